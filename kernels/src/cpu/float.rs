@@ -1,0 +1,103 @@
+//! The two precisions in which operations are defined: f32 for training, f64 for references and gradient checks.
+
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Div, DivAssign, Mul, MulAssign, Neg, Sub, SubAssign};
+
+use super::math;
+use crate::Element;
+
+/// A real number type that operations compute in.
+pub trait Float:
+    Element
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Neg<Output = Self>
+    + AddAssign
+    + SubAssign
+    + MulAssign
+    + DivAssign
+    + Sum
+{
+    /// One.
+    const ONE: Self;
+    /// The value below every other.
+    const NEG_INFINITY: Self;
+    /// `e^self`.
+    fn exp(self) -> Self;
+    /// Natural logarithm.
+    fn ln(self) -> Self;
+    /// `ln(1 + self)`.
+    fn ln_1p(self) -> Self;
+    /// Square root.
+    fn sqrt(self) -> Self;
+    /// Hyperbolic tangent.
+    fn tanh(self) -> Self;
+    /// `1 / (1 + e^-self)`.
+    fn sigmoid(self) -> Self;
+    /// Error function.
+    fn erf(self) -> Self;
+    /// Absolute value.
+    fn abs(self) -> Self;
+    /// `self * a + b`, rounded once.
+    fn mul_add(self, a: Self, b: Self) -> Self;
+    /// The larger of the two; NaN if `self` is.
+    #[inline(always)]
+    fn at_least(self, floor: Self) -> Self {
+        if self < floor { floor } else { self }
+    }
+}
+
+macro_rules! float {
+    ($t:ident, $exp:path, $tanh:path, $sigmoid:expr, $erf:path) => {
+        impl Float for $t {
+            const ONE: Self = 1.0;
+            const NEG_INFINITY: Self = $t::NEG_INFINITY;
+            #[inline(always)]
+            fn exp(self) -> Self {
+                $exp(self)
+            }
+            #[inline(always)]
+            fn ln(self) -> Self {
+                $t::ln(self)
+            }
+            #[inline(always)]
+            fn ln_1p(self) -> Self {
+                $t::ln_1p(self)
+            }
+            #[inline(always)]
+            fn sqrt(self) -> Self {
+                $t::sqrt(self)
+            }
+            #[inline(always)]
+            fn tanh(self) -> Self {
+                $tanh(self)
+            }
+            #[inline(always)]
+            fn sigmoid(self) -> Self {
+                $sigmoid(self)
+            }
+            #[inline(always)]
+            fn erf(self) -> Self {
+                $erf(self)
+            }
+            #[inline(always)]
+            fn abs(self) -> Self {
+                $t::abs(self)
+            }
+            #[inline(always)]
+            fn mul_add(self, a: Self, b: Self) -> Self {
+                $t::mul_add(self, a, b)
+            }
+        }
+    };
+}
+float!(f32, math::exp, math::tanh, math::sigmoid, math::erf);
+float!(
+    f64,
+    f64::exp,
+    f64::tanh,
+    |x: f64| 1.0 / (1.0 + (-x).exp()),
+    libm::erf
+);

@@ -1,0 +1,132 @@
+//! Matrix products: the crate `gemm` behind one safe function, split over the threads of the rank.
+
+use super::Float;
+use super::threads::{SharedMut, for_parts};
+
+/// A matrix in a slice: element `(i, j)` is `data[i * row_stride + j * col_stride]`.
+#[derive(Clone, Copy)]
+pub(crate) struct Mat<'a, T> {
+    pub data: &'a [T],
+    pub rows: usize,
+    pub cols: usize,
+    pub row_stride: usize,
+    pub col_stride: usize,
+}
+
+impl<'a, T> Mat<'a, T> {
+    /// A row-major matrix that fills its slice.
+    pub(crate) fn new(data: &'a [T], rows: usize, cols: usize) -> Self {
+        debug_assert_eq!(data.len(), rows * cols);
+        Mat {
+            data,
+            rows,
+            cols,
+            row_stride: cols,
+            col_stride: 1,
+        }
+    }
+
+    /// Its transpose, without moving anything.
+    pub(crate) fn t(self) -> Self {
+        Mat {
+            data: self.data,
+            rows: self.cols,
+            cols: self.rows,
+            row_stride: self.col_stride,
+            col_stride: self.row_stride,
+        }
+    }
+
+    /// This matrix or its transpose.
+    pub(crate) fn transposed_if(self, transpose: bool) -> Self {
+        if transpose { self.t() } else { self }
+    }
+
+    fn fits(&self) -> bool {
+        self.rows == 0
+            || self.cols == 0
+            || (self.rows - 1) * self.row_stride + (self.cols - 1) * self.col_stride
+                < self.data.len()
+    }
+}
+
+/// FLOP below which one thread is faster than two: handing work over costs some 5 µs.
+const MIN_FLOP_PER_THREAD: usize = 1 << 20;
+
+/// `c = alpha·a·b + beta·c`, with `c` row-major `[a.rows, b.cols]`. With `beta = 0`, `c` is not read.
+///
+/// Each element of `c` is summed in the same order whatever the number of threads.
+pub(crate) fn gemm<T: Float>(alpha: T, a: Mat<'_, T>, b: Mat<'_, T>, beta: T, c: &mut [T]) {
+    let (m, n, k) = (a.rows, b.cols, a.cols);
+    assert!(a.cols == b.rows && c.len() == m * n && a.fits() && b.fits());
+    if m == 0 || n == 0 {
+        return;
+    }
+    let c = SharedMut::new(c);
+    let flop_per_row_or_col = 2 * k * m.min(n);
+    let min_part = (MIN_FLOP_PER_THREAD / flop_per_row_or_col.max(1)).max(16);
+    // Split along the longer side: each thread then packs less of the operand that all of them need.
+    if n >= m {
+        for_parts(n, min_part, 48, |cols| {
+            let b_part = Mat {
+                data: &b.data[cols.start * b.col_stride..],
+                cols: cols.len(),
+                ..b
+            };
+            // SAFETY: the part is the columns `cols` of `c`, which no other part touches; `cols.start < n`.
+            unsafe { gemm_part(alpha, a, b_part, beta, c.add(cols.start), n) }
+        });
+    } else {
+        for_parts(m, min_part, 48, |rows| {
+            let a_part = Mat {
+                data: &a.data[rows.start * a.row_stride..],
+                rows: rows.len(),
+                ..a
+            };
+            // SAFETY: the part is the rows `rows` of `c`, which no other part touches; `rows.start < m`.
+            unsafe { gemm_part(alpha, a_part, b, beta, c.add(rows.start * n), n) }
+        });
+    }
+}
+
+/// The product into the row-major matrix at `c` whose rows are `c_stride` apart.
+///
+/// # Safety
+/// `a` and `b` fit their slices, and `c` points to `a.rows` rows of `b.cols` elements that are the caller's alone.
+unsafe fn gemm_part<T: Float>(
+    alpha: T,
+    a: Mat<'_, T>,
+    b: Mat<'_, T>,
+    beta: T,
+    c: *mut T,
+    c_stride: usize,
+) {
+    let read_c = beta != T::ZERO;
+    let (a_ptr, b_ptr) = (a.data.as_ptr(), b.data.as_ptr());
+    let stride = |s: usize| s as isize;
+    // SAFETY: the pointers and strides describe the matrices as the caller vouches; `T` is f32 or f64, which the
+    // library knows by type.
+    unsafe {
+        gemm::gemm(
+            a.rows,
+            b.cols,
+            a.cols,
+            c,
+            1,
+            stride(c_stride),
+            read_c,
+            a_ptr,
+            stride(a.col_stride),
+            stride(a.row_stride),
+            b_ptr,
+            stride(b.col_stride),
+            stride(b.row_stride),
+            beta,
+            alpha,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}

@@ -1,0 +1,11 @@
+//! What the CPU forms of the operations stand on: vector dispatch, elementary functions, matrix products,
+//! transposition and threads.
+
+pub(crate) mod float;
+pub(crate) mod gemm;
+mod math;
+pub(crate) mod simd;
+pub mod threads;
+pub(crate) mod transpose;
+
+pub use float::Float;

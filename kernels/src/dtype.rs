@@ -1,0 +1,68 @@
+//! Element types.
+
+use std::fmt;
+
+use bytemuck::Pod;
+
+/// Type of a tensor's elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DType {
+    /// IEEE 754 single precision: what training computes in.
+    F32,
+    /// IEEE 754 double precision: for reference results and gradient checks.
+    F64,
+    /// Signed 64-bit integers: class indices, as in PyTorch.
+    I64,
+}
+
+impl DType {
+    /// Bytes of one element.
+    pub fn size_bytes(self) -> usize {
+        match self {
+            DType::F32 => 4,
+            DType::F64 | DType::I64 => 8,
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            DType::F32 => "f32",
+            DType::F64 => "f64",
+            DType::I64 => "i64",
+        })
+    }
+}
+
+/// A Rust type that a tensor can hold.
+pub trait Element: Pod + Send + Sync + PartialEq + PartialOrd + fmt::Debug {
+    /// Its [`DType`].
+    const DTYPE: DType;
+    /// The additive identity.
+    const ZERO: Self;
+    /// The nearest value to `v`.
+    fn from_f64(v: f64) -> Self;
+    /// Its value, rounded to f64.
+    fn to_f64(self) -> f64;
+}
+
+macro_rules! element {
+    ($t:ty, $dtype:ident) => {
+        impl Element for $t {
+            const DTYPE: DType = DType::$dtype;
+            const ZERO: Self = 0 as $t;
+            #[inline(always)]
+            fn from_f64(v: f64) -> Self {
+                v as $t
+            }
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                self as f64
+            }
+        }
+    };
+}
+element!(f32, F32);
+element!(f64, F64);
+element!(i64, I64);

@@ -1,0 +1,24 @@
+//! Devices, tensors and the operations of dense networks.
+//!
+//! The lowest layer of the house: it knows no ranks, no files and no users. A [`Tensor`] lives on one
+//! [`Device`]; operations ([`ops`]) take views, check device, dtype and shape once, and write into memory that
+//! the caller owns, so that a training step allocates nothing. Each operation's CPU form is its definition.
+
+pub mod cpu;
+mod device;
+mod dtype;
+mod error;
+mod memory;
+pub mod ops;
+mod rng;
+pub mod shape;
+mod tensor;
+mod view;
+
+pub use device::{Device, DeviceRequest};
+pub use dtype::{DType, Element};
+pub use error::{KernelError, Operand, Result};
+pub use rng::{Philox, to_unit_f32};
+pub use shape::Shape;
+pub use tensor::Tensor;
+pub use view::{CpuSlice, CpuSliceMut, TensorMut, TensorRef};

@@ -1,0 +1,180 @@
+//! Elementwise, vectorised; the backward pass sums the bias gradient while the row is in cache.
+
+use super::Activation;
+use crate::cpu::Float;
+use crate::cpu::simd::vectorize;
+use crate::cpu::threads::{SharedMut, for_parts};
+
+/// Elements from which a second thread is worth it.
+const MIN_PART: usize = 1 << 15;
+
+/// A function and its derivative, known at compile time so that loops over it vectorise.
+pub(crate) trait Function: Copy + Send + Sync {
+    /// `f(x)`.
+    fn value<T: Float>(x: T) -> T;
+    /// `f'(x)`, from `x` or from `f(x)` as [`Activation::saved_for_backward`] says.
+    fn derivative<T: Float>(saved: T) -> T;
+}
+
+macro_rules! function {
+    ($name:ident, $x:ident => $value:expr, $saved:ident => $derivative:expr) => {
+        #[derive(Clone, Copy)]
+        pub(crate) struct $name;
+
+        impl Function for $name {
+            #[inline(always)]
+            fn value<T: Float>($x: T) -> T {
+                $value
+            }
+            #[inline(always)]
+            fn derivative<T: Float>($saved: T) -> T {
+                $derivative
+            }
+        }
+    };
+}
+
+/// `v` as a number of type `T`.
+#[inline(always)]
+fn c<T: Float>(v: f64) -> T {
+    T::from_f64(v)
+}
+
+function!(Identity, x => x, _saved => T::ONE);
+function!(Relu, x => x.at_least(T::ZERO), y => if y > T::ZERO { T::ONE } else { T::ZERO });
+function!(Tanh, x => x.tanh(), y => T::ONE - y * y);
+function!(Sigmoid, x => x.sigmoid(), y => y * (T::ONE - y));
+function!(Silu, x => x * x.sigmoid(), x => {
+    let s = x.sigmoid();
+    s * (T::ONE + x * (T::ONE - s))
+});
+function!(Gelu, x => c::<T>(0.5) * x * (T::ONE + (x * c(std::f64::consts::FRAC_1_SQRT_2)).erf()), x => {
+    let cdf = c::<T>(0.5) * (T::ONE + (x * c(std::f64::consts::FRAC_1_SQRT_2)).erf());
+    // The normal density; 1/√(2π).
+    let density = (c::<T>(-0.5) * x * x).exp() * c(0.398_942_280_401_432_7);
+    cdf + x * density
+});
+function!(GeluTanh, x => c::<T>(0.5) * x * (T::ONE + gelu_inner(x).tanh()), x => {
+    let t = gelu_inner(x).tanh();
+    let d_inner = c::<T>(SQRT_2_OVER_PI) * (T::ONE + c::<T>(3.0 * 0.044_715) * x * x);
+    c::<T>(0.5) * (T::ONE + t) + c::<T>(0.5) * x * (T::ONE - t * t) * d_inner
+});
+
+const SQRT_2_OVER_PI: f64 = 0.797_884_560_802_865_4;
+
+#[inline(always)]
+fn gelu_inner<T: Float>(x: T) -> T {
+    c::<T>(SQRT_2_OVER_PI) * (x + c::<T>(0.044_715) * x * x * x)
+}
+
+/// Runs `$body` with `$f` standing for the function's type.
+macro_rules! with_function {
+    ($activation:expr, $f:ident => $body:expr) => {
+        match $activation {
+            $crate::ops::Activation::Relu => {
+                type $f = $crate::ops::activation::cpu::Relu;
+                $body
+            }
+            $crate::ops::Activation::Gelu => {
+                type $f = $crate::ops::activation::cpu::Gelu;
+                $body
+            }
+            $crate::ops::Activation::GeluTanh => {
+                type $f = $crate::ops::activation::cpu::GeluTanh;
+                $body
+            }
+            $crate::ops::Activation::Silu => {
+                type $f = $crate::ops::activation::cpu::Silu;
+                $body
+            }
+            $crate::ops::Activation::Tanh => {
+                type $f = $crate::ops::activation::cpu::Tanh;
+                $body
+            }
+            $crate::ops::Activation::Sigmoid => {
+                type $f = $crate::ops::activation::cpu::Sigmoid;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_function;
+
+pub(super) fn forward<T: Float>(activation: Activation, x: &[T], y: &mut [T]) {
+    with_function!(activation, F => map::<T, F>(x, y));
+}
+
+fn map<T: Float, F: Function>(x: &[T], y: &mut [T]) {
+    let out = SharedMut::new(y);
+    for_parts(x.len(), MIN_PART, 64, |part| {
+        // SAFETY: the part lies within `y`, as long as `x`, and is this thread's alone.
+        let y = unsafe { out.slice(part.clone()) };
+        let x = &x[part];
+        vectorize(
+            #[inline(always)]
+            || {
+                for (y, &x) in y.iter_mut().zip(x) {
+                    *y = F::value(x);
+                }
+            },
+        );
+    });
+}
+
+pub(super) fn backward<T: Float>(
+    activation: Activation,
+    saved: &[T],
+    d: &mut [T],
+    cols: usize,
+    d_bias: Option<&mut [T]>,
+    accumulate: bool,
+) {
+    with_function!(activation, F => backward_as::<T, F>(saved, d, cols, d_bias, accumulate));
+}
+
+/// Splits the columns over the threads, so that each column's sum runs over the rows in their order.
+pub(crate) fn backward_as<T: Float, F: Function>(
+    saved: &[T],
+    d: &mut [T],
+    cols: usize,
+    d_bias: Option<&mut [T]>,
+    accumulate: bool,
+) {
+    if cols == 0 {
+        return;
+    }
+    let rows = d.len() / cols;
+    let mut none: [T; 0] = [];
+    let has_bias = d_bias.is_some();
+    let d_bias = d_bias.unwrap_or(&mut none);
+    if has_bias && !accumulate {
+        d_bias.fill(T::ZERO);
+    }
+    let (d, d_bias) = (SharedMut::new(d), SharedMut::new(d_bias));
+    for_parts(cols, MIN_PART / rows.max(1), 16, |part| {
+        let no_bias = 0..0;
+        // SAFETY: the part lies within the columns, which are `d_bias`'s length, and is this thread's alone.
+        let sums = unsafe { d_bias.slice(if has_bias { part.clone() } else { no_bias }) };
+        vectorize(
+            #[inline(always)]
+            || {
+                for row in 0..rows {
+                    let start = row * cols;
+                    // SAFETY: within row `row` of `d`, columns of this thread's part alone.
+                    let d = unsafe { d.slice(start + part.start..start + part.end) };
+                    let saved = &saved[start + part.start..start + part.end];
+                    if has_bias {
+                        for ((d, &s), sum) in d.iter_mut().zip(saved).zip(sums.iter_mut()) {
+                            *d *= F::derivative(s);
+                            *sum += *d;
+                        }
+                    } else {
+                        for (d, &s) in d.iter_mut().zip(saved) {
+                            *d *= F::derivative(s);
+                        }
+                    }
+                }
+            },
+        );
+    });
+}

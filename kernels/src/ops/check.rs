@@ -1,0 +1,112 @@
+//! The checks that all operations share, with one wording.
+
+use crate::error::Operand;
+use crate::{KernelError, Result, Shape};
+
+/// All operands live on one device and have one dtype.
+pub(crate) fn same_kind(op: &'static str, operands: &[Operand]) -> Result<()> {
+    same_device(op, operands)?;
+    let a = operands[0];
+    match operands.iter().find(|b| b.dtype != a.dtype) {
+        Some(&b) => Err(KernelError::DTypeMismatch { op, a, b }),
+        None => Ok(()),
+    }
+}
+
+/// All operands live on one device.
+pub(crate) fn same_device(op: &'static str, operands: &[Operand]) -> Result<()> {
+    let a = operands[0];
+    match operands.iter().find(|b| b.device != a.device) {
+        Some(&b) => Err(KernelError::DeviceMismatch { op, a, b }),
+        None => Ok(()),
+    }
+}
+
+/// `operand` has the shape that the others ask for.
+pub(crate) fn shape(op: &'static str, operand: Operand, expected: Shape) -> Result<()> {
+    if operand.shape == expected {
+        Ok(())
+    } else {
+        Err(KernelError::Shape {
+            op,
+            operand,
+            expected,
+        })
+    }
+}
+
+/// `operand` is a matrix; its rows and columns.
+pub(crate) fn matrix(op: &'static str, operand: Operand) -> Result<(usize, usize)> {
+    let (rows, cols) = operand.shape.rows_cols();
+    shape(op, operand, Shape::matrix(rows, cols))?;
+    Ok((rows, cols))
+}
+
+/// Runs `$body` with `$t` standing for the float type that `$operand` holds.
+macro_rules! float_dispatch {
+    ($op:expr, $operand:expr, $t:ident => $body:expr) => {
+        match $operand.dtype {
+            $crate::DType::F32 => {
+                type $t = f32;
+                $body
+            }
+            $crate::DType::F64 => {
+                type $t = f64;
+                $body
+            }
+            $crate::DType::I64 => Err($crate::KernelError::DTypeUnsupported {
+                op: $op,
+                operand: $operand,
+                takes: "f32 and f64",
+            }),
+        }
+    };
+}
+pub(crate) use float_dispatch;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DType, Device};
+
+    fn operand(name: &'static str, device: Device, dtype: DType) -> Operand {
+        Operand {
+            name,
+            shape: Shape::matrix(2, 3),
+            dtype,
+            device,
+        }
+    }
+
+    #[test]
+    fn another_device_is_named_with_the_way_out() {
+        let a = operand("x", Device::Cuda(0), DType::F32);
+        let b = operand("weight", Device::Cpu, DType::F32);
+        let message = same_kind("linear_forward", &[a, b])
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            message,
+            "linear_forward: x [2, 3] f32 on cuda:0 and weight [2, 3] f32 on cpu are on different devices; nothing \
+             is moved implicitly\nhint: move one of them first: weight.to(cuda:0)"
+        );
+        assert!(same_kind("op", &[a, operand("b", Device::Cuda(1), DType::F32)]).is_err());
+        assert!(same_kind("op", &[a, operand("b", Device::Cuda(0), DType::F32)]).is_ok());
+    }
+
+    #[test]
+    fn another_dtype_or_shape_is_named() {
+        let a = operand("a", Device::Cpu, DType::F32);
+        let message = same_kind("addmm", &[a, operand("b", Device::Cpu, DType::F64)])
+            .unwrap_err()
+            .to_string();
+        assert!(
+            message.contains("a [2, 3] f32 on cpu") && message.contains("b [2, 3] f64 on cpu"),
+            "{message}"
+        );
+        let message = shape("addmm", a, Shape::matrix(3, 2))
+            .unwrap_err()
+            .to_string();
+        assert_eq!(message, "addmm: a [2, 3] f32 on cpu should be [3, 2]");
+    }
+}

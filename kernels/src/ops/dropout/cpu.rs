@@ -1,0 +1,40 @@
+//! Four columns a Philox block, a row at a time.
+
+use super::DropoutKey;
+use crate::cpu::Float;
+use crate::cpu::simd::vectorize;
+use crate::cpu::threads::{SharedMut, for_parts};
+use crate::rng::Philox;
+
+/// Elements from which a second thread is worth it.
+const MIN_PART: usize = 1 << 13;
+
+pub(super) fn apply<T: Float>(x: &mut [T], cols: usize, p: f64, key: DropoutKey) {
+    if p == 0.0 || cols == 0 {
+        return;
+    }
+    let philox = Philox::new(key.seed);
+    let threshold = (p * 2f64.powi(32)) as u32;
+    let keep = T::from_f64(1.0 / (1.0 - p));
+    let rows = x.len() / cols;
+    let out = SharedMut::new(x);
+    for_parts(rows, MIN_PART / cols, 1, |part| {
+        for n in part {
+            let row = key.first_row + n as u64;
+            let tag = u32::from(key.layer) | ((row >> 32) as u32) << 16;
+            // SAFETY: row `n` of `x`, which is in this thread's part alone.
+            let values = unsafe { out.slice(n * cols..(n + 1) * cols) };
+            vectorize(
+                #[inline(always)]
+                || {
+                    for (block, values) in values.chunks_mut(4).enumerate() {
+                        let words = philox.block([block as u32, row as u32, key.step as u32, tag]);
+                        for (v, word) in values.iter_mut().zip(words) {
+                            *v = if word < threshold { T::ZERO } else { *v * keep };
+                        }
+                    }
+                },
+            );
+        }
+    });
+}

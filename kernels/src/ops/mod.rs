@@ -1,0 +1,48 @@
+//! The operations: one folder each, `mod.rs` with the contract and the checks, `cpu.rs` with the form that
+//! defines it.
+//!
+//! Every operation writes into memory that the caller owns and allocates nothing. Losses return sums, never
+//! means: only the caller knows how many rows all ranks together hold.
+
+mod activation;
+mod adam;
+mod add;
+mod addmm;
+mod bce_with_logits;
+mod bias;
+pub(crate) mod check;
+mod count_correct;
+mod dropout;
+mod gather_rows;
+mod huber;
+mod layer_norm;
+mod linear;
+mod loss;
+mod mse;
+mod sgd;
+mod softmax_cross_entropy;
+mod sum_of_squares;
+
+pub use activation::{Activation, SavedForBackward, activation_backward, activation_forward};
+pub use adam::{AdamConfig, AdamState, WeightDecay, adam_step};
+pub use add::add_assign;
+pub use addmm::addmm;
+pub use bce_with_logits::bce_with_logits;
+pub use bias::{bias_backward, bias_forward};
+pub use count_correct::count_correct;
+pub use dropout::{DropoutKey, dropout};
+pub use gather_rows::gather_rows;
+pub use huber::huber;
+pub use layer_norm::{LayerNormGrads, LayerNormStats, layer_norm_backward, layer_norm_forward};
+pub use linear::{
+    LinearOutput, linear_backward_input, linear_backward_weight, linear_forward,
+    linear_workspace_len,
+};
+pub use loss::LossSums;
+pub use mse::mse;
+pub use sgd::{SgdConfig, sgd_step};
+pub use softmax_cross_entropy::{CrossEntropyConfig, softmax_cross_entropy};
+pub use sum_of_squares::sum_of_squares;
+
+#[cfg(test)]
+pub(crate) mod testing;

@@ -1,0 +1,50 @@
+//! Helpers of the operations' tests: random numbers, tolerances, gradient checks.
+
+use crate::cpu::Float;
+use crate::{Element, Philox};
+
+/// Uniform numbers in -1..1, the same for the same seed.
+pub(crate) fn random<T: Element>(n: usize, seed: u64) -> Vec<T> {
+    let philox = Philox::new(seed);
+    (0..n as u64)
+        .map(|i| T::from_f64(2.0 * f64::from(philox.uniform_f32(i)) - 1.0))
+        .collect()
+}
+
+/// `|got - want| <= atol + rtol·|want|` everywhere; NaN never passes.
+#[track_caller]
+pub(crate) fn assert_close<T: Element>(got: &[T], want: &[T], atol: f64, rtol: f64) {
+    assert_eq!(got.len(), want.len());
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        let (g, w) = (g.to_f64(), w.to_f64());
+        let ok = (g - w).abs() <= atol + rtol * w.abs();
+        assert!(ok || g == w, "element {i}: got {g:e}, want {w:e}");
+    }
+}
+
+/// Compares `d_x` with central differences of `loss` around `x`, all in f64.
+///
+/// The step 1e-5 balances truncation (1e-10 times the third derivative) and rounding (1e-11): so 1e-8 is a sound bound.
+#[track_caller]
+pub(crate) fn assert_gradient(x: &[f64], d_x: &[f64], mut loss: impl FnMut(&[f64]) -> f64) {
+    const STEP: f64 = 1e-5;
+    let mut moved = x.to_vec();
+    for i in 0..x.len() {
+        moved[i] = x[i] + STEP;
+        let above = loss(&moved);
+        moved[i] = x[i] - STEP;
+        let below = loss(&moved);
+        moved[i] = x[i];
+        let want = (above - below) / (2.0 * STEP);
+        assert!(
+            (d_x[i] - want).abs() <= 1e-8 + 1e-7 * want.abs(),
+            "element {i}: {} against {want}",
+            d_x[i]
+        );
+    }
+}
+
+/// `Σ a·b`: with random `b` a scalar loss whose gradient with respect to `a` is `b`.
+pub(crate) fn dot<T: Float>(a: &[T], b: &[T]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a.to_f64() * b.to_f64()).sum()
+}

@@ -1,0 +1,112 @@
+//! Shapes: up to four dimensions, kept inline so that a view costs no allocation.
+
+use std::fmt;
+
+use crate::{KernelError, Result};
+
+/// The most dimensions a tensor can have.
+pub const MAX_DIMS: usize = 4;
+
+/// Dimensions of a contiguous row-major tensor; none at all is a scalar.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shape {
+    dims: [usize; MAX_DIMS],
+    n_dims: usize,
+}
+
+impl Shape {
+    /// A shape with these dimensions.
+    ///
+    /// # Errors
+    /// [`KernelError::BadShape`] for more than [`MAX_DIMS`] dimensions or a product beyond `usize`.
+    pub fn new(dims: &[usize]) -> Result<Self> {
+        let fits = dims
+            .iter()
+            .try_fold(1usize, |n, &d| n.checked_mul(d))
+            .is_some();
+        if dims.len() > MAX_DIMS || !fits {
+            return Err(KernelError::BadShape {
+                dims: dims.to_vec(),
+            });
+        }
+        let mut shape = Shape {
+            dims: [1; MAX_DIMS],
+            n_dims: dims.len(),
+        };
+        shape.dims[..dims.len()].copy_from_slice(dims);
+        Ok(shape)
+    }
+
+    /// `[n]`.
+    pub fn vector(n: usize) -> Self {
+        Shape {
+            dims: [n, 1, 1, 1],
+            n_dims: 1,
+        }
+    }
+
+    /// `[rows, cols]`; the product must fit in `usize`, as that of any two lengths of real buffers does.
+    pub fn matrix(rows: usize, cols: usize) -> Self {
+        Shape {
+            dims: [rows, cols, 1, 1],
+            n_dims: 2,
+        }
+    }
+
+    /// The dimensions.
+    pub fn dims(&self) -> &[usize] {
+        &self.dims[..self.n_dims]
+    }
+
+    /// Number of elements.
+    pub fn numel(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    /// Rows and columns, the last dimension being the columns and all before it rows.
+    pub fn rows_cols(&self) -> (usize, usize) {
+        let cols = if self.n_dims == 0 {
+            1
+        } else {
+            self.dims[self.n_dims - 1]
+        };
+        (
+            self.dims[..self.n_dims.saturating_sub(1)].iter().product(),
+            cols,
+        )
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.dims())
+    }
+}
+
+impl fmt::Debug for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_and_prints() {
+        let s = Shape::new(&[2, 3, 4]).unwrap();
+        assert_eq!(
+            (s.numel(), s.rows_cols(), s.to_string()),
+            (24, (6, 4), "[2, 3, 4]".into())
+        );
+        let scalar = Shape::new(&[]).unwrap();
+        assert_eq!((scalar.numel(), scalar.rows_cols()), (1, (1, 1)));
+    }
+
+    #[test]
+    fn refuses_what_overflows() {
+        assert!(Shape::new(&[usize::MAX, 2]).is_err());
+        assert!(Shape::new(&[1; 5]).is_err());
+    }
+}

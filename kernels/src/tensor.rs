@@ -1,0 +1,355 @@
+//! Tensors that own their storage, made directly on their device.
+
+use crate::memory::Buffer;
+use crate::rng::{Philox, normal_pair};
+use crate::view::{TensorMut, TensorRef};
+use crate::{DType, Device, Element, KernelError, Result, Shape};
+
+/// A contiguous row-major tensor on one device.
+pub struct Tensor {
+    storage: Storage,
+    shape: Shape,
+    device: Device,
+}
+
+/// The elements, by the kind of memory they lie in.
+enum Storage {
+    CpuF32(Buffer<f32>),
+    CpuF64(Buffer<f64>),
+    CpuI64(Buffer<i64>),
+}
+
+/// One expression for each element type of a storage.
+macro_rules! each_storage {
+    ($storage:expr, $buffer:ident => $body:expr) => {
+        match $storage {
+            Storage::CpuF32($buffer) => $body,
+            Storage::CpuF64($buffer) => $body,
+            Storage::CpuI64($buffer) => $body,
+        }
+    };
+}
+
+impl Tensor {
+    /// Zeros.
+    ///
+    /// # Errors
+    /// [`KernelError::BadShape`], [`KernelError::DeviceUnavailable`] or [`KernelError::OutOfMemory`], as for
+    /// every function here that makes a tensor.
+    pub fn zeros(dims: &[usize], dtype: DType, device: Device) -> Result<Self> {
+        device.ensure_available()?;
+        let shape = Shape::new(dims)?;
+        let storage = match dtype {
+            DType::F32 => Storage::CpuF32(Buffer::zeroed(shape.numel())?),
+            DType::F64 => Storage::CpuF64(Buffer::zeroed(shape.numel())?),
+            DType::I64 => Storage::CpuI64(Buffer::zeroed(shape.numel())?),
+        };
+        Ok(Tensor {
+            storage,
+            shape,
+            device,
+        })
+    }
+
+    /// Ones.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn ones(dims: &[usize], dtype: DType, device: Device) -> Result<Self> {
+        Self::full(dims, 1.0, dtype, device)
+    }
+
+    /// `value`, rounded to the dtype, everywhere.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn full(dims: &[usize], value: f64, dtype: DType, device: Device) -> Result<Self> {
+        let mut tensor = Self::zeros(dims, dtype, device)?;
+        tensor.fill_with(|_| value);
+        Ok(tensor)
+    }
+
+    /// A copy of `values`, which fill `dims` in row-major order.
+    ///
+    /// # Errors
+    /// [`KernelError::ElementCount`] if the numbers differ; else as [`Tensor::zeros`].
+    pub fn from_slice<T: Element>(values: &[T], dims: &[usize], device: Device) -> Result<Self> {
+        device.ensure_available()?;
+        TensorRef::from_slice(values, dims)?.to_tensor()
+    }
+
+    /// `0, 1, 2, ...` as a vector of `n` elements.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn arange(n: usize, dtype: DType, device: Device) -> Result<Self> {
+        let mut tensor = Self::zeros(&[n], dtype, device)?;
+        tensor.fill_with(|i| i as f64);
+        Ok(tensor)
+    }
+
+    /// Uniform numbers in `[0, 1)`: a function of `seed` and the element's index alone, whatever the device.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`]; [`KernelError::DTypeUnsupported`] for integers.
+    pub fn rand(dims: &[usize], dtype: DType, device: Device, seed: u64) -> Result<Self> {
+        let mut tensor = Self::zeros(dims, dtype, device)?;
+        tensor.require_float("rand")?;
+        let philox = Philox::new(seed);
+        tensor.fill_with(|i| philox.uniform_f32(i as u64).into());
+        Ok(tensor)
+    }
+
+    /// Standard normal numbers (Box-Muller): a function of `seed` and the element's index alone.
+    ///
+    /// # Errors
+    /// As [`Tensor::rand`].
+    pub fn randn(dims: &[usize], dtype: DType, device: Device, seed: u64) -> Result<Self> {
+        let mut tensor = Self::zeros(dims, dtype, device)?;
+        tensor.require_float("randn")?;
+        let philox = Philox::new(seed);
+        tensor.fill_with(|i| {
+            let pair = normal_pair(&philox, i as u64 / 2);
+            if i % 2 == 0 { pair.0 } else { pair.1 }
+        });
+        Ok(tensor)
+    }
+
+    /// Zeros with this tensor's shape, dtype and device.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn zeros_like(&self) -> Result<Self> {
+        Self::zeros(self.shape.dims(), self.dtype(), self.device)
+    }
+
+    /// Standard normal numbers with this tensor's shape, dtype and device.
+    ///
+    /// # Errors
+    /// As [`Tensor::rand`].
+    pub fn randn_like(&self, seed: u64) -> Result<Self> {
+        Self::randn(self.shape.dims(), self.dtype(), self.device, seed)
+    }
+
+    /// Zeros of another shape with this tensor's dtype and device.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn new_zeros(&self, dims: &[usize]) -> Result<Self> {
+        Self::zeros(dims, self.dtype(), self.device)
+    }
+
+    /// A copy on `device`: the only way from one device to another.
+    ///
+    /// # Errors
+    /// [`KernelError::DeviceUnavailable`] or [`KernelError::OutOfMemory`].
+    pub fn to(&self, device: Device) -> Result<Self> {
+        device.ensure_available()?;
+        self.view().to_tensor()
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Number of elements.
+    pub fn numel(&self) -> usize {
+        self.shape.numel()
+    }
+
+    /// Type of the elements.
+    pub fn dtype(&self) -> DType {
+        match self.storage {
+            Storage::CpuF32(_) => DType::F32,
+            Storage::CpuF64(_) => DType::F64,
+            Storage::CpuI64(_) => DType::I64,
+        }
+    }
+
+    /// Where the elements live.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Bytes of storage.
+    pub fn size_bytes(&self) -> usize {
+        self.numel() * self.dtype().size_bytes()
+    }
+
+    /// A shared view of the whole.
+    pub fn view(&self) -> TensorRef<'_> {
+        each_storage!(&self.storage, buffer => TensorRef::from_buffer(buffer, self.shape))
+    }
+
+    /// An exclusive view of the whole.
+    pub fn view_mut(&mut self) -> TensorMut<'_> {
+        let shape = self.shape;
+        each_storage!(&mut self.storage, buffer => TensorMut::from_buffer(buffer, shape))
+    }
+
+    /// A copy of the elements in host memory.
+    ///
+    /// # Errors
+    /// [`KernelError::DTypeUnsupported`] if they are of another type.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        Ok(self.view().as_slice::<T>("to_vec", "self")?.to_vec())
+    }
+
+    fn require_float(&self, op: &'static str) -> Result<()> {
+        match self.dtype() {
+            DType::F32 | DType::F64 => Ok(()),
+            DType::I64 => Err(KernelError::DTypeUnsupported {
+                op,
+                operand: self.view().operand("result"),
+                takes: "f32 and f64",
+            }),
+        }
+    }
+
+    fn fill_with(&mut self, value: impl Fn(usize) -> f64) {
+        fn fill<T: Element>(out: &mut [T], value: impl Fn(usize) -> f64) {
+            for (i, v) in out.iter_mut().enumerate() {
+                *v = T::from_f64(value(i));
+            }
+        }
+        each_storage!(&mut self.storage, buffer => fill(buffer, value))
+    }
+}
+
+impl<'a> TensorRef<'a> {
+    /// A tensor with a copy of this view's elements.
+    ///
+    /// # Errors
+    /// [`KernelError::OutOfMemory`] where the system refuses.
+    pub fn to_tensor(self) -> Result<Tensor> {
+        let storage = match self.dtype() {
+            DType::F32 => Storage::CpuF32(Buffer::from_slice(self.as_slice("copy", "source")?)?),
+            DType::F64 => Storage::CpuF64(Buffer::from_slice(self.as_slice("copy", "source")?)?),
+            DType::I64 => Storage::CpuI64(Buffer::from_slice(self.as_slice("copy", "source")?)?),
+        };
+        Ok(Tensor {
+            storage,
+            shape: self.shape(),
+            device: self.device(),
+        })
+    }
+}
+
+impl std::fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Tensor {} {} on {}",
+            self.shape,
+            self.dtype(),
+            self.device
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CPU: Device = Device::Cpu;
+
+    #[test]
+    fn creation_fills_what_it_says() {
+        let full = Tensor::full(&[2, 3], 1.5, DType::F32, CPU).unwrap();
+        assert_eq!(full.to_vec::<f32>().unwrap(), [1.5; 6]);
+        assert_eq!(
+            Tensor::ones(&[2], DType::I64, CPU)
+                .unwrap()
+                .to_vec::<i64>()
+                .unwrap(),
+            [1, 1]
+        );
+        let arange = Tensor::arange(4, DType::F64, CPU).unwrap();
+        assert_eq!(arange.to_vec::<f64>().unwrap(), [0.0, 1.0, 2.0, 3.0]);
+        assert_eq!(
+            full.new_zeros(&[4]).unwrap().to_vec::<f32>().unwrap(),
+            [0.0; 4]
+        );
+        assert_eq!(full.zeros_like().unwrap().shape(), full.shape());
+    }
+
+    #[test]
+    fn random_numbers_depend_on_seed_and_index_alone() {
+        let long = Tensor::randn(&[1000], DType::F32, CPU, 7)
+            .unwrap()
+            .to_vec::<f32>()
+            .unwrap();
+        let short = Tensor::randn(&[10, 5], DType::F32, CPU, 7)
+            .unwrap()
+            .to_vec::<f32>()
+            .unwrap();
+        assert_eq!(long[..50], short[..]);
+        assert_ne!(
+            long,
+            Tensor::randn(&[1000], DType::F32, CPU, 8)
+                .unwrap()
+                .to_vec::<f32>()
+                .unwrap()
+        );
+    }
+
+    #[test]
+    fn moments_of_random_numbers() {
+        let n = 100_000;
+        let normal = Tensor::randn(&[n], DType::F64, CPU, 1)
+            .unwrap()
+            .to_vec::<f64>()
+            .unwrap();
+        let uniform = Tensor::rand(&[n], DType::F64, CPU, 1)
+            .unwrap()
+            .to_vec::<f64>()
+            .unwrap();
+        let mean = |v: &[f64]| v.iter().sum::<f64>() / n as f64;
+        let var = |v: &[f64]| {
+            let m = mean(v);
+            v.iter().map(|x| (x - m).powi(2)).sum::<f64>() / n as f64
+        };
+        // Five standard errors at n = 1e5.
+        assert!(mean(&normal).abs() < 0.016 && (var(&normal) - 1.0).abs() < 0.023);
+        assert!((mean(&uniform) - 0.5).abs() < 0.005 && (var(&uniform) - 1.0 / 12.0).abs() < 0.002);
+        assert!(uniform.iter().all(|&u| (0.0..1.0).contains(&u)));
+    }
+
+    #[test]
+    fn another_device_is_refused_not_ignored() {
+        let error = Tensor::zeros(&[1], DType::F32, Device::Cuda(1)).unwrap_err();
+        assert!(matches!(
+            error,
+            KernelError::DeviceUnavailable {
+                device: Device::Cuda(1),
+                ..
+            }
+        ));
+        assert!(
+            Tensor::zeros(&[1], DType::F32, CPU)
+                .unwrap()
+                .to(Device::Cuda(0))
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn views_split_and_reshape_without_copies() {
+        let mut t = Tensor::arange(6, DType::F32, CPU).unwrap();
+        let (mut a, b) = t.view_mut().split_at(2).unwrap();
+        a.reborrow().into_slice::<f32>("test", "a").unwrap()[0] = 9.0;
+        assert_eq!((a.numel(), b.numel()), (2, 4));
+        let m = t.view().reshape(&[2, 3]).unwrap().rows(1, 2).unwrap();
+        assert_eq!(m.as_slice::<f32>("test", "m").unwrap(), [3.0, 4.0, 5.0]);
+        assert_eq!(t.to_vec::<f32>().unwrap()[0], 9.0);
+        assert!(t.view().reshape(&[4]).is_err() && t.view().range(3, 7).is_err());
+        assert!(
+            t.view()
+                .as_slice::<f64>("test", "m")
+                .unwrap_err()
+                .to_string()
+                .contains("f32")
+        );
+    }
+}
