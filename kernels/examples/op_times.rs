@@ -1,6 +1,8 @@
 //! Times of the operations that a training step consists of, on one rank: `cargo run --release --example op_times`.
 //! One line an operation: median ms and GFLOP/s or GB/s.
 
+#![allow(clippy::print_stdout)] // Printing is what it is for.
+
 use std::time::Instant;
 
 use ddp_kernels::ops::{self, Activation, LinearOutput};

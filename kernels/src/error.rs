@@ -41,9 +41,9 @@ pub enum KernelError {
         /// The operation.
         op: &'static str,
         /// The first operand.
-        a: Operand,
+        a: Box<Operand>,
         /// The one that differs from it.
-        b: Operand,
+        b: Box<Operand>,
     },
 
     /// Two operands of one operation have different element types.
@@ -52,9 +52,9 @@ pub enum KernelError {
         /// The operation.
         op: &'static str,
         /// The first operand.
-        a: Operand,
+        a: Box<Operand>,
         /// The one that differs from it.
-        b: Operand,
+        b: Box<Operand>,
     },
 
     /// The operation is not defined for this element type.
@@ -63,7 +63,7 @@ pub enum KernelError {
         /// The operation.
         op: &'static str,
         /// The operand.
-        operand: Operand,
+        operand: Box<Operand>,
         /// The dtypes it takes.
         takes: &'static str,
     },
@@ -74,7 +74,7 @@ pub enum KernelError {
         /// The operation.
         op: &'static str,
         /// The operand whose shape is wrong.
-        operand: Operand,
+        operand: Box<Operand>,
         /// The shape that the other operands ask for.
         expected: Shape,
     },

@@ -53,6 +53,12 @@ impl Shape {
         }
     }
 
+    /// The same shape with another first dimension.
+    pub(crate) fn with_rows(mut self, n_rows: usize) -> Self {
+        self.dims[0] = n_rows;
+        self
+    }
+
     /// The dimensions.
     pub fn dims(&self) -> &[usize] {
         &self.dims[..self.n_dims]

@@ -201,7 +201,7 @@ impl Tensor {
             DType::F32 | DType::F64 => Ok(()),
             DType::I64 => Err(KernelError::DTypeUnsupported {
                 op,
-                operand: self.view().operand("result"),
+                operand: self.view().operand("result").into(),
                 takes: "f32 and f64",
             }),
         }

@@ -107,6 +107,21 @@ macro_rules! common {
                 Ok($view { shape, ..self })
             }
 
+            /// The elements of rows `start..end`, and the shape that they fill.
+            fn row_range(
+                &self,
+                start: usize,
+                end: usize,
+            ) -> Result<(std::ops::Range<usize>, Shape)> {
+                let n_rows = self.shape.dims().first().copied().unwrap_or(0);
+                self.check_range("rows", start, end, n_rows)?;
+                let stride = self.numel() / n_rows.max(1);
+                Ok((
+                    start * stride..end * stride,
+                    self.shape.with_rows(end - start),
+                ))
+            }
+
             fn check_range(
                 &self,
                 op: &'static str,
@@ -162,19 +177,9 @@ impl<'a> TensorRef<'a> {
     /// # Errors
     /// [`KernelError::OutOfRange`] beyond the last row.
     pub fn rows(self, start: usize, end: usize) -> Result<Self> {
-        let dims = self.shape.dims();
-        let n_rows = dims.first().copied().unwrap_or(0);
-        self.check_range("rows", start, end, n_rows)?;
-        let stride = self.numel() / n_rows.max(1);
-        let mut dims = dims.to_vec();
-        if let Some(first) = dims.first_mut() {
-            *first = end - start;
-        }
-        let data = each_type!(CpuSlice, self.data, s => &s[start * stride..end * stride]);
-        Ok(TensorRef {
-            data,
-            shape: Shape::new(&dims)?,
-        })
+        let (range, shape) = self.row_range(start, end)?;
+        let data = each_type!(CpuSlice, self.data, s => &s[range]);
+        Ok(TensorRef { data, shape })
     }
 
     /// Elements `start..end` in row-major order, as a vector.
@@ -297,6 +302,16 @@ impl<'a> TensorMut<'a> {
         })
     }
 
+    /// Rows `start..end` of the first dimension.
+    ///
+    /// # Errors
+    /// [`KernelError::OutOfRange`] beyond the last row.
+    pub fn rows(self, start: usize, end: usize) -> Result<TensorMut<'a>> {
+        let (range, shape) = self.row_range(start, end)?;
+        let data = each_type!(CpuSliceMut, self.data, s => &mut s[range]);
+        Ok(TensorMut { data, shape })
+    }
+
     /// Elements as they stand in host memory, by type.
     pub fn into_cpu(self) -> CpuSliceMut<'a> {
         self.data
@@ -328,5 +343,9 @@ fn unsupported<T: Element>(op: &'static str, operand: Operand) -> KernelError {
         DType::F64 => "f64",
         DType::I64 => "i64",
     };
-    KernelError::DTypeUnsupported { op, operand, takes }
+    KernelError::DTypeUnsupported {
+        op,
+        operand: operand.into(),
+        takes,
+    }
 }

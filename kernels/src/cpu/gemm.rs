@@ -62,6 +62,12 @@ pub(crate) fn gemm<T: Float>(alpha: T, a: Mat<'_, T>, b: Mat<'_, T>, beta: T, c:
     if m == 0 || n == 0 {
         return;
     }
+    if k == 0 {
+        // A rank without rows: the product is zero.
+        return c
+            .iter_mut()
+            .for_each(|c| *c = if beta == T::ZERO { T::ZERO } else { beta * *c });
+    }
     let c = SharedMut::new(c);
     let flop_per_row_or_col = 2 * k * m.min(n);
     let min_part = (MIN_FLOP_PER_THREAD / flop_per_row_or_col.max(1)).max(16);
@@ -73,8 +79,10 @@ pub(crate) fn gemm<T: Float>(alpha: T, a: Mat<'_, T>, b: Mat<'_, T>, beta: T, c:
                 cols: cols.len(),
                 ..b
             };
-            // SAFETY: the part is the columns `cols` of `c`, which no other part touches; `cols.start < n`.
-            unsafe { gemm_part(alpha, a, b_part, beta, c.add(cols.start), n) }
+            // SAFETY: `cols.start < n`.
+            let c = unsafe { c.add(cols.start) };
+            // SAFETY: the part is the columns `cols` of `c`, which no other part touches.
+            unsafe { gemm_part(alpha, a, b_part, beta, c, n) }
         });
     } else {
         for_parts(m, min_part, 48, |rows| {
@@ -83,8 +91,10 @@ pub(crate) fn gemm<T: Float>(alpha: T, a: Mat<'_, T>, b: Mat<'_, T>, beta: T, c:
                 rows: rows.len(),
                 ..a
             };
-            // SAFETY: the part is the rows `rows` of `c`, which no other part touches; `rows.start < m`.
-            unsafe { gemm_part(alpha, a_part, b, beta, c.add(rows.start * n), n) }
+            // SAFETY: `rows.start < m`.
+            let c = unsafe { c.add(rows.start * n) };
+            // SAFETY: the part is the rows `rows` of `c`, which no other part touches.
+            unsafe { gemm_part(alpha, a_part, b, beta, c, n) }
         });
     }
 }

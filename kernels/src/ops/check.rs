@@ -8,7 +8,11 @@ pub(crate) fn same_kind(op: &'static str, operands: &[Operand]) -> Result<()> {
     same_device(op, operands)?;
     let a = operands[0];
     match operands.iter().find(|b| b.dtype != a.dtype) {
-        Some(&b) => Err(KernelError::DTypeMismatch { op, a, b }),
+        Some(&b) => Err(KernelError::DTypeMismatch {
+            op,
+            a: a.into(),
+            b: b.into(),
+        }),
         None => Ok(()),
     }
 }
@@ -17,7 +21,11 @@ pub(crate) fn same_kind(op: &'static str, operands: &[Operand]) -> Result<()> {
 pub(crate) fn same_device(op: &'static str, operands: &[Operand]) -> Result<()> {
     let a = operands[0];
     match operands.iter().find(|b| b.device != a.device) {
-        Some(&b) => Err(KernelError::DeviceMismatch { op, a, b }),
+        Some(&b) => Err(KernelError::DeviceMismatch {
+            op,
+            a: a.into(),
+            b: b.into(),
+        }),
         None => Ok(()),
     }
 }
@@ -29,7 +37,7 @@ pub(crate) fn shape(op: &'static str, operand: Operand, expected: Shape) -> Resu
     } else {
         Err(KernelError::Shape {
             op,
-            operand,
+            operand: operand.into(),
             expected,
         })
     }
@@ -56,7 +64,7 @@ macro_rules! float_dispatch {
             }
             $crate::DType::I64 => Err($crate::KernelError::DTypeUnsupported {
                 op: $op,
-                operand: $operand,
+                operand: $operand.into(),
                 takes: "f32 and f64",
             }),
         }

@@ -56,7 +56,7 @@ pub fn softmax_cross_entropy(
     if labels.dtype() != DType::I64 {
         return Err(KernelError::DTypeUnsupported {
             op: OP,
-            operand: labels_op,
+            operand: labels_op.into(),
             takes: "i64",
         });
     }

@@ -1,0 +1,130 @@
+//! Whether all ranks run the same thing: config, model layout, data, build.
+
+use crate::{CommError, Result, World};
+
+impl World {
+    /// Makes sure that all ranks hold the same list of keys and values, in the same order.
+    ///
+    /// Ranks exchange a hash first, and the entries only if one differs.
+    ///
+    /// # Errors
+    /// [`CommError::Disagreement`], the same on every rank, naming the first rank that differs from rank 0 and
+    /// the first key in which it does; else as [`Group::all_reduce`](crate::Group::all_reduce).
+    pub fn agree(&self, entries: &[(String, String)]) -> Result<()> {
+        let group = self.group();
+        let bytes = encode(entries);
+        let hashes = group.all_gather_bytes(&fnv1a_128(&bytes).to_le_bytes())?;
+        let Some(rank) = hashes.iter().position(|hash| *hash != hashes[0]) else { return Ok(()) };
+        let all = group.all_gather_bytes(&bytes)?;
+        let hosts = group.all_gather_bytes(self.hostname().as_bytes())?;
+        let (key, got, expected) = first_difference(&decode(&all[rank]), &decode(&all[0]));
+        let host = String::from_utf8_lossy(&hosts[rank]).into_owned();
+        Err(CommError::Disagreement { key, rank, host, got, expected })
+    }
+}
+
+/// Key, value in `theirs` and value in `reference` of the first entry that is not the same in both.
+fn first_difference(
+    theirs: &[(String, String)],
+    reference: &[(String, String)],
+) -> (String, String, String) {
+    let quoted = |value: &str| format!("'{value}'");
+    let absent = || "nothing".to_owned();
+    let differing = theirs.iter().zip(reference).find(|(a, b)| a != b);
+    match differing {
+        Some(((key, got), (expected_key, expected))) if key == expected_key => {
+            (key.clone(), quoted(got), quoted(expected))
+        }
+        Some((_, (key, expected))) => {
+            let got = theirs.iter().find(|entry| entry.0 == *key);
+            let got = got.map_or_else(absent, |entry| quoted(&entry.1));
+            (key.clone(), got, quoted(expected))
+        }
+        None => match (theirs.get(reference.len()), reference.get(theirs.len())) {
+            (Some((key, got)), _) => (key.clone(), quoted(got), absent()),
+            (None, Some((key, expected))) => (key.clone(), absent(), quoted(expected)),
+            (None, None) => ("nothing that can be named".to_owned(), absent(), absent()),
+        },
+    }
+}
+
+/// Every text with its length before it, so that no two lists look alike.
+fn encode(entries: &[(String, String)]) -> Vec<u8> {
+    let texts = entries.iter().flat_map(|(key, value)| [key, value]);
+    texts.flat_map(|text| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()).collect()
+}
+
+fn decode(mut bytes: &[u8]) -> Vec<(String, String)> {
+    let mut text = || {
+        let (len, rest) = bytes.split_first_chunk::<8>()?;
+        let (text, rest) = rest.split_at_checked(u64::from_le_bytes(*len) as usize)?;
+        bytes = rest;
+        Some(String::from_utf8_lossy(text).into_owned())
+    };
+    std::iter::from_fn(|| Some((text()?, text()?))).collect()
+}
+
+/// FNV-1a with 128 bits: enough against accidents, which is what is looked for.
+fn fnv1a_128(bytes: &[u8]) -> u128 {
+    const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    bytes.iter().fold(OFFSET, |hash, &byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::threads;
+
+    fn entries(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    }
+
+    /// What rank 1 of 3 and all others get when rank 1 alone holds `theirs`.
+    fn disagreement(common: &[(&str, &str)], theirs: &[(&str, &str)]) -> String {
+        let errors = threads::run(3, |world| {
+            let mine = if world.rank().0 == 1 { theirs } else { common };
+            world.agree(&entries(mine)).unwrap_err().to_string()
+        });
+        assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
+        errors[0].clone()
+    }
+
+    #[test]
+    fn equal_lists_agree() {
+        let same = entries(&[("seed", "7"), ("model.hidden", "[128, 64]")]);
+        assert!(threads::run(3, |world| world.agree(&same)).iter().all(Result::is_ok));
+        assert!(threads::run(2, |world| world.agree(&[])).iter().all(Result::is_ok));
+        World::single().agree(&same).unwrap();
+    }
+
+    #[test]
+    fn a_difference_names_rank_key_and_values_everywhere() {
+        let message = disagreement(&[("a", "1"), ("seed", "7")], &[("a", "1"), ("seed", "8")]);
+        assert!(message.contains("rank 1") && message.contains("'seed': '8' there, '7' on rank 0"), "{message}");
+    }
+
+    #[test]
+    fn missing_and_added_keys_are_differences() {
+        let message = disagreement(&[("a", "1"), ("b", "2")], &[("b", "2")]);
+        assert!(message.contains("'a': nothing there, '1' on rank 0"), "{message}");
+        let message = disagreement(&[("a", "1")], &[("a", "1"), ("b", "2")]);
+        assert!(message.contains("'b': '2' there, nothing on rank 0"), "{message}");
+        let message = disagreement(&[("a", "1"), ("b", "2")], &[("a", "1")]);
+        assert!(message.contains("'b': nothing there, '2' on rank 0"), "{message}");
+    }
+
+    #[test]
+    fn boundaries_between_texts_count() {
+        assert_ne!(encode(&entries(&[("ab", "c")])), encode(&entries(&[("a", "bc")])));
+        let list = entries(&[("", ""), ("k\0", "ü")]);
+        assert_eq!(decode(&encode(&list)), list);
+    }
+
+    #[test]
+    fn the_hash_is_fnv1a() {
+        // The published test vector of the empty text and of "a".
+        assert_eq!(fnv1a_128(b""), 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
+        assert_eq!(fnv1a_128(b"a"), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
+    }
+}

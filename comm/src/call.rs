@@ -1,0 +1,156 @@
+//! What a rank brings to a collective, in a form that ranks can compare before a byte of it is used.
+
+use std::fmt;
+
+use ddp_kernels::DType;
+
+/// How values of several ranks become one.
+///
+/// Sums are taken in rank order. The result of `Max` and `Min` is unspecified where a rank brings a NaN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ReduceOp {
+    /// The sum.
+    Sum,
+    /// The largest.
+    Max,
+    /// The smallest.
+    Min,
+}
+
+impl fmt::Display for ReduceOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            ReduceOp::Sum => "sum",
+            ReduceOp::Max => "max",
+            ReduceOp::Min => "min",
+        })
+    }
+}
+
+/// The collectives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CallKind {
+    /// Every rank gets the combination of all ranks' buffers.
+    AllReduce(ReduceOp),
+    /// Every rank gets the buffer of one.
+    Broadcast {
+        /// The rank whose buffer it is.
+        root: usize,
+    },
+    /// Rank `r` gets the combination of all ranks' parts `r`.
+    ReduceScatter(ReduceOp),
+    /// Every rank gets all ranks' buffers, in rank order.
+    AllGather,
+    /// Nobody goes on before all have come.
+    Barrier,
+}
+
+/// One collective as one rank entered it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Call {
+    /// Which collective.
+    pub kind: CallKind,
+    /// Type of the elements.
+    pub dtype: DType,
+    /// Elements of the rank's own part: what is reduced or broadcast, `n` of a reduce-scatter or all-gather.
+    pub len: usize,
+}
+
+impl Call {
+    /// A barrier.
+    pub(crate) const BARRIER: Self = Call { kind: CallKind::Barrier, dtype: DType::I64, len: 0 };
+
+    /// The call as two words, for ranks to exchange; different calls have different words.
+    pub(crate) fn to_words(self) -> [u64; 2] {
+        let op_code = |op| match op {
+            ReduceOp::Sum => 0,
+            ReduceOp::Max => 1,
+            ReduceOp::Min => 2,
+        };
+        let (kind, argument) = match self.kind {
+            CallKind::AllReduce(op) => (1, op_code(op)),
+            CallKind::Broadcast { root } => (2, root as u64),
+            CallKind::ReduceScatter(op) => (3, op_code(op)),
+            CallKind::AllGather => (4, 0),
+            CallKind::Barrier => (5, 0),
+        };
+        let dtype = match self.dtype {
+            DType::F32 => 0,
+            DType::F64 => 1,
+            DType::I64 => 2,
+        };
+        [kind | dtype << 8 | argument << 16, self.len as u64]
+    }
+
+    /// The call that [`Call::to_words`] made these words of; `None` for others.
+    pub(crate) fn from_words([word, len]: [u64; 2]) -> Option<Self> {
+        let argument = word >> 16;
+        let op = match argument {
+            0 => Some(ReduceOp::Sum),
+            1 => Some(ReduceOp::Max),
+            2 => Some(ReduceOp::Min),
+            _ => None,
+        };
+        let kind = match word & 0xff {
+            1 => CallKind::AllReduce(op?),
+            2 => CallKind::Broadcast { root: argument as usize },
+            3 => CallKind::ReduceScatter(op?),
+            4 => CallKind::AllGather,
+            5 => CallKind::Barrier,
+            _ => return None,
+        };
+        let dtype = match word >> 8 & 0xff {
+            0 => DType::F32,
+            1 => DType::F64,
+            2 => DType::I64,
+            _ => return None,
+        };
+        Some(Call { kind, dtype, len: len as usize })
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (len, dtype) = (self.len, self.dtype);
+        match self.kind {
+            CallKind::AllReduce(op) => write!(f, "all_reduce({op}) of {len} {dtype}"),
+            CallKind::Broadcast { root } => write!(f, "broadcast from rank {root} of {len} {dtype}"),
+            CallKind::ReduceScatter(op) => write!(f, "reduce_scatter({op}) to {len} {dtype} a rank"),
+            CallKind::AllGather => write!(f, "all_gather of {len} {dtype} a rank"),
+            CallKind::Barrier => f.write_str("barrier"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_tell_every_call_apart() {
+        use CallKind::{AllGather, AllReduce, Barrier, Broadcast, ReduceScatter};
+        use ReduceOp::{Max, Min, Sum};
+        let kinds = [
+            AllReduce(Sum),
+            AllReduce(Max),
+            AllReduce(Min),
+            Broadcast { root: 0 },
+            Broadcast { root: 70_000 },
+            ReduceScatter(Sum),
+            ReduceScatter(Min),
+            AllGather,
+            Barrier,
+        ];
+        let mut seen = std::collections::HashSet::new();
+        for kind in kinds {
+            for dtype in [DType::F32, DType::F64, DType::I64] {
+                for len in [0, 1, usize::MAX] {
+                    let call = Call { kind, dtype, len };
+                    assert_eq!(Call::from_words(call.to_words()), Some(call));
+                    assert!(seen.insert(call.to_words()));
+                }
+            }
+        }
+        assert_eq!(Call::from_words([0, 0]), None);
+    }
+}

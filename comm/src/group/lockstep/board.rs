@@ -1,0 +1,240 @@
+//! The memory that the ranks of one host share: counters to follow each other by, and slots for data.
+//!
+//! ```text
+//! | line of rank 0 | line of rank 1 | ... | slots of rank 0 | slots of rank 1 | ...
+//!   a line: posted, reduced, taken, state | sleeping, bell       a slot: call (2 words) | chunk
+//! ```
+//!
+//! The collectives of a group are cut into chunks that are numbered through, the same on every rank. Rank `r`
+//! alone writes its counters and its slots; chunk `c` goes through slot `c % n_slots`:
+//!
+//! - `posted > c`: the slot holds `r`'s part of chunk `c`; all may read it;
+//! - `reduced > c`: the slot's slice `r` holds the sum of all ranks' slices `r` (two-phase chunks only);
+//! - `taken > c`: `r` is done with everybody's slot; when all are, the slot may be written again.
+//!
+//! Counters only grow, are stored with Release and loaded with Acquire: what they promise has been written.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use crate::Departure;
+
+/// Two cache lines: the processor fetches them in pairs.
+const LINE: usize = 128;
+/// Bytes before a slot's chunk, for its call.
+const SLOT_HEADER: usize = 64;
+
+/// Bytes of a chunk. Of 32 KiB to 512 KiB with 2, 4 and 8 slots, 128 KiB with 8 was fastest for 100 MB, and no
+/// slower than any other for less: the slots of a rank fill its second-level cache once (two ranks on two cores,
+/// `examples/all_reduce_bench.rs`).
+const CHUNK_BYTES: usize = 128 << 10;
+/// Slots of a rank.
+const N_SLOTS: usize = 8;
+
+/// How the shared memory is divided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    /// Number of ranks.
+    pub(crate) world_size: usize,
+    /// Bytes of a chunk; a multiple of 64.
+    pub(crate) chunk_bytes: usize,
+    /// Slots of a rank: how many chunks it can be ahead of the slowest.
+    pub(crate) n_slots: usize,
+}
+
+impl Geometry {
+    /// What is fastest where it was measured.
+    pub(crate) fn usual(world_size: usize) -> Self {
+        Geometry { world_size, chunk_bytes: CHUNK_BYTES, n_slots: N_SLOTS }
+    }
+
+    fn slot_stride(self) -> usize {
+        (SLOT_HEADER + self.chunk_bytes).next_multiple_of(LINE)
+    }
+
+    fn slot_offset(self, rank: usize, chunk: u64) -> usize {
+        let slot = rank * self.n_slots + (chunk % self.n_slots as u64) as usize;
+        self.world_size * size_of::<RankLine>() + slot * self.slot_stride()
+    }
+
+    /// Bytes of the whole.
+    pub(crate) fn region_bytes(self) -> usize {
+        self.slot_offset(self.world_size, 0)
+    }
+}
+
+/// What a rank tells the others. Zero bytes are a rank that has just started.
+#[repr(C, align(128))]
+pub(crate) struct RankLine {
+    pub(crate) posted: AtomicU64,
+    pub(crate) reduced: AtomicU64,
+    pub(crate) taken: AtomicU64,
+    state: AtomicU32,
+    sleep: Sleep,
+}
+
+/// Written by others too, so it has a line of its own.
+#[repr(C, align(128))]
+pub(crate) struct Sleep {
+    /// 1 while the rank sleeps, or is about to.
+    pub(crate) sleeping: AtomicU32,
+    /// Counts up to wake it; the futex's word.
+    pub(crate) bell: AtomicU32,
+}
+
+impl RankLine {
+    /// The rank's sleep.
+    pub(crate) fn sleep(&self) -> &Sleep {
+        &self.sleep
+    }
+
+    /// How the rank left, if it did.
+    pub(crate) fn departure(&self) -> Option<Departure> {
+        match self.state.load(Acquire) {
+            1 => Some(Departure::Closed),
+            2 => Some(Departure::Panicked),
+            3 => Some(Departure::Failed),
+            _ => None,
+        }
+    }
+
+    /// Says that the rank leaves; only the first reason counts.
+    pub(crate) fn depart(&self, how: Departure) {
+        let state = match how {
+            Departure::Closed => 1,
+            Departure::Panicked => 2,
+            Departure::Failed => 3,
+        };
+        // A failure stays one when the group is closed after it.
+        let _ = self.state.compare_exchange(0, state, Release, Acquire);
+    }
+}
+
+/// Zeroed memory on the heap, for ranks that are threads.
+pub(crate) struct HeapRegion {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: the memory is plain bytes; who may touch which of them is the board's protocol.
+unsafe impl Send for HeapRegion {}
+// SAFETY: as above.
+unsafe impl Sync for HeapRegion {}
+
+impl HeapRegion {
+    /// Zeroed memory for a board of this geometry.
+    pub(crate) fn new(geometry: Geometry) -> Arc<Self> {
+        let layout = Layout::from_size_align(geometry.region_bytes().max(LINE), LINE)
+            .expect("a board is far smaller than the address space");
+        // SAFETY: the layout's size is not zero.
+        let raw = unsafe { alloc_zeroed(layout) };
+        let base = NonNull::new(raw).unwrap_or_else(|| handle_alloc_error(layout));
+        Arc::new(HeapRegion { base, layout })
+    }
+}
+
+impl Drop for HeapRegion {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout, and freed once.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) }
+    }
+}
+
+/// What keeps the shared memory there.
+pub(crate) enum Region {
+    /// Memory of this process, shared by its threads.
+    Heap(Arc<HeapRegion>),
+    /// A mapping shared by processes.
+    #[cfg(all(feature = "mpi", target_os = "linux"))]
+    Mapped(crate::group::mpi::Mapping),
+}
+
+impl Region {
+    fn base(&self) -> NonNull<u8> {
+        match self {
+            Region::Heap(heap) => heap.base,
+            #[cfg(all(feature = "mpi", target_os = "linux"))]
+            Region::Mapped(mapping) => mapping.base(),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Region::Heap(heap) => heap.layout.size(),
+            #[cfg(all(feature = "mpi", target_os = "linux"))]
+            Region::Mapped(mapping) => mapping.len(),
+        }
+    }
+}
+
+/// One rank's view of the shared memory.
+pub(crate) struct Board {
+    base: NonNull<u8>,
+    geometry: Geometry,
+    _region: Region,
+}
+
+impl Board {
+    /// A view of `region`, which was zeroed before the first rank got it and is shared by ranks with the same
+    /// geometry.
+    ///
+    /// # Panics
+    /// If the region is too small or not aligned: a bug of the caller.
+    pub(crate) fn new(region: Region, geometry: Geometry) -> Self {
+        let base = region.base();
+        assert!(region.len() >= geometry.region_bytes() && base.as_ptr() as usize % LINE == 0);
+        Board { base, geometry, _region: region }
+    }
+
+    /// How the memory is divided.
+    pub(crate) fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// The counters of a rank.
+    pub(crate) fn line(&self, rank: usize) -> &RankLine {
+        assert!(rank < self.geometry.world_size);
+        // SAFETY: `new` checked that the region holds `world_size` lines and more, and the rank is below that.
+        let line = unsafe { self.base.cast::<RankLine>().add(rank) };
+        // SAFETY: aligned (the base is, and a line's size is a multiple of its alignment), all of it atomics that
+        // zero bytes initialise, alive for as long as `self` keeps the region.
+        unsafe { line.as_ref() }
+    }
+
+    /// The call words of a rank's slot for a chunk.
+    fn header(&self, rank: usize, chunk: u64) -> *mut [u64; 2] {
+        assert!(rank < self.geometry.world_size);
+        // SAFETY: the offset lies within the region, whose size `new` checked.
+        unsafe { self.base.as_ptr().add(self.geometry.slot_offset(rank, chunk)).cast() }
+    }
+
+    /// Where the data of a rank's slot for a chunk begin: `chunk_bytes` bytes, aligned to 64.
+    pub(crate) fn slot(&self, rank: usize, chunk: u64) -> *mut u8 {
+        let header: *mut u8 = self.header(rank, chunk).cast();
+        // SAFETY: a slot is a header and then `chunk_bytes` of data.
+        unsafe { header.add(SLOT_HEADER) }
+    }
+
+    /// Writes the call words of this rank's slot.
+    ///
+    /// # Safety
+    /// The slot must be this rank's and free: every rank has taken the chunk that was in it before.
+    pub(crate) unsafe fn write_call(&self, rank: usize, chunk: u64, words: [u64; 2]) {
+        // SAFETY: in bounds and aligned (slots are multiples of 128 from an aligned base); nobody else reads or
+        // writes it now, as the caller promises.
+        unsafe { self.header(rank, chunk).write(words) }
+    }
+
+    /// Reads the call words of a rank's slot.
+    ///
+    /// # Safety
+    /// That rank must have posted the chunk, and this rank not yet have taken it.
+    pub(crate) unsafe fn read_call(&self, rank: usize, chunk: u64) -> [u64; 2] {
+        // SAFETY: in bounds and aligned; written before `posted` was raised, and not written again before this
+        // rank takes the chunk.
+        unsafe { self.header(rank, chunk).read() }
+    }
+}

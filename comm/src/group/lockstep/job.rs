@@ -1,0 +1,275 @@
+//! One collective on its way through the slots, and what each of its chunks copies and adds.
+
+use std::ops::Range;
+
+use ddp_kernels::DType;
+
+use super::board::{Board, Geometry};
+use crate::{Call, CallKind, ReduceOp};
+
+/// From this size on, a chunk of an all-reduce over three or more ranks is reduced in two phases.
+const TWO_PHASE_BYTES: usize = 8 << 10;
+/// Slices of a chunk begin at cache lines.
+const SLICE_ALIGN_BYTES: usize = 64;
+/// Elements that are combined over all ranks before the next ones are: they stay in the first-level cache.
+const BLOCK: usize = 1024;
+
+/// A collective that this rank has entered and not finished.
+///
+/// The buffers stay borrowed, by the caller or by a scope, until the job is done or given up; only this rank
+/// ever touches them.
+pub(super) struct Job {
+    pub(super) call: Call,
+    /// Elements to read: `len`, or `world_size * len` of a reduce-scatter. Equal to `output` where it is in place.
+    pub(super) input: *const u8,
+    /// Elements to write: `len`, or `world_size * len` of an all-gather.
+    pub(super) output: *mut u8,
+    /// The number of its first chunk.
+    pub(super) first_chunk: u64,
+    pub(super) n_chunks: u64,
+    elems_per_chunk: usize,
+}
+
+impl Job {
+    pub(super) fn new(
+        call: Call,
+        input: *const u8,
+        output: *mut u8,
+        first_chunk: u64,
+        geometry: Geometry,
+    ) -> Self {
+        let chunk_elems = geometry.chunk_bytes / call.dtype.size_bytes();
+        let elems_per_chunk = match call.kind {
+            CallKind::ReduceScatter(_) => (chunk_elems / geometry.world_size).max(1),
+            _ => chunk_elems,
+        };
+        // A call without elements has one empty chunk, so that calls are compared all the same.
+        let n_chunks = call.len.div_ceil(elems_per_chunk).max(1) as u64;
+        Job { call, input, output, first_chunk, n_chunks, elems_per_chunk }
+    }
+
+    pub(super) fn end_chunk(&self) -> u64 {
+        self.first_chunk + self.n_chunks
+    }
+
+    /// The elements of the rank's own part that a chunk holds.
+    fn elems(&self, chunk: u64) -> Range<usize> {
+        let index = (chunk - self.first_chunk) as usize;
+        let start = (index * self.elems_per_chunk).min(self.call.len);
+        start..(start + self.elems_per_chunk).min(self.call.len)
+    }
+
+    fn size(&self) -> usize {
+        self.call.dtype.size_bytes()
+    }
+
+    /// Whether ranks first reduce one slice each and then collect the slices, which for three and more ranks
+    /// reads less than if each reduced all.
+    pub(super) fn is_two_phase(&self, chunk: u64, world_size: usize) -> bool {
+        matches!(self.call.kind, CallKind::AllReduce(_))
+            && world_size > 2
+            && self.elems(chunk).len() * self.size() >= TWO_PHASE_BYTES
+    }
+
+    /// Copies this rank's part of a chunk into its slot.
+    ///
+    /// # Safety
+    /// The job's buffers are alive and not touched by anybody else; the slot is free.
+    pub(super) unsafe fn stage(&self, board: &Board, rank: usize, chunk: u64) {
+        let elems = self.elems(chunk);
+        let slot = board.slot(rank, chunk);
+        let n_parts = match self.call.kind {
+            CallKind::AllReduce(_) | CallKind::AllGather => 1,
+            CallKind::Broadcast { root } => usize::from(root == rank),
+            CallKind::ReduceScatter(_) => board.geometry().world_size,
+            CallKind::Barrier => 0,
+        };
+        for part in 0..n_parts {
+            let from = self.input.wrapping_add((part * self.call.len + elems.start) * self.size());
+            let to = slot.wrapping_add(part * elems.len() * self.size());
+            // SAFETY: the input holds `n_parts * len` elements, and a slot `n_parts` times a chunk's elements (see
+            // `new`); the slot is this rank's and free, so no one reads it, and it is no part of the input.
+            unsafe { copy(from, to, elems.len() * self.size()) };
+        }
+    }
+
+    /// Reduces this rank's slice of a two-phase chunk and puts it into the output and its own slot.
+    ///
+    /// # Safety
+    /// The job's buffers are alive and not touched by anybody else; all ranks have posted the chunk, and this
+    /// one has not said that it reduced it.
+    pub(super) unsafe fn reduce_slice(&self, board: &Board, rank: usize, chunk: u64) {
+        let elems = self.elems(chunk);
+        let slice = self.slice(elems.len(), board.geometry().world_size, rank);
+        let (offset, size) = (slice.start * self.size(), slice.len() * self.size());
+        let output = self.output.wrapping_add(elems.start * self.size() + offset);
+        let slot = board.slot(rank, chunk).wrapping_add(offset);
+        // SAFETY: as this function's; the slice lies within the chunk and so within the output; other ranks write
+        // only other slices, and of their own slots.
+        unsafe { self.combine_slots(board, chunk, offset, output, slice.len()) };
+        // SAFETY: no rank reads slice `rank` of this rank's slot in this phase, and the slot is not the output.
+        unsafe { copy(output, slot, size) };
+    }
+
+    /// Finishes a chunk: writes the output from the ranks' slots.
+    ///
+    /// # Safety
+    /// The job's buffers are alive and not touched by anybody else; all ranks have posted the chunk, have
+    /// reduced it if it is a two-phase one, and this rank has not taken it.
+    pub(super) unsafe fn take(&self, board: &Board, rank: usize, chunk: u64) {
+        let world_size = board.geometry().world_size;
+        let elems = self.elems(chunk);
+        let size = self.size();
+        let output_at = |elem: usize| self.output.wrapping_add(elem * size);
+        match self.call.kind {
+            CallKind::AllReduce(_) if self.is_two_phase(chunk, world_size) => {
+                for other in (0..world_size).filter(|&r| r != rank) {
+                    let slice = self.slice(elems.len(), world_size, other);
+                    let slot = board.slot(other, chunk).wrapping_add(slice.start * size);
+                    // SAFETY: the slice lies within slot and output; all ranks have reduced, so none writes it.
+                    unsafe { copy(slot, output_at(elems.start + slice.start), slice.len() * size) };
+                }
+            }
+            CallKind::AllReduce(_) => {
+                // SAFETY: as this function's; no rank writes a posted single-phase slot.
+                unsafe { self.combine_slots(board, chunk, 0, output_at(elems.start), elems.len()) }
+            }
+            CallKind::ReduceScatter(_) => {
+                let offset = rank * elems.len() * size;
+                // SAFETY: as above; part `rank` of each slot has this chunk's elements.
+                unsafe { self.combine_slots(board, chunk, offset, output_at(elems.start), elems.len()) }
+            }
+            CallKind::Broadcast { root } if root == rank => {}
+            CallKind::Broadcast { root } => {
+                let slot = board.slot(root, chunk);
+                // SAFETY: the root posted this chunk's elements; they lie within the output.
+                unsafe { copy(slot, output_at(elems.start), elems.len() * size) }
+            }
+            CallKind::AllGather => {
+                for other in 0..world_size {
+                    let to = output_at(other * self.call.len + elems.start);
+                    // SAFETY: that rank posted this chunk's elements; the output holds `world_size * len`.
+                    unsafe { copy(board.slot(other, chunk), to, elems.len() * size) }
+                }
+            }
+            CallKind::Barrier => {}
+        }
+    }
+
+    /// The part of a chunk of `n` elements that `rank` reduces.
+    fn slice(&self, n: usize, world_size: usize, rank: usize) -> Range<usize> {
+        let per_rank = n.div_ceil(world_size).next_multiple_of(SLICE_ALIGN_BYTES / self.size());
+        (rank * per_rank).min(n)..((rank + 1) * per_rank).min(n)
+    }
+
+    /// Combines `n` elements at byte `offset` of all ranks' slots, in rank order.
+    ///
+    /// # Safety
+    /// `output` has room for `n` elements that nobody else touches; all ranks have posted the chunk, and none
+    /// writes these bytes of its slot meanwhile.
+    unsafe fn combine_slots(&self, board: &Board, chunk: u64, offset: usize, output: *mut u8, n: usize) {
+        let op = match self.call.kind {
+            CallKind::AllReduce(op) | CallKind::ReduceScatter(op) => op,
+            CallKind::Broadcast { .. } | CallKind::AllGather | CallKind::Barrier => return,
+        };
+        let combine = match self.call.dtype {
+            DType::F32 => combine::<f32>,
+            DType::F64 => combine::<f64>,
+            DType::I64 => combine::<i64>,
+        };
+        // SAFETY: as this function's.
+        unsafe { combine(op, board, chunk, offset, output, n) }
+    }
+}
+
+/// Copies bytes, none included.
+///
+/// # Safety
+/// `from` is readable and `to` writable for `n_bytes`, and they don't overlap.
+unsafe fn copy(from: *const u8, to: *mut u8, n_bytes: usize) {
+    // SAFETY: as this function's.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, n_bytes) }
+}
+
+/// As [`Job::combine_slots`], for one type.
+///
+/// # Safety
+/// As there.
+unsafe fn combine<T: Number>(
+    op: ReduceOp,
+    board: &Board,
+    chunk: u64,
+    offset: usize,
+    output: *mut u8,
+    n: usize,
+) {
+    if n == 0 {
+        return;
+    }
+    // SAFETY: room for `n` elements, exclusive; aligned, since it points at an element of a `&mut [T]`.
+    let output = unsafe { std::slice::from_raw_parts_mut(output.cast::<T>(), n) };
+    let world_size = board.geometry().world_size;
+    for (block, output) in output.chunks_mut(BLOCK).enumerate() {
+        let len = output.len();
+        let source = |rank: usize| {
+            let first = board.slot(rank, chunk).wrapping_add(offset + block * BLOCK * size_of::<T>());
+            // SAFETY: posted elements that nobody writes now; aligned, since slots are aligned to 64 bytes and
+            // offsets are whole elements.
+            unsafe { std::slice::from_raw_parts(first.cast::<T>().cast_const(), len) }
+        };
+        match op {
+            ReduceOp::Sum => combine_block(output, source, world_size, T::sum),
+            ReduceOp::Max => combine_block(output, source, world_size, |a, b| if b > a { b } else { a }),
+            ReduceOp::Min => combine_block(output, source, world_size, |a, b| if b < a { b } else { a }),
+        }
+    }
+}
+
+/// `output[i] = source(0)[i] op source(1)[i] op ...`, from left to right.
+#[inline(always)]
+fn combine_block<'a, T: Copy + 'a>(
+    output: &mut [T],
+    source: impl Fn(usize) -> &'a [T],
+    world_size: usize,
+    op: impl Fn(T, T) -> T,
+) {
+    if world_size == 1 {
+        output.copy_from_slice(source(0));
+        return;
+    }
+    for ((out, &a), &b) in output.iter_mut().zip(source(0)).zip(source(1)) {
+        *out = op(a, b);
+    }
+    for rank in 2..world_size {
+        for (out, &b) in output.iter_mut().zip(source(rank)) {
+            *out = op(*out, b);
+        }
+    }
+}
+
+/// An element type that can be reduced.
+trait Number: Copy + PartialOrd {
+    /// The sum; integers wrap, as in MPI.
+    fn sum(a: Self, b: Self) -> Self;
+}
+
+impl Number for f32 {
+    #[inline(always)]
+    fn sum(a: Self, b: Self) -> Self {
+        a + b
+    }
+}
+
+impl Number for f64 {
+    #[inline(always)]
+    fn sum(a: Self, b: Self) -> Self {
+        a + b
+    }
+}
+
+impl Number for i64 {
+    #[inline(always)]
+    fn sum(a: Self, b: Self) -> Self {
+        a.wrapping_add(b)
+    }
+}

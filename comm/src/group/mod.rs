@@ -1,0 +1,297 @@
+//! Collectives: one contract, kept by a single process, by threads and by MPI processes.
+//!
+//! Every rank of a group calls the same collectives in the same order. Results are the same bits on every rank.
+//! Where ranks bring different collectives, types or lengths, each of them gets the same error, which names the
+//! rank that differs; the group is of no use afterwards. (On several hosts the buffers of a [`Scope`] are not
+//! compared, since that would cost a message each: [`Group::agree_lengths`] does it once.)
+
+mod buffer;
+mod lockstep;
+#[cfg(feature = "mpi")]
+pub(crate) mod mpi;
+mod scope;
+mod single;
+pub mod threads;
+
+use ddp_kernels::{TensorMut, TensorRef};
+
+use crate::{Call, CallKind, CommError, Departure, Rank, ReduceOp, Result};
+use buffer::{RawMut, RawRef};
+
+pub use scope::{Scope, Ticket};
+pub(crate) use single::SingleGroup;
+use threads::ThreadsGroup;
+
+/// The ranks of a job, as one of them sees them. Stays on the thread that made it.
+#[derive(Debug)]
+pub enum Group {
+    /// One process without a launcher: every collective is a copy at most.
+    Single(SingleGroup),
+    /// Ranks that are threads of this process.
+    Threads(ThreadsGroup),
+    /// Ranks that are processes joined by MPI.
+    #[cfg(feature = "mpi")]
+    Mpi(mpi::MpiGroup),
+}
+
+impl Group {
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        match self {
+            Group::Single(_) => Rank(0),
+            Group::Threads(group) => group.rank(),
+            #[cfg(feature = "mpi")]
+            Group::Mpi(group) => group.rank(),
+        }
+    }
+
+    /// Number of ranks.
+    pub fn world_size(&self) -> usize {
+        match self {
+            Group::Single(_) => 1,
+            Group::Threads(group) => group.world_size(),
+            #[cfg(feature = "mpi")]
+            Group::Mpi(group) => group.world_size(),
+        }
+    }
+
+    /// How the ranks exchange data, for reports: `"single"`, `"threads"`, `"shared memory"` or `"mpi"`.
+    pub fn transport(&self) -> &'static str {
+        match self {
+            Group::Single(_) => "single",
+            Group::Threads(_) => "threads",
+            #[cfg(feature = "mpi")]
+            Group::Mpi(group) => group.transport(),
+        }
+    }
+
+    /// Replaces each element of `buf` by its combination over all ranks.
+    ///
+    /// `buf[i] <- buf_0[i] op buf_1[i] op ... op buf_{N-1}[i]`
+    ///
+    /// Waits for all ranks. [`Scope::all_reduce`] is the form that does not.
+    ///
+    /// # Errors
+    /// [`CommError::CallMismatch`] if ranks bring different lengths, types or operations;
+    /// [`CommError::PeerLeft`] or [`CommError::Timeout`] if one does not come; [`CommError::Mpi`].
+    pub fn all_reduce(&self, op: ReduceOp, buf: TensorMut<'_>) -> Result<()> {
+        let raw = RawMut::of(buf);
+        let call = Call { kind: CallKind::AllReduce(op), dtype: raw.dtype, len: raw.len };
+        // SAFETY: one buffer, in place, borrowed until this function returns.
+        unsafe { self.run(call, raw.as_ref(), raw) }
+    }
+
+    /// Replaces `buf` by that of rank `root`.
+    ///
+    /// # Errors
+    /// [`CommError::NoSuchRank`]; else as [`Group::all_reduce`].
+    pub fn broadcast(&self, root: Rank, buf: TensorMut<'_>) -> Result<()> {
+        if root.0 >= self.world_size() {
+            let (rank, world_size) = (root.0, self.world_size());
+            return Err(CommError::NoSuchRank { op: "broadcast", rank, world_size });
+        }
+        let raw = RawMut::of(buf);
+        let call = Call { kind: CallKind::Broadcast { root: root.0 }, dtype: raw.dtype, len: raw.len };
+        // SAFETY: one buffer, in place, borrowed until this function returns.
+        unsafe { self.run(call, raw.as_ref(), raw) }
+    }
+
+    /// Combines the ranks' inputs and leaves part `r` of the result on rank `r`.
+    ///
+    /// `output[i] = input_0[r*n + i] op ... op input_{N-1}[r*n + i]`
+    ///
+    /// - `input`: `world_size * n` elements; `output`: `n`
+    ///
+    /// # Errors
+    /// [`CommError::OutputLength`] if the lengths don't fit; [`CommError::Kernel`] if the types differ; else as
+    /// [`Group::all_reduce`].
+    pub fn reduce_scatter(&self, op: ReduceOp, input: TensorRef<'_>, output: TensorMut<'_>) -> Result<()> {
+        const OP: &str = "reduce_scatter";
+        let world_size = self.world_size();
+        if output.numel() * world_size != input.numel() {
+            let (got, expected) = (output.numel(), input.numel() / world_size);
+            return Err(CommError::OutputLength { op: OP, got, expected, world_size });
+        }
+        let (input, output) = same_dtype(OP, input, output)?;
+        let call = Call { kind: CallKind::ReduceScatter(op), dtype: output.dtype, len: output.len };
+        // SAFETY: the lengths were checked, and both are borrowed until this function returns.
+        unsafe { self.run(call, input, output) }
+    }
+
+    /// Collects the ranks' inputs in rank order.
+    ///
+    /// `output[r*n + i] = input_r[i]`
+    ///
+    /// - `input`: `n` elements; `output`: `world_size * n`
+    ///
+    /// # Errors
+    /// As [`Group::reduce_scatter`].
+    pub fn all_gather(&self, input: TensorRef<'_>, output: TensorMut<'_>) -> Result<()> {
+        const OP: &str = "all_gather";
+        let world_size = self.world_size();
+        if input.numel() * world_size != output.numel() {
+            let (got, expected) = (output.numel(), input.numel() * world_size);
+            return Err(CommError::OutputLength { op: OP, got, expected, world_size });
+        }
+        let (input, output) = same_dtype(OP, input, output)?;
+        let call = Call { kind: CallKind::AllGather, dtype: input.dtype, len: input.len };
+        // SAFETY: the lengths were checked, and both are borrowed until this function returns.
+        unsafe { self.run(call, input, output) }
+    }
+
+    /// Collects the ranks' bytes, whose numbers may differ, in rank order.
+    ///
+    /// # Errors
+    /// As [`Group::all_reduce`].
+    pub fn all_gather_bytes(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let world_size = self.world_size();
+        let mut lens = vec![0i64; world_size];
+        let len = [bytes.len() as i64];
+        self.all_gather(
+            TensorRef::from_slice(&len, &[1])?,
+            TensorMut::from_slice(&mut lens, &[world_size])?,
+        )?;
+        // Padded to the longest, in words of eight bytes.
+        let n_words = lens.iter().max().map_or(0, |&n| n as usize).div_ceil(8);
+        let mut words = vec![0i64; n_words];
+        for (word, bytes) in words.iter_mut().zip(bytes.chunks(8)) {
+            let mut padded = [0; 8];
+            padded[..bytes.len()].copy_from_slice(bytes);
+            *word = i64::from_le_bytes(padded);
+        }
+        let mut gathered = vec![0i64; n_words * world_size];
+        self.all_gather(
+            TensorRef::from_slice(&words, &[n_words])?,
+            TensorMut::from_slice(&mut gathered, &[n_words * world_size])?,
+        )?;
+        let of_rank = |rank: usize| gathered[rank * n_words..(rank + 1) * n_words].iter();
+        let bytes_of = |(rank, &len): (usize, &i64)| {
+            of_rank(rank).flat_map(|word| word.to_le_bytes()).take(len as usize).collect()
+        };
+        Ok(lens.iter().enumerate().map(bytes_of).collect())
+    }
+
+    /// Waits until all ranks have come here.
+    ///
+    /// # Errors
+    /// As [`Group::all_reduce`].
+    pub fn barrier(&self) -> Result<()> {
+        let nothing = RawMut::NOTHING;
+        // SAFETY: a barrier touches no elements.
+        unsafe { self.run(Call::BARRIER, nothing.as_ref(), nothing) }
+    }
+
+    /// Makes sure that all ranks will reduce buckets of the same lengths (elements), before the first of them.
+    ///
+    /// # Errors
+    /// The same on every rank: [`CommError::BucketCountMismatch`] or [`CommError::CountMismatch`], naming the
+    /// first rank that differs from rank 0 and the first bucket in which it does; else as [`Group::all_reduce`].
+    pub fn agree_lengths(&self, lens: &[usize]) -> Result<()> {
+        let bytes: Vec<u8> = lens.iter().flat_map(|&len| (len as u64).to_le_bytes()).collect();
+        let all = self.all_gather_bytes(&bytes)?;
+        for (rank, theirs) in all.iter().enumerate().skip(1) {
+            let (got, expected) = (theirs.len() / 8, all[0].len() / 8);
+            if got != expected {
+                return Err(CommError::BucketCountMismatch { rank, got, expected });
+            }
+            let pairs = theirs.chunks(8).zip(all[0].chunks(8));
+            if let Some((bucket, (got, expected))) = pairs.enumerate().find(|(_, (a, b))| a != b) {
+                let number = |le: &[u8]| le.iter().rev().fold(0, |n, &byte| n << 8 | usize::from(byte));
+                let (got, expected) = (number(got), number(expected));
+                return Err(CommError::CountMismatch { bucket, rank, got, expected });
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves the group in good order; under MPI this is `MPI_Finalize`, which waits for all ranks.
+    ///
+    /// # Errors
+    /// [`CommError::Mpi`].
+    pub fn close(self) -> Result<()> {
+        match self {
+            Group::Single(_) => Ok(()),
+            Group::Threads(group) => {
+                drop(group);
+                Ok(())
+            }
+            #[cfg(feature = "mpi")]
+            Group::Mpi(group) => group.close(),
+        }
+    }
+
+    /// Runs one collective to its end.
+    ///
+    /// # Safety
+    /// `input` is readable and `output` writable for the elements of `call` (see [`Call`]), nobody else touches
+    /// them before this returns, and they are either the same (where the call works in place) or disjoint.
+    unsafe fn run(&self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
+        match self {
+            // SAFETY: as this function's.
+            Group::Single(group) => unsafe { group.run(input, output) },
+            // SAFETY: as this function's.
+            Group::Threads(group) => unsafe { lockstep::run(group.lockstep(), call, input, output) },
+            #[cfg(feature = "mpi")]
+            // SAFETY: as this function's.
+            Group::Mpi(group) => unsafe { group.run(call, input, output) },
+        }
+    }
+
+    /// Starts an all-reduce in place and returns its number.
+    ///
+    /// # Safety
+    /// Nobody else touches `buf` before the collective was waited for or given up.
+    unsafe fn start(&self, op: ReduceOp, buf: RawMut) -> Result<u64> {
+        let call = Call { kind: CallKind::AllReduce(op), dtype: buf.dtype, len: buf.len };
+        match self {
+            Group::Single(_) => Ok(0),
+            // SAFETY: as this function's.
+            Group::Threads(group) => unsafe {
+                group.lockstep().borrow_mut().enter(call, buf.as_ref(), buf)
+            },
+            #[cfg(feature = "mpi")]
+            // SAFETY: as this function's.
+            Group::Mpi(group) => unsafe { group.start(call, buf) },
+        }
+    }
+
+    fn progress(&self) -> Result<()> {
+        match self {
+            Group::Single(_) => Ok(()),
+            Group::Threads(group) => group.lockstep().borrow_mut().progress(),
+            #[cfg(feature = "mpi")]
+            Group::Mpi(group) => group.progress(),
+        }
+    }
+
+    /// Waits for the collective of a number; for all if there is none.
+    fn wait(&self, number: Option<u64>) -> Result<()> {
+        match self {
+            Group::Single(_) => Ok(()),
+            Group::Threads(group) => group.lockstep().borrow_mut().wait(number),
+            #[cfg(feature = "mpi")]
+            Group::Mpi(group) => group.wait(number),
+        }
+    }
+
+    /// Lets go of all buffers in flight; where that is impossible, ends the job.
+    fn give_up(&self, how: Departure) {
+        match self {
+            Group::Single(_) => {}
+            Group::Threads(group) => group.lockstep().borrow_mut().give_up(how),
+            #[cfg(feature = "mpi")]
+            Group::Mpi(group) => group.give_up(how),
+        }
+    }
+}
+
+fn same_dtype(op: &'static str, input: TensorRef<'_>, output: TensorMut<'_>) -> Result<(RawRef, RawMut)> {
+    if input.dtype() != output.dtype() {
+        let (a, b) = (input.operand("input").into(), output.operand("output").into());
+        return Err(ddp_kernels::KernelError::DTypeMismatch { op, a, b }.into());
+    }
+    Ok((RawRef::of(input, op, "input")?, RawMut::of(output)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+//! Who started this process: a launcher of several ranks, or just a user.
+//!
+//! Found in the environment alone, before MPI is touched, because a program that was started by hand must not
+//! pay for MPI (0.2 to 0.4 s) and must run where MPI's daemons cannot.
+
+use std::fmt;
+
+/// A program that starts the ranks of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Launcher {
+    /// Open MPI's `mpirun`.
+    OpenMpi,
+    /// MPICH's or Intel MPI's `mpiexec`, or another that speaks PMI-1 or PMI-2.
+    Pmi,
+    /// A launcher that speaks PMIx, such as `prterun`.
+    Pmix,
+    /// Slurm's `srun`.
+    Slurm,
+}
+
+impl Launcher {
+    pub(crate) fn mismatch_hint(self) -> &'static str {
+        match self {
+            Launcher::Slurm => "srun --mpi=pmix (srun --mpi=list shows what there is), or start mpirun inside sbatch",
+            _ => "mpirun and the MPI library that this program was linked to must be of one installation",
+        }
+    }
+}
+
+impl fmt::Display for Launcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Launcher::OpenMpi => "Open MPI's mpirun",
+            Launcher::Pmi => "mpiexec (PMI)",
+            Launcher::Pmix => "a PMIx launcher",
+            Launcher::Slurm => "srun",
+        })
+    }
+}
+
+/// A launcher as found in the environment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) launcher: Launcher,
+    /// Ranks of the job; PMIx alone does not say.
+    pub(crate) n_ranks: Option<usize>,
+}
+
+/// Step ids from here up are Slurm's own: the batch script, the interactive shell of `salloc`.
+const SLURM_FIRST_SPECIAL_STEP: u64 = 0xffff_fff0;
+
+/// The launcher that the variables of `lookup` tell of.
+///
+/// A batch script's or `salloc` shell's variables are not enough: only `srun` starts ranks, and it alone sets a
+/// step with an ordinary id and more than one task.
+pub(crate) fn detect(lookup: impl Fn(&str) -> Option<String>) -> Option<Found> {
+    let number = |name: &str| lookup(name)?.trim().parse::<u64>().ok();
+    let count = |name: &str| number(name).map(|n| n as usize);
+    if let Some(n) = count("OMPI_COMM_WORLD_SIZE") {
+        return Some(Found { launcher: Launcher::OpenMpi, n_ranks: Some(n) });
+    }
+    if let (Some(n), Some(_)) = (count("PMI_SIZE"), number("PMI_RANK")) {
+        return Some(Found { launcher: Launcher::Pmi, n_ranks: Some(n) });
+    }
+    let n_tasks = count("SLURM_STEP_NUM_TASKS").or_else(|| count("SLURM_NTASKS"));
+    let in_step = number("SLURM_STEP_ID").is_some_and(|id| id < SLURM_FIRST_SPECIAL_STEP);
+    if in_step && number("SLURM_PROCID").is_some() {
+        return n_tasks.filter(|&n| n > 1).map(|n| Found { launcher: Launcher::Slurm, n_ranks: Some(n) });
+    }
+    number("PMIX_RANK").map(|_| Found { launcher: Launcher::Pmix, n_ranks: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(vars: &[(&str, &str)]) -> Option<(Launcher, Option<usize>)> {
+        let lookup = |name: &str| vars.iter().find(|v| v.0 == name).map(|v| v.1.to_owned());
+        detect(lookup).map(|f| (f.launcher, f.n_ranks))
+    }
+
+    #[test]
+    fn launchers_are_known_by_their_variables() {
+        assert_eq!(found(&[("OMPI_COMM_WORLD_SIZE", "4")]), Some((Launcher::OpenMpi, Some(4))));
+        assert_eq!(found(&[("PMI_SIZE", "2"), ("PMI_RANK", "0")]), Some((Launcher::Pmi, Some(2))));
+        assert_eq!(found(&[("PMIX_RANK", "1")]), Some((Launcher::Pmix, None)));
+        let srun = [("SLURM_PROCID", "3"), ("SLURM_STEP_ID", "0"), ("SLURM_NTASKS", "8")];
+        assert_eq!(found(&srun), Some((Launcher::Slurm, Some(8))));
+        // mpirun inside a Slurm job: the inner launcher counts.
+        let both = [&srun[..], &[("OMPI_COMM_WORLD_SIZE", "2")]].concat();
+        assert_eq!(found(&both), Some((Launcher::OpenMpi, Some(2))));
+        // srun --mpi=pmix sets both; Slurm knows the size.
+        let pmix = [&srun[..], &[("PMIX_RANK", "3")]].concat();
+        assert_eq!(found(&pmix), Some((Launcher::Slurm, Some(8))));
+    }
+
+    #[test]
+    fn a_shell_in_an_allocation_is_no_launcher() {
+        assert_eq!(found(&[]), None);
+        assert_eq!(found(&[("PMI_SIZE", "2")]), None);
+        assert_eq!(found(&[("OMPI_COMM_WORLD_SIZE", "")]), None);
+        let batch = [("SLURM_JOB_ID", "7"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")];
+        assert_eq!(found(&batch), None);
+        let batch_step = [&batch[..], &[("SLURM_STEP_ID", "4294967291")]].concat();
+        assert_eq!(found(&batch_step), None);
+        let salloc = [&batch[..], &[("SLURM_STEP_ID", "4294967290"), ("SLURM_STEP_NUM_TASKS", "1")]].concat();
+        assert_eq!(found(&salloc), None);
+        let one_task_shell = [&batch[..], &[("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1")]].concat();
+        assert_eq!(found(&one_task_shell), None);
+    }
+}

@@ -1,0 +1,170 @@
+//! The command line takes what it is specified to take, and refuses the rest with status 2.
+
+use clap::CommandFactory as _;
+
+use super::*;
+
+fn parse(line: &str) -> Result<Cli, clap::Error> {
+    Cli::try_parse_from(std::iter::once("ddp-train").chain(line.split_whitespace()))
+}
+
+fn train(line: &str) -> TrainArgs {
+    match parse(line).unwrap().command {
+        Command::Train(args) => args,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn definition_is_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn train_takes_all_its_flags() {
+    let args = train(
+        "train run.toml --set model.hidden=[64,32] --set train.seed=-1 --out o --device cuda:1 --threads 2 \
+         --init-from w.safetensors --progress plain --json --dry-run --overwrite -v",
+    );
+    assert_eq!(args.config, Some(PathBuf::from("run.toml")));
+    assert_eq!(args.set, ["model.hidden=[64,32]", "train.seed=-1"]);
+    assert_eq!(
+        (args.out, args.init_from),
+        (Some("o".into()), Some("w.safetensors".into()))
+    );
+    assert_eq!(
+        (args.device.as_str(), args.threads, args.progress),
+        ("cuda:1", Some(2), ProgressChoice::Plain)
+    );
+    assert!(args.json && args.dry_run && args.overwrite && args.verbose && !args.quiet);
+
+    let args = train("train");
+    assert_eq!(
+        (args.config, args.device.as_str(), args.threads),
+        (None, "auto", None)
+    );
+    assert_eq!(args.progress, ProgressChoice::Auto);
+    assert!(
+        train("train --set a=1 run.toml").config.is_some(),
+        "--set takes one value"
+    );
+}
+
+#[test]
+fn other_commands() {
+    let Command::Eval(args) = parse("eval --checkpoint runs/x --data a.csv --json")
+        .unwrap()
+        .command
+    else {
+        panic!()
+    };
+    assert_eq!(
+        (args.checkpoint, args.data, args.json),
+        (PathBuf::from("runs/x"), Some("a.csv".to_owned()), true)
+    );
+
+    let line = "bench step --dims 784,1024,1024,10 --batch 128 --steps 60 --warmup 0 --optim sgd --dtype f32 --threads 1 --json";
+    let Command::Bench(BenchCommand::Step(args)) = parse(line).unwrap().command else {
+        panic!()
+    };
+    assert_eq!(args.dims, Dims(vec![784, 1024, 1024, 10]));
+    assert_eq!(
+        (args.batch, args.steps, args.warmup, args.optim),
+        (128, 60, 0, BenchOptim::Sgd)
+    );
+    let Command::Bench(BenchCommand::Step(args)) =
+        parse("bench step --optim adamw").unwrap().command
+    else {
+        panic!()
+    };
+    assert_eq!(
+        (args.optim, args.dtype, args.threads),
+        (BenchOptim::AdamW, BenchDtype::F32, None)
+    );
+    assert!(matches!(
+        parse("completions bash").unwrap().command,
+        Command::Completions { shell: Shell::Bash }
+    ));
+}
+
+#[test]
+fn bad_usage_is_status_2() {
+    for (line, part) in [
+        ("", "Usage"),
+        ("trian", "'train'"),
+        ("train --sett a=1", "'--set'"),
+        ("train --device gpu", "expected auto, cpu, cuda or cuda:N"),
+        ("train --device cuda:", "hint: cuda:0 is the first GPU"),
+        ("train --device cuda:-1", "cuda:N"),
+        ("train --device cuda:99999999999", "cuda:N"),
+        ("train --device mps", "not supported by this build"),
+        ("train --threads 0", "1 or above"),
+        ("train --threads many", "1 or above"),
+        (
+            "train --progress fancy",
+            "[possible values: auto, bar, plain, none]",
+        ),
+        ("train -v -q", "cannot be used with"),
+        ("train a.toml b.toml", "b.toml"),
+        ("eval", "--checkpoint"),
+        ("bench", "Usage"),
+        ("bench step --dims 10", "at least two widths"),
+        ("bench step --dims 10,0,3", "at least two widths"),
+        ("bench step --dims 10,,3", "hint: for example 784,1024,10"),
+        ("bench step --batch 0", "1 or above"),
+        ("bench step --steps -4", "-4"),
+        ("bench step --dtype f16", "possible values: f32"),
+        ("bench step --optim lion", "sgd, adamw"),
+        ("completions tcsh", "possible values"),
+    ] {
+        let error = parse(line).expect_err(line);
+        assert_eq!(error.exit_code(), 2, "{line}");
+        assert!(
+            error.to_string().contains(part),
+            "{line}: no {part:?} in {error}"
+        );
+    }
+    for line in ["--version", "--help", "train --help", "bench step --help"] {
+        assert_eq!(parse(line).expect_err(line).exit_code(), 0, "{line}");
+    }
+}
+
+#[test]
+fn help_tells_defaults() {
+    for (subcommand, parts) in [
+        (
+            "train",
+            &[
+                "[default: runs/NAME-TIME]",
+                "[default: auto]",
+                "A bar if stderr is a terminal",
+            ][..],
+        ),
+        (
+            "bench step",
+            &[
+                "[default: 784,1024,1024,10]",
+                "[default: 128]",
+                "[default: adamw]",
+            ],
+        ),
+    ] {
+        let help = parse(&format!("{subcommand} --help"))
+            .expect_err("help")
+            .to_string();
+        for part in parts {
+            assert!(help.contains(part), "no {part:?} in {help}");
+        }
+    }
+}
+
+#[test]
+fn completions_name_the_binary() {
+    let mut script = Vec::new();
+    clap_complete::generate(Shell::Zsh, &mut Cli::command(), "ddp-train", &mut script);
+    assert!(
+        String::from_utf8(script)
+            .unwrap()
+            .contains("#compdef ddp-train")
+    );
+}

@@ -1,0 +1,126 @@
+//! The keys that exist, and the nearest one to a key that doesn't.
+
+/// Every key of the config, in the order in which it is written.
+pub(super) const KEYS: &[&str] = &[
+    "name",
+    "data.train",
+    "data.eval",
+    "data.eval_fraction",
+    "data.shuffle",
+    "data.target",
+    "data.task",
+    "data.classes",
+    "data.normalize",
+    "model.hidden",
+    "model.activation",
+    "model.dropout",
+    "model.norm",
+    "model.residual",
+    "model.bias",
+    "loss.kind",
+    "loss.label_smoothing",
+    "loss.class_weights",
+    "loss.delta",
+    "optimizer.kind",
+    "optimizer.lr",
+    "optimizer.betas",
+    "optimizer.eps",
+    "optimizer.weight_decay",
+    "optimizer.momentum",
+    "optimizer.nesterov",
+    "train.epochs",
+    "train.steps",
+    "train.batch_size",
+    "train.global_batch_size",
+    "train.grad_accum_steps",
+    "train.clip_grad_norm",
+    "train.seed",
+    "train.precision",
+    "comm.bucket_mib",
+    "comm.overlap",
+    "log.every_steps",
+];
+
+/// Pairs of which only one may be given.
+pub(super) const ALTERNATIVES: &[(&str, &str, &str)] = &[
+    (
+        "data.eval",
+        "data.eval_fraction",
+        "`eval` names rows to evaluate on, `eval_fraction` takes them out of the training rows",
+    ),
+    (
+        "train.epochs",
+        "train.steps",
+        "`epochs` counts passes over the data, `steps` counts optimiser steps",
+    ),
+    (
+        "train.batch_size",
+        "train.global_batch_size",
+        "`batch_size` is rows a rank and micro-batch, `global_batch_size` is rows of all together",
+    ),
+];
+
+/// The known key of this name, if there is one.
+pub(super) fn known(name: &str) -> Option<&'static str> {
+    KEYS.iter().copied().find(|key| *key == name)
+}
+
+/// Whether `name` is a section.
+pub(super) fn is_section(name: &str) -> bool {
+    KEYS.iter().any(|key| {
+        key.split_once('.')
+            .is_some_and(|(section, _)| section == name)
+    })
+}
+
+/// The way out for the unknown key `name`: the nearest known one, or the list it isn't in.
+pub(super) fn hint(name: &str) -> String {
+    let last = name.rsplit('.').next().unwrap_or(name);
+    let (section, _) = name.split_once('.').unwrap_or((name, ""));
+    // The right name in the wrong section is nearer than a similar name in the right one.
+    let elsewhere = KEYS.iter().find(|key| key.rsplit('.').next() == Some(last));
+    if let Some(key) = elsewhere {
+        return format!("did you mean `{key}`?");
+    }
+    let own_section = |key: &&&str| key.split('.').next() == Some(section);
+    if let Some(key) = nearest(name, KEYS.iter().filter(own_section).copied())
+        .or_else(|| nearest(name, KEYS.iter().copied()))
+    {
+        return format!("did you mean `{key}`?");
+    }
+    if is_section(section) {
+        let names: Vec<_> = KEYS
+            .iter()
+            .filter(own_section)
+            .filter_map(|key| key.split('.').nth(1))
+            .collect();
+        return format!("the keys of [{section}] are {}", names.join(", "));
+    }
+    let mut sections: Vec<_> = KEYS
+        .iter()
+        .filter_map(|key| Some(key.split_once('.')?.0))
+        .collect();
+    sections.dedup();
+    if let Some(section) = nearest(section, sections.iter().copied()) {
+        return format!("did you mean the section [{section}]?");
+    }
+    format!("the sections are {}", sections.join(", "))
+}
+
+/// The candidate within a third of the word's length in edits, the nearest first.
+pub(crate) fn nearest<'a>(
+    word: &str,
+    candidates: impl Iterator<Item = &'a str>,
+) -> Option<&'a str> {
+    let lower = word.to_lowercase();
+    candidates
+        .map(|candidate| {
+            (
+                strsim::damerau_levenshtein(&lower, &candidate.to_lowercase()),
+                candidate,
+            )
+        })
+        .min_by_key(|(distance, _)| *distance)
+        .filter(|(distance, _)| *distance <= (word.chars().count() / 3).clamp(1, 4))
+        .map(|(_, candidate)| candidate)
+}

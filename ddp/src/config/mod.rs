@@ -1,0 +1,334 @@
+//! The run's config: TOML file and `--set` arguments become one checked [`Config`], once.
+//!
+//! First in the data flow: everything after it takes these types as they are and checks nothing
+//! again. The road is `read` (text -> settings with their place), `keys` (which keys exist),
+//! `resolve` (settings -> checked values), `write` (values -> TOML and the ranks' comparison).
+
+mod keys;
+mod origin;
+mod read;
+mod resolve;
+mod setting;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+
+pub use ddp_kernels::ops::Activation;
+pub(crate) use keys::nearest;
+pub use origin::Origin;
+
+use crate::error::Result;
+
+/// Everything a run is told, checked. Made by [`Config::load`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Name of the run, used in its folder's name. Default: stem of the config file, else of the data.
+    pub name: String,
+    /// `[data]`
+    pub data: DataConfig,
+    /// `[model]`
+    pub model: ModelConfig,
+    /// `[loss]`, with `auto` resolved to the task's loss.
+    pub loss: Loss,
+    /// `[optimizer]`
+    pub optimizer: OptimizerConfig,
+    /// `[train]`
+    pub train: TrainConfig,
+    /// `[comm]`
+    pub comm: CommConfig,
+    /// `[log]`
+    pub log: LogConfig,
+}
+
+/// `[data]`: which rows, and what they mean.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DataConfig {
+    /// `builtin:NAME`, or path of a CSV file.
+    pub train: String,
+    /// Where the rows for evaluation come from.
+    pub eval: EvalSource,
+    /// Whether each epoch visits the training rows in a new order.
+    pub shuffle: bool,
+    /// Column names of the targets; one for classification.
+    pub target: Vec<String>,
+    /// What the targets are.
+    pub task: Task,
+    /// Number of classes; `None` means largest label of the training rows + 1.
+    pub classes: Option<usize>,
+    /// Normalisation of the features.
+    pub normalize: Normalize,
+}
+
+/// Where evaluation rows come from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum EvalSource {
+    /// No evaluation.
+    None,
+    /// `builtin:NAME` (its test rows) or path of a CSV file.
+    Source(String),
+    /// This part of the training rows, in (0, 1), drawn by the seed and taken out of training.
+    Fraction(f64),
+}
+
+/// What the targets of a row are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Task {
+    /// One class index in `0..classes`.
+    Classification,
+    /// One real number for each target column.
+    Regression,
+    /// 0 or 1 for each target column.
+    Multilabel,
+}
+
+/// Normalisation of features, fitted on the training rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Normalize {
+    /// Features as they are.
+    None,
+    /// Mean 0, standard deviation 1 (population).
+    Standard,
+    /// Smallest value 0, largest 1.
+    MinMax,
+}
+
+/// `[model]`: a multilayer perceptron.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelConfig {
+    /// Widths of the hidden layers; empty means a linear model.
+    pub hidden: Vec<usize>,
+    /// After each hidden layer.
+    pub activation: Activation,
+    /// Probability in [0, 1) with which a hidden value is dropped in training.
+    pub dropout: f64,
+    /// Normalisation between layers.
+    pub norm: Norm,
+    /// Adds a hidden layer's input to its output where the widths are equal.
+    pub residual: bool,
+    /// Whether linear layers have a bias.
+    pub bias: bool,
+}
+
+/// Normalisation between layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Norm {
+    /// None.
+    None,
+    /// Layer norm (arXiv:1607.06450) after each hidden linear layer.
+    Layer,
+}
+
+/// `[loss]`: what is minimised; always the mean over the rows of a global batch.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Loss {
+    /// Softmax cross-entropy on class indices.
+    CrossEntropy {
+        /// In [0, 1), as in PyTorch.
+        label_smoothing: f64,
+        /// One positive weight a class; the mean is then weighted, as in PyTorch.
+        class_weights: Option<Vec<f32>>,
+    },
+    /// Binary cross-entropy with logits.
+    Bce,
+    /// Mean squared error.
+    Mse,
+    /// Huber loss: quadratic up to `delta`, then linear.
+    Huber {
+        /// Positive.
+        delta: f64,
+    },
+}
+
+/// `[optimizer]`. Keys that the kind does not use are kept and ignored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OptimizerConfig {
+    /// Which one.
+    pub kind: OptimizerKind,
+    /// Learning rate, positive.
+    pub lr: f64,
+    /// Decay of the first and second moment, each in [0, 1) (Adam, AdamW).
+    pub betas: [f64; 2],
+    /// Added to the root of the second moment (Adam, AdamW), positive.
+    pub eps: f64,
+    /// L2 for SGD and Adam, decoupled for AdamW; not negative.
+    pub weight_decay: f64,
+    /// In [0, 1) (SGD).
+    pub momentum: f64,
+    /// Nesterov momentum (SGD).
+    pub nesterov: bool,
+}
+
+/// The optimiser's rule; semantics of PyTorch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OptimizerKind {
+    /// Stochastic gradient descent with momentum.
+    Sgd,
+    /// Adam (arXiv:1412.6980).
+    Adam,
+    /// Adam with decoupled weight decay (arXiv:1711.05101).
+    AdamW,
+}
+
+/// `[train]`
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrainConfig {
+    /// How long.
+    pub length: Length,
+    /// How many rows a step.
+    pub batch: Batch,
+    /// Micro-batches a step; gradients are summed over them.
+    pub grad_accum_steps: usize,
+    /// Largest 2-norm of the gradient; 0 means no clipping.
+    pub clip_grad_norm: f64,
+    /// Seed of initial weights, order of samples, dropout and split.
+    pub seed: u64,
+    /// Number format of the matrix products.
+    pub precision: Precision,
+}
+
+/// When training ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Length {
+    /// After this many passes over the training rows.
+    Epochs(usize),
+    /// After this many optimiser steps.
+    Steps(usize),
+}
+
+/// Rows a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Batch {
+    /// Rows of each rank and micro-batch.
+    PerRank(usize),
+    /// Rows of all ranks and micro-batches together.
+    Global(usize),
+}
+
+/// Number format of the matrix products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Precision {
+    /// IEEE single precision throughout.
+    F32,
+}
+
+/// `[comm]`
+#[derive(Debug, Clone, PartialEq)]
+pub struct CommConfig {
+    /// Size of a gradient bucket in MiB, positive.
+    pub bucket_mib: f64,
+    /// Whether buckets are reduced while backward still computes.
+    pub overlap: bool,
+}
+
+/// `[log]`
+#[derive(Debug, Clone, PartialEq)]
+pub struct LogConfig {
+    /// Optimiser steps between two `step` events.
+    pub every_steps: usize,
+}
+
+impl Config {
+    /// Reads `file` (none: all defaults, on `builtin:digits`), lays the `--set` arguments over it in
+    /// their order, and checks everything.
+    ///
+    /// A key given by `--set` also takes the place of its alternative in the file: `--set
+    /// train.steps=5` over `epochs = 30` is no conflict.
+    ///
+    /// # Errors
+    /// What is wrong with the first bad key, with its place: all are the user's (exit status 2).
+    pub fn load(file: Option<&Path>, sets: &[String]) -> Result<Self> {
+        let mut settings = match file {
+            Some(path) => read::file(path)?,
+            None => Vec::new(),
+        };
+        let from_args = sets
+            .iter()
+            .map(|arg| read::set_argument(arg))
+            .collect::<Result<Vec<_>>>()?;
+        setting::overlay(&mut settings, from_args)?;
+        resolve::config(settings, file)
+    }
+
+    /// The config that [`Config::to_toml`] wrote, from a model's file.
+    ///
+    /// # Errors
+    /// As [`Config::load`]: a later version's keys may be unknown to this one.
+    pub fn from_toml(text: &str, path: &Path) -> Result<Self> {
+        let mut settings = read::document(text, path)?;
+        setting::overlay(&mut settings, Vec::new())?;
+        resolve::config(settings, None)
+    }
+
+    /// The resolved config as TOML: loading it gives this config again.
+    pub fn to_toml(&self) -> String {
+        write::document(self)
+    }
+
+    /// Each key with its value as TOML text, in fixed order: what ranks compare at start.
+    pub fn agreement_entries(&self) -> Vec<(String, String)> {
+        write::entries(self)
+    }
+}
+
+impl TrainConfig {
+    /// Rows of one optimiser step over all ranks and micro-batches, `G`; `None` if it overflows.
+    pub fn global_rows(&self, world_size: usize) -> Option<usize> {
+        match self.batch {
+            Batch::PerRank(rows) => rows
+                .checked_mul(world_size)?
+                .checked_mul(self.grad_accum_steps),
+            Batch::Global(rows) => Some(rows),
+        }
+    }
+}
+
+impl CommConfig {
+    /// Size of a gradient bucket in bytes.
+    pub fn bucket_bytes(&self) -> usize {
+        ((self.bucket_mib * (1 << 20) as f64) as usize).max(1)
+    }
+}
+
+/// Gives an enum its names in the config: `ALL`, `name()` and `Display`.
+macro_rules! named {
+    ($type:ident { $($variant:ident = $name:literal),+ $(,)? }) => {
+        impl $type {
+            /// Every value, in the order in which help lists them.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The name in the config.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),+ }
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        impl setting::Named for $type {
+            const VALUES: &'static [(&'static str, Self)] = &[$(($name, Self::$variant)),+];
+        }
+    };
+}
+
+named!(Task { Classification = "classification", Regression = "regression", Multilabel = "multilabel" });
+named!(Normalize { None = "none", Standard = "standard", MinMax = "minmax" });
+impl setting::Named for Activation {
+    const VALUES: &'static [(&'static str, Self)] = &[
+        ("relu", Activation::Relu),
+        ("gelu", Activation::Gelu),
+        ("gelu_tanh", Activation::GeluTanh),
+        ("silu", Activation::Silu),
+        ("tanh", Activation::Tanh),
+        ("sigmoid", Activation::Sigmoid),
+    ];
+}
+named!(Norm { None = "none", Layer = "layer" });
+named!(OptimizerKind { Sgd = "sgd", Adam = "adam", AdamW = "adamw" });
+named!(Precision { F32 = "f32" });

@@ -1,0 +1,58 @@
+//! Where a setting was given, for messages.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Where a setting was given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// In a config file.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// From 1.
+        line: usize,
+        /// From 1, in characters.
+        column: usize,
+    },
+    /// By `--set`, with the argument as given.
+    Set(String),
+    /// Nowhere: the built-in default.
+    Default,
+}
+
+impl Origin {
+    /// Line and column of the byte `offset` of the file's `text`.
+    pub(super) fn in_file(path: &Path, text: &str, offset: usize) -> Self {
+        Self::in_bytes(path, text.as_bytes(), offset)
+    }
+
+    /// The same for bytes that are UTF-8 up to `offset` only.
+    pub(super) fn in_bytes(path: &Path, bytes: &[u8], offset: usize) -> Self {
+        let before = &bytes[..offset.min(bytes.len())];
+        let line_start = before
+            .iter()
+            .rposition(|&byte| byte == b'\n')
+            .map_or(0, |at| at + 1);
+        Self::File {
+            path: path.to_owned(),
+            line: before.iter().filter(|&&byte| byte == b'\n').count() + 1,
+            column: String::from_utf8_lossy(&before[line_start..])
+                .chars()
+                .count()
+                + 1,
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { path, line, column } => {
+                write!(f, "{}: line {line}, column {column}", path.display())
+            }
+            Self::Set(arg) => write!(f, "`--set {arg}`"),
+            Self::Default => f.write_str("default"),
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Config -> TOML text, and the flat list that ranks compare at start.
+
+use super::{Batch, Config, EvalSource, Length, Loss};
+
+/// Each key with its value as TOML text, sections together, in the order of `keys::KEYS`.
+pub(super) fn entries(config: &Config) -> Vec<(String, String)> {
+    let Config {
+        name,
+        data,
+        model,
+        loss,
+        optimizer,
+        train,
+        comm,
+        log,
+    } = config;
+    let mut entries: Vec<(String, String)> = Vec::new();
+    let mut put = |key: &str, value: String| entries.push((key.to_owned(), value));
+
+    put("name", text(name));
+    put("data.train", text(&data.train));
+    match &data.eval {
+        EvalSource::None => put("data.eval", text("none")),
+        EvalSource::Source(source) => put("data.eval", text(source)),
+        EvalSource::Fraction(fraction) => put("data.eval_fraction", number(*fraction)),
+    }
+    put("data.shuffle", data.shuffle.to_string());
+    match data.target.as_slice() {
+        [one] => put("data.target", text(one)),
+        several => put("data.target", list(several, |name| text(name))),
+    }
+    put("data.task", text(data.task.name()));
+    if let Some(classes) = data.classes {
+        put("data.classes", classes.to_string());
+    }
+    put("data.normalize", text(data.normalize.name()));
+
+    put("model.hidden", list(&model.hidden, usize::to_string));
+    put("model.activation", text(&model.activation.to_string()));
+    put("model.dropout", number(model.dropout));
+    put("model.norm", text(model.norm.name()));
+    put("model.residual", model.residual.to_string());
+    put("model.bias", model.bias.to_string());
+
+    put("loss.kind", text(loss.name()));
+    match loss {
+        Loss::CrossEntropy {
+            label_smoothing,
+            class_weights,
+        } => {
+            put("loss.label_smoothing", number(*label_smoothing));
+            if let Some(weights) = class_weights {
+                put(
+                    "loss.class_weights",
+                    list(weights, |weight| single(*weight)),
+                );
+            }
+        }
+        Loss::Huber { delta } => put("loss.delta", number(*delta)),
+        Loss::Bce | Loss::Mse => {}
+    }
+
+    put("optimizer.kind", text(optimizer.kind.name()));
+    put("optimizer.lr", number(optimizer.lr));
+    put(
+        "optimizer.betas",
+        list(&optimizer.betas, |beta| number(*beta)),
+    );
+    put("optimizer.eps", number(optimizer.eps));
+    put("optimizer.weight_decay", number(optimizer.weight_decay));
+    put("optimizer.momentum", number(optimizer.momentum));
+    put("optimizer.nesterov", optimizer.nesterov.to_string());
+
+    match train.length {
+        Length::Epochs(epochs) => put("train.epochs", epochs.to_string()),
+        Length::Steps(steps) => put("train.steps", steps.to_string()),
+    }
+    match train.batch {
+        Batch::PerRank(rows) => put("train.batch_size", rows.to_string()),
+        Batch::Global(rows) => put("train.global_batch_size", rows.to_string()),
+    }
+    put("train.grad_accum_steps", train.grad_accum_steps.to_string());
+    put("train.clip_grad_norm", number(train.clip_grad_norm));
+    put("train.seed", train.seed.to_string());
+    put("train.precision", text(train.precision.name()));
+
+    put("comm.bucket_mib", number(comm.bucket_mib));
+    put("comm.overlap", comm.overlap.to_string());
+    put("log.every_steps", log.every_steps.to_string());
+    entries
+}
+
+/// The entries as a TOML document.
+pub(super) fn document(config: &Config) -> String {
+    let mut document = String::new();
+    let mut open_section = "";
+    let entries = entries(config);
+    for (key, value) in &entries {
+        let (section, name) = key.split_once('.').unwrap_or(("", key));
+        if section != open_section {
+            document += &format!("\n[{section}]\n");
+            open_section = section;
+        }
+        document += &format!("{name} = {value}\n");
+    }
+    document
+}
+
+impl Loss {
+    /// The name in the config.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::CrossEntropy { .. } => "cross_entropy",
+            Self::Bce => "bce",
+            Self::Mse => "mse",
+            Self::Huber { .. } => "huber",
+        }
+    }
+}
+
+fn text(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
+
+/// The shortest text that reads back as the same number; with a point or exponent, as TOML wants.
+fn number(number: f64) -> String {
+    format!("{number:?}")
+}
+
+/// The short text of an f32 where it survives the way through f64, which it nearly always does.
+fn single(number: f32) -> String {
+    let short = format!("{number:?}");
+    if short.parse::<f64>().is_ok_and(|wide| wide as f32 == number) {
+        short
+    } else {
+        format!("{:?}", f64::from(number))
+    }
+}
+
+fn list<T>(items: &[T], show: impl Fn(&T) -> String) -> String {
+    format!(
+        "[{}]",
+        items.iter().map(show).collect::<Vec<_>>().join(", ")
+    )
+}

@@ -1,0 +1,201 @@
+//! Training and evaluation rows fit together, or the difference is named.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::*;
+
+/// A folder with `train.csv` and `eval.csv`.
+struct Files {
+    folder: tempfile::TempDir,
+}
+
+impl Files {
+    fn new(train: &str, eval: &str) -> Self {
+        let files = Self {
+            folder: tempfile::tempdir().unwrap(),
+        };
+        fs::write(files.path("train.csv"), train).unwrap();
+        fs::write(files.path("eval.csv"), eval).unwrap();
+        files
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Loads with these `--set` arguments besides the two files.
+    fn load(&self, sets: &[&str], world_size: usize) -> Result<Loaded> {
+        let mut all = vec![format!("data.train={}", self.path("train.csv").display())];
+        if !sets.iter().any(|set| set.starts_with("data.eval")) {
+            all.push(format!("data.eval={}", self.path("eval.csv").display()));
+        }
+        all.extend(sets.iter().map(|set| (*set).to_owned()));
+        load(&Config::load(None, &all).unwrap(), world_size)
+    }
+}
+
+#[track_caller]
+fn assert_refused(result: Result<Loaded>, parts: &[&str]) {
+    let message = result.expect_err("refused").to_string();
+    for part in parts {
+        assert!(message.contains(part), "no {part:?} in: {message}");
+    }
+    assert!(
+        message
+            .lines()
+            .last()
+            .unwrap_or_default()
+            .starts_with("hint: "),
+        "{message}"
+    );
+}
+
+const TRAIN: &str = "a,b,label\n1,10,0\n2,20,1\n3,30,2\n";
+
+#[test]
+fn digits_load_with_their_own_split() {
+    let loaded = load(&Config::load(None, &[]).unwrap(), 4).unwrap();
+    assert_eq!(
+        (loaded.train.n_rows, loaded.eval.unwrap().n_rows),
+        (1438, 359)
+    );
+    assert_eq!(loaded.normalizer, None);
+
+    let sets = ["data.eval_fraction=0.5".to_owned()];
+    let loaded = load(&Config::load(None, &sets).unwrap(), 4).unwrap();
+    assert_eq!(
+        (loaded.train.n_rows, loaded.eval.unwrap().n_rows),
+        (719, 719)
+    );
+
+    let sets = ["data.eval=none".to_owned()];
+    assert!(
+        load(&Config::load(None, &sets).unwrap(), 1)
+            .unwrap()
+            .eval
+            .is_none()
+    );
+}
+
+#[test]
+fn eval_takes_classes_and_columns_of_training() {
+    let files = Files::new(TRAIN, "b,label,a\n5,1,4\n");
+    let eval = files.load(&[], 1).unwrap().eval.unwrap();
+    assert_eq!(eval.feature_names, ["a", "b"]);
+    assert_eq!(eval.features, [4.0, 5.0], "columns follow their names");
+    assert_eq!(
+        eval.targets,
+        Targets::Classes {
+            labels: vec![1],
+            n_classes: 3
+        }
+    );
+}
+
+#[test]
+fn both_are_normalised_by_training_rows() {
+    let files = Files::new(TRAIN, "a,b,label\n5,10,0\n");
+    let loaded = files.load(&["data.normalize=minmax"], 1).unwrap();
+    assert_eq!(loaded.train.features, [0.0, 0.0, 0.5, 0.5, 1.0, 1.0]);
+    assert_eq!(loaded.eval.unwrap().features, [2.0, 0.0]);
+    assert_eq!(loaded.normalizer.unwrap().shift, [1.0, 10.0]);
+}
+
+#[test]
+fn other_columns_are_named() {
+    assert_refused(
+        Files::new(TRAIN, "a,c,label\n1,2,0\n").load(&[], 1),
+        &["eval.csv", "train.csv", "\"b\" is missing, \"c\" is extra"],
+    );
+    assert_refused(
+        Files::new(TRAIN, "a,label\n1,0\n").load(&[], 1),
+        &["1 feature columns differ from the 2", "\"b\" is missing"],
+    );
+    assert_refused(
+        Files::new(TRAIN, "a,b,c,label\n1,1,1,0\n").load(&[], 1),
+        &["\"c\" is extra"],
+    );
+}
+
+#[test]
+fn eval_labels_must_be_classes_of_training() {
+    let files = Files::new(TRAIN, "a,b,label\n1,2,0\n1,2,3\n");
+    assert_refused(
+        files.load(&[], 1),
+        &[
+            "eval.csv",
+            "line 3, column \"label\"",
+            "label 3 is out of range",
+        ],
+    );
+    assert_eq!(
+        files
+            .load(&["data.classes=4"], 1)
+            .unwrap()
+            .train
+            .targets
+            .n_outputs(),
+        4
+    );
+}
+
+#[test]
+fn eval_without_rows_is_refused() {
+    assert_refused(
+        Files::new(TRAIN, "a,b,label\n").load(&[], 1),
+        &["eval.csv", "no rows after the header"],
+    );
+    assert_refused(
+        Files::new(TRAIN, "").load(&["data.eval_fraction=0.1"], 1),
+        &["train.csv", "no test rows"],
+    );
+}
+
+#[test]
+fn fewer_rows_than_ranks_are_refused() {
+    let files = Files::new(TRAIN, "a,b,label\n1,2,0\n");
+    assert!(files.load(&[], 3).is_ok());
+    assert_refused(
+        files.load(&[], 4),
+        &[
+            "train.csv",
+            "3 training rows, fewer than the 4 ranks",
+            "mpirun -n 3",
+        ],
+    );
+}
+
+#[test]
+fn class_weights_are_one_a_class() {
+    let files = Files::new(TRAIN, "a,b,label\n1,2,0\n");
+    assert!(files.load(&["loss.class_weights=[1,2,3]"], 1).is_ok());
+    assert_refused(
+        files.load(&["loss.class_weights=[1,2]"], 1),
+        &[
+            "`loss.class_weights` has 2 numbers, expected 3",
+            "train.csv",
+        ],
+    );
+}
+
+#[test]
+fn fingerprint_tells_contents_apart() {
+    let of = |train: &str, eval: &str| Files::new(train, eval).load(&[], 1).unwrap().fingerprint;
+    let eval = "a,b,label\n1,2,0\n";
+    let base = of(TRAIN, eval);
+    assert_eq!(base, of(TRAIN, eval), "the path does not count");
+    for (train, eval) in [
+        (TRAIN.replace("20", "21"), eval.to_owned()),
+        (TRAIN.replace("3,30,2", "3,30,1\n3,30,2"), eval.to_owned()),
+        (TRAIN.replace("1,10,0", "1,10,1"), eval.to_owned()),
+        (
+            TRAIN.replace("1,10,0\n2,20,1", "2,20,1\n1,10,0"),
+            eval.to_owned(),
+        ),
+        (TRAIN.replace("a,b", "a,c"), eval.replace("a,b", "a,c")),
+        (TRAIN.to_owned(), eval.replace('2', "3")),
+    ] {
+        assert_ne!(base, of(&train, &eval), "{train}{eval}");
+    }
+}

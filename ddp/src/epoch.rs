@@ -1,0 +1,97 @@
+//! The global batches of an epoch as this rank sees them.
+
+use std::ops::Range;
+
+use ddp_comm::World;
+
+use crate::batches::{BatchBuffers, Table};
+use crate::error::Result;
+use crate::sampler::KeyedPermutation;
+use crate::shard::{GlobalBatch, micro_ranges};
+use crate::trainer::{MicroBatch, MicroBatches};
+
+/// This rank's micro-batches of one global batch.
+#[derive(Debug)]
+pub struct StepBatches<'a> {
+    table: &'a Table,
+    order: &'a KeyedPermutation,
+    buffers: &'a mut BatchBuffers,
+    /// Positions of the global batch in the epoch's order.
+    global: Range<usize>,
+    /// This rank's part of them.
+    own: Range<usize>,
+    n_micro: usize,
+}
+
+impl<'a> StepBatches<'a> {
+    /// The part of `global` that is this rank's, cut into `n_micro` micro-batches.
+    pub fn new(
+        world: &World,
+        table: &'a Table,
+        order: &'a KeyedPermutation,
+        buffers: &'a mut BatchBuffers,
+        global: &GlobalBatch,
+        n_micro: usize,
+    ) -> Self {
+        let own = global.of_rank(world.rank().0, world.world_size());
+        StepBatches {
+            table,
+            order,
+            buffers,
+            global: global.positions.clone(),
+            own,
+            n_micro,
+        }
+    }
+
+    /// Rows of the global batch.
+    pub fn n_rows(&self) -> usize {
+        self.global.len()
+    }
+}
+
+impl MicroBatches for StepBatches<'_> {
+    fn n_micro_batches(&self) -> usize {
+        self.n_micro
+    }
+
+    fn global_rows(&self) -> usize {
+        self.global.len()
+    }
+
+    fn micro_batch(&mut self, index: usize) -> Result<MicroBatch<'_>> {
+        let positions = micro_ranges(self.own.clone(), self.n_micro)
+            .nth(index)
+            .expect("index is below n_micro");
+        let first_row = positions.start - self.global.start;
+        Ok(MicroBatch {
+            rows: self.table.batch(self.order, positions, self.buffers)?,
+            first_row,
+        })
+    }
+}
+
+/// Mean loss over the rows of an epoch.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TrainLoss {
+    sum: f64,
+    n_rows: usize,
+}
+
+impl TrainLoss {
+    /// Adds a step's mean loss over its `n_rows` rows.
+    pub fn add(&mut self, mean: f64, n_rows: usize) {
+        self.sum += mean * n_rows as f64;
+        self.n_rows += n_rows;
+    }
+
+    /// Rows so far.
+    pub fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// The mean.
+    pub fn mean(&self) -> f64 {
+        self.sum / self.n_rows as f64
+    }
+}

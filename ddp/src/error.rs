@@ -1,0 +1,591 @@
+//! The one error type of the crate.
+//!
+//! Every message says what went wrong, where (file, line, column, key), what was expected and what
+//! was found; where there is a way out, the last line is `hint: ...`. [`Error::exit_code`] tells
+//! the two kinds apart: 2 when the command, config or data is at fault, 1 when the run failed.
+
+use std::io;
+use std::path::PathBuf;
+
+use ddp_comm::CommError;
+use ddp_kernels::KernelError;
+
+use crate::config::Origin;
+
+/// What this crate's functions return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Everything that can go wrong, with its place and the way out.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    // ------------------------------------------------------------------ the layers below
+    /// A device, tensor or operation failed.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// Ranks failed to work together.
+    #[error(transparent)]
+    Comm(Box<CommError>),
+
+    // ------------------------------------------------------------------ model and training
+    /// A model's file that is none.
+    #[error("model file `{}` can't be used: {reason}\nhint: expected the model.safetensors of a run, or one with the same names and shapes", path.display())]
+    ModelFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A model's file for another model.
+    #[error("model file `{}` is of another model:\n  {differences}\nhint: compare `model` and the data's columns with those of the run that wrote it", path.display())]
+    ModelMismatch {
+        /// The file.
+        path: PathBuf,
+        /// Every difference, a line each.
+        differences: String,
+    },
+    /// Training went astray.
+    #[error(
+        "the loss of step {step} is {loss}; the weights are those before it\nhint: a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0`, or `data.normalize = \"standard\"`"
+    )]
+    LossNotFinite {
+        /// Number of the step, from 1.
+        step: u64,
+        /// Its mean loss.
+        loss: f64,
+    },
+    /// A model that was trained without evaluation data, and none were named.
+    #[error("the run had no evaluation data\nhint: name some with --data")]
+    NoEvalData,
+    /// Rows of a global batch beyond counting.
+    #[error(
+        "`train.batch_size` times ranks times `train.grad_accum_steps` is more rows than can be counted\nhint: a smaller `train.batch_size`"
+    )]
+    BatchOverflows,
+
+    // ------------------------------------------------------------------ files given by the user
+    /// A file that was named isn't there.
+    #[error(
+        "{what} `{}` does not exist\n\
+         hint: relative paths start at the current folder{}",
+        path.display(), current_folder()
+    )]
+    FileMissing {
+        /// What the file is for: "config file", "data file".
+        what: &'static str,
+        /// As the user wrote it.
+        path: PathBuf,
+    },
+    /// A folder was named where a file is needed.
+    #[error(
+        "{what} `{}` is a folder, expected a file\n\
+         hint: name the file inside it",
+        path.display()
+    )]
+    FileIsFolder {
+        /// What the file is for.
+        what: &'static str,
+        /// As the user wrote it.
+        path: PathBuf,
+    },
+    /// The system refused to open or read a file.
+    #[error(
+        "{what} `{}` can't be read: {source}\n\
+         hint: check its permissions and the disk",
+        path.display()
+    )]
+    FileUnreadable {
+        /// What the file is for.
+        what: &'static str,
+        /// As the user wrote it.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+
+    // ------------------------------------------------------------------ config
+    /// A config file far larger than any config.
+    #[error(
+        "config file `{}` has {n_bytes} bytes, expected at most {max_bytes}\n\
+         hint: is it a data file? data go to `data.train` in the config",
+        path.display()
+    )]
+    ConfigTooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        n_bytes: u64,
+        /// The limit.
+        max_bytes: u64,
+    },
+    /// A config file with bytes that are not UTF-8.
+    #[error("config file {at}: not UTF-8 text\nhint: save the file as UTF-8")]
+    ConfigNotUtf8 {
+        /// Place of the first bad byte.
+        at: Box<Origin>,
+    },
+    /// A config file that is not TOML.
+    #[error(
+        "config file {at}: not valid TOML: {message}\n\
+         hint: lines are `key = value` under `[section]`; texts need quotes"
+    )]
+    ConfigSyntax {
+        /// Place of the first fault.
+        at: Box<Origin>,
+        /// The parser's message.
+        message: String,
+    },
+    /// A key that no version of the config knows.
+    #[error("{at}: unknown key `{key}`\nhint: {hint}")]
+    UnknownKey {
+        /// Where it was given.
+        at: Box<Origin>,
+        /// The key, with its section.
+        key: String,
+        /// The nearest known key, or the list of keys.
+        hint: String,
+    },
+    /// A value of another type than the key's.
+    #[error("{at}: `{key}` must be {expected}, got {got}\nhint: write `{example}`")]
+    WrongType {
+        /// Where it was given.
+        at: Box<Origin>,
+        /// The key, with its section.
+        key: String,
+        /// The type that is needed.
+        expected: &'static str,
+        /// Type and value found.
+        got: String,
+        /// A right value for this key.
+        example: String,
+    },
+    /// A value of the right type that can't be used.
+    #[error("{at}: `{key}` must be {expected}, got {got}\nhint: {hint}")]
+    BadValue {
+        /// Where it was given.
+        at: Box<Origin>,
+        /// The key, with its section.
+        key: &'static str,
+        /// The values that can be used.
+        expected: String,
+        /// The value found.
+        got: String,
+        /// The way out.
+        hint: String,
+    },
+    /// Two keys of which only one may be given.
+    #[error("{at}: `{key}` and `{other}` are both given\nhint: keep one of them: {hint}")]
+    Conflict {
+        /// Where the second was given.
+        at: Box<Origin>,
+        /// One key.
+        key: &'static str,
+        /// The other.
+        other: &'static str,
+        /// What each means.
+        hint: &'static str,
+    },
+    /// A `--set` that is no assignment.
+    #[error(
+        "`--set {arg}`: expected SECTION.KEY=VALUE\nhint: for example `--set optimizer.lr=0.001`"
+    )]
+    BadSet {
+        /// The argument as given.
+        arg: String,
+    },
+
+    // ------------------------------------------------------------------ data
+    /// A file of no bytes, or of blank lines only.
+    #[error(
+        "data file `{}`: the file is empty\n\
+         hint: the first row holds the column names, each further row one row of data",
+        path.display()
+    )]
+    CsvEmpty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Column names and nothing after them.
+    #[error(
+        "data file `{}`: no rows after the header\n\
+         hint: each row after the first is one row of data",
+        path.display()
+    )]
+    CsvNoRows {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A first row of numbers.
+    #[error(
+        "data file `{}`: line 1: expected column names, got numbers (\"{first}\" comes \
+         first)\n\
+         hint: add a first row with the column names",
+        path.display()
+    )]
+    CsvNoHeader {
+        /// The file.
+        path: PathBuf,
+        /// The first cell.
+        first: String,
+    },
+    /// An empty cell in the header.
+    #[error(
+        "data file `{}`: line 1: column {position} has no name\n\
+         hint: name it or remove it; pandas writes an unnamed index column unless told \
+         `index=False`",
+        path.display()
+    )]
+    CsvUnnamedColumn {
+        /// The file.
+        path: PathBuf,
+        /// From 1.
+        position: usize,
+    },
+    /// Two columns of one name.
+    #[error(
+        "data file `{}`: line 1: columns {first} and {second} are both named \"{column}\"\n\
+         hint: rename one of them",
+        path.display()
+    )]
+    CsvDuplicateColumn {
+        /// The file.
+        path: PathBuf,
+        /// The name.
+        column: String,
+        /// Position of the first, from 1.
+        first: usize,
+        /// Position of the second, from 1.
+        second: usize,
+    },
+    /// No column of the target's name.
+    #[error("data file `{}`: line 1: no target column \"{target}\"\nhint: {hint}", path.display())]
+    CsvTargetMissing {
+        /// The file.
+        path: PathBuf,
+        /// The name in the config.
+        target: String,
+        /// The nearest name, or the columns that there are.
+        hint: String,
+    },
+    /// Only target columns.
+    #[error(
+        "data file `{}`: line 1: no feature columns, only the target {targets}\n\
+         hint: every column that is not in `data.target` is a feature",
+        path.display()
+    )]
+    CsvNoFeatures {
+        /// The file.
+        path: PathBuf,
+        /// The target columns.
+        targets: String,
+    },
+    /// A row with more or fewer cells than the header.
+    #[error(
+        "data file `{}`: line {line}: expected {expected} cells as in the header, got {got}\n\
+         hint: {}",
+        path.display(), ragged_hint(*expected, *got)
+    )]
+    CsvRagged {
+        /// The file.
+        path: PathBuf,
+        /// Line on which the row starts, from 1.
+        line: u64,
+        /// Cells of the header.
+        expected: usize,
+        /// Cells of this row.
+        got: usize,
+    },
+    /// A cell that can't be used.
+    #[error("data file `{}`: line {line}, column \"{column}\": {problem}", path.display())]
+    CsvCell {
+        /// The file.
+        path: PathBuf,
+        /// Line on which the row starts, from 1.
+        line: u64,
+        /// Name of the column; in the header its position.
+        column: String,
+        /// What is wrong.
+        problem: CellProblem,
+    },
+    /// All labels are 0, so there is nothing to tell apart.
+    #[error(
+        "data file `{}`: the label is 0 in all {n_rows} rows, expected at least 2 classes\n\
+         hint: is `data.target` the right column? else set `data.classes`",
+        path.display()
+    )]
+    SingleClass {
+        /// The file.
+        path: PathBuf,
+        /// Its rows.
+        n_rows: usize,
+    },
+    /// A `builtin:` name that this build does not hold.
+    #[error(
+        "no built-in data set `builtin:{name}`\n\
+         hint: there is builtin:{known}; a file of that name is `./builtin:{name}`"
+    )]
+    BuiltinUnknown {
+        /// What follows `builtin:`.
+        name: String,
+        /// The names that there are.
+        known: String,
+    },
+    /// Targets that a built-in set does not have.
+    #[error(
+        "builtin:{name} holds one class index, `label`, of 10 classes; the config asks for \
+         {asked}\n\
+         hint: leave out `data.task`, `data.target` and `data.classes`, or name a CSV file in \
+         `data.train`"
+    )]
+    BuiltinTargets {
+        /// What follows `builtin:`.
+        name: String,
+        /// What the config asks for.
+        asked: String,
+    },
+    /// A split that leaves one part without rows.
+    #[error(
+        "{source_name}: {empty} left when {n_rows} rows are split by `data.eval_fraction` = \
+         {fraction}\n\
+         hint: change `data.eval_fraction`, or name a file with test rows in `data.eval`"
+    )]
+    EmptySplit {
+        /// The data.
+        source_name: String,
+        /// Rows before the split.
+        n_rows: usize,
+        /// The part to take out.
+        fraction: f64,
+        /// "no test rows" or "no training rows".
+        empty: &'static str,
+    },
+    /// Training and evaluation rows with other columns.
+    #[error(
+        "{source_name}: its {n_columns} feature columns differ from the {n_other} of {other}: \
+         {difference}\n\
+         hint: both need the same columns; the order may differ"
+    )]
+    ColumnsDiffer {
+        /// The data with other columns.
+        source_name: String,
+        /// Its number of feature columns.
+        n_columns: usize,
+        /// The training data.
+        other: String,
+        /// Its number of feature columns.
+        n_other: usize,
+        /// The first missing and the first extra name.
+        difference: String,
+    },
+    /// Some ranks would never have a row.
+    #[error(
+        "{source_name}: {n_rows} training rows, fewer than the {world_size} ranks\n\
+         hint: start at most {n_rows} ranks (`mpirun -n {n_rows}`)"
+    )]
+    FewerRowsThanRanks {
+        /// The data.
+        source_name: String,
+        /// Training rows.
+        n_rows: usize,
+        /// Ranks.
+        world_size: usize,
+    },
+    /// Weights for another number of classes than the data's.
+    #[error(
+        "`loss.class_weights` has {n_weights} numbers, expected {n_classes}: one a class of \
+         {source_name}\n\
+         hint: give one weight for each class, or leave the key out"
+    )]
+    ClassWeightsCount {
+        /// The data.
+        source_name: String,
+        /// Its classes.
+        n_classes: usize,
+        /// Weights given.
+        n_weights: usize,
+    },
+
+    // ------------------------------------------------------------------ the run's folder
+    /// `--out` names something that is no folder.
+    #[error(
+        "output folder `{}`: a file of that name exists\n\
+         hint: name another folder with --out",
+        path.display()
+    )]
+    OutIsFile {
+        /// The folder asked for.
+        path: PathBuf,
+    },
+    /// `--out` names a folder with a run in it.
+    #[error(
+        "output folder `{}` already holds a run ({found})\n\
+         hint: name another folder with --out, or give --overwrite to lose that run",
+        path.display()
+    )]
+    OutHoldsRun {
+        /// The folder.
+        path: PathBuf,
+        /// The file that shows it.
+        found: &'static str,
+    },
+    /// Another process that still runs writes to the folder.
+    #[error(
+        "output folder `{}` is in use by {holder}, which still runs (it holds {}/.lock)\n\
+         hint: name another folder with --out, or wait until that run has ended",
+        path.display(), path.display()
+    )]
+    OutBusy {
+        /// The folder.
+        path: PathBuf,
+        /// "process 1234 on HOST", as that process wrote it.
+        holder: String,
+    },
+    /// The folder can't be made or written to.
+    #[error(
+        "output folder `{}` can't be written: {source}\n\
+         hint: check its permissions and the disk, or name another folder with --out",
+        path.display()
+    )]
+    OutUnwritable {
+        /// The folder.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A file of the run couldn't be written while the run was going on.
+    #[error("can't write `{}`: {source}\nhint: {}", path.display(), write_hint(source))]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+/// What is wrong with one cell of a CSV file; the last line is the way out.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CellProblem {
+    /// Bytes that are not UTF-8.
+    #[error("not UTF-8 text\nhint: save the file as UTF-8")]
+    NotUtf8,
+    /// Nothing but white space.
+    #[error(
+        "the cell is empty, expected a number\nhint: fill in missing values or remove those rows"
+    )]
+    Empty,
+    /// Text.
+    #[error(
+        "expected a number, got \"{text}\"\nhint: remove the column, or turn its texts into numbers"
+    )]
+    NotANumber {
+        /// The cell.
+        text: String,
+    },
+    /// NaN, infinity, or beyond f32.
+    #[error(
+        "expected a finite number, got \"{text}\"\n\
+         hint: fill in missing values or remove those rows; the largest number is 3.4e38"
+    )]
+    NotFinite {
+        /// The cell.
+        text: String,
+    },
+    /// Text in the label column.
+    #[error("expected a class number, got \"{text}\"\nhint: number the classes from 0")]
+    LabelNotANumber {
+        /// The cell.
+        text: String,
+    },
+    /// A label with a fraction.
+    #[error(
+        "expected a whole class number, got {text}\n\
+         hint: for real-valued targets set `data.task` to \"regression\""
+    )]
+    LabelFractional {
+        /// The cell.
+        text: String,
+    },
+    /// A label below 0.
+    #[error("expected a class number of 0 or above, got {label}\nhint: number the classes from 0")]
+    LabelNegative {
+        /// The label.
+        label: i64,
+    },
+    /// A label that is no class.
+    #[error(
+        "label {label} is out of range, expected 0 to {} ({classes} classes)\n\
+         hint: set `data.classes` to {} or more, or number the classes from 0",
+        classes - 1, label.saturating_add(1)
+    )]
+    LabelOutOfRange {
+        /// The label.
+        label: i64,
+        /// Number of classes.
+        classes: usize,
+    },
+    /// A label so large that it is likely no class.
+    #[error(
+        "label {label} would make as many classes\n\
+         hint: is it an identifier? number the classes from 0, or set `data.classes`; for \
+         real-valued targets set `data.task` to \"regression\""
+    )]
+    LabelHuge {
+        /// The label.
+        label: i64,
+    },
+    /// A multilabel target that is neither 0 nor 1.
+    #[error(
+        "expected 0 or 1 for task \"multilabel\", got {text}\n\
+         hint: for real-valued targets set `data.task` to \"regression\""
+    )]
+    NotBinary {
+        /// The cell.
+        text: String,
+    },
+}
+
+impl Error {
+    /// Exit status of the process: 2 for a bad command, config or data; 1 for a run that failed.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Write { .. } | Self::LossNotFinite { .. } => 1,
+            // A device that was asked for and isn't there is the user's matter; so is another config on another rank.
+            Self::Kernel(
+                KernelError::DeviceUnavailable { .. } | KernelError::UnknownDevice { .. },
+            ) => 2,
+            Self::Comm(error) if matches!(**error, CommError::Disagreement { .. }) => 2,
+            Self::Kernel(_) | Self::Comm(_) => 1,
+            _ => 2,
+        }
+    }
+}
+
+impl From<CommError> for Error {
+    fn from(error: CommError) -> Self {
+        Error::Comm(Box::new(error))
+    }
+}
+
+fn ragged_hint(expected: usize, got: usize) -> &'static str {
+    if got < expected {
+        "is the row cut off, or a comma missing?"
+    } else {
+        "texts with commas need quotes; numbers take a point, not a comma"
+    }
+}
+
+fn write_hint(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::StorageFull => "the disk is full: free some space and run again",
+        io::ErrorKind::QuotaExceeded => "the disk quota is used up: free some space and run again",
+        _ => "check permissions and the disk",
+    }
+}
+
+fn current_folder() -> String {
+    match std::env::current_dir() {
+        Ok(folder) => format!(", {}", folder.display()),
+        Err(_) => String::new(),
+    }
+}

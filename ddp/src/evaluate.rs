@@ -1,0 +1,148 @@
+//! Evaluation: each row exactly once over all ranks, true means.
+
+use ddp_comm::{ReduceOp, World};
+use ddp_kernels::ops::{self, LossSums};
+use ddp_kernels::{KernelError, TensorMut};
+
+use crate::batches::Table;
+use crate::config::Task;
+use crate::error::Result;
+use crate::metrics::EvalMetrics;
+use crate::model::{LossHead, Mlp};
+use crate::shard::rank_range;
+
+/// Evaluates the model on all rows of `table`; every rank gets the metrics of all rows.
+///
+/// - classification: accuracy, the share of rows whose largest output is the label's
+/// - multilabel: accuracy, the share of labels whose output is on the right side of 0
+/// - regression: R², `1 - Σ(y - ŷ)²/Σ(y - mean)²`, the mean over the targets; absent where a target is constant
+///
+/// # Errors
+/// Those of the operations and collectives.
+pub fn evaluate(
+    world: &World,
+    model: &mut Mlp,
+    loss: &LossHead,
+    task: Task,
+    table: &Table,
+) -> Result<EvalMetrics> {
+    let n_outputs = model.spec().n_outputs();
+    let own = rank_range(table.n_rows(), world.rank().0, world.world_size());
+    let mut totals = Totals::new(n_outputs);
+    for start in own.clone().step_by(model.max_rows()) {
+        let rows = start..(start + model.max_rows()).min(own.end);
+        let n_rows = rows.len();
+        let batch = table.rows(rows)?;
+        model.forward(batch.x, None)?;
+        let outputs = model.outputs(n_rows)?;
+        totals.loss += loss.apply(outputs, batch.targets, 1.0, None)?;
+        match task {
+            Task::Classification => {
+                totals.n_correct += ops::count_correct(outputs, batch.targets)? as f64
+            }
+            Task::Multilabel => {
+                let (outputs, targets) = (floats(outputs)?, floats(batch.targets)?);
+                let is_right = |(&output, &target): (&f32, &f32)| (output > 0.0) == (target > 0.5);
+                totals.n_correct += outputs
+                    .iter()
+                    .zip(targets)
+                    .filter(|&pair| is_right(pair))
+                    .count() as f64;
+            }
+            Task::Regression => {
+                totals.add_squares(floats(outputs)?, floats(batch.targets)?);
+            }
+        }
+    }
+    totals.reduce(world)?;
+    let n_rows = table.n_rows() as f64;
+    Ok(EvalMetrics {
+        loss: Some(totals.loss.mean()),
+        accuracy: match task {
+            Task::Classification => Some(totals.n_correct / n_rows),
+            Task::Multilabel => Some(totals.n_correct / (n_rows * n_outputs as f64)),
+            Task::Regression => None,
+        },
+        r2: if task == Task::Regression {
+            totals.r2(table)?
+        } else {
+            None
+        },
+    })
+}
+
+fn floats<'a>(view: ddp_kernels::TensorRef<'a>) -> std::result::Result<&'a [f32], KernelError> {
+    view.as_slice::<f32>("evaluate", "values")
+}
+
+/// Sums over rows.
+struct Totals {
+    loss: LossSums,
+    n_correct: f64,
+    /// Σ(y - ŷ)² of each target.
+    squared_errors: Vec<f64>,
+}
+
+impl Totals {
+    fn new(n_targets: usize) -> Self {
+        Totals {
+            loss: LossSums::default(),
+            n_correct: 0.0,
+            squared_errors: vec![0.0; n_targets],
+        }
+    }
+
+    fn add_squares(&mut self, outputs: &[f32], targets: &[f32]) {
+        let n_targets = self.squared_errors.len();
+        for (outputs, targets) in outputs
+            .chunks_exact(n_targets)
+            .zip(targets.chunks_exact(n_targets))
+        {
+            for ((sum, &output), &target) in
+                self.squared_errors.iter_mut().zip(outputs).zip(targets)
+            {
+                *sum += (f64::from(output) - f64::from(target)).powi(2);
+            }
+        }
+    }
+
+    fn reduce(&mut self, world: &World) -> Result<()> {
+        let mut sums = vec![self.loss.loss, self.loss.weight, self.n_correct];
+        sums.extend(&self.squared_errors);
+        let n = sums.len();
+        world
+            .group()
+            .all_reduce(ReduceOp::Sum, TensorMut::from_slice(&mut sums, &[n])?)?;
+        self.loss = LossSums {
+            loss: sums[0],
+            weight: sums[1],
+        };
+        self.n_correct = sums[2];
+        self.squared_errors.copy_from_slice(&sums[3..]);
+        Ok(())
+    }
+
+    /// R² over the targets' spread around their mean in the table, which every rank holds whole.
+    fn r2(&self, table: &Table) -> Result<Option<f64>> {
+        let n_targets = self.squared_errors.len();
+        let targets = floats(table.rows(0..table.n_rows())?.targets)?;
+        let n_rows = table.n_rows() as f64;
+        let mut sum = 0.0;
+        for (target, error) in self.squared_errors.iter().enumerate() {
+            let column = || {
+                targets
+                    .iter()
+                    .skip(target)
+                    .step_by(n_targets)
+                    .map(|&v| f64::from(v))
+            };
+            let mean = column().sum::<f64>() / n_rows;
+            let spread: f64 = column().map(|y| (y - mean).powi(2)).sum();
+            if spread == 0.0 {
+                return Ok(None);
+            }
+            sum += 1.0 - error / spread;
+        }
+        Ok(Some(sum / n_targets as f64))
+    }
+}

@@ -1,0 +1,46 @@
+//! `ddp-train`: joins the world, parses the arguments, runs the command, and turns its end into an exit status.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use ddp::cli::{BenchCommand, Cli, Command, completions};
+use ddp::outcome::{conclude, say};
+use ddp::{bench, eval, run};
+use ddp_comm::{World, failure};
+
+fn main() -> ExitCode {
+    // Before the arguments are parsed, so that of many ranks one tells what is wrong with them.
+    let world = match World::init() {
+        Ok(world) => world,
+        Err(error) => {
+            say(&format!("error: {error}"));
+            return ExitCode::from(2);
+        }
+    };
+    failure::install_panic_hook(&world);
+    let result = match Cli::try_parse() {
+        Err(usage) => {
+            if world.rank().0 == 0 {
+                // Help goes to stdout and is no error; what else there is to say goes to stderr.
+                let _ = usage.print();
+            }
+            let code = usage.exit_code();
+            return match world.close() {
+                Ok(()) => ExitCode::from(code as u8),
+                Err(_) => ExitCode::FAILURE,
+            };
+        }
+        Ok(cli) => match &cli.command {
+            Command::Train(args) => run::train(&world, args),
+            Command::Eval(args) => eval::eval(&world, args),
+            Command::Bench(BenchCommand::Step(args)) => bench::step(&world, args),
+            Command::Completions { shell } => {
+                completions(*shell);
+                Ok(())
+            }
+        },
+    };
+    conclude(world, result)
+}

@@ -1,0 +1,329 @@
+//! A model's file: safetensors that PyTorch reads, with the run's config in its metadata.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use ddp_kernels::Tensor;
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+
+use super::layout::ParamLayout;
+use crate::config::ModelConfig;
+use crate::data::Normalizer;
+use crate::error::{Error, Result};
+use crate::files;
+
+/// Metadata key of the resolved config, as TOML.
+const CONFIG_KEY: &str = "ddp_train.config";
+/// Metadata key of the features' names in the order of the columns, as JSON.
+const FEATURES_KEY: &str = "ddp_train.features";
+/// Metadata key of the version that wrote the file.
+const VERSION_KEY: &str = "ddp_train.version";
+/// Normalisation of the features: `x' = (x - shift) · scale`.
+const SHIFT: &str = "normalize.shift";
+const SCALE: &str = "normalize.scale";
+
+/// What stands beside the weights.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelInfo {
+    /// The resolved config, as TOML.
+    pub config: String,
+    /// Names of the features in the order of the columns.
+    pub features: Vec<String>,
+    /// Normalisation of the features, if there is one.
+    pub normalizer: Option<Normalizer>,
+}
+
+/// The bytes of a model's file.
+///
+/// # Errors
+/// Those of reading the weights; the format itself takes any.
+pub fn to_bytes(layout: &ParamLayout, weights: &Tensor, info: &ModelInfo) -> Result<Vec<u8>> {
+    let flat = weights.view().as_slice::<f32>("save", "weights")?;
+    let mut tensors: Vec<(String, TensorView<'_>)> = Vec::new();
+    let mut push = |name: &str, dims: Vec<usize>, values| -> Result<()> {
+        let view = TensorView::new(Dtype::F32, dims, bytemuck::cast_slice::<f32, u8>(values));
+        tensors.push((
+            name.to_owned(),
+            view.map_err(|e| bad_file(Path::new("model"), e.to_string()))?,
+        ));
+        Ok(())
+    };
+    for slot in layout.forward_order() {
+        push(&slot.name, slot.dims.clone(), &flat[slot.range()])?;
+    }
+    if let Some(normalizer) = &info.normalizer {
+        push(SHIFT, vec![normalizer.shift.len()], &normalizer.shift)?;
+        push(SCALE, vec![normalizer.scale.len()], &normalizer.scale)?;
+    }
+    let features = serde_json::to_string(&info.features).expect("names are plain text");
+    let metadata = HashMap::from([
+        ("format".to_owned(), "pt".to_owned()),
+        (CONFIG_KEY.to_owned(), info.config.clone()),
+        (FEATURES_KEY.to_owned(), features),
+        (VERSION_KEY.to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
+    ]);
+    safetensors::serialize(tensors, Some(metadata))
+        .map_err(|e| bad_file(Path::new("model"), e.to_string()))
+}
+
+/// A safetensors file in memory.
+#[derive(Debug)]
+pub struct ModelFile {
+    path: PathBuf,
+    bytes: Vec<u8>,
+}
+
+impl ModelFile {
+    /// Reads the file and checks its header against its length.
+    ///
+    /// # Errors
+    /// A missing or unreadable file, and [`Error::ModelFile`] for anything that is no whole safetensors file.
+    pub fn read(path: &Path) -> Result<Self> {
+        let bytes = files::read("model file", path)?;
+        SafeTensors::deserialize(&bytes).map_err(|e| bad_file(path, reason(&e)))?;
+        Ok(ModelFile {
+            path: path.to_owned(),
+            bytes,
+        })
+    }
+
+    fn tensors(&self) -> SafeTensors<'_> {
+        SafeTensors::deserialize(&self.bytes).expect("checked when it was read")
+    }
+
+    /// What stands beside the weights.
+    ///
+    /// # Errors
+    /// [`Error::ModelFile`] if this program did not write the file.
+    pub fn info(&self) -> Result<ModelInfo> {
+        let foreign = || {
+            bad_file(
+                &self.path,
+                "it holds no config of a run: not written by `ddp-train train`".to_owned(),
+            )
+        };
+        let (_, header) =
+            SafeTensors::read_metadata(&self.bytes).expect("checked when it was read");
+        let metadata = header.metadata().as_ref().ok_or_else(foreign)?;
+        let config = metadata.get(CONFIG_KEY).ok_or_else(foreign)?.clone();
+        let features = metadata.get(FEATURES_KEY).ok_or_else(foreign)?;
+        let features = serde_json::from_str(features).map_err(|_| foreign())?;
+        let tensors = self.tensors();
+        let vector = |name| {
+            tensors
+                .tensor(name)
+                .ok()
+                .map(|view| self.floats(name, &view))
+                .transpose()
+        };
+        let normalizer = match (vector(SHIFT)?, vector(SCALE)?) {
+            (Some(shift), Some(scale)) => Some(Normalizer { shift, scale }),
+            _ => None,
+        };
+        Ok(ModelInfo {
+            config,
+            features,
+            normalizer,
+        })
+    }
+
+    /// Width of the last layer of a model like `config`'s.
+    ///
+    /// # Errors
+    /// [`Error::ModelFile`] if the file has no such layer.
+    pub fn n_outputs(&self, config: &ModelConfig) -> Result<usize> {
+        let name = format!("layers.{}.weight", config.hidden.len());
+        match self
+            .tensors()
+            .tensor(&name)
+            .as_ref()
+            .map(|view| view.shape())
+        {
+            Ok(&[n_outputs, _]) => Ok(n_outputs),
+            _ => Err(bad_file(&self.path, format!("it has no matrix {name}"))),
+        }
+    }
+
+    /// Fills the flat buffer of weights from the tensors of the same names.
+    ///
+    /// # Errors
+    /// [`Error::ModelMismatch`], with every difference, if names or shapes are others than the layout's.
+    pub fn load_into(&self, layout: &ParamLayout, weights: &mut Tensor) -> Result<()> {
+        let tensors = self.tensors();
+        let mut differences = Vec::new();
+        for slot in layout.forward_order() {
+            match tensors.tensor(&slot.name) {
+                Err(_) => {
+                    differences.push(format!("{} {:?} is not in the file", slot.name, slot.dims))
+                }
+                Ok(view) if view.shape() != slot.dims => {
+                    differences.push(format!(
+                        "{} is {:?} in the file, {:?} in the model",
+                        slot.name,
+                        view.shape(),
+                        slot.dims
+                    ));
+                }
+                Ok(view) if view.dtype() != Dtype::F32 => {
+                    differences.push(format!(
+                        "{} is {:?} in the file, F32 in the model",
+                        slot.name,
+                        view.dtype()
+                    ));
+                }
+                Ok(_) => {}
+            }
+        }
+        let is_known = |name: &str| {
+            layout.slots().iter().any(|slot| slot.name == name) || name == SHIFT || name == SCALE
+        };
+        let mut strangers: Vec<_> = tensors
+            .names()
+            .into_iter()
+            .filter(|name| !is_known(name))
+            .collect();
+        strangers.sort_unstable();
+        differences.extend(
+            strangers
+                .into_iter()
+                .map(|name| format!("{name} is not in the model")),
+        );
+        if !differences.is_empty() {
+            return Err(Error::ModelMismatch {
+                path: self.path.clone(),
+                differences: differences.join("\n  "),
+            });
+        }
+        let flat = weights.view_mut().into_slice::<f32>("load", "weights")?;
+        for slot in layout.slots() {
+            let view = tensors.tensor(&slot.name).expect("found above");
+            flat[slot.range()].copy_from_slice(&self.floats(&slot.name, &view)?);
+        }
+        Ok(())
+    }
+
+    fn floats(&self, name: &str, view: &TensorView<'_>) -> Result<Vec<f32>> {
+        if view.dtype() != Dtype::F32 {
+            return Err(bad_file(
+                &self.path,
+                format!("{name} is {:?}, expected F32", view.dtype()),
+            ));
+        }
+        Ok(view
+            .data()
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|&bytes| f32::from_le_bytes(bytes))
+            .collect())
+    }
+}
+
+fn bad_file(path: &Path, reason: String) -> Error {
+    Error::ModelFile {
+        path: path.to_owned(),
+        reason,
+    }
+}
+
+/// The library's error in a user's words.
+fn reason(error: &safetensors::SafeTensorError) -> String {
+    use safetensors::SafeTensorError as E;
+    match error {
+        E::HeaderTooSmall | E::HeaderTooLarge | E::InvalidHeaderLength => {
+            "its header is cut off or no header at all".to_owned()
+        }
+        E::MetadataIncompleteBuffer => {
+            "it is shorter or longer than its header says: cut off?".to_owned()
+        }
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_kernels::ops::Activation;
+    use ddp_kernels::{DType, Device};
+
+    use super::*;
+    use crate::model::{ModelSpec, init};
+
+    fn model(dims: Vec<usize>) -> (ParamLayout, Tensor) {
+        let spec = ModelSpec {
+            dims,
+            activation: Activation::Relu,
+            layer_norm: true,
+            dropout: 0.0,
+            residual: false,
+            bias: true,
+        };
+        let layout = ParamLayout::new(&spec);
+        let mut weights = Tensor::zeros(&[layout.flat_len()], DType::F32, Device::Cpu).unwrap();
+        init::initialize(&layout, &mut weights, 3).unwrap();
+        (layout, weights)
+    }
+
+    fn info() -> ModelInfo {
+        ModelInfo {
+            config: "[data]\n".to_owned(),
+            features: vec!["a\"b".to_owned(), "c".to_owned(), "d".to_owned()],
+            normalizer: Some(Normalizer {
+                shift: vec![1.0, 2.0, 3.0],
+                scale: vec![0.5; 3],
+            }),
+        }
+    }
+
+    #[test]
+    fn round_trips_bit_for_bit() {
+        let (layout, weights) = model(vec![3, 5, 2]);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.safetensors");
+        std::fs::write(&path, to_bytes(&layout, &weights, &info()).unwrap()).unwrap();
+        let file = ModelFile::read(&path).unwrap();
+        assert_eq!(file.info().unwrap(), info());
+        let mut loaded = weights.zeros_like().unwrap();
+        file.load_into(&layout, &mut loaded).unwrap();
+        assert_eq!(
+            loaded.to_vec::<f32>().unwrap(),
+            weights.to_vec::<f32>().unwrap()
+        );
+    }
+
+    #[test]
+    fn every_difference_is_listed() {
+        let (layout, weights) = model(vec![3, 5, 2]);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.safetensors");
+        std::fs::write(&path, to_bytes(&layout, &weights, &info()).unwrap()).unwrap();
+        let (other, mut weights) = model(vec![3, 6, 4, 2]);
+        let message = ModelFile::read(&path)
+            .unwrap()
+            .load_into(&other, &mut weights)
+            .unwrap_err()
+            .to_string();
+        for part in [
+            "layers.0.weight is [5, 3] in the file, [6, 3] in the model",
+            "layers.2.weight [2, 4] is not in the file",
+        ] {
+            assert!(message.contains(part), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_file_cut_at_any_length_is_refused() {
+        let (layout, weights) = model(vec![2, 2]);
+        let bytes = to_bytes(&layout, &weights, &info()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.safetensors");
+        for len in 0..bytes.len() {
+            std::fs::write(&path, &bytes[..len]).unwrap();
+            assert!(
+                matches!(ModelFile::read(&path), Err(Error::ModelFile { .. })),
+                "{len} of {}",
+                bytes.len()
+            );
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Initial values of parameters: a function of the seed and the parameter's place in the model, not of the world size.
+
+use ddp_kernels::{KernelError, Philox, Tensor, to_unit_f32};
+
+use super::layout::{ParamKind, ParamLayout};
+
+/// Separates this use of the seed from the others.
+const STREAM: u32 = 0x494e_4954;
+
+/// Fills the flat buffer of weights as PyTorch's `nn.Linear` and `nn.LayerNorm` begin: weights and biases uniform in
+/// `±1/sqrt(I)` (Kaiming uniform with `a = sqrt(5)`), norms one and zero.
+///
+/// # Errors
+/// [`KernelError::DTypeUnsupported`] if `weights` is not f32.
+pub fn initialize(
+    layout: &ParamLayout,
+    weights: &mut Tensor,
+    seed: u64,
+) -> Result<(), KernelError> {
+    let philox = Philox::new(seed);
+    let flat = weights
+        .view_mut()
+        .into_slice::<f32>("initialize", "weights")?;
+    for slot in layout.slots() {
+        let values = &mut flat[slot.range()];
+        match slot.kind {
+            ParamKind::NormWeight => values.fill(1.0),
+            ParamKind::NormBias => values.fill(0.0),
+            ParamKind::Weight | ParamKind::Bias => {
+                let is_bias = u32::from(slot.kind == ParamKind::Bias);
+                let in_features = layout
+                    .find(slot.layer, ParamKind::Weight)
+                    .map_or(1, |w| w.dims[1]);
+                let bound = 1.0 / (in_features as f32).sqrt();
+                for (block, values) in values.chunks_mut(4).enumerate() {
+                    let stream = [
+                        block as u32,
+                        (block >> 32) as u32,
+                        (slot.layer as u32) << 1 | is_bias,
+                        STREAM,
+                    ];
+                    for (value, word) in values.iter_mut().zip(philox.block(stream)) {
+                        *value = (2.0 * to_unit_f32(word) - 1.0) * bound;
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_kernels::ops::Activation;
+    use ddp_kernels::{DType, Device};
+
+    use super::*;
+    use crate::model::ModelSpec;
+
+    #[test]
+    fn has_the_range_and_spread_of_kaiming_uniform() {
+        let spec = ModelSpec {
+            dims: vec![400, 300, 10],
+            activation: Activation::Relu,
+            layer_norm: true,
+            dropout: 0.0,
+            residual: false,
+            bias: true,
+        };
+        let layout = ParamLayout::new(&spec);
+        let mut weights = Tensor::zeros(&[layout.flat_len()], DType::F32, Device::Cpu).unwrap();
+        initialize(&layout, &mut weights, 1).unwrap();
+        let flat = weights.to_vec::<f32>().unwrap();
+        let of = |name: &str| {
+            &flat[layout
+                .slots()
+                .iter()
+                .find(|s| s.name == name)
+                .unwrap()
+                .range()]
+        };
+        let w = of("layers.0.weight");
+        assert!(w.iter().all(|v| v.abs() <= 0.05));
+        let n = w.len() as f64;
+        let (mean, square) = w.iter().fold((0.0, 0.0), |(m, s), &v| {
+            (m + f64::from(v) / n, s + f64::from(v).powi(2) / n)
+        });
+        // The variance of a uniform on ±0.05 is 0.05²/3; five standard errors at 120,000 draws.
+        assert!(
+            mean.abs() < 5.0 * 0.0289 / n.sqrt() && (square / (0.0025 / 3.0) - 1.0).abs() < 0.013
+        );
+        assert_ne!(of("layers.0.bias")[..10], of("layers.0.weight")[..10]);
+        assert!(
+            of("norms.0.weight").iter().all(|&v| v == 1.0)
+                && of("norms.0.bias").iter().all(|&v| v == 0.0)
+        );
+        let mut again = weights.zeros_like().unwrap();
+        initialize(&layout, &mut again, 2).unwrap();
+        assert_ne!(again.to_vec::<f32>().unwrap(), flat);
+    }
+}

@@ -1,0 +1,203 @@
+//! Where each parameter lies in the flat buffers of weights, gradients and optimiser state.
+//!
+//! Parameters stand in the order in which the backward pass finishes their gradients, the last layer first, so that a
+//! bucket of finished gradients is a range of the buffer and needs no copy.
+
+use std::ops::Range;
+
+use super::ModelSpec;
+
+/// Each parameter begins at a multiple of this: 64 bytes of f32, a cache line.
+const ALIGN_ELEMENTS: usize = 16;
+
+/// What a parameter is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ParamKind {
+    /// Weight of a linear layer, `[O, I]`.
+    Weight,
+    /// Bias of a linear layer, `[O]`.
+    Bias,
+    /// Scale of a layer norm, `[O]`.
+    NormWeight,
+    /// Shift of a layer norm, `[O]`.
+    NormBias,
+}
+
+/// One named parameter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParamSlot {
+    /// `layers.{i}.weight`, `layers.{i}.bias`, `norms.{i}.weight`, `norms.{i}.bias`.
+    pub name: String,
+    /// Layer it belongs to.
+    pub layer: usize,
+    /// What it is.
+    pub kind: ParamKind,
+    /// Its shape.
+    pub dims: Vec<usize>,
+    /// Its first element in the flat buffer.
+    pub start: usize,
+}
+
+impl ParamSlot {
+    /// Number of elements.
+    pub fn numel(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    /// Its elements in the flat buffer.
+    pub fn range(&self) -> Range<usize> {
+        self.start..self.start + self.numel()
+    }
+}
+
+/// All parameters of a model in one flat buffer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParamLayout {
+    slots: Vec<ParamSlot>,
+    flat_len: usize,
+}
+
+impl ParamLayout {
+    /// The layout of this model.
+    pub fn new(spec: &ModelSpec) -> Self {
+        let (mut slots, mut start) = (Vec::new(), 0);
+        let mut push = |layer: usize, kind: ParamKind, dims: Vec<usize>| {
+            let (folder, leaf) = match kind {
+                ParamKind::Weight => ("layers", "weight"),
+                ParamKind::Bias => ("layers", "bias"),
+                ParamKind::NormWeight => ("norms", "weight"),
+                ParamKind::NormBias => ("norms", "bias"),
+            };
+            let slot = ParamSlot {
+                name: format!("{folder}.{layer}.{leaf}"),
+                layer,
+                kind,
+                dims,
+                start,
+            };
+            start = slot.range().end.next_multiple_of(ALIGN_ELEMENTS);
+            slots.push(slot);
+        };
+        for layer in (0..spec.n_layers()).rev() {
+            let (i, o) = spec.in_out(layer);
+            if spec.layer_norm && spec.is_hidden(layer) {
+                push(layer, ParamKind::NormWeight, vec![o]);
+                push(layer, ParamKind::NormBias, vec![o]);
+            }
+            if spec.bias {
+                push(layer, ParamKind::Bias, vec![o]);
+            }
+            push(layer, ParamKind::Weight, vec![o, i]);
+        }
+        ParamLayout {
+            slots,
+            flat_len: start,
+        }
+    }
+
+    /// The parameters in the order of the flat buffer.
+    pub fn slots(&self) -> &[ParamSlot] {
+        &self.slots
+    }
+
+    /// The parameters in forward order, as PyTorch's `state_dict` lists them.
+    pub fn forward_order(&self) -> Vec<&ParamSlot> {
+        let mut slots: Vec<_> = self.slots.iter().collect();
+        let place = |slot: &ParamSlot| match slot.kind {
+            ParamKind::Weight => 0,
+            ParamKind::Bias => 1,
+            ParamKind::NormWeight => 2,
+            ParamKind::NormBias => 3,
+        };
+        slots.sort_by_key(|slot| (slot.layer, place(slot)));
+        slots
+    }
+
+    /// The parameter of this layer and kind, if the model has it.
+    pub fn find(&self, layer: usize, kind: ParamKind) -> Option<&ParamSlot> {
+        self.slots
+            .iter()
+            .find(|slot| slot.layer == layer && slot.kind == kind)
+    }
+
+    /// Elements of the flat buffer, gaps for alignment included.
+    pub fn flat_len(&self) -> usize {
+        self.flat_len
+    }
+
+    /// Number of trainable parameters.
+    pub fn n_params(&self) -> usize {
+        self.slots.iter().map(ParamSlot::numel).sum()
+    }
+
+    /// Where each layer's gradients end in the flat buffer, in the order in which the backward pass finishes layers.
+    pub fn layer_ends(&self) -> Vec<usize> {
+        let mut ends = Vec::new();
+        for (index, slot) in self.slots.iter().enumerate() {
+            let next = self.slots.get(index + 1);
+            if next.is_none_or(|next| next.layer != slot.layer) {
+                ends.push(next.map_or(self.flat_len, |next| next.start));
+            }
+        }
+        ends
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_kernels::ops::Activation;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn spec(dims: Vec<usize>, layer_norm: bool, bias: bool) -> ModelSpec {
+        ModelSpec {
+            dims,
+            activation: Activation::Relu,
+            layer_norm,
+            dropout: 0.0,
+            residual: false,
+            bias,
+        }
+    }
+
+    #[test]
+    fn names_and_shapes_are_those_of_pytorch() {
+        let layout = ParamLayout::new(&spec(vec![3, 5, 2], true, true));
+        let listed: Vec<_> = layout
+            .forward_order()
+            .iter()
+            .map(|s| (s.name.as_str(), s.dims.as_slice()))
+            .collect();
+        let want: [(&str, &[usize]); 6] = [
+            ("layers.0.weight", &[5, 3]),
+            ("layers.0.bias", &[5]),
+            ("norms.0.weight", &[5]),
+            ("norms.0.bias", &[5]),
+            ("layers.1.weight", &[2, 5]),
+            ("layers.1.bias", &[2]),
+        ];
+        assert_eq!(listed, want);
+        assert_eq!(layout.n_params(), 15 + 5 + 5 + 5 + 10 + 2);
+    }
+
+    proptest! {
+        #[test]
+        fn slots_are_disjoint_aligned_and_in_backward_order(
+            dims in prop::collection::vec(1usize..40, 2..6), layer_norm: bool, bias: bool,
+        ) {
+            let layout = ParamLayout::new(&spec(dims.clone(), layer_norm, bias));
+            let mut end = 0;
+            for slot in layout.slots() {
+                prop_assert!(slot.start >= end && slot.start - end < ALIGN_ELEMENTS);
+                prop_assert_eq!(slot.start % ALIGN_ELEMENTS, 0);
+                end = slot.range().end;
+            }
+            prop_assert!(layout.slots().is_sorted_by_key(|slot| std::cmp::Reverse(slot.layer)));
+            let ends = layout.layer_ends();
+            prop_assert_eq!(ends.len(), dims.len() - 1);
+            prop_assert!(ends.is_sorted());
+            prop_assert_eq!(*ends.last().unwrap(), layout.flat_len());
+        }
+    }
+}

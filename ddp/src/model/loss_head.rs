@@ -1,0 +1,101 @@
+//! The loss at the model's end, with what it needs on the device.
+
+use ddp_kernels::ops::{self, CrossEntropyConfig, LossSums};
+use ddp_kernels::{Device, KernelError, Tensor, TensorMut, TensorRef};
+
+use crate::config::Loss;
+
+/// The loss with its constants on the device.
+#[derive(Debug)]
+pub enum LossHead {
+    /// Softmax cross-entropy on class indices.
+    CrossEntropy {
+        /// Share of the target spread over all classes.
+        label_smoothing: f64,
+        /// One weight a class, `[C]`.
+        class_weights: Option<Tensor>,
+    },
+    /// Binary cross-entropy with logits.
+    Bce,
+    /// Mean squared error.
+    Mse,
+    /// Huber's loss.
+    Huber {
+        /// Where it turns from squared to linear.
+        delta: f64,
+    },
+}
+
+impl LossHead {
+    /// The loss of `config` on `device`.
+    ///
+    /// # Errors
+    /// As making a tensor there.
+    pub fn new(config: &Loss, device: Device) -> Result<Self, KernelError> {
+        Ok(match config {
+            Loss::CrossEntropy {
+                label_smoothing,
+                class_weights,
+            } => LossHead::CrossEntropy {
+                label_smoothing: *label_smoothing,
+                class_weights: match class_weights {
+                    Some(weights) => Some(Tensor::from_slice(weights, &[weights.len()], device)?),
+                    None => None,
+                },
+            },
+            Loss::Bce => LossHead::Bce,
+            Loss::Mse => LossHead::Mse,
+            Loss::Huber { delta } => LossHead::Huber { delta: *delta },
+        })
+    }
+
+    /// What the sum of losses of `n_rows` rows is divided by where no class has a weight of its own.
+    pub fn expected_weight(&self, n_rows: usize, n_outputs: usize) -> f64 {
+        match self {
+            LossHead::CrossEntropy { .. } => n_rows as f64,
+            LossHead::Bce | LossHead::Mse | LossHead::Huber { .. } => {
+                n_rows as f64 * n_outputs as f64
+            }
+        }
+    }
+
+    /// Whether the sum of weights differs from [`LossHead::expected_weight`] and is known only after the forward pass.
+    pub fn is_weighted(&self) -> bool {
+        matches!(
+            self,
+            LossHead::CrossEntropy {
+                class_weights: Some(_),
+                ..
+            }
+        )
+    }
+
+    /// Sums over the rows, and `d_outputs = scale` times the gradient of the sum.
+    ///
+    /// # Errors
+    /// Those of the loss's operation.
+    pub fn apply(
+        &self,
+        outputs: TensorRef<'_>,
+        targets: TensorRef<'_>,
+        scale: f64,
+        d_outputs: Option<TensorMut<'_>>,
+    ) -> Result<LossSums, KernelError> {
+        match self {
+            LossHead::CrossEntropy {
+                label_smoothing,
+                class_weights,
+            } => {
+                let config = CrossEntropyConfig {
+                    label_smoothing: *label_smoothing,
+                    class_weights: class_weights.as_ref().map(Tensor::view),
+                    ..CrossEntropyConfig::default()
+                };
+                ops::softmax_cross_entropy(outputs, targets, &config, scale, d_outputs)
+            }
+            LossHead::Bce => ops::bce_with_logits(outputs, targets, scale, d_outputs),
+            LossHead::Mse => ops::mse(outputs, targets, scale, d_outputs),
+            LossHead::Huber { delta } => ops::huber(outputs, targets, *delta, scale, d_outputs),
+        }
+    }
+}

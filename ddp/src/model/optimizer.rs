@@ -1,0 +1,108 @@
+//! The optimiser: one pass over the flat buffers.
+
+use ddp_kernels::ops::{self, AdamConfig, AdamState, SgdConfig, WeightDecay};
+use ddp_kernels::{KernelError, Tensor, TensorRef};
+
+use crate::config::{OptimizerConfig, OptimizerKind};
+
+/// The optimiser with its state.
+#[derive(Debug)]
+pub struct Optimizer {
+    config: OptimizerConfig,
+    /// Velocity, or the two moments, each as long as the weights.
+    state: State,
+    /// Steps taken.
+    n_steps: u64,
+}
+
+#[derive(Debug)]
+enum State {
+    Sgd { velocity: Option<Tensor> },
+    Adam { m: Tensor, v: Tensor },
+}
+
+impl Optimizer {
+    /// The optimiser of `config` for these weights, before its first step.
+    ///
+    /// # Errors
+    /// As making tensors like the weights.
+    pub fn new(config: &OptimizerConfig, weights: &Tensor) -> Result<Self, KernelError> {
+        let state = match config.kind {
+            OptimizerKind::Sgd => State::Sgd {
+                velocity: if config.momentum > 0.0 {
+                    Some(weights.zeros_like()?)
+                } else {
+                    None
+                },
+            },
+            OptimizerKind::Adam | OptimizerKind::AdamW => State::Adam {
+                m: weights.zeros_like()?,
+                v: weights.zeros_like()?,
+            },
+        };
+        Ok(Optimizer {
+            config: config.clone(),
+            state,
+            n_steps: 0,
+        })
+    }
+
+    /// The learning rate of the next step.
+    pub fn lr(&self) -> f64 {
+        self.config.lr
+    }
+
+    /// One step with `grad_scale · grads`.
+    ///
+    /// # Errors
+    /// Those of the optimiser's operation.
+    pub fn step(
+        &mut self,
+        weights: &mut Tensor,
+        grads: TensorRef<'_>,
+        grad_scale: f64,
+    ) -> Result<(), KernelError> {
+        self.n_steps += 1;
+        let c = &self.config;
+        match &mut self.state {
+            State::Sgd { velocity } => {
+                let config = SgdConfig {
+                    lr: c.lr,
+                    momentum: c.momentum,
+                    nesterov: c.nesterov,
+                    weight_decay: c.weight_decay,
+                    grad_scale,
+                };
+                ops::sgd_step(
+                    &config,
+                    weights.view_mut(),
+                    grads,
+                    velocity.as_mut().map(Tensor::view_mut),
+                )
+            }
+            State::Adam { m, v } => {
+                let config = AdamConfig {
+                    lr: c.lr,
+                    betas: c.betas,
+                    eps: c.eps,
+                    weight_decay: c.weight_decay,
+                    decay: match c.kind {
+                        OptimizerKind::AdamW => WeightDecay::Decoupled,
+                        OptimizerKind::Adam | OptimizerKind::Sgd => WeightDecay::Coupled,
+                    },
+                    step: self.n_steps,
+                    grad_scale,
+                };
+                ops::adam_step(
+                    &config,
+                    weights.view_mut(),
+                    grads,
+                    AdamState {
+                        m: m.view_mut(),
+                        v: v.view_mut(),
+                    },
+                )
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Sizes and kinds of a multilayer perceptron's layers.
+
+use ddp_kernels::ops::Activation;
+
+use crate::config::{ModelConfig, Norm};
+
+/// `eps` of the layer norms, PyTorch's default.
+pub const LAYER_NORM_EPS: f64 = 1e-5;
+
+/// A multilayer perceptron: linear layers with an activation after each but the last.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelSpec {
+    /// Widths from the input's features to the outputs: one more than there are linear layers.
+    pub dims: Vec<usize>,
+    /// After each hidden layer.
+    pub activation: Activation,
+    /// Whether a layer norm stands between each hidden linear layer and its activation.
+    pub layer_norm: bool,
+    /// Probability with which a hidden value is dropped in training.
+    pub dropout: f64,
+    /// Whether a hidden layer's input is added to its output where the widths are equal.
+    pub residual: bool,
+    /// Whether linear layers have a bias.
+    pub bias: bool,
+}
+
+impl ModelSpec {
+    /// The model of `config` between these features and outputs.
+    pub fn new(config: &ModelConfig, n_features: usize, n_outputs: usize) -> Self {
+        let dims = std::iter::once(n_features)
+            .chain(config.hidden.iter().copied())
+            .chain([n_outputs])
+            .collect();
+        ModelSpec {
+            dims,
+            activation: config.activation,
+            layer_norm: config.norm == Norm::Layer,
+            dropout: config.dropout,
+            residual: config.residual,
+            bias: config.bias,
+        }
+    }
+
+    /// Number of linear layers.
+    pub fn n_layers(&self) -> usize {
+        self.dims.len() - 1
+    }
+
+    /// Width of the last layer.
+    pub fn n_outputs(&self) -> usize {
+        self.dims[self.n_layers()]
+    }
+
+    /// In- and out-features of linear layer `layer`.
+    pub fn in_out(&self, layer: usize) -> (usize, usize) {
+        (self.dims[layer], self.dims[layer + 1])
+    }
+
+    /// Whether `layer` is followed by an activation: all are but the last.
+    pub fn is_hidden(&self, layer: usize) -> bool {
+        layer + 1 < self.n_layers()
+    }
+
+    /// Whether the input of `layer` is added to its output.
+    pub fn has_residual(&self, layer: usize) -> bool {
+        let (i, o) = self.in_out(layer);
+        self.residual && self.is_hidden(layer) && i == o
+    }
+
+    /// Floating-point operations of one training step on one row: two for each weight forward, two for its gradient,
+    /// and two for the gradient of its input, which the first layer does not need.
+    pub fn flop_per_row(&self) -> u64 {
+        let weights = |layer: usize| {
+            let (i, o) = self.in_out(layer);
+            (i * o) as u64
+        };
+        (0..self.n_layers())
+            .map(|layer| weights(layer) * if layer == 0 { 4 } else { 6 })
+            .sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_flop_as_the_passes_do() {
+        let spec = ModelSpec {
+            dims: vec![64, 128, 10],
+            activation: Activation::Relu,
+            layer_norm: false,
+            dropout: 0.0,
+            residual: true,
+            bias: true,
+        };
+        assert_eq!(spec.flop_per_row(), 4 * 64 * 128 + 6 * 128 * 10);
+        assert!(!spec.has_residual(0) && spec.is_hidden(0) && !spec.is_hidden(1));
+    }
+}

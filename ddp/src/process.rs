@@ -1,0 +1,61 @@
+//! What the system knows of this process: when it began, how much memory it took.
+
+use std::fs;
+
+/// Ticks of `/proc/PID/stat` in a second; a constant of the kernel's interface on every architecture that matters.
+const TICKS_PER_S: f64 = 100.0;
+
+/// Seconds since this process, or the launcher that is its parent, began; 0 where the system does not tell.
+///
+/// Under a launcher its own start counts too: that is what a user waits for. Resolution 10 ms.
+pub fn seconds_since_start(under_launcher: bool) -> f64 {
+    let own = stat_fields("self");
+    let parent = own
+        .as_ref()
+        .filter(|_| under_launcher)
+        .and_then(|fields| stat_fields(fields.get(1)?));
+    parent
+        .or(own)
+        .and_then(|fields| age(&fields))
+        .unwrap_or(0.0)
+}
+
+/// The largest resident memory of this process so far, in MiB; 0 where the system does not tell.
+pub fn peak_rss_mib() -> f64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line
+        .and_then(|rest| rest.split_whitespace().next())
+        .and_then(|kib| kib.parse::<f64>().ok());
+    kib.unwrap_or(0.0) / 1024.0
+}
+
+/// The fields of `/proc/PID/stat` behind the command's name, which may hold anything.
+fn stat_fields(pid: &str) -> Option<Vec<String>> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    Some(fields.split_whitespace().map(str::to_owned).collect())
+}
+
+fn age(fields: &[String]) -> Option<f64> {
+    let started_s = fields.get(19)?.parse::<f64>().ok()? / TICKS_PER_S;
+    let uptime = fs::read_to_string("/proc/uptime").ok()?;
+    let uptime_s = uptime.split_whitespace().next()?.parse::<f64>().ok()?;
+    Some((uptime_s - started_s).max(0.0))
+}
+
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knows_this_process() {
+        let (own, parent) = (seconds_since_start(false), seconds_since_start(true));
+        assert!(
+            (0.0..3600.0).contains(&own) && parent >= own,
+            "{own} s, parent {parent} s"
+        );
+        assert!(peak_rss_mib() > 0.5);
+    }
+}

@@ -1,0 +1,253 @@
+//! The run's folder: claimed by one process, never written over by accident.
+//!
+//! Holds `config.toml`, `metrics.jsonl` and, at the end, `model.safetensors`. An operating system's
+//! lock on `.lock` inside it shows that a live process owns it; a killed process leaves none.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::error::{Error, Result};
+
+/// The resolved config.
+pub const CONFIG_FILE: &str = "config.toml";
+/// Events, one JSON object a line.
+pub const METRICS_FILE: &str = "metrics.jsonl";
+/// The trained model.
+pub const MODEL_FILE: &str = "model.safetensors";
+
+/// Each of these shows that a folder holds a run.
+const RUN_FILES: [&str; 3] = [CONFIG_FILE, METRICS_FILE, MODEL_FILE];
+const LOCK_FILE: &str = ".lock";
+
+/// A folder that belongs to this process until the value is dropped.
+#[derive(Debug)]
+pub struct RunDir {
+    path: PathBuf,
+    /// Open for as long as the folder is ours: closing it gives the lock back.
+    _lock: File,
+}
+
+impl RunDir {
+    /// Claims the folder `out`, or a new `runs/<name>-<time>`, making it where it is missing. With
+    /// `overwrite` the files of the run inside are removed, after the folder is claimed.
+    ///
+    /// Call it with a config and data that were checked, on one rank only.
+    ///
+    /// # Errors
+    /// [`Error::OutIsFile`], [`Error::OutHoldsRun`], [`Error::OutBusy`], [`Error::OutUnwritable`];
+    /// nothing was changed in a folder that existed.
+    pub fn open(out: Option<&Path>, name: &str, overwrite: bool) -> Result<Self> {
+        let path = match out {
+            Some(path) => path.to_owned(),
+            None => make_default(Path::new("runs"), name, SystemTime::now())?,
+        };
+        Self::claim(path, overwrite)
+    }
+
+    fn claim(path: PathBuf, overwrite: bool) -> Result<Self> {
+        let unwritable = |source| Error::OutUnwritable {
+            path: path.clone(),
+            source,
+        };
+        if path.exists() && !path.is_dir() {
+            return Err(Error::OutIsFile { path });
+        }
+        if path.is_dir() {
+            // A live owner is the better news than the run that it is writing.
+            if let Ok(lock) = File::open(path.join(LOCK_FILE)) {
+                try_lock(&lock, &path)?;
+            }
+            refuse_run(&path, overwrite)?;
+        }
+        fs::create_dir_all(&path).map_err(unwritable)?;
+        let lock_path = path.join(LOCK_FILE);
+        let lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&lock_path)
+            .map_err(unwritable)?;
+        try_lock(&lock, &path)?;
+        // Again, now that no one else can write here.
+        refuse_run(&path, overwrite)?;
+        lock.set_len(0)
+            .and_then(|()| (&lock).write_all(holder().as_bytes()))
+            .map_err(unwritable)?;
+        for file in RUN_FILES {
+            match fs::remove_file(path.join(file)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(unwritable(error));
+                }
+                _ => {}
+            }
+        }
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Path of a file inside.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+}
+
+/// Checks what [`RunDir::open`] would refuse for the folder `out`, and changes nothing.
+///
+/// # Errors
+/// As [`RunDir::open`], but whether the folder can be written is not tried.
+pub fn check(out: &Path, overwrite: bool) -> Result<()> {
+    if out.exists() && !out.is_dir() {
+        return Err(Error::OutIsFile {
+            path: out.to_owned(),
+        });
+    }
+    if let Ok(lock) = File::open(out.join(LOCK_FILE)) {
+        try_lock(&lock, out)?;
+    }
+    refuse_run(out, overwrite)
+}
+
+/// Writes `bytes` to `path` so that the old content is there until the new one is safe on disk.
+///
+/// # Errors
+/// [`Error::Write`]; the old file is as it was.
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_atomic_with(path, |file| file.write_all(bytes))
+}
+
+/// [`write_atomic`] for content that `write` produces piece by piece: a file beside, synced to disk,
+/// renamed, the folder synced.
+///
+/// # Errors
+/// [`Error::Write`]; the old file is as it was.
+pub fn write_atomic_with(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> Result<()> {
+    let failed = |source| Error::Write {
+        path: path.to_owned(),
+        source,
+    };
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let beside = folder.join(format!(".{name}.{}.tmp", std::process::id()));
+    let write_beside = || -> io::Result<()> {
+        let mut file = BufWriter::with_capacity(1 << 20, File::create(&beside)?);
+        write(&mut file)?;
+        file.into_inner()
+            .map_err(io::IntoInnerError::into_error)?
+            .sync_all()?;
+        fs::rename(&beside, path)
+    };
+    write_beside().map_err(|source| {
+        // It may never have been made; what matters is the error before.
+        let _ = fs::remove_file(&beside);
+        failed(source)
+    })?;
+    File::open(folder)
+        .and_then(|folder| folder.sync_all())
+        .map_err(failed)
+}
+
+fn refuse_run(path: &Path, overwrite: bool) -> Result<()> {
+    match RUN_FILES.iter().find(|file| path.join(file).exists()) {
+        Some(found) if !overwrite => Err(Error::OutHoldsRun {
+            path: path.to_owned(),
+            found,
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn try_lock(lock: &File, folder: &Path) -> Result<()> {
+    match lock.try_lock() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            // Only for the message: the owner may be about to write it.
+            let _ = { lock }.take(200).read_to_string(&mut holder);
+            let holder = if holder.is_empty() {
+                "another process".to_owned()
+            } else {
+                holder
+            };
+            Err(Error::OutBusy {
+                path: folder.to_owned(),
+                holder,
+            })
+        }
+        Err(TryLockError::Error(source)) => Err(Error::OutUnwritable {
+            path: folder.to_owned(),
+            source,
+        }),
+    }
+}
+
+fn holder() -> String {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match host.trim() {
+        "" => format!("process {}", std::process::id()),
+        host => format!("process {} on {host}", std::process::id()),
+    }
+}
+
+/// Makes `runs/<name>-<time>`; a run of the same second gets a number behind.
+fn make_default(runs: &Path, name: &str, now: SystemTime) -> Result<PathBuf> {
+    let unwritable = |path: &Path, source| Error::OutUnwritable {
+        path: path.to_owned(),
+        source,
+    };
+    fs::create_dir_all(runs).map_err(|source| unwritable(runs, source))?;
+    let base = format!("{name}-{}", utc(now));
+    for number in 1.. {
+        let path = runs.join(if number == 1 {
+            base.clone()
+        } else {
+            format!("{base}-{number}")
+        });
+        match fs::create_dir(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(source) => return Err(unwritable(&path, source)),
+        }
+    }
+    unreachable!("a free number is found before numbers end")
+}
+
+/// `YYYYMMDD-HHMMSS` in UTC.
+///
+/// Source: H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
+fn utc(time: SystemTime) -> String {
+    let seconds = time
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs());
+    let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 {
+        shifted_month + 3
+    } else {
+        shifted_month - 9
+    };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}")
+}
+
+#[cfg(test)]
+#[path = "rundir_tests.rs"]
+mod tests;

@@ -1,0 +1,179 @@
+//! A folder is claimed whole or left as it was.
+
+use std::time::Duration;
+
+use super::*;
+
+#[track_caller]
+fn assert_refused(result: Result<RunDir>, parts: &[&str]) {
+    let error = result.expect_err("refused");
+    let message = error.to_string();
+    assert_eq!(error.exit_code(), 2, "{message}");
+    for part in parts {
+        assert!(message.contains(part), "no {part:?} in: {message}");
+    }
+    assert!(
+        message
+            .lines()
+            .last()
+            .unwrap_or_default()
+            .starts_with("hint: "),
+        "{message}"
+    );
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn missing_folders_are_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("a/b");
+    let run = RunDir::open(Some(&out), "digits", false).unwrap();
+    assert_eq!(run.path(), out);
+    assert_eq!(run.file(CONFIG_FILE), out.join("config.toml"));
+    assert_eq!(names(&out), [".lock"]);
+}
+
+#[test]
+fn a_run_is_not_written_over() {
+    for file in RUN_FILES {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(file), "old").unwrap();
+        fs::write(folder.path().join("notes.txt"), "mine").unwrap();
+        assert_refused(
+            RunDir::open(Some(folder.path()), "x", false),
+            &["already holds a run", file, "--overwrite"],
+        );
+        assert!(check(folder.path(), false).is_err() && check(folder.path(), true).is_ok());
+        assert_eq!(fs::read_to_string(folder.path().join(file)).unwrap(), "old");
+        assert_eq!(
+            names(folder.path()).len(),
+            2,
+            "no lock file was left behind"
+        );
+
+        RunDir::open(Some(folder.path()), "x", true).unwrap();
+        assert_eq!(
+            names(folder.path()),
+            [".lock", "notes.txt"],
+            "only the run's own files go"
+        );
+    }
+}
+
+#[test]
+fn a_live_owner_keeps_its_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let run = RunDir::open(Some(&out), "x", false).unwrap();
+    fs::write(run.file(METRICS_FILE), "new").unwrap();
+    let holder = format!("in use by process {}", std::process::id());
+    for overwrite in [false, true] {
+        assert_refused(
+            RunDir::open(Some(&out), "x", overwrite),
+            &[&holder, "out/.lock"],
+        );
+        assert!(
+            check(&out, overwrite)
+                .unwrap_err()
+                .to_string()
+                .contains("in use by")
+        );
+    }
+    assert_eq!(fs::read_to_string(out.join(METRICS_FILE)).unwrap(), "new");
+    drop(run);
+    RunDir::open(Some(&out), "x", true).unwrap();
+}
+
+#[test]
+fn a_file_is_no_folder() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    assert_refused(
+        RunDir::open(Some(file.path()), "x", true),
+        &["a file of that name exists"],
+    );
+    assert_refused(
+        RunDir::open(Some(&file.path().join("below")), "x", false),
+        &["can't be written"],
+    );
+    assert!(check(file.path(), true).is_err());
+}
+
+#[test]
+fn what_cannot_be_made_is_told() {
+    assert_refused(
+        RunDir::open(Some(Path::new("/proc/no/run")), "x", false),
+        &["`/proc/no/run` can't be written"],
+    );
+    let claimed = make_default(Path::new("/proc/runs"), "x", UNIX_EPOCH);
+    assert!(
+        claimed
+            .unwrap_err()
+            .to_string()
+            .contains("`/proc/runs` can't be written")
+    );
+}
+
+#[test]
+fn default_folders_never_meet() {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = folder.path().join("runs");
+    let now = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    let made: Vec<_> = (0..3)
+        .map(|_| make_default(&runs, "digits", now).unwrap())
+        .collect();
+    let expected = [
+        "digits-20231114-221320",
+        "digits-20231114-221320-2",
+        "digits-20231114-221320-3",
+    ];
+    assert_eq!(made, expected.map(|name| runs.join(name)));
+}
+
+#[test]
+fn times_are_utc() {
+    let at = |seconds| utc(UNIX_EPOCH + Duration::from_secs(seconds));
+    assert_eq!(at(0), "19700101-000000");
+    assert_eq!(at(951_782_399), "20000228-235959");
+    assert_eq!(at(951_782_400), "20000229-000000");
+    assert_eq!(at(951_868_800), "20000301-000000");
+    assert_eq!(at(1_735_689_599), "20241231-235959");
+    assert_eq!(at(4_107_542_400), "21000301-000000");
+}
+
+#[test]
+fn files_change_whole_or_not_at_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.toml");
+    write_atomic(&path, b"one").unwrap();
+    write_atomic(&path, b"two").unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"two");
+
+    let full = |_: &mut BufWriter<File>| Err(io::Error::from(io::ErrorKind::StorageFull));
+    let error = write_atomic_with(&path, |file| {
+        file.write_all(b"half").and_then(|()| full(file))
+    })
+    .unwrap_err();
+    assert_eq!(error.exit_code(), 1);
+    let message = error.to_string();
+    assert!(
+        message.contains("config.toml`") && message.contains("hint: the disk is full"),
+        "{message}"
+    );
+    assert_eq!(fs::read(&path).unwrap(), b"two");
+    assert_eq!(
+        names(folder.path()),
+        ["config.toml"],
+        "no half file is left"
+    );
+
+    let error = write_atomic(&folder.path().join("gone/x"), b"").unwrap_err();
+    assert!(error.to_string().contains("gone/x`"), "{error}");
+}

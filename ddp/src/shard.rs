@@ -1,0 +1,186 @@
+//! Which part of a global batch is whose: ranges of positions for ranks and micro-batches.
+//!
+//! A global step takes the next `G` positions of the epoch's order; a rank takes its contiguous part
+//! of them, and a micro-batch its contiguous part of that. Parts differ by one row at most, the
+//! larger first; a part can be empty, and its owner then joins with zeros.
+
+use std::ops::Range;
+
+/// Part `index` of `0..n` cut into `parts`.
+fn part(n: usize, index: usize, parts: usize) -> Range<usize> {
+    assert!(index < parts, "part {index} of {parts}");
+    let (size, n_larger) = (n / parts, n % parts);
+    let start = index * size + index.min(n_larger);
+    start..start + size + usize::from(index < n_larger)
+}
+
+/// The rows of rank `rank` within a global batch of `global_rows`.
+///
+/// # Panics
+/// If `rank` is not below `world_size`.
+pub fn rank_range(global_rows: usize, rank: usize, world_size: usize) -> Range<usize> {
+    part(global_rows, rank, world_size)
+}
+
+/// The micro-batches of one rank's `rows`: as many ranges as `grad_accum_steps`, on every rank, so
+/// that all ranks take the same number of passes.
+pub fn micro_ranges(
+    rows: Range<usize>,
+    grad_accum_steps: usize,
+) -> impl ExactSizeIterator<Item = Range<usize>> {
+    (0..grad_accum_steps).map(move |index| {
+        let micro = part(rows.len(), index, grad_accum_steps);
+        rows.start + micro.start..rows.start + micro.end
+    })
+}
+
+/// One global step: positions of an epoch's order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GlobalBatch {
+    /// Number of the step within its epoch, from 0.
+    pub step_in_epoch: usize,
+    /// Positions in the epoch's order; at most `G`, fewer only in the epoch's last step.
+    pub positions: Range<usize>,
+}
+
+impl GlobalBatch {
+    /// Rows of this step over all ranks: what its sums are divided by.
+    pub fn n_rows(&self) -> usize {
+        self.positions.len()
+    }
+
+    /// Positions of one rank.
+    pub fn of_rank(&self, rank: usize, world_size: usize) -> Range<usize> {
+        let own = rank_range(self.n_rows(), rank, world_size);
+        self.positions.start + own.start..self.positions.start + own.end
+    }
+}
+
+/// The global steps of one epoch, from a given position on.
+#[derive(Debug, Clone)]
+pub struct GlobalBatches {
+    n_rows: usize,
+    global_batch: usize,
+    next: usize,
+}
+
+impl GlobalBatches {
+    /// All steps of an epoch over `n_rows` rows, `global_batch` rows a step.
+    ///
+    /// # Panics
+    /// If `global_batch` is 0.
+    pub fn new(n_rows: usize, global_batch: usize) -> Self {
+        assert!(global_batch > 0, "a global batch has rows");
+        Self {
+            n_rows,
+            global_batch,
+            next: 0,
+        }
+    }
+
+    /// Steps in a whole epoch.
+    pub fn steps_per_epoch(n_rows: usize, global_batch: usize) -> usize {
+        n_rows.div_ceil(global_batch)
+    }
+}
+
+impl Iterator for GlobalBatches {
+    type Item = GlobalBatch;
+
+    fn next(&mut self) -> Option<GlobalBatch> {
+        if self.next >= self.n_rows {
+            return None;
+        }
+        let start = self.next;
+        self.next = start.saturating_add(self.global_batch).min(self.n_rows);
+        Some(GlobalBatch {
+            step_in_epoch: start / self.global_batch,
+            positions: start..self.next,
+        })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = (self.n_rows - self.next).div_ceil(self.global_batch);
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for GlobalBatches {}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::sampler::KeyedPermutation;
+
+    #[test]
+    fn larger_parts_come_first() {
+        let parts: Vec<_> = (0..4).map(|rank| rank_range(10, rank, 4)).collect();
+        assert_eq!(parts, [0..3, 3..6, 6..8, 8..10]);
+        assert_eq!(
+            (0..3)
+                .map(|rank| rank_range(2, rank, 3).len())
+                .collect::<Vec<_>>(),
+            [1, 1, 0]
+        );
+        assert_eq!(
+            micro_ranges(5..10, 3).collect::<Vec<_>>(),
+            [5..7, 7..9, 9..10]
+        );
+        assert_eq!(micro_ranges(5..6, 2).collect::<Vec<_>>(), [5..6, 6..6]);
+    }
+
+    #[test]
+    fn last_step_is_partial() {
+        let steps: Vec<_> = GlobalBatches::new(10, 4).collect();
+        assert_eq!(
+            steps
+                .iter()
+                .map(|step| step.positions.clone())
+                .collect::<Vec<_>>(),
+            [0..4, 4..8, 8..10]
+        );
+        assert_eq!(steps[2].step_in_epoch, 2);
+        assert_eq!(GlobalBatches::steps_per_epoch(10, 4), 3);
+        assert_eq!(GlobalBatches::new(10, usize::MAX).len(), 1);
+        assert_eq!(GlobalBatches::new(0, 4).count(), 0);
+    }
+
+    proptest! {
+        /// The law: all ranks' micro-batches together use every row of the data once an epoch.
+        #[test]
+        fn every_row_once_an_epoch(
+            n_rows in 0usize..500,
+            global_batch in 1usize..200,
+            world_size in 1usize..=5,
+            grad_accum_steps in 1usize..=4,
+            seed: u64,
+            shuffle: bool,
+        ) {
+            let order = if shuffle {
+                KeyedPermutation::new(n_rows, seed, 1)
+            } else {
+                KeyedPermutation::identity(n_rows)
+            };
+            let mut uses = vec![0; n_rows];
+            let steps = GlobalBatches::new(n_rows, global_batch);
+            prop_assert_eq!(steps.len(), GlobalBatches::steps_per_epoch(n_rows, global_batch));
+            for step in steps {
+                let mut in_order = step.positions.start;
+                for rank in 0..world_size {
+                    let rows = step.of_rank(rank, world_size);
+                    prop_assert!(rows.len().abs_diff(step.n_rows() / world_size) <= 1);
+                    for micro in micro_ranges(rows, grad_accum_steps) {
+                        // Contiguous over ranks: the order does not depend on the world size.
+                        prop_assert_eq!(micro.start, in_order);
+                        in_order = micro.end;
+                        micro.for_each(|position| uses[order.index(position)] += 1);
+                    }
+                }
+                prop_assert_eq!(in_order, step.positions.end);
+            }
+            prop_assert!(uses.iter().all(|&n_uses| n_uses == 1), "{:?}", uses);
+        }
+    }
+}
