@@ -1,21 +1,32 @@
 //! Host memory for tensors: aligned to cache lines, zeroed, on huge pages where it is large.
 
-use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
+
+use memmap2::MmapMut;
 
 use crate::{Device, Element, KernelError, Result};
 
 /// A cache line, and the widest vector register.
 const ALIGN: usize = 64;
-/// From this size a buffer is aligned to, and asks for, huge pages: a weight matrix of 64 MiB touches
-/// 32 of them instead of 16,384 small ones, each of which costs a fault and a TLB entry.
+/// From this size a buffer is mapped on its own, aligned to huge pages and asking for them: a weight matrix of 64 MiB
+/// touches 32 of them instead of 16,384 small ones, each of which costs a fault and a TLB entry.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// A fixed-length zeroed buffer of `T` in host memory.
 pub(crate) struct Buffer<T: Element> {
     ptr: NonNull<T>,
     len: usize,
-    layout: Layout,
+    origin: Origin,
+}
+
+/// Where the memory came from, and so how it is given back.
+enum Origin {
+    Heap(Layout),
+    /// Given back when the map is dropped.
+    Map {
+        _map: MmapMut,
+    },
 }
 
 // SAFETY: a buffer owns its memory exclusively, and `T` is plain data.
@@ -30,20 +41,22 @@ impl<T: Element> Buffer<T> {
     /// [`KernelError::OutOfMemory`] where the system refuses.
     pub(crate) fn zeroed(len: usize) -> Result<Self> {
         let bytes = len.saturating_mul(size_of::<T>());
-        let out_of_memory = KernelError::OutOfMemory {
-            device: Device::Cpu,
-            bytes,
-        };
-        let align = if bytes >= HUGE_PAGE { HUGE_PAGE } else { ALIGN };
-        let layout =
-            Layout::from_size_align(bytes.max(1), align).map_err(|_| out_of_memory.clone())?;
-        let raw = if bytes >= HUGE_PAGE {
-            alloc_huge_zeroed(layout)
+        let memory = if bytes >= HUGE_PAGE {
+            map(bytes)
         } else {
-            alloc_small_zeroed(layout)
+            allocate(bytes)
         };
-        let ptr = NonNull::new(raw.cast::<T>()).ok_or(out_of_memory)?;
-        Ok(Buffer { ptr, len, layout })
+        match memory {
+            Some((ptr, origin)) => Ok(Buffer {
+                ptr: ptr.cast(),
+                len,
+                origin,
+            }),
+            None => Err(KernelError::OutOfMemory {
+                device: Device::Cpu,
+                bytes,
+            }),
+        }
     }
 
     /// A buffer with a copy of `values`.
@@ -57,35 +70,30 @@ impl<T: Element> Buffer<T> {
     }
 }
 
-/// Zeroed memory; null where the system refuses.
-fn alloc_small_zeroed(layout: Layout) -> *mut u8 {
+/// Zeroed memory of the heap, aligned to [`ALIGN`].
+fn allocate(bytes: usize) -> Option<(NonNull<u8>, Origin)> {
+    let layout = Layout::from_size_align(bytes.max(1), ALIGN).ok()?;
     // SAFETY: the layout's size is at least 1.
-    unsafe { alloc_zeroed(layout) }
+    let ptr = unsafe { alloc_zeroed(layout) };
+    Some((NonNull::new(ptr)?, Origin::Heap(layout)))
 }
 
-/// Zeroed memory on huge pages where the kernel grants them; null where the system refuses.
-fn alloc_huge_zeroed(layout: Layout) -> *mut u8 {
-    // SAFETY: the layout's size is not zero.
-    let raw = unsafe { alloc(layout) };
-    if raw.is_null() {
-        return raw;
-    }
+/// Zeroed memory of its own mapping, aligned to [`HUGE_PAGE`]. Pages come as they are touched.
+fn map(bytes: usize) -> Option<(NonNull<u8>, Origin)> {
+    let mut map = MmapMut::map_anon(bytes.checked_add(HUGE_PAGE)?).ok()?;
     #[cfg(target_os = "linux")]
-    // SAFETY: the range is ours and page-aligned. It is advice: a refusal changes nothing but speed.
-    unsafe {
-        libc::madvise(raw.cast(), layout.size(), libc::MADV_HUGEPAGE);
-    }
-    // Zeroed only now, so that the first touch of each page comes after the advice.
-    // SAFETY: `raw` holds `layout.size()` writable bytes.
-    unsafe { raw.write_bytes(0, layout.size()) };
-    raw
+    // It is advice: a refusal changes nothing but speed.
+    let _ = map.advise(memmap2::Advice::HugePage);
+    let start = map.as_ptr().align_offset(HUGE_PAGE);
+    let ptr = NonNull::new(map.get_mut(start..)?.as_mut_ptr())?;
+    Some((ptr, Origin::Map { _map: map }))
 }
 
 impl<T: Element> std::ops::Deref for Buffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: `ptr` is aligned and holds `len` elements, initialised (zeroed plain data) and owned by self.
+        // SAFETY: `ptr` is aligned and holds `len` elements, initialised (zeroed plain data) and owned by `self`.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }
@@ -99,8 +107,10 @@ impl<T: Element> std::ops::DerefMut for Buffer<T> {
 
 impl<T: Element> Drop for Buffer<T> {
     fn drop(&mut self) {
-        // SAFETY: allocated in `zeroed` with this layout, and freed once.
-        unsafe { dealloc(self.ptr.as_ptr().cast(), self.layout) }
+        if let Origin::Heap(layout) = self.origin {
+            // SAFETY: allocated with this layout in `allocate`, and freed once.
+            unsafe { dealloc(self.ptr.as_ptr().cast(), layout) }
+        }
     }
 }
 

@@ -40,6 +40,31 @@ impl Philox {
         counter
     }
 
+    /// The four words of the sixteen blocks from `first` on, word by word: `[w][b]` is word `w` of block `first + b`.
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop)] // Loops over lanes by index are what the compiler vectorises.
+    pub(crate) fn blocks_16(&self, first: u64, stream: [u32; 2]) -> [[u32; 16]; 4] {
+        let mut x = [[0u32; 16]; 4];
+        for b in 0..16 {
+            let block = first + b as u64;
+            (x[0][b], x[1][b], x[2][b], x[3][b]) =
+                (block as u32, (block >> 32) as u32, stream[0], stream[1]);
+        }
+        let mut key = self.key;
+        for _ in 0..ROUNDS {
+            for b in 0..16 {
+                let p = u64::from(MULTIPLIERS[0]) * u64::from(x[0][b]);
+                let q = u64::from(MULTIPLIERS[1]) * u64::from(x[2][b]);
+                x[0][b] = (q >> 32) as u32 ^ x[1][b] ^ key[0];
+                x[1][b] = q as u32;
+                x[2][b] = (p >> 32) as u32 ^ x[3][b] ^ key[1];
+                x[3][b] = p as u32;
+            }
+            key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
+        }
+        x
+    }
+
     /// The `index`-th uniform number in `[0, 1)`.
     #[inline(always)]
     pub fn uniform_f32(&self, index: u64) -> f32 {

@@ -1,6 +1,7 @@
 //! Tensors that own their storage, made directly on their device.
 
 use crate::memory::Buffer;
+use crate::ops::{UniformStream, uniform};
 use crate::rng::{Philox, normal_pair};
 use crate::view::{TensorMut, TensorRef};
 use crate::{DType, Device, Element, KernelError, Result, Shape};
@@ -94,9 +95,15 @@ impl Tensor {
     /// As [`Tensor::zeros`]; [`KernelError::DTypeUnsupported`] for integers.
     pub fn rand(dims: &[usize], dtype: DType, device: Device, seed: u64) -> Result<Self> {
         let mut tensor = Self::zeros(dims, dtype, device)?;
-        tensor.require_float("rand")?;
-        let philox = Philox::new(seed);
-        tensor.fill_with(|i| philox.uniform_f32(i as u64).into());
+        uniform(
+            tensor.view_mut(),
+            0.0,
+            1.0,
+            UniformStream {
+                seed,
+                stream: [0, 0],
+            },
+        )?;
         Ok(tensor)
     }
 
@@ -108,9 +115,13 @@ impl Tensor {
         let mut tensor = Self::zeros(dims, dtype, device)?;
         tensor.require_float("randn")?;
         let philox = Philox::new(seed);
+        let mut pair = (0.0, 0.0);
         tensor.fill_with(|i| {
-            let pair = normal_pair(&philox, i as u64 / 2);
-            if i % 2 == 0 { pair.0 } else { pair.1 }
+            if i % 2 == 0 {
+                pair = normal_pair(&philox, i as u64 / 2);
+                return pair.0;
+            }
+            pair.1
         });
         Ok(tensor)
     }
@@ -207,8 +218,8 @@ impl Tensor {
         }
     }
 
-    fn fill_with(&mut self, value: impl Fn(usize) -> f64) {
-        fn fill<T: Element>(out: &mut [T], value: impl Fn(usize) -> f64) {
+    fn fill_with(&mut self, value: impl FnMut(usize) -> f64) {
+        fn fill<T: Element>(out: &mut [T], mut value: impl FnMut(usize) -> f64) {
             for (i, v) in out.iter_mut().enumerate() {
                 *v = T::from_f64(value(i));
             }

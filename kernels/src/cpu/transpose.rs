@@ -1,111 +1,234 @@
-//! Transposition in blocks that stay in the first-level cache.
+//! Transposition in panels that stay in the first-level cache, with room for more work on each panel while it is there.
 
-use super::simd::vectorize;
 use super::threads::{SharedMut, for_parts};
-use crate::Element;
+use crate::{DType, Element};
 
-/// Side of a block: 16 f32 are one cache line and one AVX-512 register.
-const BLOCK: usize = 16;
+/// Side of the blocks that are transposed in registers: 8 f32 are half a cache line and one AVX register.
+const BLOCK: usize = 8;
+/// Columns of the output that are finished together: 8 rows of them take 8 KiB.
+const PANEL: usize = 256;
 /// Elements from which a second thread is worth it.
 const MIN_PART: usize = 1 << 16;
 
-/// `out[j, i], second[j, i] = f(i, x[i, j])` for the row-major `x: [rows, cols]`; `out` and `second`, if there is
-/// one, are `[cols, rows]`.
+/// `out = xᵀ` for the row-major `x: [rows, cols]`.
+pub(crate) fn transpose<T: Element>(x: &[T], rows: usize, cols: usize, out: &mut [T]) {
+    transpose_then(x, rows, cols, out, |_, _, _| {});
+}
+
+/// `out = xᵀ` for the row-major `x: [rows, cols]`, then `f(j, i0, part)` on each part of row `j` of `out` that begins at
+/// column `i0`, soon after it was written.
 #[inline(always)]
-pub(crate) fn transpose_map_pair<T: Element>(
+pub(crate) fn transpose_then<T: Element>(
     x: &[T],
     rows: usize,
     cols: usize,
     out: &mut [T],
-    second: Option<&mut [T]>,
-    f: impl Fn(usize, T) -> (T, T) + Sync + Copy,
+    f: impl Fn(usize, usize, &mut [T]) + Sync,
 ) {
     assert!(x.len() == rows * cols && out.len() == rows * cols);
-    assert!(second.as_ref().is_none_or(|s| s.len() == rows * cols));
-    let (out, second) = (SharedMut::new(out), second.map(SharedMut::new));
-    for_parts(rows, MIN_PART / cols.max(1), BLOCK, |part| {
-        vectorize(
-            #[inline(always)]
-            || {
-                let full = |n| n == BLOCK;
-                for i0 in part.clone().step_by(BLOCK) {
-                    let n_i = BLOCK.min(part.end - i0);
-                    for j0 in (0..cols).step_by(BLOCK) {
-                        let n_j = BLOCK.min(cols - j0);
-                        // Whole blocks have constant bounds, so that the compiler keeps them in registers.
-                        let (a, b) = if full(n_i) && full(n_j) {
-                            load_block(x, cols, i0, j0, BLOCK, BLOCK, f)
-                        } else {
-                            load_block(x, cols, i0, j0, n_i, n_j, f)
-                        };
-                        for j in 0..n_j {
-                            let start = (j0 + j) * rows + i0;
-                            // SAFETY: row j0 + j < cols of `out`, columns of this thread's part alone.
-                            unsafe { out.slice(start..start + n_i) }.copy_from_slice(&a[j][..n_i]);
-                            if let Some(second) = second {
-                                // SAFETY: as above.
-                                unsafe { second.slice(start..start + n_i) }
-                                    .copy_from_slice(&b[j][..n_i]);
-                            }
-                        }
+    let block: BlockFn<T> = fast_block().unwrap_or(plain_block);
+    let out = SharedMut::new(out);
+    for_parts(rows, MIN_PART / cols.max(1), PANEL, |part| {
+        for i0 in part.clone().step_by(PANEL) {
+            let i_end = (i0 + PANEL).min(part.end);
+            for j0 in (0..cols).step_by(BLOCK) {
+                let j_end = (j0 + BLOCK).min(cols);
+                for i in (i0..i_end).step_by(BLOCK) {
+                    let (n_i, n_j) = (BLOCK.min(i_end - i), j_end - j0);
+                    let from = x[i * cols + j0..].as_ptr();
+                    // SAFETY: row j0 < cols and column i < rows, so within `out`.
+                    let to = unsafe { out.add(j0 * rows + i) };
+                    if n_i == BLOCK && n_j == BLOCK {
+                        // SAFETY: the block lies within `x` and `out`; its columns of `out` are this thread's alone.
+                        unsafe { block(from, cols, to, rows, n_i, n_j) };
+                    } else {
+                        // SAFETY: as above.
+                        unsafe { plain_block(from, cols, to, rows, n_i, n_j) };
                     }
                 }
-            },
-        )
+                for j in j0..j_end {
+                    // SAFETY: row j < cols of `out`, columns of this thread's part alone.
+                    f(j, i0, unsafe { out.slice(j * rows + i0..j * rows + i_end) });
+                }
+            }
+        }
     });
 }
 
-type Block<T> = [[T; BLOCK]; BLOCK];
-
-/// Both results of `f` on the block of `n_i` rows and `n_j` columns at `(i0, j0)`, transposed.
-#[inline(always)]
-fn load_block<T: Element>(
-    x: &[T],
-    cols: usize,
-    i0: usize,
-    j0: usize,
+/// Transposes the `n_i` rows and `n_j` columns at `from`, whose rows are `from_stride` apart, to `to`.
+type BlockFn<T> = unsafe fn(
+    from: *const T,
+    from_stride: usize,
+    to: *mut T,
+    to_stride: usize,
     n_i: usize,
     n_j: usize,
-    f: impl Fn(usize, T) -> (T, T),
-) -> (Block<T>, Block<T>) {
-    let (mut a, mut b) = ([[T::ZERO; BLOCK]; BLOCK], [[T::ZERO; BLOCK]; BLOCK]);
-    for i in 0..n_i {
-        let row = &x[(i0 + i) * cols + j0..][..n_j];
-        for j in 0..n_j {
-            (a[j][i], b[j][i]) = f(i0 + i, row[j]);
+);
+
+/// Element by element.
+///
+/// # Safety
+/// Both blocks lie within their matrices, and nobody else uses the one at `to`.
+unsafe fn plain_block<T: Element>(
+    from: *const T,
+    from_stride: usize,
+    to: *mut T,
+    to_stride: usize,
+    n_i: usize,
+    n_j: usize,
+) {
+    for j in 0..n_j {
+        for i in 0..n_i {
+            // SAFETY: within the block at `from`.
+            let source = unsafe { from.add(i * from_stride + j) };
+            // SAFETY: as above.
+            let value = unsafe { source.read() };
+            // SAFETY: within the block at `to`.
+            let place = unsafe { to.add(j * to_stride + i) };
+            // SAFETY: as above, and nobody else uses it.
+            unsafe { place.write(value) };
         }
     }
-    (a, b)
 }
 
-/// `out = xᵀ` for the row-major `x: [rows, cols]`.
-pub(crate) fn transpose<T: Element>(x: &[T], rows: usize, cols: usize, out: &mut [T]) {
-    transpose_map_pair(
-        x,
-        rows,
-        cols,
-        out,
-        None,
-        #[inline(always)]
-        |_, v| (v, v),
+/// The block function in vector registers, where the processor and the type allow one.
+#[cfg(target_arch = "x86_64")]
+fn fast_block<T: Element>() -> Option<BlockFn<T>> {
+    if T::DTYPE != DType::F32 || !std::is_x86_feature_detected!("avx") {
+        return None;
+    }
+    /// # Safety
+    /// As [`plain_block`], for whole blocks of f32 on a processor with AVX.
+    unsafe fn block<T: Element>(
+        from: *const T,
+        from_stride: usize,
+        to: *mut T,
+        to_stride: usize,
+        _: usize,
+        _: usize,
+    ) {
+        // SAFETY: `T` is f32 and the processor has AVX, which the caller of `fast_block` checked.
+        unsafe { avx_block(from.cast(), from_stride, to.cast(), to_stride) }
+    }
+    Some(block::<T>)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn fast_block<T: Element>() -> Option<BlockFn<T>> {
+    None
+}
+
+/// 8 x 8 f32 in three rounds of shuffles: pairs of lanes, pairs of pairs, halves of registers.
+///
+/// # Safety
+/// The processor has AVX; 8 rows of 8 elements at `from` and at `to` lie within their matrices, and nobody else uses
+/// those at `to`.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx")]
+unsafe fn avx_block(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+    use std::arch::x86_64::*;
+
+    let row = |i: usize| {
+        // SAFETY: row `i < 8` of the block.
+        let row = unsafe { from.add(i * from_stride) };
+        // SAFETY: eight elements of that row; no alignment is needed.
+        unsafe { _mm256_loadu_ps(row) }
+    };
+    let [a, b, c, d, e, f, g, h] = [
+        row(0),
+        row(1),
+        row(2),
+        row(3),
+        row(4),
+        row(5),
+        row(6),
+        row(7),
+    ];
+    let (ab0, ab1) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+    let (cd0, cd1) = (_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+    let (ef0, ef1) = (_mm256_unpacklo_ps(e, f), _mm256_unpackhi_ps(e, f));
+    let (gh0, gh1) = (_mm256_unpacklo_ps(g, h), _mm256_unpackhi_ps(g, h));
+    const LOW: i32 = 0b01_00_01_00;
+    const HIGH: i32 = 0b11_10_11_10;
+    let (abcd0, abcd1) = (
+        _mm256_shuffle_ps::<LOW>(ab0, cd0),
+        _mm256_shuffle_ps::<HIGH>(ab0, cd0),
     );
+    let (abcd2, abcd3) = (
+        _mm256_shuffle_ps::<LOW>(ab1, cd1),
+        _mm256_shuffle_ps::<HIGH>(ab1, cd1),
+    );
+    let (efgh0, efgh1) = (
+        _mm256_shuffle_ps::<LOW>(ef0, gh0),
+        _mm256_shuffle_ps::<HIGH>(ef0, gh0),
+    );
+    let (efgh2, efgh3) = (
+        _mm256_shuffle_ps::<LOW>(ef1, gh1),
+        _mm256_shuffle_ps::<HIGH>(ef1, gh1),
+    );
+    const LOWER_HALVES: i32 = 0x20;
+    const UPPER_HALVES: i32 = 0x31;
+    let columns = [
+        _mm256_permute2f128_ps::<LOWER_HALVES>(abcd0, efgh0),
+        _mm256_permute2f128_ps::<LOWER_HALVES>(abcd1, efgh1),
+        _mm256_permute2f128_ps::<LOWER_HALVES>(abcd2, efgh2),
+        _mm256_permute2f128_ps::<LOWER_HALVES>(abcd3, efgh3),
+        _mm256_permute2f128_ps::<UPPER_HALVES>(abcd0, efgh0),
+        _mm256_permute2f128_ps::<UPPER_HALVES>(abcd1, efgh1),
+        _mm256_permute2f128_ps::<UPPER_HALVES>(abcd2, efgh2),
+        _mm256_permute2f128_ps::<UPPER_HALVES>(abcd3, efgh3),
+    ];
+    for (j, column) in columns.into_iter().enumerate() {
+        // SAFETY: row `j < 8` of the block at `to`.
+        let place = unsafe { to.add(j * to_stride) };
+        // SAFETY: eight elements of that row; no alignment is needed.
+        unsafe { _mm256_storeu_ps(place, column) };
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn every_element_lands_in_its_place() {
-        for (rows, cols) in [(1, 1), (16, 16), (17, 33), (5, 100), (128, 10), (0, 4)] {
-            let x: Vec<f32> = (0..rows * cols).map(|v| v as f32).collect();
-            let mut out = vec![-1.0; rows * cols];
-            transpose(&x, rows, cols, &mut out);
-            for i in 0..rows {
-                for j in 0..cols {
-                    assert_eq!(out[j * rows + i], x[i * cols + j]);
-                }
+    fn check<T: Element>(rows: usize, cols: usize) {
+        let x: Vec<T> = (0..rows * cols).map(|v| T::from_f64(v as f64)).collect();
+        let mut out = vec![T::from_f64(-1.0); rows * cols];
+        transpose(&x, rows, cols, &mut out);
+        for i in 0..rows {
+            for j in 0..cols {
+                assert_eq!(out[j * rows + i], x[i * cols + j]);
             }
         }
+    }
+
+    #[test]
+    fn every_element_lands_in_its_place() {
+        for (rows, cols) in [
+            (1, 1),
+            (8, 8),
+            (16, 16),
+            (17, 33),
+            (5, 100),
+            (128, 10),
+            (300, 260),
+            (0, 4),
+        ] {
+            check::<f32>(rows, cols);
+            check::<f64>(rows, cols);
+        }
+    }
+
+    #[test]
+    fn the_work_behind_sees_each_part_once_and_written() {
+        let (rows, cols) = (600, 19);
+        let x: Vec<f32> = (0..rows * cols).map(|v| v as f32).collect();
+        let mut out = vec![f32::NAN; rows * cols];
+        transpose_then(&x, rows, cols, &mut out, |j, i0, part| {
+            for (i, v) in part.iter_mut().enumerate() {
+                assert_eq!(*v, x[(i0 + i) * cols + j]);
+                *v += 0.5;
+            }
+        });
+        assert!((0..rows * cols).all(|e| out[e] == x[e % rows * cols + e / rows] + 0.5));
     }
 }

@@ -22,6 +22,7 @@ mod mse;
 mod sgd;
 mod softmax_cross_entropy;
 mod sum_of_squares;
+mod uniform;
 
 pub use activation::{Activation, SavedForBackward, activation_backward, activation_forward};
 pub use adam::{AdamConfig, AdamState, WeightDecay, adam_step};
@@ -43,6 +44,7 @@ pub use mse::mse;
 pub use sgd::{SgdConfig, sgd_step};
 pub use softmax_cross_entropy::{CrossEntropyConfig, softmax_cross_entropy};
 pub use sum_of_squares::sum_of_squares;
+pub use uniform::{UniformStream, uniform};
 
 #[cfg(test)]
 pub(crate) mod testing;

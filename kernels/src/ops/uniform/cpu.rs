@@ -1,0 +1,35 @@
+//! Sixteen Philox blocks side by side, so that the rounds vectorise.
+
+use super::UniformStream;
+use crate::cpu::Float;
+use crate::cpu::simd::vectorize;
+use crate::cpu::threads::{SharedMut, for_parts};
+use crate::rng::{Philox, to_unit_f32};
+
+/// Elements of sixteen blocks.
+const CHUNK: usize = 64;
+/// Elements from which a second thread is worth it.
+const MIN_PART: usize = 1 << 14;
+
+pub(super) fn fill<T: Float>(x: &mut [T], low: f32, high: f32, stream: UniformStream) {
+    let philox = Philox::new(stream.seed);
+    let n = x.len();
+    let out = SharedMut::new(x);
+    for_parts(n, MIN_PART, CHUNK, |part| {
+        // SAFETY: the part lies within `x` and is this thread's alone.
+        let x = unsafe { out.slice(part.clone()) };
+        vectorize(
+            #[inline(always)]
+            || {
+                for (chunk, x) in x.chunks_mut(CHUNK).enumerate() {
+                    let first_block = (part.start + chunk * CHUNK) as u64 / 4;
+                    let words = philox.blocks_16(first_block, stream.stream);
+                    for (i, x) in x.iter_mut().enumerate() {
+                        let unit = to_unit_f32(words[i % 4][i / 4]);
+                        *x = T::from_f64(f64::from(unit * (high - low) + low));
+                    }
+                }
+            },
+        );
+    });
+}

@@ -1,0 +1,472 @@
+//! Every operation in f32 against PyTorch: the cases of `tests/golden/ops.json` (layout in the README beside it).
+
+#![allow(clippy::unwrap_used)]
+
+use std::cell::RefCell;
+use std::path::Path;
+
+use ddp_kernels::ops::{
+    self, Activation, AdamConfig, AdamState, CrossEntropyConfig, LayerNormGrads, LayerNormStats,
+    LinearOutput, LossSums, SavedForBackward, SgdConfig, WeightDecay,
+};
+use ddp_kernels::{Result, TensorMut, TensorRef};
+use serde_json::Value;
+
+/// The operations of the file, each with its check.
+const OPS: [(&str, fn(&Case<'_>)); 16] = [
+    ("addmm", addmm),
+    ("linear", linear),
+    ("relu", |case| activation(case, Activation::Relu)),
+    ("gelu", |case| activation(case, Activation::Gelu)),
+    ("gelu_tanh", |case| activation(case, Activation::GeluTanh)),
+    ("silu", |case| activation(case, Activation::Silu)),
+    ("tanh", |case| activation(case, Activation::Tanh)),
+    ("sigmoid", |case| activation(case, Activation::Sigmoid)),
+    ("softmax_cross_entropy", softmax_cross_entropy),
+    ("bce_with_logits", |case| {
+        element_loss(
+            case,
+            ["logits", "targets", "d_logits"],
+            ops::bce_with_logits,
+        );
+    }),
+    ("mse", |case| {
+        element_loss(case, ["pred", "target", "d_pred"], ops::mse);
+    }),
+    ("huber", |case| {
+        let delta = case.number("delta");
+        element_loss(case, ["pred", "target", "d_pred"], |x, t, scale, d| {
+            ops::huber(x, t, delta, scale, d)
+        });
+    }),
+    ("layer_norm", layer_norm),
+    ("sgd", sgd),
+    ("adam", |case| adam(case, WeightDecay::Coupled)),
+    ("adamw", |case| adam(case, WeightDecay::Decoupled)),
+];
+
+/// Half a unit in the last place of numbers in 1..2.
+const EPS: f64 = 1.0 / (1 << 24) as f64;
+
+#[test]
+fn every_case_agrees_with_pytorch() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/ops.json");
+    let text = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let file: Value = serde_json::from_str(&text).unwrap();
+    let cases = file["cases"].as_array().unwrap();
+    assert!(!cases.is_empty(), "{} has no cases", path.display());
+
+    let mut failures = Vec::new();
+    let mut n_cases = vec![0; OPS.len()];
+    for value in cases {
+        let name = value["op"].as_str().unwrap();
+        let Some(op) = OPS.iter().position(|op| op.0 == name) else {
+            panic!("no check for the operation {name} of {}", path.display());
+        };
+        n_cases[op] += 1;
+        let case = Case {
+            value,
+            failures: RefCell::default(),
+        };
+        OPS[op].1(&case);
+        failures.extend(case.failures.into_inner());
+    }
+    for (op, n) in OPS.iter().zip(n_cases) {
+        assert!(n > 0, "no case of {}", op.0);
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// One case of the file.
+struct Case<'a> {
+    value: &'a Value,
+    failures: RefCell<Vec<String>>,
+}
+
+impl Case<'_> {
+    fn param(&self, name: &str) -> &Value {
+        let value = &self.value["params"][name];
+        assert!(!value.is_null(), "{}: no parameter {name}", self.label());
+        value
+    }
+
+    fn number(&self, name: &str) -> f64 {
+        self.param(name).as_f64().unwrap()
+    }
+
+    fn flag(&self, name: &str) -> bool {
+        self.param(name).as_bool().unwrap()
+    }
+
+    fn label(&self) -> String {
+        let text = |key: &str| self.value[key].as_str().unwrap_or("?").to_owned();
+        format!("{} {}", text("op"), text("name"))
+    }
+
+    fn has_input(&self, name: &str) -> bool {
+        !self.value["inputs"][name].is_null()
+    }
+
+    fn input(&self, name: &str) -> Golden {
+        Golden::read(
+            &self.value["inputs"][name],
+            &format!("{}: input {name}", self.label()),
+        )
+    }
+
+    fn output(&self, name: &str) -> Golden {
+        Golden::read(
+            &self.value["outputs"][name],
+            &format!("{}: output {name}", self.label()),
+        )
+    }
+
+    /// `|got - want| <= atol + rtol·|want|` against the output `name`; NaN never passes.
+    fn close(&self, name: &str, got: &[f32], atol: f64, rtol: f64) {
+        self.close_to(name, got, &self.output(name).values, atol, rtol);
+    }
+
+    fn close_to(&self, name: &str, got: &[f32], want: &[f32], atol: f64, rtol: f64) {
+        assert_eq!(got.len(), want.len(), "{} {name}", self.label());
+        for (i, (&g, &w)) in got.iter().zip(want).enumerate() {
+            let gap = (f64::from(g) - f64::from(w)).abs();
+            let bound = atol + rtol * f64::from(w).abs();
+            if gap.is_nan() || gap > bound {
+                self.failures.borrow_mut().push(format!(
+                    "{} {name}[{i}]: got {g:e}, PyTorch {w:e}: {gap:e} apart, allowed {bound:e}",
+                    self.label()
+                ));
+            }
+        }
+    }
+}
+
+/// A tensor of the file.
+struct Golden {
+    shape: Vec<usize>,
+    values: Vec<f32>,
+}
+
+impl Golden {
+    fn read(tensor: &Value, what: &str) -> Self {
+        assert_eq!(tensor["dtype"], "f32", "{what}");
+        let shape: Vec<_> = shape_of(tensor);
+        let data = tensor["data"].as_array().unwrap();
+        let values: Vec<_> = data.iter().map(|v| v.as_f64().unwrap() as f32).collect();
+        assert_eq!(values.len(), shape.iter().product::<usize>(), "{what}");
+        Golden { shape, values }
+    }
+
+    fn view(&self) -> TensorRef<'_> {
+        TensorRef::from_slice(&self.values, &self.shape).unwrap()
+    }
+
+    fn view_mut(&mut self) -> TensorMut<'_> {
+        TensorMut::from_slice(&mut self.values, &self.shape).unwrap()
+    }
+
+    /// The same shape full of NaN: what an operation does not write is seen.
+    fn nan_like(&self) -> Self {
+        nan(&self.shape)
+    }
+
+    fn row(&self, row: usize) -> &[f32] {
+        let len = self.values.len() / self.shape[0];
+        &self.values[row * len..(row + 1) * len]
+    }
+}
+
+fn nan(shape: &[usize]) -> Golden {
+    Golden {
+        shape: shape.to_vec(),
+        values: vec![f32::NAN; shape.iter().product()],
+    }
+}
+
+fn shape_of(tensor: &Value) -> Vec<usize> {
+    let dims = tensor["shape"].as_array().unwrap();
+    dims.iter().map(|d| d.as_u64().unwrap() as usize).collect()
+}
+
+fn addmm(case: &Case<'_>) {
+    let (a, b, mut c) = (case.input("a"), case.input("b"), case.input("c"));
+    let (trans_a, trans_b) = (case.flag("trans_a"), case.flag("trans_b"));
+    let (alpha, beta) = (case.number("alpha"), case.number("beta"));
+    if beta == 0.0 {
+        c.values.fill(f32::NAN);
+    }
+    ops::addmm(
+        alpha,
+        a.view(),
+        trans_a,
+        b.view(),
+        trans_b,
+        beta,
+        c.view_mut(),
+    )
+    .unwrap();
+    // Another order of at most 19 products of numbers below 4. Each addition is off by at most EPS of a partial sum,
+    // which stays below 16, in random directions: four such steps, 19 in a row being sqrt(19) of one.
+    case.close("y", &c.values, 4.0 * 16.0 * EPS, 4.0 * EPS);
+}
+
+fn linear(case: &Case<'_>) {
+    let (x, weight, d_y) = (case.input("x"), case.input("weight"), case.input("d_y"));
+    let bias = case.has_input("bias").then(|| case.input("bias"));
+    let (n, i, o) = (x.shape[0], x.shape[1], weight.shape[0]);
+    // As in addmm: at most 19 products, sums below 16.
+    let (atol, rtol) = (4.0 * 16.0 * EPS, 4.0 * EPS);
+
+    let mut y = d_y.nan_like();
+    let mut workspace = vec![f32::NAN; ops::linear_workspace_len(n, i, o)];
+    let workspace_len = [workspace.len()];
+    let output = LinearOutput {
+        y: y.view_mut(),
+        pre_activation: None,
+        workspace: TensorMut::from_slice(&mut workspace, &workspace_len).unwrap(),
+    };
+    let bias_view = bias.as_ref().map(Golden::view);
+    ops::linear_forward(x.view(), weight.view(), bias_view, None, output).unwrap();
+    case.close("y", &y.values, atol, rtol);
+
+    let mut d_x = x.nan_like();
+    ops::linear_backward_input(d_y.view(), weight.view(), d_x.view_mut()).unwrap();
+    case.close("d_x", &d_x.values, atol, rtol);
+
+    let mut d_weight = weight.nan_like();
+    ops::linear_backward_weight(d_y.view(), x.view(), d_weight.view_mut(), false).unwrap();
+    case.close("d_weight", &d_weight.values, atol, rtol);
+    ops::linear_backward_weight(d_y.view(), x.view(), d_weight.view_mut(), true).unwrap();
+    let doubled: Vec<_> = case
+        .output("d_weight")
+        .values
+        .iter()
+        .map(|v| 2.0 * v)
+        .collect();
+    case.close_to("2 d_weight", &d_weight.values, &doubled, 2.0 * atol, rtol);
+
+    if let Some(bias) = &bias {
+        let mut d_bias = bias.nan_like();
+        ops::bias_backward(d_y.view(), d_bias.view_mut(), false).unwrap();
+        case.close("d_bias", &d_bias.values, atol, rtol);
+    }
+}
+
+fn activation(case: &Case<'_>, activation: Activation) {
+    let (x, d_y) = (case.input("x"), case.input("d_y"));
+    let mut y = x.nan_like();
+    ops::activation_forward(activation, x.view(), y.view_mut()).unwrap();
+    // exp, erf and tanh are each within 2 units of the last place of the true value, in both programs. GELU and SiLU
+    // multiply a factor that cancels far below 0 by |x| up to 10: 10·EPS absolutely.
+    case.close("y", &y.values, 10.0 * EPS, 8.0 * EPS);
+
+    let saved = match activation.saved_for_backward() {
+        SavedForBackward::Input => &x,
+        SavedForBackward::Output => &y,
+    };
+    let mut d = Golden {
+        shape: d_y.shape.clone(),
+        values: d_y.values.clone(),
+    };
+    ops::activation_backward(activation, saved.view(), d.view_mut(), None, false).unwrap();
+    // The same terms times |d_y| up to 3; 1 - y² of tanh cancels near 1, which leaves 2·EPS absolutely.
+    case.close("d_x", &d.values, 30.0 * EPS, 12.0 * EPS);
+}
+
+fn softmax_cross_entropy(case: &Case<'_>) {
+    let logits = case.input("logits");
+    let labels = &case.value["inputs"]["labels"];
+    assert_eq!(labels["dtype"], "i64");
+    let indices = labels["data"].as_array().unwrap();
+    let indices: Vec<i64> = indices.iter().map(|v| v.as_i64().unwrap()).collect();
+    let weights = case
+        .has_input("class_weights")
+        .then(|| case.input("class_weights"));
+    let config = CrossEntropyConfig {
+        label_smoothing: case.number("label_smoothing"),
+        class_weights: weights.as_ref().map(Golden::view),
+        ignore_index: case.param("ignore_index").as_i64().unwrap(),
+    };
+    let labels = TensorRef::from_slice(&indices, &shape_of(labels)).unwrap();
+    loss(case, "d_logits", &logits, |scale, d| {
+        ops::softmax_cross_entropy(logits.view(), labels, &config, scale, d)
+    });
+}
+
+fn element_loss(
+    case: &Case<'_>,
+    [x, target, d_x]: [&str; 3],
+    op: impl Fn(TensorRef<'_>, TensorRef<'_>, f64, Option<TensorMut<'_>>) -> Result<LossSums>,
+) {
+    let (x, target) = (case.input(x), case.input(target));
+    loss(case, d_x, &x, |scale, d| {
+        op(x.view(), target.view(), scale, d)
+    });
+}
+
+/// The mean and its gradient, as a caller forms them from a loss's sums.
+fn loss(
+    case: &Case<'_>,
+    d_name: &str,
+    x: &Golden,
+    op: impl Fn(f64, Option<TensorMut<'_>>) -> Result<LossSums>,
+) {
+    let sums = op(1.0, None).unwrap();
+    let mut d = x.nan_like();
+    let again = op(1.0 / sums.weight, Some(d.view_mut())).unwrap();
+    assert_eq!(
+        sums,
+        again,
+        "{}: the sums depend on whether a gradient is asked for",
+        case.label()
+    );
+    // Each row's loss is a few roundings in f32, mostly of the logits' size, which is up to 3 times the loss's;
+    // PyTorch also sums the rows in f32.
+    case.close("loss", &[sums.mean() as f32], 0.0, 8.0 * EPS);
+    // A gradient is (p - t)/N with N at least 6 (3 for large logits, where p is 0 or 1): rounding of p <= 1 before it
+    // cancels against t.
+    case.close(d_name, &d.values, EPS, 8.0 * EPS);
+}
+
+fn layer_norm(case: &Case<'_>) {
+    let (x, d_y) = (case.input("x"), case.input("d_y"));
+    let (gamma, beta, eps) = (case.input("gamma"), case.input("beta"), case.number("eps"));
+    let (mut y, mut mean, mut rstd) = (x.nan_like(), nan(&x.shape[..1]), nan(&x.shape[..1]));
+    let stats = LayerNormStats {
+        mean: mean.view_mut(),
+        rstd: rstd.view_mut(),
+    };
+    ops::layer_norm_forward(
+        x.view(),
+        gamma.view(),
+        beta.view(),
+        eps,
+        y.view_mut(),
+        stats,
+    )
+    .unwrap();
+
+    let (mut d_gamma, mut d_beta) = (gamma.nan_like(), beta.nan_like());
+    let mut d = Golden {
+        shape: d_y.shape.clone(),
+        values: d_y.values.clone(),
+    };
+    let grads = LayerNormGrads {
+        d: d.view_mut(),
+        d_gamma: d_gamma.view_mut(),
+        d_beta: d_beta.view_mut(),
+    };
+    let (mean_view, rstd_view) = (mean.view(), rstd.view());
+    ops::layer_norm_backward(x.view(), gamma.view(), mean_view, rstd_view, grads, false).unwrap();
+
+    // x - mean is off by EPS of the largest |x|, and is multiplied by rstd (316 in a constant row).
+    let largest = |t: &Golden| {
+        t.values
+            .iter()
+            .fold(0.0, |m: f64, v| m.max(f64::from(v.abs())))
+    };
+    let rounding = EPS * (largest(&x) * largest(&rstd)).max(4.0);
+    case.close("y", &y.values, 2.0 * rounding, 8.0 * EPS);
+    // d_y up to 3, gamma up to 2, summed over at most 5 rows.
+    case.close("d_gamma", &d_gamma.values, 5.0 * rounding, 8.0 * EPS);
+    case.close("d_beta", &d_beta.values, 16.0 * EPS, 8.0 * EPS);
+    // rstd times what is left of d_y·gamma after its means were taken off.
+    case.close(
+        "d_x",
+        &d.values,
+        6.0 * rounding.max(EPS * largest(&rstd)),
+        8.0 * EPS,
+    );
+}
+
+fn sgd(case: &Case<'_>) {
+    let (mut w, g) = (case.input("w"), case.input("g"));
+    let (want_w, want_v) = (case.output("w"), case.output("momentum_buffer"));
+    assert_eq!(case.number("dampening"), 0.0, "{}", case.label());
+    let config = SgdConfig {
+        lr: case.number("lr"),
+        momentum: case.number("momentum"),
+        nesterov: case.flag("nesterov"),
+        weight_decay: case.number("weight_decay"),
+        grad_scale: 1.0,
+    };
+    let mut velocity = Golden {
+        shape: w.shape.clone(),
+        values: vec![0.0; w.values.len()],
+    };
+    for step in 0..g.shape[0] {
+        let velocity_view = (config.momentum > 0.0).then(|| velocity.view_mut());
+        let g = TensorRef::from_slice(g.row(step), &w.shape).unwrap();
+        ops::sgd_step(&config, w.view_mut(), g, velocity_view).unwrap();
+        // At most three steps of three roundings each, of numbers below 5.
+        let atol = 16.0 * EPS;
+        case.close_to(
+            &format!("w after step {step}"),
+            &w.values,
+            want_w.row(step),
+            atol,
+            0.0,
+        );
+        let name = format!("momentum_buffer after step {step}");
+        case.close_to(&name, &velocity.values, want_v.row(step), atol, 0.0);
+    }
+}
+
+fn adam(case: &Case<'_>, decay: WeightDecay) {
+    let (mut w, g) = (case.input("w"), case.input("g"));
+    let (want_w, want_m, want_v) = (case.output("w"), case.output("m"), case.output("v"));
+    let betas = case.param("betas").as_array().unwrap();
+    let mut config = AdamConfig {
+        lr: case.number("lr"),
+        betas: [betas[0].as_f64().unwrap(), betas[1].as_f64().unwrap()],
+        eps: case.number("eps"),
+        weight_decay: case.number("weight_decay"),
+        decay,
+        step: 0,
+        grad_scale: 1.0,
+    };
+    let zeros = Golden {
+        shape: w.shape.clone(),
+        values: vec![0.0; w.values.len()],
+    };
+    let (mut m, mut v) = (
+        Golden {
+            values: zeros.values.clone(),
+            ..w.nan_like()
+        },
+        zeros,
+    );
+    for step in 0..g.shape[0] {
+        config.step += 1;
+        let state = AdamState {
+            m: m.view_mut(),
+            v: v.view_mut(),
+        };
+        let g = TensorRef::from_slice(g.row(step), &w.shape).unwrap();
+        ops::adam_step(&config, w.view_mut(), g, state).unwrap();
+        // Three steps of a rounding or two of w, below 4; the steps themselves are a few thousandths of that.
+        case.close_to(
+            &format!("w after step {step}"),
+            &w.values,
+            want_w.row(step),
+            8.0 * EPS,
+            0.0,
+        );
+        // Sums of terms below 1 that may cancel in m, and never do in v.
+        case.close_to(
+            &format!("m after step {step}"),
+            &m.values,
+            want_m.row(step),
+            EPS,
+            4.0 * EPS,
+        );
+        case.close_to(
+            &format!("v after step {step}"),
+            &v.values,
+            want_v.row(step),
+            0.0,
+            8.0 * EPS,
+        );
+    }
+}
