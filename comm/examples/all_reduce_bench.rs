@@ -14,9 +14,16 @@ use ddp_comm::{CommError, ReduceOp, World, WorldOptions, threads};
 use ddp_kernels::{DType, Device, Tensor, TensorMut};
 
 /// A loss, the gradients of digits' MLP, and of larger ones.
-const SIZES_BYTES: [usize; 7] =
-    [128, 38 << 10, 256 << 10, 1 << 20, 8 << 20, 64 << 20, 100_000_000];
-const MAX_SECONDS: f64 = 0.3;
+const SIZES_BYTES: [usize; 7] = [
+    128,
+    38 << 10,
+    256 << 10,
+    1 << 20,
+    8 << 20,
+    64 << 20,
+    100_000_000,
+];
+const MAX_SECONDS: f64 = 0.5;
 
 fn main() -> Result<(), CommError> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -97,7 +104,9 @@ fn report(
     let start = Instant::now();
     body()?;
     let mut estimate = [start.elapsed().as_secs_f64()];
-    world.group().all_reduce(ReduceOp::Max, TensorMut::from_slice(&mut estimate, &[1])?)?;
+    world
+        .group()
+        .all_reduce(ReduceOp::Max, TensorMut::from_slice(&mut estimate, &[1])?)?;
     let n_times = (MAX_SECONDS / estimate[0].max(1e-7)).clamp(10.0, 20_000.0) as usize;
     let mut times_s = Vec::with_capacity(n_times);
     for _ in 0..n_times {
@@ -107,7 +116,9 @@ fn report(
     }
     times_s.sort_by(f64::total_cmp);
     let mut summary = [times_s[n_times / 2] * 1e3, times_s[0] * 1e3];
-    world.group().all_reduce(ReduceOp::Max, TensorMut::from_slice(&mut summary, &[2])?)?;
+    world
+        .group()
+        .all_reduce(ReduceOp::Max, TensorMut::from_slice(&mut summary, &[2])?)?;
     if world.rank().0 == 0 {
         println!(
             "{{\"method\":\"{method}\",\"transport\":\"{}\",\"world_size\":{},\"bytes\":{n_bytes},\

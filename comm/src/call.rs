@@ -58,7 +58,11 @@ pub struct Call {
 
 impl Call {
     /// A barrier.
-    pub(crate) const BARRIER: Self = Call { kind: CallKind::Barrier, dtype: DType::I64, len: 0 };
+    pub(crate) const BARRIER: Self = Call {
+        kind: CallKind::Barrier,
+        dtype: DType::I64,
+        len: 0,
+    };
 
     /// The call as two words, for ranks to exchange; different calls have different words.
     pub(crate) fn to_words(self) -> [u64; 2] {
@@ -93,7 +97,9 @@ impl Call {
         };
         let kind = match word & 0xff {
             1 => CallKind::AllReduce(op?),
-            2 => CallKind::Broadcast { root: argument as usize },
+            2 => CallKind::Broadcast {
+                root: argument as usize,
+            },
             3 => CallKind::ReduceScatter(op?),
             4 => CallKind::AllGather,
             5 => CallKind::Barrier,
@@ -105,7 +111,11 @@ impl Call {
             2 => DType::I64,
             _ => return None,
         };
-        Some(Call { kind, dtype, len: len as usize })
+        Some(Call {
+            kind,
+            dtype,
+            len: len as usize,
+        })
     }
 }
 
@@ -114,8 +124,12 @@ impl fmt::Display for Call {
         let (len, dtype) = (self.len, self.dtype);
         match self.kind {
             CallKind::AllReduce(op) => write!(f, "all_reduce({op}) of {len} {dtype}"),
-            CallKind::Broadcast { root } => write!(f, "broadcast from rank {root} of {len} {dtype}"),
-            CallKind::ReduceScatter(op) => write!(f, "reduce_scatter({op}) to {len} {dtype} a rank"),
+            CallKind::Broadcast { root } => {
+                write!(f, "broadcast from rank {root} of {len} {dtype}")
+            }
+            CallKind::ReduceScatter(op) => {
+                write!(f, "reduce_scatter({op}) to {len} {dtype} a rank")
+            }
             CallKind::AllGather => write!(f, "all_gather of {len} {dtype} a rank"),
             CallKind::Barrier => f.write_str("barrier"),
         }

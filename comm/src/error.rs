@@ -4,7 +4,7 @@ use std::fmt;
 
 use ddp_kernels::KernelError;
 
-use crate::{Call, Launcher};
+use crate::{Call, Launcher, Voice};
 
 /// Result of every fallible function of this crate.
 pub type Result<T> = std::result::Result<T, CommError>;
@@ -125,7 +125,9 @@ pub enum CommError {
     },
 
     /// A rank that others wait for will not come.
-    #[error("{call}: rank {rank} {how} and will not come\nhint: what happened there is in its own message")]
+    #[error(
+        "{call}: rank {rank} {how} and will not come\nhint: what happened there is in its own message"
+    )]
     PeerLeft {
         /// What this rank is in.
         call: Call,
@@ -186,7 +188,9 @@ pub enum CommError {
     },
 
     /// More elements than one call to MPI can count.
-    #[error("{op}: {len} elements are more than MPI counts in one call ({max})\nhint: split the buffer")]
+    #[error(
+        "{op}: {len} elements are more than MPI counts in one call ({max})\nhint: split the buffer"
+    )]
     TooManyElements {
         /// The collective.
         op: &'static str,
@@ -195,6 +199,20 @@ pub enum CommError {
         /// The most there can be.
         max: usize,
     },
+}
+
+impl CommError {
+    /// Whose part it is to report this error.
+    pub fn voice(&self) -> Voice {
+        match self {
+            CommError::CallMismatch { .. }
+            | CommError::CountMismatch { .. }
+            | CommError::BucketCountMismatch { .. }
+            | CommError::Disagreement { .. } => Voice::Shared,
+            CommError::PeerLeft { .. } => Voice::Consequence,
+            _ => Voice::Own,
+        }
+    }
 }
 
 fn copies(n_ranks: Option<usize>) -> String {

@@ -29,7 +29,7 @@ mod world;
 
 pub use call::{Call, CallKind, ReduceOp};
 pub use error::{CommError, Departure, Result};
-pub use failure::Failure;
+pub use failure::{Failure, Voice};
 pub use group::threads;
 pub use group::{Group, Scope, Ticket};
 pub use launcher::Launcher;

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-#[cfg(feature = "mpi")]
-use crate::group::mpi::MpiGroup;
-use crate::group::SingleGroup;
-use crate::launcher::{self, Found};
 #[cfg(not(feature = "mpi"))]
 use crate::CommError;
+use crate::group::SingleGroup;
+#[cfg(feature = "mpi")]
+use crate::group::mpi::MpiGroup;
+use crate::launcher::{self, Found};
 use crate::{Group, Launcher, Result};
 
 /// A rank's number in the world, from 0.
@@ -40,7 +40,9 @@ pub struct WorldOptions {
 
 impl Default for WorldOptions {
     fn default() -> Self {
-        WorldOptions { shared_memory: true }
+        WorldOptions {
+            shared_memory: true,
+        }
     }
 }
 
@@ -75,9 +77,13 @@ impl World {
     pub fn init_with(options: WorldOptions) -> Result<Self> {
         match launcher::detect(|name| std::env::var(name).ok()) {
             None => Ok(Self::single()),
-            Some(Found { launcher, n_ranks: Some(1) }) => {
-                Ok(World { launcher: Some(launcher), ..Self::single() })
-            }
+            Some(Found {
+                launcher,
+                n_ranks: Some(1),
+            }) => Ok(World {
+                launcher: Some(launcher),
+                ..Self::single()
+            }),
             Some(found) => Self::join(found, options),
         }
     }

@@ -13,7 +13,7 @@ use crate::cli::{BenchOptim, BenchStepArgs};
 use crate::config::{OptimizerConfig, OptimizerKind};
 use crate::error::{Error, Result};
 use crate::metrics::json_line;
-use crate::model::{LossHead, Mlp, ModelSpec, Optimizer, init};
+use crate::model::{LossHead, Mlp, ModelSpec, Optimizer};
 use crate::outcome::Stop;
 use crate::process;
 use crate::run::pin_device;
@@ -126,44 +126,19 @@ pub fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
 }
 
 fn trainer<'w>(world: &'w World, args: &BenchStepArgs, device: Device) -> Result<Trainer<'w>> {
-    let spec = ModelSpec {
-        dims: args.dims.0.clone(),
-        activation: Activation::Relu,
-        layer_norm: false,
-        dropout: 0.0,
-        residual: false,
-        bias: true,
-    };
+    let spec = ModelSpec::plain(&args.dims.0, Activation::Relu);
     let mut model = Mlp::new(spec, args.batch, device)?;
-    let layout = model.layout().clone();
-    init::initialize(&layout, model.weights_mut(), 0)?;
+    model.initialize(0)?;
     let optimizer = Optimizer::new(&optimizer_config(args.optim), model.weights())?;
-    let loss = LossHead::CrossEntropy {
-        label_smoothing: 0.0,
-        class_weights: None,
-    };
-    let options = TrainerOptions {
-        seed: 0,
-        clip_grad_norm: 0.0,
-        bucket_bytes: 25 << 20,
-        overlap: true,
-    };
+    let loss = LossHead::cross_entropy();
+    let options = TrainerOptions::default();
     Trainer::new(world, model, loss, optimizer, options)
 }
 
 fn optimizer_config(optim: BenchOptim) -> OptimizerConfig {
-    let (kind, lr, weight_decay) = match optim {
-        BenchOptim::Sgd => (OptimizerKind::Sgd, 0.01, 0.0),
-        BenchOptim::AdamW => (OptimizerKind::AdamW, 1e-3, 0.01),
-    };
-    OptimizerConfig {
-        kind,
-        lr,
-        betas: [0.9, 0.999],
-        eps: 1e-8,
-        weight_decay,
-        momentum: 0.9,
-        nesterov: false,
+    match optim {
+        BenchOptim::Sgd => OptimizerConfig::new(OptimizerKind::Sgd, 0.01),
+        BenchOptim::AdamW => OptimizerConfig::new(OptimizerKind::AdamW, 1e-3),
     }
 }
 

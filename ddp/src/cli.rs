@@ -40,6 +40,9 @@ pub enum Command {
 
 /// `ddp-train train`
 #[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "A config to start from, with its defaults: `ddp-train train --dry-run > run.toml`."
+)]
 pub struct TrainArgs {
     /// Config of the run, TOML [default: train on builtin:digits]
     #[arg(value_name = "RUN.toml")]
@@ -74,7 +77,7 @@ pub struct TrainArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Check config, data and model, say what would run, and stop
+    /// Check config, data and model, print the config with every key to stdout, and stop
     #[arg(long)]
     pub dry_run: bool,
 
@@ -82,7 +85,7 @@ pub struct TrainArgs {
     #[arg(long)]
     pub overwrite: bool,
 
-    /// Say more
+    /// Also show the resolved config and the model's layers
     #[arg(short, long, conflicts_with = "quiet")]
     pub verbose: bool,
 
@@ -156,7 +159,7 @@ pub enum ProgressChoice {
     /// A bar if stderr is a terminal, else lines.
     #[default]
     Auto,
-    /// A bar.
+    /// A bar; without a terminal, lines.
     Bar,
     /// Lines.
     Plain,

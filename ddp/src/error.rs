@@ -443,8 +443,8 @@ pub enum Error {
     /// The folder can't be made or written to.
     #[error(
         "output folder `{}` can't be written: {source}\n\
-         hint: check its permissions and the disk, or name another folder with --out",
-        path.display()
+         hint: {}, or name another folder with --out",
+        path.display(), folder_hint(source)
     )]
     OutUnwritable {
         /// The folder.
@@ -580,6 +580,17 @@ fn write_hint(source: &io::Error) -> &'static str {
         io::ErrorKind::StorageFull => "the disk is full: free some space and run again",
         io::ErrorKind::QuotaExceeded => "the disk quota is used up: free some space and run again",
         _ => "check permissions and the disk",
+    }
+}
+
+fn folder_hint(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::StorageFull => "the disk is full: free some space",
+        io::ErrorKind::QuotaExceeded => "the disk quota is used up: free some space",
+        io::ErrorKind::ReadOnlyFilesystem => "that disk is read-only: mount it writable",
+        io::ErrorKind::PermissionDenied => "check who may write there",
+        io::ErrorKind::NotADirectory => "a part of its path is a file: check the spelling",
+        _ => "check its path and the disk",
     }
 }
 

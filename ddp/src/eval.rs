@@ -26,7 +26,17 @@ const MAX_ROWS: usize = 1024;
 /// [`Stop`], which knows whether all ranks have heard of it.
 pub fn eval(world: &World, args: &EvalArgs) -> Result<(), Stop> {
     let device = world.collective_result(pin_device(world, "auto", None))?;
-    let (config, mut model, dataset) = world.collective_result(load(args, device))?;
+    let (config, mut model, dataset, fingerprint) = world.collective_result(load(args, device))?;
+    let hex = |fingerprint: u64| format!("{fingerprint:016x}");
+    let entries = [
+        ("--checkpoint (fingerprint)", hex(fingerprint)),
+        (
+            "rows and columns of the data (fingerprint)",
+            hex(dataset.fingerprint()),
+        ),
+    ];
+    let entries = entries.map(|(key, value)| (key.to_owned(), value));
+    world.agree(&entries).map_err(Error::from)?;
     let loss = LossHead::new(&config.loss, device).map_err(Error::from)?;
     let table = Table::new(&dataset, device).map_err(Error::from)?;
     let metrics = evaluate(world, &mut model, &loss, config.data.task, &table)?;
@@ -36,8 +46,9 @@ pub fn eval(world: &World, args: &EvalArgs) -> Result<(), Stop> {
     Ok(())
 }
 
-/// The model's config, the model, and the rows with their columns in the model's order, normalised as in training.
-fn load(args: &EvalArgs, device: Device) -> Result<(Config, Mlp, Dataset)> {
+/// The model's config, the model, the rows with their columns in the model's order, normalised as in training, and the
+/// fingerprint of the model's file.
+fn load(args: &EvalArgs, device: Device) -> Result<(Config, Mlp, Dataset, u64)> {
     let file = ModelFile::read(&model_path(&args.checkpoint))?;
     let info = file.info()?;
     let config = Config::from_toml(&info.config, &args.checkpoint)?;
@@ -60,7 +71,7 @@ fn load(args: &EvalArgs, device: Device) -> Result<(Config, Mlp, Dataset)> {
     let mut model = Mlp::new(spec, MAX_ROWS.min(dataset.n_rows), device)?;
     let layout = model.layout().clone();
     file.load_into(&layout, model.weights_mut())?;
-    Ok((config, model, dataset))
+    Ok((config, model, dataset, file.fingerprint()))
 }
 
 /// A run's folder stands for the model inside.

@@ -14,6 +14,7 @@ pub mod buckets;
 pub mod cli;
 pub mod config;
 pub mod data;
+pub mod describe;
 pub mod epoch;
 pub mod error;
 pub mod eval;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use ddp::cli::{BenchCommand, Cli, Command, completions};
-use ddp::outcome::{conclude, say};
+use ddp::outcome::{conclude, conclude_usage, say};
 use ddp::{bench, eval, run};
 use ddp_comm::{World, failure};
 
@@ -21,17 +21,7 @@ fn main() -> ExitCode {
     };
     failure::install_panic_hook(&world);
     let result = match Cli::try_parse() {
-        Err(usage) => {
-            if world.rank().0 == 0 {
-                // Help goes to stdout and is no error; what else there is to say goes to stderr.
-                let _ = usage.print();
-            }
-            let code = usage.exit_code();
-            return match world.close() {
-                Ok(()) => ExitCode::from(code as u8),
-                Err(_) => ExitCode::FAILURE,
-            };
-        }
+        Err(usage) => return conclude_usage(world, &usage),
         Ok(cli) => match &cli.command {
             Command::Train(args) => run::train(&world, args),
             Command::Eval(args) => eval::eval(&world, args),

@@ -3,16 +3,19 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use ddp_comm::{CommError, Failure, World, failure};
+use ddp_comm::failure::{self, Voice};
+use ddp_comm::{CommError, Failure, World};
 
 use crate::error::Error;
 
 /// Why a command stopped before its end.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Stop {
     /// All ranks have heard of it and end in good order.
+    #[error("{0}")]
     Agreed(Failure<Error>),
     /// This rank failed where the others don't look: they are taken along.
+    #[error("{0}")]
     Alone(Error),
 }
 
@@ -28,45 +31,46 @@ impl From<Error> for Stop {
     }
 }
 
-/// Reports the end of a command and leaves the world. Every rank calls it last.
+/// Leaves the world, or reports why the command stopped and ends the job. Every rank calls it last.
 pub fn conclude(world: World, result: Result<(), Stop>) -> ExitCode {
-    let code = match result {
-        Ok(()) => 0,
-        Err(Stop::Agreed(Failure::Here {
-            error,
-            speaks,
-            everywhere,
-        })) => {
-            if speaks {
-                let prefix = if everywhere {
-                    String::new()
-                } else {
-                    world.prefix()
-                };
-                say(&format!("{prefix}error: {error}"));
-            }
-            error.exit_code()
-        }
-        Err(Stop::Agreed(Failure::Elsewhere { .. })) => 2,
-        Err(Stop::Agreed(Failure::Comm(error))) => {
-            failure::abort(&world, 1, &format!("error: {error}"))
-        }
-        Err(Stop::Alone(error)) if error.is_same_on_all_ranks() => {
-            if world.rank().0 == 0 {
-                say(&format!("error: {error}"));
-            }
-            error.exit_code()
-        }
-        Err(Stop::Alone(error)) => {
-            failure::abort(&world, error.exit_code().into(), &format!("error: {error}"))
-        }
+    let stop = match result {
+        Ok(()) => return leave(world),
+        Err(stop) => stop,
     };
+    let (voice, code) = match &stop {
+        Stop::Agreed(failure) => match failure {
+            Failure::Here { error, .. } => (failure.voice(), error.exit_code()),
+            Failure::Elsewhere { .. } | Failure::Comm(_) => (failure.voice(), 1),
+        },
+        Stop::Alone(error) if error.is_same_on_all_ranks() => (Voice::Shared, error.exit_code()),
+        Stop::Alone(Error::Comm(error)) => (error.voice(), 1),
+        Stop::Alone(error) => (Voice::Own, error.exit_code()),
+    };
+    failure::abort(&world, code.into(), voice, format!("error: {stop}"))
+}
+
+fn leave(world: World) -> ExitCode {
     match world.close() {
-        Ok(()) => ExitCode::from(code),
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             say(&format!("error: {error}"));
-            ExitCode::from(code.max(1))
+            ExitCode::FAILURE
         }
+    }
+}
+
+/// Ends a command whose arguments make no sense, or whose help was asked for; rank 0 speaks.
+pub fn conclude_usage(world: World, usage: &clap::Error) -> ExitCode {
+    if world.world_size() > 1 && usage.exit_code() != 0 {
+        failure::abort(&world, usage.exit_code(), Voice::Shared, usage.render().to_string().trim_end());
+    }
+    if world.rank().0 == 0 {
+        // Nobody is left to hear that stdout or stderr is closed.
+        let _ = usage.print();
+    }
+    match leave(world) {
+        ExitCode::SUCCESS => ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2)),
+        failed => failed,
     }
 }
 

@@ -1,14 +1,18 @@
 //! What a person sees while the run goes on: a bar or plain lines, on stderr, from rank 0.
 
+use std::cell::Cell;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write as _};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::cli::ProgressChoice;
 use crate::metrics::{EndEvent, EpochEvent, EvalMetrics, StepEvent};
+
+/// Least time between two lines above a bar; plain lines are all told.
+const BETWEEN_LINES: Duration = Duration::from_millis(100);
 
 /// Progress of one run. Rank 0 has one; the other ranks have [`Progress::none`].
 #[derive(Debug)]
@@ -17,6 +21,8 @@ pub struct Progress {
     /// Whether the end is told: not on other ranks, nor with `--quiet`.
     tells_end: bool,
     n_epochs: Option<u64>,
+    /// When the last epoch was told above the bar.
+    line_above_bar: Cell<Option<Instant>>,
 }
 
 #[derive(Debug)]
@@ -39,14 +45,17 @@ impl Progress {
             _ if quiet => View::None,
             ProgressChoice::None => View::None,
             ProgressChoice::Plain => View::Plain,
-            ProgressChoice::Bar => View::Bar(bar(total_rows)),
-            ProgressChoice::Auto if io::stderr().is_terminal() => View::Bar(bar(total_rows)),
-            ProgressChoice::Auto => View::Plain,
+            // A bar would show nothing at all elsewhere.
+            ProgressChoice::Bar | ProgressChoice::Auto if io::stderr().is_terminal() => {
+                View::Bar(bar(total_rows))
+            }
+            ProgressChoice::Bar | ProgressChoice::Auto => View::Plain,
         };
         Self {
             view,
             tells_end: !quiet,
             n_epochs,
+            line_above_bar: Cell::default(),
         }
     }
 
@@ -56,6 +65,7 @@ impl Progress {
             view: View::None,
             tells_end: false,
             n_epochs: None,
+            line_above_bar: Cell::default(),
         }
     }
 
@@ -90,7 +100,15 @@ impl Progress {
                     self.epoch(event.epoch),
                     short(event.train_loss)
                 ));
-                bar.println(self.epoch_line(event));
+                // Each line draws the bar anew: epochs of a millisecond would do nothing else.
+                let now = Instant::now();
+                let last = self.line_above_bar.get();
+                if self.n_epochs == Some(event.epoch)
+                    || last.is_none_or(|last| now - last >= BETWEEN_LINES)
+                {
+                    bar.println(self.epoch_line(event));
+                    self.line_above_bar.set(Some(now));
+                }
             }
         }
     }
@@ -164,15 +182,15 @@ fn bar(total_rows: u64) -> ProgressBar {
     let bar =
         ProgressBar::with_draw_target(Some(total_rows), ProgressDrawTarget::stderr_with_hz(10));
     let template = if colours() {
-        "{bar:30.cyan/blue} {percent:>3}%  {per_sec} rows  {eta} left  {msg}"
+        "{bar:30.cyan/blue} {percent:>3}%  {per_sec}  {eta} left  {msg}"
     } else {
-        "{bar:30} {percent:>3}%  {per_sec} rows  {eta} left  {msg}"
+        "{bar:30} {percent:>3}%  {per_sec}  {eta} left  {msg}"
     };
     let style = ProgressStyle::with_template(template).expect("the template is constant and right");
     let style = style.with_key(
         "per_sec",
         |state: &indicatif::ProgressState, text: &mut dyn std::fmt::Write| {
-            let _ = write!(text, "{}/s", rate(state.per_sec()));
+            let _ = write!(text, "{} rows/s", rate(state.per_sec()));
         },
     );
     bar.set_style(style);
@@ -257,6 +275,7 @@ mod tests {
             view: View::Plain,
             tells_end: true,
             n_epochs,
+            line_above_bar: Cell::default(),
         }
     }
 
@@ -333,8 +352,20 @@ mod tests {
     }
 
     #[test]
-    fn bar_lives_without_a_terminal() {
+    fn without_a_terminal_there_are_lines() {
         let progress = Progress::new(ProgressChoice::Bar, false, 100, Some(2));
+        // Someone who runs the tests by hand may sit at a terminal.
+        assert!(io::stderr().is_terminal() || matches!(progress.view, View::Plain));
+    }
+
+    #[test]
+    fn bar_counts_rows() {
+        let progress = Progress {
+            view: View::Bar(bar(100)),
+            tells_end: true,
+            n_epochs: Some(2),
+            line_above_bar: Cell::default(),
+        };
         progress.advance(10);
         progress.step(&StepEvent {
             step: 1,

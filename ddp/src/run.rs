@@ -3,6 +3,7 @@
 //! config -> world -> device -> data -> model -> buckets, then the loop: batch -> forward -> loss -> backward (buckets
 //! start) -> wait -> clip -> step -> metrics; at the end the model's file.
 
+use std::io::Write as _;
 use std::time::Instant;
 
 use ddp_comm::World;
@@ -13,12 +14,13 @@ use crate::batches::Table;
 use crate::cli::TrainArgs;
 use crate::config::{Config, Length, Normalize};
 use crate::data::{self, Loaded};
+use crate::describe;
 use crate::epoch::{StepBatches, TrainLoss};
 use crate::error::{Error, Result};
 use crate::evaluate::evaluate;
 use crate::metrics::{EndEvent, EpochEvent, EvalMetrics, Event, MetricsSink, StepEvent};
 use crate::model::file::{self, ModelFile, ModelInfo};
-use crate::model::{LossHead, Mlp, ModelSpec, Optimizer, init};
+use crate::model::{LossHead, Mlp, ModelSpec, Optimizer};
 use crate::outcome::Stop;
 use crate::process;
 use crate::progress::Progress;
@@ -38,12 +40,14 @@ pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
     let config = world.collective_result(Config::load(args.config.as_deref(), &args.set))?;
     let device = world.collective_result(pin_device(world, &args.device, args.threads))?;
     let data = world.collective_result(data::load(&config, world.world_size()))?;
+    let init_from = args.init_from.as_deref().map(ModelFile::read).transpose();
+    let init_from = world.collective_result(init_from)?;
     let spec = ModelSpec::new(
         &config.model,
         data.train.n_features,
         data.train.targets.n_outputs(),
     );
-    agree(world, &config, &data, &spec)?;
+    agree(world, args, &config, &data, &spec, init_from.as_ref())?;
 
     let global_rows = config
         .train
@@ -51,17 +55,21 @@ pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
         .ok_or(Error::BatchOverflows)?;
     let model = world.collective_result(build_model(
         world,
-        args,
+        init_from.as_ref(),
         &config,
         &data,
         spec,
         global_rows,
         device,
     ))?;
-    let progress = progress(world, args, &config, data.train.n_rows);
-    progress.note(&describe(world, &config, &data, &model, device));
     if args.dry_run {
-        return Ok(world.collective_result(check_out(world, args))?);
+        world.collective_result(check_out(world, args))?;
+    }
+    let progress = progress(world, args, &config, data.train.n_rows);
+    announce(world, args, &config, &data, &model, device, &progress);
+    if args.dry_run {
+        progress.note("dry run: config, data and model are in order; nothing was trained");
+        return Ok(());
     }
 
     let folder = world.collective_result(open_folder(world, args, &config))?;
@@ -284,9 +292,23 @@ pub(crate) fn pin_device(world: &World, wish: &str, n_threads: Option<usize>) ->
 }
 
 /// All ranks run the same program on the same config, data and model.
-fn agree(world: &World, config: &Config, data: &Loaded, spec: &ModelSpec) -> Result<()> {
+fn agree(
+    world: &World,
+    args: &TrainArgs,
+    config: &Config,
+    data: &Loaded,
+    spec: &ModelSpec,
+    init_from: Option<&ModelFile>,
+) -> Result<()> {
     let mut entries = vec![("version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
     entries.extend(config.agreement_entries());
+    entries.push(("--dry-run".to_owned(), args.dry_run.to_string()));
+    entries.push((
+        "--init-from (fingerprint)".to_owned(),
+        init_from.map_or("none".to_owned(), |file| {
+            format!("{:016x}", file.fingerprint())
+        }),
+    ));
     entries.push((
         "rows and columns of the data (fingerprint)".to_owned(),
         format!("{:016x}", data.fingerprint),
@@ -300,7 +322,7 @@ fn agree(world: &World, config: &Config, data: &Loaded, spec: &ModelSpec) -> Res
 
 fn build_model(
     world: &World,
-    args: &TrainArgs,
+    init_from: Option<&ModelFile>,
     config: &Config,
     data: &Loaded,
     spec: ModelSpec,
@@ -320,10 +342,12 @@ fn build_model(
         .max(n_eval.min(EVAL_ROWS))
         .max(1);
     let mut model = Mlp::new(spec, max_rows, device)?;
-    let layout = model.layout().clone();
-    match &args.init_from {
-        Some(path) => ModelFile::read(path)?.load_into(&layout, model.weights_mut())?,
-        None => init::initialize(&layout, model.weights_mut(), config.train.seed)?,
+    match init_from {
+        Some(file) => {
+            let layout = model.layout().clone();
+            file.load_into(&layout, model.weights_mut())?;
+        }
+        None => model.initialize(config.train.seed)?,
     }
     Ok(model)
 }
@@ -369,27 +393,28 @@ fn progress(world: &World, args: &TrainArgs, config: &Config, n_rows: usize) -> 
     Progress::new(args.progress, args.quiet, total_rows, n_epochs)
 }
 
-/// What is about to run, in one line.
-fn describe(world: &World, config: &Config, data: &Loaded, model: &Mlp, device: Device) -> String {
-    let widths: Vec<_> = model.spec().dims.iter().map(ToString::to_string).collect();
-    let eval = data.eval.as_ref().map_or(String::new(), |eval| {
-        format!(" and {} for evaluation", eval.n_rows)
-    });
-    format!(
-        "{}: {} rows{eval}, {} layers ({} parameters), {} rank{} on {device}, {} thread{} each",
-        config.name,
-        data.train.n_rows,
-        widths.join("-"),
-        model.layout().n_params(),
-        world.world_size(),
-        plural(world.world_size()),
-        threads::current(),
-        plural(threads::current()),
-    )
-}
-
-fn plural(n: usize) -> &'static str {
-    if n == 1 { "" } else { "s" }
+/// Tells what is about to run; all of it with `--verbose`. A dry run comes to nothing but that: its config goes to stdout.
+fn announce(
+    world: &World,
+    args: &TrainArgs,
+    config: &Config,
+    data: &Loaded,
+    model: &Mlp,
+    device: Device,
+    progress: &Progress,
+) {
+    progress.note(&describe::line(world, config, data, model, device));
+    if !args.verbose && !args.dry_run {
+        return;
+    }
+    let toml = config.to_toml();
+    if !args.dry_run || args.json {
+        progress.note(&toml);
+    } else if world.rank().0 == 0 && !args.quiet {
+        // Its reader may have seen enough.
+        let _ = std::io::stdout().write_all(toml.as_bytes());
+    }
+    progress.note(&describe::details(world, config, data, model));
 }
 
 fn check_out(world: &World, args: &TrainArgs) -> Result<()> {

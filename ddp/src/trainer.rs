@@ -38,6 +38,18 @@ pub struct TrainerOptions {
     pub overlap: bool,
 }
 
+impl Default for TrainerOptions {
+    /// No clipping, buckets of 25 MiB, reduced while backward computes.
+    fn default() -> Self {
+        TrainerOptions {
+            seed: 0,
+            clip_grad_norm: 0.0,
+            bucket_bytes: 25 << 20,
+            overlap: true,
+        }
+    }
+}
+
 /// One rank's part of a global batch.
 #[derive(Debug, Clone, Copy)]
 pub struct MicroBatch<'a> {

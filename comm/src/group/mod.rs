@@ -76,7 +76,11 @@ impl Group {
     /// [`CommError::PeerLeft`] or [`CommError::Timeout`] if one does not come; [`CommError::Mpi`].
     pub fn all_reduce(&self, op: ReduceOp, buf: TensorMut<'_>) -> Result<()> {
         let raw = RawMut::of(buf);
-        let call = Call { kind: CallKind::AllReduce(op), dtype: raw.dtype, len: raw.len };
+        let call = Call {
+            kind: CallKind::AllReduce(op),
+            dtype: raw.dtype,
+            len: raw.len,
+        };
         // SAFETY: one buffer, in place, borrowed until this function returns.
         unsafe { self.run(call, raw.as_ref(), raw) }
     }
@@ -88,10 +92,18 @@ impl Group {
     pub fn broadcast(&self, root: Rank, buf: TensorMut<'_>) -> Result<()> {
         if root.0 >= self.world_size() {
             let (rank, world_size) = (root.0, self.world_size());
-            return Err(CommError::NoSuchRank { op: "broadcast", rank, world_size });
+            return Err(CommError::NoSuchRank {
+                op: "broadcast",
+                rank,
+                world_size,
+            });
         }
         let raw = RawMut::of(buf);
-        let call = Call { kind: CallKind::Broadcast { root: root.0 }, dtype: raw.dtype, len: raw.len };
+        let call = Call {
+            kind: CallKind::Broadcast { root: root.0 },
+            dtype: raw.dtype,
+            len: raw.len,
+        };
         // SAFETY: one buffer, in place, borrowed until this function returns.
         unsafe { self.run(call, raw.as_ref(), raw) }
     }
@@ -105,15 +117,29 @@ impl Group {
     /// # Errors
     /// [`CommError::OutputLength`] if the lengths don't fit; [`CommError::Kernel`] if the types differ; else as
     /// [`Group::all_reduce`].
-    pub fn reduce_scatter(&self, op: ReduceOp, input: TensorRef<'_>, output: TensorMut<'_>) -> Result<()> {
+    pub fn reduce_scatter(
+        &self,
+        op: ReduceOp,
+        input: TensorRef<'_>,
+        output: TensorMut<'_>,
+    ) -> Result<()> {
         const OP: &str = "reduce_scatter";
         let world_size = self.world_size();
         if output.numel() * world_size != input.numel() {
             let (got, expected) = (output.numel(), input.numel() / world_size);
-            return Err(CommError::OutputLength { op: OP, got, expected, world_size });
+            return Err(CommError::OutputLength {
+                op: OP,
+                got,
+                expected,
+                world_size,
+            });
         }
         let (input, output) = same_dtype(OP, input, output)?;
-        let call = Call { kind: CallKind::ReduceScatter(op), dtype: output.dtype, len: output.len };
+        let call = Call {
+            kind: CallKind::ReduceScatter(op),
+            dtype: output.dtype,
+            len: output.len,
+        };
         // SAFETY: the lengths were checked, and both are borrowed until this function returns.
         unsafe { self.run(call, input, output) }
     }
@@ -131,10 +157,19 @@ impl Group {
         let world_size = self.world_size();
         if input.numel() * world_size != output.numel() {
             let (got, expected) = (output.numel(), input.numel() * world_size);
-            return Err(CommError::OutputLength { op: OP, got, expected, world_size });
+            return Err(CommError::OutputLength {
+                op: OP,
+                got,
+                expected,
+                world_size,
+            });
         }
         let (input, output) = same_dtype(OP, input, output)?;
-        let call = Call { kind: CallKind::AllGather, dtype: input.dtype, len: input.len };
+        let call = Call {
+            kind: CallKind::AllGather,
+            dtype: input.dtype,
+            len: input.len,
+        };
         // SAFETY: the lengths were checked, and both are borrowed until this function returns.
         unsafe { self.run(call, input, output) }
     }
@@ -166,7 +201,10 @@ impl Group {
         )?;
         let of_rank = |rank: usize| gathered[rank * n_words..(rank + 1) * n_words].iter();
         let bytes_of = |(rank, &len): (usize, &i64)| {
-            of_rank(rank).flat_map(|word| word.to_le_bytes()).take(len as usize).collect()
+            of_rank(rank)
+                .flat_map(|word| word.to_le_bytes())
+                .take(len as usize)
+                .collect()
         };
         Ok(lens.iter().enumerate().map(bytes_of).collect())
     }
@@ -187,18 +225,34 @@ impl Group {
     /// The same on every rank: [`CommError::BucketCountMismatch`] or [`CommError::CountMismatch`], naming the
     /// first rank that differs from rank 0 and the first bucket in which it does; else as [`Group::all_reduce`].
     pub fn agree_lengths(&self, lens: &[usize]) -> Result<()> {
-        let bytes: Vec<u8> = lens.iter().flat_map(|&len| (len as u64).to_le_bytes()).collect();
+        let bytes: Vec<u8> = lens
+            .iter()
+            .flat_map(|&len| (len as u64).to_le_bytes())
+            .collect();
         let all = self.all_gather_bytes(&bytes)?;
         for (rank, theirs) in all.iter().enumerate().skip(1) {
             let (got, expected) = (theirs.len() / 8, all[0].len() / 8);
             if got != expected {
-                return Err(CommError::BucketCountMismatch { rank, got, expected });
+                return Err(CommError::BucketCountMismatch {
+                    rank,
+                    got,
+                    expected,
+                });
             }
             let pairs = theirs.chunks(8).zip(all[0].chunks(8));
             if let Some((bucket, (got, expected))) = pairs.enumerate().find(|(_, (a, b))| a != b) {
-                let number = |le: &[u8]| le.iter().rev().fold(0, |n, &byte| n << 8 | usize::from(byte));
+                let number = |le: &[u8]| {
+                    le.iter()
+                        .rev()
+                        .fold(0, |n, &byte| n << 8 | usize::from(byte))
+                };
                 let (got, expected) = (number(got), number(expected));
-                return Err(CommError::CountMismatch { bucket, rank, got, expected });
+                return Err(CommError::CountMismatch {
+                    bucket,
+                    rank,
+                    got,
+                    expected,
+                });
             }
         }
         Ok(())
@@ -230,7 +284,9 @@ impl Group {
             // SAFETY: as this function's.
             Group::Single(group) => unsafe { group.run(input, output) },
             // SAFETY: as this function's.
-            Group::Threads(group) => unsafe { lockstep::run(group.lockstep(), call, input, output) },
+            Group::Threads(group) => unsafe {
+                lockstep::run(group.lockstep(), call, input, output)
+            },
             #[cfg(feature = "mpi")]
             // SAFETY: as this function's.
             Group::Mpi(group) => unsafe { group.run(call, input, output) },
@@ -242,7 +298,11 @@ impl Group {
     /// # Safety
     /// Nobody else touches `buf` before the collective was waited for or given up.
     unsafe fn start(&self, op: ReduceOp, buf: RawMut) -> Result<u64> {
-        let call = Call { kind: CallKind::AllReduce(op), dtype: buf.dtype, len: buf.len };
+        let call = Call {
+            kind: CallKind::AllReduce(op),
+            dtype: buf.dtype,
+            len: buf.len,
+        };
         match self {
             Group::Single(_) => Ok(0),
             // SAFETY: as this function's.
@@ -285,13 +345,17 @@ impl Group {
     }
 }
 
-fn same_dtype(op: &'static str, input: TensorRef<'_>, output: TensorMut<'_>) -> Result<(RawRef, RawMut)> {
+fn same_dtype(
+    op: &'static str,
+    input: TensorRef<'_>,
+    output: TensorMut<'_>,
+) -> Result<(RawRef, RawMut)> {
     if input.dtype() != output.dtype() {
-        let (a, b) = (input.operand("input").into(), output.operand("output").into());
+        let (a, b) = (
+            input.operand("input").into(),
+            output.operand("output").into(),
+        );
         return Err(ddp_kernels::KernelError::DTypeMismatch { op, a, b }.into());
     }
     Ok((RawRef::of(input, op, "input")?, RawMut::of(output)))
 }
-
-#[cfg(test)]
-mod tests;

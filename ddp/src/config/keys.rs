@@ -60,6 +60,57 @@ pub(super) const ALTERNATIVES: &[(&str, &str, &str)] = &[
     ),
 ];
 
+/// Names that other programs give these keys.
+const SYNONYMS: &[(&str, &str)] = &[
+    ("learning_rate", "optimizer.lr"),
+    ("wd", "optimizer.weight_decay"),
+    ("beta1", "optimizer.betas"),
+    ("beta2", "optimizer.betas"),
+    ("optim", "optimizer.kind"),
+    ("optimizer", "optimizer.kind"),
+    ("num_epochs", "train.epochs"),
+    ("n_epochs", "train.epochs"),
+    ("max_epochs", "train.epochs"),
+    ("num_steps", "train.steps"),
+    ("n_steps", "train.steps"),
+    ("max_steps", "train.steps"),
+    ("batch", "train.batch_size"),
+    ("micro_batch_size", "train.batch_size"),
+    ("global_batch", "train.global_batch_size"),
+    ("gradient_accumulation_steps", "train.grad_accum_steps"),
+    ("accumulate_grad_batches", "train.grad_accum_steps"),
+    ("grad_clip", "train.clip_grad_norm"),
+    ("clip_norm", "train.clip_grad_norm"),
+    ("max_grad_norm", "train.clip_grad_norm"),
+    ("gradient_clip_val", "train.clip_grad_norm"),
+    ("dtype", "train.precision"),
+    ("layers", "model.hidden"),
+    ("hidden_sizes", "model.hidden"),
+    ("hidden_dims", "model.hidden"),
+    ("num_classes", "data.classes"),
+    ("n_classes", "data.classes"),
+    ("test", "data.eval"),
+    ("valid", "data.eval"),
+    ("validation", "data.eval"),
+    ("val_fraction", "data.eval_fraction"),
+    ("test_fraction", "data.eval_fraction"),
+    ("label", "data.target"),
+    ("targets", "data.target"),
+    ("bucket_cap_mb", "comm.bucket_mib"),
+    ("log_every", "log.every_steps"),
+];
+
+/// What is a flag of the command line and no key.
+const FLAGS: &[&str] = &[
+    "device",
+    "threads",
+    "out",
+    "init_from",
+    "progress",
+    "json",
+    "overwrite",
+];
+
 /// The known key of this name, if there is one.
 pub(super) fn known(name: &str) -> Option<&'static str> {
     KEYS.iter().copied().find(|key| *key == name)
@@ -81,6 +132,15 @@ pub(super) fn hint(name: &str) -> String {
     let elsewhere = KEYS.iter().find(|key| key.rsplit('.').next() == Some(last));
     if let Some(key) = elsewhere {
         return format!("did you mean `{key}`?");
+    }
+    if let Some((_, key)) = SYNONYMS.iter().find(|(synonym, _)| *synonym == last) {
+        return format!("did you mean `{key}`?");
+    }
+    if FLAGS.contains(&last) {
+        return format!(
+            "it is a flag of the command line: --{}",
+            last.replace('_', "-")
+        );
     }
     let own_section = |key: &&&str| key.split('.').next() == Some(section);
     if let Some(key) = nearest(name, KEYS.iter().filter(own_section).copied())

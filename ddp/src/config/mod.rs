@@ -153,7 +153,7 @@ pub struct OptimizerConfig {
     pub betas: [f64; 2],
     /// Added to the root of the second moment (Adam, AdamW), positive.
     pub eps: f64,
-    /// L2 for SGD and Adam, decoupled for AdamW; not negative.
+    /// L2 for SGD and Adam, decoupled for AdamW; not negative. Default: PyTorch's, 0.01 for AdamW and else 0.
     pub weight_decay: f64,
     /// In [0, 1) (SGD).
     pub momentum: f64,
@@ -270,6 +270,25 @@ impl Config {
     /// Each key with its value as TOML text, in fixed order: what ranks compare at start.
     pub fn agreement_entries(&self) -> Vec<(String, String)> {
         write::entries(self)
+    }
+}
+
+impl OptimizerConfig {
+    /// This kind with PyTorch's defaults, but a momentum of 0.9 for SGD.
+    pub fn new(kind: OptimizerKind, lr: f64) -> Self {
+        OptimizerConfig {
+            kind,
+            lr,
+            betas: [0.9, 0.999],
+            eps: 1e-8,
+            // Only AdamW decays weights unasked.
+            weight_decay: match kind {
+                OptimizerKind::AdamW => 0.01,
+                OptimizerKind::Adam | OptimizerKind::Sgd => 0.0,
+            },
+            momentum: 0.9,
+            nesterov: false,
+        }
     }
 }
 

@@ -338,8 +338,10 @@ fn class_weights(given: &Given, data: &DataConfig) -> Result<Option<Vec<f32>>> {
 fn optimizer(given: &Given) -> Result<OptimizerConfig> {
     let not_negative = |x: f64| x >= 0.0;
     let below_one = |x: f64| (0.0..1.0).contains(&x);
+    let kind = given.one_of("optimizer.kind", OptimizerKind::AdamW)?;
+    let default = OptimizerConfig::new(kind, 1e-3);
     let betas = match given.get("optimizer.betas") {
-        None => [0.9, 0.999],
+        None => default.betas,
         Some(setting) => {
             let expected = "two numbers from 0 to below 1";
             let betas = setting.numbers(below_one, expected, "[0.9, 0.999] is usual")?;
@@ -348,10 +350,10 @@ fn optimizer(given: &Given) -> Result<OptimizerConfig> {
         }
     };
     let config = OptimizerConfig {
-        kind: given.one_of("optimizer.kind", OptimizerKind::AdamW)?,
+        kind,
         lr: given.number(
             "optimizer.lr",
-            1e-3,
+            default.lr,
             // In f32 too: the step is taken in single precision.
             |lr| lr as f32 > 0.0 && (lr as f32).is_finite(),
             "a finite number above 0",
@@ -360,26 +362,26 @@ fn optimizer(given: &Given) -> Result<OptimizerConfig> {
         betas,
         eps: given.number(
             "optimizer.eps",
-            1e-8,
+            default.eps,
             |eps| eps as f32 > 0.0,
             "a number above 0",
             "1e-8 is usual",
         )?,
         weight_decay: given.number(
             "optimizer.weight_decay",
-            0.01,
+            default.weight_decay,
             not_negative,
             "a number of 0 or above",
             "0 switches weight decay off",
         )?,
         momentum: given.number(
             "optimizer.momentum",
-            0.9,
+            default.momentum,
             below_one,
             "a number from 0 to below 1",
             "0 switches momentum off",
         )?,
-        nesterov: given.bool("optimizer.nesterov", false)?,
+        nesterov: given.bool("optimizer.nesterov", default.nesterov)?,
     };
     if config.kind == OptimizerKind::Sgd
         && config.nesterov

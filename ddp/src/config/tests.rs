@@ -74,6 +74,19 @@ fn defaults_train_on_digits() {
 }
 
 #[test]
+fn weight_decay_defaults_as_in_pytorch() {
+    let decay = |sets: &[&str]| from_sets(sets).unwrap().optimizer.weight_decay;
+    assert_eq!(
+        ["adamw", "adam", "sgd"].map(|kind| decay(&[&format!("optimizer.kind={kind}")])),
+        [0.01, 0.0, 0.0]
+    );
+    assert_eq!(
+        decay(&["optimizer.kind=sgd", "optimizer.weight_decay=0.1"]),
+        0.1
+    );
+}
+
+#[test]
 fn whole_file_is_read() {
     let config = from_text(
         r#"

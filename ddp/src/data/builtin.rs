@@ -21,6 +21,23 @@ const ROW_BYTES: usize = N_PIXELS + 1;
 const N_TRAIN_ROWS: usize = 1438;
 const N_CLASSES: usize = 10;
 
+/// Training and test rows of `builtin:digits`.
+///
+/// # Errors
+/// None that the built-in rows could cause.
+pub fn digits() -> Result<(Dataset, Dataset)> {
+    let columns = ["label".to_owned()];
+    let spec = TargetSpec {
+        task: Task::Classification,
+        columns: &columns,
+        classes: None,
+    };
+    Ok((
+        read("digits", Part::Train, &spec)?,
+        read("digits", Part::Test, &spec)?,
+    ))
+}
+
 /// One part of the set `name`; a pixel becomes a feature in [0, 1].
 ///
 /// # Errors

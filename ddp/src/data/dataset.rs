@@ -136,6 +136,18 @@ fn select(values: &[f32], width: usize, rows: &[usize]) -> Vec<f32> {
     selected
 }
 
+/// A hash of any bytes, of the same kind as [`Dataset::fingerprint`].
+pub(crate) fn fingerprint(bytes: &[u8]) -> u64 {
+    let mut hash = Fingerprint::default();
+    hash.number(bytes.len() as u64);
+    let (words, rest) = bytes.as_chunks::<8>();
+    words
+        .iter()
+        .for_each(|word| hash.number(u64::from_le_bytes(*word)));
+    rest.iter().for_each(|&byte| hash.number(u64::from(byte)));
+    hash.finish()
+}
+
 /// FNV-1a's scheme on 64-bit words, with a rotation so that high bits reach low ones.
 struct Fingerprint(u64);
 

@@ -9,8 +9,9 @@ mod load;
 mod normalize;
 mod split;
 
-pub use self::builtin::NAMES as BUILTIN_NAMES;
+pub use self::builtin::{NAMES as BUILTIN_NAMES, digits};
 pub use self::csv::read as read_csv;
+pub(crate) use self::dataset::fingerprint;
 pub use self::dataset::{Dataset, Targets};
 pub use self::load::{Loaded, Part, TargetSpec, load, match_columns, read_source};
 pub use self::normalize::Normalizer;

@@ -9,7 +9,7 @@ use safetensors::{Dtype, SafeTensors};
 
 use super::layout::ParamLayout;
 use crate::config::ModelConfig;
-use crate::data::Normalizer;
+use crate::data::{Normalizer, fingerprint};
 use crate::error::{Error, Result};
 use crate::files;
 
@@ -86,6 +86,11 @@ impl ModelFile {
             path: path.to_owned(),
             bytes,
         })
+    }
+
+    /// A hash of the file, for the comparison between ranks at start.
+    pub fn fingerprint(&self) -> u64 {
+        fingerprint(&self.bytes)
     }
 
     fn tensors(&self) -> SafeTensors<'_> {

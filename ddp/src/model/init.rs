@@ -1,6 +1,7 @@
 //! Initial values of parameters: a function of the seed and the parameter's place in the model, not of the world size.
 
-use ddp_kernels::{KernelError, Philox, Tensor, to_unit_f32};
+use ddp_kernels::ops::{self, UniformStream};
+use ddp_kernels::{KernelError, Tensor};
 
 use super::layout::{ParamKind, ParamLayout};
 
@@ -11,40 +12,30 @@ const STREAM: u32 = 0x494e_4954;
 /// `±1/sqrt(I)` (Kaiming uniform with `a = sqrt(5)`), norms one and zero.
 ///
 /// # Errors
-/// [`KernelError::DTypeUnsupported`] if `weights` is not f32.
+/// [`KernelError::DTypeUnsupported`] if `weights` is not of floats.
 pub fn initialize(
     layout: &ParamLayout,
     weights: &mut Tensor,
     seed: u64,
 ) -> Result<(), KernelError> {
-    let philox = Philox::new(seed);
-    let flat = weights
-        .view_mut()
-        .into_slice::<f32>("initialize", "weights")?;
     for slot in layout.slots() {
-        let values = &mut flat[slot.range()];
-        match slot.kind {
-            ParamKind::NormWeight => values.fill(1.0),
-            ParamKind::NormBias => values.fill(0.0),
+        let values = weights.view_mut().range(slot.start, slot.range().end)?;
+        let is_bias = u32::from(slot.kind == ParamKind::Bias);
+        let stream = UniformStream {
+            seed,
+            stream: [(slot.layer as u32) << 1 | is_bias, STREAM],
+        };
+        let (low, high) = match slot.kind {
+            ParamKind::NormWeight => (1.0, 1.0),
+            ParamKind::NormBias => (0.0, 0.0),
             ParamKind::Weight | ParamKind::Bias => {
-                let is_bias = u32::from(slot.kind == ParamKind::Bias);
-                let in_features = layout
-                    .find(slot.layer, ParamKind::Weight)
-                    .map_or(1, |w| w.dims[1]);
+                let weight = layout.find(slot.layer, ParamKind::Weight);
+                let in_features = weight.map_or(1, |weight| weight.dims[1]);
                 let bound = 1.0 / (in_features as f32).sqrt();
-                for (block, values) in values.chunks_mut(4).enumerate() {
-                    let stream = [
-                        block as u32,
-                        (block >> 32) as u32,
-                        (slot.layer as u32) << 1 | is_bias,
-                        STREAM,
-                    ];
-                    for (value, word) in values.iter_mut().zip(philox.block(stream)) {
-                        *value = (2.0 * to_unit_f32(word) - 1.0) * bound;
-                    }
-                }
+                (-bound, bound)
             }
-        }
+        };
+        ops::uniform(values, low, high, stream)?;
     }
     Ok(())
 }

@@ -27,6 +27,14 @@ pub enum LossHead {
 }
 
 impl LossHead {
+    /// Cross-entropy as it mostly is: no smoothing, all classes alike.
+    pub fn cross_entropy() -> Self {
+        LossHead::CrossEntropy {
+            label_smoothing: 0.0,
+            class_weights: None,
+        }
+    }
+
     /// The loss of `config` on `device`.
     ///
     /// # Errors

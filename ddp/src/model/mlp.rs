@@ -9,9 +9,9 @@ use ddp_kernels::ops::{
 };
 use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef};
 
-use super::ModelSpec;
 use super::layout::{ParamKind, ParamLayout};
 use super::spec::LAYER_NORM_EPS;
+use super::{ModelSpec, init};
 
 type Result<T> = std::result::Result<T, KernelError>;
 
@@ -123,6 +123,14 @@ impl Mlp {
             layout,
             spec,
         })
+    }
+
+    /// Draws the initial weights, which depend on `seed` and on nothing else: see [`init`].
+    ///
+    /// # Errors
+    /// None for the weights that a model makes itself.
+    pub fn initialize(&mut self, seed: u64) -> Result<()> {
+        init::initialize(&self.layout, &mut self.weights, seed)
     }
 
     /// Sizes and kinds of the layers.

@@ -41,6 +41,22 @@ impl ModelSpec {
         }
     }
 
+    /// Linear layers of these widths, with biases and an activation after each but the last, and nothing else.
+    ///
+    /// # Panics
+    /// If there are fewer than two widths.
+    pub fn plain(dims: &[usize], activation: Activation) -> Self {
+        assert!(dims.len() >= 2, "a model has features and outputs");
+        ModelSpec {
+            dims: dims.to_vec(),
+            activation,
+            layer_norm: false,
+            dropout: 0.0,
+            residual: false,
+            bias: true,
+        }
+    }
+
     /// Number of linear layers.
     pub fn n_layers(&self) -> usize {
         self.dims.len() - 1

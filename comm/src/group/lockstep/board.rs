@@ -48,7 +48,11 @@ pub(crate) struct Geometry {
 impl Geometry {
     /// What is fastest where it was measured.
     pub(crate) fn usual(world_size: usize) -> Self {
-        Geometry { world_size, chunk_bytes: CHUNK_BYTES, n_slots: N_SLOTS }
+        Geometry {
+            world_size,
+            chunk_bytes: CHUNK_BYTES,
+            n_slots: N_SLOTS,
+        }
     }
 
     fn slot_stride(self) -> usize {
@@ -186,7 +190,11 @@ impl Board {
     pub(crate) fn new(region: Region, geometry: Geometry) -> Self {
         let base = region.base();
         assert!(region.len() >= geometry.region_bytes() && base.as_ptr() as usize % LINE == 0);
-        Board { base, geometry, _region: region }
+        Board {
+            base,
+            geometry,
+            _region: region,
+        }
     }
 
     /// How the memory is divided.
@@ -208,7 +216,12 @@ impl Board {
     fn header(&self, rank: usize, chunk: u64) -> *mut [u64; 2] {
         assert!(rank < self.geometry.world_size);
         // SAFETY: the offset lies within the region, whose size `new` checked.
-        unsafe { self.base.as_ptr().add(self.geometry.slot_offset(rank, chunk)).cast() }
+        unsafe {
+            self.base
+                .as_ptr()
+                .add(self.geometry.slot_offset(rank, chunk))
+                .cast()
+        }
     }
 
     /// Where the data of a rank's slot for a chunk begin: `chunk_bytes` bytes, aligned to 64.

@@ -21,13 +21,20 @@ pub(crate) struct Patience {
 
 impl Patience {
     /// For ranks that have `n_cores` between them.
+    ///
+    /// Measured: 2000 spins are no quicker than 200 on free cores, but cost 0.1 ms a wait while another program
+    /// keeps a core busy, since both ranks then share the other.
     pub(crate) fn new(n_ranks: usize, n_cores: usize) -> Self {
         if n_ranks <= n_cores {
-            {let e=|n:&str,d|std::env::var(n).ok().and_then(|v|v.parse().ok()).unwrap_or(d); // TUNE
-            Patience { n_spins: e("TS",2000), n_yields: e("TY",1000) }}
+            Patience {
+                n_spins: 200,
+                n_yields: 1000,
+            }
         } else {
-            {let e=|n:&str,d|std::env::var(n).ok().and_then(|v|v.parse().ok()).unwrap_or(d); // TUNE
-            Patience { n_spins: e("OS",20), n_yields: e("OY",2) }}
+            Patience {
+                n_spins: 20,
+                n_yields: 20,
+            }
         }
     }
 }
@@ -49,7 +56,11 @@ pub(crate) enum Step {
 
 impl Idle {
     pub(crate) fn new(patience: Patience) -> Self {
-        Idle { patience, n_tries: 0, since: None }
+        Idle {
+            patience,
+            n_tries: 0,
+            since: None,
+        }
     }
 
     /// Something has happened: patience is new.
@@ -115,11 +126,22 @@ pub(crate) fn wake_others(board: &Board, rank: usize) {
 
 #[cfg(target_os = "linux")]
 fn futex_wait(word: &AtomicU32, expected: u32, timeout: Duration) {
-    let timeout = libc::timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
+    let timeout = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
     // The flag FUTEX_PRIVATE is left out: the word may be shared by processes.
     // SAFETY: `word` is a valid aligned 32-bit word and `timeout` a valid timespec for the call's duration; a
     // return for whatever reason is fine, since the caller looks again.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, &raw const timeout) };
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT,
+            expected,
+            &raw const timeout,
+        )
+    };
 }
 
 #[cfg(target_os = "linux")]

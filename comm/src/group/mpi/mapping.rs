@@ -67,7 +67,14 @@ impl Mapping {
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
         // SAFETY: a new mapping at an address of the system's choice, of an open file.
         let base = unsafe {
-            libc::mmap(std::ptr::null_mut(), len, protection, flags, file.as_raw_fd(), 0)
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                protection,
+                flags,
+                file.as_raw_fd(),
+                0,
+            )
         };
         if base == libc::MAP_FAILED {
             return Err(Error::last_os_error());

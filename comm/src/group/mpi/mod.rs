@@ -4,6 +4,7 @@
 //! the group, which is `!Send`. Where all ranks are on one host, data go through shared memory
 //! ([`lockstep`](super::lockstep)), several times as fast as MPI's own; MPI then only starts and ends the job.
 
+pub(crate) mod abort;
 mod call;
 #[cfg(target_os = "linux")]
 mod host;
@@ -50,12 +51,17 @@ impl MpiGroup {
     /// As [`World::init`](crate::World::init).
     pub(crate) fn init(found: Found, options: WorldOptions) -> Result<Self> {
         yield_when_idle();
-        let (universe, _) = mpi::initialize_with_threading(mpi::Threading::Funneled).ok_or(CommError::MpiInUse)?;
+        let (universe, _) =
+            mpi::initialize_with_threading(mpi::Threading::Funneled).ok_or(CommError::MpiInUse)?;
         let world = universe.world();
         let got = world.size() as usize;
         let expected = found.n_ranks.unwrap_or(got);
         if got != expected {
-            return Err(CommError::LauncherMismatch { launcher: found.launcher, expected, got });
+            return Err(CommError::LauncherMismatch {
+                launcher: found.launcher,
+                expected,
+                got,
+            });
         }
         return_errors(&world)?;
         let comm = world.duplicate();
@@ -100,7 +106,11 @@ impl MpiGroup {
     }
 
     pub(super) fn transport(&self) -> &'static str {
-        if self.host.is_some() { "shared memory" } else { "mpi" }
+        if self.host.is_some() {
+            "shared memory"
+        } else {
+            "mpi"
+        }
     }
 
     /// # Safety
@@ -145,7 +155,7 @@ impl MpiGroup {
             host.borrow_mut().give_up(how);
         }
         if self.plain.borrow().is_in_flight() {
-            abort(1);
+            crate::failure::end_job(1);
         }
     }
 
@@ -187,19 +197,14 @@ impl Drop for MpiGroup {
 
 impl std::fmt::Debug for MpiGroup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "MpiGroup(rank {} of {} by {})", self.rank, self.world_size, self.transport())
+        write!(
+            f,
+            "MpiGroup(rank {} of {} by {})",
+            self.rank,
+            self.world_size,
+            self.transport()
+        )
     }
-}
-
-/// Ends the whole job at once.
-pub(crate) fn abort(exit_code: i32) -> ! {
-    if mpi::environment::is_initialized() && !mpi::environment::is_finalized() {
-        // SAFETY: MPI is initialised. The handle is MPI's constant.
-        let world = unsafe { ffi::RSMPI_COMM_WORLD };
-        // SAFETY: MPI is initialised; it ends this process too.
-        unsafe { ffi::MPI_Abort(world, exit_code) };
-    }
-    std::process::exit(exit_code)
 }
 
 /// Lets MPI's own waiting (at start and end, and between hosts) yield the core, if nobody has said otherwise: a

@@ -58,7 +58,12 @@ impl Plain {
             world_size,
             jobs: VecDeque::with_capacity(64),
             n_finished: 0,
-            lanes: [const { Lane { copy: Vec::new(), job: None } }; WINDOW],
+            lanes: [const {
+                Lane {
+                    copy: Vec::new(),
+                    job: None,
+                }
+            }; WINDOW],
             requests: [null; WINDOW],
         }
     }
@@ -76,7 +81,12 @@ impl Plain {
         let CallKind::AllReduce(op) = call.kind else {
             unreachable!("only all-reduces are started");
         };
-        self.jobs.push_back(Job { buf, op, started: 0, n_in_flight: 0 });
+        self.jobs.push_back(Job {
+            buf,
+            op,
+            started: 0,
+            n_in_flight: 0,
+        });
         let number = self.n_finished + self.jobs.len() as u64 - 1;
         self.progress()?;
         Ok(number)
@@ -196,7 +206,9 @@ impl Plain {
         self.compare_calls(call)?;
         match call.kind {
             // SAFETY: as this function's; waited for at once.
-            CallKind::AllReduce(_) => unsafe { self.start(call, output) }.and_then(|_| self.wait(None)),
+            CallKind::AllReduce(_) => {
+                unsafe { self.start(call, output) }.and_then(|_| self.wait(None))
+            }
             // SAFETY: as this function's.
             _ => unsafe { self.blocking(call, input, output) },
         }
@@ -218,7 +230,8 @@ impl Plain {
             CallKind::ReduceScatter(op) => {
                 let op = operation(op);
                 // SAFETY: `from` holds `world_size * n` elements and `to` holds `n`, disjoint.
-                let status = unsafe { ffi::MPI_Reduce_scatter_block(from, to, n, dtype, op, self.comm) };
+                let status =
+                    unsafe { ffi::MPI_Reduce_scatter_block(from, to, n, dtype, op, self.comm) };
                 check("MPI_Reduce_scatter_block", status)
             }
             CallKind::AllGather => {
@@ -238,10 +251,16 @@ impl Plain {
         let mine = call.to_words().map(|word| word as i64);
         let all = self.gather_words(mine)?;
         let expected = all[..2].to_vec();
-        let Some(rank) = all.chunks(2).position(|words| words != expected) else { return Ok(()) };
+        let Some(rank) = all.chunks(2).position(|words| words != expected) else {
+            return Ok(());
+        };
         let call_of = |words: &[i64]| Call::from_words([words[0] as u64, words[1] as u64]);
         match (call_of(&all[rank * 2..]), call_of(&expected)) {
-            (Some(got), Some(expected)) => Err(CommError::CallMismatch { rank, got, expected }),
+            (Some(got), Some(expected)) => Err(CommError::CallMismatch {
+                rank,
+                got,
+                expected,
+            }),
             _ => unreachable!("ranks exchange the words of calls"),
         }
     }
@@ -252,7 +271,9 @@ impl Plain {
         let dtype = datatype(ddp_kernels::DType::I64);
         let (from, to) = (mine.as_ptr().cast(), all.as_mut_ptr().cast());
         // SAFETY: `mine` holds N elements and `all` N a rank; the communicator is alive.
-        let status = unsafe { ffi::MPI_Allgather(from, N as c_int, dtype, to, N as c_int, dtype, self.comm) };
+        let status = unsafe {
+            ffi::MPI_Allgather(from, N as c_int, dtype, to, N as c_int, dtype, self.comm)
+        };
         check("MPI_Allgather", status)?;
         Ok(all)
     }

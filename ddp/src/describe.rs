@@ -1,0 +1,143 @@
+//! What is about to run, in words: one line always, the whole of it with `--verbose` and `--dry-run`.
+
+use std::fmt::Write as _;
+
+use ddp_comm::World;
+use ddp_kernels::Device;
+use ddp_kernels::cpu::threads;
+
+use crate::buckets::BucketPlan;
+use crate::config::Config;
+use crate::data::Loaded;
+use crate::model::layout::ParamKind;
+use crate::model::{Mlp, ModelSpec};
+
+/// The run in one line: rows, widths, ranks, device.
+pub fn line(world: &World, config: &Config, data: &Loaded, model: &Mlp, device: Device) -> String {
+    let widths: Vec<_> = model.spec().dims.iter().map(ToString::to_string).collect();
+    let eval = data.eval.as_ref().map_or(String::new(), |eval| {
+        format!(" and {} for evaluation", eval.n_rows)
+    });
+    format!(
+        "{}: {} rows{eval}, {} layers ({} parameters), {} on {device}, {} each",
+        config.name,
+        data.train.n_rows,
+        widths.join("-"),
+        model.layout().n_params(),
+        count(world.world_size(), "rank"),
+        count(threads::current(), "thread"),
+    )
+}
+
+/// The data, each layer, and how gradients travel.
+pub fn details(world: &World, config: &Config, data: &Loaded, model: &Mlp) -> String {
+    let mut text = format!("train  {}", data.train);
+    if let Some(eval) = &data.eval {
+        let _ = write!(text, "\neval   {eval}");
+    }
+    text += "\n\nlayer    in -> out          parameters  then\n";
+    let spec = model.spec();
+    for layer in 0..spec.n_layers() {
+        let (i, o) = spec.in_out(layer);
+        let n_params: usize = [
+            ParamKind::Weight,
+            ParamKind::Bias,
+            ParamKind::NormWeight,
+            ParamKind::NormBias,
+        ]
+        .into_iter()
+        .filter_map(|kind| model.layout().find(layer, kind))
+        .map(|slot| slot.numel())
+        .sum();
+        let widths = format!("{i} -> {o}");
+        let then = after(spec, layer);
+        let _ = writeln!(text, "{layer:<8} {widths:<18} {n_params:>10}  {then}");
+    }
+    let plan = BucketPlan::new(model.layout(), config.comm.bucket_bytes());
+    let global_rows = config.train.global_rows(world.world_size()).unwrap_or(0);
+    let _ = write!(
+        text,
+        "\n{} a step in {} a rank; gradients in {} by \"{}\"",
+        count(global_rows.min(data.train.n_rows), "row"),
+        count(config.train.grad_accum_steps, "micro-batch"),
+        count(plan.lens().len(), "bucket"),
+        world.group().transport(),
+    );
+    text
+}
+
+/// What follows the linear layer.
+fn after(spec: &ModelSpec, layer: usize) -> String {
+    if !spec.is_hidden(layer) {
+        return "output".to_owned();
+    }
+    let mut parts = Vec::new();
+    if spec.layer_norm {
+        parts.push("layer norm".to_owned());
+    }
+    parts.push(spec.activation.to_string());
+    if spec.dropout > 0.0 {
+        parts.push(format!("dropout {}", spec.dropout));
+    }
+    if spec.has_residual(layer) {
+        parts.push("plus its input".to_owned());
+    }
+    parts.join(", ")
+}
+
+fn count(n: usize, what: &str) -> String {
+    match (n, what.ends_with("ch")) {
+        (1, _) => format!("1 {what}"),
+        (_, true) => format!("{n} {what}es"),
+        (_, false) => format!("{n} {what}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_kernels::ops::Activation;
+
+    use super::*;
+    use crate::data;
+
+    #[test]
+    fn tells_every_layer() {
+        let sets = [
+            "model.dropout=0.5",
+            "model.norm=layer",
+            "train.batch_size=8",
+        ];
+        let config = Config::load(None, &sets.map(str::to_owned)).unwrap();
+        let data = data::load(&config, 1).unwrap();
+        let spec = ModelSpec::new(&config.model, 64, 10);
+        let model = Mlp::new(spec, 8, Device::Cpu).unwrap();
+        let world = World::single();
+        let text = details(&world, &config, &data, &model);
+        for part in [
+            "train  builtin:digits: 1438 rows x 64 features, 10 classes",
+            "eval   builtin:digits: 359 rows",
+            "0        64 -> 128                8576  layer norm, relu, dropout 0.5\n",
+            "2        64 -> 10                  650  output\n",
+            "8 rows a step in 1 micro-batch a rank; gradients in 1 bucket by \"single\"",
+        ] {
+            assert!(text.contains(part), "no {part:?} in\n{text}");
+        }
+        let line = line(&world, &config, &data, &model, Device::Cpu);
+        assert!(line.starts_with("digits: 1438 rows and 359 for evaluation, 64-128-64-10 layers"));
+        assert!(line.contains("1 rank on cpu"), "{line}");
+    }
+
+    #[test]
+    fn residuals_are_told_where_they_are() {
+        let spec = ModelSpec {
+            dims: vec![4, 8, 8, 2],
+            activation: Activation::Gelu,
+            layer_norm: false,
+            dropout: 0.0,
+            residual: true,
+            bias: true,
+        };
+        let after: Vec<_> = (0..3).map(|layer| after(&spec, layer)).collect();
+        assert_eq!(after, ["gelu", "gelu, plus its input", "output"]);
+    }
+}

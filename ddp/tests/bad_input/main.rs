@@ -1,0 +1,10 @@
+//! Every bad input gets a clear answer from the real program: what is wrong, where, and a way out; the right exit status;
+//! and nothing on disk is touched.
+
+mod config;
+mod data;
+mod folder;
+mod harness;
+mod model_file;
+mod ranks;
+mod usage;
