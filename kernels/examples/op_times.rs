@@ -5,7 +5,10 @@
 
 use std::time::Instant;
 
-use ddp_kernels::ops::{self, Activation, LinearOutput};
+use ddp_kernels::ops::{
+    self, Activation, AdamConfig, AdamState, CrossEntropyConfig, LinearOutput, SgdConfig,
+    WeightDecay,
+};
 use ddp_kernels::{DType, Device, Result, Tensor};
 
 fn median_ms(mut f: impl FnMut() -> Result<()>) -> Result<f64> {
@@ -68,6 +71,85 @@ fn linear(b: usize, i: usize, o: usize) -> Result<()> {
     Ok(())
 }
 
+/// The operations that are no products, at the sizes of a model `i -> o` and `n_params` parameters.
+fn others(b: usize, hidden: usize, classes: usize, n_params: usize) -> Result<()> {
+    let make = |dims: &[usize]| Tensor::randn(dims, DType::F32, Device::Cpu, 1);
+    let (logits, mut d_logits) = (make(&[b, classes])?, make(&[b, classes])?);
+    let labels: Vec<i64> = (0..b).map(|row| (row % classes) as i64).collect();
+    let labels = Tensor::from_slice(&labels, &[b], Device::Cpu)?;
+    let (saved, mut d, mut d_bias) = (make(&[b, hidden])?, make(&[b, hidden])?, make(&[hidden])?);
+    let (mut w, g, mut m, mut v) = (
+        make(&[n_params])?,
+        make(&[n_params])?,
+        make(&[n_params])?,
+        make(&[n_params])?.zeros_like()?,
+    );
+    let line = |name: &str, ms: f64| {
+        println!("{name:34} {b:5} rows, {hidden:5} wide, {n_params:9} parameters {ms:9.5} ms")
+    };
+    let config = CrossEntropyConfig::default();
+    line(
+        "softmax cross-entropy",
+        median_ms(|| {
+            ops::softmax_cross_entropy(
+                logits.view(),
+                labels.view(),
+                &config,
+                0.1,
+                Some(d_logits.view_mut()),
+            )
+            .map(|_| ())
+        })?,
+    );
+    line(
+        "relu backward and bias gradient",
+        median_ms(|| {
+            ops::activation_backward(
+                Activation::Relu,
+                saved.view(),
+                d.view_mut(),
+                Some(d_bias.view_mut()),
+                false,
+            )
+        })?,
+    );
+    let sgd = SgdConfig {
+        lr: 1e-9,
+        momentum: 0.9,
+        nesterov: false,
+        weight_decay: 0.0,
+        grad_scale: 1.0,
+    };
+    line(
+        "sgd",
+        median_ms(|| ops::sgd_step(&sgd, w.view_mut(), g.view(), Some(m.view_mut())))?,
+    );
+    let adam = AdamConfig {
+        lr: 1e-9,
+        betas: [0.9, 0.999],
+        eps: 1e-8,
+        weight_decay: 0.01,
+        decay: WeightDecay::Decoupled,
+        step: 9,
+        grad_scale: 1.0,
+    };
+    line(
+        "adamw",
+        median_ms(|| {
+            ops::adam_step(
+                &adam,
+                w.view_mut(),
+                g.view(),
+                AdamState {
+                    m: m.view_mut(),
+                    v: v.view_mut(),
+                },
+            )
+        })?,
+    );
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let threads = std::env::args()
         .nth(1)
@@ -86,5 +168,8 @@ fn main() -> Result<()> {
     ] {
         linear(b, i, o)?;
     }
+    others(32, 128, 10, 9_610)?;
+    others(128, 1024, 10, 1_863_690)?;
+    others(256, 4096, 1024, 25_175_040)?;
     Ok(())
 }

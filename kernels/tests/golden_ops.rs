@@ -12,8 +12,11 @@ use ddp_kernels::ops::{
 use ddp_kernels::{Result, TensorMut, TensorRef};
 use serde_json::Value;
 
-/// The operations of the file, each with its check.
-const OPS: [(&str, fn(&Case<'_>)); 16] = [
+/// How the cases of one operation are checked.
+type Check = fn(&Case<'_>);
+
+/// The operations of the file.
+const OPS: [(&str, Check); 16] = [
     ("addmm", addmm),
     ("linear", linear),
     ("relu", |case| activation(case, Activation::Relu)),

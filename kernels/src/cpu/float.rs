@@ -50,7 +50,7 @@ pub trait Float:
 }
 
 macro_rules! float {
-    ($t:ident, $exp:path, $tanh:path, $sigmoid:expr, $erf:path) => {
+    ($t:ident, $exp:path, $ln:path, $tanh:path, $sigmoid:expr, $erf:path) => {
         impl Float for $t {
             const ONE: Self = 1.0;
             const NEG_INFINITY: Self = $t::NEG_INFINITY;
@@ -60,7 +60,7 @@ macro_rules! float {
             }
             #[inline(always)]
             fn ln(self) -> Self {
-                $t::ln(self)
+                $ln(self)
             }
             #[inline(always)]
             fn ln_1p(self) -> Self {
@@ -93,10 +93,18 @@ macro_rules! float {
         }
     };
 }
-float!(f32, math::exp, math::tanh, math::sigmoid, math::erf);
+float!(
+    f32,
+    math::exp,
+    math::ln,
+    math::tanh,
+    math::sigmoid,
+    math::erf
+);
 float!(
     f64,
     f64::exp,
+    f64::ln,
     f64::tanh,
     |x: f64| 1.0 / (1.0 + (-x).exp()),
     libm::erf

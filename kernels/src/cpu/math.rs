@@ -99,6 +99,37 @@ pub(super) fn erf(x: f32) -> f32 {
     if a > 0.92 { large } else { small }
 }
 
+/// `ln x` within 2 ulp for normal positive numbers; infinity for infinity, NaN for NaN and below 0, and minus infinity
+/// from 0 to the smallest normal number.
+#[inline(always)]
+pub(super) fn ln(x: f32) -> f32 {
+    const SQRT_HALF_BITS: i32 = 0x3f35_04f3;
+    // x = 2^n · (1 + f) with 1 + f in sqrt(1/2)..sqrt(2).
+    let n = (x.to_bits() as i32 - SQRT_HALF_BITS) >> 23;
+    let f = f32::from_bits((x.to_bits() as i32 - (n << 23)) as u32) - 1.0;
+    let mut p = -0.076_344_15_f32;
+    p = p.mul_add(f, 0.127_615_45);
+    p = p.mul_add(f, -0.131_601_99);
+    p = p.mul_add(f, 0.142_017_63);
+    p = p.mul_add(f, -0.166_233_57);
+    p = p.mul_add(f, 0.200_012_27);
+    p = p.mul_add(f, -0.250_008_23);
+    p = p.mul_add(f, 0.333_333_3);
+    let square = f * f;
+    let n = n as f32;
+    // Small parts first.
+    let low = (square * f).mul_add(p, n * LN2_LO) - 0.5 * square;
+    let finite = n.mul_add(LN2_HI, f + low);
+    let finite = if x > f32::MAX { f32::INFINITY } else { finite };
+    let positive = if x < f32::MIN_POSITIVE {
+        f32::NEG_INFINITY
+    } else {
+        finite
+    };
+    // Also where x is NaN, which compares as neither.
+    if x >= 0.0 { positive } else { f32::NAN }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,7 +154,10 @@ mod tests {
 
     #[test]
     fn errors_are_as_stated() {
-        let cases: [(&str, (f64, f32), f64); 9] = [
+        let cases: [(&str, (f64, f32), f64); 12] = [
+            ("ln", max_ulp((1e-30, 1000.0), ln, f64::ln), 2.0),
+            ("ln near 1", max_ulp((0.99, 1.01), ln, f64::ln), 2.0),
+            ("ln of large", max_ulp((1.0, 1e38), ln, f64::ln), 2.0),
             ("exp", max_ulp((-87.0, 88.7), exp, f64::exp), 2.0),
             ("exp near 0", max_ulp((-1e-3, 1e-3), exp, f64::exp), 2.0),
             ("exp denormal", max_ulp((-103.0, -87.0), exp, f64::exp), 2.0),
@@ -179,6 +213,11 @@ mod tests {
             ),
             (1.0, 0.0, 0.5)
         );
+        assert_eq!(
+            (ln(1.0), ln(0.0), ln(f32::INFINITY)),
+            (0.0, f32::NEG_INFINITY, f32::INFINITY)
+        );
+        assert!(ln(-1.0).is_nan() && ln(f32::NAN).is_nan());
         assert!(tanh(-0.0).is_sign_negative() && erf(-0.0).is_sign_negative());
     }
 }

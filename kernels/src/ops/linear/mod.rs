@@ -167,7 +167,13 @@ mod tests {
     #[test]
     fn both_routes_agree_with_the_definition() {
         // The last one is direct, all others transposed, the third with edges everywhere.
-        for sizes @ (b, i, o) in [(5, 7, 3), (64, 512, 512), (33, 515, 517), (1, 600, 600), (64, 1024, 10)] {
+        for sizes @ (b, i, o) in [
+            (5, 7, 3),
+            (64, 512, 512),
+            (33, 515, 517),
+            (1, 600, 600),
+            (64, 1024, 10),
+        ] {
             let (x, w, bias) = (
                 random::<f64>(b * i, 1),
                 random::<f64>(o * i, 2),

@@ -1,0 +1,108 @@
+//! Few classes: sixteen rows side by side, a lane each, so that ten classes fill the registers as well as sixteen do.
+
+#![allow(clippy::needless_range_loop)] // Loops over lanes by index are what the compiler vectorises.
+
+use super::{LANES, LossSums, Shared};
+use crate::cpu::Float;
+
+/// From more classes on, rows are long enough to vectorise along themselves.
+pub(super) const MAX_CLASSES: usize = 64;
+
+#[inline(always)]
+pub(super) fn forward_backward<T: Float>(
+    logits: &[T],
+    labels: &[i64],
+    shared: Shared<'_, T>,
+    mut d_logits: Option<&mut [T]>,
+) -> LossSums {
+    let n = shared.rule.n_classes;
+    let mut sums = LossSums::default();
+    // Logits, then exponentials, of sixteen rows: `columns[c][lane]`.
+    let mut columns = [[T::ZERO; LANES]; MAX_CLASSES];
+    let columns = &mut columns[..n];
+    for (block, labels) in labels.chunks(LANES).enumerate() {
+        let rows = block * LANES * n..block * LANES * n + labels.len() * n;
+        let x = &logits[rows.clone()];
+        load(x, columns);
+        let (max, exp_sum, log_sum) = normalize(columns);
+
+        let mut mass = [T::ZERO; LANES];
+        for (lane, &label) in labels.iter().enumerate() {
+            if label == shared.rule.ignore_index {
+                continue;
+            }
+            let (label, row) = (label as usize, &x[lane * n..][..n]);
+            let (weight, hit) = shared.weight_and_hit(label);
+            let mut loss = hit * (log_sum[lane] - (row[label] - max[lane]));
+            if shared.spread != T::ZERO {
+                loss += shared.smoothing_loss(row, max[lane], log_sum[lane]);
+            }
+            sums.loss += loss.to_f64();
+            sums.weight += weight.to_f64();
+            mass[lane] = (hit + shared.spread * shared.weight_sum) * shared.scale / exp_sum[lane];
+        }
+        if let Some(d_logits) = &mut d_logits {
+            for column in columns.iter_mut() {
+                for lane in 0..LANES {
+                    column[lane] *= mass[lane];
+                }
+            }
+            for (lane, (d_row, &label)) in
+                d_logits[rows].chunks_exact_mut(n).zip(labels).enumerate()
+            {
+                if label == shared.rule.ignore_index {
+                    d_row.fill(T::ZERO);
+                    continue;
+                }
+                for (d, column) in d_row.iter_mut().zip(columns.iter()) {
+                    *d = column[lane];
+                }
+                let (_, hit) = shared.weight_and_hit(label as usize);
+                shared.subtract_target(d_row, label as usize, hit);
+            }
+        }
+    }
+    sums
+}
+
+/// The rows of `x` into the lanes; lanes without a row hold zeros.
+#[inline(always)]
+fn load<T: Float>(x: &[T], columns: &mut [[T; LANES]]) {
+    let n = columns.len();
+    if x.len() < LANES * n {
+        columns.fill([T::ZERO; LANES]);
+    }
+    for (lane, row) in x.chunks_exact(n).enumerate() {
+        for (column, &v) in columns.iter_mut().zip(row) {
+            column[lane] = v;
+        }
+    }
+}
+
+/// Puts `e^(v - max)` in place of each element; the lanes' largest elements, sums of exponentials, and logarithms of those.
+#[inline(always)]
+fn normalize<T: Float>(columns: &mut [[T; LANES]]) -> ([T; LANES], [T; LANES], [T; LANES]) {
+    let mut max = columns[0];
+    for column in &columns[1..] {
+        for lane in 0..LANES {
+            // A NaN may be passed over here; it returns in the sum of exponentials.
+            max[lane] = if column[lane] < max[lane] {
+                max[lane]
+            } else {
+                column[lane]
+            };
+        }
+    }
+    let mut exp_sum = [T::ZERO; LANES];
+    for column in columns.iter_mut() {
+        for lane in 0..LANES {
+            column[lane] = (column[lane] - max[lane]).exp();
+            exp_sum[lane] += column[lane];
+        }
+    }
+    let mut log_sum = [T::ZERO; LANES];
+    for lane in 0..LANES {
+        log_sum[lane] = exp_sum[lane].ln();
+    }
+    (max, exp_sum, log_sum)
+}
