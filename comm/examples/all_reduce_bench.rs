@@ -34,7 +34,10 @@ fn main() -> Result<(), CommError> {
         return threads::run(n, |world| bench(&world)).into_iter().collect();
     }
     let shared_memory = !args.iter().any(|arg| arg == "--by-mpi");
-    let world = World::init_with(WorldOptions { shared_memory })?;
+    let world = World::init_with(WorldOptions {
+        shared_memory,
+        ..WorldOptions::default()
+    })?;
     bench(&world)?;
     world.close()
 }

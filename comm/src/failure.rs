@@ -6,7 +6,7 @@
 //! | a rank ...                                | launcher's own lines after our message | ends after | status |
 //! |-------------------------------------------|----------------------------------------|-----------:|-------:|
 //! | exits with 3, `MPI_Finalize` called or not | 11 ("Primary job terminated normally") |  1.3–2.5 s |      3 |
-//! | is killed by a signal                     | 8 (they name the rank and the signal)  |  1.3–2.5 s | 128 + n |
+//! | is killed by a signal                     | 7 (they name the rank and the signal)  |  1.3–2.5 s | 128 + n |
 //! | calls `MPI_Abort(3)`                      | 8 ("MPI_ABORT was invoked on rank")    |      0.4 s |      3 |
 //! | calls `ompi_mpi_abort(3)`                 | none                                   |      0.3 s |      3 |
 //!
@@ -161,8 +161,15 @@ fn say(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
+/// Ends the job with a failed run's status, from a place where nothing can be returned.
+#[cfg(feature = "mpi")]
+pub(crate) fn end_job_because(reason: &str) -> ! {
+    say(&format!("{reason}\n"));
+    end_job(1)
+}
+
 /// Ends all ranks, and this process at least.
-pub(crate) fn end_job(exit_code: i32) -> ! {
+fn end_job(exit_code: i32) -> ! {
     #[cfg(feature = "mpi")]
     crate::group::mpi::abort::abort(exit_code);
     std::process::exit(exit_code)

@@ -1,9 +1,8 @@
 //! Who the ranks of a job are: found out once, at the start, and handed on by reference.
 
 use std::fmt;
+use std::time::Duration;
 
-#[cfg(not(feature = "mpi"))]
-use crate::CommError;
 use crate::group::SingleGroup;
 #[cfg(feature = "mpi")]
 use crate::group::mpi::MpiGroup;
@@ -36,12 +35,16 @@ pub struct WorldOptions {
     /// Whether ranks of one host exchange data through memory that they share, where that is possible. Otherwise
     /// they send it by MPI, as ranks of several hosts do.
     pub shared_memory: bool,
+    /// How long a rank waits in shared memory for another one before its collective fails; `None` for ever, since
+    /// a rank may rightly be busy for minutes, and one that died ends the job.
+    pub timeout: Option<Duration>,
 }
 
 impl Default for WorldOptions {
     fn default() -> Self {
         WorldOptions {
             shared_memory: true,
+            timeout: None,
         }
     }
 }
@@ -63,9 +66,10 @@ impl World {
     /// To be called first thing, on the main thread; collectives are called on the same thread.
     ///
     /// # Errors
-    /// [`CommError::LauncherWithoutMpi`] in a build without the feature `mpi`; [`CommError::LauncherMismatch`] if
-    /// MPI finds another number of ranks than the launcher started; [`CommError::MpiInUse`] for a second world;
-    /// [`CommError::Mpi`].
+    /// [`LauncherWithoutMpi`](crate::CommError::LauncherWithoutMpi) in a build without the feature `mpi`;
+    /// [`LauncherMismatch`](crate::CommError::LauncherMismatch) if MPI finds another number of ranks than the
+    /// launcher started; [`MpiInUse`](crate::CommError::MpiInUse) for a second world;
+    /// [`Mpi`](crate::CommError::Mpi).
     pub fn init() -> Result<Self> {
         Self::init_with(WorldOptions::default())
     }
@@ -107,13 +111,13 @@ impl World {
             local_size: group.local_size(),
             hostname: hostname(),
             launcher: Some(found.launcher),
-            group: Group::Mpi(group),
+            group: Group::Mpi(Box::new(group)),
         })
     }
 
     #[cfg(not(feature = "mpi"))]
     fn join(Found { launcher, n_ranks }: Found, _: WorldOptions) -> Result<Self> {
-        Err(CommError::LauncherWithoutMpi { launcher, n_ranks })
+        Err(crate::CommError::LauncherWithoutMpi { launcher, n_ranks })
     }
 
     /// The world of one thread among threads.
@@ -162,10 +166,12 @@ impl World {
         &self.group
     }
 
-    /// Leaves the world in good order; see [`Group::close`].
+    /// Leaves the world in good order, as all ranks must; see [`Group::close`].
+    ///
+    /// A world that is dropped is closed too, unless its thread panics, and nobody learns of an error.
     ///
     /// # Errors
-    /// [`CommError::Mpi`].
+    /// [`Mpi`](crate::CommError::Mpi).
     pub fn close(self) -> Result<()> {
         self.group.close()
     }

@@ -162,6 +162,8 @@ fn start_up() -> Duration {
 fn mpirun(n_ranks: usize, case: &str) -> Run {
     let start = Instant::now();
     let mut command = Command::new("mpirun");
+    // A hang is a failure, not the end of all tests.
+    command.args(["--timeout", "120"]);
     command.args([
         "-n",
         &n_ranks.to_string(),
@@ -193,7 +195,11 @@ fn mpirun(n_ranks: usize, case: &str) -> Run {
 /// A rank's part of a case.
 fn run_rank(case: &str) {
     let shared_memory = !case.ends_with("by_mpi");
-    let world = World::init_with(WorldOptions { shared_memory }).unwrap();
+    let world = World::init_with(WorldOptions {
+        shared_memory,
+        ..WorldOptions::default()
+    })
+    .unwrap();
     if case != "alone" {
         let transport = if shared_memory {
             "shared memory"

@@ -7,7 +7,7 @@ use ddp_comm::World;
 use crate::batches::{BatchBuffers, Table};
 use crate::error::Result;
 use crate::sampler::KeyedPermutation;
-use crate::shard::{GlobalBatch, micro_ranges};
+use crate::shard::{GlobalBatch, micro_range};
 use crate::trainer::{MicroBatch, MicroBatches};
 
 /// This rank's micro-batches of one global batch.
@@ -24,7 +24,8 @@ pub struct StepBatches<'a> {
 }
 
 impl<'a> StepBatches<'a> {
-    /// The part of `global` that is this rank's, cut into `n_micro` micro-batches.
+    /// The part of `global` that is this rank's, cut into `n_micro` micro-batches; into fewer, the same number on every
+    /// rank, where the last of them would be empty everywhere.
     pub fn new(
         world: &World,
         table: &'a Table,
@@ -34,13 +35,14 @@ impl<'a> StepBatches<'a> {
         n_micro: usize,
     ) -> Self {
         let own = global.of_rank(world.rank().0, world.world_size());
+        let largest_part = global.n_rows().div_ceil(world.world_size());
         StepBatches {
             table,
             order,
             buffers,
             global: global.positions.clone(),
             own,
-            n_micro,
+            n_micro: n_micro.min(largest_part).max(1),
         }
     }
 
@@ -60,9 +62,7 @@ impl MicroBatches for StepBatches<'_> {
     }
 
     fn micro_batch(&mut self, index: usize) -> Result<MicroBatch<'_>> {
-        let positions = micro_ranges(self.own.clone(), self.n_micro)
-            .nth(index)
-            .expect("index is below n_micro");
+        let positions = micro_range(self.own.clone(), index, self.n_micro);
         let first_row = positions.start - self.global.start;
         Ok(MicroBatch {
             rows: self.table.batch(self.order, positions, self.buffers)?,

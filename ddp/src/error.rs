@@ -5,7 +5,7 @@
 //! the two kinds apart: 2 when the command, config or data is at fault, 1 when the run failed.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ddp_comm::CommError;
 use ddp_kernels::KernelError;
@@ -67,8 +67,8 @@ pub enum Error {
     /// A file that was named isn't there.
     #[error(
         "{what} `{}` does not exist\n\
-         hint: relative paths start at the current folder{}",
-        path.display(), current_folder()
+         hint: {}",
+        path.display(), missing_hint(path)
     )]
     FileMissing {
         /// What the file is for: "config file", "data file".
@@ -127,7 +127,8 @@ pub enum Error {
     /// A config file that is not TOML.
     #[error(
         "config file {at}: not valid TOML: {message}\n\
-         hint: lines are `key = value` under `[section]`; texts need quotes"
+         hint: {}",
+        syntax_hint(at)
     )]
     ConfigSyntax {
         /// Place of the first fault.
@@ -594,9 +595,21 @@ fn folder_hint(source: &io::Error) -> &'static str {
     }
 }
 
-fn current_folder() -> String {
+fn missing_hint(path: &Path) -> String {
     match std::env::current_dir() {
-        Ok(folder) => format!(", {}", folder.display()),
-        Err(_) => String::new(),
+        Ok(folder) if path.is_relative() => {
+            let folder = folder.display();
+            format!("relative paths start at the current folder, {folder}")
+        }
+        _ => "check the spelling; on several hosts, that each of them has it".to_owned(),
+    }
+}
+
+fn syntax_hint(at: &Origin) -> &'static str {
+    match at {
+        Origin::File { path, .. } if path.extension().is_some_and(|ext| ext == "csv") => {
+            "a data file goes to the config's `data.train`, or to `--set data.train=FILE`"
+        }
+        _ => "lines are `key = value` under `[section]`; texts need quotes",
     }
 }

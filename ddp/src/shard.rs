@@ -28,10 +28,16 @@ pub fn micro_ranges(
     rows: Range<usize>,
     grad_accum_steps: usize,
 ) -> impl ExactSizeIterator<Item = Range<usize>> {
-    (0..grad_accum_steps).map(move |index| {
-        let micro = part(rows.len(), index, grad_accum_steps);
-        rows.start + micro.start..rows.start + micro.end
-    })
+    (0..grad_accum_steps).map(move |index| micro_range(rows.clone(), index, grad_accum_steps))
+}
+
+/// Micro-batch `index` of [`micro_ranges`].
+///
+/// # Panics
+/// If `index` is not below `grad_accum_steps`.
+pub fn micro_range(rows: Range<usize>, index: usize, grad_accum_steps: usize) -> Range<usize> {
+    let micro = part(rows.len(), index, grad_accum_steps);
+    rows.start + micro.start..rows.start + micro.end
 }
 
 /// One global step: positions of an epoch's order.

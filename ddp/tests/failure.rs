@@ -1,55 +1,47 @@
 //! A run that cannot go on ends as a whole, soon, with one message that says why: real faults, on the real program.
 
-#![allow(clippy::unwrap_used)]
+// A test that can't go on panics, and one that is skipped says so.
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod common;
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use common::{Outcome, run, single, temp_dir};
 
-/// How soon the job ends after one rank has failed.
-const SOON: Duration = Duration::from_secs(2);
-
-/// What the program itself wrote to stderr: mpirun frames its own remarks with lines of dashes.
-fn own_stderr(outcome: &Outcome) -> String {
-    let is_frame = |line: &str| line.len() > 20 && line.bytes().all(|byte| byte == b'-');
-    let mut framed = false;
-    let mut own = String::new();
-    for line in outcome.stderr.lines() {
-        if is_frame(line) {
-            framed = !framed;
-        } else if !framed {
-            own += line;
-            own.push('\n');
-        }
-    }
-    own
-}
-
-/// Asserts how a job ended: its exit status, and that what it said last is this error, said once, with a hint.
+/// Asserts how a job ended: its exit status, and that the last on stderr is this error, said once, with a hint.
+///
+/// - `speaker`: how the error's line begins
 #[track_caller]
-fn assert_ended(outcome: &Outcome, code: i32, error: &[&str]) {
-    assert_eq!(outcome.status.code(), Some(code), "{}", outcome.stderr);
-    let own = own_stderr(outcome);
+fn assert_ended(outcome: &Outcome, code: i32, speaker: &str, error: &[&str]) {
+    let stderr = &outcome.stderr;
+    assert_eq!(outcome.status.code(), Some(code), "{stderr}");
     assert_eq!(
-        own.matches("error: ").count(),
+        stderr.matches("error: ").count(),
         1,
-        "one rank speaks for all:\n{own}"
+        "one rank speaks for all:\n{stderr}"
     );
-    let (_, message) = own.split_at(own.find("error: ").unwrap());
-    for part in error.iter().chain(&["\nhint: "]) {
-        assert!(message.contains(part), "no {part:?} in:\n{own}");
-    }
-    // The error and its hint, and nothing behind them.
-    let hint = message.find("\nhint: ").unwrap();
+    let start = stderr[..stderr.find("error: ").unwrap()]
+        .rfind('\n')
+        .map_or(0, |end| end + 1);
+    let message = stderr[start..].trim_end();
     assert!(
-        message[hint..].trim().lines().count() == 1,
-        "more behind the error:\n{own}"
+        message.starts_with(speaker),
+        "not from {speaker:?}:\n{stderr}"
+    );
+    for part in error {
+        assert!(message.contains(part), "no {part:?} in:\n{stderr}");
+    }
+    let last = message.lines().last().unwrap();
+    assert!(
+        last.starts_with("hint: "),
+        "the hint is not the last line:\n{stderr}"
     );
 }
+
+/// How an error begins that is that of all ranks, or of the only one.
+const ALL: &str = "error: ";
 
 /// The arguments of descent with a step beyond all bounds.
 fn too_large_steps(out: &str) -> Vec<&str> {
@@ -69,7 +61,7 @@ fn a_loss_that_is_not_finite_ends_the_run() {
     let folder = temp_dir();
     let out = folder.path().join("out");
     let outcome = run(single(&too_large_steps(out.to_str().unwrap())));
-    assert_ended(&outcome, 1, &LOSS_NOT_FINITE);
+    assert_ended(&outcome, 1, ALL, &LOSS_NOT_FINITE);
     assert!(
         !out.join("model.safetensors").exists(),
         "a model that is not trained"
@@ -90,11 +82,11 @@ impl<'a> TinyDisk<'a> {
             Ok(output) if output.status.success() => Some(TinyDisk(folder)),
             Ok(output) => {
                 let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-                println!("skipped: needs root, to mount a small disk ({reason})");
+                eprintln!("skipped: needs root, to mount a small disk ({reason})");
                 None
             }
             Err(error) => {
-                println!("skipped: needs root, to mount a small disk (mount: {error})");
+                eprintln!("skipped: needs root, to mount a small disk (mount: {error})");
                 None
             }
         }
@@ -130,6 +122,7 @@ fn a_full_disk_ends_the_run() {
     assert_ended(
         &outcome,
         1,
+        ALL,
         &["metrics.jsonl`", "No space left", "the disk is full"],
     );
     assert!(!out.join("model.safetensors").exists());
@@ -137,10 +130,13 @@ fn a_full_disk_ends_the_run() {
 
 #[cfg(feature = "mpi")]
 mod mpi {
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     use super::common::{children, kill_9, mpirun, quoted, ranks, run_ok, start, write};
     use super::*;
+
+    /// How soon the job ends after one rank has failed.
+    const SOON: Duration = Duration::from_secs(2);
 
     /// How long a job takes that fails at nothing, from its start to its end; the machine may be busy.
     fn usual_time() -> Duration {
@@ -190,11 +186,11 @@ mod mpi {
             folder.path().join("b.csv"),
         );
         let outcome = two_configs(folder.path(), [&data(&here), &data(&missing)]);
-        assert_ended(&outcome, 2, &["data file `", "b.csv` does not exist"]);
-        assert!(
-            own_stderr(&outcome).starts_with("[rank 1 "),
-            "{}",
-            outcome.stderr
+        assert_ended(
+            &outcome,
+            2,
+            "[rank 1 ",
+            &["data file `", "b.csv` does not exist"],
         );
         assert!(
             outcome.elapsed < usual + SOON,
@@ -223,7 +219,7 @@ mod mpi {
                 &["train", "run.toml", "--quiet", "--dry-run"],
             ))
         };
-        assert_ended(&outcome, 2, &["rank 1", "on rank 0", "the data"]);
+        assert_ended(&outcome, 2, ALL, &["rank 1", "on rank 0", "the data"]);
         assert!(
             outcome.elapsed < usual + SOON,
             "{:?}, usually {usual:?}",
@@ -256,6 +252,7 @@ mod mpi {
         assert_ended(
             &outcome,
             2,
+            ALL,
             &["rank 1", "'train.seed': '7' there, '3' on rank 0"],
         );
         assert!(
@@ -271,7 +268,7 @@ mod mpi {
         let usual = usual_time();
         let out = folder.path().join("out");
         let outcome = run(ranks(2, &too_large_steps(out.to_str().unwrap())));
-        assert_ended(&outcome, 1, &LOSS_NOT_FINITE);
+        assert_ended(&outcome, 1, ALL, &LOSS_NOT_FINITE);
         assert!(
             outcome.elapsed < usual + SOON,
             "{:?}, usually {usual:?}",
@@ -329,12 +326,8 @@ mod mpi {
         assert_ended(
             &outcome,
             1,
+            "[rank 0 ",
             &["metrics.jsonl`", "No space left", "the disk is full"],
-        );
-        assert!(
-            own_stderr(&outcome).starts_with("[rank 0 "),
-            "{}",
-            outcome.stderr
         );
         assert!(
             outcome.elapsed < usual + SOON,

@@ -266,26 +266,26 @@ fn numbered(n_rows: usize) -> Table {
 /// One row as a rank was given it: the row's number, and its place in the epoch.
 type Given = (usize, usize);
 
-/// The rows that this rank is given in one epoch.
+/// The rows that this rank is given in one epoch, and into how many micro-batches each step is cut.
 fn rows_of_rank(
     world: &World,
     table: &Table,
     order: &KeyedPermutation,
     global_rows: usize,
     n_micro: usize,
-) -> Vec<Given> {
+) -> (Vec<Given>, Vec<usize>) {
     let n_rows = table.n_rows();
     let max_rows = global_rows
         .min(n_rows)
         .div_ceil(world.world_size())
         .div_ceil(n_micro);
     let mut buffers = table.buffers(max_rows).unwrap();
-    let mut given = Vec::new();
+    let (mut given, mut n_passes) = (Vec::new(), Vec::new());
     for global in GlobalBatches::new(n_rows, global_rows) {
         let mut batches = StepBatches::new(world, table, order, &mut buffers, &global, n_micro);
         assert_eq!(batches.global_rows(), global.n_rows());
-        assert_eq!(batches.n_micro_batches(), n_micro);
-        for index in 0..n_micro {
+        n_passes.push(batches.n_micro_batches());
+        for index in 0..batches.n_micro_batches() {
             let micro = batches.micro_batch(index).unwrap();
             let x = micro.rows.x.as_slice::<f32>("test", "x").unwrap();
             let labels = micro
@@ -300,7 +300,7 @@ fn rows_of_rank(
             }
         }
     }
-    given
+    (given, n_passes)
 }
 
 proptest! {
@@ -326,9 +326,14 @@ proptest! {
             rows_of_rank(&world, &table, &order, global_rows, n_micro)
         });
         let mut places = vec![None; n_rows];
-        for (row, place) in ranks.into_iter().flatten() {
-            prop_assert_eq!(order.index(place), row);
-            prop_assert_eq!(places[row].replace(place), None, "row {} twice", row);
+        for (given, n_passes) in &ranks {
+            // A step's last pass ends in collectives, to which all ranks must come: none has fewer passes, or no pass.
+            prop_assert_eq!(n_passes, &ranks[0].1);
+            prop_assert!(n_passes.iter().all(|n| (1..=n_micro).contains(n)), "{:?}", n_passes);
+            for &(row, place) in given {
+                prop_assert_eq!(order.index(place), row);
+                prop_assert_eq!(places[row].replace(place), None, "row {} twice", row);
+            }
         }
         prop_assert!(places.iter().all(Option::is_some), "{:?}", places);
     }

@@ -146,7 +146,8 @@ pub enum KernelError {
 
     /// The memory could not be had.
     #[error(
-        "out of memory on {device}: {bytes} bytes were asked for\nhint: a smaller batch or model, or more ranks"
+        "out of memory on {device}: {bytes} bytes ({:.1} GiB) were asked for\nhint: a smaller model or batch",
+        *bytes as f64 / f64::from(1u32 << 30)
     )]
     OutOfMemory {
         /// Where.

@@ -28,10 +28,10 @@ pub enum Group {
     /// One process without a launcher: every collective is a copy at most.
     Single(SingleGroup),
     /// Ranks that are threads of this process.
-    Threads(ThreadsGroup),
+    Threads(Box<ThreadsGroup>),
     /// Ranks that are processes joined by MPI.
     #[cfg(feature = "mpi")]
-    Mpi(mpi::MpiGroup),
+    Mpi(Box<mpi::MpiGroup>),
 }
 
 impl Group {

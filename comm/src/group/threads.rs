@@ -112,7 +112,7 @@ pub fn run_with<T: Send>(options: Options, body: impl Fn(World) -> T + Sync) -> 
             rank,
             world_size: options.world_size,
         };
-        let world = World::of_threads(Group::Threads(group));
+        let world = World::of_threads(Group::Threads(Box::new(group)));
         // Nothing that a panic may have left half-done is looked at afterwards but the panic itself.
         catch_unwind(AssertUnwindSafe(|| body(world))).map_err(|panic| {
             // Later panics are mostly the consequence of the first.

@@ -7,13 +7,13 @@ use ddp_kernels::{Element, TensorMut, TensorRef};
 
 /// Whether sums must be those of rank order to the last bit; MPI's own only promises the same on all ranks.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Sums {
+pub(crate) enum Sums {
     InRankOrder,
     Rounded,
 }
 
 /// Runs every collective on `len` elements of each type.
-pub fn check(world: &World, len: usize, sums: Sums) -> Result<(), CommError> {
+pub(crate) fn check(world: &World, len: usize, sums: Sums) -> Result<(), CommError> {
     check_type::<f32>(world, len, sums, 1e-5)?;
     check_type::<f64>(world, len, sums, 1e-13)?;
     check_type::<i64>(world, len, Sums::InRankOrder, 0.0)?;

@@ -267,9 +267,12 @@ impl Config {
         write::document(self)
     }
 
-    /// Each key with its value as TOML text, in fixed order: what ranks compare at start.
+    /// Each key with its value as TOML text, in fixed order: what ranks compare at start. All but `name`, which only
+    /// names a folder.
     pub fn agreement_entries(&self) -> Vec<(String, String)> {
-        write::entries(self)
+        let mut entries = write::entries(self);
+        entries.retain(|(key, _)| key != "name");
+        entries
     }
 }
 

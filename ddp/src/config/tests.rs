@@ -701,8 +701,9 @@ proptest! {
         let fail = |error: Error| TestCaseError::fail(format!("{error}\n{}", config.to_toml()));
         prop_assert_eq!(&from_text(&config.to_toml()).map_err(fail)?, &config);
 
-        // The ranks' comparison says the same as the file: as `--set` arguments it gives the config.
-        let entries = config.agreement_entries().into_iter();
+        // The ranks' comparison says the same as the file, but for the name: as `--set` arguments it gives the config.
+        let name = ("name".to_owned(), toml::Value::from(config.name.as_str()).to_string());
+        let entries = config.agreement_entries().into_iter().chain([name]);
         let sets: Vec<_> = entries.map(|(key, value)| format!("{key}={value}")).collect();
         prop_assert_eq!(&Config::load(None, &sets).map_err(fail)?, &config);
     }

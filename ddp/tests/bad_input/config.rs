@@ -133,6 +133,22 @@ fn no_config_file() {
             "hint: save",
         ],
     );
+    place.write("rows.csv", GOOD_CSV.as_bytes());
+    place.refuses(
+        &["train", "rows.csv"],
+        &[
+            "rows.csv: line 1, column",
+            "not valid TOML",
+            "--set data.train=FILE",
+        ],
+    );
+    place.refuses(
+        &["train", "/no/such/run.toml"],
+        &[
+            "config file `/no/such/run.toml` does not exist",
+            "hint: check the spelling",
+        ],
+    );
     place.write("big.toml", &vec![b'#'; 2 << 20]);
     place.refuses(
         &["train", "big.toml"],
@@ -224,4 +240,18 @@ fn keys_that_exclude_each_other() {
         "[data]\ntrain = \"rows.csv\"\n[loss]\nclass_weights = [1, 1, 1]\n",
         &["`loss.class_weights` has 3 numbers, expected 2", "rows.csv"],
     );
+}
+
+/// Rows that can't fill the micro-batches asked for are no fault, and cost no empty passes.
+#[test]
+fn far_more_micro_batches_than_rows() {
+    let place = Place::with(&[("rows.csv", GOOD_CSV)]);
+    let sets = [
+        "data.train=rows.csv",
+        "train.epochs=1",
+        "train.grad_accum_steps=1000000",
+    ];
+    let mut args = vec!["train", "-q", "--out", "out"];
+    sets.iter().for_each(|set| args.extend(["--set", set]));
+    place.run(&args).is_good();
 }

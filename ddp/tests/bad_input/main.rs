@@ -1,6 +1,9 @@
 //! Every bad input gets a clear answer from the real program: what is wrong, where, and a way out; the right exit status;
 //! and nothing on disk is touched.
 
+// A test that can't go on panics, and one that is skipped says so.
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
 mod config;
 mod data;
 mod folder;

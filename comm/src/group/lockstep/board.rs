@@ -189,7 +189,10 @@ impl Board {
     /// If the region is too small or not aligned: a bug of the caller.
     pub(crate) fn new(region: Region, geometry: Geometry) -> Self {
         let base = region.base();
-        assert!(region.len() >= geometry.region_bytes() && base.as_ptr() as usize % LINE == 0);
+        assert!(
+            region.len() >= geometry.region_bytes()
+                && base.as_ptr().cast::<RankLine>().is_aligned()
+        );
         Board {
             base,
             geometry,

@@ -1,5 +1,7 @@
 //! Sets up the memory that the ranks of one host share; where any of them cannot, all do without.
 
+use std::time::Duration;
+
 use super::super::lockstep::{Board, Geometry, Lockstep, Patience, Region};
 use super::mapping::{self, Address, Mapping};
 use super::plain::Plain;
@@ -10,7 +12,12 @@ const CPU_WORDS: usize = 16;
 
 /// Joins the ranks of this host, which are all ranks, by shared memory; `None` where that is impossible, such as
 /// in ranks that don't see each other's processes.
-pub(super) fn join(plain: &mut Plain, rank: usize, world_size: usize) -> Result<Option<Lockstep>> {
+pub(super) fn join(
+    plain: &Plain,
+    rank: usize,
+    world_size: usize,
+    timeout: Option<Duration>,
+) -> Result<Option<Lockstep>> {
     let geometry = Geometry::usual(world_size);
     let created = if rank == 0 {
         mapping::create(geometry.region_bytes()).ok()
@@ -39,7 +46,7 @@ pub(super) fn join(plain: &mut Plain, rank: usize, world_size: usize) -> Result<
     };
     let board = Board::new(Region::Mapped(mapping), geometry);
     let patience = Patience::new(world_size, count_cores(&cpus));
-    Ok(Some(Lockstep::new(board, rank, patience, None)))
+    Ok(Some(Lockstep::new(board, rank, patience, timeout)))
 }
 
 fn to_words(address: Address) -> [i64; 4] {

@@ -71,10 +71,10 @@ impl MpiGroup {
         let (local_rank, local_size) = (local.rank() as usize, local.size() as usize);
         drop(local);
 
-        let mut plain = Plain::new(comm.as_raw(), world_size);
+        let plain = Plain::new(comm.as_raw(), world_size);
         let host = match options.shared_memory && local_size == world_size {
             #[cfg(target_os = "linux")]
-            true => host::join(&mut plain, rank, world_size)?.map(RefCell::new),
+            true => host::join(&plain, rank, world_size, options.timeout)?.map(RefCell::new),
             _ => None,
         };
         Ok(MpiGroup {
@@ -119,8 +119,14 @@ impl MpiGroup {
         match &self.host {
             // SAFETY: as this function's.
             Some(host) => unsafe { lockstep::run(host, call, input, output) },
-            // SAFETY: as this function's.
-            None => unsafe { self.plain.borrow_mut().run(call, input, output) },
+            None => {
+                // SAFETY: as this function's.
+                let result = unsafe { self.plain.borrow_mut().run(call, input, output) };
+                if let Err(error) = &result {
+                    self.keep_from_returning(error);
+                }
+                result
+            }
         }
     }
 
@@ -154,8 +160,16 @@ impl MpiGroup {
         if let Some(host) = &self.host {
             host.borrow_mut().give_up(how);
         }
+        self.keep_from_returning(&format!("this rank {how}"));
+    }
+
+    /// Ends the job if MPI still holds a buffer, whose borrow would otherwise end.
+    fn keep_from_returning(&self, reason: &dyn std::fmt::Display) {
         if self.plain.borrow().is_in_flight() {
-            crate::failure::end_job(1);
+            crate::failure::end_job_because(&format!(
+                "[rank {}] {reason}; a collective in flight cannot be taken back, so the job ends",
+                self.rank
+            ));
         }
     }
 

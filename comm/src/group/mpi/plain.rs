@@ -200,14 +200,16 @@ impl Plain {
     /// Runs one collective to its end, after those in flight.
     ///
     /// # Safety
-    /// As `Group::run`.
+    /// As `Group::run`. After an error, [`Plain::is_in_flight`] tells whether MPI still holds the buffers; they
+    /// must then not be given back.
     pub(super) unsafe fn run(&mut self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
         self.wait(None)?;
         self.compare_calls(call)?;
         match call.kind {
-            // SAFETY: as this function's; waited for at once.
             CallKind::AllReduce(_) => {
-                unsafe { self.start(call, output) }.and_then(|_| self.wait(None))
+                // SAFETY: as this function's; waited for at once, and the caller ends the job if that fails.
+                unsafe { self.start(call, output) }?;
+                self.wait(None)
             }
             // SAFETY: as this function's.
             _ => unsafe { self.blocking(call, input, output) },

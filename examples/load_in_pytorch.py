@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""Loads the model of a run into PyTorch and tells its accuracy on a CSV file.
+
+  ddp-train train examples/csv.toml --out runs/csv
+  python examples/load_in_pytorch.py runs/csv/model.safetensors examples/data/digits_test.csv
+
+Names and shapes of the weights are those of the module below, so `load_state_dict` takes them as they are. The run's config
+stands in the file's metadata, as TOML. Needs torch, safetensors and Python 3.11.
+"""
+import csv
+import json
+import sys
+import tomllib
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import nn
+
+ACTIVATIONS = {"relu": nn.ReLU(), "gelu": nn.GELU(), "gelu_tanh": nn.GELU(approximate="tanh"), "silu": nn.SiLU(),
+               "tanh": nn.Tanh(), "sigmoid": nn.Sigmoid()}
+
+
+class Normalize(nn.Module):
+    """The features' shift and scale, fitted on the training rows."""
+
+    def __init__(self, n_features):
+        super().__init__()
+        self.register_buffer("shift", torch.zeros(n_features))
+        self.register_buffer("scale", torch.ones(n_features))
+
+    def forward(self, x):
+        return (x - self.shift) * self.scale
+
+
+class Mlp(nn.Module):
+    """The trained network; dropout plays no part after training."""
+
+    def __init__(self, widths, n_features, config, normalize):
+        super().__init__()
+        pairs = list(zip([n_features, *widths], widths))
+        self.normalize = Normalize(n_features) if normalize else nn.Identity()
+        self.layers = nn.ModuleList(nn.Linear(i, o, bias=config["bias"]) for i, o in pairs)
+        self.norms = nn.ModuleList(nn.LayerNorm(o) for _, o in pairs[:-1] if config["norm"] == "layer")
+        self.activation = ACTIVATIONS[config["activation"]]
+        self.residual = config["residual"]
+
+    def forward(self, x):
+        x = self.normalize(x)
+        for i, layer in enumerate(self.layers[:-1]):
+            y = layer(x)
+            y = self.activation(self.norms[i](y) if len(self.norms) else y)
+            x = x + y if self.residual and x.shape == y.shape else y
+        return self.layers[-1](x)
+
+
+def load(path):
+    """The module, the names of its features in their order, and the name of the target."""
+    state = load_file(path)
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    config = tomllib.loads(metadata["ddp_train.config"])
+    features = json.loads(metadata["ddp_train.features"])
+    n_layers = len(config["model"]["hidden"]) + 1
+    widths = [state[f"layers.{i}.weight"].shape[0] for i in range(n_layers)]
+    model = Mlp(widths, len(features), config["model"], "normalize.shift" in state)
+    model.load_state_dict(state)
+    return model.eval(), features, config["data"]["target"]
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    model, features, target = load(sys.argv[1])
+    with open(sys.argv[2], newline="") as file:
+        rows = list(csv.DictReader(file))
+    x = torch.tensor([[float(row[name]) for name in features] for row in rows])
+    labels = torch.tensor([int(row[target]) for row in rows])
+    with torch.no_grad():
+        n_right = int((model(x).argmax(dim=1) == labels).sum())
+    print(f"accuracy {n_right / len(rows):.6f} ({n_right} of {len(rows)} rows)")
+
+
+if __name__ == "__main__":
+    main()

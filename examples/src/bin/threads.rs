@@ -1,0 +1,77 @@
+//! Four ranks as threads of this process train one model together: each computes a quarter of every batch, gradients
+//! are summed over the ranks, and all of them end with the same weights, bit for bit.
+//!
+//!     cargo run --release -p ddp-examples --bin threads
+
+// An example's output is what it is for.
+#![allow(clippy::print_stdout)]
+
+use ddp::batches::Table;
+use ddp::config::{Activation, OptimizerConfig, OptimizerKind, Task};
+use ddp::data::Dataset;
+use ddp::epoch::StepBatches;
+use ddp::evaluate::evaluate;
+use ddp::model::{LossHead, Mlp, ModelSpec, Optimizer};
+use ddp::sampler::KeyedPermutation;
+use ddp::shard::GlobalBatches;
+use ddp::trainer::{Trainer, TrainerOptions};
+use ddp_comm::{World, threads};
+use ddp_kernels::Device;
+
+const RANKS: usize = 4;
+const GLOBAL_BATCH: usize = 32;
+
+/// What a rank ends with: its weights, and the accuracy over all test rows, of which it computed its part.
+type Ended = (Vec<f32>, f64);
+
+/// The same code for every rank and every kind of world: threads, MPI processes, or a single one.
+fn train(world: &World, train: &Dataset, test: &Dataset) -> ddp::Result<Ended> {
+    let device = Device::Cpu;
+    let (train, test) = (Table::new(train, device)?, Table::new(test, device)?);
+    let rows_a_rank = GLOBAL_BATCH.div_ceil(world.world_size());
+    let spec = ModelSpec::plain(&[64, 128, 64, 10], Activation::Relu);
+    let mut model = Mlp::new(spec, rows_a_rank, device)?;
+    model.initialize(0)?;
+    let sgd = OptimizerConfig::new(OptimizerKind::Sgd, 0.05);
+    let optimizer = Optimizer::new(&sgd, model.weights())?;
+    let (loss, options) = (LossHead::cross_entropy(), TrainerOptions::default());
+    let mut trainer = Trainer::new(world, model, loss, optimizer, options)?;
+
+    let mut buffers = train.buffers(rows_a_rank)?;
+    for epoch in 0..5 {
+        let order = KeyedPermutation::new(train.n_rows(), 0, epoch);
+        for global in GlobalBatches::new(train.n_rows(), GLOBAL_BATCH) {
+            // Takes this rank's part of the global batch.
+            let mut batches = StepBatches::new(world, &train, &order, &mut buffers, &global, 1);
+            trainer.step(&mut batches, false)?;
+        }
+    }
+    let (model, loss) = trainer.model_and_loss();
+    let metrics = evaluate(world, model, loss, Task::Classification, &test)?;
+    let accuracy = metrics.accuracy.unwrap_or(f64::NAN);
+    Ok((trainer.model().weights().to_vec()?, accuracy))
+}
+
+fn main() -> ddp::Result<()> {
+    let (rows, test_rows) = ddp::data::digits()?;
+    let ended = threads::run(RANKS, |world| train(&world, &rows, &test_rows));
+    let ended = ended.into_iter().collect::<ddp::Result<Vec<_>>>()?;
+    let same = ended
+        .iter()
+        .filter(|(weights, _)| *weights == ended[0].0)
+        .count();
+    println!("test accuracy {:.4}", ended[0].1);
+    println!(
+        "{same} of {RANKS} ranks hold the same {} weights",
+        ended[0].0.len()
+    );
+
+    // The law of data parallelism: one rank with the whole batch comes to the same weights, up to rounding.
+    let (alone, _) = train(&World::single(), &rows, &test_rows)?;
+    let differences = alone.iter().zip(&ended[0].0).map(|(a, b)| (a - b).abs());
+    println!(
+        "one rank alone: largest difference {:.1e}",
+        differences.fold(0.0, f32::max)
+    );
+    Ok(())
+}

@@ -1,0 +1,164 @@
+//! Every example does what it says.
+
+// A test that can't go on panics, and one that is skipped says so.
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Parser;
+use ddp::cli::{Cli, Command as Subcommand};
+use ddp_comm::World;
+use serde_json::Value;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap()
+        .to_owned()
+}
+
+/// What the command prints; it ends well.
+#[track_caller]
+fn output(command: &mut Command) -> String {
+    let output = command.current_dir(root()).output().unwrap();
+    assert!(output.status.success(), "{command:?}: {output:#?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The number behind `name` in `text`.
+#[track_caller]
+fn number(text: &str, name: &str) -> f64 {
+    let rest = text
+        .split(name)
+        .nth(1)
+        .unwrap_or_else(|| panic!("no {name:?} in {text}"));
+    rest.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn single_process() {
+    let text = output(&mut Command::new(env!("CARGO_BIN_EXE_single_process")));
+    assert_eq!(text.lines().count(), 11, "{text}");
+    assert!(number(&text, "test accuracy ") > 0.93, "{text}");
+}
+
+#[test]
+fn threads() {
+    let text = output(&mut Command::new(env!("CARGO_BIN_EXE_threads")));
+    assert!(number(&text, "test accuracy ") > 0.9, "{text}");
+    assert!(text.contains("4 of 4 ranks hold the same 17"), "{text}");
+    // Rounding alone grows over 225 steps, but not to where the models would differ.
+    assert!(number(&text, "largest difference ") < 1e-3, "{text}");
+}
+
+#[test]
+fn mpi_all_reduce_alone() {
+    let text = output(&mut Command::new(env!("CARGO_BIN_EXE_mpi_all_reduce")));
+    assert_eq!(text, "world of 1 (single): sum of ranks 0, largest 0\n");
+}
+
+#[cfg(feature = "mpi")]
+#[test]
+fn mpi_all_reduce_of_ranks() {
+    if Command::new("mpirun").arg("--version").output().is_err() {
+        eprintln!("skipped: needs mpirun");
+        return;
+    }
+    let mut command = Command::new("mpirun");
+    command.args([
+        "--allow-run-as-root",
+        "--bind-to",
+        "none",
+        "--oversubscribe",
+        "-n",
+        "3",
+    ]);
+    let text = output(command.arg(env!("CARGO_BIN_EXE_mpi_all_reduce")));
+    assert!(
+        text.contains("world of 3 (") && text.contains("sum of ranks 3, largest 2\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn addmm() {
+    let text = output(&mut Command::new(env!("CARGO_BIN_EXE_addmm")));
+    for part in [
+        "2 a·b + 10 = [42.0, 54.0, 78.0, 108.0]",
+        "a·aᵀ = [14.0, 32.0, 32.0, 77.0]",
+        "shapes: addmm: b [4, 2] f32 on cpu should be [3, 2]",
+        "dtypes: addmm: a [2, 3] f32 on cpu and b [3, 2] f64 on cpu have different dtypes",
+    ] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+    let devices = text.split("devices: ").nth(1).unwrap();
+    assert!(
+        devices.contains("cuda:0") && devices.contains("hint: "),
+        "{text}"
+    );
+}
+
+/// Trains with a config of the examples, as `ddp-train` does; the run's last event.
+fn train(config: &str, out: &Path) -> Value {
+    // Configs name data files from the root.
+    std::env::set_current_dir(root()).unwrap();
+    let out_arg = out.to_str().unwrap();
+    let args = [
+        "ddp-train",
+        "train",
+        config,
+        "--out",
+        out_arg,
+        "--threads",
+        "1",
+        "-q",
+    ];
+    let Subcommand::Train(args) = Cli::parse_from(args).command else {
+        panic!()
+    };
+    ddp::run::train(&World::single(), &args).unwrap();
+    let metrics = std::fs::read_to_string(out.join("metrics.jsonl")).unwrap();
+    serde_json::from_str(metrics.lines().last().unwrap()).unwrap()
+}
+
+#[test]
+fn digits_toml() {
+    let out = tempfile::tempdir().unwrap();
+    let end = train("examples/digits.toml", out.path());
+    assert!(end["eval_accuracy"].as_f64().unwrap() > 0.95, "{end}");
+}
+
+#[test]
+fn diabetes_toml() {
+    let out = tempfile::tempdir().unwrap();
+    let end = train("examples/diabetes.toml", out.path());
+    // Least squares come to 0.33 on this split.
+    assert!(end["eval_r2"].as_f64().unwrap() > 0.3, "{end}");
+}
+
+#[test]
+fn csv_toml_and_its_model_in_pytorch() {
+    let out = tempfile::tempdir().unwrap();
+    let end = train("examples/csv.toml", out.path());
+    let accuracy = end["eval_accuracy"].as_f64().unwrap();
+    assert!(accuracy > 0.95, "{end}");
+
+    let has_torch = Command::new("python3")
+        .args(["-c", "import torch, safetensors, tomllib"])
+        .output();
+    if !has_torch.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: needs torch and safetensors");
+        return;
+    }
+    let mut command = Command::new("python3");
+    command
+        .arg("examples/load_in_pytorch.py")
+        .arg(out.path().join("model.safetensors"));
+    let text = output(command.arg("examples/data/digits_test.csv"));
+    // One row of 359 may stand between two classes.
+    assert!(
+        (number(&text, "accuracy ") - accuracy).abs() < 1.5 / 359.0,
+        "{text}{end}"
+    );
+}
