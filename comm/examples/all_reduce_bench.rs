@@ -14,15 +14,7 @@ use ddp_comm::{CommError, ReduceOp, World, WorldOptions, threads};
 use ddp_kernels::{DType, Device, Tensor, TensorMut};
 
 /// A loss, the gradients of digits' MLP, and of larger ones.
-const SIZES_BYTES: [usize; 7] = [
-    128,
-    38 << 10,
-    256 << 10,
-    1 << 20,
-    8 << 20,
-    64 << 20,
-    100_000_000,
-];
+const SIZES_BYTES: [usize; 7] = [128, 38 << 10, 256 << 10, 1 << 20, 8 << 20, 64 << 20, 100_000_000];
 const MAX_SECONDS: f64 = 0.5;
 
 fn main() -> Result<(), CommError> {
@@ -34,10 +26,7 @@ fn main() -> Result<(), CommError> {
         return threads::run(n, |world| bench(&world)).into_iter().collect();
     }
     let shared_memory = !args.iter().any(|arg| arg == "--by-mpi");
-    let world = World::init_with(WorldOptions {
-        shared_memory,
-        ..WorldOptions::default()
-    })?;
+    let world = World::init_with(WorldOptions { shared_memory, ..WorldOptions::default() })?;
     bench(&world)?;
     world.close()
 }
@@ -46,9 +35,7 @@ fn bench(world: &World) -> Result<(), CommError> {
     for n_bytes in SIZES_BYTES {
         let n = n_bytes / 4;
         let mut grads = Tensor::zeros(&[n], DType::F32, Device::Cpu)?;
-        report(world, "group", n_bytes, || {
-            world.group().all_reduce(ReduceOp::Sum, grads.view_mut())
-        })?;
+        report(world, "group", n_bytes, || world.group().all_reduce(ReduceOp::Sum, grads.view_mut()))?;
         report(world, "scope", n_bytes, || {
             let view = grads.view_mut();
             world.group().scope(|scope| {
@@ -107,9 +94,7 @@ fn report(
     let start = Instant::now();
     body()?;
     let mut estimate = [start.elapsed().as_secs_f64()];
-    world
-        .group()
-        .all_reduce(ReduceOp::Max, TensorMut::from_slice(&mut estimate, &[1])?)?;
+    world.group().all_reduce(ReduceOp::Max, TensorMut::from_slice(&mut estimate, &[1])?)?;
     let n_times = (MAX_SECONDS / estimate[0].max(1e-7)).clamp(10.0, 20_000.0) as usize;
     let mut times_s = Vec::with_capacity(n_times);
     for _ in 0..n_times {
@@ -119,9 +104,7 @@ fn report(
     }
     times_s.sort_by(f64::total_cmp);
     let mut summary = [times_s[n_times / 2] * 1e3, times_s[0] * 1e3];
-    world
-        .group()
-        .all_reduce(ReduceOp::Max, TensorMut::from_slice(&mut summary, &[2])?)?;
+    world.group().all_reduce(ReduceOp::Max, TensorMut::from_slice(&mut summary, &[2])?)?;
     if world.rank().0 == 0 {
         println!(
             "{{\"method\":\"{method}\",\"transport\":\"{}\",\"world_size\":{},\"bytes\":{n_bytes},\

@@ -21,21 +21,12 @@ impl World {
         let hosts = group.all_gather_bytes(self.hostname().as_bytes())?;
         let (key, got, expected) = first_difference(&decode(&all[rank]), &decode(&all[0]));
         let host = String::from_utf8_lossy(&hosts[rank]).into_owned();
-        Err(CommError::Disagreement {
-            key,
-            rank,
-            host,
-            got,
-            expected,
-        })
+        Err(CommError::Disagreement { key, rank, host, got, expected })
     }
 }
 
 /// Key, value in `theirs` and value in `reference` of the first entry that is not the same in both.
-fn first_difference(
-    theirs: &[(String, String)],
-    reference: &[(String, String)],
-) -> (String, String, String) {
+fn first_difference(theirs: &[(String, String)], reference: &[(String, String)]) -> (String, String, String) {
     let quoted = |value: &str| format!("'{value}'");
     let absent = || "nothing".to_owned();
     let differing = theirs.iter().zip(reference).find(|(a, b)| a != b);
@@ -59,9 +50,7 @@ fn first_difference(
 /// Every text with its length before it, so that no two lists look alike.
 fn encode(entries: &[(String, String)]) -> Vec<u8> {
     let texts = entries.iter().flat_map(|(key, value)| [key, value]);
-    texts
-        .flat_map(|text| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat())
-        .collect()
+    texts.flat_map(|text| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()).collect()
 }
 
 fn decode(mut bytes: &[u8]) -> Vec<(String, String)> {
@@ -78,9 +67,7 @@ fn decode(mut bytes: &[u8]) -> Vec<(String, String)> {
 fn fnv1a_128(bytes: &[u8]) -> u128 {
     const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
-    bytes.iter().fold(OFFSET, |hash, &byte| {
-        (hash ^ u128::from(byte)).wrapping_mul(PRIME)
-    })
+    bytes.iter().fold(OFFSET, |hash, &byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME))
 }
 
 #[cfg(test)]
@@ -89,10 +76,7 @@ mod tests {
     use crate::threads;
 
     fn entries(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
-        pairs
-            .iter()
-            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
-            .collect()
+        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
     }
 
     /// What rank 1 of 3 and all others get when rank 1 alone holds `theirs`.
@@ -108,16 +92,8 @@ mod tests {
     #[test]
     fn equal_lists_agree() {
         let same = entries(&[("seed", "7"), ("model.hidden", "[128, 64]")]);
-        assert!(
-            threads::run(3, |world| world.agree(&same))
-                .iter()
-                .all(Result::is_ok)
-        );
-        assert!(
-            threads::run(2, |world| world.agree(&[]))
-                .iter()
-                .all(Result::is_ok)
-        );
+        assert!(threads::run(3, |world| world.agree(&same)).iter().all(Result::is_ok));
+        assert!(threads::run(2, |world| world.agree(&[])).iter().all(Result::is_ok));
         World::single().agree(&same).unwrap();
     }
 
@@ -133,28 +109,16 @@ mod tests {
     #[test]
     fn missing_and_added_keys_are_differences() {
         let message = disagreement(&[("a", "1"), ("b", "2")], &[("b", "2")]);
-        assert!(
-            message.contains("'a': nothing there, '1' on rank 0"),
-            "{message}"
-        );
+        assert!(message.contains("'a': nothing there, '1' on rank 0"), "{message}");
         let message = disagreement(&[("a", "1")], &[("a", "1"), ("b", "2")]);
-        assert!(
-            message.contains("'b': '2' there, nothing on rank 0"),
-            "{message}"
-        );
+        assert!(message.contains("'b': '2' there, nothing on rank 0"), "{message}");
         let message = disagreement(&[("a", "1"), ("b", "2")], &[("a", "1")]);
-        assert!(
-            message.contains("'b': nothing there, '2' on rank 0"),
-            "{message}"
-        );
+        assert!(message.contains("'b': nothing there, '2' on rank 0"), "{message}");
     }
 
     #[test]
     fn boundaries_between_texts_count() {
-        assert_ne!(
-            encode(&entries(&[("ab", "c")])),
-            encode(&entries(&[("a", "bc")]))
-        );
+        assert_ne!(encode(&entries(&[("ab", "c")])), encode(&entries(&[("a", "bc")])));
         let list = entries(&[("", ""), ("k\0", "ü")]);
         assert_eq!(decode(&encode(&list)), list);
     }

@@ -58,11 +58,7 @@ pub struct Call {
 
 impl Call {
     /// A barrier.
-    pub(crate) const BARRIER: Self = Call {
-        kind: CallKind::Barrier,
-        dtype: DType::I64,
-        len: 0,
-    };
+    pub(crate) const BARRIER: Self = Call { kind: CallKind::Barrier, dtype: DType::I64, len: 0 };
 
     /// The call as two words, for ranks to exchange; different calls have different words.
     pub(crate) fn to_words(self) -> [u64; 2] {
@@ -97,9 +93,7 @@ impl Call {
         };
         let kind = match word & 0xff {
             1 => CallKind::AllReduce(op?),
-            2 => CallKind::Broadcast {
-                root: argument as usize,
-            },
+            2 => CallKind::Broadcast { root: argument as usize },
             3 => CallKind::ReduceScatter(op?),
             4 => CallKind::AllGather,
             5 => CallKind::Barrier,
@@ -111,11 +105,7 @@ impl Call {
             2 => DType::I64,
             _ => return None,
         };
-        Some(Call {
-            kind,
-            dtype,
-            len: len as usize,
-        })
+        Some(Call { kind, dtype, len: len as usize })
     }
 }
 

@@ -125,9 +125,7 @@ pub enum CommError {
     },
 
     /// A rank that others wait for will not come.
-    #[error(
-        "{call}: rank {rank} {how} and will not come\nhint: what happened there is in its own message"
-    )]
+    #[error("{call}: rank {rank} {how} and will not come\nhint: what happened there is in its own message")]
     PeerLeft {
         /// What this rank is in.
         call: Call,
@@ -188,9 +186,7 @@ pub enum CommError {
     },
 
     /// More elements than one call to MPI can count.
-    #[error(
-        "{op}: {len} elements are more than MPI counts in one call ({max})\nhint: split the buffer"
-    )]
+    #[error("{op}: {len} elements are more than MPI counts in one call ({max})\nhint: split the buffer")]
     TooManyElements {
         /// The collective.
         op: &'static str,

@@ -70,9 +70,7 @@ impl<E> Failure<E> {
     /// Whose part it is to report.
     pub fn voice(&self) -> Voice {
         match self {
-            Failure::Here {
-                everywhere: true, ..
-            } => Voice::Shared,
+            Failure::Here { everywhere: true, .. } => Voice::Shared,
             Failure::Here { speaks: true, .. } => Voice::Own,
             Failure::Here { .. } | Failure::Elsewhere { .. } => Voice::Consequence,
             Failure::Comm(error) => error.voice(),
@@ -97,11 +95,7 @@ impl World {
             (Ok(_), Some(rank)) => Err(Failure::Elsewhere { rank }),
             (Err(error), _) => {
                 let speaks = first == Some(self.rank().0);
-                Err(Failure::Here {
-                    error,
-                    speaks,
-                    everywhere: flags.iter().all(failed),
-                })
+                Err(Failure::Here { error, speaks, everywhere: flags.iter().all(failed) })
             }
         }
     }
@@ -183,11 +177,7 @@ mod tests {
     fn outcomes(failing: &[usize]) -> Vec<Result<usize, Failure<String>>> {
         threads::run(3, |world| {
             let rank = world.rank().0;
-            let own = if failing.contains(&rank) {
-                Err(format!("no file {rank}"))
-            } else {
-                Ok(rank)
-            };
+            let own = if failing.contains(&rank) { Err(format!("no file {rank}")) } else { Ok(rank) };
             world.collective_result(own)
         })
     }
@@ -199,21 +189,9 @@ mod tests {
 
     #[test]
     fn the_lowest_failing_rank_speaks() {
-        let here = |rank, speaks| {
-            Err(Failure::Here {
-                error: format!("no file {rank}"),
-                speaks,
-                everywhere: false,
-            })
-        };
-        assert_eq!(
-            outcomes(&[1, 2]),
-            [
-                Err(Failure::Elsewhere { rank: 1 }),
-                here(1, true),
-                here(2, false)
-            ]
-        );
+        let here =
+            |rank, speaks| Err(Failure::Here { error: format!("no file {rank}"), speaks, everywhere: false });
+        assert_eq!(outcomes(&[1, 2]), [Err(Failure::Elsewhere { rank: 1 }), here(1, true), here(2, false)]);
         let voices = outcomes(&[1, 2]).map_err_voices();
         assert_eq!(voices, [Voice::Consequence, Voice::Own, Voice::Consequence]);
     }
@@ -229,9 +207,7 @@ mod tests {
 
     impl Voices for Vec<Result<usize, Failure<String>>> {
         fn map_err_voices(self) -> Vec<Voice> {
-            self.into_iter()
-                .map(|outcome| outcome.unwrap_err().voice())
-                .collect()
+            self.into_iter().map(|outcome| outcome.unwrap_err().voice()).collect()
         }
     }
 
@@ -239,9 +215,6 @@ mod tests {
     fn a_world_of_one_has_no_prefix() {
         assert_eq!(World::single().prefix(), "");
         let prefixes = threads::run(2, |world| world.prefix());
-        assert!(
-            prefixes[1].starts_with("[rank 1 ") && prefixes[1].ends_with("] "),
-            "{prefixes:?}"
-        );
+        assert!(prefixes[1].starts_with("[rank 1 ") && prefixes[1].ends_with("] "), "{prefixes:?}");
     }
 }

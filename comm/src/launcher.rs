@@ -24,9 +24,7 @@ impl Launcher {
             Launcher::Slurm => {
                 "srun --mpi=pmix (srun --mpi=list shows what there is), or start mpirun inside sbatch"
             }
-            _ => {
-                "mpirun and the MPI library that this program was linked to must be of one installation"
-            }
+            _ => "mpirun and the MPI library that this program was linked to must be of one installation",
         }
     }
 }
@@ -61,29 +59,17 @@ pub(crate) fn detect(lookup: impl Fn(&str) -> Option<String>) -> Option<Found> {
     let number = |name: &str| lookup(name)?.trim().parse::<u64>().ok();
     let count = |name: &str| number(name).map(|n| n as usize);
     if let Some(n) = count("OMPI_COMM_WORLD_SIZE") {
-        return Some(Found {
-            launcher: Launcher::OpenMpi,
-            n_ranks: Some(n),
-        });
+        return Some(Found { launcher: Launcher::OpenMpi, n_ranks: Some(n) });
     }
     if let (Some(n), Some(_)) = (count("PMI_SIZE"), number("PMI_RANK")) {
-        return Some(Found {
-            launcher: Launcher::Pmi,
-            n_ranks: Some(n),
-        });
+        return Some(Found { launcher: Launcher::Pmi, n_ranks: Some(n) });
     }
     let n_tasks = count("SLURM_STEP_NUM_TASKS").or_else(|| count("SLURM_NTASKS"));
     let in_step = number("SLURM_STEP_ID").is_some_and(|id| id < SLURM_FIRST_SPECIAL_STEP);
     if in_step && number("SLURM_PROCID").is_some() {
-        return n_tasks.filter(|&n| n > 1).map(|n| Found {
-            launcher: Launcher::Slurm,
-            n_ranks: Some(n),
-        });
+        return n_tasks.filter(|&n| n > 1).map(|n| Found { launcher: Launcher::Slurm, n_ranks: Some(n) });
     }
-    number("PMIX_RANK").map(|_| Found {
-        launcher: Launcher::Pmix,
-        n_ranks: None,
-    })
+    number("PMIX_RANK").map(|_| Found { launcher: Launcher::Pmix, n_ranks: None })
 }
 
 #[cfg(test)]
@@ -97,20 +83,10 @@ mod tests {
 
     #[test]
     fn launchers_are_known_by_their_variables() {
-        assert_eq!(
-            found(&[("OMPI_COMM_WORLD_SIZE", "4")]),
-            Some((Launcher::OpenMpi, Some(4)))
-        );
-        assert_eq!(
-            found(&[("PMI_SIZE", "2"), ("PMI_RANK", "0")]),
-            Some((Launcher::Pmi, Some(2)))
-        );
+        assert_eq!(found(&[("OMPI_COMM_WORLD_SIZE", "4")]), Some((Launcher::OpenMpi, Some(4))));
+        assert_eq!(found(&[("PMI_SIZE", "2"), ("PMI_RANK", "0")]), Some((Launcher::Pmi, Some(2))));
         assert_eq!(found(&[("PMIX_RANK", "1")]), Some((Launcher::Pmix, None)));
-        let srun = [
-            ("SLURM_PROCID", "3"),
-            ("SLURM_STEP_ID", "0"),
-            ("SLURM_NTASKS", "8"),
-        ];
+        let srun = [("SLURM_PROCID", "3"), ("SLURM_STEP_ID", "0"), ("SLURM_NTASKS", "8")];
         assert_eq!(found(&srun), Some((Launcher::Slurm, Some(8))));
         // mpirun inside a Slurm job: the inner launcher counts.
         let both = [&srun[..], &[("OMPI_COMM_WORLD_SIZE", "2")]].concat();
@@ -125,28 +101,13 @@ mod tests {
         assert_eq!(found(&[]), None);
         assert_eq!(found(&[("PMI_SIZE", "2")]), None);
         assert_eq!(found(&[("OMPI_COMM_WORLD_SIZE", "")]), None);
-        let batch = [
-            ("SLURM_JOB_ID", "7"),
-            ("SLURM_PROCID", "0"),
-            ("SLURM_NTASKS", "8"),
-        ];
+        let batch = [("SLURM_JOB_ID", "7"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")];
         assert_eq!(found(&batch), None);
         let batch_step = [&batch[..], &[("SLURM_STEP_ID", "4294967291")]].concat();
         assert_eq!(found(&batch_step), None);
-        let salloc = [
-            &batch[..],
-            &[
-                ("SLURM_STEP_ID", "4294967290"),
-                ("SLURM_STEP_NUM_TASKS", "1"),
-            ],
-        ]
-        .concat();
+        let salloc = [&batch[..], &[("SLURM_STEP_ID", "4294967290"), ("SLURM_STEP_NUM_TASKS", "1")]].concat();
         assert_eq!(found(&salloc), None);
-        let one_task_shell = [
-            &batch[..],
-            &[("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1")],
-        ]
-        .concat();
+        let one_task_shell = [&batch[..], &[("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1")]].concat();
         assert_eq!(found(&one_task_shell), None);
     }
 }

@@ -42,10 +42,7 @@ pub struct WorldOptions {
 
 impl Default for WorldOptions {
     fn default() -> Self {
-        WorldOptions {
-            shared_memory: true,
-            timeout: None,
-        }
+        WorldOptions { shared_memory: true, timeout: None }
     }
 }
 
@@ -81,13 +78,9 @@ impl World {
     pub fn init_with(options: WorldOptions) -> Result<Self> {
         match launcher::detect(|name| std::env::var(name).ok()) {
             None => Ok(Self::single()),
-            Some(Found {
-                launcher,
-                n_ranks: Some(1),
-            }) => Ok(World {
-                launcher: Some(launcher),
-                ..Self::single()
-            }),
+            Some(Found { launcher, n_ranks: Some(1) }) => {
+                Ok(World { launcher: Some(launcher), ..Self::single() })
+            }
             Some(found) => Self::join(found, options),
         }
     }

@@ -28,12 +28,7 @@ fn main() {
         TESTS.iter().for_each(|(name, _)| println!("{name}: test"));
         return;
     }
-    if Command::new("mpirun")
-        .arg("--version")
-        .stdout(Stdio::null())
-        .status()
-        .is_err()
-    {
+    if Command::new("mpirun").arg("--version").stdout(Stdio::null()).status().is_err() {
         println!("skipped: needs mpirun, found none");
         return;
     }
@@ -63,10 +58,7 @@ const TESTS: &[Test] = &[
     ("contract_in_shared_memory", || contract_holds("contract")),
     ("contract_by_mpi", || contract_holds("contract_by_mpi")),
     ("without_launcher_mpi_is_not_initialised", || {
-        let output = Command::new(std::env::current_exe().unwrap())
-            .env(CASE, "alone")
-            .output()
-            .unwrap();
+        let output = Command::new(std::env::current_exe().unwrap()).env(CASE, "alone").output().unwrap();
         assert!(output.status.success(), "{output:?}");
     }),
     ("world_is_known", || assert_eq!(mpirun(3, "world").code, 0)),
@@ -81,15 +73,9 @@ const TESTS: &[Test] = &[
     ("a_panic_ends_the_job", || {
         let run = mpirun(3, "panic");
         run.ended_by(101, "disk on fire");
-        assert!(
-            run.stderr.contains("[rank 1 ") && run.stderr.contains("panicked at"),
-            "{}",
-            run.stderr
-        );
+        assert!(run.stderr.contains("[rank 1 ") && run.stderr.contains("panicked at"), "{}", run.stderr);
     }),
-    ("a_panic_by_mpi_ends_the_job", || {
-        mpirun(2, "panic_by_mpi").ended_by(101, "disk on fire")
-    }),
+    ("a_panic_by_mpi_ends_the_job", || mpirun(2, "panic_by_mpi").ended_by(101, "disk on fire")),
     ("a_panic_of_another_thread_ends_the_job", || {
         mpirun(2, "panic_of_a_thread").ended_by(101, "disk on fire")
     }),
@@ -138,17 +124,9 @@ struct Run {
 impl Run {
     fn ended_by(&self, code: i32, last_words: &str) {
         let last = self.stderr.lines().last().unwrap_or_default();
-        assert!(
-            last.contains(last_words),
-            "the last line is '{last}' of:\n{}",
-            self.stderr
-        );
+        assert!(last.contains(last_words), "the last line is '{last}' of:\n{}", self.stderr);
         assert_eq!(self.code, code, "{}", self.stderr);
-        assert!(
-            self.elapsed < END_WITHIN + start_up(),
-            "took {:?}",
-            self.elapsed
-        );
+        assert!(self.elapsed < END_WITHIN + start_up(), "took {:?}", self.elapsed);
     }
 }
 
@@ -164,66 +142,36 @@ fn mpirun(n_ranks: usize, case: &str) -> Run {
     let mut command = Command::new("mpirun");
     // A hang is a failure, not the end of all tests.
     command.args(["--timeout", "120"]);
-    command.args([
-        "-n",
-        &n_ranks.to_string(),
-        "--oversubscribe",
-        "--bind-to",
-        "none",
-    ]);
-    command
-        .arg(std::env::current_exe().unwrap())
-        .env(CASE, case)
-        .stdin(Stdio::null());
+    command.args(["-n", &n_ranks.to_string(), "--oversubscribe", "--bind-to", "none"]);
+    command.arg(std::env::current_exe().unwrap()).env(CASE, case).stdin(Stdio::null());
     // Without these, Open MPI refuses root, and, where there is no ssh, to start at all.
-    command
-        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
-        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     command.env("OMPI_MCA_plm", "isolated");
     // Ranks in containers may not read each other's memory, and Open MPI complains of it.
     command.env("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
     command.env_remove("RUST_BACKTRACE");
     let output = command.output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
-    Run {
-        code: output.status.code().unwrap_or(-1),
-        stderr,
-        elapsed: start.elapsed(),
-    }
+    Run { code: output.status.code().unwrap_or(-1), stderr, elapsed: start.elapsed() }
 }
 
 /// A rank's part of a case.
 fn run_rank(case: &str) {
     let shared_memory = !case.ends_with("by_mpi");
-    let world = World::init_with(WorldOptions {
-        shared_memory,
-        ..WorldOptions::default()
-    })
-    .unwrap();
+    let world = World::init_with(WorldOptions { shared_memory, ..WorldOptions::default() }).unwrap();
     if case != "alone" {
-        let transport = if shared_memory {
-            "shared memory"
-        } else {
-            "mpi"
-        };
+        let transport = if shared_memory { "shared memory" } else { "mpi" };
         assert_eq!(world.group().transport(), transport);
     }
     failure::install_panic_hook(&world);
     let rank = world.rank().0;
     match case {
         "alone" => {
-            assert_eq!(
-                (world.world_size(), world.group().transport()),
-                (1, "single")
-            );
+            assert_eq!((world.world_size(), world.group().transport()), (1, "single"));
             assert!(!mpi::environment::is_initialized());
         }
         "contract" | "contract_by_mpi" => {
-            let sums = if shared_memory {
-                Sums::InRankOrder
-            } else {
-                Sums::Rounded
-            };
+            let sums = if shared_memory { Sums::InRankOrder } else { Sums::Rounded };
             for len in [0, 1, 7, 1000, 40_001, 300_000] {
                 contract::check(&world, len, sums).unwrap();
             }
@@ -239,39 +187,21 @@ fn run_rank(case: &str) {
         "agree" => {
             let entry = |value: &str| [("seed".to_owned(), value.to_owned())];
             world.agree(&entry("7")).unwrap();
-            let error = world
-                .agree(&entry(if rank == 2 { "8" } else { "7" }))
-                .unwrap_err();
-            assert!(
-                matches!(error, CommError::Disagreement { rank: 2, .. }),
-                "{error}"
-            );
-            let all = world
-                .group()
-                .all_gather_bytes(error.to_string().as_bytes())
-                .unwrap();
+            let error = world.agree(&entry(if rank == 2 { "8" } else { "7" })).unwrap_err();
+            assert!(matches!(error, CommError::Disagreement { rank: 2, .. }), "{error}");
+            let all = world.group().all_gather_bytes(error.to_string().as_bytes()).unwrap();
             assert!(all.iter().all(|other| *other == all[0]));
         }
         "mismatch" | "mismatch_by_mpi" => {
             let error = sum(&world, if rank == 1 { 6 } else { 5 }).unwrap_err();
-            let CommError::CallMismatch {
-                rank: 1,
-                got,
-                expected,
-            } = error
-            else {
-                panic!("{error}")
-            };
+            let CommError::CallMismatch { rank: 1, got, expected } = error else { panic!("{error}") };
             assert_eq!((got.len, expected.len), (6, 5));
         }
         "panic" | "panic_by_mpi" => {
             assert!(rank != 1, "disk on fire");
             let mut buf = vec![0f32; 3_000_000];
             let view = TensorMut::from_slice(&mut buf, &[3_000_000]).unwrap();
-            world
-                .group()
-                .scope(|scope| scope.all_reduce(ReduceOp::Sum, view).map(|_| ()))
-                .unwrap();
+            world.group().scope(|scope| scope.all_reduce(ReduceOp::Sum, view).map(|_| ())).unwrap();
         }
         "panic_of_a_thread" => {
             if rank == 1 {
@@ -299,10 +229,7 @@ fn run_rank(case: &str) {
         "leave" => {
             if rank != 1 {
                 let error = sum(&world, 10).unwrap_err();
-                assert!(
-                    matches!(error, CommError::PeerLeft { rank: 1, .. }),
-                    "{error}"
-                );
+                assert!(matches!(error, CommError::PeerLeft { rank: 1, .. }), "{error}");
             }
         }
         "many_small" => {

@@ -51,14 +51,7 @@ fn sum(world: &World, len: usize) -> Result<(), CommError> {
 fn different_lengths_and_calls_are_errors_on_every_rank() {
     let errors = threads::run(3, |world| sum(&world, 5 + world.rank().0 / 2).unwrap_err());
     for error in errors {
-        let CommError::CallMismatch {
-            rank: 2,
-            got,
-            expected,
-        } = error
-        else {
-            panic!("{error}")
-        };
+        let CommError::CallMismatch { rank: 2, got, expected } = error else { panic!("{error}") };
         assert_eq!((got.len, expected.len), (6, 5));
     }
     let errors = threads::run(3, |world| match world.rank() {
@@ -67,53 +60,28 @@ fn different_lengths_and_calls_are_errors_on_every_rank() {
     });
     for error in &errors {
         assert!(
-            error
-                .to_string()
-                .contains("rank 1 entered barrier, rank 0 entered all_reduce(sum) of 5 f32"),
+            error.to_string().contains("rank 1 entered barrier, rank 0 entered all_reduce(sum) of 5 f32"),
             "{error}"
         );
     }
     // Nothing works afterwards, and it says why.
     threads::run(2, |world| {
         sum(&world, 1 + world.rank().0).unwrap_err();
-        assert!(matches!(
-            sum(&world, 1),
-            Err(CommError::CallMismatch { .. })
-        ));
+        assert!(matches!(sum(&world, 1), Err(CommError::CallMismatch { .. })));
     });
 }
 
 #[test]
 fn lengths_of_buckets_are_agreed_on() {
     let errors = threads::run(3, |world| {
-        let lens = if world.rank().0 == 2 {
-            [10, 21, 5]
-        } else {
-            [10, 20, 5]
-        };
+        let lens = if world.rank().0 == 2 { [10, 21, 5] } else { [10, 20, 5] };
         world.group().agree_lengths(&lens).unwrap_err()
     });
-    let want = CommError::CountMismatch {
-        bucket: 1,
-        rank: 2,
-        got: 21,
-        expected: 20,
-    };
+    let want = CommError::CountMismatch { bucket: 1, rank: 2, got: 21, expected: 20 };
     assert!(errors.iter().all(|error| *error == want), "{errors:?}");
-    let errors = threads::run(2, |world| {
-        world
-            .group()
-            .agree_lengths(&vec![1; world.rank().0 + 1])
-            .unwrap_err()
-    });
-    assert_eq!(
-        errors[0],
-        CommError::BucketCountMismatch {
-            rank: 1,
-            got: 2,
-            expected: 1
-        }
-    );
+    let errors =
+        threads::run(2, |world| world.group().agree_lengths(&vec![1; world.rank().0 + 1]).unwrap_err());
+    assert_eq!(errors[0], CommError::BucketCountMismatch { rank: 1, got: 2, expected: 1 });
 }
 
 #[test]
@@ -121,56 +89,25 @@ fn lengths_within_a_rank_are_checked() {
     threads::run(2, |world| {
         let input = Tensor::zeros(&[3], DType::F32, Device::Cpu).unwrap();
         let mut output = Tensor::zeros(&[5], DType::F32, Device::Cpu).unwrap();
-        let error = world
-            .group()
-            .all_gather(input.view(), output.view_mut())
-            .unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .contains("5 elements of output, expected 6 for 2 ranks"),
-            "{error}"
-        );
+        let error = world.group().all_gather(input.view(), output.view_mut()).unwrap_err();
+        assert!(error.to_string().contains("5 elements of output, expected 6 for 2 ranks"), "{error}");
         let mut other = Tensor::zeros(&[6], DType::I64, Device::Cpu).unwrap();
-        let error = world
-            .group()
-            .all_gather(input.view(), other.view_mut())
-            .unwrap_err();
+        let error = world.group().all_gather(input.view(), other.view_mut()).unwrap_err();
         assert!(matches!(error, CommError::Kernel(_)), "{error}");
-        let error = world
-            .group()
-            .broadcast(Rank(2), output.view_mut())
-            .unwrap_err();
-        assert!(
-            matches!(error, CommError::NoSuchRank { rank: 2, .. }),
-            "{error}"
-        );
+        let error = world.group().broadcast(Rank(2), output.view_mut()).unwrap_err();
+        assert!(matches!(error, CommError::NoSuchRank { rank: 2, .. }), "{error}");
     });
 }
 
 #[test]
 fn a_rank_that_leaves_is_named_to_those_who_wait() {
     let start = Instant::now();
-    let results = threads::run(3, |world| {
-        if world.rank().0 == 1 {
-            Ok(())
-        } else {
-            sum(&world, 1000)
-        }
-    });
+    let results = threads::run(3, |world| if world.rank().0 == 1 { Ok(()) } else { sum(&world, 1000) });
     for result in [&results[0], &results[2]] {
-        let Err(CommError::PeerLeft {
-            call,
-            rank: 1,
-            how: Departure::Closed,
-        }) = result
-        else {
+        let Err(CommError::PeerLeft { call, rank: 1, how: Departure::Closed }) = result else {
             panic!("{result:?}")
         };
-        assert_eq!(
-            (call.kind, call.len),
-            (CallKind::AllReduce(ReduceOp::Sum), 1000)
-        );
+        assert_eq!((call.kind, call.len), (CallKind::AllReduce(ReduceOp::Sum), 1000));
     }
     assert!(start.elapsed() < Duration::from_secs(5));
 }
@@ -195,26 +132,13 @@ fn a_rank_that_panics_in_a_scope_is_named_and_its_panic_goes_on() {
     let others = others.into_inner().unwrap();
     assert_eq!(others.len(), 2);
     for error in others {
-        assert!(
-            matches!(
-                error,
-                CommError::PeerLeft {
-                    rank: 2,
-                    how: Departure::Panicked,
-                    ..
-                }
-            ),
-            "{error}"
-        );
+        assert!(matches!(error, CommError::PeerLeft { rank: 2, how: Departure::Panicked, .. }), "{error}");
     }
 }
 
 #[test]
 fn a_rank_that_does_not_come_is_named_after_the_timeout() {
-    let options = threads::Options {
-        timeout: Duration::from_millis(100),
-        ..threads::Options::new(2)
-    };
+    let options = threads::Options { timeout: Duration::from_millis(100), ..threads::Options::new(2) };
     let results = threads::run_with(options, |world| {
         if world.rank().0 == 1 {
             std::thread::sleep(Duration::from_millis(600));
@@ -222,9 +146,7 @@ fn a_rank_that_does_not_come_is_named_after_the_timeout() {
         }
         sum(&world, 1)
     });
-    let Err(CommError::Timeout { missing, .. }) = &results[0] else {
-        panic!("{results:?}")
-    };
+    let Err(CommError::Timeout { missing, .. }) = &results[0] else { panic!("{results:?}") };
     assert_eq!(missing, &[1]);
 }
 

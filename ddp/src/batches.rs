@@ -44,9 +44,9 @@ impl Table {
             x: Tensor::from_slice(&dataset.features, &[n, dataset.n_features], device)?,
             targets: match &dataset.targets {
                 Targets::Classes { labels, .. } => Tensor::from_slice(labels, &[n], device)?,
-                Targets::Values {
-                    values, n_targets, ..
-                } => Tensor::from_slice(values, &[n, *n_targets], device)?,
+                Targets::Values { values, n_targets, .. } => {
+                    Tensor::from_slice(values, &[n, *n_targets], device)?
+                }
             },
         })
     }
@@ -87,23 +87,10 @@ impl Table {
         }
         let n = positions.len();
         buffers.indices.clear();
-        buffers
-            .indices
-            .extend(positions.map(|position| order.index(position)));
-        gather(
-            self.x.view(),
-            &buffers.indices,
-            buffers.x.view_mut().rows(0, n)?,
-        )?;
-        gather(
-            self.targets.view(),
-            &buffers.indices,
-            buffers.targets.view_mut().rows(0, n)?,
-        )?;
-        Ok(Batch {
-            x: buffers.x.view().rows(0, n)?,
-            targets: buffers.targets.view().rows(0, n)?,
-        })
+        buffers.indices.extend(positions.map(|position| order.index(position)));
+        gather(self.x.view(), &buffers.indices, buffers.x.view_mut().rows(0, n)?)?;
+        gather(self.targets.view(), &buffers.indices, buffers.targets.view_mut().rows(0, n)?)?;
+        Ok(Batch { x: buffers.x.view().rows(0, n)?, targets: buffers.targets.view().rows(0, n)? })
     }
 
     /// Buffers for batches of up to `max_rows` rows of this table.

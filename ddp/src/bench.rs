@@ -61,12 +61,7 @@ pub fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
     let device = world.collective_result(pin_device(world, "auto", args.threads))?;
     let mut trainer = trainer(world, args, device)?;
     let table = random_rows(world, args, device).map_err(Error::from)?;
-    let mut batches = Pool {
-        table: &table,
-        batch: args.batch,
-        world_size: world.world_size(),
-        next: 0,
-    };
+    let mut batches = Pool { table: &table, batch: args.batch, world_size: world.world_size(), next: 0 };
 
     let mut startup_s = 0.0;
     let mut final_loss = f64::NAN;
@@ -89,10 +84,7 @@ pub fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
     let mut sums = [(mark - started).as_secs_f64(), process::peak_rss_mib()];
     let peak_rss_mib = sums[1];
     let all = TensorMut::from_slice(&mut sums, &[2]).map_err(Error::from)?;
-    world
-        .group()
-        .all_reduce(ReduceOp::Sum, all)
-        .map_err(Error::from)?;
+    world.group().all_reduce(ReduceOp::Sum, all).map_err(Error::from)?;
     let wall_s = sums[0] / world.world_size() as f64;
 
     let rows = (args.batch * world.world_size()) as f64;
@@ -111,8 +103,7 @@ pub fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
         step_ms_min: step_ms.iter().copied().fold(f64::INFINITY, f64::min),
         step_ms_median: median(&mut step_ms),
         optimizer_ms_median: time_optimizer(args, trainer.model()).map_err(Error::from)?,
-        gemm_gflops_per_s: gemm_rate(trainer.model().spec(), args.batch, device)
-            .map_err(Error::from)?,
+        gemm_gflops_per_s: gemm_rate(trainer.model().spec(), args.batch, device).map_err(Error::from)?,
         gflops_per_s: gflop_a_step * args.steps as f64 / wall_s,
         startup_s,
         peak_rss_mib,
@@ -146,35 +137,15 @@ fn optimizer_config(optim: BenchOptim) -> OptimizerConfig {
 fn random_rows(world: &World, args: &BenchStepArgs, device: Device) -> Result<Table, KernelError> {
     let (n_rows, dims) = (POOL * args.batch, &args.dims.0);
     let (n_features, n_classes) = (dims[0], dims[dims.len() - 1]);
-    let x = Tensor::randn(
-        &[n_rows, n_features],
-        DType::F32,
-        device,
-        1000 + world.rank().0 as u64,
-    )?;
+    let x = Tensor::randn(&[n_rows, n_features], DType::F32, device, 1000 + world.rank().0 as u64)?;
     let teacher = Tensor::randn(&[n_features, n_classes], DType::F32, device, 999)?;
     let mut scores = Tensor::zeros(&[n_rows, n_classes], DType::F32, device)?;
-    ops::addmm(
-        1.0,
-        x.view(),
-        false,
-        teacher.view(),
-        false,
-        0.0,
-        scores.view_mut(),
-    )?;
+    ops::addmm(1.0, x.view(), false, teacher.view(), false, 0.0, scores.view_mut())?;
     let scores = scores.to_vec::<f32>()?;
-    let largest = |row: &[f32]| {
-        row.iter()
-            .enumerate()
-            .max_by(|a, b| a.1.total_cmp(b.1))
-            .map_or(0, |(i, _)| i as i64)
-    };
+    let largest =
+        |row: &[f32]| row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(i, _)| i as i64);
     let labels: Vec<i64> = scores.chunks_exact(n_classes).map(largest).collect();
-    Ok(Table::from_tensors(
-        x,
-        Tensor::from_slice(&labels, &[n_rows], device)?,
-    ))
+    Ok(Table::from_tensors(x, Tensor::from_slice(&labels, &[n_rows], device)?))
 }
 
 /// The batches of the pool in turn.
@@ -197,10 +168,7 @@ impl MicroBatches for Pool<'_> {
     fn micro_batch(&mut self, _index: usize) -> Result<MicroBatch<'_>> {
         let start = self.next * self.batch;
         self.next = (self.next + 1) % POOL;
-        Ok(MicroBatch {
-            rows: self.table.rows(start..start + self.batch)?,
-            first_row: 0,
-        })
+        Ok(MicroBatch { rows: self.table.rows(start..start + self.batch)?, first_row: 0 })
     }
 }
 
@@ -209,7 +177,8 @@ fn time_optimizer(args: &BenchStepArgs, model: &Mlp) -> Result<f64, KernelError>
     let mut weights = model.weights().zeros_like()?;
     let grads = model.weights().zeros_like()?;
     let mut optimizer = Optimizer::new(&optimizer_config(args.optim), &weights)?;
-    median_ms(|| optimizer.step(&mut weights, grads.view(), 1.0))
+    let all = [0..weights.numel()];
+    median_ms(|| optimizer.step(&mut weights, grads.view(), 1.0, &all))
 }
 
 /// FLOP of a step's matrix products over the sum of their median times, in GFLOP/s.
@@ -223,13 +192,11 @@ fn gemm_rate(spec: &ModelSpec, batch: usize, device: Device) -> Result<f64, Kern
         let mut y_t = randn([o, batch])?;
         let product = 2e-9 * (batch * i * o) as f64;
         // Forward in its faster form: the weight in its own order.
-        ms +=
-            median_ms(|| ops::addmm(1.0, w.view(), false, x_t.view(), false, 0.0, y_t.view_mut()))?;
+        ms += median_ms(|| ops::addmm(1.0, w.view(), false, x_t.view(), false, 0.0, y_t.view_mut()))?;
         ms += median_ms(|| ops::addmm(1.0, y.view(), true, x.view(), false, 0.0, w.view_mut()))?;
         flop += 2.0 * product;
         if layer > 0 {
-            ms +=
-                median_ms(|| ops::addmm(1.0, y.view(), false, w.view(), false, 0.0, x.view_mut()))?;
+            ms += median_ms(|| ops::addmm(1.0, y.view(), false, w.view(), false, 0.0, x.view_mut()))?;
             flop += product;
         }
         let _ = (&mut y, &mut x_t);
@@ -241,9 +208,7 @@ fn gemm_rate(spec: &ModelSpec, batch: usize, device: Device) -> Result<f64, Kern
 fn median_ms(mut part: impl FnMut() -> Result<(), KernelError>) -> Result<f64, KernelError> {
     let once = Instant::now();
     part()?;
-    let n = (1e-3 / once.elapsed().as_secs_f64().max(1e-7))
-        .ceil()
-        .max(1.0);
+    let n = (1e-3 / once.elapsed().as_secs_f64().max(1e-7)).ceil().max(1.0);
     let mut times = Vec::with_capacity(PART_REPEATS);
     for _ in 0..PART_REPEATS {
         let started = Instant::now();
@@ -259,11 +224,7 @@ fn median_ms(mut part: impl FnMut() -> Result<(), KernelError>) -> Result<f64, K
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     let n = values.len();
-    if n == 0 {
-        f64::NAN
-    } else {
-        (values[n / 2] + values[(n - 1) / 2]) / 2.0
-    }
+    if n == 0 { f64::NAN } else { (values[n / 2] + values[(n - 1) / 2]) / 2.0 }
 }
 
 /// The result on stdout: it is what the command is for.

@@ -100,11 +100,7 @@ impl<'a, 'env> ReducedGradients<'a, 'env> {
             rest = after;
         }
         waiting.reverse();
-        Ok(ReducedGradients {
-            scope,
-            waiting,
-            overlap,
-        })
+        Ok(ReducedGradients { scope, waiting, overlap })
     }
 
     /// Starts whatever has not started and waits until every bucket holds the sum over all ranks.
@@ -123,12 +119,7 @@ impl GradientSink for ReducedGradients<'_, '_> {
     type Error = Error;
 
     fn gradients(&mut self, start: usize, end: usize) -> Result<TensorMut<'_>> {
-        let out_of_range = KernelError::OutOfRange {
-            op: "gradients",
-            start,
-            end,
-            len: 0,
-        };
+        let out_of_range = KernelError::OutOfRange { op: "gradients", start, end, len: 0 };
         // Without overlap a later bucket can be asked for while earlier ones still wait.
         let bucket = self
             .waiting
@@ -186,10 +177,7 @@ impl StepSums {
     /// Reads the sums over all ranks.
     pub fn load(tail: &[f32]) -> Self {
         let value = |i: usize| f64::from(tail[i]) + f64::from(tail[i + 1]);
-        StepSums {
-            loss: value(0),
-            weight: value(2),
-        }
+        StepSums { loss: value(0), weight: value(2) }
     }
 }
 

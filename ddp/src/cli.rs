@@ -40,9 +40,7 @@ pub enum Command {
 
 /// `ddp-train train`
 #[derive(Debug, Clone, Args)]
-#[command(
-    after_help = "A config to start from, with its defaults: `ddp-train train --dry-run > run.toml`."
-)]
+#[command(after_help = "A config to start from, with its defaults: `ddp-train train --dry-run > run.toml`.")]
 pub struct TrainArgs {
     /// Config of the run, TOML [default: train on builtin:digits]
     #[arg(value_name = "RUN.toml")]
@@ -193,19 +191,12 @@ pub struct Dims(pub Vec<usize>);
 /// The completion script of `shell`, on stdout.
 pub fn completions(shell: Shell) {
     use clap::CommandFactory as _;
-    clap_complete::generate(
-        shell,
-        &mut Cli::command(),
-        "ddp-train",
-        &mut std::io::stdout(),
-    );
+    clap_complete::generate(shell, &mut Cli::command(), "ddp-train", &mut std::io::stdout());
 }
 
 fn device(text: &str) -> Result<String, String> {
     let is_index = |index: &str| {
-        !index.is_empty()
-            && index.bytes().all(|b| b.is_ascii_digit())
-            && index.parse::<u32>().is_ok()
+        !index.is_empty() && index.bytes().all(|b| b.is_ascii_digit()) && index.parse::<u32>().is_ok()
     };
     match text {
         "auto" | "cpu" | "cuda" => Ok(text.to_owned()),
@@ -227,19 +218,11 @@ fn count(text: &str) -> Result<usize, String> {
 fn dims(text: &str) -> Result<Dims, String> {
     let widths: Option<Vec<usize>> = text
         .split(',')
-        .map(|width| {
-            width
-                .trim()
-                .parse()
-                .ok()
-                .filter(|width| (1..=1 << 24).contains(width))
-        })
+        .map(|width| width.trim().parse().ok().filter(|width| (1..=1 << 24).contains(width)))
         .collect();
     match widths {
         Some(widths) if widths.len() >= 2 => Ok(Dims(widths)),
-        _ => Err(
-            "expected at least two widths of 1 or above\nhint: for example 784,1024,10".to_owned(),
-        ),
+        _ => Err("expected at least two widths of 1 or above\nhint: for example 784,1024,10".to_owned()),
     }
 }
 

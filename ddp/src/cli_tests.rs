@@ -28,10 +28,7 @@ fn train_takes_all_its_flags() {
     );
     assert_eq!(args.config, Some(PathBuf::from("run.toml")));
     assert_eq!(args.set, ["model.hidden=[64,32]", "train.seed=-1"]);
-    assert_eq!(
-        (args.out, args.init_from),
-        (Some("o".into()), Some("w.safetensors".into()))
-    );
+    assert_eq!((args.out, args.init_from), (Some("o".into()), Some("w.safetensors".into())));
     assert_eq!(
         (args.device.as_str(), args.threads, args.progress),
         ("cuda:1", Some(2), ProgressChoice::Plain)
@@ -39,23 +36,14 @@ fn train_takes_all_its_flags() {
     assert!(args.json && args.dry_run && args.overwrite && args.verbose && !args.quiet);
 
     let args = train("train");
-    assert_eq!(
-        (args.config, args.device.as_str(), args.threads),
-        (None, "auto", None)
-    );
+    assert_eq!((args.config, args.device.as_str(), args.threads), (None, "auto", None));
     assert_eq!(args.progress, ProgressChoice::Auto);
-    assert!(
-        train("train --set a=1 run.toml").config.is_some(),
-        "--set takes one value"
-    );
+    assert!(train("train --set a=1 run.toml").config.is_some(), "--set takes one value");
 }
 
 #[test]
 fn other_commands() {
-    let Command::Eval(args) = parse("eval --checkpoint runs/x --data a.csv --json")
-        .unwrap()
-        .command
-    else {
+    let Command::Eval(args) = parse("eval --checkpoint runs/x --data a.csv --json").unwrap().command else {
         panic!()
     };
     assert_eq!(
@@ -64,23 +52,13 @@ fn other_commands() {
     );
 
     let line = "bench step --dims 784,1024,1024,10 --batch 128 --steps 60 --warmup 0 --optim sgd --dtype f32 --threads 1 --json";
-    let Command::Bench(BenchCommand::Step(args)) = parse(line).unwrap().command else {
-        panic!()
-    };
+    let Command::Bench(BenchCommand::Step(args)) = parse(line).unwrap().command else { panic!() };
     assert_eq!(args.dims, Dims(vec![784, 1024, 1024, 10]));
-    assert_eq!(
-        (args.batch, args.steps, args.warmup, args.optim),
-        (128, 60, 0, BenchOptim::Sgd)
-    );
-    let Command::Bench(BenchCommand::Step(args)) =
-        parse("bench step --optim adamw").unwrap().command
-    else {
+    assert_eq!((args.batch, args.steps, args.warmup, args.optim), (128, 60, 0, BenchOptim::Sgd));
+    let Command::Bench(BenchCommand::Step(args)) = parse("bench step --optim adamw").unwrap().command else {
         panic!()
     };
-    assert_eq!(
-        (args.optim, args.dtype, args.threads),
-        (BenchOptim::AdamW, BenchDtype::F32, None)
-    );
+    assert_eq!((args.optim, args.dtype, args.threads), (BenchOptim::AdamW, BenchDtype::F32, None));
     assert!(matches!(
         parse("completions bash").unwrap().command,
         Command::Completions { shell: Shell::Bash }
@@ -100,10 +78,7 @@ fn bad_usage_is_status_2() {
         ("train --device mps", "not supported by this build"),
         ("train --threads 0", "1 or above"),
         ("train --threads many", "1 or above"),
-        (
-            "train --progress fancy",
-            "[possible values: auto, bar, plain, none]",
-        ),
+        ("train --progress fancy", "[possible values: auto, bar, plain, none]"),
         ("train -v -q", "cannot be used with"),
         ("train a.toml b.toml", "b.toml"),
         ("eval", "--checkpoint"),
@@ -119,10 +94,7 @@ fn bad_usage_is_status_2() {
     ] {
         let error = parse(line).expect_err(line);
         assert_eq!(error.exit_code(), 2, "{line}");
-        assert!(
-            error.to_string().contains(part),
-            "{line}: no {part:?} in {error}"
-        );
+        assert!(error.to_string().contains(part), "{line}: no {part:?} in {error}");
     }
     for line in ["--version", "--help", "train --help", "bench step --help"] {
         assert_eq!(parse(line).expect_err(line).exit_code(), 0, "{line}");
@@ -132,26 +104,10 @@ fn bad_usage_is_status_2() {
 #[test]
 fn help_tells_defaults() {
     for (subcommand, parts) in [
-        (
-            "train",
-            &[
-                "[default: runs/NAME-TIME]",
-                "[default: auto]",
-                "A bar if stderr is a terminal",
-            ][..],
-        ),
-        (
-            "bench step",
-            &[
-                "[default: 784,1024,1024,10]",
-                "[default: 128]",
-                "[default: adamw]",
-            ],
-        ),
+        ("train", &["[default: runs/NAME-TIME]", "[default: auto]", "A bar if stderr is a terminal"][..]),
+        ("bench step", &["[default: 784,1024,1024,10]", "[default: 128]", "[default: adamw]"]),
     ] {
-        let help = parse(&format!("{subcommand} --help"))
-            .expect_err("help")
-            .to_string();
+        let help = parse(&format!("{subcommand} --help")).expect_err("help").to_string();
         for part in parts {
             assert!(help.contains(part), "no {part:?} in {help}");
         }
@@ -162,9 +118,5 @@ fn help_tells_defaults() {
 fn completions_name_the_binary() {
     let mut script = Vec::new();
     clap_complete::generate(Shell::Zsh, &mut Cli::command(), "ddp-train", &mut script);
-    assert!(
-        String::from_utf8(script)
-            .unwrap()
-            .contains("#compdef ddp-train")
-    );
+    assert!(String::from_utf8(script).unwrap().contains("#compdef ddp-train"));
 }

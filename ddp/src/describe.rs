@@ -15,9 +15,8 @@ use crate::model::{Mlp, ModelSpec};
 /// The run in one line: rows, widths, ranks, device.
 pub fn line(world: &World, config: &Config, data: &Loaded, model: &Mlp, device: Device) -> String {
     let widths: Vec<_> = model.spec().dims.iter().map(ToString::to_string).collect();
-    let eval = data.eval.as_ref().map_or(String::new(), |eval| {
-        format!(" and {} for evaluation", eval.n_rows)
-    });
+    let eval =
+        data.eval.as_ref().map_or(String::new(), |eval| format!(" and {} for evaluation", eval.n_rows));
     format!(
         "{}: {} rows{eval}, {} layers ({} parameters), {} on {device}, {} each",
         config.name,
@@ -39,16 +38,12 @@ pub fn details(world: &World, config: &Config, data: &Loaded, model: &Mlp) -> St
     let spec = model.spec();
     for layer in 0..spec.n_layers() {
         let (i, o) = spec.in_out(layer);
-        let n_params: usize = [
-            ParamKind::Weight,
-            ParamKind::Bias,
-            ParamKind::NormWeight,
-            ParamKind::NormBias,
-        ]
-        .into_iter()
-        .filter_map(|kind| model.layout().find(layer, kind))
-        .map(|slot| slot.numel())
-        .sum();
+        let n_params: usize =
+            [ParamKind::Weight, ParamKind::Bias, ParamKind::NormWeight, ParamKind::NormBias]
+                .into_iter()
+                .filter_map(|kind| model.layout().find(layer, kind))
+                .map(|slot| slot.numel())
+                .sum();
         let widths = format!("{i} -> {o}");
         let then = after(spec, layer);
         let _ = writeln!(text, "{layer:<8} {widths:<18} {n_params:>10}  {then}");
@@ -102,11 +97,7 @@ mod tests {
 
     #[test]
     fn tells_every_layer() {
-        let sets = [
-            "model.dropout=0.5",
-            "model.norm=layer",
-            "train.batch_size=8",
-        ];
+        let sets = ["model.dropout=0.5", "model.norm=layer", "train.batch_size=8"];
         let config = Config::load(None, &sets.map(str::to_owned)).unwrap();
         let data = data::load(&config, 1).unwrap();
         let spec = ModelSpec::new(&config.model, 64, 10);

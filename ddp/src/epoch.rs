@@ -64,10 +64,7 @@ impl MicroBatches for StepBatches<'_> {
     fn micro_batch(&mut self, index: usize) -> Result<MicroBatch<'_>> {
         let positions = micro_range(self.own.clone(), index, self.n_micro);
         let first_row = positions.start - self.global.start;
-        Ok(MicroBatch {
-            rows: self.table.batch(self.order, positions, self.buffers)?,
-            first_row,
-        })
+        Ok(MicroBatch { rows: self.table.batch(self.order, positions, self.buffers)?, first_row })
     }
 }
 

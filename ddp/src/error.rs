@@ -187,9 +187,7 @@ pub enum Error {
         hint: &'static str,
     },
     /// A `--set` that is no assignment.
-    #[error(
-        "`--set {arg}`: expected SECTION.KEY=VALUE\nhint: for example `--set optimizer.lr=0.001`"
-    )]
+    #[error("`--set {arg}`: expected SECTION.KEY=VALUE\nhint: for example `--set optimizer.lr=0.001`")]
     BadSet {
         /// The argument as given.
         arg: String,
@@ -471,14 +469,10 @@ pub enum CellProblem {
     #[error("not UTF-8 text\nhint: save the file as UTF-8")]
     NotUtf8,
     /// Nothing but white space.
-    #[error(
-        "the cell is empty, expected a number\nhint: fill in missing values or remove those rows"
-    )]
+    #[error("the cell is empty, expected a number\nhint: fill in missing values or remove those rows")]
     Empty,
     /// Text.
-    #[error(
-        "expected a number, got \"{text}\"\nhint: remove the column, or turn its texts into numbers"
-    )]
+    #[error("expected a number, got \"{text}\"\nhint: remove the column, or turn its texts into numbers")]
     NotANumber {
         /// The cell.
         text: String,
@@ -552,9 +546,7 @@ impl Error {
         match self {
             Self::Write { .. } | Self::LossNotFinite { .. } => 1,
             // A device that was asked for and isn't there is the user's matter; so is another config on another rank.
-            Self::Kernel(
-                KernelError::DeviceUnavailable { .. } | KernelError::UnknownDevice { .. },
-            ) => 2,
+            Self::Kernel(KernelError::DeviceUnavailable { .. } | KernelError::UnknownDevice { .. }) => 2,
             Self::Comm(error) if matches!(**error, CommError::Disagreement { .. }) => 2,
             Self::Kernel(_) | Self::Comm(_) => 1,
             _ => 2,

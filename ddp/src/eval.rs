@@ -30,10 +30,7 @@ pub fn eval(world: &World, args: &EvalArgs) -> Result<(), Stop> {
     let hex = |fingerprint: u64| format!("{fingerprint:016x}");
     let entries = [
         ("--checkpoint (fingerprint)", hex(fingerprint)),
-        (
-            "rows and columns of the data (fingerprint)",
-            hex(dataset.fingerprint()),
-        ),
+        ("rows and columns of the data (fingerprint)", hex(dataset.fingerprint())),
     ];
     let entries = entries.map(|(key, value)| (key.to_owned(), value));
     world.agree(&entries).map_err(Error::from)?;
@@ -76,11 +73,7 @@ fn load(args: &EvalArgs, device: Device) -> Result<(Config, Mlp, Dataset, u64)> 
 
 /// A run's folder stands for the model inside.
 fn model_path(checkpoint: &Path) -> PathBuf {
-    if checkpoint.is_dir() {
-        checkpoint.join("model.safetensors")
-    } else {
-        checkpoint.to_owned()
-    }
+    if checkpoint.is_dir() { checkpoint.join("model.safetensors") } else { checkpoint.to_owned() }
 }
 
 /// The result on stdout: it is what the command is for.
@@ -89,9 +82,7 @@ fn print(args: &EvalArgs, dataset: &Dataset, metrics: &EvalMetrics) {
     if args.json {
         return print!("{}", json_line(metrics));
     }
-    let value = |name: &str, value: Option<f64>| {
-        value.map_or(String::new(), |v| format!(", {name} {v:.4}"))
-    };
+    let value = |name: &str, value: Option<f64>| value.map_or(String::new(), |v| format!(", {name} {v:.4}"));
     println!(
         "{} rows of {}: loss {:.6}{}{}",
         dataset.n_rows,

@@ -37,17 +37,11 @@ pub fn evaluate(
         let outputs = model.outputs(n_rows)?;
         totals.loss += loss.apply(outputs, batch.targets, 1.0, None)?;
         match task {
-            Task::Classification => {
-                totals.n_correct += ops::count_correct(outputs, batch.targets)? as f64
-            }
+            Task::Classification => totals.n_correct += ops::count_correct(outputs, batch.targets)? as f64,
             Task::Multilabel => {
                 let (outputs, targets) = (floats(outputs)?, floats(batch.targets)?);
                 let is_right = |(&output, &target): (&f32, &f32)| (output > 0.0) == (target > 0.5);
-                totals.n_correct += outputs
-                    .iter()
-                    .zip(targets)
-                    .filter(|&pair| is_right(pair))
-                    .count() as f64;
+                totals.n_correct += outputs.iter().zip(targets).filter(|&pair| is_right(pair)).count() as f64;
             }
             Task::Regression => {
                 totals.add_squares(floats(outputs)?, floats(batch.targets)?);
@@ -63,11 +57,7 @@ pub fn evaluate(
             Task::Multilabel => Some(totals.n_correct / (n_rows * n_outputs as f64)),
             Task::Regression => None,
         },
-        r2: if task == Task::Regression {
-            totals.r2(table)?
-        } else {
-            None
-        },
+        r2: if task == Task::Regression { totals.r2(table)? } else { None },
     })
 }
 
@@ -85,22 +75,13 @@ struct Totals {
 
 impl Totals {
     fn new(n_targets: usize) -> Self {
-        Totals {
-            loss: LossSums::default(),
-            n_correct: 0.0,
-            squared_errors: vec![0.0; n_targets],
-        }
+        Totals { loss: LossSums::default(), n_correct: 0.0, squared_errors: vec![0.0; n_targets] }
     }
 
     fn add_squares(&mut self, outputs: &[f32], targets: &[f32]) {
         let n_targets = self.squared_errors.len();
-        for (outputs, targets) in outputs
-            .chunks_exact(n_targets)
-            .zip(targets.chunks_exact(n_targets))
-        {
-            for ((sum, &output), &target) in
-                self.squared_errors.iter_mut().zip(outputs).zip(targets)
-            {
+        for (outputs, targets) in outputs.chunks_exact(n_targets).zip(targets.chunks_exact(n_targets)) {
+            for ((sum, &output), &target) in self.squared_errors.iter_mut().zip(outputs).zip(targets) {
                 *sum += (f64::from(output) - f64::from(target)).powi(2);
             }
         }
@@ -110,13 +91,8 @@ impl Totals {
         let mut sums = vec![self.loss.loss, self.loss.weight, self.n_correct];
         sums.extend(&self.squared_errors);
         let n = sums.len();
-        world
-            .group()
-            .all_reduce(ReduceOp::Sum, TensorMut::from_slice(&mut sums, &[n])?)?;
-        self.loss = LossSums {
-            loss: sums[0],
-            weight: sums[1],
-        };
+        world.group().all_reduce(ReduceOp::Sum, TensorMut::from_slice(&mut sums, &[n])?)?;
+        self.loss = LossSums { loss: sums[0], weight: sums[1] };
         self.n_correct = sums[2];
         self.squared_errors.copy_from_slice(&sums[3..]);
         Ok(())
@@ -129,13 +105,7 @@ impl Totals {
         let n_rows = table.n_rows() as f64;
         let mut sum = 0.0;
         for (target, error) in self.squared_errors.iter().enumerate() {
-            let column = || {
-                targets
-                    .iter()
-                    .skip(target)
-                    .step_by(n_targets)
-                    .map(|&v| f64::from(v))
-            };
+            let column = || targets.iter().skip(target).step_by(n_targets).map(|&v| f64::from(v));
             let mean = column().sum::<f64>() / n_rows;
             let spread: f64 = column().map(|y| (y - mean).powi(2)).sum();
             if spread == 0.0 {

@@ -4,7 +4,7 @@
 //! stand in the order of the data's way through them:
 //!
 //! [`cli`] and [`config`] -> [`data`] -> [`sampler`] and [`shard`] -> [`batches`] and [`epoch`] -> [`model`] ->
-//! [`buckets`] -> [`trainer`] -> [`evaluate`](mod@evaluate) -> [`metrics`], [`progress`] and [`rundir`].
+//! [`buckets`] -> [`trainer`] and [`update_plan`], in a [`training_loop`] -> [`evaluate`](mod@evaluate) -> [`metrics`], [`progress`] and [`rundir`].
 
 #![forbid(unsafe_code)]
 
@@ -30,5 +30,7 @@ pub mod rundir;
 pub mod sampler;
 pub mod shard;
 pub mod trainer;
+pub mod training_loop;
+pub mod update_plan;
 
 pub use error::{Error, Result};

@@ -100,22 +100,13 @@ impl MetricsSink {
     /// # Errors
     /// [`Error::Write`] if the file can't be made.
     pub fn create(path: &Path, json: bool) -> Result<Self> {
-        let file = File::create(path).map_err(|source| Error::Write {
-            path: path.to_owned(),
-            source,
-        })?;
-        Ok(Self {
-            file: Some((path.to_owned(), file)),
-            stdout: json,
-        })
+        let file = File::create(path).map_err(|source| Error::Write { path: path.to_owned(), source })?;
+        Ok(Self { file: Some((path.to_owned(), file)), stdout: json })
     }
 
     /// Writes nothing.
     pub fn none() -> Self {
-        Self {
-            file: None,
-            stdout: false,
-        }
+        Self { file: None, stdout: false }
     }
 
     /// Writes one line, whole, so that a reader never sees half of one.
@@ -132,11 +123,7 @@ impl MetricsSink {
             self.stdout = false;
         }
         if let Some((path, mut file)) = self.file.take() {
-            file.write_all(line.as_bytes())
-                .map_err(|source| Error::Write {
-                    path: path.clone(),
-                    source,
-                })?;
+            file.write_all(line.as_bytes()).map_err(|source| Error::Write { path: path.clone(), source })?;
             self.file = Some((path, file));
         }
         Ok(())
@@ -161,14 +148,7 @@ mod tests {
     use super::*;
 
     fn step(loss: f64) -> Event {
-        Event::Step(StepEvent {
-            step: 50,
-            epoch: 2,
-            loss,
-            lr: 1e-3,
-            grad_norm: 0.25,
-            samples_per_s: 1e6,
-        })
+        Event::Step(StepEvent { step: 50, epoch: 2, loss, lr: 1e-3, grad_norm: 0.25, samples_per_s: 1e6 })
     }
 
     fn end() -> EndEvent {
@@ -177,11 +157,7 @@ mod tests {
             samples: 320,
             world_size: 2,
             train_loss: 0.5,
-            eval: EvalMetrics {
-                loss: Some(0.75),
-                r2: Some(0.5),
-                ..Default::default()
-            },
+            eval: EvalMetrics { loss: Some(0.75), r2: Some(0.5), ..Default::default() },
             elapsed_s: 2.0,
             train_s: 1.0,
             samples_per_s: 320.0,
@@ -193,30 +169,19 @@ mod tests {
     fn lines_are_as_specified() {
         assert_eq!(
             json_line(&step(0.5)),
-            r#"{"event":"step","step":50,"epoch":2,"loss":0.5,"lr":0.001,"grad_norm":0.25,"#
-                .to_owned()
+            r#"{"event":"step","step":50,"epoch":2,"loss":0.5,"lr":0.001,"grad_norm":0.25,"#.to_owned()
                 + r#""samples_per_s":1000000.0}"#
                 + "\n"
         );
-        let eval = EvalMetrics {
-            loss: Some(0.25),
-            accuracy: Some(0.5),
-            r2: None,
-        };
+        let eval = EvalMetrics { loss: Some(0.25), accuracy: Some(0.5), r2: None };
         assert_eq!(
-            json_line(&Event::Epoch(EpochEvent {
-                epoch: 1,
-                train_loss: 1.5,
-                eval
-            })),
-            r#"{"event":"epoch","epoch":1,"train_loss":1.5,"eval_loss":0.25,"eval_accuracy":0.5}"#
-                .to_owned()
+            json_line(&Event::Epoch(EpochEvent { epoch: 1, train_loss: 1.5, eval })),
+            r#"{"event":"epoch","epoch":1,"train_loss":1.5,"eval_loss":0.25,"eval_accuracy":0.5}"#.to_owned()
                 + "\n"
         );
         assert_eq!(
             json_line(&Event::End(end())),
-            r#"{"event":"end","steps":10,"samples":320,"world_size":2,"train_loss":0.5,"#
-                .to_owned()
+            r#"{"event":"end","steps":10,"samples":320,"world_size":2,"train_loss":0.5,"#.to_owned()
                 + r#""eval_loss":0.75,"eval_r2":0.5,"elapsed_s":2.0,"train_s":1.0,"#
                 + r#""samples_per_s":320.0,"startup_s":0.25}"#
                 + "\n"
@@ -228,10 +193,7 @@ mod tests {
         for loss in [f64::NAN, f64::INFINITY] {
             assert!(json_line(&step(loss)).contains("\"loss\":null"));
         }
-        let eval = EvalMetrics {
-            loss: Some(f64::NAN),
-            ..Default::default()
-        };
+        let eval = EvalMetrics { loss: Some(f64::NAN), ..Default::default() };
         assert!(json_line(&eval).contains("\"eval_loss\":null"));
     }
 
@@ -241,10 +203,7 @@ mod tests {
         let path = folder.path().join("metrics.jsonl");
         let mut sink = MetricsSink::create(&path, false).unwrap();
         sink.write(&step(1.0)).unwrap();
-        assert_eq!(
-            std::fs::read_to_string(&path).unwrap(),
-            json_line(&step(1.0))
-        );
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), json_line(&step(1.0)));
         sink.write(&Event::End(end())).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 2);
         MetricsSink::none().write(&step(1.0)).unwrap();
@@ -256,21 +215,14 @@ mod tests {
         let error = sink.write(&step(1.0)).unwrap_err();
         assert_eq!(error.exit_code(), 1);
         let message = error.to_string();
-        assert!(
-            message.contains("`/dev/full`") && message.contains("hint: the disk is full"),
-            "{message}"
-        );
+        assert!(message.contains("`/dev/full`") && message.contains("hint: the disk is full"), "{message}");
         sink.write(&step(1.0)).unwrap();
     }
 
     #[test]
     fn folder_that_is_gone_is_an_error() {
-        let message = MetricsSink::create(Path::new("/nowhere/metrics.jsonl"), false)
-            .unwrap_err()
-            .to_string();
-        assert!(
-            message.contains("`/nowhere/metrics.jsonl`") && message.contains("hint: "),
-            "{message}"
-        );
+        let message =
+            MetricsSink::create(Path::new("/nowhere/metrics.jsonl"), false).unwrap_err().to_string();
+        assert!(message.contains("`/nowhere/metrics.jsonl`") && message.contains("hint: "), "{message}");
     }
 }

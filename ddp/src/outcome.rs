@@ -62,12 +62,7 @@ fn leave(world: World) -> ExitCode {
 /// Ends a command whose arguments make no sense, or whose help was asked for; rank 0 speaks.
 pub fn conclude_usage(world: World, usage: &clap::Error) -> ExitCode {
     if world.world_size() > 1 && usage.exit_code() != 0 {
-        failure::abort(
-            &world,
-            usage.exit_code(),
-            Voice::Shared,
-            usage.render().to_string().trim_end(),
-        );
+        failure::abort(&world, usage.exit_code(), Voice::Shared, usage.render().to_string().trim_end());
     }
     if world.rank().0 == 0 {
         // Nobody is left to hear that stdout or stderr is closed.

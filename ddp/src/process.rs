@@ -10,23 +10,15 @@ const TICKS_PER_S: f64 = 100.0;
 /// Under a launcher its own start counts too: that is what a user waits for. Resolution 10 ms.
 pub fn seconds_since_start(under_launcher: bool) -> f64 {
     let own = stat_fields("self");
-    let parent = own
-        .as_ref()
-        .filter(|_| under_launcher)
-        .and_then(|fields| stat_fields(fields.get(1)?));
-    parent
-        .or(own)
-        .and_then(|fields| age(&fields))
-        .unwrap_or(0.0)
+    let parent = own.as_ref().filter(|_| under_launcher).and_then(|fields| stat_fields(fields.get(1)?));
+    parent.or(own).and_then(|fields| age(&fields)).unwrap_or(0.0)
 }
 
 /// The largest resident memory of this process so far, in MiB; 0 where the system does not tell.
 pub fn peak_rss_mib() -> f64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = line
-        .and_then(|rest| rest.split_whitespace().next())
-        .and_then(|kib| kib.parse::<f64>().ok());
+    let kib = line.and_then(|rest| rest.split_whitespace().next()).and_then(|kib| kib.parse::<f64>().ok());
     kib.unwrap_or(0.0) / 1024.0
 }
 
@@ -52,10 +44,7 @@ mod tests {
     #[test]
     fn knows_this_process() {
         let (own, parent) = (seconds_since_start(false), seconds_since_start(true));
-        assert!(
-            (0.0..3600.0).contains(&own) && parent >= own,
-            "{own} s, parent {parent} s"
-        );
+        assert!((0.0..3600.0).contains(&own) && parent >= own, "{own} s, parent {parent} s");
         assert!(peak_rss_mib() > 0.5);
     }
 }

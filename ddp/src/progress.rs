@@ -35,12 +35,7 @@ enum View {
 impl Progress {
     /// Progress over `total_rows` rows of all ranks and epochs; `n_epochs` where that is known.
     /// `quiet` shows nothing at all.
-    pub fn new(
-        choice: ProgressChoice,
-        quiet: bool,
-        total_rows: u64,
-        n_epochs: Option<u64>,
-    ) -> Self {
+    pub fn new(choice: ProgressChoice, quiet: bool, total_rows: u64, n_epochs: Option<u64>) -> Self {
         let view = match choice {
             _ if quiet => View::None,
             ProgressChoice::None => View::None,
@@ -51,22 +46,12 @@ impl Progress {
             }
             ProgressChoice::Bar | ProgressChoice::Auto => View::Plain,
         };
-        Self {
-            view,
-            tells_end: !quiet,
-            n_epochs,
-            line_above_bar: Cell::default(),
-        }
+        Self { view, tells_end: !quiet, n_epochs, line_above_bar: Cell::default() }
     }
 
     /// Shows nothing.
     pub fn none() -> Self {
-        Self {
-            view: View::None,
-            tells_end: false,
-            n_epochs: None,
-            line_above_bar: Cell::default(),
-        }
+        Self { view: View::None, tells_end: false, n_epochs: None, line_above_bar: Cell::default() }
     }
 
     /// Rows of all ranks that a step has used. Cheap enough for every step.
@@ -103,9 +88,7 @@ impl Progress {
                 // Each line draws the bar anew: epochs of a millisecond would do nothing else.
                 let now = Instant::now();
                 let last = self.line_above_bar.get();
-                if self.n_epochs == Some(event.epoch)
-                    || last.is_none_or(|last| now - last >= BETWEEN_LINES)
-                {
+                if self.n_epochs == Some(event.epoch) || last.is_none_or(|last| now - last >= BETWEEN_LINES) {
                     bar.println(self.epoch_line(event));
                     self.line_above_bar.set(Some(now));
                 }
@@ -140,14 +123,7 @@ impl Progress {
     }
 
     fn step_line(&self, event: &StepEvent) -> String {
-        let StepEvent {
-            step,
-            epoch,
-            loss,
-            lr,
-            grad_norm,
-            samples_per_s,
-        } = event;
+        let StepEvent { step, epoch, loss, lr, grad_norm, samples_per_s } = event;
         format!(
             "step {step}  epoch {}  loss {}  lr {lr}  grad_norm {}  {} samples/s",
             self.epoch(*epoch),
@@ -158,11 +134,7 @@ impl Progress {
     }
 
     fn epoch_line(&self, event: &EpochEvent) -> String {
-        let mut text = format!(
-            "epoch {}  train_loss {}",
-            self.epoch(event.epoch),
-            short(event.train_loss)
-        );
+        let mut text = format!("epoch {}  train_loss {}", self.epoch(event.epoch), short(event.train_loss));
         put_eval(&mut text, &event.eval);
         text
     }
@@ -179,20 +151,17 @@ impl Drop for Progress {
 
 fn bar(total_rows: u64) -> ProgressBar {
     // At most 10 frames a second: the bar must not slow the run.
-    let bar =
-        ProgressBar::with_draw_target(Some(total_rows), ProgressDrawTarget::stderr_with_hz(10));
+    let bar = ProgressBar::with_draw_target(Some(total_rows), ProgressDrawTarget::stderr_with_hz(10));
     let template = if colours() {
         "{bar:30.cyan/blue} {percent:>3}%  {per_sec}  {eta} left  {msg}"
     } else {
         "{bar:30} {percent:>3}%  {per_sec}  {eta} left  {msg}"
     };
     let style = ProgressStyle::with_template(template).expect("the template is constant and right");
-    let style = style.with_key(
-        "per_sec",
-        |state: &indicatif::ProgressState, text: &mut dyn std::fmt::Write| {
+    let style =
+        style.with_key("per_sec", |state: &indicatif::ProgressState, text: &mut dyn std::fmt::Write| {
             let _ = write!(text, "{} rows/s", rate(state.per_sec()));
-        },
-    );
+        });
     bar.set_style(style);
     bar.enable_steady_tick(Duration::from_millis(500));
     bar
@@ -204,14 +173,7 @@ fn colours() -> bool {
 }
 
 fn end_lines(event: &EndEvent, folder: Option<&Path>) -> String {
-    let EndEvent {
-        steps,
-        samples,
-        world_size,
-        elapsed_s,
-        samples_per_s,
-        ..
-    } = event;
+    let EndEvent { steps, samples, world_size, elapsed_s, samples_per_s, .. } = event;
     let ranks = if *world_size == 1 { "rank" } else { "ranks" };
     let mut text = format!("done  train_loss {}", short(event.train_loss));
     put_eval(&mut text, &event.eval);
@@ -228,11 +190,7 @@ fn end_lines(event: &EndEvent, folder: Option<&Path>) -> String {
 }
 
 fn put_eval(text: &mut String, eval: &EvalMetrics) {
-    for (name, value) in [
-        ("eval_loss", eval.loss),
-        ("eval_accuracy", eval.accuracy),
-        ("eval_r2", eval.r2),
-    ] {
+    for (name, value) in [("eval_loss", eval.loss), ("eval_accuracy", eval.accuracy), ("eval_r2", eval.r2)] {
         if let Some(value) = value {
             let _ = write!(text, "  {name} {}", short(value));
         }
@@ -271,12 +229,7 @@ mod tests {
     use super::*;
 
     fn progress(n_epochs: Option<u64>) -> Progress {
-        Progress {
-            view: View::Plain,
-            tells_end: true,
-            n_epochs,
-            line_above_bar: Cell::default(),
-        }
+        Progress { view: View::Plain, tells_end: true, n_epochs, line_above_bar: Cell::default() }
     }
 
     #[test]
@@ -293,17 +246,9 @@ mod tests {
             progress(Some(30)).step_line(&step),
             "step 50  epoch 2/30  loss 0.5123  lr 0.001  grad_norm 1.500e-7  1 234 568 samples/s"
         );
-        let eval = EvalMetrics {
-            loss: Some(0.25),
-            accuracy: Some(0.97),
-            r2: None,
-        };
+        let eval = EvalMetrics { loss: Some(0.25), accuracy: Some(0.97), r2: None };
         assert_eq!(
-            progress(None).epoch_line(&EpochEvent {
-                epoch: 3,
-                train_loss: 0.5,
-                eval
-            }),
+            progress(None).epoch_line(&EpochEvent { epoch: 3, train_loss: 0.5, eval }),
             "epoch 3  train_loss 0.5000  eval_loss 0.2500  eval_accuracy 0.9700"
         );
     }
@@ -315,10 +260,7 @@ mod tests {
             samples: 3200,
             world_size: 2,
             train_loss: f64::NAN,
-            eval: EvalMetrics {
-                accuracy: Some(0.97),
-                ..Default::default()
-            },
+            eval: EvalMetrics { accuracy: Some(0.97), ..Default::default() },
             elapsed_s: 2.0,
             train_s: 1.0,
             samples_per_s: 3200.0,
@@ -339,10 +281,7 @@ mod tests {
 
     #[test]
     fn none_and_quiet_show_nothing() {
-        for progress in [
-            Progress::none(),
-            Progress::new(ProgressChoice::Bar, true, 10, None),
-        ] {
+        for progress in [Progress::none(), Progress::new(ProgressChoice::Bar, true, 10, None)] {
             assert!(matches!(progress.view, View::None) && !progress.tells_end);
             progress.advance(3);
             progress.note("hidden");
@@ -375,14 +314,8 @@ mod tests {
             grad_norm: 1.0,
             samples_per_s: 1.0,
         });
-        progress.epoch_end(&EpochEvent {
-            epoch: 1,
-            train_loss: 1.0,
-            eval: EvalMetrics::default(),
-        });
-        let View::Bar(bar) = &progress.view else {
-            panic!()
-        };
+        progress.epoch_end(&EpochEvent { epoch: 1, train_loss: 1.0, eval: EvalMetrics::default() });
+        let View::Bar(bar) = &progress.view else { panic!() };
         assert_eq!(bar.position(), 10);
         assert_eq!(bar.message(), "epoch 1/2, loss 1.0000");
     }
@@ -390,12 +323,7 @@ mod tests {
     #[test]
     fn numbers_stay_short() {
         assert_eq!(
-            [
-                short(0.0),
-                short(123_456.0),
-                short(-0.5),
-                short(f64::INFINITY)
-            ],
+            [short(0.0), short(123_456.0), short(-0.5), short(f64::INFINITY)],
             ["0.0000", "1.235e5", "-0.5000", "inf"]
         );
         assert_eq!([rate(999.6), rate(12.3), rate(-1.0)], ["1 000", "12", "0"]);

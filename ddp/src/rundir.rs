@@ -47,10 +47,7 @@ impl RunDir {
     }
 
     fn claim(path: PathBuf, overwrite: bool) -> Result<Self> {
-        let unwritable = |source| Error::OutUnwritable {
-            path: path.clone(),
-            source,
-        };
+        let unwritable = |source| Error::OutUnwritable { path: path.clone(), source };
         if path.exists() && !path.is_dir() {
             return Err(Error::OutIsFile { path });
         }
@@ -73,9 +70,7 @@ impl RunDir {
         try_lock(&lock, &path)?;
         // Again, now that no one else can write here.
         refuse_run(&path, overwrite)?;
-        lock.set_len(0)
-            .and_then(|()| (&lock).write_all(holder().as_bytes()))
-            .map_err(unwritable)?;
+        lock.set_len(0).and_then(|()| (&lock).write_all(holder().as_bytes())).map_err(unwritable)?;
         for file in RUN_FILES {
             match fs::remove_file(path.join(file)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -104,9 +99,7 @@ impl RunDir {
 /// As [`RunDir::open`], but whether the folder can be written is not tried.
 pub fn check(out: &Path, overwrite: bool) -> Result<()> {
     if out.exists() && !out.is_dir() {
-        return Err(Error::OutIsFile {
-            path: out.to_owned(),
-        });
+        return Err(Error::OutIsFile { path: out.to_owned() });
     }
     if let Ok(lock) = File::open(out.join(LOCK_FILE)) {
         try_lock(&lock, out)?;
@@ -131,10 +124,7 @@ pub fn write_atomic_with(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
 ) -> Result<()> {
-    let failed = |source| Error::Write {
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |source| Error::Write { path: path.to_owned(), source };
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
@@ -144,9 +134,7 @@ pub fn write_atomic_with(
     let write_beside = || -> io::Result<()> {
         let mut file = BufWriter::with_capacity(1 << 20, File::create(&beside)?);
         write(&mut file)?;
-        file.into_inner()
-            .map_err(io::IntoInnerError::into_error)?
-            .sync_all()?;
+        file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
         fs::rename(&beside, path)
     };
     write_beside().map_err(|source| {
@@ -154,17 +142,12 @@ pub fn write_atomic_with(
         let _ = fs::remove_file(&beside);
         failed(source)
     })?;
-    File::open(folder)
-        .and_then(|folder| folder.sync_all())
-        .map_err(failed)
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
 }
 
 fn refuse_run(path: &Path, overwrite: bool) -> Result<()> {
     match RUN_FILES.iter().find(|file| path.join(file).exists()) {
-        Some(found) if !overwrite => Err(Error::OutHoldsRun {
-            path: path.to_owned(),
-            found,
-        }),
+        Some(found) if !overwrite => Err(Error::OutHoldsRun { path: path.to_owned(), found }),
         _ => Ok(()),
     }
 }
@@ -176,20 +159,10 @@ fn try_lock(lock: &File, folder: &Path) -> Result<()> {
             let mut holder = String::new();
             // Only for the message: the owner may be about to write it.
             let _ = { lock }.take(200).read_to_string(&mut holder);
-            let holder = if holder.is_empty() {
-                "another process".to_owned()
-            } else {
-                holder
-            };
-            Err(Error::OutBusy {
-                path: folder.to_owned(),
-                holder,
-            })
+            let holder = if holder.is_empty() { "another process".to_owned() } else { holder };
+            Err(Error::OutBusy { path: folder.to_owned(), holder })
         }
-        Err(TryLockError::Error(source)) => Err(Error::OutUnwritable {
-            path: folder.to_owned(),
-            source,
-        }),
+        Err(TryLockError::Error(source)) => Err(Error::OutUnwritable { path: folder.to_owned(), source }),
     }
 }
 
@@ -203,18 +176,11 @@ fn holder() -> String {
 
 /// Makes `runs/<name>-<time>`; a run of the same second gets a number behind.
 fn make_default(runs: &Path, name: &str, now: SystemTime) -> Result<PathBuf> {
-    let unwritable = |path: &Path, source| Error::OutUnwritable {
-        path: path.to_owned(),
-        source,
-    };
+    let unwritable = |path: &Path, source| Error::OutUnwritable { path: path.to_owned(), source };
     fs::create_dir_all(runs).map_err(|source| unwritable(runs, source))?;
     let base = format!("{name}-{}", utc(now));
     for number in 1.. {
-        let path = runs.join(if number == 1 {
-            base.clone()
-        } else {
-            format!("{base}-{number}")
-        });
+        let path = runs.join(if number == 1 { base.clone() } else { format!("{base}-{number}") });
         match fs::create_dir(&path) {
             Ok(()) => return Ok(path),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -228,21 +194,14 @@ fn make_default(runs: &Path, name: &str, now: SystemTime) -> Result<PathBuf> {
 ///
 /// Source: H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
 fn utc(time: SystemTime) -> String {
-    let seconds = time
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs());
+    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
     let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let shifted_month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 {
-        shifted_month + 3
-    } else {
-        shifted_month - 9
-    };
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
     let year = year_of_era + era * 400 + u64::from(month <= 2);
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
     format!("{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}")

@@ -12,21 +12,12 @@ fn assert_refused(result: Result<RunDir>, parts: &[&str]) {
     for part in parts {
         assert!(message.contains(part), "no {part:?} in: {message}");
     }
-    assert!(
-        message
-            .lines()
-            .last()
-            .unwrap_or_default()
-            .starts_with("hint: "),
-        "{message}"
-    );
+    assert!(message.lines().last().unwrap_or_default().starts_with("hint: "), "{message}");
 }
 
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
-    let mut names: Vec<_> = entries
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
 }
@@ -53,18 +44,10 @@ fn a_run_is_not_written_over() {
         );
         assert!(check(folder.path(), false).is_err() && check(folder.path(), true).is_ok());
         assert_eq!(fs::read_to_string(folder.path().join(file)).unwrap(), "old");
-        assert_eq!(
-            names(folder.path()).len(),
-            2,
-            "no lock file was left behind"
-        );
+        assert_eq!(names(folder.path()).len(), 2, "no lock file was left behind");
 
         RunDir::open(Some(folder.path()), "x", true).unwrap();
-        assert_eq!(
-            names(folder.path()),
-            [".lock", "notes.txt"],
-            "only the run's own files go"
-        );
+        assert_eq!(names(folder.path()), [".lock", "notes.txt"], "only the run's own files go");
     }
 }
 
@@ -76,16 +59,8 @@ fn a_live_owner_keeps_its_folder() {
     fs::write(run.file(METRICS_FILE), "new").unwrap();
     let holder = format!("in use by process {}", std::process::id());
     for overwrite in [false, true] {
-        assert_refused(
-            RunDir::open(Some(&out), "x", overwrite),
-            &[&holder, "out/.lock"],
-        );
-        assert!(
-            check(&out, overwrite)
-                .unwrap_err()
-                .to_string()
-                .contains("in use by")
-        );
+        assert_refused(RunDir::open(Some(&out), "x", overwrite), &[&holder, "out/.lock"]);
+        assert!(check(&out, overwrite).unwrap_err().to_string().contains("in use by"));
     }
     assert_eq!(fs::read_to_string(out.join(METRICS_FILE)).unwrap(), "new");
     drop(run);
@@ -95,14 +70,8 @@ fn a_live_owner_keeps_its_folder() {
 #[test]
 fn a_file_is_no_folder() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    assert_refused(
-        RunDir::open(Some(file.path()), "x", true),
-        &["a file of that name exists"],
-    );
-    assert_refused(
-        RunDir::open(Some(&file.path().join("below")), "x", false),
-        &["can't be written"],
-    );
+    assert_refused(RunDir::open(Some(file.path()), "x", true), &["a file of that name exists"]);
+    assert_refused(RunDir::open(Some(&file.path().join("below")), "x", false), &["can't be written"]);
     assert!(check(file.path(), true).is_err());
 }
 
@@ -113,12 +82,7 @@ fn what_cannot_be_made_is_told() {
         &["`/proc/no/run` can't be written"],
     );
     let claimed = make_default(Path::new("/proc/runs"), "x", UNIX_EPOCH);
-    assert!(
-        claimed
-            .unwrap_err()
-            .to_string()
-            .contains("`/proc/runs` can't be written")
-    );
+    assert!(claimed.unwrap_err().to_string().contains("`/proc/runs` can't be written"));
 }
 
 #[test]
@@ -126,14 +90,8 @@ fn default_folders_never_meet() {
     let folder = tempfile::tempdir().unwrap();
     let runs = folder.path().join("runs");
     let now = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
-    let made: Vec<_> = (0..3)
-        .map(|_| make_default(&runs, "digits", now).unwrap())
-        .collect();
-    let expected = [
-        "digits-20231114-221320",
-        "digits-20231114-221320-2",
-        "digits-20231114-221320-3",
-    ];
+    let made: Vec<_> = (0..3).map(|_| make_default(&runs, "digits", now).unwrap()).collect();
+    let expected = ["digits-20231114-221320", "digits-20231114-221320-2", "digits-20231114-221320-3"];
     assert_eq!(made, expected.map(|name| runs.join(name)));
 }
 
@@ -157,22 +115,13 @@ fn files_change_whole_or_not_at_all() {
     assert_eq!(fs::read(&path).unwrap(), b"two");
 
     let full = |_: &mut BufWriter<File>| Err(io::Error::from(io::ErrorKind::StorageFull));
-    let error = write_atomic_with(&path, |file| {
-        file.write_all(b"half").and_then(|()| full(file))
-    })
-    .unwrap_err();
+    let error =
+        write_atomic_with(&path, |file| file.write_all(b"half").and_then(|()| full(file))).unwrap_err();
     assert_eq!(error.exit_code(), 1);
     let message = error.to_string();
-    assert!(
-        message.contains("config.toml`") && message.contains("hint: the disk is full"),
-        "{message}"
-    );
+    assert!(message.contains("config.toml`") && message.contains("hint: the disk is full"), "{message}");
     assert_eq!(fs::read(&path).unwrap(), b"two");
-    assert_eq!(
-        names(folder.path()),
-        ["config.toml"],
-        "no half file is left"
-    );
+    assert_eq!(names(folder.path()), ["config.toml"], "no half file is left");
 
     let error = write_atomic(&folder.path().join("gone/x"), b"").unwrap_err();
     assert!(error.to_string().contains("gone/x`"), "{error}");

@@ -35,22 +35,12 @@ impl KeyedPermutation {
         });
         let n = n as u64;
         let bits = (u64::BITS - n.saturating_sub(1).leading_zeros()).max(MIN_BITS);
-        Self {
-            n,
-            high_bits: bits / 2,
-            low_bits: bits - bits / 2,
-            keys: Some(keys),
-        }
+        Self { n, high_bits: bits / 2, low_bits: bits - bits / 2, keys: Some(keys) }
     }
 
     /// The rows in their own order, for `shuffle = false`.
     pub fn identity(n: usize) -> Self {
-        Self {
-            n: n as u64,
-            high_bits: 0,
-            low_bits: 0,
-            keys: None,
-        }
+        Self { n: n as u64, high_bits: 0, low_bits: 0, keys: None }
     }
 
     /// Whether the rows keep their own order.
@@ -74,11 +64,7 @@ impl KeyedPermutation {
     /// If `i` is not below [`len`](Self::len).
     #[inline]
     pub fn index(&self, i: usize) -> usize {
-        assert!(
-            (i as u64) < self.n,
-            "position {i} of an order of {} rows",
-            self.n
-        );
+        assert!((i as u64) < self.n, "position {i} of an order of {} rows", self.n);
         let Some(keys) = &self.keys else { return i };
         // But for the smallest n the domain is less than 2 n: at most two walks are expected.
         let mut x = self.encrypt(i as u64, keys);
@@ -164,30 +150,21 @@ mod tests {
         let same = |other: Vec<usize>| base.iter().zip(other).filter(|(a, b)| **a == *b).count();
         // Two random orders agree in one position on average.
         for (seed, epoch) in [(1, 0), (1, 2), (2, 1), (0, 0), (2, 0), (u64::MAX, 1)] {
-            assert!(
-                same(order(1000, seed, epoch)) < 10,
-                "seed {seed} epoch {epoch}"
-            );
+            assert!(same(order(1000, seed, epoch)) < 10, "seed {seed} epoch {epoch}");
         }
     }
 
     #[test]
     fn identity_keeps_order() {
         let identity = KeyedPermutation::identity(5);
-        assert_eq!(
-            (0..5).map(|i| identity.index(i)).collect::<Vec<_>>(),
-            [0, 1, 2, 3, 4]
-        );
+        assert_eq!((0..5).map(|i| identity.index(i)).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
         assert_eq!(identity.len(), 5);
     }
 
     /// Chi-square of counts against equal chances, in standard deviations above its mean.
     fn excess(counts: &[u32]) -> f64 {
         let mean = f64::from(counts.iter().sum::<u32>()) / counts.len() as f64;
-        let chi2: f64 = counts
-            .iter()
-            .map(|&count| (f64::from(count) - mean).powi(2) / mean)
-            .sum();
+        let chi2: f64 = counts.iter().map(|&count| (f64::from(count) - mean).powi(2) / mean).sum();
         let freedom = (counts.len() - 1) as f64;
         (chi2 - freedom) / (2.0 * freedom).sqrt()
     }
@@ -224,9 +201,7 @@ mod tests {
         let mut counts = vec![0u32; 64];
         for seed in 0..200 {
             let order = order(n, seed, 0);
-            order
-                .chunks_exact(2)
-                .for_each(|pair| counts[pair[0] * 8 / n * 8 + pair[1] * 8 / n] += 1);
+            order.chunks_exact(2).for_each(|pair| counts[pair[0] * 8 / n * 8 + pair[1] * 8 / n] += 1);
         }
         assert!(excess(&counts) < 5.0, "{}", excess(&counts));
     }
@@ -234,11 +209,7 @@ mod tests {
     #[test]
     fn rows_move_a_third_of_the_length_on_average() {
         let n = 10_000;
-        let moved: usize = order(n, 9, 0)
-            .iter()
-            .enumerate()
-            .map(|(i, &row)| i.abs_diff(row))
-            .sum();
+        let moved: usize = order(n, 9, 0).iter().enumerate().map(|(i, &row)| i.abs_diff(row)).sum();
         let mean = moved as f64 / n as f64 / n as f64;
         // 1/3 for a random order, with a deviation of about 0.24 / sqrt(n).
         assert!((mean - 1.0 / 3.0).abs() < 0.012, "{mean}");

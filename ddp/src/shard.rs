@@ -77,11 +77,7 @@ impl GlobalBatches {
     /// If `global_batch` is 0.
     pub fn new(n_rows: usize, global_batch: usize) -> Self {
         assert!(global_batch > 0, "a global batch has rows");
-        Self {
-            n_rows,
-            global_batch,
-            next: 0,
-        }
+        Self { n_rows, global_batch, next: 0 }
     }
 
     /// Steps in a whole epoch.
@@ -99,10 +95,7 @@ impl Iterator for GlobalBatches {
         }
         let start = self.next;
         self.next = start.saturating_add(self.global_batch).min(self.n_rows);
-        Some(GlobalBatch {
-            step_in_epoch: start / self.global_batch,
-            positions: start..self.next,
-        })
+        Some(GlobalBatch { step_in_epoch: start / self.global_batch, positions: start..self.next })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -124,29 +117,15 @@ mod tests {
     fn larger_parts_come_first() {
         let parts: Vec<_> = (0..4).map(|rank| rank_range(10, rank, 4)).collect();
         assert_eq!(parts, [0..3, 3..6, 6..8, 8..10]);
-        assert_eq!(
-            (0..3)
-                .map(|rank| rank_range(2, rank, 3).len())
-                .collect::<Vec<_>>(),
-            [1, 1, 0]
-        );
-        assert_eq!(
-            micro_ranges(5..10, 3).collect::<Vec<_>>(),
-            [5..7, 7..9, 9..10]
-        );
+        assert_eq!((0..3).map(|rank| rank_range(2, rank, 3).len()).collect::<Vec<_>>(), [1, 1, 0]);
+        assert_eq!(micro_ranges(5..10, 3).collect::<Vec<_>>(), [5..7, 7..9, 9..10]);
         assert_eq!(micro_ranges(5..6, 2).collect::<Vec<_>>(), [5..6, 6..6]);
     }
 
     #[test]
     fn last_step_is_partial() {
         let steps: Vec<_> = GlobalBatches::new(10, 4).collect();
-        assert_eq!(
-            steps
-                .iter()
-                .map(|step| step.positions.clone())
-                .collect::<Vec<_>>(),
-            [0..4, 4..8, 8..10]
-        );
+        assert_eq!(steps.iter().map(|step| step.positions.clone()).collect::<Vec<_>>(), [0..4, 4..8, 8..10]);
         assert_eq!(steps[2].step_in_epoch, 2);
         assert_eq!(GlobalBatches::steps_per_epoch(10, 4), 3);
         assert_eq!(GlobalBatches::new(10, usize::MAX).len(), 1);

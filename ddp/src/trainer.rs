@@ -8,6 +8,7 @@ use crate::batches::Batch;
 use crate::buckets::{BucketPlan, LocalGradients, ReducedGradients, StepSums, TAIL_ELEMENTS};
 use crate::error::{Error, Result};
 use crate::model::{LossHead, Mlp, Optimizer};
+use crate::update_plan::UpdatePlan;
 
 pub use crate::model::DropoutStep;
 
@@ -20,7 +21,8 @@ pub struct Trainer<'w> {
     optimizer: Optimizer,
     /// Flat gradients in the weights' layout, and the tail with the step's sums.
     grads: Tensor,
-    plan: BucketPlan,
+    buckets: BucketPlan,
+    updates: UpdatePlan,
     options: TrainerOptions,
     n_steps: u64,
 }
@@ -36,16 +38,20 @@ pub struct TrainerOptions {
     pub bucket_bytes: usize,
     /// Whether buckets are reduced while backward computes.
     pub overlap: bool,
+    /// Elements of the flat buffer from which ranks that share memory divide the update between them.
+    pub divide_update_from: usize,
 }
 
 impl Default for TrainerOptions {
-    /// No clipping, buckets of 25 MiB, reduced while backward computes.
+    /// No clipping; buckets of 25 MiB, reduced while backward computes; the update divided from 32 MiB of weights on,
+    /// which no processor's private cache holds.
     fn default() -> Self {
         TrainerOptions {
             seed: 0,
             clip_grad_norm: 0.0,
             bucket_bytes: 25 << 20,
             overlap: true,
+            divide_update_from: 8 << 20,
         }
     }
 }
@@ -95,21 +101,12 @@ impl<'w> Trainer<'w> {
         optimizer: Optimizer,
         options: TrainerOptions,
     ) -> Result<Self> {
-        let plan = BucketPlan::new(model.layout(), options.bucket_bytes);
-        world.group().agree_lengths(&plan.lens())?;
-        let grads = model
-            .weights()
-            .new_zeros(&[model.layout().flat_len() + TAIL_ELEMENTS])?;
-        Ok(Trainer {
-            world,
-            model,
-            loss,
-            optimizer,
-            grads,
-            plan,
-            options,
-            n_steps: 0,
-        })
+        let flat_len = model.layout().flat_len();
+        let buckets = BucketPlan::new(model.layout(), options.bucket_bytes);
+        world.group().agree_lengths(&buckets.lens())?;
+        let updates = UpdatePlan::new(world, flat_len, options.divide_update_from);
+        let grads = model.weights().new_zeros(&[flat_len + TAIL_ELEMENTS])?;
+        Ok(Trainer { world, model, loss, optimizer, grads, buckets, updates, options, n_steps: 0 })
     }
 
     /// The model.
@@ -137,11 +134,7 @@ impl<'w> Trainer<'w> {
     /// # Errors
     /// Those of the operations and collectives, and [`Error::LossNotFinite`], on all ranks alike and before the weights
     /// change.
-    pub fn step(
-        &mut self,
-        batches: &mut impl MicroBatches,
-        want_grad_norm: bool,
-    ) -> Result<StepOutcome> {
+    pub fn step(&mut self, batches: &mut impl MicroBatches, want_grad_norm: bool) -> Result<StepOutcome> {
         let n_outputs = self.model.spec().n_outputs();
         let expected_weight = self.loss.expected_weight(batches.global_rows(), n_outputs);
         let n_micro = batches.n_micro_batches();
@@ -154,23 +147,14 @@ impl<'w> Trainer<'w> {
         }
         let flat_len = self.model.layout().flat_len();
         let sums = if self.world.world_size() > 1 {
-            let all = self
-                .grads
-                .view()
-                .range(flat_len, flat_len + TAIL_ELEMENTS)?;
+            let all = self.grads.view().range(flat_len, flat_len + TAIL_ELEMENTS)?;
             let sums = StepSums::load(all.as_slice::<f32>("step", "sums")?);
-            LossSums {
-                loss: sums.loss,
-                weight: sums.weight,
-            }
+            LossSums { loss: sums.loss, weight: sums.weight }
         } else {
             own
         };
         if !sums.loss.is_finite() {
-            return Err(Error::LossNotFinite {
-                step: self.n_steps + 1,
-                loss: sums.mean(),
-            });
+            return Err(Error::LossNotFinite { step: self.n_steps + 1, loss: sums.mean() });
         }
         self.update(sums, expected_weight, want_grad_norm)
     }
@@ -181,9 +165,7 @@ impl<'w> Trainer<'w> {
         let dropout = self.dropout(batch.first_row);
         self.model.forward(batch.rows.x, dropout)?;
         let (outputs, d_outputs) = self.model.outputs_and_gradient(n_rows)?;
-        Ok(self
-            .loss
-            .apply(outputs, batch.rows.targets, scale, Some(d_outputs))?)
+        Ok(self.loss.apply(outputs, batch.rows.targets, scale, Some(d_outputs))?)
     }
 
     /// Gradients of a micro-batch; with `step_sums`, it is the step's last and the gradients are reduced over the ranks.
@@ -194,52 +176,27 @@ impl<'w> Trainer<'w> {
         step_sums: Option<LossSums>,
     ) -> Result<()> {
         let dropout = self.dropout(batch.first_row);
-        let Trainer {
-            world,
-            model,
-            grads,
-            plan,
-            options,
-            ..
-        } = self;
+        let Trainer { world, model, grads, buckets, options, .. } = self;
         match step_sums {
             Some(sums) if world.world_size() > 1 => {
                 let flat_len = model.layout().flat_len();
                 let tail = grads.view_mut().range(flat_len, flat_len + TAIL_ELEMENTS)?;
-                StepSums {
-                    loss: sums.loss,
-                    weight: sums.weight,
-                }
-                .store(tail.into_slice("step", "sums")?);
+                StepSums { loss: sums.loss, weight: sums.weight }.store(tail.into_slice("step", "sums")?);
                 let grads: TensorMut<'_> = grads.view_mut();
                 world.group().scope(|scope| {
-                    let mut sink = ReducedGradients::new(scope, plan, grads, options.overlap)?;
+                    let mut sink = ReducedGradients::new(scope, buckets, grads, options.overlap)?;
                     model.backward(batch.rows.x, dropout, accumulate, &mut sink)?;
                     sink.finish()
                 })
             }
-            _ => model.backward(
-                batch.rows.x,
-                dropout,
-                accumulate,
-                &mut LocalGradients(grads.view_mut()),
-            ),
+            _ => model.backward(batch.rows.x, dropout, accumulate, &mut LocalGradients(grads.view_mut())),
         }
     }
 
     /// Clips and updates.
-    fn update(
-        &mut self,
-        sums: LossSums,
-        expected_weight: f64,
-        want_grad_norm: bool,
-    ) -> Result<StepOutcome> {
+    fn update(&mut self, sums: LossSums, expected_weight: f64, want_grad_norm: bool) -> Result<StepOutcome> {
         // Class weights make the true divisor known only now.
-        let mean_scale = if self.loss.is_weighted() {
-            expected_weight / sums.weight
-        } else {
-            1.0
-        };
+        let mean_scale = if self.loss.is_weighted() { expected_weight / sums.weight } else { 1.0 };
         let grads = self.grads.view().range(0, self.model.layout().flat_len())?;
         let clip = self.options.clip_grad_norm;
         let grad_norm = if want_grad_norm || clip > 0.0 {
@@ -252,8 +209,9 @@ impl<'w> Trainer<'w> {
             Some(norm) if clip > 0.0 => (clip / (norm + 1e-6)).min(1.0),
             _ => 1.0,
         };
-        self.optimizer
-            .step(self.model.weights_mut(), grads, mean_scale * clip_scale)?;
+        let weights = self.model.weights_mut();
+        self.optimizer.step(weights, grads, mean_scale * clip_scale, self.updates.own())?;
+        self.updates.gather(self.world, weights)?;
         self.n_steps += 1;
         Ok(StepOutcome { sums, grad_norm })
     }

@@ -18,20 +18,9 @@ fn digits(seed: u64) -> String {
 fn assert_repeats(n_ranks: usize, config: &str) {
     let first = train(n_ranks, config, &[]);
     let second = train(n_ranks, config, &[]);
-    assert!(
-        same_bits(&first.weights(), &second.weights()),
-        "{n_ranks} ranks: other weights"
-    );
-    assert_eq!(
-        first.numbers("step", "loss"),
-        second.numbers("step", "loss"),
-        "{n_ranks} ranks"
-    );
-    assert_eq!(
-        first.end("eval_loss"),
-        second.end("eval_loss"),
-        "{n_ranks} ranks"
-    );
+    assert!(same_bits(&first.weights(), &second.weights()), "{n_ranks} ranks: other weights");
+    assert_eq!(first.numbers("step", "loss"), second.numbers("step", "loss"), "{n_ranks} ranks");
+    assert_eq!(first.end("eval_loss"), second.end("eval_loss"), "{n_ranks} ranks");
 }
 
 #[test]
@@ -72,10 +61,7 @@ fn threads_change_no_bit() {
                 "{optimizer}, {threads} threads: {place}: {gap:e} apart"
             );
             assert_eq!(run.numbers("step", "loss"), one.numbers("step", "loss"));
-            assert_eq!(
-                run.numbers("step", "grad_norm"),
-                one.numbers("step", "grad_norm")
-            );
+            assert_eq!(run.numbers("step", "grad_norm"), one.numbers("step", "grad_norm"));
         }
     }
 }

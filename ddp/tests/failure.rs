@@ -17,27 +17,15 @@ use common::{Outcome, run, single, temp_dir};
 fn assert_ended(outcome: &Outcome, code: i32, speaker: &str, error: &[&str]) {
     let stderr = &outcome.stderr;
     assert_eq!(outcome.status.code(), Some(code), "{stderr}");
-    assert_eq!(
-        stderr.matches("error: ").count(),
-        1,
-        "one rank speaks for all:\n{stderr}"
-    );
-    let start = stderr[..stderr.find("error: ").unwrap()]
-        .rfind('\n')
-        .map_or(0, |end| end + 1);
+    assert_eq!(stderr.matches("error: ").count(), 1, "one rank speaks for all:\n{stderr}");
+    let start = stderr[..stderr.find("error: ").unwrap()].rfind('\n').map_or(0, |end| end + 1);
     let message = stderr[start..].trim_end();
-    assert!(
-        message.starts_with(speaker),
-        "not from {speaker:?}:\n{stderr}"
-    );
+    assert!(message.starts_with(speaker), "not from {speaker:?}:\n{stderr}");
     for part in error {
         assert!(message.contains(part), "no {part:?} in:\n{stderr}");
     }
     let last = message.lines().last().unwrap();
-    assert!(
-        last.starts_with("hint: "),
-        "the hint is not the last line:\n{stderr}"
-    );
+    assert!(last.starts_with("hint: "), "the hint is not the last line:\n{stderr}");
 }
 
 /// How an error begins that is that of all ranks, or of the only one.
@@ -45,12 +33,7 @@ const ALL: &str = "error: ";
 
 /// The arguments of descent with a step beyond all bounds.
 fn too_large_steps(out: &str) -> Vec<&str> {
-    let sets = [
-        "--set",
-        "optimizer.kind=\"sgd\"",
-        "--set",
-        "optimizer.lr=1e30",
-    ];
+    let sets = ["--set", "optimizer.kind=\"sgd\"", "--set", "optimizer.lr=1e30"];
     [&["train", "--quiet", "--out", out], &sets[..]].concat()
 }
 
@@ -62,10 +45,7 @@ fn a_loss_that_is_not_finite_ends_the_run() {
     let out = folder.path().join("out");
     let outcome = run(single(&too_large_steps(out.to_str().unwrap())));
     assert_ended(&outcome, 1, ALL, &LOSS_NOT_FINITE);
-    assert!(
-        !out.join("model.safetensors").exists(),
-        "a model that is not trained"
-    );
+    assert!(!out.join("model.safetensors").exists(), "a model that is not trained");
 }
 
 /// A file system of 24 KiB, gone when the test ends.
@@ -75,9 +55,7 @@ impl<'a> TinyDisk<'a> {
     /// Prints why the test is skipped where the system does not let us mount.
     fn mount(folder: &'a Path) -> Option<Self> {
         let mut mount = Command::new("mount");
-        mount
-            .args(["-t", "tmpfs", "-o", "size=24k", "tmpfs"])
-            .arg(folder);
+        mount.args(["-t", "tmpfs", "-o", "size=24k", "tmpfs"]).arg(folder);
         match mount.output() {
             Ok(output) if output.status.success() => Some(TinyDisk(folder)),
             Ok(output) => {
@@ -102,12 +80,7 @@ impl Drop for TinyDisk<'_> {
 
 /// The arguments of a run that fills the disk with its metrics and would not end otherwise.
 fn endless(out: &str) -> Vec<&str> {
-    let sets = [
-        "--set",
-        "train.epochs=1000000",
-        "--set",
-        "log.every_steps=1",
-    ];
+    let sets = ["--set", "train.epochs=1000000", "--set", "log.every_steps=1"];
     [&["train", "--quiet", "--out", out], &sets[..]].concat()
 }
 
@@ -119,12 +92,7 @@ fn a_full_disk_ends_the_run() {
     };
     let out = folder.path().join("run");
     let outcome = run(single(&endless(out.to_str().unwrap())));
-    assert_ended(
-        &outcome,
-        1,
-        ALL,
-        &["metrics.jsonl`", "No space left", "the disk is full"],
-    );
+    assert_ended(&outcome, 1, ALL, &["metrics.jsonl`", "No space left", "the disk is full"]);
     assert!(!out.join("model.safetensors").exists());
 }
 
@@ -153,15 +121,7 @@ mod mpi {
         let (a, b, out) = (path(0), path(1), folder.join("out"));
         let out_text = out.to_str().unwrap();
         let args = |config: &'_ Path| -> Vec<String> {
-            [
-                "train",
-                config.to_str().unwrap(),
-                "--quiet",
-                "--out",
-                out_text,
-            ]
-            .map(str::to_owned)
-            .into()
+            ["train", config.to_str().unwrap(), "--quiet", "--out", out_text].map(str::to_owned).into()
         };
         let (a, b) = (args(&a), args(&b));
         let a: Vec<_> = a.iter().map(String::as_str).collect();
@@ -181,22 +141,10 @@ mod mpi {
     fn a_data_file_that_one_rank_lacks_ends_the_job() {
         let folder = temp_dir();
         let usual = usual_time();
-        let (here, missing) = (
-            write(folder.path(), "a.csv", ROWS),
-            folder.path().join("b.csv"),
-        );
+        let (here, missing) = (write(folder.path(), "a.csv", ROWS), folder.path().join("b.csv"));
         let outcome = two_configs(folder.path(), [&data(&here), &data(&missing)]);
-        assert_ended(
-            &outcome,
-            2,
-            "[rank 1 ",
-            &["data file `", "b.csv` does not exist"],
-        );
-        assert!(
-            outcome.elapsed < usual + SOON,
-            "{:?}, usually {usual:?}",
-            outcome.elapsed
-        );
+        assert_ended(&outcome, 2, "[rank 1 ", &["data file `", "b.csv` does not exist"]);
+        assert!(outcome.elapsed < usual + SOON, "{:?}, usually {usual:?}", outcome.elapsed);
     }
 
     #[test]
@@ -214,17 +162,10 @@ mod mpi {
                 own
             };
             let hosts = [job(0, ROWS), job(1, &ROWS.replace('7', "9"))];
-            run(mpirun_in_folders(
-                &hosts,
-                &["train", "run.toml", "--quiet", "--dry-run"],
-            ))
+            run(mpirun_in_folders(&hosts, &["train", "run.toml", "--quiet", "--dry-run"]))
         };
         assert_ended(&outcome, 2, ALL, &["rank 1", "on rank 0", "the data"]);
-        assert!(
-            outcome.elapsed < usual + SOON,
-            "{:?}, usually {usual:?}",
-            outcome.elapsed
-        );
+        assert!(outcome.elapsed < usual + SOON, "{:?}, usually {usual:?}", outcome.elapsed);
     }
 
     /// One rank in each folder.
@@ -234,11 +175,7 @@ mod mpi {
             if index > 0 {
                 command.arg(":");
             }
-            command
-                .args(["-n", "1", "-wdir"])
-                .arg(folder)
-                .arg(common::DDP_TRAIN)
-                .args(args);
+            command.args(["-n", "1", "-wdir"]).arg(folder).arg(common::DDP_TRAIN).args(args);
         }
         command
     }
@@ -249,17 +186,8 @@ mod mpi {
         let usual = usual_time();
         let config = |seed: u64| format!("[train]\nepochs = 2\nseed = {seed}\n");
         let outcome = two_configs(folder.path(), [&config(3), &config(7)]);
-        assert_ended(
-            &outcome,
-            2,
-            ALL,
-            &["rank 1", "'train.seed': '7' there, '3' on rank 0"],
-        );
-        assert!(
-            outcome.elapsed < usual + SOON,
-            "{:?}, usually {usual:?}",
-            outcome.elapsed
-        );
+        assert_ended(&outcome, 2, ALL, &["rank 1", "'train.seed': '7' there, '3' on rank 0"]);
+        assert!(outcome.elapsed < usual + SOON, "{:?}, usually {usual:?}", outcome.elapsed);
     }
 
     #[test]
@@ -269,15 +197,8 @@ mod mpi {
         let out = folder.path().join("out");
         let outcome = run(ranks(2, &too_large_steps(out.to_str().unwrap())));
         assert_ended(&outcome, 1, ALL, &LOSS_NOT_FINITE);
-        assert!(
-            outcome.elapsed < usual + SOON,
-            "{:?}, usually {usual:?}",
-            outcome.elapsed
-        );
-        assert!(
-            !out.join("model.safetensors").exists(),
-            "a model that is not trained"
-        );
+        assert!(outcome.elapsed < usual + SOON, "{:?}, usually {usual:?}", outcome.elapsed);
+        assert!(!out.join("model.safetensors").exists(), "a model that is not trained");
     }
 
     #[test]
@@ -288,10 +209,7 @@ mod mpi {
             let job = start(ranks(3, &endless(out.to_str().unwrap())));
             let metrics = out.join("metrics.jsonl");
             while std::fs::metadata(&metrics).map_or(0, |file| file.len()) == 0 {
-                assert!(
-                    job.started.elapsed() < Duration::from_secs(30),
-                    "the job does not begin"
-                );
+                assert!(job.started.elapsed() < Duration::from_secs(30), "the job does not begin");
                 std::thread::sleep(Duration::from_millis(5));
             }
             let mut pids = children(job.pid());
@@ -305,10 +223,7 @@ mod mpi {
             assert!(!outcome.status.success(), "{:?}", outcome.status);
             for pid in pids {
                 let is_there = Path::new(&format!("/proc/{pid}/exe")).read_link().is_ok();
-                assert!(
-                    !is_there,
-                    "process {pid} still runs after its job has ended"
-                );
+                assert!(!is_there, "process {pid} still runs after its job has ended");
             }
         }
     }
@@ -323,17 +238,8 @@ mod mpi {
         let out = folder.path().join("run");
         // Some 150 steps fit, which are done within a fraction of a second.
         let outcome = run(ranks(2, &endless(out.to_str().unwrap())));
-        assert_ended(
-            &outcome,
-            1,
-            "[rank 0 ",
-            &["metrics.jsonl`", "No space left", "the disk is full"],
-        );
-        assert!(
-            outcome.elapsed < usual + SOON,
-            "{:?}, usually {usual:?}",
-            outcome.elapsed
-        );
+        assert_ended(&outcome, 1, "[rank 0 ", &["metrics.jsonl`", "No space left", "the disk is full"]);
+        assert!(outcome.elapsed < usual + SOON, "{:?}, usually {usual:?}", outcome.elapsed);
         assert!(!out.join("model.safetensors").exists());
     }
 }

@@ -22,49 +22,23 @@ fn check(task: &str, data: &str, rest: &str, metric: &str, n_rows: usize, n_eval
     );
 
     let alone = train(1, &config, &["--threads", "1"]);
-    let (losses, norms) = (
-        alone.numbers("step", "loss"),
-        alone.numbers("step", "grad_norm"),
-    );
+    let (losses, norms) = (alone.numbers("step", "loss"), alone.numbers("step", "grad_norm"));
     for n_ranks in 2..=4 {
         let run = train(n_ranks, &config, &["--threads", "1"]);
         let what = |name: &str| format!("{task}, {n_ranks} ranks, {name}");
         assert_eq!(run.end("world_size"), n_ranks as f64);
         assert_eq!(run.end("steps"), losses.len() as f64);
-        assert_eq!(
-            run.end("samples"),
-            alone.end("samples"),
-            "{}",
-            what("samples")
-        );
-        assert_all_close(
-            &what("loss"),
-            &run.numbers("step", "loss"),
-            &losses,
-            LOSS_RTOL,
-        );
-        assert_all_close(
-            &what("grad_norm"),
-            &run.numbers("step", "grad_norm"),
-            &norms,
-            NORM_RTOL,
-        );
+        assert_eq!(run.end("samples"), alone.end("samples"), "{}", what("samples"));
+        assert_all_close(&what("loss"), &run.numbers("step", "loss"), &losses, LOSS_RTOL);
+        assert_all_close(&what("grad_norm"), &run.numbers("step", "grad_norm"), &norms, NORM_RTOL);
         for key in ["train_loss", "eval_loss", metric] {
             // An accuracy is a count over a count: the same number, unless an output is at a tie to 6 digits.
-            let rtol = if key == "eval_accuracy" {
-                0.0
-            } else {
-                LOSS_RTOL
-            };
+            let rtol = if key == "eval_accuracy" { 0.0 } else { LOSS_RTOL };
             let (got, want) = (run.numbers("epoch", key), alone.numbers("epoch", key));
             assert_all_close(&what(key), &got, &want, rtol);
         }
         let (gap, place) = largest_gap(&run.weights(), &alone.weights());
-        assert!(
-            gap <= WEIGHT_ATOL,
-            "{}: {place}: {gap:e} apart",
-            what("weights")
-        );
+        assert!(gap <= WEIGHT_ATOL, "{}: {place}: {gap:e} apart", what("weights"));
     }
 }
 

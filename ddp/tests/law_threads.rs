@@ -62,7 +62,7 @@ impl Setup {
                 seed: 3,
                 clip_grad_norm: 0.7,
                 bucket_bytes: 1500,
-                overlap: true,
+                ..TrainerOptions::default()
             },
         }
     }
@@ -73,33 +73,18 @@ impl Setup {
         let values = x.to_vec::<f32>().unwrap();
         let label = |row: &[f32]| i64::from(row[0] > 0.0) + i64::from(row[row.len() - 1] > 0.3);
         let labels: Vec<i64> = values.chunks_exact(dims[1]).map(label).collect();
-        Table::from_tensors(
-            x,
-            Tensor::from_slice(&labels, &dims[..1], Device::Cpu).unwrap(),
-        )
+        Table::from_tensors(x, Tensor::from_slice(&labels, &dims[..1], Device::Cpu).unwrap())
     }
 
     /// Trains as this rank of the world.
     fn train(&self, world: &World) -> Trained {
-        let own_rows = self
-            .global_rows
-            .min(self.n_rows)
-            .div_ceil(world.world_size());
-        let mut model = Mlp::new(
-            self.spec.clone(),
-            own_rows.div_ceil(self.n_micro),
-            Device::Cpu,
-        )
-        .unwrap();
+        let own_rows = self.global_rows.min(self.n_rows).div_ceil(world.world_size());
+        let mut model = Mlp::new(self.spec.clone(), own_rows.div_ceil(self.n_micro), Device::Cpu).unwrap();
         let layout = model.layout().clone();
         init::initialize(&layout, model.weights_mut(), self.options.seed).unwrap();
         let config = OptimizerConfig {
             kind: self.optimizer,
-            lr: if self.optimizer == OptimizerKind::Sgd {
-                0.1
-            } else {
-                0.003
-            },
+            lr: if self.optimizer == OptimizerKind::Sgd { 0.1 } else { 0.003 },
             betas: [0.9, 0.999],
             eps: 1e-8,
             weight_decay: 0.01,
@@ -108,10 +93,7 @@ impl Setup {
         };
         let optimizer = Optimizer::new(&config, model.weights()).unwrap();
         let class_weights = Some(vec![0.5, 1.0, 2.0]);
-        let loss = Loss::CrossEntropy {
-            label_smoothing: 0.05,
-            class_weights,
-        };
+        let loss = Loss::CrossEntropy { label_smoothing: 0.05, class_weights };
         let loss = LossHead::new(&loss, Device::Cpu).unwrap();
         let mut trainer = Trainer::new(world, model, loss, optimizer, self.options).unwrap();
 
@@ -132,12 +114,7 @@ impl Setup {
         let eval = evaluate(world, model, loss, Task::Classification, &table).unwrap();
         let weights = trainer.model().weights().to_vec::<f32>().unwrap();
         let weights = weights.into_iter().map(f32::to_bits).collect();
-        Trained {
-            weights,
-            losses,
-            grad_norms,
-            eval,
-        }
+        Trained { weights, losses, grad_norms, eval }
     }
 
     /// Trains on this many ranks, which must all come to the same, bit for bit.
@@ -145,11 +122,7 @@ impl Setup {
         let mut ranks = threads::run(world_size, |world| self.train(&world)).into_iter();
         let first = ranks.next().unwrap();
         for (rank, other) in ranks.enumerate() {
-            assert!(
-                other == first,
-                "rank {} of {world_size} differs from rank 0",
-                rank + 1
-            );
+            assert!(other == first, "rank {} of {world_size} differs from rank 0", rank + 1);
         }
         first
     }
@@ -169,67 +142,35 @@ fn assert_close(what: &str, got: &Trained, want: &Trained) {
             assert!(within, "{what}: {name}[{i}]: {g} against {w}");
         }
     };
-    let weights = |t: &Trained| -> Vec<f64> {
-        t.weights
-            .iter()
-            .map(|&bits| f64::from(f32::from_bits(bits)))
-            .collect()
-    };
+    let weights =
+        |t: &Trained| -> Vec<f64> { t.weights.iter().map(|&bits| f64::from(f32::from_bits(bits))).collect() };
     close("weights", &weights(got), &weights(want), 1e-6, 0.0);
     close("losses", &got.losses, &want.losses, 0.0, 1e-6);
     // All of its parts may be off in the same direction.
     close("grad_norms", &got.grad_norms, &want.grad_norms, 0.0, 2e-6);
-    close(
-        "eval_loss",
-        &[got.eval.loss.unwrap()],
-        &[want.eval.loss.unwrap()],
-        0.0,
-        1e-6,
-    );
+    close("eval_loss", &[got.eval.loss.unwrap()], &[want.eval.loss.unwrap()], 0.0, 1e-6);
     assert_eq!(got.eval.accuracy, want.eval.accuracy, "{what}");
 }
 
 #[test]
 fn any_number_of_ranks_trains_as_one_and_all_hold_the_same_bits() {
     for optimizer in [OptimizerKind::Sgd, OptimizerKind::AdamW] {
-        let setup = Setup {
-            optimizer,
-            ..Setup::usual()
-        };
+        let setup = Setup { optimizer, ..Setup::usual() };
         let alone = setup.train_on(1);
-        assert!(
-            alone.losses.len() == 12 && alone.losses[11] < alone.losses[0],
-            "{alone:?}"
-        );
+        assert!(alone.losses.len() == 12 && alone.losses[11] < alone.losses[0], "{alone:?}");
         for world_size in 2..=5 {
             let trained = setup.train_on(world_size);
-            assert_close(
-                &format!("{optimizer}, {world_size} ranks"),
-                &trained,
-                &alone,
-            );
+            assert_close(&format!("{optimizer}, {world_size} ranks"), &trained, &alone);
         }
     }
 }
 
 #[test]
 fn any_number_of_micro_batches_trains_as_one() {
-    let alone = Setup {
-        n_micro: 1,
-        ..Setup::usual()
-    }
-    .train_on(1);
+    let alone = Setup { n_micro: 1, ..Setup::usual() }.train_on(1);
     for (world_size, n_micro) in [(1, 2), (1, 12), (2, 3), (3, 5)] {
-        let trained = Setup {
-            n_micro,
-            ..Setup::usual()
-        }
-        .train_on(world_size);
-        assert_close(
-            &format!("{world_size} ranks, {n_micro} micro-batches"),
-            &trained,
-            &alone,
-        );
+        let trained = Setup { n_micro, ..Setup::usual() }.train_on(world_size);
+        assert_close(&format!("{world_size} ranks, {n_micro} micro-batches"), &trained, &alone);
     }
 }
 
@@ -241,11 +182,7 @@ fn buckets_and_overlap_change_no_bit() {
         for bucket_bytes in [1, 1500, 4000, 25 << 20] {
             for overlap in [true, false] {
                 let mut setup = Setup::usual();
-                setup.options = TrainerOptions {
-                    bucket_bytes,
-                    overlap,
-                    ..setup.options
-                };
+                setup.options = TrainerOptions { bucket_bytes, overlap, ..setup.options };
                 let trained = setup.train_on(world_size);
                 assert!(
                     trained == usual,
@@ -253,6 +190,19 @@ fn buckets_and_overlap_change_no_bit() {
                 );
             }
         }
+    }
+}
+
+/// An element's update is the same whoever computes it, so dividing it over the ranks changes no bit.
+#[test]
+fn dividing_the_update_changes_no_bit() {
+    for world_size in [2, 3, 5] {
+        let train = |divide_update_from| {
+            let mut setup = Setup::usual();
+            setup.options = TrainerOptions { divide_update_from, ..setup.options };
+            setup.train_on(world_size)
+        };
+        assert!(train(1) == train(usize::MAX), "{world_size} ranks: other results");
     }
 }
 
@@ -275,10 +225,7 @@ fn rows_of_rank(
     n_micro: usize,
 ) -> (Vec<Given>, Vec<usize>) {
     let n_rows = table.n_rows();
-    let max_rows = global_rows
-        .min(n_rows)
-        .div_ceil(world.world_size())
-        .div_ceil(n_micro);
+    let max_rows = global_rows.min(n_rows).div_ceil(world.world_size()).div_ceil(n_micro);
     let mut buffers = table.buffers(max_rows).unwrap();
     let (mut given, mut n_passes) = (Vec::new(), Vec::new());
     for global in GlobalBatches::new(n_rows, global_rows) {
@@ -288,11 +235,7 @@ fn rows_of_rank(
         for index in 0..batches.n_micro_batches() {
             let micro = batches.micro_batch(index).unwrap();
             let x = micro.rows.x.as_slice::<f32>("test", "x").unwrap();
-            let labels = micro
-                .rows
-                .targets
-                .as_slice::<i64>("test", "labels")
-                .unwrap();
+            let labels = micro.rows.targets.as_slice::<i64>("test", "labels").unwrap();
             assert_eq!(x.len(), labels.len());
             for (i, (&x, &label)) in x.iter().zip(labels).enumerate() {
                 assert_eq!(x, label as f32, "features and label of one row");

@@ -16,8 +16,7 @@ fn golden_folder() -> PathBuf {
 
 fn golden_file() -> Value {
     let path = golden_folder().join("training.json");
-    let text = std::fs::read_to_string(&path)
-        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     serde_json::from_str(&text).unwrap()
 }
 
@@ -52,11 +51,7 @@ fn config(file: &Value, case: &Value, batch: &str, grad_accum_steps: usize) -> S
 #[track_caller]
 fn check(file: &Value, case: &Value, n_ranks: usize, grad_accum_steps: usize) {
     let name = case["name"].as_str().unwrap();
-    let batch = if n_ranks * grad_accum_steps == 1 {
-        "batch_size"
-    } else {
-        "global_batch_size"
-    };
+    let batch = if n_ranks * grad_accum_steps == 1 { "batch_size" } else { "global_batch_size" };
     let init = golden_folder().join(case["init"].as_str().unwrap());
     let args = ["--init-from", init.to_str().unwrap(), "--threads", "1"];
     let run = train(n_ranks, &config(file, case, batch, grad_accum_steps), &args);
@@ -68,23 +63,13 @@ fn check(file: &Value, case: &Value, n_ranks: usize, grad_accum_steps: usize) {
     };
     // The bounds that the goldens were made for: rounding alone costs up to 1.9e-7 of a loss and 1e-7 of a weight, on
     // PyTorch's side (`float64_*_gap`) and about as much on this one.
-    assert_all_close(
-        &format!("{name} loss"),
-        &run.numbers("step", "loss"),
-        &golden("losses"),
-        1e-6,
-    );
+    assert_all_close(&format!("{name} loss"), &run.numbers("step", "loss"), &golden("losses"), 1e-6);
     let weights = read_weights(&golden_folder().join(case["final"].as_str().unwrap()));
     let (gap, place) = largest_gap(&run.weights(), &weights);
     assert!(gap <= 2e-6, "{name}: {place}: {gap:e} apart");
     // A norm over parameters whose gradients are off by some 1e-6 each, about all in one direction at worst.
     let norms = run.numbers("step", "grad_norm");
-    assert_all_close(
-        &format!("{name} grad_norm"),
-        &norms,
-        &golden("grad_norms"),
-        1e-5,
-    );
+    assert_all_close(&format!("{name} grad_norm"), &norms, &golden("grad_norms"), 1e-5);
 }
 
 fn case<'a>(file: &'a Value, name: &str) -> &'a Value {

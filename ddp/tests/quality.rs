@@ -20,10 +20,7 @@ fn check_digits(n_ranks: usize) {
     };
     let all: Vec<f64> = (0..5).map(accuracy).collect();
     let mean = all.iter().sum::<f64>() / 5.0;
-    assert!(
-        mean >= DIGITS_ACCURACY,
-        "mean test accuracy {mean} of {all:?}"
-    );
+    assert!(mean >= DIGITS_ACCURACY, "mean test accuracy {mean} of {all:?}");
 }
 
 /// PyTorch comes to 0.9705, with 0.967 at worst. One of the 359 test rows is 0.0028; the mean of five seeds varies by

@@ -12,10 +12,7 @@ use ddp_comm::World;
 use serde_json::Value;
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .unwrap()
-        .to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
 /// What the command prints; it ends well.
@@ -29,10 +26,7 @@ fn output(command: &mut Command) -> String {
 /// The number behind `name` in `text`.
 #[track_caller]
 fn number(text: &str, name: &str) -> f64 {
-    let rest = text
-        .split(name)
-        .nth(1)
-        .unwrap_or_else(|| panic!("no {name:?} in {text}"));
+    let rest = text.split(name).nth(1).unwrap_or_else(|| panic!("no {name:?} in {text}"));
     rest.split_whitespace().next().unwrap().parse().unwrap()
 }
 
@@ -66,19 +60,9 @@ fn mpi_all_reduce_of_ranks() {
         return;
     }
     let mut command = Command::new("mpirun");
-    command.args([
-        "--allow-run-as-root",
-        "--bind-to",
-        "none",
-        "--oversubscribe",
-        "-n",
-        "3",
-    ]);
+    command.args(["--allow-run-as-root", "--bind-to", "none", "--oversubscribe", "-n", "3"]);
     let text = output(command.arg(env!("CARGO_BIN_EXE_mpi_all_reduce")));
-    assert!(
-        text.contains("world of 3 (") && text.contains("sum of ranks 3, largest 2\n"),
-        "{text}"
-    );
+    assert!(text.contains("world of 3 (") && text.contains("sum of ranks 3, largest 2\n"), "{text}");
 }
 
 #[test]
@@ -93,10 +77,7 @@ fn addmm() {
         assert!(text.contains(part), "no {part:?} in {text}");
     }
     let devices = text.split("devices: ").nth(1).unwrap();
-    assert!(
-        devices.contains("cuda:0") && devices.contains("hint: "),
-        "{text}"
-    );
+    assert!(devices.contains("cuda:0") && devices.contains("hint: "), "{text}");
 }
 
 /// Trains with a config of the examples, as `ddp-train` does; the run's last event.
@@ -104,19 +85,8 @@ fn train(config: &str, out: &Path) -> Value {
     // Configs name data files from the root.
     std::env::set_current_dir(root()).unwrap();
     let out_arg = out.to_str().unwrap();
-    let args = [
-        "ddp-train",
-        "train",
-        config,
-        "--out",
-        out_arg,
-        "--threads",
-        "1",
-        "-q",
-    ];
-    let Subcommand::Train(args) = Cli::parse_from(args).command else {
-        panic!()
-    };
+    let args = ["ddp-train", "train", config, "--out", out_arg, "--threads", "1", "-q"];
+    let Subcommand::Train(args) = Cli::parse_from(args).command else { panic!() };
     ddp::run::train(&World::single(), &args).unwrap();
     let metrics = std::fs::read_to_string(out.join("metrics.jsonl")).unwrap();
     serde_json::from_str(metrics.lines().last().unwrap()).unwrap()
@@ -144,21 +114,14 @@ fn csv_toml_and_its_model_in_pytorch() {
     let accuracy = end["eval_accuracy"].as_f64().unwrap();
     assert!(accuracy > 0.95, "{end}");
 
-    let has_torch = Command::new("python3")
-        .args(["-c", "import torch, safetensors, tomllib"])
-        .output();
+    let has_torch = Command::new("python3").args(["-c", "import torch, safetensors, tomllib"]).output();
     if !has_torch.is_ok_and(|output| output.status.success()) {
         eprintln!("skipped: needs torch and safetensors");
         return;
     }
     let mut command = Command::new("python3");
-    command
-        .arg("examples/load_in_pytorch.py")
-        .arg(out.path().join("model.safetensors"));
+    command.arg("examples/load_in_pytorch.py").arg(out.path().join("model.safetensors"));
     let text = output(command.arg("examples/data/digits_test.csv"));
     // One row of 359 may stand between two classes.
-    assert!(
-        (number(&text, "accuracy ") - accuracy).abs() < 1.5 / 359.0,
-        "{text}{end}"
-    );
+    assert!((number(&text, "accuracy ") - accuracy).abs() < 1.5 / 359.0, "{text}{end}");
 }

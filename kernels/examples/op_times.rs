@@ -6,8 +6,7 @@
 use std::time::Instant;
 
 use ddp_kernels::ops::{
-    self, Activation, AdamConfig, AdamState, CrossEntropyConfig, LinearOutput, SgdConfig,
-    WeightDecay,
+    self, Activation, AdamConfig, AdamState, CrossEntropyConfig, LinearOutput, SgdConfig, WeightDecay,
 };
 use ddp_kernels::{DType, Device, Result, Tensor};
 
@@ -34,40 +33,22 @@ fn linear(b: usize, i: usize, o: usize) -> Result<()> {
     let mut workspace = make(&[ops::linear_workspace_len(b, i, o).max(1)])?;
     let gflop = 2e-9 * (b * i * o) as f64;
     let line = |name: &str, ms: f64| {
-        println!(
-            "{name:18} {b:5} x {i:5} -> {o:5} {ms:9.4} ms {:7.1} GFLOP/s",
-            gflop / ms * 1e3
-        )
+        println!("{name:18} {b:5} x {i:5} -> {o:5} {ms:9.4} ms {:7.1} GFLOP/s", gflop / ms * 1e3)
     };
     line(
         "forward relu",
         median_ms(|| {
-            let output = LinearOutput {
-                y: y.view_mut(),
-                pre_activation: None,
-                workspace: workspace.view_mut(),
-            };
-            ops::linear_forward(
-                x.view(),
-                w.view(),
-                Some(bias.view()),
-                Some(Activation::Relu),
-                output,
-            )
+            let output =
+                LinearOutput { y: y.view_mut(), pre_activation: None, workspace: workspace.view_mut() };
+            ops::linear_forward(x.view(), w.view(), Some(bias.view()), Some(Activation::Relu), output)
         })?,
     );
-    line(
-        "addmm x·Wt",
-        median_ms(|| ops::addmm(1.0, x.view(), false, w.view(), true, 0.0, y.view_mut()))?,
-    );
+    line("addmm x·Wt", median_ms(|| ops::addmm(1.0, x.view(), false, w.view(), true, 0.0, y.view_mut()))?);
     line(
         "backward weight",
         median_ms(|| ops::linear_backward_weight(d_y.view(), x.view(), d_w.view_mut(), false))?,
     );
-    line(
-        "backward input",
-        median_ms(|| ops::linear_backward_input(d_y.view(), w.view(), d_x.view_mut()))?,
-    );
+    line("backward input", median_ms(|| ops::linear_backward_input(d_y.view(), w.view(), d_x.view_mut()))?);
     Ok(())
 }
 
@@ -78,12 +59,8 @@ fn others(b: usize, hidden: usize, classes: usize, n_params: usize) -> Result<()
     let labels: Vec<i64> = (0..b).map(|row| (row % classes) as i64).collect();
     let labels = Tensor::from_slice(&labels, &[b], Device::Cpu)?;
     let (saved, mut d, mut d_bias) = (make(&[b, hidden])?, make(&[b, hidden])?, make(&[hidden])?);
-    let (mut w, g, mut m, mut v) = (
-        make(&[n_params])?,
-        make(&[n_params])?,
-        make(&[n_params])?,
-        make(&[n_params])?.zeros_like()?,
-    );
+    let (mut w, g, mut m, mut v) =
+        (make(&[n_params])?, make(&[n_params])?, make(&[n_params])?, make(&[n_params])?.zeros_like()?);
     let line = |name: &str, ms: f64| {
         println!("{name:34} {b:5} rows, {hidden:5} wide, {n_params:9} parameters {ms:9.5} ms")
     };
@@ -91,14 +68,8 @@ fn others(b: usize, hidden: usize, classes: usize, n_params: usize) -> Result<()
     line(
         "softmax cross-entropy",
         median_ms(|| {
-            ops::softmax_cross_entropy(
-                logits.view(),
-                labels.view(),
-                &config,
-                0.1,
-                Some(d_logits.view_mut()),
-            )
-            .map(|_| ())
+            ops::softmax_cross_entropy(logits.view(), labels.view(), &config, 0.1, Some(d_logits.view_mut()))
+                .map(|_| ())
         })?,
     );
     line(
@@ -113,17 +84,8 @@ fn others(b: usize, hidden: usize, classes: usize, n_params: usize) -> Result<()
             )
         })?,
     );
-    let sgd = SgdConfig {
-        lr: 1e-9,
-        momentum: 0.9,
-        nesterov: false,
-        weight_decay: 0.0,
-        grad_scale: 1.0,
-    };
-    line(
-        "sgd",
-        median_ms(|| ops::sgd_step(&sgd, w.view_mut(), g.view(), Some(m.view_mut())))?,
-    );
+    let sgd = SgdConfig { lr: 1e-9, momentum: 0.9, nesterov: false, weight_decay: 0.0, grad_scale: 1.0 };
+    line("sgd", median_ms(|| ops::sgd_step(&sgd, w.view_mut(), g.view(), Some(m.view_mut())))?);
     let adam = AdamConfig {
         lr: 1e-9,
         betas: [0.9, 0.999],
@@ -136,25 +98,14 @@ fn others(b: usize, hidden: usize, classes: usize, n_params: usize) -> Result<()
     line(
         "adamw",
         median_ms(|| {
-            ops::adam_step(
-                &adam,
-                w.view_mut(),
-                g.view(),
-                AdamState {
-                    m: m.view_mut(),
-                    v: v.view_mut(),
-                },
-            )
+            ops::adam_step(&adam, w.view_mut(), g.view(), AdamState { m: m.view_mut(), v: v.view_mut() })
         })?,
     );
     Ok(())
 }
 
 fn main() -> Result<()> {
-    let threads = std::env::args()
-        .nth(1)
-        .and_then(|v| v.parse().ok())
-        .unwrap_or(1);
+    let threads = std::env::args().nth(1).and_then(|v| v.parse().ok()).unwrap_or(1);
     ddp_kernels::cpu::threads::join_pool(threads)?;
     for (b, i, o) in [
         (32, 64, 128),

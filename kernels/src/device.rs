@@ -47,9 +47,7 @@ impl FromStr for Device {
     type Err = KernelError;
 
     fn from_str(name: &str) -> Result<Self> {
-        let unknown = || KernelError::UnknownDevice {
-            name: name.to_owned(),
-        };
+        let unknown = || KernelError::UnknownDevice { name: name.to_owned() };
         match name.split_once(':') {
             None if name == "cpu" => Ok(Device::Cpu),
             None if name == "cuda" => Ok(Device::Cuda(0)),
@@ -136,22 +134,9 @@ mod tests {
 
     #[test]
     fn wrong_names_are_refused_with_the_right_ones() {
-        for name in [
-            "",
-            "gpu",
-            "cuda:",
-            "cuda:-1",
-            "cuda:+1",
-            "cuda:99999999999",
-            "CPU",
-            "cpu:0",
-            "mps",
-        ] {
+        for name in ["", "gpu", "cuda:", "cuda:-1", "cuda:+1", "cuda:99999999999", "CPU", "cpu:0", "mps"] {
             let message = name.parse::<DeviceRequest>().unwrap_err().to_string();
-            assert!(
-                message.contains(&format!("'{name}'")) && message.contains("cuda:N"),
-                "{message}"
-            );
+            assert!(message.contains(&format!("'{name}'")) && message.contains("cuda:N"), "{message}");
         }
     }
 
@@ -159,9 +144,6 @@ mod tests {
     fn a_gpu_by_name_never_falls_back() {
         assert_eq!(DeviceRequest::Auto.resolve(3).unwrap(), Device::Cpu);
         let message = DeviceRequest::Cuda.resolve(3).unwrap_err().to_string();
-        assert!(
-            message.contains("cuda:3") && message.contains("hint: --device cpu"),
-            "{message}"
-        );
+        assert!(message.contains("cuda:3") && message.contains("hint: --device cpu"), "{message}");
     }
 }

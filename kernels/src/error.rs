@@ -20,11 +20,7 @@ pub struct Operand {
 
 impl std::fmt::Display for Operand {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{} {} {} on {}",
-            self.name, self.shape, self.dtype, self.device
-        )
+        write!(f, "{} {} {} on {}", self.name, self.shape, self.dtype, self.device)
     }
 }
 
@@ -157,9 +153,7 @@ pub enum KernelError {
     },
 
     /// The thread pool could not be started.
-    #[error(
-        "cannot start {threads} compute threads: {reason}\nhint: --threads takes a smaller number"
-    )]
+    #[error("cannot start {threads} compute threads: {reason}\nhint: --threads takes a smaller number")]
     Threads {
         /// Threads asked for.
         threads: usize,

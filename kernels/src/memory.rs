@@ -41,21 +41,10 @@ impl<T: Element> Buffer<T> {
     /// [`KernelError::OutOfMemory`] where the system refuses.
     pub(crate) fn zeroed(len: usize) -> Result<Self> {
         let bytes = len.saturating_mul(size_of::<T>());
-        let memory = if bytes >= HUGE_PAGE {
-            map(bytes)
-        } else {
-            allocate(bytes)
-        };
+        let memory = if bytes >= HUGE_PAGE { map(bytes) } else { allocate(bytes) };
         match memory {
-            Some((ptr, origin)) => Ok(Buffer {
-                ptr: ptr.cast(),
-                len,
-                origin,
-            }),
-            None => Err(KernelError::OutOfMemory {
-                device: Device::Cpu,
-                bytes,
-            }),
+            Some((ptr, origin)) => Ok(Buffer { ptr: ptr.cast(), len, origin }),
+            None => Err(KernelError::OutOfMemory { device: Device::Cpu, bytes }),
         }
     }
 
@@ -130,9 +119,6 @@ mod tests {
 
     #[test]
     fn a_size_beyond_the_address_space_is_an_error() {
-        assert!(matches!(
-            Buffer::<f64>::zeroed(usize::MAX / 8),
-            Err(KernelError::OutOfMemory { .. })
-        ));
+        assert!(matches!(Buffer::<f64>::zeroed(usize::MAX / 8), Err(KernelError::OutOfMemory { .. })));
     }
 }

@@ -17,9 +17,7 @@ impl Philox {
     /// The generator with this seed as its key.
     #[inline(always)]
     pub fn new(seed: u64) -> Self {
-        Philox {
-            key: [seed as u32, (seed >> 32) as u32],
-        }
+        Philox { key: [seed as u32, (seed >> 32) as u32] }
     }
 
     /// Four random words for this counter.
@@ -47,8 +45,7 @@ impl Philox {
         let mut x = [[0u32; 16]; 4];
         for b in 0..16 {
             let block = first + b as u64;
-            (x[0][b], x[1][b], x[2][b], x[3][b]) =
-                (block as u32, (block >> 32) as u32, stream[0], stream[1]);
+            (x[0][b], x[1][b], x[2][b], x[3][b]) = (block as u32, (block >> 32) as u32, stream[0], stream[1]);
         }
         let mut key = self.key;
         for _ in 0..ROUNDS {
@@ -83,9 +80,7 @@ pub fn to_unit_f32(word: u32) -> f32 {
 /// The `index`-th pair of independent standard normal numbers (Box-Muller in f64).
 pub(crate) fn normal_pair(philox: &Philox, index: u64) -> (f64, f64) {
     let words = philox.block([index as u32, (index >> 32) as u32, 0, 0]);
-    let unit = |hi: u32, lo: u32| {
-        ((u64::from(hi) << 32 | u64::from(lo)) >> 11) as f64 / (1u64 << 53) as f64
-    };
+    let unit = |hi: u32, lo: u32| ((u64::from(hi) << 32 | u64::from(lo)) >> 11) as f64 / (1u64 << 53) as f64;
     // 1 - u lies in (0, 1], so the logarithm is finite.
     let radius = (-2.0 * (1.0 - unit(words[0], words[1])).ln()).sqrt();
     let angle = std::f64::consts::TAU * unit(words[2], words[3]);
@@ -100,18 +95,10 @@ mod tests {
     #[test]
     fn known_answers() {
         let zero = Philox { key: [0, 0] };
-        assert_eq!(
-            zero.block([0; 4]),
-            [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]
-        );
+        assert_eq!(zero.block([0; 4]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
         let ones = Philox { key: [u32::MAX; 2] };
-        assert_eq!(
-            ones.block([u32::MAX; 4]),
-            [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]
-        );
-        let pi = Philox {
-            key: [0xa409_3822, 0x299f_31d0],
-        };
+        assert_eq!(ones.block([u32::MAX; 4]), [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
+        let pi = Philox { key: [0xa409_3822, 0x299f_31d0] };
         assert_eq!(
             pi.block([0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344]),
             [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]

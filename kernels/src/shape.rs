@@ -20,37 +20,23 @@ impl Shape {
     /// # Errors
     /// [`KernelError::BadShape`] for more than [`MAX_DIMS`] dimensions or a product beyond `usize`.
     pub fn new(dims: &[usize]) -> Result<Self> {
-        let fits = dims
-            .iter()
-            .try_fold(1usize, |n, &d| n.checked_mul(d))
-            .is_some();
+        let fits = dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).is_some();
         if dims.len() > MAX_DIMS || !fits {
-            return Err(KernelError::BadShape {
-                dims: dims.to_vec(),
-            });
+            return Err(KernelError::BadShape { dims: dims.to_vec() });
         }
-        let mut shape = Shape {
-            dims: [1; MAX_DIMS],
-            n_dims: dims.len(),
-        };
+        let mut shape = Shape { dims: [1; MAX_DIMS], n_dims: dims.len() };
         shape.dims[..dims.len()].copy_from_slice(dims);
         Ok(shape)
     }
 
     /// `[n]`.
     pub fn vector(n: usize) -> Self {
-        Shape {
-            dims: [n, 1, 1, 1],
-            n_dims: 1,
-        }
+        Shape { dims: [n, 1, 1, 1], n_dims: 1 }
     }
 
     /// `[rows, cols]`; the product must fit in `usize`, as that of any two lengths of real buffers does.
     pub fn matrix(rows: usize, cols: usize) -> Self {
-        Shape {
-            dims: [rows, cols, 1, 1],
-            n_dims: 2,
-        }
+        Shape { dims: [rows, cols, 1, 1], n_dims: 2 }
     }
 
     /// The same shape with another first dimension.
@@ -71,15 +57,8 @@ impl Shape {
 
     /// Rows and columns, the last dimension being the columns and all before it rows.
     pub fn rows_cols(&self) -> (usize, usize) {
-        let cols = if self.n_dims == 0 {
-            1
-        } else {
-            self.dims[self.n_dims - 1]
-        };
-        (
-            self.dims[..self.n_dims.saturating_sub(1)].iter().product(),
-            cols,
-        )
+        let cols = if self.n_dims == 0 { 1 } else { self.dims[self.n_dims - 1] };
+        (self.dims[..self.n_dims.saturating_sub(1)].iter().product(), cols)
     }
 }
 
@@ -102,10 +81,7 @@ mod tests {
     #[test]
     fn counts_and_prints() {
         let s = Shape::new(&[2, 3, 4]).unwrap();
-        assert_eq!(
-            (s.numel(), s.rows_cols(), s.to_string()),
-            (24, (6, 4), "[2, 3, 4]".into())
-        );
+        assert_eq!((s.numel(), s.rows_cols(), s.to_string()), (24, (6, 4), "[2, 3, 4]".into()));
         let scalar = Shape::new(&[]).unwrap();
         assert_eq!((scalar.numel(), scalar.rows_cols()), (1, (1, 1)));
     }

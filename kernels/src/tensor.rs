@@ -45,11 +45,7 @@ impl Tensor {
             DType::F64 => Storage::CpuF64(Buffer::zeroed(shape.numel())?),
             DType::I64 => Storage::CpuI64(Buffer::zeroed(shape.numel())?),
         };
-        Ok(Tensor {
-            storage,
-            shape,
-            device,
-        })
+        Ok(Tensor { storage, shape, device })
     }
 
     /// Ones.
@@ -95,15 +91,7 @@ impl Tensor {
     /// As [`Tensor::zeros`]; [`KernelError::DTypeUnsupported`] for integers.
     pub fn rand(dims: &[usize], dtype: DType, device: Device, seed: u64) -> Result<Self> {
         let mut tensor = Self::zeros(dims, dtype, device)?;
-        uniform(
-            tensor.view_mut(),
-            0.0,
-            1.0,
-            UniformStream {
-                seed,
-                stream: [0, 0],
-            },
-        )?;
+        uniform(tensor.view_mut(), 0.0, 1.0, UniformStream { seed, stream: [0, 0] })?;
         Ok(tensor)
     }
 
@@ -239,23 +227,13 @@ impl<'a> TensorRef<'a> {
             DType::F64 => Storage::CpuF64(Buffer::from_slice(self.as_slice("copy", "source")?)?),
             DType::I64 => Storage::CpuI64(Buffer::from_slice(self.as_slice("copy", "source")?)?),
         };
-        Ok(Tensor {
-            storage,
-            shape: self.shape(),
-            device: self.device(),
-        })
+        Ok(Tensor { storage, shape: self.shape(), device: self.device() })
     }
 }
 
 impl std::fmt::Debug for Tensor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "Tensor {} {} on {}",
-            self.shape,
-            self.dtype(),
-            self.device
-        )
+        write!(f, "Tensor {} {} on {}", self.shape, self.dtype(), self.device)
     }
 }
 
@@ -269,53 +247,26 @@ mod tests {
     fn creation_fills_what_it_says() {
         let full = Tensor::full(&[2, 3], 1.5, DType::F32, CPU).unwrap();
         assert_eq!(full.to_vec::<f32>().unwrap(), [1.5; 6]);
-        assert_eq!(
-            Tensor::ones(&[2], DType::I64, CPU)
-                .unwrap()
-                .to_vec::<i64>()
-                .unwrap(),
-            [1, 1]
-        );
+        assert_eq!(Tensor::ones(&[2], DType::I64, CPU).unwrap().to_vec::<i64>().unwrap(), [1, 1]);
         let arange = Tensor::arange(4, DType::F64, CPU).unwrap();
         assert_eq!(arange.to_vec::<f64>().unwrap(), [0.0, 1.0, 2.0, 3.0]);
-        assert_eq!(
-            full.new_zeros(&[4]).unwrap().to_vec::<f32>().unwrap(),
-            [0.0; 4]
-        );
+        assert_eq!(full.new_zeros(&[4]).unwrap().to_vec::<f32>().unwrap(), [0.0; 4]);
         assert_eq!(full.zeros_like().unwrap().shape(), full.shape());
     }
 
     #[test]
     fn random_numbers_depend_on_seed_and_index_alone() {
-        let long = Tensor::randn(&[1000], DType::F32, CPU, 7)
-            .unwrap()
-            .to_vec::<f32>()
-            .unwrap();
-        let short = Tensor::randn(&[10, 5], DType::F32, CPU, 7)
-            .unwrap()
-            .to_vec::<f32>()
-            .unwrap();
+        let long = Tensor::randn(&[1000], DType::F32, CPU, 7).unwrap().to_vec::<f32>().unwrap();
+        let short = Tensor::randn(&[10, 5], DType::F32, CPU, 7).unwrap().to_vec::<f32>().unwrap();
         assert_eq!(long[..50], short[..]);
-        assert_ne!(
-            long,
-            Tensor::randn(&[1000], DType::F32, CPU, 8)
-                .unwrap()
-                .to_vec::<f32>()
-                .unwrap()
-        );
+        assert_ne!(long, Tensor::randn(&[1000], DType::F32, CPU, 8).unwrap().to_vec::<f32>().unwrap());
     }
 
     #[test]
     fn moments_of_random_numbers() {
         let n = 100_000;
-        let normal = Tensor::randn(&[n], DType::F64, CPU, 1)
-            .unwrap()
-            .to_vec::<f64>()
-            .unwrap();
-        let uniform = Tensor::rand(&[n], DType::F64, CPU, 1)
-            .unwrap()
-            .to_vec::<f64>()
-            .unwrap();
+        let normal = Tensor::randn(&[n], DType::F64, CPU, 1).unwrap().to_vec::<f64>().unwrap();
+        let uniform = Tensor::rand(&[n], DType::F64, CPU, 1).unwrap().to_vec::<f64>().unwrap();
         let mean = |v: &[f64]| v.iter().sum::<f64>() / n as f64;
         let var = |v: &[f64]| {
             let m = mean(v);
@@ -330,19 +281,8 @@ mod tests {
     #[test]
     fn another_device_is_refused_not_ignored() {
         let error = Tensor::zeros(&[1], DType::F32, Device::Cuda(1)).unwrap_err();
-        assert!(matches!(
-            error,
-            KernelError::DeviceUnavailable {
-                device: Device::Cuda(1),
-                ..
-            }
-        ));
-        assert!(
-            Tensor::zeros(&[1], DType::F32, CPU)
-                .unwrap()
-                .to(Device::Cuda(0))
-                .is_err()
-        );
+        assert!(matches!(error, KernelError::DeviceUnavailable { device: Device::Cuda(1), .. }));
+        assert!(Tensor::zeros(&[1], DType::F32, CPU).unwrap().to(Device::Cuda(0)).is_err());
     }
 
     #[test]
@@ -355,12 +295,6 @@ mod tests {
         assert_eq!(m.as_slice::<f32>("test", "m").unwrap(), [3.0, 4.0, 5.0]);
         assert_eq!(t.to_vec::<f32>().unwrap()[0], 9.0);
         assert!(t.view().reshape(&[4]).is_err() && t.view().range(3, 7).is_err());
-        assert!(
-            t.view()
-                .as_slice::<f64>("test", "m")
-                .unwrap_err()
-                .to_string()
-                .contains("f32")
-        );
+        assert!(t.view().as_slice::<f64>("test", "m").unwrap_err().to_string().contains("f32"));
     }
 }

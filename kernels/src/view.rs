@@ -83,12 +83,7 @@ macro_rules! common {
 
             /// How error messages show this view.
             pub fn operand(&self, name: &'static str) -> Operand {
-                Operand {
-                    name,
-                    shape: self.shape,
-                    dtype: self.dtype(),
-                    device: self.device(),
-                }
+                Operand { name, shape: self.shape, dtype: self.dtype(), device: self.device() }
             }
 
             /// The same elements under another shape.
@@ -98,44 +93,22 @@ macro_rules! common {
             pub fn reshape(self, dims: &[usize]) -> Result<Self> {
                 let shape = Shape::new(dims)?;
                 if shape.numel() != self.numel() {
-                    return Err(KernelError::ElementCount {
-                        op: "reshape",
-                        got: self.numel(),
-                        shape,
-                    });
+                    return Err(KernelError::ElementCount { op: "reshape", got: self.numel(), shape });
                 }
                 Ok($view { shape, ..self })
             }
 
             /// The elements of rows `start..end`, and the shape that they fill.
-            fn row_range(
-                &self,
-                start: usize,
-                end: usize,
-            ) -> Result<(std::ops::Range<usize>, Shape)> {
+            fn row_range(&self, start: usize, end: usize) -> Result<(std::ops::Range<usize>, Shape)> {
                 let n_rows = self.shape.dims().first().copied().unwrap_or(0);
                 self.check_range("rows", start, end, n_rows)?;
                 let stride = self.numel() / n_rows.max(1);
-                Ok((
-                    start * stride..end * stride,
-                    self.shape.with_rows(end - start),
-                ))
+                Ok((start * stride..end * stride, self.shape.with_rows(end - start)))
             }
 
-            fn check_range(
-                &self,
-                op: &'static str,
-                start: usize,
-                end: usize,
-                len: usize,
-            ) -> Result<()> {
+            fn check_range(&self, op: &'static str, start: usize, end: usize, len: usize) -> Result<()> {
                 if start > end || end > len {
-                    return Err(KernelError::OutOfRange {
-                        op,
-                        start,
-                        end,
-                        len,
-                    });
+                    return Err(KernelError::OutOfRange { op, start, end, len });
                 }
                 Ok(())
             }
@@ -153,11 +126,7 @@ impl<'a> TensorRef<'a> {
     pub fn from_slice<T: Element>(values: &'a [T], dims: &[usize]) -> Result<Self> {
         let shape = Shape::new(dims)?;
         if shape.numel() != values.len() {
-            return Err(KernelError::ElementCount {
-                op: "from_slice",
-                got: values.len(),
-                shape,
-            });
+            return Err(KernelError::ElementCount { op: "from_slice", got: values.len(), shape });
         }
         Ok(Self::from_buffer(values, shape))
     }
@@ -189,10 +158,7 @@ impl<'a> TensorRef<'a> {
     pub fn range(self, start: usize, end: usize) -> Result<Self> {
         self.check_range("range", start, end, self.numel())?;
         let data = each_type!(CpuSlice, self.data, s => &s[start..end]);
-        Ok(TensorRef {
-            data,
-            shape: Shape::vector(end - start),
-        })
+        Ok(TensorRef { data, shape: Shape::vector(end - start) })
     }
 
     /// The elements, if they are in host memory and of this type.
@@ -218,11 +184,7 @@ impl<'a> TensorMut<'a> {
     pub fn from_slice<T: Element>(values: &'a mut [T], dims: &[usize]) -> Result<Self> {
         let shape = Shape::new(dims)?;
         if shape.numel() != values.len() {
-            return Err(KernelError::ElementCount {
-                op: "from_slice",
-                got: values.len(),
-                shape,
-            });
+            return Err(KernelError::ElementCount { op: "from_slice", got: values.len(), shape });
         }
         Ok(Self::from_buffer(values, shape))
     }
@@ -240,10 +202,7 @@ impl<'a> TensorMut<'a> {
     /// The same view for a shorter time.
     pub fn reborrow(&mut self) -> TensorMut<'_> {
         let data = each_type!(CpuSliceMut, &mut self.data, s => s);
-        TensorMut {
-            data,
-            shape: self.shape,
-        }
+        TensorMut { data, shape: self.shape }
     }
 
     /// A shared view of the same elements.
@@ -253,10 +212,7 @@ impl<'a> TensorMut<'a> {
             CpuSliceMut::F64(s) => CpuSlice::F64(s),
             CpuSliceMut::I64(s) => CpuSlice::I64(s),
         };
-        TensorRef {
-            data,
-            shape: self.shape,
-        }
+        TensorRef { data, shape: self.shape }
     }
 
     /// The first `mid` elements and the rest, as vectors.
@@ -278,14 +234,8 @@ impl<'a> TensorMut<'a> {
         }
         let (a, b) = split!(F32, F64, I64);
         Ok((
-            TensorMut {
-                data: a,
-                shape: Shape::vector(mid),
-            },
-            TensorMut {
-                data: b,
-                shape: Shape::vector(len - mid),
-            },
+            TensorMut { data: a, shape: Shape::vector(mid) },
+            TensorMut { data: b, shape: Shape::vector(len - mid) },
         ))
     }
 
@@ -296,10 +246,7 @@ impl<'a> TensorMut<'a> {
     pub fn range(self, start: usize, end: usize) -> Result<TensorMut<'a>> {
         self.check_range("range", start, end, self.numel())?;
         let data = each_type!(CpuSliceMut, self.data, s => &mut s[start..end]);
-        Ok(TensorMut {
-            data,
-            shape: Shape::vector(end - start),
-        })
+        Ok(TensorMut { data, shape: Shape::vector(end - start) })
     }
 
     /// Rows `start..end` of the first dimension.
@@ -321,11 +268,7 @@ impl<'a> TensorMut<'a> {
     ///
     /// # Errors
     /// [`KernelError::DTypeUnsupported`] for another type, naming `op` and `name`.
-    pub fn into_slice<T: Element>(
-        self,
-        op: &'static str,
-        name: &'static str,
-    ) -> Result<&'a mut [T]> {
+    pub fn into_slice<T: Element>(self, op: &'static str, name: &'static str) -> Result<&'a mut [T]> {
         let operand = self.operand(name);
         let bytes: &'a mut [u8] = match self.data {
             CpuSliceMut::F32(s) if T::DTYPE == DType::F32 => bytemuck::cast_slice_mut(s),
@@ -343,9 +286,5 @@ fn unsupported<T: Element>(op: &'static str, operand: Operand) -> KernelError {
         DType::F64 => "f64",
         DType::I64 => "i64",
     };
-    KernelError::DTypeUnsupported {
-        op,
-        operand: operand.into(),
-        takes,
-    }
+    KernelError::DTypeUnsupported { op, operand: operand.into(), takes }
 }

@@ -27,20 +27,14 @@ const OPS: [(&str, Check); 16] = [
     ("sigmoid", |case| activation(case, Activation::Sigmoid)),
     ("softmax_cross_entropy", softmax_cross_entropy),
     ("bce_with_logits", |case| {
-        element_loss(
-            case,
-            ["logits", "targets", "d_logits"],
-            ops::bce_with_logits,
-        );
+        element_loss(case, ["logits", "targets", "d_logits"], ops::bce_with_logits);
     }),
     ("mse", |case| {
         element_loss(case, ["pred", "target", "d_pred"], ops::mse);
     }),
     ("huber", |case| {
         let delta = case.number("delta");
-        element_loss(case, ["pred", "target", "d_pred"], |x, t, scale, d| {
-            ops::huber(x, t, delta, scale, d)
-        });
+        element_loss(case, ["pred", "target", "d_pred"], |x, t, scale, d| ops::huber(x, t, delta, scale, d));
     }),
     ("layer_norm", layer_norm),
     ("sgd", sgd),
@@ -54,8 +48,7 @@ const EPS: f64 = 1.0 / (1 << 24) as f64;
 #[test]
 fn every_case_agrees_with_pytorch() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/ops.json");
-    let text = std::fs::read_to_string(&path)
-        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let file: Value = serde_json::from_str(&text).unwrap();
     let cases = file["cases"].as_array().unwrap();
     assert!(!cases.is_empty(), "{} has no cases", path.display());
@@ -68,10 +61,7 @@ fn every_case_agrees_with_pytorch() {
             panic!("no check for the operation {name} of {}", path.display());
         };
         n_cases[op] += 1;
-        let case = Case {
-            value,
-            failures: RefCell::default(),
-        };
+        let case = Case { value, failures: RefCell::default() };
         OPS[op].1(&case);
         failures.extend(case.failures.into_inner());
     }
@@ -112,17 +102,11 @@ impl Case<'_> {
     }
 
     fn input(&self, name: &str) -> Golden {
-        Golden::read(
-            &self.value["inputs"][name],
-            &format!("{}: input {name}", self.label()),
-        )
+        Golden::read(&self.value["inputs"][name], &format!("{}: input {name}", self.label()))
     }
 
     fn output(&self, name: &str) -> Golden {
-        Golden::read(
-            &self.value["outputs"][name],
-            &format!("{}: output {name}", self.label()),
-        )
+        Golden::read(&self.value["outputs"][name], &format!("{}: output {name}", self.label()))
     }
 
     /// `|got - want| <= atol + rtol·|want|` against the output `name`; NaN never passes.
@@ -181,10 +165,7 @@ impl Golden {
 }
 
 fn nan(shape: &[usize]) -> Golden {
-    Golden {
-        shape: shape.to_vec(),
-        values: vec![f32::NAN; shape.iter().product()],
-    }
+    Golden { shape: shape.to_vec(), values: vec![f32::NAN; shape.iter().product()] }
 }
 
 fn shape_of(tensor: &Value) -> Vec<usize> {
@@ -199,16 +180,7 @@ fn addmm(case: &Case<'_>) {
     if beta == 0.0 {
         c.values.fill(f32::NAN);
     }
-    ops::addmm(
-        alpha,
-        a.view(),
-        trans_a,
-        b.view(),
-        trans_b,
-        beta,
-        c.view_mut(),
-    )
-    .unwrap();
+    ops::addmm(alpha, a.view(), trans_a, b.view(), trans_b, beta, c.view_mut()).unwrap();
     // Another order of at most 19 products of numbers below 4. Each addition is off by at most EPS of a partial sum,
     // which stays below 16, in random directions: four such steps, 19 in a row being sqrt(19) of one.
     case.close("y", &c.values, 4.0 * 16.0 * EPS, 4.0 * EPS);
@@ -241,12 +213,7 @@ fn linear(case: &Case<'_>) {
     ops::linear_backward_weight(d_y.view(), x.view(), d_weight.view_mut(), false).unwrap();
     case.close("d_weight", &d_weight.values, atol, rtol);
     ops::linear_backward_weight(d_y.view(), x.view(), d_weight.view_mut(), true).unwrap();
-    let doubled: Vec<_> = case
-        .output("d_weight")
-        .values
-        .iter()
-        .map(|v| 2.0 * v)
-        .collect();
+    let doubled: Vec<_> = case.output("d_weight").values.iter().map(|v| 2.0 * v).collect();
     case.close_to("2 d_weight", &d_weight.values, &doubled, 2.0 * atol, rtol);
 
     if let Some(bias) = &bias {
@@ -268,10 +235,7 @@ fn activation(case: &Case<'_>, activation: Activation) {
         SavedForBackward::Input => &x,
         SavedForBackward::Output => &y,
     };
-    let mut d = Golden {
-        shape: d_y.shape.clone(),
-        values: d_y.values.clone(),
-    };
+    let mut d = Golden { shape: d_y.shape.clone(), values: d_y.values.clone() };
     ops::activation_backward(activation, saved.view(), d.view_mut(), None, false).unwrap();
     // The same terms times |d_y| up to 3; 1 - y² of tanh cancels near 1, which leaves 2·EPS absolutely.
     case.close("d_x", &d.values, 30.0 * EPS, 12.0 * EPS);
@@ -283,9 +247,7 @@ fn softmax_cross_entropy(case: &Case<'_>) {
     assert_eq!(labels["dtype"], "i64");
     let indices = labels["data"].as_array().unwrap();
     let indices: Vec<i64> = indices.iter().map(|v| v.as_i64().unwrap()).collect();
-    let weights = case
-        .has_input("class_weights")
-        .then(|| case.input("class_weights"));
+    let weights = case.has_input("class_weights").then(|| case.input("class_weights"));
     let config = CrossEntropyConfig {
         label_smoothing: case.number("label_smoothing"),
         class_weights: weights.as_ref().map(Golden::view),
@@ -303,9 +265,7 @@ fn element_loss(
     op: impl Fn(TensorRef<'_>, TensorRef<'_>, f64, Option<TensorMut<'_>>) -> Result<LossSums>,
 ) {
     let (x, target) = (case.input(x), case.input(target));
-    loss(case, d_x, &x, |scale, d| {
-        op(x.view(), target.view(), scale, d)
-    });
+    loss(case, d_x, &x, |scale, d| op(x.view(), target.view(), scale, d));
 }
 
 /// The mean and its gradient, as a caller forms them from a loss's sums.
@@ -318,12 +278,7 @@ fn loss(
     let sums = op(1.0, None).unwrap();
     let mut d = x.nan_like();
     let again = op(1.0 / sums.weight, Some(d.view_mut())).unwrap();
-    assert_eq!(
-        sums,
-        again,
-        "{}: the sums depend on whether a gradient is asked for",
-        case.label()
-    );
+    assert_eq!(sums, again, "{}: the sums depend on whether a gradient is asked for", case.label());
     // Each row's loss is a few roundings in f32, mostly of the logits' size, which is up to 3 times the loss's;
     // PyTorch also sums the rows in f32.
     case.close("loss", &[sums.mean() as f32], 0.0, 8.0 * EPS);
@@ -336,51 +291,24 @@ fn layer_norm(case: &Case<'_>) {
     let (x, d_y) = (case.input("x"), case.input("d_y"));
     let (gamma, beta, eps) = (case.input("gamma"), case.input("beta"), case.number("eps"));
     let (mut y, mut mean, mut rstd) = (x.nan_like(), nan(&x.shape[..1]), nan(&x.shape[..1]));
-    let stats = LayerNormStats {
-        mean: mean.view_mut(),
-        rstd: rstd.view_mut(),
-    };
-    ops::layer_norm_forward(
-        x.view(),
-        gamma.view(),
-        beta.view(),
-        eps,
-        y.view_mut(),
-        stats,
-    )
-    .unwrap();
+    let stats = LayerNormStats { mean: mean.view_mut(), rstd: rstd.view_mut() };
+    ops::layer_norm_forward(x.view(), gamma.view(), beta.view(), eps, y.view_mut(), stats).unwrap();
 
     let (mut d_gamma, mut d_beta) = (gamma.nan_like(), beta.nan_like());
-    let mut d = Golden {
-        shape: d_y.shape.clone(),
-        values: d_y.values.clone(),
-    };
-    let grads = LayerNormGrads {
-        d: d.view_mut(),
-        d_gamma: d_gamma.view_mut(),
-        d_beta: d_beta.view_mut(),
-    };
+    let mut d = Golden { shape: d_y.shape.clone(), values: d_y.values.clone() };
+    let grads = LayerNormGrads { d: d.view_mut(), d_gamma: d_gamma.view_mut(), d_beta: d_beta.view_mut() };
     let (mean_view, rstd_view) = (mean.view(), rstd.view());
     ops::layer_norm_backward(x.view(), gamma.view(), mean_view, rstd_view, grads, false).unwrap();
 
     // x - mean is off by EPS of the largest |x|, and is multiplied by rstd (316 in a constant row).
-    let largest = |t: &Golden| {
-        t.values
-            .iter()
-            .fold(0.0, |m: f64, v| m.max(f64::from(v.abs())))
-    };
+    let largest = |t: &Golden| t.values.iter().fold(0.0, |m: f64, v| m.max(f64::from(v.abs())));
     let rounding = EPS * (largest(&x) * largest(&rstd)).max(4.0);
     case.close("y", &y.values, 2.0 * rounding, 8.0 * EPS);
     // d_y up to 3, gamma up to 2, summed over at most 5 rows.
     case.close("d_gamma", &d_gamma.values, 5.0 * rounding, 8.0 * EPS);
     case.close("d_beta", &d_beta.values, 16.0 * EPS, 8.0 * EPS);
     // rstd times what is left of d_y·gamma after its means were taken off.
-    case.close(
-        "d_x",
-        &d.values,
-        6.0 * rounding.max(EPS * largest(&rstd)),
-        8.0 * EPS,
-    );
+    case.close("d_x", &d.values, 6.0 * rounding.max(EPS * largest(&rstd)), 8.0 * EPS);
 }
 
 fn sgd(case: &Case<'_>) {
@@ -394,23 +322,14 @@ fn sgd(case: &Case<'_>) {
         weight_decay: case.number("weight_decay"),
         grad_scale: 1.0,
     };
-    let mut velocity = Golden {
-        shape: w.shape.clone(),
-        values: vec![0.0; w.values.len()],
-    };
+    let mut velocity = Golden { shape: w.shape.clone(), values: vec![0.0; w.values.len()] };
     for step in 0..g.shape[0] {
         let velocity_view = (config.momentum > 0.0).then(|| velocity.view_mut());
         let g = TensorRef::from_slice(g.row(step), &w.shape).unwrap();
         ops::sgd_step(&config, w.view_mut(), g, velocity_view).unwrap();
         // At most three steps of three roundings each, of numbers below 5.
         let atol = 16.0 * EPS;
-        case.close_to(
-            &format!("w after step {step}"),
-            &w.values,
-            want_w.row(step),
-            atol,
-            0.0,
-        );
+        case.close_to(&format!("w after step {step}"), &w.values, want_w.row(step), atol, 0.0);
         let name = format!("momentum_buffer after step {step}");
         case.close_to(&name, &velocity.values, want_v.row(step), atol, 0.0);
     }
@@ -429,47 +348,17 @@ fn adam(case: &Case<'_>, decay: WeightDecay) {
         step: 0,
         grad_scale: 1.0,
     };
-    let zeros = Golden {
-        shape: w.shape.clone(),
-        values: vec![0.0; w.values.len()],
-    };
-    let (mut m, mut v) = (
-        Golden {
-            values: zeros.values.clone(),
-            ..w.nan_like()
-        },
-        zeros,
-    );
+    let zeros = Golden { shape: w.shape.clone(), values: vec![0.0; w.values.len()] };
+    let (mut m, mut v) = (Golden { values: zeros.values.clone(), ..w.nan_like() }, zeros);
     for step in 0..g.shape[0] {
         config.step += 1;
-        let state = AdamState {
-            m: m.view_mut(),
-            v: v.view_mut(),
-        };
+        let state = AdamState { m: m.view_mut(), v: v.view_mut() };
         let g = TensorRef::from_slice(g.row(step), &w.shape).unwrap();
         ops::adam_step(&config, w.view_mut(), g, state).unwrap();
         // Three steps of a rounding or two of w, below 4; the steps themselves are a few thousandths of that.
-        case.close_to(
-            &format!("w after step {step}"),
-            &w.values,
-            want_w.row(step),
-            8.0 * EPS,
-            0.0,
-        );
+        case.close_to(&format!("w after step {step}"), &w.values, want_w.row(step), 8.0 * EPS, 0.0);
         // Sums of terms below 1 that may cancel in m, and never do in v.
-        case.close_to(
-            &format!("m after step {step}"),
-            &m.values,
-            want_m.row(step),
-            EPS,
-            4.0 * EPS,
-        );
-        case.close_to(
-            &format!("v after step {step}"),
-            &v.values,
-            want_v.row(step),
-            0.0,
-            8.0 * EPS,
-        );
+        case.close_to(&format!("m after step {step}"), &m.values, want_m.row(step), EPS, 4.0 * EPS);
+        case.close_to(&format!("v after step {step}"), &v.values, want_v.row(step), 0.0, 8.0 * EPS);
     }
 }

@@ -27,21 +27,14 @@ impl RawRef {
             DType::F64 => view.as_slice::<f64>(op, name)?.as_ptr().cast(),
             DType::I64 => view.as_slice::<i64>(op, name)?.as_ptr().cast(),
         };
-        Ok(RawRef {
-            ptr,
-            len: view.numel(),
-            dtype,
-        })
+        Ok(RawRef { ptr, len: view.numel(), dtype })
     }
 }
 
 impl RawMut {
     /// No elements at all.
-    pub(crate) const NOTHING: Self = RawMut {
-        ptr: std::ptr::NonNull::<u64>::dangling().as_ptr().cast(),
-        len: 0,
-        dtype: DType::I64,
-    };
+    pub(crate) const NOTHING: Self =
+        RawMut { ptr: std::ptr::NonNull::<u64>::dangling().as_ptr().cast(), len: 0, dtype: DType::I64 };
 
     /// The address of a view, which stays borrowed for as long as the caller uses it.
     pub(crate) fn of(view: TensorMut<'_>) -> Self {
@@ -56,10 +49,6 @@ impl RawMut {
 
     /// The same elements, to read.
     pub(crate) fn as_ref(self) -> RawRef {
-        RawRef {
-            ptr: self.ptr,
-            len: self.len,
-            dtype: self.dtype,
-        }
+        RawRef { ptr: self.ptr, len: self.len, dtype: self.dtype }
     }
 }

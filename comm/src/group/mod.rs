@@ -55,6 +55,15 @@ impl Group {
         }
     }
 
+    /// Whether all ranks reach one memory: what one of them gathers then costs a copy and no message.
+    pub fn shares_memory(&self) -> bool {
+        match self {
+            Group::Single(_) | Group::Threads(_) => true,
+            #[cfg(feature = "mpi")]
+            Group::Mpi(group) => group.shares_memory(),
+        }
+    }
+
     /// How the ranks exchange data, for reports: `"single"`, `"threads"`, `"shared memory"` or `"mpi"`.
     pub fn transport(&self) -> &'static str {
         match self {
@@ -76,11 +85,7 @@ impl Group {
     /// [`CommError::PeerLeft`] or [`CommError::Timeout`] if one does not come; [`CommError::Mpi`].
     pub fn all_reduce(&self, op: ReduceOp, buf: TensorMut<'_>) -> Result<()> {
         let raw = RawMut::of(buf);
-        let call = Call {
-            kind: CallKind::AllReduce(op),
-            dtype: raw.dtype,
-            len: raw.len,
-        };
+        let call = Call { kind: CallKind::AllReduce(op), dtype: raw.dtype, len: raw.len };
         // SAFETY: one buffer, in place, borrowed until this function returns.
         unsafe { self.run(call, raw.as_ref(), raw) }
     }
@@ -92,18 +97,10 @@ impl Group {
     pub fn broadcast(&self, root: Rank, buf: TensorMut<'_>) -> Result<()> {
         if root.0 >= self.world_size() {
             let (rank, world_size) = (root.0, self.world_size());
-            return Err(CommError::NoSuchRank {
-                op: "broadcast",
-                rank,
-                world_size,
-            });
+            return Err(CommError::NoSuchRank { op: "broadcast", rank, world_size });
         }
         let raw = RawMut::of(buf);
-        let call = Call {
-            kind: CallKind::Broadcast { root: root.0 },
-            dtype: raw.dtype,
-            len: raw.len,
-        };
+        let call = Call { kind: CallKind::Broadcast { root: root.0 }, dtype: raw.dtype, len: raw.len };
         // SAFETY: one buffer, in place, borrowed until this function returns.
         unsafe { self.run(call, raw.as_ref(), raw) }
     }
@@ -117,29 +114,15 @@ impl Group {
     /// # Errors
     /// [`CommError::OutputLength`] if the lengths don't fit; [`CommError::Kernel`] if the types differ; else as
     /// [`Group::all_reduce`].
-    pub fn reduce_scatter(
-        &self,
-        op: ReduceOp,
-        input: TensorRef<'_>,
-        output: TensorMut<'_>,
-    ) -> Result<()> {
+    pub fn reduce_scatter(&self, op: ReduceOp, input: TensorRef<'_>, output: TensorMut<'_>) -> Result<()> {
         const OP: &str = "reduce_scatter";
         let world_size = self.world_size();
         if output.numel() * world_size != input.numel() {
             let (got, expected) = (output.numel(), input.numel() / world_size);
-            return Err(CommError::OutputLength {
-                op: OP,
-                got,
-                expected,
-                world_size,
-            });
+            return Err(CommError::OutputLength { op: OP, got, expected, world_size });
         }
         let (input, output) = same_dtype(OP, input, output)?;
-        let call = Call {
-            kind: CallKind::ReduceScatter(op),
-            dtype: output.dtype,
-            len: output.len,
-        };
+        let call = Call { kind: CallKind::ReduceScatter(op), dtype: output.dtype, len: output.len };
         // SAFETY: the lengths were checked, and both are borrowed until this function returns.
         unsafe { self.run(call, input, output) }
     }
@@ -157,21 +140,46 @@ impl Group {
         let world_size = self.world_size();
         if input.numel() * world_size != output.numel() {
             let (got, expected) = (output.numel(), input.numel() * world_size);
-            return Err(CommError::OutputLength {
-                op: OP,
-                got,
-                expected,
-                world_size,
-            });
+            return Err(CommError::OutputLength { op: OP, got, expected, world_size });
         }
         let (input, output) = same_dtype(OP, input, output)?;
-        let call = Call {
-            kind: CallKind::AllGather,
-            dtype: input.dtype,
-            len: input.len,
-        };
+        let call = Call { kind: CallKind::AllGather, dtype: input.dtype, len: input.len };
         // SAFETY: the lengths were checked, and both are borrowed until this function returns.
         unsafe { self.run(call, input, output) }
+    }
+
+    /// Collects the ranks' parts of one buffer, each of which begins where it stays.
+    ///
+    /// Part `r` of `buf`, of `n` elements, becomes that of rank `r`.
+    ///
+    /// - `buf`: `world_size * n`
+    ///
+    /// # Errors
+    /// As [`Group::all_gather`].
+    pub fn all_gather_in_place(&self, buf: TensorMut<'_>) -> Result<()> {
+        let world_size = self.world_size();
+        let buf = RawMut::of(buf);
+        if !buf.len.is_multiple_of(world_size) {
+            let (got, expected) = (buf.len, buf.len.next_multiple_of(world_size));
+            return Err(CommError::OutputLength { op: "all_gather_in_place", got, expected, world_size });
+        }
+        let len = buf.len / world_size;
+        let n_bytes = len * buf.dtype.size_bytes();
+        let own = buf.ptr.wrapping_add(self.rank().0 * n_bytes).cast_const();
+        let call = Call { kind: CallKind::AllGather, dtype: buf.dtype, len };
+        if self.shares_memory() {
+            let input = RawRef { ptr: own, len, dtype: buf.dtype };
+            // SAFETY: the lengths were checked, the buffer is borrowed until this function returns, and groups that share
+            // memory copy the input elsewhere before they write the output.
+            return unsafe { self.run(call, input, buf) };
+        }
+        // Words of eight bytes, so that every type is aligned.
+        let mut copy = vec![0u64; n_bytes.div_ceil(8)];
+        // SAFETY: `own` is part `rank` of the buffer, `n_bytes` long, and the copy is at least as long.
+        unsafe { std::ptr::copy_nonoverlapping(own, copy.as_mut_ptr().cast(), n_bytes) };
+        let input = RawRef { ptr: copy.as_ptr().cast(), len, dtype: buf.dtype };
+        // SAFETY: the lengths were checked, and both are alive until this function returns.
+        unsafe { self.run(call, input, buf) }
     }
 
     /// Collects the ranks' bytes, whose numbers may differ, in rank order.
@@ -201,10 +209,7 @@ impl Group {
         )?;
         let of_rank = |rank: usize| gathered[rank * n_words..(rank + 1) * n_words].iter();
         let bytes_of = |(rank, &len): (usize, &i64)| {
-            of_rank(rank)
-                .flat_map(|word| word.to_le_bytes())
-                .take(len as usize)
-                .collect()
+            of_rank(rank).flat_map(|word| word.to_le_bytes()).take(len as usize).collect()
         };
         Ok(lens.iter().enumerate().map(bytes_of).collect())
     }
@@ -225,34 +230,18 @@ impl Group {
     /// The same on every rank: [`CommError::BucketCountMismatch`] or [`CommError::CountMismatch`], naming the
     /// first rank that differs from rank 0 and the first bucket in which it does; else as [`Group::all_reduce`].
     pub fn agree_lengths(&self, lens: &[usize]) -> Result<()> {
-        let bytes: Vec<u8> = lens
-            .iter()
-            .flat_map(|&len| (len as u64).to_le_bytes())
-            .collect();
+        let bytes: Vec<u8> = lens.iter().flat_map(|&len| (len as u64).to_le_bytes()).collect();
         let all = self.all_gather_bytes(&bytes)?;
         for (rank, theirs) in all.iter().enumerate().skip(1) {
             let (got, expected) = (theirs.len() / 8, all[0].len() / 8);
             if got != expected {
-                return Err(CommError::BucketCountMismatch {
-                    rank,
-                    got,
-                    expected,
-                });
+                return Err(CommError::BucketCountMismatch { rank, got, expected });
             }
             let pairs = theirs.chunks(8).zip(all[0].chunks(8));
             if let Some((bucket, (got, expected))) = pairs.enumerate().find(|(_, (a, b))| a != b) {
-                let number = |le: &[u8]| {
-                    le.iter()
-                        .rev()
-                        .fold(0, |n, &byte| n << 8 | usize::from(byte))
-                };
+                let number = |le: &[u8]| le.iter().rev().fold(0, |n, &byte| n << 8 | usize::from(byte));
                 let (got, expected) = (number(got), number(expected));
-                return Err(CommError::CountMismatch {
-                    bucket,
-                    rank,
-                    got,
-                    expected,
-                });
+                return Err(CommError::CountMismatch { bucket, rank, got, expected });
             }
         }
         Ok(())
@@ -284,9 +273,7 @@ impl Group {
             // SAFETY: as this function's.
             Group::Single(group) => unsafe { group.run(input, output) },
             // SAFETY: as this function's.
-            Group::Threads(group) => unsafe {
-                lockstep::run(group.lockstep(), call, input, output)
-            },
+            Group::Threads(group) => unsafe { lockstep::run(group.lockstep(), call, input, output) },
             #[cfg(feature = "mpi")]
             // SAFETY: as this function's.
             Group::Mpi(group) => unsafe { group.run(call, input, output) },
@@ -298,17 +285,11 @@ impl Group {
     /// # Safety
     /// Nobody else touches `buf` before the collective was waited for or given up.
     unsafe fn start(&self, op: ReduceOp, buf: RawMut) -> Result<u64> {
-        let call = Call {
-            kind: CallKind::AllReduce(op),
-            dtype: buf.dtype,
-            len: buf.len,
-        };
+        let call = Call { kind: CallKind::AllReduce(op), dtype: buf.dtype, len: buf.len };
         match self {
             Group::Single(_) => Ok(0),
             // SAFETY: as this function's.
-            Group::Threads(group) => unsafe {
-                group.lockstep().borrow_mut().enter(call, buf.as_ref(), buf)
-            },
+            Group::Threads(group) => unsafe { group.lockstep().borrow_mut().enter(call, buf.as_ref(), buf) },
             #[cfg(feature = "mpi")]
             // SAFETY: as this function's.
             Group::Mpi(group) => unsafe { group.start(call, buf) },
@@ -345,16 +326,9 @@ impl Group {
     }
 }
 
-fn same_dtype(
-    op: &'static str,
-    input: TensorRef<'_>,
-    output: TensorMut<'_>,
-) -> Result<(RawRef, RawMut)> {
+fn same_dtype(op: &'static str, input: TensorRef<'_>, output: TensorMut<'_>) -> Result<(RawRef, RawMut)> {
     if input.dtype() != output.dtype() {
-        let (a, b) = (
-            input.operand("input").into(),
-            output.operand("output").into(),
-        );
+        let (a, b) = (input.operand("input").into(), output.operand("output").into());
         return Err(ddp_kernels::KernelError::DTypeMismatch { op, a, b }.into());
     }
     Ok((RawRef::of(input, op, "input")?, RawMut::of(output)))

@@ -50,10 +50,7 @@ impl Group {
         body: impl FnOnce(&mut Scope<'env>) -> std::result::Result<R, E>,
     ) -> std::result::Result<R, E> {
         let buffers = Return(self);
-        let result = body(&mut Scope {
-            group: self,
-            buffers: PhantomData,
-        })?;
+        let result = body(&mut Scope { group: self, buffers: PhantomData })?;
         self.wait(None)?;
         drop(buffers);
         Ok(result)

@@ -37,11 +37,7 @@ impl ThreadsGroup {
 
 impl Drop for ThreadsGroup {
     fn drop(&mut self) {
-        let how = if std::thread::panicking() {
-            Departure::Panicked
-        } else {
-            Departure::Closed
-        };
+        let how = if std::thread::panicking() { Departure::Panicked } else { Departure::Closed };
         self.lockstep.get_mut().depart(how);
     }
 }
@@ -66,11 +62,7 @@ pub struct Options {
 impl Options {
     /// The usual options for this many ranks.
     pub fn new(world_size: usize) -> Self {
-        Options {
-            world_size,
-            timeout: DEFAULT_TIMEOUT,
-            chunk_bytes: 0,
-        }
+        Options { world_size, timeout: DEFAULT_TIMEOUT, chunk_bytes: 0 }
     }
 }
 
@@ -91,10 +83,7 @@ pub fn run<T: Send>(world_size: usize, body: impl Fn(World) -> T + Sync) -> Vec<
 /// As [`run`]; if the chunk's size is no multiple of 64.
 pub fn run_with<T: Send>(options: Options, body: impl Fn(World) -> T + Sync) -> Vec<T> {
     assert!(options.world_size > 0, "a world has at least one rank");
-    assert!(
-        options.chunk_bytes.is_multiple_of(64),
-        "a chunk's size is a multiple of 64 bytes"
-    );
+    assert!(options.chunk_bytes.is_multiple_of(64), "a chunk's size is a multiple of 64 bytes");
     let mut geometry = Geometry::usual(options.world_size);
     if options.chunk_bytes > 0 {
         geometry.chunk_bytes = options.chunk_bytes;
@@ -107,37 +96,21 @@ pub fn run_with<T: Send>(options: Options, body: impl Fn(World) -> T + Sync) -> 
     let rank_body = |rank: usize| {
         let board = Board::new(Region::Heap(Arc::clone(&heap)), geometry);
         let lockstep = Lockstep::new(board, rank, patience, Some(options.timeout));
-        let group = ThreadsGroup {
-            lockstep: RefCell::new(lockstep),
-            rank,
-            world_size: options.world_size,
-        };
+        let group = ThreadsGroup { lockstep: RefCell::new(lockstep), rank, world_size: options.world_size };
         let world = World::of_threads(Group::Threads(Box::new(group)));
         // Nothing that a panic may have left half-done is looked at afterwards but the panic itself.
         catch_unwind(AssertUnwindSafe(|| body(world))).map_err(|panic| {
             // Later panics are mostly the consequence of the first.
-            first_panic
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .get_or_insert(panic);
+            first_panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
         })
     };
     let results: Vec<Result<T, ()>> = std::thread::scope(|scope| {
         let spawn = |rank| scope.spawn(move || rank_body(rank));
         let ranks: Vec<_> = (0..options.world_size).map(spawn).collect();
-        ranks
-            .into_iter()
-            .map(|rank| rank.join().unwrap_or(Err(())))
-            .collect()
+        ranks.into_iter().map(|rank| rank.join().unwrap_or(Err(()))).collect()
     });
-    if let Some(panic) = first_panic
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner)
-    {
+    if let Some(panic) = first_panic.into_inner().unwrap_or_else(PoisonError::into_inner) {
         resume_unwind(panic);
     }
-    results
-        .into_iter()
-        .map(|result| result.expect("a rank without result has panicked"))
-        .collect()
+    results.into_iter().map(|result| result.expect("a rank without result has panicked")).collect()
 }

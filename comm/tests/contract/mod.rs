@@ -38,10 +38,7 @@ fn data<T: Element>(rank: usize, len: usize) -> Vec<T> {
 }
 
 /// `values[0] op values[1] op ...`, from left to right.
-fn fold<T: Element + std::ops::Add<Output = T>>(
-    op: ReduceOp,
-    values: impl Iterator<Item = T>,
-) -> T {
+fn fold<T: Element + std::ops::Add<Output = T>>(op: ReduceOp, values: impl Iterator<Item = T>) -> T {
     let combine = |a: T, b: T| match op {
         ReduceOp::Sum => a + b,
         ReduceOp::Max => {
@@ -72,9 +69,7 @@ fn check_type<T: Element + std::ops::Add<Output = T>>(
     for op in [ReduceOp::Sum, ReduceOp::Max, ReduceOp::Min] {
         let mut buf = data::<T>(rank, len);
         group.all_reduce(op, TensorMut::from_slice(&mut buf, &[len])?)?;
-        let want: Vec<T> = (0..len)
-            .map(|i| fold(op, (0..n_ranks).map(|r| value::<T>(r, i))))
-            .collect();
+        let want: Vec<T> = (0..len).map(|i| fold(op, (0..n_ranks).map(|r| value::<T>(r, i)))).collect();
         assert_same(&buf, &want, sums, rtol, &format!("all_reduce {op}"));
         assert_same_bits_everywhere(world, &buf)?;
 
@@ -86,9 +81,7 @@ fn check_type<T: Element + std::ops::Add<Output = T>>(
             TensorMut::from_slice(&mut output, &[len])?,
         )?;
         let mine = |i: usize| rank * len + i;
-        let want: Vec<T> = (0..len)
-            .map(|i| fold(op, (0..n_ranks).map(|r| value::<T>(r, mine(i)))))
-            .collect();
+        let want: Vec<T> = (0..len).map(|i| fold(op, (0..n_ranks).map(|r| value::<T>(r, mine(i))))).collect();
         assert_same(&output, &want, sums, rtol, &format!("reduce_scatter {op}"));
     }
     for root in 0..n_ranks {
@@ -104,12 +97,15 @@ fn check_type<T: Element + std::ops::Add<Output = T>>(
     )?;
     let want: Vec<T> = (0..n_ranks).flat_map(|r| data::<T>(r, len)).collect();
     assert_eq!(output, want, "all_gather");
+    let mut buf = vec![T::ZERO; len * n_ranks];
+    buf[rank * len..][..len].copy_from_slice(&input);
+    group.all_gather_in_place(TensorMut::from_slice(&mut buf, &[len * n_ranks])?)?;
+    assert_eq!(buf, want, "all_gather_in_place");
     Ok(())
 }
 
 fn check_bytes(world: &World, len: usize) -> Result<(), CommError> {
-    let bytes_of =
-        |rank: usize| -> Vec<u8> { (0..(len % 100) * rank).map(|i| (i + rank) as u8).collect() };
+    let bytes_of = |rank: usize| -> Vec<u8> { (0..(len % 100) * rank).map(|i| (i + rank) as u8).collect() };
     let all = world.group().all_gather_bytes(&bytes_of(world.rank().0))?;
     let want: Vec<_> = (0..world.world_size()).map(bytes_of).collect();
     assert_eq!(all, want, "all_gather_bytes");
@@ -137,9 +133,8 @@ fn check_scope(world: &World, len: usize, sums: Sums) -> Result<(), CommError> {
             scope.progress()
         })?;
     }
-    let want: Vec<f32> = (0..len)
-        .map(|i| fold(ReduceOp::Sum, (0..n_ranks).map(|r| value::<f32>(r, i))))
-        .collect();
+    let want: Vec<f32> =
+        (0..len).map(|i| fold(ReduceOp::Sum, (0..n_ranks).map(|r| value::<f32>(r, i)))).collect();
     assert_same(&flat, &want, sums, 1e-5, "scope");
     assert_same_bits_everywhere(world, &flat)
 }
@@ -149,14 +144,8 @@ fn assert_same_bits_everywhere<T: Element>(world: &World, values: &[T]) -> Resul
     let mut bits: Vec<i64> = values.iter().map(|v| v.to_f64().to_bits() as i64).collect();
     let mine = bits.clone();
     let len = bits.len();
-    world
-        .group()
-        .broadcast(Rank(0), TensorMut::from_slice(&mut bits, &[len])?)?;
-    assert!(
-        bits == mine,
-        "rank {} has other bits than rank 0",
-        world.rank()
-    );
+    world.group().broadcast(Rank(0), TensorMut::from_slice(&mut bits, &[len])?)?;
+    assert!(bits == mine, "rank {} has other bits than rank 0", world.rank());
     Ok(())
 }
 
@@ -165,9 +154,6 @@ fn assert_same<T: Element>(got: &[T], want: &[T], sums: Sums, rtol: f64, what: &
         let (g, w) = (got.to_f64(), want.to_f64());
         // Terms are up to 1e6, whatever remains of them.
         let near = sums == Sums::Rounded && (g - w).abs() <= rtol * 1e6;
-        assert!(
-            got == want || near,
-            "{what}: element {i} is {g}, expected {w}"
-        );
+        assert!(got == want || near, "{what}: element {i} is {g}, expected {w}");
     }
 }

@@ -48,11 +48,7 @@ pub(super) const ALTERNATIVES: &[(&str, &str, &str)] = &[
         "data.eval_fraction",
         "`eval` names rows to evaluate on, `eval_fraction` takes them out of the training rows",
     ),
-    (
-        "train.epochs",
-        "train.steps",
-        "`epochs` counts passes over the data, `steps` counts optimiser steps",
-    ),
+    ("train.epochs", "train.steps", "`epochs` counts passes over the data, `steps` counts optimiser steps"),
     (
         "train.batch_size",
         "train.global_batch_size",
@@ -101,15 +97,7 @@ const SYNONYMS: &[(&str, &str)] = &[
 ];
 
 /// What is a flag of the command line and no key.
-const FLAGS: &[&str] = &[
-    "device",
-    "threads",
-    "out",
-    "init_from",
-    "progress",
-    "json",
-    "overwrite",
-];
+const FLAGS: &[&str] = &["device", "threads", "out", "init_from", "progress", "json", "overwrite"];
 
 /// The known key of this name, if there is one.
 pub(super) fn known(name: &str) -> Option<&'static str> {
@@ -118,10 +106,7 @@ pub(super) fn known(name: &str) -> Option<&'static str> {
 
 /// Whether `name` is a section.
 pub(super) fn is_section(name: &str) -> bool {
-    KEYS.iter().any(|key| {
-        key.split_once('.')
-            .is_some_and(|(section, _)| section == name)
-    })
+    KEYS.iter().any(|key| key.split_once('.').is_some_and(|(section, _)| section == name))
 }
 
 /// The way out for the unknown key `name`: the nearest known one, or the list it isn't in.
@@ -137,10 +122,7 @@ pub(super) fn hint(name: &str) -> String {
         return format!("did you mean `{key}`?");
     }
     if FLAGS.contains(&last) {
-        return format!(
-            "it is a flag of the command line: --{}",
-            last.replace('_', "-")
-        );
+        return format!("it is a flag of the command line: --{}", last.replace('_', "-"));
     }
     let own_section = |key: &&&str| key.split('.').next() == Some(section);
     if let Some(key) = nearest(name, KEYS.iter().filter(own_section).copied())
@@ -149,17 +131,10 @@ pub(super) fn hint(name: &str) -> String {
         return format!("did you mean `{key}`?");
     }
     if is_section(section) {
-        let names: Vec<_> = KEYS
-            .iter()
-            .filter(own_section)
-            .filter_map(|key| key.split('.').nth(1))
-            .collect();
+        let names: Vec<_> = KEYS.iter().filter(own_section).filter_map(|key| key.split('.').nth(1)).collect();
         return format!("the keys of [{section}] are {}", names.join(", "));
     }
-    let mut sections: Vec<_> = KEYS
-        .iter()
-        .filter_map(|key| Some(key.split_once('.')?.0))
-        .collect();
+    let mut sections: Vec<_> = KEYS.iter().filter_map(|key| Some(key.split_once('.')?.0)).collect();
     sections.dedup();
     if let Some(section) = nearest(section, sections.iter().copied()) {
         return format!("did you mean the section [{section}]?");
@@ -168,18 +143,10 @@ pub(super) fn hint(name: &str) -> String {
 }
 
 /// The candidate within a third of the word's length in edits, the nearest first.
-pub(crate) fn nearest<'a>(
-    word: &str,
-    candidates: impl Iterator<Item = &'a str>,
-) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_lowercase();
     candidates
-        .map(|candidate| {
-            (
-                strsim::damerau_levenshtein(&lower, &candidate.to_lowercase()),
-                candidate,
-            )
-        })
+        .map(|candidate| (strsim::damerau_levenshtein(&lower, &candidate.to_lowercase()), candidate))
         .min_by_key(|(distance, _)| *distance)
         .filter(|(distance, _)| *distance <= (word.chars().count() / 3).clamp(1, 4))
         .map(|(_, candidate)| candidate)

@@ -244,10 +244,7 @@ impl Config {
             Some(path) => read::file(path)?,
             None => Vec::new(),
         };
-        let from_args = sets
-            .iter()
-            .map(|arg| read::set_argument(arg))
-            .collect::<Result<Vec<_>>>()?;
+        let from_args = sets.iter().map(|arg| read::set_argument(arg)).collect::<Result<Vec<_>>>()?;
         setting::overlay(&mut settings, from_args)?;
         resolve::config(settings, file)
     }
@@ -299,9 +296,7 @@ impl TrainConfig {
     /// Rows of one optimiser step over all ranks and micro-batches, `G`; `None` if it overflows.
     pub fn global_rows(&self, world_size: usize) -> Option<usize> {
         match self.batch {
-            Batch::PerRank(rows) => rows
-                .checked_mul(world_size)?
-                .checked_mul(self.grad_accum_steps),
+            Batch::PerRank(rows) => rows.checked_mul(world_size)?.checked_mul(self.grad_accum_steps),
             Batch::Global(rows) => Some(rows),
         }
     }

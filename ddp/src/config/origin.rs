@@ -30,17 +30,11 @@ impl Origin {
     /// The same for bytes that are UTF-8 up to `offset` only.
     pub(super) fn in_bytes(path: &Path, bytes: &[u8], offset: usize) -> Self {
         let before = &bytes[..offset.min(bytes.len())];
-        let line_start = before
-            .iter()
-            .rposition(|&byte| byte == b'\n')
-            .map_or(0, |at| at + 1);
+        let line_start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
         Self::File {
             path: path.to_owned(),
             line: before.iter().filter(|&&byte| byte == b'\n').count() + 1,
-            column: String::from_utf8_lossy(&before[line_start..])
-                .chars()
-                .count()
-                + 1,
+            column: String::from_utf8_lossy(&before[line_start..]).chars().count() + 1,
         }
     }
 }

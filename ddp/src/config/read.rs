@@ -37,10 +37,7 @@ pub(super) fn document(text: &str, path: &Path) -> Result<Vec<Setting>> {
     let mut found: Vec<(usize, Setting)> = Vec::new();
     let mut first_error: Option<(usize, Error)> = None;
     let mut fail = |offset: usize, error: Error| {
-        if first_error
-            .as_ref()
-            .is_none_or(|(earliest, _)| offset < *earliest)
-        {
+        if first_error.as_ref().is_none_or(|(earliest, _)| offset < *earliest) {
             first_error = Some((offset, error));
         }
     };
@@ -51,31 +48,13 @@ pub(super) fn document(text: &str, path: &Path) -> Result<Vec<Setting>> {
         let at = Origin::in_file(path, text, key_at);
         let Some(key) = keys::known(&name) else {
             let hint = keys::hint(&name);
-            return fail(
-                key_at,
-                Error::UnknownKey {
-                    at: Box::new(at),
-                    key: name,
-                    hint,
-                },
-            );
+            return fail(key_at, Error::UnknownKey { at: Box::new(at), key: name, hint });
         };
         match Value::deserialize(ValueDeserializer::from(value.clone())) {
-            Ok(value) => found.push((
-                key_at,
-                Setting {
-                    key,
-                    value,
-                    raw: None,
-                    origin: at,
-                },
-            )),
+            Ok(value) => found.push((key_at, Setting { key, value, raw: None, origin: at })),
             Err(error) => {
                 let value_at = value.span().start;
-                fail(
-                    key_at,
-                    syntax(&format!("`{name}`: {}", error.message()), value_at),
-                );
+                fail(key_at, syntax(&format!("`{name}`: {}", error.message()), value_at));
             }
         }
     };
@@ -84,20 +63,12 @@ pub(super) fn document(text: &str, path: &Path) -> Result<Vec<Setting>> {
         match value.get_ref() {
             DeValue::Table(table) if keys::is_section(name) => {
                 for (key, value) in table {
-                    leaf(
-                        format!("{name}.{}", key.get_ref()),
-                        key.span().start,
-                        value,
-                        &mut fail,
-                    );
+                    leaf(format!("{name}.{}", key.get_ref()), key.span().start, value, &mut fail);
                 }
             }
             _ if keys::is_section(name) => {
                 let at = Box::new(Origin::in_file(path, text, section.span().start));
-                fail(
-                    section.span().start,
-                    not_a_section(at, name, value.get_ref()),
-                );
+                fail(section.span().start, not_a_section(at, name, value.get_ref()));
             }
             _ => leaf(name.to_owned(), section.span().start, value, &mut fail),
         }
@@ -122,53 +93,29 @@ fn not_a_section(at: Box<Origin>, name: &str, value: &DeValue<'_>) -> Error {
 /// The setting of one `--set KEY=VALUE`. The value is TOML; a word that is none is a text.
 pub(super) fn set_argument(arg: &str) -> Result<Setting> {
     let Some((name, raw)) = arg.split_once('=') else {
-        return Err(Error::BadSet {
-            arg: arg.to_owned(),
-        });
+        return Err(Error::BadSet { arg: arg.to_owned() });
     };
     let (name, raw) = (name.trim(), raw.trim());
     let origin = Origin::Set(arg.to_owned());
     if name.is_empty() || keys::is_section(name) {
-        return Err(Error::BadSet {
-            arg: arg.to_owned(),
-        });
+        return Err(Error::BadSet { arg: arg.to_owned() });
     }
     let Some(key) = keys::known(name) else {
         let hint = keys::hint(name);
-        return Err(Error::UnknownKey {
-            at: Box::new(origin),
-            key: name.to_owned(),
-            hint,
-        });
+        return Err(Error::UnknownKey { at: Box::new(origin), key: name.to_owned(), hint });
     };
-    let value = match ValueDeserializer::parse(raw)
-        .ok()
-        .and_then(|value| Value::deserialize(value).ok())
-    {
+    let value = match ValueDeserializer::parse(raw).ok().and_then(|value| Value::deserialize(value).ok()) {
         Some(value) => value,
         None => Value::String(raw.to_owned()),
     };
-    Ok(Setting {
-        key,
-        value,
-        raw: Some(raw.to_owned()),
-        origin,
-    })
+    Ok(Setting { key, value, raw: Some(raw.to_owned()), origin })
 }
 
 fn text_of(path: &Path) -> Result<String> {
     const WHAT: &str = "config file";
     let file = files::open(WHAT, path)?;
-    let unreadable = |source| Error::FileUnreadable {
-        what: WHAT,
-        path: path.to_owned(),
-        source,
-    };
-    let too_large = |n_bytes| Error::ConfigTooLarge {
-        path: path.to_owned(),
-        n_bytes,
-        max_bytes: MAX_BYTES,
-    };
+    let unreadable = |source| Error::FileUnreadable { what: WHAT, path: path.to_owned(), source };
+    let too_large = |n_bytes| Error::ConfigTooLarge { path: path.to_owned(), n_bytes, max_bytes: MAX_BYTES };
     let n_bytes = file.metadata().map_err(unreadable)?.len();
     if n_bytes > MAX_BYTES {
         return Err(too_large(n_bytes));
@@ -180,9 +127,7 @@ fn text_of(path: &Path) -> Result<String> {
     }
     String::from_utf8(bytes).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();
-        Error::ConfigNotUtf8 {
-            at: Box::new(Origin::in_bytes(path, error.as_bytes(), offset)),
-        }
+        Error::ConfigNotUtf8 { at: Box::new(Origin::in_bytes(path, error.as_bytes(), offset)) }
     })
 }
 

@@ -5,8 +5,8 @@ use std::path::Path;
 use super::origin::Origin;
 use super::setting::{Named, Setting};
 use super::{
-    Activation, Batch, CommConfig, Config, DataConfig, EvalSource, Length, LogConfig, Loss,
-    ModelConfig, Norm, Normalize, OptimizerConfig, OptimizerKind, Precision, Task, TrainConfig,
+    Activation, Batch, CommConfig, Config, DataConfig, EvalSource, Length, LogConfig, Loss, ModelConfig,
+    Norm, Normalize, OptimizerConfig, OptimizerKind, Precision, Task, TrainConfig,
 };
 use crate::error::{Error, Result};
 
@@ -37,9 +37,7 @@ pub(super) fn config(settings: Vec<Setting>, file: Option<&Path>) -> Result<Conf
             )?,
             overlap: given.bool("comm.overlap", true)?,
         },
-        log: LogConfig {
-            every_steps: given.count("log.every_steps", 50, 1, MAX_STEPS, "1 logs each step")?,
-        },
+        log: LogConfig { every_steps: given.count("log.every_steps", 50, 1, MAX_STEPS, "1 logs each step")? },
         data,
         loss,
     })
@@ -50,10 +48,7 @@ struct Given(Vec<Setting>);
 
 impl Given {
     fn get(&self, key: &str) -> Option<&Setting> {
-        debug_assert!(
-            super::keys::known(key).is_some(),
-            "{key} is missing from KEYS"
-        );
+        debug_assert!(super::keys::known(key).is_some(), "{key} is missing from KEYS");
         self.0.iter().rev().find(|setting| setting.key == key)
     }
 
@@ -62,9 +57,7 @@ impl Given {
     }
 
     fn count(&self, key: &str, default: usize, min: u64, max: u64, hint: &str) -> Result<usize> {
-        self.get(key).map_or(Ok(default), |setting| {
-            Ok(setting.count(min, max, hint)? as usize)
-        })
+        self.get(key).map_or(Ok(default), |setting| Ok(setting.count(min, max, hint)? as usize))
     }
 
     fn number(
@@ -75,8 +68,7 @@ impl Given {
         expected: &str,
         hint: &str,
     ) -> Result<f64> {
-        self.get(key)
-            .map_or(Ok(default), |setting| setting.number(fits, expected, hint))
+        self.get(key).map_or(Ok(default), |setting| setting.number(fits, expected, hint))
     }
 
     fn one_of<T: Named>(&self, key: &str, default: T) -> Result<T> {
@@ -87,10 +79,7 @@ impl Given {
 fn name(given: &Given, file: Option<&Path>, data: &DataConfig) -> Result<String> {
     if let Some(setting) = given.get("name") {
         let name = setting.text("\"digits\"")?;
-        let fits = name
-            .chars()
-            .all(|c| c.is_alphanumeric() || "._-".contains(c))
-            && !name.starts_with('.');
+        let fits = name.chars().all(|c| c.is_alphanumeric() || "._-".contains(c)) && !name.starts_with('.');
         return if fits && name.len() <= 100 {
             Ok(name)
         } else {
@@ -101,36 +90,18 @@ fn name(given: &Given, file: Option<&Path>, data: &DataConfig) -> Result<String>
         };
     }
     let source = data.train.strip_prefix("builtin:").unwrap_or(&data.train);
-    let stem = file
-        .unwrap_or(Path::new(source))
-        .file_stem()
-        .unwrap_or_default();
+    let stem = file.unwrap_or(Path::new(source)).file_stem().unwrap_or_default();
     let clean: String = stem
         .to_string_lossy()
         .chars()
-        .map(|c| {
-            if c.is_alphanumeric() || "_-".contains(c) {
-                c
-            } else {
-                '-'
-            }
-        })
+        .map(|c| if c.is_alphanumeric() || "_-".contains(c) { c } else { '-' })
         .take(25)
         .collect();
-    Ok(if clean.is_empty() {
-        "run".to_owned()
-    } else {
-        clean
-    })
+    Ok(if clean.is_empty() { "run".to_owned() } else { clean })
 }
 
 fn data(given: &Given) -> Result<DataConfig> {
-    let source = |key: &str| {
-        given
-            .get(key)
-            .map(|setting| setting.text("\"builtin:digits\""))
-            .transpose()
-    };
+    let source = |key: &str| given.get(key).map(|setting| setting.text("\"builtin:digits\"")).transpose();
     let train = source("data.train")?.unwrap_or_else(|| "builtin:digits".to_owned());
     let fraction = given.get("data.eval_fraction").map(|setting| {
         setting.number(
@@ -169,14 +140,10 @@ fn data(given: &Given) -> Result<DataConfig> {
     let classes = match given.get("data.classes") {
         None => None,
         Some(setting) if task != Task::Classification => {
-            return Err(setting.bad(
-                format!("absent for task \"{task}\""),
-                "only task \"classification\" has classes",
-            ));
+            return Err(setting
+                .bad(format!("absent for task \"{task}\""), "only task \"classification\" has classes"));
         }
-        Some(setting) => {
-            Some(setting.count(2, MAX_WIDTH, "leave it out to take it from the data")? as usize)
-        }
+        Some(setting) => Some(setting.count(2, MAX_WIDTH, "leave it out to take it from the data")? as usize),
     };
     Ok(DataConfig {
         train,
@@ -193,13 +160,9 @@ fn model(given: &Given) -> Result<ModelConfig> {
     let hidden = match given.get("model.hidden") {
         None => vec![128, 64],
         Some(setting) => {
-            let widths =
-                setting.counts(1, MAX_WIDTH, "each number is the width of one hidden layer")?;
+            let widths = setting.counts(1, MAX_WIDTH, "each number is the width of one hidden layer")?;
             if widths.len() > MAX_LAYERS {
-                return Err(setting.bad(
-                    format!("at most {MAX_LAYERS} layers"),
-                    "use fewer, wider layers",
-                ));
+                return Err(setting.bad(format!("at most {MAX_LAYERS} layers"), "use fewer, wider layers"));
             }
             widths.into_iter().map(|width| width as usize).collect()
         }
@@ -263,26 +226,15 @@ fn loss(given: &Given, data: &DataConfig) -> Result<Loss> {
         ));
     }
     for (key, owner, owner_name) in [
-        (
-            "loss.label_smoothing",
-            LossKind::CrossEntropy,
-            "cross_entropy",
-        ),
-        (
-            "loss.class_weights",
-            LossKind::CrossEntropy,
-            "cross_entropy",
-        ),
+        ("loss.label_smoothing", LossKind::CrossEntropy, "cross_entropy"),
+        ("loss.class_weights", LossKind::CrossEntropy, "cross_entropy"),
         ("loss.delta", LossKind::Huber, "huber"),
     ] {
         if kind != owner
             && let Some(setting) = given.get(key)
         {
             let expected = format!("absent unless the loss is \"{owner_name}\"");
-            return Err(setting.bad(
-                expected,
-                format!("remove it, or set `loss.kind` to \"{owner_name}\""),
-            ));
+            return Err(setting.bad(expected, format!("remove it, or set `loss.kind` to \"{owner_name}\"")));
         }
     }
     Ok(match kind {
@@ -315,24 +267,15 @@ fn class_weights(given: &Given, data: &DataConfig) -> Result<Option<Vec<f32>>> {
         return Ok(None);
     };
     let fits = |weight: f64| weight as f32 > 0.0 && (weight as f32).is_finite();
-    let weights = setting.numbers(
-        fits,
-        "finite numbers above 0",
-        "1.0 leaves a class as it is",
-    )?;
+    let weights = setting.numbers(fits, "finite numbers above 0", "1.0 leaves a class as it is")?;
     if weights.is_empty() || data.classes.is_some_and(|classes| classes != weights.len()) {
         let expected = match data.classes {
             Some(classes) => format!("{classes} numbers, as many as `data.classes`"),
             None => "one number a class".to_owned(),
         };
-        return Err(setting.bad(
-            expected,
-            "give one weight for each class, or leave the key out",
-        ));
+        return Err(setting.bad(expected, "give one weight for each class, or leave the key out"));
     }
-    Ok(Some(
-        weights.into_iter().map(|weight| weight as f32).collect(),
-    ))
+    Ok(Some(weights.into_iter().map(|weight| weight as f32).collect()))
 }
 
 fn optimizer(given: &Given) -> Result<OptimizerConfig> {
@@ -345,8 +288,7 @@ fn optimizer(given: &Given) -> Result<OptimizerConfig> {
         Some(setting) => {
             let expected = "two numbers from 0 to below 1";
             let betas = setting.numbers(below_one, expected, "[0.9, 0.999] is usual")?;
-            <[f64; 2]>::try_from(betas)
-                .map_err(|_| setting.bad(expected, "[0.9, 0.999] is usual"))?
+            <[f64; 2]>::try_from(betas).map_err(|_| setting.bad(expected, "[0.9, 0.999] is usual"))?
         }
     };
     let config = OptimizerConfig {
@@ -388,37 +330,19 @@ fn optimizer(given: &Given) -> Result<OptimizerConfig> {
         && config.momentum == 0.0
         && let Some(setting) = given.get("optimizer.nesterov")
     {
-        return Err(setting.bad(
-            "false where `optimizer.momentum` is 0",
-            "give a momentum above 0",
-        ));
+        return Err(setting.bad("false where `optimizer.momentum` is 0", "give a momentum above 0"));
     }
     Ok(config)
 }
 
 fn train(given: &Given) -> Result<TrainConfig> {
-    let epochs = || {
-        given.count(
-            "train.epochs",
-            30,
-            1,
-            MAX_EPOCHS,
-            "1 passes over the data once",
-        )
-    };
+    let epochs = || given.count("train.epochs", 30, 1, MAX_EPOCHS, "1 passes over the data once");
     let length = match given.get("train.steps") {
-        Some(setting) => {
-            Length::Steps(setting.count(1, MAX_STEPS, "1 takes one optimiser step")? as usize)
-        }
+        Some(setting) => Length::Steps(setting.count(1, MAX_STEPS, "1 takes one optimiser step")? as usize),
         None => Length::Epochs(epochs()?),
     };
-    let grad_accum_steps = given.count(
-        "train.grad_accum_steps",
-        1,
-        1,
-        1 << 20,
-        "1 switches accumulation off",
-    )?;
+    let grad_accum_steps =
+        given.count("train.grad_accum_steps", 1, 1, 1 << 20, "1 switches accumulation off")?;
     let rows_hint = "32 is a good start";
     let batch = match given.get("train.global_batch_size") {
         Some(setting) => {
@@ -456,21 +380,11 @@ fn precision(given: &Given) -> Result<Precision> {
         return Ok(Precision::F32);
     };
     setting.one_of().map_err(|error| match error {
-        Error::BadValue {
-            at,
-            key,
-            expected,
-            got,
-            ..
-        } if matches!(*at, Origin::File { .. } | Origin::Set(_)) => {
+        Error::BadValue { at, key, expected, got, .. }
+            if matches!(*at, Origin::File { .. } | Origin::Set(_)) =>
+        {
             let hint = "this version trains in f32 only; leave the key out".to_owned();
-            Error::BadValue {
-                at,
-                key,
-                expected,
-                got,
-                hint,
-            }
+            Error::BadValue { at, key, expected, got, hint }
         }
         other => other,
     })

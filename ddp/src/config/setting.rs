@@ -54,12 +54,7 @@ fn no_conflict(layer: &[Setting]) -> Result<()> {
         let other_at = layer.iter().rposition(|setting| setting.key == other);
         if let (Some(one_at), Some(other_at)) = (one_at, other_at) {
             let at = Box::new(layer[one_at.max(other_at)].origin.clone());
-            return Err(Error::Conflict {
-                at,
-                key,
-                other,
-                hint,
-            });
+            return Err(Error::Conflict { at, key, other, hint });
         }
     }
     Ok(())
@@ -105,17 +100,12 @@ impl Setting {
     }
 
     pub(super) fn bool(&self) -> Result<bool> {
-        self.value
-            .as_bool()
-            .ok_or_else(|| self.wrong_type("true or false", "true"))
+        self.value.as_bool().ok_or_else(|| self.wrong_type("true or false", "true"))
     }
 
     /// A whole number in `min..=max`.
     pub(super) fn count(&self, min: u64, max: u64, hint: &str) -> Result<u64> {
-        let number = self
-            .value
-            .as_integer()
-            .ok_or_else(|| self.wrong_type("a whole number", "32"))?;
+        let number = self.value.as_integer().ok_or_else(|| self.wrong_type("a whole number", "32"))?;
         self.in_range(number, min, max, hint)
     }
 
@@ -130,44 +120,22 @@ impl Setting {
     pub(super) fn counts(&self, min: u64, max: u64, hint: &str) -> Result<Vec<u64>> {
         let wrong = || self.wrong_type("a list of whole numbers", "[128, 64]");
         let items = self.value.as_array().ok_or_else(wrong)?;
-        items
-            .iter()
-            .map(|item| self.in_range(item.as_integer().ok_or_else(wrong)?, min, max, hint))
-            .collect()
+        items.iter().map(|item| self.in_range(item.as_integer().ok_or_else(wrong)?, min, max, hint)).collect()
     }
 
     /// A finite number that passes `fits`.
-    pub(super) fn number(
-        &self,
-        fits: impl Fn(f64) -> bool,
-        expected: &str,
-        hint: &str,
-    ) -> Result<f64> {
+    pub(super) fn number(&self, fits: impl Fn(f64) -> bool, expected: &str, hint: &str) -> Result<f64> {
         let number = as_number(&self.value).ok_or_else(|| self.wrong_type("a number", "0.001"))?;
-        if number.is_finite() && fits(number) {
-            Ok(number)
-        } else {
-            Err(self.bad(expected, hint))
-        }
+        if number.is_finite() && fits(number) { Ok(number) } else { Err(self.bad(expected, hint)) }
     }
 
     /// A list of finite numbers that each pass `fits`.
-    pub(super) fn numbers(
-        &self,
-        fits: impl Fn(f64) -> bool,
-        expected: &str,
-        hint: &str,
-    ) -> Result<Vec<f64>> {
+    pub(super) fn numbers(&self, fits: impl Fn(f64) -> bool, expected: &str, hint: &str) -> Result<Vec<f64>> {
         let wrong = || self.wrong_type("a list of numbers", "[0.9, 0.999]");
         let items = self.value.as_array().ok_or_else(wrong)?;
-        let numbers = items
-            .iter()
-            .map(|item| as_number(item).ok_or_else(wrong))
-            .collect::<Result<Vec<_>>>()?;
-        if numbers
-            .iter()
-            .all(|number| number.is_finite() && fits(*number))
-        {
+        let numbers =
+            items.iter().map(|item| as_number(item).ok_or_else(wrong)).collect::<Result<Vec<_>>>()?;
+        if numbers.iter().all(|number| number.is_finite() && fits(*number)) {
             Ok(numbers)
         } else {
             Err(self.bad(expected, hint))
@@ -178,10 +146,9 @@ impl Setting {
     pub(super) fn text(&self, example: &str) -> Result<String> {
         let text = match (&self.value, &self.raw) {
             (Value::String(text), _) => text.clone(),
-            (
-                Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::Datetime(_),
-                Some(raw),
-            ) => raw.clone(),
+            (Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::Datetime(_), Some(raw)) => {
+                raw.clone()
+            }
             _ => return Err(self.wrong_type("a text", example)),
         };
         if text.trim().is_empty() {
@@ -195,16 +162,10 @@ impl Setting {
         let Some(items) = self.value.as_array() else {
             return Ok(vec![self.text(example)?]);
         };
-        let texts: Option<Vec<_>> = items
-            .iter()
-            .map(|item| Some(item.as_str()?.to_owned()))
-            .collect();
+        let texts: Option<Vec<_>> = items.iter().map(|item| Some(item.as_str()?.to_owned())).collect();
         let texts = texts.ok_or_else(|| self.wrong_type("a text or a list of texts", example))?;
         if texts.is_empty() || texts.iter().any(String::is_empty) {
-            return Err(self.bad(
-                "at least one name, none of them empty",
-                format!("for example {example}"),
-            ));
+            return Err(self.bad("at least one name, none of them empty", format!("for example {example}")));
         }
         Ok(texts)
     }
@@ -229,9 +190,7 @@ impl Setting {
 }
 
 fn as_number(value: &Value) -> Option<f64> {
-    value
-        .as_float()
-        .or_else(|| value.as_integer().map(|number| number as f64))
+    value.as_float().or_else(|| value.as_integer().map(|number| number as f64))
 }
 
 /// The type of a TOML value in plain words.

@@ -30,10 +30,7 @@ fn assert_refused(result: Result<Config>, parts: &[&str]) {
         assert!(message.contains(part), "no {part:?} in: {message}");
     }
     let last = message.lines().last().unwrap_or_default();
-    assert!(
-        last.starts_with("hint: ") && last.len() > "hint: ".len(),
-        "{message}"
-    );
+    assert!(last.starts_with("hint: ") && last.len() > "hint: ".len(), "{message}");
 }
 
 #[test]
@@ -47,25 +44,13 @@ fn defaults_train_on_digits() {
     let config = Config::load(None, &[]).unwrap();
     assert_eq!(config.name, "digits");
     assert_eq!(config.data.train, "builtin:digits");
-    assert_eq!(
-        config.data.eval,
-        EvalSource::Source("builtin:digits".to_owned())
-    );
+    assert_eq!(config.data.eval, EvalSource::Source("builtin:digits".to_owned()));
     assert_eq!(config.data.target, ["label"]);
     assert_eq!(config.model.hidden, [128, 64]);
     assert_eq!(config.model.activation, Activation::Relu);
-    assert_eq!(
-        config.loss,
-        Loss::CrossEntropy {
-            label_smoothing: 0.0,
-            class_weights: None
-        }
-    );
+    assert_eq!(config.loss, Loss::CrossEntropy { label_smoothing: 0.0, class_weights: None });
     assert_eq!(config.optimizer.kind, OptimizerKind::AdamW);
-    assert_eq!(
-        (config.optimizer.lr, config.optimizer.weight_decay),
-        (1e-3, 0.01)
-    );
+    assert_eq!((config.optimizer.lr, config.optimizer.weight_decay), (1e-3, 0.01));
     assert_eq!(config.train.length, Length::Epochs(30));
     assert_eq!(config.train.batch, Batch::PerRank(32));
     assert_eq!(config.comm.bucket_bytes(), 25 << 20);
@@ -80,10 +65,7 @@ fn weight_decay_defaults_as_in_pytorch() {
         ["adamw", "adam", "sgd"].map(|kind| decay(&[&format!("optimizer.kind={kind}")])),
         [0.01, 0.0, 0.0]
     );
-    assert_eq!(
-        decay(&["optimizer.kind=sgd", "optimizer.weight_decay=0.1"]),
-        0.1
-    );
+    assert_eq!(decay(&["optimizer.kind=sgd", "optimizer.weight_decay=0.1"]), 0.1);
 }
 
 #[test]
@@ -136,47 +118,28 @@ fn whole_file_is_read() {
     assert_eq!(config.data.target, ["t0", "t1"]);
     assert_eq!(config.data.normalize, Normalize::MinMax);
     assert!(config.model.hidden.is_empty());
-    assert_eq!(
-        (config.model.activation, config.model.norm),
-        (Activation::GeluTanh, Norm::Layer)
-    );
+    assert_eq!((config.model.activation, config.model.norm), (Activation::GeluTanh, Norm::Layer));
     assert_eq!(config.loss, Loss::Huber { delta: 2.0 });
-    assert_eq!(
-        (config.optimizer.lr, config.optimizer.betas),
-        (1.0, [0.0, 0.5])
-    );
+    assert_eq!((config.optimizer.lr, config.optimizer.betas), (1.0, [0.0, 0.5]));
     assert_eq!(config.train.length, Length::Steps(1000));
     assert_eq!(config.train.batch, Batch::Global(64));
-    assert_eq!(
-        (config.train.global_rows(3), config.train.seed),
-        (Some(64), 7)
-    );
+    assert_eq!((config.train.global_rows(3), config.train.seed), (Some(64), 7));
     assert_eq!(config.comm.bucket_bytes(), 1 << 19);
 }
 
 #[test]
 fn loss_follows_the_task() {
-    let loss = |task: &str| {
-        from_sets(&["data.train=a.csv", &format!("data.task={task}")])
-            .unwrap()
-            .loss
-            .name()
-    };
+    let loss =
+        |task: &str| from_sets(&["data.train=a.csv", &format!("data.task={task}")]).unwrap().loss.name();
     assert_eq!(
-        [
-            loss("classification"),
-            loss("regression"),
-            loss("multilabel")
-        ],
+        [loss("classification"), loss("regression"), loss("multilabel")],
         ["cross_entropy", "mse", "bce"]
     );
 }
 
 #[test]
 fn rows_of_a_step() {
-    let train = from_sets(&["train.batch_size=8", "train.grad_accum_steps=3"])
-        .unwrap()
-        .train;
+    let train = from_sets(&["train.batch_size=8", "train.grad_accum_steps=3"]).unwrap().train;
     assert_eq!(train.global_rows(4), Some(96));
     assert_eq!(train.global_rows(usize::MAX), None);
 }
@@ -185,11 +148,7 @@ fn rows_of_a_step() {
 fn set_lays_over_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("my run.toml");
-    fs::write(
-        &path,
-        "[train]\nepochs = 3\nbatch_size = 4\n[optimizer]\nlr = 0.5\n",
-    )
-    .unwrap();
+    fs::write(&path, "[train]\nepochs = 3\nbatch_size = 4\n[optimizer]\nlr = 0.5\n").unwrap();
     let sets = [
         "train.steps=7",
         "train.global_batch_size = 12",
@@ -203,31 +162,12 @@ fn set_lays_over_the_file() {
     ];
     let config = Config::load(Some(&path), &sets.map(str::to_owned)).unwrap();
     assert_eq!(config.name, "my-run");
-    assert_eq!(
-        (config.train.length, config.train.batch),
-        (Length::Steps(7), Batch::Global(12))
-    );
+    assert_eq!((config.train.length, config.train.batch), (Length::Steps(7), Batch::Global(12)));
     assert_eq!(config.optimizer.lr, 0.02, "the last one wins");
-    assert_eq!(
-        (config.model.hidden, config.model.activation),
-        (vec![64, 32], Activation::Gelu)
-    );
-    assert_eq!(
-        (config.data.eval, config.model.bias),
-        (EvalSource::None, false)
-    );
-    assert_eq!(
-        from_sets(&["name=2024"]).unwrap().name,
-        "2024",
-        "a number can be a text"
-    );
-    assert_eq!(
-        from_sets(&["data.train=/tmp/a b.csv", "data.eval=1.5"])
-            .unwrap()
-            .data
-            .train,
-        "/tmp/a b.csv"
-    );
+    assert_eq!((config.model.hidden, config.model.activation), (vec![64, 32], Activation::Gelu));
+    assert_eq!((config.data.eval, config.model.bias), (EvalSource::None, false));
+    assert_eq!(from_sets(&["name=2024"]).unwrap().name, "2024", "a number can be a text");
+    assert_eq!(from_sets(&["data.train=/tmp/a b.csv", "data.eval=1.5"]).unwrap().data.train, "/tmp/a b.csv");
 }
 
 #[test]
@@ -241,45 +181,20 @@ fn unknown_keys_get_the_nearest_known_one() {
     );
     assert_refused(
         from_text("[train]\nepoch = 3"),
-        &[
-            "line 2, column 1",
-            "`train.epoch`",
-            "did you mean `train.epochs`?",
-        ],
+        &["line 2, column 1", "`train.epoch`", "did you mean `train.epochs`?"],
     );
-    assert_refused(
-        from_text("[train]\nlr = 3"),
-        &["did you mean `optimizer.lr`?"],
-    );
-    assert_refused(
-        from_text("lr = 3"),
-        &["unknown key `lr`", "did you mean `optimizer.lr`?"],
-    );
+    assert_refused(from_text("[train]\nlr = 3"), &["did you mean `optimizer.lr`?"]);
+    assert_refused(from_text("lr = 3"), &["unknown key `lr`", "did you mean `optimizer.lr`?"]);
     assert_refused(
         from_text("[optimiser]\nlr = 3"),
         &["line 1, column 2", "unknown key `optimiser`", "[optimizer]"],
     );
-    assert_refused(
-        from_text("[zzzzzzz]"),
-        &[
-            "unknown key `zzzzzzz`",
-            "the sections are data, model, loss",
-        ],
-    );
-    assert_refused(
-        from_text("[model.hidden.x]\ny = 1"),
-        &["`model.hidden` must be", "list"],
-    );
-    assert_refused(
-        from_text("train.stepz = 1"),
-        &["line 1, column 7", "did you mean `train.steps`?"],
-    );
+    assert_refused(from_text("[zzzzzzz]"), &["unknown key `zzzzzzz`", "the sections are data, model, loss"]);
+    assert_refused(from_text("[model.hidden.x]\ny = 1"), &["`model.hidden` must be", "list"]);
+    assert_refused(from_text("train.stepz = 1"), &["line 1, column 7", "did you mean `train.steps`?"]);
     assert_refused(
         from_sets(&["model.hiden=[1]"]),
-        &[
-            "`--set model.hiden=[1]`: unknown key",
-            "did you mean `model.hidden`?",
-        ],
+        &["`--set model.hiden=[1]`: unknown key", "did you mean `model.hidden`?"],
     );
 }
 
@@ -296,65 +211,28 @@ fn wrong_types_tell_the_right_one() {
         from_text("[train]\nepochs = 1.5"),
         &["`train.epochs` must be a whole number, got the number 1.5"],
     );
-    assert_refused(
-        from_text("[data]\nshuffle = \"yes\""),
-        &["`data.shuffle` must be true or false"],
-    );
+    assert_refused(from_text("[data]\nshuffle = \"yes\""), &["`data.shuffle` must be true or false"]);
     assert_refused(
         from_text("[model]\nhidden = 64"),
         &["must be a list of whole numbers", "hidden = [128, 64]"],
     );
-    assert_refused(
-        from_text("[model]\nhidden = [64, \"x\"]"),
-        &["must be a list of whole numbers"],
-    );
-    assert_refused(
-        from_text("[data]\ntarget = [1]"),
-        &["must be a text or a list of texts"],
-    );
-    assert_refused(
-        from_text("[data]\ntrain = 5"),
-        &["`data.train` must be a text, got the number 5"],
-    );
-    assert_refused(
-        from_text("data = 5"),
-        &["line 1, column 1", "`data` must be a section", "[data]"],
-    );
-    assert_refused(
-        from_text("[[data]]\ntrain = \"x\""),
-        &["`data` must be a section"],
-    );
-    assert_refused(
-        from_text("[optimizer]\nbetas = 0.9"),
-        &["must be a list of numbers", "[0.9, 0.999]"],
-    );
+    assert_refused(from_text("[model]\nhidden = [64, \"x\"]"), &["must be a list of whole numbers"]);
+    assert_refused(from_text("[data]\ntarget = [1]"), &["must be a text or a list of texts"]);
+    assert_refused(from_text("[data]\ntrain = 5"), &["`data.train` must be a text, got the number 5"]);
+    assert_refused(from_text("data = 5"), &["line 1, column 1", "`data` must be a section", "[data]"]);
+    assert_refused(from_text("[[data]]\ntrain = \"x\""), &["`data` must be a section"]);
+    assert_refused(from_text("[optimizer]\nbetas = 0.9"), &["must be a list of numbers", "[0.9, 0.999]"]);
     assert_refused(
         from_sets(&["model.hidden=[64,"]),
-        &[
-            "`--set model.hidden=[64,`",
-            "got the text",
-            "--set model.hidden=[128,64]",
-        ],
+        &["`--set model.hidden=[64,`", "got the text", "--set model.hidden=[128,64]"],
     );
 }
 
 #[test]
 fn values_out_of_range_are_refused() {
     for (key, values) in [
-        (
-            "optimizer.lr",
-            &["0", "-1", "nan", "inf", "1e-60", "1e60"][..],
-        ),
-        (
-            "optimizer.betas",
-            &[
-                "[0.9]",
-                "[0.9, 1.0]",
-                "[-0.1, 0.9]",
-                "[nan, 0.9]",
-                "[0.1, 0.2, 0.3]",
-            ],
-        ),
+        ("optimizer.lr", &["0", "-1", "nan", "inf", "1e-60", "1e60"][..]),
+        ("optimizer.betas", &["[0.9]", "[0.9, 1.0]", "[-0.1, 0.9]", "[nan, 0.9]", "[0.1, 0.2, 0.3]"]),
         ("optimizer.eps", &["0", "-1e-8", "inf"]),
         ("optimizer.weight_decay", &["-0.1", "nan"]),
         ("optimizer.momentum", &["1.0", "-0.1"]),
@@ -375,16 +253,10 @@ fn values_out_of_range_are_refused() {
         ("data.task", &["\"clustering\""]),
         ("data.normalize", &["\"std\""]),
         ("data.train", &["\"\"", "\" \""]),
-        (
-            "data.target",
-            &["\"\"", "[]", "[\"a\", \"b\"]", "[\"a\", \"a\"]"],
-        ),
+        ("data.target", &["\"\"", "[]", "[\"a\", \"b\"]", "[\"a\", \"a\"]"]),
         ("loss.kind", &["\"l1\"", "\"mse\"", "\"bce\"", "\"huber\""]),
         ("loss.label_smoothing", &["1", "-0.1"]),
-        (
-            "loss.class_weights",
-            &["[]", "[1, 0]", "[1, -1]", "[1, nan]", "[1, 1e-60]"],
-        ),
+        ("loss.class_weights", &["[]", "[1, 0]", "[1, -1]", "[1, nan]", "[1, 1e-60]"]),
         ("loss.delta", &["1"]),
         ("comm.bucket_mib", &["0", "-1", "inf"]),
         ("log.every_steps", &["0"]),
@@ -392,18 +264,11 @@ fn values_out_of_range_are_refused() {
     ] {
         let (section, name) = key.split_once('.').unwrap_or(("", key));
         for value in values {
-            let head = if section.is_empty() {
-                String::new()
-            } else {
-                format!("[{section}]\n")
-            };
+            let head = if section.is_empty() { String::new() } else { format!("[{section}]\n") };
             let line = head.lines().count() + 1;
             assert_refused(
                 from_text(&format!("{head}{name} = {value}\n")),
-                &[
-                    &format!("run.toml: line {line}, column 1: `{key}` must be "),
-                    ", got ",
-                ],
+                &[&format!("run.toml: line {line}, column 1: `{key}` must be "), ", got "],
             );
             assert_refused(
                 from_sets(&[&format!("{key}={value}")]),
@@ -417,19 +282,13 @@ fn values_out_of_range_are_refused() {
 fn names_get_the_nearest_known_one() {
     assert_refused(
         from_text("[model]\nactivation = \"rellu\""),
-        &[
-            "one of relu, gelu, gelu_tanh, silu, tanh, sigmoid",
-            "did you mean \"relu\"?",
-        ],
+        &["one of relu, gelu, gelu_tanh, silu, tanh, sigmoid", "did you mean \"relu\"?"],
     );
     assert_refused(
         from_sets(&["train.precision=bf16"]),
         &["must be \"f32\", got \"bf16\"", "trains in f32 only"],
     );
-    assert_refused(
-        from_sets(&["loss.kind=mse"]),
-        &["must be \"cross_entropy\" for task \"classification\""],
-    );
+    assert_refused(from_sets(&["loss.kind=mse"]), &["must be \"cross_entropy\" for task \"classification\""]);
     assert_refused(
         from_sets(&["data.task=regression", "loss.kind=bce"]),
         &["must be \"mse\" or \"huber\" for task \"regression\""],
@@ -440,19 +299,13 @@ fn names_get_the_nearest_known_one() {
 fn keys_that_do_not_fit_together() {
     assert_refused(
         from_text("[train]\nepochs = 3\nsteps = 5"),
-        &[
-            "line 3, column 1",
-            "`train.epochs` and `train.steps` are both given",
-        ],
+        &["line 3, column 1", "`train.epochs` and `train.steps` are both given"],
     );
     assert_refused(
         from_text("[train]\nglobal_batch_size = 3\nbatch_size = 5"),
         &["line 3", "`train.batch_size`"],
     );
-    assert_refused(
-        from_text("[data]\neval = \"x.csv\"\neval_fraction = 0.2"),
-        &["line 3", "`data.eval`"],
-    );
+    assert_refused(from_text("[data]\neval = \"x.csv\"\neval_fraction = 0.2"), &["line 3", "`data.eval`"]);
     assert_refused(
         from_sets(&["train.steps=3", "train.epochs=3"]),
         &["`--set train.epochs=3`: ", "both given"],
@@ -479,38 +332,22 @@ fn keys_that_do_not_fit_together() {
         &["`loss.class_weights` must be 3 numbers, as many as `data.classes`"],
     );
     assert_refused(
-        from_sets(&[
-            "optimizer.kind=sgd",
-            "optimizer.momentum=0",
-            "optimizer.nesterov=true",
-        ]),
+        from_sets(&["optimizer.kind=sgd", "optimizer.momentum=0", "optimizer.nesterov=true"]),
         &["`optimizer.nesterov` must be false where `optimizer.momentum` is 0"],
     );
 }
 
 #[test]
 fn what_is_no_toml_tells_its_place() {
-    assert_refused(
-        from_text("[train]\nepochs = = 3"),
-        &["run.toml: line 2, column ", "not valid TOML"],
-    );
-    assert_refused(
-        from_text("[train]\nepochs = 3\nepochs = 4"),
-        &["line 3, column 1", "duplicate key"],
-    );
-    assert_refused(
-        from_text("[train]\nepochs = three"),
-        &["line 2", "not valid TOML"],
-    );
+    assert_refused(from_text("[train]\nepochs = = 3"), &["run.toml: line 2, column ", "not valid TOML"]);
+    assert_refused(from_text("[train]\nepochs = 3\nepochs = 4"), &["line 3, column 1", "duplicate key"]);
+    assert_refused(from_text("[train]\nepochs = three"), &["line 2", "not valid TOML"]);
     assert_refused(
         from_text("# ä\n[train]\nseed = 99999999999999999999"),
         &["line 3, column 8", "`train.seed`"],
     );
     for arg in ["train.steps", "", "=3", "train=3"] {
-        assert_refused(
-            from_sets(&[arg]),
-            &[&format!("`--set {arg}`: expected SECTION.KEY=VALUE")],
-        );
+        assert_refused(from_sets(&[arg]), &[&format!("`--set {arg}`: expected SECTION.KEY=VALUE")]);
     }
 }
 
@@ -518,14 +355,8 @@ fn what_is_no_toml_tells_its_place() {
 fn files_that_are_no_config() {
     let folder = tempfile::tempdir().unwrap();
     let load = |path: PathBuf| Config::load(Some(&path), &[]);
-    assert_refused(
-        load(folder.path().join("gone.toml")),
-        &["config file", "gone.toml", "does not exist"],
-    );
-    assert_refused(
-        load(folder.path().to_owned()),
-        &["config file", "is a folder"],
-    );
+    assert_refused(load(folder.path().join("gone.toml")), &["config file", "gone.toml", "does not exist"]);
+    assert_refused(load(folder.path().to_owned()), &["config file", "is a folder"]);
 
     let path = folder.path().join("latin.toml");
     fs::write(&path, b"# one\nname = \"caf\xe9\"").unwrap();
@@ -533,31 +364,19 @@ fn files_that_are_no_config() {
 
     let path = folder.path().join("huge.toml");
     fs::File::create(&path).unwrap().set_len(100 << 20).unwrap();
-    assert_refused(
-        load(path),
-        &["huge.toml", "104857600 bytes, expected at most 1048576"],
-    );
-    assert_refused(
-        load(PathBuf::from("/dev/zero")),
-        &["/dev/zero", "expected at most 1048576"],
-    );
+    assert_refused(load(path), &["huge.toml", "104857600 bytes, expected at most 1048576"]);
+    assert_refused(load(PathBuf::from("/dev/zero")), &["/dev/zero", "expected at most 1048576"]);
 }
 
 #[test]
 fn entries_cover_the_keys_in_order() {
     let config = Config::load(None, &[]).unwrap();
     let entries = config.agreement_entries();
-    let places: Vec<_> = entries
-        .iter()
-        .map(|(key, _)| keys::KEYS.iter().position(|known| known == key).unwrap())
-        .collect();
+    let places: Vec<_> =
+        entries.iter().map(|(key, _)| keys::KEYS.iter().position(|known| known == key).unwrap()).collect();
     assert!(places.is_sorted());
     assert!(entries.contains(&("optimizer.betas".to_owned(), "[0.9, 0.999]".to_owned())));
-    assert!(
-        config
-            .to_toml()
-            .starts_with("name = \"digits\"\n\n[data]\ntrain = \"builtin:digits\"\n")
-    );
+    assert!(config.to_toml().starts_with("name = \"digits\"\n\n[data]\ntrain = \"builtin:digits\"\n"));
 }
 
 fn pick<T: Copy + std::fmt::Debug + 'static>(all: &'static [T]) -> impl Strategy<Value = T> {
@@ -573,29 +392,21 @@ fn any_data() -> impl Strategy<Value = DataConfig> {
     let target = proptest::collection::hash_set("[^\\pC]{0,8}z", 1..4);
     let classes = proptest::option::of(2usize..100);
     let names = (pick(Task::ALL), pick(Normalize::ALL));
-    (
-        "[^\\pC]{0,12}x",
-        eval,
-        any::<bool>(),
-        target,
-        classes,
-        names,
+    ("[^\\pC]{0,12}x", eval, any::<bool>(), target, classes, names).prop_map(
+        |(train, eval, shuffle, target, classes, (task, normalize))| {
+            let is_classes = task == Task::Classification;
+            let n_targets = if is_classes { 1 } else { target.len() };
+            DataConfig {
+                train,
+                eval,
+                shuffle,
+                target: target.into_iter().take(n_targets).collect(),
+                task,
+                classes: classes.filter(|_| is_classes),
+                normalize,
+            }
+        },
     )
-        .prop_map(
-            |(train, eval, shuffle, target, classes, (task, normalize))| {
-                let is_classes = task == Task::Classification;
-                let n_targets = if is_classes { 1 } else { target.len() };
-                DataConfig {
-                    train,
-                    eval,
-                    shuffle,
-                    target: target.into_iter().take(n_targets).collect(),
-                    task,
-                    classes: classes.filter(|_| is_classes),
-                    normalize,
-                }
-            },
-        )
 }
 
 fn any_loss(data: &DataConfig) -> BoxedStrategy<Loss> {
@@ -666,33 +477,22 @@ prop_compose! {
 
 fn any_config() -> impl Strategy<Value = Config> {
     let data_and_loss = any_data().prop_flat_map(|data| (any_loss(&data), Just(data)));
-    let comm = (1e-6..1e6f64, any::<bool>()).prop_map(|(bucket_mib, overlap)| CommConfig {
-        bucket_mib,
-        overlap,
-    });
+    let comm =
+        (1e-6..1e6f64, any::<bool>()).prop_map(|(bucket_mib, overlap)| CommConfig { bucket_mib, overlap });
     let log = (1usize..1_000_000).prop_map(|every_steps| LogConfig { every_steps });
     let name = "[a-zA-Z0-9_-]{1,40}";
-    (
-        name,
-        data_and_loss,
-        any_model(),
-        any_optimizer(),
-        any_train(),
-        comm,
-        log,
+    (name, data_and_loss, any_model(), any_optimizer(), any_train(), comm, log).prop_map(
+        |(name, (loss, data), model, optimizer, train, comm, log)| Config {
+            name,
+            data,
+            model,
+            loss,
+            optimizer,
+            train,
+            comm,
+            log,
+        },
     )
-        .prop_map(
-            |(name, (loss, data), model, optimizer, train, comm, log)| Config {
-                name,
-                data,
-                model,
-                loss,
-                optimizer,
-                train,
-                comm,
-                log,
-            },
-        )
 }
 
 proptest! {

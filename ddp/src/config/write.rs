@@ -4,16 +4,7 @@ use super::{Batch, Config, EvalSource, Length, Loss};
 
 /// Each key with its value as TOML text, sections together, in the order of `keys::KEYS`.
 pub(super) fn entries(config: &Config) -> Vec<(String, String)> {
-    let Config {
-        name,
-        data,
-        model,
-        loss,
-        optimizer,
-        train,
-        comm,
-        log,
-    } = config;
+    let Config { name, data, model, loss, optimizer, train, comm, log } = config;
     let mut entries: Vec<(String, String)> = Vec::new();
     let mut put = |key: &str, value: String| entries.push((key.to_owned(), value));
 
@@ -44,16 +35,10 @@ pub(super) fn entries(config: &Config) -> Vec<(String, String)> {
 
     put("loss.kind", text(loss.name()));
     match loss {
-        Loss::CrossEntropy {
-            label_smoothing,
-            class_weights,
-        } => {
+        Loss::CrossEntropy { label_smoothing, class_weights } => {
             put("loss.label_smoothing", number(*label_smoothing));
             if let Some(weights) = class_weights {
-                put(
-                    "loss.class_weights",
-                    list(weights, |weight| single(*weight)),
-                );
+                put("loss.class_weights", list(weights, |weight| single(*weight)));
             }
         }
         Loss::Huber { delta } => put("loss.delta", number(*delta)),
@@ -62,10 +47,7 @@ pub(super) fn entries(config: &Config) -> Vec<(String, String)> {
 
     put("optimizer.kind", text(optimizer.kind.name()));
     put("optimizer.lr", number(optimizer.lr));
-    put(
-        "optimizer.betas",
-        list(&optimizer.betas, |beta| number(*beta)),
-    );
+    put("optimizer.betas", list(&optimizer.betas, |beta| number(*beta)));
     put("optimizer.eps", number(optimizer.eps));
     put("optimizer.weight_decay", number(optimizer.weight_decay));
     put("optimizer.momentum", number(optimizer.momentum));
@@ -138,8 +120,5 @@ fn single(number: f32) -> String {
 }
 
 fn list<T>(items: &[T], show: impl Fn(&T) -> String) -> String {
-    format!(
-        "[{}]",
-        items.iter().map(show).collect::<Vec<_>>().join(", ")
-    )
+    format!("[{}]", items.iter().map(show).collect::<Vec<_>>().join(", "))
 }

@@ -25,20 +25,14 @@ const MAX_GUESSED_CLASSES: i64 = 1_000_000;
 /// The first fault of the file, with its line and column; all are the user's (exit status 2).
 pub fn read(path: &Path, spec: &TargetSpec<'_>) -> Result<Dataset> {
     let file = files::open("data file", path)?;
-    let mut reader = ReaderBuilder::new()
-        .flexible(true)
-        .buffer_capacity(1 << 20)
-        .from_reader(file);
+    let mut reader = ReaderBuilder::new().flexible(true).buffer_capacity(1 << 20).from_reader(file);
     let header = Header::read(&mut reader, path, spec)?;
 
     let mut features = Vec::new();
     let mut targets = TargetCells::new(spec);
     let mut n_rows = 0;
     let mut record = ByteRecord::new();
-    while reader
-        .read_byte_record(&mut record)
-        .map_err(|error| unreadable(path, error))?
-    {
+    while reader.read_byte_record(&mut record).map_err(|error| unreadable(path, error))? {
         if record.len() != header.names.len() {
             return Err(Error::CsvRagged {
                 path: path.to_owned(),
@@ -58,9 +52,7 @@ pub fn read(path: &Path, spec: &TargetSpec<'_>) -> Result<Dataset> {
         n_rows += 1;
     }
     if n_rows == 0 {
-        return Err(Error::CsvNoRows {
-            path: path.to_owned(),
-        });
+        return Err(Error::CsvNoRows { path: path.to_owned() });
     }
     let feature_names = header.names_of(|role| matches!(role, Role::Feature));
     Ok(Dataset {
@@ -88,13 +80,9 @@ struct Header {
 
 impl Header {
     fn read(reader: &mut Reader<File>, path: &Path, spec: &TargetSpec<'_>) -> Result<Self> {
-        let record = reader
-            .byte_headers()
-            .map_err(|error| unreadable(path, error))?;
+        let record = reader.byte_headers().map_err(|error| unreadable(path, error))?;
         if record.is_empty() {
-            return Err(Error::CsvEmpty {
-                path: path.to_owned(),
-            });
+            return Err(Error::CsvEmpty { path: path.to_owned() });
         }
         let mut names: Vec<String> = Vec::with_capacity(record.len());
         for (index, cell) in record.iter().enumerate() {
@@ -107,22 +95,12 @@ impl Header {
             names.push(name.trim().to_owned());
         }
         if names.iter().all(|name| name.parse::<f64>().is_ok()) {
-            return Err(Error::CsvNoHeader {
-                path: path.to_owned(),
-                first: names[0].clone(),
-            });
+            return Err(Error::CsvNoHeader { path: path.to_owned(), first: names[0].clone() });
         }
         if let Some(index) = names.iter().position(String::is_empty) {
-            return Err(Error::CsvUnnamedColumn {
-                path: path.to_owned(),
-                position: index + 1,
-            });
+            return Err(Error::CsvUnnamedColumn { path: path.to_owned(), position: index + 1 });
         }
-        let mut sorted: Vec<_> = names
-            .iter()
-            .enumerate()
-            .map(|(index, name)| (name, index + 1))
-            .collect();
+        let mut sorted: Vec<_> = names.iter().enumerate().map(|(index, name)| (name, index + 1)).collect();
         sorted.sort();
         if let Some(pair) = sorted.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             return Err(Error::CsvDuplicateColumn {
@@ -139,32 +117,21 @@ impl Header {
         }
         let roles: Vec<_> = names
             .iter()
-            .map(
-                |name| match spec.columns.iter().position(|target| target == name) {
-                    Some(index) => Role::Target(index),
-                    None => Role::Feature,
-                },
-            )
+            .map(|name| match spec.columns.iter().position(|target| target == name) {
+                Some(index) => Role::Target(index),
+                None => Role::Feature,
+            })
             .collect();
         let header = Self { names, roles };
-        if header
-            .names_of(|role| matches!(role, Role::Feature))
-            .is_empty()
-        {
-            return Err(Error::CsvNoFeatures {
-                path: path.to_owned(),
-                targets: spec.columns.join(", "),
-            });
+        if header.names_of(|role| matches!(role, Role::Feature)).is_empty() {
+            return Err(Error::CsvNoFeatures { path: path.to_owned(), targets: spec.columns.join(", ") });
         }
         Ok(header)
     }
 
     fn names_of(&self, wanted: impl Fn(&Role) -> bool) -> Vec<String> {
         let pairs = self.names.iter().zip(&self.roles);
-        pairs
-            .filter(|(_, role)| wanted(role))
-            .map(|(name, _)| name.clone())
-            .collect()
+        pairs.filter(|(_, role)| wanted(role)).map(|(name, _)| name.clone()).collect()
     }
 }
 
@@ -177,46 +144,26 @@ fn target_missing(path: &Path, target: &str, names: &[String]) -> Error {
         const SHOWN: usize = 8;
         let list = match names.len().checked_sub(SHOWN) {
             None | Some(0) => names.join(", "),
-            Some(_) => format!(
-                "{}, ... {}",
-                names[..SHOWN - 1].join(", "),
-                names[names.len() - 1]
-            ),
+            Some(_) => format!("{}, ... {}", names[..SHOWN - 1].join(", "), names[names.len() - 1]),
         };
         format!("set `data.target` to one of the columns: {list}")
     };
-    Error::CsvTargetMissing {
-        path: path.to_owned(),
-        target: target.to_owned(),
-        hint,
-    }
+    Error::CsvTargetMissing { path: path.to_owned(), target: target.to_owned(), hint }
 }
 
 /// The target cells read so far.
 enum TargetCells<'a> {
-    Classes {
-        labels: Vec<i64>,
-        classes: Option<usize>,
-    },
-    Values {
-        values: Vec<f32>,
-        row: Vec<f32>,
-        spec: &'a TargetSpec<'a>,
-    },
+    Classes { labels: Vec<i64>, classes: Option<usize> },
+    Values { values: Vec<f32>, row: Vec<f32>, spec: &'a TargetSpec<'a> },
 }
 
 impl<'a> TargetCells<'a> {
     fn new(spec: &'a TargetSpec<'a>) -> Self {
         match spec.task {
-            Task::Classification => Self::Classes {
-                labels: Vec::new(),
-                classes: spec.classes,
-            },
-            Task::Regression | Task::Multilabel => Self::Values {
-                values: Vec::new(),
-                row: vec![0.0; spec.columns.len()],
-                spec,
-            },
+            Task::Classification => Self::Classes { labels: Vec::new(), classes: spec.classes },
+            Task::Regression | Task::Multilabel => {
+                Self::Values { values: Vec::new(), row: vec![0.0; spec.columns.len()], spec }
+            }
         }
     }
 
@@ -247,31 +194,20 @@ impl<'a> TargetCells<'a> {
                 let largest = labels.iter().copied().max().unwrap_or(0);
                 let n_classes = classes.unwrap_or(largest as usize + 1);
                 if n_classes < 2 {
-                    return Err(Error::SingleClass {
-                        path: path.to_owned(),
-                        n_rows: labels.len(),
-                    });
+                    return Err(Error::SingleClass { path: path.to_owned(), n_rows: labels.len() });
                 }
                 Ok(Targets::Classes { labels, n_classes })
             }
-            Self::Values { values, spec, .. } => Ok(Targets::Values {
-                values,
-                n_targets: spec.columns.len(),
-                names: spec.columns.to_vec(),
-            }),
+            Self::Values { values, spec, .. } => {
+                Ok(Targets::Values { values, n_targets: spec.columns.len(), names: spec.columns.to_vec() })
+            }
         }
     }
 }
 
 fn text_of(cell: &[u8]) -> Result<&str, CellProblem> {
-    let text = std::str::from_utf8(cell)
-        .map_err(|_| CellProblem::NotUtf8)?
-        .trim();
-    if text.is_empty() {
-        Err(CellProblem::Empty)
-    } else {
-        Ok(text)
-    }
+    let text = std::str::from_utf8(cell).map_err(|_| CellProblem::NotUtf8)?.trim();
+    if text.is_empty() { Err(CellProblem::Empty) } else { Ok(text) }
 }
 
 /// The cell for messages, cut where it is long.
@@ -312,27 +248,15 @@ fn label(cell: &[u8], classes: Option<usize>) -> Result<i64, CellProblem> {
     };
     match classes {
         _ if label < 0 => Err(CellProblem::LabelNegative { label }),
-        Some(classes) if label >= classes as i64 => {
-            Err(CellProblem::LabelOutOfRange { label, classes })
-        }
+        Some(classes) if label >= classes as i64 => Err(CellProblem::LabelOutOfRange { label, classes }),
         None if label >= MAX_GUESSED_CLASSES => Err(CellProblem::LabelHuge { label }),
         _ => Ok(label),
     }
 }
 
-fn cell_error(
-    path: &Path,
-    position: Option<&Position>,
-    column: &str,
-    problem: CellProblem,
-) -> Error {
+fn cell_error(path: &Path, position: Option<&Position>, column: &str, problem: CellProblem) -> Error {
     let line = line_of(path, position);
-    Error::CsvCell {
-        path: path.to_owned(),
-        line,
-        column: column.to_owned(),
-        problem,
-    }
+    Error::CsvCell { path: path.to_owned(), line, column: column.to_owned(), problem }
 }
 
 /// Line, from 1, at which the record starts. The reader's own count is taken before it skips blank
@@ -357,11 +281,7 @@ fn line_of(path: &Path, position: Option<&Position>) -> u64 {
 }
 
 fn unreadable(path: &Path, error: csv::Error) -> Error {
-    Error::FileUnreadable {
-        what: "data file",
-        path: path.to_owned(),
-        source: error.into(),
-    }
+    Error::FileUnreadable { what: "data file", path: path.to_owned(), source: error.into() }
 }
 
 #[cfg(test)]

@@ -8,23 +8,11 @@ fn columns(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-fn read_bytes(
-    bytes: &[u8],
-    task: Task,
-    targets: &[&str],
-    classes: Option<usize>,
-) -> Result<Dataset> {
+fn read_bytes(bytes: &[u8], task: Task, targets: &[&str], classes: Option<usize>) -> Result<Dataset> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rows.csv");
     fs::write(&path, bytes).unwrap();
-    read(
-        &path,
-        &TargetSpec {
-            task,
-            columns: &columns(targets),
-            classes,
-        },
-    )
+    read(&path, &TargetSpec { task, columns: &columns(targets), classes })
 }
 
 fn classes_of(text: &str) -> Result<Dataset> {
@@ -39,14 +27,7 @@ fn assert_refused(result: Result<Dataset>, parts: &[&str]) {
     for part in parts.iter().chain(&["rows.csv"]) {
         assert!(message.contains(part), "no {part:?} in: {message}");
     }
-    assert!(
-        message
-            .lines()
-            .last()
-            .unwrap_or_default()
-            .starts_with("hint: "),
-        "{message}"
-    );
+    assert!(message.lines().last().unwrap_or_default().starts_with("hint: "), "{message}");
 }
 
 #[test]
@@ -56,19 +37,9 @@ fn classification_is_read() {
     assert_eq!(data.feature_names, ["a", "b, c"]);
     assert_eq!((data.n_rows, data.n_features), (2, 2));
     assert_eq!(data.features, [1.0, 2.5, -1e-3, 7.0]);
-    assert_eq!(
-        data.targets,
-        Targets::Classes {
-            labels: vec![0, 2],
-            n_classes: 3
-        }
-    );
+    assert_eq!(data.targets, Targets::Classes { labels: vec![0, 2], n_classes: 3 });
     assert!(data.source.ends_with("rows.csv"));
-    assert!(
-        data.to_string()
-            .ends_with("rows.csv: 2 rows x 2 features, 3 classes"),
-        "{data}"
-    );
+    assert!(data.to_string().ends_with("rows.csv: 2 rows x 2 features, 3 classes"), "{data}");
 }
 
 #[test]
@@ -84,26 +55,11 @@ fn several_targets_come_in_the_order_of_the_config() {
     let data = read_bytes(bytes, Task::Regression, &["t0", "t1"], None).unwrap();
     assert_eq!(data.features, [2.0, 5.0]);
     let names = columns(&["t0", "t1"]);
-    assert_eq!(
-        data.targets,
-        Targets::Values {
-            values: vec![3.0, 1.0, 6.0, 4.0],
-            n_targets: 2,
-            names
-        }
-    );
+    assert_eq!(data.targets, Targets::Values { values: vec![3.0, 1.0, 6.0, 4.0], n_targets: 2, names });
     assert_eq!(data.targets.n_outputs(), 2);
 
-    let data = read_bytes(
-        b"x,a,b\n1,0,1\n2,1.0,0\n",
-        Task::Multilabel,
-        &["a", "b"],
-        None,
-    )
-    .unwrap();
-    assert!(
-        matches!(data.targets, Targets::Values { values, .. } if values == [0.0, 1.0, 1.0, 0.0])
-    );
+    let data = read_bytes(b"x,a,b\n1,0,1\n2,1.0,0\n", Task::Multilabel, &["a", "b"], None).unwrap();
+    assert!(matches!(data.targets, Targets::Values { values, .. } if values == [0.0, 1.0, 1.0, 0.0]));
 }
 
 #[test]
@@ -124,35 +80,14 @@ fn files_without_rows() {
 fn headers_that_are_none() {
     assert_refused(
         classes_of("1,2,0\n3,4,1\n"),
-        &[
-            "line 1: expected column names, got numbers",
-            "\"1\" comes first",
-        ],
+        &["line 1: expected column names, got numbers", "\"1\" comes first"],
     );
-    assert_refused(
-        classes_of(",x,label\n0,1,0\n"),
-        &["line 1: column 1 has no name", "index=False"],
-    );
-    assert_refused(
-        classes_of("x,y,x,label\n1,2,3,0\n"),
-        &["line 1: columns 1 and 3 are both named \"x\""],
-    );
-    assert_refused(
-        classes_of("label\n1\n"),
-        &["line 1: no feature columns, only the target label"],
-    );
-    assert_refused(
-        classes_of("x,lable\n1,0\n"),
-        &["no target column \"label\"", "did you mean \"lable\"?"],
-    );
-    assert_refused(
-        classes_of("x,y,z\n1,0,1\n"),
-        &["set `data.target` to one of the columns: x, y, z"],
-    );
-    assert_refused(
-        classes_of("a;b;label\n1;0;1\n"),
-        &["no target column", "separated by commas"],
-    );
+    assert_refused(classes_of(",x,label\n0,1,0\n"), &["line 1: column 1 has no name", "index=False"]);
+    assert_refused(classes_of("x,y,x,label\n1,2,3,0\n"), &["line 1: columns 1 and 3 are both named \"x\""]);
+    assert_refused(classes_of("label\n1\n"), &["line 1: no feature columns, only the target label"]);
+    assert_refused(classes_of("x,lable\n1,0\n"), &["no target column \"label\"", "did you mean \"lable\"?"]);
+    assert_refused(classes_of("x,y,z\n1,0,1\n"), &["set `data.target` to one of the columns: x, y, z"]);
+    assert_refused(classes_of("a;b;label\n1;0;1\n"), &["no target column", "separated by commas"]);
     let wide = (0..99).map(|i| format!("c{i},")).collect::<String>() + "end\n";
     assert_refused(classes_of(&wide), &["c0, c1, c2, c3, c4, c5, c6, ... end"]);
     assert_refused(
@@ -165,10 +100,7 @@ fn headers_that_are_none() {
 fn ragged_rows() {
     assert_refused(
         classes_of("x,y,label\n1,2,0\n1,0\n"),
-        &[
-            "line 3: expected 3 cells as in the header, got 2",
-            "cut off",
-        ],
+        &["line 3: expected 3 cells as in the header, got 2", "cut off"],
     );
     assert_refused(
         classes_of("x,y,label\n1,2,0,5\n"),
@@ -198,19 +130,13 @@ fn cells_that_are_no_numbers() {
         assert_refused(cell(text), &[place, "expected a number, got \""]);
     }
     for text in ["nan", "NaN", "inf", "-Infinity", "1e39"] {
-        assert_refused(
-            cell(text),
-            &[place, &format!("expected a finite number, got \"{text}\"")],
-        );
+        assert_refused(cell(text), &[place, &format!("expected a finite number, got \"{text}\"")]);
     }
     for text in ["", "  ", "\"\""] {
         assert_refused(cell(text), &[place, "the cell is empty"]);
     }
     let bytes = b"x,age,label\n1,2,0\n3,\xff\xfe,1\n";
-    assert_refused(
-        read_bytes(bytes, Task::Classification, &["label"], None),
-        &[place, "not UTF-8"],
-    );
+    assert_refused(read_bytes(bytes, Task::Classification, &["label"], None), &[place, "not UTF-8"]);
     assert_refused(cell(&"long".repeat(1000)), &["longlong", "...\""]);
 }
 
@@ -221,76 +147,37 @@ fn labels_that_are_no_classes() {
         read_bytes(text.as_bytes(), Task::Classification, &["label"], classes)
     };
     let place = "line 3, column \"label\": ";
-    assert_refused(
-        label("1.5", None),
-        &[place, "whole class number, got 1.5", "\"regression\""],
-    );
+    assert_refused(label("1.5", None), &[place, "whole class number, got 1.5", "\"regression\""]);
     assert_refused(label("-1", None), &[place, "0 or above, got -1"]);
-    assert_refused(
-        label("cat", None),
-        &[place, "expected a class number, got \"cat\""],
-    );
+    assert_refused(label("cat", None), &[place, "expected a class number, got \"cat\""]);
     assert_refused(label("nan", None), &[place, "expected a finite number"]);
     assert_refused(label("", None), &[place, "the cell is empty"]);
-    assert_refused(
-        label("3", Some(3)),
-        &[
-            place,
-            "label 3 is out of range, expected 0 to 2 (3 classes)",
-        ],
-    );
+    assert_refused(label("3", Some(3)), &[place, "label 3 is out of range, expected 0 to 2 (3 classes)"]);
     assert_refused(label("1e300", Some(3)), &[place, "out of range"]);
     assert_refused(
         label("20240131", None),
-        &[
-            place,
-            "label 20240131 would make as many classes",
-            "`data.classes`",
-        ],
+        &[place, "label 20240131 would make as many classes", "`data.classes`"],
     );
-    assert_refused(
-        label("0", None),
-        &["label is 0 in all 2 rows", "at least 2 classes"],
-    );
+    assert_refused(label("0", None), &["label is 0 in all 2 rows", "at least 2 classes"]);
 }
 
 #[test]
 fn multilabel_takes_0_and_1_only() {
-    let result = read_bytes(
-        b"x,a,b\n1,0,1\n2,0.5,0\n",
-        Task::Multilabel,
-        &["a", "b"],
-        None,
-    );
-    assert_refused(
-        result,
-        &["line 3, column \"a\": expected 0 or 1 for task \"multilabel\", got 0.5"],
-    );
+    let result = read_bytes(b"x,a,b\n1,0,1\n2,0.5,0\n", Task::Multilabel, &["a", "b"], None);
+    assert_refused(result, &["line 3, column \"a\": expected 0 or 1 for task \"multilabel\", got 0.5"]);
 }
 
 #[test]
 fn files_that_are_none() {
     let folder = tempfile::tempdir().unwrap();
     let read = |path: &Path| {
-        read(
-            path,
-            &TargetSpec {
-                task: Task::Classification,
-                columns: &columns(&["label"]),
-                classes: None,
-            },
-        )
+        read(path, &TargetSpec { task: Task::Classification, columns: &columns(&["label"]), classes: None })
     };
-    let message = read(&folder.path().join("gone.csv"))
-        .unwrap_err()
-        .to_string();
+    let message = read(&folder.path().join("gone.csv")).unwrap_err().to_string();
     assert!(
         message.contains("data file") && message.contains("gone.csv` does not exist\nhint: "),
         "{message}"
     );
     let message = read(folder.path()).unwrap_err().to_string();
-    assert!(
-        message.contains("is a folder") && message.contains("hint: "),
-        "{message}"
-    );
+    assert!(message.contains("is a folder") && message.contains("hint: "), "{message}");
 }

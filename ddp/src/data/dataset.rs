@@ -51,15 +51,10 @@ impl Targets {
 
     fn select(&self, rows: &[usize]) -> Self {
         match self {
-            Self::Classes { labels, n_classes } => Self::Classes {
-                labels: rows.iter().map(|&row| labels[row]).collect(),
-                n_classes: *n_classes,
-            },
-            Self::Values {
-                values,
-                n_targets,
-                names,
-            } => Self::Values {
+            Self::Classes { labels, n_classes } => {
+                Self::Classes { labels: rows.iter().map(|&row| labels[row]).collect(), n_classes: *n_classes }
+            }
+            Self::Values { values, n_targets, names } => Self::Values {
                 values: select(values, *n_targets, rows),
                 n_targets: *n_targets,
                 names: names.clone(),
@@ -99,11 +94,7 @@ impl Dataset {
                 hash.number(*n_classes as u64);
                 labels.iter().for_each(|label| hash.number(*label as u64));
             }
-            Targets::Values {
-                values,
-                n_targets,
-                names,
-            } => {
+            Targets::Values { values, n_targets, names } => {
                 hash.number(!(*n_targets as u64));
                 names.iter().for_each(|name| hash.text(name));
                 hash.floats(values);
@@ -115,11 +106,7 @@ impl Dataset {
 
 impl fmt::Display for Dataset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}: {} rows x {} features, ",
-            self.source, self.n_rows, self.n_features
-        )?;
+        write!(f, "{}: {} rows x {} features, ", self.source, self.n_rows, self.n_features)?;
         match &self.targets {
             Targets::Classes { n_classes, .. } => write!(f, "{n_classes} classes"),
             Targets::Values { n_targets: 1, .. } => f.write_str("1 target"),
@@ -141,9 +128,7 @@ pub(crate) fn fingerprint(bytes: &[u8]) -> u64 {
     let mut hash = Fingerprint::default();
     hash.number(bytes.len() as u64);
     let (words, rest) = bytes.as_chunks::<8>();
-    words
-        .iter()
-        .for_each(|word| hash.number(u64::from_le_bytes(*word)));
+    words.iter().for_each(|word| hash.number(u64::from_le_bytes(*word)));
     rest.iter().for_each(|&byte| hash.number(u64::from(byte)));
     hash.finish()
 }
@@ -159,9 +144,7 @@ impl Default for Fingerprint {
 
 impl Fingerprint {
     fn number(&mut self, word: u64) {
-        self.0 = (self.0 ^ word)
-            .rotate_left(29)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = (self.0 ^ word).rotate_left(29).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 
     fn text(&mut self, text: &str) {

@@ -79,18 +79,10 @@ pub fn load(config: &Config, world_size: usize) -> Result<Loaded> {
         Some(eval) => train.fingerprint() ^ eval.fingerprint().rotate_left(1),
         None => train.fingerprint(),
     };
-    let mut loaded = Loaded {
-        normalizer: Normalizer::fit(data.normalize, &train),
-        train,
-        eval,
-        fingerprint,
-    };
+    let mut loaded = Loaded { normalizer: Normalizer::fit(data.normalize, &train), train, eval, fingerprint };
     if let Some(normalizer) = &loaded.normalizer {
         normalizer.apply(&mut loaded.train);
-        loaded
-            .eval
-            .iter_mut()
-            .for_each(|eval| normalizer.apply(eval));
+        loaded.eval.iter_mut().for_each(|eval| normalizer.apply(eval));
     }
     Ok(loaded)
 }
@@ -98,11 +90,7 @@ pub fn load(config: &Config, world_size: usize) -> Result<Loaded> {
 impl DataConfig {
     /// The targets of this config, with `classes` in place of its own.
     pub fn targets(&self, classes: Option<usize>) -> TargetSpec<'_> {
-        TargetSpec {
-            task: self.task,
-            columns: &self.target,
-            classes,
-        }
+        TargetSpec { task: self.task, columns: &self.target, classes }
     }
 }
 
@@ -122,11 +110,7 @@ pub fn read_source(source: &str, part: Part, spec: &TargetSpec<'_>) -> Result<Da
 ///
 /// # Errors
 /// [`Error::ColumnsDiffer`] if the names are not the same; it names the first that differ.
-pub fn match_columns(
-    mut dataset: Dataset,
-    expected: &[String],
-    expected_source: &str,
-) -> Result<Dataset> {
+pub fn match_columns(mut dataset: Dataset, expected: &[String], expected_source: &str) -> Result<Dataset> {
     if dataset.feature_names == expected {
         return Ok(dataset);
     }
@@ -167,14 +151,13 @@ pub fn match_columns(
 fn check_class_weights(loss: &Loss, train: &Dataset) -> Result<()> {
     let n_classes = train.targets.n_outputs();
     match loss {
-        Loss::CrossEntropy {
-            class_weights: Some(weights),
-            ..
-        } if weights.len() != n_classes => Err(Error::ClassWeightsCount {
-            source_name: train.source.clone(),
-            n_classes,
-            n_weights: weights.len(),
-        }),
+        Loss::CrossEntropy { class_weights: Some(weights), .. } if weights.len() != n_classes => {
+            Err(Error::ClassWeightsCount {
+                source_name: train.source.clone(),
+                n_classes,
+                n_weights: weights.len(),
+            })
+        }
         _ => Ok(()),
     }
 }

@@ -12,9 +12,7 @@ struct Files {
 
 impl Files {
     fn new(train: &str, eval: &str) -> Self {
-        let files = Self {
-            folder: tempfile::tempdir().unwrap(),
-        };
+        let files = Self { folder: tempfile::tempdir().unwrap() };
         fs::write(files.path("train.csv"), train).unwrap();
         fs::write(files.path("eval.csv"), eval).unwrap();
         files
@@ -41,14 +39,7 @@ fn assert_refused(result: Result<Loaded>, parts: &[&str]) {
     for part in parts {
         assert!(message.contains(part), "no {part:?} in: {message}");
     }
-    assert!(
-        message
-            .lines()
-            .last()
-            .unwrap_or_default()
-            .starts_with("hint: "),
-        "{message}"
-    );
+    assert!(message.lines().last().unwrap_or_default().starts_with("hint: "), "{message}");
 }
 
 const TRAIN: &str = "a,b,label\n1,10,0\n2,20,1\n3,30,2\n";
@@ -56,26 +47,15 @@ const TRAIN: &str = "a,b,label\n1,10,0\n2,20,1\n3,30,2\n";
 #[test]
 fn digits_load_with_their_own_split() {
     let loaded = load(&Config::load(None, &[]).unwrap(), 4).unwrap();
-    assert_eq!(
-        (loaded.train.n_rows, loaded.eval.unwrap().n_rows),
-        (1438, 359)
-    );
+    assert_eq!((loaded.train.n_rows, loaded.eval.unwrap().n_rows), (1438, 359));
     assert_eq!(loaded.normalizer, None);
 
     let sets = ["data.eval_fraction=0.5".to_owned()];
     let loaded = load(&Config::load(None, &sets).unwrap(), 4).unwrap();
-    assert_eq!(
-        (loaded.train.n_rows, loaded.eval.unwrap().n_rows),
-        (719, 719)
-    );
+    assert_eq!((loaded.train.n_rows, loaded.eval.unwrap().n_rows), (719, 719));
 
     let sets = ["data.eval=none".to_owned()];
-    assert!(
-        load(&Config::load(None, &sets).unwrap(), 1)
-            .unwrap()
-            .eval
-            .is_none()
-    );
+    assert!(load(&Config::load(None, &sets).unwrap(), 1).unwrap().eval.is_none());
 }
 
 #[test]
@@ -84,13 +64,7 @@ fn eval_takes_classes_and_columns_of_training() {
     let eval = files.load(&[], 1).unwrap().eval.unwrap();
     assert_eq!(eval.feature_names, ["a", "b"]);
     assert_eq!(eval.features, [4.0, 5.0], "columns follow their names");
-    assert_eq!(
-        eval.targets,
-        Targets::Classes {
-            labels: vec![1],
-            n_classes: 3
-        }
-    );
+    assert_eq!(eval.targets, Targets::Classes { labels: vec![1], n_classes: 3 });
 }
 
 #[test]
@@ -112,40 +86,19 @@ fn other_columns_are_named() {
         Files::new(TRAIN, "a,label\n1,0\n").load(&[], 1),
         &["1 feature columns differ from the 2", "\"b\" is missing"],
     );
-    assert_refused(
-        Files::new(TRAIN, "a,b,c,label\n1,1,1,0\n").load(&[], 1),
-        &["\"c\" is extra"],
-    );
+    assert_refused(Files::new(TRAIN, "a,b,c,label\n1,1,1,0\n").load(&[], 1), &["\"c\" is extra"]);
 }
 
 #[test]
 fn eval_labels_must_be_classes_of_training() {
     let files = Files::new(TRAIN, "a,b,label\n1,2,0\n1,2,3\n");
-    assert_refused(
-        files.load(&[], 1),
-        &[
-            "eval.csv",
-            "line 3, column \"label\"",
-            "label 3 is out of range",
-        ],
-    );
-    assert_eq!(
-        files
-            .load(&["data.classes=4"], 1)
-            .unwrap()
-            .train
-            .targets
-            .n_outputs(),
-        4
-    );
+    assert_refused(files.load(&[], 1), &["eval.csv", "line 3, column \"label\"", "label 3 is out of range"]);
+    assert_eq!(files.load(&["data.classes=4"], 1).unwrap().train.targets.n_outputs(), 4);
 }
 
 #[test]
 fn eval_without_rows_is_refused() {
-    assert_refused(
-        Files::new(TRAIN, "a,b,label\n").load(&[], 1),
-        &["eval.csv", "no rows after the header"],
-    );
+    assert_refused(Files::new(TRAIN, "a,b,label\n").load(&[], 1), &["eval.csv", "no rows after the header"]);
     assert_refused(
         Files::new(TRAIN, "").load(&["data.eval_fraction=0.1"], 1),
         &["train.csv", "no test rows"],
@@ -158,11 +111,7 @@ fn fewer_rows_than_ranks_are_refused() {
     assert!(files.load(&[], 3).is_ok());
     assert_refused(
         files.load(&[], 4),
-        &[
-            "train.csv",
-            "3 training rows, fewer than the 4 ranks",
-            "mpirun -n 3",
-        ],
+        &["train.csv", "3 training rows, fewer than the 4 ranks", "mpirun -n 3"],
     );
 }
 
@@ -172,10 +121,7 @@ fn class_weights_are_one_a_class() {
     assert!(files.load(&["loss.class_weights=[1,2,3]"], 1).is_ok());
     assert_refused(
         files.load(&["loss.class_weights=[1,2]"], 1),
-        &[
-            "`loss.class_weights` has 2 numbers, expected 3",
-            "train.csv",
-        ],
+        &["`loss.class_weights` has 2 numbers, expected 3", "train.csv"],
     );
 }
 
@@ -189,10 +135,7 @@ fn fingerprint_tells_contents_apart() {
         (TRAIN.replace("20", "21"), eval.to_owned()),
         (TRAIN.replace("3,30,2", "3,30,1\n3,30,2"), eval.to_owned()),
         (TRAIN.replace("1,10,0", "1,10,1"), eval.to_owned()),
-        (
-            TRAIN.replace("1,10,0\n2,20,1", "2,20,1\n1,10,0"),
-            eval.to_owned(),
-        ),
+        (TRAIN.replace("1,10,0\n2,20,1", "2,20,1\n1,10,0"), eval.to_owned()),
         (TRAIN.replace("a,b", "a,c"), eval.replace("a,b", "a,c")),
         (TRAIN.to_owned(), eval.replace('2', "3")),
     ] {

@@ -23,44 +23,20 @@ impl Normalizer {
         let spread: Vec<f64> = match kind {
             Normalize::None => return None,
             Normalize::Standard => columns.standard_deviations(train),
-            Normalize::MinMax => columns
-                .max
-                .iter()
-                .zip(&columns.min)
-                .map(|(max, min)| max - min)
-                .collect(),
+            Normalize::MinMax => columns.max.iter().zip(&columns.min).map(|(max, min)| max - min).collect(),
         };
-        let shift = if kind == Normalize::Standard {
-            &columns.mean
-        } else {
-            &columns.min
-        };
-        let is_constant = columns
-            .max
-            .iter()
-            .zip(&columns.min)
-            .map(|(max, min)| max == min);
+        let shift = if kind == Normalize::Standard { &columns.mean } else { &columns.min };
+        let is_constant = columns.max.iter().zip(&columns.min).map(|(max, min)| max == min);
         let scale = spread.iter().zip(is_constant).map(|(spread, is_constant)| {
             let scale = (1.0 / spread) as f32;
-            if is_constant || !scale.is_finite() {
-                1.0
-            } else {
-                scale
-            }
+            if is_constant || !scale.is_finite() { 1.0 } else { scale }
         });
-        Some(Self {
-            scale: scale.collect(),
-            shift: shift.iter().map(|&x| x as f32).collect(),
-        })
+        Some(Self { scale: scale.collect(), shift: shift.iter().map(|&x| x as f32).collect() })
     }
 
     /// Normalises the features in place. The columns are those that it was fitted on.
     pub fn apply(&self, dataset: &mut Dataset) {
-        assert_eq!(
-            self.shift.len(),
-            dataset.n_features,
-            "fitted on as many columns"
-        );
+        assert_eq!(self.shift.len(), dataset.n_features, "fitted on as many columns");
         for row in dataset.features.chunks_exact_mut(dataset.n_features) {
             for ((x, shift), scale) in row.iter_mut().zip(&self.shift).zip(&self.scale) {
                 // In f64: the difference of two finite f32 can overflow.
@@ -79,11 +55,7 @@ struct Columns {
 impl Columns {
     fn of(dataset: &Dataset) -> Self {
         let n = dataset.n_features;
-        let (mut mean, mut min, mut max) = (
-            vec![0.0; n],
-            vec![f64::INFINITY; n],
-            vec![f64::NEG_INFINITY; n],
-        );
+        let (mut mean, mut min, mut max) = (vec![0.0; n], vec![f64::INFINITY; n], vec![f64::NEG_INFINITY; n]);
         for row in dataset.features.chunks_exact(n) {
             for (column, &x) in row.iter().enumerate() {
                 let x = f64::from(x);
@@ -92,8 +64,7 @@ impl Columns {
                 max[column] = x.max(max[column]);
             }
         }
-        mean.iter_mut()
-            .for_each(|sum| *sum /= dataset.n_rows as f64);
+        mean.iter_mut().for_each(|sum| *sum /= dataset.n_rows as f64);
         Self { mean, min, max }
     }
 
@@ -104,10 +75,7 @@ impl Columns {
                 *square += (f64::from(x) - mean).powi(2);
             }
         }
-        squares
-            .iter()
-            .map(|square| (square / dataset.n_rows as f64).sqrt())
-            .collect()
+        squares.iter().map(|square| (square / dataset.n_rows as f64).sqrt()).collect()
     }
 }
 
@@ -122,10 +90,7 @@ mod tests {
             n_rows: rows.len(),
             n_features: 3,
             feature_names: vec!["a".into(), "b".into(), "c".into()],
-            targets: Targets::Classes {
-                labels: vec![0; rows.len()],
-                n_classes: 2,
-            },
+            targets: Targets::Classes { labels: vec![0; rows.len()], n_classes: 2 },
             source: String::new(),
         }
     }
@@ -133,11 +98,7 @@ mod tests {
     #[test]
     fn standard_gives_mean_0_and_deviation_1() {
         // A large mean with a small spread: one pass over squares would lose it.
-        let mut data = columns(&[
-            [1.0, 5.0, 100_000.0],
-            [2.0, 5.0, 100_000.5],
-            [6.0, 5.0, 100_001.0],
-        ]);
+        let mut data = columns(&[[1.0, 5.0, 100_000.0], [2.0, 5.0, 100_000.5], [6.0, 5.0, 100_001.0]]);
         let fitted = Normalizer::fit(Normalize::Standard, &data).unwrap();
         assert_eq!(fitted.shift, [3.0, 5.0, 100_000.5]);
         assert_eq!(fitted.scale[1], 1.0, "a constant column keeps its scale");
@@ -145,10 +106,7 @@ mod tests {
         for column in [0, 2] {
             let x: Vec<f64> = (0..3).map(|row| f64::from(data.row(row)[column])).collect();
             assert!(x.iter().sum::<f64>().abs() < 1e-6, "{x:?}");
-            assert!(
-                (x.iter().map(|x| x * x).sum::<f64>() / 3.0 - 1.0).abs() < 1e-6,
-                "{x:?}"
-            );
+            assert!((x.iter().map(|x| x * x).sum::<f64>() / 3.0 - 1.0).abs() < 1e-6, "{x:?}");
         }
         assert_eq!([data.row(0)[1], data.row(2)[1]], [0.0, 0.0]);
     }
@@ -156,22 +114,14 @@ mod tests {
     #[test]
     fn minmax_gives_0_to_1_also_over_the_whole_range_of_f32() {
         let mut data = columns(&[[1.0, 0.1, -3e38], [3.0, 0.1, 3e38], [2.0, 0.1, 0.0]]);
-        Normalizer::fit(Normalize::MinMax, &data)
-            .unwrap()
-            .apply(&mut data);
-        assert_eq!(
-            [data.row(0)[0], data.row(1)[0], data.row(2)[0]],
-            [0.0, 1.0, 0.5]
-        );
+        Normalizer::fit(Normalize::MinMax, &data).unwrap().apply(&mut data);
+        assert_eq!([data.row(0)[0], data.row(1)[0], data.row(2)[0]], [0.0, 1.0, 0.5]);
         assert_eq!(data.row(1)[1], 0.0);
         assert!(data.features.iter().all(|x| x.is_finite()));
     }
 
     #[test]
     fn none_is_none() {
-        assert_eq!(
-            Normalizer::fit(Normalize::None, &columns(&[[1.0; 3]])),
-            None
-        );
+        assert_eq!(Normalizer::fit(Normalize::None, &columns(&[[1.0; 3]])), None);
     }
 }

@@ -20,19 +20,13 @@ pub fn split(dataset: &Dataset, fraction: f64, seed: u64) -> Result<(Dataset, Da
             source_name: dataset.source.clone(),
             n_rows,
             fraction,
-            empty: if n_eval_rows == 0 {
-                "no test rows"
-            } else {
-                "no training rows"
-            },
+            empty: if n_eval_rows == 0 { "no test rows" } else { "no training rows" },
         });
     }
     let permutation = KeyedPermutation::new(n_rows, seed, SPLIT_EPOCH);
     let mut is_eval = vec![false; n_rows];
     (0..n_eval_rows).for_each(|i| is_eval[permutation.index(i)] = true);
-    let part = |wanted: bool| -> Vec<usize> {
-        (0..n_rows).filter(|&row| is_eval[row] == wanted).collect()
-    };
+    let part = |wanted: bool| -> Vec<usize> { (0..n_rows).filter(|&row| is_eval[row] == wanted).collect() };
     Ok((dataset.select(&part(false)), dataset.select(&part(true))))
 }
 
@@ -47,10 +41,7 @@ mod tests {
             n_rows,
             n_features: 1,
             feature_names: vec!["x".to_owned()],
-            targets: Targets::Classes {
-                labels: (0..n_rows as i64).collect(),
-                n_classes: n_rows.max(2),
-            },
+            targets: Targets::Classes { labels: (0..n_rows as i64).collect(), n_classes: n_rows.max(2) },
             source: "rows.csv".to_owned(),
         }
     }
@@ -59,21 +50,9 @@ mod tests {
     fn parts_hold_each_row_once() {
         let (train, eval) = split(&numbered(101), 0.2, 7).unwrap();
         assert_eq!((train.n_rows, eval.n_rows), (81, 20));
-        let mut all: Vec<_> = train
-            .features
-            .iter()
-            .chain(&eval.features)
-            .map(|x| *x as i64)
-            .collect();
-        let Targets::Classes { labels, .. } = &eval.targets else {
-            panic!()
-        };
-        assert!(
-            labels
-                .iter()
-                .zip(&eval.features)
-                .all(|(label, x)| *label == *x as i64)
-        );
+        let mut all: Vec<_> = train.features.iter().chain(&eval.features).map(|x| *x as i64).collect();
+        let Targets::Classes { labels, .. } = &eval.targets else { panic!() };
+        assert!(labels.iter().zip(&eval.features).all(|(label, x)| *label == *x as i64));
         assert!(eval.features.is_sorted() && train.features.is_sorted());
         all.sort();
         assert_eq!(all, (0..101).collect::<Vec<_>>());
@@ -89,14 +68,10 @@ mod tests {
 
     #[test]
     fn empty_parts_are_refused() {
-        for (n_rows, fraction, empty) in [
-            (2, 0.2, "no test rows"),
-            (1, 0.9, "no training rows"),
-            (10, 0.99, "no training rows"),
-        ] {
-            let error = split(&numbered(n_rows), fraction, 0)
-                .unwrap_err()
-                .to_string();
+        for (n_rows, fraction, empty) in
+            [(2, 0.2, "no test rows"), (1, 0.9, "no training rows"), (10, 0.99, "no training rows")]
+        {
+            let error = split(&numbered(n_rows), fraction, 0).unwrap_err().to_string();
             assert!(
                 error.contains("rows.csv") && error.contains(empty) && error.contains("hint: "),
                 "{error}"

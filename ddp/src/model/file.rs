@@ -43,10 +43,7 @@ pub fn to_bytes(layout: &ParamLayout, weights: &Tensor, info: &ModelInfo) -> Res
     let mut tensors: Vec<(String, TensorView<'_>)> = Vec::new();
     let mut push = |name: &str, dims: Vec<usize>, values| -> Result<()> {
         let view = TensorView::new(Dtype::F32, dims, bytemuck::cast_slice::<f32, u8>(values));
-        tensors.push((
-            name.to_owned(),
-            view.map_err(|e| bad_file(Path::new("model"), e.to_string()))?,
-        ));
+        tensors.push((name.to_owned(), view.map_err(|e| bad_file(Path::new("model"), e.to_string()))?));
         Ok(())
     };
     for slot in layout.forward_order() {
@@ -63,8 +60,7 @@ pub fn to_bytes(layout: &ParamLayout, weights: &Tensor, info: &ModelInfo) -> Res
         (FEATURES_KEY.to_owned(), features),
         (VERSION_KEY.to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
     ]);
-    safetensors::serialize(tensors, Some(metadata))
-        .map_err(|e| bad_file(Path::new("model"), e.to_string()))
+    safetensors::serialize(tensors, Some(metadata)).map_err(|e| bad_file(Path::new("model"), e.to_string()))
 }
 
 /// A safetensors file in memory.
@@ -82,10 +78,7 @@ impl ModelFile {
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = files::read("model file", path)?;
         SafeTensors::deserialize(&bytes).map_err(|e| bad_file(path, reason(&e)))?;
-        Ok(ModelFile {
-            path: path.to_owned(),
-            bytes,
-        })
+        Ok(ModelFile { path: path.to_owned(), bytes })
     }
 
     /// A hash of the file, for the comparison between ranks at start.
@@ -103,34 +96,20 @@ impl ModelFile {
     /// [`Error::ModelFile`] if this program did not write the file.
     pub fn info(&self) -> Result<ModelInfo> {
         let foreign = || {
-            bad_file(
-                &self.path,
-                "it holds no config of a run: not written by `ddp-train train`".to_owned(),
-            )
+            bad_file(&self.path, "it holds no config of a run: not written by `ddp-train train`".to_owned())
         };
-        let (_, header) =
-            SafeTensors::read_metadata(&self.bytes).expect("checked when it was read");
+        let (_, header) = SafeTensors::read_metadata(&self.bytes).expect("checked when it was read");
         let metadata = header.metadata().as_ref().ok_or_else(foreign)?;
         let config = metadata.get(CONFIG_KEY).ok_or_else(foreign)?.clone();
         let features = metadata.get(FEATURES_KEY).ok_or_else(foreign)?;
         let features = serde_json::from_str(features).map_err(|_| foreign())?;
         let tensors = self.tensors();
-        let vector = |name| {
-            tensors
-                .tensor(name)
-                .ok()
-                .map(|view| self.floats(name, &view))
-                .transpose()
-        };
+        let vector = |name| tensors.tensor(name).ok().map(|view| self.floats(name, &view)).transpose();
         let normalizer = match (vector(SHIFT)?, vector(SCALE)?) {
             (Some(shift), Some(scale)) => Some(Normalizer { shift, scale }),
             _ => None,
         };
-        Ok(ModelInfo {
-            config,
-            features,
-            normalizer,
-        })
+        Ok(ModelInfo { config, features, normalizer })
     }
 
     /// Width of the last layer of a model like `config`'s.
@@ -139,12 +118,7 @@ impl ModelFile {
     /// [`Error::ModelFile`] if the file has no such layer.
     pub fn n_outputs(&self, config: &ModelConfig) -> Result<usize> {
         let name = format!("layers.{}.weight", config.hidden.len());
-        match self
-            .tensors()
-            .tensor(&name)
-            .as_ref()
-            .map(|view| view.shape())
-        {
+        match self.tensors().tensor(&name).as_ref().map(|view| view.shape()) {
             Ok(&[n_outputs, _]) => Ok(n_outputs),
             _ => Err(bad_file(&self.path, format!("it has no matrix {name}"))),
         }
@@ -159,9 +133,7 @@ impl ModelFile {
         let mut differences = Vec::new();
         for slot in layout.forward_order() {
             match tensors.tensor(&slot.name) {
-                Err(_) => {
-                    differences.push(format!("{} {:?} is not in the file", slot.name, slot.dims))
-                }
+                Err(_) => differences.push(format!("{} {:?} is not in the file", slot.name, slot.dims)),
                 Ok(view) if view.shape() != slot.dims => {
                     differences.push(format!(
                         "{} is {:?} in the file, {:?} in the model",
@@ -183,17 +155,9 @@ impl ModelFile {
         let is_known = |name: &str| {
             layout.slots().iter().any(|slot| slot.name == name) || name == SHIFT || name == SCALE
         };
-        let mut strangers: Vec<_> = tensors
-            .names()
-            .into_iter()
-            .filter(|name| !is_known(name))
-            .collect();
+        let mut strangers: Vec<_> = tensors.names().into_iter().filter(|name| !is_known(name)).collect();
         strangers.sort_unstable();
-        differences.extend(
-            strangers
-                .into_iter()
-                .map(|name| format!("{name} is not in the model")),
-        );
+        differences.extend(strangers.into_iter().map(|name| format!("{name} is not in the model")));
         if !differences.is_empty() {
             return Err(Error::ModelMismatch {
                 path: self.path.clone(),
@@ -210,26 +174,14 @@ impl ModelFile {
 
     fn floats(&self, name: &str, view: &TensorView<'_>) -> Result<Vec<f32>> {
         if view.dtype() != Dtype::F32 {
-            return Err(bad_file(
-                &self.path,
-                format!("{name} is {:?}, expected F32", view.dtype()),
-            ));
+            return Err(bad_file(&self.path, format!("{name} is {:?}, expected F32", view.dtype())));
         }
-        Ok(view
-            .data()
-            .as_chunks::<4>()
-            .0
-            .iter()
-            .map(|&bytes| f32::from_le_bytes(bytes))
-            .collect())
+        Ok(view.data().as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect())
     }
 }
 
 fn bad_file(path: &Path, reason: String) -> Error {
-    Error::ModelFile {
-        path: path.to_owned(),
-        reason,
-    }
+    Error::ModelFile { path: path.to_owned(), reason }
 }
 
 /// The library's error in a user's words.
@@ -239,9 +191,7 @@ fn reason(error: &safetensors::SafeTensorError) -> String {
         E::HeaderTooSmall | E::HeaderTooLarge | E::InvalidHeaderLength => {
             "its header is cut off or no header at all".to_owned()
         }
-        E::MetadataIncompleteBuffer => {
-            "it is shorter or longer than its header says: cut off?".to_owned()
-        }
+        E::MetadataIncompleteBuffer => "it is shorter or longer than its header says: cut off?".to_owned(),
         other => other.to_string(),
     }
 }
@@ -273,10 +223,7 @@ mod tests {
         ModelInfo {
             config: "[data]\n".to_owned(),
             features: vec!["a\"b".to_owned(), "c".to_owned(), "d".to_owned()],
-            normalizer: Some(Normalizer {
-                shift: vec![1.0, 2.0, 3.0],
-                scale: vec![0.5; 3],
-            }),
+            normalizer: Some(Normalizer { shift: vec![1.0, 2.0, 3.0], scale: vec![0.5; 3] }),
         }
     }
 
@@ -290,10 +237,7 @@ mod tests {
         assert_eq!(file.info().unwrap(), info());
         let mut loaded = weights.zeros_like().unwrap();
         file.load_into(&layout, &mut loaded).unwrap();
-        assert_eq!(
-            loaded.to_vec::<f32>().unwrap(),
-            weights.to_vec::<f32>().unwrap()
-        );
+        assert_eq!(loaded.to_vec::<f32>().unwrap(), weights.to_vec::<f32>().unwrap());
     }
 
     #[test]
@@ -303,11 +247,8 @@ mod tests {
         let path = dir.path().join("m.safetensors");
         std::fs::write(&path, to_bytes(&layout, &weights, &info()).unwrap()).unwrap();
         let (other, mut weights) = model(vec![3, 6, 4, 2]);
-        let message = ModelFile::read(&path)
-            .unwrap()
-            .load_into(&other, &mut weights)
-            .unwrap_err()
-            .to_string();
+        let message =
+            ModelFile::read(&path).unwrap().load_into(&other, &mut weights).unwrap_err().to_string();
         for part in [
             "layers.0.weight is [5, 3] in the file, [6, 3] in the model",
             "layers.2.weight [2, 4] is not in the file",

@@ -13,18 +13,11 @@ const STREAM: u32 = 0x494e_4954;
 ///
 /// # Errors
 /// [`KernelError::DTypeUnsupported`] if `weights` is not of floats.
-pub fn initialize(
-    layout: &ParamLayout,
-    weights: &mut Tensor,
-    seed: u64,
-) -> Result<(), KernelError> {
+pub fn initialize(layout: &ParamLayout, weights: &mut Tensor, seed: u64) -> Result<(), KernelError> {
     for slot in layout.slots() {
         let values = weights.view_mut().range(slot.start, slot.range().end)?;
         let is_bias = u32::from(slot.kind == ParamKind::Bias);
-        let stream = UniformStream {
-            seed,
-            stream: [(slot.layer as u32) << 1 | is_bias, STREAM],
-        };
+        let stream = UniformStream { seed, stream: [(slot.layer as u32) << 1 | is_bias, STREAM] };
         let (low, high) = match slot.kind {
             ParamKind::NormWeight => (1.0, 1.0),
             ParamKind::NormBias => (0.0, 0.0),
@@ -62,28 +55,17 @@ mod tests {
         let mut weights = Tensor::zeros(&[layout.flat_len()], DType::F32, Device::Cpu).unwrap();
         initialize(&layout, &mut weights, 1).unwrap();
         let flat = weights.to_vec::<f32>().unwrap();
-        let of = |name: &str| {
-            &flat[layout
-                .slots()
-                .iter()
-                .find(|s| s.name == name)
-                .unwrap()
-                .range()]
-        };
+        let of = |name: &str| &flat[layout.slots().iter().find(|s| s.name == name).unwrap().range()];
         let w = of("layers.0.weight");
         assert!(w.iter().all(|v| v.abs() <= 0.05));
         let n = w.len() as f64;
-        let (mean, square) = w.iter().fold((0.0, 0.0), |(m, s), &v| {
-            (m + f64::from(v) / n, s + f64::from(v).powi(2) / n)
-        });
+        let (mean, square) =
+            w.iter().fold((0.0, 0.0), |(m, s), &v| (m + f64::from(v) / n, s + f64::from(v).powi(2) / n));
         // The variance of a uniform on ±0.05 is 0.05²/3; five standard errors at 120,000 draws.
-        assert!(
-            mean.abs() < 5.0 * 0.0289 / n.sqrt() && (square / (0.0025 / 3.0) - 1.0).abs() < 0.013
-        );
+        assert!(mean.abs() < 5.0 * 0.0289 / n.sqrt() && (square / (0.0025 / 3.0) - 1.0).abs() < 0.013);
         assert_ne!(of("layers.0.bias")[..10], of("layers.0.weight")[..10]);
         assert!(
-            of("norms.0.weight").iter().all(|&v| v == 1.0)
-                && of("norms.0.bias").iter().all(|&v| v == 0.0)
+            of("norms.0.weight").iter().all(|&v| v == 1.0) && of("norms.0.bias").iter().all(|&v| v == 0.0)
         );
         let mut again = weights.zeros_like().unwrap();
         initialize(&layout, &mut again, 2).unwrap();

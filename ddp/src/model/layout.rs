@@ -68,13 +68,7 @@ impl ParamLayout {
                 ParamKind::NormWeight => ("norms", "weight"),
                 ParamKind::NormBias => ("norms", "bias"),
             };
-            let slot = ParamSlot {
-                name: format!("{folder}.{layer}.{leaf}"),
-                layer,
-                kind,
-                dims,
-                start,
-            };
+            let slot = ParamSlot { name: format!("{folder}.{layer}.{leaf}"), layer, kind, dims, start };
             start = slot.range().end.next_multiple_of(ALIGN_ELEMENTS);
             slots.push(slot);
         };
@@ -89,10 +83,7 @@ impl ParamLayout {
             }
             push(layer, ParamKind::Weight, vec![o, i]);
         }
-        ParamLayout {
-            slots,
-            flat_len: start,
-        }
+        ParamLayout { slots, flat_len: start }
     }
 
     /// The parameters in the order of the flat buffer.
@@ -115,9 +106,7 @@ impl ParamLayout {
 
     /// The parameter of this layer and kind, if the model has it.
     pub fn find(&self, layer: usize, kind: ParamKind) -> Option<&ParamSlot> {
-        self.slots
-            .iter()
-            .find(|slot| slot.layer == layer && slot.kind == kind)
+        self.slots.iter().find(|slot| slot.layer == layer && slot.kind == kind)
     }
 
     /// Elements of the flat buffer, gaps for alignment included.
@@ -151,24 +140,14 @@ mod tests {
     use super::*;
 
     fn spec(dims: Vec<usize>, layer_norm: bool, bias: bool) -> ModelSpec {
-        ModelSpec {
-            dims,
-            activation: Activation::Relu,
-            layer_norm,
-            dropout: 0.0,
-            residual: false,
-            bias,
-        }
+        ModelSpec { dims, activation: Activation::Relu, layer_norm, dropout: 0.0, residual: false, bias }
     }
 
     #[test]
     fn names_and_shapes_are_those_of_pytorch() {
         let layout = ParamLayout::new(&spec(vec![3, 5, 2], true, true));
-        let listed: Vec<_> = layout
-            .forward_order()
-            .iter()
-            .map(|s| (s.name.as_str(), s.dims.as_slice()))
-            .collect();
+        let listed: Vec<_> =
+            layout.forward_order().iter().map(|s| (s.name.as_str(), s.dims.as_slice())).collect();
         let want: [(&str, &[usize]); 6] = [
             ("layers.0.weight", &[5, 3]),
             ("layers.0.bias", &[5]),

@@ -29,10 +29,7 @@ pub enum LossHead {
 impl LossHead {
     /// Cross-entropy as it mostly is: no smoothing, all classes alike.
     pub fn cross_entropy() -> Self {
-        LossHead::CrossEntropy {
-            label_smoothing: 0.0,
-            class_weights: None,
-        }
+        LossHead::CrossEntropy { label_smoothing: 0.0, class_weights: None }
     }
 
     /// The loss of `config` on `device`.
@@ -41,10 +38,7 @@ impl LossHead {
     /// As making a tensor there.
     pub fn new(config: &Loss, device: Device) -> Result<Self, KernelError> {
         Ok(match config {
-            Loss::CrossEntropy {
-                label_smoothing,
-                class_weights,
-            } => LossHead::CrossEntropy {
+            Loss::CrossEntropy { label_smoothing, class_weights } => LossHead::CrossEntropy {
                 label_smoothing: *label_smoothing,
                 class_weights: match class_weights {
                     Some(weights) => Some(Tensor::from_slice(weights, &[weights.len()], device)?),
@@ -61,21 +55,13 @@ impl LossHead {
     pub fn expected_weight(&self, n_rows: usize, n_outputs: usize) -> f64 {
         match self {
             LossHead::CrossEntropy { .. } => n_rows as f64,
-            LossHead::Bce | LossHead::Mse | LossHead::Huber { .. } => {
-                n_rows as f64 * n_outputs as f64
-            }
+            LossHead::Bce | LossHead::Mse | LossHead::Huber { .. } => n_rows as f64 * n_outputs as f64,
         }
     }
 
     /// Whether the sum of weights differs from [`LossHead::expected_weight`] and is known only after the forward pass.
     pub fn is_weighted(&self) -> bool {
-        matches!(
-            self,
-            LossHead::CrossEntropy {
-                class_weights: Some(_),
-                ..
-            }
-        )
+        matches!(self, LossHead::CrossEntropy { class_weights: Some(_), .. })
     }
 
     /// Sums over the rows, and `d_outputs = scale` times the gradient of the sum.
@@ -90,10 +76,7 @@ impl LossHead {
         d_outputs: Option<TensorMut<'_>>,
     ) -> Result<LossSums, KernelError> {
         match self {
-            LossHead::CrossEntropy {
-                label_smoothing,
-                class_weights,
-            } => {
+            LossHead::CrossEntropy { label_smoothing, class_weights } => {
                 let config = CrossEntropyConfig {
                     label_smoothing: *label_smoothing,
                     class_weights: class_weights.as_ref().map(Tensor::view),

@@ -4,9 +4,7 @@
 //! linear. The backward pass is written out: it walks the layers from the last to the first and hands each layer's
 //! gradients over as they are finished.
 
-use ddp_kernels::ops::{
-    self, DropoutKey, LayerNormGrads, LayerNormStats, LinearOutput, SavedForBackward,
-};
+use ddp_kernels::ops::{self, DropoutKey, LayerNormGrads, LayerNormStats, LinearOutput, SavedForBackward};
 use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef};
 
 use super::layout::{ParamKind, ParamLayout};
@@ -26,11 +24,7 @@ pub trait GradientSink {
     ///
     /// # Errors
     /// [`KernelError::OutOfRange`] for a range that was finished already or reaches into another bucket.
-    fn gradients(
-        &mut self,
-        start: usize,
-        end: usize,
-    ) -> std::result::Result<TensorMut<'_>, Self::Error>;
+    fn gradients(&mut self, start: usize, end: usize) -> std::result::Result<TensorMut<'_>, Self::Error>;
 
     /// All gradients before `end` are finished.
     ///
@@ -88,12 +82,7 @@ pub struct DropoutStep {
 
 impl DropoutStep {
     fn key(self, layer: usize) -> DropoutKey {
-        DropoutKey {
-            seed: self.seed,
-            step: self.step,
-            layer: layer as u16,
-            first_row: self.first_row,
-        }
+        DropoutKey { seed: self.seed, step: self.step, layer: layer as u16, first_row: self.first_row }
     }
 }
 
@@ -170,15 +159,9 @@ impl Mlp {
     ///
     /// # Errors
     /// As [`Mlp::outputs`].
-    pub fn outputs_and_gradient(
-        &mut self,
-        n_rows: usize,
-    ) -> Result<(TensorRef<'_>, TensorMut<'_>)> {
+    pub fn outputs_and_gradient(&mut self, n_rows: usize) -> Result<(TensorRef<'_>, TensorMut<'_>)> {
         let n_outputs = self.spec.n_outputs();
-        let outputs = self.layers[self.layers.len() - 1]
-            .y
-            .view()
-            .rows(0, n_rows)?;
+        let outputs = self.layers[self.layers.len() - 1].y.view().rows(0, n_rows)?;
         Ok((outputs, head(&mut self.d[0], n_rows, n_outputs)?))
     }
 
@@ -220,16 +203,12 @@ impl Mlp {
                     weight,
                     bias,
                     None,
-                    LinearOutput {
-                        y,
-                        pre_activation: None,
-                        workspace,
-                    },
+                    LinearOutput { y, pre_activation: None, workspace },
                 )?;
                 let gamma = param(&self.weights, &self.layout, layer, ParamKind::NormWeight)?
                     .expect("a norm's scale");
-                let beta = param(&self.weights, &self.layout, layer, ParamKind::NormBias)?
-                    .expect("a norm's shift");
+                let beta =
+                    param(&self.weights, &self.layout, layer, ParamKind::NormBias)?.expect("a norm's shift");
                 let (mean, rstd) = buffers.stats.as_mut().expect("a norm keeps its statistics");
                 let stats = LayerNormStats {
                     mean: mean.view_mut().rows(0, n_rows)?,
@@ -249,17 +228,10 @@ impl Mlp {
                 ops::activation_forward(activation, normed.view().rows(0, n_rows)?, y)?;
             }
             if let Some(activated) = &mut buffers.activated {
-                copy(
-                    buffers.y.view().rows(0, n_rows)?,
-                    activated.view_mut().rows(0, n_rows)?,
-                )?;
+                copy(buffers.y.view().rows(0, n_rows)?, activated.view_mut().rows(0, n_rows)?)?;
             }
             if let (true, Some(step)) = (hidden, dropout) {
-                ops::dropout(
-                    buffers.y.view_mut().rows(0, n_rows)?,
-                    self.spec.dropout,
-                    step.key(layer),
-                )?;
+                ops::dropout(buffers.y.view_mut().rows(0, n_rows)?, self.spec.dropout, step.key(layer))?;
             }
             if self.spec.has_residual(layer) {
                 ops::add_assign(buffers.y.view_mut().rows(0, n_rows)?, x)?;
@@ -289,10 +261,7 @@ impl Mlp {
             if self.spec.has_residual(layer) {
                 // The gradient reaches the layer's input also unchanged.
                 let [d, d_x] = &mut self.d;
-                copy(
-                    d.view().range(0, d_range.end)?,
-                    d_x.view_mut().range(0, d_range.end)?,
-                )?;
+                copy(d.view().range(0, d_range.end)?, d_x.view_mut().range(0, d_range.end)?)?;
             }
             self.backward_to_linear(layer, n_rows, dropout, accumulate, sink)?;
             sink.progress()?;
@@ -302,17 +271,9 @@ impl Mlp {
                 Some(previous) => previous.y.view().rows(0, n_rows)?,
                 None => x,
             };
-            let d_y = self.d[0]
-                .view()
-                .range(0, d_range.end)?
-                .reshape(&[n_rows, out_features])?;
-            let slot = self
-                .layout
-                .find(layer, ParamKind::Weight)
-                .expect("every layer has a weight");
-            let d_weight = sink
-                .gradients(slot.start, slot.range().end)?
-                .reshape(&slot.dims)?;
+            let d_y = self.d[0].view().range(0, d_range.end)?.reshape(&[n_rows, out_features])?;
+            let slot = self.layout.find(layer, ParamKind::Weight).expect("every layer has a weight");
+            let d_weight = sink.gradients(slot.start, slot.range().end)?.reshape(&slot.dims)?;
             ops::linear_backward_weight(d_y, layer_x, d_weight, accumulate)?;
             sink.finished(self.layer_ends[self.spec.n_layers() - 1 - layer])?;
 
@@ -351,11 +312,9 @@ impl Mlp {
         let activation = self.spec.activation;
         let saved = match activation.saved_for_backward() {
             SavedForBackward::Output => buffers.activated.as_ref().unwrap_or(&buffers.y),
-            SavedForBackward::Input => buffers
-                .normed
-                .as_ref()
-                .or(buffers.linear.as_ref())
-                .expect("kept for the derivative"),
+            SavedForBackward::Input => {
+                buffers.normed.as_ref().or(buffers.linear.as_ref()).expect("kept for the derivative")
+            }
         };
         let saved = saved.view().rows(0, n_rows)?;
         let (Some((mean, rstd)), Some(linear)) = (&buffers.stats, &buffers.linear) else {
@@ -363,38 +322,19 @@ impl Mlp {
                 Some(bias) => Some(sink.gradients(bias.start, bias.range().end)?),
                 None => None,
             };
-            return Ok(ops::activation_backward(
-                activation, saved, d, d_bias, accumulate,
-            )?);
+            return Ok(ops::activation_backward(activation, saved, d, d_bias, accumulate)?);
         };
         ops::activation_backward(activation, saved, d.reborrow(), None, false)?;
-        let gamma = self
-            .layout
-            .find(layer, ParamKind::NormWeight)
-            .expect("a norm's scale");
-        let beta = self
-            .layout
-            .find(layer, ParamKind::NormBias)
-            .expect("a norm's shift");
+        let gamma = self.layout.find(layer, ParamKind::NormWeight).expect("a norm's scale");
+        let beta = self.layout.find(layer, ParamKind::NormBias).expect("a norm's shift");
         // Scale and shift stand side by side, each at an aligned place.
         let both = sink.gradients(gamma.start, beta.range().end)?;
         let (d_gamma, d_beta) = both.split_at(beta.start - gamma.start)?;
-        let grads = LayerNormGrads {
-            d: d.reborrow(),
-            d_gamma: d_gamma.range(0, out_features)?,
-            d_beta,
-        };
-        let gamma = param(&self.weights, &self.layout, layer, ParamKind::NormWeight)?
-            .expect("a norm's scale");
+        let grads = LayerNormGrads { d: d.reborrow(), d_gamma: d_gamma.range(0, out_features)?, d_beta };
+        let gamma =
+            param(&self.weights, &self.layout, layer, ParamKind::NormWeight)?.expect("a norm's scale");
         let (mean, rstd) = (mean.view().rows(0, n_rows)?, rstd.view().rows(0, n_rows)?);
-        ops::layer_norm_backward(
-            linear.view().rows(0, n_rows)?,
-            gamma,
-            mean,
-            rstd,
-            grads,
-            accumulate,
-        )?;
+        ops::layer_norm_backward(linear.view().rows(0, n_rows)?, gamma, mean, rstd, grads, accumulate)?;
         if let Some(bias) = bias {
             let d_bias = sink.gradients(bias.start, bias.range().end)?;
             ops::bias_backward(d.as_ref(), d_bias, accumulate)?;
@@ -405,14 +345,11 @@ impl Mlp {
     /// The gradient of layer `layer`'s input into the second gradient buffer.
     fn backward_to_input(&mut self, layer: usize, n_rows: usize) -> Result<()> {
         let (in_features, out_features) = self.spec.in_out(layer);
-        let weight = param(&self.weights, &self.layout, layer, ParamKind::Weight)?
-            .expect("every layer has a weight");
+        let weight =
+            param(&self.weights, &self.layout, layer, ParamKind::Weight)?.expect("every layer has a weight");
         let residual = self.spec.has_residual(layer);
         let [d, d_x] = &mut self.d;
-        let d_y = d
-            .view()
-            .range(0, n_rows * out_features)?
-            .reshape(&[n_rows, out_features])?;
+        let d_y = d.view().range(0, n_rows * out_features)?.reshape(&[n_rows, out_features])?;
         let d_x = head(d_x, n_rows, in_features)?;
         if residual {
             ops::addmm(1.0, d_y, false, weight, false, 1.0, d_x)
@@ -431,11 +368,7 @@ impl LayerBuffers {
     ) -> Result<Self> {
         let (_, out_features) = spec.in_out(layer);
         let make = |wanted: bool| {
-            if wanted {
-                zeros(&[max_rows, out_features]).map(Some)
-            } else {
-                Ok(None)
-            }
+            if wanted { zeros(&[max_rows, out_features]).map(Some) } else { Ok(None) }
         };
         let hidden = spec.is_hidden(layer);
         let norm = hidden && spec.layer_norm;
@@ -444,11 +377,7 @@ impl LayerBuffers {
         Ok(LayerBuffers {
             linear: make(norm || needs_input)?,
             normed: make(norm)?,
-            stats: if norm {
-                Some((zeros(&[max_rows])?, zeros(&[max_rows])?))
-            } else {
-                None
-            },
+            stats: if norm { Some((zeros(&[max_rows])?, zeros(&[max_rows])?)) } else { None },
             activated: make(changed_later && !needs_input)?,
             y: zeros(&[max_rows, out_features])?,
         })
@@ -457,10 +386,7 @@ impl LayerBuffers {
 
 /// The first `rows · cols` elements as a matrix.
 fn head(tensor: &mut Tensor, rows: usize, cols: usize) -> Result<TensorMut<'_>> {
-    tensor
-        .view_mut()
-        .range(0, rows * cols)?
-        .reshape(&[rows, cols])
+    tensor.view_mut().range(0, rows * cols)?.reshape(&[rows, cols])
 }
 
 /// A parameter's weights, if the model has it.
@@ -472,18 +398,12 @@ fn param<'a>(
 ) -> Result<Option<TensorRef<'a>>> {
     layout
         .find(layer, kind)
-        .map(|slot| {
-            weights
-                .view()
-                .range(slot.start, slot.range().end)?
-                .reshape(&slot.dims)
-        })
+        .map(|slot| weights.view().range(slot.start, slot.range().end)?.reshape(&slot.dims))
         .transpose()
 }
 
 fn copy(from: TensorRef<'_>, to: TensorMut<'_>) -> Result<()> {
     const OP: &str = "copy";
-    to.into_slice::<f32>(OP, "to")?
-        .copy_from_slice(from.as_slice::<f32>(OP, "from")?);
+    to.into_slice::<f32>(OP, "to")?.copy_from_slice(from.as_slice::<f32>(OP, "from")?);
     Ok(())
 }

@@ -1,7 +1,9 @@
 //! The optimiser: one pass over the flat buffers.
 
+use std::ops::Range;
+
 use ddp_kernels::ops::{self, AdamConfig, AdamState, SgdConfig, WeightDecay};
-use ddp_kernels::{KernelError, Tensor, TensorRef};
+use ddp_kernels::{KernelError, Tensor, TensorMut, TensorRef};
 
 use crate::config::{OptimizerConfig, OptimizerKind};
 
@@ -29,22 +31,13 @@ impl Optimizer {
     pub fn new(config: &OptimizerConfig, weights: &Tensor) -> Result<Self, KernelError> {
         let state = match config.kind {
             OptimizerKind::Sgd => State::Sgd {
-                velocity: if config.momentum > 0.0 {
-                    Some(weights.zeros_like()?)
-                } else {
-                    None
-                },
+                velocity: if config.momentum > 0.0 { Some(weights.zeros_like()?) } else { None },
             },
-            OptimizerKind::Adam | OptimizerKind::AdamW => State::Adam {
-                m: weights.zeros_like()?,
-                v: weights.zeros_like()?,
-            },
+            OptimizerKind::Adam | OptimizerKind::AdamW => {
+                State::Adam { m: weights.zeros_like()?, v: weights.zeros_like()? }
+            }
         };
-        Ok(Optimizer {
-            config: config.clone(),
-            state,
-            n_steps: 0,
-        })
+        Ok(Optimizer { config: config.clone(), state, n_steps: 0 })
     }
 
     /// The learning rate of the next step.
@@ -52,7 +45,7 @@ impl Optimizer {
         self.config.lr
     }
 
-    /// One step with `grad_scale · grads`.
+    /// One step with `grad_scale · grads` on these ranges of the flat buffers; the rest stays as it is.
     ///
     /// # Errors
     /// Those of the optimiser's operation.
@@ -61,9 +54,25 @@ impl Optimizer {
         weights: &mut Tensor,
         grads: TensorRef<'_>,
         grad_scale: f64,
+        ranges: &[Range<usize>],
     ) -> Result<(), KernelError> {
         self.n_steps += 1;
+        for range in ranges {
+            self.step_on(weights, grads, grad_scale, range)?;
+        }
+        Ok(())
+    }
+
+    fn step_on(
+        &mut self,
+        weights: &mut Tensor,
+        grads: TensorRef<'_>,
+        grad_scale: f64,
+        range: &Range<usize>,
+    ) -> Result<(), KernelError> {
         let c = &self.config;
+        let part = |tensor| TensorMut::range(tensor, range.start, range.end);
+        let (weights, grads) = (part(weights.view_mut())?, grads.range(range.start, range.end)?);
         match &mut self.state {
             State::Sgd { velocity } => {
                 let config = SgdConfig {
@@ -73,12 +82,8 @@ impl Optimizer {
                     weight_decay: c.weight_decay,
                     grad_scale,
                 };
-                ops::sgd_step(
-                    &config,
-                    weights.view_mut(),
-                    grads,
-                    velocity.as_mut().map(Tensor::view_mut),
-                )
+                let velocity = velocity.as_mut().map(|v| part(v.view_mut())).transpose()?;
+                ops::sgd_step(&config, weights, grads, velocity)
             }
             State::Adam { m, v } => {
                 let config = AdamConfig {
@@ -93,15 +98,8 @@ impl Optimizer {
                     step: self.n_steps,
                     grad_scale,
                 };
-                ops::adam_step(
-                    &config,
-                    weights.view_mut(),
-                    grads,
-                    AdamState {
-                        m: m.view_mut(),
-                        v: v.view_mut(),
-                    },
-                )
+                let state = AdamState { m: part(m.view_mut())?, v: part(v.view_mut())? };
+                ops::adam_step(&config, weights, grads, state)
             }
         }
     }

@@ -27,10 +27,8 @@ pub struct ModelSpec {
 impl ModelSpec {
     /// The model of `config` between these features and outputs.
     pub fn new(config: &ModelConfig, n_features: usize, n_outputs: usize) -> Self {
-        let dims = std::iter::once(n_features)
-            .chain(config.hidden.iter().copied())
-            .chain([n_outputs])
-            .collect();
+        let dims =
+            std::iter::once(n_features).chain(config.hidden.iter().copied()).chain([n_outputs]).collect();
         ModelSpec {
             dims,
             activation: config.activation,
@@ -90,9 +88,7 @@ impl ModelSpec {
             let (i, o) = self.in_out(layer);
             (i * o) as u64
         };
-        (0..self.n_layers())
-            .map(|layer| weights(layer) * if layer == 0 { 4 } else { 6 })
-            .sum()
+        (0..self.n_layers()).map(|layer| weights(layer) * if layer == 0 { 4 } else { 6 }).sum()
     }
 }
 

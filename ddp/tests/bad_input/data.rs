@@ -25,19 +25,10 @@ fn missing_files() {
     let train = |source| ["train", "--set", source, "--out", "out"];
     place.refuses(
         &train("data.train=no.csv"),
-        &[
-            "data file `no.csv` does not exist",
-            "hint: relative paths start",
-        ],
+        &["data file `no.csv` does not exist", "hint: relative paths start"],
     );
-    place.refuses(
-        &train("data.train=folder"),
-        &["data file `folder` is a folder, expected a file"],
-    );
-    place.refuses(
-        &train("data.eval=no.csv"),
-        &["data file `no.csv` does not exist"],
-    );
+    place.refuses(&train("data.train=folder"), &["data file `folder` is a folder, expected a file"]);
+    place.refuses(&train("data.eval=no.csv"), &["data file `no.csv` does not exist"]);
     place.refuses(
         &train("data.train=builtin:mnist"),
         &["no built-in data set `builtin:mnist`", "builtin:digits"],
@@ -50,18 +41,9 @@ fn missing_files() {
 
 #[test]
 fn empty_files() {
-    refuses(
-        "",
-        &[
-            "data file `rows.csv`: the file is empty",
-            "hint: the first row holds the column names",
-        ],
-    );
+    refuses("", &["data file `rows.csv`: the file is empty", "hint: the first row holds the column names"]);
     refuses("\n\n", &["the file is empty"]);
-    refuses(
-        "x,y,label\n",
-        &["data file `rows.csv`: no rows after the header"],
-    );
+    refuses("x,y,label\n", &["data file `rows.csv`: no rows after the header"]);
 }
 
 #[test]
@@ -73,10 +55,7 @@ fn ragged_rows() {
             "hint: is the row cut off",
         ],
     );
-    refuses(
-        "x,y,label\n0,1,0\n\n1,5,0,1\n",
-        &["line 4: expected 3 cells", "got 4", "numbers take a point"],
-    );
+    refuses("x,y,label\n0,1,0\n\n1,5,0,1\n", &["line 4: expected 3 cells", "got 4", "numbers take a point"]);
 }
 
 #[test]
@@ -91,21 +70,11 @@ fn cells_that_are_no_numbers() {
     for text in ["NaN", "nan", "inf", "-Infinity", "1e39"] {
         refuses(
             &format!("x,y,label\n{text},1,0\n1,0,1\n"),
-            &[
-                "line 2, column \"x\": expected a finite number",
-                text,
-                "hint: fill in",
-            ],
+            &["line 2, column \"x\": expected a finite number", text, "hint: fill in"],
         );
     }
-    refuses(
-        "x,y,label\n0,1,0\n1,,1\n",
-        &["line 3, column \"y\": the cell is empty, expected a number"],
-    );
-    refuses(
-        "x,y,label\n0,1,\n1,2,1\n",
-        &["line 2, column \"label\": the cell is empty"],
-    );
+    refuses("x,y,label\n0,1,0\n1,,1\n", &["line 3, column \"y\": the cell is empty, expected a number"]);
+    refuses("x,y,label\n0,1,\n1,2,1\n", &["line 2, column \"label\": the cell is empty"]);
 }
 
 #[test]
@@ -120,15 +89,9 @@ fn labels() {
     );
     refuses(
         "x,y,label\n0,1,0\n1,0,1.5\n",
-        &[
-            "line 3, column \"label\": expected a whole class number, got 1.5",
-            "\"regression\"",
-        ],
+        &["line 3, column \"label\": expected a whole class number, got 1.5", "\"regression\""],
     );
-    refuses(
-        "x,y,label\n0,1,0\n1,0,-1\n",
-        &["line 3", "0 or above, got -1"],
-    );
+    refuses("x,y,label\n0,1,0\n1,0,-1\n", &["line 3", "0 or above, got -1"]);
     refuses(
         "x,y,label\n0,1,0\n1,0,cat\n",
         &["line 3, column \"label\": expected a class number, got \"cat\""],
@@ -141,13 +104,7 @@ fn labels() {
     // A label that only the evaluation rows have.
     let place = Place::with(&[("train.csv", GOOD_CSV), ("eval.csv", "x,y,label\n0,1,2\n")]);
     place.refuses(
-        &[
-            "train",
-            "--set",
-            "data.train=train.csv",
-            "--set",
-            "data.eval=eval.csv",
-        ],
+        &["train", "--set", "data.train=train.csv", "--set", "data.eval=eval.csv"],
         &["data file `eval.csv`: line 2, column \"label\": label 2 is out of range"],
     );
 }
@@ -156,38 +113,16 @@ fn labels() {
 fn headers() {
     refuses(
         "x,y,klass\n0,1,0\n1,0,1\n",
-        &[
-            "data file `rows.csv`: line 1: no target column \"label\"",
-            "hint: set `data.target`",
-            "klass",
-        ],
+        &["data file `rows.csv`: line 1: no target column \"label\"", "hint: set `data.target`", "klass"],
     );
-    refuses(
-        "x,y,Label\n0,1,0\n",
-        &["no target column \"label\"", "did you mean \"Label\"?"],
-    );
-    refuses(
-        "x,x,label\n0,1,0\n",
-        &[
-            "line 1: columns 1 and 2 are both named \"x\"",
-            "hint: rename",
-        ],
-    );
-    refuses(
-        "0,1,0\n1,0,1\n",
-        &[
-            "line 1: expected column names, got numbers",
-            "hint: add a first row",
-        ],
-    );
+    refuses("x,y,Label\n0,1,0\n", &["no target column \"label\"", "did you mean \"Label\"?"]);
+    refuses("x,x,label\n0,1,0\n", &["line 1: columns 1 and 2 are both named \"x\"", "hint: rename"]);
+    refuses("0,1,0\n1,0,1\n", &["line 1: expected column names, got numbers", "hint: add a first row"]);
     refuses("label\n0\n1\n", &["no feature columns"]);
     refuses("x,,label\n0,1,0\n", &["line 1: column 2 has no name"]);
     refuses(
         "x;y;label\n0;1;0\n",
-        &[
-            "no target column \"label\"",
-            "hint: columns must be separated by commas",
-        ],
+        &["no target column \"label\"", "hint: columns must be separated by commas"],
     );
 }
 
@@ -195,13 +130,7 @@ fn headers() {
 fn columns_differ() {
     let place = Place::with(&[("train.csv", GOOD_CSV), ("eval.csv", "x,z,label\n0,1,1\n")]);
     place.refuses(
-        &[
-            "train",
-            "--set",
-            "data.train=train.csv",
-            "--set",
-            "data.eval=eval.csv",
-        ],
+        &["train", "--set", "data.train=train.csv", "--set", "data.eval=eval.csv"],
         &["eval.csv", "train.csv", "\"y\" is missing, \"z\" is extra"],
     );
 }
@@ -209,17 +138,7 @@ fn columns_differ() {
 #[test]
 fn no_test_rows() {
     let place = Place::with(&[("rows.csv", GOOD_CSV)]);
-    let train = |set| {
-        [
-            "train",
-            "--set",
-            "data.train=rows.csv",
-            "--set",
-            set,
-            "--out",
-            "out",
-        ]
-    };
+    let train = |set| ["train", "--set", "data.train=rows.csv", "--set", set, "--out", "out"];
     place.refuses(
         &train("data.eval_fraction=0.01"),
         &[
@@ -227,8 +146,5 @@ fn no_test_rows() {
             "hint: change `data.eval_fraction`",
         ],
     );
-    place.refuses(
-        &train("data.eval_fraction=0.99"),
-        &["no training rows left"],
-    );
+    place.refuses(&train("data.eval_fraction=0.99"), &["no training rows left"]);
 }

@@ -9,39 +9,18 @@ use std::time::{Duration, Instant};
 use crate::harness::{Ended, GOOD_CSV, PROGRAM, Place, is_root, with_mount};
 
 /// One short run on digits, into `out`.
-const SHORT: [&str; 8] = [
-    "train",
-    "--set",
-    "train.steps=1",
-    "--out",
-    "out",
-    "--threads",
-    "1",
-    "-q",
-];
+const SHORT: [&str; 8] = ["train", "--set", "train.steps=1", "--out", "out", "--threads", "1", "-q"];
 
 #[test]
 fn a_file_stands_in_the_way() {
     let place = Place::with(&[("out", "a letter"), ("a/b", "another")]);
     place.refuses(
         &SHORT,
-        &[
-            "output folder `out`: a file of that name exists",
-            "hint: name another folder with --out",
-        ],
+        &["output folder `out`: a file of that name exists", "hint: name another folder with --out"],
     );
-    place.refuses(
-        &["train", "--overwrite", "--out", "out"],
-        &["a file of that name exists"],
-    );
-    place.refuses(
-        &["train", "--dry-run", "--out", "out", "-q"],
-        &["a file of that name exists"],
-    );
-    place.refuses(
-        &["train", "--out", "a/b/c"],
-        &["output folder `a/b/c` can't be written", "hint: "],
-    );
+    place.refuses(&["train", "--overwrite", "--out", "out"], &["a file of that name exists"]);
+    place.refuses(&["train", "--dry-run", "--out", "out", "-q"], &["a file of that name exists"]);
+    place.refuses(&["train", "--out", "a/b/c"], &["output folder `a/b/c` can't be written", "hint: "]);
 }
 
 #[test]
@@ -56,37 +35,18 @@ fn a_run_is_kept_unless_told_otherwise() {
             "--overwrite",
         ],
     );
-    place.refuses(
-        &[&SHORT[..], &["--dry-run"]].concat(),
-        &["already holds a run"],
-    );
+    place.refuses(&[&SHORT[..], &["--dry-run"]].concat(), &["already holds a run"]);
     // A run that is refused for another reason loses nothing either.
     place.refuses(
-        &[
-            "train",
-            "--out",
-            "out",
-            "--overwrite",
-            "--set",
-            "train.epochs=0",
-        ],
+        &["train", "--out", "out", "--overwrite", "--set", "train.epochs=0"],
         &["`train.epochs` must be a whole number from 1"],
     );
     place.refuses(
-        &[
-            "train",
-            "--out",
-            "out",
-            "--overwrite",
-            "--init-from",
-            "no.safetensors",
-        ],
+        &["train", "--out", "out", "--overwrite", "--init-from", "no.safetensors"],
         &["model file `no.safetensors` does not exist"],
     );
     let before = place.files();
-    place
-        .run(&[&SHORT[..], &["--overwrite", "--set", "train.seed=1"]].concat())
-        .is_good();
+    place.run(&[&SHORT[..], &["--overwrite", "--set", "train.seed=1"]].concat()).is_good();
     let model = place.file("out/model.safetensors");
     assert_ne!(place.files()[&model], before[&model]);
 }
@@ -105,13 +65,7 @@ impl Drop for Running {
 fn two_jobs_want_one_folder() {
     let place = Place::with(&[("rows.csv", GOOD_CSV)]);
     let first = Command::new(PROGRAM)
-        .args([
-            "train",
-            "--set",
-            "data.train=rows.csv",
-            "--set",
-            "train.epochs=1000000000",
-        ])
+        .args(["train", "--set", "data.train=rows.csv", "--set", "train.epochs=1000000000"])
         .args(["--out", "out", "--threads", "1", "-q"])
         .current_dir(place.path())
         .stdin(Stdio::null())
@@ -124,10 +78,7 @@ fn two_jobs_want_one_folder() {
     let process = format!("output folder `out` is in use by process {}", first.0.id());
     for extra in [&[][..], &["--overwrite"], &["--dry-run"]] {
         let ended = place.run(&[&SHORT[..], extra].concat());
-        ended.is_error(
-            2,
-            &[&process, "which still runs", "hint: name another folder"],
-        );
+        ended.is_error(2, &[&process, "which still runs", "hint: name another folder"]);
     }
     assert_eq!(fs::read(place.file("out/config.toml")).unwrap(), before);
     assert!(!place.file("out/model.safetensors").exists());
@@ -135,19 +86,13 @@ fn two_jobs_want_one_folder() {
     // A run that was killed holds nothing any more, but its files are still not lost by accident.
     drop(first);
     place.refuses(&SHORT, &["already holds a run"]);
-    place
-        .run(&[&SHORT[..], &["--overwrite"]].concat())
-        .is_good();
+    place.run(&[&SHORT[..], &["--overwrite"]].concat()).is_good();
 }
 
 fn wait_for(path: &Path) {
     let since = Instant::now();
     while !path.exists() {
-        assert!(
-            since.elapsed() < Duration::from_secs(30),
-            "no {}",
-            path.display()
-        );
+        assert!(since.elapsed() < Duration::from_secs(30), "no {}", path.display());
         sleep(Duration::from_millis(5));
     }
 }
@@ -158,11 +103,7 @@ fn a_folder_that_cannot_be_written() {
     let args = ["train", "--out", "disk/out", "--threads", "1"];
     if let Some(ended) = with_mount(&place, "-oro", &[&[PROGRAM], &args[..]].concat()) {
         assert_eq!(ended.status, Some(2), "{ended:#?}");
-        ended.says_once(&[
-            "output folder `disk/out` can't be written",
-            "Read-only file system",
-            "hint: ",
-        ]);
+        ended.says_once(&["output folder `disk/out` can't be written", "Read-only file system", "hint: "]);
     }
     if is_root() {
         eprintln!("skipped: needs a user who is not root, whom file modes bind");
@@ -182,31 +123,13 @@ fn a_folder_that_cannot_be_written() {
 
 /// What is left on a disk of `size` that fills up, and what the run says.
 fn full_disk(size: &str, more_args: &[&str], file: &str) -> Option<Ended> {
-    let args = [
-        PROGRAM,
-        "train",
-        "--out",
-        "disk/out",
-        "--threads",
-        "1",
-        "-q",
-    ];
-    let ended = with_mount(
-        &Place::new(),
-        &format!("-osize={size}"),
-        &[&args, more_args].concat(),
-    )?;
+    let args = [PROGRAM, "train", "--out", "disk/out", "--threads", "1", "-q"];
+    let ended = with_mount(&Place::new(), &format!("-osize={size}"), &[&args, more_args].concat())?;
     assert_eq!(ended.status, Some(1), "{ended:#?}");
     let what = format!("can't write `disk/out/{file}`: No space left on device");
-    ended.says_once(&[
-        &what,
-        "hint: the disk is full: free some space and run again",
-    ]);
+    ended.says_once(&[&what, "hint: the disk is full: free some space and run again"]);
     // No half of a file under its own name, nor beside it.
-    assert!(
-        !ended.stdout.contains("tmp") && !ended.stdout.contains("safetensors"),
-        "{ended:#?}"
-    );
+    assert!(!ended.stdout.contains("tmp") && !ended.stdout.contains("safetensors"), "{ended:#?}");
     Some(ended)
 }
 
@@ -218,19 +141,13 @@ fn a_disk_that_is_full_at_the_start() {
 #[test]
 fn a_disk_that_fills_up_in_the_middle() {
     if let Some(ended) = full_disk("16k", &["--set", "log.every_steps=1"], "metrics.jsonl") {
-        assert!(
-            ended.stdout.contains("config.toml\nmetrics.jsonl\n"),
-            "{ended:#?}"
-        );
+        assert!(ended.stdout.contains("config.toml\nmetrics.jsonl\n"), "{ended:#?}");
     }
 }
 
 #[test]
 fn a_disk_that_is_full_at_the_end() {
     if let Some(ended) = full_disk("64k", &["--set", "train.steps=2"], "model.safetensors") {
-        assert!(
-            ended.stdout.contains("config.toml\nmetrics.jsonl\n"),
-            "{ended:#?}"
-        );
+        assert!(ended.stdout.contains("config.toml\nmetrics.jsonl\n"), "{ended:#?}");
     }
 }

@@ -11,8 +11,7 @@ use tempfile::TempDir;
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_ddp-train");
 
 /// Eight rows, two features, labels 0 and 1: the least that trains.
-pub(crate) const GOOD_CSV: &str =
-    "x,y,label\n0,1,0\n1,0,1\n0,2,0\n2,0,1\n0,3,0\n3,0,1\n0,4,0\n4,0,1\n";
+pub(crate) const GOOD_CSV: &str = "x,y,label\n0,1,0\n1,0,1\n0,2,0\n2,0,1\n0,3,0\n3,0,1\n0,4,0\n4,0,1\n";
 
 /// A folder in which the program runs.
 pub(crate) struct Place {
@@ -29,9 +28,7 @@ pub(crate) struct Ended {
 
 impl Place {
     pub(crate) fn new() -> Self {
-        Self {
-            folder: tempfile::tempdir().unwrap(),
-        }
+        Self { folder: tempfile::tempdir().unwrap() }
     }
 
     /// With `files`, each a name and its content.
@@ -149,20 +146,11 @@ pub(crate) fn with_mount(place: &Place, mount: &str, command: &[&str]) -> Option
     let namespace = |script: &str| {
         let mut command = Command::new("unshare");
         // A user needs a namespace of users too, where the system allows it.
-        command.args(if is_root {
-            ["-m"].as_slice()
-        } else {
-            &["-m", "-U", "-r"]
-        });
-        command
-            .args(["sh", "-c", script, mount])
-            .current_dir(place.path());
+        command.args(if is_root { ["-m"].as_slice() } else { &["-m", "-U", "-r"] });
+        command.args(["sh", "-c", script, mount]).current_dir(place.path());
         command
     };
-    if !namespace(MOUNT)
-        .output()
-        .is_ok_and(|output| output.status.success())
-    {
+    if !namespace(MOUNT).output().is_ok_and(|output| output.status.success()) {
         eprintln!("skipped: needs root or user namespaces, to mount a small disk");
         return None;
     }

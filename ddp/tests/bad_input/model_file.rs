@@ -34,10 +34,7 @@ fn safetensors(tensors: &[(&str, &[usize])], dtype: Dtype) -> Vec<u8> {
     let zeros = [0u8; 1024];
     let views = tensors.iter().map(|(name, dims)| {
         let n_bytes = dims.iter().product::<usize>() * dtype.bitsize() / 8;
-        (
-            name.to_string(),
-            TensorView::new(dtype, dims.to_vec(), &zeros[..n_bytes]).unwrap(),
-        )
+        (name.to_string(), TensorView::new(dtype, dims.to_vec(), &zeros[..n_bytes]).unwrap())
     });
     safetensors::serialize(views, None::<HashMap<String, String>>).unwrap()
 }
@@ -58,26 +55,14 @@ fn weights_to_start_from() {
         &whole[..whole.len() - 1],
         &["model file `cut.safetensors` can't be used", cut, hint],
     );
-    start(
-        "no-data.safetensors",
-        &whole[..header_len],
-        &["`no-data.safetensors`", cut, hint],
-    );
+    start("no-data.safetensors", &whole[..header_len], &["`no-data.safetensors`", cut, hint]);
     start(
         "half-header.safetensors",
         &whole[..header_len / 2],
         &["its header is cut off or no header at all", hint],
     );
-    start(
-        "empty.safetensors",
-        b"",
-        &["its header is cut off or no header at all"],
-    );
-    start(
-        "text.safetensors",
-        GOOD_CSV.as_bytes(),
-        &["model file `text.safetensors` can't be used", hint],
-    );
+    start("empty.safetensors", b"", &["its header is cut off or no header at all"]);
+    start("text.safetensors", GOOD_CSV.as_bytes(), &["model file `text.safetensors` can't be used", hint]);
     start(
         "huge.safetensors",
         &[&(1u64 << 63).to_le_bytes()[..], &whole[8..]].concat(),
@@ -105,21 +90,14 @@ fn weights_to_start_from() {
     start(
         "names.safetensors",
         &safetensors(&wrong, Dtype::F32),
-        &[
-            "layers.1.weight [2, 3] is not in the file",
-            "head.weight is not in the model",
-        ],
+        &["layers.1.weight [2, 3] is not in the file", "head.weight is not in the model"],
     );
     start(
         "half.safetensors",
         &safetensors(&right, Dtype::F16),
         &["layers.0.weight is F16 in the file, F32 in the model"],
     );
-    start(
-        "no-folder/../x.safetensors",
-        &whole[..9],
-        &["can't be used"],
-    );
+    start("no-folder/../x.safetensors", &whole[..9], &["can't be used"]);
     place.refuses(
         &[&TRAIN[..], &["out", "--init-from", "no.safetensors"]].concat(),
         &["model file `no.safetensors` does not exist"],
@@ -131,87 +109,43 @@ fn weights_to_start_from() {
 
     // The right one is taken, so that the above were refused for what they are.
     place.write("right.safetensors", &safetensors(&right, Dtype::F32));
-    place
-        .run(&[&TRAIN[..], &["out", "--init-from", "right.safetensors"]].concat())
-        .is_good();
+    place.run(&[&TRAIN[..], &["out", "--init-from", "right.safetensors"]].concat()).is_good();
 }
 
 #[test]
 fn models_to_evaluate() {
     let place = trained();
     let eval = |checkpoint, more: &[&'static str], parts: &[&str]| {
-        place.refuses(
-            &[&["eval", "--checkpoint", checkpoint], more].concat(),
-            parts,
-        );
+        place.refuses(&[&["eval", "--checkpoint", checkpoint], more].concat(), parts);
     };
     place.write("other.csv", b"x,z,label\n0,1,0\n");
     place.write("label.csv", b"x,y,label\n0,1,2\n");
     place.write("bare.csv", b"x,y\n0,1\n");
     let data = |source| ["--data", source];
-    eval(
-        "run",
-        &data("other.csv"),
-        &["other.csv", "the model", "\"y\" is missing, \"z\" is extra"],
-    );
+    eval("run", &data("other.csv"), &["other.csv", "the model", "\"y\" is missing, \"z\" is extra"]);
     eval(
         "run",
         &data("label.csv"),
         &["label.csv`: line 2, column \"label\": label 2 is out of range, expected 0 to 1"],
     );
-    eval(
-        "run",
-        &data("bare.csv"),
-        &["bare.csv`: line 1: no target column \"label\""],
-    );
-    eval(
-        "run",
-        &data("no.csv"),
-        &["data file `no.csv` does not exist"],
-    );
-    eval(
-        "run",
-        &[],
-        &[
-            "the run had no evaluation data",
-            "hint: name some with --data",
-        ],
-    );
+    eval("run", &data("bare.csv"), &["bare.csv`: line 1: no target column \"label\""]);
+    eval("run", &data("no.csv"), &["data file `no.csv` does not exist"]);
+    eval("run", &[], &["the run had no evaluation data", "hint: name some with --data"]);
     eval("no", &[], &["model file `no` does not exist"]);
 
     fs::create_dir(place.file("started")).unwrap();
-    fs::copy(
-        place.file("run/config.toml"),
-        place.file("started/config.toml"),
-    )
-    .unwrap();
-    eval(
-        "started",
-        &[],
-        &["`started/model.safetensors` does not exist", "hint: "],
-    );
+    fs::copy(place.file("run/config.toml"), place.file("started/config.toml")).unwrap();
+    eval("started", &[], &["`started/model.safetensors` does not exist", "hint: "]);
 
-    place.write(
-        "foreign.safetensors",
-        &safetensors(&[("fc.weight", &[2, 2])], Dtype::F32),
-    );
+    place.write("foreign.safetensors", &safetensors(&[("fc.weight", &[2, 2])], Dtype::F32));
     eval(
         "foreign.safetensors",
         &data("rows.csv"),
-        &[
-            "`foreign.safetensors` can't be used: it holds no config of a run",
-            "hint: ",
-        ],
+        &["`foreign.safetensors` can't be used: it holds no config of a run", "hint: "],
     );
     let whole = fs::read(place.file("run/model.safetensors")).unwrap();
     place.write("cut.safetensors", &whole[..whole.len() / 2]);
-    eval(
-        "cut.safetensors",
-        &data("rows.csv"),
-        &["model file `cut.safetensors` can't be used"],
-    );
+    eval("cut.safetensors", &data("rows.csv"), &["model file `cut.safetensors` can't be used"]);
 
-    place
-        .run(&["eval", "--checkpoint", "run", "--data", "rows.csv"])
-        .is_good();
+    place.run(&["eval", "--checkpoint", "run", "--data", "rows.csv"]).is_good();
 }

@@ -15,11 +15,7 @@ struct Ranks<'a> {
 }
 
 fn ranks<'a>(n: usize, args: &'a [&'a str]) -> Ranks<'a> {
-    Ranks {
-        n,
-        folder: ".",
-        args,
-    }
+    Ranks { n, folder: ".", args }
 }
 
 /// Whether ranks can be started here.
@@ -33,17 +29,10 @@ fn has_mpirun() -> bool {
 
 fn mpirun(place: &Place, all: &[Ranks<'_>]) -> Command {
     let mut command = Command::new("mpirun");
-    command.args([
-        "--allow-run-as-root",
-        "--bind-to",
-        "none",
-        "--oversubscribe",
-    ]);
+    command.args(["--allow-run-as-root", "--bind-to", "none", "--oversubscribe"]);
     for (index, Ranks { n, folder, args }) in all.iter().enumerate() {
         command.args((index > 0).then_some(":"));
-        command
-            .args(["-n", &n.to_string(), "-wdir"])
-            .arg(place.file(folder));
+        command.args(["-n", &n.to_string(), "-wdir"]).arg(place.file(folder));
         command.arg(PROGRAM).args(*args);
     }
     command
@@ -64,33 +53,18 @@ fn refuse(place: &Place, all: &[Ranks<'_>], parts: &[&str]) {
 
 #[test]
 fn one_rank_tells_what_is_wrong_for_all() {
-    let place = Place::with(&[
-        ("run.toml", "[train]\nepoch = 3\n"),
-        ("three.csv", "x,label\n0,0\n1,1\n2,0\n"),
-    ]);
-    refuse(
-        &place,
-        &[ranks(2, &["train", "--threads", "0"])],
-        &["'0' for '--threads <N>'"],
-    );
+    let place =
+        Place::with(&[("run.toml", "[train]\nepoch = 3\n"), ("three.csv", "x,label\n0,0\n1,1\n2,0\n")]);
+    refuse(&place, &[ranks(2, &["train", "--threads", "0"])], &["'0' for '--threads <N>'"]);
     refuse(
         &place,
         &[ranks(2, &["train", "run.toml", "--out", "out"])],
-        &[
-            "error: run.toml: line 2, column 1: unknown key `train.epoch`",
-            "did you mean `train.epochs`?",
-        ],
+        &["error: run.toml: line 2, column 1: unknown key `train.epoch`", "did you mean `train.epochs`?"],
     );
     refuse(
         &place,
-        &[ranks(
-            4,
-            &["train", "--set", "data.train=three.csv", "--out", "out"],
-        )],
-        &[
-            "error: three.csv: 3 training rows, fewer than the 4 ranks",
-            "hint: start at most 3 ranks",
-        ],
+        &[ranks(4, &["train", "--set", "data.train=three.csv", "--out", "out"])],
+        &["error: three.csv: 3 training rows, fewer than the 4 ranks", "hint: start at most 3 ranks"],
     );
     // The ranks would take cuda:0 and cuda:1; what is wrong is the same.
     refuse(
@@ -100,17 +74,8 @@ fn one_rank_tells_what_is_wrong_for_all() {
     );
 }
 
-const TRAIN: [&str; 9] = [
-    "train",
-    "--set",
-    "data.train=rows.csv",
-    "--out",
-    "out",
-    "--threads",
-    "1",
-    "-q",
-    "--set",
-];
+const TRAIN: [&str; 9] =
+    ["train", "--set", "data.train=rows.csv", "--out", "out", "--threads", "1", "-q", "--set"];
 
 #[test]
 fn ranks_that_were_told_different_things() {
@@ -120,53 +85,28 @@ fn ranks_that_were_told_different_things() {
     refuse(
         &place,
         &[ranks(2, &three), ranks(1, &four)],
-        &[
-            "error: rank 2 (",
-            "disagrees with rank 0 on 'train.epochs': '4' there, '3' on rank 0",
-            "hint: ",
-        ],
+        &["error: rank 2 (", "disagrees with rank 0 on 'train.epochs': '4' there, '3' on rank 0", "hint: "],
     );
     let dry = [&three[..], &["--dry-run"]].concat();
-    refuse(
-        &place,
-        &[ranks(1, &three), ranks(1, &dry)],
-        &["error: rank 1 (", "'--dry-run'"],
-    );
+    refuse(&place, &[ranks(1, &three), ranks(1, &dry)], &["error: rank 1 (", "'--dry-run'"]);
 
     let start = [&three[..], &["--init-from", "w.safetensors"]].concat();
-    let missing = [
-        "[rank 1 ",
-        "error: model file `w.safetensors` does not exist",
-    ];
+    let missing = ["[rank 1 ", "error: model file `w.safetensors` does not exist"];
     refuse(&place, &[ranks(1, &three), ranks(1, &start)], &missing);
     place
         .run(
             &[
-                &[
-                    "train",
-                    "--set",
-                    "data.train=rows.csv",
-                    "--set",
-                    "train.epochs=1",
-                ],
+                &["train", "--set", "data.train=rows.csv", "--set", "train.epochs=1"],
                 &["--out", "run", "-q"][..],
             ]
             .concat(),
         )
         .is_good();
-    std::fs::rename(
-        place.file("run/model.safetensors"),
-        place.file("w.safetensors"),
-    )
-    .unwrap();
+    std::fs::rename(place.file("run/model.safetensors"), place.file("w.safetensors")).unwrap();
     refuse(
         &place,
         &[ranks(1, &three), ranks(1, &start)],
-        &[
-            "error: rank 1 (",
-            "'--init-from (fingerprint)'",
-            "'none' on rank 0",
-        ],
+        &["error: rank 1 (", "'--init-from (fingerprint)'", "'none' on rank 0"],
     );
 }
 
@@ -175,18 +115,11 @@ fn ranks_that_see_different_rows() {
     let other = GOOD_CSV.replace("4,0,1", "5,0,1");
     let place = Place::with(&[("a/rows.csv", GOOD_CSV), ("b/rows.csv", &other)]);
     let args = [&TRAIN[..], &["train.epochs=3"]].concat();
-    let of = |folder| Ranks {
-        folder,
-        ..ranks(1, &args)
-    };
+    let of = |folder| Ranks { folder, ..ranks(1, &args) };
     refuse(
         &place,
         &[of("a"), of("b")],
-        &[
-            "error: rank 1 (",
-            "disagrees with rank 0 on 'rows and columns of the data",
-            "hint: ",
-        ],
+        &["error: rank 1 (", "disagrees with rank 0 on 'rows and columns of the data", "hint: "],
     );
 }
 

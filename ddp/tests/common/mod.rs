@@ -24,10 +24,7 @@ pub const DDP_TRAIN: &str = env!("CARGO_BIN_EXE_ddp-train");
 
 /// A folder that is gone when the test ends.
 pub fn temp_dir() -> TempDir {
-    tempfile::Builder::new()
-        .prefix("ddp-test-")
-        .tempdir()
-        .unwrap()
+    tempfile::Builder::new().prefix("ddp-test-").tempdir().unwrap()
 }
 
 /// Writes a file and returns its path.
@@ -81,11 +78,7 @@ pub fn mpirun(groups: &[(usize, &[&str])]) -> Command {
         if index > 0 {
             command.arg(":");
         }
-        command
-            .arg("-n")
-            .arg(n.to_string())
-            .arg(DDP_TRAIN)
-            .args(*args);
+        command.arg("-n").arg(n.to_string()).arg(DDP_TRAIN).args(*args);
     }
     command
 }
@@ -131,22 +124,11 @@ pub struct Outcome {
 /// Starts a job.
 pub fn start(mut command: Command) -> Job {
     let what = format!("{command:?}");
-    let piped = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let started = Instant::now();
-    let mut child = piped
-        .spawn()
-        .unwrap_or_else(|error| panic!("{what}: {error}"));
+    let mut child = piped.spawn().unwrap_or_else(|error| panic!("{what}: {error}"));
     let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-    Job {
-        stdout: Some(reader(stdout)),
-        stderr: Some(reader(stderr)),
-        child,
-        what,
-        started,
-    }
+    Job { stdout: Some(reader(stdout)), stderr: Some(reader(stderr)), child, what, started }
 }
 
 fn reader(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
@@ -206,9 +188,7 @@ impl Drop for Job {
 /// Kills a process that this test started.
 pub fn kill_9(pid: u32) {
     // The shell's own `kill`: the program of that name may not be installed.
-    let _ = Command::new("sh")
-        .args(["-c", &format!("kill -9 {pid} 2>/dev/null")])
-        .status();
+    let _ = Command::new("sh").args(["-c", &format!("kill -9 {pid} 2>/dev/null")]).status();
 }
 
 /// The processes whose parent is `pid`.
@@ -216,17 +196,11 @@ pub fn children(pid: u32) -> Vec<u32> {
     let parent_of = |pid: u32| -> Option<u32> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // Behind the name, which may hold anything: state, parent.
-        stat.rsplit_once(')')?
-            .1
-            .split_whitespace()
-            .nth(1)?
-            .parse()
-            .ok()
+        stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
     };
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|&candidate| parent_of(candidate) == Some(pid))
-        .collect()
+    pids.filter(|&candidate| parent_of(candidate) == Some(pid)).collect()
 }
 
 /// Runs a job to its end.
@@ -239,12 +213,7 @@ pub fn run(command: Command) -> Outcome {
 pub fn run_ok(command: Command) -> Outcome {
     let what = format!("{command:?}");
     let outcome = run(command);
-    assert!(
-        outcome.status.success(),
-        "{what}: {}\n{}",
-        outcome.status,
-        outcome.stderr
-    );
+    assert!(outcome.status.success(), "{what}: {}\n{}", outcome.status, outcome.stderr);
     outcome
 }
 
@@ -275,20 +244,15 @@ impl Run {
     /// The lines of `metrics.jsonl` of one event.
     pub fn events(&self, event: &str) -> Vec<Value> {
         let text = std::fs::read_to_string(self.out().join("metrics.jsonl")).unwrap();
-        let lines = text
-            .lines()
-            .map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         lines.filter(|line| line["event"] == event).collect()
     }
 
     /// One number of each line of an event.
     #[track_caller]
     pub fn numbers(&self, event: &str, key: &str) -> Vec<f64> {
-        let number = |line: &Value| {
-            line[key]
-                .as_f64()
-                .unwrap_or_else(|| panic!("no number `{key}` in {line}"))
-        };
+        let number =
+            |line: &Value| line[key].as_f64().unwrap_or_else(|| panic!("no number `{key}` in {line}"));
         self.events(event).iter().map(number).collect()
     }
 
@@ -328,19 +292,13 @@ pub fn read_weights(path: &Path) -> Weights {
             values: chunks.map(|bytes| f32::from_le_bytes(*bytes)).collect(),
         }
     };
-    file.tensors()
-        .iter()
-        .map(|(name, view)| (name.clone(), tensor(view)))
-        .collect()
+    file.tensors().iter().map(|(name, view)| (name.clone(), tensor(view))).collect()
 }
 
 /// Whether two models have the same tensors, bit for bit.
 pub fn same_bits(a: &Weights, b: &Weights) -> bool {
     let bits = |t: &Tensor| t.values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-    a.keys().eq(b.keys())
-        && a.values()
-            .zip(b.values())
-            .all(|(a, b)| a.shape == b.shape && bits(a) == bits(b))
+    a.keys().eq(b.keys()) && a.values().zip(b.values()).all(|(a, b)| a.shape == b.shape && bits(a) == bits(b))
 }
 
 /// The largest difference between two models' weights, and where it is.
@@ -349,12 +307,7 @@ pub fn same_bits(a: &Weights, b: &Weights) -> bool {
 /// If they have other tensors, or a difference is NaN.
 #[track_caller]
 pub fn largest_gap(got: &Weights, want: &Weights) -> (f64, String) {
-    assert!(
-        got.keys().eq(want.keys()),
-        "{:?} against {:?}",
-        got.keys(),
-        want.keys()
-    );
+    assert!(got.keys().eq(want.keys()), "{:?} against {:?}", got.keys(), want.keys());
     let mut largest = (0.0, "nowhere".to_owned());
     for (name, want) in want {
         let got = &got[name];
@@ -386,9 +339,7 @@ pub fn assert_all_close(what: &str, got: &[f64], want: &[f64], rtol: f64) {
 
 /// Rows of made-up but learnable data as CSV: features `f0`.. and the target columns, a function of the row alone.
 pub fn made_up_csv(n_rows: usize, n_features: usize, task: &str, first_row: usize) -> String {
-    let mut csv = (0..n_features)
-        .map(|i| format!("f{i},"))
-        .collect::<String>();
+    let mut csv = (0..n_features).map(|i| format!("f{i},")).collect::<String>();
     csv += match task {
         "classification" => "label\n",
         "regression" => "t0,t1\n",

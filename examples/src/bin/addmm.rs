@@ -23,9 +23,8 @@ fn main() -> Result<(), KernelError> {
     println!("a·aᵀ = {:?}", c.to_vec::<f32>()?);
 
     // Shapes, dtypes and devices are checked before anything is computed; each message names every operand.
-    let product = |b: &Tensor, c: &mut Tensor| {
-        ops::addmm(1.0, a.view(), false, b.view(), false, 0.0, c.view_mut())
-    };
+    let product =
+        |b: &Tensor, c: &mut Tensor| ops::addmm(1.0, a.view(), false, b.view(), false, 0.0, c.view_mut());
     let wide = Tensor::zeros(&[4, 2], DType::F32, device)?;
     tell("shapes", product(&wide, &mut c));
     let double = Tensor::zeros(&[3, 2], DType::F64, device)?;

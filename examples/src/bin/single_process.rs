@@ -47,11 +47,7 @@ fn main() -> ddp::Result<()> {
             let mut batches = StepBatches::new(&world, &train, &order, &mut buffers, &global, 1);
             sum += trainer.step(&mut batches, false)?.sums.loss;
         }
-        println!(
-            "epoch {}: loss {:.4}",
-            epoch + 1,
-            sum / train.n_rows() as f64
-        );
+        println!("epoch {}: loss {:.4}", epoch + 1, sum / train.n_rows() as f64);
     }
 
     let (model, loss) = trainer.model_and_loss();

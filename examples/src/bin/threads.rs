@@ -56,22 +56,13 @@ fn main() -> ddp::Result<()> {
     let (rows, test_rows) = ddp::data::digits()?;
     let ended = threads::run(RANKS, |world| train(&world, &rows, &test_rows));
     let ended = ended.into_iter().collect::<ddp::Result<Vec<_>>>()?;
-    let same = ended
-        .iter()
-        .filter(|(weights, _)| *weights == ended[0].0)
-        .count();
+    let same = ended.iter().filter(|(weights, _)| *weights == ended[0].0).count();
     println!("test accuracy {:.4}", ended[0].1);
-    println!(
-        "{same} of {RANKS} ranks hold the same {} weights",
-        ended[0].0.len()
-    );
+    println!("{same} of {RANKS} ranks hold the same {} weights", ended[0].0.len());
 
     // The law of data parallelism: one rank with the whole batch comes to the same weights, up to rounding.
     let (alone, _) = train(&World::single(), &rows, &test_rows)?;
     let differences = alone.iter().zip(&ended[0].0).map(|(a, b)| (a - b).abs());
-    println!(
-        "one rank alone: largest difference {:.1e}",
-        differences.fold(0.0, f32::max)
-    );
+    println!("one rank alone: largest difference {:.1e}", differences.fold(0.0, f32::max));
     Ok(())
 }

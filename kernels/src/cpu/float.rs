@@ -93,19 +93,5 @@ macro_rules! float {
         }
     };
 }
-float!(
-    f32,
-    math::exp,
-    math::ln,
-    math::tanh,
-    math::sigmoid,
-    math::erf
-);
-float!(
-    f64,
-    f64::exp,
-    f64::ln,
-    f64::tanh,
-    |x: f64| 1.0 / (1.0 + (-x).exp()),
-    libm::erf
-);
+float!(f32, math::exp, math::ln, math::tanh, math::sigmoid, math::erf);
+float!(f64, f64::exp, f64::ln, f64::tanh, |x: f64| 1.0 / (1.0 + (-x).exp()), libm::erf);

@@ -17,13 +17,7 @@ impl<'a, T> Mat<'a, T> {
     /// A row-major matrix that fills its slice.
     pub(crate) fn new(data: &'a [T], rows: usize, cols: usize) -> Self {
         debug_assert_eq!(data.len(), rows * cols);
-        Mat {
-            data,
-            rows,
-            cols,
-            row_stride: cols,
-            col_stride: 1,
-        }
+        Mat { data, rows, cols, row_stride: cols, col_stride: 1 }
     }
 
     /// Its transpose, without moving anything.
@@ -45,8 +39,7 @@ impl<'a, T> Mat<'a, T> {
     fn fits(&self) -> bool {
         self.rows == 0
             || self.cols == 0
-            || (self.rows - 1) * self.row_stride + (self.cols - 1) * self.col_stride
-                < self.data.len()
+            || (self.rows - 1) * self.row_stride + (self.cols - 1) * self.col_stride < self.data.len()
     }
 }
 
@@ -64,9 +57,7 @@ pub(crate) fn gemm<T: Float>(alpha: T, a: Mat<'_, T>, b: Mat<'_, T>, beta: T, c:
     }
     if k == 0 {
         // A rank without rows: the product is zero.
-        return c
-            .iter_mut()
-            .for_each(|c| *c = if beta == T::ZERO { T::ZERO } else { beta * *c });
+        return c.iter_mut().for_each(|c| *c = if beta == T::ZERO { T::ZERO } else { beta * *c });
     }
     let c = SharedMut::new(c);
     let flop_per_row_or_col = 2 * k * m.min(n);
@@ -74,11 +65,7 @@ pub(crate) fn gemm<T: Float>(alpha: T, a: Mat<'_, T>, b: Mat<'_, T>, beta: T, c:
     // Split along the longer side: each thread then packs less of the operand that all of them need.
     if n >= m {
         for_parts(n, min_part, 48, |cols| {
-            let b_part = Mat {
-                data: &b.data[cols.start * b.col_stride..],
-                cols: cols.len(),
-                ..b
-            };
+            let b_part = Mat { data: &b.data[cols.start * b.col_stride..], cols: cols.len(), ..b };
             // SAFETY: `cols.start < n`.
             let c = unsafe { c.add(cols.start) };
             // SAFETY: the part is the columns `cols` of `c`, which no other part touches.
@@ -86,11 +73,7 @@ pub(crate) fn gemm<T: Float>(alpha: T, a: Mat<'_, T>, b: Mat<'_, T>, beta: T, c:
         });
     } else {
         for_parts(m, min_part, 48, |rows| {
-            let a_part = Mat {
-                data: &a.data[rows.start * a.row_stride..],
-                rows: rows.len(),
-                ..a
-            };
+            let a_part = Mat { data: &a.data[rows.start * a.row_stride..], rows: rows.len(), ..a };
             // SAFETY: `rows.start < m`.
             let c = unsafe { c.add(rows.start * n) };
             // SAFETY: the part is the rows `rows` of `c`, which no other part touches.
@@ -103,14 +86,7 @@ pub(crate) fn gemm<T: Float>(alpha: T, a: Mat<'_, T>, b: Mat<'_, T>, beta: T, c:
 ///
 /// # Safety
 /// `a` and `b` fit their slices, and `c` points to `a.rows` rows of `b.cols` elements that are the caller's alone.
-unsafe fn gemm_part<T: Float>(
-    alpha: T,
-    a: Mat<'_, T>,
-    b: Mat<'_, T>,
-    beta: T,
-    c: *mut T,
-    c_stride: usize,
-) {
+unsafe fn gemm_part<T: Float>(alpha: T, a: Mat<'_, T>, b: Mat<'_, T>, beta: T, c: *mut T, c_stride: usize) {
     let read_c = beta != T::ZERO;
     let (a_ptr, b_ptr) = (a.data.as_ptr(), b.data.as_ptr());
     let stride = |s: usize| s as isize;

@@ -121,11 +121,7 @@ pub(super) fn ln(x: f32) -> f32 {
     let low = (square * f).mul_add(p, n * LN2_LO) - 0.5 * square;
     let finite = n.mul_add(LN2_HI, f + low);
     let finite = if x > f32::MAX { f32::INFINITY } else { finite };
-    let positive = if x < f32::MIN_POSITIVE {
-        f32::NEG_INFINITY
-    } else {
-        finite
-    };
+    let positive = if x < f32::MIN_POSITIVE { f32::NEG_INFINITY } else { finite };
     // Also where x is NaN, which compares as neither.
     if x >= 0.0 { positive } else { f32::NAN }
 }
@@ -135,11 +131,7 @@ mod tests {
     use super::*;
 
     /// The largest error of `f` against `reference`, in units of the last place of the reference.
-    fn max_ulp(
-        range: (f32, f32),
-        f: impl Fn(f32) -> f32,
-        reference: impl Fn(f64) -> f64,
-    ) -> (f64, f32) {
+    fn max_ulp(range: (f32, f32), f: impl Fn(f32) -> f32, reference: impl Fn(f64) -> f64) -> (f64, f32) {
         let n = 400_000;
         (0..=n)
             .map(|i| {
@@ -163,24 +155,13 @@ mod tests {
             ("exp denormal", max_ulp((-103.0, -87.0), exp, f64::exp), 2.0),
             ("tanh", max_ulp((-12.0, 12.0), tanh, f64::tanh), 4.0),
             ("tanh near 0", max_ulp((-1e-2, 1e-2), tanh, f64::tanh), 4.0),
-            (
-                "sigmoid",
-                max_ulp((-80.0, 30.0), sigmoid, |x| 1.0 / (1.0 + (-x).exp())),
-                3.0,
-            ),
+            ("sigmoid", max_ulp((-80.0, 30.0), sigmoid, |x| 1.0 / (1.0 + (-x).exp())), 3.0),
             ("erf", max_ulp((-5.0, 5.0), erf, libm::erf), 3.0),
             ("erf near 0", max_ulp((-1e-2, 1e-2), erf, libm::erf), 3.0),
-            (
-                "erf at the seam",
-                max_ulp((0.91, 0.93), erf, libm::erf),
-                3.0,
-            ),
+            ("erf at the seam", max_ulp((0.91, 0.93), erf, libm::erf), 3.0),
         ];
         for (name, (ulp, at), limit) in cases {
-            assert!(
-                ulp <= limit,
-                "{name}: {ulp:.2} ulp at {at:e}, stated {limit}"
-            );
+            assert!(ulp <= limit, "{name}: {ulp:.2} ulp at {at:e}, stated {limit}");
         }
     }
 
@@ -189,34 +170,12 @@ mod tests {
         for f in [exp, tanh, sigmoid, erf] {
             assert!(f(f32::NAN).is_nan());
         }
-        assert_eq!(
-            (exp(f32::INFINITY), exp(f32::NEG_INFINITY)),
-            (f32::INFINITY, 0.0)
-        );
-        assert_eq!(
-            (exp(0.0), exp(1000.0), exp(-1000.0)),
-            (1.0, f32::INFINITY, 0.0)
-        );
-        assert_eq!(
-            (tanh(f32::INFINITY), tanh(f32::NEG_INFINITY), tanh(0.0)),
-            (1.0, -1.0, 0.0)
-        );
-        assert_eq!(
-            (erf(f32::INFINITY), erf(f32::NEG_INFINITY), erf(0.0)),
-            (1.0, -1.0, 0.0)
-        );
-        assert_eq!(
-            (
-                sigmoid(f32::INFINITY),
-                sigmoid(f32::NEG_INFINITY),
-                sigmoid(0.0)
-            ),
-            (1.0, 0.0, 0.5)
-        );
-        assert_eq!(
-            (ln(1.0), ln(0.0), ln(f32::INFINITY)),
-            (0.0, f32::NEG_INFINITY, f32::INFINITY)
-        );
+        assert_eq!((exp(f32::INFINITY), exp(f32::NEG_INFINITY)), (f32::INFINITY, 0.0));
+        assert_eq!((exp(0.0), exp(1000.0), exp(-1000.0)), (1.0, f32::INFINITY, 0.0));
+        assert_eq!((tanh(f32::INFINITY), tanh(f32::NEG_INFINITY), tanh(0.0)), (1.0, -1.0, 0.0));
+        assert_eq!((erf(f32::INFINITY), erf(f32::NEG_INFINITY), erf(0.0)), (1.0, -1.0, 0.0));
+        assert_eq!((sigmoid(f32::INFINITY), sigmoid(f32::NEG_INFINITY), sigmoid(0.0)), (1.0, 0.0, 0.5));
+        assert_eq!((ln(1.0), ln(0.0), ln(f32::INFINITY)), (0.0, f32::NEG_INFINITY, f32::INFINITY));
         assert!(ln(-1.0).is_nan() && ln(f32::NAN).is_nan());
         assert!(tanh(-0.0).is_sign_negative() && erf(-0.0).is_sign_negative());
     }

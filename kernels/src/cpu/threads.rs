@@ -15,10 +15,7 @@ use crate::{KernelError, Result};
 /// # Errors
 /// [`KernelError::Threads`] if the system refuses, or if the thread is in a pool already.
 pub fn join_pool(n_threads: usize) -> Result<()> {
-    let error = |reason: String| KernelError::Threads {
-        threads: n_threads,
-        reason,
-    };
+    let error = |reason: String| KernelError::Threads { threads: n_threads, reason };
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(n_threads)
         .thread_name(|i| format!("compute-{i}"))
@@ -32,11 +29,7 @@ pub fn join_pool(n_threads: usize) -> Result<()> {
 
 /// Threads that compute for the calling thread: 1 for a thread that has joined no pool.
 pub fn current() -> usize {
-    if rayon::current_thread_index().is_some() {
-        rayon::current_num_threads()
-    } else {
-        1
-    }
+    if rayon::current_thread_index().is_some() { rayon::current_num_threads() } else { 1 }
 }
 
 /// Cores that this process may use (its affinity mask and container quota), divided by the ranks on this host.
@@ -48,12 +41,7 @@ pub fn default_per_rank(ranks_on_host: usize) -> usize {
 /// Runs `f` on parts of `0..len` that cover it exactly once, one part a thread, each but the last a multiple of
 /// `align`; in one part where `len < 2 * min_part`.
 #[inline]
-pub(crate) fn for_parts(
-    len: usize,
-    min_part: usize,
-    align: usize,
-    f: impl Fn(Range<usize>) + Sync,
-) {
+pub(crate) fn for_parts(len: usize, min_part: usize, align: usize, f: impl Fn(Range<usize>) + Sync) {
     let n_parts = current().min(len / min_part.max(1)).max(1);
     if n_parts == 1 {
         return f(0..len);
@@ -117,13 +105,8 @@ mod tests {
             std::thread::spawn(move || {
                 join_pool(n_threads).unwrap();
                 assert_eq!(current(), n_threads);
-                for (len, min_part, align) in [
-                    (0, 1, 1),
-                    (1, 1, 16),
-                    (100, 1, 16),
-                    (1000, 400, 1),
-                    (7, 1, 1),
-                ] {
+                for (len, min_part, align) in [(0, 1, 1), (1, 1, 16), (100, 1, 16), (1000, 400, 1), (7, 1, 1)]
+                {
                     let seen = Mutex::new(vec![0; len]);
                     for_parts(len, min_part, align, |part| {
                         for i in part {

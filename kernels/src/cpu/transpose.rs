@@ -56,14 +56,8 @@ pub(crate) fn transpose_then<T: Element>(
 }
 
 /// Transposes the `n_i` rows and `n_j` columns at `from`, whose rows are `from_stride` apart, to `to`.
-type BlockFn<T> = unsafe fn(
-    from: *const T,
-    from_stride: usize,
-    to: *mut T,
-    to_stride: usize,
-    n_i: usize,
-    n_j: usize,
-);
+type BlockFn<T> =
+    unsafe fn(from: *const T, from_stride: usize, to: *mut T, to_stride: usize, n_i: usize, n_j: usize);
 
 /// Element by element.
 ///
@@ -134,38 +128,17 @@ unsafe fn avx_block(from: *const f32, from_stride: usize, to: *mut f32, to_strid
         // SAFETY: eight elements of that row; no alignment is needed.
         unsafe { _mm256_loadu_ps(row) }
     };
-    let [a, b, c, d, e, f, g, h] = [
-        row(0),
-        row(1),
-        row(2),
-        row(3),
-        row(4),
-        row(5),
-        row(6),
-        row(7),
-    ];
+    let [a, b, c, d, e, f, g, h] = [row(0), row(1), row(2), row(3), row(4), row(5), row(6), row(7)];
     let (ab0, ab1) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
     let (cd0, cd1) = (_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
     let (ef0, ef1) = (_mm256_unpacklo_ps(e, f), _mm256_unpackhi_ps(e, f));
     let (gh0, gh1) = (_mm256_unpacklo_ps(g, h), _mm256_unpackhi_ps(g, h));
     const LOW: i32 = 0b01_00_01_00;
     const HIGH: i32 = 0b11_10_11_10;
-    let (abcd0, abcd1) = (
-        _mm256_shuffle_ps::<LOW>(ab0, cd0),
-        _mm256_shuffle_ps::<HIGH>(ab0, cd0),
-    );
-    let (abcd2, abcd3) = (
-        _mm256_shuffle_ps::<LOW>(ab1, cd1),
-        _mm256_shuffle_ps::<HIGH>(ab1, cd1),
-    );
-    let (efgh0, efgh1) = (
-        _mm256_shuffle_ps::<LOW>(ef0, gh0),
-        _mm256_shuffle_ps::<HIGH>(ef0, gh0),
-    );
-    let (efgh2, efgh3) = (
-        _mm256_shuffle_ps::<LOW>(ef1, gh1),
-        _mm256_shuffle_ps::<HIGH>(ef1, gh1),
-    );
+    let (abcd0, abcd1) = (_mm256_shuffle_ps::<LOW>(ab0, cd0), _mm256_shuffle_ps::<HIGH>(ab0, cd0));
+    let (abcd2, abcd3) = (_mm256_shuffle_ps::<LOW>(ab1, cd1), _mm256_shuffle_ps::<HIGH>(ab1, cd1));
+    let (efgh0, efgh1) = (_mm256_shuffle_ps::<LOW>(ef0, gh0), _mm256_shuffle_ps::<HIGH>(ef0, gh0));
+    let (efgh2, efgh3) = (_mm256_shuffle_ps::<LOW>(ef1, gh1), _mm256_shuffle_ps::<HIGH>(ef1, gh1));
     const LOWER_HALVES: i32 = 0x20;
     const UPPER_HALVES: i32 = 0x31;
     let columns = [
@@ -203,16 +176,7 @@ mod tests {
 
     #[test]
     fn every_element_lands_in_its_place() {
-        for (rows, cols) in [
-            (1, 1),
-            (8, 8),
-            (16, 16),
-            (17, 33),
-            (5, 100),
-            (128, 10),
-            (300, 260),
-            (0, 4),
-        ] {
+        for (rows, cols) in [(1, 1), (8, 8), (16, 16), (17, 33), (5, 100), (128, 10), (300, 260), (0, 4)] {
             check::<f32>(rows, cols);
             check::<f64>(rows, cols);
         }

@@ -8,11 +8,7 @@ pub(crate) fn same_kind(op: &'static str, operands: &[Operand]) -> Result<()> {
     same_device(op, operands)?;
     let a = operands[0];
     match operands.iter().find(|b| b.dtype != a.dtype) {
-        Some(&b) => Err(KernelError::DTypeMismatch {
-            op,
-            a: a.into(),
-            b: b.into(),
-        }),
+        Some(&b) => Err(KernelError::DTypeMismatch { op, a: a.into(), b: b.into() }),
         None => Ok(()),
     }
 }
@@ -21,11 +17,7 @@ pub(crate) fn same_kind(op: &'static str, operands: &[Operand]) -> Result<()> {
 pub(crate) fn same_device(op: &'static str, operands: &[Operand]) -> Result<()> {
     let a = operands[0];
     match operands.iter().find(|b| b.device != a.device) {
-        Some(&b) => Err(KernelError::DeviceMismatch {
-            op,
-            a: a.into(),
-            b: b.into(),
-        }),
+        Some(&b) => Err(KernelError::DeviceMismatch { op, a: a.into(), b: b.into() }),
         None => Ok(()),
     }
 }
@@ -35,11 +27,7 @@ pub(crate) fn shape(op: &'static str, operand: Operand, expected: Shape) -> Resu
     if operand.shape == expected {
         Ok(())
     } else {
-        Err(KernelError::Shape {
-            op,
-            operand: operand.into(),
-            expected,
-        })
+        Err(KernelError::Shape { op, operand: operand.into(), expected })
     }
 }
 
@@ -78,21 +66,14 @@ mod tests {
     use crate::{DType, Device};
 
     fn operand(name: &'static str, device: Device, dtype: DType) -> Operand {
-        Operand {
-            name,
-            shape: Shape::matrix(2, 3),
-            dtype,
-            device,
-        }
+        Operand { name, shape: Shape::matrix(2, 3), dtype, device }
     }
 
     #[test]
     fn another_device_is_named_with_the_way_out() {
         let a = operand("x", Device::Cuda(0), DType::F32);
         let b = operand("weight", Device::Cpu, DType::F32);
-        let message = same_kind("linear_forward", &[a, b])
-            .unwrap_err()
-            .to_string();
+        let message = same_kind("linear_forward", &[a, b]).unwrap_err().to_string();
         assert_eq!(
             message,
             "linear_forward: x [2, 3] f32 on cuda:0 and weight [2, 3] f32 on cpu are on different devices; nothing \
@@ -105,16 +86,13 @@ mod tests {
     #[test]
     fn another_dtype_or_shape_is_named() {
         let a = operand("a", Device::Cpu, DType::F32);
-        let message = same_kind("addmm", &[a, operand("b", Device::Cpu, DType::F64)])
-            .unwrap_err()
-            .to_string();
+        let message =
+            same_kind("addmm", &[a, operand("b", Device::Cpu, DType::F64)]).unwrap_err().to_string();
         assert!(
             message.contains("a [2, 3] f32 on cpu") && message.contains("b [2, 3] f64 on cpu"),
             "{message}"
         );
-        let message = shape("addmm", a, Shape::matrix(3, 2))
-            .unwrap_err()
-            .to_string();
+        let message = shape("addmm", a, Shape::matrix(3, 2)).unwrap_err().to_string();
         assert_eq!(message, "addmm: a [2, 3] f32 on cpu should be [3, 2]");
     }
 }

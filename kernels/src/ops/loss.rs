@@ -77,15 +77,8 @@ fn sum_and_gradient<T: Float>(
                     *d = scale * loss.derivative(x, t);
                 }
             }
-            let loss = x
-                .iter()
-                .zip(target)
-                .map(|(&x, &t)| loss.value(x, t).to_f64())
-                .sum();
-            LossSums {
-                loss,
-                weight: x.len() as f64,
-            }
+            let loss = x.iter().zip(target).map(|(&x, &t)| loss.value(x, t).to_f64()).sum();
+            LossSums { loss, weight: x.len() as f64 }
         },
     )
 }
@@ -107,18 +100,10 @@ pub(super) mod testing {
         let t = TensorRef::from_slice(&t, &dims).unwrap();
         let mut d = vec![f64::NAN; 35];
         let view = TensorMut::from_slice(&mut d, &dims).unwrap();
-        let sums = op(
-            TensorRef::from_slice(&x, &dims).unwrap(),
-            t,
-            0.25,
-            Some(view),
-        )
-        .unwrap();
+        let sums = op(TensorRef::from_slice(&x, &dims).unwrap(), t, 0.25, Some(view)).unwrap();
         assert_eq!(sums.weight, 35.0);
         assert_gradient(&x, &d, |x| {
-            0.25 * op(TensorRef::from_slice(x, &dims).unwrap(), t, 0.25, None)
-                .unwrap()
-                .loss
+            0.25 * op(TensorRef::from_slice(x, &dims).unwrap(), t, 0.25, None).unwrap().loss
         });
     }
 }

@@ -36,8 +36,7 @@ pub use gather_rows::gather_rows;
 pub use huber::huber;
 pub use layer_norm::{LayerNormGrads, LayerNormStats, layer_norm_backward, layer_norm_forward};
 pub use linear::{
-    LinearOutput, linear_backward_input, linear_backward_weight, linear_forward,
-    linear_workspace_len,
+    LinearOutput, linear_backward_input, linear_backward_weight, linear_forward, linear_workspace_len,
 };
 pub use loss::LossSums;
 pub use mse::mse;

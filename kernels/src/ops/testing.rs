@@ -6,9 +6,7 @@ use crate::{Element, Philox};
 /// Uniform numbers in -1..1, the same for the same seed.
 pub(crate) fn random<T: Element>(n: usize, seed: u64) -> Vec<T> {
     let philox = Philox::new(seed);
-    (0..n as u64)
-        .map(|i| T::from_f64(2.0 * f64::from(philox.uniform_f32(i)) - 1.0))
-        .collect()
+    (0..n as u64).map(|i| T::from_f64(2.0 * f64::from(philox.uniform_f32(i)) - 1.0)).collect()
 }
 
 /// `|got - want| <= atol + rtol·|want|` everywhere; NaN never passes.
@@ -36,11 +34,7 @@ pub(crate) fn assert_gradient(x: &[f64], d_x: &[f64], mut loss: impl FnMut(&[f64
         let below = loss(&moved);
         moved[i] = x[i];
         let want = (above - below) / (2.0 * STEP);
-        assert!(
-            (d_x[i] - want).abs() <= 1e-8 + 1e-7 * want.abs(),
-            "element {i}: {} against {want}",
-            d_x[i]
-        );
+        assert!((d_x[i] - want).abs() <= 1e-8 + 1e-7 * want.abs(), "element {i}: {} against {want}", d_x[i]);
     }
 }
 

@@ -48,11 +48,7 @@ pub(crate) struct Geometry {
 impl Geometry {
     /// What is fastest where it was measured.
     pub(crate) fn usual(world_size: usize) -> Self {
-        Geometry {
-            world_size,
-            chunk_bytes: CHUNK_BYTES,
-            n_slots: N_SLOTS,
-        }
+        Geometry { world_size, chunk_bytes: CHUNK_BYTES, n_slots: N_SLOTS }
     }
 
     fn slot_stride(self) -> usize {
@@ -189,15 +185,8 @@ impl Board {
     /// If the region is too small or not aligned: a bug of the caller.
     pub(crate) fn new(region: Region, geometry: Geometry) -> Self {
         let base = region.base();
-        assert!(
-            region.len() >= geometry.region_bytes()
-                && base.as_ptr().cast::<RankLine>().is_aligned()
-        );
-        Board {
-            base,
-            geometry,
-            _region: region,
-        }
+        assert!(region.len() >= geometry.region_bytes() && base.as_ptr().cast::<RankLine>().is_aligned());
+        Board { base, geometry, _region: region }
     }
 
     /// How the memory is divided.
@@ -219,12 +208,7 @@ impl Board {
     fn header(&self, rank: usize, chunk: u64) -> *mut [u64; 2] {
         assert!(rank < self.geometry.world_size);
         // SAFETY: the offset lies within the region, whose size `new` checked.
-        unsafe {
-            self.base
-                .as_ptr()
-                .add(self.geometry.slot_offset(rank, chunk))
-                .cast()
-        }
+        unsafe { self.base.as_ptr().add(self.geometry.slot_offset(rank, chunk)).cast() }
     }
 
     /// Where the data of a rank's slot for a chunk begin: `chunk_bytes` bytes, aligned to 64.

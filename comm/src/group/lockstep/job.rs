@@ -20,7 +20,8 @@ const BLOCK: usize = 1024;
 /// ever touches them.
 pub(super) struct Job {
     pub(super) call: Call,
-    /// Elements to read: `len`, or `world_size * len` of a reduce-scatter. Equal to `output` where it is in place.
+    /// Elements to read: `len`, or `world_size * len` of a reduce-scatter. Equal to `output`, or part `rank` of it in an
+    /// all-gather, where it is in place: what is written was copied to a slot before.
     pub(super) input: *const u8,
     /// Elements to write: `len`, or `world_size * len` of an all-gather.
     pub(super) output: *mut u8,
@@ -45,14 +46,7 @@ impl Job {
         };
         // A call without elements has one empty chunk, so that calls are compared all the same.
         let n_chunks = call.len.div_ceil(elems_per_chunk).max(1) as u64;
-        Job {
-            call,
-            input,
-            output,
-            first_chunk,
-            n_chunks,
-            elems_per_chunk,
-        }
+        Job { call, input, output, first_chunk, n_chunks, elems_per_chunk }
     }
 
     pub(super) fn end_chunk(&self) -> u64 {
@@ -92,9 +86,7 @@ impl Job {
             CallKind::Barrier => 0,
         };
         for part in 0..n_parts {
-            let from = self
-                .input
-                .wrapping_add((part * self.call.len + elems.start) * self.size());
+            let from = self.input.wrapping_add((part * self.call.len + elems.start) * self.size());
             let to = slot.wrapping_add(part * elems.len() * self.size());
             // SAFETY: the input holds `n_parts * len` elements, and a slot `n_parts` times a chunk's elements (see
             // `new`); the slot is this rank's and free, so no one reads it, and it is no part of the input.
@@ -136,13 +128,7 @@ impl Job {
                     let slice = self.slice(elems.len(), world_size, other);
                     let slot = board.slot(other, chunk).wrapping_add(slice.start * size);
                     // SAFETY: the slice lies within slot and output; all ranks have reduced, so none writes it.
-                    unsafe {
-                        copy(
-                            slot,
-                            output_at(elems.start + slice.start),
-                            slice.len() * size,
-                        )
-                    };
+                    unsafe { copy(slot, output_at(elems.start + slice.start), slice.len() * size) };
                 }
             }
             CallKind::AllReduce(_) => {
@@ -152,9 +138,7 @@ impl Job {
             CallKind::ReduceScatter(_) => {
                 let offset = rank * elems.len() * size;
                 // SAFETY: as above; part `rank` of each slot has this chunk's elements.
-                unsafe {
-                    self.combine_slots(board, chunk, offset, output_at(elems.start), elems.len())
-                }
+                unsafe { self.combine_slots(board, chunk, offset, output_at(elems.start), elems.len()) }
             }
             CallKind::Broadcast { root } if root == rank => {}
             CallKind::Broadcast { root } => {
@@ -165,6 +149,10 @@ impl Job {
             CallKind::AllGather => {
                 for other in 0..world_size {
                     let to = output_at(other * self.call.len + elems.start);
+                    let is_in_place = std::ptr::eq(self.input, output_at(rank * self.call.len));
+                    if other == rank && is_in_place {
+                        continue;
+                    }
                     // SAFETY: that rank posted this chunk's elements; the output holds `world_size * len`.
                     unsafe { copy(board.slot(other, chunk), to, elems.len() * size) }
                 }
@@ -175,9 +163,7 @@ impl Job {
 
     /// The part of a chunk of `n` elements that `rank` reduces.
     fn slice(&self, n: usize, world_size: usize, rank: usize) -> Range<usize> {
-        let per_rank = n
-            .div_ceil(world_size)
-            .next_multiple_of(SLICE_ALIGN_BYTES / self.size());
+        let per_rank = n.div_ceil(world_size).next_multiple_of(SLICE_ALIGN_BYTES / self.size());
         (rank * per_rank).min(n)..((rank + 1) * per_rank).min(n)
     }
 
@@ -186,14 +172,7 @@ impl Job {
     /// # Safety
     /// `output` has room for `n` elements that nobody else touches; all ranks have posted the chunk, and none
     /// writes these bytes of its slot meanwhile.
-    unsafe fn combine_slots(
-        &self,
-        board: &Board,
-        chunk: u64,
-        offset: usize,
-        output: *mut u8,
-        n: usize,
-    ) {
+    unsafe fn combine_slots(&self, board: &Board, chunk: u64, offset: usize, output: *mut u8, n: usize) {
         let op = match self.call.kind {
             CallKind::AllReduce(op) | CallKind::ReduceScatter(op) => op,
             CallKind::Broadcast { .. } | CallKind::AllGather | CallKind::Barrier => return,
@@ -238,21 +217,15 @@ unsafe fn combine<T: Number>(
     for (block, output) in output.chunks_mut(BLOCK).enumerate() {
         let len = output.len();
         let source = |rank: usize| {
-            let first = board
-                .slot(rank, chunk)
-                .wrapping_add(offset + block * BLOCK * size_of::<T>());
+            let first = board.slot(rank, chunk).wrapping_add(offset + block * BLOCK * size_of::<T>());
             // SAFETY: posted elements that nobody writes now; aligned, since slots are aligned to 64 bytes and
             // offsets are whole elements.
             unsafe { std::slice::from_raw_parts(first.cast::<T>().cast_const(), len) }
         };
         match op {
             ReduceOp::Sum => combine_block(output, source, world_size, T::sum),
-            ReduceOp::Max => {
-                combine_block(output, source, world_size, |a, b| if b > a { b } else { a })
-            }
-            ReduceOp::Min => {
-                combine_block(output, source, world_size, |a, b| if b < a { b } else { a })
-            }
+            ReduceOp::Max => combine_block(output, source, world_size, |a, b| if b > a { b } else { a }),
+            ReduceOp::Min => combine_block(output, source, world_size, |a, b| if b < a { b } else { a }),
         }
     }
 }

@@ -51,12 +51,7 @@ pub(crate) struct Lockstep {
 }
 
 impl Lockstep {
-    pub(crate) fn new(
-        board: Board,
-        rank: usize,
-        patience: Patience,
-        timeout: Option<Duration>,
-    ) -> Self {
+    pub(crate) fn new(board: Board, rank: usize, patience: Patience, timeout: Option<Duration>) -> Self {
         Lockstep {
             board,
             rank,
@@ -82,12 +77,7 @@ impl Lockstep {
     /// Until it is finished or [`Lockstep::give_up`] was called, `input` is readable for `len` elements (times
     /// `world_size` for a reduce-scatter), `output` writable (times `world_size` for an all-gather), and nobody
     /// else touches them. They may be the same for an all-reduce or a broadcast.
-    pub(crate) unsafe fn enter(
-        &mut self,
-        call: Call,
-        input: RawRef,
-        output: RawMut,
-    ) -> Result<u64> {
+    pub(crate) unsafe fn enter(&mut self, call: Call, input: RawRef, output: RawMut) -> Result<u64> {
         if let Some(error) = &self.broken {
             return Err(error.clone());
         }
@@ -133,8 +123,7 @@ impl Lockstep {
     pub(crate) fn give_up(&mut self, how: Departure) {
         let rank = self.rank;
         let call = self.jobs.front().map_or(Call::BARRIER, |job| job.call);
-        self.broken
-            .get_or_insert(CommError::PeerLeft { call, rank, how });
+        self.broken.get_or_insert(CommError::PeerLeft { call, rank, how });
         self.jobs.clear();
         self.depart(how);
     }
@@ -151,9 +140,7 @@ impl Lockstep {
             return Err(error.clone());
         }
         let staged = self.stage_next();
-        let reduced = self
-            .reduce_next()
-            .and_then(|reduced| Ok(reduced | self.take_next()?));
+        let reduced = self.reduce_next().and_then(|reduced| Ok(reduced | self.take_next()?));
         match reduced {
             Ok(moved) => Ok(staged | moved),
             Err(error) => Err(self.break_with(error)),
@@ -179,10 +166,7 @@ impl Lockstep {
         // SAFETY: as above; the buffers are as `enter` asks for.
         unsafe { job.stage(&self.board, self.rank, chunk) };
         self.posted += 1;
-        self.board
-            .line(self.rank)
-            .posted
-            .store(self.posted, Release);
+        self.board.line(self.rank).posted.store(self.posted, Release);
         wake_others(&self.board, self.rank);
         true
     }
@@ -203,15 +187,9 @@ impl Lockstep {
         }
         self.compare_calls(chunk)?;
         // SAFETY: all have posted; this rank's counter says that it has not reduced; buffers as `enter` asks for.
-        unsafe {
-            self.job_of(chunk)
-                .reduce_slice(&self.board, self.rank, chunk)
-        };
+        unsafe { self.job_of(chunk).reduce_slice(&self.board, self.rank, chunk) };
         self.reduced += 1;
-        self.board
-            .line(self.rank)
-            .reduced
-            .store(self.reduced, Release);
+        self.board.line(self.rank).reduced.store(self.reduced, Release);
         wake_others(&self.board, self.rank);
         Ok(true)
     }
@@ -223,10 +201,7 @@ impl Lockstep {
         }
         let world_size = self.board.geometry().world_size;
         let job = self.job_of(chunk);
-        let (two_phase, is_last) = (
-            job.is_two_phase(chunk, world_size),
-            chunk + 1 == job.end_chunk(),
-        );
+        let (two_phase, is_last) = (job.is_two_phase(chunk, world_size), chunk + 1 == job.end_chunk());
         if two_phase && !self.all_have_reduced(chunk) {
             return Ok(false);
         }
@@ -256,20 +231,9 @@ impl Lockstep {
         // SAFETY: all have posted, and this rank has not taken the chunk.
         let words_of = |rank| unsafe { self.board.read_call(rank, chunk) };
         let expected = words_of(0);
-        let differing =
-            (1..self.board.geometry().world_size).find(|&rank| words_of(rank) != expected);
-        match differing.map(|rank| {
-            (
-                rank,
-                Call::from_words(words_of(rank)),
-                Call::from_words(expected),
-            )
-        }) {
-            Some((rank, Some(got), Some(expected))) => Err(CommError::CallMismatch {
-                rank,
-                got,
-                expected,
-            }),
+        let differing = (1..self.board.geometry().world_size).find(|&rank| words_of(rank) != expected);
+        match differing.map(|rank| (rank, Call::from_words(words_of(rank)), Call::from_words(expected))) {
+            Some((rank, Some(got), Some(expected))) => Err(CommError::CallMismatch { rank, got, expected }),
             Some((_, None, _) | (_, _, None)) => unreachable!("slots hold the words of calls"),
             None => Ok(()),
         }
@@ -306,10 +270,7 @@ impl Lockstep {
     fn sleep(&mut self, idle: &mut Idle) -> Result<()> {
         let waited = idle.elapsed();
         // Read before the last look at the counters: a rank that did its part and then left is not missing.
-        let departures: Vec<_> = self
-            .ranks()
-            .map(|r| self.board.line(r).departure())
-            .collect();
+        let departures: Vec<_> = self.ranks().map(|r| self.board.line(r).departure()).collect();
         let bell = announce_sleep(&self.board, self.rank);
         let moved = self.advance();
         if !matches!(moved, Ok(false)) {
@@ -317,9 +278,7 @@ impl Lockstep {
             idle.reset();
             return moved.map(|_| ());
         }
-        let hopeless = self
-            .departed(&departures)
-            .or_else(|| self.timed_out(waited));
+        let hopeless = self.departed(&departures).or_else(|| self.timed_out(waited));
         if let Some(error) = hopeless {
             stay_awake(&self.board, self.rank);
             return Err(self.break_with(error));
@@ -336,43 +295,25 @@ impl Lockstep {
         if self.posted == chunk {
             // Not even posted: the slot is still in somebody's use.
             let needed = (chunk + 1).saturating_sub(self.board.geometry().n_slots as u64);
-            return self
-                .ranks()
-                .filter(|&r| load(&line(r).taken) < needed)
-                .collect();
+            return self.ranks().filter(|&r| load(&line(r).taken) < needed).collect();
         }
-        let not_posted: Vec<_> = self
-            .ranks()
-            .filter(|&r| load(&line(r).posted) <= chunk)
-            .collect();
+        let not_posted: Vec<_> = self.ranks().filter(|&r| load(&line(r).posted) <= chunk).collect();
         if !not_posted.is_empty() {
             return not_posted;
         }
-        self.ranks()
-            .filter(|&r| load(&line(r).reduced) <= chunk)
-            .collect()
+        self.ranks().filter(|&r| load(&line(r).reduced) <= chunk).collect()
     }
 
     /// The error of a wait for a rank that left.
     fn departed(&self, departures: &[Option<Departure>]) -> Option<CommError> {
         let missing = self.missing();
-        let mut left = missing
-            .into_iter()
-            .filter_map(|rank| Some((rank, departures[rank]?)));
+        let mut left = missing.into_iter().filter_map(|rank| Some((rank, departures[rank]?)));
         let (rank, how) = left.next()?;
         // A rank that failed because of another is not the one to name.
-        let culprit = self
-            .ranks()
-            .filter_map(|r| Some((r, departures[r]?)))
-            .find(|d| d.1 != Departure::Failed);
-        let (rank, how) = culprit
-            .filter(|_| how == Departure::Failed)
-            .unwrap_or((rank, how));
-        Some(CommError::PeerLeft {
-            call: self.job_of(self.taken).call,
-            rank,
-            how,
-        })
+        let culprit =
+            self.ranks().filter_map(|r| Some((r, departures[r]?))).find(|d| d.1 != Departure::Failed);
+        let (rank, how) = culprit.filter(|_| how == Departure::Failed).unwrap_or((rank, how));
+        Some(CommError::PeerLeft { call: self.job_of(self.taken).call, rank, how })
     }
 
     fn timed_out(&self, waited: Duration) -> Option<CommError> {

@@ -26,15 +26,9 @@ impl Patience {
     /// keeps a core busy, since both ranks then share the other.
     pub(crate) fn new(n_ranks: usize, n_cores: usize) -> Self {
         if n_ranks <= n_cores {
-            Patience {
-                n_spins: 200,
-                n_yields: 1000,
-            }
+            Patience { n_spins: 200, n_yields: 1000 }
         } else {
-            Patience {
-                n_spins: 20,
-                n_yields: 20,
-            }
+            Patience { n_spins: 20, n_yields: 20 }
         }
     }
 }
@@ -56,11 +50,7 @@ pub(crate) enum Step {
 
 impl Idle {
     pub(crate) fn new(patience: Patience) -> Self {
-        Idle {
-            patience,
-            n_tries: 0,
-            since: None,
-        }
+        Idle { patience, n_tries: 0, since: None }
     }
 
     /// Something has happened: patience is new.
@@ -126,22 +116,11 @@ pub(crate) fn wake_others(board: &Board, rank: usize) {
 
 #[cfg(target_os = "linux")]
 fn futex_wait(word: &AtomicU32, expected: u32, timeout: Duration) {
-    let timeout = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: timeout.subsec_nanos().into(),
-    };
+    let timeout = libc::timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
     // The flag FUTEX_PRIVATE is left out: the word may be shared by processes.
     // SAFETY: `word` is a valid aligned 32-bit word and `timeout` a valid timespec for the call's duration; a
     // return for whatever reason is fine, since the caller looks again.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            libc::FUTEX_WAIT,
-            expected,
-            &raw const timeout,
-        )
-    };
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, &raw const timeout) };
 }
 
 #[cfg(target_os = "linux")]

@@ -19,23 +19,15 @@ pub(super) fn join(
     timeout: Option<Duration>,
 ) -> Result<Option<Lockstep>> {
     let geometry = Geometry::usual(world_size);
-    let created = if rank == 0 {
-        mapping::create(geometry.region_bytes()).ok()
-    } else {
-        None
-    };
-    let words = created
-        .as_ref()
-        .map_or([0; 4], |(_, address)| to_words(*address));
+    let created = if rank == 0 { mapping::create(geometry.region_bytes()).ok() } else { None };
+    let words = created.as_ref().map_or([0; 4], |(_, address)| to_words(*address));
     let all = plain.gather_words(words)?;
     let address = from_words(&all[..4]);
     let mapped = match &created {
         Some((file, _)) => Mapping::new(file, geometry.region_bytes()).ok(),
         // A process 0 is nobody's: rank 0 could not make the file.
         None if address.pid == 0 => None,
-        None => mapping::open(address)
-            .and_then(|f| Mapping::new(&f, geometry.region_bytes()))
-            .ok(),
+        None => mapping::open(address).and_then(|f| Mapping::new(&f, geometry.region_bytes())).ok(),
     };
     // Rank 0's file stays open until all have it: they answer before anybody goes on.
     let answers = plain.gather_words([i64::from(mapped.is_some())])?;
@@ -50,21 +42,11 @@ pub(super) fn join(
 }
 
 fn to_words(address: Address) -> [i64; 4] {
-    [
-        address.pid.into(),
-        address.fd.into(),
-        address.device as i64,
-        address.inode as i64,
-    ]
+    [address.pid.into(), address.fd.into(), address.device as i64, address.inode as i64]
 }
 
 fn from_words(words: &[i64]) -> Address {
-    Address {
-        pid: words[0] as u32,
-        fd: words[1] as i32,
-        device: words[2] as u64,
-        inode: words[3] as u64,
-    }
+    Address { pid: words[0] as u32, fd: words[1] as i32, device: words[2] as u64, inode: words[3] as u64 }
 }
 
 /// The processors that this process may run on, as a set of bits.
@@ -77,19 +59,10 @@ fn own_cpus() -> [i64; CPU_WORDS] {
 
 /// Cores that the ranks have between them: those that any of them may run on, if no quota allows less.
 fn count_cores(all: &[i64]) -> usize {
-    let union = (0..CPU_WORDS).map(|word| {
-        all.iter()
-            .skip(word)
-            .step_by(CPU_WORDS)
-            .fold(0, |a, b| a | b)
-    });
+    let union = (0..CPU_WORDS).map(|word| all.iter().skip(word).step_by(CPU_WORDS).fold(0, |a, b| a | b));
     let in_union: u32 = union.map(i64::count_ones).sum();
     let own: u32 = own_cpus().iter().map(|word| word.count_ones()).sum();
     let allowed = std::thread::available_parallelism().map_or(1, |n| n.get());
     // The standard library counts a control group's quota in; it is one for all ranks of the host.
-    if allowed < own as usize {
-        allowed
-    } else {
-        in_union as usize
-    }
+    if allowed < own as usize { allowed } else { in_union as usize }
 }

@@ -57,11 +57,7 @@ impl MpiGroup {
         let got = world.size() as usize;
         let expected = found.n_ranks.unwrap_or(got);
         if got != expected {
-            return Err(CommError::LauncherMismatch {
-                launcher: found.launcher,
-                expected,
-                got,
-            });
+            return Err(CommError::LauncherMismatch { launcher: found.launcher, expected, got });
         }
         return_errors(&world)?;
         let comm = world.duplicate();
@@ -105,12 +101,12 @@ impl MpiGroup {
         self.world_size
     }
 
+    pub(super) fn shares_memory(&self) -> bool {
+        self.host.is_some()
+    }
+
     pub(super) fn transport(&self) -> &'static str {
-        if self.host.is_some() {
-            "shared memory"
-        } else {
-            "mpi"
-        }
+        if self.host.is_some() { "shared memory" } else { "mpi" }
     }
 
     /// # Safety
@@ -211,13 +207,7 @@ impl Drop for MpiGroup {
 
 impl std::fmt::Debug for MpiGroup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "MpiGroup(rank {} of {} by {})",
-            self.rank,
-            self.world_size,
-            self.transport()
-        )
+        write!(f, "MpiGroup(rank {} of {} by {})", self.rank, self.world_size, self.transport())
     }
 }
 

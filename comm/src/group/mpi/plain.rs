@@ -58,12 +58,7 @@ impl Plain {
             world_size,
             jobs: VecDeque::with_capacity(64),
             n_finished: 0,
-            lanes: [const {
-                Lane {
-                    copy: Vec::new(),
-                    job: None,
-                }
-            }; WINDOW],
+            lanes: [const { Lane { copy: Vec::new(), job: None } }; WINDOW],
             requests: [null; WINDOW],
         }
     }
@@ -81,12 +76,7 @@ impl Plain {
         let CallKind::AllReduce(op) = call.kind else {
             unreachable!("only all-reduces are started");
         };
-        self.jobs.push_back(Job {
-            buf,
-            op,
-            started: 0,
-            n_in_flight: 0,
-        });
+        self.jobs.push_back(Job { buf, op, started: 0, n_in_flight: 0 });
         let number = self.n_finished + self.jobs.len() as u64 - 1;
         self.progress()?;
         Ok(number)
@@ -232,8 +222,7 @@ impl Plain {
             CallKind::ReduceScatter(op) => {
                 let op = operation(op);
                 // SAFETY: `from` holds `world_size * n` elements and `to` holds `n`, disjoint.
-                let status =
-                    unsafe { ffi::MPI_Reduce_scatter_block(from, to, n, dtype, op, self.comm) };
+                let status = unsafe { ffi::MPI_Reduce_scatter_block(from, to, n, dtype, op, self.comm) };
                 check("MPI_Reduce_scatter_block", status)
             }
             CallKind::AllGather => {
@@ -258,11 +247,7 @@ impl Plain {
         };
         let call_of = |words: &[i64]| Call::from_words([words[0] as u64, words[1] as u64]);
         match (call_of(&all[rank * 2..]), call_of(&expected)) {
-            (Some(got), Some(expected)) => Err(CommError::CallMismatch {
-                rank,
-                got,
-                expected,
-            }),
+            (Some(got), Some(expected)) => Err(CommError::CallMismatch { rank, got, expected }),
             _ => unreachable!("ranks exchange the words of calls"),
         }
     }
@@ -273,22 +258,15 @@ impl Plain {
         let dtype = datatype(ddp_kernels::DType::I64);
         let (from, to) = (mine.as_ptr().cast(), all.as_mut_ptr().cast());
         // SAFETY: `mine` holds N elements and `all` N a rank; the communicator is alive.
-        let status = unsafe {
-            ffi::MPI_Allgather(from, N as c_int, dtype, to, N as c_int, dtype, self.comm)
-        };
+        let status = unsafe { ffi::MPI_Allgather(from, N as c_int, dtype, to, N as c_int, dtype, self.comm) };
         check("MPI_Allgather", status)?;
         Ok(all)
     }
 }
 
 /// `MPI_Testsome` or `MPI_Waitsome`.
-type Complete = unsafe extern "C" fn(
-    c_int,
-    *mut ffi::MPI_Request,
-    *mut c_int,
-    *mut c_int,
-    *mut ffi::MPI_Status,
-) -> c_int;
+type Complete =
+    unsafe extern "C" fn(c_int, *mut ffi::MPI_Request, *mut c_int, *mut c_int, *mut ffi::MPI_Status) -> c_int;
 
 fn name_of(kind: CallKind) -> &'static str {
     match kind {

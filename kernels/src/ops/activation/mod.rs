@@ -74,11 +74,7 @@ impl fmt::Display for Activation {
 /// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::DTypeMismatch`], [`crate::KernelError::Shape`].
 ///
 /// Source: `torch.nn.functional.{relu, gelu, silu, tanh, sigmoid}`.
-pub fn activation_forward(
-    activation: Activation,
-    x: TensorRef<'_>,
-    y: TensorMut<'_>,
-) -> Result<()> {
+pub fn activation_forward(activation: Activation, x: TensorRef<'_>, y: TensorMut<'_>) -> Result<()> {
     const OP: &str = "activation_forward";
     let (x_op, y_op) = (x.operand("x"), y.operand("y"));
     check::same_kind(OP, &[x_op, y_op])?;
@@ -138,18 +134,11 @@ mod tests {
     fn gradients_match_central_differences() {
         let (rows, cols) = (7, 5);
         // Away from ReLU's kink, where no difference quotient is right.
-        let x: Vec<f64> = random::<f64>(rows * cols, 1)
-            .iter()
-            .map(|v| 4.0 * v + 1e-3 * v.signum())
-            .collect();
+        let x: Vec<f64> = random::<f64>(rows * cols, 1).iter().map(|v| 4.0 * v + 1e-3 * v.signum()).collect();
         let d_y = random::<f64>(rows * cols, 2);
         for activation in Activation::ALL {
             let y = forward(activation, &x);
-            let saved = if activation.saved_for_backward() == SavedForBackward::Input {
-                &x
-            } else {
-                &y
-            };
+            let saved = if activation.saved_for_backward() == SavedForBackward::Input { &x } else { &y };
             let (mut d, mut d_bias) = (d_y.clone(), vec![1.0; cols]);
             activation_backward(
                 activation,
@@ -160,9 +149,8 @@ mod tests {
             )
             .unwrap();
             assert_gradient(&x, &d, |x| dot(&forward(activation, x), &d_y));
-            let want: Vec<f64> = (0..cols)
-                .map(|c| 1.0 + d.iter().skip(c).step_by(cols).sum::<f64>())
-                .collect();
+            let want: Vec<f64> =
+                (0..cols).map(|c| 1.0 + d.iter().skip(c).step_by(cols).sum::<f64>()).collect();
             assert_close(&d_bias, &want, 1e-12, 1e-12);
         }
     }
@@ -172,21 +160,14 @@ mod tests {
         std::thread::spawn(|| {
             crate::cpu::threads::join_pool(2).unwrap();
             let (rows, cols) = (70, 1003);
-            let x: Vec<f32> = random::<f32>(rows * cols, 3)
-                .iter()
-                .map(|v| 10.0 * v)
-                .collect();
+            let x: Vec<f32> = random::<f32>(rows * cols, 3).iter().map(|v| 10.0 * v).collect();
             let x64: Vec<f64> = x.iter().map(|&v| v.into()).collect();
             for activation in Activation::ALL {
                 let mut y = vec![0.0f32; x.len()];
                 let dims = [rows, cols];
                 let view = TensorMut::from_slice(&mut y, &dims).unwrap();
-                activation_forward(activation, TensorRef::from_slice(&x, &dims).unwrap(), view)
-                    .unwrap();
-                let want: Vec<f32> = forward(activation, &x64)
-                    .iter()
-                    .map(|&v| v as f32)
-                    .collect();
+                activation_forward(activation, TensorRef::from_slice(&x, &dims).unwrap(), view).unwrap();
+                let want: Vec<f32> = forward(activation, &x64).iter().map(|&v| v as f32).collect();
                 // erf and tanh near -1 leave a few units of 2^-24 absolutely, times x up to 10.
                 assert_close(&y, &want, 1e-6, 1e-6);
             }
@@ -198,9 +179,6 @@ mod tests {
     #[test]
     fn relu_keeps_nan() {
         assert!(forward(Activation::Relu, &[f64::NAN])[0].is_nan());
-        assert_eq!(
-            forward(Activation::Relu, &[-1.0, 0.0, 2.0]),
-            [0.0, 0.0, 2.0]
-        );
+        assert_eq!(forward(Activation::Relu, &[-1.0, 0.0, 2.0]), [0.0, 0.0, 2.0]);
     }
 }

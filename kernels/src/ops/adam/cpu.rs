@@ -16,10 +16,8 @@ pub(super) fn step<T: Float>(config: &AdamConfig, w: &mut [T], g: &[T], m: &mut 
         WeightDecay::Decoupled => (0.0, config.weight_decay),
     };
     let [b1, b2] = config.betas.map(T::from_f64);
-    let (one_minus_b1, one_minus_b2) = (
-        T::from_f64(1.0 - config.betas[0]),
-        T::from_f64(1.0 - config.betas[1]),
-    );
+    let (one_minus_b1, one_minus_b2) =
+        (T::from_f64(1.0 - config.betas[0]), T::from_f64(1.0 - config.betas[1]));
     let [scale, coupled, keep, step_size, root_scale, eps] = [
         config.grad_scale,
         coupled,

@@ -40,11 +40,8 @@ mod tests {
     #[test]
     fn adds_equal_shapes_only() {
         let (mut y, x) = ([1.0f32, 2.0], [0.5f32, -1.0]);
-        add_assign(
-            TensorMut::from_slice(&mut y, &[2]).unwrap(),
-            TensorRef::from_slice(&x, &[2]).unwrap(),
-        )
-        .unwrap();
+        add_assign(TensorMut::from_slice(&mut y, &[2]).unwrap(), TensorRef::from_slice(&x, &[2]).unwrap())
+            .unwrap();
         assert_eq!(y, [1.5, 1.0]);
         let x = TensorRef::from_slice(&x, &[1, 2]).unwrap();
         assert!(add_assign(TensorMut::from_slice(&mut y, &[2]).unwrap(), x).is_err());

@@ -29,25 +29,13 @@ pub fn addmm(
     let (a_op, b_op, c_op) = (a.operand("a"), b.operand("b"), c.operand("c"));
     check::same_kind(OP, &[a_op, b_op, c_op])?;
     let swap = |(rows, cols): (usize, usize), transpose: bool| {
-        if transpose {
-            (cols, rows)
-        } else {
-            (rows, cols)
-        }
+        if transpose { (cols, rows) } else { (rows, cols) }
     };
     let (m, k) = swap(check::matrix(OP, a_op)?, transpose_a);
     let (b_rows, n) = swap(check::matrix(OP, b_op)?, transpose_b);
     if b_rows != k {
-        let expected = if transpose_b {
-            Shape::matrix(n, k)
-        } else {
-            Shape::matrix(k, n)
-        };
-        return Err(KernelError::Shape {
-            op: OP,
-            operand: b_op.into(),
-            expected,
-        });
+        let expected = if transpose_b { Shape::matrix(n, k) } else { Shape::matrix(k, n) };
+        return Err(KernelError::Shape { op: OP, operand: b_op.into(), expected });
     }
     check::shape(OP, c_op, Shape::matrix(m, n))?;
     check::float_dispatch!(OP, c_op, T => {
@@ -66,21 +54,11 @@ mod tests {
 
     #[test]
     fn agrees_with_the_definition_for_every_transpose_and_scale() {
-        for (m, n, k) in [
-            (1, 1, 1),
-            (3, 5, 7),
-            (33, 10, 64),
-            (64, 100, 1),
-            (4, 3, 0),
-            (0, 3, 4),
-        ] {
+        for (m, n, k) in [(1, 1, 1), (3, 5, 7), (33, 10, 64), (64, 100, 1), (4, 3, 0), (0, 3, 4)] {
             for (ta, tb) in [(false, false), (true, false), (false, true), (true, true)] {
                 for (alpha, beta) in [(1.0, 0.0), (0.5, 1.0), (-2.0, 0.25)] {
-                    let (a, b, c0) = (
-                        random::<f64>(m * k, 1),
-                        random::<f64>(k * n, 2),
-                        random::<f64>(m * n, 3),
-                    );
+                    let (a, b, c0) =
+                        (random::<f64>(m * k, 1), random::<f64>(k * n, 2), random::<f64>(m * n, 3));
                     let at = |i: usize, l: usize| if ta { a[l * m + i] } else { a[i * k + l] };
                     let bt = |l: usize, j: usize| if tb { b[j * k + l] } else { b[l * n + j] };
                     let want: Vec<f64> = (0..m * n)
@@ -113,16 +91,8 @@ mod tests {
         let mut c = [f32::NAN];
         let (a, b) = ([2.0f32], [3.0f32]);
         let one = |v| TensorRef::from_slice(v, &[1, 1]).unwrap();
-        addmm(
-            1.0,
-            one(&a),
-            false,
-            one(&b),
-            false,
-            0.0,
-            TensorMut::from_slice(&mut c, &[1, 1]).unwrap(),
-        )
-        .unwrap();
+        addmm(1.0, one(&a), false, one(&b), false, 0.0, TensorMut::from_slice(&mut c, &[1, 1]).unwrap())
+            .unwrap();
         assert_eq!(c, [6.0]);
     }
 
@@ -132,28 +102,9 @@ mod tests {
         let mut d = [0.0f64; 8];
         let a = TensorRef::from_slice(&a, &[2, 3]).unwrap();
         let b = TensorRef::from_slice(&b, &[2, 4]).unwrap();
-        let message = addmm(
-            1.0,
-            a,
-            false,
-            b,
-            false,
-            0.0,
-            TensorMut::from_slice(&mut c, &[2, 4]).unwrap(),
-        );
-        assert_eq!(
-            message.unwrap_err().to_string(),
-            "addmm: b [2, 4] f32 on cpu should be [3, 4]"
-        );
-        let message = addmm(
-            1.0,
-            a,
-            true,
-            b,
-            false,
-            0.0,
-            TensorMut::from_slice(&mut d, &[2, 4]).unwrap(),
-        );
+        let message = addmm(1.0, a, false, b, false, 0.0, TensorMut::from_slice(&mut c, &[2, 4]).unwrap());
+        assert_eq!(message.unwrap_err().to_string(), "addmm: b [2, 4] f32 on cpu should be [3, 4]");
+        let message = addmm(1.0, a, true, b, false, 0.0, TensorMut::from_slice(&mut d, &[2, 4]).unwrap());
         assert!(message.unwrap_err().to_string().contains("c [2, 4] f64"));
     }
 }

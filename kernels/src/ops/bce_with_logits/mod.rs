@@ -31,15 +31,7 @@ pub fn bce_with_logits(
             x.sigmoid() - t
         }
     }
-    elementwise_loss(
-        "bce_with_logits",
-        &Bce,
-        "logits",
-        logits,
-        targets,
-        scale,
-        d_logits,
-    )
+    elementwise_loss("bce_with_logits", &Bce, "logits", logits, targets, scale, d_logits)
 }
 
 #[cfg(test)]
@@ -56,9 +48,6 @@ mod tests {
     fn large_logits_do_not_overflow() {
         let (x, t) = ([200.0f32, -200.0], [0.0f32, 0.0]);
         let view = |v| TensorRef::from_slice(v, &[1, 2]).unwrap();
-        assert_eq!(
-            bce_with_logits(view(&x), view(&t), 1.0, None).unwrap().loss,
-            200.0
-        );
+        assert_eq!(bce_with_logits(view(&x), view(&t), 1.0, None).unwrap().loss, 200.0);
     }
 }

@@ -52,12 +52,7 @@ mod tests {
         let (bias, d_y) = (random::<f64>(cols, 1), random::<f64>(rows * cols, 2));
         let mut d_bias = vec![f64::NAN; cols];
         let view = TensorMut::from_slice(&mut d_bias, &[cols]).unwrap();
-        bias_backward(
-            TensorRef::from_slice(&d_y, &[rows, cols]).unwrap(),
-            view,
-            false,
-        )
-        .unwrap();
+        bias_backward(TensorRef::from_slice(&d_y, &[rows, cols]).unwrap(), view, false).unwrap();
         assert_gradient(&bias, &d_bias, |bias| {
             let mut y = vec![0.0; rows * cols];
             let view = TensorMut::from_slice(&mut y, &[rows, cols]).unwrap();

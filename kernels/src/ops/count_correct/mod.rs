@@ -39,12 +39,8 @@ mod tests {
     fn counts_the_first_of_equal_maxima_and_no_nan() {
         let logits = [1.0f32, 2.0, 2.0, 5.0, f32::NAN, 0.0, 0.0, 0.0, 7.0];
         let logits = TensorRef::from_slice(&logits, &[3, 3]).unwrap();
-        let count = |labels: [i64; 3]| {
-            count_correct(logits, TensorRef::from_slice(&labels, &[3]).unwrap()).unwrap()
-        };
-        assert_eq!(
-            (count([1, 0, 2]), count([2, 0, 2]), count([1, 0, -100])),
-            (2, 1, 1)
-        );
+        let count =
+            |labels: [i64; 3]| count_correct(logits, TensorRef::from_slice(&labels, &[3]).unwrap()).unwrap();
+        assert_eq!((count([1, 0, 2]), count([2, 0, 2]), count([1, 0, -100])), (2, 1, 1));
     }
 }

@@ -42,21 +42,11 @@ pub fn dropout(x: TensorMut<'_>, p: f64, key: DropoutKey) -> Result<()> {
 mod tests {
     use super::*;
 
-    const KEY: DropoutKey = DropoutKey {
-        seed: 3,
-        step: 5,
-        layer: 1,
-        first_row: 0,
-    };
+    const KEY: DropoutKey = DropoutKey { seed: 3, step: 5, layer: 1, first_row: 0 };
 
     fn mask(rows: usize, cols: usize, p: f64, key: DropoutKey) -> Vec<f32> {
         let mut x = vec![1.0f32; rows * cols];
-        dropout(
-            TensorMut::from_slice(&mut x, &[rows, cols]).unwrap(),
-            p,
-            key,
-        )
-        .unwrap();
+        dropout(TensorMut::from_slice(&mut x, &[rows, cols]).unwrap(), p, key).unwrap();
         x
     }
 
@@ -66,15 +56,7 @@ mod tests {
         let whole = mask(rows, cols, 0.4, KEY);
         for split in [0, 1, 5, 12] {
             let mut parts = mask(split, cols, 0.4, KEY);
-            parts.extend(mask(
-                rows - split,
-                cols,
-                0.4,
-                DropoutKey {
-                    first_row: split as u64,
-                    ..KEY
-                },
-            ));
+            parts.extend(mask(rows - split, cols, 0.4, DropoutKey { first_row: split as u64, ..KEY }));
             assert_eq!(parts, whole);
         }
     }
@@ -87,10 +69,7 @@ mod tests {
             DropoutKey { seed: 4, ..KEY },
             DropoutKey { step: 6, ..KEY },
             DropoutKey { layer: 2, ..KEY },
-            DropoutKey {
-                first_row: 1 << 33,
-                ..KEY
-            },
+            DropoutKey { first_row: 1 << 33, ..KEY },
         ] {
             assert_ne!(mask(rows, cols, 0.3, key), base);
         }
@@ -109,12 +88,7 @@ mod tests {
         let (x, d_y) = (random::<f64>(15, 1), random::<f64>(15, 2));
         let run = |v: &[f64]| {
             let mut v = v.to_vec();
-            dropout(
-                TensorMut::from_slice(&mut v, &[rows, cols]).unwrap(),
-                0.5,
-                KEY,
-            )
-            .unwrap();
+            dropout(TensorMut::from_slice(&mut v, &[rows, cols]).unwrap(), 0.5, KEY).unwrap();
             v
         };
         assert_gradient(&x, &run(&d_y), |x| dot(&run(x), &d_y));

@@ -51,27 +51,9 @@ mod tests {
         let x: Vec<i64> = (0..12).collect();
         let x = TensorRef::from_slice(&x, &[4, 3]).unwrap();
         let mut out = [0i64; 6];
-        gather_rows(
-            x,
-            &[3, 0],
-            TensorMut::from_slice(&mut out, &[2, 3]).unwrap(),
-        )
-        .unwrap();
+        gather_rows(x, &[3, 0], TensorMut::from_slice(&mut out, &[2, 3]).unwrap()).unwrap();
         assert_eq!(out, [9, 10, 11, 0, 1, 2]);
-        let error = gather_rows(
-            x,
-            &[0, 4],
-            TensorMut::from_slice(&mut out, &[2, 3]).unwrap(),
-        )
-        .unwrap_err();
-        assert_eq!(
-            error,
-            KernelError::OutOfRange {
-                op: "gather_rows",
-                start: 4,
-                end: 5,
-                len: 4
-            }
-        );
+        let error = gather_rows(x, &[0, 4], TensorMut::from_slice(&mut out, &[2, 3]).unwrap()).unwrap_err();
+        assert_eq!(error, KernelError::OutOfRange { op: "gather_rows", start: 4, end: 5, len: 4 });
     }
 }

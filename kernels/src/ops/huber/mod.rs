@@ -26,11 +26,7 @@ pub fn huber(
         #[inline(always)]
         fn value<T: Float>(&self, x: T, t: T) -> T {
             let (e, delta, half) = ((x - t).abs(), T::from_f64(self.0), T::from_f64(0.5));
-            if e > delta {
-                delta * (e - half * delta)
-            } else {
-                half * e * e
-            }
+            if e > delta { delta * (e - half * delta) } else { half * e * e }
         }
         #[inline(always)]
         fn derivative<T: Float>(&self, x: T, t: T) -> T {
@@ -39,15 +35,7 @@ pub fn huber(
             if e < -delta { -delta } else { e }
         }
     }
-    elementwise_loss(
-        "huber",
-        &Huber(delta),
-        "prediction",
-        prediction,
-        target,
-        scale,
-        d_prediction,
-    )
+    elementwise_loss("huber", &Huber(delta), "prediction", prediction, target, scale, d_prediction)
 }
 
 #[cfg(test)]

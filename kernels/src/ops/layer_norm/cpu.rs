@@ -37,11 +37,7 @@ pub(super) fn forward<T: Float>(
     vectorize(
         #[inline(always)]
         || {
-            for (row, (x, y)) in x
-                .chunks_exact(cols)
-                .zip(y.chunks_exact_mut(cols))
-                .enumerate()
-            {
+            for (row, (x, y)) in x.chunks_exact(cols).zip(y.chunks_exact_mut(cols)).enumerate() {
                 let m = sum(cols, |c| x[c]) / n;
                 let variance = sum(cols, |c| (x[c] - m) * (x[c] - m)) / n;
                 let r = T::ONE / (variance + eps).sqrt();
@@ -81,12 +77,7 @@ pub(super) fn backward<T: Float>(
     vectorize(
         #[inline(always)]
         || {
-            for (row, (x, d)) in saved
-                .x
-                .chunks_exact(cols)
-                .zip(d.chunks_exact_mut(cols))
-                .enumerate()
-            {
+            for (row, (x, d)) in saved.x.chunks_exact(cols).zip(d.chunks_exact_mut(cols)).enumerate() {
                 let (m, r) = (saved.mean[row], saved.rstd[row]);
                 let gamma = saved.gamma;
                 let mean_g = sum(cols, |c| d[c] * gamma[c]) / n;

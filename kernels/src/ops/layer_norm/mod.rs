@@ -50,10 +50,7 @@ pub fn layer_norm_forward(
     let (rows, cols) = check::matrix(OP, x_op)?;
     let (gamma_op, beta_op) = (gamma.operand("gamma"), beta.operand("beta"));
     let (mean_op, rstd_op) = (mean.operand("mean"), rstd.operand("rstd"));
-    check::same_kind(
-        OP,
-        &[x_op, gamma_op, beta_op, y.operand("y"), mean_op, rstd_op],
-    )?;
+    check::same_kind(OP, &[x_op, gamma_op, beta_op, y.operand("y"), mean_op, rstd_op])?;
     check::shape(OP, y.operand("y"), x.shape())?;
     check::shape(OP, gamma_op, Shape::vector(cols))?;
     check::shape(OP, beta_op, Shape::vector(cols))?;
@@ -95,23 +92,8 @@ pub fn layer_norm_backward(
     let x_op = x.operand("x");
     let (rows, cols) = check::matrix(OP, x_op)?;
     let (d_gamma_op, d_beta_op) = (d_gamma.operand("d_gamma"), d_beta.operand("d_beta"));
-    let (gamma_op, mean_op, rstd_op) = (
-        gamma.operand("gamma"),
-        mean.operand("mean"),
-        rstd.operand("rstd"),
-    );
-    check::same_kind(
-        OP,
-        &[
-            x_op,
-            gamma_op,
-            mean_op,
-            rstd_op,
-            d.operand("d"),
-            d_gamma_op,
-            d_beta_op,
-        ],
-    )?;
+    let (gamma_op, mean_op, rstd_op) = (gamma.operand("gamma"), mean.operand("mean"), rstd.operand("rstd"));
+    check::same_kind(OP, &[x_op, gamma_op, mean_op, rstd_op, d.operand("d"), d_gamma_op, d_beta_op])?;
     check::shape(OP, d.operand("d"), x.shape())?;
     for operand in [gamma_op, d_gamma_op, d_beta_op] {
         check::shape(OP, operand, Shape::vector(cols))?;
@@ -142,8 +124,7 @@ mod tests {
     use crate::ops::testing::{assert_close, assert_gradient, dot, random};
 
     fn forward(rows: usize, cols: usize, x: &[f64], gamma: &[f64], beta: &[f64]) -> [Vec<f64>; 3] {
-        let (mut y, mut mean, mut rstd) =
-            (vec![0.0; rows * cols], vec![0.0; rows], vec![0.0; rows]);
+        let (mut y, mut mean, mut rstd) = (vec![0.0; rows * cols], vec![0.0; rows], vec![0.0; rows]);
         let stats = LayerNormStats {
             mean: TensorMut::from_slice(&mut mean, &[rows]).unwrap(),
             rstd: TensorMut::from_slice(&mut rstd, &[rows]).unwrap(),
@@ -159,11 +140,7 @@ mod tests {
     fn gradients_match_central_differences() {
         for (rows, cols) in [(3, 5), (2, 33)] {
             let n = rows * cols;
-            let (x, gamma, beta) = (
-                random::<f64>(n, 1),
-                random::<f64>(cols, 2),
-                random::<f64>(cols, 3),
-            );
+            let (x, gamma, beta) = (random::<f64>(n, 1), random::<f64>(cols, 2), random::<f64>(cols, 3));
             let d_y = random::<f64>(n, 4);
             let [_, mean, rstd] = forward(rows, cols, &x, &gamma, &beta);
             let (mut d, mut d_gamma, mut d_beta) = (d_y.clone(), vec![1.0; cols], vec![1.0; cols]);
@@ -182,8 +159,7 @@ mod tests {
             )
             .unwrap();
             let minus_one = |v: &[f64]| v.iter().map(|v| v - 1.0).collect::<Vec<_>>();
-            let loss =
-                |x: &[f64], g: &[f64], b: &[f64]| dot(&forward(rows, cols, x, g, b)[0], &d_y);
+            let loss = |x: &[f64], g: &[f64], b: &[f64]| dot(&forward(rows, cols, x, g, b)[0], &d_y);
             assert_gradient(&x, &d, |x| loss(x, &gamma, &beta));
             assert_gradient(&gamma, &minus_one(&d_gamma), |g| loss(&x, g, &beta));
             assert_gradient(&beta, &minus_one(&d_beta), |b| loss(&x, &gamma, b));
@@ -196,9 +172,7 @@ mod tests {
         let [y, mean, _] = forward(1, 8, &x, &[1.0; 8], &[0.0; 8]);
         assert_eq!(mean, [1e6 + 3.5]);
         // The variance of 0..8 is 5.25.
-        let want: Vec<f64> = (0..8)
-            .map(|i| (f64::from(i) - 3.5) / (5.25f64 + 1e-5).sqrt())
-            .collect();
+        let want: Vec<f64> = (0..8).map(|i| (f64::from(i) - 3.5) / (5.25f64 + 1e-5).sqrt()).collect();
         assert_close(&y, &want, 1e-12, 1e-12);
     }
 }

@@ -57,13 +57,7 @@ fn forward_as<T: Float, F: Function>(
 ) {
     let weight = Mat::new(p.weight, p.out_features, p.in_features);
     if is_direct(&p) {
-        gemm(
-            T::ONE,
-            Mat::new(p.x, p.n_rows, p.in_features),
-            weight.t(),
-            T::ZERO,
-            y,
-        );
+        gemm(T::ONE, Mat::new(p.x, p.n_rows, p.in_features), weight.t(), T::ZERO, y);
         let mut pre = pre.map(|pre| pre.chunks_exact_mut(p.out_features.max(1)));
         for y in y.chunks_exact_mut(p.out_features.max(1)) {
             bias_and_activation::<T, F>(p.bias, y, pre.as_mut().and_then(Iterator::next));
@@ -73,13 +67,7 @@ fn forward_as<T: Float, F: Function>(
     let (x_t, rest) = workspace.split_at_mut(p.n_rows * p.in_features);
     let y_t = &mut rest[..p.n_rows * p.out_features];
     transpose(p.x, p.n_rows, p.in_features, x_t);
-    gemm(
-        T::ONE,
-        weight,
-        Mat::new(x_t, p.in_features, p.n_rows),
-        T::ZERO,
-        y_t,
-    );
+    gemm(T::ONE, weight, Mat::new(x_t, p.in_features, p.n_rows), T::ZERO, y_t);
     let pre = pre.map(SharedMut::new);
     transpose_then(y_t, p.out_features, p.n_rows, y, |row, first, y| {
         let pre = pre.map(|pre| {
@@ -93,11 +81,7 @@ fn forward_as<T: Float, F: Function>(
 
 /// `pre = y + bias; y = f(pre)` on a row or a part of one.
 #[inline(always)]
-fn bias_and_activation<T: Float, F: Function>(
-    bias: Option<&[T]>,
-    y: &mut [T],
-    pre: Option<&mut [T]>,
-) {
+fn bias_and_activation<T: Float, F: Function>(bias: Option<&[T]>, y: &mut [T], pre: Option<&mut [T]>) {
     vectorize(
         #[inline(always)]
         || {

@@ -40,28 +40,12 @@ pub fn linear_forward(
     output: LinearOutput<'_>,
 ) -> Result<()> {
     const OP: &str = "linear_forward";
-    let LinearOutput {
-        y,
-        pre_activation,
-        workspace,
-    } = output;
+    let LinearOutput { y, pre_activation, workspace } = output;
     let (x_op, y_op) = (x.operand("x"), y.operand("y"));
-    check::same_kind(
-        OP,
-        &[
-            x_op,
-            weight.operand("weight"),
-            y_op,
-            workspace.operand("workspace"),
-        ],
-    )?;
+    check::same_kind(OP, &[x_op, weight.operand("weight"), y_op, workspace.operand("workspace")])?;
     let (n_rows, in_features) = check::matrix(OP, x_op)?;
     let (out_features, _) = check::matrix(OP, weight.operand("weight"))?;
-    check::shape(
-        OP,
-        weight.operand("weight"),
-        Shape::matrix(out_features, in_features),
-    )?;
+    check::shape(OP, weight.operand("weight"), Shape::matrix(out_features, in_features))?;
     check::shape(OP, y_op, Shape::matrix(n_rows, out_features))?;
     if let Some(bias) = bias {
         check::same_kind(OP, &[x_op, bias.operand("bias")])?;
@@ -107,15 +91,7 @@ pub fn linear_backward_weight(
     d_weight: TensorMut<'_>,
     accumulate: bool,
 ) -> Result<()> {
-    addmm(
-        1.0,
-        d_y,
-        true,
-        x,
-        false,
-        if accumulate { 1.0 } else { 0.0 },
-        d_weight,
-    )
+    addmm(1.0, d_y, true, x, false, if accumulate { 1.0 } else { 0.0 }, d_weight)
 }
 
 /// `d_x = d_y·weight`.
@@ -124,11 +100,7 @@ pub fn linear_backward_weight(
 ///
 /// # Errors
 /// As [`addmm`].
-pub fn linear_backward_input(
-    d_y: TensorRef<'_>,
-    weight: TensorRef<'_>,
-    d_x: TensorMut<'_>,
-) -> Result<()> {
+pub fn linear_backward_input(d_y: TensorRef<'_>, weight: TensorRef<'_>, d_x: TensorMut<'_>) -> Result<()> {
     addmm(1.0, d_y, false, weight, false, 0.0, d_x)
 }
 
@@ -156,10 +128,7 @@ mod tests {
             workspace: TensorMut::from_slice(&mut workspace, &[n]).unwrap(),
         };
         let bias = bias.map(|v| TensorRef::from_slice(v, &[o]).unwrap());
-        let (x, w) = (
-            TensorRef::from_slice(x, &[b, i]).unwrap(),
-            TensorRef::from_slice(w, &[o, i]).unwrap(),
-        );
+        let (x, w) = (TensorRef::from_slice(x, &[b, i]).unwrap(), TensorRef::from_slice(w, &[o, i]).unwrap());
         linear_forward(x, w, bias, activation, output).unwrap();
         (y, pre)
     }
@@ -167,31 +136,16 @@ mod tests {
     #[test]
     fn both_routes_agree_with_the_definition() {
         // The last one is direct, all others transposed, the third with edges everywhere.
-        for sizes @ (b, i, o) in [
-            (5, 7, 3),
-            (64, 512, 512),
-            (33, 515, 517),
-            (1, 600, 600),
-            (64, 1024, 10),
-        ] {
-            let (x, w, bias) = (
-                random::<f64>(b * i, 1),
-                random::<f64>(o * i, 2),
-                random::<f64>(o, 3),
-            );
-            let want: Vec<f64> = (0..b * o)
-                .map(|e| bias[e % o] + dot(&x[e / o * i..][..i], &w[e % o * i..][..i]))
-                .collect();
+        for sizes @ (b, i, o) in [(5, 7, 3), (64, 512, 512), (33, 515, 517), (1, 600, 600), (64, 1024, 10)] {
+            let (x, w, bias) = (random::<f64>(b * i, 1), random::<f64>(o * i, 2), random::<f64>(o, 3));
+            let want: Vec<f64> =
+                (0..b * o).map(|e| bias[e % o] + dot(&x[e / o * i..][..i], &w[e % o * i..][..i])).collect();
             let (y, pre) = forward(sizes, &x, &w, Some(&bias), Some(Activation::Relu));
             assert_close(&pre, &want, 1e-12, 1e-12);
             let relu: Vec<f64> = want.iter().map(|v| v.max(0.0)).collect();
             assert_close(&y, &relu, 1e-12, 1e-12);
             let (y, _) = forward(sizes, &x, &w, None, None);
-            let without: Vec<f64> = want
-                .iter()
-                .enumerate()
-                .map(|(e, v)| v - bias[e % o])
-                .collect();
+            let without: Vec<f64> = want.iter().enumerate().map(|(e, v)| v - bias[e % o]).collect();
             assert_close(&y, &without, 1e-12, 1e-12);
         }
     }
@@ -199,11 +153,7 @@ mod tests {
     #[test]
     fn threads_change_nothing() {
         let sizes @ (b, i, o) = (96, 640, 700);
-        let (x, w, bias) = (
-            random::<f32>(b * i, 1),
-            random::<f32>(o * i, 2),
-            random::<f32>(o, 3),
-        );
+        let (x, w, bias) = (random::<f32>(b * i, 1), random::<f32>(o * i, 2), random::<f32>(o, 3));
         let (xc, wc, bc) = (x.clone(), w.clone(), bias.clone());
         let one = forward(sizes, &x, &w, Some(&bias), Some(Activation::Gelu));
         let three = std::thread::spawn(move || {
@@ -216,35 +166,17 @@ mod tests {
     #[test]
     fn gradients_match_central_differences() {
         let sizes @ (b, i, o) = (4, 6, 5);
-        let (x, w, d_y) = (
-            random::<f64>(b * i, 1),
-            random::<f64>(o * i, 2),
-            random::<f64>(b * o, 3),
-        );
+        let (x, w, d_y) = (random::<f64>(b * i, 1), random::<f64>(o * i, 2), random::<f64>(b * o, 3));
         let (mut d_w, mut d_x) = (vec![1.0; o * i], vec![f64::NAN; b * i]);
         let d_y_view = TensorRef::from_slice(&d_y, &[b, o]).unwrap();
         let x_view = TensorRef::from_slice(&x, &[b, i]).unwrap();
-        linear_backward_weight(
-            d_y_view,
-            x_view,
-            TensorMut::from_slice(&mut d_w, &[o, i]).unwrap(),
-            true,
-        )
-        .unwrap();
+        linear_backward_weight(d_y_view, x_view, TensorMut::from_slice(&mut d_w, &[o, i]).unwrap(), true)
+            .unwrap();
         d_w.iter_mut().for_each(|v| *v -= 1.0);
         let w_view = TensorRef::from_slice(&w, &[o, i]).unwrap();
-        linear_backward_input(
-            d_y_view,
-            w_view,
-            TensorMut::from_slice(&mut d_x, &[b, i]).unwrap(),
-        )
-        .unwrap();
-        assert_gradient(&w, &d_w, |w| {
-            dot(&forward(sizes, &x, w, None, None).0, &d_y)
-        });
-        assert_gradient(&x, &d_x, |x| {
-            dot(&forward(sizes, x, &w, None, None).0, &d_y)
-        });
+        linear_backward_input(d_y_view, w_view, TensorMut::from_slice(&mut d_x, &[b, i]).unwrap()).unwrap();
+        assert_gradient(&w, &d_w, |w| dot(&forward(sizes, &x, w, None, None).0, &d_y));
+        assert_gradient(&x, &d_x, |x| dot(&forward(sizes, x, &w, None, None).0, &d_y));
     }
 
     #[test]
@@ -257,12 +189,7 @@ mod tests {
         };
         let x = TensorRef::from_slice(&x, &[2, 3]).unwrap();
         let w = TensorRef::from_slice(&w, &[2, 4]).unwrap();
-        let message = linear_forward(x, w, None, None, output)
-            .unwrap_err()
-            .to_string();
-        assert_eq!(
-            message,
-            "linear_forward: weight [2, 4] f32 on cpu should be [2, 3]"
-        );
+        let message = linear_forward(x, w, None, None, output).unwrap_err().to_string();
+        assert_eq!(message, "linear_forward: weight [2, 4] f32 on cpu should be [2, 3]");
     }
 }

@@ -31,15 +31,7 @@ pub fn mse(
             T::from_f64(2.0) * (x - t)
         }
     }
-    elementwise_loss(
-        "mse",
-        &Mse,
-        "prediction",
-        prediction,
-        target,
-        scale,
-        d_prediction,
-    )
+    elementwise_loss("mse", &Mse, "prediction", prediction, target, scale, d_prediction)
 }
 
 #[cfg(test)]

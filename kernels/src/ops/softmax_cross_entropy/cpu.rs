@@ -75,12 +75,7 @@ pub(super) fn forward_backward<T: Float>(
     let n = rule.n_classes;
     let is_label = |label: i64| (0..n as i64).contains(&label) || label == rule.ignore_index;
     if let Some(row) = labels.iter().position(|&label| !is_label(label)) {
-        return Err(KernelError::Label {
-            op: OP,
-            row,
-            label: labels[row],
-            n_classes: n,
-        });
+        return Err(KernelError::Label { op: OP, row, label: labels[row], n_classes: n });
     }
     if n == 0 {
         return Ok(LossSums::default());

@@ -21,11 +21,7 @@ pub struct CrossEntropyConfig<'a> {
 
 impl Default for CrossEntropyConfig<'_> {
     fn default() -> Self {
-        CrossEntropyConfig {
-            label_smoothing: 0.0,
-            class_weights: None,
-            ignore_index: -100,
-        }
+        CrossEntropyConfig { label_smoothing: 0.0, class_weights: None, ignore_index: -100 }
     }
 }
 
@@ -54,11 +50,7 @@ pub fn softmax_cross_entropy(
     let (n_rows, n_classes) = check::matrix(OP, logits_op)?;
     check::shape(OP, labels_op, Shape::vector(n_rows))?;
     if labels.dtype() != DType::I64 {
-        return Err(KernelError::DTypeUnsupported {
-            op: OP,
-            operand: labels_op.into(),
-            takes: "i64",
-        });
+        return Err(KernelError::DTypeUnsupported { op: OP, operand: labels_op.into(), takes: "i64" });
     }
     if let Some(d_logits) = &d_logits {
         check::same_kind(OP, &[logits_op, d_logits.operand("d_logits")])?;
@@ -66,11 +58,7 @@ pub fn softmax_cross_entropy(
     }
     if let Some(weights) = config.class_weights {
         check::same_kind(OP, &[logits_op, weights.operand("class_weights")])?;
-        check::shape(
-            OP,
-            weights.operand("class_weights"),
-            Shape::vector(n_classes),
-        )?;
+        check::shape(OP, weights.operand("class_weights"), Shape::vector(n_classes))?;
     }
     let labels = labels.as_slice::<i64>(OP, "labels")?;
     check::float_dispatch!(OP, logits_op, T => {
@@ -94,23 +82,12 @@ mod tests {
     #[test]
     fn gradient_matches_central_differences_in_every_mode() {
         for (rows, n_classes) in [(6, 1), (6, 3), (37, 10), (6, 64), (6, 65), (6, 100)] {
-            let logits: Vec<f64> = random::<f64>(rows * n_classes, 1)
-                .iter()
-                .map(|v| 5.0 * v)
-                .collect();
-            let mut labels: Vec<i64> = (0..rows as i64)
-                .map(|r| (r * 7) % n_classes as i64)
-                .collect();
+            let logits: Vec<f64> = random::<f64>(rows * n_classes, 1).iter().map(|v| 5.0 * v).collect();
+            let mut labels: Vec<i64> = (0..rows as i64).map(|r| (r * 7) % n_classes as i64).collect();
             labels[2] = -100;
-            let weights: Vec<f64> = random::<f64>(n_classes, 2)
-                .iter()
-                .map(|v| v + 1.5)
-                .collect();
+            let weights: Vec<f64> = random::<f64>(n_classes, 2).iter().map(|v| v + 1.5).collect();
             for smoothing in [0.0, 0.1] {
-                for weights in [
-                    None,
-                    Some(TensorRef::from_slice(&weights, &[n_classes]).unwrap()),
-                ] {
+                for weights in [None, Some(TensorRef::from_slice(&weights, &[n_classes]).unwrap())] {
                     let config = CrossEntropyConfig {
                         label_smoothing: smoothing,
                         class_weights: weights,
@@ -119,15 +96,10 @@ mod tests {
                     let labels = TensorRef::from_slice(&labels, &[rows]).unwrap();
                     let loss = |logits: &[f64], d: Option<TensorMut<'_>>| {
                         let logits = TensorRef::from_slice(logits, &[rows, n_classes]).unwrap();
-                        softmax_cross_entropy(logits, labels, &config, 0.5, d)
-                            .unwrap()
-                            .loss
+                        softmax_cross_entropy(logits, labels, &config, 0.5, d).unwrap().loss
                     };
                     let mut d = vec![f64::NAN; logits.len()];
-                    loss(
-                        &logits,
-                        Some(TensorMut::from_slice(&mut d, &[rows, n_classes]).unwrap()),
-                    );
+                    loss(&logits, Some(TensorMut::from_slice(&mut d, &[rows, n_classes]).unwrap()));
                     assert_gradient(&logits, &d, |logits| 0.5 * loss(logits, None));
                     assert!(
                         d[2 * n_classes..3 * n_classes].iter().all(|&v| v == 0.0),
@@ -144,8 +116,7 @@ mod tests {
         let labels = [0i64, 0];
         let logits = TensorRef::from_slice(&logits, &[2, 2]).unwrap();
         let labels = TensorRef::from_slice(&labels, &[2]).unwrap();
-        let sums = softmax_cross_entropy(logits, labels, &CrossEntropyConfig::default(), 1.0, None)
-            .unwrap();
+        let sums = softmax_cross_entropy(logits, labels, &CrossEntropyConfig::default(), 1.0, None).unwrap();
         assert_eq!((sums.loss, sums.weight), (2000.0, 2.0));
     }
 
@@ -155,16 +126,7 @@ mod tests {
         let logits = TensorRef::from_slice(&logits, &[2, 3]).unwrap();
         let labels = TensorRef::from_slice(&labels, &[2]).unwrap();
         let error =
-            softmax_cross_entropy(logits, labels, &CrossEntropyConfig::default(), 1.0, None)
-                .unwrap_err();
-        assert_eq!(
-            error,
-            KernelError::Label {
-                op: OP,
-                row: 1,
-                label: 3,
-                n_classes: 3
-            }
-        );
+            softmax_cross_entropy(logits, labels, &CrossEntropyConfig::default(), 1.0, None).unwrap_err();
+        assert_eq!(error, KernelError::Label { op: OP, row: 1, label: 3, n_classes: 3 });
     }
 }

@@ -33,11 +33,8 @@ fn sum<T: Float>(x: &[T]) -> f64 {
                         *lane = v.mul_add(v, *lane);
                     }
                 }
-                total += lanes
-                    .iter()
-                    .chain([&rest.iter().map(|&v| v * v).sum()])
-                    .map(|v| v.to_f64())
-                    .sum::<f64>();
+                total +=
+                    lanes.iter().chain([&rest.iter().map(|&v| v * v).sum()]).map(|v| v.to_f64()).sum::<f64>();
             }
             total
         },

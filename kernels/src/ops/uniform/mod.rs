@@ -37,18 +37,9 @@ mod tests {
 
     #[test]
     fn each_number_is_the_word_of_its_place() {
-        let stream = UniformStream {
-            seed: 9,
-            stream: [3, 4],
-        };
+        let stream = UniformStream { seed: 9, stream: [3, 4] };
         let mut x = vec![0.0f32; 1003];
-        uniform(
-            TensorMut::from_slice(&mut x, &[1003]).unwrap(),
-            -2.0,
-            2.0,
-            stream,
-        )
-        .unwrap();
+        uniform(TensorMut::from_slice(&mut x, &[1003]).unwrap(), -2.0, 2.0, stream).unwrap();
         for (i, &v) in x.iter().enumerate() {
             let word = Philox::new(9).block([(i / 4) as u32, 0, 3, 4])[i % 4];
             assert_eq!(v, to_unit_f32(word) * 4.0 - 2.0);

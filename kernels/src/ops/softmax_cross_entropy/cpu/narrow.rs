@@ -47,9 +47,7 @@ pub(super) fn forward_backward<T: Float>(
                     column[lane] *= mass[lane];
                 }
             }
-            for (lane, (d_row, &label)) in
-                d_logits[rows].chunks_exact_mut(n).zip(labels).enumerate()
-            {
+            for (lane, (d_row, &label)) in d_logits[rows].chunks_exact_mut(n).zip(labels).enumerate() {
                 if label == shared.rule.ignore_index {
                     d_row.fill(T::ZERO);
                     continue;
@@ -86,11 +84,7 @@ fn normalize<T: Float>(columns: &mut [[T; LANES]]) -> ([T; LANES], [T; LANES], [
     for column in &columns[1..] {
         for lane in 0..LANES {
             // A NaN may be passed over here; it returns in the sum of exponentials.
-            max[lane] = if column[lane] < max[lane] {
-                max[lane]
-            } else {
-                column[lane]
-            };
+            max[lane] = if column[lane] < max[lane] { max[lane] } else { column[lane] };
         }
     }
     let mut exp_sum = [T::ZERO; LANES];

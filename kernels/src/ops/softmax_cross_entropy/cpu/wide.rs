@@ -62,11 +62,7 @@ fn block<T: Float>(x: &[T], start: usize, end: usize) -> [T; LANES] {
     match x[start..].first_chunk::<LANES>() {
         Some(whole) => {
             for lane in 0..LANES {
-                block[lane] = if lane < n {
-                    whole[lane]
-                } else {
-                    T::NEG_INFINITY
-                };
+                block[lane] = if lane < n { whole[lane] } else { T::NEG_INFINITY };
             }
         }
         None => block[..n].copy_from_slice(&x[start..end]),

@@ -1,0 +1,192 @@
+//! The loop of a training run: epochs, steps, evaluation, and the events that tell of them.
+
+use std::path::Path;
+use std::time::Instant;
+
+use ddp_comm::World;
+use ddp_kernels::{Device, KernelError};
+
+use crate::batches::{BatchBuffers, Table};
+use crate::config::{Config, Length};
+use crate::data::Loaded;
+use crate::epoch::{StepBatches, TrainLoss};
+use crate::error::Result;
+use crate::evaluate::evaluate;
+use crate::metrics::{EndEvent, EpochEvent, EvalMetrics, Event, MetricsSink, StepEvent};
+use crate::process;
+use crate::progress::Progress;
+use crate::sampler::KeyedPermutation;
+use crate::shard::GlobalBatches;
+use crate::trainer::Trainer;
+
+/// The rows on the device.
+#[derive(Debug)]
+pub struct Tables {
+    /// Rows to train on.
+    pub train: Table,
+    /// Rows to evaluate on.
+    pub eval: Option<Table>,
+}
+
+impl Tables {
+    /// Moves the rows to the device.
+    ///
+    /// # Errors
+    /// As making tensors there.
+    pub fn new(data: &Loaded, device: Device) -> Result<Self, KernelError> {
+        let eval = data.eval.as_ref().map(|eval| Table::new(eval, device)).transpose()?;
+        Ok(Tables { train: Table::new(&data.train, device)?, eval })
+    }
+}
+
+/// A run under way: what it trains on and what it tells.
+pub struct TrainingLoop<'a> {
+    world: &'a World,
+    config: &'a Config,
+    /// Rows of a full global batch.
+    global_rows: usize,
+    tables: &'a Tables,
+    metrics: MetricsSink,
+    progress: Progress,
+    clock: Clock,
+}
+
+/// Times of the run.
+#[derive(Default)]
+struct Clock {
+    /// From the start to the end of the first step.
+    startup_s: f64,
+    /// In steps.
+    train_s: f64,
+    /// Rows of all ranks in those steps.
+    samples: u64,
+    /// `(train_s, samples)` at the last step event.
+    last_event: (f64, u64),
+}
+
+/// What the last epoch came to, whole or not.
+#[derive(Debug, Clone, Copy)]
+pub struct Outcome {
+    train_loss: f64,
+    eval: EvalMetrics,
+}
+
+impl<'a> TrainingLoop<'a> {
+    /// A loop before its first step. Ranks other than 0 bring a sink and a progress that say nothing.
+    pub fn new(
+        world: &'a World,
+        config: &'a Config,
+        tables: &'a Tables,
+        global_rows: usize,
+        metrics: MetricsSink,
+        progress: Progress,
+    ) -> Self {
+        TrainingLoop { world, config, global_rows, tables, metrics, progress, clock: Clock::default() }
+    }
+
+    /// Trains for as long as the config says, evaluating after each epoch and at the end.
+    ///
+    /// # Errors
+    /// Those of the steps, the evaluation and the events.
+    pub fn train(&mut self, trainer: &mut Trainer<'_>) -> Result<Outcome> {
+        let (n_epochs, n_steps) = match self.config.train.length {
+            Length::Epochs(n) => (n as u64, u64::MAX),
+            Length::Steps(n) => (u64::MAX, n as u64),
+        };
+        let mut buffers = self.tables.train.buffers(trainer.model().max_rows())?;
+        let mut outcome = Outcome { train_loss: f64::NAN, eval: EvalMetrics::default() };
+        for epoch in 1..=n_epochs {
+            let (train_loss, is_whole) = self.epoch(trainer, epoch, n_steps, &mut buffers)?;
+            outcome = Outcome { train_loss: train_loss.mean(), eval: self.evaluate(trainer)? };
+            if is_whole {
+                let event = EpochEvent { epoch, train_loss: outcome.train_loss, eval: outcome.eval };
+                self.progress.epoch_end(&event);
+                self.metrics.write(&Event::Epoch(event))?;
+            }
+            if trainer.n_steps() == n_steps {
+                break;
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Tells of the end of the run, whose files lie in `folder`.
+    ///
+    /// # Errors
+    /// That of writing the event.
+    pub fn finish(mut self, trainer: &Trainer<'_>, outcome: Outcome, folder: Option<&Path>) -> Result<()> {
+        let Clock { startup_s, train_s, samples, .. } = self.clock;
+        let event = EndEvent {
+            steps: trainer.n_steps(),
+            samples,
+            world_size: self.world.world_size(),
+            train_loss: outcome.train_loss,
+            eval: outcome.eval,
+            elapsed_s: process::seconds_since_start(self.world.launcher().is_some()),
+            train_s,
+            samples_per_s: samples as f64 / train_s,
+            startup_s,
+        };
+        self.progress.end(&event, folder);
+        self.metrics.write(&Event::End(event))
+    }
+
+    /// One pass over the rows, or what is left of `n_steps`; the loss, and whether the pass was whole.
+    fn epoch(
+        &mut self,
+        trainer: &mut Trainer<'_>,
+        epoch: u64,
+        n_steps: u64,
+        buffers: &mut BatchBuffers,
+    ) -> Result<(TrainLoss, bool)> {
+        let (table, train) = (&self.tables.train, &self.config.train);
+        let order = match self.config.data.shuffle {
+            true => KeyedPermutation::new(table.n_rows(), train.seed, epoch - 1),
+            false => KeyedPermutation::identity(table.n_rows()),
+        };
+        let mut loss = TrainLoss::default();
+        for global in GlobalBatches::new(table.n_rows(), self.global_rows) {
+            if trainer.n_steps() == n_steps {
+                return Ok((loss, false));
+            }
+            let n_micro = train.grad_accum_steps;
+            let mut batches = StepBatches::new(self.world, table, &order, buffers, &global, n_micro);
+            let step_loss = self.step(trainer, &mut batches, epoch)?;
+            loss.add(step_loss, global.n_rows());
+        }
+        Ok((loss, true))
+    }
+
+    /// One step and its event; the mean loss of the global batch.
+    fn step(&mut self, trainer: &mut Trainer<'_>, batches: &mut StepBatches<'_>, epoch: u64) -> Result<f64> {
+        let started = Instant::now();
+        let (step, lr) = (trainer.n_steps() + 1, trainer.lr());
+        let is_logged = step.is_multiple_of(self.config.log.every_steps as u64);
+        let outcome = trainer.step(batches, is_logged)?;
+        let loss = outcome.sums.mean();
+
+        let clock = &mut self.clock;
+        clock.train_s += started.elapsed().as_secs_f64();
+        clock.samples += batches.n_rows() as u64;
+        if step == 1 {
+            clock.startup_s = process::seconds_since_start(self.world.launcher().is_some());
+        }
+        self.progress.advance(batches.n_rows() as u64);
+        if is_logged {
+            let (train_s, samples) = (clock.train_s - clock.last_event.0, clock.samples - clock.last_event.1);
+            clock.last_event = (clock.train_s, clock.samples);
+            let grad_norm = outcome.grad_norm.unwrap_or(f64::NAN);
+            let event =
+                StepEvent { step, epoch, loss, lr, grad_norm, samples_per_s: samples as f64 / train_s };
+            self.progress.step(&event);
+            self.metrics.write(&Event::Step(event))?;
+        }
+        Ok(loss)
+    }
+
+    fn evaluate(&self, trainer: &mut Trainer<'_>) -> Result<EvalMetrics> {
+        let Some(eval) = &self.tables.eval else { return Ok(EvalMetrics::default()) };
+        let (model, loss) = trainer.model_and_loss();
+        evaluate(self.world, model, loss, self.config.data.task, eval)
+    }
+}
