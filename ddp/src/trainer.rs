@@ -1,7 +1,7 @@
 //! One optimiser step: micro-batches forward and backward, gradients over the ranks, clipping, update.
 
 use ddp_comm::World;
-use ddp_kernels::ops::{self, LossSums};
+use ddp_kernels::ops::LossSums;
 use ddp_kernels::{Tensor, TensorMut};
 
 use crate::batches::Batch;
@@ -176,21 +176,24 @@ impl<'w> Trainer<'w> {
         step_sums: Option<LossSums>,
     ) -> Result<()> {
         let dropout = self.dropout(batch.first_row);
-        let Trainer { world, model, grads, buckets, options, .. } = self;
-        match step_sums {
-            Some(sums) if world.world_size() > 1 => {
-                let flat_len = model.layout().flat_len();
-                let tail = grads.view_mut().range(flat_len, flat_len + TAIL_ELEMENTS)?;
-                StepSums { loss: sums.loss, weight: sums.weight }.store(tail.into_slice("step", "sums")?);
-                let grads: TensorMut<'_> = grads.view_mut();
-                world.group().scope(|scope| {
-                    let mut sink = ReducedGradients::new(scope, buckets, grads, options.overlap)?;
-                    model.backward(batch.rows.x, dropout, accumulate, &mut sink)?;
-                    sink.finish()
-                })
-            }
-            _ => model.backward(batch.rows.x, dropout, accumulate, &mut LocalGradients(grads.view_mut())),
+        let Trainer { world, model, grads, buckets, updates, options, .. } = self;
+        let x = batch.rows.x;
+        if let Some(sums) = step_sums {
+            let flat_len = model.layout().flat_len();
+            let tail = grads.view_mut().range(flat_len, flat_len + TAIL_ELEMENTS)?;
+            StepSums { loss: sums.loss, weight: sums.weight }.store(tail.into_slice("step", "sums")?);
         }
+        let is_reduced = step_sums.is_some() && world.world_size() > 1;
+        if is_reduced && !updates.is_divided() {
+            let grads: TensorMut<'_> = grads.view_mut();
+            return world.group().scope(|scope| {
+                let mut sink = ReducedGradients::new(scope, buckets, grads, options.overlap)?;
+                model.backward(x, dropout, accumulate, &mut sink)?;
+                sink.finish()
+            });
+        }
+        model.backward(x, dropout, accumulate, &mut LocalGradients(grads.view_mut()))?;
+        if is_reduced { updates.reduce(world, grads) } else { Ok(()) }
     }
 
     /// Clips and updates.
@@ -200,7 +203,7 @@ impl<'w> Trainer<'w> {
         let grads = self.grads.view().range(0, self.model.layout().flat_len())?;
         let clip = self.options.clip_grad_norm;
         let grad_norm = if want_grad_norm || clip > 0.0 {
-            Some(ops::sum_of_squares(grads)?.sqrt() * mean_scale)
+            Some(self.updates.sum_of_squares(self.world, grads)?.sqrt() * mean_scale)
         } else {
             None
         };

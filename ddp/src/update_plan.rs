@@ -1,13 +1,13 @@
 //! Who updates which weights.
 //!
-//! After the all-reduce every rank holds every gradient, and each could update all weights by itself. Where ranks share
-//! memory they share its bandwidth too, and a large model's update is nothing but memory traffic: there each rank
-//! updates a part, and the ranks gather the weights. The weights get the same bits either way.
+//! After an all-reduce every rank holds every gradient and updates all weights by itself. Where ranks share memory they
+//! share its bandwidth too, and a large model's reduction and update are nothing but memory traffic: there each rank
+//! reduces and updates a part, and the ranks gather the weights. The weights get the same bits either way.
 
 use std::ops::Range;
 
-use ddp_comm::World;
-use ddp_kernels::Tensor;
+use ddp_comm::{ReduceOp, World};
+use ddp_kernels::{Tensor, TensorMut, TensorRef, ops};
 
 use crate::error::Result;
 
@@ -17,8 +17,8 @@ const ALIGN_ELEMENTS: usize = 16;
 /// How the flat buffer of weights is divided over the ranks for the update.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpdatePlan {
-    /// What this rank updates.
-    own: Vec<Range<usize>>,
+    /// What this rank updates: its part, and what all ranks update.
+    own: [Range<usize>; 2],
     /// Equal parts, one a rank in rank order, that are gathered after the update; empty where every rank updates all.
     gathered: Range<usize>,
 }
@@ -36,10 +36,10 @@ impl UpdatePlan {
     fn divided(flat_len: usize, part: usize, n_parts: usize) -> Self {
         let len = flat_len / n_parts / ALIGN_ELEMENTS * ALIGN_ELEMENTS;
         if n_parts == 1 || len == 0 {
-            return UpdatePlan { own: vec![0..flat_len], gathered: 0..0 };
+            return UpdatePlan { own: [0..0, 0..flat_len], gathered: 0..0 };
         }
         let gathered = 0..len * n_parts;
-        UpdatePlan { own: vec![part * len..(part + 1) * len, gathered.end..flat_len], gathered }
+        UpdatePlan { own: [part * len..(part + 1) * len, gathered.end..flat_len], gathered }
     }
 
     /// The ranges that this rank updates.
@@ -47,12 +47,42 @@ impl UpdatePlan {
         &self.own
     }
 
+    /// Whether each rank updates a part. Then [`UpdatePlan::reduce`] takes the place of an all-reduce.
+    pub fn is_divided(&self) -> bool {
+        !self.gathered.is_empty()
+    }
+
+    /// Sums over the ranks what this rank updates, and all that stands behind the divided part of `grads`.
+    ///
+    /// # Errors
+    /// Those of the collectives.
+    pub fn reduce(&self, world: &World, grads: &mut Tensor) -> Result<()> {
+        let (divided, rest) = grads.view_mut().split_at(self.gathered.end)?;
+        world.group().reduce_scatter_in_place(ReduceOp::Sum, divided)?;
+        Ok(world.group().all_reduce(ReduceOp::Sum, rest)?)
+    }
+
+    /// The sum of squares of the reduced gradient, all ranks' parts together.
+    ///
+    /// # Errors
+    /// Those of the operation and the collective.
+    pub fn sum_of_squares(&self, world: &World, grads: TensorRef<'_>) -> Result<f64> {
+        let mut sums = [0.0; 2];
+        for (sum, range) in sums.iter_mut().zip(&self.own) {
+            *sum = ops::sum_of_squares(grads.range(range.start, range.end)?)?;
+        }
+        if self.is_divided() {
+            world.group().all_reduce(ReduceOp::Sum, TensorMut::from_slice(&mut sums[..1], &[1])?)?;
+        }
+        Ok(sums.iter().sum())
+    }
+
     /// Gives every rank the weights that the others have updated.
     ///
     /// # Errors
     /// Those of the collective.
     pub fn gather(&self, world: &World, weights: &mut Tensor) -> Result<()> {
-        if self.gathered.is_empty() {
+        if !self.is_divided() {
             return Ok(());
         }
         let parts = weights.view_mut().range(self.gathered.start, self.gathered.end)?;
@@ -85,6 +115,6 @@ mod tests {
     #[test]
     fn a_world_of_one_updates_all() {
         let plan = UpdatePlan::new(&World::single(), 1 << 22, 0);
-        assert_eq!((plan.own(), &plan.gathered), (&[0..1 << 22][..], &(0..0)));
+        assert_eq!((plan.own(), plan.is_divided()), (&[0..0, 0..1 << 22][..], false));
     }
 }

@@ -193,16 +193,19 @@ fn buckets_and_overlap_change_no_bit() {
     }
 }
 
-/// An element's update is the same whoever computes it, so dividing it over the ranks changes no bit.
+/// Sums are taken in rank order and an element's update is the same whoever computes it, so dividing them over the ranks
+/// changes no bit; but clipping follows the norm, whose sum is then taken in parts.
 #[test]
 fn dividing_the_update_changes_no_bit() {
     for world_size in [2, 3, 5] {
-        let train = |divide_update_from| {
+        let train = |divide_update_from, clip_grad_norm| {
             let mut setup = Setup::usual();
-            setup.options = TrainerOptions { divide_update_from, ..setup.options };
+            setup.options = TrainerOptions { divide_update_from, clip_grad_norm, ..setup.options };
             setup.train_on(world_size)
         };
-        assert!(train(1) == train(usize::MAX), "{world_size} ranks: other results");
+        let (divided, whole) = (train(1, 0.0), train(usize::MAX, 0.0));
+        assert!(divided.weights == whole.weights, "{world_size} ranks: other weights");
+        assert_close(&format!("{world_size} ranks, clipped"), &train(1, 0.7), &train(usize::MAX, 0.7));
     }
 }
 

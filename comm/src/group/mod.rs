@@ -127,6 +127,33 @@ impl Group {
         unsafe { self.run(call, input, output) }
     }
 
+    /// Reduces the ranks' buffers and leaves each rank its part, where it stands.
+    ///
+    /// Part `r` of `buf`, of `n` elements, is combined over all ranks on rank `r`; the other parts mean nothing
+    /// afterwards.
+    ///
+    /// - `buf`: `world_size * n`
+    ///
+    /// # Errors
+    /// As [`Group::reduce_scatter`].
+    pub fn reduce_scatter_in_place(&self, op: ReduceOp, buf: TensorMut<'_>) -> Result<()> {
+        let (buf, own) = self.own_part("reduce_scatter_in_place", buf)?;
+        let call = Call { kind: CallKind::ReduceScatter(op), dtype: buf.dtype, len: own.len };
+        if self.shares_memory() {
+            // SAFETY: the lengths were checked, the buffer is borrowed until this function returns, and groups that share
+            // memory read what stands in a part before they write there.
+            return unsafe { self.run(call, buf.as_ref(), own) };
+        }
+        let n_bytes = own.len * own.dtype.size_bytes();
+        let mut part = words(n_bytes);
+        let output = RawMut { ptr: part.as_mut_ptr().cast(), ..own };
+        // SAFETY: the lengths were checked, and both are alive until this function returns.
+        unsafe { self.run(call, buf.as_ref(), output) }?;
+        // SAFETY: both hold `n_bytes`, and the words are no part of the buffer.
+        unsafe { std::ptr::copy_nonoverlapping(part.as_ptr().cast(), own.ptr, n_bytes) };
+        Ok(())
+    }
+
     /// Collects the ranks' inputs in rank order.
     ///
     /// `output[r*n + i] = input_r[i]`
@@ -157,29 +184,33 @@ impl Group {
     /// # Errors
     /// As [`Group::all_gather`].
     pub fn all_gather_in_place(&self, buf: TensorMut<'_>) -> Result<()> {
+        let (buf, own) = self.own_part("all_gather_in_place", buf)?;
+        let call = Call { kind: CallKind::AllGather, dtype: buf.dtype, len: own.len };
+        if self.shares_memory() {
+            // SAFETY: the lengths were checked, the buffer is borrowed until this function returns, and groups that share
+            // memory copy the input elsewhere before they write the output.
+            return unsafe { self.run(call, own.as_ref(), buf) };
+        }
+        let n_bytes = own.len * own.dtype.size_bytes();
+        let mut part = words(n_bytes);
+        // SAFETY: both hold `n_bytes`, and the words are no part of the buffer.
+        unsafe { std::ptr::copy_nonoverlapping(own.ptr.cast_const(), part.as_mut_ptr().cast(), n_bytes) };
+        let input = RawRef { ptr: part.as_ptr().cast(), ..own.as_ref() };
+        // SAFETY: the lengths were checked, and both are alive until this function returns.
+        unsafe { self.run(call, input, buf) }
+    }
+
+    /// A buffer of one part a rank, and this rank's part of it.
+    fn own_part(&self, op: &'static str, buf: TensorMut<'_>) -> Result<(RawMut, RawMut)> {
         let world_size = self.world_size();
         let buf = RawMut::of(buf);
         if !buf.len.is_multiple_of(world_size) {
             let (got, expected) = (buf.len, buf.len.next_multiple_of(world_size));
-            return Err(CommError::OutputLength { op: "all_gather_in_place", got, expected, world_size });
+            return Err(CommError::OutputLength { op, got, expected, world_size });
         }
         let len = buf.len / world_size;
-        let n_bytes = len * buf.dtype.size_bytes();
-        let own = buf.ptr.wrapping_add(self.rank().0 * n_bytes).cast_const();
-        let call = Call { kind: CallKind::AllGather, dtype: buf.dtype, len };
-        if self.shares_memory() {
-            let input = RawRef { ptr: own, len, dtype: buf.dtype };
-            // SAFETY: the lengths were checked, the buffer is borrowed until this function returns, and groups that share
-            // memory copy the input elsewhere before they write the output.
-            return unsafe { self.run(call, input, buf) };
-        }
-        // Words of eight bytes, so that every type is aligned.
-        let mut copy = vec![0u64; n_bytes.div_ceil(8)];
-        // SAFETY: `own` is part `rank` of the buffer, `n_bytes` long, and the copy is at least as long.
-        unsafe { std::ptr::copy_nonoverlapping(own, copy.as_mut_ptr().cast(), n_bytes) };
-        let input = RawRef { ptr: copy.as_ptr().cast(), len, dtype: buf.dtype };
-        // SAFETY: the lengths were checked, and both are alive until this function returns.
-        unsafe { self.run(call, input, buf) }
+        let offset = self.rank().0 * len * buf.dtype.size_bytes();
+        Ok((buf, RawMut { ptr: buf.ptr.wrapping_add(offset), len, ..buf }))
     }
 
     /// Collects the ranks' bytes, whose numbers may differ, in rank order.
@@ -332,4 +363,9 @@ fn same_dtype(op: &'static str, input: TensorRef<'_>, output: TensorMut<'_>) -> 
         return Err(ddp_kernels::KernelError::DTypeMismatch { op, a, b }.into());
     }
     Ok((RawRef::of(input, op, "input")?, RawMut::of(output)))
+}
+
+/// Zeroed memory for `n_bytes`, aligned for every type.
+fn words(n_bytes: usize) -> Vec<u64> {
+    vec![0; n_bytes.div_ceil(8)]
 }

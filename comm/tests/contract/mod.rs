@@ -83,6 +83,10 @@ fn check_type<T: Element + std::ops::Add<Output = T>>(
         let mine = |i: usize| rank * len + i;
         let want: Vec<T> = (0..len).map(|i| fold(op, (0..n_ranks).map(|r| value::<T>(r, mine(i))))).collect();
         assert_same(&output, &want, sums, rtol, &format!("reduce_scatter {op}"));
+        let mut buf = input.clone();
+        group.reduce_scatter_in_place(op, TensorMut::from_slice(&mut buf, &[len * n_ranks])?)?;
+        let own = &buf[rank * len..][..len];
+        assert_same(own, &want, sums, rtol, &format!("reduce_scatter_in_place {op}"));
     }
     for root in 0..n_ranks {
         let mut buf = data::<T>(rank, len);

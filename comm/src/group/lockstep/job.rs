@@ -79,17 +79,19 @@ impl Job {
     pub(super) unsafe fn stage(&self, board: &Board, rank: usize, chunk: u64) {
         let elems = self.elems(chunk);
         let slot = board.slot(rank, chunk);
-        let n_parts = match self.call.kind {
-            CallKind::AllReduce(_) | CallKind::AllGather => 1,
-            CallKind::Broadcast { root } => usize::from(root == rank),
-            CallKind::ReduceScatter(_) => board.geometry().world_size,
-            CallKind::Barrier => 0,
+        let parts = match self.call.kind {
+            CallKind::AllReduce(_) | CallKind::AllGather => 0..1,
+            CallKind::Broadcast { root } => 0..usize::from(root == rank),
+            CallKind::ReduceScatter(_) => 0..board.geometry().world_size,
+            CallKind::Barrier => 0..0,
         };
-        for part in 0..n_parts {
+        let is_scatter = matches!(self.call.kind, CallKind::ReduceScatter(_));
+        // Nobody but this rank needs its own part of a reduce-scatter: it reads that from the input.
+        for part in parts.filter(|&part| !(is_scatter && part == rank)) {
             let from = self.input.wrapping_add((part * self.call.len + elems.start) * self.size());
             let to = slot.wrapping_add(part * elems.len() * self.size());
-            // SAFETY: the input holds `n_parts * len` elements, and a slot `n_parts` times a chunk's elements (see
-            // `new`); the slot is this rank's and free, so no one reads it, and it is no part of the input.
+            // SAFETY: the input holds `len` elements for each part, and a slot a chunk's elements for each (see `new`);
+            // the slot is this rank's and free, so no one reads it, and it is no part of the input.
             unsafe { copy(from, to, elems.len() * self.size()) };
         }
     }
@@ -107,7 +109,7 @@ impl Job {
         let slot = board.slot(rank, chunk).wrapping_add(offset);
         // SAFETY: as this function's; the slice lies within the chunk and so within the output; other ranks write
         // only other slices, and of their own slots.
-        unsafe { self.combine_slots(board, chunk, offset, output, slice.len()) };
+        unsafe { self.combine_slots(board, chunk, offset, output, slice.len(), None) };
         // SAFETY: no rank reads slice `rank` of this rank's slot in this phase, and the slot is not the output.
         unsafe { copy(output, slot, size) };
     }
@@ -133,12 +135,14 @@ impl Job {
             }
             CallKind::AllReduce(_) => {
                 // SAFETY: as this function's; no rank writes a posted single-phase slot.
-                unsafe { self.combine_slots(board, chunk, 0, output_at(elems.start), elems.len()) }
+                unsafe { self.combine_slots(board, chunk, 0, output_at(elems.start), elems.len(), None) }
             }
             CallKind::ReduceScatter(_) => {
                 let offset = rank * elems.len() * size;
-                // SAFETY: as above; part `rank` of each slot has this chunk's elements.
-                unsafe { self.combine_slots(board, chunk, offset, output_at(elems.start), elems.len()) }
+                let own = self.input.wrapping_add((rank * self.call.len + elems.start) * size);
+                let (own, n) = (Some((rank, own)), elems.len());
+                // SAFETY: as above; part `rank` of each other slot has this chunk's elements, and so has `own`.
+                unsafe { self.combine_slots(board, chunk, offset, output_at(elems.start), n, own) }
             }
             CallKind::Broadcast { root } if root == rank => {}
             CallKind::Broadcast { root } => {
@@ -167,12 +171,21 @@ impl Job {
         (rank * per_rank).min(n)..((rank + 1) * per_rank).min(n)
     }
 
-    /// Combines `n` elements at byte `offset` of all ranks' slots, in rank order.
+    /// Combines `n` elements at byte `offset` of all ranks' slots, in rank order; those of one rank from another place
+    /// than its slot, if `own` names one. That place may be the output.
     ///
     /// # Safety
     /// `output` has room for `n` elements that nobody else touches; all ranks have posted the chunk, and none
     /// writes these bytes of its slot meanwhile.
-    unsafe fn combine_slots(&self, board: &Board, chunk: u64, offset: usize, output: *mut u8, n: usize) {
+    unsafe fn combine_slots(
+        &self,
+        board: &Board,
+        chunk: u64,
+        offset: usize,
+        output: *mut u8,
+        n: usize,
+        own: Option<(usize, *const u8)>,
+    ) {
         let op = match self.call.kind {
             CallKind::AllReduce(op) | CallKind::ReduceScatter(op) => op,
             CallKind::Broadcast { .. } | CallKind::AllGather | CallKind::Barrier => return,
@@ -183,7 +196,7 @@ impl Job {
             DType::I64 => combine::<i64>,
         };
         // SAFETY: as this function's.
-        unsafe { combine(op, board, chunk, offset, output, n) }
+        unsafe { combine(op, board, chunk, offset, output, n, own) }
     }
 }
 
@@ -207,21 +220,30 @@ unsafe fn combine<T: Number>(
     offset: usize,
     output: *mut u8,
     n: usize,
+    own: Option<(usize, *const u8)>,
 ) {
-    if n == 0 {
-        return;
-    }
-    // SAFETY: room for `n` elements, exclusive; aligned, since it points at an element of a `&mut [T]`.
-    let output = unsafe { std::slice::from_raw_parts_mut(output.cast::<T>(), n) };
     let world_size = board.geometry().world_size;
-    for (block, output) in output.chunks_mut(BLOCK).enumerate() {
-        let len = output.len();
-        let source = |rank: usize| {
-            let first = board.slot(rank, chunk).wrapping_add(offset + block * BLOCK * size_of::<T>());
-            // SAFETY: posted elements that nobody writes now; aligned, since slots are aligned to 64 bytes and
-            // offsets are whole elements.
-            unsafe { std::slice::from_raw_parts(first.cast::<T>().cast_const(), len) }
+    // The own elements of a block: they may lie where the output does, and are read before that is written.
+    let mut own_block = [T::ZERO; BLOCK];
+    for start in (0..n).step_by(BLOCK) {
+        let len = BLOCK.min(n - start);
+        if let Some((_, own)) = own {
+            let from = own.wrapping_add(start * size_of::<T>());
+            // SAFETY: `own` holds `n` elements of plain data; the block is a local.
+            unsafe { copy(from, own_block.as_mut_ptr().cast(), len * size_of::<T>()) };
+        }
+        let source = |rank: usize| match own {
+            Some((own_rank, _)) if own_rank == rank => &own_block[..len],
+            _ => {
+                let first = board.slot(rank, chunk).wrapping_add(offset + start * size_of::<T>());
+                // SAFETY: posted elements that nobody writes now; aligned, since slots are aligned to 64 bytes and
+                // offsets are whole elements.
+                unsafe { std::slice::from_raw_parts(first.cast::<T>().cast_const(), len) }
+            }
         };
+        let first = output.wrapping_add(start * size_of::<T>()).cast::<T>();
+        // SAFETY: room for `n` elements, exclusive; aligned, since it points at an element of a `&mut [T]`.
+        let output = unsafe { std::slice::from_raw_parts_mut(first, len) };
         match op {
             ReduceOp::Sum => combine_block(output, source, world_size, T::sum),
             ReduceOp::Max => combine_block(output, source, world_size, |a, b| if b > a { b } else { a }),
@@ -254,11 +276,14 @@ fn combine_block<'a, T: Copy + 'a>(
 
 /// An element type that can be reduced.
 trait Number: Copy + PartialOrd {
+    /// The additive identity.
+    const ZERO: Self;
     /// The sum; integers wrap, as in MPI.
     fn sum(a: Self, b: Self) -> Self;
 }
 
 impl Number for f32 {
+    const ZERO: Self = 0.0;
     #[inline(always)]
     fn sum(a: Self, b: Self) -> Self {
         a + b
@@ -266,6 +291,7 @@ impl Number for f32 {
 }
 
 impl Number for f64 {
+    const ZERO: Self = 0.0;
     #[inline(always)]
     fn sum(a: Self, b: Self) -> Self {
         a + b
@@ -273,6 +299,7 @@ impl Number for f64 {
 }
 
 impl Number for i64 {
+    const ZERO: Self = 0;
     #[inline(always)]
     fn sum(a: Self, b: Self) -> Self {
         a.wrapping_add(b)
