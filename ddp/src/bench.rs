@@ -178,7 +178,10 @@ fn time_optimizer(args: &BenchStepArgs, model: &Mlp) -> Result<f64, KernelError>
     let grads = model.weights().zeros_like()?;
     let mut optimizer = Optimizer::new(&optimizer_config(args.optim), &weights)?;
     let all = 0..weights.numel();
-    median_ms(|| optimizer.step(&mut weights, grads.view(), 1.0, std::slice::from_ref(&all)))
+    median_ms(|| {
+        optimizer.begin_step();
+        optimizer.step_on(&mut weights, grads.view(), 1.0, all.clone())
+    })
 }
 
 /// FLOP of a step's matrix products over the sum of their median times, in GFLOP/s.

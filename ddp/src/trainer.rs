@@ -168,7 +168,8 @@ impl<'w> Trainer<'w> {
         Ok(self.loss.apply(outputs, batch.rows.targets, scale, Some(d_outputs))?)
     }
 
-    /// Gradients of a micro-batch; with `step_sums`, it is the step's last and the gradients are reduced over the ranks.
+    /// Gradients of a micro-batch. With `step_sums`, it is the step's last: the gradients are reduced over the ranks, all of
+    /// them, or those that are updated by all ranks.
     fn backward(
         &mut self,
         batch: MicroBatch<'_>,
@@ -193,28 +194,41 @@ impl<'w> Trainer<'w> {
             });
         }
         model.backward(x, dropout, accumulate, &mut LocalGradients(grads.view_mut()))?;
-        if is_reduced { updates.reduce(world, grads) } else { Ok(()) }
+        if is_reduced { updates.reduce_rest(world, grads) } else { Ok(()) }
     }
 
-    /// Clips and updates.
+    /// Reduces what is not reduced yet, clips and updates.
     fn update(&mut self, sums: LossSums, expected_weight: f64, want_grad_norm: bool) -> Result<StepOutcome> {
         // Class weights make the true divisor known only now.
         let mean_scale = if self.loss.is_weighted() { expected_weight / sums.weight } else { 1.0 };
-        let grads = self.grads.view().range(0, self.model.layout().flat_len())?;
-        let clip = self.options.clip_grad_norm;
-        let grad_norm = if want_grad_norm || clip > 0.0 {
-            Some(self.updates.sum_of_squares(self.world, grads)?.sqrt() * mean_scale)
-        } else {
-            None
-        };
-        let clip_scale = match grad_norm {
-            // As torch.nn.utils.clip_grad_norm_.
-            Some(norm) if clip > 0.0 => (clip / (norm + 1e-6)).min(1.0),
-            _ => 1.0,
-        };
-        let weights = self.model.weights_mut();
-        self.optimizer.step(weights, grads, mean_scale * clip_scale, self.updates.own())?;
-        self.updates.gather(self.world, weights)?;
+        let Trainer { world, model, optimizer, grads, updates, options, .. } = self;
+        let weights = model.weights_mut();
+        let norm =
+            |grads: &Tensor| Ok::<_, Error>(updates.sum_of_squares(world, grads.view())?.sqrt() * mean_scale);
+        // Clipping needs the norm before the first weight changes: then all blocks are reduced first.
+        let clip = options.clip_grad_norm;
+        let mut grad_norm = None;
+        if clip > 0.0 {
+            for block in updates.blocks() {
+                updates.reduce(world, grads, block)?;
+            }
+            grad_norm = Some(norm(grads)?);
+        }
+        // As torch.nn.utils.clip_grad_norm_.
+        let clip_scale = grad_norm.map_or(1.0, |norm| (clip / (norm + 1e-6)).min(1.0));
+        let scale = mean_scale * clip_scale;
+        optimizer.begin_step();
+        for block in updates.blocks() {
+            if grad_norm.is_none() {
+                updates.reduce(world, grads, block)?;
+            }
+            optimizer.step_on(weights, grads.view(), scale, updates.own_part(block))?;
+            updates.gather(world, weights, block)?;
+        }
+        optimizer.step_on(weights, grads.view(), scale, updates.rest())?;
+        if want_grad_norm && grad_norm.is_none() {
+            grad_norm = Some(norm(grads)?);
+        }
         self.n_steps += 1;
         Ok(StepOutcome { sums, grad_norm })
     }

@@ -1,8 +1,9 @@
-//! Who updates which weights.
+//! Who reduces and updates which weights.
 //!
 //! After an all-reduce every rank holds every gradient and updates all weights by itself. Where ranks share memory they
-//! share its bandwidth too, and a large model's reduction and update are nothing but memory traffic: there each rank
-//! reduces and updates a part, and the ranks gather the weights. The weights get the same bits either way.
+//! share its bandwidth too, and a large model's reduction and update are nothing but memory traffic: there the ranks go
+//! through the flat buffer block by block, each reduces and updates its part of a block, and they gather the block's
+//! weights while it is in cache. The weights get the same bits either way.
 
 use std::ops::Range;
 
@@ -11,16 +12,21 @@ use ddp_kernels::{Tensor, TensorMut, TensorRef, ops};
 
 use crate::error::Result;
 
+/// Elements of a rank's part of a block: with weights, gradients and optimiser state it fits a second-level cache.
+const PART_ELEMENTS: usize = 32 << 10;
 /// Parts begin at multiples of this many elements: cache lines.
 const ALIGN_ELEMENTS: usize = 16;
 
 /// How the flat buffer of weights is divided over the ranks for the update.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpdatePlan {
-    /// What this rank updates: its part, and what all ranks update.
-    own: [Range<usize>; 2],
-    /// Equal parts, one a rank in rank order, that are gathered after the update; empty where every rank updates all.
-    gathered: Range<usize>,
+    /// Ranges of equal parts, one a rank in rank order; none where every rank updates all.
+    blocks: Vec<Range<usize>>,
+    /// Behind the blocks: what all ranks reduce and update.
+    rest: Range<usize>,
+    /// This rank, and how many parts a block has.
+    part: usize,
+    n_parts: usize,
 }
 
 impl UpdatePlan {
@@ -32,34 +38,68 @@ impl UpdatePlan {
         Self::divided(flat_len, world.rank().0, n_parts)
     }
 
-    /// Part `part` of `n_parts`; the few elements that equal aligned parts leave over are updated by all.
     fn divided(flat_len: usize, part: usize, n_parts: usize) -> Self {
-        let len = flat_len / n_parts / ALIGN_ELEMENTS * ALIGN_ELEMENTS;
-        if n_parts == 1 || len == 0 {
-            return UpdatePlan { own: [0..0, 0..flat_len], gathered: 0..0 };
+        let (mut blocks, mut start) = (Vec::new(), 0);
+        let part_len = |start: usize| match n_parts {
+            1 => 0,
+            _ => ((flat_len - start) / n_parts).min(PART_ELEMENTS) / ALIGN_ELEMENTS * ALIGN_ELEMENTS,
+        };
+        while part_len(start) > 0 {
+            let end = start + part_len(start) * n_parts;
+            blocks.push(start..end);
+            start = end;
         }
-        let gathered = 0..len * n_parts;
-        UpdatePlan { own: [part * len..(part + 1) * len, gathered.end..flat_len], gathered }
+        UpdatePlan { blocks, rest: start..flat_len, part, n_parts }
     }
 
-    /// The ranges that this rank updates.
-    pub fn own(&self) -> &[Range<usize>] {
-        &self.own
-    }
-
-    /// Whether each rank updates a part. Then [`UpdatePlan::reduce`] takes the place of an all-reduce.
+    /// Whether each rank updates a part. Then [`UpdatePlan::reduce_rest`] and [`UpdatePlan::reduce`] take the place of an
+    /// all-reduce.
     pub fn is_divided(&self) -> bool {
-        !self.gathered.is_empty()
+        !self.blocks.is_empty()
     }
 
-    /// Sums over the ranks what this rank updates, and all that stands behind the divided part of `grads`.
+    /// The blocks that are divided over the ranks.
+    pub fn blocks(&self) -> &[Range<usize>] {
+        &self.blocks
+    }
+
+    /// This rank's part of a block.
+    pub fn own_part(&self, block: &Range<usize>) -> Range<usize> {
+        let len = block.len() / self.n_parts;
+        let start = block.start + self.part * len;
+        start..start + len
+    }
+
+    /// What all ranks update.
+    pub fn rest(&self) -> Range<usize> {
+        self.rest.clone()
+    }
+
+    /// Sums over the ranks all of `grads` that stands behind the blocks, the step's sums included.
     ///
     /// # Errors
-    /// Those of the collectives.
-    pub fn reduce(&self, world: &World, grads: &mut Tensor) -> Result<()> {
-        let (divided, rest) = grads.view_mut().split_at(self.gathered.end)?;
-        world.group().reduce_scatter_in_place(ReduceOp::Sum, divided)?;
+    /// Those of the collective.
+    pub fn reduce_rest(&self, world: &World, grads: &mut Tensor) -> Result<()> {
+        let (_, rest) = grads.view_mut().split_at(self.rest.start)?;
         Ok(world.group().all_reduce(ReduceOp::Sum, rest)?)
+    }
+
+    /// Sums this rank's part of a block over the ranks.
+    ///
+    /// # Errors
+    /// Those of the collective.
+    pub fn reduce(&self, world: &World, grads: &mut Tensor, block: &Range<usize>) -> Result<()> {
+        let block = grads.view_mut().range(block.start, block.end)?;
+        Ok(world.group().reduce_scatter_in_place(ReduceOp::Sum, block)?)
+    }
+
+    /// Gives every rank the weights of a block that the others have updated.
+    ///
+    /// # Errors
+    /// Those of the collective.
+    pub fn gather(&self, world: &World, weights: &mut Tensor, block: &Range<usize>) -> Result<()> {
+        let block = weights.view_mut().range(block.start, block.end)?;
+        Ok(world.group().all_gather_in_place(block)?)
     }
 
     /// The sum of squares of the reduced gradient, all ranks' parts together.
@@ -67,26 +107,15 @@ impl UpdatePlan {
     /// # Errors
     /// Those of the operation and the collective.
     pub fn sum_of_squares(&self, world: &World, grads: TensorRef<'_>) -> Result<f64> {
-        let mut sums = [0.0; 2];
-        for (sum, range) in sums.iter_mut().zip(&self.own) {
-            *sum = ops::sum_of_squares(grads.range(range.start, range.end)?)?;
+        let of = |range: Range<usize>| ops::sum_of_squares(grads.range(range.start, range.end)?);
+        let mut parts = [0.0];
+        for block in &self.blocks {
+            parts[0] += of(self.own_part(block))?;
         }
         if self.is_divided() {
-            world.group().all_reduce(ReduceOp::Sum, TensorMut::from_slice(&mut sums[..1], &[1])?)?;
+            world.group().all_reduce(ReduceOp::Sum, TensorMut::from_slice(&mut parts, &[1])?)?;
         }
-        Ok(sums.iter().sum())
-    }
-
-    /// Gives every rank the weights that the others have updated.
-    ///
-    /// # Errors
-    /// Those of the collective.
-    pub fn gather(&self, world: &World, weights: &mut Tensor) -> Result<()> {
-        if !self.is_divided() {
-            return Ok(());
-        }
-        let parts = weights.view_mut().range(self.gathered.start, self.gathered.end)?;
-        Ok(world.group().all_gather_in_place(parts)?)
+        Ok(parts[0] + of(self.rest())?)
     }
 }
 
@@ -98,16 +127,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_element_is_updated_by_one_rank_or_by_all(flat_len in 0usize..5000, n_parts in 1usize..9) {
+        fn each_element_is_updated_by_one_rank_or_by_all(flat_len in 0usize..300_000, n_parts in 1usize..9) {
             let mut n_updates = vec![0; flat_len];
-            let plans: Vec<_> = (0..n_parts).map(|part| UpdatePlan::divided(flat_len, part, n_parts)).collect();
-            for plan in &plans {
-                prop_assert_eq!(&plan.gathered, &plans[0].gathered);
-                plan.own.iter().flat_map(Clone::clone).for_each(|element| n_updates[element] += 1);
+            for part in 0..n_parts {
+                let plan = UpdatePlan::divided(flat_len, part, n_parts);
+                let parts = plan.blocks().iter().map(|block| plan.own_part(block));
+                parts.chain([plan.rest()]).flatten().for_each(|element| n_updates[element] += 1);
             }
+            let plan = UpdatePlan::divided(flat_len, 0, n_parts);
+            prop_assert!(n_parts == 1 || plan.rest().len() < n_parts * ALIGN_ELEMENTS);
             for (element, n) in n_updates.into_iter().enumerate() {
-                let once = plans[0].gathered.contains(&element);
-                prop_assert_eq!(n, if once { 1 } else { n_parts });
+                prop_assert_eq!(n, if plan.rest().contains(&element) { n_parts } else { 1 });
             }
         }
     }
@@ -115,6 +145,6 @@ mod tests {
     #[test]
     fn a_world_of_one_updates_all() {
         let plan = UpdatePlan::new(&World::single(), 1 << 22, 0);
-        assert_eq!((plan.own(), plan.is_divided()), (&[0..0, 0..1 << 22][..], false));
+        assert_eq!((plan.rest(), plan.is_divided()), (0..1 << 22, false));
     }
 }

@@ -45,30 +45,21 @@ impl Optimizer {
         self.config.lr
     }
 
-    /// One step with `grad_scale · grads` on these ranges of the flat buffers; the rest stays as it is.
+    /// Begins the next step, which [`Optimizer::step_on`] then takes range by range.
+    pub fn begin_step(&mut self) {
+        self.n_steps += 1;
+    }
+
+    /// The step that was begun, with `grad_scale · grads`, on this range of the flat buffers.
     ///
     /// # Errors
     /// Those of the optimiser's operation.
-    pub fn step(
+    pub fn step_on(
         &mut self,
         weights: &mut Tensor,
         grads: TensorRef<'_>,
         grad_scale: f64,
-        ranges: &[Range<usize>],
-    ) -> Result<(), KernelError> {
-        self.n_steps += 1;
-        for range in ranges {
-            self.step_on(weights, grads, grad_scale, range)?;
-        }
-        Ok(())
-    }
-
-    fn step_on(
-        &mut self,
-        weights: &mut Tensor,
-        grads: TensorRef<'_>,
-        grad_scale: f64,
-        range: &Range<usize>,
+        range: Range<usize>,
     ) -> Result<(), KernelError> {
         let c = &self.config;
         let part = |tensor| TensorMut::range(tensor, range.start, range.end);
