@@ -140,7 +140,9 @@ impl Ended {
 /// end, names what `disk` holds on stdout. Nothing if this machine lets no one mount.
 pub(crate) fn with_mount(place: &Place, mount: &str, command: &[&str]) -> Option<Ended> {
     const MOUNT: &str = "mount -t tmpfs \"$0\" tmpfs disk";
-    const LIST: &str = "{ \"$@\"; status=$?; ls -A disk disk/*; exit $status; }";
+    // A user is root in a namespace of users, but not the owner of what mpirun has left in /tmp for root.
+    const LIST: &str = "TMPDIR=$(mktemp -d) && export TMPDIR && \
+                        { \"$@\"; status=$?; rm -rf \"$TMPDIR\"; ls -A disk disk/*; exit $status; }";
     fs::create_dir_all(place.file("disk")).unwrap();
     let is_root = is_root();
     let namespace = |script: &str| {
