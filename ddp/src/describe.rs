@@ -11,6 +11,8 @@ use crate::config::Config;
 use crate::data::Loaded;
 use crate::model::layout::ParamKind;
 use crate::model::{Mlp, ModelSpec};
+use crate::trainer::TrainerOptions;
+use crate::update_plan::UpdatePlan;
 
 /// The run in one line: rows, widths, ranks, device.
 pub fn line(world: &World, config: &Config, data: &Loaded, model: &Mlp, device: Device) -> String {
@@ -48,17 +50,30 @@ pub fn details(world: &World, config: &Config, data: &Loaded, model: &Mlp) -> St
         let then = after(spec, layer);
         let _ = writeln!(text, "{layer:<8} {widths:<18} {n_params:>10}  {then}");
     }
-    let plan = BucketPlan::new(model.layout(), config.comm.bucket_bytes());
     let global_rows = config.train.global_rows(world.world_size()).unwrap_or(0);
     let _ = write!(
         text,
-        "\n{} a step in {} a rank; gradients in {} by \"{}\"",
+        "\n{} a step in {} a rank; {} by \"{}\"",
         count(global_rows.min(data.train.n_rows), "row"),
         count(config.train.grad_accum_steps, "micro-batch"),
-        count(plan.lens().len(), "bucket"),
+        exchange(world, config, model),
         world.group().transport(),
     );
     text
+}
+
+/// How gradients and weights travel between the ranks.
+fn exchange(world: &World, config: &Config, model: &Mlp) -> String {
+    let layout = model.layout();
+    let updates = UpdatePlan::new(world, layout.flat_len(), TrainerOptions::default().divide_update_from);
+    if updates.is_divided() {
+        return format!(
+            "each rank reduces and updates its part of {}",
+            count(updates.blocks().len(), "block")
+        );
+    }
+    let buckets = BucketPlan::new(layout, config.comm.bucket_bytes());
+    format!("gradients in {}", count(buckets.lens().len(), "bucket"))
 }
 
 /// What follows the linear layer.
@@ -116,6 +131,22 @@ mod tests {
         let line = line(&world, &config, &data, &model, Device::Cpu);
         assert!(line.starts_with("digits: 1438 rows and 359 for evaluation, 64-128-64-10 layers"));
         assert!(line.contains("1 rank on cpu"), "{line}");
+    }
+
+    #[test]
+    fn a_divided_update_is_told() {
+        let config = Config::load(None, &[]).unwrap();
+        let told = ddp_comm::threads::run(2, |world| {
+            let model = |width| {
+                let spec = ModelSpec::plain(&[width, width], Activation::Relu);
+                Mlp::new(spec, 1, Device::Cpu).unwrap()
+            };
+            [exchange(&world, &config, &model(16)), exchange(&world, &config, &model(2900))]
+        });
+        for [small, large] in told {
+            assert_eq!(small, "gradients in 1 bucket");
+            assert!(large.starts_with("each rank reduces and updates its part of 1"), "{large}");
+        }
     }
 
     #[test]
