@@ -6,7 +6,8 @@ use ddp_kernels::DType;
 
 /// How values of several ranks become one.
 ///
-/// Sums are taken in rank order. The result of `Max` and `Min` is unspecified where a rank brings a NaN.
+/// Sums are taken in rank order in host memory, and in NCCL's own order between GPUs. Sums of bf16 are rounded after each
+/// rank, in f32 between. The result of `Max` and `Min` is unspecified where a rank brings a NaN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReduceOp {
     /// The sum.
@@ -43,6 +44,16 @@ pub enum CallKind {
     AllGather,
     /// Nobody goes on before all have come.
     Barrier,
+    /// One rank's buffer goes to another; the two alone take part.
+    Send {
+        /// The rank that gets it.
+        to: usize,
+    },
+    /// The other end of [`CallKind::Send`].
+    Receive {
+        /// The rank whose buffer it is.
+        from: usize,
+    },
 }
 
 /// One collective as one rank entered it.
@@ -73,11 +84,14 @@ impl Call {
             CallKind::ReduceScatter(op) => (3, op_code(op)),
             CallKind::AllGather => (4, 0),
             CallKind::Barrier => (5, 0),
+            CallKind::Send { to } => (6, to as u64),
+            CallKind::Receive { from } => (7, from as u64),
         };
         let dtype = match self.dtype {
             DType::F32 => 0,
             DType::F64 => 1,
             DType::I64 => 2,
+            DType::BF16 => 3,
         };
         [kind | dtype << 8 | argument << 16, self.len as u64]
     }
@@ -97,12 +111,15 @@ impl Call {
             3 => CallKind::ReduceScatter(op?),
             4 => CallKind::AllGather,
             5 => CallKind::Barrier,
+            6 => CallKind::Send { to: argument as usize },
+            7 => CallKind::Receive { from: argument as usize },
             _ => return None,
         };
         let dtype = match word >> 8 & 0xff {
             0 => DType::F32,
             1 => DType::F64,
             2 => DType::I64,
+            3 => DType::BF16,
             _ => return None,
         };
         Some(Call { kind, dtype, len: len as usize })
@@ -122,6 +139,8 @@ impl fmt::Display for Call {
             }
             CallKind::AllGather => write!(f, "all_gather of {len} {dtype} a rank"),
             CallKind::Barrier => f.write_str("barrier"),
+            CallKind::Send { to } => write!(f, "send to rank {to} of {len} {dtype}"),
+            CallKind::Receive { from } => write!(f, "receive from rank {from} of {len} {dtype}"),
         }
     }
 }
@@ -132,7 +151,7 @@ mod tests {
 
     #[test]
     fn words_tell_every_call_apart() {
-        use CallKind::{AllGather, AllReduce, Barrier, Broadcast, ReduceScatter};
+        use CallKind::{AllGather, AllReduce, Barrier, Broadcast, Receive, ReduceScatter, Send};
         use ReduceOp::{Max, Min, Sum};
         let kinds = [
             AllReduce(Sum),
@@ -144,10 +163,12 @@ mod tests {
             ReduceScatter(Min),
             AllGather,
             Barrier,
+            Send { to: 1 },
+            Receive { from: 1 },
         ];
         let mut seen = std::collections::HashSet::new();
         for kind in kinds {
-            for dtype in [DType::F32, DType::F64, DType::I64] {
+            for dtype in [DType::F32, DType::F64, DType::I64, DType::BF16] {
                 for len in [0, 1, usize::MAX] {
                     let call = Call { kind, dtype, len };
                     assert_eq!(Call::from_words(call.to_words()), Some(call));

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ddp_kernels::KernelError;
+use ddp_kernels::{Device, KernelError, Operand};
 
 use crate::{Call, Launcher, Voice};
 
@@ -113,6 +113,135 @@ pub enum CommError {
         world_size: usize,
     },
 
+    /// The tensor lies where this group's transport does not reach.
+    #[error(
+        "{op}: {operand} cannot be exchanged by {transport}, which takes tensors on {takes}\n\
+         hint: `World::tensor_group` exchanges tensors of the rank's device, `World::group` those of the host"
+    )]
+    WrongMemory {
+        /// The collective.
+        op: &'static str,
+        /// The tensor.
+        operand: Box<Operand>,
+        /// How the group's ranks exchange data.
+        transport: &'static str,
+        /// Where it takes tensors.
+        takes: Device,
+    },
+
+    /// MPI has no sums, maxima or minima of this type.
+    #[error("{call}: MPI does not reduce {}\nhint: ranks that share memory do, and so does NCCL", call.dtype)]
+    NotReducible {
+        /// The collective.
+        call: Call,
+    },
+
+    /// Only GPUs' ranks send to one another; see [`Group::send`](crate::Group::send).
+    #[error(
+        "{op}: ranks joined by {transport} only take part in collectives\nhint: `peer::copy` copies between two ranks"
+    )]
+    NoSends {
+        /// What was asked for.
+        op: &'static str,
+        /// How the group's ranks exchange data.
+        transport: &'static str,
+    },
+
+    /// There is no NCCL that would do.
+    #[error("several GPUs need NCCL: {reason}\nhint: {hint}")]
+    NcclUnavailable {
+        /// What was looked for, or what is wrong with what was found.
+        reason: String,
+        /// What installs it.
+        hint: &'static str,
+    },
+
+    /// NCCL failed, in a call or in the work behind one.
+    #[error(
+        "rank {rank} on {device}: {call} failed: {text} ({code}){}\n\
+         hint: NCCL_DEBUG=INFO has NCCL say more{}", abort_note(*.aborted), nccl_hint(code)
+    )]
+    Nccl {
+        /// The function, or what was under way.
+        call: &'static str,
+        /// The rank that met it.
+        rank: usize,
+        /// Its device.
+        device: Device,
+        /// NCCL's name of the error.
+        code: &'static str,
+        /// NCCL's words.
+        text: String,
+        /// Whether the communicator could be aborted.
+        aborted: bool,
+    },
+
+    /// Work of a device that waits for other ranks was not done within the time limit.
+    #[error(
+        "rank {rank} on {device}: {what}: waited {timeout_s} s and gave up; {}{}\n\
+         hint: another rank is late, stopped or gone; NCCL_DEBUG=INFO has NCCL say more",
+        last_put(*.n_put, last.as_ref()), abort_note(*.aborted)
+    )]
+    DeviceTimeout {
+        /// What it waited for.
+        what: &'static str,
+        /// The rank that waited.
+        rank: usize,
+        /// Its device.
+        device: Device,
+        /// How long it waited.
+        timeout_s: f64,
+        /// Collectives that it had put into the stream; replays of a captured step are not counted.
+        n_put: u64,
+        /// The last of them.
+        last: Option<Call>,
+        /// Whether the communicator could be aborted.
+        aborted: bool,
+    },
+
+    /// Two ranks use one GPU.
+    #[error(
+        "ranks {} and {} both use the GPU {gpu} of {host}\n\
+         hint: start no more ranks on a host than it has GPUs, and leave out the index of the device; to share it all the \
+         same, which is slow, there is `share_gpu`", ranks[0], ranks[1]
+    )]
+    GpuTaken {
+        /// The host.
+        host: String,
+        /// The device's name and UUID.
+        gpu: String,
+        /// The first two ranks that use it.
+        ranks: [usize; 2],
+    },
+
+    /// Another rank could not do its part of what all ranks did together.
+    #[error("{doing}: rank {rank} failed: {text}")]
+    FailedElsewhere {
+        /// The lowest rank that failed.
+        rank: usize,
+        /// What they did.
+        doing: &'static str,
+        /// Its error.
+        text: String,
+    },
+
+    /// The two ends of a copy between ranks don't fit.
+    #[error("peer::copy from rank {from} to rank {to}: the source is {source_is}, the target is {target_is}")]
+    PeerMismatch {
+        /// The rank that has the source.
+        from: usize,
+        /// The rank that has the target.
+        to: usize,
+        /// Its length and type.
+        source_is: String,
+        /// Its length and type.
+        target_is: String,
+    },
+
+    /// The world's devices were joined before.
+    #[error("the devices of this world are joined already\nhint: call `World::connect_device` once")]
+    AlreadyConnected,
+
     /// A rank that does not exist.
     #[error("{op}: there is no rank {rank} in a world of {world_size}")]
     NoSuchRank {
@@ -198,16 +327,47 @@ pub enum CommError {
 }
 
 impl CommError {
+    /// Whether the communicator of this error is still there, and with it work that nothing ends.
+    pub(crate) fn is_beyond_abort(&self) -> bool {
+        matches!(
+            self,
+            CommError::Nccl { aborted: false, .. } | CommError::DeviceTimeout { aborted: false, .. }
+        )
+    }
+
     /// Whose part it is to report this error.
     pub fn voice(&self) -> Voice {
         match self {
             CommError::CallMismatch { .. }
             | CommError::CountMismatch { .. }
             | CommError::BucketCountMismatch { .. }
-            | CommError::Disagreement { .. } => Voice::Shared,
-            CommError::PeerLeft { .. } => Voice::Consequence,
+            | CommError::Disagreement { .. }
+            | CommError::GpuTaken { .. }
+            | CommError::PeerMismatch { .. } => Voice::Shared,
+            CommError::PeerLeft { .. } | CommError::FailedElsewhere { .. } => Voice::Consequence,
+            // Another process is gone: it, or the launcher, speaks first.
+            CommError::Nccl { code: "ncclRemoteError", .. } => Voice::Consequence,
             _ => Voice::Own,
         }
+    }
+}
+
+fn abort_note(aborted: bool) -> &'static str {
+    if aborted { "" } else { "; the communicator did not let itself be aborted either, so the job ends" }
+}
+
+fn nccl_hint(code: &str) -> &'static str {
+    match code {
+        "ncclSystemError" => "; is there a network interface for it? NCCL_SOCKET_IFNAME names one",
+        "ncclRemoteError" => "; what happened on the other rank is in its own message",
+        _ => "",
+    }
+}
+
+fn last_put(n_put: u64, last: Option<&Call>) -> String {
+    match last {
+        Some(last) => format!("its last collective, number {n_put}, is {last}"),
+        None => "it had asked for no collective yet".to_owned(),
     }
 }
 

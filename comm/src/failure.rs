@@ -156,7 +156,6 @@ fn say(text: &str) {
 }
 
 /// Ends the job with a failed run's status, from a place where nothing can be returned.
-#[cfg(feature = "mpi")]
 pub(crate) fn end_job_because(reason: &str) -> ! {
     say(&format!("{reason}\n"));
     end_job(1)

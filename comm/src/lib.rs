@@ -5,7 +5,8 @@
 //! one that fails takes the job with it and says why ([`failure`]). It knows no models and no files.
 //!
 //! A rank is a process started by an MPI launcher, a thread of this process ([`threads::run`]), or this process
-//! alone. The same code runs on all of them:
+//! alone. Each may have a GPU of its own, and then their tensors go from GPU to GPU ([`World::connect_device`],
+//! [`peer::copy`]). The same code runs on all of them:
 //!
 //! ```
 //! use ddp_comm::{CommError, ReduceOp, threads};
@@ -21,16 +22,20 @@
 
 mod agree;
 mod call;
+mod device;
 mod error;
 pub mod failure;
 mod group;
 mod launcher;
+pub mod peer;
 mod world;
 
 pub use call::{Call, CallKind, ReduceOp};
+pub use device::{DeviceOptions, nccl_version};
 pub use error::{CommError, Departure, Result};
 pub use failure::{Failure, Voice};
 pub use group::threads;
 pub use group::{Group, Scope, Ticket};
 pub use launcher::Launcher;
+pub use peer::SharedTensor;
 pub use world::{LocalRank, Rank, World, WorldOptions};

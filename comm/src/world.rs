@@ -1,5 +1,6 @@
 //! Who the ranks of a job are: found out once, at the start, and handed on by reference.
 
+use std::cell::OnceCell;
 use std::fmt;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use crate::group::SingleGroup;
 #[cfg(feature = "mpi")]
 use crate::group::mpi::MpiGroup;
 use crate::launcher::{self, Found};
+use crate::peer::Peers;
 use crate::{Group, Launcher, Result};
 
 /// A rank's number in the world, from 0.
@@ -53,6 +55,10 @@ pub struct World {
     local_size: usize,
     hostname: String,
     launcher: Option<Launcher>,
+    /// What exchanges tensors between GPUs, once they are joined. Ends before the host's group does.
+    pub(crate) device_group: OnceCell<Group>,
+    /// What other ranks have mapped of this rank's memory, and it of theirs.
+    pub(crate) peers: Peers,
     group: Group,
 }
 
@@ -92,6 +98,8 @@ impl World {
             local_size: 1,
             hostname: hostname(),
             launcher: None,
+            device_group: OnceCell::new(),
+            peers: Peers::default(),
             group: Group::Single(SingleGroup::default()),
         }
     }
@@ -104,6 +112,8 @@ impl World {
             local_size: group.local_size(),
             hostname: hostname(),
             launcher: Some(found.launcher),
+            device_group: OnceCell::new(),
+            peers: Peers::default(),
             group: Group::Mpi(Box::new(group)),
         })
     }
@@ -120,6 +130,8 @@ impl World {
             local_size: group.world_size(),
             hostname: hostname(),
             launcher: None,
+            device_group: OnceCell::new(),
+            peers: Peers::default(),
             group,
         }
     }
@@ -154,7 +166,8 @@ impl World {
         self.launcher
     }
 
-    /// The collectives over all ranks.
+    /// The collectives over all ranks, for tensors of the host; [`World::tensor_group`] is the one for those of the
+    /// device.
     pub fn group(&self) -> &Group {
         &self.group
     }
@@ -164,9 +177,12 @@ impl World {
     /// A world that is dropped is closed too, unless its thread panics, and nobody learns of an error.
     ///
     /// # Errors
-    /// [`Mpi`](crate::CommError::Mpi).
+    /// [`Mpi`](crate::CommError::Mpi); [`Nccl`](crate::CommError::Nccl).
     pub fn close(self) -> Result<()> {
-        self.group.close()
+        let device = self.device_group.into_inner().map_or(Ok(()), Group::close);
+        let peers = self.peers.close(&self.group);
+        let host = self.group.close();
+        device.and(peers).and(host)
     }
 }
 

@@ -7,11 +7,14 @@
 
 mod contract;
 
+use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use contract::Sums;
-use ddp_comm::{CommError, ReduceOp, Voice, World, WorldOptions, failure};
+use ddp_comm::peer::{self, PeerPath};
+use ddp_comm::{CommError, DeviceOptions, Rank, ReduceOp, Voice, World, WorldOptions, failure};
+use ddp_kernels::cuda::{self, Download, Gpu};
 use ddp_kernels::{DType, Device, Tensor, TensorMut};
 
 /// Says which case a rank runs.
@@ -105,7 +108,76 @@ const TESTS: &[Test] = &[
         assert_eq!(run.code, 0, "{}", run.stderr);
         assert!(run.elapsed < Duration::from_secs(20), "{:?}", run.elapsed);
     }),
+    ("gpu_contract", || {
+        for n_ranks in [2, 4] {
+            if has_gpus(n_ranks) {
+                mpirun(n_ranks, "gpu_contract").succeeded();
+            }
+        }
+    }),
+    ("gpu_copies_between_processes", || {
+        if has_gpus(2) {
+            mpirun(3, "gpu_copies").succeeded();
+        }
+    }),
+    ("gpu_shared_by_ranks", || {
+        if has_gpus(1) {
+            mpirun(2, "gpu_shared").succeeded();
+        }
+    }),
+    ("gpu_of_a_dead_rank_is_let_go_of", || {
+        if has_gpus(2) {
+            let run = mpirun(2, "gpu_dead_rank");
+            assert!(run.stderr.contains("rank 0 saw ncclRemoteError"), "{}", run.stderr);
+        }
+    }),
+    ("gpu_failing_collective_is_told", || {
+        if has_virtual_gpus(2) {
+            let run = mpirun_with(2, "gpu_fault", &[("VGPU_FAIL", "nccl:step=3,rank=1")]);
+            assert!(run.stderr.contains("rank 1 saw ncclSystemError"), "{}", run.stderr);
+            assert!(run.stderr.contains("rank 0 saw ncclRemoteError"), "{}", run.stderr);
+        }
+    }),
+    ("gpu_failing_start_is_told_to_all", || {
+        if has_virtual_gpus(2) {
+            let run = mpirun_with(2, "gpu_start_fault", &[("VGPU_FAIL", "nccl:init,rank=1")]);
+            run.succeeded();
+        }
+    }),
+    ("gpu_abort_that_hangs_is_bounded", || {
+        if has_virtual_gpus(2) {
+            let rules = "nccl:hang=3,rank=1,nccl:abort-hang";
+            let run = mpirun_with(2, "gpu_fault", &[("VGPU_FAIL", rules)]);
+            assert_eq!(run.code, 1, "{}", run.stderr);
+            assert!(run.stderr.contains("waited 5 s and gave up"), "{}", run.stderr);
+            assert!(
+                run.stderr.contains("did not let itself be aborted either, so the job ends"),
+                "{}",
+                run.stderr
+            );
+        }
+    }),
 ];
+
+/// Whether there are that many GPUs; `REQUIRE_GPUS` makes it a failure if there are not.
+fn has_gpus(wanted: usize) -> bool {
+    let found = Gpu::count();
+    let required = std::env::var("REQUIRE_GPUS").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
+    assert!(found >= wanted || wanted > required, "REQUIRE_GPUS is {required}, found {found}");
+    if found < wanted {
+        println!("skipped: needs {wanted} GPUs, found {found}");
+    }
+    found >= wanted
+}
+
+/// Whether there are that many GPUs of the kind that fails on request.
+fn has_virtual_gpus(wanted: usize) -> bool {
+    let are_virtual = cuda::devices().is_ok_and(|devices| devices.iter().all(|device| device.is_virtual()));
+    if has_gpus(wanted) && !are_virtual {
+        println!("skipped: needs {wanted} virtual GPUs");
+    }
+    are_virtual && Gpu::count() >= wanted
+}
 
 fn contract_holds(case: &str) {
     for n_ranks in [2, 3, 4] {
@@ -122,6 +194,10 @@ struct Run {
 }
 
 impl Run {
+    fn succeeded(&self) {
+        assert_eq!((self.code, self.stderr.as_str()), (0, ""));
+    }
+
     fn ended_by(&self, code: i32, last_words: &str) {
         let last = self.stderr.lines().last().unwrap_or_default();
         assert!(last.contains(last_words), "the last line is '{last}' of:\n{}", self.stderr);
@@ -138,6 +214,11 @@ fn start_up() -> Duration {
 
 /// Runs a case on `n_ranks` processes.
 fn mpirun(n_ranks: usize, case: &str) -> Run {
+    mpirun_with(n_ranks, case, &[])
+}
+
+/// As [`mpirun`], with some variables set.
+fn mpirun_with(n_ranks: usize, case: &str, variables: &[(&str, &str)]) -> Run {
     let start = Instant::now();
     let mut command = Command::new("mpirun");
     // A hang is a failure, not the end of all tests.
@@ -150,6 +231,9 @@ fn mpirun(n_ranks: usize, case: &str) -> Run {
     // Ranks in containers may not read each other's memory, and Open MPI complains of it.
     command.env("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
     command.env_remove("RUST_BACKTRACE");
+    // A virtual GPU says what it is; what it finds it says all the same.
+    command.env("VGPU_QUIET", "1");
+    command.envs(variables.iter().copied());
     let output = command.output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     Run { code: output.status.code().unwrap_or(-1), stderr, elapsed: start.elapsed() }
@@ -173,7 +257,7 @@ fn run_rank(case: &str) {
         "contract" | "contract_by_mpi" => {
             let sums = if shared_memory { Sums::InRankOrder } else { Sums::Rounded };
             for len in [0, 1, 7, 1000, 40_001, 300_000] {
-                contract::check(&world, len, sums).unwrap();
+                contract::check(&world, Device::Cpu, len, sums).unwrap();
             }
         }
         "world" => {
@@ -237,9 +321,131 @@ fn run_rank(case: &str) {
                 sum(&world, 10_000).unwrap();
             }
         }
+        "gpu_contract" => {
+            let device = connect(&world, rank, Duration::from_secs(60));
+            for len in [0, 1, 1000, 40_001] {
+                contract::check(&world, device, len, Sums::Rounded).unwrap();
+            }
+            // Ordinary memory of a GPU cannot be mapped by another process.
+            let mut tensor = Tensor::full(&[9, 9], rank as f64, DType::F64, device).unwrap();
+            let given = (rank == 1).then(|| Tensor::ones(&[81], DType::F64, device).unwrap());
+            let taken = (rank == 0).then(|| tensor.view_mut());
+            let given = given.as_ref().map(Tensor::view);
+            let path = peer::copy(&world, Rank(1), Rank(0), given, taken).unwrap();
+            assert_eq!(path, PeerPath::Nccl);
+            let want = if rank == 0 { 1.0 } else { rank as f64 };
+            assert_eq!(tensor.to_vec::<f64>().unwrap(), [want; 81]);
+        }
+        "gpu_copies" => copy_between_processes(&world),
+        "gpu_shared" => {
+            let taken = world.connect_device(Device::Cuda(0), DeviceOptions::default()).unwrap_err();
+            assert!(matches!(taken, CommError::GpuTaken { ranks: [0, 1], .. }), "{taken}");
+            let options = DeviceOptions { share_gpu: true, timeout: Some(Duration::from_secs(60)) };
+            world.connect_device(Device::Cuda(0), options).unwrap();
+            contract::check(&world, Device::Cuda(0), 1000, Sums::Rounded).unwrap();
+        }
+        "gpu_dead_rank" => {
+            let device = connect(&world, rank, Duration::from_secs(30));
+            reduce_and_read(&world, device).unwrap();
+            if rank == 1 {
+                // As if the system had killed it.
+                std::process::abort();
+            }
+            tell_how_it_failed(&world, reduce_and_read(&world, device));
+        }
+        "gpu_fault" => {
+            let device = connect(&world, rank, Duration::from_secs(5));
+            let results: Result<Vec<f32>, _> = (0..3).map(|_| reduce_and_read(&world, device)).collect();
+            tell_how_it_failed(&world, results);
+            // Nobody leaves before all have spoken.
+            world.group().barrier().unwrap();
+        }
+        "gpu_start_fault" => {
+            let options = DeviceOptions { timeout: Some(Duration::from_secs(3)), ..DeviceOptions::default() };
+            let connected = world.connect_device(Device::Cuda(rank as u32), options);
+            match (rank, connected.unwrap_err()) {
+                (1, CommError::Nccl { call: "ncclCommInitRankConfig", rank: 1, .. }) => {}
+                // Whether rank 0 learns of it from NCCL, from rank 1, or not in time, is NCCL's affair.
+                (0, CommError::Nccl { .. } | CommError::FailedElsewhere { rank: 1, .. }) => {}
+                (0, CommError::DeviceTimeout { n_put: 0, .. }) => {}
+                (_, error) => panic!("{error}"),
+            }
+        }
         other => panic!("no case is called {other}"),
     }
     world.close().unwrap();
+}
+
+/// One rank's GPU, joined with the others'.
+fn connect(world: &World, index: usize, timeout: Duration) -> Device {
+    let device = Device::Cuda(index as u32);
+    let options = DeviceOptions { timeout: Some(timeout), ..DeviceOptions::default() };
+    world.connect_device(device, options).unwrap();
+    device
+}
+
+/// A step's outcome as a trainer reads it.
+fn reduce_and_read(world: &World, device: Device) -> Result<f32, CommError> {
+    let Device::Cuda(index) = device else { panic!("{device} is no GPU") };
+    let mut buf = Tensor::ones(&[1000], DType::F32, device)?;
+    let mut download = Download::new(Gpu::get(index)?, 4)?;
+    world.tensor_group().all_reduce(ReduceOp::Sum, buf.view_mut())?;
+    download.start(buf.view().range(0, 1)?)?;
+    world.tensor_group().wait_until(|| download.is_there())?;
+    Ok(download.wait::<f32>()?[0])
+}
+
+fn tell_how_it_failed<T: std::fmt::Debug>(world: &World, result: Result<T, CommError>) {
+    let error = result.unwrap_err();
+    let rank = world.rank();
+    let line = match &error {
+        CommError::Nccl { code, .. } => format!("rank {rank} saw {code}: {error}\n"),
+        CommError::DeviceTimeout { .. } => format!("rank {rank} saw a timeout: {error}\n"),
+        other => panic!("{other}"),
+    };
+    // One write, so that lines of two ranks don't mix.
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
+}
+
+/// Every way of a copy between processes; rank 2 only looks on, and has no GPU.
+fn copy_between_processes(world: &World) {
+    let (rank, n) = (world.rank().0, 3000);
+    let (zero, one) = (Rank(0), Rank(1));
+    let values = |start: usize| (start..start + n).map(|i| i as f32).collect::<Vec<_>>();
+    let device = if rank < 2 { Device::Cuda(rank as u32) } else { Device::Cpu };
+    let copy = |source: Option<&Tensor>, want: &[f32], path: PeerPath| {
+        let mut target = Tensor::zeros(&[n], DType::F32, device).unwrap();
+        let to = (rank == 1).then(|| target.view_mut());
+        assert_eq!(peer::copy(world, zero, one, source.map(Tensor::view), to).unwrap(), path);
+        if rank == 1 {
+            assert!(target.to_vec::<f32>().unwrap() == want);
+        }
+    };
+    // Ordinary memory, devices that are not joined: through the host; so is a tensor of the host itself.
+    let tensor = (rank == 0).then(|| Tensor::from_slice(&values(1), &[n], device).unwrap());
+    copy(tensor.as_ref(), &values(1), PeerPath::Host);
+    let on_host = (rank == 0).then(|| Tensor::from_slice(&values(2), &[n], Device::Cpu).unwrap());
+    copy(on_host.as_ref(), &values(2), PeerPath::Host);
+    // Memory that was made for it is mapped, the second time without asking again; a part of it as well.
+    let mut shared = (rank == 0).then(|| world.shared_zeros(&[2, n], DType::F32, device).unwrap());
+    for round in 0..3 {
+        if let Some(shared) = &mut shared {
+            let both =
+                Tensor::from_slice(&[values(round), values(round + 9)].concat(), &[2, n], device).unwrap();
+            ddp_kernels::ops::copy(both.view(), shared.view_mut()).unwrap();
+        }
+        let row = shared.as_ref().map(|shared| shared.view().rows(1, 2).unwrap());
+        let mut target = Tensor::zeros(&[n], DType::F32, device).unwrap();
+        let to = (rank == 1).then(|| target.view_mut());
+        assert_eq!(peer::copy(world, zero, one, row, to).unwrap(), PeerPath::Mapped);
+        if rank == 1 {
+            assert!(target.to_vec::<f32>().unwrap() == values(round + 9));
+        }
+    }
+    // What others have mapped outlives the tensor.
+    drop(shared);
+    let error = peer::copy(world, zero, one, None, None).unwrap_err();
+    assert!(error.to_string().contains("the source is none, the target is none"), "{error}");
 }
 
 fn sum(world: &World, len: usize) -> Result<(), CommError> {

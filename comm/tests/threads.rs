@@ -20,7 +20,7 @@ proptest! {
         chunk_bytes in prop_oneof![Just(0usize), Just(64), Just(192), Just(16_384)],
     ) {
         let options = threads::Options { chunk_bytes, ..threads::Options::new(world_size) };
-        for result in threads::run_with(options, |world| contract::check(&world, len, Sums::InRankOrder)) {
+        for result in threads::run_with(options, |world| contract::check(&world, Device::Cpu, len, Sums::InRankOrder)) {
             result.unwrap();
         }
     }
@@ -29,7 +29,7 @@ proptest! {
 #[test]
 fn many_chunks_and_two_phases() {
     for (world_size, len) in [(2, 300_001), (3, 100_003), (4, 70_000), (5, 4_099)] {
-        for result in threads::run(world_size, |w| contract::check(&w, len, Sums::InRankOrder)) {
+        for result in threads::run(world_size, |w| contract::check(&w, Device::Cpu, len, Sums::InRankOrder)) {
             result.unwrap();
         }
     }
@@ -38,7 +38,7 @@ fn many_chunks_and_two_phases() {
 #[test]
 fn a_world_of_one_keeps_the_contract() {
     for len in [0, 1, 1000] {
-        contract::check(&World::single(), len, Sums::InRankOrder).unwrap();
+        contract::check(&World::single(), Device::Cpu, len, Sums::InRankOrder).unwrap();
     }
 }
 

@@ -1,11 +1,12 @@
-//! Rows on the device, and the batches that are taken from them.
+//! Rows in memory, and the batches that are taken from them.
 
 use std::ops::Range;
 
-use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef, ops};
+use ddp_kernels::{Device, KernelError, Tensor, TensorMut, TensorRef, ops};
 
 use crate::data::{Dataset, Targets};
 use crate::sampler::KeyedPermutation;
+use crate::trainer::RowShape;
 
 /// All rows of a dataset on one device.
 #[derive(Debug)]
@@ -30,11 +31,18 @@ pub struct Batch<'a> {
 pub struct BatchBuffers {
     x: Tensor,
     targets: Tensor,
-    indices: Vec<usize>,
+    indices: Vec<i64>,
+}
+
+impl BatchBuffers {
+    /// Scratch for indices.
+    pub(crate) fn indices(&mut self) -> &mut Vec<i64> {
+        &mut self.indices
+    }
 }
 
 impl Table {
-    /// Moves a dataset to the device.
+    /// Copies a dataset to `device`: the host's memory, unless all of it shall stay on a GPU.
     ///
     /// # Errors
     /// As making tensors there.
@@ -86,11 +94,48 @@ impl Table {
             return self.rows(positions);
         }
         let n = positions.len();
-        buffers.indices.clear();
-        buffers.indices.extend(positions.map(|position| order.index(position)));
-        gather(self.x.view(), &buffers.indices, buffers.x.view_mut().rows(0, n)?)?;
-        gather(self.targets.view(), &buffers.indices, buffers.targets.view_mut().rows(0, n)?)?;
-        Ok(Batch { x: buffers.x.view().rows(0, n)?, targets: buffers.targets.view().rows(0, n)? })
+        let BatchBuffers { x, targets, indices } = buffers;
+        let (x_rows, target_rows) = (x.view_mut().rows(0, n)?, targets.view_mut().rows(0, n)?);
+        self.gather(order, positions, indices, x_rows, target_rows)?;
+        Ok(Batch { x: x.view().rows(0, n)?, targets: targets.view().rows(0, n)? })
+    }
+
+    /// Writes the rows at `positions` of `order` to `x` and `targets`, in host memory; `indices` is scratch.
+    ///
+    /// # Errors
+    /// [`KernelError::Shape`] for another number of rows.
+    pub fn gather(
+        &self,
+        order: &KeyedPermutation,
+        positions: Range<usize>,
+        indices: &mut Vec<i64>,
+        x: TensorMut<'_>,
+        targets: TensorMut<'_>,
+    ) -> Result<(), KernelError> {
+        if order.is_identity() {
+            let rows = self.rows(positions)?;
+            ops::copy(rows.x, x)?;
+            return ops::copy(rows.targets, targets);
+        }
+        indices.clear();
+        indices.extend(positions.map(|position| order.index(position) as i64));
+        gather(self.x.view(), indices, x)?;
+        gather(self.targets.view(), indices, targets)
+    }
+
+    /// What a row looks like.
+    pub fn row_shape(&self) -> RowShape {
+        let targets = self.targets.shape();
+        RowShape {
+            n_features: self.x.shape().rows_cols().1,
+            n_targets: targets.dims().get(1).copied(),
+            target_dtype: self.targets.dtype(),
+        }
+    }
+
+    /// Where the rows are.
+    pub fn device(&self) -> Device {
+        self.x.device()
     }
 
     /// Buffers for batches of up to `max_rows` rows of this table.
@@ -109,18 +154,14 @@ impl Table {
             indices: Vec::with_capacity(max_rows),
         })
     }
-
-    /// Whether the targets are class indices.
-    pub fn has_classes(&self) -> bool {
-        self.targets.dtype() == DType::I64
-    }
 }
 
 /// [`ops::gather_rows`] also for vectors, whose rows are single elements.
-fn gather(from: TensorRef<'_>, indices: &[usize], to: TensorMut<'_>) -> Result<(), KernelError> {
+fn gather(from: TensorRef<'_>, indices: &[i64], to: TensorMut<'_>) -> Result<(), KernelError> {
     let as_matrix = |rows: usize, numel: usize| [rows, numel / rows.max(1)];
     let (n_from, n_to) = (from.shape().dims()[0], indices.len());
     let from_dims = as_matrix(n_from, from.numel());
     let to_dims = [n_to, from_dims[1]];
+    let indices = TensorRef::from_slice(indices, &[n_to])?;
     ops::gather_rows(from.reshape(&from_dims)?, indices, to.reshape(&to_dims)?)
 }

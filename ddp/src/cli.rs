@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use crate::config::CommDtype;
+use crate::trainer::GraphMode;
+
 /// Trains dense networks on every core and GPU there is, data-parallel.
 #[derive(Debug, Parser)]
 #[command(
@@ -31,6 +34,8 @@ pub enum Command {
     /// Measure speed
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// List GPUs, the libraries that they need, and the CPU
+    Devices(DevicesArgs),
     /// Print a completion script for a shell
     Completions {
         /// The shell to complete in
@@ -58,6 +63,18 @@ pub struct TrainArgs {
     /// Where to compute: auto, cpu, cuda (one GPU a rank) or cuda:N
     #[arg(long, default_value = "auto", value_parser = device)]
     pub device: String,
+
+    /// Let several ranks use one GPU, which is slow and only for tests
+    #[arg(long)]
+    pub share_gpu: bool,
+
+    /// Whether a step on a GPU is captured once and replayed as a CUDA graph
+    #[arg(long, value_enum, value_name = "MODE", default_value_t)]
+    pub cuda_graph: GraphMode,
+
+    /// Number format in which gradients travel between GPUs, over `comm.dtype` of the config
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub comm_dtype: Option<CommDtype>,
 
     /// Threads a rank [default: cores of the host divided by its ranks]
     #[arg(long, value_name = "N", value_parser = count)]
@@ -103,7 +120,19 @@ pub struct EvalArgs {
     #[arg(long, value_name = "PATH")]
     pub data: Option<String>,
 
+    /// Where to compute: auto, cpu, cuda (one GPU a rank) or cuda:N
+    #[arg(long, default_value = "auto", value_parser = device)]
+    pub device: String,
+
     /// Write the result as one JSON object to stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `ddp-train devices`
+#[derive(Debug, Clone, Args)]
+pub struct DevicesArgs {
+    /// Write the list as one JSON object to stdout
     #[arg(long)]
     pub json: bool,
 }
@@ -113,6 +142,46 @@ pub struct EvalArgs {
 pub enum BenchCommand {
     /// Time training steps on resident random rows
     Step(BenchStepArgs),
+    /// Time matrix products, in TFLOP/s by shape and number format
+    Addmm(BenchAddmmArgs),
+    /// Time copies in memory and between host and GPU, in GB/s by size
+    Copy(BenchCopyArgs),
+    /// Time sums over all ranks by size: ms, and GB/s as nccl-tests counts them
+    Allreduce(BenchAllreduceArgs),
+    /// Time the operations that are bound by memory, in GB/s and as a share of a plain copy
+    Kernels(BenchKernelsArgs),
+}
+
+/// Where a benchmark runs and what it prints.
+#[derive(Debug, Clone, Args)]
+pub struct BenchPlaceArgs {
+    /// Where to compute: auto, cpu, cuda (one GPU a rank) or cuda:N
+    #[arg(long, default_value = "auto", value_parser = device)]
+    pub device: String,
+
+    /// Let several ranks use one GPU, which is slow and only for tests
+    #[arg(long)]
+    pub share_gpu: bool,
+
+    /// Threads a rank [default: cores of the host divided by its ranks]
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub threads: Option<usize>,
+
+    /// Write results to stdout as JSON, one object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How often something is timed.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct BenchTimingArgs {
+    /// Times that each thing is measured after a warm-up; their median, least and largest are told
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = count)]
+    pub repeats: usize,
+
+    /// Least length of one measurement in ms: what is shorter is done several times in it
+    #[arg(long, value_name = "MS", default_value_t = 20)]
+    pub repeat_ms: u32,
 }
 
 /// `ddp-train bench step`
@@ -130,7 +199,7 @@ pub struct BenchStepArgs {
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = count)]
     pub steps: usize,
 
-    /// Steps before the clock starts
+    /// Steps before the clock starts; on a GPU at least 4, until graphs are captured
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub warmup: usize,
 
@@ -138,17 +207,104 @@ pub struct BenchStepArgs {
     #[arg(long, value_enum, default_value_t)]
     pub optim: BenchOptim,
 
-    /// Number format of the matrix products
+    /// Number format of the matrix products; on the CPU f32
     #[arg(long, value_enum, default_value_t)]
     pub dtype: BenchDtype,
 
-    /// Threads a rank [default: cores of the host divided by its ranks]
-    #[arg(long, value_name = "N", value_parser = count)]
-    pub threads: Option<usize>,
+    /// Whether a step on a GPU is captured once and replayed as a CUDA graph
+    #[arg(long, value_enum, value_name = "MODE", default_value_t)]
+    pub cuda_graph: GraphMode,
 
-    /// Write the result as one JSON object to stdout
-    #[arg(long)]
-    pub json: bool,
+    /// Where and how.
+    #[command(flatten)]
+    pub place: BenchPlaceArgs,
+}
+
+/// `ddp-train bench addmm`
+#[derive(Debug, Clone, Args)]
+pub struct BenchAddmmArgs {
+    /// Widths of layers, whose forward and backward products are timed
+    #[arg(long, value_name = "I,H,...,O", default_value = "784,1024,1024,10", value_parser = dims)]
+    pub dims: Dims,
+
+    /// Rows of the layers' inputs
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = count)]
+    pub batch: usize,
+
+    /// Sides of square products [default: 1024,2048,4096,8192; on the CPU 512,1024,2048]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = count)]
+    pub square: Vec<usize>,
+
+    /// Number formats [default: all; on the CPU f32]
+    #[arg(long, value_enum, value_name = "FORMAT,...", value_delimiter = ',')]
+    pub dtype: Vec<BenchDtype>,
+
+    /// How often.
+    #[command(flatten)]
+    pub timing: BenchTimingArgs,
+
+    /// Where and how.
+    #[command(flatten)]
+    pub place: BenchPlaceArgs,
+}
+
+/// `ddp-train bench copy`
+#[derive(Debug, Clone, Args)]
+pub struct BenchCopyArgs {
+    /// Bytes to copy, each a number alone or with KiB, MiB or GiB
+    #[arg(long, value_name = "BYTES,...", default_value = "64KiB,1MiB,16MiB,256MiB", value_delimiter = ',', value_parser = bytes)]
+    pub sizes: Vec<usize>,
+
+    /// How often.
+    #[command(flatten)]
+    pub timing: BenchTimingArgs,
+
+    /// Where and how.
+    #[command(flatten)]
+    pub place: BenchPlaceArgs,
+}
+
+/// `ddp-train bench allreduce`
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "Several ranks: `mpirun -n N ddp-train bench allreduce`; one rank alone sums nothing."
+)]
+pub struct BenchAllreduceArgs {
+    /// Bytes to sum, each a number alone or with KiB, MiB or GiB
+    #[arg(long, value_name = "BYTES,...", default_value = "4KiB,64KiB,1MiB,4MiB,16MiB,32MiB,64MiB,128MiB", value_delimiter = ',', value_parser = bytes)]
+    pub sizes: Vec<usize>,
+
+    /// How often.
+    #[command(flatten)]
+    pub timing: BenchTimingArgs,
+
+    /// Where and how.
+    #[command(flatten)]
+    pub place: BenchPlaceArgs,
+}
+
+/// `ddp-train bench kernels`
+#[derive(Debug, Clone, Args)]
+pub struct BenchKernelsArgs {
+    /// Rows of the tensors
+    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = count)]
+    pub rows: usize,
+
+    /// Columns of the tensors
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = count)]
+    pub cols: usize,
+
+    /// Number formats, f32 or bf16 [default: both; on the CPU f32]
+    #[arg(long, value_enum, value_name = "FORMAT,...", value_delimiter = ',')]
+    pub dtype: Vec<BenchDtype>,
+
+    /// How often.
+    #[command(flatten)]
+    pub timing: BenchTimingArgs,
+
+    /// Where and how.
+    #[command(flatten)]
+    pub place: BenchPlaceArgs,
 }
 
 /// How progress is shown.
@@ -182,6 +338,10 @@ pub enum BenchDtype {
     /// IEEE single precision.
     #[default]
     F32,
+    /// Single precision whose products look at 11 bits of their factors, on GPUs.
+    Tf32,
+    /// bf16 with sums in single precision, on GPUs.
+    Bf16,
 }
 
 /// Widths of layers: at least two, each at least 1.
@@ -212,6 +372,25 @@ fn count(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
         Ok(number) if (1..=1 << 31).contains(&number) => Ok(number),
         _ => Err("expected a whole number of 1 or above\nhint: for example 4".to_owned()),
+    }
+}
+
+fn bytes(text: &str) -> Result<usize, String> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = match &text[digits.len()..] {
+        "" | "B" => Some(1),
+        "KiB" => Some(1 << 10),
+        "MiB" => Some(1 << 20),
+        "GiB" => Some(1 << 30),
+        _ => None,
+    };
+    let number = digits.parse::<usize>().ok().zip(unit).and_then(|(n, unit)| n.checked_mul(unit));
+    match number {
+        Some(bytes) if (1..=1 << 40).contains(&bytes) => Ok(bytes),
+        _ => {
+            Err("expected a number of bytes, alone or with KiB, MiB or GiB\nhint: for example 4MiB"
+                .to_owned())
+        }
     }
 }
 

@@ -58,7 +58,18 @@ fn other_commands() {
     let Command::Bench(BenchCommand::Step(args)) = parse("bench step --optim adamw").unwrap().command else {
         panic!()
     };
-    assert_eq!((args.optim, args.dtype, args.threads), (BenchOptim::AdamW, BenchDtype::F32, None));
+    assert_eq!((args.optim, args.dtype, args.place.threads), (BenchOptim::AdamW, BenchDtype::F32, None));
+    let line =
+        "bench allreduce --sizes 12,4KiB,2MiB,1GiB --repeats 3 --repeat-ms 5 --device cuda --share-gpu";
+    let Command::Bench(BenchCommand::Allreduce(args)) = parse(line).unwrap().command else { panic!() };
+    assert_eq!(args.sizes, [12, 4 << 10, 2 << 20, 1 << 30]);
+    assert_eq!((args.timing.repeats, args.timing.repeat_ms, args.place.share_gpu), (3, 5, true));
+    let Command::Bench(BenchCommand::Addmm(args)) = parse("bench addmm --dtype tf32,bf16").unwrap().command
+    else {
+        panic!()
+    };
+    assert_eq!(args.dtype, [BenchDtype::Tf32, BenchDtype::Bf16]);
+    assert!(matches!(parse("devices --json").unwrap().command, Command::Devices(DevicesArgs { json: true })));
     assert!(matches!(
         parse("completions bash").unwrap().command,
         Command::Completions { shell: Shell::Bash }
@@ -90,6 +101,13 @@ fn bad_usage_is_status_2() {
         ("bench step --steps -4", "-4"),
         ("bench step --dtype f16", "possible values: f32"),
         ("bench step --optim lion", "sgd, adamw"),
+        ("bench addmm --dtype f32,f16", "possible values: f32, tf32, bf16"),
+        ("bench addmm --square 0", "1 or above"),
+        ("bench copy --sizes 4MB", "hint: for example 4MiB"),
+        ("bench copy --sizes 1.5MiB", "KiB, MiB or GiB"),
+        ("bench allreduce --sizes 0", "a number of bytes"),
+        ("bench kernels --repeats 0", "1 or above"),
+        ("devices all", "'all'"),
         ("completions tcsh", "possible values"),
     ] {
         let error = parse(line).expect_err(line);
@@ -106,6 +124,7 @@ fn help_tells_defaults() {
     for (subcommand, parts) in [
         ("train", &["[default: runs/NAME-TIME]", "[default: auto]", "A bar if stderr is a terminal"][..]),
         ("bench step", &["[default: 784,1024,1024,10]", "[default: 128]", "[default: adamw]"]),
+        ("bench copy", &["64KiB,1MiB,16MiB,256MiB]", "in ms", "[default: 20]"]),
     ] {
         let help = parse(&format!("{subcommand} --help")).expect_err("help").to_string();
         for part in parts {

@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use ddp_comm::World;
-use ddp_kernels::Device;
 use ddp_kernels::cpu::threads;
+use ddp_kernels::cuda::Gpu;
+use ddp_kernels::{Device, DeviceChoice};
 
 use crate::buckets::BucketPlan;
 use crate::config::Config;
@@ -15,19 +16,32 @@ use crate::trainer::TrainerOptions;
 use crate::update_plan::UpdatePlan;
 
 /// The run in one line: rows, widths, ranks, device.
-pub fn line(world: &World, config: &Config, data: &Loaded, model: &Mlp, device: Device) -> String {
+pub fn line(world: &World, config: &Config, data: &Loaded, model: &Mlp, device: &DeviceChoice) -> String {
     let widths: Vec<_> = model.spec().dims.iter().map(ToString::to_string).collect();
     let eval =
         data.eval.as_ref().map_or(String::new(), |eval| format!(" and {} for evaluation", eval.n_rows));
     format!(
-        "{}: {} rows{eval}, {} layers ({} parameters), {} on {device}, {} each",
+        "{}: {} rows{eval}, {} layers ({} parameters), {} on {}, {} each",
         config.name,
         data.train.n_rows,
         widths.join("-"),
         model.layout().n_params(),
         count(world.world_size(), "rank"),
+        device_words(device),
         count(threads::current(), "thread"),
     )
+}
+
+/// The device, by its model's name where it is a GPU, and why it is none where one was hoped for.
+fn device_words(choice: &DeviceChoice) -> String {
+    match (choice.device, &choice.reason) {
+        (Device::Cuda(index), _) => match Gpu::get(index) {
+            Ok(gpu) => format!("{} ({})", choice.device, gpu.info().name),
+            Err(_) => choice.device.to_string(),
+        },
+        (Device::Cpu, Some(reason)) => format!("cpu ({reason})"),
+        (Device::Cpu, None) => "cpu".to_owned(),
+    }
 }
 
 /// The data, each layer, and how gradients travel.
@@ -57,7 +71,7 @@ pub fn details(world: &World, config: &Config, data: &Loaded, model: &Mlp) -> St
         count(global_rows.min(data.train.n_rows), "row"),
         count(config.train.grad_accum_steps, "micro-batch"),
         exchange(world, config, model),
-        world.group().transport(),
+        world.tensor_group().transport(),
     );
     text
 }
@@ -109,6 +123,7 @@ mod tests {
 
     use super::*;
     use crate::data;
+    use crate::model::Precision;
 
     #[test]
     fn tells_every_layer() {
@@ -116,7 +131,7 @@ mod tests {
         let config = Config::load(None, &sets.map(str::to_owned)).unwrap();
         let data = data::load(&config, 1).unwrap();
         let spec = ModelSpec::new(&config.model, 64, 10);
-        let model = Mlp::new(spec, 8, Device::Cpu).unwrap();
+        let model = Mlp::new(spec, 8, Device::Cpu, Precision::F32).unwrap();
         let world = World::single();
         let text = details(&world, &config, &data, &model);
         for part in [
@@ -128,7 +143,8 @@ mod tests {
         ] {
             assert!(text.contains(part), "no {part:?} in\n{text}");
         }
-        let line = line(&world, &config, &data, &model, Device::Cpu);
+        let choice = DeviceChoice { device: Device::Cpu, reason: None };
+        let line = line(&world, &config, &data, &model, &choice);
         assert!(line.starts_with("digits: 1438 rows and 359 for evaluation, 64-128-64-10 layers"));
         assert!(line.contains("1 rank on cpu"), "{line}");
     }
@@ -139,7 +155,7 @@ mod tests {
         let told = ddp_comm::threads::run(2, |world| {
             let model = |width| {
                 let spec = ModelSpec::plain(&[width, width], Activation::Relu);
-                Mlp::new(spec, 1, Device::Cpu).unwrap()
+                Mlp::new(spec, 1, Device::Cpu, Precision::F32).unwrap()
             };
             [exchange(&world, &config, &model(16)), exchange(&world, &config, &model(2900))]
         });

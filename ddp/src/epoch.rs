@@ -3,12 +3,13 @@
 use std::ops::Range;
 
 use ddp_comm::World;
+use ddp_kernels::TensorMut;
 
 use crate::batches::{BatchBuffers, Table};
 use crate::error::Result;
 use crate::sampler::KeyedPermutation;
 use crate::shard::{GlobalBatch, micro_range};
-use crate::trainer::{MicroBatch, MicroBatches};
+use crate::trainer::{MicroBatch, RowShape, StepRows};
 
 /// This rank's micro-batches of one global batch.
 #[derive(Debug)]
@@ -52,13 +53,25 @@ impl<'a> StepBatches<'a> {
     }
 }
 
-impl MicroBatches for StepBatches<'_> {
+impl StepRows for StepBatches<'_> {
     fn n_micro_batches(&self) -> usize {
         self.n_micro
     }
 
     fn global_rows(&self) -> usize {
         self.global.len()
+    }
+
+    fn own_rows(&self) -> Range<usize> {
+        self.own.start - self.global.start..self.own.end - self.global.start
+    }
+
+    fn row_shape(&self) -> RowShape {
+        self.table.row_shape()
+    }
+
+    fn fill(&mut self, x: TensorMut<'_>, targets: TensorMut<'_>) -> Result<()> {
+        Ok(self.table.gather(self.order, self.own.clone(), self.buffers.indices(), x, targets)?)
     }
 
     fn micro_batch(&mut self, index: usize) -> Result<MicroBatch<'_>> {

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::evaluate::evaluate;
 use crate::metrics::{EvalMetrics, json_line};
 use crate::model::file::ModelFile;
-use crate::model::{LossHead, Mlp, ModelSpec};
+use crate::model::{LossHead, Mlp, ModelSpec, Precision};
 use crate::outcome::Stop;
 use crate::run::pin_device;
 
@@ -25,7 +25,7 @@ const MAX_ROWS: usize = 1024;
 /// # Errors
 /// [`Stop`], which knows whether all ranks have heard of it.
 pub fn eval(world: &World, args: &EvalArgs) -> Result<(), Stop> {
-    let device = world.collective_result(pin_device(world, "auto", None))?;
+    let device = pin_device(world, &args.device, false, None)?.device;
     let (config, mut model, dataset, fingerprint) = world.collective_result(load(args, device))?;
     let hex = |fingerprint: u64| format!("{fingerprint:016x}");
     let entries = [
@@ -35,7 +35,7 @@ pub fn eval(world: &World, args: &EvalArgs) -> Result<(), Stop> {
     let entries = entries.map(|(key, value)| (key.to_owned(), value));
     world.agree(&entries).map_err(Error::from)?;
     let loss = LossHead::new(&config.loss, device).map_err(Error::from)?;
-    let table = Table::new(&dataset, device).map_err(Error::from)?;
+    let table = Table::new(&dataset, Device::Cpu).map_err(Error::from)?;
     let metrics = evaluate(world, &mut model, &loss, config.data.task, &table)?;
     if world.rank().0 == 0 {
         print(args, &dataset, &metrics);
@@ -65,9 +65,10 @@ fn load(args: &EvalArgs, device: Device) -> Result<(Config, Mlp, Dataset, u64)> 
         normalizer.apply(&mut dataset);
     }
     let spec = ModelSpec::new(&config.model, info.features.len(), n_outputs_known);
-    let mut model = Mlp::new(spec, MAX_ROWS.min(dataset.n_rows), device)?;
-    let layout = model.layout().clone();
-    file.load_into(&layout, model.weights_mut())?;
+    // Evaluated in the precision that it was trained in, where the device has it.
+    let precision = if device == Device::Cpu { Precision::F32 } else { config.train.precision };
+    let mut model = Mlp::new(spec, MAX_ROWS.min(dataset.n_rows), device, precision)?;
+    model.set_weights(file.weights(model.layout())?.view())?;
     Ok((config, model, dataset, file.fingerprint()))
 }
 

@@ -1,11 +1,15 @@
 //! Evaluation: each row exactly once over all ranks, true means.
 
-use ddp_comm::{ReduceOp, World};
-use ddp_kernels::ops::{self, LossSums};
-use ddp_kernels::{KernelError, TensorMut};
+use std::ops::Range;
 
-use crate::batches::Table;
+use ddp_comm::{ReduceOp, World};
+use ddp_kernels::cuda::Gpu;
+use ddp_kernels::ops::{self, LossSums, STEP_SUMS_LEN, SumsOutput};
+use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut};
+
+use crate::batches::{Batch, Table};
 use crate::config::Task;
+use crate::device_rows::DeviceRows;
 use crate::error::Result;
 use crate::metrics::EvalMetrics;
 use crate::model::{LossHead, Mlp};
@@ -29,25 +33,34 @@ pub fn evaluate(
     let n_outputs = model.spec().n_outputs();
     let own = rank_range(table.n_rows(), world.rank().0, world.world_size());
     let mut totals = Totals::new(n_outputs);
+    let mut feed = Feed::new(model.device(), model.max_rows().min(own.len()), table)?;
+    let zeros = |n, dtype| Tensor::zeros(&[n], dtype, model.device());
+    let (mut sums, mut count) = (zeros(STEP_SUMS_LEN, DType::F32)?, zeros(1, DType::F64)?);
     for start in own.clone().step_by(model.max_rows()) {
         let rows = start..(start + model.max_rows()).min(own.end);
-        let n_rows = rows.len();
-        let batch = table.rows(rows)?;
+        let (n_rows, accumulate) = (rows.len(), start > own.start);
+        let batch = feed.next(table, rows.clone())?;
         model.forward(batch.x, None)?;
         let outputs = model.outputs(n_rows)?;
-        totals.loss += loss.apply(outputs, batch.targets, 1.0, None)?;
+        loss.apply(outputs, batch.targets, 1.0, None, SumsOutput { tail: sums.view_mut(), accumulate })?;
         match task {
-            Task::Classification => totals.n_correct += ops::count_correct(outputs, batch.targets)? as f64,
+            Task::Classification => {
+                ops::count_correct(outputs, batch.targets, count.view_mut(), accumulate)?;
+            }
             Task::Multilabel => {
-                let (outputs, targets) = (floats(outputs)?, floats(batch.targets)?);
+                let outputs = outputs.to_vec::<f32>()?;
                 let is_right = |(&output, &target): (&f32, &f32)| (output > 0.0) == (target > 0.5);
+                let targets = floats(table.rows(rows)?.targets)?;
                 totals.n_correct += outputs.iter().zip(targets).filter(|&pair| is_right(pair)).count() as f64;
             }
             Task::Regression => {
-                totals.add_squares(floats(outputs)?, floats(batch.targets)?);
+                totals.add_squares(&outputs.to_vec::<f32>()?, floats(table.rows(rows)?.targets)?);
             }
         }
+        feed.consumed()?;
     }
+    totals.loss = LossSums::load(&sums.to_vec::<f32>()?);
+    totals.n_correct += count.to_vec::<f64>()?[0];
     totals.reduce(world)?;
     let n_rows = table.n_rows() as f64;
     Ok(EvalMetrics {
@@ -63,6 +76,42 @@ pub fn evaluate(
 
 fn floats<'a>(view: ddp_kernels::TensorRef<'a>) -> std::result::Result<&'a [f32], KernelError> {
     view.as_slice::<f32>("evaluate", "values")
+}
+
+/// Batches where the model is: as they stand in the table, or copied to the GPU while the batch before is computed on.
+enum Feed {
+    InPlace,
+    Copied { slots: Vec<DeviceRows>, next: usize },
+}
+
+impl Feed {
+    fn new(device: Device, max_rows: usize, table: &Table) -> Result<Self> {
+        let Device::Cuda(index) = device else { return Ok(Feed::InPlace) };
+        let gpu = Gpu::get(index)?;
+        let slot = || DeviceRows::new(gpu, max_rows, table.row_shape());
+        Ok(Feed::Copied { slots: vec![slot()?, slot()?], next: 0 })
+    }
+
+    fn next<'a>(&'a mut self, table: &'a Table, rows: Range<usize>) -> Result<Batch<'a>> {
+        let Feed::Copied { slots, next } = self else { return Ok(table.rows(rows)?) };
+        let slot = &mut slots[*next];
+        let n_rows = rows.len();
+        let batch = table.rows(rows)?;
+        let (x, targets) = slot.host(n_rows)?;
+        ops::copy(batch.x, x)?;
+        ops::copy(batch.targets, targets)?;
+        slot.send(n_rows)?;
+        Ok(slot.batch(0..n_rows)?)
+    }
+
+    /// The work on the last batch was asked for.
+    fn consumed(&mut self) -> Result<()> {
+        if let Feed::Copied { slots, next } = self {
+            slots[*next].consumed()?;
+            *next = (*next + 1) % slots.len();
+        }
+        Ok(())
+    }
 }
 
 /// Sums over rows.

@@ -4,7 +4,7 @@
 //! stand in the order of the data's way through them:
 //!
 //! [`cli`] and [`config`] -> [`data`] -> [`sampler`] and [`shard`] -> [`batches`] and [`epoch`] -> [`model`] ->
-//! [`buckets`] -> [`trainer`] and [`update_plan`], in a [`training_loop`] -> [`evaluate`](mod@evaluate) -> [`metrics`], [`progress`] and [`rundir`].
+//! [`buckets`] and [`gradient_exchange`] -> [`trainer`] and [`update_plan`], in a [`training_loop`] -> [`evaluate`](mod@evaluate) -> [`metrics`], [`progress`] and [`rundir`].
 
 #![forbid(unsafe_code)]
 
@@ -15,11 +15,15 @@ pub mod cli;
 pub mod config;
 pub mod data;
 pub mod describe;
+mod device_rows;
+pub mod devices;
 pub mod epoch;
 pub mod error;
 pub mod eval;
 pub mod evaluate;
 pub mod files;
+mod gpu_step;
+pub mod gradient_exchange;
 pub mod metrics;
 pub mod model;
 pub mod outcome;
@@ -29,6 +33,7 @@ pub mod run;
 pub mod rundir;
 pub mod sampler;
 pub mod shard;
+mod table;
 pub mod trainer;
 pub mod training_loop;
 pub mod update_plan;

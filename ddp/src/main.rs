@@ -5,9 +5,9 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use ddp::cli::{BenchCommand, Cli, Command, completions};
+use ddp::cli::{Cli, Command, completions};
 use ddp::outcome::{conclude, conclude_usage, say};
-use ddp::{bench, eval, run};
+use ddp::{bench, devices, eval, run};
 use ddp_comm::{World, failure};
 
 fn main() -> ExitCode {
@@ -25,7 +25,11 @@ fn main() -> ExitCode {
         Ok(cli) => match &cli.command {
             Command::Train(args) => run::train(&world, args),
             Command::Eval(args) => eval::eval(&world, args),
-            Command::Bench(BenchCommand::Step(args)) => bench::step(&world, args),
+            Command::Bench(command) => bench::bench(&world, command),
+            Command::Devices(args) => {
+                devices::devices(&world, args);
+                Ok(())
+            }
             Command::Completions { shell } => {
                 completions(*shell);
                 Ok(())

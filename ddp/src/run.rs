@@ -5,9 +5,9 @@
 
 use std::io::Write as _;
 
-use ddp_comm::World;
+use ddp_comm::{DeviceOptions, World};
 use ddp_kernels::cpu::threads;
-use ddp_kernels::{Device, DeviceRequest};
+use ddp_kernels::{Device, DeviceChoice, DeviceRequest};
 
 use crate::cli::TrainArgs;
 use crate::config::{Config, Length};
@@ -16,11 +16,11 @@ use crate::describe;
 use crate::error::{Error, Result};
 use crate::metrics::MetricsSink;
 use crate::model::file::{self, ModelFile, ModelInfo};
-use crate::model::{LossHead, Mlp, ModelSpec, Optimizer};
+use crate::model::{LossHead, Mlp, ModelSpec, Optimizer, Precision};
 use crate::outcome::Stop;
 use crate::progress::Progress;
 use crate::rundir::{self, RunDir};
-use crate::trainer::{Trainer, TrainerOptions};
+use crate::trainer::{GraphMode, Trainer, TrainerOptions};
 use crate::training_loop::{Tables, TrainingLoop};
 
 /// Rows of a pass in evaluation, where training's micro-batches are smaller.
@@ -31,8 +31,10 @@ const EVAL_ROWS: usize = 256;
 /// # Errors
 /// [`Stop`], which knows whether all ranks have heard of it.
 pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
-    let config = world.collective_result(Config::load(args.config.as_deref(), &args.set))?;
-    let device = world.collective_result(pin_device(world, &args.device, args.threads))?;
+    let config = world.collective_result(load_config(args))?;
+    let choice = pin_device(world, &args.device, args.share_gpu, args.threads)?;
+    let device = choice.device;
+    world.collective_result(check_precision(config.train.precision, device))?;
     let data = world.collective_result(data::load(&config, world.world_size()))?;
     let init_from = args.init_from.as_deref().map(ModelFile::read).transpose();
     let init_from = world.collective_result(init_from)?;
@@ -53,17 +55,17 @@ pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
         world.collective_result(check_out(world, args))?;
     }
     let progress = progress(world, args, &config, data.train.n_rows);
-    announce(world, args, &config, &data, &model, device, &progress);
+    announce(world, args, &config, &data, &model, &choice, &progress);
     if args.dry_run {
         progress.note("dry run: config, data and model are in order; nothing was trained");
         return Ok(());
     }
 
     let folder = world.collective_result(open_folder(world, args, &config))?;
-    let tables = Tables::new(&data, device).map_err(Error::from)?;
+    let tables = Tables::new(&data).map_err(Error::from)?;
     let optimizer = Optimizer::new(&config.optimizer, model.weights()).map_err(Error::from)?;
     let loss = LossHead::new(&config.loss, device).map_err(Error::from)?;
-    let mut trainer = Trainer::new(world, model, loss, optimizer, trainer_options(&config))?;
+    let mut trainer = Trainer::new(world, model, loss, optimizer, trainer_options(&config, args.cuda_graph))?;
 
     let metrics = open_metrics(folder.as_ref(), args.json)?;
     let mut training = TrainingLoop::new(world, &config, &tables, global_rows, metrics, progress);
@@ -75,11 +77,38 @@ pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
     Ok(())
 }
 
-/// The rank's device; its thread joins a pool of compute threads.
-pub(crate) fn pin_device(world: &World, wish: &str, n_threads: Option<usize>) -> Result<Device> {
-    let device = wish.parse::<DeviceRequest>()?.resolve(world.local_rank().0)?;
-    threads::join_pool(n_threads.unwrap_or_else(|| threads::default_per_rank(world.local_size())))?;
-    Ok(device)
+/// The config, with what flags say of it.
+fn load_config(args: &TrainArgs) -> Result<Config> {
+    let mut set = args.set.clone();
+    set.extend(args.comm_dtype.map(|dtype| format!("comm.dtype={}", dtype.name())));
+    Config::load(args.config.as_deref(), &set)
+}
+
+/// The rank's device, through which its tensors are exchanged from now on; its thread joins a pool of compute threads.
+pub(crate) fn pin_device(
+    world: &World,
+    wish: &str,
+    share_gpu: bool,
+    n_threads: Option<usize>,
+) -> Result<DeviceChoice, Stop> {
+    let choose = || -> Result<DeviceChoice> {
+        let request: DeviceRequest = wish.parse()?;
+        let choice = request.resolve(world.local_rank().0, world.local_size(), share_gpu)?;
+        threads::join_pool(n_threads.unwrap_or_else(|| threads::default_per_rank(world.local_size())))?;
+        Ok(choice)
+    };
+    let choice = world.collective_result(choose())?;
+    let options = DeviceOptions { share_gpu, ..DeviceOptions::default() };
+    world.connect_device(choice.device, options).map_err(Error::from)?;
+    Ok(choice)
+}
+
+/// The CPU computes in single precision.
+fn check_precision(precision: Precision, device: Device) -> Result<()> {
+    match (precision, device) {
+        (Precision::Bf16, Device::Cpu) => Err(Error::PrecisionOnCpu),
+        _ => Ok(()),
+    }
 }
 
 /// All ranks run the same program on the same config, data and model.
@@ -118,23 +147,22 @@ fn build_model(
     let rows_a_rank = global_rows.min(data.train.n_rows).div_ceil(world.world_size());
     let n_eval = data.eval.as_ref().map_or(0, |eval| eval.n_rows).div_ceil(world.world_size());
     let max_rows = rows_a_rank.div_ceil(config.train.grad_accum_steps).max(n_eval.min(EVAL_ROWS)).max(1);
-    let mut model = Mlp::new(spec, max_rows, device)?;
+    let mut model = Mlp::new(spec, max_rows, device, config.train.precision)?;
     match init_from {
-        Some(file) => {
-            let layout = model.layout().clone();
-            file.load_into(&layout, model.weights_mut())?;
-        }
+        Some(file) => model.set_weights(file.weights(model.layout())?.view())?,
         None => model.initialize(config.train.seed)?,
     }
     Ok(model)
 }
 
-fn trainer_options(config: &Config) -> TrainerOptions {
+fn trainer_options(config: &Config, graph: GraphMode) -> TrainerOptions {
     TrainerOptions {
         seed: config.train.seed,
         clip_grad_norm: config.train.clip_grad_norm,
         bucket_bytes: config.comm.bucket_bytes(),
         overlap: config.comm.overlap,
+        comm_dtype: config.comm.dtype,
+        graph,
         ..TrainerOptions::default()
     }
 }
@@ -172,7 +200,7 @@ fn announce(
     config: &Config,
     data: &Loaded,
     model: &Mlp,
-    device: Device,
+    device: &DeviceChoice,
     progress: &Progress,
 ) {
     progress.note(&describe::line(world, config, data, model, device));

@@ -17,9 +17,9 @@ use crate::process;
 use crate::progress::Progress;
 use crate::sampler::KeyedPermutation;
 use crate::shard::GlobalBatches;
-use crate::trainer::Trainer;
+use crate::trainer::{StepAbout, Trainer};
 
-/// The rows on the device.
+/// The rows.
 #[derive(Debug)]
 pub struct Tables {
     /// Rows to train on.
@@ -29,13 +29,13 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Moves the rows to the device.
+    /// The rows in host memory, from where batches go to a GPU.
     ///
     /// # Errors
     /// As making tensors there.
-    pub fn new(data: &Loaded, device: Device) -> Result<Self, KernelError> {
-        let eval = data.eval.as_ref().map(|eval| Table::new(eval, device)).transpose()?;
-        Ok(Tables { train: Table::new(&data.train, device)?, eval })
+    pub fn new(data: &Loaded) -> Result<Self, KernelError> {
+        let eval = data.eval.as_ref().map(|eval| Table::new(eval, Device::Cpu)).transpose()?;
+        Ok(Tables { train: Table::new(&data.train, Device::Cpu)?, eval })
     }
 }
 
@@ -147,41 +147,67 @@ impl<'a> TrainingLoop<'a> {
         let mut loss = TrainLoss::default();
         for global in GlobalBatches::new(table.n_rows(), self.global_rows) {
             if trainer.n_steps() == n_steps {
+                self.outcomes(trainer, true, epoch, &mut loss)?;
                 return Ok((loss, false));
             }
             let n_micro = train.grad_accum_steps;
             let mut batches = StepBatches::new(self.world, table, &order, buffers, &global, n_micro);
-            let step_loss = self.step(trainer, &mut batches, epoch)?;
-            loss.add(step_loss, global.n_rows());
+            self.step(trainer, &mut batches, epoch, &mut loss)?;
         }
+        // What a GPU still computes belongs to this epoch.
+        self.outcomes(trainer, true, epoch, &mut loss)?;
         Ok((loss, true))
     }
 
-    /// One step and its event; the mean loss of the global batch.
-    fn step(&mut self, trainer: &mut Trainer<'_>, batches: &mut StepBatches<'_>, epoch: u64) -> Result<f64> {
+    /// Asks for one step, and tells of those that are over.
+    fn step(
+        &mut self,
+        trainer: &mut Trainer<'_>,
+        batches: &mut StepBatches<'_>,
+        epoch: u64,
+        loss: &mut TrainLoss,
+    ) -> Result<()> {
+        let is_logged = self.is_logged(trainer.n_steps() + 1);
         let started = Instant::now();
-        let (step, lr) = (trainer.n_steps() + 1, trainer.lr());
-        let is_logged = step.is_multiple_of(self.config.log.every_steps as u64);
-        let outcome = trainer.step(batches, is_logged)?;
-        let loss = outcome.sums.mean();
+        trainer.step(batches, is_logged)?;
+        self.clock.train_s += started.elapsed().as_secs_f64();
+        self.outcomes(trainer, false, epoch, loss)
+    }
 
-        let clock = &mut self.clock;
-        clock.train_s += started.elapsed().as_secs_f64();
-        clock.samples += batches.n_rows() as u64;
-        if step == 1 {
-            clock.startup_s = process::seconds_since_start(self.world.launcher().is_some());
+    fn is_logged(&self, step: u64) -> bool {
+        step.is_multiple_of(self.config.log.every_steps as u64)
+    }
+
+    /// Tells of the steps that are over, or of all that were asked for.
+    fn outcomes(
+        &mut self,
+        trainer: &mut Trainer<'_>,
+        all: bool,
+        epoch: u64,
+        epoch_loss: &mut TrainLoss,
+    ) -> Result<()> {
+        loop {
+            let started = Instant::now();
+            let outcome = trainer.outcome(all)?;
+            self.clock.train_s += started.elapsed().as_secs_f64();
+            let Some((StepAbout { step, n_rows, lr }, outcome)) = outcome else { return Ok(()) };
+            let loss = outcome.sums.mean();
+            epoch_loss.add(loss, n_rows);
+            self.clock.samples += n_rows as u64;
+            if step == 1 {
+                self.clock.startup_s = process::seconds_since_start(self.world.launcher().is_some());
+            }
+            self.progress.advance(n_rows as u64);
+            if self.is_logged(step) {
+                let Clock { train_s, samples, last_event, .. } = &mut self.clock;
+                let samples_per_s = (*samples - last_event.1) as f64 / (*train_s - last_event.0);
+                *last_event = (*train_s, *samples);
+                let grad_norm = outcome.grad_norm.unwrap_or(f64::NAN);
+                let event = StepEvent { step, epoch, loss, lr, grad_norm, samples_per_s };
+                self.progress.step(&event);
+                self.metrics.write(&Event::Step(event))?;
+            }
         }
-        self.progress.advance(batches.n_rows() as u64);
-        if is_logged {
-            let (train_s, samples) = (clock.train_s - clock.last_event.0, clock.samples - clock.last_event.1);
-            clock.last_event = (clock.train_s, clock.samples);
-            let grad_norm = outcome.grad_norm.unwrap_or(f64::NAN);
-            let event =
-                StepEvent { step, epoch, loss, lr, grad_norm, samples_per_s: samples as f64 / train_s };
-            self.progress.step(&event);
-            self.metrics.write(&Event::Step(event))?;
-        }
-        Ok(loss)
     }
 
     fn evaluate(&self, trainer: &mut Trainer<'_>) -> Result<EvalMetrics> {

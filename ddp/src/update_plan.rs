@@ -33,7 +33,8 @@ impl UpdatePlan {
     /// The plan for a flat buffer of `flat_len` elements, divided where that is worth it: on ranks that share memory,
     /// from `divide_from` elements on.
     pub fn new(world: &World, flat_len: usize, divide_from: usize) -> Self {
-        let divides = world.world_size() > 1 && world.group().shares_memory() && flat_len >= divide_from;
+        let divides =
+            world.world_size() > 1 && world.tensor_group().shares_memory() && flat_len >= divide_from;
         let n_parts = if divides { world.world_size() } else { 1 };
         Self::divided(flat_len, world.rank().0, n_parts)
     }
@@ -107,15 +108,19 @@ impl UpdatePlan {
     /// # Errors
     /// Those of the operation and the collective.
     pub fn sum_of_squares(&self, world: &World, grads: TensorRef<'_>) -> Result<f64> {
-        let of = |range: Range<usize>| ops::sum_of_squares(grads.range(range.start, range.end)?);
-        let mut parts = [0.0];
+        let add = |sum: &mut [f64], range: Range<usize>| {
+            let part = grads.range(range.start, range.end)?;
+            ops::sum_of_squares(part, TensorMut::from_slice(sum, &[1])?, true)
+        };
+        let mut sum = [0.0];
         for block in &self.blocks {
-            parts[0] += of(self.own_part(block))?;
+            add(&mut sum, self.own_part(block))?;
         }
         if self.is_divided() {
-            world.group().all_reduce(ReduceOp::Sum, TensorMut::from_slice(&mut parts, &[1])?)?;
+            world.group().all_reduce(ReduceOp::Sum, TensorMut::from_slice(&mut sum, &[1])?)?;
         }
-        Ok(parts[0] + of(self.rest())?)
+        add(&mut sum, self.rest())?;
+        Ok(sum[0])
     }
 }
 

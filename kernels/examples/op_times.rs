@@ -1,18 +1,33 @@
-//! Times of the operations that a training step consists of, on one rank: `cargo run --release --example op_times`.
+//! Times of the operations that a training step consists of, on one rank:
+//! `cargo run --release --example op_times -- [--device cpu|cuda:N] [--threads N]`, 1 thread on the CPU without it.
 //! One line an operation: median ms and GFLOP/s or GB/s.
 
-#![allow(clippy::print_stdout)] // Printing is what it is for.
+#![allow(clippy::print_stdout, clippy::print_stderr)] // Printing is what it is for.
 
 use std::time::Instant;
 
+use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::{
-    self, Activation, AdamConfig, AdamState, CrossEntropyConfig, LinearOutput, SgdConfig, WeightDecay,
+    self, Activation, AdamConfig, AdamState, CrossEntropyConfig, DropoutKey, LinearOutput, MatmulMode,
+    SgdConfig, SumsOutput, UniformStream, WeightDecay,
 };
 use ddp_kernels::{DType, Device, Result, Tensor};
 
-fn median_ms(mut f: impl FnMut() -> Result<()>) -> Result<f64> {
+/// The devices' clock is the host's: so it is read when the work is done, not when it was asked for.
+fn wait(device: Device) -> Result<()> {
+    match device {
+        Device::Cpu => Ok(()),
+        Device::Cuda(index) => Gpu::get(index)?.synchronize(),
+    }
+}
+
+fn median_ms(device: Device, mut f: impl FnMut() -> Result<()>) -> Result<f64> {
+    // The first call compiles the kernel.
+    f()?;
+    wait(device)?;
     let start = Instant::now();
     f()?;
+    wait(device)?;
     let reps = (0.02 / start.elapsed().as_secs_f64()).clamp(1.0, 2000.0) as usize;
     let mut times = Vec::new();
     for _ in 0..9 {
@@ -20,44 +35,71 @@ fn median_ms(mut f: impl FnMut() -> Result<()>) -> Result<f64> {
         for _ in 0..reps {
             f()?;
         }
+        wait(device)?;
         times.push(start.elapsed().as_secs_f64() * 1e3 / reps as f64);
     }
     times.sort_by(f64::total_cmp);
     Ok(times[times.len() / 2])
 }
 
-fn linear(b: usize, i: usize, o: usize) -> Result<()> {
-    let make = |dims: &[usize]| Tensor::randn(dims, DType::F32, Device::Cpu, 1);
+/// Uniform numbers in -1..1.
+fn make(dims: &[usize], dtype: DType, device: Device) -> Result<Tensor> {
+    let mut tensor = Tensor::zeros(dims, dtype, device)?;
+    ops::uniform(tensor.view_mut(), -1.0, 1.0, UniformStream { seed: 1, stream: [0, 0] })?;
+    Ok(tensor)
+}
+
+fn linear(device: Device, dtype: DType, b: usize, i: usize, o: usize) -> Result<()> {
+    let make = |dims: &[usize]| make(dims, dtype, device);
     let (x, w, bias, d_y) = (make(&[b, i])?, make(&[o, i])?, make(&[o])?, make(&[b, o])?);
-    let (mut y, mut d_w, mut d_x) = (make(&[b, o])?, make(&[o, i])?, make(&[b, i])?);
-    let mut workspace = make(&[ops::linear_workspace_len(b, i, o).max(1)])?;
+    let (mut y, mut d_w, mut d_b, mut d_x) = (make(&[b, o])?, make(&[o, i])?, make(&[o])?, make(&[b, i])?);
+    let mut workspace = make(&[ops::linear_workspace_len(b, i, o, device).max(1)])?;
+    let mut mask = match device {
+        Device::Cpu => None,
+        Device::Cuda(_) => Some(Tensor::zeros(&[ops::relu_mask_len(b, o)], DType::I64, device)?),
+    };
     let gflop = 2e-9 * (b * i * o) as f64;
     let line = |name: &str, ms: f64| {
-        println!("{name:18} {b:5} x {i:5} -> {o:5} {ms:9.4} ms {:7.1} GFLOP/s", gflop / ms * 1e3)
+        println!("{name:18} {dtype:4} {b:5} x {i:5} -> {o:5} {ms:9.4} ms {:7.1} GFLOP/s", gflop / ms * 1e3)
     };
+    let mode = MatmulMode::Strict;
     line(
         "forward relu",
-        median_ms(|| {
-            let output =
-                LinearOutput { y: y.view_mut(), pre_activation: None, workspace: workspace.view_mut() };
-            ops::linear_forward(x.view(), w.view(), Some(bias.view()), Some(Activation::Relu), output)
+        median_ms(device, || {
+            let output = LinearOutput {
+                y: y.view_mut(),
+                pre_activation: None,
+                relu_mask: mask.as_mut().map(Tensor::view_mut),
+                workspace: workspace.view_mut(),
+            };
+            ops::linear_forward(mode, x.view(), w.view(), Some(bias.view()), Some(Activation::Relu), output)
         })?,
     );
-    line("addmm x·Wt", median_ms(|| ops::addmm(1.0, x.view(), false, w.view(), true, 0.0, y.view_mut()))?);
+    line(
+        "addmm x·Wt",
+        median_ms(device, || ops::addmm(1.0, x.view(), false, w.view(), true, 0.0, y.view_mut()))?,
+    );
     line(
         "backward weight",
-        median_ms(|| ops::linear_backward_weight(d_y.view(), x.view(), d_w.view_mut(), false))?,
+        median_ms(device, || {
+            let d_b = Some(d_b.view_mut());
+            ops::linear_backward_weight(mode, d_y.view(), x.view(), d_w.view_mut(), d_b, false)
+        })?,
     );
-    line("backward input", median_ms(|| ops::linear_backward_input(d_y.view(), w.view(), d_x.view_mut()))?);
+    line(
+        "backward input",
+        median_ms(device, || ops::linear_backward_input(mode, d_y.view(), w.view(), d_x.view_mut(), None))?,
+    );
     Ok(())
 }
 
 /// The operations that are no products, at the sizes of a model `i -> o` and `n_params` parameters.
-fn others(b: usize, hidden: usize, classes: usize, n_params: usize) -> Result<()> {
-    let make = |dims: &[usize]| Tensor::randn(dims, DType::F32, Device::Cpu, 1);
+fn others(device: Device, b: usize, hidden: usize, classes: usize, n_params: usize) -> Result<()> {
+    let make = |dims: &[usize]| make(dims, DType::F32, device);
     let (logits, mut d_logits) = (make(&[b, classes])?, make(&[b, classes])?);
     let labels: Vec<i64> = (0..b).map(|row| (row % classes) as i64).collect();
-    let labels = Tensor::from_slice(&labels, &[b], Device::Cpu)?;
+    let labels = Tensor::from_slice(&labels, &[b], device)?;
+    let mut tail = Tensor::zeros(&[ops::STEP_SUMS_LEN], DType::F32, device)?;
     let (saved, mut d, mut d_bias) = (make(&[b, hidden])?, make(&[b, hidden])?, make(&[hidden])?);
     let (mut w, g, mut m, mut v) =
         (make(&[n_params])?, make(&[n_params])?, make(&[n_params])?, make(&[n_params])?.zeros_like()?);
@@ -67,25 +109,24 @@ fn others(b: usize, hidden: usize, classes: usize, n_params: usize) -> Result<()
     let config = CrossEntropyConfig::default();
     line(
         "softmax cross-entropy",
-        median_ms(|| {
-            ops::softmax_cross_entropy(logits.view(), labels.view(), &config, 0.1, Some(d_logits.view_mut()))
-                .map(|_| ())
+        median_ms(device, || {
+            let sums = SumsOutput { tail: tail.view_mut(), accumulate: false };
+            let d_logits = Some(d_logits.view_mut());
+            ops::softmax_cross_entropy(logits.view(), labels.view(), &config, 0.1, d_logits, sums)
         })?,
     );
     line(
         "relu backward and bias gradient",
-        median_ms(|| {
-            ops::activation_backward(
-                Activation::Relu,
-                saved.view(),
-                d.view_mut(),
-                Some(d_bias.view_mut()),
-                false,
-            )
+        median_ms(device, || {
+            let d_bias = Some(d_bias.view_mut());
+            ops::activation_backward(Activation::Relu, saved.view(), d.view_mut(), d_bias, false)
         })?,
     );
     let sgd = SgdConfig { lr: 1e-9, momentum: 0.9, nesterov: false, weight_decay: 0.0, grad_scale: 1.0 };
-    line("sgd", median_ms(|| ops::sgd_step(&sgd, w.view_mut(), g.view(), Some(m.view_mut())))?);
+    line(
+        "sgd",
+        median_ms(device, || ops::sgd_step(&sgd, w.view_mut(), g.view(), Some(m.view_mut()), None, None))?,
+    );
     let adam = AdamConfig {
         lr: 1e-9,
         betas: [0.9, 0.999],
@@ -97,30 +138,85 @@ fn others(b: usize, hidden: usize, classes: usize, n_params: usize) -> Result<()
     };
     line(
         "adamw",
-        median_ms(|| {
-            ops::adam_step(&adam, w.view_mut(), g.view(), AdamState { m: m.view_mut(), v: v.view_mut() })
+        median_ms(device, || {
+            let state = AdamState { m: m.view_mut(), v: v.view_mut() };
+            ops::adam_step(&adam, w.view_mut(), g.view(), state, None, None)
         })?,
     );
     Ok(())
 }
 
-fn main() -> Result<()> {
-    let threads = std::env::args().nth(1).and_then(|v| v.parse().ok()).unwrap_or(1);
-    ddp_kernels::cpu::threads::join_pool(threads)?;
-    for (b, i, o) in [
-        (32, 64, 128),
-        (32, 128, 10),
-        (128, 784, 1024),
-        (128, 1024, 1024),
-        (128, 1024, 10),
-        (256, 1024, 4096),
-        (256, 4096, 4096),
-        (256, 4096, 1024),
-    ] {
-        linear(b, i, o)?;
+/// Operations that only move data: rows of `cols` elements, and GB/s of what has to be read and written.
+fn moving(device: Device, dtype: DType, rows: usize, cols: usize) -> Result<()> {
+    let make = |dims: &[usize]| make(dims, dtype, device);
+    let (mut x, y) = (make(&[rows, cols])?, make(&[rows, cols])?);
+    let (mut bias, mut sum) = (make(&[cols])?, Tensor::zeros(&[1], DType::F64, device)?);
+    let mut single = Tensor::zeros(&[rows, cols], DType::F32, device)?;
+    // Each row once, in another order: 7919 is a prime that divides no number of rows here.
+    let indices: Vec<i64> = (0..rows).map(|row| (row * 7919 % rows) as i64).collect();
+    let indices = Tensor::from_slice(&indices, &[rows], device)?;
+    let gigabyte = (rows * cols) as f64 * 1e-9;
+    let line = |name: &str, bytes_per_element: usize, ms: f64| {
+        let rate = gigabyte * bytes_per_element as f64 / ms * 1e3;
+        println!("{name:18} {dtype:4} {rows:7} x {cols:5} {ms:9.4} ms {rate:7.1} GB/s");
+    };
+    let size = dtype.size_bytes();
+    line("copy", 2 * size, median_ms(device, || ops::copy(y.view(), x.view_mut()))?);
+    line(
+        "gather rows",
+        2 * size,
+        median_ms(device, || ops::gather_rows(y.view(), indices.view(), x.view_mut()))?,
+    );
+    line("add", 3 * size, median_ms(device, || ops::add_assign(x.view_mut(), y.view()))?);
+    let key = DropoutKey { seed: 1, step: 2, layer: 3, first_row: 4 };
+    line("dropout", 2 * size, median_ms(device, || ops::dropout(x.view_mut(), 0.1, key, None))?);
+    line("bias", 2 * size, median_ms(device, || ops::bias_forward(bias.view(), x.view_mut()))?);
+    line("bias gradient", size, median_ms(device, || ops::bias_backward(y.view(), bias.view_mut(), false))?);
+    line("sum of squares", size, median_ms(device, || ops::sum_of_squares(y.view(), sum.view_mut(), false))?);
+    if dtype != DType::F32 {
+        line("cast to f32", size + 4, median_ms(device, || ops::cast(y.view(), single.view_mut()))?);
+        line("cast from f32", size + 4, median_ms(device, || ops::cast(single.view(), x.view_mut()))?);
     }
-    others(32, 128, 10, 9_610)?;
-    others(128, 1024, 10, 1_863_690)?;
-    others(256, 4096, 1024, 25_175_040)?;
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    let (mut device, mut threads) = (Device::Cpu, 1);
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let value = args.next().unwrap_or_default();
+        match arg.as_str() {
+            "--device" => device = value.parse()?,
+            "--threads" => threads = value.parse().unwrap_or(1),
+            _ => {
+                eprintln!("op_times: unknown option '{arg}'\nhint: --device cpu|cuda:N, --threads N");
+                std::process::exit(2);
+            }
+        }
+    }
+    ddp_kernels::cpu::threads::join_pool(threads)?;
+    let dtypes: &[DType] = if device == Device::Cpu { &[DType::F32] } else { &[DType::F32, DType::BF16] };
+    for &dtype in dtypes {
+        for (b, i, o) in [
+            (32, 64, 128),
+            (32, 128, 10),
+            (128, 784, 1024),
+            (128, 1024, 1024),
+            (128, 1024, 10),
+            (256, 1024, 4096),
+            (256, 4096, 4096),
+            (256, 4096, 1024),
+        ] {
+            linear(device, dtype, b, i, o)?;
+        }
+    }
+    others(device, 32, 128, 10, 9_610)?;
+    others(device, 128, 1024, 10, 1_863_690)?;
+    others(device, 256, 4096, 1024, 25_175_040)?;
+    for &dtype in dtypes {
+        for (rows, cols) in [(65_536, 10), (8192, 784), (8192, 4096)] {
+            moving(device, dtype, rows, cols)?;
+        }
+    }
     Ok(())
 }

@@ -3,12 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::cuda::{self, Gpu};
 use crate::{KernelError, Result};
 
 /// A place that holds tensors and computes on them.
-///
-/// `Cuda` is a name that parses and compares; this build computes on the CPU only, and says so where a
-/// tensor is asked for on a GPU ([`Device::ensure_available`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Device {
     /// The host's processor and memory.
@@ -18,18 +16,14 @@ pub enum Device {
 }
 
 impl Device {
-    /// Whether tensors can be made there by this build on this machine.
+    /// Whether tensors can be made there on this machine.
     ///
     /// # Errors
     /// [`KernelError::DeviceUnavailable`] with the reason.
     pub fn ensure_available(self) -> Result<()> {
         match self {
             Device::Cpu => Ok(()),
-            Device::Cuda(_) => Err(KernelError::DeviceUnavailable {
-                device: self,
-                reason: "this build computes on the CPU only",
-                hint: "--device cpu, or --device auto, which takes the best device there is",
-            }),
+            Device::Cuda(index) => Gpu::get(index).map(|_| ()),
         }
     }
 }
@@ -74,21 +68,61 @@ pub enum DeviceRequest {
     CudaIndex(u32),
 }
 
+/// A rank's device, and why that one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceChoice {
+    /// The device.
+    pub device: Device,
+    /// Why not a GPU, where [`DeviceRequest::Auto`] came to the CPU.
+    pub reason: Option<String>,
+}
+
 impl DeviceRequest {
-    /// The device of the rank with this local index.
+    /// The device of the rank with this local index among `local_size` ranks of its host.
+    ///
+    /// A rank takes the GPU of its local index. Where a rank sees one GPU, that is its own: launchers give each rank one by
+    /// `CUDA_VISIBLE_DEVICES`; whether two ranks then mean the same GPU is for the world to find out.
+    ///
+    /// - `share`: ranks may share a GPU, in turn by local index
     ///
     /// # Errors
-    /// [`KernelError::DeviceUnavailable`] where a GPU was asked for by name and cannot be used: such a wish
-    /// never falls back to the CPU.
-    pub fn resolve(self, local_rank: usize) -> Result<Device> {
-        let device = match self {
-            DeviceRequest::Auto | DeviceRequest::Cpu => Device::Cpu,
-            DeviceRequest::Cuda => Device::Cuda(u32::try_from(local_rank).unwrap_or(u32::MAX)),
-            DeviceRequest::CudaIndex(index) => Device::Cuda(index),
-        };
-        device.ensure_available()?;
-        Ok(device)
+    /// [`KernelError::DeviceUnavailable`] where a GPU was asked for by name and cannot be used (such a wish never falls back
+    /// to the CPU), and where a host has fewer GPUs than ranks.
+    pub fn resolve(self, local_rank: usize, local_size: usize, share: bool) -> Result<DeviceChoice> {
+        let cpu = |reason| Ok(DeviceChoice { device: Device::Cpu, reason });
+        match self {
+            DeviceRequest::Cpu => cpu(None),
+            DeviceRequest::Auto => match cuda::devices() {
+                Err(why) => cpu(Some(why.reason)),
+                Ok(devices) => own_gpu(devices.len(), local_rank, local_size, share),
+            },
+            // Without a driver the device itself says what is missing.
+            DeviceRequest::Cuda => {
+                own_gpu(Gpu::count().max(1), local_rank, local_size, share || Gpu::count() == 0)
+            }
+            DeviceRequest::CudaIndex(index) => {
+                Gpu::get(index)?;
+                Ok(DeviceChoice { device: Device::Cuda(index), reason: None })
+            }
+        }
     }
+}
+
+fn own_gpu(n_gpus: usize, local_rank: usize, local_size: usize, share: bool) -> Result<DeviceChoice> {
+    let index = match n_gpus {
+        1 => 0,
+        _ if local_size <= n_gpus => local_rank,
+        _ if share => local_rank % n_gpus,
+        _ => {
+            return Err(KernelError::DeviceUnavailable {
+                device: Device::Cuda(local_rank as u32),
+                reason: format!("this host has {n_gpus} GPUs and {local_size} ranks"),
+                hint: format!("start {n_gpus} ranks on it, or, for tests, --share-gpu"),
+            });
+        }
+    };
+    Gpu::get(index as u32)?;
+    Ok(DeviceChoice { device: Device::Cuda(index as u32), reason: None })
 }
 
 impl fmt::Display for DeviceRequest {
@@ -142,8 +176,22 @@ mod tests {
 
     #[test]
     fn a_gpu_by_name_never_falls_back() {
-        assert_eq!(DeviceRequest::Auto.resolve(3).unwrap(), Device::Cpu);
-        let message = DeviceRequest::Cuda.resolve(3).unwrap_err().to_string();
-        assert!(message.contains("cuda:3") && message.contains("hint: --device cpu"), "{message}");
+        if Gpu::count() > 0 {
+            assert_eq!(DeviceRequest::Auto.resolve(0, 1, false).unwrap().device, Device::Cuda(0));
+            return;
+        }
+        let choice = DeviceRequest::Auto.resolve(3, 4, false).unwrap();
+        assert_eq!(choice.device, Device::Cpu);
+        assert!(choice.reason.is_some(), "the reason for the CPU is told");
+        for request in [DeviceRequest::Cuda, DeviceRequest::CudaIndex(3)] {
+            let message = request.resolve(3, 4, false).unwrap_err().to_string();
+            assert!(message.contains("cuda:") && message.contains("hint: "), "{message}");
+        }
+    }
+
+    #[test]
+    fn more_ranks_than_gpus_are_refused_unless_they_share() {
+        let message = own_gpu(2, 2, 3, false).unwrap_err().to_string();
+        assert!(message.contains("2 GPUs and 3 ranks") && message.contains("--share-gpu"), "{message}");
     }
 }

@@ -13,12 +13,15 @@ pub enum DType {
     F64,
     /// Signed 64-bit integers: class indices, as in PyTorch.
     I64,
+    /// The upper half of an f32: its range with 8 bits of precision, for the matrix units of GPUs.
+    BF16,
 }
 
 impl DType {
     /// Bytes of one element.
     pub fn size_bytes(self) -> usize {
         match self {
+            DType::BF16 => 2,
             DType::F32 => 4,
             DType::F64 | DType::I64 => 8,
         }
@@ -31,6 +34,7 @@ impl fmt::Display for DType {
             DType::F32 => "f32",
             DType::F64 => "f64",
             DType::I64 => "i64",
+            DType::BF16 => "bf16",
         })
     }
 }
@@ -66,3 +70,16 @@ macro_rules! element {
 element!(f32, F32);
 element!(f64, F64);
 element!(i64, I64);
+
+impl Element for half::bf16 {
+    const DTYPE: DType = DType::BF16;
+    const ZERO: Self = half::bf16::ZERO;
+    #[inline(always)]
+    fn from_f64(v: f64) -> Self {
+        half::bf16::from_f64(v)
+    }
+    #[inline(always)]
+    fn to_f64(self) -> f64 {
+        f64::from(self)
+    }
+}

@@ -1,5 +1,6 @@
 //! What can go wrong in this crate, each with the operation, the operands and a way out.
 
+use crate::cuda::{MemoryInUse, MemoryUse};
 use crate::{DType, Device, Shape};
 
 /// Result of every fallible function of this crate.
@@ -128,9 +129,9 @@ pub enum KernelError {
         /// The device asked for.
         device: Device,
         /// Why not.
-        reason: &'static str,
+        reason: String,
         /// What to do.
-        hint: &'static str,
+        hint: String,
     },
 
     /// A device's name that nobody knows.
@@ -142,14 +143,67 @@ pub enum KernelError {
 
     /// The memory could not be had.
     #[error(
-        "out of memory on {device}: {bytes} bytes ({:.1} GiB) were asked for\nhint: a smaller model or batch",
-        *bytes as f64 / f64::from(1u32 << 30)
+        "out of memory on {device}: {bytes} bytes ({:.1} GiB) were asked for{}\nhint: {}",
+        *bytes as f64 / f64::from(1u32 << 30),
+        in_use.as_ref().map_or(String::new(), |in_use| format!("; {in_use}")),
+        memory_hint(in_use.as_deref()),
     )]
     OutOfMemory {
         /// Where.
         device: Device,
         /// What was asked.
         bytes: usize,
+        /// Who uses how much, where that is known.
+        in_use: Option<Box<MemoryInUse>>,
+    },
+
+    /// A call of CUDA's driver failed.
+    #[error("{device}: {call}: {text} ({code})\nhint: {}", cuda_hint(code))]
+    Cuda {
+        /// The device.
+        device: Device,
+        /// The function.
+        call: &'static str,
+        /// The error's name.
+        code: String,
+        /// What the driver says of it.
+        text: String,
+    },
+
+    /// A call of cuBLASLt failed.
+    #[error("{device}: {call}: {code}\nhint: CUBLASLT_LOG_LEVEL=1 has cuBLASLt say more")]
+    Cublas {
+        /// The device.
+        device: Device,
+        /// The function.
+        call: &'static str,
+        /// The error's name.
+        code: String,
+    },
+
+    /// A kernel of this program does not compile with the NVRTC that is there.
+    #[error(
+        "{device}: the kernels of {kernel} do not compile: {log}\n\
+         hint: is the CUDA of NVRTC 12.8 or newer? `ddp-train devices` tells"
+    )]
+    Compile {
+        /// The device.
+        device: Device,
+        /// The operation.
+        kernel: &'static str,
+        /// The compiler's log.
+        log: String,
+    },
+
+    /// An operand lies in a GPU's memory, where this function cannot reach it, or in the host's and should not.
+    #[error("{op}: {operand} is not in the memory that this takes: {takes}\nhint: move it with .to(...)")]
+    WrongMemory {
+        /// The operation.
+        op: &'static str,
+        /// The operand.
+        operand: Box<Operand>,
+        /// What it takes.
+        takes: &'static str,
     },
 
     /// The thread pool could not be started.
@@ -160,4 +214,39 @@ pub enum KernelError {
         /// What the system said.
         reason: String,
     },
+}
+
+/// What to change where memory is short, by what uses most of it.
+fn memory_hint(in_use: Option<&MemoryInUse>) -> &'static str {
+    let Some(in_use) = in_use else { return "a smaller model or batch" };
+    let largest = MemoryUse::ALL.into_iter().max_by_key(|kind| in_use.bytes[*kind as usize]);
+    match largest {
+        _ if in_use.allocated() < in_use.total / 4 && in_use.free < in_use.total / 4 => {
+            "most of the device's memory is held by other programs: nvidia-smi lists them"
+        }
+        Some(MemoryUse::Activations | MemoryUse::Workspace) => {
+            "smaller micro-batches: raise train.grad_accum_steps, or lower train.batch_size"
+        }
+        Some(MemoryUse::Data) => "fewer rows on the device at a time",
+        Some(MemoryUse::Optimizer) => "an optimiser with less state (sgd), or a smaller model",
+        _ => "a smaller model, or a device with more memory",
+    }
+}
+
+fn cuda_hint(code: &str) -> &'static str {
+    match code {
+        "CUDA_ERROR_ILLEGAL_ADDRESS" | "CUDA_ERROR_LAUNCH_FAILED" | "CUDA_ERROR_MISALIGNED_ADDRESS" => {
+            "an earlier kernel on this device failed; CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer shows which one"
+        }
+        "CUDA_ERROR_ECC_UNCORRECTABLE" => {
+            "the device's memory is faulty: nvidia-smi -q -d ECC, then take the device out of service"
+        }
+        "CUDA_ERROR_DEVICE_UNAVAILABLE" => {
+            "another process holds the device (exclusive compute mode?): nvidia-smi lists it"
+        }
+        "CUDA_ERROR_NO_BINARY_FOR_GPU" | "CUDA_ERROR_INVALID_PTX" | "CUDA_ERROR_UNSUPPORTED_PTX_VERSION" => {
+            "driver and NVRTC do not fit together: `ddp-train devices` shows both versions"
+        }
+        _ => "dmesg and nvidia-smi may tell more",
+    }
 }

@@ -5,6 +5,7 @@
 //! the caller owns, so that a training step allocates nothing. Each operation's CPU form is its definition.
 
 pub mod cpu;
+pub mod cuda;
 mod device;
 mod dtype;
 mod error;
@@ -15,7 +16,8 @@ pub mod shape;
 mod tensor;
 mod view;
 
-pub use device::{Device, DeviceRequest};
+pub use cuda::{MemoryInUse, MemoryUse};
+pub use device::{Device, DeviceChoice, DeviceRequest};
 pub use dtype::{DType, Element};
 pub use error::{KernelError, Operand, Result};
 pub use rng::{Philox, to_unit_f32};

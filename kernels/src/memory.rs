@@ -44,7 +44,7 @@ impl<T: Element> Buffer<T> {
         let memory = if bytes >= HUGE_PAGE { map(bytes) } else { allocate(bytes) };
         match memory {
             Some((ptr, origin)) => Ok(Buffer { ptr: ptr.cast(), len, origin }),
-            None => Err(KernelError::OutOfMemory { device: Device::Cpu, bytes }),
+            None => Err(KernelError::OutOfMemory { device: Device::Cpu, bytes, in_use: None }),
         }
     }
 

@@ -1,5 +1,9 @@
 //! Tensors that own their storage, made directly on their device.
 
+use half::bf16;
+
+use crate::cuda::{CudaSlice, CudaSliceMut, DeviceBuffer, Gpu, MemoryUse};
+use crate::error::Operand;
 use crate::memory::Buffer;
 use crate::ops::{UniformStream, uniform};
 use crate::rng::{Philox, normal_pair};
@@ -18,15 +22,20 @@ enum Storage {
     CpuF32(Buffer<f32>),
     CpuF64(Buffer<f64>),
     CpuI64(Buffer<i64>),
+    CpuBF16(Buffer<bf16>),
+    /// The dtype is not part of the memory.
+    Cuda(DeviceBuffer, DType),
 }
 
-/// One expression for each element type of a storage.
+/// One expression for each element type of host memory, another one for a GPU's.
 macro_rules! each_storage {
-    ($storage:expr, $buffer:ident => $body:expr) => {
+    ($storage:expr, $buffer:ident => $body:expr, $device_buffer:ident, $dtype:ident => $cuda:expr) => {
         match $storage {
             Storage::CpuF32($buffer) => $body,
             Storage::CpuF64($buffer) => $body,
             Storage::CpuI64($buffer) => $body,
+            Storage::CpuBF16($buffer) => $body,
+            Storage::Cuda($device_buffer, $dtype) => $cuda,
         }
     };
 }
@@ -38,12 +47,24 @@ impl Tensor {
     /// [`KernelError::BadShape`], [`KernelError::DeviceUnavailable`] or [`KernelError::OutOfMemory`], as for
     /// every function here that makes a tensor.
     pub fn zeros(dims: &[usize], dtype: DType, device: Device) -> Result<Self> {
-        device.ensure_available()?;
+        Self::zeros_for(MemoryUse::Other, dims, dtype, device)
+    }
+
+    /// Zeros, on a GPU in the account of `kind`.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn zeros_for(kind: MemoryUse, dims: &[usize], dtype: DType, device: Device) -> Result<Self> {
         let shape = Shape::new(dims)?;
-        let storage = match dtype {
-            DType::F32 => Storage::CpuF32(Buffer::zeroed(shape.numel())?),
-            DType::F64 => Storage::CpuF64(Buffer::zeroed(shape.numel())?),
-            DType::I64 => Storage::CpuI64(Buffer::zeroed(shape.numel())?),
+        let storage = match (device, dtype) {
+            (Device::Cuda(index), _) => {
+                let bytes = shape.numel().saturating_mul(dtype.size_bytes());
+                Storage::Cuda(DeviceBuffer::zeroed(Gpu::get(index)?, bytes, kind)?, dtype)
+            }
+            (Device::Cpu, DType::F32) => Storage::CpuF32(Buffer::zeroed(shape.numel())?),
+            (Device::Cpu, DType::F64) => Storage::CpuF64(Buffer::zeroed(shape.numel())?),
+            (Device::Cpu, DType::I64) => Storage::CpuI64(Buffer::zeroed(shape.numel())?),
+            (Device::Cpu, DType::BF16) => Storage::CpuBF16(Buffer::zeroed(shape.numel())?),
         };
         Ok(Tensor { storage, shape, device })
     }
@@ -61,9 +82,7 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::zeros`].
     pub fn full(dims: &[usize], value: f64, dtype: DType, device: Device) -> Result<Self> {
-        let mut tensor = Self::zeros(dims, dtype, device)?;
-        tensor.fill_with(|_| value);
-        Ok(tensor)
+        Self::filled(dims, dtype, device, |_| value)
     }
 
     /// A copy of `values`, which fill `dims` in row-major order.
@@ -71,8 +90,7 @@ impl Tensor {
     /// # Errors
     /// [`KernelError::ElementCount`] if the numbers differ; else as [`Tensor::zeros`].
     pub fn from_slice<T: Element>(values: &[T], dims: &[usize], device: Device) -> Result<Self> {
-        device.ensure_available()?;
-        TensorRef::from_slice(values, dims)?.to_tensor()
+        TensorRef::from_slice(values, dims)?.copy_to(MemoryUse::Other, device)
     }
 
     /// `0, 1, 2, ...` as a vector of `n` elements.
@@ -80,9 +98,7 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::zeros`].
     pub fn arange(n: usize, dtype: DType, device: Device) -> Result<Self> {
-        let mut tensor = Self::zeros(&[n], dtype, device)?;
-        tensor.fill_with(|i| i as f64);
-        Ok(tensor)
+        Self::filled(&[n], dtype, device, |i| i as f64)
     }
 
     /// Uniform numbers in `[0, 1)`: a function of `seed` and the element's index alone, whatever the device.
@@ -100,18 +116,42 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::rand`].
     pub fn randn(dims: &[usize], dtype: DType, device: Device, seed: u64) -> Result<Self> {
-        let mut tensor = Self::zeros(dims, dtype, device)?;
-        tensor.require_float("randn")?;
+        if dtype == DType::I64 {
+            let operand = Operand { name: "result", shape: Shape::new(dims)?, dtype, device };
+            return Err(KernelError::DTypeUnsupported {
+                op: "randn",
+                operand: operand.into(),
+                takes: "floats",
+            });
+        }
         let philox = Philox::new(seed);
         let mut pair = (0.0, 0.0);
-        tensor.fill_with(|i| {
+        Self::filled(dims, dtype, device, |i| {
             if i % 2 == 0 {
                 pair = normal_pair(&philox, i as u64 / 2);
                 return pair.0;
             }
             pair.1
-        });
-        Ok(tensor)
+        })
+    }
+
+    /// The value of each index, computed on the host.
+    fn filled(
+        dims: &[usize],
+        dtype: DType,
+        device: Device,
+        mut value: impl FnMut(usize) -> f64,
+    ) -> Result<Self> {
+        fn fill<T: Element>(out: &mut [T], value: &mut impl FnMut(usize) -> f64) {
+            for (i, v) in out.iter_mut().enumerate() {
+                *v = T::from_f64(value(i));
+            }
+        }
+        // Refused before the work rather than after it.
+        device.ensure_available()?;
+        let mut tensor = Self::zeros(dims, dtype, Device::Cpu)?;
+        each_storage!(&mut tensor.storage, buffer => fill(buffer, &mut value), _on_gpu, _dtype => ());
+        if device == Device::Cpu { Ok(tensor) } else { tensor.to(device) }
     }
 
     /// Zeros with this tensor's shape, dtype and device.
@@ -119,7 +159,7 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::zeros`].
     pub fn zeros_like(&self) -> Result<Self> {
-        Self::zeros(self.shape.dims(), self.dtype(), self.device)
+        self.new_zeros(self.shape.dims())
     }
 
     /// Standard normal numbers with this tensor's shape, dtype and device.
@@ -135,16 +175,35 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::zeros`].
     pub fn new_zeros(&self, dims: &[usize]) -> Result<Self> {
-        Self::zeros(dims, self.dtype(), self.device)
+        Self::zeros_for(self.memory_use(), dims, self.dtype(), self.device)
     }
 
     /// A copy on `device`: the only way from one device to another.
     ///
+    /// Between GPUs it goes from memory to memory where the topology allows it, else through pinned host memory
+    /// ([`crate::cuda::peer::path`] tells which), in the order of both compute streams; between host and GPU it waits until
+    /// it is done.
+    ///
     /// # Errors
     /// [`KernelError::DeviceUnavailable`] or [`KernelError::OutOfMemory`].
     pub fn to(&self, device: Device) -> Result<Self> {
-        device.ensure_available()?;
-        self.view().to_tensor()
+        self.view().copy_to(self.memory_use(), device)
+    }
+
+    /// A copy on `device` in the account of `kind`.
+    ///
+    /// # Errors
+    /// As [`Tensor::to`].
+    pub fn to_for(&self, kind: MemoryUse, device: Device) -> Result<Self> {
+        self.view().copy_to(kind, device)
+    }
+
+    /// What its memory is accounted for.
+    pub fn memory_use(&self) -> MemoryUse {
+        match &self.storage {
+            Storage::Cuda(buffer, _) => buffer.kind(),
+            _ => MemoryUse::Other,
+        }
     }
 
     /// The shape.
@@ -163,6 +222,8 @@ impl Tensor {
             Storage::CpuF32(_) => DType::F32,
             Storage::CpuF64(_) => DType::F64,
             Storage::CpuI64(_) => DType::I64,
+            Storage::CpuBF16(_) => DType::BF16,
+            Storage::Cuda(_, dtype) => dtype,
         }
     }
 
@@ -178,56 +239,80 @@ impl Tensor {
 
     /// A shared view of the whole.
     pub fn view(&self) -> TensorRef<'_> {
-        each_storage!(&self.storage, buffer => TensorRef::from_buffer(buffer, self.shape))
+        let shape = self.shape;
+        each_storage!(&self.storage, buffer => TensorRef::from_buffer(buffer, shape), buffer, dtype => {
+            // SAFETY: the buffer holds that many elements and is borrowed as long as the view; it is freed behind all work of
+            // the compute stream, to which other streams are joined before a borrow ends.
+            let slice = unsafe { CudaSlice::from_raw(buffer.gpu(), buffer.ptr(), shape.numel(), *dtype) };
+            TensorRef::from_cuda(slice, shape)
+        })
     }
 
     /// An exclusive view of the whole.
     pub fn view_mut(&mut self) -> TensorMut<'_> {
         let shape = self.shape;
-        each_storage!(&mut self.storage, buffer => TensorMut::from_buffer(buffer, shape))
+        each_storage!(&mut self.storage, buffer => TensorMut::from_buffer(buffer, shape), buffer, dtype => {
+            // SAFETY: as in `view`, and `&mut self` makes the access exclusive.
+            let slice = unsafe { CudaSliceMut::from_raw(buffer.gpu(), buffer.ptr(), shape.numel(), *dtype) };
+            TensorMut::from_cuda(slice, shape)
+        })
     }
 
-    /// A copy of the elements in host memory.
+    /// A copy of the elements in host memory; from a GPU it waits for all work that was asked for before.
     ///
     /// # Errors
-    /// [`KernelError::DTypeUnsupported`] if they are of another type.
+    /// [`KernelError::DTypeUnsupported`] if they are of another type; [`KernelError::Cuda`].
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
-        Ok(self.view().as_slice::<T>("to_vec", "self")?.to_vec())
-    }
-
-    fn require_float(&self, op: &'static str) -> Result<()> {
-        match self.dtype() {
-            DType::F32 | DType::F64 => Ok(()),
-            DType::I64 => Err(KernelError::DTypeUnsupported {
-                op,
-                operand: self.view().operand("result").into(),
-                takes: "f32 and f64",
-            }),
-        }
-    }
-
-    fn fill_with(&mut self, value: impl FnMut(usize) -> f64) {
-        fn fill<T: Element>(out: &mut [T], mut value: impl FnMut(usize) -> f64) {
-            for (i, v) in out.iter_mut().enumerate() {
-                *v = T::from_f64(value(i));
-            }
-        }
-        each_storage!(&mut self.storage, buffer => fill(buffer, value))
+        self.view().to_vec()
     }
 }
 
-impl<'a> TensorRef<'a> {
-    /// A tensor with a copy of this view's elements.
+impl TensorRef<'_> {
+    /// A tensor with a copy of this view's elements, on the same device.
     ///
     /// # Errors
-    /// [`KernelError::OutOfMemory`] where the system refuses.
+    /// [`KernelError::OutOfMemory`] where the system refuses; [`KernelError::Cuda`].
     pub fn to_tensor(self) -> Result<Tensor> {
-        let storage = match self.dtype() {
-            DType::F32 => Storage::CpuF32(Buffer::from_slice(self.as_slice("copy", "source")?)?),
-            DType::F64 => Storage::CpuF64(Buffer::from_slice(self.as_slice("copy", "source")?)?),
-            DType::I64 => Storage::CpuI64(Buffer::from_slice(self.as_slice("copy", "source")?)?),
+        self.copy_to(MemoryUse::Other, self.device())
+    }
+
+    /// A tensor with a copy of this view's elements on `device`.
+    ///
+    /// # Errors
+    /// As [`Tensor::to`].
+    pub fn copy_to(self, kind: MemoryUse, device: Device) -> Result<Tensor> {
+        if (self.device(), device) == (Device::Cpu, Device::Cpu) {
+            let storage = match self.dtype() {
+                DType::F32 => Storage::CpuF32(Buffer::from_slice(self.as_slice("copy", "source")?)?),
+                DType::F64 => Storage::CpuF64(Buffer::from_slice(self.as_slice("copy", "source")?)?),
+                DType::I64 => Storage::CpuI64(Buffer::from_slice(self.as_slice("copy", "source")?)?),
+                DType::BF16 => Storage::CpuBF16(Buffer::from_slice(self.as_slice("copy", "source")?)?),
+            };
+            return Ok(Tensor { storage, shape: self.shape(), device });
+        }
+        let mut tensor = match device {
+            Device::Cpu => Tensor::zeros(self.shape().dims(), self.dtype(), device)?,
+            Device::Cuda(index) => {
+                let bytes = self.numel() * self.dtype().size_bytes();
+                let buffer = DeviceBuffer::new(Gpu::get(index)?, bytes, kind)?;
+                Tensor { storage: Storage::Cuda(buffer, self.dtype()), shape: self.shape(), device }
+            }
         };
-        Ok(Tensor { storage, shape: self.shape(), device: self.device() })
+        crate::ops::copy(self, tensor.view_mut())?;
+        Ok(tensor)
+    }
+
+    /// A copy of the elements in host memory; from a GPU it waits for all work that was asked for before.
+    ///
+    /// # Errors
+    /// As [`Tensor::to_vec`].
+    pub fn to_vec<T: Element>(self) -> Result<Vec<T>> {
+        if self.device() == Device::Cpu {
+            return Ok(self.as_slice::<T>("to_vec", "self")?.to_vec());
+        }
+        let mut values = vec![T::ZERO; self.numel()];
+        crate::ops::copy(self, TensorMut::from_slice(&mut values, self.shape().dims())?)?;
+        Ok(values)
     }
 }
 
@@ -279,10 +364,11 @@ mod tests {
     }
 
     #[test]
-    fn another_device_is_refused_not_ignored() {
-        let error = Tensor::zeros(&[1], DType::F32, Device::Cuda(1)).unwrap_err();
-        assert!(matches!(error, KernelError::DeviceUnavailable { device: Device::Cuda(1), .. }));
-        assert!(Tensor::zeros(&[1], DType::F32, CPU).unwrap().to(Device::Cuda(0)).is_err());
+    fn a_device_that_is_not_there_is_refused_not_ignored() {
+        let beyond = Device::Cuda(Gpu::count() as u32);
+        let error = Tensor::zeros(&[1], DType::F32, beyond).unwrap_err();
+        assert!(matches!(error, KernelError::DeviceUnavailable { device, .. } if device == beyond));
+        assert!(Tensor::zeros(&[1], DType::F32, CPU).unwrap().to(beyond).is_err());
     }
 
     #[test]

@@ -4,6 +4,11 @@
 //! split and lent out piece by piece, so the borrow checker sees to it that a bucket that is being reduced is
 //! not written at the same time.
 
+use std::ops::Range;
+
+use half::bf16;
+
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
 use crate::error::Operand;
 use crate::{DType, Device, Element, KernelError, Result, Shape};
 
@@ -16,6 +21,8 @@ pub enum CpuSlice<'a> {
     F64(&'a [f64]),
     /// Integers.
     I64(&'a [i64]),
+    /// Short floats.
+    BF16(&'a [bf16]),
 }
 
 /// Writable elements in host memory, by type.
@@ -27,19 +34,35 @@ pub enum CpuSliceMut<'a> {
     F64(&'a mut [f64]),
     /// Integers.
     I64(&'a mut [i64]),
+    /// Short floats.
+    BF16(&'a mut [bf16]),
+}
+
+/// Elements by the memory they lie in.
+#[derive(Debug, Clone, Copy)]
+enum Data<'a> {
+    Cpu(CpuSlice<'a>),
+    Cuda(CudaSlice<'a>),
+}
+
+/// Writable elements by the memory they lie in.
+#[derive(Debug)]
+enum DataMut<'a> {
+    Cpu(CpuSliceMut<'a>),
+    Cuda(CudaSliceMut<'a>),
 }
 
 /// A shared view of a tensor or of a part of one.
 #[derive(Debug, Clone, Copy)]
 pub struct TensorRef<'a> {
-    data: CpuSlice<'a>,
+    data: Data<'a>,
     shape: Shape,
 }
 
 /// An exclusive view of a tensor or of a part of one.
 #[derive(Debug)]
 pub struct TensorMut<'a> {
-    data: CpuSliceMut<'a>,
+    data: DataMut<'a>,
     shape: Shape,
 }
 
@@ -50,12 +73,13 @@ macro_rules! each_type {
             $enum::F32($slice) => $enum::F32($body),
             $enum::F64($slice) => $enum::F64($body),
             $enum::I64($slice) => $enum::I64($body),
+            $enum::BF16($slice) => $enum::BF16($body),
         }
     };
 }
 
 macro_rules! common {
-    ($view:ident, $enum:ident) => {
+    ($view:ident, $data:ident, $enum:ident) => {
         impl<'a> $view<'a> {
             /// The shape.
             pub fn shape(&self) -> Shape {
@@ -69,16 +93,29 @@ macro_rules! common {
 
             /// Type of the elements.
             pub fn dtype(&self) -> DType {
-                match self.data {
-                    $enum::F32(_) => DType::F32,
-                    $enum::F64(_) => DType::F64,
-                    $enum::I64(_) => DType::I64,
+                match &self.data {
+                    $data::Cpu($enum::F32(_)) => DType::F32,
+                    $data::Cpu($enum::F64(_)) => DType::F64,
+                    $data::Cpu($enum::I64(_)) => DType::I64,
+                    $data::Cpu($enum::BF16(_)) => DType::BF16,
+                    $data::Cuda(slice) => slice.dtype(),
                 }
             }
 
             /// Where the elements live.
             pub fn device(&self) -> Device {
-                Device::Cpu
+                match &self.data {
+                    $data::Cpu(_) => Device::Cpu,
+                    $data::Cuda(slice) => slice.gpu().device(),
+                }
+            }
+
+            /// The GPU that holds them, if one does.
+            pub fn gpu(&self) -> Option<&'static Gpu> {
+                match &self.data {
+                    $data::Cpu(_) => None,
+                    $data::Cuda(slice) => Some(slice.gpu()),
+                }
             }
 
             /// How error messages show this view.
@@ -99,7 +136,7 @@ macro_rules! common {
             }
 
             /// The elements of rows `start..end`, and the shape that they fill.
-            fn row_range(&self, start: usize, end: usize) -> Result<(std::ops::Range<usize>, Shape)> {
+            fn row_range(&self, start: usize, end: usize) -> Result<(Range<usize>, Shape)> {
                 let n_rows = self.shape.dims().first().copied().unwrap_or(0);
                 self.check_range("rows", start, end, n_rows)?;
                 let stride = self.numel() / n_rows.max(1);
@@ -115,8 +152,26 @@ macro_rules! common {
         }
     };
 }
-common!(TensorRef, CpuSlice);
-common!(TensorMut, CpuSliceMut);
+common!(TensorRef, Data, CpuSlice);
+common!(TensorMut, DataMut, CpuSliceMut);
+
+impl Data<'_> {
+    fn range(self, range: Range<usize>) -> Self {
+        match self {
+            Data::Cpu(data) => Data::Cpu(each_type!(CpuSlice, data, s => &s[range])),
+            Data::Cuda(slice) => Data::Cuda(slice.range(range.start, range.end)),
+        }
+    }
+}
+
+impl DataMut<'_> {
+    fn range(self, range: Range<usize>) -> Self {
+        match self {
+            DataMut::Cpu(data) => DataMut::Cpu(each_type!(CpuSliceMut, data, s => &mut s[range])),
+            DataMut::Cuda(slice) => DataMut::Cuda(slice.range(range.start, range.end)),
+        }
+    }
+}
 
 impl<'a> TensorRef<'a> {
     /// A view of host memory, `values` filling `dims` in row-major order.
@@ -137,8 +192,15 @@ impl<'a> TensorRef<'a> {
             DType::F32 => CpuSlice::F32(bytemuck::cast_slice(values)),
             DType::F64 => CpuSlice::F64(bytemuck::cast_slice(values)),
             DType::I64 => CpuSlice::I64(bytemuck::cast_slice(values)),
+            DType::BF16 => CpuSlice::BF16(bytemuck::cast_slice(values)),
         };
-        TensorRef { data, shape }
+        TensorRef { data: Data::Cpu(data), shape }
+    }
+
+    /// The view of a whole device buffer whose length is the shape's.
+    pub(crate) fn from_cuda(slice: CudaSlice<'a>, shape: Shape) -> Self {
+        debug_assert_eq!(slice.len(), shape.numel());
+        TensorRef { data: Data::Cuda(slice), shape }
     }
 
     /// Rows `start..end` of the first dimension.
@@ -147,8 +209,7 @@ impl<'a> TensorRef<'a> {
     /// [`KernelError::OutOfRange`] beyond the last row.
     pub fn rows(self, start: usize, end: usize) -> Result<Self> {
         let (range, shape) = self.row_range(start, end)?;
-        let data = each_type!(CpuSlice, self.data, s => &s[range]);
-        Ok(TensorRef { data, shape })
+        Ok(TensorRef { data: self.data.range(range), shape })
     }
 
     /// Elements `start..end` in row-major order, as a vector.
@@ -157,8 +218,7 @@ impl<'a> TensorRef<'a> {
     /// [`KernelError::OutOfRange`] beyond the end.
     pub fn range(self, start: usize, end: usize) -> Result<Self> {
         self.check_range("range", start, end, self.numel())?;
-        let data = each_type!(CpuSlice, self.data, s => &s[start..end]);
-        Ok(TensorRef { data, shape: Shape::vector(end - start) })
+        Ok(TensorRef { data: self.data.range(start..end), shape: Shape::vector(end - start) })
     }
 
     /// The elements, if they are in host memory and of this type.
@@ -167,12 +227,25 @@ impl<'a> TensorRef<'a> {
     /// [`KernelError::DTypeUnsupported`] for another type, naming `op` and `name`.
     pub fn as_slice<T: Element>(self, op: &'static str, name: &'static str) -> Result<&'a [T]> {
         let bytes: &'a [u8] = match self.data {
-            CpuSlice::F32(s) if T::DTYPE == DType::F32 => bytemuck::cast_slice(s),
-            CpuSlice::F64(s) if T::DTYPE == DType::F64 => bytemuck::cast_slice(s),
-            CpuSlice::I64(s) if T::DTYPE == DType::I64 => bytemuck::cast_slice(s),
-            _ => return Err(unsupported::<T>(op, self.operand(name))),
+            Data::Cpu(CpuSlice::F32(s)) if T::DTYPE == DType::F32 => bytemuck::cast_slice(s),
+            Data::Cpu(CpuSlice::F64(s)) if T::DTYPE == DType::F64 => bytemuck::cast_slice(s),
+            Data::Cpu(CpuSlice::I64(s)) if T::DTYPE == DType::I64 => bytemuck::cast_slice(s),
+            Data::Cpu(CpuSlice::BF16(s)) if T::DTYPE == DType::BF16 => bytemuck::cast_slice(s),
+            Data::Cpu(_) => return Err(unsupported::<T>(op, self.operand(name))),
+            Data::Cuda(_) => return Err(not_on_host(op, self.operand(name))),
         };
         Ok(bytemuck::cast_slice(bytes))
+    }
+
+    /// The elements, if they are in a GPU's memory.
+    ///
+    /// # Errors
+    /// [`KernelError::WrongMemory`] for host memory.
+    pub fn cuda(self) -> Result<CudaSlice<'a>> {
+        match self.data {
+            Data::Cuda(slice) => Ok(slice),
+            Data::Cpu(_) => Err(not_on_gpu(self.operand("operand"))),
+        }
     }
 }
 
@@ -195,22 +268,34 @@ impl<'a> TensorMut<'a> {
             DType::F32 => CpuSliceMut::F32(bytemuck::cast_slice_mut(values)),
             DType::F64 => CpuSliceMut::F64(bytemuck::cast_slice_mut(values)),
             DType::I64 => CpuSliceMut::I64(bytemuck::cast_slice_mut(values)),
+            DType::BF16 => CpuSliceMut::BF16(bytemuck::cast_slice_mut(values)),
         };
-        TensorMut { data, shape }
+        TensorMut { data: DataMut::Cpu(data), shape }
+    }
+
+    /// The view of a whole device buffer whose length is the shape's.
+    pub(crate) fn from_cuda(slice: CudaSliceMut<'a>, shape: Shape) -> Self {
+        debug_assert_eq!(slice.len(), shape.numel());
+        TensorMut { data: DataMut::Cuda(slice), shape }
     }
 
     /// The same view for a shorter time.
     pub fn reborrow(&mut self) -> TensorMut<'_> {
-        let data = each_type!(CpuSliceMut, &mut self.data, s => s);
+        let data = match &mut self.data {
+            DataMut::Cpu(data) => DataMut::Cpu(each_type!(CpuSliceMut, data, s => s)),
+            DataMut::Cuda(slice) => DataMut::Cuda(slice.reborrow()),
+        };
         TensorMut { data, shape: self.shape }
     }
 
     /// A shared view of the same elements.
     pub fn as_ref(&self) -> TensorRef<'_> {
         let data = match &self.data {
-            CpuSliceMut::F32(s) => CpuSlice::F32(s),
-            CpuSliceMut::F64(s) => CpuSlice::F64(s),
-            CpuSliceMut::I64(s) => CpuSlice::I64(s),
+            DataMut::Cpu(CpuSliceMut::F32(s)) => Data::Cpu(CpuSlice::F32(s)),
+            DataMut::Cpu(CpuSliceMut::F64(s)) => Data::Cpu(CpuSlice::F64(s)),
+            DataMut::Cpu(CpuSliceMut::I64(s)) => Data::Cpu(CpuSlice::I64(s)),
+            DataMut::Cpu(CpuSliceMut::BF16(s)) => Data::Cpu(CpuSlice::BF16(s)),
+            DataMut::Cuda(slice) => Data::Cuda(slice.as_ref()),
         };
         TensorRef { data, shape: self.shape }
     }
@@ -225,14 +310,18 @@ impl<'a> TensorMut<'a> {
         macro_rules! split {
             ($($variant:ident),*) => {
                 match self.data {
-                    $(CpuSliceMut::$variant(s) => {
+                    $(DataMut::Cpu(CpuSliceMut::$variant(s)) => {
                         let (a, b) = s.split_at_mut(mid);
-                        (CpuSliceMut::$variant(a), CpuSliceMut::$variant(b))
+                        (DataMut::Cpu(CpuSliceMut::$variant(a)), DataMut::Cpu(CpuSliceMut::$variant(b)))
                     })*
+                    DataMut::Cuda(slice) => {
+                        let (a, b) = slice.split_at(mid);
+                        (DataMut::Cuda(a), DataMut::Cuda(b))
+                    }
                 }
             };
         }
-        let (a, b) = split!(F32, F64, I64);
+        let (a, b) = split!(F32, F64, I64, BF16);
         Ok((
             TensorMut { data: a, shape: Shape::vector(mid) },
             TensorMut { data: b, shape: Shape::vector(len - mid) },
@@ -245,8 +334,7 @@ impl<'a> TensorMut<'a> {
     /// [`KernelError::OutOfRange`] beyond the end.
     pub fn range(self, start: usize, end: usize) -> Result<TensorMut<'a>> {
         self.check_range("range", start, end, self.numel())?;
-        let data = each_type!(CpuSliceMut, self.data, s => &mut s[start..end]);
-        Ok(TensorMut { data, shape: Shape::vector(end - start) })
+        Ok(TensorMut { data: self.data.range(start..end), shape: Shape::vector(end - start) })
     }
 
     /// Rows `start..end` of the first dimension.
@@ -255,13 +343,31 @@ impl<'a> TensorMut<'a> {
     /// [`KernelError::OutOfRange`] beyond the last row.
     pub fn rows(self, start: usize, end: usize) -> Result<TensorMut<'a>> {
         let (range, shape) = self.row_range(start, end)?;
-        let data = each_type!(CpuSliceMut, self.data, s => &mut s[range]);
-        Ok(TensorMut { data, shape })
+        Ok(TensorMut { data: self.data.range(range), shape })
     }
 
     /// Elements as they stand in host memory, by type.
-    pub fn into_cpu(self) -> CpuSliceMut<'a> {
-        self.data
+    ///
+    /// # Errors
+    /// [`KernelError::WrongMemory`], naming `op`, for a GPU's memory.
+    pub fn into_cpu(self, op: &'static str) -> Result<CpuSliceMut<'a>> {
+        let operand = self.operand("operand");
+        match self.data {
+            DataMut::Cpu(data) => Ok(data),
+            DataMut::Cuda(_) => Err(not_on_host(op, operand)),
+        }
+    }
+
+    /// The elements, if they are in a GPU's memory.
+    ///
+    /// # Errors
+    /// [`KernelError::WrongMemory`] for host memory.
+    pub fn into_cuda(self) -> Result<CudaSliceMut<'a>> {
+        let operand = self.operand("operand");
+        match self.data {
+            DataMut::Cuda(slice) => Ok(slice),
+            DataMut::Cpu(_) => Err(not_on_gpu(operand)),
+        }
     }
 
     /// The elements, if they are in host memory and of this type.
@@ -271,10 +377,12 @@ impl<'a> TensorMut<'a> {
     pub fn into_slice<T: Element>(self, op: &'static str, name: &'static str) -> Result<&'a mut [T]> {
         let operand = self.operand(name);
         let bytes: &'a mut [u8] = match self.data {
-            CpuSliceMut::F32(s) if T::DTYPE == DType::F32 => bytemuck::cast_slice_mut(s),
-            CpuSliceMut::F64(s) if T::DTYPE == DType::F64 => bytemuck::cast_slice_mut(s),
-            CpuSliceMut::I64(s) if T::DTYPE == DType::I64 => bytemuck::cast_slice_mut(s),
-            _ => return Err(unsupported::<T>(op, operand)),
+            DataMut::Cpu(CpuSliceMut::F32(s)) if T::DTYPE == DType::F32 => bytemuck::cast_slice_mut(s),
+            DataMut::Cpu(CpuSliceMut::F64(s)) if T::DTYPE == DType::F64 => bytemuck::cast_slice_mut(s),
+            DataMut::Cpu(CpuSliceMut::I64(s)) if T::DTYPE == DType::I64 => bytemuck::cast_slice_mut(s),
+            DataMut::Cpu(CpuSliceMut::BF16(s)) if T::DTYPE == DType::BF16 => bytemuck::cast_slice_mut(s),
+            DataMut::Cpu(_) => return Err(unsupported::<T>(op, operand)),
+            DataMut::Cuda(_) => return Err(not_on_host(op, operand)),
         };
         Ok(bytemuck::cast_slice_mut(bytes))
     }
@@ -285,6 +393,15 @@ fn unsupported<T: Element>(op: &'static str, operand: Operand) -> KernelError {
         DType::F32 => "f32",
         DType::F64 => "f64",
         DType::I64 => "i64",
+        DType::BF16 => "bf16",
     };
     KernelError::DTypeUnsupported { op, operand: operand.into(), takes }
+}
+
+fn not_on_host(op: &'static str, operand: Operand) -> KernelError {
+    KernelError::WrongMemory { op, operand: operand.into(), takes: "host memory" }
+}
+
+fn not_on_gpu(operand: Operand) -> KernelError {
+    KernelError::WrongMemory { op: "cuda", operand: operand.into(), takes: "a GPU's memory" }
 }

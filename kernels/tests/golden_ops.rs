@@ -1,15 +1,16 @@
-//! Every operation in f32 against PyTorch: the cases of `tests/golden/ops.json` (layout in the README beside it).
+//! Every operation in f32 against PyTorch, on every device that is there: the cases of `tests/golden/ops.json` (layout in the README beside it).
 
 #![allow(clippy::unwrap_used)]
 
 use std::cell::RefCell;
 use std::path::Path;
 
+use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::{
     self, Activation, AdamConfig, AdamState, CrossEntropyConfig, LayerNormGrads, LayerNormStats,
-    LinearOutput, LossSums, SavedForBackward, SgdConfig, WeightDecay,
+    LinearOutput, LossSums, MatmulMode, STEP_SUMS_LEN, SavedForBackward, SgdConfig, SumsOutput, WeightDecay,
 };
-use ddp_kernels::{Result, TensorMut, TensorRef};
+use ddp_kernels::{DType, Device, Result, Tensor, TensorMut, TensorRef};
 use serde_json::Value;
 
 /// How the cases of one operation are checked.
@@ -34,7 +35,9 @@ const OPS: [(&str, Check); 16] = [
     }),
     ("huber", |case| {
         let delta = case.number("delta");
-        element_loss(case, ["pred", "target", "d_pred"], |x, t, scale, d| ops::huber(x, t, delta, scale, d));
+        element_loss(case, ["pred", "target", "d_pred"], |x, t, scale, d, sums| {
+            ops::huber(x, t, delta, scale, d, sums)
+        });
     }),
     ("layer_norm", layer_norm),
     ("sgd", sgd),
@@ -53,6 +56,11 @@ fn every_case_agrees_with_pytorch() {
     let cases = file["cases"].as_array().unwrap();
     assert!(!cases.is_empty(), "{} has no cases", path.display());
 
+    let n_gpus = Gpu::count();
+    let required = std::env::var("REQUIRE_GPUS").ok().map_or(0, |n| n.parse().unwrap());
+    assert!(n_gpus >= required, "needs {required} GPUs, found {n_gpus}");
+    let devices: &[Device] = if n_gpus > 0 { &[Device::Cpu, Device::Cuda(0)] } else { &[Device::Cpu] };
+
     let mut failures = Vec::new();
     let mut n_cases = vec![0; OPS.len()];
     for value in cases {
@@ -61,9 +69,11 @@ fn every_case_agrees_with_pytorch() {
             panic!("no check for the operation {name} of {}", path.display());
         };
         n_cases[op] += 1;
-        let case = Case { value, failures: RefCell::default() };
-        OPS[op].1(&case);
-        failures.extend(case.failures.into_inner());
+        for &device in devices {
+            let case = Case { value, device, failures: RefCell::default() };
+            OPS[op].1(&case);
+            failures.extend(case.failures.into_inner());
+        }
     }
     for (op, n) in OPS.iter().zip(n_cases) {
         assert!(n > 0, "no case of {}", op.0);
@@ -74,6 +84,7 @@ fn every_case_agrees_with_pytorch() {
 /// One case of the file.
 struct Case<'a> {
     value: &'a Value,
+    device: Device,
     failures: RefCell<Vec<String>>,
 }
 
@@ -94,24 +105,39 @@ impl Case<'_> {
 
     fn label(&self) -> String {
         let text = |key: &str| self.value[key].as_str().unwrap_or("?").to_owned();
-        format!("{} {}", text("op"), text("name"))
+        format!("{} {} on {}", text("op"), text("name"), self.device)
     }
 
     fn has_input(&self, name: &str) -> bool {
         !self.value["inputs"][name].is_null()
     }
 
-    fn input(&self, name: &str) -> Golden {
-        Golden::read(&self.value["inputs"][name], &format!("{}: input {name}", self.label()))
+    fn golden(&self, group: &str, name: &str) -> Golden {
+        Golden::read(&self.value[group][name], &format!("{}: {group} {name}", self.label()))
+    }
+
+    /// The input on the case's device.
+    fn input(&self, name: &str) -> Tensor {
+        let golden = self.golden("inputs", name);
+        Tensor::from_slice(&golden.values, &golden.shape, self.device).unwrap()
     }
 
     fn output(&self, name: &str) -> Golden {
-        Golden::read(&self.value["outputs"][name], &format!("{}: output {name}", self.label()))
+        self.golden("outputs", name)
+    }
+
+    /// A tensor full of NaN: what an operation does not write is seen.
+    fn nan(&self, dims: &[usize]) -> Tensor {
+        Tensor::full(dims, f64::NAN, DType::F32, self.device).unwrap()
+    }
+
+    fn nan_like(&self, like: &Tensor) -> Tensor {
+        self.nan(like.shape().dims())
     }
 
     /// `|got - want| <= atol + rtol·|want|` against the output `name`; NaN never passes.
-    fn close(&self, name: &str, got: &[f32], atol: f64, rtol: f64) {
-        self.close_to(name, got, &self.output(name).values, atol, rtol);
+    fn close(&self, name: &str, got: &Tensor, atol: f64, rtol: f64) {
+        self.close_to(name, &values(got), &self.output(name).values, atol, rtol);
     }
 
     fn close_to(&self, name: &str, got: &[f32], want: &[f32], atol: f64, rtol: f64) {
@@ -145,27 +171,14 @@ impl Golden {
         Golden { shape, values }
     }
 
-    fn view(&self) -> TensorRef<'_> {
-        TensorRef::from_slice(&self.values, &self.shape).unwrap()
-    }
-
-    fn view_mut(&mut self) -> TensorMut<'_> {
-        TensorMut::from_slice(&mut self.values, &self.shape).unwrap()
-    }
-
-    /// The same shape full of NaN: what an operation does not write is seen.
-    fn nan_like(&self) -> Self {
-        nan(&self.shape)
-    }
-
     fn row(&self, row: usize) -> &[f32] {
         let len = self.values.len() / self.shape[0];
         &self.values[row * len..(row + 1) * len]
     }
 }
 
-fn nan(shape: &[usize]) -> Golden {
-    Golden { shape: shape.to_vec(), values: vec![f32::NAN; shape.iter().product()] }
+fn values(tensor: &Tensor) -> Vec<f32> {
+    tensor.to_vec().unwrap()
 }
 
 fn shape_of(tensor: &Value) -> Vec<usize> {
@@ -178,67 +191,73 @@ fn addmm(case: &Case<'_>) {
     let (trans_a, trans_b) = (case.flag("trans_a"), case.flag("trans_b"));
     let (alpha, beta) = (case.number("alpha"), case.number("beta"));
     if beta == 0.0 {
-        c.values.fill(f32::NAN);
+        c = case.nan_like(&c);
     }
     ops::addmm(alpha, a.view(), trans_a, b.view(), trans_b, beta, c.view_mut()).unwrap();
     // Another order of at most 19 products of numbers below 4. Each addition is off by at most EPS of a partial sum,
     // which stays below 16, in random directions: four such steps, 19 in a row being sqrt(19) of one.
-    case.close("y", &c.values, 4.0 * 16.0 * EPS, 4.0 * EPS);
+    case.close("y", &c, 4.0 * 16.0 * EPS, 4.0 * EPS);
 }
 
 fn linear(case: &Case<'_>) {
+    const STRICT: MatmulMode = MatmulMode::Strict;
     let (x, weight, d_y) = (case.input("x"), case.input("weight"), case.input("d_y"));
     let bias = case.has_input("bias").then(|| case.input("bias"));
-    let (n, i, o) = (x.shape[0], x.shape[1], weight.shape[0]);
+    let ((n, i), (o, _)) = (x.shape().rows_cols(), weight.shape().rows_cols());
     // As in addmm: at most 19 products, sums below 16.
     let (atol, rtol) = (4.0 * 16.0 * EPS, 4.0 * EPS);
 
-    let mut y = d_y.nan_like();
-    let mut workspace = vec![f32::NAN; ops::linear_workspace_len(n, i, o)];
-    let workspace_len = [workspace.len()];
+    let mut y = case.nan_like(&d_y);
+    let mut workspace = case.nan(&[ops::linear_workspace_len(n, i, o, case.device)]);
     let output = LinearOutput {
         y: y.view_mut(),
         pre_activation: None,
-        workspace: TensorMut::from_slice(&mut workspace, &workspace_len).unwrap(),
+        relu_mask: None,
+        workspace: workspace.view_mut(),
     };
-    let bias_view = bias.as_ref().map(Golden::view);
-    ops::linear_forward(x.view(), weight.view(), bias_view, None, output).unwrap();
-    case.close("y", &y.values, atol, rtol);
+    let bias_view = bias.as_ref().map(Tensor::view);
+    ops::linear_forward(STRICT, x.view(), weight.view(), bias_view, None, output).unwrap();
+    case.close("y", &y, atol, rtol);
 
-    let mut d_x = x.nan_like();
-    ops::linear_backward_input(d_y.view(), weight.view(), d_x.view_mut()).unwrap();
-    case.close("d_x", &d_x.values, atol, rtol);
+    let mut d_x = case.nan_like(&x);
+    ops::linear_backward_input(STRICT, d_y.view(), weight.view(), d_x.view_mut(), None).unwrap();
+    case.close("d_x", &d_x, atol, rtol);
 
-    let mut d_weight = weight.nan_like();
-    ops::linear_backward_weight(d_y.view(), x.view(), d_weight.view_mut(), false).unwrap();
-    case.close("d_weight", &d_weight.values, atol, rtol);
-    ops::linear_backward_weight(d_y.view(), x.view(), d_weight.view_mut(), true).unwrap();
-    let doubled: Vec<_> = case.output("d_weight").values.iter().map(|v| 2.0 * v).collect();
-    case.close_to("2 d_weight", &d_weight.values, &doubled, 2.0 * atol, rtol);
-
-    if let Some(bias) = &bias {
-        let mut d_bias = bias.nan_like();
-        ops::bias_backward(d_y.view(), d_bias.view_mut(), false).unwrap();
-        case.close("d_bias", &d_bias.values, atol, rtol);
+    let mut d_weight = case.nan_like(&weight);
+    let mut d_bias = bias.as_ref().map(|bias| case.nan_like(bias));
+    let backward = |d_weight: &mut Tensor, d_bias: &mut Option<Tensor>, accumulate| {
+        let d_bias = d_bias.as_mut().map(Tensor::view_mut);
+        let d_weight = d_weight.view_mut();
+        ops::linear_backward_weight(STRICT, d_y.view(), x.view(), d_weight, d_bias, accumulate).unwrap();
+    };
+    backward(&mut d_weight, &mut d_bias, false);
+    case.close("d_weight", &d_weight, atol, rtol);
+    if let Some(d_bias) = &d_bias {
+        case.close("d_bias", d_bias, atol, rtol);
+    }
+    backward(&mut d_weight, &mut d_bias, true);
+    let gradients = [("d_weight", Some(&d_weight)), ("d_bias", d_bias.as_ref())];
+    for (name, got) in gradients.into_iter().filter_map(|(name, got)| Some((name, got?))) {
+        let doubled: Vec<_> = case.output(name).values.iter().map(|v| 2.0 * v).collect();
+        case.close_to(&format!("2 {name}"), &values(got), &doubled, 2.0 * atol, rtol);
     }
 }
 
 fn activation(case: &Case<'_>, activation: Activation) {
-    let (x, d_y) = (case.input("x"), case.input("d_y"));
-    let mut y = x.nan_like();
+    let (x, mut d) = (case.input("x"), case.input("d_y"));
+    let mut y = case.nan_like(&x);
     ops::activation_forward(activation, x.view(), y.view_mut()).unwrap();
     // exp, erf and tanh are each within 2 units of the last place of the true value, in both programs. GELU and SiLU
     // multiply a factor that cancels far below 0 by |x| up to 10: 10·EPS absolutely.
-    case.close("y", &y.values, 10.0 * EPS, 8.0 * EPS);
+    case.close("y", &y, 10.0 * EPS, 8.0 * EPS);
 
     let saved = match activation.saved_for_backward() {
         SavedForBackward::Input => &x,
         SavedForBackward::Output => &y,
     };
-    let mut d = Golden { shape: d_y.shape.clone(), values: d_y.values.clone() };
     ops::activation_backward(activation, saved.view(), d.view_mut(), None, false).unwrap();
     // The same terms times |d_y| up to 3; 1 - y² of tanh cancels near 1, which leaves 2·EPS absolutely.
-    case.close("d_x", &d.values, 30.0 * EPS, 12.0 * EPS);
+    case.close("d_x", &d, 30.0 * EPS, 12.0 * EPS);
 }
 
 fn softmax_cross_entropy(case: &Case<'_>) {
@@ -250,65 +269,76 @@ fn softmax_cross_entropy(case: &Case<'_>) {
     let weights = case.has_input("class_weights").then(|| case.input("class_weights"));
     let config = CrossEntropyConfig {
         label_smoothing: case.number("label_smoothing"),
-        class_weights: weights.as_ref().map(Golden::view),
+        class_weights: weights.as_ref().map(Tensor::view),
         ignore_index: case.param("ignore_index").as_i64().unwrap(),
     };
-    let labels = TensorRef::from_slice(&indices, &shape_of(labels)).unwrap();
-    loss(case, "d_logits", &logits, |scale, d| {
-        ops::softmax_cross_entropy(logits.view(), labels, &config, scale, d)
+    let labels = Tensor::from_slice(&indices, &shape_of(labels), case.device).unwrap();
+    loss(case, "d_logits", &logits, |scale, d, sums| {
+        ops::softmax_cross_entropy(logits.view(), labels.view(), &config, scale, d, sums)
     });
 }
 
 fn element_loss(
     case: &Case<'_>,
     [x, target, d_x]: [&str; 3],
-    op: impl Fn(TensorRef<'_>, TensorRef<'_>, f64, Option<TensorMut<'_>>) -> Result<LossSums>,
+    op: impl Fn(TensorRef<'_>, TensorRef<'_>, f64, Option<TensorMut<'_>>, SumsOutput<'_>) -> Result<()>,
 ) {
     let (x, target) = (case.input(x), case.input(target));
-    loss(case, d_x, &x, |scale, d| op(x.view(), target.view(), scale, d));
+    loss(case, d_x, &x, |scale, d, sums| op(x.view(), target.view(), scale, d, sums));
 }
 
 /// The mean and its gradient, as a caller forms them from a loss's sums.
 fn loss(
     case: &Case<'_>,
     d_name: &str,
-    x: &Golden,
-    op: impl Fn(f64, Option<TensorMut<'_>>) -> Result<LossSums>,
+    x: &Tensor,
+    op: impl Fn(f64, Option<TensorMut<'_>>, SumsOutput<'_>) -> Result<()>,
 ) {
-    let sums = op(1.0, None).unwrap();
-    let mut d = x.nan_like();
-    let again = op(1.0 / sums.weight, Some(d.view_mut())).unwrap();
+    let run = |scale: f64, d: Option<&mut Tensor>| {
+        let mut tail = case.nan(&[STEP_SUMS_LEN]);
+        let sums = SumsOutput { tail: tail.view_mut(), accumulate: false };
+        op(scale, d.map(Tensor::view_mut), sums).unwrap();
+        LossSums::load(&values(&tail))
+    };
+    let sums = run(1.0, None);
+    let mut d = case.nan_like(x);
+    let again = run(1.0 / sums.weight, Some(&mut d));
     assert_eq!(sums, again, "{}: the sums depend on whether a gradient is asked for", case.label());
     // Each row's loss is a few roundings in f32, mostly of the logits' size, which is up to 3 times the loss's;
     // PyTorch also sums the rows in f32.
-    case.close("loss", &[sums.mean() as f32], 0.0, 8.0 * EPS);
+    case.close_to("loss", &[sums.mean() as f32], &case.output("loss").values, 0.0, 8.0 * EPS);
     // A gradient is (p - t)/N with N at least 6 (3 for large logits, where p is 0 or 1): rounding of p <= 1 before it
     // cancels against t.
-    case.close(d_name, &d.values, EPS, 8.0 * EPS);
+    case.close(d_name, &d, EPS, 8.0 * EPS);
 }
 
 fn layer_norm(case: &Case<'_>) {
-    let (x, d_y) = (case.input("x"), case.input("d_y"));
+    let (x, mut d) = (case.input("x"), case.input("d_y"));
     let (gamma, beta, eps) = (case.input("gamma"), case.input("beta"), case.number("eps"));
-    let (mut y, mut mean, mut rstd) = (x.nan_like(), nan(&x.shape[..1]), nan(&x.shape[..1]));
+    let (rows, _) = x.shape().rows_cols();
+    let (mut y, mut mean, mut rstd) = (case.nan_like(&x), case.nan(&[rows]), case.nan(&[rows]));
     let stats = LayerNormStats { mean: mean.view_mut(), rstd: rstd.view_mut() };
     ops::layer_norm_forward(x.view(), gamma.view(), beta.view(), eps, y.view_mut(), stats).unwrap();
 
-    let (mut d_gamma, mut d_beta) = (gamma.nan_like(), beta.nan_like());
-    let mut d = Golden { shape: d_y.shape.clone(), values: d_y.values.clone() };
+    let (mut d_gamma, mut d_beta) = (case.nan_like(&gamma), case.nan_like(&beta));
     let grads = LayerNormGrads { d: d.view_mut(), d_gamma: d_gamma.view_mut(), d_beta: d_beta.view_mut() };
     let (mean_view, rstd_view) = (mean.view(), rstd.view());
     ops::layer_norm_backward(x.view(), gamma.view(), mean_view, rstd_view, grads, false).unwrap();
 
     // x - mean is off by EPS of the largest |x|, and is multiplied by rstd (316 in a constant row).
-    let largest = |t: &Golden| t.values.iter().fold(0.0, |m: f64, v| m.max(f64::from(v.abs())));
+    let largest = |t: &Tensor| values(t).iter().fold(0.0, |m: f64, v| m.max(f64::from(v.abs())));
     let rounding = EPS * (largest(&x) * largest(&rstd)).max(4.0);
-    case.close("y", &y.values, 2.0 * rounding, 8.0 * EPS);
+    case.close("y", &y, 2.0 * rounding, 8.0 * EPS);
     // d_y up to 3, gamma up to 2, summed over at most 5 rows.
-    case.close("d_gamma", &d_gamma.values, 5.0 * rounding, 8.0 * EPS);
-    case.close("d_beta", &d_beta.values, 16.0 * EPS, 8.0 * EPS);
+    case.close("d_gamma", &d_gamma, 5.0 * rounding, 8.0 * EPS);
+    case.close("d_beta", &d_beta, 16.0 * EPS, 8.0 * EPS);
     // rstd times what is left of d_y·gamma after its means were taken off.
-    case.close("d_x", &d.values, 6.0 * rounding.max(EPS * largest(&rstd)), 8.0 * EPS);
+    case.close("d_x", &d, 6.0 * rounding.max(EPS * largest(&rstd)), 8.0 * EPS);
+}
+
+/// The gradient of one step, of the weights' shape.
+fn step_of<'a>(g: &'a Tensor, w: &Tensor, step: usize) -> TensorRef<'a> {
+    g.view().rows(step, step + 1).unwrap().reshape(w.shape().dims()).unwrap()
 }
 
 fn sgd(case: &Case<'_>) {
@@ -322,16 +352,16 @@ fn sgd(case: &Case<'_>) {
         weight_decay: case.number("weight_decay"),
         grad_scale: 1.0,
     };
-    let mut velocity = Golden { shape: w.shape.clone(), values: vec![0.0; w.values.len()] };
-    for step in 0..g.shape[0] {
+    let mut velocity = w.zeros_like().unwrap();
+    for step in 0..g.shape().dims()[0] {
+        let g = step_of(&g, &w, step);
         let velocity_view = (config.momentum > 0.0).then(|| velocity.view_mut());
-        let g = TensorRef::from_slice(g.row(step), &w.shape).unwrap();
-        ops::sgd_step(&config, w.view_mut(), g, velocity_view).unwrap();
+        ops::sgd_step(&config, w.view_mut(), g, velocity_view, None, None).unwrap();
         // At most three steps of three roundings each, of numbers below 5.
         let atol = 16.0 * EPS;
-        case.close_to(&format!("w after step {step}"), &w.values, want_w.row(step), atol, 0.0);
+        case.close_to(&format!("w after step {step}"), &values(&w), want_w.row(step), atol, 0.0);
         let name = format!("momentum_buffer after step {step}");
-        case.close_to(&name, &velocity.values, want_v.row(step), atol, 0.0);
+        case.close_to(&name, &values(&velocity), want_v.row(step), atol, 0.0);
     }
 }
 
@@ -348,17 +378,16 @@ fn adam(case: &Case<'_>, decay: WeightDecay) {
         step: 0,
         grad_scale: 1.0,
     };
-    let zeros = Golden { shape: w.shape.clone(), values: vec![0.0; w.values.len()] };
-    let (mut m, mut v) = (Golden { values: zeros.values.clone(), ..w.nan_like() }, zeros);
-    for step in 0..g.shape[0] {
+    let (mut m, mut v) = (w.zeros_like().unwrap(), w.zeros_like().unwrap());
+    for step in 0..g.shape().dims()[0] {
         config.step += 1;
+        let g = step_of(&g, &w, step);
         let state = AdamState { m: m.view_mut(), v: v.view_mut() };
-        let g = TensorRef::from_slice(g.row(step), &w.shape).unwrap();
-        ops::adam_step(&config, w.view_mut(), g, state).unwrap();
+        ops::adam_step(&config, w.view_mut(), g, state, None, None).unwrap();
         // Three steps of a rounding or two of w, below 4; the steps themselves are a few thousandths of that.
-        case.close_to(&format!("w after step {step}"), &w.values, want_w.row(step), 8.0 * EPS, 0.0);
+        case.close_to(&format!("w after step {step}"), &values(&w), want_w.row(step), 8.0 * EPS, 0.0);
         // Sums of terms below 1 that may cancel in m, and never do in v.
-        case.close_to(&format!("m after step {step}"), &m.values, want_m.row(step), EPS, 4.0 * EPS);
-        case.close_to(&format!("v after step {step}"), &v.values, want_v.row(step), 0.0, 8.0 * EPS);
+        case.close_to(&format!("m after step {step}"), &values(&m), want_m.row(step), EPS, 4.0 * EPS);
+        case.close_to(&format!("v after step {step}"), &values(&v), want_v.row(step), 0.0, 8.0 * EPS);
     }
 }

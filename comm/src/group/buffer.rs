@@ -1,50 +1,65 @@
 //! A view's address, length and type, once its borrow is held elsewhere.
 
+use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{CpuSliceMut, DType, Result, TensorMut, TensorRef};
 
-/// Elements to read, in host memory.
+/// Elements to read, in host memory or in that of a GPU.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RawRef {
+    /// On a GPU, an address there, which the host never follows.
     pub(crate) ptr: *const u8,
     pub(crate) len: usize,
     pub(crate) dtype: DType,
 }
 
-/// Elements to read and write, in host memory.
+/// Elements to read and write, in host memory or in that of a GPU.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RawMut {
+    /// On a GPU, an address there, which the host never follows.
     pub(crate) ptr: *mut u8,
     pub(crate) len: usize,
     pub(crate) dtype: DType,
+    pub(crate) gpu: Option<&'static Gpu>,
 }
 
 impl RawRef {
     /// The address of a view, which stays borrowed for as long as the caller uses it.
     pub(crate) fn of(view: TensorRef<'_>, op: &'static str, name: &'static str) -> Result<Self> {
-        let dtype = view.dtype();
+        let (len, dtype) = (view.numel(), view.dtype());
         let ptr = match dtype {
+            _ if view.gpu().is_some() => std::ptr::without_provenance(view.cuda()?.ptr() as usize),
             DType::F32 => view.as_slice::<f32>(op, name)?.as_ptr().cast(),
             DType::F64 => view.as_slice::<f64>(op, name)?.as_ptr().cast(),
             DType::I64 => view.as_slice::<i64>(op, name)?.as_ptr().cast(),
+            DType::BF16 => view.as_slice::<half::bf16>(op, name)?.as_ptr().cast(),
         };
-        Ok(RawRef { ptr, len: view.numel(), dtype })
+        Ok(RawRef { ptr, len, dtype })
     }
 }
 
 impl RawMut {
     /// No elements at all.
-    pub(crate) const NOTHING: Self =
-        RawMut { ptr: std::ptr::NonNull::<u64>::dangling().as_ptr().cast(), len: 0, dtype: DType::I64 };
+    pub(crate) const NOTHING: Self = RawMut {
+        ptr: std::ptr::NonNull::<u64>::dangling().as_ptr().cast(),
+        len: 0,
+        dtype: DType::I64,
+        gpu: None,
+    };
 
     /// The address of a view, which stays borrowed for as long as the caller uses it.
-    pub(crate) fn of(view: TensorMut<'_>) -> Self {
-        let (len, dtype) = (view.numel(), view.dtype());
-        let ptr = match view.into_cpu() {
+    pub(crate) fn of(view: TensorMut<'_>, op: &'static str) -> Result<Self> {
+        let (len, dtype, gpu) = (view.numel(), view.dtype(), view.gpu());
+        if gpu.is_some() {
+            let ptr = std::ptr::without_provenance_mut(view.into_cuda()?.ptr() as usize);
+            return Ok(RawMut { ptr, len, dtype, gpu });
+        }
+        let ptr = match view.into_cpu(op)? {
             CpuSliceMut::F32(s) => s.as_mut_ptr().cast(),
             CpuSliceMut::F64(s) => s.as_mut_ptr().cast(),
             CpuSliceMut::I64(s) => s.as_mut_ptr().cast(),
+            CpuSliceMut::BF16(s) => s.as_mut_ptr().cast(),
         };
-        RawMut { ptr, len, dtype }
+        Ok(RawMut { ptr, len, dtype, gpu })
     }
 
     /// The same elements, to read.

@@ -1,22 +1,31 @@
-//! Collectives: one contract, kept by a single process, by threads and by MPI processes.
+//! Collectives: one contract, kept by a single process, by threads, by MPI processes and by GPUs.
 //!
 //! Every rank of a group calls the same collectives in the same order. Results are the same bits on every rank.
 //! Where ranks bring different collectives, types or lengths, each of them gets the same error, which names the
 //! rank that differs; the group is of no use afterwards. (On several hosts the buffers of a [`Scope`] are not
 //! compared, since that would cost a message each: [`Group::agree_lengths`] does it once.)
+//!
+//! On a GPU, a collective is ordered like any operation: after all work that was asked for before, and before all that is
+//! asked for once the call has returned. Nothing waits for the device. Between GPUs (NCCL) types and lengths are never
+//! compared: agree on them by the host's group, since ranks that differ hang or get garbage; and the bits are the same on all
+//! ranks, but sums are not taken in rank order.
 
 mod buffer;
 mod lockstep;
 #[cfg(feature = "mpi")]
 pub(crate) mod mpi;
+pub(crate) mod nccl;
+mod pause;
 mod scope;
+mod send;
 mod single;
 pub mod threads;
 
-use ddp_kernels::{TensorMut, TensorRef};
+use ddp_kernels::{Device, KernelError, Operand, TensorMut, TensorRef};
 
 use crate::{Call, CallKind, CommError, Departure, Rank, ReduceOp, Result};
 use buffer::{RawMut, RawRef};
+use pause::Pause;
 
 pub use scope::{Scope, Ticket};
 pub(crate) use single::SingleGroup;
@@ -32,6 +41,8 @@ pub enum Group {
     /// Ranks that are processes joined by MPI.
     #[cfg(feature = "mpi")]
     Mpi(Box<mpi::MpiGroup>),
+    /// Ranks that each have a GPU, joined by NCCL; see [`World::connect_device`](crate::World::connect_device).
+    Nccl(Box<nccl::NcclGroup>),
 }
 
 impl Group {
@@ -42,6 +53,7 @@ impl Group {
             Group::Threads(group) => group.rank(),
             #[cfg(feature = "mpi")]
             Group::Mpi(group) => group.rank(),
+            Group::Nccl(group) => group.rank(),
         }
     }
 
@@ -52,6 +64,7 @@ impl Group {
             Group::Threads(group) => group.world_size(),
             #[cfg(feature = "mpi")]
             Group::Mpi(group) => group.world_size(),
+            Group::Nccl(group) => group.world_size(),
         }
     }
 
@@ -61,16 +74,18 @@ impl Group {
             Group::Single(_) | Group::Threads(_) => true,
             #[cfg(feature = "mpi")]
             Group::Mpi(group) => group.shares_memory(),
+            Group::Nccl(_) => false,
         }
     }
 
-    /// How the ranks exchange data, for reports: `"single"`, `"threads"`, `"shared memory"` or `"mpi"`.
+    /// How the ranks exchange data, for reports: `"single"`, `"threads"`, `"shared memory"`, `"mpi"` or `"nccl"`.
     pub fn transport(&self) -> &'static str {
         match self {
             Group::Single(_) => "single",
             Group::Threads(_) => "threads",
             #[cfg(feature = "mpi")]
             Group::Mpi(group) => group.transport(),
+            Group::Nccl(_) => "nccl",
         }
     }
 
@@ -78,13 +93,14 @@ impl Group {
     ///
     /// `buf[i] <- buf_0[i] op buf_1[i] op ... op buf_{N-1}[i]`
     ///
-    /// Waits for all ranks. [`Scope::all_reduce`] is the form that does not.
+    /// Waits for all ranks; on a GPU it is the compute stream that waits. [`Scope::all_reduce`] is the form that does not.
     ///
     /// # Errors
     /// [`CommError::CallMismatch`] if ranks bring different lengths, types or operations;
-    /// [`CommError::PeerLeft`] or [`CommError::Timeout`] if one does not come; [`CommError::Mpi`].
+    /// [`CommError::PeerLeft`] or [`CommError::Timeout`] if one does not come; [`CommError::Mpi`]; [`CommError::Nccl`];
+    /// [`CommError::WrongMemory`] for a tensor on a device that is not the group's.
     pub fn all_reduce(&self, op: ReduceOp, buf: TensorMut<'_>) -> Result<()> {
-        let raw = RawMut::of(buf);
+        let raw = self.writable("all_reduce", buf)?;
         let call = Call { kind: CallKind::AllReduce(op), dtype: raw.dtype, len: raw.len };
         // SAFETY: one buffer, in place, borrowed until this function returns.
         unsafe { self.run(call, raw.as_ref(), raw) }
@@ -99,7 +115,7 @@ impl Group {
             let (rank, world_size) = (root.0, self.world_size());
             return Err(CommError::NoSuchRank { op: "broadcast", rank, world_size });
         }
-        let raw = RawMut::of(buf);
+        let raw = self.writable("broadcast", buf)?;
         let call = Call { kind: CallKind::Broadcast { root: root.0 }, dtype: raw.dtype, len: raw.len };
         // SAFETY: one buffer, in place, borrowed until this function returns.
         unsafe { self.run(call, raw.as_ref(), raw) }
@@ -121,7 +137,7 @@ impl Group {
             let (got, expected) = (output.numel(), input.numel() / world_size);
             return Err(CommError::OutputLength { op: OP, got, expected, world_size });
         }
-        let (input, output) = same_dtype(OP, input, output)?;
+        let (input, output) = self.pair(OP, input, output)?;
         let call = Call { kind: CallKind::ReduceScatter(op), dtype: output.dtype, len: output.len };
         // SAFETY: the lengths were checked, and both are borrowed until this function returns.
         unsafe { self.run(call, input, output) }
@@ -139,9 +155,9 @@ impl Group {
     pub fn reduce_scatter_in_place(&self, op: ReduceOp, buf: TensorMut<'_>) -> Result<()> {
         let (buf, own) = self.own_part("reduce_scatter_in_place", buf)?;
         let call = Call { kind: CallKind::ReduceScatter(op), dtype: buf.dtype, len: own.len };
-        if self.shares_memory() {
-            // SAFETY: the lengths were checked, the buffer is borrowed until this function returns, and groups that share
-            // memory read what stands in a part before they write there.
+        if self.takes_parts_in_place() {
+            // SAFETY: the lengths were checked, the buffer is borrowed until this function returns; groups that share memory
+            // read what stands in a part before they write there, and NCCL takes part `rank` in place.
             return unsafe { self.run(call, buf.as_ref(), own) };
         }
         let n_bytes = own.len * own.dtype.size_bytes();
@@ -169,7 +185,7 @@ impl Group {
             let (got, expected) = (output.numel(), input.numel() * world_size);
             return Err(CommError::OutputLength { op: OP, got, expected, world_size });
         }
-        let (input, output) = same_dtype(OP, input, output)?;
+        let (input, output) = self.pair(OP, input, output)?;
         let call = Call { kind: CallKind::AllGather, dtype: input.dtype, len: input.len };
         // SAFETY: the lengths were checked, and both are borrowed until this function returns.
         unsafe { self.run(call, input, output) }
@@ -186,9 +202,9 @@ impl Group {
     pub fn all_gather_in_place(&self, buf: TensorMut<'_>) -> Result<()> {
         let (buf, own) = self.own_part("all_gather_in_place", buf)?;
         let call = Call { kind: CallKind::AllGather, dtype: buf.dtype, len: own.len };
-        if self.shares_memory() {
-            // SAFETY: the lengths were checked, the buffer is borrowed until this function returns, and groups that share
-            // memory copy the input elsewhere before they write the output.
+        if self.takes_parts_in_place() {
+            // SAFETY: the lengths were checked, the buffer is borrowed until this function returns; groups that share memory
+            // copy the input elsewhere before they write the output, and NCCL takes part `rank` in place.
             return unsafe { self.run(call, own.as_ref(), buf) };
         }
         let n_bytes = own.len * own.dtype.size_bytes();
@@ -200,10 +216,15 @@ impl Group {
         unsafe { self.run(call, input, buf) }
     }
 
+    /// Whether a rank's own part of a buffer may be the other end of a collective over it.
+    fn takes_parts_in_place(&self) -> bool {
+        self.shares_memory() || matches!(self, Group::Nccl(_))
+    }
+
     /// A buffer of one part a rank, and this rank's part of it.
     fn own_part(&self, op: &'static str, buf: TensorMut<'_>) -> Result<(RawMut, RawMut)> {
         let world_size = self.world_size();
-        let buf = RawMut::of(buf);
+        let buf = self.writable(op, buf)?;
         if !buf.len.is_multiple_of(world_size) {
             let (got, expected) = (buf.len, buf.len.next_multiple_of(world_size));
             return Err(CommError::OutputLength { op, got, expected, world_size });
@@ -213,10 +234,10 @@ impl Group {
         Ok((buf, RawMut { ptr: buf.ptr.wrapping_add(offset), len, ..buf }))
     }
 
-    /// Collects the ranks' bytes, whose numbers may differ, in rank order.
+    /// Collects the ranks' bytes, whose numbers may differ, in rank order. Bytes are the host's: so is the group.
     ///
     /// # Errors
-    /// As [`Group::all_reduce`].
+    /// [`CommError::WrongMemory`] over NCCL; else as [`Group::all_reduce`].
     pub fn all_gather_bytes(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         let world_size = self.world_size();
         let mut lens = vec![0i64; world_size];
@@ -247,15 +268,22 @@ impl Group {
 
     /// Waits until all ranks have come here.
     ///
+    /// Over NCCL it is the compute stream that waits: work that is asked for after it begins when all ranks' devices have
+    /// done what was asked for before it. The host does not wait; for that there is the barrier of the host's group.
+    ///
     /// # Errors
     /// As [`Group::all_reduce`].
     pub fn barrier(&self) -> Result<()> {
+        if let Group::Nccl(group) = self {
+            return group.barrier();
+        }
         let nothing = RawMut::NOTHING;
         // SAFETY: a barrier touches no elements.
         unsafe { self.run(Call::BARRIER, nothing.as_ref(), nothing) }
     }
 
-    /// Makes sure that all ranks will reduce buckets of the same lengths (elements), before the first of them.
+    /// Makes sure that all ranks will reduce buckets of the same lengths (elements), before the first of them. For buckets
+    /// that NCCL reduces, too, it is asked of the host's group.
     ///
     /// # Errors
     /// The same on every rank: [`CommError::BucketCountMismatch`] or [`CommError::CountMismatch`], naming the
@@ -278,10 +306,38 @@ impl Group {
         Ok(())
     }
 
+    /// Whether collectives return before they have run, as they do on GPUs.
+    pub fn is_asynchronous(&self) -> bool {
+        matches!(self, Group::Nccl(_))
+    }
+
+    /// Waits on the host until `is_done` says so: asked again and again, with pauses of some 50 µs.
+    ///
+    /// Over NCCL this is where a failing rank shows: errors of collectives are looked for meanwhile, and the group's time
+    /// limit holds. Both abort the communicator, so that the other ranks learn of it and the work in the stream ends.
+    /// Where even that hangs, the job ends, with this rank's message: nothing would let go of the buffers. Other groups only
+    /// wait.
+    ///
+    /// # Errors
+    /// That of `is_done`; [`CommError::Nccl`]; [`CommError::DeviceTimeout`].
+    pub fn wait_until(
+        &self,
+        mut is_done: impl FnMut() -> std::result::Result<bool, KernelError>,
+    ) -> Result<()> {
+        if let Group::Nccl(group) = self {
+            return group.wait_until(is_done);
+        }
+        let mut pause = Pause::new();
+        while !is_done()? {
+            pause.once();
+        }
+        Ok(())
+    }
+
     /// Leaves the group in good order; under MPI this is `MPI_Finalize`, which waits for all ranks.
     ///
     /// # Errors
-    /// [`CommError::Mpi`].
+    /// [`CommError::Mpi`]; [`CommError::Nccl`].
     pub fn close(self) -> Result<()> {
         match self {
             Group::Single(_) => Ok(()),
@@ -291,7 +347,45 @@ impl Group {
             }
             #[cfg(feature = "mpi")]
             Group::Mpi(group) => group.close(),
+            Group::Nccl(group) => group.close(),
         }
+    }
+
+    /// The address of a buffer that this group can reduce.
+    fn writable(&self, op: &'static str, view: TensorMut<'_>) -> Result<RawMut> {
+        self.check_memory(op, view.operand("buf"))?;
+        Ok(RawMut::of(view, op)?)
+    }
+
+    /// The addresses of input and output, which are of one type and in memory that this group reaches.
+    fn pair(
+        &self,
+        op: &'static str,
+        input: TensorRef<'_>,
+        output: TensorMut<'_>,
+    ) -> Result<(RawRef, RawMut)> {
+        let (a, b) = (input.operand("input"), output.operand("output"));
+        if a.dtype != b.dtype {
+            return Err(KernelError::DTypeMismatch { op, a: a.into(), b: b.into() }.into());
+        }
+        if a.device != b.device {
+            return Err(KernelError::DeviceMismatch { op, a: a.into(), b: b.into() }.into());
+        }
+        self.check_memory(op, b)?;
+        Ok((RawRef::of(input, op, "input")?, RawMut::of(output, op)?))
+    }
+
+    /// Whether this group exchanges what lies on that device.
+    fn check_memory(&self, op: &'static str, operand: Operand) -> Result<()> {
+        let takes = match self {
+            Group::Single(_) => return Ok(()),
+            Group::Nccl(group) => group.gpu().device(),
+            _ => Device::Cpu,
+        };
+        if operand.device == takes {
+            return Ok(());
+        }
+        Err(CommError::WrongMemory { op, operand: operand.into(), transport: self.transport(), takes })
     }
 
     /// Runs one collective to its end.
@@ -308,6 +402,8 @@ impl Group {
             #[cfg(feature = "mpi")]
             // SAFETY: as this function's.
             Group::Mpi(group) => unsafe { group.run(call, input, output) },
+            // SAFETY: as this function's: what touches the buffers later is behind this in the compute stream.
+            Group::Nccl(group) => unsafe { group.run(call, input, output) },
         }
     }
 
@@ -324,6 +420,8 @@ impl Group {
             #[cfg(feature = "mpi")]
             // SAFETY: as this function's.
             Group::Mpi(group) => unsafe { group.start(call, buf) },
+            // SAFETY: as this function's.
+            Group::Nccl(group) => unsafe { group.start(call, buf.as_ref(), buf) },
         }
     }
 
@@ -333,6 +431,7 @@ impl Group {
             Group::Threads(group) => group.lockstep().borrow_mut().progress(),
             #[cfg(feature = "mpi")]
             Group::Mpi(group) => group.progress(),
+            Group::Nccl(_) => Ok(()),
         }
     }
 
@@ -343,6 +442,7 @@ impl Group {
             Group::Threads(group) => group.lockstep().borrow_mut().wait(number),
             #[cfg(feature = "mpi")]
             Group::Mpi(group) => group.wait(number),
+            Group::Nccl(group) => group.wait(number),
         }
     }
 
@@ -353,16 +453,12 @@ impl Group {
             Group::Threads(group) => group.lockstep().borrow_mut().give_up(how),
             #[cfg(feature = "mpi")]
             Group::Mpi(group) => group.give_up(how),
+            Group::Nccl(group) => {
+                let rank = self.rank().0;
+                group.give_up(CommError::PeerLeft { call: Call::BARRIER, rank, how });
+            }
         }
     }
-}
-
-fn same_dtype(op: &'static str, input: TensorRef<'_>, output: TensorMut<'_>) -> Result<(RawRef, RawMut)> {
-    if input.dtype() != output.dtype() {
-        let (a, b) = (input.operand("input").into(), output.operand("output").into());
-        return Err(ddp_kernels::KernelError::DTypeMismatch { op, a, b }.into());
-    }
-    Ok((RawRef::of(input, op, "input")?, RawMut::of(output)))
 }
 
 /// Zeroed memory for `n_bytes`, aligned for every type.

@@ -3,13 +3,16 @@
 //! As [`std::thread::scope`]: buffers are lent for longer than the scope lasts, and the scope does not end before
 //! all of them are back, whether its body returns, fails or panics. Between starting a bucket and waiting for it,
 //! the rank calls [`Scope::progress`] whenever it is cheap to: there is no thread that does it in the background.
+//!
+//! On GPUs it is the device that goes on, and waiting is its compute stream's: a collective is ordered behind the work that
+//! was asked for before it was started, and before the work that is asked for after it was waited for. A scope that is
+//! captured in a CUDA graph begins and ends inside of the capture.
 
 use std::marker::PhantomData;
 
 use ddp_kernels::TensorMut;
 
 use super::Group;
-use super::buffer::RawMut;
 use crate::{CommError, Departure, ReduceOp, Result};
 
 /// Collectives in flight, made by [`Group::scope`].
@@ -60,14 +63,16 @@ impl Group {
 impl<'env> Scope<'env> {
     /// Starts to replace each element of `buf` by its combination over all ranks; see [`Group::all_reduce`].
     ///
-    /// Asynchronous: `buf` is lent until the scope ends. Ranks start their buffers in the same order.
+    /// Asynchronous: `buf` is lent until the scope ends. Ranks start their buffers in the same order. On a GPU it runs in the
+    /// communication stream.
     ///
     /// # Errors
     /// That of an earlier collective which failed meanwhile.
     pub fn all_reduce(&mut self, op: ReduceOp, buf: TensorMut<'env>) -> Result<Ticket> {
+        let buf = self.group.writable("all_reduce", buf)?;
         // SAFETY: `buf` is borrowed for `'env`, which outlives the call of `Group::scope`; that waits for the
         // collective or gives it up before it returns or unwinds.
-        unsafe { self.group.start(op, RawMut::of(buf)) }.map(Ticket)
+        unsafe { self.group.start(op, buf) }.map(Ticket)
     }
 
     /// Carries the collectives in flight as far as they go without waiting. Cheap: some ten nanoseconds where
@@ -79,7 +84,8 @@ impl<'env> Scope<'env> {
         self.group.progress()
     }
 
-    /// Waits for one collective, and those before it. Its result can be read when the scope has ended.
+    /// Waits for one collective, and those before it. Its result can be read when the scope has ended. On a GPU the compute
+    /// stream waits, and the host goes on.
     ///
     /// # Errors
     /// As [`Group::all_reduce`].

@@ -1,5 +1,7 @@
 //! A world of one: no launcher, no MPI, nothing to wait for.
 
+use ddp_kernels::cuda::{CudaSlice, CudaSliceMut, peer};
+
 use super::buffer::{RawMut, RawRef};
 use crate::Result;
 
@@ -8,16 +10,28 @@ use crate::Result;
 pub struct SingleGroup(());
 
 impl SingleGroup {
-    /// Any collective over one rank: its input becomes its output.
+    /// Any collective over one rank: its input becomes its output; on a GPU, in the compute stream.
     ///
     /// # Safety
-    /// Both hold `output.len` elements of one type, nobody else touches them, and they are the same or disjoint.
+    /// Both hold `output.len` elements of one type on one device, nobody else touches them, and they are the same or
+    /// disjoint.
     pub(super) unsafe fn run(self, input: RawRef, output: RawMut) -> Result<()> {
-        if !std::ptr::eq(input.ptr, output.ptr) {
+        if std::ptr::eq(input.ptr, output.ptr) || output.len == 0 {
+            return Ok(());
+        }
+        let Some(gpu) = output.gpu else {
             let n_bytes = output.len * output.dtype.size_bytes();
             // SAFETY: as this function's; they are not the same, so they are disjoint.
             unsafe { std::ptr::copy_nonoverlapping(input.ptr, output.ptr, n_bytes) };
-        }
+            return Ok(());
+        };
+        let (from, to) = (input.ptr.addr() as u64, output.ptr.addr() as u64);
+        // SAFETY: as this function's; the copy is behind all work of the compute stream so far, and what comes later, giving
+        // back memory too, is behind the copy.
+        let from = unsafe { CudaSlice::from_raw(gpu, from, output.len, output.dtype) };
+        // SAFETY: as above.
+        let to = unsafe { CudaSliceMut::from_raw(gpu, to, output.len, output.dtype) };
+        peer::copy(from, to)?;
         Ok(())
     }
 }

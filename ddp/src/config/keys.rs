@@ -38,6 +38,7 @@ pub(super) const KEYS: &[&str] = &[
     "train.precision",
     "comm.bucket_mib",
     "comm.overlap",
+    "comm.dtype",
     "log.every_steps",
 ];
 
@@ -97,7 +98,8 @@ const SYNONYMS: &[(&str, &str)] = &[
 ];
 
 /// What is a flag of the command line and no key.
-const FLAGS: &[&str] = &["device", "threads", "out", "init_from", "progress", "json", "overwrite"];
+const FLAGS: &[&str] =
+    &["device", "share_gpu", "cuda_graph", "threads", "out", "init_from", "progress", "json", "overwrite"];
 
 /// The known key of this name, if there is one.
 pub(super) fn known(name: &str) -> Option<&'static str> {

@@ -21,6 +21,7 @@ pub(crate) use keys::nearest;
 pub use origin::Origin;
 
 use crate::error::Result;
+pub use crate::model::Precision;
 
 /// Everything a run is told, checked. Made by [`Config::load`].
 #[derive(Debug, Clone, PartialEq)]
@@ -207,13 +208,6 @@ pub enum Batch {
     Global(usize),
 }
 
-/// Number format of the matrix products.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Precision {
-    /// IEEE single precision throughout.
-    F32,
-}
-
 /// `[comm]`
 #[derive(Debug, Clone, PartialEq)]
 pub struct CommConfig {
@@ -221,6 +215,17 @@ pub struct CommConfig {
     pub bucket_mib: f64,
     /// Whether buckets are reduced while backward still computes.
     pub overlap: bool,
+    /// Number format in which gradients travel between GPUs.
+    pub dtype: CommDtype,
+}
+
+/// Number format in which gradients travel between GPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum CommDtype {
+    /// As they are.
+    F32,
+    /// Rounded to bf16: half the bytes, 8 bits of precision.
+    Bf16,
 }
 
 /// `[log]`
@@ -348,4 +353,8 @@ impl setting::Named for Activation {
 }
 named!(Norm { None = "none", Layer = "layer" });
 named!(OptimizerKind { Sgd = "sgd", Adam = "adam", AdamW = "adamw" });
-named!(Precision { F32 = "f32" });
+named!(CommDtype { F32 = "f32", Bf16 = "bf16" });
+impl setting::Named for Precision {
+    const VALUES: &'static [(&'static str, Self)] =
+        &[("f32", Precision::F32), ("tf32", Precision::Tf32), ("bf16", Precision::Bf16)];
+}

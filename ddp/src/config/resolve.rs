@@ -2,13 +2,12 @@
 
 use std::path::Path;
 
-use super::origin::Origin;
 use super::setting::{Named, Setting};
 use super::{
-    Activation, Batch, CommConfig, Config, DataConfig, EvalSource, Length, LogConfig, Loss, ModelConfig,
-    Norm, Normalize, OptimizerConfig, OptimizerKind, Precision, Task, TrainConfig,
+    Activation, Batch, CommConfig, CommDtype, Config, DataConfig, EvalSource, Length, LogConfig, Loss,
+    ModelConfig, Norm, Normalize, OptimizerConfig, OptimizerKind, Precision, Task, TrainConfig,
 };
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Widths, batches and counts beyond these are slips of the finger; below them nothing overflows.
 const MAX_WIDTH: u64 = 1 << 24;
@@ -30,12 +29,13 @@ pub(super) fn config(settings: Vec<Setting>, file: Option<&Path>) -> Result<Conf
         comm: CommConfig {
             bucket_mib: given.number(
                 "comm.bucket_mib",
-                25.0,
+                32.0,
                 |mib| mib > 0.0 && mib <= 1e6,
                 "a size in MiB above 0 and at most 1e6",
-                "25 is a good start",
+                "32 is a good start",
             )?,
             overlap: given.bool("comm.overlap", true)?,
+            dtype: given.get("comm.dtype").map_or(Ok(CommDtype::F32), Setting::one_of)?,
         },
         log: LogConfig { every_steps: given.count("log.every_steps", 50, 1, MAX_STEPS, "1 logs each step")? },
         data,
@@ -371,21 +371,6 @@ fn train(given: &Given) -> Result<TrainConfig> {
         seed: given.get("train.seed").map_or(Ok(0), |setting| {
             setting.count(0, i64::MAX as u64, "any whole number that is not negative")
         })?,
-        precision: precision(given)?,
-    })
-}
-
-fn precision(given: &Given) -> Result<Precision> {
-    let Some(setting) = given.get("train.precision") else {
-        return Ok(Precision::F32);
-    };
-    setting.one_of().map_err(|error| match error {
-        Error::BadValue { at, key, expected, got, .. }
-            if matches!(*at, Origin::File { .. } | Origin::Set(_)) =>
-        {
-            let hint = "this version trains in f32 only; leave the key out".to_owned();
-            Error::BadValue { at, key, expected, got, hint }
-        }
-        other => other,
+        precision: given.get("train.precision").map_or(Ok(Precision::F32), Setting::one_of)?,
     })
 }

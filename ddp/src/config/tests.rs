@@ -53,7 +53,7 @@ fn defaults_train_on_digits() {
     assert_eq!((config.optimizer.lr, config.optimizer.weight_decay), (1e-3, 0.01));
     assert_eq!(config.train.length, Length::Epochs(30));
     assert_eq!(config.train.batch, Batch::PerRank(32));
-    assert_eq!(config.comm.bucket_bytes(), 25 << 20);
+    assert_eq!(config.comm.bucket_bytes(), 32 << 20);
     assert!(config.data.shuffle && config.comm.overlap && config.model.bias);
     assert_eq!(from_text("").unwrap().name, "run", "the stem of the file");
 }
@@ -243,7 +243,7 @@ fn values_out_of_range_are_refused() {
         ("train.grad_accum_steps", &["0"]),
         ("train.clip_grad_norm", &["-1", "nan"]),
         ("train.seed", &["-1"]),
-        ("train.precision", &["\"bf16\"", "\"F32\""]),
+        ("train.precision", &["\"f16\"", "\"F32\""]),
         ("model.dropout", &["1", "-0.5", "nan"]),
         ("model.hidden", &["[0]", "[64, -1]", "[99999999999]"]),
         ("model.activation", &["\"none\"", "\"rellu\"", "\"\""]),
@@ -285,8 +285,8 @@ fn names_get_the_nearest_known_one() {
         &["one of relu, gelu, gelu_tanh, silu, tanh, sigmoid", "did you mean \"relu\"?"],
     );
     assert_refused(
-        from_sets(&["train.precision=bf16"]),
-        &["must be \"f32\", got \"bf16\"", "trains in f32 only"],
+        from_sets(&["train.precision=bf61"]),
+        &["one of f32, tf32, bf16", "did you mean \"bf16\"?"],
     );
     assert_refused(from_sets(&["loss.kind=mse"]), &["must be \"cross_entropy\" for task \"classification\""]);
     assert_refused(
@@ -469,7 +469,7 @@ prop_compose! {
         grad_accum_steps in 1usize..1000,
         clip_grad_norm in 0.0..1e300f64,
         seed in 0..=i64::MAX as u64,
-        precision in pick(Precision::ALL),
+        precision in pick(&Precision::ALL),
     ) -> TrainConfig {
         TrainConfig { length, batch, grad_accum_steps, clip_grad_norm, seed, precision }
     }
@@ -477,8 +477,8 @@ prop_compose! {
 
 fn any_config() -> impl Strategy<Value = Config> {
     let data_and_loss = any_data().prop_flat_map(|data| (any_loss(&data), Just(data)));
-    let comm =
-        (1e-6..1e6f64, any::<bool>()).prop_map(|(bucket_mib, overlap)| CommConfig { bucket_mib, overlap });
+    let comm = (1e-6..1e6f64, any::<bool>(), pick(CommDtype::ALL))
+        .prop_map(|(bucket_mib, overlap, dtype)| CommConfig { bucket_mib, overlap, dtype });
     let log = (1usize..1_000_000).prop_map(|every_steps| LogConfig { every_steps });
     let name = "[a-zA-Z0-9_-]{1,40}";
     (name, data_and_loss, any_model(), any_optimizer(), any_train(), comm, log).prop_map(

@@ -68,6 +68,7 @@ pub(super) fn entries(config: &Config) -> Vec<(String, String)> {
 
     put("comm.bucket_mib", number(comm.bucket_mib));
     put("comm.overlap", comm.overlap.to_string());
+    put("comm.dtype", text(comm.dtype.name()));
     put("log.every_steps", log.every_steps.to_string());
     entries
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use ddp_kernels::Tensor;
+use ddp_kernels::{DType, Device, Tensor};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 
@@ -39,7 +39,7 @@ pub struct ModelInfo {
 /// # Errors
 /// Those of reading the weights; the format itself takes any.
 pub fn to_bytes(layout: &ParamLayout, weights: &Tensor, info: &ModelInfo) -> Result<Vec<u8>> {
-    let flat = weights.view().as_slice::<f32>("save", "weights")?;
+    let flat = weights.to_vec::<f32>()?;
     let mut tensors: Vec<(String, TensorView<'_>)> = Vec::new();
     let mut push = |name: &str, dims: Vec<usize>, values| -> Result<()> {
         let view = TensorView::new(Dtype::F32, dims, bytemuck::cast_slice::<f32, u8>(values));
@@ -124,11 +124,11 @@ impl ModelFile {
         }
     }
 
-    /// Fills the flat buffer of weights from the tensors of the same names.
+    /// The flat buffer of weights, on the CPU, from the tensors of the layout's names.
     ///
     /// # Errors
     /// [`Error::ModelMismatch`], with every difference, if names or shapes are others than the layout's.
-    pub fn load_into(&self, layout: &ParamLayout, weights: &mut Tensor) -> Result<()> {
+    pub fn weights(&self, layout: &ParamLayout) -> Result<Tensor> {
         let tensors = self.tensors();
         let mut differences = Vec::new();
         for slot in layout.forward_order() {
@@ -164,12 +164,13 @@ impl ModelFile {
                 differences: differences.join("\n  "),
             });
         }
+        let mut weights = Tensor::zeros(&[layout.flat_len()], DType::F32, Device::Cpu)?;
         let flat = weights.view_mut().into_slice::<f32>("load", "weights")?;
         for slot in layout.slots() {
             let view = tensors.tensor(&slot.name).expect("found above");
             flat[slot.range()].copy_from_slice(&self.floats(&slot.name, &view)?);
         }
-        Ok(())
+        Ok(weights)
     }
 
     fn floats(&self, name: &str, view: &TensorView<'_>) -> Result<Vec<f32>> {
@@ -235,8 +236,7 @@ mod tests {
         std::fs::write(&path, to_bytes(&layout, &weights, &info()).unwrap()).unwrap();
         let file = ModelFile::read(&path).unwrap();
         assert_eq!(file.info().unwrap(), info());
-        let mut loaded = weights.zeros_like().unwrap();
-        file.load_into(&layout, &mut loaded).unwrap();
+        let loaded = file.weights(&layout).unwrap();
         assert_eq!(loaded.to_vec::<f32>().unwrap(), weights.to_vec::<f32>().unwrap());
     }
 
@@ -246,9 +246,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m.safetensors");
         std::fs::write(&path, to_bytes(&layout, &weights, &info()).unwrap()).unwrap();
-        let (other, mut weights) = model(vec![3, 6, 4, 2]);
-        let message =
-            ModelFile::read(&path).unwrap().load_into(&other, &mut weights).unwrap_err().to_string();
+        let (other, _) = model(vec![3, 6, 4, 2]);
+        let message = ModelFile::read(&path).unwrap().weights(&other).unwrap_err().to_string();
         for part in [
             "layers.0.weight is [5, 3] in the file, [6, 3] in the model",
             "layers.2.weight [2, 4] is not in the file",

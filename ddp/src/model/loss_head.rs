@@ -1,6 +1,6 @@
 //! The loss at the model's end, with what it needs on the device.
 
-use ddp_kernels::ops::{self, CrossEntropyConfig, LossSums};
+use ddp_kernels::ops::{self, CrossEntropyConfig, SumsOutput};
 use ddp_kernels::{Device, KernelError, Tensor, TensorMut, TensorRef};
 
 use crate::config::Loss;
@@ -64,7 +64,7 @@ impl LossHead {
         matches!(self, LossHead::CrossEntropy { class_weights: Some(_), .. })
     }
 
-    /// Sums over the rows, and `d_outputs = scale` times the gradient of the sum.
+    /// Sums over the rows into `sums`, and `d_outputs = scale` times the gradient of the sum.
     ///
     /// # Errors
     /// Those of the loss's operation.
@@ -74,7 +74,8 @@ impl LossHead {
         targets: TensorRef<'_>,
         scale: f64,
         d_outputs: Option<TensorMut<'_>>,
-    ) -> Result<LossSums, KernelError> {
+        sums: SumsOutput<'_>,
+    ) -> Result<(), KernelError> {
         match self {
             LossHead::CrossEntropy { label_smoothing, class_weights } => {
                 let config = CrossEntropyConfig {
@@ -82,11 +83,11 @@ impl LossHead {
                     class_weights: class_weights.as_ref().map(Tensor::view),
                     ..CrossEntropyConfig::default()
                 };
-                ops::softmax_cross_entropy(outputs, targets, &config, scale, d_outputs)
+                ops::softmax_cross_entropy(outputs, targets, &config, scale, d_outputs, sums)
             }
-            LossHead::Bce => ops::bce_with_logits(outputs, targets, scale, d_outputs),
-            LossHead::Mse => ops::mse(outputs, targets, scale, d_outputs),
-            LossHead::Huber { delta } => ops::huber(outputs, targets, *delta, scale, d_outputs),
+            LossHead::Bce => ops::bce_with_logits(outputs, targets, scale, d_outputs, sums),
+            LossHead::Mse => ops::mse(outputs, targets, scale, d_outputs, sums),
+            LossHead::Huber { delta } => ops::huber(outputs, targets, *delta, scale, d_outputs, sums),
         }
     }
 }

@@ -1,88 +1,56 @@
 //! The multilayer perceptron as a plan: all buffers are made once, a step allocates nothing.
 //!
 //! A hidden layer is `y = dropout(f(norm(x·Wᵀ + b)))`, plus `x` where it has a residual connection; the last layer is
-//! linear. The backward pass is written out: it walks the layers from the last to the first and hands each layer's
-//! gradients over as they are finished.
+//! linear. Here are the parts and the forward pass; the backward pass is in [`super::backward`].
 
-use ddp_kernels::ops::{self, DropoutKey, LayerNormGrads, LayerNormStats, LinearOutput, SavedForBackward};
-use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef};
+use ddp_kernels::ops::{self, DropoutKey, LayerNormStats, LinearOutput};
+use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, TensorRef};
 
+use super::layer_buffers::LayerBuffers;
 use super::layout::{ParamKind, ParamLayout};
 use super::spec::LAYER_NORM_EPS;
-use super::{ModelSpec, init};
+use super::{ModelSpec, Precision, init};
 
 type Result<T> = std::result::Result<T, KernelError>;
-
-/// Where the backward pass writes the gradients of the layers, and who is told as they are finished.
-///
-/// The passes of a step's earlier micro-batches and its last one differ in this alone.
-pub trait GradientSink {
-    /// What telling can end in.
-    type Error: From<KernelError>;
-
-    /// The gradients of the flat range `start..end`; they lie in one layer.
-    ///
-    /// # Errors
-    /// [`KernelError::OutOfRange`] for a range that was finished already or reaches into another bucket.
-    fn gradients(&mut self, start: usize, end: usize) -> std::result::Result<TensorMut<'_>, Self::Error>;
-
-    /// All gradients before `end` are finished.
-    ///
-    /// # Errors
-    /// Those of the collective that this may start.
-    fn finished(&mut self, end: usize) -> std::result::Result<(), Self::Error>;
-
-    /// Called between the parts of the computation, for collectives that need a push now and then.
-    ///
-    /// # Errors
-    /// Those of the collectives under way.
-    fn progress(&mut self) -> std::result::Result<(), Self::Error>;
-}
 
 /// The model with its weights and the buffers of a pass over at most `max_rows` rows.
 #[derive(Debug)]
 pub struct Mlp {
-    spec: ModelSpec,
-    layout: ParamLayout,
-    weights: Tensor,
-    layers: Vec<LayerBuffers>,
+    pub(super) spec: ModelSpec,
+    pub(super) precision: Precision,
+    pub(super) layout: ParamLayout,
+    /// What is updated, f32.
+    pub(super) weights: Tensor,
+    /// What products take, where that is another format; the update writes it too.
+    pub(super) working_copy: Option<Tensor>,
+    /// The input in the format of the activations, where it comes in another one.
+    x_cast: Option<Tensor>,
+    pub(super) layers: Vec<LayerBuffers>,
     /// Two gradients of activations in turn, `[max_rows, widest layer]`; the first begins as that of the outputs.
-    d: [Tensor; 2],
+    pub(super) d: [Tensor; 2],
     /// Scratch of the products.
     workspace: Tensor,
-    layer_ends: Vec<usize>,
+    pub(super) layer_ends: Vec<usize>,
     max_rows: usize,
-}
-
-/// What a layer's forward pass leaves for the next layer and for the backward pass.
-#[derive(Debug)]
-struct LayerBuffers {
-    /// `x·Wᵀ + b`, where a norm or the derivative of the activation needs it.
-    linear: Option<Tensor>,
-    /// The norm's output, where the derivative of the activation needs it.
-    normed: Option<Tensor>,
-    /// Mean and reciprocal deviation of the rows, where there is a norm.
-    stats: Option<(Tensor, Tensor)>,
-    /// The activation's output, where what follows it changes it and the derivative needs it.
-    activated: Option<Tensor>,
-    /// The layer's output.
-    y: Tensor,
 }
 
 /// How often each optimiser step and micro-batch draw other dropout masks, and for which rows.
 #[derive(Debug, Clone, Copy)]
-pub struct DropoutStep {
+pub struct DropoutStep<'a> {
     /// The run's seed.
     pub seed: u64,
     /// Optimiser step, from 0.
     pub step: u64,
-    /// Place of the first row in the global batch.
+    /// Place of the first row in the global batch; with `scalars`, beyond the first row that they name.
     pub first_row: u64,
+    /// [`ops::StepScalars`] on the device, which then say seed, step and first row.
+    pub scalars: Option<TensorRef<'a>>,
 }
 
-impl DropoutStep {
-    fn key(self, layer: usize) -> DropoutKey {
-        DropoutKey { seed: self.seed, step: self.step, layer: layer as u16, first_row: self.first_row }
+impl DropoutStep<'_> {
+    pub(super) fn apply(self, x: TensorMut<'_>, p: f64, layer: usize) -> Result<()> {
+        let DropoutStep { seed, step, first_row, scalars } = self;
+        ops::dropout(x, p, DropoutKey { seed, step, layer: layer as u16, first_row }, scalars)
     }
 }
 
@@ -91,24 +59,31 @@ impl Mlp {
     ///
     /// # Errors
     /// As making tensors on `device`.
-    pub fn new(spec: ModelSpec, max_rows: usize, device: Device) -> Result<Self> {
+    pub fn new(spec: ModelSpec, max_rows: usize, device: Device, precision: Precision) -> Result<Self> {
         let layout = ParamLayout::new(&spec);
-        let zeros = |dims: &[usize]| Tensor::zeros(dims, DType::F32, device);
+        let zeros = |kind, n: usize, dtype| Tensor::zeros_for(kind, &[n], dtype, device);
         let layers = (0..spec.n_layers())
-            .map(|l| LayerBuffers::new(&spec, l, max_rows, zeros))
+            .map(|l| LayerBuffers::new(&spec, l, max_rows, precision, device))
             .collect::<Result<_>>()?;
         let widest = spec.dims.iter().copied().max().unwrap_or(0);
         let workspace_len = (0..spec.n_layers())
-            .map(|l| ops::linear_workspace_len(max_rows, spec.in_out(l).0, spec.in_out(l).1))
+            .map(|l| ops::linear_workspace_len(max_rows, spec.in_out(l).0, spec.in_out(l).1, device))
             .max()
             .unwrap_or(0);
+        let format = precision.activations();
+        let d = || zeros(MemoryUse::Activations, max_rows * widest, format);
+        let is_cast = format != DType::F32;
+        let cast = |kind, n: usize| if is_cast { zeros(kind, n, format).map(Some) } else { Ok(None) };
         Ok(Mlp {
-            weights: zeros(&[layout.flat_len()])?,
+            weights: zeros(MemoryUse::Parameters, layout.flat_len(), DType::F32)?,
+            working_copy: cast(MemoryUse::Parameters, layout.flat_len())?,
+            x_cast: cast(MemoryUse::Activations, max_rows * spec.dims[0])?,
             layers,
-            d: [zeros(&[max_rows * widest])?, zeros(&[max_rows * widest])?],
-            workspace: zeros(&[workspace_len])?,
+            d: [d()?, d()?],
+            workspace: zeros(MemoryUse::Workspace, workspace_len, DType::F32)?,
             layer_ends: layout.layer_ends(),
             max_rows,
+            precision,
             layout,
             spec,
         })
@@ -119,7 +94,24 @@ impl Mlp {
     /// # Errors
     /// None for the weights that a model makes itself.
     pub fn initialize(&mut self, seed: u64) -> Result<()> {
-        init::initialize(&self.layout, &mut self.weights, seed)
+        init::initialize(&self.layout, &mut self.weights, seed)?;
+        self.refresh_working_copy()
+    }
+
+    /// Takes these weights, flat in the layout's order, on any device.
+    ///
+    /// # Errors
+    /// [`KernelError::Shape`] for another number of elements; those of the copy.
+    pub fn set_weights(&mut self, weights: TensorRef<'_>) -> Result<()> {
+        ops::copy(weights, self.weights.view_mut())?;
+        self.refresh_working_copy()
+    }
+
+    fn refresh_working_copy(&mut self) -> Result<()> {
+        match &mut self.working_copy {
+            Some(copy) => ops::cast(self.weights.view(), copy.view_mut()),
+            None => Ok(()),
+        }
     }
 
     /// Sizes and kinds of the layers.
@@ -127,9 +119,19 @@ impl Mlp {
         &self.spec
     }
 
+    /// Which number format is used for what.
+    pub fn precision(&self) -> Precision {
+        self.precision
+    }
+
     /// Where the parameters lie.
     pub fn layout(&self) -> &ParamLayout {
         &self.layout
+    }
+
+    /// Where it computes.
+    pub fn device(&self) -> Device {
+        self.weights.device()
     }
 
     /// The flat buffer of weights.
@@ -137,9 +139,9 @@ impl Mlp {
         &self.weights
     }
 
-    /// The flat buffer of weights, writable.
-    pub fn weights_mut(&mut self) -> &mut Tensor {
-        &mut self.weights
+    /// The flat buffer of weights, writable, and the copy of it that must be kept alike, where there is one.
+    pub fn weights_mut(&mut self) -> (&mut Tensor, Option<&mut Tensor>) {
+        (&mut self.weights, self.working_copy.as_mut())
     }
 
     /// The most rows of one pass.
@@ -169,228 +171,93 @@ impl Mlp {
     ///
     /// # Errors
     /// [`KernelError::OutOfRange`] for more rows than [`Mlp::max_rows`], [`KernelError::Shape`] for other features.
-    pub fn forward(&mut self, x: TensorRef<'_>, dropout: Option<DropoutStep>) -> Result<()> {
-        let (n_rows, _) = x.shape().rows_cols();
-        let activation = self.spec.activation;
+    pub fn forward(&mut self, x: TensorRef<'_>, dropout: Option<DropoutStep<'_>>) -> Result<()> {
+        let (n_rows, n_features) = x.shape().rows_cols();
+        if let Some(cast) = &mut self.x_cast {
+            ops::cast(x, head(cast, n_rows, n_features)?)?;
+        }
         for layer in 0..self.spec.n_layers() {
+            self.forward_layer(layer, x)?;
+            let hidden = self.spec.is_hidden(layer);
+            let has_residual = self.spec.has_residual(layer);
             let (before, rest) = self.layers.split_at_mut(layer);
             let buffers = &mut rest[0];
-            let x = match before.last() {
-                Some(previous) => previous.y.view().rows(0, n_rows)?,
-                None => x,
-            };
-            let weight = param(&self.weights, &self.layout, layer, ParamKind::Weight)?
-                .expect("every layer has a weight");
-            let bias = param(&self.weights, &self.layout, layer, ParamKind::Bias)?;
-            let workspace = self.workspace.view_mut();
-            let hidden = self.spec.is_hidden(layer);
-            if !(hidden && self.spec.layer_norm) {
-                let output = LinearOutput {
-                    y: buffers.y.view_mut().rows(0, n_rows)?,
-                    pre_activation: buffers
-                        .linear
-                        .as_mut()
-                        .map(|t| t.view_mut().rows(0, n_rows))
-                        .transpose()?,
-                    workspace,
-                };
-                ops::linear_forward(x, weight, bias, hidden.then_some(activation), output)?;
-            } else {
-                let linear = buffers.linear.as_mut().expect("a norm keeps its input");
-                let y = linear.view_mut().rows(0, n_rows)?;
-                ops::linear_forward(
-                    x,
-                    weight,
-                    bias,
-                    None,
-                    LinearOutput { y, pre_activation: None, workspace },
-                )?;
-                let gamma = param(&self.weights, &self.layout, layer, ParamKind::NormWeight)?
-                    .expect("a norm's scale");
-                let beta =
-                    param(&self.weights, &self.layout, layer, ParamKind::NormBias)?.expect("a norm's shift");
-                let (mean, rstd) = buffers.stats.as_mut().expect("a norm keeps its statistics");
-                let stats = LayerNormStats {
-                    mean: mean.view_mut().rows(0, n_rows)?,
-                    rstd: rstd.view_mut().rows(0, n_rows)?,
-                };
-                let linear = linear.view().rows(0, n_rows)?;
-                let normed = buffers.normed.as_mut().expect("a norm has an output");
-                ops::layer_norm_forward(
-                    linear,
-                    gamma,
-                    beta,
-                    LAYER_NORM_EPS,
-                    normed.view_mut().rows(0, n_rows)?,
-                    stats,
-                )?;
-                let y = buffers.y.view_mut().rows(0, n_rows)?;
-                ops::activation_forward(activation, normed.view().rows(0, n_rows)?, y)?;
-            }
             if let Some(activated) = &mut buffers.activated {
-                copy(buffers.y.view().rows(0, n_rows)?, activated.view_mut().rows(0, n_rows)?)?;
+                ops::copy(buffers.y.view().rows(0, n_rows)?, activated.view_mut().rows(0, n_rows)?)?;
             }
             if let (true, Some(step)) = (hidden, dropout) {
-                ops::dropout(buffers.y.view_mut().rows(0, n_rows)?, self.spec.dropout, step.key(layer))?;
+                step.apply(buffers.y.view_mut().rows(0, n_rows)?, self.spec.dropout, layer)?;
             }
-            if self.spec.has_residual(layer) {
+            if has_residual {
+                let x = input(before, &self.x_cast, x)?;
                 ops::add_assign(buffers.y.view_mut().rows(0, n_rows)?, x)?;
             }
         }
         Ok(())
     }
 
-    /// Gradients of all parameters into `sink`, from that of the outputs that [`Mlp::outputs_and_gradient`] gave.
-    ///
-    /// - `x`: the same rows as in [`Mlp::forward`], with the same `dropout`
-    /// - `accumulate`: add to what the sink's gradients hold
-    ///
-    /// # Errors
-    /// Those of the sink and of the operations.
-    pub fn backward<S: GradientSink>(
-        &mut self,
-        x: TensorRef<'_>,
-        dropout: Option<DropoutStep>,
-        accumulate: bool,
-        sink: &mut S,
-    ) -> std::result::Result<(), S::Error> {
+    /// `f(norm(x·Wᵀ + b))` of one layer.
+    fn forward_layer(&mut self, layer: usize, x: TensorRef<'_>) -> Result<()> {
         let (n_rows, _) = x.shape().rows_cols();
-        for layer in (0..self.spec.n_layers()).rev() {
-            let (_, out_features) = self.spec.in_out(layer);
-            let d_range = 0..n_rows * out_features;
-            if self.spec.has_residual(layer) {
-                // The gradient reaches the layer's input also unchanged.
-                let [d, d_x] = &mut self.d;
-                copy(d.view().range(0, d_range.end)?, d_x.view_mut().range(0, d_range.end)?)?;
-            }
-            self.backward_to_linear(layer, n_rows, dropout, accumulate, sink)?;
-            sink.progress()?;
-
-            let (before, _) = self.layers.split_at(layer);
-            let layer_x = match before.last() {
-                Some(previous) => previous.y.view().rows(0, n_rows)?,
-                None => x,
-            };
-            let d_y = self.d[0].view().range(0, d_range.end)?.reshape(&[n_rows, out_features])?;
-            let slot = self.layout.find(layer, ParamKind::Weight).expect("every layer has a weight");
-            let d_weight = sink.gradients(slot.start, slot.range().end)?.reshape(&slot.dims)?;
-            ops::linear_backward_weight(d_y, layer_x, d_weight, accumulate)?;
-            sink.finished(self.layer_ends[self.spec.n_layers() - 1 - layer])?;
-
-            if layer > 0 {
-                self.backward_to_input(layer, n_rows)?;
-                self.d.swap(0, 1);
-            }
-            sink.progress()?;
-        }
-        Ok(())
+        let (activation, mode) = (self.spec.activation, self.precision.matmul_mode());
+        let hidden = self.spec.is_hidden(layer);
+        let (before, rest) = self.layers.split_at_mut(layer);
+        let LayerBuffers { linear, normed, stats, relu_mask, y, .. } = &mut rest[0];
+        let x = input(before, &self.x_cast, x)?;
+        let products = self.working_copy.as_ref().unwrap_or(&self.weights);
+        // The bias is added to sums that become the layer's format.
+        let biases = if hidden { products } else { &self.weights };
+        let find = |weights, kind| param(weights, &self.layout, layer, kind);
+        let weight = find(products, ParamKind::Weight)?.expect("every layer has a weight");
+        let bias = find(biases, ParamKind::Bias)?;
+        let workspace = self.workspace.view_mut();
+        let (Some((mean, rstd)), Some(normed)) = (stats, normed) else {
+            let pre_activation = linear.as_mut().map(|t| t.view_mut().rows(0, n_rows)).transpose()?;
+            let relu_mask = relu_mask.as_mut().map(Tensor::view_mut);
+            let y = y.view_mut().rows(0, n_rows)?;
+            let output = LinearOutput { y, pre_activation, relu_mask, workspace };
+            return ops::linear_forward(mode, x, weight, bias, hidden.then_some(activation), output);
+        };
+        let linear = linear.as_mut().expect("a norm keeps its input");
+        let sum = linear.view_mut().rows(0, n_rows)?;
+        let output = LinearOutput { y: sum, pre_activation: None, relu_mask: None, workspace };
+        ops::linear_forward(mode, x, weight, bias, None, output)?;
+        let gamma = find(&self.weights, ParamKind::NormWeight)?.expect("a norm's scale");
+        let beta = find(&self.weights, ParamKind::NormBias)?.expect("a norm's shift");
+        let (mean, rstd) = (mean.view_mut().rows(0, n_rows)?, rstd.view_mut().rows(0, n_rows)?);
+        let out = normed.view_mut().rows(0, n_rows)?;
+        let linear = linear.view().rows(0, n_rows)?;
+        ops::layer_norm_forward(linear, gamma, beta, LAYER_NORM_EPS, out, LayerNormStats { mean, rstd })?;
+        ops::activation_forward(activation, normed.view().rows(0, n_rows)?, y.view_mut().rows(0, n_rows)?)
     }
 
-    /// Turns the gradient of layer `layer`'s output into that of `x·Wᵀ + b`, with the gradients of norm and bias.
-    fn backward_to_linear<S: GradientSink>(
-        &mut self,
-        layer: usize,
-        n_rows: usize,
-        dropout: Option<DropoutStep>,
-        accumulate: bool,
-        sink: &mut S,
-    ) -> std::result::Result<(), S::Error> {
-        let (_, out_features) = self.spec.in_out(layer);
-        let buffers = &self.layers[layer];
-        let bias = self.layout.find(layer, ParamKind::Bias);
-        let mut d = head(&mut self.d[0], n_rows, out_features)?;
-        if !self.spec.is_hidden(layer) {
-            if let Some(bias) = bias {
-                let d_bias = sink.gradients(bias.start, bias.range().end)?;
-                ops::bias_backward(d.as_ref(), d_bias, accumulate)?;
-            }
-            return Ok(());
-        }
-        if let Some(step) = dropout {
-            ops::dropout(d.reborrow(), self.spec.dropout, step.key(layer))?;
-        }
-        let activation = self.spec.activation;
-        let saved = match activation.saved_for_backward() {
-            SavedForBackward::Output => buffers.activated.as_ref().unwrap_or(&buffers.y),
-            SavedForBackward::Input => {
-                buffers.normed.as_ref().or(buffers.linear.as_ref()).expect("kept for the derivative")
-            }
-        };
-        let saved = saved.view().rows(0, n_rows)?;
-        let (Some((mean, rstd)), Some(linear)) = (&buffers.stats, &buffers.linear) else {
-            let d_bias = match bias {
-                Some(bias) => Some(sink.gradients(bias.start, bias.range().end)?),
-                None => None,
-            };
-            return Ok(ops::activation_backward(activation, saved, d, d_bias, accumulate)?);
-        };
-        ops::activation_backward(activation, saved, d.reborrow(), None, false)?;
-        let gamma = self.layout.find(layer, ParamKind::NormWeight).expect("a norm's scale");
-        let beta = self.layout.find(layer, ParamKind::NormBias).expect("a norm's shift");
-        // Scale and shift stand side by side, each at an aligned place.
-        let both = sink.gradients(gamma.start, beta.range().end)?;
-        let (d_gamma, d_beta) = both.split_at(beta.start - gamma.start)?;
-        let grads = LayerNormGrads { d: d.reborrow(), d_gamma: d_gamma.range(0, out_features)?, d_beta };
-        let gamma =
-            param(&self.weights, &self.layout, layer, ParamKind::NormWeight)?.expect("a norm's scale");
-        let (mean, rstd) = (mean.view().rows(0, n_rows)?, rstd.view().rows(0, n_rows)?);
-        ops::layer_norm_backward(linear.view().rows(0, n_rows)?, gamma, mean, rstd, grads, accumulate)?;
-        if let Some(bias) = bias {
-            let d_bias = sink.gradients(bias.start, bias.range().end)?;
-            ops::bias_backward(d.as_ref(), d_bias, accumulate)?;
-        }
-        Ok(())
-    }
-
-    /// The gradient of layer `layer`'s input into the second gradient buffer.
-    fn backward_to_input(&mut self, layer: usize, n_rows: usize) -> Result<()> {
-        let (in_features, out_features) = self.spec.in_out(layer);
-        let weight =
-            param(&self.weights, &self.layout, layer, ParamKind::Weight)?.expect("every layer has a weight");
-        let residual = self.spec.has_residual(layer);
-        let [d, d_x] = &mut self.d;
-        let d_y = d.view().range(0, n_rows * out_features)?.reshape(&[n_rows, out_features])?;
-        let d_x = head(d_x, n_rows, in_features)?;
-        if residual {
-            ops::addmm(1.0, d_y, false, weight, false, 1.0, d_x)
-        } else {
-            ops::linear_backward_input(d_y, weight, d_x)
-        }
+    /// The input of layer `layer` in the last forward pass over `x`, in the format of products.
+    pub(super) fn layer_input<'a>(&'a self, layer: usize, x: TensorRef<'a>) -> Result<TensorRef<'a>> {
+        input(&self.layers[..layer], &self.x_cast, x)
     }
 }
 
-impl LayerBuffers {
-    fn new(
-        spec: &ModelSpec,
-        layer: usize,
-        max_rows: usize,
-        zeros: impl Fn(&[usize]) -> Result<Tensor>,
-    ) -> Result<Self> {
-        let (_, out_features) = spec.in_out(layer);
-        let make = |wanted: bool| {
-            if wanted { zeros(&[max_rows, out_features]).map(Some) } else { Ok(None) }
-        };
-        let hidden = spec.is_hidden(layer);
-        let norm = hidden && spec.layer_norm;
-        let needs_input = hidden && spec.activation.saved_for_backward() == SavedForBackward::Input;
-        let changed_later = hidden && (spec.dropout > 0.0 || spec.has_residual(layer));
-        Ok(LayerBuffers {
-            linear: make(norm || needs_input)?,
-            normed: make(norm)?,
-            stats: if norm { Some((zeros(&[max_rows])?, zeros(&[max_rows])?)) } else { None },
-            activated: make(changed_later && !needs_input)?,
-            y: zeros(&[max_rows, out_features])?,
-        })
+/// The input of the layer behind `before`, of as many rows as `x`.
+fn input<'a>(
+    before: &'a [LayerBuffers],
+    x_cast: &'a Option<Tensor>,
+    x: TensorRef<'a>,
+) -> Result<TensorRef<'a>> {
+    let (n_rows, n_features) = x.shape().rows_cols();
+    match (before.last(), x_cast) {
+        (Some(previous), _) => previous.y.view().rows(0, n_rows),
+        (None, Some(cast)) => cast.view().range(0, n_rows * n_features)?.reshape(&[n_rows, n_features]),
+        (None, None) => Ok(x),
     }
 }
 
 /// The first `rows · cols` elements as a matrix.
-fn head(tensor: &mut Tensor, rows: usize, cols: usize) -> Result<TensorMut<'_>> {
+pub(super) fn head(tensor: &mut Tensor, rows: usize, cols: usize) -> Result<TensorMut<'_>> {
     tensor.view_mut().range(0, rows * cols)?.reshape(&[rows, cols])
 }
 
 /// A parameter's weights, if the model has it.
-fn param<'a>(
+pub(super) fn param<'a>(
     weights: &'a Tensor,
     layout: &ParamLayout,
     layer: usize,
@@ -400,10 +267,4 @@ fn param<'a>(
         .find(layer, kind)
         .map(|slot| weights.view().range(slot.start, slot.range().end)?.reshape(&slot.dims))
         .transpose()
-}
-
-fn copy(from: TensorRef<'_>, to: TensorMut<'_>) -> Result<()> {
-    const OP: &str = "copy";
-    to.into_slice::<f32>(OP, "to")?.copy_from_slice(from.as_slice::<f32>(OP, "from")?);
-    Ok(())
 }

@@ -1,16 +1,21 @@
 //! The model: what it is made of ([`spec`]), where its parameters lie ([`layout`]), how they begin ([`init`]), and how
 //! it computes ([`Mlp`]).
 
+mod backward;
 pub mod file;
 pub mod init;
+mod layer_buffers;
 pub mod layout;
 mod loss_head;
 mod mlp;
 mod optimizer;
+mod precision;
 pub mod spec;
 
+pub use backward::GradientSink;
 pub use layout::{ParamLayout, ParamSlot};
 pub use loss_head::LossHead;
-pub use mlp::{DropoutStep, GradientSink, Mlp};
-pub use optimizer::Optimizer;
+pub use mlp::{DropoutStep, Mlp};
+pub use optimizer::{Optimizer, UpdateScale};
+pub use precision::Precision;
 pub use spec::ModelSpec;

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use ddp_kernels::ops::{self, AdamConfig, AdamState, SgdConfig, WeightDecay};
-use ddp_kernels::{KernelError, Tensor, TensorMut, TensorRef};
+use ddp_kernels::ops::{self, AdamConfig, AdamState, SgdConfig, UpdateInputs, WeightDecay};
+use ddp_kernels::{KernelError, MemoryUse, Tensor, TensorMut, TensorRef};
 
 use crate::config::{OptimizerConfig, OptimizerKind};
 
@@ -15,6 +15,15 @@ pub struct Optimizer {
     state: State,
     /// Steps taken.
     n_steps: u64,
+}
+
+/// Where a step's factor of the gradient comes from.
+#[derive(Debug, Clone, Copy)]
+pub enum UpdateScale<'a> {
+    /// The host knows it.
+    Host(f64),
+    /// The device computes it, and has learning rate and step too.
+    Device(&'a UpdateInputs<'a>),
 }
 
 #[derive(Debug)]
@@ -29,13 +38,15 @@ impl Optimizer {
     /// # Errors
     /// As making tensors like the weights.
     pub fn new(config: &OptimizerConfig, weights: &Tensor) -> Result<Self, KernelError> {
+        let zeros = || {
+            let (dims, dtype) = (weights.shape(), weights.dtype());
+            Tensor::zeros_for(MemoryUse::Optimizer, dims.dims(), dtype, weights.device())
+        };
         let state = match config.kind {
-            OptimizerKind::Sgd => State::Sgd {
-                velocity: if config.momentum > 0.0 { Some(weights.zeros_like()?) } else { None },
-            },
-            OptimizerKind::Adam | OptimizerKind::AdamW => {
-                State::Adam { m: weights.zeros_like()?, v: weights.zeros_like()? }
+            OptimizerKind::Sgd => {
+                State::Sgd { velocity: if config.momentum > 0.0 { Some(zeros()?) } else { None } }
             }
+            OptimizerKind::Adam | OptimizerKind::AdamW => State::Adam { m: zeros()?, v: zeros()? },
         };
         Ok(Optimizer { config: config.clone(), state, n_steps: 0 })
     }
@@ -50,20 +61,27 @@ impl Optimizer {
         self.n_steps += 1;
     }
 
-    /// The step that was begun, with `grad_scale · grads`, on this range of the flat buffers.
+    /// The step that was begun, on this range of the flat buffers.
+    ///
+    /// - `weights`: the weights, and the copy of them that must be kept alike, where there is one
     ///
     /// # Errors
     /// Those of the optimiser's operation.
     pub fn step_on(
         &mut self,
-        weights: &mut Tensor,
+        (weights, working_copy): (&mut Tensor, Option<&mut Tensor>),
         grads: TensorRef<'_>,
-        grad_scale: f64,
+        scale: UpdateScale<'_>,
         range: Range<usize>,
     ) -> Result<(), KernelError> {
         let c = &self.config;
         let part = |tensor| TensorMut::range(tensor, range.start, range.end);
         let (weights, grads) = (part(weights.view_mut())?, grads.range(range.start, range.end)?);
+        let working_copy = working_copy.map(|copy| part(copy.view_mut())).transpose()?;
+        let (grad_scale, inputs) = match scale {
+            UpdateScale::Host(grad_scale) => (grad_scale, None),
+            UpdateScale::Device(inputs) => (1.0, Some(inputs)),
+        };
         match &mut self.state {
             State::Sgd { velocity } => {
                 let config = SgdConfig {
@@ -74,7 +92,7 @@ impl Optimizer {
                     grad_scale,
                 };
                 let velocity = velocity.as_mut().map(|v| part(v.view_mut())).transpose()?;
-                ops::sgd_step(&config, weights, grads, velocity)
+                ops::sgd_step(&config, weights, grads, velocity, working_copy, inputs)
             }
             State::Adam { m, v } => {
                 let config = AdamConfig {
@@ -90,7 +108,7 @@ impl Optimizer {
                     grad_scale,
                 };
                 let state = AdamState { m: part(m.view_mut())?, v: part(v.view_mut())? };
-                ops::adam_step(&config, weights, grads, state)
+                ops::adam_step(&config, weights, grads, state, working_copy, inputs)
             }
         }
     }

@@ -37,8 +37,10 @@ fn devices() {
     // A GPU that was asked for and isn't there is never silently the CPU.
     for (device, named) in [("cuda", "cuda:0"), ("cuda:3", "cuda:3")] {
         let line = format!("train --device {device} --out out --set train.steps=1");
-        refuses(&line, &[&format!("error: the device {named} cannot be used"), "hint: --device cpu"]);
+        refuses(&line, &[&format!("error: the device {named} cannot be used"), "--device cpu"]);
     }
+    let line = "train --device cpu --out out --set train.precision=bf16";
+    refuses(line, &["`train.precision = \"bf16\"` needs a GPU", "train.precision=f32"]);
 }
 
 #[cfg(not(feature = "mpi"))]

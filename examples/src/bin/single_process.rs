@@ -9,7 +9,7 @@ use ddp::batches::Table;
 use ddp::config::{Activation, OptimizerConfig, OptimizerKind, Task};
 use ddp::epoch::StepBatches;
 use ddp::evaluate::evaluate;
-use ddp::model::{LossHead, Mlp, ModelSpec, Optimizer};
+use ddp::model::{LossHead, Mlp, ModelSpec, Optimizer, Precision};
 use ddp::sampler::KeyedPermutation;
 use ddp::shard::GlobalBatches;
 use ddp::trainer::{Trainer, TrainerOptions};
@@ -29,7 +29,7 @@ fn main() -> ddp::Result<()> {
 
     // The model, with buffers for passes over up to BATCH rows, its weights drawn as in PyTorch.
     let spec = ModelSpec::plain(&[64, 128, 64, 10], Activation::Relu);
-    let mut model = Mlp::new(spec, BATCH, device)?;
+    let mut model = Mlp::new(spec, BATCH, device, Precision::F32)?;
     model.initialize(SEED)?;
 
     let adamw = OptimizerConfig::new(OptimizerKind::AdamW, 1e-3);
@@ -45,7 +45,7 @@ fn main() -> ddp::Result<()> {
         let mut sum = 0.0;
         for global in GlobalBatches::new(train.n_rows(), BATCH) {
             let mut batches = StepBatches::new(&world, &train, &order, &mut buffers, &global, 1);
-            sum += trainer.step(&mut batches, false)?.sums.loss;
+            sum += trainer.step_and_wait(&mut batches, false)?.sums.loss;
         }
         println!("epoch {}: loss {:.4}", epoch + 1, sum / train.n_rows() as f64);
     }

@@ -11,7 +11,7 @@ use ddp::config::{Activation, OptimizerConfig, OptimizerKind, Task};
 use ddp::data::Dataset;
 use ddp::epoch::StepBatches;
 use ddp::evaluate::evaluate;
-use ddp::model::{LossHead, Mlp, ModelSpec, Optimizer};
+use ddp::model::{LossHead, Mlp, ModelSpec, Optimizer, Precision};
 use ddp::sampler::KeyedPermutation;
 use ddp::shard::GlobalBatches;
 use ddp::trainer::{Trainer, TrainerOptions};
@@ -30,7 +30,7 @@ fn train(world: &World, train: &Dataset, test: &Dataset) -> ddp::Result<Ended> {
     let (train, test) = (Table::new(train, device)?, Table::new(test, device)?);
     let rows_a_rank = GLOBAL_BATCH.div_ceil(world.world_size());
     let spec = ModelSpec::plain(&[64, 128, 64, 10], Activation::Relu);
-    let mut model = Mlp::new(spec, rows_a_rank, device)?;
+    let mut model = Mlp::new(spec, rows_a_rank, device, Precision::F32)?;
     model.initialize(0)?;
     let sgd = OptimizerConfig::new(OptimizerKind::Sgd, 0.05);
     let optimizer = Optimizer::new(&sgd, model.weights())?;
@@ -43,7 +43,7 @@ fn train(world: &World, train: &Dataset, test: &Dataset) -> ddp::Result<Ended> {
         for global in GlobalBatches::new(train.n_rows(), GLOBAL_BATCH) {
             // Takes this rank's part of the global batch.
             let mut batches = StepBatches::new(world, &train, &order, &mut buffers, &global, 1);
-            trainer.step(&mut batches, false)?;
+            trainer.step_and_wait(&mut batches, false)?;
         }
     }
     let (model, loss) = trainer.model_and_loss();

@@ -1,15 +1,39 @@
 //! The checks that all operations share, with one wording.
 
 use crate::error::Operand;
-use crate::{KernelError, Result, Shape};
+use crate::{DType, KernelError, Result, Shape};
+
+/// The float dtypes of operations on a GPU.
+pub(crate) const GPU_FLOATS: &[DType] = &[DType::F32, DType::F64, DType::BF16];
+/// Their names.
+pub(crate) const GPU_FLOATS_NAMES: &str = "f32, f64 and bf16";
 
 /// All operands live on one device and have one dtype.
 pub(crate) fn same_kind(op: &'static str, operands: &[Operand]) -> Result<()> {
     same_device(op, operands)?;
+    same_dtype(op, operands)
+}
+
+/// All operands have one dtype.
+pub(crate) fn same_dtype(op: &'static str, operands: &[Operand]) -> Result<()> {
     let a = operands[0];
     match operands.iter().find(|b| b.dtype != a.dtype) {
         Some(&b) => Err(KernelError::DTypeMismatch { op, a: a.into(), b: b.into() }),
         None => Ok(()),
+    }
+}
+
+/// The dtype of `operand` is one of these, which messages name as `takes`.
+pub(crate) fn dtype(
+    op: &'static str,
+    operand: Operand,
+    allowed: &[DType],
+    takes: &'static str,
+) -> Result<()> {
+    if allowed.contains(&operand.dtype) {
+        Ok(())
+    } else {
+        Err(KernelError::DTypeUnsupported { op, operand: operand.into(), takes })
     }
 }
 
@@ -50,7 +74,7 @@ macro_rules! float_dispatch {
                 type $t = f64;
                 $body
             }
-            $crate::DType::I64 => Err($crate::KernelError::DTypeUnsupported {
+            $crate::DType::I64 | $crate::DType::BF16 => Err($crate::KernelError::DTypeUnsupported {
                 op: $op,
                 operand: $operand.into(),
                 takes: "f32 and f64",
@@ -63,7 +87,7 @@ pub(crate) use float_dispatch;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DType, Device};
+    use crate::Device;
 
     fn operand(name: &'static str, device: Device, dtype: DType) -> Operand {
         Operand { name, shape: Shape::matrix(2, 3), dtype, device }

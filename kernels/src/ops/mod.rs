@@ -1,7 +1,7 @@
 //! The operations: one folder each, `mod.rs` with the contract and the checks, `cpu.rs` with the form that
 //! defines it.
 //!
-//! Every operation writes into memory that the caller owns and allocates nothing. Losses return sums, never
+//! Every operation writes into memory that the caller owns and allocates nothing. Losses leave sums, never
 //! means: only the caller knows how many rows all ranks together hold.
 
 mod activation;
@@ -10,7 +10,9 @@ mod add;
 mod addmm;
 mod bce_with_logits;
 mod bias;
+mod cast;
 pub(crate) mod check;
+mod copy;
 mod count_correct;
 mod dropout;
 mod gather_rows;
@@ -19,31 +21,57 @@ mod layer_norm;
 mod linear;
 mod loss;
 mod mse;
+mod row_tiles;
 mod sgd;
 mod softmax_cross_entropy;
+mod step_sums;
 mod sum_of_squares;
 mod uniform;
+mod working_copy;
 
 pub use activation::{Activation, SavedForBackward, activation_backward, activation_forward};
 pub use adam::{AdamConfig, AdamState, WeightDecay, adam_step};
 pub use add::add_assign;
-pub use addmm::addmm;
+pub use addmm::{MatmulMode, addmm, addmm_with};
 pub use bce_with_logits::bce_with_logits;
 pub use bias::{bias_backward, bias_forward};
+pub use cast::cast;
+pub use copy::copy;
 pub use count_correct::count_correct;
 pub use dropout::{DropoutKey, dropout};
 pub use gather_rows::gather_rows;
 pub use huber::huber;
 pub use layer_norm::{LayerNormGrads, LayerNormStats, layer_norm_backward, layer_norm_forward};
 pub use linear::{
-    LinearOutput, linear_backward_input, linear_backward_weight, linear_forward, linear_workspace_len,
+    LinearOutput, ThroughActivation, linear_backward_input, linear_backward_weight, linear_forward,
+    linear_workspace_len, relu_mask_len,
 };
 pub use loss::LossSums;
 pub use mse::mse;
 pub use sgd::{SgdConfig, sgd_step};
 pub use softmax_cross_entropy::{CrossEntropyConfig, softmax_cross_entropy};
+pub use step_sums::{GradScale, STEP_SCALARS_LEN, STEP_SUMS_LEN, StepScalars, SumsOutput, UpdateInputs};
 pub use sum_of_squares::sum_of_squares;
 pub use uniform::{UniformStream, uniform};
+
+/// Every file of kernels.
+pub(crate) static CUDA_SOURCES: &[&crate::cuda::launch::Source] = &[
+    &activation::SOURCE,
+    &adam::SOURCE,
+    &add::SOURCE,
+    &addmm::SOURCE,
+    &bias::SOURCE,
+    &cast::SOURCE,
+    &count_correct::SOURCE,
+    &dropout::SOURCE,
+    &gather_rows::SOURCE,
+    &layer_norm::SOURCE,
+    &loss::SOURCE,
+    &sgd::SOURCE,
+    &softmax_cross_entropy::SOURCE,
+    &sum_of_squares::SOURCE,
+    &uniform::SOURCE,
+];
 
 #[cfg(test)]
 pub(crate) mod testing;

@@ -1,7 +1,28 @@
 //! Helpers of the operations' tests: random numbers, tolerances, gradient checks.
 
 use crate::cpu::Float;
-use crate::{Element, Philox};
+use crate::cuda::Gpu;
+use crate::{Device, Element, Philox, Tensor};
+
+/// The devices that a test's one body runs on: the CPU, and two GPUs at most where there are some, real or virtual.
+///
+/// With `REQUIRE_GPUS=N` fewer than N GPUs fail the test.
+pub(crate) fn devices() -> Vec<Device> {
+    let n_gpus = Gpu::count();
+    let required = std::env::var("REQUIRE_GPUS").ok().map_or(0, |n| n.parse().unwrap());
+    assert!(n_gpus >= required, "needs {required} GPUs, found {n_gpus}");
+    std::iter::once(Device::Cpu).chain((0..n_gpus.min(2) as u32).map(Device::Cuda)).collect()
+}
+
+/// A tensor with these values on `device`.
+pub(crate) fn tensor<T: Element>(values: &[T], dims: &[usize], device: Device) -> Tensor {
+    Tensor::from_slice(values, dims, device).unwrap()
+}
+
+/// The same values rounded to another type.
+pub(crate) fn rounded<T: Element, U: Element>(values: &[T]) -> Vec<U> {
+    values.iter().map(|v| U::from_f64(v.to_f64())).collect()
+}
 
 /// Uniform numbers in -1..1, the same for the same seed.
 pub(crate) fn random<T: Element>(n: usize, seed: u64) -> Vec<T> {

@@ -83,7 +83,7 @@ impl Job {
             CallKind::AllReduce(_) | CallKind::AllGather => 0..1,
             CallKind::Broadcast { root } => 0..usize::from(root == rank),
             CallKind::ReduceScatter(_) => 0..board.geometry().world_size,
-            CallKind::Barrier => 0..0,
+            CallKind::Barrier | CallKind::Send { .. } | CallKind::Receive { .. } => 0..0,
         };
         let is_scatter = matches!(self.call.kind, CallKind::ReduceScatter(_));
         // Nobody but this rank needs its own part of a reduce-scatter: it reads that from the input.
@@ -161,7 +161,7 @@ impl Job {
                     unsafe { copy(board.slot(other, chunk), to, elems.len() * size) }
                 }
             }
-            CallKind::Barrier => {}
+            CallKind::Barrier | CallKind::Send { .. } | CallKind::Receive { .. } => {}
         }
     }
 
@@ -188,12 +188,17 @@ impl Job {
     ) {
         let op = match self.call.kind {
             CallKind::AllReduce(op) | CallKind::ReduceScatter(op) => op,
-            CallKind::Broadcast { .. } | CallKind::AllGather | CallKind::Barrier => return,
+            CallKind::Broadcast { .. }
+            | CallKind::AllGather
+            | CallKind::Barrier
+            | CallKind::Send { .. }
+            | CallKind::Receive { .. } => return,
         };
         let combine = match self.call.dtype {
             DType::F32 => combine::<f32>,
             DType::F64 => combine::<f64>,
             DType::I64 => combine::<i64>,
+            DType::BF16 => combine::<half::bf16>,
         };
         // SAFETY: as this function's.
         unsafe { combine(op, board, chunk, offset, output, n, own) }
@@ -292,6 +297,14 @@ impl Number for f32 {
 
 impl Number for f64 {
     const ZERO: Self = 0.0;
+    #[inline(always)]
+    fn sum(a: Self, b: Self) -> Self {
+        a + b
+    }
+}
+
+impl Number for half::bf16 {
+    const ZERO: Self = half::bf16::ZERO;
     #[inline(always)]
     fn sum(a: Self, b: Self) -> Self {
         a + b

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use ddp_kernels::DType;
 use mpi::ffi;
 
-use crate::{CommError, ReduceOp, Result};
+use crate::{Call, CallKind, CommError, ReduceOp, Result};
 
 /// Room for an error's text in every MPI there is (`MPI_MAX_ERROR_STRING` is 256 to 1024).
 const MAX_ERROR_TEXT: usize = 4096;
@@ -36,7 +36,19 @@ pub(super) fn datatype(dtype: DType) -> ffi::MPI_Datatype {
         DType::F64 => unsafe { ffi::RSMPI_DOUBLE },
         // SAFETY: as above.
         DType::I64 => unsafe { ffi::RSMPI_INT64_T },
+        // MPI has no such type: it moves them as the words that they are, and `can_reduce` keeps it from adding them.
+        // SAFETY: as above.
+        DType::BF16 => unsafe { ffi::RSMPI_UINT16_T },
     }
+}
+
+/// Refuses a reduction of a type that MPI does not know.
+pub(super) fn can_reduce(call: Call) -> Result<()> {
+    let is_reduction = matches!(call.kind, CallKind::AllReduce(_) | CallKind::ReduceScatter(_));
+    if is_reduction && call.dtype == DType::BF16 {
+        return Err(CommError::NotReducible { call });
+    }
+    Ok(())
 }
 
 /// MPI's name of a reduction.

@@ -11,7 +11,7 @@ use std::ffi::c_int;
 use mpi::ffi;
 
 use super::super::buffer::{RawMut, RawRef};
-use super::call::{check, count, datatype, operation};
+use super::call::{can_reduce, check, count, datatype, operation};
 use crate::{Call, CallKind, CommError, ReduceOp, Result};
 
 /// Bytes of one `MPI_Iallreduce`.
@@ -76,6 +76,7 @@ impl Plain {
         let CallKind::AllReduce(op) = call.kind else {
             unreachable!("only all-reduces are started");
         };
+        can_reduce(call)?;
         self.jobs.push_back(Job { buf, op, started: 0, n_in_flight: 0 });
         let number = self.n_finished + self.jobs.len() as u64 - 1;
         self.progress()?;
@@ -194,6 +195,7 @@ impl Plain {
     /// must then not be given back.
     pub(super) unsafe fn run(&mut self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
         self.wait(None)?;
+        can_reduce(call)?;
         self.compare_calls(call)?;
         match call.kind {
             CallKind::AllReduce(_) => {
@@ -233,6 +235,9 @@ impl Plain {
             CallKind::Barrier => {
                 // SAFETY: the communicator is alive.
                 check("MPI_Barrier", unsafe { ffi::MPI_Barrier(self.comm) })
+            }
+            CallKind::Send { .. } | CallKind::Receive { .. } => {
+                unreachable!("`Group` refuses sends between hosts' memories")
             }
         }
     }
@@ -275,5 +280,7 @@ fn name_of(kind: CallKind) -> &'static str {
         CallKind::ReduceScatter(_) => "reduce_scatter",
         CallKind::AllGather => "all_gather",
         CallKind::Barrier => "barrier",
+        CallKind::Send { .. } => "send",
+        CallKind::Receive { .. } => "receive",
     }
 }

@@ -1,10 +1,14 @@
 //! Activation functions and their derivatives.
 
 pub(crate) mod cpu;
+pub(crate) mod cuda;
+
+pub(crate) use cuda::SOURCE;
 
 use std::fmt;
 
-use super::check;
+use super::addmm::check_output_kind;
+use super::{bias, check};
 use crate::{Result, Shape, TensorMut, TensorRef};
 
 /// An elementwise activation function, as PyTorch defines it.
@@ -79,6 +83,10 @@ pub fn activation_forward(activation: Activation, x: TensorRef<'_>, y: TensorMut
     let (x_op, y_op) = (x.operand("x"), y.operand("y"));
     check::same_kind(OP, &[x_op, y_op])?;
     check::shape(OP, y_op, x.shape())?;
+    if let Some(gpu) = x.gpu() {
+        check::dtype(OP, x_op, check::GPU_FLOATS, check::GPU_FLOATS_NAMES)?;
+        return cuda::forward(gpu, activation, x.cuda()?, &mut y.into_cuda()?);
+    }
     check::float_dispatch!(OP, x_op, T => {
         cpu::forward::<T>(activation, x.as_slice(OP, "x")?, y.into_slice(OP, "y")?);
         Ok(())
@@ -89,7 +97,7 @@ pub fn activation_forward(activation: Activation, x: TensorRef<'_>, y: TensorMut
 ///
 /// - `d`: `[N, C]`, in: the gradient of the output, out: that of the input
 /// - `saved`: `[N, C]`, the input or the output of the forward pass, as [`Activation::saved_for_backward`] says
-/// - `d_bias`: `[C]`, for the bias that was added just before `f`
+/// - `d_bias`: `[C]`, for the bias that was added just before `f`; in f32 where `d` is bf16
 ///
 /// # Errors
 /// As [`activation_forward`].
@@ -107,8 +115,17 @@ pub fn activation_backward(
     let (_, cols) = d.shape().rows_cols();
     if let Some(d_bias) = &d_bias {
         let d_bias_op = d_bias.operand("d_bias");
-        check::same_kind(OP, &[d_op, d_bias_op])?;
+        check_output_kind(OP, d_op, d_bias_op)?;
         check::shape(OP, d_bias_op, Shape::vector(cols))?;
+    }
+    if let Some(gpu) = d.gpu() {
+        check::dtype(OP, d_op, check::GPU_FLOATS, check::GPU_FLOATS_NAMES)?;
+        let mut d = d.into_cuda()?;
+        cuda::backward(gpu, activation, saved.cuda()?, &mut d)?;
+        return match d_bias {
+            Some(d_bias) => bias::cuda::backward(gpu, d.as_ref(), cols, &mut d_bias.into_cuda()?, accumulate),
+            None => Ok(()),
+        };
     }
     check::float_dispatch!(OP, d_op, T => {
         let d_bias = d_bias.map(|t| t.into_slice::<T>(OP, "d_bias")).transpose()?;
@@ -120,14 +137,20 @@ pub fn activation_backward(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::testing::{assert_close, assert_gradient, dot, random};
+    use crate::ops::testing::{assert_close, assert_gradient, devices, dot, random, rounded, tensor};
+    use crate::{Device, Element, Tensor};
 
-    fn forward(activation: Activation, x: &[f64]) -> Vec<f64> {
-        let mut y = vec![0.0; x.len()];
-        let dims = [x.len()];
-        let view = TensorMut::from_slice(&mut y, &dims).unwrap();
-        activation_forward(activation, TensorRef::from_slice(x, &dims).unwrap(), view).unwrap();
-        y
+    fn forward<T: Element>(activation: Activation, x: &[T], device: Device) -> Vec<T> {
+        let x = tensor(x, &[x.len()], device);
+        let mut y = x.zeros_like().unwrap();
+        activation_forward(activation, x.view(), y.view_mut()).unwrap();
+        y.to_vec().unwrap()
+    }
+
+    fn backward<T: Element>(activation: Activation, saved: &[T], d: &[T], device: Device) -> Vec<T> {
+        let (saved, mut d) = (tensor(saved, &[saved.len()], device), tensor(d, &[d.len()], device));
+        activation_backward(activation, saved.view(), d.view_mut(), None, false).unwrap();
+        d.to_vec().unwrap()
     }
 
     #[test]
@@ -136,22 +159,21 @@ mod tests {
         // Away from ReLU's kink, where no difference quotient is right.
         let x: Vec<f64> = random::<f64>(rows * cols, 1).iter().map(|v| 4.0 * v + 1e-3 * v.signum()).collect();
         let d_y = random::<f64>(rows * cols, 2);
-        for activation in Activation::ALL {
-            let y = forward(activation, &x);
-            let saved = if activation.saved_for_backward() == SavedForBackward::Input { &x } else { &y };
-            let (mut d, mut d_bias) = (d_y.clone(), vec![1.0; cols]);
-            activation_backward(
-                activation,
-                TensorRef::from_slice(saved, &[rows, cols]).unwrap(),
-                TensorMut::from_slice(&mut d, &[rows, cols]).unwrap(),
-                Some(TensorMut::from_slice(&mut d_bias, &[cols]).unwrap()),
-                true,
-            )
-            .unwrap();
-            assert_gradient(&x, &d, |x| dot(&forward(activation, x), &d_y));
-            let want: Vec<f64> =
-                (0..cols).map(|c| 1.0 + d.iter().skip(c).step_by(cols).sum::<f64>()).collect();
-            assert_close(&d_bias, &want, 1e-12, 1e-12);
+        for device in devices() {
+            for activation in Activation::ALL {
+                let y = forward(activation, &x, device);
+                let saved = if activation.saved_for_backward() == SavedForBackward::Input { &x } else { &y };
+                let mut d = tensor(&d_y, &[rows, cols], device);
+                let mut d_bias = Tensor::ones(&[cols], d.dtype(), device).unwrap();
+                let saved = tensor(saved, &[rows, cols], device);
+                activation_backward(activation, saved.view(), d.view_mut(), Some(d_bias.view_mut()), true)
+                    .unwrap();
+                let d = d.to_vec::<f64>().unwrap();
+                assert_gradient(&x, &d, |x| dot(&forward(activation, x, Device::Cpu), &d_y));
+                let want: Vec<f64> =
+                    (0..cols).map(|c| 1.0 + d.iter().skip(c).step_by(cols).sum::<f64>()).collect();
+                assert_close(&d_bias.to_vec::<f64>().unwrap(), &want, 1e-12, 1e-12);
+            }
         }
     }
 
@@ -159,17 +181,15 @@ mod tests {
     fn f32_agrees_with_f64_also_in_long_rows_and_on_threads() {
         std::thread::spawn(|| {
             crate::cpu::threads::join_pool(2).unwrap();
-            let (rows, cols) = (70, 1003);
-            let x: Vec<f32> = random::<f32>(rows * cols, 3).iter().map(|v| 10.0 * v).collect();
-            let x64: Vec<f64> = x.iter().map(|&v| v.into()).collect();
-            for activation in Activation::ALL {
-                let mut y = vec![0.0f32; x.len()];
-                let dims = [rows, cols];
-                let view = TensorMut::from_slice(&mut y, &dims).unwrap();
-                activation_forward(activation, TensorRef::from_slice(&x, &dims).unwrap(), view).unwrap();
-                let want: Vec<f32> = forward(activation, &x64).iter().map(|&v| v as f32).collect();
-                // erf and tanh near -1 leave a few units of 2^-24 absolutely, times x up to 10.
-                assert_close(&y, &want, 1e-6, 1e-6);
+            // An odd number of elements, so that a GPU's wide accesses have an end of their own.
+            let x: Vec<f32> = random::<f32>(70 * 1003 + 1, 3).iter().map(|v| 10.0 * v).collect();
+            let x64 = rounded::<f32, f64>(&x);
+            for device in devices() {
+                for activation in Activation::ALL {
+                    let want = rounded::<f64, f32>(&forward(activation, &x64, Device::Cpu));
+                    // erf and tanh near -1 leave a few units of 2^-24 absolutely, times x up to 10.
+                    assert_close(&forward(activation, &x, device), &want, 1e-6, 1e-6);
+                }
             }
         })
         .join()
@@ -177,8 +197,31 @@ mod tests {
     }
 
     #[test]
+    fn bf16_is_f32_rounded_at_the_end() {
+        use half::bf16;
+        let x = rounded::<f64, bf16>(&random::<f64>(1003, 3).iter().map(|v| 5.0 * v).collect::<Vec<_>>());
+        let d = random::<bf16>(1003, 4);
+        for device in devices().into_iter().filter(|&device| device != Device::Cpu) {
+            for activation in Activation::ALL {
+                let x64 = rounded::<bf16, f64>(&x);
+                let y64 = forward(activation, &x64, Device::Cpu);
+                let got = forward(activation, &x, device);
+                // One rounding to 8 bits: half a unit of 2^-7.
+                assert_close(&rounded::<bf16, f64>(&got), &y64, 1e-6, 0.004);
+                let saved =
+                    if activation.saved_for_backward() == SavedForBackward::Input { &x } else { &got };
+                let want = backward(activation, &rounded::<bf16, f64>(saved), &rounded(&d), Device::Cpu);
+                let got = backward(activation, saved, &d, device);
+                assert_close(&rounded::<bf16, f64>(&got), &want, 1e-6, 0.004);
+            }
+        }
+    }
+
+    #[test]
     fn relu_keeps_nan() {
-        assert!(forward(Activation::Relu, &[f64::NAN])[0].is_nan());
-        assert_eq!(forward(Activation::Relu, &[-1.0, 0.0, 2.0]), [0.0, 0.0, 2.0]);
+        for device in devices() {
+            assert!(forward(Activation::Relu, &[f64::NAN], device)[0].is_nan());
+            assert_eq!(forward(Activation::Relu, &[-1.0, 0.0, 2.0], device), [0.0, 0.0, 2.0]);
+        }
     }
 }

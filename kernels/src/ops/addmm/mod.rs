@@ -1,20 +1,37 @@
 //! General matrix product with accumulation.
 
 mod cpu;
+mod cuda;
+
+pub(crate) use cuda::{SOURCE, product};
 
 use super::check;
 use crate::cpu::gemm::Mat;
-use crate::{KernelError, Result, Shape, TensorMut, TensorRef};
+use crate::cuda::blas::{Epilogue, Product};
+use crate::error::Operand;
+use crate::{DType, Device, KernelError, Result, Shape, TensorMut, TensorRef};
 
 const OP: &str = "addmm";
 
+/// In what precision matrix products of f32 are computed. Sums are in f32 either way; other dtypes know no difference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum MatmulMode {
+    /// All 24 bits of the factors count.
+    #[default]
+    Strict,
+    /// 11 bits of the factors count (TF32), on the matrix units of GPUs since Ampere. The CPU computes as strictly as ever.
+    Tf32,
+}
+
 /// `c = alpha · op(a) · op(b) + beta · c`, where `op` transposes its operand if the flag beside it says so.
 ///
-/// - `op(a)`: `[M, K]`; `op(b)`: `[K, N]`; `c`: `[M, N]`; all f32 or all f64, on one device
+/// - `op(a)`: `[M, K]`; `op(b)`: `[K, N]`; `c`: `[M, N]`; all f32 or all f64, on one device; on a GPU also bf16 factors
+///   with `c` in bf16 or f32
 /// - with `beta = 0`, `c` is not read, so NaN in it does not spread
 ///
 /// # Errors
-/// [`KernelError::DeviceMismatch`], [`KernelError::DTypeMismatch`], [`KernelError::Shape`].
+/// [`KernelError::DeviceMismatch`], [`KernelError::DTypeMismatch`], [`KernelError::Shape`]; on a GPU
+/// [`KernelError::Cublas`].
 ///
 /// Source: BLAS GEMM; the same as `torch.addmm` with its input given as `c`.
 pub fn addmm(
@@ -26,8 +43,27 @@ pub fn addmm(
     beta: f64,
     c: TensorMut<'_>,
 ) -> Result<()> {
+    addmm_with(MatmulMode::Strict, alpha, a, transpose_a, b, transpose_b, beta, c)
+}
+
+/// [`addmm`] in a given precision.
+///
+/// # Errors
+/// As [`addmm`].
+#[allow(clippy::too_many_arguments)] // GEMM has that many.
+pub fn addmm_with(
+    mode: MatmulMode,
+    alpha: f64,
+    a: TensorRef<'_>,
+    transpose_a: bool,
+    b: TensorRef<'_>,
+    transpose_b: bool,
+    beta: f64,
+    c: TensorMut<'_>,
+) -> Result<()> {
     let (a_op, b_op, c_op) = (a.operand("a"), b.operand("b"), c.operand("c"));
-    check::same_kind(OP, &[a_op, b_op, c_op])?;
+    check::same_kind(OP, &[a_op, b_op])?;
+    check_output_kind(OP, a_op, c_op)?;
     let swap = |(rows, cols): (usize, usize), transpose: bool| {
         if transpose { (cols, rows) } else { (rows, cols) }
     };
@@ -38,6 +74,22 @@ pub fn addmm(
         return Err(KernelError::Shape { op: OP, operand: b_op.into(), expected });
     }
     check::shape(OP, c_op, Shape::matrix(m, n))?;
+    if let Some(gpu) = c.gpu() {
+        check::dtype(OP, a_op, &[DType::F32, DType::F64, DType::BF16], "f32, f64 and bf16")?;
+        let shape = Product {
+            m,
+            n,
+            k,
+            transpose_a,
+            transpose_b,
+            inputs: a_op.dtype,
+            output: c_op.dtype,
+            mode,
+            epilogue: Epilogue::None,
+        };
+        return product(gpu, shape, (alpha, beta), a.cuda()?, b.cuda()?, c.into_cuda()?, None, None)
+            .map(|_| ());
+    }
     check::float_dispatch!(OP, c_op, T => {
         let (a_shape, b_shape) = (a.shape().rows_cols(), b.shape().rows_cols());
         let a = Mat::new(a.as_slice::<T>(OP, "a")?, a_shape.0, a_shape.1).transposed_if(transpose_a);
@@ -45,6 +97,17 @@ pub fn addmm(
         cpu::addmm(alpha as T, a, b, beta as T, c.into_slice::<T>(OP, "c")?);
         Ok(())
     })
+}
+
+/// A product's output has its inputs' device and dtype; of bf16 it can also be f32.
+pub(crate) fn check_output_kind(op: &'static str, input: Operand, output: Operand) -> Result<()> {
+    check::same_device(op, &[input, output])?;
+    let is_wider = (input.dtype, output.dtype) == (DType::BF16, DType::F32);
+    if is_wider && matches!(input.device, Device::Cuda(_)) {
+        Ok(())
+    } else {
+        check::same_dtype(op, &[input, output])
+    }
 }
 
 #[cfg(test)]

@@ -1,14 +1,18 @@
 //! Binary cross-entropy on logits, for several labels a row.
 
-use super::loss::{LossSums, elementwise_loss};
+use super::SumsOutput;
+use super::loss::{ElementLoss, cuda, elementwise_loss};
 use crate::cpu::Float;
 use crate::{Result, TensorMut, TensorRef};
 
-/// Sums of the elements' losses and of their number, and `d_logits = scale · ∂(sum)/∂logits`.
+/// Leaves the sums of the elements' losses and of their number in `sums`, and `d_logits = scale · ∂(sum)/∂logits`.
 ///
 /// `loss = max(x, 0) - x·t + ln(1 + e^-|x|)`, which never overflows
 ///
 /// - `logits`, `targets`: `[N, K]`, targets in 0..=1; `d_logits`: `[N, K]`, not needed for evaluation
+/// - f32 or f64; on a GPU also bf16, and f32 with the gradient in bf16
+///
+/// Asynchronous on a GPU's compute stream: one launch, which allocates nothing and can be captured.
 ///
 /// # Errors
 /// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::DTypeMismatch`], [`crate::KernelError::Shape`].
@@ -19,9 +23,11 @@ pub fn bce_with_logits(
     targets: TensorRef<'_>,
     scale: f64,
     d_logits: Option<TensorMut<'_>>,
-) -> Result<LossSums> {
+    sums: SumsOutput<'_>,
+) -> Result<()> {
     struct Bce;
-    impl super::loss::ElementLoss for Bce {
+    impl ElementLoss for Bce {
+        const KERNELS: cuda::Kernels = cuda::kernels!("bce_with_logits");
         #[inline(always)]
         fn value<T: Float>(&self, x: T, t: T) -> T {
             x.at_least(T::ZERO) - x * t + (-x.abs()).exp().ln_1p()
@@ -31,23 +37,27 @@ pub fn bce_with_logits(
             x.sigmoid() - t
         }
     }
-    elementwise_loss("bce_with_logits", &Bce, "logits", logits, targets, scale, d_logits)
+    elementwise_loss("bce_with_logits", &Bce, "logits", logits, targets, scale, d_logits, sums)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::loss::testing::assert_loss_gradient;
+    use crate::ops::loss::testing::{assert_loss, sums_after};
+    use crate::ops::testing::{devices, tensor};
 
     #[test]
-    fn gradient_matches_central_differences() {
-        assert_loss_gradient(bce_with_logits, 10.0, |v| 0.5 * (v + 1.0));
+    fn gradient_matches_central_differences_and_dtypes_agree() {
+        assert_loss(bce_with_logits, 10.0, |v| 0.5 * (v + 1.0));
     }
 
     #[test]
     fn large_logits_do_not_overflow() {
-        let (x, t) = ([200.0f32, -200.0], [0.0f32, 0.0]);
-        let view = |v| TensorRef::from_slice(v, &[1, 2]).unwrap();
-        assert_eq!(bce_with_logits(view(&x), view(&t), 1.0, None).unwrap().loss, 200.0);
+        for device in devices() {
+            let (x, t) =
+                (tensor(&[200.0f32, -200.0], &[1, 2], device), tensor(&[0.0f32; 2], &[1, 2], device));
+            let sums = sums_after(device, None, |sums| bce_with_logits(x.view(), t.view(), 1.0, None, sums));
+            assert_eq!(sums.unwrap().loss, 200.0);
+        }
     }
 }

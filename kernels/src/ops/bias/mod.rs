@@ -1,13 +1,19 @@
 //! Row-wise bias: added to every row, its gradient the sum over the rows.
 
 mod cpu;
+pub(crate) mod cuda;
 
+pub(crate) use cuda::SOURCE;
+
+use super::addmm::check_output_kind;
 use super::check;
 use crate::{Result, Shape, TensorMut, TensorRef};
 
 /// `y[n, c] += bias[c]` in place.
 ///
-/// - `bias`: `[C]`; `y`: `[N, C]`
+/// - `bias`: `[C]`; `y`: `[N, C]`; of one dtype: f32 or f64, on a GPU also bf16
+///
+/// Asynchronous on the device's compute stream.
 ///
 /// # Errors
 /// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::DTypeMismatch`], [`crate::KernelError::Shape`].
@@ -17,6 +23,10 @@ pub fn bias_forward(bias: TensorRef<'_>, y: TensorMut<'_>) -> Result<()> {
     check::same_kind(OP, &[bias_op, y_op])?;
     let (_, cols) = y.shape().rows_cols();
     check::shape(OP, bias_op, Shape::vector(cols))?;
+    if let Some(gpu) = y.gpu() {
+        check::dtype(OP, y_op, check::GPU_FLOATS, check::GPU_FLOATS_NAMES)?;
+        return cuda::forward(gpu, bias.cuda()?, &mut y.into_cuda()?);
+    }
     check::float_dispatch!(OP, y_op, T => {
         cpu::forward::<T>(bias.as_slice(OP, "bias")?, y.into_slice(OP, "y")?);
         Ok(())
@@ -25,16 +35,22 @@ pub fn bias_forward(bias: TensorRef<'_>, y: TensorMut<'_>) -> Result<()> {
 
 /// `d_bias[c] = Σ_n d_y[n, c]`, or `+=` if `accumulate`.
 ///
-/// - `d_y`: `[N, C]`; `d_bias`: `[C]`
+/// - `d_y`: `[N, C]`; `d_bias`: `[C]`; of one dtype: f32 or f64, on a GPU also bf16, of which the sums can also be f32
+///
+/// Asynchronous on the device's compute stream.
 ///
 /// # Errors
 /// As [`bias_forward`].
 pub fn bias_backward(d_y: TensorRef<'_>, d_bias: TensorMut<'_>, accumulate: bool) -> Result<()> {
     const OP: &str = "bias_backward";
     let (d_y_op, d_bias_op) = (d_y.operand("d_y"), d_bias.operand("d_bias"));
-    check::same_kind(OP, &[d_y_op, d_bias_op])?;
+    check_output_kind(OP, d_y_op, d_bias_op)?;
     let (_, cols) = d_y.shape().rows_cols();
     check::shape(OP, d_bias_op, Shape::vector(cols))?;
+    if let Some(gpu) = d_y.gpu() {
+        check::dtype(OP, d_y_op, check::GPU_FLOATS, check::GPU_FLOATS_NAMES)?;
+        return cuda::backward(gpu, d_y.cuda()?, cols, &mut d_bias.into_cuda()?, accumulate);
+    }
     check::float_dispatch!(OP, d_y_op, T => {
         cpu::backward::<T>(d_y.as_slice(OP, "d_y")?, d_bias.into_slice(OP, "d_bias")?, accumulate);
         Ok(())
@@ -43,21 +59,147 @@ pub fn bias_backward(d_y: TensorRef<'_>, d_bias: TensorMut<'_>, accumulate: bool
 
 #[cfg(test)]
 mod tests {
+    use half::bf16;
+
     use super::*;
-    use crate::ops::testing::{assert_gradient, dot, random};
+    use crate::ops::testing::{assert_close, assert_gradient, devices, dot, random, rounded, tensor};
+    use crate::{Device, Element, Tensor};
+
+    fn forward<T: Element>(bias: &[T], y: &[T], device: Device) -> Vec<T> {
+        let (bias, mut y) =
+            (tensor(bias, &[bias.len()], device), tensor(y, &[y.len() / bias.len(), bias.len()], device));
+        bias_forward(bias.view(), y.view_mut()).unwrap();
+        y.to_vec().unwrap()
+    }
+
+    /// The gradient on top of `before` where that is given; `d_y` lies `start` elements behind its buffer's start.
+    fn backward<T: Element, U: Element>(
+        d_y: &[T],
+        cols: usize,
+        before: Option<f64>,
+        start: usize,
+        device: Device,
+    ) -> Vec<U> {
+        let padded: Vec<T> = vec![T::ZERO; start].into_iter().chain(d_y.iter().copied()).collect();
+        let buffer = tensor(&padded, &[padded.len()], device);
+        let d_y =
+            buffer.view().range(start, padded.len()).unwrap().reshape(&[d_y.len() / cols, cols]).unwrap();
+        let mut d_bias = Tensor::full(&[cols], before.unwrap_or(f64::NAN), U::DTYPE, device).unwrap();
+        bias_backward(d_y, d_bias.view_mut(), before.is_some()).unwrap();
+        d_bias.to_vec().unwrap()
+    }
 
     #[test]
     fn gradient_matches_central_differences() {
         let (rows, cols) = (4, 19);
         let (bias, d_y) = (random::<f64>(cols, 1), random::<f64>(rows * cols, 2));
-        let mut d_bias = vec![f64::NAN; cols];
-        let view = TensorMut::from_slice(&mut d_bias, &[cols]).unwrap();
-        bias_backward(TensorRef::from_slice(&d_y, &[rows, cols]).unwrap(), view, false).unwrap();
-        assert_gradient(&bias, &d_bias, |bias| {
-            let mut y = vec![0.0; rows * cols];
-            let view = TensorMut::from_slice(&mut y, &[rows, cols]).unwrap();
-            bias_forward(TensorRef::from_slice(bias, &[cols]).unwrap(), view).unwrap();
-            dot(&y, &d_y)
-        });
+        let zeros = vec![0.0; rows * cols];
+        for device in devices() {
+            let d_bias = backward::<f64, f64>(&d_y, cols, None, 0, device);
+            assert_gradient(&bias, &d_bias, |bias| dot(&forward(bias, &zeros, device), &d_y));
+        }
+    }
+
+    /// One rounding of one sum: the devices have to agree to the bit.
+    #[test]
+    fn every_device_adds_to_the_same_bits() {
+        for (rows, cols) in [(5, 1), (50, 10), (129, 64), (3, 5000), (33, 1023)] {
+            let (bias, y) = (random::<f32>(cols, 1), random::<f32>(rows * cols, 2));
+            let want: Vec<f32> = y.iter().enumerate().map(|(i, v)| v + bias[i % cols]).collect();
+            let (short_bias, short) = (rounded::<f32, bf16>(&bias), rounded::<f32, bf16>(&y));
+            let sum = |(i, v): (usize, &bf16)| bf16::from_f32(v.to_f32() + short_bias[i % cols].to_f32());
+            let want_short: Vec<bf16> = short.iter().enumerate().map(sum).collect();
+            for device in devices() {
+                assert!(forward(&bias, &y, device) == want, "f32 {rows} x {cols} on {device}");
+                let (wide_bias, wide) = (rounded::<f32, f64>(&bias), rounded::<f32, f64>(&y));
+                let want: Vec<f64> = wide.iter().enumerate().map(|(i, v)| v + wide_bias[i % cols]).collect();
+                assert!(forward(&wide_bias, &wide, device) == want, "f64 {rows} x {cols} on {device}");
+                if device != Device::Cpu {
+                    assert!(
+                        forward(&short_bias, &short, device) == want_short,
+                        "bf16 {rows} x {cols} on {device}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Shapes for one block, for several shares of the rows, for many tiles and for more tiles than counters; rows that wide
+    /// accesses fit and others.
+    const SHAPES: [(usize, usize); 11] = [
+        (0, 5),
+        (1, 1),
+        (300, 10),
+        (20_000, 3),
+        (9000, 10),
+        (3000, 64),
+        (1100, 264),
+        (300, 1023),
+        (33, 4096),
+        (5, 8200),
+        (2, 70_000),
+    ];
+
+    #[test]
+    fn column_sums_agree_with_f64() {
+        for (rows, cols) in SHAPES {
+            let d_y = random::<f32>(rows * cols, 1);
+            let short = rounded::<f32, bf16>(&d_y);
+            let sums = |d_y: &[f64], before: f64| -> Vec<f64> {
+                let mut sums = vec![before; cols];
+                d_y.iter().enumerate().for_each(|(i, v)| sums[i % cols] += v);
+                sums
+            };
+            let (wide, wide_short) = (rounded::<f32, f64>(&d_y), rounded::<bf16, f64>(&short));
+            // On a GPU a thread sums some 100 numbers below 1, and the stages behind it fewer: some units of 2^-24 times what such
+            // a sum comes to. One after the other, as on the CPU, `rows` sums are rounded, each to 2^-24 of up to some √rows.
+            let bound = |device: Device| if device == Device::Cpu { 1e-6 + 1e-7 * rows as f64 } else { 2e-5 };
+            for device in devices() {
+                for before in [None, Some(2.0)] {
+                    let want = sums(&wide, before.unwrap_or(0.0));
+                    let as_f32 = rounded::<f32, f64>(&backward::<f32, f32>(&d_y, cols, before, 0, device));
+                    assert_close(&as_f32, &want, bound(device), 1e-6);
+                    assert_close(&backward::<f64, f64>(&wide, cols, before, 0, device), &want, 1e-11, 1e-12);
+                    if device != Device::Cpu {
+                        let want = sums(&wide_short, before.unwrap_or(0.0));
+                        let as_f32 =
+                            rounded::<f32, f64>(&backward::<bf16, f32>(&short, cols, before, 0, device));
+                        assert_close(&as_f32, &want, 2e-5, 1e-6);
+                        // One rounding to 8 bits: half a unit of 2^-7.
+                        let as_bf16 =
+                            rounded::<bf16, f64>(&backward::<bf16, bf16>(&short, cols, before, 0, device));
+                        assert_close(&as_bf16, &want, 2e-5, 0.004);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn addresses_that_are_no_multiples_of_16_do_as_well() {
+        let (rows, cols) = (700, 64);
+        let d_y = random::<f32>(rows * cols, 1);
+        for device in devices() {
+            let want = backward::<f32, f32>(&d_y, cols, None, 0, device);
+            // Another division of the columns, so another order: some units of 2^-24 of sums up to 60.
+            assert_close(&backward::<f32, f32>(&d_y, cols, None, 1, device), &want, 2e-5, 1e-6);
+            let mut y = Tensor::zeros(&[1 + rows * cols], crate::DType::F32, device).unwrap();
+            let bias = tensor(&d_y[..cols], &[cols], device);
+            let view = y.view_mut().range(1, 1 + rows * cols).unwrap().reshape(&[rows, cols]).unwrap();
+            bias_forward(bias.view(), view).unwrap();
+            let y = y.to_vec::<f32>().unwrap();
+            assert!(y[0] == 0.0 && y[1..].chunks_exact(cols).all(|row| row == &d_y[..cols]));
+        }
+    }
+
+    #[test]
+    fn sums_have_the_same_bits_in_every_run_and_on_every_gpu() {
+        for (rows, cols) in [(9000, 10), (3000, 64), (1100, 264)] {
+            let d_y = random::<f32>(rows * cols, 1);
+            let gpus = devices().into_iter().filter(|&device| device != Device::Cpu);
+            let runs: Vec<Vec<f32>> =
+                gpus.flat_map(|d| [d, d]).map(|d| backward(&d_y, cols, None, 0, d)).collect();
+            assert!(runs.windows(2).all(|pair| pair[0] == pair[1]));
+        }
     }
 }

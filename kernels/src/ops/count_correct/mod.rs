@@ -1,46 +1,129 @@
-//! Rows whose largest logit is that of the label.
+//! Rows whose largest output is that of the label.
+
+mod cpu;
+mod cuda;
+
+pub(crate) use cuda::SOURCE;
 
 use super::check;
-use crate::{Result, Shape, TensorRef};
+use crate::{DType, Result, Shape, TensorMut, TensorRef};
 
-/// Number of rows in which the first largest logit stands at the label.
+/// `count =` the number of rows in which the first largest output stands at the label, or `count +=` it if `accumulate`.
 ///
-/// - `logits`: `[N, C]`; `labels`: `[N]` i64; a row with NaN counts as wrong
+/// - `outputs`: `[N, C]`, f32 or f64, on a GPU also bf16; `labels`: `[N]` i64; `count`: `[1]` f64
+/// - a row with NaN counts as wrong, as does one whose label is not in `0..C`
+///
+/// Asynchronous on the device's compute stream.
 ///
 /// # Errors
 /// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::DTypeUnsupported`], [`crate::KernelError::Shape`].
 ///
 /// Source: `torch.argmax` compared with the labels.
-pub fn count_correct(logits: TensorRef<'_>, labels: TensorRef<'_>) -> Result<u64> {
+pub fn count_correct(
+    outputs: TensorRef<'_>,
+    labels: TensorRef<'_>,
+    count: TensorMut<'_>,
+    accumulate: bool,
+) -> Result<()> {
     const OP: &str = "count_correct";
-    let (logits_op, labels_op) = (logits.operand("logits"), labels.operand("labels"));
-    check::same_device(OP, &[logits_op, labels_op])?;
-    let (n_rows, n_classes) = check::matrix(OP, logits_op)?;
+    let (outputs_op, labels_op, count_op) =
+        (outputs.operand("outputs"), labels.operand("labels"), count.operand("count"));
+    check::same_device(OP, &[outputs_op, labels_op, count_op])?;
+    let (n_rows, n_classes) = check::matrix(OP, outputs_op)?;
+    check::dtype(OP, labels_op, &[DType::I64], "i64")?;
     check::shape(OP, labels_op, Shape::vector(n_rows))?;
+    check::dtype(OP, count_op, &[DType::F64], "f64")?;
+    check::shape(OP, count_op, Shape::vector(1))?;
+    if let Some(gpu) = outputs.gpu() {
+        check::dtype(OP, outputs_op, check::GPU_FLOATS, check::GPU_FLOATS_NAMES)?;
+        return cuda::count(
+            gpu,
+            outputs.cuda()?,
+            n_classes,
+            labels.cuda()?,
+            &mut count.into_cuda()?,
+            accumulate,
+        );
+    }
     let labels = labels.as_slice::<i64>(OP, "labels")?;
-    check::float_dispatch!(OP, logits_op, T => {
-        let logits = logits.as_slice::<T>(OP, "logits")?;
-        let is_correct = |(row, &label): (&[T], &i64)| match usize::try_from(label).ok().and_then(|l| row.get(l)) {
-            Some(at_label) => {
-                let before = &row[..label as usize];
-                before.iter().all(|v| v < at_label) && row.iter().all(|v| v <= at_label)
-            }
-            None => false,
-        };
-        Ok(logits.chunks_exact(n_classes.max(1)).zip(labels).filter(|&pair| is_correct(pair)).count() as u64)
+    check::float_dispatch!(OP, outputs_op, T => {
+        let correct = cpu::count::<T>(outputs.as_slice(OP, "outputs")?, n_classes, labels) as f64;
+        let count = &mut count.into_slice::<f64>(OP, "count")?[0];
+        *count = if accumulate { *count + correct } else { correct };
+        Ok(())
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use half::bf16;
+
     use super::*;
+    use crate::ops::testing::{devices, random, rounded, tensor};
+    use crate::{Device, Element, Philox};
+
+    /// The count on top of `before` where that is given.
+    fn run<T: Element>(outputs: &[T], labels: &[i64], before: Option<f64>, device: Device) -> f64 {
+        let outputs = tensor(outputs, &[labels.len(), outputs.len() / labels.len().max(1)], device);
+        let labels = tensor(labels, &[labels.len()], device);
+        let mut count = tensor(&[before.unwrap_or(f64::NAN)], &[1], device);
+        count_correct(outputs.view(), labels.view(), count.view_mut(), before.is_some()).unwrap();
+        count.to_vec::<f64>().unwrap()[0]
+    }
 
     #[test]
     fn counts_the_first_of_equal_maxima_and_no_nan() {
-        let logits = [1.0f32, 2.0, 2.0, 5.0, f32::NAN, 0.0, 0.0, 0.0, 7.0];
-        let logits = TensorRef::from_slice(&logits, &[3, 3]).unwrap();
-        let count =
-            |labels: [i64; 3]| count_correct(logits, TensorRef::from_slice(&labels, &[3]).unwrap()).unwrap();
-        assert_eq!((count([1, 0, 2]), count([2, 0, 2]), count([1, 0, -100])), (2, 1, 1));
+        let outputs = [1.0f32, 2.0, 2.0, 5.0, f32::NAN, 0.0, 0.0, 0.0, 7.0];
+        for device in devices() {
+            let count = |labels: [i64; 3]| run(&outputs, &labels, None, device);
+            assert_eq!((count([1, 0, 2]), count([2, 0, 2]), count([1, 0, -100])), (2.0, 1.0, 1.0));
+            assert_eq!((count([1, 1, 3]), count([1, 2, i64::MAX])), (1.0, 1.0));
+            assert_eq!(run(&outputs, &[1, 0, 2], Some(40.0), device), 42.0);
+            assert_eq!(run::<f32>(&[], &[], Some(40.0), device), 40.0);
+            assert_eq!(run::<f32>(&[], &[], None, device), 0.0);
+        }
+    }
+
+    /// Few values, so that ties are everywhere, in rows for a part of a warp, a warp and a block.
+    #[test]
+    fn every_device_counts_as_the_cpu_for_any_number_of_classes() {
+        for (n_rows, n_classes) in
+            [(1, 1), (2100, 2), (999, 3), (5000, 10), (77, 32), (78, 33), (9, 1023), (7, 1024), (5, 2500)]
+        {
+            let outputs: Vec<f32> =
+                random::<f32>(n_rows * n_classes, 1).iter().map(|v| (v * 6.0).round()).collect();
+            let words = Philox::new(2);
+            // Among many classes a random label is never right: every other row's is the row's argmax, and of those every other
+            // one stands at its last maximum, which is not the first where there are several.
+            let labels: Vec<i64> = (0..n_rows)
+                .map(|n| {
+                    let row = &outputs[n * n_classes..][..n_classes];
+                    let largest = row.iter().copied().fold(f32::MIN, f32::max);
+                    let place = match n % 4 {
+                        0 => row.iter().position(|&v| v == largest).unwrap(),
+                        1 => row.iter().rposition(|&v| v == largest).unwrap(),
+                        _ => words.block([n as u32, 0, 0, 0])[0] as usize % n_classes,
+                    };
+                    place as i64
+                })
+                .collect();
+            let want = run(&outputs, &labels, None, Device::Cpu);
+            assert!(want >= 1.0, "{n_rows} x {n_classes}");
+            for device in devices().into_iter().filter(|&device| device != Device::Cpu) {
+                assert_eq!(
+                    run(&outputs, &labels, None, device),
+                    want,
+                    "f32 {n_rows} x {n_classes} on {device}"
+                );
+                let wide = rounded::<f32, f64>(&outputs);
+                assert_eq!(run(&wide, &labels, None, device), want, "f64 {n_rows} x {n_classes} on {device}");
+                let short = rounded::<f32, bf16>(&outputs);
+                assert_eq!(
+                    run(&short, &labels, None, device),
+                    want,
+                    "bf16 {n_rows} x {n_classes} on {device}"
+                );
+            }
+        }
     }
 }

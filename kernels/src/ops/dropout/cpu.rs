@@ -9,13 +9,12 @@ use crate::rng::Philox;
 /// Elements from which a second thread is worth it.
 const MIN_PART: usize = 1 << 13;
 
-pub(super) fn apply<T: Float>(x: &mut [T], cols: usize, p: f64, key: DropoutKey) {
-    if p == 0.0 || cols == 0 {
+pub(super) fn apply<T: Float>(x: &mut [T], cols: usize, (threshold, keep): (u32, f64), key: DropoutKey) {
+    if cols == 0 {
         return;
     }
     let philox = Philox::new(key.seed);
-    let threshold = (p * 2f64.powi(32)) as u32;
-    let keep = T::from_f64(1.0 / (1.0 - p));
+    let keep = T::from_f64(keep);
     let rows = x.len() / cols;
     let out = SharedMut::new(x);
     for_parts(rows, MIN_PART / cols, 1, |part| {

@@ -1,9 +1,13 @@
 //! Dropout whose mask is a pure function of seed, step, layer and global row.
 
 mod cpu;
+mod cuda;
+
+pub(crate) use cuda::SOURCE;
 
 use super::check;
-use crate::{Result, TensorMut};
+use super::step_sums::{STEP_SCALARS_LEN, StepScalars};
+use crate::{DType, Result, Shape, TensorMut, TensorRef};
 
 /// What decides which elements are dropped; equal keys drop the same ones on every device and for every world size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,79 +22,182 @@ pub struct DropoutKey {
     pub first_row: u64,
 }
 
+impl DropoutKey {
+    /// The key of the step that `scalars` tells of, whose first row this key's counts from.
+    fn of_step(self, scalars: StepScalars) -> Self {
+        DropoutKey {
+            seed: scalars.seed,
+            step: scalars.step.wrapping_sub(1),
+            first_row: scalars.first_row.wrapping_add(self.first_row),
+            ..self
+        }
+    }
+}
+
 /// `x[n, c] = x[n, c] / (1 - p)` with probability `1 - p`, else 0, in place.
 ///
-/// - `x`: `[N, C]`; element `(n, c)` is dropped where word `c mod 4` of Philox4x32-10 under the key `seed` and the
-///   counter `(c / 4, row, step, layer and row's upper bits)`, `row = first_row + n`, is below `p · 2^32`
+/// - `x`: `[N, C]`, f32 or f64, on a GPU also bf16; element `(n, c)` is dropped where word `c mod 4` of Philox4x32-10 under the
+///   key `seed` and the counter `(c / 4, row, step, layer and row's upper bits)`, `row = first_row + n`, is below `p · 2^32`
+/// - `scalars`: a step's [`StepScalars`], `[STEP_SCALARS_LEN]` f64 beside `x`, from which a captured graph sees new numbers at
+///   each replay: seed and step (there counted from 1) are then its own, whatever `key` says, and its first row is added to
+///   `key.first_row`
 /// - the backward pass is the same function with the same key on the gradient
 ///
+/// Asynchronous on the device's compute stream.
+///
 /// # Errors
-/// [`crate::KernelError::DTypeUnsupported`] for integers.
+/// [`crate::KernelError::DTypeUnsupported`] for integers; [`crate::KernelError::DeviceMismatch`] or
+/// [`crate::KernelError::Shape`] for `scalars`.
 ///
 /// Source: `torch.nn.functional.dropout`.
-pub fn dropout(x: TensorMut<'_>, p: f64, key: DropoutKey) -> Result<()> {
+pub fn dropout(x: TensorMut<'_>, p: f64, key: DropoutKey, scalars: Option<TensorRef<'_>>) -> Result<()> {
     const OP: &str = "dropout";
     let x_op = x.operand("x");
+    if let Some(scalars) = scalars {
+        let scalars_op = scalars.operand("scalars");
+        check::same_device(OP, &[x_op, scalars_op])?;
+        check::dtype(OP, scalars_op, &[DType::F64], "f64")?;
+        check::shape(OP, scalars_op, Shape::vector(STEP_SCALARS_LEN))?;
+    }
     let (_, cols) = x.shape().rows_cols();
+    let (threshold, keep) = ((p * 2f64.powi(32)) as u32, 1.0 / (1.0 - p));
+    if let Some(gpu) = x.gpu() {
+        check::dtype(OP, x_op, check::GPU_FLOATS, check::GPU_FLOATS_NAMES)?;
+        if p == 0.0 {
+            return Ok(());
+        }
+        let scalars = scalars.map(TensorRef::cuda).transpose()?;
+        return cuda::apply(gpu, &mut x.into_cuda()?, cols, (threshold, keep), key, scalars);
+    }
+    let key = match scalars {
+        Some(scalars) => key.of_step(StepScalars::from_slice(scalars.as_slice(OP, "scalars")?)),
+        None => key,
+    };
     check::float_dispatch!(OP, x_op, T => {
-        cpu::apply::<T>(x.into_slice(OP, "x")?, cols, p, key);
+        let x = x.into_slice::<T>(OP, "x")?;
+        if p != 0.0 {
+            cpu::apply::<T>(x, cols, (threshold, keep), key);
+        }
         Ok(())
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use half::bf16;
+
     use super::*;
+    use crate::ops::testing::{assert_gradient, devices, dot, random, rounded, tensor};
+    use crate::{Device, Element, Tensor};
 
     const KEY: DropoutKey = DropoutKey { seed: 3, step: 5, layer: 1, first_row: 0 };
 
-    fn mask(rows: usize, cols: usize, p: f64, key: DropoutKey) -> Vec<f32> {
-        let mut x = vec![1.0f32; rows * cols];
-        dropout(TensorMut::from_slice(&mut x, &[rows, cols]).unwrap(), p, key).unwrap();
-        x
+    fn run<T: Element>(x: &[T], cols: usize, p: f64, key: DropoutKey, device: Device) -> Vec<T> {
+        let mut x = tensor(x, &[x.len() / cols, cols], device);
+        dropout(x.view_mut(), p, key, None).unwrap();
+        x.to_vec().unwrap()
+    }
+
+    fn mask(rows: usize, cols: usize, p: f64, key: DropoutKey, device: Device) -> Vec<f32> {
+        run(&vec![1.0; rows * cols], cols, p, key, device)
     }
 
     #[test]
     fn rows_of_a_shard_get_the_mask_of_the_global_batch() {
         let (rows, cols) = (12, 7);
-        let whole = mask(rows, cols, 0.4, KEY);
-        for split in [0, 1, 5, 12] {
-            let mut parts = mask(split, cols, 0.4, KEY);
-            parts.extend(mask(rows - split, cols, 0.4, DropoutKey { first_row: split as u64, ..KEY }));
-            assert_eq!(parts, whole);
+        let whole = mask(rows, cols, 0.4, KEY, Device::Cpu);
+        for device in devices() {
+            for split in [0, 1, 5, 12] {
+                let mut parts = mask(split, cols, 0.4, KEY, device);
+                parts.extend(mask(
+                    rows - split,
+                    cols,
+                    0.4,
+                    DropoutKey { first_row: split as u64, ..KEY },
+                    device,
+                ));
+                assert_eq!(parts, whole, "{device}");
+            }
         }
     }
 
     #[test]
     fn every_part_of_the_key_counts_and_the_mean_is_kept() {
         let (rows, cols) = (1000, 50);
-        let base = mask(rows, cols, 0.3, KEY);
-        for key in [
-            DropoutKey { seed: 4, ..KEY },
-            DropoutKey { step: 6, ..KEY },
-            DropoutKey { layer: 2, ..KEY },
-            DropoutKey { first_row: 1 << 33, ..KEY },
-        ] {
-            assert_ne!(mask(rows, cols, 0.3, key), base);
+        for device in devices() {
+            let base = mask(rows, cols, 0.3, KEY, device);
+            for key in [
+                DropoutKey { seed: 4, ..KEY },
+                DropoutKey { step: 6, ..KEY },
+                DropoutKey { layer: 2, ..KEY },
+                DropoutKey { first_row: 1 << 33, ..KEY },
+            ] {
+                assert_ne!(mask(rows, cols, 0.3, key, device), base);
+            }
+            let dropped = base.iter().filter(|&&v| v == 0.0).count() as f64 / base.len() as f64;
+            // Five standard errors of a share of 0.3 among 50,000.
+            assert!((dropped - 0.3).abs() < 0.0103, "{dropped}");
+            assert!(base.iter().all(|&v| v == 0.0 || v == (1.0 / 0.7) as f32));
+            assert_eq!(mask(2, 9, 0.0, KEY, device), [1.0; 18]);
         }
-        let dropped = base.iter().filter(|&&v| v == 0.0).count() as f64 / base.len() as f64;
-        // Five standard errors of a share of 0.3 among 50,000.
-        assert!((dropped - 0.3).abs() < 0.0103, "{dropped}");
-        assert!(base.iter().all(|&v| v == 0.0 || v == (1.0 / 0.7) as f32));
-        assert_eq!(mask(2, 9, 0.0, KEY), [1.0; 18]);
+    }
+
+    /// The mask is that of the CPU, and what is kept is one rounding of one product: so all bits agree.
+    #[test]
+    fn every_device_gives_the_same_bits() {
+        // The row's upper bits count too; the last rows lie beyond 2^32.
+        let key = DropoutKey { seed: 7 << 33 | 5, step: (1 << 32) + 2, layer: 900, first_row: (1 << 32) - 9 };
+        for (rows, cols) in [(1, 1), (21, 6), (21, 10), (300, 64), (3, 2500), (2, 12_000)] {
+            let x = random::<f32>(rows * cols, 1);
+            let (wide, short) = (rounded::<f32, f64>(&x), rounded::<f32, bf16>(&x));
+            let want = run(&x, cols, 0.25, key, Device::Cpu);
+            let want_wide = run(&wide, cols, 0.25, key, Device::Cpu);
+            let want_short =
+                rounded::<f32, bf16>(&run(&rounded::<bf16, f32>(&short), cols, 0.25, key, Device::Cpu));
+            for device in devices().into_iter().filter(|&device| device != Device::Cpu) {
+                assert!(run(&x, cols, 0.25, key, device) == want, "f32 {rows} x {cols} on {device}");
+                assert!(run(&wide, cols, 0.25, key, device) == want_wide, "f64 {rows} x {cols} on {device}");
+                assert!(
+                    run(&short, cols, 0.25, key, device) == want_short,
+                    "bf16 {rows} x {cols} on {device}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn addresses_that_are_no_multiples_of_16_do_as_well() {
+        for device in devices() {
+            let mut x = Tensor::ones(&[8 * 16 + 1], DType::F32, device).unwrap();
+            dropout(x.view_mut().range(1, 129).unwrap().reshape(&[8, 16]).unwrap(), 0.5, KEY, None).unwrap();
+            let got = x.to_vec::<f32>().unwrap();
+            assert!(got[0] == 1.0 && got[1..] == mask(8, 16, 0.5, KEY, Device::Cpu), "{device}");
+        }
+    }
+
+    #[test]
+    fn a_steps_scalars_take_the_place_of_the_key() {
+        let key = DropoutKey { seed: 9 << 35 | 1, step: 41, layer: 3, first_row: 1030 };
+        let scalars =
+            StepScalars { lr: 0.1, step: 42, seed: key.seed, first_row: 1000, expected_weight: 0.0 };
+        for device in devices() {
+            let scalars = tensor(&scalars.to_array(), &[STEP_SCALARS_LEN], device);
+            let mut x = Tensor::ones(&[20, 9], DType::F32, device).unwrap();
+            // Rows 30 and later of this rank's share: a later micro-batch.
+            let other = DropoutKey { seed: 0, step: 0, layer: 3, first_row: 30 };
+            dropout(x.view_mut(), 0.5, other, Some(scalars.view())).unwrap();
+            assert_eq!(x.to_vec::<f32>().unwrap(), mask(20, 9, 0.5, key, Device::Cpu), "{device}");
+            assert!(dropout(x.view_mut(), 0.5, KEY, Some(scalars.view().range(0, 5).unwrap())).is_err());
+        }
     }
 
     /// The mask is linear in x, so the gradient is the mask itself applied to the gradient of the output.
     #[test]
     fn gradient_matches_central_differences() {
-        use crate::ops::testing::{assert_gradient, dot, random};
-        let (rows, cols) = (3, 5);
         let (x, d_y) = (random::<f64>(15, 1), random::<f64>(15, 2));
-        let run = |v: &[f64]| {
-            let mut v = v.to_vec();
-            dropout(TensorMut::from_slice(&mut v, &[rows, cols]).unwrap(), 0.5, KEY).unwrap();
-            v
-        };
-        assert_gradient(&x, &run(&d_y), |x| dot(&run(x), &d_y));
+        for device in devices() {
+            let d = run(&d_y, 5, 0.5, KEY, device);
+            assert_gradient(&x, &d, |x| dot(&run(x, 5, 0.5, KEY, Device::Cpu), &d_y));
+        }
     }
 }

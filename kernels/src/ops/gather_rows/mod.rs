@@ -1,59 +1,178 @@
 //! Rows of a matrix, picked by index.
 
+mod cpu;
+mod cuda;
+
+pub(crate) use cuda::SOURCE;
+
 use super::check;
-use crate::{DType, KernelError, Result, Shape, TensorMut, TensorRef};
+use crate::{DType, Result, Shape, TensorMut, TensorRef};
 
 /// `out[n, :] = x[indices[n], :]`.
 ///
-/// - `x`: `[N, C]` of any dtype; `indices`: B row numbers; `out`: `[B, C]` of the same dtype
+/// - `x`: `[N, C]` of any dtype; `indices`: `[B]` i64, row numbers; `out`: `[B, C]` of the same dtype, or bf16 where `x` is f32
+///
+/// Asynchronous on the device's compute stream. So a GPU cannot refuse an index that is not in `0..N`: its row is filled with
+/// NaN, in integers with 0.
 ///
 /// # Errors
-/// [`KernelError::OutOfRange`] for an index beyond the last row (rows before it are written by then);
-/// [`KernelError::DeviceMismatch`], [`KernelError::DTypeMismatch`], [`KernelError::Shape`].
+/// On the CPU [`crate::KernelError::OutOfRange`] for an index that is not in `0..N` (rows before it are written by then; a
+/// negative one appears as the large number of the same bits);
+/// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::DTypeMismatch`], [`crate::KernelError::DTypeUnsupported`],
+/// [`crate::KernelError::Shape`].
 ///
 /// Source: `torch.index_select` along dimension 0.
-pub fn gather_rows(x: TensorRef<'_>, indices: &[usize], out: TensorMut<'_>) -> Result<()> {
+pub fn gather_rows(x: TensorRef<'_>, indices: TensorRef<'_>, out: TensorMut<'_>) -> Result<()> {
     const OP: &str = "gather_rows";
-    let (x_op, out_op) = (x.operand("x"), out.operand("out"));
-    check::same_kind(OP, &[x_op, out_op])?;
-    let (n_rows, cols) = x.shape().rows_cols();
-    check::shape(OP, out_op, Shape::matrix(indices.len(), cols))?;
+    let (x_op, indices_op, out_op) = (x.operand("x"), indices.operand("indices"), out.operand("out"));
+    check::same_device(OP, &[x_op, indices_op, out_op])?;
+    check::dtype(OP, indices_op, &[DType::I64], "i64")?;
+    let is_narrowed = (x.dtype(), out.dtype()) == (DType::F32, DType::BF16);
+    if !is_narrowed {
+        check::same_dtype(OP, &[x_op, out_op])?;
+    }
+    check::shape(OP, indices_op, Shape::vector(indices.numel()))?;
+    let shape = x.shape().rows_cols();
+    check::shape(OP, out_op, Shape::matrix(indices.numel(), shape.1))?;
+    if let Some(gpu) = x.gpu() {
+        return cuda::gather(gpu, x.cuda()?, shape, indices.cuda()?, &mut out.into_cuda()?);
+    }
+    let indices = indices.as_slice::<i64>(OP, "indices")?;
     macro_rules! gather {
         ($t:ty) => {{
             let (x, out) = (x.as_slice::<$t>(OP, "x")?, out.into_slice::<$t>(OP, "out")?);
-            for (to, &index) in out.chunks_exact_mut(cols.max(1)).zip(indices) {
-                if index >= n_rows {
-                    return Err(KernelError::OutOfRange {
-                        op: OP,
-                        start: index,
-                        end: index + 1,
-                        len: n_rows,
-                    });
-                }
-                to.copy_from_slice(&x[index * cols..][..cols]);
-            }
+            cpu::gather(OP, x, shape, indices, out, |v| v)
         }};
     }
     match x.dtype() {
+        DType::F32 if is_narrowed => {
+            let (x, out) = (x.as_slice::<f32>(OP, "x")?, out.into_slice::<half::bf16>(OP, "out")?);
+            cpu::gather(OP, x, shape, indices, out, half::bf16::from_f32)
+        }
         DType::F32 => gather!(f32),
         DType::F64 => gather!(f64),
         DType::I64 => gather!(i64),
+        DType::BF16 => gather!(half::bf16),
     }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use half::bf16;
+
     use super::*;
+    use crate::ops::testing::{devices, random, tensor};
+    use crate::{Device, Element, KernelError, Tensor};
+
+    /// Gathers from rows of `cols` elements, the first of them element `start` of its buffer, into the same place of another.
+    fn run<T: Element, U: Element>(
+        values: &[T],
+        cols: usize,
+        start: usize,
+        indices: &[i64],
+        device: Device,
+    ) -> Vec<U> {
+        let n_rows = (values.len() - start) / cols;
+        let x = tensor(values, &[values.len()], device);
+        let len = indices.len() * cols;
+        let mut out = Tensor::zeros(&[start + len], U::DTYPE, device).unwrap();
+        let indices = tensor(indices, &[indices.len()], device);
+        let from = x.view().range(start, start + n_rows * cols).unwrap().reshape(&[n_rows, cols]).unwrap();
+        let to = out.view_mut().range(start, start + len).unwrap().reshape(&[indices.numel(), cols]).unwrap();
+        gather_rows(from, indices.view(), to).unwrap();
+        out.to_vec::<U>().unwrap().split_off(start)
+    }
+
+    const INDICES: [i64; 7] = [5, 0, 5, 12, 1, 11, 3];
+
+    fn rows<T: Element>(values: &[T], cols: usize, start: usize) -> Vec<T> {
+        INDICES.iter().flat_map(|&i| values[start + i as usize * cols..][..cols].to_vec()).collect()
+    }
+
+    /// Rows and addresses for words of each size, and rows that are wider than a block.
+    #[test]
+    fn rows_of_all_widths_and_alignments_are_picked() {
+        fn check<T: Element>(device: Device) {
+            for cols in [1, 2, 3, 4, 8, 10, 196, 2500] {
+                for start in [0, 1, 2, 4] {
+                    let values: Vec<T> =
+                        (0..start + 13 * cols).map(|i| T::from_f64((i % 251) as f64)).collect();
+                    let got = run::<T, T>(&values, cols, start, &INDICES, device);
+                    assert!(got == rows(&values, cols, start), "{:?} {cols} {start} {device}", T::DTYPE);
+                }
+            }
+        }
+        for device in devices() {
+            check::<f32>(device);
+            check::<f64>(device);
+            check::<bf16>(device);
+            check::<i64>(device);
+        }
+    }
 
     #[test]
-    fn picks_rows_and_refuses_what_is_not_there() {
-        let x: Vec<i64> = (0..12).collect();
-        let x = TensorRef::from_slice(&x, &[4, 3]).unwrap();
-        let mut out = [0i64; 6];
-        gather_rows(x, &[3, 0], TensorMut::from_slice(&mut out, &[2, 3]).unwrap()).unwrap();
-        assert_eq!(out, [9, 10, 11, 0, 1, 2]);
-        let error = gather_rows(x, &[0, 4], TensorMut::from_slice(&mut out, &[2, 3]).unwrap()).unwrap_err();
-        assert_eq!(error, KernelError::OutOfRange { op: "gather_rows", start: 4, end: 5, len: 4 });
+    fn f32_rows_can_become_bf16_on_the_way() {
+        for device in devices() {
+            for (cols, start) in [(1, 0), (10, 0), (12, 0), (12, 1), (784, 8), (2500, 0)] {
+                let values = random::<f32>(start + 13 * cols, 1);
+                let want: Vec<bf16> = rows(&values, cols, start).iter().map(|&v| bf16::from_f32(v)).collect();
+                assert!(
+                    run::<f32, bf16>(&values, cols, start, &INDICES, device) == want,
+                    "{cols} {start} {device}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn an_index_that_is_not_there_is_refused_or_leaves_nan() {
+        for device in devices() {
+            for wrong in [4, -1, i64::MIN, i64::MAX] {
+                if device == Device::Cpu {
+                    let (x, indices) =
+                        (tensor(&[0.0f32; 12], &[4, 3], device), tensor(&[0, wrong], &[2], device));
+                    let mut out = Tensor::zeros(&[2, 3], DType::F32, device).unwrap();
+                    let error = gather_rows(x.view(), indices.view(), out.view_mut()).unwrap_err();
+                    assert!(
+                        matches!(error, KernelError::OutOfRange { start, len: 4, .. } if start == wrong as usize),
+                        "{error}"
+                    );
+                    continue;
+                }
+                // A fifth row lies behind the four, so that reading it is no fault but is seen.
+                let values = random::<f32>(15, 1);
+                let x = tensor(&values, &[5, 3], device);
+                let indices = tensor(&[0, wrong, 3], &[3], device);
+                let mut out = Tensor::zeros(&[3, 3], DType::F32, device).unwrap();
+                gather_rows(x.view().rows(0, 4).unwrap(), indices.view(), out.view_mut()).unwrap();
+                let got = out.to_vec::<f32>().unwrap();
+                assert!(
+                    got[..3] == values[..3]
+                        && got[3..6].iter().all(|v| v.is_nan())
+                        && got[6..] == values[9..12]
+                );
+                let mut out = Tensor::zeros(&[3, 3], DType::BF16, device).unwrap();
+                gather_rows(x.view().rows(0, 4).unwrap(), indices.view(), out.view_mut()).unwrap();
+                let got = out.to_vec::<bf16>().unwrap();
+                assert!(got[3..6].iter().all(|v| v.is_nan()) && !got[6].is_nan());
+                let wide = random::<f64>(8, 1);
+                assert!(run::<f64, f64>(&wide, 2, 0, &[wrong], device).iter().all(|v| v.is_nan()));
+                assert_eq!(run::<i64, i64>(&[1, 2, 3], 1, 0, &[2, wrong], device), [3, 0]);
+            }
+        }
+    }
+
+    #[test]
+    fn other_dtypes_and_shapes_are_refused() {
+        for device in devices() {
+            let (x, mut out) =
+                (tensor(&[0.0f32; 12], &[4, 3], device), tensor(&[0.0f32; 6], &[2, 3], device));
+            let floats = tensor(&[0.0f32; 2], &[2], device);
+            assert!(gather_rows(x.view(), floats.view(), out.view_mut()).is_err());
+            let three = tensor(&[0i64; 3], &[3], device);
+            assert!(gather_rows(x.view(), three.view(), out.view_mut()).is_err());
+            let (two, mut wide) = (tensor(&[0i64; 2], &[2], device), tensor(&[0.0f64; 6], &[2, 3], device));
+            assert!(gather_rows(x.view(), two.view(), wide.view_mut()).is_err());
+        }
     }
 }

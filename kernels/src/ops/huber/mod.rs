@@ -1,14 +1,18 @@
 //! Huber's loss: squared near the target, linear far from it.
 
-use super::loss::{ElementLoss, LossSums, elementwise_loss};
+use super::SumsOutput;
+use super::loss::{ElementLoss, cuda, elementwise_loss};
 use crate::cpu::Float;
 use crate::{Result, TensorMut, TensorRef};
 
-/// Sums of the elements' losses and of their number, and `d_prediction = scale · ∂(sum)/∂prediction`.
+/// Leaves the sums of the elements' losses and of their number in `sums`, and `d_prediction = scale · ∂(sum)/∂prediction`.
 ///
 /// With `e = prediction - target`: `loss = e²/2` where `|e| <= delta`, else `delta·(|e| - delta/2)`
 ///
 /// - `prediction`, `target`: `[N, K]`; `d_prediction`: `[N, K]`, not needed for evaluation
+/// - f32 or f64; on a GPU also bf16, and f32 with the gradient in bf16
+///
+/// Asynchronous on a GPU's compute stream: one launch, which allocates nothing and can be captured.
 ///
 /// # Errors
 /// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::DTypeMismatch`], [`crate::KernelError::Shape`].
@@ -20,9 +24,14 @@ pub fn huber(
     delta: f64,
     scale: f64,
     d_prediction: Option<TensorMut<'_>>,
-) -> Result<LossSums> {
+    sums: SumsOutput<'_>,
+) -> Result<()> {
     struct Huber(f64);
     impl ElementLoss for Huber {
+        const KERNELS: cuda::Kernels = cuda::kernels!("huber");
+        fn parameter(&self) -> f64 {
+            self.0
+        }
         #[inline(always)]
         fn value<T: Float>(&self, x: T, t: T) -> T {
             let (e, delta, half) = ((x - t).abs(), T::from_f64(self.0), T::from_f64(0.5));
@@ -35,18 +44,18 @@ pub fn huber(
             if e < -delta { -delta } else { e }
         }
     }
-    elementwise_loss("huber", &Huber(delta), "prediction", prediction, target, scale, d_prediction)
+    elementwise_loss("huber", &Huber(delta), "prediction", prediction, target, scale, d_prediction, sums)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::loss::testing::assert_loss_gradient;
+    use crate::ops::loss::testing::assert_loss;
 
     #[test]
-    fn gradient_matches_central_differences() {
+    fn gradient_matches_central_differences_and_dtypes_agree() {
         for delta in [0.3, 1.0] {
-            assert_loss_gradient(|x, t, scale, d| huber(x, t, delta, scale, d), 2.0, |v| v);
+            assert_loss(|x, t, scale, d, sums| huber(x, t, delta, scale, d, sums), 2.0, |v| v);
         }
     }
 }

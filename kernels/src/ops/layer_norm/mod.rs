@@ -1,9 +1,13 @@
 //! Layer normalisation.
 
 mod cpu;
+pub(crate) mod cuda;
+
+pub(crate) use cuda::SOURCE;
 
 use super::check;
-use crate::{Result, Shape, TensorMut, TensorRef};
+use crate::error::Operand;
+use crate::{DType, Device, Result, Shape, TensorMut, TensorRef};
 
 /// Statistics of the rows, kept by the forward pass for the backward pass.
 #[derive(Debug)]
@@ -29,8 +33,10 @@ pub struct LayerNormGrads<'a> {
 ///
 /// `y[n,c] = (x[n,c] - mean[n]) · rstd[n] · gamma[c] + beta[c]`
 ///
-/// - `x`, `y`: `[N, C]`; `gamma`, `beta`: `[C]`
+/// - `x`, `y`: `[N, C]`; `gamma`, `beta`: `[C]`; all f32 or all f64; on a GPU also bf16 `x` and `y` with everything else in f32
 /// - `eps` is added to the variance (divided by C, not C - 1), not to its root
+///
+/// Asynchronous on a GPU's compute stream: one launch, which allocates nothing and can be captured.
 ///
 /// # Errors
 /// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::DTypeMismatch`], [`crate::KernelError::Shape`].
@@ -50,12 +56,17 @@ pub fn layer_norm_forward(
     let (rows, cols) = check::matrix(OP, x_op)?;
     let (gamma_op, beta_op) = (gamma.operand("gamma"), beta.operand("beta"));
     let (mean_op, rstd_op) = (mean.operand("mean"), rstd.operand("rstd"));
-    check::same_kind(OP, &[x_op, gamma_op, beta_op, y.operand("y"), mean_op, rstd_op])?;
+    check_kinds(OP, &[x_op, y.operand("y")], &[gamma_op, beta_op, mean_op, rstd_op])?;
     check::shape(OP, y.operand("y"), x.shape())?;
     check::shape(OP, gamma_op, Shape::vector(cols))?;
     check::shape(OP, beta_op, Shape::vector(cols))?;
     check::shape(OP, mean_op, Shape::vector(rows))?;
     check::shape(OP, rstd_op, Shape::vector(rows))?;
+    if let Some(gpu) = x.gpu() {
+        check::dtype(OP, x_op, check::GPU_FLOATS, check::GPU_FLOATS_NAMES)?;
+        let (mut y, mut mean, mut rstd) = (y.into_cuda()?, mean.into_cuda()?, rstd.into_cuda()?);
+        return cuda::forward(gpu, x.cuda()?, gamma.cuda()?, beta.cuda()?, eps, &mut y, &mut mean, &mut rstd);
+    }
     check::float_dispatch!(OP, x_op, T => {
         cpu::forward::<T>(
             x.as_slice(OP, "x")?,
@@ -75,7 +86,10 @@ pub fn layer_norm_forward(
 /// With `h = (x - mean)·rstd` and `g = d_y·gamma`: `d_x = rstd · (g - mean(g) - h·mean(g·h))`, `d_gamma = Σ_n d_y·h`,
 /// `d_beta = Σ_n d_y`
 ///
-/// - `x`: `[N, C]`; `gamma`: `[C]`; `mean`, `rstd`: `[N]` from the forward pass
+/// - `x`: `[N, C]`; `gamma`: `[C]`; `mean`, `rstd`: `[N]` from the forward pass; dtypes as there, `d` as `x`, and the
+///   gradients of `gamma` and `beta` as those
+///
+/// Asynchronous on a GPU's compute stream: one launch, for many rows two.
 ///
 /// # Errors
 /// As [`layer_norm_forward`].
@@ -93,13 +107,27 @@ pub fn layer_norm_backward(
     let (rows, cols) = check::matrix(OP, x_op)?;
     let (d_gamma_op, d_beta_op) = (d_gamma.operand("d_gamma"), d_beta.operand("d_beta"));
     let (gamma_op, mean_op, rstd_op) = (gamma.operand("gamma"), mean.operand("mean"), rstd.operand("rstd"));
-    check::same_kind(OP, &[x_op, gamma_op, mean_op, rstd_op, d.operand("d"), d_gamma_op, d_beta_op])?;
+    check_kinds(OP, &[x_op, d.operand("d")], &[gamma_op, mean_op, rstd_op, d_gamma_op, d_beta_op])?;
     check::shape(OP, d.operand("d"), x.shape())?;
     for operand in [gamma_op, d_gamma_op, d_beta_op] {
         check::shape(OP, operand, Shape::vector(cols))?;
     }
     for operand in [mean_op, rstd_op] {
         check::shape(OP, operand, Shape::vector(rows))?;
+    }
+    if let Some(gpu) = x.gpu() {
+        check::dtype(OP, x_op, check::GPU_FLOATS, check::GPU_FLOATS_NAMES)?;
+        let backward = cuda::Backward {
+            x: x.cuda()?,
+            gamma: gamma.cuda()?,
+            mean: mean.cuda()?,
+            rstd: rstd.cuda()?,
+            d: d.into_cuda()?,
+            d_gamma: d_gamma.into_cuda()?,
+            d_beta: d_beta.into_cuda()?,
+            accumulate,
+        };
+        return backward.run(gpu);
     }
     check::float_dispatch!(OP, x_op, T => {
         cpu::backward::<T>(
@@ -118,61 +146,163 @@ pub fn layer_norm_backward(
     })
 }
 
+/// Rows have one dtype; parameters and statistics have it too, on a GPU f32 where the rows are bf16.
+fn check_kinds(op: &'static str, rows: &[Operand], parameters: &[Operand]) -> Result<()> {
+    check::same_kind(op, rows)?;
+    let x = rows[0];
+    for &parameter in parameters {
+        check::same_device(op, &[x, parameter])?;
+        let is_wider =
+            (x.dtype, parameter.dtype) == (DType::BF16, DType::F32) && matches!(x.device, Device::Cuda(_));
+        if !is_wider {
+            check::same_dtype(op, &[x, parameter])?;
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::ops::testing::{assert_close, assert_gradient, dot, random};
+    use half::bf16;
 
-    fn forward(rows: usize, cols: usize, x: &[f64], gamma: &[f64], beta: &[f64]) -> [Vec<f64>; 3] {
-        let (mut y, mut mean, mut rstd) = (vec![0.0; rows * cols], vec![0.0; rows], vec![0.0; rows]);
-        let stats = LayerNormStats {
-            mean: TensorMut::from_slice(&mut mean, &[rows]).unwrap(),
-            rstd: TensorMut::from_slice(&mut rstd, &[rows]).unwrap(),
-        };
-        let vector = |v| TensorRef::from_slice(v, &[cols]).unwrap();
-        let x = TensorRef::from_slice(x, &[rows, cols]).unwrap();
-        let y_view = TensorMut::from_slice(&mut y, &[rows, cols]).unwrap();
-        layer_norm_forward(x, vector(gamma), vector(beta), 1e-5, y_view, stats).unwrap();
-        [y, mean, rstd]
+    use super::*;
+    use crate::ops::testing::{assert_close, assert_gradient, devices, dot, random, rounded, tensor};
+    use crate::{Element, Tensor};
+
+    /// `y`, mean and rstd, parameters and statistics being of type P.
+    fn forward<T: Element, P: Element>(
+        device: Device,
+        (rows, cols): (usize, usize),
+        x: &[T],
+        [gamma, beta]: [&[P]; 2],
+    ) -> (Vec<T>, Vec<P>, Vec<P>) {
+        let nan = |dims: &[usize], dtype| Tensor::full(dims, f64::NAN, dtype, device).unwrap();
+        let (mut y, mut mean, mut rstd) =
+            (nan(&[rows, cols], T::DTYPE), nan(&[rows], P::DTYPE), nan(&[rows], P::DTYPE));
+        let (x, gamma, beta) =
+            (tensor(x, &[rows, cols], device), tensor(gamma, &[cols], device), tensor(beta, &[cols], device));
+        let stats = LayerNormStats { mean: mean.view_mut(), rstd: rstd.view_mut() };
+        layer_norm_forward(x.view(), gamma.view(), beta.view(), 1e-5, y.view_mut(), stats).unwrap();
+        (y.to_vec().unwrap(), mean.to_vec().unwrap(), rstd.to_vec().unwrap())
+    }
+
+    /// `d_x`, `d_gamma` and `d_beta`, the latter two added to ones if `accumulate`.
+    fn backward<T: Element, P: Element>(
+        device: Device,
+        (rows, cols): (usize, usize),
+        [x, d_y]: [&[T]; 2],
+        [gamma, mean, rstd]: [&[P]; 3],
+        accumulate: bool,
+    ) -> (Vec<T>, Vec<P>, Vec<P>) {
+        let before = if accumulate { 1.0 } else { f64::NAN };
+        let parameter = || Tensor::full(&[cols], before, P::DTYPE, device).unwrap();
+        let (mut d, mut d_gamma, mut d_beta) = (tensor(d_y, &[rows, cols], device), parameter(), parameter());
+        let (x, gamma) = (tensor(x, &[rows, cols], device), tensor(gamma, &[cols], device));
+        let (mean, rstd) = (tensor(mean, &[rows], device), tensor(rstd, &[rows], device));
+        let grads =
+            LayerNormGrads { d: d.view_mut(), d_gamma: d_gamma.view_mut(), d_beta: d_beta.view_mut() };
+        layer_norm_backward(x.view(), gamma.view(), mean.view(), rstd.view(), grads, accumulate).unwrap();
+        (d.to_vec().unwrap(), d_gamma.to_vec().unwrap(), d_beta.to_vec().unwrap())
     }
 
     #[test]
     fn gradients_match_central_differences() {
-        for (rows, cols) in [(3, 5), (2, 33)] {
+        for dims @ (rows, cols) in [(3, 5), (2, 33), (1, 1), (40, 4)] {
             let n = rows * cols;
             let (x, gamma, beta) = (random::<f64>(n, 1), random::<f64>(cols, 2), random::<f64>(cols, 3));
             let d_y = random::<f64>(n, 4);
-            let [_, mean, rstd] = forward(rows, cols, &x, &gamma, &beta);
-            let (mut d, mut d_gamma, mut d_beta) = (d_y.clone(), vec![1.0; cols], vec![1.0; cols]);
-            let grads = LayerNormGrads {
-                d: TensorMut::from_slice(&mut d, &[rows, cols]).unwrap(),
-                d_gamma: TensorMut::from_slice(&mut d_gamma, &[cols]).unwrap(),
-                d_beta: TensorMut::from_slice(&mut d_beta, &[cols]).unwrap(),
+            for device in devices() {
+                let (_, mean, rstd) = forward(device, dims, &x, [&gamma, &beta]);
+                let (d, d_gamma, d_beta) = backward(device, dims, [&x, &d_y], [&gamma, &mean, &rstd], true);
+                let minus_one = |v: &[f64]| v.iter().map(|v| v - 1.0).collect::<Vec<_>>();
+                let loss =
+                    |x: &[f64], g: &[f64], b: &[f64]| dot(&forward(Device::Cpu, dims, x, [g, b]).0, &d_y);
+                assert_gradient(&x, &d, |x| loss(x, &gamma, &beta));
+                assert_gradient(&gamma, &minus_one(&d_gamma), |g| loss(&x, g, &beta));
+                assert_gradient(&beta, &minus_one(&d_beta), |b| loss(&x, &gamma, b));
+            }
+        }
+    }
+
+    #[test]
+    fn every_form_and_dtype_agrees_with_f64() {
+        // A warp a row and a block a row, rows that are aligned and rows that are not, rows beyond the registers; gradients
+        // in one launch, in two, and with several chunks of rows.
+        for dims @ (rows, cols) in
+            [(70, 64), (37, 100), (300, 129), (9, 1024), (5, 1025), (40, 1028), (2, 16_500), (600, 12)]
+        {
+            let n = rows * cols;
+            let (x, d_y) = (random::<f32>(n, 1), random::<f32>(n, 4));
+            let (gamma, beta) = (random::<f32>(cols, 2), random::<f32>(cols, 3));
+            let reference = |x: &[f64], d_y: &[f64]| {
+                let (gamma, beta) = (rounded::<f32, f64>(&gamma), rounded::<f32, f64>(&beta));
+                let (y, mean, rstd) = forward(Device::Cpu, dims, x, [&gamma, &beta]);
+                let (d, d_gamma, d_beta) =
+                    backward(Device::Cpu, dims, [x, d_y], [&gamma, &mean, &rstd], false);
+                [y, mean, rstd, d, d_gamma, d_beta]
             };
-            layer_norm_backward(
-                TensorRef::from_slice(&x, &[rows, cols]).unwrap(),
-                TensorRef::from_slice(&gamma, &[cols]).unwrap(),
-                TensorRef::from_slice(&mean, &[rows]).unwrap(),
-                TensorRef::from_slice(&rstd, &[rows]).unwrap(),
-                grads,
-                true,
-            )
-            .unwrap();
-            let minus_one = |v: &[f64]| v.iter().map(|v| v - 1.0).collect::<Vec<_>>();
-            let loss = |x: &[f64], g: &[f64], b: &[f64]| dot(&forward(rows, cols, x, g, b)[0], &d_y);
-            assert_gradient(&x, &d, |x| loss(x, &gamma, &beta));
-            assert_gradient(&gamma, &minus_one(&d_gamma), |g| loss(&x, g, &beta));
-            assert_gradient(&beta, &minus_one(&d_beta), |b| loss(&x, &gamma, b));
+            let want = reference(&rounded(&x), &rounded(&d_y));
+            // Sums over columns in f32: each of the terms, up to 2, rounds at 2^-24 of what is summed so far.
+            let sum_atol = 1e-6 * (rows as f64).sqrt().max(4.0);
+            for device in devices() {
+                let (y, mean, rstd) = forward(device, dims, &x, [&gamma, &beta]);
+                let (d, d_gamma, d_beta) = backward(device, dims, [&x, &d_y], [&gamma, &mean, &rstd], false);
+                // A few roundings of numbers up to 4.
+                for (got, want) in [(&y, &want[0]), (&mean, &want[1]), (&rstd, &want[2]), (&d, &want[3])] {
+                    assert_close(&rounded::<f32, f64>(got), want, 2e-6, 2e-6);
+                }
+                assert_close(&rounded::<f32, f64>(&d_gamma), &want[4], sum_atol, 1e-6);
+                assert_close(&rounded::<f32, f64>(&d_beta), &want[5], sum_atol, 1e-6);
+                let again = backward(device, dims, [&x, &d_y], [&gamma, &mean, &rstd], false);
+                assert!(again == (d, d_gamma.clone(), d_beta), "the same bits every time");
+                let (_, again, _) = backward(device, dims, [&x, &d_y], [&gamma, &mean, &rstd], true);
+                assert_close(&again, &d_gamma.iter().map(|v| v + 1.0).collect::<Vec<_>>(), sum_atol, 1e-6);
+                if device == Device::Cpu {
+                    continue;
+                }
+                let (x64, d64) = (rounded::<f32, f64>(&x), rounded::<f32, f64>(&d_y));
+                let (gamma64, beta64) = (rounded::<f32, f64>(&gamma), rounded::<f32, f64>(&beta));
+                let (y, mean, rstd) = forward(device, dims, &x64, [&gamma64, &beta64]);
+                let (d, d_gamma, d_beta) =
+                    backward(device, dims, [&x64, &d64], [&gamma64, &mean, &rstd], false);
+                for (got, want) in [y, mean, rstd, d, d_gamma, d_beta].iter().zip(&want) {
+                    assert_close(got, want, 1e-12, 1e-12);
+                }
+                let (x, d_y) = (rounded::<f32, bf16>(&x), rounded::<f32, bf16>(&d_y));
+                let want = reference(&rounded(&x), &rounded(&d_y));
+                let (y, mean, rstd) = forward(device, dims, &x, [&gamma, &beta]);
+                let (d, d_gamma, d_beta) = backward(device, dims, [&x, &d_y], [&gamma, &mean, &rstd], false);
+                // One rounding to 8 bits of what is computed in f32; parameters and statistics are not rounded.
+                assert_close(&rounded::<bf16, f64>(&y), &want[0], 2e-6, 0.004);
+                assert_close(&rounded::<bf16, f64>(&d), &want[3], 2e-6, 0.004);
+                assert_close(&rounded::<f32, f64>(&mean), &want[1], 2e-6, 2e-6);
+                assert_close(&rounded::<f32, f64>(&rstd), &want[2], 2e-6, 2e-6);
+                assert_close(&rounded::<f32, f64>(&d_gamma), &want[4], sum_atol, 1e-6);
+                assert_close(&rounded::<f32, f64>(&d_beta), &want[5], sum_atol, 1e-6);
+            }
         }
     }
 
     #[test]
     fn rows_far_from_zero_keep_their_precision() {
         let x: Vec<f64> = (0..8).map(|i| 1e6 + f64::from(i)).collect();
-        let [y, mean, _] = forward(1, 8, &x, &[1.0; 8], &[0.0; 8]);
-        assert_eq!(mean, [1e6 + 3.5]);
-        // The variance of 0..8 is 5.25.
-        let want: Vec<f64> = (0..8).map(|i| (f64::from(i) - 3.5) / (5.25f64 + 1e-5).sqrt()).collect();
-        assert_close(&y, &want, 1e-12, 1e-12);
+        for device in devices() {
+            let (y, mean, _) = forward(device, (1, 8), &x, [&[1.0; 8], &[0.0; 8]]);
+            assert_eq!(mean, [1e6 + 3.5]);
+            // The variance of 0..8 is 5.25.
+            let want: Vec<f64> = (0..8).map(|i| (f64::from(i) - 3.5) / (5.25f64 + 1e-5).sqrt()).collect();
+            assert_close(&y, &want, 1e-12, 1e-12);
+        }
+    }
+
+    #[test]
+    fn a_batch_without_rows_gives_zero_gradients() {
+        for device in devices() {
+            assert_eq!(forward::<f32, f32>(device, (0, 3), &[], [&[1.0; 3], &[0.0; 3]]).0, []);
+            for (accumulate, want) in [(false, 0.0), (true, 1.0)] {
+                let got = backward::<f32, f32>(device, (0, 3), [&[], &[]], [&[1.0; 3], &[], &[]], accumulate);
+                assert_eq!(got, (vec![], vec![want; 3], vec![want; 3]));
+            }
+        }
     }
 }

@@ -1,10 +1,12 @@
 //! The linear layer `y = f(x·Wᵀ + b)`, with the activation fused in.
 
 mod cpu;
+mod cuda;
 
-use super::check;
-use super::{Activation, addmm};
-use crate::{KernelError, Result, Shape, TensorMut, TensorRef};
+use super::addmm::check_output_kind;
+use super::{Activation, MatmulMode, activation_backward, addmm, bias_backward, check};
+use crate::cuda::blas::relu_mask_row_bits;
+use crate::{DType, Device, KernelError, Result, Shape, TensorMut, TensorRef};
 
 /// Where [`linear_forward`] writes.
 #[derive(Debug)]
@@ -13,26 +15,40 @@ pub struct LinearOutput<'a> {
     pub y: TensorMut<'a>,
     /// `x·Wᵀ + b` before the activation, `[B, O]`, for an activation whose derivative needs it.
     pub pre_activation: Option<TensorMut<'a>>,
+    /// For ReLU on a GPU, at least [`relu_mask_len`] i64: bits that say what was positive, for [`ThroughActivation`].
+    pub relu_mask: Option<TensorMut<'a>>,
     /// Scratch of at least [`linear_workspace_len`] elements; what it holds afterwards means nothing.
     pub workspace: TensorMut<'a>,
 }
 
-/// Elements of scratch that [`linear_forward`] needs on this shape.
-pub fn linear_workspace_len(n_rows: usize, in_features: usize, out_features: usize) -> usize {
-    cpu::workspace_len(n_rows, in_features, out_features)
+/// Elements of scratch that [`linear_forward`] needs on this shape; none on a GPU, which has its own.
+pub fn linear_workspace_len(n_rows: usize, in_features: usize, out_features: usize, device: Device) -> usize {
+    match device {
+        Device::Cpu => cpu::workspace_len(n_rows, in_features, out_features),
+        Device::Cuda(_) => 0,
+    }
+}
+
+/// Elements (i64) of the ReLU mask of `[n_rows, out_features]`.
+pub fn relu_mask_len(n_rows: usize, out_features: usize) -> usize {
+    n_rows * relu_mask_row_bits(out_features) / 64
 }
 
 /// `y[n, o] = f(Σ_i x[n, i] · weight[o, i] + bias[o])`, without `f` if `activation` is `None`.
 ///
 /// - `x`: `[B, I]`; `weight`: `[O, I]`; `bias`: `[O]`; `output.y`: `[B, O]`
-/// - bias and activation are applied while the product is in cache
+/// - bias and activation are applied while the product is in cache; on a GPU they are part of the product where cuBLASLt has
+///   such a form (ReLU, GELU by tanh)
+/// - on a GPU x and weight can be bf16, with y, bias and what is before the activation in bf16 or all in f32
 ///
 /// # Errors
 /// [`KernelError::DeviceMismatch`], [`KernelError::DTypeMismatch`], [`KernelError::Shape`], and
-/// [`KernelError::ElementCount`] for too small a workspace.
+/// [`KernelError::ElementCount`] for too small a workspace or mask; on a GPU [`KernelError::Cublas`] and
+/// [`KernelError::Cuda`].
 ///
 /// Source: `torch.nn.functional.linear`.
 pub fn linear_forward(
+    mode: MatmulMode,
     x: TensorRef<'_>,
     weight: TensorRef<'_>,
     bias: Option<TensorRef<'_>>,
@@ -40,22 +56,38 @@ pub fn linear_forward(
     output: LinearOutput<'_>,
 ) -> Result<()> {
     const OP: &str = "linear_forward";
-    let LinearOutput { y, pre_activation, workspace } = output;
+    let LinearOutput { y, pre_activation, relu_mask, workspace } = output;
     let (x_op, y_op) = (x.operand("x"), y.operand("y"));
-    check::same_kind(OP, &[x_op, weight.operand("weight"), y_op, workspace.operand("workspace")])?;
+    check::same_kind(OP, &[x_op, weight.operand("weight")])?;
+    check_output_kind(OP, x_op, y_op)?;
     let (n_rows, in_features) = check::matrix(OP, x_op)?;
     let (out_features, _) = check::matrix(OP, weight.operand("weight"))?;
     check::shape(OP, weight.operand("weight"), Shape::matrix(out_features, in_features))?;
     check::shape(OP, y_op, Shape::matrix(n_rows, out_features))?;
     if let Some(bias) = bias {
-        check::same_kind(OP, &[x_op, bias.operand("bias")])?;
+        check::same_kind(OP, &[y_op, bias.operand("bias")])?;
         check::shape(OP, bias.operand("bias"), Shape::vector(out_features))?;
     }
     if let Some(pre) = &pre_activation {
-        check::same_kind(OP, &[x_op, pre.operand("pre_activation")])?;
+        check::same_kind(OP, &[y_op, pre.operand("pre_activation")])?;
         check::shape(OP, pre.operand("pre_activation"), y.shape())?;
     }
-    let needed = linear_workspace_len(n_rows, in_features, out_features);
+    if let Some(gpu) = x.gpu() {
+        check::dtype(OP, x_op, check::GPU_FLOATS, check::GPU_FLOATS_NAMES)?;
+        if let Some(mask) = &relu_mask {
+            check_mask(OP, y_op, mask.as_ref(), (n_rows, out_features))?;
+        }
+        let output = cuda::Output {
+            y: y.into_cuda()?,
+            pre_activation: pre_activation.map(TensorMut::into_cuda).transpose()?,
+            relu_mask: relu_mask.map(TensorMut::into_cuda).transpose()?,
+        };
+        let layer = cuda::Layer { mode, n_rows, in_features, out_features };
+        let bias = bias.map(TensorRef::cuda).transpose()?;
+        return cuda::forward(gpu, layer, x.cuda()?, weight.cuda()?, bias, activation, output);
+    }
+    check::same_kind(OP, &[x_op, workspace.operand("workspace")])?;
+    let needed = linear_workspace_len(n_rows, in_features, out_features, Device::Cpu);
     if workspace.numel() < needed {
         return Err(KernelError::ElementCount {
             op: OP,
@@ -79,74 +111,216 @@ pub fn linear_forward(
     })
 }
 
-/// `d_weight = d_yᵀ·x`, or `+=` if `accumulate`.
+/// `d_weight = d_yᵀ·x` and, where it is asked for, `d_bias = Σ_n d_y[n]`; `+=` if `accumulate`.
 ///
-/// - `d_y`: `[B, O]`, the gradient before the activation; `x`: `[B, I]`; `d_weight`: `[O, I]`
+/// - `d_y`: `[B, O]`, the gradient before the activation; `x`: `[B, I]`; `d_weight`: `[O, I]`; `d_bias`: `[O]`
+/// - on a GPU `d_y` and `x` can be bf16 with both gradients in f32; both are one product where nothing is added to
 ///
 /// # Errors
 /// As [`addmm`].
 pub fn linear_backward_weight(
+    mode: MatmulMode,
     d_y: TensorRef<'_>,
     x: TensorRef<'_>,
     d_weight: TensorMut<'_>,
+    d_bias: Option<TensorMut<'_>>,
     accumulate: bool,
 ) -> Result<()> {
-    addmm(1.0, d_y, true, x, false, if accumulate { 1.0 } else { 0.0 }, d_weight)
+    const OP: &str = "linear_backward_weight";
+    let Some(gpu) = d_y.gpu() else {
+        addmm(1.0, d_y, true, x, false, if accumulate { 1.0 } else { 0.0 }, d_weight)?;
+        return match d_bias {
+            Some(d_bias) => bias_backward(d_y, d_bias, accumulate),
+            None => Ok(()),
+        };
+    };
+    let (d_y_op, x_op, d_weight_op) = (d_y.operand("d_y"), x.operand("x"), d_weight.operand("d_weight"));
+    check::same_kind(OP, &[d_y_op, x_op])?;
+    check::dtype(OP, d_y_op, check::GPU_FLOATS, check::GPU_FLOATS_NAMES)?;
+    check_output_kind(OP, d_y_op, d_weight_op)?;
+    let (n_rows, out_features) = check::matrix(OP, d_y_op)?;
+    let (_, in_features) = check::matrix(OP, x_op)?;
+    check::shape(OP, x_op, Shape::matrix(n_rows, in_features))?;
+    check::shape(OP, d_weight_op, Shape::matrix(out_features, in_features))?;
+    if let Some(d_bias) = &d_bias {
+        check::same_kind(OP, &[d_weight_op, d_bias.operand("d_bias")])?;
+        check::shape(OP, d_bias.operand("d_bias"), Shape::vector(out_features))?;
+    }
+    let layer = cuda::Layer { mode, n_rows, in_features, out_features };
+    let d_bias = d_bias.map(TensorMut::into_cuda).transpose()?;
+    cuda::backward_weight(gpu, layer, d_y.cuda()?, x.cuda()?, d_weight.into_cuda()?, d_bias, accumulate)
 }
 
-/// `d_x = d_y·weight`.
+/// What the derivative of an activation is computed from, so that it can be part of a product.
+#[derive(Debug, Clone, Copy)]
+pub struct ThroughActivation<'a> {
+    /// The activation that gave the layer's input.
+    pub activation: Activation,
+    /// Its input or output, as [`Activation::saved_for_backward`] says.
+    pub saved: TensorRef<'a>,
+    /// For ReLU on a GPU, the mask that [`linear_forward`] wrote.
+    pub relu_mask: Option<TensorRef<'a>>,
+}
+
+/// `d_x = d_y·weight`, and times `f'` if `through` says what `f` gave x.
 ///
 /// - `d_y`: `[B, O]`, the gradient before the activation; `weight`: `[O, I]`; `d_x`: `[B, I]`
 ///
 /// # Errors
-/// As [`addmm`].
-pub fn linear_backward_input(d_y: TensorRef<'_>, weight: TensorRef<'_>, d_x: TensorMut<'_>) -> Result<()> {
-    addmm(1.0, d_y, false, weight, false, 0.0, d_x)
+/// As [`addmm`] and [`activation_backward`].
+pub fn linear_backward_input(
+    mode: MatmulMode,
+    d_y: TensorRef<'_>,
+    weight: TensorRef<'_>,
+    mut d_x: TensorMut<'_>,
+    through: Option<ThroughActivation<'_>>,
+) -> Result<()> {
+    const OP: &str = "linear_backward_input";
+    let Some(gpu) = d_y.gpu() else {
+        addmm(1.0, d_y, false, weight, false, 0.0, d_x.reborrow())?;
+        return match through {
+            Some(through) => activation_backward(through.activation, through.saved, d_x, None, false),
+            None => Ok(()),
+        };
+    };
+    let (d_y_op, weight_op, d_x_op) = (d_y.operand("d_y"), weight.operand("weight"), d_x.operand("d_x"));
+    check::same_kind(OP, &[d_y_op, weight_op])?;
+    check::dtype(OP, d_y_op, check::GPU_FLOATS, check::GPU_FLOATS_NAMES)?;
+    check_output_kind(OP, d_y_op, d_x_op)?;
+    let (n_rows, out_features) = check::matrix(OP, d_y_op)?;
+    let (_, in_features) = check::matrix(OP, weight_op)?;
+    check::shape(OP, weight_op, Shape::matrix(out_features, in_features))?;
+    check::shape(OP, d_x_op, Shape::matrix(n_rows, in_features))?;
+    let through = match through {
+        Some(ThroughActivation { activation, saved, relu_mask }) => {
+            check::same_kind(OP, &[d_x_op, saved.operand("saved")])?;
+            check::shape(OP, saved.operand("saved"), d_x.shape())?;
+            if let Some(mask) = relu_mask {
+                check_mask(OP, d_x_op, mask, (n_rows, in_features))?;
+            }
+            let relu_mask = relu_mask.map(TensorRef::cuda).transpose()?;
+            Some(cuda::Through { activation, saved: saved.cuda()?, relu_mask })
+        }
+        None => None,
+    };
+    let layer = cuda::Layer { mode, n_rows, in_features, out_features };
+    cuda::backward_input(gpu, layer, d_y.cuda()?, weight.cuda()?, d_x.into_cuda()?, through)
+}
+
+/// The mask is of i64, on the same device, and long enough.
+fn check_mask(
+    op: &'static str,
+    beside: crate::Operand,
+    mask: TensorRef<'_>,
+    (rows, cols): (usize, usize),
+) -> Result<()> {
+    check::same_device(op, &[beside, mask.operand("relu_mask")])?;
+    check::dtype(op, mask.operand("relu_mask"), &[DType::I64], "i64")?;
+    let needed = relu_mask_len(rows, cols);
+    if mask.numel() < needed {
+        return Err(KernelError::ElementCount { op, got: mask.numel(), shape: Shape::vector(needed) });
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::Float;
-    use crate::ops::testing::{assert_close, assert_gradient, dot, random};
+    use crate::ops::testing::{assert_close, assert_gradient, devices, dot, random, rounded, tensor};
+    use crate::{Element, Tensor};
 
     type Sizes = (usize, usize, usize);
+    const STRICT: MatmulMode = MatmulMode::Strict;
 
-    fn forward<T: Float>(
+    struct Forward<T> {
+        y: Vec<T>,
+        pre: Vec<T>,
+        mask: Vec<i64>,
+    }
+
+    /// The layer on `device`: with what is before the activation, or with the mask of ReLU.
+    fn forward<T: Element>(
+        device: Device,
         (b, i, o): Sizes,
-        x: &[T],
-        w: &[T],
-        bias: Option<&[T]>,
+        (x, w, bias): (&[T], &[T], Option<&[T]>),
         activation: Option<Activation>,
-    ) -> (Vec<T>, Vec<T>) {
-        let (mut y, mut pre) = (vec![T::from_f64(f64::NAN); b * o], vec![T::ZERO; b * o]);
-        let mut workspace = vec![T::ZERO; linear_workspace_len(b, i, o)];
-        let n = workspace.len();
+        masked: bool,
+    ) -> Forward<T> {
+        let (x, w) = (tensor(x, &[b, i], device), tensor(w, &[o, i], device));
+        let bias = bias.map(|bias| tensor(bias, &[o], device));
+        let mut y = Tensor::full(&[b, o], f64::NAN, T::DTYPE, device).unwrap();
+        let mut pre = y.zeros_like().unwrap();
+        let mut mask = Tensor::zeros(&[relu_mask_len(b, o)], DType::I64, device).unwrap();
+        let n = linear_workspace_len(b, i, o, device);
+        let mut workspace = Tensor::zeros(&[n], T::DTYPE, device).unwrap();
         let output = LinearOutput {
-            y: TensorMut::from_slice(&mut y, &[b, o]).unwrap(),
-            pre_activation: Some(TensorMut::from_slice(&mut pre, &[b, o]).unwrap()),
-            workspace: TensorMut::from_slice(&mut workspace, &[n]).unwrap(),
+            y: y.view_mut(),
+            pre_activation: (!masked).then(|| pre.view_mut()),
+            relu_mask: masked.then(|| mask.view_mut()),
+            workspace: workspace.view_mut(),
         };
-        let bias = bias.map(|v| TensorRef::from_slice(v, &[o]).unwrap());
-        let (x, w) = (TensorRef::from_slice(x, &[b, i]).unwrap(), TensorRef::from_slice(w, &[o, i]).unwrap());
-        linear_forward(x, w, bias, activation, output).unwrap();
-        (y, pre)
+        let bias = bias.as_ref().map(Tensor::view);
+        linear_forward(STRICT, x.view(), w.view(), bias, activation, output).unwrap();
+        Forward { y: y.to_vec().unwrap(), pre: pre.to_vec().unwrap(), mask: mask.to_vec().unwrap() }
     }
 
     #[test]
-    fn both_routes_agree_with_the_definition() {
-        // The last one is direct, all others transposed, the third with edges everywhere.
+    fn all_routes_agree_with_the_definition() {
+        // On the CPU the last one is direct, all others transposed, the third with edges everywhere.
         for sizes @ (b, i, o) in [(5, 7, 3), (64, 512, 512), (33, 515, 517), (1, 600, 600), (64, 1024, 10)] {
             let (x, w, bias) = (random::<f64>(b * i, 1), random::<f64>(o * i, 2), random::<f64>(o, 3));
             let want: Vec<f64> =
                 (0..b * o).map(|e| bias[e % o] + dot(&x[e / o * i..][..i], &w[e % o * i..][..i])).collect();
-            let (y, pre) = forward(sizes, &x, &w, Some(&bias), Some(Activation::Relu));
-            assert_close(&pre, &want, 1e-12, 1e-12);
             let relu: Vec<f64> = want.iter().map(|v| v.max(0.0)).collect();
-            assert_close(&y, &relu, 1e-12, 1e-12);
-            let (y, _) = forward(sizes, &x, &w, None, None);
-            let without: Vec<f64> = want.iter().enumerate().map(|(e, v)| v - bias[e % o]).collect();
-            assert_close(&y, &without, 1e-12, 1e-12);
+            for device in devices() {
+                let all = (&x[..], &w[..], Some(&bias[..]));
+                let got = forward(device, sizes, all, Some(Activation::Relu), false);
+                assert_close(&got.pre, &want, 1e-12, 1e-12);
+                assert_close(&got.y, &relu, 1e-12, 1e-12);
+                let got = forward(device, sizes, (&x, &w, None), None, false);
+                let without: Vec<f64> = want.iter().enumerate().map(|(e, v)| v - bias[e % o]).collect();
+                assert_close(&got.y, &without, 1e-12, 1e-12);
+            }
+        }
+    }
+
+    /// `f'` of each activation in a product's epilogue or behind it, and the mask of ReLU, against the parts one by one.
+    #[test]
+    fn fused_forms_agree_with_their_parts() {
+        for sizes @ (b, i, o) in [(16, 24, 136), (7, 9, 130), (3, 8, 5)] {
+            let (x, w, bias) = (random::<f32>(b * i, 1), random::<f32>(o * i, 2), random::<f32>(o, 3));
+            let (next_o, d_y) = (11, random::<f32>(b * 11, 4));
+            let next_w = random::<f32>(next_o * o, 5);
+            for activation in Activation::ALL {
+                let all = (&x[..], &w[..], Some(&bias[..]));
+                let cpu = forward(Device::Cpu, sizes, all, Some(activation), false);
+                for device in devices() {
+                    let masked = activation == Activation::Relu && device != Device::Cpu;
+                    let got = forward(device, sizes, all, Some(activation), masked);
+                    // Sums of up to 24 products of numbers up to 1, in another order.
+                    assert_close(&got.y, &cpu.y, 1e-5, 1e-5);
+                    let saved = match activation.saved_for_backward() {
+                        crate::ops::SavedForBackward::Input => &cpu.pre,
+                        crate::ops::SavedForBackward::Output => &cpu.y,
+                    };
+                    let run = |device: Device, mask: Option<&Tensor>| {
+                        let (d_y, w) =
+                            (tensor(&d_y, &[b, next_o], device), tensor(&next_w, &[next_o, o], device));
+                        let saved = tensor(saved, &[b, o], device);
+                        let mut d_x = Tensor::full(&[b, o], f64::NAN, DType::F32, device).unwrap();
+                        let through = ThroughActivation {
+                            activation,
+                            saved: saved.view(),
+                            relu_mask: mask.map(Tensor::view),
+                        };
+                        linear_backward_input(STRICT, d_y.view(), w.view(), d_x.view_mut(), Some(through))
+                            .unwrap();
+                        d_x.to_vec::<f32>().unwrap()
+                    };
+                    let mask = masked.then(|| tensor(&got.mask, &[got.mask.len()], device));
+                    assert_close(&run(device, mask.as_ref()), &run(Device::Cpu, None), 1e-5, 1e-5);
+                }
+            }
         }
     }
 
@@ -154,29 +328,96 @@ mod tests {
     fn threads_change_nothing() {
         let sizes @ (b, i, o) = (96, 640, 700);
         let (x, w, bias) = (random::<f32>(b * i, 1), random::<f32>(o * i, 2), random::<f32>(o, 3));
-        let (xc, wc, bc) = (x.clone(), w.clone(), bias.clone());
-        let one = forward(sizes, &x, &w, Some(&bias), Some(Activation::Gelu));
-        let three = std::thread::spawn(move || {
-            crate::cpu::threads::join_pool(3).unwrap();
-            forward(sizes, &xc, &wc, Some(&bc), Some(Activation::Gelu))
-        });
-        assert_eq!(one, three.join().unwrap());
+        let run = move |n_threads: usize| {
+            let (x, w, bias) = (x.clone(), w.clone(), bias.clone());
+            std::thread::spawn(move || {
+                crate::cpu::threads::join_pool(n_threads).unwrap();
+                let all = (&x[..], &w[..], Some(&bias[..]));
+                let got = forward(Device::Cpu, sizes, all, Some(Activation::Gelu), false);
+                (got.y, got.pre)
+            })
+            .join()
+            .unwrap()
+        };
+        assert_eq!(run(1), run(3));
     }
 
     #[test]
     fn gradients_match_central_differences() {
         let sizes @ (b, i, o) = (4, 6, 5);
         let (x, w, d_y) = (random::<f64>(b * i, 1), random::<f64>(o * i, 2), random::<f64>(b * o, 3));
-        let (mut d_w, mut d_x) = (vec![1.0; o * i], vec![f64::NAN; b * i]);
-        let d_y_view = TensorRef::from_slice(&d_y, &[b, o]).unwrap();
-        let x_view = TensorRef::from_slice(&x, &[b, i]).unwrap();
-        linear_backward_weight(d_y_view, x_view, TensorMut::from_slice(&mut d_w, &[o, i]).unwrap(), true)
+        let y_of = |x: &[f64], w: &[f64]| forward(Device::Cpu, sizes, (x, w, None), None, false).y;
+        for device in devices() {
+            for accumulate in [false, true] {
+                let start = if accumulate { 1.0 } else { f64::NAN };
+                let mut d_w = Tensor::full(&[o, i], start, DType::F64, device).unwrap();
+                let mut d_b = Tensor::full(&[o], start, DType::F64, device).unwrap();
+                let mut d_x = Tensor::full(&[b, i], f64::NAN, DType::F64, device).unwrap();
+                let (d_y_on, x_on) = (tensor(&d_y, &[b, o], device), tensor(&x, &[b, i], device));
+                let w_on = tensor(&w, &[o, i], device);
+                let (d_w_view, d_b_view) = (d_w.view_mut(), Some(d_b.view_mut()));
+                linear_backward_weight(STRICT, d_y_on.view(), x_on.view(), d_w_view, d_b_view, accumulate)
+                    .unwrap();
+                linear_backward_input(STRICT, d_y_on.view(), w_on.view(), d_x.view_mut(), None).unwrap();
+                let before = if accumulate { 1.0 } else { 0.0 };
+                let less = |t: &Tensor| -> Vec<f64> {
+                    t.to_vec::<f64>().unwrap().iter().map(|v| v - before).collect()
+                };
+                assert_gradient(&w, &less(&d_w), |w| dot(&y_of(&x, w), &d_y));
+                assert_gradient(&x, &d_x.to_vec::<f64>().unwrap(), |x| dot(&y_of(x, &w), &d_y));
+                let want: Vec<f64> = (0..o).map(|c| d_y.iter().skip(c).step_by(o).sum()).collect();
+                assert_close(&less(&d_b), &want, 1e-12, 1e-12);
+            }
+        }
+    }
+
+    #[test]
+    fn bf16_factors_have_f32_sums() {
+        use half::bf16;
+        let sizes @ (b, i, o) = (24, 64, 40);
+        let (x, w, d_y) = (random::<bf16>(b * i, 1), random::<bf16>(o * i, 2), random::<bf16>(b * o, 3));
+        let (x64, w64, d64): (Vec<f64>, Vec<f64>, Vec<f64>) = (rounded(&x), rounded(&w), rounded(&d_y));
+        let want = forward(Device::Cpu, sizes, (&x64, &w64, None), None, false).y;
+        for device in devices().into_iter().filter(|&device| device != Device::Cpu) {
+            let got = forward(device, sizes, (&x, &w, None), None, false).y;
+            // Sums of 64 products in f32, then one rounding to 8 bits.
+            assert_close(&rounded::<bf16, f64>(&got), &want, 1e-5, 0.004);
+            let mut d_w = Tensor::zeros(&[o, i], DType::F32, device).unwrap();
+            let mut d_b = Tensor::zeros(&[o], DType::F32, device).unwrap();
+            let (d_y, x) = (tensor(&d_y, &[b, o], device), tensor(&x, &[b, i], device));
+            let d_b_view = Some(d_b.view_mut());
+            linear_backward_weight(STRICT, d_y.view(), x.view(), d_w.view_mut(), d_b_view, false).unwrap();
+            let mut d_w_want = vec![0.0; o * i];
+            addmm(
+                1.0,
+                TensorRef::from_slice(&d64, &[b, o]).unwrap(),
+                true,
+                TensorRef::from_slice(&x64, &[b, i]).unwrap(),
+                false,
+                0.0,
+                TensorMut::from_slice(&mut d_w_want, &[o, i]).unwrap(),
+            )
             .unwrap();
-        d_w.iter_mut().for_each(|v| *v -= 1.0);
-        let w_view = TensorRef::from_slice(&w, &[o, i]).unwrap();
-        linear_backward_input(d_y_view, w_view, TensorMut::from_slice(&mut d_x, &[b, i]).unwrap()).unwrap();
-        assert_gradient(&w, &d_w, |w| dot(&forward(sizes, &x, w, None, None).0, &d_y));
-        assert_gradient(&x, &d_x, |x| dot(&forward(sizes, x, &w, None, None).0, &d_y));
+            // Products of bf16 are exact in f32; 24 of them are added.
+            assert_close(&rounded::<f32, f64>(&d_w.to_vec::<f32>().unwrap()), &d_w_want, 1e-5, 1e-5);
+            let d_b_want: Vec<f64> = (0..o).map(|c| d64.iter().skip(c).step_by(o).sum()).collect();
+            assert_close(&rounded::<f32, f64>(&d_b.to_vec::<f32>().unwrap()), &d_b_want, 1e-5, 1e-5);
+        }
+    }
+
+    #[test]
+    fn a_batch_without_rows_gives_zero_gradients() {
+        for device in devices() {
+            let (d_y, x) = (tensor::<f32>(&[], &[0, 3], device), tensor::<f32>(&[], &[0, 2], device));
+            for (accumulate, want) in [(false, 0.0), (true, 7.0)] {
+                let mut d_w = Tensor::full(&[3, 2], 7.0, DType::F32, device).unwrap();
+                let mut d_b = Tensor::full(&[3], 7.0, DType::F32, device).unwrap();
+                let (d_w_view, d_b_view) = (d_w.view_mut(), Some(d_b.view_mut()));
+                linear_backward_weight(STRICT, d_y.view(), x.view(), d_w_view, d_b_view, accumulate).unwrap();
+                assert_eq!(d_w.to_vec::<f32>().unwrap(), [want; 6]);
+                assert_eq!(d_b.to_vec::<f32>().unwrap(), [want; 3]);
+            }
+        }
     }
 
     #[test]
@@ -185,11 +426,12 @@ mod tests {
         let output = LinearOutput {
             y: TensorMut::from_slice(&mut y, &[2, 2]).unwrap(),
             pre_activation: None,
+            relu_mask: None,
             workspace: TensorMut::from_slice(&mut ws, &[100]).unwrap(),
         };
         let x = TensorRef::from_slice(&x, &[2, 3]).unwrap();
         let w = TensorRef::from_slice(&w, &[2, 4]).unwrap();
-        let message = linear_forward(x, w, None, None, output).unwrap_err().to_string();
+        let message = linear_forward(STRICT, x, w, None, None, output).unwrap_err().to_string();
         assert_eq!(message, "linear_forward: weight [2, 4] f32 on cpu should be [2, 3]");
     }
 }

@@ -1,14 +1,19 @@
 //! Stochastic gradient descent with momentum.
 
 mod cpu;
+pub(crate) mod cuda;
 
-use super::check;
-use crate::{Result, TensorMut, TensorRef};
+pub(crate) use cuda::SOURCE;
+
+use half::bf16;
+
+use super::{UpdateInputs, check, working_copy as copies};
+use crate::{DType, Result, TensorMut, TensorRef};
 
 /// Hyper-parameters of one step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SgdConfig {
-    /// Learning rate.
+    /// Learning rate. This and `grad_scale` count only where an update is given no [`UpdateInputs`].
     pub lr: f64,
     /// Share of the velocity that is kept; 0 is plain descent.
     pub momentum: f64,
@@ -24,10 +29,16 @@ pub struct SgdConfig {
 ///
 /// `g = grad_scale·grad + weight_decay·w`, `v = momentum·v + g`, `w -= lr·(nesterov ? g + momentum·v : v)`
 ///
-/// - `weights`, `grads`, `velocity`: one shape; the velocity starts as zeros; not needed where momentum is 0
+/// - `weights`, `grads`, `velocity`: one shape, f32 or f64; the velocity starts as zeros; not needed where momentum is 0
+/// - `working_copy`: bf16, of that shape: the new weights rounded to nearest, ties to even
+/// - with `inputs`, `lr` is read from its scalars and the gradient's factor is that of the step's sums and norm; where
+///   the loss is not finite nothing is written. `config.{lr, grad_scale}` then count for nothing.
+///
+/// Asynchronous on a GPU's compute stream: one launch, which allocates nothing and can be captured.
 ///
 /// # Errors
-/// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::DTypeMismatch`], [`crate::KernelError::Shape`].
+/// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::DTypeMismatch`],
+/// [`crate::KernelError::DTypeUnsupported`], [`crate::KernelError::Shape`].
 ///
 /// Source: `torch.optim.SGD` with dampening 0.
 pub fn sgd_step(
@@ -35,6 +46,8 @@ pub fn sgd_step(
     weights: TensorMut<'_>,
     grads: TensorRef<'_>,
     velocity: Option<TensorMut<'_>>,
+    working_copy: Option<TensorMut<'_>>,
+    inputs: Option<&UpdateInputs<'_>>,
 ) -> Result<()> {
     const OP: &str = "sgd_step";
     let (weights_op, grads_op) = (weights.operand("weights"), grads.operand("grads"));
@@ -44,9 +57,125 @@ pub fn sgd_step(
         check::same_kind(OP, &[weights_op, velocity.operand("velocity")])?;
         check::shape(OP, velocity.operand("velocity"), weights.shape())?;
     }
+    copies::check(OP, weights_op, working_copy.as_ref())?;
+    if let Some(inputs) = inputs {
+        inputs.check(OP, weights_op)?;
+    }
+    if let Some(gpu) = weights.gpu() {
+        check::dtype(OP, weights_op, &[DType::F32, DType::F64], "f32 and f64")?;
+        let buffers = cuda::Buffers {
+            w: weights.into_cuda()?,
+            g: grads.cuda()?,
+            velocity: velocity.map(TensorMut::into_cuda).transpose()?,
+            copy: working_copy.map(TensorMut::into_cuda).transpose()?,
+        };
+        return cuda::step(gpu, config, buffers, inputs);
+    }
+    let mut config = *config;
+    if let Some(inputs) = inputs {
+        let (scalars, grads) = inputs.on_host(OP)?;
+        if !grads.is_finite {
+            return Ok(());
+        }
+        config = SgdConfig { lr: scalars.lr, grad_scale: grads.scale, ..config };
+    }
     check::float_dispatch!(OP, weights_op, T => {
         let velocity = velocity.map(|v| v.into_slice::<T>(OP, "velocity")).transpose()?;
-        cpu::step::<T>(config, weights.into_slice(OP, "weights")?, grads.as_slice(OP, "grads")?, velocity);
+        let weights = weights.into_slice::<T>(OP, "weights")?;
+        cpu::step::<T>(&config, weights, grads.as_slice(OP, "grads")?, velocity);
+        if let Some(copy) = working_copy {
+            copies::round(weights, copy.into_slice::<bf16>(OP, "working_copy")?);
+        }
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::LossSums;
+    use crate::ops::testing::{assert_close, devices, random, tensor};
+    use crate::ops::working_copy::testing::{Case, Inputs, cases};
+    use crate::{Device, Element, Tensor};
+
+    const CONFIG: SgdConfig =
+        SgdConfig { lr: 1e-2, momentum: 0.9, nesterov: false, weight_decay: 0.1, grad_scale: 1.0 };
+
+    /// Weights, velocity (where there is momentum) and the copy after a step on elements `from..` of buffers of `n`: from 1
+    /// on, no wide access is aligned.
+    fn step<T: Element>(
+        config: &SgdConfig,
+        n: usize,
+        from: usize,
+        inputs: Option<&UpdateInputs<'_>>,
+        device: Device,
+    ) -> (Vec<T>, Vec<T>, Vec<bf16>) {
+        let on = |seed: u64| tensor(&random::<T>(n, seed), &[n], device);
+        let (mut w, g, mut v) = (on(1), on(2), on(3));
+        let mut copy = Tensor::full(&[n], 7.0, DType::BF16, device).unwrap();
+        let velocity = (config.momentum > 0.0).then(|| v.view_mut().range(from, n).unwrap());
+        let (w_view, copy_view) =
+            (w.view_mut().range(from, n).unwrap(), copy.view_mut().range(from, n).unwrap());
+        sgd_step(config, w_view, g.view().range(from, n).unwrap(), velocity, Some(copy_view), inputs)
+            .unwrap();
+        (w.to_vec().unwrap(), v.to_vec().unwrap(), copy.to_vec().unwrap())
+    }
+
+    fn check_device<T: Element>(device: Device, tolerance: f64) {
+        for (momentum, nesterov) in [(0.0, false), (0.9, false), (0.9, true)] {
+            for (n, from) in [(1, 0), (1003, 0), (1003, 1), (5000, 4)] {
+                let config = SgdConfig { momentum, nesterov, grad_scale: 0.5, ..CONFIG };
+                let got = step::<T>(&config, n, from, None, device);
+                let want = step::<T>(&config, n, from, None, Device::Cpu);
+                // The kernel contracts products and sums: each value is a rounding or two of numbers up to 2 apart.
+                assert_close(&got.0, &want.0, tolerance, tolerance);
+                assert_close(&got.1, &want.1, tolerance, tolerance);
+                // The copy is of this device's weights, in every bit.
+                let rounded_w: Vec<bf16> =
+                    got.0[from..].iter().map(|w| bf16::from_f32(w.to_f64() as f32)).collect();
+                assert_eq!(got.2[from..], rounded_w);
+                assert!(
+                    got.2[..from].iter().all(|v| v.to_f32() == 7.0),
+                    "nothing is written before the range"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn devices_agree_and_the_copy_is_the_rounded_weights() {
+        for device in devices() {
+            check_device::<f32>(device, 5e-7);
+            check_device::<f64>(device, 1e-14);
+        }
+    }
+
+    #[test]
+    fn numbers_from_device_memory_do_the_same_as_numbers_by_value() {
+        for device in devices() {
+            for Case { expected_weight, sums, clip, factor } in cases() {
+                // Whatever the config says of these counts for nothing.
+                let other = SgdConfig { lr: 5.0, grad_scale: 3.0, ..CONFIG };
+                let inputs = Inputs::new(CONFIG.lr, 1, expected_weight, sums, clip, device);
+                let by_value = SgdConfig { grad_scale: factor, ..CONFIG };
+                let got = step::<f32>(&other, 1003, 0, Some(&inputs.view()), device);
+                assert_eq!(got, step::<f32>(&by_value, 1003, 0, None, device));
+                let got = step::<f64>(&other, 1003, 0, Some(&inputs.view()), device);
+                assert_eq!(got, step::<f64>(&by_value, 1003, 0, None, device));
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_written_where_the_loss_is_not_finite() {
+        for device in devices() {
+            for loss in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+                let inputs =
+                    Inputs::new(1e-2, 5, 0.0, LossSums { loss, weight: 1.0 }, Some((1.0, 1.0)), device);
+                let (w, v, copy) = step::<f32>(&CONFIG, 1003, 0, Some(&inputs.view()), device);
+                assert_eq!((w, v), (random(1003, 1), random(1003, 3)));
+                assert!(copy.iter().all(|v| v.to_f32() == 7.0));
+            }
+        }
+    }
 }

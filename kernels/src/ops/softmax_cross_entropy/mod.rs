@@ -1,9 +1,12 @@
 //! Softmax, cross-entropy and its gradient in one pass.
 
 mod cpu;
+pub(crate) mod cuda;
 
-use super::check;
-use super::loss::LossSums;
+pub(crate) use cuda::SOURCE;
+
+use super::loss::{LossSums, check_gradient_kind};
+use super::{SumsOutput, check};
 use crate::{DType, KernelError, Result, Shape, TensorMut, TensorRef};
 
 const OP: &str = "softmax_cross_entropy";
@@ -13,7 +16,7 @@ const OP: &str = "softmax_cross_entropy";
 pub struct CrossEntropyConfig<'a> {
     /// `ε`: the target is `1 - ε` on the label plus `ε / C` on every class.
     pub label_smoothing: f64,
-    /// One weight a class, `[C]`; 1 where there are none.
+    /// One weight a class, `[C]`, in the logits' dtype, for bf16 in f32; 1 where there are none.
     pub class_weights: Option<TensorRef<'a>>,
     /// Rows with this label count for nothing.
     pub ignore_index: i64,
@@ -25,17 +28,21 @@ impl Default for CrossEntropyConfig<'_> {
     }
 }
 
-/// Sums of the rows' losses and weights, and `d_logits = scale · ∂(sum of losses)/∂logits`.
+/// Leaves the sums of the rows' losses and weights in `sums`, and `d_logits = scale · ∂(sum of losses)/∂logits`.
 ///
 /// With `p = softmax(logits[n])`, label `y`, class weights `w` and smoothing `ε`:
 /// `loss[n] = -(1 - ε)·w[y]·ln p[y] - ε/C·Σ_c w[c]·ln p[c]`, weight `w[y]`
 ///
 /// - `logits`: `[N, C]` f32 or f64; `labels`: `[N]` i64; `d_logits`: `[N, C]`, not needed for evaluation
+/// - on a GPU also bf16, and f32 with the gradient in bf16
 /// - the mean is that of PyTorch: the sum of losses divided by the sum of `w[y]`
 ///
+/// Asynchronous on a GPU's compute stream: one launch, which allocates nothing and can be captured. There a label outside
+/// `0..C` that is not the ignored one makes the loss NaN and its row of the gradient 0.
+///
 /// # Errors
-/// [`KernelError::Label`] for a label outside `0..C` that is not the ignored one (some of `d_logits` may be written by
-/// then), [`KernelError::DeviceMismatch`], [`KernelError::DTypeMismatch`], [`KernelError::Shape`].
+/// On the CPU [`KernelError::Label`] for such a label, before anything is written; [`KernelError::DeviceMismatch`],
+/// [`KernelError::DTypeMismatch`], [`KernelError::DTypeUnsupported`], [`KernelError::Shape`].
 ///
 /// Source: `torch.nn.functional.cross_entropy` with class indices.
 pub fn softmax_cross_entropy(
@@ -44,7 +51,8 @@ pub fn softmax_cross_entropy(
     config: &CrossEntropyConfig<'_>,
     scale: f64,
     d_logits: Option<TensorMut<'_>>,
-) -> Result<LossSums> {
+    sums: SumsOutput<'_>,
+) -> Result<()> {
     let (logits_op, labels_op) = (logits.operand("logits"), labels.operand("labels"));
     check::same_device(OP, &[logits_op, labels_op])?;
     let (n_rows, n_classes) = check::matrix(OP, logits_op)?;
@@ -53,57 +61,239 @@ pub fn softmax_cross_entropy(
         return Err(KernelError::DTypeUnsupported { op: OP, operand: labels_op.into(), takes: "i64" });
     }
     if let Some(d_logits) = &d_logits {
-        check::same_kind(OP, &[logits_op, d_logits.operand("d_logits")])?;
+        check_gradient_kind(OP, logits_op, d_logits.operand("d_logits"))?;
         check::shape(OP, d_logits.operand("d_logits"), logits.shape())?;
     }
     if let Some(weights) = config.class_weights {
-        check::same_kind(OP, &[logits_op, weights.operand("class_weights")])?;
-        check::shape(OP, weights.operand("class_weights"), Shape::vector(n_classes))?;
+        let weights_op = weights.operand("class_weights");
+        check::same_device(OP, &[logits_op, weights_op])?;
+        if (logits_op.dtype, weights_op.dtype) != (DType::BF16, DType::F32) {
+            check::same_dtype(OP, &[logits_op, weights_op])?;
+        }
+        check::shape(OP, weights_op, Shape::vector(n_classes))?;
+    }
+    sums.check(OP, logits_op)?;
+    if let Some(gpu) = logits.gpu() {
+        check::dtype(OP, logits_op, check::GPU_FLOATS, check::GPU_FLOATS_NAMES)?;
+        if let Some(weights) = config.class_weights.filter(|w| w.dtype() == DType::BF16) {
+            let operand = weights.operand("class_weights");
+            return Err(KernelError::DTypeUnsupported {
+                op: OP,
+                operand: operand.into(),
+                takes: "f32 for bf16 logits",
+            });
+        }
+        let d_logits = d_logits.map(TensorMut::into_cuda).transpose()?;
+        return cuda::forward_backward(gpu, logits.cuda()?, labels.cuda()?, config, scale, d_logits, sums);
     }
     let labels = labels.as_slice::<i64>(OP, "labels")?;
     check::float_dispatch!(OP, logits_op, T => {
         let weights = config.class_weights.map(|w| w.as_slice::<T>(OP, "class_weights")).transpose()?;
         let d_logits = d_logits.map(|d| d.into_slice::<T>(OP, "d_logits")).transpose()?;
-        cpu::forward_backward(
+        let found = cpu::forward_backward(
             logits.as_slice::<T>(OP, "logits")?,
             labels,
             cpu::Rule { weights, smoothing: config.label_smoothing as T, ignore_index: config.ignore_index, n_classes },
             scale as T,
             d_logits,
-        )
+        )?;
+        sums.put(OP, found)
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use half::bf16;
+
     use super::*;
-    use crate::ops::testing::{assert_gradient, random};
+    use crate::ops::loss::testing::sums_after;
+    use crate::ops::testing::{assert_close, assert_gradient, devices, random, rounded, tensor};
+    use crate::{Device, Element, Tensor};
+
+    /// A case: logits of `n_classes`, labels, class weights in the dtype that goes with them, smoothing.
+    struct Case<'a, T> {
+        n_classes: usize,
+        logits: &'a [T],
+        labels: &'a [i64],
+        weights: Option<&'a [f64]>,
+        smoothing: f64,
+    }
+
+    /// Sums and gradient, times 0.5.
+    fn run<T: Element>(
+        case: &Case<'_, T>,
+        gradient: Option<DType>,
+        device: Device,
+    ) -> Result<(LossSums, Option<Tensor>)> {
+        let dims = [case.labels.len(), case.n_classes];
+        let (logits, labels) = (tensor(case.logits, &dims, device), tensor(case.labels, &dims[..1], device));
+        let weights = case.weights.map(|w| match T::DTYPE {
+            DType::F64 => tensor(w, &dims[1..], device),
+            _ => tensor(&rounded::<f64, f32>(w), &dims[1..], device),
+        });
+        let config = CrossEntropyConfig {
+            label_smoothing: case.smoothing,
+            class_weights: weights.as_ref().map(Tensor::view),
+            ..Default::default()
+        };
+        let mut d = gradient.map(|dtype| Tensor::full(&dims, f64::NAN, dtype, device).unwrap());
+        let sums = sums_after(device, None, |sums| {
+            softmax_cross_entropy(
+                logits.view(),
+                labels.view(),
+                &config,
+                0.5,
+                d.as_mut().map(Tensor::view_mut),
+                sums,
+            )
+        })?;
+        Ok((sums, d))
+    }
+
+    /// Labels of all kinds: spread over the classes, the third one ignored.
+    fn labels(rows: usize, n_classes: usize) -> Vec<i64> {
+        let mut labels: Vec<i64> = (0..rows as i64).map(|r| (r * 7) % n_classes as i64).collect();
+        labels[2] = -100;
+        labels
+    }
 
     #[test]
     fn gradient_matches_central_differences_in_every_mode() {
         for (rows, n_classes) in [(6, 1), (6, 3), (37, 10), (6, 64), (6, 65), (6, 100)] {
             let logits: Vec<f64> = random::<f64>(rows * n_classes, 1).iter().map(|v| 5.0 * v).collect();
-            let mut labels: Vec<i64> = (0..rows as i64).map(|r| (r * 7) % n_classes as i64).collect();
-            labels[2] = -100;
+            let labels = labels(rows, n_classes);
             let weights: Vec<f64> = random::<f64>(n_classes, 2).iter().map(|v| v + 1.5).collect();
-            for smoothing in [0.0, 0.1] {
-                for weights in [None, Some(TensorRef::from_slice(&weights, &[n_classes]).unwrap())] {
-                    let config = CrossEntropyConfig {
-                        label_smoothing: smoothing,
-                        class_weights: weights,
-                        ..Default::default()
+            for device in devices() {
+                for smoothing in [0.0, 0.1] {
+                    for weights in [None, Some(&weights[..])] {
+                        let case = Case { n_classes, logits: &logits, labels: &labels, weights, smoothing };
+                        let d =
+                            run(&case, Some(DType::F64), device).unwrap().1.unwrap().to_vec::<f64>().unwrap();
+                        // Row by row, as the tail's 48 bits of the whole sum are too few for a difference.
+                        let loss_of_row = |(logits, label): (&[f64], &i64)| {
+                            let labels = &[*label];
+                            let case = Case { n_classes, logits, labels, weights, smoothing };
+                            0.5 * run(&case, None, Device::Cpu).unwrap().0.loss
+                        };
+                        assert_gradient(&logits, &d, |logits| {
+                            logits.chunks_exact(n_classes).zip(&labels).map(loss_of_row).sum()
+                        });
+                        let ignored = &d[2 * n_classes..3 * n_classes];
+                        assert!(ignored.iter().all(|&v| v == 0.0), "the ignored row has no gradient");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_form_and_dtype_agrees_with_f64() {
+        // Few, some and many classes, rows that are aligned and rows that are not, several rows a warp and a block.
+        for (rows, n_classes) in
+            [(300, 10), (70, 32), (70, 33), (20, 1000), (20, 1024), (9, 1025), (9, 4099), (5, 4104)]
+        {
+            let logits: Vec<f32> = random::<f32>(rows * n_classes, 1).iter().map(|v| 5.0 * v).collect();
+            let short: Vec<bf16> = rounded(&logits);
+            let labels = labels(rows, n_classes);
+            let weights: Vec<f64> = random::<f64>(n_classes, 2).iter().map(|v| v + 1.5).collect();
+            for (smoothing, weights) in [(0.0, None), (0.1, None), (0.1, Some(&weights[..]))] {
+                let want = |logits: &[f64]| {
+                    let case = Case { n_classes, logits, labels: &labels, weights, smoothing };
+                    let (sums, d) = run(&case, Some(DType::F64), Device::Cpu).unwrap();
+                    (sums, d.unwrap().to_vec::<f64>().unwrap())
+                };
+                let (want_sums, want_d) = want(&rounded(&logits));
+                let close = |got: LossSums, want: LossSums| {
+                    // A row's loss is a few roundings of numbers up to 15; the class weights are rounded too.
+                    assert_close(&[got.loss, got.weight], &[want.loss, want.weight], 0.0, 2e-6);
+                };
+                for device in devices() {
+                    let case = Case { n_classes, logits: &logits, labels: &labels, weights, smoothing };
+                    let (sums, d) = run(&case, Some(DType::F32), device).unwrap();
+                    close(sums, want_sums);
+                    let d = rounded::<f32, f64>(&d.unwrap().to_vec().unwrap());
+                    // p, at most 1.25, to a few units of 2^-24, before the target is taken off.
+                    assert_close(&d, &want_d, 5e-7, 1e-6);
+                    assert_eq!(run(&case, None, device).unwrap().0, sums, "the gradient changes nothing");
+                    if device == Device::Cpu {
+                        continue;
+                    }
+                    let wide = Case {
+                        n_classes,
+                        logits: &rounded::<f32, f64>(&logits),
+                        labels: &labels,
+                        weights,
+                        smoothing,
                     };
-                    let labels = TensorRef::from_slice(&labels, &[rows]).unwrap();
-                    let loss = |logits: &[f64], d: Option<TensorMut<'_>>| {
-                        let logits = TensorRef::from_slice(logits, &[rows, n_classes]).unwrap();
-                        softmax_cross_entropy(logits, labels, &config, 0.5, d).unwrap().loss
+                    let (wide_sums, wide_d) = run(&wide, Some(DType::F64), device).unwrap();
+                    assert_close(
+                        &[wide_sums.loss, wide_sums.weight],
+                        &[want_sums.loss, want_sums.weight],
+                        0.0,
+                        1e-12,
+                    );
+                    assert_close(&wide_d.unwrap().to_vec::<f64>().unwrap(), &want_d, 1e-14, 1e-12);
+                    // One rounding to 8 bits of what f32 gave.
+                    let (same, d) = run(&case, Some(DType::BF16), device).unwrap();
+                    assert_eq!(same, sums);
+                    assert_close(&rounded::<bf16, f64>(&d.unwrap().to_vec().unwrap()), &want_d, 5e-7, 0.004);
+                    let (want_sums, want_d) = want(&rounded(&short));
+                    let case = Case { n_classes, logits: &short, labels: &labels, weights, smoothing };
+                    let (sums, d) = run(&case, Some(DType::BF16), device).unwrap();
+                    close(sums, want_sums);
+                    assert_close(&rounded::<bf16, f64>(&d.unwrap().to_vec().unwrap()), &want_d, 5e-7, 0.004);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn large_and_infinite_logits_do_not_overflow() {
+        for device in devices() {
+            for n_classes in [2, 40, 1100] {
+                // Behind the first two classes nothing but minus infinity, as of classes that are masked.
+                let mut logits = vec![f32::NEG_INFINITY; 2 * n_classes];
+                (logits[0], logits[1]) = (1000.0, 0.0);
+                (logits[n_classes], logits[n_classes + 1]) = (-1000.0, 1000.0);
+                let case =
+                    Case { n_classes, logits: &logits, labels: &[0, 0], weights: None, smoothing: 0.0 };
+                let (sums, d) = run(&case, Some(DType::F32), device).unwrap();
+                assert_eq!((sums.loss, sums.weight), (2000.0, 2.0));
+                let d = d.unwrap().to_vec::<f32>().unwrap();
+                assert_eq!((d[n_classes], d[n_classes + 1]), (-0.5, 0.5));
+                assert!(d.iter().enumerate().all(|(i, &v)| i == n_classes || i == n_classes + 1 || v == 0.0));
+                logits[n_classes] = f32::NAN;
+                let case =
+                    Case { n_classes, logits: &logits, labels: &[0, 0], weights: None, smoothing: 0.0 };
+                assert!(run(&case, None, device).unwrap().0.loss.is_nan());
+            }
+        }
+    }
+
+    #[test]
+    fn a_label_out_of_range_names_its_row() {
+        for device in devices() {
+            for n_classes in [3, 40, 1100] {
+                for label in [n_classes as i64, -1, i64::MIN, i64::MAX] {
+                    let logits = vec![0.0f32; 2 * n_classes];
+                    let case = Case {
+                        n_classes,
+                        logits: &logits,
+                        labels: &[1, label],
+                        weights: None,
+                        smoothing: 0.0,
                     };
-                    let mut d = vec![f64::NAN; logits.len()];
-                    loss(&logits, Some(TensorMut::from_slice(&mut d, &[rows, n_classes]).unwrap()));
-                    assert_gradient(&logits, &d, |logits| 0.5 * loss(logits, None));
+                    let got = run(&case, Some(DType::F32), device);
+                    if device == Device::Cpu {
+                        assert_eq!(got.unwrap_err(), KernelError::Label { op: OP, row: 1, label, n_classes });
+                        continue;
+                    }
+                    let (sums, d) = got.unwrap();
+                    assert!(sums.loss.is_nan());
+                    let d = d.unwrap().to_vec::<f32>().unwrap();
                     assert!(
-                        d[2 * n_classes..3 * n_classes].iter().all(|&v| v == 0.0),
-                        "the ignored row has no gradient"
+                        d[..n_classes].iter().all(|v| v.is_finite())
+                            && d[n_classes..].iter().all(|&v| v == 0.0)
                     );
                 }
             }
@@ -111,22 +301,28 @@ mod tests {
     }
 
     #[test]
-    fn large_logits_do_not_overflow() {
-        let logits = [1000.0f32, 0.0, -1000.0, 1000.0];
-        let labels = [0i64, 0];
-        let logits = TensorRef::from_slice(&logits, &[2, 2]).unwrap();
-        let labels = TensorRef::from_slice(&labels, &[2]).unwrap();
-        let sums = softmax_cross_entropy(logits, labels, &CrossEntropyConfig::default(), 1.0, None).unwrap();
-        assert_eq!((sums.loss, sums.weight), (2000.0, 2.0));
-    }
-
-    #[test]
-    fn a_label_out_of_range_names_its_row() {
-        let (logits, labels) = ([0.0f32; 6], [1i64, 3]);
-        let logits = TensorRef::from_slice(&logits, &[2, 3]).unwrap();
-        let labels = TensorRef::from_slice(&labels, &[2]).unwrap();
-        let error =
-            softmax_cross_entropy(logits, labels, &CrossEntropyConfig::default(), 1.0, None).unwrap_err();
-        assert_eq!(error, KernelError::Label { op: OP, row: 1, label: 3, n_classes: 3 });
+    fn sums_are_added_to_and_batches_can_be_empty() {
+        for device in devices() {
+            for n_classes in [3, 40, 1100] {
+                let none = Case::<f32> { n_classes, logits: &[], labels: &[], weights: None, smoothing: 0.0 };
+                assert_eq!(run(&none, Some(DType::F32), device).unwrap().0, LossSums::default());
+                let (x, labels) = (vec![0.0f32; n_classes], tensor(&[1i64], &[1], device));
+                let x = tensor(&x, &[1, n_classes], device);
+                let before = LossSums { loss: 2.0, weight: 3.0 };
+                let sums = sums_after(device, Some(before), |sums| {
+                    softmax_cross_entropy(
+                        x.view(),
+                        labels.view(),
+                        &CrossEntropyConfig::default(),
+                        1.0,
+                        None,
+                        sums,
+                    )
+                });
+                let sums = sums.unwrap();
+                assert_eq!(sums.weight, 4.0);
+                assert_close(&[sums.loss], &[2.0 + (n_classes as f64).ln()], 0.0, 1e-6);
+            }
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Sixteen Philox blocks side by side, so that the rounds vectorise.
 
 use super::UniformStream;
-use crate::cpu::Float;
+use crate::Element;
 use crate::cpu::simd::vectorize;
 use crate::cpu::threads::{SharedMut, for_parts};
 use crate::rng::{Philox, to_unit_f32};
@@ -11,7 +11,7 @@ const CHUNK: usize = 64;
 /// Elements from which a second thread is worth it.
 const MIN_PART: usize = 1 << 14;
 
-pub(super) fn fill<T: Float>(x: &mut [T], low: f32, high: f32, stream: UniformStream) {
+pub(super) fn fill<T: Element>(x: &mut [T], low: f32, high: f32, stream: UniformStream) {
     let philox = Philox::new(stream.seed);
     let n = x.len();
     let out = SharedMut::new(x);

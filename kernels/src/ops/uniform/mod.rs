@@ -1,9 +1,12 @@
 //! Uniform random numbers, as a function of key, stream and place.
 
 mod cpu;
+mod cuda;
+
+pub(crate) use cuda::SOURCE;
 
 use super::check;
-use crate::{Result, TensorMut};
+use crate::{DType, Result, TensorMut};
 
 /// Which numbers are drawn; equal streams draw the same ones on every device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,13 +20,23 @@ pub struct UniformStream {
 /// `x[i]` uniform in `low..high`: word `i mod 4` of Philox4x32-10 under the counter `(i / 4, stream)`, its upper 24 bits
 /// as a multiple of 2^-24.
 ///
-/// - `x`: any shape, f32 or f64; computed in f32
+/// - `x`: any shape, f32, f64 or bf16; computed in f32 and rounded to the dtype: the same bits on every device
+///
+/// Asynchronous on the device's compute stream.
 ///
 /// # Errors
 /// [`crate::KernelError::DTypeUnsupported`] for integers.
 pub fn uniform(x: TensorMut<'_>, low: f32, high: f32, stream: UniformStream) -> Result<()> {
     const OP: &str = "uniform";
     let x_op = x.operand("x");
+    check::dtype(OP, x_op, check::GPU_FLOATS, check::GPU_FLOATS_NAMES)?;
+    if let Some(gpu) = x.gpu() {
+        return cuda::fill(gpu, &mut x.into_cuda()?, low, high, stream);
+    }
+    if x_op.dtype == DType::BF16 {
+        cpu::fill::<half::bf16>(x.into_slice(OP, "x")?, low, high, stream);
+        return Ok(());
+    }
     check::float_dispatch!(OP, x_op, T => {
         cpu::fill::<T>(x.into_slice(OP, "x")?, low, high, stream);
         Ok(())
@@ -32,17 +45,51 @@ pub fn uniform(x: TensorMut<'_>, low: f32, high: f32, stream: UniformStream) -> 
 
 #[cfg(test)]
 mod tests {
+    use half::bf16;
+
     use super::*;
+    use crate::ops::testing::devices;
     use crate::rng::{Philox, to_unit_f32};
+    use crate::{Device, Element, Tensor};
+
+    const STREAM: UniformStream = UniformStream { seed: 9 << 40 | 9, stream: [3, 4] };
+
+    /// Elements from `start` on; what lies before stays 0.
+    fn draw<T: Element>(n: usize, start: usize, [low, high]: [f32; 2], device: Device) -> Vec<T> {
+        let mut x = Tensor::zeros(&[n + start], T::DTYPE, device).unwrap();
+        uniform(x.view_mut().range(start, start + n).unwrap(), low, high, STREAM).unwrap();
+        x.to_vec().unwrap()
+    }
 
     #[test]
-    fn each_number_is_the_word_of_its_place() {
-        let stream = UniformStream { seed: 9, stream: [3, 4] };
-        let mut x = vec![0.0f32; 1003];
-        uniform(TensorMut::from_slice(&mut x, &[1003]).unwrap(), -2.0, 2.0, stream).unwrap();
-        for (i, &v) in x.iter().enumerate() {
-            let word = Philox::new(9).block([(i / 4) as u32, 0, 3, 4])[i % 4];
-            assert_eq!(v, to_unit_f32(word) * 4.0 - 2.0);
+    fn each_number_is_the_word_of_its_place_to_the_bit() {
+        // Neither bound is a power of two, so that each of the two roundings counts.
+        for [low, high] in [[-2.0f32, 2.0], [-0.037, 0.041], [1.1, 7.7]] {
+            let want: Vec<f32> = (0..4099)
+                .map(|i| {
+                    let word = Philox::new(STREAM.seed).block([(i / 4) as u32, 0, 3, 4])[i % 4];
+                    to_unit_f32(word) * (high - low) + low
+                })
+                .collect();
+            for device in devices() {
+                for start in [0, 1] {
+                    let (got, bounds) = (start..start + 4099, [low, high]);
+                    assert!(draw::<f32>(4099, start, bounds, device)[got.clone()] == want, "f32 on {device}");
+                    let wide: Vec<f64> = want.iter().map(|&v| f64::from(v)).collect();
+                    assert!(draw::<f64>(4099, start, bounds, device)[got.clone()] == wide, "f64 on {device}");
+                    let short: Vec<bf16> = want.iter().map(|&v| bf16::from_f32(v)).collect();
+                    assert!(draw::<bf16>(4099, start, bounds, device)[got] == short, "bf16 on {device}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn integers_are_refused_and_nothing_is_nothing() {
+        for device in devices() {
+            let mut x = Tensor::zeros(&[3], DType::I64, device).unwrap();
+            assert!(uniform(x.view_mut(), 0.0, 1.0, STREAM).is_err());
+            assert!(draw::<f32>(0, 0, [0.0, 1.0], device).is_empty());
         }
     }
 }

@@ -1,0 +1,233 @@
+//! NCCL's functions, looked up by name when the first world needs them.
+//!
+//! cudarc's own bindings of NCCL panic where the library or a function is missing, and read its results as a Rust
+//! `enum`, which a newer library may leave; of them only the types of handles and the values of constants are used.
+//!
+//! Source: nccl.h of NCCL 2.18 and later.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use cudarc::driver::sys::CUstream;
+use cudarc::nccl::sys;
+use ddp_kernels::DType;
+use ddp_kernels::cuda::library::{self, Library};
+
+use crate::{CommError, ReduceOp, Result};
+
+/// The oldest NCCL that will do, as `ncclGetVersion` counts: 10,000 · major + 100 · minor + patch.
+const OLDEST_VERSION: c_int = 21_800;
+
+/// `ncclResult_t`, any value of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub(super) struct Status(c_int);
+
+impl Status {
+    pub(super) const SUCCESS: Self = Status(0);
+    pub(super) const IN_PROGRESS: Self = Status(7);
+
+    /// NCCL's name of it.
+    pub(super) fn name(self) -> &'static str {
+        match self.0 {
+            0 => "ncclSuccess",
+            1 => "ncclUnhandledCudaError",
+            2 => "ncclSystemError",
+            3 => "ncclInternalError",
+            4 => "ncclInvalidArgument",
+            5 => "ncclInvalidUsage",
+            6 => "ncclRemoteError",
+            7 => "ncclInProgress",
+            8 => "ncclTimeout",
+            _ => "a result that this program does not know",
+        }
+    }
+}
+
+/// `ncclConfig_t` as nccl.h of 2.18 has it. A newer library gives what it knows beyond that its default.
+#[repr(C)]
+pub(super) struct Config {
+    size: usize,
+    magic: u32,
+    version: u32,
+    blocking: c_int,
+    cga_cluster_size: c_int,
+    min_ctas: c_int,
+    max_ctas: c_int,
+    net_name: *const c_char,
+    split_share: c_int,
+}
+
+impl Config {
+    /// As `NCCL_CONFIG_INITIALIZER`, but for the calls not to block; `max_ctas` bounds the blocks of a collective.
+    pub(super) fn non_blocking(max_ctas: Option<i32>) -> Self {
+        // `NCCL_CONFIG_UNDEF_INT`: the library decides.
+        const UNDEFINED: c_int = c_int::MIN;
+        Config {
+            size: size_of::<Config>(),
+            magic: 0xcafe_beef,
+            version: OLDEST_VERSION as u32,
+            blocking: 0,
+            cga_cluster_size: UNDEFINED,
+            min_ctas: UNDEFINED,
+            max_ctas: max_ctas.unwrap_or(UNDEFINED),
+            net_name: std::ptr::null(),
+            split_share: UNDEFINED,
+        }
+    }
+}
+
+type Comm = sys::ncclComm_t;
+type Read = *const c_void;
+type Write = *mut c_void;
+
+/// A table of function pointers, each found by its name.
+macro_rules! functions {
+    ($($field:ident = $name:literal: fn($($argument:ty),*) -> $result:ty;)*) => {
+        /// NCCL's functions. Arguments as in nccl.h.
+        pub(super) struct Api {
+            $(pub(super) $field: unsafe extern "C" fn($($argument),*) -> $result,)*
+            version: c_int,
+        }
+
+        impl Api {
+            /// Looks all of them up; the name of one that is missing.
+            fn find(library: &library::Open) -> std::result::Result<Self, &'static str> {
+                Ok(Api {
+                    // SAFETY: for each: the type is that of nccl.h, `ncclResult_t` being an int.
+                    $($field: unsafe { library.symbol($name) }.ok_or($name)?,)*
+                    version: 0,
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    get_version = "ncclGetVersion": fn(*mut c_int) -> Status;
+    get_unique_id = "ncclGetUniqueId": fn(*mut sys::ncclUniqueId) -> Status;
+    init_rank_config = "ncclCommInitRankConfig":
+        fn(*mut Comm, c_int, sys::ncclUniqueId, c_int, *mut Config) -> Status;
+    get_async_error = "ncclCommGetAsyncError": fn(Comm, *mut Status) -> Status;
+    finalize = "ncclCommFinalize": fn(Comm) -> Status;
+    destroy = "ncclCommDestroy": fn(Comm) -> Status;
+    abort = "ncclCommAbort": fn(Comm) -> Status;
+    get_error_string = "ncclGetErrorString": fn(Status) -> *const c_char;
+    get_last_error = "ncclGetLastError": fn(Comm) -> *const c_char;
+    all_reduce = "ncclAllReduce": fn(Read, Write, usize, c_int, c_int, Comm, CUstream) -> Status;
+    broadcast = "ncclBroadcast": fn(Read, Write, usize, c_int, c_int, Comm, CUstream) -> Status;
+    reduce_scatter = "ncclReduceScatter": fn(Read, Write, usize, c_int, c_int, Comm, CUstream) -> Status;
+    all_gather = "ncclAllGather": fn(Read, Write, usize, c_int, Comm, CUstream) -> Status;
+    send = "ncclSend": fn(Read, usize, c_int, c_int, Comm, CUstream) -> Status;
+    receive = "ncclRecv": fn(Write, usize, c_int, c_int, Comm, CUstream) -> Status;
+}
+
+impl Api {
+    /// The functions of the NCCL that this process has opened, now or earlier.
+    ///
+    /// # Errors
+    /// [`CommError::NcclUnavailable`] where there is none, or one that is too old.
+    pub(super) fn get() -> Result<&'static Api> {
+        static API: std::sync::OnceLock<std::result::Result<Api, String>> = std::sync::OnceLock::new();
+        API.get_or_init(Self::load).as_ref().map_err(|reason| CommError::NcclUnavailable {
+            reason: reason.clone(),
+            hint: Library::Nccl.hint(),
+        })
+    }
+
+    fn load() -> std::result::Result<Self, String> {
+        // The driver's version chooses among libraries of CUDA, of which NCCL is none.
+        let library = library::open(Library::Nccl, i32::MAX).map_err(str::to_owned)?;
+        let path = library.path.display();
+        let mut api = Self::find(library).map_err(|name| format!("{path} has no function {name}"))?;
+        // SAFETY: the pointer is good for one int.
+        let status = unsafe { (api.get_version)(&raw mut api.version) };
+        if status != Status::SUCCESS {
+            return Err(format!("{path} does not tell its version: {}", status.name()));
+        }
+        if api.version < OLDEST_VERSION {
+            let (got, oldest) = (version_name(api.version), version_name(OLDEST_VERSION));
+            return Err(format!("{path} is NCCL {got}, and {oldest} is the oldest that will do"));
+        }
+        Ok(api)
+    }
+
+    /// As `ncclGetVersion` gives it.
+    pub(super) fn version(&self) -> i32 {
+        self.version
+    }
+
+    /// NCCL's words for a result: what it said last, or else what the result means.
+    pub(super) fn describe(&self, comm: Comm, status: Status) -> String {
+        // SAFETY: the handle may be null; the text is NCCL's and stays until the next error.
+        let last = text(unsafe { (self.get_last_error)(comm) });
+        // SAFETY: any value may be asked for; the text is a constant of NCCL's.
+        let meaning = text(unsafe { (self.get_error_string)(status) });
+        if last.is_empty() { meaning } else { format!("{meaning}: {last}") }
+    }
+}
+
+/// A C string of NCCL's; empty where there is none.
+fn text(chars: *const c_char) -> String {
+    if chars.is_null() {
+        return String::new();
+    }
+    // SAFETY: NCCL's texts end in zero and are not written while this thread reads them.
+    let text = unsafe { CStr::from_ptr(chars) };
+    text.to_string_lossy().trim().to_owned()
+}
+
+/// `22703` as `2.27.3`.
+pub(crate) fn version_name(version: i32) -> String {
+    format!("{}.{}.{}", version / 10_000, version % 10_000 / 100, version % 100)
+}
+
+/// NCCL's name of an element type.
+pub(super) fn datatype(dtype: DType) -> c_int {
+    let dtype = match dtype {
+        DType::F32 => sys::ncclDataType_t::ncclFloat32,
+        DType::F64 => sys::ncclDataType_t::ncclFloat64,
+        DType::I64 => sys::ncclDataType_t::ncclInt64,
+        DType::BF16 => sys::ncclDataType_t::ncclBfloat16,
+    };
+    dtype as c_int
+}
+
+/// NCCL's name of a reduction.
+pub(super) fn operation(op: ReduceOp) -> c_int {
+    let op = match op {
+        ReduceOp::Sum => sys::ncclRedOp_t::ncclSum,
+        ReduceOp::Max => sys::ncclRedOp_t::ncclMax,
+        ReduceOp::Min => sys::ncclRedOp_t::ncclMin,
+    };
+    op as c_int
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_config_is_laid_out_as_in_nccl_h() {
+        let config = Config::non_blocking(Some(4));
+        // size_t, 2 unsigned, 4 int, char*, int and padding, on a 64-bit machine.
+        assert_eq!((config.size, std::mem::offset_of!(Config, net_name)), (48, 32));
+        assert_eq!((config.blocking, config.max_ctas, config.min_ctas), (0, 4, c_int::MIN));
+    }
+
+    #[test]
+    fn names_are_those_of_nccl_h() {
+        assert_eq!(version_name(22_703), "2.27.3");
+        assert_eq!((datatype(DType::BF16), datatype(DType::F32)), (9, 7));
+        assert_eq!((operation(ReduceOp::Sum), operation(ReduceOp::Min)), (0, 3));
+        assert_eq!(Status(sys::ncclResult_t::ncclInProgress as c_int), Status::IN_PROGRESS);
+        assert_eq!(Status(99).name(), "a result that this program does not know");
+    }
+
+    #[test]
+    fn a_machine_without_nccl_is_an_error_and_no_panic() {
+        match Api::get() {
+            Ok(api) => assert!(api.version() >= OLDEST_VERSION),
+            Err(error) => assert!(error.to_string().contains("hint: install libnccl2"), "{error}"),
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! One NCCL communicator: made, watched, ended in good order or aborted, and none of it for ever.
+//!
+//! It is a non-blocking one (`blocking = 0`): a call that cannot finish at once says so, and its state is asked for until it
+//! has, for as long as the time limit allows. Functions that cannot be bounded this way run on a thread of their own, which
+//! is left behind if they don't return: `ncclCommAbort` itself can hang.
+//!
+//! Source: NCCL's user guide, "Fault tolerance" and "Asynchronous errors".
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use cudarc::nccl::sys;
+use ddp_kernels::cuda::Gpu;
+
+use super::super::pause::Pause;
+use super::api::{Api, Config, Status};
+use crate::{Call, CommError, Result};
+
+/// How long `ncclCommAbort` and `ncclCommDestroy` may take.
+const END_WITHIN: Duration = Duration::from_secs(5);
+/// How long the ranks may take to finalise.
+const FINALIZE_WITHIN: Duration = Duration::from_secs(15);
+
+/// What ranks hand each other to find together.
+pub(crate) type UniqueId = [u8; 128];
+
+/// A new id, of which each communicator needs its own.
+///
+/// # Errors
+/// [`CommError::NcclUnavailable`]; [`CommError::Nccl`], as where no network interface will do.
+pub(crate) fn new_unique_id(gpu: &'static Gpu, rank: usize) -> Result<UniqueId> {
+    let api = Api::get()?;
+    gpu.bind()?;
+    let mut id = sys::ncclUniqueId { internal: [0; 128] };
+    // SAFETY: the pointer is good for one id.
+    let status = unsafe { (api.get_unique_id)(&raw mut id) };
+    if status != Status::SUCCESS {
+        return Err(error(api, std::ptr::null_mut(), "ncclGetUniqueId", status, gpu, rank));
+    }
+    Ok(id.internal.map(|byte| byte as u8))
+}
+
+fn error(
+    api: &Api,
+    raw: sys::ncclComm_t,
+    call: &'static str,
+    status: Status,
+    gpu: &'static Gpu,
+    rank: usize,
+) -> CommError {
+    let (code, text) = (status.name(), api.describe(raw, status));
+    CommError::Nccl { call, rank, device: gpu.device(), code, text, aborted: true }
+}
+
+/// How a communicator is made.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Options {
+    pub(super) rank: usize,
+    pub(super) world_size: usize,
+    /// Most thread blocks of one collective.
+    pub(super) max_ctas: Option<i32>,
+    pub(super) timeout: Option<Duration>,
+}
+
+/// One rank's end of a communicator.
+pub(super) struct Communicator {
+    api: &'static Api,
+    /// Null once it was destroyed or aborted.
+    raw: Cell<sys::ncclComm_t>,
+    gpu: &'static Gpu,
+    rank: usize,
+    timeout: Option<Duration>,
+}
+
+/// Why a call did not succeed.
+pub(super) enum Failed {
+    /// NCCL says so.
+    With(CommError),
+    /// It was still under way when the time was up.
+    TimedOut {
+        /// What the call was to do.
+        what: &'static str,
+    },
+}
+
+impl Communicator {
+    /// Joins the other ranks.
+    ///
+    /// # Errors
+    /// [`CommError::NcclUnavailable`]; [`CommError::Nccl`]; [`CommError::DeviceTimeout`] where a rank does not come.
+    pub(super) fn join(gpu: &'static Gpu, id: &UniqueId, options: Options) -> Result<Self> {
+        let Options { rank, world_size, max_ctas, timeout } = options;
+        let api = Api::get()?;
+        gpu.bind()?;
+        let id = sys::ncclUniqueId { internal: id.map(|byte| byte as std::ffi::c_char) };
+        let mut config = Config::non_blocking(max_ctas);
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the pointers are good for one handle and one config, which is laid out as its size and version say; the
+        // device's context is current.
+        let status = unsafe {
+            (api.init_rank_config)(&raw mut raw, world_size as c_int, id, rank as c_int, &raw mut config)
+        };
+        let comm = Communicator { api, raw: Cell::new(raw), gpu, rank, timeout };
+        match comm.settle("ncclCommInitRankConfig", status) {
+            Ok(()) => Ok(comm),
+            Err(failed) => Err(comm.failed(failed, 0, None)),
+        }
+    }
+
+    /// Aborts the communicator, and tells why.
+    pub(super) fn failed(&self, failed: Failed, n_put: u64, last: Option<Call>) -> CommError {
+        let is_aborted = self.abort();
+        match failed {
+            Failed::With(CommError::Nccl { call, rank, device, code, text, .. }) => {
+                CommError::Nccl { call, rank, device, code, text, aborted: is_aborted }
+            }
+            Failed::With(error) => error,
+            Failed::TimedOut { what } => CommError::DeviceTimeout {
+                what,
+                rank: self.rank,
+                device: self.gpu.device(),
+                timeout_s: self.timeout.unwrap_or_default().as_secs_f64(),
+                n_put,
+                last,
+                aborted: is_aborted,
+            },
+        }
+    }
+
+    /// The limit of every wait for the others.
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    /// Runs one call, and waits until NCCL has put its work into the stream. An error if there is no communicator any more.
+    pub(super) fn call(
+        &self,
+        name: &'static str,
+        run: impl FnOnce(&Api, sys::ncclComm_t) -> Status,
+    ) -> std::result::Result<(), Failed> {
+        debug_assert!(!self.raw.get().is_null(), "a group that was aborted is broken and calls nothing");
+        self.settle(name, run(self.api, self.raw.get()))
+    }
+
+    /// Waits until a call is no longer under way.
+    fn settle(&self, name: &'static str, mut status: Status) -> std::result::Result<(), Failed> {
+        if status == Status::SUCCESS {
+            return Ok(());
+        }
+        let mut pause = Pause::new();
+        while status == Status::IN_PROGRESS {
+            if self.timeout.is_some_and(|timeout| pause.elapsed() > timeout) {
+                return Err(Failed::TimedOut { what: name });
+            }
+            pause.once();
+            status = self.state();
+        }
+        match status {
+            Status::SUCCESS => Ok(()),
+            status => Err(Failed::With(self.error(name, status))),
+        }
+    }
+
+    /// What NCCL knows of calls under way and of errors behind them.
+    fn state(&self) -> Status {
+        let mut status = Status::SUCCESS;
+        // SAFETY: the communicator is alive, and the pointer is good for one result.
+        let asked = unsafe { (self.api.get_async_error)(self.raw.get(), &raw mut status) };
+        if asked == Status::SUCCESS { status } else { asked }
+    }
+
+    /// The error that NCCL met since, if any.
+    pub(super) fn async_error(&self) -> Option<CommError> {
+        if self.raw.get().is_null() {
+            return None;
+        }
+        match self.state() {
+            Status::SUCCESS | Status::IN_PROGRESS => None,
+            status => Some(self.error("work of a collective", status)),
+        }
+    }
+
+    fn error(&self, call: &'static str, status: Status) -> CommError {
+        error(self.api, self.raw.get(), call, status, self.gpu, self.rank)
+    }
+
+    /// Ends it at once; work in the stream ends too, having done nothing of use. Returns whether NCCL managed to.
+    pub(super) fn abort(&self) -> bool {
+        let raw = self.raw.replace(std::ptr::null_mut());
+        // SAFETY: nobody else has the handle any more, and this thread is in no other call.
+        raw.is_null() || bounded(self.gpu, raw, self.api.abort).is_some()
+    }
+
+    /// Ends it in good order, which takes all ranks; aborts it where that fails.
+    pub(super) fn close(&self) -> Result<()> {
+        const CALL: &str = "ncclCommFinalize";
+        if self.raw.get().is_null() {
+            return Ok(());
+        }
+        self.gpu.bind()?;
+        let limit = self.timeout.map_or(FINALIZE_WITHIN, |timeout| timeout.min(FINALIZE_WITHIN));
+        let start = Instant::now();
+        // SAFETY: the communicator is alive.
+        let mut status = unsafe { (self.api.finalize)(self.raw.get()) };
+        let mut pause = Pause::new();
+        while status == Status::IN_PROGRESS && start.elapsed() < limit {
+            pause.once();
+            status = self.state();
+        }
+        if status == Status::SUCCESS {
+            // A communicator that met an error is not to be destroyed: that may hang.
+            status = self.state();
+        }
+        if status != Status::SUCCESS {
+            return Err(self.failed(Failed::With(self.error(CALL, status)), 0, None));
+        }
+        let raw = self.raw.replace(std::ptr::null_mut());
+        match bounded(self.gpu, raw, self.api.destroy) {
+            Some(Status::SUCCESS) => Ok(()),
+            status => {
+                let status = status.unwrap_or(Status::IN_PROGRESS);
+                Err(error(self.api, std::ptr::null_mut(), "ncclCommDestroy", status, self.gpu, self.rank))
+            }
+        }
+    }
+}
+
+/// Gives a handle to `end` on a thread of its own; None if it does not come back in time.
+fn bounded(
+    gpu: &'static Gpu,
+    raw: sys::ncclComm_t,
+    end: unsafe extern "C" fn(sys::ncclComm_t) -> Status,
+) -> Option<Status> {
+    /// A handle on its way to another thread.
+    struct Handle(sys::ncclComm_t);
+    // SAFETY: NCCL's functions may be called from any thread, one at a time, and the sender has given the handle up.
+    unsafe impl Send for Handle {}
+    let handle = Handle(raw);
+    let (sender, receiver) = mpsc::channel();
+    let work = move || {
+        let Handle(raw) = { handle };
+        // A thread that cannot make the context current leaves the handle as it is.
+        if gpu.bind().is_ok() {
+            // SAFETY: the handle is alive, and this is the last call that it gets.
+            let _ = sender.send(unsafe { end(raw) });
+        }
+    };
+    std::thread::Builder::new().name("nccl-end".into()).spawn(work).ok()?;
+    receiver.recv_timeout(END_WITHIN).ok()
+}

@@ -1,0 +1,133 @@
+//! Random operands, several sets of them in turn, so that none is in a cache when its turn comes.
+
+use std::ops::Range;
+
+use ddp_kernels::ops::{UniformStream, uniform};
+use ddp_kernels::{DType, Device, KernelError, Shape, Tensor, TensorMut, TensorRef};
+
+use super::place::Place;
+
+type Result<T> = std::result::Result<T, KernelError>;
+
+/// Elements between the starts of two sets are a multiple of this: vectors of any width stay aligned.
+const ALIGN: usize = 128;
+
+/// Tensors of one shape, one for each turn.
+#[derive(Debug)]
+pub(super) struct Rotating {
+    all: Tensor,
+    shape: Shape,
+    stride: usize,
+    n_sets: usize,
+}
+
+impl Rotating {
+    /// Uniform numbers in `-1..1`: about as hard for a matrix unit as what training brings.
+    pub(super) fn random(
+        place: &Place,
+        dims: &[usize],
+        dtype: DType,
+        n_sets: usize,
+        seed: u64,
+    ) -> Result<Self> {
+        Self::uniform(place, dims, dtype, n_sets, (seed, -1.0..1.0))
+    }
+
+    /// Uniform numbers in a range. Also what is only written begins so: all of its pages are there then, and a clock meets
+    /// none that the system has to bring first.
+    pub(super) fn uniform(
+        place: &Place,
+        dims: &[usize],
+        dtype: DType,
+        n_sets: usize,
+        (seed, range): (u64, Range<f32>),
+    ) -> Result<Self> {
+        let mut rotating = Self::zeros(place, dims, dtype, n_sets)?;
+        uniform(rotating.all.view_mut(), range.start, range.end, UniformStream { seed, stream: [0, 0] })?;
+        Ok(rotating)
+    }
+
+    /// Zeros.
+    pub(super) fn zeros(place: &Place, dims: &[usize], dtype: DType, n_sets: usize) -> Result<Self> {
+        let shape = Shape::new(dims)?;
+        let stride = shape.numel().next_multiple_of(ALIGN);
+        let all = Tensor::zeros(&[stride * n_sets], dtype, place.device)?;
+        Ok(Rotating { all, shape, stride, n_sets })
+    }
+
+    /// Numbers in `0..bound`, not in order, as i64.
+    pub(super) fn indices(place: &Place, n: usize, bound: usize, n_sets: usize) -> Result<Self> {
+        let stride = n.next_multiple_of(ALIGN);
+        // A multiplicative hash: spread out, and never twice the same where `bound` is a power of two.
+        let scatter = |i: usize| ((i as u64).wrapping_mul(0x9e37_79b1) % bound as u64) as i64;
+        let values: Vec<i64> = (0..stride * n_sets).map(scatter).collect();
+        let all = Tensor::from_slice(&values, &[values.len()], place.device)?;
+        Ok(Rotating { all, shape: Shape::new(&[n])?, stride, n_sets })
+    }
+
+    fn start(&self, call: usize) -> usize {
+        call % self.n_sets * self.stride
+    }
+
+    /// The tensor of call `call`.
+    pub(super) fn get(&self, call: usize) -> Result<TensorRef<'_>> {
+        let start = self.start(call);
+        self.all.view().range(start, start + self.shape.numel())?.reshape(self.shape.dims())
+    }
+
+    /// The tensor of call `call`, writable.
+    pub(super) fn get_mut(&mut self, call: usize) -> Result<TensorMut<'_>> {
+        let (start, shape) = (self.start(call), self.shape);
+        self.all.view_mut().range(start, start + shape.numel())?.reshape(shape.dims())
+    }
+}
+
+/// Sets that are needed so that a call which touches `bytes_a_call` finds nothing of its last turn in a cache.
+pub(super) fn n_sets(place: &Place, bytes_a_call: usize) -> usize {
+    let cache_bytes: usize = match place.device {
+        _ if place.is_virtual => 1 << 16,
+        // More than the last level of one socket.
+        Device::Cpu => 256 << 20,
+        // Several times the L2 of the largest GPUs (about 126 MB).
+        Device::Cuda(_) => 512 << 20,
+    };
+    cache_bytes.div_ceil(bytes_a_call.max(1)).clamp(1, 64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place() -> Place {
+        Place {
+            device: Device::Cpu,
+            device_name: String::new(),
+            is_virtual: false,
+            world_size: 1,
+            threads: 1,
+        }
+    }
+
+    #[test]
+    fn turns_come_round_and_do_not_overlap() {
+        let mut rotating = Rotating::random(&place(), &[3, 5], DType::F32, 2, 7).unwrap();
+        let of = |rotating: &Rotating, call| rotating.get(call).unwrap().to_vec::<f32>().unwrap();
+        let (first, second) = (of(&rotating, 0), of(&rotating, 1));
+        assert!(first != second && first == of(&rotating, 2));
+        assert!(first.iter().all(|v| (-1.0..1.0).contains(v)) && first.iter().any(|v| *v < 0.0));
+        rotating.get_mut(3).unwrap().into_slice::<f32>("test", "x").unwrap().fill(9.0);
+        assert_eq!((of(&rotating, 0), of(&rotating, 1)), (first, vec![9.0; 15]));
+    }
+
+    #[test]
+    fn indices_stay_in_bounds() {
+        let indices = Rotating::indices(&place(), 1000, 17, 2).unwrap();
+        let values = indices.get(1).unwrap().to_vec::<i64>().unwrap();
+        assert!(values.len() == 1000 && values.iter().all(|v| (0..17).contains(v)));
+    }
+
+    #[test]
+    fn large_calls_need_one_set() {
+        assert_eq!((n_sets(&place(), 1 << 30), n_sets(&place(), 64 << 20), n_sets(&place(), 16)), (1, 4, 64));
+    }
+}

@@ -1,0 +1,161 @@
+//! Clocks: the host's for what has ended when it returns, the GPU's own for what it was only asked for.
+//!
+//! The first call of anything is not timed: it compiles, plans and allocates. Short things are done several times in one
+//! measurement. On a GPU they are captured as a graph and replayed, so that the time which the host takes to ask does
+//! not count; a training step asks in the same way.
+
+use std::time::Instant;
+
+use ddp_kernels::KernelError;
+use ddp_kernels::cuda::{Gpu, Graph, Timer};
+use serde::Serialize;
+
+use super::place::Place;
+use crate::cli::BenchTimingArgs;
+
+type Result<T> = std::result::Result<T, KernelError>;
+
+/// Calls in one graph: enough that the launch of a graph of tiny kernels does not count.
+const MAX_CALLS_A_GRAPH: usize = 256;
+/// Calls in one measurement.
+const MAX_CALLS: usize = 100_000;
+
+/// How often and for how long something is measured.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Effort {
+    pub(super) repeats: usize,
+    pub(super) repeat_ms: f64,
+}
+
+impl Effort {
+    pub(super) fn new(args: BenchTimingArgs) -> Self {
+        Effort { repeats: args.repeats, repeat_ms: f64::from(args.repeat_ms) }
+    }
+
+    /// How often something that takes `once_ms` is done in one measurement.
+    pub(super) fn n_calls(self, once_ms: f64) -> usize {
+        ((self.repeat_ms / once_ms.max(1e-4)).ceil() as usize).clamp(1, MAX_CALLS)
+    }
+}
+
+/// What several measurements of one call came to, in ms.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(super) struct Times {
+    #[serde(rename = "ms_median")]
+    pub(super) median: f64,
+    #[serde(rename = "ms_min")]
+    pub(super) min: f64,
+    #[serde(rename = "ms_max")]
+    pub(super) max: f64,
+}
+
+impl Times {
+    /// NaN of no measurements.
+    pub(super) fn of(mut ms: Vec<f64>) -> Self {
+        ms.sort_by(f64::total_cmp);
+        let n = ms.len();
+        let at = |i: usize| ms.get(i).copied().unwrap_or(f64::NAN);
+        Times {
+            median: (at(n / 2) + at(n.saturating_sub(1) / 2)) / 2.0,
+            min: at(0),
+            max: at(n.wrapping_sub(1)),
+        }
+    }
+
+    /// `amount` a median time in units of 10^9 a second.
+    pub(super) fn giga_per_s(&self, amount: f64) -> f64 {
+        amount / self.median * 1e-6
+    }
+}
+
+/// Who tells the time.
+pub(super) enum Clock {
+    Host,
+    Gpu(&'static Gpu, Timer),
+}
+
+impl Clock {
+    /// The clock of work on this device.
+    pub(super) fn of(place: &Place) -> Result<Self> {
+        match place.gpu()? {
+            None => Ok(Clock::Host),
+            Some(gpu) => Ok(Clock::Gpu(gpu, Timer::new(gpu)?)),
+        }
+    }
+
+    /// Times of one call of `work`, which gets the number of the call; on a GPU, calls are replayed as a graph.
+    pub(super) fn time(&self, effort: Effort, mut work: impl FnMut(usize) -> Result<()>) -> Result<Times> {
+        let Clock::Gpu(gpu, _) = self else { return self.time_eagerly(effort, work) };
+        let n_calls = effort.n_calls(self.warm_up(&mut work)?);
+        let n_captured = n_calls.min(MAX_CALLS_A_GRAPH);
+        let mut graph = Graph::capture(gpu, || (0..n_captured).try_for_each(&mut work))?;
+        let n_launches = n_calls.div_ceil(n_captured);
+        let mut replay = || (0..n_launches).try_for_each(|_| graph.launch());
+        replay()?;
+        let one = || Ok(self.measure(&mut replay)? / (n_launches * n_captured) as f64);
+        std::iter::repeat_with(one).take(effort.repeats).collect::<Result<_>>().map(Times::of)
+    }
+
+    /// As [`Clock::time`], each call by itself.
+    pub(super) fn time_eagerly(
+        &self,
+        effort: Effort,
+        mut work: impl FnMut(usize) -> Result<()>,
+    ) -> Result<Times> {
+        let n_calls = effort.n_calls(self.warm_up(&mut work)?);
+        let one = || Ok(self.measure(|| (0..n_calls).try_for_each(&mut work))? / n_calls as f64);
+        std::iter::repeat_with(one).take(effort.repeats).collect::<Result<_>>().map(Times::of)
+    }
+
+    /// Does it once or twice in vain, then tells how many ms it takes.
+    fn warm_up(&self, work: &mut impl FnMut(usize) -> Result<()>) -> Result<f64> {
+        let first = self.measure(|| work(0))?;
+        // What takes long by itself was long enough; what was made ready by the first call was not.
+        if matches!(self, Clock::Host) && first > 1e3 { Ok(first) } else { self.measure(|| work(1)) }
+    }
+
+    /// How many ms `work` takes; on a GPU, how many pass for its compute stream.
+    fn measure(&self, work: impl FnOnce() -> Result<()>) -> Result<f64> {
+        match self {
+            Clock::Host => {
+                let started = Instant::now();
+                work()?;
+                Ok(started.elapsed().as_secs_f64() * 1e3)
+            }
+            Clock::Gpu(gpu, timer) => {
+                timer.start(gpu.compute())?;
+                work()?;
+                timer.stop(gpu.compute())?;
+                timer.elapsed_ms()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_told_by_median_and_ends() {
+        let times = Times::of(vec![4.0, 1.0, 2.0, 8.0]);
+        assert_eq!(times, Times { median: 3.0, min: 1.0, max: 8.0 });
+        assert_eq!(Times::of(vec![5.0]), Times { median: 5.0, min: 5.0, max: 5.0 });
+        assert!(Times::of(Vec::new()).median.is_nan());
+        // 6e9 in 3 ms.
+        assert!((times.giga_per_s(6e9) - 2000.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn short_calls_are_done_often() {
+        let effort = Effort { repeats: 1, repeat_ms: 20.0 };
+        assert_eq!((effort.n_calls(50.0), effort.n_calls(3.0), effort.n_calls(0.0)), (1, 7, MAX_CALLS));
+        let mut calls = Vec::new();
+        let times = Clock::Host.time(Effort { repeats: 3, repeat_ms: 0.0 }, |call| {
+            calls.push(call);
+            Ok(())
+        });
+        assert_eq!(calls, [0, 1, 0, 0, 0], "a warm-up of two calls, then three measurements of one");
+        assert!(times.unwrap().min >= 0.0);
+    }
+}

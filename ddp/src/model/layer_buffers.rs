@@ -1,0 +1,83 @@
+//! What the layers' forward passes leave: made once for the largest pass.
+
+use ddp_kernels::ops::{self, Activation, SavedForBackward};
+use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorRef};
+
+use super::{ModelSpec, Precision};
+
+type Result<T> = std::result::Result<T, KernelError>;
+
+/// What a layer's forward pass leaves for the next layer and for the backward pass.
+#[derive(Debug)]
+pub(super) struct LayerBuffers {
+    /// `x·Wᵀ + b`, where a norm or the derivative of the activation needs it.
+    pub(super) linear: Option<Tensor>,
+    /// The norm's output, where the derivative of the activation needs it.
+    pub(super) normed: Option<Tensor>,
+    /// Mean and reciprocal deviation of the rows, where there is a norm.
+    pub(super) stats: Option<(Tensor, Tensor)>,
+    /// The activation's output, where what follows it changes it and the derivative needs it.
+    pub(super) activated: Option<Tensor>,
+    /// On a GPU, what of ReLU's output is positive, where the next product computes its derivative.
+    pub(super) relu_mask: Option<Tensor>,
+    /// The layer's output.
+    pub(super) y: Tensor,
+}
+
+impl LayerBuffers {
+    /// The buffers of layer `layer` for passes over up to `max_rows` rows.
+    pub(super) fn new(
+        spec: &ModelSpec,
+        layer: usize,
+        max_rows: usize,
+        precision: Precision,
+        device: Device,
+    ) -> Result<Self> {
+        let (_, out_features) = spec.in_out(layer);
+        let zeros = |dims: &[usize], dtype| Tensor::zeros_for(MemoryUse::Activations, dims, dtype, device);
+        let hidden = spec.is_hidden(layer);
+        // The outputs are f32 in every precision: the loss is computed from them.
+        let dtype = if hidden { precision.activations() } else { DType::F32 };
+        let make = |wanted: bool| {
+            if wanted { zeros(&[max_rows, out_features], dtype).map(Some) } else { Ok(None) }
+        };
+        let norm = hidden && spec.layer_norm;
+        let needs_input = hidden && spec.activation.saved_for_backward() == SavedForBackward::Input;
+        let changed_later = hidden && (spec.dropout > 0.0 || spec.has_residual(layer));
+        let masked = goes_through_product(spec, layer, device) && spec.activation == Activation::Relu;
+        let stat = || zeros(&[max_rows], DType::F32);
+        Ok(LayerBuffers {
+            linear: make(norm || needs_input)?,
+            normed: make(norm)?,
+            stats: if norm { Some((stat()?, stat()?)) } else { None },
+            activated: make(changed_later && !needs_input)?,
+            relu_mask: match masked {
+                true => Some(zeros(&[ops::relu_mask_len(max_rows, out_features)], DType::I64)?),
+                false => None,
+            },
+            y: zeros(&[max_rows, out_features], dtype)?,
+        })
+    }
+
+    /// What the derivative of `activation` is computed from.
+    pub(super) fn saved(&self, activation: Activation, n_rows: usize) -> Result<TensorRef<'_>> {
+        let saved = match activation.saved_for_backward() {
+            SavedForBackward::Output => self.activated.as_ref().unwrap_or(&self.y),
+            SavedForBackward::Input => {
+                self.normed.as_ref().or(self.linear.as_ref()).expect("kept for the derivative")
+            }
+        };
+        saved.view().rows(0, n_rows)
+    }
+}
+
+/// Whether the derivative of this layer's activation is part of the product that computes the gradient of the next layer's
+/// input: on a GPU, where nothing but the activation stands between the two layers.
+pub(super) fn goes_through_product(spec: &ModelSpec, layer: usize, device: Device) -> bool {
+    matches!(device, Device::Cuda(_))
+        && spec.is_hidden(layer)
+        && !spec.layer_norm
+        && spec.dropout == 0.0
+        && !spec.has_residual(layer)
+        && !spec.has_residual(layer + 1)
+}

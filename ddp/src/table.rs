@@ -1,0 +1,39 @@
+//! Columns of text for people.
+
+/// Lines of cells under their titles, each column as wide as its widest cell, with a line end behind each line.
+///
+/// - a title that begins with `<` stands, with its column, at the left: names; others at the right: numbers
+pub(crate) fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
+    let bare: Vec<String> = titles.iter().map(|title| title.trim_start_matches('<').to_owned()).collect();
+    let lines: Vec<&Vec<String>> = std::iter::once(&bare).chain(rows).collect();
+    let width = |column: usize| {
+        let cells = lines.iter().filter_map(|cells| cells.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..titles.len()).map(width).collect();
+    let mut text = String::new();
+    for cells in lines {
+        let mut line = String::new();
+        for ((cell, &width), title) in cells.iter().zip(&widths).zip(titles) {
+            if !line.is_empty() {
+                line += "  ";
+            }
+            line +=
+                &if title.starts_with('<') { format!("{cell:<width$}") } else { format!("{cell:>width$}") };
+        }
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stand_left_and_numbers_right() {
+        let rows = [vec!["a".to_owned(), "10".to_owned()], vec!["long".to_owned(), "7".to_owned()]];
+        assert_eq!(table(&["<name", "ms"], &rows), "name  ms\na     10\nlong   7\n");
+    }
+}

@@ -1,0 +1,156 @@
+//! The trainer on GPUs, real or virtual: the same runs as on the CPU come to the same, alone and on several GPUs, kernel
+//! by kernel and as graphs.
+//!
+//! Where there are too few GPUs, a test says `skipped: needs 2 GPUs, found 0` and passes; with `REQUIRE_GPUS=N` fewer than N
+//! fail it.
+
+#![allow(clippy::unwrap_used)]
+
+mod made_up;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ddp::config::{CommDtype, OptimizerKind};
+use ddp::model::{ModelSpec, Precision};
+use ddp::trainer::{GraphMode, TrainerOptions};
+use ddp_kernels::cuda::Gpu;
+use ddp_kernels::ops::Activation;
+use made_up::{N_CLASSES, Setup, Trained, assert_close};
+
+/// The GPUs for one test alone: what is captured on one of them must not meet another test's work. None, and a line that
+/// says so, where there are not `n`.
+#[allow(clippy::print_stdout)]
+fn gpus(n: usize) -> Option<MutexGuard<'static, ()>> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let found = Gpu::count();
+    let required = std::env::var("REQUIRE_GPUS").ok().map_or(0, |n| n.parse().unwrap());
+    assert!(found >= n.min(required), "needs {n} GPUs, found {found}, and REQUIRE_GPUS={required}");
+    if found < n {
+        println!("skipped: needs {n} GPUs, found {found}");
+    }
+    // A test that failed has left nothing behind that another one would meet.
+    (found >= n).then(|| ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn on_gpus(setup: &Setup, graph: GraphMode) -> Setup {
+    let options = TrainerOptions { graph, ..setup.options };
+    Setup { on_gpus: true, options, ..setup.clone() }
+}
+
+/// Nothing but layers and activations: on a GPU their derivatives are part of the products.
+fn plain(activation: Activation) -> Setup {
+    let spec = ModelSpec::plain(&[6, 16, 24, 9, N_CLASSES], activation);
+    Setup { spec, class_weights: None, ..Setup::usual() }
+}
+
+fn setups() -> Vec<(String, Setup)> {
+    let mut setups = Vec::new();
+    for optimizer in [OptimizerKind::Sgd, OptimizerKind::AdamW] {
+        let name = format!("gelu, norm, dropout, residual, class weights, clipping; {optimizer}");
+        setups.push((name, Setup { optimizer, ..Setup::usual() }));
+    }
+    for activation in [Activation::Relu, Activation::GeluTanh, Activation::Silu] {
+        let unclipped = TrainerOptions { clip_grad_norm: 0.0, ..Setup::usual().options };
+        let setup = Setup { options: unclipped, n_micro: 1, ..plain(activation) };
+        setups.push((format!("plain {activation}"), setup));
+    }
+    setups
+}
+
+#[test]
+fn a_gpu_trains_as_the_cpu_does() {
+    let Some(_gpus) = gpus(1) else { return };
+    for (name, setup) in setups() {
+        let cpu = setup.train_on(1);
+        assert_close(&name, &on_gpus(&setup, GraphMode::Off).train_on(1), &cpu);
+    }
+}
+
+#[test]
+fn a_replayed_graph_gives_the_same_bits_as_kernel_by_kernel() {
+    let Some(_gpus) = gpus(1) else { return };
+    for (name, setup) in setups() {
+        let eager = on_gpus(&setup, GraphMode::Off).train_on(1);
+        let mut graph = on_gpus(&setup, GraphMode::On).train_on(1);
+        // One for each of the two inputs in turn; the odd last batch of an epoch is no graph.
+        assert_eq!((eager.n_graphs, std::mem::take(&mut graph.n_graphs)), (0, 2), "{name}");
+        assert!(graph == eager, "{name}: a graph comes to something else");
+    }
+}
+
+#[test]
+fn several_gpus_train_as_one_cpu_rank_does() {
+    let Some(_gpus) = gpus(2) else { return };
+    for (name, setup) in setups() {
+        let cpu = setup.train_on(1);
+        for world_size in 2..=Gpu::count().min(4) {
+            let eager = on_gpus(&setup, GraphMode::Off).train_on(world_size);
+            assert_close(&format!("{name}, {world_size} GPUs"), &eager, &cpu);
+            let mut graph = on_gpus(&setup, GraphMode::On).train_on(world_size);
+            graph.n_graphs = 0;
+            assert!(graph == eager, "{name}, {world_size} GPUs: a graph comes to something else");
+        }
+    }
+}
+
+/// A longer run without dropout, whose losses are compared step by step.
+fn long(precision: Precision) -> Setup {
+    let spec = ModelSpec { layer_norm: true, ..ModelSpec::plain(&[8, 32, 32, N_CLASSES], Activation::Relu) };
+    let options = TrainerOptions { clip_grad_norm: 0.0, ..TrainerOptions::default() };
+    Setup {
+        spec,
+        options,
+        precision,
+        n_rows: 256,
+        global_rows: 64,
+        n_micro: 1,
+        n_epochs: 25,
+        class_weights: None,
+        // Small steps: large ones would enlarge every rounding.
+        lr: Some(0.02),
+        ..Setup::usual()
+    }
+}
+
+/// The mean loss of each epoch of four steps.
+fn epoch_losses(trained: &Trained) -> Vec<f64> {
+    trained.losses.chunks(4).map(|losses| losses.iter().sum::<f64>() / losses.len() as f64).collect()
+}
+
+#[test]
+fn short_formats_follow_f32() {
+    let Some(_gpus) = gpus(1) else { return };
+    let f32 = epoch_losses(&long(Precision::F32).train_on(1));
+    for precision in [Precision::Tf32, Precision::Bf16] {
+        let short = epoch_losses(&on_gpus(&long(precision), GraphMode::Auto).train_on(1));
+        for (epoch, (got, want)) in short.iter().zip(&f32).enumerate() {
+            // Factors rounded by 2^-11 of themselves in tf32, by 2^-9 in bf16, over 100 steps.
+            assert!((got - want).abs() <= 0.02 * want, "{precision:?}, epoch {epoch}: {got} against {want}");
+        }
+    }
+}
+
+#[test]
+fn gradients_that_travel_in_bf16_train_alike() {
+    let Some(_gpus) = gpus(2) else { return };
+    let mut setup = on_gpus(&long(Precision::F32), GraphMode::Auto);
+    let f32 = epoch_losses(&setup.train_on(2));
+    setup.options.comm_dtype = CommDtype::Bf16;
+    let trained = setup.train_on(2);
+    assert_eq!(trained.n_graphs, 2);
+    for (epoch, (got, want)) in epoch_losses(&trained).iter().zip(&f32).enumerate() {
+        // A gradient rounded by 2^-9 of itself, with errors of either sign.
+        assert!((got - want).abs() <= 0.02 * want, "epoch {epoch}: {got} against {want}");
+    }
+}
+
+#[test]
+fn a_loss_that_is_not_finite_is_told_a_step_late() {
+    let Some(_gpus) = gpus(1) else { return };
+    // A step so large that the next loss is none.
+    let setup = Setup { lr: Some(1e38), ..plain(Activation::Relu) };
+    let result = std::panic::catch_unwind(|| on_gpus(&setup, GraphMode::Off).train_on(1));
+    let panic = result.expect_err("the run ends in an error");
+    let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+    assert!(text.contains("LossNotFinite"), "{text}");
+}

@@ -1,0 +1,169 @@
+//! A training run of made-up rows by the library's trainer, on ranks that are threads.
+
+#![allow(clippy::unwrap_used, unreachable_pub, dead_code)]
+
+use ddp::batches::Table;
+use ddp::config::{Loss, OptimizerConfig, OptimizerKind, Task};
+use ddp::epoch::StepBatches;
+use ddp::evaluate::evaluate;
+use ddp::metrics::EvalMetrics;
+use ddp::model::{LossHead, Mlp, ModelSpec, Optimizer, Precision};
+use ddp::sampler::KeyedPermutation;
+use ddp::shard::GlobalBatches;
+use ddp::trainer::{Trainer, TrainerOptions};
+use ddp_comm::{DeviceOptions, World, threads};
+use ddp_kernels::ops::Activation;
+use ddp_kernels::{DType, Device, Tensor};
+
+pub const N_CLASSES: usize = 3;
+
+/// A training run of made-up rows.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    pub spec: ModelSpec,
+    pub optimizer: OptimizerKind,
+    pub lr: Option<f64>,
+    pub class_weights: Option<Vec<f32>>,
+    pub n_rows: usize,
+    pub global_rows: usize,
+    pub n_micro: usize,
+    pub n_epochs: u64,
+    pub options: TrainerOptions,
+    pub precision: Precision,
+    /// Whether rank r computes on `cuda:r`.
+    pub on_gpus: bool,
+}
+
+/// What one rank holds at the end.
+#[derive(Debug, PartialEq)]
+pub struct Trained {
+    /// As bits: zeros of both signs differ.
+    pub weights: Vec<u32>,
+    pub losses: Vec<f64>,
+    pub grad_norms: Vec<f64>,
+    pub eval: EvalMetrics,
+    /// Steps that were captured.
+    pub n_graphs: usize,
+}
+
+impl Setup {
+    /// 29 rows in steps of 12: the last step has 5 rows, cut into two micro-batches on each rank.
+    pub fn usual() -> Self {
+        Setup {
+            spec: ModelSpec {
+                dims: vec![6, 16, 16, 9, N_CLASSES],
+                activation: Activation::Gelu,
+                layer_norm: true,
+                dropout: 0.25,
+                residual: true,
+                bias: true,
+            },
+            optimizer: OptimizerKind::Sgd,
+            lr: None,
+            class_weights: Some(vec![0.5, 1.0, 2.0]),
+            precision: Precision::F32,
+            on_gpus: false,
+            n_rows: 29,
+            global_rows: 12,
+            n_micro: 2,
+            n_epochs: 4,
+            options: TrainerOptions {
+                seed: 3,
+                clip_grad_norm: 0.7,
+                bucket_bytes: 1500,
+                ..TrainerOptions::default()
+            },
+        }
+    }
+
+    pub fn table(&self) -> Table {
+        let dims = [self.n_rows, self.spec.dims[0]];
+        let x = Tensor::randn(&dims, DType::F32, Device::Cpu, 11).unwrap();
+        let values = x.to_vec::<f32>().unwrap();
+        let label = |row: &[f32]| i64::from(row[0] > 0.0) + i64::from(row[row.len() - 1] > 0.3);
+        let labels: Vec<i64> = values.chunks_exact(dims[1]).map(label).collect();
+        Table::from_tensors(x, Tensor::from_slice(&labels, &dims[..1], Device::Cpu).unwrap())
+    }
+
+    /// Trains as this rank of the world.
+    pub fn train(&self, world: &World) -> Trained {
+        let own_rows = self.global_rows.min(self.n_rows).div_ceil(world.world_size());
+        let device = if self.on_gpus { Device::Cuda(world.rank().0 as u32) } else { Device::Cpu };
+        world.connect_device(device, DeviceOptions::default()).unwrap();
+        let max_rows = own_rows.div_ceil(self.n_micro);
+        let mut model = Mlp::new(self.spec.clone(), max_rows, device, self.precision).unwrap();
+        model.initialize(self.options.seed).unwrap();
+        let config = OptimizerConfig {
+            kind: self.optimizer,
+            lr: self.lr.unwrap_or(if self.optimizer == OptimizerKind::Sgd { 0.1 } else { 0.003 }),
+            betas: [0.9, 0.999],
+            eps: 1e-8,
+            weight_decay: 0.01,
+            momentum: 0.9,
+            nesterov: true,
+        };
+        let optimizer = Optimizer::new(&config, model.weights()).unwrap();
+        let loss = Loss::CrossEntropy { label_smoothing: 0.05, class_weights: self.class_weights.clone() };
+        let loss = LossHead::new(&loss, device).unwrap();
+        let mut trainer = Trainer::new(world, model, loss, optimizer, self.options).unwrap();
+
+        let table = self.table();
+        let mut buffers = table.buffers(trainer.model().max_rows()).unwrap();
+        let (mut losses, mut grad_norms) = (Vec::new(), Vec::new());
+        for epoch in 0..self.n_epochs {
+            let order = KeyedPermutation::new(self.n_rows, self.options.seed, epoch);
+            for global in GlobalBatches::new(self.n_rows, self.global_rows) {
+                let mut batches =
+                    StepBatches::new(world, &table, &order, &mut buffers, &global, self.n_micro);
+                trainer.step(&mut batches, true).unwrap();
+                while let Some((_, outcome)) = trainer.outcome(false).unwrap() {
+                    losses.push(outcome.sums.mean());
+                    grad_norms.push(outcome.grad_norm.unwrap());
+                }
+            }
+        }
+        while let Some((_, outcome)) = trainer.outcome(true).unwrap() {
+            losses.push(outcome.sums.mean());
+            grad_norms.push(outcome.grad_norm.unwrap());
+        }
+        let (model, loss) = trainer.model_and_loss();
+        let eval = evaluate(world, model, loss, Task::Classification, &table).unwrap();
+        let weights = trainer.model().weights().to_vec::<f32>().unwrap();
+        let weights = weights.into_iter().map(f32::to_bits).collect();
+        Trained { weights, losses, grad_norms, eval, n_graphs: trainer.n_graphs() }
+    }
+
+    /// Trains on this many ranks, which must all come to the same, bit for bit.
+    pub fn train_on(&self, world_size: usize) -> Trained {
+        let mut ranks = threads::run(world_size, |world| self.train(&world)).into_iter();
+        let first = ranks.next().unwrap();
+        for (rank, other) in ranks.enumerate() {
+            assert!(other == first, "rank {} of {world_size} differs from rank 0", rank + 1);
+        }
+        first
+    }
+}
+
+/// Asserts that two runs differ by rounding alone.
+///
+/// Rows are cut into other matrices, whose products add up in another order: outputs and gradients are off by a few
+/// EPS = 2^-24 = 6e-8 of their size. A dozen steps round each weight, below 2, as often: 1e-6 is 16 EPS, about five
+/// times what is seen. A mean over other rows, or another dropout mask, is off by 1e-3 and more.
+#[track_caller]
+pub fn assert_close(what: &str, got: &Trained, want: &Trained) {
+    let close = |name: &str, got: &[f64], want: &[f64], atol: f64, rtol: f64| {
+        assert_eq!(got.len(), want.len(), "{what}: {name}");
+        for (i, (g, w)) in got.iter().zip(want).enumerate() {
+            let within = (g - w).abs() <= atol + rtol * w.abs();
+            assert!(within, "{what}: {name}[{i}]: {g} against {w}");
+        }
+    };
+    let weights =
+        |t: &Trained| -> Vec<f64> { t.weights.iter().map(|&bits| f64::from(f32::from_bits(bits))).collect() };
+    close("weights", &weights(got), &weights(want), 1e-6, 0.0);
+    close("losses", &got.losses, &want.losses, 0.0, 1e-6);
+    // All of its parts may be off in the same direction.
+    close("grad_norms", &got.grad_norms, &want.grad_norms, 0.0, 2e-6);
+    close("eval_loss", &[got.eval.loss.unwrap()], &[want.eval.loss.unwrap()], 0.0, 1e-6);
+    assert_eq!(got.eval.accuracy, want.eval.accuracy, "{what}");
+}

@@ -1,0 +1,46 @@
+//! Runs the program on virtual GPUs, where they can be had.
+
+// Each test program is a crate of its own and uses its own part of this.
+#![allow(dead_code, unreachable_pub)]
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::{DDP_TRAIN, Outcome, run};
+
+/// The program under `tests/vgpu/run`, with `n` devices; None, and a line that says so, where that cannot be.
+pub fn under_virtual_gpus(n: usize, args: &[&str], env: &[(&str, &str)]) -> Option<Outcome> {
+    let mut program = Command::new(DDP_TRAIN);
+    program.args(args).envs(env.iter().copied());
+    command_under_virtual_gpus(n, &program)
+}
+
+/// Any command, with its own environment, likewise.
+#[allow(clippy::print_stdout)]
+pub fn command_under_virtual_gpus(n: usize, inner: &Command) -> Option<Outcome> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/vgpu/run");
+    let compiler = Command::new(std::env::var_os("CXX").unwrap_or("g++".into())).arg("--version").output();
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) || compiler.is_err() {
+        println!("skipped: the virtual GPU needs x86-64 Linux and a C++ compiler");
+        return None;
+    }
+    let mut command = Command::new(script);
+    command.args(["-n", &n.to_string(), "--"]).arg(inner.get_program()).args(inner.get_args());
+    command.env_remove("CUDA_VISIBLE_DEVICES").env("VGPU_QUIET", "1");
+    for (name, value) in inner.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    Some(run(command))
+}
+
+impl Outcome {
+    /// What it wrote to stdout, having ended well.
+    #[track_caller]
+    pub fn ok(&self) -> &str {
+        assert!(self.status.success(), "{self:#?}");
+        &self.stdout
+    }
+}

@@ -1,0 +1,409 @@
+//! Matrix products by cuBLASLt, with what stands before and after them fused in: one plan a shape, made once.
+//!
+//! A plan is the descriptors, the layouts, the algorithm that cuBLASLt's heuristic ranks first and nothing else; it is kept
+//! under a key of all that it depends on, so a step's products cost one call each. Where the heuristic knows no
+//! algorithm with the epilogue asked for, the plan says so and the caller takes the parts one by one.
+//!
+//! cuBLASLt is column-major. A row-major `[R, C]` is the column-major `[C, R]` of the same bytes, so `C = A·B` is asked for
+//! as `Cᵀ = Bᵀ·Aᵀ`: operands swap places and nothing is transposed.
+//!
+//! Source: cuBLAS documentation, "Using the cuBLASLt API", cublasLtEpilogue_t, cublasLtMatmulDescAttributes_t.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::{Mutex, PoisonError};
+
+use cudarc::cublaslt::result::{self, CublasError};
+use cudarc::cublaslt::sys;
+use cudarc::driver::sys::CUdeviceptr;
+
+use super::driver::driver;
+use super::library::{self, Library};
+use super::memory::DeviceBuffer;
+use super::{Gpu, MemoryUse};
+use crate::ops::MatmulMode;
+use crate::{DType, KernelError, Result};
+
+/// Scratch of all products of a device: what NVIDIA recommends for Hopper, and enough for split-k on others.
+const WORKSPACE_BYTES: usize = 32 << 20;
+
+/// Bits of a row of the ReLU mask, in multiples of this.
+pub(crate) const RELU_MASK_ALIGN_BITS: usize = 128;
+
+/// What is fused with a product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Epilogue {
+    /// Nothing.
+    None,
+    /// `+ bias`, one for each column of C.
+    Bias,
+    /// `max(· + bias, 0)`.
+    ReluBias,
+    /// The same, and the mask of what was positive into `aux`: bits, rows of [`relu_mask_row_bits`].
+    ReluAuxBias,
+    /// GELU by tanh of `· + bias`.
+    GeluBias,
+    /// The same, and `· + bias` itself into `aux`, as large as C.
+    GeluAuxBias,
+    /// Times the derivative of ReLU by the mask in `aux`.
+    DRelu,
+    /// Times the derivative of GELU by tanh at the values in `aux`.
+    DGelu,
+    /// The sums of the columns of `op(A)ᵀ`, that is of A where A is transposed, into `bias`: with A the gradient of a layer's
+    /// output, the gradient of its bias.
+    BiasGradient,
+}
+
+impl Epilogue {
+    fn raw(self) -> sys::cublasLtEpilogue_t {
+        use sys::cublasLtEpilogue_t as E;
+        match self {
+            Epilogue::None => E::CUBLASLT_EPILOGUE_DEFAULT,
+            Epilogue::Bias => E::CUBLASLT_EPILOGUE_BIAS,
+            Epilogue::ReluBias => E::CUBLASLT_EPILOGUE_RELU_BIAS,
+            Epilogue::ReluAuxBias => E::CUBLASLT_EPILOGUE_RELU_AUX_BIAS,
+            Epilogue::GeluBias => E::CUBLASLT_EPILOGUE_GELU_BIAS,
+            Epilogue::GeluAuxBias => E::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+            Epilogue::DRelu => E::CUBLASLT_EPILOGUE_DRELU,
+            Epilogue::DGelu => E::CUBLASLT_EPILOGUE_DGELU,
+            // Our A is cuBLASLt's B.
+            Epilogue::BiasGradient => E::CUBLASLT_EPILOGUE_BGRADB,
+        }
+    }
+
+    fn takes_bias(self) -> bool {
+        !matches!(self, Epilogue::None | Epilogue::DRelu | Epilogue::DGelu)
+    }
+
+    /// Elements of a row of `aux` for a C of `n` columns; None without `aux`.
+    fn aux_row(self, n: usize) -> Option<usize> {
+        match self {
+            Epilogue::ReluAuxBias | Epilogue::DRelu => Some(relu_mask_row_bits(n)),
+            Epilogue::GeluAuxBias | Epilogue::DGelu => Some(n),
+            _ => None,
+        }
+    }
+}
+
+/// Bits of a row of the ReLU mask of a matrix with `n` columns.
+pub(crate) fn relu_mask_row_bits(n: usize) -> usize {
+    n.next_multiple_of(RELU_MASK_ALIGN_BITS)
+}
+
+/// `C[M, N] = alpha · op(A)[M, K] · op(B)[K, N] + beta · C`, all row-major and contiguous.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Product {
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    pub(crate) transpose_a: bool,
+    pub(crate) transpose_b: bool,
+    /// Of A and B.
+    pub(crate) inputs: DType,
+    pub(crate) output: DType,
+    pub(crate) mode: MatmulMode,
+    pub(crate) epilogue: Epilogue,
+}
+
+/// Where a product's operands lie.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Operands {
+    pub(crate) a: CUdeviceptr,
+    pub(crate) b: CUdeviceptr,
+    pub(crate) c: CUdeviceptr,
+    /// What the epilogue reads or writes as bias; 0 for none.
+    pub(crate) bias: CUdeviceptr,
+    /// What the epilogue reads or writes as aux; 0 for none.
+    pub(crate) aux: CUdeviceptr,
+}
+
+/// A device's handle, scratch and plans.
+pub(crate) struct Blas {
+    handle: sys::cublasLtHandle_t,
+    workspace: DeviceBuffer,
+    plans: Mutex<HashMap<Key, Option<Plan>>>,
+}
+
+// SAFETY: a cuBLASLt handle may be used from any thread; descriptors are used under the lock of the plans.
+unsafe impl Send for Blas {}
+// SAFETY: as above.
+unsafe impl Sync for Blas {}
+
+/// All that the choice of an algorithm depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    product: Product,
+    /// Powers of two to which a, b, c and aux are aligned, 256 at most.
+    aligned_to: [u32; 4],
+}
+
+struct Plan {
+    description: sys::cublasLtMatmulDesc_t,
+    a: sys::cublasLtMatrixLayout_t,
+    b: sys::cublasLtMatrixLayout_t,
+    c: sys::cublasLtMatrixLayout_t,
+    algorithm: sys::cublasLtMatmulAlgo_t,
+}
+
+impl Gpu {
+    fn blas(&'static self) -> Result<&'static Blas> {
+        if let Some(blas) = self.blas.get() {
+            return Ok(blas);
+        }
+        let made = Blas::new(self)?;
+        Ok(self.blas.get_or_init(|| made))
+    }
+
+    /// Puts the product into the compute stream; false, with nothing done, where there is no algorithm with this epilogue.
+    ///
+    /// # Errors
+    /// [`KernelError::DeviceUnavailable`] without the library; [`KernelError::Cublas`].
+    ///
+    /// # Safety
+    /// The operands are on this device, as large as the product says, and alive until the work is done or freed behind it;
+    /// C overlaps none of the others.
+    pub(crate) unsafe fn product(
+        &'static self,
+        product: Product,
+        alpha: f64,
+        beta: f64,
+        operands: Operands,
+    ) -> Result<bool> {
+        self.bind()?;
+        let blas = self.blas()?;
+        let fail = |call| move |error: CublasError| self.cublas_error(call, error);
+        let mut plans = blas.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let plan = match blas.plan(&mut plans, product, operands) {
+            Ok(Some(plan)) => plan,
+            Ok(None) => return Ok(false),
+            Err(error) => return Err(self.cublas_error("cublasLtMatmulAlgoGetHeuristic", error)),
+        };
+        plan.point_to(operands.bias, operands.aux, product.epilogue)
+            .map_err(fail("cublasLtMatmulDescSetAttribute"))?;
+        let (alpha_32, beta_32) = (alpha as f32, beta as f32);
+        let [alpha, beta] = if product.output == DType::F64 {
+            [(&raw const alpha).cast::<c_void>(), (&raw const beta).cast()]
+        } else {
+            [(&raw const alpha_32).cast(), (&raw const beta_32).cast()]
+        };
+        // SAFETY: the plan's descriptors are alive and fit the operands, which the caller vouches for; a and b swap places, as
+        // told above; scratch and stream are this device's, and all products of a device follow each other in that stream.
+        let launched = unsafe {
+            result::matmul(
+                blas.handle,
+                plan.description,
+                alpha,
+                beta,
+                operands.b as *const c_void,
+                plan.a,
+                operands.a as *const c_void,
+                plan.b,
+                operands.c as *const c_void,
+                plan.c,
+                operands.c as *mut c_void,
+                plan.c,
+                &plan.algorithm,
+                blas.workspace.ptr() as *mut c_void,
+                WORKSPACE_BYTES,
+                self.compute().raw().cast(),
+            )
+        };
+        launched.map_err(fail("cublasLtMatmul"))?;
+        Ok(true)
+    }
+
+    fn cublas_error(&self, call: &'static str, error: CublasError) -> KernelError {
+        KernelError::Cublas { device: self.device(), call, code: format!("{:?}", error.0) }
+    }
+}
+
+impl Blas {
+    fn new(gpu: &'static Gpu) -> Result<Self> {
+        let driver_version = driver().map_or(0, |driver| driver.version);
+        library::open(Library::CublasLt, driver_version).map_err(|why| KernelError::DeviceUnavailable {
+            device: gpu.device(),
+            reason: format!("it cannot multiply matrices: {why}"),
+            hint: Library::CublasLt.hint().to_owned(),
+        })?;
+        let handle = result::create_handle().map_err(|error| gpu.cublas_error("cublasLtCreate", error))?;
+        let workspace = DeviceBuffer::new(gpu, WORKSPACE_BYTES, MemoryUse::Workspace)?;
+        Ok(Blas { handle, workspace, plans: Mutex::default() })
+    }
+
+    fn plan<'a>(
+        &self,
+        plans: &'a mut HashMap<Key, Option<Plan>>,
+        product: Product,
+        operands: Operands,
+    ) -> std::result::Result<Option<&'a Plan>, CublasError> {
+        let aligned_to = [operands.b, operands.a, operands.c, operands.aux]
+            .map(|address| if address == 0 { 256 } else { 1 << address.trailing_zeros().min(8) });
+        let key = Key { product, aligned_to };
+        if !plans.contains_key(&key) {
+            // cuBLASLt takes the values before a GELU in rows of multiples of 8 only.
+            let has_aux_rows = product.epilogue.aux_row(product.n).is_none_or(|row| row.is_multiple_of(8));
+            if !has_aux_rows {
+                return Ok(plans.entry(key).or_insert(None).as_ref());
+            }
+            let plan = match Plan::new(self.handle, &key) {
+                Ok(plan) => Some(plan),
+                // A product on its own must be possible; one with an epilogue may not be.
+                Err(error) if product.epilogue != Epilogue::None && is_unsupported(error) => None,
+                Err(error) => return Err(error),
+            };
+            plans.insert(key, plan);
+        }
+        Ok(plans.get(&key).and_then(Option::as_ref))
+    }
+}
+
+fn is_unsupported(error: CublasError) -> bool {
+    use sys::cublasStatus_t as S;
+    matches!(
+        error.0,
+        S::CUBLAS_STATUS_NOT_SUPPORTED | S::CUBLAS_STATUS_INVALID_VALUE | S::CUBLAS_STATUS_ARCH_MISMATCH
+    )
+}
+
+fn data_type(dtype: DType) -> sys::cudaDataType {
+    match dtype {
+        DType::F64 => sys::cudaDataType::CUDA_R_64F,
+        DType::BF16 => sys::cudaDataType::CUDA_R_16BF,
+        // Integers do not come here: the operation checked.
+        DType::F32 | DType::I64 => sys::cudaDataType::CUDA_R_32F,
+    }
+}
+
+impl Plan {
+    fn new(handle: sys::cublasLtHandle_t, key: &Key) -> std::result::Result<Self, CublasError> {
+        let p = key.product;
+        let compute = match (p.output, p.mode) {
+            (DType::F64, _) => sys::cublasComputeType_t::CUBLAS_COMPUTE_64F,
+            (_, MatmulMode::Tf32) if p.inputs == DType::F32 => {
+                sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32
+            }
+            _ => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+        };
+        let scale = if p.output == DType::F64 { DType::F64 } else { DType::F32 };
+        let inputs = data_type(p.inputs);
+        // Stored row-major: A [M, K] or, transposed, [K, M]; B [K, N] or [N, K]. The same bytes column-major have rows and
+        // columns exchanged.
+        let stored =
+            |rows: usize, cols: usize, transpose: bool| if transpose { (cols, rows) } else { (rows, cols) };
+        let (a_rows, a_cols) = stored(p.m, p.k, p.transpose_a);
+        let (b_rows, b_cols) = stored(p.k, p.n, p.transpose_b);
+        let layout = |dtype, rows: usize, cols: usize| {
+            result::create_matrix_layout(dtype, cols as u64, rows as u64, cols.max(1) as i64)
+        };
+        let description = result::create_matmul_desc(compute, data_type(scale))?;
+        let operation = |transpose: bool| i32::from(transpose); // CUBLAS_OP_N is 0, CUBLAS_OP_T is 1.
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        set(description, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &operation(p.transpose_b))?;
+        set(description, Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &operation(p.transpose_a))?;
+        set(description, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &(p.epilogue.raw() as i32))?;
+        let mut plan = Plan {
+            description,
+            a: layout(inputs, b_rows, b_cols)?,
+            b: layout(inputs, a_rows, a_cols)?,
+            c: layout(data_type(p.output), p.m, p.n)?,
+            // SAFETY: it is plain data, and is replaced below.
+            algorithm: unsafe { std::mem::zeroed() },
+        };
+        if let Some(row) = p.epilogue.aux_row(p.n) {
+            set(description, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &(row as i64))?;
+        }
+        // The heuristic wants to see pointers where the epilogue has some; it does not follow them.
+        plan.point_to(256, 256, p.epilogue)?;
+        plan.algorithm = plan.choose(handle, key)?;
+        Ok(plan)
+    }
+
+    /// The algorithm that the heuristic ranks first for these alignments and this scratch.
+    fn choose(
+        &self,
+        handle: sys::cublasLtHandle_t,
+        key: &Key,
+    ) -> std::result::Result<sys::cublasLtMatmulAlgo_t, CublasError> {
+        use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
+        let [a, b, c, _] = key.aligned_to;
+        let preference = result::create_matmul_pref()?;
+        let numbers = [
+            (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, a),
+            (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, b),
+            (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, c),
+            (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, c),
+        ];
+        let workspace = Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+        let bytes = WORKSPACE_BYTES as u64;
+        // SAFETY: the preference is alive, and the attribute a 64-bit number.
+        let mut set =
+            unsafe { result::set_matmul_pref_attribute(preference, workspace, (&raw const bytes).cast(), 8) };
+        for (attribute, number) in numbers {
+            // SAFETY: the preference is alive, and the attribute a 32-bit number.
+            set = set.and(unsafe {
+                result::set_matmul_pref_attribute(preference, attribute, (&raw const number).cast(), 4)
+            });
+        }
+        let found = set.and_then(|()| {
+            // SAFETY: all descriptors are alive.
+            unsafe {
+                result::get_matmul_algo_heuristic(
+                    handle,
+                    self.description,
+                    self.a,
+                    self.b,
+                    self.c,
+                    self.c,
+                    preference,
+                )
+            }
+        });
+        // SAFETY: made above, destroyed once.
+        let _ = unsafe { result::destroy_matmul_pref(preference) };
+        Ok(found?.algo)
+    }
+
+    /// Tells the descriptor where bias and aux lie.
+    fn point_to(
+        &self,
+        bias: CUdeviceptr,
+        aux: CUdeviceptr,
+        epilogue: Epilogue,
+    ) -> std::result::Result<(), CublasError> {
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        if epilogue.takes_bias() {
+            set(self.description, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
+        }
+        if epilogue.aux_row(1).is_some() {
+            set(self.description, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Plan {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, destroyed once; the same for the three below.
+        let _ = unsafe { result::destroy_matmul_desc(self.description) };
+        for layout in [self.a, self.b, self.c] {
+            // SAFETY: as above.
+            let _ = unsafe { result::destroy_matrix_layout(layout) };
+        }
+    }
+}
+
+fn set<T>(
+    description: sys::cublasLtMatmulDesc_t,
+    attribute: sys::cublasLtMatmulDescAttributes_t,
+    value: &T,
+) -> std::result::Result<(), CublasError> {
+    // SAFETY: the descriptor is alive, and the value is read before the call returns.
+    unsafe {
+        result::set_matmul_desc_attribute(
+            description,
+            attribute,
+            std::ptr::from_ref(value).cast(),
+            size_of::<T>(),
+        )
+    }
+}

@@ -1,0 +1,141 @@
+//! Compiled kernels on disk, so that a second start compiles nothing.
+//!
+//! The folder is private (0700, the user's own, no link): what is read there runs on the device. An entry's name is the
+//! hash of all that decides its content; the entry begins with the hash of the rest, so a torn or altered one is found
+//! and built anew. Entries are written beside and renamed.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use sha2::{Digest as _, Sha256};
+
+/// Bytes of the hash that an entry begins with.
+const HASH_LEN: usize = 32;
+
+/// A private folder of entries.
+#[derive(Debug, Clone)]
+pub(super) struct Cache {
+    folder: PathBuf,
+}
+
+impl Cache {
+    /// The user's cache: `DDP_TRAIN_CACHE`, else `ddp-train` in `XDG_CACHE_HOME` or `~/.cache`. None where there is no such
+    /// folder and none can be made, or where others could write to it.
+    pub(super) fn of_user() -> Option<Self> {
+        let path = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        let folder = path("DDP_TRAIN_CACHE").or_else(|| {
+            let base = path("XDG_CACHE_HOME").or_else(|| Some(path("HOME")?.join(".cache")))?;
+            Some(base.join("ddp-train"))
+        })?;
+        Self::at(&folder.join("kernels"))
+    }
+
+    pub(super) fn at(folder: &Path) -> Option<Self> {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder).ok()?;
+        let meta = fs::symlink_metadata(folder).ok()?;
+        // The process's own user, as /proc shows it.
+        let user = fs::metadata("/proc/self").ok()?.uid();
+        let is_private = meta.is_dir() && meta.uid() == user && meta.permissions().mode() & 0o077 == 0;
+        is_private.then(|| Cache { folder: folder.to_owned() })
+    }
+
+    fn file(&self, key: &Key) -> PathBuf {
+        self.folder.join(format!("{}.bin", key.0))
+    }
+
+    /// The entry of this key, if it is there and whole.
+    pub(super) fn read(&self, key: &Key) -> Option<Vec<u8>> {
+        let mut bytes = fs::read(self.file(key)).ok()?;
+        if bytes.len() < HASH_LEN {
+            return None;
+        }
+        let payload = bytes.split_off(HASH_LEN);
+        (Sha256::digest(&payload).as_slice() == bytes).then_some(payload)
+    }
+
+    /// Keeps the entry. A failure costs the next start some time and nothing else.
+    pub(super) fn write(&self, key: &Key, payload: &[u8]) {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let beside = self.folder.join(format!(".{}.{}.{number}", key.0, std::process::id()));
+        let written = File::create(&beside).and_then(|mut file| {
+            file.write_all(&Sha256::digest(payload))?;
+            file.write_all(payload)?;
+            fs::rename(&beside, self.file(key))
+        });
+        if written.is_err() {
+            let _ = fs::remove_file(&beside);
+        }
+    }
+}
+
+/// The name of an entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Key(String);
+
+impl Key {
+    /// The hash of these parts, each with its length, so that none runs into the next.
+    pub(super) fn new(parts: &[&[u8]]) -> Self {
+        let mut hash = Sha256::new();
+        for part in parts {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        Key(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_cache(name: &str, test: impl FnOnce(&Path, &Cache)) {
+        let folder = std::env::temp_dir().join(format!("ddp-kernels-cache-{name}-{}", std::process::id()));
+        test(&folder, &Cache::at(&folder).unwrap());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn an_entry_comes_back_and_a_damaged_one_does_not() {
+        with_cache("entry", |folder, cache| {
+            let key = Key::new(&[b"source", b"options"]);
+            assert_eq!(cache.read(&key), None);
+            cache.write(&key, b"image");
+            assert_eq!(cache.read(&key).as_deref(), Some(&b"image"[..]));
+            assert_eq!(fs::read_dir(folder).unwrap().count(), 1, "nothing is left beside the entry");
+            let whole = fs::read(cache.file(&key)).unwrap();
+            for length in 0..whole.len() {
+                fs::write(cache.file(&key), &whole[..length]).unwrap();
+                assert_eq!(cache.read(&key), None, "cut to {length} bytes");
+            }
+            for bit in 0..whole.len() * 8 {
+                let mut flipped = whole.clone();
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                fs::write(cache.file(&key), &flipped).unwrap();
+                assert_eq!(cache.read(&key), None, "bit {bit}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_folder_that_others_can_read_or_that_is_a_link_is_not_used() {
+        with_cache("private", |folder, _| {
+            let open = folder.join("open");
+            fs::create_dir(&open).unwrap();
+            fs::set_permissions(&open, fs::Permissions::from_mode(0o755)).unwrap();
+            assert!(Cache::at(&open).is_none());
+            let link = folder.join("link");
+            std::os::unix::fs::symlink(folder, &link).unwrap();
+            assert!(Cache::at(&link).is_none());
+            assert!(Cache::at(&folder.join("a/b")).is_some());
+        });
+    }
+
+    #[test]
+    fn parts_do_not_run_into_each_other() {
+        assert_ne!(Key::new(&[b"ab", b"c"]), Key::new(&[b"a", b"bc"]));
+    }
+}

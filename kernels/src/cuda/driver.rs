@@ -1,0 +1,78 @@
+//! Is there a driver, and does it see a GPU? Asked once a process.
+
+use std::sync::OnceLock;
+
+use cudarc::driver::{result, sys};
+
+use super::library::{self, Library};
+
+/// Why no GPU can be used, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unavailable {
+    /// What is missing.
+    pub reason: String,
+    /// The way out.
+    pub hint: String,
+}
+
+/// A driver that answered.
+#[derive(Debug)]
+pub(super) struct Driver {
+    /// As `cuDriverGetVersion` gives it: 1000 · major + 10 · minor of the newest CUDA it knows.
+    pub(super) version: i32,
+    /// Devices that this process sees.
+    pub(super) n_devices: u32,
+}
+
+/// The oldest driver that has every function called here; `cuEventElapsedTime_v2` is the newest of them.
+const OLDEST_VERSION: i32 = 12080;
+
+/// The driver, initialised at the first call.
+pub(super) fn driver() -> Result<&'static Driver, &'static Unavailable> {
+    static DRIVER: OnceLock<Result<Driver, Unavailable>> = OnceLock::new();
+    DRIVER.get_or_init(initialize).as_ref()
+}
+
+fn initialize() -> Result<Driver, Unavailable> {
+    let unavailable = |reason: String, hint: &str| Unavailable { reason, hint: hint.to_owned() };
+    let driver = Library::Driver;
+    library::open(driver, 0).map_err(|why| unavailable(format!("no NVIDIA driver: {why}"), driver.hint()))?;
+    let mut version = 0;
+    // SAFETY: the library is open, and the pointer is good for one int.
+    let status = unsafe { sys::cuDriverGetVersion(&mut version) };
+    let failed = |error: result::DriverError| {
+        let (code, text) = super::call::describe(error);
+        let hint = match error.0 {
+            sys::CUresult::CUDA_ERROR_NO_DEVICE => {
+                "is CUDA_VISIBLE_DEVICES empty? does nvidia-smi list a GPU? in a container, start it with --gpus all"
+            }
+            sys::CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => {
+                "the driver was updated while it was loaded: restart the machine or reload its kernel modules"
+            }
+            sys::CUresult::CUDA_ERROR_UNKNOWN | sys::CUresult::CUDA_ERROR_SYSTEM_NOT_READY => {
+                "does nvidia-smi work? on machines with NVSwitch, is nvidia-fabricmanager running?"
+            }
+            _ => "does nvidia-smi work?",
+        };
+        unavailable(format!("the driver does not start: {text} ({code})"), hint)
+    };
+    status.result().map_err(failed)?;
+    if version < OLDEST_VERSION {
+        let reason = format!(
+            "the driver knows CUDA {} at most, and 12.8 is the oldest that will do",
+            version_name(version)
+        );
+        return Err(unavailable(reason, "update NVIDIA's driver to 570 or newer"));
+    }
+    result::init().map_err(failed)?;
+    let n_devices = result::device::get_count().map_err(failed)?;
+    match u32::try_from(n_devices) {
+        Ok(n_devices) if n_devices > 0 => Ok(Driver { version, n_devices }),
+        _ => Err(unavailable("the driver sees no GPU".into(), "is CUDA_VISIBLE_DEVICES empty?")),
+    }
+}
+
+/// `13000` as `13.0`.
+pub(super) fn version_name(version: i32) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
+}

@@ -1,0 +1,140 @@
+//! A sequence of work captured once and replayed: one call instead of one for each kernel.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cudarc::driver::{result, sys};
+
+use super::call::check_driver;
+use super::{Gpu, memory};
+use crate::{KernelError, Result};
+
+/// Work of a device that was captured, ready to be run again with the same buffers.
+///
+/// What changes from run to run must lie in device memory. Memory that is given back while any graph of the device
+/// exists is kept until none does, so a replay never meets memory of others.
+#[derive(Debug)]
+pub struct Graph {
+    gpu: &'static Gpu,
+    exec: sys::CUgraphExec,
+    n_nodes: usize,
+}
+
+// SAFETY: the driver's functions on graphs may be called from any thread, one at a time, which `&mut` sees to.
+unsafe impl Send for Graph {}
+
+/// How many graphs of a device exist, and the memory that waits for their end.
+#[derive(Debug, Default)]
+pub(super) struct Graphs {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    n_alive: usize,
+    kept: Vec<sys::CUdeviceptr>,
+}
+
+impl Graphs {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives memory of the pool back, now or when no graph is left that may use it.
+    pub(super) fn free_or_keep(&self, gpu: &Gpu, ptr: sys::CUdeviceptr) {
+        let mut state = self.state();
+        if state.n_alive > 0 {
+            state.kept.push(ptr);
+        } else {
+            drop(state);
+            memory::free(gpu, ptr);
+        }
+    }
+
+    fn one_less(&self, gpu: &Gpu) {
+        let mut state = self.state();
+        state.n_alive -= 1;
+        if state.n_alive == 0 {
+            for ptr in std::mem::take(&mut state.kept) {
+                memory::free(gpu, ptr);
+            }
+        }
+    }
+}
+
+impl Graph {
+    /// Captures what `body` puts into the compute stream, and into other streams that it joins by events.
+    ///
+    /// Nothing of it runs. No memory may be made, no event or stream waited for by the host meanwhile. Work of other
+    /// threads in the same streams would be captured too: a device has one thread that trains on it.
+    ///
+    /// # Errors
+    /// Those of `body`, and [`KernelError::Cuda`] where the driver refuses the capture.
+    pub fn capture<E: From<KernelError>>(
+        gpu: &'static Gpu,
+        body: impl FnOnce() -> std::result::Result<(), E>,
+    ) -> std::result::Result<Graph, E> {
+        gpu.bind()?;
+        let stream = gpu.compute().raw();
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // From here on what is freed is kept.
+        gpu.graphs.state().n_alive += 1;
+        // SAFETY: the stream lives as long as the process.
+        let begun = unsafe { result::stream::begin_capture(stream, mode) };
+        let captured =
+            check_driver(gpu.index(), "cuStreamBeginCapture", begun).map_err(E::from).and_then(|()| {
+                let body = body();
+                // Also after an error: it takes the stream out of the capture.
+                // SAFETY: the capture was begun above.
+                let graph = unsafe { result::stream::end_capture(stream) };
+                body?;
+                Ok(check_driver(gpu.index(), "cuStreamEndCapture", graph)?)
+            });
+        let graph = captured.inspect_err(|_| gpu.graphs.one_less(gpu))?;
+        let instantiated = instantiate(gpu, graph);
+        // SAFETY: the executable form has all that it needs; the graph is destroyed once.
+        let _ = unsafe { result::graph::destroy(graph) };
+        let (exec, n_nodes) = instantiated.inspect_err(|_| gpu.graphs.one_less(gpu))?;
+        Ok(Graph { gpu, exec, n_nodes })
+    }
+
+    /// Runs the work again, in the compute stream.
+    ///
+    /// # Errors
+    /// [`KernelError::Cuda`].
+    pub fn launch(&mut self) -> Result<()> {
+        self.gpu.bind()?;
+        // SAFETY: graph and stream are alive, and the memory that it uses is (see `Graphs::free_or_keep`).
+        let launched = unsafe { result::graph::launch(self.exec, self.gpu.compute().raw()) };
+        check_driver(self.gpu.index(), "cuGraphLaunch", launched)
+    }
+
+    /// Kernels, copies and collectives in it.
+    pub fn n_nodes(&self) -> usize {
+        self.n_nodes
+    }
+}
+
+fn instantiate(gpu: &Gpu, graph: sys::CUgraph) -> Result<(sys::CUgraphExec, usize)> {
+    let mut n_nodes = 0;
+    // SAFETY: without an array the call only counts.
+    let counted = unsafe { sys::cuGraphGetNodes(graph, std::ptr::null_mut(), &mut n_nodes) };
+    check_driver(gpu.index(), "cuGraphGetNodes", counted.result())?;
+    let mut exec = std::ptr::null_mut();
+    // SAFETY: the graph is alive, the pointer good for one handle.
+    let instantiated = unsafe { sys::cuGraphInstantiateWithFlags(&mut exec, graph, 0) };
+    check_driver(gpu.index(), "cuGraphInstantiate", instantiated.result())?;
+    // SAFETY: both are alive.
+    let uploaded = unsafe { result::graph::upload(exec, gpu.compute().raw()) };
+    check_driver(gpu.index(), "cuGraphUpload", uploaded)?;
+    Ok((exec, n_nodes))
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // Runs under way must be over before the memory that they use can be given back.
+        let _ = self.gpu.synchronize();
+        // SAFETY: made in `capture`, destroyed once.
+        let _ = unsafe { result::graph::exec_destroy(self.exec) };
+        self.gpu.graphs.one_less(self.gpu);
+    }
+}

@@ -1,0 +1,209 @@
+//! What GPUs a machine has, and what they run on. Works on a machine without any.
+
+use std::ffi::CStr;
+
+use cudarc::driver::{result, sys};
+
+use super::call::check_driver;
+use super::driver::{Unavailable, driver, version_name};
+use super::library::{self, Library};
+use super::nvrtc;
+use crate::Result;
+
+/// A device as the driver describes it; nothing is started on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuInfo {
+    /// Index among the devices that this process sees.
+    pub index: u32,
+    /// The model's name.
+    pub name: String,
+    /// Bytes of memory.
+    pub memory_bytes: usize,
+    /// Compute capability, major and minor.
+    pub compute_capability: (u32, u32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// PCI address as `domain:bus:device.function`.
+    pub pci_bus_id: String,
+    /// As nvidia-smi prints it: `GPU-` and 32 hexadecimal digits in groups.
+    pub uuid: String,
+}
+
+impl GpuInfo {
+    pub(super) fn of(index: u32) -> Result<Self> {
+        use sys::CUdevice_attribute as Attribute;
+        let device = check_driver(index, "cuDeviceGet", result::device::get(index as i32))?;
+        let attribute = |attribute| {
+            // SAFETY: the device exists.
+            let value = unsafe { result::device::get_attribute(device, attribute) };
+            Ok::<_, crate::KernelError>(check_driver(index, "cuDeviceGetAttribute", value)? as u32)
+        };
+        // SAFETY: the device exists.
+        let memory_bytes =
+            check_driver(index, "cuDeviceTotalMem", unsafe { result::device::total_mem(device) })?;
+        let uuid = check_driver(index, "cuDeviceGetUuid", result::device::get_uuid(device))?;
+        let mut bus_id = [0; 32];
+        // SAFETY: the buffer has the length that is given.
+        let named = unsafe { sys::cuDeviceGetPCIBusId(bus_id.as_mut_ptr(), bus_id.len() as i32, device) };
+        check_driver(index, "cuDeviceGetPCIBusId", named.result())?;
+        // SAFETY: the driver ended it with a zero; the buffer is longer than any address.
+        let pci_bus_id = unsafe { CStr::from_ptr(bus_id.as_ptr()) }.to_string_lossy().into_owned();
+        Ok(GpuInfo {
+            index,
+            name: check_driver(index, "cuDeviceGetName", result::device::get_name(device))?,
+            memory_bytes,
+            compute_capability: (
+                attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+                attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+            ),
+            multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            pci_bus_id,
+            uuid: uuid_text(uuid.bytes.map(|byte| byte as u8)),
+        })
+    }
+
+    /// Whether it is the virtual GPU of this project's tests, which computes on the CPU and measures nothing.
+    pub fn is_virtual(&self) -> bool {
+        self.name.starts_with("Virtual GPU")
+    }
+}
+
+fn uuid_text(bytes: [u8; 16]) -> String {
+    let mut text = String::from("GPU");
+    for (index, byte) in bytes.iter().enumerate() {
+        if matches!(index, 0 | 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text += &format!("{byte:02x}");
+    }
+    text
+}
+
+/// All devices that this process sees.
+///
+/// # Errors
+/// [`Unavailable`] where there is no driver or no device, or where one of them does not answer.
+pub fn devices() -> std::result::Result<Vec<GpuInfo>, Unavailable> {
+    let driver = driver().map_err(Clone::clone)?;
+    let failed = |error: crate::KernelError| Unavailable {
+        reason: error.to_string(),
+        hint: "does nvidia-smi list it?".to_owned(),
+    };
+    (0..driver.n_devices).map(|index| GpuInfo::of(index).map_err(failed)).collect()
+}
+
+/// Versions of what GPUs run on, and where each library came from; None for what is missing.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Versions {
+    /// The newest CUDA that the driver knows, as `13.0`.
+    pub driver_cuda: Option<String>,
+    /// NVRTC's, as `13.0`.
+    pub nvrtc: Option<String>,
+    /// cuBLASLt's, as `13.1.0`.
+    pub cublas_lt: Option<String>,
+    /// For each library, its path or why it was not found.
+    pub found: Vec<(Library, std::result::Result<String, String>)>,
+}
+
+/// Looks for every library and asks each for its version.
+pub fn versions() -> Versions {
+    let driver_version = driver().ok().map(|driver| driver.version);
+    let found: Vec<_> = Library::ALL
+        .into_iter()
+        .map(|library| {
+            let open = library::open(library, driver_version.unwrap_or(i32::MAX));
+            let path = open.map(|open| open.path.display().to_string()).map_err(str::to_owned);
+            (library, path)
+        })
+        .collect();
+    let has = |library| found.iter().any(|(l, path)| *l == library && path.is_ok());
+    let cublas_lt = || {
+        // SAFETY: the library is open; the call takes nothing.
+        let version = unsafe { cudarc::cublaslt::sys::cublasLtGetVersion() };
+        // 10,000 · major + 100 · minor + patch since 11.
+        format!("{}.{}.{}", version / 10_000, version % 10_000 / 100, version % 100)
+    };
+    Versions {
+        driver_cuda: driver_version.map(version_name),
+        nvrtc: if has(Library::Nvrtc) { nvrtc::version().map(|(a, b)| format!("{a}.{b}")) } else { None },
+        cublas_lt: has(Library::CublasLt).then(cublas_lt),
+        found,
+    }
+}
+
+/// How a copy between two devices goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Link {
+    /// The same device.
+    Same,
+    /// Directly, over PCIe.
+    Peer,
+    /// Directly, over a link that also does atomic operations, as NVLink.
+    PeerWithAtomics,
+    /// Through the host's memory.
+    Host,
+}
+
+/// The devices' view of each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerAccess {
+    /// `[from][to]`.
+    pub links: Vec<Vec<Link>>,
+}
+
+/// Which devices reach which.
+///
+/// # Errors
+/// [`Unavailable`] as [`devices`].
+pub fn peer_matrix() -> std::result::Result<PeerAccess, Unavailable> {
+    let n = driver().map_err(Clone::clone)?.n_devices;
+    let links = (0..n).map(|from| (0..n).map(|to| link(from, to)).collect()).collect();
+    Ok(PeerAccess { links })
+}
+
+/// How `from` reaches the memory of `to`; through the host where the driver does not say.
+pub(super) fn link(from: u32, to: u32) -> Link {
+    if from == to {
+        return Link::Same;
+    }
+    let device = |index: u32| result::device::get(index as i32);
+    let (Ok(from), Ok(to)) = (device(from), device(to)) else { return Link::Host };
+    let ask = |attribute| {
+        let mut value = 0;
+        // SAFETY: both devices exist, and the pointer is good for an int.
+        let status = unsafe { sys::cuDeviceGetP2PAttribute(&mut value, attribute, from, to) };
+        status.result().is_ok() && value != 0
+    };
+    let mut can = 0;
+    // SAFETY: both devices exist, and the pointer is good for an int.
+    let status = unsafe { sys::cuDeviceCanAccessPeer(&mut can, from, to) };
+    if status.result().is_err() || can == 0 {
+        Link::Host
+    } else if ask(sys::CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED) {
+        Link::PeerWithAtomics
+    } else {
+        Link::Peer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_is_written_as_nvidia_smi_does() {
+        let bytes = std::array::from_fn(|i| i as u8 * 17);
+        assert_eq!(uuid_text(bytes), "GPU-00112233-4455-6677-8899-aabbccddeeff");
+    }
+
+    #[test]
+    fn a_machine_without_gpus_is_an_answer_and_no_panic() {
+        // With GPUs, real or virtual, they are listed; without, the reason and a way out are.
+        match devices() {
+            Ok(devices) => assert!(!devices.is_empty() && !devices[0].name.is_empty()),
+            Err(why) => assert!(!why.reason.is_empty() && !why.hint.is_empty()),
+        }
+        let versions = versions();
+        assert_eq!(versions.found.len(), Library::ALL.len());
+    }
+}

@@ -1,0 +1,204 @@
+//! Finding NVIDIA's libraries on a machine, and opening them.
+//!
+//! Looked for, in this order: the loader's path (`LD_LIBRARY_PATH`, `ld.so.cache`), `CUDA_HOME` and `CUDA_PATH`,
+//! `/usr/local/cuda`, and the wheels `nvidia/*/lib` of the active Python. A library is opened for all of the process
+//! (`RTLD_GLOBAL`) under its versioned name; cudarc, which asks by name, then gets the one that is open.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use libloading::os::unix::{Library as Handle, RTLD_GLOBAL, RTLD_NOW};
+
+/// A library of NVIDIA's that is opened at run time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Library {
+    /// `libcuda`: comes with the driver.
+    Driver,
+    /// `libnvrtc`: compiles kernels.
+    Nvrtc,
+    /// `libcublasLt`: matrix products.
+    CublasLt,
+    /// `libnccl`: collectives between GPUs.
+    Nccl,
+}
+
+impl Library {
+    /// All of them.
+    pub const ALL: [Library; 4] = [Library::Driver, Library::Nvrtc, Library::CublasLt, Library::Nccl];
+
+    /// Its name as in `lib<name>.so`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Library::Driver => "cuda",
+            Library::Nvrtc => "nvrtc",
+            Library::CublasLt => "cublasLt",
+            Library::Nccl => "nccl",
+        }
+    }
+
+    /// File names to try, best first, for a driver of this CUDA version: libraries of 13 need a driver of 13.
+    fn file_names(self, driver_version: i32) -> Vec<String> {
+        let name = self.name();
+        match self {
+            Library::Driver => vec!["libcuda.so.1".into(), "libcuda.so".into()],
+            Library::Nccl => vec!["libnccl.so.2".into(), "libnccl.so".into()],
+            Library::Nvrtc | Library::CublasLt => {
+                let majors: &[u32] = if driver_version >= 13000 { &[13, 12] } else { &[12] };
+                majors.iter().map(|major| format!("lib{name}.so.{major}")).collect()
+            }
+        }
+    }
+
+    /// What installs it.
+    pub fn hint(self) -> &'static str {
+        match self {
+            Library::Driver => "install NVIDIA's driver; in a container, start it with --gpus all",
+            Library::Nvrtc | Library::CublasLt => {
+                "install the CUDA toolkit or the wheels nvidia-cuda-nvrtc and nvidia-cublas, or set CUDA_HOME"
+            }
+            Library::Nccl => "install libnccl2 or the wheel nvidia-nccl-cu13 (-cu12), or set LD_LIBRARY_PATH",
+        }
+    }
+}
+
+/// An open library and where it came from.
+#[derive(Debug)]
+pub struct Open {
+    handle: Handle,
+    /// The path or name under which the loader found it.
+    pub path: PathBuf,
+}
+
+impl Open {
+    /// The address of a function, if the library has it.
+    ///
+    /// # Safety
+    /// `F` must be the function's type.
+    pub unsafe fn symbol<F: Copy>(&self, name: &str) -> Option<F> {
+        // SAFETY: the caller says that `F` is its type; the library is never closed, so the copy stays valid.
+        let symbol = unsafe { self.handle.get::<F>(name.as_bytes()) };
+        symbol.ok().map(|symbol| *symbol)
+    }
+}
+
+/// The library, opened once a process and never closed.
+///
+/// - `driver_version`: as `cuDriverGetVersion` gives it; the first call of a process decides
+///
+/// # Errors
+/// What was tried, with the loader's reason where a file was there and could not be opened.
+pub fn open(library: Library, driver_version: i32) -> Result<&'static Open, &'static str> {
+    static OPEN: [OnceLock<Result<Open, String>>; 4] = [const { OnceLock::new() }; 4];
+    let cell = &OPEN[library as usize];
+    cell.get_or_init(|| find(library, driver_version)).as_ref().map_err(String::as_str)
+}
+
+fn find(library: Library, driver_version: i32) -> Result<Open, String> {
+    let names = library.file_names(driver_version);
+    let mut broken = Vec::new();
+    let mut try_open = |path: &Path| {
+        // SAFETY: opening runs the initialisers of NVIDIA's library, which are sound by what NVIDIA says; a file of another
+        // origin under that name is as trusted as the loader's path is.
+        match unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_GLOBAL) } {
+            Ok(handle) => Some(Open { handle, path: path.to_owned() }),
+            Err(error) => {
+                if path.is_absolute() {
+                    broken.push(format!("{}: {error}", path.display()));
+                }
+                None
+            }
+        }
+    };
+    if let Some(open) = names.iter().find_map(|name| try_open(Path::new(name))) {
+        return Ok(open);
+    }
+    let folders = if library == Library::Driver { Vec::new() } else { folders(Environment::of_process()) };
+    let files = folders.iter().flat_map(|folder| names.iter().map(move |name| folder.join(name)));
+    if let Some(open) = files.filter(|file| file.exists()).find_map(|file| try_open(&file)) {
+        return Ok(open);
+    }
+    let mut text = format!("{} is not in the loader's path", names.join(" or "));
+    if library != Library::Driver {
+        text += ", CUDA_HOME, /usr/local/cuda or the active Python's nvidia/*/lib";
+    }
+    for broken in broken {
+        text += "; ";
+        text += &broken;
+    }
+    Err(text)
+}
+
+/// What of the environment the search looks at.
+struct Environment {
+    /// Roots of CUDA installations.
+    cuda_roots: Vec<PathBuf>,
+    /// Roots of Python installations and virtual environments.
+    python_roots: Vec<PathBuf>,
+}
+
+impl Environment {
+    fn of_process() -> Self {
+        let path = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        let mut cuda_roots: Vec<_> = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(path).collect();
+        cuda_roots.push("/usr/local/cuda".into());
+        let mut python_roots: Vec<_> = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(path).collect();
+        // The Python that the shell would start: <root>/bin/python3.
+        let on_path = std::env::var_os("PATH").unwrap_or_default();
+        let python = std::env::split_paths(&on_path).find(|folder| folder.join("python3").exists());
+        python_roots.extend(python.and_then(|bin| bin.parent().map(Path::to_owned)));
+        Environment { cuda_roots, python_roots }
+    }
+}
+
+/// Folders that may hold the libraries.
+fn folders(environment: Environment) -> Vec<PathBuf> {
+    let mut folders = Vec::new();
+    for root in environment.cuda_roots {
+        folders.extend(["lib64", "targets/x86_64-linux/lib", "lib"].map(|leaf| root.join(leaf)));
+    }
+    for root in environment.python_roots {
+        for python in entries(&root.join("lib")) {
+            if !python.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"python3")) {
+                continue;
+            }
+            for packages in ["site-packages", "dist-packages"] {
+                let wheels = entries(&python.join(packages).join("nvidia"));
+                folders.extend(wheels.into_iter().map(|wheel| wheel.join("lib")));
+            }
+        }
+    }
+    folders
+}
+
+/// What a folder holds, in the order of names; nothing where there is no folder.
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let Ok(read) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut paths: Vec<_> = read.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.sort_by(|a, b| a.file_name().map(OsStr::to_owned).cmp(&b.file_name().map(OsStr::to_owned)));
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_of_12_gets_no_library_of_13() {
+        assert_eq!(Library::Nvrtc.file_names(12080), ["libnvrtc.so.12"]);
+        assert_eq!(Library::CublasLt.file_names(13000), ["libcublasLt.so.13", "libcublasLt.so.12"]);
+        assert_eq!(Library::Nccl.file_names(13000)[0], "libnccl.so.2");
+    }
+
+    #[test]
+    fn wheels_of_a_virtual_environment_are_found() {
+        let root = std::env::temp_dir().join(format!("ddp-kernels-library-{}", std::process::id()));
+        let wheel = root.join("lib/python3.12/site-packages/nvidia/cu13/lib");
+        std::fs::create_dir_all(&wheel).unwrap();
+        std::fs::create_dir_all(root.join("lib/pkgconfig")).unwrap();
+        let found = folders(Environment { cuda_roots: vec!["/x".into()], python_roots: vec![root.clone()] });
+        std::fs::remove_dir_all(&root).unwrap();
+        assert_eq!(found[0], Path::new("/x/lib64"));
+        assert_eq!(found.last(), Some(&wheel));
+    }
+}

@@ -1,0 +1,436 @@
+//! Device memory: a stream-ordered caching pool, pinned host memory, and an account of who uses how much.
+//!
+//! Memory of tensors comes from a pool of the driver (`cuMemPool`) whose release threshold is unlimited, so what is given
+//! back is kept for the next tensor until [`Gpu::empty_cache`]. Taking and giving back are ordered in the compute stream
+//! and wait for nothing. Memory that another process shall map comes from `cuMemAlloc` ([`SharedBuffer`]): a pool's
+//! cannot be exported by `cuIpcGetMemHandle`.
+
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cudarc::driver::{result, sys};
+
+use super::call::check_driver;
+use super::{CudaSlice, CudaSliceMut, Gpu};
+use crate::view::{TensorMut, TensorRef};
+use crate::{DType, Device, KernelError, Result, Shape};
+
+/// What device memory is for, as reports and errors tell it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MemoryUse {
+    /// Weights, and their working copies in shorter formats.
+    Parameters,
+    /// Gradients of the weights.
+    Gradients,
+    /// The optimiser's state.
+    Optimizer,
+    /// What a forward pass leaves for the backward pass, and gradients of it.
+    Activations,
+    /// Scratch.
+    Workspace,
+    /// Rows to train on or to evaluate.
+    Data,
+    /// Anything else.
+    Other,
+}
+
+impl MemoryUse {
+    /// All of them.
+    pub const ALL: [MemoryUse; 7] = [
+        MemoryUse::Parameters,
+        MemoryUse::Gradients,
+        MemoryUse::Optimizer,
+        MemoryUse::Activations,
+        MemoryUse::Workspace,
+        MemoryUse::Data,
+        MemoryUse::Other,
+    ];
+
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            MemoryUse::Parameters => "parameters",
+            MemoryUse::Gradients => "gradients",
+            MemoryUse::Optimizer => "optimiser",
+            MemoryUse::Activations => "activations",
+            MemoryUse::Workspace => "workspace",
+            MemoryUse::Data => "data",
+            MemoryUse::Other => "other",
+        }
+    }
+}
+
+/// Bytes in use on a device, by use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MemoryInUse {
+    /// Bytes of each [`MemoryUse`], in the order of [`MemoryUse::ALL`].
+    pub bytes: [usize; MemoryUse::ALL.len()],
+    /// Bytes that the device has free for any process.
+    pub free: usize,
+    /// Bytes of the device.
+    pub total: usize,
+}
+
+impl MemoryInUse {
+    /// Bytes of all uses.
+    pub fn allocated(&self) -> usize {
+        self.bytes.iter().sum()
+    }
+}
+
+impl fmt::Display for MemoryInUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
+        write!(f, "{:.1} MiB in use", mib(self.allocated()))?;
+        let mut uses: Vec<_> =
+            MemoryUse::ALL.iter().zip(self.bytes).filter(|(_, bytes)| *bytes > 0).collect();
+        uses.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        for (index, (kind, bytes)) in uses.iter().enumerate() {
+            write!(f, "{}{} {:.1}", if index == 0 { " (" } else { ", " }, kind.name(), mib(*bytes))?;
+        }
+        let close = if uses.is_empty() { "" } else { ")" };
+        write!(f, "{close}; {:.1} MiB of {:.1} MiB free on the device", mib(self.free), mib(self.total))
+    }
+}
+
+/// A device's pool and its account.
+#[derive(Debug)]
+pub(super) struct Memory {
+    pool: sys::CUmemoryPool,
+    account: Mutex<Account>,
+}
+
+#[derive(Debug, Default)]
+struct Account {
+    bytes: [usize; MemoryUse::ALL.len()],
+    peak: usize,
+}
+
+impl Memory {
+    /// The pool of the device whose context is current.
+    pub(super) fn new(index: u32) -> Result<Self> {
+        // SAFETY: zero is a valid value of every field: an allocation without an exportable handle, of default size.
+        let mut props: sys::CUmemPoolProps = unsafe { std::mem::zeroed() };
+        props.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+        props.handleTypes = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE;
+        props.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+        props.location.id = index as i32;
+        // SAFETY: the properties are whole and outlive the call.
+        let pool = check_driver(index, "cuMemPoolCreate", unsafe { result::mem_pool::create(&props) })?;
+        let mut keep_all = u64::MAX;
+        let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        // SAFETY: the attribute is a 64-bit number.
+        let set = unsafe { result::mem_pool::set_attribute(pool, threshold, (&raw mut keep_all).cast()) };
+        check_driver(index, "cuMemPoolSetAttribute", set)?;
+        Ok(Memory { pool, account: Mutex::default() })
+    }
+
+    fn account(&self) -> MutexGuard<'_, Account> {
+        // Numbers are whole after a panic too.
+        self.account.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn pool(&self) -> sys::CUmemoryPool {
+        self.pool
+    }
+}
+
+impl Gpu {
+    /// Bytes that tensors of this device hold.
+    pub fn memory_allocated(&self) -> usize {
+        self.memory.account().bytes.iter().sum()
+    }
+
+    /// The most that [`Gpu::memory_allocated`] has been since the start or [`Gpu::reset_peak_memory`].
+    pub fn memory_peak(&self) -> usize {
+        self.memory.account().peak
+    }
+
+    /// Begins to look for a new peak.
+    pub fn reset_peak_memory(&self) {
+        let mut account = self.memory.account();
+        account.peak = account.bytes.iter().sum();
+    }
+
+    /// Bytes that the pool holds of the device, in use or kept for later.
+    ///
+    /// # Errors
+    /// [`KernelError::Cuda`].
+    pub fn memory_reserved(&self) -> Result<usize> {
+        self.bind()?;
+        let mut bytes = 0u64;
+        let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
+        // SAFETY: the attribute is a 64-bit number.
+        let got =
+            unsafe { result::mem_pool::get_attribute(self.memory.pool, attribute, (&raw mut bytes).cast()) };
+        check_driver(self.index(), "cuMemPoolGetAttribute", got)?;
+        Ok(bytes as usize)
+    }
+
+    /// Gives what the pool keeps for later back to the device, for other processes. Waits for the device.
+    ///
+    /// # Errors
+    /// [`KernelError::Cuda`].
+    pub fn empty_cache(&self) -> Result<()> {
+        self.synchronize()?;
+        // SAFETY: the pool lives as long as the process.
+        let trimmed = unsafe { result::mem_pool::trim_to(self.memory.pool, 0) };
+        check_driver(self.index(), "cuMemPoolTrimTo", trimmed)
+    }
+
+    /// Who uses how much.
+    ///
+    /// # Errors
+    /// [`KernelError::Cuda`].
+    pub fn memory_in_use(&self) -> Result<MemoryInUse> {
+        self.bind()?;
+        let (free, total) = check_driver(self.index(), "cuMemGetInfo", result::mem_get_info())?;
+        Ok(MemoryInUse { bytes: self.memory.account().bytes, free, total })
+    }
+}
+
+/// Memory of the pool, given back in the order of the compute stream.
+#[derive(Debug)]
+pub(crate) struct DeviceBuffer {
+    gpu: &'static Gpu,
+    ptr: sys::CUdeviceptr,
+    bytes: usize,
+    kind: MemoryUse,
+}
+
+impl DeviceBuffer {
+    /// `bytes` bytes that mean nothing yet.
+    ///
+    /// # Errors
+    /// [`KernelError::OutOfMemory`] with an account of who uses how much; [`KernelError::Cuda`].
+    pub(crate) fn new(gpu: &'static Gpu, bytes: usize, kind: MemoryUse) -> Result<Self> {
+        gpu.bind()?;
+        if bytes == 0 {
+            return Ok(DeviceBuffer { gpu, ptr: 0, bytes, kind });
+        }
+        // SAFETY: pool and stream live as long as the process.
+        let ptr = unsafe { result::mem_pool::alloc_async(gpu.memory.pool, bytes, gpu.compute().raw()) };
+        let ptr = match ptr {
+            Err(error) if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+                let in_use = gpu.memory_in_use().ok().map(Box::new);
+                return Err(KernelError::OutOfMemory { device: gpu.device(), bytes, in_use });
+            }
+            other => check_driver(gpu.index(), "cuMemAllocFromPoolAsync", other)?,
+        };
+        let mut account = gpu.memory.account();
+        account.bytes[kind as usize] += bytes;
+        account.peak = account.peak.max(account.bytes.iter().sum());
+        Ok(DeviceBuffer { gpu, ptr, bytes, kind })
+    }
+
+    /// `bytes` zero bytes.
+    ///
+    /// # Errors
+    /// As [`DeviceBuffer::new`].
+    pub(crate) fn zeroed(gpu: &'static Gpu, bytes: usize, kind: MemoryUse) -> Result<Self> {
+        let buffer = Self::new(gpu, bytes, kind)?;
+        if bytes > 0 {
+            // SAFETY: the memory is this buffer's and of that length.
+            let set = unsafe { result::memset_d8_async(buffer.ptr, 0, bytes, gpu.compute().raw()) };
+            check_driver(gpu.index(), "cuMemsetD8Async", set)?;
+        }
+        Ok(buffer)
+    }
+
+    pub(crate) fn gpu(&self) -> &'static Gpu {
+        self.gpu
+    }
+
+    pub(crate) fn ptr(&self) -> sys::CUdeviceptr {
+        self.ptr
+    }
+
+    pub(crate) fn kind(&self) -> MemoryUse {
+        self.kind
+    }
+}
+
+impl Drop for DeviceBuffer {
+    fn drop(&mut self) {
+        if self.bytes == 0 {
+            return;
+        }
+        self.gpu.memory.account().bytes[self.kind as usize] -= self.bytes;
+        // A graph that may be replayed still knows the address: then the memory stays until there is none.
+        self.gpu.graphs.free_or_keep(self.gpu, self.ptr);
+    }
+}
+
+/// Gives memory of the pool back, behind all work of the compute stream. A failure has nowhere to go.
+pub(super) fn free(gpu: &Gpu, ptr: sys::CUdeviceptr) {
+    if gpu.bind().is_ok() {
+        // SAFETY: the memory is the pool's, and its owner gives it up here, once.
+        let _ = unsafe { result::free_async(ptr, gpu.compute().raw()) };
+    }
+}
+
+/// Device memory that another process of this host can map: of `cuMemAlloc`, outside the pool.
+#[derive(Debug)]
+pub struct SharedBuffer {
+    gpu: &'static Gpu,
+    ptr: sys::CUdeviceptr,
+    bytes: usize,
+}
+
+impl SharedBuffer {
+    /// `bytes` zero bytes. Waits for the device.
+    ///
+    /// # Errors
+    /// [`KernelError::OutOfMemory`]; [`KernelError::Cuda`].
+    pub fn zeroed(gpu: &'static Gpu, bytes: usize) -> Result<Self> {
+        gpu.bind()?;
+        // SAFETY: the context is current.
+        let ptr = match unsafe { result::malloc_sync(bytes.max(1)) } {
+            Err(error) if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+                let in_use = gpu.memory_in_use().ok().map(Box::new);
+                return Err(KernelError::OutOfMemory { device: gpu.device(), bytes, in_use });
+            }
+            other => check_driver(gpu.index(), "cuMemAlloc", other)?,
+        };
+        let buffer = SharedBuffer { gpu, ptr, bytes };
+        // SAFETY: the memory is this buffer's and at least of that length.
+        let set = unsafe { result::memset_d8_async(ptr, 0, bytes.max(1), gpu.compute().raw()) };
+        check_driver(gpu.index(), "cuMemsetD8Async", set)?;
+        gpu.compute().synchronize()?;
+        Ok(buffer)
+    }
+
+    /// The device it is on.
+    pub fn gpu(&self) -> &'static Gpu {
+        self.gpu
+    }
+
+    /// Its address on the device.
+    pub fn ptr(&self) -> sys::CUdeviceptr {
+        self.ptr
+    }
+
+    /// Its length in bytes.
+    pub fn len_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Its first elements as a tensor of that shape.
+    ///
+    /// # Errors
+    /// [`KernelError::BadShape`]; [`KernelError::OutOfRange`] (in bytes) for more than it holds.
+    pub fn view(&self, dims: &[usize], dtype: DType) -> Result<TensorRef<'_>> {
+        let shape = self.fitting(dims, dtype)?;
+        // SAFETY: the elements lie within the buffer, which is borrowed as long as the view; freeing waits for the device.
+        let slice = unsafe { CudaSlice::from_raw(self.gpu, self.ptr, shape.numel(), dtype) };
+        Ok(TensorRef::from_cuda(slice, shape))
+    }
+
+    /// As [`SharedBuffer::view`], to write to.
+    ///
+    /// # Errors
+    /// As [`SharedBuffer::view`].
+    pub fn view_mut(&mut self, dims: &[usize], dtype: DType) -> Result<TensorMut<'_>> {
+        let shape = self.fitting(dims, dtype)?;
+        // SAFETY: as in `view`, and `&mut self` makes the access exclusive within this process; another one only reads what it
+        // has mapped, when both have agreed on it.
+        let slice = unsafe { CudaSliceMut::from_raw(self.gpu, self.ptr, shape.numel(), dtype) };
+        Ok(TensorMut::from_cuda(slice, shape))
+    }
+
+    /// The shape, if the buffer holds that many elements.
+    fn fitting(&self, dims: &[usize], dtype: DType) -> Result<Shape> {
+        let shape = Shape::new(dims)?;
+        let bytes = shape.numel().saturating_mul(dtype.size_bytes());
+        if bytes > self.bytes {
+            return Err(KernelError::OutOfRange {
+                op: "view (bytes)",
+                start: 0,
+                end: bytes,
+                len: self.bytes,
+            });
+        }
+        Ok(shape)
+    }
+}
+
+impl Drop for SharedBuffer {
+    fn drop(&mut self) {
+        if self.gpu.bind().is_ok() {
+            // SAFETY: allocated in `zeroed`, freed once; the call waits for the device.
+            let _ = unsafe { result::free_sync(self.ptr) };
+        }
+    }
+}
+
+/// Host memory that the device reads and writes directly: copies from and to it return at once.
+#[derive(Debug)]
+pub(super) struct Pinned {
+    gpu: &'static Gpu,
+    ptr: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: it is memory that one owner holds.
+unsafe impl Send for Pinned {}
+// SAFETY: shared access only reads.
+unsafe impl Sync for Pinned {}
+
+impl Pinned {
+    /// `bytes` zero bytes.
+    pub(super) fn zeroed(gpu: &'static Gpu, bytes: usize) -> Result<Self> {
+        gpu.bind()?;
+        // Not write-combined: the host gathers into it in pieces, and reads what comes back.
+        // SAFETY: the context is current.
+        let ptr = unsafe { result::malloc_host(bytes.max(1), 0) };
+        let ptr = match ptr {
+            Err(error) if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+                return Err(KernelError::OutOfMemory { device: Device::Cpu, bytes, in_use: None });
+            }
+            other => check_driver(gpu.index(), "cuMemHostAlloc", other)?.cast::<u8>(),
+        };
+        // SAFETY: the memory is ours and of that length.
+        unsafe { std::ptr::write_bytes(ptr, 0, bytes.max(1)) };
+        Ok(Pinned { gpu, ptr, bytes })
+    }
+
+    pub(super) fn as_slice<T: bytemuck::Pod>(&self) -> &[T] {
+        // SAFETY: the driver aligns to a page; the memory is zeroed plain data and lives as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.ptr.cast(), self.bytes / size_of::<T>()) }
+    }
+
+    pub(super) fn as_mut_slice<T: bytemuck::Pod>(&mut self) -> &mut [T] {
+        // SAFETY: as above, and `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.cast(), self.bytes / size_of::<T>()) }
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut u8 {
+        self.ptr
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if self.gpu.bind().is_ok() {
+            // SAFETY: allocated in `zeroed`, freed once; whoever copies from or to it waits for the copy first.
+            let _ = unsafe { result::free_host(self.ptr.cast()) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_names_the_largest_use_first() {
+        let mut in_use = MemoryInUse { free: 3 << 20, total: 16 << 20, ..Default::default() };
+        in_use.bytes[MemoryUse::Gradients as usize] = 1 << 20;
+        in_use.bytes[MemoryUse::Activations as usize] = 8 << 20;
+        assert_eq!(
+            in_use.to_string(),
+            "9.0 MiB in use (activations 8.0, gradients 1.0); 3.0 MiB of 16.0 MiB free on the device"
+        );
+        assert!(MemoryInUse::default().to_string().starts_with("0.0 MiB in use; "));
+    }
+}

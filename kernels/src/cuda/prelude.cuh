@@ -1,0 +1,218 @@
+// prelude.cuh: what all kernels share. It comes before the text of each file of kernels.
+//
+// No header of CUDA is needed: bf16 is an unsigned short that is converted by hand, and NVRTC knows the rest.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+#define WARP 32
+#define ALL_LANES 0xffffffffu
+
+// ---- formats ------------------------------------------------------------------------------------------------------
+// bf16: the upper half of an f32; conversion rounds to nearest, ties to even; NaN stays NaN.
+struct bf16 {
+    u16 bits;
+};
+
+__device__ __forceinline__ float to_float(float x) { return x; }
+__device__ __forceinline__ double to_float(double x) { return x; }
+__device__ __forceinline__ float to_float(bf16 x) { return __uint_as_float((u32)x.bits << 16); }
+
+__device__ __forceinline__ bf16 bf16_of(float x) {
+    u32 u = __float_as_uint(x);
+    bf16 r;
+    r.bits = (u & 0x7fffffffu) > 0x7f800000u ? (u16)(u >> 16 | 0x40u) : (u16)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+    return r;
+}
+
+// from_float<T>(x): x in format T.
+template <class T> struct Format;
+template <> struct Format<float> {
+    typedef float math;
+    static __device__ __forceinline__ float from(float x) { return x; }
+};
+template <> struct Format<double> {
+    typedef double math;
+    static __device__ __forceinline__ double from(double x) { return x; }
+};
+template <> struct Format<bf16> {
+    typedef float math;
+    static __device__ __forceinline__ bf16 from(float x) { return bf16_of(x); }
+};
+// The type in which values of format T are computed.
+#define MATH(T) typename Format<T>::math
+
+// ---- places -------------------------------------------------------------------------------------------------------
+__device__ __forceinline__ size_t first_element() { return (size_t)blockIdx.x * blockDim.x + threadIdx.x; }
+__device__ __forceinline__ size_t grid_stride() { return (size_t)gridDim.x * blockDim.x; }
+
+// Rows over threads, without a division: 2^log2_width threads go along a row together; blocks in x share the rows, blocks in
+// y the items of a row (RowTiles in ops/row_tiles.rs lays out the grid).
+struct RowWalk {
+    size_t row, row_stride, item, item_stride;
+};
+__device__ __forceinline__ RowWalk row_walk(u32 log2_width) {
+    size_t rows = blockDim.x >> log2_width, width = (size_t)1 << log2_width;
+    RowWalk w;
+    w.row = blockIdx.x * rows + (threadIdx.x >> log2_width);
+    w.row_stride = gridDim.x * rows;
+    w.item = blockIdx.y * width + (threadIdx.x & (width - 1));
+    w.item_stride = gridDim.y * width;
+    return w;
+}
+
+// ---- reductions ---------------------------------------------------------------------------------------------------
+// Over a warp: every lane gets the result. The order of the terms is fixed, so the bits are the same in every run.
+template <class M> __device__ __forceinline__ M warp_sum(M v) {
+    for (int o = WARP / 2; o; o >>= 1) v += __shfl_xor_sync(ALL_LANES, v, o);
+    return v;
+}
+template <class M> __device__ __forceinline__ M warp_max(M v) {
+    for (int o = WARP / 2; o; o >>= 1) {
+        M w = __shfl_xor_sync(ALL_LANES, v, o);
+        v = w > v || w != w ? w : v;  // NaN wins
+    }
+    return v;
+}
+// Over a block of whole warps: every thread gets the result. `scratch` holds WARP values; it can be used again at once.
+template <class M> __device__ __forceinline__ M block_sum(M v, M* scratch) {
+    v = warp_sum(v);
+    if (blockDim.x == WARP) return v;
+    if (threadIdx.x % WARP == 0) scratch[threadIdx.x / WARP] = v;
+    __syncthreads();
+    v = threadIdx.x % WARP < blockDim.x / WARP ? scratch[threadIdx.x % WARP] : (M)0;
+    v = warp_sum(v);
+    __syncthreads();
+    return v;
+}
+template <class M> __device__ __forceinline__ M block_max(M v, M* scratch) {
+    v = warp_max(v);
+    if (blockDim.x == WARP) return v;
+    if (threadIdx.x % WARP == 0) scratch[threadIdx.x / WARP] = v;
+    __syncthreads();
+    v = scratch[threadIdx.x % WARP < blockDim.x / WARP ? threadIdx.x % WARP : 0];
+    v = warp_max(v);
+    __syncthreads();
+    return v;
+}
+
+// Is this the last of `n` blocks to come here? `counter` is 0 before the launch and after it. What the other blocks wrote
+// before is visible to the last one, whose threads then finish a reduction in a fixed order. One atomic a block, which
+// decides who sums and not in which order, so the bits do not depend on it.
+__device__ __forceinline__ bool is_last_block(u32* counter, u32 n) {
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) last = atomicInc(counter, n - 1) == n - 1;
+    __syncthreads();
+    __threadfence();
+    return last;
+}
+// The same for all blocks of the grid.
+__device__ __forceinline__ bool is_last_block(u32* counter) { return is_last_block(counter, gridDim.x * gridDim.y); }
+
+// Sums what each thread of a grid in one row brings: in one launch, in the order of the blocks. True in one block, whose
+// threads all have the sum in `total`. `partials` holds a place for each block. All threads of all blocks call it, once.
+__device__ __forceinline__ bool grid_sum(double v, double* total, u32* counter, double* partials) {
+    __shared__ double scratch[WARP];
+    *total = block_sum(v, scratch);
+    if (gridDim.x == 1) return true;
+    if (threadIdx.x == 0) partials[blockIdx.x] = *total;
+    if (!is_last_block(counter)) return false;
+    v = 0;
+    for (size_t b = threadIdx.x; b < gridDim.x; b += blockDim.x) v += partials[b];
+    *total = block_sum(v, scratch);
+    return true;
+}
+
+// ---- random numbers -----------------------------------------------------------------------------------------------
+// Philox4x32-10 (Salmon et al., SC 2011), the same numbers as rng.rs.
+struct Words {
+    u32 w[4];
+};
+__device__ __forceinline__ Words philox(u64 seed, u32 c0, u32 c1, u32 c2, u32 c3) {
+    u32 k0 = (u32)seed, k1 = (u32)(seed >> 32);
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        u64 a = (u64)0xD2511F53u * c0, b = (u64)0xCD9E8D57u * c2;
+        u32 n0 = (u32)(b >> 32) ^ c1 ^ k0, n2 = (u32)(a >> 32) ^ c3 ^ k1;
+        c0 = n0;
+        c1 = (u32)b;
+        c2 = n2;
+        c3 = (u32)a;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    Words r = {{c0, c1, c2, c3}};
+    return r;
+}
+
+// ---- sums of a step -----------------------------------------------------------------------------------------------
+// A double as two floats, hi and lo, so that a float all-reduce loses little of it (StepSums in ops/step_sums.rs).
+__device__ __forceinline__ double load_split(const float* p) { return (double)p[0] + (double)p[1]; }
+__device__ __forceinline__ void store_split(float* p, double v) {
+    float hi = (float)v;
+    double rest = v - (double)hi;
+    p[0] = hi;
+    p[1] = rest - rest == 0.0 ? (float)rest : 0.0f;  // infinity less infinity is NaN; the first part says it all
+}
+// Adds up what each thread of the grid brings, in one launch and in a fixed order, and leaves it in `tail` as
+// LossSums::store lays it out (added to what is there if accumulate). `partials` holds two places a block. All threads of
+// all blocks call it, once.
+__device__ __forceinline__ void leave_sums(double loss, double weight, u32* counter, double* partials, float* tail,
+                                           int accumulate) {
+    __shared__ double scratch[WARP];
+    loss = block_sum(loss, scratch);
+    weight = block_sum(weight, scratch);
+    if (threadIdx.x == 0) {
+        partials[2 * (size_t)blockIdx.x] = loss;
+        partials[2 * (size_t)blockIdx.x + 1] = weight;
+    }
+    if (!is_last_block(counter)) return;
+    loss = weight = 0;
+    for (size_t b = threadIdx.x; b < gridDim.x; b += blockDim.x) {
+        loss += partials[2 * b];
+        weight += partials[2 * b + 1];
+    }
+    loss = block_sum(loss, scratch);
+    weight = block_sum(weight, scratch);
+    if (threadIdx.x != 0) return;
+    store_split(tail, accumulate ? loss + load_split(tail) : loss);
+    store_split(tail + 2, accumulate ? weight + load_split(tail + 2) : weight);
+}
+// What an update takes from device memory: StepScalars and GradScale of UpdateInputs::on_host (ops/step_sums.rs).
+struct UpdateInputs {
+    double lr, step, scale;
+    bool is_finite;
+};
+__device__ __forceinline__ UpdateInputs update_inputs(const double* scalars, const float* sums, const double* sum_of_squares,
+                                                      double max_norm) {
+    double loss = load_split(sums), weight = load_split(sums + 2), expected_weight = scalars[5];
+    double mean_scale = expected_weight > 0 ? expected_weight / weight : 1.0;
+    double clip_scale = sum_of_squares ? fmin(max_norm / (sqrt(*sum_of_squares) * mean_scale + 1e-6), 1.0) : 1.0;
+    UpdateInputs r = {scalars[0], scalars[1], mean_scale * clip_scale, loss - loss == 0.0};
+    return r;
+}
+
+// ---- wide accesses ------------------------------------------------------------------------------------------------
+// 16 bytes of T at a time, for memory-bound loops over contiguous elements; fewer where a wider type sets the number.
+template <class T, int N = 16 / sizeof(T)> struct alignas(sizeof(T) * N) Pack {
+    static const int size = N;
+    T v[N];
+};
+template <class T> __device__ __forceinline__ Pack<T> load_pack(const T* p, size_t i) {
+    return reinterpret_cast<const Pack<T>*>(p)[i];
+}
+template <int N, class T> __device__ __forceinline__ Pack<T, N> load_pack(const T* p, size_t i) {
+    return reinterpret_cast<const Pack<T, N>*>(p)[i];
+}
+template <class T, int N> __device__ __forceinline__ void store_pack(T* p, size_t i, Pack<T, N> v) {
+    reinterpret_cast<Pack<T, N>*>(p)[i] = v;
+}
+// Are all of these addresses multiples of 16?
+__device__ __forceinline__ bool are_packed(const void* a, const void* b = 0, const void* c = 0, const void* d = 0) {
+    return (((size_t)a | (size_t)b | (size_t)c | (size_t)d) & 15) == 0;
+}

@@ -1,0 +1,182 @@
+//! Streams and events: the order of work on a device.
+
+use std::sync::Arc;
+
+use cudarc::driver::{result, sys};
+
+use super::Gpu;
+use super::call::check_driver;
+use crate::Result;
+
+/// A queue of work on one device: what it holds runs in the order in which it was put there.
+///
+/// It does not wait for the legacy default stream, nor that for it.
+#[derive(Debug)]
+pub struct Stream {
+    raw: sys::CUstream,
+    device: u32,
+}
+
+// SAFETY: the driver's functions on streams may be called from any thread.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    /// A stream of the device whose context is current; `priority` as CUDA counts it, lower is more urgent.
+    pub(super) fn new(device: u32, priority: i32) -> Result<Self> {
+        let raw = result::stream::create_with_priority(result::stream::StreamKind::NonBlocking, priority);
+        Ok(Stream { raw: check_driver(device, "cuStreamCreateWithPriority", raw)?, device })
+    }
+
+    /// The driver's handle.
+    pub fn raw(&self) -> sys::CUstream {
+        self.raw
+    }
+
+    /// What is put here from now on runs after what `event` marks.
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`].
+    pub fn wait(&self, event: &Event) -> Result<()> {
+        event.gpu.bind()?;
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: both handles are alive.
+        let waited = unsafe { result::stream::wait_event(self.raw, event.raw, flags) };
+        check_driver(self.device, "cuStreamWaitEvent", waited)
+    }
+
+    /// Blocks the host until all work of this stream is done.
+    ///
+    /// Errors of that work surface here, of whatever operation they are.
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`].
+    pub fn synchronize(&self) -> Result<()> {
+        // SAFETY: the handle is alive.
+        let done = unsafe { result::stream::synchronize(self.raw) };
+        check_driver(self.device, "cuStreamSynchronize", done)
+    }
+}
+
+/// A mark in a stream, which another stream or the host can wait for.
+#[derive(Debug)]
+pub struct Event {
+    raw: sys::CUevent,
+    gpu: &'static Gpu,
+}
+
+// SAFETY: the driver's functions on events may be called from any thread.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+impl Event {
+    /// An event that only orders work.
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`].
+    pub fn new(gpu: &'static Gpu) -> Result<Self> {
+        Self::with_flags(gpu, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    /// An event that also knows when it was passed.
+    fn timed(gpu: &'static Gpu) -> Result<Self> {
+        Self::with_flags(gpu, sys::CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    fn with_flags(gpu: &'static Gpu, flags: sys::CUevent_flags) -> Result<Self> {
+        gpu.bind()?;
+        let raw = check_driver(gpu.index(), "cuEventCreate", result::event::create(flags))?;
+        Ok(Event { raw, gpu })
+    }
+
+    /// Marks the end of all that `stream` holds now; a stream that waits later waits for that.
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`].
+    pub fn record(&self, stream: &Stream) -> Result<()> {
+        self.gpu.bind()?;
+        // SAFETY: both handles are alive and of one device.
+        let recorded = unsafe { result::event::record(self.raw, stream.raw) };
+        check_driver(self.gpu.index(), "cuEventRecord", recorded)
+    }
+
+    /// Whether what it marks is done; an event that was never recorded is.
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`], also for failed earlier work of the device.
+    pub fn is_done(&self) -> Result<bool> {
+        self.gpu.bind()?;
+        // SAFETY: the handle is alive.
+        match unsafe { result::event::query(self.raw) } {
+            Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            other => check_driver(self.gpu.index(), "cuEventQuery", other).map(|()| true),
+        }
+    }
+
+    /// Blocks the host until what it marks is done.
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`], also for failed earlier work of the device.
+    pub fn synchronize(&self) -> Result<()> {
+        self.gpu.bind()?;
+        // SAFETY: the handle is alive.
+        let done = unsafe { result::event::synchronize(self.raw) };
+        check_driver(self.gpu.index(), "cuEventSynchronize", done)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // A failure has nowhere to go and loses a handle at most.
+        if self.gpu.bind().is_ok() {
+            // SAFETY: created in `with_flags`, destroyed once; the driver keeps it until streams have passed it.
+            let _ = unsafe { result::event::destroy(self.raw) };
+        }
+    }
+}
+
+/// Time between two places of a stream, measured by the device itself.
+#[derive(Debug, Clone)]
+pub struct Timer {
+    events: Arc<[Event; 2]>,
+}
+
+impl Timer {
+    /// A timer for streams of this device.
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`].
+    pub fn new(gpu: &'static Gpu) -> Result<Self> {
+        Ok(Timer { events: Arc::new([Event::timed(gpu)?, Event::timed(gpu)?]) })
+    }
+
+    /// Marks the beginning in `stream`.
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`].
+    pub fn start(&self, stream: &Stream) -> Result<()> {
+        self.events[0].record(stream)
+    }
+
+    /// Marks the end.
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`].
+    pub fn stop(&self, stream: &Stream) -> Result<()> {
+        self.events[1].record(stream)
+    }
+
+    /// Milliseconds from beginning to end; blocks the host until the end was passed.
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`].
+    pub fn elapsed_ms(&self) -> Result<f64> {
+        let [start, stop] = &*self.events;
+        stop.synchronize()?;
+        // SAFETY: both are alive, timed, recorded and passed.
+        let elapsed = unsafe { result::event::elapsed(start.raw, stop.raw) };
+        Ok(f64::from(check_driver(stop.gpu.index(), "cuEventElapsedTime", elapsed)?))
+    }
+}

@@ -1,0 +1,109 @@
+//! Elementwise, 16 bytes at a time.
+
+use cudarc::driver::sys::CUdeviceptr;
+
+use super::Activation;
+use crate::cuda::launch::{Launch, Source};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
+use crate::{DType, Result};
+
+pub(crate) static SOURCE: Source = Source::new("activation", include_str!("kernel.cu"));
+
+/// The kernel of a pass of this activation for this dtype.
+macro_rules! kernel_name {
+    ($activation:expr, $dtype:expr, $pass:literal) => {
+        match ($activation, $dtype) {
+            (Activation::Relu, DType::F64) => concat!("relu_", $pass, "_f64"),
+            (Activation::Relu, DType::BF16) => concat!("relu_", $pass, "_bf16"),
+            (Activation::Relu, _) => concat!("relu_", $pass, "_f32"),
+            (Activation::Gelu, DType::F64) => concat!("gelu_", $pass, "_f64"),
+            (Activation::Gelu, DType::BF16) => concat!("gelu_", $pass, "_bf16"),
+            (Activation::Gelu, _) => concat!("gelu_", $pass, "_f32"),
+            (Activation::GeluTanh, DType::F64) => concat!("gelu_tanh_", $pass, "_f64"),
+            (Activation::GeluTanh, DType::BF16) => concat!("gelu_tanh_", $pass, "_bf16"),
+            (Activation::GeluTanh, _) => concat!("gelu_tanh_", $pass, "_f32"),
+            (Activation::Silu, DType::F64) => concat!("silu_", $pass, "_f64"),
+            (Activation::Silu, DType::BF16) => concat!("silu_", $pass, "_bf16"),
+            (Activation::Silu, _) => concat!("silu_", $pass, "_f32"),
+            (Activation::Tanh, DType::F64) => concat!("tanh_", $pass, "_f64"),
+            (Activation::Tanh, DType::BF16) => concat!("tanh_", $pass, "_bf16"),
+            (Activation::Tanh, _) => concat!("tanh_", $pass, "_f32"),
+            (Activation::Sigmoid, DType::F64) => concat!("sigmoid_", $pass, "_f64"),
+            (Activation::Sigmoid, DType::BF16) => concat!("sigmoid_", $pass, "_bf16"),
+            (Activation::Sigmoid, _) => concat!("sigmoid_", $pass, "_f32"),
+        }
+    };
+}
+
+/// `y = f(x)`; equal lengths and float dtypes, on this device.
+pub(crate) fn forward(
+    gpu: &'static Gpu,
+    activation: Activation,
+    x: CudaSlice<'_>,
+    y: &mut CudaSliceMut<'_>,
+) -> Result<()> {
+    // SAFETY: both hold as many elements, as the caller checked.
+    unsafe { launch_forward(gpu, activation, x.ptr(), y) }
+}
+
+/// `y = f(y)`.
+pub(crate) fn forward_in_place(
+    gpu: &'static Gpu,
+    activation: Activation,
+    y: &mut CudaSliceMut<'_>,
+) -> Result<()> {
+    // SAFETY: the kernel reads each element before it writes it, by the same thread.
+    unsafe { launch_forward(gpu, activation, y.ptr(), y) }
+}
+
+/// # Safety
+/// As many elements as `y` has lie at `x`: y itself or nothing of it.
+unsafe fn launch_forward(
+    gpu: &'static Gpu,
+    activation: Activation,
+    x: CUdeviceptr,
+    y: &mut CudaSliceMut<'_>,
+) -> Result<()> {
+    let (n, kernel) = (y.len(), kernel_name!(activation, y.dtype(), "fwd"));
+    if n == 0 {
+        return Ok(());
+    }
+    let launch = Launch::new(gpu, &SOURCE, kernel)?.for_elements(n, 16 / y.dtype().size_bytes());
+    // SAFETY: fwd(const T* x, T* y, size_t n); both hold n elements.
+    unsafe { launch.arg(x).write(y).arg(n).run() }
+}
+
+/// `d = d · f'(saved)`; equal lengths and float dtypes, on this device.
+pub(crate) fn backward(
+    gpu: &'static Gpu,
+    activation: Activation,
+    saved: CudaSlice<'_>,
+    d: &mut CudaSliceMut<'_>,
+) -> Result<()> {
+    let (n, kernel) = (d.len(), kernel_name!(activation, d.dtype(), "bwd"));
+    if n == 0 {
+        return Ok(());
+    }
+    let launch = Launch::new(gpu, &SOURCE, kernel)?.for_elements(n, 16 / d.dtype().size_bytes());
+    // SAFETY: bwd(const T* saved, T* d, size_t n); both hold n elements.
+    unsafe { launch.read(saved).write(d).arg(n).run() }
+}
+
+/// The mask of cuBLASLt's ReLU epilogues from ReLU's output: see the kernel.
+pub(crate) fn relu_mask(
+    gpu: &'static Gpu,
+    y: CudaSlice<'_>,
+    (rows, cols): (usize, usize),
+    row_bits: usize,
+    mask: &mut CudaSliceMut<'_>,
+) -> Result<()> {
+    let kernel = match y.dtype() {
+        DType::F64 => "relu_mask_f64",
+        DType::BF16 => "relu_mask_bf16",
+        DType::F32 | DType::I64 => "relu_mask_f32",
+    };
+    let launch = Launch::new(gpu, &SOURCE, kernel)?.for_elements(rows * row_bits / 32, 1);
+    // SAFETY: relu_mask(const T* y, u32* mask, size_t rows, size_t cols, size_t row_bits); y holds rows · cols elements and mask
+    // rows · row_bits bits, as the caller checked.
+    unsafe { launch.read(y).write(mask).arg(rows).arg(cols).arg(row_bits).run() }
+}

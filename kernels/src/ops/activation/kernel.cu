@@ -1,0 +1,116 @@
+// activation.cu: activation functions and their derivatives.
+// maths   forward y <- f(x); backward d <- d * f'(saved), saved being f's input or its output as the twin says
+// shapes  x, y, d, saved: T[n]
+// launch  grid-stride over n, 16 bytes an access where the pointers allow it, block 256; any n
+// moved   forward 2 values an element (read x, write y), backward 3 (read saved, read and write d): memory-bound
+// order   elementwise: bit-identical between runs
+// twin    cpu.rs beside this file
+
+struct Relu {
+    template <class M> static __device__ M value(M x) { return x > 0 || x != x ? x : (M)0; }
+    template <class M> static __device__ M derivative(M y) { return y > 0 ? (M)1 : (M)0; }
+};
+struct Tanh {
+    static __device__ float value(float x) { return tanhf(x); }
+    static __device__ double value(double x) { return tanh(x); }
+    template <class M> static __device__ M derivative(M y) { return 1 - y * y; }
+};
+__device__ __forceinline__ float exponential(float x) { return expf(x); }
+__device__ __forceinline__ double exponential(double x) { return exp(x); }
+template <class M> __device__ __forceinline__ M sigmoid(M x) { return 1 / (1 + exponential(-x)); }
+struct Sigmoid {
+    template <class M> static __device__ M value(M x) { return sigmoid(x); }
+    template <class M> static __device__ M derivative(M y) { return y * (1 - y); }
+};
+struct Silu {
+    template <class M> static __device__ M value(M x) { return x * sigmoid(x); }
+    template <class M> static __device__ M derivative(M x) {
+        M s = sigmoid(x);
+        return s * (1 + x * (1 - s));
+    }
+};
+__device__ __forceinline__ float error_function(float x) { return erff(x); }
+__device__ __forceinline__ double error_function(double x) { return erf(x); }
+struct Gelu {
+    template <class M> static __device__ M cdf(M x) { return (M)0.5 * (1 + error_function(x * (M)0.7071067811865475244)); }
+    template <class M> static __device__ M value(M x) { return x * cdf(x); }
+    template <class M> static __device__ M derivative(M x) {
+        return cdf(x) + x * exponential((M)-0.5 * x * x) * (M)0.3989422804014327;
+    }
+};
+struct GeluTanh {
+    template <class M> static __device__ M inner(M x) { return (M)0.7978845608028654 * (x + (M)0.044715 * x * x * x); }
+    template <class M> static __device__ M value(M x) { return (M)0.5 * x * (1 + Tanh::value(inner(x))); }
+    template <class M> static __device__ M derivative(M x) {
+        M t = Tanh::value(inner(x));
+        M d_inner = (M)0.7978845608028654 * (1 + (M)0.134145 * x * x);
+        return (M)0.5 * (1 + t) + (M)0.5 * x * (1 - t * t) * d_inner;
+    }
+};
+
+template <class F, class T> __device__ __forceinline__ T forward_one(T x) {
+    return Format<T>::from(F::value(to_float(x)));
+}
+template <class F, class T> __device__ __forceinline__ T backward_one(T saved, T d) {
+    return Format<T>::from(to_float(d) * F::derivative(to_float(saved)));
+}
+
+// x and y may be the same.
+template <class F, class T> __device__ void forward(const T* x, T* y, size_t n) {
+    const int per_pack = Pack<T>::size;
+    size_t packs = are_packed(x, y) ? n / per_pack : 0;
+    for (size_t i = first_element(); i < packs; i += grid_stride()) {
+        Pack<T> v = load_pack(x, i);
+#pragma unroll
+        for (int j = 0; j < per_pack; j++) v.v[j] = forward_one<F>(v.v[j]);
+        store_pack(y, i, v);
+    }
+    for (size_t i = packs * per_pack + first_element(); i < n; i += grid_stride()) y[i] = forward_one<F>(x[i]);
+}
+template <class F, class T> __device__ void backward(const T* saved, T* d, size_t n) {
+    const int per_pack = Pack<T>::size;
+    size_t packs = are_packed(saved, d) ? n / per_pack : 0;
+    for (size_t i = first_element(); i < packs; i += grid_stride()) {
+        Pack<T> s = load_pack(saved, i), v = load_pack(d, i);
+#pragma unroll
+        for (int j = 0; j < per_pack; j++) v.v[j] = backward_one<F>(s.v[j], v.v[j]);
+        store_pack(d, i, v);
+    }
+    for (size_t i = packs * per_pack + first_element(); i < n; i += grid_stride()) d[i] = backward_one<F>(saved[i], d[i]);
+}
+
+#define ACTIVATION(name, F, suffix, T)                                                                             \
+    extern "C" __global__ void name##_fwd_##suffix(const T* x, T* y, size_t n) { forward<F>(x, y, n); }             \
+    extern "C" __global__ void name##_bwd_##suffix(const T* saved, T* d, size_t n) { backward<F>(saved, d, n); }
+#define ACTIVATION_ALL(name, F)   \
+    ACTIVATION(name, F, f32, float) \
+    ACTIVATION(name, F, f64, double) \
+    ACTIVATION(name, F, bf16, bf16)
+ACTIVATION_ALL(relu, Relu)
+ACTIVATION_ALL(gelu, Gelu)
+ACTIVATION_ALL(gelu_tanh, GeluTanh)
+ACTIVATION_ALL(silu, Silu)
+ACTIVATION_ALL(tanh, Tanh)
+ACTIVATION_ALL(sigmoid, Sigmoid)
+
+// The bit mask that cuBLASLt's ReLU epilogues write and read: bit c of a row is set where y[row, c] > 0; rows are
+// row_bits bits, a multiple of 128; the lowest bit of a byte comes first. One thread a word of 32 columns.
+template <class T> __device__ void relu_mask(const T* y, u32* mask, size_t rows, size_t cols, size_t row_bits) {
+    size_t row_words = row_bits / 32;
+    for (size_t w = first_element(); w < rows * row_words; w += grid_stride()) {
+        size_t row = w / row_words, first = w % row_words * 32;
+        u32 bits = 0;
+        for (int b = 0; b < 32 && first + b < cols; b++)
+            bits |= (u32)(to_float(y[row * cols + first + b]) > 0) << b;
+        mask[w] = bits;
+    }
+}
+extern "C" __global__ void relu_mask_f32(const float* y, u32* mask, size_t rows, size_t cols, size_t row_bits) {
+    relu_mask(y, mask, rows, cols, row_bits);
+}
+extern "C" __global__ void relu_mask_f64(const double* y, u32* mask, size_t rows, size_t cols, size_t row_bits) {
+    relu_mask(y, mask, rows, cols, row_bits);
+}
+extern "C" __global__ void relu_mask_bf16(const bf16* y, u32* mask, size_t rows, size_t cols, size_t row_bits) {
+    relu_mask(y, mask, rows, cols, row_bits);
+}

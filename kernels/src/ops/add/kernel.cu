@@ -1,0 +1,24 @@
+// add.cu: elementwise addition in place.
+// maths   y <- y + x, for bf16 in f32 and rounded once
+// shapes  x, y: T[n]
+// launch  grid-stride over n, 16 bytes an access where the pointers allow it, block 256; any n
+// moved   3 values an element (read x, read and write y): memory-bound
+// order   elementwise: bit-identical between runs
+// twin    cpu.rs beside this file
+
+template <class T> __device__ __forceinline__ T sum_of(T y, T x) { return Format<T>::from(to_float(y) + to_float(x)); }
+
+template <class T> __device__ void add_assign(const T* __restrict__ x, T* __restrict__ y, size_t n) {
+    const int per_pack = Pack<T>::size;
+    size_t packs = are_packed(x, y) ? n / per_pack : 0;
+    for (size_t i = first_element(); i < packs; i += grid_stride()) {
+        Pack<T> a = load_pack(x, i), v = load_pack(y, i);
+#pragma unroll
+        for (int j = 0; j < per_pack; j++) v.v[j] = sum_of(v.v[j], a.v[j]);
+        store_pack(y, i, v);
+    }
+    for (size_t i = packs * per_pack + first_element(); i < n; i += grid_stride()) y[i] = sum_of(y[i], x[i]);
+}
+extern "C" __global__ void add_assign_f32(const float* x, float* y, size_t n) { add_assign(x, y, n); }
+extern "C" __global__ void add_assign_f64(const double* x, double* y, size_t n) { add_assign(x, y, n); }
+extern "C" __global__ void add_assign_bf16(const bf16* x, bf16* y, size_t n) { add_assign(x, y, n); }

@@ -1,0 +1,57 @@
+//! By cuBLASLt; what it does not take (an empty inner dimension) is done here.
+
+use crate::DType;
+use crate::Result;
+use crate::cuda::blas::{Operands, Product};
+use crate::cuda::launch::{Launch, Source};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
+
+pub(crate) static SOURCE: Source = Source::new("addmm", include_str!("kernel.cu"));
+
+/// The product with its epilogue, into `c`; false, with nothing done, where cuBLASLt has no algorithm with that epilogue or
+/// there is nothing to multiply.
+///
+/// - `scales`: alpha and beta; the caller has checked shapes, dtypes and devices
+#[allow(clippy::too_many_arguments)] // GEMM has that many.
+pub(crate) fn product(
+    gpu: &'static Gpu,
+    shape: Product,
+    scales: (f64, f64),
+    a: CudaSlice<'_>,
+    b: CudaSlice<'_>,
+    mut c: CudaSliceMut<'_>,
+    bias: Option<CudaSlice<'_>>,
+    aux: Option<CudaSlice<'_>>,
+) -> Result<bool> {
+    let (alpha, beta) = scales;
+    if c.is_empty() {
+        return Ok(true);
+    }
+    if shape.k == 0 {
+        scale(gpu, beta, &mut c)?;
+        return Ok(false);
+    }
+    let operands = Operands {
+        a: a.ptr(),
+        b: b.ptr(),
+        c: c.ptr(),
+        bias: bias.map_or(0, |bias| bias.ptr()),
+        aux: aux.map_or(0, |aux| aux.ptr()),
+    };
+    // SAFETY: the caller checked that the slices are on this device and of the product's shape; `c` is exclusive. Bias and aux
+    // have the length that the epilogue documents, which the operations check.
+    unsafe { gpu.product(shape, alpha, beta, operands) }
+}
+
+/// `c *= beta`; with `beta = 0` it becomes zero whatever it was.
+fn scale(gpu: &'static Gpu, beta: f64, c: &mut CudaSliceMut<'_>) -> Result<()> {
+    let kernel = match c.dtype() {
+        DType::F64 => "scale_f64",
+        DType::BF16 => "scale_bf16",
+        DType::F32 | DType::I64 => "scale_f32",
+    };
+    let n = c.len();
+    let launch = Launch::new(gpu, &SOURCE, kernel)?.for_elements(n, 1).arg(beta).write(c).arg(n);
+    // SAFETY: scale(double beta, T* c, size_t n); c holds n elements.
+    unsafe { launch.run() }
+}

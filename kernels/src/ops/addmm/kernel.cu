@@ -1,0 +1,12 @@
+// addmm.cu: what is left of a product whose inner dimension is empty.
+// maths   c <- beta * c; with beta = 0, zero
+// shapes  c: T[n]
+// launch  grid-stride over n, block 256; any n
+// order   elementwise: bit-identical between runs
+template <class T> __device__ void scale(double beta, T* c, size_t n) {
+    for (size_t i = first_element(); i < n; i += grid_stride())
+        c[i] = Format<T>::from(beta == 0.0 ? (MATH(T))0 : (MATH(T))(beta * to_float(c[i])));
+}
+extern "C" __global__ void scale_f32(double beta, float* c, size_t n) { scale(beta, c, n); }
+extern "C" __global__ void scale_f64(double beta, double* c, size_t n) { scale(beta, c, n); }
+extern "C" __global__ void scale_bf16(double beta, bf16* c, size_t n) { scale(beta, c, n); }

@@ -1,0 +1,40 @@
+//! Several rows a warp, or a block a row, by the number of classes.
+
+use crate::cuda::launch::{BLOCK, Launch, Source};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu, PARTIAL_SUMS};
+use crate::{DType, Result};
+
+pub(crate) static SOURCE: Source = Source::new("count_correct", include_str!("kernel.cu"));
+
+/// Blocks at most.
+const MAX_BLOCKS: usize = 1024;
+const _: () = assert!(MAX_BLOCKS <= PARTIAL_SUMS);
+/// Classes from which a block takes a row together.
+const WIDE: usize = 1024;
+
+/// `count = ` rows of `n_classes` float logits whose first largest one stands at the label, or `+=`; labels i64, count one f64,
+/// all on this device.
+pub(super) fn count(
+    gpu: &'static Gpu,
+    logits: CudaSlice<'_>,
+    n_classes: usize,
+    labels: CudaSlice<'_>,
+    count: &mut CudaSliceMut<'_>,
+    accumulate: bool,
+) -> Result<()> {
+    let kernel = match logits.dtype() {
+        DType::F64 => "count_correct_f64",
+        DType::BF16 => "count_correct_bf16",
+        DType::F32 | DType::I64 => "count_correct_f32",
+    };
+    let block = BLOCK as usize;
+    let width = if n_classes >= WIDE { block } else { n_classes.clamp(1, 32).next_power_of_two() };
+    let (rows, scratch) = (labels.len(), gpu.scratch()?);
+    let launch = Launch::new(gpu, &SOURCE, kernel)?.blocks(rows.div_ceil(block / width).min(MAX_BLOCKS));
+    let launch =
+        launch.read(logits).read(labels).write(count).arg(rows).arg(n_classes).arg(i32::from(accumulate));
+    // SAFETY: count_correct(const T* logits, const i64* labels, double* count, size_t rows, size_t cols, int accumulate,
+    // u32 log2_width, u32* counter, double* partials); logits holds rows · cols elements, labels `rows`, count one, partials one
+    // for each block.
+    unsafe { launch.arg(width.ilog2()).arg(scratch.counter).arg(scratch.partials).run() }
+}

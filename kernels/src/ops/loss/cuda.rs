@@ -1,0 +1,78 @@
+//! Loss, gradient and sums in one launch.
+
+use super::ElementLoss;
+use crate::cuda::launch::{BLOCK, Launch, Source};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu, PARTIAL_SUMS};
+use crate::ops::SumsOutput;
+use crate::{DType, Result};
+
+pub(crate) static SOURCE: Source = Source::new("loss", include_str!("kernel.cu"));
+
+/// Names of a loss's kernels, by the dtypes of operands and gradient.
+pub(crate) struct Kernels {
+    pub(crate) f32: &'static str,
+    pub(crate) f64: &'static str,
+    pub(crate) bf16: &'static str,
+    /// Of f32 with a gradient in bf16.
+    pub(crate) f32_bf16: &'static str,
+}
+
+/// The [`Kernels`] of a loss of this name.
+macro_rules! kernels {
+    ($name:literal) => {
+        $crate::ops::loss::cuda::Kernels {
+            f32: concat!($name, "_f32"),
+            f64: concat!($name, "_f64"),
+            bf16: concat!($name, "_bf16"),
+            f32_bf16: concat!($name, "_f32_bf16"),
+        }
+    };
+}
+pub(crate) use kernels;
+
+impl Kernels {
+    /// The kernel for operands of dtype `x` and a gradient of dtype `d`, where there is one.
+    pub(crate) fn of(&self, x: DType, d: Option<DType>) -> &'static str {
+        match (x, d) {
+            (DType::F64, _) => self.f64,
+            (DType::BF16, _) => self.bf16,
+            (_, Some(DType::BF16)) => self.f32_bf16,
+            _ => self.f32,
+        }
+    }
+}
+
+/// Blocks that fill the device, and whose sums have places in the scratch.
+pub(crate) fn max_blocks(gpu: &Gpu) -> usize {
+    (gpu.info().multiprocessors as usize * 8).min(PARTIAL_SUMS / 2)
+}
+
+/// As `cpu::sum_and_gradient`; equal lengths and kinds, as the caller checked.
+pub(super) fn sum_and_gradient<L: ElementLoss>(
+    gpu: &'static Gpu,
+    loss: &L,
+    x: CudaSlice<'_>,
+    target: CudaSlice<'_>,
+    scale: f64,
+    mut d: Option<CudaSliceMut<'_>>,
+    sums: SumsOutput<'_>,
+) -> Result<()> {
+    let kernel = L::KERNELS.of(x.dtype(), d.as_ref().map(CudaSliceMut::dtype));
+    let (scratch, n, accumulate) = (gpu.scratch()?, x.len(), i32::from(sums.accumulate));
+    let n_blocks = n.div_ceil(BLOCK as usize * 16 / x.dtype().size_bytes());
+    let launch = Launch::new(gpu, &SOURCE, kernel)?
+        .blocks(n_blocks.min(max_blocks(gpu)))
+        .read(x)
+        .read(target)
+        .write_opt(d.as_mut())
+        .arg(n)
+        .arg(loss.parameter())
+        .arg(scale)
+        .write(&mut sums.tail.into_cuda()?)
+        .arg(accumulate)
+        .arg(scratch.counter)
+        .arg(scratch.partials);
+    // SAFETY: loss(const T* x, const T* target, D* d, size_t n, double parameter, double scale, float* tail, int accumulate,
+    // u32* counter, double* partials); x, target and d hold n elements, the tail STEP_SUMS_LEN, partials two a block.
+    unsafe { launch.run() }
+}

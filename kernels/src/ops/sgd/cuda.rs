@@ -1,0 +1,51 @@
+//! One launch over the flat buffers, 16 bytes at a time.
+
+use super::SgdConfig;
+use crate::cuda::launch::{Launch, Source};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
+use crate::ops::UpdateInputs;
+use crate::{DType, Result};
+
+pub(crate) static SOURCE: Source = Source::new("sgd", include_str!("kernel.cu"));
+
+/// The buffers of a step; equal lengths and kinds, as the caller checked.
+pub(super) struct Buffers<'a> {
+    pub(super) w: CudaSliceMut<'a>,
+    pub(super) g: CudaSlice<'a>,
+    pub(super) velocity: Option<CudaSliceMut<'a>>,
+    pub(super) copy: Option<CudaSliceMut<'a>>,
+}
+
+pub(super) fn step(
+    gpu: &'static Gpu,
+    config: &SgdConfig,
+    buffers: Buffers<'_>,
+    inputs: Option<&UpdateInputs<'_>>,
+) -> Result<()> {
+    let Buffers { mut w, g, mut velocity, mut copy } = buffers;
+    let n = w.len();
+    if n == 0 {
+        return Ok(());
+    }
+    let kernel = if w.dtype() == DType::F64 { "sgd_f64" } else { "sgd_f32" };
+    let launch = Launch::new(gpu, &SOURCE, kernel)?
+        .for_elements(n, 16 / w.dtype().size_bytes())
+        .write(&mut w)
+        .read(g)
+        .write_opt(velocity.as_mut())
+        .write_opt(copy.as_mut())
+        .arg(n)
+        .arg(config.lr)
+        .arg(config.momentum)
+        .arg(config.weight_decay)
+        .arg(i32::from(config.nesterov))
+        .arg(config.grad_scale)
+        .read_opt(inputs.map(|i| i.scalars.cuda()).transpose()?)
+        .read_opt(inputs.map(|i| i.sums.cuda()).transpose()?)
+        .read_opt(inputs.and_then(|i| i.sum_of_squares).map(|s| s.cuda()).transpose()?)
+        .arg(inputs.map_or(0.0, |i| i.max_norm));
+    // SAFETY: sgd(T* w, const T* g, T* v, bf16* copy, size_t n, double lr, momentum, weight_decay, int nesterov, double scale,
+    // const double* scalars, const float* sums, const double* sum_of_squares, double max_norm); the buffers hold n elements
+    // each, the inputs what `UpdateInputs::check` saw.
+    unsafe { launch.run() }
+}

@@ -1,0 +1,62 @@
+//! Loss, gradient and sums in one launch: several rows a warp, a row a warp, or a row a block, by the number of classes.
+
+use super::CrossEntropyConfig;
+use crate::cuda::launch::{BLOCK, Launch, Source};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
+use crate::ops::SumsOutput;
+use crate::ops::loss::cuda::{Kernels, kernels, max_blocks};
+use crate::{DType, Result, TensorRef};
+
+pub(crate) static SOURCE: Source = Source::new("softmax_cross_entropy", include_str!("kernel.cu"));
+
+/// Most classes of the kernel that puts eight lanes on a row; the kernel's own number.
+const MAX_FEW: usize = 32;
+/// Most classes of the kernel that keeps a row in a warp's registers, which there is none of for f64.
+const MAX_SOME: usize = 1024;
+/// Threads of a block that works on one row.
+const MANY_BLOCK: u32 = 512;
+
+const FEW: Kernels = kernels!("softmax_cross_entropy_few");
+const SOME: Kernels = kernels!("softmax_cross_entropy_some");
+const MANY: Kernels = kernels!("softmax_cross_entropy_many");
+
+/// As `cpu::forward_backward`; shapes and kinds as the caller checked.
+pub(super) fn forward_backward(
+    gpu: &'static Gpu,
+    logits: CudaSlice<'_>,
+    labels: CudaSlice<'_>,
+    config: &CrossEntropyConfig<'_>,
+    scale: f64,
+    mut d_logits: Option<CudaSliceMut<'_>>,
+    sums: SumsOutput<'_>,
+) -> Result<()> {
+    let n_rows = labels.len();
+    let n_classes = logits.len() / n_rows.max(1);
+    let (kernels, threads, rows_per_block) = match n_classes {
+        0..=MAX_FEW => (&FEW, BLOCK, BLOCK as usize / 8),
+        n if n <= MAX_SOME && logits.dtype() != DType::F64 => (&SOME, BLOCK, BLOCK as usize / 32),
+        _ => (&MANY, MANY_BLOCK, 1),
+    };
+    let kernel = kernels.of(logits.dtype(), d_logits.as_ref().map(CudaSliceMut::dtype));
+    let (scratch, accumulate) = (gpu.scratch()?, i32::from(sums.accumulate));
+    let launch = Launch::new(gpu, &SOURCE, kernel)?
+        .threads(threads)
+        .blocks(n_rows.div_ceil(rows_per_block).min(max_blocks(gpu)))
+        .read(logits)
+        .read(labels)
+        .read_opt(config.class_weights.map(TensorRef::cuda).transpose()?)
+        .write_opt(d_logits.as_mut())
+        .arg(n_rows)
+        .arg(n_classes)
+        .arg(config.ignore_index)
+        .arg(config.label_smoothing)
+        .arg(scale)
+        .write(&mut sums.tail.into_cuda()?)
+        .arg(accumulate)
+        .arg(scratch.counter)
+        .arg(scratch.partials);
+    // SAFETY: softmax_cross_entropy(const T* logits, const i64* labels, const M* weights, D* d, size_t rows, size_t n, i64
+    // ignore_index, double smoothing, double scale, float* tail, int accumulate, u32* counter, double* partials); logits and d
+    // hold rows · n elements, labels rows, weights n, the tail STEP_SUMS_LEN, partials two a block; the block is the kernel's.
+    unsafe { launch.run() }
+}

@@ -1,0 +1,342 @@
+// softmax_cross_entropy.cu: softmax, cross-entropy, its gradient and its sums in one launch.
+// maths   p = softmax(x[row]); y the row's label; w class weights (1 without); e the smoothing
+//         loss <- -(1 - e)*w[y]*ln p[y] - e/C * sum_c w[c]*ln p[c], weight w[y];   tail <- their sums over the rows
+//         d[c] <- scale * (((1 - e)*w[y] + e/C * sum_k w[k]) * p[c] - (c == y)*(1 - e)*w[y] - e/C*w[c])
+//         an ignored row: nothing, and d = 0; a label outside 0..C: loss NaN, and d = 0
+// shapes  logits: T[rows, C]; labels: i64[rows]; weights: M[C] or null; d: D[rows, C] or null; tail: f32[16]
+// launch  few   C <= 32:    8 lanes a row, block 256, a row in registers
+//         some  C <= 1024:  a warp a row, block 256, a row in registers where rows are aligned; not in f64
+//         many              a block of 512 a row
+//         16 bytes an access in some and many where the tensors are aligned
+//         all: grid-stride over rows, at most as many blocks as there are places for their sums
+// moved   2 values an element (read x, write d): memory-bound; many reads x twice, the second time from L2 in part, and so
+//         does some where rows are not aligned, from L1
+// order   sums over a row by lanes, over rows in f64 by thread, block and then blocks in order: bit-identical between
+//         runs; one atomic a block
+// twin    cpu.rs beside this file
+
+__device__ __forceinline__ float exponential(float x) { return expf(x); }
+__device__ __forceinline__ double exponential(double x) { return exp(x); }
+__device__ __forceinline__ float logarithm(float x) { return logf(x); }
+__device__ __forceinline__ double logarithm(double x) { return log(x); }
+// Below every logit but minus infinity, from which it can be subtracted.
+template <class M> struct Lowest;
+template <> struct Lowest<float> {
+    static __device__ __forceinline__ float value() { return -3.4028234663852886e38f; }
+};
+template <> struct Lowest<double> {
+    static __device__ __forceinline__ double value() { return -1.7976931348623157e308; }
+};
+__device__ __forceinline__ double not_a_number() { return (double)__uint_as_float(0x7fc00000u); }
+
+// What all rows share.
+template <class M> struct Rule {
+    const M* weights;
+    i64 ignore_index;
+    M smoothing, scale;
+    M spread;      // what each class gets of a smoothed target
+    M weight_sum;  // of all classes; counts only where spread is not 0
+};
+template <class M> __device__ __forceinline__ M weight_of(const Rule<M>& rule, size_t c) {
+    return rule.weights ? rule.weights[c] : (M)1;
+}
+template <class M>
+__device__ __forceinline__ Rule<M> rule_of(const M* weights, size_t n, i64 ignore_index, double smoothing, double scale) {
+    Rule<M> rule = {weights, ignore_index, (M)smoothing, (M)scale, (M)smoothing / (M)n, (M)n};
+    return rule;
+}
+
+// What a row's label asks for.
+template <class M> struct Target {
+    bool counts;
+    size_t label;
+    M weight, hit;
+};
+// Adds NaN to `loss` for a label that is none.
+template <class M>
+__device__ __forceinline__ Target<M> target_of(const Rule<M>& rule, i64 label, size_t n, double& loss) {
+    bool is_class = label >= 0 && (u64)label < n;
+    Target<M> t = {is_class && label != rule.ignore_index, is_class ? (size_t)label : 0, 0, 0};
+    if (t.counts) {
+        t.weight = weight_of(rule, t.label);
+        t.hit = (1 - rule.smoothing) * t.weight;
+    } else if (label != rule.ignore_index) {
+        loss += not_a_number();
+    }
+    return t;
+}
+// A row's gradient from some element on.
+template <class M> struct Gradient {
+    const M* weights;  // of that element's class and those behind it, or null
+    i64 label;         // relative to that element
+    M mass, hit, spread;
+    bool counts;
+    // That of element i, p being the exponential of its logit.
+    __device__ __forceinline__ M at(i64 i, M p) const {
+        if (!counts) return 0;
+        M d = p * mass;
+        if (i == label) d -= hit;
+        if (spread != 0) d -= weights ? spread * weights[i] : spread;
+        return d;
+    }
+};
+template <class M>
+__device__ __forceinline__ Gradient<M> gradient_of(const Rule<M>& rule, const Target<M>& t, M exp_sum, const M* weights,
+                                                   i64 label) {
+    Gradient<M> g = {weights, label, (t.hit + rule.spread * rule.weight_sum) * rule.scale / exp_sum, t.hit * rule.scale,
+                     rule.spread * rule.scale, t.counts};
+    return g;
+}
+
+template <int LANES, class M> __device__ __forceinline__ M lanes_sum(M v) {
+    for (int o = LANES / 2; o; o >>= 1) v += __shfl_xor_sync(ALL_LANES, v, o);
+    return v;
+}
+template <int LANES, class M> __device__ __forceinline__ M lanes_max(M v) {
+    for (int o = LANES / 2; o; o >>= 1) {
+        M w = __shfl_xor_sync(ALL_LANES, v, o);
+        v = w > v ? w : v;
+    }
+    return v;
+}
+
+// Rows of at most LANES * HELD elements, LANES lanes each, N elements an access. All lanes of a warp go through the loop
+// together. Places within a row are ints relative to the lane's first element, which costs one register for all of them.
+template <int LANES, int HELD, int N, class T, class D>
+__device__ __forceinline__ void rows_in_registers(const T* logits, const i64* labels, D* d, size_t rows, size_t n,
+                                                  const Rule<MATH(T)>& rule, double& loss_sum, double& weight_sum) {
+    typedef MATH(T) M;
+    const int step = LANES * N;
+    const int start = threadIdx.x % LANES * N, left = (int)n - start;
+    const M* weights = rule.weights ? rule.weights + start : rule.weights;
+    const size_t per_block = blockDim.x / LANES;
+    const size_t in_warp = threadIdx.x % WARP / LANES;
+    for (size_t first = (size_t)blockIdx.x * per_block + threadIdx.x / WARP * (WARP / LANES); first < rows;
+         first += (size_t)gridDim.x * per_block) {
+        size_t row = first + in_warp;
+        bool is_row = row < rows;
+        if (!is_row) row = rows - 1;
+        const T* x = logits + row * n;
+        M v[HELD];
+        M max = Lowest<M>::value();
+#pragma unroll
+        for (int k = 0; k < HELD / N; k++) {
+            if (k * step >= (int)n) break;
+            if (k * step >= left) continue;
+            Pack<T, N> pack = load_pack<N>(x + start + k * step, 0);
+#pragma unroll
+            for (int j = 0; j < N; j++) {
+                M value = to_float(pack.v[j]);
+                v[k * N + j] = value;
+                // A NaN may be passed over here; it returns in the sum of exponentials.
+                max = value > max ? value : max;
+            }
+        }
+        max = lanes_max<LANES>(max);
+        M exp_sum = 0, smooth = 0;
+#pragma unroll
+        for (int k = 0; k < HELD / N; k++) {
+            if (k * step >= (int)n) break;
+            if (k * step >= left) continue;
+#pragma unroll
+            for (int j = 0; j < N; j++) {
+                M shifted = v[k * N + j] - max;
+                if (rule.spread != 0) smooth += (weights ? weights[k * step + j] : (M)1) * shifted;
+                v[k * N + j] = exponential(shifted);
+                exp_sum += v[k * N + j];
+            }
+        }
+        exp_sum = lanes_sum<LANES>(exp_sum);
+        if (rule.spread != 0) smooth = lanes_sum<LANES>(smooth);
+        double bad = 0;
+        Target<M> t = target_of(rule, labels[row], n, bad);
+        if (is_row && start == 0) {
+            loss_sum += bad;
+            if (t.counts) {
+                M log_sum = logarithm(exp_sum);
+                M loss = t.hit * (log_sum - (to_float(x[t.label]) - max));
+                if (rule.spread != 0) loss += rule.spread * (rule.weight_sum * log_sum - smooth);
+                loss_sum += loss;
+                weight_sum += t.weight;
+            }
+        }
+        if (!d || !is_row) continue;
+        Gradient<M> gradient = gradient_of(rule, t, exp_sum, weights, (int)t.label - start);
+        D* out = d + row * n + start;
+#pragma unroll
+        for (int k = 0; k < HELD / N; k++) {
+            if (k * step >= (int)n) break;
+            if (k * step >= left) continue;
+            Pack<D, N> pack;
+#pragma unroll
+            for (int j = 0; j < N; j++) pack.v[j] = Format<D>::from(gradient.at(k * step + j, v[k * N + j]));
+            store_pack(out + k * step, 0, pack);
+        }
+    }
+}
+
+template <class T, class D>
+__device__ __forceinline__ void few(const T* logits, const i64* labels, const MATH(T)* weights, D* d, size_t rows, size_t n,
+                                    i64 ignore_index, double smoothing, double scale, float* tail, int accumulate,
+                                    u32* counter, double* partials) {
+    typedef MATH(T) M;
+    Rule<M> rule = rule_of<M>(weights, n, ignore_index, smoothing, scale);
+    if (weights && rule.spread != 0) {
+        M sum = 0;
+        for (size_t c = threadIdx.x % 8; c < n; c += 8) sum += weights[c];
+        rule.weight_sum = lanes_sum<8>(sum);
+    }
+    double loss = 0, weight = 0;
+    rows_in_registers<8, 4, 1>(logits, labels, d, rows, n, rule, loss, weight);
+    leave_sums(loss, weight, counter, partials, tail, accumulate);
+}
+
+// The largest of the elements that were seen, the sum of exponentials relative to it, and what smoothing adds up.
+template <class M> struct Seen {
+    M max, exp_sum;
+    double smooth;
+};
+template <int N, class T>
+__device__ __forceinline__ void see(Seen<MATH(T)>& seen, const Rule<MATH(T)>& rule, const T* x, size_t c) {
+    typedef MATH(T) M;
+    Pack<T, N> pack = load_pack<N>(x + c, 0);
+    M max = seen.max;
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        M value = to_float(pack.v[j]);
+        max = value > max ? value : max;
+    }
+    M sum = 0;
+#pragma unroll
+    for (int j = 0; j < N; j++) sum += exponential(to_float(pack.v[j]) - max);
+    if (max != seen.max) seen.exp_sum *= exponential(seen.max - max);
+    seen.exp_sum += sum;
+    seen.max = max;
+    if (rule.spread != 0) {
+#pragma unroll
+        for (int j = 0; j < N; j++) seen.smooth += (double)weight_of(rule, c + j) * (double)to_float(pack.v[j]);
+    }
+}
+template <int N, class T, class D>
+__device__ __forceinline__ void leave(const Gradient<MATH(T)>& gradient, MATH(T) max, const T* x, D* d, size_t c) {
+    Pack<T, N> in = load_pack<N>(x + c, 0);
+    Pack<D, N> out;
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        out.v[j] = Format<D>::from(gradient.at(c + j, exponential(to_float(in.v[j]) - max)));
+    store_pack(d + c, 0, out);
+}
+
+// Threads of a row that is not in registers.
+struct WarpGroup {
+    static __device__ __forceinline__ size_t rank() { return threadIdx.x % WARP; }
+    static __device__ __forceinline__ size_t size() { return WARP; }
+    template <class M> static __device__ __forceinline__ M sum(M v, M*) { return warp_sum(v); }
+    template <class M> static __device__ __forceinline__ M max(M v, M*) { return warp_max(v); }
+};
+struct BlockGroup {
+    static __device__ __forceinline__ size_t rank() { return threadIdx.x; }
+    static __device__ __forceinline__ size_t size() { return blockDim.x; }
+    template <class M> static __device__ __forceinline__ M sum(M v, M* scratch) { return block_sum(v, scratch); }
+    template <class M> static __device__ __forceinline__ M max(M v, M* scratch) { return block_max(v, scratch); }
+};
+
+// Rows of any length, read twice.
+template <class G, class T, class D>
+__device__ __forceinline__ void rows_from_memory(const T* logits, const i64* labels, D* d, size_t rows, size_t n,
+                                                 const Rule<MATH(T)>& rule, MATH(T)* scratch, double* wide_scratch,
+                                                 double& loss_sum, double& weight_sum) {
+    typedef MATH(T) M;
+    const int N = Pack<T>::size;
+    const size_t rank = G::rank(), size = G::size(), groups = blockDim.x / size;
+    bool aligned = are_packed(logits, d);
+    for (size_t row = blockIdx.x * groups + threadIdx.x / size; row < rows; row += gridDim.x * groups) {
+        const T* x = logits + row * n;
+        // The row's elements before the first that is aligned, the packs, and what is left.
+        size_t head = aligned ? (N - row * n % N) % N : n;
+        if (head > n) head = n;
+        size_t end = head + (n - head) / N * N;
+        double bad = 0;
+        Target<M> t = target_of(rule, labels[row], n, bad);
+        Seen<M> seen = {Lowest<M>::value(), 0, 0};
+        if (t.counts) {
+            for (size_t c = rank; c < head; c += size) see<1>(seen, rule, x, c);
+            for (size_t c = head + rank * N; c < end; c += size * N) see<N>(seen, rule, x, c);
+            for (size_t c = end + rank; c < n; c += size) see<1>(seen, rule, x, c);
+        }
+        M max = G::max(seen.max, scratch);
+        M exp_sum = G::sum(seen.exp_sum * exponential(seen.max - max), scratch);
+        double smooth = rule.spread != 0 ? G::sum(seen.smooth, wide_scratch) : 0.0;
+        if (rank == 0) {
+            loss_sum += bad;
+            if (t.counts) {
+                M log_sum = logarithm(exp_sum);
+                double loss = t.hit * (log_sum - (to_float(x[t.label]) - max));
+                if (rule.spread != 0)
+                    loss += (double)rule.spread * ((double)rule.weight_sum * ((double)log_sum + (double)max) - smooth);
+                loss_sum += loss;
+                weight_sum += t.weight;
+            }
+        }
+        if (!d) continue;
+        D* d_row = d + row * n;
+        Gradient<M> gradient = gradient_of(rule, t, exp_sum, rule.weights, (i64)t.label);
+        for (size_t c = rank; c < head; c += size) leave<1>(gradient, max, x, d_row, c);
+        for (size_t c = head + rank * N; c < end; c += size * N) leave<N>(gradient, max, x, d_row, c);
+        for (size_t c = end + rank; c < n; c += size) leave<1>(gradient, max, x, d_row, c);
+    }
+}
+
+template <class T, class D>
+__device__ __forceinline__ void some(const T* logits, const i64* labels, const MATH(T)* weights, D* d, size_t rows, size_t n,
+                                     i64 ignore_index, double smoothing, double scale, float* tail, int accumulate,
+                                     u32* counter, double* partials) {
+    typedef MATH(T) M;
+    Rule<M> rule = rule_of<M>(weights, n, ignore_index, smoothing, scale);
+    if (weights && rule.spread != 0) {
+        M sum = 0;
+        for (size_t c = threadIdx.x % WARP; c < n; c += WARP) sum += weights[c];
+        rule.weight_sum = warp_sum(sum);
+    }
+    double loss = 0, weight = 0;
+    const int per_pack = Pack<T>::size;
+    if (n % per_pack == 0 && are_packed(logits, d))
+        rows_in_registers<WARP, 32, per_pack>(logits, labels, d, rows, n, rule, loss, weight);
+    else
+        rows_from_memory<WarpGroup>(logits, labels, d, rows, n, rule, (M*)0, (double*)0, loss, weight);
+    leave_sums(loss, weight, counter, partials, tail, accumulate);
+}
+
+template <class T, class D>
+__device__ __forceinline__ void many(const T* logits, const i64* labels, const MATH(T)* weights, D* d, size_t rows, size_t n,
+                                     i64 ignore_index, double smoothing, double scale, float* tail, int accumulate,
+                                     u32* counter, double* partials) {
+    typedef MATH(T) M;
+    __shared__ M scratch[WARP];
+    __shared__ double wide_scratch[WARP];
+    Rule<M> rule = rule_of<M>(weights, n, ignore_index, smoothing, scale);
+    if (weights && rule.spread != 0) {
+        M sum = 0;
+        for (size_t c = threadIdx.x; c < n; c += blockDim.x) sum += weights[c];
+        rule.weight_sum = block_sum(sum, scratch);
+    }
+    double loss = 0, weight = 0;
+    rows_from_memory<BlockGroup>(logits, labels, d, rows, n, rule, scratch, wide_scratch, loss, weight);
+    leave_sums(loss, weight, counter, partials, tail, accumulate);
+}
+
+#define CROSS_ENTROPY(form, threads, suffix, T, D)                                                                     \
+    extern "C" __global__ void __launch_bounds__(threads, 512 / threads) softmax_cross_entropy_##form##_##suffix(                      \
+        const T* logits, const i64* labels, const MATH(T)* weights, D* d, size_t rows, size_t n, i64 ignore_index,       \
+        double smoothing, double scale, float* tail, int accumulate, u32* counter, double* partials) {                  \
+        form(logits, labels, weights, d, rows, n, ignore_index, smoothing, scale, tail, accumulate, counter, partials); \
+    }
+#define CROSS_ENTROPY_ALL(form, threads)           \
+    CROSS_ENTROPY(form, threads, f32, float, float) \
+    CROSS_ENTROPY(form, threads, bf16, bf16, bf16)  \
+    CROSS_ENTROPY(form, threads, f32_bf16, float, bf16)
+CROSS_ENTROPY_ALL(few, 256)
+CROSS_ENTROPY_ALL(some, 256)
+CROSS_ENTROPY_ALL(many, 512)
+CROSS_ENTROPY(few, 256, f64, double, double)
+CROSS_ENTROPY(many, 512, f64, double, double)

@@ -1,0 +1,55 @@
+// sum_of_squares.cu: the sum of squares of a buffer, for norms.
+// maths   out[0] <- sum_i x[i]^2 (+ out[0] if accumulate)
+// shapes  x: T[n]; out: f64[1]
+// launch  at most 512 blocks of 256 in a row, 16 bytes an access where the pointer allows it; any n
+// moved   1 value an element: memory-bound
+// order   16 bytes' worth of elements are summed in T's precision (bf16: f32), everything else in f64; which elements a thread
+//         and a block take, and so the bits, depend on n alone: not on the run, the device or the address
+// twin    cpu.rs beside this file
+
+template <class T> __device__ __forceinline__ double squares(Pack<T> v) {
+    MATH(T) sum = 0;
+#pragma unroll
+    for (int j = 0; j < Pack<T>::size; j++) sum += to_float(v.v[j]) * to_float(v.v[j]);
+    return (double)sum;
+}
+template <class T, bool packed> __device__ __forceinline__ Pack<T> load(const T* x, size_t i) {
+    if constexpr (packed) {
+        return load_pack(x, i);
+    } else {
+        Pack<T> v;
+#pragma unroll
+        for (int j = 0; j < Pack<T>::size; j++) v.v[j] = x[i * Pack<T>::size + j];
+        return v;
+    }
+}
+template <class T, bool packed> __device__ __forceinline__ double sum_of(const T* x, size_t n) {
+    const size_t packs = n / Pack<T>::size, stride = grid_stride();
+    double sum = 0;
+    size_t i = first_element();
+    for (; i + 3 * stride < packs; i += 4 * stride) {
+        Pack<T> a = load<T, packed>(x, i), b = load<T, packed>(x, i + stride);
+        Pack<T> c = load<T, packed>(x, i + 2 * stride), d = load<T, packed>(x, i + 3 * stride);
+        sum += squares(a) + squares(b) + (squares(c) + squares(d));
+    }
+    for (; i < packs; i += stride) sum += squares(load<T, packed>(x, i));
+    // Fewer elements are left than threads.
+    i = packs * Pack<T>::size + first_element();
+    if (i < n) sum += (double)(to_float(x[i]) * to_float(x[i]));
+    return sum;
+}
+
+template <class T>
+__device__ void sum_of_squares(const T* x, size_t n, double* out, int accumulate, u32* counter, double* partials) {
+    double sum = are_packed(x) ? sum_of<T, true>(x, n) : sum_of<T, false>(x, n);
+    double total;
+    if (grid_sum(sum, &total, counter, partials) && threadIdx.x == 0) out[0] = accumulate ? out[0] + total : total;
+}
+#define SUM_OF_SQUARES(suffix, T)                                                                                      \
+    extern "C" __global__ void sum_of_squares_##suffix(const T* x, size_t n, double* out, int accumulate, u32* counter, \
+                                                       double* partials) {                                             \
+        sum_of_squares(x, n, out, accumulate, counter, partials);                                                      \
+    }
+SUM_OF_SQUARES(f32, float)
+SUM_OF_SQUARES(f64, double)
+SUM_OF_SQUARES(bf16, bf16)

@@ -1,0 +1,96 @@
+//! The copy of the weights in bf16 that products take, written by the update that changes them.
+
+use half::bf16;
+
+use super::check;
+use crate::cpu::Float;
+use crate::{DType, Operand, Result, TensorMut};
+
+/// A copy is bf16, beside the weights and of their shape.
+pub(super) fn check(op: &'static str, weights: Operand, copy: Option<&TensorMut<'_>>) -> Result<()> {
+    let Some(copy) = copy.map(|copy| copy.operand("working_copy")) else { return Ok(()) };
+    check::same_device(op, &[weights, copy])?;
+    check::dtype(op, copy, &[DType::BF16], "bf16")?;
+    check::shape(op, copy, weights.shape)
+}
+
+/// Each weight, first in f32, to the nearest bf16, ties to even.
+pub(super) fn round<T: Float>(weights: &[T], copy: &mut [bf16]) {
+    for (copy, weight) in copy.iter_mut().zip(weights) {
+        *copy = bf16::from_f32(weight.to_f64() as f32);
+    }
+}
+
+/// What tests of updates share: the numbers of a step in device memory.
+#[cfg(test)]
+pub(super) mod testing {
+    use crate::ops::testing::tensor;
+    use crate::ops::{LossSums, STEP_SCALARS_LEN, STEP_SUMS_LEN, StepScalars, UpdateInputs};
+    use crate::{Device, Tensor};
+
+    /// The tensors that [`UpdateInputs`] refers to.
+    pub(in crate::ops) struct Inputs {
+        scalars: Tensor,
+        sums: Tensor,
+        squares: Option<Tensor>,
+        max_norm: f64,
+    }
+
+    impl Inputs {
+        /// `clip`: sum of squares and largest norm.
+        pub(in crate::ops) fn new(
+            lr: f64,
+            step: u64,
+            expected_weight: f64,
+            sums: LossSums,
+            clip: Option<(f64, f64)>,
+            device: Device,
+        ) -> Self {
+            let scalars = StepScalars { lr, step, seed: 0, first_row: 0, expected_weight };
+            let mut tail = [0.0; STEP_SUMS_LEN];
+            sums.store(&mut tail);
+            Inputs {
+                scalars: tensor(&scalars.to_array(), &[STEP_SCALARS_LEN], device),
+                sums: tensor(&tail, &[STEP_SUMS_LEN], device),
+                squares: clip.map(|(squares, _)| tensor(&[squares], &[1], device)),
+                max_norm: clip.map_or(0.0, |(_, max_norm)| max_norm),
+            }
+        }
+
+        pub(in crate::ops) fn view(&self) -> UpdateInputs<'_> {
+            UpdateInputs {
+                scalars: self.scalars.view(),
+                sums: self.sums.view(),
+                sum_of_squares: self.squares.as_ref().map(Tensor::view),
+                max_norm: self.max_norm,
+            }
+        }
+    }
+
+    /// A step's numbers, and the factor of the gradient that they come to.
+    pub(in crate::ops) struct Case {
+        pub(in crate::ops) expected_weight: f64,
+        pub(in crate::ops) sums: LossSums,
+        /// Sum of squares and largest norm.
+        pub(in crate::ops) clip: Option<(f64, f64)>,
+        pub(in crate::ops) factor: f64,
+    }
+
+    /// With and without an expected weight, with and without a gradient that is clipped.
+    ///
+    /// The products of the last are exact, so that the factor has the same bits whether they are contracted or not.
+    pub(in crate::ops) fn cases() -> [Case; 4] {
+        let case = |expected_weight, weight, clip, factor| Case {
+            expected_weight,
+            sums: LossSums { loss: 0.3, weight },
+            clip,
+            factor,
+        };
+        [
+            case(0.0, 7.0, None, 1.0),
+            case(3.0, 7.0, None, 3.0 / 7.0),
+            case(0.0, 7.0, Some((4.0, 100.0)), 1.0),
+            case(1.0, 2.0, Some((16.0, 0.5)), 0.5 * (0.5 / (2.0 + 1e-6))),
+        ]
+    }
+}

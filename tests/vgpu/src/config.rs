@@ -1,0 +1,137 @@
+//! What the environment asks for, read and checked once.
+
+use std::sync::LazyLock;
+
+/// The most devices: the device address range and `device.h` are laid out for this many.
+pub(crate) const MAX_DEVICES: usize = 16;
+
+/// Which pairs of devices reach each other's memory (`VGPU_PEERS`).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Peers {
+    /// Every pair, as with NVLink.
+    All,
+    /// None, as with most consumer cards.
+    None,
+    /// 0 and 1, 2 and 3, ...: as two sockets with a switch each.
+    Pairs,
+}
+
+/// The settings of this process. All of them come from environment variables, since the client is started
+/// unchanged.
+#[derive(Debug)]
+pub(crate) struct Config {
+    /// Somebody asked for virtual devices (`VGPU_DEVICES` or `VGPU=1`); else `cuInit` refuses.
+    pub(crate) wanted: bool,
+    /// The physical numbers of the devices that this process sees: all, or `CUDA_VISIBLE_DEVICES`.
+    pub(crate) visible: Vec<usize>,
+    /// Memory of each device, bytes (`VGPU_MEMORY`, default 16 GiB).
+    pub(crate) memory: u64,
+    /// Compute capability (`VGPU_ARCH`, default 9.0).
+    pub(crate) arch: (i32, i32),
+    pub(crate) peers: Peers,
+    /// 0: streams run as fast as they can, in order; else the seed of adversarial timing and thread order
+    /// (`VGPU_FUZZ`).
+    pub(crate) fuzz: u64,
+    /// Kernels are compiled with bounds and race checks, and the order between streams is checked (`VGPU_CHECK`).
+    pub(crate) check: bool,
+    /// Seconds without progress after which a waiting caller is told and the process aborted (`VGPU_TIMEOUT`).
+    pub(crate) timeout_s: u64,
+    /// Names each function at its first call (`VGPU_TRACE`).
+    pub(crate) trace: bool,
+    /// The rank that the launcher gave this process; 0 without a launcher.
+    pub(crate) rank: u64,
+}
+
+/// The settings of this process.
+pub(crate) static CONFIG: LazyLock<Config> = LazyLock::new(Config::from_env);
+
+impl Config {
+    fn from_env() -> Config {
+        let text = |key: &str| std::env::var(key).ok().filter(|v| !v.is_empty());
+        let number = |key: &str, default: u64| match text(key) {
+            Some(v) => v.parse().unwrap_or_else(|_| bad(key, &v, "a whole number")),
+            None => default,
+        };
+        let devices = number("VGPU_DEVICES", 1) as usize;
+        if devices > MAX_DEVICES {
+            bad("VGPU_DEVICES", &devices.to_string(), "at most 16");
+        }
+        let rank = ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"]
+            .iter()
+            .find_map(|key| text(key)?.parse().ok())
+            .unwrap_or(0);
+        Config {
+            wanted: text("VGPU_DEVICES").is_some() || text("VGPU").is_some_and(|v| v != "0"),
+            visible: visible(devices, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref()),
+            memory: number("VGPU_MEMORY", 16 << 30),
+            arch: text("VGPU_ARCH").map_or((9, 0), |v| {
+                let parts = v.split_once('.').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+                parts.unwrap_or_else(|| bad("VGPU_ARCH", &v, "a compute capability such as 8.0"))
+            }),
+            peers: match text("VGPU_PEERS").as_deref() {
+                None | Some("all") => Peers::All,
+                Some("none") => Peers::None,
+                Some("pairs") => Peers::Pairs,
+                Some(v) => bad("VGPU_PEERS", v, "all, none or pairs"),
+            },
+            fuzz: number("VGPU_FUZZ", 0),
+            check: number("VGPU_CHECK", 0) != 0,
+            timeout_s: number("VGPU_TIMEOUT", 60),
+            trace: number("VGPU_TRACE", 0) != 0,
+            rank,
+        }
+    }
+
+    /// Number of devices that this process sees.
+    pub(crate) fn devices(&self) -> usize {
+        self.visible.len()
+    }
+
+    /// The number that all processes know device `ordinal` of this one by.
+    pub(crate) fn physical(&self, ordinal: usize) -> usize {
+        self.visible[ordinal]
+    }
+
+    /// May `a` reach the memory of `b` (ordinals of this process)?
+    pub(crate) fn peers(&self, a: usize, b: usize) -> bool {
+        let (a, b) = (self.physical(a), self.physical(b));
+        a != b
+            && match self.peers {
+                Peers::All => true,
+                Peers::None => false,
+                Peers::Pairs => a / 2 == b / 2,
+            }
+    }
+}
+
+/// The devices that `CUDA_VISIBLE_DEVICES` leaves, in its order. As in CUDA the list ends at the first entry that
+/// names no device.
+fn visible(devices: usize, list: Option<&str>) -> Vec<usize> {
+    match list {
+        None => (0..devices).collect(),
+        Some(list) => list
+            .split(',')
+            .map_while(|entry| entry.trim().parse::<usize>().ok().filter(|&d| d < devices))
+            .collect(),
+    }
+}
+
+/// A setting that nobody can have meant: the process ends, because no default would be what was asked for.
+#[allow(clippy::print_stderr)]
+fn bad(key: &str, got: &str, expected: &str) -> ! {
+    eprintln!("vgpu: {key}={got}: expected {expected}");
+    std::process::exit(2);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::visible;
+
+    #[test]
+    fn visible_devices_end_at_the_first_that_is_none() {
+        assert_eq!(visible(4, None), [0, 1, 2, 3]);
+        assert_eq!(visible(4, Some("2,0")), [2, 0]);
+        assert_eq!(visible(4, Some("1,7,2")), [1]);
+        assert_eq!(visible(4, Some("")), [] as [usize; 0]);
+    }
+}

@@ -1,0 +1,125 @@
+//! What was called, launched and copied, exactly, for tests that say "a step makes no allocation".
+//!
+//! With `VGPU_COUNTS=FOLDER` each process writes `FOLDER/<rank>-<pid>.json` when it ends, also when it aborts:
+//! one flat object of numbers. Calls go by the function's name, launches by `kernel:NAME` (replays of a graph
+//! included), copies by `bytes:htod_pageable`, `bytes:htod_pinned`, `bytes:dtoh`, `bytes:dtod`, `bytes:peer`.
+
+use crate::abi::lock;
+use crate::config::CONFIG;
+use crate::mem::MEMORY;
+use crate::report::say;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, Once};
+
+/// Calls of one exported function.
+pub(crate) struct Counter {
+    name: &'static str,
+    calls: AtomicU64,
+}
+
+static CALLED: Mutex<Vec<&'static Counter>> = Mutex::new(Vec::new());
+static TALLIES: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
+
+impl Counter {
+    pub(crate) const fn new(name: &'static str) -> Counter {
+        Counter { name, calls: AtomicU64::new(0) }
+    }
+
+    /// Counts a call.
+    pub(crate) fn hit(&'static self) {
+        if self.calls.fetch_add(1, Relaxed) == 0 {
+            lock(&CALLED).push(self);
+            write_at_exit();
+            if CONFIG.trace {
+                say(&format!("first call of {}", self.name));
+            }
+        }
+    }
+}
+
+/// Which way a copy goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    HostToDevicePageable,
+    HostToDevicePinned,
+    DeviceToHost,
+    DeviceToDevice,
+    Peer,
+}
+
+/// What a piece of work adds to the counts each time it is put on a stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Tally {
+    Nothing,
+    Kernel(&'static str),
+    Copy(Way, u64),
+}
+
+impl Tally {
+    pub(crate) fn count(self) {
+        let (key, n) = match self {
+            Tally::Nothing => return,
+            Tally::Kernel(name) => (format!("kernel:{name}"), 1),
+            Tally::Copy(way, bytes) => {
+                let way = match way {
+                    Way::HostToDevicePageable => "htod_pageable",
+                    Way::HostToDevicePinned => "htod_pinned",
+                    Way::DeviceToHost => "dtoh",
+                    Way::DeviceToDevice => "dtod",
+                    Way::Peer => "peer",
+                };
+                (format!("bytes:{way}"), bytes)
+            }
+        };
+        *lock(&TALLIES).entry(key).or_default() += n;
+    }
+}
+
+fn folder() -> Option<PathBuf> {
+    std::env::var_os("VGPU_COUNTS").map(PathBuf::from)
+}
+
+fn write_at_exit() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        if folder().is_some() {
+            extern "C" fn at_exit() {
+                write();
+            }
+            // SAFETY: a function without arguments that never unwinds, in a library that is never unloaded
+            // (cudarc keeps it for good).
+            unsafe { libc::atexit(at_exit) };
+        }
+    });
+}
+
+/// Writes the file, once: at exit, or right before an abort.
+pub(crate) fn write() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    let Some(folder) = folder() else { return };
+    if DONE.swap(true, Relaxed) {
+        return;
+    }
+    let mut all = lock(&TALLIES).clone();
+    for counter in lock(&CALLED).iter() {
+        all.insert(counter.name.into(), counter.calls.load(Relaxed));
+    }
+    // A process that aborts may hold this lock; the counts of calls are worth having without it.
+    if let Ok(memory) = MEMORY.try_lock() {
+        for (device, usage) in memory.usage().iter().enumerate() {
+            all.insert(format!("live_bytes:{device}"), usage.live_bytes);
+            all.insert(format!("peak_bytes:{device}"), usage.peak_bytes);
+            all.insert(format!("live_allocations:{device}"), usage.live_allocations);
+        }
+    }
+    let body: Vec<String> = all.iter().map(|(key, n)| format!("  \"{key}\": {n}")).collect();
+    let name = format!("{}-{}.json", CONFIG.rank, std::process::id());
+    let temporary = folder.join(format!(".{name}"));
+    let written = std::fs::write(&temporary, format!("{{\n{}\n}}\n", body.join(",\n")))
+        .and_then(|()| std::fs::rename(&temporary, folder.join(&name)));
+    if let Err(e) = written {
+        say(&format!("cannot write counts to {}: {e}", folder.display()));
+    }
+}

@@ -1,0 +1,157 @@
+//! The search for an algorithm. There is one algorithm with and one without a workspace; which is offered depends on
+//! the preference, so that a caller meets both. A search can be told to refuse, see [`refused`].
+use super::desc::{self, Kind};
+use super::problem::{Descriptors, Problem, misuse};
+use super::types::Epilogue;
+use super::{INVALID_VALUE, NOT_SUPPORTED, Status};
+
+/// `cublasLtMatmulAlgo_t`: opaque to the caller, who may copy it.
+pub(crate) type Algo = [u64; 8];
+
+/// `cublasLtMatmulHeuristicResult_t`
+#[repr(C)]
+pub(crate) struct HeuristicResult {
+    algo: Algo,
+    workspace_bytes: usize,
+    state: i32,
+    waves: f32,
+    reserved: [i32; 4],
+}
+
+/// The first word of an [`Algo`] that comes from here.
+const MARK: u64 = u64::from_le_bytes(*b"vgpualgo");
+/// A larger workspace than this brings nothing on any device either.
+const MAX_USEFUL_WORKSPACE: u64 = 1 << 20;
+/// Wider accesses than 16 bytes don't exist, so that no larger alignment of a vector matters.
+const WIDEST_ACCESS: u64 = 16;
+
+/// What a search has promised, as stored in an [`Algo`].
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Choice {
+    key: u64,
+    /// Bytes of workspace that the algorithm writes.
+    pub(crate) workspace: u64,
+    /// The alignments of A, B, C and D, in bytes, on which it relies.
+    alignments: [u64; 4],
+}
+
+impl Choice {
+    fn encode(self) -> Algo {
+        let [a, b, c, d] = self.alignments;
+        [MARK, self.key, self.workspace, a, b, c, d, 0]
+    }
+
+    /// Reads an algorithm that the caller brings to a multiplication.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` and a finding if it did not come from a search, or from one for another kind of problem.
+    pub(crate) fn decode(algo: &Algo, problem: &Problem) -> Result<Choice, Status> {
+        let [mark, key, workspace, a, b, c, d, _] = *algo;
+        if mark != MARK {
+            return Err(misuse(
+                INVALID_VALUE,
+                format!("{}: the algorithm came from no search", problem.describe()),
+            ));
+        }
+        if key != problem.key() {
+            return Err(misuse(
+                INVALID_VALUE,
+                format!(
+                    "{}: the algorithm was found for other types, transposes or another epilogue",
+                    problem.describe()
+                ),
+            ));
+        }
+        Ok(Choice { key, workspace, alignments: [a, b, c, d] })
+    }
+
+    /// The search with default preferences that a multiplication without an algorithm makes: no workspace, and
+    /// matrices aligned to 256 bytes.
+    pub(crate) fn implicit(problem: &Problem) -> Result<Choice, Status> {
+        check(problem)?;
+        Ok(Choice { key: problem.key(), workspace: 0, alignments: [256; 4] })
+    }
+
+    /// Compares the addresses of A, B, C and D with the alignments that the search was told of
+    /// (`CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_*_BYTES`).
+    pub(crate) fn check_alignment(
+        &self,
+        problem: &Problem,
+        addresses: [u64; 4],
+        reads_c: bool,
+    ) -> Result<(), Status> {
+        for (i, name) in ["A", "B", "C", "D"].into_iter().enumerate() {
+            let (address, alignment) = (addresses[i], self.alignments[i]);
+            if (name != "C" || reads_c) && !address.is_multiple_of(alignment) {
+                return Err(misuse(
+                    INVALID_VALUE,
+                    format!(
+                        "{}: {name} at {address:#x} is not aligned to the {alignment} bytes of which the search was told \
+                         (MIN_ALIGNMENT_{name}_BYTES, default 256)",
+                        problem.describe()
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `VGPU_LT_REFUSE`: names of epilogues (`RELU_AUX_BIAS,BGRADB`) for which no algorithm is found, as it can happen on
+/// a device. `ALL` stands for each one but `DEFAULT`, which a caller's other way needs.
+fn refused(epilogue: Epilogue) -> bool {
+    let Ok(list) = std::env::var("VGPU_LT_REFUSE") else { return false };
+    list.split(',').map(str::trim).any(|name| {
+        name.eq_ignore_ascii_case(epilogue.name())
+            || name.eq_ignore_ascii_case("all") && !epilogue.is_default()
+    })
+}
+
+/// Whether any algorithm can run this problem.
+///
+/// The addresses of the bias and of the auxiliary buffer are part of the question: cublasLt.h says of both that the
+/// search depends on their alignment. The virtual library is strict and wants the 16 bytes of the widest access.
+fn check(problem: &Problem) -> Result<(), Status> {
+    let unaligned = |address: u64| !address.is_multiple_of(WIDEST_ACCESS);
+    if refused(problem.epilogue)
+        || problem.epilogue.uses_bias_pointer() && unaligned(problem.bias)
+        || problem.epilogue.uses_aux() && unaligned(problem.aux)
+    {
+        return Err(NOT_SUPPORTED);
+    }
+    Ok(())
+}
+
+/// The algorithms for a problem, the best one first.
+pub(crate) fn search(handles: Descriptors, preference: usize) -> Result<Vec<HeuristicResult>, Status> {
+    let preference = desc::values(Kind::Preference, preference)?;
+    let problem = Problem::read(handles)?;
+    check(&problem)?;
+    let mut alignments = [0; 4];
+    for (i, alignment) in (0..).zip(&mut alignments) {
+        *alignment = preference.get(desc::preference::MIN_ALIGNMENT_A + i);
+        if !alignment.is_power_of_two() {
+            return Err(INVALID_VALUE);
+        }
+    }
+    // A pointer that is less aligned than its elements can't be used by any algorithm.
+    let layouts = [problem.a, problem.b, problem.c, problem.d];
+    if layouts.iter().zip(alignments).any(|(layout, alignment)| alignment < layout.dtype.size()) {
+        return Err(NOT_SUPPORTED);
+    }
+    let wanted =
+        (problem.m() as u64 * problem.n() as u64 * 4).next_multiple_of(256).min(MAX_USEFUL_WORKSPACE);
+    let allowed = preference.get(desc::preference::MAX_WORKSPACE_BYTES);
+    let workspaces = [wanted, 0];
+    Ok(workspaces
+        .into_iter()
+        .filter(|workspace| *workspace <= allowed)
+        .map(|workspace| HeuristicResult {
+            algo: Choice { key: problem.key(), workspace, alignments }.encode(),
+            workspace_bytes: workspace as usize,
+            state: 0,
+            waves: 1.0,
+            reserved: [0; 4],
+        })
+        .collect())
+}

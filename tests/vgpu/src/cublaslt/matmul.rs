@@ -1,0 +1,356 @@
+//! One multiplication on a stream: its accesses are checked, then it is computed.
+use super::heuristic::Choice;
+use super::problem::{Layout, Problem, misuse};
+use super::types::{BiasGradient, Compute, Type, d_gelu, round_to_tf32};
+use super::{INVALID_VALUE, Status};
+use crate::abi::lock;
+use crate::code::ILLEGAL_ADDRESS;
+use crate::mem::MEMORY;
+use crate::order::Stamp;
+use crate::stream::{Outcome, Stream};
+use std::sync::Arc;
+
+/// The workspace is written with this before each multiplication: a NaN in every type.
+const POISON: u8 = 0xFF;
+/// cublasLtMatmul(): the pointer to the workspace is aligned to 16 bytes.
+const WORKSPACE_ALIGNMENT: u64 = 16;
+
+/// A checked call of cublasLtMatmul(), which owns all that it needs: it may run later, or many times from a graph.
+pub(crate) struct Matmul {
+    pub(crate) problem: Problem,
+    pub(crate) alpha: f64,
+    pub(crate) beta: f64,
+    pub(crate) a: u64,
+    pub(crate) b: u64,
+    pub(crate) c: u64,
+    pub(crate) d: u64,
+    pub(crate) workspace: u64,
+    /// Bytes of the workspace that the algorithm uses.
+    pub(crate) workspace_bytes: u64,
+}
+
+/// A range of device memory that the multiplication touches.
+struct Operand {
+    name: &'static str,
+    address: u64,
+    bytes: u64,
+    writes: bool,
+    /// Without gaps, so that an overlap of ranges is one of elements.
+    dense: bool,
+}
+
+impl Matmul {
+    /// Checks what can be known at the call: alignments, the workspace, missing pointers, overlaps.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` and a finding.
+    pub(crate) fn check(&self, choice: &Choice, workspace_bytes: u64) -> Result<(), Status> {
+        let what = || self.problem.describe();
+        choice.check_alignment(&self.problem, [self.a, self.b, self.c, self.d], self.beta != 0.0)?;
+        let missing = [
+            ("A", self.a == 0),
+            ("B", self.b == 0),
+            ("C", self.c == 0 && self.beta != 0.0),
+            ("D", self.d == 0),
+            ("the bias pointer", self.problem.epilogue.uses_bias_pointer() && self.problem.bias == 0),
+            ("the auxiliary pointer", self.problem.epilogue.uses_aux() && self.problem.aux == 0),
+        ];
+        if let Some((name, _)) = missing.into_iter().find(|(_, missing)| *missing) {
+            return Err(misuse(INVALID_VALUE, format!("{}: {name} is null", what())));
+        }
+        for (name, address) in [("bias", self.problem.bias), ("auxiliary buffer", self.problem.aux)] {
+            let used = if name == "bias" {
+                self.problem.epilogue.uses_bias_pointer()
+            } else {
+                self.problem.epilogue.uses_aux()
+            };
+            if used && !address.is_multiple_of(16) {
+                return Err(misuse(
+                    INVALID_VALUE,
+                    format!("{}: the {name} at {address:#x} is not aligned to 16 bytes", what()),
+                ));
+            }
+        }
+        if self.workspace_bytes > 0 {
+            let problem = match () {
+                () if self.workspace == 0 => "is null".to_owned(),
+                () if !self.workspace.is_multiple_of(WORKSPACE_ALIGNMENT) => {
+                    format!("at {:#x} is not aligned to {WORKSPACE_ALIGNMENT} bytes", self.workspace)
+                }
+                () if workspace_bytes < self.workspace_bytes => format!("has {workspace_bytes} bytes"),
+                () => return self.check_overlaps(),
+            };
+            return Err(misuse(
+                INVALID_VALUE,
+                format!(
+                    "{}: the algorithm needs {} bytes of workspace, which {problem}",
+                    what(),
+                    self.workspace_bytes
+                ),
+            ));
+        }
+        self.check_overlaps()
+    }
+
+    fn check_overlaps(&self) -> Result<(), Status> {
+        let what = || self.problem.describe();
+        if self.beta != 0.0 && self.c == self.d && self.problem.c != self.problem.d {
+            return Err(misuse(
+                INVALID_VALUE,
+                format!("{}: C and D are one matrix, but their layouts differ", what()),
+            ));
+        }
+        let operands = self.operands();
+        for (i, x) in operands.iter().enumerate() {
+            for y in &operands[..i] {
+                let in_place = [x, y].iter().all(|o| matches!(o.name, "C" | "D")) && x.address == y.address;
+                let overlap = x.address < y.address + y.bytes && y.address < x.address + x.bytes;
+                if overlap && (x.writes || y.writes) && x.dense && y.dense && !in_place {
+                    return Err(misuse(INVALID_VALUE, format!("{}: {} overlaps {}", what(), x.name, y.name)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn operands(&self) -> Vec<Operand> {
+        let p = &self.problem;
+        let matrix = |name, address, layout: &Layout, writes| Operand {
+            name,
+            address,
+            bytes: layout.bytes(),
+            writes,
+            dense: layout.is_dense(),
+        };
+        let vector = |name, address, bytes, writes| Operand { name, address, bytes, writes, dense: true };
+        let mut all = vec![matrix("A", self.a, &p.a, false), matrix("B", self.b, &p.b, false)];
+        if self.beta != 0.0 {
+            all.push(matrix("C", self.c, &p.c, false));
+        }
+        all.push(matrix("D", self.d, &p.d, true));
+        if p.epilogue.uses_bias_pointer() {
+            let bytes = p.bias_len() as u64 * p.d.dtype.size();
+            all.push(vector("the bias vector", p.bias, bytes, p.epilogue.bias_gradient().is_some()));
+        }
+        if p.epilogue.uses_aux() {
+            all.push(vector("the auxiliary buffer", p.aux, p.aux_bytes(), p.epilogue.writes_aux()));
+        }
+        if self.workspace_bytes > 0 {
+            all.push(vector("the workspace", self.workspace, self.workspace_bytes, true));
+        }
+        all
+    }
+
+    /// Puts the multiplication on the stream.
+    pub(crate) fn enqueue(self, stream: &Arc<Stream>) {
+        let device = stream.device;
+        let matmul = Arc::new(self);
+        stream.run("cublasLtMatmul", move |stamp: &Stamp| matmul.run(device, stamp));
+    }
+
+    fn run(&self, device: usize, stamp: &Stamp) -> Outcome {
+        for operand in self.operands() {
+            stamp.access(operand.address, operand.bytes, operand.writes)?;
+            let memory = lock(&MEMORY);
+            memory.real(device, operand.address, operand.bytes).map_err(|fault| {
+                (ILLEGAL_ADDRESS, format!("{}: {}: {fault}", self.problem.describe(), operand.name))
+            })?;
+        }
+        if self.workspace_bytes > 0 {
+            // SAFETY: the whole workspace was found to be memory of this device just above.
+            unsafe {
+                std::ptr::write_bytes(real(device, self.workspace), POISON, self.workspace_bytes as usize)
+            };
+        }
+        match self.problem.compute {
+            Compute::F64 => self.compute(device, dot_f64),
+            Compute::F32 | Compute::Tf32 => self.compute(device, dot_f32),
+        }
+        Ok(())
+    }
+
+    /// Multiplies by `dot`, then applies scalars, C and the epilogue in f64 and rounds once to the type of D.
+    fn compute(&self, device: usize, dot: fn(&Matmul, usize) -> Vec<f64>) {
+        let p = &self.problem;
+        let sums = dot(self, device);
+        let (m, n) = (p.m(), p.n());
+        let (c, d) = (
+            if self.beta != 0.0 { real(device, self.c) } else { std::ptr::null_mut() },
+            real(device, self.d),
+        );
+        let bias = if p.epilogue.uses_bias_pointer() { real(device, p.bias) } else { std::ptr::null_mut() };
+        let mut aux = Aux::new(p, device);
+        let mut row_sums = vec![0.0; m];
+        for col in 0..n {
+            for (row, row_sum) in row_sums.iter_mut().enumerate() {
+                let mut x = self.alpha * sums[col * m + row];
+                if self.beta != 0.0 {
+                    // SAFETY: run() found all of C to be memory of this device, and its address is aligned.
+                    x += self.beta * unsafe { p.c.dtype.get(c, col * p.c.ld + row) };
+                }
+                if p.epilogue.adds_bias() {
+                    // SAFETY: run() found the bias, one element a row, to be memory of this device.
+                    x += unsafe { p.d.dtype.get(bias, row) };
+                }
+                let y = match &mut aux {
+                    Aux::None => p.epilogue.apply(x),
+                    aux if p.epilogue.writes_aux() => {
+                        aux.store(row, col, x);
+                        p.epilogue.apply(x)
+                    }
+                    aux => x * aux.derivative(row, col),
+                };
+                *row_sum += y;
+                // SAFETY: run() found all of D to be memory of this device, and its address is aligned.
+                unsafe { p.d.dtype.set(d, col * p.d.ld + row, y) };
+            }
+        }
+        self.store_bias_gradient(device, bias, row_sums);
+    }
+
+    fn store_bias_gradient(&self, device: usize, bias: *mut u8, row_sums: Vec<f64>) {
+        let p = &self.problem;
+        let gradient = match p.epilogue.bias_gradient() {
+            None => return,
+            Some(BiasGradient::OfResult) => row_sums,
+            // The sum over k of op(A)[i, k] for each row i, without alpha: the gradient concerns the input alone.
+            Some(BiasGradient::OfA) => line_sums(device, self.a, &p.a, !p.trans_a),
+            // The sum over k of op(B)[k, j] for each column j.
+            Some(BiasGradient::OfB) => line_sums(device, self.b, &p.b, p.trans_b),
+        };
+        for (i, sum) in gradient.into_iter().enumerate() {
+            // SAFETY: run() found `bias_len` elements at the bias pointer to be memory of this device.
+            unsafe { p.d.dtype.set(bias, i, sum) };
+        }
+    }
+}
+
+/// The address at which the bytes of device memory lie, after its range was checked.
+fn real(device: usize, address: u64) -> *mut u8 {
+    let memory = lock(&MEMORY);
+    memory.real(device, address, 0).unwrap_or(std::ptr::null_mut())
+}
+
+/// The sums of a stored matrix along its rows (one sum a row) or along its columns.
+fn line_sums(device: usize, address: u64, layout: &Layout, of_rows: bool) -> Vec<f64> {
+    let base = real(device, address);
+    let mut sums = vec![0.0; if of_rows { layout.rows } else { layout.cols }];
+    for col in 0..layout.cols {
+        for row in 0..layout.rows {
+            // SAFETY: Matmul::run() found all of the matrix to be memory of this device.
+            let x = unsafe { layout.dtype.get(base, col * layout.ld + row) };
+            sums[if of_rows { row } else { col }] += x;
+        }
+    }
+    sums
+}
+
+/// The columns of a stored matrix, without gaps, as another type.
+fn load<T>(device: usize, address: u64, layout: &Layout, convert: impl Fn(f64) -> T) -> Vec<T> {
+    let base = real(device, address);
+    let mut all = Vec::with_capacity(layout.rows * layout.cols);
+    for col in 0..layout.cols {
+        for row in 0..layout.rows {
+            // SAFETY: Matmul::run() found all of the matrix to be memory of this device.
+            all.push(convert(unsafe { layout.dtype.get(base, col * layout.ld + row) }));
+        }
+    }
+    all
+}
+
+/// Row and column strides of op(X), whose columns as stored have `rows` elements and no gaps.
+fn strides(rows: usize, transposed: bool) -> (isize, isize) {
+    if transposed { (rows as isize, 1) } else { (1, rows as isize) }
+}
+
+/// `op(A) * op(B)`, column-major and dense, products and sums in f32.
+fn dot_f32(matmul: &Matmul, device: usize) -> Vec<f64> {
+    let p = &matmul.problem;
+    let (m, n, k) = (p.m(), p.n(), p.k);
+    let input = |x: f64| if p.compute == Compute::Tf32 { round_to_tf32(x as f32) } else { x as f32 };
+    let (a, b) = (load(device, matmul.a, &p.a, input), load(device, matmul.b, &p.b, input));
+    let mut sums = vec![0f32; m * n];
+    let ((a_row, a_col), (b_row, b_col)) = (strides(p.a.rows, p.trans_a), strides(p.b.rows, p.trans_b));
+    let (a, b, out) = (a.as_ptr(), b.as_ptr(), sums.as_mut_ptr());
+    // SAFETY: a and b hold m*k and k*n elements in these strides, sums m*n; none overlaps another.
+    unsafe { matrixmultiply::sgemm(m, k, n, 1.0, a, a_row, a_col, b, b_row, b_col, 0.0, out, 1, m as isize) };
+    sums.into_iter().map(f64::from).collect()
+}
+
+/// `op(A) * op(B)`, column-major and dense, products and sums in f64.
+fn dot_f64(matmul: &Matmul, device: usize) -> Vec<f64> {
+    let p = &matmul.problem;
+    let (m, n, k) = (p.m(), p.n(), p.k);
+    let (a, b) = (load(device, matmul.a, &p.a, |x| x), load(device, matmul.b, &p.b, |x| x));
+    let mut sums = vec![0f64; m * n];
+    let ((a_row, a_col), (b_row, b_col)) = (strides(p.a.rows, p.trans_a), strides(p.b.rows, p.trans_b));
+    let (a, b, out) = (a.as_ptr(), b.as_ptr(), sums.as_mut_ptr());
+    // SAFETY: a and b hold m*k and k*n elements in these strides, sums m*n; none overlaps another.
+    unsafe { matrixmultiply::dgemm(m, k, n, 1.0, a, a_row, a_col, b, b_row, b_col, 0.0, out, 1, m as isize) };
+    sums
+}
+
+/// The auxiliary buffer, column-major.
+enum Aux {
+    None,
+    /// One bit an element, the lowest bit first: whether the ReLU let it pass. `ld` is in bits.
+    Mask {
+        base: *mut u8,
+        ld: usize,
+    },
+    /// The inputs of the GELU. `ld` is in elements.
+    Inputs {
+        base: *mut u8,
+        ld: usize,
+        dtype: Type,
+    },
+}
+
+impl Aux {
+    fn new(problem: &Problem, device: usize) -> Aux {
+        if !problem.epilogue.uses_aux() {
+            return Aux::None;
+        }
+        let (base, ld) = (real(device, problem.aux), problem.aux_ld);
+        if !problem.epilogue.aux_is_mask() {
+            return Aux::Inputs { base, ld, dtype: problem.aux_type };
+        }
+        if problem.epilogue.writes_aux() {
+            // The bits behind the last row are nobody's: they get no value on which one could rely.
+            // SAFETY: Matmul::run() found `aux_bytes` bytes at the auxiliary pointer to be memory of this device.
+            unsafe { std::ptr::write_bytes(base, POISON, problem.aux_bytes() as usize) };
+        }
+        Aux::Mask { base, ld }
+    }
+
+    /// Keeps what the backward pass needs of the input `x` of the activation.
+    fn store(&mut self, row: usize, col: usize, x: f64) {
+        match *self {
+            Aux::None => (),
+            Aux::Mask { base, ld } => {
+                let bit = col * ld + row;
+                // SAFETY: the bit is one of `n * ld`, all of which Matmul::run() found to be memory of this device.
+                let byte = unsafe { &mut *base.wrapping_add(bit / 8) };
+                let mask = 1 << (bit % 8);
+                *byte = if x > 0.0 { *byte | mask } else { *byte & !mask };
+            }
+            // SAFETY: Matmul::run() found the matrix of inputs to be memory of this device.
+            Aux::Inputs { base, ld, dtype } => unsafe { dtype.set(base, col * ld + row, x) },
+        }
+    }
+
+    /// The derivative of the activation, from what the forward pass kept.
+    fn derivative(&self, row: usize, col: usize) -> f64 {
+        match *self {
+            Aux::None => 1.0,
+            Aux::Mask { base, ld } => {
+                let bit = col * ld + row;
+                // SAFETY: as in store().
+                let byte = unsafe { base.wrapping_add(bit / 8).read() };
+                f64::from(byte >> (bit % 8) & 1)
+            }
+            // SAFETY: as in store().
+            Aux::Inputs { base, ld, dtype } => d_gelu(unsafe { dtype.get(base, col * ld + row) }),
+        }
+    }
+}

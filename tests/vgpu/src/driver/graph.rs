@@ -1,0 +1,62 @@
+//! Graphs. They come from stream capture; building them node by node is not modelled.
+
+use super::handle::Registry;
+use super::stream::stream;
+use crate::abi::{Void, api, get, lock, put};
+use crate::code::NOT_SUPPORTED;
+use crate::graph::{Exec, Graph};
+use std::ffi::c_ulonglong;
+use std::sync::Arc;
+
+/// Captured graphs.
+pub(crate) static GRAPHS: Registry<Graph> = Registry::new("a graph");
+static EXECS: Registry<Exec> = Registry::new("an executable graph");
+
+api! {
+    fn cuGraphInstantiateWithFlags(exec: *mut usize, graph: usize, _flags: c_ulonglong) {
+        put(exec, instantiate(graph)?)?;
+    }
+
+    /// Of the parameters only the result is written: success.
+    fn cuGraphInstantiateWithParams(exec: *mut usize, graph: usize, params: *mut [u64; 4]) {
+        put(exec, instantiate(graph)?)?;
+        let [flags, upload, _, _] = get(params)?;
+        put(params, [flags, upload, 0, 0])?;
+    }
+
+    fn cuGraphUpload(exec: usize, s: *mut Void) {
+        EXECS.get(exec)?;
+        stream(s)?;
+    }
+
+    fn cuGraphLaunch(exec: usize, s: *mut Void) {
+        let (exec, stream) = (EXECS.get(exec)?, stream(s)?);
+        if let Some(branch) = &*lock(&stream.branch) {
+            branch.capture.fail("cuGraphLaunch: graphs within graphs are not modelled");
+            return Err(NOT_SUPPORTED);
+        }
+        exec.launch(&stream);
+    }
+
+    /// Launches that are queued still run.
+    fn cuGraphExecDestroy(exec: usize) {
+        EXECS.remove(exec)?;
+    }
+
+    fn cuGraphDestroy(graph: usize) {
+        GRAPHS.remove(graph)?;
+    }
+
+    /// Only their number; the nodes themselves are not given out.
+    fn cuGraphGetNodes(graph: usize, nodes: *mut Void, n: *mut usize) {
+        let graph = GRAPHS.get(graph)?;
+        if !nodes.is_null() {
+            return Err(NOT_SUPPORTED);
+        }
+        put(n, graph.nodes.len())?;
+    }
+}
+
+fn instantiate(graph: usize) -> Result<usize, i32> {
+    Ok(EXECS.insert(Arc::new(GRAPHS.get(graph)?.instantiate())))
+}

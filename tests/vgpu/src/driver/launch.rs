@@ -1,0 +1,199 @@
+//! Launches: their limits, and their arguments, which are copied at the call.
+
+use super::device::arch;
+use super::module::KERNELS;
+use super::stream::stream;
+use super::wrong;
+use crate::abi::{Void, api, get, lock, slice};
+use crate::code::{
+    ILLEGAL_ADDRESS, INVALID_VALUE, LAUNCH_FAILED, LAUNCH_OUT_OF_RESOURCES, MISALIGNED_ADDRESS, NOT_SUPPORTED,
+};
+use crate::counts::Tally;
+use crate::fault;
+use crate::mem::{self, MEMORY, SHIFT, host};
+use crate::nvrtc::module::{Kernel, Range};
+use crate::order::Stamp;
+use crate::report::{note, report};
+use crate::stream::{Outcome, Task};
+use std::ffi::c_uint;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// `CUlaunchConfig`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Config {
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    shared: c_uint,
+    stream: *mut Void,
+    attributes: *const Void,
+    n_attributes: c_uint,
+}
+
+api! {
+    fn cuLaunchKernel(
+        function: usize, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint,
+        s: *mut Void, params: *const *const u8, extra: *const Void,
+    ) {
+        if !extra.is_null() {
+            return Err(NOT_SUPPORTED);
+        }
+        launch(function, Shape { grid: [gx, gy, gz], block: [bx, by, bz], shared }, s, params)?;
+    }
+
+    fn cuLaunchKernelEx(config: *const Config, function: usize, params: *const *const u8, extra: *const Void) {
+        let config = get(config)?;
+        if !extra.is_null() || config.n_attributes != 0 {
+            note("cuLaunchKernelEx: attributes of a launch (clusters, ...) are not modelled");
+            return Err(NOT_SUPPORTED);
+        }
+        let Config { grid, block, shared, stream, .. } = config;
+        launch(function, Shape { grid, block, shared }, stream, params)?;
+    }
+
+    /// Blocks run one after the other here, so they can't wait for each other.
+    fn cuLaunchCooperativeKernel(
+        _function: usize, _gx: c_uint, _gy: c_uint, _gz: c_uint, _bx: c_uint, _by: c_uint, _bz: c_uint,
+        _shared: c_uint, _s: *mut Void, _params: *const *const u8,
+    ) {
+        return Err(NOT_SUPPORTED);
+    }
+}
+
+/// How many blocks of how many threads, and bytes of dynamic shared memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    pub(crate) shared: u32,
+}
+
+impl Shape {
+    /// What the real launch would refuse.
+    fn check(&self, kernel: &Kernel) -> Result<(), String> {
+        let threads: u64 = self.block.iter().map(|&n| u64::from(n)).product();
+        let limit = kernel.dynamic_limit.load(Relaxed).max(super::module::DEFAULT_SHARED);
+        let limit = limit.min(arch().shared_block as u32);
+        if self.grid.contains(&0) || self.block.contains(&0) {
+            return Err("a dimension is zero".into());
+        }
+        if self.grid[0] > i32::MAX as u32 || self.grid[1] > 65535 || self.grid[2] > 65535 {
+            return Err("a grid may have 2147483647 x 65535 x 65535 blocks".into());
+        }
+        if threads > 1024 || self.block[2] > 64 {
+            return Err("a block may have 1024 threads, and 64 in z".into());
+        }
+        if threads > u64::from(kernel.most_threads()) {
+            return Err(format!("its __launch_bounds__ allow {} threads", kernel.most_threads()));
+        }
+        if self.shared > limit {
+            return Err(format!("it may have {limit} bytes of dynamic shared memory (cuFuncSetAttribute)"));
+        }
+        Ok(())
+    }
+}
+
+fn launch(function: usize, shape: Shape, s: *mut Void, params: *const *const u8) -> Result<(), i32> {
+    let (kernel, stream) = (KERNELS.get(function)?, stream(s)?);
+    shape
+        .check(&kernel)
+        .map_err(|e| wrong(kernel.name, &format!("can't be launched with {shape:?}: {e}")))?;
+    let args = Args::new(&kernel, params, stream.device)?;
+    if fault::due("launch") {
+        return Err(LAUNCH_OUT_OF_RESOURCES);
+    }
+    let name = kernel.name;
+    let work = Box::new(move |stamp: &Stamp| args.launch(&kernel, shape, stamp));
+    stream.submit(Task { name, tally: Tally::Kernel(name), touch: None, host_function: false, work });
+    Ok(())
+}
+
+/// The arguments of a launch. Sizes and kinds come from the kernel's C++ type.
+struct Args {
+    /// All values, each at a multiple of 16 bytes.
+    bytes: Vec<u128>,
+    at: Vec<usize>,
+    /// The device pointers among them, also those inside of structures.
+    pointers: Vec<u64>,
+    device: usize,
+}
+
+impl Args {
+    fn new(kernel: &Arc<Kernel>, params: *const *const u8, device: usize) -> Result<Args, i32> {
+        let n = kernel.n_params();
+        let mut args = Args { bytes: Vec::new(), at: Vec::new(), pointers: Vec::new(), device };
+        for (i, &from) in slice(params, n)?.iter().enumerate() {
+            let (size, is_pointer) = kernel.param(i);
+            let begin = args.bytes.len();
+            args.at.push(begin);
+            args.bytes.resize(begin + size.div_ceil(16), 0);
+            let value: &mut [u8] = as_bytes(&mut args.bytes[begin..]);
+            value[..size].copy_from_slice(slice(from, size)?);
+            // Every aligned word that is a device pointer becomes the address of its bytes.
+            for word in value[..size].chunks_exact_mut(8) {
+                let p = u64::from_ne_bytes(word.try_into().map_err(|_| INVALID_VALUE)?);
+                if mem::is_device(p) {
+                    args.pointers.push(p);
+                    word.copy_from_slice(&(p + SHIFT).to_ne_bytes());
+                } else if is_pointer && p != 0 && !host::is_pinned(p, 1) {
+                    return Err(wrong(
+                        kernel.name,
+                        &format!("argument {i} is a pointer, but {p:#x} is no device address"),
+                    ));
+                }
+            }
+        }
+        let memory = lock(&MEMORY);
+        for &p in &args.pointers {
+            if let Some((_, a)) = memory.find(p).filter(|(_, a)| a.freeing) {
+                report(&format!("{}: allocation #{} is used after cuMemFreeAsync", kernel.name, a.id));
+            }
+        }
+        Ok(args)
+    }
+
+    fn launch(&self, kernel: &Kernel, shape: Shape, stamp: &Stamp) -> Outcome {
+        let illegal = |e: String| (ILLEGAL_ADDRESS, format!("{}: {e}", kernel.name));
+        let mut ranges: Vec<Range> = Vec::new();
+        {
+            let memory = lock(&MEMORY);
+            for &p in &self.pointers {
+                memory.real(self.device, p, 0).map_err(illegal)?;
+                if let Some((base, a)) = memory.find(p)
+                    && !ranges.iter().any(|r| r.base == base + SHIFT)
+                {
+                    ranges.push(Range::untouched(base + SHIFT, a.size));
+                }
+            }
+        }
+        let at: Vec<*const u8> = self.at.iter().map(|&i| self.bytes[i..].as_ptr().cast()).collect();
+        kernel.run(shape, &at, &mut ranges).map_err(|e| {
+            let code = match () {
+                () if e.contains("misaligned") => MISALIGNED_ADDRESS,
+                () if e.contains("illegal") => ILLEGAL_ADDRESS,
+                () => LAUNCH_FAILED,
+            };
+            (code, e)
+        })?;
+        {
+            let memory = lock(&MEMORY);
+            for &p in &self.pointers {
+                memory.check_canary(p).map_err(illegal)?;
+            }
+        }
+        for range in &ranges {
+            for ([lo, hi], write) in [(range.read, false), (range.write, true)] {
+                if lo < hi {
+                    stamp.access(lo - SHIFT, hi - lo, write)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn as_bytes(words: &mut [u128]) -> &mut [u8] {
+    // SAFETY: any 16 bytes are a u128 and the other way round; the length is that of the slice.
+    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), size_of_val(words)) }
+}

@@ -1,0 +1,134 @@
+//! Graphs: captured work with its dependencies, and how it is launched.
+//!
+//! An executable graph has lanes. A piece of work goes to the lane of the one it follows, so a graph that was captured
+//! from two streams has two lanes. The first lane is the stream of the launch, each other one is a stream of the
+//! graph's own, and where an edge crosses lanes there is an event. So a launch is work on streams like any other: it is
+//! fuzzed, counted and checked in the same way, and each launch has stamps of its own.
+
+use crate::abi::lock;
+use crate::stream::{Flag, Kind, Stream, Task};
+use std::sync::{Arc, Mutex};
+
+/// A captured piece of work.
+pub(crate) struct Node {
+    pub(crate) task: Arc<Task>,
+    pub(crate) device: usize,
+    /// The nodes that must be done before, its own stream's first.
+    pub(crate) after: Vec<usize>,
+}
+
+/// What a capture gives: nodes in an order in which they may run.
+pub(crate) struct Graph {
+    pub(crate) nodes: Vec<Node>,
+}
+
+impl Graph {
+    /// For each node: is it one of `from` or before one of them?
+    pub(crate) fn ancestors(nodes: &[Node], from: &[usize]) -> Vec<bool> {
+        let mut marked = vec![false; nodes.len()];
+        for &node in from {
+            marked[node] = true;
+        }
+        for node in (0..nodes.len()).rev() {
+            if marked[node] {
+                for &before in &nodes[node].after {
+                    marked[before] = true;
+                }
+            }
+        }
+        marked
+    }
+
+    /// Makes it executable. The graph itself may be destroyed afterwards.
+    pub(crate) fn instantiate(&self) -> Exec {
+        let mut lanes: Vec<Lane> = Vec::new();
+        let mut steps: Vec<Step> = Vec::new();
+        for (index, node) in self.nodes.iter().enumerate() {
+            let follows = |&before: &usize| {
+                let lane: usize = steps[before].lane;
+                lanes[lane].last == before && lanes[lane].device == node.device
+            };
+            let lane = match node.after.iter().copied().find(follows) {
+                Some(before) => steps[before].lane,
+                None => {
+                    let stream = Stream::new(node.device, Kind::Graph, 0);
+                    lanes.push(Lane { device: node.device, last: index, stream });
+                    lanes.len() - 1
+                }
+            };
+            lanes[lane].last = index;
+            let waits: Vec<usize> = node.after.iter().copied().filter(|&b| steps[b].lane != lane).collect();
+            for &before in &waits {
+                steps[before].signals = true;
+            }
+            steps.push(Step { task: node.task.clone(), lane, waits, signals: false });
+        }
+        Exec { lanes, steps, last: Mutex::new(None) }
+    }
+}
+
+struct Lane {
+    device: usize,
+    last: usize,
+    stream: Arc<Stream>,
+}
+
+struct Step {
+    task: Arc<Task>,
+    lane: usize,
+    /// Steps of other lanes that must be done before.
+    waits: Vec<usize>,
+    /// A step of another lane waits for this one.
+    signals: bool,
+}
+
+/// An executable graph.
+pub(crate) struct Exec {
+    lanes: Vec<Lane>,
+    steps: Vec<Step>,
+    /// The end of the latest launch: launches of one executable graph don't overlap.
+    last: Mutex<Option<Arc<Flag>>>,
+}
+
+impl Exec {
+    /// Puts one run of the graph on `stream`. Asynchronous.
+    pub(crate) fn launch(&self, stream: &Arc<Stream>) {
+        let mut last = lock(&self.last);
+        if let Some(flag) = &*last {
+            stream.wait_for(flag);
+        }
+        let streams: Vec<Arc<Stream>> =
+            self.lanes
+                .iter()
+                .enumerate()
+                .map(|(i, lane)| {
+                    if i == 0 && lane.device == stream.device { stream.clone() } else { lane.stream.clone() }
+                })
+                .collect();
+        let begin = stream.mark();
+        for lane in &streams {
+            lane.wait_for(&begin);
+        }
+        let mut done: Vec<Option<Arc<Flag>>> = Vec::with_capacity(self.steps.len());
+        for step in &self.steps {
+            let lane = &streams[step.lane];
+            for flag in step.waits.iter().filter_map(|&before| done[before].as_ref()) {
+                lane.wait_for(flag);
+            }
+            lane.enqueue(step.task.clone());
+            done.push(step.signals.then(|| lane.mark()));
+        }
+        for lane in streams.iter().filter(|lane| lane.id != stream.id) {
+            stream.wait_for(&lane.mark());
+        }
+        *last = Some(stream.mark());
+    }
+}
+
+impl Drop for Exec {
+    fn drop(&mut self) {
+        for lane in &self.lanes {
+            lane.stream.close();
+        }
+    }
+}

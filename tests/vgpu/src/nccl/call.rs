@@ -1,0 +1,387 @@
+//! One call of an operation: checked, grouped, put on its stream, and run there against the hub.
+use super::comm::{Comm, Reply, misuse};
+use super::fault::{Fault, is_due};
+use super::reduce::{Reduction, dtype_name, element_bytes};
+use super::wire::{Words, kind};
+use super::{INVALID_ARGUMENT, INVALID_USAGE, SYSTEM_ERROR};
+use crate::abi::lock;
+use crate::code::{ILLEGAL_ADDRESS, LAUNCH_FAILED};
+use crate::mem::MEMORY;
+use crate::order::Stamp;
+use crate::stream::{Outcome, Stream};
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+/// What an aborted operation leaves behind: a NaN in each floating type.
+const POISON: u8 = 0xFF;
+
+/// The operations of a communicator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Operation {
+    AllReduce,
+    Reduce,
+    Broadcast,
+    AllGather,
+    ReduceScatter,
+    Send,
+    Receive,
+}
+
+const OPERATIONS: [(Operation, &str); 7] = [
+    (Operation::AllReduce, "ncclAllReduce"),
+    (Operation::Reduce, "ncclReduce"),
+    (Operation::Broadcast, "ncclBroadcast"),
+    (Operation::AllGather, "ncclAllGather"),
+    (Operation::ReduceScatter, "ncclReduceScatter"),
+    (Operation::Send, "ncclSend"),
+    (Operation::Receive, "ncclRecv"),
+];
+
+impl Operation {
+    /// The name of the function.
+    pub(crate) fn name(self) -> &'static str {
+        OPERATIONS[self as usize].1
+    }
+
+    fn is_collective(self) -> bool {
+        !matches!(self, Operation::Send | Operation::Receive)
+    }
+
+    fn has_root(self) -> bool {
+        matches!(self, Operation::Reduce | Operation::Broadcast)
+    }
+
+    fn reduces(self) -> bool {
+        matches!(self, Operation::AllReduce | Operation::Reduce | Operation::ReduceScatter)
+    }
+}
+
+/// What all ranks must agree on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Header {
+    pub(crate) operation: Operation,
+    /// Elements, as given to the call.
+    pub(crate) count: u64,
+    /// `ncclDataType_t`
+    pub(crate) dtype: u64,
+    /// `ncclRedOp_t`, zero where nothing is reduced.
+    pub(crate) op: u64,
+    /// The root, or the peer of a send or receive, else zero.
+    pub(crate) root: u64,
+    /// The place among the collectives of the communicator, from one; zero for a send or receive.
+    pub(crate) number: u64,
+}
+
+impl Header {
+    /// As numbers for the hub.
+    pub(crate) fn to_words(self) -> Words {
+        [self.operation as u64, self.count, self.dtype, self.op, self.root, self.number]
+    }
+
+    /// The inverse of [`Header::to_words`].
+    pub(crate) fn from_words([operation, count, dtype, op, root, number]: Words) -> Header {
+        let operation =
+            OPERATIONS.get(operation as usize).map_or(Operation::AllReduce, |(operation, _)| *operation);
+        Header { operation, count, dtype, op, root, number }
+    }
+
+    /// The call in words.
+    pub(crate) fn describe(&self) -> String {
+        let mut text = format!("{} of {} {}", self.operation.name(), self.count, dtype_name(self.dtype));
+        if self.operation.reduces() {
+            let op = Reduction::from_code(self.op).map_or("?".into(), |op| format!("{op:?}"));
+            text += &format!(", {op}");
+        }
+        if self.operation.has_root() {
+            text += &format!(", root {}", self.root);
+        }
+        match self.operation {
+            Operation::Send => text += &format!(" to rank {}", self.root),
+            Operation::Receive => text += &format!(" from rank {}", self.root),
+            _ => text += &format!(" (collective {})", self.number),
+        }
+        text
+    }
+}
+
+/// The arguments of a function of NCCL.
+pub(crate) struct Arguments {
+    pub(crate) operation: Operation,
+    pub(crate) send: u64,
+    pub(crate) recv: u64,
+    pub(crate) count: usize,
+    pub(crate) dtype: i32,
+    pub(crate) op: i32,
+    pub(crate) root: i32,
+}
+
+/// A checked call.
+pub(crate) struct Call {
+    comm: Arc<Comm>,
+    stream: Arc<Stream>,
+    header: Header,
+    send: u64,
+    send_bytes: u64,
+    recv: u64,
+    recv_bytes: u64,
+}
+
+thread_local! {
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+    static GROUP: RefCell<Vec<Call>> = const { RefCell::new(Vec::new()) };
+    static GROUP_ERROR: Cell<i32> = const { Cell::new(0) };
+}
+
+/// Whether this thread is between ncclGroupStart and ncclGroupEnd.
+pub(crate) fn in_group() -> bool {
+    DEPTH.get() > 0
+}
+
+/// ncclGroupStart
+pub(crate) fn group_start() {
+    DEPTH.set(DEPTH.get() + 1);
+}
+
+/// ncclGroupEnd: the outermost one starts all calls of the group, or none if one of them was wrong. `true` if it was
+/// the outermost.
+pub(crate) fn group_end() -> Result<bool, i32> {
+    match DEPTH.get() {
+        0 => return Err(misuse(INVALID_USAGE, "ncclGroupEnd: not in a group call.")),
+        depth => DEPTH.set(depth - 1),
+    }
+    if in_group() {
+        return Ok(false);
+    }
+    let calls = GROUP.take();
+    match GROUP_ERROR.take() {
+        0 => launch(calls).map(|()| true),
+        error => Err(error),
+    }
+}
+
+/// Checks a call and puts it on its stream, at once or at the end of the group.
+pub(crate) fn post(comm: Arc<Comm>, stream: Arc<Stream>, arguments: &Arguments) -> Result<(), i32> {
+    let checked = Call::new(comm, stream, arguments);
+    if !in_group() {
+        // NCCL skips an operation without elements.
+        return checked.and_then(|call| if arguments.count == 0 { Ok(()) } else { launch(vec![call]) });
+    }
+    match checked {
+        Ok(call) if arguments.count > 0 => GROUP.with_borrow_mut(|group| group.push(call)),
+        Ok(_) => (),
+        Err(code) => {
+            GROUP_ERROR.set(code);
+            return Err(code);
+        }
+    }
+    Ok(())
+}
+
+impl Call {
+    fn new(comm: Arc<Comm>, stream: Arc<Stream>, arguments: &Arguments) -> Result<Call, i32> {
+        let &Arguments { operation, send, recv, count, dtype, op, root } = arguments;
+        let name = operation.name();
+        comm.ensure_ready(name)?;
+        let at = format!("{name} on rank {}", comm.rank);
+        let size = element_bytes(dtype as u64)
+            .ok_or_else(|| misuse(INVALID_ARGUMENT, &format!("{at}: unknown data type {dtype}")))?;
+        if operation.reduces() && Reduction::from_code(op as u64).is_none() {
+            return Err(misuse(INVALID_ARGUMENT, &format!("{at}: unknown reduction {op}")));
+        }
+        if !(0..comm.n_ranks as i32).contains(&root) {
+            return Err(misuse(
+                INVALID_ARGUMENT,
+                &format!("{at}: root or peer {root} of {} ranks", comm.n_ranks),
+            ));
+        }
+        if stream.device != comm.device {
+            let what =
+                format!("{at}: a stream of device {}, the communicator is on {}", stream.device, comm.device);
+            return Err(misuse(INVALID_USAGE, &what));
+        }
+        let (own, all) = (count as u64 * size, count as u64 * size * comm.n_ranks);
+        let is_root = comm.rank == root as u64;
+        let (send_bytes, recv_bytes) = match operation {
+            Operation::AllReduce => (own, own),
+            Operation::Reduce => (own, if is_root { own } else { 0 }),
+            Operation::Broadcast => (if is_root { own } else { 0 }, own),
+            Operation::AllGather => (own, all),
+            Operation::ReduceScatter => (all, own),
+            Operation::Send => (own, 0),
+            Operation::Receive => (0, own),
+        };
+        let header = Header {
+            operation,
+            count: count as u64,
+            dtype: dtype as u64,
+            op: if operation.reduces() { op as u64 } else { 0 },
+            root: root as u64,
+            number: 0,
+        };
+        let call = Call { comm, stream, header, send, send_bytes, recv, recv_bytes };
+        call.check_buffers(size).map_err(|what| misuse(INVALID_ARGUMENT, &format!("{at}: {what}")))?;
+        Ok(call)
+    }
+
+    /// Null pointers, and the rules for operations in place: the same buffer for those that keep the length, the
+    /// own part of the long buffer for all-gather and reduce-scatter; nothing else may overlap.
+    fn check_buffers(&self, size: u64) -> Result<(), String> {
+        for (name, address, bytes) in
+            [("sendbuff", self.send, self.send_bytes), ("recvbuff", self.recv, self.recv_bytes)]
+        {
+            if bytes > 0 && address == 0 {
+                return Err(format!("{name} argument is NULL"));
+            }
+            if bytes > 0 && !address.is_multiple_of(size) {
+                return Err(format!("{name} is not aligned to its elements of {size} bytes"));
+            }
+        }
+        let rank = self.comm.rank;
+        let in_place = match self.header.operation {
+            Operation::AllGather => self.send == self.recv + rank * self.send_bytes,
+            Operation::ReduceScatter => self.recv == self.send + rank * self.recv_bytes,
+            _ => self.send == self.recv,
+        };
+        let overlap = self.send < self.recv + self.recv_bytes && self.recv < self.send + self.send_bytes;
+        if overlap && !in_place {
+            return Err("sendbuff and recvbuff overlap, but not as an operation in place".into());
+        }
+        Ok(())
+    }
+}
+
+/// Puts calls on their streams: those of one communicator on one stream become one piece of work, so that sends and
+/// receives of a group make progress together.
+fn launch(calls: Vec<Call>) -> Result<(), i32> {
+    let mut batches: Vec<Vec<Call>> = Vec::new();
+    for call in calls {
+        let together = |batch: &&mut Vec<Call>| {
+            Arc::ptr_eq(&batch[0].comm, &call.comm) && Arc::ptr_eq(&batch[0].stream, &call.stream)
+        };
+        match batches.iter_mut().find(together) {
+            Some(batch) => batch.push(call),
+            None => batches.push(vec![call]),
+        }
+    }
+    let mut result = Ok(());
+    for calls in batches {
+        let (comm, stream) = (calls[0].comm.clone(), calls[0].stream.clone());
+        if let Some(before) = comm.swap_stream(&stream)
+            && !Arc::ptr_eq(&before, &stream)
+            && lock(&stream.branch).is_none()
+            && lock(&before.branch).is_none()
+        {
+            // NCCL runs the operations of a communicator in the order of the calls, whatever their streams. In a
+            // capture that order is the graph's.
+            stream.wait_for(&before.mark());
+        }
+        result = comm.started().and(result);
+        let batch = Batch { queued: comm.queued.clone(), comm, calls };
+        stream.run(batch.calls[0].header.operation.name(), move |stamp: &Stamp| batch.run(stamp));
+    }
+    result
+}
+
+/// The calls of one communicator on one stream. It owns all it needs and may run many times from a graph.
+struct Batch {
+    comm: Arc<Comm>,
+    calls: Vec<Call>,
+    #[expect(dead_code, reason = "held so that the communicator can count what is queued")]
+    queued: Arc<()>,
+}
+
+impl Batch {
+    fn run(&self, stamp: &Stamp) -> Outcome {
+        for call in &self.calls {
+            for (address, bytes, writes) in
+                [(call.send, call.send_bytes, false), (call.recv, call.recv_bytes, true)]
+            {
+                stamp.access(address, bytes, writes)?;
+                call.real(address, bytes)?;
+            }
+        }
+        let Some(_running) = self.comm.enter() else { return self.give_up() };
+        let mut requests = Vec::with_capacity(self.calls.len());
+        for call in &self.calls {
+            let mut header = call.header;
+            if header.operation.is_collective() {
+                header.number = self.comm.next_collective();
+                if self.is_stuck(&header) {
+                    self.comm.wait_for_abort();
+                    return self.give_up();
+                }
+            }
+            let request = match header.operation {
+                Operation::Send => kind::SEND,
+                Operation::Receive => kind::RECEIVE,
+                _ => kind::COLLECTIVE,
+            };
+            let data = match call.real(call.send, call.send_bytes)? {
+                Some(from) => {
+                    // SAFETY: real() found `send_bytes` bytes of memory of this device there; only kernels that race
+                    // with this operation could change them, as on a device.
+                    unsafe { std::slice::from_raw_parts(from, call.send_bytes as usize) }
+                }
+                None => &[],
+            };
+            requests.push(self.comm.request(request, &header.to_words(), data));
+        }
+        for (call, request) in self.calls.iter().zip(requests) {
+            match self.comm.wait(request) {
+                Reply::Done(data) => call.store(&data)?,
+                Reply::Mistake(what) => {
+                    self.comm.fail(INVALID_USAGE, what.clone());
+                    return Err((LAUNCH_FAILED, format!("nccl: {what}")));
+                }
+                Reply::Aborted => return self.give_up(),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a fault was asked for at this collective.
+    fn is_stuck(&self, header: &Header) -> bool {
+        let rank = self.comm.rank;
+        if is_due(Fault::Step(header.number), rank) {
+            let what = format!("rank {rank}: {} fails on request (VGPU_FAIL)", header.describe());
+            self.comm.fail(SYSTEM_ERROR, what);
+            return true;
+        }
+        is_due(Fault::Hang(header.number), rank)
+    }
+
+    /// The communicator was aborted: the work is over, and nothing can be said of what it should have written.
+    fn give_up(&self) -> Outcome {
+        for call in &self.calls {
+            if let Some(to) = call.real(call.recv, call.recv_bytes)? {
+                // SAFETY: real() found `recv_bytes` bytes of memory of this device there.
+                unsafe { std::ptr::write_bytes(to, POISON, call.recv_bytes as usize) };
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Call {
+    /// Where the bytes of a buffer lie; `None` for an empty one.
+    fn real(&self, address: u64, bytes: u64) -> Result<Option<*mut u8>, (i32, String)> {
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let memory = lock(&MEMORY);
+        let found = memory.real(self.stream.device, address, bytes);
+        let name = self.header.operation.name();
+        found
+            .map(Some)
+            .map_err(|fault| (ILLEGAL_ADDRESS, format!("{name} on rank {}: {fault}", self.comm.rank)))
+    }
+
+    fn store(&self, data: &[u8]) -> Outcome {
+        if let Some(to) = self.real(self.recv, self.recv_bytes)? {
+            let n = data.len().min(self.recv_bytes as usize);
+            // SAFETY: real() found `recv_bytes` bytes of memory of this device there, and `data` is our own.
+            unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, n) };
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,481 @@
+//! A communicator as one rank sees it: its connection to the hub, its state, and how it ends.
+use super::fault::{Fault, is_due};
+use super::wire::{self, Frame, Hello, UniqueId, Words, kind};
+use super::{
+    IN_PROGRESS, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SYSTEM_ERROR, hub, remember,
+};
+use crate::abi::lock;
+use crate::config::CONFIG;
+use crate::report;
+use crate::stream::Stream;
+use std::collections::HashMap;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A result code and what it is about.
+pub(crate) type Failure = (i32, String);
+
+/// How long the last frame of a rank may take; the hub may be frozen.
+const FAREWELL: Duration = Duration::from_millis(200);
+/// How long ncclCommAbort waits for work that is running to let go.
+const RELEASE: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    Joining,
+    Ready,
+    Finalizing,
+    Finalized,
+}
+
+struct State {
+    phase: Phase,
+    /// The first asynchronous error.
+    error: Option<Failure>,
+    aborted: bool,
+    /// Pieces of work that are on a stream's thread right now.
+    running: usize,
+    next_id: u64,
+    /// Collectives entered so far: the ranks compare what they do under the same number.
+    n_collectives: u64,
+    replies: HashMap<u64, Frame>,
+    /// The connection has ended.
+    is_cut: bool,
+    /// A call of a non-blocking communicator was answered with ncclInProgress, and nobody has asked since.
+    unasked: bool,
+}
+
+/// What came of a request to the hub.
+pub(crate) enum Reply {
+    Done(Vec<u8>),
+    Mistake(String),
+    Aborted,
+}
+
+/// One rank of a communicator.
+pub(crate) struct Comm {
+    pub(crate) rank: u64,
+    pub(crate) n_ranks: u64,
+    pub(crate) device: usize,
+    pub(crate) is_blocking: bool,
+    state: Mutex<State>,
+    changed: Condvar,
+    writer: Mutex<Option<UnixStream>>,
+    /// The same connection, to end it while the writer is blocked.
+    control: Mutex<Option<UnixStream>>,
+    /// Each piece of work that is queued, or captured in a graph that still exists, holds one more reference.
+    pub(crate) queued: Arc<()>,
+    /// The stream of the last operation.
+    last_stream: Mutex<Option<Arc<Stream>>>,
+}
+
+/// `VGPU_TIMEOUT`: how long something may make no progress before it is reported.
+fn timeout() -> Duration {
+    Duration::from_secs(CONFIG.timeout_s)
+}
+
+impl Comm {
+    /// A communicator that has yet to join.
+    pub(crate) fn new(rank: u64, n_ranks: u64, device: usize, is_blocking: bool) -> Arc<Comm> {
+        let state = State {
+            phase: Phase::Joining,
+            error: None,
+            aborted: false,
+            running: 0,
+            next_id: 0,
+            n_collectives: 0,
+            replies: HashMap::new(),
+            is_cut: false,
+            unasked: false,
+        };
+        Arc::new(Comm {
+            rank,
+            n_ranks,
+            device,
+            is_blocking,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            writer: Mutex::new(None),
+            control: Mutex::new(None),
+            queued: Arc::new(()),
+            last_stream: Mutex::new(None),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    fn wait_changed<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until all ranks are there. A failure is also the communicator's asynchronous error.
+    pub(crate) fn join(self: &Arc<Self>, id: &UniqueId) -> Result<(), i32> {
+        match self.try_join(id) {
+            Ok(()) => {
+                self.state().phase = Phase::Ready;
+                self.changed.notify_all();
+                Ok(())
+            }
+            Err((code, why)) => {
+                self.fail(code, why);
+                Err(code)
+            }
+        }
+    }
+
+    fn try_join(self: &Arc<Self>, id: &UniqueId) -> Result<(), Failure> {
+        let rank = self.rank;
+        if is_due(Fault::InitHang, rank) {
+            self.wait_for_abort();
+            return Err((SYSTEM_ERROR, format!("rank {rank}: aborted while it was initialised")));
+        }
+        let failed = is_due(Fault::Init, rank);
+        let hello = Hello {
+            rank,
+            n_ranks: self.n_ranks,
+            process: std::process::id().into(),
+            device: CONFIG.physical(self.device) as u64,
+            host: std::env::var("NCCL_HOSTID").unwrap_or_else(|_| host_name()),
+            shares_gpu: std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|value| value == "1"),
+            failed,
+        };
+        let mut socket = hub::connect(id, &hello)?;
+        if failed {
+            return Err((
+                SYSTEM_ERROR,
+                format!("rank {rank}: the initialisation failed on request (VGPU_FAIL)"),
+            ));
+        }
+        let lost = |error| (SYSTEM_ERROR, format!("rank {rank}: the hub is gone: {error}"));
+        *lock(&self.control) = Some(socket.try_clone().map_err(lost)?);
+        if self.is_blocking {
+            // The program waits in the call; where it only asks now and then, waiting long is its own affair.
+            socket.set_read_timeout(Some(timeout())).map_err(lost)?;
+        }
+        let answer = wire::read(&mut socket);
+        if self.state().aborted {
+            return Err((SYSTEM_ERROR, format!("rank {rank}: aborted while it was initialised")));
+        }
+        let answer = answer.map_err(|error| {
+            if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) {
+                let what = format!(
+                    "rank {rank} of {}: no progress in ncclCommInitRank: not all ranks have called it",
+                    self.n_ranks
+                );
+                report(&format!("nccl: {what}"));
+                (SYSTEM_ERROR, what)
+            } else {
+                lost(error)
+            }
+        })?;
+        if answer.kind != kind::WELCOME {
+            return Err((answer.words[0] as i32, String::from_utf8_lossy(&answer.data).into_owned()));
+        }
+        socket.set_read_timeout(None).map_err(lost)?;
+        *lock(&self.writer) = Some(socket.try_clone().map_err(lost)?);
+        let comm = self.clone();
+        let thread = std::thread::Builder::new().name("nccl rank".into());
+        thread.spawn(move || comm.listen(socket)).map_err(lost)?;
+        Ok(())
+    }
+
+    /// Takes in what the hub says, until the connection ends.
+    fn listen(&self, mut socket: UnixStream) {
+        loop {
+            match wire::read(&mut socket) {
+                Ok(frame) if frame.kind == kind::LOST => {
+                    self.fail(frame.words[0] as i32, String::from_utf8_lossy(&frame.data).into_owned());
+                }
+                Ok(frame) => {
+                    self.state().replies.insert(frame.id, frame);
+                    self.changed.notify_all();
+                }
+                Err(_) => {
+                    let over = {
+                        let mut state = self.state();
+                        state.is_cut = true;
+                        state.aborted || state.phase == Phase::Finalized
+                    };
+                    self.changed.notify_all();
+                    if !over {
+                        self.fail(REMOTE_ERROR, "the process that made the unique id is gone".into());
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Sets the asynchronous error, unless there is one.
+    pub(crate) fn fail(&self, code: i32, why: String) {
+        remember(&why);
+        let mut state = self.state();
+        if !state.aborted {
+            state.error.get_or_insert((code, why));
+        }
+        self.changed.notify_all();
+    }
+
+    /// ncclCommGetAsyncError: ncclInProgress while a non-blocking call isn't done, else the first error.
+    ///
+    /// A call on a non-blocking communicator is done after it was asked for once, so that a program that doesn't
+    /// ask, or asks once and takes ncclInProgress for an error, is found.
+    pub(crate) fn status(&self) -> i32 {
+        let mut state = self.state();
+        match (&state.error, state.phase) {
+            (Some((code, _)), _) => *code,
+            (None, Phase::Joining | Phase::Finalizing) => IN_PROGRESS,
+            (None, _) if state.unasked => {
+                state.unasked = false;
+                IN_PROGRESS
+            }
+            (None, _) => 0,
+        }
+    }
+
+    /// Whether a call may use the communicator now (ncclCommEnsureReady of NCCL).
+    ///
+    /// # Errors
+    /// The asynchronous error; ncclInvalidArgument and a finding while an earlier call is in progress;
+    /// ncclInvalidUsage and a finding after ncclCommFinalize.
+    pub(crate) fn ensure_ready(&self, call: &str) -> Result<(), i32> {
+        let state = self.state();
+        if let Some((code, why)) = &state.error {
+            remember(why);
+            return Err(*code);
+        }
+        if state.unasked || state.phase == Phase::Joining {
+            let why = "Attempt to use communicator before the previous operation returned ncclSuccess";
+            return Err(misuse(INVALID_ARGUMENT, &format!("{call} on rank {}: {why}", self.rank)));
+        }
+        if state.phase != Phase::Ready {
+            return Err(misuse(
+                INVALID_USAGE,
+                &format!("{call} on rank {}: after ncclCommFinalize", self.rank),
+            ));
+        }
+        Ok(())
+    }
+
+    /// What a call returns that has started something: a non-blocking communicator has to be asked.
+    pub(crate) fn started(&self) -> Result<(), i32> {
+        if self.is_blocking {
+            return Ok(());
+        }
+        self.state().unasked = true;
+        Err(IN_PROGRESS)
+    }
+
+    /// The stream of this operation; returns that of the one before.
+    pub(crate) fn swap_stream(&self, stream: &Arc<Stream>) -> Option<Arc<Stream>> {
+        lock(&self.last_stream).replace(stream.clone())
+    }
+
+    /// A piece of work begins on a stream; `None` if the communicator was aborted before.
+    pub(crate) fn enter(&self) -> Option<Running<'_>> {
+        let mut state = self.state();
+        if state.aborted {
+            return None;
+        }
+        state.running += 1;
+        Some(Running(self))
+    }
+
+    /// The number of the next collective, from one.
+    pub(crate) fn next_collective(&self) -> u64 {
+        let mut state = self.state();
+        state.n_collectives += 1;
+        state.n_collectives
+    }
+
+    /// Sends a request to the hub and returns its id. If the connection is gone, no reply comes, and the listener
+    /// has set the error.
+    pub(crate) fn request(&self, kind: u64, words: &Words, data: &[u8]) -> u64 {
+        let id = {
+            let mut state = self.state();
+            state.next_id += 1;
+            state.next_id
+        };
+        if let Some(socket) = &mut *lock(&self.writer) {
+            let _ = wire::write(socket, kind, id, words, data);
+        }
+        id
+    }
+
+    /// Waits for the reply to a request. A rank that is lost doesn't end this: as a kernel of NCCL, the work stays
+    /// on the stream until ncclCommAbort.
+    pub(crate) fn wait(&self, id: u64) -> Reply {
+        let mut state = self.state();
+        loop {
+            if state.aborted {
+                return Reply::Aborted;
+            }
+            if let Some(frame) = state.replies.remove(&id) {
+                return if frame.kind == kind::RESULT {
+                    Reply::Done(frame.data)
+                } else {
+                    Reply::Mistake(String::from_utf8_lossy(&frame.data).into_owned())
+                };
+            }
+            state = self.wait_changed(state);
+        }
+    }
+
+    /// Waits for ncclCommAbort.
+    pub(crate) fn wait_for_abort(&self) {
+        let mut state = self.state();
+        while !state.aborted {
+            state = self.wait_changed(state);
+        }
+    }
+
+    /// Leaves the hub in order, and waits a little until it knows.
+    fn leave(&self) {
+        if let Some(socket) = &*lock(&self.writer) {
+            let _ = socket.set_write_timeout(Some(FAREWELL));
+        }
+        let id = self.request(kind::BYE, &[0; 6], &[]);
+        let deadline = Instant::now() + FAREWELL;
+        let mut state = self.state();
+        while !state.is_cut && !state.replies.contains_key(&id) && Instant::now() < deadline {
+            let wait = self.changed.wait_timeout(state, FAREWELL);
+            state = wait.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(state);
+        self.hang_up();
+    }
+
+    fn hang_up(&self) {
+        if let Some(socket) = &*lock(&self.control) {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Tells the hub of an abort, if that is possible at once: another thread may be blocked in the connection.
+    fn cut(&self) {
+        if let Ok(mut writer) = self.writer.try_lock()
+            && let Some(socket) = &mut *writer
+        {
+            let _ = socket.set_write_timeout(Some(FAREWELL));
+            let _ = wire::write(socket, kind::ABORT, 0, &[0; 6], &[]);
+        }
+        self.hang_up();
+    }
+
+    /// ncclCommAbort: work on the streams ends without a result, within a bound.
+    pub(crate) fn abort(&self) {
+        if is_due(Fault::AbortHang, self.rank) {
+            loop {
+                std::thread::park();
+            }
+        }
+        self.state().aborted = true;
+        self.changed.notify_all();
+        self.cut();
+        let deadline = Instant::now() + RELEASE;
+        let mut state = self.state();
+        while state.running > 0 && Instant::now() < deadline {
+            let wait = self.changed.wait_timeout(state, Duration::from_millis(20));
+            state = wait.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// ncclCommFinalize: waits until all queued work is done.
+    ///
+    /// Work that was captured counts as long as its graph exists, as with NCCL, which would wait for ever.
+    pub(crate) fn finalize(&self) -> Result<(), i32> {
+        self.begin_finalize();
+        let deadline = Instant::now() + timeout();
+        while Arc::strong_count(&self.queued) > 1 {
+            let (error, aborted) = {
+                let state = self.state();
+                (state.error.as_ref().map(|(code, _)| *code), state.aborted)
+            };
+            if let Some(code) = error {
+                return Err(code);
+            }
+            if aborted {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                let what = "ncclCommFinalize or ncclCommDestroy waits for operations that are not done, \
+                            or for graphs with captured operations that were not destroyed";
+                let what = format!("rank {}: no progress: {what}", self.rank);
+                self.fail(INTERNAL_ERROR, what.clone());
+                return Err(misuse(INTERNAL_ERROR, &what));
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        self.state().phase = Phase::Finalized;
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// From here on the communicator takes no calls.
+    pub(crate) fn begin_finalize(&self) {
+        self.state().phase = Phase::Finalizing;
+    }
+
+    /// ncclCommDestroy: finalises if that wasn't done, and leaves the hub.
+    pub(crate) fn destroy(&self) -> Result<(), i32> {
+        let phase = {
+            let mut state = self.state();
+            while state.phase == Phase::Finalizing && state.error.is_none() {
+                state = self.wait_changed(state);
+            }
+            if let Some((_, why)) = &state.error {
+                let what = format!(
+                    "rank {}: ncclCommDestroy after an asynchronous error ({why}) may hang: use ncclCommAbort",
+                    self.rank
+                );
+                drop(state);
+                misuse(INVALID_USAGE, &what);
+                self.abort();
+                return Ok(());
+            }
+            state.phase
+        };
+        if phase == Phase::Joining {
+            misuse(
+                INVALID_USAGE,
+                &format!("rank {}: ncclCommDestroy before the initialisation is done", self.rank),
+            );
+            self.abort();
+            return Ok(());
+        }
+        if phase == Phase::Ready {
+            self.finalize()?;
+        }
+        self.leave();
+        Ok(())
+    }
+}
+
+/// Work of a communicator on a stream's thread, as long as it lives.
+pub(crate) struct Running<'a>(&'a Comm);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.state().running -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+/// Reports a mistake of the caller and returns the result code for it.
+pub(crate) fn misuse(code: i32, what: &str) -> i32 {
+    remember(what);
+    report(&format!("nccl: {what}"));
+    code
+}
+
+fn host_name() -> String {
+    let mut name = [0u8; 256];
+    // SAFETY: the buffer has the length that is given, and the last byte stays zero.
+    let code = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
+    let end = name.iter().position(|byte| *byte == 0).unwrap_or(0);
+    if code == 0 { String::from_utf8_lossy(&name[..end]).into_owned() } else { String::new() }
+}

@@ -1,0 +1,54 @@
+//! Faults on request, from `VGPU_FAIL` (rules of other parts of the virtual GPU are skipped):
+//!
+//! - `nccl:step=5,rank=1`: the fifth collective of rank 1 fails with the asynchronous error ncclSystemError
+//! - `nccl:hang=5,rank=1`: rank 1 never enters its fifth collective
+//! - `nccl:init,rank=1`: rank 1 can't be initialised
+//! - `nccl:init-hang,rank=1`: the initialisation of rank 1 never ends
+//! - `nccl:abort-hang`: ncclCommAbort never returns
+//!
+//! `rank` is the rank in the communicator; without it a rule is for each rank.
+use crate::fault;
+use crate::report::note;
+use std::sync::LazyLock;
+
+/// What goes wrong. The numbers count the collectives of a rank in one communicator, from one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fault {
+    Step(u64),
+    Hang(u64),
+    Init,
+    InitHang,
+    AbortHang,
+}
+
+struct Rule {
+    fault: Fault,
+    rank: Option<u64>,
+}
+
+// Not `fault::rules`, which keeps those for the rank of this process: here the ranks can be threads of one.
+static RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| {
+    let all = fault::parse(&std::env::var("VGPU_FAIL").unwrap_or_default());
+    all.into_iter().filter(|rule| rule.name == "nccl").filter_map(|rule| Rule::new(&rule)).collect()
+});
+
+impl Rule {
+    fn new(rule: &fault::Rule) -> Option<Rule> {
+        let fault = match rule.word.as_deref() {
+            Some("init") => Some(Fault::Init),
+            Some("init-hang") => Some(Fault::InitHang),
+            Some("abort-hang") => Some(Fault::AbortHang),
+            Some(_) => None,
+            None => rule.number("step").map(Fault::Step).or_else(|| rule.number("hang").map(Fault::Hang)),
+        };
+        if fault.is_none() {
+            note(&format!("VGPU_FAIL: no such fault of nccl: {rule:?}"));
+        }
+        Some(Rule { fault: fault?, rank: rule.number("rank") })
+    }
+}
+
+/// Whether a rank meets this fault.
+pub(crate) fn is_due(fault: Fault, rank: u64) -> bool {
+    RULES.iter().any(|rule| rule.fault == fault && rule.rank.is_none_or(|only| only == rank))
+}

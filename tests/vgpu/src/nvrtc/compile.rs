@@ -1,0 +1,123 @@
+//! The compiler, and the cache of what it made.
+//!
+//! The cache is a folder that only its owner may read or write (what is in it gets loaded), addressed by content:
+//! source, options, compiler flags and headers. Objects appear by renaming, so ranks may compile at the same time.
+
+use super::options::Options;
+use super::source::{HEADER, translate};
+use crate::config::CONFIG;
+use std::fs::{self, DirBuilder};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Compiles `source` unless that was done before. Returns the shared object.
+///
+/// # Errors
+/// The compiler's words.
+pub(crate) fn compile(source: &str, name: &str, options: &Options) -> Result<PathBuf, String> {
+    let folder = cache()?;
+    let flags = flags(options);
+    let mut hash = DefaultHasher::new();
+    (HEADER, source, name, options, &flags).hash(&mut hash);
+    let key = format!("{:016x}", hash.finish());
+    let object = folder.join(format!("{key}.so"));
+    if object.is_file() {
+        return Ok(object);
+    }
+    // Threads and processes may compile the same text at once.
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let unit = folder.join(format!("{key}.{}.{number}.cu", std::process::id()));
+    let write = |text: &str| fs::write(&unit, text).map_err(|e| format!("vgpu: {}: {e}", unit.display()));
+    let line = format!("#line 1 \"{}\"\n", name.replace(['"', '\\', '\n'], "_"));
+    write(&format!("{line}{source}"))?;
+    let preprocessed = run(Command::new(compiler()).args(preprocessor(options)).arg(&unit));
+    let preprocessed = clean(preprocessed, &unit)?;
+    write(&translate(&String::from_utf8_lossy(&preprocessed))?)?;
+    let out = unit.with_extension("so");
+    clean(run(Command::new(compiler()).args(flags).arg("-o").arg(&out).arg(&unit)), &unit)?;
+    let _ = fs::remove_file(&unit);
+    fs::rename(&out, &object).map_err(|e| format!("vgpu: {}: {e}", object.display()))?;
+    Ok(object)
+}
+
+/// The folder of the cache: `VGPU_CACHE`, else one of this user's below the temporary folder.
+///
+/// # Errors
+/// Where it can't be made, or others could write to it.
+pub(crate) fn cache() -> Result<PathBuf, String> {
+    // SAFETY: getuid(2) has no preconditions and can't fail.
+    let me = unsafe { libc::getuid() };
+    let folder = match std::env::var_os("VGPU_CACHE") {
+        Some(folder) => PathBuf::from(folder),
+        None => std::env::temp_dir().join(format!("vgpu-cache-{me}")),
+    };
+    let fail = |e: std::io::Error| format!("vgpu: {}: {e}", folder.display());
+    if !folder.is_dir() {
+        DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(fail)?;
+    }
+    let folder = folder.canonicalize().map_err(fail)?;
+    let metadata = folder.metadata().map_err(fail)?;
+    if metadata.uid() != me || metadata.mode() & 0o022 != 0 {
+        return Err(format!(
+            "vgpu: {}: others may write to it, so nothing is loaded from there",
+            folder.display()
+        ));
+    }
+    Ok(folder)
+}
+
+fn compiler() -> String {
+    std::env::var("CXX").unwrap_or_else(|_| "g++".into())
+}
+
+/// As NVRTC does, it finds no headers but those of `--include-path`.
+fn preprocessor(options: &Options) -> Vec<String> {
+    let mut flags: Vec<String> =
+        ["-E", "-x", "c++", "-w", "-nostdinc", "-nostdinc++"].map(String::from).into();
+    flags.extend(
+        ["-D__CUDACC__", "-D__CUDACC_RTC__", "-D__NVCC__", "-D__CUDACC_VER_MAJOR__=13"].map(String::from),
+    );
+    flags.push("-D__CUDACC_VER_MINOR__=0".into());
+    flags.push(format!("-D__CUDA_ARCH__={}", options.arch * 10));
+    flags.extend(options.preprocessor.iter().cloned());
+    flags
+}
+
+fn flags(options: &Options) -> Vec<String> {
+    // Without -fno-gnu-unique the shared memory of templates would be one for all modules of the process.
+    let mut flags: Vec<String> =
+        ["-x", "c++", "-O2", "-fno-strict-aliasing", "-fPIC", "-fno-gnu-unique", "-shared", "-w"]
+            .map(String::from)
+            .into();
+    // The generation with AVX2 and FMA, where the CPU has it.
+    let wide = std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma");
+    flags.push(if wide { "-march=x86-64-v3" } else { "-march=x86-64-v2" }.into());
+    flags.push("-fno-exceptions".into());
+    if CONFIG.check {
+        // The callbacks are in check.h; the sanitizer's own library must not come in.
+        flags.extend(["-fsanitize=thread", "-nodefaultlibs", "-lc", "-lm", "-DVGPU_CHECK"].map(String::from));
+        flags.push("--param=tsan-distinguish-volatile=1".into());
+    }
+    flags.extend(options.compiler.iter().cloned());
+    flags
+}
+
+fn run(command: &mut Command) -> Result<Vec<u8>, String> {
+    let got = command.output().map_err(|e| format!("vgpu: no C++ compiler ({}): {e}", compiler()))?;
+    if got.status.success() {
+        return Ok(got.stdout);
+    }
+    Err(String::from_utf8_lossy(&got.stderr).into_owned())
+}
+
+/// Leaves nothing behind where the compiler failed.
+fn clean<T>(result: Result<T, String>, unit: &Path) -> Result<T, String> {
+    if result.is_err() {
+        let _ = fs::remove_file(unit);
+    }
+    result
+}

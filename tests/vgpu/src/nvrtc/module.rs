@@ -1,0 +1,195 @@
+//! Modules: a private copy of a shared object each, and the kernels in it.
+//!
+//! The copy goes through an anonymous file, since the dynamic loader gives the same object, with the same statics, for
+//! the same path. Statics are the state of a running block, so kernels of one module run one after the other. A module
+//! is never unmapped: a launch that is queued may still need it.
+
+use super::image::Image;
+use crate::code::INVALID_IMAGE;
+use crate::config::CONFIG;
+use crate::driver::launch::Shape;
+use crate::driver::module::DEFAULT_SHARED;
+use crate::mem::trap::{self, Escape};
+use crate::report::say;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex};
+
+/// `VgpuRange` of `device/fibers.h`: an allocation that a kernel was given, and the first and the end of what it read
+/// and wrote. Real addresses.
+#[repr(C)]
+pub(crate) struct Range {
+    pub(crate) base: u64,
+    pub(crate) end: u64,
+    pub(crate) read: [u64; 2],
+    pub(crate) write: [u64; 2],
+}
+
+impl Range {
+    pub(crate) fn untouched(base: u64, size: u64) -> Range {
+        Range { base, end: base + size, read: [u64::MAX, 0], write: [u64::MAX, 0] }
+    }
+}
+
+/// `VgpuLaunch` of `device/fibers.h`.
+#[repr(C)]
+struct Launch {
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u32,
+    seed: u64,
+    args: *const *const u8,
+    at_block: [u32; 3],
+    at_thread: [u32; 3],
+    error: [c_char; 512],
+    ranges: *mut Range,
+    n_ranges: u32,
+}
+
+/// `KernelInfo` of `device/launch.h`.
+#[repr(C)]
+struct Info {
+    name: *const c_char,
+    run: unsafe extern "C" fn(*mut Launch) -> c_int,
+    n_params: u32,
+    size: *const u32,
+    is_pointer: *const u32,
+    most_threads: u32,
+}
+
+// SAFETY: an Info is constant data of a module that is never unmapped.
+unsafe impl Sync for Info {}
+
+/// A loaded module.
+pub(crate) struct Module {
+    library: usize,
+    running: Arc<Mutex<()>>,
+}
+
+/// A kernel of a loaded module.
+pub(crate) struct Kernel {
+    pub(crate) name: &'static str,
+    /// Dynamic shared memory that it may have, bytes.
+    pub(crate) dynamic_limit: AtomicU32,
+    info: &'static Info,
+    escape: Escape,
+    running: Arc<Mutex<()>>,
+}
+
+impl Module {
+    /// Loads an image.
+    ///
+    /// # Errors
+    /// Those of [`Image::open`].
+    pub(crate) fn load(image: &CStr) -> Result<Module, i32> {
+        let path = Image::open(image.to_str().map_err(|_| INVALID_IMAGE)?)?;
+        let bytes = std::fs::read(path).map_err(|_| INVALID_IMAGE)?;
+        // SAFETY: a new descriptor that nobody else knows.
+        let descriptor = unsafe { libc::memfd_create(c"vgpu-module".as_ptr(), libc::MFD_CLOEXEC) };
+        if descriptor < 0 {
+            return Err(INVALID_IMAGE);
+        }
+        // SAFETY: the descriptor is valid and owned by nobody else.
+        let mut file = unsafe { File::from_raw_fd(descriptor) };
+        file.write_all(&bytes).map_err(|_| INVALID_IMAGE)?;
+        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(|_| INVALID_IMAGE)?;
+        // SAFETY: the path is terminated. The object is from our own compiler: its initialisers set statics.
+        let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if library.is_null() {
+            // SAFETY: dlopen() of this thread has failed, so there is a message.
+            let why = unsafe { libc::dlerror() };
+            // SAFETY: the message is a terminated string that lives until the next call of this thread.
+            let why = unsafe { CStr::from_ptr(why) };
+            say(&format!("a compiled module can't be loaded: {}", why.to_string_lossy()));
+            return Err(INVALID_IMAGE);
+        }
+        // The descriptor stays open: the loader knows a library by its path, and under a number that is used again it would
+        // give back this one.
+        std::mem::forget(file);
+        Ok(Module { library: library as usize, running: Arc::default() })
+    }
+
+    /// The kernel of that name, if the module has it.
+    pub(crate) fn kernel(&self, name: &CStr) -> Option<Kernel> {
+        let info = self.symbol(&format!("vgpu_kernel_{}", name.to_str().ok()?))?;
+        let escape = self.symbol("vgpu_fault")?;
+        // SAFETY: VGPU_KERNEL made this symbol a KernelInfo, which lives as long as the module.
+        let info: &'static Info = unsafe { info.cast().as_ref() };
+        // SAFETY: launch.h defines vgpu_fault as a function of this type.
+        let escape = unsafe { std::mem::transmute::<NonNull<c_void>, Escape>(escape) };
+        // SAFETY: the name is a string literal of the module.
+        let name = unsafe { CStr::from_ptr(info.name) }.to_str().ok()?;
+        Some(Kernel {
+            name,
+            dynamic_limit: AtomicU32::new(DEFAULT_SHARED),
+            info,
+            escape,
+            running: self.running.clone(),
+        })
+    }
+
+    fn symbol(&self, name: &str) -> Option<NonNull<c_void>> {
+        let name = CString::new(name).ok()?;
+        // SAFETY: the handle is from dlopen() and never closed; the name is terminated.
+        NonNull::new(unsafe { libc::dlsym(self.library as *mut c_void, name.as_ptr()) })
+    }
+}
+
+impl Kernel {
+    pub(crate) fn c_name(&self) -> *const c_char {
+        self.info.name
+    }
+
+    pub(crate) fn n_params(&self) -> usize {
+        self.info.n_params as usize
+    }
+
+    /// What `__launch_bounds__` says, or 1024.
+    pub(crate) fn most_threads(&self) -> u32 {
+        self.info.most_threads
+    }
+
+    /// Size of a parameter, bytes, and whether its type is a pointer.
+    pub(crate) fn param(&self, i: usize) -> (usize, bool) {
+        let n = self.n_params();
+        // SAFETY: the array is constant data of the module, one element for each parameter.
+        let sizes = unsafe { std::slice::from_raw_parts(self.info.size, n) };
+        // SAFETY: as above.
+        let are_pointers = unsafe { std::slice::from_raw_parts(self.info.is_pointer, n) };
+        (sizes[i] as usize, are_pointers[i] != 0)
+    }
+
+    /// Runs all blocks. With `VGPU_CHECK` fills in what was touched of `ranges`.
+    ///
+    /// # Errors
+    /// Which thread of which block did what.
+    pub(crate) fn run(&self, shape: Shape, args: &[*const u8], ranges: &mut [Range]) -> Result<(), String> {
+        let mut launch = Launch {
+            grid: shape.grid,
+            block: shape.block,
+            shared: shape.shared,
+            seed: CONFIG.fuzz,
+            args: args.as_ptr(),
+            at_block: [0; 3],
+            at_thread: [0; 3],
+            error: [0; 512],
+            ranges: ranges.as_mut_ptr(),
+            n_ranges: ranges.len() as u32,
+        };
+        let _one_at_a_time = crate::abi::lock(&self.running);
+        // SAFETY: `launch` is laid out as VgpuLaunch and outlives the call; the arguments have the sizes that the
+        // kernel's type says. A fault of the kernel comes back as the result 1.
+        let failed = trap::in_kernel(self.escape, || unsafe { (self.info.run)(&mut launch) }) != 0;
+        if !failed {
+            return Ok(());
+        }
+        // SAFETY: `die` writes a terminated string.
+        let error = unsafe { CStr::from_ptr(launch.error.as_ptr()) }.to_string_lossy();
+        let (block, thread) = (launch.at_block, launch.at_thread);
+        Err(format!("kernel {}, block {block:?}, thread {thread:?}: {error}", self.name))
+    }
+}

@@ -1,0 +1,64 @@
+//! What the virtual GPU says: findings, notes and the banner.
+//!
+//! A *finding* is a mistake that a real GPU would punish by wrong data, a crash or a hang. It goes to stderr and, one
+//! line each, to a file of this process in the folder `VGPU_FINDINGS`, in one write, so that it survives a crash
+//! right after. A *note* is everything else that is worth a line: a refused feature, a fault on request.
+
+use crate::abi::lock;
+use crate::config::CONFIG;
+use std::collections::HashSet;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Mutex;
+
+/// After this many different findings a process is silent: the first ones tell, the rest follows from them.
+const MOST_FINDINGS: usize = 50;
+
+static SAID: Mutex<Option<HashSet<String>>> = Mutex::new(None);
+
+/// Tells of a mistake of the client. The same words are said once a process.
+pub(crate) fn report(what: &str) {
+    let what = what.replace('\n', " ");
+    // Held until the line is written: a second thread with the same words may abort the process right after.
+    let mut said = lock(&SAID);
+    let said = said.get_or_insert_default();
+    if said.len() >= MOST_FINDINGS || !said.insert(what.clone()) {
+        return;
+    }
+    say(&format!("FINDING: {what}"));
+    let Some(folder) = std::env::var_os("VGPU_FINDINGS") else { return };
+    let path = Path::new(&folder).join(std::process::id().to_string());
+    let line = format!("[rank {}] {what}\n", CONFIG.rank);
+    let file = OpenOptions::new().create(true).append(true).open(&path);
+    if let Err(e) = file.and_then(|mut file| file.write_all(line.as_bytes())) {
+        say(&format!("cannot keep the finding in {}: {e}", path.display()));
+    }
+}
+
+/// Tells of something that is no mistake.
+pub(crate) fn note(what: &str) {
+    say(&format!("note: {what}"));
+}
+
+/// One line at the first `cuInit` of the first rank, so that no measurement is taken for one of hardware.
+pub(crate) fn banner() {
+    if CONFIG.rank == 0 && std::env::var_os("VGPU_QUIET").is_none() {
+        let mode = match (CONFIG.fuzz, CONFIG.check) {
+            (0, false) => String::new(),
+            (0, true) => ", check".into(),
+            (seed, check) => format!(", fuzz {seed}{}", if check { ", check" } else { "" }),
+        };
+        say(&format!(
+            "{} VIRTUAL devices that compute on the CPU{mode}: no speed here means anything",
+            CONFIG.devices()
+        ));
+    }
+}
+
+/// One line on stderr, in one write, so that lines of several ranks don't mix.
+pub(crate) fn say(what: &str) {
+    let line = format!("vgpu[rank {}]: {what}\n", CONFIG.rank);
+    // Nobody is left to be told that stderr is closed.
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}

@@ -1,0 +1,189 @@
+//! Kernels: their language, their limits, and what goes wrong inside of them.
+
+use crate::run;
+use crate::support::{Gpu, read, threads};
+use cudarc::driver::{DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
+
+#[test]
+fn the_language_means_what_it_means() {
+    let client = || {
+        let gpu = Gpu::new(0);
+        let s = &gpu.stream;
+        let mut out = s.alloc_zeros::<f32>(16).unwrap();
+        let mut counter = s.clone_htod(&[0u32, 0, 0, 7, 0]).unwrap();
+        let mut wide = s.alloc_zeros::<u64>(1).unwrap();
+        let mut total = s.alloc_zeros::<f64>(1).unwrap();
+        let bf16 = s.clone_htod(&[0x3fc0u16, 5]).unwrap();
+        let kernel = gpu.kernel("language");
+        let mut launch = s.launch_builder(&kernel);
+        launch.arg(&mut out).arg(&mut counter).arg(&mut wide).arg(&mut total).arg(&bf16);
+        unsafe { launch.launch(threads(64)) }.unwrap();
+        let out = s.clone_dtoh(&out).unwrap();
+        // The second warp's lanes 32..64 sum to 1520; lane 33's neighbour below is 32.
+        let want = [
+            64.0, 1520.0, 1520.0, 1520.0, 126.0, 1.0, 32.0, 11.0, 6.5, 21.0, 47.0, 11.0, 0.982617, 1.0, 97.0,
+            26.0,
+        ];
+        for (i, (got, want)) in out.iter().zip(want).enumerate() {
+            assert!((got - want).abs() < 1e-5, "{i}: {got}, not {want}");
+        }
+        // 64 x 2; the highest thread; the lowest; 7 became 9 once; 64 increments modulo 10.
+        assert_eq!(s.clone_dtoh(&counter).unwrap(), [128, 63, -63i32 as u32, 9, 4]);
+        assert_eq!(s.clone_dtoh(&wide).unwrap(), [64 << 33]);
+        assert_eq!(s.clone_dtoh(&total).unwrap(), [32.0]);
+    };
+    for options in [&["-n", "1"][..], &["--fuzz", "7"], &["--check"]] {
+        let got = run!(options, client);
+        assert!(got.clean().stderr.contains("language 33"), "{got:#?}");
+    }
+}
+
+#[repr(C)]
+struct Table {
+    p: [u64; 3],
+    n: i32,
+}
+unsafe impl DeviceRepr for Table {}
+
+#[test]
+fn pointers_inside_of_a_structure_work() {
+    let client = || {
+        let gpu = Gpu::new(0);
+        let s = &gpu.stream;
+        let parts: Vec<_> = (0..3).map(|_| s.alloc_zeros::<f32>(64).unwrap()).collect();
+        let table = Table { p: std::array::from_fn(|i| parts[i].device_ptr(s).0), n: 64 };
+        unsafe { s.launch_builder(&gpu.kernel("by_value")).arg(&table).launch(threads(64)) }.unwrap();
+        let seen: Vec<f32> = parts.iter().map(|p| s.clone_dtoh(p).unwrap()[63]).collect();
+        assert_eq!(seen, [1.0, 2.0, 3.0]);
+    };
+    run!(["--check"], client).clean();
+}
+
+fn fill(elements: usize, n: i32) {
+    let gpu = Gpu::new(0);
+    let s = &gpu.stream;
+    let mut a = s.alloc_zeros::<f32>(elements).unwrap();
+    let config = LaunchConfig::for_num_elems(n as u32);
+    unsafe { s.launch_builder(&gpu.kernel("fill")).arg(&mut a).arg(&1f32).arg(&n).launch(config) }.unwrap();
+    assert!(s.synchronize().is_err(), "an illegal address is an error of the stream");
+    // Sticky: nothing works any more.
+    assert!(s.alloc_zeros::<f32>(1).is_err());
+    std::mem::forget(a);
+}
+
+#[test]
+fn a_write_far_out_of_bounds_is_found() {
+    run!(["-n", "1"], || fill(1000, 100_000)).told("illegal address");
+}
+
+#[test]
+fn a_write_one_element_out_of_bounds_is_found() {
+    run!(["-n", "1"], || fill(1000, 1001)).told("was written 1 bytes behind its end");
+}
+
+#[test]
+fn a_write_one_element_out_of_bounds_names_the_thread_with_check() {
+    run!(["--check"], || fill(1000, 1001)).told("thread [1000, 0, 0]: illegal write of 4 bytes");
+}
+
+fn block_sum(shared: u32, barrier: i32) {
+    let gpu = Gpu::new(0);
+    let s = &gpu.stream;
+    let x = s.clone_htod(&vec![1f32; 256]).unwrap();
+    let mut y = s.alloc_zeros::<f32>(1).unwrap();
+    let config = LaunchConfig { shared_mem_bytes: shared, ..threads(256) };
+    unsafe { s.launch_builder(&gpu.kernel("block_sum")).arg(&x).arg(&mut y).arg(&barrier).launch(config) }
+        .unwrap();
+    match s.clone_dtoh(&y) {
+        Ok(y) => println!("sum {}", y[0]),
+        Err(e) => println!("failed {e:?}"),
+    }
+}
+
+#[test]
+fn a_block_sum_with_its_barriers_is_clean() {
+    for options in [&["-n", "1"][..], &["--fuzz", "3"], &["--check"], &["--check", "--fuzz", "9"]] {
+        let got = run!(options, || block_sum(1024, 1));
+        assert!(got.clean().stdout.contains("sum 256"), "{got:#?}");
+    }
+}
+
+#[test]
+fn a_race_in_shared_memory_is_found() {
+    run!(["--check"], || block_sum(1024, 0)).found("race in shared memory");
+}
+
+#[test]
+fn too_little_shared_memory_is_found() {
+    run!(["--check"], || block_sum(512, 1)).found("out of bounds of dynamic shared memory");
+}
+
+#[test]
+fn wrong_arguments_and_shapes_are_found() {
+    let client = || {
+        let gpu = Gpu::new(0);
+        let s = &gpu.stream;
+        let mut a = s.alloc_zeros::<f32>(100).unwrap();
+        let fill = gpu.kernel("fill");
+        let swapped =
+            unsafe { s.launch_builder(&fill).arg(&100i64).arg(&mut a).arg(&1f32).launch(threads(32)) };
+        assert!(swapped.is_err());
+        let block =
+            unsafe { s.launch_builder(&fill).arg(&mut a).arg(&1f32).arg(&100i32).launch(threads(2048)) };
+        assert!(block.is_err());
+        let bounds = unsafe { s.launch_builder(&gpu.kernel("bounded")).arg(&mut a).launch(threads(65)) };
+        assert!(bounds.is_err());
+        let shared = LaunchConfig { shared_mem_bytes: 49 << 10, ..threads(32) };
+        let shared = unsafe { s.launch_builder(&fill).arg(&mut a).arg(&1f32).arg(&100i32).launch(shared) };
+        assert!(shared.is_err());
+        // None of these is sticky.
+        unsafe { s.launch_builder(&fill).arg(&mut a).arg(&1f32).arg(&100i32).launch(threads(128)) }.unwrap();
+        assert_eq!(s.clone_dtoh(&a).unwrap(), vec![1.0; 100]);
+    };
+    let got = run!(["-n", "1"], client);
+    for words in
+        ["argument 0 is a pointer", "1024 threads", "__launch_bounds__ allow 64", "49152 bytes of dynamic"]
+    {
+        got.told(words);
+    }
+    assert_eq!(got.findings.len(), 4, "{got:#?}");
+}
+
+#[test]
+fn misaligned_words_and_divergent_barriers_are_found() {
+    let client = |name: &'static str| {
+        move || {
+            let gpu = Gpu::new(0);
+            let mut a = gpu.stream.alloc_zeros::<f32>(256).unwrap();
+            unsafe { gpu.stream.launch_builder(&gpu.kernel(name)).arg(&mut a).launch(threads(64)) }.unwrap();
+            assert!(gpu.stream.synchronize().is_err());
+        }
+    };
+    match std::env::var("VGPU_TEST_KERNEL") {
+        Ok(name) if name == "misaligned" => drop(run!(["--check"], client("misaligned"))),
+        Ok(_) => drop(run!(["--check"], client("divergent"))),
+        Err(_) => {
+            let misaligned = run!(["--check"], [("VGPU_TEST_KERNEL", "misaligned")], || ());
+            misaligned.told("misaligned write of 8 bytes");
+            let divergent = run!(["-n", "1"], [("VGPU_TEST_KERNEL", "divergent")], || ());
+            divergent.told("deadlock");
+        }
+    }
+}
+
+#[test]
+fn work_of_many_blocks_is_complete_in_any_order() {
+    let client = || {
+        let gpu = Gpu::new(0);
+        let n = 100_003;
+        let p = crate::support::plain(n * 4);
+        let config = LaunchConfig::for_num_elems(n as u32);
+        unsafe {
+            gpu.stream.launch_builder(&gpu.kernel("fill")).arg(&p).arg(&2f32).arg(&(n as i32)).launch(config)
+        }
+        .unwrap();
+        gpu.stream.synchronize().unwrap();
+        assert!(read(p, n).iter().all(|&v| v == 2.0));
+    };
+    run!(["--fuzz", "11"], client).clean();
+}

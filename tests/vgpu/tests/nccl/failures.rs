@@ -1,0 +1,233 @@
+//! Ranks that die, abort, hang or fail on request, and communicators that do not wait.
+use crate::libs::{Body, done};
+use crate::rank::*;
+use cudarc::nccl::sys::{self, ncclResult_t as Code};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+#[test]
+fn the_process_of_the_hub_may_end_first() {
+    let body = || {
+        processes(2, |id, rank| {
+            let rank = join(id, 2, rank, rank).unwrap();
+            let buffer = rank.upload(&vec![1f32; 4 << 20]);
+            assert_eq!(rank.sum(&buffer), OK);
+            if rank.rank == 1 {
+                // Long after rank 0 has what it wants and wants to go.
+                std::thread::sleep(Duration::from_millis(300));
+                assert_eq!(rank.status(), OK);
+                let path = std::env::var("VGPU_TEST_WITNESS").unwrap();
+                let sum = rank.stream.clone_dtoh(&buffer).unwrap()[4_000_000];
+                rank.destroy();
+                std::fs::write(path, sum.to_string()).unwrap();
+            } else {
+                rank.stream.synchronize().unwrap();
+                rank.destroy();
+            }
+        });
+    };
+    let witness = std::env::temp_dir().join(format!("vgpu-nccl-witness-{}", std::process::id()));
+    let run = Body::here().env("VGPU_TEST_LEAVE", 1).env("VGPU_TEST_WITNESS", witness.display()).run(body);
+    run.is_clean();
+    let end = Instant::now() + Duration::from_secs(5);
+    while !witness.exists() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    let sum = std::fs::read_to_string(&witness);
+    let _ = std::fs::remove_file(&witness);
+    assert_eq!(sum.ok().as_deref(), Some("2"), "{}", run.output);
+}
+
+#[test]
+fn an_aborting_rank_is_seen_and_releases_the_others_only_by_their_abort() {
+    let body = || {
+        let called = Barrier::new(2);
+        ranks(2, |rank| {
+            let buffer = rank.upload(&[1f32; 64]);
+            assert_eq!(rank.sum(&buffer), OK);
+            rank.stream.synchronize().unwrap();
+            if rank.rank == 1 {
+                called.wait();
+                rank.abort();
+                return;
+            }
+            assert_eq!(rank.sum(&buffer), OK);
+            called.wait();
+            assert_eq!(rank.await_error(), Code::ncclRemoteError);
+            assert!(last_error().contains("rank 1 aborted its communicator"), "{}", last_error());
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(rank.is_busy(), "the kernel of NCCL stays on the stream until the abort");
+            assert_eq!(rank.sum(&buffer), Code::ncclRemoteError, "no call after the error");
+            rank.abort();
+            rank.stream.synchronize().unwrap();
+            assert!(
+                rank.stream.clone_dtoh(&buffer).unwrap()[0].is_nan(),
+                "nobody may rely on what an aborted call wrote"
+            );
+        });
+    };
+    Body::here().run(body).is_clean();
+}
+
+#[test]
+fn a_dead_process_is_seen() {
+    let body = || {
+        processes(2, |id, rank| {
+            let rank = join(id, 2, rank, rank).unwrap();
+            let buffer = rank.upload(&[1f32; 64]);
+            assert_eq!(rank.sum(&buffer), OK);
+            let dies = std::env::var("VGPU_TEST_DIES").unwrap();
+            if rank.rank.to_string() == dies {
+                rank.stream.synchronize().unwrap();
+                die();
+            }
+            // The hub may die before it has sent the result, so this rank can't just synchronise.
+            while rank.is_busy() && rank.status() == OK {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert!(matches!(rank.sum(&buffer), OK | Code::ncclRemoteError));
+            assert_eq!(rank.await_error(), Code::ncclRemoteError);
+            let words =
+                if dies == "1" { "rank 1 is gone" } else { "the process that made the unique id is gone" };
+            assert!(last_error().contains(words), "{}", last_error());
+            rank.abort();
+            rank.stream.synchronize().unwrap();
+            if let Ok(path) = std::env::var("VGPU_TEST_WITNESS") {
+                std::fs::write(path, "seen").unwrap();
+            }
+            done();
+        });
+    };
+    Body::here().env("VGPU_TEST_DIES", 1).run(body).is_clean();
+    let witness = std::env::temp_dir().join(format!("vgpu-nccl-dead-{}", std::process::id()));
+    let _ = Body::here().env("VGPU_TEST_DIES", 0).env("VGPU_TEST_WITNESS", witness.display()).run(body);
+    let end = Instant::now() + Duration::from_secs(5);
+    while !witness.exists() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(std::fs::remove_file(&witness).is_ok(), "rank 1 did not see that rank 0 had died");
+}
+
+#[test]
+fn a_communicator_that_does_not_wait() {
+    let body = || {
+        let id = unique_id();
+        let both = Barrier::new(2);
+        let (both, early) = (&both, std::env::var_os("VGPU_TEST_EARLY").is_some());
+        std::thread::scope(|scope| {
+            for r in 0..2 {
+                scope.spawn(move || {
+                    if r == 1 {
+                        both.wait();
+                    }
+                    let rank = begin_join(id, 2, r);
+                    if r == 0 {
+                        assert_eq!(rank.status(), Code::ncclInProgress, "rank 1 is not there");
+                        if early {
+                            let buffer = rank.upload(&[1f32; 8]);
+                            assert_eq!(rank.sum(&buffer), Code::ncclInvalidArgument);
+                        }
+                        both.wait();
+                    }
+                    assert_eq!(finish(&rank), OK);
+                    let buffer = rank.upload(&[1f32; 8]);
+                    assert_eq!(rank.sum(&buffer), Code::ncclInProgress);
+                    assert_eq!(finish(&rank), OK);
+                    assert_eq!(rank.stream.clone_dtoh(&buffer).unwrap(), [2.0; 8]);
+                    // SAFETY: the communicator lives.
+                    assert_eq!(unsafe { sys::ncclCommFinalize(rank.comm) }, Code::ncclInProgress);
+                    assert_eq!(finish(&rank), OK);
+                    rank.destroy();
+                });
+            }
+        });
+    };
+    Body::here().run(body).is_clean();
+    let early = Body::here().env("VGPU_TEST_EARLY", 1).run(body);
+    early.has_finding("Attempt to use communicator before the previous operation returned ncclSuccess");
+}
+
+#[test]
+fn an_initialisation_can_be_given_up() {
+    let body = || {
+        let begin = Instant::now();
+        let rank = begin_join(unique_id(), 2, 0);
+        assert_eq!(rank.status(), Code::ncclInProgress);
+        rank.abort();
+        assert!(begin.elapsed() < Duration::from_secs(2));
+    };
+    Body::here().run(body).is_clean();
+}
+
+#[test]
+fn faults_on_request() {
+    let body = || {
+        let fault = std::env::var("VGPU_FAIL").unwrap();
+        if fault.starts_with("nccl:init,") {
+            let id = unique_id();
+            let results: Vec<_> = std::thread::scope(|scope| {
+                let threads: Vec<_> =
+                    (0..2).map(|rank| scope.spawn(move || join(id, 2, rank, rank).map(|r| r.rank))).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            assert_eq!(results[1], Err(Code::ncclSystemError));
+            assert!(matches!(results[0], Err(Code::ncclRemoteError | Code::ncclSystemError)), "{results:?}");
+            return;
+        }
+        let seen = Barrier::new(2);
+        ranks(2, |rank| {
+            let buffer = rank.upload(&[1f32; 8]);
+            for _ in 0..2 {
+                assert_eq!(rank.sum(&buffer), OK);
+            }
+            rank.stream.synchronize().unwrap();
+            assert_eq!(rank.sum(&buffer), OK);
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(rank.is_busy());
+            match (fault.contains("nccl:step"), rank.rank) {
+                (true, 1) => assert_eq!(rank.await_error(), Code::ncclSystemError),
+                // Nothing is wrong as far as anybody can tell; only the time tells.
+                _ => assert_eq!(rank.status(), OK),
+            }
+            seen.wait();
+            rank.abort();
+            rank.stream.synchronize().unwrap();
+        });
+    };
+    Body::here().env("VGPU_FAIL", "malloc:1000,nccl:step=3,rank=1").run(body).is_clean();
+    Body::here().env("VGPU_FAIL", "nccl:step=3,rank=1").run(body).is_clean();
+    Body::here().env("VGPU_FAIL", "nccl:hang=3,rank=1").run(body).is_clean();
+    Body::here().env("VGPU_FAIL", "nccl:init,rank=1").run(body).is_clean();
+}
+
+#[test]
+fn a_program_that_does_not_ask_for_errors_hangs_and_is_told() {
+    let body = || {
+        ranks(2, |rank| {
+            let buffer = rank.upload(&[1f32; 8]);
+            assert_eq!(rank.sum(&buffer), OK);
+            if rank.rank == 0 {
+                rank.stream.synchronize().unwrap();
+            }
+            std::thread::sleep(Duration::from_secs(30));
+        });
+    };
+    let ran = Body::here().timeout_s(1).env("VGPU_FAIL", "nccl:hang=1,rank=1").run(body);
+    ran.dies_with_finding("runs ncclAllReduce");
+}
+
+#[test]
+fn an_abort_can_hang_on_request() {
+    let body = || {
+        let rank = join(unique_id(), 1, 0, 0).unwrap();
+        let comm = rank.comm as usize;
+        // SAFETY: the communicator lives.
+        let aborting = std::thread::spawn(move || unsafe { sys::ncclCommAbort(comm as _) });
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(!aborting.is_finished());
+        // A thread in an abort that hangs doesn't keep the process from its end.
+        done();
+    };
+    Body::here().env("VGPU_FAIL", "nccl:abort-hang").run(body).is_clean();
+}
