@@ -75,10 +75,13 @@ fn every_kernel_compiles_without_spills() {
             }
             Err(log) => panic!("{architecture}: {log}"),
         };
-        assert_eq!(files.len(), kernel_sources().len());
+        for (name, _) in kernel_sources() {
+            let has_kernels = files.iter().any(|file| file.name == name && !kernels(&file.log).is_empty());
+            assert!(has_kernels, "{architecture}: no report on any kernel of {name}");
+        }
         for file in files {
             let kernels = kernels(&file.log);
-            assert!(!kernels.is_empty(), "{architecture}: no report on {}: {}", file.name, file.log);
+            println!("{architecture:7} {}.cu, {}: {:.2} s", file.name, file.format, file.compile_s);
             for kernel in kernels {
                 let Kernel { name, registers, spill_bytes, shared_bytes } = &kernel;
                 println!("{architecture:7} {name:40} {registers:4} registers {shared_bytes:6} B shared");

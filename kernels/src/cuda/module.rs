@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use cudarc::driver::{result, sys};
 
@@ -32,6 +33,57 @@ impl Source {
     fn whole(&self) -> String {
         format!("{PRELUDE}\n#line 1 \"{}.cu\"\n{}", self.name, self.text)
     }
+
+    /// The text with the kernels of one format alone, which compiles in a part of the time: a line that is nothing but a
+    /// macro with arguments makes kernels of the format that its arguments name.
+    fn of_format(&self, format: KernelFormat) -> String {
+        let mut text = format!("{PRELUDE}\n#line 1 \"{}.cu\"\n", self.name);
+        for line in self.text.lines() {
+            let is_wanted = instance_arguments(line).is_none_or(|args| KernelFormat::of(args) == format);
+            text += if is_wanted { line } else { "" };
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// The arguments of a line that makes kernels, as `SGD(f32, float)` does; one whose arguments name no format makes those of
+/// all.
+fn instance_arguments(line: &str) -> Option<&str> {
+    let (name, rest) = line.split_once('(')?;
+    let is_macro = !name.is_empty() && name.bytes().all(|b| b.is_ascii_uppercase() || b == b'_');
+    let args = rest.trim_end().strip_suffix(')').filter(|_| is_macro)?;
+    ["f32", "f64", "bf16", "float", "double"].iter().any(|format| args.contains(format)).then_some(args)
+}
+
+/// The formats that a module's kernels are of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum KernelFormat {
+    F32,
+    F64,
+    /// Also what converts between bf16 and another format.
+    Bf16,
+}
+
+impl KernelFormat {
+    const ALL: [KernelFormat; 3] = [KernelFormat::F32, KernelFormat::F64, KernelFormat::Bf16];
+
+    fn name(self) -> &'static str {
+        match self {
+            KernelFormat::F32 => "f32",
+            KernelFormat::F64 => "f64",
+            KernelFormat::Bf16 => "bf16",
+        }
+    }
+
+    /// The format that a kernel's name, or the arguments of the macro that makes it, tell of.
+    fn of(name: &str) -> Self {
+        match name {
+            _ if name.contains("bf16") => KernelFormat::Bf16,
+            _ if name.contains("f64") => KernelFormat::F64,
+            _ => KernelFormat::F32,
+        }
+    }
 }
 
 /// Kernels that a device has loaded.
@@ -42,12 +94,12 @@ pub(super) struct Modules {
 
 #[derive(Debug, Default)]
 struct Loaded {
-    modules: HashMap<&'static str, sys::CUmodule>,
+    modules: HashMap<(&'static str, KernelFormat), sys::CUmodule>,
     functions: HashMap<&'static str, sys::CUfunction>,
 }
 
 impl Gpu {
-    /// The kernel `name` of `source`; the first use of a source compiles or loads it.
+    /// The kernel `name` of `source`; the first use of a source in a format compiles or loads it.
     ///
     /// # Errors
     /// [`KernelError::Compile`] where it cannot be compiled, [`KernelError::DeviceUnavailable`] where the compiler is
@@ -58,11 +110,12 @@ impl Gpu {
             return Ok(function);
         }
         self.bind()?;
-        let module = match loaded.modules.get(source.name) {
+        let format = KernelFormat::of(name);
+        let module = match loaded.modules.get(&(source.name, format)) {
             Some(&module) => module,
             None => {
-                let module = self.load(source)?;
-                loaded.modules.insert(source.name, module);
+                let module = self.load(source, format)?;
+                loaded.modules.insert((source.name, format), module);
                 module
             }
         };
@@ -74,7 +127,7 @@ impl Gpu {
         Ok(function)
     }
 
-    fn load(&self, source: &Source) -> Result<sys::CUmodule> {
+    fn load(&self, source: &Source, format: KernelFormat) -> Result<sys::CUmodule> {
         let fail = |log: String| KernelError::Compile { device: self.device(), kernel: source.name, log };
         let driver_version = driver().map_or(0, |driver| driver.version);
         library::open(Library::Nvrtc, driver_version).map_err(|why| KernelError::DeviceUnavailable {
@@ -84,7 +137,7 @@ impl Gpu {
         })?;
         let (major, minor) = self.info().compute_capability;
         let options = options(&architecture(major as i32 * 10 + minor as i32));
-        let text = source.whole();
+        let text = source.of_format(format);
         let version = format!("nvrtc {:?}", nvrtc::version());
         let mut parts = vec![text.as_bytes(), version.as_bytes()];
         parts.extend(options.iter().map(String::as_bytes));
@@ -132,18 +185,22 @@ pub fn kernel_sources() -> Vec<(&'static str, String)> {
     crate::ops::CUDA_SOURCES.iter().map(|source| (source.name, source.whole())).collect()
 }
 
-/// What the compiler made of one file of kernels.
+/// What the compiler made of one file's kernels of one format.
 #[derive(Debug, Clone)]
 pub struct CompiledKernel {
     /// The file's name without its ending.
     pub name: &'static str,
+    /// The format: `f32`, `f64` or `bf16`.
+    pub format: &'static str,
+    /// How long it took, in seconds: what the first start on a machine pays for it.
+    pub compile_s: f64,
     /// Bytes of machine code.
     pub image_bytes: usize,
     /// The compiler's report: registers, spills, shared memory of each kernel.
     pub log: String,
 }
 
-/// Compiles every file of kernels for `architecture` (as `sm_90`), which needs no GPU.
+/// Compiles every file of kernels in every format for `architecture` (as `sm_90`), which needs no GPU.
 ///
 /// # Errors
 /// The reason why there is no compiler, or the log of the first file that fails.
@@ -151,11 +208,54 @@ pub fn compile_all(architecture: &str) -> std::result::Result<Vec<CompiledKernel
     library::open(Library::Nvrtc, i32::MAX)?;
     let mut options = options(&format!("--gpu-architecture={architecture}"));
     options.push("--ptxas-options=-v".to_owned());
-    let compile = |source: &&Source| {
-        let file = format!("{}.cu", source.name);
-        let compiled =
-            nvrtc::compile(&file, &source.whole(), &options).map_err(|log| format!("{file}: {log}"))?;
-        Ok(CompiledKernel { name: source.name, image_bytes: compiled.image.len(), log: compiled.log })
-    };
-    crate::ops::CUDA_SOURCES.iter().map(compile).collect()
+    let mut all = Vec::new();
+    for source in crate::ops::CUDA_SOURCES {
+        for format in KernelFormat::ALL {
+            let file = format!("{}.cu", source.name);
+            let started = Instant::now();
+            let compiled = nvrtc::compile(&file, &source.of_format(format), &options);
+            let compiled = compiled.map_err(|log| format!("{file}: {log}"))?;
+            all.push(CompiledKernel {
+                name: source.name,
+                format: format.name(),
+                compile_s: started.elapsed().as_secs_f64(),
+                image_bytes: compiled.image.len(),
+                log: compiled.log,
+            });
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_module_holds_the_kernels_of_its_format() {
+        static SOURCE: Source =
+            Source::new("test", "#define SGD(name, T) x\nSGD(f32, float)\nSGD(f64, double)\n  SGD(f32)\n");
+        let text = SOURCE.of_format(KernelFormat::F64);
+        let own = text.rsplit_once("\"test.cu\"\n").unwrap().1;
+        assert_eq!(
+            own, "#define SGD(name, T) x\n\nSGD(f64, double)\n  SGD(f32)\n",
+            "lines keep their numbers"
+        );
+    }
+
+    #[test]
+    fn each_kernel_of_a_format_is_in_one_module() {
+        for source in crate::ops::CUDA_SOURCES {
+            for line in source.text.lines() {
+                if instance_arguments(line).is_none() {
+                    continue;
+                }
+                let n = KernelFormat::ALL
+                    .into_iter()
+                    .filter(|&f| source.of_format(f).lines().any(|l| l == line))
+                    .count();
+                assert_eq!(n, 1, "{}: {line}", source.name);
+            }
+        }
+    }
 }

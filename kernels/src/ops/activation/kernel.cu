@@ -82,16 +82,24 @@ template <class F, class T> __device__ void backward(const T* saved, T* d, size_
 #define ACTIVATION(name, F, suffix, T)                                                                             \
     extern "C" __global__ void name##_fwd_##suffix(const T* x, T* y, size_t n) { forward<F>(x, y, n); }             \
     extern "C" __global__ void name##_bwd_##suffix(const T* saved, T* d, size_t n) { backward<F>(saved, d, n); }
-#define ACTIVATION_ALL(name, F)   \
-    ACTIVATION(name, F, f32, float) \
-    ACTIVATION(name, F, f64, double) \
-    ACTIVATION(name, F, bf16, bf16)
-ACTIVATION_ALL(relu, Relu)
-ACTIVATION_ALL(gelu, Gelu)
-ACTIVATION_ALL(gelu_tanh, GeluTanh)
-ACTIVATION_ALL(silu, Silu)
-ACTIVATION_ALL(tanh, Tanh)
-ACTIVATION_ALL(sigmoid, Sigmoid)
+ACTIVATION(relu, Relu, f32, float)
+ACTIVATION(relu, Relu, f64, double)
+ACTIVATION(relu, Relu, bf16, bf16)
+ACTIVATION(gelu, Gelu, f32, float)
+ACTIVATION(gelu, Gelu, f64, double)
+ACTIVATION(gelu, Gelu, bf16, bf16)
+ACTIVATION(gelu_tanh, GeluTanh, f32, float)
+ACTIVATION(gelu_tanh, GeluTanh, f64, double)
+ACTIVATION(gelu_tanh, GeluTanh, bf16, bf16)
+ACTIVATION(silu, Silu, f32, float)
+ACTIVATION(silu, Silu, f64, double)
+ACTIVATION(silu, Silu, bf16, bf16)
+ACTIVATION(tanh, Tanh, f32, float)
+ACTIVATION(tanh, Tanh, f64, double)
+ACTIVATION(tanh, Tanh, bf16, bf16)
+ACTIVATION(sigmoid, Sigmoid, f32, float)
+ACTIVATION(sigmoid, Sigmoid, f64, double)
+ACTIVATION(sigmoid, Sigmoid, bf16, bf16)
 
 // The bit mask that cuBLASLt's ReLU epilogues write and read: bit c of a row is set where y[row, c] > 0; rows are
 // row_bits bits, a multiple of 128; the lowest bit of a byte comes first. One thread a word of 32 columns.

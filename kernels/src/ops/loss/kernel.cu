@@ -71,11 +71,15 @@ __device__ __forceinline__ void loss(const T* x, const T* target, D* d, size_t n
              u32* counter, double* partials) {                                                                        \
         loss<F>(x, target, d, n, parameter, scale, tail, accumulate, counter, partials);                              \
     }
-#define LOSS_ALL(name, F)           \
-    LOSS(name##_f32, F, float, float) \
-    LOSS(name##_f64, F, double, double) \
-    LOSS(name##_bf16, F, bf16, bf16)  \
-    LOSS(name##_f32_bf16, F, float, bf16)
-LOSS_ALL(bce_with_logits, Bce)
-LOSS_ALL(mse, Mse)
-LOSS_ALL(huber, Huber)
+LOSS(bce_with_logits_f32, Bce, float, float)
+LOSS(bce_with_logits_f64, Bce, double, double)
+LOSS(bce_with_logits_bf16, Bce, bf16, bf16)
+LOSS(bce_with_logits_f32_bf16, Bce, float, bf16)
+LOSS(mse_f32, Mse, float, float)
+LOSS(mse_f64, Mse, double, double)
+LOSS(mse_bf16, Mse, bf16, bf16)
+LOSS(mse_f32_bf16, Mse, float, bf16)
+LOSS(huber_f32, Huber, float, float)
+LOSS(huber_f64, Huber, double, double)
+LOSS(huber_bf16, Huber, bf16, bf16)
+LOSS(huber_f32_bf16, Huber, float, bf16)

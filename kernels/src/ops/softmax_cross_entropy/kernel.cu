@@ -331,12 +331,14 @@ __device__ __forceinline__ void many(const T* logits, const i64* labels, const M
         double smoothing, double scale, float* tail, int accumulate, u32* counter, double* partials) {                  \
         form(logits, labels, weights, d, rows, n, ignore_index, smoothing, scale, tail, accumulate, counter, partials); \
     }
-#define CROSS_ENTROPY_ALL(form, threads)           \
-    CROSS_ENTROPY(form, threads, f32, float, float) \
-    CROSS_ENTROPY(form, threads, bf16, bf16, bf16)  \
-    CROSS_ENTROPY(form, threads, f32_bf16, float, bf16)
-CROSS_ENTROPY_ALL(few, 256)
-CROSS_ENTROPY_ALL(some, 256)
-CROSS_ENTROPY_ALL(many, 512)
+CROSS_ENTROPY(few, 256, f32, float, float)
+CROSS_ENTROPY(few, 256, bf16, bf16, bf16)
+CROSS_ENTROPY(few, 256, f32_bf16, float, bf16)
+CROSS_ENTROPY(some, 256, f32, float, float)
+CROSS_ENTROPY(some, 256, bf16, bf16, bf16)
+CROSS_ENTROPY(some, 256, f32_bf16, float, bf16)
+CROSS_ENTROPY(many, 512, f32, float, float)
+CROSS_ENTROPY(many, 512, bf16, bf16, bf16)
+CROSS_ENTROPY(many, 512, f32_bf16, float, bf16)
 CROSS_ENTROPY(few, 256, f64, double, double)
 CROSS_ENTROPY(many, 512, f64, double, double)
