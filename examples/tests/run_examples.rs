@@ -125,3 +125,20 @@ fn csv_toml_and_its_model_in_pytorch() {
     // One row of 359 may stand between two classes.
     assert!((number(&text, "accuracy ") - accuracy).abs() < 1.5 / 359.0, "{text}{end}");
 }
+
+/// On two virtual GPUs: operands are moved, the parts come back, and both ways give the same product.
+#[test]
+fn multi_gpu_addmm() {
+    let program = env!("CARGO_BIN_EXE_multi_gpu_addmm");
+    // Alone it says what is missing, or uses what is there.
+    output(Command::new(program).arg("64"));
+    if Command::new("g++").arg("--version").output().is_err() || !cfg!(target_arch = "x86_64") {
+        eprintln!("skipped: the virtual GPU needs x86-64 and g++");
+        return;
+    }
+    let mut command = Command::new(root().join("tests/vgpu/run"));
+    let text = output(command.args(["-n", "2", "--", program, "192"]));
+    assert!(text.contains("a [192, 192] f32 on cuda:0 and b [192, 192] f32 on cuda:1"), "{text}");
+    assert!(text.contains("copies from cuda:0 to cuda:1: peer to peer"), "{text}");
+    assert!(number(&text, "largest difference ") < 1e-4, "{text}");
+}
