@@ -40,7 +40,8 @@ fn json_is_all_there_is_on_stdout() {
     assert_eq!(eval["eval_accuracy"], events[3]["eval_accuracy"]);
     assert!(output.stderr.is_empty());
 
-    let bench = ["bench", "step", "--dims", "8,4", "--batch", "2", "--steps", "3", "--json"];
+    let bench =
+        ["bench", "step", "--dims", "8,4", "--batch", "2", "--steps", "3", "--device", "cpu", "--json"];
     let bench: serde_json::Value = serde_json::from_slice(&run(folder.path(), &bench).stdout).unwrap();
     for key in ["samples_per_s", "step_ms_median", "startup_s", "peak_rss_mib", "world_size"] {
         assert!(bench[key].is_number(), "{key}: {bench}");

@@ -73,7 +73,7 @@ def forms(opt):
     def ours(label, shape, threads, ranks=1):
         over = ["--oversubscribe"] if ranks > (os.cpu_count() or 1) else []
         mpi = [opt.mpirun, "-n", str(ranks), "--bind-to", "none", *over] if ranks > 1 else []
-        add(label, [*mpi, opt.binary, "bench", "step", *shape, "--threads", str(threads), "--json"], **ROOT_ENV)
+        add(label, [*mpi, opt.binary, "bench", "step", *shape, "--threads", str(threads), "--device", "cpu", "--json"], **ROOT_ENV)
 
     for threads in (1, 2):
         torch(f"limits {threads}t", ["--limits"], threads)
