@@ -54,6 +54,16 @@ pub enum Error {
         /// Its mean loss.
         loss: f64,
     },
+    /// Training went astray, and the loss does not show it.
+    #[error(
+        "the gradient of step {step} is not finite (its norm is {norm})\nhint: a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0`, or `data.normalize = \"standard\"`"
+    )]
+    GradientNotFinite {
+        /// Number of the step, from 1.
+        step: u64,
+        /// The gradient's 2-norm.
+        norm: f64,
+    },
     /// A short format where only single precision is computed.
     #[error(
         "`train.precision = \"bf16\"` needs a GPU, and this rank computes on the CPU\nhint: `--set train.precision=f32`, or --device cuda to see why there is no GPU"
@@ -549,7 +559,7 @@ impl Error {
     /// Exit status of the process: 2 for a bad command, config or data; 1 for a run that failed.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Write { .. } | Self::LossNotFinite { .. } => 1,
+            Self::Write { .. } | Self::LossNotFinite { .. } | Self::GradientNotFinite { .. } => 1,
             // A device that was asked for and isn't there is the user's matter; so is another config on another rank.
             Self::Kernel(KernelError::DeviceUnavailable { .. } | KernelError::UnknownDevice { .. }) => 2,
             Self::Comm(error) if matches!(**error, CommError::Disagreement { .. }) => 2,

@@ -228,6 +228,10 @@ impl GpuStep {
         if !sums.loss.is_finite() {
             return Err(Error::LossNotFinite { step: about.step, loss: sums.mean() });
         }
+        // A fused ReLU makes zero of NaN, so weights that went astray can leave the loss finite: the gradient shows them.
+        if let Some(norm) = grad_norm.filter(|norm| !norm.is_finite()) {
+            return Err(Error::GradientNotFinite { step: about.step, norm });
+        }
         Ok(Some((about, StepOutcome { sums, grad_norm })))
     }
 }

@@ -84,7 +84,7 @@ impl Error {
     /// Whether every rank has this very error at the same place, so that one of them may speak for all.
     pub fn is_same_on_all_ranks(&self) -> bool {
         match self {
-            Error::LossNotFinite { .. } | Error::BatchOverflows => true,
+            Error::LossNotFinite { .. } | Error::GradientNotFinite { .. } | Error::BatchOverflows => true,
             Error::Comm(error) => matches!(
                 **error,
                 CommError::Disagreement { .. }

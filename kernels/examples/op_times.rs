@@ -73,6 +73,7 @@ fn linear(device: Device, dtype: DType, b: usize, i: usize, o: usize) -> Result<
                 workspace: workspace.view_mut(),
             };
             ops::linear_forward(mode, x.view(), w.view(), Some(bias.view()), Some(Activation::Relu), output)
+                .map(|_| ())
         })?,
     );
     line(

@@ -2,8 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-/// As long as this it is asked without a break: most waits for a device are shorter, and sleep takes longer.
+/// As long as this it is asked without a break.
 const SPIN: Duration = Duration::from_micros(30);
+/// As long as this only other threads are let through: a step of a small model is shorter than the shortest sleep, and the
+/// device would stand still until the host asks for the next one.
+const YIELD: Duration = Duration::from_millis(2);
 /// Between two questions after that.
 const SLEEP: Duration = Duration::from_micros(50);
 
@@ -19,8 +22,11 @@ impl Pause {
 
     /// A break before the next question.
     pub(super) fn once(&mut self) {
-        if self.start.elapsed() < SPIN {
+        let waited = self.start.elapsed();
+        if waited < SPIN {
             std::hint::spin_loop();
+        } else if waited < YIELD {
+            std::thread::yield_now();
         } else {
             std::thread::sleep(SLEEP);
         }

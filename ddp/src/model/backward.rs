@@ -185,7 +185,7 @@ impl Mlp {
             true => Some(ThroughActivation {
                 activation,
                 saved: before.saved(activation, n_rows)?,
-                relu_mask: before.relu_mask.as_ref().map(Tensor::view),
+                relu_mask: before.relu_mask.as_ref().filter(|_| before.is_masked).map(Tensor::view),
             }),
             false => None,
         };

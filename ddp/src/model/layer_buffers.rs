@@ -20,6 +20,8 @@ pub(super) struct LayerBuffers {
     pub(super) activated: Option<Tensor>,
     /// On a GPU, what of ReLU's output is positive, where the next product computes its derivative.
     pub(super) relu_mask: Option<Tensor>,
+    /// Whether the last forward pass wrote it.
+    pub(super) is_masked: bool,
     /// The layer's output.
     pub(super) y: Tensor,
 }
@@ -55,6 +57,7 @@ impl LayerBuffers {
                 true => Some(zeros(&[ops::relu_mask_len(max_rows, out_features)], DType::I64)?),
                 false => None,
             },
+            is_masked: false,
             y: zeros(&[max_rows, out_features], dtype)?,
         })
     }

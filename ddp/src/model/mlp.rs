@@ -202,7 +202,7 @@ impl Mlp {
         let (activation, mode) = (self.spec.activation, self.precision.matmul_mode());
         let hidden = self.spec.is_hidden(layer);
         let (before, rest) = self.layers.split_at_mut(layer);
-        let LayerBuffers { linear, normed, stats, relu_mask, y, .. } = &mut rest[0];
+        let LayerBuffers { linear, normed, stats, relu_mask, is_masked, y, .. } = &mut rest[0];
         let x = input(before, &self.x_cast, x)?;
         let products = self.working_copy.as_ref().unwrap_or(&self.weights);
         // The bias is added to sums that become the layer's format.
@@ -216,7 +216,8 @@ impl Mlp {
             let relu_mask = relu_mask.as_mut().map(Tensor::view_mut);
             let y = y.view_mut().rows(0, n_rows)?;
             let output = LinearOutput { y, pre_activation, relu_mask, workspace };
-            return ops::linear_forward(mode, x, weight, bias, hidden.then_some(activation), output);
+            *is_masked = ops::linear_forward(mode, x, weight, bias, hidden.then_some(activation), output)?;
+            return Ok(());
         };
         let linear = linear.as_mut().expect("a norm keeps its input");
         let sum = linear.view_mut().rows(0, n_rows)?;

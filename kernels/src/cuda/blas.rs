@@ -41,6 +41,8 @@ pub(crate) enum Epilogue {
     ReluBias,
     /// The same, and the mask of what was positive into `aux`: bits, rows of [`relu_mask_row_bits`].
     ReluAuxBias,
+    /// `max(·, 0)` and its mask.
+    ReluAux,
     /// GELU by tanh of `· + bias`.
     GeluBias,
     /// The same, and `· + bias` itself into `aux`, as large as C.
@@ -62,6 +64,7 @@ impl Epilogue {
             Epilogue::Bias => E::CUBLASLT_EPILOGUE_BIAS,
             Epilogue::ReluBias => E::CUBLASLT_EPILOGUE_RELU_BIAS,
             Epilogue::ReluAuxBias => E::CUBLASLT_EPILOGUE_RELU_AUX_BIAS,
+            Epilogue::ReluAux => E::CUBLASLT_EPILOGUE_RELU_AUX,
             Epilogue::GeluBias => E::CUBLASLT_EPILOGUE_GELU_BIAS,
             Epilogue::GeluAuxBias => E::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
             Epilogue::DRelu => E::CUBLASLT_EPILOGUE_DRELU,
@@ -72,13 +75,13 @@ impl Epilogue {
     }
 
     fn takes_bias(self) -> bool {
-        !matches!(self, Epilogue::None | Epilogue::DRelu | Epilogue::DGelu)
+        !matches!(self, Epilogue::None | Epilogue::ReluAux | Epilogue::DRelu | Epilogue::DGelu)
     }
 
     /// Elements of a row of `aux` for a C of `n` columns; None without `aux`.
     fn aux_row(self, n: usize) -> Option<usize> {
         match self {
-            Epilogue::ReluAuxBias | Epilogue::DRelu => Some(relu_mask_row_bits(n)),
+            Epilogue::ReluAuxBias | Epilogue::ReluAux | Epilogue::DRelu => Some(relu_mask_row_bits(n)),
             Epilogue::GeluAuxBias | Epilogue::DGelu => Some(n),
             _ => None,
         }
@@ -135,6 +138,14 @@ struct Key {
     product: Product,
     /// Powers of two to which a, b, c and aux are aligned, 256 at most.
     aligned_to: [u32; 4],
+}
+
+impl Key {
+    fn new(product: Product, operands: Operands) -> Self {
+        let aligned_to = [operands.b, operands.a, operands.c, operands.aux]
+            .map(|address| if address == 0 { 256 } else { 1 << address.trailing_zeros().min(8) });
+        Key { product, aligned_to }
+    }
 }
 
 struct Plan {
@@ -208,8 +219,14 @@ impl Gpu {
                 self.compute().raw().cast(),
             )
         };
-        launched.map_err(fail("cublasLtMatmul"))?;
-        Ok(true)
+        match launched {
+            // The heuristic saw no pointers; the product itself may still refuse them.
+            Err(error) if product.epilogue != Epilogue::None && is_unsupported(error) => {
+                plans.insert(Key::new(product, operands), None);
+                Ok(false)
+            }
+            other => other.map_err(fail("cublasLtMatmul")).map(|()| true),
+        }
     }
 
     fn cublas_error(&self, call: &'static str, error: CublasError) -> KernelError {
@@ -236,9 +253,7 @@ impl Blas {
         product: Product,
         operands: Operands,
     ) -> std::result::Result<Option<&'a Plan>, CublasError> {
-        let aligned_to = [operands.b, operands.a, operands.c, operands.aux]
-            .map(|address| if address == 0 { 256 } else { 1 << address.trailing_zeros().min(8) });
-        let key = Key { product, aligned_to };
+        let key = Key::new(product, operands);
         if !plans.contains_key(&key) {
             // cuBLASLt takes the values before a GELU in rows of multiples of 8 only.
             let has_aux_rows = product.epilogue.aux_row(product.n).is_none_or(|row| row.is_multiple_of(8));

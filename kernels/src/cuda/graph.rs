@@ -31,6 +31,8 @@ pub(super) struct Graphs {
 #[derive(Debug, Default)]
 struct State {
     n_alive: usize,
+    /// Captures begun since the start.
+    n_begun: u64,
     kept: Vec<sys::CUdeviceptr>,
 }
 
@@ -39,10 +41,16 @@ impl Graphs {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives memory of the pool back, now or when no graph is left that may use it.
-    pub(super) fn free_or_keep(&self, gpu: &Gpu, ptr: sys::CUdeviceptr) {
+    /// Captures begun so far: what memory that is made now remembers.
+    pub(super) fn n_begun(&self) -> u64 {
+        self.state().n_begun
+    }
+
+    /// Gives memory of the pool back: now, or, if a capture began since it was made and a graph is left that may use it, when
+    /// there is none.
+    pub(super) fn free_or_keep(&self, gpu: &Gpu, ptr: sys::CUdeviceptr, n_begun_before: u64) {
         let mut state = self.state();
-        if state.n_alive > 0 {
+        if state.n_alive > 0 && state.n_begun > n_begun_before {
             state.kept.push(ptr);
         } else {
             drop(state);
@@ -77,7 +85,11 @@ impl Graph {
         let stream = gpu.compute().raw();
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // From here on what is freed is kept.
-        gpu.graphs.state().n_alive += 1;
+        {
+            let mut state = gpu.graphs.state();
+            state.n_alive += 1;
+            state.n_begun += 1;
+        }
         // SAFETY: the stream lives as long as the process.
         let begun = unsafe { result::stream::begin_capture(stream, mode) };
         let captured =

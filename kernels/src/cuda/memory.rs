@@ -196,6 +196,8 @@ pub(crate) struct DeviceBuffer {
     ptr: sys::CUdeviceptr,
     bytes: usize,
     kind: MemoryUse,
+    /// Captures that had begun when it was made.
+    n_captures: u64,
 }
 
 impl DeviceBuffer {
@@ -205,8 +207,9 @@ impl DeviceBuffer {
     /// [`KernelError::OutOfMemory`] with an account of who uses how much; [`KernelError::Cuda`].
     pub(crate) fn new(gpu: &'static Gpu, bytes: usize, kind: MemoryUse) -> Result<Self> {
         gpu.bind()?;
+        let n_captures = gpu.graphs.n_begun();
         if bytes == 0 {
-            return Ok(DeviceBuffer { gpu, ptr: 0, bytes, kind });
+            return Ok(DeviceBuffer { gpu, ptr: 0, bytes, kind, n_captures });
         }
         // SAFETY: pool and stream live as long as the process.
         let ptr = unsafe { result::mem_pool::alloc_async(gpu.memory.pool, bytes, gpu.compute().raw()) };
@@ -220,7 +223,7 @@ impl DeviceBuffer {
         let mut account = gpu.memory.account();
         account.bytes[kind as usize] += bytes;
         account.peak = account.peak.max(account.bytes.iter().sum());
-        Ok(DeviceBuffer { gpu, ptr, bytes, kind })
+        Ok(DeviceBuffer { gpu, ptr, bytes, kind, n_captures })
     }
 
     /// `bytes` zero bytes.
@@ -256,8 +259,8 @@ impl Drop for DeviceBuffer {
             return;
         }
         self.gpu.memory.account().bytes[self.kind as usize] -= self.bytes;
-        // A graph that may be replayed still knows the address: then the memory stays until there is none.
-        self.gpu.graphs.free_or_keep(self.gpu, self.ptr);
+        // A graph that may be replayed may know the address: then the memory stays until there is none.
+        self.gpu.graphs.free_or_keep(self.gpu, self.ptr, self.n_captures);
     }
 }
 

@@ -101,7 +101,8 @@ impl StepScalars {
 pub struct UpdateInputs<'a> {
     /// [`StepScalars`], `[STEP_SCALARS_LEN]` f64.
     pub scalars: TensorRef<'a>,
-    /// The step's sums over all ranks, `[STEP_SUMS_LEN]` f32. Where the loss in it is not finite, the update does nothing.
+    /// The step's sums over all ranks, `[STEP_SUMS_LEN]` f32. Where the loss in it or `sum_of_squares` is not finite, the update
+    /// does nothing.
     pub sums: TensorRef<'a>,
     /// `Σ grads²` over all ranks, `[1]` f64, where the gradient is clipped.
     pub sum_of_squares: Option<TensorRef<'a>>,
@@ -145,14 +146,16 @@ impl UpdateInputs<'_> {
         let sums = LossSums::load(self.sums.as_slice(op, "sums")?);
         let mean_scale =
             if scalars.expected_weight > 0.0 { scalars.expected_weight / sums.weight } else { 1.0 };
-        let clip_scale = match self.sum_of_squares {
-            Some(squares) => {
-                let norm = squares.as_slice::<f64>(op, "sum_of_squares")?[0].sqrt() * mean_scale;
-                (self.max_norm / (norm + 1e-6)).min(1.0)
-            }
-            None => 1.0,
+        let squares = match self.sum_of_squares {
+            Some(squares) => Some(squares.as_slice::<f64>(op, "sum_of_squares")?[0]),
+            None => None,
         };
-        Ok((scalars, GradScale { scale: mean_scale * clip_scale, is_finite: sums.loss.is_finite() }))
+        let clip_scale = squares.map_or(1.0, |squares| {
+            let norm = squares.sqrt() * mean_scale;
+            (self.max_norm / (norm + 1e-6)).min(1.0)
+        });
+        let is_finite = sums.loss.is_finite() && squares.is_none_or(f64::is_finite);
+        Ok((scalars, GradScale { scale: mean_scale * clip_scale, is_finite }))
     }
 }
 

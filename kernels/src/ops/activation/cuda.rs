@@ -88,22 +88,3 @@ pub(crate) fn backward(
     // SAFETY: bwd(const T* saved, T* d, size_t n); both hold n elements.
     unsafe { launch.read(saved).write(d).arg(n).run() }
 }
-
-/// The mask of cuBLASLt's ReLU epilogues from ReLU's output: see the kernel.
-pub(crate) fn relu_mask(
-    gpu: &'static Gpu,
-    y: CudaSlice<'_>,
-    (rows, cols): (usize, usize),
-    row_bits: usize,
-    mask: &mut CudaSliceMut<'_>,
-) -> Result<()> {
-    let kernel = match y.dtype() {
-        DType::F64 => "relu_mask_f64",
-        DType::BF16 => "relu_mask_bf16",
-        DType::F32 | DType::I64 => "relu_mask_f32",
-    };
-    let launch = Launch::new(gpu, &SOURCE, kernel)?.for_elements(rows * row_bits / 32, 1);
-    // SAFETY: relu_mask(const T* y, u32* mask, size_t rows, size_t cols, size_t row_bits); y holds rows · cols elements and mask
-    // rows · row_bits bits, as the caller checked.
-    unsafe { launch.read(y).write(mask).arg(rows).arg(cols).arg(row_bits).run() }
-}

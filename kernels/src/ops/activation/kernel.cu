@@ -100,25 +100,3 @@ ACTIVATION(tanh, Tanh, bf16, bf16)
 ACTIVATION(sigmoid, Sigmoid, f32, float)
 ACTIVATION(sigmoid, Sigmoid, f64, double)
 ACTIVATION(sigmoid, Sigmoid, bf16, bf16)
-
-// The bit mask that cuBLASLt's ReLU epilogues write and read: bit c of a row is set where y[row, c] > 0; rows are
-// row_bits bits, a multiple of 128; the lowest bit of a byte comes first. One thread a word of 32 columns.
-template <class T> __device__ void relu_mask(const T* y, u32* mask, size_t rows, size_t cols, size_t row_bits) {
-    size_t row_words = row_bits / 32;
-    for (size_t w = first_element(); w < rows * row_words; w += grid_stride()) {
-        size_t row = w / row_words, first = w % row_words * 32;
-        u32 bits = 0;
-        for (int b = 0; b < 32 && first + b < cols; b++)
-            bits |= (u32)(to_float(y[row * cols + first + b]) > 0) << b;
-        mask[w] = bits;
-    }
-}
-extern "C" __global__ void relu_mask_f32(const float* y, u32* mask, size_t rows, size_t cols, size_t row_bits) {
-    relu_mask(y, mask, rows, cols, row_bits);
-}
-extern "C" __global__ void relu_mask_f64(const double* y, u32* mask, size_t rows, size_t cols, size_t row_bits) {
-    relu_mask(y, mask, rows, cols, row_bits);
-}
-extern "C" __global__ void relu_mask_bf16(const bf16* y, u32* mask, size_t rows, size_t cols, size_t row_bits) {
-    relu_mask(y, mask, rows, cols, row_bits);
-}

@@ -1,24 +1,36 @@
-//! A row at a time.
+//! A row at a time, split over the threads of the rank.
 
+use crate::cpu::threads::{SharedMut, for_parts};
 use crate::{Element, KernelError, Result};
 
+/// Elements from which a second thread is worth it.
+const MIN_PART: usize = 1 << 15;
+
 /// `out[n, :] = x[indices[n], :]`, each element through `convert`.
-pub(super) fn gather<T: Copy, U: Element>(
+pub(super) fn gather<T: Copy + Sync, U: Element>(
     op: &'static str,
     x: &[T],
     (n_rows, cols): (usize, usize),
     indices: &[i64],
     out: &mut [U],
-    convert: impl Fn(T) -> U,
+    convert: impl Fn(T) -> U + Sync,
 ) -> Result<()> {
-    for (to, &index) in out.chunks_exact_mut(cols.max(1)).zip(indices) {
-        let start = index as usize;
-        if index < 0 || start >= n_rows {
-            return Err(KernelError::OutOfRange { op, start, end: start.saturating_add(1), len: n_rows });
-        }
-        for (to, &from) in to.iter_mut().zip(&x[start * cols..][..cols]) {
-            *to = convert(from);
-        }
+    if let Some(&wrong) = indices.iter().find(|&&index| index < 0 || index as usize >= n_rows) {
+        let start = wrong as usize;
+        return Err(KernelError::OutOfRange { op, start, end: start.saturating_add(1), len: n_rows });
     }
+    if cols == 0 {
+        return Ok(());
+    }
+    let out = SharedMut::new(out);
+    for_parts(indices.len(), MIN_PART.div_ceil(cols), 1, |part| {
+        for n in part {
+            // SAFETY: row `n` of `out`, which is in this thread's part alone.
+            let to = unsafe { out.slice(n * cols..(n + 1) * cols) };
+            for (to, &from) in to.iter_mut().zip(&x[indices[n] as usize * cols..][..cols]) {
+                *to = convert(from);
+            }
+        }
+    });
     Ok(())
 }

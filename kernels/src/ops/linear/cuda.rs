@@ -1,7 +1,7 @@
 //! One product of cuBLASLt with what surrounds it fused in, or, where it has no such form, the parts one by one.
 
 use super::{Activation, MatmulMode};
-use crate::cuda::blas::{Epilogue, Product, relu_mask_row_bits};
+use crate::cuda::blas::{Epilogue, Product};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
 use crate::ops::activation::cuda as activations;
 use crate::ops::addmm::product;
@@ -24,6 +24,7 @@ pub(super) struct Output<'a> {
     pub(super) relu_mask: Option<CudaSliceMut<'a>>,
 }
 
+/// Whether the mask was written: its bits are cuBLASLt's own affair, so only its own product writes it.
 pub(super) fn forward(
     gpu: &'static Gpu,
     layer: Layer,
@@ -32,8 +33,8 @@ pub(super) fn forward(
     bias: Option<CudaSlice<'_>>,
     activation: Option<Activation>,
     output: Output<'_>,
-) -> Result<()> {
-    let Output { mut y, mut pre_activation, mut relu_mask } = output;
+) -> Result<bool> {
+    let Output { mut y, mut pre_activation, relu_mask } = output;
     let (rows, cols, inputs, output) = (layer.n_rows, layer.out_features, x.dtype(), y.dtype());
     let shape = |epilogue| Product {
         m: rows,
@@ -51,6 +52,9 @@ pub(super) fn forward(
             Some(mask) => Some((Epilogue::ReluAuxBias, Some(mask.as_ref()))),
             None => Some((Epilogue::ReluBias, None)),
         },
+        (None, Some(Activation::Relu)) if pre_activation.is_none() => {
+            relu_mask.as_ref().map(|mask| (Epilogue::ReluAux, Some(mask.as_ref())))
+        }
         (Some(_), Some(Activation::GeluTanh)) => match &pre_activation {
             Some(pre) => Some((Epilogue::GeluAuxBias, Some(pre.as_ref()))),
             None => Some((Epilogue::GeluBias, None)),
@@ -60,7 +64,7 @@ pub(super) fn forward(
     if let Some((epilogue, aux)) = fused
         && product(gpu, shape(epilogue), (1.0, 0.0), x, weight, y.reborrow(), bias, aux)?
     {
-        return Ok(());
+        return Ok(relu_mask.is_some());
     }
 
     // The sum goes to where it is kept, or to y, and the activation from there to y.
@@ -79,10 +83,7 @@ pub(super) fn forward(
         }
         (None, None) => {}
     }
-    match &mut relu_mask {
-        Some(mask) => activations::relu_mask(gpu, y.as_ref(), (rows, cols), relu_mask_row_bits(cols), mask),
-        None => Ok(()),
-    }
+    Ok(false)
 }
 
 /// `d_weight = d_yᵀ·x` and `d_bias = Σ_rows d_y`, or `+=`.

@@ -15,7 +15,7 @@ pub struct LinearOutput<'a> {
     pub y: TensorMut<'a>,
     /// `x·Wᵀ + b` before the activation, `[B, O]`, for an activation whose derivative needs it.
     pub pre_activation: Option<TensorMut<'a>>,
-    /// For ReLU on a GPU, at least [`relu_mask_len`] i64: bits that say what was positive, for [`ThroughActivation`].
+    /// For ReLU on a GPU, room for at least [`relu_mask_len`] i64: bits that say what was positive, for [`ThroughActivation`].
     pub relu_mask: Option<TensorMut<'a>>,
     /// Scratch of at least [`linear_workspace_len`] elements; what it holds afterwards means nothing.
     pub workspace: TensorMut<'a>,
@@ -46,6 +46,8 @@ pub fn relu_mask_len(n_rows: usize, out_features: usize) -> usize {
 /// [`KernelError::ElementCount`] for too small a workspace or mask; on a GPU [`KernelError::Cublas`] and
 /// [`KernelError::Cuda`].
 ///
+/// Returns whether `output.relu_mask` was written: by cuBLASLt alone, where it has such a product. On the CPU it is not.
+///
 /// Source: `torch.nn.functional.linear`.
 pub fn linear_forward(
     mode: MatmulMode,
@@ -54,7 +56,7 @@ pub fn linear_forward(
     bias: Option<TensorRef<'_>>,
     activation: Option<Activation>,
     output: LinearOutput<'_>,
-) -> Result<()> {
+) -> Result<bool> {
     const OP: &str = "linear_forward";
     let LinearOutput { y, pre_activation, relu_mask, workspace } = output;
     let (x_op, y_op) = (x.operand("x"), y.operand("y"));
@@ -107,7 +109,7 @@ pub fn linear_forward(
             out_features,
         };
         cpu::forward(problem, activation, y.into_slice(OP, "y")?, pre, workspace.into_slice(OP, "workspace")?);
-        Ok(())
+        Ok(false)
     })
 }
 
@@ -235,7 +237,8 @@ mod tests {
     struct Forward<T> {
         y: Vec<T>,
         pre: Vec<T>,
-        mask: Vec<i64>,
+        /// Where it was written.
+        mask: Option<Vec<i64>>,
     }
 
     /// The layer on `device`: with what is before the activation, or with the mask of ReLU.
@@ -260,8 +263,9 @@ mod tests {
             workspace: workspace.view_mut(),
         };
         let bias = bias.as_ref().map(Tensor::view);
-        linear_forward(STRICT, x.view(), w.view(), bias, activation, output).unwrap();
-        Forward { y: y.to_vec().unwrap(), pre: pre.to_vec().unwrap(), mask: mask.to_vec().unwrap() }
+        let is_masked = linear_forward(STRICT, x.view(), w.view(), bias, activation, output).unwrap();
+        let mask = is_masked.then(|| mask.to_vec().unwrap());
+        Forward { y: y.to_vec().unwrap(), pre: pre.to_vec().unwrap(), mask }
     }
 
     #[test]
@@ -317,7 +321,8 @@ mod tests {
                             .unwrap();
                         d_x.to_vec::<f32>().unwrap()
                     };
-                    let mask = masked.then(|| tensor(&got.mask, &[got.mask.len()], device));
+                    assert!(masked || got.mask.is_none());
+                    let mask = got.mask.as_ref().map(|mask| tensor(mask, &[mask.len()], device));
                     assert_close(&run(device, mask.as_ref()), &run(Device::Cpu, None), 1e-5, 1e-5);
                 }
             }
