@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# tests/gpu.sh: everything that needs a real GPU, by one command that asks nothing.
+#
+#   tests/gpu.sh [--out FILE.json]      under 8 minutes on an H200
+#   tests/gpu.sh --quick                the same parts with fewer repeats, in 2 minutes
+#   tests/gpu.sh --dry-run              tiny sizes; also on the virtual GPU: tests/vgpu/run -- tests/gpu.sh --dry-run
+#   tests/gpu.sh --only speed           parts whose name holds this; --list names them; --help has the rest
+#
+# In a folder made by launch/pack it takes the programs from there. In a checkout it builds them by cargo, or takes the
+# ddp-train that DDP_TRAIN names. PyTorch's part runs where python3 (or PYTHON) has torch and sees the GPU.
+#
+# Parts: the machine; the tests of each crate with REQUIRE_GPUS=1; training on the GPU held against the CPU and PyTorch's
+# goldens; graphs against eager, bit by bit; bf16 and tf32 against f32; several ranks on one GPU by NCCL; speed beside
+# PyTorch in the same run; compute-sanitizer. Each part has its time, and none stops the others. One JSON at the end, also
+# of a run that was stopped, and a short table as the last lines.
+#
+# Exit 0: all passed. 1: something failed. 2: bad usage. 77: "skipped: needs a GPU"; with REQUIRE_GPUS set that is a 1.
+set -euo pipefail
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
+
+python=${PYTHON:-python3}
+if ! command -v "$python" >/dev/null; then
+    echo "tests/gpu.sh: needs python3, found none (PYTHON names another)" >&2
+    exit 2
+fi
+
+if [[ -e $root/PACKED ]]; then
+    export PATH=$root/bin:$PATH
+    export DDP_TRAIN=$root/bin/ddp-train
+    export DDP_GPU_MPIRUN=$root/bin/mpirun
+    export DDP_GPU_TESTS=$root/test-bin
+else
+    # shellcheck source=launch/mpi-env
+    . "$root/launch/mpi-env"
+    case " $* " in
+        *" --help "* | *" -h "* | *" --list "*) ;;
+        *)
+            DDP_TRAIN=$("$root/launch/build")
+            export DDP_TRAIN
+            if [[ -z ${DDP_GPU_TESTS:-} ]] && command -v cargo >/dev/null; then
+                export DDP_GPU_TESTS=${CARGO_TARGET_DIR:-$root/target}/gpu-tests
+                "$root/tests/gpu/link_tests" "$DDP_GPU_TESTS"
+            fi
+            ;;
+    esac
+    # Quoted for a shell, as the other side reads it.
+    export DDP_GPU_MPIRUN="mpirun ${mpi_flags[*]}"
+fi
+
+export PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+exec "$python" "$root/tests/gpu" "$@"

@@ -1,0 +1,131 @@
+"""tests/gpu.sh, past its first lines: options, the parts in their order, the summary, the exit status."""
+import argparse
+import os
+import shutil
+import signal
+import sys
+import tempfile
+
+import checks
+import machine
+import quality
+import sanitizer
+import speed
+from session import ROOT, Session
+from torch_side import TorchSide
+
+
+def parts():
+    """(name, limit in s, function, whether running out of time is a failure), the most valuable first."""
+    return [
+        ("machine", 30, machine.machine, True),
+        ("training", 60, quality.cpu_and_gpu, True),
+        ("tests", 150, checks.test_programs, True),
+        ("exact", 60, quality.graphs_and_repeats, True),
+        ("precision", 90, quality.precisions, True),
+        ("goldens", 60, quality.goldens, True),
+        # By now PyTorch has compiled what it had to, beside the parts above.
+        ("speed step", 200, speed.steps, False),
+        ("speed addmm", 60, speed.addmm, False),
+        ("speed kernels", 50, speed.kernels, False),
+        ("speed copy", 40, speed.copy, False),
+        ("ranks", 90, checks.several_ranks, True),
+        ("sanitizer", 150, sanitizer.sanitizer, False),
+    ]
+
+
+def options():
+    p = argparse.ArgumentParser(prog="tests/gpu.sh", description="Everything that needs a real GPU: tests, training quality, speed beside PyTorch.")
+    p.add_argument("--out", metavar="FILE.json", help="the JSON to write [default: none]")
+    p.add_argument("--quick", action="store_true", help="fewer repeats, two minutes")
+    p.add_argument("--budget", type=float, metavar="S", help="seconds for all of it [default: 460; with --quick 120; of a dry run 1800]")
+    p.add_argument("--only", action="append", metavar="TEXT", help="only parts whose name holds TEXT; may be repeated")
+    p.add_argument("--list", action="store_true", help="name the parts and stop")
+    p.add_argument("--dry-run", action="store_true", help="tiny sizes, to try the script itself; the one way to run on a virtual GPU")
+    p.add_argument("--no-torch", action="store_true", help="leave PyTorch's side out")
+    p.add_argument("--keep", action="store_true", help="keep the folder of the training runs and say where it is")
+    opt = p.parse_args()
+    if opt.budget is None:
+        opt.budget = 1800 if opt.dry_run else 120 if opt.quick else 460
+    return opt
+
+
+def gpu_or_stop(opt, session):
+    """Finds the GPU; without one, says so and stops."""
+    session.devices, why = machine.devices(session.binary)
+    gpus = (session.devices or {}).get("gpus", [])
+    if session.devices is None:
+        sys.exit(f"tests/gpu.sh: `ddp-train devices --json` fails:\n{why}")
+    if not gpus:
+        missing = session.devices.get("no_gpu") or {}
+        print(f"skipped: needs a GPU, found none: {missing.get('reason', '')}")
+        sys.exit(1 if os.environ.get("REQUIRE_GPUS", "0") not in ("", "0") else 77)
+    session.report["virtual"] = any(gpu.get("virtual") for gpu in gpus)
+    if session.report["virtual"] and not opt.dry_run:
+        print("tests/gpu.sh: this is a virtual GPU, whose speed means nothing; --dry-run tries the script on it", file=sys.stderr)
+        sys.exit(2)
+    if session.report["virtual"]:
+        os.environ["DDP_TRAIN_BENCH_VIRTUAL"] = "1"
+    os.environ["REQUIRE_GPUS"] = "1"
+
+
+def summary(session):
+    """The last lines: what is known now, then the count."""
+    passed, failed, other = session.counts()
+    print("\n" + "-" * 100)
+    if session.report["virtual"]:
+        print("DRY RUN ON A VIRTUAL GPU: no figure here is a measurement")
+    elif session.options.dry_run:
+        print("DRY RUN with tiny sizes: no figure here is a measurement")
+    for name, value in session.table:
+        print(f"{name:42} {value}")
+    print("-" * 100)
+    for part in session.report["parts"]:
+        if part["status"] != "passed":
+            failing = [check["check"] for check in part["checks"] if not check["passed"]]
+            print(f"{part['status']}: {part['part']}: {', '.join(failing[:6]) or (part['note'].strip().splitlines() or ['?'])[-1]}")
+    print(f"{passed} checks passed, {failed} failed, {other} parts skipped or cut, {session.report.get('seconds', 0):.0f} s")
+    return 1 if failed else 0
+
+
+def main():
+    opt = options()
+    if opt.list:
+        for name, limit_s, _, _ in parts():
+            print(f"{name:16} {limit_s} s at most")
+        return 0
+    work = tempfile.mkdtemp(prefix="ddp-gpu-")
+    # Tests read their data relative to the root.
+    out = os.path.abspath(opt.out) if opt.out else None
+    opt.out = out
+    os.chdir(ROOT)
+    # Kernels are compiled once a run, and where that goes is known to be private.
+    os.environ.setdefault("DDP_TRAIN_CACHE", os.path.join(work, "cache"))
+    session = None
+    # Stopped from outside, it still ends what it started and clears up.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        session = Session(opt, work)
+        gpu_or_stop(opt, session)
+        # An older report must not be taken for this run's.
+        session.write()
+        session.torch = TorchSide(session)
+        if not opt.only or any(word in "speed step" for word in opt.only):
+            speed.prepare(session)
+        for name, limit_s, function, must_finish in parts():
+            session.part(name, limit_s, function, must_finish)
+        session.report["ended"] = True
+        session.report["table"] = [list(row) for row in session.table]
+        session.write()
+        return summary(session)
+    finally:
+        if session and session.torch:
+            session.torch.close()
+        if opt.keep:
+            print(f"kept: {work}")
+        else:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""ddp-train's speed and PyTorch's, at the same sizes, in turn, in one run."""
+import statistics
+from dataclasses import dataclass
+
+from session import OutOfTime, Skipped
+
+
+@dataclass
+class Case:
+    """A model, its batch, and the formats in which its step is timed."""
+
+    name: str
+    dims: list
+    batch: int
+    optim: str
+    dtypes: list
+    steps: int
+    # Formats in which PyTorch's compiled forms are timed too: each takes some ten seconds to make.
+    compiled: list
+
+
+# What a large matrix product decides; what neither does; what launches decide.
+CASES = [
+    Case("4096 x 8", [4096] * 9, 8192, "adamw", ["bf16"], 60, ["bf16"]),
+    Case("1024 x 3", [1024] * 4, 1024, "adamw", ["bf16", "tf32", "f32"], 300, ["bf16"]),
+    Case("64-128-10", [64, 128, 10], 32, "adamw", ["f32"], 3000, ["f32"]),
+]
+TINY = [
+    Case("tiny", [16, 24, 8], 8, "adamw", ["bf16", "f32"], 5, []),
+    Case("64-128-10", [64, 128, 10], 32, "sgd", ["f32"], 5, []),
+]
+OUR_FORMS = {"eager": "off", "graph": "on"}
+
+
+def cases(session):
+    return TINY if session.options.dry_run else CASES
+
+
+def torch_forms(session, case, dtype):
+    """Forms of PyTorch's step that are worth their time in this run."""
+    if session.options.dry_run:
+        return ["eager"]
+    forms = ["eager", "graph"]
+    if dtype in case.compiled:
+        forms += ["compile+graph"] if session.options.quick else ["compile", "compile+graph"]
+    return forms
+
+
+def torch_keys(session):
+    """(case, dtype, form) of each, those first that are quickly made."""
+    keys = [(case, dtype, form) for case in cases(session) for dtype in case.dtypes for form in torch_forms(session, case, dtype)]
+    return sorted(keys, key=lambda key: key[2].startswith("compile"))
+
+
+def torch_request(case, dtype, form, steps):
+    return {"do": "step", "dims": case.dims, "batch": case.batch, "dtype": dtype, "optim": case.optim, "form": form, "steps": steps}
+
+
+def prepare(session):
+    """Has PyTorch compile and capture everything, beside the tests."""
+    for case, dtype, form in torch_keys(session):
+        session.torch.send(torch_request(case, dtype, form, 0))
+
+
+def ours(part, case, dtype, form):
+    words = [part.session.binary, "bench", "step", "--dims", ",".join(map(str, case.dims)), "--batch", case.batch, "--steps", case.steps,
+             "--warmup", 5 if part.session.options.dry_run else 10, "--optim", case.optim, "--dtype", dtype, "--cuda-graph",
+             OUR_FORMS[form], "--device", "cuda", "--json"]
+    name = f"bench step, {case.name} {dtype} {form}"
+    lines = part.json_lines(name, words, 60)
+    if not lines:
+        return None
+    if lines[-1].get("cuda_graph") != (form == "graph"):
+        part.check(name, False, f"asked for {form}, and its cuda_graph is {lines[-1].get('cuda_graph')}")
+    return lines[-1]
+
+
+def steps(part):
+    """Medians over interleaved repeats, and the ratio of the best forms."""
+    session = part.session
+    has_torch = session.torch.start(min(60, part.remaining_s()))
+    part.results["pytorch"] = session.torch.about if has_torch else f"skipped: needs {session.torch.why}"
+    failed_forms = set()
+    if has_torch:
+        asked = [(case.name, dtype, form) for case, dtype, form in torch_keys(session)]
+        try:
+            built_forms = session.torch.drain(part.remaining_s() * 0.5)
+            part.results["pytorch_prepared_s"] = {" ".join(key): built.get("prepared_s") for key, built in zip(asked, built_forms)}
+            for key, built in zip(asked, built_forms):
+                if "error" in built:
+                    failed_forms.add(key)
+                    part.results[f"PyTorch cannot: {' '.join(key)}"] = built["error"]
+        except OutOfTime:
+            # It would go on compiling while ddp-train is timed.
+            session.torch.close("PyTorch, which was not ready in time")
+            part.results["pytorch"] = f"skipped: needs {session.torch.why}"
+            has_torch = False
+
+    samples, ours_failed = {}, set()
+    n_repeats = 1 if session.options.dry_run else 2 if session.options.quick else 5
+    done = 0
+    try:
+        for done in range(n_repeats):
+            for case in cases(session):
+                for dtype in case.dtypes:
+                    for form in OUR_FORMS:
+                        # What failed once would fail again, and cost its time.
+                        line = None if (case.name, dtype, form) in ours_failed else ours(part, case, dtype, form)
+                        if not line:
+                            ours_failed.add((case.name, dtype, form))
+                        else:
+                            samples.setdefault((case.name, dtype, "ours", form), []).append(line)
+                    for form in torch_forms(session, case, dtype) if has_torch else []:
+                        if (case.name, dtype, form) in failed_forms:
+                            continue
+                        line = session.torch.ask(torch_request(case, dtype, form, case.steps), part.remaining_s())
+                        if "error" in line:
+                            failed_forms.add((case.name, dtype, form))
+                            part.results[f"PyTorch cannot: {case.name} {dtype} {form}"] = line["error"]
+                        else:
+                            samples.setdefault((case.name, dtype, "torch", form), []).append(line)
+        done = n_repeats
+    except OutOfTime:
+        # What is complete counts; the table says how many repeats there were.
+        pass
+    part.results["repeats"] = done
+    part.results["samples"] = [{"case": key[0], "dtype": key[1], "side": key[2], "form": key[3], "runs": runs} for key, runs in samples.items()]
+    tell(part, samples)
+    if done < n_repeats:
+        raise OutOfTime
+
+
+def tell(part, samples):
+    """Rows of the table and the figures behind them."""
+    part.results["summary"] = []
+    for case in cases(part.session):
+        flop = case.batch * (6 * sum(i * o for i, o in zip(case.dims, case.dims[1:])) - 2 * case.dims[0] * case.dims[1])
+        for dtype in case.dtypes:
+            medians = {}
+            for (name, of, side, form), runs in samples.items():
+                if (name, of) == (case.name, dtype):
+                    ms = [case.batch / run["samples_per_s"] * 1e3 for run in runs]
+                    medians[side, form] = (statistics.median(ms), min(ms), max(ms), len(ms))
+            best = {side: min(((m[0], form) for (s, form), m in medians.items() if s == side), default=None) for side in ("ours", "torch")}
+            line = {"case": case.name, "dims": case.dims, "batch": case.batch, "optim": case.optim, "dtype": dtype,
+                    "forms": {f"{side} {form}": dict(zip(("step_ms_median", "step_ms_min", "step_ms_max", "runs"), m)) for (side, form), m in medians.items()}}
+            text = "no figure"
+            if best["ours"]:
+                ms, form = best["ours"]
+                # Of what the best product of the same format and run reaches.
+                shares = [run["mfu"] for run in samples[case.name, dtype, "ours", form] if run.get("mfu")]
+                share = statistics.median(shares) if shares else None
+                line["ours_best"] = {"form": form, "step_ms": ms, "tflops_per_s": flop / ms * 1e-9, "share_of_best_product": share}
+                text = f"{ms:.3f} ms ({form}), {flop / ms * 1e-9:.3g} TFLOP/s" + (f", {share:.0%} of the best product" if share else "")
+            if best["torch"]:
+                ms, form = best["torch"]
+                line["torch_best"] = {"form": form, "step_ms": ms, "tflops_per_s": flop / ms * 1e-9}
+                text += f"; PyTorch {ms:.3f} ms ({form})"
+            if best["ours"] and best["torch"]:
+                line["speed_over_pytorch"] = best["torch"][0] / best["ours"][0]
+                text += f"; {line['speed_over_pytorch']:.2f}x"
+            part.results["summary"].append(line)
+            part.session.row(f"step {case.name}, batch {case.batch}, {dtype}", text)
+
+
+def effort(session):
+    return ["--repeats", 2, "--repeat-ms", 1] if session.options.dry_run else ["--repeats", 5, "--repeat-ms", 20]
+
+
+def addmm(part):
+    """Matrix products in every format: squares and the layers of the large case."""
+    session = part.session
+    tiny = session.options.dry_run
+    sizes = ["--dims", "16,24,8", "--batch", 8, "--square", 32] if tiny else ["--dims", "4096,4096,4096", "--batch", 8192, "--square", "1024,4096,8192"]
+    lines = part.json_lines("bench addmm", [session.binary, "bench", "addmm", *sizes, *effort(session), "--device", "cuda", "--json"], 50)
+    if not lines:
+        return
+    part.results["ours"] = lines
+    for dtype in ("bf16", "tf32", "f32"):
+        best = max((line for line in lines if line["dtype"] == dtype), key=lambda line: line["tflops_per_s"], default=None)
+        if not best:
+            continue
+        text = f"{best['tflops_per_s']:.0f} TFLOP/s ({best['pass']} {best['m']} x {best['n']} x {best['k']})"
+        if session.torch.start(min(30, part.remaining_s())):
+            theirs = {}
+            for line in lines:
+                if line["dtype"] == dtype:
+                    request = {"do": "addmm", **{key: line[key] for key in ("m", "n", "k", "transpose_a", "transpose_b", "dtype")}}
+                    theirs[f"{line['pass']} {line['m']}x{line['n']}x{line['k']}"] = session.torch.ask(request, part.remaining_s())
+            part.results[f"pytorch {dtype}"] = theirs
+            rates = [answer["tflops_per_s"] for answer in theirs.values() if "tflops_per_s" in answer]
+            if rates:
+                text += f"; PyTorch at best {max(rates):.0f}"
+        session.row(f"best product, {dtype}", text)
+
+
+def copy(part):
+    """Copies on every way, and PyTorch's within the device."""
+    session = part.session
+    sizes = "64KiB" if session.options.dry_run else "1MiB,64MiB,1GiB"
+    lines = part.json_lines("bench copy", [session.binary, "bench", "copy", "--sizes", sizes, *effort(session), "--device", "cuda", "--json"], 35)
+    if not lines:
+        return
+    part.results["ours"] = lines
+    for way in sorted({line["way"] for line in lines}):
+        best = max((line for line in lines if line["way"] == way), key=lambda line: line["gb_per_s"])
+        session.row(f"copy, {way}", f"{best['gb_per_s']:.0f} GB/s at {best['size_bytes'] / 2**20:g} MiB")
+    if session.torch.start(min(30, part.remaining_s())):
+        n_bytes = (64 << 10) if session.options.dry_run else (1 << 30)
+        part.results["pytorch, within the device"] = session.torch.ask({"do": "copy", "bytes": n_bytes}, part.remaining_s())
+
+
+def kernels(part):
+    """Operations that memory bounds, as a share of a plain copy."""
+    session = part.session
+    sizes = ["--rows", 16, "--cols", 32] if session.options.dry_run else ["--rows", 8192, "--cols", 4096]
+    lines = part.json_lines("bench kernels", [session.binary, "bench", "kernels", *sizes, *effort(session), "--device", "cuda", "--json"], 45)
+    if not lines:
+        return
+    part.results["ours"] = lines
+    shares = [(line["fraction_of_copy"], f"{line['op']} {line['dtype']}") for line in lines if line.get("fraction_of_copy")]
+    if not shares:
+        raise Skipped("a bench that tells shares of a copy")
+    below = sorted(share for share in shares if share[0] < 0.85)
+    session.row("operations bound by memory", f"median {statistics.median(s[0] for s in shares):.0%} of a copy; {len(below)} of {len(shares)} under 85%"
+                + (f", least {below[0][1]} {below[0][0]:.0%}" if below else ""))
