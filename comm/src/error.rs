@@ -203,7 +203,7 @@ pub enum CommError {
     #[error(
         "ranks {} and {} both use the GPU {gpu} of {host}\n\
          hint: start no more ranks on a host than it has GPUs, and leave out the index of the device; to share it all the \
-         same, which is slow, there is `share_gpu`", ranks[0], ranks[1]
+         same, which is slow, there is --share-gpu", ranks[0], ranks[1]
     )]
     GpuTaken {
         /// The host.
