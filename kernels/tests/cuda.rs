@@ -148,3 +148,18 @@ fn devices_are_described() {
     assert!(info.memory_bytes > 0 && info.multiprocessors > 0 && info.compute_capability.0 >= 7, "{info:?}");
     assert!(Device::Cuda(Gpu::count() as u32).ensure_available().is_err());
 }
+
+/// Larger than a piece of a staged copy, where there is no direct way.
+#[test]
+fn a_large_tensor_goes_from_one_gpu_to_another() {
+    let Some((_, _alone)) = gpu() else { return };
+    if Gpu::count() < 2 {
+        println!("skipped: needs 2 GPUs, found {}", Gpu::count());
+        return;
+    }
+    let n = 5 * MIB + 3;
+    let here = Tensor::arange(n, DType::F32, Device::Cuda(0)).unwrap();
+    let there = here.to(Device::Cuda(1)).unwrap();
+    assert_eq!(there.device(), Device::Cuda(1));
+    assert!(there.to_vec::<f32>().unwrap().iter().enumerate().all(|(i, &v)| v == i as f32));
+}

@@ -31,7 +31,6 @@ pub(crate) struct Launch {
     function: cudarc::driver::sys::CUfunction,
     grid: [u32; 3],
     block: u32,
-    shared_bytes: u32,
     words: [u64; MAX_ARG_WORDS],
     n_words: usize,
     at: [usize; MAX_ARGS],
@@ -50,7 +49,6 @@ impl Launch {
             function,
             grid: [1; 3],
             block: BLOCK,
-            shared_bytes: 0,
             words: [0; MAX_ARG_WORDS],
             n_words: 0,
             at: [0; MAX_ARGS],
@@ -82,14 +80,6 @@ impl Launch {
     pub(crate) fn threads(mut self, n: u32) -> Self {
         debug_assert!(n.is_multiple_of(32) && (32..=1024).contains(&n));
         self.block = n;
-        self
-    }
-
-    /// Bytes of `extern __shared__` memory, at most 48 KiB.
-    #[allow(dead_code)] // Few kernels need it.
-    pub(crate) fn shared(mut self, bytes: usize) -> Self {
-        debug_assert!(bytes <= 48 << 10);
-        self.shared_bytes = bytes as u32;
         self
     }
 
@@ -151,7 +141,7 @@ impl Launch {
                 self.function,
                 (x, y, z),
                 (self.block, 1, 1),
-                self.shared_bytes,
+                0,
                 self.gpu.compute().raw(),
                 &mut pointers[..self.n_args],
             )

@@ -113,20 +113,27 @@ pub fn copy(from: CudaSlice<'_>, to: CudaSliceMut<'_>) -> Result<PeerPath> {
     Ok(path)
 }
 
-/// Down to the host and up again; blocks until it is done, since the pinned memory lives no longer.
+/// Pinned memory of a staged copy; a page-locked piece as large as the tensor could be more than the host has.
+const STAGE_BYTES: usize = 16 << 20;
+
+/// Down to the host and up again, piece by piece; blocks until it is done, since the pinned memory lives no longer.
 fn staged(from: CudaSlice<'_>, to: &CudaSliceMut<'_>, bytes: usize) -> Result<()> {
     let (source, target) = (from.gpu(), to.gpu());
-    let host = Pinned::zeroed(source, bytes)?;
-    source.bind()?;
-    // SAFETY: both sides hold that many bytes; the host's lives until both copies are done.
-    let down =
-        unsafe { sys::cuMemcpyDtoHAsync_v2(host.as_ptr().cast(), from.ptr(), bytes, source.compute().raw()) };
-    check_driver(source.index(), "cuMemcpyDtoHAsync", down.result())?;
-    source.compute().synchronize()?;
-    target.bind()?;
-    // SAFETY: as above.
-    let up =
-        unsafe { sys::cuMemcpyHtoDAsync_v2(to.ptr(), host.as_ptr().cast(), bytes, target.compute().raw()) };
-    check_driver(target.index(), "cuMemcpyHtoDAsync", up.result())?;
-    target.compute().synchronize()
+    let host = Pinned::zeroed(source, bytes.min(STAGE_BYTES))?;
+    for start in (0..bytes).step_by(STAGE_BYTES) {
+        let n = (bytes - start).min(STAGE_BYTES);
+        let (from, to) = (from.ptr() + start as u64, to.ptr() + start as u64);
+        source.bind()?;
+        // SAFETY: both sides hold that many bytes; the host's lives until both copies are done.
+        let down =
+            unsafe { sys::cuMemcpyDtoHAsync_v2(host.as_ptr().cast(), from, n, source.compute().raw()) };
+        check_driver(source.index(), "cuMemcpyDtoHAsync", down.result())?;
+        source.compute().synchronize()?;
+        target.bind()?;
+        // SAFETY: as above.
+        let up = unsafe { sys::cuMemcpyHtoDAsync_v2(to, host.as_ptr().cast(), n, target.compute().raw()) };
+        check_driver(target.index(), "cuMemcpyHtoDAsync", up.result())?;
+        target.compute().synchronize()?;
+    }
+    Ok(())
 }
