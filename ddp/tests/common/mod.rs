@@ -17,7 +17,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// Longer than any run here takes, even on a busy machine: what is not done by then hangs.
-const TIMEOUT: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The program under test.
 pub const DDP_TRAIN: &str = env!("CARGO_BIN_EXE_ddp-train");
