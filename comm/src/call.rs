@@ -6,8 +6,8 @@ use ddp_kernels::DType;
 
 /// How values of several ranks become one.
 ///
-/// Sums are taken in rank order in host memory, and in NCCL's own order between GPUs. Sums of bf16 are rounded after each
-/// rank, in f32 between. The result of `Max` and `Min` is unspecified where a rank brings a NaN.
+/// Sums are taken in rank order in host memory, and in NCCL's own order between GPUs. Sums of bf16 and f16 are rounded after
+/// each rank, in f32 between; those of integers wrap. The result of `Max` and `Min` is unspecified where a rank brings a NaN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReduceOp {
     /// The sum.
@@ -92,6 +92,8 @@ impl Call {
             DType::F64 => 1,
             DType::I64 => 2,
             DType::BF16 => 3,
+            DType::U8 => 4,
+            DType::F16 => 5,
         };
         [kind | dtype << 8 | argument << 16, self.len as u64]
     }
@@ -120,6 +122,8 @@ impl Call {
             1 => DType::F64,
             2 => DType::I64,
             3 => DType::BF16,
+            4 => DType::U8,
+            5 => DType::F16,
             _ => return None,
         };
         Some(Call { kind, dtype, len: len as usize })
@@ -168,7 +172,7 @@ mod tests {
         ];
         let mut seen = std::collections::HashSet::new();
         for kind in kinds {
-            for dtype in [DType::F32, DType::F64, DType::I64, DType::BF16] {
+            for dtype in DType::ALL {
                 for len in [0, 1, usize::MAX] {
                     let call = Call { kind, dtype, len };
                     assert_eq!(Call::from_words(call.to_words()), Some(call));

@@ -15,13 +15,21 @@ pub enum DType {
     I64,
     /// The upper half of an f32: its range with 8 bits of precision, for the matrix units of GPUs.
     BF16,
+    /// Bytes, 0 to 255: a format that rows are kept and travel in; operations compute in none of the two below.
+    U8,
+    /// IEEE 754 half precision: 11 bits, up to 65,504. Kept and sent, like bytes.
+    F16,
 }
 
 impl DType {
+    /// All of them.
+    pub const ALL: [DType; 6] = [DType::F32, DType::F64, DType::I64, DType::BF16, DType::U8, DType::F16];
+
     /// Bytes of one element.
     pub fn size_bytes(self) -> usize {
         match self {
-            DType::BF16 => 2,
+            DType::U8 => 1,
+            DType::BF16 | DType::F16 => 2,
             DType::F32 => 4,
             DType::F64 | DType::I64 => 8,
         }
@@ -35,6 +43,8 @@ impl fmt::Display for DType {
             DType::F64 => "f64",
             DType::I64 => "i64",
             DType::BF16 => "bf16",
+            DType::U8 => "u8",
+            DType::F16 => "f16",
         })
     }
 }
@@ -70,16 +80,23 @@ macro_rules! element {
 element!(f32, F32);
 element!(f64, F64);
 element!(i64, I64);
+element!(u8, U8);
 
-impl Element for half::bf16 {
-    const DTYPE: DType = DType::BF16;
-    const ZERO: Self = half::bf16::ZERO;
-    #[inline(always)]
-    fn from_f64(v: f64) -> Self {
-        half::bf16::from_f64(v)
-    }
-    #[inline(always)]
-    fn to_f64(self) -> f64 {
-        f64::from(self)
-    }
+macro_rules! half_element {
+    ($t:ty, $dtype:ident) => {
+        impl Element for $t {
+            const DTYPE: DType = DType::$dtype;
+            const ZERO: Self = <$t>::ZERO;
+            #[inline(always)]
+            fn from_f64(v: f64) -> Self {
+                <$t>::from_f64(v)
+            }
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                f64::from(self)
+            }
+        }
+    };
 }
+half_element!(half::bf16, BF16);
+half_element!(half::f16, F16);

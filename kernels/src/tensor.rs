@@ -1,11 +1,11 @@
 //! Tensors that own their storage, made directly on their device.
 
-use half::bf16;
+use half::{bf16, f16};
 
 use crate::cuda::{CudaSlice, CudaSliceMut, DeviceBuffer, Gpu, MemoryUse};
 use crate::error::Operand;
 use crate::memory::Buffer;
-use crate::ops::{UniformStream, uniform};
+use crate::ops::{UniformStream, check, uniform};
 use crate::rng::{Philox, normal_pair};
 use crate::view::{TensorMut, TensorRef};
 use crate::{DType, Device, Element, KernelError, Result, Shape};
@@ -23,6 +23,8 @@ enum Storage {
     CpuF64(Buffer<f64>),
     CpuI64(Buffer<i64>),
     CpuBF16(Buffer<bf16>),
+    CpuU8(Buffer<u8>),
+    CpuF16(Buffer<f16>),
     /// The dtype is not part of the memory.
     Cuda(DeviceBuffer, DType),
 }
@@ -35,6 +37,8 @@ macro_rules! each_storage {
             Storage::CpuF64($buffer) => $body,
             Storage::CpuI64($buffer) => $body,
             Storage::CpuBF16($buffer) => $body,
+            Storage::CpuU8($buffer) => $body,
+            Storage::CpuF16($buffer) => $body,
             Storage::Cuda($device_buffer, $dtype) => $cuda,
         }
     };
@@ -65,6 +69,8 @@ impl Tensor {
             (Device::Cpu, DType::F64) => Storage::CpuF64(Buffer::zeroed(shape.numel())?),
             (Device::Cpu, DType::I64) => Storage::CpuI64(Buffer::zeroed(shape.numel())?),
             (Device::Cpu, DType::BF16) => Storage::CpuBF16(Buffer::zeroed(shape.numel())?),
+            (Device::Cpu, DType::U8) => Storage::CpuU8(Buffer::zeroed(shape.numel())?),
+            (Device::Cpu, DType::F16) => Storage::CpuF16(Buffer::zeroed(shape.numel())?),
         };
         Ok(Tensor { storage, shape, device })
     }
@@ -104,7 +110,7 @@ impl Tensor {
     /// Uniform numbers in `[0, 1)`: a function of `seed` and the element's index alone, whatever the device.
     ///
     /// # Errors
-    /// As [`Tensor::zeros`]; [`KernelError::DTypeUnsupported`] for integers.
+    /// As [`Tensor::zeros`]; [`KernelError::DTypeUnsupported`] for integers and f16.
     pub fn rand(dims: &[usize], dtype: DType, device: Device, seed: u64) -> Result<Self> {
         let mut tensor = Self::zeros(dims, dtype, device)?;
         uniform(tensor.view_mut(), 0.0, 1.0, UniformStream { seed, stream: [0, 0] })?;
@@ -116,12 +122,12 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::rand`].
     pub fn randn(dims: &[usize], dtype: DType, device: Device, seed: u64) -> Result<Self> {
-        if dtype == DType::I64 {
+        if !check::GPU_FLOATS.contains(&dtype) {
             let operand = Operand { name: "result", shape: Shape::new(dims)?, dtype, device };
             return Err(KernelError::DTypeUnsupported {
                 op: "randn",
                 operand: operand.into(),
-                takes: "floats",
+                takes: check::GPU_FLOATS_NAMES,
             });
         }
         let philox = Philox::new(seed);
@@ -223,6 +229,8 @@ impl Tensor {
             Storage::CpuF64(_) => DType::F64,
             Storage::CpuI64(_) => DType::I64,
             Storage::CpuBF16(_) => DType::BF16,
+            Storage::CpuU8(_) => DType::U8,
+            Storage::CpuF16(_) => DType::F16,
             Storage::Cuda(_, dtype) => dtype,
         }
     }
@@ -287,6 +295,8 @@ impl TensorRef<'_> {
                 DType::F64 => Storage::CpuF64(Buffer::from_slice(self.as_slice("copy", "source")?)?),
                 DType::I64 => Storage::CpuI64(Buffer::from_slice(self.as_slice("copy", "source")?)?),
                 DType::BF16 => Storage::CpuBF16(Buffer::from_slice(self.as_slice("copy", "source")?)?),
+                DType::U8 => Storage::CpuU8(Buffer::from_slice(self.as_slice("copy", "source")?)?),
+                DType::F16 => Storage::CpuF16(Buffer::from_slice(self.as_slice("copy", "source")?)?),
             };
             return Ok(Tensor { storage, shape: self.shape(), device });
         }
@@ -337,6 +347,30 @@ mod tests {
         assert_eq!(arange.to_vec::<f64>().unwrap(), [0.0, 1.0, 2.0, 3.0]);
         assert_eq!(full.new_zeros(&[4]).unwrap().to_vec::<f32>().unwrap(), [0.0; 4]);
         assert_eq!(full.zeros_like().unwrap().shape(), full.shape());
+    }
+
+    #[test]
+    fn each_type_is_kept() {
+        for dtype in DType::ALL {
+            let t = Tensor::arange(5, dtype, CPU).unwrap();
+            assert_eq!((t.dtype(), t.size_bytes()), (dtype, 5 * dtype.size_bytes()));
+            let bytes = t.view().as_bytes("test", "t").unwrap();
+            assert_eq!(bytes.len(), t.size_bytes());
+            let copy = t.to(CPU).unwrap();
+            assert_eq!(copy.view().as_bytes("test", "copy").unwrap(), bytes);
+        }
+        let bytes = Tensor::from_slice(&[0u8, 255, 7], &[3], CPU).unwrap();
+        assert_eq!(bytes.view().range(1, 3).unwrap().to_vec::<u8>().unwrap(), [255, 7]);
+        assert!(bytes.to_vec::<f16>().unwrap_err().to_string().contains("u8"));
+        assert_eq!(
+            Tensor::full(&[1], 0.1, DType::F16, CPU).unwrap().to_vec::<f16>().unwrap()[0].to_bits(),
+            0x2e66
+        );
+        for dtype in [DType::U8, DType::F16] {
+            assert!(
+                Tensor::rand(&[2], dtype, CPU, 1).is_err() && Tensor::randn(&[2], dtype, CPU, 1).is_err()
+            );
+        }
     }
 
     #[test]

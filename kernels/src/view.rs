@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use half::bf16;
+use half::{bf16, f16};
 
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
 use crate::error::Operand;
@@ -23,6 +23,10 @@ pub enum CpuSlice<'a> {
     I64(&'a [i64]),
     /// Short floats.
     BF16(&'a [bf16]),
+    /// Bytes.
+    U8(&'a [u8]),
+    /// Half precision.
+    F16(&'a [f16]),
 }
 
 /// Writable elements in host memory, by type.
@@ -36,6 +40,10 @@ pub enum CpuSliceMut<'a> {
     I64(&'a mut [i64]),
     /// Short floats.
     BF16(&'a mut [bf16]),
+    /// Bytes.
+    U8(&'a mut [u8]),
+    /// Half precision.
+    F16(&'a mut [f16]),
 }
 
 /// Elements by the memory they lie in.
@@ -74,6 +82,8 @@ macro_rules! each_type {
             $enum::F64($slice) => $enum::F64($body),
             $enum::I64($slice) => $enum::I64($body),
             $enum::BF16($slice) => $enum::BF16($body),
+            $enum::U8($slice) => $enum::U8($body),
+            $enum::F16($slice) => $enum::F16($body),
         }
     };
 }
@@ -98,6 +108,8 @@ macro_rules! common {
                     $data::Cpu($enum::F64(_)) => DType::F64,
                     $data::Cpu($enum::I64(_)) => DType::I64,
                     $data::Cpu($enum::BF16(_)) => DType::BF16,
+                    $data::Cpu($enum::U8(_)) => DType::U8,
+                    $data::Cpu($enum::F16(_)) => DType::F16,
                     $data::Cuda(slice) => slice.dtype(),
                 }
             }
@@ -188,11 +200,18 @@ impl<'a> TensorRef<'a> {
 
     /// The view of a whole buffer whose length is the shape's.
     pub(crate) fn from_buffer<T: Element>(values: &'a [T], shape: Shape) -> Self {
-        let data = match T::DTYPE {
-            DType::F32 => CpuSlice::F32(bytemuck::cast_slice(values)),
-            DType::F64 => CpuSlice::F64(bytemuck::cast_slice(values)),
-            DType::I64 => CpuSlice::I64(bytemuck::cast_slice(values)),
-            DType::BF16 => CpuSlice::BF16(bytemuck::cast_slice(values)),
+        Self::from_bytes(bytemuck::cast_slice(values), T::DTYPE, shape)
+    }
+
+    /// The view of bytes in host memory, as many as the elements take and aligned to them.
+    pub(crate) fn from_bytes(bytes: &'a [u8], dtype: DType, shape: Shape) -> Self {
+        let data = match dtype {
+            DType::F32 => CpuSlice::F32(bytemuck::cast_slice(bytes)),
+            DType::F64 => CpuSlice::F64(bytemuck::cast_slice(bytes)),
+            DType::I64 => CpuSlice::I64(bytemuck::cast_slice(bytes)),
+            DType::BF16 => CpuSlice::BF16(bytemuck::cast_slice(bytes)),
+            DType::U8 => CpuSlice::U8(bytes),
+            DType::F16 => CpuSlice::F16(bytemuck::cast_slice(bytes)),
         };
         TensorRef { data: Data::Cpu(data), shape }
     }
@@ -226,15 +245,26 @@ impl<'a> TensorRef<'a> {
     /// # Errors
     /// [`KernelError::DTypeUnsupported`] for another type, naming `op` and `name`.
     pub fn as_slice<T: Element>(self, op: &'static str, name: &'static str) -> Result<&'a [T]> {
-        let bytes: &'a [u8] = match self.data {
-            Data::Cpu(CpuSlice::F32(s)) if T::DTYPE == DType::F32 => bytemuck::cast_slice(s),
-            Data::Cpu(CpuSlice::F64(s)) if T::DTYPE == DType::F64 => bytemuck::cast_slice(s),
-            Data::Cpu(CpuSlice::I64(s)) if T::DTYPE == DType::I64 => bytemuck::cast_slice(s),
-            Data::Cpu(CpuSlice::BF16(s)) if T::DTYPE == DType::BF16 => bytemuck::cast_slice(s),
-            Data::Cpu(_) => return Err(unsupported::<T>(op, self.operand(name))),
-            Data::Cuda(_) => return Err(not_on_host(op, self.operand(name))),
-        };
-        Ok(bytemuck::cast_slice(bytes))
+        if self.gpu().is_none() && self.dtype() != T::DTYPE {
+            return Err(unsupported::<T>(op, self.operand(name)));
+        }
+        Ok(bytemuck::cast_slice(self.as_bytes(op, name)?))
+    }
+
+    /// The bytes of the elements, of whatever type, if they are in host memory.
+    ///
+    /// # Errors
+    /// [`KernelError::WrongMemory`] for a GPU's memory, naming `op` and `name`.
+    pub fn as_bytes(self, op: &'static str, name: &'static str) -> Result<&'a [u8]> {
+        match self.data {
+            Data::Cpu(CpuSlice::F32(s)) => Ok(bytemuck::cast_slice(s)),
+            Data::Cpu(CpuSlice::F64(s)) => Ok(bytemuck::cast_slice(s)),
+            Data::Cpu(CpuSlice::I64(s)) => Ok(bytemuck::cast_slice(s)),
+            Data::Cpu(CpuSlice::BF16(s)) => Ok(bytemuck::cast_slice(s)),
+            Data::Cpu(CpuSlice::U8(s)) => Ok(s),
+            Data::Cpu(CpuSlice::F16(s)) => Ok(bytemuck::cast_slice(s)),
+            Data::Cuda(_) => Err(not_on_host(op, self.operand(name))),
+        }
     }
 
     /// The elements, if they are in a GPU's memory.
@@ -264,11 +294,18 @@ impl<'a> TensorMut<'a> {
 
     /// The view of a whole buffer whose length is the shape's.
     pub(crate) fn from_buffer<T: Element>(values: &'a mut [T], shape: Shape) -> Self {
-        let data = match T::DTYPE {
-            DType::F32 => CpuSliceMut::F32(bytemuck::cast_slice_mut(values)),
-            DType::F64 => CpuSliceMut::F64(bytemuck::cast_slice_mut(values)),
-            DType::I64 => CpuSliceMut::I64(bytemuck::cast_slice_mut(values)),
-            DType::BF16 => CpuSliceMut::BF16(bytemuck::cast_slice_mut(values)),
+        Self::from_bytes(bytemuck::cast_slice_mut(values), T::DTYPE, shape)
+    }
+
+    /// The view of bytes in host memory, as many as the elements take and aligned to them.
+    pub(crate) fn from_bytes(bytes: &'a mut [u8], dtype: DType, shape: Shape) -> Self {
+        let data = match dtype {
+            DType::F32 => CpuSliceMut::F32(bytemuck::cast_slice_mut(bytes)),
+            DType::F64 => CpuSliceMut::F64(bytemuck::cast_slice_mut(bytes)),
+            DType::I64 => CpuSliceMut::I64(bytemuck::cast_slice_mut(bytes)),
+            DType::BF16 => CpuSliceMut::BF16(bytemuck::cast_slice_mut(bytes)),
+            DType::U8 => CpuSliceMut::U8(bytes),
+            DType::F16 => CpuSliceMut::F16(bytemuck::cast_slice_mut(bytes)),
         };
         TensorMut { data: DataMut::Cpu(data), shape }
     }
@@ -295,6 +332,8 @@ impl<'a> TensorMut<'a> {
             DataMut::Cpu(CpuSliceMut::F64(s)) => Data::Cpu(CpuSlice::F64(s)),
             DataMut::Cpu(CpuSliceMut::I64(s)) => Data::Cpu(CpuSlice::I64(s)),
             DataMut::Cpu(CpuSliceMut::BF16(s)) => Data::Cpu(CpuSlice::BF16(s)),
+            DataMut::Cpu(CpuSliceMut::U8(s)) => Data::Cpu(CpuSlice::U8(s)),
+            DataMut::Cpu(CpuSliceMut::F16(s)) => Data::Cpu(CpuSlice::F16(s)),
             DataMut::Cuda(slice) => Data::Cuda(slice.as_ref()),
         };
         TensorRef { data, shape: self.shape }
@@ -321,7 +360,7 @@ impl<'a> TensorMut<'a> {
                 }
             };
         }
-        let (a, b) = split!(F32, F64, I64, BF16);
+        let (a, b) = split!(F32, F64, I64, BF16, U8, F16);
         Ok((
             TensorMut { data: a, shape: Shape::vector(mid) },
             TensorMut { data: b, shape: Shape::vector(len - mid) },
@@ -375,16 +414,27 @@ impl<'a> TensorMut<'a> {
     /// # Errors
     /// [`KernelError::DTypeUnsupported`] for another type, naming `op` and `name`.
     pub fn into_slice<T: Element>(self, op: &'static str, name: &'static str) -> Result<&'a mut [T]> {
+        if self.gpu().is_none() && self.dtype() != T::DTYPE {
+            return Err(unsupported::<T>(op, self.operand(name)));
+        }
+        Ok(bytemuck::cast_slice_mut(self.into_bytes(op, name)?))
+    }
+
+    /// The bytes of the elements, of whatever type, if they are in host memory.
+    ///
+    /// # Errors
+    /// [`KernelError::WrongMemory`] for a GPU's memory, naming `op` and `name`.
+    pub fn into_bytes(self, op: &'static str, name: &'static str) -> Result<&'a mut [u8]> {
         let operand = self.operand(name);
-        let bytes: &'a mut [u8] = match self.data {
-            DataMut::Cpu(CpuSliceMut::F32(s)) if T::DTYPE == DType::F32 => bytemuck::cast_slice_mut(s),
-            DataMut::Cpu(CpuSliceMut::F64(s)) if T::DTYPE == DType::F64 => bytemuck::cast_slice_mut(s),
-            DataMut::Cpu(CpuSliceMut::I64(s)) if T::DTYPE == DType::I64 => bytemuck::cast_slice_mut(s),
-            DataMut::Cpu(CpuSliceMut::BF16(s)) if T::DTYPE == DType::BF16 => bytemuck::cast_slice_mut(s),
-            DataMut::Cpu(_) => return Err(unsupported::<T>(op, operand)),
-            DataMut::Cuda(_) => return Err(not_on_host(op, operand)),
-        };
-        Ok(bytemuck::cast_slice_mut(bytes))
+        match self.data {
+            DataMut::Cpu(CpuSliceMut::F32(s)) => Ok(bytemuck::cast_slice_mut(s)),
+            DataMut::Cpu(CpuSliceMut::F64(s)) => Ok(bytemuck::cast_slice_mut(s)),
+            DataMut::Cpu(CpuSliceMut::I64(s)) => Ok(bytemuck::cast_slice_mut(s)),
+            DataMut::Cpu(CpuSliceMut::BF16(s)) => Ok(bytemuck::cast_slice_mut(s)),
+            DataMut::Cpu(CpuSliceMut::U8(s)) => Ok(s),
+            DataMut::Cpu(CpuSliceMut::F16(s)) => Ok(bytemuck::cast_slice_mut(s)),
+            DataMut::Cuda(_) => Err(not_on_host(op, operand)),
+        }
     }
 }
 
@@ -394,6 +444,8 @@ fn unsupported<T: Element>(op: &'static str, operand: Operand) -> KernelError {
         DType::F64 => "f64",
         DType::I64 => "i64",
         DType::BF16 => "bf16",
+        DType::U8 => "u8",
+        DType::F16 => "f16",
     };
     KernelError::DTypeUnsupported { op, operand: operand.into(), takes }
 }

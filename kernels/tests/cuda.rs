@@ -85,6 +85,23 @@ fn copies_in_turn_arrive_in_order() {
 }
 
 #[test]
+fn uploads_carry_every_type() {
+    let Some((gpu, _alone)) = gpu() else { return };
+    for dtype in DType::ALL {
+        let values = Tensor::arange(200, dtype, Device::Cpu).unwrap();
+        let mut slot = Upload::new(gpu, &[201], dtype).unwrap();
+        slot.send_view(values.view()).unwrap();
+        let back = slot.device().to(Device::Cpu).unwrap();
+        let back = back.view().range(0, 200).unwrap().as_bytes("test", "back").unwrap();
+        assert_eq!(back, values.view().as_bytes("test", "values").unwrap(), "{dtype}");
+        assert_eq!(slot.host().unwrap().dtype(), dtype);
+        let other = if dtype == DType::F16 { DType::BF16 } else { DType::F16 };
+        let error = slot.send_view(Tensor::zeros(&[2], other, Device::Cpu).unwrap().view()).unwrap_err();
+        assert!(matches!(error, KernelError::DTypeUnsupported { .. }), "{error}");
+    }
+}
+
+#[test]
 fn a_graph_is_replayed_with_what_lies_in_memory() {
     let Some((gpu, _alone)) = gpu() else { return };
     let mut sum = Tensor::zeros(&[100], DType::F32, gpu.device()).unwrap();

@@ -1,7 +1,7 @@
 //! A view's address, length and type, once its borrow is held elsewhere.
 
 use ddp_kernels::cuda::Gpu;
-use ddp_kernels::{CpuSliceMut, DType, Result, TensorMut, TensorRef};
+use ddp_kernels::{DType, Result, TensorMut, TensorRef};
 
 /// Elements to read, in host memory or in that of a GPU.
 #[derive(Debug, Clone, Copy)]
@@ -26,12 +26,9 @@ impl RawRef {
     /// The address of a view, which stays borrowed for as long as the caller uses it.
     pub(crate) fn of(view: TensorRef<'_>, op: &'static str, name: &'static str) -> Result<Self> {
         let (len, dtype) = (view.numel(), view.dtype());
-        let ptr = match dtype {
-            _ if view.gpu().is_some() => std::ptr::without_provenance(view.cuda()?.ptr() as usize),
-            DType::F32 => view.as_slice::<f32>(op, name)?.as_ptr().cast(),
-            DType::F64 => view.as_slice::<f64>(op, name)?.as_ptr().cast(),
-            DType::I64 => view.as_slice::<i64>(op, name)?.as_ptr().cast(),
-            DType::BF16 => view.as_slice::<half::bf16>(op, name)?.as_ptr().cast(),
+        let ptr = match view.gpu() {
+            Some(_) => std::ptr::without_provenance(view.cuda()?.ptr() as usize),
+            None => view.as_bytes(op, name)?.as_ptr(),
         };
         Ok(RawRef { ptr, len, dtype })
     }
@@ -53,12 +50,7 @@ impl RawMut {
             let ptr = std::ptr::without_provenance_mut(view.into_cuda()?.ptr() as usize);
             return Ok(RawMut { ptr, len, dtype, gpu });
         }
-        let ptr = match view.into_cpu(op)? {
-            CpuSliceMut::F32(s) => s.as_mut_ptr().cast(),
-            CpuSliceMut::F64(s) => s.as_mut_ptr().cast(),
-            CpuSliceMut::I64(s) => s.as_mut_ptr().cast(),
-            CpuSliceMut::BF16(s) => s.as_mut_ptr().cast(),
-        };
+        let ptr = view.into_bytes(op, "operand")?.as_mut_ptr();
         Ok(RawMut { ptr, len, dtype, gpu })
     }
 

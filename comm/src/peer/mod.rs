@@ -163,8 +163,7 @@ impl End {
         let mut words = line.split(' ');
         let len = words.next()?.parse().ok()?;
         let name = words.next()?;
-        let dtypes = [DType::F32, DType::F64, DType::I64, DType::BF16];
-        let dtype = dtypes.into_iter().find(|dtype| dtype.to_string() == name)?;
+        let dtype = DType::ALL.into_iter().find(|dtype| dtype.to_string() == name)?;
         Some(End { len, dtype, device: words.next()?.parse().ok()?, address: words.next()?.parse().ok()? })
     }
 }

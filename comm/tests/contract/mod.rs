@@ -4,7 +4,7 @@
 
 use ddp_comm::{CommError, Rank, ReduceOp, World};
 use ddp_kernels::{DType, Device, Element, Tensor, TensorMut};
-use half::bf16;
+use half::{bf16, f16};
 
 /// Whether sums must be those of rank order to the last bit; MPI's own and NCCL's are only the same on all ranks.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub(crate) fn check(world: &World, device: Device, len: usize, sums: Sums) -> Re
     // Integers, which are exact in any order.
     ctx.check_type::<i64>(len, 0.0)?;
     ctx.check_type::<bf16>(len, 0.0)?;
+    ctx.check_type::<f16>(len, 0.0)?;
+    ctx.check_type::<u8>(len, 0.0)?;
     ctx.check_scope(len)?;
     check_bytes(world, len)?;
     world.group().agree_lengths(&[len, 3, 0])?;
@@ -28,15 +30,17 @@ pub(crate) fn check(world: &World, device: Device, len: usize, sums: Sums) -> Re
     world.group().barrier()
 }
 
-/// Element `i` of rank `rank`: of mixed sign and size, so that the order of a sum shows in its last bits. Of bf16 small
-/// integers, whose sums over a few ranks are exact: its 8 bits are too few for anything else to be told apart.
+/// Element `i` of rank `rank`: of mixed sign and size, so that the order of a sum shows in its last bits. Of short
+/// types small integers, whose sums over a few ranks are exact: 8 bits are too few for anything else to be told apart.
 fn value<T: Element>(rank: usize, i: usize) -> T {
     let hash = (rank as u64 + 1)
         .wrapping_mul(0x9e37_79b9_7f4a_7c15)
         .wrapping_add((i as u64).wrapping_mul(0xd134_2543_de82_ef95));
     let mixed = (hash ^ hash >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40;
-    if T::DTYPE == DType::BF16 {
-        return T::from_f64((mixed % 33) as f64 - 16.0);
+    match T::DTYPE {
+        DType::BF16 | DType::F16 => return T::from_f64((mixed % 33) as f64 - 16.0),
+        DType::U8 => return T::from_f64((mixed % 17) as f64),
+        DType::F32 | DType::F64 | DType::I64 => {}
     }
     let magnitude = [1e-3, 1.0, 1e3][i % 3];
     T::from_f64((mixed as f64 / f64::from(1 << 23) - 1.0) * magnitude * 1000.0)
@@ -88,7 +92,7 @@ impl Context<'_> {
         for op in [ReduceOp::Sum, ReduceOp::Max, ReduceOp::Min] {
             let mut buf = tensor(&data::<T>(rank, len))?;
             let result = group.all_reduce(op, buf.view_mut());
-            if T::DTYPE == DType::BF16 && group.transport() == "mpi" {
+            if matches!(T::DTYPE, DType::BF16 | DType::F16) && group.transport() == "mpi" {
                 assert!(matches!(result, Err(CommError::NotReducible { .. })), "{result:?}");
                 continue;
             }

@@ -284,8 +284,8 @@ fn data_type(dtype: DType) -> sys::cudaDataType {
     match dtype {
         DType::F64 => sys::cudaDataType::CUDA_R_64F,
         DType::BF16 => sys::cudaDataType::CUDA_R_16BF,
-        // Integers do not come here: the operation checked.
-        DType::F32 | DType::I64 => sys::cudaDataType::CUDA_R_32F,
+        // Other types do not come here: the operation checked.
+        DType::F32 | DType::I64 | DType::U8 | DType::F16 => sys::cudaDataType::CUDA_R_32F,
     }
 }
 

@@ -46,12 +46,7 @@ impl Upload {
     pub fn host(&mut self) -> Result<TensorMut<'_>> {
         self.sent.synchronize()?;
         let shape = self.device.shape();
-        Ok(match self.device.dtype() {
-            DType::F32 => TensorMut::from_buffer(self.host.as_mut_slice::<f32>(), shape),
-            DType::F64 => TensorMut::from_buffer(self.host.as_mut_slice::<f64>(), shape),
-            DType::I64 => TensorMut::from_buffer(self.host.as_mut_slice::<i64>(), shape),
-            DType::BF16 => TensorMut::from_buffer(self.host.as_mut_slice::<half::bf16>(), shape),
-        })
+        Ok(TensorMut::from_bytes(self.host.as_mut_slice(), self.device.dtype(), shape))
     }
 
     /// Starts the copy of the first `n_elements` elements; work that is asked for from now on sees them.
@@ -121,6 +116,8 @@ impl Upload {
             DType::F64 => self.send_slice(view.as_slice::<f64>(OP, "view")?),
             DType::I64 => self.send_slice(view.as_slice::<i64>(OP, "view")?),
             DType::BF16 => self.send_slice(view.as_slice::<half::bf16>(OP, "view")?),
+            DType::U8 => self.send_slice(view.as_slice::<u8>(OP, "view")?),
+            DType::F16 => self.send_slice(view.as_slice::<half::f16>(OP, "view")?),
         }
     }
 }

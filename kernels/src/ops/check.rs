@@ -74,11 +74,13 @@ macro_rules! float_dispatch {
                 type $t = f64;
                 $body
             }
-            $crate::DType::I64 | $crate::DType::BF16 => Err($crate::KernelError::DTypeUnsupported {
-                op: $op,
-                operand: $operand.into(),
-                takes: "f32 and f64",
-            }),
+            $crate::DType::I64 | $crate::DType::BF16 | $crate::DType::U8 | $crate::DType::F16 => {
+                Err($crate::KernelError::DTypeUnsupported {
+                    op: $op,
+                    operand: $operand.into(),
+                    takes: "f32 and f64",
+                })
+            }
         }
     };
 }

@@ -199,6 +199,8 @@ impl Job {
             DType::F64 => combine::<f64>,
             DType::I64 => combine::<i64>,
             DType::BF16 => combine::<half::bf16>,
+            DType::U8 => combine::<u8>,
+            DType::F16 => combine::<half::f16>,
         };
         // SAFETY: as this function's.
         unsafe { combine(op, board, chunk, offset, output, n, own) }
@@ -311,7 +313,23 @@ impl Number for half::bf16 {
     }
 }
 
+impl Number for half::f16 {
+    const ZERO: Self = half::f16::ZERO;
+    #[inline(always)]
+    fn sum(a: Self, b: Self) -> Self {
+        a + b
+    }
+}
+
 impl Number for i64 {
+    const ZERO: Self = 0;
+    #[inline(always)]
+    fn sum(a: Self, b: Self) -> Self {
+        a.wrapping_add(b)
+    }
+}
+
+impl Number for u8 {
     const ZERO: Self = 0;
     #[inline(always)]
     fn sum(a: Self, b: Self) -> Self {

@@ -36,16 +36,18 @@ pub(super) fn datatype(dtype: DType) -> ffi::MPI_Datatype {
         DType::F64 => unsafe { ffi::RSMPI_DOUBLE },
         // SAFETY: as above.
         DType::I64 => unsafe { ffi::RSMPI_INT64_T },
-        // MPI has no such type: it moves them as the words that they are, and `can_reduce` keeps it from adding them.
         // SAFETY: as above.
-        DType::BF16 => unsafe { ffi::RSMPI_UINT16_T },
+        DType::U8 => unsafe { ffi::RSMPI_UINT8_T },
+        // MPI has no such types: it moves them as the words that they are, and `can_reduce` keeps it from adding them.
+        // SAFETY: as above.
+        DType::BF16 | DType::F16 => unsafe { ffi::RSMPI_UINT16_T },
     }
 }
 
 /// Refuses a reduction of a type that MPI does not know.
 pub(super) fn can_reduce(call: Call) -> Result<()> {
     let is_reduction = matches!(call.kind, CallKind::AllReduce(_) | CallKind::ReduceScatter(_));
-    if is_reduction && call.dtype == DType::BF16 {
+    if is_reduction && matches!(call.dtype, DType::BF16 | DType::F16) {
         return Err(CommError::NotReducible { call });
     }
     Ok(())

@@ -188,6 +188,8 @@ pub(super) fn datatype(dtype: DType) -> c_int {
         DType::F64 => sys::ncclDataType_t::ncclFloat64,
         DType::I64 => sys::ncclDataType_t::ncclInt64,
         DType::BF16 => sys::ncclDataType_t::ncclBfloat16,
+        DType::U8 => sys::ncclDataType_t::ncclUint8,
+        DType::F16 => sys::ncclDataType_t::ncclFloat16,
     };
     dtype as c_int
 }
@@ -218,6 +220,7 @@ mod tests {
     fn names_are_those_of_nccl_h() {
         assert_eq!(version_name(22_703), "2.27.3");
         assert_eq!((datatype(DType::BF16), datatype(DType::F32)), (9, 7));
+        assert_eq!((datatype(DType::U8), datatype(DType::F16)), (1, 6));
         assert_eq!((operation(ReduceOp::Sum), operation(ReduceOp::Min)), (0, 3));
         assert_eq!(Status(sys::ncclResult_t::ncclInProgress as c_int), Status::IN_PROGRESS);
         assert_eq!(Status(99).name(), "a result that this program does not know");

@@ -35,7 +35,7 @@ pub fn add_assign(y: TensorMut<'_>, x: TensorRef<'_>) -> Result<()> {
 mod tests {
     use super::*;
     use crate::ops::testing::{devices, random, rounded, tensor};
-    use crate::{Device, Element};
+    use crate::{DType, Device, Element, KernelError, Tensor};
 
     /// `y + x` from element `start` on: a GPU's wide accesses need addresses that are multiples of 16.
     fn sum<T: Element>(y: &[T], x: &[T], start: usize, device: Device) -> Vec<T> {
@@ -55,14 +55,26 @@ mod tests {
         }
     }
 
+    /// What rows are kept in is nothing to compute in, on any device.
+    #[test]
+    fn storage_formats_are_refused() {
+        for device in devices() {
+            for dtype in [DType::U8, DType::F16] {
+                let (mut y, x) =
+                    (Tensor::ones(&[4], dtype, device).unwrap(), Tensor::ones(&[4], dtype, device).unwrap());
+                let error = add_assign(y.view_mut(), x.view()).unwrap_err();
+                assert!(matches!(error, KernelError::DTypeUnsupported { .. }), "{error}");
+                assert!(error.to_string().contains(&dtype.to_string()), "{error}");
+            }
+        }
+    }
+
     /// One rounding of one sum: the devices have to agree to the bit.
     #[test]
     fn every_device_and_alignment_gives_the_same_bits() {
         fn check<T: Element>(want: impl Fn(T, T) -> T) {
             let (y, x) = (random::<T>(10_007, 1), random::<T>(10_007, 2));
-            for device in
-                devices().into_iter().filter(|d| T::DTYPE != crate::DType::BF16 || *d != Device::Cpu)
-            {
+            for device in devices().into_iter().filter(|d| T::DTYPE != DType::BF16 || *d != Device::Cpu) {
                 for start in [0, 3] {
                     let want: Vec<T> =
                         (0..y.len()).map(|i| if i < start { y[i] } else { want(y[i], x[i]) }).collect();

@@ -36,8 +36,8 @@ pub(super) fn cast(op: &'static str, from: TensorRef<'_>, to: CpuSliceMut<'_>) -
         (DType::BF16, CpuSliceMut::F64(to)) => convert!(op, from, to, bf16, x => f64::from(x.to_f32())),
         (_, CpuSliceMut::F64(to)) => convert!(op, from, to, f32, x => f64::from(x)),
         (_, CpuSliceMut::BF16(to)) => convert!(op, from, to, f32, x => bf16::from_f32(x)),
-        // The caller has refused integers, and equal types are copied.
-        (_, CpuSliceMut::F32(_) | CpuSliceMut::I64(_)) => {}
+        // The caller has refused other types, and equal ones are copied.
+        (_, CpuSliceMut::F32(_) | CpuSliceMut::I64(_) | CpuSliceMut::U8(_) | CpuSliceMut::F16(_)) => {}
     }
     Ok(())
 }

@@ -43,7 +43,7 @@ mod tests {
 
     use super::*;
     use crate::ops::testing::{devices, random, tensor};
-    use crate::{Device, Element, Tensor};
+    use crate::{DType, Device, Element, Tensor};
 
     fn run<A: Element, B: Element>(from: &[A], start: usize, device: Device) -> Vec<B> {
         let from = tensor(from, &[from.len()], device);
@@ -146,6 +146,12 @@ mod tests {
             let (floats, integers) = (tensor(&[1.0f32, 2.0], &[2], device), tensor(&[1i64, 2], &[2], device));
             let mut to = tensor(&[0.0f64; 2], &[2], device);
             assert!(cast(integers.view(), to.view_mut()).is_err());
+            for dtype in [DType::U8, DType::F16] {
+                let mut kept = Tensor::zeros(&[2], dtype, device).unwrap();
+                assert!(
+                    cast(kept.view(), to.view_mut()).is_err() && cast(to.view(), kept.view_mut()).is_err()
+                );
+            }
             assert!(cast(floats.view(), to.view_mut().reshape(&[1, 2]).unwrap()).is_err());
         }
     }

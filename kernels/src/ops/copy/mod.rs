@@ -4,7 +4,7 @@ use cudarc::driver::{result, sys};
 
 use super::check;
 use crate::cuda::{Gpu, check_driver, peer};
-use crate::{CpuSliceMut, DType, Device, Result, TensorMut, TensorRef};
+use crate::{Result, TensorMut, TensorRef};
 
 const OP: &str = "copy";
 
@@ -30,28 +30,12 @@ pub fn copy(from: TensorRef<'_>, to: TensorMut<'_>) -> Result<()> {
 }
 
 fn within_host(from: TensorRef<'_>, to: TensorMut<'_>) -> Result<()> {
-    match to.into_cpu(OP)? {
-        CpuSliceMut::F32(to) => to.copy_from_slice(from.as_slice(OP, "from")?),
-        CpuSliceMut::F64(to) => to.copy_from_slice(from.as_slice(OP, "from")?),
-        CpuSliceMut::I64(to) => to.copy_from_slice(from.as_slice(OP, "from")?),
-        CpuSliceMut::BF16(to) => to.copy_from_slice(from.as_slice(OP, "from")?),
-    }
+    to.into_bytes(OP, "to")?.copy_from_slice(from.as_bytes(OP, "from")?);
     Ok(())
 }
 
-/// The bytes of a view of host memory.
-fn bytes_of<'a>(view: TensorRef<'a>) -> Result<&'a [u8]> {
-    debug_assert_eq!(view.device(), Device::Cpu);
-    Ok(match view.dtype() {
-        DType::F32 => bytemuck::cast_slice(view.as_slice::<f32>(OP, "from")?),
-        DType::F64 => bytemuck::cast_slice(view.as_slice::<f64>(OP, "from")?),
-        DType::I64 => bytemuck::cast_slice(view.as_slice::<i64>(OP, "from")?),
-        DType::BF16 => bytemuck::cast_slice(view.as_slice::<half::bf16>(OP, "from")?),
-    })
-}
-
 fn upload(gpu: &'static Gpu, from: TensorRef<'_>, to: TensorMut<'_>) -> Result<()> {
-    let (bytes, to) = (bytes_of(from)?, to.into_cuda()?);
+    let (bytes, to) = (from.as_bytes(OP, "from")?, to.into_cuda()?);
     if bytes.is_empty() {
         return Ok(());
     }
@@ -68,12 +52,7 @@ fn download(gpu: &'static Gpu, from: TensorRef<'_>, to: TensorMut<'_>) -> Result
         return Ok(());
     }
     gpu.bind()?;
-    let to = match to.into_cpu(OP)? {
-        CpuSliceMut::F32(to) => to.as_mut_ptr().cast(),
-        CpuSliceMut::F64(to) => to.as_mut_ptr().cast(),
-        CpuSliceMut::I64(to) => to.as_mut_ptr().cast(),
-        CpuSliceMut::BF16(to) => to.as_mut_ptr().cast(),
-    };
+    let to = to.into_bytes(OP, "to")?.as_mut_ptr().cast();
     // SAFETY: both sides hold that many bytes, by shape and dtype; the host's is borrowed until the copy is done.
     let copied = unsafe { sys::cuMemcpyDtoHAsync_v2(to, from.ptr(), from.len_bytes(), gpu.compute().raw()) };
     check_driver(gpu.index(), "cuMemcpyDtoHAsync", copied.result())?;
@@ -83,7 +62,7 @@ fn download(gpu: &'static Gpu, from: TensorRef<'_>, to: TensorMut<'_>) -> Result
 #[cfg(test)]
 mod tests {
     use crate::ops::testing::{devices, tensor};
-    use crate::{DType, KernelError, Tensor};
+    use crate::{DType, Element, KernelError, Tensor};
 
     #[test]
     fn copies_between_all_devices_that_are_there() {
@@ -98,6 +77,30 @@ mod tests {
                 assert_eq!(source.to(to).unwrap().to_vec::<f32>().unwrap(), values, "{from} to {to}");
             }
         }
+    }
+
+    /// Elements of each type, also where they stand at odd addresses.
+    #[test]
+    fn all_types_are_copied_as_they_are() {
+        fn check<T: Element>() {
+            let values: Vec<T> = (0..77).map(|i| T::from_f64(f64::from(i))).collect();
+            for from in devices() {
+                for to in devices() {
+                    let mut target = Tensor::zeros(&[9, 11], T::DTYPE, to).unwrap();
+                    let source = tensor(&values, &[7, 11], from);
+                    super::copy(source.view(), target.view_mut().rows(1, 8).unwrap()).unwrap();
+                    let got = target.to_vec::<T>().unwrap();
+                    assert!(got[11..88] == values && got[..11] == [T::ZERO; 11], "{} {from} {to}", T::DTYPE);
+                    assert_eq!(source.to(to).unwrap().to_vec::<T>().unwrap(), values);
+                }
+            }
+        }
+        check::<f32>();
+        check::<f64>();
+        check::<i64>();
+        check::<half::bf16>();
+        check::<u8>();
+        check::<half::f16>();
     }
 
     #[test]

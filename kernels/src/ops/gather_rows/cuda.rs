@@ -26,7 +26,7 @@ pub(super) fn gather(
         narrowing(cols, x.ptr() | out.ptr())
     };
     // All bits set: NaN in every float type.
-    let missing = if x.dtype() == DType::I64 { 0 } else { u32::MAX };
+    let missing = if matches!(x.dtype(), DType::I64 | DType::U8) { 0 } else { u32::MAX };
     let tiles = RowTiles::new(gpu, rows, items);
     let launch = tiles.grid(Launch::new(gpu, &SOURCE, kernel)?).read(x).read(indices).write(out);
     let launch = launch.arg(n_rows).arg(rows).arg(items).arg(missing).arg(tiles.log2_width());
@@ -43,7 +43,8 @@ fn words(row_bytes: usize, addresses: u64) -> (&'static str, usize) {
         4.. => ("gather_rows_16", 16),
         3 => ("gather_rows_8", 8),
         2 => ("gather_rows_4", 4),
-        _ => ("gather_rows_2", 2),
+        1 => ("gather_rows_2", 2),
+        _ => ("gather_rows_1", 1),
     };
     (kernel, row_bytes / size)
 }

@@ -1,15 +1,15 @@
 // gather_rows.cu: rows of a matrix, picked by index.
 // maths   out[n, :] <- x[indices[n], :]; a row of an index outside 0..n_rows gets `missing` (NaN, or 0 for integers)
-// shapes  x: W[n_rows, items], out: W[rows, items], indices: i64[rows]; W is a word of 2, 4, 8 or 16 bytes, or f32 that
-//         becomes bf16, one or four at a time
+// shapes  x: W[n_rows, items], out: W[rows, items], indices: i64[rows]; W is a word of 1, 2, 4, 8 or 16 bytes, or f32
+//         that becomes bf16, one or four at a time
 // launch  row_walk: rows over blocks in x, a row's items over 2^log2_width threads and over blocks in y; block 256; any shape
 // moved   1 row read, 1 written an index: memory-bound
 // order   elementwise: bit-identical between runs
 // twin    cpu.rs beside this file
 
-template <class W> __device__ __forceinline__ W filled(u32 half) {
+template <class W> __device__ __forceinline__ W filled(u32 byte) {
     W w;
-    for (int i = 0; i < (int)(sizeof(W) / sizeof(u16)); i++) reinterpret_cast<u16*>(&w)[i] = (u16)half;
+    for (int i = 0; i < (int)sizeof(W); i++) reinterpret_cast<u8*>(&w)[i] = (u8)byte;
     return w;
 }
 template <class W> struct Same {
@@ -59,6 +59,7 @@ __device__ void gather(const W* __restrict__ x, const i64* __restrict__ indices,
 typedef Pack<u32> u128;
 typedef Pack<float> f32x4;
 typedef Pack<bf16, 4> bf16x4;
+GATHER(1, Same<u8>, u8, u8)
 GATHER(2, Same<u16>, u16, u16)
 GATHER(4, Same<u32>, u32, u32)
 GATHER(8, Same<u64>, u64, u64)

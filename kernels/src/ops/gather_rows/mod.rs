@@ -53,12 +53,14 @@ pub fn gather_rows(x: TensorRef<'_>, indices: TensorRef<'_>, out: TensorMut<'_>)
         DType::F64 => gather!(f64),
         DType::I64 => gather!(i64),
         DType::BF16 => gather!(half::bf16),
+        DType::U8 => gather!(u8),
+        DType::F16 => gather!(half::f16),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use half::bf16;
+    use half::{bf16, f16};
 
     use super::*;
     use crate::ops::testing::{devices, random, tensor};
@@ -93,8 +95,8 @@ mod tests {
     #[test]
     fn rows_of_all_widths_and_alignments_are_picked() {
         fn check<T: Element>(device: Device) {
-            for cols in [1, 2, 3, 4, 8, 10, 196, 2500] {
-                for start in [0, 1, 2, 4] {
+            for cols in [1, 2, 3, 4, 8, 10, 16, 196, 2500] {
+                for start in [0, 1, 2, 4, 8] {
                     let values: Vec<T> =
                         (0..start + 13 * cols).map(|i| T::from_f64((i % 251) as f64)).collect();
                     let got = run::<T, T>(&values, cols, start, &INDICES, device);
@@ -107,6 +109,8 @@ mod tests {
             check::<f64>(device);
             check::<bf16>(device);
             check::<i64>(device);
+            check::<u8>(device);
+            check::<f16>(device);
         }
     }
 
@@ -158,6 +162,9 @@ mod tests {
                 let wide = random::<f64>(8, 1);
                 assert!(run::<f64, f64>(&wide, 2, 0, &[wrong], device).iter().all(|v| v.is_nan()));
                 assert_eq!(run::<i64, i64>(&[1, 2, 3], 1, 0, &[2, wrong], device), [3, 0]);
+                assert_eq!(run::<u8, u8>(&[1, 2, 3], 1, 0, &[2, wrong], device), [3, 0]);
+                let halves = run::<f16, f16>(&[f16::ONE; 3], 1, 0, &[wrong, 1], device);
+                assert!(halves[0].is_nan() && halves[1] == f16::ONE);
             }
         }
     }
