@@ -19,6 +19,7 @@ mod gather_rows;
 mod huber;
 mod layer_norm;
 mod linear;
+mod load_rows;
 mod loss;
 mod mse;
 mod row_tiles;
@@ -46,6 +47,7 @@ pub use linear::{
     LinearOutput, ThroughActivation, linear_backward_input, linear_backward_weight, linear_forward,
     linear_workspace_len, relu_mask_len,
 };
+pub use load_rows::{RowNormalizer, load_rows};
 pub use loss::LossSums;
 pub use mse::mse;
 pub use sgd::{SgdConfig, sgd_step};
@@ -66,6 +68,7 @@ pub(crate) static CUDA_SOURCES: &[&crate::cuda::launch::Source] = &[
     &dropout::SOURCE,
     &gather_rows::SOURCE,
     &layer_norm::SOURCE,
+    &load_rows::SOURCE,
     &loss::SOURCE,
     &sgd::SOURCE,
     &softmax_cross_entropy::SOURCE,

@@ -1,0 +1,48 @@
+//! Four elements at a time where rows and addresses allow it: 16 bytes of the result.
+
+use crate::cuda::launch::{Launch, Source};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
+use crate::ops::row_tiles::RowTiles;
+use crate::{DType, Result};
+
+pub(crate) static SOURCE: Source = Source::new("load_rows", include_str!("kernel.cu"));
+
+/// `out[n, :] = (x[indices[n], :] - shift) · scale` on this device: `x` of `n_rows` rows, `cols` wide, `indices` as many as
+/// `out` has rows, `normalizer` shift and scale of `cols` elements.
+pub(super) fn load(
+    gpu: &'static Gpu,
+    x: CudaSlice<'_>,
+    (n_rows, cols): (usize, usize),
+    indices: Option<CudaSlice<'_>>,
+    normalizer: Option<(CudaSlice<'_>, CudaSlice<'_>)>,
+    out: &mut CudaSliceMut<'_>,
+) -> Result<()> {
+    let rows = out.len().checked_div(cols).unwrap_or(0);
+    if rows == 0 {
+        return Ok(());
+    }
+    let (shift, scale) = normalizer.unzip();
+    let floats = [Some(out.as_ref()), shift, scale].into_iter().flatten().fold(0, |all, s| all | s.ptr());
+    let x_word = 4 * x.dtype().size_bytes() as u64;
+    let by_4 = cols.is_multiple_of(4) && floats.is_multiple_of(16) && x.ptr().is_multiple_of(x_word);
+    let kernel = match (x.dtype(), by_4) {
+        (DType::U8, true) => "load_rows_u8_f32_by_4",
+        (DType::U8, false) => "load_rows_u8_f32",
+        (DType::F16, true) => "load_rows_f16_f32_by_4",
+        (DType::F16, false) => "load_rows_f16_f32",
+        (DType::BF16, true) => "load_rows_bf16_f32_by_4",
+        (DType::BF16, false) => "load_rows_bf16_f32",
+        (DType::F32 | DType::F64 | DType::I64, true) => "load_rows_f32_f32_by_4",
+        (DType::F32 | DType::F64 | DType::I64, false) => "load_rows_f32_f32",
+    };
+    let items = if by_4 { cols / 4 } else { cols };
+    let tiles = RowTiles::new(gpu, rows, items);
+    let launch = tiles.grid(Launch::new(gpu, &SOURCE, kernel)?).read(x).read_opt(indices);
+    let launch = launch.read_opt(shift).read_opt(scale).write(out);
+    let launch = launch.arg(n_rows).arg(rows).arg(items).arg(tiles.log2_width());
+    // SAFETY: load_rows(const T* x, const i64* indices, const float* shift, const float* scale, float* out, size_t n_rows,
+    // size_t rows, size_t items, u32 log2_width); items of 1 or 4 elements fill a row, of which x holds n_rows and out `rows`,
+    // indices one number each, shift and scale one row; for 4 all addresses are multiples of 4 elements. Without indices
+    // n_rows is `rows`, as the caller checked.
+    unsafe { launch.run() }
+}

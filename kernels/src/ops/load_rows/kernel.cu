@@ -1,0 +1,78 @@
+// load_rows.cu: rows in the format that they are kept in become f32: picked, cast and normalised.
+// maths   out[n, c] <- (x[indices[n], c] - shift[c]) * scale[c] in f64, rounded once; without shift and scale the value
+//         itself; without indices row n; a row of an index outside 0..n_rows becomes NaN
+// shapes  x: T[n_rows, items * N], out: f32[rows, items * N], indices: i64[rows], shift, scale: f32[items * N]; T is u8, f16,
+//         bf16 or f32, N is 1 or 4
+// launch  row_walk: rows over blocks in x, a row's items over 2^log2_width threads and over blocks in y; block 256; any shape
+// moved   1 row of T read, 1 of f32 written an index: memory-bound (the two rows of shift and scale stay in the cache)
+// order   elementwise: bit-identical between runs
+// twin    cpu.rs beside this file
+
+// IEEE 754 half precision, which is only ever read.
+struct f16 {
+    u16 bits;
+};
+__device__ __forceinline__ float to_float(u8 x) { return (float)x; }
+__device__ __forceinline__ float to_float(f16 x) {
+    u32 sign = (u32)(x.bits & 0x8000u) << 16, rest = x.bits & 0x7fffu;
+    // Subnormal numbers are multiples of 2^-24.
+    u32 small = __float_as_uint((float)rest * 5.9604644775390625e-8f);
+    u32 normal = (rest << 13) + (112u << 23), special = rest << 13 | 0x7f800000u;
+    return __uint_as_float(sign | (rest < 0x400u ? small : rest < 0x7c00u ? normal : special));
+}
+
+template <class T, int N>
+__device__ void load(const T* __restrict__ x, const i64* __restrict__ indices, const float* __restrict__ shift,
+                     const float* __restrict__ scale, float* __restrict__ out, size_t n_rows, size_t rows, size_t items,
+                     u32 log2_width) {
+    RowWalk at = row_walk(log2_width);
+    for (size_t row = at.row; row < rows; row += at.row_stride) {
+        size_t index = indices ? (size_t)indices[row] : row;  // a negative one becomes too large
+        float* to = out + row * items * N;
+        if (index < n_rows) {
+            const T* from = x + index * items * N;
+            // Several packs at a time, so that their loads are in flight together.
+            const int batch = 4;
+            for (size_t first = at.item; first < items; first += batch * at.item_stride) {
+                Pack<T, N> v[batch];
+#pragma unroll
+                for (int k = 0; k < batch; k++)
+                    if (first + k * at.item_stride < items) v[k] = load_pack<N>(from, first + k * at.item_stride);
+#pragma unroll
+                for (int k = 0; k < batch; k++) {
+                    size_t i = first + k * at.item_stride;
+                    if (i >= items) break;
+                    Pack<float, N> r;
+#pragma unroll
+                    for (int j = 0; j < N; j++) r.v[j] = to_float(v[k].v[j]);
+                    if (shift) {
+                        Pack<float, N> less = load_pack<N>(shift, i), times = load_pack<N>(scale, i);
+#pragma unroll
+                        for (int j = 0; j < N; j++)
+                            r.v[j] = (float)(((double)r.v[j] - (double)less.v[j]) * (double)times.v[j]);
+                    }
+                    store_pack(to, i, r);
+                }
+            }
+        } else {
+            Pack<float, N> missing;
+#pragma unroll
+            for (int j = 0; j < N; j++) missing.v[j] = __uint_as_float(0x7fffffffu);
+            for (size_t i = at.item; i < items; i += at.item_stride) store_pack(to, i, missing);
+        }
+    }
+}
+#define LOAD(name, T, N)                                                                                              \
+    extern "C" __global__ void load_rows_##name(const T* x, const i64* indices, const float* shift, const float* scale, \
+                                                float* out, size_t n_rows, size_t rows, size_t items,                 \
+                                                u32 log2_width) {                                                     \
+        load<T, N>(x, indices, shift, scale, out, n_rows, rows, items, log2_width);                                   \
+    }
+LOAD(u8_f32, u8, 1)
+LOAD(u8_f32_by_4, u8, 4)
+LOAD(f16_f32, f16, 1)
+LOAD(f16_f32_by_4, f16, 4)
+LOAD(bf16_f32, bf16, 1)
+LOAD(bf16_f32_by_4, bf16, 4)
+LOAD(f32_f32, float, 1)
+LOAD(f32_f32_by_4, float, 4)
