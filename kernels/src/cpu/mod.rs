@@ -1,8 +1,9 @@
 //! What the CPU forms of the operations stand on: vector dispatch, elementary functions, matrix products,
-//! transposition and threads.
+//! transposition and threads; and files as memory.
 
 pub(crate) mod float;
 pub(crate) mod gemm;
+pub mod mapped_file;
 mod math;
 pub(crate) mod simd;
 pub mod threads;

@@ -6,7 +6,7 @@
 //! `graph` (a step captured once and replayed), `upload` and `download` (pinned copies), `peer` (between GPUs).
 //!
 //! The driver's primary contexts are global to the process, and so is the table of [`Gpu`]s that mirrors them: the only
-//! global state of this crate beside the thread pools.
+//! global state of this crate beside the thread pools and what catches faults in mapped files.
 
 pub(crate) mod blas;
 mod cache;

@@ -1,0 +1,507 @@
+//! Memory that a file backs, and that stays readable when the file shrinks.
+//!
+//! A page that the system cannot bring in, since the file has become shorter or its disk failed, makes the reader die of
+//! SIGBUS. Here it reads zeros instead, and [`MappedFile::is_intact`] tells. One handler for the process finds the mapping
+//! that an address belongs to in a table of atomics, puts a page of zeros where none is, and lets the reader go on; every
+//! other SIGBUS goes to whoever handled it before.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+
+use memmap2::{Mmap, MmapOptions, UncheckedAdvice};
+
+/// Mappings that a process can have at a time.
+const MAX_MAPPINGS: usize = 4096;
+/// Missing pages of a mapping from which on all that follows is replaced with each further one: a page by itself divides a
+/// mapping in two, of which a process has 65,530 as a rule.
+const MAX_SINGLE_PAGES: usize = 1024;
+
+/// How a mapping will be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Advice {
+    /// Here and there: nothing is read ahead.
+    Random,
+    /// From front to back.
+    Sequential,
+    /// Soon: reading begins.
+    WillNeed,
+    /// Not soon: its pages may go, and are read again when they are touched.
+    DontNeed,
+}
+
+/// A regular file as read-only memory, of the length that it had when it was opened.
+///
+/// Whoever writes to the file meanwhile changes what is read here. A file that became shorter reads as zeros from its end on.
+/// A system call that is handed these bytes gets `EFAULT` where a page is missing; only what the process reads by itself is
+/// caught.
+#[derive(Debug)]
+pub struct MappedFile {
+    path: PathBuf,
+    /// Device and number of the file.
+    identity: (u64, u64),
+    /// None for an empty file.
+    mapping: Option<Mapping>,
+}
+
+#[derive(Debug)]
+struct Mapping {
+    slot: &'static Slot,
+    map: Mmap,
+}
+
+impl MappedFile {
+    /// Maps a file; an empty one to no bytes.
+    ///
+    /// # Errors
+    /// Those of opening and mapping; [`io::ErrorKind::InvalidInput`] for anything but a regular file;
+    /// [`io::ErrorKind::OutOfMemory`] where this process has 4096 mapped files already.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        // A named pipe would make `open` wait for a writer.
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        let identity = (metadata.dev(), metadata.ino());
+        let len = usize::try_from(metadata.len())
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "larger than the address space"))?;
+        let mapping = if len == 0 {
+            None
+        } else {
+            catch_faults()?;
+            // SAFETY: the mapping is read-only and plain bytes, whatever others write to the file; a page that goes missing is
+            // replaced by the handler as soon as the mapping is in the table, and nobody reads it before.
+            let map = unsafe { MmapOptions::new().len(len).map(&file) }?;
+            let start = map.as_ptr() as usize;
+            let slot = Slot::take(start, start + len).ok_or_else(|| {
+                io::Error::new(io::ErrorKind::OutOfMemory, format!("{MAX_MAPPINGS} files are mapped already"))
+            })?;
+            Some(Mapping { slot, map })
+        };
+        Ok(MappedFile { path: path.to_owned(), identity, mapping })
+    }
+
+    /// The file's bytes.
+    pub fn bytes(&self) -> &[u8] {
+        self.mapping.as_ref().map_or(&[], |mapping| &mapping.map)
+    }
+
+    /// Bytes of the file when it was opened.
+    pub fn len(&self) -> usize {
+        self.bytes().len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// False once a page was missing when it was read: the file shrank, or its disk failed. What was read since may be zeros.
+    ///
+    /// It costs nothing, and so does not see a file that lost less than what its last page holds: [`MappedFile::has_shrunk`]
+    /// does.
+    pub fn is_intact(&self) -> bool {
+        self.mapping.as_ref().is_none_or(|mapping| mapping.slot.n_missing.load(Ordering::Acquire) == 0)
+    }
+
+    /// Whether the file is shorter now than when it was opened; asks the file system. A file that was moved, or replaced by
+    /// another one, is not seen: what is mapped is still the old one.
+    pub fn has_shrunk(&self) -> bool {
+        std::fs::metadata(&self.path)
+            .is_ok_and(|now| (now.dev(), now.ino()) == self.identity && now.len() < self.len() as u64)
+    }
+
+    /// Tells the system how the file will be read.
+    ///
+    /// # Errors
+    /// Those of `madvise`.
+    pub fn advise(&self, advice: Advice) -> io::Result<()> {
+        let Some(Mapping { map, .. }) = &self.mapping else { return Ok(()) };
+        match advice {
+            Advice::Random => map.advise(memmap2::Advice::Random),
+            Advice::Sequential => map.advise(memmap2::Advice::Sequential),
+            Advice::WillNeed => map.advise(memmap2::Advice::WillNeed),
+            // SAFETY: a shared mapping of a file is read again from it, and a page of zeros is zeros again.
+            Advice::DontNeed => unsafe { map.unchecked_advise(UncheckedAdvice::DontNeed) },
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // Before the memory is given back, which another mapping may get: the field is dropped after this.
+        self.slot.give_back();
+    }
+}
+
+/// A place in the table. The handler reads it at any time, so what belongs together is read between two looks at `version`.
+#[derive(Debug)]
+struct Slot {
+    is_taken: AtomicBool,
+    /// Odd while `start` and `end` change.
+    version: AtomicUsize,
+    start: AtomicUsize,
+    /// 0 where there is no mapping.
+    end: AtomicUsize,
+    /// Times that a page was missing.
+    n_missing: AtomicUsize,
+}
+
+static SLOTS: [Slot; MAX_MAPPINGS] = [const {
+    Slot {
+        is_taken: AtomicBool::new(false),
+        version: AtomicUsize::new(0),
+        start: AtomicUsize::new(0),
+        end: AtomicUsize::new(0),
+        n_missing: AtomicUsize::new(0),
+    }
+}; MAX_MAPPINGS];
+/// Those behind were never taken.
+static N_SLOTS_USED: AtomicUsize = AtomicUsize::new(0);
+
+impl Slot {
+    /// A free one, from now on for this range of addresses.
+    fn take(start: usize, end: usize) -> Option<&'static Self> {
+        let is_free = |slot: &Slot| {
+            slot.is_taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        };
+        let index = SLOTS.iter().position(is_free)?;
+        N_SLOTS_USED.fetch_max(index + 1, Ordering::AcqRel);
+        let slot = &SLOTS[index];
+        slot.n_missing.store(0, Ordering::Relaxed);
+        slot.set(start, end);
+        Some(slot)
+    }
+
+    fn give_back(&self) {
+        self.set(0, 0);
+        self.is_taken.store(false, Ordering::Release);
+    }
+
+    /// By the slot's owner alone.
+    fn set(&self, start: usize, end: usize) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.start.store(start, Ordering::Relaxed);
+        self.end.store(end, Ordering::Relaxed);
+        self.version.store(version.wrapping_add(2), Ordering::Release);
+    }
+
+    /// Where the mapping ends that holds this address. One that is being changed holds none that anybody reads.
+    fn end_around(&self, address: usize) -> Option<usize> {
+        let version = self.version.load(Ordering::Acquire);
+        let (start, end) = (self.start.load(Ordering::Relaxed), self.end.load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        let is_whole = version.is_multiple_of(2) && version == self.version.load(Ordering::Relaxed);
+        (is_whole && start <= address && address < end).then_some(end)
+    }
+}
+
+/// What was there before this handler, and the size of a page.
+struct Before {
+    action: libc::sigaction,
+    page: usize,
+}
+
+static BEFORE: OnceLock<Before> = OnceLock::new();
+
+/// Installs the handler, once.
+fn catch_faults() -> io::Result<()> {
+    static OUTCOME: OnceLock<Option<i32>> = OnceLock::new();
+    let outcome = OUTCOME.get_or_init(|| install().err().map(|error| error.raw_os_error().unwrap_or(0)));
+    outcome.map_or(Ok(()), |code| Err(io::Error::from_raw_os_error(code)))
+}
+
+fn install() -> io::Result<()> {
+    // SAFETY: an all-zero sigaction is a valid value.
+    let mut former: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    // SAFETY: asks only, into a valid structure.
+    if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut former) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a plain question.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    let page = usize::try_from(page).map_err(|_| io::Error::last_os_error())?;
+    let mut action = former;
+    action.sa_sigaction = on_fault as *const () as usize;
+    // The mask and whether the signal stays blocked are the former handler's, which is called from here and may leave by a
+    // jump.
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | (former.sa_flags & libc::SA_NODEFER);
+    // Before the first signal can come.
+    let _ = BEFORE.set(Before { action: former, page });
+    // SAFETY: a valid structure; the handler lives as long as the program.
+    match unsafe { libc::sigaction(libc::SIGBUS, &raw const action, null_mut()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Runs on the thread that faulted, wherever that was: atomics and `mmap`, nothing else.
+extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let Some(before) = BEFORE.get() else { return };
+    // SAFETY: the system passes a valid siginfo_t.
+    let what = unsafe { &*info };
+    let code = what.si_code;
+    // What another process sends has no address.
+    if code > 0 {
+        // SAFETY: the siginfo_t of a fault has an address.
+        let address = unsafe { what.si_addr() } as usize;
+        if replace_page(address, before.page) {
+            return;
+        }
+    }
+    pass_on(before, signal, code, info, context);
+}
+
+/// Puts zeros where this address is missing, if it is one of a mapping.
+fn replace_page(address: usize, page: usize) -> bool {
+    let used = &SLOTS[..N_SLOTS_USED.load(Ordering::Acquire).min(MAX_MAPPINGS)];
+    let Some((slot, end)) = used.iter().find_map(|slot| Some((slot, slot.end_around(address)?))) else {
+        return false;
+    };
+    let n_before = slot.n_missing.fetch_add(1, Ordering::AcqRel);
+    let start = address & !(page - 1);
+    let len = if n_before < MAX_SINGLE_PAGES { page } else { (end - start).next_multiple_of(page) };
+    let (protection, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
+    // SAFETY: this thread's own place for the number of the last error.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let kept = unsafe { *errno };
+    // SAFETY: these pages are the mapping's, which is borrowed by the reader that faulted here; whoever else reads one of them
+    // at this time sees it before or after, and zeros are bytes.
+    let mapped = unsafe { libc::mmap(start as *mut libc::c_void, len, protection, flags, -1, 0) };
+    // SAFETY: as above; what was interrupted must not see an error of ours.
+    unsafe { *errno = kept };
+    mapped != libc::MAP_FAILED
+}
+
+/// A signal that is none of ours, to the handler that was there before.
+fn pass_on(before: &Before, signal: i32, code: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let former = &before.action;
+    match former.sa_sigaction {
+        libc::SIG_IGN if code <= 0 => {}
+        libc::SIG_DFL | libc::SIG_IGN => {
+            // SAFETY: what sigaction(2) gave for this signal. A fault happens again on return, and ends the process.
+            unsafe { libc::sigaction(signal, former, null_mut()) };
+            if code <= 0 {
+                // SAFETY: a plain call; the signal comes when this handler has returned.
+                unsafe { libc::raise(signal) };
+            }
+        }
+        handler if former.sa_flags & libc::SA_SIGINFO != 0 => {
+            // SAFETY: SA_SIGINFO says that it is such a function.
+            let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
+                unsafe { std::mem::transmute(handler) };
+            handler(signal, info, context);
+        }
+        handler => {
+            // SAFETY: without SA_SIGINFO it is such a function.
+            let handler: extern "C" fn(i32) = unsafe { std::mem::transmute(handler) };
+            handler(signal);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Command, ExitStatus};
+
+    use super::*;
+
+    const PAGE: usize = 4096;
+
+    fn content(len: usize) -> Vec<u8> {
+        (0..len).map(|i| (i % 251 + 1) as u8).collect()
+    }
+
+    fn file_of(len: usize) -> (tempfile::NamedTempFile, MappedFile) {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&content(len)).unwrap();
+        let mapped = MappedFile::open(file.path()).unwrap();
+        (file, mapped)
+    }
+
+    #[test]
+    fn a_file_is_read_as_memory() {
+        for len in [1, 100, PAGE, 10 * PAGE + 17] {
+            let (_file, mapped) = file_of(len);
+            assert_eq!((mapped.len(), mapped.is_empty()), (len, false));
+            for advice in [Advice::Random, Advice::WillNeed, Advice::Sequential, Advice::DontNeed] {
+                mapped.advise(advice).unwrap();
+                assert!(mapped.bytes() == content(len), "{advice:?}");
+            }
+            assert!(mapped.is_intact() && !mapped.has_shrunk());
+        }
+        let (_file, empty) = file_of(0);
+        assert!(empty.bytes().is_empty() && empty.is_intact() && !empty.has_shrunk());
+        empty.advise(Advice::WillNeed).unwrap();
+    }
+
+    #[test]
+    fn only_regular_files_are_mapped() {
+        let folder = tempfile::tempdir().unwrap();
+        let refused = |path: &Path| MappedFile::open(path).unwrap_err().kind();
+        assert_eq!(refused(&folder.path().join("none")), io::ErrorKind::NotFound);
+        assert_eq!(refused(folder.path()), io::ErrorKind::InvalidInput);
+        assert_eq!(refused(Path::new("/dev/zero")), io::ErrorKind::InvalidInput);
+        let pipe = folder.path().join("pipe");
+        let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
+        // SAFETY: a valid name.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        assert_eq!(refused(&pipe), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn what_a_shrunken_file_lost_reads_as_zeros() {
+        let (other_file, other) = file_of(3 * PAGE);
+        let (file, mapped) = file_of(20 * PAGE + 5);
+        file.as_file().set_len(5 * PAGE as u64 + 100).unwrap();
+        let kept = content(5 * PAGE + 100);
+        assert!(mapped.has_shrunk() && mapped.bytes()[..kept.len()] == kept);
+        assert!(mapped.bytes()[5 * PAGE + 100..6 * PAGE].iter().all(|&b| b == 0));
+        assert!(mapped.is_intact(), "no page was missing so far");
+        assert_eq!(mapped.bytes()[12 * PAGE + 3], 0);
+        assert!(!mapped.is_intact());
+        assert!(mapped.bytes()[kept.len()..].iter().all(|&b| b == 0));
+        assert!(mapped.bytes()[..kept.len()] == kept);
+        assert!(other.bytes() == content(3 * PAGE) && other.is_intact());
+        // The place that it had in the table starts anew.
+        drop(mapped);
+        let again = MappedFile::open(other_file.path()).unwrap();
+        assert!(again.bytes() == content(3 * PAGE) && again.is_intact());
+    }
+
+    /// More than are replaced one by one.
+    #[test]
+    fn a_file_that_lost_very_many_pages_reads_as_zeros_in_any_order() {
+        let n_pages = 4 * MAX_SINGLE_PAGES;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len((n_pages * PAGE) as u64 - 1).unwrap();
+        let mapped = MappedFile::open(file.path()).unwrap();
+        file.as_file().set_len(0).unwrap();
+        for i in 0..n_pages {
+            assert_eq!(mapped.bytes()[i * 2477 % n_pages * PAGE], 0);
+        }
+        assert!(!mapped.is_intact() && mapped.bytes().iter().all(|&b| b == 0));
+    }
+
+    #[test]
+    fn threads_that_fault_at_once_all_go_on() {
+        for _ in 0..20 {
+            let (file, mapped) = file_of(64 * PAGE);
+            file.as_file().set_len(0).unwrap();
+            std::thread::scope(|scope| {
+                for thread in 0..8 {
+                    let mapped = &mapped;
+                    scope.spawn(move || {
+                        for i in 0..64 {
+                            let page = (i * (2 * thread + 1)) % 64;
+                            assert!(mapped.bytes()[page * PAGE..][..PAGE].iter().all(|&b| b == 0));
+                        }
+                    });
+                }
+            });
+            assert!(!mapped.is_intact());
+        }
+    }
+
+    #[test]
+    fn mappings_come_and_go_while_others_fault() {
+        std::thread::scope(|scope| {
+            for thread in 0..3 {
+                scope.spawn(move || {
+                    let (file, _mapped) = file_of((thread + 1) * PAGE);
+                    for _ in 0..2000 {
+                        let mapped = MappedFile::open(file.path()).unwrap();
+                        assert!(mapped.bytes()[thread * PAGE] != 0 && mapped.is_intact());
+                    }
+                });
+            }
+            scope.spawn(|| {
+                for _ in 0..300 {
+                    let (file, mapped) = file_of(4 * PAGE);
+                    file.as_file().set_len(0).unwrap();
+                    assert!(mapped.bytes().iter().all(|&b| b == 0) && !mapped.is_intact());
+                }
+            });
+        });
+    }
+
+    const CASE: &str = "DDP_MAPPED_FILE_TEST";
+
+    /// This test binary once more, for what ends a process or fills its table.
+    fn in_child(case: &str) -> ExitStatus {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "cpu::mapped_file::tests::in_a_process_of_its_own"]).env(CASE, case);
+        child.output().unwrap().status
+    }
+
+    extern "C" fn exit_42(_signal: i32) {
+        // SAFETY: ends the process, and may be called in a handler.
+        unsafe { libc::_exit(42) };
+    }
+
+    /// Does nothing but in [`in_child`].
+    #[test]
+    fn in_a_process_of_its_own() {
+        let Ok(case) = std::env::var(CASE) else { return };
+        let former = match case.as_str() {
+            "former handler" => Some(exit_42 as *const () as usize),
+            "sent" => Some(libc::SIG_DFL),
+            "sent and ignored" => Some(libc::SIG_IGN),
+            _ => None,
+        };
+        if let Some(former) = former {
+            // SAFETY: the handler is such a function.
+            unsafe { libc::signal(libc::SIGBUS, former) };
+        }
+        let (file, mapped) = file_of(2 * PAGE);
+        match case.as_str() {
+            "full table" => {
+                let open = || MappedFile::open(file.path());
+                let mut all: Vec<_> = (1..MAX_MAPPINGS).map(|_| open().unwrap()).collect();
+                assert_eq!(open().unwrap_err().kind(), io::ErrorKind::OutOfMemory);
+                all.pop();
+                let last = open().unwrap();
+                file.as_file().set_len(0).unwrap();
+                assert!(last.bytes()[PAGE] == 0 && !last.is_intact() && all[7].is_intact());
+            }
+            "sent" | "sent and ignored" => {
+                // SAFETY: a signal to this thread, which may end the process.
+                assert_eq!(unsafe { libc::raise(libc::SIGBUS) }, 0);
+                file.as_file().set_len(0).unwrap();
+                assert_eq!(mapped.bytes()[0], 0);
+            }
+            _ => {
+                // SAFETY: read once, to see what becomes of it.
+                let foreign = unsafe { Mmap::map(&File::open(file.path()).unwrap()).unwrap() };
+                file.as_file().set_len(0).unwrap();
+                assert_eq!(mapped.bytes()[0], 0, "the own one is caught");
+                assert_eq!(foreign[PAGE], 0, "and this one is not");
+            }
+        }
+    }
+
+    #[test]
+    fn a_fault_elsewhere_goes_to_whoever_it_went_to_before() {
+        assert_eq!(in_child("elsewhere").signal(), Some(libc::SIGBUS));
+        assert_eq!(in_child("sent").signal(), Some(libc::SIGBUS));
+        assert!(in_child("sent and ignored").success());
+        assert_eq!(in_child("former handler").code(), Some(42));
+    }
+
+    #[test]
+    fn a_full_table_is_an_error() {
+        assert!(in_child("full table").success());
+    }
+}
