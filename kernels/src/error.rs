@@ -76,6 +76,18 @@ pub enum KernelError {
         expected: Shape,
     },
 
+    /// Pinned memory would be written to while a copy may still read it.
+    #[error(
+        "the pinned tensor {shape} {dtype} may still be on its way to the GPU\n\
+         hint: `is_sent` or `wait_sent` must have said that it has arrived"
+    )]
+    StillSending {
+        /// Its shape.
+        shape: Shape,
+        /// Its element type.
+        dtype: DType,
+    },
+
     /// Data and shape hold different numbers of elements.
     #[error("{op}: {got} elements cannot fill the shape {shape}, which holds {}", shape.numel())]
     ElementCount {

@@ -3,9 +3,11 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+use std::collections::VecDeque;
+use std::sync::mpsc::channel;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ddp_kernels::cuda::{Download, Gpu, Graph, StreamKind, Timer, Upload};
+use ddp_kernels::cuda::{Download, Gpu, Graph, PinnedTensor, StreamKind, Timer, Upload};
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorRef, ops};
 
 /// The first GPU, for one test alone: these count its memory and capture its stream.
@@ -99,6 +101,133 @@ fn uploads_carry_every_type() {
         let error = slot.send_view(Tensor::zeros(&[2], other, Device::Cpu).unwrap().view()).unwrap_err();
         assert!(matches!(error, KernelError::DTypeUnsupported { .. }), "{error}");
     }
+}
+
+/// A thread fills four buffers in turn, which travel to two places of the device, where they are used.
+#[test]
+fn a_ring_of_pinned_tensors_is_filled_by_another_thread() {
+    const ROUNDS: usize = 50;
+    // More than a page, so that what the virtual GPU guards is a part of it.
+    const N: usize = 5000;
+    let value = |round: usize, i: usize| (round * 7 + i) as u8;
+    let Some((gpu, _alone)) = gpu() else { return };
+    let mut slots = [(); 2].map(|()| Upload::without_host(gpu, &[N], DType::U8).unwrap());
+    let mut all = Tensor::zeros(&[ROUNDS, N], DType::U8, gpu.device()).unwrap();
+    let (give_filled, filled) = channel::<PinnedTensor>();
+    let (give_empty, empty) = channel::<PinnedTensor>();
+    for _ in 0..4 {
+        give_empty.send(PinnedTensor::new(gpu, &[N], DType::U8).unwrap()).unwrap();
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for round in 0..ROUNDS {
+                let mut pinned = empty.recv().unwrap();
+                let host = pinned.host().unwrap().into_slice::<u8>("test", "host").unwrap();
+                for (i, byte) in host.iter_mut().enumerate() {
+                    *byte = value(round, i);
+                }
+                give_filled.send(pinned).unwrap();
+            }
+        });
+        // Dropped here, so that a failure ends the thread too.
+        let (give_empty, filled) = (give_empty, filled);
+        let mut travelling = VecDeque::new();
+        for round in 0..ROUNDS {
+            let mut pinned = filled.recv().unwrap();
+            let slot = &mut slots[round % 2];
+            // The last rounds are shorter.
+            let n = if round + 3 < ROUNDS { N } else { N - 100 };
+            slot.send_from(&mut pinned, n).unwrap();
+            let row = all.view_mut().rows(round, round + 1).unwrap();
+            ops::copy(slot.device().view(), row.reshape(&[N]).unwrap()).unwrap();
+            slot.consumed().unwrap();
+            assert!(matches!(pinned.host().unwrap_err(), KernelError::StillSending { .. }));
+            travelling.push_back(pinned);
+            // In some rounds as soon as it can be known, in others only when there is no other buffer left.
+            let may_ask = round % 3 == 0;
+            while travelling.front().is_some_and(|first| may_ask && first.is_sent().unwrap()) {
+                let _ = give_empty.send(travelling.pop_front().unwrap());
+            }
+            if travelling.len() == 4 {
+                let first = travelling.pop_front().unwrap();
+                first.wait_sent().unwrap();
+                let _ = give_empty.send(first);
+            }
+        }
+        // What is still travelling is dropped here.
+    });
+    let all = all.to_vec::<u8>().unwrap();
+    for (round, row) in all.chunks_exact(N).enumerate() {
+        for (i, &byte) in row.iter().enumerate() {
+            // Behind the shorter ones stands what the slot held two rounds before.
+            let from = if round + 3 < ROUNDS || i < N - 100 { round } else { last_whole(round, ROUNDS) };
+            assert_eq!(byte, value(from, i), "round {round}, element {i}");
+        }
+    }
+}
+
+/// The last round before this one that filled the whole of its slot, where the last three of `rounds` did not.
+fn last_whole(round: usize, rounds: usize) -> usize {
+    (0..round).rev().find(|r| r % 2 == round % 2 && r + 3 < rounds).unwrap()
+}
+
+#[test]
+fn a_pinned_tensor_is_not_written_to_while_it_travels() {
+    let Some((gpu, _alone)) = gpu() else { return };
+    let mut slot = Upload::without_host(gpu, &[2, 4], DType::F32).unwrap();
+    let mut pinned = PinnedTensor::new(gpu, &[10], DType::F32).unwrap();
+    assert_eq!((pinned.shape().dims(), pinned.dtype(), pinned.gpu().index()), (&[10][..], DType::F32, 0));
+    assert!(pinned.is_sent().unwrap() && pinned.sent_ms().unwrap().is_none(), "nothing was sent");
+    pinned.host().unwrap().into_slice::<f32>("test", "host").unwrap().fill(3.0);
+    slot.send_from(&mut pinned, 8).unwrap();
+    slot.consumed().unwrap();
+    assert_eq!(pinned.view().to_vec::<f32>().unwrap(), [3.0; 10], "reading is allowed");
+    assert_eq!(slot.device().to_vec::<f32>().unwrap(), [3.0; 8]);
+    // The copy is over, but it was not asked for.
+    let error = pinned.host().unwrap_err();
+    assert!(matches!(error, KernelError::StillSending { dtype: DType::F32, .. }), "{error}");
+    assert!(error.to_string().contains("[10] f32") && error.to_string().contains("hint: "), "{error}");
+    let ms = pinned.sent_ms().unwrap().unwrap();
+    assert!((0.0..60_000.0).contains(&ms), "{ms} ms");
+    pinned.host().unwrap().into_slice::<f32>("test", "host").unwrap().fill(4.0);
+    // Once more, also where a copy is under way already; and dropped at once.
+    slot.send_from(&mut pinned, 8).unwrap();
+    slot.consumed().unwrap();
+    slot.send_from(&mut pinned, 1).unwrap();
+    drop(pinned);
+    assert_eq!(slot.device().to_vec::<f32>().unwrap(), [4.0; 8]);
+    // Memory of the slot's own, where it is asked for after all.
+    slot.consumed().unwrap();
+    slot.send_slice(&[5.0f32; 8]).unwrap();
+    assert_eq!(slot.device().to_vec::<f32>().unwrap(), [5.0; 8]);
+}
+
+#[test]
+fn a_pinned_tensor_fits_where_it_is_sent() {
+    let Some((gpu, _alone)) = gpu() else { return };
+    let mut slot = Upload::without_host(gpu, &[4], DType::F16).unwrap();
+    let mut pinned = PinnedTensor::new(gpu, &[3], DType::F16).unwrap();
+    let error = slot.send_from(&mut pinned, 4).unwrap_err();
+    assert!(matches!(error, KernelError::OutOfRange { end: 4, len: 3, .. }), "{error}");
+    let mut longer = PinnedTensor::new(gpu, &[5], DType::F16).unwrap();
+    assert!(slot.send_from(&mut longer, 5).is_err());
+    let mut other = PinnedTensor::new(gpu, &[4], DType::BF16).unwrap();
+    let error = slot.send_from(&mut other, 4).unwrap_err();
+    assert!(matches!(error, KernelError::DTypeMismatch { .. }), "{error}");
+    for refused in [&mut pinned, &mut longer, &mut other] {
+        refused.host().unwrap();
+    }
+    slot.send_from(&mut pinned, 0).unwrap();
+    pinned.wait_sent().unwrap();
+    assert!(pinned.sent_ms().unwrap().is_some());
+    let _ = PinnedTensor::new(gpu, &[0, 3], DType::U8).unwrap().host().unwrap();
+    if Gpu::count() < 2 {
+        println!("skipped: needs 2 GPUs, found {}", Gpu::count());
+        return;
+    }
+    let mut elsewhere = PinnedTensor::new(Gpu::get(1).unwrap(), &[4], DType::F16).unwrap();
+    let error = slot.send_from(&mut elsewhere, 4).unwrap_err();
+    assert!(matches!(error, KernelError::DeviceMismatch { .. }), "{error}");
 }
 
 #[test]

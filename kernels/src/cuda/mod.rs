@@ -3,7 +3,8 @@
 //! Nothing of CUDA is needed to build, and where a library, the driver or a GPU is missing every function here says so
 //! as an error. Reading order: `library` (what is opened, and where it was looked for), `driver` (is there a GPU at
 //! all), `gpu` (one device with its streams), `memory`, `module` and `launch` (own kernels), `blas` (matrix products),
-//! `graph` (a step captured once and replayed), `upload` and `download` (pinned copies), `peer` (between GPUs).
+//! `graph` (a step captured once and replayed), `upload`, `pinned_tensor` and `download` (pinned copies), `peer` (between
+//! GPUs).
 //!
 //! The driver's primary contexts are global to the process, and so is the table of [`Gpu`]s that mirrors them: the only
 //! global state of this crate beside the thread pools and what catches faults in mapped files.
@@ -22,6 +23,7 @@ mod memory;
 mod module;
 mod nvrtc;
 pub mod peer;
+mod pinned_tensor;
 mod slice;
 mod stream;
 mod upload;
@@ -36,6 +38,7 @@ pub use info::{GpuInfo, Link, PeerAccess, Versions, devices, peer_matrix, versio
 pub(crate) use memory::DeviceBuffer;
 pub use memory::{MemoryInUse, MemoryUse, SharedBuffer};
 pub use module::{CompiledKernel, compile_all, kernel_sources};
+pub use pinned_tensor::PinnedTensor;
 pub use slice::{CudaSlice, CudaSliceMut};
 pub use stream::{Event, Stream, Timer};
 pub use upload::Upload;

@@ -168,13 +168,29 @@ impl Timer {
         self.events[1].record(stream)
     }
 
+    /// Whether the end was passed, so that [`Timer::elapsed_ms`] would not block; so it is where none was marked.
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`].
+    pub fn is_over(&self) -> Result<bool> {
+        self.events[1].is_done()
+    }
+
+    /// Blocks the host until the end was passed.
+    ///
+    /// # Errors
+    /// [`crate::KernelError::Cuda`].
+    pub fn wait(&self) -> Result<()> {
+        self.events[1].synchronize()
+    }
+
     /// Milliseconds from beginning to end; blocks the host until the end was passed.
     ///
     /// # Errors
     /// [`crate::KernelError::Cuda`].
     pub fn elapsed_ms(&self) -> Result<f64> {
         let [start, stop] = &*self.events;
-        stop.synchronize()?;
+        self.wait()?;
         // SAFETY: both are alive, timed, recorded and passed.
         let elapsed = unsafe { result::event::elapsed(start.raw, stop.raw) };
         Ok(f64::from(check_driver(stop.gpu.index(), "cuEventElapsedTime", elapsed)?))
