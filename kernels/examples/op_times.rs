@@ -9,7 +9,7 @@ use std::time::Instant;
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::{
     self, Activation, AdamConfig, AdamState, CrossEntropyConfig, DropoutKey, LinearOutput, MatmulMode,
-    SgdConfig, SumsOutput, UniformStream, WeightDecay,
+    RowNormalizer, SgdConfig, SumsOutput, UniformStream, WeightDecay,
 };
 use ddp_kernels::{DType, Device, Result, Tensor};
 
@@ -181,6 +181,26 @@ fn moving(device: Device, dtype: DType, rows: usize, cols: usize) -> Result<()> 
     Ok(())
 }
 
+/// Rows in each format that they may be kept in become f32, picked by index, with and without normalisation.
+fn loading(device: Device, rows: usize, cols: usize) -> Result<()> {
+    let indices: Vec<i64> = (0..rows).map(|row| (row * 7919 % rows) as i64).collect();
+    let indices = Tensor::from_slice(&indices, &[rows], device)?;
+    let (shift, scale) = (make(&[cols], DType::F32, device)?, make(&[cols], DType::F32, device)?);
+    let mut out = Tensor::zeros(&[rows, cols], DType::F32, device)?;
+    for dtype in [DType::U8, DType::F16, DType::BF16, DType::F32] {
+        let x = Tensor::ones(&[rows, cols], dtype, device)?;
+        let normalizer = RowNormalizer { shift: shift.view(), scale: scale.view() };
+        for (name, normalizer) in [("load rows", None), ("load, normalise", Some(normalizer))] {
+            let ms = median_ms(device, || {
+                ops::load_rows(x.view(), Some(indices.view()), normalizer, out.view_mut())
+            })?;
+            let rate = (rows * cols * (dtype.size_bytes() + 4)) as f64 * 1e-6 / ms;
+            println!("{name:18} {dtype:4} {rows:7} x {cols:5} {ms:9.4} ms {rate:7.1} GB/s");
+        }
+    }
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let (mut device, mut threads) = (Device::Cpu, 1);
     let mut args = std::env::args().skip(1);
@@ -218,6 +238,9 @@ fn main() -> Result<()> {
         for (rows, cols) in [(65_536, 10), (8192, 784), (8192, 4096)] {
             moving(device, dtype, rows, cols)?;
         }
+    }
+    for (rows, cols) in [(65_536, 10), (8192, 784)] {
+        loading(device, rows, cols)?;
     }
     Ok(())
 }
