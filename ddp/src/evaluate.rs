@@ -45,7 +45,7 @@ pub fn evaluate(
         loss.apply(outputs, batch.targets, 1.0, None, SumsOutput { tail: sums.view_mut(), accumulate })?;
         match task {
             Task::Classification => {
-                ops::count_correct(outputs, batch.targets, count.view_mut(), accumulate)?;
+                ops::count_correct(outputs, batch.targets, None, count.view_mut(), accumulate)?;
             }
             Task::Multilabel => {
                 let outputs = outputs.to_vec::<f32>()?;

@@ -28,15 +28,19 @@ const OPS: [(&str, Check); 16] = [
     ("sigmoid", |case| activation(case, Activation::Sigmoid)),
     ("softmax_cross_entropy", softmax_cross_entropy),
     ("bce_with_logits", |case| {
-        element_loss(case, ["logits", "targets", "d_logits"], ops::bce_with_logits);
+        element_loss(case, ["logits", "targets", "d_logits"], |x, t, scale, d, sums| {
+            ops::bce_with_logits(x, t, None, scale, d, sums)
+        });
     }),
     ("mse", |case| {
-        element_loss(case, ["pred", "target", "d_pred"], ops::mse);
+        element_loss(case, ["pred", "target", "d_pred"], |x, t, scale, d, sums| {
+            ops::mse(x, t, None, scale, d, sums)
+        });
     }),
     ("huber", |case| {
         let delta = case.number("delta");
         element_loss(case, ["pred", "target", "d_pred"], |x, t, scale, d, sums| {
-            ops::huber(x, t, delta, scale, d, sums)
+            ops::huber(x, t, None, delta, scale, d, sums)
         });
     }),
     ("layer_norm", layer_norm),
@@ -270,6 +274,7 @@ fn softmax_cross_entropy(case: &Case<'_>) {
     let config = CrossEntropyConfig {
         label_smoothing: case.number("label_smoothing"),
         class_weights: weights.as_ref().map(Tensor::view),
+        row_weights: None,
         ignore_index: case.param("ignore_index").as_i64().unwrap(),
     };
     let labels = Tensor::from_slice(&indices, &shape_of(labels), case.device).unwrap();

@@ -241,11 +241,11 @@ impl Bench<'_> {
         let target = self.tensor(3)?;
         self.run("mse", 3 * whole, |call| {
             let sums = SumsOutput { tail: tail.get_mut(0)?, accumulate: false };
-            ops::mse(x.get(call)?, target.get(call)?, 1.0, Some(d.get_mut(call)?), sums)
+            ops::mse(x.get(call)?, target.get(call)?, None, 1.0, Some(d.get_mut(call)?), sums)
         })?;
         self.run("bce_with_logits", 3 * whole, |call| {
             let sums = SumsOutput { tail: tail.get_mut(0)?, accumulate: false };
-            ops::bce_with_logits(x.get(call)?, target.get(call)?, 1.0, Some(d.get_mut(call)?), sums)
+            ops::bce_with_logits(x.get(call)?, target.get(call)?, None, 1.0, Some(d.get_mut(call)?), sums)
         })
     }
 
@@ -256,7 +256,7 @@ impl Bench<'_> {
         self.run("sum_of_squares", whole, |call| ops::sum_of_squares(x.get(call)?, out.get_mut(0)?, false))?;
         let labels = Rotating::indices(self.place, rows, cols, n_sets(self.place, whole))?;
         self.run("count_correct", whole + 8 * rows, |call| {
-            ops::count_correct(x.get(call)?, labels.get(call)?, out.get_mut(0)?, false)
+            ops::count_correct(x.get(call)?, labels.get(call)?, None, out.get_mut(0)?, false)
         })
     }
 

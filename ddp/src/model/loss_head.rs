@@ -85,9 +85,9 @@ impl LossHead {
                 };
                 ops::softmax_cross_entropy(outputs, targets, &config, scale, d_outputs, sums)
             }
-            LossHead::Bce => ops::bce_with_logits(outputs, targets, scale, d_outputs, sums),
-            LossHead::Mse => ops::mse(outputs, targets, scale, d_outputs, sums),
-            LossHead::Huber { delta } => ops::huber(outputs, targets, *delta, scale, d_outputs, sums),
+            LossHead::Bce => ops::bce_with_logits(outputs, targets, None, scale, d_outputs, sums),
+            LossHead::Mse => ops::mse(outputs, targets, None, scale, d_outputs, sums),
+            LossHead::Huber { delta } => ops::huber(outputs, targets, None, *delta, scale, d_outputs, sums),
         }
     }
 }

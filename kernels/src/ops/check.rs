@@ -1,7 +1,7 @@
 //! The checks that all operations share, with one wording.
 
 use crate::error::Operand;
-use crate::{DType, KernelError, Result, Shape};
+use crate::{DType, KernelError, Result, Shape, TensorRef};
 
 /// The float dtypes of operations on a GPU.
 pub(crate) const GPU_FLOATS: &[DType] = &[DType::F32, DType::F64, DType::BF16];
@@ -60,6 +60,19 @@ pub(crate) fn matrix(op: &'static str, operand: Operand) -> Result<(usize, usize
     let (rows, cols) = operand.shape.rows_cols();
     shape(op, operand, Shape::matrix(rows, cols))?;
     Ok((rows, cols))
+}
+
+/// Weights of rows are `[n_rows]` f32 beside `operand`, whatever its dtype.
+pub(crate) fn row_weights(
+    op: &'static str,
+    weights: Option<TensorRef<'_>>,
+    n_rows: usize,
+    beside: Operand,
+) -> Result<()> {
+    let Some(weights) = weights.map(|weights| weights.operand("row_weights")) else { return Ok(()) };
+    same_device(op, &[beside, weights])?;
+    dtype(op, weights, &[DType::F32], "f32")?;
+    shape(op, weights, Shape::vector(n_rows))
 }
 
 /// Runs `$body` with `$t` standing for the float type that `$operand` holds.

@@ -69,7 +69,7 @@ pub struct StepScalars {
     pub seed: u64,
     /// Place in the global batch of this rank's first row.
     pub first_row: u64,
-    /// What gradients were divided by, where the sum of weights may come to something else (class weights); 0 elsewhere.
+    /// What gradients were divided by, where the sum of weights may come to something else (weights of classes or rows); 0 elsewhere.
     pub expected_weight: f64,
 }
 
@@ -137,15 +137,13 @@ impl UpdateInputs<'_> {
         Ok(())
     }
 
-    /// The definition, which the kernels repeat: `mean_scale = expected_weight / weight` where there is an expected weight,
-    /// else 1; `scale = mean_scale · min(1, max_norm / (mean_scale · √sum_of_squares + 1e-6))`.
+    /// The definition, which the kernels repeat: `mean_scale` that of [`LossSums::mean_scale`]; `scale = mean_scale · min(1, max_norm / (mean_scale · √sum_of_squares + 1e-6))`.
     ///
     /// Source: `torch.nn.utils.clip_grad_norm_`.
     pub(crate) fn on_host(&self, op: &'static str) -> Result<(StepScalars, GradScale)> {
         let scalars = StepScalars::from_slice(self.scalars.as_slice(op, "scalars")?);
         let sums = LossSums::load(self.sums.as_slice(op, "sums")?);
-        let mean_scale =
-            if scalars.expected_weight > 0.0 { scalars.expected_weight / sums.weight } else { 1.0 };
+        let mean_scale = sums.mean_scale(scalars.expected_weight);
         let squares = match self.sum_of_squares {
             Some(squares) => Some(squares.as_slice::<f64>(op, "sum_of_squares")?[0]),
             None => None,

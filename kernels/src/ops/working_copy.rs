@@ -76,13 +76,14 @@ pub(super) mod testing {
         pub(in crate::ops) factor: f64,
     }
 
-    /// With and without an expected weight, with and without a gradient that is clipped.
+    /// With and without an expected weight, with and without weight that came of it, with and without a gradient that is
+    /// clipped.
     ///
-    /// The products of the last are exact, so that the factor has the same bits whether they are contracted or not.
-    pub(in crate::ops) fn cases() -> [Case; 4] {
+    /// The products of the clipped ones are exact, so that the factor has the same bits whether they are contracted or not.
+    pub(in crate::ops) fn cases() -> [Case; 6] {
         let case = |expected_weight, weight, clip, factor| Case {
             expected_weight,
-            sums: LossSums { loss: 0.3, weight },
+            sums: LossSums { loss: if weight == 0.0 { 0.0 } else { 0.3 }, weight },
             clip,
             factor,
         };
@@ -91,6 +92,8 @@ pub(super) mod testing {
             case(3.0, 7.0, None, 3.0 / 7.0),
             case(0.0, 7.0, Some((4.0, 100.0)), 1.0),
             case(1.0, 2.0, Some((16.0, 0.5)), 0.5 * (0.5 / (2.0 + 1e-6))),
+            case(3.0, 0.0, None, 0.0),
+            case(3.0, 0.0, Some((0.0, 0.5)), 0.0),
         ]
     }
 }

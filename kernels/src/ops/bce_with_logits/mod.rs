@@ -5,11 +5,13 @@ use super::loss::{ElementLoss, cuda, elementwise_loss};
 use crate::cpu::Float;
 use crate::{Result, TensorMut, TensorRef};
 
-/// Leaves the sums of the elements' losses and of their number in `sums`, and `d_logits = scale · ∂(sum)/∂logits`.
+/// Leaves the sums of the elements' losses and weights in `sums`, and `d_logits = scale · ∂(sum)/∂logits`.
 ///
 /// `loss = max(x, 0) - x·t + ln(1 + e^-|x|)`, which never overflows
 ///
 /// - `logits`, `targets`: `[N, K]`, targets in 0..=1; `d_logits`: `[N, K]`, not needed for evaluation
+/// - `row_weights`: `[N]` f32, not negative, finite; the losses and gradients of a row's elements are multiplied by its
+///   weight, which each of them adds to the sum of weights; 1 where there are none; a row of weight 0 counts for nothing
 /// - f32 or f64; on a GPU also bf16, and f32 with the gradient in bf16
 ///
 /// Asynchronous on a GPU's compute stream: one launch, which allocates nothing and can be captured.
@@ -21,6 +23,7 @@ use crate::{Result, TensorMut, TensorRef};
 pub fn bce_with_logits(
     logits: TensorRef<'_>,
     targets: TensorRef<'_>,
+    row_weights: Option<TensorRef<'_>>,
     scale: f64,
     d_logits: Option<TensorMut<'_>>,
     sums: SumsOutput<'_>,
@@ -37,7 +40,7 @@ pub fn bce_with_logits(
             x.sigmoid() - t
         }
     }
-    elementwise_loss("bce_with_logits", &Bce, "logits", logits, targets, scale, d_logits, sums)
+    elementwise_loss("bce_with_logits", &Bce, "logits", logits, targets, row_weights, scale, d_logits, sums)
 }
 
 #[cfg(test)]
@@ -56,7 +59,8 @@ mod tests {
         for device in devices() {
             let (x, t) =
                 (tensor(&[200.0f32, -200.0], &[1, 2], device), tensor(&[0.0f32; 2], &[1, 2], device));
-            let sums = sums_after(device, None, |sums| bce_with_logits(x.view(), t.view(), 1.0, None, sums));
+            let sums =
+                sums_after(device, None, |sums| bce_with_logits(x.view(), t.view(), None, 1.0, None, sums));
             assert_eq!(sums.unwrap().loss, 200.0);
         }
     }

@@ -2,7 +2,12 @@
 
 use crate::cpu::Float;
 
-pub(super) fn count<T: Float>(logits: &[T], n_classes: usize, labels: &[i64]) -> usize {
+pub(super) fn count<T: Float>(
+    logits: &[T],
+    n_classes: usize,
+    labels: &[i64],
+    row_weights: Option<&[f32]>,
+) -> f64 {
     let is_correct = |(row, &label): (&[T], &i64)| match usize::try_from(label).ok().and_then(|l| row.get(l))
     {
         Some(at_label) => {
@@ -11,5 +16,11 @@ pub(super) fn count<T: Float>(logits: &[T], n_classes: usize, labels: &[i64]) ->
         }
         None => false,
     };
-    logits.chunks_exact(n_classes.max(1)).zip(labels).filter(|&pair| is_correct(pair)).count()
+    let rows = logits.chunks_exact(n_classes.max(1)).zip(labels);
+    match row_weights {
+        None => rows.filter(|&row| is_correct(row)).count() as f64,
+        Some(weights) => {
+            rows.zip(weights).filter(|&(row, _)| is_correct(row)).map(|(_, &weight)| f64::from(weight)).sum()
+        }
+    }
 }

@@ -12,13 +12,14 @@ const _: () = assert!(MAX_BLOCKS <= PARTIAL_SUMS);
 /// Classes from which a block takes a row together.
 const WIDE: usize = 1024;
 
-/// `count = ` rows of `n_classes` float logits whose first largest one stands at the label, or `+=`; labels i64, count one f64,
-/// all on this device.
+/// `count = ` rows of `n_classes` float logits whose first largest one stands at the label, or their weights, or `+=`; labels
+/// i64, weights f32, count one f64, all on this device.
 pub(super) fn count(
     gpu: &'static Gpu,
     logits: CudaSlice<'_>,
     n_classes: usize,
     labels: CudaSlice<'_>,
+    row_weights: Option<CudaSlice<'_>>,
     count: &mut CudaSliceMut<'_>,
     accumulate: bool,
 ) -> Result<()> {
@@ -31,10 +32,10 @@ pub(super) fn count(
     let width = if n_classes >= WIDE { block } else { n_classes.clamp(1, 32).next_power_of_two() };
     let (rows, scratch) = (labels.len(), gpu.scratch()?);
     let launch = Launch::new(gpu, &SOURCE, kernel)?.blocks(rows.div_ceil(block / width).min(MAX_BLOCKS));
-    let launch =
-        launch.read(logits).read(labels).write(count).arg(rows).arg(n_classes).arg(i32::from(accumulate));
-    // SAFETY: count_correct(const T* logits, const i64* labels, double* count, size_t rows, size_t cols, int accumulate,
-    // u32 log2_width, u32* counter, double* partials); logits holds rows · cols elements, labels `rows`, count one, partials one
-    // for each block.
+    let launch = launch.read(logits).read(labels).read_opt(row_weights).write(count);
+    let launch = launch.arg(rows).arg(n_classes).arg(i32::from(accumulate));
+    // SAFETY: count_correct(const T* logits, const i64* labels, const float* row_weights, double* count, size_t rows, size_t
+    // cols, int accumulate, u32 log2_width, u32* counter, double* partials); logits holds rows · cols elements, labels and
+    // row_weights `rows`, count one, partials one for each block.
     unsafe { launch.arg(width.ilog2()).arg(scratch.counter).arg(scratch.partials).run() }
 }

@@ -1,10 +1,12 @@
 // count_correct.cu: rows whose first largest logit stands at the label.
 // maths   count[0] <- |{n : x[n, c] < x[n, l] for c < l, x[n, c] <= x[n, l] for all c; l = labels[n]}| (+ count[0] if
-//         accumulate); so a row with NaN or with a label outside 0..cols does not count
-// shapes  logits x: T[rows, cols]; labels: i64[rows]; count: f64[1]
+//         accumulate); so a row with NaN or with a label outside 0..cols does not count; with row_weights their sum over
+//         those rows
+// shapes  logits x: T[rows, cols]; labels: i64[rows]; row_weights: f32[rows] or null; count: f64[1]
 // launch  blocks of 256 in a row; 2^log2_width threads a row: 1 to 32, or the whole block; any shape
 // moved   1 value an element
-// order   integers are counted, in f64 exactly: bit-identical between runs
+// order   integers are counted, in f64 exactly; weights are summed by thread, block and then blocks in order:
+//         bit-identical between runs
 // twin    cpu.rs beside this file
 
 // Does nothing in this thread's share of the row speak against the label?
@@ -29,14 +31,14 @@ template <class T> __device__ __forceinline__ bool agrees(const T* row, i64 labe
 }
 
 template <class T>
-__device__ void count_correct(const T* logits, const i64* labels, double* count, size_t rows, size_t cols, int accumulate,
-                              u32 log2_width, u32* counter, double* partials) {
-    u64 n = 0;
+__device__ void count_correct(const T* logits, const i64* labels, const float* row_weights, double* count, size_t rows,
+                              size_t cols, int accumulate, u32 log2_width, u32* counter, double* partials) {
+    double n = 0;
     u32 width = 1u << log2_width, lane = threadIdx.x & (width - 1);
     if (width > WARP) {
         for (size_t row = blockIdx.x; row < rows; row += gridDim.x) {
             int ok = agrees(logits + row * cols, labels[row], cols, lane, width);
-            if (__syncthreads_and(ok) && lane == 0) n++;
+            if (__syncthreads_and(ok) && lane == 0) n += row_weights ? row_weights[row] : 1.0f;
         }
     } else {
         u32 rows_of_block = blockDim.x >> log2_width, first_lane = threadIdx.x % WARP - lane;
@@ -46,17 +48,17 @@ __device__ void count_correct(const T* logits, const i64* labels, double* count,
             size_t row = first + (threadIdx.x >> log2_width);
             bool ok = row < rows && agrees(logits + row * cols, labels[row], cols, lane, width);
             u32 agreeing = __ballot_sync(ALL_LANES, ok);
-            if (lane == 0 && (agreeing & lanes) == lanes) n++;
+            if (lane == 0 && (agreeing & lanes) == lanes) n += row_weights ? row_weights[row] : 1.0f;
         }
     }
     double total;
-    if (grid_sum((double)n, &total, counter, partials) && threadIdx.x == 0) count[0] = accumulate ? count[0] + total : total;
+    if (grid_sum(n, &total, counter, partials) && threadIdx.x == 0) count[0] = accumulate ? count[0] + total : total;
 }
 #define COUNT_CORRECT(suffix, T)                                                                                       \
-    extern "C" __global__ void count_correct_##suffix(const T* logits, const i64* labels, double* count, size_t rows,  \
-                                                      size_t cols, int accumulate, u32 log2_width, u32* counter,       \
-                                                      double* partials) {                                              \
-        count_correct(logits, labels, count, rows, cols, accumulate, log2_width, counter, partials);                   \
+    extern "C" __global__ void count_correct_##suffix(const T* logits, const i64* labels, const float* row_weights,   \
+                                                      double* count, size_t rows, size_t cols, int accumulate,         \
+                                                      u32 log2_width, u32* counter, double* partials) {                \
+        count_correct(logits, labels, row_weights, count, rows, cols, accumulate, log2_width, counter, partials);      \
     }
 COUNT_CORRECT(f32, float)
 COUNT_CORRECT(f64, double)

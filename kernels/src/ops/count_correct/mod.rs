@@ -8,9 +8,11 @@ pub(crate) use cuda::SOURCE;
 use super::check;
 use crate::{DType, Result, Shape, TensorMut, TensorRef};
 
-/// `count =` the number of rows in which the first largest output stands at the label, or `count +=` it if `accumulate`.
+/// `count =` the number of rows in which the first largest output stands at the label, or `count +=` it if `accumulate`; with
+/// weights of rows, the sum of those rows' weights.
 ///
 /// - `outputs`: `[N, C]`, f32 or f64, on a GPU also bf16; `labels`: `[N]` i64; `count`: `[1]` f64
+/// - `row_weights`: `[N]` f32, not negative, finite
 /// - a row with NaN counts as wrong, as does one whose label is not in `0..C`
 ///
 /// Asynchronous on the device's compute stream.
@@ -22,6 +24,7 @@ use crate::{DType, Result, Shape, TensorMut, TensorRef};
 pub fn count_correct(
     outputs: TensorRef<'_>,
     labels: TensorRef<'_>,
+    row_weights: Option<TensorRef<'_>>,
     count: TensorMut<'_>,
     accumulate: bool,
 ) -> Result<()> {
@@ -32,6 +35,7 @@ pub fn count_correct(
     let (n_rows, n_classes) = check::matrix(OP, outputs_op)?;
     check::dtype(OP, labels_op, &[DType::I64], "i64")?;
     check::shape(OP, labels_op, Shape::vector(n_rows))?;
+    check::row_weights(OP, row_weights, n_rows, outputs_op)?;
     check::dtype(OP, count_op, &[DType::F64], "f64")?;
     check::shape(OP, count_op, Shape::vector(1))?;
     if let Some(gpu) = outputs.gpu() {
@@ -41,13 +45,15 @@ pub fn count_correct(
             outputs.cuda()?,
             n_classes,
             labels.cuda()?,
+            row_weights.map(TensorRef::cuda).transpose()?,
             &mut count.into_cuda()?,
             accumulate,
         );
     }
     let labels = labels.as_slice::<i64>(OP, "labels")?;
+    let row_weights = row_weights.map(|w| w.as_slice::<f32>(OP, "row_weights")).transpose()?;
     check::float_dispatch!(OP, outputs_op, T => {
-        let correct = cpu::count::<T>(outputs.as_slice(OP, "outputs")?, n_classes, labels) as f64;
+        let correct = cpu::count::<T>(outputs.as_slice(OP, "outputs")?, n_classes, labels, row_weights);
         let count = &mut count.into_slice::<f64>(OP, "count")?[0];
         *count = if accumulate { *count + correct } else { correct };
         Ok(())
@@ -59,15 +65,28 @@ mod tests {
     use half::bf16;
 
     use super::*;
-    use crate::ops::testing::{devices, random, rounded, tensor};
-    use crate::{Device, Element, Philox};
+    use crate::ops::testing::{assert_close, devices, random, rounded, tensor};
+    use crate::{Device, Element, Philox, Tensor};
 
     /// The count on top of `before` where that is given.
     fn run<T: Element>(outputs: &[T], labels: &[i64], before: Option<f64>, device: Device) -> f64 {
+        run_weighted(outputs, labels, None, before, device)
+    }
+
+    fn run_weighted<T: Element>(
+        outputs: &[T],
+        labels: &[i64],
+        row_weights: Option<&[f32]>,
+        before: Option<f64>,
+        device: Device,
+    ) -> f64 {
         let outputs = tensor(outputs, &[labels.len(), outputs.len() / labels.len().max(1)], device);
         let labels = tensor(labels, &[labels.len()], device);
         let mut count = tensor(&[before.unwrap_or(f64::NAN)], &[1], device);
-        count_correct(outputs.view(), labels.view(), count.view_mut(), before.is_some()).unwrap();
+        let row_weights = row_weights.map(|w| tensor(w, &[w.len()], device));
+        let row_weights = row_weights.as_ref().map(Tensor::view);
+        count_correct(outputs.view(), labels.view(), row_weights, count.view_mut(), before.is_some())
+            .unwrap();
         count.to_vec::<f64>().unwrap()[0]
     }
 
@@ -81,6 +100,12 @@ mod tests {
             assert_eq!(run(&outputs, &[1, 0, 2], Some(40.0), device), 42.0);
             assert_eq!(run::<f32>(&[], &[], Some(40.0), device), 40.0);
             assert_eq!(run::<f32>(&[], &[], None, device), 0.0);
+            let weighted = |labels: [i64; 3], weights: [f32; 3], before| {
+                run_weighted(&outputs, &labels, Some(&weights), before, device)
+            };
+            assert_eq!(weighted([1, 0, 2], [0.25, 8.0, 3.0], None), 3.25);
+            assert_eq!(weighted([1, 0, 2], [0.0, 8.0, 3.0], Some(40.0)), 43.0);
+            assert_eq!(weighted([1, 0, 2], [1.0; 3], None), 2.0);
         }
     }
 
@@ -109,12 +134,20 @@ mod tests {
                 .collect();
             let want = run(&outputs, &labels, None, Device::Cpu);
             assert!(want >= 1.0, "{n_rows} x {n_classes}");
+            let weights: Vec<f32> = random::<f32>(n_rows, 3).iter().map(|v| v + 1.0).collect();
+            let weighted = |device| run_weighted(&outputs, &labels, Some(&weights), None, device);
+            let row_by_row = outputs.chunks_exact(n_classes).zip(labels.chunks_exact(1)).zip(&weights);
+            let want_weighted: f64 =
+                row_by_row.map(|((row, label), &w)| f64::from(w) * run(row, label, None, Device::Cpu)).sum();
+            assert_close(&[weighted(Device::Cpu)], &[want_weighted], 0.0, 1e-12);
             for device in devices().into_iter().filter(|&device| device != Device::Cpu) {
                 assert_eq!(
                     run(&outputs, &labels, None, device),
                     want,
                     "f32 {n_rows} x {n_classes} on {device}"
                 );
+                // Sums of f64 in another order.
+                assert_close(&[weighted(device)], &[want_weighted], 0.0, 1e-12);
                 let wide = rounded::<f32, f64>(&outputs);
                 assert_eq!(run(&wide, &labels, None, device), want, "f64 {n_rows} x {n_classes} on {device}");
                 let short = rounded::<f32, bf16>(&outputs);

@@ -5,11 +5,13 @@ use super::loss::{ElementLoss, cuda, elementwise_loss};
 use crate::cpu::Float;
 use crate::{Result, TensorMut, TensorRef};
 
-/// Leaves the sums of the elements' losses and of their number in `sums`, and `d_prediction = scale · ∂(sum)/∂prediction`.
+/// Leaves the sums of the elements' losses and weights in `sums`, and `d_prediction = scale · ∂(sum)/∂prediction`.
 ///
 /// With `e = prediction - target`: `loss = e²/2` where `|e| <= delta`, else `delta·(|e| - delta/2)`
 ///
 /// - `prediction`, `target`: `[N, K]`; `d_prediction`: `[N, K]`, not needed for evaluation
+/// - `row_weights`: `[N]` f32, not negative, finite; the losses and gradients of a row's elements are multiplied by its
+///   weight, which each of them adds to the sum of weights; 1 where there are none; a row of weight 0 counts for nothing
 /// - f32 or f64; on a GPU also bf16, and f32 with the gradient in bf16
 ///
 /// Asynchronous on a GPU's compute stream: one launch, which allocates nothing and can be captured.
@@ -21,6 +23,7 @@ use crate::{Result, TensorMut, TensorRef};
 pub fn huber(
     prediction: TensorRef<'_>,
     target: TensorRef<'_>,
+    row_weights: Option<TensorRef<'_>>,
     delta: f64,
     scale: f64,
     d_prediction: Option<TensorMut<'_>>,
@@ -44,7 +47,17 @@ pub fn huber(
             if e < -delta { -delta } else { e }
         }
     }
-    elementwise_loss("huber", &Huber(delta), "prediction", prediction, target, scale, d_prediction, sums)
+    elementwise_loss(
+        "huber",
+        &Huber(delta),
+        "prediction",
+        prediction,
+        target,
+        row_weights,
+        scale,
+        d_prediction,
+        sums,
+    )
 }
 
 #[cfg(test)]
@@ -55,7 +68,7 @@ mod tests {
     #[test]
     fn gradient_matches_central_differences_and_dtypes_agree() {
         for delta in [0.3, 1.0] {
-            assert_loss(|x, t, scale, d, sums| huber(x, t, delta, scale, d, sums), 2.0, |v| v);
+            assert_loss(|x, t, w, scale, d, sums| huber(x, t, w, delta, scale, d, sums), 2.0, |v| v);
         }
     }
 }

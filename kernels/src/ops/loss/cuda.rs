@@ -4,7 +4,7 @@ use super::ElementLoss;
 use crate::cuda::launch::{BLOCK, Launch, Source};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu, PARTIAL_SUMS};
 use crate::ops::SumsOutput;
-use crate::{DType, Result};
+use crate::{DType, Result, TensorRef};
 
 pub(crate) static SOURCE: Source = Source::new("loss", include_str!("kernel.cu"));
 
@@ -48,11 +48,13 @@ pub(crate) fn max_blocks(gpu: &Gpu) -> usize {
 }
 
 /// As `cpu::sum_and_gradient`; equal lengths and kinds, as the caller checked.
+#[allow(clippy::too_many_arguments)] // Those of the operation.
 pub(super) fn sum_and_gradient<L: ElementLoss>(
     gpu: &'static Gpu,
     loss: &L,
     x: CudaSlice<'_>,
     target: CudaSlice<'_>,
+    row_weights: Option<TensorRef<'_>>,
     scale: f64,
     mut d: Option<CudaSliceMut<'_>>,
     sums: SumsOutput<'_>,
@@ -60,19 +62,23 @@ pub(super) fn sum_and_gradient<L: ElementLoss>(
     let kernel = L::KERNELS.of(x.dtype(), d.as_ref().map(CudaSliceMut::dtype));
     let (scratch, n, accumulate) = (gpu.scratch()?, x.len(), i32::from(sums.accumulate));
     let n_blocks = n.div_ceil(BLOCK as usize * 16 / x.dtype().size_bytes());
+    let n_cols = row_weights.map_or(n, |weights| n / weights.numel().max(1));
     let launch = Launch::new(gpu, &SOURCE, kernel)?
         .blocks(n_blocks.min(max_blocks(gpu)))
         .read(x)
         .read(target)
+        .read_opt(row_weights.map(TensorRef::cuda).transpose()?)
         .write_opt(d.as_mut())
         .arg(n)
+        .arg(n_cols)
         .arg(loss.parameter())
         .arg(scale)
         .write(&mut sums.tail.into_cuda()?)
         .arg(accumulate)
         .arg(scratch.counter)
         .arg(scratch.partials);
-    // SAFETY: loss(const T* x, const T* target, D* d, size_t n, double parameter, double scale, float* tail, int accumulate,
-    // u32* counter, double* partials); x, target and d hold n elements, the tail STEP_SUMS_LEN, partials two a block.
+    // SAFETY: loss(const T* x, const T* target, const float* row_weights, D* d, size_t n, size_t cols, double parameter,
+    // double scale, float* tail, int accumulate, u32* counter, double* partials); x, target and d hold n elements, row_weights
+    // one for each `cols` of them, the tail STEP_SUMS_LEN, partials two a block.
     unsafe { launch.run() }
 }

@@ -1,9 +1,10 @@
 // loss.cu: losses of one predicted and one true value, their sum and their gradient.
-// maths   tail <- (sum value(x, t), n); d <- scale * derivative(x, t), where d is given
+// maths   tail <- (sum w*value(x, t), sum w); d <- scale * w * derivative(x, t), where d is given; w the row's weight, 1
+//         without: an element of weight 0 counts for nothing, whatever it holds
 //         bce    max(x, 0) - x*t + ln(1 + e^-|x|);             sigmoid(x) - t
 //         mse    (x - t)^2;                                    2*(x - t)
 //         huber  e^2/2 or parameter*(|e| - parameter/2), e = x - t;  e within -parameter..parameter
-// shapes  x, target: T[n]; d: D[n] or null; tail: f32[16]
+// shapes  x, target: T[n]; row_weights: f32[n / cols] or null; d: D[n] or null; tail: f32[16]
 // launch  grid-stride over n, 16 bytes an access where the pointers allow it, block 256; any n
 // moved   3 values an element (read x and t, write d): memory-bound
 // order   sums in f64, by thread, block and then blocks in order: bit-identical between runs; one atomic a block
@@ -54,22 +55,59 @@ __device__ __forceinline__ double part(const T* x, const T* target, D* d, size_t
     return sum;
 }
 
+// Elements `begin` to `begin + n`, each times the weight of its row; adds to the sums.
+template <class F, int N, class T, class D>
+__device__ __forceinline__ void weighted_part(const T* x, const T* target, const float* row_weights, D* d, size_t begin,
+                                              size_t n, size_t cols, MATH(T) parameter, MATH(T) scale, double& loss_sum,
+                                              double& weight_sum) {
+    for (size_t i = first_element(); i < n / N; i += grid_stride()) {
+        size_t first = begin + i * N, row = first / cols, left = cols - (first - row * cols);
+        Pack<T, N> a = load_pack<N>(x + begin, i), b = load_pack<N>(target + begin, i);
+        Pack<D, N> g;
+        float weight = row_weights[row];
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            if (left == 0) {
+                weight = row_weights[++row];
+                left = cols;
+            }
+            left--;
+            MATH(T) v = to_float(a.v[j]), t = to_float(b.v[j]), derivative = 0;
+            if (weight != 0) {
+                loss_sum += (double)weight * (double)F::value(v, t, parameter);
+                weight_sum += weight;
+                derivative = scale * (MATH(T))weight * F::derivative(v, t, parameter);
+            }
+            g.v[j] = Format<D>::from(derivative);
+        }
+        if (d) store_pack(d + begin, i, g);
+    }
+}
+
 template <class F, class T, class D>
-__device__ __forceinline__ void loss(const T* x, const T* target, D* d, size_t n, double parameter, double scale, float* tail,
-                                     int accumulate, u32* counter, double* partials) {
+__device__ __forceinline__ void loss(const T* x, const T* target, const float* row_weights, D* d, size_t n, size_t cols,
+                                     double parameter, double scale, float* tail, int accumulate, u32* counter,
+                                     double* partials) {
     const int per_pack = Pack<T>::size;
     MATH(T) p = parameter, s = scale;
     size_t packed = are_packed(x, target, d) ? n - n % per_pack : 0;
-    double sum = part<F, per_pack>(x, target, d, packed, p, s);
-    sum += part<F, 1>(x + packed, target + packed, d ? d + packed : d, n - packed, p, s);
-    leave_sums(sum, first_element() == 0 ? (double)n : 0.0, counter, partials, tail, accumulate);
+    double sum = 0, weight = first_element() == 0 ? (double)n : 0.0;
+    if (row_weights) {
+        weight = 0;
+        weighted_part<F, per_pack>(x, target, row_weights, d, 0, packed, cols, p, s, sum, weight);
+        weighted_part<F, 1>(x, target, row_weights, d, packed, n - packed, cols, p, s, sum, weight);
+    } else {
+        sum = part<F, per_pack>(x, target, d, packed, p, s);
+        sum += part<F, 1>(x + packed, target + packed, d ? d + packed : d, n - packed, p, s);
+    }
+    leave_sums(sum, weight, counter, partials, tail, accumulate);
 }
 
 #define LOSS(name, F, T, D)                                                                                           \
     extern "C" __global__ void                                                                                        \
-        name(const T* x, const T* target, D* d, size_t n, double parameter, double scale, float* tail, int accumulate, \
-             u32* counter, double* partials) {                                                                        \
-        loss<F>(x, target, d, n, parameter, scale, tail, accumulate, counter, partials);                              \
+        name(const T* x, const T* target, const float* row_weights, D* d, size_t n, size_t cols, double parameter,    \
+             double scale, float* tail, int accumulate, u32* counter, double* partials) {                             \
+        loss<F>(x, target, row_weights, d, n, cols, parameter, scale, tail, accumulate, counter, partials);           \
     }
 LOSS(bce_with_logits_f32, Bce, float, float)
 LOSS(bce_with_logits_f64, Bce, double, double)

@@ -22,9 +22,19 @@ pub struct LossSums {
 }
 
 impl LossSums {
-    /// The mean: NaN where there was no weight, as in PyTorch.
+    /// The mean; 0 where there was no weight, but for a loss that is not finite, which stays so.
     pub fn mean(&self) -> f64 {
-        self.loss / self.weight
+        if self.weight == 0.0 { self.loss } else { self.loss / self.weight }
+    }
+
+    /// What makes the gradient of the mean from a gradient that was divided by `expected_weight`, or by the weight itself
+    /// where that is 0: then it is 1. Where there was no weight, every gradient is 0 and so is this.
+    pub fn mean_scale(&self, expected_weight: f64) -> f64 {
+        match expected_weight > 0.0 {
+            true if self.weight == 0.0 => 0.0,
+            true => expected_weight / self.weight,
+            false => 1.0,
+        }
     }
 }
 
@@ -49,7 +59,7 @@ pub(super) trait ElementLoss: Sync {
     fn derivative<T: Float>(&self, x: T, target: T) -> T;
 }
 
-/// Leaves the sum of `loss` over all elements in `sums` and writes `scale` times its derivative.
+/// Leaves the sum of `loss` over all elements in `sums` and writes `scale` times its derivative, each times its row's weight.
 #[allow(clippy::too_many_arguments)] // Those of the losses and their names.
 pub(super) fn elementwise_loss<L: ElementLoss>(
     op: &'static str,
@@ -57,6 +67,7 @@ pub(super) fn elementwise_loss<L: ElementLoss>(
     x_name: &'static str,
     x: TensorRef<'_>,
     target: TensorRef<'_>,
+    row_weights: Option<TensorRef<'_>>,
     scale: f64,
     d_x: Option<TensorMut<'_>>,
     sums: SumsOutput<'_>,
@@ -68,16 +79,21 @@ pub(super) fn elementwise_loss<L: ElementLoss>(
         check_gradient_kind(op, x_op, d_x.operand("gradient"))?;
         check::shape(op, d_x.operand("gradient"), x.shape())?;
     }
+    if row_weights.is_some() {
+        let (n_rows, _) = check::matrix(op, x_op)?;
+        check::row_weights(op, row_weights, n_rows, x_op)?;
+    }
     sums.check(op, x_op)?;
     if let Some(gpu) = x.gpu() {
         check::dtype(op, x_op, check::GPU_FLOATS, check::GPU_FLOATS_NAMES)?;
         let d_x = d_x.map(TensorMut::into_cuda).transpose()?;
-        return cuda::sum_and_gradient(gpu, loss, x.cuda()?, target.cuda()?, scale, d_x, sums);
+        return cuda::sum_and_gradient(gpu, loss, x.cuda()?, target.cuda()?, row_weights, scale, d_x, sums);
     }
+    let row_weights = row_weights.map(|w| w.as_slice::<f32>(op, "row_weights")).transpose()?;
     check::float_dispatch!(op, x_op, T => {
         let (x, target) = (x.as_slice::<T>(op, x_name)?, target.as_slice::<T>(op, "target")?);
         let d_x = d_x.map(|d| d.into_slice::<T>(op, "gradient")).transpose()?;
-        sums.put(op, cpu::sum_and_gradient(loss, x, target, scale as T, d_x))
+        sums.put(op, cpu::sum_and_gradient(loss, x, target, row_weights, scale as T, d_x))
     })
 }
 
@@ -115,87 +131,173 @@ pub(super) mod testing {
 
     /// What a loss of one value each looks like to a caller.
     pub(in crate::ops) trait Op:
-        Fn(TensorRef<'_>, TensorRef<'_>, f64, Option<TensorMut<'_>>, SumsOutput<'_>) -> Result<()>
+        Fn(
+        TensorRef<'_>,
+        TensorRef<'_>,
+        Option<TensorRef<'_>>,
+        f64,
+        Option<TensorMut<'_>>,
+        SumsOutput<'_>,
+    ) -> Result<()>
     {
     }
     impl<F> Op for F where
-        F: Fn(TensorRef<'_>, TensorRef<'_>, f64, Option<TensorMut<'_>>, SumsOutput<'_>) -> Result<()>
+        F: Fn(
+            TensorRef<'_>,
+            TensorRef<'_>,
+            Option<TensorRef<'_>>,
+            f64,
+            Option<TensorMut<'_>>,
+            SumsOutput<'_>,
+        ) -> Result<()>
     {
     }
 
+    /// Sums and gradient, times 0.25, of rows of seven.
     fn run<T: Element>(
         op: &impl Op,
         (x, t): (&[T], &[T]),
+        weights: Option<&[f32]>,
         gradient: Option<DType>,
         device: Device,
     ) -> (LossSums, Option<Tensor>) {
         let dims = [x.len() / 7, 7];
         let (x, t) = (tensor(x, &dims, device), tensor(t, &dims, device));
+        let weights = weights.map(|w| tensor(w, &dims[..1], device));
         let mut d = gradient.map(|dtype| Tensor::full(&dims, f64::NAN, dtype, device).unwrap());
         let sums = sums_after(device, None, |sums| {
-            op(x.view(), t.view(), 0.25, d.as_mut().map(Tensor::view_mut), sums)
+            let weights = weights.as_ref().map(Tensor::view);
+            op(x.view(), t.view(), weights, 0.25, d.as_mut().map(Tensor::view_mut), sums)
         });
         (sums.unwrap(), d)
     }
 
-    /// Checks a loss at random points `range` times -1..1 against targets made by `target`: its gradient in f64, then
-    /// what other dtypes and devices make of it.
+    /// Weights of rows, the second 0.
+    fn row_weights(n_rows: usize) -> Vec<f32> {
+        let mut weights: Vec<f32> = random::<f32>(n_rows, 3).iter().map(|v| 2.0 * v + 2.5).collect();
+        weights[1] = 0.0;
+        weights
+    }
+
+    /// Checks a loss at random points `range` times -1..1 against targets made by `target`: its gradient in f64, weights of
+    /// rows, then what other dtypes and devices make of it.
     pub(in crate::ops) fn assert_loss(op: impl Op, range: f64, target: impl Fn(f64) -> f64) {
         let points = |n: usize| -> (Vec<f64>, Vec<f64>) {
             let x = random::<f64>(n, 1).iter().map(|v| range * v).collect();
             (x, random::<f64>(n, 2).into_iter().map(&target).collect())
         };
         let (x, t) = points(35);
+        let weights = row_weights(5);
         for device in devices() {
-            let (sums, d) = run(&op, (&x, &t), Some(DType::F64), device);
+            let (sums, d) = run(&op, (&x, &t), None, Some(DType::F64), device);
             assert_eq!(sums.weight, 35.0);
             let d = d.unwrap().to_vec::<f64>().unwrap();
             // Row by row, as the tail's 48 bits of the whole sum are too few for a difference.
-            let loss_of_row = |row: (&[f64], &[f64])| 0.25 * run(&op, row, None, Device::Cpu).0.loss;
+            let loss_of_row =
+                |(x, t): (&[f64], &[f64])| 0.25 * run(&op, (x, t), None, None, Device::Cpu).0.loss;
             assert_gradient(&x, &d, |x| x.chunks_exact(7).zip(t.chunks_exact(7)).map(loss_of_row).sum());
+            let (weighted, weighted_d) = run(&op, (&x, &t), Some(&weights), Some(DType::F64), device);
+            let weighted_d = weighted_d.unwrap().to_vec::<f64>().unwrap();
+            assert_gradient(&x, &weighted_d, |x| {
+                let rows = x.chunks_exact(7).zip(t.chunks_exact(7)).zip(&weights);
+                rows.map(|(row, &weight)| f64::from(weight) * loss_of_row(row)).sum()
+            });
+            let total = 7.0 * weights.iter().map(|&w| f64::from(w)).sum::<f64>();
+            assert_close(&[weighted.weight], &[total], 0.0, 1e-13);
             let before = LossSums { loss: 3.0, weight: 5.0 };
             let again = sums_after(device, Some(before), |sums| {
                 let (x, t) = (tensor(&x, &[5, 7], device), tensor(&t, &[5, 7], device));
-                op(x.view(), t.view(), 0.25, None, sums)
+                op(x.view(), t.view(), None, 0.25, None, sums)
             });
             let again = again.unwrap();
             assert_eq!(again.weight, 40.0);
             // The tail holds 48 bits.
             assert_close(&[again.loss], &[sums.loss + 3.0], 0.0, 1e-13);
-            let nothing = run::<f64>(&op, (&[], &[]), Some(DType::F64), device).0;
-            assert_eq!(nothing, LossSums::default(), "a batch without rows");
+            for weights in [None, Some(&[][..])] {
+                let nothing = run::<f64>(&op, (&[], &[]), weights, Some(DType::F64), device).0;
+                assert_eq!(nothing, LossSums::default(), "a batch without rows");
+            }
         }
 
         // Enough for several blocks, and no whole number of packs.
         let (x, t) = points(7 * 1501);
         let (x32, t32) = (rounded::<f64, f32>(&x), rounded::<f64, f32>(&t));
         let (xb, tb) = (rounded::<f64, bf16>(&x), rounded::<f64, bf16>(&t));
-        for device in devices() {
+        let weights = row_weights(1501);
+        for (device, weights) in devices().into_iter().flat_map(|d| [(d, None), (d, Some(&weights[..]))]) {
+            // The unweighted form in f64, times the weights.
             let f64_of = |x: &[f64], t: &[f64]| {
-                let (sums, d) = run(&op, (x, t), Some(DType::F64), Device::Cpu);
-                (sums, d.unwrap().to_vec::<f64>().unwrap())
+                let (sums, d) = run(&op, (x, t), None, Some(DType::F64), Device::Cpu);
+                let mut d = d.unwrap().to_vec::<f64>().unwrap();
+                let Some(weights) = weights else { return (sums, d) };
+                let mut sums = LossSums::default();
+                for (row, &weight) in weights.iter().enumerate() {
+                    let (elements, weight) = (7 * row..7 * (row + 1), f64::from(weight));
+                    d[elements.clone()].iter_mut().for_each(|d| *d *= weight);
+                    let of_row = run(&op, (&x[elements.clone()], &t[elements]), None, None, Device::Cpu).0;
+                    sums += LossSums { loss: weight * of_row.loss, weight: weight * of_row.weight };
+                }
+                (sums, d)
             };
+            // Weights of rows multiply what the bounds below are about.
+            let atol = 1e-7 * range.max(1.0) * if weights.is_some() { 4.5 } else { 1.0 };
             let (want, want_d) = f64_of(&rounded(&x32), &rounded(&t32));
-            let (sums, d) = run(&op, (&x32, &t32), Some(DType::F32), device);
+            let (sums, d) = run(&op, (&x32, &t32), weights, Some(DType::F32), device);
             // Each term is a few roundings in f32, in random directions; they are summed in f64.
             assert_close(&[sums.loss, sums.weight], &[want.loss, want.weight], 0.0, 1e-6);
             // e and sigmoid near 0 are differences of numbers up to `range`.
             let d = rounded::<f32, f64>(&d.unwrap().to_vec().unwrap());
-            assert_close(&d, &want_d, 1e-7 * range.max(1.0), 1e-6);
+            assert_close(&d, &want_d, atol, 1e-6);
+            assert_eq!(run(&op, (&x32, &t32), weights, None, device).0, sums, "the gradient changes nothing");
+            if weights.is_none() {
+                assert_weights_of_one_and_zero(&op, (&x32, &t32), (sums, &d), device);
+            }
             if device == Device::Cpu {
                 continue;
             }
             // One rounding to 8 bits of what f32 gave.
-            let (same, d) = run(&op, (&x32, &t32), Some(DType::BF16), device);
+            let (same, d) = run(&op, (&x32, &t32), weights, Some(DType::BF16), device);
             assert_eq!(same, sums);
             let d = rounded::<bf16, f64>(&d.unwrap().to_vec().unwrap());
-            assert_close(&d, &want_d, 1e-7 * range.max(1.0), 0.004);
+            assert_close(&d, &want_d, atol, 0.004);
             let (want, want_d) = f64_of(&rounded(&xb), &rounded(&tb));
-            let (sums, d) = run(&op, (&xb, &tb), Some(DType::BF16), device);
+            let (sums, d) = run(&op, (&xb, &tb), weights, Some(DType::BF16), device);
             assert_close(&[sums.loss, sums.weight], &[want.loss, want.weight], 0.0, 1e-6);
             let d = rounded::<bf16, f64>(&d.unwrap().to_vec().unwrap());
-            assert_close(&d, &want_d, 1e-7 * range.max(1.0), 0.004);
+            assert_close(&d, &want_d, atol, 0.004);
         }
+    }
+
+    /// Weights of one change no bit of `unweighted`, and a row of weight 0 counts for nothing, whatever stands in it.
+    fn assert_weights_of_one_and_zero(
+        op: &impl Op,
+        (x, t): (&[f32], &[f32]),
+        (unweighted, unweighted_d): (LossSums, &[f64]),
+        device: Device,
+    ) {
+        let mut weights = vec![1.0; x.len() / 7];
+        let (sums, d) = run(op, (x, t), Some(&weights), Some(DType::F32), device);
+        let d = rounded::<f32, f64>(&d.unwrap().to_vec().unwrap());
+        assert_eq!((sums.weight, &d[..]), (unweighted.weight, unweighted_d));
+        assert_eq!(sums.loss, unweighted.loss);
+        weights[3] = 0.0;
+        let mut x = x.to_vec();
+        x[21..28].fill(f32::NAN);
+        let (sums, d) = run(op, (&x, t), Some(&weights), Some(DType::F32), device);
+        assert_eq!(sums.weight, unweighted.weight - 7.0);
+        assert!(sums.loss < unweighted.loss);
+        let d = rounded::<f32, f64>(&d.unwrap().to_vec().unwrap());
+        assert_eq!((&d[..21], &d[28..]), (&unweighted_d[..21], &unweighted_d[28..]));
+        assert!(d[21..28].iter().all(|&d| d == 0.0));
+    }
+
+    #[test]
+    fn the_mean_over_no_weight_is_0_and_so_is_its_gradient() {
+        let of = |loss, weight| LossSums { loss, weight };
+        assert_eq!((of(6.0, 4.0).mean(), of(0.0, 0.0).mean()), (1.5, 0.0));
+        assert!(of(f64::NAN, 0.0).mean().is_nan() && of(f64::NAN, 2.0).mean().is_nan());
+        assert_eq!((of(6.0, 4.0).mean_scale(2.0), of(6.0, 4.0).mean_scale(0.0)), (0.5, 1.0));
+        assert_eq!((of(0.0, 0.0).mean_scale(2.0), of(0.0, 0.0).mean_scale(0.0)), (0.0, 1.0));
     }
 
     #[test]
@@ -206,7 +308,7 @@ pub(super) mod testing {
             let mut short = [0.0f32; 4];
             let tail = TensorMut::from_slice(&mut short, &[4]).unwrap();
             let sums = SumsOutput { tail, accumulate: false };
-            crate::ops::mse(x, x, 1.0, d, sums).unwrap_err().to_string()
+            crate::ops::mse(x, x, None, 1.0, d, sums).unwrap_err().to_string()
         };
         assert_eq!(mse(None), "mse: sums [4] f32 on cpu should be [16]");
         let error = mse(Some(TensorMut::from_slice(&mut d, &[2, 2]).unwrap()));

@@ -15,6 +15,7 @@ const LANES: usize = 16;
 #[derive(Clone, Copy)]
 pub(super) struct Rule<'a, T> {
     pub weights: Option<&'a [T]>,
+    pub row_weights: Option<&'a [f32]>,
     pub smoothing: T,
     pub ignore_index: i64,
     pub n_classes: usize,
@@ -32,31 +33,70 @@ struct Shared<'a, T> {
     weight_sum: T,
 }
 
-impl<T: Float> Shared<'_, T> {
-    /// Weight of the row's label, and the share of it that is not smoothed away.
+/// What a row's label asks for.
+#[derive(Clone, Copy)]
+struct Target<T> {
+    label: usize,
+    /// That of the label's class times that of the row.
+    weight: T,
+    /// The share of the weight that is not smoothed away.
+    hit: T,
+    /// What each class gets of it where it is smoothed, before the class's own weight.
+    spread: T,
+}
+
+impl<T: Float> Target<T> {
+    /// The row's softmax in its gradient is multiplied by this, once it is divided by the sum of exponentials.
     #[inline(always)]
-    fn weight_and_hit(&self, label: usize) -> (T, T) {
-        let weight = self.rule.weights.map_or(T::ONE, |w| w[label]);
-        (weight, (T::ONE - self.rule.smoothing) * weight)
+    fn mass(&self, shared: &Shared<'_, T>) -> T {
+        (self.hit + self.spread * shared.weight_sum) * shared.scale
+    }
+}
+
+impl<T: Float> Shared<'_, T> {
+    /// The target of row `row`; None where the row counts for nothing.
+    #[inline(always)]
+    fn target(&self, row: usize, label: i64) -> Option<Target<T>> {
+        if label == self.rule.ignore_index {
+            return None;
+        }
+        let label = label as usize;
+        let mut weight = self.rule.weights.map_or(T::ONE, |w| w[label]);
+        let mut spread = self.spread;
+        if let Some(row_weights) = self.rule.row_weights {
+            let row_weight = row_weights[row];
+            if row_weight == 0.0 {
+                return None;
+            }
+            let row_weight = T::from_f64(f64::from(row_weight));
+            weight *= row_weight;
+            spread *= row_weight;
+        }
+        Some(Target { label, weight, hit: (T::ONE - self.rule.smoothing) * weight, spread })
     }
 
-    /// What label smoothing adds to the loss of a row: `ε/C·Σ_c w[c]·(-ln p[c])`.
+    /// The loss of a row; label smoothing adds `ε/C·Σ_c w[c]·(-ln p[c])`.
     #[inline(always)]
-    fn smoothing_loss(&self, row: &[T], max: T, log_sum: T) -> T {
+    fn loss(&self, target: Target<T>, row: &[T], max: T, log_sum: T) -> T {
+        let loss = target.hit * (log_sum - (row[target.label] - max));
+        if self.spread == T::ZERO {
+            return loss;
+        }
         let terms = row.iter().map(|&v| log_sum - (v - max));
-        self.spread
+        let smoothing = target.spread
             * match self.rule.weights {
                 None => terms.sum(),
                 Some(w) => terms.zip(w).map(|(term, &w)| w * term).sum(),
-            }
+            };
+        loss + smoothing
     }
 
     /// Takes the target off a row of the gradient that holds the softmax times its mass.
     #[inline(always)]
-    fn subtract_target(&self, d_row: &mut [T], label: usize, hit: T) {
-        d_row[label] -= hit * self.scale;
+    fn subtract_target(&self, d_row: &mut [T], target: Target<T>) {
+        d_row[target.label] -= target.hit * self.scale;
         if self.spread != T::ZERO {
-            let spread = self.spread * self.scale;
+            let spread = target.spread * self.scale;
             match self.rule.weights {
                 None => d_row.iter_mut().for_each(|d| *d -= spread),
                 Some(w) => d_row.iter_mut().zip(w).for_each(|(d, &w)| *d -= spread * w),

@@ -45,6 +45,7 @@ pub(super) fn forward_backward(
         .read(logits)
         .read(labels)
         .read_opt(config.class_weights.map(TensorRef::cuda).transpose()?)
+        .read_opt(config.row_weights.map(TensorRef::cuda).transpose()?)
         .write_opt(d_logits.as_mut())
         .arg(n_rows)
         .arg(n_classes)
@@ -55,8 +56,8 @@ pub(super) fn forward_backward(
         .arg(accumulate)
         .arg(scratch.counter)
         .arg(scratch.partials);
-    // SAFETY: softmax_cross_entropy(const T* logits, const i64* labels, const M* weights, D* d, size_t rows, size_t n, i64
-    // ignore_index, double smoothing, double scale, float* tail, int accumulate, u32* counter, double* partials); logits and d
-    // hold rows · n elements, labels rows, weights n, the tail STEP_SUMS_LEN, partials two a block; the block is the kernel's.
+    // SAFETY: softmax_cross_entropy(const T* logits, const i64* labels, const M* weights, const float* row_weights, D* d,
+    // size_t rows, size_t n, i64 ignore_index, double smoothing, double scale, float* tail, int accumulate, u32* counter,
+    // double* partials); logits and d hold rows · n elements, labels and row_weights rows, weights n, the tail STEP_SUMS_LEN, partials two a block; the block is the kernel's.
     unsafe { launch.run() }
 }

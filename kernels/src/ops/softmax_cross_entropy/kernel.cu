@@ -1,9 +1,10 @@
 // softmax_cross_entropy.cu: softmax, cross-entropy, its gradient and its sums in one launch.
-// maths   p = softmax(x[row]); y the row's label; w class weights (1 without); e the smoothing
-//         loss <- -(1 - e)*w[y]*ln p[y] - e/C * sum_c w[c]*ln p[c], weight w[y];   tail <- their sums over the rows
-//         d[c] <- scale * (((1 - e)*w[y] + e/C * sum_k w[k]) * p[c] - (c == y)*(1 - e)*w[y] - e/C*w[c])
-//         an ignored row: nothing, and d = 0; a label outside 0..C: loss NaN, and d = 0
-// shapes  logits: T[rows, C]; labels: i64[rows]; weights: M[C] or null; d: D[rows, C] or null; tail: f32[16]
+// maths   p = softmax(x[row]); y the row's label; v its weight, w class weights (1 without); e the smoothing
+//         loss <- v * (-(1 - e)*w[y]*ln p[y] - e/C * sum_c w[c]*ln p[c]), weight v*w[y];   tail <- their sums over the rows
+//         d[c] <- scale * v * (((1 - e)*w[y] + e/C * sum_k w[k]) * p[c] - (c == y)*(1 - e)*w[y] - e/C*w[c])
+//         an ignored row or one of weight 0: nothing, and d = 0; a label outside 0..C: loss NaN, and d = 0
+// shapes  logits: T[rows, C]; labels: i64[rows]; weights: M[C] or null; row_weights: f32[rows] or null;
+//         d: D[rows, C] or null; tail: f32[16]
 // launch  few   C <= 32:    8 lanes a row, block 256, a row in registers
 //         some  C <= 1024:  a warp a row, block 256, a row in registers where rows are aligned; not in f64
 //         many              a block of 512 a row
@@ -32,6 +33,7 @@ __device__ __forceinline__ double not_a_number() { return (double)__uint_as_floa
 // What all rows share.
 template <class M> struct Rule {
     const M* weights;
+    const float* row_weights;
     i64 ignore_index;
     M smoothing, scale;
     M spread;      // what each class gets of a smoothed target
@@ -41,8 +43,9 @@ template <class M> __device__ __forceinline__ M weight_of(const Rule<M>& rule, s
     return rule.weights ? rule.weights[c] : (M)1;
 }
 template <class M>
-__device__ __forceinline__ Rule<M> rule_of(const M* weights, size_t n, i64 ignore_index, double smoothing, double scale) {
-    Rule<M> rule = {weights, ignore_index, (M)smoothing, (M)scale, (M)smoothing / (M)n, (M)n};
+__device__ __forceinline__ Rule<M> rule_of(const M* weights, const float* row_weights, size_t n, i64 ignore_index,
+                                           double smoothing, double scale) {
+    Rule<M> rule = {weights, row_weights, ignore_index, (M)smoothing, (M)scale, (M)smoothing / (M)n, (M)n};
     return rule;
 }
 
@@ -51,14 +54,22 @@ template <class M> struct Target {
     bool counts;
     size_t label;
     M weight, hit;
+    M spread;  // as the rule's, times the row's weight
 };
 // Adds NaN to `loss` for a label that is none.
 template <class M>
-__device__ __forceinline__ Target<M> target_of(const Rule<M>& rule, i64 label, size_t n, double& loss) {
+__device__ __forceinline__ Target<M> target_of(const Rule<M>& rule, const i64* labels, size_t row, size_t n, double& loss) {
+    i64 label = labels[row];
     bool is_class = label >= 0 && (u64)label < n;
-    Target<M> t = {is_class && label != rule.ignore_index, is_class ? (size_t)label : 0, 0, 0};
+    Target<M> t = {is_class && label != rule.ignore_index, is_class ? (size_t)label : 0, 0, 0, rule.spread};
     if (t.counts) {
         t.weight = weight_of(rule, t.label);
+        if (rule.row_weights) {
+            M row_weight = rule.row_weights[row];
+            t.counts = row_weight != 0;
+            t.weight *= row_weight;
+            t.spread *= row_weight;
+        }
         t.hit = (1 - rule.smoothing) * t.weight;
     } else if (label != rule.ignore_index) {
         loss += not_a_number();
@@ -83,8 +94,8 @@ template <class M> struct Gradient {
 template <class M>
 __device__ __forceinline__ Gradient<M> gradient_of(const Rule<M>& rule, const Target<M>& t, M exp_sum, const M* weights,
                                                    i64 label) {
-    Gradient<M> g = {weights, label, (t.hit + rule.spread * rule.weight_sum) * rule.scale / exp_sum, t.hit * rule.scale,
-                     rule.spread * rule.scale, t.counts};
+    Gradient<M> g = {weights, label, (t.hit + t.spread * rule.weight_sum) * rule.scale / exp_sum, t.hit * rule.scale,
+                     t.spread * rule.scale, t.counts};
     return g;
 }
 
@@ -149,13 +160,13 @@ __device__ __forceinline__ void rows_in_registers(const T* logits, const i64* la
         exp_sum = lanes_sum<LANES>(exp_sum);
         if (rule.spread != 0) smooth = lanes_sum<LANES>(smooth);
         double bad = 0;
-        Target<M> t = target_of(rule, labels[row], n, bad);
+        Target<M> t = target_of(rule, labels, row, n, bad);
         if (is_row && start == 0) {
             loss_sum += bad;
             if (t.counts) {
                 M log_sum = logarithm(exp_sum);
                 M loss = t.hit * (log_sum - (to_float(x[t.label]) - max));
-                if (rule.spread != 0) loss += rule.spread * (rule.weight_sum * log_sum - smooth);
+                if (rule.spread != 0) loss += t.spread * (rule.weight_sum * log_sum - smooth);
                 loss_sum += loss;
                 weight_sum += t.weight;
             }
@@ -176,11 +187,11 @@ __device__ __forceinline__ void rows_in_registers(const T* logits, const i64* la
 }
 
 template <class T, class D>
-__device__ __forceinline__ void few(const T* logits, const i64* labels, const MATH(T)* weights, D* d, size_t rows, size_t n,
+__device__ __forceinline__ void few(const T* logits, const i64* labels, const MATH(T)* weights, const float* row_weights, D* d, size_t rows, size_t n,
                                     i64 ignore_index, double smoothing, double scale, float* tail, int accumulate,
                                     u32* counter, double* partials) {
     typedef MATH(T) M;
-    Rule<M> rule = rule_of<M>(weights, n, ignore_index, smoothing, scale);
+    Rule<M> rule = rule_of<M>(weights, row_weights, n, ignore_index, smoothing, scale);
     if (weights && rule.spread != 0) {
         M sum = 0;
         for (size_t c = threadIdx.x % 8; c < n; c += 8) sum += weights[c];
@@ -257,7 +268,7 @@ __device__ __forceinline__ void rows_from_memory(const T* logits, const i64* lab
         if (head > n) head = n;
         size_t end = head + (n - head) / N * N;
         double bad = 0;
-        Target<M> t = target_of(rule, labels[row], n, bad);
+        Target<M> t = target_of(rule, labels, row, n, bad);
         Seen<M> seen = {Lowest<M>::value(), 0, 0};
         if (t.counts) {
             for (size_t c = rank; c < head; c += size) see<1>(seen, rule, x, c);
@@ -273,7 +284,7 @@ __device__ __forceinline__ void rows_from_memory(const T* logits, const i64* lab
                 M log_sum = logarithm(exp_sum);
                 double loss = t.hit * (log_sum - (to_float(x[t.label]) - max));
                 if (rule.spread != 0)
-                    loss += (double)rule.spread * ((double)rule.weight_sum * ((double)log_sum + (double)max) - smooth);
+                    loss += (double)t.spread * ((double)rule.weight_sum * ((double)log_sum + (double)max) - smooth);
                 loss_sum += loss;
                 weight_sum += t.weight;
             }
@@ -288,11 +299,11 @@ __device__ __forceinline__ void rows_from_memory(const T* logits, const i64* lab
 }
 
 template <class T, class D>
-__device__ __forceinline__ void some(const T* logits, const i64* labels, const MATH(T)* weights, D* d, size_t rows, size_t n,
+__device__ __forceinline__ void some(const T* logits, const i64* labels, const MATH(T)* weights, const float* row_weights, D* d, size_t rows, size_t n,
                                      i64 ignore_index, double smoothing, double scale, float* tail, int accumulate,
                                      u32* counter, double* partials) {
     typedef MATH(T) M;
-    Rule<M> rule = rule_of<M>(weights, n, ignore_index, smoothing, scale);
+    Rule<M> rule = rule_of<M>(weights, row_weights, n, ignore_index, smoothing, scale);
     if (weights && rule.spread != 0) {
         M sum = 0;
         for (size_t c = threadIdx.x % WARP; c < n; c += WARP) sum += weights[c];
@@ -308,13 +319,13 @@ __device__ __forceinline__ void some(const T* logits, const i64* labels, const M
 }
 
 template <class T, class D>
-__device__ __forceinline__ void many(const T* logits, const i64* labels, const MATH(T)* weights, D* d, size_t rows, size_t n,
+__device__ __forceinline__ void many(const T* logits, const i64* labels, const MATH(T)* weights, const float* row_weights, D* d, size_t rows, size_t n,
                                      i64 ignore_index, double smoothing, double scale, float* tail, int accumulate,
                                      u32* counter, double* partials) {
     typedef MATH(T) M;
     __shared__ M scratch[WARP];
     __shared__ double wide_scratch[WARP];
-    Rule<M> rule = rule_of<M>(weights, n, ignore_index, smoothing, scale);
+    Rule<M> rule = rule_of<M>(weights, row_weights, n, ignore_index, smoothing, scale);
     if (weights && rule.spread != 0) {
         M sum = 0;
         for (size_t c = threadIdx.x; c < n; c += blockDim.x) sum += weights[c];
@@ -327,9 +338,9 @@ __device__ __forceinline__ void many(const T* logits, const i64* labels, const M
 
 #define CROSS_ENTROPY(form, threads, suffix, T, D)                                                                     \
     extern "C" __global__ void __launch_bounds__(threads, 512 / threads) softmax_cross_entropy_##form##_##suffix(                      \
-        const T* logits, const i64* labels, const MATH(T)* weights, D* d, size_t rows, size_t n, i64 ignore_index,       \
+        const T* logits, const i64* labels, const MATH(T)* weights, const float* row_weights, D* d, size_t rows, size_t n, i64 ignore_index,       \
         double smoothing, double scale, float* tail, int accumulate, u32* counter, double* partials) {                  \
-        form(logits, labels, weights, d, rows, n, ignore_index, smoothing, scale, tail, accumulate, counter, partials); \
+        form(logits, labels, weights, row_weights, d, rows, n, ignore_index, smoothing, scale, tail, accumulate, counter, partials); \
     }
 CROSS_ENTROPY(few, 256, f32, float, float)
 CROSS_ENTROPY(few, 256, bf16, bf16, bf16)

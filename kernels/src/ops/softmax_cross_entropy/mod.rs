@@ -18,24 +18,32 @@ pub struct CrossEntropyConfig<'a> {
     pub label_smoothing: f64,
     /// One weight a class, `[C]`, in the logits' dtype, for bf16 in f32; 1 where there are none.
     pub class_weights: Option<TensorRef<'a>>,
+    /// One weight a row, `[N]` f32, not negative, finite; 1 where there are none. A row of weight 0 counts for nothing.
+    pub row_weights: Option<TensorRef<'a>>,
     /// Rows with this label count for nothing.
     pub ignore_index: i64,
 }
 
 impl Default for CrossEntropyConfig<'_> {
     fn default() -> Self {
-        CrossEntropyConfig { label_smoothing: 0.0, class_weights: None, ignore_index: -100 }
+        CrossEntropyConfig {
+            label_smoothing: 0.0,
+            class_weights: None,
+            row_weights: None,
+            ignore_index: -100,
+        }
     }
 }
 
 /// Leaves the sums of the rows' losses and weights in `sums`, and `d_logits = scale · ∂(sum of losses)/∂logits`.
 ///
-/// With `p = softmax(logits[n])`, label `y`, class weights `w` and smoothing `ε`:
-/// `loss[n] = -(1 - ε)·w[y]·ln p[y] - ε/C·Σ_c w[c]·ln p[c]`, weight `w[y]`
+/// With `p = softmax(logits[n])`, label `y`, weight of the row `v`, class weights `w` and smoothing `ε`:
+/// `loss[n] = v·(-(1 - ε)·w[y]·ln p[y] - ε/C·Σ_c w[c]·ln p[c])`, weight `v·w[y]`
 ///
 /// - `logits`: `[N, C]` f32 or f64; `labels`: `[N]` i64; `d_logits`: `[N, C]`, not needed for evaluation
 /// - on a GPU also bf16, and f32 with the gradient in bf16
-/// - the mean is that of PyTorch: the sum of losses divided by the sum of `w[y]`
+/// - the mean is that of PyTorch, the sum of losses divided by the sum of `w[y]`, and with weights of rows that of
+///   scikit-learn's `sample_weight`, divided by the sum of `v·w[y]`
 ///
 /// Asynchronous on a GPU's compute stream: one launch, which allocates nothing and can be captured. There a label outside
 /// `0..C` that is not the ignored one makes the loss NaN and its row of the gradient 0.
@@ -72,6 +80,7 @@ pub fn softmax_cross_entropy(
         }
         check::shape(OP, weights_op, Shape::vector(n_classes))?;
     }
+    check::row_weights(OP, config.row_weights, n_rows, logits_op)?;
     sums.check(OP, logits_op)?;
     if let Some(gpu) = logits.gpu() {
         check::dtype(OP, logits_op, check::GPU_FLOATS, check::GPU_FLOATS_NAMES)?;
@@ -87,13 +96,20 @@ pub fn softmax_cross_entropy(
         return cuda::forward_backward(gpu, logits.cuda()?, labels.cuda()?, config, scale, d_logits, sums);
     }
     let labels = labels.as_slice::<i64>(OP, "labels")?;
+    let row_weights = config.row_weights.map(|w| w.as_slice::<f32>(OP, "row_weights")).transpose()?;
     check::float_dispatch!(OP, logits_op, T => {
         let weights = config.class_weights.map(|w| w.as_slice::<T>(OP, "class_weights")).transpose()?;
         let d_logits = d_logits.map(|d| d.into_slice::<T>(OP, "d_logits")).transpose()?;
         let found = cpu::forward_backward(
             logits.as_slice::<T>(OP, "logits")?,
             labels,
-            cpu::Rule { weights, smoothing: config.label_smoothing as T, ignore_index: config.ignore_index, n_classes },
+            cpu::Rule {
+                weights,
+                row_weights,
+                smoothing: config.label_smoothing as T,
+                ignore_index: config.ignore_index,
+                n_classes,
+            },
             scale as T,
             d_logits,
         )?;
@@ -110,13 +126,40 @@ mod tests {
     use crate::ops::testing::{assert_close, assert_gradient, devices, random, rounded, tensor};
     use crate::{Device, Element, Tensor};
 
-    /// A case: logits of `n_classes`, labels, class weights in the dtype that goes with them, smoothing.
+    /// A case: logits of `n_classes`, labels, class weights in the dtype that goes with them, weights of rows, smoothing.
     struct Case<'a, T> {
         n_classes: usize,
         logits: &'a [T],
         labels: &'a [i64],
         weights: Option<&'a [f64]>,
+        row_weights: Option<&'a [f32]>,
         smoothing: f64,
+    }
+
+    /// What [`run`] gives, by the formula.
+    fn plain(case: &Case<'_, f64>) -> (LossSums, Vec<f64>) {
+        let n = case.n_classes;
+        let class_weight = |c: usize| case.weights.map_or(1.0, |w| w[c]);
+        let (mut sums, mut d) = (LossSums::default(), Vec::new());
+        for (row, (logits, &label)) in case.logits.chunks_exact(n).zip(case.labels).enumerate() {
+            if label == -100 {
+                d.extend(std::iter::repeat_n(0.0, n));
+                continue;
+            }
+            let label = label as usize;
+            let row_weight = case.row_weights.map_or(1.0, |w| f64::from(w[row]));
+            let max = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let log_sum = logits.iter().map(|v| (v - max).exp()).sum::<f64>().ln() + max;
+            let target = |c: usize| {
+                let hit = if c == label { 1.0 - case.smoothing } else { 0.0 };
+                row_weight * class_weight(c) * (hit + case.smoothing / n as f64)
+            };
+            let mass: f64 = (0..n).map(target).sum();
+            sums.loss += (0..n).map(|c| target(c) * (log_sum - logits[c])).sum::<f64>();
+            sums.weight += row_weight * class_weight(label);
+            d.extend((0..n).map(|c| 0.5 * (mass * (logits[c] - log_sum).exp() - target(c))));
+        }
+        (sums, d)
     }
 
     /// Sums and gradient, times 0.5.
@@ -131,9 +174,11 @@ mod tests {
             DType::F64 => tensor(w, &dims[1..], device),
             _ => tensor(&rounded::<f64, f32>(w), &dims[1..], device),
         });
+        let row_weights = case.row_weights.map(|w| tensor(w, &dims[..1], device));
         let config = CrossEntropyConfig {
             label_smoothing: case.smoothing,
             class_weights: weights.as_ref().map(Tensor::view),
+            row_weights: row_weights.as_ref().map(Tensor::view),
             ..Default::default()
         };
         let mut d = gradient.map(|dtype| Tensor::full(&dims, f64::NAN, dtype, device).unwrap());
@@ -157,29 +202,53 @@ mod tests {
         labels
     }
 
+    /// Weights of all kinds: the second row's is 0.
+    fn row_weights(rows: usize) -> Vec<f32> {
+        let mut weights: Vec<f32> = random::<f32>(rows, 3).iter().map(|v| 2.0 * v + 2.5).collect();
+        weights[1] = 0.0;
+        weights
+    }
+
     #[test]
     fn gradient_matches_central_differences_in_every_mode() {
         for (rows, n_classes) in [(6, 1), (6, 3), (37, 10), (6, 64), (6, 65), (6, 100)] {
             let logits: Vec<f64> = random::<f64>(rows * n_classes, 1).iter().map(|v| 5.0 * v).collect();
             let labels = labels(rows, n_classes);
             let weights: Vec<f64> = random::<f64>(n_classes, 2).iter().map(|v| v + 1.5).collect();
+            let row_weights = row_weights(rows);
             for device in devices() {
                 for smoothing in [0.0, 0.1] {
-                    for weights in [None, Some(&weights[..])] {
-                        let case = Case { n_classes, logits: &logits, labels: &labels, weights, smoothing };
+                    for (weights, row_weights) in [
+                        (None, None),
+                        (Some(&weights[..]), None),
+                        (None, Some(&row_weights[..])),
+                        (Some(&weights[..]), Some(&row_weights[..])),
+                    ] {
+                        let case = Case {
+                            n_classes,
+                            logits: &logits,
+                            labels: &labels,
+                            weights,
+                            row_weights,
+                            smoothing,
+                        };
                         let d =
                             run(&case, Some(DType::F64), device).unwrap().1.unwrap().to_vec::<f64>().unwrap();
                         // Row by row, as the tail's 48 bits of the whole sum are too few for a difference.
-                        let loss_of_row = |(logits, label): (&[f64], &i64)| {
-                            let labels = &[*label];
-                            let case = Case { n_classes, logits, labels, weights, smoothing };
+                        let loss_of_row = |(row, logits): (usize, &[f64])| {
+                            let (labels, row_weights) =
+                                (&labels[row..][..1], row_weights.map(|w| &w[row..][..1]));
+                            let case = Case { n_classes, logits, labels, weights, row_weights, smoothing };
                             0.5 * run(&case, None, Device::Cpu).unwrap().0.loss
                         };
                         assert_gradient(&logits, &d, |logits| {
-                            logits.chunks_exact(n_classes).zip(&labels).map(loss_of_row).sum()
+                            logits.chunks_exact(n_classes).enumerate().map(loss_of_row).sum()
                         });
-                        let ignored = &d[2 * n_classes..3 * n_classes];
-                        assert!(ignored.iter().all(|&v| v == 0.0), "the ignored row has no gradient");
+                        let row = |row: usize| &d[row * n_classes..][..n_classes];
+                        assert!(row(2).iter().all(|&v| v == 0.0), "the ignored row has no gradient");
+                        if row_weights.is_some() {
+                            assert!(row(1).iter().all(|&v| v == 0.0), "nor has the row of weight 0");
+                        }
                     }
                 }
             }
@@ -196,24 +265,44 @@ mod tests {
             let short: Vec<bf16> = rounded(&logits);
             let labels = labels(rows, n_classes);
             let weights: Vec<f64> = random::<f64>(n_classes, 2).iter().map(|v| v + 1.5).collect();
-            for (smoothing, weights) in [(0.0, None), (0.1, None), (0.1, Some(&weights[..]))] {
+            let row_weights = row_weights(rows);
+            for (smoothing, weights, row_weights) in [
+                (0.0, None, None),
+                (0.1, None, None),
+                (0.1, Some(&weights[..]), None),
+                (0.0, None, Some(&row_weights[..])),
+                (0.1, Some(&weights[..]), Some(&row_weights[..])),
+            ] {
                 let want = |logits: &[f64]| {
-                    let case = Case { n_classes, logits, labels: &labels, weights, smoothing };
+                    let case = Case { n_classes, logits, labels: &labels, weights, row_weights, smoothing };
                     let (sums, d) = run(&case, Some(DType::F64), Device::Cpu).unwrap();
-                    (sums, d.unwrap().to_vec::<f64>().unwrap())
+                    let d = d.unwrap().to_vec::<f64>().unwrap();
+                    let (plain_sums, plain_d) = plain(&case);
+                    // Logits that cancel, and terms of either sign.
+                    assert_close(
+                        &[sums.loss, sums.weight],
+                        &[plain_sums.loss, plain_sums.weight],
+                        0.0,
+                        1e-12,
+                    );
+                    assert_close(&d, &plain_d, 1e-14, 1e-12);
+                    (sums, d)
                 };
+                // Weights of rows multiply what the bounds below are about.
+                let atol = 5e-7 * if row_weights.is_some() { 4.5 } else { 1.0 };
                 let (want_sums, want_d) = want(&rounded(&logits));
                 let close = |got: LossSums, want: LossSums| {
                     // A row's loss is a few roundings of numbers up to 15; the class weights are rounded too.
                     assert_close(&[got.loss, got.weight], &[want.loss, want.weight], 0.0, 2e-6);
                 };
                 for device in devices() {
-                    let case = Case { n_classes, logits: &logits, labels: &labels, weights, smoothing };
+                    let case =
+                        Case { n_classes, logits: &logits, labels: &labels, weights, row_weights, smoothing };
                     let (sums, d) = run(&case, Some(DType::F32), device).unwrap();
                     close(sums, want_sums);
                     let d = rounded::<f32, f64>(&d.unwrap().to_vec().unwrap());
                     // p, at most 1.25, to a few units of 2^-24, before the target is taken off.
-                    assert_close(&d, &want_d, 5e-7, 1e-6);
+                    assert_close(&d, &want_d, atol, 1e-6);
                     assert_eq!(run(&case, None, device).unwrap().0, sums, "the gradient changes nothing");
                     if device == Device::Cpu {
                         continue;
@@ -223,6 +312,7 @@ mod tests {
                         logits: &rounded::<f32, f64>(&logits),
                         labels: &labels,
                         weights,
+                        row_weights,
                         smoothing,
                     };
                     let (wide_sums, wide_d) = run(&wide, Some(DType::F64), device).unwrap();
@@ -236,15 +326,67 @@ mod tests {
                     // One rounding to 8 bits of what f32 gave.
                     let (same, d) = run(&case, Some(DType::BF16), device).unwrap();
                     assert_eq!(same, sums);
-                    assert_close(&rounded::<bf16, f64>(&d.unwrap().to_vec().unwrap()), &want_d, 5e-7, 0.004);
+                    assert_close(&rounded::<bf16, f64>(&d.unwrap().to_vec().unwrap()), &want_d, atol, 0.004);
                     let (want_sums, want_d) = want(&rounded(&short));
-                    let case = Case { n_classes, logits: &short, labels: &labels, weights, smoothing };
+                    let case =
+                        Case { n_classes, logits: &short, labels: &labels, weights, row_weights, smoothing };
                     let (sums, d) = run(&case, Some(DType::BF16), device).unwrap();
                     close(sums, want_sums);
-                    assert_close(&rounded::<bf16, f64>(&d.unwrap().to_vec().unwrap()), &want_d, 5e-7, 0.004);
+                    assert_close(&rounded::<bf16, f64>(&d.unwrap().to_vec().unwrap()), &want_d, atol, 0.004);
                 }
             }
         }
+    }
+
+    #[test]
+    fn weights_of_one_change_no_bit_and_a_row_of_weight_0_nothing() {
+        for (rows, n_classes) in [(37, 10), (20, 33), (20, 128), (9, 1025)] {
+            let logits: Vec<f32> = random::<f32>(rows * n_classes, 1).iter().map(|v| 5.0 * v).collect();
+            let labels = labels(rows, n_classes);
+            let weights: Vec<f64> = random::<f64>(n_classes, 2).iter().map(|v| v + 1.5).collect();
+            let ones = vec![1.0; rows];
+            // Whatever stands in a row that does not count.
+            let (mut but_one, mut with_nan) = (ones.clone(), logits.clone());
+            but_one[1] = 0.0;
+            with_nan[n_classes..2 * n_classes].fill(f32::NAN);
+            for device in devices() {
+                let run = |logits: &[f32], row_weights| {
+                    let weights = Some(&weights[..]);
+                    let case =
+                        Case { n_classes, logits, labels: &labels, weights, row_weights, smoothing: 0.1 };
+                    let (sums, d) = run(&case, Some(DType::F32), device).unwrap();
+                    (sums, d.unwrap().to_vec::<f32>().unwrap())
+                };
+                let unweighted = run(&logits, None);
+                assert_eq!(run(&logits, Some(&ones)), unweighted, "{n_classes} classes on {device}");
+                let (sums, mut d) = run(&with_nan, Some(&but_one));
+                let label_weight = f64::from(weights[labels[1] as usize] as f32);
+                assert_close(&[sums.weight], &[unweighted.0.weight - label_weight], 0.0, 1e-12);
+                assert!(sums.loss < unweighted.0.loss);
+                let row = n_classes..2 * n_classes;
+                assert!(d[row.clone()].iter().all(|&v| v == 0.0));
+                d[row.clone()].copy_from_slice(&unweighted.1[row]);
+                assert_eq!(d, unweighted.1, "the other rows' gradients");
+            }
+        }
+    }
+
+    #[test]
+    fn wrong_row_weights_are_named() {
+        let (x, labels, mut tail) = ([0.0f32; 6], [0i64; 2], [0.0f32; 16]);
+        let (short, wide) = ([1.0f32], [1.0f64; 2]);
+        let views = [TensorRef::from_slice(&short, &[1]), TensorRef::from_slice(&wide, &[2])];
+        let errors = views.map(|weights| {
+            let config = CrossEntropyConfig { row_weights: Some(weights.unwrap()), ..Default::default() };
+            let (x, labels) = (TensorRef::from_slice(&x, &[2, 3]), TensorRef::from_slice(&labels, &[2]));
+            let tail = TensorMut::from_slice(&mut tail, &[16]).unwrap();
+            let sums = SumsOutput { tail, accumulate: false };
+            softmax_cross_entropy(x.unwrap(), labels.unwrap(), &config, 1.0, None, sums)
+                .unwrap_err()
+                .to_string()
+        });
+        assert_eq!(errors[0], "softmax_cross_entropy: row_weights [1] f32 on cpu should be [2]");
+        assert!(errors[1].contains("row_weights [2] f64 on cpu"), "{}", errors[1]);
     }
 
     #[test]
@@ -255,16 +397,28 @@ mod tests {
                 let mut logits = vec![f32::NEG_INFINITY; 2 * n_classes];
                 (logits[0], logits[1]) = (1000.0, 0.0);
                 (logits[n_classes], logits[n_classes + 1]) = (-1000.0, 1000.0);
-                let case =
-                    Case { n_classes, logits: &logits, labels: &[0, 0], weights: None, smoothing: 0.0 };
+                let case = Case {
+                    n_classes,
+                    logits: &logits,
+                    labels: &[0, 0],
+                    weights: None,
+                    row_weights: None,
+                    smoothing: 0.0,
+                };
                 let (sums, d) = run(&case, Some(DType::F32), device).unwrap();
                 assert_eq!((sums.loss, sums.weight), (2000.0, 2.0));
                 let d = d.unwrap().to_vec::<f32>().unwrap();
                 assert_eq!((d[n_classes], d[n_classes + 1]), (-0.5, 0.5));
                 assert!(d.iter().enumerate().all(|(i, &v)| i == n_classes || i == n_classes + 1 || v == 0.0));
                 logits[n_classes] = f32::NAN;
-                let case =
-                    Case { n_classes, logits: &logits, labels: &[0, 0], weights: None, smoothing: 0.0 };
+                let case = Case {
+                    n_classes,
+                    logits: &logits,
+                    labels: &[0, 0],
+                    weights: None,
+                    row_weights: None,
+                    smoothing: 0.0,
+                };
                 assert!(run(&case, None, device).unwrap().0.loss.is_nan());
             }
         }
@@ -281,6 +435,7 @@ mod tests {
                         logits: &logits,
                         labels: &[1, label],
                         weights: None,
+                        row_weights: None,
                         smoothing: 0.0,
                     };
                     let got = run(&case, Some(DType::F32), device);
@@ -304,7 +459,14 @@ mod tests {
     fn sums_are_added_to_and_batches_can_be_empty() {
         for device in devices() {
             for n_classes in [3, 40, 1100] {
-                let none = Case::<f32> { n_classes, logits: &[], labels: &[], weights: None, smoothing: 0.0 };
+                let none = Case::<f32> {
+                    n_classes,
+                    logits: &[],
+                    labels: &[],
+                    weights: None,
+                    row_weights: None,
+                    smoothing: 0.0,
+                };
                 assert_eq!(run(&none, Some(DType::F32), device).unwrap().0, LossSums::default());
                 let (x, labels) = (vec![0.0f32; n_classes], tensor(&[1i64], &[1], device));
                 let x = tensor(&x, &[1, n_classes], device);

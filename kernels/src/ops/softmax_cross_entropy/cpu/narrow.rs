@@ -28,18 +28,11 @@ pub(super) fn forward_backward<T: Float>(
 
         let mut mass = [T::ZERO; LANES];
         for (lane, &label) in labels.iter().enumerate() {
-            if label == shared.rule.ignore_index {
-                continue;
-            }
-            let (label, row) = (label as usize, &x[lane * n..][..n]);
-            let (weight, hit) = shared.weight_and_hit(label);
-            let mut loss = hit * (log_sum[lane] - (row[label] - max[lane]));
-            if shared.spread != T::ZERO {
-                loss += shared.smoothing_loss(row, max[lane], log_sum[lane]);
-            }
-            sums.loss += loss.to_f64();
-            sums.weight += weight.to_f64();
-            mass[lane] = (hit + shared.spread * shared.weight_sum) * shared.scale / exp_sum[lane];
+            let Some(target) = shared.target(block * LANES + lane, label) else { continue };
+            let row = &x[lane * n..][..n];
+            sums.loss += shared.loss(target, row, max[lane], log_sum[lane]).to_f64();
+            sums.weight += target.weight.to_f64();
+            mass[lane] = target.mass(&shared) / exp_sum[lane];
         }
         if let Some(d_logits) = &mut d_logits {
             for column in columns.iter_mut() {
@@ -48,15 +41,14 @@ pub(super) fn forward_backward<T: Float>(
                 }
             }
             for (lane, (d_row, &label)) in d_logits[rows].chunks_exact_mut(n).zip(labels).enumerate() {
-                if label == shared.rule.ignore_index {
+                let Some(target) = shared.target(block * LANES + lane, label) else {
                     d_row.fill(T::ZERO);
                     continue;
-                }
+                };
                 for (d, column) in d_row.iter_mut().zip(columns.iter()) {
                     *d = column[lane];
                 }
-                let (_, hit) = shared.weight_and_hit(label as usize);
-                shared.subtract_target(d_row, label as usize, hit);
+                shared.subtract_target(d_row, target);
             }
         }
     }

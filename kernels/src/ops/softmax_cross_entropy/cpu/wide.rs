@@ -22,30 +22,23 @@ pub(super) fn forward_backward<T: Float>(
     let mut sums = LossSums::default();
     for (row, &label) in labels.iter().enumerate() {
         let range = row * n..(row + 1) * n;
-        if label == shared.rule.ignore_index {
+        let Some(target) = shared.target(row, label) else {
             if wants_gradient {
                 d_logits[range].fill(T::ZERO);
             }
             continue;
-        }
-        let label = label as usize;
+        };
         let max = row_max(logits, range.clone());
         let exp_sum = exp_and_sum(logits, range.clone(), max, d_logits);
         let row = &logits[range.clone()];
-        let log_sum = exp_sum.ln();
-        let (weight, hit) = shared.weight_and_hit(label);
-        let mut loss = hit * (log_sum - (row[label] - max));
-        if shared.spread != T::ZERO {
-            loss += shared.smoothing_loss(row, max, log_sum);
-        }
-        sums.loss += loss.to_f64();
-        sums.weight += weight.to_f64();
+        sums.loss += shared.loss(target, row, max, exp_sum.ln()).to_f64();
+        sums.weight += target.weight.to_f64();
         if wants_gradient {
             // The exponentials stand here; they become mass · softmax.
             let d_row = &mut d_logits[range];
-            let mass = (hit + shared.spread * shared.weight_sum) * shared.scale / exp_sum;
+            let mass = target.mass(&shared) / exp_sum;
             d_row.iter_mut().for_each(|d| *d *= mass);
-            shared.subtract_target(d_row, label, hit);
+            shared.subtract_target(d_row, target);
         }
     }
     sums
