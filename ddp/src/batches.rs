@@ -15,6 +15,8 @@ pub struct Table {
     x: Tensor,
     /// `[N]` i64 class indices, or `[N, K]` f32 values.
     targets: Tensor,
+    /// `[N]` f32, none negative.
+    weights: Option<Tensor>,
 }
 
 /// Features and targets of one micro-batch.
@@ -24,6 +26,34 @@ pub struct Batch<'a> {
     pub x: TensorRef<'a>,
     /// `[B]` or `[B, K]`.
     pub targets: TensorRef<'a>,
+    /// `[B]` f32, where rows have weights.
+    pub weights: Option<TensorRef<'a>>,
+}
+
+/// Room for the rows of a [`Batch`].
+#[derive(Debug)]
+pub struct BatchMut<'a> {
+    /// `[B, features]`.
+    pub x: TensorMut<'a>,
+    /// `[B]` or `[B, K]`.
+    pub targets: TensorMut<'a>,
+    /// `[B]` f32, where rows have weights.
+    pub weights: Option<TensorMut<'a>>,
+}
+
+impl Batch<'_> {
+    /// Copies the rows to `to`, which has weights where these rows have them.
+    ///
+    /// # Errors
+    /// [`KernelError::Shape`] for another number of rows.
+    pub fn copy_to(&self, to: BatchMut<'_>) -> Result<(), KernelError> {
+        ops::copy(self.x, to.x)?;
+        ops::copy(self.targets, to.targets)?;
+        match (self.weights, to.weights) {
+            (Some(weights), Some(to)) => ops::copy(weights, to),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Where rows that are not side by side are gathered.
@@ -31,6 +61,7 @@ pub struct Batch<'a> {
 pub struct BatchBuffers {
     x: Tensor,
     targets: Tensor,
+    weights: Option<Tensor>,
     indices: Vec<i64>,
 }
 
@@ -42,11 +73,12 @@ impl BatchBuffers {
 }
 
 impl Table {
-    /// Copies a dataset to `device`: the host's memory, unless all of it shall stay on a GPU.
+    /// Copies a dataset to `device`: the host's memory, unless all of it shall stay on a GPU. `weights` are those of the rows,
+    /// finite and not negative; 1 where there are none.
     ///
     /// # Errors
     /// As making tensors there.
-    pub fn new(dataset: &Dataset, device: Device) -> Result<Self, KernelError> {
+    pub fn new(dataset: &Dataset, weights: Option<&[f32]>, device: Device) -> Result<Self, KernelError> {
         let n = dataset.n_rows;
         Ok(Table {
             x: Tensor::from_slice(&dataset.features, &[n, dataset.n_features], device)?,
@@ -56,12 +88,13 @@ impl Table {
                     Tensor::from_slice(values, &[n, *n_targets], device)?
                 }
             },
+            weights: weights.map(|weights| Tensor::from_slice(weights, &[n], device)).transpose()?,
         })
     }
 
-    /// Rows that are there already: `x` `[N, features]`, `targets` `[N]` or `[N, K]`.
-    pub fn from_tensors(x: Tensor, targets: Tensor) -> Self {
-        Table { x, targets }
+    /// Rows that are there already: `x` `[N, features]`, `targets` `[N]` or `[N, K]`, `weights` `[N]` f32.
+    pub fn from_tensors(x: Tensor, targets: Tensor, weights: Option<Tensor>) -> Self {
+        Table { x, targets, weights }
     }
 
     /// Number of rows.
@@ -77,6 +110,7 @@ impl Table {
         Ok(Batch {
             x: self.x.view().rows(rows.start, rows.end)?,
             targets: self.targets.view().rows(rows.start, rows.end)?,
+            weights: self.weights.as_ref().map(|w| w.view().rows(rows.start, rows.end)).transpose()?,
         })
     }
 
@@ -94,13 +128,21 @@ impl Table {
             return self.rows(positions);
         }
         let n = positions.len();
-        let BatchBuffers { x, targets, indices } = buffers;
-        let (x_rows, target_rows) = (x.view_mut().rows(0, n)?, targets.view_mut().rows(0, n)?);
-        self.gather(order, positions, indices, x_rows, target_rows)?;
-        Ok(Batch { x: x.view().rows(0, n)?, targets: targets.view().rows(0, n)? })
+        let BatchBuffers { x, targets, weights, indices } = buffers;
+        let rows = BatchMut {
+            x: x.view_mut().rows(0, n)?,
+            targets: targets.view_mut().rows(0, n)?,
+            weights: weights.as_mut().map(|w| w.view_mut().rows(0, n)).transpose()?,
+        };
+        self.gather(order, positions, indices, rows)?;
+        Ok(Batch {
+            x: x.view().rows(0, n)?,
+            targets: targets.view().rows(0, n)?,
+            weights: weights.as_ref().map(|w| w.view().rows(0, n)).transpose()?,
+        })
     }
 
-    /// Writes the rows at `positions` of `order` to `x` and `targets`, in host memory; `indices` is scratch.
+    /// Writes the rows at `positions` of `order` to `to`, in host memory; `indices` is scratch.
     ///
     /// # Errors
     /// [`KernelError::Shape`] for another number of rows.
@@ -109,18 +151,19 @@ impl Table {
         order: &KeyedPermutation,
         positions: Range<usize>,
         indices: &mut Vec<i64>,
-        x: TensorMut<'_>,
-        targets: TensorMut<'_>,
+        to: BatchMut<'_>,
     ) -> Result<(), KernelError> {
         if order.is_identity() {
-            let rows = self.rows(positions)?;
-            ops::copy(rows.x, x)?;
-            return ops::copy(rows.targets, targets);
+            return self.rows(positions)?.copy_to(to);
         }
         indices.clear();
         indices.extend(positions.map(|position| order.index(position) as i64));
-        gather(self.x.view(), indices, x)?;
-        gather(self.targets.view(), indices, targets)
+        gather(self.x.view(), indices, to.x)?;
+        gather(self.targets.view(), indices, to.targets)?;
+        match (&self.weights, to.weights) {
+            (Some(weights), Some(to)) => gather(weights.view(), indices, to),
+            _ => Ok(()),
+        }
     }
 
     /// What a row looks like.
@@ -130,6 +173,7 @@ impl Table {
             n_features: self.x.shape().rows_cols().1,
             n_targets: targets.dims().get(1).copied(),
             target_dtype: self.targets.dtype(),
+            has_weights: self.weights.is_some(),
         }
     }
 
@@ -151,6 +195,7 @@ impl Table {
         Ok(BatchBuffers {
             x: like(&self.x)?,
             targets: like(&self.targets)?,
+            weights: self.weights.as_ref().map(like).transpose()?,
             indices: Vec::with_capacity(max_rows),
         })
     }

@@ -3,16 +3,18 @@
 use std::ops::Range;
 
 use ddp_kernels::cuda::{Gpu, Upload};
-use ddp_kernels::{DType, KernelError, TensorMut, ops};
+use ddp_kernels::{DType, KernelError};
 
-use crate::batches::Batch;
+use crate::batches::{Batch, BatchMut};
 use crate::trainer::RowShape;
 
-/// Features and targets of up to a number of rows, on both sides.
+/// Features, targets and weights of up to a number of rows, on both sides.
 #[derive(Debug)]
 pub(crate) struct DeviceRows {
     x: Upload,
     targets: Upload,
+    /// Where rows have weights.
+    weights: Option<Upload>,
 }
 
 impl DeviceRows {
@@ -23,22 +25,33 @@ impl DeviceRows {
         Ok(DeviceRows {
             x: Upload::new(gpu, &[n_rows, shape.n_features], DType::F32)?,
             targets: Upload::new(gpu, &target_dims, shape.target_dtype)?,
+            weights: match shape.has_weights {
+                true => Some(Upload::new(gpu, &[n_rows], DType::F32)?),
+                false => None,
+            },
         })
     }
 
-    /// Rows that there is room for.
-    pub(crate) fn capacity(&self) -> usize {
-        self.x.device().shape().dims()[0]
+    /// Whether there is room for `n_rows` rows, with weights or without.
+    pub(crate) fn holds(&self, n_rows: usize, has_weights: bool) -> bool {
+        n_rows <= self.x.device().shape().dims()[0] && has_weights == self.weights.is_some()
     }
 
     /// The first `n_rows` rows of the host's side, to write to; waits for the copy of two steps ago.
-    pub(crate) fn host(&mut self, n_rows: usize) -> Result<(TensorMut<'_>, TensorMut<'_>), KernelError> {
-        Ok((self.x.host()?.rows(0, n_rows)?, self.targets.host()?.rows(0, n_rows)?))
+    pub(crate) fn host(&mut self, n_rows: usize) -> Result<BatchMut<'_>, KernelError> {
+        Ok(BatchMut {
+            x: self.x.host()?.rows(0, n_rows)?,
+            targets: self.targets.host()?.rows(0, n_rows)?,
+            weights: match &mut self.weights {
+                Some(weights) => Some(weights.host()?.rows(0, n_rows)?),
+                None => None,
+            },
+        })
     }
 
     /// Starts the copy of the first `n_rows` rows.
     pub(crate) fn send(&mut self, n_rows: usize) -> Result<(), KernelError> {
-        for upload in [&mut self.x, &mut self.targets] {
+        for upload in [&mut self.x, &mut self.targets].into_iter().chain(&mut self.weights) {
             let row = upload.device().numel() / upload.device().shape().dims()[0];
             upload.send(n_rows * row)?;
         }
@@ -48,8 +61,14 @@ impl DeviceRows {
     /// Takes rows that are on the device already.
     pub(crate) fn copy(&mut self, batch: Batch<'_>) -> Result<(), KernelError> {
         let n = batch.x.shape().dims()[0];
-        ops::copy(batch.x, self.x.device_mut().rows(0, n)?)?;
-        ops::copy(batch.targets, self.targets.device_mut().rows(0, n)?)
+        batch.copy_to(BatchMut {
+            x: self.x.device_mut().rows(0, n)?,
+            targets: self.targets.device_mut().rows(0, n)?,
+            weights: match &mut self.weights {
+                Some(weights) => Some(weights.device_mut().rows(0, n)?),
+                None => None,
+            },
+        })
     }
 
     /// Rows `rows` on the device.
@@ -57,12 +76,18 @@ impl DeviceRows {
         Ok(Batch {
             x: self.x.device().view().rows(rows.start, rows.end)?,
             targets: self.targets.device().view().rows(rows.start, rows.end)?,
+            weights: match &self.weights {
+                Some(weights) => Some(weights.device().view().rows(rows.start, rows.end)?),
+                None => None,
+            },
         })
     }
 
     /// The work that reads the device's side was asked for.
     pub(crate) fn consumed(&mut self) -> Result<(), KernelError> {
-        self.x.consumed()?;
-        self.targets.consumed()
+        for upload in [&mut self.x, &mut self.targets].into_iter().chain(&mut self.weights) {
+            upload.consumed()?;
+        }
+        Ok(())
     }
 }

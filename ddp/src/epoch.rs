@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use ddp_comm::World;
-use ddp_kernels::TensorMut;
+use ddp_kernels::ops::LossSums;
 
-use crate::batches::{BatchBuffers, Table};
+use crate::batches::{BatchBuffers, BatchMut, Table};
 use crate::error::Result;
 use crate::sampler::KeyedPermutation;
 use crate::shard::{GlobalBatch, micro_range};
@@ -70,8 +70,8 @@ impl StepRows for StepBatches<'_> {
         self.table.row_shape()
     }
 
-    fn fill(&mut self, x: TensorMut<'_>, targets: TensorMut<'_>) -> Result<()> {
-        Ok(self.table.gather(self.order, self.own.clone(), self.buffers.indices(), x, targets)?)
+    fn fill(&mut self, rows: BatchMut<'_>) -> Result<()> {
+        Ok(self.table.gather(self.order, self.own.clone(), self.buffers.indices(), rows)?)
     }
 
     fn micro_batch(&mut self, index: usize) -> Result<MicroBatch<'_>> {
@@ -84,14 +84,14 @@ impl StepRows for StepBatches<'_> {
 /// Mean loss over the rows of an epoch.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TrainLoss {
-    sum: f64,
+    sums: LossSums,
     n_rows: usize,
 }
 
 impl TrainLoss {
-    /// Adds a step's mean loss over its `n_rows` rows.
-    pub fn add(&mut self, mean: f64, n_rows: usize) {
-        self.sum += mean * n_rows as f64;
+    /// Adds a step's sums over its `n_rows` rows.
+    pub fn add(&mut self, sums: LossSums, n_rows: usize) {
+        self.sums += sums;
         self.n_rows += n_rows;
     }
 
@@ -102,6 +102,6 @@ impl TrainLoss {
 
     /// The mean.
     pub fn mean(&self) -> f64 {
-        self.sum / self.n_rows as f64
+        self.sums.mean()
     }
 }

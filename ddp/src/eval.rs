@@ -35,7 +35,7 @@ pub fn eval(world: &World, args: &EvalArgs) -> Result<(), Stop> {
     let entries = entries.map(|(key, value)| (key.to_owned(), value));
     world.agree(&entries).map_err(Error::from)?;
     let loss = LossHead::new(&config.loss, device).map_err(Error::from)?;
-    let table = Table::new(&dataset, Device::Cpu).map_err(Error::from)?;
+    let table = Table::new(&dataset, None, Device::Cpu).map_err(Error::from)?;
     let metrics = evaluate(world, &mut model, &loss, config.data.task, &table)?;
     if world.rank().0 == 0 {
         print(args, &dataset, &metrics);

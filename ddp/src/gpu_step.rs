@@ -108,7 +108,8 @@ impl GpuStep {
     /// Puts the rows of a step and its numbers on their way to the device, into slot `slot`.
     pub(crate) fn send(&mut self, slot: usize, rows: &mut impl StepRows, scalars: StepScalars) -> Result<()> {
         let n_own = rows.own_rows().len();
-        if self.slots.first().is_none_or(|slot| slot.rows.capacity() < n_own) {
+        let has_weights = rows.row_shape().has_weights;
+        if self.slots.first().is_none_or(|slot| !slot.rows.holds(n_own, has_weights)) {
             self.make_slots(n_own, rows)?;
         }
         let slot = &mut self.slots[slot];
@@ -116,8 +117,7 @@ impl GpuStep {
         if let Some(batch) = rows.on_device()? {
             return Ok(slot.rows.copy(batch)?);
         }
-        let (x, targets) = slot.rows.host(n_own)?;
-        rows.fill(x, targets)?;
+        rows.fill(slot.rows.host(n_own)?)?;
         Ok(slot.rows.send(n_own)?)
     }
 
@@ -220,9 +220,8 @@ impl GpuStep {
         let last = if has_norm { &*sum_of_squares } else { &*sums };
         world.tensor_group().wait_until(|| last.is_there())?;
         let sums = LossSums::load(sums.wait::<f32>()?);
-        let mean_scale = if expected_weight > 0.0 { expected_weight / sums.weight } else { 1.0 };
         let grad_norm = match has_norm {
-            true => Some(sum_of_squares.wait::<f64>()?[0].sqrt() * mean_scale),
+            true => Some(sum_of_squares.wait::<f64>()?[0].sqrt() * sums.mean_scale(expected_weight)),
             false => None,
         };
         if !sums.loss.is_finite() {

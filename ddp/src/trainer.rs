@@ -11,7 +11,7 @@ use ddp_kernels::cuda::{Gpu, Graph};
 use ddp_kernels::ops::{self, LossSums, StepScalars, SumsOutput, UpdateInputs};
 use ddp_kernels::{DType, Device, MemoryUse, Tensor, TensorMut, TensorRef};
 
-use crate::batches::Batch;
+use crate::batches::{Batch, BatchMut};
 use crate::buckets::{BucketPlan, TAIL_ELEMENTS};
 use crate::config::CommDtype;
 use crate::error::{Error, Result};
@@ -116,6 +116,8 @@ pub struct RowShape {
     pub n_targets: Option<usize>,
     /// i64 for class indices, f32 for values.
     pub target_dtype: DType,
+    /// Whether a row has a weight, f32.
+    pub has_weights: bool,
 }
 
 /// This rank's rows of one global batch.
@@ -138,11 +140,11 @@ pub trait StepRows {
     /// Those of taking the rows.
     fn micro_batch(&mut self, index: usize) -> Result<MicroBatch<'_>>;
 
-    /// Writes all of this rank's rows to host memory: `x` `[own rows, features]`, `targets` `[own rows]` or `[own rows, K]`.
+    /// Writes all of this rank's rows to `rows` in host memory, which has weights where [`StepRows::row_shape`] says so.
     ///
     /// # Errors
     /// Those of taking the rows.
-    fn fill(&mut self, x: TensorMut<'_>, targets: TensorMut<'_>) -> Result<()>;
+    fn fill(&mut self, rows: BatchMut<'_>) -> Result<()>;
 
     /// All of this rank's rows, if they are on the GPU already.
     ///
@@ -278,7 +280,10 @@ impl<'w> Trainer<'w> {
             step: about.step,
             seed: parts.options.seed,
             first_row: own.start as u64,
-            expected_weight: if parts.loss.is_weighted() { expected } else { 0.0 },
+            expected_weight: match parts.loss.is_weighted(rows.row_shape().has_weights) {
+                true => expected,
+                false => 0.0,
+            },
         };
         gpu.send(slot, rows, scalars)?;
         parts.optimizer.begin_step();
@@ -348,7 +353,12 @@ impl Parts<'_> {
         if !sums.loss.is_finite() {
             return Err(Error::LossNotFinite { step: n_steps + 1, loss: sums.mean() });
         }
-        self.update_on_cpu(sums, expected_weight, want_grad_norm)
+        // Weights make the true divisor known only now.
+        let mean_scale = match self.loss.is_weighted(rows.row_shape().has_weights) {
+            true => sums.mean_scale(expected_weight),
+            false => 1.0,
+        };
+        self.update_on_cpu(sums, mean_scale, want_grad_norm)
     }
 
     /// Outputs and loss of a micro-batch; leaves the gradient of the outputs, `scale` times that of the sum of losses, and
@@ -366,7 +376,8 @@ impl Parts<'_> {
         let tail = self.grads.view_mut().range(flat_len, flat_len + TAIL_ELEMENTS)?;
         let (outputs, d_outputs) = self.model.outputs_and_gradient(n_rows)?;
         let sums = SumsOutput { tail, accumulate };
-        Ok(self.loss.apply(outputs, batch.rows.targets, scale, Some(d_outputs), sums)?)
+        let Batch { targets, weights, .. } = batch.rows;
+        Ok(self.loss.apply(outputs, targets, weights, scale, Some(d_outputs), sums)?)
     }
 
     /// Gradients of a micro-batch. In the step's last one they are reduced over the ranks: all of them, or those that are
@@ -406,15 +417,13 @@ impl Parts<'_> {
         decompress(wire, grads.view_mut().range(0, flat_len)?)
     }
 
-    /// Reduces what is not reduced yet, clips and updates.
+    /// Reduces what is not reduced yet, clips and updates. `mean_scale` makes the mean's gradient of the gradient.
     fn update_on_cpu(
         &mut self,
         sums: LossSums,
-        expected_weight: f64,
+        mean_scale: f64,
         want_grad_norm: bool,
     ) -> Result<StepOutcome> {
-        // Class weights make the true divisor known only now.
-        let mean_scale = if self.loss.is_weighted() { expected_weight / sums.weight } else { 1.0 };
         let Parts { world, model, optimizer, grads, updates, options, .. } = self;
         let norm =
             |grads: &Tensor| Ok::<_, Error>(updates.sum_of_squares(world, grads.view())?.sqrt() * mean_scale);

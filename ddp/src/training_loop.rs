@@ -34,8 +34,8 @@ impl Tables {
     /// # Errors
     /// As making tensors there.
     pub fn new(data: &Loaded) -> Result<Self, KernelError> {
-        let eval = data.eval.as_ref().map(|eval| Table::new(eval, Device::Cpu)).transpose()?;
-        Ok(Tables { train: Table::new(&data.train, Device::Cpu)?, eval })
+        let eval = data.eval.as_ref().map(|eval| Table::new(eval, None, Device::Cpu)).transpose()?;
+        Ok(Tables { train: Table::new(&data.train, None, Device::Cpu)?, eval })
     }
 }
 
@@ -192,7 +192,7 @@ impl<'a> TrainingLoop<'a> {
             self.clock.train_s += started.elapsed().as_secs_f64();
             let Some((StepAbout { step, n_rows, lr }, outcome)) = outcome else { return Ok(()) };
             let loss = outcome.sums.mean();
-            epoch_loss.add(loss, n_rows);
+            epoch_loss.add(outcome.sums, n_rows);
             self.clock.samples += n_rows as u64;
             if step == 1 {
                 self.clock.startup_s = process::seconds_since_start(self.world.launcher().is_some());

@@ -15,7 +15,7 @@ use ddp::model::{ModelSpec, Precision};
 use ddp::trainer::{GraphMode, TrainerOptions};
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::Activation;
-use made_up::{N_CLASSES, Setup, Trained, assert_close};
+use made_up::{N_CLASSES, Setup, Trained, assert_close, cross_entropy, losses, row_weights};
 
 /// The GPUs for one test alone: what is captured on one of them must not meet another test's work. None, and a line that
 /// says so, where there are not `n`.
@@ -40,7 +40,7 @@ fn on_gpus(setup: &Setup, graph: GraphMode) -> Setup {
 /// Nothing but layers and activations: on a GPU their derivatives are part of the products.
 fn plain(activation: Activation) -> Setup {
     let spec = ModelSpec::plain(&[6, 16, 24, 9, N_CLASSES], activation);
-    Setup { spec, class_weights: None, ..Setup::usual() }
+    Setup { spec, loss: cross_entropy(None), ..Setup::usual() }
 }
 
 fn setups() -> Vec<(String, Setup)> {
@@ -53,6 +53,10 @@ fn setups() -> Vec<(String, Setup)> {
         let unclipped = TrainerOptions { clip_grad_norm: 0.0, ..Setup::usual().options };
         let setup = Setup { options: unclipped, n_micro: 1, ..plain(activation) };
         setups.push((format!("plain {activation}"), setup));
+    }
+    for loss in losses() {
+        let setup = Setup { row_weights: Some(row_weights(29)), loss, ..Setup::usual() };
+        setups.push((format!("weights of rows, {:?}", setup.loss), setup));
     }
     setups
 }
@@ -93,6 +97,23 @@ fn several_gpus_train_as_one_cpu_rank_does() {
     }
 }
 
+/// Without any weight the gradient is 0, and the step does no harm: also where it is one of many that are alike as graphs.
+#[test]
+fn a_step_without_weight_does_the_same_on_a_gpu() {
+    let Some(_gpus) = gpus(1) else { return };
+    for clip_grad_norm in [0.0, 0.7] {
+        for no_weight in [vec![0.0; 29], (0..29).map(|row| f32::from(row == 3)).collect()] {
+            let options = TrainerOptions { clip_grad_norm, ..Setup::usual().options };
+            let setup = Setup { row_weights: Some(no_weight), options, ..Setup::usual() };
+            let cpu = setup.train_on(1);
+            assert!(cpu.losses.contains(&0.0) && cpu.grad_norms.contains(&0.0), "{cpu:?}");
+            for graph in [GraphMode::Off, GraphMode::On] {
+                assert_close("no weight", &on_gpus(&setup, graph).train_on(1), &cpu);
+            }
+        }
+    }
+}
+
 /// A longer run without dropout, whose losses are compared step by step.
 fn long(precision: Precision) -> Setup {
     let spec = ModelSpec { layer_norm: true, ..ModelSpec::plain(&[8, 32, 32, N_CLASSES], Activation::Relu) };
@@ -105,7 +126,7 @@ fn long(precision: Precision) -> Setup {
         global_rows: 64,
         n_micro: 1,
         n_epochs: 25,
-        class_weights: None,
+        loss: cross_entropy(None),
         // Small steps: large ones would enlarge every rounding.
         lr: Some(0.02),
         ..Setup::usual()

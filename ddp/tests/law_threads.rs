@@ -13,7 +13,7 @@ use ddp::shard::GlobalBatches;
 use ddp::trainer::{StepRows, TrainerOptions};
 use ddp_comm::{World, threads};
 use ddp_kernels::{DType, Device, Tensor};
-use made_up::{Setup, assert_close};
+use made_up::{Setup, assert_close, losses, row_weights};
 use proptest::prelude::*;
 
 #[test]
@@ -26,6 +26,23 @@ fn any_number_of_ranks_trains_as_one_and_all_hold_the_same_bits() {
             let trained = setup.train_on(world_size);
             assert_close(&format!("{optimizer}, {world_size} ranks"), &trained, &alone);
         }
+    }
+}
+
+#[test]
+fn weights_of_rows_keep_the_law() {
+    for loss in losses() {
+        let setup = Setup { row_weights: Some(row_weights(29)), loss, ..Setup::usual() };
+        let alone = Setup { n_micro: 1, ..setup.clone() }.train_on(1);
+        for world_size in [2, 3, 5] {
+            let trained = setup.train_on(world_size);
+            assert_close(&format!("{:?}, {world_size} ranks", setup.loss), &trained, &alone);
+        }
+        let options = TrainerOptions { divide_update_from: 1, ..setup.options };
+        let divided = Setup { options, ..setup.clone() }.train_on(3);
+        assert_close(&format!("{:?}, a divided update", setup.loss), &divided, &alone);
+        let unweighted = Setup { row_weights: None, ..setup }.train_on(1);
+        assert!(unweighted.weights != alone.weights, "the weights count");
     }
 }
 
@@ -73,11 +90,12 @@ fn dividing_the_update_changes_no_bit() {
     }
 }
 
-/// Rows whose one feature and whose label are their own number.
+/// Rows whose one feature, whose label and whose weight are their own number.
 fn numbered(n_rows: usize) -> Table {
     let x = Tensor::arange(n_rows, DType::F32, Device::Cpu).unwrap();
     let x = Tensor::from_slice(&x.to_vec::<f32>().unwrap(), &[n_rows, 1], Device::Cpu).unwrap();
-    Table::from_tensors(x, Tensor::arange(n_rows, DType::I64, Device::Cpu).unwrap())
+    let weights = Tensor::from_slice(&x.to_vec::<f32>().unwrap(), &[n_rows], Device::Cpu).unwrap();
+    Table::from_tensors(x, Tensor::arange(n_rows, DType::I64, Device::Cpu).unwrap(), Some(weights))
 }
 
 /// One row as a rank was given it: the row's number, and its place in the epoch.
@@ -104,6 +122,12 @@ fn rows_of_rank(
             let x = micro.rows.x.as_slice::<f32>("test", "x").unwrap();
             let labels = micro.rows.targets.as_slice::<i64>("test", "labels").unwrap();
             assert_eq!(x.len(), labels.len());
+            let weights = micro.rows.weights.unwrap();
+            assert_eq!(
+                x,
+                weights.as_slice::<f32>("test", "weights").unwrap(),
+                "features and weight of one row"
+            );
             for (i, (&x, &label)) in x.iter().zip(labels).enumerate() {
                 assert_eq!(x, label as f32, "features and label of one row");
                 given.push((label as usize, global.positions.start + micro.first_row + i));

@@ -15,7 +15,7 @@ use super::buffers::Rotating;
 use super::place::Place;
 use super::report::{heading, number, percent};
 use super::timing::{Clock, Effort, Times};
-use crate::batches::{Batch, Table};
+use crate::batches::{Batch, BatchMut, Table};
 use crate::cli::{BenchDtype, BenchOptim, BenchStepArgs};
 use crate::config::{OptimizerConfig, OptimizerKind};
 use crate::error::{Error, Result};
@@ -199,7 +199,7 @@ fn random_rows(world: &World, args: &BenchStepArgs, device: Device) -> Result<Ta
         |row: &[f32]| row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(i, _)| i as i64);
     let labels: Vec<i64> = scores.chunks_exact(n_classes).map(largest).collect();
     let labels = Tensor::from_slice(&labels, &[n_rows], Device::Cpu)?;
-    Ok(Table::from_tensors(x, to_device(labels)?))
+    Ok(Table::from_tensors(x, to_device(labels)?, None))
 }
 
 /// The batches of the pool in turn.
@@ -235,10 +235,8 @@ impl StepRows for Pool<'_> {
         self.table.row_shape()
     }
 
-    fn fill(&mut self, x: TensorMut<'_>, targets: TensorMut<'_>) -> Result<()> {
-        let batch = self.take()?;
-        ops::copy(batch.x, x)?;
-        Ok(ops::copy(batch.targets, targets)?)
+    fn fill(&mut self, rows: BatchMut<'_>) -> Result<()> {
+        Ok(self.take()?.copy_to(rows)?)
     }
 
     fn micro_batch(&mut self, _index: usize) -> Result<MicroBatch<'_>> {

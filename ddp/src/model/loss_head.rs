@@ -51,7 +51,7 @@ impl LossHead {
         })
     }
 
-    /// What the sum of losses of `n_rows` rows is divided by where no class has a weight of its own.
+    /// What the sum of losses of `n_rows` rows is divided by where neither classes nor rows have weights.
     pub fn expected_weight(&self, n_rows: usize, n_outputs: usize) -> f64 {
         match self {
             LossHead::CrossEntropy { .. } => n_rows as f64,
@@ -59,12 +59,14 @@ impl LossHead {
         }
     }
 
-    /// Whether the sum of weights differs from [`LossHead::expected_weight`] and is known only after the forward pass.
-    pub fn is_weighted(&self) -> bool {
-        matches!(self, LossHead::CrossEntropy { class_weights: Some(_), .. })
+    /// Whether the sum of weights differs from [`LossHead::expected_weight`] and is known only after the forward pass: where
+    /// rows have weights, and where classes do.
+    pub fn is_weighted(&self, has_row_weights: bool) -> bool {
+        has_row_weights || matches!(self, LossHead::CrossEntropy { class_weights: Some(_), .. })
     }
 
-    /// Sums over the rows into `sums`, and `d_outputs = scale` times the gradient of the sum.
+    /// Sums over the rows into `sums`, and `d_outputs = scale` times the gradient of the sum. `row_weights`, `[N]` f32, multiply
+    /// the rows' losses and gradients, and the sum of weights is theirs.
     ///
     /// # Errors
     /// Those of the loss's operation.
@@ -72,6 +74,7 @@ impl LossHead {
         &self,
         outputs: TensorRef<'_>,
         targets: TensorRef<'_>,
+        row_weights: Option<TensorRef<'_>>,
         scale: f64,
         d_outputs: Option<TensorMut<'_>>,
         sums: SumsOutput<'_>,
@@ -81,13 +84,16 @@ impl LossHead {
                 let config = CrossEntropyConfig {
                     label_smoothing: *label_smoothing,
                     class_weights: class_weights.as_ref().map(Tensor::view),
+                    row_weights,
                     ..CrossEntropyConfig::default()
                 };
                 ops::softmax_cross_entropy(outputs, targets, &config, scale, d_outputs, sums)
             }
-            LossHead::Bce => ops::bce_with_logits(outputs, targets, None, scale, d_outputs, sums),
-            LossHead::Mse => ops::mse(outputs, targets, None, scale, d_outputs, sums),
-            LossHead::Huber { delta } => ops::huber(outputs, targets, None, *delta, scale, d_outputs, sums),
+            LossHead::Bce => ops::bce_with_logits(outputs, targets, row_weights, scale, d_outputs, sums),
+            LossHead::Mse => ops::mse(outputs, targets, row_weights, scale, d_outputs, sums),
+            LossHead::Huber { delta } => {
+                ops::huber(outputs, targets, row_weights, *delta, scale, d_outputs, sums)
+            }
         }
     }
 }

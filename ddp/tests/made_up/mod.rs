@@ -23,7 +23,10 @@ pub struct Setup {
     pub spec: ModelSpec,
     pub optimizer: OptimizerKind,
     pub lr: Option<f64>,
-    pub class_weights: Option<Vec<f32>>,
+    pub weight_decay: f64,
+    pub loss: Loss,
+    /// What [`row_weights`] gives, or another weight of each row.
+    pub row_weights: Option<Vec<f32>>,
     pub n_rows: usize,
     pub global_rows: usize,
     pub n_micro: usize,
@@ -32,6 +35,22 @@ pub struct Setup {
     pub precision: Precision,
     /// Whether rank r computes on `cuda:r`.
     pub on_gpus: bool,
+}
+
+/// With label smoothing.
+pub fn cross_entropy(class_weights: Option<[f32; N_CLASSES]>) -> Loss {
+    Loss::CrossEntropy { label_smoothing: 0.05, class_weights: class_weights.map(Vec::from) }
+}
+
+/// All losses.
+pub fn losses() -> [Loss; 5] {
+    let weighted = cross_entropy(Some([0.5, 1.0, 2.0]));
+    [cross_entropy(None), weighted, Loss::Bce, Loss::Mse, Loss::Huber { delta: 0.7 }]
+}
+
+/// Weights of rows, of very different size; one in five is 0. Their sums are exact.
+pub fn row_weights(n_rows: usize) -> Vec<f32> {
+    (0..n_rows).map(|row| [0.25, 3.0, 0.0, 1.5, 8.0][row % 5]).collect()
 }
 
 /// What one rank holds at the end.
@@ -60,7 +79,9 @@ impl Setup {
             },
             optimizer: OptimizerKind::Sgd,
             lr: None,
-            class_weights: Some(vec![0.5, 1.0, 2.0]),
+            weight_decay: 0.01,
+            loss: cross_entropy(Some([0.5, 1.0, 2.0])),
+            row_weights: None,
             precision: Precision::F32,
             on_gpus: false,
             n_rows: 29,
@@ -76,17 +97,46 @@ impl Setup {
         }
     }
 
+    /// What the loss is there for.
+    pub fn task(&self) -> Task {
+        match self.loss {
+            Loss::CrossEntropy { .. } => Task::Classification,
+            Loss::Bce => Task::Multilabel,
+            Loss::Mse | Loss::Huber { .. } => Task::Regression,
+        }
+    }
+
+    /// The rows: with one label, or with as many values as there are classes.
     pub fn table(&self) -> Table {
         let dims = [self.n_rows, self.spec.dims[0]];
         let x = Tensor::randn(&dims, DType::F32, Device::Cpu, 11).unwrap();
         let values = x.to_vec::<f32>().unwrap();
         let label = |row: &[f32]| i64::from(row[0] > 0.0) + i64::from(row[row.len() - 1] > 0.3);
         let labels: Vec<i64> = values.chunks_exact(dims[1]).map(label).collect();
-        Table::from_tensors(x, Tensor::from_slice(&labels, &dims[..1], Device::Cpu).unwrap())
+        let values = |value: fn(f32) -> f32| {
+            let values: Vec<f32> = values
+                .chunks_exact(dims[1])
+                .flat_map(|row| (0..N_CLASSES).map(move |k| value(row[k] + 0.5 * row[k + 1])))
+                .collect();
+            Tensor::from_slice(&values, &[dims[0], N_CLASSES], Device::Cpu).unwrap()
+        };
+        let targets = match self.task() {
+            Task::Classification => Tensor::from_slice(&labels, &dims[..1], Device::Cpu).unwrap(),
+            Task::Multilabel => values(|v| f32::from(v > 0.2)),
+            Task::Regression => values(|v| v * v),
+        };
+        let weights = self.row_weights.as_ref();
+        let weights = weights.map(|w| Tensor::from_slice(w, &dims[..1], Device::Cpu).unwrap());
+        Table::from_tensors(x, targets, weights)
     }
 
     /// Trains as this rank of the world.
     pub fn train(&self, world: &World) -> Trained {
+        self.train_rows(world, &self.table())
+    }
+
+    /// Trains on the rows of `table`.
+    pub fn train_rows(&self, world: &World, table: &Table) -> Trained {
         let own_rows = self.global_rows.min(self.n_rows).div_ceil(world.world_size());
         let device = if self.on_gpus { Device::Cuda(world.rank().0 as u32) } else { Device::Cpu };
         world.connect_device(device, DeviceOptions::default()).unwrap();
@@ -98,23 +148,20 @@ impl Setup {
             lr: self.lr.unwrap_or(if self.optimizer == OptimizerKind::Sgd { 0.1 } else { 0.003 }),
             betas: [0.9, 0.999],
             eps: 1e-8,
-            weight_decay: 0.01,
+            weight_decay: self.weight_decay,
             momentum: 0.9,
             nesterov: true,
         };
         let optimizer = Optimizer::new(&config, model.weights()).unwrap();
-        let loss = Loss::CrossEntropy { label_smoothing: 0.05, class_weights: self.class_weights.clone() };
-        let loss = LossHead::new(&loss, device).unwrap();
+        let loss = LossHead::new(&self.loss, device).unwrap();
         let mut trainer = Trainer::new(world, model, loss, optimizer, self.options).unwrap();
 
-        let table = self.table();
         let mut buffers = table.buffers(trainer.model().max_rows()).unwrap();
         let (mut losses, mut grad_norms) = (Vec::new(), Vec::new());
         for epoch in 0..self.n_epochs {
             let order = KeyedPermutation::new(self.n_rows, self.options.seed, epoch);
             for global in GlobalBatches::new(self.n_rows, self.global_rows) {
-                let mut batches =
-                    StepBatches::new(world, &table, &order, &mut buffers, &global, self.n_micro);
+                let mut batches = StepBatches::new(world, table, &order, &mut buffers, &global, self.n_micro);
                 trainer.step(&mut batches, true).unwrap();
                 while let Some((_, outcome)) = trainer.outcome(false).unwrap() {
                     losses.push(outcome.sums.mean());
@@ -127,7 +174,7 @@ impl Setup {
             grad_norms.push(outcome.grad_norm.unwrap());
         }
         let (model, loss) = trainer.model_and_loss();
-        let eval = evaluate(world, model, loss, Task::Classification, &table).unwrap();
+        let eval = evaluate(world, model, loss, self.task(), table).unwrap();
         let weights = trainer.model().weights().to_vec::<f32>().unwrap();
         let weights = weights.into_iter().map(f32::to_bits).collect();
         Trained { weights, losses, grad_norms, eval, n_graphs: trainer.n_graphs() }
@@ -164,6 +211,14 @@ pub fn assert_close(what: &str, got: &Trained, want: &Trained) {
     close("losses", &got.losses, &want.losses, 0.0, 1e-6);
     // All of its parts may be off in the same direction.
     close("grad_norms", &got.grad_norms, &want.grad_norms, 0.0, 2e-6);
-    close("eval_loss", &[got.eval.loss.unwrap()], &[want.eval.loss.unwrap()], 0.0, 1e-6);
     assert_eq!(got.eval.accuracy, want.eval.accuracy, "{what}");
+    // An error of the outputs is larger beside the targets' spread than beside the targets.
+    let means = [
+        ("eval_loss", got.eval.loss, want.eval.loss, (0.0, 1e-6)),
+        ("eval_r2", got.eval.r2, want.eval.r2, (2e-6, 2e-6)),
+    ];
+    for (name, got, want, (atol, rtol)) in means {
+        assert_eq!(got.is_some(), want.is_some(), "{what}: {name}");
+        close(name, &Vec::from_iter(got), &Vec::from_iter(want), atol, rtol);
+    }
 }

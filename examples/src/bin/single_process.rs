@@ -25,7 +25,7 @@ fn main() -> ddp::Result<()> {
 
     // The rows, moved to the device once.
     let (train, test) = ddp::data::digits()?;
-    let (train, test) = (Table::new(&train, device)?, Table::new(&test, device)?);
+    let (train, test) = (Table::new(&train, None, device)?, Table::new(&test, None, device)?);
 
     // The model, with buffers for passes over up to BATCH rows, its weights drawn as in PyTorch.
     let spec = ModelSpec::plain(&[64, 128, 64, 10], Activation::Relu);

@@ -27,7 +27,7 @@ type Ended = (Vec<f32>, f64);
 /// The same code for every rank and every kind of world: threads, MPI processes, or a single one.
 fn train(world: &World, train: &Dataset, test: &Dataset) -> ddp::Result<Ended> {
     let device = Device::Cpu;
-    let (train, test) = (Table::new(train, device)?, Table::new(test, device)?);
+    let (train, test) = (Table::new(train, None, device)?, Table::new(test, None, device)?);
     let rows_a_rank = GLOBAL_BATCH.div_ceil(world.world_size());
     let spec = ModelSpec::plain(&[64, 128, 64, 10], Activation::Relu);
     let mut model = Mlp::new(spec, rows_a_rank, device, Precision::F32)?;

@@ -1,0 +1,211 @@
+//! Weights of rows, on ranks that are threads: what they mean for a step and for an evaluation.
+
+#![allow(clippy::unwrap_used)]
+
+mod made_up;
+
+use ddp::batches::Table;
+use ddp::config::{Loss, OptimizerKind, Task};
+use ddp::evaluate::evaluate;
+use ddp::metrics::EvalMetrics;
+use ddp::model::{LossHead, Mlp, ModelSpec, Precision};
+use ddp::trainer::TrainerOptions;
+use ddp_comm::threads;
+use ddp_kernels::ops::Activation;
+use ddp_kernels::{Device, Tensor};
+use made_up::{N_CLASSES, Setup, Trained, assert_close, cross_entropy, losses, row_weights};
+
+/// One step on all rows, without dropout, whose masks depend on a row's place.
+fn one_step(loss: Loss, n_rows: usize) -> Setup {
+    let spec = ModelSpec { layer_norm: true, ..ModelSpec::plain(&[6, 16, 9, N_CLASSES], Activation::Gelu) };
+    Setup { spec, loss, n_rows, global_rows: n_rows, n_epochs: 1, ..Setup::usual() }
+}
+
+/// The rows at `indices` of `table`.
+fn select(table: &Table, indices: &[usize], weights: Option<&[f32]>) -> Table {
+    let all = table.rows(0..table.n_rows()).unwrap();
+    let x = all.x.to_vec::<f32>().unwrap();
+    let n_features = x.len() / table.n_rows();
+    let x: Vec<f32> = indices.iter().flat_map(|&row| x[row * n_features..][..n_features].to_vec()).collect();
+    let x = Tensor::from_slice(&x, &[indices.len(), n_features], Device::Cpu).unwrap();
+    let n_targets = all.targets.numel() / table.n_rows();
+    let targets = match all.targets.to_vec::<i64>() {
+        Ok(labels) => {
+            let labels: Vec<i64> = indices.iter().map(|&row| labels[row]).collect();
+            Tensor::from_slice(&labels, &[indices.len()], Device::Cpu).unwrap()
+        }
+        Err(_) => {
+            let y = all.targets.to_vec::<f32>().unwrap();
+            let y: Vec<f32> =
+                indices.iter().flat_map(|&row| y[row * n_targets..][..n_targets].to_vec()).collect();
+            Tensor::from_slice(&y, &[indices.len(), n_targets], Device::Cpu).unwrap()
+        }
+    };
+    let weights = weights.map(|w| Tensor::from_slice(w, &[w.len()], Device::Cpu).unwrap());
+    Table::from_tensors(x, targets, weights)
+}
+
+#[test]
+fn a_row_of_weight_2_is_the_row_twice_and_one_of_weight_0_is_none() {
+    let (once, counts): (Vec<usize>, _) = ((0..12).collect(), [2, 1, 0, 1, 3, 1, 1, 0, 1, 2, 1, 1]);
+    let often: Vec<usize> = once.iter().flat_map(|&row| vec![row; counts[row]]).collect();
+    for loss in losses() {
+        // Clipped and not: the norm is that of the true mean.
+        for clip_grad_norm in [0.0, 0.1] {
+            let weighted = one_step(loss.clone(), once.len());
+            let options = TrainerOptions { clip_grad_norm, ..weighted.options };
+            let weighted = Setup { options, ..weighted };
+            let repeated = Setup { n_rows: often.len(), global_rows: often.len(), ..weighted.clone() };
+            let rows = weighted.table();
+            let weights = counts.map(|n| n as f32);
+            let with_weights = select(&rows, &once, Some(&weights));
+            let train = |setup: &Setup, table: &Table, world_size| {
+                threads::run(world_size, |world| setup.train_rows(&world, table)).remove(0)
+            };
+            let want: Trained = train(&repeated, &select(&rows, &often, None), 1);
+            for world_size in [1, 2] {
+                let got = train(&weighted, &with_weights, world_size);
+                assert_close(&format!("{loss:?}, clipped at {clip_grad_norm}"), &got, &want);
+            }
+        }
+    }
+}
+
+#[test]
+fn weights_of_one_change_no_bit() {
+    for loss in losses() {
+        let setup = Setup { loss, ..Setup::usual() };
+        let ones = Setup { row_weights: Some(vec![1.0; setup.n_rows]), ..setup.clone() };
+        assert!(ones.train_on(2) == setup.train_on(2), "{:?}", setup.loss);
+    }
+}
+
+#[test]
+fn a_step_without_weight_leaves_the_weights_alone() {
+    let no_class = cross_entropy(Some([0.0; N_CLASSES]));
+    let no_rows = losses().map(|loss| (loss, Some(vec![0.0; 29])));
+    for (loss, row_weights) in no_rows.into_iter().chain([(no_class, None)]) {
+        for (clip_grad_norm, world_size) in [(0.0, 1), (0.7, 1), (0.7, 3)] {
+            let what = format!("{loss:?}, clipped at {clip_grad_norm}, {world_size} ranks");
+            let options = TrainerOptions { clip_grad_norm, ..Setup::usual().options };
+            let setup =
+                Setup { loss: loss.clone(), row_weights: row_weights.clone(), options, ..Setup::usual() };
+            let setup = Setup { weight_decay: 0.0, optimizer: OptimizerKind::Sgd, ..setup };
+            let trained = setup.train_on(world_size);
+            assert!(
+                trained.losses.iter().chain(&trained.grad_norms).all(|&v| v == 0.0),
+                "{what}: {trained:?}"
+            );
+            let mut model = Mlp::new(setup.spec.clone(), 1, Device::Cpu, Precision::F32).unwrap();
+            model.initialize(setup.options.seed).unwrap();
+            let before = model.weights().to_vec::<f32>().unwrap();
+            let before: Vec<u32> = before.into_iter().map(f32::to_bits).collect();
+            assert!(trained.weights == before, "{what}: the weights have moved");
+            let EvalMetrics { loss, accuracy, r2 } = trained.eval;
+            assert_eq!((loss, r2), (None, None), "{what}: a mean over nothing");
+            assert!(accuracy.is_none() || row_weights.is_none(), "{what}: a mean over nothing");
+        }
+    }
+}
+
+/// What an evaluation should find, by the formulas, from the outputs of all rows.
+fn plain(setup: &Setup, outputs: &[f32], table: &Table) -> EvalMetrics {
+    let all = table.rows(0..table.n_rows()).unwrap();
+    let weights = all.weights.unwrap().to_vec::<f32>().unwrap();
+    let weights: Vec<f64> = weights.into_iter().map(f64::from).collect();
+    let outputs: Vec<f64> = outputs.iter().map(|&v| f64::from(v)).collect();
+    let total: f64 = weights.iter().sum();
+    let k = N_CLASSES;
+    let mut metrics = EvalMetrics::default();
+    let (mut loss, mut divisor, mut right) = (0.0, 0.0, 0.0);
+    if let Loss::CrossEntropy { label_smoothing, class_weights } = &setup.loss {
+        let labels = all.targets.to_vec::<i64>().unwrap();
+        let class = |c: usize| class_weights.as_ref().map_or(1.0, |w| f64::from(w[c]));
+        for ((z, &label), &w) in outputs.chunks_exact(k).zip(&labels).zip(&weights) {
+            let (label, log_sum) = (label as usize, z.iter().map(|v| v.exp()).sum::<f64>().ln());
+            let smooth: f64 = (0..k).map(|c| class(c) * (log_sum - z[c])).sum();
+            let hit = (1.0 - label_smoothing) * class(label) * (log_sum - z[label]);
+            loss += w * (hit + label_smoothing / k as f64 * smooth);
+            divisor += w * class(label);
+            right += if z.iter().all(|&v| v <= z[label]) { w } else { 0.0 };
+        }
+        metrics.accuracy = Some(right / total);
+    } else {
+        let y = all.targets.to_vec::<f32>().unwrap();
+        let y: Vec<f64> = y.into_iter().map(f64::from).collect();
+        for (i, (&z, &y)) in outputs.iter().zip(&y).enumerate() {
+            let (w, e) = (weights[i / k], z - y);
+            divisor += w;
+            right += if (z > 0.0) == (y > 0.5) { w } else { 0.0 };
+            loss += w * match setup.loss {
+                Loss::Bce => (1.0 + z.exp()).ln() - z * y,
+                Loss::Mse => e * e,
+                Loss::Huber { delta } if e.abs() > delta => delta * (e.abs() - delta / 2.0),
+                _ => e * e / 2.0,
+            };
+        }
+        if setup.task() == Task::Multilabel {
+            metrics.accuracy = Some(right / divisor);
+        } else {
+            let column = |c: usize, v: &[f64]| -> Vec<f64> { v.iter().skip(c).step_by(k).copied().collect() };
+            let r2 = (0..k).map(|c| {
+                let (y, z) = (column(c, &y), column(c, &outputs));
+                let mean = y.iter().zip(&weights).map(|(y, w)| w * y).sum::<f64>() / total;
+                let errors: f64 = y.iter().zip(&z).zip(&weights).map(|((y, z), w)| w * (y - z).powi(2)).sum();
+                let spread: f64 = y.iter().zip(&weights).map(|(y, w)| w * (y - mean).powi(2)).sum();
+                1.0 - errors / spread
+            });
+            metrics.r2 = Some(r2.sum::<f64>() / k as f64);
+        }
+    }
+    metrics.loss = Some(loss / divisor);
+    metrics
+}
+
+#[test]
+fn an_evaluation_counts_each_row_by_its_weight() {
+    // Weights whose sums are rounded.
+    let weights: Vec<f32> =
+        row_weights(29).iter().enumerate().map(|(i, w)| w * (0.1 * i as f32).cos().abs()).collect();
+    for loss in losses() {
+        let setup = Setup { loss, row_weights: Some(weights.clone()), ..Setup::usual() };
+        let table = setup.table();
+        let model = |max_rows| {
+            let mut model = Mlp::new(setup.spec.clone(), max_rows, Device::Cpu, Precision::F32).unwrap();
+            model.initialize(5).unwrap();
+            model
+        };
+        let mut whole = model(29);
+        whole.forward(table.rows(0..29).unwrap().x, None).unwrap();
+        let want = plain(&setup, &whole.outputs(29).unwrap().to_vec::<f32>().unwrap(), &table);
+        for world_size in [1, 3] {
+            // In several batches a rank.
+            let got = threads::run(world_size, |world| {
+                let head = LossHead::new(&setup.loss, Device::Cpu).unwrap();
+                evaluate(&world, &mut model(4), &head, setup.task(), &table).unwrap()
+            });
+            for (what, got, want) in [
+                ("loss", got[0].loss, want.loss),
+                ("accuracy", got[0].accuracy, want.accuracy),
+                ("R2", got[0].r2, want.r2),
+            ] {
+                let gap = got.unwrap_or(0.0) - want.unwrap_or(0.0);
+                assert!(got.is_some() == want.is_some() && gap.abs() <= 2e-6, "{what}: {got:?}, {want:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn r2_of_a_constant_target_is_absent_however_its_mean_is_rounded() {
+    let setup = one_step(Loss::Mse, 3);
+    let x = Tensor::zeros(&[3, 6], ddp_kernels::DType::F32, Device::Cpu).unwrap();
+    let targets = Tensor::from_slice(&[0.1f32, 0.2, 0.3].repeat(3), &[3, 3], Device::Cpu).unwrap();
+    let weights = Tensor::from_slice(&[0.1f32, 0.7, 1.3], &[3], Device::Cpu).unwrap();
+    let table = Table::from_tensors(x, targets, Some(weights));
+    let mut model = Mlp::new(setup.spec.clone(), 3, Device::Cpu, Precision::F32).unwrap();
+    model.initialize(5).unwrap();
+    let head = LossHead::new(&setup.loss, Device::Cpu).unwrap();
+    let world = ddp_comm::World::single();
+    assert_eq!(evaluate(&world, &mut model, &head, Task::Regression, &table).unwrap().r2, None);
+}
