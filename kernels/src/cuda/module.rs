@@ -21,23 +21,34 @@ const PRELUDE: &str = include_str!("prelude.cuh");
 #[derive(Debug)]
 pub(crate) struct Source {
     name: &'static str,
+    defines: &'static str,
     text: &'static str,
 }
 
 impl Source {
     /// The kernels of operation `name`.
     pub(crate) const fn new(name: &'static str, text: &'static str) -> Self {
-        Source { name, text }
+        Source { name, defines: "", text }
+    }
+
+    /// The same kernels by the same names for calls with weights of rows, which `text` has where `ROW_WEIGHTS` is 1: in a
+    /// module of its own, so that the other kernels keep their registers and a start without weights compiles nothing more.
+    pub(crate) const fn with_row_weights(name: &'static str, text: &'static str) -> Self {
+        Source { name, defines: "#define ROW_WEIGHTS 1\n", text }
+    }
+
+    fn head(&self) -> String {
+        format!("{PRELUDE}\n{}#line 1 \"{}.cu\"\n", self.defines, self.name)
     }
 
     fn whole(&self) -> String {
-        format!("{PRELUDE}\n#line 1 \"{}.cu\"\n{}", self.name, self.text)
+        self.head() + self.text
     }
 
     /// The text with the kernels of one format alone, which compiles in a part of the time: a line that is nothing but a
     /// macro with arguments makes kernels of the format that its arguments name.
     fn of_format(&self, format: KernelFormat) -> String {
-        let mut text = format!("{PRELUDE}\n#line 1 \"{}.cu\"\n", self.name);
+        let mut text = self.head();
         for line in self.text.lines() {
             let is_wanted = instance_arguments(line).is_none_or(|args| KernelFormat::of(args) == format);
             text += if is_wanted { line } else { "" };
@@ -95,7 +106,8 @@ pub(super) struct Modules {
 #[derive(Debug, Default)]
 struct Loaded {
     modules: HashMap<(&'static str, KernelFormat), sys::CUmodule>,
-    functions: HashMap<&'static str, sys::CUfunction>,
+    /// By source and name.
+    functions: HashMap<(&'static str, &'static str), sys::CUfunction>,
 }
 
 impl Gpu {
@@ -106,7 +118,7 @@ impl Gpu {
     /// missing, [`KernelError::Cuda`].
     pub(crate) fn kernel(&self, source: &Source, name: &'static str) -> Result<sys::CUfunction> {
         let mut loaded = self.modules.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(&function) = loaded.functions.get(name) {
+        if let Some(&function) = loaded.functions.get(&(source.name, name)) {
             return Ok(function);
         }
         self.bind()?;
@@ -123,7 +135,7 @@ impl Gpu {
         // SAFETY: the module is loaded and never unloaded.
         let function = unsafe { result::module::get_function(module, c_name) };
         let function = check_driver(self.index(), name, function)?;
-        loaded.functions.insert(name, function);
+        loaded.functions.insert((source.name, name), function);
         Ok(function)
     }
 

@@ -5,6 +5,8 @@ use crate::cuda::{CudaSlice, CudaSliceMut, Gpu, PARTIAL_SUMS};
 use crate::{DType, Result};
 
 pub(crate) static SOURCE: Source = Source::new("count_correct", include_str!("kernel.cu"));
+pub(crate) static WEIGHTED_SOURCE: Source =
+    Source::with_row_weights("count_correct_weighted", include_str!("kernel.cu"));
 
 /// Blocks at most.
 const MAX_BLOCKS: usize = 1024;
@@ -30,8 +32,9 @@ pub(super) fn count(
     };
     let block = BLOCK as usize;
     let width = if n_classes >= WIDE { block } else { n_classes.clamp(1, 32).next_power_of_two() };
+    let source = if row_weights.is_some() { &WEIGHTED_SOURCE } else { &SOURCE };
     let (rows, scratch) = (labels.len(), gpu.scratch()?);
-    let launch = Launch::new(gpu, &SOURCE, kernel)?.blocks(rows.div_ceil(block / width).min(MAX_BLOCKS));
+    let launch = Launch::new(gpu, source, kernel)?.blocks(rows.div_ceil(block / width).min(MAX_BLOCKS));
     let launch = launch.read(logits).read(labels).read_opt(row_weights).write(count);
     let launch = launch.arg(rows).arg(n_classes).arg(i32::from(accumulate));
     // SAFETY: count_correct(const T* logits, const i64* labels, const float* row_weights, double* count, size_t rows, size_t

@@ -2,12 +2,16 @@
 // maths   count[0] <- |{n : x[n, c] < x[n, l] for c < l, x[n, c] <= x[n, l] for all c; l = labels[n]}| (+ count[0] if
 //         accumulate); so a row with NaN or with a label outside 0..cols does not count; with row_weights their sum over
 //         those rows
-// shapes  logits x: T[rows, cols]; labels: i64[rows]; row_weights: f32[rows] or null; count: f64[1]
+// shapes  logits x: T[rows, cols]; labels: i64[rows]; row_weights: f32[rows], used where ROW_WEIGHTS is 1; count: f64[1]
 // launch  blocks of 256 in a row; 2^log2_width threads a row: 1 to 32, or the whole block; any shape
 // moved   1 value an element
 // order   integers are counted, in f64 exactly; weights are summed by thread, block and then blocks in order:
 //         bit-identical between runs
 // twin    cpu.rs beside this file
+
+#ifndef ROW_WEIGHTS
+#define ROW_WEIGHTS 0
+#endif
 
 // Does nothing in this thread's share of the row speak against the label?
 template <class T> __device__ __forceinline__ bool agrees(const T* row, i64 label, size_t cols, size_t lane, size_t width) {
@@ -38,7 +42,7 @@ __device__ void count_correct(const T* logits, const i64* labels, const float* r
     if (width > WARP) {
         for (size_t row = blockIdx.x; row < rows; row += gridDim.x) {
             int ok = agrees(logits + row * cols, labels[row], cols, lane, width);
-            if (__syncthreads_and(ok) && lane == 0) n += row_weights ? row_weights[row] : 1.0f;
+            if (__syncthreads_and(ok) && lane == 0) n += ROW_WEIGHTS ? row_weights[row] : 1.0f;
         }
     } else {
         u32 rows_of_block = blockDim.x >> log2_width, first_lane = threadIdx.x % WARP - lane;
@@ -48,7 +52,7 @@ __device__ void count_correct(const T* logits, const i64* labels, const float* r
             size_t row = first + (threadIdx.x >> log2_width);
             bool ok = row < rows && agrees(logits + row * cols, labels[row], cols, lane, width);
             u32 agreeing = __ballot_sync(ALL_LANES, ok);
-            if (lane == 0 && (agreeing & lanes) == lanes) n += row_weights ? row_weights[row] : 1.0f;
+            if (lane == 0 && (agreeing & lanes) == lanes) n += ROW_WEIGHTS ? row_weights[row] : 1.0f;
         }
     }
     double total;

@@ -3,7 +3,7 @@
 mod cpu;
 mod cuda;
 
-pub(crate) use cuda::SOURCE;
+pub(crate) use cuda::{SOURCE, WEIGHTED_SOURCE};
 
 use super::check;
 use crate::{DType, Result, Shape, TensorMut, TensorRef};

@@ -7,6 +7,8 @@ use crate::ops::SumsOutput;
 use crate::{DType, Result, TensorRef};
 
 pub(crate) static SOURCE: Source = Source::new("loss", include_str!("kernel.cu"));
+pub(crate) static WEIGHTED_SOURCE: Source =
+    Source::with_row_weights("loss_weighted", include_str!("kernel.cu"));
 
 /// Names of a loss's kernels, by the dtypes of operands and gradient.
 pub(crate) struct Kernels {
@@ -62,8 +64,9 @@ pub(super) fn sum_and_gradient<L: ElementLoss>(
     let kernel = L::KERNELS.of(x.dtype(), d.as_ref().map(CudaSliceMut::dtype));
     let (scratch, n, accumulate) = (gpu.scratch()?, x.len(), i32::from(sums.accumulate));
     let n_blocks = n.div_ceil(BLOCK as usize * 16 / x.dtype().size_bytes());
+    let source = if row_weights.is_some() { &WEIGHTED_SOURCE } else { &SOURCE };
     let n_cols = row_weights.map_or(n, |weights| n / weights.numel().max(1));
-    let launch = Launch::new(gpu, &SOURCE, kernel)?
+    let launch = Launch::new(gpu, source, kernel)?
         .blocks(n_blocks.min(max_blocks(gpu)))
         .read(x)
         .read(target)

@@ -4,11 +4,15 @@
 //         bce    max(x, 0) - x*t + ln(1 + e^-|x|);             sigmoid(x) - t
 //         mse    (x - t)^2;                                    2*(x - t)
 //         huber  e^2/2 or parameter*(|e| - parameter/2), e = x - t;  e within -parameter..parameter
-// shapes  x, target: T[n]; row_weights: f32[n / cols] or null; d: D[n] or null; tail: f32[16]
+// shapes  x, target: T[n]; row_weights: f32[n / cols], used where ROW_WEIGHTS is 1; d: D[n] or null; tail: f32[16]
 // launch  grid-stride over n, 16 bytes an access where the pointers allow it, block 256; any n
 // moved   3 values an element (read x and t, write d): memory-bound
 // order   sums in f64, by thread, block and then blocks in order: bit-identical between runs; one atomic a block
 // twin    cpu.rs beside this file, with the formulas of bce_with_logits, mse and huber
+
+#ifndef ROW_WEIGHTS
+#define ROW_WEIGHTS 0
+#endif
 
 __device__ __forceinline__ float exponential(float x) { return expf(x); }
 __device__ __forceinline__ double exponential(double x) { return exp(x); }
@@ -91,14 +95,15 @@ __device__ __forceinline__ void loss(const T* x, const T* target, const float* r
     const int per_pack = Pack<T>::size;
     MATH(T) p = parameter, s = scale;
     size_t packed = are_packed(x, target, d) ? n - n % per_pack : 0;
-    double sum = 0, weight = first_element() == 0 ? (double)n : 0.0;
-    if (row_weights) {
-        weight = 0;
+    double sum, weight;
+    if constexpr (ROW_WEIGHTS) {
+        sum = weight = 0;
         weighted_part<F, per_pack>(x, target, row_weights, d, 0, packed, cols, p, s, sum, weight);
         weighted_part<F, 1>(x, target, row_weights, d, packed, n - packed, cols, p, s, sum, weight);
     } else {
         sum = part<F, per_pack>(x, target, d, packed, p, s);
         sum += part<F, 1>(x + packed, target + packed, d ? d + packed : d, n - packed, p, s);
+        weight = first_element() == 0 ? (double)n : 0.0;
     }
     leave_sums(sum, weight, counter, partials, tail, accumulate);
 }

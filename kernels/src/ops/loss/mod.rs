@@ -3,7 +3,7 @@
 mod cpu;
 pub(crate) mod cuda;
 
-pub(crate) use cuda::SOURCE;
+pub(crate) use cuda::{SOURCE, WEIGHTED_SOURCE};
 
 use std::ops::AddAssign;
 

@@ -8,6 +8,8 @@ use crate::ops::loss::cuda::{Kernels, kernels, max_blocks};
 use crate::{DType, Result, TensorRef};
 
 pub(crate) static SOURCE: Source = Source::new("softmax_cross_entropy", include_str!("kernel.cu"));
+pub(crate) static WEIGHTED_SOURCE: Source =
+    Source::with_row_weights("softmax_cross_entropy_weighted", include_str!("kernel.cu"));
 
 /// Most classes of the kernel that puts eight lanes on a row; the kernel's own number.
 const MAX_FEW: usize = 32;
@@ -38,8 +40,9 @@ pub(super) fn forward_backward(
         _ => (&MANY, MANY_BLOCK, 1),
     };
     let kernel = kernels.of(logits.dtype(), d_logits.as_ref().map(CudaSliceMut::dtype));
+    let source = if config.row_weights.is_some() { &WEIGHTED_SOURCE } else { &SOURCE };
     let (scratch, accumulate) = (gpu.scratch()?, i32::from(sums.accumulate));
-    let launch = Launch::new(gpu, &SOURCE, kernel)?
+    let launch = Launch::new(gpu, source, kernel)?
         .threads(threads)
         .blocks(n_rows.div_ceil(rows_per_block).min(max_blocks(gpu)))
         .read(logits)

@@ -3,7 +3,7 @@
 //         loss <- v * (-(1 - e)*w[y]*ln p[y] - e/C * sum_c w[c]*ln p[c]), weight v*w[y];   tail <- their sums over the rows
 //         d[c] <- scale * v * (((1 - e)*w[y] + e/C * sum_k w[k]) * p[c] - (c == y)*(1 - e)*w[y] - e/C*w[c])
 //         an ignored row or one of weight 0: nothing, and d = 0; a label outside 0..C: loss NaN, and d = 0
-// shapes  logits: T[rows, C]; labels: i64[rows]; weights: M[C] or null; row_weights: f32[rows] or null;
+// shapes  logits: T[rows, C]; labels: i64[rows]; weights: M[C] or null; row_weights: f32[rows], used where ROW_WEIGHTS is 1;
 //         d: D[rows, C] or null; tail: f32[16]
 // launch  few   C <= 32:    8 lanes a row, block 256, a row in registers
 //         some  C <= 1024:  a warp a row, block 256, a row in registers where rows are aligned; not in f64
@@ -15,6 +15,10 @@
 // order   sums over a row by lanes, over rows in f64 by thread, block and then blocks in order: bit-identical between
 //         runs; one atomic a block
 // twin    cpu.rs beside this file
+
+#ifndef ROW_WEIGHTS
+#define ROW_WEIGHTS 0
+#endif
 
 __device__ __forceinline__ float exponential(float x) { return expf(x); }
 __device__ __forceinline__ double exponential(double x) { return exp(x); }
@@ -64,7 +68,7 @@ __device__ __forceinline__ Target<M> target_of(const Rule<M>& rule, const i64* l
     Target<M> t = {is_class && label != rule.ignore_index, is_class ? (size_t)label : 0, 0, 0, rule.spread};
     if (t.counts) {
         t.weight = weight_of(rule, t.label);
-        if (rule.row_weights) {
+        if (ROW_WEIGHTS) {
             M row_weight = rule.row_weights[row];
             t.counts = row_weight != 0;
             t.weight *= row_weight;

@@ -3,7 +3,7 @@
 mod cpu;
 pub(crate) mod cuda;
 
-pub(crate) use cuda::SOURCE;
+pub(crate) use cuda::{SOURCE, WEIGHTED_SOURCE};
 
 use super::loss::{LossSums, check_gradient_kind};
 use super::{SumsOutput, check};
