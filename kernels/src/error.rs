@@ -135,6 +135,21 @@ pub enum KernelError {
         n_classes: usize,
     },
 
+    /// A code of a categorical feature that its table has no row for.
+    #[error("{op}: the code of row {row} in column {column} is {code}, not a whole number in 0..{n_codes}")]
+    Code {
+        /// The operation.
+        op: &'static str,
+        /// Row of the batch.
+        row: usize,
+        /// Column of the input.
+        column: usize,
+        /// The code.
+        code: f64,
+        /// Number of codes.
+        n_codes: usize,
+    },
+
     /// The device cannot be used: the reason and what to do are in the text.
     #[error("the device {device} cannot be used: {reason}\nhint: {hint}")]
     DeviceUnavailable {

@@ -258,6 +258,45 @@ fn a_graph_is_replayed_with_what_lies_in_memory() {
     assert_eq!(gpu.memory_allocated(), held, "accounted for by its owner");
 }
 
+/// Sorting and zeroing are part of it, and nothing of an earlier launch is left.
+#[test]
+fn a_graph_holds_embeddings_and_their_gradient() {
+    let Some((gpu, _alone)) = gpu() else { return };
+    let table = |start, n_codes, dim| ops::EmbeddingTable { start, n_codes, dim };
+    let tables = vec![table(0, 2, 4), table(8, 300, 9)];
+    let tables = ops::EmbeddingTables::new(tables, gpu.device()).unwrap();
+    let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, gpu.device()).unwrap();
+    let n_rows = 150;
+    let weights = Tensor::randn(&[8 + 2700], DType::F32, gpu.device(), 1).unwrap();
+    let (mut x, mut out) = (zeros(&[n_rows, 3], DType::F32), zeros(&[n_rows, 14], DType::F32));
+    let mut d_weights = weights.zeros_like().unwrap();
+    let mut workspace = zeros(&[tables.workspace_len(n_rows)], DType::I64);
+    let mut both = |x: &Tensor| -> Result<(), KernelError> {
+        ops::embedding_forward(x.view(), weights.view(), &tables, out.view_mut())?;
+        let (d_weights, workspace) = (d_weights.view_mut(), workspace.view_mut());
+        ops::embedding_backward(x.view(), out.view(), &tables, d_weights, workspace, false)
+    };
+    both(&x).unwrap();
+    let mut graph = Graph::capture(gpu, || both(&x)).unwrap();
+    assert_eq!(graph.n_nodes(), 4);
+    let codes = |n: usize| [n as f32 / 8.0, (n % 2) as f32, (n * n % 300) as f32];
+    let rows: Vec<f32> = (0..n_rows).flat_map(codes).collect();
+    ops::copy(TensorRef::from_slice(&rows, &[n_rows, 3]).unwrap(), x.view_mut()).unwrap();
+    graph.launch().unwrap();
+    let replayed = (out.to_vec::<f32>().unwrap(), d_weights.to_vec::<f32>().unwrap());
+    assert!(replayed.0.chunks_exact(14).enumerate().all(|(n, row)| row[0] == n as f32 / 8.0));
+    // Each row of a table that is met, as often as it is met.
+    let weights = weights.to_vec::<f32>().unwrap();
+    let mut n_met = [[0u8; 300]; 2];
+    (0..n_rows).for_each(|n| (n_met[0][n % 2] += 1, n_met[1][n * n % 300] += 1).1);
+    for (i, (&got, &weight)) in replayed.1.iter().zip(&weights).enumerate() {
+        let n = if i < 8 { n_met[0][i / 4] } else { n_met[1][(i - 8) / 9] };
+        let want = f32::from(n) * weight;
+        // Up to 75 times the same number, each sum rounded to 2^-24 of itself.
+        assert!((got - want).abs() <= 1e-5 * want.abs(), "element {i}: {got} against {want}");
+    }
+}
+
 #[test]
 fn a_failed_capture_leaves_the_stream_usable() {
     let Some((gpu, _alone)) = gpu() else { return };

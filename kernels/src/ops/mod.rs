@@ -15,6 +15,7 @@ pub(crate) mod check;
 mod copy;
 mod count_correct;
 mod dropout;
+mod embedding;
 mod gather_rows;
 mod huber;
 mod layer_norm;
@@ -40,6 +41,7 @@ pub use cast::cast;
 pub use copy::copy;
 pub use count_correct::count_correct;
 pub use dropout::{DropoutKey, dropout};
+pub use embedding::{EmbeddingTable, EmbeddingTables, embedding_backward, embedding_forward};
 pub use gather_rows::gather_rows;
 pub use huber::huber;
 pub use layer_norm::{LayerNormGrads, LayerNormStats, layer_norm_backward, layer_norm_forward};
@@ -67,6 +69,7 @@ pub(crate) static CUDA_SOURCES: &[&crate::cuda::launch::Source] = &[
     &count_correct::SOURCE,
     &count_correct::WEIGHTED_SOURCE,
     &dropout::SOURCE,
+    &embedding::SOURCE,
     &gather_rows::SOURCE,
     &layer_norm::SOURCE,
     &load_rows::SOURCE,

@@ -1,0 +1,240 @@
+//! Learned embeddings of categorical features: columns of codes become rows of tables.
+
+mod cpu;
+mod cuda;
+
+pub(crate) use cuda::SOURCE;
+
+use std::ops::Range;
+
+use super::check;
+use crate::error::Operand;
+use crate::{DType, Device, KernelError, MemoryUse, Result, Shape, Tensor, TensorMut, TensorRef};
+
+/// One table of embeddings in a flat buffer: `[n_codes, dim]` from element `start` on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EmbeddingTable {
+    /// Its first element.
+    pub start: usize,
+    /// Rows: codes are whole numbers in `0..n_codes`.
+    pub n_codes: usize,
+    /// Width of a row.
+    pub dim: usize,
+}
+
+impl EmbeddingTable {
+    /// The most codes of a table: f32 holds every whole number up to here.
+    pub const MAX_CODES: usize = 1 << 24;
+
+    /// One past its last element.
+    fn end(&self) -> usize {
+        self.n_codes.saturating_mul(self.dim).saturating_add(self.start)
+    }
+
+    /// The elements of the row of `code`.
+    fn row(&self, code: usize) -> Range<usize> {
+        let start = self.start + code * self.dim;
+        start..start + self.dim
+    }
+}
+
+/// The tables of a model in the order of their columns of codes, and what a device needs to find them.
+#[derive(Debug)]
+pub struct EmbeddingTables {
+    tables: Vec<EmbeddingTable>,
+    /// On a GPU: start, codes, width and first column of each table, then the table of each column; i64.
+    places: Option<Tensor>,
+}
+
+/// Sizes of one call.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    rows: usize,
+    /// Columns of `x` that are no codes.
+    n_numbers: usize,
+    /// Columns of `out`.
+    cols: usize,
+    /// Width of the widest table.
+    widest: usize,
+}
+
+impl EmbeddingTables {
+    /// For operations on `device`.
+    ///
+    /// # Errors
+    /// [`KernelError::OutOfRange`] for a table that begins before the end of the one before it, or of more than
+    /// [`EmbeddingTable::MAX_CODES`]; as making a tensor on `device`.
+    pub fn new(tables: Vec<EmbeddingTable>, device: Device) -> Result<Self> {
+        const OP: &str = "embedding tables";
+        let mut end = 0;
+        for table in &tables {
+            if table.n_codes > EmbeddingTable::MAX_CODES {
+                let len = EmbeddingTable::MAX_CODES;
+                return Err(KernelError::OutOfRange { op: OP, start: 0, end: table.n_codes, len });
+            }
+            if table.start < end {
+                return Err(KernelError::OutOfRange { op: OP, start: table.start, end, len: table.start });
+            }
+            end = table.end();
+        }
+        let places = match device {
+            Device::Cpu => None,
+            Device::Cuda(_) => {
+                let places = places(&tables);
+                let places = TensorRef::from_slice(&places, &[places.len()])?;
+                Some(places.copy_to(MemoryUse::Workspace, device)?)
+            }
+        };
+        Ok(EmbeddingTables { tables, places })
+    }
+
+    /// The tables.
+    pub fn tables(&self) -> &[EmbeddingTable] {
+        &self.tables
+    }
+
+    /// Columns of all tables together.
+    pub fn width(&self) -> usize {
+        self.tables.iter().map(|table| table.dim).sum()
+    }
+
+    /// Elements of [`embedding_backward`]'s workspace for up to `max_rows` rows; none on the CPU.
+    pub fn workspace_len(&self, max_rows: usize) -> usize {
+        if self.places.is_some() { 2 * self.tables.len() * max_rows } else { 0 }
+    }
+
+    /// Checks codes and output, which also tells the numbers' columns, and that the tables lie in `weights` and, for a GPU,
+    /// are known there.
+    fn check(&self, op: &'static str, x: Operand, weights: Operand, out: Operand) -> Result<Sizes> {
+        check::same_device(op, &[x, weights, out])?;
+        let known_on = self.places.as_ref().map_or(Device::Cpu, Tensor::device);
+        check::same_device(op, &[x, Operand { name: "tables", device: known_on, ..x }])?;
+        let (rows, x_cols) = check::matrix(op, x)?;
+        let Some(n_numbers) = x_cols.checked_sub(self.tables.len()) else {
+            return Err(KernelError::Shape {
+                op,
+                operand: x.into(),
+                expected: Shape::matrix(rows, self.tables.len()),
+            });
+        };
+        let cols = n_numbers + self.width();
+        check::shape(op, out, Shape::matrix(rows, cols))?;
+        let len = weights.shape.numel();
+        if let Some(table) = self.tables.last().filter(|table| table.end() > len) {
+            return Err(KernelError::OutOfRange { op, start: table.start, end: table.end(), len });
+        }
+        let widest = self.tables.iter().map(|table| table.dim).max().unwrap_or(0);
+        Ok(Sizes { rows, n_numbers, cols, widest })
+    }
+}
+
+/// What kernels read of the tables.
+fn places(tables: &[EmbeddingTable]) -> Vec<i64> {
+    let mut column = 0;
+    let mut places = Vec::new();
+    for table in tables {
+        places.extend([table.start, table.n_codes, table.dim, column].map(|v| v as i64));
+        column += table.dim;
+    }
+    for (index, table) in tables.iter().enumerate() {
+        places.extend(std::iter::repeat_n(index as i64, table.dim));
+    }
+    places
+}
+
+/// The numbers of each row of `x`, and behind them its codes' rows of the tables:
+/// `out[n, :] = (x[n, 0..N], table_0[x[n, N]], table_1[x[n, N + 1]], ..)`.
+///
+/// - `x`: `[B, N + E]`, f32 or f64: `N` numbers and the code of each of the `E` tables, a whole number
+/// - `weights`: the buffer that the tables lie in, of `x`'s dtype; `out`: `[B, N + Σ dim]` of the same, or bf16 where that is f32
+///
+/// Asynchronous on the device's compute stream. So a GPU cannot refuse a code that is none of its table's: its columns are
+/// filled with NaN.
+///
+/// # Errors
+/// On the CPU [`KernelError::Code`] for such a code; [`KernelError::DeviceMismatch`], [`KernelError::DTypeMismatch`],
+/// [`KernelError::DTypeUnsupported`], [`KernelError::Shape`]; [`KernelError::OutOfRange`] if `weights` is too short.
+///
+/// Source: `torch.nn.Embedding`, concatenated with the numbers.
+pub fn embedding_forward(
+    x: TensorRef<'_>,
+    weights: TensorRef<'_>,
+    tables: &EmbeddingTables,
+    out: TensorMut<'_>,
+) -> Result<()> {
+    const OP: &str = "embedding_forward";
+    let (x_op, weights_op, out_op) = (x.operand("x"), weights.operand("weights"), out.operand("out"));
+    let sizes = tables.check(OP, x_op, weights_op, out_op)?;
+    check::dtype(OP, x_op, &[DType::F32, DType::F64], "f32 and f64")?;
+    check::same_dtype(OP, &[x_op, weights_op])?;
+    let is_narrowed = (x.dtype(), out.dtype()) == (DType::F32, DType::BF16);
+    if !is_narrowed {
+        check::same_dtype(OP, &[x_op, out_op])?;
+    }
+    if let (Some(gpu), Some(places)) = (x.gpu(), &tables.places) {
+        let places = (places.view().cuda()?, tables.tables.len());
+        return cuda::forward(gpu, x.cuda()?, weights.cuda()?, places, sizes, &mut out.into_cuda()?);
+    }
+    if is_narrowed {
+        let (x, weights) = (x.as_slice::<f32>(OP, "x")?, weights.as_slice(OP, "weights")?);
+        let out = out.into_slice(OP, "out")?;
+        return cpu::forward(OP, x, weights, &tables.tables, sizes, out, half::bf16::from_f32);
+    }
+    check::float_dispatch!(OP, x_op, T => {
+        let (x, weights) = (x.as_slice::<T>(OP, "x")?, weights.as_slice(OP, "weights")?);
+        cpu::forward(OP, x, weights, &tables.tables, sizes, out.into_slice::<T>(OP, "out")?, |v| v)
+    })
+}
+
+/// The gradient of the tables: `d_table_t[c, :] = Σ d_out[n, columns of t]` over the rows `n` with code `c`, or `+=` if
+/// `accumulate`.
+///
+/// - `x`: as in [`embedding_forward`]; `d_out`: `[B, N + Σ dim]` of its dtype, on a GPU also bf16 where that is f32
+/// - `d_weights`: the buffer that the gradients of the tables lie in as the tables do, of `x`'s dtype; without `accumulate` all
+///   of it is zeroed first, so that rows that no code names are 0
+/// - `workspace`: [`EmbeddingTables::workspace_len`] i64 that mean nothing
+/// - the bits depend on the values alone, not on the run; on a GPU a code that is none of its table's adds nothing
+///
+/// Asynchronous on the device's compute stream.
+///
+/// # Errors
+/// As [`embedding_forward`]; [`KernelError::Shape`] for another workspace that is too short.
+pub fn embedding_backward(
+    x: TensorRef<'_>,
+    d_out: TensorRef<'_>,
+    tables: &EmbeddingTables,
+    d_weights: TensorMut<'_>,
+    workspace: TensorMut<'_>,
+    accumulate: bool,
+) -> Result<()> {
+    const OP: &str = "embedding_backward";
+    let (x_op, d_out_op) = (x.operand("x"), d_out.operand("d_out"));
+    let d_weights_op = d_weights.operand("d_weights");
+    let sizes = tables.check(OP, x_op, d_weights_op, d_out_op)?;
+    check::dtype(OP, x_op, &[DType::F32, DType::F64], "f32 and f64")?;
+    check::same_dtype(OP, &[x_op, d_weights_op])?;
+    if (x.dtype(), d_out.dtype()) != (DType::F32, DType::BF16) || x.gpu().is_none() {
+        check::same_dtype(OP, &[x_op, d_out_op])?;
+    }
+    let workspace_op = workspace.operand("workspace");
+    check::same_device(OP, &[x_op, workspace_op])?;
+    if let (Some(gpu), Some(places)) = (x.gpu(), &tables.places) {
+        check::dtype(OP, workspace_op, &[DType::I64], "i64")?;
+        let wanted = tables.workspace_len(sizes.rows);
+        if workspace.numel() < wanted {
+            check::shape(OP, workspace_op, Shape::vector(wanted))?;
+        }
+        let places = (places.view().cuda()?, tables.tables.len());
+        let (mut d_weights, mut pairs) = (d_weights.into_cuda()?, workspace.into_cuda()?);
+        let (x, d_out) = (x.cuda()?, d_out.cuda()?);
+        return cuda::backward(gpu, x, d_out, places, sizes, &mut d_weights, &mut pairs, accumulate);
+    }
+    check::float_dispatch!(OP, x_op, T => {
+        let (x, d_out) = (x.as_slice::<T>(OP, "x")?, d_out.as_slice(OP, "d_out")?);
+        let d_weights = d_weights.into_slice(OP, "d_weights")?;
+        cpu::backward(OP, x, d_out, &tables.tables, sizes, d_weights, accumulate)
+    })
+}
+
+#[cfg(test)]
+mod tests;
