@@ -70,16 +70,16 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::model::ModelSpec;
+    use crate::model::{EmbeddingSpec, ModelSpec};
 
     proptest! {
         #[test]
         fn buckets_cover_each_element_once_and_keep_the_cap(
-            dims in prop::collection::vec(1usize..60, 2..7), cap_bytes in 1usize..20_000,
+            dims in prop::collection::vec(1usize..60, 2..7), cap_bytes in 1usize..20_000, embeds: bool,
         ) {
-            let spec = ModelSpec {
-                dims, activation: Activation::Relu, layer_norm: true, dropout: 0.0, residual: false, bias: true,
-            };
+            let embedding = |&dim: &usize| EmbeddingSpec { name: dim.to_string(), n_codes: 30, dim };
+            let spec = ModelSpec { layer_norm: true, ..ModelSpec::plain(&dims, Activation::Relu) };
+            let spec = spec.with_embeddings(dims.first().filter(|_| embeds).iter().copied().map(embedding).collect());
             let layout = ParamLayout::new(&spec);
             let plan = BucketPlan::new(&layout, cap_bytes);
             let mut end = 0;

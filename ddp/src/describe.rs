@@ -11,17 +11,21 @@ use crate::buckets::BucketPlan;
 use crate::config::Config;
 use crate::data::Loaded;
 use crate::model::layout::ParamKind;
-use crate::model::{Mlp, ModelSpec};
+use crate::model::{EmbeddingSpec, Mlp, ModelSpec};
 use crate::trainer::TrainerOptions;
 use crate::update_plan::UpdatePlan;
 
 /// The run in one line: rows, widths, ranks, device.
 pub fn line(world: &World, config: &Config, data: &Loaded, model: &Mlp, device: &DeviceChoice) -> String {
     let widths: Vec<_> = model.spec().dims.iter().map(ToString::to_string).collect();
+    let embeddings = match model.spec().embeddings.len() {
+        0 => String::new(),
+        n => format!("{}, ", count(n, "embedding")),
+    };
     let eval =
         data.eval.as_ref().map_or(String::new(), |eval| format!(" and {} for evaluation", eval.n_rows));
     format!(
-        "{}: {} rows{eval}, {} layers ({} parameters), {} on {}, {} each",
+        "{}: {} rows{eval}, {embeddings}{} layers ({} parameters), {} on {}, {} each",
         config.name,
         data.train.n_rows,
         widths.join("-"),
@@ -44,12 +48,13 @@ fn device_words(choice: &DeviceChoice) -> String {
     }
 }
 
-/// The data, each layer, and how gradients travel.
+/// The data, each embedding and layer, and how gradients travel.
 pub fn details(world: &World, config: &Config, data: &Loaded, model: &Mlp) -> String {
     let mut text = format!("train  {}", data.train);
     if let Some(eval) = &data.eval {
         let _ = write!(text, "\neval   {eval}");
     }
+    text += &tables(model);
     text += "\n\nlayer    in -> out          parameters  then\n";
     let spec = model.spec();
     for layer in 0..spec.n_layers() {
@@ -73,6 +78,21 @@ pub fn details(world: &World, config: &Config, data: &Loaded, model: &Mlp) -> St
         exchange(world, config, model),
         world.tensor_group().transport(),
     );
+    text
+}
+
+/// The embeddings, a line each.
+fn tables(model: &Mlp) -> String {
+    let embeddings = &model.spec().embeddings;
+    let mut text = String::new();
+    let width = embeddings.iter().map(|e| e.name.chars().count()).max().unwrap_or(0).max(9);
+    for (index, embedding) in embeddings.iter().enumerate() {
+        if index == 0 {
+            let _ = write!(text, "\n\n{:<width$} {:<17} parameters", "embedding", "codes x width");
+        }
+        let EmbeddingSpec { name, n_codes, dim } = embedding;
+        let _ = write!(text, "\n{name:<width$} {:<17} {:>10}", format!("{n_codes} x {dim}"), n_codes * dim);
+    }
     text
 }
 
@@ -150,6 +170,28 @@ mod tests {
     }
 
     #[test]
+    fn tells_every_embedding() {
+        let config = Config::load(None, &[]).unwrap();
+        let data = data::load(&config, 1).unwrap();
+        let embedding = |name: &str, n_codes| EmbeddingSpec { name: name.to_owned(), n_codes, dim: 3 };
+        let embeddings = vec![embedding("zip", 70_001), embedding("day of the week", 8)];
+        let spec = ModelSpec::new(&config.model, 64, 10).with_embeddings(embeddings);
+        let model = Mlp::new(spec, 8, Device::Cpu, Precision::F32).unwrap();
+        let text = details(&World::single(), &config, &data, &model);
+        for part in [
+            "\n\nembedding       codes x width     parameters\n",
+            "\nzip             70001 x 3             210003\n",
+            "\nday of the week 8 x 3                     24\n\nlayer ",
+            "\n0        68 -> 128                8832  relu\n",
+        ] {
+            assert!(text.contains(part), "no {part:?} in\n{text}");
+        }
+        let choice = DeviceChoice { device: Device::Cpu, reason: None };
+        let line = line(&World::single(), &config, &data, &model, &choice);
+        assert!(line.contains(", 2 embeddings, 68-128-64-10 layers ("), "{line}");
+    }
+
+    #[test]
     fn a_divided_update_is_told() {
         let config = Config::load(None, &[]).unwrap();
         let told = ddp_comm::threads::run(2, |world| {
@@ -174,6 +216,7 @@ mod tests {
             dropout: 0.0,
             residual: true,
             bias: true,
+            embeddings: Vec::new(),
         };
         let after: Vec<_> = (0..3).map(|layer| after(&spec, layer)).collect();
         assert_eq!(after, ["gelu", "gelu, plus its input", "output"]);

@@ -65,6 +65,7 @@ fn load(args: &EvalArgs, device: Device) -> Result<(Config, Mlp, Dataset, u64)> 
         normalizer.apply(&mut dataset);
     }
     let spec = ModelSpec::new(&config.model, info.features.len(), n_outputs_known);
+    let spec = spec.with_embeddings(file.embeddings()?);
     // Evaluated in the precision that it was trained in, where the device has it.
     let precision = if device == Device::Cpu { Precision::F32 } else { config.train.precision };
     let mut model = Mlp::new(spec, MAX_ROWS.min(dataset.n_rows), device, precision)?;

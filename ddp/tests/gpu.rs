@@ -15,7 +15,7 @@ use ddp::model::{ModelSpec, Precision};
 use ddp::trainer::{GraphMode, TrainerOptions};
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::Activation;
-use made_up::{N_CLASSES, Setup, Trained, assert_close, cross_entropy, losses, row_weights};
+use made_up::{N_CLASSES, Setup, Trained, assert_close, cross_entropy, embeddings, losses, row_weights};
 
 /// The GPUs for one test alone: what is captured on one of them must not meet another test's work. None, and a line that
 /// says so, where there are not `n`.
@@ -48,7 +48,14 @@ fn setups() -> Vec<(String, Setup)> {
     for optimizer in [OptimizerKind::Sgd, OptimizerKind::AdamW] {
         let name = format!("gelu, norm, dropout, residual, class weights, clipping; {optimizer}");
         setups.push((name, Setup { optimizer, ..Setup::usual() }));
+        setups.push((
+            format!("the same with embeddings; {optimizer}"),
+            Setup { optimizer, ..Setup::embedded() },
+        ));
     }
+    let embedded = plain(Activation::Relu);
+    let spec = embedded.spec.clone().with_embeddings(embeddings([1, 9]));
+    setups.push(("plain relu with embeddings".to_owned(), Setup { spec, ..embedded }));
     for activation in [Activation::Relu, Activation::GeluTanh, Activation::Silu] {
         let unclipped = TrainerOptions { clip_grad_norm: 0.0, ..Setup::usual().options };
         let setup = Setup { options: unclipped, n_micro: 1, ..plain(activation) };
@@ -141,9 +148,18 @@ fn epoch_losses(trained: &Trained) -> Vec<f64> {
 #[test]
 fn short_formats_follow_f32() {
     let Some(_gpus) = gpus(1) else { return };
-    let f32 = epoch_losses(&long(Precision::F32).train_on(1));
+    let embedded = |setup: Setup| {
+        let spec = setup.spec.clone().with_embeddings(embeddings([4, 3]));
+        Setup { spec, ..setup }
+    };
+    follows_f32(long);
+    follows_f32(|precision| embedded(long(precision)));
+}
+
+fn follows_f32(setup: impl Fn(Precision) -> Setup) {
+    let f32 = epoch_losses(&setup(Precision::F32).train_on(1));
     for precision in [Precision::Tf32, Precision::Bf16] {
-        let short = epoch_losses(&on_gpus(&long(precision), GraphMode::Auto).train_on(1));
+        let short = epoch_losses(&on_gpus(&setup(precision), GraphMode::Auto).train_on(1));
         for (epoch, (got, want)) in short.iter().zip(&f32).enumerate() {
             // Factors rounded by 2^-11 of themselves in tf32, by 2^-9 in bf16, over 100 steps.
             assert!((got - want).abs() <= 0.02 * want, "{precision:?}, epoch {epoch}: {got} against {want}");

@@ -29,6 +29,28 @@ fn any_number_of_ranks_trains_as_one_and_all_hold_the_same_bits() {
     }
 }
 
+/// Each rank meets other codes, and so adds to other rows of the tables.
+#[test]
+fn embeddings_train_on_any_number_of_ranks_as_on_one() {
+    for optimizer in [OptimizerKind::Sgd, OptimizerKind::AdamW] {
+        let setup = Setup { optimizer, ..Setup::embedded() };
+        let alone = setup.train_on(1);
+        assert!(alone.losses.len() == 12 && alone.losses[11] < alone.losses[0], "{alone:?}");
+        for (world_size, n_micro) in [(1, 1), (1, 5), (2, 2), (3, 1), (5, 2)] {
+            let trained = Setup { n_micro, ..setup.clone() }.train_on(world_size);
+            assert_close(&format!("{optimizer}, {world_size} ranks, {n_micro} passes"), &trained, &alone);
+        }
+    }
+    let usual = Setup::embedded().train_on(3);
+    for bucket_bytes in [1, 25 << 20] {
+        for overlap in [true, false] {
+            let mut setup = Setup::embedded();
+            setup.options = TrainerOptions { bucket_bytes, overlap, ..setup.options };
+            assert!(setup.train_on(3) == usual, "{bucket_bytes} bytes a bucket, overlap {overlap}");
+        }
+    }
+}
+
 #[test]
 fn weights_of_rows_keep_the_law() {
     for loss in losses() {

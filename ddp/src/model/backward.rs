@@ -71,13 +71,30 @@ impl Mlp {
             self.backward_to_weight(layer, x, accumulate, sink)?;
             sink.finished(self.layer_ends[self.spec.n_layers() - 1 - layer])?;
 
-            if layer > 0 {
+            if layer > 0 || self.embeddings.is_some() {
                 self.backward_to_input(layer, n_rows)?;
                 self.d.swap(0, 1);
             }
             sink.progress()?;
         }
-        Ok(())
+        self.backward_to_embeddings(x, accumulate, sink)
+    }
+
+    /// The gradient of the embeddings' tables from that of the first layer's input, where there are embeddings.
+    fn backward_to_embeddings<S: GradientSink>(
+        &mut self,
+        x: TensorRef<'_>,
+        accumulate: bool,
+        sink: &mut S,
+    ) -> std::result::Result<(), S::Error> {
+        let Some(embeddings) = &mut self.embeddings else { return Ok(()) };
+        let (n_rows, _) = x.shape().rows_cols();
+        let width = self.spec.dims[0];
+        let d_out = self.d[0].view().range(0, n_rows * width)?.reshape(&[n_rows, width])?;
+        let d_tables = sink.gradients(embeddings.range().start, embeddings.range().end)?;
+        embeddings.backward(x, d_out, d_tables, accumulate)?;
+        sink.finished(self.layer_ends[self.spec.n_layers()])?;
+        sink.progress()
     }
 
     /// Whether the gradients of biases come out of the products of the weights.
@@ -168,7 +185,7 @@ impl Mlp {
     fn backward_to_input(&mut self, layer: usize, n_rows: usize) -> Result<()> {
         let (in_features, out_features) = self.spec.in_out(layer);
         let mode = self.precision.matmul_mode();
-        let through = goes_through_product(&self.spec, layer - 1, self.device());
+        let through = layer > 0 && goes_through_product(&self.spec, layer - 1, self.device());
         let residual = self.spec.has_residual(layer);
         let activation = self.spec.activation;
         // Taken apart, since the gradient is written while weights and activations are read.
@@ -180,14 +197,13 @@ impl Mlp {
         if residual {
             return ops::addmm_with(mode, 1.0, d_y, false, weight, false, 1.0, d_x);
         }
-        let before = &layers[layer - 1];
-        let through = match through {
-            true => Some(ThroughActivation {
+        let through = match layer.checked_sub(1).filter(|_| through).map(|before| &layers[before]) {
+            Some(before) => Some(ThroughActivation {
                 activation,
                 saved: before.saved(activation, n_rows)?,
                 relu_mask: before.relu_mask.as_ref().filter(|_| before.is_masked).map(Tensor::view),
             }),
-            false => None,
+            None => None,
         };
         ops::linear_backward_input(mode, d_y, weight, d_x, through)
     }

@@ -1,4 +1,4 @@
-//! A model's file: safetensors that PyTorch reads, with the run's config in its metadata.
+//! A model's file: safetensors that PyTorch reads, with the run's config and the embeddings in its metadata.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -7,6 +7,7 @@ use ddp_kernels::{DType, Device, Tensor};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 
+use super::embedding::EmbeddingSpec;
 use super::layout::ParamLayout;
 use crate::config::ModelConfig;
 use crate::data::{Normalizer, fingerprint};
@@ -17,6 +18,9 @@ use crate::files;
 const CONFIG_KEY: &str = "ddp_train.config";
 /// Metadata key of the features' names in the order of the columns, as JSON.
 const FEATURES_KEY: &str = "ddp_train.features";
+/// Metadata key of the embeddings in the order of the last columns, as JSON: name, key ([`EmbeddingSpec::key`]), n_codes, dim.
+/// Missing where there are none.
+const EMBEDDINGS_KEY: &str = "ddp_train.embeddings";
 /// Metadata key of the version that wrote the file.
 const VERSION_KEY: &str = "ddp_train.version";
 /// Normalisation of the features: `x' = (x - shift) · scale`.
@@ -54,12 +58,17 @@ pub fn to_bytes(layout: &ParamLayout, weights: &Tensor, info: &ModelInfo) -> Res
         push(SCALE, vec![normalizer.scale.len()], &normalizer.scale)?;
     }
     let features = serde_json::to_string(&info.features).expect("names are plain text");
-    let metadata = HashMap::from([
+    let mut metadata = HashMap::from([
         ("format".to_owned(), "pt".to_owned()),
         (CONFIG_KEY.to_owned(), info.config.clone()),
         (FEATURES_KEY.to_owned(), features),
         (VERSION_KEY.to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
     ]);
+    if !layout.embeddings().is_empty() {
+        let entry = |e: &EmbeddingSpec| serde_json::json!({ "name": e.name, "key": e.key(), "n_codes": e.n_codes, "dim": e.dim });
+        let entries = serde_json::Value::Array(layout.embeddings().iter().map(entry).collect());
+        metadata.insert(EMBEDDINGS_KEY.to_owned(), entries.to_string());
+    }
     safetensors::serialize(tensors, Some(metadata)).map_err(|e| bad_file(Path::new("model"), e.to_string()))
 }
 
@@ -90,6 +99,30 @@ impl ModelFile {
         SafeTensors::deserialize(&self.bytes).expect("checked when it was read")
     }
 
+    fn metadata(&self) -> HashMap<String, String> {
+        let (_, header) = SafeTensors::read_metadata(&self.bytes).expect("checked when it was read");
+        header.metadata().clone().unwrap_or_default()
+    }
+
+    /// The embeddings in the order of the columns of codes, which are the last ones of the features; none where the file tells
+    /// of none.
+    ///
+    /// # Errors
+    /// [`Error::ModelFile`] for what can be no embeddings of the file's features.
+    pub fn embeddings(&self) -> Result<Vec<EmbeddingSpec>> {
+        let metadata = self.metadata();
+        let Some(text) = metadata.get(EMBEDDINGS_KEY) else { return Ok(Vec::new()) };
+        let bad = |reason: String| bad_file(&self.path, format!("its {EMBEDDINGS_KEY}: {reason}"));
+        let embeddings: Vec<EmbeddingSpec> = serde_json::from_str(text).map_err(|e| bad(e.to_string()))?;
+        let n_features =
+            match metadata.get(FEATURES_KEY).map(|text| serde_json::from_str::<Vec<String>>(text)) {
+                Some(Ok(features)) => features.len(),
+                _ => return Err(bad("it names no features".to_owned())),
+            };
+        EmbeddingSpec::check(&embeddings, n_features).map_err(bad)?;
+        Ok(embeddings)
+    }
+
     /// What stands beside the weights.
     ///
     /// # Errors
@@ -98,8 +131,7 @@ impl ModelFile {
         let foreign = || {
             bad_file(&self.path, "it holds no config of a run: not written by `ddp-train train`".to_owned())
         };
-        let (_, header) = SafeTensors::read_metadata(&self.bytes).expect("checked when it was read");
-        let metadata = header.metadata().as_ref().ok_or_else(foreign)?;
+        let metadata = self.metadata();
         let config = metadata.get(CONFIG_KEY).ok_or_else(foreign)?.clone();
         let features = metadata.get(FEATURES_KEY).ok_or_else(foreign)?;
         let features = serde_json::from_str(features).map_err(|_| foreign())?;
@@ -213,8 +245,13 @@ mod tests {
             dropout: 0.0,
             residual: false,
             bias: true,
+            embeddings: Vec::new(),
         };
-        let layout = ParamLayout::new(&spec);
+        drawn(&spec)
+    }
+
+    fn drawn(spec: &ModelSpec) -> (ParamLayout, Tensor) {
+        let layout = ParamLayout::new(spec);
         let mut weights = Tensor::zeros(&[layout.flat_len()], DType::F32, Device::Cpu).unwrap();
         init::initialize(&layout, &mut weights, 3).unwrap();
         (layout, weights)
@@ -253,6 +290,53 @@ mod tests {
             "layers.2.weight [2, 4] is not in the file",
         ] {
             assert!(message.contains(part), "{message}");
+        }
+    }
+
+    fn embedding(name: &str, n_codes: usize, dim: usize) -> EmbeddingSpec {
+        EmbeddingSpec { name: name.to_owned(), n_codes, dim }
+    }
+
+    #[test]
+    fn embeddings_round_trip_and_a_difference_is_told_by_name() {
+        let embeddings = vec![embedding("zip.code \"a\"", 7, 3), embedding("type", 4, 2)];
+        let plain = ModelSpec::plain(&[3, 5, 2], Activation::Relu);
+        let spec = plain.clone().with_embeddings(embeddings.clone());
+        let (layout, weights) = drawn(&spec);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.safetensors");
+        std::fs::write(&path, to_bytes(&layout, &weights, &info()).unwrap()).unwrap();
+        let file = ModelFile::read(&path).unwrap();
+        assert_eq!(file.embeddings().unwrap(), embeddings);
+        assert_eq!(file.info().unwrap(), info());
+        let rebuilt = plain.clone().with_embeddings(file.embeddings().unwrap());
+        assert_eq!(rebuilt, spec);
+        let loaded = file.weights(&ParamLayout::new(&rebuilt)).unwrap();
+        assert_eq!(loaded.to_vec::<f32>().unwrap(), weights.to_vec::<f32>().unwrap());
+
+        let other = plain.with_embeddings(vec![embedding("zip.code \"a\"", 9, 3), embedding("kind", 4, 2)]);
+        let message = file.weights(&ParamLayout::new(&other)).unwrap_err().to_string();
+        for part in [
+            "embeddings.zip%2Ecode%20%22a%22.weight is [7, 3] in the file, [9, 3] in the model",
+            "embeddings.kind.weight [4, 2] is not in the file",
+            "embeddings.type%.weight is not in the model",
+        ] {
+            assert!(message.contains(part), "{message}");
+        }
+    }
+
+    #[test]
+    fn embeddings_that_cannot_be_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.safetensors");
+        let weights: Vec<(String, TensorView<'_>)> = Vec::new();
+        for text in ["[", "[{}]", r#"[{"name": "a", "n_codes": 0, "dim": 1}]"#] {
+            let metadata = [(FEATURES_KEY, r#"["a"]"#), (EMBEDDINGS_KEY, text)];
+            let metadata = metadata.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            let bytes = safetensors::serialize(weights.clone(), Some(HashMap::from(metadata))).unwrap();
+            std::fs::write(&path, bytes).unwrap();
+            let message = ModelFile::read(&path).unwrap().embeddings().unwrap_err().to_string();
+            assert!(message.contains("ddp_train.embeddings"), "{message}");
         }
     }
 

@@ -1,26 +1,35 @@
 //! Initial values of parameters: a function of the seed and the parameter's place in the model, not of the world size.
 
 use ddp_kernels::ops::{self, UniformStream};
-use ddp_kernels::{KernelError, Tensor};
+use ddp_kernels::{DType, Device, KernelError, Philox, Tensor};
 
 use super::layout::{ParamKind, ParamLayout};
 
 /// Separates this use of the seed from the others.
 const STREAM: u32 = 0x494e_4954;
+/// The same for the tables of embeddings.
+const EMBEDDING_STREAM: u32 = 0x454d_4244;
 
-/// Fills the flat buffer of weights as PyTorch's `nn.Linear` and `nn.LayerNorm` begin: weights and biases uniform in
-/// `±1/sqrt(I)` (Kaiming uniform with `a = sqrt(5)`), norms one and zero.
+/// Fills the flat buffer of weights as PyTorch's `nn.Linear`, `nn.LayerNorm` and `nn.Embedding` begin: weights and biases
+/// uniform in `±1/sqrt(I)` (Kaiming uniform with `a = sqrt(5)`), norms one and zero, tables standard normal.
 ///
 /// # Errors
 /// [`KernelError::DTypeUnsupported`] if `weights` is not of floats.
 pub fn initialize(layout: &ParamLayout, weights: &mut Tensor, seed: u64) -> Result<(), KernelError> {
     for slot in layout.slots() {
         let values = weights.view_mut().range(slot.start, slot.range().end)?;
+        if slot.kind == ParamKind::Embedding {
+            // On the host, whatever the device: logarithms and cosines are not the same everywhere.
+            let table =
+                Tensor::randn(&[slot.numel()], DType::F32, Device::Cpu, table_seed(seed, slot.layer))?;
+            ops::copy(table.view(), values)?;
+            continue;
+        }
         let is_bias = u32::from(slot.kind == ParamKind::Bias);
         let stream = UniformStream { seed, stream: [(slot.layer as u32) << 1 | is_bias, STREAM] };
         let (low, high) = match slot.kind {
             ParamKind::NormWeight => (1.0, 1.0),
-            ParamKind::NormBias => (0.0, 0.0),
+            ParamKind::NormBias | ParamKind::Embedding => (0.0, 0.0),
             ParamKind::Weight | ParamKind::Bias => {
                 let weight = layout.find(slot.layer, ParamKind::Weight);
                 let in_features = weight.map_or(1, |weight| weight.dims[1]);
@@ -33,13 +42,18 @@ pub fn initialize(layout: &ParamLayout, weights: &mut Tensor, seed: u64) -> Resu
     Ok(())
 }
 
+/// The seed of a table's numbers: a random word of the run's seed.
+fn table_seed(seed: u64, index: usize) -> u64 {
+    let words = Philox::new(seed).block([index as u32, 0, 0, EMBEDDING_STREAM]);
+    u64::from(words[1]) << 32 | u64::from(words[0])
+}
+
 #[cfg(test)]
 mod tests {
     use ddp_kernels::ops::Activation;
-    use ddp_kernels::{DType, Device};
 
     use super::*;
-    use crate::model::ModelSpec;
+    use crate::model::{EmbeddingSpec, ModelSpec};
 
     #[test]
     fn has_the_range_and_spread_of_kaiming_uniform() {
@@ -50,6 +64,7 @@ mod tests {
             dropout: 0.0,
             residual: false,
             bias: true,
+            embeddings: Vec::new(),
         };
         let layout = ParamLayout::new(&spec);
         let mut weights = Tensor::zeros(&[layout.flat_len()], DType::F32, Device::Cpu).unwrap();
@@ -70,5 +85,28 @@ mod tests {
         let mut again = weights.zeros_like().unwrap();
         initialize(&layout, &mut again, 2).unwrap();
         assert_ne!(again.to_vec::<f32>().unwrap(), flat);
+    }
+
+    #[test]
+    fn tables_are_standard_normal_and_change_no_other_parameter() {
+        let plain = ModelSpec::plain(&[9, 4, 2], Activation::Relu);
+        let embedding = |name: &str| EmbeddingSpec { name: name.to_owned(), n_codes: 5000, dim: 4 };
+        let drawn = |spec: &ModelSpec, seed| {
+            let layout = ParamLayout::new(spec);
+            let mut weights = Tensor::zeros(&[layout.flat_len()], DType::F32, Device::Cpu).unwrap();
+            initialize(&layout, &mut weights, seed).unwrap();
+            let flat = weights.to_vec::<f32>().unwrap();
+            layout.slots().iter().map(|slot| flat[slot.range()].to_vec()).collect::<Vec<_>>()
+        };
+        let spec = ModelSpec::plain(&[3, 4, 2], Activation::Relu);
+        let slots = drawn(&spec.with_embeddings(vec![embedding("a"), embedding("b")]), 1);
+        let (layers, tables) = slots.split_at(4);
+        assert_eq!(layers, drawn(&plain, 1));
+        let n = tables[0].len() as f64;
+        let sum = |f: fn(f64) -> f64| tables[0].iter().map(|&v| f(f64::from(v))).sum::<f64>() / n;
+        // Five standard errors at 20,000 draws: 1/sqrt(n) of the mean, sqrt(2/n) of the square.
+        assert!(sum(|v| v).abs() < 0.036 && (sum(|v| v * v) - 1.0).abs() < 0.05);
+        assert_ne!(tables[0], tables[1]);
+        assert_ne!(tables[0], tables[0].iter().rev().copied().collect::<Vec<_>>());
     }
 }

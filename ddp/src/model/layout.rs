@@ -1,11 +1,11 @@
 //! Where each parameter lies in the flat buffers of weights, gradients and optimiser state.
 //!
 //! Parameters stand in the order in which the backward pass finishes their gradients, the last layer first, so that a
-//! bucket of finished gradients is a range of the buffer and needs no copy.
+//! bucket of finished gradients is a range of the buffer and needs no copy. Embeddings come last.
 
 use std::ops::Range;
 
-use super::ModelSpec;
+use super::{EmbeddingSpec, ModelSpec};
 
 /// Each parameter begins at a multiple of this: 64 bytes of f32, a cache line.
 const ALIGN_ELEMENTS: usize = 16;
@@ -21,14 +21,17 @@ pub enum ParamKind {
     NormWeight,
     /// Shift of a layer norm, `[O]`.
     NormBias,
+    /// Table of an embedding, `[n_codes, dim]`.
+    Embedding,
 }
 
 /// One named parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParamSlot {
-    /// `layers.{i}.weight`, `layers.{i}.bias`, `norms.{i}.weight`, `norms.{i}.bias`.
+    /// `layers.{i}.weight`, `layers.{i}.bias`, `norms.{i}.weight`, `norms.{i}.bias`,
+    /// `embeddings.{key}.weight` with [`EmbeddingSpec::key`].
     pub name: String,
-    /// Layer it belongs to.
+    /// Layer it belongs to; of an embedding its number among the embeddings.
     pub layer: usize,
     /// What it is.
     pub kind: ParamKind,
@@ -55,6 +58,7 @@ impl ParamSlot {
 pub struct ParamLayout {
     slots: Vec<ParamSlot>,
     flat_len: usize,
+    embeddings: Vec<EmbeddingSpec>,
 }
 
 impl ParamLayout {
@@ -62,13 +66,14 @@ impl ParamLayout {
     pub fn new(spec: &ModelSpec) -> Self {
         let (mut slots, mut start) = (Vec::new(), 0);
         let mut push = |layer: usize, kind: ParamKind, dims: Vec<usize>| {
-            let (folder, leaf) = match kind {
-                ParamKind::Weight => ("layers", "weight"),
-                ParamKind::Bias => ("layers", "bias"),
-                ParamKind::NormWeight => ("norms", "weight"),
-                ParamKind::NormBias => ("norms", "bias"),
+            let name = match kind {
+                ParamKind::Weight => format!("layers.{layer}.weight"),
+                ParamKind::Bias => format!("layers.{layer}.bias"),
+                ParamKind::NormWeight => format!("norms.{layer}.weight"),
+                ParamKind::NormBias => format!("norms.{layer}.bias"),
+                ParamKind::Embedding => format!("embeddings.{}.weight", spec.embeddings[layer].key()),
             };
-            let slot = ParamSlot { name: format!("{folder}.{layer}.{leaf}"), layer, kind, dims, start };
+            let slot = ParamSlot { name, layer, kind, dims, start };
             start = slot.range().end.next_multiple_of(ALIGN_ELEMENTS);
             slots.push(slot);
         };
@@ -83,7 +88,15 @@ impl ParamLayout {
             }
             push(layer, ParamKind::Weight, vec![o, i]);
         }
-        ParamLayout { slots, flat_len: start }
+        for (index, embedding) in spec.embeddings.iter().enumerate() {
+            push(index, ParamKind::Embedding, vec![embedding.n_codes, embedding.dim]);
+        }
+        ParamLayout { slots, flat_len: start, embeddings: spec.embeddings.clone() }
+    }
+
+    /// The model's embeddings, in the order of their columns of codes.
+    pub fn embeddings(&self) -> &[EmbeddingSpec] {
+        &self.embeddings
     }
 
     /// The parameters in the order of the flat buffer.
@@ -95,12 +108,12 @@ impl ParamLayout {
     pub fn forward_order(&self) -> Vec<&ParamSlot> {
         let mut slots: Vec<_> = self.slots.iter().collect();
         let place = |slot: &ParamSlot| match slot.kind {
-            ParamKind::Weight => 0,
+            ParamKind::Embedding | ParamKind::Weight => 0,
             ParamKind::Bias => 1,
             ParamKind::NormWeight => 2,
             ParamKind::NormBias => 3,
         };
-        slots.sort_by_key(|slot| (slot.layer, place(slot)));
+        slots.sort_by_key(|slot| (slot.kind != ParamKind::Embedding, slot.layer, place(slot)));
         slots
     }
 
@@ -119,12 +132,14 @@ impl ParamLayout {
         self.slots.iter().map(ParamSlot::numel).sum()
     }
 
-    /// Where each layer's gradients end in the flat buffer, in the order in which the backward pass finishes layers.
+    /// Where each layer's gradients end in the flat buffer, in the order in which the backward pass finishes layers; those of
+    /// the embeddings end together.
     pub fn layer_ends(&self) -> Vec<usize> {
         let mut ends = Vec::new();
         for (index, slot) in self.slots.iter().enumerate() {
             let next = self.slots.get(index + 1);
-            if next.is_none_or(|next| next.layer != slot.layer) {
+            let unit = |slot: &ParamSlot| (slot.kind != ParamKind::Embedding).then_some(slot.layer);
+            if next.is_none_or(|next| unit(next) != unit(slot)) {
                 ends.push(next.map_or(self.flat_len, |next| next.start));
             }
         }
@@ -140,7 +155,7 @@ mod tests {
     use super::*;
 
     fn spec(dims: Vec<usize>, layer_norm: bool, bias: bool) -> ModelSpec {
-        ModelSpec { dims, activation: Activation::Relu, layer_norm, dropout: 0.0, residual: false, bias }
+        ModelSpec { layer_norm, bias, ..ModelSpec::plain(&dims, Activation::Relu) }
     }
 
     #[test]
@@ -160,21 +175,48 @@ mod tests {
         assert_eq!(layout.n_params(), 15 + 5 + 5 + 5 + 10 + 2);
     }
 
+    fn embeddings(sizes: &[(usize, usize)]) -> Vec<EmbeddingSpec> {
+        let embedding = |(i, &(n_codes, dim)): (usize, &(usize, usize))| EmbeddingSpec {
+            name: format!("feature.{i}"),
+            n_codes,
+            dim,
+        };
+        sizes.iter().enumerate().map(embedding).collect()
+    }
+
+    #[test]
+    fn embeddings_come_first_in_pytorch_and_last_in_backward() {
+        let spec = spec(vec![3, 2], false, false).with_embeddings(embeddings(&[(5, 2), (40, 3)]));
+        let layout = ParamLayout::new(&spec);
+        let listed: Vec<_> =
+            layout.forward_order().iter().map(|s| (s.name.as_str(), s.dims.as_slice())).collect();
+        let want: [(&str, &[usize]); 3] = [
+            ("embeddings.feature%2E0.weight", &[5, 2]),
+            ("embeddings.feature%2E1.weight", &[40, 3]),
+            ("layers.0.weight", &[2, 6]),
+        ];
+        assert_eq!(listed, want);
+        assert_eq!(layout.layer_ends(), [16, 16 + 16 + 128]);
+    }
+
     proptest! {
         #[test]
         fn slots_are_disjoint_aligned_and_in_backward_order(
-            dims in prop::collection::vec(1usize..40, 2..6), layer_norm: bool, bias: bool,
+            dims in prop::collection::vec(4usize..40, 2..6), layer_norm: bool, bias: bool,
+            sizes in prop::collection::vec((1usize..40, 1usize..9), 0..4),
         ) {
-            let layout = ParamLayout::new(&spec(dims.clone(), layer_norm, bias));
+            let layout = ParamLayout::new(&spec(dims.clone(), layer_norm, bias).with_embeddings(embeddings(&sizes)));
             let mut end = 0;
             for slot in layout.slots() {
                 prop_assert!(slot.start >= end && slot.start - end < ALIGN_ELEMENTS);
                 prop_assert_eq!(slot.start % ALIGN_ELEMENTS, 0);
                 end = slot.range().end;
             }
-            prop_assert!(layout.slots().is_sorted_by_key(|slot| std::cmp::Reverse(slot.layer)));
+            let (layers, tables) = layout.slots().split_at(layout.slots().len() - sizes.len());
+            prop_assert!(layers.is_sorted_by_key(|slot| std::cmp::Reverse(slot.layer)));
+            prop_assert!(tables.iter().enumerate().all(|(i, slot)| (slot.kind, slot.layer) == (ParamKind::Embedding, i)));
             let ends = layout.layer_ends();
-            prop_assert_eq!(ends.len(), dims.len() - 1);
+            prop_assert_eq!(ends.len(), dims.len() - 1 + usize::from(!sizes.is_empty()));
             prop_assert!(ends.is_sorted());
             prop_assert_eq!(*ends.last().unwrap(), layout.flat_len());
         }

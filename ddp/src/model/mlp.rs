@@ -1,11 +1,12 @@
 //! The multilayer perceptron as a plan: all buffers are made once, a step allocates nothing.
 //!
 //! A hidden layer is `y = dropout(f(norm(x·Wᵀ + b)))`, plus `x` where it has a residual connection; the last layer is
-//! linear. Here are the parts and the forward pass; the backward pass is in [`super::backward`].
+//! linear. In front of them codes of categorical features become rows of tables ([`super::embedding`]). Here are the parts and the forward pass; the backward pass is in [`super::backward`].
 
 use ddp_kernels::ops::{self, DropoutKey, LayerNormStats, LinearOutput};
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, TensorRef};
 
+use super::embedding::Embeddings;
 use super::layer_buffers::LayerBuffers;
 use super::layout::{ParamKind, ParamLayout};
 use super::spec::LAYER_NORM_EPS;
@@ -23,8 +24,10 @@ pub struct Mlp {
     pub(super) weights: Tensor,
     /// What products take, where that is another format; the update writes it too.
     pub(super) working_copy: Option<Tensor>,
-    /// The input in the format of the activations, where it comes in another one.
-    x_cast: Option<Tensor>,
+    pub(super) embeddings: Option<Embeddings>,
+    /// The first layer's input, where that is another than the model's: in the format of the activations, with rows of tables
+    /// in the place of codes.
+    first_x: Option<Tensor>,
     pub(super) layers: Vec<LayerBuffers>,
     /// Two gradients of activations in turn, `[max_rows, widest layer]`; the first begins as that of the outputs.
     pub(super) d: [Tensor; 2],
@@ -77,7 +80,14 @@ impl Mlp {
         Ok(Mlp {
             weights: zeros(MemoryUse::Parameters, layout.flat_len(), DType::F32)?,
             working_copy: cast(MemoryUse::Parameters, layout.flat_len())?,
-            x_cast: cast(MemoryUse::Activations, max_rows * spec.dims[0])?,
+            first_x: match is_cast || !spec.embeddings.is_empty() {
+                true => {
+                    let dims = [max_rows, spec.dims[0]];
+                    Some(Tensor::zeros_for(MemoryUse::Activations, &dims, format, device)?)
+                }
+                false => None,
+            },
+            embeddings: Embeddings::new(&layout, max_rows, device)?,
             layers,
             d: [d()?, d()?],
             workspace: zeros(MemoryUse::Workspace, workspace_len, DType::F32)?,
@@ -167,14 +177,20 @@ impl Mlp {
         Ok((outputs, head(&mut self.d[0], n_rows, n_outputs)?))
     }
 
-    /// Computes the outputs of `x: [B, features]`; with `dropout`, as in training.
+    /// Computes the outputs of `x: [B, features]`, whose last columns are the codes of the embeddings; with `dropout`, as in
+    /// training.
     ///
     /// # Errors
-    /// [`KernelError::OutOfRange`] for more rows than [`Mlp::max_rows`], [`KernelError::Shape`] for other features.
+    /// [`KernelError::OutOfRange`] for more rows than [`Mlp::max_rows`], [`KernelError::Shape`] for other features; on the CPU
+    /// [`KernelError::Code`] for a code that an embedding does not have, which on a GPU makes the row's outputs NaN.
     pub fn forward(&mut self, x: TensorRef<'_>, dropout: Option<DropoutStep<'_>>) -> Result<()> {
-        let (n_rows, n_features) = x.shape().rows_cols();
-        if let Some(cast) = &mut self.x_cast {
-            ops::cast(x, head(cast, n_rows, n_features)?)?;
+        let (n_rows, _) = x.shape().rows_cols();
+        if let Some(first) = &mut self.first_x {
+            let first = first.view_mut().rows(0, n_rows)?;
+            match &self.embeddings {
+                Some(embeddings) => embeddings.forward(x, &self.weights, first)?,
+                None => ops::cast(x, first)?,
+            }
         }
         for layer in 0..self.spec.n_layers() {
             self.forward_layer(layer, x)?;
@@ -189,7 +205,7 @@ impl Mlp {
                 step.apply(buffers.y.view_mut().rows(0, n_rows)?, self.spec.dropout, layer)?;
             }
             if has_residual {
-                let x = input(before, &self.x_cast, x)?;
+                let x = input(before, &self.first_x, x)?;
                 ops::add_assign(buffers.y.view_mut().rows(0, n_rows)?, x)?;
             }
         }
@@ -203,7 +219,7 @@ impl Mlp {
         let hidden = self.spec.is_hidden(layer);
         let (before, rest) = self.layers.split_at_mut(layer);
         let LayerBuffers { linear, normed, stats, relu_mask, is_masked, y, .. } = &mut rest[0];
-        let x = input(before, &self.x_cast, x)?;
+        let x = input(before, &self.first_x, x)?;
         let products = self.working_copy.as_ref().unwrap_or(&self.weights);
         // The bias is added to sums that become the layer's format.
         let biases = if hidden { products } else { &self.weights };
@@ -234,20 +250,20 @@ impl Mlp {
 
     /// The input of layer `layer` in the last forward pass over `x`, in the format of products.
     pub(super) fn layer_input<'a>(&'a self, layer: usize, x: TensorRef<'a>) -> Result<TensorRef<'a>> {
-        input(&self.layers[..layer], &self.x_cast, x)
+        input(&self.layers[..layer], &self.first_x, x)
     }
 }
 
 /// The input of the layer behind `before`, of as many rows as `x`.
 fn input<'a>(
     before: &'a [LayerBuffers],
-    x_cast: &'a Option<Tensor>,
+    first_x: &'a Option<Tensor>,
     x: TensorRef<'a>,
 ) -> Result<TensorRef<'a>> {
-    let (n_rows, n_features) = x.shape().rows_cols();
-    match (before.last(), x_cast) {
+    let (n_rows, _) = x.shape().rows_cols();
+    match (before.last(), first_x) {
         (Some(previous), _) => previous.y.view().rows(0, n_rows),
-        (None, Some(cast)) => cast.view().range(0, n_rows * n_features)?.reshape(&[n_rows, n_features]),
+        (None, Some(first)) => first.view().rows(0, n_rows),
         (None, None) => Ok(x),
     }
 }

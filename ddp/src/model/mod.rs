@@ -1,7 +1,8 @@
-//! The model: what it is made of ([`spec`]), where its parameters lie ([`layout`]), how they begin ([`init`]), and how
+//! The model: what it is made of ([`spec`], [`embedding`]), where its parameters lie ([`layout`]), how they begin ([`init`]), and how
 //! it computes ([`Mlp`]).
 
 mod backward;
+pub mod embedding;
 pub mod file;
 pub mod init;
 mod layer_buffers;
@@ -13,6 +14,7 @@ mod precision;
 pub mod spec;
 
 pub use backward::GradientSink;
+pub use embedding::EmbeddingSpec;
 pub use layout::{ParamLayout, ParamSlot};
 pub use loss_head::LossHead;
 pub use mlp::{DropoutStep, Mlp};

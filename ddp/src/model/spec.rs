@@ -1,7 +1,8 @@
-//! Sizes and kinds of a multilayer perceptron's layers.
+//! Sizes and kinds of a multilayer perceptron's layers and of the embeddings in front of them.
 
 use ddp_kernels::ops::Activation;
 
+use super::EmbeddingSpec;
 use crate::config::{ModelConfig, Norm};
 
 /// `eps` of the layer norms, PyTorch's default.
@@ -10,7 +11,7 @@ pub const LAYER_NORM_EPS: f64 = 1e-5;
 /// A multilayer perceptron: linear layers with an activation after each but the last.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelSpec {
-    /// Widths from the input's features to the outputs: one more than there are linear layers.
+    /// Widths from the first linear layer's input to the outputs: one more than there are linear layers.
     pub dims: Vec<usize>,
     /// After each hidden layer.
     pub activation: Activation,
@@ -22,6 +23,8 @@ pub struct ModelSpec {
     pub residual: bool,
     /// Whether linear layers have a bias.
     pub bias: bool,
+    /// Tables for the codes in the last columns of the input, in their order.
+    pub embeddings: Vec<EmbeddingSpec>,
 }
 
 impl ModelSpec {
@@ -36,7 +39,24 @@ impl ModelSpec {
             dropout: config.dropout,
             residual: config.residual,
             bias: config.bias,
+            embeddings: Vec::new(),
         }
+    }
+
+    /// The same model with these embeddings in front: the last columns of its input, as many as there are embeddings, hold
+    /// codes, and the first linear layer takes the rows of the tables in their place.
+    ///
+    /// # Panics
+    /// If there are more embeddings than columns, two of one name, or a table of no width or of other than 1 to 2^24 codes.
+    #[must_use]
+    pub fn with_embeddings(mut self, embeddings: Vec<EmbeddingSpec>) -> Self {
+        let n_features = self.n_features();
+        if let Err(reason) = EmbeddingSpec::check(&embeddings, n_features) {
+            panic!("{reason}");
+        }
+        self.dims[0] = n_features - embeddings.len() + embeddings.iter().map(|e| e.dim).sum::<usize>();
+        self.embeddings = embeddings;
+        self
     }
 
     /// Linear layers of these widths, with biases and an activation after each but the last, and nothing else.
@@ -52,7 +72,13 @@ impl ModelSpec {
             dropout: 0.0,
             residual: false,
             bias: true,
+            embeddings: Vec::new(),
         }
+    }
+
+    /// Columns of the input, codes included.
+    pub fn n_features(&self) -> usize {
+        self.dims[0] - self.embeddings.iter().map(|e| e.dim).sum::<usize>() + self.embeddings.len()
     }
 
     /// Number of linear layers.
@@ -82,13 +108,14 @@ impl ModelSpec {
     }
 
     /// Floating-point operations of one training step on one row: two for each weight forward, two for its gradient,
-    /// and two for the gradient of its input, which the first layer does not need.
+    /// and two for the gradient of its input, which the first layer needs for embeddings alone.
     pub fn flop_per_row(&self) -> u64 {
         let weights = |layer: usize| {
             let (i, o) = self.in_out(layer);
             (i * o) as u64
         };
-        (0..self.n_layers()).map(|layer| weights(layer) * if layer == 0 { 4 } else { 6 }).sum()
+        let factor = |layer| if layer == 0 && self.embeddings.is_empty() { 4 } else { 6 };
+        (0..self.n_layers()).map(|layer| weights(layer) * factor(layer)).sum()
     }
 }
 
@@ -105,8 +132,19 @@ mod tests {
             dropout: 0.0,
             residual: true,
             bias: true,
+            embeddings: Vec::new(),
         };
         assert_eq!(spec.flop_per_row(), 4 * 64 * 128 + 6 * 128 * 10);
         assert!(!spec.has_residual(0) && spec.is_hidden(0) && !spec.is_hidden(1));
+    }
+
+    #[test]
+    fn embeddings_widen_the_first_layer() {
+        let embedding = |name: &str, dim| EmbeddingSpec { name: name.to_owned(), n_codes: 5, dim };
+        let plain = ModelSpec::plain(&[6, 8, 2], Activation::Relu);
+        let spec = plain.clone().with_embeddings(vec![embedding("a", 3), embedding("b", 1)]);
+        assert_eq!((spec.dims.as_slice(), spec.n_features()), ([8, 8, 2].as_slice(), 6));
+        assert_eq!(spec.flop_per_row(), 6 * (8 * 8 + 8 * 2));
+        assert_eq!(spec.with_embeddings(Vec::new()), plain);
     }
 }

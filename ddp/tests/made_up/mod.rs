@@ -7,7 +7,7 @@ use ddp::config::{Loss, OptimizerConfig, OptimizerKind, Task};
 use ddp::epoch::StepBatches;
 use ddp::evaluate::evaluate;
 use ddp::metrics::EvalMetrics;
-use ddp::model::{LossHead, Mlp, ModelSpec, Optimizer, Precision};
+use ddp::model::{EmbeddingSpec, LossHead, Mlp, ModelSpec, Optimizer, Precision};
 use ddp::sampler::KeyedPermutation;
 use ddp::shard::GlobalBatches;
 use ddp::trainer::{Trainer, TrainerOptions};
@@ -76,6 +76,7 @@ impl Setup {
                 dropout: 0.25,
                 residual: true,
                 bias: true,
+                embeddings: Vec::new(),
             },
             optimizer: OptimizerKind::Sgd,
             lr: None,
@@ -97,6 +98,12 @@ impl Setup {
         }
     }
 
+    /// The usual one with two of its six columns as codes, of tables so wide that the first layer has a residual too.
+    pub fn embedded() -> Self {
+        let usual = Self::usual();
+        Setup { spec: usual.spec.clone().with_embeddings(embeddings([7, 5])), ..usual }
+    }
+
     /// What the loss is there for.
     pub fn task(&self) -> Task {
         match self.loss {
@@ -108,9 +115,17 @@ impl Setup {
 
     /// The rows: with one label, or with as many values as there are classes.
     pub fn table(&self) -> Table {
-        let dims = [self.n_rows, self.spec.dims[0]];
+        let dims = [self.n_rows, self.spec.n_features()];
         let x = Tensor::randn(&dims, DType::F32, Device::Cpu, 11).unwrap();
-        let values = x.to_vec::<f32>().unwrap();
+        let mut values = x.to_vec::<f32>().unwrap();
+        let n_numbers = dims[1] - self.spec.embeddings.len();
+        for row in values.chunks_exact_mut(dims[1]) {
+            for (code, embedding) in row[n_numbers..].iter_mut().zip(&self.spec.embeddings) {
+                let n_codes = embedding.n_codes as f32;
+                *code = (code.abs() / 3.0 * n_codes).floor().min(n_codes - 1.0);
+            }
+        }
+        let x = Tensor::from_slice(&values, &dims, Device::Cpu).unwrap();
         let label = |row: &[f32]| i64::from(row[0] > 0.0) + i64::from(row[row.len() - 1] > 0.3);
         let labels: Vec<i64> = values.chunks_exact(dims[1]).map(label).collect();
         let values = |value: fn(f32) -> f32| {
@@ -189,6 +204,12 @@ impl Setup {
         }
         first
     }
+}
+
+/// Tables of 40 and 3 codes, of these widths.
+pub fn embeddings([a, b]: [usize; 2]) -> Vec<EmbeddingSpec> {
+    let embedding = |name: &str, n_codes, dim| EmbeddingSpec { name: name.to_owned(), n_codes, dim };
+    vec![embedding("zip.code", 40, a), embedding("type", 3, b)]
 }
 
 /// Asserts that two runs differ by rounding alone.

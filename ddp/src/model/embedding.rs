@@ -1,0 +1,236 @@
+//! Embeddings of categorical features, as the front of the network.
+//!
+//! The input's last columns hold codes, whole numbers in `0..n_codes`, one column a feature: 0 stands for a value that was not
+//! seen in training. Each code is replaced by its row of a learned table, so that the first linear layer sees the numbers and
+//! behind them the rows.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use ddp_kernels::ops::{self, EmbeddingTable, EmbeddingTables};
+use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, TensorRef};
+use serde::{Deserialize, Serialize};
+
+use super::layout::{ParamKind, ParamLayout};
+
+/// One categorical feature and its table, `[n_codes, dim]`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct EmbeddingSpec {
+    /// The feature.
+    pub name: String,
+    /// Rows of the table: one a known value, and the first one for all others.
+    pub n_codes: usize,
+    /// Width of a row.
+    pub dim: usize,
+}
+
+/// What a `torch.nn.ModuleDict` has attributes for, and so takes for no key.
+const PYTORCH_ATTRIBUTES: &[&str] = &[
+    "T_destination",
+    "add_module",
+    "apply",
+    "bfloat16",
+    "buffers",
+    "call_super_init",
+    "children",
+    "clear",
+    "compile",
+    "cpu",
+    "cuda",
+    "double",
+    "dump_patches",
+    "eval",
+    "extra_repr",
+    "float",
+    "forward",
+    "get_buffer",
+    "get_extra_state",
+    "get_parameter",
+    "get_submodule",
+    "half",
+    "ipu",
+    "items",
+    "keys",
+    "load_state_dict",
+    "modules",
+    "mtia",
+    "named_buffers",
+    "named_children",
+    "named_modules",
+    "named_parameters",
+    "parameters",
+    "pop",
+    "register_backward_hook",
+    "register_buffer",
+    "register_forward_hook",
+    "register_forward_pre_hook",
+    "register_full_backward_hook",
+    "register_full_backward_pre_hook",
+    "register_load_state_dict_post_hook",
+    "register_load_state_dict_pre_hook",
+    "register_module",
+    "register_parameter",
+    "register_state_dict_post_hook",
+    "register_state_dict_pre_hook",
+    "requires_grad_",
+    "set_extra_state",
+    "set_submodule",
+    "share_memory",
+    "state_dict",
+    "to",
+    "to_empty",
+    "train",
+    "training",
+    "type",
+    "update",
+    "values",
+    "xpu",
+    "zero_grad",
+];
+
+impl EmbeddingSpec {
+    /// The feature's name as a part of its parameter's, `embeddings.{key}.weight`, and as a key of PyTorch's `ModuleDict`:
+    /// letters, digits, `_` and `-` as they are, any other character as `%` and two hexadecimal digits for each byte of it. A
+    /// `%` at the end marks a name that `ModuleDict` takes for no key: none at all, its own attributes, a `_` in front. So
+    /// `zip.code` becomes `zip%2Ecode`, and `type` becomes `type%`. Other names have other keys.
+    pub fn key(&self) -> String {
+        let mut key = String::new();
+        for c in self.name.chars() {
+            if c.is_alphanumeric() || c == '_' || c == '-' {
+                key.push(c);
+            } else {
+                c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| key += &format!("%{byte:02X}"));
+            }
+        }
+        let is_refused = key.is_empty() || key.starts_with('_') || PYTORCH_ATTRIBUTES.contains(&key.as_str());
+        if is_refused { key + "%" } else { key }
+    }
+
+    /// Why these cannot be the embeddings of a model whose input has `n_features` columns, if they cannot.
+    pub(super) fn check(embeddings: &[EmbeddingSpec], n_features: usize) -> Result<(), String> {
+        if embeddings.len() > n_features {
+            return Err(format!("{} embeddings of {n_features} columns", embeddings.len()));
+        }
+        let mut names = HashSet::new();
+        for embedding in embeddings {
+            let EmbeddingSpec { name, n_codes, dim } = embedding;
+            if !names.insert(name) {
+                return Err(format!("two embeddings of '{name}'"));
+            }
+            if *n_codes == 0 || *n_codes > EmbeddingTable::MAX_CODES || *dim == 0 {
+                let most = EmbeddingTable::MAX_CODES;
+                return Err(format!(
+                    "the embedding of '{name}' is {n_codes} x {dim}; 1 to {most} codes, 1 wide or more"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The tables on their device.
+#[derive(Debug)]
+pub(super) struct Embeddings {
+    tables: EmbeddingTables,
+    /// Where they lie in the flat buffers.
+    range: Range<usize>,
+    workspace: Tensor,
+}
+
+impl Embeddings {
+    /// Those of a model of this layout, for passes over up to `max_rows` rows; none where it has none.
+    pub(super) fn new(
+        layout: &ParamLayout,
+        max_rows: usize,
+        device: Device,
+    ) -> Result<Option<Self>, KernelError> {
+        let slots: Vec<_> = layout.slots().iter().filter(|slot| slot.kind == ParamKind::Embedding).collect();
+        let (Some(first), Some(last)) = (slots.first(), slots.last()) else { return Ok(None) };
+        let range = first.start..last.range().end;
+        let table = |slot: &&super::ParamSlot| EmbeddingTable {
+            start: slot.start - range.start,
+            n_codes: slot.dims[0],
+            dim: slot.dims[1],
+        };
+        let tables = EmbeddingTables::new(slots.iter().map(table).collect(), device)?;
+        let workspace = [tables.workspace_len(max_rows)];
+        let workspace = Tensor::zeros_for(MemoryUse::Workspace, &workspace, DType::I64, device)?;
+        Ok(Some(Embeddings { tables, range, workspace }))
+    }
+
+    /// Where the tables lie in the flat buffers.
+    pub(super) fn range(&self) -> Range<usize> {
+        self.range.clone()
+    }
+
+    /// The first layer's input `out` from `x` and the flat buffer of weights.
+    pub(super) fn forward(
+        &self,
+        x: TensorRef<'_>,
+        weights: &Tensor,
+        out: TensorMut<'_>,
+    ) -> Result<(), KernelError> {
+        let tables = weights.view().range(self.range.start, self.range.end)?;
+        ops::embedding_forward(x, tables, &self.tables, out)
+    }
+
+    /// The gradient of the tables, `d_tables`, from that of the first layer's input.
+    pub(super) fn backward(
+        &mut self,
+        x: TensorRef<'_>,
+        d_out: TensorRef<'_>,
+        d_tables: TensorMut<'_>,
+        accumulate: bool,
+    ) -> Result<(), KernelError> {
+        ops::embedding_backward(x, d_out, &self.tables, d_tables, self.workspace.view_mut(), accumulate)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> String {
+        EmbeddingSpec { name: name.to_owned(), n_codes: 2, dim: 1 }.key()
+    }
+
+    #[test]
+    fn keys_are_plain_and_those_of_other_names_differ() {
+        let cases = [
+            ("city", "city"),
+            ("city-2_a", "city-2_a"),
+            ("Städte", "Städte"),
+            ("zip.code", "zip%2Ecode"),
+            ("zip code", "zip%20code"),
+            ("zip%20code", "zip%2520code"),
+            ("€/m", "%E2%82%AC%2Fm"),
+            ("", "%"),
+            ("type", "type%"),
+            ("type%", "type%25"),
+            ("_modules", "_modules%"),
+            ("Type", "Type"),
+        ];
+        for (name, want) in cases {
+            assert_eq!(key(name), want);
+        }
+        let keys: HashSet<_> = cases.iter().map(|(name, _)| key(name)).collect();
+        assert_eq!(keys.len(), cases.len());
+    }
+
+    #[test]
+    fn what_cannot_be_is_told_by_name() {
+        let spec = |name: &str, n_codes, dim| EmbeddingSpec { name: name.to_owned(), n_codes, dim };
+        let check = |specs: &[EmbeddingSpec]| EmbeddingSpec::check(specs, 2);
+        assert!(check(&[spec("a", 2, 1), spec("b", 1 << 24, 3)]).is_ok());
+        for (specs, told) in [
+            (vec![spec("a", 2, 1), spec("a", 3, 1)], "two embeddings of 'a'"),
+            (vec![spec("a", 0, 1)], "the embedding of 'a' is 0 x 1"),
+            (vec![spec("a", (1 << 24) + 1, 1)], "of 'a' is 16777217 x 1"),
+            (vec![spec("a", 2, 0)], "of 'a' is 2 x 0"),
+            (vec![spec("a", 2, 1), spec("b", 2, 1), spec("c", 2, 1)], "3 embeddings of 2 columns"),
+        ] {
+            let message = check(&specs).unwrap_err();
+            assert!(message.contains(told), "{message}");
+        }
+    }
+}
