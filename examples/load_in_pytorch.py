@@ -5,7 +5,8 @@
   python examples/load_in_pytorch.py runs/csv/model.safetensors examples/data/digits_test.csv
 
 Names and shapes of the weights are those of the module below, so `load_state_dict` takes them as they are. The run's config
-stands in the file's metadata, as TOML. Needs torch, safetensors and Python 3.11.
+stands in the file's metadata, as TOML, and the embeddings, as JSON: the last features, in their order, are codes of theirs.
+Needs torch, safetensors and Python 3.11.
 """
 import csv
 import json
@@ -22,7 +23,7 @@ ACTIVATIONS = {"relu": nn.ReLU(), "gelu": nn.GELU(), "gelu_tanh": nn.GELU(approx
 
 
 class Normalize(nn.Module):
-    """The features' shift and scale, fitted on the training rows."""
+    """Shift and scale of the first features, fitted on the training rows."""
 
     def __init__(self, n_features):
         super().__init__()
@@ -30,16 +31,20 @@ class Normalize(nn.Module):
         self.register_buffer("scale", torch.ones(n_features))
 
     def forward(self, x):
-        return (x - self.shift) * self.scale
+        n = len(self.shift)
+        return torch.cat([(x[:, :n] - self.shift) * self.scale, x[:, n:]], dim=1)
 
 
 class Mlp(nn.Module):
     """The trained network; dropout plays no part after training."""
 
-    def __init__(self, widths, n_features, config, normalize):
+    def __init__(self, widths, n_features, embeddings, config, n_normalized):
         super().__init__()
-        pairs = list(zip([n_features, *widths], widths))
-        self.normalize = Normalize(n_features) if normalize else nn.Identity()
+        n_inputs = n_features - len(embeddings) + sum(e["dim"] for e in embeddings)
+        pairs = list(zip([n_inputs, *widths], widths))
+        self.normalize = Normalize(n_normalized) if n_normalized else nn.Identity()
+        # A key is the feature's name, with what a ModuleDict takes for none written in another way.
+        self.embeddings = nn.ModuleDict({e["key"]: nn.Embedding(e["n_codes"], e["dim"]) for e in embeddings})
         self.layers = nn.ModuleList(nn.Linear(i, o, bias=config["bias"]) for i, o in pairs)
         self.norms = nn.ModuleList(nn.LayerNorm(o) for _, o in pairs[:-1] if config["norm"] == "layer")
         self.activation = ACTIVATIONS[config["activation"]]
@@ -47,6 +52,10 @@ class Mlp(nn.Module):
 
     def forward(self, x):
         x = self.normalize(x)
+        n_numbers = x.shape[1] - len(self.embeddings)
+        codes = x[:, n_numbers:].long()
+        rows = [table(codes[:, i]) for i, table in enumerate(self.embeddings.values())]
+        x = torch.cat([x[:, :n_numbers], *rows], dim=1)
         for i, layer in enumerate(self.layers[:-1]):
             y = layer(x)
             y = self.activation(self.norms[i](y) if len(self.norms) else y)
@@ -61,9 +70,11 @@ def load(path):
         metadata = file.metadata()
     config = tomllib.loads(metadata["ddp_train.config"])
     features = json.loads(metadata["ddp_train.features"])
+    embeddings = json.loads(metadata.get("ddp_train.embeddings", "[]"))
     n_layers = len(config["model"]["hidden"]) + 1
     widths = [state[f"layers.{i}.weight"].shape[0] for i in range(n_layers)]
-    model = Mlp(widths, len(features), config["model"], "normalize.shift" in state)
+    n_normalized = len(state.get("normalize.shift", []))
+    model = Mlp(widths, len(features), embeddings, config["model"], n_normalized)
     model.load_state_dict(state)
     return model.eval(), features, config["data"]["target"]
 

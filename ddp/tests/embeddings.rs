@@ -4,10 +4,10 @@
 
 use ddp::gradient_exchange::LocalGradients;
 use ddp::model::layout::ParamKind;
-use ddp::model::{EmbeddingSpec, Mlp, ModelSpec, Precision};
+use ddp::model::{EmbeddingSpec, GradientSink, Mlp, ModelSpec, Precision};
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::Activation;
-use ddp_kernels::{DType, Device, KernelError, Tensor};
+use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut};
 
 const N_ROWS: usize = 50;
 const N_NUMBERS: usize = 2;
@@ -182,6 +182,47 @@ fn an_embedding_is_a_linear_layer_on_one_hot_columns() {
             }
             assert_close(&first.name, &grads[first.range()], d_w.into_iter().flatten());
         }
+    }
+}
+
+/// Gradients, and what a sink is told of them.
+struct Recorder {
+    grads: Tensor,
+    finished: usize,
+}
+
+impl GradientSink for Recorder {
+    type Error = KernelError;
+
+    fn gradients(&mut self, start: usize, end: usize) -> Result<TensorMut<'_>, KernelError> {
+        assert!(start >= self.finished, "{start}..{end} was finished before");
+        self.grads.view_mut().range(start, end)
+    }
+
+    fn finished(&mut self, end: usize) -> Result<(), KernelError> {
+        assert!(end > self.finished);
+        self.finished = end;
+        Ok(())
+    }
+
+    fn progress(&mut self) -> Result<(), KernelError> {
+        Ok(())
+    }
+}
+
+/// A bucket that is told of too late waits until the end; the weights would be the same.
+#[test]
+fn tables_are_finished_last_and_layers_before_them() {
+    for (spec, n_told) in [(embedded(), 3), (one_hot(), 2)] {
+        let mut model = Mlp::new(spec.clone(), 1, Device::Cpu, Precision::F32).unwrap();
+        let flat_len = model.layout().flat_len();
+        assert_eq!(model.layout().layer_ends().len(), n_told);
+        let x = Tensor::zeros(&[1, spec.n_features()], DType::F32, Device::Cpu).unwrap();
+        let grads = Tensor::zeros(&[flat_len], DType::F32, Device::Cpu).unwrap();
+        let mut sink = Recorder { grads, finished: 0 };
+        model.forward(x.view(), None).unwrap();
+        model.backward(x.view(), None, false, &mut sink).unwrap();
+        assert_eq!(sink.finished, flat_len);
     }
 }
 

@@ -46,6 +46,9 @@ pub struct EmbeddingTables {
     places: Option<Tensor>,
 }
 
+/// The most rows of one call.
+const MAX_ROWS: usize = u32::MAX as usize;
+
 /// Sizes of one call.
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
@@ -110,6 +113,10 @@ impl EmbeddingTables {
         let known_on = self.places.as_ref().map_or(Device::Cpu, Tensor::device);
         check::same_device(op, &[x, Operand { name: "tables", device: known_on, ..x }])?;
         let (rows, x_cols) = check::matrix(op, x)?;
+        // A sorted code carries its row in 32 bits.
+        if rows > MAX_ROWS {
+            return Err(KernelError::OutOfRange { op, start: 0, end: rows, len: MAX_ROWS });
+        }
         let Some(n_numbers) = x_cols.checked_sub(self.tables.len()) else {
             return Err(KernelError::Shape {
                 op,
@@ -198,7 +205,7 @@ pub fn embedding_forward(
 /// Asynchronous on the device's compute stream.
 ///
 /// # Errors
-/// As [`embedding_forward`]; [`KernelError::Shape`] for another workspace that is too short.
+/// As [`embedding_forward`]; [`KernelError::Shape`] for a workspace that is too short.
 pub fn embedding_backward(
     x: TensorRef<'_>,
     d_out: TensorRef<'_>,
