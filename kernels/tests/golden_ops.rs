@@ -7,8 +7,9 @@ use std::path::Path;
 
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::{
-    self, Activation, AdamConfig, AdamState, CrossEntropyConfig, LayerNormGrads, LayerNormStats,
-    LinearOutput, LossSums, MatmulMode, STEP_SUMS_LEN, SavedForBackward, SgdConfig, SumsOutput, WeightDecay,
+    self, Activation, AdamConfig, AdamState, CrossEntropyConfig, EmbeddingTable, EmbeddingTables,
+    LayerNormGrads, LayerNormStats, LinearOutput, LossSums, MatmulMode, STEP_SUMS_LEN, SavedForBackward,
+    SgdConfig, SumsOutput, WeightDecay,
 };
 use ddp_kernels::{DType, Device, Result, Tensor, TensorMut, TensorRef};
 use serde_json::Value;
@@ -17,7 +18,7 @@ use serde_json::Value;
 type Check = fn(&Case<'_>);
 
 /// The operations of the file.
-const OPS: [(&str, Check); 16] = [
+const OPS: [(&str, Check); 17] = [
     ("addmm", addmm),
     ("linear", linear),
     ("relu", |case| activation(case, Activation::Relu)),
@@ -44,6 +45,7 @@ const OPS: [(&str, Check); 16] = [
         });
     }),
     ("layer_norm", layer_norm),
+    ("embedding", embedding),
     ("sgd", sgd),
     ("adam", |case| adam(case, WeightDecay::Coupled)),
     ("adamw", |case| adam(case, WeightDecay::Decoupled)),
@@ -339,6 +341,33 @@ fn layer_norm(case: &Case<'_>) {
     case.close("d_beta", &d_beta, 16.0 * EPS, 8.0 * EPS);
     // rstd times what is left of d_y·gamma after its means were taken off.
     case.close("d_x", &d, 6.0 * rounding.max(EPS * largest(&rstd)), 8.0 * EPS);
+}
+
+fn embedding(case: &Case<'_>) {
+    let (x, d_y) = (case.input("x"), case.input("d_y"));
+    let (rows, _) = x.shape().rows_cols();
+    let (mut tables, mut weights) = (Vec::new(), Vec::new());
+    for t in 0..case.number("n_tables") as usize {
+        let Golden { shape, values } = case.golden("inputs", &format!("table_{t}"));
+        tables.push(EmbeddingTable { start: weights.len(), n_codes: shape[0], dim: shape[1] });
+        weights.extend(values);
+    }
+    let places = tables.clone();
+    let tables = EmbeddingTables::new(tables, case.device).unwrap();
+    let weights = Tensor::from_slice(&weights, &[weights.len()], case.device).unwrap();
+    let (mut y, mut d_weights) = (case.nan_like(&d_y), case.nan_like(&weights));
+    ops::embedding_forward(x.view(), weights.view(), &tables, y.view_mut()).unwrap();
+    case.close("y", &y, 0.0, 0.0);
+
+    let mut workspace = Tensor::zeros(&[tables.workspace_len(rows)], DType::I64, case.device).unwrap();
+    let (d_tables, workspace) = (d_weights.view_mut(), workspace.view_mut());
+    ops::embedding_backward(x.view(), d_y.view(), &tables, d_tables, workspace, false).unwrap();
+    let d_weights = values(&d_weights);
+    for (t, table) in places.iter().enumerate() {
+        let (name, got) = (format!("d_table_{t}"), &d_weights[table.start..][..table.n_codes * table.dim]);
+        // At most 9 terms of up to 3.
+        case.close_to(&name, got, &case.output(&name).values, 32.0 * EPS, 4.0 * EPS);
+    }
 }
 
 /// The gradient of one step, of the weights' shape.

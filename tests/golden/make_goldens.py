@@ -312,8 +312,22 @@ def optimizers():
             run(op, name, make, {"lr": lr, "betas": betas, "eps": 1e-8, "weight_decay": decay}, moments)
 
 
+def embeddings():
+    for name, n, n_numbers, sizes in (("one", 9, 0, [(4, 3)]), ("two_and_numbers", 20, 2, [(5, 4), (30, 1)])):
+        codes = [randint(n_codes, n) for n_codes, _ in sizes]
+        tables = [torch.nn.Embedding(*size, _weight=randn(*size)) for size in sizes]
+        numbers = randn(n, n_numbers)
+        y = torch.cat([numbers, *(table(code) for table, code in zip(tables, codes))], dim=1)
+        d_y = randn(*y.shape)
+        y.backward(d_y)
+        x = torch.cat([numbers, *(code[:, None].float() for code in codes)], dim=1)
+        case("embedding", name, {"n_tables": len(sizes)},
+             {"x": x, "d_y": d_y, **{f"table_{t}": table.weight for t, table in enumerate(tables)}},
+             {"y": y, **{f"d_table_{t}": table.weight.grad for t, table in enumerate(tables)}})
+
+
 def operations():
-    for make in (addmm, linear, activations, losses, layer_norm, optimizers):
+    for make in (addmm, linear, activations, losses, layer_norm, optimizers, embeddings):
         make()
     names = [(c["op"], c["name"]) for c in OPS]
     assert len(set(names)) == len(names)
