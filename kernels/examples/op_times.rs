@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::{
-    self, Activation, AdamConfig, AdamState, CrossEntropyConfig, DropoutKey, LinearOutput, MatmulMode,
-    RowNormalizer, SgdConfig, SumsOutput, UniformStream, WeightDecay,
+    self, Activation, AdamConfig, AdamState, CrossEntropyConfig, DropoutKey, EmbeddingTable, EmbeddingTables,
+    LinearOutput, MatmulMode, RowNormalizer, SgdConfig, SumsOutput, UniformStream, WeightDecay,
 };
 use ddp_kernels::{DType, Device, Result, Tensor};
 
@@ -201,6 +201,39 @@ fn loading(device: Device, rows: usize, cols: usize) -> Result<()> {
     Ok(())
 }
 
+/// Embeddings of features from 10 to 100,000 values, 16 wide, of which the last ones are rare.
+fn embeddings(device: Device, dtype: DType, b: usize) -> Result<()> {
+    let mut start = 0;
+    let tables = [10, 100, 1000, 10_000, 100_000].map(|n_codes| {
+        let table = EmbeddingTable { start, n_codes, dim: 16 };
+        start += n_codes * 16;
+        table
+    });
+    let mut seed = 1u64;
+    let mut code = |n_codes: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let unit = (seed >> 40) as f64 / f64::from(1 << 24);
+        (unit.powi(3) * n_codes as f64) as i64 as f32
+    };
+    let x: Vec<f32> = (0..b).flat_map(|_| tables).map(|table| code(table.n_codes)).collect();
+    let x = Tensor::from_slice(&x, &[b, tables.len()], device)?;
+    let tables = EmbeddingTables::new(tables.to_vec(), device)?;
+    let (weights, mut d_weights) = (make(&[start], DType::F32, device)?, make(&[start], DType::F32, device)?);
+    let mut out = make(&[b, tables.width()], dtype, device)?;
+    let mut workspace = Tensor::zeros(&[tables.workspace_len(b)], DType::I64, device)?;
+    let line = |name: &str, ms: f64| println!("{name:18} {dtype:4} {b:7} rows, 5 tables 16 wide {ms:9.4} ms");
+    let forward = || ops::embedding_forward(x.view(), weights.view(), &tables, out.view_mut());
+    line("embedding", median_ms(device, forward)?);
+    line(
+        "embedding gradient",
+        median_ms(device, || {
+            let (d_weights, workspace) = (d_weights.view_mut(), workspace.view_mut());
+            ops::embedding_backward(x.view(), out.view(), &tables, d_weights, workspace, false)
+        })?,
+    );
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let (mut device, mut threads) = (Device::Cpu, 1);
     let mut args = std::env::args().skip(1);
@@ -237,6 +270,9 @@ fn main() -> Result<()> {
     for &dtype in dtypes {
         for (rows, cols) in [(65_536, 10), (8192, 784), (8192, 4096)] {
             moving(device, dtype, rows, cols)?;
+        }
+        for rows in [256, 4096, 32_768] {
+            embeddings(device, dtype, rows)?;
         }
     }
     for (rows, cols) in [(65_536, 10), (8192, 784)] {
