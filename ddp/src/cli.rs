@@ -116,9 +116,13 @@ pub struct EvalArgs {
     #[arg(long, value_name = "PATH")]
     pub checkpoint: PathBuf,
 
-    /// Rows to evaluate on: a CSV file or builtin:digits [default: the run's own]
+    /// Rows to evaluate on: a file, a folder, a pattern or builtin:digits [default: the run's own]
     #[arg(long, value_name = "PATH")]
     pub data: Option<String>,
+
+    /// Labels of those rows, where they lie in a file of their own (npy, IDX)
+    #[arg(long, value_name = "PATH")]
+    pub labels: Option<String>,
 
     /// Where to compute: auto, cpu, cuda (one GPU a rank) or cuda:N
     #[arg(long, default_value = "auto", value_parser = device)]

@@ -9,7 +9,8 @@ use ddp_kernels::{Device, DeviceChoice};
 
 use crate::buckets::BucketPlan;
 use crate::config::Config;
-use crate::data::Loaded;
+use crate::data::{Loaded, Summary};
+use crate::loader::Loader;
 use crate::model::layout::ParamKind;
 use crate::model::{EmbeddingSpec, Mlp, ModelSpec};
 use crate::trainer::TrainerOptions;
@@ -22,18 +23,26 @@ pub fn line(world: &World, config: &Config, data: &Loaded, model: &Mlp, device: 
         0 => String::new(),
         n => format!("{}, ", count(n, "embedding")),
     };
-    let eval =
-        data.eval.as_ref().map_or(String::new(), |eval| format!(" and {} for evaluation", eval.n_rows));
+    let eval = data.eval.as_ref().map_or(String::new(), |eval| format!(" and {} for evaluation", eval.len()));
     format!(
         "{}: {} rows{eval}, {embeddings}{} layers ({} parameters), {} on {}, {} each",
         config.name,
-        data.train.n_rows,
+        data.train.len(),
         widths.join("-"),
         model.layout().n_params(),
         count(world.world_size(), "rank"),
         device_words(device),
         count(threads::current(), "thread"),
     )
+}
+
+/// Where rows wait for their step, and who makes them ready; nothing where the step itself takes them out of memory.
+pub fn loading(loader: &Loader) -> Option<String> {
+    match (loader.is_on_gpu(), loader.n_threads()) {
+        (true, _) => Some("rows: all on the GPU, where batches are gathered".to_owned()),
+        (false, 0) => None,
+        (false, n) => Some(format!("rows: on the host, made ready by {} a rank", count(n, "thread"))),
+    }
 }
 
 /// The device, by its model's name where it is a GPU, and why it is none where one was hoped for.
@@ -50,9 +59,9 @@ fn device_words(choice: &DeviceChoice) -> String {
 
 /// The data, each embedding and layer, and how gradients travel.
 pub fn details(world: &World, config: &Config, data: &Loaded, model: &Mlp) -> String {
-    let mut text = format!("train  {}", data.train);
+    let mut text = format!("train  {}", Summary(&*data.train));
     if let Some(eval) = &data.eval {
-        let _ = write!(text, "\neval   {eval}");
+        let _ = write!(text, "\neval   {}", Summary(&**eval));
     }
     text += &tables(model);
     text += "\n\nlayer    in -> out          parameters  then\n";
@@ -73,7 +82,7 @@ pub fn details(world: &World, config: &Config, data: &Loaded, model: &Mlp) -> St
     let _ = write!(
         text,
         "\n{} a step in {} a rank; {} by \"{}\"",
-        count(global_rows.min(data.train.n_rows), "row"),
+        count(global_rows.min(data.train.len()), "row"),
         count(config.train.grad_accum_steps, "micro-batch"),
         exchange(world, config, model),
         world.tensor_group().transport(),
@@ -149,7 +158,7 @@ mod tests {
     fn tells_every_layer() {
         let sets = ["model.dropout=0.5", "model.norm=layer", "train.batch_size=8"];
         let config = Config::load(None, &sets.map(str::to_owned)).unwrap();
-        let data = data::load(&config, 1).unwrap();
+        let data = data::load(&config, &World::single()).unwrap();
         let spec = ModelSpec::new(&config.model, 64, 10);
         let model = Mlp::new(spec, 8, Device::Cpu, Precision::F32).unwrap();
         let world = World::single();
@@ -172,7 +181,7 @@ mod tests {
     #[test]
     fn tells_every_embedding() {
         let config = Config::load(None, &[]).unwrap();
-        let data = data::load(&config, 1).unwrap();
+        let data = data::load(&config, &World::single()).unwrap();
         let embedding = |name: &str, n_codes| EmbeddingSpec { name: name.to_owned(), n_codes, dim: 3 };
         let embeddings = vec![embedding("zip", 70_001), embedding("day of the week", 8)];
         let spec = ModelSpec::new(&config.model, 64, 10).with_embeddings(embeddings);

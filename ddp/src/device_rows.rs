@@ -1,66 +1,120 @@
-//! Rows on their way to a GPU: pinned host memory and its copy on the device.
+//! Rows of a step on a GPU: copied from pinned memory, or gathered from those that are there.
 
 use std::ops::Range;
 
-use ddp_kernels::cuda::{Gpu, Upload};
-use ddp_kernels::{DType, KernelError};
+use ddp_kernels::cuda::{Gpu, PinnedTensor, Upload};
+use ddp_kernels::{DType, KernelError, MemoryUse, Tensor, ops};
 
 use crate::batches::{Batch, BatchMut};
-use crate::trainer::RowShape;
+use crate::data::{DeviceNormalizer, RowLayout};
 
-/// Features, targets and weights of up to a number of rows, on both sides.
+/// Features, targets and weights of up to a number of rows.
 #[derive(Debug)]
-pub(crate) struct DeviceRows {
+pub struct DeviceRows {
+    /// Features as they come.
     x: Upload,
+    /// Features as the model takes them, where that is something else.
+    floats: Option<Tensor>,
     targets: Upload,
     /// Where rows have weights.
     weights: Option<Upload>,
+    /// Numbers of rows, where they are gathered on the GPU.
+    indices: Option<Upload>,
 }
 
 impl DeviceRows {
-    /// Room for `n_rows` rows.
-    pub(crate) fn new(gpu: &'static Gpu, n_rows: usize, shape: RowShape) -> Result<Self, KernelError> {
+    /// Room for `n_rows` rows of `layout`, which are converted on the GPU if `converts`.
+    ///
+    /// # Errors
+    /// As making tensors there.
+    pub fn new(
+        gpu: &'static Gpu,
+        n_rows: usize,
+        layout: &RowLayout,
+        converts: bool,
+    ) -> Result<Self, KernelError> {
         let n_rows = n_rows.max(1);
-        let target_dims: Vec<_> = [n_rows].into_iter().chain(shape.n_targets).collect();
+        let dims = [n_rows, layout.n_features()];
+        let upload = |dims: &[usize], dtype| Upload::without_host(gpu, dims, dtype);
         Ok(DeviceRows {
-            x: Upload::new(gpu, &[n_rows, shape.n_features], DType::F32)?,
-            targets: Upload::new(gpu, &target_dims, shape.target_dtype)?,
-            weights: match shape.has_weights {
-                true => Some(Upload::new(gpu, &[n_rows], DType::F32)?),
+            x: upload(&dims, layout.dtype)?,
+            floats: match converts {
+                true => Some(Tensor::zeros_for(MemoryUse::Data, &dims, DType::F32, gpu.device())?),
                 false => None,
             },
+            targets: upload(&layout.targets.dims(n_rows), layout.targets.dtype())?,
+            weights: match layout.has_weights {
+                true => Some(upload(&[n_rows], DType::F32)?),
+                false => None,
+            },
+            indices: None,
         })
     }
 
-    /// Whether there is room for `n_rows` rows, with weights or without.
-    pub(crate) fn holds(&self, n_rows: usize, has_weights: bool) -> bool {
-        n_rows <= self.x.device().shape().dims()[0] && has_weights == self.weights.is_some()
+    /// Room for `n_rows` rows of `layout`, which are gathered from rows on the GPU.
+    ///
+    /// # Errors
+    /// As making tensors there.
+    pub fn gathered(gpu: &'static Gpu, n_rows: usize, layout: &RowLayout) -> Result<Self, KernelError> {
+        let layout = RowLayout { dtype: DType::F32, ..layout.clone() };
+        let indices = Upload::without_host(gpu, &[n_rows.max(1)], DType::I64)?;
+        Ok(DeviceRows { indices: Some(indices), ..Self::new(gpu, n_rows, &layout, false)? })
     }
 
-    /// The first `n_rows` rows of the host's side, to write to; waits for the copy of two steps ago.
-    pub(crate) fn host(&mut self, n_rows: usize) -> Result<BatchMut<'_>, KernelError> {
-        Ok(BatchMut {
-            x: self.x.host()?.rows(0, n_rows)?,
-            targets: self.targets.host()?.rows(0, n_rows)?,
-            weights: match &mut self.weights {
-                Some(weights) => Some(weights.host()?.rows(0, n_rows)?),
+    /// Whether there is room for `n_rows` rows.
+    pub(crate) fn holds(&self, n_rows: usize) -> bool {
+        n_rows <= self.x.device().shape().dims()[0]
+    }
+
+    /// Starts the copy of the first `n_rows` rows, and what makes features of them.
+    pub(crate) fn send(
+        &mut self,
+        n_rows: usize,
+        (x, targets, weights): (&mut PinnedTensor, &mut PinnedTensor, Option<&mut PinnedTensor>),
+        normalizer: Option<&DeviceNormalizer>,
+    ) -> Result<(), KernelError> {
+        let pairs = [(&mut self.x, x), (&mut self.targets, targets)];
+        for (upload, from) in pairs.into_iter().chain(self.weights.as_mut().zip(weights)) {
+            let shape = upload.device().shape();
+            upload.send_from(from, n_rows * (shape.numel() / shape.dims()[0]))?;
+        }
+        match &mut self.floats {
+            Some(floats) if n_rows > 0 => {
+                let (x, floats) =
+                    (self.x.device().view().rows(0, n_rows)?, floats.view_mut().rows(0, n_rows)?);
+                ops::load_rows(x, None, normalizer.map(DeviceNormalizer::view), floats)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends the numbers of `n_rows` rows, and has `gather` make the rows of them.
+    pub(crate) fn gather(
+        &mut self,
+        n_rows: usize,
+        numbers: &mut PinnedTensor,
+        gather: impl FnOnce(ddp_kernels::TensorRef<'_>, BatchMut<'_>) -> Result<(), KernelError>,
+    ) -> Result<(), KernelError> {
+        let DeviceRows { x, targets, weights, indices, .. } = self;
+        let indices = indices.as_mut().expect("made for rows that are gathered");
+        indices.send_from(numbers, n_rows)?;
+        let out = BatchMut {
+            x: x.device_mut().rows(0, n_rows)?,
+            targets: targets.device_mut().rows(0, n_rows)?,
+            weights: match weights {
+                Some(weights) => Some(weights.device_mut().rows(0, n_rows)?),
                 None => None,
             },
-        })
+        };
+        if n_rows == 0 { Ok(()) } else { gather(indices.device().view().rows(0, n_rows)?, out) }
     }
 
-    /// Starts the copy of the first `n_rows` rows.
-    pub(crate) fn send(&mut self, n_rows: usize) -> Result<(), KernelError> {
-        for upload in [&mut self.x, &mut self.targets].into_iter().chain(&mut self.weights) {
-            let row = upload.device().numel() / upload.device().shape().dims()[0];
-            upload.send(n_rows * row)?;
-        }
-        Ok(())
-    }
-
-    /// Takes rows that are on the device already.
-    pub(crate) fn copy(&mut self, batch: Batch<'_>) -> Result<(), KernelError> {
-        let n = batch.x.shape().dims()[0];
+    /// Takes rows that are on the GPU already, as the model takes them.
+    ///
+    /// # Errors
+    /// [`KernelError::Shape`] for other rows than it was made for.
+    pub fn copy(&mut self, batch: Batch<'_>) -> Result<(), KernelError> {
+        let n = batch.n_rows();
         batch.copy_to(BatchMut {
             x: self.x.device_mut().rows(0, n)?,
             targets: self.targets.device_mut().rows(0, n)?,
@@ -73,8 +127,9 @@ impl DeviceRows {
 
     /// Rows `rows` on the device.
     pub(crate) fn batch(&self, rows: Range<usize>) -> Result<Batch<'_>, KernelError> {
+        let x = self.floats.as_ref().unwrap_or(self.x.device());
         Ok(Batch {
-            x: self.x.device().view().rows(rows.start, rows.end)?,
+            x: x.view().rows(rows.start, rows.end)?,
             targets: self.targets.device().view().rows(rows.start, rows.end)?,
             weights: match &self.weights {
                 Some(weights) => Some(weights.device().view().rows(rows.start, rows.end)?),
@@ -83,9 +138,10 @@ impl DeviceRows {
         })
     }
 
-    /// The work that reads the device's side was asked for.
+    /// The work that reads the rows was asked for.
     pub(crate) fn consumed(&mut self) -> Result<(), KernelError> {
-        for upload in [&mut self.x, &mut self.targets].into_iter().chain(&mut self.weights) {
+        let DeviceRows { x, targets, weights, indices, .. } = self;
+        for upload in [x, targets].into_iter().chain(weights).chain(indices) {
             upload.consumed()?;
         }
         Ok(())

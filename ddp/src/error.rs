@@ -11,6 +11,7 @@ use ddp_comm::CommError;
 use ddp_kernels::KernelError;
 
 use crate::config::Origin;
+use crate::data::DataError;
 
 /// What this crate's functions return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -26,6 +27,30 @@ pub enum Error {
     /// Ranks failed to work together.
     #[error(transparent)]
     Comm(Box<CommError>),
+
+    /// Rows that were to be kept on a GPU.
+    #[error(
+        "no room on the GPU for {rows} ({mib} MiB): {source}\nhint: leave `data.placement` at \"auto\", or store the features as f16, bf16 or u8"
+    )]
+    RowsNotOnDevice {
+        /// The rows, in words.
+        rows: String,
+        /// What they need.
+        mib: usize,
+        /// What the GPU says.
+        source: KernelError,
+    },
+    /// The system gives no thread.
+    #[error(
+        "can't start a thread that loads rows: {source}\nhint: a smaller `data.loader_threads`, or see the system's limit of threads"
+    )]
+    LoaderThread {
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Data that can't be used.
+    #[error(transparent)]
+    Data(Box<DataError>),
 
     // ------------------------------------------------------------------ model and training
     /// A model's file that is none.
@@ -544,6 +569,12 @@ pub enum CellProblem {
         /// The label.
         label: i64,
     },
+    /// A weight below 0.
+    #[error("expected a weight of 0 or above, got {text}\nhint: is `data.weight` the right column?")]
+    WeightNegative {
+        /// The cell.
+        text: String,
+    },
     /// A multilabel target that is neither 0 nor 1.
     #[error(
         "expected 0 or 1 for task \"multilabel\", got {text}\n\
@@ -563,7 +594,8 @@ impl Error {
             // A device that was asked for and isn't there is the user's matter; so is another config on another rank.
             Self::Kernel(KernelError::DeviceUnavailable { .. } | KernelError::UnknownDevice { .. }) => 2,
             Self::Comm(error) if matches!(**error, CommError::Disagreement { .. }) => 2,
-            Self::Kernel(_) | Self::Comm(_) => 1,
+            Self::Kernel(_) | Self::Comm(_) | Self::RowsNotOnDevice { .. } | Self::LoaderThread { .. } => 1,
+            Self::Data(error) if error.is_failure() => 1,
             _ => 2,
         }
     }
@@ -572,6 +604,12 @@ impl Error {
 impl From<CommError> for Error {
     fn from(error: CommError) -> Self {
         Error::Comm(Box::new(error))
+    }
+}
+
+impl From<DataError> for Error {
+    fn from(error: DataError) -> Self {
+        Error::Data(Box::new(error))
     }
 }
 

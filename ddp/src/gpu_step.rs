@@ -108,17 +108,12 @@ impl GpuStep {
     /// Puts the rows of a step and its numbers on their way to the device, into slot `slot`.
     pub(crate) fn send(&mut self, slot: usize, rows: &mut impl StepRows, scalars: StepScalars) -> Result<()> {
         let n_own = rows.own_rows().len();
-        let has_weights = rows.row_shape().has_weights;
-        if self.slots.first().is_none_or(|slot| !slot.rows.holds(n_own, has_weights)) {
+        if self.slots.first().is_none_or(|slot| !slot.rows.holds(n_own)) {
             self.make_slots(n_own, rows)?;
         }
         let slot = &mut self.slots[slot];
         slot.scalars.send_slice(&scalars.to_array())?;
-        if let Some(batch) = rows.on_device()? {
-            return Ok(slot.rows.copy(batch)?);
-        }
-        rows.fill(slot.rows.host(n_own)?)?;
-        Ok(slot.rows.send(n_own)?)
+        rows.send(&mut slot.rows)
     }
 
     fn make_slots(&mut self, n_own: usize, rows: &impl StepRows) -> Result<()> {
@@ -127,7 +122,7 @@ impl GpuStep {
         self.slots.clear();
         for _ in 0..N_SLOTS {
             self.slots.push(InputSlot {
-                rows: DeviceRows::new(self.gpu, n_own, rows.row_shape())?,
+                rows: rows.device_rows(self.gpu, n_own)?,
                 scalars: Upload::new(self.gpu, &[STEP_SCALARS_LEN], DType::F64)?,
             });
         }

@@ -3,7 +3,7 @@
 //! Start reading at [`run`]: a training run from the command line's arguments to the model's file. The other modules
 //! stand in the order of the data's way through them:
 //!
-//! [`cli`] and [`config`] -> [`data`] -> [`sampler`] and [`shard`] -> [`batches`] and [`epoch`] -> [`model`] ->
+//! [`cli`] and [`config`] -> [`data`] -> [`sampler`], [`order`] and [`shard`] -> [`loader`] -> [`batches`] -> [`model`] ->
 //! [`buckets`] and [`gradient_exchange`] -> [`trainer`] and [`update_plan`], in a [`training_loop`] -> [`evaluate`](mod@evaluate) -> [`metrics`], [`progress`] and [`rundir`].
 
 #![forbid(unsafe_code)]
@@ -15,17 +15,18 @@ pub mod cli;
 pub mod config;
 pub mod data;
 pub mod describe;
-mod device_rows;
+pub mod device_rows;
 pub mod devices;
-pub mod epoch;
 pub mod error;
 pub mod eval;
 pub mod evaluate;
 pub mod files;
 mod gpu_step;
 pub mod gradient_exchange;
+pub mod loader;
 pub mod metrics;
 pub mod model;
+pub mod order;
 pub mod outcome;
 pub mod process;
 pub mod progress;
@@ -34,6 +35,7 @@ pub mod rundir;
 pub mod sampler;
 pub mod shard;
 mod table;
+pub mod train_loss;
 pub mod trainer;
 pub mod training_loop;
 pub mod update_plan;

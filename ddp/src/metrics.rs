@@ -35,6 +35,10 @@ pub struct StepEvent {
     pub grad_norm: f64,
     /// Rows of all ranks a second since the last step event.
     pub samples_per_s: f64,
+    /// Time that a step of rank 0 waited for its rows, in ms: the mean since the last step event.
+    pub data_wait_ms: f64,
+    /// Time of copying a step's rows to the GPU, in ms: the mean since the last step event; 0 without a GPU.
+    pub h2d_ms: f64,
 }
 
 /// One epoch.
@@ -71,6 +75,8 @@ pub struct EndEvent {
     pub samples_per_s: f64,
     /// From the process's start to the end of the first step, in s.
     pub startup_s: f64,
+    /// Time in which steps of rank 0 waited for their rows, in s; part of `train_s`.
+    pub data_wait_s: f64,
 }
 
 /// True means over the evaluation rows; what was not measured is left out.
@@ -148,7 +154,17 @@ mod tests {
     use super::*;
 
     fn step(loss: f64) -> Event {
-        Event::Step(StepEvent { step: 50, epoch: 2, loss, lr: 1e-3, grad_norm: 0.25, samples_per_s: 1e6 })
+        let (samples_per_s, data_wait_ms) = (1e6, 0.5);
+        Event::Step(StepEvent {
+            step: 50,
+            epoch: 2,
+            loss,
+            lr: 1e-3,
+            grad_norm: 0.25,
+            samples_per_s,
+            data_wait_ms,
+            h2d_ms: 0.0,
+        })
     }
 
     fn end() -> EndEvent {
@@ -162,6 +178,7 @@ mod tests {
             train_s: 1.0,
             samples_per_s: 320.0,
             startup_s: 0.25,
+            data_wait_s: 0.125,
         }
     }
 
@@ -170,7 +187,7 @@ mod tests {
         assert_eq!(
             json_line(&step(0.5)),
             r#"{"event":"step","step":50,"epoch":2,"loss":0.5,"lr":0.001,"grad_norm":0.25,"#.to_owned()
-                + r#""samples_per_s":1000000.0}"#
+                + r#""samples_per_s":1000000.0,"data_wait_ms":0.5,"h2d_ms":0.0}"#
                 + "\n"
         );
         let eval = EvalMetrics { loss: Some(0.25), accuracy: Some(0.5), r2: None };
@@ -183,7 +200,7 @@ mod tests {
             json_line(&Event::End(end())),
             r#"{"event":"end","steps":10,"samples":320,"world_size":2,"train_loss":0.5,"#.to_owned()
                 + r#""eval_loss":0.75,"eval_r2":0.5,"elapsed_s":2.0,"train_s":1.0,"#
-                + r#""samples_per_s":320.0,"startup_s":0.25}"#
+                + r#""samples_per_s":320.0,"startup_s":0.25,"data_wait_s":0.125}"#
                 + "\n"
         );
     }

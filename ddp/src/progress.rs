@@ -123,7 +123,7 @@ impl Progress {
     }
 
     fn step_line(&self, event: &StepEvent) -> String {
-        let StepEvent { step, epoch, loss, lr, grad_norm, samples_per_s } = event;
+        let StepEvent { step, epoch, loss, lr, grad_norm, samples_per_s, .. } = event;
         format!(
             "step {step}  epoch {}  loss {}  lr {lr}  grad_norm {}  {} samples/s",
             self.epoch(*epoch),
@@ -241,6 +241,8 @@ mod tests {
             lr: 0.001,
             grad_norm: 1.5e-7,
             samples_per_s: 1_234_567.8,
+            data_wait_ms: 0.0,
+            h2d_ms: 0.0,
         };
         assert_eq!(
             progress(Some(30)).step_line(&step),
@@ -265,6 +267,7 @@ mod tests {
             train_s: 1.0,
             samples_per_s: 3200.0,
             startup_s: 0.1,
+            data_wait_s: 0.0,
         };
         let text = end_lines(&event, Some(Path::new("runs/x")));
         for part in [
@@ -313,6 +316,8 @@ mod tests {
             lr: 0.1,
             grad_norm: 1.0,
             samples_per_s: 1.0,
+            data_wait_ms: 0.0,
+            h2d_ms: 0.0,
         });
         progress.epoch_end(&EpochEvent { epoch: 1, train_loss: 1.0, eval: EvalMetrics::default() });
         let View::Bar(bar) = &progress.view else { panic!() };

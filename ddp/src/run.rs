@@ -14,6 +14,7 @@ use crate::config::{Config, Length};
 use crate::data::{self, Loaded};
 use crate::describe;
 use crate::error::{Error, Result};
+use crate::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use crate::metrics::MetricsSink;
 use crate::model::file::{self, ModelFile, ModelInfo};
 use crate::model::{LossHead, Mlp, ModelSpec, Optimizer, Precision};
@@ -21,7 +22,7 @@ use crate::outcome::Stop;
 use crate::progress::Progress;
 use crate::rundir::{self, RunDir};
 use crate::trainer::{GraphMode, Trainer, TrainerOptions};
-use crate::training_loop::{Tables, TrainingLoop};
+use crate::training_loop::TrainingLoop;
 
 /// Rows of a pass in evaluation, where training's micro-batches are smaller.
 const EVAL_ROWS: usize = 256;
@@ -35,10 +36,12 @@ pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
     let choice = pin_device(world, &args.device, args.share_gpu, args.threads)?;
     let device = choice.device;
     world.collective_result(check_precision(config.train.precision, device))?;
-    let data = world.collective_result(data::load(&config, world.world_size()))?;
+    let data = data::load(&config, world)?;
     let init_from = args.init_from.as_deref().map(ModelFile::read).transpose();
     let init_from = world.collective_result(init_from)?;
-    let spec = ModelSpec::new(&config.model, data.train.n_features, data.train.targets.n_outputs());
+    let layout = data.train.layout();
+    let spec = ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs())
+        .with_embeddings(data.preprocessor.plan.embeddings());
     agree(world, args, &config, &data, &spec, init_from.as_ref())?;
 
     let global_rows = config.train.global_rows(world.world_size()).ok_or(Error::BatchOverflows)?;
@@ -54,7 +57,7 @@ pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
     if args.dry_run {
         world.collective_result(check_out(world, args))?;
     }
-    let progress = progress(world, args, &config, data.train.n_rows);
+    let progress = progress(world, args, &config, data.train.len());
     announce(world, args, &config, &data, &model, &choice, &progress);
     if args.dry_run {
         progress.note("dry run: config, data and model are in order; nothing was trained");
@@ -62,13 +65,16 @@ pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
     }
 
     let folder = world.collective_result(open_folder(world, args, &config))?;
-    let tables = Tables::new(&data).map_err(Error::from)?;
     let optimizer = Optimizer::new(&config.optimizer, model.weights()).map_err(Error::from)?;
     let loss = LossHead::new(&config.loss, device).map_err(Error::from)?;
     let mut trainer = Trainer::new(world, model, loss, optimizer, trainer_options(&config, args.cuda_graph))?;
 
+    let (loader, loading) =
+        world.collective_result(make_loader(world, &config, &data, global_rows, device))?;
+    describe::loading(&loader).iter().for_each(|line| progress.note(line));
+
     let metrics = open_metrics(folder.as_ref(), args.json)?;
-    let mut training = TrainingLoop::new(world, &config, &tables, global_rows, metrics, progress);
+    let mut training = TrainingLoop::new(world, &config, &data, (loader, loading), metrics, progress);
     let outcome = training.train(&mut trainer)?;
     if let Some(folder) = &folder {
         save(folder, &trainer, &config, &data)?;
@@ -132,6 +138,7 @@ fn agree(
         format!("{:016x}", data.fingerprint),
     ));
     entries.push(("widths of the model's layers".to_owned(), format!("{:?}", spec.dims)));
+    entries.push(("embeddings of the model".to_owned(), format!("{:?}", spec.embeddings)));
     Ok(world.agree(&entries)?)
 }
 
@@ -144,8 +151,8 @@ fn build_model(
     global_rows: usize,
     device: Device,
 ) -> Result<Mlp> {
-    let rows_a_rank = global_rows.min(data.train.n_rows).div_ceil(world.world_size());
-    let n_eval = data.eval.as_ref().map_or(0, |eval| eval.n_rows).div_ceil(world.world_size());
+    let rows_a_rank = global_rows.min(data.train.len()).div_ceil(world.world_size());
+    let n_eval = data.eval.as_ref().map_or(0, |eval| eval.len()).div_ceil(world.world_size());
     let max_rows = rows_a_rank.div_ceil(config.train.grad_accum_steps).max(n_eval.min(EVAL_ROWS)).max(1);
     let mut model = Mlp::new(spec, max_rows, device, config.train.precision)?;
     match init_from {
@@ -153,6 +160,24 @@ fn build_model(
         None => model.initialize(config.train.seed)?,
     }
     Ok(model)
+}
+
+/// The training rows in the order of the run, and how rows are loaded.
+fn make_loader(
+    world: &World,
+    config: &Config,
+    data: &Loaded,
+    global_rows: usize,
+    device: Device,
+) -> Result<(Loader, LoaderOptions)> {
+    let cores = threads::default_per_rank(world.local_size());
+    let normalizer = data.preprocessor.normalizer.clone();
+    let loading = LoaderOptions::from_config(&config.data, device, cores, normalizer);
+    let shuffle = Shuffle::new(&config.data, &*data.train);
+    let train = &config.train;
+    let plan =
+        BatchPlan::new(world, data.train.len(), global_rows, train.grad_accum_steps, train.seed, shuffle);
+    Ok((Loader::new(data.train.clone(), plan, loading.clone())?, loading))
 }
 
 fn trainer_options(config: &Config, graph: GraphMode) -> TrainerOptions {
@@ -169,11 +194,7 @@ fn trainer_options(config: &Config, graph: GraphMode) -> TrainerOptions {
 
 /// Writes the model's file.
 fn save(folder: &RunDir, trainer: &Trainer<'_>, config: &Config, data: &Loaded) -> Result<()> {
-    let info = ModelInfo {
-        config: config.to_toml(),
-        features: data.train.feature_names.clone(),
-        normalizer: data.normalizer.clone(),
-    };
+    let info = ModelInfo { config: config.to_toml(), preprocessor: data.preprocessor.clone() };
     let model = trainer.model();
     let bytes = file::to_bytes(model.layout(), model.weights(), &info)?;
     rundir::write_atomic(&folder.file(rundir::MODEL_FILE), &bytes)

@@ -76,8 +76,16 @@ impl GlobalBatches {
     /// # Panics
     /// If `global_batch` is 0.
     pub fn new(n_rows: usize, global_batch: usize) -> Self {
+        Self::starting_at(n_rows, global_batch, 0)
+    }
+
+    /// The steps that are left when the first `next` rows of the epoch are done.
+    ///
+    /// # Panics
+    /// If `global_batch` is 0.
+    pub fn starting_at(n_rows: usize, global_batch: usize, next: usize) -> Self {
         assert!(global_batch > 0, "a global batch has rows");
-        Self { n_rows, global_batch, next: 0 }
+        Self { n_rows, global_batch, next }
     }
 
     /// Steps in a whole epoch.

@@ -11,9 +11,10 @@ use ddp_kernels::cuda::{Gpu, Graph};
 use ddp_kernels::ops::{self, LossSums, StepScalars, SumsOutput, UpdateInputs};
 use ddp_kernels::{DType, Device, MemoryUse, Tensor, TensorMut, TensorRef};
 
-use crate::batches::{Batch, BatchMut};
+use crate::batches::Batch;
 use crate::buckets::{BucketPlan, TAIL_ELEMENTS};
 use crate::config::CommDtype;
+use crate::device_rows::DeviceRows;
 use crate::error::{Error, Result};
 use crate::gpu_step::{GpuStep, GraphPlan, N_SLOTS, StepShape};
 use crate::gradient_exchange::{CompressedGradients, LocalGradients, ReducedGradients, decompress};
@@ -107,19 +108,6 @@ pub struct MicroBatch<'a> {
     pub first_row: usize,
 }
 
-/// What one row looks like.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RowShape {
-    /// Features of a row, f32.
-    pub n_features: usize,
-    /// Targets of a row; None for one class index.
-    pub n_targets: Option<usize>,
-    /// i64 for class indices, f32 for values.
-    pub target_dtype: DType,
-    /// Whether a row has a weight, f32.
-    pub has_weights: bool,
-}
-
 /// This rank's rows of one global batch.
 pub trait StepRows {
     /// How many micro-batches there are, the same on every rank.
@@ -131,8 +119,8 @@ pub trait StepRows {
     /// Places of this rank's rows in the global batch.
     fn own_rows(&self) -> Range<usize>;
 
-    /// What a row looks like.
-    fn row_shape(&self) -> RowShape;
+    /// Whether rows have weights.
+    fn has_weights(&self) -> bool;
 
     /// Micro-batch `index`, in host memory.
     ///
@@ -140,19 +128,17 @@ pub trait StepRows {
     /// Those of taking the rows.
     fn micro_batch(&mut self, index: usize) -> Result<MicroBatch<'_>>;
 
-    /// Writes all of this rank's rows to `rows` in host memory, which has weights where [`StepRows::row_shape`] says so.
+    /// Room on a GPU for `n_rows` such rows.
     ///
     /// # Errors
-    /// Those of taking the rows.
-    fn fill(&mut self, rows: BatchMut<'_>) -> Result<()>;
+    /// As making tensors there.
+    fn device_rows(&self, gpu: &'static Gpu, n_rows: usize) -> Result<DeviceRows>;
 
-    /// All of this rank's rows, if they are on the GPU already.
+    /// Puts all of this rank's rows on their way to `to`, which [`StepRows::device_rows`] made.
     ///
     /// # Errors
-    /// Those of taking the rows.
-    fn on_device(&mut self) -> Result<Option<Batch<'_>>> {
-        Ok(None)
-    }
+    /// Those of taking the rows and of the copies.
+    fn send(&mut self, to: &mut DeviceRows) -> Result<()>;
 }
 
 /// What a step came to, the same on every rank.
@@ -280,7 +266,7 @@ impl<'w> Trainer<'w> {
             step: about.step,
             seed: parts.options.seed,
             first_row: own.start as u64,
-            expected_weight: match parts.loss.is_weighted(rows.row_shape().has_weights) {
+            expected_weight: match parts.loss.is_weighted(rows.has_weights()) {
                 true => expected,
                 false => 0.0,
             },
@@ -354,7 +340,7 @@ impl Parts<'_> {
             return Err(Error::LossNotFinite { step: n_steps + 1, loss: sums.mean() });
         }
         // Weights make the true divisor known only now.
-        let mean_scale = match self.loss.is_weighted(rows.row_shape().has_weights) {
+        let mean_scale = match self.loss.is_weighted(rows.has_weights()) {
             true => sums.mean_scale(expected_weight),
             false => 1.0,
         };

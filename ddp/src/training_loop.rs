@@ -4,48 +4,29 @@ use std::path::Path;
 use std::time::Instant;
 
 use ddp_comm::World;
-use ddp_kernels::{Device, KernelError};
 
-use crate::batches::{BatchBuffers, Table};
 use crate::config::{Config, Length};
 use crate::data::Loaded;
-use crate::epoch::{StepBatches, TrainLoss};
 use crate::error::Result;
 use crate::evaluate::evaluate;
+use crate::loader::{LoadedStep, Loader, LoaderOptions, LoaderTimes};
 use crate::metrics::{EndEvent, EpochEvent, EvalMetrics, Event, MetricsSink, StepEvent};
 use crate::process;
 use crate::progress::Progress;
-use crate::sampler::KeyedPermutation;
-use crate::shard::GlobalBatches;
+use crate::train_loss::TrainLoss;
 use crate::trainer::{StepAbout, Trainer};
 
-/// The rows.
-#[derive(Debug)]
-pub struct Tables {
-    /// Rows to train on.
-    pub train: Table,
-    /// Rows to evaluate on.
-    pub eval: Option<Table>,
-}
-
-impl Tables {
-    /// The rows in host memory, from where batches go to a GPU.
-    ///
-    /// # Errors
-    /// As making tensors there.
-    pub fn new(data: &Loaded) -> Result<Self, KernelError> {
-        let eval = data.eval.as_ref().map(|eval| Table::new(eval, None, Device::Cpu)).transpose()?;
-        Ok(Tables { train: Table::new(&data.train, None, Device::Cpu)?, eval })
-    }
-}
+/// Share of the training time from which waiting for data is worth a word.
+const DATA_BOUND_SHARE: f64 = 0.1;
 
 /// A run under way: what it trains on and what it tells.
 pub struct TrainingLoop<'a> {
     world: &'a World,
     config: &'a Config,
-    /// Rows of a full global batch.
-    global_rows: usize,
-    tables: &'a Tables,
+    data: &'a Loaded,
+    loader: Loader,
+    /// How rows for evaluation are loaded.
+    loading: LoaderOptions,
     metrics: MetricsSink,
     progress: Progress,
     clock: Clock,
@@ -60,8 +41,8 @@ struct Clock {
     train_s: f64,
     /// Rows of all ranks in those steps.
     samples: u64,
-    /// `(train_s, samples)` at the last step event.
-    last_event: (f64, u64),
+    /// At the last step event.
+    last_event: (f64, u64, LoaderTimes),
 }
 
 /// What the last epoch came to, whole or not.
@@ -72,16 +53,17 @@ pub struct Outcome {
 }
 
 impl<'a> TrainingLoop<'a> {
-    /// A loop before its first step. Ranks other than 0 bring a sink and a progress that say nothing.
+    /// A loop before its first step, over the batches of `loader`. Ranks other than 0 bring a sink and a progress that say
+    /// nothing.
     pub fn new(
         world: &'a World,
         config: &'a Config,
-        tables: &'a Tables,
-        global_rows: usize,
+        data: &'a Loaded,
+        (loader, loading): (Loader, LoaderOptions),
         metrics: MetricsSink,
         progress: Progress,
     ) -> Self {
-        TrainingLoop { world, config, global_rows, tables, metrics, progress, clock: Clock::default() }
+        TrainingLoop { world, config, data, loader, loading, metrics, progress, clock: Clock::default() }
     }
 
     /// Trains for as long as the config says, evaluating after each epoch and at the end.
@@ -93,10 +75,9 @@ impl<'a> TrainingLoop<'a> {
             Length::Epochs(n) => (n as u64, u64::MAX),
             Length::Steps(n) => (u64::MAX, n as u64),
         };
-        let mut buffers = self.tables.train.buffers(trainer.model().max_rows())?;
         let mut outcome = Outcome { train_loss: f64::NAN, eval: EvalMetrics::default() };
         for epoch in 1..=n_epochs {
-            let (train_loss, is_whole) = self.epoch(trainer, epoch, n_steps, &mut buffers)?;
+            let (train_loss, is_whole) = self.epoch(trainer, epoch, n_steps)?;
             outcome = Outcome { train_loss: train_loss.mean(), eval: self.evaluate(trainer)? };
             if is_whole {
                 let event = EpochEvent { epoch, train_loss: outcome.train_loss, eval: outcome.eval };
@@ -126,52 +107,37 @@ impl<'a> TrainingLoop<'a> {
             train_s,
             samples_per_s: samples as f64 / train_s,
             startup_s,
+            data_wait_s: self.loader.times().wait.as_secs_f64(),
         };
+        if let Some(advice) = self.data_bound() {
+            self.progress.note(&advice);
+        }
         self.progress.end(&event, folder);
         self.metrics.write(&Event::End(event))
     }
 
     /// One pass over the rows, or what is left of `n_steps`; the loss, and whether the pass was whole.
-    fn epoch(
-        &mut self,
-        trainer: &mut Trainer<'_>,
-        epoch: u64,
-        n_steps: u64,
-        buffers: &mut BatchBuffers,
-    ) -> Result<(TrainLoss, bool)> {
-        let (table, train) = (&self.tables.train, &self.config.train);
-        let order = match self.config.data.shuffle {
-            true => KeyedPermutation::new(table.n_rows(), train.seed, epoch - 1),
-            false => KeyedPermutation::identity(table.n_rows()),
-        };
+    fn epoch(&mut self, trainer: &mut Trainer<'_>, epoch: u64, n_steps: u64) -> Result<(TrainLoss, bool)> {
         let mut loss = TrainLoss::default();
-        for global in GlobalBatches::new(table.n_rows(), self.global_rows) {
-            if trainer.n_steps() == n_steps {
-                self.outcomes(trainer, true, epoch, &mut loss)?;
-                return Ok((loss, false));
-            }
-            let n_micro = train.grad_accum_steps;
-            let mut batches = StepBatches::new(self.world, table, &order, buffers, &global, n_micro);
-            self.step(trainer, &mut batches, epoch, &mut loss)?;
+        let mut is_whole = false;
+        while !is_whole && trainer.n_steps() < n_steps {
+            is_whole = self.step(trainer)?;
+            self.outcomes(trainer, false, epoch, &mut loss)?;
         }
         // What a GPU still computes belongs to this epoch.
         self.outcomes(trainer, true, epoch, &mut loss)?;
-        Ok((loss, true))
+        Ok((loss, is_whole))
     }
 
-    /// Asks for one step, and tells of those that are over.
-    fn step(
-        &mut self,
-        trainer: &mut Trainer<'_>,
-        batches: &mut StepBatches<'_>,
-        epoch: u64,
-        loss: &mut TrainLoss,
-    ) -> Result<()> {
+    /// Asks for one step; whether it is the epoch's last.
+    fn step(&mut self, trainer: &mut Trainer<'_>) -> Result<bool> {
         let is_logged = self.is_logged(trainer.n_steps() + 1);
         let started = Instant::now();
-        trainer.step(batches, is_logged)?;
+        let mut rows: LoadedStep<'_> = self.loader.next_step()?.expect("the plan of a run has no end");
+        let ends_epoch = rows.ends_epoch();
+        trainer.step(&mut rows, is_logged)?;
         self.clock.train_s += started.elapsed().as_secs_f64();
-        self.outcomes(trainer, false, epoch, loss)
+        Ok(ends_epoch)
     }
 
     fn is_logged(&self, step: u64) -> bool {
@@ -199,20 +165,61 @@ impl<'a> TrainingLoop<'a> {
             }
             self.progress.advance(n_rows as u64);
             if self.is_logged(step) {
-                let Clock { train_s, samples, last_event, .. } = &mut self.clock;
-                let samples_per_s = (*samples - last_event.1) as f64 / (*train_s - last_event.0);
-                *last_event = (*train_s, *samples);
+                let event = self.step_event(step, epoch, lr);
                 let grad_norm = outcome.grad_norm.unwrap_or(f64::NAN);
-                let event = StepEvent { step, epoch, loss, lr, grad_norm, samples_per_s };
+                let event = StepEvent { loss, grad_norm, ..event };
                 self.progress.step(&event);
                 self.metrics.write(&Event::Step(event))?;
             }
         }
     }
 
+    /// The event of step `step` but for what it came to, with what was measured since the last one.
+    fn step_event(&mut self, step: u64, epoch: u64, lr: f64) -> StepEvent {
+        let times = self.loader.times();
+        let Clock { train_s, samples, last_event, .. } = &mut self.clock;
+        let (last_s, last_samples, last_times) = std::mem::replace(last_event, (*train_s, *samples, times));
+        let n_batches = (times.n_batches - last_times.n_batches).max(1) as f64;
+        StepEvent {
+            step,
+            epoch,
+            loss: f64::NAN,
+            lr,
+            grad_norm: f64::NAN,
+            samples_per_s: (*samples - last_samples) as f64 / (*train_s - last_s),
+            data_wait_ms: (times.wait - last_times.wait).as_secs_f64() * 1e3 / n_batches,
+            h2d_ms: (times.h2d_ms - last_times.h2d_ms) / n_batches,
+        }
+    }
+
+    /// What to try, if the run waited for data rather than computed.
+    fn data_bound(&self) -> Option<String> {
+        let share = self.loader.times().wait.as_secs_f64() / self.clock.train_s;
+        if share.is_nan() || share < DATA_BOUND_SHARE {
+            return None;
+        }
+        let mut advice = Vec::new();
+        if self.data.train.block_ends().is_some() {
+            advice.push("`ddp-train data convert` to safetensors, which is read without decoding".to_owned());
+        }
+        if self.loader.n_threads() > 0 {
+            advice.push(format!("`data.loader_threads` above {}", self.loader.n_threads()));
+        }
+        if self.loader.is_host_to_gpu() {
+            advice.push("features stored as f16, bf16 or u8".to_owned());
+        }
+        if self.data.train.resident_bytes() == 0 && self.config.data.shuffle {
+            advice.push("`data.shuffle_mode = \"blocks\"`, or a faster disk".to_owned());
+        }
+        if advice.is_empty() {
+            advice.push("a larger `train.batch_size`".to_owned());
+        }
+        Some(format!("data-bound: {:.0}% of the time waiting; try {}", share * 100.0, advice.join(", or ")))
+    }
+
     fn evaluate(&self, trainer: &mut Trainer<'_>) -> Result<EvalMetrics> {
-        let Some(eval) = &self.tables.eval else { return Ok(EvalMetrics::default()) };
+        let Some(eval) = &self.data.eval else { return Ok(EvalMetrics::default()) };
         let (model, loss) = trainer.model_and_loss();
-        evaluate(self.world, model, loss, self.config.data.task, eval)
+        evaluate(self.world, model, loss, self.config.data.task, eval, &self.loading)
     }
 }

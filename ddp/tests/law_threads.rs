@@ -5,14 +5,15 @@
 
 mod made_up;
 
-use ddp::batches::Table;
+use std::sync::Arc;
+
 use ddp::config::OptimizerKind;
-use ddp::epoch::StepBatches;
+use ddp::data::{Dataset, ResidentRows, RowLayout, TargetLayout, Targets, numbered_columns};
+use ddp::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::sampler::KeyedPermutation;
-use ddp::shard::GlobalBatches;
 use ddp::trainer::{StepRows, TrainerOptions};
 use ddp_comm::{World, threads};
-use ddp_kernels::{DType, Device, Tensor};
+use ddp_kernels::Device;
 use made_up::{Setup, assert_close, losses, row_weights};
 use proptest::prelude::*;
 
@@ -113,48 +114,55 @@ fn dividing_the_update_changes_no_bit() {
 }
 
 /// Rows whose one feature, whose label and whose weight are their own number.
-fn numbered(n_rows: usize) -> Table {
-    let x = Tensor::arange(n_rows, DType::F32, Device::Cpu).unwrap();
-    let x = Tensor::from_slice(&x.to_vec::<f32>().unwrap(), &[n_rows, 1], Device::Cpu).unwrap();
-    let weights = Tensor::from_slice(&x.to_vec::<f32>().unwrap(), &[n_rows], Device::Cpu).unwrap();
-    Table::from_tensors(x, Tensor::arange(n_rows, DType::I64, Device::Cpu).unwrap(), Some(weights))
+fn numbered(n_rows: usize) -> Arc<dyn Dataset> {
+    let numbers: Vec<f32> = (0..n_rows).map(|row| row as f32).collect();
+    let mut layout = RowLayout::new(numbered_columns(1), TargetLayout::Classes { n_classes: n_rows.max(2) });
+    layout.has_weights = true;
+    let labels = Targets::Labels((0..n_rows as i64).collect());
+    let source = "numbers".to_owned();
+    Arc::new(ResidentRows {
+        features: numbers.clone(),
+        targets: labels,
+        weights: Some(numbers),
+        layout,
+        source,
+    })
 }
 
 /// One row as a rank was given it: the row's number, and its place in the epoch.
 type Given = (usize, usize);
 
-/// The rows that this rank is given in one epoch, and into how many micro-batches each step is cut.
+/// The rows that this rank is given in two epochs, and into how many micro-batches each step is cut.
 fn rows_of_rank(
     world: &World,
-    table: &Table,
-    order: &KeyedPermutation,
-    global_rows: usize,
-    n_micro: usize,
+    rows: &Arc<dyn Dataset>,
+    (global_rows, n_micro): (usize, usize),
+    (seed, shuffle): (u64, &Shuffle),
+    n_threads: usize,
 ) -> (Vec<Given>, Vec<usize>) {
-    let n_rows = table.n_rows();
-    let max_rows = global_rows.min(n_rows).div_ceil(world.world_size()).div_ceil(n_micro);
-    let mut buffers = table.buffers(max_rows).unwrap();
+    let n_rows = rows.len();
+    let plan = BatchPlan::new(world, n_rows, global_rows, n_micro, seed, shuffle.clone()).epochs(2);
+    let options = LoaderOptions { threads: Some(n_threads), prefetch: 2, ..LoaderOptions::new(Device::Cpu) };
+    let mut loader = Loader::new(rows.clone(), plan, options).unwrap();
     let (mut given, mut n_passes) = (Vec::new(), Vec::new());
-    for global in GlobalBatches::new(n_rows, global_rows) {
-        let mut batches = StepBatches::new(world, table, order, &mut buffers, &global, n_micro);
-        assert_eq!(batches.global_rows(), global.n_rows());
-        n_passes.push(batches.n_micro_batches());
-        for index in 0..batches.n_micro_batches() {
-            let micro = batches.micro_batch(index).unwrap();
+    let mut begin = 0;
+    while let Some(mut step) = loader.next_step().unwrap() {
+        n_passes.push(step.n_micro_batches());
+        for index in 0..step.n_micro_batches() {
+            let micro = step.micro_batch(index).unwrap();
             let x = micro.rows.x.as_slice::<f32>("test", "x").unwrap();
             let labels = micro.rows.targets.as_slice::<i64>("test", "labels").unwrap();
             assert_eq!(x.len(), labels.len());
             let weights = micro.rows.weights.unwrap();
-            assert_eq!(
-                x,
-                weights.as_slice::<f32>("test", "weights").unwrap(),
-                "features and weight of one row"
-            );
+            let weights = weights.as_slice::<f32>("test", "weights").unwrap();
+            assert_eq!(x, weights, "features and weight of one row");
             for (i, (&x, &label)) in x.iter().zip(labels).enumerate() {
                 assert_eq!(x, label as f32, "features and label of one row");
-                given.push((label as usize, global.positions.start + micro.first_row + i));
+                given.push((label as usize, begin + micro.first_row + i));
             }
         }
+        begin += step.global_rows();
+        assert_eq!(step.ends_epoch(), begin.is_multiple_of(n_rows));
     }
     (given, n_passes)
 }
@@ -171,26 +179,30 @@ proptest! {
         n_micro in 1usize..=4,
         world_size in 1usize..=5,
         seed: u64,
-        shuffle: bool,
+        shuffle in prop_oneof![Just(Shuffle::Off), Just(Shuffle::Full)],
+        n_threads in 0usize..=3,
     ) {
-        let table = numbered(n_rows);
-        let order = match shuffle {
-            true => KeyedPermutation::new(n_rows, seed, 7),
-            false => KeyedPermutation::identity(n_rows),
-        };
+        let rows = numbered(n_rows);
         let ranks = threads::run(world_size, |world| {
-            rows_of_rank(&world, &table, &order, global_rows, n_micro)
+            rows_of_rank(&world, &rows, (global_rows, n_micro), (seed, &shuffle), n_threads)
         });
-        let mut places = vec![None; n_rows];
+        let mut places = vec![None; 2 * n_rows];
         for (given, n_passes) in &ranks {
             // A step's last pass ends in collectives, to which all ranks must come: none has fewer passes, or no pass.
             prop_assert_eq!(n_passes, &ranks[0].1);
             prop_assert!(n_passes.iter().all(|n| (1..=n_micro).contains(n)), "{:?}", n_passes);
             for &(row, place) in given {
-                prop_assert_eq!(order.index(place), row);
-                prop_assert_eq!(places[row].replace(place), None, "row {} twice", row);
+                prop_assert_eq!(places[place].replace(row), None, "place {} twice", place);
             }
         }
-        prop_assert!(places.iter().all(Option::is_some), "{:?}", places);
+        for (epoch, rows) in places.chunks(n_rows).enumerate() {
+            let mut rows: Vec<_> = rows.iter().map(|row| row.unwrap()).collect();
+            if matches!(shuffle, Shuffle::Full) {
+                let order = KeyedPermutation::new(n_rows, seed, epoch as u64);
+                prop_assert!(rows.iter().enumerate().all(|(place, &row)| order.index(place) == row));
+            }
+            rows.sort();
+            prop_assert_eq!(rows, (0..n_rows).collect::<Vec<_>>());
+        }
     }
 }

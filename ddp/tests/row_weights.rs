@@ -4,16 +4,19 @@
 
 mod made_up;
 
-use ddp::batches::Table;
+use std::sync::Arc;
+
 use ddp::config::{Loss, OptimizerKind, Task};
+use ddp::data::{Dataset, ResidentRows, Targets};
 use ddp::evaluate::evaluate;
+use ddp::loader::LoaderOptions;
 use ddp::metrics::EvalMetrics;
 use ddp::model::{LossHead, Mlp, ModelSpec, Precision};
 use ddp::trainer::TrainerOptions;
 use ddp_comm::threads;
+use ddp_kernels::Device;
 use ddp_kernels::ops::Activation;
-use ddp_kernels::{Device, Tensor};
-use made_up::{N_CLASSES, Setup, Trained, assert_close, cross_entropy, losses, row_weights};
+use made_up::{N_CLASSES, Setup, Trained, assert_close, cross_entropy, losses, row_weights, rows_of};
 
 /// One step on all rows, without dropout, whose masks depend on a row's place.
 fn one_step(loss: Loss, n_rows: usize) -> Setup {
@@ -21,28 +24,17 @@ fn one_step(loss: Loss, n_rows: usize) -> Setup {
     Setup { spec, loss, n_rows, global_rows: n_rows, n_epochs: 1, ..Setup::usual() }
 }
 
-/// The rows at `indices` of `table`.
-fn select(table: &Table, indices: &[usize], weights: Option<&[f32]>) -> Table {
-    let all = table.rows(0..table.n_rows()).unwrap();
-    let x = all.x.to_vec::<f32>().unwrap();
-    let n_features = x.len() / table.n_rows();
-    let x: Vec<f32> = indices.iter().flat_map(|&row| x[row * n_features..][..n_features].to_vec()).collect();
-    let x = Tensor::from_slice(&x, &[indices.len(), n_features], Device::Cpu).unwrap();
-    let n_targets = all.targets.numel() / table.n_rows();
-    let targets = match all.targets.to_vec::<i64>() {
-        Ok(labels) => {
-            let labels: Vec<i64> = indices.iter().map(|&row| labels[row]).collect();
-            Tensor::from_slice(&labels, &[indices.len()], Device::Cpu).unwrap()
-        }
-        Err(_) => {
-            let y = all.targets.to_vec::<f32>().unwrap();
-            let y: Vec<f32> =
-                indices.iter().flat_map(|&row| y[row * n_targets..][..n_targets].to_vec()).collect();
-            Tensor::from_slice(&y, &[indices.len(), n_targets], Device::Cpu).unwrap()
-        }
+/// The rows at `indices` of `rows`.
+fn select(rows: &ResidentRows, indices: &[usize], weights: Option<&[f32]>) -> Arc<ResidentRows> {
+    let n_features = rows.layout.n_features();
+    let of = |values: &[f32], width: usize| -> Vec<f32> {
+        indices.iter().flat_map(|&row| values[row * width..][..width].to_vec()).collect()
     };
-    let weights = weights.map(|w| Tensor::from_slice(w, &[w.len()], Device::Cpu).unwrap());
-    Table::from_tensors(x, targets, weights)
+    let targets = match &rows.targets {
+        Targets::Labels(labels) => Targets::Labels(indices.iter().map(|&row| labels[row]).collect()),
+        Targets::Values(values) => Targets::Values(of(values, N_CLASSES)),
+    };
+    rows_of(of(&rows.features, n_features), n_features, targets, weights.map(<[f32]>::to_vec))
 }
 
 #[test]
@@ -56,11 +48,11 @@ fn a_row_of_weight_2_is_the_row_twice_and_one_of_weight_0_is_none() {
             let options = TrainerOptions { clip_grad_norm, ..weighted.options };
             let weighted = Setup { options, ..weighted };
             let repeated = Setup { n_rows: often.len(), global_rows: often.len(), ..weighted.clone() };
-            let rows = weighted.table();
+            let rows = weighted.rows();
             let weights = counts.map(|n| n as f32);
             let with_weights = select(&rows, &once, Some(&weights));
-            let train = |setup: &Setup, table: &Table, world_size| {
-                threads::run(world_size, |world| setup.train_rows(&world, table)).remove(0)
+            let train = |setup: &Setup, rows: &Arc<ResidentRows>, world_size| {
+                threads::run(world_size, |world| setup.train_rows(&world, rows)).remove(0)
             };
             let want: Trained = train(&repeated, &select(&rows, &often, None), 1);
             for world_size in [1, 2] {
@@ -109,19 +101,17 @@ fn a_step_without_weight_leaves_the_weights_alone() {
 }
 
 /// What an evaluation should find, by the formulas, from the outputs of all rows.
-fn plain(setup: &Setup, outputs: &[f32], table: &Table) -> EvalMetrics {
-    let all = table.rows(0..table.n_rows()).unwrap();
-    let weights = all.weights.unwrap().to_vec::<f32>().unwrap();
-    let weights: Vec<f64> = weights.into_iter().map(f64::from).collect();
+fn plain(setup: &Setup, outputs: &[f32], rows: &ResidentRows) -> EvalMetrics {
+    let weights: Vec<f64> = rows.weights.iter().flatten().copied().map(f64::from).collect();
     let outputs: Vec<f64> = outputs.iter().map(|&v| f64::from(v)).collect();
     let total: f64 = weights.iter().sum();
     let k = N_CLASSES;
     let mut metrics = EvalMetrics::default();
     let (mut loss, mut divisor, mut right) = (0.0, 0.0, 0.0);
     if let Loss::CrossEntropy { label_smoothing, class_weights } = &setup.loss {
-        let labels = all.targets.to_vec::<i64>().unwrap();
+        let Targets::Labels(labels) = &rows.targets else { panic!() };
         let class = |c: usize| class_weights.as_ref().map_or(1.0, |w| f64::from(w[c]));
-        for ((z, &label), &w) in outputs.chunks_exact(k).zip(&labels).zip(&weights) {
+        for ((z, &label), &w) in outputs.chunks_exact(k).zip(labels).zip(&weights) {
             let (label, log_sum) = (label as usize, z.iter().map(|v| v.exp()).sum::<f64>().ln());
             let smooth: f64 = (0..k).map(|c| class(c) * (log_sum - z[c])).sum();
             let hit = (1.0 - label_smoothing) * class(label) * (log_sum - z[label]);
@@ -131,8 +121,8 @@ fn plain(setup: &Setup, outputs: &[f32], table: &Table) -> EvalMetrics {
         }
         metrics.accuracy = Some(right / total);
     } else {
-        let y = all.targets.to_vec::<f32>().unwrap();
-        let y: Vec<f64> = y.into_iter().map(f64::from).collect();
+        let Targets::Values(y) = &rows.targets else { panic!() };
+        let y: Vec<f64> = y.iter().map(|&y| f64::from(y)).collect();
         for (i, (&z, &y)) in outputs.iter().zip(&y).enumerate() {
             let (w, e) = (weights[i / k], z - y);
             divisor += w;
@@ -169,20 +159,22 @@ fn an_evaluation_counts_each_row_by_its_weight() {
         row_weights(29).iter().enumerate().map(|(i, w)| w * (0.1 * i as f32).cos().abs()).collect();
     for loss in losses() {
         let setup = Setup { loss, row_weights: Some(weights.clone()), ..Setup::usual() };
-        let table = setup.table();
+        let rows = setup.rows();
         let model = |max_rows| {
             let mut model = Mlp::new(setup.spec.clone(), max_rows, Device::Cpu, Precision::F32).unwrap();
             model.initialize(5).unwrap();
             model
         };
         let mut whole = model(29);
-        whole.forward(table.rows(0..29).unwrap().x, None).unwrap();
-        let want = plain(&setup, &whole.outputs(29).unwrap().to_vec::<f32>().unwrap(), &table);
+        whole.forward(rows.in_place(0..29).unwrap().unwrap().x, None).unwrap();
+        let want = plain(&setup, &whole.outputs(29).unwrap().to_vec::<f32>().unwrap(), &rows);
+        let rows: Arc<dyn Dataset> = rows;
         for world_size in [1, 3] {
             // In several batches a rank.
             let got = threads::run(world_size, |world| {
                 let head = LossHead::new(&setup.loss, Device::Cpu).unwrap();
-                evaluate(&world, &mut model(4), &head, setup.task(), &table).unwrap()
+                let loading = LoaderOptions::new(Device::Cpu);
+                evaluate(&world, &mut model(4), &head, setup.task(), &rows, &loading).unwrap()
             });
             for (what, got, want) in [
                 ("loss", got[0].loss, want.loss),
@@ -199,13 +191,13 @@ fn an_evaluation_counts_each_row_by_its_weight() {
 #[test]
 fn r2_of_a_constant_target_is_absent_however_its_mean_is_rounded() {
     let setup = one_step(Loss::Mse, 3);
-    let x = Tensor::zeros(&[3, 6], ddp_kernels::DType::F32, Device::Cpu).unwrap();
-    let targets = Tensor::from_slice(&[0.1f32, 0.2, 0.3].repeat(3), &[3, 3], Device::Cpu).unwrap();
-    let weights = Tensor::from_slice(&[0.1f32, 0.7, 1.3], &[3], Device::Cpu).unwrap();
-    let table = Table::from_tensors(x, targets, Some(weights));
+    let targets = Targets::Values([0.1f32, 0.2, 0.3].repeat(3));
+    let rows: Arc<dyn Dataset> = rows_of(vec![0.0; 18], 6, targets, Some(vec![0.1, 0.7, 1.3]));
     let mut model = Mlp::new(setup.spec.clone(), 3, Device::Cpu, Precision::F32).unwrap();
     model.initialize(5).unwrap();
     let head = LossHead::new(&setup.loss, Device::Cpu).unwrap();
     let world = ddp_comm::World::single();
-    assert_eq!(evaluate(&world, &mut model, &head, Task::Regression, &table).unwrap().r2, None);
+    let loading = LoaderOptions::new(Device::Cpu);
+    let metrics = evaluate(&world, &mut model, &head, Task::Regression, &rows, &loading).unwrap();
+    assert_eq!(metrics.r2, None);
 }

@@ -15,15 +15,17 @@ use super::buffers::Rotating;
 use super::place::Place;
 use super::report::{heading, number, percent};
 use super::timing::{Clock, Effort, Times};
-use crate::batches::{Batch, BatchMut, Table};
+use crate::batches::Batch;
 use crate::cli::{BenchDtype, BenchOptim, BenchStepArgs};
 use crate::config::{OptimizerConfig, OptimizerKind};
+use crate::data::{RowLayout, TargetLayout, numbered_columns};
+use crate::device_rows::DeviceRows;
 use crate::error::{Error, Result};
 use crate::metrics::json_line;
 use crate::model::{LossHead, Mlp, ModelSpec, Optimizer, UpdateScale};
 use crate::outcome::Stop;
 use crate::process;
-use crate::trainer::{MicroBatch, RowShape, StepRows, Trainer, TrainerOptions};
+use crate::trainer::{MicroBatch, StepRows, Trainer, TrainerOptions};
 
 /// Batches of random rows that steps take in turn.
 const POOL: usize = 8;
@@ -87,8 +89,7 @@ struct GpuReport {
 pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
     let place = Place::pin(world, &args.place, &[args.dtype])?;
     let mut trainer = trainer(world, args, place.device)?;
-    let table = random_rows(world, args, place.device).map_err(Error::from)?;
-    let mut batches = Pool { table: &table, batch: args.batch, world_size: world.world_size(), next: 0 };
+    let mut batches = random_rows(world, args, place.device).map_err(Error::from)?;
     let gpu = place.gpu().map_err(Error::from)?;
 
     let mut startup_s = 0.0;
@@ -182,7 +183,7 @@ fn optimizer_config(optim: BenchOptim) -> OptimizerConfig {
 }
 
 /// Random rows whose labels a linear map of the features gives, so that there is something to learn.
-fn random_rows(world: &World, args: &BenchStepArgs, device: Device) -> Result<Table, KernelError> {
+fn random_rows(world: &World, args: &BenchStepArgs, device: Device) -> Result<Pool, KernelError> {
     let (n_rows, dims) = (POOL * args.batch, &args.dims.0);
     let (n_features, n_classes) = (dims[0], dims[dims.len() - 1]);
     let to_device = |tensor: Tensor| match device {
@@ -199,26 +200,38 @@ fn random_rows(world: &World, args: &BenchStepArgs, device: Device) -> Result<Ta
         |row: &[f32]| row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(i, _)| i as i64);
     let labels: Vec<i64> = scores.chunks_exact(n_classes).map(largest).collect();
     let labels = Tensor::from_slice(&labels, &[n_rows], Device::Cpu)?;
-    Ok(Table::from_tensors(x, to_device(labels)?, None))
+    let layout = RowLayout::new(numbered_columns(n_features), TargetLayout::Classes { n_classes });
+    Ok(Pool {
+        x,
+        labels: to_device(labels)?,
+        layout,
+        batch: args.batch,
+        world_size: world.world_size(),
+        next: 0,
+    })
 }
 
-/// The batches of the pool in turn.
-struct Pool<'a> {
-    table: &'a Table,
+/// Rows where the model is, whose batches are taken in turn.
+struct Pool {
+    /// `[POOL * batch, features]`.
+    x: Tensor,
+    labels: Tensor,
+    layout: RowLayout,
     batch: usize,
     world_size: usize,
     next: usize,
 }
 
-impl Pool<'_> {
+impl Pool {
     fn take(&mut self) -> Result<Batch<'_>> {
         let start = self.next * self.batch;
         self.next = (self.next + 1) % POOL;
-        Ok(self.table.rows(start..start + self.batch)?)
+        let whole = Batch { x: self.x.view(), targets: self.labels.view(), weights: None };
+        Ok(whole.rows(start, start + self.batch)?)
     }
 }
 
-impl StepRows for Pool<'_> {
+impl StepRows for Pool {
     fn n_micro_batches(&self) -> usize {
         1
     }
@@ -231,20 +244,20 @@ impl StepRows for Pool<'_> {
         0..self.batch
     }
 
-    fn row_shape(&self) -> RowShape {
-        self.table.row_shape()
-    }
-
-    fn fill(&mut self, rows: BatchMut<'_>) -> Result<()> {
-        Ok(self.take()?.copy_to(rows)?)
+    fn has_weights(&self) -> bool {
+        false
     }
 
     fn micro_batch(&mut self, _index: usize) -> Result<MicroBatch<'_>> {
         Ok(MicroBatch { rows: self.take()?, first_row: 0 })
     }
 
-    fn on_device(&mut self) -> Result<Option<Batch<'_>>> {
-        if self.table.device() == Device::Cpu { Ok(None) } else { self.take().map(Some) }
+    fn device_rows(&self, gpu: &'static Gpu, n_rows: usize) -> Result<DeviceRows> {
+        Ok(DeviceRows::new(gpu, n_rows, &self.layout, false)?)
+    }
+
+    fn send(&mut self, to: &mut DeviceRows) -> Result<()> {
+        Ok(to.copy(self.take()?)?)
     }
 }
 

@@ -47,20 +47,113 @@ pub struct Config {
 /// `[data]`: which rows, and what they mean.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DataConfig {
-    /// `builtin:NAME`, or path of a CSV file.
+    /// `builtin:NAME`, a file, a folder, or a pattern of files.
     pub train: String,
+    /// Labels of `train` where they lie in files of their own (npy, IDX): a file or a pattern.
+    pub labels: Option<String>,
     /// Where the rows for evaluation come from.
     pub eval: EvalSource,
-    /// Whether each epoch visits the training rows in a new order.
-    pub shuffle: bool,
+    /// Labels of `eval`, as `labels`.
+    pub eval_labels: Option<String>,
+    /// Format of the files.
+    pub format: DataFormat,
+    /// Name of the features in npz and safetensors files.
+    pub features_key: String,
+    /// Name of the labels in npz and safetensors files.
+    pub labels_key: String,
     /// Column names of the targets; one for classification.
     pub target: Vec<String>,
     /// What the targets are.
     pub task: Task,
     /// Number of classes; `None` means largest label of the training rows + 1.
     pub classes: Option<usize>,
+    /// Where a row's weight in loss and metrics stands: a column, an array's name, or an npy file.
+    pub weight: Option<String>,
+    /// Columns that are no features.
+    pub drop: Vec<String>,
+    /// Columns whose values are names rather than quantities.
+    pub categorical: Vec<String>,
+    /// What the model gets for a category.
+    pub encode: Encode,
+    /// Width of a category's embedding; `None` means one that grows with the number of values.
+    pub embedding_dim: Option<usize>,
+    /// What a missing value becomes.
+    pub missing: Missing,
     /// Normalisation of the features.
     pub normalize: Normalize,
+    /// Whether each epoch visits the training rows in a new order.
+    pub shuffle: bool,
+    /// How far rows move in that order.
+    pub shuffle_mode: ShuffleMode,
+    /// Size of the window within which `shuffle_mode = "blocks"` mixes rows, in MiB.
+    pub shuffle_window_mib: usize,
+    /// Where rows wait for their step.
+    pub placement: Placement,
+    /// Batches that are made ready ahead of the step, at least 1.
+    pub prefetch: usize,
+    /// Threads that make them ready; 0 means as many as fit.
+    pub loader_threads: usize,
+    /// Host memory that a rank's rows may take, in MiB.
+    pub loader_memory_mib: usize,
+}
+
+/// Format of data files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DataFormat {
+    /// By the name's ending.
+    Auto,
+    /// Comma-separated values.
+    Csv,
+    /// NumPy's file of one array.
+    Npy,
+    /// NumPy's archive of arrays.
+    Npz,
+    /// Named tensors.
+    Safetensors,
+    /// Apache Parquet.
+    Parquet,
+    /// MNIST's format.
+    Idx,
+}
+
+/// What the model gets for a category.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Encode {
+    /// A column a value: 1 where the row has it, else 0.
+    OneHot,
+    /// A row of a table that is learned.
+    Embedding,
+}
+
+/// What a missing value becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missing {
+    /// An error that names it.
+    Error,
+    /// The column's mean over the training rows, and a 1 in a column of its own.
+    Mean,
+    /// 0, and a 1 in a column of its own.
+    Zero,
+}
+
+/// How far rows move in a new order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ShuffleMode {
+    /// Any row to any place.
+    Full,
+    /// Blocks of neighbouring rows to any place, rows within a window of such blocks: for disks, and for Parquet.
+    Blocks,
+}
+
+/// Where rows wait for their step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    /// On the GPU if there is room, else on the host.
+    Auto,
+    /// On the host: batches are copied to the GPU.
+    Host,
+    /// On the GPU, where batches are gathered; an error if there is no room.
+    Device,
 }
 
 /// Where evaluation rows come from.
@@ -68,7 +161,7 @@ pub struct DataConfig {
 pub enum EvalSource {
     /// No evaluation.
     None,
-    /// `builtin:NAME` (its test rows) or path of a CSV file.
+    /// `builtin:NAME` (its test rows), a file, a folder, or a pattern of files.
     Source(String),
     /// This part of the training rows, in (0, 1), drawn by the seed and taken out of training.
     Fraction(f64),
@@ -340,6 +433,19 @@ macro_rules! named {
 }
 
 named!(Task { Classification = "classification", Regression = "regression", Multilabel = "multilabel" });
+named!(DataFormat {
+    Auto = "auto",
+    Csv = "csv",
+    Npy = "npy",
+    Npz = "npz",
+    Safetensors = "safetensors",
+    Parquet = "parquet",
+    Idx = "idx",
+});
+named!(Encode { OneHot = "one_hot", Embedding = "embedding" });
+named!(Missing { Error = "error", Mean = "mean", Zero = "zero" });
+named!(ShuffleMode { Full = "full", Blocks = "blocks" });
+named!(Placement { Auto = "auto", Host = "host", Device = "device" });
 named!(Normalize { None = "none", Standard = "standard", MinMax = "minmax" });
 impl setting::Named for Activation {
     const VALUES: &'static [(&'static str, Self)] = &[

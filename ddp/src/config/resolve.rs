@@ -4,8 +4,9 @@ use std::path::Path;
 
 use super::setting::{Named, Setting};
 use super::{
-    Activation, Batch, CommConfig, CommDtype, Config, DataConfig, EvalSource, Length, LogConfig, Loss,
-    ModelConfig, Norm, Normalize, OptimizerConfig, OptimizerKind, Precision, Task, TrainConfig,
+    Activation, Batch, CommConfig, CommDtype, Config, DataConfig, DataFormat, Encode, EvalSource, Length,
+    LogConfig, Loss, Missing, ModelConfig, Norm, Normalize, OptimizerConfig, OptimizerKind, Placement,
+    Precision, ShuffleMode, Task, TrainConfig,
 };
 use crate::error::Result;
 
@@ -145,14 +146,63 @@ fn data(given: &Given) -> Result<DataConfig> {
         }
         Some(setting) => Some(setting.count(2, MAX_WIDTH, "leave it out to take it from the data")? as usize),
     };
+    let optional = |key: &str, example| given.get(key).map(|setting| setting.text(example)).transpose();
+    let names = |key: &str| match given.get(key) {
+        None => Ok(Vec::new()),
+        // What a resolved config says where there are none.
+        Some(setting) if setting.value.as_array().is_some_and(Vec::is_empty) => Ok(Vec::new()),
+        Some(setting) => setting.texts("[\"id\"]"),
+    };
+    let (drop, categorical) = (names("data.drop")?, names("data.categorical")?);
+    let weight = optional("data.weight", "\"weight\"")?;
+    for (key, columns) in [("data.drop", &drop), ("data.categorical", &categorical)] {
+        let taken = target.iter().chain(&weight).chain(if key == "data.drop" { &categorical } else { &drop });
+        if let Some(name) = taken.into_iter().find(|name| columns.contains(name))
+            && let Some(setting) = given.get(key)
+        {
+            return Err(setting.bad(
+                format!("columns without another use, and \"{name}\" has one"),
+                "a column is a feature, a target, the weight, or left out",
+            ));
+        }
+    }
+    let loader_memory_mib =
+        given.count("data.loader_memory_mib", 1024, 1, 1 << 30, "1024 is 1 GiB a rank")?;
+    let window = given.count("data.shuffle_window_mib", 64, 1, 1 << 20, "64 is a good start")?;
+    if let Some(setting) = given.get("data.shuffle_window_mib")
+        && window > loader_memory_mib / 2
+    {
+        let expected = format!("at most half of `data.loader_memory_mib`, {} MiB", loader_memory_mib / 2);
+        return Err(setting.bad(expected, "one window is read while another one is used"));
+    }
     Ok(DataConfig {
         train,
+        labels: optional("data.labels", "\"y.npy\"")?,
         eval,
-        shuffle: given.bool("data.shuffle", true)?,
+        eval_labels: optional("data.eval_labels", "\"y_test.npy\"")?,
+        format: given.one_of("data.format", DataFormat::Auto)?,
+        features_key: optional("data.features_key", "\"features\"")?.unwrap_or_else(|| "features".to_owned()),
+        labels_key: optional("data.labels_key", "\"labels\"")?.unwrap_or_else(|| "labels".to_owned()),
         target,
         task,
         classes,
+        weight,
+        drop,
+        categorical,
+        encode: given.one_of("data.encode", Encode::OneHot)?,
+        embedding_dim: match given.count("data.embedding_dim", 0, 0, 1 << 12, "0 chooses one")? {
+            0 => None,
+            dim => Some(dim),
+        },
+        missing: given.one_of("data.missing", Missing::Error)?,
         normalize: given.one_of("data.normalize", Normalize::None)?,
+        shuffle: given.bool("data.shuffle", true)?,
+        shuffle_mode: given.one_of("data.shuffle_mode", ShuffleMode::Full)?,
+        shuffle_window_mib: window.min((loader_memory_mib / 2).max(1)),
+        placement: given.one_of("data.placement", Placement::Auto)?,
+        prefetch: given.count("data.prefetch", 4, 1, 1024, "4 is a good start")?,
+        loader_threads: given.count("data.loader_threads", 0, 0, 256, "0 takes as many as fit")?,
+        loader_memory_mib,
     })
 }
 

@@ -392,18 +392,53 @@ fn any_data() -> impl Strategy<Value = DataConfig> {
     let target = proptest::collection::hash_set("[^\\pC]{0,8}z", 1..4);
     let classes = proptest::option::of(2usize..100);
     let names = (pick(Task::ALL), pick(Normalize::ALL));
-    ("[^\\pC]{0,12}x", eval, any::<bool>(), target, classes, names).prop_map(
-        |(train, eval, shuffle, target, classes, (task, normalize))| {
+    let optional = || proptest::option::of("[^\\pC]{0,8}o");
+    let files = (optional(), optional(), pick(DataFormat::ALL), "[a-z]{1,9}k", "[a-z]{1,9}l");
+    let columns = (
+        optional(),
+        proptest::collection::vec("[^\\pC]{0,8}d", 0..3),
+        proptest::collection::vec("[^\\pC]{0,8}c", 0..3),
+        (pick(Encode::ALL), proptest::option::of(1usize..99), pick(Missing::ALL)),
+    );
+    let loading = (
+        pick(ShuffleMode::ALL),
+        pick(Placement::ALL),
+        (1usize..100, 0usize..100, 1usize..1000, 2000usize..10_000),
+    );
+    let given = ("[^\\pC]{0,12}x", eval, any::<bool>(), target, classes, names);
+    (given, files, columns, loading).prop_map(
+        |(given, files, (weight, drop, categorical, codes), (shuffle_mode, placement, sizes))| {
+            let (train, eval, shuffle, target, classes, (task, normalize)) = given;
+            let (labels, eval_labels, format, features_key, labels_key) = files;
+            let (prefetch, loader_threads, shuffle_window_mib, loader_memory_mib) = sizes;
+            let (encode, embedding_dim, missing) = codes;
             let is_classes = task == Task::Classification;
             let n_targets = if is_classes { 1 } else { target.len() };
             DataConfig {
                 train,
+                labels,
                 eval,
-                shuffle,
+                eval_labels,
+                format,
+                features_key,
+                labels_key,
                 target: target.into_iter().take(n_targets).collect(),
                 task,
                 classes: classes.filter(|_| is_classes),
+                weight,
+                drop,
+                categorical,
+                encode,
+                embedding_dim,
+                missing,
                 normalize,
+                shuffle,
+                shuffle_mode,
+                shuffle_window_mib,
+                placement,
+                prefetch,
+                loader_threads,
+                loader_memory_mib,
             }
         },
     )

@@ -10,12 +10,20 @@ pub(super) fn entries(config: &Config) -> Vec<(String, String)> {
 
     put("name", text(name));
     put("data.train", text(&data.train));
+    if let Some(labels) = &data.labels {
+        put("data.labels", text(labels));
+    }
     match &data.eval {
         EvalSource::None => put("data.eval", text("none")),
         EvalSource::Source(source) => put("data.eval", text(source)),
         EvalSource::Fraction(fraction) => put("data.eval_fraction", number(*fraction)),
     }
-    put("data.shuffle", data.shuffle.to_string());
+    if let Some(labels) = &data.eval_labels {
+        put("data.eval_labels", text(labels));
+    }
+    put("data.format", text(data.format.name()));
+    put("data.features_key", text(&data.features_key));
+    put("data.labels_key", text(&data.labels_key));
     match data.target.as_slice() {
         [one] => put("data.target", text(one)),
         several => put("data.target", list(several, |name| text(name))),
@@ -24,7 +32,22 @@ pub(super) fn entries(config: &Config) -> Vec<(String, String)> {
     if let Some(classes) = data.classes {
         put("data.classes", classes.to_string());
     }
+    if let Some(weight) = &data.weight {
+        put("data.weight", text(weight));
+    }
+    put("data.drop", list(&data.drop, |name| text(name)));
+    put("data.categorical", list(&data.categorical, |name| text(name)));
+    put("data.encode", text(data.encode.name()));
+    put("data.embedding_dim", data.embedding_dim.unwrap_or(0).to_string());
+    put("data.missing", text(data.missing.name()));
     put("data.normalize", text(data.normalize.name()));
+    put("data.shuffle", data.shuffle.to_string());
+    put("data.shuffle_mode", text(data.shuffle_mode.name()));
+    put("data.shuffle_window_mib", data.shuffle_window_mib.to_string());
+    put("data.placement", text(data.placement.name()));
+    put("data.prefetch", data.prefetch.to_string());
+    put("data.loader_threads", data.loader_threads.to_string());
+    put("data.loader_memory_mib", data.loader_memory_mib.to_string());
 
     put("model.hidden", list(&model.hidden, usize::to_string));
     put("model.activation", text(&model.activation.to_string()));

@@ -1,169 +1,187 @@
-//! The rows of a data set, resident in memory.
+//! What training needs of data: rows that can be asked for by number.
+//!
+//! [`Dataset`] is the seam at which users bring their own rows; all formats of files come through it too.
 
 use std::fmt;
+use std::ops::Range;
 
-/// Rows of features with their targets, row-major.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Dataset {
-    /// `[n_rows, n_features]`, all finite.
-    pub features: Vec<f32>,
+use ddp_kernels::DType;
+use serde::{Deserialize, Serialize};
+
+use super::vocabulary::Vocabulary;
+use crate::batches::{Batch, BatchMut};
+use crate::error::Result;
+
+/// Rows that can be taken in any order.
+///
+/// A loader's threads call it, several at a time.
+pub trait Dataset: fmt::Debug + Send + Sync {
     /// Number of rows.
-    pub n_rows: usize,
-    /// Number of feature columns, at least 1.
-    pub n_features: usize,
-    /// One name a feature column.
-    pub feature_names: Vec<String>,
-    /// What each row should give.
-    pub targets: Targets,
-    /// Where the rows came from, for messages: path of the file or `builtin:NAME`.
-    pub source: String,
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What a row looks like.
+    fn layout(&self) -> &RowLayout;
+
+    /// Writes the rows with these numbers, in this order, to `out`, which has as many.
+    ///
+    /// Features must be finite (or NaN where [`RowLayout::has_missing`] says so), class indices in range, weights finite and
+    /// not negative: a dataset that meets others fails here, and names the place.
+    ///
+    /// # Errors
+    /// Those of reading the rows.
+    fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()>;
+
+    /// Rows that lie in memory just as [`Dataset::gather`] would write them, so that nothing needs to be copied.
+    ///
+    /// # Errors
+    /// Those of reading the rows.
+    fn in_place(&self, _rows: Range<usize>) -> Result<Option<Batch<'_>>> {
+        Ok(None)
+    }
+
+    /// Ends of the parts that are cheapest read whole, ascending, the last one [`Dataset::len`]: row groups of Parquet. None
+    /// where rows can be read one by one.
+    fn block_ends(&self) -> Option<&[usize]> {
+        None
+    }
+
+    /// A hash by which ranks compare what they read. Rows in memory are hashed whole, of large files a sample is.
+    ///
+    /// # Errors
+    /// Those of reading the rows.
+    fn fingerprint(&self) -> Result<u64>;
+
+    /// Bytes of host memory that hold rows and that only giving them up would free.
+    fn resident_bytes(&self) -> usize {
+        0
+    }
+
+    /// Where the rows come from, for messages: path, pattern or `builtin:NAME`.
+    fn source(&self) -> &str;
 }
 
-/// What each row should give.
+/// What a row looks like.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Targets {
-    /// Classification.
+pub struct RowLayout {
+    /// One name a feature column.
+    pub features: Vec<String>,
+    /// Number format in which features are handed out: u8, f16, bf16 or f32.
+    pub dtype: DType,
+    /// What a row should give.
+    pub targets: TargetLayout,
+    /// Whether rows have weights.
+    pub has_weights: bool,
+    /// Columns that hold category numbers.
+    pub categories: Vec<CategoryColumn>,
+    /// Whether NaN stands for a missing value.
+    pub has_missing: bool,
+}
+
+/// A column whose values are category numbers: 0 is unknown, then those of the vocabulary from 1.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CategoryColumn {
+    /// Index among the features.
+    pub column: usize,
+    /// Its known values.
+    pub vocabulary: Vocabulary,
+}
+
+/// What a row should give.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TargetLayout {
+    /// A class index, i64.
     Classes {
-        /// `[n_rows]`, each in `0..n_classes`.
-        labels: Vec<i64>,
         /// Number of classes, at least 2.
         n_classes: usize,
     },
-    /// Regression (finite numbers) and multilabel (0 or 1).
+    /// Values, f32: of any size in regression, 0 or 1 in multilabel tasks.
     Values {
-        /// `[n_rows, n_targets]`
-        values: Vec<f32>,
-        /// Number of target columns, at least 1.
-        n_targets: usize,
         /// One name a target column.
         names: Vec<String>,
     },
 }
 
-impl Targets {
+impl TargetLayout {
     /// Outputs that a model for these targets has: classes, or target columns.
     pub fn n_outputs(&self) -> usize {
         match self {
-            Self::Classes { n_classes, .. } => *n_classes,
-            Self::Values { n_targets, .. } => *n_targets,
+            Self::Classes { n_classes } => *n_classes,
+            Self::Values { names } => names.len(),
         }
     }
 
-    fn select(&self, rows: &[usize]) -> Self {
+    /// Number format of the targets.
+    pub fn dtype(&self) -> DType {
         match self {
-            Self::Classes { labels, n_classes } => {
-                Self::Classes { labels: rows.iter().map(|&row| labels[row]).collect(), n_classes: *n_classes }
-            }
-            Self::Values { values, n_targets, names } => Self::Values {
-                values: select(values, *n_targets, rows),
-                n_targets: *n_targets,
-                names: names.clone(),
-            },
+            Self::Classes { .. } => DType::I64,
+            Self::Values { .. } => DType::F32,
         }
+    }
+
+    /// Shape of the targets of `n_rows` rows: `[N]` class indices or `[N, K]` values.
+    pub fn dims(&self, n_rows: usize) -> Vec<usize> {
+        match self {
+            Self::Classes { .. } => vec![n_rows],
+            Self::Values { names } => vec![n_rows, names.len()],
+        }
+    }
+
+    /// Bytes of one row's targets.
+    pub fn row_bytes(&self) -> usize {
+        self.dims(1).iter().product::<usize>() * self.dtype().size_bytes()
     }
 }
 
-impl Dataset {
-    /// The features of one row, `[n_features]`.
-    pub fn row(&self, row: usize) -> &[f32] {
-        &self.features[row * self.n_features..(row + 1) * self.n_features]
-    }
-
-    /// These rows, in this order, as a data set of their own.
-    pub fn select(&self, rows: &[usize]) -> Self {
-        Self {
-            features: select(&self.features, self.n_features, rows),
-            n_rows: rows.len(),
-            n_features: self.n_features,
-            feature_names: self.feature_names.clone(),
-            targets: self.targets.select(rows),
-            source: self.source.clone(),
+impl RowLayout {
+    /// Features that are numbers, f32, without weights.
+    pub fn new(features: Vec<String>, targets: TargetLayout) -> Self {
+        RowLayout {
+            features,
+            dtype: DType::F32,
+            targets,
+            has_weights: false,
+            categories: Vec::new(),
+            has_missing: false,
         }
     }
 
-    /// A hash of all content but the source's name, for the comparison between ranks at start. It
-    /// guards against different files, not against an adversary.
-    pub fn fingerprint(&self) -> u64 {
-        let mut hash = Fingerprint::default();
-        hash.number(self.n_rows as u64);
-        hash.number(self.n_features as u64);
-        self.feature_names.iter().for_each(|name| hash.text(name));
-        hash.floats(&self.features);
-        match &self.targets {
-            Targets::Classes { labels, n_classes } => {
-                hash.number(*n_classes as u64);
-                labels.iter().for_each(|label| hash.number(*label as u64));
-            }
-            Targets::Values { values, n_targets, names } => {
-                hash.number(!(*n_targets as u64));
-                names.iter().for_each(|name| hash.text(name));
-                hash.floats(values);
-            }
-        }
-        hash.finish()
+    /// Number of feature columns.
+    pub fn n_features(&self) -> usize {
+        self.features.len()
+    }
+
+    /// Bytes of one row as it is handed out.
+    pub fn row_bytes(&self) -> usize {
+        let weight = if self.has_weights { size_of::<f32>() } else { 0 };
+        self.n_features() * self.dtype.size_bytes() + self.targets.row_bytes() + weight
     }
 }
 
-impl fmt::Display for Dataset {
+/// Names of columns that have none of their own: f0, f1, ...
+pub fn numbered_columns(n: usize) -> Vec<String> {
+    (0..n).map(|i| format!("f{i}")).collect()
+}
+
+/// A dataset in one line: where from, rows, columns.
+pub struct Summary<'a>(pub &'a dyn Dataset);
+
+impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} rows x {} features, ", self.source, self.n_rows, self.n_features)?;
-        match &self.targets {
-            Targets::Classes { n_classes, .. } => write!(f, "{n_classes} classes"),
-            Targets::Values { n_targets: 1, .. } => f.write_str("1 target"),
-            Targets::Values { n_targets, .. } => write!(f, "{n_targets} targets"),
+        let (dataset, layout) = (self.0, self.0.layout());
+        write!(f, "{}: {} rows x {} features", dataset.source(), dataset.len(), layout.n_features())?;
+        if layout.dtype != DType::F32 {
+            write!(f, " ({})", layout.dtype)?;
         }
-    }
-}
-
-fn select(values: &[f32], width: usize, rows: &[usize]) -> Vec<f32> {
-    let mut selected = Vec::with_capacity(rows.len() * width);
-    for &row in rows {
-        selected.extend_from_slice(&values[row * width..(row + 1) * width]);
-    }
-    selected
-}
-
-/// A hash of any bytes, of the same kind as [`Dataset::fingerprint`].
-pub(crate) fn fingerprint(bytes: &[u8]) -> u64 {
-    let mut hash = Fingerprint::default();
-    hash.number(bytes.len() as u64);
-    let (words, rest) = bytes.as_chunks::<8>();
-    words.iter().for_each(|word| hash.number(u64::from_le_bytes(*word)));
-    rest.iter().for_each(|&byte| hash.number(u64::from(byte)));
-    hash.finish()
-}
-
-/// FNV-1a's scheme on 64-bit words, with a rotation so that high bits reach low ones.
-struct Fingerprint(u64);
-
-impl Default for Fingerprint {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Fingerprint {
-    fn number(&mut self, word: u64) {
-        self.0 = (self.0 ^ word).rotate_left(29).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn text(&mut self, text: &str) {
-        self.number(text.len() as u64);
-        text.bytes().for_each(|byte| self.number(u64::from(byte)));
-    }
-
-    fn floats(&mut self, values: &[f32]) {
-        let pairs = values.chunks_exact(2);
-        for rest in pairs.remainder() {
-            self.number(u64::from(rest.to_bits()));
+        match &layout.targets {
+            TargetLayout::Classes { n_classes } => write!(f, ", {n_classes} classes")?,
+            TargetLayout::Values { names } if names.len() == 1 => f.write_str(", 1 target")?,
+            TargetLayout::Values { names } => write!(f, ", {} targets", names.len())?,
         }
-        for pair in pairs {
-            self.number(u64::from(pair[0].to_bits()) << 32 | u64::from(pair[1].to_bits()));
-        }
-    }
-
-    fn finish(mut self) -> u64 {
-        self.number(0);
-        self.0 ^ self.0 >> 32
+        if layout.has_weights { f.write_str(", weighted") } else { Ok(()) }
     }
 }

@@ -1,165 +1,143 @@
 //! Config -> training and evaluation rows, with every check that needs both.
 
-use std::path::Path;
+use std::sync::Arc;
 
-use super::dataset::{Dataset, Targets};
-use super::normalize::Normalizer;
-use super::split::split;
-use super::{builtin, csv};
-use crate::config::{Config, DataConfig, EvalSource, Loss, Task};
+use ddp_comm::{ReduceOp, World};
+use ddp_kernels::TensorMut;
+
+use super::dataset::{Dataset, TargetLayout};
+use super::open::{KnownFeatures, Opened, Part, SourceSpec, open};
+use super::preprocess::{Preprocessor, needs_stats};
+use super::stats::ColumnStats;
+use super::subset::split;
+use super::vocabulary::Vocabulary;
+use crate::config::{Config, DataConfig, EvalSource, Loss};
 use crate::error::{Error, Result};
-
-/// Which columns are targets, and what they hold.
-#[derive(Debug, Clone, Copy)]
-pub struct TargetSpec<'a> {
-    /// What the targets are.
-    pub task: Task,
-    /// Names of the target columns, in the order of the model's outputs.
-    pub columns: &'a [String],
-    /// Number of classes; `None` means largest label + 1.
-    pub classes: Option<usize>,
-}
-
-/// Which part of a built-in set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
-    /// Rows to train on.
-    Train,
-    /// Rows to evaluate on.
-    Test,
-}
+use crate::outcome::Stop;
+use crate::shard::rank_range;
 
 /// The rows of a run, checked against each other.
 #[derive(Debug, Clone)]
 pub struct Loaded {
-    /// Rows to train on, already normalised.
-    pub train: Dataset,
-    /// Rows to evaluate on, already normalised; never empty.
-    pub eval: Option<Dataset>,
-    /// What normalised both, to be saved with the model.
-    pub normalizer: Option<Normalizer>,
-    /// Hash of all rows as read, the same on ranks that read the same.
+    /// Rows to train on.
+    pub train: Arc<dyn Dataset>,
+    /// Rows to evaluate on; never empty.
+    pub eval: Option<Arc<dyn Dataset>>,
+    /// What was done to both and what is still to be done, to be saved with the model.
+    pub preprocessor: Preprocessor,
+    /// Hash of the rows as read, the same on ranks that read the same.
     pub fingerprint: u64,
 }
 
-/// Reads, splits, checks and normalises the rows that the config names.
+/// Opens, splits and checks the rows that the config names; every rank of the world calls it.
 ///
 /// # Errors
-/// All faults of the data, with file, line and column where they have one (exit status 2).
-pub fn load(config: &Config, world_size: usize) -> Result<Loaded> {
+/// All faults of the data, with their place (exit status 2).
+pub fn load(config: &Config, world: &World) -> Result<Loaded, Stop> {
     let data = &config.data;
-    let mut train = read_source(&data.train, Part::Train, &data.targets(data.classes))?;
-    let eval = match &data.eval {
-        EvalSource::None => None,
+    let opened = world.collective_result(open(&SourceSpec::train(data)))?;
+    let max_label = max_label(&opened, world)?;
+    let whole = world.collective_result(opened.with_max_label(max_label))?;
+    let (train, eval) = world.collective_result(divide(config, whole, world.world_size()))?;
+    let fingerprint = world.collective_result(fingerprint(&train, eval.as_ref()))?;
+
+    let layout = train.layout();
+    let stats = match needs_stats(data, layout) {
+        true => Some(ColumnStats::of(&*train, world)?),
+        false => None,
+    };
+    let preprocessor = Preprocessor::new(data, layout, stats.as_ref());
+    Ok(Loaded {
+        train: preprocessor.apply(train),
+        eval: eval.map(|eval| preprocessor.apply(eval)),
+        preprocessor,
+        fingerprint,
+    })
+}
+
+/// The largest label, where the number of classes is to be taken from it; each rank looks at a part.
+fn max_label(opened: &Opened, world: &World) -> Result<i64, Stop> {
+    let own = |n_rows| rank_range(n_rows, world.rank().0, world.world_size());
+    let mut label = [world.collective_result(opened.max_label(own))?];
+    let view = TensorMut::from_slice(&mut label, &[1]).map_err(Error::from)?;
+    world.group().all_reduce(ReduceOp::Max, view).map_err(Error::from)?;
+    Ok(label[0])
+}
+
+type Parts = (Arc<dyn Dataset>, Option<Arc<dyn Dataset>>);
+
+/// Rows to train on and to evaluate on.
+fn divide(config: &Config, whole: Arc<dyn Dataset>, world_size: usize) -> Result<Parts> {
+    let data = &config.data;
+    let (train, eval): Parts = match &data.eval {
+        EvalSource::None => (whole, None),
         EvalSource::Fraction(fraction) => {
-            let (rest, eval) = split(&train, *fraction, config.train.seed)?;
-            train = rest;
-            Some(eval)
+            let (train, eval) = split(&whole, *fraction, config.train.seed)?;
+            (Arc::new(train), Some(Arc::new(eval)))
         }
         EvalSource::Source(source) => {
+            let layout = whole.layout();
+            let vocabularies = vocabularies(&*whole);
             // Labels of the evaluation rows must be classes of the training rows.
-            let classes = match &train.targets {
-                Targets::Classes { n_classes, .. } => Some(*n_classes),
-                Targets::Values { .. } => None,
+            let classes = match layout.targets {
+                TargetLayout::Classes { n_classes } => Some(n_classes),
+                TargetLayout::Values { .. } => None,
             };
-            let eval = read_source(source, Part::Test, &data.targets(classes))?;
-            Some(match_columns(eval, &train.feature_names, &train.source)?)
+            let known =
+                KnownFeatures { names: &layout.features, vocabularies: &vocabularies, of: whole.source() };
+            let eval = open_eval(data, source, data.eval_labels.as_deref(), classes, known)?;
+            (whole, Some(eval))
         }
     };
-    if train.n_rows < world_size {
-        return Err(Error::FewerRowsThanRanks {
-            source_name: train.source,
-            n_rows: train.n_rows,
-            world_size,
-        });
+    if train.len() < world_size {
+        let source_name = train.source().to_owned();
+        return Err(Error::FewerRowsThanRanks { source_name, n_rows: train.len(), world_size });
     }
-    check_class_weights(&config.loss, &train)?;
-
-    let fingerprint = match &eval {
-        Some(eval) => train.fingerprint() ^ eval.fingerprint().rotate_left(1),
-        None => train.fingerprint(),
-    };
-    let mut loaded = Loaded { normalizer: Normalizer::fit(data.normalize, &train), train, eval, fingerprint };
-    if let Some(normalizer) = &loaded.normalizer {
-        normalizer.apply(&mut loaded.train);
-        loaded.eval.iter_mut().for_each(|eval| normalizer.apply(eval));
-    }
-    Ok(loaded)
+    check_class_weights(&config.loss, &*train)?;
+    Ok((train, eval))
 }
 
-impl DataConfig {
-    /// The targets of this config, with `classes` in place of its own.
-    pub fn targets(&self, classes: Option<usize>) -> TargetSpec<'_> {
-        TargetSpec { task: self.task, columns: &self.target, classes }
-    }
-}
-
-/// Rows of `builtin:NAME` or of a CSV file.
+/// Rows to evaluate on, with the columns that the model knows.
 ///
 /// # Errors
-/// What is wrong with the name or the file.
-pub fn read_source(source: &str, part: Part, spec: &TargetSpec<'_>) -> Result<Dataset> {
-    match source.strip_prefix("builtin:") {
-        Some(name) => builtin::read(name, part, spec),
-        None => csv::read(Path::new(source), spec),
-    }
-}
-
-/// Brings the feature columns of `dataset` into the order of `expected`, the columns of
-/// `expected_source`.
-///
-/// # Errors
-/// [`Error::ColumnsDiffer`] if the names are not the same; it names the first that differ.
-pub fn match_columns(mut dataset: Dataset, expected: &[String], expected_source: &str) -> Result<Dataset> {
-    if dataset.feature_names == expected {
-        return Ok(dataset);
-    }
-    let without = |names: &[String], others: &[String]| -> Option<String> {
-        names.iter().find(|name| !others.contains(name)).cloned()
+/// What is wrong with the name or the files.
+pub fn open_eval(
+    data: &DataConfig,
+    source: &str,
+    labels: Option<&str>,
+    classes: Option<usize>,
+    features: KnownFeatures<'_>,
+) -> Result<Arc<dyn Dataset>> {
+    let spec = SourceSpec {
+        source,
+        labels,
+        part: Part::Test,
+        classes,
+        features: Some(features),
+        ..SourceSpec::train(data)
     };
-    let missing = without(expected, &dataset.feature_names);
-    let extra = without(&dataset.feature_names, expected);
-    if missing.is_some() || extra.is_some() {
-        return Err(Error::ColumnsDiffer {
-            source_name: dataset.source,
-            n_columns: dataset.n_features,
-            other: expected_source.to_owned(),
-            n_other: expected.len(),
-            difference: match (missing, extra) {
-                (Some(missing), Some(extra)) => {
-                    format!("\"{missing}\" is missing, \"{extra}\" is extra")
-                }
-                (Some(missing), None) => format!("\"{missing}\" is missing"),
-                (_, Some(extra)) => format!("\"{extra}\" is extra"),
-                (None, None) => String::new(),
-            },
-        });
-    }
-    let order: Vec<usize> = expected
-        .iter()
-        .filter_map(|name| dataset.feature_names.iter().position(|other| other == name))
-        .collect();
-    let mut reordered = Vec::with_capacity(dataset.features.len());
-    for row in dataset.features.chunks_exact(dataset.n_features) {
-        reordered.extend(order.iter().map(|&column| row[column]));
-    }
-    dataset.features = reordered;
-    dataset.feature_names = expected.to_vec();
-    Ok(dataset)
+    open(&spec)?.ready()
 }
 
-fn check_class_weights(loss: &Loss, train: &Dataset) -> Result<()> {
-    let n_classes = train.targets.n_outputs();
+fn fingerprint(train: &Arc<dyn Dataset>, eval: Option<&Arc<dyn Dataset>>) -> Result<u64> {
+    let eval = eval.map_or(Ok(0), |eval| eval.fingerprint())?;
+    Ok(train.fingerprint()? ^ eval.rotate_left(1))
+}
+
+fn check_class_weights(loss: &Loss, train: &dyn Dataset) -> Result<()> {
+    let n_classes = train.layout().targets.n_outputs();
     match loss {
         Loss::CrossEntropy { class_weights: Some(weights), .. } if weights.len() != n_classes => {
-            Err(Error::ClassWeightsCount {
-                source_name: train.source.clone(),
-                n_classes,
-                n_weights: weights.len(),
-            })
+            let (source_name, n_weights) = (train.source().to_owned(), weights.len());
+            Err(Error::ClassWeightsCount { source_name, n_classes, n_weights })
         }
         _ => Ok(()),
     }
+}
+
+/// The vocabularies of a layout's categorical columns.
+fn vocabularies(dataset: &dyn Dataset) -> Vec<Vocabulary> {
+    dataset.layout().categories.iter().map(|category| category.vocabulary.clone()).collect()
 }
 
 #[cfg(test)]

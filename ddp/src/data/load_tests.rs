@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::*;
+use crate::data::testing::{features_of, gathered};
 
 /// A folder with `train.csv` and `eval.csv`.
 struct Files {
@@ -23,19 +24,23 @@ impl Files {
     }
 
     /// Loads with these `--set` arguments besides the two files.
-    fn load(&self, sets: &[&str], world_size: usize) -> Result<Loaded> {
+    fn load(&self, sets: &[&str], world_size: usize) -> std::result::Result<Loaded, String> {
         let mut all = vec![format!("data.train={}", self.path("train.csv").display())];
         if !sets.iter().any(|set| set.starts_with("data.eval")) {
             all.push(format!("data.eval={}", self.path("eval.csv").display()));
         }
         all.extend(sets.iter().map(|set| (*set).to_owned()));
-        load(&Config::load(None, &all).unwrap(), world_size)
+        let config = Config::load(None, &all).unwrap();
+        let ranks = ddp_comm::threads::run(world_size, |world| {
+            load(&config, &world).map_err(|stop| stop.to_string())
+        });
+        ranks.into_iter().next().unwrap()
     }
 }
 
 #[track_caller]
-fn assert_refused(result: Result<Loaded>, parts: &[&str]) {
-    let message = result.expect_err("refused").to_string();
+fn assert_refused(result: std::result::Result<Loaded, String>, parts: &[&str]) {
+    let message = result.expect_err("refused");
     for part in parts {
         assert!(message.contains(part), "no {part:?} in: {message}");
     }
@@ -46,34 +51,37 @@ const TRAIN: &str = "a,b,label\n1,10,0\n2,20,1\n3,30,2\n";
 
 #[test]
 fn digits_load_with_their_own_split() {
-    let loaded = load(&Config::load(None, &[]).unwrap(), 4).unwrap();
-    assert_eq!((loaded.train.n_rows, loaded.eval.unwrap().n_rows), (1438, 359));
-    assert_eq!(loaded.normalizer, None);
+    let world = World::single();
+    let loaded = load(&Config::load(None, &[]).unwrap(), &world).unwrap();
+    assert_eq!((loaded.train.len(), loaded.eval.unwrap().len()), (1438, 359));
+    assert_eq!(loaded.preprocessor.normalizer, None);
 
     let sets = ["data.eval_fraction=0.5".to_owned()];
-    let loaded = load(&Config::load(None, &sets).unwrap(), 4).unwrap();
-    assert_eq!((loaded.train.n_rows, loaded.eval.unwrap().n_rows), (719, 719));
+    let loaded = load(&Config::load(None, &sets).unwrap(), &world).unwrap();
+    assert_eq!((loaded.train.len(), loaded.eval.unwrap().len()), (719, 719));
 
     let sets = ["data.eval=none".to_owned()];
-    assert!(load(&Config::load(None, &sets).unwrap(), 1).unwrap().eval.is_none());
+    assert!(load(&Config::load(None, &sets).unwrap(), &world).unwrap().eval.is_none());
 }
 
 #[test]
 fn eval_takes_classes_and_columns_of_training() {
     let files = Files::new(TRAIN, "b,label,a\n5,1,4\n");
     let eval = files.load(&[], 1).unwrap().eval.unwrap();
-    assert_eq!(eval.feature_names, ["a", "b"]);
-    assert_eq!(eval.features, [4.0, 5.0], "columns follow their names");
-    assert_eq!(eval.targets, Targets::Classes { labels: vec![1], n_classes: 3 });
+    assert_eq!(eval.layout().features, ["a", "b"]);
+    let (features, labels, _) = gathered(&*eval, &[0]);
+    assert_eq!(features, [4.0, 5.0], "columns follow their names");
+    assert_eq!(labels, [1.0]);
+    assert_eq!(eval.layout().targets, TargetLayout::Classes { n_classes: 3 });
 }
 
 #[test]
 fn both_are_normalised_by_training_rows() {
     let files = Files::new(TRAIN, "a,b,label\n5,10,0\n");
     let loaded = files.load(&["data.normalize=minmax"], 1).unwrap();
-    assert_eq!(loaded.train.features, [0.0, 0.0, 0.5, 0.5, 1.0, 1.0]);
-    assert_eq!(loaded.eval.unwrap().features, [2.0, 0.0]);
-    assert_eq!(loaded.normalizer.unwrap().shift, [1.0, 10.0]);
+    assert_eq!(features_of(&*loaded.eval.unwrap()), [5.0, 10.0], "normalised on the way to the model");
+    let normalizer = loaded.preprocessor.normalizer.unwrap();
+    assert_eq!((normalizer.shift, normalizer.scale), (vec![1.0, 10.0], vec![0.5, 0.05]));
 }
 
 #[test]
@@ -93,7 +101,7 @@ fn other_columns_are_named() {
 fn eval_labels_must_be_classes_of_training() {
     let files = Files::new(TRAIN, "a,b,label\n1,2,0\n1,2,3\n");
     assert_refused(files.load(&[], 1), &["eval.csv", "line 3, column \"label\"", "label 3 is out of range"]);
-    assert_eq!(files.load(&["data.classes=4"], 1).unwrap().train.targets.n_outputs(), 4);
+    assert_eq!(files.load(&["data.classes=4"], 1).unwrap().train.layout().targets.n_outputs(), 4);
 }
 
 #[test]

@@ -1,18 +1,36 @@
-//! Rows in memory: from CSV or the built-in sets, checked, split and normalised.
+//! Rows to train on: from files of all formats, from the built-in sets, or the user's own.
 //!
-//! Data flow: config -> **dataset** -> shard of the global batch. [`load`] is the way in.
+//! Data flow: config -> **dataset** -> loader -> shard of the global batch. [`load`] is the way in, [`Dataset`] what it
+//! gives. Arrays in files (npy, npz, safetensors, IDX) stay there ([`raw`](self)); tables (CSV, Parquet) are read row by row.
 
 mod builtin;
-mod csv;
+mod checks;
 mod dataset;
+mod error;
+mod fingerprint;
 mod load;
 mod normalize;
-mod split;
+mod open;
+mod preprocess;
+pub mod raw;
+mod resident;
+mod stats;
+mod subset;
+mod table;
+#[cfg(test)]
+pub(crate) mod testing;
+mod vocabulary;
 
 pub use self::builtin::{NAMES as BUILTIN_NAMES, digits};
-pub use self::csv::read as read_csv;
-pub(crate) use self::dataset::fingerprint;
-pub use self::dataset::{Dataset, Targets};
-pub use self::load::{Loaded, Part, TargetSpec, load, match_columns, read_source};
-pub use self::normalize::Normalizer;
-pub use self::split::split;
+pub use self::dataset::{CategoryColumn, Dataset, RowLayout, Summary, TargetLayout, numbered_columns};
+pub use self::error::DataError;
+pub(crate) use self::fingerprint::fingerprint;
+pub use self::load::{Loaded, load, open_eval};
+pub use self::normalize::{DeviceNormalizer, Normalizer};
+pub(crate) use self::open::files_of;
+pub use self::open::{KnownFeatures, Part, SourceSpec};
+pub use self::preprocess::{ColumnCodes, Preprocessor};
+pub use self::resident::{ResidentRows, Targets};
+pub use self::stats::ColumnStats;
+pub use self::subset::{Subset, split};
+pub use self::vocabulary::Vocabulary;

@@ -1,6 +1,12 @@
-//! Normalisation of features: fitted once on the training rows, applied to all.
+//! Normalisation of features: fitted once on the training rows, applied to all by [`ops::load_rows`].
 
-use super::dataset::Dataset;
+use ddp_kernels::ops::RowNormalizer;
+use ddp_kernels::{Device, KernelError, Tensor};
+
+#[cfg(doc)]
+use ddp_kernels::ops;
+
+use super::stats::ColumnStats;
 use crate::config::Normalize;
 
 /// `x' = (x - shift) * scale`, column by column.
@@ -13,115 +19,102 @@ pub struct Normalizer {
 }
 
 impl Normalizer {
-    /// Statistics of the rows of `train`, in f64 by two passes; `None` for [`Normalize::None`].
+    /// From the statistics of the training rows; `None` for [`Normalize::None`].
     ///
-    /// The standard deviation is that of the population (division by n), as in scikit-learn's
-    /// `StandardScaler`. A column of one value, and one whose spread has no f32 inverse, keeps its
-    /// scale: 1.
-    pub fn fit(kind: Normalize, train: &Dataset) -> Option<Self> {
-        let columns = Columns::of(train);
-        let spread: Vec<f64> = match kind {
-            Normalize::None => return None,
-            Normalize::Standard => columns.standard_deviations(train),
-            Normalize::MinMax => columns.max.iter().zip(&columns.min).map(|(max, min)| max - min).collect(),
-        };
-        let shift = if kind == Normalize::Standard { &columns.mean } else { &columns.min };
-        let is_constant = columns.max.iter().zip(&columns.min).map(|(max, min)| max == min);
-        let scale = spread.iter().zip(is_constant).map(|(spread, is_constant)| {
-            let scale = (1.0 / spread) as f32;
-            if is_constant || !scale.is_finite() { 1.0 } else { scale }
-        });
-        Some(Self { scale: scale.collect(), shift: shift.iter().map(|&x| x as f32).collect() })
-    }
-
-    /// Normalises the features in place. The columns are those that it was fitted on.
-    pub fn apply(&self, dataset: &mut Dataset) {
-        assert_eq!(self.shift.len(), dataset.n_features, "fitted on as many columns");
-        for row in dataset.features.chunks_exact_mut(dataset.n_features) {
-            for ((x, shift), scale) in row.iter_mut().zip(&self.shift).zip(&self.scale) {
-                // In f64: the difference of two finite f32 can overflow.
-                *x = ((f64::from(*x) - f64::from(*shift)) * f64::from(*scale)) as f32;
-            }
+    /// The standard deviation is that of the population (division by n), as in scikit-learn's `StandardScaler`. A column
+    /// of one value, and one whose spread has no f32 inverse, keeps its scale: 1.
+    pub fn fit(kind: Normalize, stats: &ColumnStats) -> Option<Self> {
+        if kind == Normalize::None {
+            return None;
         }
+        let (mut shift, mut scale) = (Vec::new(), Vec::new());
+        for column in 0..stats.mean.len() {
+            let (min, max) = (stats.min[column], stats.max[column]);
+            let (middle, spread) = match kind {
+                Normalize::Standard | Normalize::None => {
+                    (stats.mean[column], stats.standard_deviation(column))
+                }
+                Normalize::MinMax => (min, max - min),
+            };
+            let inverse = (1.0 / spread) as f32;
+            let is_constant = min >= max;
+            shift.push(if stats.count[column] > 0.0 { middle as f32 } else { 0.0 });
+            scale.push(if is_constant || !inverse.is_finite() { 1.0 } else { inverse });
+        }
+        Some(Self { shift, scale })
     }
 }
 
-struct Columns {
-    mean: Vec<f64>,
-    min: Vec<f64>,
-    max: Vec<f64>,
+/// A normaliser on a device.
+#[derive(Debug)]
+pub struct DeviceNormalizer {
+    shift: Tensor,
+    scale: Tensor,
 }
 
-impl Columns {
-    fn of(dataset: &Dataset) -> Self {
-        let n = dataset.n_features;
-        let (mut mean, mut min, mut max) = (vec![0.0; n], vec![f64::INFINITY; n], vec![f64::NEG_INFINITY; n]);
-        for row in dataset.features.chunks_exact(n) {
-            for (column, &x) in row.iter().enumerate() {
-                let x = f64::from(x);
-                mean[column] += x;
-                min[column] = x.min(min[column]);
-                max[column] = x.max(max[column]);
-            }
-        }
-        mean.iter_mut().for_each(|sum| *sum /= dataset.n_rows as f64);
-        Self { mean, min, max }
+impl DeviceNormalizer {
+    /// Copies it to `device`.
+    ///
+    /// # Errors
+    /// As making tensors there.
+    pub fn new(normalizer: &Normalizer, device: Device) -> Result<Self, KernelError> {
+        let vector = |values: &[f32]| Tensor::from_slice(values, &[values.len()], device);
+        Ok(DeviceNormalizer { shift: vector(&normalizer.shift)?, scale: vector(&normalizer.scale)? })
     }
 
-    fn standard_deviations(&self, dataset: &Dataset) -> Vec<f64> {
-        let mut squares = vec![0.0; dataset.n_features];
-        for row in dataset.features.chunks_exact(dataset.n_features) {
-            for ((square, &x), mean) in squares.iter_mut().zip(row).zip(&self.mean) {
-                *square += (f64::from(x) - mean).powi(2);
-            }
-        }
-        squares.iter().map(|square| (square / dataset.n_rows as f64).sqrt()).collect()
+    /// As operations take it.
+    pub fn view(&self) -> RowNormalizer<'_> {
+        RowNormalizer { shift: self.shift.view(), scale: self.scale.view() }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::data::Targets;
+    use ddp_kernels::{DType, ops};
 
-    fn columns(rows: &[[f32; 3]]) -> Dataset {
-        Dataset {
-            features: rows.concat(),
-            n_rows: rows.len(),
-            n_features: 3,
-            feature_names: vec!["a".into(), "b".into(), "c".into()],
-            targets: Targets::Classes { labels: vec![0; rows.len()], n_classes: 2 },
-            source: String::new(),
-        }
+    use super::*;
+
+    /// The columns, normalised.
+    fn fitted(kind: Normalize, rows: &[[f32; 3]]) -> (Normalizer, Vec<f32>) {
+        let mut stats = ColumnStats::new(3);
+        stats.add(&rows.concat());
+        let normalizer = Normalizer::fit(kind, &stats).unwrap();
+        let x = Tensor::from_slice(&rows.concat(), &[rows.len(), 3], Device::Cpu).unwrap();
+        let mut out = Tensor::zeros(&[rows.len(), 3], DType::F32, Device::Cpu).unwrap();
+        let on_device = DeviceNormalizer::new(&normalizer, Device::Cpu).unwrap();
+        ops::load_rows(x.view(), None, Some(on_device.view()), out.view_mut()).unwrap();
+        (normalizer, out.to_vec::<f32>().unwrap())
     }
 
     #[test]
     fn standard_gives_mean_0_and_deviation_1() {
         // A large mean with a small spread: one pass over squares would lose it.
-        let mut data = columns(&[[1.0, 5.0, 100_000.0], [2.0, 5.0, 100_000.5], [6.0, 5.0, 100_001.0]]);
-        let fitted = Normalizer::fit(Normalize::Standard, &data).unwrap();
-        assert_eq!(fitted.shift, [3.0, 5.0, 100_000.5]);
-        assert_eq!(fitted.scale[1], 1.0, "a constant column keeps its scale");
-        fitted.apply(&mut data);
+        let rows = [[1.0, 5.0, 100_000.0], [2.0, 5.0, 100_000.5], [6.0, 5.0, 100_001.0]];
+        let (normalizer, out) = fitted(Normalize::Standard, &rows);
+        assert_eq!(normalizer.shift, [3.0, 5.0, 100_000.5]);
+        assert_eq!(normalizer.scale[1], 1.0, "a constant column keeps its scale");
         for column in [0, 2] {
-            let x: Vec<f64> = (0..3).map(|row| f64::from(data.row(row)[column])).collect();
+            let x: Vec<f64> = (0..3).map(|row| f64::from(out[row * 3 + column])).collect();
             assert!(x.iter().sum::<f64>().abs() < 1e-6, "{x:?}");
             assert!((x.iter().map(|x| x * x).sum::<f64>() / 3.0 - 1.0).abs() < 1e-6, "{x:?}");
         }
-        assert_eq!([data.row(0)[1], data.row(2)[1]], [0.0, 0.0]);
+        assert_eq!([out[1], out[7]], [0.0, 0.0]);
     }
 
     #[test]
     fn minmax_gives_0_to_1_also_over_the_whole_range_of_f32() {
-        let mut data = columns(&[[1.0, 0.1, -3e38], [3.0, 0.1, 3e38], [2.0, 0.1, 0.0]]);
-        Normalizer::fit(Normalize::MinMax, &data).unwrap().apply(&mut data);
-        assert_eq!([data.row(0)[0], data.row(1)[0], data.row(2)[0]], [0.0, 1.0, 0.5]);
-        assert_eq!(data.row(1)[1], 0.0);
-        assert!(data.features.iter().all(|x| x.is_finite()));
+        let (_, out) = fitted(Normalize::MinMax, &[[1.0, 0.1, -3e38], [3.0, 0.1, 3e38], [2.0, 0.1, 0.0]]);
+        assert_eq!([out[0], out[3], out[6]], [0.0, 1.0, 0.5]);
+        assert_eq!(out[4], 0.0);
+        assert!(out.iter().all(|x| x.is_finite()));
     }
 
     #[test]
-    fn none_is_none() {
-        assert_eq!(Normalizer::fit(Normalize::None, &columns(&[[1.0; 3]])), None);
+    fn none_is_none_and_a_column_without_values_stays() {
+        let mut stats = ColumnStats::new(1);
+        stats.add(&[f32::NAN, f32::NAN]);
+        assert_eq!(Normalizer::fit(Normalize::None, &stats), None);
+        let normalizer = Normalizer::fit(Normalize::Standard, &stats).unwrap();
+        assert_eq!(normalizer, Normalizer { shift: vec![0.0], scale: vec![1.0] });
     }
 }

@@ -10,13 +10,15 @@ use safetensors::{Dtype, SafeTensors};
 use super::embedding::EmbeddingSpec;
 use super::layout::ParamLayout;
 use crate::config::ModelConfig;
-use crate::data::{Normalizer, fingerprint};
+use crate::data::{Normalizer, Preprocessor, fingerprint};
 use crate::error::{Error, Result};
 use crate::files;
 
 /// Metadata key of the resolved config, as TOML.
 const CONFIG_KEY: &str = "ddp_train.config";
-/// Metadata key of the features' names in the order of the columns, as JSON.
+/// Metadata key of what becomes of the data's columns, as JSON.
+const COLUMNS_KEY: &str = "ddp_train.columns";
+/// Metadata key of the names of the model's inputs, as JSON.
 const FEATURES_KEY: &str = "ddp_train.features";
 /// Metadata key of the embeddings in the order of the last columns, as JSON: name, key ([`EmbeddingSpec::key`]), n_codes, dim.
 /// Missing where there are none.
@@ -32,10 +34,8 @@ const SCALE: &str = "normalize.scale";
 pub struct ModelInfo {
     /// The resolved config, as TOML.
     pub config: String,
-    /// Names of the features in the order of the columns.
-    pub features: Vec<String>,
-    /// Normalisation of the features, if there is one.
-    pub normalizer: Option<Normalizer>,
+    /// What was done to the rows.
+    pub preprocessor: Preprocessor,
 }
 
 /// The bytes of a model's file.
@@ -53,14 +53,17 @@ pub fn to_bytes(layout: &ParamLayout, weights: &Tensor, info: &ModelInfo) -> Res
     for slot in layout.forward_order() {
         push(&slot.name, slot.dims.clone(), &flat[slot.range()])?;
     }
-    if let Some(normalizer) = &info.normalizer {
+    if let Some(normalizer) = &info.preprocessor.normalizer {
         push(SHIFT, vec![normalizer.shift.len()], &normalizer.shift)?;
         push(SCALE, vec![normalizer.scale.len()], &normalizer.scale)?;
     }
-    let features = serde_json::to_string(&info.features).expect("names are plain text");
+    let plan = &info.preprocessor.plan;
+    let columns = serde_json::to_string(plan).expect("names and numbers are plain text");
+    let features = serde_json::to_string(&plan.feature_names()).expect("names are plain text");
     let mut metadata = HashMap::from([
         ("format".to_owned(), "pt".to_owned()),
         (CONFIG_KEY.to_owned(), info.config.clone()),
+        (COLUMNS_KEY.to_owned(), columns),
         (FEATURES_KEY.to_owned(), features),
         (VERSION_KEY.to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
     ]);
@@ -133,15 +136,15 @@ impl ModelFile {
         };
         let metadata = self.metadata();
         let config = metadata.get(CONFIG_KEY).ok_or_else(foreign)?.clone();
-        let features = metadata.get(FEATURES_KEY).ok_or_else(foreign)?;
-        let features = serde_json::from_str(features).map_err(|_| foreign())?;
+        let plan = metadata.get(COLUMNS_KEY).ok_or_else(foreign)?;
+        let plan = serde_json::from_str(plan).map_err(|_| foreign())?;
         let tensors = self.tensors();
         let vector = |name| tensors.tensor(name).ok().map(|view| self.floats(name, &view)).transpose();
         let normalizer = match (vector(SHIFT)?, vector(SCALE)?) {
             (Some(shift), Some(scale)) => Some(Normalizer { shift, scale }),
             _ => None,
         };
-        Ok(ModelInfo { config, features, normalizer })
+        Ok(ModelInfo { config, preprocessor: Preprocessor { plan, normalizer } })
     }
 
     /// Width of the last layer of a model like `config`'s.
@@ -235,6 +238,7 @@ mod tests {
     use ddp_kernels::{DType, Device};
 
     use super::*;
+    use crate::data::ColumnCodes;
     use crate::model::{ModelSpec, init};
 
     fn model(dims: Vec<usize>) -> (ParamLayout, Tensor) {
@@ -260,8 +264,10 @@ mod tests {
     fn info() -> ModelInfo {
         ModelInfo {
             config: "[data]\n".to_owned(),
-            features: vec!["a\"b".to_owned(), "c".to_owned(), "d".to_owned()],
-            normalizer: Some(Normalizer { shift: vec![1.0, 2.0, 3.0], scale: vec![0.5; 3] }),
+            preprocessor: Preprocessor {
+                plan: ColumnCodes::plain(vec!["a\"b".to_owned(), "c".to_owned(), "d".to_owned()]),
+                normalizer: Some(Normalizer { shift: vec![1.0, 2.0, 3.0], scale: vec![0.5; 3] }),
+            },
         }
     }
 

@@ -2,14 +2,14 @@
 
 #![allow(clippy::unwrap_used, unreachable_pub, dead_code)]
 
-use ddp::batches::Table;
-use ddp::config::{Loss, OptimizerConfig, OptimizerKind, Task};
-use ddp::epoch::StepBatches;
+use std::sync::Arc;
+
+use ddp::config::{Loss, OptimizerConfig, OptimizerKind, Placement, Task};
+use ddp::data::{Dataset, ResidentRows, RowLayout, TargetLayout, Targets, numbered_columns};
 use ddp::evaluate::evaluate;
+use ddp::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::metrics::EvalMetrics;
 use ddp::model::{EmbeddingSpec, LossHead, Mlp, ModelSpec, Optimizer, Precision};
-use ddp::sampler::KeyedPermutation;
-use ddp::shard::GlobalBatches;
 use ddp::trainer::{Trainer, TrainerOptions};
 use ddp_comm::{DeviceOptions, World, threads};
 use ddp_kernels::ops::Activation;
@@ -35,6 +35,8 @@ pub struct Setup {
     pub precision: Precision,
     /// Whether rank r computes on `cuda:r`.
     pub on_gpus: bool,
+    /// Where rows wait.
+    pub placement: Placement,
 }
 
 /// With label smoothing.
@@ -85,6 +87,7 @@ impl Setup {
             row_weights: None,
             precision: Precision::F32,
             on_gpus: false,
+            placement: Placement::Host,
             n_rows: 29,
             global_rows: 12,
             n_micro: 2,
@@ -114,44 +117,37 @@ impl Setup {
     }
 
     /// The rows: with one label, or with as many values as there are classes.
-    pub fn table(&self) -> Table {
+    pub fn rows(&self) -> Arc<ResidentRows> {
         let dims = [self.n_rows, self.spec.n_features()];
         let x = Tensor::randn(&dims, DType::F32, Device::Cpu, 11).unwrap();
-        let mut values = x.to_vec::<f32>().unwrap();
+        let mut features = x.to_vec::<f32>().unwrap();
         let n_numbers = dims[1] - self.spec.embeddings.len();
-        for row in values.chunks_exact_mut(dims[1]) {
+        for row in features.chunks_exact_mut(dims[1]) {
             for (code, embedding) in row[n_numbers..].iter_mut().zip(&self.spec.embeddings) {
                 let n_codes = embedding.n_codes as f32;
                 *code = (code.abs() / 3.0 * n_codes).floor().min(n_codes - 1.0);
             }
         }
-        let x = Tensor::from_slice(&values, &dims, Device::Cpu).unwrap();
         let label = |row: &[f32]| i64::from(row[0] > 0.0) + i64::from(row[row.len() - 1] > 0.3);
-        let labels: Vec<i64> = values.chunks_exact(dims[1]).map(label).collect();
         let values = |value: fn(f32) -> f32| {
-            let values: Vec<f32> = values
-                .chunks_exact(dims[1])
-                .flat_map(|row| (0..N_CLASSES).map(move |k| value(row[k] + 0.5 * row[k + 1])))
-                .collect();
-            Tensor::from_slice(&values, &[dims[0], N_CLASSES], Device::Cpu).unwrap()
+            let of_row = |row: &[f32]| [0, 1, 2].map(|k| value(row[k] + 0.5 * row[k + 1]));
+            Targets::Values(features.chunks_exact(dims[1]).flat_map(of_row).collect())
         };
         let targets = match self.task() {
-            Task::Classification => Tensor::from_slice(&labels, &dims[..1], Device::Cpu).unwrap(),
+            Task::Classification => Targets::Labels(features.chunks_exact(dims[1]).map(label).collect()),
             Task::Multilabel => values(|v| f32::from(v > 0.2)),
             Task::Regression => values(|v| v * v),
         };
-        let weights = self.row_weights.as_ref();
-        let weights = weights.map(|w| Tensor::from_slice(w, &dims[..1], Device::Cpu).unwrap());
-        Table::from_tensors(x, targets, weights)
+        rows_of(features, dims[1], targets, self.row_weights.clone())
     }
 
     /// Trains as this rank of the world.
     pub fn train(&self, world: &World) -> Trained {
-        self.train_rows(world, &self.table())
+        self.train_rows(world, &self.rows())
     }
 
-    /// Trains on the rows of `table`.
-    pub fn train_rows(&self, world: &World, table: &Table) -> Trained {
+    /// Trains on these rows.
+    pub fn train_rows(&self, world: &World, rows: &Arc<ResidentRows>) -> Trained {
         let own_rows = self.global_rows.min(self.n_rows).div_ceil(world.world_size());
         let device = if self.on_gpus { Device::Cuda(world.rank().0 as u32) } else { Device::Cpu };
         world.connect_device(device, DeviceOptions::default()).unwrap();
@@ -171,17 +167,17 @@ impl Setup {
         let loss = LossHead::new(&self.loss, device).unwrap();
         let mut trainer = Trainer::new(world, model, loss, optimizer, self.options).unwrap();
 
-        let mut buffers = table.buffers(trainer.model().max_rows()).unwrap();
+        let rows: Arc<dyn Dataset> = rows.clone();
+        let seed = self.options.seed;
+        let plan = BatchPlan::new(world, self.n_rows, self.global_rows, self.n_micro, seed, Shuffle::Full);
+        let loading = LoaderOptions { placement: self.placement, ..LoaderOptions::new(device) };
+        let mut loader = Loader::new(rows.clone(), plan.epochs(self.n_epochs), loading.clone()).unwrap();
         let (mut losses, mut grad_norms) = (Vec::new(), Vec::new());
-        for epoch in 0..self.n_epochs {
-            let order = KeyedPermutation::new(self.n_rows, self.options.seed, epoch);
-            for global in GlobalBatches::new(self.n_rows, self.global_rows) {
-                let mut batches = StepBatches::new(world, table, &order, &mut buffers, &global, self.n_micro);
-                trainer.step(&mut batches, true).unwrap();
-                while let Some((_, outcome)) = trainer.outcome(false).unwrap() {
-                    losses.push(outcome.sums.mean());
-                    grad_norms.push(outcome.grad_norm.unwrap());
-                }
+        while let Some(mut step) = loader.next_step().unwrap() {
+            trainer.step(&mut step, true).unwrap();
+            while let Some((_, outcome)) = trainer.outcome(false).unwrap() {
+                losses.push(outcome.sums.mean());
+                grad_norms.push(outcome.grad_norm.unwrap());
             }
         }
         while let Some((_, outcome)) = trainer.outcome(true).unwrap() {
@@ -189,7 +185,7 @@ impl Setup {
             grad_norms.push(outcome.grad_norm.unwrap());
         }
         let (model, loss) = trainer.model_and_loss();
-        let eval = evaluate(world, model, loss, self.task(), table).unwrap();
+        let eval = evaluate(world, model, loss, self.task(), &rows, &loading).unwrap();
         let weights = trainer.model().weights().to_vec::<f32>().unwrap();
         let weights = weights.into_iter().map(f32::to_bits).collect();
         Trained { weights, losses, grad_norms, eval, n_graphs: trainer.n_graphs() }
@@ -204,6 +200,23 @@ impl Setup {
         }
         first
     }
+}
+
+/// Rows of these columns.
+pub fn rows_of(
+    features: Vec<f32>,
+    n_features: usize,
+    targets: Targets,
+    weights: Option<Vec<f32>>,
+) -> Arc<ResidentRows> {
+    let names = (0..N_CLASSES).map(|i| format!("t{i}")).collect();
+    let target_layout = match &targets {
+        Targets::Labels(_) => TargetLayout::Classes { n_classes: N_CLASSES },
+        Targets::Values(_) => TargetLayout::Values { names },
+    };
+    let mut layout = RowLayout::new(numbered_columns(n_features), target_layout);
+    layout.has_weights = weights.is_some();
+    Arc::new(ResidentRows { features, targets, weights, layout, source: "made-up rows".to_owned() })
 }
 
 /// Tables of 40 and 3 codes, of these widths.

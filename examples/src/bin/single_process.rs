@@ -5,13 +5,13 @@
 // An example's output is what it is for.
 #![allow(clippy::print_stdout)]
 
-use ddp::batches::Table;
+use std::sync::Arc;
+
 use ddp::config::{Activation, OptimizerConfig, OptimizerKind, Task};
-use ddp::epoch::StepBatches;
+use ddp::data::Dataset;
 use ddp::evaluate::evaluate;
+use ddp::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::model::{LossHead, Mlp, ModelSpec, Optimizer, Precision};
-use ddp::sampler::KeyedPermutation;
-use ddp::shard::GlobalBatches;
 use ddp::trainer::{Trainer, TrainerOptions};
 use ddp_comm::World;
 use ddp_kernels::Device;
@@ -23,9 +23,9 @@ const SEED: u64 = 0;
 fn main() -> ddp::Result<()> {
     let (world, device) = (World::single(), Device::Cpu);
 
-    // The rows, moved to the device once.
-    let (train, test) = ddp::data::digits()?;
-    let (train, test) = (Table::new(&train, None, device)?, Table::new(&test, None, device)?);
+    // Anything that implements `Dataset` will do: here rows in memory.
+    let (train, test) = ddp::data::digits();
+    let (train, test): (Arc<dyn Dataset>, Arc<dyn Dataset>) = (Arc::new(train), Arc::new(test));
 
     // The model, with buffers for passes over up to BATCH rows, its weights drawn as in PyTorch.
     let spec = ModelSpec::plain(&[64, 128, 64, 10], Activation::Relu);
@@ -38,20 +38,21 @@ fn main() -> ddp::Result<()> {
     let options = TrainerOptions::default();
     let mut trainer = Trainer::new(&world, model, loss, optimizer, options)?;
 
-    let mut buffers = train.buffers(BATCH)?;
-    for epoch in 0..EPOCHS {
-        // The order of an epoch is a function of (rows, seed, epoch); nothing is shuffled in memory.
-        let order = KeyedPermutation::new(train.n_rows(), SEED, epoch);
-        let mut sum = 0.0;
-        for global in GlobalBatches::new(train.n_rows(), BATCH) {
-            let mut batches = StepBatches::new(&world, &train, &order, &mut buffers, &global, 1);
-            sum += trainer.step_and_wait(&mut batches, false)?.sums.loss;
+    // The order of an epoch is a function of (rows, seed, epoch); nothing is shuffled in memory.
+    let plan = BatchPlan::new(&world, train.len(), BATCH, 1, SEED, Shuffle::Full).epochs(EPOCHS);
+    let loading = LoaderOptions::new(device);
+    let mut loader = Loader::new(train.clone(), plan, loading.clone())?;
+    let mut sum = 0.0;
+    while let Some(mut batch) = loader.next_step()? {
+        sum += trainer.step_and_wait(&mut batch, false)?.sums.loss;
+        if batch.ends_epoch() {
+            println!("epoch {}: loss {:.4}", batch.epoch(), sum / train.len() as f64);
+            sum = 0.0;
         }
-        println!("epoch {}: loss {:.4}", epoch + 1, sum / train.n_rows() as f64);
     }
 
     let (model, loss) = trainer.model_and_loss();
-    let metrics = evaluate(&world, model, loss, Task::Classification, &test)?;
+    let metrics = evaluate(&world, model, loss, Task::Classification, &test, &loading)?;
     println!("test accuracy {:.4}", metrics.accuracy.unwrap_or(f64::NAN));
     Ok(())
 }

@@ -6,14 +6,13 @@
 // An example's output is what it is for.
 #![allow(clippy::print_stdout)]
 
-use ddp::batches::Table;
+use std::sync::Arc;
+
 use ddp::config::{Activation, OptimizerConfig, OptimizerKind, Task};
 use ddp::data::Dataset;
-use ddp::epoch::StepBatches;
 use ddp::evaluate::evaluate;
+use ddp::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::model::{LossHead, Mlp, ModelSpec, Optimizer, Precision};
-use ddp::sampler::KeyedPermutation;
-use ddp::shard::GlobalBatches;
 use ddp::trainer::{Trainer, TrainerOptions};
 use ddp_comm::{World, threads};
 use ddp_kernels::Device;
@@ -25,9 +24,8 @@ const GLOBAL_BATCH: usize = 32;
 type Ended = (Vec<f32>, f64);
 
 /// The same code for every rank and every kind of world: threads, MPI processes, or a single one.
-fn train(world: &World, train: &Dataset, test: &Dataset) -> ddp::Result<Ended> {
+fn train(world: &World, train: &Arc<dyn Dataset>, test: &Arc<dyn Dataset>) -> ddp::Result<Ended> {
     let device = Device::Cpu;
-    let (train, test) = (Table::new(train, None, device)?, Table::new(test, None, device)?);
     let rows_a_rank = GLOBAL_BATCH.div_ceil(world.world_size());
     let spec = ModelSpec::plain(&[64, 128, 64, 10], Activation::Relu);
     let mut model = Mlp::new(spec, rows_a_rank, device, Precision::F32)?;
@@ -37,23 +35,22 @@ fn train(world: &World, train: &Dataset, test: &Dataset) -> ddp::Result<Ended> {
     let (loss, options) = (LossHead::cross_entropy(), TrainerOptions::default());
     let mut trainer = Trainer::new(world, model, loss, optimizer, options)?;
 
-    let mut buffers = train.buffers(rows_a_rank)?;
-    for epoch in 0..5 {
-        let order = KeyedPermutation::new(train.n_rows(), 0, epoch);
-        for global in GlobalBatches::new(train.n_rows(), GLOBAL_BATCH) {
-            // Takes this rank's part of the global batch.
-            let mut batches = StepBatches::new(world, &train, &order, &mut buffers, &global, 1);
-            trainer.step_and_wait(&mut batches, false)?;
-        }
+    // Gives this rank its part of each global batch.
+    let plan = BatchPlan::new(world, train.len(), GLOBAL_BATCH, 1, 0, Shuffle::Full).epochs(5);
+    let loading = LoaderOptions::new(device);
+    let mut loader = Loader::new(train.clone(), plan, loading.clone())?;
+    while let Some(mut batch) = loader.next_step()? {
+        trainer.step_and_wait(&mut batch, false)?;
     }
     let (model, loss) = trainer.model_and_loss();
-    let metrics = evaluate(world, model, loss, Task::Classification, &test)?;
+    let metrics = evaluate(world, model, loss, Task::Classification, test, &loading)?;
     let accuracy = metrics.accuracy.unwrap_or(f64::NAN);
     Ok((trainer.model().weights().to_vec()?, accuracy))
 }
 
 fn main() -> ddp::Result<()> {
-    let (rows, test_rows) = ddp::data::digits()?;
+    let (rows, test_rows) = ddp::data::digits();
+    let (rows, test_rows): (Arc<dyn Dataset>, Arc<dyn Dataset>) = (Arc::new(rows), Arc::new(test_rows));
     let ended = threads::run(RANKS, |world| train(&world, &rows, &test_rows));
     let ended = ended.into_iter().collect::<ddp::Result<Vec<_>>>()?;
     let same = ended.iter().filter(|(weights, _)| *weights == ended[0].0).count();

@@ -3,24 +3,38 @@
 use std::fs;
 
 use super::*;
+use crate::config::{Config, DataFormat, Task};
+use crate::data::resident::{ResidentRows, Targets};
+use crate::data::table::read_all;
+use crate::data::{Dataset as _, Summary, TargetLayout};
 
 fn columns(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-fn read_bytes(bytes: &[u8], task: Task, targets: &[&str], classes: Option<usize>) -> Result<Dataset> {
+/// Reads a file with these `--set` arguments.
+fn read_with(path: &Path, sets: &[String]) -> Result<ResidentRows> {
+    let config = Config::load(None, sets).unwrap();
+    let source = path.display().to_string();
+    let spec = SourceSpec { source: &source, ..SourceSpec::train(&config.data) };
+    read_all(&[path.to_owned()], DataFormat::Csv, &spec)
+}
+
+fn read_bytes(bytes: &[u8], task: Task, targets: &[&str], classes: Option<usize>) -> Result<ResidentRows> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rows.csv");
     fs::write(&path, bytes).unwrap();
-    read(&path, &TargetSpec { task, columns: &columns(targets), classes })
+    let mut sets = vec![format!("data.task={task}"), format!("data.target={targets:?}")];
+    sets.extend(classes.map(|classes| format!("data.classes={classes}")));
+    read_with(&path, &sets)
 }
 
-fn classes_of(text: &str) -> Result<Dataset> {
+fn classes_of(text: &str) -> Result<ResidentRows> {
     read_bytes(text.as_bytes(), Task::Classification, &["label"], None)
 }
 
 #[track_caller]
-fn assert_refused(result: Result<Dataset>, parts: &[&str]) {
+fn assert_refused(result: Result<ResidentRows>, parts: &[&str]) {
     let error = result.expect_err("refused");
     let message = error.to_string();
     assert_eq!(error.exit_code(), 2, "{message}");
@@ -34,19 +48,21 @@ fn assert_refused(result: Result<Dataset>, parts: &[&str]) {
 fn classification_is_read() {
     let text = "\u{feff}a, label ,\"b, c\"\r\n1,0,2.5\r\n\r\n-1e-3,2.0,\" 7 \"\r\n";
     let data = classes_of(text).unwrap();
-    assert_eq!(data.feature_names, ["a", "b, c"]);
-    assert_eq!((data.n_rows, data.n_features), (2, 2));
+    assert_eq!(data.layout.features, ["a", "b, c"]);
+    assert_eq!((data.len(), data.layout.n_features()), (2, 2));
     assert_eq!(data.features, [1.0, 2.5, -1e-3, 7.0]);
-    assert_eq!(data.targets, Targets::Classes { labels: vec![0, 2], n_classes: 3 });
+    assert_eq!(data.targets, Targets::Labels(vec![0, 2]));
+    assert_eq!(data.layout.targets, TargetLayout::Classes { n_classes: 3 });
     assert!(data.source.ends_with("rows.csv"));
-    assert!(data.to_string().ends_with("rows.csv: 2 rows x 2 features, 3 classes"), "{data}");
+    let summary = Summary(&data).to_string();
+    assert!(summary.ends_with("rows.csv: 2 rows x 2 features, 3 classes"), "{summary}");
 }
 
 #[test]
 fn numbers_are_the_nearest_f32() {
     let data = classes_of("x,label\n0.1,0\n16777217,1\n1e-45,1\n-0,1\n.5,1\n+2,1").unwrap();
     assert_eq!(data.features, [0.1, 16_777_216.0, 1e-45, 0.0, 0.5, 2.0]);
-    assert_eq!(data.n_rows, 6, "the last line end is optional");
+    assert_eq!(data.len(), 6, "the last line end is optional");
 }
 
 #[test]
@@ -55,17 +71,17 @@ fn several_targets_come_in_the_order_of_the_config() {
     let data = read_bytes(bytes, Task::Regression, &["t0", "t1"], None).unwrap();
     assert_eq!(data.features, [2.0, 5.0]);
     let names = columns(&["t0", "t1"]);
-    assert_eq!(data.targets, Targets::Values { values: vec![3.0, 1.0, 6.0, 4.0], n_targets: 2, names });
-    assert_eq!(data.targets.n_outputs(), 2);
+    assert_eq!(data.targets, Targets::Values(vec![3.0, 1.0, 6.0, 4.0]));
+    assert_eq!(data.layout.targets, TargetLayout::Values { names });
 
     let data = read_bytes(b"x,a,b\n1,0,1\n2,1.0,0\n", Task::Multilabel, &["a", "b"], None).unwrap();
-    assert!(matches!(data.targets, Targets::Values { values, .. } if values == [0.0, 1.0, 1.0, 0.0]));
+    assert!(matches!(data.targets, Targets::Values(values) if values == [0.0, 1.0, 1.0, 0.0]));
 }
 
 #[test]
 fn given_classes_count_more_than_the_labels() {
     let data = read_bytes(b"x,label\n1,0\n", Task::Classification, &["label"], Some(4)).unwrap();
-    assert_eq!(data.targets.n_outputs(), 4);
+    assert_eq!(data.layout.targets.n_outputs(), 4);
 }
 
 #[test]
@@ -170,9 +186,7 @@ fn multilabel_takes_0_and_1_only() {
 #[test]
 fn files_that_are_none() {
     let folder = tempfile::tempdir().unwrap();
-    let read = |path: &Path| {
-        read(path, &TargetSpec { task: Task::Classification, columns: &columns(&["label"]), classes: None })
-    };
+    let read = |path: &Path| read_with(path, &[]);
     let message = read(&folder.path().join("gone.csv")).unwrap_err().to_string();
     assert!(
         message.contains("data file") && message.contains("gone.csv` does not exist\nhint: "),

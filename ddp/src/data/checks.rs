@@ -1,0 +1,172 @@
+//! What each value of a row must be, and the error that names the one that is not.
+
+use half::{bf16, f16};
+
+use super::DataError;
+use crate::config::Task;
+use crate::error::Result;
+
+/// A class number above this, where the config gives no `data.classes`, is taken for a slip: the model would get an output
+/// for each class below it.
+pub(crate) const MAX_GUESSED_CLASSES: i64 = 1_000_000;
+
+/// Where values stand, for messages.
+pub(crate) struct Columns<'a> {
+    /// Numbers of the rows; none where they count from 0.
+    pub(crate) rows: &'a [usize],
+    /// File and row.
+    pub(crate) place: &'a dyn Fn(usize) -> String,
+}
+
+impl Columns<'_> {
+    fn place(&self, n: usize) -> String {
+        (self.place)(self.rows.get(n).copied().unwrap_or(n))
+    }
+
+    fn not_finite(&self, index: usize, first: usize, names: &[String], value: f64) -> crate::Error {
+        let (row, column) = (first + index / names.len(), index % names.len());
+        let column = format!("column \"{}\"", names[column]);
+        DataError::NotFinite { place: self.place(row), column, value }.into()
+    }
+}
+
+/// The index of the first value that `is_bad`. All are looked at without a branch in between, many at a time.
+#[inline(always)]
+fn first<T: Copy>(values: &[T], is_bad: impl Fn(T) -> bool) -> Option<usize> {
+    let is_clean = !values.iter().fold(false, |bad, &value| bad | is_bad(value));
+    if is_clean { None } else { values.iter().position(|&value| is_bad(value)) }
+}
+
+/// All are finite, or NaN where that stands for a missing value; `values` begin with row `at`.
+pub(crate) fn f32s(
+    values: &[f32],
+    at: usize,
+    names: &[String],
+    has_missing: bool,
+    columns: &Columns<'_>,
+) -> Result<()> {
+    let bad = if has_missing {
+        first(values, |v| v.to_bits() & 0x7fff_ffff == 0x7f80_0000)
+    } else {
+        first(values, |v| (v.to_bits() & 0x7fff_ffff) as i32 > 0x7f7f_ffff)
+    };
+    bad.map_or(Ok(()), |index| Err(columns.not_finite(index, at, names, f64::from(values[index]))))
+}
+
+/// As [`f32s`].
+pub(crate) fn f16s(
+    values: &[f16],
+    at: usize,
+    names: &[String],
+    has_missing: bool,
+    columns: &Columns<'_>,
+) -> Result<()> {
+    let bad = if has_missing {
+        first(values, |v| v.to_bits() & 0x7fff == 0x7c00)
+    } else {
+        first(values, |v| v.to_bits() & 0x7c00 == 0x7c00)
+    };
+    bad.map_or(Ok(()), |index| Err(columns.not_finite(index, at, names, values[index].to_f64())))
+}
+
+/// As [`f32s`].
+pub(crate) fn bf16s(
+    values: &[bf16],
+    at: usize,
+    names: &[String],
+    has_missing: bool,
+    columns: &Columns<'_>,
+) -> Result<()> {
+    let bad = if has_missing {
+        first(values, |v| v.to_bits() & 0x7fff == 0x7f80)
+    } else {
+        first(values, |v| v.to_bits() & 0x7f80 == 0x7f80)
+    };
+    bad.map_or(Ok(()), |index| Err(columns.not_finite(index, at, names, values[index].to_f64())))
+}
+
+/// All are class indices below `classes`, or likely ones where that is not known.
+pub(crate) fn labels(labels: &[i64], classes: Option<usize>, columns: &Columns<'_>) -> Result<()> {
+    let limit = classes.map_or(MAX_GUESSED_CLASSES, |classes| classes as i64);
+    let Some(index) = first(labels, |label| (label < 0) | (label >= limit)) else { return Ok(()) };
+    let (place, label) = (columns.place(index), labels[index]);
+    Err(match classes {
+        _ if label < 0 => DataError::LabelNegative { place, label },
+        Some(classes) => DataError::LabelOutOfRange { place, label, classes },
+        None => DataError::LabelHuge { place, label },
+    }
+    .into())
+}
+
+/// Class indices that are stored as floats.
+pub(crate) fn whole(values: &[f64], out: &mut [i64], columns: &Columns<'_>) -> Result<()> {
+    for (index, (&value, out)) in values.iter().zip(out).enumerate() {
+        if value.fract() != 0.0 || !value.is_finite() {
+            return Err(DataError::LabelNotWhole { place: columns.place(index), label: value }.into());
+        }
+        *out = value as i64;
+    }
+    Ok(())
+}
+
+/// Targets of regression are finite, of multilabel tasks 0 or 1.
+pub(crate) fn values(values: &[f32], task: Task, names: &[String], columns: &Columns<'_>) -> Result<()> {
+    if task == Task::Multilabel {
+        let Some(index) = first(values, |v| (v != 0.0) & (v != 1.0)) else { return Ok(()) };
+        let column = format!("target \"{}\"", names[index % names.len()]);
+        let place = columns.place(index / names.len());
+        return Err(DataError::NotBinary { place, column, value: f64::from(values[index]) }.into());
+    }
+    let Some(index) = first(values, |v| !v.is_finite()) else { return Ok(()) };
+    let column = format!("target \"{}\"", names[index % names.len()]);
+    let value = f64::from(values[index]);
+    Err(DataError::NotFinite { place: columns.place(index / names.len()), column, value }.into())
+}
+
+/// Weights are finite and not negative.
+pub(crate) fn weights(weights: &[f32], columns: &Columns<'_>) -> Result<()> {
+    let is_bad = |v: f32| (v.to_bits() & 0x7fff_ffff) as i32 > 0x7f7f_ffff || v < 0.0;
+    let Some(index) = first(weights, is_bad) else { return Ok(()) };
+    Err(DataError::BadWeight { place: columns.place(index), value: f64::from(weights[index]) }.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(result: Result<()>) -> String {
+        result.expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn the_value_that_is_wrong_is_named() {
+        let rows = [7, 3, 9];
+        let columns = Columns { rows: &rows, place: &|row| format!("x.npy, row {row}") };
+        let names = ["a".to_owned(), "b".to_owned()];
+        let (nan, inf) = (f32::NAN, f32::INFINITY);
+        for (values, part) in [
+            ([0.0, 1.0, 2.0, nan, 4.0, 5.0], "row 3, column \"b\": expected a finite number, got NaN"),
+            ([0.0, 1.0, 2.0, 3.0, -inf, 5.0], "row 9, column \"a\": expected a finite number, got -inf"),
+        ] {
+            assert!(message(f32s(&values, 0, &names, false, &columns)).contains(part));
+            assert!(message(f16s(&values.map(f16::from_f32), 0, &names, false, &columns)).contains(part));
+            assert!(message(bf16s(&values.map(bf16::from_f32), 0, &names, false, &columns)).contains(part));
+        }
+        // NaN may be a missing value; infinity never is.
+        assert!(f32s(&[nan; 6], 0, &names, true, &columns).is_ok());
+        assert!(message(f32s(&[nan, inf], 1, &names, true, &columns)).contains("row 3"));
+        assert!(f16s(&[f16::NAN; 2], 0, &names, true, &columns).is_ok());
+        assert!(bf16s(&[bf16::INFINITY; 2], 0, &names, true, &columns).is_err());
+
+        assert!(
+            message(labels(&[0, 2, -1], Some(3), &columns)).contains("row 9: expected a class number of 0")
+        );
+        assert!(message(labels(&[0, 3, 1], Some(3), &columns)).contains("row 3: label 3 is out of range"));
+        assert!(message(labels(&[5_000_000], None, &columns)).contains("identifier"));
+        assert!(message(whole(&[1.0, 1.5], &mut [0; 2], &columns)).contains("row 3: expected a whole"));
+        assert!(message(values(&[0.0, 0.5], Task::Multilabel, &names, &columns)).contains("target \"b\""));
+        assert!(message(values(&[0.0, nan], Task::Regression, &names, &columns)).contains("target \"b\""));
+        assert!(message(weights(&[0.0, -1.0], &columns)).contains("row 3: expected a weight"));
+        assert!(message(weights(&[nan], &columns)).contains("row 7: expected a weight"));
+    }
+}

@@ -1,0 +1,295 @@
+//! What can be wrong with data. Every message names file, place, what was expected and found, and the way out.
+
+use std::path::PathBuf;
+
+/// A fault of the user's data (exit status 2), or of the disk that it lies on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DataError {
+    /// A file that is not what its name says.
+    #[error("data file `{}` is no usable {format} file: {reason}\nhint: {hint}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// "npy", "Parquet", ...
+        format: &'static str,
+        /// What is wrong with it.
+        reason: String,
+        /// The way out.
+        hint: &'static str,
+    },
+    /// A name ending that no format has.
+    #[error(
+        "data file `{}`: its name doesn't tell its format\nhint: set `data.format` to csv, npy, npz, safetensors, parquet or idx, or name it so",
+        path.display()
+    )]
+    FormatUnknown {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Parquet in a build without it.
+    #[error(
+        "data file `{}`: this build reads no Parquet\nhint: build with `cargo build --release --features parquet`, or convert the file to npy or safetensors",
+        path.display()
+    )]
+    ParquetNotBuilt {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A folder or pattern without files.
+    #[error("no data file for `{pattern}`\nhint: {hint}")]
+    NoFiles {
+        /// As the user wrote it.
+        pattern: String,
+        /// The way out.
+        hint: String,
+    },
+    /// A folder with files of several formats.
+    #[error(
+        "`{pattern}` holds files of several formats: `{}` and `{}`\nhint: name those of one format by a pattern, such as \"part-*.npy\"",
+        first.display(), other.display()
+    )]
+    MixedFormats {
+        /// The folder or pattern.
+        pattern: String,
+        /// A file.
+        first: PathBuf,
+        /// A file of another format.
+        other: PathBuf,
+    },
+    /// A tensor that is not in the file.
+    #[error("data file `{}` has no array \"{key}\"; it has {found}\nhint: {hint}", path.display())]
+    NoArray {
+        /// The file.
+        path: PathBuf,
+        /// What was asked for.
+        key: String,
+        /// What is there.
+        found: String,
+        /// The way out.
+        hint: String,
+    },
+    /// Features without labels.
+    #[error("`{source_name}` has no labels\nhint: {hint}")]
+    NoLabels {
+        /// The features.
+        source_name: String,
+        /// The way out.
+        hint: &'static str,
+    },
+    /// Features and labels of different lengths.
+    #[error(
+        "`{features}` has {n_features} rows, but its {what} `{other}` have {n_other}\nhint: both must come from the same rows: was one of them cut or written anew?"
+    )]
+    RowsDiffer {
+        /// Where the features are.
+        features: String,
+        /// Rows there.
+        n_features: usize,
+        /// "labels" or "weights".
+        what: &'static str,
+        /// Where they are.
+        other: String,
+        /// Rows there.
+        n_other: usize,
+    },
+    /// Shards that don't belong together.
+    #[error(
+        "`{}` and `{}` don't go together: {difference}\nhint: all shards must have the same columns and types",
+        first.display(), other.display()
+    )]
+    ShardsDiffer {
+        /// The first shard.
+        first: PathBuf,
+        /// The shard that differs.
+        other: PathBuf,
+        /// How.
+        difference: String,
+    },
+    /// A shard without rows.
+    #[error("data file `{}` has no rows\nhint: leave empty shards out", path.display())]
+    NoRows {
+        /// The file.
+        path: PathBuf,
+    },
+    /// NaN or infinity among the features or targets.
+    #[error(
+        "{place}, {column}: expected a finite number, got {value}\nhint: set `data.missing` to \"mean\" or \"zero\" if NaN stands for a missing value, else mend the data"
+    )]
+    NotFinite {
+        /// File and row.
+        place: String,
+        /// The column.
+        column: String,
+        /// NaN or infinity.
+        value: f64,
+    },
+    /// A label that is no class.
+    #[error(
+        "{place}: label {label} is out of range, expected 0 to {} ({classes} classes)\nhint: set `data.classes` to {} or more, or number the classes from 0",
+        classes - 1, label.saturating_add(1)
+    )]
+    LabelOutOfRange {
+        /// File and row.
+        place: String,
+        /// The label.
+        label: i64,
+        /// Number of classes.
+        classes: usize,
+    },
+    /// A label that is below 0.
+    #[error("{place}: expected a class number of 0 or above, got {label}\nhint: number the classes from 0")]
+    LabelNegative {
+        /// File and row.
+        place: String,
+        /// The label.
+        label: i64,
+    },
+    /// A label with a fraction.
+    #[error(
+        "{place}: expected a whole class number, got {label}\nhint: for real-valued targets set `data.task` to \"regression\""
+    )]
+    LabelNotWhole {
+        /// File and row.
+        place: String,
+        /// The label.
+        label: f64,
+    },
+    /// A label so large that it is likely no class.
+    #[error(
+        "{place}: label {label} would make as many classes\nhint: is it an identifier? number the classes from 0, or set `data.classes`; for real-valued targets set `data.task` to \"regression\""
+    )]
+    LabelHuge {
+        /// File and row.
+        place: String,
+        /// The label.
+        label: i64,
+    },
+    /// One class only.
+    #[error(
+        "`{source_name}`: all {n_rows} rows have label 0, expected two classes or more\nhint: is `data.target` or `data.labels` the right one? or set `data.classes`"
+    )]
+    SingleClass {
+        /// The data.
+        source_name: String,
+        /// Its rows.
+        n_rows: usize,
+    },
+    /// A multilabel target that is neither 0 nor 1.
+    #[error(
+        "{place}, {column}: expected 0 or 1 for task \"multilabel\", got {value}\nhint: for real-valued targets set `data.task` to \"regression\""
+    )]
+    NotBinary {
+        /// File and row.
+        place: String,
+        /// The column.
+        column: String,
+        /// The value.
+        value: f64,
+    },
+    /// A weight that is none.
+    #[error("{place}: expected a weight of 0 or above, got {value}\nhint: mend the column of `data.weight`")]
+    BadWeight {
+        /// File and row.
+        place: String,
+        /// The value.
+        value: f64,
+    },
+    /// Labels of another shape than the task needs.
+    #[error("the labels in `{source_name}` have shape {shape:?}, expected {expected}\nhint: {hint}")]
+    LabelShape {
+        /// Where they are.
+        source_name: String,
+        /// Their shape.
+        shape: Vec<usize>,
+        /// What fits.
+        expected: String,
+        /// The way out.
+        hint: &'static str,
+    },
+    /// More bytes than may be held in memory.
+    #[error(
+        "`{source_name}` needs {needed_mib} MiB of memory {what}, and `data.loader_memory_mib` is {limit_mib}\nhint: {hint}"
+    )]
+    TooLarge {
+        /// The data.
+        source_name: String,
+        /// What the memory is for.
+        what: &'static str,
+        /// MiB.
+        needed_mib: u64,
+        /// MiB.
+        limit_mib: u64,
+        /// The way out.
+        hint: String,
+    },
+    /// A file that got shorter while it was used, or a disk that failed.
+    #[error(
+        "data file `{}` changed while it was read: a part of it is gone\nhint: don't write to data that is trained on; if nobody did, check the disk",
+        path.display()
+    )]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Reading failed.
+    #[error("data file `{}` can't be read: {source}\nhint: check its permissions and the disk", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// A setting that the format has no use for.
+    #[error("`{key}` is given, and `{source_name}` {why}\nhint: {hint}")]
+    NotForFormat {
+        /// The config's key.
+        key: &'static str,
+        /// The data.
+        source_name: String,
+        /// Why it makes no sense.
+        why: &'static str,
+        /// The way out.
+        hint: String,
+    },
+    /// A column that the config names and the data don't have.
+    #[error("data file `{}`: no column \"{column}\" for `{key}`\nhint: {hint}", path.display())]
+    ColumnMissing {
+        /// The file.
+        path: PathBuf,
+        /// The column.
+        column: String,
+        /// The config's key.
+        key: &'static str,
+        /// The way out.
+        hint: String,
+    },
+    /// A column with as many values as an identifier has.
+    #[error(
+        "column \"{column}\" of `{}` has more than {limit} distinct values\nhint: is it an identifier? take it out with `data.drop`",
+        path.display()
+    )]
+    VocabularyHuge {
+        /// The file.
+        path: PathBuf,
+        /// The column.
+        column: String,
+        /// The most that are taken.
+        limit: usize,
+    },
+    /// A user's dataset that failed.
+    #[error("dataset {source_name}: {reason}")]
+    Custom {
+        /// [`super::Dataset::source`]
+        source_name: String,
+        /// What it says.
+        reason: String,
+    },
+}
+
+impl DataError {
+    /// Whether the run failed, rather than the command, config or data being at fault.
+    pub fn is_failure(&self) -> bool {
+        matches!(self, Self::Changed { .. })
+    }
+}

@@ -1,0 +1,211 @@
+//! An array of rows over one or several files.
+
+use std::ops::Range;
+use std::path::Path;
+
+use ddp_kernels::Element;
+
+use super::bytes::Bytes;
+use super::element::{RawType, to_f32, to_f64, to_i64};
+use crate::data::DataError;
+use crate::error::Result;
+
+/// Rows of equal size, side by side in each of their files.
+#[derive(Debug, Clone)]
+pub(crate) struct RawArray {
+    /// Type of an element, the same in all parts.
+    pub(crate) raw: RawType,
+    /// Shape of a row: none for single numbers.
+    pub(crate) row_dims: Vec<usize>,
+    parts: Vec<Part>,
+    /// Row at which each part begins, and the number of all rows.
+    starts: Vec<usize>,
+}
+
+/// The rows in one file.
+#[derive(Debug, Clone)]
+struct Part {
+    bytes: Bytes,
+    /// Where the first row begins.
+    offset: u64,
+    is_big_endian: bool,
+}
+
+impl RawArray {
+    /// The array of shape `dims` that begins at `offset` of `bytes`, which are at least as long (checked by who read the header).
+    pub(crate) fn new(
+        bytes: Bytes,
+        offset: u64,
+        raw: RawType,
+        is_big_endian: bool,
+        dims: &[usize],
+    ) -> RawArray {
+        let n_rows = dims.first().copied().unwrap_or(0);
+        let parts = vec![Part { bytes, offset, is_big_endian }];
+        RawArray { raw, row_dims: dims.get(1..).unwrap_or_default().to_vec(), parts, starts: vec![0, n_rows] }
+    }
+
+    /// One array of the rows of several, in this order.
+    pub(crate) fn concat(arrays: Vec<RawArray>) -> Result<RawArray> {
+        let mut arrays = arrays.into_iter();
+        let mut all = arrays.next().expect("there is a first shard");
+        for other in arrays {
+            if (all.raw, &all.row_dims) != (other.raw, &other.row_dims) {
+                let kind = |array: &RawArray| format!("rows of {:?} {}", array.row_dims, array.raw.name());
+                return Err(DataError::ShardsDiffer {
+                    first: all.path().to_owned(),
+                    other: other.path().to_owned(),
+                    difference: format!("{} against {}", kind(&all), kind(&other)),
+                }
+                .into());
+            }
+            let n = all.n_rows();
+            all.starts.extend(other.starts[1..].iter().map(|end| n + end));
+            all.parts.extend(other.parts);
+        }
+        Ok(all)
+    }
+
+    pub(crate) fn n_rows(&self) -> usize {
+        self.starts[self.starts.len() - 1]
+    }
+
+    /// Elements of a row.
+    pub(crate) fn row_len(&self) -> usize {
+        self.row_dims.iter().product()
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.row_len() * self.raw.size_bytes()
+    }
+
+    /// Bytes of all rows.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.n_rows() as u64 * self.row_bytes() as u64
+    }
+
+    /// The first file.
+    pub(crate) fn path(&self) -> &Path {
+        self.parts[0].bytes.path()
+    }
+
+    /// The same rows, read piece by piece instead of mapped.
+    pub(crate) fn unmapped(self) -> Result<Self> {
+        let unmap = |part: Part| Ok(Part { bytes: part.bytes.unmapped()?, ..part });
+        Ok(RawArray { parts: self.parts.into_iter().map(unmap).collect::<Result<_>>()?, ..self })
+    }
+
+    pub(crate) fn resident_bytes(&self) -> usize {
+        self.parts.iter().map(|part| part.bytes.resident_bytes()).sum()
+    }
+
+    /// The part that holds row `row`, and the row's number in it.
+    #[inline]
+    fn part_of(&self, row: usize) -> (&Part, usize) {
+        let index = match self.parts.len() {
+            1 => 0,
+            _ => self.starts.partition_point(|&start| start <= row) - 1,
+        };
+        (&self.parts[index], row - self.starts[index])
+    }
+
+    /// File and row, for messages.
+    pub(crate) fn place(&self, row: usize) -> String {
+        let (part, row) = self.part_of(row);
+        format!("data file `{}`, row {row}", part.bytes.path().display())
+    }
+
+    /// Fails if a file got shorter while rows were read.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.parts.iter().try_for_each(|part| part.bytes.check())
+    }
+
+    /// Calls `take` with the bytes of each row in turn: its place in `rows`, the bytes, and whether they are big-endian.
+    ///
+    /// # Panics
+    /// If a row is not there: who gathers has checked the numbers.
+    pub(crate) fn for_each(&self, rows: &[usize], mut take: impl FnMut(usize, &[u8], bool)) -> Result<()> {
+        let row_bytes = self.row_bytes();
+        let mut scratch = Vec::new();
+        for (n, &row) in rows.iter().enumerate() {
+            let (part, row) = self.part_of(row);
+            let start = part.offset + row as u64 * row_bytes as u64;
+            match part.bytes.as_slice() {
+                Some(bytes) => take(n, &bytes[start as usize..][..row_bytes], part.is_big_endian),
+                None => {
+                    scratch.resize(row_bytes, 0);
+                    part.bytes.read_at(start, &mut scratch)?;
+                    take(n, &scratch, part.is_big_endian);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes rows to `out` byte by byte as they are.
+    pub(crate) fn copy_rows(&self, rows: &[usize], out: &mut [u8]) -> Result<()> {
+        debug_assert!(!self.needs_swap());
+        let row_bytes = self.row_bytes();
+        if row_bytes == 0 {
+            return Ok(());
+        }
+        let mut n = 0;
+        while n < rows.len() {
+            // Rows side by side in one part are one copy.
+            let mut end = n + 1;
+            while end < rows.len() && rows[end] == rows[end - 1] + 1 && !self.starts.contains(&rows[end]) {
+                end += 1;
+            }
+            let (part, row) = self.part_of(rows[n]);
+            let start = part.offset + row as u64 * row_bytes as u64;
+            part.bytes.read_at(start, &mut out[n * row_bytes..end * row_bytes])?;
+            n = end;
+        }
+        self.check()
+    }
+
+    /// Writes rows to `out` as f32.
+    pub(crate) fn rows_to_f32(&self, rows: &[usize], out: &mut [f32]) -> Result<()> {
+        if self.raw == RawType::F32 && !self.needs_swap() {
+            return self.copy_rows(rows, bytemuck::cast_slice_mut(out));
+        }
+        let len = self.row_len();
+        self.for_each(rows, |n, bytes, big| to_f32(self.raw, big, bytes, &mut out[n * len..][..len]))?;
+        self.check()
+    }
+
+    /// Writes rows to `out` as f64.
+    pub(crate) fn rows_to_f64(&self, rows: &[usize], out: &mut [f64]) -> Result<()> {
+        let len = self.row_len();
+        self.for_each(rows, |n, bytes, big| to_f64(self.raw, big, bytes, &mut out[n * len..][..len]))?;
+        self.check()
+    }
+
+    /// Writes rows of integers to `out`.
+    pub(crate) fn rows_to_i64(&self, rows: &[usize], out: &mut [i64]) -> Result<()> {
+        let len = self.row_len();
+        self.for_each(rows, |n, bytes, big| to_i64(self.raw, big, bytes, &mut out[n * len..][..len]))?;
+        self.check()
+    }
+
+    /// Whether some part has another byte order than this machine.
+    pub(crate) fn needs_swap(&self) -> bool {
+        self.raw.size_bytes() > 1
+            && self.parts.iter().any(|part| part.is_big_endian != cfg!(target_endian = "big"))
+    }
+
+    /// Rows side by side as elements of `T`, where they lie so in memory and at a fitting address.
+    pub(crate) fn in_place<T: Element>(&self, rows: Range<usize>) -> Option<&[T]> {
+        if self.needs_swap() || rows.is_empty() {
+            return None;
+        }
+        let (part, first) = self.part_of(rows.start);
+        let (last_part, _) = self.part_of(rows.end - 1);
+        if !std::ptr::eq(part, last_part) {
+            return None;
+        }
+        let start = part.offset as usize + first * self.row_bytes();
+        let bytes = &part.bytes.as_slice()?[start..start + rows.len() * self.row_bytes()];
+        bytemuck::try_cast_slice(bytes).ok()
+    }
+}

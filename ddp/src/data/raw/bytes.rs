@@ -1,0 +1,105 @@
+//! Where the bytes of an array are: in a mapped file, in a file that is read piece by piece, or in memory.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ddp_kernels::cpu::mapped_file::MappedFile;
+
+use crate::data::DataError;
+use crate::error::Result;
+
+/// Bytes that can be read at any place, by several threads at a time.
+///
+/// A file that fits in the memory that the config grants is mapped: rows are copied right out of the system's cache. Of a
+/// larger one only what is needed is read, so that the process never holds more of it than its buffers.
+#[derive(Debug, Clone)]
+pub(crate) enum Bytes {
+    Mapped { file: Arc<MappedFile>, path: PathBuf },
+    Read { file: Arc<File>, len: u64, path: PathBuf },
+    Memory { bytes: Arc<Vec<u8>>, path: PathBuf },
+}
+
+impl Bytes {
+    /// The file at `path`, mapped.
+    pub(crate) fn map(path: &Path) -> Result<Self> {
+        let unreadable = |source| DataError::Unreadable { path: path.to_owned(), source };
+        // Tells a missing file and a folder apart from one that can't be read.
+        drop(crate::files::open("data file", path)?);
+        let file = MappedFile::open(path).map_err(unreadable)?;
+        Ok(Bytes::Mapped { file: Arc::new(file), path: path.to_owned() })
+    }
+
+    pub(crate) fn memory(bytes: Vec<u8>, path: &Path) -> Self {
+        Bytes::Memory { bytes: Arc::new(bytes), path: path.to_owned() }
+    }
+
+    /// The same bytes, read piece by piece, if they are a file's.
+    pub(crate) fn unmapped(self) -> Result<Self> {
+        let Bytes::Mapped { file, path } = self else { return Ok(self) };
+        let opened = crate::files::open("data file", &path)?;
+        Ok(Bytes::Read { file: Arc::new(opened), len: file.len() as u64, path })
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Bytes::Mapped { file, .. } => file.len() as u64,
+            Bytes::Read { len, .. } => *len,
+            Bytes::Memory { bytes, .. } => bytes.len() as u64,
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Bytes::Mapped { path, .. } | Bytes::Read { path, .. } | Bytes::Memory { path, .. } => path,
+        }
+    }
+
+    /// All of them, where they are in memory or mapped; whoever looks at them calls [`Bytes::check`] afterwards.
+    pub(crate) fn as_slice(&self) -> Option<&[u8]> {
+        match self {
+            Bytes::Mapped { file, .. } => Some(file.bytes()),
+            Bytes::Memory { bytes, .. } => Some(bytes),
+            Bytes::Read { .. } => None,
+        }
+    }
+
+    /// Whether what was seen through [`Bytes::as_slice`] was there: a page of a file that shrank reads as zeros.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self {
+            Bytes::Mapped { file, path } if !file.is_intact() => {
+                Err(DataError::Changed { path: path.clone() }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Copies `out.len()` bytes from `offset` on.
+    pub(crate) fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        match self {
+            Bytes::Read { file, path, .. } => file.read_exact_at(out, offset).map_err(|source| {
+                let path = path.clone();
+                if source.kind() == std::io::ErrorKind::UnexpectedEof {
+                    DataError::Changed { path }.into()
+                } else {
+                    DataError::Unreadable { path, source }.into()
+                }
+            }),
+            _ => {
+                let bytes = self.as_slice().expect("mapped or in memory");
+                let start = offset as usize;
+                out.copy_from_slice(&bytes[start..start + out.len()]);
+                Ok(())
+            }
+        }
+    }
+
+    /// Bytes of memory that only giving the array up would free.
+    pub(crate) fn resident_bytes(&self) -> usize {
+        match self {
+            Bytes::Memory { bytes, .. } => bytes.len(),
+            _ => 0,
+        }
+    }
+}

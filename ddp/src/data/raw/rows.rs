@@ -1,0 +1,200 @@
+//! Arrays of features, targets and weights as one [`Dataset`].
+
+use std::ops::Range;
+
+use ddp_kernels::{DType, TensorMut, TensorRef};
+use half::{bf16, f16};
+
+use super::array::RawArray;
+use crate::batches::{Batch, BatchMut};
+use crate::config::Task;
+use crate::data::checks::{self, Columns};
+use crate::data::dataset::{Dataset, RowLayout, TargetLayout};
+use crate::data::fingerprint::Fingerprint;
+use crate::error::Result;
+
+/// Bytes of rows that are copied and then looked at while they are in the cache.
+const CHECKED_BYTES: usize = 16 << 10;
+/// Rows whose content goes into the fingerprint of a file.
+const N_SAMPLES: usize = 1024;
+/// Rows whose labels are read at a time in a scan.
+const SCAN_ROWS: usize = 1 << 16;
+
+/// Rows in files.
+#[derive(Debug)]
+pub(crate) struct RawRows {
+    pub(crate) features: RawArray,
+    pub(crate) targets: RawArray,
+    pub(crate) weights: Option<RawArray>,
+    pub(crate) task: Task,
+    pub(crate) layout: RowLayout,
+    pub(crate) source: String,
+}
+
+impl RawRows {
+    /// The largest class index of some rows; each is checked against `classes`.
+    pub(crate) fn max_label(&self, rows: Range<usize>, classes: Option<usize>) -> Result<i64> {
+        let mut largest = 0;
+        let (mut numbers, mut labels) = (Vec::new(), Vec::new());
+        for start in rows.clone().step_by(SCAN_ROWS) {
+            numbers.clear();
+            numbers.extend(start..(start + SCAN_ROWS).min(rows.end));
+            labels.resize(numbers.len(), 0);
+            self.labels(&numbers, &mut labels)?;
+            let columns = Columns { rows: &numbers, place: &|row| self.targets.place(row) };
+            checks::labels(&labels, classes, &columns)?;
+            largest = labels.iter().copied().fold(largest, i64::max);
+        }
+        Ok(largest)
+    }
+
+    /// Class indices as they stand in the file.
+    fn labels(&self, rows: &[usize], out: &mut [i64]) -> Result<()> {
+        if self.targets.raw.is_integer() {
+            return self.targets.rows_to_i64(rows, out);
+        }
+        let mut values = vec![0.0; out.len()];
+        self.targets.rows_to_f64(rows, &mut values)?;
+        let columns = Columns { rows, place: &|row| self.targets.place(row) };
+        checks::whole(&values, out, &columns)
+    }
+
+    fn gather_features(&self, rows: &[usize], x: TensorMut<'_>) -> Result<()> {
+        const OP: &str = "gather";
+        let columns = Columns { rows, place: &|row| self.features.place(row) };
+        let chunk =
+            (CHECKED_BYTES / (self.features.row_len() * self.layout.dtype.size_bytes()).max(1)).max(1);
+        let len = self.features.row_len();
+        let has_missing = self.layout.has_missing;
+        macro_rules! copied {
+            ($t:ty, $check:expr) => {{
+                let x = x.into_slice::<$t>(OP, "x")?;
+                for (n, part) in rows.chunks(chunk).enumerate() {
+                    let out = &mut x[n * chunk * len..][..part.len() * len];
+                    self.features.copy_rows(part, bytemuck::cast_slice_mut(out))?;
+                    #[allow(clippy::redundant_closure_call)]
+                    $check(out, n * chunk)?;
+                }
+                Ok(())
+            }};
+        }
+        let names = &self.layout.features;
+        match x.dtype() {
+            DType::U8 => copied!(u8, |_: &[u8], _| Ok::<_, crate::Error>(())),
+            DType::F16 => copied!(f16, |out: &[f16], at| checks::f16s(out, at, names, has_missing, &columns)),
+            DType::BF16 => {
+                copied!(bf16, |out: &[bf16], at| checks::bf16s(out, at, names, has_missing, &columns))
+            }
+            _ => {
+                let x = x.into_slice::<f32>(OP, "x")?;
+                for (n, part) in rows.chunks(chunk).enumerate() {
+                    let out = &mut x[n * chunk * len..][..part.len() * len];
+                    self.features.rows_to_f32(part, out)?;
+                    checks::f32s(out, n * chunk, names, has_missing, &columns)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {
+        const OP: &str = "gather";
+        let columns = Columns { rows, place: &|row| self.targets.place(row) };
+        match &self.layout.targets {
+            TargetLayout::Classes { n_classes } => {
+                let out = out.into_slice::<i64>(OP, "targets")?;
+                self.labels(rows, out)?;
+                checks::labels(out, Some(*n_classes), &columns)
+            }
+            TargetLayout::Values { names } => {
+                let out = out.into_slice::<f32>(OP, "targets")?;
+                self.targets.rows_to_f32(rows, out)?;
+                checks::values(out, self.task, names, &columns)
+            }
+        }
+    }
+}
+
+impl Dataset for RawRows {
+    fn len(&self) -> usize {
+        self.features.n_rows()
+    }
+
+    fn layout(&self) -> &RowLayout {
+        &self.layout
+    }
+
+    fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()> {
+        self.gather_features(rows, out.x)?;
+        self.gather_targets(rows, out.targets)?;
+        if let (Some(weights), Some(out)) = (&self.weights, out.weights) {
+            let out = out.into_slice::<f32>("gather", "weights")?;
+            weights.rows_to_f32(rows, out)?;
+            checks::weights(out, &Columns { rows, place: &|row| weights.place(row) })?;
+        }
+        Ok(())
+    }
+
+    fn in_place(&self, rows: Range<usize>) -> Result<Option<Batch<'_>>> {
+        let n = rows.len();
+        if self.layout.dtype != DType::F32 || self.weights.is_some() || self.layout.has_missing {
+            return Ok(None);
+        }
+        let Some(x) = self.features.in_place::<f32>(rows.clone()) else { return Ok(None) };
+        let place = |row: usize| self.features.place(rows.start + row);
+        let numbers: [usize; 0] = [];
+        let columns = Columns { rows: &numbers, place: &place };
+        let targets = match &self.layout.targets {
+            TargetLayout::Classes { n_classes } => {
+                let Some(labels) = self.targets.in_place::<i64>(rows.clone()) else { return Ok(None) };
+                checks::labels(labels, Some(*n_classes), &columns)?;
+                TensorRef::from_slice(labels, &[n])?
+            }
+            TargetLayout::Values { names } => {
+                let Some(values) = self.targets.in_place::<f32>(rows.clone()) else { return Ok(None) };
+                checks::values(values, self.task, names, &columns)?;
+                TensorRef::from_slice(values, &[n, names.len()])?
+            }
+        };
+        checks::f32s(x, 0, &self.layout.features, false, &columns)?;
+        self.features.check()?;
+        self.targets.check()?;
+        Ok(Some(Batch {
+            x: TensorRef::from_slice(x, &[n, self.layout.n_features()])?,
+            targets,
+            weights: None,
+        }))
+    }
+
+    fn fingerprint(&self) -> Result<u64> {
+        let mut hash = Fingerprint::default();
+        let n = self.len();
+        hash.number(n as u64);
+        self.layout.features.iter().for_each(|name| hash.text(name));
+        hash.text(&format!("{:?}", self.layout.targets));
+        // First and last row among them; evenly spread, so that a file of another order differs too.
+        let rows: Vec<usize> = if n <= N_SAMPLES {
+            (0..n).collect()
+        } else {
+            (0..N_SAMPLES).map(|i| (i as u128 * (n - 1) as u128 / (N_SAMPLES - 1) as u128) as usize).collect()
+        };
+        for array in [Some(&self.features), Some(&self.targets), self.weights.as_ref()].into_iter().flatten()
+        {
+            array.for_each(&rows, |_, bytes, _| hash.bytes(bytes))?;
+            array.check()?;
+        }
+        Ok(hash.finish())
+    }
+
+    fn resident_bytes(&self) -> usize {
+        [Some(&self.features), Some(&self.targets), self.weights.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(RawArray::resident_bytes)
+            .sum()
+    }
+
+    fn source(&self) -> &str {
+        &self.source
+    }
+}

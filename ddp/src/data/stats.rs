@@ -1,0 +1,198 @@
+//! Mean, spread and range of each column, in one pass over the rows that all ranks share.
+
+use std::ops::Range;
+
+use ddp_comm::{ReduceOp, World};
+use ddp_kernels::{Device, Tensor, TensorMut, ops};
+
+use super::dataset::Dataset;
+use crate::batches::BatchMut;
+use crate::error::{Error, Result};
+use crate::outcome::Stop;
+use crate::shard::rank_range;
+
+/// Rows that are read at a time; their mean is taken before the squares of what differs from it.
+const CHUNK_ROWS: usize = 1024;
+/// Parts of the rows whose statistics are merged in their order: the same parts at any number of ranks, so that the result
+/// is the same to the bit.
+const MAX_PARTS: usize = 64;
+const MIN_PARTS: usize = 8;
+/// Numbers a column that travel, in all parts together, should stay below this.
+const MAX_NUMBERS: usize = 1 << 21;
+/// Numbers of a column: count, mean, sum of squared differences, least, largest.
+const N_FIELDS: usize = 5;
+
+/// Statistics of each column over the values that are not missing (NaN).
+#[derive(Debug, Clone, PartialEq)]
+pub struct ColumnStats {
+    /// Rows.
+    pub n_rows: usize,
+    /// Values that are there.
+    pub count: Vec<f64>,
+    /// Their mean; 0 where there are none.
+    pub mean: Vec<f64>,
+    /// Sum of squared differences from the mean.
+    pub m2: Vec<f64>,
+    /// Least value.
+    pub min: Vec<f64>,
+    /// Largest value.
+    pub max: Vec<f64>,
+}
+
+impl ColumnStats {
+    /// No rows of `n_columns` columns.
+    pub fn new(n_columns: usize) -> Self {
+        ColumnStats {
+            n_rows: 0,
+            count: vec![0.0; n_columns],
+            mean: vec![0.0; n_columns],
+            m2: vec![0.0; n_columns],
+            min: vec![f64::INFINITY; n_columns],
+            max: vec![f64::NEG_INFINITY; n_columns],
+        }
+    }
+
+    /// Of all rows of `dataset`; every rank of the world calls it and reads a part.
+    ///
+    /// # Errors
+    /// Those of reading the rows and of the exchange.
+    pub fn of(dataset: &dyn Dataset, world: &World) -> Result<Self, Stop> {
+        let n_columns = dataset.layout().n_features();
+        let n_parts = (MAX_NUMBERS / (N_FIELDS * n_columns)).clamp(MIN_PARTS, MAX_PARTS);
+        let part_len = N_FIELDS * n_columns;
+        let mut numbers = vec![0.0; n_parts * part_len];
+        let own = rank_range(n_parts, world.rank().0, world.world_size());
+        let read = own.into_iter().try_for_each(|part| {
+            let stats = Self::of_rows(dataset, rank_range(dataset.len(), part, n_parts))?;
+            stats.store(&mut numbers[part * part_len..][..part_len]);
+            Ok::<_, Error>(())
+        });
+        world.collective_result(read)?;
+        let len = numbers.len();
+        let numbers_of_all = TensorMut::from_slice(&mut numbers, &[len]).map_err(Error::from)?;
+        world.group().all_reduce(ReduceOp::Sum, numbers_of_all).map_err(Error::from)?;
+        let mut all = Self::new(n_columns);
+        for part in 0..n_parts {
+            all.merge(&Self::load(&numbers[part * part_len..][..part_len], n_columns));
+        }
+        all.n_rows = dataset.len();
+        Ok(all)
+    }
+
+    /// Of some rows.
+    ///
+    /// # Errors
+    /// Those of reading the rows.
+    pub fn of_rows(dataset: &dyn Dataset, rows: Range<usize>) -> Result<Self> {
+        let layout = dataset.layout();
+        let n_columns = layout.n_features();
+        let chunk_rows = CHUNK_ROWS.min(rows.len().max(1));
+        let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, Device::Cpu);
+        let mut raw = zeros(&[chunk_rows, n_columns], layout.dtype)?;
+        let mut x = zeros(&[chunk_rows, n_columns], ddp_kernels::DType::F32)?;
+        let mut targets = zeros(&layout.targets.dims(chunk_rows), layout.targets.dtype())?;
+        let mut weights = zeros(&[chunk_rows], ddp_kernels::DType::F32)?;
+        let mut all = Self::new(n_columns);
+        let mut numbers = Vec::with_capacity(chunk_rows);
+        for start in rows.clone().step_by(chunk_rows) {
+            numbers.clear();
+            numbers.extend(start..(start + chunk_rows).min(rows.end));
+            let n = numbers.len();
+            let out = BatchMut {
+                x: raw.view_mut().rows(0, n)?,
+                targets: targets.view_mut().rows(0, n)?,
+                weights: if layout.has_weights { Some(weights.view_mut().rows(0, n)?) } else { None },
+            };
+            dataset.gather(&numbers, out)?;
+            ops::load_rows(raw.view().rows(0, n)?, None, None, x.view_mut().rows(0, n)?)?;
+            all.add(x.view().rows(0, n)?.as_slice::<f32>("statistics", "x")?);
+        }
+        Ok(all)
+    }
+
+    /// Adds rows, `[n, columns]`.
+    pub fn add(&mut self, values: &[f32]) {
+        let n_columns = self.mean.len();
+        let mut chunk = Self::new(n_columns);
+        chunk.n_rows = values.len() / n_columns;
+        for row in values.chunks_exact(n_columns) {
+            for (column, &value) in row.iter().enumerate() {
+                let (value, is_there) = (f64::from(value), f64::from(u8::from(!value.is_nan())));
+                chunk.count[column] += is_there;
+                chunk.mean[column] += if value.is_nan() { 0.0 } else { value };
+                chunk.min[column] = chunk.min[column].min(value);
+                chunk.max[column] = chunk.max[column].max(value);
+            }
+        }
+        for (mean, count) in chunk.mean.iter_mut().zip(&chunk.count) {
+            *mean /= count.max(1.0);
+        }
+        for row in values.chunks_exact(n_columns) {
+            for (column, &value) in row.iter().enumerate() {
+                let difference = f64::from(value) - chunk.mean[column];
+                chunk.m2[column] += if value.is_nan() { 0.0 } else { difference * difference };
+            }
+        }
+        self.merge(&chunk);
+    }
+
+    /// Takes the rows of `other` behind its own.
+    ///
+    /// Source: T. Chan, G. Golub, R. LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
+    /// 1979.
+    pub fn merge(&mut self, other: &Self) {
+        self.n_rows += other.n_rows;
+        for column in 0..self.mean.len() {
+            let (n, m) = (self.count[column], other.count[column]);
+            if m == 0.0 {
+                continue;
+            }
+            let delta = other.mean[column] - self.mean[column];
+            self.count[column] = n + m;
+            self.mean[column] += delta * (m / (n + m));
+            self.m2[column] += other.m2[column] + delta * delta * (n * m / (n + m));
+            self.min[column] = self.min[column].min(other.min[column]);
+            self.max[column] = self.max[column].max(other.max[column]);
+        }
+    }
+
+    /// Standard deviation of the population (division by n), as scikit-learn's `StandardScaler` takes it.
+    pub fn standard_deviation(&self, column: usize) -> f64 {
+        (self.m2[column] / self.count[column].max(1.0)).sqrt()
+    }
+
+    /// Rows in which the column's value is missing.
+    pub fn n_missing(&self, column: usize) -> usize {
+        self.n_rows - self.count[column] as usize
+    }
+
+    /// As numbers that can be added to the zeros of other ranks.
+    fn store(&self, numbers: &mut [f64]) {
+        for (column, fields) in numbers.chunks_exact_mut(N_FIELDS).enumerate() {
+            if self.count[column] > 0.0 {
+                fields.copy_from_slice(&[
+                    self.count[column],
+                    self.mean[column],
+                    self.m2[column],
+                    self.min[column],
+                    self.max[column],
+                ]);
+            }
+        }
+    }
+
+    fn load(numbers: &[f64], n_columns: usize) -> Self {
+        let mut stats = Self::new(n_columns);
+        for (column, fields) in numbers.chunks_exact(N_FIELDS).enumerate() {
+            let &[count, mean, m2, min, max] = fields else { continue };
+            if count > 0.0 {
+                stats.count[column] = count;
+                stats.mean[column] = mean;
+                stats.m2[column] = m2;
+                stats.min[column] = min;
+                stats.max[column] = max;
+            }
+        }
+        stats
+    }
+}

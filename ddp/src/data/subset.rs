@@ -1,0 +1,176 @@
+//! Some of a dataset's rows: those for evaluation that the seed draws, and the rest.
+
+use std::sync::Arc;
+
+use super::dataset::{Dataset, RowLayout};
+use super::fingerprint::Fingerprint;
+use crate::batches::BatchMut;
+use crate::error::{Error, Result};
+use crate::sampler::KeyedPermutation;
+
+/// No epoch has this number, so the split is independent of every epoch's order.
+const SPLIT_EPOCH: u64 = u64::MAX;
+/// Words of 64 rows between two entries of the directory.
+const WORDS_A_COUNT: usize = 8;
+
+/// Rows of a dataset in their own order.
+///
+/// One bit a row says whether it belongs to it, and a directory of counts finds the n-th one.
+#[derive(Debug)]
+pub struct Subset {
+    of: Arc<dyn Dataset>,
+    bits: Vec<u64>,
+    /// Rows before each group of words; the last one is that of all.
+    counts: Vec<usize>,
+    block_ends: Option<Vec<usize>>,
+}
+
+/// Splits into (training rows, evaluation rows); `fraction` in (0, 1), rounded to whole rows. Both keep the rows' order.
+///
+/// # Errors
+/// [`Error::EmptySplit`] if one part would have no rows.
+pub fn split(dataset: &Arc<dyn Dataset>, fraction: f64, seed: u64) -> Result<(Subset, Subset)> {
+    let n_rows = dataset.len();
+    let n_eval_rows = (n_rows as f64 * fraction).round() as usize;
+    if n_eval_rows == 0 || n_eval_rows >= n_rows {
+        return Err(Error::EmptySplit {
+            source_name: dataset.source().to_owned(),
+            n_rows,
+            fraction,
+            empty: if n_eval_rows == 0 { "no test rows" } else { "no training rows" },
+        });
+    }
+    let permutation = KeyedPermutation::new(n_rows, seed, SPLIT_EPOCH);
+    let mut is_eval = vec![0u64; n_rows.div_ceil(64)];
+    for row in (0..n_eval_rows).map(|i| permutation.index(i)) {
+        is_eval[row / 64] |= 1 << (row % 64);
+    }
+    let mut is_train: Vec<u64> = is_eval.iter().map(|word| !word).collect();
+    if !n_rows.is_multiple_of(64)
+        && let Some(last) = is_train.last_mut()
+    {
+        *last &= (1 << (n_rows % 64)) - 1;
+    }
+    Ok((Subset::new(dataset, is_train), Subset::new(dataset, is_eval)))
+}
+
+impl Subset {
+    fn new(of: &Arc<dyn Dataset>, bits: Vec<u64>) -> Self {
+        let mut counts = vec![0];
+        for words in bits.chunks(WORDS_A_COUNT) {
+            let n = words.iter().map(|word| word.count_ones() as usize).sum::<usize>();
+            counts.push(counts[counts.len() - 1] + n);
+        }
+        let mut subset = Subset { of: of.clone(), bits, counts, block_ends: None };
+        subset.block_ends =
+            of.block_ends().map(|ends| ends.iter().map(|&end| subset.rows_before(end)).collect());
+        subset
+    }
+
+    /// How many of its rows come before row `row` of the whole.
+    fn rows_before(&self, row: usize) -> usize {
+        let (word, bit) = (row / 64, row % 64);
+        let group = word / WORDS_A_COUNT;
+        let whole =
+            self.bits[group * WORDS_A_COUNT..word.min(self.bits.len())].iter().map(|word| word.count_ones());
+        let part = self.bits.get(word).map_or(0, |word| (word & ((1 << bit) - 1)).count_ones());
+        self.counts[group] + whole.sum::<u32>() as usize + part as usize
+    }
+
+    /// The number in the whole of its row `n`.
+    fn row(&self, n: usize) -> usize {
+        let group = self.counts.partition_point(|&count| count <= n) - 1;
+        let mut left = n - self.counts[group];
+        let mut at = group * WORDS_A_COUNT;
+        while self.bits[at].count_ones() as usize <= left {
+            left -= self.bits[at].count_ones() as usize;
+            at += 1;
+        }
+        let mut word = self.bits[at];
+        for _ in 0..left {
+            word &= word - 1;
+        }
+        at * 64 + word.trailing_zeros() as usize
+    }
+}
+
+impl Dataset for Subset {
+    fn len(&self) -> usize {
+        self.counts[self.counts.len() - 1]
+    }
+
+    fn layout(&self) -> &RowLayout {
+        self.of.layout()
+    }
+
+    fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()> {
+        let rows: Vec<usize> = rows.iter().map(|&n| self.row(n)).collect();
+        self.of.gather(&rows, out)
+    }
+
+    fn block_ends(&self) -> Option<&[usize]> {
+        self.block_ends.as_deref()
+    }
+
+    fn fingerprint(&self) -> Result<u64> {
+        let mut hash = Fingerprint::default();
+        hash.number(self.of.fingerprint()?);
+        hash.bytes(bytemuck::cast_slice(&self.bits));
+        Ok(hash.finish())
+    }
+
+    fn resident_bytes(&self) -> usize {
+        self.of.resident_bytes()
+    }
+
+    fn source(&self) -> &str {
+        self.of.source()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::data::testing::{numbered, numbers_of};
+
+    proptest! {
+        #[test]
+        fn parts_hold_each_row_once_and_in_order(n_rows in 2usize..3000, fraction in 0.01..0.99, seed: u64) {
+            let whole = numbered(n_rows);
+            let Ok((train, eval)) = split(&whole, fraction, seed) else { return Ok(()) };
+            prop_assert_eq!(eval.len(), (n_rows as f64 * fraction).round() as usize);
+            let (train_rows, eval_rows) = (numbers_of(&train), numbers_of(&eval));
+            prop_assert!(train_rows.is_sorted() && eval_rows.is_sorted());
+            for (subset, rows) in [(&train, &train_rows), (&eval, &eval_rows)] {
+                for (n, &row) in rows.iter().enumerate().step_by(17) {
+                    prop_assert_eq!(subset.rows_before(row), n);
+                }
+                prop_assert_eq!(subset.rows_before(n_rows), subset.len());
+            }
+            let mut all = [train_rows, eval_rows].concat();
+            all.sort();
+            prop_assert_eq!(all, (0..n_rows).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn the_seed_decides() {
+        let rows = numbered(1000);
+        let eval = |seed| numbers_of(&split(&rows, 0.1, seed).unwrap().1);
+        assert_eq!(eval(1), eval(1));
+        assert_ne!(eval(1), eval(2));
+    }
+
+    #[test]
+    fn empty_parts_are_refused() {
+        for (n_rows, fraction, empty) in
+            [(2, 0.2, "no test rows"), (1, 0.9, "no training rows"), (10, 0.99, "no training rows")]
+        {
+            let error = split(&numbered(n_rows), fraction, 0).unwrap_err().to_string();
+            assert!(error.contains("rows in memory") && error.contains(empty), "{error}");
+            assert!(error.contains("hint: ") && error.contains("data.eval_fraction"), "{error}");
+        }
+    }
+}

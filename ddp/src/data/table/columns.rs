@@ -1,0 +1,134 @@
+//! What each column of a table is for.
+
+use std::path::Path;
+
+use crate::config::nearest;
+use crate::data::DataError;
+use crate::data::open::SourceSpec;
+use crate::error::{Error, Result};
+
+/// What a column is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// A number, of this index among the features.
+    Feature(usize),
+    /// A category, of this index among the features and among the categorical columns.
+    Category { feature: usize, index: usize },
+    /// The target column of this index in the config.
+    Target(usize),
+    /// The row's weight.
+    Weight,
+    /// Nothing.
+    Dropped,
+}
+
+/// The columns of a table: names, and what each is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ColumnPlan {
+    pub(crate) names: Vec<String>,
+    pub(crate) roles: Vec<Role>,
+    /// Names of the features in their order.
+    pub(crate) features: Vec<String>,
+    /// Names of the categorical columns, in the order of their indices.
+    pub(crate) categorical: Vec<String>,
+}
+
+impl ColumnPlan {
+    /// The roles of the columns `names` of the file `path`.
+    ///
+    /// # Errors
+    /// A column that the config or the model needs and that is not there; nothing left to learn from.
+    pub(crate) fn new(path: &Path, names: Vec<String>, spec: &SourceSpec<'_>) -> Result<Self> {
+        let data = spec.data;
+        if let Some(target) = data.target.iter().find(|target| !names.contains(target)) {
+            return Err(target_missing(path, target, &names));
+        }
+        let lists = [("data.drop", &data.drop), ("data.categorical", &data.categorical)];
+        let weight: Vec<String> = data.weight.iter().cloned().collect();
+        for (key, columns) in lists.into_iter().chain([("data.weight", &weight)]) {
+            if let Some(column) = columns.iter().find(|column| !names.contains(column)) {
+                let hint = match nearest(column, names.iter().map(String::as_str)) {
+                    Some(name) => format!("did you mean \"{name}\"?"),
+                    None => format!("the columns are {}", shown(&names)),
+                };
+                return Err(DataError::ColumnMissing {
+                    path: path.to_owned(),
+                    column: column.clone(),
+                    key,
+                    hint,
+                }
+                .into());
+            }
+        }
+        let is_feature = |name: &&String| {
+            !data.target.contains(name) && !data.drop.contains(name) && data.weight.as_ref() != Some(*name)
+        };
+        let there: Vec<String> = names.iter().filter(is_feature).cloned().collect();
+        if there.is_empty() {
+            return Err(Error::CsvNoFeatures { path: path.to_owned(), targets: data.target.join(", ") });
+        }
+        let features = match spec.features {
+            Some(known) => {
+                same_columns(path, &there, known.names, known.of)?;
+                known.names.to_vec()
+            }
+            None => there,
+        };
+        // In the order of the features, whatever the config's.
+        let categorical: Vec<String> =
+            features.iter().filter(|name| data.categorical.contains(name)).cloned().collect();
+        let role = |name: &String| {
+            if let Some(index) = data.target.iter().position(|target| target == name) {
+                return Role::Target(index);
+            }
+            let Some(feature) = features.iter().position(|feature| feature == name) else {
+                return if data.weight.as_ref() == Some(name) { Role::Weight } else { Role::Dropped };
+            };
+            match categorical.iter().position(|column| column == name) {
+                Some(index) => Role::Category { feature, index },
+                None => Role::Feature(feature),
+            }
+        };
+        let roles = names.iter().map(role).collect();
+        Ok(ColumnPlan { names, roles, features, categorical })
+    }
+}
+
+/// The feature columns are those expected, in any order.
+fn same_columns(path: &Path, there: &[String], expected: &[String], of: &str) -> Result<()> {
+    let without = |names: &[String], others: &[String]| -> Option<String> {
+        names.iter().find(|name| !others.contains(name)).cloned()
+    };
+    let difference = match (without(expected, there), without(there, expected)) {
+        (None, None) => return Ok(()),
+        (Some(missing), Some(extra)) => format!("\"{missing}\" is missing, \"{extra}\" is extra"),
+        (Some(missing), None) => format!("\"{missing}\" is missing"),
+        (None, Some(extra)) => format!("\"{extra}\" is extra"),
+    };
+    Err(Error::ColumnsDiffer {
+        source_name: path.display().to_string(),
+        n_columns: there.len(),
+        other: of.to_owned(),
+        n_other: expected.len(),
+        difference,
+    })
+}
+
+fn target_missing(path: &Path, target: &str, names: &[String]) -> Error {
+    let hint = if let Some(name) = nearest(target, names.iter().map(String::as_str)) {
+        format!("did you mean \"{name}\"?")
+    } else if names.len() == 1 && names[0].contains([';', '\t', '|']) {
+        "columns must be separated by commas".to_owned()
+    } else {
+        format!("set `data.target` to one of the columns: {}", shown(names))
+    };
+    Error::CsvTargetMissing { path: path.to_owned(), target: target.to_owned(), hint }
+}
+
+fn shown(names: &[String]) -> String {
+    const SHOWN: usize = 8;
+    match names.len().checked_sub(SHOWN) {
+        None | Some(0) => names.join(", "),
+        Some(_) => format!("{}, ... {}", names[..SHOWN - 1].join(", "), names[names.len() - 1]),
+    }
+}

@@ -1,0 +1,134 @@
+//! Tables: CSV and Parquet, whose columns have names and are for different things.
+
+mod columns;
+mod csv;
+#[cfg(feature = "parquet")]
+mod parquet;
+mod rows;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub(crate) use columns::ColumnPlan;
+pub(crate) use csv::CsvReader;
+pub(crate) use rows::TableRows;
+
+use super::dataset::Dataset;
+use super::open::SourceSpec;
+use super::{DataError, resident::ResidentRows};
+use crate::config::DataFormat;
+use crate::error::Result;
+
+/// Rows that are read at a time.
+const CHUNK_ROWS: usize = 4096;
+
+/// Reads the rows of one file of a table, in order.
+pub(crate) enum TableReader {
+    Csv(CsvReader),
+    #[cfg(feature = "parquet")]
+    Parquet(parquet::ParquetReader),
+}
+
+impl TableReader {
+    /// Opens the file and reads what its columns are.
+    pub(crate) fn open(path: &Path, format: DataFormat, spec: &SourceSpec<'_>) -> Result<Self> {
+        match format {
+            #[cfg(feature = "parquet")]
+            DataFormat::Parquet => Ok(TableReader::Parquet(parquet::ParquetReader::open(path, spec)?)),
+            #[cfg(not(feature = "parquet"))]
+            DataFormat::Parquet => Err(DataError::ParquetNotBuilt { path: path.to_owned() }.into()),
+            _ => Ok(TableReader::Csv(CsvReader::open(path, spec)?)),
+        }
+    }
+
+    pub(crate) fn plan(&self) -> &ColumnPlan {
+        match self {
+            TableReader::Csv(reader) => reader.plan(),
+            #[cfg(feature = "parquet")]
+            TableReader::Parquet(reader) => reader.plan(),
+        }
+    }
+
+    /// Appends up to `max_rows` rows to `rows`; how many, 0 only at the end.
+    pub(crate) fn read(&mut self, rows: &mut TableRows, max_rows: usize) -> Result<usize> {
+        match self {
+            TableReader::Csv(reader) => reader.read(rows, max_rows),
+            #[cfg(feature = "parquet")]
+            TableReader::Parquet(reader) => reader.read(rows, max_rows),
+        }
+    }
+}
+
+/// All rows of a table, in memory.
+pub(crate) fn open(files: &[PathBuf], format: DataFormat, spec: &SourceSpec<'_>) -> Result<Arc<dyn Dataset>> {
+    #[cfg(feature = "parquet")]
+    if format == DataFormat::Parquet
+        && let Some(rows) = parquet::open(files, spec)?
+    {
+        return Ok(rows);
+    }
+    Ok(Arc::new(read_all(files, format, spec)?))
+}
+
+/// The rows of all files, as many as the config's memory holds.
+pub(crate) fn read_all(files: &[PathBuf], format: DataFormat, spec: &SourceSpec<'_>) -> Result<ResidentRows> {
+    let mut first: Option<(ColumnPlan, TableRows)> = None;
+    for path in files {
+        let mut reader = TableReader::open(path, format, spec)?;
+        let (plan, rows) = match &mut first {
+            None => {
+                let rows = TableRows::new(reader.plan(), spec);
+                first.insert((reader.plan().clone(), rows))
+            }
+            Some(first) => first,
+        };
+        same_columns(&files[0], plan, path, reader.plan())?;
+        let n_before = rows.n_rows;
+        while reader.read(rows, CHUNK_ROWS)? > 0 {
+            if let Some(vocabulary) = rows.huge_vocabulary() {
+                return Err(rows::huge_vocabulary(path, vocabulary.name()));
+            }
+            if rows.size_bytes() > spec.memory_bytes {
+                return Err(too_large(spec, rows.size_bytes()));
+            }
+        }
+        if rows.n_rows == n_before {
+            return Err(crate::Error::CsvNoRows { path: path.clone() });
+        }
+    }
+    let (plan, rows) = first.expect("there is a file");
+    rows.finish(&plan, &files[0], spec)
+}
+
+fn too_large(spec: &SourceSpec<'_>, at_least: u64) -> crate::Error {
+    DataError::TooLarge {
+        source_name: spec.source.to_owned(),
+        what: "or more as rows of f32",
+        needed_mib: (at_least >> 20) + 1,
+        limit_mib: spec.memory_bytes >> 20,
+        hint: format!(
+            "convert it once to a format that need not be in memory: `ddp-train data convert {} rows.safetensors`, or raise the limit",
+            spec.source
+        ),
+    }
+    .into()
+}
+
+/// Shards have the same columns, in the same order.
+fn same_columns(first: &Path, expected: &ColumnPlan, path: &Path, got: &ColumnPlan) -> Result<()> {
+    if expected.names == got.names {
+        return Ok(());
+    }
+    let n = expected.names.len().min(got.names.len());
+    let at = (0..n).find(|&i| expected.names[i] != got.names[i]);
+    let difference = match at {
+        Some(i) => format!(
+            "column {} is \"{}\" in one and \"{}\" in the other",
+            i + 1,
+            expected.names[i],
+            got.names[i]
+        ),
+        None => format!("{} columns against {}", expected.names.len(), got.names.len()),
+    };
+    Err(DataError::ShardsDiffer { first: first.to_owned(), other: path.to_owned(), difference }.into())
+}

@@ -1,0 +1,216 @@
+//! Rows of a table as they are read: features in f32, categories as numbers.
+
+use std::path::Path;
+
+use super::columns::ColumnPlan;
+use crate::config::Task;
+use crate::data::DataError;
+use crate::data::checks::MAX_GUESSED_CLASSES;
+use crate::data::dataset::{CategoryColumn, RowLayout, TargetLayout};
+use crate::data::open::SourceSpec;
+use crate::data::resident::{ResidentRows, Targets};
+use crate::data::vocabulary::{MAX_VALUES, Vocabulary};
+use crate::error::{CellProblem, Error, Result};
+
+/// Rows read so far. Who reads a row pushes `n_features` features, then its targets and weight, and ends it.
+#[derive(Debug)]
+pub(crate) struct TableRows {
+    pub(crate) n_rows: usize,
+    pub(crate) n_features: usize,
+    /// `[n_rows, n_features]`; NaN where a value is missing.
+    pub(crate) features: Vec<f32>,
+    pub(crate) targets: TargetCells,
+    pub(crate) weights: Option<Vec<f32>>,
+    /// One a categorical column.
+    pub(crate) vocabularies: Vec<Vocabulary>,
+    /// Whether the vocabularies stay as they are, and other values are unknown.
+    is_closed: bool,
+    /// Whether a missing value is no error.
+    pub(crate) may_miss: bool,
+}
+
+/// Targets read so far.
+#[derive(Debug)]
+pub(crate) enum TargetCells {
+    /// Class indices, below `classes` where that is known.
+    Classes { labels: Vec<i64>, classes: Option<usize> },
+    /// `n_targets` values a row.
+    Values { values: Vec<f32>, n_targets: usize, is_binary: bool },
+}
+
+impl TableRows {
+    pub(crate) fn new(plan: &ColumnPlan, spec: &SourceSpec<'_>) -> Self {
+        let known = spec.features.map(|known| known.vocabularies);
+        let vocabulary = |name: &String| {
+            let same = |vocabulary: &&Vocabulary| vocabulary.name() == name;
+            known
+                .and_then(|all| all.iter().find(same).cloned())
+                .unwrap_or_else(|| Vocabulary::new(name.clone(), Vec::new()))
+        };
+        let n_targets = spec.data.target.len();
+        TableRows {
+            n_rows: 0,
+            n_features: plan.features.len(),
+            features: Vec::new(),
+            targets: match spec.data.task {
+                Task::Classification => TargetCells::Classes { labels: Vec::new(), classes: spec.classes },
+                task => {
+                    TargetCells::Values { values: Vec::new(), n_targets, is_binary: task == Task::Multilabel }
+                }
+            },
+            weights: spec.data.weight.as_ref().map(|_| Vec::new()),
+            vocabularies: plan.categorical.iter().map(vocabulary).collect(),
+            is_closed: known.is_some(),
+            may_miss: spec.may_miss(),
+        }
+    }
+
+    /// Adds a row whose values are still to be set; the row's number.
+    pub(crate) fn begin_row(&mut self) -> usize {
+        self.features.resize(self.features.len() + self.n_features, 0.0);
+        match &mut self.targets {
+            TargetCells::Classes { labels, .. } => labels.push(0),
+            TargetCells::Values { values, n_targets, .. } => values.resize(values.len() + *n_targets, 0.0),
+        }
+        self.weights.iter_mut().for_each(|weights| weights.push(1.0));
+        self.n_rows += 1;
+        self.n_rows - 1
+    }
+
+    /// The number of a category's value, which becomes known if none has been known before.
+    pub(crate) fn code(&mut self, index: usize, value: &str) -> u32 {
+        let vocabulary = &mut self.vocabularies[index];
+        if self.is_closed { vocabulary.code(value) } else { vocabulary.add(value) }
+    }
+
+    /// A column whose values are too many for categories.
+    pub(crate) fn huge_vocabulary(&self) -> Option<&Vocabulary> {
+        self.vocabularies.iter().find(|vocabulary| vocabulary.values().len() > MAX_VALUES)
+    }
+
+    /// Sets target `index` of row `row`.
+    pub(crate) fn set_target(
+        &mut self,
+        row: usize,
+        index: usize,
+        cell: TargetCell,
+    ) -> Result<(), CellProblem> {
+        match (&mut self.targets, cell) {
+            (TargetCells::Classes { labels, classes }, TargetCell::Label(label)) => {
+                check_label(label, *classes)?;
+                labels[row] = label;
+            }
+            (TargetCells::Values { values, n_targets, is_binary }, TargetCell::Value(value)) => {
+                if *is_binary && value != 0.0 && value != 1.0 {
+                    return Err(CellProblem::NotBinary { text: value.to_string() });
+                }
+                values[row * *n_targets + index] = value;
+            }
+            (TargetCells::Classes { .. }, TargetCell::Value(_))
+            | (TargetCells::Values { .. }, TargetCell::Label(_)) => {
+                unreachable!("readers ask for what the targets are")
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of memory in use.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        let targets = match &self.targets {
+            TargetCells::Classes { labels, .. } => labels.len() * 8,
+            TargetCells::Values { values, .. } => values.len() * 4,
+        };
+        let weights = self.weights.as_ref().map_or(0, |weights| weights.len() * 4);
+        (self.features.len() * 4 + targets + weights) as u64
+    }
+
+    /// Gives up the rows, but not what was learned of categories.
+    pub(crate) fn clear(&mut self) {
+        self.n_rows = 0;
+        self.features.clear();
+        match &mut self.targets {
+            TargetCells::Classes { labels, .. } => labels.clear(),
+            TargetCells::Values { values, .. } => values.clear(),
+        }
+        self.weights.iter_mut().for_each(Vec::clear);
+    }
+
+    /// The rows as a dataset.
+    ///
+    /// # Errors
+    /// [`Error::SingleClass`] for labels that are all 0.
+    pub(crate) fn finish(
+        mut self,
+        plan: &ColumnPlan,
+        path: &Path,
+        spec: &SourceSpec<'_>,
+    ) -> Result<ResidentRows> {
+        self.sort_vocabularies(plan);
+        let categories = self.vocabularies.into_iter().map(|vocabulary| {
+            let column = plan.features.iter().position(|name| name == vocabulary.name());
+            CategoryColumn { column: column.expect("a categorical column is a feature"), vocabulary }
+        });
+        let mut layout = RowLayout::new(plan.features.clone(), TargetLayout::Classes { n_classes: 0 });
+        layout.categories = categories.collect();
+        layout.has_missing = self.may_miss;
+        layout.has_weights = self.weights.is_some();
+        let targets = match self.targets {
+            TargetCells::Classes { labels, classes } => {
+                let largest = labels.iter().copied().max().unwrap_or(0);
+                let n_classes = classes.unwrap_or(largest as usize + 1);
+                if n_classes < 2 {
+                    return Err(Error::SingleClass { path: path.to_owned(), n_rows: labels.len() });
+                }
+                layout.targets = TargetLayout::Classes { n_classes };
+                Targets::Labels(labels)
+            }
+            TargetCells::Values { values, .. } => {
+                layout.targets = TargetLayout::Values { names: spec.data.target.clone() };
+                Targets::Values(values)
+            }
+        };
+        Ok(ResidentRows {
+            features: self.features,
+            targets,
+            weights: self.weights,
+            layout,
+            source: spec.source.to_owned(),
+        })
+    }
+
+    /// Numbers the values of categories in alphabetical order, so that the order of the rows does not matter.
+    fn sort_vocabularies(&mut self, plan: &ColumnPlan) {
+        if self.is_closed {
+            return;
+        }
+        for vocabulary in &mut self.vocabularies {
+            let column = plan.features.iter().position(|name| name == vocabulary.name());
+            let column = column.expect("a categorical column is a feature");
+            let codes = vocabulary.sort();
+            for row in self.features.chunks_exact_mut(self.n_features) {
+                row[column] = codes[row[column] as usize] as f32;
+            }
+        }
+    }
+}
+
+/// A target as it was read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum TargetCell {
+    Label(i64),
+    Value(f32),
+}
+
+fn check_label(label: i64, classes: Option<usize>) -> Result<(), CellProblem> {
+    match classes {
+        _ if label < 0 => Err(CellProblem::LabelNegative { label }),
+        Some(classes) if label >= classes as i64 => Err(CellProblem::LabelOutOfRange { label, classes }),
+        None if label >= MAX_GUESSED_CLASSES => Err(CellProblem::LabelHuge { label }),
+        _ => Ok(()),
+    }
+}
+
+/// The error for [`TableRows::huge_vocabulary`].
+pub(crate) fn huge_vocabulary(path: &Path, column: &str) -> Error {
+    DataError::VocabularyHuge { path: path.to_owned(), column: column.to_owned(), limit: MAX_VALUES }.into()
+}

@@ -1,0 +1,106 @@
+//! The known values of a categorical column.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Distinct values above this are taken for identifiers: a model would learn a row for each.
+pub(super) const MAX_VALUES: usize = 1 << 20;
+
+/// Values with their numbers: 0 is for all that is not known, the known ones count from 1.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Stored", into = "Stored")]
+pub struct Vocabulary {
+    name: String,
+    values: Vec<String>,
+    codes: HashMap<String, u32>,
+}
+
+/// How it stands in a model's file.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    column: String,
+    values: Vec<String>,
+}
+
+impl From<Stored> for Vocabulary {
+    fn from(Stored { column, values }: Stored) -> Self {
+        Vocabulary::new(column, values)
+    }
+}
+
+impl From<Vocabulary> for Stored {
+    fn from(vocabulary: Vocabulary) -> Self {
+        Stored { column: vocabulary.name, values: vocabulary.values }
+    }
+}
+
+impl Vocabulary {
+    /// The vocabulary of column `name`; a value that comes twice keeps its first number.
+    pub fn new(name: String, values: Vec<String>) -> Self {
+        let mut vocabulary = Vocabulary { name, values: Vec::new(), codes: HashMap::new() };
+        for value in values {
+            vocabulary.add(&value);
+        }
+        vocabulary
+    }
+
+    /// The column.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The known values, in the order of their numbers.
+    pub fn values(&self) -> &[String] {
+        &self.values
+    }
+
+    /// Numbers in use: the known values, and one for all others.
+    pub fn n_codes(&self) -> usize {
+        self.values.len() + 1
+    }
+
+    /// The number of `value`; 0 if it is not known.
+    pub fn code(&self, value: &str) -> u32 {
+        self.codes.get(value).copied().unwrap_or(0)
+    }
+
+    /// The number of `value`, which is known from now on.
+    pub fn add(&mut self, value: &str) -> u32 {
+        if let Some(&code) = self.codes.get(value) {
+            return code;
+        }
+        self.values.push(value.to_owned());
+        let code = self.values.len() as u32;
+        self.codes.insert(value.to_owned(), code);
+        code
+    }
+
+    /// Puts the values in alphabetical order, so that the order of rows does not matter; new numbers by old ones.
+    pub fn sort(&mut self) -> Vec<u32> {
+        let old = std::mem::take(&mut self.values);
+        let mut sorted = old.clone();
+        sorted.sort_unstable();
+        *self = Vocabulary::new(std::mem::take(&mut self.name), sorted);
+        std::iter::once(0).chain(old.iter().map(|value| self.code(value))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_survive_sorting_and_storing() {
+        let mut vocabulary = Vocabulary::new("city".to_owned(), Vec::new());
+        let codes: Vec<_> = ["Rome", "Bern", "Rome", "Oslo"].map(|v| vocabulary.add(v)).to_vec();
+        assert_eq!(codes, [1, 2, 1, 3]);
+        let new = vocabulary.sort();
+        assert_eq!(vocabulary.values(), ["Bern", "Oslo", "Rome"]);
+        assert_eq!(new, [0, 3, 1, 2]);
+        assert_eq!((vocabulary.code("Rome"), vocabulary.code("Paris"), vocabulary.n_codes()), (3, 0, 4));
+        let stored = serde_json::to_string(&vocabulary).unwrap();
+        assert_eq!(stored, r#"{"column":"city","values":["Bern","Oslo","Rome"]}"#);
+        assert_eq!(serde_json::from_str::<Vocabulary>(&stored).unwrap(), vocabulary);
+    }
+}

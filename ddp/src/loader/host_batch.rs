@@ -1,0 +1,264 @@
+//! Memory in which a batch waits for its step.
+
+use std::ops::Range;
+
+use ddp_kernels::cuda::{Gpu, PinnedTensor};
+use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef, ops};
+
+use super::plan::Job;
+use crate::batches::{Batch, BatchMut};
+use crate::data::{Dataset, DeviceNormalizer, RowLayout};
+use crate::error::Result;
+
+/// Rows of one batch on the host, or only their numbers where the rows are on the GPU.
+#[derive(Debug)]
+pub(super) struct HostBatch {
+    memory: Memory,
+    /// Numbers of the rows.
+    rows: Vec<usize>,
+    /// The rows where they lie, instead of copies.
+    in_place: Option<Range<usize>>,
+    pub(super) job: Option<Job>,
+}
+
+#[derive(Debug)]
+enum Memory {
+    /// Nothing yet: made with the first rows that are copied.
+    None,
+    Rows(Box<RowMemory>),
+    Indices(PinnedTensor),
+}
+
+#[derive(Debug)]
+pub(super) struct RowMemory {
+    /// `[B, features]` in the format of the dataset.
+    pub(super) x: HostTensor,
+    pub(super) targets: HostTensor,
+    pub(super) weights: Option<HostTensor>,
+    /// `x` as the model takes it, where it computes on the CPU and that is something else.
+    floats: Option<Tensor>,
+}
+
+/// Host memory that a GPU can copy from, or any.
+#[derive(Debug)]
+pub(super) enum HostTensor {
+    Pageable(Tensor),
+    Pinned(PinnedTensor),
+}
+
+impl HostTensor {
+    fn new(dims: &[usize], dtype: DType, gpu: Option<&'static Gpu>) -> Result<Self, KernelError> {
+        Ok(match gpu {
+            Some(gpu) => HostTensor::Pinned(PinnedTensor::new(gpu, dims, dtype)?),
+            None => HostTensor::Pageable(Tensor::zeros(dims, dtype, Device::Cpu)?),
+        })
+    }
+
+    fn view(&self) -> TensorRef<'_> {
+        match self {
+            HostTensor::Pageable(tensor) => tensor.view(),
+            HostTensor::Pinned(tensor) => tensor.view(),
+        }
+    }
+
+    fn view_mut(&mut self) -> Result<TensorMut<'_>, KernelError> {
+        match self {
+            HostTensor::Pageable(tensor) => Ok(tensor.view_mut()),
+            HostTensor::Pinned(tensor) => tensor.host(),
+        }
+    }
+
+    /// The memory that a GPU copies from.
+    pub(super) fn pinned(&mut self) -> &mut PinnedTensor {
+        match self {
+            HostTensor::Pinned(tensor) => tensor,
+            HostTensor::Pageable(_) => unreachable!("batches for a GPU are pinned"),
+        }
+    }
+}
+
+impl HostBatch {
+    /// Room for up to `n_rows` rows: made now if a GPU shall copy from it, for that must not happen beside a capture.
+    pub(super) fn new(layout: &RowLayout, n_rows: usize, gpu: Option<&'static Gpu>) -> Result<Self> {
+        let memory = match gpu {
+            Some(_) => Memory::Rows(Box::new(RowMemory::new(layout, n_rows, gpu)?)),
+            None => Memory::None,
+        };
+        Ok(HostBatch { memory, rows: Vec::with_capacity(n_rows), in_place: None, job: None })
+    }
+
+    /// Room for the numbers of up to `n_rows` rows.
+    pub(super) fn indices(n_rows: usize, gpu: &'static Gpu) -> Result<Self> {
+        let memory = Memory::Indices(PinnedTensor::new(gpu, &[n_rows.max(1)], DType::I64)?);
+        Ok(HostBatch { memory, rows: Vec::with_capacity(n_rows), in_place: None, job: None })
+    }
+
+    /// Takes the rows of `job`.
+    pub(super) fn fill(
+        &mut self,
+        job: Job,
+        dataset: &dyn Dataset,
+        normalizer: Option<&DeviceNormalizer>,
+        max_rows: usize,
+    ) -> Result<()> {
+        let own = job.own.clone();
+        self.in_place = None;
+        self.rows.clear();
+        if let Memory::Indices(indices) = &mut self.memory {
+            let places = indices.host()?.into_slice::<i64>("loader", "indices")?;
+            for (position, place) in own.zip(places) {
+                *place = job.order.index(position) as i64;
+            }
+            self.job = Some(job);
+            return Ok(());
+        }
+        let for_gpu = matches!(&self.memory, Memory::Rows(memory) if memory.is_pinned());
+        if !for_gpu
+            && normalizer.is_none()
+            && job.order.is_identity()
+            && dataset.in_place(own.clone())?.is_some()
+        {
+            self.in_place = Some(own);
+            self.job = Some(job);
+            return Ok(());
+        }
+        self.rows.extend(own.map(|position| job.order.index(position)));
+        if matches!(self.memory, Memory::None) {
+            self.memory = Memory::Rows(Box::new(RowMemory::new(dataset.layout(), max_rows, None)?));
+        }
+        let Memory::Rows(memory) = &mut self.memory else { unreachable!("made above") };
+        memory.gather(dataset, &self.rows)?;
+        if !for_gpu {
+            memory.convert(self.rows.len(), normalizer)?;
+        }
+        self.job = Some(job);
+        Ok(())
+    }
+
+    /// The rows as the model takes them, on the CPU.
+    pub(super) fn batch<'a>(&'a self, dataset: &'a dyn Dataset) -> Result<Batch<'a>> {
+        if let Some(rows) = &self.in_place {
+            return Ok(dataset.in_place(rows.clone())?.expect("they were there before"));
+        }
+        match &self.memory {
+            Memory::Rows(memory) => Ok(memory.batch(self.rows.len())?),
+            Memory::None | Memory::Indices(_) => unreachable!("rows were gathered"),
+        }
+    }
+
+    /// The copies of the rows.
+    pub(super) fn memory(&mut self) -> Sending<'_> {
+        match &mut self.memory {
+            Memory::Rows(memory) => Sending::Rows(memory),
+            Memory::Indices(indices) => Sending::Indices(indices),
+            Memory::None => unreachable!("rows were gathered"),
+        }
+    }
+
+    /// Whether no copy to the GPU reads this memory any more.
+    pub(super) fn is_sent(&self) -> Result<bool> {
+        self.all_pinned(|tensor| Ok(tensor.is_sent()?))
+    }
+
+    /// Waits until no copy to the GPU reads this memory any more.
+    pub(super) fn wait_sent(&self) -> Result<()> {
+        self.all_pinned(|tensor| Ok(tensor.wait_sent().map(|()| true)?)).map(|_| ())
+    }
+
+    /// How long its copies took, in ms, if they are over.
+    pub(super) fn sent_ms(&self) -> Result<f64> {
+        let mut sum = 0.0;
+        self.all_pinned(|tensor| {
+            sum += tensor.sent_ms()?.unwrap_or(0.0);
+            Ok(true)
+        })?;
+        Ok(sum)
+    }
+
+    fn all_pinned(&self, mut check: impl FnMut(&PinnedTensor) -> Result<bool>) -> Result<bool> {
+        let tensors: Vec<&PinnedTensor> = match &self.memory {
+            Memory::Indices(indices) => vec![indices],
+            Memory::Rows(memory) => memory.pinned(),
+            Memory::None => Vec::new(),
+        };
+        let mut all = true;
+        for tensor in tensors {
+            all &= check(tensor)?;
+        }
+        Ok(all)
+    }
+}
+
+/// What is to be copied to a GPU.
+pub(super) enum Sending<'a> {
+    Rows(&'a mut RowMemory),
+    Indices(&'a mut PinnedTensor),
+}
+
+impl RowMemory {
+    fn new(layout: &RowLayout, n_rows: usize, gpu: Option<&'static Gpu>) -> Result<Self, KernelError> {
+        let n_rows = n_rows.max(1);
+        let weights = match layout.has_weights {
+            true => Some(HostTensor::new(&[n_rows], DType::F32, gpu)?),
+            false => None,
+        };
+        Ok(RowMemory {
+            x: HostTensor::new(&[n_rows, layout.n_features()], layout.dtype, gpu)?,
+            targets: HostTensor::new(&layout.targets.dims(n_rows), layout.targets.dtype(), gpu)?,
+            weights,
+            floats: None,
+        })
+    }
+
+    fn is_pinned(&self) -> bool {
+        matches!(self.x, HostTensor::Pinned(_))
+    }
+
+    fn pinned(&self) -> Vec<&PinnedTensor> {
+        let tensors = [Some(&self.x), Some(&self.targets), self.weights.as_ref()];
+        let pinned = tensors.into_iter().flatten().filter_map(|tensor| match tensor {
+            HostTensor::Pinned(tensor) => Some(tensor),
+            HostTensor::Pageable(_) => None,
+        });
+        pinned.collect()
+    }
+
+    fn gather(&mut self, dataset: &dyn Dataset, rows: &[usize]) -> Result<()> {
+        let n = rows.len();
+        let out = BatchMut {
+            x: self.x.view_mut()?.rows(0, n)?,
+            targets: self.targets.view_mut()?.rows(0, n)?,
+            weights: match &mut self.weights {
+                Some(weights) => Some(weights.view_mut()?.rows(0, n)?),
+                None => None,
+            },
+        };
+        dataset.gather(rows, out)
+    }
+
+    /// Makes what the model takes of the features, if that is something else.
+    fn convert(&mut self, n_rows: usize, normalizer: Option<&DeviceNormalizer>) -> Result<()> {
+        let x = self.x.view();
+        if x.dtype() == DType::F32 && normalizer.is_none() {
+            return Ok(());
+        }
+        let floats = match &mut self.floats {
+            Some(floats) => floats,
+            None => self.floats.insert(Tensor::zeros(x.shape().dims(), DType::F32, Device::Cpu)?),
+        };
+        let normalizer = normalizer.map(DeviceNormalizer::view);
+        Ok(ops::load_rows(x.rows(0, n_rows)?, None, normalizer, floats.view_mut().rows(0, n_rows)?)?)
+    }
+
+    fn batch(&self, n_rows: usize) -> Result<Batch<'_>, KernelError> {
+        let x = self.floats.as_ref().map_or_else(|| self.x.view(), Tensor::view);
+        Ok(Batch {
+            x: x.rows(0, n_rows)?,
+            targets: self.targets.view().rows(0, n_rows)?,
+            weights: match &self.weights {
+                Some(weights) => Some(weights.view().rows(0, n_rows)?),
+                None => None,
+            },
+        })
+    }
+}

@@ -1,0 +1,320 @@
+//! Rows made ready ahead of the steps that need them.
+//!
+//! Threads take the next batches of a plan, gather their rows into a ring of buffers (pinned, where a GPU copies from them),
+//! and the step takes them in order. Where gathering costs nothing, there are no threads: rows in memory that the CPU
+//! computes on are gathered by the step itself, and rows that lie side by side are not copied at all. Where all rows are on
+//! the GPU, only their numbers travel.
+
+mod device_table;
+mod host_batch;
+mod plan;
+mod ring;
+mod step;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ddp_comm::World;
+use ddp_kernels::cuda::Gpu;
+use ddp_kernels::{Device, KernelError};
+
+use self::device_table::DeviceTable;
+use self::host_batch::HostBatch;
+use self::plan::passes;
+pub use self::plan::{BatchPlan, Job, Shuffle};
+use self::ring::{Filler, Ring};
+pub use self::step::LoadedStep;
+use crate::config::{DataConfig, Placement};
+use crate::data::{Dataset, DeviceNormalizer, Normalizer, Summary};
+use crate::error::{Error, Result};
+
+/// Copies to a GPU that may be under way while the next batches are made ready.
+const MAX_IN_FLIGHT: usize = 3;
+/// Threads beyond which a bus is full.
+const MAX_AUTO_THREADS: usize = 4;
+
+/// How rows are made ready.
+#[derive(Debug, Clone)]
+pub struct LoaderOptions {
+    /// Where the model computes.
+    pub device: Device,
+    /// Where rows wait.
+    pub placement: Placement,
+    /// Batches made ready ahead, at least 1.
+    pub prefetch: usize,
+    /// Threads that make them ready; `None` chooses.
+    pub threads: Option<usize>,
+    /// Threads that this rank may have in all.
+    pub cores: usize,
+    /// What is done to features on the way.
+    pub normalizer: Option<Normalizer>,
+}
+
+impl LoaderOptions {
+    /// Rows wait on the host; everything else as it fits `device`.
+    pub fn new(device: Device) -> Self {
+        LoaderOptions {
+            device,
+            placement: Placement::Host,
+            prefetch: 4,
+            threads: None,
+            cores: 1,
+            normalizer: None,
+        }
+    }
+
+    /// As the config says.
+    pub fn from_config(
+        data: &DataConfig,
+        device: Device,
+        cores: usize,
+        normalizer: Option<Normalizer>,
+    ) -> Self {
+        LoaderOptions {
+            device,
+            placement: data.placement,
+            prefetch: data.prefetch,
+            threads: (data.loader_threads > 0).then_some(data.loader_threads),
+            cores,
+            normalizer,
+        }
+    }
+}
+
+/// Hands out the batches of a plan in order.
+#[derive(Debug)]
+pub struct Loader {
+    rows: Rows,
+    gpu: Option<&'static Gpu>,
+    normalizer: Option<Arc<DeviceNormalizer>>,
+    source: Source,
+    current: Option<HostBatch>,
+    /// Batches whose copies to the GPU may not be over.
+    in_flight: std::collections::VecDeque<HostBatch>,
+    times: LoaderTimes,
+    max_rows: usize,
+}
+
+/// Where the rows are.
+#[derive(Debug, Clone)]
+enum Rows {
+    Host(Arc<dyn Dataset>),
+    Gpu(Arc<dyn Dataset>, Arc<DeviceTable>),
+}
+
+/// Who fills batches.
+enum Source {
+    /// Threads.
+    Ring(Ring),
+    /// The step itself.
+    Inline { jobs: Box<dyn Iterator<Item = Job> + Send>, spare: Vec<HostBatch> },
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Source::Ring(_) => "Ring",
+            Source::Inline { .. } => "Inline",
+        })
+    }
+}
+
+/// What loading cost so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LoaderTimes {
+    /// Time that steps waited for rows.
+    pub wait: Duration,
+    /// Time of copies to the GPU; those of the last steps may be missing.
+    pub h2d_ms: f64,
+    /// Batches handed out.
+    pub n_batches: u64,
+}
+
+impl Loader {
+    /// Makes ready what `plan` says of the rows of `dataset`.
+    ///
+    /// # Errors
+    /// No room where the rows were to be put; those of making buffers and threads.
+    pub fn new(dataset: Arc<dyn Dataset>, plan: BatchPlan, options: LoaderOptions) -> Result<Self> {
+        let max_rows = plan.max_own_rows();
+        let gpu = gpu_of(options.device)?;
+        let rows = match gpu {
+            Some(gpu) => place(dataset, gpu, options.placement)?,
+            None => Rows::Host(dataset),
+        };
+        Self::start(rows, Box::new(plan), max_rows, options)
+    }
+
+    /// Passes over this rank's part of the rows, in their own order, at most `max_rows` at a time: evaluation.
+    ///
+    /// # Errors
+    /// Those of making buffers and threads.
+    pub fn passes(
+        world: &World,
+        dataset: Arc<dyn Dataset>,
+        max_rows: usize,
+        options: LoaderOptions,
+    ) -> Result<Self> {
+        let jobs = passes(world, dataset.len(), max_rows);
+        Self::start(Rows::Host(dataset), Box::new(jobs), max_rows, options)
+    }
+
+    fn start(
+        rows: Rows,
+        jobs: Box<dyn Iterator<Item = Job> + Send>,
+        max_rows: usize,
+        options: LoaderOptions,
+    ) -> Result<Self> {
+        let gpu = gpu_of(options.device)?;
+        let normalizer =
+            options.normalizer.as_ref().map(|normalizer| DeviceNormalizer::new(normalizer, options.device));
+        let normalizer = normalizer.transpose()?.map(Arc::new);
+        let n_threads = options.threads.unwrap_or_else(|| auto_threads(&rows, gpu, options.cores));
+        let n_buffers =
+            options.prefetch.max(n_threads).max(1) + if gpu.is_some() { MAX_IN_FLIGHT } else { 1 };
+        let dataset = rows.dataset().clone();
+        let buffer = || match (&rows, gpu) {
+            (Rows::Gpu(..), Some(gpu)) => HostBatch::indices(max_rows, gpu),
+            _ => HostBatch::new(dataset.layout(), max_rows, gpu),
+        };
+        let source = if n_threads == 0 {
+            let spare = (0..if gpu.is_some() { 1 + MAX_IN_FLIGHT } else { 1 }).map(|_| buffer());
+            Source::Inline { jobs, spare: spare.collect::<Result<_>>()? }
+        } else {
+            let buffers = (0..n_buffers).map(|_| buffer()).collect::<Result<Vec<_>>>()?;
+            // On the CPU the threads normalise too; on a GPU the GPU does.
+            let on_host = normalizer.clone().filter(|_| gpu.is_none());
+            let filler = Filler { dataset, normalizer: on_host, max_rows };
+            Source::Ring(Ring::start(filler, jobs, buffers, n_threads)?)
+        };
+        Ok(Loader {
+            rows,
+            gpu,
+            normalizer,
+            source,
+            current: None,
+            in_flight: std::collections::VecDeque::new(),
+            times: LoaderTimes::default(),
+            max_rows,
+        })
+    }
+
+    /// The next batch of the plan, None behind its last.
+    ///
+    /// # Errors
+    /// Those of reading the rows.
+    pub fn next_step(&mut self) -> Result<Option<LoadedStep<'_>>> {
+        let started = Instant::now();
+        self.recycle()?;
+        let batch = match &mut self.source {
+            Source::Ring(ring) => ring.take()?,
+            Source::Inline { jobs, spare } => match jobs.next() {
+                None => None,
+                Some(job) => {
+                    let mut batch = spare.pop().expect("as many as are in flight, and one");
+                    let normalizer = self.normalizer.as_deref().filter(|_| self.gpu.is_none());
+                    batch.fill(job, &**self.rows.dataset(), normalizer, self.max_rows)?;
+                    Some(batch)
+                }
+            },
+        };
+        self.times.wait += started.elapsed();
+        let Some(batch) = batch else { return Ok(None) };
+        self.times.n_batches += 1;
+        let batch = self.current.insert(batch);
+        Ok(Some(LoadedStep::new(batch, &self.rows, self.normalizer.as_deref())))
+    }
+
+    /// What loading cost so far.
+    pub fn times(&self) -> LoaderTimes {
+        self.times
+    }
+
+    /// Whether all rows are on the GPU.
+    pub fn is_on_gpu(&self) -> bool {
+        matches!(self.rows, Rows::Gpu(..))
+    }
+
+    /// Whether batches are copied to a GPU.
+    pub fn is_host_to_gpu(&self) -> bool {
+        self.gpu.is_some() && !self.is_on_gpu()
+    }
+
+    /// Threads that make batches ready; 0 where the step does.
+    pub fn n_threads(&self) -> usize {
+        match &self.source {
+            Source::Ring(ring) => ring.n_threads(),
+            Source::Inline { .. } => 0,
+        }
+    }
+
+    /// Gives back the memory of the last batch, once no copy reads it any more.
+    fn recycle(&mut self) -> Result<()> {
+        let Some(batch) = self.current.take() else { return Ok(()) };
+        self.in_flight.push_back(batch);
+        while let Some(oldest) = self.in_flight.front() {
+            if self.in_flight.len() <= MAX_IN_FLIGHT && !oldest.is_sent()? {
+                break;
+            }
+            oldest.wait_sent()?;
+            self.times.h2d_ms += oldest.sent_ms()?;
+            let oldest = self.in_flight.pop_front().expect("looked at above");
+            match &mut self.source {
+                Source::Ring(ring) => ring.give_back(oldest),
+                Source::Inline { spare, .. } => spare.push(oldest),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Rows {
+    fn dataset(&self) -> &Arc<dyn Dataset> {
+        match self {
+            Rows::Host(dataset) | Rows::Gpu(dataset, _) => dataset,
+        }
+    }
+}
+
+fn gpu_of(device: Device) -> Result<Option<&'static Gpu>, KernelError> {
+    match device {
+        Device::Cpu => Ok(None),
+        Device::Cuda(index) => Gpu::get(index).map(Some),
+    }
+}
+
+/// Puts the rows on the GPU if that is wished for and they fit.
+fn place(dataset: Arc<dyn Dataset>, gpu: &'static Gpu, wish: Placement) -> Result<Rows> {
+    let fits = match wish {
+        Placement::Host => return Ok(Rows::Host(dataset)),
+        Placement::Auto => DeviceTable::fits(&*dataset, gpu)?,
+        Placement::Device => true,
+    };
+    if !fits {
+        return Ok(Rows::Host(dataset));
+    }
+    let mib = DeviceTable::size_bytes(&*dataset) >> 20;
+    match DeviceTable::new(&*dataset, gpu) {
+        Ok(table) => Ok(Rows::Gpu(dataset, Arc::new(table))),
+        Err(Error::Kernel(KernelError::OutOfMemory { .. })) if wish == Placement::Auto => {
+            Ok(Rows::Host(dataset))
+        }
+        Err(Error::Kernel(error @ KernelError::OutOfMemory { .. })) => {
+            Err(Error::RowsNotOnDevice { rows: Summary(&*dataset).to_string(), mib, source: error })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Threads that make batches ready, where nobody says how many.
+fn auto_threads(rows: &Rows, gpu: Option<&'static Gpu>, cores: usize) -> usize {
+    let dataset = rows.dataset();
+    match (rows, gpu) {
+        // Numbers are made in no time.
+        (Rows::Gpu(..), _) => 0,
+        (Rows::Host(_), Some(_)) => (cores / 2).clamp(1, MAX_AUTO_THREADS),
+        // A copy from memory to memory costs less than handing it over.
+        (Rows::Host(_), None) if dataset.resident_bytes() > 0 => 0,
+        (Rows::Host(_), None) => 1,
+    }
+}

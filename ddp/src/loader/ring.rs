@@ -1,0 +1,156 @@
+//! Threads that fill batches in turn, and the order in which they are taken.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, JoinHandle};
+
+use super::host_batch::HostBatch;
+use super::plan::Job;
+use crate::data::{DataError, Dataset, DeviceNormalizer};
+use crate::error::{Error, Result};
+
+/// What a thread needs to fill a batch.
+#[derive(Debug)]
+pub(super) struct Filler {
+    pub(super) dataset: Arc<dyn Dataset>,
+    pub(super) normalizer: Option<Arc<DeviceNormalizer>>,
+    pub(super) max_rows: usize,
+}
+
+/// Threads at work.
+pub(super) struct Ring {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    filler: Filler,
+    state: Mutex<State>,
+    /// A buffer was given back, or the end has come.
+    may_fill: Condvar,
+    /// A batch is ready, or the plan is at its end.
+    may_take: Condvar,
+}
+
+struct State {
+    jobs: Box<dyn Iterator<Item = Job> + Send>,
+    free: Vec<HostBatch>,
+    /// Batches from the next one on that is to be taken; None where a thread is still at it.
+    ready: VecDeque<Option<Result<HostBatch>>>,
+    /// Number of the batch in front of `ready`.
+    n_taken: u64,
+    /// Number of the next batch that a thread begins.
+    n_begun: u64,
+    is_at_end: bool,
+}
+
+impl Ring {
+    pub(super) fn start(
+        filler: Filler,
+        jobs: Box<dyn Iterator<Item = Job> + Send>,
+        buffers: Vec<HostBatch>,
+        n_threads: usize,
+    ) -> Result<Self> {
+        let state = State {
+            jobs,
+            ready: VecDeque::with_capacity(buffers.len()),
+            free: buffers,
+            n_taken: 0,
+            n_begun: 0,
+            is_at_end: false,
+        };
+        let shared = Arc::new(Shared {
+            filler,
+            state: Mutex::new(state),
+            may_fill: Condvar::new(),
+            may_take: Condvar::new(),
+        });
+        let mut ring = Ring { shared, threads: Vec::with_capacity(n_threads) };
+        for n in 0..n_threads {
+            let shared = ring.shared.clone();
+            let thread = Builder::new().name(format!("loader-{n}")).spawn(move || shared.work());
+            ring.threads.push(thread.map_err(|source| Error::LoaderThread { source })?);
+        }
+        Ok(ring)
+    }
+
+    pub(super) fn n_threads(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// The next batch in the plan's order, None behind its last; waits for it.
+    pub(super) fn take(&mut self) -> Result<Option<HostBatch>> {
+        let mut state = self.shared.lock();
+        loop {
+            match state.ready.front() {
+                Some(Some(_)) => break,
+                None if state.is_at_end => return Ok(None),
+                _ => state = self.shared.may_take.wait(state).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+        state.n_taken += 1;
+        state.ready.pop_front().flatten().transpose()
+    }
+
+    /// Memory that is free again.
+    pub(super) fn give_back(&mut self, batch: HostBatch) {
+        self.shared.lock().free.push(batch);
+        self.shared.may_fill.notify_one();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fills batches until the plan, or the ring, is at its end.
+    fn work(&self) {
+        let mut state = self.lock();
+        loop {
+            // The buffer first, then the batch: so whoever has the first batch also has memory for it.
+            let Some(mut batch) = (if state.is_at_end { return } else { state.free.pop() }) else {
+                state = self.may_fill.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let Some(job) = state.jobs.next() else {
+                state.is_at_end = true;
+                self.may_fill.notify_all();
+                self.may_take.notify_all();
+                return;
+            };
+            let number = state.n_begun;
+            state.n_begun += 1;
+            state.ready.push_back(None);
+            drop(state);
+            let Filler { dataset, normalizer, max_rows } = &self.filler;
+            // A user's dataset that panics must not leave the step waiting for ever.
+            let filled = catch_unwind(AssertUnwindSafe(|| {
+                batch.fill(job, &**dataset, normalizer.as_deref(), *max_rows)
+            }));
+            let filled = filled.unwrap_or_else(|_| {
+                let (source_name, reason) =
+                    (dataset.source().to_owned(), "it panicked while rows were read".to_owned());
+                Err(DataError::Custom { source_name, reason }.into())
+            });
+            state = self.lock();
+            let place = (number - state.n_taken) as usize;
+            state.ready[place] = Some(filled.map(|()| batch));
+            if place == 0 {
+                self.may_take.notify_one();
+            }
+        }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        self.shared.lock().is_at_end = true;
+        self.shared.may_fill.notify_all();
+        for thread in self.threads.drain(..) {
+            // It catches its panics.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! One loaded batch as a step takes it.
+
+use std::ops::Range;
+
+use ddp_kernels::cuda::Gpu;
+use ddp_kernels::{DType, TensorRef};
+
+use super::Rows;
+use super::host_batch::{HostBatch, Sending};
+use super::plan::Job;
+use crate::batches::{Batch, BatchMut};
+use crate::data::DeviceNormalizer;
+use crate::device_rows::DeviceRows;
+use crate::error::Result;
+use crate::shard::micro_range;
+use crate::trainer::{MicroBatch, StepRows};
+
+/// This rank's rows of one global batch.
+#[derive(Debug)]
+pub struct LoadedStep<'a> {
+    batch: &'a mut HostBatch,
+    rows: &'a Rows,
+    normalizer: Option<&'a DeviceNormalizer>,
+}
+
+impl<'a> LoadedStep<'a> {
+    pub(super) fn new(
+        batch: &'a mut HostBatch,
+        rows: &'a Rows,
+        normalizer: Option<&'a DeviceNormalizer>,
+    ) -> Self {
+        LoadedStep { batch, rows, normalizer }
+    }
+
+    fn job(&self) -> &Job {
+        self.batch.job.as_ref().expect("a batch that was filled has a job")
+    }
+
+    /// The epoch, from 1.
+    pub fn epoch(&self) -> u64 {
+        self.job().epoch + 1
+    }
+
+    /// Whether the epoch has no more steps.
+    pub fn ends_epoch(&self) -> bool {
+        self.job().ends_epoch()
+    }
+
+    /// Targets and weights, in host memory.
+    ///
+    /// # Errors
+    /// Those of reading them.
+    pub(crate) fn targets_and_weights(&self) -> Result<(TensorRef<'_>, Option<TensorRef<'_>>)> {
+        let Batch { targets, weights, .. } = self.batch()?;
+        Ok((targets, weights))
+    }
+
+    /// The rows, on the CPU.
+    ///
+    /// # Errors
+    /// Those of reading them.
+    pub fn batch(&self) -> Result<Batch<'_>> {
+        self.batch.batch(&**self.rows.dataset())
+    }
+}
+
+impl StepRows for LoadedStep<'_> {
+    fn n_micro_batches(&self) -> usize {
+        self.job().n_micro
+    }
+
+    fn global_rows(&self) -> usize {
+        self.job().n_rows()
+    }
+
+    fn own_rows(&self) -> Range<usize> {
+        let Job { global, own, .. } = self.job();
+        own.start - global.start..own.end - global.start
+    }
+
+    fn has_weights(&self) -> bool {
+        self.rows.dataset().layout().has_weights
+    }
+
+    fn micro_batch(&mut self, index: usize) -> Result<MicroBatch<'_>> {
+        let own = self.own_rows();
+        let rows = micro_range(0..own.len(), index, self.n_micro_batches());
+        let batch = self.batch()?.rows(rows.start, rows.end)?;
+        Ok(MicroBatch { rows: batch, first_row: own.start + rows.start })
+    }
+
+    fn device_rows(&self, gpu: &'static Gpu, n_rows: usize) -> Result<DeviceRows> {
+        let layout = self.rows.dataset().layout();
+        match self.rows {
+            Rows::Gpu(..) => Ok(DeviceRows::gathered(gpu, n_rows, layout)?),
+            Rows::Host(_) => {
+                let converts = layout.dtype != DType::F32 || self.normalizer.is_some();
+                Ok(DeviceRows::new(gpu, n_rows, layout, converts)?)
+            }
+        }
+    }
+
+    fn send(&mut self, to: &mut DeviceRows) -> Result<()> {
+        let n_own = self.job().own.len();
+        let normalizer = self.normalizer;
+        match (self.batch.memory(), self.rows) {
+            (Sending::Rows(memory), _) => {
+                let weights = memory.weights.as_mut().map(|weights| weights.pinned());
+                Ok(to.send(n_own, (memory.x.pinned(), memory.targets.pinned(), weights), normalizer)?)
+            }
+            (Sending::Indices(indices), Rows::Gpu(_, table)) => {
+                let normalizer = normalizer.map(DeviceNormalizer::view);
+                let gather =
+                    |numbers: TensorRef<'_>, out: BatchMut<'_>| table.gather(numbers, normalizer, out);
+                Ok(to.gather(n_own, indices, gather)?)
+            }
+            (Sending::Indices(_), Rows::Host(_)) => {
+                unreachable!("numbers are sent where rows are on the GPU")
+            }
+        }
+    }
+}
