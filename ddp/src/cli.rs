@@ -152,6 +152,8 @@ pub enum BenchCommand {
     Copy(BenchCopyArgs),
     /// Time sums over all ranks by size: ms, and GB/s as nccl-tests counts them
     Allreduce(BenchAllreduceArgs),
+    /// Time how fast a run's rows are made ready: rows/s and GB/s, beside a plain copy
+    Loader(BenchLoaderArgs),
     /// Time the operations that are bound by memory, in GB/s and as a share of a plain copy
     Kernels(BenchKernelsArgs),
 }
@@ -305,6 +307,33 @@ pub struct BenchKernelsArgs {
     /// How often.
     #[command(flatten)]
     pub timing: BenchTimingArgs,
+
+    /// Where and how.
+    #[command(flatten)]
+    pub place: BenchPlaceArgs,
+}
+
+/// `ddp-train bench loader`
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "For example: `ddp-train bench loader --set data.train=x.npy --set data.labels=y.npy`."
+)]
+pub struct BenchLoaderArgs {
+    /// Config of the run whose rows are loaded [default: builtin:digits]
+    #[arg(value_name = "RUN.toml")]
+    pub config: Option<PathBuf>,
+
+    /// Set one key of the config, over the file; may be repeated
+    #[arg(long, value_name = "SECTION.KEY=VALUE", action = ArgAction::Append)]
+    pub set: Vec<String>,
+
+    /// Times that a pass over some batches is measured; the median, least and largest are told
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = count)]
+    pub repeats: usize,
+
+    /// Length of one measurement in ms
+    #[arg(long, value_name = "MS", default_value_t = 300)]
+    pub repeat_ms: u32,
 
     /// Where and how.
     #[command(flatten)]

@@ -7,6 +7,7 @@
 //! | `kernels` | operations that are bound by memory, beside a plain copy |
 //! | `copy` | copies in memory, between host and GPU, between GPUs |
 //! | `allreduce` | sums over ranks |
+//! | `loader` | rows made ready, with nobody to compute on them |
 //!
 //! Ranks measure at the same time, each on its own device; rank 0 tells what it found, in `allreduce` and `step` for all
 //! of them. Inputs are random, since zeros are faster, and taken in turn from more memory than caches hold where an
@@ -17,6 +18,7 @@ mod allreduce;
 mod buffers;
 mod copy;
 mod kernels;
+mod loader;
 mod place;
 mod report;
 mod step;
@@ -37,6 +39,7 @@ pub fn bench(world: &World, command: &BenchCommand) -> Result<(), Stop> {
         BenchCommand::Addmm(args) => addmm::addmm(world, args),
         BenchCommand::Copy(args) => copy::copy(world, args),
         BenchCommand::Allreduce(args) => allreduce::allreduce(world, args),
+        BenchCommand::Loader(args) => loader::loader(world, args),
         BenchCommand::Kernels(args) => kernels::kernels(world, args),
     }
 }

@@ -1,7 +1,5 @@
 //! What each value of a row must be, and the error that names the one that is not.
 
-use half::{bf16, f16};
-
 use super::DataError;
 use crate::config::Task;
 use crate::error::Result;
@@ -38,7 +36,7 @@ fn first<T: Copy>(values: &[T], is_bad: impl Fn(T) -> bool) -> Option<usize> {
 }
 
 /// All are finite, or NaN where that stands for a missing value; `values` begin with row `at`.
-pub(crate) fn f32s(
+pub(crate) fn floats(
     values: &[f32],
     at: usize,
     names: &[String],
@@ -51,38 +49,6 @@ pub(crate) fn f32s(
         first(values, |v| (v.to_bits() & 0x7fff_ffff) as i32 > 0x7f7f_ffff)
     };
     bad.map_or(Ok(()), |index| Err(columns.not_finite(index, at, names, f64::from(values[index]))))
-}
-
-/// As [`f32s`].
-pub(crate) fn f16s(
-    values: &[f16],
-    at: usize,
-    names: &[String],
-    has_missing: bool,
-    columns: &Columns<'_>,
-) -> Result<()> {
-    let bad = if has_missing {
-        first(values, |v| v.to_bits() & 0x7fff == 0x7c00)
-    } else {
-        first(values, |v| v.to_bits() & 0x7c00 == 0x7c00)
-    };
-    bad.map_or(Ok(()), |index| Err(columns.not_finite(index, at, names, values[index].to_f64())))
-}
-
-/// As [`f32s`].
-pub(crate) fn bf16s(
-    values: &[bf16],
-    at: usize,
-    names: &[String],
-    has_missing: bool,
-    columns: &Columns<'_>,
-) -> Result<()> {
-    let bad = if has_missing {
-        first(values, |v| v.to_bits() & 0x7fff == 0x7f80)
-    } else {
-        first(values, |v| v.to_bits() & 0x7f80 == 0x7f80)
-    };
-    bad.map_or(Ok(()), |index| Err(columns.not_finite(index, at, names, values[index].to_f64())))
 }
 
 /// All are class indices below `classes`, or likely ones where that is not known.
@@ -148,15 +114,11 @@ mod tests {
             ([0.0, 1.0, 2.0, nan, 4.0, 5.0], "row 3, column \"b\": expected a finite number, got NaN"),
             ([0.0, 1.0, 2.0, 3.0, -inf, 5.0], "row 9, column \"a\": expected a finite number, got -inf"),
         ] {
-            assert!(message(f32s(&values, 0, &names, false, &columns)).contains(part));
-            assert!(message(f16s(&values.map(f16::from_f32), 0, &names, false, &columns)).contains(part));
-            assert!(message(bf16s(&values.map(bf16::from_f32), 0, &names, false, &columns)).contains(part));
+            assert!(message(floats(&values, 0, &names, false, &columns)).contains(part));
         }
         // NaN may be a missing value; infinity never is.
-        assert!(f32s(&[nan; 6], 0, &names, true, &columns).is_ok());
-        assert!(message(f32s(&[nan, inf], 1, &names, true, &columns)).contains("row 3"));
-        assert!(f16s(&[f16::NAN; 2], 0, &names, true, &columns).is_ok());
-        assert!(bf16s(&[bf16::INFINITY; 2], 0, &names, true, &columns).is_err());
+        assert!(floats(&[nan; 6], 0, &names, true, &columns).is_ok());
+        assert!(message(floats(&[nan, inf], 1, &names, true, &columns)).contains("row 3"));
 
         assert!(
             message(labels(&[0, 2, -1], Some(3), &columns)).contains("row 9: expected a class number of 0")

@@ -50,6 +50,10 @@ pub trait Dataset: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Says that rows of these ranges will be asked for next, after those of the call before: a window of an epoch's order.
+    /// Whoever has to decode rows may begin with it; nothing waits for it.
+    fn prefetch(&self, _rows: &[Range<usize>]) {}
+
     /// A hash by which ranks compare what they read. Rows in memory are hashed whole, of large files a sample is.
     ///
     /// # Errors

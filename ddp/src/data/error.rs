@@ -264,6 +264,56 @@ pub enum DataError {
         /// The way out.
         hint: String,
     },
+    /// A column of a type that can't be what it is needed for.
+    #[error("data file `{}`, column \"{column}\": expected {expected}, got {got}\nhint: {hint}", path.display())]
+    ColumnType {
+        /// The file.
+        path: PathBuf,
+        /// The column.
+        column: String,
+        /// What it should hold.
+        expected: &'static str,
+        /// Its type.
+        got: String,
+        /// The way out.
+        hint: &'static str,
+    },
+    /// Nothing where a value must be.
+    #[error("{place}, {column}: the value is missing\nhint: {hint}")]
+    MissingValue {
+        /// File and row.
+        place: String,
+        /// The column.
+        column: String,
+        /// The way out.
+        hint: &'static str,
+    },
+    /// A list of another length than the first one.
+    #[error(
+        "{place}, {column}: expected a list of {expected} numbers as in the first row, got {got}\nhint: make all lists of a column equally long, or take it out with `data.drop`"
+    )]
+    ListLength {
+        /// File and row.
+        place: String,
+        /// The column.
+        column: String,
+        /// Length of the first list.
+        expected: usize,
+        /// Length of this one.
+        got: usize,
+    },
+    /// Rows that would be decoded many times over.
+    #[error(
+        "`{source_name}` needs {needed_mib} MiB of memory as rows of f32, and `data.loader_memory_mib` is {limit_mib}: a full shuffle would decode a row group for each row\nhint: set `data.shuffle_mode` to \"blocks\", raise the limit, or convert the rows once: `ddp-train data convert {source_name} rows.safetensors`"
+    )]
+    ShuffleDecodes {
+        /// The data.
+        source_name: String,
+        /// MiB.
+        needed_mib: u64,
+        /// MiB.
+        limit_mib: u64,
+    },
     /// A column with as many values as an identifier has.
     #[error(
         "column \"{column}\" of `{}` has more than {limit} distinct values\nhint: is it an identifier? take it out with `data.drop`",

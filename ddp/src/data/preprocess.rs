@@ -1,6 +1,7 @@
 //! From the columns of a dataset to the features of the model: missing values filled, categories spread out, numbers
 //! normalised. Made from the training rows, saved with the model, applied to all rows.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use ddp_kernels::{DType, Device, Tensor, ops};
@@ -253,6 +254,10 @@ impl Dataset for EncodedRows {
 
     fn block_ends(&self) -> Option<&[usize]> {
         self.of.block_ends()
+    }
+
+    fn prefetch(&self, rows: &[Range<usize>]) {
+        self.of.prefetch(rows);
     }
 
     fn fingerprint(&self) -> Result<u64> {

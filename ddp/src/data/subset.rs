@@ -1,5 +1,6 @@
 //! Some of a dataset's rows: those for evaluation that the seed draws, and the rest.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::dataset::{Dataset, RowLayout};
@@ -110,6 +111,12 @@ impl Dataset for Subset {
 
     fn block_ends(&self) -> Option<&[usize]> {
         self.block_ends.as_deref()
+    }
+
+    fn prefetch(&self, rows: &[Range<usize>]) {
+        let in_whole = |rows: &Range<usize>| self.row(rows.start)..self.row(rows.end - 1) + 1;
+        let rows: Vec<_> = rows.iter().filter(|rows| !rows.is_empty()).map(in_whole).collect();
+        self.of.prefetch(&rows);
     }
 
     fn fingerprint(&self) -> Result<u64> {

@@ -27,7 +27,10 @@ fn missing_files() {
         &train("data.train=no.csv"),
         &["data file `no.csv` does not exist", "hint: relative paths start"],
     );
-    place.refuses(&train("data.train=folder"), &["no data file for `folder`", "hint: the folder holds no file"]);
+    place.refuses(
+        &train("data.train=folder"),
+        &["no data file for `folder`", "hint: the folder holds no file"],
+    );
     place.refuses(&train("data.eval=no.csv"), &["data file `no.csv` does not exist"]);
     place.refuses(
         &train("data.train=builtin:mnist"),

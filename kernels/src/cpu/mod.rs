@@ -5,6 +5,7 @@ pub(crate) mod float;
 pub(crate) mod gemm;
 pub mod mapped_file;
 mod math;
+pub mod row_copy;
 pub(crate) mod simd;
 pub mod threads;
 pub(crate) mod transpose;

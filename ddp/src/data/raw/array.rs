@@ -4,9 +4,10 @@ use std::ops::Range;
 use std::path::Path;
 
 use ddp_kernels::Element;
+use ddp_kernels::cpu::row_copy::{self, RowCheck};
 
 use super::bytes::Bytes;
-use super::element::{RawType, to_f32, to_f64, to_i64};
+use super::element::{RawType, numbers_to_i64, to_f32, to_f64, to_i64};
 use crate::data::DataError;
 use crate::error::Result;
 
@@ -142,16 +143,32 @@ impl RawArray {
         Ok(())
     }
 
-    /// Writes rows to `out` byte by byte as they are.
-    pub(crate) fn copy_rows(&self, rows: &[usize], out: &mut [u8]) -> Result<()> {
+    /// Writes rows to `out` byte by byte as they are; the place among `rows` of the first one with a value that `check` finds
+    /// wrong.
+    pub(crate) fn copy_rows(&self, rows: &[usize], out: &mut [u8], check: RowCheck) -> Result<Option<usize>> {
         debug_assert!(!self.needs_swap());
         let row_bytes = self.row_bytes();
-        if row_bytes == 0 {
-            return Ok(());
-        }
+        let row_of = |n: usize| {
+            let (part, row) = self.part_of(rows[n]);
+            let start = part.offset as usize + row * row_bytes;
+            part.bytes.as_slice().map(|bytes| &bytes[start..start + row_bytes])
+        };
+        let wrong = if self.parts.iter().all(|part| part.bytes.as_slice().is_some()) {
+            row_copy::copy_rows(|n| row_of(n).expect("looked at above"), row_bytes, out, check)
+        } else {
+            self.read_rows(rows, out)?;
+            row_copy::first_wrong(out, row_bytes, check)
+        };
+        self.check()?;
+        Ok(wrong)
+    }
+
+    /// Reads rows from files.
+    fn read_rows(&self, rows: &[usize], out: &mut [u8]) -> Result<()> {
+        let row_bytes = self.row_bytes();
         let mut n = 0;
-        while n < rows.len() {
-            // Rows side by side in one part are one copy.
+        while n < rows.len() && row_bytes > 0 {
+            // Rows side by side in one part are read at once.
             let mut end = n + 1;
             while end < rows.len() && rows[end] == rows[end - 1] + 1 && !self.starts.contains(&rows[end]) {
                 end += 1;
@@ -161,13 +178,13 @@ impl RawArray {
             part.bytes.read_at(start, &mut out[n * row_bytes..end * row_bytes])?;
             n = end;
         }
-        self.check()
+        Ok(())
     }
 
     /// Writes rows to `out` as f32.
     pub(crate) fn rows_to_f32(&self, rows: &[usize], out: &mut [f32]) -> Result<()> {
         if self.raw == RawType::F32 && !self.needs_swap() {
-            return self.copy_rows(rows, bytemuck::cast_slice_mut(out));
+            return self.copy_rows(rows, bytemuck::cast_slice_mut(out), RowCheck::None).map(|_| ());
         }
         let len = self.row_len();
         self.for_each(rows, |n, bytes, big| to_f32(self.raw, big, bytes, &mut out[n * len..][..len]))?;
@@ -183,6 +200,12 @@ impl RawArray {
 
     /// Writes rows of integers to `out`.
     pub(crate) fn rows_to_i64(&self, rows: &[usize], out: &mut [i64]) -> Result<()> {
+        if let [Part { bytes, offset, is_big_endian: false }] = &self.parts[..]
+            && let (Some(bytes), 1) = (bytes.as_slice(), self.row_len())
+        {
+            numbers_to_i64(self.raw, &bytes[*offset as usize..], rows, out);
+            return self.check();
+        }
         let len = self.row_len();
         self.for_each(rows, |n, bytes, big| to_i64(self.raw, big, bytes, &mut out[n * len..][..len]))?;
         self.check()

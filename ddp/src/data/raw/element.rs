@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 
 use ddp_kernels::DType;
+use ddp_kernels::cpu::row_copy::prefetch;
 
 /// Type of an element in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +53,11 @@ impl RawType {
             RawType::Bf16 => DType::BF16,
             _ => DType::F32,
         }
+    }
+
+    /// Whether elements of `dtype` have these very bits.
+    pub(crate) fn is_stored_as(self, dtype: DType) -> bool {
+        self.travels_as() == dtype && (dtype != DType::F32 || self == RawType::F32)
     }
 
     /// Whether it can be a class index as it is.
@@ -152,6 +158,34 @@ pub(crate) fn to_i64(raw: RawType, is_big_endian: bool, bytes: &[u8], out: &mut 
         return;
     }
     each!(raw, is_big_endian, bytes, |value: out| value as i64);
+}
+
+/// Single integers, picked by their numbers: labels of a batch. Those further on are asked for ahead.
+pub(crate) fn numbers_to_i64(raw: RawType, bytes: &[u8], rows: &[usize], out: &mut [i64]) {
+    /// Integers ahead.
+    const AHEAD: usize = 16;
+    macro_rules! pick {
+        ($t:ty, $of:expr) => {{
+            let (numbers, _) = bytes.as_chunks::<{ size_of::<$t>() }>();
+            for (n, (&row, out)) in rows.iter().zip(out).enumerate() {
+                prefetch(&numbers[rows[(n + AHEAD).min(rows.len() - 1)]]);
+                *out = $of(<$t>::from_le_bytes(numbers[row]));
+            }
+        }};
+    }
+    match raw {
+        RawType::U8 => pick!(u8, i64::from),
+        RawType::I8 => pick!(i8, i64::from),
+        RawType::U16 => pick!(u16, i64::from),
+        RawType::I16 => pick!(i16, i64::from),
+        RawType::U32 => pick!(u32, i64::from),
+        RawType::I32 => pick!(i32, i64::from),
+        RawType::I64 => pick!(i64, i64::from),
+        RawType::U64 => pick!(u64, |value| i64::try_from(value).unwrap_or(i64::MAX)),
+        RawType::F16 | RawType::Bf16 | RawType::F32 | RawType::F64 => {
+            unreachable!("labels that are integers")
+        }
+    }
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use ddp_kernels::cpu::row_copy::{FloatBits, RowCheck};
 use ddp_kernels::{DType, TensorMut, TensorRef};
-use half::{bf16, f16};
 
 use super::array::RawArray;
 use crate::batches::{Batch, BatchMut};
@@ -13,8 +13,6 @@ use crate::data::dataset::{Dataset, RowLayout, TargetLayout};
 use crate::data::fingerprint::Fingerprint;
 use crate::error::Result;
 
-/// Bytes of rows that are copied and then looked at while they are in the cache.
-const CHECKED_BYTES: usize = 16 << 10;
 /// Rows whose content goes into the fingerprint of a file.
 const N_SAMPLES: usize = 1024;
 /// Rows whose labels are read at a time in a scan.
@@ -62,39 +60,26 @@ impl RawRows {
     fn gather_features(&self, rows: &[usize], x: TensorMut<'_>) -> Result<()> {
         const OP: &str = "gather";
         let columns = Columns { rows, place: &|row| self.features.place(row) };
-        let chunk =
-            (CHECKED_BYTES / (self.features.row_len() * self.layout.dtype.size_bytes()).max(1)).max(1);
-        let len = self.features.row_len();
-        let has_missing = self.layout.has_missing;
-        macro_rules! copied {
-            ($t:ty, $check:expr) => {{
-                let x = x.into_slice::<$t>(OP, "x")?;
-                for (n, part) in rows.chunks(chunk).enumerate() {
-                    let out = &mut x[n * chunk * len..][..part.len() * len];
-                    self.features.copy_rows(part, bytemuck::cast_slice_mut(out))?;
-                    #[allow(clippy::redundant_closure_call)]
-                    $check(out, n * chunk)?;
-                }
-                Ok(())
-            }};
+        let (names, has_missing) = (&self.layout.features, self.layout.has_missing);
+        let is_as_stored = !self.features.needs_swap() && self.features.raw.is_stored_as(x.dtype());
+        if !is_as_stored {
+            let x = x.into_slice::<f32>(OP, "x")?;
+            self.features.rows_to_f32(rows, x)?;
+            return checks::floats(x, 0, names, has_missing, &columns);
         }
-        let names = &self.layout.features;
-        match x.dtype() {
-            DType::U8 => copied!(u8, |_: &[u8], _| Ok::<_, crate::Error>(())),
-            DType::F16 => copied!(f16, |out: &[f16], at| checks::f16s(out, at, names, has_missing, &columns)),
-            DType::BF16 => {
-                copied!(bf16, |out: &[bf16], at| checks::bf16s(out, at, names, has_missing, &columns))
-            }
-            _ => {
-                let x = x.into_slice::<f32>(OP, "x")?;
-                for (n, part) in rows.chunks(chunk).enumerate() {
-                    let out = &mut x[n * chunk * len..][..part.len() * len];
-                    self.features.rows_to_f32(part, out)?;
-                    checks::f32s(out, n * chunk, names, has_missing, &columns)?;
-                }
-                Ok(())
-            }
-        }
+        let check = |bits| if has_missing { RowCheck::FiniteOrNan(bits) } else { RowCheck::Finite(bits) };
+        let check = match x.dtype() {
+            DType::F32 => check(FloatBits::F32),
+            DType::F16 => check(FloatBits::F16),
+            DType::BF16 => check(FloatBits::Bf16),
+            _ => RowCheck::None,
+        };
+        let out = x.into_bytes(OP, "x")?;
+        let Some(wrong) = self.features.copy_rows(rows, out, check)? else { return Ok(()) };
+        // The row is looked at once more, so that its column can be named.
+        let mut values = vec![0.0; self.features.row_len()];
+        self.features.rows_to_f32(&rows[wrong..=wrong], &mut values)?;
+        checks::floats(&values, wrong, names, has_missing, &columns)
     }
 
     fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {
@@ -156,7 +141,7 @@ impl Dataset for RawRows {
                 TensorRef::from_slice(values, &[n, names.len()])?
             }
         };
-        checks::f32s(x, 0, &self.layout.features, false, &columns)?;
+        checks::floats(x, 0, &self.layout.features, false, &columns)?;
         self.features.check()?;
         self.targets.check()?;
         Ok(Some(Batch {

@@ -5,6 +5,8 @@ mod csv;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod rows;
+#[cfg(test)]
+mod tests;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -77,6 +77,43 @@ impl TableRows {
         self.n_rows - 1
     }
 
+    /// Takes the rows from `first` on out again.
+    pub(crate) fn drop_rows_from(&mut self, first: usize) {
+        self.n_rows = first;
+        self.features.truncate(first * self.n_features);
+        match &mut self.targets {
+            TargetCells::Classes { labels, .. } => labels.truncate(first),
+            TargetCells::Values { values, n_targets, .. } => values.truncate(first * *n_targets),
+        }
+        self.weights.iter_mut().for_each(|weights| weights.truncate(first));
+    }
+
+    /// Adds rows whose values are still to be set; the number of the first.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn add_rows(&mut self, n: usize) -> usize {
+        self.features.resize(self.features.len() + n * self.n_features, 0.0);
+        match &mut self.targets {
+            TargetCells::Classes { labels, .. } => labels.resize(labels.len() + n, 0),
+            TargetCells::Values { values, n_targets, .. } => {
+                values.resize(values.len() + n * *n_targets, 0.0)
+            }
+        }
+        self.weights.iter_mut().for_each(|weights| weights.resize(weights.len() + n, 1.0));
+        self.n_rows += n;
+        self.n_rows - n
+    }
+
+    /// Makes room for just this many more rows.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn reserve(&mut self, n: usize) {
+        self.features.reserve_exact(n * self.n_features);
+        match &mut self.targets {
+            TargetCells::Classes { labels, .. } => labels.reserve_exact(n),
+            TargetCells::Values { values, n_targets, .. } => values.reserve_exact(n * *n_targets),
+        }
+        self.weights.iter_mut().for_each(|weights| weights.reserve_exact(n));
+    }
+
     /// The number of a category's value, which becomes known if none has been known before.
     pub(crate) fn code(&mut self, index: usize, value: &str) -> u32 {
         let vocabulary = &mut self.vocabularies[index];

@@ -1,0 +1,85 @@
+//! What one cell must be, by its column's use.
+
+use crate::data::table::columns::Role;
+use crate::data::table::rows::{TableRows, TargetCell, TargetCells};
+use crate::error::CellProblem;
+
+/// Takes one cell.
+pub(super) fn put(rows: &mut TableRows, row: usize, role: Role, cell: &[u8]) -> Result<(), CellProblem> {
+    let n = rows.n_features;
+    match role {
+        Role::Feature(index) => {
+            rows.features[row * n + index] =
+                if rows.may_miss && is_missing(cell) { f32::NAN } else { number(cell)? };
+        }
+        Role::Category { feature, index } => {
+            // An empty cell is a value that nobody knows.
+            let code = match text_of(cell) {
+                Ok(value) => rows.code(index, value),
+                Err(CellProblem::Empty) => 0,
+                Err(problem) => return Err(problem),
+            };
+            rows.features[row * n + feature] = code as f32;
+        }
+        Role::Target(index) => {
+            let target = match &rows.targets {
+                TargetCells::Classes { .. } => TargetCell::Label(label(cell)?),
+                TargetCells::Values { .. } => TargetCell::Value(number(cell)?),
+            };
+            rows.set_target(row, index, target)?;
+        }
+        Role::Weight => {
+            let weight = number(cell)?;
+            if weight < 0.0 {
+                return Err(CellProblem::WeightNegative { text: shown(cell) });
+            }
+            rows.weights.as_mut().expect("a column of weights has a place")[row] = weight;
+        }
+        Role::Dropped => {}
+    }
+    Ok(())
+}
+
+/// Whether a cell says that nothing is known, as pandas reads it.
+pub(crate) fn is_missing(cell: &[u8]) -> bool {
+    matches!(cell.trim_ascii(), b"" | b"NA" | b"N/A" | b"NaN" | b"nan" | b"null" | b"NULL" | b"None" | b"?")
+}
+
+fn text_of(cell: &[u8]) -> Result<&str, CellProblem> {
+    let text = std::str::from_utf8(cell).map_err(|_| CellProblem::NotUtf8)?.trim();
+    if text.is_empty() { Err(CellProblem::Empty) } else { Ok(text) }
+}
+
+/// The cell for messages, cut where it is long.
+fn shown(cell: &[u8]) -> String {
+    let text = String::from_utf8_lossy(cell);
+    let text = text.trim();
+    match text.char_indices().nth(40) {
+        Some((cut, _)) => format!("{}...", &text[..cut]),
+        None => text.to_owned(),
+    }
+}
+
+fn number(cell: &[u8]) -> Result<f32, CellProblem> {
+    let text = text_of(cell)?;
+    match text.parse::<f32>() {
+        Ok(value) if value.is_finite() => Ok(value),
+        Ok(_) => Err(CellProblem::NotFinite { text: shown(cell) }),
+        Err(_) => Err(CellProblem::NotANumber { text: shown(cell) }),
+    }
+}
+
+/// A class index; `3.0` is one too, as floating-point tables write it.
+fn label(cell: &[u8]) -> Result<i64, CellProblem> {
+    let text = text_of(cell)?;
+    if let Ok(label) = text.parse::<i64>() {
+        return Ok(label);
+    }
+    match text.parse::<f64>() {
+        Ok(value) if !value.is_finite() => Err(CellProblem::NotFinite { text: shown(cell) }),
+        Ok(value) if value.fract() != 0.0 => Err(CellProblem::LabelFractional { text: shown(cell) }),
+        // Saturates, and so ends above every number of classes.
+        Ok(value) => Ok(value as i64),
+        Err(_) => Err(CellProblem::LabelNotANumber { text: shown(cell) }),
+    }
+}

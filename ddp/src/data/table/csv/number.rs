@@ -1,0 +1,201 @@
+//! Decimal numbers from text, eight digits at a time, rounded as exactly as the standard library rounds them.
+//!
+//! Source of the eight digits: D. Lemire, "Quickly parsing eight digits", 2018.
+
+/// Powers of ten from the least exponent on, each the nearest f64.
+const POWERS: [f64; 81] = [
+    1e-40, 1e-39, 1e-38, 1e-37, 1e-36, 1e-35, 1e-34, 1e-33, 1e-32, 1e-31, 1e-30, 1e-29, 1e-28, 1e-27, 1e-26,
+    1e-25, 1e-24, 1e-23, 1e-22, 1e-21, 1e-20, 1e-19, 1e-18, 1e-17, 1e-16, 1e-15, 1e-14, 1e-13, 1e-12, 1e-11,
+    1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8,
+    1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22, 1e23, 1e24, 1e25,
+    1e26, 1e27, 1e28, 1e29, 1e30, 1e31, 1e32, 1e33, 1e34, 1e35, 1e36, 1e37, 1e38, 1e39, 1e40,
+];
+const MIN_EXPONENT: i32 = -40;
+/// Digits that a u64 holds.
+const MAX_DIGITS: usize = 19;
+
+/// The number `mantissa * 10^exponent`, or its negative.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Decimal {
+    is_negative: bool,
+    mantissa: u64,
+    exponent: i32,
+    /// Written without point and exponent.
+    is_whole: bool,
+}
+
+impl Decimal {
+    /// The number at the beginning of `bytes` and its length; there is at least one byte behind it.
+    ///
+    /// None where it has more digits than fit, or is none.
+    #[inline(always)]
+    pub(super) fn read(bytes: &[u8]) -> Option<(Self, usize)> {
+        let sign = *bytes.first()?;
+        let mut at = usize::from(sign == b'-' || sign == b'+');
+        let mut mantissa = 0;
+        let n_whole = digits(&bytes[at..], &mut mantissa)?;
+        at += n_whole;
+        let mut n_significant = if mantissa == 0 { 0 } else { n_whole };
+        let mut exponent = 0;
+        let mut is_whole = true;
+        let mut n_digits = n_whole;
+        if *bytes.get(at)? == b'.' {
+            at += 1;
+            is_whole = false;
+            let start = at;
+            if mantissa == 0 {
+                while *bytes.get(at)? == b'0' {
+                    at += 1;
+                }
+            }
+            let n = digits(&bytes[at..], &mut mantissa)?;
+            n_significant += n;
+            at += n;
+            n_digits += at - start;
+            exponent = -i32::try_from(at - start).ok()?;
+        }
+        if n_digits == 0 || n_significant > MAX_DIGITS {
+            return None;
+        }
+        if *bytes.get(at)? | 0x20 == b'e' {
+            is_whole = false;
+            at += 1;
+            let sign = *bytes.get(at)?;
+            at += usize::from(sign == b'-' || sign == b'+');
+            let mut power = 0;
+            let n = digits(&bytes[at..], &mut power)?;
+            if !(1..=4).contains(&n) {
+                return None;
+            }
+            at += n;
+            exponent += if sign == b'-' { -(power as i32) } else { power as i32 };
+        }
+        (at < bytes.len())
+            .then_some((Decimal { is_negative: sign == b'-', mantissa, exponent, is_whole }, at))
+    }
+
+    /// The nearest f32; None where that is not seen at once.
+    #[inline(always)]
+    pub(super) fn to_f32(self) -> Option<f32> {
+        if self.mantissa == 0 {
+            return Some(if self.is_negative { -0.0 } else { 0.0 });
+        }
+        let power = POWERS.get(usize::try_from(self.exponent - MIN_EXPONENT).ok()?)?;
+        let value = self.mantissa as f64 * power;
+        // Mantissa, power and product are each off by half a unit in their last place at most: `value` by less than 4. If the
+        // point between two neighbouring f32 is no nearer than that, both it and the true number round to the same one.
+        let from_middle = (value.to_bits() & 0x1fff_ffff).abs_diff(0x1000_0000);
+        let is_normal = (1.2e-38..3.4e38).contains(&value);
+        if from_middle <= 4 || !is_normal {
+            return None;
+        }
+        Some(if self.is_negative { -value as f32 } else { value as f32 })
+    }
+
+    /// A whole number that is written as one.
+    #[inline(always)]
+    pub(super) fn to_i64(self) -> Option<i64> {
+        let value = i64::try_from(self.mantissa).ok().filter(|_| self.is_whole)?;
+        Some(if self.is_negative { -value } else { value })
+    }
+}
+
+/// Appends the digits at the beginning of `bytes` to `number`, modulo 2^64; how many. None at the end of `bytes`.
+#[inline(always)]
+fn digits(bytes: &[u8], number: &mut u64) -> Option<usize> {
+    const SHIFTS: [u64; 8] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000];
+    let mut n = 0;
+    loop {
+        // Each byte becomes its digit; what is no digit becomes 10 or more, and sets the high bit of its byte. A carry out of
+        // such a byte only reaches later ones.
+        let values = u64::from_le_bytes(*bytes.get(n..)?.first_chunk()?) ^ 0x3030_3030_3030_3030;
+        let others = (values.wrapping_add(0x7676_7676_7676_7676) | values) & 0x8080_8080_8080_8080;
+        let count = (others.trailing_zeros() / 8) as usize;
+        if count == 8 {
+            *number = number.wrapping_mul(100_000_000).wrapping_add(eight(values));
+            n += 8;
+            continue;
+        }
+        if count > 0 {
+            // Zeros come in front.
+            let values = values << (8 * (8 - count));
+            *number = number.wrapping_mul(SHIFTS[count]).wrapping_add(eight(values));
+        }
+        return Some(n + count);
+    }
+}
+
+/// The number of eight digits, the first in the lowest byte.
+#[inline(always)]
+fn eight(digits: u64) -> u64 {
+    const PAIRS: u64 = 0x0000_00ff_0000_00ff;
+    let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8);
+    let high = (pairs & PAIRS).wrapping_mul(100 + (1_000_000 << 32));
+    let low = ((pairs >> 16) & PAIRS).wrapping_mul(1 + (10_000 << 32));
+    high.wrapping_add(low) >> 32
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(text: &str) -> Option<(Option<f32>, Option<i64>)> {
+        let padded = format!("{text},\0\0\0\0\0\0\0\0");
+        let (number, len) = Decimal::read(padded.as_bytes())?;
+        (len == text.len()).then(|| (number.to_f32(), number.to_i64()))
+    }
+
+    /// What is read at once is what the standard library reads.
+    fn check(text: &str) {
+        let Some((single, whole)) = read(text) else { return };
+        let want: f32 = text.parse().unwrap();
+        if let Some(got) = single {
+            assert_eq!(got.to_bits(), want.to_bits(), "{text}");
+        }
+        if let Some(got) = whole {
+            assert_eq!(Ok(got), text.parse(), "{text}");
+        }
+    }
+
+    #[test]
+    fn usual_numbers_are_read_at_once() {
+        for text in
+            ["0", "-0", "+7", "12345678", "123456789", "0.123456", "-12.5", ".5", "5.", "1e3", "1.5E-05"]
+        {
+            let single = read(text).and_then(|(single, _)| single);
+            assert_eq!(single.map(f32::to_bits), Some(text.parse::<f32>().unwrap().to_bits()), "{text}");
+        }
+        for text in ["0.8444218515250481", "0.00038075906433424102", "1.000000000000000056e-01"] {
+            assert!(read(text).is_some_and(|(single, _)| single.is_some()), "{text}");
+        }
+        assert_eq!(read("-42"), Some((Some(-42.0), Some(-42))));
+        assert_eq!(read("4.0").map(|(_, whole)| whole), Some(None));
+        for text in ["", "-", ".", "+.", "e5", "1e", "1e+", "1 2", "x", "1x", "--1", "0x10", "1_0", "1.5.5"] {
+            assert_eq!(read(text), None, "{text}");
+        }
+        // Half way between two f32, or too near to it.
+        for text in ["16777217", "1e-45", "1e39", "3.5e38", "1.00000005960464477539"] {
+            assert!(read(text).is_none_or(|(single, _)| single.is_none()), "{text}");
+            check(text);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+        #[test]
+        fn numbers_are_those_of_the_standard_library(text in "[+-]?[0-9]{0,12}(\\.[0-9]{0,20})?([eE][+-]?[0-9]{1,2})?") {
+            if text.parse::<f32>().is_ok() { check(&text) } else { prop_assert_eq!(read(&text), None) }
+        }
+
+        #[test]
+        fn neighbours_of_midpoints_are_rounded_right(bits in 0u32..0x7f7f_ffff, nudge in -3i64..4, places in 1usize..18) {
+            let middle = (f64::from(f32::from_bits(bits)) + f64::from(f32::from_bits(bits + 1))) / 2.0;
+            let near = f64::from_bits(middle.to_bits().wrapping_add_signed(nudge));
+            check(&format!("{near:.places$e}"));
+            check(&near.to_string());
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Rows as most files have them, taken where they lie: no quotes, every cell what its column wants.
+
+use memchr::memchr2;
+
+use super::cells;
+use super::number::Decimal;
+use crate::data::table::columns::Role;
+use crate::data::table::rows::{TableRows, TargetCell, TargetCells};
+
+/// Adds the row in the line at the beginning of `bytes`; the line's length with its end.
+///
+/// None for a row that is not plain: a row has then been added, and what is in it means nothing.
+#[inline]
+pub(super) fn row(bytes: &[u8], roles: &[Role], rows: &mut TableRows) -> Option<usize> {
+    let row = rows.begin_row();
+    let first_feature = row * rows.n_features;
+    let mut at = 0;
+    let (last, others) = roles.split_last()?;
+    for &role in others {
+        let cell = bytes.get(at..)?;
+        if let Some((number, len)) = Decimal::read(cell)
+            && cell[len] == b','
+            && let Some(()) = put(rows, row, first_feature, role, number)
+        {
+            at += len + 1;
+        } else {
+            at += any_cell(cell, b',', rows, row, role)? + 1;
+        }
+    }
+    let cell = bytes.get(at..)?;
+    if let Some((number, len)) = Decimal::read(cell)
+        && let Some(end) = line_end(&cell[len..])
+        && let Some(()) = put(rows, row, first_feature, *last, number)
+    {
+        return Some(at + len + end);
+    }
+    Some(at + any_cell(cell, b'\n', rows, row, *last)? + 1)
+}
+
+#[inline]
+fn line_end(bytes: &[u8]) -> Option<usize> {
+    match bytes {
+        [b'\n', ..] => Some(1),
+        [b'\r', b'\n', ..] => Some(2),
+        _ => None,
+    }
+}
+
+/// Takes a number that is plain for its column.
+#[inline(always)]
+fn put(rows: &mut TableRows, row: usize, first_feature: usize, role: Role, number: Decimal) -> Option<()> {
+    match role {
+        Role::Feature(index) => rows.features[first_feature + index] = number.to_f32()?,
+        Role::Target(index) => {
+            let target = match &rows.targets {
+                TargetCells::Classes { .. } => TargetCell::Label(number.to_i64()?),
+                TargetCells::Values { .. } => TargetCell::Value(number.to_f32()?),
+            };
+            rows.set_target(row, index, target).ok()?;
+        }
+        Role::Weight => {
+            let weight = number.to_f32().filter(|weight| *weight >= 0.0)?;
+            *rows.weights.as_mut()?.get_mut(row)? = weight;
+        }
+        Role::Dropped => {}
+        // It is the text that counts: 1 and 1.0 are two categories.
+        Role::Category { .. } => return None,
+    }
+    Some(())
+}
+
+/// Takes a cell that ends at `end` and needs no unquoting; its length.
+fn any_cell(bytes: &[u8], end: u8, rows: &mut TableRows, row: usize, role: Role) -> Option<usize> {
+    let len = memchr2(b',', b'\n', bytes)?;
+    if bytes[len] != end {
+        return None;
+    }
+    let cell = &bytes[..len];
+    let cell = if end == b'\n' { cell.strip_suffix(b"\r").unwrap_or(cell) } else { cell };
+    if memchr2(b'"', b'\r', cell).is_some() {
+        return None;
+    }
+    cells::put(rows, row, role, cell).ok()?;
+    Some(len)
+}

@@ -1,0 +1,207 @@
+//! The reader against one that takes every row through the `csv` crate: the same rows, or the same error.
+
+use std::fs::{self, File};
+use std::io::{BufReader, Read, Seek as _, SeekFrom, Write as _};
+
+use csv::{ByteRecord, Position, ReaderBuilder};
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::Config;
+
+/// Rows of the file at `path`, or the message of what is wrong with it, cell by cell.
+fn reference(path: &Path, spec: &SourceSpec<'_>) -> Result<TableRows, String> {
+    let names = CsvReader::open(path, spec).map_err(|error| error.to_string())?.plan.names;
+    let plan = ColumnPlan::new(path, names, spec).map_err(|error| error.to_string())?;
+    let file = File::open(path).unwrap();
+    let mut reader = ReaderBuilder::new().flexible(true).buffer_capacity(1 << 20).from_reader(file);
+    reader.byte_headers().unwrap();
+    let mut rows = TableRows::new(&plan, spec);
+    let mut record = ByteRecord::new();
+    while reader.read_byte_record(&mut record).unwrap() {
+        let line = || line_of(path, record.position());
+        if record.len() != plan.names.len() {
+            let (expected, got) = (plan.names.len(), record.len());
+            return Err(Error::CsvRagged { path: path.to_owned(), line: line(), expected, got }.to_string());
+        }
+        let row = rows.begin_row();
+        for ((cell, role), name) in record.iter().zip(&plan.roles).zip(&plan.names) {
+            cells::put(&mut rows, row, *role, cell).map_err(|problem| {
+                let (path, column) = (path.to_owned(), name.clone());
+                Error::CsvCell { path, line: line(), column, problem }.to_string()
+            })?;
+        }
+    }
+    Ok(rows)
+}
+
+/// Line, from 1, at which the record starts; `position` is before the empty lines in front of it.
+fn line_of(path: &Path, position: Option<&Position>) -> u64 {
+    let position = position.unwrap();
+    let mut file = File::open(path).unwrap();
+    file.seek(SeekFrom::Start(position.byte())).unwrap();
+    let bytes = BufReader::new(file).bytes().map(Result::unwrap);
+    let blank = bytes.take_while(|byte| matches!(byte, b'\r' | b'\n'));
+    position.line() + blank.filter(|&byte| byte == b'\n').count() as u64
+}
+
+/// Gives a few bytes at a time, as a pipe may.
+struct Drops(Box<dyn Read + Send>, usize);
+
+impl Read for Drops {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.1 = self.1 % 7 + 1;
+        let n = self.1.min(out.len());
+        self.0.read(&mut out[..n])
+    }
+}
+
+/// All rows, from blocks of `block_bytes`.
+fn read_blocks(path: &Path, spec: &SourceSpec<'_>, block_bytes: usize) -> Result<TableRows, String> {
+    let mut source: Box<dyn Read + Send> = Box::new(File::open(path).unwrap());
+    if block_bytes < 100 {
+        source = Box::new(Drops(source, 0));
+    }
+    let read = || {
+        let input = Input::with_block(source, block_bytes).map_err(|error| unreadable(path, error))?;
+        let mut reader = CsvReader::from_input(input, path, spec)?;
+        let mut rows = TableRows::new(reader.plan(), spec);
+        while reader.read(&mut rows, 3)? > 0 {}
+        Ok(rows)
+    };
+    read().map_err(|error: Error| error.to_string())
+}
+
+fn config(sets: &[&str]) -> Config {
+    Config::load(None, &sets.iter().map(|set| (*set).to_owned()).collect::<Vec<_>>()).unwrap()
+}
+
+/// Bits of everything that was read.
+fn shown(rows: Result<TableRows, String>) -> Result<String, String> {
+    let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+    rows.map(|rows| {
+        let (features, weights) = (bits(&rows.features), rows.weights.as_ref().map(|weights| bits(weights)));
+        let categories: Vec<_> = rows.vocabularies.iter().map(|vocabulary| vocabulary.values()).collect();
+        format!("{} {features:?} {:?} {weights:?} {categories:?}", rows.n_rows, rows.targets)
+    })
+}
+
+const SETS: &[&[&str]] = &[
+    &[],
+    &["data.task=regression", "data.target=[\"label\", \"b\"]"],
+    &["data.missing=mean", "data.categorical=[\"a\"]", "data.weight=b"],
+    &["data.drop=[\"b\"]", "data.missing=zero"],
+    &["data.task=multilabel", "data.target=[\"a\", \"label\"]"],
+    &["data.categorical=[\"c\", \"b\"]", "data.classes=2"],
+];
+
+fn cell() -> impl Strategy<Value = String> {
+    prop_oneof![
+        12 => "-?[0-9]{1,3}(\\.[0-9]{1,9})?",
+        12 => "[01]",
+        2 => "[0-9.eE+-]{1,6}",
+        1 => "[ \t]?[0-9]{1,2}[ \t]?",
+        1 => "\"[0-9a,\n\r]{0,3}(\"\")?\"?",
+        1 => "[a-c\"\r\n ,é]{0,3}",
+        1 => prop::sample::select(vec!["", "NA", "NaN", "inf", "?", "-1", "1e39", "12345678901234567890123"])
+            .prop_map(str::to_owned),
+    ]
+}
+
+fn table() -> impl Strategy<Value = String> {
+    let line_end =
+        || prop::sample::select(vec!["\n", "\n", "\n", "\r\n", "\r\n", "\n\n", "\r", "\n\r\n", "\r\r\n"]);
+    let n_cells = prop_oneof![30 => Just(4usize), 1 => 1usize..7];
+    let row = (n_cells.prop_flat_map(|n| prop::collection::vec(cell(), n)), line_end())
+        .prop_map(|(cells, end)| cells.join(",") + end);
+    let header = prop::sample::select(vec![
+        "a,b,c,label",
+        "\"a\",b, c,label",
+        "\u{feff}a,b,label,c",
+        "\n\nc,a,b,label",
+    ]);
+    (header, line_end(), prop::collection::vec(row, 0..8), any::<bool>()).prop_map(
+        |(header, end, rows, is_cut)| {
+            let text = format!("{header}{end}{}", rows.concat());
+            if is_cut { text.trim_end_matches(['\n', '\r']).to_owned() } else { text }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn rows_and_errors_are_those_of_the_csv_crate(text in table(), block_bytes in prop::sample::select(vec![4usize, 16, 99, 4096])) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rows.csv");
+        fs::write(&path, &text).unwrap();
+        for sets in SETS {
+            let config = config(sets);
+            let spec = SourceSpec::train(&config.data);
+            let (want, got) = (reference(&path, &spec), read_blocks(&path, &spec, block_bytes));
+            prop_assert_eq!(shown(got), shown(want), "{:?} {:?}", sets, text);
+        }
+    }
+}
+
+/// A file of about `mib` MiB, 64 columns of floats or 20 of floats and integers, and the label.
+fn speed_file(path: &Path, is_mixed: bool, mib: usize) {
+    let mut random = 1u64;
+    let mut next = || {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random >> 40
+    };
+    let n_columns = if is_mixed { 19 } else { 63 };
+    let names: Vec<String> = (0..n_columns).map(|i| format!("c{i}")).collect();
+    let mut text = format!("{},label\n", names.join(","));
+    while text.len() < mib << 20 {
+        for column in 0..n_columns {
+            match (is_mixed, column % 3) {
+                (true, 0) => text += &format!("{},", next() % 100_000),
+                (true, 1) => text += &format!("-{}.{},", next() % 1000, next() % 100),
+                _ => text += &format!("0.{:06},", next() % 1_000_000),
+            }
+        }
+        text += &format!("{}\n", next() % 10);
+    }
+    File::create(path).unwrap().write_all(text.as_bytes()).unwrap();
+}
+
+/// Seconds for which this thread has been on a core: other programs do not count.
+fn cpu_seconds() -> f64 {
+    let stat = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    stat.split(' ').next().unwrap().parse::<f64>().unwrap() / 1e9
+}
+
+/// MB a second of one core. `cargo test --release -p ddp --lib csv_speed -- --ignored --nocapture`
+#[test]
+#[ignore = "a measurement"]
+#[allow(clippy::print_stdout)]
+fn csv_speed() {
+    let folder = tempfile::tempdir().unwrap();
+    for (is_mixed, what) in [(false, "64 columns of floats"), (true, "20 columns, mixed")] {
+        let path = folder.path().join("rows.csv");
+        speed_file(&path, is_mixed, 64);
+        let size_mb = fs::metadata(&path).unwrap().len() as f64 / 1e6;
+        let config = config(&[]);
+        let spec = SourceSpec::train(&config.data);
+        let mut speeds = [Vec::new(), Vec::new()];
+        for _ in 0..7 {
+            let start = cpu_seconds();
+            let n_want = reference(&path, &spec).unwrap().n_rows;
+            speeds[0].push(size_mb / (cpu_seconds() - start));
+            let start = cpu_seconds();
+            let mut reader = CsvReader::open(&path, &spec).unwrap();
+            let mut rows = TableRows::new(reader.plan(), &spec);
+            while reader.read(&mut rows, 4096).unwrap() > 0 {}
+            speeds[1].push(size_mb / (cpu_seconds() - start));
+            assert_eq!(rows.n_rows, n_want);
+        }
+        let [old, new] = speeds.map(|mut speeds| {
+            speeds.sort_by(f64::total_cmp);
+            speeds[3]
+        });
+        println!("{what}: {old:.0} MB/s through the csv crate, {new:.0} MB/s");
+    }
+}

@@ -1,0 +1,242 @@
+//! Parquet files larger than memory, as rows that are decoded a row group at a time.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+
+use super::cache::Cache;
+use super::columns::Columns;
+use super::file::{ParquetFile, malformed};
+use super::reader::ParquetReader;
+use crate::batches::BatchMut;
+use crate::config::DataConfig;
+use crate::data::dataset::{Dataset, RowLayout, TargetLayout};
+use crate::data::fingerprint::Fingerprint;
+use crate::data::open::{KnownFeatures, SourceSpec};
+use crate::data::table::rows::{TableRows, TargetCells};
+use crate::data::vocabulary::Vocabulary;
+use crate::error::Result;
+
+/// Rows of Parquet files.
+#[derive(Debug)]
+pub(super) struct ParquetRows {
+    shared: Arc<Shared>,
+    /// Decodes what was announced; started with the first announcement.
+    ahead: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the thread that decodes ahead shares with those that gather.
+#[derive(Debug)]
+struct Shared {
+    files: Vec<(ParquetFile, Columns)>,
+    groups: Vec<Group>,
+    /// Row behind the last of each group.
+    ends: Vec<usize>,
+    layout: RowLayout,
+    vocabularies: Vec<Vocabulary>,
+    data: DataConfig,
+    source: String,
+    cache: Cache<TableRows>,
+}
+
+/// A row group.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Group {
+    file: usize,
+    index: usize,
+    pub(super) n_rows: usize,
+}
+
+/// The row groups of all files that have rows.
+pub(super) fn groups_of(files: &[(ParquetFile, Columns)]) -> Vec<Group> {
+    let groups = files.iter().enumerate().flat_map(|(file, (of, _))| {
+        of.group_rows.iter().enumerate().map(move |(index, &n_rows)| Group { file, index, n_rows })
+    });
+    groups.filter(|group| group.n_rows > 0).collect()
+}
+
+impl ParquetRows {
+    /// Rows of `files`, whose `layout` is known; a decode needs `scratch_bytes` beside its rows.
+    pub(super) fn new(
+        files: Vec<(ParquetFile, Columns)>,
+        layout: RowLayout,
+        scratch_bytes: usize,
+        spec: &SourceSpec<'_>,
+    ) -> Self {
+        let groups = groups_of(&files);
+        let mut ends = Vec::with_capacity(groups.len());
+        let mut n_rows = 0;
+        for group in &groups {
+            n_rows += group.n_rows;
+            ends.push(n_rows);
+        }
+        let costs = groups.iter().map(|group| group.n_rows * layout.row_bytes()).collect();
+        let budget = usize::try_from(spec.memory_bytes).unwrap_or(usize::MAX);
+        let shared = Shared {
+            vocabularies: layout.categories.iter().map(|category| category.vocabulary.clone()).collect(),
+            cache: Cache::new(costs, scratch_bytes, budget),
+            data: spec.data.clone(),
+            source: spec.source.to_owned(),
+            files,
+            groups,
+            ends,
+            layout,
+        };
+        ParquetRows { shared: Arc::new(shared), ahead: Mutex::new(None) }
+    }
+
+    /// The most bytes that were held at a time.
+    #[cfg(test)]
+    pub(super) fn peak_bytes(&self) -> usize {
+        self.shared.cache.peak_bytes()
+    }
+}
+
+impl Shared {
+    /// The number of the group that holds a row.
+    fn group_of(&self, row: usize) -> usize {
+        self.ends.partition_point(|&end| end <= row)
+    }
+
+    fn start_of(&self, group: usize) -> usize {
+        self.ends[group] - self.groups[group].n_rows
+    }
+
+    /// The rows of a group, as they are handed out.
+    fn decode(&self, group: usize) -> Result<TableRows> {
+        let Group { file, index, n_rows } = self.groups[group];
+        let (file, columns) = &self.files[file];
+        let names = &self.layout.features;
+        let classes = match self.layout.targets {
+            TargetLayout::Classes { n_classes } => Some(n_classes),
+            TargetLayout::Values { .. } => None,
+        };
+        let known = KnownFeatures { names, vocabularies: &self.vocabularies, of: &self.source };
+        let spec = SourceSpec { classes, features: Some(known), ..SourceSpec::train(&self.data) };
+        let mut rows = TableRows::new(&columns.plan, &spec);
+        rows.reserve(n_rows);
+        let mut reader = ParquetReader::new(file.clone(), columns.clone(), index..index + 1)?;
+        let mut left = n_rows;
+        while left > 0 {
+            match reader.read(&mut rows, left)? {
+                0 => break,
+                n => left -= n,
+            }
+        }
+        if rows.n_rows != n_rows {
+            let reason = format!("row group {index} has {} rows, and its footer says {n_rows}", rows.n_rows);
+            return Err(malformed(&file.path, reason));
+        }
+        Ok(rows)
+    }
+}
+
+impl Dataset for ParquetRows {
+    fn len(&self) -> usize {
+        self.shared.ends.last().copied().unwrap_or(0)
+    }
+
+    fn layout(&self) -> &RowLayout {
+        &self.shared.layout
+    }
+
+    fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()> {
+        const OP: &str = "gather";
+        let shared = &*self.shared;
+        let width = shared.layout.n_features();
+        let x = out.x.into_slice::<f32>(OP, "x")?;
+        let mut weights = out.weights.map(|weights| weights.into_slice::<f32>(OP, "weights")).transpose()?;
+        let mut targets = match &shared.layout.targets {
+            TargetLayout::Classes { .. } => Out::Labels(out.targets.into_slice::<i64>(OP, "targets")?),
+            TargetLayout::Values { .. } => Out::Values(out.targets.into_slice::<f32>(OP, "targets")?),
+        };
+        // Places in `out`, those of a group side by side.
+        let mut places: Vec<(usize, usize)> =
+            rows.iter().enumerate().map(|(place, &row)| (shared.group_of(row), place)).collect();
+        places.sort_unstable();
+        let mut wanted: Vec<usize> = places.iter().map(|(group, _)| *group).collect();
+        wanted.dedup();
+        while let Some(of_group) = shared.cache.take(&mut wanted, |group| shared.decode(group))? {
+            let group = of_group.group;
+            let start = shared.start_of(group);
+            let from = places.partition_point(|(other, _)| *other < group);
+            for &(_, place) in places[from..].iter().take_while(|(other, _)| *other == group) {
+                let row = rows[place] - start;
+                x[place * width..][..width].copy_from_slice(&of_group.features[row * width..][..width]);
+                targets.put(place, &of_group.targets, row);
+                if let (Some(out), Some(weights)) = (&mut weights, &of_group.weights) {
+                    out[place] = weights[row];
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn block_ends(&self) -> Option<&[usize]> {
+        Some(&self.shared.ends)
+    }
+
+    fn prefetch(&self, rows: &[Range<usize>]) {
+        let shared = &self.shared;
+        let of_range = |rows: &Range<usize>| shared.group_of(rows.start)..shared.group_of(rows.end - 1) + 1;
+        let mut groups: Vec<usize> = Vec::new();
+        for rows in rows.iter().filter(|rows| !rows.is_empty()) {
+            groups.extend(of_range(rows));
+        }
+        shared.cache.expect(groups);
+        let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        if ahead.is_none() {
+            let shared = shared.clone();
+            let work = move || shared.cache.work_ahead(|group| shared.decode(group));
+            // Where the system gives no thread, rows are decoded when they are asked for.
+            *ahead = Builder::new().name("parquet".to_owned()).spawn(work).ok();
+        }
+    }
+
+    fn fingerprint(&self) -> Result<u64> {
+        let shared = &self.shared;
+        let mut hash = Fingerprint::default();
+        hash.number(self.len() as u64);
+        shared.layout.features.iter().for_each(|name| hash.text(name));
+        for vocabulary in &shared.vocabularies {
+            vocabulary.values().iter().for_each(|value| hash.text(value));
+        }
+        hash.text(&format!("{:?}", shared.layout.targets));
+        shared.files.iter().for_each(|(file, _)| file.hash(&mut hash));
+        Ok(hash.finish())
+    }
+
+    fn source(&self) -> &str {
+        &self.shared.source
+    }
+}
+
+impl Drop for ParquetRows {
+    fn drop(&mut self) {
+        self.shared.cache.close();
+        if let Some(thread) = self.ahead.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            // Its panic was told where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Where targets go.
+enum Out<'a> {
+    Labels(&'a mut [i64]),
+    Values(&'a mut [f32]),
+}
+
+impl Out<'_> {
+    /// Copies the targets of row `row` to `place`.
+    fn put(&mut self, place: usize, from: &TargetCells, row: usize) {
+        match (self, from) {
+            (Out::Labels(out), TargetCells::Classes { labels, .. }) => out[place] = labels[row],
+            (Out::Values(out), TargetCells::Values { values, n_targets, .. }) => {
+                out[place * n_targets..][..*n_targets]
+                    .copy_from_slice(&values[row * n_targets..][..*n_targets]);
+            }
+            _ => unreachable!("rows are decoded for the targets of the layout"),
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Arrow's arrays -> numbers and texts, whatever their type.
+
+use arrow_array::cast::AsArray as _;
+use arrow_array::types::{self, ArrowPrimitiveType, DecimalType};
+use arrow_array::{Array, downcast_primitive_array};
+use arrow_schema::DataType;
+
+/// The row of the first value that is missing.
+pub(super) fn first_null(array: &dyn Array) -> Option<usize> {
+    let nulls = array.logical_nulls()?;
+    (nulls.null_count() > 0).then(|| (0..array.len()).find(|&row| nulls.is_null(row)))?
+}
+
+/// The values as f32, rounded to nearest; NaN where one is missing.
+pub(super) fn to_f32(array: &dyn Array, out: &mut [f32]) {
+    macro_rules! numbers {
+        ($t:ident, |$v:ident| $value:expr) => {{
+            let array = array.as_primitive::<types::$t>();
+            for (&$v, out) in array.values().iter().zip(&mut *out) {
+                *out = $value;
+            }
+        }};
+    }
+    macro_rules! decimals {
+        ($t:ident, $scale:expr, |$v:ident| $value:expr) => {{
+            let unit = 10f64.powi(i32::from($scale));
+            numbers!($t, |$v| ($value / unit) as f32)
+        }};
+    }
+    match array.data_type() {
+        DataType::Null => out.fill(f32::NAN),
+        DataType::Boolean => {
+            let values = array.as_boolean().values();
+            values.iter().zip(&mut *out).for_each(|(value, out)| *out = f32::from(u8::from(value)));
+        }
+        DataType::Int8 => numbers!(Int8Type, |v| f32::from(v)),
+        DataType::Int16 => numbers!(Int16Type, |v| f32::from(v)),
+        DataType::Int32 => numbers!(Int32Type, |v| v as f32),
+        DataType::Int64 => numbers!(Int64Type, |v| v as f32),
+        DataType::UInt8 => numbers!(UInt8Type, |v| f32::from(v)),
+        DataType::UInt16 => numbers!(UInt16Type, |v| f32::from(v)),
+        DataType::UInt32 => numbers!(UInt32Type, |v| v as f32),
+        DataType::UInt64 => numbers!(UInt64Type, |v| v as f32),
+        DataType::Float16 => numbers!(Float16Type, |v| v.to_f32()),
+        DataType::Float32 => numbers!(Float32Type, |v| v),
+        DataType::Float64 => numbers!(Float64Type, |v| v as f32),
+        DataType::Decimal32(_, scale) => decimals!(Decimal32Type, *scale, |v| f64::from(v)),
+        DataType::Decimal64(_, scale) => decimals!(Decimal64Type, *scale, |v| v as f64),
+        DataType::Decimal128(_, scale) => decimals!(Decimal128Type, *scale, |v| v as f64),
+        DataType::Decimal256(precision, scale) => numbers!(Decimal256Type, |v| {
+            // Longer than any number that the processor knows.
+            let text = types::Decimal256Type::format_decimal(v, *precision, *scale);
+            text.parse().expect("a decimal number")
+        }),
+        DataType::Dictionary(..) => {
+            let dictionary = array.as_any_dictionary();
+            let mut values = vec![f32::NAN; dictionary.values().len()];
+            to_f32(dictionary.values(), &mut values);
+            let value = |key: Option<usize>| key.and_then(|key| values.get(key)).copied().unwrap_or(f32::NAN);
+            keys(array, |row, key| out[row] = value(key));
+        }
+        other => unreachable!("columns of type {other} are refused when the file is opened"),
+    }
+    if let Some(nulls) = array.nulls().filter(|nulls| nulls.null_count() > 0) {
+        for (row, out) in out.iter_mut().enumerate() {
+            if nulls.is_null(row) {
+                *out = f32::NAN;
+            }
+        }
+    }
+}
+
+/// Whole numbers as they are, or the others as f64; what is missing is 0.
+pub(super) enum Whole {
+    Integers(Vec<i64>),
+    Floats(Vec<f64>),
+}
+
+/// The values as class indices.
+pub(super) fn to_whole(array: &dyn Array) -> Whole {
+    macro_rules! integers {
+        ($t:ident) => {{
+            let values = array.as_primitive::<types::$t>().values();
+            // What is beyond i64 is beyond any number of classes.
+            #[allow(clippy::unnecessary_fallible_conversions)]
+            Whole::Integers(values.iter().map(|&v| i64::try_from(v).unwrap_or(i64::MAX)).collect())
+        }};
+    }
+    match array.data_type() {
+        DataType::Boolean => Whole::Integers(array.as_boolean().values().iter().map(i64::from).collect()),
+        DataType::Int8 => integers!(Int8Type),
+        DataType::Int16 => integers!(Int16Type),
+        DataType::Int32 => integers!(Int32Type),
+        DataType::Int64 => integers!(Int64Type),
+        DataType::UInt8 => integers!(UInt8Type),
+        DataType::UInt16 => integers!(UInt16Type),
+        DataType::UInt32 => integers!(UInt32Type),
+        DataType::UInt64 => integers!(UInt64Type),
+        DataType::Float64 => Whole::Floats(array.as_primitive::<types::Float64Type>().values().to_vec()),
+        DataType::Dictionary(..) => match to_whole(array.as_any_dictionary().values()) {
+            Whole::Integers(values) => Whole::Integers(spread(array, &values)),
+            Whole::Floats(values) => Whole::Floats(spread(array, &values)),
+        },
+        _ => {
+            let mut values = vec![0.0; array.len()];
+            to_f32(array, &mut values);
+            Whole::Floats(values.into_iter().map(f64::from).collect())
+        }
+    }
+}
+
+/// A dictionary's values, one a row.
+fn spread<T: Copy + Default>(array: &dyn Array, values: &[T]) -> Vec<T> {
+    let mut out = vec![T::default(); array.len()];
+    keys(array, |row, key| out[row] = key.and_then(|key| values.get(key)).copied().unwrap_or_default());
+    out
+}
+
+/// Calls `take` with each row and its place in the dictionary, None where the value is missing.
+fn keys(array: &dyn Array, mut take: impl FnMut(usize, Option<usize>)) {
+    let dictionary = array.as_any_dictionary();
+    let is_empty = dictionary.values().is_empty();
+    let keys = if is_empty { vec![0; array.len()] } else { dictionary.normalized_keys() };
+    let nulls = dictionary.keys().nulls();
+    for (row, key) in keys.into_iter().enumerate() {
+        let is_null = is_empty || nulls.is_some_and(|nulls| nulls.is_null(row));
+        take(row, (!is_null).then_some(key));
+    }
+}
+
+/// Calls `code` with the text of each category and `take` with each row and what that gave; 0 where the value is missing.
+pub(super) fn categories(
+    array: &dyn Array,
+    code: &mut dyn FnMut(&str) -> u32,
+    take: &mut dyn FnMut(usize, u32),
+) {
+    macro_rules! texts {
+        ($array:expr) => {
+            for (row, text) in $array.iter().enumerate() {
+                take(row, text.map(str::trim).filter(|text| !text.is_empty()).map_or(0, &mut *code));
+            }
+        };
+    }
+    match array.data_type() {
+        DataType::Utf8 => texts!(array.as_string::<i32>()),
+        DataType::LargeUtf8 => texts!(array.as_string::<i64>()),
+        DataType::Utf8View => texts!(array.as_string_view()),
+        DataType::Dictionary(..) => {
+            // Only values that some row has become known.
+            let values = array.as_any_dictionary().values();
+            let mut is_used = vec![false; values.len()];
+            keys(array, |_, key| key.into_iter().for_each(|key| is_used[key] = true));
+            let mut codes = vec![0; values.len()];
+            for (key, place) in codes.iter_mut().enumerate().filter(|(key, _)| is_used[*key]) {
+                categories(&values.slice(key, 1), code, &mut |_, code| *place = code);
+            }
+            keys(array, |row, key| take(row, key.map_or(0, |key| codes[key])));
+        }
+        DataType::Null => (0..array.len()).for_each(|row| take(row, 0)),
+        DataType::Boolean => {
+            for (row, value) in array.as_boolean().iter().enumerate() {
+                take(row, value.map_or(0, |value| code(if value { "true" } else { "false" })));
+            }
+        }
+        _ => downcast_primitive_array!(
+            array => numbers(array, code, take),
+            other => unreachable!("columns of type {other} are refused when the file is opened")
+        ),
+    }
+}
+
+/// Numbers as a person writes them.
+fn numbers<T: ArrowPrimitiveType>(
+    array: &arrow_array::PrimitiveArray<T>,
+    code: &mut dyn FnMut(&str) -> u32,
+    take: &mut dyn FnMut(usize, u32),
+) {
+    let mut last: Option<(T::Native, u32)> = None;
+    for (row, value) in array.iter().enumerate() {
+        let number = match (value, last) {
+            (None, _) => 0,
+            // NaN is what pandas writes for nothing.
+            (Some(value), _) if value.partial_cmp(&value).is_none() => 0,
+            (Some(value), Some((same, number))) if value == same => number,
+            (Some(value), _) => {
+                let number = code(&text(array.data_type(), value));
+                last = Some((value, number));
+                number
+            }
+        };
+        take(row, number);
+    }
+}
+
+fn text<T: std::fmt::Debug>(data_type: &DataType, value: T) -> String {
+    let text = format!("{value:?}");
+    // Integers that pandas made floats because some were missing.
+    match data_type.is_floating() {
+        true => text.strip_suffix(".0").map_or(text.clone(), str::to_owned),
+        false => text,
+    }
+}

@@ -1,0 +1,207 @@
+//! Which columns of a Parquet file are needed, and what each can be: by its type.
+
+use arrow_array::{Array as _, cast::AsArray as _};
+use arrow_schema::DataType;
+
+use super::file::{ParquetFile, guarded, malformed};
+use crate::data::DataError;
+use crate::data::open::SourceSpec;
+use crate::data::table::columns::{ColumnPlan, Role};
+use crate::error::Result;
+
+/// Rows among which the first list is looked for that tells how long lists are.
+const PROBED_ROWS: usize = 1024;
+
+/// The columns of a file.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Columns {
+    pub(super) plan: ColumnPlan,
+    /// Those that are needed, in the file's order.
+    pub(super) needed: Vec<Column>,
+}
+
+/// A column that is needed.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Column {
+    pub(super) name: String,
+    /// Index among the file's columns.
+    pub(super) root: usize,
+    pub(super) data_type: DataType,
+    /// What it is for; a list has one role an element.
+    pub(super) roles: Vec<Role>,
+}
+
+/// What a type can be.
+enum Kind {
+    Number,
+    Text,
+    List,
+    Other(&'static str),
+}
+
+impl Columns {
+    /// The columns of `file` and what they are for.
+    ///
+    /// # Errors
+    /// Those of [`ColumnPlan::new`]; a column whose type does not fit what it is for.
+    pub(super) fn new(file: &ParquetFile, spec: &SourceSpec<'_>) -> Result<Self> {
+        let schema = file.metadata.schema();
+        let mut names: Vec<String> = Vec::new();
+        // Number of names that each column stands for.
+        let mut widths = Vec::new();
+        for (root, field) in schema.fields().iter().enumerate() {
+            let name = field.name();
+            if schema.fields()[..root].iter().any(|other| other.name() == name) {
+                return Err(malformed(&file.path, format!("two of its columns are named \"{name}\"")));
+            }
+            let is_feature = ![&spec.data.target, &spec.data.drop, &spec.data.categorical]
+                .into_iter()
+                .chain([&spec.data.weight.iter().cloned().collect()])
+                .any(|others| others.contains(name));
+            match kind(field.data_type()) {
+                Kind::List if is_feature => {
+                    let len = list_len(file, root, name, field.data_type())?;
+                    names.extend((0..len).map(|i| format!("{name}[{i}]")));
+                    widths.push(len);
+                }
+                _ => {
+                    names.push(name.clone());
+                    widths.push(1);
+                }
+            }
+        }
+        let plan = ColumnPlan::new(&file.path, names, spec)?;
+        let mut needed = Vec::new();
+        let mut at = 0;
+        for ((root, field), width) in schema.fields().iter().enumerate().zip(widths) {
+            let roles = plan.roles[at..at + width].to_vec();
+            at += width;
+            if roles.iter().any(|role| *role != Role::Dropped) {
+                let column =
+                    Column { name: field.name().clone(), root, data_type: field.data_type().clone(), roles };
+                column.check(file)?;
+                needed.push(column);
+            }
+        }
+        Ok(Columns { plan, needed })
+    }
+
+    /// Fails unless `other`, of another file, has the same needed columns of the same types.
+    pub(super) fn check_same(
+        &self,
+        file: &ParquetFile,
+        other: &Self,
+        other_file: &ParquetFile,
+    ) -> Result<()> {
+        super::super::same_columns(&file.path, &self.plan, &other_file.path, &other.plan)?;
+        let differs = |(a, b): &(&Column, &Column)| a.data_type != b.data_type;
+        match self.needed.iter().zip(&other.needed).find(differs) {
+            None => Ok(()),
+            Some((a, b)) => Err(DataError::ShardsDiffer {
+                first: file.path.clone(),
+                other: other_file.path.clone(),
+                difference: format!(
+                    "column \"{}\" is {} in one and {} in the other",
+                    a.name, a.data_type, b.data_type
+                ),
+            }
+            .into()),
+        }
+    }
+}
+
+impl Column {
+    /// Fails unless its type fits what it is for.
+    fn check(&self, file: &ParquetFile) -> Result<()> {
+        let (expected, hint) = match (kind(&self.data_type), self.roles[0]) {
+            (Kind::Number, Role::Category { .. }) if self.data_type.to_string().starts_with("Decimal") => {
+                ("texts or whole numbers", "write them as strings")
+            }
+            (Kind::Number, _) | (Kind::List, Role::Feature(_)) | (Kind::Text, Role::Category { .. }) => {
+                return Ok(());
+            }
+            (Kind::Text, Role::Feature(_)) => {
+                ("numbers", "name it in `data.categorical`, or take it out with `data.drop`")
+            }
+            (Kind::Text, Role::Target(_)) => {
+                ("numbers", "number the classes from 0, for example with pandas.factorize")
+            }
+            (_, Role::Category { .. }) => ("texts or numbers", "take it out of `data.categorical`"),
+            (Kind::Text | Kind::List, _) => ("a number a row", "is it the right column?"),
+            (Kind::Other(hint), _) => ("numbers", hint),
+        };
+        Err(DataError::ColumnType {
+            path: file.path.clone(),
+            column: self.name.clone(),
+            expected,
+            got: self.data_type.to_string(),
+            hint,
+        }
+        .into())
+    }
+}
+
+fn kind(data_type: &DataType) -> Kind {
+    use DataType as T;
+    const FLATTEN: &str = "give each of its parts a column of its own, or take it out with `data.drop`";
+    match data_type {
+        T::Dictionary(_, of) => match kind(of) {
+            Kind::List => Kind::Other(FLATTEN),
+            other => other,
+        },
+        T::List(of) | T::LargeList(of) | T::FixedSizeList(of, _) => match of.data_type() {
+            T::Float16 | T::Float32 | T::Float64 => Kind::List,
+            of if of.is_integer() => Kind::List,
+            _ => Kind::Other(FLATTEN),
+        },
+        T::Utf8 | T::LargeUtf8 | T::Utf8View => Kind::Text,
+        T::Null | T::Boolean => Kind::Number,
+        T::Decimal32(..) | T::Decimal64(..) | T::Decimal128(..) | T::Decimal256(..) => Kind::Number,
+        of if of.is_integer() || of.is_floating() => Kind::Number,
+        T::Timestamp(..)
+        | T::Date32
+        | T::Date64
+        | T::Time32(_)
+        | T::Time64(_)
+        | T::Duration(_)
+        | T::Interval(_) => {
+            Kind::Other("make a number of it, such as days since a date, or take it out with `data.drop`")
+        }
+        T::Binary | T::LargeBinary | T::BinaryView | T::FixedSizeBinary(_) => {
+            Kind::Other("write texts as strings (UTF8), or take it out with `data.drop`")
+        }
+        _ => Kind::Other(FLATTEN),
+    }
+}
+
+/// The length of a column's lists: that of the first one.
+fn list_len(file: &ParquetFile, root: usize, name: &str, data_type: &DataType) -> Result<usize> {
+    let len = match data_type {
+        DataType::FixedSizeList(_, len) => usize::try_from(*len).ok(),
+        _ => {
+            let groups = (0..file.group_rows.len()).collect();
+            let mut batches = file.batches(groups, &[root], PROBED_ROWS)?;
+            match guarded(&file.path, || batches.next().transpose())? {
+                None => return Err(DataError::NoRows { path: file.path.clone() }.into()),
+                Some(batch) => {
+                    let lists = batch.column(0);
+                    let first = (0..lists.len()).find(|&row| lists.is_valid(row));
+                    first.map(|row| match data_type {
+                        DataType::LargeList(_) => lists.as_list::<i64>().value_length(row) as usize,
+                        _ => lists.as_list::<i32>().value_length(row) as usize,
+                    })
+                }
+            }
+        }
+    };
+    len.filter(|&len| len > 0).ok_or_else(|| {
+        DataError::ColumnType {
+            path: file.path.clone(),
+            column: name.to_owned(),
+            expected: "lists of one length",
+            got: "empty ones".to_owned(),
+            hint: "take it out with `data.drop`",
+        }
+        .into()
+    })
+}

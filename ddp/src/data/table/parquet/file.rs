@@ -1,0 +1,128 @@
+//! One Parquet file: its footer, checked, and the way to its rows.
+
+use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
+};
+
+use crate::data::DataError;
+use crate::data::fingerprint::Fingerprint;
+use crate::error::Result;
+use crate::files;
+
+/// A file whose footer was read.
+#[derive(Debug, Clone)]
+pub(super) struct ParquetFile {
+    pub(super) path: PathBuf,
+    pub(super) metadata: ArrowReaderMetadata,
+    /// Rows of each row group.
+    pub(super) group_rows: Vec<usize>,
+    n_bytes: u64,
+}
+
+impl ParquetFile {
+    /// Reads the footer, and nothing else.
+    ///
+    /// # Errors
+    /// [`DataError::Malformed`] for one that contradicts itself or the file's length.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let file = files::open("data file", path)?;
+        let n_bytes = length(&file, path)?;
+        let metadata = guarded(path, || ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()))?;
+        let group_rows = guarded(path, || group_rows(&metadata, n_bytes))?;
+        Ok(ParquetFile { path: path.to_owned(), metadata, group_rows, n_bytes })
+    }
+
+    pub(super) fn n_rows(&self) -> usize {
+        self.group_rows.iter().sum()
+    }
+
+    /// The columns with these indices of the row groups `groups`, `batch_rows` rows at a time.
+    pub(super) fn batches(
+        &self,
+        groups: Vec<usize>,
+        roots: &[usize],
+        batch_rows: usize,
+    ) -> Result<ParquetRecordBatchReader> {
+        let file = files::open("data file", &self.path)?;
+        if length(&file, &self.path)? != self.n_bytes {
+            return Err(DataError::Changed { path: self.path.clone() }.into());
+        }
+        let mask = ProjectionMask::roots(self.metadata.parquet_schema(), roots.iter().copied());
+        guarded(&self.path, || {
+            ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.metadata.clone())
+                .with_row_groups(groups)
+                .with_projection(mask)
+                .with_batch_size(batch_rows)
+                .build()
+        })
+    }
+
+    /// What the footer says of the rows: numbers of rows, types, sizes, and the range of each column's values.
+    pub(super) fn hash(&self, hash: &mut Fingerprint) {
+        hash.text(&format!("{:?}", self.metadata.schema()));
+        for group in self.metadata.metadata().row_groups() {
+            hash.number(group.num_rows() as u64);
+            for column in group.columns() {
+                hash.number(column.uncompressed_size() as u64);
+                hash.number(column.compressed_size() as u64);
+                if let Some(statistics) = column.statistics() {
+                    hash.bytes(statistics.min_bytes_opt().unwrap_or_default());
+                    hash.bytes(statistics.max_bytes_opt().unwrap_or_default());
+                    hash.number(statistics.null_count_opt().unwrap_or(0));
+                }
+            }
+        }
+    }
+}
+
+fn length(file: &std::fs::File, path: &Path) -> Result<u64> {
+    let metadata = file.metadata();
+    Ok(metadata.map_err(|source| DataError::Unreadable { path: path.to_owned(), source })?.len())
+}
+
+/// Rows of each row group, as the footer says it.
+fn group_rows(metadata: &ArrowReaderMetadata, n_bytes: u64) -> Result<Vec<usize>, String> {
+    let metadata = metadata.metadata();
+    let groups = metadata.row_groups();
+    let mut n_rows = 0i64;
+    for (index, group) in groups.iter().enumerate() {
+        let all = n_rows.checked_add(group.num_rows()).filter(|_| group.num_rows() >= 0);
+        n_rows = all.ok_or_else(|| format!("row group {index} has {} rows", group.num_rows()))?;
+        for column in group.columns() {
+            let start = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
+            let end = start.checked_add(column.compressed_size());
+            let is_within = |end: i64| start >= 0 && end >= start && end as u64 <= n_bytes;
+            if !end.is_some_and(is_within) {
+                return Err(format!("row group {index} goes beyond the file's end"));
+            }
+        }
+    }
+    if n_rows != metadata.file_metadata().num_rows() {
+        let of_file = metadata.file_metadata().num_rows();
+        return Err(format!("its row groups have {n_rows} rows, and the file {of_file}"));
+    }
+    Ok(groups.iter().map(|group| group.num_rows() as usize).collect())
+}
+
+/// What `call` gives; the library's errors become the user's, and so do its panics at damaged content.
+pub(super) fn guarded<T, E: Display>(path: &Path, call: impl FnOnce() -> Result<T, E>) -> Result<T> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(malformed(path, error.to_string())),
+        Err(_) => Err(malformed(path, "its content can't be decoded".to_owned())),
+    }
+}
+
+pub(super) fn malformed(path: &Path, reason: String) -> crate::Error {
+    // The library puts its own name before what it says.
+    let reason = ["Parquet error: ", "Parquet argument error: ", "EOF: ", "External: "]
+        .iter()
+        .fold(reason, |reason, prefix| reason.replace(prefix, ""));
+    let hint = "is the file cut off, damaged or still being written?";
+    DataError::Malformed { path: path.to_owned(), format: "Parquet", reason, hint }.into()
+}

@@ -1,0 +1,268 @@
+//! Batches of columns -> rows of a table, every value checked.
+
+use std::path::Path;
+
+use arrow_array::cast::AsArray as _;
+use arrow_array::{Array, RecordBatch};
+use arrow_schema::DataType;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
+
+use super::cells::{Whole, categories, first_null, to_f32, to_whole};
+use super::columns::{Column, Columns};
+use super::file::{ParquetFile, guarded, malformed};
+use crate::config::Task;
+use crate::data::DataError;
+use crate::data::checks;
+use crate::data::open::SourceSpec;
+use crate::data::table::columns::{ColumnPlan, Role};
+use crate::data::table::rows::{TableRows, TargetCells};
+use crate::error::Result;
+
+/// Bytes of rows that are decoded at a time.
+const BATCH_BYTES: usize = 1 << 20;
+/// Rows that are written while they are in the cache.
+const TILE_ROWS: usize = 16;
+
+const FILL_IN: &str = "set `data.missing` to \"mean\" or \"zero\", or fill in the value";
+
+/// Reads the rows of one file in order, whole or some of its row groups.
+pub(crate) struct ParquetReader {
+    file: ParquetFile,
+    columns: Columns,
+    batches: ParquetRecordBatchReader,
+    /// Rows decoded and not yet taken.
+    pending: Option<RecordBatch>,
+    /// Number in the file of the first row that was not taken.
+    row: usize,
+    /// Number behind the last row that is to be read.
+    end: usize,
+    /// Values of columns, one behind the other.
+    scratch: Vec<f32>,
+}
+
+impl ParquetReader {
+    /// Opens the file and reads its footer.
+    pub(crate) fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<Self> {
+        let file = ParquetFile::open(path)?;
+        let columns = Columns::new(&file, spec)?;
+        let n_groups = file.group_rows.len();
+        Self::new(file, columns, 0..n_groups)
+    }
+
+    /// Reads some row groups of `file`.
+    pub(super) fn new(file: ParquetFile, columns: Columns, groups: std::ops::Range<usize>) -> Result<Self> {
+        let roots: Vec<usize> = columns.needed.iter().map(|column| column.root).collect();
+        let row = file.group_rows[..groups.start].iter().sum();
+        let end = row + file.group_rows[groups.clone()].iter().sum::<usize>();
+        let batches = file.batches(groups.collect(), &roots, batch_rows(&columns))?;
+        Ok(ParquetReader { file, columns, batches, pending: None, row, end, scratch: Vec::new() })
+    }
+
+    pub(crate) fn plan(&self) -> &ColumnPlan {
+        &self.columns.plan
+    }
+
+    /// Appends up to `max_rows` rows to `rows`; how many, 0 only at the end.
+    pub(crate) fn read(&mut self, rows: &mut TableRows, max_rows: usize) -> Result<usize> {
+        let batch = match self.pending.take() {
+            Some(batch) => batch,
+            None => match guarded(&self.file.path, || self.batches.next().transpose())? {
+                Some(batch) => batch,
+                None if self.row == self.end => return Ok(0),
+                None => {
+                    let reason =
+                        format!("its rows end at row {}, and its footer says {}", self.row, self.end);
+                    return Err(malformed(&self.file.path, reason));
+                }
+            },
+        };
+        let n = batch.num_rows().min(max_rows);
+        if n < batch.num_rows() {
+            self.pending = Some(batch.slice(n, batch.num_rows() - n));
+        }
+        self.take(&batch.slice(0, n), rows)?;
+        self.row += n;
+        Ok(n)
+    }
+
+    /// Writes the values of a batch to new rows.
+    fn take(&mut self, batch: &RecordBatch, rows: &mut TableRows) -> Result<()> {
+        let n = batch.num_rows();
+        let first = rows.add_rows(n);
+        let mut at = 0;
+        // Where each column of numbers goes.
+        let mut places = Vec::new();
+        for (column, array) in self.columns.needed.iter().zip(batch.columns()) {
+            let cells = Cells { path: &self.file.path, row: self.row, column, array };
+            match column.roles[0] {
+                Role::Feature(feature) => {
+                    let width = column.roles.len();
+                    self.scratch.resize(self.scratch.len().max(at + n * width), 0.0);
+                    let out = &mut self.scratch[at..][..n * width];
+                    cells.features(width, rows.may_miss, out)?;
+                    if width == 1 {
+                        places.push((feature, at));
+                        at += n;
+                    } else {
+                        let out = &self.scratch[at..][..n * width];
+                        put_lists(
+                            column,
+                            out,
+                            &mut rows.features[first * rows.n_features..],
+                            rows.n_features,
+                        );
+                    }
+                }
+                Role::Category { feature, index } => cells.category(first, feature, index, rows),
+                Role::Target(index) => cells.target(first, index, rows)?,
+                Role::Weight => {
+                    let weights = rows.weights.as_mut().expect("a column of weights has a place");
+                    cells.weights(&mut weights[first..])?;
+                }
+                Role::Dropped => {}
+            }
+        }
+        let n_features = rows.n_features;
+        let features = &mut rows.features[first * n_features..];
+        for start in (0..n).step_by(TILE_ROWS) {
+            let tile = start..(start + TILE_ROWS).min(n);
+            for &(feature, at) in &places {
+                for row in tile.clone() {
+                    features[row * n_features + feature] = self.scratch[at + row];
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Rows that are decoded at a time.
+pub(super) fn batch_rows(columns: &Columns) -> usize {
+    (BATCH_BYTES / (columns.plan.names.len() * 4)).clamp(64, 8192)
+}
+
+fn put_lists(column: &Column, lists: &[f32], features: &mut [f32], n_features: usize) {
+    let rows = lists.chunks_exact(column.roles.len()).zip(features.chunks_exact_mut(n_features));
+    for (list, features) in rows {
+        for (role, value) in column.roles.iter().zip(list) {
+            if let Role::Feature(feature) = role {
+                features[*feature] = *value;
+            }
+        }
+    }
+}
+
+/// The values of one column in one batch.
+struct Cells<'a> {
+    path: &'a Path,
+    /// Number in the file of the first.
+    row: usize,
+    column: &'a Column,
+    array: &'a dyn Array,
+}
+
+impl Cells<'_> {
+    fn place(&self, row: usize) -> String {
+        format!("data file `{}`, row {}", self.path.display(), self.row + row)
+    }
+
+    /// Fails at the first missing value.
+    fn all_there(&self, hint: &'static str) -> Result<()> {
+        first_null(self.array).map_or(Ok(()), |row| Err(self.missing(row, hint)))
+    }
+
+    fn missing(&self, row: usize, hint: &'static str) -> crate::Error {
+        DataError::MissingValue { place: self.place(row), column: self.name(), hint }.into()
+    }
+
+    fn name(&self) -> String {
+        format!("column \"{}\"", self.column.name)
+    }
+
+    /// Numbers, or lists of `width` of them one behind the other.
+    fn features(&self, width: usize, may_miss: bool, out: &mut [f32]) -> Result<()> {
+        if !may_miss {
+            self.all_there(FILL_IN)?;
+        }
+        if self.is_list() {
+            self.lists(width, may_miss, out)?;
+        } else {
+            to_f32(self.array, out);
+        }
+        let place = |index: usize| self.place(index / width);
+        let columns = checks::Columns { rows: &[], place: &place };
+        let names = [self.column.name.clone()];
+        checks::floats(out, 0, &names, may_miss, &columns)
+    }
+
+    fn is_list(&self) -> bool {
+        matches!(
+            self.array.data_type(),
+            DataType::List(_) | DataType::LargeList(_) | DataType::FixedSizeList(..)
+        )
+    }
+
+    fn lists(&self, width: usize, may_miss: bool, out: &mut [f32]) -> Result<()> {
+        for (row, out) in out.chunks_exact_mut(width).enumerate() {
+            if self.array.is_null(row) {
+                out.fill(f32::NAN);
+                continue;
+            }
+            let list = match self.array.data_type() {
+                DataType::List(_) => self.array.as_list::<i32>().value(row),
+                DataType::LargeList(_) => self.array.as_list::<i64>().value(row),
+                _ => self.array.as_fixed_size_list().value(row),
+            };
+            if list.len() != width {
+                let (place, column, got) = (self.place(row), self.name(), list.len());
+                return Err(DataError::ListLength { place, column, expected: width, got }.into());
+            }
+            if !may_miss && first_null(&list).is_some() {
+                return Err(self.missing(row, FILL_IN));
+            }
+            to_f32(&list, out);
+        }
+        Ok(())
+    }
+
+    fn category(&self, first: usize, feature: usize, index: usize, rows: &mut TableRows) {
+        let n_features = rows.n_features;
+        let mut codes = vec![0; self.array.len()];
+        categories(self.array, &mut |value| rows.code(index, value), &mut |row, code| codes[row] = code);
+        for (row, code) in codes.into_iter().enumerate() {
+            rows.features[(first + row) * n_features + feature] = code as f32;
+        }
+    }
+
+    fn target(&self, first: usize, index: usize, rows: &mut TableRows) -> Result<()> {
+        self.all_there("fill in the value, or leave those rows out")?;
+        let place = |row: usize| self.place(row);
+        let columns = checks::Columns { rows: &[], place: &place };
+        match &mut rows.targets {
+            TargetCells::Classes { labels, classes } => {
+                let labels = &mut labels[first..];
+                match to_whole(self.array) {
+                    Whole::Integers(values) => labels.copy_from_slice(&values),
+                    Whole::Floats(values) => checks::whole(&values, labels, &columns)?,
+                }
+                checks::labels(labels, *classes, &columns)
+            }
+            TargetCells::Values { values, n_targets, is_binary } => {
+                let mut column = vec![0.0; self.array.len()];
+                to_f32(self.array, &mut column);
+                let task = if *is_binary { Task::Multilabel } else { Task::Regression };
+                checks::values(&column, task, std::slice::from_ref(&self.column.name), &columns)?;
+                for (row, value) in column.into_iter().enumerate() {
+                    values[(first + row) * *n_targets + index] = value;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn weights(&self, out: &mut [f32]) -> Result<()> {
+        self.all_there("fill in the weight, or leave those rows out")?;
+        to_f32(self.array, out);
+        checks::weights(out, &checks::Columns { rows: &[], place: &|row| self.place(row) })
+    }
+}

@@ -1,0 +1,200 @@
+//! Files written by the library itself: read whole and by row groups, whole and damaged.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow_array::{types, *};
+use parquet::arrow::ArrowWriter;
+use parquet::file::properties::WriterProperties;
+
+use super::*;
+use crate::config::{Config, DataFormat};
+use crate::data::subset::split;
+use crate::data::testing::{gathered, try_gather};
+use crate::data::{Summary, table};
+use crate::order::{BlockLayout, BlockOrder, RowOrder};
+
+/// Columns in the order of their names.
+pub(super) fn write(path: &Path, columns: Vec<(&str, ArrayRef)>, group_rows: usize) {
+    let batch = RecordBatch::try_from_iter_with_nullable(
+        columns.into_iter().map(|(name, array)| (name, array, true)),
+    );
+    let batch = batch.unwrap();
+    let properties = WriterProperties::builder()
+        .set_max_row_group_row_count(Some(group_rows))
+        .set_compression(parquet::basic::Compression::SNAPPY)
+        .build();
+    let mut writer =
+        ArrowWriter::try_new(File::create(path).unwrap(), batch.schema(), Some(properties)).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+}
+
+fn open_with(source: &Path, sets: &[&str], memory_bytes: u64) -> Result<Arc<dyn Dataset>> {
+    let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+    let config = Config::load(None, &sets).unwrap();
+    let source = source.display().to_string();
+    let spec = SourceSpec { source: &source, memory_bytes, ..SourceSpec::train(&config.data) };
+    table::open(&crate::data::files_of(&source)?, DataFormat::Parquet, &spec)
+}
+
+/// As [`open_with`], with room for all rows.
+pub(super) fn open_whole(source: &Path, sets: &[&str]) -> Result<Arc<dyn Dataset>> {
+    open_with(source, sets, 1 << 30)
+}
+
+#[track_caller]
+pub(super) fn assert_refused(result: Result<Arc<dyn Dataset>>, parts: &[&str]) {
+    let message = result.expect_err("refused").to_string();
+    for part in parts.iter().chain(&["hint: "]) {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+}
+
+pub(super) fn all(dataset: &dyn Dataset) -> (Vec<f32>, Vec<f32>, Option<Vec<f32>>) {
+    gathered(dataset, &(0..dataset.len()).collect::<Vec<_>>())
+}
+
+/// `n_rows` rows that tell their own number: features x0.. and "city", a label and a weight.
+fn numbered(path: &Path, n_rows: usize, first: usize, group_rows: usize) {
+    let numbers = || first..first + n_rows;
+    let column = |k: usize| {
+        Arc::new(Float32Array::from_iter_values(numbers().map(|i| (i * 10 + k) as f32))) as ArrayRef
+    };
+    let names: Vec<String> = (0..6).map(|k| format!("x{k}")).collect();
+    let mut columns: Vec<(&str, ArrayRef)> =
+        names.iter().enumerate().map(|(k, name)| (&name[..], column(k))).collect();
+    let cities = ["Oslo", "Bern", "Rome"];
+    let city: DictionaryArray<types::Int32Type> = numbers().map(|i| cities[i % 3]).collect();
+    columns.push(("city", Arc::new(city)));
+    columns.push(("label", Arc::new(Int64Array::from_iter_values(numbers().map(|i| (i % 5) as i64)))));
+    columns.push(("weight", Arc::new(Float64Array::from_iter_values(numbers().map(|i| i as f64 / 8.0)))));
+    write(path, columns, group_rows);
+}
+
+const NUMBERED: [&str; 3] = ["data.target=label", "data.weight=weight", "data.categorical=[\"city\"]"];
+
+#[track_caller]
+fn assert_numbered(dataset: &dyn Dataset, rows: &[usize]) {
+    let (x, labels, weights) = gathered(dataset, rows);
+    let weights = weights.unwrap();
+    for (n, &i) in rows.iter().enumerate() {
+        // Bern 1, Oslo 2, Rome 3.
+        let city = [2.0, 1.0, 3.0][i % 3];
+        let expected: Vec<f32> = (0..6).map(|k| (i * 10 + k) as f32).chain([city]).collect();
+        assert_eq!(x[n * 7..][..7], expected, "row {i}");
+        assert_eq!((labels[n], weights[n]), ((i % 5) as f32, i as f32 / 8.0), "row {i}");
+    }
+}
+
+#[test]
+fn rows_are_the_same_whole_and_by_row_groups_and_within_the_budget() {
+    let folder = tempfile::tempdir().unwrap();
+    // Uneven row groups, and a second file.
+    numbered(&folder.path().join("a.parquet"), 1000, 0, 96);
+    numbered(&folder.path().join("b.parquet"), 250, 1000, 70);
+    let whole = open_whole(folder.path(), &NUMBERED).unwrap();
+    assert!(whole.block_ends().is_none());
+    let rows: Vec<usize> = (0..1250).collect();
+    assert_numbered(&*whole, &rows);
+
+    // Rows of 40 bytes.
+    let needs = [&NUMBERED[..], &["data.shuffle_mode=blocks"]].concat();
+    let files = [folder.path().join("a.parquet"), folder.path().join("b.parquet")];
+    let spec_files: Vec<_> = files.iter().map(|path| ParquetFile::open(path).unwrap()).collect();
+    assert_eq!(spec_files[0].group_rows.len(), 11);
+    let config = Config::load(None, &needs.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>()).unwrap();
+    let source = folder.path().display().to_string();
+    let spec = SourceSpec { source: &source, ..SourceSpec::train(&config.data) };
+    let opened: Vec<_> =
+        spec_files.into_iter().map(|file| (file.clone(), Columns::new(&file, &spec).unwrap())).collect();
+    let scratch = scratch_bytes(&opened);
+    let budget = scratch + 3 * 96 * 40;
+    let layout = complete(layout(&opened[0].1, &spec), &opened, &spec).unwrap();
+    assert_eq!(layout, *whole.layout());
+    let spec = SourceSpec { memory_bytes: budget as u64, ..spec };
+    let blocks = ParquetRows::new(opened, layout, scratch, &spec);
+    assert_eq!(blocks.block_ends().unwrap().len(), 15);
+    assert_eq!(blocks.len(), 1250);
+    assert_numbered(&blocks, &rows);
+    assert_numbered(&blocks, &[1249, 0, 500, 0, 96, 95]);
+
+    // In the order of an epoch, with the next window announced, by several threads at a time.
+    let order = BlockOrder::new(&Arc::new(BlockLayout::new(1250, 40, blocks.block_ends(), 150 * 40)), 3, 1);
+    let positions: Vec<usize> = (0..1250).collect();
+    let rows = RowOrder::Blocks(order.clone());
+    std::thread::scope(|scope| {
+        for part in 0..3 {
+            let (order, rows, positions, blocks) = (&order, &rows, &positions, &blocks);
+            scope.spawn(move || {
+                let mut seen = None;
+                for step in positions.chunks(32).skip(part).step_by(3) {
+                    let window = rows.window(step[0]).unwrap();
+                    if seen.replace(window) != Some(window) {
+                        blocks.prefetch(&order.window_rows(window + 1).collect::<Vec<_>>());
+                    }
+                    assert_numbered(blocks, &step.iter().map(|&i| rows.index(i)).collect::<Vec<_>>());
+                }
+            });
+        }
+    });
+    let peak = blocks.peak_bytes();
+    assert!(peak <= budget && peak > scratch, "{peak} bytes of {budget}");
+    let fingerprint = blocks.fingerprint().unwrap();
+    assert_eq!(fingerprint, blocks.fingerprint().unwrap());
+
+    // Rows are split across row groups.
+    let blocks: Arc<dyn Dataset> = Arc::new(blocks);
+    let (train, eval) = split(&blocks, 0.2, 1).unwrap();
+    train.prefetch(&[0..train.len(), 3..3]);
+    let sum = all(&train).1.len() + all(&eval).1.len();
+    assert_eq!((sum, train.block_ends().unwrap().last()), (1250, Some(&1000)));
+}
+
+#[test]
+fn row_groups_are_opened_only_for_an_order_that_suits_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.parquet");
+    numbered(&path, 20_000, 0, 2000);
+    let memory = 600 << 10;
+    assert_refused(open_with(&path, &NUMBERED, memory), &["data.shuffle_mode", "\"blocks\"", "data convert"]);
+    let blocks = [&NUMBERED[..], &["data.shuffle_mode=blocks"]].concat();
+    assert_refused(open_with(&path, &blocks, 200 << 10), &["largest row group", "row_group_size"]);
+    let rows = open_with(&path, &blocks, memory).unwrap();
+    assert_eq!(rows.block_ends().unwrap().len(), 10);
+    assert_eq!(
+        Summary(&*rows).to_string(),
+        format!("{}: 20000 rows x 7 features, 5 classes, weighted", path.display())
+    );
+    let in_order = [&NUMBERED[..], &["data.shuffle=false"]].concat();
+    assert!(open_with(&path, &in_order, memory).unwrap().block_ends().is_some());
+
+    // The file is not the one that was opened any more.
+    fs::write(&path, b"PAR1").unwrap();
+    let message = try_gather(&*rows, &[0]).unwrap_err().to_string();
+    assert!(message.contains("changed while it was read"), "{message}");
+}
+
+#[test]
+fn damaged_files_are_errors_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.parquet");
+    numbered(&path, 300, 0, 100);
+    let whole = fs::read(&path).unwrap();
+    let damaged = folder.path().join("damaged.parquet");
+    for len in (0..whole.len()).step_by(97).chain([whole.len() - 1, whole.len() - 8]) {
+        fs::write(&damaged, &whole[..len]).unwrap();
+        assert_refused(open_whole(&damaged, &NUMBERED), &["damaged.parquet", "Parquet"]);
+    }
+    // A flipped bit may be in a value; whatever it does, it does not panic.
+    let mut n_errors = 0;
+    for at in (0..whole.len()).step_by(7) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x55;
+        fs::write(&damaged, &bytes).unwrap();
+        let result = open_whole(&damaged, &NUMBERED).map(|rows| drop(all(&*rows)));
+        n_errors += usize::from(result.is_err());
+    }
+    assert!(n_errors > 50, "{n_errors} errors");
+}
