@@ -50,14 +50,6 @@ impl RowOrder {
             RowOrder::Blocks(order) => order.index(i),
         }
     }
-
-    /// The window that holds position `i`: rows that should be near when it is read.
-    pub fn window(&self, i: usize) -> Option<usize> {
-        match self {
-            RowOrder::Rows(_) => None,
-            RowOrder::Blocks(order) => Some(order.window_of(i)),
-        }
-    }
 }
 
 /// How rows are cut into blocks, and blocks gathered in windows.
@@ -131,7 +123,8 @@ impl BlockOrder {
         self.block_starts[self.block_starts.len() - 1]
     }
 
-    fn window_of(&self, i: usize) -> usize {
+    /// The window that holds position `i`.
+    pub fn window_of(&self, i: usize) -> usize {
         self.window_starts.partition_point(|&start| start <= i) - 1
     }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use ddp_comm::World;
 
-use crate::config::{Config, Length};
+use crate::config::{Config, Length, ShuffleMode};
 use crate::data::Loaded;
 use crate::error::Result;
 use crate::evaluate::evaluate;
@@ -198,18 +198,15 @@ impl<'a> TrainingLoop<'a> {
         if share.is_nan() || share < DATA_BOUND_SHARE {
             return None;
         }
-        let mut advice = Vec::new();
-        if self.data.train.block_ends().is_some() {
-            advice.push("`ddp-train data convert` to safetensors, which is read without decoding".to_owned());
-        }
+        let mut advice = Vec::from_iter(self.data.train.advice());
         if self.loader.n_threads() > 0 {
             advice.push(format!("`data.loader_threads` above {}", self.loader.n_threads()));
         }
         if self.loader.is_host_to_gpu() {
             advice.push("features stored as f16, bf16 or u8".to_owned());
         }
-        if self.data.train.resident_bytes() == 0 && self.config.data.shuffle {
-            advice.push("`data.shuffle_mode = \"blocks\"`, or a faster disk".to_owned());
+        if self.data.train.resident_bytes() == 0 && self.config.data.shuffle_mode == ShuffleMode::Full {
+            advice.push("`data.shuffle_mode = \"blocks\"` if the disk is slow".to_owned());
         }
         if advice.is_empty() {
             advice.push("a larger `train.batch_size`".to_owned());

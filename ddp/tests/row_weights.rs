@@ -52,7 +52,11 @@ fn a_row_of_weight_2_is_the_row_twice_and_one_of_weight_0_is_none() {
             let weights = counts.map(|n| n as f32);
             let with_weights = select(&rows, &once, Some(&weights));
             let train = |setup: &Setup, rows: &Arc<ResidentRows>, world_size| {
-                threads::run(world_size, |world| setup.train_rows(&world, rows)).remove(0)
+                threads::run(world_size, |world| {
+                    let rows: Arc<dyn Dataset> = rows.clone();
+                    setup.train_rows(&world, &rows)
+                })
+                .remove(0)
             };
             let want: Trained = train(&repeated, &select(&rows, &often, None), 1);
             for world_size in [1, 2] {

@@ -47,6 +47,13 @@ fn threads() {
 }
 
 #[test]
+fn own_dataset() {
+    let text = output(&mut Command::new(env!("CARGO_BIN_EXE_own_dataset")));
+    assert_eq!(text.lines().count(), 5, "{text}");
+    assert!(number(&text, "test accuracy ") > 0.93, "{text}");
+}
+
+#[test]
 fn mpi_all_reduce_alone() {
     let text = output(&mut Command::new(env!("CARGO_BIN_EXE_mpi_all_reduce")));
     assert_eq!(text, "world of 1 (single): sum of ranks 0, largest 0\n");

@@ -54,6 +54,11 @@ pub trait Dataset: fmt::Debug + Send + Sync {
     /// Whoever has to decode rows may begin with it; nothing waits for it.
     fn prefetch(&self, _rows: &[Range<usize>]) {}
 
+    /// What would make these rows faster to read, if anything: the end of a sentence that begins with "try".
+    fn advice(&self) -> Option<String> {
+        None
+    }
+
     /// A hash by which ranks compare what they read. Rows in memory are hashed whole, of large files a sample is.
     ///
     /// # Errors

@@ -260,6 +260,10 @@ impl Dataset for EncodedRows {
         self.of.prefetch(rows);
     }
 
+    fn advice(&self) -> Option<String> {
+        self.of.advice()
+    }
+
     fn fingerprint(&self) -> Result<u64> {
         self.of.fingerprint()
     }

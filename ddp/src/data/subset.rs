@@ -119,6 +119,10 @@ impl Dataset for Subset {
         self.of.prefetch(&rows);
     }
 
+    fn advice(&self) -> Option<String> {
+        self.of.advice()
+    }
+
     fn fingerprint(&self) -> Result<u64> {
         let mut hash = Fingerprint::default();
         hash.number(self.of.fingerprint()?);

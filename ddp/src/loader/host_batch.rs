@@ -1,4 +1,4 @@
-//! Memory in which a batch waits for its step.
+//! Memory in which batches wait for their steps: one, or several small ones.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::batches::{Batch, BatchMut};
 use crate::data::{Dataset, DeviceNormalizer, RowLayout};
 use crate::error::Result;
 
-/// Rows of one batch on the host, or only their numbers where the rows are on the GPU.
+/// Rows of consecutive batches on the host, or only their numbers where the rows are on the GPU.
 #[derive(Debug)]
 pub(super) struct HostBatch {
     memory: Memory,
@@ -18,7 +18,10 @@ pub(super) struct HostBatch {
     rows: Vec<usize>,
     /// The rows where they lie, instead of copies.
     in_place: Option<Range<usize>>,
-    pub(super) job: Option<Job>,
+    /// The batches; several only on the CPU.
+    pub(super) jobs: Vec<Job>,
+    /// The batch whose step it is, and the place of its first row.
+    current: (usize, usize),
 }
 
 #[derive(Debug)]
@@ -84,45 +87,55 @@ impl HostBatch {
             Some(_) => Memory::Rows(Box::new(RowMemory::new(layout, n_rows, gpu)?)),
             None => Memory::None,
         };
-        Ok(HostBatch { memory, rows: Vec::with_capacity(n_rows), in_place: None, job: None })
+        Ok(HostBatch {
+            memory,
+            rows: Vec::with_capacity(n_rows),
+            in_place: None,
+            jobs: Vec::new(),
+            current: (0, 0),
+        })
     }
 
     /// Room for the numbers of up to `n_rows` rows.
     pub(super) fn indices(n_rows: usize, gpu: &'static Gpu) -> Result<Self> {
         let memory = Memory::Indices(PinnedTensor::new(gpu, &[n_rows.max(1)], DType::I64)?);
-        Ok(HostBatch { memory, rows: Vec::with_capacity(n_rows), in_place: None, job: None })
+        Ok(HostBatch {
+            memory,
+            rows: Vec::with_capacity(n_rows),
+            in_place: None,
+            jobs: Vec::new(),
+            current: (0, 0),
+        })
     }
 
-    /// Takes the rows of `job`.
+    /// Takes the rows of its jobs.
     pub(super) fn fill(
         &mut self,
-        job: Job,
         dataset: &dyn Dataset,
         normalizer: Option<&DeviceNormalizer>,
         max_rows: usize,
     ) -> Result<()> {
-        let own = job.own.clone();
+        self.current = (0, 0);
         self.in_place = None;
         self.rows.clear();
+        for Job { own, order, .. } in &self.jobs {
+            self.rows.extend(own.clone().map(|position| order.index(position)));
+        }
         if let Memory::Indices(indices) = &mut self.memory {
             let places = indices.host()?.into_slice::<i64>("loader", "indices")?;
-            for (position, place) in own.zip(places) {
-                *place = job.order.index(position) as i64;
-            }
-            self.job = Some(job);
+            self.rows.iter().zip(places).for_each(|(&row, place)| *place = row as i64);
             return Ok(());
         }
         let for_gpu = matches!(&self.memory, Memory::Rows(memory) if memory.is_pinned());
         if !for_gpu
             && normalizer.is_none()
-            && job.order.is_identity()
+            && let [Job { own, order, .. }] = &self.jobs[..]
+            && order.is_identity()
             && dataset.in_place(own.clone())?.is_some()
         {
-            self.in_place = Some(own);
-            self.job = Some(job);
+            self.in_place = Some(own.clone());
             return Ok(());
         }
-        self.rows.extend(own.map(|position| job.order.index(position)));
         if matches!(self.memory, Memory::None) {
             self.memory = Memory::Rows(Box::new(RowMemory::new(dataset.layout(), max_rows, None)?));
         }
@@ -131,17 +144,28 @@ impl HostBatch {
         if !for_gpu {
             memory.convert(self.rows.len(), normalizer)?;
         }
-        self.job = Some(job);
         Ok(())
     }
 
-    /// The rows as the model takes them, on the CPU.
+    /// The batch whose step it is.
+    pub(super) fn job(&self) -> &Job {
+        &self.jobs[self.current.0]
+    }
+
+    /// Goes on to the next batch; whether there is one.
+    pub(super) fn advance(&mut self) -> bool {
+        self.current = (self.current.0 + 1, self.current.1 + self.job().own.len());
+        self.current.0 < self.jobs.len()
+    }
+
+    /// The rows of the batch whose step it is, as the model takes them, on the CPU.
     pub(super) fn batch<'a>(&'a self, dataset: &'a dyn Dataset) -> Result<Batch<'a>> {
         if let Some(rows) = &self.in_place {
             return Ok(dataset.in_place(rows.clone())?.expect("they were there before"));
         }
+        let start = self.current.1;
         match &self.memory {
-            Memory::Rows(memory) => Ok(memory.batch(self.rows.len())?),
+            Memory::Rows(memory) => Ok(memory.batch(start..start + self.job().own.len())?),
             Memory::None | Memory::Indices(_) => unreachable!("rows were gathered"),
         }
     }
@@ -250,15 +274,9 @@ impl RowMemory {
         Ok(ops::load_rows(x.rows(0, n_rows)?, None, normalizer, floats.view_mut().rows(0, n_rows)?)?)
     }
 
-    fn batch(&self, n_rows: usize) -> Result<Batch<'_>, KernelError> {
+    fn batch(&self, rows: Range<usize>) -> Result<Batch<'_>, KernelError> {
         let x = self.floats.as_ref().map_or_else(|| self.x.view(), Tensor::view);
-        Ok(Batch {
-            x: x.rows(0, n_rows)?,
-            targets: self.targets.view().rows(0, n_rows)?,
-            weights: match &self.weights {
-                Some(weights) => Some(weights.view().rows(0, n_rows)?),
-                None => None,
-            },
-        })
+        let weights = self.weights.as_ref().map(HostTensor::view);
+        Batch { x, targets: self.targets.view(), weights }.rows(rows.start, rows.end)
     }
 }

@@ -6,6 +6,7 @@
 //! the GPU, only their numbers travel.
 
 mod device_table;
+mod filler;
 mod host_batch;
 mod plan;
 mod ring;
@@ -19,10 +20,11 @@ use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{Device, KernelError};
 
 use self::device_table::DeviceTable;
+use self::filler::Filler;
 use self::host_batch::HostBatch;
 use self::plan::passes;
 pub use self::plan::{BatchPlan, Job, Shuffle};
-use self::ring::{Filler, Ring};
+use self::ring::Ring;
 pub use self::step::LoadedStep;
 use crate::config::{DataConfig, Placement};
 use crate::data::{Dataset, DeviceNormalizer, Normalizer, Summary};
@@ -30,6 +32,9 @@ use crate::error::{Error, Result};
 
 /// Copies to a GPU that may be under way while the next batches are made ready.
 const MAX_IN_FLIGHT: usize = 3;
+/// Batches are handed over together as long as they take no more than this, and at most so many.
+const SMALL_BATCHES_BYTES: usize = 512 << 10;
+const MAX_SMALL_BATCHES: usize = 64;
 /// Threads beyond which a bus is full.
 const MAX_AUTO_THREADS: usize = 4;
 
@@ -92,7 +97,6 @@ pub struct Loader {
     /// Batches whose copies to the GPU may not be over.
     in_flight: std::collections::VecDeque<HostBatch>,
     times: LoaderTimes,
-    max_rows: usize,
 }
 
 /// Where the rows are.
@@ -107,7 +111,7 @@ enum Source {
     /// Threads.
     Ring(Ring),
     /// The step itself.
-    Inline { jobs: Box<dyn Iterator<Item = Job> + Send>, spare: Vec<HostBatch> },
+    Inline { filler: Filler, jobs: Box<dyn Iterator<Item = Job> + Send>, spare: Vec<HostBatch> },
 }
 
 impl std::fmt::Debug for Source {
@@ -170,21 +174,27 @@ impl Loader {
             options.normalizer.as_ref().map(|normalizer| DeviceNormalizer::new(normalizer, options.device));
         let normalizer = normalizer.transpose()?.map(Arc::new);
         let n_threads = options.threads.unwrap_or_else(|| auto_threads(&rows, gpu, options.cores));
+        // Handing over costs some microseconds, as long as a small step: then several batches go together.
+        let batch_bytes = max_rows * rows.dataset().layout().row_bytes();
+        let jobs_a_batch = match (gpu, n_threads) {
+            (None, 1..) => (SMALL_BATCHES_BYTES / batch_bytes.max(1)).clamp(1, MAX_SMALL_BATCHES),
+            _ => 1,
+        };
         let n_buffers =
             options.prefetch.max(n_threads).max(1) + if gpu.is_some() { MAX_IN_FLIGHT } else { 1 };
         let dataset = rows.dataset().clone();
         let buffer = || match (&rows, gpu) {
             (Rows::Gpu(..), Some(gpu)) => HostBatch::indices(max_rows, gpu),
-            _ => HostBatch::new(dataset.layout(), max_rows, gpu),
+            _ => HostBatch::new(dataset.layout(), max_rows * jobs_a_batch, gpu),
         };
+        // On the CPU whoever fills batches normalises too; on a GPU the GPU does.
+        let on_host = normalizer.clone().filter(|_| gpu.is_none());
+        let filler = Filler::new(dataset.clone(), on_host, max_rows, jobs_a_batch);
         let source = if n_threads == 0 {
             let spare = (0..if gpu.is_some() { 1 + MAX_IN_FLIGHT } else { 1 }).map(|_| buffer());
-            Source::Inline { jobs, spare: spare.collect::<Result<_>>()? }
+            Source::Inline { filler, jobs, spare: spare.collect::<Result<_>>()? }
         } else {
             let buffers = (0..n_buffers).map(|_| buffer()).collect::<Result<Vec<_>>>()?;
-            // On the CPU the threads normalise too; on a GPU the GPU does.
-            let on_host = normalizer.clone().filter(|_| gpu.is_none());
-            let filler = Filler { dataset, normalizer: on_host, max_rows };
             Source::Ring(Ring::start(filler, jobs, buffers, n_threads)?)
         };
         Ok(Loader {
@@ -195,7 +205,6 @@ impl Loader {
             current: None,
             in_flight: std::collections::VecDeque::new(),
             times: LoaderTimes::default(),
-            max_rows,
         })
     }
 
@@ -204,25 +213,32 @@ impl Loader {
     /// # Errors
     /// Those of reading the rows.
     pub fn next_step(&mut self) -> Result<Option<LoadedStep<'_>>> {
-        let started = Instant::now();
-        self.recycle()?;
-        let batch = match &mut self.source {
-            Source::Ring(ring) => ring.take()?,
-            Source::Inline { jobs, spare } => match jobs.next() {
-                None => None,
-                Some(job) => {
-                    let mut batch = spare.pop().expect("as many as are in flight, and one");
-                    let normalizer = self.normalizer.as_deref().filter(|_| self.gpu.is_none());
-                    batch.fill(job, &**self.rows.dataset(), normalizer, self.max_rows)?;
-                    Some(batch)
-                }
-            },
-        };
-        self.times.wait += started.elapsed();
-        let Some(batch) = batch else { return Ok(None) };
         self.times.n_batches += 1;
-        let batch = self.current.insert(batch);
+        if !self.current.as_mut().is_some_and(HostBatch::advance) {
+            let started = Instant::now();
+            self.recycle()?;
+            self.current = self.take()?;
+            self.times.wait += started.elapsed();
+        }
+        let Some(batch) = &mut self.current else { return Ok(None) };
         Ok(Some(LoadedStep::new(batch, &self.rows, self.normalizer.as_deref())))
+    }
+
+    /// The next rows of the plan, None behind its last.
+    fn take(&mut self) -> Result<Option<HostBatch>> {
+        match &mut self.source {
+            Source::Ring(ring) => ring.take(),
+            Source::Inline { filler, jobs, spare } => {
+                let mut batch = spare.pop().expect("as many as are in flight, and one");
+                filler.take_jobs(&mut batch, &mut **jobs);
+                if batch.jobs.is_empty() {
+                    spare.push(batch);
+                    return Ok(None);
+                }
+                filler.fill(&mut batch)?;
+                Ok(Some(batch))
+            }
+        }
     }
 
     /// What loading cost so far.

@@ -5,18 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
+use super::filler::Filler;
 use super::host_batch::HostBatch;
 use super::plan::Job;
-use crate::data::{DataError, Dataset, DeviceNormalizer};
+use crate::data::DataError;
 use crate::error::{Error, Result};
-
-/// What a thread needs to fill a batch.
-#[derive(Debug)]
-pub(super) struct Filler {
-    pub(super) dataset: Arc<dyn Dataset>,
-    pub(super) normalizer: Option<Arc<DeviceNormalizer>>,
-    pub(super) max_rows: usize,
-}
 
 /// Threads at work.
 pub(super) struct Ring {
@@ -114,24 +107,23 @@ impl Shared {
                 state = self.may_fill.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            let Some(job) = state.jobs.next() else {
+            let State { jobs, .. } = &mut *state;
+            self.filler.take_jobs(&mut batch, &mut **jobs);
+            if batch.jobs.is_empty() {
                 state.is_at_end = true;
                 self.may_fill.notify_all();
                 self.may_take.notify_all();
                 return;
-            };
+            }
             let number = state.n_begun;
             state.n_begun += 1;
             state.ready.push_back(None);
             drop(state);
-            let Filler { dataset, normalizer, max_rows } = &self.filler;
             // A user's dataset that panics must not leave the step waiting for ever.
-            let filled = catch_unwind(AssertUnwindSafe(|| {
-                batch.fill(job, &**dataset, normalizer.as_deref(), *max_rows)
-            }));
+            let filled = catch_unwind(AssertUnwindSafe(|| self.filler.fill(&mut batch)));
             let filled = filled.unwrap_or_else(|_| {
-                let (source_name, reason) =
-                    (dataset.source().to_owned(), "it panicked while rows were read".to_owned());
+                let source_name = self.filler.dataset.source().to_owned();
+                let reason = "it panicked while rows were read".to_owned();
                 Err(DataError::Custom { source_name, reason }.into())
             });
             state = self.lock();

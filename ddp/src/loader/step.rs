@@ -33,7 +33,7 @@ impl<'a> LoadedStep<'a> {
     }
 
     fn job(&self) -> &Job {
-        self.batch.job.as_ref().expect("a batch that was filled has a job")
+        self.batch.job()
     }
 
     /// The epoch, from 1.

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use ddp::config::{Loss, OptimizerConfig, OptimizerKind, Placement, Task};
-use ddp::data::{Dataset, ResidentRows, RowLayout, TargetLayout, Targets, numbered_columns};
+use ddp::data::{Dataset, Normalizer, ResidentRows, RowLayout, TargetLayout, Targets, numbered_columns};
 use ddp::evaluate::evaluate;
 use ddp::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::metrics::EvalMetrics;
@@ -37,6 +37,8 @@ pub struct Setup {
     pub on_gpus: bool,
     /// Where rows wait.
     pub placement: Placement,
+    /// What is done to features on the way to the model.
+    pub normalizer: Option<Normalizer>,
 }
 
 /// With label smoothing.
@@ -88,6 +90,7 @@ impl Setup {
             precision: Precision::F32,
             on_gpus: false,
             placement: Placement::Host,
+            normalizer: None,
             n_rows: 29,
             global_rows: 12,
             n_micro: 2,
@@ -143,11 +146,12 @@ impl Setup {
 
     /// Trains as this rank of the world.
     pub fn train(&self, world: &World) -> Trained {
-        self.train_rows(world, &self.rows())
+        let rows: Arc<dyn Dataset> = self.rows();
+        self.train_rows(world, &rows)
     }
 
     /// Trains on these rows.
-    pub fn train_rows(&self, world: &World, rows: &Arc<ResidentRows>) -> Trained {
+    pub fn train_rows(&self, world: &World, rows: &Arc<dyn Dataset>) -> Trained {
         let own_rows = self.global_rows.min(self.n_rows).div_ceil(world.world_size());
         let device = if self.on_gpus { Device::Cuda(world.rank().0 as u32) } else { Device::Cpu };
         world.connect_device(device, DeviceOptions::default()).unwrap();
@@ -167,10 +171,10 @@ impl Setup {
         let loss = LossHead::new(&self.loss, device).unwrap();
         let mut trainer = Trainer::new(world, model, loss, optimizer, self.options).unwrap();
 
-        let rows: Arc<dyn Dataset> = rows.clone();
         let seed = self.options.seed;
         let plan = BatchPlan::new(world, self.n_rows, self.global_rows, self.n_micro, seed, Shuffle::Full);
-        let loading = LoaderOptions { placement: self.placement, ..LoaderOptions::new(device) };
+        let normalizer = self.normalizer.clone();
+        let loading = LoaderOptions { placement: self.placement, normalizer, ..LoaderOptions::new(device) };
         let mut loader = Loader::new(rows.clone(), plan.epochs(self.n_epochs), loading.clone()).unwrap();
         let (mut losses, mut grad_norms) = (Vec::new(), Vec::new());
         while let Some(mut step) = loader.next_step().unwrap() {
@@ -185,7 +189,7 @@ impl Setup {
             grad_norms.push(outcome.grad_norm.unwrap());
         }
         let (model, loss) = trainer.model_and_loss();
-        let eval = evaluate(world, model, loss, self.task(), &rows, &loading).unwrap();
+        let eval = evaluate(world, model, loss, self.task(), rows, &loading).unwrap();
         let weights = trainer.model().weights().to_vec::<f32>().unwrap();
         let weights = weights.into_iter().map(f32::to_bits).collect();
         Trained { weights, losses, grad_norms, eval, n_graphs: trainer.n_graphs() }

@@ -96,6 +96,11 @@ impl RawArray {
         Ok(RawArray { parts: self.parts.into_iter().map(unmap).collect::<Result<_>>()?, ..self })
     }
 
+    /// Whether rows are read piece by piece.
+    pub(crate) fn is_read(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part.bytes, Bytes::Read { .. }))
+    }
+
     pub(crate) fn resident_bytes(&self) -> usize {
         self.parts.iter().map(|part| part.bytes.resident_bytes()).sum()
     }
@@ -114,6 +119,19 @@ impl RawArray {
     pub(crate) fn place(&self, row: usize) -> String {
         let (part, row) = self.part_of(row);
         format!("data file `{}`, row {row}", part.bytes.path().display())
+    }
+
+    /// Has the system read rows ahead.
+    pub(crate) fn read_ahead(&self, rows: &Range<usize>) {
+        let row_bytes = self.row_bytes() as u64;
+        let mut start = rows.start;
+        while start < rows.end {
+            let (part, first) = self.part_of(start);
+            let part_end = self.starts[self.starts.partition_point(|&begin| begin <= start)];
+            let n = rows.end.min(part_end) - start;
+            part.bytes.read_ahead(part.offset + first as u64 * row_bytes, n as u64 * row_bytes);
+            start += n;
+        }
     }
 
     /// Fails if a file got shorter while rows were read.

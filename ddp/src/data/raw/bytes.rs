@@ -1,11 +1,13 @@
 //! Where the bytes of an array are: in a mapped file, in a file that is read piece by piece, or in memory.
 
 use std::fs::File;
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ddp_kernels::cpu::mapped_file::MappedFile;
+use rustix::fs::Advice;
 
 use crate::data::DataError;
 use crate::error::Result;
@@ -92,6 +94,14 @@ impl Bytes {
                 out.copy_from_slice(&bytes[start..start + out.len()]);
                 Ok(())
             }
+        }
+    }
+
+    /// Has the system read these bytes ahead, if they are read piece by piece; nothing waits for it.
+    pub(crate) fn read_ahead(&self, offset: u64, len: u64) {
+        if let (Bytes::Read { file, .. }, Some(len)) = (self, NonZeroU64::new(len)) {
+            // Advice that nobody takes costs time and nothing else.
+            let _ = rustix::fs::fadvise(&**file, offset, Some(len), Advice::WillNeed);
         }
     }
 

@@ -151,6 +151,22 @@ impl Dataset for RawRows {
         }))
     }
 
+    fn prefetch(&self, rows: &[Range<usize>]) {
+        for rows in rows {
+            self.features.read_ahead(rows);
+            self.targets.read_ahead(rows);
+        }
+    }
+
+    fn advice(&self) -> Option<String> {
+        let arrays = [Some(&self.features), Some(&self.targets), self.weights.as_ref()];
+        let bytes: u64 = arrays.into_iter().flatten().map(RawArray::size_bytes).sum();
+        let mib = bytes.div_ceil(1 << 20);
+        self.features
+            .is_read()
+            .then(|| format!("`data.loader_memory_mib` of {mib} or more, which maps the files"))
+    }
+
     fn fingerprint(&self) -> Result<u64> {
         let mut hash = Fingerprint::default();
         let n = self.len();

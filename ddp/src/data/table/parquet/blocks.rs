@@ -193,6 +193,10 @@ impl Dataset for ParquetRows {
         }
     }
 
+    fn advice(&self) -> Option<String> {
+        Some("`ddp-train data convert` to safetensors, which is read without decoding".to_owned())
+    }
+
     fn fingerprint(&self) -> Result<u64> {
         let shared = &self.shared;
         let mut hash = Fingerprint::default();

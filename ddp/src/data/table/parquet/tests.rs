@@ -130,7 +130,7 @@ fn rows_are_the_same_whole_and_by_row_groups_and_within_the_budget() {
             scope.spawn(move || {
                 let mut seen = None;
                 for step in positions.chunks(32).skip(part).step_by(3) {
-                    let window = rows.window(step[0]).unwrap();
+                    let window = order.window_of(step[0]);
                     if seen.replace(window) != Some(window) {
                         blocks.prefetch(&order.window_rows(window + 1).collect::<Vec<_>>());
                     }

@@ -1,0 +1,115 @@
+//! Rows that no file holds: a `Dataset` of one's own, which the loader's threads ask for the rows of each batch.
+//!
+//! Whatever can be asked for row 17 can be trained on: a database, a file format of one's own, a simulation. Here a row is
+//! a sine wave with noise and its class the wave's frequency; a billion of them take no memory.
+//!
+//!     cargo run --release -p ddp-examples --bin own_dataset
+
+// An example's output is what it is for.
+#![allow(clippy::print_stdout)]
+
+use std::sync::Arc;
+
+use ddp::batches::BatchMut;
+use ddp::config::{Activation, OptimizerConfig, OptimizerKind, Task};
+use ddp::data::{Dataset, RowLayout, TargetLayout, numbered_columns};
+use ddp::evaluate::evaluate;
+use ddp::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::model::{LossHead, Mlp, ModelSpec, Optimizer, Precision};
+use ddp::trainer::{Trainer, TrainerOptions};
+use ddp_comm::World;
+use ddp_kernels::Device;
+
+const N_FEATURES: usize = 32;
+const N_CLASSES: usize = 4;
+const BATCH: usize = 64;
+
+/// Waves, numbered from `first`.
+#[derive(Debug)]
+struct Waves {
+    first: usize,
+    n_rows: usize,
+    layout: RowLayout,
+}
+
+impl Waves {
+    fn new(first: usize, n_rows: usize) -> Self {
+        let targets = TargetLayout::Classes { n_classes: N_CLASSES };
+        Waves { first, n_rows, layout: RowLayout::new(numbered_columns(N_FEATURES), targets) }
+    }
+}
+
+impl Dataset for Waves {
+    fn len(&self) -> usize {
+        self.n_rows
+    }
+
+    fn layout(&self) -> &RowLayout {
+        &self.layout
+    }
+
+    fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> ddp::Result<()> {
+        let x = out.x.into_slice::<f32>("waves", "x")?;
+        let labels = out.targets.into_slice::<i64>("waves", "labels")?;
+        for ((row, wave), label) in rows.iter().zip(x.chunks_exact_mut(N_FEATURES)).zip(labels) {
+            // The same row is the same wave, whoever asks and however often.
+            let mut random = noise((self.first + row) as u64);
+            let (class, phase) = (random() % N_CLASSES as u64, random() % 1000);
+            *label = class as i64;
+            for (t, value) in wave.iter_mut().enumerate() {
+                let angle = (class + 1) as f32 * t as f32 * 0.2 + phase as f32 * 0.006;
+                *value = angle.sin() + (random() % 1000) as f32 * 1e-3 - 0.5;
+            }
+        }
+        Ok(())
+    }
+
+    fn fingerprint(&self) -> ddp::Result<u64> {
+        Ok((self.first as u64) << 32 | self.n_rows as u64)
+    }
+
+    fn source(&self) -> &str {
+        "waves"
+    }
+}
+
+/// SplitMix64.
+fn noise(seed: u64) -> impl FnMut() -> u64 {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    move || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ z >> 31) >> 16
+    }
+}
+
+fn main() -> ddp::Result<()> {
+    let (world, device) = (World::single(), Device::Cpu);
+    let train: Arc<dyn Dataset> = Arc::new(Waves::new(0, 1_000_000_000));
+    let test: Arc<dyn Dataset> = Arc::new(Waves::new(2_000_000_000, 2000));
+
+    let spec = ModelSpec::plain(&[N_FEATURES, 64, N_CLASSES], Activation::Relu);
+    let mut model = Mlp::new(spec, BATCH, device, Precision::F32)?;
+    model.initialize(0)?;
+    let optimizer = Optimizer::new(&OptimizerConfig::new(OptimizerKind::AdamW, 1e-3), model.weights())?;
+    let (loss, options) = (LossHead::cross_entropy(), TrainerOptions::default());
+    let mut trainer = Trainer::new(&world, model, loss, optimizer, options)?;
+
+    // Two threads make rows while the model computes.
+    let loading = LoaderOptions { threads: Some(2), ..LoaderOptions::new(device) };
+    let plan = BatchPlan::new(&world, train.len(), BATCH, 1, 0, Shuffle::Full);
+    let mut loader = Loader::new(train, plan, loading.clone())?;
+    for step in 1..=1000 {
+        let Some(mut batch) = loader.next_step()? else { break };
+        let outcome = trainer.step_and_wait(&mut batch, false)?;
+        if step % 250 == 0 {
+            println!("step {step}: loss {:.4}", outcome.sums.mean());
+        }
+    }
+
+    let (model, loss) = trainer.model_and_loss();
+    let metrics = evaluate(&world, model, loss, Task::Classification, &test, &loading)?;
+    println!("test accuracy {:.4}", metrics.accuracy.unwrap_or(f64::NAN));
+    Ok(())
+}
