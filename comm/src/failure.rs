@@ -19,8 +19,10 @@
 //! When one rank fails, the others soon fail too, because they wait for it. [`Voice`] tells the one who has
 //! something to say from those who would only bury it.
 
+use std::cell::Cell;
 use std::fmt::Display;
 use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -30,6 +32,11 @@ use crate::{CommError, World};
 const PANIC_EXIT_CODE: i32 = 101;
 /// How long a rank that is not the one to speak waits to be ended by the one that is.
 const PATIENCE: Duration = Duration::from_millis(1500);
+
+thread_local! {
+    /// Whether a panic of this thread is expected, and caught by [`catch_panic`].
+    static IS_CAUGHT: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Whose part it is to report a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,14 +135,24 @@ pub fn abort(world: &World, exit_code: i32, voice: Voice, message: impl Display)
 
 /// Makes a panic on any thread of this process end the whole job, with a message that names rank and host.
 ///
-/// In a world of one, panics stay as they are. The hook is the process's: for ranks that are processes.
+/// In a world of one, panics stay as they are; those under [`catch_panic`] are passed over. The hook is the process's: for
+/// ranks that are processes.
 pub fn install_panic_hook(world: &World) {
     static PANICKED: AtomicBool = AtomicBool::new(false);
     if world.world_size() == 1 {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !IS_CAUGHT.get() {
+                usual(panic);
+            }
+        }));
         return;
     }
     let prefix = world.prefix();
     std::panic::set_hook(Box::new(move |panic| {
+        if IS_CAUGHT.get() {
+            return;
+        }
         if PANICKED.swap(true, Ordering::SeqCst) {
             // Another thread of this rank is ending the job.
             std::thread::sleep(PATIENCE);
@@ -148,6 +165,18 @@ pub fn install_panic_hook(world: &World) {
         say(&format!("{trace}{prefix}{panic}\n"));
         end_job(PANIC_EXIT_CODE)
     }));
+}
+
+/// What `call` gives, or its panic, which is then neither told nor the end of the job: for code of others that panics at bad
+/// input.
+///
+/// # Errors
+/// The panic.
+pub fn catch_panic<T>(call: impl FnOnce() -> T) -> std::thread::Result<T> {
+    let before = IS_CAUGHT.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(call));
+    IS_CAUGHT.set(before);
+    result
 }
 
 /// One write, so that lines of several ranks don't mix; nobody is left to hear that it failed.
@@ -208,6 +237,14 @@ mod tests {
         fn map_err_voices(self) -> Vec<Voice> {
             self.into_iter().map(|outcome| outcome.unwrap_err().voice()).collect()
         }
+    }
+
+    #[test]
+    fn panics_that_are_caught_are_results() {
+        install_panic_hook(&World::single());
+        assert!(catch_panic(|| -> i32 { panic!("not to be seen") }).is_err());
+        assert_eq!(catch_panic(|| catch_panic(|| 1).unwrap() + 1).unwrap(), 2);
+        assert!(!IS_CAUGHT.get());
     }
 
     #[test]

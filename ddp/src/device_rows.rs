@@ -6,11 +6,52 @@ use ddp_kernels::cuda::{Gpu, PinnedTensor, Upload};
 use ddp_kernels::{DType, KernelError, MemoryUse, Tensor, ops};
 
 use crate::batches::{Batch, BatchMut};
-use crate::data::{DeviceNormalizer, RowLayout};
+use crate::data::{DeviceNormalizer, RowLayout, TargetLayout};
+
+/// What rows look like on their way to a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceShape {
+    n_features: usize,
+    /// Format in which features come.
+    dtype: DType,
+    /// Targets of a row; None for a class index.
+    n_targets: Option<usize>,
+    has_weights: bool,
+    way: Way,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// As the model takes them.
+    Sent,
+    /// To be converted or normalised there.
+    Converted,
+    /// By their numbers, from rows that are there.
+    Gathered,
+}
+
+impl DeviceShape {
+    /// Rows of `layout` that come as the model takes them, or are converted on the GPU if `converts`.
+    pub fn sent(layout: &RowLayout, converts: bool) -> Self {
+        let n_targets = match &layout.targets {
+            TargetLayout::Classes { .. } => None,
+            TargetLayout::Values { names } => Some(names.len()),
+        };
+        let way = if converts { Way::Converted } else { Way::Sent };
+        let (n_features, dtype, has_weights) = (layout.n_features(), layout.dtype, layout.has_weights);
+        DeviceShape { n_features, dtype, n_targets, has_weights, way }
+    }
+
+    /// Rows of `layout` that are gathered from those on the GPU.
+    pub fn gathered(layout: &RowLayout) -> Self {
+        DeviceShape { dtype: DType::F32, way: Way::Gathered, ..Self::sent(layout, false) }
+    }
+}
 
 /// Features, targets and weights of up to a number of rows.
 #[derive(Debug)]
 pub struct DeviceRows {
+    shape: DeviceShape,
     /// Features as they come.
     x: Upload,
     /// Features as the model takes them, where that is something else.
@@ -23,47 +64,32 @@ pub struct DeviceRows {
 }
 
 impl DeviceRows {
-    /// Room for `n_rows` rows of `layout`, which are converted on the GPU if `converts`.
+    /// Room for `n_rows` rows.
     ///
     /// # Errors
     /// As making tensors there.
-    pub fn new(
-        gpu: &'static Gpu,
-        n_rows: usize,
-        layout: &RowLayout,
-        converts: bool,
-    ) -> Result<Self, KernelError> {
+    pub fn new(gpu: &'static Gpu, n_rows: usize, shape: DeviceShape) -> Result<Self, KernelError> {
         let n_rows = n_rows.max(1);
-        let dims = [n_rows, layout.n_features()];
+        let dims = [n_rows, shape.n_features];
         let upload = |dims: &[usize], dtype| Upload::without_host(gpu, dims, dtype);
+        let optional = |wanted: bool, dtype| wanted.then(|| upload(&[n_rows], dtype)).transpose();
+        let floats = || Tensor::zeros_for(MemoryUse::Data, &dims, DType::F32, gpu.device());
         Ok(DeviceRows {
-            x: upload(&dims, layout.dtype)?,
-            floats: match converts {
-                true => Some(Tensor::zeros_for(MemoryUse::Data, &dims, DType::F32, gpu.device())?),
-                false => None,
+            shape,
+            x: upload(&dims, shape.dtype)?,
+            floats: (shape.way == Way::Converted).then(floats).transpose()?,
+            targets: match shape.n_targets {
+                None => upload(&[n_rows], DType::I64)?,
+                Some(n_targets) => upload(&[n_rows, n_targets], DType::F32)?,
             },
-            targets: upload(&layout.targets.dims(n_rows), layout.targets.dtype())?,
-            weights: match layout.has_weights {
-                true => Some(upload(&[n_rows], DType::F32)?),
-                false => None,
-            },
-            indices: None,
+            weights: optional(shape.has_weights, DType::F32)?,
+            indices: optional(shape.way == Way::Gathered, DType::I64)?,
         })
     }
 
-    /// Room for `n_rows` rows of `layout`, which are gathered from rows on the GPU.
-    ///
-    /// # Errors
-    /// As making tensors there.
-    pub fn gathered(gpu: &'static Gpu, n_rows: usize, layout: &RowLayout) -> Result<Self, KernelError> {
-        let layout = RowLayout { dtype: DType::F32, ..layout.clone() };
-        let indices = Upload::without_host(gpu, &[n_rows.max(1)], DType::I64)?;
-        Ok(DeviceRows { indices: Some(indices), ..Self::new(gpu, n_rows, &layout, false)? })
-    }
-
-    /// Whether there is room for `n_rows` rows.
-    pub(crate) fn holds(&self, n_rows: usize) -> bool {
-        n_rows <= self.x.device().shape().dims()[0]
+    /// Whether there is room for `n_rows` such rows.
+    pub(crate) fn holds(&self, n_rows: usize, shape: DeviceShape) -> bool {
+        n_rows <= self.x.device().shape().dims()[0] && shape == self.shape
     }
 
     /// Starts the copy of the first `n_rows` rows, and what makes features of them.

@@ -402,7 +402,7 @@ pub enum Error {
     #[error(
         "{source_name}: its {n_columns} feature columns differ from the {n_other} of {other}: \
          {difference}\n\
-         hint: both need the same columns; the order may differ"
+         hint: both need the same columns; in tables their order may differ"
     )]
     ColumnsDiffer {
         /// The data with other columns.

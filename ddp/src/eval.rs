@@ -39,7 +39,7 @@ pub fn eval(world: &World, args: &EvalArgs) -> Result<(), Stop> {
     let entries = entries.map(|(key, value)| (key.to_owned(), value));
     world.agree(&entries).map_err(Error::from)?;
     let loss = LossHead::new(&config.loss, device).map_err(Error::from)?;
-    let cores = threads::default_per_rank(world.local_size());
+    let cores = threads::current();
     let loading = LoaderOptions::from_config(&config.data, device, cores, normalizer);
     let metrics = evaluate(world, &mut model, &loss, config.data.task, &rows, &loading)?;
     if world.rank().0 == 0 {

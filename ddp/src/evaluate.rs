@@ -119,7 +119,7 @@ impl Feed {
         let n_rows = rows.own_rows().len();
         // The first pass is the longest.
         while slots.len() < 2 {
-            slots.push(rows.device_rows(gpu, n_rows)?);
+            slots.push(DeviceRows::new(gpu, n_rows, rows.device_shape())?);
         }
         let slot = &mut slots[*next];
         rows.send(slot)?;

@@ -13,7 +13,7 @@ use ddp_kernels::ops::{LossSums, STEP_SCALARS_LEN, STEP_SUMS_LEN, StepScalars};
 use ddp_kernels::{DType, MemoryUse, Tensor};
 
 use crate::batches::Batch;
-use crate::device_rows::DeviceRows;
+use crate::device_rows::{DeviceRows, DeviceShape};
 use crate::error::{Error, Result};
 use crate::trainer::{GraphMode, StepOutcome, StepRows};
 
@@ -108,21 +108,22 @@ impl GpuStep {
     /// Puts the rows of a step and its numbers on their way to the device, into slot `slot`.
     pub(crate) fn send(&mut self, slot: usize, rows: &mut impl StepRows, scalars: StepScalars) -> Result<()> {
         let n_own = rows.own_rows().len();
-        if self.slots.first().is_none_or(|slot| !slot.rows.holds(n_own)) {
-            self.make_slots(n_own, rows)?;
+        let shape = rows.device_shape();
+        if self.slots.first().is_none_or(|slot| !slot.rows.holds(n_own, shape)) {
+            self.make_slots(n_own, shape)?;
         }
         let slot = &mut self.slots[slot];
         slot.scalars.send_slice(&scalars.to_array())?;
         rows.send(&mut slot.rows)
     }
 
-    fn make_slots(&mut self, n_own: usize, rows: &impl StepRows) -> Result<()> {
+    fn make_slots(&mut self, n_own: usize, shape: DeviceShape) -> Result<()> {
         // Graphs know the old slots' addresses.
         self.graphs.captured.clear();
         self.slots.clear();
         for _ in 0..N_SLOTS {
             self.slots.push(InputSlot {
-                rows: rows.device_rows(self.gpu, n_own)?,
+                rows: DeviceRows::new(self.gpu, n_own, shape)?,
                 scalars: Upload::new(self.gpu, &[STEP_SCALARS_LEN], DType::F64)?,
             });
         }

@@ -14,6 +14,7 @@ pub mod buckets;
 pub mod cli;
 pub mod config;
 pub mod data;
+pub mod data_command;
 pub mod describe;
 pub mod device_rows;
 pub mod devices;

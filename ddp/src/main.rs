@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use ddp::cli::{Cli, Command, completions};
 use ddp::outcome::{conclude, conclude_usage, say};
-use ddp::{bench, devices, eval, run};
+use ddp::{bench, data_command, devices, eval, run};
 use ddp_comm::{World, failure};
 
 fn main() -> ExitCode {
@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         Ok(cli) => match &cli.command {
             Command::Train(args) => run::train(&world, args),
             Command::Eval(args) => eval::eval(&world, args),
+            Command::Data(command) => data_command::data(&world, command),
             Command::Bench(command) => bench::bench(&world, command),
             Command::Devices(args) => {
                 devices::devices(&world, args);

@@ -168,7 +168,7 @@ fn bar(total_rows: u64) -> ProgressBar {
 }
 
 /// Source: <https://no-color.org>: set and not empty means no colours.
-fn colours() -> bool {
+pub(crate) fn colours() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
@@ -207,7 +207,7 @@ fn short(number: f64) -> String {
 }
 
 /// Whole numbers, in groups of three digits.
-fn rate(per_s: f64) -> String {
+pub(crate) fn rate(per_s: f64) -> String {
     let digits = format!("{:.0}", per_s.max(0.0));
     let mut text = String::new();
     for (i, digit) in digits.chars().enumerate() {
@@ -220,7 +220,7 @@ fn rate(per_s: f64) -> String {
 }
 
 /// One line on stderr. That no one listens is no reason to stop a run.
-fn line(text: &str) {
+pub(crate) fn line(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 

@@ -33,6 +33,7 @@ const EVAL_ROWS: usize = 256;
 /// [`Stop`], which knows whether all ranks have heard of it.
 pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
     let config = world.collective_result(load_config(args))?;
+    agree_on_config(world, args, &config)?;
     let choice = pin_device(world, &args.device, args.share_gpu, args.threads)?;
     let device = choice.device;
     world.collective_result(check_precision(config.train.precision, device))?;
@@ -42,7 +43,7 @@ pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
     let layout = data.train.layout();
     let spec = ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs())
         .with_embeddings(data.preprocessor.plan.embeddings());
-    agree(world, args, &config, &data, &spec, init_from.as_ref())?;
+    agree_on_model(world, &spec, init_from.as_ref())?;
 
     let global_rows = config.train.global_rows(world.world_size()).ok_or(Error::BatchOverflows)?;
     let model = world.collective_result(build_model(
@@ -117,29 +118,23 @@ fn check_precision(precision: Precision, device: Device) -> Result<()> {
     }
 }
 
-/// All ranks run the same program on the same config, data and model.
-fn agree(
-    world: &World,
-    args: &TrainArgs,
-    config: &Config,
-    data: &Loaded,
-    spec: &ModelSpec,
-    init_from: Option<&ModelFile>,
-) -> Result<()> {
+/// All ranks run the same program on the same config.
+fn agree_on_config(world: &World, args: &TrainArgs, config: &Config) -> Result<()> {
     let mut entries = vec![("version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
     entries.extend(config.agreement_entries());
     entries.push(("--dry-run".to_owned(), args.dry_run.to_string()));
-    entries.push((
-        "--init-from (fingerprint)".to_owned(),
-        init_from.map_or("none".to_owned(), |file| format!("{:016x}", file.fingerprint())),
-    ));
-    entries.push((
-        "rows and columns of the data (fingerprint)".to_owned(),
-        format!("{:016x}", data.fingerprint),
-    ));
-    entries.push(("widths of the model's layers".to_owned(), format!("{:?}", spec.dims)));
-    entries.push(("embeddings of the model".to_owned(), format!("{:?}", spec.embeddings)));
     Ok(world.agree(&entries)?)
+}
+
+/// All ranks make the same model.
+fn agree_on_model(world: &World, spec: &ModelSpec, init_from: Option<&ModelFile>) -> Result<()> {
+    let init_from = init_from.map_or("none".to_owned(), |file| format!("{:016x}", file.fingerprint()));
+    let entries = [
+        ("--init-from (fingerprint)", init_from),
+        ("widths of the model's layers", format!("{:?}", spec.dims)),
+        ("embeddings of the model", format!("{:?}", spec.embeddings)),
+    ];
+    Ok(world.agree(&entries.map(|(key, value)| (key.to_owned(), value)))?)
 }
 
 fn build_model(
@@ -170,7 +165,7 @@ fn make_loader(
     global_rows: usize,
     device: Device,
 ) -> Result<(Loader, LoaderOptions)> {
-    let cores = threads::default_per_rank(world.local_size());
+    let cores = threads::current();
     let normalizer = data.preprocessor.normalizer.clone();
     let loading = LoaderOptions::from_config(&config.data, device, cores, normalizer);
     let shuffle = Shuffle::new(&config.data, &*data.train);

@@ -14,7 +14,7 @@ use ddp_kernels::{DType, Device, MemoryUse, Tensor, TensorMut, TensorRef};
 use crate::batches::Batch;
 use crate::buckets::{BucketPlan, TAIL_ELEMENTS};
 use crate::config::CommDtype;
-use crate::device_rows::DeviceRows;
+use crate::device_rows::{DeviceRows, DeviceShape};
 use crate::error::{Error, Result};
 use crate::gpu_step::{GpuStep, GraphPlan, N_SLOTS, StepShape};
 use crate::gradient_exchange::{CompressedGradients, LocalGradients, ReducedGradients, decompress};
@@ -128,13 +128,10 @@ pub trait StepRows {
     /// Those of taking the rows.
     fn micro_batch(&mut self, index: usize) -> Result<MicroBatch<'_>>;
 
-    /// Room on a GPU for `n_rows` such rows.
-    ///
-    /// # Errors
-    /// As making tensors there.
-    fn device_rows(&self, gpu: &'static Gpu, n_rows: usize) -> Result<DeviceRows>;
+    /// What the rows look like on their way to a GPU.
+    fn device_shape(&self) -> DeviceShape;
 
-    /// Puts all of this rank's rows on their way to `to`, which [`StepRows::device_rows`] made.
+    /// Puts all of this rank's rows on their way to `to`, made for rows of [`StepRows::device_shape`].
     ///
     /// # Errors
     /// Those of taking the rows and of the copies.

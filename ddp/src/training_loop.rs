@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use ddp_comm::World;
+use ddp_kernels::DType;
 
 use crate::config::{Config, Length, ShuffleMode};
 use crate::data::Loaded;
@@ -202,10 +203,11 @@ impl<'a> TrainingLoop<'a> {
         if self.loader.n_threads() > 0 {
             advice.push(format!("`data.loader_threads` above {}", self.loader.n_threads()));
         }
-        if self.loader.is_host_to_gpu() {
+        let (train, data) = (&self.data.train, &self.config.data);
+        if self.loader.is_host_to_gpu() && train.layout().dtype == DType::F32 {
             advice.push("features stored as f16, bf16 or u8".to_owned());
         }
-        if self.data.train.resident_bytes() == 0 && self.config.data.shuffle_mode == ShuffleMode::Full {
+        if train.resident_bytes() == 0 && data.shuffle && data.shuffle_mode == ShuffleMode::Full {
             advice.push("`data.shuffle_mode = \"blocks\"` if the disk is slow".to_owned());
         }
         if advice.is_empty() {

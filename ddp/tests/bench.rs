@@ -12,7 +12,7 @@ use common::{mpirun, run, run_ok, single};
 use virtual_gpu::{command_under_virtual_gpus, under_virtual_gpus};
 
 /// A benchmark, its smallest form, and keys of numbers above 0 that each line has.
-const BENCHMARKS: [(&str, &[&str], &[&str]); 5] = [
+const BENCHMARKS: [(&str, &[&str], &[&str]); 6] = [
     (
         "step",
         &["--dims", "8,16,4", "--batch", "4", "--steps", "5", "--warmup", "1"],
@@ -48,6 +48,20 @@ const BENCHMARKS: [(&str, &[&str], &[&str]); 5] = [
         "kernels",
         &["--rows", "16", "--cols", "24", "--repeats", "2", "--repeat-ms", "0"],
         &["moved_bytes", "ms_median", "gb_per_s", "fraction_of_copy"],
+    ),
+    (
+        "loader",
+        &["--repeats", "2", "--repeat-ms", "1"],
+        &[
+            "rows",
+            "row_bytes",
+            "batch",
+            "rows_timed",
+            "rows_per_s",
+            "gb_per_s",
+            "memcpy_gb_per_s",
+            "of_memcpy",
+        ],
     ),
 ];
 

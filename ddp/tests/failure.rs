@@ -100,7 +100,7 @@ fn a_full_disk_ends_the_run() {
 mod mpi {
     use std::time::{Duration, Instant};
 
-    use super::common::{children, kill_9, mpirun, quoted, ranks, run_ok, start, write};
+    use super::common::{children, kill_9, mpirun, ranks, run_ok, start, write};
     use super::*;
 
     /// How soon the job ends after one rank has failed.
@@ -131,19 +131,21 @@ mod mpi {
         outcome
     }
 
-    fn data(path: &Path) -> String {
-        format!("[data]\ntrain = {}\n", quoted(path))
-    }
-
     const ROWS: &str = "x,y,label\n1,2,0\n3,4,1\n5,6,0\n7,8,1\n";
 
     #[test]
     fn a_data_file_that_one_rank_lacks_ends_the_job() {
         let folder = temp_dir();
         let usual = usual_time();
-        let (here, missing) = (write(folder.path(), "a.csv", ROWS), folder.path().join("b.csv"));
-        let outcome = two_configs(folder.path(), [&data(&here), &data(&missing)]);
-        assert_ended(&outcome, 2, "[rank 1 ", &["data file `", "b.csv` does not exist"]);
+        // The same path on each rank, as on hosts with local disks, one of which has no such file.
+        let hosts = [0, 1].map(|rank| folder.path().join(format!("host{rank}")));
+        for own in &hosts {
+            std::fs::create_dir(own).unwrap();
+            write(own, "run.toml", "[data]\ntrain = \"rows.csv\"\n");
+        }
+        write(&hosts[0], "rows.csv", ROWS);
+        let outcome = run(mpirun_in_folders(&hosts, &["train", "run.toml", "--quiet", "--dry-run"]));
+        assert_ended(&outcome, 2, "[rank 1 ", &["data file `rows.csv` does not exist"]);
         assert!(outcome.elapsed < usual + SOON, "{:?}, usually {usual:?}", outcome.elapsed);
     }
 

@@ -38,7 +38,7 @@ struct Stored {
 }
 
 impl Stored {
-    fn new(of: Arc<ResidentRows>, dtype: DType) -> Arc<dyn Dataset> {
+    fn rows(of: Arc<ResidentRows>, dtype: DType) -> Arc<dyn Dataset> {
         let layout = RowLayout { dtype, ..of.layout.clone() };
         Arc::new(Stored { of, layout })
     }
@@ -108,7 +108,7 @@ fn stored_rows_train_on_a_gpu_as_on_the_cpu_wherever_they_wait() {
             // Bytes as they are would drive the weights far away.
             let normalizer = (normalize || dtype == DType::U8).then(normalizer);
             let cpu = Setup { normalizer, ..usual };
-            let rows = Stored::new(cpu.rows(), dtype);
+            let rows = Stored::rows(cpu.rows(), dtype);
             let want = train(&cpu, &rows, 1);
             for placement in [Placement::Host, Placement::Device, Placement::Auto] {
                 let gpu = Setup { on_gpus: true, placement, ..cpu.clone() };
@@ -123,7 +123,7 @@ fn stored_rows_train_on_a_gpu_as_on_the_cpu_wherever_they_wait() {
 fn rows_on_each_of_two_gpus_train_as_one() {
     let Some(_alone) = gpus(2) else { return };
     let cpu = Setup::usual();
-    let rows = Stored::new(cpu.rows(), DType::F16);
+    let rows = Stored::rows(cpu.rows(), DType::F16);
     let want = train(&cpu, &rows, 1);
     for placement in [Placement::Host, Placement::Device] {
         let gpu = Setup { on_gpus: true, placement, ..cpu.clone() };

@@ -103,14 +103,16 @@ def forms(opt, folder):
             found.append((f"{features} features, ours, {threads} threads", [*bench, *sets(**common)]))
     if opt.train_rows:
         x, y = make(opt.python, folder, "big", opt.train_rows, 64)
-        steps = min(opt.train_rows // 32, 40_000)
+        steps = opt.train_rows // 32
         train = [opt.binary, "train", "--json", "-q", "--device", "cpu", "--out", str(pathlib.Path(folder) / "run"), "--overwrite"]
         keys = dict(data__train=x, data__labels=y, data__classes=10, model__hidden="[128]", train__batch_size=32, train__steps=steps)
         keys.update(optimizer__kind="sgd", optimizer__lr=0.01, log__every_steps=10_000)
         shape = ["--dims", "64,128,10", "--batch", "32", "--steps", str(steps), "--optim", "sgd", "--device", "cpu"]
         for threads in (1, 2):
             more = ["--threads", str(threads)]
-            found.append((f"train from npy, {threads} threads", [*train, *sets(**keys), *more]))
+            # The files mapped, and read piece by piece, as they are by default where they are larger than 1 GiB.
+            found.append((f"train from npy, {threads} threads", [*train, *sets(**keys, data__loader_memory_mib=4096), *more]))
+            found.append((f"train from npy read piece by piece, {threads} threads", [*train, *sets(**keys), *more]))
             found.append((f"step on resident rows, {threads} threads", [opt.binary, "bench", "step", *shape, "--json", *more]))
     return found
 

@@ -87,6 +87,7 @@ impl Row for Measured {
 /// Times as `args` say and prints the results on rank 0; every rank of the world calls it.
 pub(super) fn loader(world: &World, args: &BenchLoaderArgs) -> Result<(), Stop> {
     let config = world.collective_result(Config::load(args.config.as_deref(), &args.set))?;
+    world.agree(&config.agreement_entries()).map_err(Error::from)?;
     let place = Place::pin(world, &args.place, &[])?;
     let data = data::load(&config, world)?;
     let measured = world.collective_result(measure(world, args, &config, &data, &place))?;
@@ -187,11 +188,11 @@ impl Taker {
         let n_rows = step.own_rows().len();
         let Some(gpu) = gpu else { return Ok(n_rows) };
         while self.slots.len() < 2 {
-            self.slots.push(step.device_rows(gpu, n_rows)?);
+            self.slots.push(DeviceRows::new(gpu, n_rows, step.device_shape())?);
         }
         let slot = &mut self.slots[self.next];
         self.next = (self.next + 1) % 2;
-        if slot.holds(n_rows) {
+        if slot.holds(n_rows, step.device_shape()) {
             step.send(slot)?;
             slot.consumed()?;
         }

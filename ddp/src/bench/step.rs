@@ -19,7 +19,7 @@ use crate::batches::Batch;
 use crate::cli::{BenchDtype, BenchOptim, BenchStepArgs};
 use crate::config::{OptimizerConfig, OptimizerKind};
 use crate::data::{RowLayout, TargetLayout, numbered_columns};
-use crate::device_rows::DeviceRows;
+use crate::device_rows::{DeviceRows, DeviceShape};
 use crate::error::{Error, Result};
 use crate::metrics::json_line;
 use crate::model::{LossHead, Mlp, ModelSpec, Optimizer, UpdateScale};
@@ -252,8 +252,8 @@ impl StepRows for Pool {
         Ok(MicroBatch { rows: self.take()?, first_row: 0 })
     }
 
-    fn device_rows(&self, gpu: &'static Gpu, n_rows: usize) -> Result<DeviceRows> {
-        Ok(DeviceRows::new(gpu, n_rows, &self.layout, false)?)
+    fn device_shape(&self) -> DeviceShape {
+        DeviceShape::sent(&self.layout, false)
     }
 
     fn send(&mut self, to: &mut DeviceRows) -> Result<()> {

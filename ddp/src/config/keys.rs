@@ -7,6 +7,7 @@ pub(super) const KEYS: &[&str] = &[
     "data.labels",
     "data.eval",
     "data.eval_labels",
+    "data.eval_weight",
     "data.eval_fraction",
     "data.format",
     "data.features_key",

@@ -55,6 +55,8 @@ pub struct DataConfig {
     pub eval: EvalSource,
     /// Labels of `eval`, as `labels`.
     pub eval_labels: Option<String>,
+    /// Weights of `eval` where they lie in files of their own (npy, IDX): a file or a pattern.
+    pub eval_weight: Option<String>,
     /// Format of the files.
     pub format: DataFormat,
     /// Name of the features in npz and safetensors files.
@@ -67,7 +69,7 @@ pub struct DataConfig {
     pub task: Task,
     /// Number of classes; `None` means largest label of the training rows + 1.
     pub classes: Option<usize>,
-    /// Where a row's weight in loss and metrics stands: a column, an array's name, or an npy file.
+    /// Where a row's weight in loss and metrics stands: a column, an array's name, or an npy file with those of `train`.
     pub weight: Option<String>,
     /// Columns that are no features.
     pub drop: Vec<String>,

@@ -155,6 +155,21 @@ fn data(given: &Given) -> Result<DataConfig> {
     };
     let (drop, categorical) = (names("data.drop")?, names("data.categorical")?);
     let weight = optional("data.weight", "\"weight\"")?;
+    let eval_weight = optional("data.eval_weight", "\"w_test.npy\"")?;
+    if let Some(setting) = given.get("data.eval_weight")
+        && !matches!(&eval, EvalSource::Source(source) if !source.starts_with("builtin:"))
+    {
+        return Err(setting.bad(
+            "absent without files in `data.eval`",
+            "rows that are taken out of the training rows have the weights of `data.weight`",
+        ));
+    }
+    if let Some(setting) = given.get("data.weight")
+        && weight.as_ref().is_some_and(|weight| target.contains(weight))
+    {
+        return Err(setting
+            .bad("a column that is no target", "a column is a feature, a target, the weight, or left out"));
+    }
     for (key, columns) in [("data.drop", &drop), ("data.categorical", &categorical)] {
         let taken = target.iter().chain(&weight).chain(if key == "data.drop" { &categorical } else { &drop });
         if let Some(name) = taken.into_iter().find(|name| columns.contains(name))
@@ -169,10 +184,11 @@ fn data(given: &Given) -> Result<DataConfig> {
     let loader_memory_mib =
         given.count("data.loader_memory_mib", 1024, 1, 1 << 30, "1024 is 1 GiB a rank")?;
     let window = given.count("data.shuffle_window_mib", 64, 1, 1 << 20, "64 is a good start")?;
+    let max_window = (loader_memory_mib / 2).max(1);
     if let Some(setting) = given.get("data.shuffle_window_mib")
-        && window > loader_memory_mib / 2
+        && window > max_window
     {
-        let expected = format!("at most half of `data.loader_memory_mib`, {} MiB", loader_memory_mib / 2);
+        let expected = format!("at most half of `data.loader_memory_mib`, {max_window} MiB");
         return Err(setting.bad(expected, "one window is read while another one is used"));
     }
     Ok(DataConfig {
@@ -180,6 +196,7 @@ fn data(given: &Given) -> Result<DataConfig> {
         labels: optional("data.labels", "\"y.npy\"")?,
         eval,
         eval_labels: optional("data.eval_labels", "\"y_test.npy\"")?,
+        eval_weight,
         format: given.one_of("data.format", DataFormat::Auto)?,
         features_key: optional("data.features_key", "\"features\"")?.unwrap_or_else(|| "features".to_owned()),
         labels_key: optional("data.labels_key", "\"labels\"")?.unwrap_or_else(|| "labels".to_owned()),
@@ -198,7 +215,7 @@ fn data(given: &Given) -> Result<DataConfig> {
         normalize: given.one_of("data.normalize", Normalize::None)?,
         shuffle: given.bool("data.shuffle", true)?,
         shuffle_mode: given.one_of("data.shuffle_mode", ShuffleMode::Full)?,
-        shuffle_window_mib: window.min((loader_memory_mib / 2).max(1)),
+        shuffle_window_mib: window.min(max_window),
         placement: given.one_of("data.placement", Placement::Auto)?,
         prefetch: given.count("data.prefetch", 4, 1, 1024, "4 is a good start")?,
         loader_threads: given.count("data.loader_threads", 0, 0, 256, "0 takes as many as fit")?,

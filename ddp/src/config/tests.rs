@@ -306,6 +306,12 @@ fn keys_that_do_not_fit_together() {
         &["line 3", "`train.batch_size`"],
     );
     assert_refused(from_text("[data]\neval = \"x.csv\"\neval_fraction = 0.2"), &["line 3", "`data.eval`"]);
+    for eval in ["eval = \"none\"", "eval_fraction = 0.2", "eval = \"builtin:digits\""] {
+        assert_refused(
+            from_text(&format!("[data]\neval_weight = \"w.npy\"\n{eval}")),
+            &["line 2", "absent without files in `data.eval`"],
+        );
+    }
     assert_refused(
         from_sets(&["train.steps=3", "train.epochs=3"]),
         &["`--set train.epochs=3`: ", "both given"],
@@ -413,11 +419,13 @@ fn any_data() -> impl Strategy<Value = DataConfig> {
             let (prefetch, loader_threads, shuffle_window_mib, loader_memory_mib) = sizes;
             let (encode, embedding_dim, missing) = codes;
             let is_classes = task == Task::Classification;
+            let is_files = matches!(&eval, EvalSource::Source(source) if !source.starts_with("builtin:"));
             let n_targets = if is_classes { 1 } else { target.len() };
             DataConfig {
                 train,
                 labels,
                 eval,
+                eval_weight: eval_labels.clone().filter(|_| is_files),
                 eval_labels,
                 format,
                 features_key,

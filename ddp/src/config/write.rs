@@ -21,6 +21,9 @@ pub(super) fn entries(config: &Config) -> Vec<(String, String)> {
     if let Some(labels) = &data.eval_labels {
         put("data.eval_labels", text(labels));
     }
+    if let Some(weight) = &data.eval_weight {
+        put("data.eval_weight", text(weight));
+    }
     put("data.format", text(data.format.name()));
     put("data.features_key", text(&data.features_key));
     put("data.labels_key", text(&data.labels_key));

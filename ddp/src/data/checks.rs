@@ -86,7 +86,7 @@ pub(crate) fn values(values: &[f32], task: Task, names: &[String], columns: &Col
     let Some(index) = first(values, |v| !v.is_finite()) else { return Ok(()) };
     let column = format!("target \"{}\"", names[index % names.len()]);
     let value = f64::from(values[index]);
-    Err(DataError::NotFinite { place: columns.place(index / names.len()), column, value }.into())
+    Err(DataError::TargetNotFinite { place: columns.place(index / names.len()), column, value }.into())
 }
 
 /// Weights are finite and not negative.

@@ -112,7 +112,7 @@ pub enum DataError {
         /// The file.
         path: PathBuf,
     },
-    /// NaN or infinity among the features or targets.
+    /// NaN or infinity among the features.
     #[error(
         "{place}, {column}: expected a finite number, got {value}\nhint: set `data.missing` to \"mean\" or \"zero\" if NaN stands for a missing value, else mend the data"
     )]
@@ -120,6 +120,18 @@ pub enum DataError {
         /// File and row.
         place: String,
         /// The column.
+        column: String,
+        /// NaN or infinity.
+        value: f64,
+    },
+    /// NaN or infinity among the targets, which nothing can stand in for.
+    #[error(
+        "{place}, {column}: expected a finite number, got {value}\nhint: mend the targets, or leave out the rows without one"
+    )]
+    TargetNotFinite {
+        /// File and row.
+        place: String,
+        /// The target.
         column: String,
         /// NaN or infinity.
         value: f64,
@@ -302,6 +314,19 @@ pub enum DataError {
         /// Length of this one.
         got: usize,
     },
+    /// A row of text without an end.
+    #[error(
+        "data file `{}`, line {line}: the row that begins here takes more than {max_mib} MiB\nhint: does the file have line ends, and is every quote closed?",
+        path.display()
+    )]
+    RecordTooLarge {
+        /// The file.
+        path: PathBuf,
+        /// From 1.
+        line: u64,
+        /// What a row may take.
+        max_mib: usize,
+    },
     /// Rows that would be decoded many times over.
     #[error(
         "`{source_name}` needs {needed_mib} MiB of memory as rows of f32, and `data.loader_memory_mib` is {limit_mib}: a full shuffle would decode a row group for each row\nhint: set `data.shuffle_mode` to \"blocks\", raise the limit, or convert the rows once: `ddp-train data convert {source_name} rows.safetensors`"
@@ -326,6 +351,36 @@ pub enum DataError {
         column: String,
         /// The most that are taken.
         limit: usize,
+    },
+    /// Files that would be written over.
+    #[error("`{}` exists\nhint: --overwrite replaces it, or write to another place", path.display())]
+    OutExists {
+        /// The file, or one of them.
+        path: PathBuf,
+    },
+    /// A place or format to which rows can't be written.
+    #[error("can't write rows to `{out}`: {reason}\nhint: {hint}")]
+    OutFormat {
+        /// As the user wrote it.
+        out: String,
+        /// What is wrong with it.
+        reason: String,
+        /// The way out.
+        hint: &'static str,
+    },
+    /// A value that a shorter number format has not.
+    #[error(
+        "{place}, column \"{column}\": {value} does not fit in {dtype}\nhint: --dtype f32 holds all values"
+    )]
+    DoesNotFit {
+        /// File and row.
+        place: String,
+        /// The column.
+        column: String,
+        /// The value.
+        value: f32,
+        /// The number format.
+        dtype: String,
     },
     /// A user's dataset that failed.
     #[error("dataset {source_name}: {reason}")]

@@ -25,11 +25,10 @@ pub struct Loaded {
     pub eval: Option<Arc<dyn Dataset>>,
     /// What was done to both and what is still to be done, to be saved with the model.
     pub preprocessor: Preprocessor,
-    /// Hash of the rows as read, the same on ranks that read the same.
-    pub fingerprint: u64,
 }
 
-/// Opens, splits and checks the rows that the config names; every rank of the world calls it.
+/// Opens, splits and checks the rows that the config names, and compares them over the ranks; every rank of the world calls it,
+/// with the same config.
 ///
 /// # Errors
 /// All faults of the data, with their place (exit status 2).
@@ -40,9 +39,12 @@ pub fn load(config: &Config, world: &World) -> Result<Loaded, Stop> {
     let whole = world.collective_result(opened.with_max_label(max_label))?;
     let (train, eval) = world.collective_result(divide(config, whole, world.world_size()))?;
     let fingerprint = world.collective_result(fingerprint(&train, eval.as_ref()))?;
+    // Before all ranks look at parts of what must be the same rows.
+    let entry = ("rows and columns of the data (fingerprint)".to_owned(), format!("{fingerprint:016x}"));
+    world.agree(&[entry]).map_err(Error::from)?;
 
     let layout = train.layout();
-    let stats = match needs_stats(data, layout) {
+    let stats = match needs_stats(data) {
         true => Some(ColumnStats::of(&*train, world)?),
         false => None,
     };
@@ -51,7 +53,6 @@ pub fn load(config: &Config, world: &World) -> Result<Loaded, Stop> {
         train: preprocessor.apply(train),
         eval: eval.map(|eval| preprocessor.apply(eval)),
         preprocessor,
-        fingerprint,
     })
 }
 

@@ -135,7 +135,10 @@ fn class_weights_are_one_a_class() {
 
 #[test]
 fn fingerprint_tells_contents_apart() {
-    let of = |train: &str, eval: &str| Files::new(train, eval).load(&[], 1).unwrap().fingerprint;
+    let of = |train: &str, eval: &str| {
+        let loaded = Files::new(train, eval).load(&[], 1).unwrap();
+        fingerprint(&loaded.train, loaded.eval.as_ref()).unwrap()
+    };
     let eval = "a,b,label\n1,2,0\n";
     let base = of(TRAIN, eval);
     assert_eq!(base, of(TRAIN, eval), "the path does not count");
@@ -149,4 +152,53 @@ fn fingerprint_tells_contents_apart() {
     ] {
         assert_ne!(base, of(&train, &eval), "{train}{eval}");
     }
+}
+
+/// A `.npy` file of f32.
+fn npy(shape: &str, values: &[f32]) -> Vec<u8> {
+    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n");
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.bytes());
+    bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    bytes
+}
+
+#[test]
+fn rows_to_evaluate_have_weights_of_their_own() {
+    let files = Files::new(TRAIN, "a,b,label\n1,2,0\n");
+    for (name, shape, values) in [
+        ("x.npy", "(3, 2)", &[1.0, 10.0, 2.0, 20.0, 3.0, 30.0][..]),
+        ("y.npy", "(3,)", &[0.0, 1.0, 2.0]),
+        ("w.npy", "(3,)", &[1.0, 2.0, 3.0]),
+        ("x_test.npy", "(2, 2)", &[4.0, 40.0, 5.0, 50.0]),
+        ("y_test.npy", "(2,)", &[0.0, 1.0]),
+        ("w_test.npy", "(2,)", &[0.5, 2.5]),
+    ] {
+        fs::write(files.path(name), npy(shape, values)).unwrap();
+    }
+    let set = |key: &str, name: &str| format!("data.{key}={}", files.path(name).display());
+    let rows = [("train", "x"), ("labels", "y"), ("eval", "x_test"), ("eval_labels", "y_test")];
+    let rows = rows.map(|(key, name)| set(key, &format!("{name}.npy")));
+    let load = |more: &[String]| {
+        let sets: Vec<&str> = rows.iter().chain(more).map(String::as_str).collect();
+        files.load(&sets, 1)
+    };
+    let weights = |dataset: &dyn Dataset| gathered(dataset, &(0..dataset.len()).collect::<Vec<_>>()).2;
+    let (weight, eval_weight) = (set("weight", "w.npy"), set("eval_weight", "w_test.npy"));
+    for (more, train, eval) in [
+        (vec![&weight, &eval_weight], Some(vec![1.0, 2.0, 3.0]), Some(vec![0.5, 2.5])),
+        (vec![&weight], Some(vec![1.0, 2.0, 3.0]), None),
+        (vec![&eval_weight], None, Some(vec![0.5, 2.5])),
+    ] {
+        let more: Vec<String> = more.into_iter().cloned().collect();
+        let loaded = load(&more).unwrap();
+        assert_eq!((weights(&*loaded.train), weights(&*loaded.eval.unwrap())), (train, eval), "{more:?}");
+    }
+    let of_other_rows = load(&[set("eval_weight", "w.npy")]);
+    assert_refused(of_other_rows, &["x_test.npy` has 2 rows, but its weights", "w.npy` have 3"]);
+    // The rows of a table have theirs in a column.
+    let sets = [set("train", "train.csv"), set("eval", "eval.csv"), eval_weight];
+    let of_table = files.load(&sets.each_ref().map(String::as_str), 1);
+    assert_refused(of_table, &["`data.eval_weight` is given", "eval.csv", "`data.weight` names the column"]);
 }

@@ -10,24 +10,25 @@ mod error;
 mod fingerprint;
 mod load;
 mod normalize;
-mod open;
+pub(crate) mod open;
 mod preprocess;
 pub mod raw;
 mod resident;
 mod stats;
 mod subset;
-mod table;
+pub(crate) mod table;
 #[cfg(test)]
 pub(crate) mod testing;
 mod vocabulary;
 
 pub use self::builtin::{NAMES as BUILTIN_NAMES, digits};
+pub(crate) use self::checks::MAX_GUESSED_CLASSES;
 pub use self::dataset::{CategoryColumn, Dataset, RowLayout, Summary, TargetLayout, numbered_columns};
 pub use self::error::DataError;
 pub(crate) use self::fingerprint::fingerprint;
 pub use self::load::{Loaded, load, open_eval};
 pub use self::normalize::{DeviceNormalizer, Normalizer};
-pub(crate) use self::open::files_of;
+pub(crate) use self::open::{Compression, files_and_format, files_of, format_by_name};
 pub use self::open::{KnownFeatures, Part, SourceSpec};
 pub use self::preprocess::{ColumnCodes, Preprocessor};
 pub use self::resident::{ResidentRows, Targets};

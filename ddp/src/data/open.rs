@@ -11,7 +11,7 @@ use super::dataset::{Dataset, TargetLayout};
 use super::raw::{self, RawFormat};
 use super::vocabulary::Vocabulary;
 use super::{DataError, builtin, table};
-use crate::config::{DataConfig, DataFormat, Missing};
+use crate::config::{DataConfig, DataFormat, EvalSource, Missing};
 use crate::error::Result;
 use crate::files;
 
@@ -77,6 +77,12 @@ impl<'a> SourceSpec<'a> {
         open(self)?.ready()
     }
 
+    /// The files with the weights of `data.eval`; None for other rows.
+    pub(crate) fn eval_weight(&self) -> Option<&'a str> {
+        let is_eval = matches!(&self.data.eval, EvalSource::Source(eval) if eval == self.source);
+        self.data.eval_weight.as_deref().filter(|_| is_eval && self.part == Part::Test)
+    }
+
     /// Whether a missing value is no error.
     pub fn may_miss(&self) -> bool {
         self.data.missing != Missing::Error
@@ -135,8 +141,16 @@ pub(crate) fn open(spec: &SourceSpec<'_>) -> Result<Opened> {
     if let Some(name) = spec.source.strip_prefix("builtin:") {
         return Ok(Opened::Ready(Arc::new(builtin::read(name, spec)?)));
     }
-    let files = files_of(spec.source)?;
-    let format = format_of_all(&files, spec)?;
+    let (files, format) = files_and_format(spec)?;
+    if spec.eval_weight().is_some() && !matches!(format, DataFormat::Npy | DataFormat::Idx) {
+        return Err(DataError::NotForFormat {
+            key: "data.eval_weight",
+            source_name: spec.source.to_owned(),
+            why: "has weights in a column or array of its own",
+            hint: "leave it out: `data.weight` names the column or array".to_owned(),
+        }
+        .into());
+    }
     let raw_format = match format {
         DataFormat::Npy => RawFormat::Npy,
         DataFormat::Npz => RawFormat::Npz,
@@ -147,16 +161,8 @@ pub(crate) fn open(spec: &SourceSpec<'_>) -> Result<Opened> {
         }
     };
     let rows = raw::open(&files, raw_format, spec)?;
-    if let Some(known) = spec.features
-        && known.names.len() != rows.layout().n_features()
-    {
-        return Err(crate::Error::ColumnsDiffer {
-            source_name: rows.source,
-            n_columns: rows.layout.n_features(),
-            other: known.of.to_owned(),
-            n_other: known.names.len(),
-            difference: "an array's columns have no names".to_owned(),
-        });
+    if let Some(known) = spec.features {
+        raw::same_columns(&rows, known)?;
     }
     Ok(Opened::Raw(Box::new(rows)))
 }
@@ -203,7 +209,17 @@ pub(crate) fn files_of(source: &str) -> Result<Vec<PathBuf>> {
     if files.is_empty() { Err(no_files("no file's name fits the pattern").into()) } else { Ok(files) }
 }
 
-fn format_of_all(files: &[PathBuf], spec: &SourceSpec<'_>) -> Result<DataFormat> {
+/// The files that `spec` names, and their format.
+///
+/// # Errors
+/// As [`files_of`]; files of several formats.
+pub(crate) fn files_and_format(spec: &SourceSpec<'_>) -> Result<(Vec<PathBuf>, DataFormat)> {
+    let files = files_of(spec.source)?;
+    let format = format_of_all(&files, spec)?;
+    Ok((files, format))
+}
+
+pub(crate) fn format_of_all(files: &[PathBuf], spec: &SourceSpec<'_>) -> Result<DataFormat> {
     if spec.data.format != DataFormat::Auto {
         return Ok(spec.data.format);
     }
@@ -266,9 +282,11 @@ pub(crate) enum Compression {
 
 impl Compression {
     pub(crate) fn of(path: &Path) -> Self {
-        match path.extension().and_then(|ending| ending.to_str()) {
-            Some("gz") => Compression::Gzip,
-            Some("zst") => Compression::Zstd,
+        // In any case, as `format_by_name`.
+        let is = |ending: &str| path.extension().is_some_and(|other| other.eq_ignore_ascii_case(ending));
+        match () {
+            () if is("gz") => Compression::Gzip,
+            () if is("zst") => Compression::Zstd,
             _ => Compression::None,
         }
     }
@@ -295,5 +313,25 @@ impl Compression {
                 })?)
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_format_and_compression_in_any_case() {
+        for (name, format, compression) in [
+            ("x.csv", DataFormat::Csv, Compression::None),
+            ("x.csv.gz", DataFormat::Csv, Compression::Gzip),
+            ("X.CSV.GZ", DataFormat::Csv, Compression::Gzip),
+            ("X.Csv.Zst", DataFormat::Csv, Compression::Zstd),
+            ("T10K-IMAGES-IDX3-UBYTE.GZ", DataFormat::Idx, Compression::Gzip),
+            ("X.NPY", DataFormat::Npy, Compression::None),
+        ] {
+            let path = Path::new(name);
+            assert_eq!((format_by_name(path), Compression::of(path)), (Some(format), compression), "{name}");
+        }
     }
 }

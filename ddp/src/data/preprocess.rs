@@ -44,11 +44,11 @@ pub struct ColumnCodes {
 }
 
 impl Preprocessor {
-    /// For rows of `layout`; `stats` are those of the training rows, needed where [`needs_stats`] says so.
+    /// For rows of `layout`; `stats` are those of the training rows, needed to normalise and where values may be missing.
     pub fn new(data: &DataConfig, layout: &RowLayout, stats: Option<&ColumnStats>) -> Self {
         let n_columns = layout.n_features();
         let numbers = |column: usize| !layout.categories.iter().any(|category| category.column == column);
-        let fill = stats.filter(|_| layout.has_missing).map(|stats| {
+        let fill = stats.filter(|_| data.missing != Missing::Error).map(|stats| {
             let value = |column: usize| match data.missing {
                 Missing::Mean => stats.mean[column] as f32,
                 Missing::Error | Missing::Zero => 0.0,
@@ -90,9 +90,9 @@ impl Preprocessor {
     }
 }
 
-/// Whether a look at all training rows is needed before the first step.
-pub(super) fn needs_stats(data: &DataConfig, layout: &RowLayout) -> bool {
-    data.normalize != Normalize::None || layout.has_missing
+/// Whether a look at all training rows is needed before the first step: also where only rows to evaluate may miss values.
+pub(super) fn needs_stats(data: &DataConfig) -> bool {
+    data.normalize != Normalize::None || data.missing != Missing::Error
 }
 
 impl ColumnCodes {

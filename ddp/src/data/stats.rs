@@ -11,8 +11,10 @@ use crate::error::{Error, Result};
 use crate::outcome::Stop;
 use crate::shard::rank_range;
 
-/// Rows that are read at a time; their mean is taken before the squares of what differs from it.
+/// Rows that are read at a time, and fewer of many columns; their mean is taken before the squares of what differs from it.
 const CHUNK_ROWS: usize = 1024;
+/// Bytes of them in f32, unless one row takes more.
+const CHUNK_BYTES: usize = 4 << 20;
 /// Parts of the rows whose statistics are merged in their order: the same parts at any number of ranks, so that the result
 /// is the same to the bit.
 const MAX_PARTS: usize = 64;
@@ -86,7 +88,7 @@ impl ColumnStats {
     pub fn of_rows(dataset: &dyn Dataset, rows: Range<usize>) -> Result<Self> {
         let layout = dataset.layout();
         let n_columns = layout.n_features();
-        let chunk_rows = CHUNK_ROWS.min(rows.len().max(1));
+        let chunk_rows = chunk_rows(n_columns).min(rows.len().max(1));
         let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, Device::Cpu);
         let mut raw = zeros(&[chunk_rows, n_columns], layout.dtype)?;
         let mut x = zeros(&[chunk_rows, n_columns], ddp_kernels::DType::F32)?;
@@ -110,15 +112,15 @@ impl ColumnStats {
         Ok(all)
     }
 
-    /// Adds rows, `[n, columns]`.
-    pub fn add(&mut self, values: &[f32]) {
+    /// Adds rows, `[n, columns]`, in f32 or f64; NaN is a missing value.
+    pub fn add<T: Copy + Into<f64>>(&mut self, values: &[T]) {
         let n_columns = self.mean.len();
         let mut chunk = Self::new(n_columns);
         chunk.n_rows = values.len() / n_columns;
         for row in values.chunks_exact(n_columns) {
             for (column, &value) in row.iter().enumerate() {
-                let (value, is_there) = (f64::from(value), f64::from(u8::from(!value.is_nan())));
-                chunk.count[column] += is_there;
+                let value: f64 = value.into();
+                chunk.count[column] += f64::from(u8::from(!value.is_nan()));
                 chunk.mean[column] += if value.is_nan() { 0.0 } else { value };
                 chunk.min[column] = chunk.min[column].min(value);
                 chunk.max[column] = chunk.max[column].max(value);
@@ -129,7 +131,8 @@ impl ColumnStats {
         }
         for row in values.chunks_exact(n_columns) {
             for (column, &value) in row.iter().enumerate() {
-                let difference = f64::from(value) - chunk.mean[column];
+                let value: f64 = value.into();
+                let difference = value - chunk.mean[column];
                 chunk.m2[column] += if value.is_nan() { 0.0 } else { difference * difference };
             }
         }
@@ -194,5 +197,60 @@ impl ColumnStats {
             }
         }
         stats
+    }
+}
+
+/// Rows of a chunk. Of the columns alone: where chunks end is in the bits of the result.
+fn chunk_rows(n_columns: usize) -> usize {
+    (CHUNK_BYTES / (size_of::<f32>() * n_columns.max(1))).clamp(1, CHUNK_ROWS)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::data::{ResidentRows, RowLayout, TargetLayout, numbered_columns};
+
+    /// Rows that remember how many of them were asked for at a time.
+    #[derive(Debug)]
+    struct Watched(ResidentRows, Mutex<Vec<usize>>);
+
+    impl Dataset for Watched {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        fn layout(&self) -> &RowLayout {
+            self.0.layout()
+        }
+
+        fn source(&self) -> &str {
+            self.0.source()
+        }
+
+        fn fingerprint(&self) -> Result<u64> {
+            self.0.fingerprint()
+        }
+
+        fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()> {
+            self.1.lock().unwrap().push(rows.len());
+            self.0.gather(rows, out)
+        }
+    }
+
+    #[test]
+    fn wide_rows_are_read_fewer_at_a_time() {
+        for (n_columns, n_rows, want) in
+            [(3, 1500, vec![1024, 476]), (1 << 18, 10, vec![4, 4, 2]), (3 << 20, 2, vec![1, 1])]
+        {
+            let layout = RowLayout::new(numbered_columns(n_columns), TargetLayout::Classes { n_classes: 2 });
+            let features = (0..n_rows * n_columns).map(|i| (i / n_columns) as f32).collect();
+            let rows = ResidentRows::classes(features, vec![0; n_rows], layout);
+            let rows = Watched(rows, Mutex::default());
+            let stats = ColumnStats::of_rows(&rows, 0..n_rows).unwrap();
+            assert_eq!(*rows.1.lock().unwrap(), want, "{n_columns} columns");
+            assert_eq!(stats.max[n_columns - 1], (n_rows - 1) as f64);
+        }
     }
 }

@@ -158,14 +158,15 @@ impl HostBatch {
         self.current.0 < self.jobs.len()
     }
 
-    /// The rows of the batch whose step it is, as the model takes them, on the CPU.
-    pub(super) fn batch<'a>(&'a self, dataset: &'a dyn Dataset) -> Result<Batch<'a>> {
-        if let Some(rows) = &self.in_place {
-            return Ok(dataset.in_place(rows.clone())?.expect("they were there before"));
+    /// Rows `rows` of the batch whose step it is, as the model takes them, on the CPU.
+    pub(super) fn rows<'a>(&'a self, dataset: &'a dyn Dataset, rows: Range<usize>) -> Result<Batch<'a>> {
+        if let Some(place) = &self.in_place {
+            let rows = place.start + rows.start..place.start + rows.end;
+            return Ok(dataset.in_place(rows)?.expect("all of them were there before"));
         }
         let start = self.current.1;
         match &self.memory {
-            Memory::Rows(memory) => Ok(memory.batch(start..start + self.job().own.len())?),
+            Memory::Rows(memory) => Ok(memory.batch(start + rows.start..start + rows.end)?),
             Memory::None | Memory::Indices(_) => unreachable!("rows were gathered"),
         }
     }

@@ -51,6 +51,8 @@ pub struct LoaderOptions {
     pub threads: Option<usize>,
     /// Threads that this rank may have in all.
     pub cores: usize,
+    /// Host memory that the batches may take together, in bytes; one batch there always is.
+    pub memory_bytes: usize,
     /// What is done to features on the way.
     pub normalizer: Option<Normalizer>,
 }
@@ -62,6 +64,7 @@ impl LoaderOptions {
             device,
             placement: Placement::Host,
             prefetch: 4,
+            memory_bytes: 1 << 30,
             threads: None,
             cores: 1,
             normalizer: None,
@@ -79,6 +82,7 @@ impl LoaderOptions {
             device,
             placement: data.placement,
             prefetch: data.prefetch,
+            memory_bytes: data.loader_memory_mib << 20,
             threads: (data.loader_threads > 0).then_some(data.loader_threads),
             cores,
             normalizer,
@@ -180,8 +184,11 @@ impl Loader {
             (None, 1..) => (SMALL_BATCHES_BYTES / batch_bytes.max(1)).clamp(1, MAX_SMALL_BATCHES),
             _ => 1,
         };
-        let n_buffers =
-            options.prefetch.max(n_threads).max(1) + if gpu.is_some() { MAX_IN_FLIGHT } else { 1 };
+        // Of large batches fewer are made ready than asked for.
+        let in_flight = if gpu.is_some() { MAX_IN_FLIGHT } else { 1 };
+        let affordable = options.memory_bytes / (batch_bytes * jobs_a_batch).max(1);
+        let prefetch = options.prefetch.max(n_threads).min(affordable.saturating_sub(in_flight)).max(1);
+        let n_buffers = prefetch + in_flight;
         let dataset = rows.dataset().clone();
         let buffer = || match (&rows, gpu) {
             (Rows::Gpu(..), Some(gpu)) => HostBatch::indices(max_rows, gpu),
@@ -235,8 +242,13 @@ impl Loader {
                     spare.push(batch);
                     return Ok(None);
                 }
-                filler.fill(&mut batch)?;
-                Ok(Some(batch))
+                match filler.fill(&mut batch) {
+                    Ok(()) => Ok(Some(batch)),
+                    Err(error) => {
+                        spare.push(batch);
+                        Err(error)
+                    }
+                }
             }
         }
     }

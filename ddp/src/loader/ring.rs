@@ -1,9 +1,10 @@
 //! Threads that fill batches in turn, and the order in which they are taken.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
+
+use ddp_comm::failure::catch_panic;
 
 use super::filler::Filler;
 use super::host_batch::HostBatch;
@@ -30,7 +31,7 @@ struct State {
     jobs: Box<dyn Iterator<Item = Job> + Send>,
     free: Vec<HostBatch>,
     /// Batches from the next one on that is to be taken; None where a thread is still at it.
-    ready: VecDeque<Option<Result<HostBatch>>>,
+    ready: VecDeque<Option<(HostBatch, Result<()>)>>,
     /// Number of the batch in front of `ready`.
     n_taken: u64,
     /// Number of the next batch that a thread begins.
@@ -83,7 +84,15 @@ impl Ring {
             }
         }
         state.n_taken += 1;
-        state.ready.pop_front().flatten().transpose()
+        let (batch, filled) = state.ready.pop_front().flatten().expect("looked at above");
+        match filled {
+            Ok(()) => Ok(Some(batch)),
+            Err(error) => {
+                state.free.push(batch);
+                self.shared.may_fill.notify_one();
+                Err(error)
+            }
+        }
     }
 
     /// Memory that is free again.
@@ -120,7 +129,7 @@ impl Shared {
             state.ready.push_back(None);
             drop(state);
             // A user's dataset that panics must not leave the step waiting for ever.
-            let filled = catch_unwind(AssertUnwindSafe(|| self.filler.fill(&mut batch)));
+            let filled = catch_panic(|| self.filler.fill(&mut batch));
             let filled = filled.unwrap_or_else(|_| {
                 let source_name = self.filler.dataset.source().to_owned();
                 let reason = "it panicked while rows were read".to_owned();
@@ -128,7 +137,7 @@ impl Shared {
             });
             state = self.lock();
             let place = (number - state.n_taken) as usize;
-            state.ready[place] = Some(filled.map(|()| batch));
+            state.ready[place] = Some((batch, filled));
             if place == 0 {
                 self.may_take.notify_one();
             }

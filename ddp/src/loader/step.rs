@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{DType, TensorRef};
 
 use super::Rows;
@@ -10,7 +9,7 @@ use super::host_batch::{HostBatch, Sending};
 use super::plan::Job;
 use crate::batches::{Batch, BatchMut};
 use crate::data::DeviceNormalizer;
-use crate::device_rows::DeviceRows;
+use crate::device_rows::{DeviceRows, DeviceShape};
 use crate::error::Result;
 use crate::shard::micro_range;
 use crate::trainer::{MicroBatch, StepRows};
@@ -55,12 +54,15 @@ impl<'a> LoadedStep<'a> {
         Ok((targets, weights))
     }
 
-    /// The rows, on the CPU.
+    /// The rows as the model takes them, on the CPU; of a batch that a GPU will get, the host's copies as they are stored.
     ///
     /// # Errors
     /// Those of reading them.
+    ///
+    /// # Panics
+    /// If the rows are on the GPU ([`super::Loader::is_on_gpu`]).
     pub fn batch(&self) -> Result<Batch<'_>> {
-        self.batch.batch(&**self.rows.dataset())
+        self.batch.rows(&**self.rows.dataset(), 0..self.job().own.len())
     }
 }
 
@@ -85,17 +87,16 @@ impl StepRows for LoadedStep<'_> {
     fn micro_batch(&mut self, index: usize) -> Result<MicroBatch<'_>> {
         let own = self.own_rows();
         let rows = micro_range(0..own.len(), index, self.n_micro_batches());
-        let batch = self.batch()?.rows(rows.start, rows.end)?;
-        Ok(MicroBatch { rows: batch, first_row: own.start + rows.start })
+        let first_row = own.start + rows.start;
+        Ok(MicroBatch { rows: self.batch.rows(&**self.rows.dataset(), rows)?, first_row })
     }
 
-    fn device_rows(&self, gpu: &'static Gpu, n_rows: usize) -> Result<DeviceRows> {
+    fn device_shape(&self) -> DeviceShape {
         let layout = self.rows.dataset().layout();
         match self.rows {
-            Rows::Gpu(..) => Ok(DeviceRows::gathered(gpu, n_rows, layout)?),
+            Rows::Gpu(..) => DeviceShape::gathered(layout),
             Rows::Host(_) => {
-                let converts = layout.dtype != DType::F32 || self.normalizer.is_some();
-                Ok(DeviceRows::new(gpu, n_rows, layout, converts)?)
+                DeviceShape::sent(layout, layout.dtype != DType::F32 || self.normalizer.is_some())
             }
         }
     }

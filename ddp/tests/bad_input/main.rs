@@ -4,8 +4,15 @@
 // A test that can't go on panics, and one that is skipped says so.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
+mod arrays;
+mod bombs;
+mod columns;
 mod config;
+mod cut_files;
 mod data;
+mod file_sets;
+#[path = "../data/files.rs"]
+mod files;
 mod folder;
 mod harness;
 mod model_file;

@@ -3,6 +3,7 @@
 
 use std::process::Command;
 
+use crate::file_sets;
 use crate::harness::{GOOD_CSV, PROGRAM, Place, with_mount};
 
 /// Ranks that are started alike.
@@ -121,6 +122,39 @@ fn ranks_that_see_different_rows() {
         &[of("a"), of("b")],
         &["error: rank 1 (", "disagrees with rank 0 on 'rows and columns of the data", "hint: "],
     );
+}
+
+#[test]
+fn arrays_on_several_ranks() {
+    let place = Place::new();
+    let mut x = file_sets::features();
+    let three = |values: &[f64]| file_sets::npy_f32(&[3, 3], &values[..9]);
+    place.write("few.npy", &three(&x));
+    place.write("few_labels.npy", &file_sets::npy_i64(&[3], &[0.0, 1.0, 0.0]));
+    place.write("y.npy", &file_sets::y_npy());
+    // In the part of the rows that only the last rank looks at.
+    x[11 * 3 + 2] = f64::NAN;
+    place.write("x.npy", &file_sets::npy_f32(&[12, 3], &x));
+    let few = ["data.train=few.npy", "data.labels=few_labels.npy"];
+    refuse(
+        &place,
+        &[ranks(4, &file_sets::train(&few))],
+        &["error: few.npy: 3 training rows, fewer than the 4 ranks", "hint: start at most 3 ranks"],
+    );
+    let nan = [&file_sets::PAIR[..], &["data.normalize=standard"]].concat();
+    refuse(
+        &place,
+        &[ranks(2, &file_sets::train(&nan))],
+        &["data file `x.npy`, row 11, column \"f2\": expected a finite number, got NaN", "hint: "],
+    );
+    // Else a loader meets it in the middle of the run.
+    if has_mpirun() {
+        let args = file_sets::train(&file_sets::PAIR);
+        let ended = place.end(&mut mpirun(&place, &[ranks(2, &args)]));
+        assert_eq!(ended.status, Some(2), "{ended:#?}");
+        // Of so few rows all ranks may meet it before one of them has ended the job.
+        assert!(ended.stderr.contains("error: data file `x.npy`, row 11, column \"f2\""), "{ended:#?}");
+    }
 }
 
 /// Rank 0 alone writes, so it alone finds out; all ranks end with its status.

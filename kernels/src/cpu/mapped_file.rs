@@ -14,26 +14,13 @@ use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
-use memmap2::{Mmap, MmapOptions, UncheckedAdvice};
+use memmap2::{Mmap, MmapOptions};
 
 /// Mappings that a process can have at a time.
 const MAX_MAPPINGS: usize = 4096;
 /// Missing pages of a mapping from which on all that follows is replaced with each further one: a page by itself divides a
 /// mapping in two, of which a process has 65,530 as a rule.
 const MAX_SINGLE_PAGES: usize = 1024;
-
-/// How a mapping will be read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Advice {
-    /// Here and there: nothing is read ahead.
-    Random,
-    /// From front to back.
-    Sequential,
-    /// Soon: reading begins.
-    WillNeed,
-    /// Not soon: its pages may go, and are read again when they are touched.
-    DontNeed,
-}
 
 /// A regular file as read-only memory, of the length that it had when it was opened.
 ///
@@ -115,21 +102,6 @@ impl MappedFile {
     pub fn has_shrunk(&self) -> bool {
         std::fs::metadata(&self.path)
             .is_ok_and(|now| (now.dev(), now.ino()) == self.identity && now.len() < self.len() as u64)
-    }
-
-    /// Tells the system how the file will be read.
-    ///
-    /// # Errors
-    /// Those of `madvise`.
-    pub fn advise(&self, advice: Advice) -> io::Result<()> {
-        let Some(Mapping { map, .. }) = &self.mapping else { return Ok(()) };
-        match advice {
-            Advice::Random => map.advise(memmap2::Advice::Random),
-            Advice::Sequential => map.advise(memmap2::Advice::Sequential),
-            Advice::WillNeed => map.advise(memmap2::Advice::WillNeed),
-            // SAFETY: a shared mapping of a file is read again from it, and a page of zeros is zeros again.
-            Advice::DontNeed => unsafe { map.unchecked_advise(UncheckedAdvice::DontNeed) },
-        }
     }
 }
 
@@ -336,15 +308,11 @@ mod tests {
         for len in [1, 100, PAGE, 10 * PAGE + 17] {
             let (_file, mapped) = file_of(len);
             assert_eq!((mapped.len(), mapped.is_empty()), (len, false));
-            for advice in [Advice::Random, Advice::WillNeed, Advice::Sequential, Advice::DontNeed] {
-                mapped.advise(advice).unwrap();
-                assert!(mapped.bytes() == content(len), "{advice:?}");
-            }
+            assert!(mapped.bytes() == content(len));
             assert!(mapped.is_intact() && !mapped.has_shrunk());
         }
         let (_file, empty) = file_of(0);
         assert!(empty.bytes().is_empty() && empty.is_intact() && !empty.has_shrunk());
-        empty.advise(Advice::WillNeed).unwrap();
     }
 
     #[test]

@@ -11,6 +11,9 @@ use super::element::{RawType, numbers_to_i64, to_f32, to_f64, to_i64};
 use crate::data::DataError;
 use crate::error::Result;
 
+/// Bytes of rows that are read at a time where they are converted.
+const READ_BYTES: usize = 1 << 20;
+
 /// Rows of equal size, side by side in each of their files.
 #[derive(Debug, Clone)]
 pub(crate) struct RawArray {
@@ -61,7 +64,8 @@ impl RawArray {
                 .into());
             }
             let n = all.n_rows();
-            all.starts.extend(other.starts[1..].iter().map(|end| n + end));
+            // Rows that take no bytes can be without end; they are refused once all is known.
+            all.starts.extend(other.starts[1..].iter().map(|&end| n.saturating_add(end)));
             all.parts.extend(other.parts);
         }
         Ok(all)
@@ -134,7 +138,12 @@ impl RawArray {
         }
     }
 
-    /// Fails if a file got shorter while rows were read.
+    /// Fails if a file is shorter than it was.
+    pub(crate) fn check_length(&self) -> Result<()> {
+        self.parts.iter().try_for_each(|part| part.bytes.check_length())
+    }
+
+    /// Fails if a page of a file was missing while rows were read.
     pub(crate) fn check(&self) -> Result<()> {
         self.parts.iter().try_for_each(|part| part.bytes.check())
     }
@@ -145,17 +154,24 @@ impl RawArray {
     /// If a row is not there: who gathers has checked the numbers.
     pub(crate) fn for_each(&self, rows: &[usize], mut take: impl FnMut(usize, &[u8], bool)) -> Result<()> {
         let row_bytes = self.row_bytes();
+        if !self.is_read() {
+            for (n, &row) in rows.iter().enumerate() {
+                let (part, row) = self.part_of(row);
+                let bytes = part.bytes.as_slice().expect("mapped or in memory");
+                let start = part.offset as usize + row * row_bytes;
+                take(n, &bytes[start..start + row_bytes], part.is_big_endian);
+            }
+            return Ok(());
+        }
+        // Rows side by side are read at once.
+        let chunk_rows = (READ_BYTES / row_bytes.max(1)).max(1);
         let mut scratch = Vec::new();
-        for (n, &row) in rows.iter().enumerate() {
-            let (part, row) = self.part_of(row);
-            let start = part.offset + row as u64 * row_bytes as u64;
-            match part.bytes.as_slice() {
-                Some(bytes) => take(n, &bytes[start as usize..][..row_bytes], part.is_big_endian),
-                None => {
-                    scratch.resize(row_bytes, 0);
-                    part.bytes.read_at(start, &mut scratch)?;
-                    take(n, &scratch, part.is_big_endian);
-                }
+        for (chunk, rows) in rows.chunks(chunk_rows).enumerate() {
+            scratch.resize(rows.len() * row_bytes, 0);
+            self.read_rows(rows, &mut scratch)?;
+            for (n, &row) in rows.iter().enumerate() {
+                let is_big_endian = self.part_of(row).0.is_big_endian;
+                take(chunk * chunk_rows + n, &scratch[n * row_bytes..][..row_bytes], is_big_endian);
             }
         }
         Ok(())
@@ -235,9 +251,9 @@ impl RawArray {
             && self.parts.iter().any(|part| part.is_big_endian != cfg!(target_endian = "big"))
     }
 
-    /// Rows side by side as elements of `T`, where they lie so in memory and at a fitting address.
+    /// Rows side by side, where they are elements of `T` that lie so in memory and at a fitting address.
     pub(crate) fn in_place<T: Element>(&self, rows: Range<usize>) -> Option<&[T]> {
-        if self.needs_swap() || rows.is_empty() {
+        if self.raw.dtype() != Some(T::DTYPE) || self.needs_swap() || rows.is_empty() {
             return None;
         }
         let (part, first) = self.part_of(rows.start);

@@ -1,5 +1,6 @@
 //! Where the bytes of an array are: in a mapped file, in a file that is read piece by piece, or in memory.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt as _;
@@ -11,6 +12,46 @@ use rustix::fs::Advice;
 
 use crate::data::DataError;
 use crate::error::Result;
+
+/// Memory for what has to be unpacked: of all files together as much as the config grants.
+#[derive(Debug)]
+pub(crate) struct Room {
+    limit: u64,
+    used: Cell<u64>,
+}
+
+impl Room {
+    pub(crate) fn new(limit: u64) -> Self {
+        Room { limit, used: Cell::new(0) }
+    }
+
+    /// Bytes that are still free.
+    pub(crate) fn left(&self) -> u64 {
+        self.limit - self.used.get()
+    }
+
+    /// Takes some of what is left.
+    pub(crate) fn take(&self, n_bytes: u64) {
+        self.used.set((self.used.get() + n_bytes).min(self.limit));
+    }
+
+    /// The error for `n_bytes` more than are left.
+    pub(crate) fn too_large(
+        &self,
+        source_name: String,
+        n_bytes: u64,
+        what: &'static str,
+        hint: &str,
+    ) -> DataError {
+        DataError::TooLarge {
+            source_name,
+            what,
+            needed_mib: self.used.get().saturating_add(n_bytes).div_ceil(1 << 20),
+            limit_mib: self.limit >> 20,
+            hint: hint.to_owned(),
+        }
+    }
+}
 
 /// Bytes that can be read at any place, by several threads at a time.
 ///
@@ -27,6 +68,10 @@ impl Bytes {
     /// The file at `path`, mapped.
     pub(crate) fn map(path: &Path) -> Result<Self> {
         let unreadable = |source| DataError::Unreadable { path: path.to_owned(), source };
+        // A named pipe would make who opens it wait for a writer.
+        if std::fs::metadata(path).is_ok_and(|data| !data.is_file() && !data.is_dir()) {
+            return Err(unreadable(std::io::Error::other("it is no file on a disk")).into());
+        }
         // Tells a missing file and a folder apart from one that can't be read.
         drop(crate::files::open("data file", path)?);
         let file = MappedFile::open(path).map_err(unreadable)?;
@@ -74,6 +119,17 @@ impl Bytes {
                 Err(DataError::Changed { path: path.clone() }.into())
             }
             _ => Ok(()),
+        }
+    }
+
+    /// As [`Bytes::check`], and asks the system for the file's length: less than a page that is gone reads as zeros too, which
+    /// nothing else shows.
+    pub(crate) fn check_length(&self) -> Result<()> {
+        match self {
+            Bytes::Mapped { file, path } if file.has_shrunk() => {
+                Err(DataError::Changed { path: path.clone() }.into())
+            }
+            _ => self.check(),
         }
     }
 

@@ -55,9 +55,17 @@ impl RawType {
         }
     }
 
-    /// Whether elements of `dtype` have these very bits.
-    pub(crate) fn is_stored_as(self, dtype: DType) -> bool {
-        self.travels_as() == dtype && (dtype != DType::F32 || self == RawType::F32)
+    /// What it is in memory, if that is something to compute with.
+    pub fn dtype(self) -> Option<DType> {
+        match self {
+            RawType::U8 => Some(DType::U8),
+            RawType::I64 => Some(DType::I64),
+            RawType::F16 => Some(DType::F16),
+            RawType::Bf16 => Some(DType::BF16),
+            RawType::F32 => Some(DType::F32),
+            RawType::F64 => Some(DType::F64),
+            RawType::I8 | RawType::U16 | RawType::I16 | RawType::U32 | RawType::I32 | RawType::U64 => None,
+        }
     }
 
     /// Whether it can be a class index as it is.

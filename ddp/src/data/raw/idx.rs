@@ -9,6 +9,9 @@ use super::npy::checked_size;
 use crate::data::DataError;
 use crate::error::Result;
 
+/// More is no array of rows.
+const MAX_DIMS: u8 = 8;
+
 /// The array in an IDX file.
 pub(crate) fn array(bytes: Bytes) -> Result<RawArray> {
     let path = bytes.path().to_owned();
@@ -43,6 +46,9 @@ pub fn header(bytes: &[u8]) -> Result<(RawType, Vec<u64>), String> {
         0x0e => RawType::F64,
         _ => return Err(format!("its elements are of type {code:#04x}, which there is not")),
     };
+    if n_dims > MAX_DIMS {
+        return Err(format!("it claims {n_dims} dimensions"));
+    }
     let sizes = bytes.get(4..4 + 4 * n_dims as usize).ok_or("its header is cut off")?;
     let shape: Vec<u64> =
         sizes.as_chunks::<4>().0.iter().map(|&size| u64::from(u32::from_be_bytes(size))).collect();

@@ -7,7 +7,7 @@ use std::path::Path;
 use zip::{CompressionMethod, ZipArchive};
 
 use super::array::RawArray;
-use super::bytes::Bytes;
+use super::bytes::{Bytes, Room};
 use super::npy;
 use crate::data::DataError;
 use crate::error::Result;
@@ -19,8 +19,8 @@ pub(crate) fn names(bytes: &Bytes) -> Result<Vec<String>> {
     Ok(names.collect())
 }
 
-/// The array `name`; unpacked into at most `memory_bytes`.
-pub(crate) fn array(bytes: &Bytes, name: &str, memory_bytes: u64) -> Result<RawArray> {
+/// The array `name`; if it is compressed, unpacked into `room`.
+pub(crate) fn array(bytes: &Bytes, name: &str, room: &Room) -> Result<RawArray> {
     let path = bytes.path();
     let bad = |error: zip::result::ZipError| malformed(path, error.to_string());
     let mut archive = open(bytes)?;
@@ -34,16 +34,12 @@ pub(crate) fn array(bytes: &Bytes, name: &str, memory_bytes: u64) -> Result<RawA
         drop(entry);
         return npy::array(bytes.clone(), start, end);
     }
-    let too_large = || DataError::TooLarge {
-        source_name: format!("{}:{name}", path.display()),
-        what: "to be unpacked",
-        needed_mib: size >> 20,
-        limit_mib: memory_bytes >> 20,
-        hint: "save it with numpy.savez, which does not compress, or raise the limit".to_owned(),
-    };
-    if size > memory_bytes {
-        return Err(too_large().into());
+    if size > room.left() {
+        let hint = "save it with numpy.savez, which does not compress, or raise the limit";
+        let source_name = format!("{}:{name}", path.display());
+        return Err(room.too_large(source_name, size, "to be unpacked", hint).into());
     }
+    room.take(size);
     // The archive's word for the size is not taken: no more than that is unpacked.
     let mut unpacked = Vec::new();
     let read = entry.by_ref().take(size + 1).read_to_end(&mut unpacked);

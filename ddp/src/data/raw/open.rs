@@ -4,14 +4,14 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use super::array::RawArray;
-use super::bytes::Bytes;
-use super::rows::RawRows;
+use super::bytes::{Bytes, Room};
+use super::rows::{LengthCheck, RawRows};
 use super::safetensors::Header;
 use super::{idx, npy, npz};
-use crate::config::Task;
+use crate::config::{DataFormat, Task};
 use crate::data::dataset::{CategoryColumn, RowLayout, TargetLayout, numbered_columns};
-use crate::data::open::{Compression, SourceSpec};
-use crate::data::{DataError, files_of};
+use crate::data::open::{Compression, Part, SourceSpec};
+use crate::data::{DataError, files_of, format_by_name};
 use crate::error::Result;
 
 /// Metadata keys of safetensors files that `ddp-train data convert` writes.
@@ -24,8 +24,8 @@ pub(crate) const CATEGORIES_TEXT: &str = "ddp_train.categories";
 pub(crate) const WEIGHTS_KEY: &str = "weights";
 
 /// Names that features and labels have in other people's files.
-const FEATURE_KEYS: &[&str] = &["features", "x", "X", "x_train", "data", "images", "embeddings"];
-const LABEL_KEYS: &[&str] = &["labels", "y", "Y", "y_train", "targets", "label", "target"];
+pub(super) const FEATURE_KEYS: &[&str] = &["features", "x", "X", "x_train", "data", "images", "embeddings"];
+pub(super) const LABEL_KEYS: &[&str] = &["labels", "y", "Y", "y_train", "targets", "label", "target"];
 
 /// A format of arrays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +58,8 @@ struct Texts {
 /// What is wrong with a file, or between files.
 pub(crate) fn open(files: &[PathBuf], format: RawFormat, spec: &SourceSpec<'_>) -> Result<RawRows> {
     refuse_columns(spec)?;
-    let parts = files.iter().map(|path| read(path, format, spec)).collect::<Result<Vec<_>>>()?;
+    let room = Room::new(spec.memory_bytes);
+    let parts = files.iter().map(|path| read(path, format, spec, &room)).collect::<Result<Vec<_>>>()?;
     let texts = parts[0].texts.clone();
     for (part, path) in parts.iter().zip(files) {
         if part.texts != texts {
@@ -80,11 +81,15 @@ pub(crate) fn open(files: &[PathBuf], format: RawFormat, spec: &SourceSpec<'_>) 
         weights.extend(part.weights);
     }
     let features = RawArray::concat(features)?;
-    let targets =
-        if targets.is_empty() { labels_beside(files, format, spec)? } else { RawArray::concat(targets)? };
-    let weights = match (weights.is_empty(), spec.data.weight.as_deref()) {
+    let targets = if targets.is_empty() {
+        labels_beside(files, format, spec, &room)?
+    } else {
+        RawArray::concat(targets)?
+    };
+    let beside = if spec.part == Part::Train { spec.data.weight.as_deref() } else { spec.eval_weight() };
+    let weights = match (weights.is_empty(), beside) {
         (false, _) => Some(RawArray::concat(weights)?),
-        (true, Some(source)) => Some(arrays_in(source, format, spec)?),
+        (true, Some(source)) => Some(arrays_in(source, format, spec, &room)?),
         (true, None) => None,
     };
     combine(features, targets, weights, texts, spec)
@@ -106,37 +111,34 @@ fn refuse_columns(spec: &SourceSpec<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The bytes of a file, unpacked if it is compressed.
-fn bytes_of(path: &Path, spec: &SourceSpec<'_>) -> Result<Bytes> {
+/// The bytes of a file, unpacked into `room` if it is compressed.
+pub(super) fn bytes_of(path: &Path, room: &Room) -> Result<Bytes> {
     let compression = Compression::of(path);
     if compression == Compression::None {
         return Bytes::map(path);
     }
-    let limit = spec.memory_bytes;
     let mut unpacked = Vec::new();
     let file = crate::files::open("data file", path)?;
-    let read = compression.reader(file, path)?.take(limit + 1).read_to_end(&mut unpacked);
+    let read = compression.reader(file, path)?.take(room.left() + 1).read_to_end(&mut unpacked);
     read.map_err(|error| DataError::Malformed {
         path: path.to_owned(),
         format: compression.name(),
         reason: error.to_string(),
         hint: "is the file cut off?",
     })?;
-    if unpacked.len() as u64 > limit {
-        return Err(DataError::TooLarge {
-            source_name: path.display().to_string(),
-            what: "or more to be unpacked",
-            needed_mib: limit >> 20,
-            limit_mib: limit >> 20,
-            hint: "unpack the file on the disk, or raise the limit".to_owned(),
-        }
-        .into());
+    let n_bytes = unpacked.len() as u64;
+    if n_bytes > room.left() {
+        let hint = "unpack the file on the disk, or raise the limit";
+        return Err(room
+            .too_large(path.display().to_string(), n_bytes, "or more to be unpacked", hint)
+            .into());
     }
+    room.take(n_bytes);
     Ok(Bytes::memory(unpacked, path))
 }
 
-fn read(path: &Path, format: RawFormat, spec: &SourceSpec<'_>) -> Result<Parts> {
-    let bytes = bytes_of(path, spec)?;
+fn read(path: &Path, format: RawFormat, spec: &SourceSpec<'_>, room: &Room) -> Result<Parts> {
+    let bytes = bytes_of(path, room)?;
     let single = |features| Parts { features, targets: None, weights: None, texts: Texts::default() };
     let end = bytes.len();
     match format {
@@ -144,7 +146,7 @@ fn read(path: &Path, format: RawFormat, spec: &SourceSpec<'_>) -> Result<Parts> 
         RawFormat::Idx => Ok(single(idx::array(bytes)?)),
         RawFormat::Npz => {
             let names = npz::names(&bytes)?;
-            named(path, &names, spec, |name| npz::array(&bytes, name, spec.memory_bytes))
+            named(path, &names, spec, |name| npz::array(&bytes, name, room))
         }
         RawFormat::Safetensors => {
             let header = Header::read(&bytes)?;
@@ -209,9 +211,14 @@ fn named(
 }
 
 /// Labels in files of their own.
-fn labels_beside(files: &[PathBuf], format: RawFormat, spec: &SourceSpec<'_>) -> Result<RawArray> {
+pub(super) fn labels_beside(
+    files: &[PathBuf],
+    format: RawFormat,
+    spec: &SourceSpec<'_>,
+    room: &Room,
+) -> Result<RawArray> {
     if let Some(labels) = spec.labels {
-        return arrays_in(labels, format, spec);
+        return arrays_in(labels, format, spec, room);
     }
     // MNIST's own names.
     let siblings: Vec<PathBuf> = files
@@ -224,7 +231,7 @@ fn labels_beside(files: &[PathBuf], format: RawFormat, spec: &SourceSpec<'_>) ->
         .filter(|path| path.exists())
         .collect();
     if siblings.len() == files.len() {
-        let arrays = siblings.iter().map(|path| Ok(read(path, format, spec)?.features));
+        let arrays = siblings.iter().map(|path| Ok(read(path, format, spec, room)?.features));
         return RawArray::concat(arrays.collect::<Result<Vec<_>>>()?);
     }
     Err(DataError::NoLabels {
@@ -235,13 +242,13 @@ fn labels_beside(files: &[PathBuf], format: RawFormat, spec: &SourceSpec<'_>) ->
 }
 
 /// The rows of single arrays (npy, IDX) in the files that `source` names.
-fn arrays_in(source: &str, format: RawFormat, spec: &SourceSpec<'_>) -> Result<RawArray> {
+fn arrays_in(source: &str, format: RawFormat, spec: &SourceSpec<'_>, room: &Room) -> Result<RawArray> {
     let arrays = files_of(source)?.into_iter().map(|path| {
         let format = match format {
-            RawFormat::Idx if !path.to_string_lossy().contains(".npy") => RawFormat::Idx,
+            RawFormat::Idx if format_by_name(&path) != Some(DataFormat::Npy) => RawFormat::Idx,
             _ => RawFormat::Npy,
         };
-        Ok(read(&path, format, spec)?.features)
+        Ok(read(&path, format, spec, room)?.features)
     });
     RawArray::concat(arrays.collect::<Result<Vec<_>>>()?)
 }
@@ -300,7 +307,11 @@ fn combine(
     }
     let total =
         features.size_bytes() + targets.size_bytes() + weights.as_ref().map_or(0, RawArray::size_bytes);
-    let place = |array: RawArray| if total > spec.memory_bytes { array.unmapped() } else { Ok(array) };
+    // Labels that are few beside the features stay mapped: they would cost a read of their own.
+    let place = |array: RawArray| {
+        let is_small = array.size_bytes() <= spec.memory_bytes / 4;
+        if total <= spec.memory_bytes || is_small { Ok(array) } else { array.unmapped() }
+    };
     Ok(RawRows {
         features: place(features)?,
         targets: place(targets)?,
@@ -308,6 +319,7 @@ fn combine(
         task: spec.data.task,
         layout,
         source: spec.source.to_owned(),
+        length_check: LengthCheck::default(),
     })
 }
 

@@ -1,6 +1,8 @@
 //! Arrays of features, targets and weights as one [`Dataset`].
 
 use std::ops::Range;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use ddp_kernels::cpu::row_copy::{FloatBits, RowCheck};
 use ddp_kernels::{DType, TensorMut, TensorRef};
@@ -18,6 +20,9 @@ const N_SAMPLES: usize = 1024;
 /// Rows whose labels are read at a time in a scan.
 const SCAN_ROWS: usize = 1 << 16;
 
+/// Time between two looks at the files' lengths.
+const LENGTH_CHECK_EVERY: Duration = Duration::from_millis(200);
+
 /// Rows in files.
 #[derive(Debug)]
 pub(crate) struct RawRows {
@@ -27,9 +32,41 @@ pub(crate) struct RawRows {
     pub(crate) task: Task,
     pub(crate) layout: RowLayout,
     pub(crate) source: String,
+    pub(crate) length_check: LengthCheck,
+}
+
+/// When the files' lengths were last asked for.
+#[derive(Debug)]
+pub(crate) struct LengthCheck(Mutex<Instant>);
+
+impl Default for LengthCheck {
+    fn default() -> Self {
+        LengthCheck(Mutex::new(Instant::now()))
+    }
+}
+
+impl LengthCheck {
+    /// Whether it is time to ask again; then whoever asked does.
+    fn is_due(&self) -> bool {
+        let Ok(mut last) = self.0.try_lock() else { return false };
+        let is_due = last.elapsed() >= LENGTH_CHECK_EVERY;
+        if is_due {
+            *last = Instant::now();
+        }
+        is_due
+    }
 }
 
 impl RawRows {
+    /// Fails if a file got shorter: looked at now and then, for the system is asked.
+    fn check_lengths(&self) -> Result<()> {
+        if !self.length_check.is_due() {
+            return Ok(());
+        }
+        let arrays = [Some(&self.features), Some(&self.targets), self.weights.as_ref()];
+        arrays.into_iter().flatten().try_for_each(RawArray::check_length)
+    }
+
     /// The largest class index of some rows; each is checked against `classes`.
     pub(crate) fn max_label(&self, rows: Range<usize>, classes: Option<usize>) -> Result<i64> {
         let mut largest = 0;
@@ -61,7 +98,7 @@ impl RawRows {
         const OP: &str = "gather";
         let columns = Columns { rows, place: &|row| self.features.place(row) };
         let (names, has_missing) = (&self.layout.features, self.layout.has_missing);
-        let is_as_stored = !self.features.needs_swap() && self.features.raw.is_stored_as(x.dtype());
+        let is_as_stored = !self.features.needs_swap() && self.features.raw.dtype() == Some(x.dtype());
         if !is_as_stored {
             let x = x.into_slice::<f32>(OP, "x")?;
             self.features.rows_to_f32(rows, x)?;
@@ -117,7 +154,7 @@ impl Dataset for RawRows {
             weights.rows_to_f32(rows, out)?;
             checks::weights(out, &Columns { rows, place: &|row| weights.place(row) })?;
         }
-        Ok(())
+        self.check_lengths()
     }
 
     fn in_place(&self, rows: Range<usize>) -> Result<Option<Batch<'_>>> {
@@ -127,23 +164,25 @@ impl Dataset for RawRows {
         }
         let Some(x) = self.features.in_place::<f32>(rows.clone()) else { return Ok(None) };
         let place = |row: usize| self.features.place(rows.start + row);
-        let numbers: [usize; 0] = [];
-        let columns = Columns { rows: &numbers, place: &place };
+        let columns = Columns { rows: &[], place: &place };
+        let place_of_target = |row: usize| self.targets.place(rows.start + row);
+        let target_columns = Columns { rows: &[], place: &place_of_target };
         let targets = match &self.layout.targets {
             TargetLayout::Classes { n_classes } => {
                 let Some(labels) = self.targets.in_place::<i64>(rows.clone()) else { return Ok(None) };
-                checks::labels(labels, Some(*n_classes), &columns)?;
+                checks::labels(labels, Some(*n_classes), &target_columns)?;
                 TensorRef::from_slice(labels, &[n])?
             }
             TargetLayout::Values { names } => {
                 let Some(values) = self.targets.in_place::<f32>(rows.clone()) else { return Ok(None) };
-                checks::values(values, self.task, names, &columns)?;
+                checks::values(values, self.task, names, &target_columns)?;
                 TensorRef::from_slice(values, &[n, names.len()])?
             }
         };
         checks::floats(x, 0, &self.layout.features, false, &columns)?;
         self.features.check()?;
         self.targets.check()?;
+        self.check_lengths()?;
         Ok(Some(Batch {
             x: TensorRef::from_slice(x, &[n, self.layout.n_features()])?,
             targets,

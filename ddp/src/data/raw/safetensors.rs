@@ -1,9 +1,12 @@
 //! `.safetensors`: named tensors behind a JSON header.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
 
 use safetensors::tensor::Metadata;
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
+use serde::Deserializer as _;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
 
 use super::array::RawArray;
 use super::bytes::Bytes;
@@ -23,8 +26,13 @@ impl Header {
     pub(crate) fn read(bytes: &Bytes) -> Result<Self> {
         let whole = bytes.as_slice().expect("headers are read from mapped files");
         let read = SafeTensors::read_metadata(whole);
+        // The library takes the last of several tensors of one name.
+        let repeated = read.as_ref().ok().and_then(|(len, _)| repeated_name(whole.get(8..8 + len)?));
         bytes.check()?;
         let (len, metadata) = read.map_err(|error| malformed(bytes, reason(&error)))?;
+        if let Some(name) = repeated {
+            return Err(malformed(bytes, format!("its header has `{name}` twice")));
+        }
         Ok(Header { metadata, start: len as u64 + 8 })
     }
 
@@ -76,6 +84,31 @@ impl Header {
 fn malformed(bytes: &Bytes, reason: String) -> crate::Error {
     let hint = "is the file cut off, or still being written?";
     DataError::Malformed { path: bytes.path().to_owned(), format: "safetensors", reason, hint }.into()
+}
+
+/// The first name that a JSON object has twice.
+fn repeated_name(json: &[u8]) -> Option<String> {
+    struct Names;
+    impl<'de> Visitor<'de> for Names {
+        type Value = Option<String>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let (mut seen, mut repeated) = (HashSet::new(), None);
+            while let Some((name, IgnoredAny)) = map.next_entry::<String, _>()? {
+                if seen.contains(&name) {
+                    repeated.get_or_insert(name);
+                } else {
+                    seen.insert(name);
+                }
+            }
+            Ok(repeated)
+        }
+    }
+    serde_json::Deserializer::from_slice(json).deserialize_map(Names).ok().flatten()
 }
 
 /// The library's error in a user's words.

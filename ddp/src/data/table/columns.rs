@@ -76,7 +76,7 @@ impl ColumnPlan {
         };
         // In the order of the features, whatever the config's.
         let categorical: Vec<String> =
-            features.iter().filter(|name| data.categorical.contains(name)).cloned().collect();
+            features.iter().filter(|name| is_categorical(name, spec)).cloned().collect();
         let role = |name: &String| {
             if let Some(index) = data.target.iter().position(|target| target == name) {
                 return Role::Target(index);
@@ -92,6 +92,12 @@ impl ColumnPlan {
         let roles = names.iter().map(role).collect();
         Ok(ColumnPlan { names, roles, features, categorical })
     }
+}
+
+/// Whether the column's values are names: the config says so, or those knew it whose columns they are.
+pub(super) fn is_categorical(name: &String, spec: &SourceSpec<'_>) -> bool {
+    let known = spec.features.map_or(&[][..], |known| known.vocabularies);
+    spec.data.categorical.contains(name) || known.iter().any(|vocabulary| vocabulary.name() == name)
 }
 
 /// The feature columns are those expected, in any order.

@@ -5,6 +5,7 @@
 //! Lines of plain numbers are taken in place ([`plain`]); a row that holds anything else is read once more cell by cell
 //! ([`input`], [`cells`]), which finds the same and says what is wrong with it.
 
+mod cell_reader;
 mod cells;
 mod header;
 mod input;
@@ -20,32 +21,44 @@ use crate::data::DataError;
 use crate::data::open::{Compression, SourceSpec};
 use crate::error::{Error, Result};
 use crate::files;
-use input::Input;
+pub(crate) use cell_reader::CellReader;
+pub(crate) use cells::is_missing;
+use input::{Input, RecordTooLarge};
 
 /// Reads the rows of one file.
 pub(crate) struct CsvReader {
     path: PathBuf,
     input: Input,
     plan: ColumnPlan,
+    /// Length of a file that is not compressed.
+    n_bytes: Option<u64>,
 }
 
 impl CsvReader {
     /// Opens the file and reads its first row.
     pub(crate) fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<Self> {
         let file = files::open("data file", path)?;
-        let content = Compression::of(path).reader(file, path)?;
+        let compression = Compression::of(path);
+        let length = file.metadata().ok().filter(|data| data.is_file() && compression == Compression::None);
+        let n_bytes = length.map(|data| data.len());
+        let content = compression.reader(file, path)?;
         let input = Input::new(content).map_err(|error| unreadable(path, error))?;
-        Self::from_input(input, path, spec)
+        Ok(CsvReader { n_bytes, ..Self::from_input(input, path, spec)? })
     }
 
     fn from_input(mut input: Input, path: &Path, spec: &SourceSpec<'_>) -> Result<Self> {
         let names = header::read(&mut input, path)?;
         let plan = ColumnPlan::new(path, names, spec)?;
-        Ok(CsvReader { path: path.to_owned(), input, plan })
+        Ok(CsvReader { path: path.to_owned(), input, plan, n_bytes: None })
     }
 
     pub(crate) fn plan(&self) -> &ColumnPlan {
         &self.plan
+    }
+
+    /// The part of the file that was read, from 0 to 1, unless it is compressed or no file.
+    pub(crate) fn fraction(&self) -> Option<f64> {
+        self.n_bytes.map(|n_bytes| self.input.n_read() as f64 / n_bytes.max(1) as f64)
     }
 
     /// Appends up to `max_rows` rows to `rows`; how many, 0 only at the end.
@@ -93,6 +106,10 @@ impl CsvReader {
 /// What stops the reading: the disk, or a compressed file that is none or not whole.
 fn unreadable(path: &Path, error: io::Error) -> Error {
     use io::ErrorKind as K;
+    if let Some(&RecordTooLarge { line, max_bytes }) = error.get_ref().and_then(|error| error.downcast_ref())
+    {
+        return DataError::RecordTooLarge { path: path.to_owned(), line, max_mib: max_bytes >> 20 }.into();
+    }
     let compression = Compression::of(path);
     let is_content = matches!(error.kind(), K::UnexpectedEof | K::InvalidData | K::InvalidInput | K::Other);
     if compression != Compression::None && is_content {

@@ -58,6 +58,20 @@ fn classification_is_read() {
     assert!(summary.ends_with("rows.csv: 2 rows x 2 features, 3 classes"), "{summary}");
 }
 
+/// A compressed file of a few KiB that is hundreds of MiB of one line.
+#[test]
+fn a_line_without_an_end_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.csv.zst");
+    let mut packer = zstd::Encoder::new(fs::File::create(&path).unwrap(), 1).unwrap();
+    io::Write::write_all(&mut packer, b"x,label\n1,0\n").unwrap();
+    let block = vec![b'1'; 1 << 20];
+    (0..300).for_each(|_| io::Write::write_all(&mut packer, &block).unwrap());
+    packer.finish().unwrap();
+    let parts = ["line 3", "takes more than 256 MiB", "line ends"];
+    assert_refused(read_with(&path, &[]), &parts);
+}
+
 #[test]
 fn numbers_are_the_nearest_f32() {
     let data = classes_of("x,label\n0.1,0\n16777217,1\n1e-45,1\n-0,1\n.5,1\n+2,1").unwrap();

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(crate) use columns::ColumnPlan;
-pub(crate) use csv::CsvReader;
-pub(crate) use rows::TableRows;
+pub(crate) use csv::{CellReader, CsvReader, is_missing};
+pub(crate) use rows::{TableRows, TargetCells, huge_vocabulary};
 
 use super::dataset::Dataset;
 use super::open::SourceSpec;
@@ -21,14 +21,16 @@ use super::{DataError, resident::ResidentRows};
 use crate::config::DataFormat;
 use crate::error::Result;
 
-/// Rows that are read at a time.
+/// Rows that are read at a time, and fewer of many columns: before the limit is looked at again.
 const CHUNK_ROWS: usize = 4096;
+/// Numbers in them.
+const CHUNK_NUMBERS: usize = 1 << 20;
 
 /// Reads the rows of one file of a table, in order.
 pub(crate) enum TableReader {
-    Csv(CsvReader),
+    Csv(Box<CsvReader>),
     #[cfg(feature = "parquet")]
-    Parquet(parquet::ParquetReader),
+    Parquet(Box<parquet::ParquetReader>),
 }
 
 impl TableReader {
@@ -36,10 +38,12 @@ impl TableReader {
     pub(crate) fn open(path: &Path, format: DataFormat, spec: &SourceSpec<'_>) -> Result<Self> {
         match format {
             #[cfg(feature = "parquet")]
-            DataFormat::Parquet => Ok(TableReader::Parquet(parquet::ParquetReader::open(path, spec)?)),
+            DataFormat::Parquet => {
+                Ok(TableReader::Parquet(Box::new(parquet::ParquetReader::open(path, spec)?)))
+            }
             #[cfg(not(feature = "parquet"))]
             DataFormat::Parquet => Err(DataError::ParquetNotBuilt { path: path.to_owned() }.into()),
-            _ => Ok(TableReader::Csv(CsvReader::open(path, spec)?)),
+            _ => Ok(TableReader::Csv(Box::new(CsvReader::open(path, spec)?))),
         }
     }
 
@@ -57,6 +61,15 @@ impl TableReader {
             TableReader::Csv(reader) => reader.read(rows, max_rows),
             #[cfg(feature = "parquet")]
             TableReader::Parquet(reader) => reader.read(rows, max_rows),
+        }
+    }
+
+    /// The part of the file that was read, from 0 to 1; None where its length is not known.
+    pub(crate) fn fraction(&self) -> Option<f64> {
+        match self {
+            TableReader::Csv(reader) => reader.fraction(),
+            #[cfg(feature = "parquet")]
+            TableReader::Parquet(reader) => Some(reader.fraction()),
         }
     }
 }
@@ -84,11 +97,12 @@ pub(crate) fn read_all(files: &[PathBuf], format: DataFormat, spec: &SourceSpec<
             }
             Some(first) => first,
         };
-        same_columns(&files[0], plan, path, reader.plan())?;
+        same_columns(&files[0], &plan.names, path, &reader.plan().names)?;
         let n_before = rows.n_rows;
-        while reader.read(rows, CHUNK_ROWS)? > 0 {
+        let chunk_rows = (CHUNK_NUMBERS / plan.names.len().max(1)).clamp(1, CHUNK_ROWS);
+        while reader.read(rows, chunk_rows)? > 0 {
             if let Some(vocabulary) = rows.huge_vocabulary() {
-                return Err(rows::huge_vocabulary(path, vocabulary.name()));
+                return Err(huge_vocabulary(path, vocabulary.name()));
             }
             if rows.size_bytes() > spec.memory_bytes {
                 return Err(too_large(spec, rows.size_bytes()));
@@ -117,20 +131,14 @@ fn too_large(spec: &SourceSpec<'_>, at_least: u64) -> crate::Error {
 }
 
 /// Shards have the same columns, in the same order.
-fn same_columns(first: &Path, expected: &ColumnPlan, path: &Path, got: &ColumnPlan) -> Result<()> {
-    if expected.names == got.names {
+pub(crate) fn same_columns(first: &Path, expected: &[String], path: &Path, got: &[String]) -> Result<()> {
+    if expected == got {
         return Ok(());
     }
-    let n = expected.names.len().min(got.names.len());
-    let at = (0..n).find(|&i| expected.names[i] != got.names[i]);
+    let at = expected.iter().zip(got).position(|(expected, got)| expected != got);
     let difference = match at {
-        Some(i) => format!(
-            "column {} is \"{}\" in one and \"{}\" in the other",
-            i + 1,
-            expected.names[i],
-            got.names[i]
-        ),
-        None => format!("{} columns against {}", expected.names.len(), got.names.len()),
+        Some(i) => format!("column {} is \"{}\" in one and \"{}\" in the other", i + 1, expected[i], got[i]),
+        None => format!("{} columns against {}", expected.len(), got.len()),
     };
     Err(DataError::ShardsDiffer { first: first.to_owned(), other: path.to_owned(), difference }.into())
 }

@@ -92,7 +92,7 @@ fn compressed_tables_are_read_as_they_were() {
     );
     for name in ["rows.csv.gz", "rows.csv.zst", "two.csv.gz", "two.csv.zst"] {
         let packed = folder.load(name, &[]).unwrap();
-        assert_eq!(packed.fingerprint, plain.fingerprint, "{name}");
+        assert_eq!(packed.train.fingerprint().unwrap(), plain.train.fingerprint().unwrap(), "{name}");
     }
 }
 
@@ -236,6 +236,17 @@ fn tables_larger_than_the_memory_are_refused() {
     assert!(load_text(&text, &["data.loader_memory_mib=2"]).is_ok());
 }
 
+/// Rows of many columns are read fewer at a time, so that the limit is looked at in time.
+#[test]
+fn wide_tables_are_refused_before_much_of_them_is_read() {
+    let n = 20_000;
+    let header: String = (0..n).map(|i| format!("x{i},")).collect();
+    let mut text = format!("{header}label\n{}", format!("{}1\n", "1,".repeat(n)).repeat(100));
+    text.push_str("oops\n");
+    let refused = load_text(&text, &["data.loader_memory_mib=1"]);
+    assert_refused(refused, &["rows.csv", "`data.loader_memory_mib` is 1"]);
+}
+
 proptest! {
     /// However rows are spread over files, they are the same rows.
     #[test]
@@ -251,6 +262,6 @@ proptest! {
             folder.write(&format!("part-{n}.csv"), text.as_bytes());
         }
         let whole = load_text(&format!("a,b,label\n{}", lines.concat()), &[]).unwrap();
-        prop_assert_eq!(folder.load("part-*.csv", &[]).unwrap().fingerprint, whole.fingerprint);
+        prop_assert_eq!(folder.load("part-*.csv", &[]).unwrap().train.fingerprint().unwrap(), whole.train.fingerprint().unwrap());
     }
 }

@@ -7,6 +7,8 @@ use memchr::{memchr_iter, memrchr};
 
 /// Bytes that are asked for at a time.
 const BLOCK_BYTES: usize = 1 << 18;
+/// Bytes that a row may take: as it is written, and 8 more where each of its cells ends.
+const MAX_RECORD_BYTES: usize = 256 << 20;
 /// Bytes behind the text, so that a number can be looked at eight bytes at a time.
 const PADDING: usize = 8;
 
@@ -20,11 +22,23 @@ pub(crate) struct Input {
     /// End of the last whole line; behind the text's end by one where a line end had to be added to it.
     lines_end: usize,
     is_at_end: bool,
+    /// Bytes read so far.
+    n_read: u64,
     /// Line of `start`, from 1, as an editor counts.
     line: u64,
     core: Reader,
     cells: Vec<u8>,
     ends: Vec<usize>,
+    max_record_bytes: usize,
+}
+
+/// A row that is larger than any: a file without line ends, or with a quote that is never closed.
+#[derive(Debug, thiserror::Error)]
+#[error("the row that begins on line {line} takes more than {max_bytes} bytes")]
+pub(crate) struct RecordTooLarge {
+    /// From 1.
+    pub(crate) line: u64,
+    pub(crate) max_bytes: usize,
 }
 
 /// One row: cells without their quotes.
@@ -54,6 +68,11 @@ impl Input {
         Self::with_block(source, BLOCK_BYTES)
     }
 
+    /// Bytes read so far.
+    pub(super) fn n_read(&self) -> u64 {
+        self.n_read
+    }
+
     /// As [`Input::new`], from blocks of another size.
     pub(crate) fn with_block(source: Box<dyn Read + Send>, block_bytes: usize) -> io::Result<Self> {
         let mut core = Reader::new();
@@ -66,10 +85,12 @@ impl Input {
             end: 0,
             lines_end: 0,
             is_at_end: false,
+            n_read: 0,
             line: 1,
             core,
             cells: vec![0; 1024],
             ends: vec![0; 64],
+            max_record_bytes: MAX_RECORD_BYTES,
         };
         while input.end < 3 && input.fill()? {}
         if input.bytes[..input.end].starts_with(b"\xef\xbb\xbf") {
@@ -86,6 +107,7 @@ impl Input {
             if self.start < self.lines_end.min(self.end) {
                 return Ok(true);
             }
+            self.check_size(self.line, self.end - self.start)?;
             if !self.fill()? {
                 return Ok(false);
             }
@@ -111,15 +133,17 @@ impl Input {
             return Ok(None);
         }
         let line = self.line;
-        let (mut n_bytes, mut n_cells) = (0, 0);
+        let (mut n_bytes, mut n_cells, mut n_taken) = (0, 0, 0);
         loop {
             let text = &self.bytes[self.start..self.end];
             let out = &mut self.cells[n_bytes..];
             let (result, n_read, n_out, n_ends) = self.core.read_record(text, out, &mut self.ends[n_cells..]);
             self.line += memchr_iter(b'\n', &text[..n_read]).count() as u64;
             self.start += n_read;
+            n_taken += n_read;
             n_bytes += n_out;
             n_cells += n_ends;
+            self.check_size(line, n_taken + size_of::<usize>() * n_cells)?;
             match result {
                 // At the end nothing more comes, and the empty text then ends the record.
                 ReadRecordResult::InputEmpty => _ = self.fill()?,
@@ -130,6 +154,16 @@ impl Input {
             }
         }
         Ok(Some(Record { line, cells: &self.cells[..n_bytes], ends: &self.ends[..n_cells] }))
+    }
+
+    /// Fails if a row that begins on `line` takes too much memory.
+    #[inline]
+    fn check_size(&self, line: u64, n_bytes: usize) -> io::Result<()> {
+        let max_bytes = self.max_record_bytes;
+        match n_bytes > max_bytes {
+            true => Err(io::Error::other(RecordTooLarge { line, max_bytes })),
+            false => Ok(()),
+        }
     }
 
     fn skip_to_text(&mut self) -> io::Result<bool> {
@@ -176,6 +210,7 @@ impl Input {
             }
         };
         self.end += n;
+        self.n_read += n as u64;
         self.is_at_end = n == 0;
         self.bytes[self.end..self.end + PADDING].fill(0);
         self.lines_end = memrchr(b'\n', &self.bytes[..self.end]).map_or(0, |at| at + 1);
@@ -185,5 +220,50 @@ impl Input {
             self.lines_end = self.end + 1;
         }
         Ok(n > 0 || self.start < self.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The error's line, and how much had been read.
+    fn too_large(text: impl Read + Send + 'static, by_lines: bool) -> (u64, u64) {
+        let mut input = Input::with_block(Box::new(text), 64).unwrap();
+        input.max_record_bytes = 1000;
+        loop {
+            let read = match by_lines {
+                true => input.next_line().map(|is_there| assert!(is_there)),
+                false => input.record().map(|record| assert!(record.is_some())),
+            };
+            if by_lines && read.is_ok() {
+                let len = input.rest().iter().position(|byte| *byte == b'\n').unwrap() + 1;
+                input.skip_line(len);
+            }
+            if let Err(error) = read {
+                let error = error.get_ref().unwrap().downcast_ref::<RecordTooLarge>().unwrap();
+                assert!(input.bytes.len() < 4000 && input.cells.len() < 4000 && input.ends.len() < 4000);
+                return (error.line, input.n_read);
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_without_an_end_is_refused_in_time() {
+        let begin = "a,b\n1,2\n";
+        for byte in [b'x', b',', b'"'] {
+            for by_lines in [true, false] {
+                let (line, n_read) = too_large(begin.as_bytes().chain(io::repeat(byte)), by_lines);
+                assert!(line == 3 && n_read < 4000, "{byte} {by_lines}: line {line}, {n_read} bytes");
+            }
+        }
+        let quoted = "a,b\n1,2\n3,\"".as_bytes().chain(io::repeat(b'\n'));
+        let (line, n_read) = too_large(quoted, false);
+        assert!(line == 3 && n_read < 4000, "line {line}, {n_read} bytes");
+        // Empty lines are no row.
+        let rows = begin.replace('\n', &"\n".repeat(3000));
+        let mut input = Input::with_block(Box::new(io::Cursor::new(rows)), 64).unwrap();
+        input.max_record_bytes = 1000;
+        assert!(input.record().unwrap().is_some() && input.next_line().unwrap());
     }
 }

@@ -35,7 +35,8 @@ impl Decimal {
         let mut mantissa = 0;
         let n_whole = digits(&bytes[at..], &mut mantissa)?;
         at += n_whole;
-        let mut n_significant = if mantissa == 0 { 0 } else { n_whole };
+        // Zeros in front don't count, but more digits than fit may have gone round to 0.
+        let mut n_significant = if mantissa == 0 && n_whole <= MAX_DIGITS { 0 } else { n_whole };
         let mut exponent = 0;
         let mut is_whole = true;
         let mut n_digits = n_whole;
@@ -175,6 +176,15 @@ mod tests {
         for text in ["", "-", ".", "+.", "e5", "1e", "1e+", "1 2", "x", "1x", "--1", "0x10", "1_0", "1.5.5"] {
             assert_eq!(read(text), None, "{text}");
         }
+        // More digits than a u64 holds.
+        for text in [
+            "18446744073709551616",
+            "36893488147419103232",
+            "18446744073709551616.5",
+            "184467440737095516160e-1",
+        ] {
+            assert_eq!(read(text), None, "{text}");
+        }
         // Half way between two f32, or too near to it.
         for text in ["16777217", "1e-45", "1e39", "3.5e38", "1.00000005960464477539"] {
             assert!(read(text).is_none_or(|(single, _)| single.is_none()), "{text}");
@@ -187,6 +197,24 @@ mod tests {
 
         #[test]
         fn numbers_are_those_of_the_standard_library(text in "[+-]?[0-9]{0,12}(\\.[0-9]{0,20})?([eE][+-]?[0-9]{1,2})?") {
+            if text.parse::<f32>().is_ok() { check(&text) } else { prop_assert_eq!(read(&text), None) }
+        }
+
+        #[test]
+        fn no_number_of_digits_wraps(
+            n_wraps in 1u128..1 << 40,
+            more in 0u128..3,
+            behind in "(\\.[0-9]{0,30})?([eE]-?[0-9]{1,2})?",
+            zeros in 0usize..30,
+        ) {
+            let number = (n_wraps << 64) + more;
+            check(&format!("{number}{behind}"));
+            check(&format!("{}{number}{behind}", "0".repeat(zeros)));
+            check(&format!("-{}{}{behind}", "0".repeat(zeros), number >> 70));
+        }
+
+        #[test]
+        fn long_numbers_are_those_of_the_standard_library(text in "[+-]?[0-9]{0,60}(\\.[0-9]{0,60})?([eE][+-]?[0-9]{1,3})?") {
             if text.parse::<f32>().is_ok() { check(&text) } else { prop_assert_eq!(read(&text), None) }
         }
 

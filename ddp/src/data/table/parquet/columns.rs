@@ -6,7 +6,7 @@ use arrow_schema::DataType;
 use super::file::{ParquetFile, guarded, malformed};
 use crate::data::DataError;
 use crate::data::open::SourceSpec;
-use crate::data::table::columns::{ColumnPlan, Role};
+use crate::data::table::columns::{ColumnPlan, Role, is_categorical};
 use crate::error::Result;
 
 /// Rows among which the first list is looked for that tells how long lists are.
@@ -54,10 +54,10 @@ impl Columns {
             if schema.fields()[..root].iter().any(|other| other.name() == name) {
                 return Err(malformed(&file.path, format!("two of its columns are named \"{name}\"")));
             }
-            let is_feature = ![&spec.data.target, &spec.data.drop, &spec.data.categorical]
-                .into_iter()
-                .chain([&spec.data.weight.iter().cloned().collect()])
-                .any(|others| others.contains(name));
+            let is_feature = !spec.data.target.contains(name)
+                && !spec.data.drop.contains(name)
+                && spec.data.weight.as_ref() != Some(name)
+                && !is_categorical(name, spec);
             match kind(field.data_type()) {
                 Kind::List if is_feature => {
                     let len = list_len(file, root, name, field.data_type())?;
@@ -93,7 +93,7 @@ impl Columns {
         other: &Self,
         other_file: &ParquetFile,
     ) -> Result<()> {
-        super::super::same_columns(&file.path, &self.plan, &other_file.path, &other.plan)?;
+        super::super::same_columns(&file.path, &self.plan.names, &other_file.path, &other.plan.names)?;
         let differs = |(a, b): &(&Column, &Column)| a.data_type != b.data_type;
         match self.needed.iter().zip(&other.needed).find(differs) {
             None => Ok(()),

@@ -1,9 +1,9 @@
 //! One Parquet file: its footer, checked, and the way to its rows.
 
 use std::fmt::Display;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
+use ddp_comm::failure::catch_panic;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
@@ -111,7 +111,7 @@ fn group_rows(metadata: &ArrowReaderMetadata, n_bytes: u64) -> Result<Vec<usize>
 
 /// What `call` gives; the library's errors become the user's, and so do its panics at damaged content.
 pub(super) fn guarded<T, E: Display>(path: &Path, call: impl FnOnce() -> Result<T, E>) -> Result<T> {
-    match catch_unwind(AssertUnwindSafe(call)) {
+    match catch_panic(call) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(malformed(path, error.to_string())),
         Err(_) => Err(malformed(path, "its content can't be decoded".to_owned())),

@@ -28,6 +28,8 @@ use crate::error::{Error, Result};
 
 /// Bytes of a column's page, packed and unpacked, and of its dictionary; writers keep them near 1 MiB each.
 const PAGE_BYTES: usize = 3 << 20;
+/// Bytes of a column's reader beside its pages.
+const COLUMN_BYTES: usize = 16 << 10;
 /// Times that a batch is in memory while it is decoded: as the file has it, as columns, as rows.
 const BATCH_COPIES: usize = 3;
 /// Rows that are looked at, at a time, before the first step.
@@ -108,9 +110,12 @@ fn scratch_bytes(files: &[(ParquetFile, Columns)]) -> usize {
         };
         let leaves: Vec<usize> = (0..schema.num_columns()).filter(|&leaf| is_needed(leaf)).collect();
         let of_group = metadata.row_groups().iter().map(|group| {
-            let of_leaf =
-                |&leaf: &usize| usize::try_from(group.column(leaf).uncompressed_size()).unwrap_or(0);
-            leaves.iter().map(|leaf| of_leaf(leaf).min(PAGE_BYTES)).sum::<usize>()
+            let of_leaf = |&leaf: &usize| {
+                let column = group.column(leaf);
+                let both = column.uncompressed_size().saturating_add(column.compressed_size());
+                usize::try_from(both).unwrap_or(0).min(PAGE_BYTES) + COLUMN_BYTES
+            };
+            leaves.iter().map(of_leaf).sum::<usize>()
         });
         let largest = file.group_rows.iter().copied().max().unwrap_or(0);
         let batch = reader::batch_rows(columns).min(largest) * columns.plan.names.len() * size_of::<f32>();

@@ -62,6 +62,11 @@ impl ParquetReader {
         &self.columns.plan
     }
 
+    /// The part of the rows that was read, from 0 to 1.
+    pub(crate) fn fraction(&self) -> f64 {
+        self.row as f64 / self.end.max(1) as f64
+    }
+
     /// Appends up to `max_rows` rows to `rows`; how many, 0 only at the end.
     pub(crate) fn read(&mut self, rows: &mut TableRows, max_rows: usize) -> Result<usize> {
         let batch = match self.pending.take() {

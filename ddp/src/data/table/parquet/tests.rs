@@ -156,16 +156,16 @@ fn rows_are_the_same_whole_and_by_row_groups_and_within_the_budget() {
 fn row_groups_are_opened_only_for_an_order_that_suits_them() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rows.parquet");
-    numbered(&path, 20_000, 0, 2000);
-    let memory = 600 << 10;
+    numbered(&path, 40_000, 0, 2000);
+    let memory = 1200 << 10;
     assert_refused(open_with(&path, &NUMBERED, memory), &["data.shuffle_mode", "\"blocks\"", "data convert"]);
     let blocks = [&NUMBERED[..], &["data.shuffle_mode=blocks"]].concat();
     assert_refused(open_with(&path, &blocks, 200 << 10), &["largest row group", "row_group_size"]);
     let rows = open_with(&path, &blocks, memory).unwrap();
-    assert_eq!(rows.block_ends().unwrap().len(), 10);
+    assert_eq!(rows.block_ends().unwrap().len(), 20);
     assert_eq!(
         Summary(&*rows).to_string(),
-        format!("{}: 20000 rows x 7 features, 5 classes, weighted", path.display())
+        format!("{}: 40000 rows x 7 features, 5 classes, weighted", path.display())
     );
     let in_order = [&NUMBERED[..], &["data.shuffle=false"]].concat();
     assert!(open_with(&path, &in_order, memory).unwrap().block_ends().is_some());

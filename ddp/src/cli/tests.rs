@@ -3,6 +3,7 @@
 use clap::CommandFactory as _;
 
 use super::*;
+use crate::config::DataFormat;
 
 fn parse(line: &str) -> Result<Cli, clap::Error> {
     Cli::try_parse_from(std::iter::once("ddp-train").chain(line.split_whitespace()))
@@ -138,4 +139,15 @@ fn completions_name_the_binary() {
     let mut script = Vec::new();
     clap_complete::generate(Shell::Zsh, &mut Cli::command(), "ddp-train", &mut script);
     assert!(String::from_utf8(script).unwrap().contains("#compdef ddp-train"));
+}
+
+#[test]
+fn data_inspect_takes_its_flags() {
+    let line = "data inspect x.npy --labels y.npy --target a --target b --format npy --all --json";
+    let Command::Data(DataCommand::Inspect(args)) = parse(line).unwrap().command else { panic!() };
+    assert_eq!((args.path.as_str(), args.labels.as_deref()), ("x.npy", Some("y.npy")));
+    assert_eq!((args.target, args.format), (vec!["a".to_owned(), "b".to_owned()], Some(DataFormat::Npy)));
+    assert!(args.all && args.json);
+    let error = parse("data inspect rows --format xlsx").unwrap_err().to_string();
+    assert!(error.contains("expected one of auto, csv") && error.contains("hint: "), "{error}");
 }

@@ -1,0 +1,53 @@
+//! An array's columns against those that a model knows. Arrays are taken as they are, so the order counts too.
+
+use super::rows::RawRows;
+use crate::data::dataset::numbered_columns;
+use crate::data::{Dataset as _, KnownFeatures, Vocabulary};
+use crate::error::{Error, Result};
+
+/// The columns of `rows` are those of `known`, as far as both have names, and the same ones have categories.
+///
+/// # Errors
+/// [`Error::ColumnsDiffer`] for another number of columns, other names, names in another order, and other categories.
+pub(crate) fn same_columns(rows: &RawRows, known: KnownFeatures<'_>) -> Result<()> {
+    let layout = rows.layout();
+    let (n, n_known) = (layout.n_features(), known.names.len());
+    let differ = |difference: String| {
+        Err(Error::ColumnsDiffer {
+            source_name: rows.source().to_owned(),
+            n_columns: n,
+            other: known.of.to_owned(),
+            n_other: n_known,
+            difference,
+        })
+    };
+    if n != n_known {
+        return differ("an array's columns are taken as they are".to_owned());
+    }
+    let numbers = numbered_columns(n);
+    let are_named = layout.features != numbers && known.names != numbers;
+    if are_named && let Some(at) = (0..n).find(|&at| layout.features[at] != known.names[at]) {
+        let (here, there) = (&layout.features[at], &known.names[at]);
+        return differ(format!("column {} of the array is \"{here}\", not \"{there}\"", at + 1));
+    }
+    // By their places: one side may have no names.
+    for at in 0..n {
+        let here = layout.categories.iter().find(|category| category.column == at);
+        let here = here.map(|category| &category.vocabulary);
+        let there = known.vocabularies.iter().find(|vocabulary| *vocabulary.name() == known.names[at]);
+        let only = |vocabulary: &Vocabulary, has: &str, has_not: &str| {
+            let name = vocabulary.name();
+            differ(format!("\"{name}\" has categories in {has}, and numbers in {has_not}"))
+        };
+        match (here, there) {
+            (None, None) => {}
+            (Some(here), None) => return only(here, rows.source(), known.of),
+            (None, Some(there)) => return only(there, known.of, rows.source()),
+            (Some(here), Some(there)) if here.values() == there.values() => {}
+            (Some(here), Some(_)) => {
+                return differ(format!("the categories of \"{}\" have other numbers", here.name()));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! Features in the number format of the file that they go to.
+
+use ddp_kernels::DType;
+use half::{bf16, f16};
+
+/// Appends `values` in the format `dtype`.
+///
+/// # Errors
+/// The index of a value that the format has not: all but whole numbers of 0 to 255 in u8, what would become infinite in f16
+/// and bf16.
+pub(super) fn encode(dtype: DType, values: &[f32], out: &mut Vec<u8>) -> Result<(), usize> {
+    match dtype {
+        DType::U8 => {
+            let fits = |value: f32| value.fract() == 0.0 && (0.0..=255.0).contains(&value);
+            if let Some(bad) = values.iter().position(|&value| !fits(value)) {
+                return Err(bad);
+            }
+            out.extend(values.iter().map(|&value| value as u8));
+        }
+        DType::F16 => {
+            for (index, &value) in values.iter().enumerate() {
+                let short = f16::from_f32(value);
+                if short.is_infinite() {
+                    return Err(index);
+                }
+                out.extend(short.to_le_bytes());
+            }
+        }
+        DType::BF16 => {
+            for (index, &value) in values.iter().enumerate() {
+                let short = bf16::from_f32(value);
+                if short.is_infinite() {
+                    return Err(index);
+                }
+                out.extend(short.to_le_bytes());
+            }
+        }
+        _ => out.extend_from_slice(bytemuck::cast_slice(values)),
+    }
+    Ok(())
+}
+
+/// The largest whole number up to which a format has all.
+pub(super) fn largest_code(dtype: DType) -> usize {
+    match dtype {
+        DType::U8 => 255,
+        DType::F16 => 1 << 11,
+        DType::BF16 => 1 << 8,
+        _ => 1 << 24,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_found() {
+        let encoded = |dtype, values: &[f32]| {
+            let mut out = Vec::new();
+            encode(dtype, values, &mut out).map(|()| out)
+        };
+        assert_eq!(encoded(DType::U8, &[0.0, 255.0, 7.0]), Ok(vec![0, 255, 7]));
+        for bad in [0.5, -1.0, 256.0, f32::NAN] {
+            assert_eq!(encoded(DType::U8, &[1.0, bad]), Err(1));
+        }
+        assert_eq!(encoded(DType::F16, &[1.0]), Ok(vec![0, 0x3c]));
+        assert_eq!(encoded(DType::F16, &[65_504.0, 65_520.0]), Err(1));
+        assert_eq!(encoded(DType::BF16, &[1.0, f32::MAX]), Err(1));
+        assert!(encoded(DType::F16, &[f32::NAN]).is_ok());
+        assert_eq!(encoded(DType::F32, &[1.0]), Ok(1f32.to_le_bytes().to_vec()));
+    }
+}

@@ -1,0 +1,111 @@
+//! `.npy`: features in one file, labels and weights in others beside it.
+
+use std::fs::File;
+use std::io::{BufWriter, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+
+use ddp_kernels::DType;
+
+use super::chunk::Chunk;
+use super::staging::Staging;
+use super::target::Target;
+use super::writer::{RowWriter, Schema};
+use crate::data::raw::npy_header;
+use crate::error::{Error, Result};
+
+/// Writes features, labels and weights, each to a file.
+pub(super) struct NpyWriter {
+    schema: Schema,
+    features: ArrayFile,
+    targets: ArrayFile,
+    weights: Option<ArrayFile>,
+    bytes: Vec<u8>,
+    n_rows: u64,
+}
+
+impl NpyWriter {
+    pub(super) fn new(schema: Schema, target: &Target, index: usize, staging: &mut Staging) -> Result<Self> {
+        let mut array = |path: PathBuf, dtype, shape: &[u64]| ArrayFile::new(&path, dtype, shape, staging);
+        Ok(NpyWriter {
+            features: array(target.file(index), schema.dtype, &schema.feature_shape(u64::MAX))?,
+            targets: array(
+                target.beside(index, "labels"),
+                schema.target_dtype(),
+                &schema.target_shape(u64::MAX),
+            )?,
+            weights: match schema.weight {
+                Some(_) => Some(array(target.beside(index, "weights"), DType::F32, &[u64::MAX])?),
+                None => None,
+            },
+            bytes: Vec::new(),
+            n_rows: 0,
+            schema,
+        })
+    }
+}
+
+impl RowWriter for NpyWriter {
+    fn write(&mut self, rows: &Chunk<'_>, first: usize) -> Result<()> {
+        self.schema.encode(rows, first, &mut self.bytes)?;
+        self.features.put(&self.bytes)?;
+        self.targets.put(rows.targets.bytes())?;
+        if let (Some(file), Some(weights)) = (&mut self.weights, rows.weights) {
+            file.put(bytemuck::cast_slice(weights))?;
+        }
+        self.n_rows += rows.n_rows as u64;
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Result<()> {
+        self.features.finish(&self.schema.feature_shape(self.n_rows))?;
+        self.targets.finish(&self.schema.target_shape(self.n_rows))?;
+        self.weights.map_or(Ok(()), |weights| weights.finish(&[self.n_rows]))
+    }
+}
+
+/// One array, whose header is written last.
+struct ArrayFile {
+    file: BufWriter<File>,
+    path: PathBuf,
+    dtype: DType,
+    header_len: usize,
+}
+
+impl ArrayFile {
+    /// `largest` is a shape whose header is as long as any that comes.
+    fn new(path: &Path, dtype: DType, largest: &[u64], staging: &mut Staging) -> Result<Self> {
+        let file = BufWriter::with_capacity(1 << 18, staging.create(path)?);
+        let header = header(dtype, largest, 0);
+        let mut array = ArrayFile { file, path: path.to_owned(), dtype, header_len: header.len() };
+        array.put(&header)?;
+        Ok(array)
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file.write_all(bytes).map_err(|source| Error::Write { path: self.path.clone(), source })
+    }
+
+    fn finish(mut self, shape: &[u64]) -> Result<()> {
+        let header = header(self.dtype, shape, self.header_len);
+        let mut end = || -> std::io::Result<()> {
+            self.file.seek(SeekFrom::Start(0))?;
+            self.file.write_all(&header)?;
+            self.file.flush()?;
+            self.file.get_ref().sync_all()
+        };
+        end().map_err(|source| Error::Write { path: self.path, source })
+    }
+}
+
+/// The header of an array.
+pub(super) fn header(dtype: DType, shape: &[u64], min_len: usize) -> Vec<u8> {
+    let descr = match dtype {
+        DType::F32 => "<f4",
+        DType::F64 => "<f8",
+        DType::I64 => "<i8",
+        DType::U8 => "|u1",
+        DType::F16 => "<f2",
+        DType::BF16 => unreachable!("refused before: npy has no bf16"),
+    };
+    npy_header::write(descr, shape, min_len)
+}

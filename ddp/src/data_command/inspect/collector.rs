@@ -1,0 +1,154 @@
+//! What is learned of columns as their rows go by.
+
+use super::values::{Values, mixed};
+use crate::data::ColumnStats;
+
+/// Distinct values that are counted, over all columns; their memory is some 100 MiB.
+const MAX_VALUES: usize = 1 << 21;
+
+/// File and line, or row, from which a value comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) file: usize,
+    pub(super) number: u64,
+}
+
+/// Rows, cell by cell.
+pub(super) struct Chunk<'a> {
+    /// `[n, columns]`; NaN where there is no finite number.
+    pub(super) numbers: &'a [f64],
+    /// `[n, columns]`: equal for equal values, 0 where a value is missing.
+    pub(super) keys: &'a [u64],
+    /// `[n]`
+    pub(super) places: &'a [Place],
+    /// The value of a row and column as a text.
+    pub(super) text: &'a dyn Fn(usize, usize) -> String,
+}
+
+/// Everything about some columns.
+pub(super) struct Collector {
+    pub(super) columns: Vec<Column>,
+    pub(super) stats: ColumnStats,
+    pub(super) n_rows: usize,
+    /// Column that others are compared with.
+    target: Option<usize>,
+    limit: usize,
+}
+
+/// What is known of one column besides its statistics.
+#[derive(Debug, Default)]
+pub(super) struct Column {
+    pub(super) values: Values,
+    /// A hash of all values in their order.
+    pub(super) hash: u64,
+    pub(super) n_missing: u64,
+    pub(super) first_missing: Option<Place>,
+    /// Values that are no numbers.
+    pub(super) texts: Odd,
+    /// NaN and infinity, and numbers beyond f32.
+    pub(super) not_finite: Odd,
+    pub(super) has_fractions: bool,
+    /// Each number is larger than the one before.
+    pub(super) is_rising: bool,
+    last: f64,
+    pair: Pair,
+}
+
+/// Values that are out of the ordinary.
+#[derive(Debug, Default)]
+pub(super) struct Odd {
+    pub(super) n: u64,
+    pub(super) first: Option<(Place, String)>,
+}
+
+impl Odd {
+    pub(super) fn add(&mut self, place: Place, text: impl FnOnce() -> String) {
+        self.n += 1;
+        self.first.get_or_insert_with(|| (place, text()));
+    }
+}
+
+/// Sums for the correlation of two columns, over rows that have both.
+#[derive(Debug, Clone, Copy, Default)]
+struct Pair {
+    n: f64,
+    mean: [f64; 2],
+    m2: [f64; 2],
+    product: f64,
+}
+
+impl Pair {
+    /// Source: B. P. Welford, "Note on a method for calculating corrected sums of squares and products", 1962.
+    #[inline]
+    fn add(&mut self, x: f64, y: f64) {
+        self.n += 1.0;
+        let share = 1.0 / self.n;
+        let (dx, dy) = (x - self.mean[0], y - self.mean[1]);
+        self.mean[0] += dx * share;
+        self.mean[1] += dy * share;
+        let new_dy = y - self.mean[1];
+        self.product += dx * new_dy;
+        self.m2[0] += dx * (x - self.mean[0]);
+        self.m2[1] += dy * new_dy;
+    }
+
+    fn correlation(&self) -> Option<f64> {
+        let scale = (self.m2[0] * self.m2[1]).sqrt();
+        (self.n > 2.0 && scale > 0.0).then(|| self.product / scale)
+    }
+}
+
+impl Collector {
+    /// For `n_columns` columns, which are compared with the column `target`.
+    pub(super) fn new(n_columns: usize, target: Option<usize>) -> Self {
+        let column = || Column { is_rising: true, last: f64::NEG_INFINITY, ..Column::default() };
+        Collector {
+            columns: (0..n_columns).map(|_| column()).collect(),
+            stats: ColumnStats::new(n_columns),
+            n_rows: 0,
+            target,
+            limit: (MAX_VALUES / n_columns.max(1)).clamp(300, 1 << 16),
+        }
+    }
+
+    /// Rows that a chunk should have.
+    pub(super) fn chunk_rows(&self) -> usize {
+        ((1 << 18) / self.columns.len().max(1)).clamp(1, 1024)
+    }
+
+    /// Takes rows.
+    pub(super) fn add(&mut self, chunk: &Chunk<'_>) {
+        let n_columns = self.columns.len();
+        self.stats.add(chunk.numbers);
+        self.n_rows += chunk.places.len();
+        // Column by column, so that what is known of one stays in the cache.
+        for (index, column) in self.columns.iter_mut().enumerate() {
+            for (row, &place) in chunk.places.iter().enumerate() {
+                let at = row * n_columns;
+                let (number, key) = (chunk.numbers[at + index], chunk.keys[at + index]);
+                column.hash = mixed(column.hash.rotate_left(5), key);
+                if key == 0 {
+                    column.n_missing += 1;
+                    column.first_missing.get_or_insert(place);
+                    continue;
+                }
+                let of_target = |target: usize| (chunk.keys[at + target], chunk.numbers[at + target]);
+                let target = self.target.map_or((0, f64::NAN), of_target);
+                column.values.add(key, target.0, self.limit, || (chunk.text)(row, index));
+                column.has_fractions |= number.is_finite() && number.fract() != 0.0;
+                column.is_rising &= number > column.last;
+                column.last = number;
+                if !number.is_nan() && !target.1.is_nan() {
+                    column.pair.add(number, target.1);
+                }
+            }
+        }
+    }
+}
+
+impl Column {
+    /// Pearson's correlation with the target, if both vary.
+    pub(super) fn correlation(&self) -> Option<f64> {
+        self.pair.correlation()
+    }
+}

@@ -1,0 +1,328 @@
+//! What would hinder training, or make its result worth less than it seems.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use super::collector::{Collector, Odd, Place};
+use super::profile::{ColumnProfile, Kind, Origin};
+use crate::config::Task;
+
+/// A correlation with the target above this is no finding but a copy of it.
+const MAX_CORRELATION: f64 = 0.999;
+/// Rows below which chance alone makes columns look like more than they are.
+const MIN_ROWS: usize = 30;
+/// Rows of the largest class for one of the smallest.
+const MAX_IMBALANCE: u64 = 100;
+
+/// One finding.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Warning {
+    pub(super) kind: WarningKind,
+    /// The columns that it is about.
+    pub(super) columns: Vec<String>,
+    /// What it is, and the way out.
+    pub(super) message: String,
+}
+
+/// In the order in which they are told: what stops training first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum WarningKind {
+    TargetText,
+    TargetMissing,
+    NotFinite,
+    OddText,
+    Text,
+    Missing,
+    Leak,
+    Identifier,
+    Constant,
+    Duplicate,
+    Imbalance,
+    EmptyClass,
+    FewRows,
+}
+
+/// All that is found.
+pub(super) fn warnings(
+    origin: &Origin,
+    collected: &Collector,
+    columns: &[ColumnProfile],
+    task: Option<Task>,
+) -> Vec<Warning> {
+    let judge = Judge { origin, collected, columns, task };
+    let mut all = Vec::new();
+    judge.targets(&mut all);
+    judge.values(&mut all);
+    judge.leaks(&mut all);
+    judge.useless(&mut all);
+    judge.rows(&mut all);
+    all.sort_by_key(|warning| warning.kind);
+    all
+}
+
+struct Judge<'a> {
+    origin: &'a Origin,
+    collected: &'a Collector,
+    columns: &'a [ColumnProfile],
+    task: Option<Task>,
+}
+
+impl Judge<'_> {
+    fn features(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.columns.len()).filter(|&index| !self.columns[index].is_target)
+    }
+
+    fn names(&self, indices: &[usize]) -> Vec<String> {
+        indices.iter().map(|&index| self.columns[index].name.clone()).collect()
+    }
+
+    /// A warning about columns, if there are any.
+    fn about(
+        &self,
+        all: &mut Vec<Warning>,
+        kind: WarningKind,
+        indices: &[usize],
+        message: impl FnOnce(&str) -> String,
+    ) {
+        if !indices.is_empty() {
+            let columns = self.names(indices);
+            let message = message(&listed(&columns));
+            all.push(Warning { kind, columns, message });
+        }
+    }
+
+    fn first(&self, place: Option<Place>) -> String {
+        place.map_or(String::new(), |place| format!(", first in {}", self.origin.place(place)))
+    }
+
+    /// Place and text of the first odd value.
+    fn odd(&self, odd: &Odd) -> String {
+        odd.first.as_ref().map_or(String::new(), |(place, text)| {
+            format!("\"{}\" in {}", cut(text, 40), self.origin.place(*place))
+        })
+    }
+
+    fn targets(&self, all: &mut Vec<Warning>) {
+        for &target in &self.origin.targets {
+            let column = &self.collected.columns[target];
+            if self.columns[target].kind == Kind::Text {
+                let odd = self.odd(&column.texts);
+                self.about(all, WarningKind::TargetText, &[target], |name| {
+                    format!(
+                        "{name} holds texts, such as {odd}: a target must be a number; number classes from 0"
+                    )
+                });
+            }
+            if column.n_missing > 0 {
+                let first = self.first(column.first_missing);
+                self.about(all, WarningKind::TargetMissing, &[target], |name| {
+                    format!("{name} is missing in {}{first}: leave those rows out", rows(column.n_missing))
+                });
+            }
+        }
+        let &[target] = &self.origin.targets[..] else { return };
+        let counts = &self.columns[target].values;
+        if self.task != Some(Task::Classification) || counts.is_empty() {
+            return;
+        }
+        let (most, least) = (&counts[0], &counts[counts.len() - 1]);
+        if most.n_rows > MAX_IMBALANCE * least.n_rows {
+            self.about(all, WarningKind::Imbalance, &[target], |_| {
+                format!(
+                    "class {} has {} for each row of class {}: accuracy will say little; see `loss.class_weights`",
+                    most.value,
+                    rows(most.n_rows / least.n_rows),
+                    least.value,
+                )
+            });
+        }
+        let n_classes = self.columns[target].range.map_or(0, |range| range.max as usize + 1);
+        if self.columns[target].kind != Kind::Text && n_classes > counts.len() {
+            let is_there = |class: &usize| counts.iter().any(|count| count.value == class.to_string());
+            let gap = (0..n_classes).find(|class| !is_there(class)).unwrap_or(0);
+            self.about(all, WarningKind::EmptyClass, &[target], |_| {
+                format!(
+                    "class {gap} has no rows, and the largest is {}: number the classes from 0",
+                    n_classes - 1
+                )
+            });
+        }
+    }
+
+    fn values(&self, all: &mut Vec<Warning>) {
+        let mut texts = Vec::new();
+        let mut missing = Vec::new();
+        for index in self.features() {
+            let (column, profile) = (&self.collected.columns[index], &self.columns[index]);
+            let n = self.collected.n_rows as u64 - column.n_missing;
+            let is_text = 2 * column.texts.n > n;
+            if is_text {
+                texts.push(index);
+            } else if column.texts.n > 0 {
+                let odd = self.odd(&column.texts);
+                self.about(all, WarningKind::OddText, &[index], |name| {
+                    format!(
+                        "{name}: {} of {n} values are no numbers, the first is {odd}: mend them",
+                        column.texts.n
+                    )
+                });
+            }
+            // A text that is missing is an unknown category.
+            if column.n_missing > 0 && !is_text && profile.kind != Kind::Empty {
+                missing.push(index);
+            }
+        }
+        for index in 0..self.columns.len() {
+            let column = &self.collected.columns[index];
+            if column.not_finite.n > 0 {
+                let odd = self.odd(&column.not_finite);
+                self.about(all, WarningKind::NotFinite, &[index], |name| {
+                    let n = column.not_finite.n;
+                    format!(
+                        "{name}: {} not finite in f32, the first is {odd}",
+                        count(n, "value is", "values are")
+                    )
+                });
+            }
+        }
+        texts.retain(|&index| !self.is_identifier(index) && !self.is_constant(index));
+        self.about(all, WarningKind::Text, &texts, |names| {
+            format!(
+                "texts in {names}: `data.categorical` makes categories of them, `data.drop` leaves them out"
+            )
+        });
+        let first = missing.iter().filter_map(|&index| self.collected.columns[index].first_missing);
+        let first = self.first(first.min_by_key(|place| (place.file, place.number)));
+        self.about(all, WarningKind::Missing, &missing, |names| {
+            format!("missing values in {names}{first}: `data.missing` = \"mean\" or \"zero\" fills them")
+        });
+    }
+
+    /// Columns that hold the target in other words.
+    fn leaks(&self, all: &mut Vec<Warning>) {
+        let Some(&first) = self.origin.targets.first() else { return };
+        let n_rows = self.collected.n_rows;
+        let targets = &self.origin.targets;
+        let counts = &self.columns[first].values;
+        // Rows of all classes but the largest.
+        let n_others = counts.first().map_or(n_rows as f64 / 2.0, |most| n_rows as f64 - most.n_rows as f64);
+        for index in self.features().filter(|&index| !self.is_constant(index)) {
+            let column = &self.collected.columns[index];
+            let name = &self.columns[index].name;
+            let target = &self.columns[first].name;
+            let equal = targets.iter().find(|&&target| self.collected.columns[target].hash == column.hash);
+            let n_distinct = self.columns[index].n_distinct.unwrap_or(n_rows);
+            // By chance, each of those rows would share its value with as many others as have it on average.
+            let n_shared = n_others * (n_rows as f64 / n_distinct as f64 - 1.0);
+            let message = if let Some(&target) = equal {
+                format!("{name} equals the target {}", self.columns[target].name)
+            } else if n_rows >= MIN_ROWS
+                && let Some(correlation) = column.correlation().filter(|c| c.abs() > MAX_CORRELATION)
+            {
+                format!(
+                    "{name} is the target {target} in other numbers: their correlation is {correlation:.5}"
+                )
+            } else if n_rows >= MIN_ROWS
+                && self.task == Some(Task::Classification)
+                && n_distinct >= 2
+                && 2 * n_distinct < n_rows
+                && n_shared >= MIN_ROWS as f64
+                && column.values.tell_target()
+            {
+                format!(
+                    "{name} alone tells {target}: each of its {n_distinct} values comes with one class only"
+                )
+            } else {
+                continue;
+            };
+            self.about(all, WarningKind::Leak, &[index], |_| {
+                format!("{message}; will it be known when the model is used?")
+            });
+        }
+    }
+
+    /// Columns from which nothing can be learned.
+    fn useless(&self, all: &mut Vec<Warning>) {
+        let constant: Vec<usize> = self.features().filter(|&index| self.is_constant(index)).collect();
+        self.about(all, WarningKind::Constant, &constant, |names| {
+            format!("the same value in all rows: {names}")
+        });
+        let identifiers: Vec<usize> = self.features().filter(|&index| self.is_identifier(index)).collect();
+        self.about(all, WarningKind::Identifier, &identifiers, |names| {
+            format!("another value in each row, as an identifier has: {names}; `data.drop` leaves them out")
+        });
+        let mut groups: HashMap<u64, Vec<usize>> = HashMap::new();
+        for index in self.features().filter(|&index| !self.is_constant(index)) {
+            groups.entry(self.collected.columns[index].hash).or_default().push(index);
+        }
+        let mut groups: Vec<_> = groups.into_values().filter(|group| group.len() > 1).collect();
+        groups.sort();
+        for group in groups {
+            self.about(all, WarningKind::Duplicate, &group, |names| {
+                format!("the same column several times: {names}")
+            });
+        }
+    }
+
+    fn rows(&self, all: &mut Vec<Warning>) {
+        let (n_rows, n_features) = (self.collected.n_rows, self.features().count());
+        let message = if n_rows < n_features {
+            format!("fewer rows ({n_rows}) than features ({n_features}): a model can learn them by heart")
+        } else if n_rows < 100 {
+            format!("only {}: what a model learns from so few may be chance", rows(n_rows as u64))
+        } else {
+            return;
+        };
+        all.push(Warning { kind: WarningKind::FewRows, columns: Vec::new(), message });
+    }
+
+    fn is_constant(&self, index: usize) -> bool {
+        let column = &self.columns[index];
+        column.kind == Kind::Empty
+            || column.n_distinct == Some(1) && (column.n_missing == 0 || column.kind == Kind::Text)
+    }
+
+    fn is_identifier(&self, index: usize) -> bool {
+        let (column, profile) = (&self.collected.columns[index], &self.columns[index]);
+        let n_rows = self.collected.n_rows;
+        if n_rows < MIN_ROWS || column.n_missing > 0 || !column.values.all_differ() || column.not_finite.n > 0
+        {
+            return false;
+        }
+        if profile.kind == Kind::Text {
+            return true;
+        }
+        let name = profile.name.to_lowercase();
+        let is_named = name == "index" || name == "key" || name.ends_with("id");
+        let is_dense = profile.range.is_some_and(|range| range.max - range.min < 2.0 * n_rows as f64);
+        !column.has_fractions && (column.is_rising || is_dense || is_named)
+    }
+}
+
+/// Names one behind the other, the first ones where they are many.
+fn listed(names: &[String]) -> String {
+    const SHOWN: usize = 8;
+    let shown: Vec<String> = names.iter().take(SHOWN).map(|name| cut(name, 30)).collect();
+    match names.len().checked_sub(SHOWN) {
+        None | Some(0) => shown.join(", "),
+        Some(more) => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+/// A text, without its end where it is long.
+pub(super) fn cut(text: &str, n_chars: usize) -> String {
+    match text.char_indices().nth(n_chars) {
+        Some((at, _)) => format!("{}...", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
+fn count(n: u64, one: &str, several: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { several })
+}
+
+fn rows(n: u64) -> String {
+    count(n, "row", "rows")
+}

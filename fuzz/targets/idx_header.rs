@@ -1,0 +1,11 @@
+//! Headers of IDX files: any bytes give a type and a shape, or an error.
+#![no_main]
+
+use ddp::data::raw::idx;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Ok((_, shape)) = idx::header(bytes) {
+        assert!(!shape.is_empty() && 4 + 4 * shape.len() <= bytes.len());
+    }
+});

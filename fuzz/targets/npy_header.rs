@@ -1,0 +1,22 @@
+//! Headers of `.npy` files: any bytes give a header or an error, and a header lies within them.
+#![no_main]
+
+use ddp::data::raw::npy_header;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    check(bytes);
+    // The same bytes as the dictionary of a well-formed frame.
+    let text = &bytes[..bytes.len().min(1000)];
+    let mut framed = b"\x93NUMPY\x01\x00".to_vec();
+    framed.extend((text.len() as u16).to_le_bytes());
+    framed.extend(text);
+    check(&framed);
+});
+
+fn check(bytes: &[u8]) {
+    match npy_header::parse(bytes) {
+        Ok(header) => assert!(header.len <= bytes.len()),
+        Err(reason) => assert!(!reason.is_empty() && reason.len() < 200, "{reason}"),
+    }
+}

@@ -1,0 +1,48 @@
+//! Whole files: the first byte chooses the format, the rest is the file. It is opened and all its rows are read, mapped and
+//! piece by piece; both must give the same, and an error must have a way out.
+#![no_main]
+
+use std::path::{Path, PathBuf};
+
+use ddp::config::Config;
+use ddp::data::{ColumnStats, SourceSpec};
+use libfuzzer_sys::fuzz_target;
+
+/// Endings of names; `tests/nightly` and `seeds.rs` count them from 0.
+const NAMES: [&str; 8] = ["npy", "npz", "safetensors", "idx", "csv", "csv.gz", "csv.zst", "npy.gz"];
+/// More rows can't come out of a small file, for each takes a byte.
+const MAX_ROWS: usize = 1 << 24;
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((&kind, content)) = bytes.split_first() else { return };
+    let name = NAMES[usize::from(kind) % NAMES.len()];
+    let path = folder().join(format!("ddp-fuzz-{}.{name}", std::process::id()));
+    std::fs::write(&path, content).expect("a file can be written");
+    let mapped = read(&path, name, 1 << 20);
+    if let Err(message) = &mapped {
+        assert!(message.contains("\nhint: "), "no way out in: {message}");
+    }
+    if ["npy", "safetensors", "idx"].contains(&name) {
+        assert_eq!(mapped.ok(), read(&path, name, 1).ok());
+    }
+});
+
+/// In memory, where there is such a folder.
+fn folder() -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
+}
+
+/// What comes out of all rows; a file of one array is its own labels.
+fn read(path: &Path, name: &str, memory_bytes: u64) -> Result<ColumnStats, String> {
+    let mut sets = vec![format!("data.train={}", path.display())];
+    if ["npy", "idx", "npy.gz"].contains(&name) {
+        sets.extend([format!("data.labels={}", path.display()), "data.task=regression".to_owned()]);
+    }
+    let config = Config::load(None, &sets).expect("good settings");
+    let dataset = SourceSpec { memory_bytes, ..SourceSpec::train(&config.data) }.open();
+    let dataset = dataset.map_err(|error| error.to_string())?;
+    assert!(dataset.len() < MAX_ROWS, "{} rows", dataset.len());
+    dataset.fingerprint().map_err(|error| error.to_string())?;
+    ColumnStats::of_rows(&*dataset, 0..dataset.len()).map_err(|error| error.to_string())
+}
