@@ -29,6 +29,7 @@ def parts():
         ("speed addmm", 60, speed.addmm, False),
         ("speed kernels", 50, speed.kernels, False),
         ("speed copy", 40, speed.copy, False),
+        ("speed loader", 60, speed.loader, False),
         ("ranks", 90, checks.several_ranks, True),
         ("sanitizer", 150, sanitizer.sanitizer, False),
     ]

@@ -1,5 +1,9 @@
 """ddp-train's speed and PyTorch's, at the same sizes, in turn, in one run."""
+import array
+import math
+import pathlib
 import statistics
+import tempfile
 from dataclasses import dataclass
 
 from session import OutOfTime, Skipped
@@ -224,3 +228,38 @@ def kernels(part):
     below = sorted(share for share in shares if share[0] < 0.85)
     session.row("operations bound by memory", f"median {statistics.median(s[0] for s in shares):.0%} of a copy; {len(below)} of {len(shares)} under 85%"
                 + (f", least {below[0][1]} {below[0][0]:.0%}" if below else ""))
+
+
+def write_npy(path, descr, shape, block, repeats):
+    """An npy file of one block of values again and again; numpy may not be there."""
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"
+    text += " " * (-(len(text) + 11) % 64) + "\n"
+    with open(path, "wb") as file:
+        file.write(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode())
+        for _ in range(repeats):
+            file.write(block)
+
+
+def loader(part):
+    """Rows of a file into the GPU's memory: from pinned memory, and gathered there."""
+    session = part.session
+    part.results["ours"] = []
+    for features in (64, 1024):
+        rows = 1024 if session.options.dry_run else (256 << 20) // (4 * features)
+        block_rows = 256
+        block = array.array("f", (math.sin(i * 0.7) for i in range(block_rows * features))).tobytes()
+        with tempfile.TemporaryDirectory() as folder:
+            x, y = pathlib.Path(folder) / "x.npy", pathlib.Path(folder) / "y.npy"
+            write_npy(x, "<f4", (rows, features), block, rows // block_rows)
+            write_npy(y, "|u1", (rows,), bytes(i % 10 for i in range(block_rows)), rows // block_rows)
+            for placement in ("host", "device"):
+                keys = {"data.train": x, "data.labels": y, "data.classes": 10, "data.placement": placement, "train.batch_size": 1024}
+                sets = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
+                effort = ["--repeats", 2, "--repeat-ms", 1] if session.options.dry_run else ["--repeats", 5, "--repeat-ms", 200]
+                words = [session.binary, "bench", "loader", *sets, *effort, "--device", "cuda", "--json"]
+                lines = part.json_lines(f"bench loader, {features} features, {placement}", words, 30)
+                if lines:
+                    # Where files lie on this machine is nobody's business.
+                    line = {key: value for key, value in lines[-1].items() if key != "source"}
+                    part.results["ours"].append(line)
+                    session.row(f"rows of {features} features, {placement}", f"{line['rows_per_s'] / 1e6:.1f} M rows/s, {line['gb_per_s']:.1f} GB/s")
