@@ -4,6 +4,7 @@
 //! gives. Arrays in files (npy, npz, safetensors, IDX) stay there ([`raw`](self)); tables (CSV, Parquet) are read row by row.
 
 mod builtin;
+mod cell_problem;
 mod checks;
 mod dataset;
 mod error;
@@ -22,6 +23,7 @@ pub(crate) mod testing;
 mod vocabulary;
 
 pub use self::builtin::{NAMES as BUILTIN_NAMES, digits};
+pub use self::cell_problem::CellProblem;
 pub(crate) use self::checks::MAX_GUESSED_CLASSES;
 pub use self::dataset::{CategoryColumn, Dataset, RowLayout, Summary, TargetLayout, numbered_columns};
 pub use self::error::DataError;

@@ -1,0 +1,86 @@
+//! What can be wrong with one cell of a table.
+
+/// What is wrong with one cell of a CSV file; the last line is the way out.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CellProblem {
+    /// Bytes that are not UTF-8.
+    #[error("not UTF-8 text\nhint: save the file as UTF-8")]
+    NotUtf8,
+    /// Nothing but white space.
+    #[error("the cell is empty, expected a number\nhint: fill in missing values or remove those rows")]
+    Empty,
+    /// Text.
+    #[error("expected a number, got \"{text}\"\nhint: remove the column, or turn its texts into numbers")]
+    NotANumber {
+        /// The cell.
+        text: String,
+    },
+    /// NaN, infinity, or beyond f32.
+    #[error(
+        "expected a finite number, got \"{text}\"\n\
+         hint: fill in missing values or remove those rows; the largest number is 3.4e38"
+    )]
+    NotFinite {
+        /// The cell.
+        text: String,
+    },
+    /// Text in the label column.
+    #[error("expected a class number, got \"{text}\"\nhint: number the classes from 0")]
+    LabelNotANumber {
+        /// The cell.
+        text: String,
+    },
+    /// A label with a fraction.
+    #[error(
+        "expected a whole class number, got {text}\n\
+         hint: for real-valued targets set `data.task` to \"regression\""
+    )]
+    LabelFractional {
+        /// The cell.
+        text: String,
+    },
+    /// A label below 0.
+    #[error("expected a class number of 0 or above, got {label}\nhint: number the classes from 0")]
+    LabelNegative {
+        /// The label.
+        label: i64,
+    },
+    /// A label that is no class.
+    #[error(
+        "label {label} is out of range, expected 0 to {} ({classes} classes)\n\
+         hint: set `data.classes` to {} or more, or number the classes from 0",
+        classes - 1, label.saturating_add(1)
+    )]
+    LabelOutOfRange {
+        /// The label.
+        label: i64,
+        /// Number of classes.
+        classes: usize,
+    },
+    /// A label so large that it is likely no class.
+    #[error(
+        "label {label} would make as many classes\n\
+         hint: is it an identifier? number the classes from 0, or set `data.classes`; for \
+         real-valued targets set `data.task` to \"regression\""
+    )]
+    LabelHuge {
+        /// The label.
+        label: i64,
+    },
+    /// A weight below 0.
+    #[error("expected a weight of 0 or above, got {text}\nhint: is `data.weight` the right column?")]
+    WeightNegative {
+        /// The cell.
+        text: String,
+    },
+    /// A multilabel target that is neither 0 nor 1.
+    #[error(
+        "expected 0 or 1 for task \"multilabel\", got {text}\n\
+         hint: for real-valued targets set `data.task` to \"regression\""
+    )]
+    NotBinary {
+        /// The cell.
+        text: String,
+    },
+}
