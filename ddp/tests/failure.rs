@@ -203,6 +203,9 @@ mod mpi {
         assert!(!out.join("model.safetensors").exists(), "a model that is not trained");
     }
 
+    /// How long mpirun may take to end a job of which a rank was killed.
+    const MPIRUN_ENDS: Duration = Duration::from_millis(3500);
+
     #[test]
     fn a_rank_that_is_killed_takes_the_job_with_it() {
         for victim in [0, 2] {
@@ -221,7 +224,9 @@ mod mpi {
             kill_9(pids[victim]);
             let outcome = job.wait();
             let took = outcome.ended - killed;
-            assert!(took < SOON, "the job took {took:?} to end");
+            // Nobody is left to end the job but mpirun, which terminates the others and looks after them once a second: 1.0 or
+            // 2.0 s as a rule, up to 3 s seen.
+            assert!(took < MPIRUN_ENDS, "the job took {took:?} to end");
             assert!(!outcome.status.success(), "{:?}", outcome.status);
             for pid in pids {
                 let is_there = Path::new(&format!("/proc/{pid}/exe")).read_link().is_ok();
