@@ -1,8 +1,9 @@
-//! Which part of a global batch is whose: ranges of positions for ranks and micro-batches.
+//! Which part of a global batch is whose: ranges of positions for ranks, micro-batches and micro-shards.
 //!
 //! A global step takes the next `G` positions of the epoch's order; a rank takes its contiguous part
 //! of them, and a micro-batch its contiguous part of that. Parts differ by one row at most, the
-//! larger first; a part can be empty, and its owner then joins with zeros.
+//! larger first; a part can be empty, and its owner then joins with zeros. Where a step must be the same to the bit at
+//! any world size, the global batch is first cut into a fixed number of micro-shards, and a rank takes a run of those.
 
 use std::ops::Range;
 
@@ -20,6 +21,87 @@ fn part(n: usize, index: usize, parts: usize) -> Range<usize> {
 /// If `rank` is not below `world_size`.
 pub fn rank_range(global_rows: usize, rank: usize, world_size: usize) -> Range<usize> {
     part(global_rows, rank, world_size)
+}
+
+/// How global batches are cut into the passes of the ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Cut {
+    /// One part a rank, each in so many micro-batches.
+    Ranks {
+        /// Micro-batches a rank; fewer where the last of them would be empty on every rank.
+        n_micro: usize,
+    },
+    /// A fixed number of micro-shards, whatever the number of ranks; each is one pass, and a rank has a run of them.
+    MicroShards {
+        /// Micro-shards of all ranks.
+        n_shards: usize,
+    },
+}
+
+/// A [`Cut`] as one rank sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RankCut {
+    /// How batches are cut.
+    pub cut: Cut,
+    /// This rank.
+    pub rank: usize,
+    /// Ranks that share the batches.
+    pub world_size: usize,
+}
+
+impl RankCut {
+    /// The places of this rank's rows in a global batch of `global_rows`.
+    pub fn own_rows(&self, global_rows: usize) -> Range<usize> {
+        match self.cut {
+            Cut::Ranks { .. } => rank_range(global_rows, self.rank, self.world_size),
+            Cut::MicroShards { n_shards } => {
+                let shards = self.own_shards();
+                // A run of no shards begins where the next rank's begins.
+                let start = |shard: usize| match shard {
+                    shard if shard == n_shards => global_rows,
+                    shard => part(global_rows, shard, n_shards).start,
+                };
+                start(shards.start)..start(shards.end)
+            }
+        }
+    }
+
+    /// The most rows that a rank has of a global batch of `global_rows`: those of rank 0, for larger parts come first.
+    pub fn max_own_rows(&self, global_rows: usize) -> usize {
+        RankCut { rank: 0, ..*self }.own_rows(global_rows).len()
+    }
+
+    /// The most rows of a pass over a global batch of `global_rows`.
+    pub fn max_pass_rows(&self, global_rows: usize) -> usize {
+        RankCut { rank: 0, ..*self }.pass(global_rows, 0).len()
+    }
+
+    /// Passes that this rank makes over its part: the same number on every rank, but with micro-shards.
+    pub fn n_passes(&self, global_rows: usize) -> usize {
+        match self.cut {
+            Cut::Ranks { n_micro } => n_micro.min(global_rows.div_ceil(self.world_size)).max(1),
+            Cut::MicroShards { .. } => self.own_shards().len(),
+        }
+    }
+
+    /// The places in the global batch of the rows of pass `index`.
+    ///
+    /// # Panics
+    /// If there is no such pass.
+    pub fn pass(&self, global_rows: usize, index: usize) -> Range<usize> {
+        match self.cut {
+            Cut::Ranks { .. } => micro_range(self.own_rows(global_rows), index, self.n_passes(global_rows)),
+            Cut::MicroShards { n_shards } => part(global_rows, self.own_shards().start + index, n_shards),
+        }
+    }
+
+    /// The numbers of this rank's micro-shards; empty where there are none.
+    pub fn own_shards(&self) -> Range<usize> {
+        match self.cut {
+            Cut::Ranks { .. } => 0..0,
+            Cut::MicroShards { n_shards } => part(n_shards, self.rank, self.world_size),
+        }
+    }
 }
 
 /// The micro-batches of one rank's `rows`: as many ranges as `grad_accum_steps`, on every rank, so
@@ -56,8 +138,8 @@ impl GlobalBatch {
     }
 
     /// Positions of one rank.
-    pub fn of_rank(&self, rank: usize, world_size: usize) -> Range<usize> {
-        let own = rank_range(self.n_rows(), rank, world_size);
+    pub fn of_rank(&self, cut: &RankCut) -> Range<usize> {
+        let own = cut.own_rows(self.n_rows());
         self.positions.start + own.start..self.positions.start + own.end
     }
 }
@@ -140,6 +222,29 @@ mod tests {
         assert_eq!(GlobalBatches::new(0, 4).count(), 0);
     }
 
+    #[test]
+    fn micro_shards_do_not_depend_on_the_world_size() {
+        let cut = Cut::MicroShards { n_shards: 8 };
+        for (global_rows, world_size) in [(20, 3), (20, 1), (5, 8), (64, 4), (3, 2)] {
+            let ranks = (0..world_size).map(|rank| RankCut { cut, rank, world_size });
+            let passes: Vec<_> = ranks
+                .clone()
+                .flat_map(|cut| (0..cut.n_passes(global_rows)).map(move |index| cut.pass(global_rows, index)))
+                .collect();
+            assert_eq!(passes, (0..8).map(|shard| part(global_rows, shard, 8)).collect::<Vec<_>>());
+            let mut end = 0;
+            for rank in ranks {
+                let own = rank.own_rows(global_rows);
+                assert_eq!(own.start, end);
+                assert!(own.len() <= rank.max_own_rows(global_rows));
+                end = own.end;
+            }
+            assert_eq!(end, global_rows);
+        }
+        let of_three: Vec<_> = (0..3).map(|rank| RankCut { cut, rank, world_size: 3 }.own_shards()).collect();
+        assert_eq!(of_three, [0..3, 3..6, 6..8]);
+    }
+
     proptest! {
         /// The law: all ranks' micro-batches together use every row of the data once an epoch.
         #[test]
@@ -162,7 +267,8 @@ mod tests {
             for step in steps {
                 let mut in_order = step.positions.start;
                 for rank in 0..world_size {
-                    let rows = step.of_rank(rank, world_size);
+                    let cut = Cut::Ranks { n_micro: grad_accum_steps };
+                    let rows = step.of_rank(&RankCut { cut, rank, world_size });
                     prop_assert!(rows.len().abs_diff(step.n_rows() / world_size) <= 1);
                     for micro in micro_ranges(rows, grad_accum_steps) {
                         // Contiguous over ranks: the order does not depend on the world size.

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::gpu_step::{GpuStep, GraphPlan, N_SLOTS, StepShape};
 use crate::gradient_exchange::{CompressedGradients, LocalGradients, ReducedGradients, decompress};
 use crate::model::{LossHead, Mlp, Optimizer, UpdateScale};
-use crate::shard::micro_range;
+use crate::shard::{RankCut, micro_range};
 use crate::update_plan::UpdatePlan;
 
 pub use crate::gpu_step::StepAbout;
@@ -110,14 +110,21 @@ pub struct MicroBatch<'a> {
 
 /// This rank's rows of one global batch.
 pub trait StepRows {
-    /// How many micro-batches there are, the same on every rank.
-    fn n_micro_batches(&self) -> usize;
+    /// How global batches are cut into this rank's passes.
+    fn cut(&self) -> RankCut;
 
     /// Rows of the global batch over all ranks.
     fn global_rows(&self) -> usize;
 
+    /// How many passes this rank makes over its rows.
+    fn n_micro_batches(&self) -> usize {
+        self.cut().n_passes(self.global_rows())
+    }
+
     /// Places of this rank's rows in the global batch.
-    fn own_rows(&self) -> Range<usize>;
+    fn own_rows(&self) -> Range<usize> {
+        self.cut().own_rows(self.global_rows())
+    }
 
     /// Whether rows have weights.
     fn has_weights(&self) -> bool;

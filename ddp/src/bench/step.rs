@@ -1,7 +1,6 @@
 //! `ddp-train bench step`: the time of a training step on resident random rows.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::time::Instant;
 
 use ddp_comm::{ReduceOp, World};
@@ -25,6 +24,7 @@ use crate::metrics::json_line;
 use crate::model::{LossHead, Mlp, ModelSpec, Optimizer, UpdateScale};
 use crate::outcome::Stop;
 use crate::process;
+use crate::shard::{Cut, RankCut};
 use crate::trainer::{MicroBatch, StepRows, Trainer, TrainerOptions};
 
 /// Batches of random rows that steps take in turn.
@@ -206,7 +206,7 @@ fn random_rows(world: &World, args: &BenchStepArgs, device: Device) -> Result<Po
         labels: to_device(labels)?,
         layout,
         batch: args.batch,
-        world_size: world.world_size(),
+        cut: RankCut { cut: Cut::Ranks { n_micro: 1 }, rank: world.rank().0, world_size: world.world_size() },
         next: 0,
     })
 }
@@ -218,7 +218,7 @@ struct Pool {
     labels: Tensor,
     layout: RowLayout,
     batch: usize,
-    world_size: usize,
+    cut: RankCut,
     next: usize,
 }
 
@@ -232,16 +232,12 @@ impl Pool {
 }
 
 impl StepRows for Pool {
-    fn n_micro_batches(&self) -> usize {
-        1
+    fn cut(&self) -> RankCut {
+        self.cut
     }
 
     fn global_rows(&self) -> usize {
-        self.batch * self.world_size
-    }
-
-    fn own_rows(&self) -> Range<usize> {
-        0..self.batch
+        self.batch * self.cut.world_size
     }
 
     fn has_weights(&self) -> bool {
@@ -249,7 +245,8 @@ impl StepRows for Pool {
     }
 
     fn micro_batch(&mut self, _index: usize) -> Result<MicroBatch<'_>> {
-        Ok(MicroBatch { rows: self.take()?, first_row: 0 })
+        let first_row = self.own_rows().start;
+        Ok(MicroBatch { rows: self.take()?, first_row })
     }
 
     fn device_shape(&self) -> DeviceShape {

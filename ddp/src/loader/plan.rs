@@ -9,7 +9,7 @@ use crate::config::{DataConfig, ShuffleMode};
 use crate::data::Dataset;
 use crate::order::{BlockLayout, BlockOrder, RowOrder};
 use crate::sampler::KeyedPermutation;
-use crate::shard::{GlobalBatches, rank_range};
+use crate::shard::{Cut, GlobalBatches, RankCut, rank_range};
 
 /// How the rows of each epoch are ordered.
 #[derive(Debug, Clone)]
@@ -51,11 +51,9 @@ impl Shuffle {
 pub struct BatchPlan {
     n_rows: usize,
     global_rows: usize,
-    n_micro: usize,
+    cut: RankCut,
     seed: u64,
     shuffle: Shuffle,
-    rank: usize,
-    world_size: usize,
     /// The epoch under way, from 0, its order, and what is left of it.
     epoch: u64,
     order: Arc<RowOrder>,
@@ -73,8 +71,8 @@ pub struct Job {
     pub(crate) global: Range<usize>,
     /// This rank's part of them.
     pub(crate) own: Range<usize>,
-    /// Micro-batches, the same number on every rank.
-    pub(crate) n_micro: usize,
+    /// The passes over them.
+    pub(crate) cut: RankCut,
 }
 
 impl BatchPlan {
@@ -93,16 +91,24 @@ impl BatchPlan {
         BatchPlan {
             order: Arc::new(shuffle.order(n_rows, seed, 0)),
             batches: GlobalBatches::new(n_rows, global_rows),
-            rank: world.rank().0,
-            world_size: world.world_size(),
+            cut: RankCut {
+                cut: Cut::Ranks { n_micro },
+                rank: world.rank().0,
+                world_size: world.world_size(),
+            },
             epoch: 0,
             end_epoch: u64::MAX,
             n_rows,
             global_rows,
-            n_micro,
             seed,
             shuffle,
         }
+    }
+
+    /// Cuts each global batch into `n_shards` micro-shards, of which a rank takes a run, instead of micro-batches.
+    pub fn micro_shards(mut self, n_shards: usize) -> Self {
+        self.cut.cut = Cut::MicroShards { n_shards };
+        self
     }
 
     /// Ends after this many epochs.
@@ -120,7 +126,8 @@ impl BatchPlan {
 
     /// The most rows that this rank has in one step.
     pub(super) fn max_own_rows(&self) -> usize {
-        self.global_rows.min(self.n_rows).div_ceil(self.world_size)
+        // A smaller batch leaves no rank more rows.
+        self.cut.max_own_rows(self.global_rows.min(self.n_rows))
     }
 
     fn begin_epoch(&mut self, epoch: u64) {
@@ -146,13 +153,11 @@ impl Iterator for BatchPlan {
                 None => self.begin_epoch(self.epoch + 1),
             }
         };
-        let largest_part = global.n_rows().div_ceil(self.world_size);
         Some(Job {
             epoch: self.epoch,
             order: self.order.clone(),
-            own: global.of_rank(self.rank, self.world_size),
-            // Where the last of them would be empty everywhere, there are fewer.
-            n_micro: self.n_micro.min(largest_part).max(1),
+            own: global.of_rank(&self.cut),
+            cut: self.cut,
             global: global.positions,
         })
     }
@@ -170,7 +175,9 @@ pub(crate) fn passes(
     let end = own.end;
     own.step_by(max_rows).map(move |start| {
         let rows = start..(start + max_rows).min(end);
-        Job { epoch: 0, order: order.clone(), global: rows.clone(), own: rows, n_micro: 1 }
+        // A rank's passes are its own: nobody shares them.
+        let cut = RankCut { cut: Cut::Ranks { n_micro: 1 }, rank: 0, world_size: 1 };
+        Job { epoch: 0, order: order.clone(), global: rows.clone(), own: rows, cut }
     })
 }
 

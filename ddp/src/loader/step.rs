@@ -1,7 +1,5 @@
 //! One loaded batch as a step takes it.
 
-use std::ops::Range;
-
 use ddp_kernels::{DType, TensorRef};
 
 use super::Rows;
@@ -11,7 +9,7 @@ use crate::batches::{Batch, BatchMut};
 use crate::data::DeviceNormalizer;
 use crate::device_rows::{DeviceRows, DeviceShape};
 use crate::error::Result;
-use crate::shard::micro_range;
+use crate::shard::RankCut;
 use crate::trainer::{MicroBatch, StepRows};
 
 /// This rank's rows of one global batch.
@@ -67,17 +65,12 @@ impl<'a> LoadedStep<'a> {
 }
 
 impl StepRows for LoadedStep<'_> {
-    fn n_micro_batches(&self) -> usize {
-        self.job().n_micro
+    fn cut(&self) -> RankCut {
+        self.job().cut
     }
 
     fn global_rows(&self) -> usize {
         self.job().n_rows()
-    }
-
-    fn own_rows(&self) -> Range<usize> {
-        let Job { global, own, .. } = self.job();
-        own.start - global.start..own.end - global.start
     }
 
     fn has_weights(&self) -> bool {
@@ -85,10 +78,10 @@ impl StepRows for LoadedStep<'_> {
     }
 
     fn micro_batch(&mut self, index: usize) -> Result<MicroBatch<'_>> {
-        let own = self.own_rows();
-        let rows = micro_range(0..own.len(), index, self.n_micro_batches());
-        let first_row = own.start + rows.start;
-        Ok(MicroBatch { rows: self.batch.rows(&**self.rows.dataset(), rows)?, first_row })
+        let pass = self.cut().pass(self.global_rows(), index);
+        let first_own = self.own_rows().start;
+        let rows = pass.start - first_own..pass.end - first_own;
+        Ok(MicroBatch { rows: self.batch.rows(&**self.rows.dataset(), rows)?, first_row: pass.start })
     }
 
     fn device_shape(&self) -> DeviceShape {
