@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use ddp_comm::CommError;
 use ddp_kernels::KernelError;
 
+use crate::checkpoint::CheckpointError;
 use crate::config::Origin;
 pub use crate::data::CellProblem;
 use crate::data::DataError;
@@ -52,6 +53,9 @@ pub enum Error {
     /// Data that can't be used.
     #[error(transparent)]
     Data(Box<DataError>),
+    /// Checkpoints that can't be written, found or read.
+    #[error(transparent)]
+    Checkpoint(Box<CheckpointError>),
 
     // ------------------------------------------------------------------ model and training
     /// A model's file that is none.
@@ -512,6 +516,7 @@ impl Error {
             Self::Comm(error) if matches!(**error, CommError::Disagreement { .. }) => 2,
             Self::Kernel(_) | Self::Comm(_) | Self::RowsNotOnDevice { .. } | Self::LoaderThread { .. } => 1,
             Self::Data(error) if error.is_failure() => 1,
+            Self::Checkpoint(error) if error.is_failure() => 1,
             _ => 2,
         }
     }
@@ -526,6 +531,12 @@ impl From<CommError> for Error {
 impl From<DataError> for Error {
     fn from(error: DataError) -> Self {
         Error::Data(Box::new(error))
+    }
+}
+
+impl From<CheckpointError> for Error {
+    fn from(error: CheckpointError) -> Self {
+        Error::Checkpoint(Box::new(error))
     }
 }
 

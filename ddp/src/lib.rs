@@ -11,6 +11,7 @@
 pub mod batches;
 pub mod bench;
 pub mod buckets;
+pub mod checkpoint;
 pub mod cli;
 pub mod config;
 pub mod data;
@@ -18,6 +19,7 @@ pub mod data_command;
 pub mod describe;
 pub mod device_rows;
 pub mod devices;
+pub mod epoch_proof;
 pub mod error;
 pub mod eval;
 pub mod evaluate;

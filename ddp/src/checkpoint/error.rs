@@ -1,0 +1,314 @@
+//! What can go wrong with checkpoints.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// An error of saving, finding or reading a checkpoint.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// A checkpoint could not be written; those before it are as they were.
+    #[error(
+        "the checkpoint of step {step} was not saved: can't {action} `{}`: {source}{room}\n{newest}\nhint: {}",
+        path.display(), write_hint(source)
+    )]
+    Save {
+        /// Its step.
+        step: u64,
+        /// What was tried, such as "write".
+        action: &'static str,
+        /// On which file or folder.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+        /// What was needed and what is free.
+        room: Room,
+        /// What is there to go on from.
+        newest: Newest,
+    },
+    /// Ranks that should have written their part did not.
+    #[error(
+        "the checkpoint of step {step} was not saved: nothing came from {ranks} for {:.0} s\n{newest}\n\
+         hint: is `{}` a folder that all hosts share?", waited.as_secs_f64(), folder.display()
+    )]
+    RanksMissing {
+        /// Its step.
+        step: u64,
+        /// "rank 3" or "ranks 1, 3".
+        ranks: String,
+        /// How long nothing came.
+        waited: Duration,
+        /// Where the checkpoints are.
+        folder: PathBuf,
+        /// What is there to go on from.
+        newest: Newest,
+    },
+    /// Another rank could not write its part.
+    #[error("the checkpoint of step {step} was not saved: rank {rank}: {reason}\n{newest}")]
+    RankFailed {
+        /// Its step.
+        step: u64,
+        /// The rank.
+        rank: usize,
+        /// What it said.
+        reason: String,
+        /// What is there to go on from.
+        newest: Newest,
+    },
+    /// What was just written reads back as something else.
+    #[error(
+        "the checkpoint of step {step} does not read back as it was written: {fault}; older ones were kept\n\
+         hint: the disk or the memory is faulty, or someone else writes there"
+    )]
+    ReadBack {
+        /// Its step.
+        step: u64,
+        /// What is wrong.
+        fault: Fault,
+    },
+    /// The thread that writes can't be started, or has died.
+    #[error("no thread to write checkpoints: {reason}\nhint: `checkpoint.async = false` needs none")]
+    Thread {
+        /// Why.
+        reason: String,
+    },
+    /// A folder of checkpoints can't be made ready.
+    #[error("can't {action} `{}`: {source}\nhint: {}", path.display(), write_hint(source))]
+    Folder {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A checkpoint that can't be used.
+    #[error(
+        "checkpoint `{}` can't be used: {fault}\nhint: `ddp-train checkpoint ls` on the folder above shows those that can",
+        path.display()
+    )]
+    Damaged {
+        /// Its folder.
+        path: PathBuf,
+        /// What is wrong.
+        fault: Fault,
+    },
+    /// No checkpoint where one was asked for.
+    #[error(
+        "no checkpoint at `{}`\nhint: name a run's folder, its checkpoints folder, or a step-N folder inside",
+        path.display()
+    )]
+    NotFound {
+        /// What was named.
+        path: PathBuf,
+    },
+    /// Checkpoints, and none that can be used.
+    #[error("none of the checkpoints in `{}` can be used:\n  {skipped}\nhint: start anew, or mend the disk", path.display())]
+    NoneValid {
+        /// Their folder.
+        path: PathBuf,
+        /// Each with what is wrong with it, a line each.
+        skipped: String,
+    },
+    /// Optimiser state that no file holds.
+    #[error("checkpoint `{}` holds no \"{state}\" of elements {start} to {end} of {param}", path.display())]
+    Gap {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Name of the state.
+        state: String,
+        /// Name of the parameter.
+        param: String,
+        /// First element that is missing.
+        start: usize,
+        /// The element behind the last that is missing.
+        end: usize,
+    },
+    /// A model of other parameters.
+    #[error("checkpoint `{}` is of another model:\n  {differences}\nhint: compare `model` in the configs", path.display())]
+    OtherModel {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Every difference, a line each.
+        differences: String,
+    },
+    /// Weights that the checkpoint does not hold.
+    #[error("checkpoint `{}` holds no EMA of the weights\nhint: `--weights model`", path.display())]
+    NoEma {
+        /// The checkpoint.
+        path: PathBuf,
+    },
+    /// A file that is there already.
+    #[error("`{}` is there already\nhint: name another file, or give --overwrite", path.display())]
+    OutExists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Fewer checkpoints than were asked for.
+    #[error("`{}` holds {got} checkpoints that can be used, expected {expected}\nhint: a smaller --last", path.display())]
+    TooFew {
+        /// Where they were sought.
+        path: PathBuf,
+        /// How many there are.
+        got: usize,
+        /// How many were asked for.
+        expected: usize,
+    },
+    /// `verify` found something.
+    #[error("{n_bad} of {n} checkpoints can't be trusted")]
+    VerifyFailed {
+        /// How many are bad.
+        n_bad: usize,
+        /// How many were looked at.
+        n: usize,
+    },
+}
+
+impl CheckpointError {
+    /// Whether it is a failure of the run, and not of what the user named.
+    pub fn is_failure(&self) -> bool {
+        matches!(
+            self,
+            CheckpointError::Save { .. }
+                | CheckpointError::RanksMissing { .. }
+                | CheckpointError::RankFailed { .. }
+                | CheckpointError::ReadBack { .. }
+                | CheckpointError::Thread { .. }
+                | CheckpointError::Folder { .. }
+                | CheckpointError::VerifyFailed { .. }
+        )
+    }
+}
+
+/// What is wrong with a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// A file that belongs to it is not there.
+    #[error("{name} is missing")]
+    FileMissing {
+        /// The file.
+        name: String,
+    },
+    /// A file can't be read.
+    #[error("{name} can't be read: {reason}")]
+    Unreadable {
+        /// The file.
+        name: String,
+        /// The system's answer.
+        reason: String,
+    },
+    /// A file is shorter or longer than it was written.
+    #[error("{name} has {got} bytes, expected {expected}")]
+    Length {
+        /// The file.
+        name: String,
+        /// Its length.
+        got: u64,
+        /// What the manifest says.
+        expected: u64,
+    },
+    /// The bytes of a file are others than those that were written.
+    #[error("{name} was changed: its checksum is {got}, expected {expected}")]
+    Changed {
+        /// The file.
+        name: String,
+        /// Its checksum.
+        got: String,
+        /// What the manifest says.
+        expected: String,
+    },
+    /// A file whose bytes are those that were written, and make no sense.
+    #[error("{name}: {reason}")]
+    Malformed {
+        /// The file.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A manifest that is none.
+    #[error("manifest.json is cut off or no manifest")]
+    NoManifest,
+    /// A manifest whose bytes are others than those that were written.
+    #[error("manifest.json was changed: its checksum does not fit")]
+    ManifestChanged,
+    /// A manifest whose checksum fits, and that can't be read.
+    #[error("manifest.json can't be read: {reason}")]
+    ManifestUnreadable {
+        /// Why.
+        reason: String,
+    },
+    /// A checkpoint of a later program.
+    #[error(
+        "it has format version {format_version}; this program reads up to {}",
+        super::manifest::FORMAT_VERSION
+    )]
+    LaterFormat {
+        /// Its version.
+        format_version: u64,
+    },
+    /// A folder under another step's name.
+    #[error("it is of step {step}, which is not what its folder's name says")]
+    OtherStep {
+        /// What the manifest says.
+        step: u64,
+    },
+}
+
+/// How much room a checkpoint needs and how much there is; told where room is what was wanting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes that this rank's part of the checkpoint takes.
+    pub needed_bytes: u64,
+    /// Bytes free on the disk when it failed, if known and if that is what matters.
+    pub free_bytes: Option<u64>,
+}
+
+impl fmt::Display for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.free_bytes {
+            Some(free) => write!(f, "; {} needed, {} free", mib(self.needed_bytes), mib(free)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The newest checkpoint that can be gone on from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Newest(pub Option<u64>);
+
+impl fmt::Display for Newest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(step) => write!(f, "the newest good one is step-{step}"),
+            None => f.write_str("there is no good one yet"),
+        }
+    }
+}
+
+/// Bytes for people: `12.3 MiB`.
+pub(crate) fn mib(bytes: u64) -> String {
+    let in_unit = |unit: f64| bytes as f64 / unit;
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{:.1} KiB", in_unit(1024.0)),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", in_unit(1_048_576.0)),
+        _ => format!("{:.2} GiB", in_unit(1_073_741_824.0)),
+    }
+}
+
+fn write_hint(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::StorageFull => {
+            "the disk is full: free some space, or keep fewer with `checkpoint.keep`"
+        }
+        io::ErrorKind::QuotaExceeded => {
+            "the disk quota is used up: free some space, or keep fewer with `checkpoint.keep`"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => "that disk is read-only: mount it writable",
+        io::ErrorKind::PermissionDenied => "check who may write there",
+        _ => "check permissions and the disk",
+    }
+}

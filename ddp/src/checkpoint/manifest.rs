@@ -1,0 +1,261 @@
+//! The manifest of a checkpoint: what it is of, where the run stood, and which files belong to it, with a checksum of each.
+//!
+//! JSON for people, too. It guards itself: its first field is the checksum of its own bytes, taken with zeros for that field's
+//! digits. It is written last, so where there is one, all files were on disk before it.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::checksum::{Checksum, N_DIGITS};
+use super::error::Fault;
+use super::run_state::RunState;
+
+/// Name of the manifest in a checkpoint's folder.
+pub const MANIFEST_FILE: &str = "manifest.json";
+/// Version of the format that this program writes; it reads no later one.
+pub const FORMAT_VERSION: u64 = 1;
+/// A manifest larger than this is none: one of 1,000 ranks and 10,000 parameters takes some 2 MB.
+const MAX_BYTES: u64 = 256 << 20;
+/// What stands before the manifest's own checksum.
+const CHECKSUM_FIELD: &[u8] = b"\"checksum\": \"";
+
+/// What a checkpoint is of, and what belongs to it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// Checksum of the manifest's bytes, with zeros in this place. First, so that no text before it can look like it.
+    checksum: String,
+    /// [`FORMAT_VERSION`] of the program that wrote it.
+    pub format_version: u64,
+    /// Version and build of the program that wrote it.
+    pub program: String,
+    /// When it was written, UTC, as in RFC 3339.
+    pub time: String,
+    /// Where rank 0 ran.
+    pub host: String,
+    /// Ranks of the run.
+    pub world_size: usize,
+    /// Hash of the training data, hexadecimal.
+    pub data_fingerprint: String,
+    /// Where the run stood.
+    pub run: RunState,
+    /// The model's parameters in the order of PyTorch's `state_dict`.
+    pub parameters: Vec<Parameter>,
+    /// Names of the state tensors of the optimiser, such as `m`, `v` and `ema`.
+    pub state: Vec<String>,
+    /// All other files of the checkpoint.
+    pub files: Vec<FileEntry>,
+    /// The resolved config, as TOML.
+    pub config: String,
+}
+
+/// A parameter of the model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Parameter {
+    /// As in PyTorch.
+    pub name: String,
+    /// Its dimensions.
+    pub shape: Vec<usize>,
+}
+
+impl Parameter {
+    /// Number of elements.
+    pub fn numel(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+/// A file of a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileEntry {
+    /// Its name in the checkpoint's folder.
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+    /// Of all its bytes.
+    pub xxh3_128: Checksum,
+}
+
+/// What a [`Manifest`] says that does not come from the files.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ManifestHead {
+    /// Ranks of the run.
+    pub world_size: usize,
+    /// Hash of the training data, hexadecimal.
+    pub data_fingerprint: String,
+    /// Where the run stands.
+    pub run: RunState,
+    /// The model's parameters in the order of PyTorch's `state_dict`.
+    pub parameters: Vec<Parameter>,
+    /// Names of the state tensors.
+    pub state: Vec<String>,
+    /// The resolved config, as TOML.
+    pub config: String,
+}
+
+impl Manifest {
+    /// A manifest of this program, host and moment.
+    pub fn new(head: ManifestHead, files: Vec<FileEntry>) -> Self {
+        let ManifestHead { world_size, data_fingerprint, run, parameters, state, config } = head;
+        Manifest {
+            checksum: "0".repeat(N_DIGITS),
+            format_version: FORMAT_VERSION,
+            program: program(),
+            time: rfc3339(SystemTime::now()),
+            host: host(),
+            world_size,
+            data_fingerprint,
+            run,
+            parameters,
+            state,
+            files,
+            config,
+        }
+    }
+
+    /// The manifest's bytes, its checksum filled in.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let blank = Manifest { checksum: "0".repeat(N_DIGITS), ..self.clone() };
+        let mut bytes = serde_json::to_vec_pretty(&blank).expect("plain numbers and texts under text keys");
+        bytes.push(b'\n');
+        let checksum = Checksum::of(&bytes);
+        let at = checksum_at(&bytes).expect("the field was just written");
+        bytes[at..at + N_DIGITS].copy_from_slice(checksum.as_str().as_bytes());
+        bytes
+    }
+
+    /// The manifest whose bytes these are.
+    ///
+    /// # Errors
+    /// What is wrong with them: any change of any byte is.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Fault> {
+        let at = checksum_at(bytes).ok_or(Fault::NoManifest)?;
+        let mut blank = bytes.to_vec();
+        blank[at..at + N_DIGITS].fill(b'0');
+        if Checksum::of(&blank).as_str().as_bytes() != &bytes[at..at + N_DIGITS] {
+            return Err(Fault::ManifestChanged);
+        }
+        // Before all fields: those of a later version may be others.
+        #[derive(Deserialize)]
+        struct Version {
+            format_version: u64,
+        }
+        let unreadable = |error: serde_json::Error| Fault::ManifestUnreadable { reason: error.to_string() };
+        let Version { format_version } = serde_json::from_slice(bytes).map_err(unreadable)?;
+        if format_version > FORMAT_VERSION {
+            return Err(Fault::LaterFormat { format_version });
+        }
+        serde_json::from_slice(bytes).map_err(unreadable)
+    }
+
+    /// Reads and checks the manifest of the checkpoint in `folder`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read(folder: &Path) -> Result<Self, Fault> {
+        let path = folder.join(MANIFEST_FILE);
+        let unreadable = |error: std::io::Error| match error.kind() {
+            std::io::ErrorKind::NotFound => Fault::FileMissing { name: MANIFEST_FILE.to_owned() },
+            _ => Fault::Unreadable { name: MANIFEST_FILE.to_owned(), reason: error.to_string() },
+        };
+        if std::fs::metadata(&path).map_err(unreadable)?.len() > MAX_BYTES {
+            return Err(Fault::NoManifest);
+        }
+        Manifest::from_bytes(&std::fs::read(&path).map_err(unreadable)?)
+    }
+
+    /// Bytes of the checkpoint's files, without the manifest.
+    pub fn n_bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes).sum()
+    }
+}
+
+/// Place of the manifest's own checksum.
+fn checksum_at(bytes: &[u8]) -> Option<usize> {
+    let at = memchr::memmem::find(bytes, CHECKSUM_FIELD)? + CHECKSUM_FIELD.len();
+    (bytes.len() >= at + N_DIGITS).then_some(at)
+}
+
+fn program() -> String {
+    let build = if cfg!(debug_assertions) { "debug" } else { "release" };
+    let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
+    format!("ddp-train {} ({build}, {arch}-{os})", env!("CARGO_PKG_VERSION"))
+}
+
+fn host() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
+}
+
+/// `YYYY-MM-DDTHH:MM:SSZ`.
+fn rfc3339(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
+    let (year, month, day) = crate::rundir::date_of_days(seconds / 86_400);
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest() -> Manifest {
+        let head = ManifestHead {
+            world_size: 2,
+            data_fingerprint: "00ff".to_owned(),
+            run: RunState { step: 7, cursor: 70, n_rows: 30, ..RunState::default() },
+            parameters: vec![Parameter { name: "layers.0.weight".to_owned(), shape: vec![2, 3] }],
+            state: vec!["m".to_owned()],
+            // A config that looks like the field that is sought.
+            config: "name = '\"checksum\": \"00000000000000000000000000000000'\n".to_owned(),
+        };
+        let file = FileEntry { name: "a".to_owned(), bytes: 3, xxh3_128: Checksum::of(b"abc") };
+        Manifest::new(head, vec![file])
+    }
+
+    #[test]
+    fn round_trips_and_can_be_read_by_people() {
+        let bytes = manifest().to_bytes();
+        let back = Manifest::from_bytes(&bytes).unwrap();
+        assert_eq!(Manifest { checksum: "0".repeat(N_DIGITS), ..back.clone() }, manifest_at(&back.time));
+        assert_eq!(back.to_bytes(), bytes);
+        let text = String::from_utf8(bytes).unwrap();
+        assert!(text.contains("\n  \"world_size\": 2,\n"), "{text}");
+    }
+
+    fn manifest_at(time: &str) -> Manifest {
+        Manifest { time: time.to_owned(), ..manifest() }
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_found() {
+        let bytes = manifest().to_bytes();
+        for bit in 0..bytes.len() * 8 {
+            let mut changed = bytes.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert!(Manifest::from_bytes(&changed).is_err(), "bit {bit}");
+        }
+        for len in 0..bytes.len() {
+            assert!(Manifest::from_bytes(&bytes[..len]).is_err(), "{len} bytes");
+        }
+        let longer = [&bytes[..], b"\n"].concat();
+        assert!(matches!(Manifest::from_bytes(&longer), Err(Fault::ManifestChanged)));
+    }
+
+    #[test]
+    fn later_format_is_told_from_damage() {
+        let later = Manifest { format_version: FORMAT_VERSION + 1, ..manifest() };
+        let fault = Manifest::from_bytes(&later.to_bytes()).unwrap_err();
+        assert!(matches!(fault, Fault::LaterFormat { format_version: 2 }), "{fault}");
+    }
+
+    #[test]
+    fn times_are_those_of_rfc_3339() {
+        let at = |seconds| rfc3339(UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(0), "1970-01-01T00:00:00Z");
+        assert_eq!(at(951_827_696), "2000-02-29T12:34:56Z");
+    }
+}

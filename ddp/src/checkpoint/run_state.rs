@@ -1,0 +1,144 @@
+//! Where a run stands, but for its numbers by the million: what a resumed run needs beside weights and optimiser state.
+
+use serde::{Deserialize, Serialize};
+
+use super::exact;
+use crate::epoch_proof::EpochProof;
+use crate::metrics::EvalMetrics;
+
+/// Where a run stands after a step. Floats survive the way through the file bit for bit, also where they are not finite.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunState {
+    /// Optimiser steps done.
+    pub step: u64,
+    /// Rows of all ranks used since the start of the run.
+    pub cursor: u64,
+    /// Training rows: the length of an epoch.
+    pub n_rows: u64,
+    /// Rows of a global batch.
+    pub global_rows: u64,
+    /// Seed of the order of rows, of the initial weights and of dropout: with `cursor` and `step` the whole state of random
+    /// numbers, since all are computed from their place.
+    pub seed: u64,
+    /// Loss of the epoch under way so far.
+    pub epoch_loss: EpochLossState,
+    /// Of a run in f16.
+    pub loss_scaler: Option<LossScalerState>,
+    /// How long the watched metric has not become better.
+    pub early_stopping: EarlyStoppingState,
+    /// The best evaluation so far.
+    pub best: Option<Best>,
+    /// The last evaluation.
+    #[serde(with = "exact::eval")]
+    pub eval: EvalMetrics,
+    /// Which rows each epoch has used.
+    pub proof: EpochProof,
+}
+
+impl RunState {
+    /// Epoch of the next row, from 1.
+    pub fn epoch(&self) -> u64 {
+        self.cursor.checked_div(self.n_rows).unwrap_or(0) + 1
+    }
+
+    /// Rows of the epoch under way that were used.
+    pub fn rows_of_epoch(&self) -> u64 {
+        self.cursor.checked_rem(self.n_rows).unwrap_or(0)
+    }
+}
+
+/// Sums over the rows of the epoch under way, of all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EpochLossState {
+    /// Sum of weight times loss.
+    #[serde(with = "exact")]
+    pub loss: f64,
+    /// Sum of weights.
+    #[serde(with = "exact")]
+    pub weight: f64,
+    /// Rows.
+    pub n_rows: u64,
+}
+
+/// Where the dynamic scale of the loss stands.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LossScalerState {
+    /// The scale.
+    #[serde(with = "exact")]
+    pub scale: f64,
+    /// Steps without overflow since it last changed.
+    pub good_steps: u64,
+    /// Steps skipped since the start.
+    pub skipped_steps: u64,
+}
+
+/// How long the watched metric has not become better.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EarlyStoppingState {
+    /// Its best value.
+    #[serde(with = "exact::option")]
+    pub best: Option<f64>,
+    /// Evaluations since then.
+    pub n_worse: u64,
+}
+
+/// The best evaluation so far.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Best {
+    /// Name of the metric, such as `eval_loss`.
+    pub metric: String,
+    /// Its value.
+    #[serde(with = "exact")]
+    pub value: f64,
+    /// Step after which it was measured.
+    pub step: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn epochs_are_counted_from_one() {
+        let at = |cursor| RunState { cursor, n_rows: 10, ..RunState::default() };
+        assert_eq!((at(0).epoch(), at(9).epoch(), at(10).epoch(), at(25).epoch()), (1, 1, 2, 3));
+        assert_eq!((at(0).rows_of_epoch(), at(10).rows_of_epoch(), at(25).rows_of_epoch()), (0, 0, 5));
+        assert_eq!(RunState::default().epoch(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn floats_round_trip_bit_for_bit(a: u64, b: u64, c: u64, d: u64, step: u64, n in 0u64..5) {
+            let [a, b, c, d] = [a, b, c, d].map(f64::from_bits);
+            let state = RunState {
+                step,
+                seed: step.wrapping_mul(31),
+                epoch_loss: EpochLossState { loss: a, weight: b, n_rows: n },
+                loss_scaler: Some(LossScalerState { scale: c, good_steps: n, skipped_steps: 1 }),
+                early_stopping: EarlyStoppingState { best: (n > 1).then_some(d), n_worse: n },
+                best: Some(Best { metric: "eval_loss".to_owned(), value: d, step: 3 }),
+                eval: EvalMetrics { loss: Some(a), accuracy: (n > 2).then_some(c), r2: None },
+                ..RunState::default()
+            };
+            let json = serde_json::to_string_pretty(&state).unwrap();
+            let back: RunState = serde_json::from_str(&json).unwrap();
+            // NaN keeps being NaN; which of them does not matter.
+            let bits = |x: f64| if x.is_nan() { f64::NAN.to_bits() } else { x.to_bits() };
+            let floats = |s: &RunState| {
+                let best = s.early_stopping.best.map(bits);
+                let eval = [s.eval.loss, s.eval.accuracy, s.eval.r2].map(|x| x.map(bits));
+                let scale = s.loss_scaler.map(|s| bits(s.scale));
+                (bits(s.epoch_loss.loss), bits(s.epoch_loss.weight), scale, best, s.best.as_ref().map(|b| bits(b.value)), eval)
+            };
+            prop_assert_eq!(floats(&back), floats(&state));
+            prop_assert_eq!((back.step, back.seed), (state.step, state.seed));
+        }
+    }
+}
