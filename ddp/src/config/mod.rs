@@ -8,7 +8,11 @@ mod keys;
 mod origin;
 mod read;
 mod resolve;
+mod resolve_training;
+mod resume;
+mod schedule;
 mod setting;
+mod training;
 mod write;
 
 #[cfg(test)]
@@ -19,6 +23,12 @@ use std::path::Path;
 pub use ddp_kernels::ops::Activation;
 pub(crate) use keys::nearest;
 pub use origin::Origin;
+pub use resume::{Difference, RESUMABLE};
+pub use schedule::{ScheduleConfig, ScheduleShape, Span, Warmup};
+pub use training::{
+    Batch, CheckpointConfig, CommConfig, CommDtype, Determinism, EvalMetric, Length, LogConfig,
+    OptimizerConfig, OptimizerKind, ParamGroup, TrainConfig, ZeroStage,
+};
 
 use crate::error::Result;
 pub use crate::model::Precision;
@@ -36,10 +46,14 @@ pub struct Config {
     pub loss: Loss,
     /// `[optimizer]`
     pub optimizer: OptimizerConfig,
+    /// `[schedule]`
+    pub schedule: ScheduleConfig,
     /// `[train]`
     pub train: TrainConfig,
     /// `[comm]`
     pub comm: CommConfig,
+    /// `[checkpoint]`
+    pub checkpoint: CheckpointConfig,
     /// `[log]`
     pub log: LogConfig,
 }
@@ -238,98 +252,6 @@ pub enum Loss {
     },
 }
 
-/// `[optimizer]`. Keys that the kind does not use are kept and ignored.
-#[derive(Debug, Clone, PartialEq)]
-pub struct OptimizerConfig {
-    /// Which one.
-    pub kind: OptimizerKind,
-    /// Learning rate, positive.
-    pub lr: f64,
-    /// Decay of the first and second moment, each in [0, 1) (Adam, AdamW).
-    pub betas: [f64; 2],
-    /// Added to the root of the second moment (Adam, AdamW), positive.
-    pub eps: f64,
-    /// L2 for SGD and Adam, decoupled for AdamW; not negative. Default: PyTorch's, 0.01 for AdamW and else 0.
-    pub weight_decay: f64,
-    /// In [0, 1) (SGD).
-    pub momentum: f64,
-    /// Nesterov momentum (SGD).
-    pub nesterov: bool,
-}
-
-/// The optimiser's rule; semantics of PyTorch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OptimizerKind {
-    /// Stochastic gradient descent with momentum.
-    Sgd,
-    /// Adam (arXiv:1412.6980).
-    Adam,
-    /// Adam with decoupled weight decay (arXiv:1711.05101).
-    AdamW,
-}
-
-/// `[train]`
-#[derive(Debug, Clone, PartialEq)]
-pub struct TrainConfig {
-    /// How long.
-    pub length: Length,
-    /// How many rows a step.
-    pub batch: Batch,
-    /// Micro-batches a step; gradients are summed over them.
-    pub grad_accum_steps: usize,
-    /// Largest 2-norm of the gradient; 0 means no clipping.
-    pub clip_grad_norm: f64,
-    /// Seed of initial weights, order of samples, dropout and split.
-    pub seed: u64,
-    /// Number format of the matrix products.
-    pub precision: Precision,
-}
-
-/// When training ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Length {
-    /// After this many passes over the training rows.
-    Epochs(usize),
-    /// After this many optimiser steps.
-    Steps(usize),
-}
-
-/// Rows a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Batch {
-    /// Rows of each rank and micro-batch.
-    PerRank(usize),
-    /// Rows of all ranks and micro-batches together.
-    Global(usize),
-}
-
-/// `[comm]`
-#[derive(Debug, Clone, PartialEq)]
-pub struct CommConfig {
-    /// Size of a gradient bucket in MiB, positive.
-    pub bucket_mib: f64,
-    /// Whether buckets are reduced while backward still computes.
-    pub overlap: bool,
-    /// Number format in which gradients travel between GPUs.
-    pub dtype: CommDtype,
-}
-
-/// Number format in which gradients travel between GPUs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum CommDtype {
-    /// As they are.
-    F32,
-    /// Rounded to bf16: half the bytes, 8 bits of precision.
-    Bf16,
-}
-
-/// `[log]`
-#[derive(Debug, Clone, PartialEq)]
-pub struct LogConfig {
-    /// Optimiser steps between two `step` events.
-    pub every_steps: usize,
-}
-
 impl Config {
     /// Reads `file` (none: all defaults, on `builtin:digits`), lays the `--set` arguments over it in
     /// their order, and checks everything.
@@ -370,42 +292,6 @@ impl Config {
         let mut entries = write::entries(self);
         entries.retain(|(key, _)| key != "name");
         entries
-    }
-}
-
-impl OptimizerConfig {
-    /// This kind with PyTorch's defaults, but a momentum of 0.9 for SGD.
-    pub fn new(kind: OptimizerKind, lr: f64) -> Self {
-        OptimizerConfig {
-            kind,
-            lr,
-            betas: [0.9, 0.999],
-            eps: 1e-8,
-            // Only AdamW decays weights unasked.
-            weight_decay: match kind {
-                OptimizerKind::AdamW => 0.01,
-                OptimizerKind::Adam | OptimizerKind::Sgd => 0.0,
-            },
-            momentum: 0.9,
-            nesterov: false,
-        }
-    }
-}
-
-impl TrainConfig {
-    /// Rows of one optimiser step over all ranks and micro-batches, `G`; `None` if it overflows.
-    pub fn global_rows(&self, world_size: usize) -> Option<usize> {
-        match self.batch {
-            Batch::PerRank(rows) => rows.checked_mul(world_size)?.checked_mul(self.grad_accum_steps),
-            Batch::Global(rows) => Some(rows),
-        }
-    }
-}
-
-impl CommConfig {
-    /// Size of a gradient bucket in bytes.
-    pub fn bucket_bytes(&self) -> usize {
-        ((self.bucket_mib * (1 << 20) as f64) as usize).max(1)
     }
 }
 
@@ -462,6 +348,7 @@ impl setting::Named for Activation {
 named!(Norm { None = "none", Layer = "layer" });
 named!(OptimizerKind { Sgd = "sgd", Adam = "adam", AdamW = "adamw" });
 named!(CommDtype { F32 = "f32", Bf16 = "bf16" });
+named!(EvalMetric { Loss = "eval_loss", Accuracy = "eval_accuracy", R2 = "eval_r2" });
 impl setting::Named for Precision {
     const VALUES: &'static [(&'static str, Self)] =
         &[("f32", Precision::F32), ("tf32", Precision::Tf32), ("bf16", Precision::Bf16)];

@@ -4,18 +4,15 @@ use std::path::Path;
 
 use super::setting::{Named, Setting};
 use super::{
-    Activation, Batch, CommConfig, CommDtype, Config, DataConfig, DataFormat, Encode, EvalSource, Length,
-    LogConfig, Loss, Missing, ModelConfig, Norm, Normalize, OptimizerConfig, OptimizerKind, Placement,
-    Precision, ShuffleMode, Task, TrainConfig,
+    Activation, Config, DataConfig, DataFormat, Encode, EvalSource, LogConfig, Loss, Missing, ModelConfig,
+    Norm, Normalize, Placement, ShuffleMode, Task, resolve_training,
 };
 use crate::error::Result;
 
 /// Widths, batches and counts beyond these are slips of the finger; below them nothing overflows.
 const MAX_WIDTH: u64 = 1 << 24;
 const MAX_LAYERS: usize = 1024;
-const MAX_ROWS: u64 = 1 << 31;
-const MAX_EPOCHS: u64 = 1_000_000_000;
-const MAX_STEPS: u64 = 1_000_000_000_000;
+pub(super) const MAX_STEPS: u64 = 1_000_000_000_000;
 
 /// The checked config of these settings, of which each key occurs once; `file` gives its name.
 pub(super) fn config(settings: Vec<Setting>, file: Option<&Path>) -> Result<Config> {
@@ -25,19 +22,11 @@ pub(super) fn config(settings: Vec<Setting>, file: Option<&Path>) -> Result<Conf
     Ok(Config {
         name: name(&given, file, &data)?,
         model: model(&given)?,
-        optimizer: optimizer(&given)?,
-        train: train(&given)?,
-        comm: CommConfig {
-            bucket_mib: given.number(
-                "comm.bucket_mib",
-                32.0,
-                |mib| mib > 0.0 && mib <= 1e6,
-                "a size in MiB above 0 and at most 1e6",
-                "32 is a good start",
-            )?,
-            overlap: given.bool("comm.overlap", true)?,
-            dtype: given.get("comm.dtype").map_or(Ok(CommDtype::F32), Setting::one_of)?,
-        },
+        optimizer: resolve_training::optimizer(&given)?,
+        schedule: resolve_training::schedule(&given)?,
+        train: resolve_training::train(&given, &data)?,
+        comm: resolve_training::comm(&given)?,
+        checkpoint: resolve_training::checkpoint(&given, &data)?,
         log: LogConfig { every_steps: given.count("log.every_steps", 50, 1, MAX_STEPS, "1 logs each step")? },
         data,
         loss,
@@ -45,23 +34,23 @@ pub(super) fn config(settings: Vec<Setting>, file: Option<&Path>) -> Result<Conf
 }
 
 /// The given settings, read with their defaults.
-struct Given(Vec<Setting>);
+pub(super) struct Given(Vec<Setting>);
 
 impl Given {
-    fn get(&self, key: &str) -> Option<&Setting> {
+    pub(super) fn get(&self, key: &str) -> Option<&Setting> {
         debug_assert!(super::keys::known(key).is_some(), "{key} is missing from KEYS");
         self.0.iter().rev().find(|setting| setting.key == key)
     }
 
-    fn bool(&self, key: &str, default: bool) -> Result<bool> {
+    pub(super) fn bool(&self, key: &str, default: bool) -> Result<bool> {
         self.get(key).map_or(Ok(default), Setting::bool)
     }
 
-    fn count(&self, key: &str, default: usize, min: u64, max: u64, hint: &str) -> Result<usize> {
+    pub(super) fn count(&self, key: &str, default: usize, min: u64, max: u64, hint: &str) -> Result<usize> {
         self.get(key).map_or(Ok(default), |setting| Ok(setting.count(min, max, hint)? as usize))
     }
 
-    fn number(
+    pub(super) fn number(
         &self,
         key: &str,
         default: f64,
@@ -72,7 +61,7 @@ impl Given {
         self.get(key).map_or(Ok(default), |setting| setting.number(fits, expected, hint))
     }
 
-    fn one_of<T: Named>(&self, key: &str, default: T) -> Result<T> {
+    pub(super) fn one_of<T: Named>(&self, key: &str, default: T) -> Result<T> {
         self.get(key).map_or(Ok(default), Setting::one_of)
     }
 }
@@ -343,101 +332,4 @@ fn class_weights(given: &Given, data: &DataConfig) -> Result<Option<Vec<f32>>> {
         return Err(setting.bad(expected, "give one weight for each class, or leave the key out"));
     }
     Ok(Some(weights.into_iter().map(|weight| weight as f32).collect()))
-}
-
-fn optimizer(given: &Given) -> Result<OptimizerConfig> {
-    let not_negative = |x: f64| x >= 0.0;
-    let below_one = |x: f64| (0.0..1.0).contains(&x);
-    let kind = given.one_of("optimizer.kind", OptimizerKind::AdamW)?;
-    let default = OptimizerConfig::new(kind, 1e-3);
-    let betas = match given.get("optimizer.betas") {
-        None => default.betas,
-        Some(setting) => {
-            let expected = "two numbers from 0 to below 1";
-            let betas = setting.numbers(below_one, expected, "[0.9, 0.999] is usual")?;
-            <[f64; 2]>::try_from(betas).map_err(|_| setting.bad(expected, "[0.9, 0.999] is usual"))?
-        }
-    };
-    let config = OptimizerConfig {
-        kind,
-        lr: given.number(
-            "optimizer.lr",
-            default.lr,
-            // In f32 too: the step is taken in single precision.
-            |lr| lr as f32 > 0.0 && (lr as f32).is_finite(),
-            "a finite number above 0",
-            "0.001 is usual for adamw, 0.1 to 0.01 for sgd",
-        )?,
-        betas,
-        eps: given.number(
-            "optimizer.eps",
-            default.eps,
-            |eps| eps as f32 > 0.0,
-            "a number above 0",
-            "1e-8 is usual",
-        )?,
-        weight_decay: given.number(
-            "optimizer.weight_decay",
-            default.weight_decay,
-            not_negative,
-            "a number of 0 or above",
-            "0 switches weight decay off",
-        )?,
-        momentum: given.number(
-            "optimizer.momentum",
-            default.momentum,
-            below_one,
-            "a number from 0 to below 1",
-            "0 switches momentum off",
-        )?,
-        nesterov: given.bool("optimizer.nesterov", default.nesterov)?,
-    };
-    if config.kind == OptimizerKind::Sgd
-        && config.nesterov
-        && config.momentum == 0.0
-        && let Some(setting) = given.get("optimizer.nesterov")
-    {
-        return Err(setting.bad("false where `optimizer.momentum` is 0", "give a momentum above 0"));
-    }
-    Ok(config)
-}
-
-fn train(given: &Given) -> Result<TrainConfig> {
-    let epochs = || given.count("train.epochs", 30, 1, MAX_EPOCHS, "1 passes over the data once");
-    let length = match given.get("train.steps") {
-        Some(setting) => Length::Steps(setting.count(1, MAX_STEPS, "1 takes one optimiser step")? as usize),
-        None => Length::Epochs(epochs()?),
-    };
-    let grad_accum_steps =
-        given.count("train.grad_accum_steps", 1, 1, 1 << 20, "1 switches accumulation off")?;
-    let rows_hint = "32 is a good start";
-    let batch = match given.get("train.global_batch_size") {
-        Some(setting) => {
-            let rows = setting.count(1, MAX_ROWS, rows_hint)? as usize;
-            if rows < grad_accum_steps {
-                return Err(setting.bad(
-                    format!("at least `train.grad_accum_steps`, {grad_accum_steps}"),
-                    "each micro-batch needs a row: enlarge the batch or accumulate less",
-                ));
-            }
-            Batch::Global(rows)
-        }
-        None => Batch::PerRank(given.count("train.batch_size", 32, 1, MAX_ROWS, rows_hint)?),
-    };
-    Ok(TrainConfig {
-        length,
-        batch,
-        grad_accum_steps,
-        clip_grad_norm: given.number(
-            "train.clip_grad_norm",
-            0.0,
-            |norm| norm >= 0.0,
-            "a number of 0 or above",
-            "0 switches clipping off",
-        )?,
-        seed: given.get("train.seed").map_or(Ok(0), |setting| {
-            setting.count(0, i64::MAX as u64, "any whole number that is not negative")
-        })?,
-        precision: given.get("train.precision").map_or(Ok(Precision::F32), Setting::one_of)?,
-    })
 }

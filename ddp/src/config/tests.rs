@@ -259,6 +259,44 @@ fn values_out_of_range_are_refused() {
         ("loss.class_weights", &["[]", "[1, 0]", "[1, -1]", "[1, nan]", "[1, 1e-60]"]),
         ("loss.delta", &["1"]),
         ("comm.bucket_mib", &["0", "-1", "inf"]),
+        ("comm.zero", &["3", "-1"]),
+        (
+            "optimizer.groups",
+            &[
+                "3",
+                "[3]",
+                "[{ lr_scale = 1 }]",
+                "[{ match = 3 }]",
+                "[{ match = \"a[\" }]",
+                "[{ match = \"a\", lr_scale = -1 }]",
+                "[{ match = \"a\", weight_decay = nan }]",
+                "[{ match = \"a\", lr_scale = \"1\" }]",
+                "[{ match = \"a\", lr = 1 }]",
+            ],
+        ),
+        ("schedule.kind", &["\"cosin\"", "\"\""]),
+        ("schedule.warmup_steps", &["-1"]),
+        ("schedule.warmup_fraction", &["-0.1", "1.1", "nan"]),
+        ("schedule.warmup_start", &["-0.1", "1.1"]),
+        ("schedule.final_fraction", &["0.1"]),
+        ("schedule.decay_steps", &["1"]),
+        ("schedule.decay_fraction", &["0.1"]),
+        ("schedule.step_every_steps", &["1"]),
+        ("schedule.step_every_fraction", &["0.1"]),
+        ("schedule.step_factor", &["0.1"]),
+        ("train.ema_decay", &["1", "-0.1", "nan"]),
+        ("train.loss_scale_init", &["0", "0.5", "3", "2147483648", "inf"]),
+        ("train.deterministic", &["\"worl\"", "\"yes\"", "1"]),
+        ("train.micro_shards", &["0", "3", "8192"]),
+        ("train.early_stop_metric", &["\"eval_r2\"", "\"loss\""]),
+        ("train.early_stop_patience", &["-1"]),
+        ("train.early_stop_min_delta", &["-1", "inf"]),
+        ("train.stop_after_steps", &["0"]),
+        ("checkpoint.every_steps", &["-1"]),
+        ("checkpoint.every_minutes", &["-1", "nan"]),
+        ("checkpoint.every_epochs", &["-1"]),
+        ("checkpoint.keep", &["-1"]),
+        ("checkpoint.keep_best", &["\"eval_r2\"", "\"no\""]),
         ("log.every_steps", &["0"]),
         ("name", &["\"\"", "\"a/b\"", "\"..\"", "\"a\\nb\""]),
     ] {
@@ -275,6 +313,158 @@ fn values_out_of_range_are_refused() {
                 &[&format!("`--set {key}={value}`: `{key}` must be ")],
             );
         }
+    }
+}
+
+#[test]
+fn schedules_are_read_with_their_defaults() {
+    let schedule = |sets: &[&str]| from_sets(sets).unwrap().schedule;
+    assert_eq!(schedule(&[]), ScheduleConfig::CONSTANT);
+    assert_eq!(
+        schedule(&["schedule.kind=cosine", "schedule.warmup_steps=10", "schedule.final_fraction=0.1"]),
+        ScheduleConfig {
+            warmup: Warmup { length: Span::Steps(10), start: None },
+            shape: ScheduleShape::Cosine { final_fraction: 0.1 },
+        }
+    );
+    assert_eq!(
+        schedule(&["schedule.kind=one_cycle"]),
+        ScheduleConfig {
+            warmup: Warmup { length: Span::Fraction(0.3), start: Some(0.04) },
+            shape: ScheduleShape::OneCycle { final_fraction: 4e-6 },
+        }
+    );
+    assert_eq!(
+        schedule(&["schedule.kind=wsd", "schedule.decay_steps=7"]).shape,
+        ScheduleShape::Wsd { decay: Span::Steps(7), final_fraction: 0.0 }
+    );
+    assert_eq!(
+        schedule(&["schedule.kind=step", "schedule.step_every_steps=5"]).shape,
+        ScheduleShape::Step { every: Span::Steps(5), factor: 0.1 }
+    );
+    assert_refused(
+        from_text("[schedule]\nkind = \"linear\"\nstep_factor = 0.1"),
+        &["line 3", "`schedule.step_factor` must be absent unless `schedule.kind` is \"step\""],
+    );
+    assert_refused(from_sets(&["schedule.warmup_steps=3", "schedule.warmup_fraction=0.1"]), &["both given"]);
+    assert_refused(
+        from_sets(&["schedule.kind=wsd", "schedule.warmup_fraction=0.9"]),
+        &["0.9 for the warm-up and 0.2 for the decay"],
+    );
+}
+
+#[test]
+fn groups_are_read_from_either_form_of_toml() {
+    let want = [
+        ParamGroup { pattern: "layers.0.*".to_owned(), lr_scale: 0.1, weight_decay: Some(0.0) },
+        ParamGroup { pattern: "norms.?.bias".to_owned(), lr_scale: 1.0, weight_decay: None },
+    ];
+    let groups =
+        "[{ match = \"layers.0.*\", lr_scale = 0.1, weight_decay = 0 }, { match = \"norms.?.bias\" }]";
+    assert_eq!(from_text(&format!("[optimizer]\ngroups = {groups}")).unwrap().optimizer.groups, want);
+    assert_eq!(from_sets(&[&format!("optimizer.groups={groups}")]).unwrap().optimizer.groups, want);
+    let tables = "[[optimizer.groups]]\nmatch = \"layers.0.*\"\nlr_scale = 0.1\nweight_decay = 0.0\n\
+                  [[optimizer.groups]]\nmatch = \"norms.?.bias\"";
+    assert_eq!(from_text(tables).unwrap().optimizer.groups, want);
+    assert_refused(
+        from_sets(&["optimizer.groups=[{match=\"a\",lr_scal=1}]"]),
+        &["`lr_scal` is none of these", "did you mean `lr_scale`?"],
+    );
+    assert_refused(from_sets(&["optimizer.groups=[{match=\"a[\"}]"]), &["\"a[\" is none: "]);
+}
+
+#[test]
+fn what_stops_a_run_and_what_is_kept() {
+    let config = from_sets(&[]).unwrap();
+    assert_eq!((config.train.early_stop_patience, config.train.stop_after_steps), (0, None));
+    assert_eq!(config.train.deterministic, Determinism::Off);
+    let CheckpointConfig { every_steps, every_minutes, every_epochs, keep, keep_best, is_async } =
+        config.checkpoint;
+    assert_eq!((every_steps, every_minutes, every_epochs, keep), (0, 0.0, 1, 3));
+    assert_eq!((keep_best, is_async), (Some(EvalMetric::Loss), true));
+
+    let config = from_text(
+        "[train]\ndeterministic = \"world\"\nmicro_shards = 16\n[comm]\nzero = 2\n\
+         [checkpoint]\nkeep_best = \"none\"\nasync = false",
+    )
+    .unwrap();
+    assert_eq!((config.train.deterministic, config.train.micro_shards), (Determinism::World, 16));
+    assert_eq!((config.comm.zero, config.comm.zero.number()), (ZeroStage::Gradients, 2));
+    assert_eq!((config.checkpoint.keep_best, config.checkpoint.is_async), (None, false));
+    assert_eq!(from_sets(&["train.deterministic=true"]).unwrap().train.deterministic, Determinism::On);
+
+    assert_refused(
+        from_sets(&["train.deterministic=world", "train.grad_accum_steps=2"]),
+        &["`train.deterministic` must be", "`train.grad_accum_steps` is 2", "`train.micro_shards`"],
+    );
+    assert_refused(
+        from_sets(&["data.eval=none", "train.early_stop_patience=2"]),
+        &["must be 0 without rows to evaluate on"],
+    );
+    assert_refused(
+        from_sets(&["train.early_stop_metric=eval_r2"]),
+        &["must be \"eval_loss\" or \"eval_accuracy\" for task \"classification\""],
+    );
+    assert_refused(
+        from_sets(&["data.task=regression", "checkpoint.keep_best=eval_accuracy"]),
+        &["must be \"eval_loss\" or \"eval_r2\" for task \"regression\""],
+    );
+}
+
+#[test]
+fn differences_leave_out_what_may_change() {
+    let saved = from_sets(&["data.eval_fraction=0.2", "optimizer.groups=[{match=\"a\"}]"]).unwrap();
+    let may_change = [
+        "name=other",
+        "data.train=elsewhere.csv",
+        "data.eval_fraction=0.2",
+        "optimizer.groups=[{match=\"a\"}]",
+        "data.prefetch=9",
+        "train.steps=4",
+        "train.global_batch_size=64",
+        "train.stop_after_steps=3",
+        "train.early_stop_patience=3",
+        "comm.zero=1",
+        "comm.overlap=false",
+        "checkpoint.keep=9",
+        "log.every_steps=1",
+    ];
+    assert_eq!(from_sets(&may_change).unwrap().differences(&saved), []);
+
+    let ours = from_sets(&["optimizer.lr=0.5", "schedule.kind=cosine", "data.eval=builtin:digits"]).unwrap();
+    let keys: Vec<_> = ours
+        .differences(&saved)
+        .into_iter()
+        .map(|Difference { key, ours, theirs }| format!("{key}: {ours} / {theirs}"))
+        .collect();
+    assert_eq!(
+        keys,
+        [
+            "optimizer.lr: 0.5 / 0.001",
+            "optimizer.groups: [] / [{ match = \"a\", lr_scale = 1.0 }]",
+            "schedule.kind: \"cosine\" / \"constant\"",
+            "schedule.final_fraction: 0.0 / absent",
+            "data.eval_fraction: absent / 0.2",
+        ]
+    );
+    for key in RESUMABLE {
+        let known =
+            |name: &&str| key.strip_suffix('*').map_or(name == key, |section| name.starts_with(section));
+        assert!(keys::KEYS.iter().any(|name| known(name)), "{key}");
+    }
+}
+
+#[test]
+fn names_of_other_programs_lead_to_ours() {
+    for (theirs, ours) in [
+        ("lr_scheduler", "schedule.kind"),
+        ("warmup", "schedule.warmup_steps"),
+        ("ema", "train.ema_decay"),
+        ("patience", "train.early_stop_patience"),
+        ("zero_stage", "comm.zero"),
+        ("save_every", "checkpoint.every_steps"),
+    ] {
+        assert_refused(from_sets(&[&format!("train.{theirs}=1")]), &[&format!("did you mean `{ours}`?")]);
     }
 }
 
@@ -494,13 +684,74 @@ prop_compose! {
         weight_decay in 0.0..1e300f64,
         momentum in 0.1..0.999f64,
         nesterov: bool,
+        decay_bias_norm: bool,
+        groups in proptest::collection::vec(any_group(), 0..3),
+        ema_decay in 0.0..0.9999f64,
     ) -> OptimizerConfig {
-        OptimizerConfig { kind, lr, betas, eps, weight_decay, momentum, nesterov }
+        OptimizerConfig {
+            kind, lr, betas, eps, weight_decay, momentum, nesterov, decay_bias_norm, groups, ema_decay,
+        }
     }
 }
 
 prop_compose! {
-    fn any_train()(
+    fn any_group()(
+        pattern in "[^\\pC\\[*]{0,8}[*?]?",
+        lr_scale in 0.0..1e9f64,
+        weight_decay in proptest::option::of(0.0..1e9f64),
+    ) -> ParamGroup {
+        ParamGroup { pattern, lr_scale, weight_decay }
+    }
+}
+
+fn any_span(min: u64) -> impl Strategy<Value = Span> {
+    prop_oneof![
+        (min..1_000_000).prop_map(Span::Steps),
+        // Two of them fit into a run.
+        (1e-9..0.5f64).prop_map(Span::Fraction),
+    ]
+}
+
+fn any_schedule() -> impl Strategy<Value = ScheduleConfig> {
+    let end = || 0.0..=1.0f64;
+    let shape = prop_oneof![
+        Just(ScheduleShape::Constant),
+        end().prop_map(|final_fraction| ScheduleShape::Linear { final_fraction }),
+        end().prop_map(|final_fraction| ScheduleShape::Cosine { final_fraction }),
+        (any_span(1), 1e-9..=1.0f64).prop_map(|(every, factor)| ScheduleShape::Step { every, factor }),
+        (any_span(0), end()).prop_map(|(decay, final_fraction)| ScheduleShape::Wsd { decay, final_fraction }),
+    ];
+    let warmup = (any_span(0), proptest::option::of(end()));
+    let usual = (warmup, shape).prop_map(|((length, start), shape)| (length, start, shape));
+    // This one has a default of its own for where it starts.
+    let one_cycle = (any_span(0), end(), end()).prop_map(|(length, start, final_fraction)| {
+        (length, Some(start), ScheduleShape::OneCycle { final_fraction })
+    });
+    prop_oneof![5 => usual, 1 => one_cycle]
+        .prop_map(|(length, start, shape)| ScheduleConfig { warmup: Warmup { length, start }, shape })
+}
+
+fn any_metric(task: Task) -> BoxedStrategy<EvalMetric> {
+    let fitting: Vec<_> = EvalMetric::ALL.iter().copied().filter(|metric| metric.fits(task)).collect();
+    proptest::sample::select(fitting).boxed()
+}
+
+fn any_checkpoint(task: Task) -> impl Strategy<Value = CheckpointConfig> {
+    let often = (0u64..1_000_000, 0.0..1e6f64, 0u64..1_000_000);
+    (often, 0usize..1000, proptest::option::of(any_metric(task)), any::<bool>()).prop_map(
+        |((every_steps, every_minutes, every_epochs), keep, keep_best, is_async)| CheckpointConfig {
+            every_steps,
+            every_minutes,
+            every_epochs,
+            keep,
+            keep_best,
+            is_async,
+        },
+    )
+}
+
+prop_compose! {
+    fn any_train(has_eval: bool, task: Task)(
         length in prop_oneof![
             (1usize..1_000_000).prop_map(Length::Epochs),
             (1usize..1_000_000_000).prop_map(Length::Steps),
@@ -512,27 +763,53 @@ prop_compose! {
         grad_accum_steps in 1usize..1000,
         clip_grad_norm in 0.0..1e300f64,
         seed in 0..=i64::MAX as u64,
-        precision in pick(&Precision::ALL),
+        (precision, loss_scale_log2) in (pick(&Precision::ALL), 0..=30i32),
+        (deterministic, micro_shards_log2) in
+            (pick(&[Determinism::Off, Determinism::On, Determinism::World]), 0..=12u32),
+        early_stop_metric in any_metric(task),
+        early_stop_patience in 0u64..100,
+        early_stop_min_delta in 0.0..1e300f64,
+        stop_after_steps in proptest::option::of(1u64..1_000_000_000),
     ) -> TrainConfig {
-        TrainConfig { length, batch, grad_accum_steps, clip_grad_norm, seed, precision }
+        TrainConfig {
+            length,
+            batch,
+            grad_accum_steps: if deterministic == Determinism::World { 1 } else { grad_accum_steps },
+            clip_grad_norm,
+            seed,
+            precision,
+            loss_scale_init: f64::from(loss_scale_log2).exp2(),
+            deterministic,
+            micro_shards: 1 << micro_shards_log2,
+            early_stop_metric,
+            early_stop_patience: if has_eval { early_stop_patience } else { 0 },
+            early_stop_min_delta,
+            stop_after_steps,
+        }
     }
 }
 
 fn any_config() -> impl Strategy<Value = Config> {
-    let data_and_loss = any_data().prop_flat_map(|data| (any_loss(&data), Just(data)));
-    let comm = (1e-6..1e6f64, any::<bool>(), pick(CommDtype::ALL))
-        .prop_map(|(bucket_mib, overlap, dtype)| CommConfig { bucket_mib, overlap, dtype });
+    let by_data = any_data().prop_flat_map(|data| {
+        let (has_eval, task) = (data.eval != EvalSource::None, data.task);
+        (any_loss(&data), any_train(has_eval, task), any_checkpoint(task), Just(data))
+    });
+    let zero = pick(&[ZeroStage::Off, ZeroStage::Optimizer, ZeroStage::Gradients]);
+    let comm = (1e-6..1e6f64, any::<bool>(), pick(CommDtype::ALL), zero)
+        .prop_map(|(bucket_mib, overlap, dtype, zero)| CommConfig { bucket_mib, overlap, dtype, zero });
     let log = (1usize..1_000_000).prop_map(|every_steps| LogConfig { every_steps });
     let name = "[a-zA-Z0-9_-]{1,40}";
-    (name, data_and_loss, any_model(), any_optimizer(), any_train(), comm, log).prop_map(
-        |(name, (loss, data), model, optimizer, train, comm, log)| Config {
+    (name, by_data, any_model(), any_optimizer(), any_schedule(), comm, log).prop_map(
+        |(name, (loss, train, checkpoint, data), model, optimizer, schedule, comm, log)| Config {
             name,
             data,
             model,
             loss,
             optimizer,
+            schedule,
             train,
             comm,
+            checkpoint,
             log,
         },
     )

@@ -1,10 +1,13 @@
 //! Config -> TOML text, and the flat list that ranks compare at start.
 
-use super::{Batch, Config, EvalSource, Length, Loss};
+use super::{
+    Batch, CheckpointConfig, Config, Determinism, EvalSource, Length, Loss, OptimizerConfig, ParamGroup,
+    ScheduleConfig, ScheduleShape, Span, TrainConfig,
+};
 
 /// Each key with its value as TOML text, sections together, in the order of `keys::KEYS`.
 pub(super) fn entries(config: &Config) -> Vec<(String, String)> {
-    let Config { name, data, model, loss, optimizer, train, comm, log } = config;
+    let Config { name, data, model, loss, optimizer, schedule, train, comm, checkpoint, log } = config;
     let mut entries: Vec<(String, String)> = Vec::new();
     let mut put = |key: &str, value: String| entries.push((key.to_owned(), value));
 
@@ -71,6 +74,19 @@ pub(super) fn entries(config: &Config) -> Vec<(String, String)> {
         Loss::Bce | Loss::Mse => {}
     }
 
+    put_optimizer(optimizer, &mut put);
+    put_schedule(schedule, &mut put);
+    put_train(train, optimizer, &mut put);
+    put("comm.bucket_mib", number(comm.bucket_mib));
+    put("comm.overlap", comm.overlap.to_string());
+    put("comm.dtype", text(comm.dtype.name()));
+    put("comm.zero", comm.zero.number().to_string());
+    put_checkpoint(checkpoint, &mut put);
+    put("log.every_steps", log.every_steps.to_string());
+    entries
+}
+
+fn put_optimizer(optimizer: &OptimizerConfig, put: &mut impl FnMut(&str, String)) {
     put("optimizer.kind", text(optimizer.kind.name()));
     put("optimizer.lr", number(optimizer.lr));
     put("optimizer.betas", list(&optimizer.betas, |beta| number(*beta)));
@@ -78,7 +94,48 @@ pub(super) fn entries(config: &Config) -> Vec<(String, String)> {
     put("optimizer.weight_decay", number(optimizer.weight_decay));
     put("optimizer.momentum", number(optimizer.momentum));
     put("optimizer.nesterov", optimizer.nesterov.to_string());
+    put("optimizer.decay_bias_norm", optimizer.decay_bias_norm.to_string());
+    put("optimizer.groups", list(&optimizer.groups, group));
+}
 
+fn group(group: &ParamGroup) -> String {
+    let ParamGroup { pattern, lr_scale, weight_decay } = group;
+    let decay = weight_decay.map_or(String::new(), |decay| format!(", weight_decay = {}", number(decay)));
+    format!("{{ match = {}, lr_scale = {}{decay} }}", text(pattern), number(*lr_scale))
+}
+
+fn put_schedule(schedule: &ScheduleConfig, put: &mut impl FnMut(&str, String)) {
+    let ScheduleConfig { warmup, shape } = schedule;
+    put("schedule.kind", text(shape.name()));
+    put_span("schedule.warmup", warmup.length, put);
+    if let Some(start) = warmup.start {
+        put("schedule.warmup_start", number(start));
+    }
+    let end = "schedule.final_fraction";
+    match *shape {
+        ScheduleShape::Constant => {}
+        ScheduleShape::Linear { final_fraction }
+        | ScheduleShape::Cosine { final_fraction }
+        | ScheduleShape::OneCycle { final_fraction } => put(end, number(final_fraction)),
+        ScheduleShape::Step { every, factor } => {
+            put_span("schedule.step_every", every, put);
+            put("schedule.step_factor", number(factor));
+        }
+        ScheduleShape::Wsd { decay, final_fraction } => {
+            put(end, number(final_fraction));
+            put_span("schedule.decay", decay, put);
+        }
+    }
+}
+
+fn put_span(key: &str, span: Span, put: &mut impl FnMut(&str, String)) {
+    match span {
+        Span::Steps(steps) => put(&format!("{key}_steps"), steps.to_string()),
+        Span::Fraction(fraction) => put(&format!("{key}_fraction"), number(fraction)),
+    }
+}
+
+fn put_train(train: &TrainConfig, optimizer: &OptimizerConfig, put: &mut impl FnMut(&str, String)) {
     match train.length {
         Length::Epochs(epochs) => put("train.epochs", epochs.to_string()),
         Length::Steps(steps) => put("train.steps", steps.to_string()),
@@ -91,12 +148,30 @@ pub(super) fn entries(config: &Config) -> Vec<(String, String)> {
     put("train.clip_grad_norm", number(train.clip_grad_norm));
     put("train.seed", train.seed.to_string());
     put("train.precision", text(train.precision.name()));
+    put("train.loss_scale_init", number(train.loss_scale_init));
+    put("train.ema_decay", number(optimizer.ema_decay));
+    let deterministic = match train.deterministic {
+        Determinism::Off => "false".to_owned(),
+        Determinism::On => "true".to_owned(),
+        Determinism::World => text("world"),
+    };
+    put("train.deterministic", deterministic);
+    put("train.micro_shards", train.micro_shards.to_string());
+    put("train.early_stop_metric", text(train.early_stop_metric.name()));
+    put("train.early_stop_patience", train.early_stop_patience.to_string());
+    put("train.early_stop_min_delta", number(train.early_stop_min_delta));
+    if let Some(steps) = train.stop_after_steps {
+        put("train.stop_after_steps", steps.to_string());
+    }
+}
 
-    put("comm.bucket_mib", number(comm.bucket_mib));
-    put("comm.overlap", comm.overlap.to_string());
-    put("comm.dtype", text(comm.dtype.name()));
-    put("log.every_steps", log.every_steps.to_string());
-    entries
+fn put_checkpoint(checkpoint: &CheckpointConfig, put: &mut impl FnMut(&str, String)) {
+    put("checkpoint.every_steps", checkpoint.every_steps.to_string());
+    put("checkpoint.every_minutes", number(checkpoint.every_minutes));
+    put("checkpoint.every_epochs", checkpoint.every_epochs.to_string());
+    put("checkpoint.keep", checkpoint.keep.to_string());
+    put("checkpoint.keep_best", text(checkpoint.keep_best.map_or("none", |metric| metric.name())));
+    put("checkpoint.async", checkpoint.is_async.to_string());
 }
 
 /// The entries as a TOML document.
