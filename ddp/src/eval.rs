@@ -18,6 +18,7 @@ use crate::model::file::ModelFile;
 use crate::model::{LossHead, Mlp, ModelSpec, Precision};
 use crate::outcome::Stop;
 use crate::run::pin_device;
+use crate::shard::EvalCut;
 
 /// Rows of a pass.
 const MAX_ROWS: usize = 1024;
@@ -41,7 +42,8 @@ pub fn eval(world: &World, args: &EvalArgs) -> Result<(), Stop> {
     let loss = LossHead::new(&config.loss, device).map_err(Error::from)?;
     let cores = threads::current();
     let loading = LoaderOptions::from_config(&config.data, device, cores, normalizer);
-    let metrics = evaluate(world, &mut model, &loss, config.data.task, &rows, &loading)?;
+    let cut = EvalCut::of_ranks(world.world_size());
+    let metrics = evaluate(world, &mut model, &loss, config.data.task, &rows, cut, &loading)?;
     if world.rank().0 == 0 {
         print(args, &*rows, &metrics);
     }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use ddp_comm::{ReduceOp, World};
+use ddp_comm::World;
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::{self, LossSums, STEP_SUMS_LEN, SumsOutput};
-use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef};
+use ddp_kernels::{DType, Device, KernelError, Tensor, TensorRef};
 
 use crate::batches::Batch;
 use crate::config::{Placement, Task};
@@ -15,10 +15,12 @@ use crate::error::Result;
 use crate::loader::{LoadedStep, Loader, LoaderOptions};
 use crate::metrics::EvalMetrics;
 use crate::model::{LossHead, Mlp};
+use crate::shard::EvalCut;
 use crate::trainer::StepRows as _;
 
 /// Evaluates the model on all rows of `dataset`; every rank gets the metrics of all rows. Where rows have weights, each row
-/// counts as often as its weight says, in all means and sums; what would be a mean over no weight is absent.
+/// counts as often as its weight says, in all means and sums; what would be a mean over no weight is absent. The metrics depend on
+/// `cut` and not on the number of ranks.
 ///
 /// - classification: accuracy, the share of rows whose largest output is the label's
 /// - multilabel: accuracy, the share of labels whose output is on the right side of 0
@@ -32,19 +34,30 @@ pub fn evaluate(
     loss: &LossHead,
     task: Task,
     dataset: &Arc<dyn Dataset>,
+    cut: EvalCut,
     options: &LoaderOptions,
 ) -> Result<EvalMetrics> {
     let n_outputs = model.spec().n_outputs();
-    let mut totals = Totals::new(n_outputs);
+    let cut = EvalCut { max_rows: cut.max_rows.min(model.max_rows()).min(dataset.len()), ..cut };
     // Rows that are looked at once need not be moved to the GPU first.
     let options = LoaderOptions { placement: Placement::Host, ..options.clone() };
-    let mut loader = Loader::passes(world, dataset.clone(), model.max_rows().min(dataset.len()), options)?;
+    let mut loader = Loader::passes(world, dataset.clone(), cut, options)?;
     let mut feed = Feed::new(model.device())?;
     let zeros = |n, dtype| Tensor::zeros(&[n], dtype, model.device());
     let (mut sums, mut count) = (zeros(STEP_SUMS_LEN, DType::F32)?, zeros(1, DType::F64)?);
-    let mut accumulate = false;
+    // One of each part that this rank has rows of.
+    let mut parts: Vec<(usize, Totals)> = Vec::new();
     while let Some(mut rows) = loader.next_step()? {
         let n_rows = rows.own_rows().len();
+        let part = rows.part();
+        let accumulate = parts.last().is_some_and(|(last, _)| *last == part);
+        if !accumulate {
+            if let Some((_, totals)) = parts.last_mut() {
+                totals.take_sums(&sums, &count)?;
+            }
+            parts.push((part, Totals::new(n_outputs)));
+        }
+        let (_, totals) = parts.last_mut().expect("pushed above");
         let Batch { x, targets, weights: row_weights } = feed.next(&mut rows)?;
         model.forward(x, None)?;
         let outputs = model.outputs(n_rows)?;
@@ -64,11 +77,11 @@ pub fn evaluate(
             }
             Task::Regression => totals.add_squares(&outputs.to_vec::<f32>()?, floats(targets)?, &weights),
         }
-        accumulate = true;
     }
-    totals.loss = LossSums::load(&sums.to_vec::<f32>()?);
-    totals.n_correct += count.to_vec::<f64>()?[0];
-    totals.reduce(world)?;
+    if let Some((_, totals)) = parts.last_mut() {
+        totals.take_sums(&sums, &count)?;
+    }
+    let totals = Totals::of_all_ranks(world, n_outputs, &parts)?;
     let share = |of: f64| (of > 0.0).then(|| totals.n_correct / of);
     Ok(EvalMetrics {
         loss: (totals.loss.weight > 0.0).then(|| totals.loss.mean()),
@@ -214,18 +227,35 @@ impl Totals {
         }
     }
 
-    fn reduce(&mut self, world: &World) -> Result<()> {
-        let mut sums = [self.loss.loss, self.loss.weight, self.weight, self.n_correct];
-        world.group().all_reduce(ReduceOp::Sum, TensorMut::from_slice(&mut sums, &[4])?)?;
-        self.loss = LossSums { loss: sums[0], weight: sums[1] };
-        (self.weight, self.n_correct) = (sums[2], sums[3]);
-        let of_ranks = world.group().all_gather_bytes(bytemuck::cast_slice(&self.targets))?;
-        self.targets.fill(TargetTotals::new());
-        for bytes in of_ranks {
-            let of_rank = bytemuck::pod_collect_to_vec::<u8, TargetTotals>(&bytes);
-            self.targets.iter_mut().zip(&of_rank).for_each(|(totals, other)| totals.merge(other));
-        }
+    /// Takes what was summed on the device.
+    fn take_sums(&mut self, sums: &Tensor, count: &Tensor) -> Result<()> {
+        self.loss = LossSums::load(&sums.to_vec::<f32>()?);
+        self.n_correct += count.to_vec::<f64>()?[0];
         Ok(())
+    }
+
+    /// The totals of all parts, added up in their order, which is that of the ranks.
+    fn of_all_ranks(world: &World, n_targets: usize, parts: &[(usize, Totals)]) -> Result<Self> {
+        let mut bytes = Vec::new();
+        for (_, totals) in parts {
+            let sums = [totals.loss.loss, totals.loss.weight, totals.weight, totals.n_correct];
+            bytes.extend_from_slice(bytemuck::cast_slice(&sums));
+            bytes.extend_from_slice(bytemuck::cast_slice(&totals.targets));
+        }
+        let mut all = Totals::new(n_targets);
+        let part_bytes = 4 * size_of::<f64>() + n_targets * size_of::<TargetTotals>();
+        for of_rank in world.group().all_gather_bytes(&bytes)? {
+            for of_part in of_rank.chunks_exact(part_bytes) {
+                let (sums, targets) = of_part.split_at(4 * size_of::<f64>());
+                let sums = bytemuck::pod_collect_to_vec::<u8, f64>(sums);
+                all.loss += LossSums { loss: sums[0], weight: sums[1] };
+                all.weight += sums[2];
+                all.n_correct += sums[3];
+                let targets = bytemuck::pod_collect_to_vec::<u8, TargetTotals>(targets);
+                all.targets.iter_mut().zip(&targets).for_each(|(totals, other)| totals.merge(other));
+            }
+        }
+        Ok(all)
     }
 
     /// The mean R² of the targets, if each of them varies.

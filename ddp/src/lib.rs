@@ -37,6 +37,7 @@ pub mod run;
 pub mod rundir;
 pub mod sampler;
 pub mod shard;
+pub mod stop;
 mod table;
 pub mod train_loss;
 pub mod trainer;

@@ -15,6 +15,34 @@ fn part(n: usize, index: usize, parts: usize) -> Range<usize> {
     start..start + size + usize::from(index < n_larger)
 }
 
+/// Passes over rows for evaluation: the rows are cut into parts, of which a rank has a run, and a part into passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EvalCut {
+    /// Parts of all rows. What is summed is summed part by part, so the result depends on their number and not on that of the
+    /// ranks.
+    pub n_parts: usize,
+    /// The most rows of a pass.
+    pub max_rows: usize,
+}
+
+impl EvalCut {
+    /// One part a rank, in passes as long as the model takes.
+    pub fn of_ranks(world_size: usize) -> Self {
+        EvalCut { n_parts: world_size, max_rows: usize::MAX }
+    }
+
+    /// The parts of rank `rank`, with their numbers, of `n_rows` rows.
+    pub fn of_rank(
+        &self,
+        n_rows: usize,
+        rank: usize,
+        world_size: usize,
+    ) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
+        let n_parts = self.n_parts;
+        part(n_parts, rank, world_size).map(move |index| (index, part(n_rows, index, n_parts)))
+    }
+}
+
 /// The rows of rank `rank` within a global batch of `global_rows`.
 ///
 /// # Panics

@@ -14,6 +14,7 @@ use crate::loader::{LoadedStep, Loader, LoaderOptions, LoaderTimes};
 use crate::metrics::{EndEvent, EpochEvent, EvalMetrics, Event, MetricsSink, StepEvent};
 use crate::process;
 use crate::progress::Progress;
+use crate::shard::EvalCut;
 use crate::train_loss::TrainLoss;
 use crate::trainer::{StepAbout, Trainer};
 
@@ -81,7 +82,12 @@ impl<'a> TrainingLoop<'a> {
             let (train_loss, is_whole) = self.epoch(trainer, epoch, n_steps)?;
             outcome = Outcome { train_loss: train_loss.mean(), eval: self.evaluate(trainer)? };
             if is_whole {
-                let event = EpochEvent { epoch, train_loss: outcome.train_loss, eval: outcome.eval };
+                let event = EpochEvent {
+                    epoch,
+                    step: trainer.n_steps(),
+                    train_loss: outcome.train_loss,
+                    eval: outcome.eval,
+                };
                 self.progress.epoch_end(&event);
                 self.metrics.write(&Event::Epoch(event))?;
             }
@@ -219,6 +225,7 @@ impl<'a> TrainingLoop<'a> {
     fn evaluate(&self, trainer: &mut Trainer<'_>) -> Result<EvalMetrics> {
         let Some(eval) = &self.data.eval else { return Ok(EvalMetrics::default()) };
         let (model, loss) = trainer.model_and_loss();
-        evaluate(self.world, model, loss, self.config.data.task, eval, &self.loading)
+        let cut = EvalCut::of_ranks(self.world.world_size());
+        evaluate(self.world, model, loss, self.config.data.task, eval, cut, &self.loading)
     }
 }

@@ -12,6 +12,7 @@ use ddp::evaluate::evaluate;
 use ddp::loader::LoaderOptions;
 use ddp::metrics::EvalMetrics;
 use ddp::model::{LossHead, Mlp, ModelSpec, Precision};
+use ddp::shard::EvalCut;
 use ddp::trainer::TrainerOptions;
 use ddp_comm::threads;
 use ddp_kernels::Device;
@@ -178,7 +179,16 @@ fn an_evaluation_counts_each_row_by_its_weight() {
             let got = threads::run(world_size, |world| {
                 let head = LossHead::new(&setup.loss, Device::Cpu).unwrap();
                 let loading = LoaderOptions::new(Device::Cpu);
-                evaluate(&world, &mut model(4), &head, setup.task(), &rows, &loading).unwrap()
+                evaluate(
+                    &world,
+                    &mut model(4),
+                    &head,
+                    setup.task(),
+                    &rows,
+                    EvalCut::of_ranks(world_size),
+                    &loading,
+                )
+                .unwrap()
             });
             for (what, got, want) in [
                 ("loss", got[0].loss, want.loss),
@@ -202,6 +212,7 @@ fn r2_of_a_constant_target_is_absent_however_its_mean_is_rounded() {
     let head = LossHead::new(&setup.loss, Device::Cpu).unwrap();
     let world = ddp_comm::World::single();
     let loading = LoaderOptions::new(Device::Cpu);
-    let metrics = evaluate(&world, &mut model, &head, Task::Regression, &rows, &loading).unwrap();
+    let metrics =
+        evaluate(&world, &mut model, &head, Task::Regression, &rows, EvalCut::of_ranks(1), &loading).unwrap();
     assert_eq!(metrics.r2, None);
 }

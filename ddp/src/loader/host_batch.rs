@@ -8,6 +8,7 @@ use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef, ops}
 use super::plan::Job;
 use crate::batches::{Batch, BatchMut};
 use crate::data::{Dataset, DeviceNormalizer, RowLayout};
+use crate::epoch_proof::RowsHash;
 use crate::error::Result;
 
 /// Rows of consecutive batches on the host, or only their numbers where the rows are on the GPU.
@@ -20,6 +21,8 @@ pub(super) struct HostBatch {
     in_place: Option<Range<usize>>,
     /// The batches; several only on the CPU.
     pub(super) jobs: Vec<Job>,
+    /// Which rows they have, one of each batch.
+    hashes: Vec<RowsHash>,
     /// The batch whose step it is, and the place of its first row.
     current: (usize, usize),
 }
@@ -92,6 +95,7 @@ impl HostBatch {
             rows: Vec::with_capacity(n_rows),
             in_place: None,
             jobs: Vec::new(),
+            hashes: Vec::new(),
             current: (0, 0),
         })
     }
@@ -104,6 +108,7 @@ impl HostBatch {
             rows: Vec::with_capacity(n_rows),
             in_place: None,
             jobs: Vec::new(),
+            hashes: Vec::new(),
             current: (0, 0),
         })
     }
@@ -118,8 +123,12 @@ impl HostBatch {
         self.current = (0, 0);
         self.in_place = None;
         self.rows.clear();
+        self.hashes.clear();
         for Job { own, order, .. } in &self.jobs {
+            let first = self.rows.len();
             self.rows.extend(own.clone().map(|position| order.index(position)));
+            // Of the very numbers that the rows are taken by.
+            self.hashes.push(self.rows[first..].iter().map(|&row| row as u64).collect());
         }
         if let Memory::Indices(indices) = &mut self.memory {
             let places = indices.host()?.into_slice::<i64>("loader", "indices")?;
@@ -145,6 +154,11 @@ impl HostBatch {
             memory.convert(self.rows.len(), normalizer)?;
         }
         Ok(())
+    }
+
+    /// Which rows the batch has whose step it is.
+    pub(super) fn rows_hash(&self) -> RowsHash {
+        self.hashes[self.current.0]
     }
 
     /// The batch whose step it is.

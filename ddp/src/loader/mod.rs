@@ -29,6 +29,7 @@ pub use self::step::LoadedStep;
 use crate::config::{DataConfig, Placement};
 use crate::data::{Dataset, DeviceNormalizer, Normalizer, Summary};
 use crate::error::{Error, Result};
+use crate::shard::EvalCut;
 
 /// Copies to a GPU that may be under way while the next batches are made ready.
 const MAX_IN_FLIGHT: usize = 3;
@@ -153,18 +154,18 @@ impl Loader {
         Self::start(rows, Box::new(plan), max_rows, options)
     }
 
-    /// Passes over this rank's part of the rows, in their own order, at most `max_rows` at a time: evaluation.
+    /// Passes over this rank's parts of the rows, in their own order: evaluation.
     ///
     /// # Errors
     /// Those of making buffers and threads.
     pub fn passes(
         world: &World,
         dataset: Arc<dyn Dataset>,
-        max_rows: usize,
+        cut: EvalCut,
         options: LoaderOptions,
     ) -> Result<Self> {
-        let jobs = passes(world, dataset.len(), max_rows);
-        Self::start(Rows::Host(dataset), Box::new(jobs), max_rows, options)
+        let jobs = passes(world, dataset.len(), cut);
+        Self::start(Rows::Host(dataset), Box::new(jobs), cut.max_rows, options)
     }
 
     fn start(

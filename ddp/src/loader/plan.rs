@@ -9,7 +9,7 @@ use crate::config::{DataConfig, ShuffleMode};
 use crate::data::Dataset;
 use crate::order::{BlockLayout, BlockOrder, RowOrder};
 use crate::sampler::KeyedPermutation;
-use crate::shard::{Cut, GlobalBatches, RankCut, rank_range};
+use crate::shard::{Cut, EvalCut, GlobalBatches, RankCut};
 
 /// How the rows of each epoch are ordered.
 #[derive(Debug, Clone)]
@@ -73,6 +73,8 @@ pub struct Job {
     pub(crate) own: Range<usize>,
     /// The passes over them.
     pub(crate) cut: RankCut,
+    /// Which part of the rows it is, in evaluation.
+    pub(crate) part: usize,
 }
 
 impl BatchPlan {
@@ -158,26 +160,24 @@ impl Iterator for BatchPlan {
             order: self.order.clone(),
             own: global.of_rank(&self.cut),
             cut: self.cut,
+            part: 0,
             global: global.positions,
         })
     }
 }
 
-/// Passes of at most `max_rows` rows over this rank's part of the rows, in their own order: evaluation.
-pub(crate) fn passes(
-    world: &World,
-    n_rows: usize,
-    max_rows: usize,
-) -> impl Iterator<Item = Job> + Send + use<> {
-    let own = rank_range(n_rows, world.rank().0, world.world_size());
+/// Passes over this rank's parts of the rows, in their own order: evaluation.
+pub(crate) fn passes(world: &World, n_rows: usize, cut: EvalCut) -> impl Iterator<Item = Job> + Send + use<> {
     let order = Arc::new(RowOrder::Rows(KeyedPermutation::identity(n_rows)));
-    let max_rows = max_rows.max(1);
-    let end = own.end;
-    own.step_by(max_rows).map(move |start| {
-        let rows = start..(start + max_rows).min(end);
-        // A rank's passes are its own: nobody shares them.
-        let cut = RankCut { cut: Cut::Ranks { n_micro: 1 }, rank: 0, world_size: 1 };
-        Job { epoch: 0, order: order.clone(), global: rows.clone(), own: rows, cut }
+    let max_rows = cut.max_rows.max(1);
+    cut.of_rank(n_rows, world.rank().0, world.world_size()).flat_map(move |(part, own)| {
+        let (order, end) = (order.clone(), own.end);
+        own.step_by(max_rows).map(move |start| {
+            let rows = start..(start + max_rows).min(end);
+            // A rank's passes are its own: nobody shares them.
+            let cut = RankCut { cut: Cut::Ranks { n_micro: 1 }, rank: 0, world_size: 1 };
+            Job { epoch: 0, order: order.clone(), global: rows.clone(), own: rows, cut, part }
+        })
     })
 }
 
@@ -259,11 +259,23 @@ mod tests {
 
     #[test]
     fn evaluation_passes_over_each_row_once() {
-        for (n_rows, max_rows) in [(10, 3), (1, 5), (7, 1), (100, 1000)] {
-            let of_ranks = ddp_comm::threads::run(3, |world| {
-                passes(&world, n_rows, max_rows).flat_map(|job| job.own).collect::<Vec<_>>()
-            });
-            assert_eq!(of_ranks.concat(), (0..n_rows).collect::<Vec<_>>());
+        for (n_rows, max_rows, n_parts) in [(10, 3, 3), (1, 5, 3), (7, 1, 8), (100, 1000, 8)] {
+            let passes_of = |world_size| {
+                let of_ranks = ddp_comm::threads::run(world_size, |world| {
+                    let jobs = passes(&world, n_rows, EvalCut { n_parts, max_rows });
+                    jobs.map(|job| (job.part, job.own)).collect::<Vec<_>>()
+                });
+                of_ranks.concat()
+            };
+            let passes = passes_of(1);
+            assert_eq!(
+                passes.iter().flat_map(|(_, own)| own.clone()).collect::<Vec<_>>(),
+                Vec::from_iter(0..n_rows)
+            );
+            assert!(passes.iter().all(|(part, own)| *part < n_parts && own.len() <= max_rows));
+            for world_size in 2..=3 {
+                assert_eq!(passes_of(world_size), passes, "{world_size} ranks");
+            }
         }
     }
 }

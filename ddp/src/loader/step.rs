@@ -8,6 +8,7 @@ use super::plan::Job;
 use crate::batches::{Batch, BatchMut};
 use crate::data::DeviceNormalizer;
 use crate::device_rows::{DeviceRows, DeviceShape};
+use crate::epoch_proof::RowsHash;
 use crate::error::Result;
 use crate::shard::RankCut;
 use crate::trainer::{MicroBatch, StepRows};
@@ -41,6 +42,16 @@ impl<'a> LoadedStep<'a> {
     /// Whether the epoch has no more steps.
     pub fn ends_epoch(&self) -> bool {
         self.job().ends_epoch()
+    }
+
+    /// Which rows of the dataset this rank has in the step.
+    pub fn rows_hash(&self) -> RowsHash {
+        self.batch.rows_hash()
+    }
+
+    /// Which part of the rows it is, in evaluation.
+    pub(crate) fn part(&self) -> usize {
+        self.job().part
     }
 
     /// Targets and weights, in host memory.

@@ -7,6 +7,7 @@ use ddp::config::Config;
 use ddp::data::{Dataset, split};
 use ddp::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::order::BlockLayout;
+use ddp::shard::EvalCut;
 use ddp_comm::threads;
 use ddp_kernels::Device;
 use proptest::prelude::*;
@@ -172,7 +173,9 @@ fn evaluation_sees_every_row_once() {
             let dataset = set.open(memory_bytes, &[]).unwrap();
             let of_ranks = threads::run(3, |world| {
                 let options = LoaderOptions { threads: Some(1), ..LoaderOptions::new(Device::Cpu) };
-                let mut loader = Loader::passes(&world, dataset.clone(), 7, options).unwrap();
+                let mut loader =
+                    Loader::passes(&world, dataset.clone(), EvalCut { n_parts: 3, max_rows: 7 }, options)
+                        .unwrap();
                 let mut rows = Vec::new();
                 while let Some(step) = loader.next_step().unwrap() {
                     let batch = step.batch().unwrap();

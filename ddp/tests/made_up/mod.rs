@@ -10,6 +10,7 @@ use ddp::evaluate::evaluate;
 use ddp::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::metrics::EvalMetrics;
 use ddp::model::{EmbeddingSpec, LossHead, Mlp, ModelSpec, Optimizer, Precision};
+use ddp::shard::EvalCut;
 use ddp::trainer::{Trainer, TrainerOptions};
 use ddp_comm::{DeviceOptions, World, threads};
 use ddp_kernels::ops::Activation;
@@ -189,7 +190,9 @@ impl Setup {
             grad_norms.push(outcome.grad_norm.unwrap());
         }
         let (model, loss) = trainer.model_and_loss();
-        let eval = evaluate(world, model, loss, self.task(), rows, &loading).unwrap();
+        let eval =
+            evaluate(world, model, loss, self.task(), rows, EvalCut::of_ranks(world.world_size()), &loading)
+                .unwrap();
         let weights = trainer.model().weights().to_vec::<f32>().unwrap();
         let weights = weights.into_iter().map(f32::to_bits).collect();
         Trained { weights, losses, grad_norms, eval, n_graphs: trainer.n_graphs() }

@@ -16,6 +16,7 @@ use ddp::data::{Dataset, RowLayout, TargetLayout, numbered_columns};
 use ddp::evaluate::evaluate;
 use ddp::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::model::{LossHead, Mlp, ModelSpec, Optimizer, Precision};
+use ddp::shard::EvalCut;
 use ddp::trainer::{Trainer, TrainerOptions};
 use ddp_comm::World;
 use ddp_kernels::Device;
@@ -109,7 +110,8 @@ fn main() -> ddp::Result<()> {
     }
 
     let (model, loss) = trainer.model_and_loss();
-    let metrics = evaluate(&world, model, loss, Task::Classification, &test, &loading)?;
+    let cut = EvalCut::of_ranks(1);
+    let metrics = evaluate(&world, model, loss, Task::Classification, &test, cut, &loading)?;
     println!("test accuracy {:.4}", metrics.accuracy.unwrap_or(f64::NAN));
     Ok(())
 }

@@ -13,6 +13,7 @@ use ddp::data::Dataset;
 use ddp::evaluate::evaluate;
 use ddp::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::model::{LossHead, Mlp, ModelSpec, Optimizer, Precision};
+use ddp::shard::EvalCut;
 use ddp::trainer::{Trainer, TrainerOptions};
 use ddp_comm::{World, threads};
 use ddp_kernels::Device;
@@ -43,7 +44,8 @@ fn train(world: &World, train: &Arc<dyn Dataset>, test: &Arc<dyn Dataset>) -> dd
         trainer.step_and_wait(&mut batch, false)?;
     }
     let (model, loss) = trainer.model_and_loss();
-    let metrics = evaluate(world, model, loss, Task::Classification, test, &loading)?;
+    let cut = EvalCut::of_ranks(world.world_size());
+    let metrics = evaluate(world, model, loss, Task::Classification, test, cut, &loading)?;
     let accuracy = metrics.accuracy.unwrap_or(f64::NAN);
     Ok((trainer.model().weights().to_vec()?, accuracy))
 }
