@@ -1,12 +1,13 @@
 //! Events of a run, as JSON lines in `metrics.jsonl` and on stdout.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::rundir;
 
 /// One line. Numbers that are not finite are written as `null`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -16,8 +17,47 @@ pub enum Event {
     Step(StepEvent),
     /// After each epoch.
     Epoch(EpochEvent),
+    /// A checkpoint that is safe on disk.
+    Checkpoint(CheckpointEvent),
+    /// Where a run goes on from a checkpoint.
+    Resume(ResumeEvent),
+    /// A run that ends before its end: signal or `train.stop_after_steps`.
+    Stop(StopEvent),
     /// At the end.
     End(EndEvent),
+}
+
+/// A checkpoint.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CheckpointEvent {
+    /// Steps done when it was taken.
+    pub step: u64,
+    /// Bytes that rank 0 has written.
+    pub bytes: u64,
+    /// How long training waited for it, in ms.
+    pub pause_ms: f64,
+    /// From the snapshot to safe on disk, in s; training went on meanwhile.
+    pub write_s: f64,
+}
+
+/// A run that goes on.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ResumeEvent {
+    /// Steps done.
+    pub step: u64,
+    /// Ranks now, and when the checkpoint was written.
+    pub world_size: usize,
+    /// See `world_size`.
+    pub world_size_before: usize,
+}
+
+/// A run that ends before its end.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StopEvent {
+    /// Steps done.
+    pub step: u64,
+    /// What it was asked by.
+    pub reason: String,
 }
 
 /// One optimiser step.
@@ -46,6 +86,8 @@ pub struct StepEvent {
 pub struct EpochEvent {
     /// Epochs done, from 1.
     pub epoch: u64,
+    /// Steps done.
+    pub step: u64,
     /// Mean loss over the epoch's rows, as seen in training.
     pub train_loss: f64,
     /// Means over the evaluation rows.
@@ -110,6 +152,24 @@ impl MetricsSink {
         Ok(Self { file: Some((path.to_owned(), file)), stdout: json })
     }
 
+    /// Goes on with the file of a run that is resumed behind step `step`: what it tells of later steps, which will be taken
+    /// again, is cut off.
+    ///
+    /// # Errors
+    /// [`Error::Write`] if the file can't be read or written.
+    pub fn resume(path: &Path, json: bool, step: u64) -> Result<Self> {
+        let failed = |source| Error::Write { path: path.to_owned(), source };
+        let old = match std::fs::read_to_string(path) {
+            Ok(old) => old,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(failed(error)),
+        };
+        let kept: String = old.split_inclusive('\n').filter(|line| is_until(line, step)).collect();
+        rundir::write_atomic(path, kept.as_bytes())?;
+        let file = OpenOptions::new().append(true).open(path).map_err(failed)?;
+        Ok(Self { file: Some((path.to_owned(), file)), stdout: json })
+    }
+
     /// Writes nothing.
     pub fn none() -> Self {
         Self { file: None, stdout: false }
@@ -134,6 +194,16 @@ impl MetricsSink {
         }
         Ok(())
     }
+}
+
+/// Whether the line is whole and tells of nothing behind step `step`.
+fn is_until(line: &str, step: u64) -> bool {
+    #[derive(Deserialize)]
+    struct Line {
+        step: u64,
+    }
+    let is_whole = line.ends_with('\n');
+    is_whole && serde_json::from_str::<Line>(line).is_ok_and(|line| line.step <= step)
 }
 
 /// `value` as one line of JSON with its line end.
@@ -192,8 +262,9 @@ mod tests {
         );
         let eval = EvalMetrics { loss: Some(0.25), accuracy: Some(0.5), r2: None };
         assert_eq!(
-            json_line(&Event::Epoch(EpochEvent { epoch: 1, train_loss: 1.5, eval })),
-            r#"{"event":"epoch","epoch":1,"train_loss":1.5,"eval_loss":0.25,"eval_accuracy":0.5}"#.to_owned()
+            json_line(&Event::Epoch(EpochEvent { epoch: 1, step: 45, train_loss: 1.5, eval })),
+            r#"{"event":"epoch","epoch":1,"step":45,"train_loss":1.5,"eval_loss":0.25,"eval_accuracy":0.5}"#
+                .to_owned()
                 + "\n"
         );
         assert_eq!(
@@ -224,6 +295,30 @@ mod tests {
         sink.write(&Event::End(end())).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 2);
         MetricsSink::none().write(&step(1.0)).unwrap();
+    }
+
+    #[test]
+    fn a_resumed_run_tells_no_step_twice() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let mut sink = MetricsSink::resume(&path, false, 0).unwrap();
+        let epoch = |epoch, step| {
+            json_line(&Event::Epoch(EpochEvent {
+                epoch,
+                step,
+                train_loss: 1.5,
+                eval: EvalMetrics::default(),
+            }))
+        };
+        sink.write(&step(1.0)).unwrap();
+        let mut text = json_line(&step(1.0)) + &epoch(1, 60) + &epoch(2, 61) + &json_line(&Event::End(end()));
+        text += "{\"event\":\"step\",\"step\":3";
+        std::fs::write(&path, &text).unwrap();
+        let mut sink = MetricsSink::resume(&path, false, 60).unwrap();
+        let kept = json_line(&step(1.0)) + &epoch(1, 60);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), kept);
+        sink.write(&step(2.0)).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), kept + &json_line(&step(2.0)));
     }
 
     #[test]

@@ -250,7 +250,7 @@ mod tests {
         );
         let eval = EvalMetrics { loss: Some(0.25), accuracy: Some(0.97), r2: None };
         assert_eq!(
-            progress(None).epoch_line(&EpochEvent { epoch: 3, train_loss: 0.5, eval }),
+            progress(None).epoch_line(&EpochEvent { epoch: 3, step: 9, train_loss: 0.5, eval }),
             "epoch 3  train_loss 0.5000  eval_loss 0.2500  eval_accuracy 0.9700"
         );
     }
@@ -319,7 +319,7 @@ mod tests {
             data_wait_ms: 0.0,
             h2d_ms: 0.0,
         });
-        progress.epoch_end(&EpochEvent { epoch: 1, train_loss: 1.0, eval: EvalMetrics::default() });
+        progress.epoch_end(&EpochEvent { epoch: 1, step: 9, train_loss: 1.0, eval: EvalMetrics::default() });
         let View::Bar(bar) = &progress.view else { panic!() };
         assert_eq!(bar.position(), 10);
         assert_eq!(bar.message(), "epoch 1/2, loss 1.0000");

@@ -20,7 +20,7 @@ use crate::model::file::{self, ModelFile, ModelInfo};
 use crate::model::{LossHead, Mlp, ModelSpec, Optimizer, Precision};
 use crate::outcome::Stop;
 use crate::progress::Progress;
-use crate::rundir::{self, RunDir};
+use crate::rundir::{self, Existing, RunDir};
 use crate::trainer::{GraphMode, Trainer, TrainerOptions};
 use crate::training_loop::TrainingLoop;
 
@@ -235,9 +235,13 @@ fn announce(
 
 fn check_out(world: &World, args: &TrainArgs) -> Result<()> {
     match &args.out {
-        Some(out) if world.rank().0 == 0 => rundir::check(out, args.overwrite),
+        Some(out) if world.rank().0 == 0 => rundir::check(out, existing(args)),
         _ => Ok(()),
     }
+}
+
+fn existing(args: &TrainArgs) -> Existing {
+    if args.overwrite { Existing::Overwrite } else { Existing::Refuse }
 }
 
 /// The run's folder, claimed by rank 0 with the resolved config inside; the other ranks write no files.
@@ -245,7 +249,7 @@ fn open_folder(world: &World, args: &TrainArgs, config: &Config) -> Result<Optio
     if world.rank().0 > 0 {
         return Ok(None);
     }
-    let folder = RunDir::open(args.out.as_deref(), &config.name, args.overwrite)?;
+    let folder = RunDir::open(args.out.as_deref(), &config.name, existing(args))?;
     rundir::write_atomic(&folder.file(rundir::CONFIG_FILE), config.to_toml().as_bytes())?;
     Ok(Some(folder))
 }

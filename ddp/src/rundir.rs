@@ -1,6 +1,6 @@
 //! The run's folder: claimed by one process, never written over by accident.
 //!
-//! Holds `config.toml`, `metrics.jsonl` and, at the end, `model.safetensors`. An operating system's
+//! Holds `config.toml`, `metrics.jsonl`, `checkpoints/` and, at the end, `model.safetensors`. An operating system's
 //! lock on `.lock` inside it shows that a live process owns it; a killed process leaves none.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -17,9 +17,23 @@ pub const METRICS_FILE: &str = "metrics.jsonl";
 /// The trained model.
 pub const MODEL_FILE: &str = "model.safetensors";
 
+/// Folder of the checkpoints.
+pub const CHECKPOINTS: &str = "checkpoints";
+
 /// Each of these shows that a folder holds a run.
-const RUN_FILES: [&str; 3] = [CONFIG_FILE, METRICS_FILE, MODEL_FILE];
+const RUN_FILES: [&str; 4] = [CONFIG_FILE, METRICS_FILE, MODEL_FILE, CHECKPOINTS];
 const LOCK_FILE: &str = ".lock";
+
+/// What becomes of a run that the folder holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Existing {
+    /// It is left alone: the folder is refused.
+    Refuse,
+    /// Its files are removed.
+    Overwrite,
+    /// It goes on.
+    Continue,
+}
 
 /// A folder that belongs to this process until the value is dropped.
 #[derive(Debug)]
@@ -30,23 +44,23 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Claims the folder `out`, or a new `runs/<name>-<time>`, making it where it is missing. With
-    /// `overwrite` the files of the run inside are removed, after the folder is claimed.
+    /// Claims the folder `out`, or a new `runs/<name>-<time>`, making it where it is missing. What `existing` says of a run
+    /// inside is done after the folder is claimed.
     ///
     /// Call it with a config and data that were checked, on one rank only.
     ///
     /// # Errors
     /// [`Error::OutIsFile`], [`Error::OutHoldsRun`], [`Error::OutBusy`], [`Error::OutUnwritable`];
     /// nothing was changed in a folder that existed.
-    pub fn open(out: Option<&Path>, name: &str, overwrite: bool) -> Result<Self> {
+    pub fn open(out: Option<&Path>, name: &str, existing: Existing) -> Result<Self> {
         let path = match out {
             Some(path) => path.to_owned(),
             None => make_default(Path::new("runs"), name, SystemTime::now())?,
         };
-        Self::claim(path, overwrite)
+        Self::claim(path, existing)
     }
 
-    fn claim(path: PathBuf, overwrite: bool) -> Result<Self> {
+    fn claim(path: PathBuf, existing: Existing) -> Result<Self> {
         let unwritable = |source| Error::OutUnwritable { path: path.clone(), source };
         if path.exists() && !path.is_dir() {
             return Err(Error::OutIsFile { path });
@@ -56,7 +70,7 @@ impl RunDir {
             if let Ok(lock) = File::open(path.join(LOCK_FILE)) {
                 try_lock(&lock, &path)?;
             }
-            refuse_run(&path, overwrite)?;
+            refuse_run(&path, existing)?;
         }
         fs::create_dir_all(&path).map_err(unwritable)?;
         let lock_path = path.join(LOCK_FILE);
@@ -69,10 +83,14 @@ impl RunDir {
             .map_err(unwritable)?;
         try_lock(&lock, &path)?;
         // Again, now that no one else can write here.
-        refuse_run(&path, overwrite)?;
+        refuse_run(&path, existing)?;
         lock.set_len(0).and_then(|()| (&lock).write_all(holder().as_bytes())).map_err(unwritable)?;
-        for file in RUN_FILES {
-            match fs::remove_file(path.join(file)) {
+        if existing == Existing::Continue {
+            return Ok(Self { path, _lock: lock });
+        }
+        for name in RUN_FILES {
+            let file = path.join(name);
+            match if file.is_dir() { fs::remove_dir_all(file) } else { fs::remove_file(file) } {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(unwritable(error));
                 }
@@ -97,14 +115,14 @@ impl RunDir {
 ///
 /// # Errors
 /// As [`RunDir::open`], but whether the folder can be written is not tried.
-pub fn check(out: &Path, overwrite: bool) -> Result<()> {
+pub fn check(out: &Path, existing: Existing) -> Result<()> {
     if out.exists() && !out.is_dir() {
         return Err(Error::OutIsFile { path: out.to_owned() });
     }
     if let Ok(lock) = File::open(out.join(LOCK_FILE)) {
         try_lock(&lock, out)?;
     }
-    refuse_run(out, overwrite)
+    refuse_run(out, existing)
 }
 
 /// Writes `bytes` to `path` so that the old content is there until the new one is safe on disk.
@@ -145,9 +163,11 @@ pub fn write_atomic_with(
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
 }
 
-fn refuse_run(path: &Path, overwrite: bool) -> Result<()> {
+fn refuse_run(path: &Path, existing: Existing) -> Result<()> {
     match RUN_FILES.iter().find(|file| path.join(file).exists()) {
-        Some(found) if !overwrite => Err(Error::OutHoldsRun { path: path.to_owned(), found }),
+        Some(found) if existing == Existing::Refuse => {
+            Err(Error::OutHoldsRun { path: path.to_owned(), found })
+        }
         _ => Ok(()),
     }
 }

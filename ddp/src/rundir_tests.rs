@@ -26,7 +26,7 @@ fn names(folder: &Path) -> Vec<String> {
 fn missing_folders_are_made() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("a/b");
-    let run = RunDir::open(Some(&out), "digits", false).unwrap();
+    let run = RunDir::open(Some(&out), "digits", Existing::Refuse).unwrap();
     assert_eq!(run.path(), out);
     assert_eq!(run.file(CONFIG_FILE), out.join("config.toml"));
     assert_eq!(names(&out), [".lock"]);
@@ -39,14 +39,17 @@ fn a_run_is_not_written_over() {
         fs::write(folder.path().join(file), "old").unwrap();
         fs::write(folder.path().join("notes.txt"), "mine").unwrap();
         assert_refused(
-            RunDir::open(Some(folder.path()), "x", false),
+            RunDir::open(Some(folder.path()), "x", Existing::Refuse),
             &["already holds a run", file, "--overwrite"],
         );
-        assert!(check(folder.path(), false).is_err() && check(folder.path(), true).is_ok());
+        assert!(
+            check(folder.path(), Existing::Refuse).is_err()
+                && check(folder.path(), Existing::Overwrite).is_ok()
+        );
         assert_eq!(fs::read_to_string(folder.path().join(file)).unwrap(), "old");
         assert_eq!(names(folder.path()).len(), 2, "no lock file was left behind");
 
-        RunDir::open(Some(folder.path()), "x", true).unwrap();
+        RunDir::open(Some(folder.path()), "x", Existing::Overwrite).unwrap();
         assert_eq!(names(folder.path()), [".lock", "notes.txt"], "only the run's own files go");
     }
 }
@@ -55,30 +58,36 @@ fn a_run_is_not_written_over() {
 fn a_live_owner_keeps_its_folder() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
-    let run = RunDir::open(Some(&out), "x", false).unwrap();
+    let run = RunDir::open(Some(&out), "x", Existing::Refuse).unwrap();
     fs::write(run.file(METRICS_FILE), "new").unwrap();
     let holder = format!("in use by process {}", std::process::id());
-    for overwrite in [false, true] {
-        assert_refused(RunDir::open(Some(&out), "x", overwrite), &[&holder, "out/.lock"]);
-        assert!(check(&out, overwrite).unwrap_err().to_string().contains("in use by"));
+    for existing in [Existing::Refuse, Existing::Overwrite, Existing::Continue] {
+        assert_refused(RunDir::open(Some(&out), "x", existing), &[&holder, "out/.lock"]);
+        assert!(check(&out, existing).unwrap_err().to_string().contains("in use by"));
     }
     assert_eq!(fs::read_to_string(out.join(METRICS_FILE)).unwrap(), "new");
     drop(run);
-    RunDir::open(Some(&out), "x", true).unwrap();
+    RunDir::open(Some(&out), "x", Existing::Overwrite).unwrap();
 }
 
 #[test]
 fn a_file_is_no_folder() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    assert_refused(RunDir::open(Some(file.path()), "x", true), &["a file of that name exists"]);
-    assert_refused(RunDir::open(Some(&file.path().join("below")), "x", false), &["can't be written"]);
-    assert!(check(file.path(), true).is_err());
+    assert_refused(
+        RunDir::open(Some(file.path()), "x", Existing::Overwrite),
+        &["a file of that name exists"],
+    );
+    assert_refused(
+        RunDir::open(Some(&file.path().join("below")), "x", Existing::Refuse),
+        &["can't be written"],
+    );
+    assert!(check(file.path(), Existing::Overwrite).is_err());
 }
 
 #[test]
 fn what_cannot_be_made_is_told() {
     assert_refused(
-        RunDir::open(Some(Path::new("/proc/no/run")), "x", false),
+        RunDir::open(Some(Path::new("/proc/no/run")), "x", Existing::Refuse),
         &["`/proc/no/run` can't be written"],
     );
     let claimed = make_default(Path::new("/proc/runs"), "x", UNIX_EPOCH);
