@@ -35,7 +35,7 @@ pub use device::{DeviceOptions, nccl_version};
 pub use error::{CommError, Departure, Result};
 pub use failure::{Failure, Voice};
 pub use group::threads;
-pub use group::{Group, Scope, Ticket};
+pub use group::{Group, OnLoan, Scope, Ticket, Traffic};
 pub use launcher::Launcher;
 pub use peer::SharedTensor;
 pub use world::{LocalRank, Rank, World, WorldOptions};

@@ -5,7 +5,7 @@ mod contract;
 use std::time::{Duration, Instant};
 
 use contract::Sums;
-use ddp_comm::{CallKind, CommError, Departure, Rank, ReduceOp, World, threads};
+use ddp_comm::{CallKind, CommError, Departure, Rank, ReduceOp, Scope, World, threads};
 use ddp_kernels::{DType, Device, Tensor, TensorMut};
 use proptest::prelude::*;
 
@@ -68,6 +68,56 @@ fn different_lengths_and_calls_are_errors_on_every_rank() {
     threads::run(2, |world| {
         sum(&world, 1 + world.rank().0).unwrap_err();
         assert!(matches!(sum(&world, 1), Err(CommError::CallMismatch { .. })));
+    });
+}
+
+#[test]
+fn different_calls_in_a_scope_are_errors_on_every_rank() {
+    type Start = for<'env> fn(&mut Scope<'env>, TensorMut<'env>) -> Result<(), CommError>;
+    let scatter: Start = |scope, buf| scope.reduce_scatter_in_place(ReduceOp::Sum, buf).map(|_| ());
+    let gather: Start = |scope, buf| scope.all_gather_in_place(buf).map(|_| ());
+    let in_scope = |world: &World, len: usize, start: Start| {
+        let mut buf = vec![0f32; len];
+        let view = TensorMut::from_slice(&mut buf, &[len])?;
+        world.group().scope(|scope| start(scope, view))
+    };
+    for start in [scatter, gather] {
+        let errors =
+            threads::run(3, |world| in_scope(&world, 6 + 3 * (world.rank().0 / 2), start).unwrap_err());
+        for error in errors {
+            let CommError::CallMismatch { rank: 2, got, expected } = error else { panic!("{error}") };
+            assert_eq!((got.len, expected.len), (3, 2));
+        }
+        // A length that ranks cannot share out is found before anything starts.
+        threads::run(2, |world| {
+            let error = in_scope(&world, 5, start).unwrap_err();
+            assert!(error.to_string().contains("5 elements of output, expected 6 for 2 ranks"), "{error}");
+            sum(&world, 4).unwrap();
+        });
+    }
+    let errors = threads::run(2, |world| {
+        in_scope(&world, 6, if world.rank().0 == 0 { scatter } else { gather }).unwrap_err()
+    });
+    for error in errors {
+        let text = error.to_string();
+        assert!(
+            text.contains(
+                "rank 1 entered all_gather of 3 f32 a rank, rank 0 entered reduce_scatter(sum) to 3"
+            ),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+#[should_panic(expected = "a buffer comes back from the group that has it")]
+fn a_buffer_comes_back_from_its_own_group_alone() {
+    let (one, other) = (World::single(), World::single());
+    let mut buf = [0f32; 4];
+    let view = TensorMut::from_slice(&mut buf, &[4]).unwrap();
+    let _ = one.group().scope(|lender| {
+        let loan = lender.reduce_scatter_on_loan(ReduceOp::Sum, view)?;
+        other.group().scope(|scope| scope.take_back(loan).map(|_| ()))
     });
 }
 

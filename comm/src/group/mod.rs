@@ -20,6 +20,7 @@ mod scope;
 mod send;
 mod single;
 pub mod threads;
+mod traffic;
 
 use ddp_kernels::{Device, KernelError, Operand, TensorMut, TensorRef};
 
@@ -27,9 +28,11 @@ use crate::{Call, CallKind, CommError, Departure, Rank, ReduceOp, Result};
 use buffer::{RawMut, RawRef};
 use pause::Pause;
 
-pub use scope::{Scope, Ticket};
+pub use scope::{OnLoan, Scope, Ticket};
 pub(crate) use single::SingleGroup;
 use threads::ThreadsGroup;
+use traffic::Counter;
+pub use traffic::Traffic;
 
 /// The ranks of a job, as one of them sees them. Stays on the thread that made it.
 #[derive(Debug)]
@@ -86,6 +89,21 @@ impl Group {
             #[cfg(feature = "mpi")]
             Group::Mpi(group) => group.transport(),
             Group::Nccl(_) => "nccl",
+        }
+    }
+
+    /// What this rank's collectives have come to so far.
+    pub fn traffic(&self) -> Traffic {
+        self.counter().get()
+    }
+
+    fn counter(&self) -> &Counter {
+        match self {
+            Group::Single(group) => &group.traffic,
+            Group::Threads(group) => &group.traffic,
+            #[cfg(feature = "mpi")]
+            Group::Mpi(group) => &group.traffic,
+            Group::Nccl(group) => &group.traffic,
         }
     }
 
@@ -275,6 +293,7 @@ impl Group {
     /// As [`Group::all_reduce`].
     pub fn barrier(&self) -> Result<()> {
         if let Group::Nccl(group) = self {
+            group.traffic.add(Call::BARRIER, self.world_size());
             return group.barrier();
         }
         let nothing = RawMut::NOTHING;
@@ -394,6 +413,7 @@ impl Group {
     /// `input` is readable and `output` writable for the elements of `call` (see [`Call`]), nobody else touches
     /// them before this returns, and they are either the same (where the call works in place) or disjoint.
     unsafe fn run(&self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
+        self.counter().add(call, self.world_size());
         match self {
             // SAFETY: as this function's.
             Group::Single(group) => unsafe { group.run(input, output) },
@@ -407,21 +427,28 @@ impl Group {
         }
     }
 
-    /// Starts an all-reduce in place and returns its number.
+    /// Starts a collective in place and returns its number: an all-reduce of `buf`, a reduce-scatter to this rank's part
+    /// `own` of it, or an all-gather from there.
     ///
     /// # Safety
-    /// Nobody else touches `buf` before the collective was waited for or given up.
-    unsafe fn start(&self, op: ReduceOp, buf: RawMut) -> Result<u64> {
-        let call = Call { kind: CallKind::AllReduce(op), dtype: buf.dtype, len: buf.len };
+    /// Nobody else touches `buf` before the collective was waited for or given up, and `own` lies within it.
+    unsafe fn start(&self, kind: CallKind, buf: RawMut, own: RawMut) -> Result<u64> {
+        let (len, input, output) = match kind {
+            CallKind::ReduceScatter(_) => (own.len, buf.as_ref(), own),
+            CallKind::AllGather => (own.len, own.as_ref(), buf),
+            _ => (buf.len, buf.as_ref(), buf),
+        };
+        let call = Call { kind, dtype: buf.dtype, len };
+        self.counter().add(call, self.world_size());
         match self {
             Group::Single(_) => Ok(0),
-            // SAFETY: as this function's.
-            Group::Threads(group) => unsafe { group.lockstep().borrow_mut().enter(call, buf.as_ref(), buf) },
+            // SAFETY: as this function's; what stands in a part is read or copied elsewhere before it is written.
+            Group::Threads(group) => unsafe { group.lockstep().borrow_mut().enter(call, input, output) },
             #[cfg(feature = "mpi")]
             // SAFETY: as this function's.
-            Group::Mpi(group) => unsafe { group.start(call, buf) },
-            // SAFETY: as this function's.
-            Group::Nccl(group) => unsafe { group.start(call, buf.as_ref(), buf) },
+            Group::Mpi(group) => unsafe { group.start(call, buf, (input, output)) },
+            // SAFETY: as this function's; NCCL takes part `rank` in place.
+            Group::Nccl(group) => unsafe { group.start(call, input, output) },
         }
     }
 

@@ -13,7 +13,8 @@ use std::marker::PhantomData;
 use ddp_kernels::TensorMut;
 
 use super::Group;
-use crate::{CommError, Departure, ReduceOp, Result};
+use super::buffer::RawMut;
+use crate::{CallKind, CommError, Departure, ReduceOp, Result};
 
 /// Collectives in flight, made by [`Group::scope`].
 #[derive(Debug)]
@@ -26,6 +27,16 @@ pub struct Scope<'env> {
 /// One collective in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket(u64);
+
+/// A buffer of a collective in flight, which [`Scope::take_back`] gives back before the scope ends.
+#[derive(Debug)]
+#[must_use = "dropped, the buffer stays lent until the scope ends"]
+pub struct OnLoan<'env> {
+    /// Whose number the ticket is.
+    group: &'env Group,
+    ticket: Ticket,
+    buf: TensorMut<'env>,
+}
 
 /// Sees to it that the buffers come back, also when the scope's body panics.
 struct Return<'a>(&'a Group);
@@ -70,9 +81,67 @@ impl<'env> Scope<'env> {
     /// That of an earlier collective which failed meanwhile.
     pub fn all_reduce(&mut self, op: ReduceOp, buf: TensorMut<'env>) -> Result<Ticket> {
         let buf = self.group.writable("all_reduce", buf)?;
-        // SAFETY: `buf` is borrowed for `'env`, which outlives the call of `Group::scope`; that waits for the
-        // collective or gives it up before it returns or unwinds.
-        unsafe { self.group.start(op, buf) }.map(Ticket)
+        // SAFETY: `buf` is borrowed for `'env`.
+        unsafe { self.start(CallKind::AllReduce(op), buf, buf) }
+    }
+
+    /// Starts to combine the ranks' buffers and to leave each rank its part, where it stands; see
+    /// [`Group::reduce_scatter_in_place`]. Asynchronous, as [`Scope::all_reduce`].
+    ///
+    /// - `buf`: `world_size * n`
+    ///
+    /// # Errors
+    /// [`CommError::OutputLength`] for another length; else as [`Scope::all_reduce`].
+    pub fn reduce_scatter_in_place(&mut self, op: ReduceOp, buf: TensorMut<'env>) -> Result<Ticket> {
+        let (buf, own) = self.group.own_part("reduce_scatter_in_place", buf)?;
+        // SAFETY: `buf` is borrowed for `'env`.
+        unsafe { self.start(CallKind::ReduceScatter(op), buf, own) }
+    }
+
+    /// As [`Scope::reduce_scatter_in_place`], of a buffer that is needed again before the scope ends.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn reduce_scatter_on_loan(&mut self, op: ReduceOp, mut buf: TensorMut<'env>) -> Result<OnLoan<'env>> {
+        let (whole, own) = self.group.own_part("reduce_scatter_in_place", buf.reborrow())?;
+        // SAFETY: `buf` is borrowed for `'env` and given to nobody before the collective was waited for.
+        let ticket = unsafe { self.start(CallKind::ReduceScatter(op), whole, own) }?;
+        Ok(OnLoan { group: self.group, ticket, buf })
+    }
+
+    /// Waits for the collective, as [`Scope::wait`], and gives its buffer back.
+    ///
+    /// # Errors
+    /// As [`Group::all_reduce`]; the buffer then stays lent until the scope ends.
+    ///
+    /// # Panics
+    /// If the buffer was lent to another group.
+    pub fn take_back(&mut self, loan: OnLoan<'env>) -> Result<TensorMut<'env>> {
+        let OnLoan { group, ticket, buf } = loan;
+        assert!(std::ptr::eq(group, self.group), "a buffer comes back from the group that has it");
+        self.wait(ticket)?;
+        Ok(buf)
+    }
+
+    /// Starts to collect the ranks' parts of one buffer, each of which begins where it stays; see
+    /// [`Group::all_gather_in_place`]. Asynchronous, as [`Scope::all_reduce`].
+    ///
+    /// - `buf`: `world_size * n`
+    ///
+    /// # Errors
+    /// As [`Scope::reduce_scatter_in_place`].
+    pub fn all_gather_in_place(&mut self, buf: TensorMut<'env>) -> Result<Ticket> {
+        let (buf, own) = self.group.own_part("all_gather_in_place", buf)?;
+        // SAFETY: `buf` is borrowed for `'env`.
+        unsafe { self.start(CallKind::AllGather, buf, own) }
+    }
+
+    /// # Safety
+    /// `buf` is borrowed for `'env`, and `own` is all of it or this rank's part.
+    unsafe fn start(&mut self, kind: CallKind, buf: RawMut, own: RawMut) -> Result<Ticket> {
+        // SAFETY: `'env` outlives the call of `Group::scope`; that waits for the collective or gives it up before it returns
+        // or unwinds.
+        unsafe { self.group.start(kind, buf, own) }.map(Ticket)
     }
 
     /// Carries the collectives in flight as far as they go without waiting. Cheap: some ten nanoseconds where

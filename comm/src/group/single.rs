@@ -3,11 +3,14 @@
 use ddp_kernels::cuda::{CudaSlice, CudaSliceMut, peer};
 
 use super::buffer::{RawMut, RawRef};
+use super::traffic::Counter;
 use crate::Result;
 
 /// The group of a process that runs alone.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct SingleGroup(());
+#[derive(Debug, Default)]
+pub struct SingleGroup {
+    pub(super) traffic: Counter,
+}
 
 impl SingleGroup {
     /// Any collective over one rank: its input becomes its output; on a GPU, in the compute stream.
@@ -15,7 +18,7 @@ impl SingleGroup {
     /// # Safety
     /// Both hold `output.len` elements of one type on one device, nobody else touches them, and they are the same or
     /// disjoint.
-    pub(super) unsafe fn run(self, input: RawRef, output: RawMut) -> Result<()> {
+    pub(super) unsafe fn run(&self, input: RawRef, output: RawMut) -> Result<()> {
         if std::ptr::eq(input.ptr, output.ptr) || output.len == 0 {
             return Ok(());
         }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::Group;
 use super::lockstep::{Board, Geometry, HeapRegion, Lockstep, Patience, Region};
+use super::traffic::Counter;
 use crate::{Departure, Rank, World};
 
 /// How long a rank waits for the others, if nothing else is said.
@@ -19,6 +20,7 @@ pub struct ThreadsGroup {
     lockstep: RefCell<Lockstep>,
     rank: usize,
     world_size: usize,
+    pub(super) traffic: Counter,
 }
 
 impl ThreadsGroup {
@@ -96,7 +98,8 @@ pub fn run_with<T: Send>(options: Options, body: impl Fn(World) -> T + Sync) -> 
     let rank_body = |rank: usize| {
         let board = Board::new(Region::Heap(Arc::clone(&heap)), geometry);
         let lockstep = Lockstep::new(board, rank, patience, Some(options.timeout));
-        let group = ThreadsGroup { lockstep: RefCell::new(lockstep), rank, world_size: options.world_size };
+        let (lockstep, world_size) = (RefCell::new(lockstep), options.world_size);
+        let group = ThreadsGroup { lockstep, rank, world_size, traffic: Counter::default() };
         let world = World::of_threads(Group::Threads(Box::new(group)));
         // Nothing that a panic may have left half-done is looked at afterwards but the panic itself.
         catch_unwind(AssertUnwindSafe(|| body(world))).map_err(|panic| {

@@ -24,6 +24,9 @@ pub(crate) fn check(world: &World, device: Device, len: usize, sums: Sums) -> Re
     ctx.check_type::<f16>(len, 0.0)?;
     ctx.check_type::<u8>(len, 0.0)?;
     ctx.check_scope(len)?;
+    ctx.check_parts_in_scope::<f32>(len, 1e-5)?;
+    ctx.check_parts_in_scope::<i64>(len, 0.0)?;
+    check_traffic(world, device, len)?;
     check_bytes(world, len)?;
     world.group().agree_lengths(&[len, 3, 0])?;
     world.tensor_group().barrier()?;
@@ -160,6 +163,39 @@ impl Context<'_> {
         assert_same_bits_everywhere(self.world, &flat)
     }
 
+    /// Parts of one buffer on their way to their ranks and back, several at a time, and a buffer that is used again meanwhile.
+    fn check_parts_in_scope<T: Element + std::ops::Add<Output = T>>(
+        &self,
+        len: usize,
+        rtol: f64,
+    ) -> Result<(), CommError> {
+        let (rank, n_ranks, group) =
+            (self.world.rank().0, self.world.world_size(), self.world.tensor_group());
+        let mut flat =
+            Tensor::from_slice(&data::<T>(rank, 2 * len * n_ranks), &[2 * len * n_ranks], self.device)?;
+        let view = flat.view_mut();
+        group.scope(|scope| {
+            let (low, high) = view.split_at(len * n_ranks)?;
+            let first = scope.reduce_scatter_in_place(ReduceOp::Sum, high)?;
+            scope.progress()?;
+            let loan = scope.reduce_scatter_on_loan(ReduceOp::Sum, low)?;
+            group.barrier()?;
+            scope.wait(first)?;
+            let low = scope.take_back(loan)?;
+            scope.all_gather_in_place(low)?;
+            scope.progress()
+        })?;
+        let sum = |i: usize| fold(ReduceOp::Sum, (0..n_ranks).map(|r| value::<T>(r, i)));
+        let got = flat.to_vec::<T>()?;
+        let want: Vec<T> = (0..len * n_ranks).map(sum).collect();
+        self.assert_same(&got[..len * n_ranks], &want, rtol, "reduce_scatter and all_gather in a scope");
+        assert_same_bits_everywhere(self.world, &got[..len * n_ranks])?;
+        let own = (n_ranks + rank) * len;
+        let want: Vec<T> = (own..own + len).map(sum).collect();
+        self.assert_same(&got[own..own + len], &want, rtol, "reduce_scatter in a scope");
+        Ok(())
+    }
+
     fn assert_same<T: Element>(&self, got: &[T], want: &[T], rtol: f64, what: &str) {
         assert_eq!(got.len(), want.len(), "{what}");
         for (i, (got, want)) in got.iter().zip(want).enumerate() {
@@ -169,6 +205,26 @@ impl Context<'_> {
             assert!(got == want || near, "{what}: element {i} is {g}, expected {w}");
         }
     }
+}
+
+/// A reduce-scatter and an all-gather send what an all-reduce does.
+fn check_traffic(world: &World, device: Device, len: usize) -> Result<(), CommError> {
+    let (group, n_ranks) = (world.tensor_group(), world.world_size());
+    let mut buf = Tensor::zeros(&[len * n_ranks], DType::F32, device)?;
+    let before = group.traffic();
+    group.all_reduce(ReduceOp::Sum, buf.view_mut())?;
+    let whole = group.traffic().since(&before);
+    let view = buf.view_mut();
+    group.scope(|scope| {
+        let loan = scope.reduce_scatter_on_loan(ReduceOp::Sum, view)?;
+        let view = scope.take_back(loan)?;
+        scope.all_gather_in_place(view)
+    })?;
+    let both = group.traffic().since(&before);
+    assert_eq!((both.n_all_reduces, both.n_reduce_scatters, both.n_all_gathers), (1, 1, 1));
+    assert_eq!(whole.bytes_sent(), (8 * len * (n_ranks - 1)) as u64);
+    assert_eq!(both.bytes_sent(), 2 * whole.bytes_sent());
+    Ok(())
 }
 
 fn check_bytes(world: &World, len: usize) -> Result<(), CommError> {

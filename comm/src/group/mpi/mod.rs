@@ -22,6 +22,7 @@ use mpi::traits::AsRaw;
 
 use super::buffer::{RawMut, RawRef};
 use super::lockstep::{self, Lockstep};
+use super::traffic::Counter;
 use crate::launcher::Found;
 use crate::{Call, CommError, Departure, LocalRank, Rank, Result, WorldOptions};
 use call::check;
@@ -42,6 +43,7 @@ pub struct MpiGroup {
     world_size: usize,
     local_rank: usize,
     local_size: usize,
+    pub(super) traffic: Counter,
 }
 
 impl MpiGroup {
@@ -67,7 +69,7 @@ impl MpiGroup {
         let (local_rank, local_size) = (local.rank() as usize, local.size() as usize);
         drop(local);
 
-        let plain = Plain::new(comm.as_raw(), world_size);
+        let plain = Plain::new(comm.as_raw(), rank, world_size);
         let host = match options.shared_memory && local_size == world_size {
             #[cfg(target_os = "linux")]
             true => host::join(&plain, rank, world_size, options.timeout)?.map(RefCell::new),
@@ -82,6 +84,7 @@ impl MpiGroup {
             world_size,
             local_rank,
             local_size,
+            traffic: Counter::default(),
         })
     }
 
@@ -126,12 +129,19 @@ impl MpiGroup {
         }
     }
 
+    /// `buf` is the whole, `input` and `output` are the ends of the call, which lie within it.
+    ///
     /// # Safety
     /// As `Group::start`.
-    pub(super) unsafe fn start(&self, call: Call, buf: RawMut) -> Result<u64> {
+    pub(super) unsafe fn start(
+        &self,
+        call: Call,
+        buf: RawMut,
+        (input, output): (RawRef, RawMut),
+    ) -> Result<u64> {
         match &self.host {
             // SAFETY: as this function's.
-            Some(host) => unsafe { host.borrow_mut().enter(call, buf.as_ref(), buf) },
+            Some(host) => unsafe { host.borrow_mut().enter(call, input, output) },
             // SAFETY: as this function's.
             None => unsafe { self.plain.borrow_mut().start(call, buf) },
         }

@@ -1,9 +1,10 @@
 //! Collectives as MPI offers them: between hosts, and where memory cannot be shared.
 //!
-//! An all-reduce is cut into chunks, each an `MPI_Iallreduce` from a copy of the chunk into the buffer; some are
-//! in flight at a time, and whoever calls `progress` or `wait` moves them on. (`MPI_IN_PLACE` would save the copy,
-//! but it is a C macro with another value in each MPI library; the copy stays in the cache.) Any other collective
-//! first lets those in flight finish, because MPI asks for one order of calls on all ranks.
+//! All-reduces, reduce-scatters and all-gathers in place are cut into chunks, each an MPI call of its own that does not block,
+//! between the buffer and a copy of the chunk; some are in flight at a time, and whoever calls `progress` or `wait` moves
+//! them on. (`MPI_IN_PLACE` would save the copy of an all-reduce, but it is a C macro with another value in each MPI library;
+//! the copy stays in the cache. A chunk of the others is a piece of every rank's part, and the copy has them side by side.)
+//! Any other collective first lets those in flight finish, because MPI asks for one order of calls on all ranks.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -12,34 +13,46 @@ use mpi::ffi;
 
 use super::super::buffer::{RawMut, RawRef};
 use super::call::{can_reduce, check, count, datatype, operation};
-use crate::{Call, CallKind, CommError, ReduceOp, Result};
+use crate::{Call, CallKind, CommError, Result};
 
-/// Bytes of one `MPI_Iallreduce`.
+/// Bytes of one call, all ranks' pieces together.
 const CHUNK_BYTES: usize = 1 << 20;
 /// How many are in flight at most.
 const WINDOW: usize = 4;
 
-/// An all-reduce that was started.
+/// A collective in place that was started.
 struct Job {
+    call: Call,
+    /// All of it: `call.len` elements, or as many for each rank.
     buf: RawMut,
-    op: ReduceOp,
-    /// Elements whose chunks were started.
+    /// Elements of `call.len` whose chunks were started.
     started: usize,
     /// Chunks in flight.
     n_in_flight: usize,
 }
 
-/// One `MPI_Iallreduce` at a time.
+/// One chunk at a time.
 struct Lane {
-    /// The copy that MPI sends from, aligned as any element; allocated at first use.
+    /// The copy that MPI sends from, or of an all-gather receives into; aligned as any element, allocated at first use.
     copy: Vec<u64>,
-    /// The number of the job in flight.
-    job: Option<u64>,
+    /// What is in flight.
+    chunk: Option<Chunk>,
+}
+
+/// A piece of a job.
+#[derive(Clone, Copy)]
+struct Chunk {
+    /// The number of its job.
+    job: u64,
+    /// Its first element within `call.len`, and how many it has.
+    start: usize,
+    n: usize,
 }
 
 /// Collectives over one communicator.
 pub(super) struct Plain {
     comm: ffi::MPI_Comm,
+    rank: usize,
     world_size: usize,
     /// Oldest first; kept between steps, so a steady state allocates nothing.
     jobs: VecDeque<Job>,
@@ -50,34 +63,33 @@ pub(super) struct Plain {
 }
 
 impl Plain {
-    pub(super) fn new(comm: ffi::MPI_Comm, world_size: usize) -> Self {
+    pub(super) fn new(comm: ffi::MPI_Comm, rank: usize, world_size: usize) -> Self {
         // SAFETY: a constant of the MPI library.
         let null = unsafe { ffi::RSMPI_REQUEST_NULL };
         Plain {
             comm,
+            rank,
             world_size,
             jobs: VecDeque::with_capacity(64),
             n_finished: 0,
-            lanes: [const { Lane { copy: Vec::new(), job: None } }; WINDOW],
+            lanes: [const { Lane { copy: Vec::new(), chunk: None } }; WINDOW],
             requests: [null; WINDOW],
         }
     }
 
     /// Whether MPI may touch a buffer of ours.
     pub(super) fn is_in_flight(&self) -> bool {
-        self.lanes.iter().any(|lane| lane.job.is_some())
+        self.lanes.iter().any(|lane| lane.chunk.is_some())
     }
 
-    /// Starts an all-reduce and returns its number.
+    /// Starts a collective in place and returns its number.
     ///
     /// # Safety
-    /// Nobody else touches `buf` before the collective was waited for.
+    /// `buf` holds the call's elements, of a reduce-scatter or an all-gather those of all ranks; nobody else touches it before
+    /// the collective was waited for.
     pub(super) unsafe fn start(&mut self, call: Call, buf: RawMut) -> Result<u64> {
-        let CallKind::AllReduce(op) = call.kind else {
-            unreachable!("only all-reduces are started");
-        };
         can_reduce(call)?;
-        self.jobs.push_back(Job { buf, op, started: 0, n_in_flight: 0 });
+        self.jobs.push_back(Job { call, buf, started: 0, n_in_flight: 0 });
         let number = self.n_finished + self.jobs.len() as u64 - 1;
         self.progress()?;
         Ok(number)
@@ -109,8 +121,8 @@ impl Plain {
     fn start_chunks(&mut self) -> Result<()> {
         for index in 0..self.jobs.len() {
             let number = self.n_finished + index as u64;
-            while self.jobs[index].started < self.jobs[index].buf.len {
-                let Some(lane) = self.lanes.iter().position(|lane| lane.job.is_none()) else {
+            while self.jobs[index].started < self.jobs[index].call.len {
+                let Some(lane) = self.lanes.iter().position(|lane| lane.chunk.is_none()) else {
                     return Ok(());
                 };
                 self.start_chunk(index, number, lane)?;
@@ -121,35 +133,80 @@ impl Plain {
     }
 
     fn start_chunk(&mut self, index: usize, number: u64, lane: usize) -> Result<()> {
-        let job = &mut self.jobs[index];
-        let size = job.buf.dtype.size_bytes();
-        let n = (CHUNK_BYTES / size).min(job.buf.len - job.started);
-        let chunk = job.buf.ptr.wrapping_add(job.started * size);
+        let n_pieces = self.n_pieces(self.jobs[index].call.kind);
+        let Job { call, buf, ref mut started, ref mut n_in_flight } = self.jobs[index];
+        let size = call.dtype.size_bytes();
+        let n = (CHUNK_BYTES / size / n_pieces).max(1).min(call.len - *started);
+        let chunk = Chunk { job: number, start: *started, n };
+        let piece = |part: usize| buf.ptr.wrapping_add((part * call.len + chunk.start) * size);
         let copy = &mut self.lanes[lane].copy;
-        copy.resize(CHUNK_BYTES / size_of::<u64>(), 0);
+        copy.resize((CHUNK_BYTES.max(n_pieces * size)).div_ceil(size_of::<u64>()), 0);
         let copy: *mut u8 = copy.as_mut_ptr().cast();
-        // SAFETY: the chunk lies within the buffer, which is as `start` asks for; the copy holds a whole chunk and
-        // is not in flight, since its lane is free.
-        unsafe { std::ptr::copy_nonoverlapping(chunk, copy, n * size) };
-        // SAFETY: both hold `n` elements and stay until the request is finished: the buffer as `start` asks for,
-        // the copy because it is replaced by nobody while the lane is taken, and `MpiGroup` ends the process
-        // rather than be dropped with requests in flight. The communicator is alive.
-        let status = unsafe {
-            ffi::MPI_Iallreduce(
-                copy.cast(),
-                chunk.cast(),
-                n as c_int,
-                datatype(job.buf.dtype),
-                operation(job.op),
-                self.comm,
-                &raw mut self.requests[lane],
-            )
+        let is_gathered = matches!(call.kind, CallKind::AllGather);
+        for part in 0..if is_gathered { 0 } else { n_pieces } {
+            // SAFETY: the piece lies within the buffer, which is as `start` asks for; the copy holds all pieces of a chunk and is
+            // not in flight, since its lane is free.
+            unsafe {
+                std::ptr::copy_nonoverlapping(piece(part), copy.wrapping_add(part * n * size), n * size)
+            };
+        }
+        let (count, dtype) = (n as c_int, datatype(call.dtype));
+        let (own, comm) = (piece(self.rank).cast(), self.comm);
+        let request = &raw mut self.requests[lane];
+        // For each: buffer and copy hold the chunk's pieces and stay until the request is finished: the buffer as `start` asks
+        // for, the copy because nobody replaces it while the lane is taken, and `MpiGroup` ends the process rather than be
+        // dropped with requests in flight. The communicator is alive.
+        let (name, status) = match call.kind {
+            CallKind::AllReduce(op) => ("MPI_Iallreduce", {
+                let (from, to) = (copy.cast(), piece(0).cast());
+                // SAFETY: as above; both hold `n` elements.
+                unsafe { ffi::MPI_Iallreduce(from, to, count, dtype, operation(op), comm, request) }
+            }),
+            CallKind::ReduceScatter(op) => ("MPI_Ireduce_scatter_block", {
+                let (from, op) = (copy.cast(), operation(op));
+                // SAFETY: as above; the copy holds `n` elements for each rank, and this rank's piece of the buffer `n`.
+                unsafe { ffi::MPI_Ireduce_scatter_block(from, own, count, dtype, op, comm, request) }
+            }),
+            CallKind::AllGather => ("MPI_Iallgather", {
+                let to = copy.cast();
+                // SAFETY: as above; this rank's piece of the buffer holds `n` elements, which nobody writes, and the copy has
+                // room for `n` of each rank.
+                unsafe { ffi::MPI_Iallgather(own, count, dtype, to, count, dtype, comm, request) }
+            }),
+            CallKind::Broadcast { .. }
+            | CallKind::Barrier
+            | CallKind::Send { .. }
+            | CallKind::Receive { .. } => unreachable!("these are not started"),
         };
-        check("MPI_Iallreduce", status)?;
-        job.started += n;
-        job.n_in_flight += 1;
-        self.lanes[lane].job = Some(number);
+        check(name, status)?;
+        *started += n;
+        *n_in_flight += 1;
+        self.lanes[lane].chunk = Some(chunk);
         Ok(())
+    }
+
+    /// Pieces of a chunk: one of each rank's part, or one.
+    fn n_pieces(&self, kind: CallKind) -> usize {
+        match kind {
+            CallKind::ReduceScatter(_) | CallKind::AllGather => self.world_size,
+            _ => 1,
+        }
+    }
+
+    /// Puts a chunk of an all-gather that has arrived into the other ranks' parts.
+    fn unpack(&self, chunk: Chunk, lane: usize) {
+        let Job { call, buf, .. } = self.jobs[(chunk.job - self.n_finished) as usize];
+        if !matches!(call.kind, CallKind::AllGather) {
+            return;
+        }
+        let (size, copy) = (call.dtype.size_bytes(), self.lanes[lane].copy.as_ptr().cast::<u8>());
+        for part in (0..self.world_size).filter(|&part| part != self.rank) {
+            let piece = buf.ptr.wrapping_add((part * call.len + chunk.start) * size);
+            let from = copy.wrapping_add(part * chunk.n * size);
+            // SAFETY: the piece lies within the buffer, which is as `start` asks for; the copy holds `n` elements of each rank,
+            // and its request is finished.
+            unsafe { std::ptr::copy_nonoverlapping(from, piece, chunk.n * size) };
+        }
     }
 
     /// Frees the lanes whose requests `complete` finds finished; says whether there were any.
@@ -172,8 +229,9 @@ impl Plain {
         // Where no request is active, the count is MPI_UNDEFINED, which is negative.
         let done = &done[..usize::try_from(n_done).unwrap_or(0)];
         for &lane in done {
-            if let Some(number) = self.lanes[lane as usize].job.take() {
-                self.jobs[(number - self.n_finished) as usize].n_in_flight -= 1;
+            if let Some(chunk) = self.lanes[lane as usize].chunk.take() {
+                self.unpack(chunk, lane as usize);
+                self.jobs[(chunk.job - self.n_finished) as usize].n_in_flight -= 1;
             }
         }
         self.finish_jobs();
@@ -181,7 +239,7 @@ impl Plain {
     }
 
     fn finish_jobs(&mut self) {
-        let is_done = |job: &Job| job.started == job.buf.len && job.n_in_flight == 0;
+        let is_done = |job: &Job| job.started == job.call.len && job.n_in_flight == 0;
         while self.jobs.front().is_some_and(is_done) {
             self.jobs.pop_front();
             self.n_finished += 1;

@@ -25,6 +25,7 @@ use ddp_kernels::{DType, KernelError, MemoryUse, Tensor};
 
 use super::buffer::{RawMut, RawRef};
 use super::pause::Pause;
+use super::traffic::Counter;
 use crate::{Call, CallKind, CommError, Rank, Result};
 use api::{Api, datatype, operation};
 use communicator::{Communicator, Failed, Options};
@@ -75,6 +76,7 @@ pub struct NcclGroup {
     last: Cell<Option<Call>>,
     /// Why no further collective can succeed.
     broken: RefCell<Option<CommError>>,
+    pub(super) traffic: Counter,
 }
 
 impl NcclGroup {
@@ -99,6 +101,7 @@ impl NcclGroup {
             n_joined: Cell::new(0),
             last: Cell::new(None),
             broken: RefCell::new(None),
+            traffic: Counter::default(),
         })
     }
 
