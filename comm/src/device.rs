@@ -16,11 +16,16 @@ pub struct DeviceOptions {
     pub share_gpu: bool,
     /// How long a rank waits for the others, in joining them and in [`Group::wait_until`]; `None` for ever.
     pub timeout: Option<Duration>,
+    /// Whether sums are taken in the same order in every run on the same GPUs. NCCL is held to rings by its environment
+    /// variable `NCCL_ALGO`, unless that is set: sums inside of a switch (NVLS) have no fixed order.
+    ///
+    /// Source: Megatron-LM, `--deterministic-mode`.
+    pub deterministic: bool,
 }
 
 impl Default for DeviceOptions {
     fn default() -> Self {
-        DeviceOptions { share_gpu: false, timeout: Some(Duration::from_secs(600)) }
+        DeviceOptions { share_gpu: false, timeout: Some(Duration::from_secs(600)), deterministic: false }
     }
 }
 
@@ -64,7 +69,7 @@ impl World {
         if self.world_size() == 1 {
             return Ok(device.ensure_available()?);
         }
-        let (gpu, records) = self.all_or_none(JOINING, self.prepare(device))?;
+        let (gpu, records) = self.all_or_none(JOINING, self.prepare(device, options))?;
         let places: Vec<Place> = records.iter().map(|record| Place::decode(record)).collect();
         self.compare_places(&places)?;
         let Some(gpu) = gpu else { return Ok(()) };
@@ -104,13 +109,16 @@ impl World {
     }
 
     /// This rank's GPU, if it has one, and what to tell the others.
-    fn prepare(&self, device: Device) -> Result<(Option<&'static Gpu>, Vec<u8>)> {
+    fn prepare(&self, device: Device, options: DeviceOptions) -> Result<(Option<&'static Gpu>, Vec<u8>)> {
         let host = self.hostname().to_owned();
         let Device::Cuda(index) = device else {
             let place = Place { kind: "cpu".to_owned(), host, gpu: String::new(), nccl_version: 0 };
             return Ok((None, place.encode()));
         };
         let gpu = Gpu::get(index)?;
+        if options.deterministic {
+            require_fixed_order(std::env::var(NCCL_ALGO).ok())?;
+        }
         let info = gpu.info();
         let name = format!("{} ({})", info.name, info.uuid);
         let place = Place { kind: "cuda".to_owned(), host, gpu: name, nccl_version: nccl::version()? };
@@ -165,6 +173,25 @@ impl Place {
         let mut next = || fields.next().unwrap_or_default();
         Place { kind: next(), host: next(), gpu: next(), nccl_version: next().parse().unwrap_or(0) }
     }
+}
+
+/// Names the ways that NCCL may take.
+const NCCL_ALGO: &str = "NCCL_ALGO";
+
+/// Has NCCL take ways with a fixed order of sums, where the user has not said which to take.
+///
+/// # Errors
+/// [`CommError::UnorderedSums`] where the user's choice allows others.
+fn require_fixed_order(chosen: Option<String>) -> Result<()> {
+    let Some(value) = chosen else {
+        set_environment(&[(NCCL_ALGO, "Ring".to_owned())]);
+        return Ok(());
+    };
+    let is_excluding = value.starts_with('^');
+    if value.to_lowercase().contains("nvls") == is_excluding {
+        return Ok(());
+    }
+    Err(CommError::UnorderedSums { variable: NCCL_ALGO, value })
 }
 
 /// The first two ranks that use one GPU.
@@ -241,6 +268,17 @@ mod tests {
         assert_eq!(names(23_003), ["NCCL_MULTI_RANK_GPU_ENABLE"]);
         let older = names(22_703);
         assert!(older.contains(&"NCCL_HOSTID") && older.contains(&"NCCL_SOCKET_IFNAME"), "{older:?}");
+    }
+
+    #[test]
+    fn a_choice_without_fixed_order_is_refused() {
+        for fixed in ["Ring", "Tree,Ring", "^NVLS,NVLSTree", "allreduce:tree;broadcast:ring"] {
+            require_fixed_order(Some(fixed.to_owned())).unwrap();
+        }
+        for other in ["NVLS", "Ring,NVLSTree", "^Tree"] {
+            let error = require_fixed_order(Some(other.to_owned())).unwrap_err();
+            assert!(error.to_string().contains(&format!("NCCL_ALGO={other}")), "{error}");
+        }
     }
 
     #[test]

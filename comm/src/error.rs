@@ -129,6 +129,18 @@ pub enum CommError {
         takes: Device,
     },
 
+    /// The user lets NCCL add up in an order that differs from run to run.
+    #[error(
+        "{variable}={value} allows sums whose order differs from run to run, and `train.deterministic` asks for one order\n\
+         hint: unset {variable}, or take Ring or Tree"
+    )]
+    UnorderedSums {
+        /// The environment variable.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+    },
+
     /// MPI has no sums, maxima or minima of this type.
     #[error("{call}: MPI does not reduce {}\nhint: ranks that share memory do, and so does NCCL", call.dtype)]
     NotReducible {
