@@ -74,6 +74,34 @@ pub enum Error {
         /// Every difference, a line each.
         differences: String,
     },
+    /// A schedule that ends with the run, and nobody knows when that is.
+    #[error(
+        "the schedule \"{kind}\" needs the number of steps of the run\nhint: give `train.steps` or `train.epochs`"
+    )]
+    ScheduleNeedsLength {
+        /// Its name in the config.
+        kind: &'static str,
+    },
+    /// A schedule for a longer run.
+    #[error(
+        "the schedule \"wsd\" takes {warmup_steps} + {decay_steps} steps for warm-up and decay, and the run has {total_steps} steps\nhint: shorten `schedule.warmup_steps` or `schedule.decay_steps`, or give them as fractions; or train longer"
+    )]
+    ScheduleTooLong {
+        /// Of the warm-up.
+        warmup_steps: u64,
+        /// Of the decay.
+        decay_steps: u64,
+        /// Of the run.
+        total_steps: u64,
+    },
+    /// A parameter group of nothing.
+    #[error("`optimizer.groups`: no parameter matches \"{pattern}\"\nhint: the parameters are {names}")]
+    NoSuchParameter {
+        /// The group's pattern.
+        pattern: String,
+        /// All names.
+        names: String,
+    },
     /// Training went astray.
     #[error(
         "the loss of step {step} is {loss}; the weights are those before it\nhint: a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0`, or `data.normalize = \"standard\"`"

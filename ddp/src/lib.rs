@@ -36,6 +36,7 @@ pub mod progress;
 pub mod run;
 pub mod rundir;
 pub mod sampler;
+pub mod schedule;
 pub mod shard;
 pub mod stop;
 mod table;

@@ -66,7 +66,7 @@ pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
     }
 
     let folder = world.collective_result(open_folder(world, args, &config))?;
-    let optimizer = Optimizer::new(&config.optimizer, model.weights()).map_err(Error::from)?;
+    let optimizer = world.collective_result(Optimizer::for_model(&config.optimizer, &model))?;
     let loss = LossHead::new(&config.loss, device).map_err(Error::from)?;
     let mut trainer = Trainer::new(world, model, loss, optimizer, trainer_options(&config, args.cuda_graph))?;
 

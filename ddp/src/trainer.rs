@@ -274,6 +274,7 @@ impl<'w> Trainer<'w> {
                 true => expected,
                 false => 0.0,
             },
+            ..StepScalars::default()
         };
         gpu.send(slot, rows, scalars)?;
         parts.optimizer.begin_step();
@@ -320,7 +321,7 @@ impl Parts<'_> {
             max_norm: self.options.clip_grad_norm,
         };
         let weights = self.model.weights_mut();
-        Ok(self.optimizer.step_on(weights, grads, UpdateScale::Device(&inputs), 0..flat_len)?)
+        Ok(self.optimizer.step_on(weights, grads, UpdateScale::Device(&inputs), 0..flat_len, 0)?)
     }
 
     fn step_on_cpu(
@@ -434,10 +435,14 @@ impl Parts<'_> {
             if grad_norm.is_none() {
                 updates.reduce(world, grads, block)?;
             }
-            optimizer.step_on(model.weights_mut(), grads.view(), scale, updates.own_part(block))?;
+            let own = updates.own_part(block);
+            let own_grads = grads.view().range(own.start, own.end)?;
+            optimizer.step_on(model.weights_mut(), own_grads, scale, own.clone(), own.start)?;
             updates.gather(world, model.weights_mut().0, block)?;
         }
-        optimizer.step_on(model.weights_mut(), grads.view(), scale, updates.rest())?;
+        let rest = updates.rest();
+        let rest_grads = grads.view().range(rest.start, rest.end)?;
+        optimizer.step_on(model.weights_mut(), rest_grads, scale, rest.clone(), rest.start)?;
         if want_grad_norm && grad_norm.is_none() {
             grad_norm = Some(norm(grads)?);
         }

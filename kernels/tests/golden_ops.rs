@@ -383,6 +383,7 @@ fn sgd(case: &Case<'_>) {
         lr: case.number("lr"),
         momentum: case.number("momentum"),
         nesterov: case.flag("nesterov"),
+        lr_scale: 1.0,
         weight_decay: case.number("weight_decay"),
         grad_scale: 1.0,
     };
@@ -407,6 +408,7 @@ fn adam(case: &Case<'_>, decay: WeightDecay) {
         lr: case.number("lr"),
         betas: [betas[0].as_f64().unwrap(), betas[1].as_f64().unwrap()],
         eps: case.number("eps"),
+        lr_scale: 1.0,
         weight_decay: case.number("weight_decay"),
         decay,
         step: 0,

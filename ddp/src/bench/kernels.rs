@@ -268,7 +268,14 @@ impl Bench<'_> {
         let sets = n_sets(self.place, self.whole());
         let mut v = Rotating::uniform(self.place, &[n], DType::F32, sets, (3, 0.0..1.0))?;
         let (mut m, mut copy) = (self.random(&[n], DType::F32, 4)?, self.random(&[n], DType::BF16, 5)?);
-        let sgd = SgdConfig { lr: 1e-3, momentum: 0.9, nesterov: false, weight_decay: 0.0, grad_scale: 1.0 };
+        let sgd = SgdConfig {
+            lr: 1e-3,
+            momentum: 0.9,
+            nesterov: false,
+            lr_scale: 1.0,
+            weight_decay: 0.0,
+            grad_scale: 1.0,
+        };
         self.run("sgd_step (momentum)", 20 * n, |call| {
             ops::sgd_step(&sgd, w.get_mut(call)?, grads.get(call)?, Some(m.get_mut(call)?), None, None)
         })?;
@@ -276,6 +283,7 @@ impl Bench<'_> {
             lr: 1e-3,
             betas: [0.9, 0.999],
             eps: 1e-8,
+            lr_scale: 1.0,
             weight_decay: 0.01,
             decay: WeightDecay::Decoupled,
             step: 1,

@@ -21,7 +21,7 @@ use crate::data::{RowLayout, TargetLayout, numbered_columns};
 use crate::device_rows::{DeviceRows, DeviceShape};
 use crate::error::{Error, Result};
 use crate::metrics::json_line;
-use crate::model::{LossHead, Mlp, ModelSpec, Optimizer, UpdateScale};
+use crate::model::{LossHead, Mlp, ModelSpec, Optimizer, ParamGroups, UpdateScale};
 use crate::outcome::Stop;
 use crate::process;
 use crate::shard::{Cut, RankCut};
@@ -169,7 +169,7 @@ fn trainer<'w>(world: &'w World, args: &BenchStepArgs, device: Device) -> Result
     let spec = ModelSpec::plain(&args.dims.0, Activation::Relu);
     let mut model = Mlp::new(spec, args.batch, device, args.dtype.precision())?;
     model.initialize(0)?;
-    let optimizer = Optimizer::new(&optimizer_config(args.optim), model.weights())?;
+    let optimizer = Optimizer::for_model(&optimizer_config(args.optim), &model)?;
     let loss = LossHead::cross_entropy();
     let options = TrainerOptions { graph: args.cuda_graph, ..TrainerOptions::default() };
     Trainer::new(world, model, loss, optimizer, options)
@@ -261,8 +261,9 @@ impl StepRows for Pool {
 /// Median time of the optimiser's pass over buffers like the model's.
 fn time_optimizer(place: &Place, args: &BenchStepArgs, model: &Mlp) -> Result<f64, KernelError> {
     let weights = model.weights();
-    let mut optimizer = Optimizer::new(&optimizer_config(args.optim), weights)?;
+    let config = optimizer_config(args.optim);
     let (n, format) = (weights.numel(), model.precision().activations());
+    let mut optimizer = Optimizer::new(&config, ParamGroups::uniform(&config, n), n, place.device)?;
     let mut copy = match format {
         DType::F32 => None,
         _ => Some(Tensor::zeros(&[n], format, place.device)?),
@@ -275,7 +276,7 @@ fn time_optimizer(place: &Place, args: &BenchStepArgs, model: &Mlp) -> Result<f6
     let (mut weights, grads) = (like(1)?, like(2)?);
     let times = Clock::of(place)?.time(PART, |_| {
         optimizer.begin_step();
-        optimizer.step_on((&mut weights, copy.as_mut()), grads.view(), UpdateScale::Host(1.0), 0..n)
+        optimizer.step_on((&mut weights, copy.as_mut()), grads.view(), UpdateScale::Host(1.0), 0..n, 0)
     })?;
     Ok(times.median)
 }

@@ -10,6 +10,7 @@ pub mod layout;
 mod loss_head;
 mod mlp;
 mod optimizer;
+pub mod param_groups;
 mod precision;
 pub mod spec;
 
@@ -19,5 +20,6 @@ pub use layout::{ParamLayout, ParamSlot};
 pub use loss_head::LossHead;
 pub use mlp::{DropoutStep, Mlp};
 pub use optimizer::{Optimizer, UpdateScale};
+pub use param_groups::ParamGroups;
 pub use precision::Precision;
 pub use spec::ModelSpec;

@@ -1,18 +1,26 @@
-//! The optimiser: one pass over the flat buffers.
+//! The optimiser: one pass over the flat buffers, or over a range of them, and the moving average behind it.
 
 use std::ops::Range;
 
-use ddp_kernels::ops::{self, AdamConfig, AdamState, SgdConfig, UpdateInputs, WeightDecay};
-use ddp_kernels::{KernelError, MemoryUse, Tensor, TensorMut, TensorRef};
+use ddp_kernels::ops::{self, AdamConfig, AdamState, EmaConfig, SgdConfig, UpdateInputs, WeightDecay};
+use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, TensorRef};
 
+use super::Mlp;
+use super::param_groups::{ParamGroups, Segment};
 use crate::config::{OptimizerConfig, OptimizerKind};
+use crate::error::Result;
 
-/// The optimiser with its state.
+/// The optimiser with its state, of all weights or of the part of them that this rank updates.
 #[derive(Debug)]
 pub struct Optimizer {
     config: OptimizerConfig,
-    /// Velocity, or the two moments, each as long as the weights.
+    groups: ParamGroups,
+    /// Velocity, or the two moments.
     state: State,
+    /// Moving average of the weights, where one is kept.
+    ema: Option<Tensor>,
+    /// The learning rate of the next step.
+    lr: f64,
     /// Steps taken.
     n_steps: u64,
 }
@@ -33,27 +41,58 @@ enum State {
 }
 
 impl Optimizer {
-    /// The optimiser of `config` for these weights, before its first step.
+    /// The optimiser of `config` before its first step.
+    ///
+    /// - `groups`: the settings of each range of the flat buffers
+    /// - `state_len`: elements (f32) of each tensor of state: as many as there are weights, or as this rank updates
     ///
     /// # Errors
-    /// As making tensors like the weights.
-    pub fn new(config: &OptimizerConfig, weights: &Tensor) -> Result<Self, KernelError> {
-        let zeros = || {
-            let (dims, dtype) = (weights.shape(), weights.dtype());
-            Tensor::zeros_for(MemoryUse::Optimizer, dims.dims(), dtype, weights.device())
-        };
+    /// As making tensors.
+    pub fn new(
+        config: &OptimizerConfig,
+        groups: ParamGroups,
+        state_len: usize,
+        device: Device,
+    ) -> Result<Self, KernelError> {
+        let zeros = |kind| Tensor::zeros_for(kind, &[state_len], DType::F32, device);
+        let state = |is_there: bool| is_there.then(|| zeros(MemoryUse::Optimizer)).transpose();
         let state = match config.kind {
-            OptimizerKind::Sgd => {
-                State::Sgd { velocity: if config.momentum > 0.0 { Some(zeros()?) } else { None } }
+            OptimizerKind::Sgd => State::Sgd { velocity: state(config.momentum > 0.0)? },
+            OptimizerKind::Adam | OptimizerKind::AdamW => {
+                State::Adam { m: zeros(MemoryUse::Optimizer)?, v: zeros(MemoryUse::Optimizer)? }
             }
-            OptimizerKind::Adam | OptimizerKind::AdamW => State::Adam { m: zeros()?, v: zeros()? },
         };
-        Ok(Optimizer { config: config.clone(), state, n_steps: 0 })
+        let ema = (config.ema_decay > 0.0).then(|| zeros(MemoryUse::Average)).transpose()?;
+        Ok(Optimizer { config: config.clone(), groups, state, ema, lr: config.lr, n_steps: 0 })
+    }
+
+    /// The optimiser of `config` for all weights of `model`, before its first step.
+    ///
+    /// # Errors
+    /// As [`ParamGroups::new`] and [`Optimizer::new`].
+    pub fn for_model(config: &OptimizerConfig, model: &Mlp) -> Result<Self> {
+        let layout = model.layout();
+        Ok(Self::new(config, ParamGroups::new(config, layout)?, layout.flat_len(), model.device())?)
     }
 
     /// The learning rate of the next step.
     pub fn lr(&self) -> f64 {
-        self.config.lr
+        self.lr
+    }
+
+    /// Sets the learning rate of the next step. A step whose scale comes from the device takes that from there, too.
+    pub fn set_lr(&mut self, lr: f64) {
+        self.lr = lr;
+    }
+
+    /// Steps that were begun.
+    pub fn n_steps(&self) -> u64 {
+        self.n_steps
+    }
+
+    /// Goes on as after this many steps; for a state that was read, or a step that came to nothing.
+    pub fn set_n_steps(&mut self, n_steps: u64) {
+        self.n_steps = n_steps;
     }
 
     /// Begins the next step, which [`Optimizer::step_on`] then takes range by range.
@@ -61,55 +100,136 @@ impl Optimizer {
         self.n_steps += 1;
     }
 
+    /// The tensors of state by name, each of `state_len` elements: `m` and `v`, or `velocity`; then `ema`.
+    pub fn state(&self) -> Vec<(&'static str, &Tensor)> {
+        let mut state = match &self.state {
+            State::Sgd { velocity } => velocity.iter().map(|velocity| ("velocity", velocity)).collect(),
+            State::Adam { m, v } => vec![("m", m), ("v", v)],
+        };
+        state.extend(self.ema.iter().map(|ema| ("ema", ema)));
+        state
+    }
+
+    /// [`Optimizer::state`], to be set.
+    pub fn state_mut(&mut self) -> Vec<(&'static str, &mut Tensor)> {
+        let mut state = match &mut self.state {
+            State::Sgd { velocity } => velocity.iter_mut().map(|velocity| ("velocity", velocity)).collect(),
+            State::Adam { m, v } => vec![("m", m), ("v", v)],
+        };
+        state.extend(self.ema.iter_mut().map(|ema| ("ema", ema)));
+        state
+    }
+
+    /// The moving average of the weights, where one is kept: of `state_len` elements, zeros before the first step.
+    pub fn ema(&self) -> Option<&Tensor> {
+        self.ema.as_ref()
+    }
+
     /// The step that was begun, on this range of the flat buffers.
     ///
-    /// - `weights`: the weights, and the copy of them that must be kept alike, where there is one
+    /// - `weights`: all weights, and the copy of them that must be kept alike, where there is one
+    /// - `grads`: the gradients of `range`, and nothing else
+    /// - `state_start`: where in the tensors of state that of `range` begins
+    ///
+    /// On a GPU one launch for each segment of the groups within the range, and as many for the average.
     ///
     /// # Errors
-    /// Those of the optimiser's operation.
+    /// Those of the optimiser's operation; [`KernelError::Shape`] if `grads` is not as long as `range`.
     pub fn step_on(
         &mut self,
-        (weights, working_copy): (&mut Tensor, Option<&mut Tensor>),
+        (weights, mut working_copy): (&mut Tensor, Option<&mut Tensor>),
         grads: TensorRef<'_>,
         scale: UpdateScale<'_>,
         range: Range<usize>,
+        state_start: usize,
     ) -> Result<(), KernelError> {
-        let c = &self.config;
-        let part = |tensor| TensorMut::range(tensor, range.start, range.end);
-        let (weights, grads) = (part(weights.view_mut())?, grads.range(range.start, range.end)?);
-        let working_copy = working_copy.map(|copy| part(copy.view_mut())).transpose()?;
-        let (grad_scale, inputs) = match scale {
-            UpdateScale::Host(grad_scale) => (grad_scale, None),
-            UpdateScale::Device(inputs) => (1.0, Some(inputs)),
+        for (part, segment) in self.groups.within(range.clone()) {
+            let at = part.start - range.start..part.end - range.start;
+            let grads = match at == (0..range.len()) {
+                // Also a length that is not the range's, which the operation then refuses.
+                true => grads,
+                false => grads.range(at.start, at.end)?,
+            };
+            let own = Own { state: &mut self.state, start: state_start + at.start, n: at.len() };
+            let weights = cut(weights, &part)?;
+            let copy = working_copy.as_deref_mut().map(|copy| cut(copy, &part)).transpose()?;
+            let now = Now { config: &self.config, lr: self.lr, step: self.n_steps };
+            update(now, segment, weights, copy, grads, scale, own)?;
+        }
+        let Some(ema) = &mut self.ema else { return Ok(()) };
+        let config = EmaConfig { decay: self.config.ema_decay, step: self.n_steps };
+        let ema = cut(ema, &(state_start..state_start + range.len()))?;
+        let inputs = match scale {
+            UpdateScale::Host(_) => None,
+            UpdateScale::Device(inputs) => Some(inputs),
         };
-        match &mut self.state {
-            State::Sgd { velocity } => {
-                let config = SgdConfig {
-                    lr: c.lr,
-                    momentum: c.momentum,
-                    nesterov: c.nesterov,
-                    weight_decay: c.weight_decay,
-                    grad_scale,
-                };
-                let velocity = velocity.as_mut().map(|v| part(v.view_mut())).transpose()?;
-                ops::sgd_step(&config, weights, grads, velocity, working_copy, inputs)
-            }
-            State::Adam { m, v } => {
-                let config = AdamConfig {
-                    lr: c.lr,
-                    betas: c.betas,
-                    eps: c.eps,
-                    weight_decay: c.weight_decay,
-                    decay: match c.kind {
-                        OptimizerKind::AdamW => WeightDecay::Decoupled,
-                        OptimizerKind::Adam | OptimizerKind::Sgd => WeightDecay::Coupled,
-                    },
-                    step: self.n_steps,
-                    grad_scale,
-                };
-                let state = AdamState { m: part(m.view_mut())?, v: part(v.view_mut())? };
-                ops::adam_step(&config, weights, grads, state, working_copy, inputs)
-            }
+        ops::ema_update(&config, ema, weights.view().range(range.start, range.end)?, inputs)
+    }
+}
+
+/// What the host knows of the step.
+struct Now<'a> {
+    config: &'a OptimizerConfig,
+    lr: f64,
+    step: u64,
+}
+
+/// The part of the state that an update needs.
+struct Own<'a> {
+    state: &'a mut State,
+    start: usize,
+    n: usize,
+}
+
+fn cut<'a>(tensor: &'a mut Tensor, range: &Range<usize>) -> Result<TensorMut<'a>, KernelError> {
+    tensor.view_mut().range(range.start, range.end)
+}
+
+/// The step on parameters of one setting.
+fn update(
+    Now { config: c, lr, step }: Now<'_>,
+    segment: Segment,
+    weights: TensorMut<'_>,
+    working_copy: Option<TensorMut<'_>>,
+    grads: TensorRef<'_>,
+    scale: UpdateScale<'_>,
+    own: Own<'_>,
+) -> Result<(), KernelError> {
+    let (grad_scale, inputs) = match scale {
+        UpdateScale::Host(grad_scale) => (grad_scale, None),
+        UpdateScale::Device(inputs) => (1.0, Some(inputs)),
+    };
+    let Segment { lr_scale, weight_decay, .. } = segment;
+    let own_range = own.start..own.start + own.n;
+    match own.state {
+        State::Sgd { velocity } => {
+            let config = SgdConfig {
+                lr,
+                momentum: c.momentum,
+                nesterov: c.nesterov,
+                lr_scale,
+                weight_decay,
+                grad_scale,
+            };
+            let velocity = velocity.as_mut().map(|velocity| cut(velocity, &own_range)).transpose()?;
+            ops::sgd_step(&config, weights, grads, velocity, working_copy, inputs)
+        }
+        State::Adam { m, v } => {
+            let config = AdamConfig {
+                lr,
+                betas: c.betas,
+                eps: c.eps,
+                lr_scale,
+                weight_decay,
+                decay: match c.kind {
+                    OptimizerKind::AdamW => WeightDecay::Decoupled,
+                    OptimizerKind::Adam | OptimizerKind::Sgd => WeightDecay::Coupled,
+                },
+                step,
+                grad_scale,
+            };
+            let state = AdamState { m: cut(m, &own_range)?, v: cut(v, &own_range)? };
+            ops::adam_step(&config, weights, grads, state, working_copy, inputs)
         }
     }
 }

@@ -167,8 +167,9 @@ impl Setup {
             weight_decay: self.weight_decay,
             momentum: 0.9,
             nesterov: true,
+            ..OptimizerConfig::new(self.optimizer, 0.1)
         };
-        let optimizer = Optimizer::new(&config, model.weights()).unwrap();
+        let optimizer = Optimizer::for_model(&config, &model).unwrap();
         let loss = LossHead::new(&self.loss, device).unwrap();
         let mut trainer = Trainer::new(world, model, loss, optimizer, self.options).unwrap();
 

@@ -93,7 +93,7 @@ fn main() -> ddp::Result<()> {
     let spec = ModelSpec::plain(&[N_FEATURES, 64, N_CLASSES], Activation::Relu);
     let mut model = Mlp::new(spec, BATCH, device, Precision::F32)?;
     model.initialize(0)?;
-    let optimizer = Optimizer::new(&OptimizerConfig::new(OptimizerKind::AdamW, 1e-3), model.weights())?;
+    let optimizer = Optimizer::for_model(&OptimizerConfig::new(OptimizerKind::AdamW, 1e-3), &model)?;
     let (loss, options) = (LossHead::cross_entropy(), TrainerOptions::default());
     let mut trainer = Trainer::new(&world, model, loss, optimizer, options)?;
 

@@ -34,7 +34,7 @@ fn main() -> ddp::Result<()> {
     model.initialize(SEED)?;
 
     let adamw = OptimizerConfig::new(OptimizerKind::AdamW, 1e-3);
-    let optimizer = Optimizer::new(&adamw, model.weights())?;
+    let optimizer = Optimizer::for_model(&adamw, &model)?;
     let loss = LossHead::cross_entropy();
     let options = TrainerOptions::default();
     let mut trainer = Trainer::new(&world, model, loss, optimizer, options)?;

@@ -32,7 +32,7 @@ fn train(world: &World, train: &Arc<dyn Dataset>, test: &Arc<dyn Dataset>) -> dd
     let mut model = Mlp::new(spec, rows_a_rank, device, Precision::F32)?;
     model.initialize(0)?;
     let sgd = OptimizerConfig::new(OptimizerKind::Sgd, 0.05);
-    let optimizer = Optimizer::new(&sgd, model.weights())?;
+    let optimizer = Optimizer::for_model(&sgd, &model)?;
     let (loss, options) = (LossHead::cross_entropy(), TrainerOptions::default());
     let mut trainer = Trainer::new(world, model, loss, optimizer, options)?;
 

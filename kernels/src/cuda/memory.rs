@@ -24,6 +24,8 @@ pub enum MemoryUse {
     Gradients,
     /// The optimiser's state.
     Optimizer,
+    /// A moving average of the weights.
+    Average,
     /// What a forward pass leaves for the backward pass, and gradients of it.
     Activations,
     /// Scratch.
@@ -36,10 +38,11 @@ pub enum MemoryUse {
 
 impl MemoryUse {
     /// All of them.
-    pub const ALL: [MemoryUse; 7] = [
+    pub const ALL: [MemoryUse; 8] = [
         MemoryUse::Parameters,
         MemoryUse::Gradients,
         MemoryUse::Optimizer,
+        MemoryUse::Average,
         MemoryUse::Activations,
         MemoryUse::Workspace,
         MemoryUse::Data,
@@ -52,6 +55,7 @@ impl MemoryUse {
             MemoryUse::Parameters => "parameters",
             MemoryUse::Gradients => "gradients",
             MemoryUse::Optimizer => "optimiser",
+            MemoryUse::Average => "average",
             MemoryUse::Activations => "activations",
             MemoryUse::Workspace => "workspace",
             MemoryUse::Data => "data",

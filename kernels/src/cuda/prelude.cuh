@@ -193,11 +193,11 @@ __device__ __forceinline__ UpdateInputs update_inputs(const double* scalars, con
     double loss = load_split(sums), weight = load_split(sums + 2), expected_weight = scalars[5];
     // Without any weight every gradient is 0, which must not meet infinity: divided by it, the scale is 0.
     double divisor = weight == 0 ? (double)__uint_as_float(0x7f800000u) : weight;
-    double mean_scale = expected_weight > 0 ? expected_weight / divisor : 1.0;
-    double clip_scale = sum_of_squares ? fmin(max_norm / (sqrt(*sum_of_squares) * mean_scale + 1e-6), 1.0) : 1.0;
+    double unscaled = (expected_weight > 0 ? expected_weight / divisor : 1.0) * scalars[6];
+    double clip_scale = sum_of_squares ? fmin(max_norm / (sqrt(*sum_of_squares) * unscaled + 1e-6), 1.0) : 1.0;
     // Infinity less infinity is NaN, and so is NaN less NaN.
     bool is_finite = loss - loss == 0.0 && (!sum_of_squares || *sum_of_squares - *sum_of_squares == 0.0);
-    UpdateInputs r = {scalars[0], scalars[1], mean_scale * clip_scale, is_finite};
+    UpdateInputs r = {scalars[0], scalars[1], unscaled * clip_scale, is_finite};
     return r;
 }
 

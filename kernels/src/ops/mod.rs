@@ -15,6 +15,7 @@ pub(crate) mod check;
 mod copy;
 mod count_correct;
 mod dropout;
+mod ema;
 mod embedding;
 mod gather_rows;
 mod huber;
@@ -41,6 +42,7 @@ pub use cast::cast;
 pub use copy::copy;
 pub use count_correct::count_correct;
 pub use dropout::{DropoutKey, dropout};
+pub use ema::{EmaConfig, ema_update};
 pub use embedding::{EmbeddingTable, EmbeddingTables, embedding_backward, embedding_forward};
 pub use gather_rows::gather_rows;
 pub use huber::huber;
@@ -54,7 +56,10 @@ pub use loss::LossSums;
 pub use mse::mse;
 pub use sgd::{SgdConfig, sgd_step};
 pub use softmax_cross_entropy::{CrossEntropyConfig, softmax_cross_entropy};
-pub use step_sums::{GradScale, STEP_SCALARS_LEN, STEP_SUMS_LEN, StepScalars, SumsOutput, UpdateInputs};
+pub use step_sums::{
+    GradScale, STEP_SCALARS_LEN, STEP_SCALARS_VOTE, STEP_SUMS_LEN, STEP_VOTE, StepScalars, SumsOutput,
+    UpdateInputs,
+};
 pub use sum_of_squares::sum_of_squares;
 pub use uniform::{UniformStream, uniform};
 
@@ -69,6 +74,7 @@ pub(crate) static CUDA_SOURCES: &[&crate::cuda::launch::Source] = &[
     &count_correct::SOURCE,
     &count_correct::WEIGHTED_SOURCE,
     &dropout::SOURCE,
+    &ema::SOURCE,
     &embedding::SOURCE,
     &gather_rows::SOURCE,
     &layer_norm::SOURCE,

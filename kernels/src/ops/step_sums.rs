@@ -6,11 +6,16 @@ use crate::{DType, Operand, Result, Shape, TensorMut, TensorRef};
 /// Elements (f32) that a step's sums take; a cache line.
 pub const STEP_SUMS_LEN: usize = 16;
 
+/// Where among them the ranks' votes are added up, the answer to something that all must do alike, as to stop after this
+/// step: small whole numbers, which f32 adds exactly. Losses write only what stands before it.
+pub const STEP_VOTE: usize = 4;
+
 /// How sums lie in [`STEP_SUMS_LEN`] f32: each f64 as two f32, so that little of it is lost when they are added over ranks.
 ///
-/// `[loss, rest of it, weight, rest of it, 0, ...]`
+/// `[loss, rest of it, weight, rest of it, vote, ...]`: neither this nor a loss on any device touches the vote and what stands
+/// behind it.
 impl LossSums {
-    /// Writes the sums to `tail`, of at least four elements.
+    /// Writes the sums to the first four elements of `tail`.
     pub fn store(self, tail: &mut [f32]) {
         for (pair, value) in tail.chunks_exact_mut(2).zip([self.loss, self.weight]) {
             pair[0] = value as f32;
@@ -71,17 +76,31 @@ pub struct StepScalars {
     pub first_row: u64,
     /// What gradients were divided by, where the sum of weights may come to something else (weights of classes or rows); 0 elsewhere.
     pub expected_weight: f64,
+    /// Factor that undoes the scaling of the loss: 1 / loss_scale, a power of two; 1 where the loss was not scaled.
+    pub unscale: f64,
+    /// This rank's vote, for [`STEP_VOTE`].
+    pub vote: f64,
+}
+
+impl Default for StepScalars {
+    /// The first step of a loss that is neither weighted nor scaled; no vote.
+    fn default() -> Self {
+        StepScalars { lr: 0.0, step: 1, seed: 0, first_row: 0, expected_weight: 0.0, unscale: 1.0, vote: 0.0 }
+    }
 }
 
 /// Elements (f64) of [`StepScalars`] in a tensor.
 pub const STEP_SCALARS_LEN: usize = 8;
+/// Which of them is the vote: [`super::cast`] takes it to [`STEP_VOTE`].
+pub const STEP_SCALARS_VOTE: usize = 7;
 
 impl StepScalars {
-    /// `[lr, step, seed's lower 32 bits, seed's upper 32 bits, first_row, expected_weight, 0, 0]`: each exact in f64.
+    /// `[lr, step, seed's lower 32 bits, seed's upper 32 bits, first_row, expected_weight, unscale, vote]`: each exact in f64.
     pub fn to_array(self) -> [f64; STEP_SCALARS_LEN] {
         let half = |v: u64| f64::from(v as u32);
         let (low, high) = (half(self.seed), half(self.seed >> 32));
-        [self.lr, self.step as f64, low, high, self.first_row as f64, self.expected_weight, 0.0, 0.0]
+        let first_row = self.first_row as f64;
+        [self.lr, self.step as f64, low, high, first_row, self.expected_weight, self.unscale, self.vote]
     }
 
     /// The inverse of [`StepScalars::to_array`].
@@ -92,6 +111,8 @@ impl StepScalars {
             seed: values[2] as u64 | (values[3] as u64) << 32,
             first_row: values[4] as u64,
             expected_weight: values[5],
+            unscale: values[6],
+            vote: values[STEP_SCALARS_VOTE],
         }
     }
 }
@@ -106,7 +127,7 @@ pub struct UpdateInputs<'a> {
     pub sums: TensorRef<'a>,
     /// `Σ grads²` over all ranks, `[1]` f64, where the gradient is clipped.
     pub sum_of_squares: Option<TensorRef<'a>>,
-    /// Largest norm of the gradient; counts only with `sum_of_squares`.
+    /// Largest norm of the gradient, infinity for any; counts only with `sum_of_squares`.
     pub max_norm: f64,
 }
 
@@ -137,23 +158,24 @@ impl UpdateInputs<'_> {
         Ok(())
     }
 
-    /// The definition, which the kernels repeat: `mean_scale` that of [`LossSums::mean_scale`]; `scale = mean_scale · min(1, max_norm / (mean_scale · √sum_of_squares + 1e-6))`.
+    /// The definition, which the kernels repeat: `unscaled = unscale · mean_scale`, that of [`LossSums::mean_scale`];
+    /// `scale = unscaled · min(1, max_norm / (unscaled · √sum_of_squares + 1e-6))`.
     ///
     /// Source: `torch.nn.utils.clip_grad_norm_`.
     pub(crate) fn on_host(&self, op: &'static str) -> Result<(StepScalars, GradScale)> {
         let scalars = StepScalars::from_slice(self.scalars.as_slice(op, "scalars")?);
         let sums = LossSums::load(self.sums.as_slice(op, "sums")?);
-        let mean_scale = sums.mean_scale(scalars.expected_weight);
+        let unscaled = sums.mean_scale(scalars.expected_weight) * scalars.unscale;
         let squares = match self.sum_of_squares {
             Some(squares) => Some(squares.as_slice::<f64>(op, "sum_of_squares")?[0]),
             None => None,
         };
         let clip_scale = squares.map_or(1.0, |squares| {
-            let norm = squares.sqrt() * mean_scale;
+            let norm = squares.sqrt() * unscaled;
             (self.max_norm / (norm + 1e-6)).min(1.0)
         });
         let is_finite = sums.loss.is_finite() && squares.is_none_or(f64::is_finite);
-        Ok((scalars, GradScale { scale: mean_scale * clip_scale, is_finite }))
+        Ok((scalars, GradScale { scale: unscaled * clip_scale, is_finite }))
     }
 }
 
@@ -174,9 +196,13 @@ mod tests {
         }
 
         #[test]
-        fn scalars_survive_the_array(lr in 0.0f64..10.0, step in 1u64..1 << 50, seed: u64, first_row in 0u64..1 << 50) {
-            let scalars = StepScalars { lr, step, seed, first_row, expected_weight: 0.5 };
+        fn scalars_survive_the_array(
+            lr in 0.0f64..10.0, step in 1u64..1 << 50, seed: u64, first_row in 0u64..1 << 50, vote in 0u32..9,
+        ) {
+            let vote = f64::from(vote);
+            let scalars = StepScalars { lr, step, seed, first_row, expected_weight: 0.5, unscale: 0.25, vote };
             prop_assert_eq!(StepScalars::from_slice(&scalars.to_array()), scalars);
+            prop_assert_eq!(scalars.to_array()[STEP_SCALARS_VOTE], vote);
         }
     }
 

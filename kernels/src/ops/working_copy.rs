@@ -41,12 +41,12 @@ pub(super) mod testing {
         pub(in crate::ops) fn new(
             lr: f64,
             step: u64,
-            expected_weight: f64,
+            (expected_weight, unscale): (f64, f64),
             sums: LossSums,
             clip: Option<(f64, f64)>,
             device: Device,
         ) -> Self {
-            let scalars = StepScalars { lr, step, seed: 0, first_row: 0, expected_weight };
+            let scalars = StepScalars { lr, step, expected_weight, unscale, ..StepScalars::default() };
             let mut tail = [0.0; STEP_SUMS_LEN];
             sums.store(&mut tail);
             Inputs {
@@ -70,6 +70,7 @@ pub(super) mod testing {
     /// A step's numbers, and the factor of the gradient that they come to.
     pub(in crate::ops) struct Case {
         pub(in crate::ops) expected_weight: f64,
+        pub(in crate::ops) unscale: f64,
         pub(in crate::ops) sums: LossSums,
         /// Sum of squares and largest norm.
         pub(in crate::ops) clip: Option<(f64, f64)>,
@@ -77,12 +78,13 @@ pub(super) mod testing {
     }
 
     /// With and without an expected weight, with and without weight that came of it, with and without a gradient that is
-    /// clipped.
+    /// clipped, with and without a loss that was scaled.
     ///
     /// The products of the clipped ones are exact, so that the factor has the same bits whether they are contracted or not.
-    pub(in crate::ops) fn cases() -> [Case; 6] {
+    pub(in crate::ops) fn cases() -> [Case; 8] {
         let case = |expected_weight, weight, clip, factor| Case {
             expected_weight,
+            unscale: 1.0,
             sums: LossSums { loss: if weight == 0.0 { 0.0 } else { 0.3 }, weight },
             clip,
             factor,
@@ -94,6 +96,12 @@ pub(super) mod testing {
             case(1.0, 2.0, Some((16.0, 0.5)), 0.5 * (0.5 / (2.0 + 1e-6))),
             case(3.0, 0.0, None, 0.0),
             case(3.0, 0.0, Some((0.0, 0.5)), 0.0),
+            // The same gradients, scaled by 2^10 with the loss.
+            Case { unscale: 1.0 / 1024.0, ..case(3.0, 7.0, None, 3.0 / 7.0 / 1024.0) },
+            Case {
+                unscale: 1.0 / 1024.0,
+                ..case(1.0, 2.0, Some((16.0 * 1024.0 * 1024.0, 0.5)), 0.5 / 1024.0 * (0.5 / (2.0 + 1e-6)))
+            },
         ]
     }
 }

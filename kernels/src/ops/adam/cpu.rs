@@ -9,6 +9,7 @@ use crate::cpu::threads::{SharedMut, for_parts};
 const MIN_PART: usize = 1 << 14;
 
 pub(super) fn step<T: Float>(config: &AdamConfig, w: &mut [T], g: &[T], m: &mut [T], v: &mut [T]) {
+    let lr = config.lr_scale * config.lr;
     let exponent = i32::try_from(config.step).unwrap_or(i32::MAX);
     let [c1, c2] = config.betas.map(|beta| 1.0 - beta.powi(exponent));
     let (coupled, decoupled) = match config.decay {
@@ -18,15 +19,9 @@ pub(super) fn step<T: Float>(config: &AdamConfig, w: &mut [T], g: &[T], m: &mut 
     let [b1, b2] = config.betas.map(T::from_f64);
     let (one_minus_b1, one_minus_b2) =
         (T::from_f64(1.0 - config.betas[0]), T::from_f64(1.0 - config.betas[1]));
-    let [scale, coupled, keep, step_size, root_scale, eps] = [
-        config.grad_scale,
-        coupled,
-        1.0 - config.lr * decoupled,
-        config.lr / c1,
-        1.0 / c2.sqrt(),
-        config.eps,
-    ]
-    .map(T::from_f64);
+    let [scale, coupled, keep, step_size, root_scale, eps] =
+        [config.grad_scale, coupled, 1.0 - lr * decoupled, lr / c1, 1.0 / c2.sqrt(), config.eps]
+            .map(T::from_f64);
     let n = w.len();
     let (w, m, v) = (SharedMut::new(w), SharedMut::new(m), SharedMut::new(v));
     for_parts(n, MIN_PART, 64, |part| {

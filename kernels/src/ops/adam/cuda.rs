@@ -38,6 +38,7 @@ pub(super) fn step(
         .write_opt(copy.as_mut())
         .arg(n)
         .arg(config.lr)
+        .arg(config.lr_scale)
         .arg(config.betas[0])
         .arg(config.betas[1])
         .arg(config.eps)
@@ -49,7 +50,7 @@ pub(super) fn step(
         .read_opt(inputs.map(|i| i.sums.cuda()).transpose()?)
         .read_opt(inputs.and_then(|i| i.sum_of_squares).map(|s| s.cuda()).transpose()?)
         .arg(inputs.map_or(0.0, |i| i.max_norm));
-    // SAFETY: adam(T* w, const T* g, T* m, T* v, bf16* copy, size_t n, double lr, beta1, beta2, eps, weight_decay, int coupled,
+    // SAFETY: adam(T* w, const T* g, T* m, T* v, bf16* copy, size_t n, double lr, lr_scale, beta1, beta2, eps, weight_decay, int coupled,
     // u64 step, double scale, const double* scalars, const float* sums, const double* sum_of_squares, double max_norm); the
     // buffers hold n elements each, the inputs what `UpdateInputs::check` saw.
     unsafe { launch.run() }

@@ -1,5 +1,5 @@
 // adam.cu: one step of Adam or AdamW on a flat range of parameters, in place.
-// maths   g = scale*grad (+ wd*w if coupled);  m <- b1*m + (1-b1)*g;  v <- b2*v + (1-b2)*g*g
+// maths   lr = lr_scale*lr;  g = scale*grad (+ wd*w if coupled);  m <- b1*m + (1-b1)*g;  v <- b2*v + (1-b2)*g*g
 //         w <- (1 - lr*wd if decoupled)*w - lr/c1 * m / (sqrt(v)/sqrt(c2) + eps),  ci = 1 - bi^step
 // shapes  w, g, m, v: T[n]; copy: bf16[n] or null, w rounded; scalars: f64[8] or null; sums: f32[16]; sum_of_squares:
 //         f64[1] or null
@@ -9,7 +9,7 @@
 // twin    cpu.rs beside this file, step_sums.rs for what is read with scalars
 
 struct Config {
-    double lr, beta1, beta2, eps, weight_decay, scale, max_norm;
+    double lr, lr_scale, beta1, beta2, eps, weight_decay, scale, max_norm;
     u64 step;
     int coupled;
 };
@@ -40,6 +40,7 @@ __device__ __forceinline__ Numbers<M> numbers_of(Config c, const double* scalars
         c.scale = inputs.scale;
         is_finite = inputs.is_finite;
     }
+    c.lr *= c.lr_scale;
     u32 exponent = c.step < 0x7fffffffu ? (u32)c.step : 0x7fffffffu;
     double c1 = 1 - power(c.beta1, exponent), c2 = 1 - power(c.beta2, exponent);
     Numbers<M> r;
@@ -97,10 +98,10 @@ __device__ __forceinline__ void adam(T* w, const T* g, T* m, T* v, bf16* copy, s
 
 #define ADAM(suffix, T)                                                                                                \
     extern "C" __global__ void __launch_bounds__(256) adam_##suffix(                                                     \
-        T* w, const T* g, T* m, T* v, bf16* copy, size_t n, double lr, double beta1, double beta2, double eps,          \
+        T* w, const T* g, T* m, T* v, bf16* copy, size_t n, double lr, double lr_scale, double beta1, double beta2, double eps,          \
         double weight_decay, int coupled, u64 step, double scale, const double* scalars, const float* sums,            \
         const double* sum_of_squares, double max_norm) {                                                               \
-        Config config = {lr, beta1, beta2, eps, weight_decay, scale, max_norm, step, coupled};                          \
+        Config config = {lr, lr_scale, beta1, beta2, eps, weight_decay, scale, max_norm, step, coupled};                          \
         adam(w, g, m, v, copy, n, config, scalars, sums, sum_of_squares);                                              \
     }
 ADAM(f32, float)

@@ -28,6 +28,8 @@ pub struct AdamConfig {
     pub betas: [f64; 2],
     /// Added to the root of the second moment.
     pub eps: f64,
+    /// Factor of the learning rate, wherever that comes from.
+    pub lr_scale: f64,
     /// Weight decay.
     pub weight_decay: f64,
     /// Its kind.
@@ -49,7 +51,7 @@ pub struct AdamState<'a> {
 
 /// One step on a flat range of parameters, in place.
 ///
-/// `g = grad_scale·grad`; coupled decay: `g += wd·w`, decoupled: `w -= lr·wd·w`; then
+/// `lr = lr_scale·config.lr`, `g = grad_scale·grad`; coupled decay: `g += wd·w`, decoupled: `w -= lr·wd·w`; then
 /// `m = β1·m + (1-β1)·g`, `v = β2·v + (1-β2)·g²`, `w -= lr/c1 · m / (sqrt(v)/sqrt(c2) + eps)` with `ci = 1 - βi^step`
 ///
 /// - `weights`, `grads`, `state.m`, `state.v`: one shape, f32 or f64
@@ -131,6 +133,7 @@ mod tests {
         lr: 1e-2,
         betas: [0.9, 0.999],
         eps: 1e-8,
+        lr_scale: 1.0,
         weight_decay: 0.1,
         decay: WeightDecay::Decoupled,
         step: 5,
@@ -197,11 +200,12 @@ mod tests {
     #[test]
     fn numbers_from_device_memory_do_the_same_as_numbers_by_value() {
         for device in devices() {
-            for Case { expected_weight, sums, clip, factor } in cases() {
+            for Case { expected_weight, unscale, sums, clip, factor } in cases() {
                 // Whatever the config says of these counts for nothing.
                 let other = AdamConfig { lr: 5.0, step: 9, grad_scale: 3.0, ..CONFIG };
                 for step_number in [1, 2, 1000, 1 << 40] {
-                    let inputs = Inputs::new(CONFIG.lr, step_number, expected_weight, sums, clip, device);
+                    let inputs =
+                        Inputs::new(CONFIG.lr, step_number, (expected_weight, unscale), sums, clip, device);
                     let by_value = AdamConfig { step: step_number, grad_scale: factor, ..CONFIG };
                     let got = step::<f32>(&other, 1003, 0, Some(&inputs.view()), device);
                     assert_eq!(got, step::<f32>(&by_value, 1003, 0, None, device));
@@ -217,7 +221,7 @@ mod tests {
         for device in devices() {
             for loss in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
                 let sums = LossSums { loss, weight: 1.0 };
-                let inputs = Inputs::new(1e-2, 5, 0.0, sums, Some((1.0, 1.0)), device);
+                let inputs = Inputs::new(1e-2, 5, (0.0, 1.0), sums, Some((1.0, 1.0)), device);
                 let (w, m, _, copy) = step::<f32>(&CONFIG, 1003, 0, Some(&inputs.view()), device);
                 assert_eq!(w, random(1003, 1));
                 // Scaled as `step` scales it.
@@ -231,7 +235,7 @@ mod tests {
 
     #[test]
     fn wrong_copies_and_inputs_are_named() {
-        let inputs = Inputs::new(1e-2, 5, 0.0, LossSums::default(), None, Device::Cpu);
+        let inputs = Inputs::new(1e-2, 5, (0.0, 1.0), LossSums::default(), None, Device::Cpu);
         let mut buffers = [[0.0f32; 4]; 4];
         let [w, g, m, v] = &mut buffers;
         let mut copy = [0.0f32; 4];

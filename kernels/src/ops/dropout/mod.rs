@@ -179,7 +179,7 @@ mod tests {
     fn a_steps_scalars_take_the_place_of_the_key() {
         let key = DropoutKey { seed: 9 << 35 | 1, step: 41, layer: 3, first_row: 1030 };
         let scalars =
-            StepScalars { lr: 0.1, step: 42, seed: key.seed, first_row: 1000, expected_weight: 0.0 };
+            StepScalars { lr: 0.1, step: 42, seed: key.seed, first_row: 1000, ..StepScalars::default() };
         for device in devices() {
             let scalars = tensor(&scalars.to_array(), &[STEP_SCALARS_LEN], device);
             let mut x = Tensor::ones(&[20, 9], DType::F32, device).unwrap();

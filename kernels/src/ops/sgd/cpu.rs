@@ -10,7 +10,8 @@ const MIN_PART: usize = 1 << 15;
 
 pub(super) fn step<T: Float>(config: &SgdConfig, w: &mut [T], g: &[T], velocity: Option<&mut [T]>) {
     let [lr, momentum, decay, scale] =
-        [config.lr, config.momentum, config.weight_decay, config.grad_scale].map(T::from_f64);
+        [config.lr_scale * config.lr, config.momentum, config.weight_decay, config.grad_scale]
+            .map(T::from_f64);
     let nesterov = config.nesterov;
     let n = w.len();
     let w = SharedMut::new(w);

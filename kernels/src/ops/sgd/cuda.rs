@@ -36,6 +36,7 @@ pub(super) fn step(
         .write_opt(copy.as_mut())
         .arg(n)
         .arg(config.lr)
+        .arg(config.lr_scale)
         .arg(config.momentum)
         .arg(config.weight_decay)
         .arg(i32::from(config.nesterov))
@@ -44,7 +45,7 @@ pub(super) fn step(
         .read_opt(inputs.map(|i| i.sums.cuda()).transpose()?)
         .read_opt(inputs.and_then(|i| i.sum_of_squares).map(|s| s.cuda()).transpose()?)
         .arg(inputs.map_or(0.0, |i| i.max_norm));
-    // SAFETY: sgd(T* w, const T* g, T* v, bf16* copy, size_t n, double lr, momentum, weight_decay, int nesterov, double scale,
+    // SAFETY: sgd(T* w, const T* g, T* v, bf16* copy, size_t n, double lr, lr_scale, momentum, weight_decay, int nesterov, double scale,
     // const double* scalars, const float* sums, const double* sum_of_squares, double max_norm); the buffers hold n elements
     // each, the inputs what `UpdateInputs::check` saw.
     unsafe { launch.run() }

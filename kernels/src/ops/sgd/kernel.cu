@@ -1,5 +1,5 @@
 // sgd.cu: one step of stochastic gradient descent on a flat range of parameters, in place.
-// maths   g = scale*grad + wd*w;  v <- momentum*v + g;  w <- w - lr*(nesterov ? g + momentum*v : v); without v w - lr*g
+// maths   lr = lr_scale*lr;  g = scale*grad + wd*w;  v <- momentum*v + g;  w <- w - lr*(nesterov ? g + momentum*v : v); without v w - lr*g
 // shapes  w, g, v: T[n], v may be null; copy: bf16[n] or null, w rounded; scalars: f64[8] or null; sums: f32[16];
 //         sum_of_squares: f64[1] or null
 // launch  grid-stride over n, 16 bytes an access where the pointers allow it, block 256; any n
@@ -8,7 +8,7 @@
 // twin    cpu.rs beside this file, step_sums.rs for what is read with scalars
 
 struct Config {
-    double lr, momentum, weight_decay, scale, max_norm;
+    double lr, lr_scale, momentum, weight_decay, scale, max_norm;
     int nesterov;
 };
 template <class M> struct Numbers {
@@ -18,10 +18,10 @@ template <class M> struct Numbers {
 template <class M>
 __device__ __forceinline__ Numbers<M> numbers_of(const Config& c, const double* scalars, const float* sums,
                                                  const double* sum_of_squares) {
-    Numbers<M> r = {(M)c.lr, (M)c.momentum, (M)c.weight_decay, (M)c.scale, true};
+    Numbers<M> r = {(M)(c.lr_scale * c.lr), (M)c.momentum, (M)c.weight_decay, (M)c.scale, true};
     if (scalars) {
         UpdateInputs inputs = update_inputs(scalars, sums, sum_of_squares, c.max_norm);
-        r.lr = inputs.lr;
+        r.lr = c.lr_scale * inputs.lr;
         r.scale = inputs.scale;
         r.is_finite = inputs.is_finite;
     }
@@ -67,9 +67,9 @@ __device__ __forceinline__ void sgd(T* w, const T* g, T* v, bf16* copy, size_t n
 
 #define SGD(suffix, T)                                                                                                   \
     extern "C" __global__ void __launch_bounds__(256) sgd_##suffix(                                                      \
-        T* w, const T* g, T* v, bf16* copy, size_t n, double lr, double momentum, double weight_decay, int nesterov,     \
+        T* w, const T* g, T* v, bf16* copy, size_t n, double lr, double lr_scale, double momentum, double weight_decay, int nesterov,     \
         double scale, const double* scalars, const float* sums, const double* sum_of_squares, double max_norm) {        \
-        Config config = {lr, momentum, weight_decay, scale, max_norm, nesterov};                                         \
+        Config config = {lr, lr_scale, momentum, weight_decay, scale, max_norm, nesterov};                                         \
         sgd(w, g, v, copy, n, config, scalars, sums, sum_of_squares);                                                   \
     }
 SGD(f32, float)

@@ -19,6 +19,8 @@ pub struct SgdConfig {
     pub momentum: f64,
     /// Nesterov's form: the step looks ahead along the velocity.
     pub nesterov: bool,
+    /// Factor of the learning rate, wherever that comes from.
+    pub lr_scale: f64,
     /// L2 penalty, added to the gradient.
     pub weight_decay: f64,
     /// The gradient is multiplied by this first (clipping, or what remains of a mean).
@@ -27,7 +29,7 @@ pub struct SgdConfig {
 
 /// One step on a flat range of parameters, in place.
 ///
-/// `g = grad_scale·grad + weight_decay·w`, `v = momentum·v + g`, `w -= lr·(nesterov ? g + momentum·v : v)`
+/// `g = grad_scale·grad + weight_decay·w`, `v = momentum·v + g`, `w -= lr_scale·lr·(nesterov ? g + momentum·v : v)`
 ///
 /// - `weights`, `grads`, `velocity`: one shape, f32 or f64; the velocity starts as zeros; not needed where momentum is 0
 /// - `working_copy`: bf16, of that shape: the new weights rounded to nearest, ties to even
@@ -98,8 +100,14 @@ mod tests {
     use crate::ops::working_copy::testing::{Case, Inputs, cases};
     use crate::{Device, Element, Tensor};
 
-    const CONFIG: SgdConfig =
-        SgdConfig { lr: 1e-2, momentum: 0.9, nesterov: false, weight_decay: 0.1, grad_scale: 1.0 };
+    const CONFIG: SgdConfig = SgdConfig {
+        lr: 1e-2,
+        momentum: 0.9,
+        nesterov: false,
+        lr_scale: 1.0,
+        weight_decay: 0.1,
+        grad_scale: 1.0,
+    };
 
     /// Weights, velocity (where there is momentum) and the copy after a step on elements `from..` of buffers of `n`: from 1
     /// on, no wide access is aligned.
@@ -153,10 +161,10 @@ mod tests {
     #[test]
     fn numbers_from_device_memory_do_the_same_as_numbers_by_value() {
         for device in devices() {
-            for Case { expected_weight, sums, clip, factor } in cases() {
+            for Case { expected_weight, unscale, sums, clip, factor } in cases() {
                 // Whatever the config says of these counts for nothing.
                 let other = SgdConfig { lr: 5.0, grad_scale: 3.0, ..CONFIG };
-                let inputs = Inputs::new(CONFIG.lr, 1, expected_weight, sums, clip, device);
+                let inputs = Inputs::new(CONFIG.lr, 1, (expected_weight, unscale), sums, clip, device);
                 let by_value = SgdConfig { grad_scale: factor, ..CONFIG };
                 let got = step::<f32>(&other, 1003, 0, Some(&inputs.view()), device);
                 assert_eq!(got, step::<f32>(&by_value, 1003, 0, None, device));
@@ -170,8 +178,14 @@ mod tests {
     fn nothing_is_written_where_the_loss_is_not_finite() {
         for device in devices() {
             for loss in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-                let inputs =
-                    Inputs::new(1e-2, 5, 0.0, LossSums { loss, weight: 1.0 }, Some((1.0, 1.0)), device);
+                let inputs = Inputs::new(
+                    1e-2,
+                    5,
+                    (0.0, 1.0),
+                    LossSums { loss, weight: 1.0 },
+                    Some((1.0, 1.0)),
+                    device,
+                );
                 let (w, v, copy) = step::<f32>(&CONFIG, 1003, 0, Some(&inputs.view()), device);
                 assert_eq!((w, v), (random(1003, 1), random(1003, 3)));
                 assert!(copy.iter().all(|v| v.to_f32() == 7.0));

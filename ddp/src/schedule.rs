@@ -1,0 +1,238 @@
+//! The learning rate of each step, a pure function of its number: a run that is resumed needs no state of it.
+//!
+//! `t` counts updates from 0, `T` is their number in the run, `W` that of the warm-up, `lr` is `optimizer.lr`. The formulas
+//! are those of `torch.optim.lr_scheduler`, whose schedulers are stepped once after each update:
+//!
+//! | | in the warm-up, `t < W` | after it, with `u = t - W`, `U = T - W` | PyTorch |
+//! |---|---|---|---|
+//! | `constant` | `lr·(s + (1-s)·t/W)` | `lr` | `ConstantLR(1)` |
+//! | `linear` | likewise | `lr·(1 + (f-1)·u/U)` | `LinearLR(1, f, U)` |
+//! | `cosine` | likewise | `lr·(f + (1-f)·(1 + cos(π·u/U))/2)` | `CosineAnnealingLR(U, f·lr)` |
+//! | `step` | likewise | `lr·factor^⌊u/every⌋` | `StepLR(every, factor)` |
+//! | `wsd` | likewise | `lr`, and over the last `D` steps `lr·(1 + (f-1)·(t-T+D)/D)` | `ConstantLR(1)`, `LinearLR(1, f, D)` |
+//! | `one_cycle` | `lr·(1 + (s-1)·(1 + cos(π·t/(W-1)))/2)` | `lr·(f + (1-f)·(1 + cos(π·(u+1)/U))/2)` | `OneCycleLR(lr, T, W/T, "cos")` |
+//!
+//! `s` is `schedule.warmup_start`, by default `1/(W+1)` so that the rise is even and no step has a learning rate of 0; `f` is
+//! `schedule.final_fraction`. The warm-up is `LinearLR(s, 1, W)`, joined to what follows by `SequentialLR`. As there, all
+//! but `one_cycle` reach `f·lr` with the step that would come after the last one; `one_cycle` reaches it in the last one. A
+//! fraction of `T` is rounded to whole steps, but for the warm-up of `one_cycle`, as in PyTorch.
+
+use std::f64::consts::PI;
+
+use crate::config::{ScheduleConfig, ScheduleShape, Span};
+use crate::error::{Error, Result};
+
+/// The learning rate of each step of a run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Schedule {
+    base_lr: f64,
+    /// `W`.
+    warmup_steps: f64,
+    /// `s`.
+    warmup_start: f64,
+    decay: Decay,
+    /// `T`; infinity where nobody knows it and nothing depends on it.
+    total_steps: f64,
+}
+
+/// What comes after the warm-up, with its numbers of steps.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Decay {
+    Constant,
+    Linear { end: f64 },
+    Cosine { end: f64 },
+    OneCycle { end: f64 },
+    Step { every: f64, factor: f64 },
+    Wsd { decay_steps: f64, end: f64 },
+}
+
+impl Schedule {
+    /// The schedule of `config` for a run of this many optimiser steps.
+    ///
+    /// - `total_steps`: `None` where it isn't known; then only `constant` and `step` in steps are possible
+    ///
+    /// # Errors
+    /// [`Error::ScheduleNeedsLength`] if it must be known and isn't; [`Error::ScheduleTooLong`] if warm-up and decay of
+    /// `wsd` don't both fit into the run.
+    pub fn new(config: &ScheduleConfig, base_lr: f64, total_steps: Option<u64>) -> Result<Self> {
+        let needs_length = || Error::ScheduleNeedsLength { kind: config.shape.name() };
+        let total = || total_steps.map(|steps| steps as f64).ok_or_else(needs_length);
+        let exact = |span: Span| match span {
+            Span::Steps(steps) => Ok(steps as f64),
+            Span::Fraction(fraction) => Ok::<_, Error>(fraction * total()?),
+        };
+        let whole = |span: Span| Ok::<_, Error>(exact(span)?.round());
+        let warmup_steps = match config.shape {
+            ScheduleShape::OneCycle { .. } => exact(config.warmup.length)?,
+            _ => whole(config.warmup.length)?,
+        };
+        let decay = match config.shape {
+            ScheduleShape::Constant => Decay::Constant,
+            ScheduleShape::Linear { final_fraction } => Decay::Linear { end: final_fraction },
+            ScheduleShape::Cosine { final_fraction } => Decay::Cosine { end: final_fraction },
+            ScheduleShape::OneCycle { final_fraction } => Decay::OneCycle { end: final_fraction },
+            ScheduleShape::Step { every, factor } => Decay::Step { every: whole(every)?.max(1.0), factor },
+            ScheduleShape::Wsd { decay, final_fraction } => {
+                let (decay_steps, total) = (whole(decay)?, total()?);
+                if warmup_steps + decay_steps > total {
+                    return Err(Error::ScheduleTooLong {
+                        warmup_steps: warmup_steps as u64,
+                        decay_steps: decay_steps as u64,
+                        total_steps: total as u64,
+                    });
+                }
+                Decay::Wsd { decay_steps, end: final_fraction }
+            }
+        };
+        let total_steps = match decay {
+            Decay::Constant | Decay::Step { .. } => total_steps.map_or(f64::INFINITY, |steps| steps as f64),
+            _ => total()?,
+        };
+        let warmup_start = config.warmup.start.unwrap_or(1.0 / (warmup_steps + 1.0));
+        Ok(Schedule { base_lr, warmup_steps, warmup_start, decay, total_steps })
+    }
+
+    /// The learning rate of the update after `step` others. From the run's end on it stays as it is there.
+    pub fn lr(&self, step: u64) -> f64 {
+        let (total, warmup) = (self.total_steps, self.warmup_steps);
+        let t = (step as f64).min(total);
+        if let Decay::OneCycle { end } = self.decay {
+            return self.base_lr * self.one_cycle(t.min(total - 1.0), end);
+        }
+        if t < warmup {
+            return self.base_lr * (self.warmup_start + (1.0 - self.warmup_start) * t / warmup);
+        }
+        let u = t - warmup;
+        // Where the run ends with the warm-up, this is not asked for.
+        let part = if total > warmup { u / (total - warmup) } else { 1.0 };
+        let factor = match self.decay {
+            Decay::Constant | Decay::OneCycle { .. } => 1.0,
+            Decay::Linear { end } => 1.0 + (end - 1.0) * part,
+            Decay::Cosine { end } => cosine(1.0, end, part),
+            Decay::Step { every, factor } => factor.powf((u / every).floor()),
+            Decay::Wsd { decay_steps, end } => {
+                let into = t - (total - decay_steps);
+                if into > 0.0 { 1.0 + (end - 1.0) * into / decay_steps } else { 1.0 }
+            }
+        };
+        self.base_lr * factor
+    }
+
+    /// Two cosines that meet at step `W - 1`, which need not be whole.
+    fn one_cycle(&self, t: f64, end: f64) -> f64 {
+        let (peak, last) = (self.warmup_steps - 1.0, self.total_steps - 1.0);
+        if t <= peak {
+            let part = if peak > 0.0 { t / peak } else { 1.0 };
+            return cosine(self.warmup_start, 1.0, part);
+        }
+        cosine(1.0, end, (t - peak) / (last - peak))
+    }
+}
+
+/// Along half a cosine from `start` to `end`.
+fn cosine(start: f64, end: f64, part: f64) -> f64 {
+    end + (start - end) / 2.0 * (1.0 + (PI * part).cos())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::config::Warmup;
+
+    fn schedule(shape: ScheduleShape, warmup: Span, total_steps: u64) -> Schedule {
+        let config = ScheduleConfig { warmup: Warmup { length: warmup, start: None }, shape };
+        Schedule::new(&config, 2.0, Some(total_steps)).unwrap()
+    }
+
+    fn rates(schedule: Schedule, n: u64) -> Vec<f64> {
+        (0..n).map(|step| schedule.lr(step)).collect()
+    }
+
+    #[track_caller]
+    fn assert_rates(schedule: Schedule, want: &[f64]) {
+        let got = rates(schedule, want.len() as u64);
+        for (got, want) in got.iter().zip(want) {
+            assert!((got - want).abs() <= 1e-12 * want.abs(), "{got} is not {want}");
+        }
+    }
+
+    #[test]
+    fn the_warm_up_rises_evenly_and_loses_no_step() {
+        let schedule = schedule(ScheduleShape::Constant, Span::Steps(4), 9);
+        assert_rates(schedule, &[0.4, 0.8, 1.2, 1.6, 2.0, 2.0, 2.0]);
+        let warmup = Warmup { length: Span::Fraction(0.5), start: Some(0.0) };
+        let config = ScheduleConfig { warmup, shape: ScheduleShape::Linear { final_fraction: 0.5 } };
+        let schedule = Schedule::new(&config, 2.0, Some(8)).unwrap();
+        assert_rates(schedule, &[0.0, 0.5, 1.0, 1.5, 2.0, 1.75, 1.5, 1.25, 1.0, 1.0]);
+    }
+
+    #[test]
+    fn step_and_wsd_go_down_where_they_should() {
+        let shape = ScheduleShape::Step { every: Span::Steps(2), factor: 0.5 };
+        assert_rates(schedule(shape, Span::Steps(0), 6), &[2.0, 2.0, 1.0, 1.0, 0.5, 0.5]);
+        let shape = ScheduleShape::Wsd { decay: Span::Fraction(0.4), final_fraction: 0.0 };
+        assert_rates(
+            schedule(shape, Span::Steps(1), 10),
+            &[1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.5, 1.0, 0.5, 0.0, 0.0],
+        );
+    }
+
+    #[test]
+    fn what_depends_on_the_length_must_know_it() {
+        let config = |shape, length| ScheduleConfig { warmup: Warmup { length, start: None }, shape };
+        let unknown = |shape, warmup| Schedule::new(&config(shape, warmup), 1.0, None);
+        assert_eq!(unknown(ScheduleShape::Constant, Span::Steps(2)).unwrap().lr(1 << 60), 1.0);
+        for (shape, warmup) in [
+            (ScheduleShape::Constant, Span::Fraction(0.1)),
+            (ScheduleShape::Cosine { final_fraction: 0.0 }, Span::Steps(0)),
+            (ScheduleShape::Step { every: Span::Fraction(0.1), factor: 0.5 }, Span::Steps(0)),
+        ] {
+            let error = unknown(shape, warmup).unwrap_err();
+            assert!(error.to_string().contains(shape.name()), "{error}");
+        }
+        let wsd = ScheduleShape::Wsd { decay: Span::Steps(6), final_fraction: 0.0 };
+        let error = Schedule::new(&config(wsd, Span::Steps(5)), 1.0, Some(10)).unwrap_err().to_string();
+        assert!(error.contains("5 + 6") && error.contains("10 steps"), "{error}");
+    }
+
+    fn any_shape() -> impl Strategy<Value = ScheduleShape> {
+        let end = 0.0..=1.0f64;
+        let span = || prop_oneof![(1u64..9).prop_map(Span::Steps), (0.01..0.4f64).prop_map(Span::Fraction)];
+        (0usize..6, end, span()).prop_map(|(kind, final_fraction, span)| match kind {
+            0 => ScheduleShape::Constant,
+            1 => ScheduleShape::Linear { final_fraction },
+            2 => ScheduleShape::Cosine { final_fraction },
+            3 => ScheduleShape::OneCycle { final_fraction },
+            4 => ScheduleShape::Step { every: span, factor: 0.5 },
+            _ => ScheduleShape::Wsd { decay: span, final_fraction },
+        })
+    }
+
+    proptest! {
+        /// Also where the run ends within the warm-up, and after it has ended.
+        #[test]
+        fn rates_rise_to_the_base_and_then_fall(
+            shape in any_shape(),
+            warmup in prop_oneof![(0u64..30).prop_map(Span::Steps), (0.0..1.0f64).prop_map(Span::Fraction)],
+            start in prop::option::of(0.0..=1.0f64),
+            total in 1u64..40,
+        ) {
+            let config = ScheduleConfig { warmup: Warmup { length: warmup, start }, shape };
+            if let Ok(schedule) = Schedule::new(&config, 2.0, Some(total)) {
+                let rates = rates(schedule, total + 5);
+                prop_assert!(rates.iter().all(|lr| (0.0..=2.0 + 1e-12).contains(lr)), "{:?}", rates);
+                let rises = |t: &u64| match shape {
+                    ScheduleShape::OneCycle { .. } => *t as f64 <= schedule.warmup_steps - 1.0,
+                    _ => (*t as f64) < schedule.warmup_steps,
+                };
+                let turn = (0..total).filter(rises).count();
+                let (up, down) = rates.split_at(turn);
+                prop_assert!(up.windows(2).all(|w| w[0] <= w[1] + 1e-12), "{:?}", rates);
+                prop_assert!(down.windows(2).all(|w| w[0] >= w[1] - 1e-12), "{:?}", rates);
+                prop_assert!(rates[total as usize..].windows(2).all(|w| w[0] == w[1]), "{:?}", rates);
+            }
+        }
+    }
+}
