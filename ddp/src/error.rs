@@ -122,11 +122,6 @@ pub enum Error {
         /// The gradient's 2-norm.
         norm: f64,
     },
-    /// A short format where only single precision is computed.
-    #[error(
-        "`train.precision = \"bf16\"` needs a GPU, and this rank computes on the CPU\nhint: `--set train.precision=f32`, or --device cuda to see why there is no GPU"
-    )]
-    PrecisionOnCpu,
     /// A model that was trained without evaluation data, and none were named.
     #[error("the run had no evaluation data\nhint: name some with --data")]
     NoEvalData,

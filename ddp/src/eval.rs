@@ -15,7 +15,7 @@ use crate::evaluate::evaluate;
 use crate::loader::LoaderOptions;
 use crate::metrics::{EvalMetrics, json_line};
 use crate::model::file::ModelFile;
-use crate::model::{LossHead, Mlp, ModelSpec, Precision};
+use crate::model::{LossHead, Mlp, ModelSpec};
 use crate::outcome::Stop;
 use crate::run::pin_device;
 use crate::shard::EvalCut;
@@ -85,8 +85,8 @@ fn load(args: &EvalArgs, device: Device) -> Result<Ready> {
     let rows = info.preprocessor.apply(rows);
     let spec = ModelSpec::new(&config.model, plan.n_features(), n_outputs);
     let spec = spec.with_embeddings(file.embeddings()?);
-    // Evaluated in the precision that it was trained in, where the device has it.
-    let precision = if device == Device::Cpu { Precision::F32 } else { config.train.precision };
+    // Evaluated in the precision that it was trained in.
+    let precision = config.train.precision;
     let mut model = Mlp::new(spec, MAX_ROWS.min(rows.len()), device, precision)?;
     model.set_weights(file.weights(model.layout())?.view())?;
     let (normalizer, fingerprint) = (info.preprocessor.normalizer, file.fingerprint());

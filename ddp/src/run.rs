@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use crate::metrics::MetricsSink;
 use crate::model::file::{self, ModelFile, ModelInfo};
-use crate::model::{LossHead, Mlp, ModelSpec, Optimizer, Precision};
+use crate::model::{LossHead, Mlp, ModelSpec, Optimizer};
 use crate::outcome::Stop;
 use crate::progress::Progress;
 use crate::rundir::{self, Existing, RunDir};
@@ -36,7 +36,6 @@ pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
     agree_on_config(world, args, &config)?;
     let choice = pin_device(world, &args.device, args.share_gpu, args.threads)?;
     let device = choice.device;
-    world.collective_result(check_precision(config.train.precision, device))?;
     let data = data::load(&config, world)?;
     let init_from = args.init_from.as_deref().map(ModelFile::read).transpose();
     let init_from = world.collective_result(init_from)?;
@@ -108,14 +107,6 @@ pub(crate) fn pin_device(
     let options = DeviceOptions { share_gpu, ..DeviceOptions::default() };
     world.connect_device(choice.device, options).map_err(Error::from)?;
     Ok(choice)
-}
-
-/// The CPU computes in single precision.
-fn check_precision(precision: Precision, device: Device) -> Result<()> {
-    match (precision, device) {
-        (Precision::Bf16, Device::Cpu) => Err(Error::PrecisionOnCpu),
-        _ => Ok(()),
-    }
 }
 
 /// All ranks run the same program on the same config.

@@ -439,6 +439,8 @@ impl Parts<'_> {
             let own_grads = grads.view().range(own.start, own.end)?;
             optimizer.step_on(model.weights_mut(), own_grads, scale, own.clone(), own.start)?;
             updates.gather(world, model.weights_mut().0, block)?;
+            // Of the others' parts only the weights have come.
+            model.refresh_working_copy(block.clone())?;
         }
         let rest = updates.rest();
         let rest_grads = grads.view().range(rest.start, rest.end)?;

@@ -53,7 +53,7 @@ fn linear(device: Device, dtype: DType, b: usize, i: usize, o: usize) -> Result<
     let make = |dims: &[usize]| make(dims, dtype, device);
     let (x, w, bias, d_y) = (make(&[b, i])?, make(&[o, i])?, make(&[o])?, make(&[b, o])?);
     let (mut y, mut d_w, mut d_b, mut d_x) = (make(&[b, o])?, make(&[o, i])?, make(&[o])?, make(&[b, i])?);
-    let mut workspace = make(&[ops::linear_workspace_len(b, i, o, device).max(1)])?;
+    let mut workspace = make(&[ops::linear_workspace_len(b, i, o, dtype, device).max(1)])?;
     let mut mask = match device {
         Device::Cpu => None,
         Device::Cuda(_) => Some(Tensor::zeros(&[ops::relu_mask_len(b, o)], DType::I64, device)?),
@@ -84,12 +84,16 @@ fn linear(device: Device, dtype: DType, b: usize, i: usize, o: usize) -> Result<
         "backward weight",
         median_ms(device, || {
             let d_b = Some(d_b.view_mut());
-            ops::linear_backward_weight(mode, d_y.view(), x.view(), d_w.view_mut(), d_b, false)
+            let scratch = workspace.view_mut();
+            ops::linear_backward_weight(mode, d_y.view(), x.view(), d_w.view_mut(), d_b, false, scratch)
         })?,
     );
     line(
         "backward input",
-        median_ms(device, || ops::linear_backward_input(mode, d_y.view(), w.view(), d_x.view_mut(), None))?,
+        median_ms(device, || {
+            let scratch = workspace.view_mut();
+            ops::linear_backward_input(mode, d_y.view(), w.view(), d_x.view_mut(), None, false, scratch)
+        })?,
     );
     Ok(())
 }

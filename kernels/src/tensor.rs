@@ -122,12 +122,12 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::rand`].
     pub fn randn(dims: &[usize], dtype: DType, device: Device, seed: u64) -> Result<Self> {
-        if !check::GPU_FLOATS.contains(&dtype) {
+        if !check::FLOATS.contains(&dtype) {
             let operand = Operand { name: "result", shape: Shape::new(dims)?, dtype, device };
             return Err(KernelError::DTypeUnsupported {
                 op: "randn",
                 operand: operand.into(),
-                takes: check::GPU_FLOATS_NAMES,
+                takes: check::FLOATS_NAMES,
             });
         }
         let philox = Philox::new(seed);

@@ -214,7 +214,7 @@ fn linear(case: &Case<'_>) {
     let (atol, rtol) = (4.0 * 16.0 * EPS, 4.0 * EPS);
 
     let mut y = case.nan_like(&d_y);
-    let mut workspace = case.nan(&[ops::linear_workspace_len(n, i, o, case.device)]);
+    let mut workspace = case.nan(&[ops::linear_workspace_len(n, i, o, DType::F32, case.device)]);
     let output = LinearOutput {
         y: y.view_mut(),
         pre_activation: None,
@@ -226,15 +226,16 @@ fn linear(case: &Case<'_>) {
     case.close("y", &y, atol, rtol);
 
     let mut d_x = case.nan_like(&x);
-    ops::linear_backward_input(STRICT, d_y.view(), weight.view(), d_x.view_mut(), None).unwrap();
+    let (d_y, weight, scratch) = (d_y.view(), weight.view(), workspace.view_mut());
+    ops::linear_backward_input(STRICT, d_y, weight, d_x.view_mut(), None, false, scratch).unwrap();
     case.close("d_x", &d_x, atol, rtol);
 
-    let mut d_weight = case.nan_like(&weight);
+    let mut d_weight = case.nan(weight.shape().dims());
     let mut d_bias = bias.as_ref().map(|bias| case.nan_like(bias));
-    let backward = |d_weight: &mut Tensor, d_bias: &mut Option<Tensor>, accumulate| {
+    let mut backward = |d_weight: &mut Tensor, d_bias: &mut Option<Tensor>, accumulate| {
         let d_bias = d_bias.as_mut().map(Tensor::view_mut);
-        let d_weight = d_weight.view_mut();
-        ops::linear_backward_weight(STRICT, d_y.view(), x.view(), d_weight, d_bias, accumulate).unwrap();
+        let (d_weight, scratch) = (d_weight.view_mut(), workspace.view_mut());
+        ops::linear_backward_weight(STRICT, d_y, x.view(), d_weight, d_bias, accumulate, scratch).unwrap();
     };
     backward(&mut d_weight, &mut d_bias, false);
     case.close("d_weight", &d_weight, atol, rtol);

@@ -9,7 +9,7 @@ use ddp_kernels::{Device, KernelError, Tensor, TensorMut, TensorRef};
 
 use super::layer_buffers::goes_through_product;
 use super::layout::ParamKind;
-use super::mlp::{DropoutStep, Mlp, head, param};
+use super::mlp::{DropoutStep, Mlp, head, input, param};
 
 type Result<T> = std::result::Result<T, KernelError>;
 
@@ -156,7 +156,7 @@ impl Mlp {
 
     /// The gradient of layer `layer`'s weight, and on a GPU that of its bias.
     fn backward_to_weight<S: GradientSink>(
-        &self,
+        &mut self,
         layer: usize,
         x: TensorRef<'_>,
         accumulate: bool,
@@ -164,20 +164,24 @@ impl Mlp {
     ) -> std::result::Result<(), S::Error> {
         let (n_rows, _) = x.shape().rows_cols();
         let (_, out_features) = self.spec.in_out(layer);
-        let layer_x = self.layer_input(layer, x)?;
-        let d_y = self.d[0].view().range(0, n_rows * out_features)?.reshape(&[n_rows, out_features])?;
-        let slot = self.layout.find(layer, ParamKind::Weight).expect("every layer has a weight");
-        let bias = self.layout.find(layer, ParamKind::Bias).filter(|_| self.sums_bias_in_product());
+        let sums_bias = self.sums_bias_in_product();
         let mode = self.precision.matmul_mode();
-        let Some(bias) = bias else {
+        // Taken apart, since the scratch is written while activations and gradients are read.
+        let Mlp { d, layers, first_x, layout, workspace, .. } = self;
+        let (layer_x, workspace) = (input(&layers[..layer], first_x, x)?, workspace.view_mut());
+        let d_y = d[0].view().range(0, n_rows * out_features)?.reshape(&[n_rows, out_features])?;
+        let slot = layout.find(layer, ParamKind::Weight).expect("every layer has a weight");
+        let Some(bias) = layout.find(layer, ParamKind::Bias).filter(|_| sums_bias) else {
             let d_weight = sink.gradients(slot.start, slot.range().end)?.reshape(&slot.dims)?;
-            return Ok(ops::linear_backward_weight(mode, d_y, layer_x, d_weight, None, accumulate)?);
+            ops::linear_backward_weight(mode, d_y, layer_x, d_weight, None, accumulate, workspace)?;
+            return Ok(());
         };
         // The bias stands before the weight, each at an aligned place.
         let both = sink.gradients(bias.start, slot.range().end)?;
         let (d_bias, d_weight) = both.split_at(slot.start - bias.start)?;
         let (d_bias, d_weight) = (d_bias.range(0, out_features)?, d_weight.reshape(&slot.dims)?);
-        Ok(ops::linear_backward_weight(mode, d_y, layer_x, d_weight, Some(d_bias), accumulate)?)
+        ops::linear_backward_weight(mode, d_y, layer_x, d_weight, Some(d_bias), accumulate, workspace)?;
+        Ok(())
     }
 
     /// The gradient of layer `layer`'s input into the second gradient buffer; where the layer before goes through the product,
@@ -189,14 +193,11 @@ impl Mlp {
         let residual = self.spec.has_residual(layer);
         let activation = self.spec.activation;
         // Taken apart, since the gradient is written while weights and activations are read.
-        let Mlp { d: [d, d_x], layers, weights, working_copy, layout, .. } = self;
+        let Mlp { d: [d, d_x], layers, weights, working_copy, layout, workspace, .. } = self;
         let products = working_copy.as_ref().unwrap_or(weights);
         let weight = param(products, layout, layer, ParamKind::Weight)?.expect("every layer has a weight");
         let d_y = d.view().range(0, n_rows * out_features)?.reshape(&[n_rows, out_features])?;
         let d_x = head(d_x, n_rows, in_features)?;
-        if residual {
-            return ops::addmm_with(mode, 1.0, d_y, false, weight, false, 1.0, d_x);
-        }
         let through = match layer.checked_sub(1).filter(|_| through).map(|before| &layers[before]) {
             Some(before) => Some(ThroughActivation {
                 activation,
@@ -205,6 +206,6 @@ impl Mlp {
             }),
             None => None,
         };
-        ops::linear_backward_input(mode, d_y, weight, d_x, through)
+        ops::linear_backward_input(mode, d_y, weight, d_x, through, residual, workspace.view_mut())
     }
 }

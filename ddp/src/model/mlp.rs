@@ -3,6 +3,8 @@
 //! A hidden layer is `y = dropout(f(norm(x·Wᵀ + b)))`, plus `x` where it has a residual connection; the last layer is
 //! linear. In front of them codes of categorical features become rows of tables ([`super::embedding`]). Here are the parts and the forward pass; the backward pass is in [`super::backward`].
 
+use std::ops::Range;
+
 use ddp_kernels::ops::{self, DropoutKey, LayerNormStats, LinearOutput};
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, TensorRef};
 
@@ -27,12 +29,12 @@ pub struct Mlp {
     pub(super) embeddings: Option<Embeddings>,
     /// The first layer's input, where that is another than the model's: in the format of the activations, with rows of tables
     /// in the place of codes.
-    first_x: Option<Tensor>,
+    pub(super) first_x: Option<Tensor>,
     pub(super) layers: Vec<LayerBuffers>,
     /// Two gradients of activations in turn, `[max_rows, widest layer]`; the first begins as that of the outputs.
     pub(super) d: [Tensor; 2],
     /// Scratch of the products.
-    workspace: Tensor,
+    pub(super) workspace: Tensor,
     pub(super) layer_ends: Vec<usize>,
     max_rows: usize,
 }
@@ -68,12 +70,15 @@ impl Mlp {
         let layers = (0..spec.n_layers())
             .map(|l| LayerBuffers::new(&spec, l, max_rows, precision, device))
             .collect::<Result<_>>()?;
+        let format = precision.activations();
         let widest = spec.dims.iter().copied().max().unwrap_or(0);
         let workspace_len = (0..spec.n_layers())
-            .map(|l| ops::linear_workspace_len(max_rows, spec.in_out(l).0, spec.in_out(l).1, device))
+            .map(|l| {
+                let (in_features, out_features) = spec.in_out(l);
+                ops::linear_workspace_len(max_rows, in_features, out_features, format, device)
+            })
             .max()
             .unwrap_or(0);
-        let format = precision.activations();
         let d = || zeros(MemoryUse::Activations, max_rows * widest, format);
         let is_cast = format != DType::F32;
         let cast = |kind, n: usize| if is_cast { zeros(kind, n, format).map(Some) } else { Ok(None) };
@@ -105,7 +110,7 @@ impl Mlp {
     /// None for the weights that a model makes itself.
     pub fn initialize(&mut self, seed: u64) -> Result<()> {
         init::initialize(&self.layout, &mut self.weights, seed)?;
-        self.refresh_working_copy()
+        self.refresh_working_copy(0..self.layout.flat_len())
     }
 
     /// Takes these weights, flat in the layout's order, on any device.
@@ -114,12 +119,20 @@ impl Mlp {
     /// [`KernelError::Shape`] for another number of elements; those of the copy.
     pub fn set_weights(&mut self, weights: TensorRef<'_>) -> Result<()> {
         ops::copy(weights, self.weights.view_mut())?;
-        self.refresh_working_copy()
+        self.refresh_working_copy(0..self.layout.flat_len())
     }
 
-    fn refresh_working_copy(&mut self) -> Result<()> {
+    /// Rounds the weights of a flat range to what products take, where they were written by anything but the optimiser's step on
+    /// this rank.
+    ///
+    /// # Errors
+    /// [`KernelError::OutOfRange`] beyond the weights.
+    pub fn refresh_working_copy(&mut self, range: Range<usize>) -> Result<()> {
         match &mut self.working_copy {
-            Some(copy) => ops::cast(self.weights.view(), copy.view_mut()),
+            Some(copy) => {
+                let weights = self.weights.view().range(range.start, range.end)?;
+                ops::cast(weights, copy.view_mut().range(range.start, range.end)?)
+            }
             None => Ok(()),
         }
     }
@@ -247,15 +260,10 @@ impl Mlp {
         ops::layer_norm_forward(linear, gamma, beta, LAYER_NORM_EPS, out, LayerNormStats { mean, rstd })?;
         ops::activation_forward(activation, normed.view().rows(0, n_rows)?, y.view_mut().rows(0, n_rows)?)
     }
-
-    /// The input of layer `layer` in the last forward pass over `x`, in the format of products.
-    pub(super) fn layer_input<'a>(&'a self, layer: usize, x: TensorRef<'a>) -> Result<TensorRef<'a>> {
-        input(&self.layers[..layer], &self.first_x, x)
-    }
 }
 
-/// The input of the layer behind `before`, of as many rows as `x`.
-fn input<'a>(
+/// The input of the layer behind `before` in the last forward pass over `x`, in the format of products.
+pub(super) fn input<'a>(
     before: &'a [LayerBuffers],
     first_x: &'a Option<Tensor>,
     x: TensorRef<'a>,

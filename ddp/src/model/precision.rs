@@ -6,6 +6,10 @@
 //! | weights in products, activations, gradients of activations | f32 | f32 | bf16 |
 //! | factors of products | f32 | 11 bits of f32 | bf16 |
 //! | sums in products, norms, losses, outputs of the model | f32 | f32 | f32 |
+//!
+//! All devices follow the table: what is read in a short format is widened, and what is stored in one is rounded to nearest, ties to
+//! even, once. The CPU multiplies in f32 what it widened, so a short format is there to test with, not to save time; `tf32` is f32
+//! there.
 
 use ddp_kernels::DType;
 use ddp_kernels::ops::MatmulMode;

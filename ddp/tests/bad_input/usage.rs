@@ -39,8 +39,6 @@ fn devices() {
         let line = format!("train --device {device} --out out --set train.steps=1");
         refuses(&line, &[&format!("error: the device {named} cannot be used"), "--device cpu"]);
     }
-    let line = "train --device cpu --out out --set train.precision=bf16";
-    refuses(line, &["`train.precision = \"bf16\"` needs a GPU", "train.precision=f32"]);
 }
 
 #[cfg(not(feature = "mpi"))]

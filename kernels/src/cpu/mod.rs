@@ -7,7 +7,9 @@ pub mod mapped_file;
 mod math;
 pub mod row_copy;
 pub(crate) mod simd;
+pub(crate) mod stored;
 pub mod threads;
 pub(crate) mod transpose;
 
 pub use float::Float;
+pub(crate) use stored::Stored;

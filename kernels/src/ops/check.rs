@@ -3,10 +3,10 @@
 use crate::error::Operand;
 use crate::{DType, KernelError, Result, Shape, TensorRef};
 
-/// The float dtypes of operations on a GPU.
-pub(crate) const GPU_FLOATS: &[DType] = &[DType::F32, DType::F64, DType::BF16];
+/// The float dtypes that operations compute on.
+pub(crate) const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::BF16];
 /// Their names.
-pub(crate) const GPU_FLOATS_NAMES: &str = "f32, f64 and bf16";
+pub(crate) const FLOATS_NAMES: &str = "f32, f64 and bf16";
 
 /// All operands live on one device and have one dtype.
 pub(crate) fn same_kind(op: &'static str, operands: &[Operand]) -> Result<()> {
@@ -98,6 +98,87 @@ macro_rules! float_dispatch {
     };
 }
 pub(crate) use float_dispatch;
+
+/// Runs `$body` with `$t` standing for the float type that `$operand` holds, the short ones included.
+macro_rules! stored_dispatch {
+    ($op:expr, $operand:expr, $t:ident => $body:expr) => {
+        match $operand.dtype {
+            $crate::DType::F32 => {
+                type $t = f32;
+                $body
+            }
+            $crate::DType::F64 => {
+                type $t = f64;
+                $body
+            }
+            $crate::DType::BF16 => {
+                type $t = half::bf16;
+                $body
+            }
+            $crate::DType::I64 | $crate::DType::U8 | $crate::DType::F16 => {
+                Err($crate::KernelError::DTypeUnsupported {
+                    op: $op,
+                    operand: $operand.into(),
+                    takes: $crate::ops::check::FLOATS_NAMES,
+                })
+            }
+        }
+    };
+}
+pub(crate) use stored_dispatch;
+
+/// Runs `$body` with `$t` standing for the short float type that `$operand` holds, or, in the form `f32:`, for that or f32.
+/// Other types do not come here: the operation checked.
+macro_rules! short_dispatch {
+    (f32: $op:expr, $operand:expr, $t:ident => $body:expr) => {
+        match $operand.dtype {
+            $crate::DType::F32 => {
+                type $t = f32;
+                $body
+            }
+            _ => $crate::ops::check::short_dispatch!($op, $operand, $t => $body),
+        }
+    };
+    ($op:expr, $operand:expr, $t:ident => $body:expr) => {
+        match $operand.dtype {
+            $crate::DType::BF16 => {
+                type $t = half::bf16;
+                $body
+            }
+            $crate::DType::F32
+            | $crate::DType::F64
+            | $crate::DType::I64
+            | $crate::DType::U8
+            | $crate::DType::F16 => {
+                return Err($crate::KernelError::DTypeUnsupported {
+                    op: $op,
+                    operand: $operand.into(),
+                    takes: "bf16",
+                })
+            }
+        }
+    };
+}
+pub(crate) use short_dispatch;
+
+/// Runs `$body` with `$t` standing for the float type of the operand `$x` and `$d` for that of its gradient `$d_x`, which
+/// `loss::check_gradient_kind` allows beside it.
+macro_rules! gradient_dispatch {
+    ($op:expr, $x:expr, $d_x:expr, $t:ident, $d:ident => $body:expr) => {
+        match ($x.dtype, $d_x.dtype) {
+            ($crate::DType::F32, $crate::DType::BF16) => {
+                type $t = f32;
+                type $d = half::bf16;
+                $body
+            }
+            _ => $crate::ops::check::stored_dispatch!($op, $x, $t => {
+                type $d = $t;
+                $body
+            }),
+        }
+    };
+}
+pub(crate) use gradient_dispatch;
 
 #[cfg(test)]
 mod tests {

@@ -1,9 +1,10 @@
 //! Elementwise, vectorised; the backward pass sums the bias gradient while the row is in cache.
 
 use super::Activation;
-use crate::cpu::Float;
+use crate::Element;
 use crate::cpu::simd::vectorize;
 use crate::cpu::threads::{SharedMut, for_parts};
+use crate::cpu::{Float, Stored};
 
 /// Elements from which a second thread is worth it.
 const MIN_PART: usize = 1 << 15;
@@ -100,11 +101,11 @@ macro_rules! with_function {
 }
 pub(crate) use with_function;
 
-pub(super) fn forward<T: Float>(activation: Activation, x: &[T], y: &mut [T]) {
+pub(super) fn forward<T: Stored>(activation: Activation, x: &[T], y: &mut [T]) {
     with_function!(activation, F => map::<T, F>(x, y));
 }
 
-fn map<T: Float, F: Function>(x: &[T], y: &mut [T]) {
+fn map<T: Stored, F: Function>(x: &[T], y: &mut [T]) {
     let out = SharedMut::new(y);
     for_parts(x.len(), MIN_PART, 64, |part| {
         // SAFETY: the part lies within `y`, as long as `x`, and is this thread's alone.
@@ -114,41 +115,42 @@ fn map<T: Float, F: Function>(x: &[T], y: &mut [T]) {
             #[inline(always)]
             || {
                 for (y, &x) in y.iter_mut().zip(x) {
-                    *y = F::value(x);
+                    *y = T::store(F::value(x.load()));
                 }
             },
         );
     });
 }
 
-pub(super) fn backward<T: Float>(
+pub(super) fn backward<T: Stored>(
     activation: Activation,
     saved: &[T],
     d: &mut [T],
     cols: usize,
-    d_bias: Option<&mut [T]>,
+    d_bias: Option<&mut [T::Real]>,
     accumulate: bool,
 ) {
     with_function!(activation, F => backward_as::<T, F>(saved, d, cols, d_bias, accumulate));
 }
 
-/// Splits the columns over the threads, so that each column's sum runs over the rows in their order.
-pub(crate) fn backward_as<T: Float, F: Function>(
+/// Splits the columns over the threads, so that each column's sum runs over the rows in their order. What is summed is what is
+/// stored.
+pub(crate) fn backward_as<T: Stored, F: Function>(
     saved: &[T],
     d: &mut [T],
     cols: usize,
-    d_bias: Option<&mut [T]>,
+    d_bias: Option<&mut [T::Real]>,
     accumulate: bool,
 ) {
     if cols == 0 {
         return;
     }
     let rows = d.len() / cols;
-    let mut none: [T; 0] = [];
+    let mut none: [T::Real; 0] = [];
     let has_bias = d_bias.is_some();
     let d_bias = d_bias.unwrap_or(&mut none);
     if has_bias && !accumulate {
-        d_bias.fill(T::ZERO);
+        d_bias.fill(T::Real::ZERO);
     }
     let (d, d_bias) = (SharedMut::new(d), SharedMut::new(d_bias));
     for_parts(cols, MIN_PART / rows.max(1), 16, |part| {
@@ -165,12 +167,12 @@ pub(crate) fn backward_as<T: Float, F: Function>(
                     let saved = &saved[start + part.start..start + part.end];
                     if has_bias {
                         for ((d, &s), sum) in d.iter_mut().zip(saved).zip(sums.iter_mut()) {
-                            *d *= F::derivative(s);
-                            *sum += *d;
+                            *d = T::store(d.load() * F::derivative(s.load()));
+                            *sum += d.load();
                         }
                     } else {
                         for (d, &s) in d.iter_mut().zip(saved) {
-                            *d *= F::derivative(s);
+                            *d = T::store(d.load() * F::derivative(s.load()));
                         }
                     }
                 }

@@ -72,7 +72,7 @@ impl fmt::Display for Activation {
 
 /// `y = f(x)`.
 ///
-/// - `x`, `y`: any one shape, f32 or f64
+/// - `x`, `y`: any one shape and float dtype; of a short one computed in f32
 ///
 /// # Errors
 /// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::DTypeMismatch`], [`crate::KernelError::Shape`].
@@ -84,10 +84,10 @@ pub fn activation_forward(activation: Activation, x: TensorRef<'_>, y: TensorMut
     check::same_kind(OP, &[x_op, y_op])?;
     check::shape(OP, y_op, x.shape())?;
     if let Some(gpu) = x.gpu() {
-        check::dtype(OP, x_op, check::GPU_FLOATS, check::GPU_FLOATS_NAMES)?;
+        check::dtype(OP, x_op, check::FLOATS, check::FLOATS_NAMES)?;
         return cuda::forward(gpu, activation, x.cuda()?, &mut y.into_cuda()?);
     }
-    check::float_dispatch!(OP, x_op, T => {
+    check::stored_dispatch!(OP, x_op, T => {
         cpu::forward::<T>(activation, x.as_slice(OP, "x")?, y.into_slice(OP, "y")?);
         Ok(())
     })
@@ -119,7 +119,7 @@ pub fn activation_backward(
         check::shape(OP, d_bias_op, Shape::vector(cols))?;
     }
     if let Some(gpu) = d.gpu() {
-        check::dtype(OP, d_op, check::GPU_FLOATS, check::GPU_FLOATS_NAMES)?;
+        check::dtype(OP, d_op, check::FLOATS, check::FLOATS_NAMES)?;
         let mut d = d.into_cuda()?;
         cuda::backward(gpu, activation, saved.cuda()?, &mut d)?;
         return match d_bias {
@@ -127,8 +127,8 @@ pub fn activation_backward(
             None => Ok(()),
         };
     }
-    check::float_dispatch!(OP, d_op, T => {
-        let d_bias = d_bias.map(|t| t.into_slice::<T>(OP, "d_bias")).transpose()?;
+    check::stored_dispatch!(OP, d_op, T => {
+        let d_bias = d_bias.map(|t| t.into_slice(OP, "d_bias")).transpose()?;
         cpu::backward::<T>(activation, saved.as_slice(OP, "saved")?, d.into_slice(OP, "d")?, cols, d_bias, accumulate);
         Ok(())
     })
@@ -201,7 +201,7 @@ mod tests {
         use half::bf16;
         let x = rounded::<f64, bf16>(&random::<f64>(1003, 3).iter().map(|v| 5.0 * v).collect::<Vec<_>>());
         let d = random::<bf16>(1003, 4);
-        for device in devices().into_iter().filter(|&device| device != Device::Cpu) {
+        for device in devices() {
             for activation in Activation::ALL {
                 let x64 = rounded::<bf16, f64>(&x);
                 let y64 = forward(activation, &x64, Device::Cpu);

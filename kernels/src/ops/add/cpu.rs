@@ -1,14 +1,14 @@
 //! One pass, vectorised.
 
-use crate::cpu::Float;
+use crate::cpu::Stored;
 use crate::cpu::simd::vectorize;
 
-pub(super) fn add<T: Float>(y: &mut [T], x: &[T]) {
+pub(super) fn add<T: Stored>(y: &mut [T], x: &[T]) {
     vectorize(
         #[inline(always)]
         || {
             for (y, &x) in y.iter_mut().zip(x) {
-                *y += x;
+                *y = T::store(y.load() + x.load());
             }
         },
     );

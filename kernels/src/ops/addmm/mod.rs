@@ -9,7 +9,7 @@ use super::check;
 use crate::cpu::gemm::Mat;
 use crate::cuda::blas::{Epilogue, Product};
 use crate::error::Operand;
-use crate::{DType, Device, KernelError, Result, Shape, TensorMut, TensorRef};
+use crate::{DType, KernelError, Result, Shape, TensorMut, TensorRef};
 
 const OP: &str = "addmm";
 
@@ -90,7 +90,7 @@ pub fn addmm_with(
         return product(gpu, shape, (alpha, beta), a.cuda()?, b.cuda()?, c.into_cuda()?, None, None)
             .map(|_| ());
     }
-    check::float_dispatch!(OP, c_op, T => {
+    check::float_dispatch!(OP, a_op, T => {
         let (a_shape, b_shape) = (a.shape().rows_cols(), b.shape().rows_cols());
         let a = Mat::new(a.as_slice::<T>(OP, "a")?, a_shape.0, a_shape.1).transposed_if(transpose_a);
         let b = Mat::new(b.as_slice::<T>(OP, "b")?, b_shape.0, b_shape.1).transposed_if(transpose_b);
@@ -99,15 +99,11 @@ pub fn addmm_with(
     })
 }
 
-/// A product's output has its inputs' device and dtype; of bf16 it can also be f32.
+/// A product's output has its inputs' device and dtype; of a short format it can also be f32.
 pub(crate) fn check_output_kind(op: &'static str, input: Operand, output: Operand) -> Result<()> {
     check::same_device(op, &[input, output])?;
     let is_wider = (input.dtype, output.dtype) == (DType::BF16, DType::F32);
-    if is_wider && matches!(input.device, Device::Cuda(_)) {
-        Ok(())
-    } else {
-        check::same_dtype(op, &[input, output])
-    }
+    if is_wider { Ok(()) } else { check::same_dtype(op, &[input, output]) }
 }
 
 #[cfg(test)]

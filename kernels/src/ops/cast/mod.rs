@@ -26,7 +26,7 @@ pub fn cast(from: TensorRef<'_>, to: TensorMut<'_>) -> Result<()> {
     check::same_device(OP, &[from_op, to_op])?;
     check::shape(OP, to_op, from.shape())?;
     for operand in [from_op, to_op] {
-        check::dtype(OP, operand, check::GPU_FLOATS, check::GPU_FLOATS_NAMES)?;
+        check::dtype(OP, operand, check::FLOATS, check::FLOATS_NAMES)?;
     }
     if from.dtype() == to.dtype() {
         return copy(from, to);

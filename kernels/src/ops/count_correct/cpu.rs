@@ -1,8 +1,8 @@
 //! Row by row.
 
-use crate::cpu::Float;
+use crate::Element;
 
-pub(super) fn count<T: Float>(
+pub(super) fn count<T: Element>(
     logits: &[T],
     n_classes: usize,
     labels: &[i64],

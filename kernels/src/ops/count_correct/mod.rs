@@ -11,7 +11,7 @@ use crate::{DType, Result, Shape, TensorMut, TensorRef};
 /// `count =` the number of rows in which the first largest output stands at the label, or `count +=` it if `accumulate`; with
 /// weights of rows, the sum of those rows' weights.
 ///
-/// - `outputs`: `[N, C]`, f32 or f64, on a GPU also bf16; `labels`: `[N]` i64; `count`: `[1]` f64
+/// - `outputs`: `[N, C]` of a float dtype; `labels`: `[N]` i64; `count`: `[1]` f64
 /// - `row_weights`: `[N]` f32, not negative, finite
 /// - a row with NaN counts as wrong, as does one whose label is not in `0..C`
 ///
@@ -39,7 +39,7 @@ pub fn count_correct(
     check::dtype(OP, count_op, &[DType::F64], "f64")?;
     check::shape(OP, count_op, Shape::vector(1))?;
     if let Some(gpu) = outputs.gpu() {
-        check::dtype(OP, outputs_op, check::GPU_FLOATS, check::GPU_FLOATS_NAMES)?;
+        check::dtype(OP, outputs_op, check::FLOATS, check::FLOATS_NAMES)?;
         return cuda::count(
             gpu,
             outputs.cuda()?,
@@ -52,7 +52,7 @@ pub fn count_correct(
     }
     let labels = labels.as_slice::<i64>(OP, "labels")?;
     let row_weights = row_weights.map(|w| w.as_slice::<f32>(OP, "row_weights")).transpose()?;
-    check::float_dispatch!(OP, outputs_op, T => {
+    check::stored_dispatch!(OP, outputs_op, T => {
         let correct = cpu::count::<T>(outputs.as_slice(OP, "outputs")?, n_classes, labels, row_weights);
         let count = &mut count.into_slice::<f64>(OP, "count")?[0];
         *count = if accumulate { *count + correct } else { correct };

@@ -1,7 +1,8 @@
 //! Four columns a Philox block, a row at a time.
 
 use super::DropoutKey;
-use crate::cpu::Float;
+use crate::Element;
+use crate::cpu::Stored;
 use crate::cpu::simd::vectorize;
 use crate::cpu::threads::{SharedMut, for_parts};
 use crate::rng::Philox;
@@ -9,12 +10,12 @@ use crate::rng::Philox;
 /// Elements from which a second thread is worth it.
 const MIN_PART: usize = 1 << 13;
 
-pub(super) fn apply<T: Float>(x: &mut [T], cols: usize, (threshold, keep): (u32, f64), key: DropoutKey) {
+pub(super) fn apply<T: Stored>(x: &mut [T], cols: usize, (threshold, keep): (u32, f64), key: DropoutKey) {
     if cols == 0 {
         return;
     }
     let philox = Philox::new(key.seed);
-    let keep = T::from_f64(keep);
+    let keep = T::Real::from_f64(keep);
     let rows = x.len() / cols;
     let out = SharedMut::new(x);
     for_parts(rows, MIN_PART / cols, 1, |part| {
@@ -29,7 +30,7 @@ pub(super) fn apply<T: Float>(x: &mut [T], cols: usize, (threshold, keep): (u32,
                     for (block, values) in values.chunks_mut(4).enumerate() {
                         let words = philox.block([block as u32, row as u32, key.step as u32, tag]);
                         for (v, word) in values.iter_mut().zip(words) {
-                            *v = if word < threshold { T::ZERO } else { *v * keep };
+                            *v = if word < threshold { T::ZERO } else { T::store(v.load() * keep) };
                         }
                     }
                 },

@@ -36,7 +36,7 @@ impl DropoutKey {
 
 /// `x[n, c] = x[n, c] / (1 - p)` with probability `1 - p`, else 0, in place.
 ///
-/// - `x`: `[N, C]`, f32 or f64, on a GPU also bf16; element `(n, c)` is dropped where word `c mod 4` of Philox4x32-10 under the
+/// - `x`: `[N, C]` of a float dtype; element `(n, c)` is dropped where word `c mod 4` of Philox4x32-10 under the
 ///   key `seed` and the counter `(c / 4, row, step, layer and row's upper bits)`, `row = first_row + n`, is below `p · 2^32`
 /// - `scalars`: a step's [`StepScalars`], `[STEP_SCALARS_LEN]` f64 beside `x`, from which a captured graph sees new numbers at
 ///   each replay: seed and step (there counted from 1) are then its own, whatever `key` says, and its first row is added to
@@ -62,7 +62,7 @@ pub fn dropout(x: TensorMut<'_>, p: f64, key: DropoutKey, scalars: Option<Tensor
     let (_, cols) = x.shape().rows_cols();
     let (threshold, keep) = ((p * 2f64.powi(32)) as u32, 1.0 / (1.0 - p));
     if let Some(gpu) = x.gpu() {
-        check::dtype(OP, x_op, check::GPU_FLOATS, check::GPU_FLOATS_NAMES)?;
+        check::dtype(OP, x_op, check::FLOATS, check::FLOATS_NAMES)?;
         if p == 0.0 {
             return Ok(());
         }
@@ -73,7 +73,7 @@ pub fn dropout(x: TensorMut<'_>, p: f64, key: DropoutKey, scalars: Option<Tensor
         Some(scalars) => key.of_step(StepScalars::from_slice(scalars.as_slice(OP, "scalars")?)),
         None => key,
     };
-    check::float_dispatch!(OP, x_op, T => {
+    check::stored_dispatch!(OP, x_op, T => {
         let x = x.into_slice::<T>(OP, "x")?;
         if p != 0.0 {
             cpu::apply::<T>(x, cols, (threshold, keep), key);
@@ -154,7 +154,7 @@ mod tests {
             let want_wide = run(&wide, cols, 0.25, key, Device::Cpu);
             let want_short =
                 rounded::<f32, bf16>(&run(&rounded::<bf16, f32>(&short), cols, 0.25, key, Device::Cpu));
-            for device in devices().into_iter().filter(|&device| device != Device::Cpu) {
+            for device in devices() {
                 assert!(run(&x, cols, 0.25, key, device) == want, "f32 {rows} x {cols} on {device}");
                 assert!(run(&wide, cols, 0.25, key, device) == want_wide, "f64 {rows} x {cols} on {device}");
                 assert!(

@@ -2,8 +2,8 @@
 //! rows.
 
 use super::{EmbeddingTable, Sizes};
-use crate::cpu::Float;
 use crate::cpu::threads::{SharedMut, for_parts};
+use crate::cpu::{Float, Stored};
 use crate::{Element, KernelError, Result};
 
 /// Elements from which a second thread is worth it.
@@ -58,18 +58,18 @@ pub(super) fn forward<T: Float, U: Element>(
 }
 
 /// Adds each row's gradient to the rows of the tables that it took, in the order of the rows.
-pub(super) fn backward<T: Float>(
+pub(super) fn backward<T: Stored>(
     op: &'static str,
-    x: &[T],
+    x: &[T::Real],
     d_out: &[T],
     tables: &[EmbeddingTable],
     sizes: Sizes,
-    d_weights: &mut [T],
+    d_weights: &mut [T::Real],
     accumulate: bool,
 ) -> Result<()> {
     check_codes(op, x, sizes, tables)?;
     if !accumulate {
-        d_weights.fill(T::ZERO);
+        d_weights.fill(T::Real::ZERO);
     }
     let (cols, x_cols) = (sizes.cols, sizes.n_numbers + tables.len());
     let d_weights = SharedMut::new(d_weights);
@@ -89,7 +89,7 @@ pub(super) fn backward<T: Float>(
                 // these columns of it are in this thread's part alone.
                 let to = unsafe { d_weights.slice(start + own.start..start + own.end) };
                 let from = &d_out[n * cols + first..][own.clone()];
-                to.iter_mut().zip(from).for_each(|(to, &v)| *to += v);
+                to.iter_mut().zip(from).for_each(|(to, &v)| *to += v.load());
             }
         }
     });

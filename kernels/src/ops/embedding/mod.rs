@@ -196,7 +196,7 @@ pub fn embedding_forward(
 /// The gradient of the tables: `d_table_t[c, :] = Σ d_out[n, columns of t]` over the rows `n` with code `c`, or `+=` if
 /// `accumulate`.
 ///
-/// - `x`: as in [`embedding_forward`]; `d_out`: `[B, N + Σ dim]` of its dtype, on a GPU also bf16 where that is f32
+/// - `x`: as in [`embedding_forward`]; `d_out`: `[B, N + Σ dim]` of its dtype, or bf16 where that is f32
 /// - `d_weights`: the buffer that the gradients of the tables lie in as the tables do, of `x`'s dtype; without `accumulate` all
 ///   of it is zeroed first, so that rows that no code names are 0
 /// - `workspace`: [`EmbeddingTables::workspace_len`] i64 that mean nothing
@@ -220,7 +220,8 @@ pub fn embedding_backward(
     let sizes = tables.check(OP, x_op, d_weights_op, d_out_op)?;
     check::dtype(OP, x_op, &[DType::F32, DType::F64], "f32 and f64")?;
     check::same_dtype(OP, &[x_op, d_weights_op])?;
-    if (x.dtype(), d_out.dtype()) != (DType::F32, DType::BF16) || x.gpu().is_none() {
+    let is_widened = (x.dtype(), d_out.dtype()) == (DType::F32, DType::BF16);
+    if !is_widened {
         check::same_dtype(OP, &[x_op, d_out_op])?;
     }
     let workspace_op = workspace.operand("workspace");
@@ -236,8 +237,8 @@ pub fn embedding_backward(
         let (x, d_out) = (x.cuda()?, d_out.cuda()?);
         return cuda::backward(gpu, x, d_out, places, sizes, &mut d_weights, &mut pairs, accumulate);
     }
-    check::float_dispatch!(OP, x_op, T => {
-        let (x, d_out) = (x.as_slice::<T>(OP, "x")?, d_out.as_slice(OP, "d_out")?);
+    check::stored_dispatch!(OP, d_out_op, T => {
+        let (x, d_out) = (x.as_slice(OP, "x")?, d_out.as_slice::<T>(OP, "d_out")?);
         let d_weights = d_weights.into_slice(OP, "d_weights")?;
         cpu::backward(OP, x, d_out, &tables.tables, sizes, d_weights, accumulate)
     })

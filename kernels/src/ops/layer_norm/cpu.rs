@@ -1,7 +1,8 @@
 //! Two passes over each row while it is in cache: the mean first, so that the variance loses nothing.
 
-use crate::cpu::Float;
+use crate::Element;
 use crate::cpu::simd::vectorize;
+use crate::cpu::{Float, Stored};
 
 /// Sums of rows are kept in this many parts, which vectorise.
 const LANES: usize = 16;
@@ -20,29 +21,29 @@ fn sum<T: Float>(n: usize, f: impl Fn(usize) -> T) -> T {
     rest + lanes.into_iter().sum()
 }
 
-pub(super) fn forward<T: Float>(
+pub(super) fn forward<T: Stored>(
     x: &[T],
-    gamma: &[T],
-    beta: &[T],
-    eps: T,
+    gamma: &[T::Real],
+    beta: &[T::Real],
+    eps: T::Real,
     y: &mut [T],
-    mean: &mut [T],
-    rstd: &mut [T],
+    mean: &mut [T::Real],
+    rstd: &mut [T::Real],
 ) {
     let cols = gamma.len();
     if cols == 0 {
         return;
     }
-    let n = T::from_f64(cols as f64);
+    let n = T::Real::from_f64(cols as f64);
     vectorize(
         #[inline(always)]
         || {
             for (row, (x, y)) in x.chunks_exact(cols).zip(y.chunks_exact_mut(cols)).enumerate() {
-                let m = sum(cols, |c| x[c]) / n;
-                let variance = sum(cols, |c| (x[c] - m) * (x[c] - m)) / n;
-                let r = T::ONE / (variance + eps).sqrt();
+                let m = sum(cols, |c| x[c].load()) / n;
+                let variance = sum(cols, |c| (x[c].load() - m) * (x[c].load() - m)) / n;
+                let r = T::Real::ONE / (variance + eps).sqrt();
                 for (((y, &x), &g), &b) in y.iter_mut().zip(x).zip(gamma).zip(beta) {
-                    *y = (x - m) * r * g + b;
+                    *y = T::store((x.load() - m) * r * g + b);
                 }
                 (mean[row], rstd[row]) = (m, r);
             }
@@ -51,42 +52,42 @@ pub(super) fn forward<T: Float>(
 }
 
 /// What the forward pass left.
-pub(super) struct Saved<'a, T> {
+pub(super) struct Saved<'a, T: Stored> {
     pub x: &'a [T],
-    pub gamma: &'a [T],
-    pub mean: &'a [T],
-    pub rstd: &'a [T],
+    pub gamma: &'a [T::Real],
+    pub mean: &'a [T::Real],
+    pub rstd: &'a [T::Real],
 }
 
-pub(super) fn backward<T: Float>(
+pub(super) fn backward<T: Stored>(
     saved: &Saved<'_, T>,
     d: &mut [T],
-    d_gamma: &mut [T],
-    d_beta: &mut [T],
+    d_gamma: &mut [T::Real],
+    d_beta: &mut [T::Real],
     add: bool,
 ) {
     let cols = saved.gamma.len();
     if !add {
-        d_gamma.fill(T::ZERO);
-        d_beta.fill(T::ZERO);
+        d_gamma.fill(T::Real::ZERO);
+        d_beta.fill(T::Real::ZERO);
     }
     if cols == 0 {
         return;
     }
-    let n = T::from_f64(cols as f64);
+    let n = T::Real::from_f64(cols as f64);
     vectorize(
         #[inline(always)]
         || {
             for (row, (x, d)) in saved.x.chunks_exact(cols).zip(d.chunks_exact_mut(cols)).enumerate() {
                 let (m, r) = (saved.mean[row], saved.rstd[row]);
                 let gamma = saved.gamma;
-                let mean_g = sum(cols, |c| d[c] * gamma[c]) / n;
-                let mean_gh = sum(cols, |c| d[c] * gamma[c] * (x[c] - m)) * r / n;
+                let mean_g = sum(cols, |c| d[c].load() * gamma[c]) / n;
+                let mean_gh = sum(cols, |c| d[c].load() * gamma[c] * (x[c].load() - m)) * r / n;
                 for c in 0..cols {
-                    let h = (x[c] - m) * r;
-                    d_gamma[c] += d[c] * h;
-                    d_beta[c] += d[c];
-                    d[c] = r * (d[c] * gamma[c] - mean_g - h * mean_gh);
+                    let (h, d_y) = ((x[c].load() - m) * r, d[c].load());
+                    d_gamma[c] += d_y * h;
+                    d_beta[c] += d_y;
+                    d[c] = T::store(r * (d_y * gamma[c] - mean_g - h * mean_gh));
                 }
             }
         },

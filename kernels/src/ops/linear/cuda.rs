@@ -135,7 +135,7 @@ pub(super) struct Through<'a> {
     pub(super) relu_mask: Option<CudaSlice<'a>>,
 }
 
-/// `d_x = beta·d_x + d_y·weight`, times the derivative of the activation that gave x, where there is one.
+/// `d_x = d_y·weight`, or `+=`, times the derivative of the activation that gave x, where there is one.
 pub(super) fn backward_input(
     gpu: &'static Gpu,
     layer: Layer,
@@ -143,6 +143,7 @@ pub(super) fn backward_input(
     weight: CudaSlice<'_>,
     mut d_x: CudaSliceMut<'_>,
     through: Option<Through<'_>>,
+    accumulate: bool,
 ) -> Result<()> {
     let (inputs, output) = (d_y.dtype(), d_x.dtype());
     let shape = |epilogue| Product {
@@ -156,6 +157,7 @@ pub(super) fn backward_input(
         mode: layer.mode,
         epilogue,
     };
+    let beta = if accumulate { 1.0 } else { 0.0 };
     let fused = match through {
         Some(Through { activation: Activation::Relu, relu_mask: Some(mask), .. }) => {
             Some((Epilogue::DRelu, mask))
@@ -166,12 +168,12 @@ pub(super) fn backward_input(
         _ => None,
     };
     if let Some((epilogue, aux)) = fused
-        && product(gpu, shape(epilogue), (1.0, 0.0), d_y, weight, d_x.reborrow(), None, Some(aux))?
+        && product(gpu, shape(epilogue), (1.0, beta), d_y, weight, d_x.reborrow(), None, Some(aux))?
     {
         return Ok(());
     }
     let plain = shape(Epilogue::None);
-    product(gpu, plain, (1.0, 0.0), d_y, weight, d_x.reborrow(), None, None)?;
+    product(gpu, plain, (1.0, beta), d_y, weight, d_x.reborrow(), None, None)?;
     match through {
         Some(through) => activations::backward(gpu, through.activation, through.saved, &mut d_x),
         None => Ok(()),

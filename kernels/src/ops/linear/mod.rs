@@ -2,11 +2,12 @@
 
 mod cpu;
 mod cuda;
+mod short;
 
 use super::addmm::check_output_kind;
 use super::{Activation, MatmulMode, activation_backward, addmm, bias_backward, check};
 use crate::cuda::blas::relu_mask_row_bits;
-use crate::{DType, Device, KernelError, Result, Shape, TensorMut, TensorRef};
+use crate::{DType, Device, KernelError, Operand, Result, Shape, TensorMut, TensorRef};
 
 /// Where [`linear_forward`] writes.
 #[derive(Debug)]
@@ -17,16 +18,47 @@ pub struct LinearOutput<'a> {
     pub pre_activation: Option<TensorMut<'a>>,
     /// For ReLU on a GPU, room for at least [`relu_mask_len`] i64: bits that say what was positive, for [`ThroughActivation`].
     pub relu_mask: Option<TensorMut<'a>>,
-    /// Scratch of at least [`linear_workspace_len`] elements; what it holds afterwards means nothing.
+    /// Scratch of at least [`linear_workspace_len`] elements, f32 where x is of a short format, else of its dtype; what it holds
+    /// afterwards means nothing.
     pub workspace: TensorMut<'a>,
 }
 
-/// Elements of scratch that [`linear_forward`] needs on this shape; none on a GPU, which has its own.
-pub fn linear_workspace_len(n_rows: usize, in_features: usize, out_features: usize, device: Device) -> usize {
+/// Elements of scratch that the products of a layer of this shape need, forward and backward, for an `x` of this dtype; none on a
+/// GPU, which has its own.
+pub fn linear_workspace_len(
+    n_rows: usize,
+    in_features: usize,
+    out_features: usize,
+    dtype: DType,
+    device: Device,
+) -> usize {
     match device {
+        Device::Cpu if is_short(dtype) => short::workspace_len(n_rows, in_features, out_features),
         Device::Cpu => cpu::workspace_len(n_rows, in_features, out_features),
         Device::Cuda(_) => 0,
     }
+}
+
+/// Whether products of this dtype have sums of a wider one.
+fn is_short(dtype: DType) -> bool {
+    dtype == DType::BF16
+}
+
+/// The workspace of a product beside `x` on the CPU: of the type that sums have, and long enough.
+fn check_workspace(
+    op: &'static str,
+    x: Operand,
+    workspace: Operand,
+    (n_rows, in_features, out_features): (usize, usize, usize),
+) -> Result<()> {
+    let sums = if is_short(x.dtype) { DType::F32 } else { x.dtype };
+    check::same_kind(op, &[Operand { dtype: sums, ..x }, workspace])?;
+    let needed = linear_workspace_len(n_rows, in_features, out_features, x.dtype, Device::Cpu);
+    let got = workspace.shape.numel();
+    if got < needed {
+        return Err(KernelError::ElementCount { op, got, shape: Shape::vector(needed) });
+    }
+    Ok(())
 }
 
 /// Elements (i64) of the ReLU mask of `[n_rows, out_features]`.
@@ -39,7 +71,7 @@ pub fn relu_mask_len(n_rows: usize, out_features: usize) -> usize {
 /// - `x`: `[B, I]`; `weight`: `[O, I]`; `bias`: `[O]`; `output.y`: `[B, O]`
 /// - bias and activation are applied while the product is in cache; on a GPU they are part of the product where cuBLASLt has
 ///   such a form (ReLU, GELU by tanh)
-/// - on a GPU x and weight can be bf16, with y, bias and what is before the activation in bf16 or all in f32
+/// - x and weight can be bf16, with sums in f32, and y, bias and what is before the activation in bf16 or all in f32
 ///
 /// # Errors
 /// [`KernelError::DeviceMismatch`], [`KernelError::DTypeMismatch`], [`KernelError::Shape`], and
@@ -74,8 +106,8 @@ pub fn linear_forward(
         check::same_kind(OP, &[y_op, pre.operand("pre_activation")])?;
         check::shape(OP, pre.operand("pre_activation"), y.shape())?;
     }
+    check::dtype(OP, x_op, check::FLOATS, check::FLOATS_NAMES)?;
     if let Some(gpu) = x.gpu() {
-        check::dtype(OP, x_op, check::GPU_FLOATS, check::GPU_FLOATS_NAMES)?;
         if let Some(mask) = &relu_mask {
             check_mask(OP, y_op, mask.as_ref(), (n_rows, out_features))?;
         }
@@ -88,14 +120,17 @@ pub fn linear_forward(
         let bias = bias.map(TensorRef::cuda).transpose()?;
         return cuda::forward(gpu, layer, x.cuda()?, weight.cuda()?, bias, activation, output);
     }
-    check::same_kind(OP, &[x_op, workspace.operand("workspace")])?;
-    let needed = linear_workspace_len(n_rows, in_features, out_features, Device::Cpu);
-    if workspace.numel() < needed {
-        return Err(KernelError::ElementCount {
-            op: OP,
-            got: workspace.numel(),
-            shape: Shape::vector(needed),
-        });
+    let sizes = (n_rows, in_features, out_features);
+    check_workspace(OP, x_op, workspace.operand("workspace"), sizes)?;
+    if is_short(x_op.dtype) {
+        return check::short_dispatch!(OP, x_op, S => check::short_dispatch!(f32: OP, y_op, Y => {
+            let (x, weight) = (x.as_slice::<S>(OP, "x")?, weight.as_slice::<S>(OP, "weight")?);
+            let bias = bias.map(|b| b.as_slice::<Y>(OP, "bias")).transpose()?;
+            let pre = pre_activation.map(|p| p.into_slice::<Y>(OP, "pre_activation")).transpose()?;
+            let (y, workspace) = (y.into_slice(OP, "y")?, workspace.into_slice(OP, "workspace")?);
+            short::forward(x, weight, bias, sizes, activation, y, pre, workspace);
+            Ok(false)
+        }));
     }
     check::float_dispatch!(OP, x_op, T => {
         let bias = bias.map(|b| b.as_slice::<T>(OP, "bias")).transpose()?;
@@ -116,10 +151,12 @@ pub fn linear_forward(
 /// `d_weight = d_yᵀ·x` and, where it is asked for, `d_bias = Σ_n d_y[n]`; `+=` if `accumulate`.
 ///
 /// - `d_y`: `[B, O]`, the gradient before the activation; `x`: `[B, I]`; `d_weight`: `[O, I]`; `d_bias`: `[O]`
-/// - on a GPU `d_y` and `x` can be bf16 with both gradients in f32; both are one product where nothing is added to
+/// - `d_y` and `x` can be bf16 with both gradients in f32, on a GPU also in bf16; there both are one product where nothing is
+///   added to
+/// - `workspace`: as [`LinearOutput::workspace`]; for f32 and f64 none is needed
 ///
 /// # Errors
-/// As [`addmm`].
+/// As [`addmm`]; [`KernelError::ElementCount`] for too small a workspace.
 pub fn linear_backward_weight(
     mode: MatmulMode,
     d_y: TensorRef<'_>,
@@ -127,18 +164,12 @@ pub fn linear_backward_weight(
     d_weight: TensorMut<'_>,
     d_bias: Option<TensorMut<'_>>,
     accumulate: bool,
+    workspace: TensorMut<'_>,
 ) -> Result<()> {
     const OP: &str = "linear_backward_weight";
-    let Some(gpu) = d_y.gpu() else {
-        addmm(1.0, d_y, true, x, false, if accumulate { 1.0 } else { 0.0 }, d_weight)?;
-        return match d_bias {
-            Some(d_bias) => bias_backward(d_y, d_bias, accumulate),
-            None => Ok(()),
-        };
-    };
     let (d_y_op, x_op, d_weight_op) = (d_y.operand("d_y"), x.operand("x"), d_weight.operand("d_weight"));
     check::same_kind(OP, &[d_y_op, x_op])?;
-    check::dtype(OP, d_y_op, check::GPU_FLOATS, check::GPU_FLOATS_NAMES)?;
+    check::dtype(OP, d_y_op, check::FLOATS, check::FLOATS_NAMES)?;
     check_output_kind(OP, d_y_op, d_weight_op)?;
     let (n_rows, out_features) = check::matrix(OP, d_y_op)?;
     let (_, in_features) = check::matrix(OP, x_op)?;
@@ -148,6 +179,24 @@ pub fn linear_backward_weight(
         check::same_kind(OP, &[d_weight_op, d_bias.operand("d_bias")])?;
         check::shape(OP, d_bias.operand("d_bias"), Shape::vector(out_features))?;
     }
+    let Some(gpu) = d_y.gpu() else {
+        if is_short(d_y_op.dtype) {
+            let sizes = (n_rows, in_features, out_features);
+            check_workspace(OP, d_y_op, workspace.operand("workspace"), sizes)?;
+            check::short_dispatch!(OP, d_y_op, S => {
+                let (d_y, x) = (d_y.as_slice::<S>(OP, "d_y")?, x.as_slice::<S>(OP, "x")?);
+                let d_weight = d_weight.into_slice(OP, "d_weight")?;
+                let workspace = workspace.into_slice(OP, "workspace")?;
+                short::backward_weight(d_y, x, sizes, d_weight, accumulate, workspace);
+            });
+        } else {
+            addmm(1.0, d_y, true, x, false, if accumulate { 1.0 } else { 0.0 }, d_weight)?;
+        }
+        return match d_bias {
+            Some(d_bias) => bias_backward(d_y, d_bias, accumulate),
+            None => Ok(()),
+        };
+    };
     let layer = cuda::Layer { mode, n_rows, in_features, out_features };
     let d_bias = d_bias.map(TensorMut::into_cuda).transpose()?;
     cuda::backward_weight(gpu, layer, d_y.cuda()?, x.cuda()?, d_weight.into_cuda()?, d_bias, accumulate)
@@ -164,35 +213,51 @@ pub struct ThroughActivation<'a> {
     pub relu_mask: Option<TensorRef<'a>>,
 }
 
-/// `d_x = d_y·weight`, and times `f'` if `through` says what `f` gave x.
+/// `d_x = d_y·weight`, or `+=` if `accumulate`, and then times `f'` if `through` says what `f` gave x.
 ///
-/// - `d_y`: `[B, O]`, the gradient before the activation; `weight`: `[O, I]`; `d_x`: `[B, I]`
+/// - `d_y`: `[B, O]`, the gradient before the activation; `weight`: `[O, I]`; `d_x`: `[B, I]`; all of one float dtype, on a GPU
+///   also `d_x` in f32 of bf16 factors
+/// - `workspace`: as [`LinearOutput::workspace`]; for f32 and f64 none is needed
 ///
 /// # Errors
-/// As [`addmm`] and [`activation_backward`].
+/// As [`addmm`] and [`activation_backward`]; [`KernelError::ElementCount`] for too small a workspace.
 pub fn linear_backward_input(
     mode: MatmulMode,
     d_y: TensorRef<'_>,
     weight: TensorRef<'_>,
     mut d_x: TensorMut<'_>,
     through: Option<ThroughActivation<'_>>,
+    accumulate: bool,
+    workspace: TensorMut<'_>,
 ) -> Result<()> {
     const OP: &str = "linear_backward_input";
-    let Some(gpu) = d_y.gpu() else {
-        addmm(1.0, d_y, false, weight, false, 0.0, d_x.reborrow())?;
-        return match through {
-            Some(through) => activation_backward(through.activation, through.saved, d_x, None, false),
-            None => Ok(()),
-        };
-    };
     let (d_y_op, weight_op, d_x_op) = (d_y.operand("d_y"), weight.operand("weight"), d_x.operand("d_x"));
     check::same_kind(OP, &[d_y_op, weight_op])?;
-    check::dtype(OP, d_y_op, check::GPU_FLOATS, check::GPU_FLOATS_NAMES)?;
+    check::dtype(OP, d_y_op, check::FLOATS, check::FLOATS_NAMES)?;
     check_output_kind(OP, d_y_op, d_x_op)?;
     let (n_rows, out_features) = check::matrix(OP, d_y_op)?;
     let (_, in_features) = check::matrix(OP, weight_op)?;
     check::shape(OP, weight_op, Shape::matrix(out_features, in_features))?;
     check::shape(OP, d_x_op, Shape::matrix(n_rows, in_features))?;
+    let Some(gpu) = d_y.gpu() else {
+        if is_short(d_y_op.dtype) {
+            let sizes = (n_rows, in_features, out_features);
+            check_workspace(OP, d_y_op, workspace.operand("workspace"), sizes)?;
+            check::short_dispatch!(OP, d_y_op, S => {
+                let (d_y, weight) = (d_y.as_slice::<S>(OP, "d_y")?, weight.as_slice::<S>(OP, "weight")?);
+                let d_x = d_x.reborrow().into_slice(OP, "d_x")?;
+                let workspace = workspace.into_slice(OP, "workspace")?;
+                short::backward_input(d_y, weight, sizes, d_x, accumulate, workspace);
+            });
+        } else {
+            let beta = if accumulate { 1.0 } else { 0.0 };
+            addmm(1.0, d_y, false, weight, false, beta, d_x.reborrow())?;
+        }
+        return match through {
+            Some(through) => activation_backward(through.activation, through.saved, d_x, None, false),
+            None => Ok(()),
+        };
+    };
     let through = match through {
         Some(ThroughActivation { activation, saved, relu_mask }) => {
             check::same_kind(OP, &[d_x_op, saved.operand("saved")])?;
@@ -206,13 +271,13 @@ pub fn linear_backward_input(
         None => None,
     };
     let layer = cuda::Layer { mode, n_rows, in_features, out_features };
-    cuda::backward_input(gpu, layer, d_y.cuda()?, weight.cuda()?, d_x.into_cuda()?, through)
+    cuda::backward_input(gpu, layer, d_y.cuda()?, weight.cuda()?, d_x.into_cuda()?, through, accumulate)
 }
 
 /// The mask is of i64, on the same device, and long enough.
 fn check_mask(
     op: &'static str,
-    beside: crate::Operand,
+    beside: Operand,
     mask: TensorRef<'_>,
     (rows, cols): (usize, usize),
 ) -> Result<()> {
@@ -241,10 +306,17 @@ mod tests {
         mask: Option<Vec<i64>>,
     }
 
+    /// Scratch of the layer's products, full of NaN.
+    fn workspace<T: Element>((b, i, o): Sizes, device: Device) -> Tensor {
+        let dtype = if is_short(T::DTYPE) { DType::F32 } else { T::DTYPE };
+        let n = linear_workspace_len(b, i, o, T::DTYPE, device);
+        Tensor::full(&[n], f64::NAN, dtype, device).unwrap()
+    }
+
     /// The layer on `device`: with what is before the activation, or with the mask of ReLU.
     fn forward<T: Element>(
         device: Device,
-        (b, i, o): Sizes,
+        sizes @ (b, i, o): Sizes,
         (x, w, bias): (&[T], &[T], Option<&[T]>),
         activation: Option<Activation>,
         masked: bool,
@@ -254,8 +326,7 @@ mod tests {
         let mut y = Tensor::full(&[b, o], f64::NAN, T::DTYPE, device).unwrap();
         let mut pre = y.zeros_like().unwrap();
         let mut mask = Tensor::zeros(&[relu_mask_len(b, o)], DType::I64, device).unwrap();
-        let n = linear_workspace_len(b, i, o, device);
-        let mut workspace = Tensor::zeros(&[n], T::DTYPE, device).unwrap();
+        let mut workspace = workspace::<T>(sizes, device);
         let output = LinearOutput {
             y: y.view_mut(),
             pre_activation: (!masked).then(|| pre.view_mut()),
@@ -317,7 +388,9 @@ mod tests {
                             saved: saved.view(),
                             relu_mask: mask.map(Tensor::view),
                         };
-                        linear_backward_input(STRICT, d_y.view(), w.view(), d_x.view_mut(), Some(through))
+                        let mut none = Tensor::zeros(&[0], DType::F32, device).unwrap();
+                        let (d_y, w, none) = (d_y.view(), w.view(), none.view_mut());
+                        linear_backward_input(STRICT, d_y, w, d_x.view_mut(), Some(through), false, none)
                             .unwrap();
                         d_x.to_vec::<f32>().unwrap()
                     };
@@ -361,52 +434,126 @@ mod tests {
                 let (d_y_on, x_on) = (tensor(&d_y, &[b, o], device), tensor(&x, &[b, i], device));
                 let w_on = tensor(&w, &[o, i], device);
                 let (d_w_view, d_b_view) = (d_w.view_mut(), Some(d_b.view_mut()));
-                linear_backward_weight(STRICT, d_y_on.view(), x_on.view(), d_w_view, d_b_view, accumulate)
+                let (d_y_on, x_on, w_on) = (d_y_on.view(), x_on.view(), w_on.view());
+                let mut none = Tensor::zeros(&[0], DType::F64, device).unwrap();
+                let scratch = none.view_mut();
+                linear_backward_weight(STRICT, d_y_on, x_on, d_w_view, d_b_view, accumulate, scratch)
                     .unwrap();
-                linear_backward_input(STRICT, d_y_on.view(), w_on.view(), d_x.view_mut(), None).unwrap();
+                if accumulate {
+                    d_x = Tensor::ones(&[b, i], DType::F64, device).unwrap();
+                }
+                let scratch = none.view_mut();
+                linear_backward_input(STRICT, d_y_on, w_on, d_x.view_mut(), None, accumulate, scratch)
+                    .unwrap();
                 let before = if accumulate { 1.0 } else { 0.0 };
                 let less = |t: &Tensor| -> Vec<f64> {
                     t.to_vec::<f64>().unwrap().iter().map(|v| v - before).collect()
                 };
                 assert_gradient(&w, &less(&d_w), |w| dot(&y_of(&x, w), &d_y));
-                assert_gradient(&x, &d_x.to_vec::<f64>().unwrap(), |x| dot(&y_of(x, &w), &d_y));
+                assert_gradient(&x, &less(&d_x), |x| dot(&y_of(x, &w), &d_y));
                 let want: Vec<f64> = (0..o).map(|c| d_y.iter().skip(c).step_by(o).sum()).collect();
                 assert_close(&less(&d_b), &want, 1e-12, 1e-12);
             }
         }
     }
 
+    /// The layer and its gradients with factors of the short format `S`, whose unit of rounding is `unit`, against f64.
+    fn assert_short_factors_have_f32_sums<S: Element>(unit: f64) {
+        // On the CPU the second one is direct, the others transposed, and the last has edges everywhere.
+        for sizes @ (b, i, o) in [(24, 64, 40), (64, 1024, 10), (1, 3, 2), (33, 71, 37)] {
+            let (x, w, bias) = (random::<S>(b * i, 1), random::<S>(o * i, 2), random::<S>(o, 3));
+            let (d_y, d_x_before) = (random::<S>(b * o, 4), random::<S>(b * i, 5));
+            let (x64, w64, bias64) = (rounded(&x), rounded(&w), rounded::<S, f64>(&bias));
+            let (d64, before64): (Vec<f64>, Vec<f64>) = (rounded(&d_y), rounded(&d_x_before));
+            let want =
+                forward(Device::Cpu, sizes, (&x64, &w64, Some(&bias64)), Some(Activation::Silu), false);
+            let product =
+                |a: &[f64], a_dims: [usize; 2], transpose, b: &[f64], b_dims: [usize; 2], c: &mut [f64]| {
+                    let (a, b) = (TensorRef::from_slice(a, &a_dims), TensorRef::from_slice(b, &b_dims));
+                    let rows = a_dims[usize::from(transpose)];
+                    let c = TensorMut::from_slice(c, &[rows, b_dims[1]]).unwrap();
+                    addmm(1.0, a.unwrap(), transpose, b.unwrap(), false, 1.0, c).unwrap();
+                };
+            // Products of short factors are exact in f32; their sums, of up to 1024 of them below 1, round at 2^-24 of some 20.
+            let atol = 1e-7 * (i.max(b) as f64).sqrt().max(10.0);
+            for device in devices() {
+                let all = (&x[..], &w[..], Some(&bias[..]));
+                let got = forward(device, sizes, all, Some(Activation::Silu), false);
+                // One rounding of y; on a GPU what is before the activation is rounded first, and SiLU's slope is 1.1 at most.
+                assert_close(&rounded::<S, f64>(&got.pre), &want.pre, atol, unit);
+                let y_atol = atol + 1.1 * unit * want.pre.iter().fold(0.0, |m: f64, v| m.max(v.abs()));
+                assert_close(&rounded::<S, f64>(&got.y), &want.y, y_atol, unit);
+
+                let (d_y, x, w) =
+                    (tensor(&d_y, &[b, o], device), tensor(&x, &[b, i], device), tensor(&w, &[o, i], device));
+                for accumulate in [false, true] {
+                    let start = if accumulate { 2.0 } else { f64::NAN };
+                    let mut d_w = Tensor::full(&[o, i], start, DType::F32, device).unwrap();
+                    let mut d_b = Tensor::full(&[o], start, DType::F32, device).unwrap();
+                    let mut scratch = workspace::<S>(sizes, device);
+                    let (d_y, d_b_view, scratch) = (d_y.view(), Some(d_b.view_mut()), scratch.view_mut());
+                    let d_w_view = d_w.view_mut();
+                    linear_backward_weight(STRICT, d_y, x.view(), d_w_view, d_b_view, accumulate, scratch)
+                        .unwrap();
+                    let before = if accumulate { 2.0 } else { 0.0 };
+                    let mut want = vec![before; o * i];
+                    product(&d64, [b, o], true, &x64, [b, i], &mut want);
+                    assert_close(&rounded::<f32, f64>(&d_w.to_vec::<f32>().unwrap()), &want, atol, 1e-6);
+                    let sum = |c: usize| before + d64.iter().skip(c).step_by(o).sum::<f64>();
+                    let want: Vec<f64> = (0..o).map(sum).collect();
+                    assert_close(&rounded::<f32, f64>(&d_b.to_vec::<f32>().unwrap()), &want, atol, 1e-6);
+
+                    let mut d_x = match accumulate {
+                        true => tensor(&d_x_before, &[b, i], device),
+                        false => Tensor::full(&[b, i], f64::NAN, S::DTYPE, device).unwrap(),
+                    };
+                    let mut scratch = workspace::<S>(sizes, device);
+                    let (d_x_view, scratch) = (d_x.view_mut(), scratch.view_mut());
+                    linear_backward_input(STRICT, d_y, w.view(), d_x_view, None, accumulate, scratch)
+                        .unwrap();
+                    let mut want = if accumulate { before64.clone() } else { vec![0.0; b * i] };
+                    product(&d64, [b, o], false, &w64, [o, i], &mut want);
+                    let got = rounded::<S, f64>(&d_x.to_vec::<S>().unwrap());
+                    assert_close(&got, &want, atol, unit);
+                }
+            }
+        }
+    }
+
     #[test]
     fn bf16_factors_have_f32_sums() {
+        // Half a unit of the last of 8 bits.
+        assert_short_factors_have_f32_sums::<half::bf16>(2f64.powi(-8) * 1.001);
+    }
+
+    /// The last layer: short factors, outputs in f32; and a workspace that is too small or of another type.
+    #[test]
+    fn outputs_of_short_factors_can_be_f32_and_workspaces_are_checked() {
         use half::bf16;
-        let sizes @ (b, i, o) = (24, 64, 40);
-        let (x, w, d_y) = (random::<bf16>(b * i, 1), random::<bf16>(o * i, 2), random::<bf16>(b * o, 3));
-        let (x64, w64, d64): (Vec<f64>, Vec<f64>, Vec<f64>) = (rounded(&x), rounded(&w), rounded(&d_y));
-        let want = forward(Device::Cpu, sizes, (&x64, &w64, None), None, false).y;
-        for device in devices().into_iter().filter(|&device| device != Device::Cpu) {
-            let got = forward(device, sizes, (&x, &w, None), None, false).y;
-            // Sums of 64 products in f32, then one rounding to 8 bits.
-            assert_close(&rounded::<bf16, f64>(&got), &want, 1e-5, 0.004);
-            let mut d_w = Tensor::zeros(&[o, i], DType::F32, device).unwrap();
-            let mut d_b = Tensor::zeros(&[o], DType::F32, device).unwrap();
-            let (d_y, x) = (tensor(&d_y, &[b, o], device), tensor(&x, &[b, i], device));
-            let d_b_view = Some(d_b.view_mut());
-            linear_backward_weight(STRICT, d_y.view(), x.view(), d_w.view_mut(), d_b_view, false).unwrap();
-            let mut d_w_want = vec![0.0; o * i];
-            addmm(
-                1.0,
-                TensorRef::from_slice(&d64, &[b, o]).unwrap(),
-                true,
-                TensorRef::from_slice(&x64, &[b, i]).unwrap(),
-                false,
-                0.0,
-                TensorMut::from_slice(&mut d_w_want, &[o, i]).unwrap(),
-            )
-            .unwrap();
-            // Products of bf16 are exact in f32; 24 of them are added.
-            assert_close(&rounded::<f32, f64>(&d_w.to_vec::<f32>().unwrap()), &d_w_want, 1e-5, 1e-5);
-            let d_b_want: Vec<f64> = (0..o).map(|c| d64.iter().skip(c).step_by(o).sum()).collect();
-            assert_close(&rounded::<f32, f64>(&d_b.to_vec::<f32>().unwrap()), &d_b_want, 1e-5, 1e-5);
+        let sizes @ (b, i, o) = (5, 33, 9);
+        let (x, w, bias) = (random::<bf16>(b * i, 1), random::<bf16>(o * i, 2), random::<f32>(o, 3));
+        let (x64, w64) = (rounded::<bf16, f64>(&x), rounded::<bf16, f64>(&w));
+        let want = forward(Device::Cpu, sizes, (&x64, &w64, Some(&rounded(&bias))), None, false).y;
+        for device in devices() {
+            let (x, w) = (tensor(&x, &[b, i], device), tensor(&w, &[o, i], device));
+            let (bias, mut y) =
+                (tensor(&bias, &[o], device), Tensor::zeros(&[b, o], DType::F32, device).unwrap());
+            let mut run = |workspace: &mut Tensor| {
+                let workspace = workspace.view_mut();
+                let output =
+                    LinearOutput { y: y.view_mut(), pre_activation: None, relu_mask: None, workspace };
+                linear_forward(STRICT, x.view(), w.view(), Some(bias.view()), None, output)?;
+                y.to_vec::<f32>()
+            };
+            let got = run(&mut workspace::<bf16>(sizes, device)).unwrap();
+            assert_close(&rounded::<f32, f64>(&got), &want, 1e-6, 1e-6);
+            if device == Device::Cpu {
+                let n = linear_workspace_len(b, i, o, DType::BF16, device);
+                let error = run(&mut Tensor::zeros(&[n - 1], DType::F32, device).unwrap()).unwrap_err();
+                assert!(matches!(error, KernelError::ElementCount { .. }), "{error}");
+                let error = run(&mut Tensor::zeros(&[n], DType::BF16, device).unwrap()).unwrap_err();
+                assert!(matches!(error, KernelError::DTypeMismatch { .. }), "{error}");
+            }
         }
     }
 
@@ -418,7 +565,10 @@ mod tests {
                 let mut d_w = Tensor::full(&[3, 2], 7.0, DType::F32, device).unwrap();
                 let mut d_b = Tensor::full(&[3], 7.0, DType::F32, device).unwrap();
                 let (d_w_view, d_b_view) = (d_w.view_mut(), Some(d_b.view_mut()));
-                linear_backward_weight(STRICT, d_y.view(), x.view(), d_w_view, d_b_view, accumulate).unwrap();
+                let (d_y, x, mut none) =
+                    (d_y.view(), x.view(), Tensor::zeros(&[0], DType::F32, device).unwrap());
+                let scratch = none.view_mut();
+                linear_backward_weight(STRICT, d_y, x, d_w_view, d_b_view, accumulate, scratch).unwrap();
                 assert_eq!(d_w.to_vec::<f32>().unwrap(), [want; 6]);
                 assert_eq!(d_b.to_vec::<f32>().unwrap(), [want; 3]);
             }

@@ -4,9 +4,9 @@ mod narrow;
 mod wide;
 
 use super::{LossSums, OP};
-use crate::cpu::Float;
 use crate::cpu::simd::vectorize;
-use crate::{KernelError, Result};
+use crate::cpu::{Float, Stored};
+use crate::{Element, KernelError, Result};
 
 /// Elements that are worked on side by side: one AVX-512 register of f32.
 const LANES: usize = 16;
@@ -77,12 +77,12 @@ impl<T: Float> Shared<'_, T> {
 
     /// The loss of a row; label smoothing adds `ε/C·Σ_c w[c]·(-ln p[c])`.
     #[inline(always)]
-    fn loss(&self, target: Target<T>, row: &[T], max: T, log_sum: T) -> T {
-        let loss = target.hit * (log_sum - (row[target.label] - max));
+    fn loss<S: Stored<Real = T>>(&self, target: Target<T>, row: &[S], max: T, log_sum: T) -> T {
+        let loss = target.hit * (log_sum - (row[target.label].load() - max));
         if self.spread == T::ZERO {
             return loss;
         }
-        let terms = row.iter().map(|&v| log_sum - (v - max));
+        let terms = row.iter().map(|&v| log_sum - (v.load() - max));
         let smoothing = target.spread
             * match self.rule.weights {
                 None => terms.sum(),
@@ -90,27 +90,14 @@ impl<T: Float> Shared<'_, T> {
             };
         loss + smoothing
     }
-
-    /// Takes the target off a row of the gradient that holds the softmax times its mass.
-    #[inline(always)]
-    fn subtract_target(&self, d_row: &mut [T], target: Target<T>) {
-        d_row[target.label] -= target.hit * self.scale;
-        if self.spread != T::ZERO {
-            let spread = target.spread * self.scale;
-            match self.rule.weights {
-                None => d_row.iter_mut().for_each(|d| *d -= spread),
-                Some(w) => d_row.iter_mut().zip(w).for_each(|(d, &w)| *d -= spread * w),
-            }
-        }
-    }
 }
 
-pub(super) fn forward_backward<T: Float>(
-    logits: &[T],
+pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
+    logits: &[S],
     labels: &[i64],
-    rule: Rule<'_, T>,
-    scale: T,
-    d_logits: Option<&mut [T]>,
+    rule: Rule<'_, S::Real>,
+    scale: S::Real,
+    d_logits: Option<&mut [D]>,
 ) -> Result<LossSums> {
     let n = rule.n_classes;
     let is_label = |label: i64| (0..n as i64).contains(&label) || label == rule.ignore_index;
@@ -123,10 +110,10 @@ pub(super) fn forward_backward<T: Float>(
     let shared = Shared {
         rule,
         scale,
-        spread: rule.smoothing / T::from_f64(n as f64),
+        spread: rule.smoothing / S::Real::from_f64(n as f64),
         weight_sum: match rule.weights {
             Some(weights) => weights.iter().copied().sum(),
-            None => T::from_f64(n as f64),
+            None => S::Real::from_f64(n as f64),
         },
     };
     Ok(vectorize(

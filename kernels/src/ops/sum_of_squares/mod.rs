@@ -25,7 +25,7 @@ pub fn sum_of_squares(x: TensorRef<'_>, out: TensorMut<'_>, accumulate: bool) ->
     check::dtype(OP, out_op, &[DType::F64], "f64")?;
     check::shape(OP, out_op, Shape::vector(1))?;
     if let Some(gpu) = x.gpu() {
-        check::dtype(OP, x_op, check::GPU_FLOATS, check::GPU_FLOATS_NAMES)?;
+        check::dtype(OP, x_op, check::FLOATS, check::FLOATS_NAMES)?;
         return cuda::sum(gpu, x.cuda()?, &mut out.into_cuda()?, accumulate);
     }
     check::float_dispatch!(OP, x_op, T => {

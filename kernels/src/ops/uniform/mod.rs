@@ -29,7 +29,7 @@ pub struct UniformStream {
 pub fn uniform(x: TensorMut<'_>, low: f32, high: f32, stream: UniformStream) -> Result<()> {
     const OP: &str = "uniform";
     let x_op = x.operand("x");
-    check::dtype(OP, x_op, check::GPU_FLOATS, check::GPU_FLOATS_NAMES)?;
+    check::dtype(OP, x_op, check::FLOATS, check::FLOATS_NAMES)?;
     if let Some(gpu) = x.gpu() {
         return cuda::fill(gpu, &mut x.into_cuda()?, low, high, stream);
     }

@@ -2,23 +2,24 @@
 
 #![allow(clippy::needless_range_loop)] // Loops over lanes by index are what the compiler vectorises.
 
-use super::{LANES, LossSums, Shared};
-use crate::cpu::Float;
+use super::{LANES, LossSums, Shared, Target};
+use crate::Element;
+use crate::cpu::{Float, Stored};
 
 /// From more classes on, rows are long enough to vectorise along themselves.
 pub(super) const MAX_CLASSES: usize = 64;
 
 #[inline(always)]
-pub(super) fn forward_backward<T: Float>(
-    logits: &[T],
+pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
+    logits: &[S],
     labels: &[i64],
-    shared: Shared<'_, T>,
-    mut d_logits: Option<&mut [T]>,
+    shared: Shared<'_, S::Real>,
+    mut d_logits: Option<&mut [D]>,
 ) -> LossSums {
     let n = shared.rule.n_classes;
     let mut sums = LossSums::default();
     // Logits, then exponentials, of sixteen rows: `columns[c][lane]`.
-    let mut columns = [[T::ZERO; LANES]; MAX_CLASSES];
+    let mut columns = [[S::Real::ZERO; LANES]; MAX_CLASSES];
     let columns = &mut columns[..n];
     for (block, labels) in labels.chunks(LANES).enumerate() {
         let rows = block * LANES * n..block * LANES * n + labels.len() * n;
@@ -26,7 +27,7 @@ pub(super) fn forward_backward<T: Float>(
         load(x, columns);
         let (max, exp_sum, log_sum) = normalize(columns);
 
-        let mut mass = [T::ZERO; LANES];
+        let mut mass = [S::Real::ZERO; LANES];
         for (lane, &label) in labels.iter().enumerate() {
             let Some(target) = shared.target(block * LANES + lane, label) else { continue };
             let row = &x[lane * n..][..n];
@@ -42,29 +43,46 @@ pub(super) fn forward_backward<T: Float>(
             }
             for (lane, (d_row, &label)) in d_logits[rows].chunks_exact_mut(n).zip(labels).enumerate() {
                 let Some(target) = shared.target(block * LANES + lane, label) else {
-                    d_row.fill(T::ZERO);
+                    d_row.fill(D::ZERO);
                     continue;
                 };
+                subtract_target(columns, lane, &shared, target);
                 for (d, column) in d_row.iter_mut().zip(columns.iter()) {
-                    *d = column[lane];
+                    *d = D::store(column[lane]);
                 }
-                shared.subtract_target(d_row, target);
             }
         }
     }
     sums
 }
 
+/// Takes the target off the lane, which holds the softmax times its mass.
+#[inline(always)]
+fn subtract_target<T: Float>(
+    columns: &mut [[T; LANES]],
+    lane: usize,
+    shared: &Shared<'_, T>,
+    target: Target<T>,
+) {
+    columns[target.label][lane] -= target.hit * shared.scale;
+    if shared.spread != T::ZERO {
+        let spread = target.spread * shared.scale;
+        for (c, column) in columns.iter_mut().enumerate() {
+            column[lane] -= shared.rule.weights.map_or(spread, |w| spread * w[c]);
+        }
+    }
+}
+
 /// The rows of `x` into the lanes; lanes without a row hold zeros.
 #[inline(always)]
-fn load<T: Float>(x: &[T], columns: &mut [[T; LANES]]) {
+fn load<S: Stored>(x: &[S], columns: &mut [[S::Real; LANES]]) {
     let n = columns.len();
     if x.len() < LANES * n {
-        columns.fill([T::ZERO; LANES]);
+        columns.fill([S::Real::ZERO; LANES]);
     }
     for (lane, row) in x.chunks_exact(n).enumerate() {
         for (column, &v) in columns.iter_mut().zip(row) {
-            column[lane] = v;
+            column[lane] = v.load();
         }
     }
 }

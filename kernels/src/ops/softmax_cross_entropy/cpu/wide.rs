@@ -1,47 +1,94 @@
 //! Many classes: a row at a time, in blocks padded with minus infinity. The gradient's place holds the exponentials until
-//! their sum is known: each is computed once.
+//! their sum is known: each is computed once, but for a gradient in a short format, which could not hold them.
 
 #![allow(clippy::needless_range_loop)] // Loops over lanes by index are what the compiler vectorises.
 
 use std::ops::Range;
 
-use super::{LANES, LossSums, Shared};
-use crate::cpu::Float;
+use super::{LANES, LossSums, Shared, Target};
+use crate::Element;
+use crate::cpu::{Float, Stored};
 
 #[inline(always)]
-pub(super) fn forward_backward<T: Float>(
-    logits: &[T],
+pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
+    logits: &[S],
     labels: &[i64],
-    shared: Shared<'_, T>,
-    d_logits: Option<&mut [T]>,
+    shared: Shared<'_, S::Real>,
+    d_logits: Option<&mut [D]>,
 ) -> LossSums {
     let n = shared.rule.n_classes;
-    let mut nothing: [T; 0] = [];
+    let mut nothing: [D; 0] = [];
     let wants_gradient = d_logits.is_some();
     let d_logits = d_logits.unwrap_or(&mut nothing);
+    let holds_exponentials = D::DTYPE == S::Real::DTYPE;
     let mut sums = LossSums::default();
     for (row, &label) in labels.iter().enumerate() {
         let range = row * n..(row + 1) * n;
         let Some(target) = shared.target(row, label) else {
             if wants_gradient {
-                d_logits[range].fill(T::ZERO);
+                d_logits[range].fill(D::ZERO);
             }
             continue;
         };
         let max = row_max(logits, range.clone());
-        let exp_sum = exp_and_sum(logits, range.clone(), max, d_logits);
+        let exponentials: &mut [S::Real] =
+            if holds_exponentials { bytemuck::cast_slice_mut(d_logits) } else { &mut [] };
+        let exp_sum = exp_and_sum(logits, range.clone(), max, exponentials);
         let row = &logits[range.clone()];
         sums.loss += shared.loss(target, row, max, exp_sum.ln()).to_f64();
         sums.weight += target.weight.to_f64();
-        if wants_gradient {
-            // The exponentials stand here; they become mass · softmax.
-            let d_row = &mut d_logits[range];
-            let mass = target.mass(&shared) / exp_sum;
+        if !wants_gradient {
+            continue;
+        }
+        let mass = target.mass(&shared) / exp_sum;
+        if holds_exponentials {
+            // They stand here, and become mass · softmax.
+            let d_row: &mut [S::Real] = bytemuck::cast_slice_mut(&mut d_logits[range]);
             d_row.iter_mut().for_each(|d| *d *= mass);
-            shared.subtract_target(d_row, target);
+            subtract_target(d_row, 0, &shared, target);
+        } else {
+            gradient(logits, range, (max, mass), &shared, target, d_logits);
         }
     }
     sums
+}
+
+/// The row's gradient from its exponentials anew, rounded once.
+#[inline(always)]
+fn gradient<S: Stored, D: Stored<Real = S::Real>>(
+    x: &[S],
+    range: Range<usize>,
+    (max, mass): (S::Real, S::Real),
+    shared: &Shared<'_, S::Real>,
+    target: Target<S::Real>,
+    d: &mut [D],
+) {
+    for start in range.clone().step_by(LANES) {
+        let mut block = block(x, start, range.end);
+        for lane in 0..LANES {
+            block[lane] = (block[lane] - max).exp() * mass;
+        }
+        let n = (range.end - start).min(LANES);
+        subtract_target(&mut block[..n], start - range.start, shared, target);
+        for lane in 0..n {
+            d[start + lane] = D::store(block[lane]);
+        }
+    }
+}
+
+/// Takes the target off the classes from `first` on, which hold the softmax times its mass.
+#[inline(always)]
+fn subtract_target<T: Float>(d: &mut [T], first: usize, shared: &Shared<'_, T>, target: Target<T>) {
+    if let Some(d) = target.label.checked_sub(first).and_then(|place| d.get_mut(place)) {
+        *d -= target.hit * shared.scale;
+    }
+    if shared.spread != T::ZERO {
+        let spread = target.spread * shared.scale;
+        match shared.rule.weights {
+            None => d.iter_mut().for_each(|d| *d -= spread),
+            Some(w) => d.iter_mut().zip(&w[first..]).for_each(|(d, &w)| *d -= spread * w),
+        }
+    }
 }
 
 /// The block of `x` that begins at `start`; from `end` on, minus infinity.
@@ -49,25 +96,25 @@ pub(super) fn forward_backward<T: Float>(
 /// A last block is read beyond its row where there is more behind it, and masked: elements that are copied one by one
 /// stall the load of the whole.
 #[inline(always)]
-fn block<T: Float>(x: &[T], start: usize, end: usize) -> [T; LANES] {
+fn block<S: Stored>(x: &[S], start: usize, end: usize) -> [S::Real; LANES] {
     let n = (end - start).min(LANES);
-    let mut block = [T::NEG_INFINITY; LANES];
+    let mut block = [S::Real::NEG_INFINITY; LANES];
     match x[start..].first_chunk::<LANES>() {
         Some(whole) => {
             for lane in 0..LANES {
-                block[lane] = if lane < n { whole[lane] } else { T::NEG_INFINITY };
+                block[lane] = if lane < n { whole[lane].load() } else { S::Real::NEG_INFINITY };
             }
         }
-        None => block[..n].copy_from_slice(&x[start..end]),
+        None => block[..n].iter_mut().zip(&x[start..]).for_each(|(to, &v)| *to = v.load()),
     }
     block
 }
 
 /// The largest of the elements `range`. A NaN may be passed over here; it returns in the sum of exponentials.
 #[inline(always)]
-fn row_max<T: Float>(x: &[T], range: Range<usize>) -> T {
-    let larger = |a: T, b: T| if b < a { a } else { b };
-    let mut maxima = [T::NEG_INFINITY; LANES];
+fn row_max<S: Stored>(x: &[S], range: Range<usize>) -> S::Real {
+    let larger = |a: S::Real, b: S::Real| if b < a { a } else { b };
+    let mut maxima = [S::Real::NEG_INFINITY; LANES];
     for start in range.clone().step_by(LANES) {
         let block = block(x, start, range.end);
         for lane in 0..LANES {
@@ -81,8 +128,13 @@ fn row_max<T: Float>(x: &[T], range: Range<usize>) -> T {
 ///
 /// What lies behind the row may be overwritten: rows are worked on in their order.
 #[inline(always)]
-fn exp_and_sum<T: Float>(x: &[T], range: Range<usize>, max: T, exponentials: &mut [T]) -> T {
-    let mut sums = [T::ZERO; LANES];
+fn exp_and_sum<S: Stored>(
+    x: &[S],
+    range: Range<usize>,
+    max: S::Real,
+    exponentials: &mut [S::Real],
+) -> S::Real {
+    let mut sums = [S::Real::ZERO; LANES];
     for start in range.clone().step_by(LANES) {
         let mut block = block(x, start, range.end);
         for lane in 0..LANES {

@@ -1,0 +1,150 @@
+//! Formats that numbers are kept in, and the type that they are computed in: the short ones (bf16, f16) widen to f32 where they
+//! are read, and are rounded to nearest, ties to even, where they are stored, as on a GPU.
+
+use half::{bf16, f16};
+
+use super::Float;
+use super::simd::vectorize;
+use super::threads::{SharedMut, for_parts};
+use crate::Element;
+
+/// A format of a tensor's elements that operations take on the CPU.
+pub(crate) trait Stored: Element {
+    /// What its values are computed in: itself, or f32 for a short format.
+    type Real: Float;
+    /// The value, exactly.
+    fn load(self) -> Self::Real;
+    /// The nearest value of this format.
+    fn store(value: Self::Real) -> Self;
+}
+
+macro_rules! as_it_is {
+    ($t:ty) => {
+        impl Stored for $t {
+            type Real = $t;
+            #[inline(always)]
+            fn load(self) -> $t {
+                self
+            }
+            #[inline(always)]
+            fn store(value: $t) -> Self {
+                value
+            }
+        }
+    };
+}
+as_it_is!(f32);
+as_it_is!(f64);
+
+impl Stored for bf16 {
+    type Real = f32;
+    #[inline(always)]
+    fn load(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+    /// Without branches, so that loops over it vectorise; the same as [`bf16::from_f32`].
+    #[inline(always)]
+    fn store(value: f32) -> Self {
+        let bits = value.to_bits();
+        // Half a unit of the last place, less one bit where the place is even already: a carry rounds up.
+        let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+        let nan = bits >> 16 | 0x40;
+        bf16::from_bits(if bits & 0x7fff_ffff > 0x7f80_0000 { nan } else { rounded } as u16)
+    }
+}
+
+impl Stored for f16 {
+    type Real = f32;
+    #[inline(always)]
+    fn load(self) -> f32 {
+        let bits = u32::from(self.to_bits());
+        let magnitude = bits & 0x7fff;
+        // The exponent of f32 counts from 112 lower: a product with 2^112 puts that right, of subnormal numbers too.
+        let finite = (f32::from_bits(magnitude << 13) * f32::from_bits((112 + 127) << 23)).to_bits();
+        let special = 0x7f80_0000 | magnitude << 13;
+        f32::from_bits(if magnitude >= 0x7c00 { special } else { finite } | (bits & 0x8000) << 16)
+    }
+    /// Without branches; the same as [`f16::from_f32`].
+    #[inline(always)]
+    fn store(value: f32) -> Self {
+        let bits = value.to_bits();
+        let magnitude = bits & 0x7fff_ffff;
+        // As bf16 above, with the exponents moved; what exceeds the largest finite number carries into infinity.
+        let normal = magnitude.wrapping_sub(112 << 23).wrapping_add(0xfff + (magnitude >> 13 & 1)) >> 13;
+        // Below 2^-14: added to 1/2, f32's last place is the one of subnormal f16, and the sum rounds as it should.
+        let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
+        let nan = 0x7e00 | magnitude >> 13 & 0x1ff;
+        let finite = if magnitude < 113 << 23 { subnormal } else { normal };
+        let large = if magnitude > 0x7f80_0000 { nan } else { 0x7c00 };
+        let rounded = if magnitude >= (127 + 16) << 23 { large } else { finite };
+        f16::from_bits((rounded | bits >> 16 & 0x8000) as u16)
+    }
+}
+
+/// Elements from which a second thread is worth it.
+const MIN_PART: usize = 1 << 15;
+
+/// `to = from`, exactly; equal lengths.
+pub(crate) fn widen<S: Stored>(from: &[S], to: &mut [S::Real]) {
+    convert(from, to, S::load);
+}
+
+/// `to = from`, rounded; equal lengths.
+pub(crate) fn narrow<S: Stored>(from: &[S::Real], to: &mut [S]) {
+    convert(from, to, S::store);
+}
+
+#[inline(always)]
+fn convert<A: Element, B: Element>(from: &[A], to: &mut [B], f: impl Fn(A) -> B + Sync) {
+    assert_eq!(from.len(), to.len());
+    let to = SharedMut::new(to);
+    for_parts(from.len(), MIN_PART, 64, |part| {
+        // SAFETY: the part lies within `to`, as long as `from`, and is this thread's alone.
+        let to = unsafe { to.slice(part.clone()) };
+        let from = &from[part];
+        vectorize(
+            #[inline(always)]
+            || {
+                for (to, &from) in to.iter_mut().zip(from) {
+                    *to = f(from);
+                }
+            },
+        );
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every value of a short format, and what lies around each tie between two of them.
+    #[test]
+    fn every_short_number_and_every_tie_is_as_the_crate_half_has_it() {
+        for bits in 0..=u16::MAX {
+            let (b, h) = (bf16::from_bits(bits), f16::from_bits(bits));
+            assert!(b.load().to_bits() == b.to_f32().to_bits() || b.is_nan() && b.load().is_nan());
+            assert!(h.load().to_bits() == h.to_f32().to_bits() || h.is_nan() && h.load().is_nan());
+            let beside = |x: f32, half_unit: u32| {
+                let tie = x.to_bits() + half_unit;
+                [x, f32::from_bits(tie - 1), f32::from_bits(tie), f32::from_bits(tie + 1)]
+            };
+            let subnormal_ties = (bits & 0x7c00 == 0).then(|| {
+                let tie = f32::from(bits & 0x7fff) * 2f32.powi(-24) + 2f32.powi(-25);
+                [tie, f32::from_bits(tie.to_bits() - 1), f32::from_bits(tie.to_bits() + 1), -tie]
+            });
+            for x in beside(b.to_f32(), 1 << 15)
+                .into_iter()
+                .chain(beside(h.to_f32(), 1 << 12))
+                .chain(subnormal_ties.into_iter().flatten())
+            {
+                let (got, want) = (<bf16 as Stored>::store(x), bf16::from_f32(x));
+                assert!(got.to_bits() == want.to_bits() || x.is_nan() && got.is_nan(), "{x:e} to bf16");
+                let (got, want) = (<f16 as Stored>::store(x), f16::from_f32(x));
+                assert!(
+                    got.to_bits() == want.to_bits() || x.is_nan() && got.is_nan(),
+                    "{x:e} to f16: {got:?}"
+                );
+            }
+        }
+    }
+}
