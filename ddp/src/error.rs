@@ -14,6 +14,7 @@ use crate::checkpoint::CheckpointError;
 use crate::config::Origin;
 pub use crate::data::CellProblem;
 use crate::data::DataError;
+use crate::loss_scaler::LossScalerError;
 
 /// What this crate's functions return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -122,6 +123,9 @@ pub enum Error {
         /// The gradient's 2-norm.
         norm: f64,
     },
+    /// Training in f16 went astray.
+    #[error(transparent)]
+    LossScaler(#[from] LossScalerError),
     /// A model that was trained without evaluation data, and none were named.
     #[error("the run had no evaluation data\nhint: name some with --data")]
     NoEvalData,
@@ -534,6 +538,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Write { .. } | Self::LossNotFinite { .. } | Self::GradientNotFinite { .. } => 1,
+            Self::LossScaler(_) => 1,
             // A device that was asked for and isn't there is the user's matter; so is another config on another rank.
             Self::Kernel(KernelError::DeviceUnavailable { .. } | KernelError::UnknownDevice { .. }) => 2,
             Self::Comm(error) if matches!(**error, CommError::Disagreement { .. }) => 2,

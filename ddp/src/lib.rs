@@ -27,6 +27,7 @@ pub mod files;
 mod gpu_step;
 pub mod gradient_exchange;
 pub mod loader;
+pub mod loss_scaler;
 pub mod metrics;
 pub mod model;
 pub mod order;

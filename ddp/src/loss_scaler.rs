@@ -1,0 +1,272 @@
+//! The loss scale of f16 training: large enough that small gradients are no zeros in f16, small enough that large ones are finite.
+//!
+//! The loss's gradient is multiplied by the scale before backward, and the gradients of the weights, in f32, by its reciprocal in
+//! the update. A step whose gradients are not finite is skipped: it changes no weight and no state of the optimiser and does not
+//! count as done. The scale is halved then, and doubled after [`LossScalerConfig::growth_interval`] finite steps in a row. It only
+//! takes powers of two as long as its factors are such, so that scaling rounds nothing.
+//!
+//! All ranks see the same reduced gradients, so their scalers stay alike without a message.
+//!
+//! Source: `torch.amp.GradScaler`, with two differences: the scale never falls below [`LossScalerConfig::min_scale`], and steps
+//! that are skipped at that scale one after another end in an error, since no scale can help them.
+
+use serde::{Deserialize, Serialize};
+
+/// How the scale moves.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LossScalerConfig {
+    /// The first scale.
+    pub init_scale: f64,
+    /// Factor after `growth_interval` finite steps in a row, above 1.
+    pub growth_factor: f64,
+    /// Factor after a step that is not finite, below 1.
+    pub backoff_factor: f64,
+    /// Finite steps in a row after which the scale grows.
+    pub growth_interval: u64,
+    /// The smallest scale.
+    pub min_scale: f64,
+    /// Skipped steps in a row at the smallest scale that end in an error.
+    pub max_skips: u64,
+}
+
+impl Default for LossScalerConfig {
+    /// Those of `torch.amp.GradScaler`; down to 1, and 50 skips there.
+    fn default() -> Self {
+        LossScalerConfig {
+            init_scale: 65536.0,
+            growth_factor: 2.0,
+            backoff_factor: 0.5,
+            growth_interval: 2000,
+            min_scale: 1.0,
+            max_skips: 50,
+        }
+    }
+}
+
+/// What a checkpoint keeps of a scaler.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LossScalerState {
+    /// The scale of the next step.
+    pub scale: f64,
+    /// Finite steps since the scale last changed.
+    pub n_good_in_row: u64,
+    /// Steps that were skipped one after another, up to the last one, at the smallest scale.
+    pub n_skipped_in_row: u64,
+    /// Steps that were skipped since the start.
+    pub n_skipped: u64,
+}
+
+/// Why a scaler gives up, or is refused.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LossScalerError {
+    /// No scale makes the gradients finite.
+    #[error(
+        "the gradients of {n_skipped_in_row} steps in a row are not finite, though the loss scale is down to {scale}\nhint: \
+         `train.precision = \"bf16\"`, whose range is that of f32; or a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0`, \
+         `data.normalize = \"standard\"`"
+    )]
+    Exhausted {
+        /// Skips one after another.
+        n_skipped_in_row: u64,
+        /// The smallest scale.
+        scale: f64,
+    },
+    /// A state that no scaler comes to.
+    #[error("a loss scale of {scale}; expected a finite number of at least {min_scale}")]
+    State {
+        /// That of the state.
+        scale: f64,
+        /// The smallest that can be.
+        min_scale: f64,
+    },
+}
+
+/// The scale and what decides about the next one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LossScaler {
+    config: LossScalerConfig,
+    state: LossScalerState,
+}
+
+impl LossScaler {
+    /// A scaler before its first step.
+    pub fn new(config: LossScalerConfig) -> Self {
+        let state = LossScalerState {
+            scale: config.init_scale.max(config.min_scale),
+            n_good_in_row: 0,
+            n_skipped_in_row: 0,
+            n_skipped: 0,
+        };
+        LossScaler { config, state }
+    }
+
+    /// A scaler that goes on from `state`.
+    ///
+    /// # Errors
+    /// [`LossScalerError::State`] for a scale that is not finite or below the smallest.
+    pub fn from_state(config: LossScalerConfig, state: LossScalerState) -> Result<Self, LossScalerError> {
+        let (scale, min_scale) = (state.scale, config.min_scale);
+        if !(scale.is_finite() && scale >= min_scale) {
+            return Err(LossScalerError::State { scale, min_scale });
+        }
+        Ok(LossScaler { config, state })
+    }
+
+    /// What the loss's gradient of the next step is multiplied by.
+    pub fn scale(&self) -> f64 {
+        self.state.scale
+    }
+
+    /// What a checkpoint keeps.
+    pub fn state(&self) -> LossScalerState {
+        self.state
+    }
+
+    /// Steps that were skipped since the start.
+    pub fn n_skipped(&self) -> u64 {
+        self.state.n_skipped
+    }
+
+    /// Takes note of a step at the present scale: whether its reduced gradients were finite. One that was not is skipped by the
+    /// caller and changes nothing but the scale and the counts here.
+    ///
+    /// # Errors
+    /// [`LossScalerError::Exhausted`] after [`LossScalerConfig::max_skips`] such steps in a row at the smallest scale.
+    pub fn update(&mut self, is_finite: bool) -> Result<(), LossScalerError> {
+        let (config, state) = (&self.config, &mut self.state);
+        if is_finite {
+            state.n_skipped_in_row = 0;
+            state.n_good_in_row += 1;
+            if state.n_good_in_row >= config.growth_interval {
+                state.n_good_in_row = 0;
+                let grown = state.scale * config.growth_factor;
+                // The factor travels as f32.
+                if (grown as f32).is_finite() {
+                    state.scale = grown;
+                }
+            }
+            return Ok(());
+        }
+        state.n_skipped += 1;
+        state.n_good_in_row = 0;
+        if state.scale > config.min_scale {
+            state.scale = (state.scale * config.backoff_factor).max(config.min_scale);
+            return Ok(());
+        }
+        state.n_skipped_in_row += 1;
+        if state.n_skipped_in_row >= config.max_skips {
+            let LossScalerState { n_skipped_in_row, scale, .. } = *state;
+            return Err(LossScalerError::Exhausted { n_skipped_in_row, scale });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn after(scaler: &LossScaler, steps: impl IntoIterator<Item = bool>) -> LossScaler {
+        let mut scaler = scaler.clone();
+        steps.into_iter().for_each(|is_finite| scaler.update(is_finite).unwrap());
+        scaler
+    }
+
+    fn state(scale: f64, n_good_in_row: u64, n_skipped_in_row: u64, n_skipped: u64) -> LossScalerState {
+        LossScalerState { scale, n_good_in_row, n_skipped_in_row, n_skipped }
+    }
+
+    #[test]
+    fn the_scale_doubles_after_2000_finite_steps_and_halves_after_one_that_is_not() {
+        let new = LossScaler::new(LossScalerConfig::default());
+        assert_eq!(new.state(), state(65536.0, 0, 0, 0));
+        assert_eq!(after(&new, [true; 1999]).state(), state(65536.0, 1999, 0, 0));
+        assert_eq!(after(&new, [true; 2000]).state(), state(131_072.0, 0, 0, 0));
+        assert_eq!(after(&new, [true; 4001]).state(), state(262_144.0, 1, 0, 0));
+        // A skip begins the count anew.
+        let steps = [true; 1999].into_iter().chain([false]).chain([true; 1999]);
+        assert_eq!(after(&new, steps.clone()).state(), state(32768.0, 1999, 0, 1));
+        assert_eq!(after(&new, steps.chain([true])).state(), state(65536.0, 0, 0, 1));
+    }
+
+    /// Gradients that are finite up to `largest_scale`, and a weight that each step moves by one.
+    #[test]
+    fn recovers_from_overflows_and_a_skipped_step_is_not_done() {
+        let mut scaler = LossScaler::new(LossScalerConfig { growth_interval: 10, ..Default::default() });
+        let (mut weight, mut n_done, mut n_asked) = (0.0, 0, 0);
+        while n_done < 100 {
+            n_asked += 1;
+            // An overflow in the middle of training, at any scale: a spike.
+            let largest_scale = if n_asked == 50 { 0.5 } else { 1024.0 };
+            let gradient = if scaler.scale() <= largest_scale { scaler.scale() } else { f64::INFINITY };
+            let before = weight;
+            if gradient.is_finite() {
+                weight += gradient / scaler.scale();
+                n_done += 1;
+            }
+            scaler.update(gradient.is_finite()).unwrap();
+            assert_eq!(weight - before, f64::from(u8::from(gradient.is_finite())));
+        }
+        assert_eq!((weight, n_asked - n_done), (100.0, scaler.n_skipped()));
+        assert!((256.0..=2048.0).contains(&scaler.scale()), "{}", scaler.scale());
+        // Six halvings to 1024, the spike, and one for each attempt to grow beyond.
+        assert!((7..=20).contains(&scaler.n_skipped()), "{}", scaler.n_skipped());
+    }
+
+    #[test]
+    fn the_scale_stays_within_its_bounds() {
+        let new = LossScaler::new(LossScalerConfig::default());
+        assert_eq!(after(&new, [false; 16]).state(), state(1.0, 0, 0, 16));
+        assert_eq!(after(&new, [false; 17]).state(), state(1.0, 0, 1, 17));
+        let eager = LossScaler::new(LossScalerConfig { growth_interval: 1, ..Default::default() });
+        assert_eq!(after(&eager, [true; 500]).scale(), 2f64.powi(127));
+        let odd =
+            LossScaler::new(LossScalerConfig { init_scale: 3.0, backoff_factor: 0.25, ..Default::default() });
+        assert_eq!(after(&odd, [false]).scale(), 1.0);
+    }
+
+    #[test]
+    fn too_many_skips_at_the_smallest_scale_say_what_to_do() {
+        let new = LossScaler::new(LossScalerConfig::default());
+        let mut last = after(&new, [false; 16 + 49]);
+        // A finite step in between begins the count anew.
+        assert_eq!(after(&last, [true]).state(), state(1.0, 1, 0, 65));
+        assert_eq!(after(&after(&last, [true]), [false; 49]).state(), state(1.0, 0, 49, 114));
+        let message = last.update(false).unwrap_err().to_string();
+        for part in ["50 steps in a row", "loss scale is down to 1\n", "hint:", "bf16", "optimizer.lr"] {
+            assert!(message.contains(part), "{message}");
+        }
+    }
+
+    #[test]
+    fn states_that_cannot_be_are_refused() {
+        for scale in [0.5, 0.0, -1.0, f64::NAN, f64::INFINITY] {
+            let error =
+                LossScaler::from_state(LossScalerConfig::default(), state(scale, 0, 0, 0)).unwrap_err();
+            assert!(error.to_string().contains("at least 1"), "{error}");
+        }
+        let unknown =
+            r#"{"scale": 1.0, "n_good_in_row": 0, "n_skipped_in_row": 0, "n_skipped": 0, "more": 1}"#;
+        assert!(serde_json::from_str::<LossScalerState>(unknown).is_err());
+    }
+
+    proptest! {
+        /// Wherever a run is stopped, one that goes on from the state in JSON comes to the same.
+        #[test]
+        fn goes_on_from_its_state_as_if_nothing_was(steps: Vec<bool>, stop in 0usize..100) {
+            let config = LossScalerConfig { growth_interval: 3, max_skips: u64::MAX, ..Default::default() };
+            let stop = stop.min(steps.len());
+            let stopped = after(&LossScaler::new(config), steps[..stop].iter().copied());
+            let text = serde_json::to_string(&stopped.state()).unwrap();
+            let resumed = LossScaler::from_state(config, serde_json::from_str(&text).unwrap()).unwrap();
+            prop_assert_eq!(
+                after(&resumed, steps[stop..].iter().copied()),
+                after(&LossScaler::new(config), steps)
+            );
+        }
+    }
+}
