@@ -44,6 +44,7 @@ mod table;
 pub mod train_loss;
 pub mod trainer;
 pub mod training_loop;
+pub mod tree_sum;
 pub mod update_plan;
 
 pub use error::{Error, Result};
