@@ -116,7 +116,7 @@ fn a_buffer_comes_back_from_its_own_group_alone() {
     let mut buf = [0f32; 4];
     let view = TensorMut::from_slice(&mut buf, &[4]).unwrap();
     let _ = one.group().scope(|lender| {
-        let loan = lender.reduce_scatter_on_loan(ReduceOp::Sum, view)?;
+        let loan = lender.reduce_scatter_on_loan(ReduceOp::Sum, view, 4)?;
         other.group().scope(|scope| scope.take_back(loan).map(|_| ()))
     });
 }

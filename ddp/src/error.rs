@@ -103,6 +103,11 @@ pub enum Error {
         /// All names.
         names: String,
     },
+    /// Gradients that no rank keeps travel as they are.
+    #[error(
+        "`comm.zero = 2` adds up gradients on their way, and `comm.dtype = \"bf16\"` would round them in every micro-batch\nhint: `comm.dtype = \"f32\"`, or `comm.zero = 1`"
+    )]
+    ZeroWire,
     /// Training went astray.
     #[error(
         "the loss of step {step} is {loss}; the weights are those before it\nhint: a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0`, or `data.normalize = \"standard\"`"

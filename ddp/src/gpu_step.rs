@@ -9,12 +9,13 @@ use std::ops::Range;
 
 use ddp_comm::World;
 use ddp_kernels::cuda::{Download, Gpu, Graph, Upload};
-use ddp_kernels::ops::{LossSums, STEP_SCALARS_LEN, STEP_SUMS_LEN, StepScalars};
-use ddp_kernels::{DType, MemoryUse, Tensor};
+use ddp_kernels::ops::{LossSums, STEP_SCALARS_LEN, STEP_SUMS_LEN, STEP_VOTE, StepScalars};
+use ddp_kernels::{DType, Tensor, TensorRef};
 
 use crate::batches::Batch;
 use crate::device_rows::{DeviceRows, DeviceShape};
 use crate::error::{Error, Result};
+use crate::shard::RankCut;
 use crate::trainer::{GraphMode, StepOutcome, StepRows};
 
 /// Inputs that are in turn copied and computed on.
@@ -26,8 +27,6 @@ pub(crate) struct GpuStep {
     gpu: &'static Gpu,
     slots: Vec<InputSlot>,
     outcomes: Vec<OutcomeSlot>,
-    /// `Σ grads²`, `[1]` f64.
-    sum_of_squares: Tensor,
     graphs: Graphs,
     pending: VecDeque<Pending>,
 }
@@ -50,9 +49,8 @@ struct OutcomeSlot {
 #[derive(Debug, Clone, Copy)]
 struct Pending {
     slot: usize,
-    has_norm: bool,
-    /// 0 where the mean needs no correction.
-    expected_weight: f64,
+    shape: StepShape,
+    scalars: StepScalars,
     about: StepAbout,
 }
 
@@ -73,9 +71,12 @@ pub(crate) struct StepShape {
     /// This rank's rows.
     pub(crate) own_rows: usize,
     pub(crate) global_rows: usize,
-    pub(crate) n_micro: usize,
+    /// How they are cut into passes.
+    pub(crate) cut: RankCut,
     /// Whether the norm of the gradient is computed.
     pub(crate) has_norm: bool,
+    /// What the loss is multiplied by, as bits, where it is scaled.
+    pub(crate) loss_scale: Option<u64>,
 }
 
 /// Steps that were captured.
@@ -99,7 +100,6 @@ impl GpuStep {
             gpu,
             slots: Vec::new(),
             outcomes: vec![outcome()?, outcome()?],
-            sum_of_squares: Tensor::zeros_for(MemoryUse::Workspace, &[1], DType::F64, gpu.device())?,
             graphs: Graphs { mode, n_runs: HashMap::new(), captured: HashMap::new(), full_rows: 0 },
             pending: VecDeque::with_capacity(N_SLOTS + 1),
         })
@@ -130,9 +130,9 @@ impl GpuStep {
         Ok(())
     }
 
-    /// The inputs in slot `slot`, and where the sum of squares goes.
-    pub(crate) fn slot_and_squares(&mut self, slot: usize) -> (&InputSlot, &mut Tensor) {
-        (&self.slots[slot], &mut self.sum_of_squares)
+    /// The inputs in slot `slot`.
+    pub(crate) fn slot(&self, slot: usize) -> &InputSlot {
+        &self.slots[slot]
     }
 
     /// The device.
@@ -143,6 +143,8 @@ impl GpuStep {
     /// Whether this run of a step of that shape is to be a graph's, and whether the graph must be captured first.
     pub(crate) fn graph_plan(&mut self, shape: StepShape, slot: usize) -> GraphPlan {
         let graphs = &mut self.graphs;
+        // Another scale is another argument, and the old one comes back seldom.
+        graphs.captured.retain(|(captured, _), _| captured.loss_scale == shape.loss_scale);
         graphs.full_rows = graphs.full_rows.max(shape.global_rows);
         let n_runs = graphs.n_runs.entry(shape).or_default();
         *n_runs += 1;
@@ -183,20 +185,19 @@ impl GpuStep {
     pub(crate) fn asked(
         &mut self,
         slot: usize,
-        sums: &Tensor,
-        flat_len: usize,
-        (has_norm, expected_weight): (bool, f64),
+        (sums, sum_of_squares): (TensorRef<'_>, TensorRef<'_>),
+        (shape, scalars): (StepShape, StepScalars),
         about: StepAbout,
     ) -> Result<()> {
         let outcome = &mut self.outcomes[slot];
-        outcome.sums.start(sums.view().range(flat_len, flat_len + STEP_SUMS_LEN)?)?;
-        if has_norm {
-            outcome.sum_of_squares.start(self.sum_of_squares.view())?;
+        outcome.sums.start(sums)?;
+        if shape.has_norm {
+            outcome.sum_of_squares.start(sum_of_squares)?;
         }
         let inputs = &mut self.slots[slot];
         inputs.rows.consumed()?;
         inputs.scalars.consumed()?;
-        self.pending.push_back(Pending { slot, has_norm, expected_weight, about });
+        self.pending.push_back(Pending { slot, shape, scalars, about });
         Ok(())
     }
 
@@ -209,25 +210,29 @@ impl GpuStep {
         if self.pending.len() <= in_flight {
             return Ok(None);
         }
-        let Some(Pending { slot, has_norm, expected_weight, about }) = self.pending.pop_front() else {
+        let Some(Pending { slot, shape, scalars, about }) = self.pending.pop_front() else {
             return Ok(None);
         };
         let OutcomeSlot { sums, sum_of_squares } = &mut self.outcomes[slot];
-        let last = if has_norm { &*sum_of_squares } else { &*sums };
+        let last = if shape.has_norm { &*sum_of_squares } else { &*sums };
         world.tensor_group().wait_until(|| last.is_there())?;
-        let sums = LossSums::load(sums.wait::<f32>()?);
-        let grad_norm = match has_norm {
-            true => Some(sum_of_squares.wait::<f64>()?[0].sqrt() * sums.mean_scale(expected_weight)),
+        let tail = sums.wait::<f32>()?;
+        let (sums, votes) = (LossSums::load(tail), tail[STEP_VOTE] as u64);
+        let scale = sums.mean_scale(scalars.expected_weight) * scalars.unscale;
+        let grad_norm = match shape.has_norm {
+            true => Some(sum_of_squares.wait::<f64>()?[0].sqrt() * scale),
             false => None,
         };
         if !sums.loss.is_finite() {
             return Err(Error::LossNotFinite { step: about.step, loss: sums.mean() });
         }
         // A fused ReLU makes zero of NaN, so weights that went astray can leave the loss finite: the gradient shows them.
-        if let Some(norm) = grad_norm.filter(|norm| !norm.is_finite()) {
+        let not_finite = grad_norm.filter(|norm| !norm.is_finite());
+        let skipped = shape.loss_scale.is_some() && not_finite.is_some();
+        if let Some(norm) = not_finite.filter(|_| !skipped) {
             return Err(Error::GradientNotFinite { step: about.step, norm });
         }
-        Ok(Some((about, StepOutcome { sums, grad_norm })))
+        Ok(Some((about, StepOutcome { sums, grad_norm, votes, skipped })))
     }
 }
 

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod averaged_weights;
 pub mod batches;
 pub mod bench;
 pub mod buckets;
@@ -26,6 +27,7 @@ pub mod evaluate;
 pub mod files;
 mod gpu_step;
 pub mod gradient_exchange;
+mod gradients;
 pub mod loader;
 pub mod loss_scaler;
 pub mod metrics;
@@ -39,6 +41,8 @@ pub mod rundir;
 pub mod sampler;
 pub mod schedule;
 pub mod shard;
+pub mod sharded_gradients;
+mod step_parts;
 pub mod stop;
 mod table;
 pub mod train_loss;

@@ -8,22 +8,25 @@ use std::ops::Range;
 
 use ddp_comm::World;
 use ddp_kernels::cuda::{Gpu, Graph};
-use ddp_kernels::ops::{self, LossSums, StepScalars, SumsOutput, UpdateInputs};
-use ddp_kernels::{DType, Device, MemoryUse, Tensor, TensorMut, TensorRef};
+use ddp_kernels::ops::{LossSums, StepScalars};
+use ddp_kernels::{Device, Tensor, TensorRef};
 
+use crate::averaged_weights::AveragedWeights;
 use crate::batches::Batch;
-use crate::buckets::{BucketPlan, TAIL_ELEMENTS};
-use crate::config::CommDtype;
+use crate::buckets::BucketPlan;
+use crate::config::{CommDtype, ZeroStage};
 use crate::device_rows::{DeviceRows, DeviceShape};
 use crate::error::{Error, Result};
 use crate::gpu_step::{GpuStep, GraphPlan, N_SLOTS, StepShape};
-use crate::gradient_exchange::{CompressedGradients, LocalGradients, ReducedGradients, decompress};
-use crate::model::{LossHead, Mlp, Optimizer, UpdateScale};
-use crate::shard::{RankCut, micro_range};
+use crate::loss_scaler::{LossScaler, LossScalerConfig, LossScalerState};
+use crate::model::{LossHead, Mlp, ModelSpec, Optimizer, ParamLayout};
+use crate::shard::RankCut;
+use crate::step_parts::Parts;
 use crate::update_plan::UpdatePlan;
 
 pub use crate::gpu_step::StepAbout;
 pub use crate::model::DropoutStep;
+pub use crate::update_plan::StatePiece;
 
 /// Everything that a step needs, made once.
 #[derive(Debug)]
@@ -34,22 +37,9 @@ pub struct Trainer<'w> {
     done: VecDeque<(StepAbout, StepOutcome)>,
     /// What steps on a GPU need.
     gpu: Option<GpuStep>,
-}
-
-/// What a step computes with.
-#[derive(Debug)]
-struct Parts<'w> {
-    world: &'w World,
-    model: Mlp,
-    loss: LossHead,
-    optimizer: Optimizer,
-    /// Flat gradients in the weights' layout, and the tail with the step's sums.
-    grads: Tensor,
-    /// The gradients as they travel, where that is in another format.
-    wire: Option<Tensor>,
-    buckets: BucketPlan,
-    updates: UpdatePlan,
-    options: TrainerOptions,
+    /// Of a loss that is scaled.
+    scaler: Option<LossScaler>,
+    averaged: AveragedWeights,
 }
 
 /// Whether steps on a GPU are captured once and replayed.
@@ -81,6 +71,10 @@ pub struct TrainerOptions {
     pub divide_update_from: usize,
     /// Whether steps on a GPU are graphs.
     pub graph: GraphMode,
+    /// What of the training state each rank holds only its part of.
+    pub zero: ZeroStage,
+    /// Whether, and how, the loss is scaled: where gradients travel through f16.
+    pub loss_scaling: Option<LossScalerConfig>,
 }
 
 impl Default for TrainerOptions {
@@ -95,6 +89,8 @@ impl Default for TrainerOptions {
             comm_dtype: CommDtype::F32,
             divide_update_from: 8 << 20,
             graph: GraphMode::Auto,
+            zero: ZeroStage::Off,
+            loss_scaling: None,
         }
     }
 }
@@ -152,13 +148,60 @@ pub struct StepOutcome {
     pub sums: LossSums,
     /// 2-norm of the gradient before clipping, where it was asked for or needed.
     pub grad_norm: Option<f64>,
+    /// Sum of the ranks' votes.
+    pub votes: u64,
+    /// Whether the gradients of a scaled loss were not finite: weights, state and number of steps are then those before it.
+    pub skipped: bool,
+}
+
+/// What is asked of a step beside the step.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StepAsk {
+    /// Whether the outcome shall tell the norm of the gradient.
+    pub want_grad_norm: bool,
+    /// This rank's vote; the sum over the ranks, exact up to 2^24, comes with the outcome.
+    pub vote: u32,
+}
+
+impl TrainerOptions {
+    /// The layout of a model that is trained so: with ZeRO, ranks share each layer evenly.
+    pub fn layout(&self, spec: &ModelSpec, world_size: usize) -> ParamLayout {
+        let n_ranks = if self.zero == ZeroStage::Off { 1 } else { world_size };
+        ParamLayout::shared_by(spec, n_ranks)
+    }
+
+    /// Elements of each tensor of optimiser state that a rank of `world` needs for a model of this layout.
+    pub fn state_len(&self, world: &World, layout: &ParamLayout) -> usize {
+        self.update_plan(world, layout, &self.buckets(layout)).state_len()
+    }
+
+    fn buckets(&self, layout: &ParamLayout) -> BucketPlan {
+        BucketPlan::new(layout, self.bucket_bytes)
+    }
+
+    /// Who updates what.
+    pub(crate) fn update_plan(
+        &self,
+        world: &World,
+        layout: &ParamLayout,
+        buckets: &BucketPlan,
+    ) -> UpdatePlan {
+        match self.zero {
+            ZeroStage::Off => UpdatePlan::new(world, layout.flat_len(), self.divide_update_from),
+            _ if world.world_size() == 1 => UpdatePlan::whole(layout.flat_len(), 0),
+            _ => UpdatePlan::sharded(buckets, world.rank().0, world.world_size()),
+        }
+    }
 }
 
 impl<'w> Trainer<'w> {
     /// A trainer before its first step. All ranks compare their buckets.
     ///
+    /// - `model`: with a layout as [`TrainerOptions::layout`] gives
+    /// - `optimizer`: with state of [`TrainerOptions::state_len`]
+    ///
     /// # Errors
-    /// As making tensors, and those of the comparison.
+    /// As making tensors, and those of the comparison; [`Error::ZeroWire`] for gradients in a format that they don't travel in.
     pub fn new(
         world: &'w World,
         model: Mlp,
@@ -166,20 +209,26 @@ impl<'w> Trainer<'w> {
         optimizer: Optimizer,
         options: TrainerOptions,
     ) -> Result<Self> {
-        let (flat_len, device) = (model.layout().flat_len(), model.device());
-        let buckets = BucketPlan::new(model.layout(), options.bucket_bytes);
+        let is_rounded = model.device() != Device::Cpu && options.comm_dtype == CommDtype::Bf16;
+        if is_rounded && options.zero == ZeroStage::Gradients {
+            return Err(Error::ZeroWire);
+        }
+        let buckets = options.buckets(model.layout());
         world.group().agree_lengths(&buckets.lens())?;
-        let updates = UpdatePlan::new(world, flat_len, options.divide_update_from);
-        let zeros = |n: usize, dtype| Tensor::zeros_for(MemoryUse::Gradients, &[n], dtype, device);
-        let grads = zeros(flat_len + TAIL_ELEMENTS, DType::F32)?;
-        let gpu = match device {
+        let updates = options.update_plan(world, model.layout(), &buckets);
+        let gpu = match model.device() {
             Device::Cpu => None,
             Device::Cuda(index) => Some(GpuStep::new(Gpu::get(index)?, options.graph)?),
         };
-        let is_compressed = gpu.is_some() && world.world_size() > 1 && options.comm_dtype == CommDtype::Bf16;
-        let wire = if is_compressed { Some(zeros(flat_len, DType::BF16)?) } else { None };
-        let parts = Parts { world, model, loss, optimizer, grads, wire, buckets, updates, options };
-        Ok(Trainer { parts, n_steps: 0, done: VecDeque::with_capacity(1), gpu })
+        let parts = Parts::new(world, model, loss, optimizer, (buckets, updates), options)?;
+        Ok(Trainer {
+            parts,
+            n_steps: 0,
+            done: VecDeque::with_capacity(1),
+            gpu,
+            scaler: options.loss_scaling.map(LossScaler::new),
+            averaged: AveragedWeights::default(),
+        })
     }
 
     /// The model.
@@ -192,9 +241,23 @@ impl<'w> Trainer<'w> {
         (&mut self.parts.model, &self.parts.loss)
     }
 
-    /// Steps that were asked for.
+    /// Takes these weights, flat in the layout's order, on any device. The optimiser's state stays.
+    ///
+    /// # Errors
+    /// As [`Mlp::set_weights`].
+    pub fn set_weights(&mut self, weights: TensorRef<'_>) -> Result<()> {
+        Ok(self.parts.model.set_weights(weights)?)
+    }
+
+    /// Steps that were asked for, and not skipped.
     pub fn n_steps(&self) -> u64 {
         self.n_steps
+    }
+
+    /// Goes on as after this many steps.
+    pub fn set_n_steps(&mut self, n_steps: u64) {
+        self.n_steps = n_steps;
+        self.parts.optimizer.set_n_steps(n_steps);
     }
 
     /// The learning rate of the next step.
@@ -202,26 +265,104 @@ impl<'w> Trainer<'w> {
         self.parts.optimizer.lr()
     }
 
+    /// Sets the learning rate of the next step.
+    pub fn set_lr(&mut self, lr: f64) {
+        self.parts.optimizer.set_lr(lr);
+    }
+
     /// Steps that were captured as graphs; 0 on the CPU.
     pub fn n_graphs(&self) -> usize {
         self.gpu.as_ref().map_or(0, GpuStep::n_graphs)
     }
 
-    /// One step over a global batch, of which `rows` holds this rank's part. [`Trainer::outcome`] tells what it came to.
+    /// The optimiser's tensors of state on this rank, by name; of the weights' average too, where there is one. Each is valid
+    /// where [`Trainer::state_pieces`] and those of the other ranks say.
+    pub fn state(&self) -> Vec<(&'static str, &Tensor)> {
+        self.parts.optimizer.state()
+    }
+
+    /// [`Trainer::state`], to be set.
+    pub fn state_mut(&mut self) -> Vec<(&'static str, &mut Tensor)> {
+        self.parts.optimizer.state_mut()
+    }
+
+    /// What this rank's state is to be stored of: each element of the flat buffer is one rank's.
+    pub fn state_pieces(&self) -> Vec<StatePiece> {
+        self.parts.updates.pieces_to_store()
+    }
+
+    /// What this rank's state is to be restored of: all that it has room for.
+    pub fn state_pieces_to_restore(&self) -> Vec<StatePiece> {
+        self.parts.updates.pieces_to_restore()
+    }
+
+    /// Where the scale of the loss stands, if it is scaled.
+    pub fn loss_scaler_state(&self) -> Option<LossScalerState> {
+        self.scaler.as_ref().map(LossScaler::state)
+    }
+
+    /// Goes on with this scale of the loss, if it is scaled.
+    ///
+    /// # Errors
+    /// Those of [`LossScaler::from_state`].
+    pub fn set_loss_scaler_state(&mut self, state: LossScalerState) -> Result<()> {
+        if let (Some(scaler), Some(config)) = (&mut self.scaler, self.parts.options.loss_scaling) {
+            *scaler = LossScaler::from_state(config, state)?;
+        }
+        Ok(())
+    }
+
+    /// The moving average of the weights, whole and in their layout; the weights themselves before the first step. None where
+    /// none is kept. Collective.
+    ///
+    /// # Errors
+    /// As making a tensor, and those of the collectives.
+    pub fn averaged_weights(&mut self) -> Result<Option<&Tensor>> {
+        let Parts { world, model, optimizer, updates, .. } = &self.parts;
+        self.averaged.gather(world, model, optimizer, updates)
+    }
+
+    /// Runs `body` on the model with the average in the place of the weights, where one is kept, and puts the weights back, bit
+    /// for bit. Collective.
+    ///
+    /// # Errors
+    /// Those of `body`, with the weights back in place; as [`Trainer::averaged_weights`].
+    pub fn with_averaged<R>(&mut self, body: impl FnOnce(&mut Mlp, &LossHead) -> Result<R>) -> Result<R> {
+        let Parts { world, model, optimizer, updates, loss, .. } = &mut self.parts;
+        if !self.averaged.swap_in(world, model, optimizer, updates)? {
+            return body(model, loss);
+        }
+        let result = body(model, loss);
+        self.averaged.swap_out(model)?;
+        result
+    }
+
+    /// One step over a global batch, of which `rows` holds this rank's part. [`Trainer::outcome`] tells what it came to. Where
+    /// the loss is scaled, the host waits for it.
     ///
     /// # Errors
     /// Those of the operations and collectives; on the CPU also [`Error::LossNotFinite`], on all ranks alike and before the
-    /// weights change.
-    pub fn step(&mut self, rows: &mut impl StepRows, want_grad_norm: bool) -> Result<()> {
+    /// weights change; [`Error::LossScaler`] where no scale helps.
+    pub fn step(&mut self, rows: &mut impl StepRows, ask: StepAsk) -> Result<()> {
         let about = StepAbout { step: self.n_steps + 1, n_rows: rows.global_rows(), lr: self.lr() };
         if self.gpu.is_some() {
-            self.step_on_gpu(rows, want_grad_norm, about)?;
+            self.step_on_gpu(rows, ask, about)?;
         } else {
-            let outcome = self.parts.step_on_cpu(rows, want_grad_norm, self.n_steps)?;
+            let loss_scale = self.scaler.as_ref().map(LossScaler::scale);
+            let outcome = self.parts.step_on_cpu(rows, ask, about.step, loss_scale)?;
             self.done.push_back((about, outcome));
         }
         self.n_steps += 1;
-        Ok(())
+        let Some(scaler) = &mut self.scaler else { return Ok(()) };
+        if let Some(gpu) = &mut self.gpu {
+            self.done.extend(gpu.outcome(self.parts.world, 0)?);
+        }
+        let skipped = self.done.back().is_some_and(|(_, outcome)| outcome.skipped);
+        if skipped {
+            self.n_steps -= 1;
+            self.parts.optimizer.set_n_steps(self.n_steps);
+        }
+        Ok(scaler.update(!skipped)?)
     }
 
     /// One step, and what it came to; on a GPU the host waits for it.
@@ -229,7 +370,7 @@ impl<'w> Trainer<'w> {
     /// # Errors
     /// As [`Trainer::step`] and [`Trainer::outcome`].
     pub fn step_and_wait(&mut self, rows: &mut impl StepRows, want_grad_norm: bool) -> Result<StepOutcome> {
-        self.step(rows, want_grad_norm)?;
+        self.step(rows, StepAsk { want_grad_norm, vote: 0 })?;
         let mut last = None;
         while let Some((_, outcome)) = self.outcome(true)? {
             last = Some(outcome);
@@ -243,26 +384,26 @@ impl<'w> Trainer<'w> {
     /// # Errors
     /// [`Error::LossNotFinite`], on all ranks alike; on a GPU whatever went wrong in the work of the step.
     pub fn outcome(&mut self, all: bool) -> Result<Option<(StepAbout, StepOutcome)>> {
+        if let Some(outcome) = self.done.pop_front() {
+            return Ok(Some(outcome));
+        }
         match &mut self.gpu {
             Some(gpu) => gpu.outcome(self.parts.world, if all { 0 } else { N_SLOTS - 1 }),
-            None => Ok(self.done.pop_front()),
+            None => Ok(None),
         }
     }
 
-    fn step_on_gpu(
-        &mut self,
-        rows: &mut impl StepRows,
-        want_grad_norm: bool,
-        about: StepAbout,
-    ) -> Result<()> {
-        let Trainer { parts, gpu: Some(gpu), .. } = self else { return Ok(()) };
+    fn step_on_gpu(&mut self, rows: &mut impl StepRows, ask: StepAsk, about: StepAbout) -> Result<()> {
+        let Trainer { parts, gpu: Some(gpu), scaler, .. } = self else { return Ok(()) };
         let slot = (self.n_steps % N_SLOTS as u64) as usize;
         let own = rows.own_rows();
+        let loss_scale = scaler.as_ref().map(LossScaler::scale);
         let shape = StepShape {
             own_rows: own.len(),
             global_rows: rows.global_rows(),
-            n_micro: rows.n_micro_batches(),
-            has_norm: want_grad_norm || parts.options.clip_grad_norm > 0.0,
+            cut: rows.cut(),
+            has_norm: ask.want_grad_norm || parts.needs_norm(loss_scale),
+            loss_scale: loss_scale.map(f64::to_bits),
         };
         let expected = parts.loss.expected_weight(shape.global_rows, parts.model.spec().n_outputs());
         let scalars = StepScalars {
@@ -274,7 +415,8 @@ impl<'w> Trainer<'w> {
                 true => expected,
                 false => 0.0,
             },
-            ..StepScalars::default()
+            unscale: loss_scale.map_or(1.0, |scale| 1.0 / scale),
+            vote: f64::from(ask.vote),
         };
         gpu.send(slot, rows, scalars)?;
         parts.optimizer.begin_step();
@@ -289,180 +431,6 @@ impl<'w> Trainer<'w> {
                 }
             }
         }
-        let flat_len = parts.model.layout().flat_len();
-        gpu.asked(slot, &parts.grads, flat_len, (shape.has_norm, scalars.expected_weight), about)
+        gpu.asked(slot, (parts.grads.tail()?, parts.squares()), (shape, scalars), about)
     }
-}
-
-impl Parts<'_> {
-    /// Puts a step on the rows in slot `slot` into the GPU's streams; nothing waits.
-    fn ask(&mut self, gpu: &mut GpuStep, slot: usize, shape: StepShape) -> Result<()> {
-        let (inputs, squares) = gpu.slot_and_squares(slot);
-        let scalars = inputs.scalars().view();
-        let expected = self.loss.expected_weight(shape.global_rows, self.model.spec().n_outputs());
-        for index in 0..shape.n_micro {
-            let rows = micro_range(0..shape.own_rows, index, shape.n_micro);
-            // The place of this rank's first row is among the scalars.
-            let batch = MicroBatch { first_row: rows.start, rows: inputs.batch(rows)? };
-            let dropout = self.dropout(batch.first_row, 0, Some(scalars));
-            self.forward(batch, dropout, 1.0 / expected, index > 0)?;
-            self.backward(batch, dropout, index > 0, index + 1 == shape.n_micro)?;
-        }
-        let flat_len = self.model.layout().flat_len();
-        let (grads, sums) = split_tail(self.grads.view(), flat_len)?;
-        if shape.has_norm {
-            ops::sum_of_squares(grads, squares.view_mut(), false)?;
-        }
-        let is_clipped = self.options.clip_grad_norm > 0.0;
-        let inputs = UpdateInputs {
-            scalars,
-            sums,
-            sum_of_squares: is_clipped.then(|| squares.view()),
-            max_norm: self.options.clip_grad_norm,
-        };
-        let weights = self.model.weights_mut();
-        Ok(self.optimizer.step_on(weights, grads, UpdateScale::Device(&inputs), 0..flat_len, 0)?)
-    }
-
-    fn step_on_cpu(
-        &mut self,
-        rows: &mut impl StepRows,
-        want_grad_norm: bool,
-        n_steps: u64,
-    ) -> Result<StepOutcome> {
-        let n_outputs = self.model.spec().n_outputs();
-        let expected_weight = self.loss.expected_weight(rows.global_rows(), n_outputs);
-        let n_micro = rows.n_micro_batches();
-        for index in 0..n_micro {
-            let batch = rows.micro_batch(index)?;
-            let dropout = self.dropout(batch.first_row, n_steps, None);
-            self.forward(batch, dropout, 1.0 / expected_weight, index > 0)?;
-            self.backward(batch, dropout, index > 0, index + 1 == n_micro)?;
-        }
-        let (_, tail) = split_tail(self.grads.view(), self.model.layout().flat_len())?;
-        let sums = LossSums::load(tail.as_slice::<f32>("step", "sums")?);
-        if !sums.loss.is_finite() {
-            return Err(Error::LossNotFinite { step: n_steps + 1, loss: sums.mean() });
-        }
-        // Weights make the true divisor known only now.
-        let mean_scale = match self.loss.is_weighted(rows.has_weights()) {
-            true => sums.mean_scale(expected_weight),
-            false => 1.0,
-        };
-        self.update_on_cpu(sums, mean_scale, want_grad_norm)
-    }
-
-    /// Outputs and loss of a micro-batch; leaves the gradient of the outputs, `scale` times that of the sum of losses, and
-    /// the sums in the tail.
-    fn forward(
-        &mut self,
-        batch: MicroBatch<'_>,
-        dropout: Option<DropoutStep<'_>>,
-        scale: f64,
-        accumulate: bool,
-    ) -> Result<()> {
-        let n_rows = batch.rows.x.shape().rows_cols().0;
-        self.model.forward(batch.rows.x, dropout)?;
-        let flat_len = self.model.layout().flat_len();
-        let tail = self.grads.view_mut().range(flat_len, flat_len + TAIL_ELEMENTS)?;
-        let (outputs, d_outputs) = self.model.outputs_and_gradient(n_rows)?;
-        let sums = SumsOutput { tail, accumulate };
-        let Batch { targets, weights, .. } = batch.rows;
-        Ok(self.loss.apply(outputs, targets, weights, scale, Some(d_outputs), sums)?)
-    }
-
-    /// Gradients of a micro-batch. In the step's last one they are reduced over the ranks: all of them, or those that are
-    /// updated by all ranks.
-    fn backward(
-        &mut self,
-        batch: MicroBatch<'_>,
-        dropout: Option<DropoutStep<'_>>,
-        accumulate: bool,
-        is_last: bool,
-    ) -> Result<()> {
-        let Parts { world, model, grads, wire, buckets, updates, options, .. } = self;
-        let x = batch.rows.x;
-        let is_reduced = is_last && world.world_size() > 1;
-        if !is_reduced || updates.is_divided() {
-            model.backward(x, dropout, accumulate, &mut LocalGradients(grads.view_mut()))?;
-            return if is_reduced { updates.reduce_rest(world, grads) } else { Ok(()) };
-        }
-        let group = world.tensor_group();
-        let Some(wire) = wire else {
-            let grads: TensorMut<'_> = grads.view_mut();
-            return group.scope(|scope| {
-                let mut sink = ReducedGradients::new(scope, buckets, grads, options.overlap)?;
-                model.backward(x, dropout, accumulate, &mut sink)?;
-                sink.finish()
-            });
-        };
-        let flat_len = model.layout().flat_len();
-        let (main, tail) = grads.view_mut().split_at(flat_len)?;
-        let travelling = wire.view_mut();
-        group.scope(|scope| {
-            let both = (main, tail);
-            let mut sink = CompressedGradients::new(scope, buckets, both, travelling, options.overlap)?;
-            model.backward(x, dropout, accumulate, &mut sink)?;
-            sink.finish()
-        })?;
-        decompress(wire, grads.view_mut().range(0, flat_len)?)
-    }
-
-    /// Reduces what is not reduced yet, clips and updates. `mean_scale` makes the mean's gradient of the gradient.
-    fn update_on_cpu(
-        &mut self,
-        sums: LossSums,
-        mean_scale: f64,
-        want_grad_norm: bool,
-    ) -> Result<StepOutcome> {
-        let Parts { world, model, optimizer, grads, updates, options, .. } = self;
-        let norm =
-            |grads: &Tensor| Ok::<_, Error>(updates.sum_of_squares(world, grads.view())?.sqrt() * mean_scale);
-        // Clipping needs the norm before the first weight changes: then all blocks are reduced first.
-        let clip = options.clip_grad_norm;
-        let mut grad_norm = None;
-        if clip > 0.0 {
-            for block in updates.blocks() {
-                updates.reduce(world, grads, block)?;
-            }
-            grad_norm = Some(norm(grads)?);
-        }
-        // As torch.nn.utils.clip_grad_norm_.
-        let clip_scale = grad_norm.map_or(1.0, |norm| (clip / (norm + 1e-6)).min(1.0));
-        let scale = UpdateScale::Host(mean_scale * clip_scale);
-        optimizer.begin_step();
-        for block in updates.blocks() {
-            if grad_norm.is_none() {
-                updates.reduce(world, grads, block)?;
-            }
-            let own = updates.own_part(block);
-            let own_grads = grads.view().range(own.start, own.end)?;
-            optimizer.step_on(model.weights_mut(), own_grads, scale, own.clone(), own.start)?;
-            updates.gather(world, model.weights_mut().0, block)?;
-            // Of the others' parts only the weights have come.
-            model.refresh_working_copy(block.clone())?;
-        }
-        let rest = updates.rest();
-        let rest_grads = grads.view().range(rest.start, rest.end)?;
-        optimizer.step_on(model.weights_mut(), rest_grads, scale, rest.clone(), rest.start)?;
-        if want_grad_norm && grad_norm.is_none() {
-            grad_norm = Some(norm(grads)?);
-        }
-        Ok(StepOutcome { sums, grad_norm })
-    }
-
-    fn dropout<'a>(
-        &self,
-        first_row: usize,
-        step: u64,
-        scalars: Option<TensorRef<'a>>,
-    ) -> Option<DropoutStep<'a>> {
-        let (seed, first_row) = (self.options.seed, first_row as u64);
-        (self.model.spec().dropout > 0.0).then_some(DropoutStep { seed, step, first_row, scalars })
-    }
-}
-
-/// The gradients and the step's sums behind them.
-fn split_tail(grads: TensorRef<'_>, flat_len: usize) -> Result<(TensorRef<'_>, TensorRef<'_>)> {
-    Ok((grads.range(0, flat_len)?, grads.range(flat_len, flat_len + TAIL_ELEMENTS)?))
 }

@@ -16,7 +16,7 @@ use crate::process;
 use crate::progress::Progress;
 use crate::shard::EvalCut;
 use crate::train_loss::TrainLoss;
-use crate::trainer::{StepAbout, Trainer};
+use crate::trainer::{StepAbout, StepAsk, Trainer};
 
 /// Share of the training time from which waiting for data is worth a word.
 const DATA_BOUND_SHARE: f64 = 0.1;
@@ -142,7 +142,7 @@ impl<'a> TrainingLoop<'a> {
         let started = Instant::now();
         let mut rows: LoadedStep<'_> = self.loader.next_step()?.expect("the plan of a run has no end");
         let ends_epoch = rows.ends_epoch();
-        trainer.step(&mut rows, is_logged)?;
+        trainer.step(&mut rows, StepAsk { want_grad_norm: is_logged, vote: 0 })?;
         self.clock.train_s += started.elapsed().as_secs_f64();
         Ok(ends_epoch)
     }

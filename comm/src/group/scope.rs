@@ -98,12 +98,19 @@ impl<'env> Scope<'env> {
         unsafe { self.start(CallKind::ReduceScatter(op), buf, own) }
     }
 
-    /// As [`Scope::reduce_scatter_in_place`], of a buffer that is needed again before the scope ends.
+    /// As [`Scope::reduce_scatter_in_place`], of the first `len` elements of a buffer that is needed again before the scope
+    /// ends.
     ///
     /// # Errors
     /// As there.
-    pub fn reduce_scatter_on_loan(&mut self, op: ReduceOp, mut buf: TensorMut<'env>) -> Result<OnLoan<'env>> {
-        let (whole, own) = self.group.own_part("reduce_scatter_in_place", buf.reborrow())?;
+    pub fn reduce_scatter_on_loan(
+        &mut self,
+        op: ReduceOp,
+        mut buf: TensorMut<'env>,
+        len: usize,
+    ) -> Result<OnLoan<'env>> {
+        let lent = buf.reborrow().range(0, len)?;
+        let (whole, own) = self.group.own_part("reduce_scatter_in_place", lent)?;
         // SAFETY: `buf` is borrowed for `'env` and given to nobody before the collective was waited for.
         let ticket = unsafe { self.start(CallKind::ReduceScatter(op), whole, own) }?;
         Ok(OnLoan { group: self.group, ticket, buf })

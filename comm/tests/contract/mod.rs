@@ -178,7 +178,7 @@ impl Context<'_> {
             let (low, high) = view.split_at(len * n_ranks)?;
             let first = scope.reduce_scatter_in_place(ReduceOp::Sum, high)?;
             scope.progress()?;
-            let loan = scope.reduce_scatter_on_loan(ReduceOp::Sum, low)?;
+            let loan = scope.reduce_scatter_on_loan(ReduceOp::Sum, low, len * n_ranks)?;
             group.barrier()?;
             scope.wait(first)?;
             let low = scope.take_back(loan)?;
@@ -216,7 +216,7 @@ fn check_traffic(world: &World, device: Device, len: usize) -> Result<(), CommEr
     let whole = group.traffic().since(&before);
     let view = buf.view_mut();
     group.scope(|scope| {
-        let loan = scope.reduce_scatter_on_loan(ReduceOp::Sum, view)?;
+        let loan = scope.reduce_scatter_on_loan(ReduceOp::Sum, view, len * n_ranks)?;
         let view = scope.take_back(loan)?;
         scope.all_gather_in_place(view)
     })?;

@@ -25,7 +25,7 @@ use crate::model::{LossHead, Mlp, ModelSpec, Optimizer, ParamGroups, UpdateScale
 use crate::outcome::Stop;
 use crate::process;
 use crate::shard::{Cut, RankCut};
-use crate::trainer::{MicroBatch, StepRows, Trainer, TrainerOptions};
+use crate::trainer::{MicroBatch, StepAsk, StepRows, Trainer, TrainerOptions};
 
 /// Batches of random rows that steps take in turn.
 const POOL: usize = 8;
@@ -95,7 +95,7 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
     let mut startup_s = 0.0;
     let mut final_loss = f64::NAN;
     for index in 0..args.warmup.max(if gpu.is_some() { GPU_WARMUP } else { 1 }) {
-        trainer.step(&mut batches, false)?;
+        trainer.step(&mut batches, StepAsk::default())?;
         trainer.outcome(true)?;
         if index == 0 {
             startup_s = process::seconds_since_start(world.launcher().is_some());
@@ -108,7 +108,7 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
     let started = Instant::now();
     let mut mark = started;
     for asked in 1..=args.steps {
-        trainer.step(&mut batches, false)?;
+        trainer.step(&mut batches, StepAsk::default())?;
         // On a GPU one step computes while the next is asked for; a step lasts from outcome to outcome.
         while let Some((_, outcome)) = trainer.outcome(asked == args.steps)? {
             final_loss = outcome.sums.mean();

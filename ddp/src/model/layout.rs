@@ -64,7 +64,17 @@ pub struct ParamLayout {
 impl ParamLayout {
     /// The layout of this model.
     pub fn new(spec: &ModelSpec) -> Self {
+        Self::shared_by(spec, 1)
+    }
+
+    /// The layout of this model, in which each layer, and the embeddings together, take a number of elements that so many ranks
+    /// divide evenly, at cache lines. What is added for that are gaps like those between parameters.
+    ///
+    /// # Panics
+    /// If `n_ranks` is 0.
+    pub fn shared_by(spec: &ModelSpec, n_ranks: usize) -> Self {
         let (mut slots, mut start) = (Vec::new(), 0);
+        let mut last_unit = None;
         let mut push = |layer: usize, kind: ParamKind, dims: Vec<usize>| {
             let name = match kind {
                 ParamKind::Weight => format!("layers.{layer}.weight"),
@@ -73,6 +83,10 @@ impl ParamLayout {
                 ParamKind::NormBias => format!("norms.{layer}.bias"),
                 ParamKind::Embedding => format!("embeddings.{}.weight", spec.embeddings[layer].key()),
             };
+            let unit = (kind != ParamKind::Embedding).then_some(layer);
+            if last_unit.replace(unit).is_some_and(|last| last != unit) {
+                start = usize::next_multiple_of(start, n_ranks * ALIGN_ELEMENTS);
+            }
             let slot = ParamSlot { name, layer, kind, dims, start };
             start = slot.range().end.next_multiple_of(ALIGN_ELEMENTS);
             slots.push(slot);
@@ -91,7 +105,8 @@ impl ParamLayout {
         for (index, embedding) in spec.embeddings.iter().enumerate() {
             push(index, ParamKind::Embedding, vec![embedding.n_codes, embedding.dim]);
         }
-        ParamLayout { slots, flat_len: start, embeddings: spec.embeddings.clone() }
+        let flat_len = start.next_multiple_of(n_ranks * ALIGN_ELEMENTS);
+        ParamLayout { slots, flat_len, embeddings: spec.embeddings.clone() }
     }
 
     /// The model's embeddings, in the order of their columns of codes.
@@ -102,6 +117,13 @@ impl ParamLayout {
     /// The parameters in the order of the flat buffer.
     pub fn slots(&self) -> &[ParamSlot] {
         &self.slots
+    }
+
+    /// What lies between the parameters and behind the last, in order: in gradients and weights it is zeros.
+    pub fn gaps(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let next = |index: usize| self.slots.get(index + 1).map_or(self.flat_len, |next| next.start);
+        let gaps = self.slots.iter().enumerate().map(move |(index, slot)| slot.range().end..next(index));
+        gaps.filter(|gap| !gap.is_empty())
     }
 
     /// The parameters in forward order, as PyTorch's `state_dict` lists them.
@@ -200,6 +222,29 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn ranks_share_each_layer_evenly(
+            dims in prop::collection::vec(1usize..40, 2..6), layer_norm: bool, bias: bool,
+            sizes in prop::collection::vec((1usize..40, 1usize..9), 0..4), n_ranks in 1usize..10,
+        ) {
+            let spec = spec(dims, layer_norm, bias).with_embeddings(embeddings(&sizes));
+            let (layout, plain) = (ParamLayout::shared_by(&spec, n_ranks), ParamLayout::new(&spec));
+            prop_assert_eq!(layout.layer_ends().len(), plain.layer_ends().len());
+            for end in layout.layer_ends() {
+                prop_assert_eq!(end % (n_ranks * ALIGN_ELEMENTS), 0);
+            }
+            let names = |layout: &ParamLayout| -> Vec<_> {
+                layout.slots().iter().map(|slot| (slot.name.clone(), slot.dims.clone())).collect()
+            };
+            prop_assert_eq!(names(&layout), names(&plain));
+            prop_assert!(layout.flat_len() - plain.flat_len() <= layout.layer_ends().len() * (n_ranks - 1) * ALIGN_ELEMENTS);
+            // Parameters and gaps cover the buffer, each element once.
+            let mut n_owners = vec![0; layout.flat_len()];
+            layout.slots().iter().map(ParamSlot::range).chain(layout.gaps()).flatten().for_each(|i| n_owners[i] += 1);
+            prop_assert!(n_owners.iter().all(|&n| n == 1));
+            prop_assert!(layout.gaps().all(|gap| gap.len() < (n_ranks + 1) * ALIGN_ELEMENTS));
+        }
+
         #[test]
         fn slots_are_disjoint_aligned_and_in_backward_order(
             dims in prop::collection::vec(4usize..40, 2..6), layer_norm: bool, bias: bool,

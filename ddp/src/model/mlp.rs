@@ -66,6 +66,20 @@ impl Mlp {
     /// As making tensors on `device`.
     pub fn new(spec: ModelSpec, max_rows: usize, device: Device, precision: Precision) -> Result<Self> {
         let layout = ParamLayout::new(&spec);
+        Self::with_layout(spec, layout, max_rows, device, precision)
+    }
+
+    /// As [`Mlp::new`], with this layout of `spec`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_layout(
+        spec: ModelSpec,
+        layout: ParamLayout,
+        max_rows: usize,
+        device: Device,
+        precision: Precision,
+    ) -> Result<Self> {
         let zeros = |kind, n: usize, dtype| Tensor::zeros_for(kind, &[n], dtype, device);
         let layers = (0..spec.n_layers())
             .map(|l| LayerBuffers::new(&spec, l, max_rows, precision, device))

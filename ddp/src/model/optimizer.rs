@@ -125,9 +125,27 @@ impl Optimizer {
         self.ema.as_ref()
     }
 
-    /// The step that was begun, on this range of the flat buffers.
+    /// The step that was begun, on this range of the flat buffers; see [`Optimizer::step_on_part`].
     ///
     /// - `weights`: all weights, and the copy of them that must be kept alike, where there is one
+    ///
+    /// # Errors
+    /// As there.
+    pub fn step_on(
+        &mut self,
+        (weights, working_copy): (&mut Tensor, Option<&mut Tensor>),
+        grads: TensorRef<'_>,
+        scale: UpdateScale<'_>,
+        range: Range<usize>,
+        state_start: usize,
+    ) -> Result<(), KernelError> {
+        let copy = working_copy.map(|copy| cut(copy.view_mut(), &range)).transpose()?;
+        self.step_on_part((cut(weights.view_mut(), &range)?, copy), grads, scale, range, state_start)
+    }
+
+    /// The step that was begun, on this range of the flat buffers.
+    ///
+    /// - `weights`: those of `range`, and the copy of them that must be kept alike, where there is one
     /// - `grads`: the gradients of `range`, and nothing else
     /// - `state_start`: where in the tensors of state that of `range` begins
     ///
@@ -135,9 +153,9 @@ impl Optimizer {
     ///
     /// # Errors
     /// Those of the optimiser's operation; [`KernelError::Shape`] if `grads` is not as long as `range`.
-    pub fn step_on(
+    pub fn step_on_part(
         &mut self,
-        (weights, mut working_copy): (&mut Tensor, Option<&mut Tensor>),
+        (mut weights, mut working_copy): (TensorMut<'_>, Option<TensorMut<'_>>),
         grads: TensorRef<'_>,
         scale: UpdateScale<'_>,
         range: Range<usize>,
@@ -151,19 +169,19 @@ impl Optimizer {
                 false => grads.range(at.start, at.end)?,
             };
             let own = Own { state: &mut self.state, start: state_start + at.start, n: at.len() };
-            let weights = cut(weights, &part)?;
-            let copy = working_copy.as_deref_mut().map(|copy| cut(copy, &part)).transpose()?;
+            let weights = cut(weights.reborrow(), &at)?;
+            let copy = working_copy.as_mut().map(|copy| cut(copy.reborrow(), &at)).transpose()?;
             let now = Now { config: &self.config, lr: self.lr, step: self.n_steps };
             update(now, segment, weights, copy, grads, scale, own)?;
         }
         let Some(ema) = &mut self.ema else { return Ok(()) };
         let config = EmaConfig { decay: self.config.ema_decay, step: self.n_steps };
-        let ema = cut(ema, &(state_start..state_start + range.len()))?;
+        let ema = cut(ema.view_mut(), &(state_start..state_start + range.len()))?;
         let inputs = match scale {
             UpdateScale::Host(_) => None,
             UpdateScale::Device(inputs) => Some(inputs),
         };
-        ops::ema_update(&config, ema, weights.view().range(range.start, range.end)?, inputs)
+        ops::ema_update(&config, ema, weights.as_ref(), inputs)
     }
 }
 
@@ -181,8 +199,8 @@ struct Own<'a> {
     n: usize,
 }
 
-fn cut<'a>(tensor: &'a mut Tensor, range: &Range<usize>) -> Result<TensorMut<'a>, KernelError> {
-    tensor.view_mut().range(range.start, range.end)
+fn cut<'a>(tensor: TensorMut<'a>, range: &Range<usize>) -> Result<TensorMut<'a>, KernelError> {
+    tensor.range(range.start, range.end)
 }
 
 /// The step on parameters of one setting.
@@ -211,7 +229,8 @@ fn update(
                 weight_decay,
                 grad_scale,
             };
-            let velocity = velocity.as_mut().map(|velocity| cut(velocity, &own_range)).transpose()?;
+            let velocity =
+                velocity.as_mut().map(|velocity| cut(velocity.view_mut(), &own_range)).transpose()?;
             ops::sgd_step(&config, weights, grads, velocity, working_copy, inputs)
         }
         State::Adam { m, v } => {
@@ -228,7 +247,7 @@ fn update(
                 step,
                 grad_scale,
             };
-            let state = AdamState { m: cut(m, &own_range)?, v: cut(v, &own_range)? };
+            let state = AdamState { m: cut(m.view_mut(), &own_range)?, v: cut(v.view_mut(), &own_range)? };
             ops::adam_step(&config, weights, grads, state, working_copy, inputs)
         }
     }

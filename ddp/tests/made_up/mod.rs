@@ -9,12 +9,12 @@ use ddp::data::{Dataset, Normalizer, ResidentRows, RowLayout, TargetLayout, Targ
 use ddp::evaluate::evaluate;
 use ddp::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::metrics::EvalMetrics;
-use ddp::model::{EmbeddingSpec, LossHead, Mlp, ModelSpec, Optimizer, Precision};
+use ddp::model::{EmbeddingSpec, LossHead, Mlp, ModelSpec, Optimizer, ParamGroups, Precision};
 use ddp::shard::EvalCut;
-use ddp::trainer::{Trainer, TrainerOptions};
-use ddp_comm::{DeviceOptions, World, threads};
+use ddp::trainer::{StatePiece, StepAsk, StepOutcome, Trainer, TrainerOptions};
+use ddp_comm::{DeviceOptions, ReduceOp, World, threads};
 use ddp_kernels::ops::Activation;
-use ddp_kernels::{DType, Device, Tensor};
+use ddp_kernels::{DType, Device, Tensor, TensorMut};
 
 pub const N_CLASSES: usize = 3;
 
@@ -40,6 +40,10 @@ pub struct Setup {
     pub placement: Placement,
     /// What is done to features on the way to the model.
     pub normalizer: Option<Normalizer>,
+    /// Share of the weights' average that a step keeps; 0 for no average.
+    pub ema_decay: f64,
+    /// Step after which the optimiser's state is stored from all ranks' pieces and restored into a new trainer.
+    pub restart_after: Option<u64>,
 }
 
 /// With label smoothing.
@@ -61,10 +65,14 @@ pub fn row_weights(n_rows: usize) -> Vec<f32> {
 /// What one rank holds at the end.
 #[derive(Debug, PartialEq)]
 pub struct Trained {
-    /// As bits: zeros of both signs differ.
+    /// Parameter by parameter, as bits: zeros of both signs differ.
     pub weights: Vec<u32>,
     pub losses: Vec<f64>,
     pub grad_norms: Vec<f64>,
+    /// As bits, where there is an average.
+    pub averaged: Option<Vec<u32>>,
+    /// Steps that came to nothing, since the scaled loss had too large gradients.
+    pub n_skipped: u64,
     pub eval: EvalMetrics,
     /// Steps that were captured.
     pub n_graphs: usize,
@@ -92,6 +100,8 @@ impl Setup {
             on_gpus: false,
             placement: Placement::Host,
             normalizer: None,
+            ema_decay: 0.0,
+            restart_after: None,
             n_rows: 29,
             global_rows: 12,
             n_micro: 2,
@@ -151,52 +161,117 @@ impl Setup {
         self.train_rows(world, &rows)
     }
 
-    /// Trains on these rows.
-    pub fn train_rows(&self, world: &World, rows: &Arc<dyn Dataset>) -> Trained {
-        let own_rows = self.global_rows.min(self.n_rows).div_ceil(world.world_size());
-        let device = if self.on_gpus { Device::Cuda(world.rank().0 as u32) } else { Device::Cpu };
-        world.connect_device(device, DeviceOptions::default()).unwrap();
+    /// A trainer before its first step, on the device of this rank.
+    pub fn trainer<'w>(&self, world: &'w World, device: Device) -> Trainer<'w> {
+        let (own_rows, world_size) =
+            (self.global_rows.min(self.n_rows).div_ceil(world.world_size()), world.world_size());
+        let (options, layout) = (self.options, self.options.layout(&self.spec, world_size));
         let max_rows = own_rows.div_ceil(self.n_micro);
-        let mut model = Mlp::new(self.spec.clone(), max_rows, device, self.precision).unwrap();
-        model.initialize(self.options.seed).unwrap();
+        let state_len = options.state_len(world, &layout);
+        let mut model =
+            Mlp::with_layout(self.spec.clone(), layout, max_rows, device, self.precision).unwrap();
+        model.initialize(options.seed).unwrap();
         let config = OptimizerConfig {
-            kind: self.optimizer,
-            lr: self.lr.unwrap_or(if self.optimizer == OptimizerKind::Sgd { 0.1 } else { 0.003 }),
             betas: [0.9, 0.999],
             eps: 1e-8,
             weight_decay: self.weight_decay,
             momentum: 0.9,
             nesterov: true,
-            ..OptimizerConfig::new(self.optimizer, 0.1)
+            ema_decay: self.ema_decay,
+            ..OptimizerConfig::new(
+                self.optimizer,
+                self.lr.unwrap_or(if self.optimizer == OptimizerKind::Sgd { 0.1 } else { 0.003 }),
+            )
         };
-        let optimizer = Optimizer::for_model(&config, &model).unwrap();
+        let groups = ParamGroups::new(&config, model.layout()).unwrap();
+        let optimizer = Optimizer::new(&config, groups, state_len, device).unwrap();
         let loss = LossHead::new(&self.loss, device).unwrap();
-        let mut trainer = Trainer::new(world, model, loss, optimizer, self.options).unwrap();
+        Trainer::new(world, model, loss, optimizer, options).unwrap()
+    }
+
+    /// A new trainer that goes on where `old` stands, by way of what the ranks store of its state.
+    pub fn restart<'w>(&self, world: &'w World, old: &Trainer<'w>) -> Trainer<'w> {
+        let mut new = self.trainer(world, old.model().device());
+        new.set_weights(old.model().weights().view()).unwrap();
+        let flat_len = old.model().layout().flat_len();
+        for ((name, from), (to_name, to)) in old.state().into_iter().zip(new.state_mut()) {
+            assert_eq!(name, to_name);
+            // Each element is one rank's: sums of bits are its bits.
+            let (from, mut bits) = (from.to_vec::<f32>().unwrap(), vec![0i64; flat_len]);
+            let mut n_owners = vec![0i64; flat_len];
+            for StatePiece { flat, offset } in old.state_pieces() {
+                for (i, element) in flat.enumerate() {
+                    bits[element] = i64::from(from[offset + i].to_bits());
+                    n_owners[element] += 1;
+                }
+            }
+            for sums in [&mut bits, &mut n_owners] {
+                let view = TensorMut::from_slice(sums, &[flat_len]).unwrap();
+                world.group().all_reduce(ReduceOp::Sum, view).unwrap();
+            }
+            assert!(n_owners.iter().all(|&n| n == 1), "each element of {name} is stored once");
+            let mut values = to.to_vec::<f32>().unwrap();
+            for StatePiece { flat, offset } in old.state_pieces_to_restore() {
+                for (i, element) in flat.enumerate() {
+                    values[offset + i] = f32::from_bits(bits[element] as u32);
+                }
+            }
+            *to = Tensor::from_slice(&values, &[values.len()], to.device()).unwrap();
+        }
+        new.set_n_steps(old.n_steps());
+        new
+    }
+
+    /// Trains on these rows.
+    pub fn train_rows(&self, world: &World, rows: &Arc<dyn Dataset>) -> Trained {
+        let device = if self.on_gpus { Device::Cuda(world.rank().0 as u32) } else { Device::Cpu };
+        world.connect_device(device, DeviceOptions::default()).unwrap();
+        let mut trainer = self.trainer(world, device);
 
         let seed = self.options.seed;
         let plan = BatchPlan::new(world, self.n_rows, self.global_rows, self.n_micro, seed, Shuffle::Full);
         let normalizer = self.normalizer.clone();
         let loading = LoaderOptions { placement: self.placement, normalizer, ..LoaderOptions::new(device) };
         let mut loader = Loader::new(rows.clone(), plan.epochs(self.n_epochs), loading.clone()).unwrap();
-        let (mut losses, mut grad_norms) = (Vec::new(), Vec::new());
+        let (mut losses, mut grad_norms, mut n_skipped) = (Vec::new(), Vec::new(), 0);
+        let votes: u64 = (0..world.world_size() as u64).map(|rank| rank + 3).sum();
+        let ask = StepAsk { want_grad_norm: true, vote: world.rank().0 as u32 + 3 };
+        let mut tell = |outcome: StepOutcome| {
+            losses.push(outcome.sums.mean());
+            grad_norms.push(outcome.grad_norm.unwrap());
+            n_skipped += u64::from(outcome.skipped);
+            assert_eq!(outcome.votes, votes);
+        };
         while let Some(mut step) = loader.next_step().unwrap() {
-            trainer.step(&mut step, true).unwrap();
+            trainer.step(&mut step, ask).unwrap();
             while let Some((_, outcome)) = trainer.outcome(false).unwrap() {
-                losses.push(outcome.sums.mean());
-                grad_norms.push(outcome.grad_norm.unwrap());
+                tell(outcome);
+            }
+            if self.restart_after == Some(trainer.n_steps()) {
+                while let Some((_, outcome)) = trainer.outcome(true).unwrap() {
+                    tell(outcome);
+                }
+                trainer = self.restart(world, &trainer);
             }
         }
         while let Some((_, outcome)) = trainer.outcome(true).unwrap() {
-            losses.push(outcome.sums.mean());
-            grad_norms.push(outcome.grad_norm.unwrap());
+            tell(outcome);
         }
+        assert_eq!(trainer.n_steps() + n_skipped, losses.len() as u64, "a skipped step is no step");
         let (model, loss) = trainer.model_and_loss();
         let eval =
             evaluate(world, model, loss, self.task(), rows, EvalCut::of_ranks(world.world_size()), &loading)
                 .unwrap();
+        let layout = trainer.model().layout().clone();
         let weights = trainer.model().weights().to_vec::<f32>().unwrap();
-        let weights = weights.into_iter().map(f32::to_bits).collect();
-        Trained { weights, losses, grad_norms, eval, n_graphs: trainer.n_graphs() }
+        assert!(layout.gaps().flatten().all(|i| weights[i].to_bits() == 0), "what is no parameter stays 0");
+        let by_parameter = |values: &[f32]| {
+            layout.slots().iter().flat_map(|slot| &values[slot.range()]).map(|v| v.to_bits()).collect()
+        };
+        let averaged = trainer.averaged_weights().unwrap();
+        let averaged = averaged.map(|averaged| by_parameter(&averaged.to_vec::<f32>().unwrap()));
+        let weights = by_parameter(&weights);
+        Trained { weights, averaged, losses, grad_norms, eval, n_skipped, n_graphs: trainer.n_graphs() }
     }
 
     /// Trains on this many ranks, which must all come to the same, bit for bit.

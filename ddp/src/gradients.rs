@@ -1,0 +1,202 @@
+//! The gradients of a step: where they lie, and how those of one rank become those of all.
+//!
+//! Behind the gradients stands the tail with the step's sums ([`TAIL_ELEMENTS`]): of losses and weights, and of the ranks' votes.
+
+use ddp_comm::{ReduceOp, World};
+use ddp_kernels::ops::{self, STEP_SCALARS_VOTE, STEP_VOTE};
+use ddp_kernels::{DType, Device, MemoryUse, Tensor, TensorMut, TensorRef};
+
+use crate::buckets::{BucketPlan, TAIL_ELEMENTS};
+use crate::config::{CommDtype, ZeroStage};
+use crate::error::Result;
+use crate::gradient_exchange::{
+    CompressedGradients, LocalGradients, ReducedGradients, Reduction, decompress,
+};
+use crate::model::{DropoutStep, Mlp};
+use crate::sharded_gradients::{BucketBuffers, ShardedGradients};
+use crate::trainer::TrainerOptions;
+use crate::update_plan::{OwnPart, UpdatePlan};
+
+/// Gradients, and how they are reduced.
+#[derive(Debug)]
+pub(crate) struct Gradients {
+    /// All gradients in the weights' layout, or only this rank's parts of them; behind them the tail.
+    sums: Tensor,
+    /// Elements before the tail.
+    len: usize,
+    exchange: Exchange,
+    buckets: BucketPlan,
+    overlap: bool,
+}
+
+/// How gradients become those of all ranks.
+#[derive(Debug)]
+enum Exchange {
+    /// They are: there is one rank.
+    Alone,
+    /// Bucket by bucket while backward computes; as they are or rounded into a buffer of their own.
+    Buckets(Reduction, Option<Tensor>),
+    /// Block by block with the update, but for what is behind the blocks.
+    WithUpdate,
+    /// In every pass, and no rank keeps more than its parts.
+    EveryPass(Box<BucketBuffers>),
+}
+
+/// Which of a step's passes it is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pass {
+    /// Its number, from 0.
+    pub(crate) index: usize,
+    /// Whether it is the step's last.
+    pub(crate) is_last: bool,
+}
+
+/// A rank's vote in a step.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Vote<'a> {
+    Host(u32),
+    /// Among the scalars on the device.
+    Device(TensorRef<'a>),
+}
+
+impl Gradients {
+    /// Zeros for `model`, to be reduced as `options` and `updates` say.
+    pub(crate) fn new(
+        world: &World,
+        model: &Mlp,
+        buckets: BucketPlan,
+        updates: &UpdatePlan,
+        options: &TrainerOptions,
+    ) -> Result<Self> {
+        let (layout, device) = (model.layout(), model.device());
+        let is_alone = world.world_size() == 1;
+        let zeros = |n: usize, dtype| Tensor::zeros_for(MemoryUse::Gradients, &[n], dtype, device);
+        let keeps_parts = options.zero == ZeroStage::Gradients && !is_alone;
+        let len = if keeps_parts { updates.state_len() } else { layout.flat_len() };
+        let is_rounded = device != Device::Cpu && options.comm_dtype == CommDtype::Bf16;
+        let wire = || is_rounded.then(|| zeros(layout.flat_len(), DType::BF16)).transpose();
+        let exchange = match options.zero {
+            _ if is_alone => Exchange::Alone,
+            ZeroStage::Off if updates.is_divided() => Exchange::WithUpdate,
+            ZeroStage::Off => Exchange::Buckets(Reduction::ToAll, wire()?),
+            ZeroStage::Optimizer => Exchange::Buckets(Reduction::ToOwners, wire()?),
+            ZeroStage::Gradients => {
+                Exchange::EveryPass(Box::new(BucketBuffers::new(world, layout, &buckets, device)?))
+            }
+        };
+        let sums = zeros(len + TAIL_ELEMENTS, DType::F32)?;
+        Ok(Gradients { sums, len, exchange, buckets, overlap: options.overlap })
+    }
+
+    /// Where a pass leaves its sums of losses and weights.
+    pub(crate) fn tail_mut(&mut self) -> Result<TensorMut<'_>> {
+        Ok(self.sums.view_mut().range(self.len, self.len + TAIL_ELEMENTS)?)
+    }
+
+    /// The step's sums.
+    pub(crate) fn tail(&self) -> Result<TensorRef<'_>> {
+        Ok(self.sums.view().range(self.len, self.len + TAIL_ELEMENTS)?)
+    }
+
+    /// The reduced gradients of what this rank updates.
+    pub(crate) fn of_part(&self, part: &OwnPart) -> Result<TensorRef<'_>> {
+        let start = match self.exchange {
+            Exchange::EveryPass(_) => part.state_start,
+            _ => part.flat.start,
+        };
+        Ok(self.sums.view().range(start, start + part.flat.len())?)
+    }
+
+    /// All gradients and the tail, where they are reduced with the update.
+    pub(crate) fn to_reduce_with_update(&mut self) -> &mut Tensor {
+        &mut self.sums
+    }
+
+    /// Puts this rank's vote into the tail, before the last pass goes backward.
+    pub(crate) fn vote(&mut self, vote: Vote<'_>) -> Result<()> {
+        let place = self.tail_mut()?.range(STEP_VOTE, STEP_VOTE + 1)?;
+        match vote {
+            Vote::Host(vote) => place.into_slice::<f32>("step", "vote")?[0] = vote as f32,
+            Vote::Device(scalars) => {
+                ops::cast(scalars.range(STEP_SCALARS_VOTE, STEP_SCALARS_VOTE + 1)?, place)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The gradients of a pass of `model` over `x`, added to those of the passes before it. Behind the step's last pass they are
+    /// reduced over the ranks, but for what is reduced with the update.
+    pub(crate) fn backward(
+        &mut self,
+        world: &World,
+        model: &mut Mlp,
+        x: TensorRef<'_>,
+        dropout: Option<DropoutStep<'_>>,
+        (pass, updates): (Pass, &UpdatePlan),
+    ) -> Result<()> {
+        let accumulate = pass.index > 0;
+        let Gradients { sums, len, exchange, buckets, overlap } = self;
+        let (len, overlap) = (*len, *overlap);
+        let group = world.tensor_group();
+        match exchange {
+            Exchange::EveryPass(buffers) => {
+                let (parts, tail) = sums.view_mut().split_at(len)?;
+                let lent = buffers.lend(parts);
+                group.scope(|scope| {
+                    if pass.is_last {
+                        scope.all_reduce(ReduceOp::Sum, tail)?;
+                    }
+                    let mut sink = ShardedGradients::new(scope, lent, accumulate, overlap);
+                    // What a buffer holds is another bucket's.
+                    model.backward(x, dropout, false, &mut sink)?;
+                    sink.finish()
+                })
+            }
+            Exchange::Buckets(reduction, wire) if pass.is_last => {
+                let reduction = *reduction;
+                let Some(wire) = wire else {
+                    let grads = sums.view_mut();
+                    return group.scope(|scope| {
+                        let mut sink = ReducedGradients::new(scope, buckets, grads, overlap, reduction)?;
+                        model.backward(x, dropout, accumulate, &mut sink)?;
+                        sink.finish()
+                    });
+                };
+                let (both, travelling) = (sums.view_mut().split_at(len)?, wire.view_mut());
+                group.scope(|scope| {
+                    let mut sink =
+                        CompressedGradients::new(scope, buckets, both, travelling, overlap, reduction)?;
+                    model.backward(x, dropout, accumulate, &mut sink)?;
+                    sink.finish()
+                })?;
+                updates.own_parts().try_for_each(|part| decompress(wire, sums, part.flat))
+            }
+            Exchange::Alone | Exchange::Buckets(..) | Exchange::WithUpdate => {
+                model.backward(x, dropout, accumulate, &mut LocalGradients(sums.view_mut()))?;
+                match exchange {
+                    Exchange::WithUpdate if pass.is_last => updates.reduce_rest(world, sums),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// The sum of squares of the reduced gradients, all ranks' parts together, into `sum`, `[1]` f64 where the group exchanges
+    /// tensors.
+    pub(crate) fn sum_of_squares(&self, world: &World, updates: &UpdatePlan, sum: &mut Tensor) -> Result<()> {
+        let mut is_first = true;
+        let mut add = |part: OwnPart, sum: &mut Tensor| -> Result<()> {
+            let accumulate = !std::mem::take(&mut is_first);
+            Ok(ops::sum_of_squares(self.of_part(&part)?, sum.view_mut(), accumulate)?)
+        };
+        for block in updates.blocks() {
+            add(updates.own_part(block), sum)?;
+        }
+        if !updates.blocks().is_empty() {
+            world.tensor_group().all_reduce(ReduceOp::Sum, sum.view_mut())?;
+        }
+        // All ranks have the same of the rest.
+        let rest = updates.rest();
+        if rest.flat.is_empty() { Ok(()) } else { add(rest, sum) }
+    }
+}
