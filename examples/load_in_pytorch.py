@@ -1,8 +1,13 @@
 #!/usr/bin/env python3
-"""Loads the model of a run into PyTorch and tells its accuracy on a CSV file.
+"""Loads the model of a run, or one exported from a checkpoint, into PyTorch and tells its accuracy on a CSV file.
 
   ddp-train train examples/csv.toml --out runs/csv
   python examples/load_in_pytorch.py runs/csv/model.safetensors examples/data/digits_test.csv
+
+  ddp-train checkpoint export runs/csv --out digits.safetensors
+  python examples/load_in_pytorch.py digits.safetensors examples/data/digits_test.csv logits.json
+
+A third argument names a file for the outputs, a list a row, in JSON.
 
 Names and shapes of the weights are those of the module below, so `load_state_dict` takes them as they are. The run's config
 stands in the file's metadata, as TOML, and the embeddings, as JSON: the last features, in their order, are codes of theirs.
@@ -80,7 +85,7 @@ def load(path):
 
 
 def main():
-    if len(sys.argv) != 3:
+    if len(sys.argv) not in (3, 4):
         sys.exit(__doc__)
     model, features, target = load(sys.argv[1])
     with open(sys.argv[2], newline="") as file:
@@ -88,7 +93,11 @@ def main():
     x = torch.tensor([[float(row[name]) for name in features] for row in rows])
     labels = torch.tensor([int(row[target]) for row in rows])
     with torch.no_grad():
-        n_right = int((model(x).argmax(dim=1) == labels).sum())
+        logits = model(x)
+    if len(sys.argv) == 4:
+        with open(sys.argv[3], "w") as file:
+            json.dump(logits.tolist(), file)
+    n_right = int((logits.argmax(dim=1) == labels).sum())
     print(f"accuracy {n_right / len(rows):.6f} ({n_right} of {len(rows)} rows)")
 
 

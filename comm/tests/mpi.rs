@@ -340,7 +340,11 @@ fn run_rank(case: &str) {
         "gpu_shared" => {
             let taken = world.connect_device(Device::Cuda(0), DeviceOptions::default()).unwrap_err();
             assert!(matches!(taken, CommError::GpuTaken { ranks: [0, 1], .. }), "{taken}");
-            let options = DeviceOptions { share_gpu: true, timeout: Some(Duration::from_secs(60)) };
+            let options = DeviceOptions {
+                deterministic: false,
+                share_gpu: true,
+                timeout: Some(Duration::from_secs(60)),
+            };
             world.connect_device(Device::Cuda(0), options).unwrap();
             contract::check(&world, Device::Cuda(0), 1000, Sums::Rounded).unwrap();
         }

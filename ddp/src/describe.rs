@@ -8,12 +8,14 @@ use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{Device, DeviceChoice};
 
 use crate::buckets::BucketPlan;
-use crate::config::Config;
+use crate::config::{Config, Determinism};
 use crate::data::{Loaded, Summary};
 use crate::loader::Loader;
 use crate::model::layout::ParamKind;
 use crate::model::{EmbeddingSpec, Mlp, ModelSpec};
-use crate::trainer::TrainerOptions;
+use crate::setup::Cuts;
+use crate::shard::Cut;
+use crate::trainer::{ExchangeBytes, Trainer, TrainerOptions};
 use crate::update_plan::UpdatePlan;
 
 /// The run in one line: rows, widths, ranks, device.
@@ -34,6 +36,33 @@ pub fn line(world: &World, config: &Config, data: &Loaded, model: &Mlp, device: 
         device_words(device),
         count(threads::current(), "thread"),
     )
+}
+
+/// What it costs that a run gives the same bits each time; nothing where it costs nothing.
+pub fn determinism(config: &Config, cuts: &Cuts, trainer: &Trainer<'_>) -> Vec<String> {
+    let mut lines = Vec::new();
+    if config.train.deterministic == Determinism::Off {
+        return lines;
+    }
+    if let Cut::MicroShards { n_shards } = cuts.train.cut {
+        let own = cuts.train.own_shards().len();
+        let ExchangeBytes { sent, all_reduce } = trainer.exchange_bytes(own);
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        lines.push(format!(
+            "deterministic over any number of ranks: {n_shards} passes a step, {own} of them here; a rank sends {:.1} MiB a step, \
+             {:.1} MiB otherwise",
+            mib(sent),
+            mib(all_reduce),
+        ));
+    }
+    if trainer.model().device() != Device::Cpu {
+        lines.push(
+            "deterministic on GPUs: products and NCCL leave out what may add up in another order; bench step with and without \
+             --deterministic measures what that costs here"
+                .to_owned(),
+        );
+    }
+    lines
 }
 
 /// Where rows wait for their step, and who makes them ready; nothing where the step itself takes them out of memory.

@@ -48,6 +48,18 @@ impl DeviceShape {
     }
 }
 
+impl DeviceShape {
+    /// Bytes of the GPU's memory that a [`DeviceRows`] of so many rows takes.
+    pub fn size_bytes(&self, n_rows: usize) -> usize {
+        let x = self.n_features * self.dtype.size_bytes();
+        let floats = if self.way == Way::Converted { self.n_features * DType::F32.size_bytes() } else { 0 };
+        let targets = self.n_targets.map_or(DType::I64.size_bytes(), |n| n * DType::F32.size_bytes());
+        let weights = if self.has_weights { DType::F32.size_bytes() } else { 0 };
+        let indices = if self.way == Way::Gathered { DType::I64.size_bytes() } else { 0 };
+        n_rows.max(1) * (x + floats + targets + weights + indices)
+    }
+}
+
 /// Features, targets and weights of up to a number of rows.
 #[derive(Debug)]
 pub struct DeviceRows {

@@ -175,7 +175,7 @@ impl EpochProof {
             expected_epoch = epochs.last_epoch.saturating_add(1);
         }
         let all = RowsHash::of_all(n_rows);
-        let full = (n_rows > 0 && self.current.count >= n_rows).then(|| FinishedEpochs {
+        let full = (n_rows > 0 && self.current.count >= n_rows).then_some(FinishedEpochs {
             first_epoch: expected_epoch,
             last_epoch: expected_epoch,
             rows: self.current,

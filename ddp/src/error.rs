@@ -14,6 +14,7 @@ use crate::checkpoint::CheckpointError;
 use crate::config::Origin;
 pub use crate::data::CellProblem;
 use crate::data::DataError;
+use crate::folder_error::FolderError;
 use crate::loss_scaler::LossScalerError;
 
 /// What this crate's functions return.
@@ -108,6 +109,11 @@ pub enum Error {
         "`comm.zero = 2` adds up gradients on their way, and `comm.dtype = \"bf16\"` would round them in every micro-batch\nhint: `comm.dtype = \"f32\"`, or `comm.zero = 1`"
     )]
     ZeroWire,
+    /// The fixed tree adds up whole gradients as they are.
+    #[error(
+        "`train.deterministic = \"world\"` adds up whole gradients in f32 on every rank\nhint: with it `comm.zero` is 0 or 1, and `comm.dtype` is \"f32\""
+    )]
+    TreeOfWhole,
     /// Training went astray.
     #[error(
         "the loss of step {step} is {loss}; the weights are those before it\nhint: a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0`, or `data.normalize = \"standard\"`"
@@ -139,6 +145,23 @@ pub enum Error {
         "`train.batch_size` times ranks times `train.grad_accum_steps` is more rows than can be counted\nhint: a smaller `train.batch_size`"
     )]
     BatchOverflows,
+    /// More ranks than a global batch has parts.
+    #[error(
+        "{world_size} ranks, and `train.micro_shards` cuts each global batch into {n_shards} parts: some ranks would have none\n\
+         hint: at most {n_shards} ranks, or more `train.micro_shards`, which is another run"
+    )]
+    MoreRanksThanShards {
+        /// Ranks.
+        world_size: usize,
+        /// Parts.
+        n_shards: usize,
+    },
+    /// Handlers of signals that the system does not take.
+    #[error("can't listen for signals: {source}")]
+    Signals {
+        /// The system's answer.
+        source: io::Error,
+    },
 
     // ------------------------------------------------------------------ files given by the user
     /// A file that was named isn't there.
@@ -482,52 +505,9 @@ pub enum Error {
     },
 
     // ------------------------------------------------------------------ the run's folder
-    /// `--out` names something that is no folder.
-    #[error(
-        "output folder `{}`: a file of that name exists\n\
-         hint: name another folder with --out",
-        path.display()
-    )]
-    OutIsFile {
-        /// The folder asked for.
-        path: PathBuf,
-    },
-    /// `--out` names a folder with a run in it.
-    #[error(
-        "output folder `{}` already holds a run ({found})\n\
-         hint: name another folder with --out, or give --overwrite to lose that run",
-        path.display()
-    )]
-    OutHoldsRun {
-        /// The folder.
-        path: PathBuf,
-        /// The file that shows it.
-        found: &'static str,
-    },
-    /// Another process that still runs writes to the folder.
-    #[error(
-        "output folder `{}` is in use by {holder}, which still runs (it holds {}/.lock)\n\
-         hint: name another folder with --out, or wait until that run has ended",
-        path.display(), path.display()
-    )]
-    OutBusy {
-        /// The folder.
-        path: PathBuf,
-        /// "process 1234 on HOST", as that process wrote it.
-        holder: String,
-    },
-    /// The folder can't be made or written to.
-    #[error(
-        "output folder `{}` can't be written: {source}\n\
-         hint: {}, or name another folder with --out",
-        path.display(), folder_hint(source)
-    )]
-    OutUnwritable {
-        /// The folder.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
+    /// The run's folder, or the checkpoint in it, is not what this run could go on with.
+    #[error(transparent)]
+    Folder(Box<FolderError>),
     /// A file of the run couldn't be written while the run was going on.
     #[error("can't write `{}`: {source}\nhint: {}", path.display(), write_hint(source))]
     Write {
@@ -561,6 +541,12 @@ impl From<CommError> for Error {
     }
 }
 
+impl From<FolderError> for Error {
+    fn from(error: FolderError) -> Self {
+        Error::Folder(Box::new(error))
+    }
+}
+
 impl From<DataError> for Error {
     fn from(error: DataError) -> Self {
         Error::Data(Box::new(error))
@@ -586,17 +572,6 @@ fn write_hint(source: &io::Error) -> &'static str {
         io::ErrorKind::StorageFull => "the disk is full: free some space and run again",
         io::ErrorKind::QuotaExceeded => "the disk quota is used up: free some space and run again",
         _ => "check permissions and the disk",
-    }
-}
-
-fn folder_hint(source: &io::Error) -> &'static str {
-    match source.kind() {
-        io::ErrorKind::StorageFull => "the disk is full: free some space",
-        io::ErrorKind::QuotaExceeded => "the disk quota is used up: free some space",
-        io::ErrorKind::ReadOnlyFilesystem => "that disk is read-only: mount it writable",
-        io::ErrorKind::PermissionDenied => "check who may write there",
-        io::ErrorKind::NotADirectory => "a part of its path is a file: check the spelling",
-        _ => "check its path and the disk",
     }
 }
 

@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ddp_comm::World;
-use ddp_kernels::Device;
 use ddp_kernels::cpu::threads;
+use ddp_kernels::{Device, TensorRef};
 
+use crate::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, MANIFEST_FILE, StateReader};
+use crate::checkpointing::pieces_in_place;
 use crate::cli::EvalArgs;
 use crate::config::{Config, EvalSource, Task};
 use crate::data::{self, Dataset, KnownFeatures, Normalizer, SourceSpec, open_eval};
@@ -15,10 +17,12 @@ use crate::evaluate::evaluate;
 use crate::loader::LoaderOptions;
 use crate::metrics::{EvalMetrics, json_line};
 use crate::model::file::ModelFile;
-use crate::model::{LossHead, Mlp, ModelSpec};
+use crate::model::{LossHead, Mlp, ModelSpec, ParamLayout};
 use crate::outcome::Stop;
-use crate::run::pin_device;
+use crate::run::{Pinning, pin_device};
+use crate::rundir::MODEL_FILE;
 use crate::shard::EvalCut;
+use crate::trainer::StatePiece;
 
 /// Rows of a pass.
 const MAX_ROWS: usize = 1024;
@@ -28,7 +32,7 @@ const MAX_ROWS: usize = 1024;
 /// # Errors
 /// [`Stop`], which knows whether all ranks have heard of it.
 pub fn eval(world: &World, args: &EvalArgs) -> Result<(), Stop> {
-    let device = pin_device(world, &args.device, false, None)?.device;
+    let device = pin_device(world, &args.device, Pinning::default())?.device;
     let Ready { config, mut model, rows, normalizer, fingerprint } =
         world.collective_result(load(args, device))?;
     let hex = |fingerprint: u64| format!("{fingerprint:016x}");
@@ -62,7 +66,8 @@ struct Ready {
 }
 
 fn load(args: &EvalArgs, device: Device) -> Result<Ready> {
-    let file = ModelFile::read(&model_path(&args.checkpoint))?;
+    let (path, checkpoint) = locate(&args.checkpoint)?;
+    let file = ModelFile::read(&path)?;
     let info = file.info()?;
     let config = Config::from_toml(&info.config, &args.checkpoint)?;
     let n_outputs = file.n_outputs(&config.model)?;
@@ -85,17 +90,50 @@ fn load(args: &EvalArgs, device: Device) -> Result<Ready> {
     let rows = info.preprocessor.apply(rows);
     let spec = ModelSpec::new(&config.model, plan.n_features(), n_outputs);
     let spec = spec.with_embeddings(file.embeddings()?);
-    // Evaluated in the precision that it was trained in.
-    let precision = config.train.precision;
-    let mut model = Mlp::new(spec, MAX_ROWS.min(rows.len()), device, precision)?;
+    // In the precision that it was trained in.
+    let mut model = Mlp::new(spec, MAX_ROWS.min(rows.len()), device, config.train.precision)?;
     model.set_weights(file.weights(model.layout())?.view())?;
+    if let Some(checkpoint) = &checkpoint
+        && let Some(average) = average(checkpoint, model.layout())?
+    {
+        model.set_weights(TensorRef::from_slice(&average, &[average.len()])?)?;
+    }
     let (normalizer, fingerprint) = (info.preprocessor.normalizer, file.fingerprint());
     Ok(Ready { config, model, rows, normalizer, fingerprint })
 }
 
-/// A run's folder stands for the model inside.
-fn model_path(checkpoint: &Path) -> PathBuf {
-    if checkpoint.is_dir() { checkpoint.join("model.safetensors") } else { checkpoint.to_owned() }
+/// The model's file that `path` stands for, and the checkpoint that it lies in, every byte of which is right. A run's folder stands
+/// for the model inside, once it is there; a folder of checkpoints, `latest` and `best` stand for one of them.
+fn locate(path: &Path) -> Result<(PathBuf, Option<Checkpoint>)> {
+    let inside = path.join(MODEL_FILE);
+    let is_model_of_run = inside.exists() && !path.join(MANIFEST_FILE).exists();
+    let is_marker = path.file_name().is_some_and(|name| name == "latest" || name == "best");
+    if is_model_of_run || (path.is_file() && !is_marker) {
+        return Ok((if is_model_of_run { inside } else { path.to_owned() }, None));
+    }
+    match Checkpoint::find(path) {
+        Ok(search) => {
+            let found = search.found.expect("an error where there is none");
+            Ok((found.model_path(), Some(found)))
+        }
+        // A folder without either lacks the model that it should hold.
+        Err(CheckpointError::NotFound { .. }) if path.is_dir() => Ok((inside, None)),
+        Err(CheckpointError::NotFound { .. }) if !is_marker => Ok((path.to_owned(), None)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The average of the weights out of a checkpoint of a run that keeps one: it is what the run evaluates.
+fn average(checkpoint: &Checkpoint, layout: &ParamLayout) -> Result<Option<Vec<f32>>> {
+    let manifest = checkpoint.manifest();
+    if manifest.run.step == 0 || !manifest.state.iter().any(|name| name == EMA_STATE) {
+        return Ok(None);
+    }
+    let reader = StateReader::open(checkpoint).map_err(|fault| checkpoint.damaged(fault))?;
+    let mut flat = vec![0.0; layout.flat_len()];
+    let whole = StatePiece { flat: 0..layout.flat_len(), offset: 0 };
+    reader.read(&pieces_in_place(layout, &[whole]), EMA_STATE, &mut flat)?;
+    Ok(Some(flat))
 }
 
 /// The result on stdout: it is what the command is for.

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use ddp::cli::{Cli, Command, completions};
 use ddp::outcome::{conclude, conclude_usage, say};
-use ddp::{bench, data_command, devices, eval, run};
+use ddp::{bench, checkpoint_command, data_command, describe_command, devices, eval, run};
 use ddp_comm::{World, failure};
 
 fn main() -> ExitCode {
@@ -25,7 +25,9 @@ fn main() -> ExitCode {
         Ok(cli) => match &cli.command {
             Command::Train(args) => run::train(&world, args),
             Command::Eval(args) => eval::eval(&world, args),
+            Command::Describe(args) => describe_command::describe(&world, args),
             Command::Data(command) => data_command::data(&world, command),
+            Command::Checkpoint(command) => checkpoint_command::checkpoint(&world, command),
             Command::Bench(command) => bench::bench(&world, command),
             Command::Devices(args) => {
                 devices::devices(&world, args);

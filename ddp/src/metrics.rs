@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::EvalMetric;
 use crate::error::{Error, Result};
 use crate::rundir;
 
@@ -133,6 +134,17 @@ pub struct EvalMetrics {
     /// Coefficient of determination.
     #[serde(rename = "eval_r2", skip_serializing_if = "Option::is_none")]
     pub r2: Option<f64>,
+}
+
+impl EvalMetrics {
+    /// The value of one of them, where it was measured.
+    pub fn value(&self, metric: EvalMetric) -> Option<f64> {
+        match metric {
+            EvalMetric::Loss => self.loss,
+            EvalMetric::Accuracy => self.accuracy,
+            EvalMetric::R2 => self.r2,
+        }
+    }
 }
 
 /// Where events go. Rank 0 has one; the other ranks have [`MetricsSink::none`].

@@ -8,12 +8,18 @@ use ddp_comm::{CommError, Failure, World};
 
 use crate::error::Error;
 
+/// Exit status of a run that was asked to stop and has saved itself.
+const SAVED: u8 = 85;
+
 /// Why a command stopped before its end.
 #[derive(Debug, thiserror::Error)]
 pub enum Stop {
     /// All ranks have heard of it and end in good order.
     #[error("{0}")]
     Agreed(Failure<Error>),
+    /// The run was asked to stop, on all ranks, and has saved itself.
+    #[error("stopped by {0}")]
+    Saved(String),
     /// This rank failed where the others don't look: they are taken along.
     #[error("{0}")]
     Alone(Error),
@@ -35,6 +41,12 @@ impl From<Error> for Stop {
 pub fn conclude(world: World, result: Result<(), Stop>) -> ExitCode {
     let stop = match result {
         Ok(()) => return leave(world),
+        Err(Stop::Saved(_)) => {
+            return match leave(world) {
+                ExitCode::SUCCESS => ExitCode::from(SAVED),
+                failed => failed,
+            };
+        }
         Err(stop) => stop,
     };
     let (voice, code) = match &stop {
@@ -42,6 +54,7 @@ pub fn conclude(world: World, result: Result<(), Stop>) -> ExitCode {
             Failure::Here { error, .. } => (failure.voice(), error.exit_code()),
             Failure::Elsewhere { .. } | Failure::Comm(_) => (failure.voice(), 1),
         },
+        Stop::Saved(_) => unreachable!("returned above"),
         Stop::Alone(error) if error.is_same_on_all_ranks() => (Voice::Shared, error.exit_code()),
         Stop::Alone(Error::Comm(error)) => (error.voice(), 1),
         Stop::Alone(error) => (Voice::Own, error.exit_code()),
@@ -85,6 +98,8 @@ impl Error {
     pub fn is_same_on_all_ranks(&self) -> bool {
         match self {
             Error::LossNotFinite { .. } | Error::GradientNotFinite { .. } | Error::BatchOverflows => true,
+            // All ranks see the same gradients.
+            Error::LossScaler(_) => true,
             Error::Comm(error) => matches!(
                 **error,
                 CommError::Disagreement { .. }

@@ -1,42 +1,47 @@
 //! A training run, from the command line's arguments to the model's file.
 //!
-//! config -> world -> device -> data -> model -> buckets, then the loop: batch -> forward -> loss -> backward (buckets
-//! start) -> wait -> clip -> step -> metrics; at the end the model's file.
+//! (checkpoint ->) config -> world -> device -> data -> model -> buckets, then the loop: batch -> forward -> loss -> backward
+//! (buckets start) -> wait -> clip -> step -> metrics -> checkpoint; at the end the model's file.
 
 use std::io::Write as _;
+use std::path::PathBuf;
 
 use ddp_comm::{DeviceOptions, World};
 use ddp_kernels::cpu::threads;
-use ddp_kernels::{Device, DeviceChoice, DeviceRequest};
+use ddp_kernels::cuda::Gpu;
+use ddp_kernels::{Device, DeviceChoice, DeviceRequest, Tensor};
 
+use crate::checkpointing::Checkpointing;
 use crate::cli::TrainArgs;
-use crate::config::{Config, Length};
+use crate::config::{Config, Determinism, Length};
 use crate::data::{self, Loaded};
 use crate::describe;
 use crate::error::{Error, Result};
-use crate::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
-use crate::metrics::MetricsSink;
+use crate::metrics::{Event, MetricsSink, ResumeEvent};
 use crate::model::file::{self, ModelFile, ModelInfo};
-use crate::model::{LossHead, Mlp, ModelSpec, Optimizer};
+use crate::model::{Mlp, ModelSpec, ParamLayout};
 use crate::outcome::Stop;
 use crate::progress::Progress;
+use crate::resume::Resumed;
 use crate::rundir::{self, Existing, RunDir};
-use crate::trainer::{GraphMode, Trainer, TrainerOptions};
-use crate::training_loop::TrainingLoop;
-
-/// Rows of a pass in evaluation, where training's micro-batches are smaller.
-const EVAL_ROWS: usize = 256;
+use crate::setup::{self, Cuts};
+use crate::stop::StopSignals;
+use crate::training_loop::{Ending, LoopPlan, TrainingLoop};
 
 /// Trains as `args` say; every rank of the world calls it.
 ///
 /// # Errors
 /// [`Stop`], which knows whether all ranks have heard of it.
 pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
-    let config = world.collective_result(load_config(args))?;
+    let signals = StopSignals::listen(world).map_err(|source| Error::Signals { source })?;
+    let resumed = Resumed::find(world, args)?;
+    let config = world.collective_result(load_config(world, args, resumed.as_ref()))?;
     agree_on_config(world, args, &config)?;
-    let choice = pin_device(world, &args.device, args.share_gpu, args.threads)?;
-    let device = choice.device;
+    let choice = pin_device(world, &args.device, pinning(args, &config))?;
     let data = data::load(&config, world)?;
+    if let Some(resumed) = &resumed {
+        world.collective_result(resumed.check_data(&data))?;
+    }
     let init_from = args.init_from.as_deref().map(ModelFile::read).transpose();
     let init_from = world.collective_result(init_from)?;
     let layout = data.train.layout();
@@ -44,67 +49,109 @@ pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
         .with_embeddings(data.preprocessor.plan.embeddings());
     agree_on_model(world, &spec, init_from.as_ref())?;
 
-    let global_rows = config.train.global_rows(world.world_size()).ok_or(Error::BatchOverflows)?;
-    let model = world.collective_result(build_model(
-        world,
-        init_from.as_ref(),
-        &config,
-        &data,
-        spec,
-        global_rows,
-        device,
-    ))?;
+    let state = resumed.as_ref().map(Resumed::state);
+    let cuts = Cuts::new(&config, world, &data, state.map(|state| state.global_rows as usize));
+    let cuts = world.collective_result(cuts)?;
+    let schedule = world.collective_result(setup::schedule(&config, data.train.len(), cuts.global_rows))?;
+    let trainer = setup::trainer(world, args.cuda_graph, &config, spec, &cuts, choice.device);
+    let mut trainer = world.collective_result(trainer)?;
+    let weights = match (&resumed, &init_from) {
+        (Some(resumed), _) => resumed.restore(&mut trainer),
+        (None, Some(file)) => setup::init_from(&mut trainer, file),
+        (None, None) => Ok(()),
+    };
+    world.collective_result(weights)?;
     if args.dry_run {
         world.collective_result(check_out(world, args))?;
     }
-    let progress = progress(world, args, &config, data.train.len());
-    announce(world, args, &config, &data, &model, &choice, &progress);
+    let progress = progress(world, args, &config, &cuts, data.train.len());
+    announce(world, args, &config, &data, trainer.model(), &choice, &progress);
     if args.dry_run {
         progress.note("dry run: config, data and model are in order; nothing was trained");
         return Ok(());
     }
 
-    let folder = world.collective_result(open_folder(world, args, &config))?;
-    let optimizer = world.collective_result(Optimizer::for_model(&config.optimizer, &model))?;
-    let loss = LossHead::new(&config.loss, device).map_err(Error::from)?;
-    let mut trainer = Trainer::new(world, model, loss, optimizer, trainer_options(&config, args.cuda_graph))?;
-
+    let folder = world.collective_result(open_folder(world, args, &config, resumed.as_ref()))?;
     let (loader, loading) =
-        world.collective_result(make_loader(world, &config, &data, global_rows, device))?;
-    describe::loading(&loader).iter().for_each(|line| progress.note(line));
-
-    let metrics = open_metrics(folder.as_ref(), args.json)?;
-    let mut training = TrainingLoop::new(world, &config, &data, (loader, loading), metrics, progress);
-    let outcome = training.train(&mut trainer)?;
-    if let Some(folder) = &folder {
-        save(folder, &trainer, &config, &data)?;
+        world.collective_result(setup::loader(&config, &data, &cuts, world, choice.device, state))?;
+    if schedule.ends_in_warmup() {
+        progress.note("warning: the run ends before its warm-up does\nhint: fewer schedule.warmup_steps, or schedule.warmup_fraction");
     }
-    training.finish(&trainer, outcome, folder.as_ref().map(RunDir::path))?;
+    describe::determinism(&config, &cuts, &trainer).iter().for_each(|line| progress.note(line));
+    describe::loading(&loader).iter().for_each(|line| progress.note(line));
+    let saver = Checkpointing::new(world, &config, &data, &trainer, folder.as_ref().map(RunDir::path))?;
+    let metrics = open_metrics(world, folder.as_ref(), args.json, resumed.as_ref())?;
+    if let Some(resumed) = &resumed {
+        resumed.announce(&progress, world.world_size());
+    }
+
+    let plan = LoopPlan {
+        world,
+        config: &config,
+        data: &data,
+        schedule,
+        eval_cut: cuts.eval,
+        loading,
+        signals: &signals,
+    };
+    let state = state.cloned().unwrap_or_else(|| setup::first_state(&config, &data, &cuts));
+    let mut training = TrainingLoop::new(plan, loader, saver, (metrics, progress), state);
+    match training.train(&mut trainer)? {
+        Ending::Stopped(reason) => return Err(Stop::Saved(reason)),
+        Ending::Complete => {}
+    }
+    let layout = trainer.model().layout().clone();
+    match trainer.averaged_weights()? {
+        Some(average) => save(folder.as_ref(), &layout, average, &config, &data)?,
+        None => save(folder.as_ref(), &layout, trainer.model().weights(), &config, &data)?,
+    }
+    training.finish(folder.as_ref().map(RunDir::path))?;
     Ok(())
 }
 
-/// The config, with what flags say of it.
-fn load_config(args: &TrainArgs) -> Result<Config> {
+/// The config, with what flags say of it: that of the file, or of the run that goes on.
+fn load_config(world: &World, args: &TrainArgs, resumed: Option<&Resumed>) -> Result<Config> {
     let mut set = args.set.clone();
     set.extend(args.comm_dtype.map(|dtype| format!("comm.dtype={}", dtype.name())));
-    Config::load(args.config.as_deref(), &set)
+    let Some(resumed) = resumed else { return Config::load(args.config.as_deref(), &set) };
+    let config = match &args.config {
+        Some(file) => Config::load(Some(file), &set)?,
+        None => resumed.config(&set)?,
+    };
+    resumed.check_config(&config, world.world_size())?;
+    Ok(config)
+}
+
+/// How a rank takes its device.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Pinning {
+    /// Whether several ranks may use one GPU.
+    pub(crate) share_gpu: bool,
+    /// Whether products and sums over GPUs take only what gives the same bits each time.
+    pub(crate) deterministic: bool,
+    /// Threads of the rank; None for its share of the host's cores.
+    pub(crate) n_threads: Option<usize>,
+}
+
+fn pinning(args: &TrainArgs, config: &Config) -> Pinning {
+    let deterministic = config.train.deterministic != Determinism::Off;
+    Pinning { share_gpu: args.share_gpu, deterministic, n_threads: args.threads }
 }
 
 /// The rank's device, through which its tensors are exchanged from now on; its thread joins a pool of compute threads.
-pub(crate) fn pin_device(
-    world: &World,
-    wish: &str,
-    share_gpu: bool,
-    n_threads: Option<usize>,
-) -> Result<DeviceChoice, Stop> {
+pub(crate) fn pin_device(world: &World, wish: &str, pinning: Pinning) -> Result<DeviceChoice, Stop> {
+    let Pinning { share_gpu, deterministic, n_threads } = pinning;
     let choose = || -> Result<DeviceChoice> {
         let request: DeviceRequest = wish.parse()?;
         let choice = request.resolve(world.local_rank().0, world.local_size(), share_gpu)?;
+        if let (true, Device::Cuda(index)) = (deterministic, choice.device) {
+            Gpu::get(index)?.set_deterministic(true);
+        }
         threads::join_pool(n_threads.unwrap_or_else(|| threads::default_per_rank(world.local_size())))?;
         Ok(choice)
     };
     let choice = world.collective_result(choose())?;
-    let options = DeviceOptions { share_gpu, ..DeviceOptions::default() };
+    let options = DeviceOptions { share_gpu, deterministic, ..DeviceOptions::default() };
     world.connect_device(choice.device, options).map_err(Error::from)?;
     Ok(choice)
 }
@@ -128,74 +175,27 @@ fn agree_on_model(world: &World, spec: &ModelSpec, init_from: Option<&ModelFile>
     Ok(world.agree(&entries.map(|(key, value)| (key.to_owned(), value)))?)
 }
 
-fn build_model(
-    world: &World,
-    init_from: Option<&ModelFile>,
+/// Writes the model's file, on the rank that has the folder.
+fn save(
+    folder: Option<&RunDir>,
+    layout: &ParamLayout,
+    weights: &Tensor,
     config: &Config,
     data: &Loaded,
-    spec: ModelSpec,
-    global_rows: usize,
-    device: Device,
-) -> Result<Mlp> {
-    let rows_a_rank = global_rows.min(data.train.len()).div_ceil(world.world_size());
-    let n_eval = data.eval.as_ref().map_or(0, |eval| eval.len()).div_ceil(world.world_size());
-    let max_rows = rows_a_rank.div_ceil(config.train.grad_accum_steps).max(n_eval.min(EVAL_ROWS)).max(1);
-    let mut model = Mlp::new(spec, max_rows, device, config.train.precision)?;
-    match init_from {
-        Some(file) => model.set_weights(file.weights(model.layout())?.view())?,
-        None => model.initialize(config.train.seed)?,
-    }
-    Ok(model)
-}
-
-/// The training rows in the order of the run, and how rows are loaded.
-fn make_loader(
-    world: &World,
-    config: &Config,
-    data: &Loaded,
-    global_rows: usize,
-    device: Device,
-) -> Result<(Loader, LoaderOptions)> {
-    let cores = threads::current();
-    let normalizer = data.preprocessor.normalizer.clone();
-    let loading = LoaderOptions::from_config(&config.data, device, cores, normalizer);
-    let shuffle = Shuffle::new(&config.data, &*data.train);
-    let train = &config.train;
-    let plan =
-        BatchPlan::new(world, data.train.len(), global_rows, train.grad_accum_steps, train.seed, shuffle);
-    Ok((Loader::new(data.train.clone(), plan, loading.clone())?, loading))
-}
-
-fn trainer_options(config: &Config, graph: GraphMode) -> TrainerOptions {
-    TrainerOptions {
-        seed: config.train.seed,
-        clip_grad_norm: config.train.clip_grad_norm,
-        bucket_bytes: config.comm.bucket_bytes(),
-        overlap: config.comm.overlap,
-        comm_dtype: config.comm.dtype,
-        graph,
-        ..TrainerOptions::default()
-    }
-}
-
-/// Writes the model's file.
-fn save(folder: &RunDir, trainer: &Trainer<'_>, config: &Config, data: &Loaded) -> Result<()> {
+) -> Result<()> {
+    let Some(folder) = folder else { return Ok(()) };
     let info = ModelInfo { config: config.to_toml(), preprocessor: data.preprocessor.clone() };
-    let model = trainer.model();
-    let bytes = file::to_bytes(model.layout(), model.weights(), &info)?;
+    let bytes = file::to_bytes(layout, weights, &info)?;
     rundir::write_atomic(&folder.file(rundir::MODEL_FILE), &bytes)
 }
 
-fn progress(world: &World, args: &TrainArgs, config: &Config, n_rows: usize) -> Progress {
+fn progress(world: &World, args: &TrainArgs, config: &Config, cuts: &Cuts, n_rows: usize) -> Progress {
     if world.rank().0 > 0 {
         return Progress::none();
     }
     let (total_rows, n_epochs) = match config.train.length {
         Length::Epochs(n) => (n as u64 * n_rows as u64, Some(n as u64)),
-        Length::Steps(n) => {
-            let rows = config.train.global_rows(world.world_size()).unwrap_or(0).min(n_rows);
-            (n as u64 * rows as u64, None)
-        }
+        Length::Steps(n) => (n as u64 * cuts.global_rows.min(n_rows) as u64, None),
     };
     Progress::new(args.progress, args.quiet, total_rows, n_epochs)
 }
@@ -226,28 +226,54 @@ fn announce(
 
 fn check_out(world: &World, args: &TrainArgs) -> Result<()> {
     match &args.out {
-        Some(out) if world.rank().0 == 0 => rundir::check(out, existing(args)),
+        Some(out) if world.rank().0 == 0 && args.resume.is_none() => rundir::check(out, existing(args)),
         _ => Ok(()),
     }
 }
 
+/// What becomes of a run that `--out` holds, where none is gone on with.
 fn existing(args: &TrainArgs) -> Existing {
-    if args.overwrite { Existing::Overwrite } else { Existing::Refuse }
+    // A run that was killed before its first checkpoint starts afresh.
+    let is_unfinished = |out: &PathBuf| !out.join(rundir::MODEL_FILE).exists();
+    match args.overwrite || (args.resume.is_some() && args.out.as_ref().is_some_and(is_unfinished)) {
+        true => Existing::Overwrite,
+        false => Existing::Refuse,
+    }
 }
 
-/// The run's folder, claimed by rank 0 with the resolved config inside; the other ranks write no files.
-fn open_folder(world: &World, args: &TrainArgs, config: &Config) -> Result<Option<RunDir>> {
+/// The run's folder, claimed by rank 0 with the resolved config inside.
+fn open_folder(
+    world: &World,
+    args: &TrainArgs,
+    config: &Config,
+    resumed: Option<&Resumed>,
+) -> Result<Option<RunDir>> {
     if world.rank().0 > 0 {
         return Ok(None);
     }
-    let folder = RunDir::open(args.out.as_deref(), &config.name, existing(args))?;
+    let folder = match resumed {
+        Some(resumed) => {
+            let (out, existing) = resumed.folder(args.out.as_deref())?;
+            RunDir::open(Some(&out), &config.name, existing)?
+        }
+        None => RunDir::open(args.out.as_deref(), &config.name, existing(args))?,
+    };
     rundir::write_atomic(&folder.file(rundir::CONFIG_FILE), config.to_toml().as_bytes())?;
     Ok(Some(folder))
 }
 
-fn open_metrics(folder: Option<&RunDir>, json: bool) -> Result<MetricsSink> {
-    match folder {
-        Some(folder) => MetricsSink::create(&folder.file(rundir::METRICS_FILE), json),
-        None => Ok(MetricsSink::none()),
-    }
+fn open_metrics(
+    world: &World,
+    folder: Option<&RunDir>,
+    json: bool,
+    resumed: Option<&Resumed>,
+) -> Result<MetricsSink> {
+    let Some(folder) = folder else { return Ok(MetricsSink::none()) };
+    let path = folder.file(rundir::METRICS_FILE);
+    let Some(manifest) = resumed.map(Resumed::manifest) else { return MetricsSink::create(&path, json) };
+    let step = manifest.run.step;
+    let mut metrics = MetricsSink::resume(&path, json, step)?;
+    let (world_size, world_size_before) = (world.world_size(), manifest.world_size);
+    metrics.write(&Event::Resume(ResumeEvent { step, world_size, world_size_before }))?;
+    Ok(metrics)
 }

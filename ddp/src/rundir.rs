@@ -8,7 +8,9 @@ use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::checkpoint::CheckpointStore;
 use crate::error::{Error, Result};
+use crate::folder_error::FolderError;
 
 /// The resolved config.
 pub const CONFIG_FILE: &str = "config.toml";
@@ -50,7 +52,7 @@ impl RunDir {
     /// Call it with a config and data that were checked, on one rank only.
     ///
     /// # Errors
-    /// [`Error::OutIsFile`], [`Error::OutHoldsRun`], [`Error::OutBusy`], [`Error::OutUnwritable`];
+    /// [`FolderError::IsFile`], [`FolderError::HoldsRun`], [`FolderError::Busy`], [`FolderError::Unwritable`];
     /// nothing was changed in a folder that existed.
     pub fn open(out: Option<&Path>, name: &str, existing: Existing) -> Result<Self> {
         let path = match out {
@@ -61,9 +63,9 @@ impl RunDir {
     }
 
     fn claim(path: PathBuf, existing: Existing) -> Result<Self> {
-        let unwritable = |source| Error::OutUnwritable { path: path.clone(), source };
+        let unwritable = |source| Error::from(FolderError::Unwritable { path: path.clone(), source });
         if path.exists() && !path.is_dir() {
-            return Err(Error::OutIsFile { path });
+            return Err(FolderError::IsFile { path }.into());
         }
         if path.is_dir() {
             // A live owner is the better news than the run that it is writing.
@@ -88,9 +90,9 @@ impl RunDir {
         if existing == Existing::Continue {
             return Ok(Self { path, _lock: lock });
         }
-        for name in RUN_FILES {
-            let file = path.join(name);
-            match if file.is_dir() { fs::remove_dir_all(file) } else { fs::remove_file(file) } {
+        CheckpointStore::of_run(&path).delete_all()?;
+        for name in RUN_FILES.into_iter().filter(|name| *name != CHECKPOINTS || path.join(name).is_file()) {
+            match fs::remove_file(path.join(name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(unwritable(error));
                 }
@@ -117,7 +119,7 @@ impl RunDir {
 /// As [`RunDir::open`], but whether the folder can be written is not tried.
 pub fn check(out: &Path, existing: Existing) -> Result<()> {
     if out.exists() && !out.is_dir() {
-        return Err(Error::OutIsFile { path: out.to_owned() });
+        return Err(FolderError::IsFile { path: out.to_owned() }.into());
     }
     if let Ok(lock) = File::open(out.join(LOCK_FILE)) {
         try_lock(&lock, out)?;
@@ -166,7 +168,7 @@ pub fn write_atomic_with(
 fn refuse_run(path: &Path, existing: Existing) -> Result<()> {
     match RUN_FILES.iter().find(|file| path.join(file).exists()) {
         Some(found) if existing == Existing::Refuse => {
-            Err(Error::OutHoldsRun { path: path.to_owned(), found })
+            Err(FolderError::HoldsRun { path: path.to_owned(), found }.into())
         }
         _ => Ok(()),
     }
@@ -180,9 +182,11 @@ fn try_lock(lock: &File, folder: &Path) -> Result<()> {
             // Only for the message: the owner may be about to write it.
             let _ = { lock }.take(200).read_to_string(&mut holder);
             let holder = if holder.is_empty() { "another process".to_owned() } else { holder };
-            Err(Error::OutBusy { path: folder.to_owned(), holder })
+            Err(FolderError::Busy { path: folder.to_owned(), holder }.into())
         }
-        Err(TryLockError::Error(source)) => Err(Error::OutUnwritable { path: folder.to_owned(), source }),
+        Err(TryLockError::Error(source)) => {
+            Err(FolderError::Unwritable { path: folder.to_owned(), source }.into())
+        }
     }
 }
 
@@ -196,7 +200,8 @@ fn holder() -> String {
 
 /// Makes `runs/<name>-<time>`; a run of the same second gets a number behind.
 fn make_default(runs: &Path, name: &str, now: SystemTime) -> Result<PathBuf> {
-    let unwritable = |path: &Path, source| Error::OutUnwritable { path: path.to_owned(), source };
+    let unwritable =
+        |path: &Path, source| Error::from(FolderError::Unwritable { path: path.to_owned(), source });
     fs::create_dir_all(runs).map_err(|source| unwritable(runs, source))?;
     let base = format!("{name}-{}", utc(now));
     for number in 1.. {

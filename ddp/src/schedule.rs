@@ -92,6 +92,11 @@ impl Schedule {
         Ok(Schedule { base_lr, warmup_steps, warmup_start, decay, total_steps })
     }
 
+    /// Whether the run ends before its warm-up does.
+    pub fn ends_in_warmup(&self) -> bool {
+        self.warmup_steps > self.total_steps
+    }
+
     /// The learning rate of the update after `step` others. From the run's end on it stays as it is there.
     pub fn lr(&self, step: u64) -> f64 {
         let (total, warmup) = (self.total_steps, self.warmup_steps);

@@ -47,8 +47,7 @@ impl BucketBuffers {
             let gaps = inside.map(|gap| gap.start - flat.start..gap.end - flat.start).collect();
             Bucket { flat: flat.clone(), gaps }
         };
-        let longest = plan.lens().into_iter().max().unwrap_or(0);
-        let longest_gap = gaps.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
+        let (longest, longest_gap) = Self::lens(layout, &plan);
         let zeros = |n| Tensor::zeros_for(MemoryUse::Gradients, &[n], DType::F32, device);
         Ok(BucketBuffers {
             buffers: [zeros(longest)?, zeros(longest)?],
@@ -57,6 +56,12 @@ impl BucketBuffers {
             rank: world.rank().0,
             world_size: world.world_size(),
         })
+    }
+
+    /// Elements of each of the two buffers, and of the zeros beside them; `plan` is without the tail.
+    pub(crate) fn lens(layout: &ParamLayout, plan: &BucketPlan) -> (usize, usize) {
+        let longest_gap = layout.gaps().map(|gap| gap.len()).max().unwrap_or(0);
+        (plan.lens().into_iter().max().unwrap_or(0), longest_gap)
     }
 
     /// The buffers for one backward pass, and `parts`, this rank's parts of all buckets, one behind the other.

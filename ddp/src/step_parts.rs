@@ -130,12 +130,12 @@ impl<'w> Parts<'w> {
     ) -> Result<()> {
         let n_rows = batch.rows.x.shape().rows_cols().0;
         self.model.forward(batch.rows.x, dropout)?;
-        let tail = self.grads.tail_mut()?;
+        let (tail, accumulate) = self.grads.tail_mut(pass)?;
         let (outputs, d_outputs) = self.model.outputs_and_gradient(n_rows)?;
-        let sums = SumsOutput { tail, accumulate: pass.index > 0 };
+        let sums = SumsOutput { tail, accumulate };
         let Batch { targets, weights, .. } = batch.rows;
         self.loss.apply(outputs, targets, weights, scale, Some(d_outputs), sums)?;
-        if pass.is_last { self.grads.vote(vote) } else { Ok(()) }
+        self.grads.vote(vote, pass)
     }
 
     /// Gradients of a pass; behind the step's last one they are reduced over the ranks.
@@ -169,13 +169,16 @@ impl<'w> Parts<'w> {
             // The norm is needed before the first weight changes: then all blocks are reduced first.
             if updates.is_divided() {
                 for block in updates.blocks() {
-                    updates.reduce(world, grads.to_reduce_with_update(), block)?;
+                    updates.reduce(world, grads.flat_mut(), block)?;
                 }
             }
             grad_norm = Some(norm(grads)?);
         }
-        if loss_scale.is_some() && grad_norm.is_some_and(|norm| !norm.is_finite()) {
-            return Ok((grad_norm, true));
+        if let Some(norm) = grad_norm.filter(|norm| !norm.is_finite()) {
+            return match loss_scale {
+                Some(_) => Ok((grad_norm, true)),
+                None => Err(Error::GradientNotFinite { step: optimizer.n_steps() + 1, norm }),
+            };
         }
         // As torch.nn.utils.clip_grad_norm_.
         let is_clipped = clip > 0.0;
@@ -185,7 +188,7 @@ impl<'w> Parts<'w> {
         if updates.is_divided() {
             for block in updates.blocks() {
                 if grad_norm.is_none() {
-                    updates.reduce(world, grads.to_reduce_with_update(), block)?;
+                    updates.reduce(world, grads.flat_mut(), block)?;
                 }
                 let own = updates.own_part(block);
                 let own_grads = grads.of_part(&own)?;
@@ -201,7 +204,12 @@ impl<'w> Parts<'w> {
             update(world, model, optimizer, grads, updates, scale)?;
         }
         if want_grad_norm && grad_norm.is_none() {
-            grad_norm = Some(norm(grads)?);
+            let norm = norm(grads)?;
+            // As on a GPU: known only when the weights have taken it, and no checkpoint will.
+            if !norm.is_finite() {
+                return Err(Error::GradientNotFinite { step: optimizer.n_steps(), norm });
+            }
+            grad_norm = Some(norm);
         }
         Ok((grad_norm, false))
     }

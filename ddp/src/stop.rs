@@ -2,30 +2,45 @@
 //!
 //! A signal reaches one rank, or some of them at different moments. So a rank only votes to stop, with its next step, and
 //! the votes travel with the step's sums: all ranks learn of it in the same step.
+//!
+//! mpirun sends SIGTERM too: when it is ended itself, and when a rank has died. It kills whoever is left a second later. So a
+//! rank that it has sent the signal to, and that reaches no step's end in half of that time, waits for a dead rank: it ends, and
+//! the job within 2 s.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
+use ddp_comm::{Launcher, World};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
-use signal_hook::flag;
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::{flag, low_level};
 
 /// Exit status of a second SIGINT: that of a process which SIGINT has ended.
 const INTERRUPTED: i32 = 130;
+/// Exit status of a process that SIGTERM has ended.
+const TERMINATED: i32 = 143;
+/// Half of the time between mpirun's SIGTERM and its SIGKILL (`odls_base_sigkill_timeout`).
+const GRACE: Duration = Duration::from_millis(500);
 
 /// The signals that this process has got.
 #[derive(Debug, Default)]
 pub struct StopSignals {
     /// The last one; 0 for none.
     last: Arc<AtomicUsize>,
+    /// Whether somebody has asked for it since.
+    is_seen: Arc<AtomicBool>,
 }
 
 impl StopSignals {
-    /// From now on the signals are noted. A second SIGINT ends the process at once.
+    /// From now on the signals are noted. A second SIGINT ends the process at once; a SIGTERM of mpirun does where no step ends
+    /// soon.
     ///
     /// # Errors
-    /// The system's, for a handler that it does not take.
-    pub fn listen() -> io::Result<Self> {
+    /// The system's, for a handler or a thread.
+    pub fn listen(world: &World) -> io::Result<Self> {
         let signals = StopSignals::default();
         let is_interrupted = Arc::new(AtomicBool::new(false));
         // In this order: the first SIGINT finds the flag down and puts it up.
@@ -34,12 +49,36 @@ impl StopSignals {
         for signal in [SIGTERM, SIGINT, SIGUSR1] {
             flag::register_usize(signal, signals.last.clone(), signal as usize)?;
         }
+        if world.launcher() == Some(Launcher::OpenMpi) {
+            signals.end_with_mpirun()?;
+        }
         Ok(signals)
     }
 
-    /// The name of the last signal that this process has got, if it has got one.
+    fn end_with_mpirun(&self) -> io::Result<()> {
+        let (mut terminations, is_seen) = (SignalsInfo::<WithOrigin>::new([SIGTERM])?, self.is_seen.clone());
+        let watch = move || {
+            for signal in &mut terminations {
+                // mpirun, or its daemon on this host.
+                let parent = std::os::unix::process::parent_id();
+                if signal.process.is_some_and(|sender| u32::try_from(sender.pid) == Ok(parent)) {
+                    std::thread::sleep(GRACE);
+                    if !is_seen.load(Ordering::Relaxed) {
+                        low_level::exit(TERMINATED);
+                    }
+                }
+            }
+        };
+        std::thread::Builder::new().name("signals".to_owned()).spawn(watch).map(drop)
+    }
+
+    /// The name of the last signal that this process has got, if it has got one; asked for between two steps.
     pub fn received(&self) -> Option<&'static str> {
-        match self.last.load(Ordering::Relaxed) as i32 {
+        let last = self.last.load(Ordering::Relaxed) as i32;
+        if last != 0 {
+            self.is_seen.store(true, Ordering::Relaxed);
+        }
+        match last {
             0 => None,
             SIGTERM => Some("SIGTERM"),
             SIGINT => Some("SIGINT"),
@@ -66,6 +105,12 @@ impl Votes {
         u32::from(stops) + if wants_checkpoint { CHECKPOINT_VOTE } else { 0 }
     }
 
+    /// What is asked for by these or by `other`.
+    #[must_use]
+    pub fn and(self, other: Votes) -> Self {
+        Votes { stop: self.stop.max(other.stop), checkpoint: self.checkpoint || other.checkpoint }
+    }
+
     /// What the sum of all ranks' votes says.
     pub fn from_sum(sum: u64) -> Self {
         let unit = u64::from(CHECKPOINT_VOTE);
@@ -89,9 +134,9 @@ mod tests {
 
     #[test]
     fn a_signal_is_noted_and_the_process_goes_on() {
-        let signals = StopSignals::listen().unwrap();
+        let signals = StopSignals::listen(&World::single()).unwrap();
         assert_eq!(signals.received(), None);
-        signal_hook::low_level::raise(SIGUSR1).unwrap();
+        low_level::raise(SIGUSR1).unwrap();
         assert_eq!(signals.received(), Some("SIGUSR1"));
     }
 }

@@ -2,6 +2,8 @@
 
 use ddp_kernels::ops::LossSums;
 
+use crate::checkpoint::EpochLossState;
+
 /// Mean loss over the rows of an epoch.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TrainLoss {
@@ -10,6 +12,17 @@ pub struct TrainLoss {
 }
 
 impl TrainLoss {
+    /// As it stood in a checkpoint.
+    pub fn from_state(state: &EpochLossState) -> Self {
+        let sums = LossSums { loss: state.loss, weight: state.weight };
+        TrainLoss { sums, n_rows: state.n_rows as usize }
+    }
+
+    /// For a checkpoint.
+    pub fn to_state(&self) -> EpochLossState {
+        EpochLossState { loss: self.sums.loss, weight: self.sums.weight, n_rows: self.n_rows as u64 }
+    }
+
     /// Adds a step's sums over its `n_rows` rows.
     pub fn add(&mut self, sums: LossSums, n_rows: usize) {
         self.sums += sums;

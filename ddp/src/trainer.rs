@@ -25,6 +25,7 @@ use crate::step_parts::Parts;
 use crate::update_plan::UpdatePlan;
 
 pub use crate::gpu_step::StepAbout;
+pub use crate::gradients::ExchangeBytes;
 pub use crate::model::DropoutStep;
 pub use crate::update_plan::StatePiece;
 
@@ -73,6 +74,9 @@ pub struct TrainerOptions {
     pub graph: GraphMode,
     /// What of the training state each rank holds only its part of.
     pub zero: ZeroStage,
+    /// Micro-shards that every global batch is cut into, a power of two and no fewer than there are ranks, whose gradients are
+    /// added up along one fixed tree: then any number of ranks trains to the same bits.
+    pub micro_shards: Option<usize>,
     /// Whether, and how, the loss is scaled: where gradients travel through f16.
     pub loss_scaling: Option<LossScalerConfig>,
 }
@@ -90,6 +94,7 @@ impl Default for TrainerOptions {
             divide_update_from: 8 << 20,
             graph: GraphMode::Auto,
             zero: ZeroStage::Off,
+            micro_shards: None,
             loss_scaling: None,
         }
     }
@@ -187,6 +192,10 @@ impl TrainerOptions {
         buckets: &BucketPlan,
     ) -> UpdatePlan {
         match self.zero {
+            // Whoever adds up along the tree has all gradients.
+            ZeroStage::Off if self.micro_shards.is_some() => {
+                UpdatePlan::whole(layout.flat_len(), world.rank().0)
+            }
             ZeroStage::Off => UpdatePlan::new(world, layout.flat_len(), self.divide_update_from),
             _ if world.world_size() == 1 => UpdatePlan::whole(layout.flat_len(), 0),
             _ => UpdatePlan::sharded(buckets, world.rank().0, world.world_size()),
@@ -201,7 +210,11 @@ impl<'w> Trainer<'w> {
     /// - `optimizer`: with state of [`TrainerOptions::state_len`]
     ///
     /// # Errors
-    /// As making tensors, and those of the comparison; [`Error::ZeroWire`] for gradients in a format that they don't travel in.
+    /// As making tensors, and those of the comparison; [`Error::ZeroWire`] and [`Error::TreeOfWhole`] for options that exclude
+    /// each other.
+    ///
+    /// # Panics
+    /// If there are micro-shards, but no power of two of them, or fewer than ranks.
     pub fn new(
         world: &'w World,
         model: Mlp,
@@ -212,6 +225,9 @@ impl<'w> Trainer<'w> {
         let is_rounded = model.device() != Device::Cpu && options.comm_dtype == CommDtype::Bf16;
         if is_rounded && options.zero == ZeroStage::Gradients {
             return Err(Error::ZeroWire);
+        }
+        if options.micro_shards.is_some() && (is_rounded || options.zero == ZeroStage::Gradients) {
+            return Err(Error::TreeOfWhole);
         }
         let buckets = options.buckets(model.layout());
         world.group().agree_lengths(&buckets.lens())?;
@@ -268,6 +284,12 @@ impl<'w> Trainer<'w> {
     /// Sets the learning rate of the next step.
     pub fn set_lr(&mut self, lr: f64) {
         self.parts.optimizer.set_lr(lr);
+    }
+
+    /// Bytes that this rank sends in a step of `n_passes` passes a rank.
+    pub fn exchange_bytes(&self, n_passes: usize) -> ExchangeBytes {
+        let Parts { world, model, grads, .. } = &self.parts;
+        grads.exchange_bytes(world.world_size(), model.layout().flat_len(), n_passes)
     }
 
     /// Steps that were captured as graphs; 0 on the CPU.

@@ -67,7 +67,37 @@ fn subtrees_of(run: Range<usize>) -> (Vec<Subtree>, usize) {
     (stack, most)
 }
 
+/// Elements of what a tree keeps beside the gradients.
+struct TreeLens {
+    /// Buffers as long as the gradients.
+    n_extra: usize,
+    n_slots: usize,
+    /// What the ranks exchange at a time; 0 for a rank alone.
+    gathered: usize,
+}
+
+impl TreeLens {
+    fn new(cut: &RankCut, len: usize) -> Self {
+        let (_, most) = subtrees_of(cut.own_shards());
+        let n_slots = (0..cut.world_size)
+            .map(|rank| subtrees_of(RankCut { rank, ..*cut }.own_shards()).0.len())
+            .max()
+            .unwrap_or(0);
+        let gathered = match cut.world_size {
+            1 => 0,
+            world_size => world_size * n_slots * CHUNK_ELEMENTS.min(len),
+        };
+        TreeLens { n_extra: most.saturating_sub(1), n_slots, gathered }
+    }
+}
+
 impl TreeSum {
+    /// Elements (f32) that it keeps beside the `len` of the sums.
+    pub fn extra_len(cut: &RankCut, len: usize) -> usize {
+        let TreeLens { n_extra, gathered, .. } = TreeLens::new(cut, len);
+        n_extra * len + gathered
+    }
+
     /// For sums of `len` f32 on `device`, over the micro-shards of `cut`.
     ///
     /// # Errors
@@ -80,21 +110,13 @@ impl TreeSum {
         assert!(n_shards.is_power_of_two(), "{n_shards} micro-shards");
         let world_size = cut.world_size;
         let zeros = |n| Tensor::zeros_for(MemoryUse::Gradients, &[n], DType::F32, device);
-        let own = cut.own_shards();
-        let (_, most) = subtrees_of(own.clone());
-        let n_slots = (0..world_size)
-            .map(|rank| subtrees_of(RankCut { rank, ..*cut }.own_shards()).0.len())
-            .max()
-            .unwrap_or(0);
-        let gathered = match world_size {
-            1 => None,
-            _ => Some(zeros(world_size * n_slots * CHUNK_ELEMENTS.min(len))?),
-        };
+        let TreeLens { n_extra, n_slots, gathered } = TreeLens::new(cut, len);
+        let gathered = (gathered > 0).then(|| zeros(gathered)).transpose()?;
         Ok(TreeSum {
-            extra: (1..most).map(|_| zeros(len)).collect::<Result<_, _>>()?,
-            stack: Vec::with_capacity(most),
+            extra: (0..n_extra).map(|_| zeros(len)).collect::<Result<_, _>>()?,
+            stack: Vec::with_capacity(n_extra + 1),
             n_shards,
-            own,
+            own: cut.own_shards(),
             world_size,
             len,
             gathered,
@@ -267,7 +289,8 @@ mod tests {
     #[test]
     fn runs_come_to_few_subtrees() {
         assert_eq!(subtrees_of(0..8), (vec![Subtree { first: 0, n_leaves: 8 }], 4));
-        let of = |run: Range<usize>| subtrees_of(run).0.iter().map(|s| (s.first, s.n_leaves)).collect::<Vec<_>>();
+        let of =
+            |run: Range<usize>| subtrees_of(run).0.iter().map(|s| (s.first, s.n_leaves)).collect::<Vec<_>>();
         assert_eq!(of(0..3), [(0, 2), (2, 1)]);
         assert_eq!(of(3..6), [(3, 1), (4, 2)]);
         assert_eq!(of(1..8), [(1, 1), (2, 2), (4, 4)]);

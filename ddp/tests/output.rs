@@ -32,6 +32,10 @@ fn json_is_all_there_is_on_stdout() {
     assert_eq!(output.stdout, metrics);
     let events: Vec<serde_json::Value> =
         text(metrics).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    // Checkpoints are told of when they are safe, between whatever else there is to tell.
+    let (saved, events): (Vec<_>, Vec<_>) =
+        events.into_iter().partition(|event| event["event"] == "checkpoint");
+    assert_eq!(saved.len(), 2);
     let kinds: Vec<_> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["epoch", "step", "epoch", "end"]);
 

@@ -5,15 +5,17 @@
 
 mod made_up;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ddp::config::{OptimizerKind, ZeroStage};
+use ddp::config::{CommDtype, OptimizerKind, ZeroStage};
 use ddp::data::Dataset;
 use ddp::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::loss_scaler::LossScalerConfig;
-use ddp::trainer::{StepAsk, TrainerOptions};
-use ddp_comm::threads;
+use ddp::model::Precision;
+use ddp::trainer::{GraphMode, StepAsk, TrainerOptions};
+use ddp_comm::{DeviceOptions, Traffic, threads};
 use ddp_kernels::Device;
+use ddp_kernels::cuda::Gpu;
 use made_up::{Setup, Trained, assert_close};
 
 const STAGES: [ZeroStage; 2] = [ZeroStage::Optimizer, ZeroStage::Gradients];
@@ -123,15 +125,25 @@ fn state_is_stored_and_restored_piece_by_piece() {
 }
 
 /// Elements of each tensor of state, and what a step sends, on each rank.
-fn one_step(setup: &Setup, world_size: usize) -> Vec<(usize, usize, ddp_comm::Traffic)> {
+fn one_step(setup: &Setup, world_size: usize) -> Vec<(usize, usize, Traffic)> {
     let rows: Arc<dyn Dataset> = setup.rows();
     threads::run(world_size, |world| {
-        let mut trainer = setup.trainer(&world, Device::Cpu);
+        let device = if setup.on_gpus { Device::Cuda(world.rank().0 as u32) } else { Device::Cpu };
+        world.connect_device(device, DeviceOptions::default()).unwrap();
+        let mut trainer = setup.trainer(&world, device);
         let plan = BatchPlan::new(&world, setup.n_rows, setup.global_rows, setup.n_micro, 3, Shuffle::Full);
-        let mut loader = Loader::new(rows.clone(), plan.epochs(1), LoaderOptions::new(Device::Cpu)).unwrap();
-        let before = world.group().traffic();
+        let plan = match setup.options.micro_shards {
+            Some(n_shards) => plan.micro_shards(n_shards),
+            None => plan,
+        };
+        let mut loader = Loader::new(rows.clone(), plan.epochs(1), LoaderOptions::new(device)).unwrap();
+        let before = world.tensor_group().traffic();
         trainer.step(&mut loader.next_step().unwrap().unwrap(), StepAsk::default()).unwrap();
-        let traffic = world.group().traffic().since(&before);
+        trainer.outcome(true).unwrap().unwrap();
+        let traffic = world.tensor_group().traffic().since(&before);
+        // What the trainer says that it sends: the group rounds once, all buckets together.
+        let told = trainer.exchange_bytes(setup.n_micro).sent;
+        assert!(told.abs_diff(traffic.bytes_sent()) <= 2, "{told} against {traffic:?}");
         let lens: Vec<_> = trainer.state().into_iter().map(|(_, tensor)| tensor.numel()).collect();
         assert!(lens.iter().all(|&len| len == lens[0]));
         (lens[0], trainer.model().layout().flat_len(), traffic)
@@ -140,8 +152,12 @@ fn one_step(setup: &Setup, world_size: usize) -> Vec<(usize, usize, ddp_comm::Tr
 
 #[test]
 fn a_rank_holds_its_share_of_the_state_and_sends_what_a_ring_does() {
-    for world_size in 2..=4 {
-        let setup = Setup { n_micro: 1, ..unclipped(Setup::embedded()) };
+    holds_its_share_and_sends_what_a_ring_does(&unclipped(Setup::embedded()), 4);
+}
+
+fn holds_its_share_and_sends_what_a_ring_does(setup: &Setup, max_world_size: usize) {
+    for world_size in 2..=max_world_size {
+        let setup = Setup { n_micro: 1, ..setup.clone() };
         let (_, plain_len, plain) = one_step(&setup, world_size)[0];
         assert!(
             plain.n_reduce_scatters == 0 && plain.n_all_gathers == 0 && plain.n_all_reduces > 1,
@@ -168,6 +184,18 @@ fn a_rank_holds_its_share_of_the_state_and_sends_what_a_ring_does() {
     }
 }
 
+/// The tree's exchange costs more than a ring's all-reduce, and says how much.
+#[test]
+fn the_fixed_tree_sends_what_it_says() {
+    for zero in [ZeroStage::Off, ZeroStage::Optimizer] {
+        for world_size in [1, 2, 3, 4] {
+            let mut setup = with_zero(&unclipped(Setup::embedded()), zero);
+            setup.options.micro_shards = Some(8);
+            one_step(&setup, world_size);
+        }
+    }
+}
+
 /// A scale so large that the gradients overflow: steps are skipped until it is small enough, and none of them counts.
 #[test]
 fn a_loss_scale_recovers_from_an_overflow() {
@@ -191,6 +219,119 @@ fn a_loss_scale_recovers_from_an_overflow() {
             let n_skipped = overflowed.n_skipped as usize;
             assert!(overflowed.grad_norms[..n_skipped].iter().all(|norm| !norm.is_finite()));
             assert!(overflowed.grad_norms[n_skipped..].iter().all(|norm| norm.is_finite()));
+            assert!(overflowed.losses.last().unwrap() < &overflowed.losses[0], "it trains");
+        }
+    }
+}
+
+/// Also of the copy that products take in bf16: looking at the average changes no bit of what follows.
+#[test]
+fn evaluating_the_average_between_steps_changes_no_bit() {
+    for precision in [Precision::F32, Precision::Bf16] {
+        let setup = with_zero(&Setup { ema_decay: 0.9, precision, ..Setup::usual() }, ZeroStage::Optimizer);
+        let rows: Arc<dyn Dataset> = setup.rows();
+        let train = |looks: bool| {
+            threads::run(2, |world| {
+                let mut trainer = setup.trainer(&world, Device::Cpu);
+                let plan =
+                    BatchPlan::new(&world, setup.n_rows, setup.global_rows, setup.n_micro, 3, Shuffle::Full);
+                let mut loader =
+                    Loader::new(rows.clone(), plan.epochs(2), LoaderOptions::new(Device::Cpu)).unwrap();
+                let mut losses = Vec::new();
+                while let Some(mut step) = loader.next_step().unwrap() {
+                    losses.push(trainer.step_and_wait(&mut step, false).unwrap().sums.mean());
+                    if looks {
+                        trainer.with_averaged(|_, _| Ok(())).unwrap();
+                    }
+                }
+                (losses, trainer.model().weights().to_vec::<f32>().unwrap())
+            })
+        };
+        assert!(train(true) == train(false), "{precision:?}");
+    }
+}
+
+/// The GPUs for one test alone, if there are so many; a line that says so if not.
+#[allow(clippy::print_stdout)]
+fn gpus(n: usize) -> Option<MutexGuard<'static, ()>> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let found = Gpu::count();
+    let required = std::env::var("REQUIRE_GPUS").ok().map_or(0, |n| n.parse().unwrap());
+    assert!(found >= n.min(required), "needs {n} GPUs, found {found}, and REQUIRE_GPUS={required}");
+    if found < n {
+        println!("skipped: needs {n} GPUs, found {found}");
+    }
+    (found >= n).then(|| ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn on_gpus(setup: &Setup, graph: GraphMode) -> Setup {
+    let options = TrainerOptions { graph, ..setup.options };
+    Setup { on_gpus: true, options, ..setup.clone() }
+}
+
+#[test]
+fn gpus_with_parts_of_the_state_train_as_one_cpu_rank_does() {
+    let Some(_gpus) = gpus(2) else { return };
+    for optimizer in [OptimizerKind::Sgd, OptimizerKind::AdamW] {
+        let setup = Setup { optimizer, ema_decay: 0.9, ..Setup::embedded() };
+        let cpu = setup.train_on(1);
+        for zero in STAGES {
+            for world_size in 1..=Gpu::count().min(4) {
+                let setup = with_zero(&setup, zero);
+                let what = format!("{optimizer}, {zero:?}, {world_size} GPUs");
+                let eager = on_gpus(&setup, GraphMode::Off).train_on(world_size);
+                assert_close(&what, &eager, &cpu);
+                let mut graph = on_gpus(&setup, GraphMode::On).train_on(world_size);
+                assert_eq!(std::mem::take(&mut graph.n_graphs), 2, "{what}");
+                assert!(graph == eager, "{what}: a graph comes to something else");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_gpu_holds_its_share_of_the_state_and_sends_what_a_ring_does() {
+    let Some(_gpus) = gpus(2) else { return };
+    let setup = on_gpus(&unclipped(Setup::embedded()), GraphMode::Off);
+    holds_its_share_and_sends_what_a_ring_does(&setup, Gpu::count().min(4));
+}
+
+/// In bf16 the copy for products is rounded from what the ranks gather: all ranks hold the same, which `train_on` sees.
+#[test]
+fn short_formats_go_with_the_first_stage() {
+    let Some(_gpus) = gpus(2) else { return };
+    let setup = Setup { precision: Precision::Bf16, ..unclipped(Setup::usual()) };
+    let plain = on_gpus(&setup, GraphMode::Auto);
+    let mut sharded = with_zero(&plain, ZeroStage::Optimizer);
+    assert!(sharded.train_on(2).weights == plain.train_on(2).weights);
+    sharded.options.comm_dtype = CommDtype::Bf16;
+    let rounded = sharded.train_on(2);
+    let plain = Setup { options: TrainerOptions { comm_dtype: CommDtype::Bf16, ..plain.options }, ..plain };
+    assert!(rounded.weights == plain.train_on(2).weights, "buckets in bf16");
+}
+
+#[test]
+fn a_gpu_skips_steps_that_overflow() {
+    let Some(_gpus) = gpus(1) else { return };
+    for clip_grad_norm in [0.0, 0.7] {
+        for graph in [GraphMode::Off, GraphMode::On] {
+            let mut setup = on_gpus(&Setup { ema_decay: 0.5, ..Setup::usual() }, graph);
+            setup.options.clip_grad_norm = clip_grad_norm;
+            let plain = setup.train_on(1);
+            let scaling = LossScalerConfig { init_scale: 1024.0, ..LossScalerConfig::default() };
+            setup.options.loss_scaling = Some(scaling);
+            let scaled = setup.train_on(1);
+            assert!(
+                (&scaled.weights, &scaled.losses) == (&plain.weights, &plain.losses),
+                "a scale of 1024 changes the run"
+            );
+            setup.options.loss_scaling = Some(LossScalerConfig { init_scale: 2f64.powi(70), ..scaling });
+            setup.n_epochs = 8;
+            let overflowed = setup.train_on(1);
+            assert!((1..20).contains(&overflowed.n_skipped), "{}", overflowed.n_skipped);
+            assert!(
+                overflowed.grad_norms[overflowed.n_skipped as usize..].iter().all(|norm| norm.is_finite())
+            );
             assert!(overflowed.losses.last().unwrap() < &overflowed.losses[0], "it trains");
         }
     }

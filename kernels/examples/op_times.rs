@@ -127,13 +127,21 @@ fn others(device: Device, b: usize, hidden: usize, classes: usize, n_params: usi
             ops::activation_backward(Activation::Relu, saved.view(), d.view_mut(), d_bias, false)
         })?,
     );
-    let sgd = SgdConfig { lr: 1e-9, momentum: 0.9, nesterov: false, weight_decay: 0.0, grad_scale: 1.0 };
+    let sgd = SgdConfig {
+        lr: 1e-9,
+        lr_scale: 1.0,
+        momentum: 0.9,
+        nesterov: false,
+        weight_decay: 0.0,
+        grad_scale: 1.0,
+    };
     line(
         "sgd",
         median_ms(device, || ops::sgd_step(&sgd, w.view_mut(), g.view(), Some(m.view_mut()), None, None))?,
     );
     let adam = AdamConfig {
         lr: 1e-9,
+        lr_scale: 1.0,
         betas: [0.9, 0.999],
         eps: 1e-8,
         weight_decay: 0.01,

@@ -4,6 +4,9 @@ use std::fmt;
 
 use bytemuck::Pod;
 
+use crate::cpu::Stored;
+use crate::cpu::stored::to_odd;
+
 /// Type of a tensor's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DType {
@@ -15,9 +18,9 @@ pub enum DType {
     I64,
     /// The upper half of an f32: its range with 8 bits of precision, for the matrix units of GPUs.
     BF16,
-    /// Bytes, 0 to 255: a format that rows are kept and travel in; operations compute in none of the two below.
+    /// Bytes, 0 to 255: a format that rows are kept and travel in, and that no operation computes in.
     U8,
-    /// IEEE 754 half precision: 11 bits, up to 65,504. Kept and sent, like bytes.
+    /// IEEE 754 half precision: 11 bits, up to 65,504, for the matrix units of GPUs.
     F16,
 }
 
@@ -89,7 +92,8 @@ macro_rules! half_element {
             const ZERO: Self = <$t>::ZERO;
             #[inline(always)]
             fn from_f64(v: f64) -> Self {
-                <$t>::from_f64(v)
+                // The crate's own conversion from f64 looks at the upper half of it alone.
+                Stored::store(to_odd(v))
             }
             #[inline(always)]
             fn to_f64(self) -> f64 {

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::{
-    self, Activation, AdamConfig, AdamState, CrossEntropyConfig, EmbeddingTable, EmbeddingTables,
+    self, Activation, AdamConfig, AdamState, CrossEntropyConfig, EmaConfig, EmbeddingTable, EmbeddingTables,
     LayerNormGrads, LayerNormStats, LinearOutput, LossSums, MatmulMode, STEP_SUMS_LEN, SavedForBackward,
     SgdConfig, SumsOutput, WeightDecay,
 };
@@ -18,7 +18,7 @@ use serde_json::Value;
 type Check = fn(&Case<'_>);
 
 /// The operations of the file.
-const OPS: [(&str, Check); 17] = [
+const OPS: [(&str, Check); 18] = [
     ("addmm", addmm),
     ("linear", linear),
     ("relu", |case| activation(case, Activation::Relu)),
@@ -49,6 +49,7 @@ const OPS: [(&str, Check); 17] = [
     ("sgd", sgd),
     ("adam", |case| adam(case, WeightDecay::Coupled)),
     ("adamw", |case| adam(case, WeightDecay::Decoupled)),
+    ("ema", ema),
 ];
 
 /// Half a unit in the last place of numbers in 1..2.
@@ -398,6 +399,19 @@ fn sgd(case: &Case<'_>) {
         case.close_to(&format!("w after step {step}"), &values(&w), want_w.row(step), atol, 0.0);
         let name = format!("momentum_buffer after step {step}");
         case.close_to(&name, &values(&velocity), want_v.row(step), atol, 0.0);
+    }
+}
+
+fn ema(case: &Case<'_>) {
+    let (w, want) = (case.input("w"), case.output("ema"));
+    let mut config = EmaConfig { decay: case.number("decay"), step: 0 };
+    let mut ema = Tensor::zeros(&[w.shape().dims()[1]], w.dtype(), w.device()).unwrap();
+    for step in 0..w.shape().dims()[0] {
+        config.step += 1;
+        let weights = w.view().rows(step, step + 1).unwrap().reshape(ema.shape().dims()).unwrap();
+        ops::ema_update(&config, ema.view_mut(), weights, None).unwrap();
+        // At most four updates of two roundings each, of numbers below 4.
+        case.close_to(&format!("ema after step {step}"), &values(&ema), want.row(step), 8.0 * EPS, 0.0);
     }
 }
 

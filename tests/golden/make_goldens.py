@@ -7,7 +7,9 @@ Made with torch 2.15.0 (pip), numpy and safetensors; seed 20260. Both are writte
 output. README.md tells the layout. The Rust tests read the outputs and need no Python.
 """
 import copy
+import fnmatch
 import json
+import math
 import pathlib
 
 import numpy as np
@@ -166,6 +168,223 @@ def training():
     (HERE / "training.json").write_text(json.dumps(doc, indent=1) + "\n")
 
 
+# ---------------------------------------------------------------- schedules
+
+LR = torch.optim.lr_scheduler
+
+
+def rates(make, base_lr, n_steps):
+    """The learning rate of each of `n_steps` updates, with a scheduler that `make` builds."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=base_lr)
+    scheduler = make(optimizer)
+    seen = []
+    for _ in range(n_steps):
+        seen.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return seen
+
+
+def after_warmup(steps, start, then):
+    """`LinearLR` from `start`, by default 1 / (steps + 1), and then `then`, as `SequentialLR` joins them."""
+    def make(optimizer):
+        if steps == 0:
+            return then(optimizer)
+        factor = start if start is not None else 1 / (steps + 1)
+        if factor == 0:  # which LinearLR refuses
+            rise = LR.LambdaLR(optimizer, lambda t: t / steps)
+        else:
+            rise = LR.LinearLR(optimizer, start_factor=factor, end_factor=1.0, total_iters=steps)
+        return LR.SequentialLR(optimizer, [rise, then(optimizer)], milestones=[steps])
+    return make
+
+
+def scheduler(kind, base_lr, total, warmup=0, start=None, end=0.0, every=None, factor=None, decay=None):
+    """PyTorch's form of `[schedule]`, with everything in steps."""
+    rest = total - warmup
+    constant = lambda o: LR.ConstantLR(o, factor=1.0, total_iters=0)  # noqa: E731
+    if kind == "one_cycle":
+        return lambda o: LR.OneCycleLR(
+            o, max_lr=base_lr, total_steps=total, pct_start=warmup / total, anneal_strategy="cos",
+            div_factor=1 / start, final_div_factor=start / end, cycle_momentum=False)
+    if kind == "wsd":
+        fall = lambda o: LR.LinearLR(o, start_factor=1.0, end_factor=end, total_iters=decay)  # noqa: E731
+        then = lambda o: LR.SequentialLR(o, [constant(o), fall(o)], milestones=[rest - decay])  # noqa: E731
+        # SequentialLR does not nest, so the stable part counts from the warm-up's end in one list of three.
+        if warmup:
+            rise = lambda o: LR.LinearLR(o, start_factor=start or 1 / (warmup + 1), end_factor=1.0, total_iters=warmup)  # noqa: E731
+            return lambda o: LR.SequentialLR(o, [rise(o), constant(o), fall(o)], milestones=[warmup, total - decay])
+        return then
+    then = {
+        "constant": constant,
+        "linear": lambda o: LR.LinearLR(o, start_factor=1.0, end_factor=end, total_iters=rest),
+        "cosine": lambda o: LR.CosineAnnealingLR(o, T_max=rest, eta_min=end * base_lr),
+        "step": lambda o: LR.StepLR(o, step_size=every, gamma=factor),
+    }[kind]
+    return after_warmup(warmup, start, then)
+
+
+#    name, base_lr, steps, [schedule] of the config, the same in steps
+SCHEDULES = [
+    ("constant", 0.1, 10, {"kind": "constant"}, {}),
+    ("constant_warm", 0.1, 10, {"kind": "constant", "warmup_steps": 4}, {"warmup": 4}),
+    ("constant_warm_from_0", 0.1, 10, {"kind": "constant", "warmup_steps": 4, "warmup_start": 0.0}, {"warmup": 4, "start": 0.0}),
+    ("linear", 1e-3, 12, {"kind": "linear"}, {}),
+    ("linear_warm", 1e-3, 20, {"kind": "linear", "warmup_fraction": 0.25, "warmup_start": 0.1, "final_fraction": 0.2},
+     {"warmup": 5, "start": 0.1, "end": 0.2}),
+    ("cosine", 1e-3, 30, {"kind": "cosine"}, {}),
+    ("cosine_warm", 3e-4, 100, {"kind": "cosine", "warmup_steps": 10, "final_fraction": 0.1}, {"warmup": 10, "end": 0.1}),
+    ("step", 0.1, 20, {"kind": "step", "step_every_steps": 6, "step_factor": 0.5}, {"every": 6, "factor": 0.5}),
+    ("step_warm", 0.1, 20, {"kind": "step", "step_every_fraction": 0.2, "warmup_steps": 3},
+     {"every": 4, "factor": 0.1, "warmup": 3}),
+    ("wsd", 0.01, 25, {"kind": "wsd"}, {"decay": 5}),
+    ("wsd_warm", 0.01, 30, {"kind": "wsd", "warmup_fraction": 0.1, "decay_steps": 10, "final_fraction": 0.05},
+     {"warmup": 3, "decay": 10, "end": 0.05}),
+    ("one_cycle", 0.01, 50, {"kind": "one_cycle"}, {"warmup": 15, "start": 0.04, "end": 4e-6}),
+    # A rise that is no whole number of steps.
+    ("one_cycle_other", 0.5, 33, {"kind": "one_cycle", "warmup_fraction": 0.25, "warmup_start": 0.1, "final_fraction": 0.01},
+     {"warmup": 8.25, "start": 0.1, "end": 0.01}),
+]
+
+
+def schedules():
+    cases = []
+    for name, base_lr, n_steps, config, steps in SCHEDULES:
+        seen = rates(scheduler(config["kind"], base_lr, n_steps, **steps), base_lr, n_steps)
+        cases.append({"name": name, "base_lr": base_lr, "steps": n_steps, "schedule": config, "lr": seen})
+    body = ",\n".join(json.dumps(c, separators=(",", ":")) for c in cases)
+    head = json.dumps(HEAD)[1:-1]
+    (HERE / "schedules.json").write_text(f'{{{head}, "cases": [\n{body}\n]}}\n')
+    print(f"schedules.json: {len(cases)} cases")
+
+
+# ---------------------------------------------------------------- runs with all that surrounds a step
+
+LONG_STEPS = 10
+DECAYED = {"kind": "adamw", "lr": 2e-3, "betas": [0.9, 0.99], "eps": 1e-8, "weight_decay": 0.3}
+GROUPS = [{"match": "layers.0.*", "lr_scale": 0.1, "weight_decay": 0.05}, {"match": "*.bias", "lr_scale": 2.0}]
+#    name, [optimizer], [train], [schedule], the same in steps
+LONG_RUNS = [
+    ("groups_adamw", {**DECAYED, "groups": GROUPS}, {}, {"kind": "constant"}, {}),
+    ("no_decay_adamw", {**DECAYED, "decay_bias_norm": False}, {}, {"kind": "linear", "warmup_steps": 3}, {"warmup": 3}),
+    ("clip_ema_adamw", DECAYED, {"clip_grad_norm": 1.2, "ema_decay": 0.9},
+     {"kind": "cosine", "warmup_fraction": 0.2, "final_fraction": 0.1}, {"warmup": 2, "end": 0.1}),
+    ("accumulation_sgd", {**SGD, "nesterov": True, "weight_decay": 0.01, "groups": GROUPS, "decay_bias_norm": False},
+     {"clip_grad_norm": 1.35, "grad_accum_steps": 3, "ema_decay": 0.4},
+     {"kind": "step", "step_every_steps": 4, "step_factor": 0.5}, {"every": 4, "factor": 0.5}),
+    ("everything_adamw", {**DECAYED, "groups": GROUPS, "decay_bias_norm": False},
+     {"clip_grad_norm": 0.4, "grad_accum_steps": 2, "ema_decay": 0.8},
+     {"kind": "one_cycle"}, {"warmup": 3, "start": 0.04, "end": 4e-6}),
+    ("wsd_adamw", DECAYED, {"grad_accum_steps": 4}, {"kind": "wsd", "warmup_steps": 2, "decay_steps": 4}, {"warmup": 2, "decay": 4}),
+]
+
+
+class Net(torch.nn.Module):
+    """Linear layers, each hidden one followed by layer norm and GELU."""
+
+    def __init__(self, dims):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(i, o) for i, o in zip(dims, dims[1:]))
+        self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(o) for o in dims[1:-1])
+
+    def forward(self, x):
+        for layer, norm in zip(self.layers, self.norms):
+            x = F.gelu(norm(layer(x)))
+        return self.layers[-1](x)
+
+
+def param_groups(net, optimizer):
+    """PyTorch's groups for ours: one a parameter; of the groups that match its name the first one counts."""
+    made = []
+    for name, p in net.named_parameters():
+        group = next((g for g in optimizer.get("groups", []) if fnmatch.fnmatchcase(name, g["match"])), {})
+        is_weight = name.startswith("layers.") and name.endswith(".weight")
+        spared = not optimizer.get("decay_bias_norm", True) and not is_weight
+        decay = group.get("weight_decay", 0.0 if spared else optimizer["weight_decay"])
+        made.append({"params": [p], "lr": optimizer["lr"] * group.get("lr_scale", 1.0), "weight_decay": decay})
+    return made
+
+
+def train_long(net, x, y, optimizer, settings, schedule, in_steps):
+    """Ten steps over the rows in file order. Losses and norms are of before each update, norms of before clipping."""
+    net = copy.deepcopy(net)
+    keys = {k: v for k, v in optimizer.items() if k in ("momentum", "nesterov", "betas", "eps")}
+    make = torch.optim.SGD if optimizer["kind"] == "sgd" else torch.optim.AdamW
+    groups = param_groups(net, optimizer)
+    step = make(groups, lr=optimizer["lr"], foreach=False, fused=False, **keys)
+    lr = rates(scheduler(schedule["kind"], optimizer["lr"], LONG_STEPS, **in_steps), optimizer["lr"], LONG_STEPS)
+    bases = [g["lr"] for g in groups]
+    average = None
+    if "ema_decay" in settings:
+        multi = torch.optim.swa_utils.get_ema_multi_avg_fn(settings["ema_decay"])
+        average = torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=multi)
+    losses, norms = [], []
+    for i in range(LONG_STEPS):
+        for group, base in zip(step.param_groups, bases):
+            group["lr"] = base * (lr[i] / optimizer["lr"])
+        rows = torch.arange(i * BATCH_SIZE, (i + 1) * BATCH_SIZE)
+        step.zero_grad()
+        total = 0.0
+        # torch.tensor_split gives the first parts a row more where the rows don't divide.
+        for part in torch.tensor_split(rows, settings.get("grad_accum_steps", 1)):
+            value = F.cross_entropy(net(x[part]), y[part]) * (len(part) / BATCH_SIZE)
+            value.backward()
+            total += value.item()
+        losses.append(total)
+        limit = settings.get("clip_grad_norm", math.inf)
+        norms.append(torch.nn.utils.clip_grad_norm_(net.parameters(), limit, foreach=False).item())
+        step.step()
+        if average is not None:
+            average.update_parameters(net)
+    ema = None if average is None else dict(average.module.named_parameters())
+    return dict(net.named_parameters()), ema, losses, norms
+
+
+def largest_gap(these, those):
+    return max((v.detach().double() - those[k].detach()).abs().max().item() for k, v in these.items())
+
+
+def long_training():
+    cases = []
+    for index, (name, optimizer, settings, schedule, in_steps) in enumerate(LONG_RUNS):
+        for seed in range(SEED + 100 * index, SEED + 100 * (index + 1)):
+            torch.manual_seed(seed)
+            generator = torch.Generator().manual_seed(seed)
+            x = torch.randn(BATCH_SIZE * LONG_STEPS, N_FEATURES, generator=generator)
+            teacher = torch.randn(N_FEATURES, N_CLASSES, generator=generator) / N_FEATURES**0.5
+            y = (x @ teacher + 0.3 * torch.randn(len(x), N_CLASSES, generator=generator)).argmax(1)
+            net = Net([N_FEATURES, *HIDDEN, N_CLASSES])
+            args = (optimizer, settings, schedule, in_steps)
+            final, ema, losses, norms = train_long(net, x, y, *args)
+            # As in `training`: a golden must not hang on the order of one sum.
+            exact, exact_ema, exact_losses, _ = train_long(net.double(), x.double(), y, *args)
+            net.float()
+            gap = largest_gap(final, exact)
+            loss_gap = max(abs(a - b) / abs(b) for a, b in zip(losses, exact_losses))
+            if gap < 1e-6 and loss_gap < 3e-7:
+                break
+        else:
+            raise SystemExit(f"{name}: no seed of 100 is well conditioned")
+        clipped = sum(norm > settings.get("clip_grad_norm", math.inf) for norm in norms)
+        write_csv(HERE / f"{name}.csv", x, y, ["label"], True)
+        head = {"made_by": f"{HEAD['generator']}, torch {HEAD['torch']}, seed {seed}"}
+        parts = {"init": dict(net.named_parameters()), "final": final, **({} if ema is None else {"ema": ema})}
+        for part, tensors in parts.items():
+            path = HERE / f"{name}.{part}.safetensors"
+            save_file({k: v.detach().clone().contiguous() for k, v in tensors.items()}, path, metadata=head)
+            path.chmod(0o644)
+        cases.append({
+            "name": name, "csv": f"{name}.csv", **{part: f"{name}.{part}.safetensors" for part in parts}, "seed": seed,
+            "hidden": HIDDEN, "optimizer": optimizer, "train": settings, "schedule": schedule,
+            "losses": losses, "grad_norms": norms, "n_clipped": clipped,
+            "float64_weight_gap": gap, "float64_loss_gap": loss_gap,
+        })
+        print(f"{name:26} loss {losses[0]:.6f} -> {losses[-1]:.6f}   {clipped} clipped, "
+              f"float64 gap: weights {gap:.1e}, loss {loss_gap:.1e}, seed {seed}")
+    doc = {**HEAD, "batch_size": BATCH_SIZE, "steps": LONG_STEPS, "shuffle": False, "cases": cases}
+    (HERE / "long_training.json").write_text(json.dumps(doc, indent=1) + "\n")
+
+
 # ---------------------------------------------------------------- single operations
 
 OPS = []
@@ -312,6 +531,21 @@ def optimizers():
             run(op, name, make, {"lr": lr, "betas": betas, "eps": 1e-8, "weight_decay": decay}, moments)
 
 
+def ema():
+    for name, decay in (("slow", 0.999), ("usual", 0.9), ("fast", 0.3)):
+        w = randn(4, 37)
+        module = torch.nn.Module()
+        module.w = torch.nn.Parameter(w[0].clone())
+        average = torch.optim.swa_utils.AveragedModel(
+            module, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(decay))
+        seen = []
+        for row in w:
+            module.w.data.copy_(row)
+            average.update_parameters(module)
+            seen.append(average.module.w.detach().clone())
+        case("ema", name, {"decay": decay}, {"w": w}, {"ema": torch.stack(seen)})
+
+
 def embeddings():
     for name, n, n_numbers, sizes in (("one", 9, 0, [(4, 3)]), ("two_and_numbers", 20, 2, [(5, 4), (30, 1)])):
         codes = [randint(n_codes, n) for n_codes, _ in sizes]
@@ -327,7 +561,7 @@ def embeddings():
 
 
 def operations():
-    for make in (addmm, linear, activations, losses, layer_norm, optimizers, embeddings):
+    for make in (addmm, linear, activations, losses, layer_norm, optimizers, embeddings, ema):
         make()
     names = [(c["op"], c["name"]) for c in OPS]
     assert len(set(names)) == len(names)
@@ -339,4 +573,6 @@ def operations():
 
 if __name__ == "__main__":
     training()
+    schedules()
+    long_training()
     operations()

@@ -8,6 +8,7 @@
 //! | `copy` | copies in memory, between host and GPU, between GPUs |
 //! | `allreduce` | sums over ranks |
 //! | `loader` | rows made ready, with nobody to compute on them |
+//! | `checkpoint` | the pause of a snapshot, and a checkpoint on its way to the disk and back |
 //!
 //! Ranks measure at the same time, each on its own device; rank 0 tells what it found, in `allreduce` and `step` for all
 //! of them. Inputs are random, since zeros are faster, and taken in turn from more memory than caches hold where an
@@ -16,6 +17,7 @@
 mod addmm;
 mod allreduce;
 mod buffers;
+mod checkpoint;
 mod copy;
 mod kernels;
 mod loader;
@@ -40,6 +42,7 @@ pub fn bench(world: &World, command: &BenchCommand) -> Result<(), Stop> {
         BenchCommand::Copy(args) => copy::copy(world, args),
         BenchCommand::Allreduce(args) => allreduce::allreduce(world, args),
         BenchCommand::Loader(args) => loader::loader(world, args),
+        BenchCommand::Checkpoint(args) => checkpoint::checkpoint(world, args),
         BenchCommand::Kernels(args) => kernels::kernels(world, args),
     }
 }

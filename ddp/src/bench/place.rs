@@ -11,7 +11,7 @@ use crate::devices::Cpu;
 use crate::error::Result;
 use crate::model::Precision;
 use crate::outcome::Stop;
-use crate::run::pin_device;
+use crate::run::{Pinning, pin_device};
 
 /// Lets the project's own tests run benchmarks on their virtual GPU.
 const ALLOW_VIRTUAL: &str = "DDP_TRAIN_BENCH_VIRTUAL";
@@ -40,7 +40,9 @@ impl Place {
     /// # Errors
     /// [`Stop`] where it is not there, computes in no such format, or is virtual.
     pub(super) fn pin(world: &World, args: &BenchPlaceArgs, dtypes: &[BenchDtype]) -> Result<Self, Stop> {
-        let device = pin_device(world, &args.device, args.share_gpu, args.threads)?.device;
+        let pinning =
+            Pinning { share_gpu: args.share_gpu, deterministic: args.deterministic, n_threads: args.threads };
+        let device = pin_device(world, &args.device, pinning)?.device;
         Ok(world.collective_result(Self::check(world, device, dtypes))?)
     }
 

@@ -28,6 +28,17 @@ pub enum CheckpointError {
         /// What is there to go on from.
         newest: Newest,
     },
+    /// Weights that went astray: what could go on from them is lost.
+    #[error(
+        "the checkpoint of step {step} was not saved: its weights are not all finite\n{newest}\n\
+         hint: a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0`, or `data.normalize = \"standard\"`"
+    )]
+    NotFinite {
+        /// Its step.
+        step: u64,
+        /// What is there to go on from.
+        newest: Newest,
+    },
     /// Ranks that should have written their part did not.
     #[error(
         "the checkpoint of step {step} was not saved: nothing came from {ranks} for {:.0} s\n{newest}\n\
@@ -101,6 +112,12 @@ pub enum CheckpointError {
         path.display()
     )]
     NotFound {
+        /// What was named.
+        path: PathBuf,
+    },
+    /// One checkpoint where a folder of them is needed.
+    #[error("`{}` is one checkpoint\nhint: name the folder that it is in, or the run's", path.display())]
+    OneOnly {
         /// What was named.
         path: PathBuf,
     },
@@ -248,6 +265,12 @@ pub enum Fault {
     LaterFormat {
         /// Its version.
         format_version: u64,
+    },
+    /// A marker (`latest` or `best`) that names no checkpoint.
+    #[error("it names {name:?}, and there is no such checkpoint")]
+    NamesNothing {
+        /// What it names.
+        name: String,
     },
     /// A folder under another step's name.
     #[error("it is of step {step}, which is not what its folder's name says")]

@@ -162,7 +162,9 @@ impl Manifest {
             std::io::ErrorKind::NotFound => Fault::FileMissing { name: MANIFEST_FILE.to_owned() },
             _ => Fault::Unreadable { name: MANIFEST_FILE.to_owned(), reason: error.to_string() },
         };
-        if std::fs::metadata(&path).map_err(unreadable)?.len() > MAX_BYTES {
+        let file = std::fs::metadata(&path).map_err(unreadable)?;
+        // Whoever opens a pipe waits for its other end.
+        if !file.is_file() || file.len() > MAX_BYTES {
             return Err(Fault::NoManifest);
         }
         Manifest::from_bytes(&std::fs::read(&path).map_err(unreadable)?)

@@ -6,20 +6,36 @@
 //!     model.safetensors                     the weights, as in a run's model file; by rank 0
 //!     optimizer-00000-of-00002.safetensors  optimiser state of the pieces of parameters that a rank owns; one a rank with state
 //! <out>/checkpoints/latest                  name of the newest; `best` likewise
-//! <out>/checkpoints/.step-<N>-<k>.tmp/      while it is written
+//! <out>/checkpoints/.step-<N>-<k>.tmp/      while it is written, by the k-th save of the process
 //! ```
 //!
-//! All ranks need to see the same folder.
+//! Writing: a [`Saver`] saves at once, a [`Writer`] while training goes on. Reading: [`CheckpointStore::newest_valid`] or
+//! [`Checkpoint::find`], then [`Checkpoint::read_weights`] and a [`StateReader`]. All ranks need to see the same folder.
 
 pub mod checksum;
+pub mod disk;
 pub mod error;
 mod exact;
+mod gather;
 pub mod manifest;
-pub mod piece;
+mod opened;
+mod options;
+mod piece;
 pub mod run_state;
+mod saver;
+mod state_reader;
+mod store;
+pub mod tensor_file;
+mod writer;
 
 pub use checksum::Checksum;
 pub use error::{CheckpointError, Fault};
-pub use manifest::{FileEntry, Manifest, Parameter};
+pub use manifest::{FileEntry, MANIFEST_FILE, Manifest, Parameter};
+pub use opened::{Checkpoint, Located};
+pub use options::{EMA_STATE, MODEL_FILE, SaveOptions, SnapshotBuffers, copy};
 pub use piece::Piece;
 pub use run_state::{Best, EarlyStoppingState, EpochLossState, LossScalerState, RunState};
+pub use saver::{Saved, Saver};
+pub use state_reader::StateReader;
+pub use store::{CHECKPOINTS_FOLDER, CheckpointStore, Marker, Search, Skipped, step_name, step_of};
+pub use writer::{SaveOutcome, Writer};

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::exact;
 use crate::epoch_proof::EpochProof;
+pub use crate::loss_scaler::LossScalerState;
 use crate::metrics::EvalMetrics;
 
 /// Where a run stands after a step. Floats survive the way through the file bit for bit, also where they are not finite.
@@ -62,19 +63,6 @@ pub struct EpochLossState {
     pub n_rows: u64,
 }
 
-/// Where the dynamic scale of the loss stands.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LossScalerState {
-    /// The scale.
-    #[serde(with = "exact")]
-    pub scale: f64,
-    /// Steps without overflow since it last changed.
-    pub good_steps: u64,
-    /// Steps skipped since the start.
-    pub skipped_steps: u64,
-}
-
 /// How long the watched metric has not become better.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -121,7 +109,7 @@ mod tests {
                 step,
                 seed: step.wrapping_mul(31),
                 epoch_loss: EpochLossState { loss: a, weight: b, n_rows: n },
-                loss_scaler: Some(LossScalerState { scale: c, good_steps: n, skipped_steps: 1 }),
+                loss_scaler: Some(LossScalerState { scale: 65536.0, n_good_in_row: n, n_skipped_in_row: 0, n_skipped: 1 }),
                 early_stopping: EarlyStoppingState { best: (n > 1).then_some(d), n_worse: n },
                 best: Some(Best { metric: "eval_loss".to_owned(), value: d, step: 3 }),
                 eval: EvalMetrics { loss: Some(a), accuracy: (n > 2).then_some(c), r2: None },

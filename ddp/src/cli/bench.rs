@@ -20,6 +20,8 @@ pub enum BenchCommand {
     Allreduce(BenchAllreduceArgs),
     /// Time how fast a run's rows are made ready: rows/s and GB/s, beside a plain copy
     Loader(BenchLoaderArgs),
+    /// Time checkpoints: the pause of a snapshot, writing, reading
+    Checkpoint(BenchCheckpointArgs),
     /// Time the operations that are bound by memory, in GB/s and as a share of a plain copy
     Kernels(BenchKernelsArgs),
 }
@@ -34,6 +36,10 @@ pub struct BenchPlaceArgs {
     /// Let several ranks use one GPU, which is slow and only for tests
     #[arg(long)]
     pub share_gpu: bool,
+
+    /// Products and sums over GPUs take only what gives the same bits each time, as `train.deterministic` asks for
+    #[arg(long)]
+    pub deterministic: bool,
 
     /// Threads a rank [default: cores of the host divided by its ranks]
     #[arg(long, value_name = "N", value_parser = count)]
@@ -130,6 +136,31 @@ pub struct BenchCopyArgs {
     /// How often.
     #[command(flatten)]
     pub timing: BenchTimingArgs,
+
+    /// Where and how.
+    #[command(flatten)]
+    pub place: BenchPlaceArgs,
+}
+
+/// `ddp-train bench checkpoint`
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "By default 1 GiB: weights and two numbers of AdamW's state for each.")]
+pub struct BenchCheckpointArgs {
+    /// Folder on the disk to measure; what is made in it is removed
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+
+    /// Widths of the layers, from features to outputs
+    #[arg(long, value_name = "I,H,...,O", default_value = "9459,9459", value_parser = dims)]
+    pub dims: Dims,
+
+    /// Numbers of the optimiser's state for each weight
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub states: usize,
+
+    /// Checkpoints to write and read
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = count)]
+    pub repeats: usize,
 
     /// Where and how.
     #[command(flatten)]

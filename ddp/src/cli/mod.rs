@@ -1,7 +1,9 @@
 //! The command line: raw arguments, as typed. [`Config`](crate::config::Config) makes sense of them.
 
 mod bench;
+mod checkpoint;
 mod data;
+mod describe;
 #[cfg(test)]
 mod tests;
 
@@ -11,11 +13,16 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 pub use self::bench::{
-    BenchAddmmArgs, BenchAllreduceArgs, BenchCommand, BenchCopyArgs, BenchDtype, BenchKernelsArgs,
-    BenchLoaderArgs, BenchOptim, BenchPlaceArgs, BenchStepArgs, BenchTimingArgs, Dims,
+    BenchAddmmArgs, BenchAllreduceArgs, BenchCheckpointArgs, BenchCommand, BenchCopyArgs, BenchDtype,
+    BenchKernelsArgs, BenchLoaderArgs, BenchOptim, BenchPlaceArgs, BenchStepArgs, BenchTimingArgs, Dims,
+};
+pub use self::checkpoint::{
+    CheckpointAverageArgs, CheckpointCommand, CheckpointExportArgs, CheckpointLsArgs, CheckpointPruneArgs,
+    CheckpointShowArgs, CheckpointVerifyArgs, WeightsChoice,
 };
 pub use self::data::{ConvertArgs, ConvertDtype, DataCommand, InspectArgs};
-use crate::config::CommDtype;
+pub use self::describe::DescribeArgs;
+use crate::config::{CommDtype, RESUMABLE};
 use crate::trainer::GraphMode;
 
 /// Trains dense networks on every core and GPU there is, data-parallel.
@@ -26,7 +33,8 @@ use crate::trainer::GraphMode;
     about,
     arg_required_else_help = true,
     after_help = "Several ranks: `mpirun -n N ddp-train train ...`.\n\
-                  Exit status: 0 done, 1 the run failed, 2 bad usage, config or data."
+                  Exit status: 0 done, 1 the run failed, 2 bad usage, config or data, 85 stopped by a signal or \
+                  train.stop_after_steps and saved, 130 interrupted twice."
 )]
 pub struct Cli {
     /// What to do.
@@ -41,9 +49,14 @@ pub enum Command {
     Train(TrainArgs),
     /// Evaluate a trained model
     Eval(EvalArgs),
+    /// Tell a run's layers, work and memory, for any number of ranks
+    Describe(DescribeArgs),
     /// Look at data files, and convert them
     #[command(subcommand)]
     Data(DataCommand),
+    /// List, check, prune, average and export checkpoints
+    #[command(subcommand)]
+    Checkpoint(CheckpointCommand),
     /// Measure speed
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -58,7 +71,7 @@ pub enum Command {
 
 /// `ddp-train train`
 #[derive(Debug, Clone, Args)]
-#[command(after_help = "A config to start from, with its defaults: `ddp-train train --dry-run > run.toml`.")]
+#[command(after_help = train_help())]
 pub struct TrainArgs {
     /// Config of the run, TOML [default: train on builtin:digits]
     #[arg(value_name = "RUN.toml")]
@@ -97,6 +110,11 @@ pub struct TrainArgs {
     #[arg(long, value_name = "FILE.safetensors")]
     pub init_from: Option<PathBuf>,
 
+    /// Go on from a checkpoint: `auto` takes the newest good one of --out, and starts afresh where there is none yet; PATH
+    /// is a run's folder or one checkpoint. Without RUN.toml the run's own config counts
+    #[arg(long, value_name = "auto|PATH", value_parser = resume_from, conflicts_with_all = ["overwrite", "init_from"])]
+    pub resume: Option<ResumeFrom>,
+
     /// Progress on stderr; auto is a bar on a terminal and plain lines elsewhere
     #[arg(long, value_enum, default_value_t)]
     pub progress: ProgressChoice,
@@ -122,10 +140,36 @@ pub struct TrainArgs {
     pub quiet: bool,
 }
 
+/// Which checkpoint a run goes on from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ResumeFrom {
+    /// The newest good one of the output folder.
+    Auto,
+    /// This one, or the newest good one of this run.
+    Path(PathBuf),
+}
+
+fn resume_from(text: &str) -> Result<ResumeFrom, String> {
+    match text {
+        "" => Err("expected auto or a path\nhint: --resume auto --out DIR".to_owned()),
+        "auto" => Ok(ResumeFrom::Auto),
+        path => Ok(ResumeFrom::Path(PathBuf::from(path))),
+    }
+}
+
+fn train_help() -> String {
+    format!(
+        "A config to start from, with its defaults: `ddp-train train --dry-run > run.toml`.\n\
+         SIGTERM, SIGINT and SIGUSR1 let the step end, save a checkpoint and exit with 85; a second SIGINT exits at once.\n\
+         With --resume the config may differ from the checkpoint's in the number of ranks and in: {}.",
+        RESUMABLE.join(", ")
+    )
+}
+
 /// `ddp-train eval`
 #[derive(Debug, Clone, Args)]
 pub struct EvalArgs {
-    /// Folder of a run, or its model.safetensors
+    /// Folder of a run or of a checkpoint, or a model.safetensors
     #[arg(long, value_name = "PATH")]
     pub checkpoint: PathBuf,
 

@@ -151,3 +151,41 @@ fn data_inspect_takes_its_flags() {
     let error = parse("data inspect rows --format xlsx").unwrap_err().to_string();
     assert!(error.contains("expected one of auto, csv") && error.contains("hint: "), "{error}");
 }
+
+#[test]
+fn checkpoint_takes_its_flags() {
+    let checkpoint = |line: &str| match parse(line).unwrap().command {
+        Command::Checkpoint(command) => command,
+        other => panic!("{other:?}"),
+    };
+    let CheckpointCommand::Prune(args) = checkpoint("checkpoint prune runs/a --keep 2 --also-best --dry-run")
+    else {
+        panic!()
+    };
+    assert_eq!(
+        (args.path, args.keep, args.also_best, args.dry_run),
+        (PathBuf::from("runs/a"), 2, true, true)
+    );
+    let line = "checkpoint average a b --last 3 --weights ema --out m.safetensors --overwrite";
+    let CheckpointCommand::Average(args) = checkpoint(line) else { panic!() };
+    assert_eq!(
+        (args.paths.len(), args.last, args.weights, args.overwrite),
+        (2, Some(3), WeightsChoice::Ema, true)
+    );
+    let CheckpointCommand::Export(args) = checkpoint("checkpoint export a --out m.safetensors") else {
+        panic!()
+    };
+    assert_eq!((args.weights, args.overwrite), (WeightsChoice::Auto, false));
+    assert!(matches!(checkpoint("checkpoint ls a --json"), CheckpointCommand::Ls(args) if args.json));
+    for (line, part) in [
+        ("checkpoint prune runs/a", "--keep"),
+        ("checkpoint prune runs/a --keep 0", "1 or above"),
+        ("checkpoint average --out m", "<PATHS>"),
+        ("checkpoint export a", "--out"),
+        ("checkpoint show a --config --json", "cannot be used with"),
+        ("checkpoint verify", "<PATH>"),
+    ] {
+        let error = parse(line).expect_err(line);
+        assert!(error.exit_code() == 2 && error.to_string().contains(part), "{line}: no {part:?} in {error}");
+    }
+}

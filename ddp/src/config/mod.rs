@@ -281,9 +281,28 @@ impl Config {
         resolve::config(settings, None)
     }
 
+    /// As [`Config::from_toml`], with the `--set` arguments laid over it as [`Config::load`] does.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn from_toml_with(text: &str, path: &Path, sets: &[String]) -> Result<Self> {
+        let mut settings = read::document(text, path)?;
+        let from_args = sets.iter().map(|arg| read::set_argument(arg)).collect::<Result<Vec<_>>>()?;
+        setting::overlay(&mut settings, from_args)?;
+        resolve::config(settings, None)
+    }
+
     /// The resolved config as TOML: loading it gives this config again.
     pub fn to_toml(&self) -> String {
         write::document(self)
+    }
+
+    /// This config without a limit that was set for one leg of the run.
+    #[must_use]
+    pub fn without_stop(&self) -> Self {
+        let mut config = self.clone();
+        config.train.stop_after_steps = None;
+        config
     }
 
     /// Each key with its value as TOML text, in fixed order: what ranks compare at start. All but `name`, which only
@@ -350,6 +369,10 @@ named!(OptimizerKind { Sgd = "sgd", Adam = "adam", AdamW = "adamw" });
 named!(CommDtype { F32 = "f32", Bf16 = "bf16" });
 named!(EvalMetric { Loss = "eval_loss", Accuracy = "eval_accuracy", R2 = "eval_r2" });
 impl setting::Named for Precision {
-    const VALUES: &'static [(&'static str, Self)] =
-        &[("f32", Precision::F32), ("tf32", Precision::Tf32), ("bf16", Precision::Bf16)];
+    const VALUES: &'static [(&'static str, Self)] = &[
+        ("f32", Precision::F32),
+        ("tf32", Precision::Tf32),
+        ("bf16", Precision::Bf16),
+        ("f16", Precision::F16),
+    ];
 }

@@ -25,7 +25,6 @@ pub const RESUMABLE: &[&str] = &[
     "train.global_batch_size",
     "train.grad_accum_steps",
     "train.stop_after_steps",
-    "train.early_stop_metric",
     "train.early_stop_patience",
     "train.early_stop_min_delta",
     "comm.*",

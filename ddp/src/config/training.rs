@@ -232,7 +232,17 @@ impl EvalMetric {
     }
 }
 
+impl CheckpointConfig {
+    /// Whether any is written before the run ends.
+    pub fn is_on(&self) -> bool {
+        self.every_steps > 0 || self.every_minutes > 0.0 || self.every_epochs > 0
+    }
+}
+
 impl ZeroStage {
+    /// All of them.
+    pub const ALL: [ZeroStage; 3] = [ZeroStage::Off, ZeroStage::Optimizer, ZeroStage::Gradients];
+
     /// Its number in the config and in the literature.
     pub fn number(self) -> u8 {
         self as u8

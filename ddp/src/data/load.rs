@@ -25,6 +25,8 @@ pub struct Loaded {
     pub eval: Option<Arc<dyn Dataset>>,
     /// What was done to both and what is still to be done, to be saved with the model.
     pub preprocessor: Preprocessor,
+    /// A hash of rows and columns, of training and evaluation.
+    fingerprint: u64,
 }
 
 /// Opens, splits and checks the rows that the config names, and compares them over the ranks; every rank of the world calls it,
@@ -53,7 +55,15 @@ pub fn load(config: &Config, world: &World) -> Result<Loaded, Stop> {
         train: preprocessor.apply(train),
         eval: eval.map(|eval| preprocessor.apply(eval)),
         preprocessor,
+        fingerprint,
     })
+}
+
+impl Loaded {
+    /// A hash of rows and columns, of training and evaluation, as text.
+    pub fn fingerprint_hex(&self) -> String {
+        format!("{:016x}", self.fingerprint)
+    }
 }
 
 /// The largest label, where the number of classes is to be taken from it; each rank looks at a part.

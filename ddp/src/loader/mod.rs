@@ -19,7 +19,7 @@ use ddp_comm::World;
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{Device, KernelError};
 
-use self::device_table::DeviceTable;
+pub(crate) use self::device_table::DeviceTable;
 use self::filler::Filler;
 use self::host_batch::HostBatch;
 use self::plan::passes;
@@ -104,6 +104,34 @@ pub struct Loader {
     times: LoaderTimes,
 }
 
+/// The buffers in which batches wait on the host.
+struct HostBuffers {
+    /// Batches that one of them holds.
+    jobs_a_batch: usize,
+    n_buffers: usize,
+}
+
+impl HostBuffers {
+    /// - `batch_bytes`: bytes of the largest batch
+    fn new(batch_bytes: usize, on_gpu: bool, n_threads: usize, options: &LoaderOptions) -> Self {
+        // Handing over costs some microseconds, as long as a small step: then several batches go together.
+        let jobs_a_batch = match (on_gpu, n_threads) {
+            (false, 1..) => (SMALL_BATCHES_BYTES / batch_bytes.max(1)).clamp(1, MAX_SMALL_BATCHES),
+            _ => 1,
+        };
+        // Of large batches fewer are made ready than asked for.
+        let in_flight = if on_gpu { MAX_IN_FLIGHT } else { 1 };
+        let affordable = options.memory_bytes / (batch_bytes * jobs_a_batch).max(1);
+        let prefetch = options.prefetch.max(n_threads).min(affordable.saturating_sub(in_flight)).max(1);
+        let n_buffers = match (n_threads, on_gpu) {
+            (0, true) => 1 + MAX_IN_FLIGHT,
+            (0, false) => 1,
+            _ => prefetch + in_flight,
+        };
+        HostBuffers { jobs_a_batch, n_buffers }
+    }
+}
+
 /// Where the rows are.
 #[derive(Debug, Clone)]
 enum Rows {
@@ -178,18 +206,13 @@ impl Loader {
         let normalizer =
             options.normalizer.as_ref().map(|normalizer| DeviceNormalizer::new(normalizer, options.device));
         let normalizer = normalizer.transpose()?.map(Arc::new);
-        let n_threads = options.threads.unwrap_or_else(|| auto_threads(&rows, gpu, options.cores));
-        // Handing over costs some microseconds, as long as a small step: then several batches go together.
-        let batch_bytes = max_rows * rows.dataset().layout().row_bytes();
-        let jobs_a_batch = match (gpu, n_threads) {
-            (None, 1..) => (SMALL_BATCHES_BYTES / batch_bytes.max(1)).clamp(1, MAX_SMALL_BATCHES),
-            _ => 1,
-        };
-        // Of large batches fewer are made ready than asked for.
-        let in_flight = if gpu.is_some() { MAX_IN_FLIGHT } else { 1 };
-        let affordable = options.memory_bytes / (batch_bytes * jobs_a_batch).max(1);
-        let prefetch = options.prefetch.max(n_threads).min(affordable.saturating_sub(in_flight)).max(1);
-        let n_buffers = prefetch + in_flight;
+        let n_threads = options.threads.unwrap_or_else(|| {
+            let is_resident = rows.dataset().resident_bytes() > 0;
+            auto_threads(matches!(rows, Rows::Gpu(..)), gpu.is_some(), options.cores, is_resident)
+        });
+        let row_bytes = rows.dataset().layout().row_bytes();
+        let HostBuffers { jobs_a_batch, n_buffers } =
+            HostBuffers::new(max_rows * row_bytes, gpu.is_some(), n_threads, &options);
         let dataset = rows.dataset().clone();
         let buffer = || match (&rows, gpu) {
             (Rows::Gpu(..), Some(gpu)) => HostBatch::indices(max_rows, gpu),
@@ -198,12 +221,10 @@ impl Loader {
         // On the CPU whoever fills batches normalises too; on a GPU the GPU does.
         let on_host = normalizer.clone().filter(|_| gpu.is_none());
         let filler = Filler::new(dataset.clone(), on_host, max_rows, jobs_a_batch);
-        let source = if n_threads == 0 {
-            let spare = (0..if gpu.is_some() { 1 + MAX_IN_FLIGHT } else { 1 }).map(|_| buffer());
-            Source::Inline { filler, jobs, spare: spare.collect::<Result<_>>()? }
-        } else {
-            let buffers = (0..n_buffers).map(|_| buffer()).collect::<Result<Vec<_>>>()?;
-            Source::Ring(Ring::start(filler, jobs, buffers, n_threads)?)
+        let buffers = (0..n_buffers).map(|_| buffer()).collect::<Result<Vec<_>>>()?;
+        let source = match n_threads {
+            0 => Source::Inline { filler, jobs, spare: buffers },
+            _ => Source::Ring(Ring::start(filler, jobs, buffers, n_threads)?),
         };
         Ok(Loader {
             rows,
@@ -312,6 +333,25 @@ fn gpu_of(device: Device) -> Result<Option<&'static Gpu>, KernelError> {
     }
 }
 
+/// Bytes of the host's memory in which up to so many rows a batch wait for their steps, without those that a dataset keeps.
+///
+/// - `is_on_gpu`: whether all rows are on the GPU, so that only their numbers wait
+pub fn host_buffer_bytes(
+    dataset: &dyn Dataset,
+    max_rows: usize,
+    options: &LoaderOptions,
+    is_on_gpu: bool,
+) -> usize {
+    let on_gpu = options.device != Device::Cpu;
+    let n_threads = options
+        .threads
+        .unwrap_or_else(|| auto_threads(is_on_gpu, on_gpu, options.cores, dataset.resident_bytes() > 0));
+    let batch_bytes = max_rows * dataset.layout().row_bytes();
+    let HostBuffers { jobs_a_batch, n_buffers } = HostBuffers::new(batch_bytes, on_gpu, n_threads, options);
+    let buffer_bytes = if is_on_gpu { max_rows * size_of::<i64>() } else { batch_bytes * jobs_a_batch };
+    n_buffers * buffer_bytes
+}
+
 /// Puts the rows on the GPU if that is wished for and they fit.
 fn place(dataset: Arc<dyn Dataset>, gpu: &'static Gpu, wish: Placement) -> Result<Rows> {
     let fits = match wish {
@@ -336,14 +376,13 @@ fn place(dataset: Arc<dyn Dataset>, gpu: &'static Gpu, wish: Placement) -> Resul
 }
 
 /// Threads that make batches ready, where nobody says how many.
-fn auto_threads(rows: &Rows, gpu: Option<&'static Gpu>, cores: usize) -> usize {
-    let dataset = rows.dataset();
-    match (rows, gpu) {
+fn auto_threads(is_on_gpu: bool, to_gpu: bool, cores: usize, is_resident: bool) -> usize {
+    match (is_on_gpu, to_gpu) {
         // Numbers are made in no time.
-        (Rows::Gpu(..), _) => 0,
-        (Rows::Host(_), Some(_)) => (cores / 2).clamp(1, MAX_AUTO_THREADS),
+        (true, _) => 0,
+        (false, true) => (cores / 2).clamp(1, MAX_AUTO_THREADS),
         // A copy from memory to memory costs less than handing it over.
-        (Rows::Host(_), None) if dataset.resident_bytes() > 0 => 0,
-        (Rows::Host(_), None) => 1,
+        (false, false) if is_resident => 0,
+        (false, false) => 1,
     }
 }

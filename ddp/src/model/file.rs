@@ -9,6 +9,7 @@ use safetensors::{Dtype, SafeTensors};
 
 use super::embedding::EmbeddingSpec;
 use super::layout::ParamLayout;
+use crate::checkpoint::tensor_file::{self, TensorToWrite};
 use crate::config::ModelConfig;
 use crate::data::{Normalizer, Preprocessor, fingerprint};
 use crate::error::{Error, Result};
@@ -44,19 +45,33 @@ pub struct ModelInfo {
 /// Those of reading the weights; the format itself takes any.
 pub fn to_bytes(layout: &ParamLayout, weights: &Tensor, info: &ModelInfo) -> Result<Vec<u8>> {
     let flat = weights.to_vec::<f32>()?;
-    let mut tensors: Vec<(String, TensorView<'_>)> = Vec::new();
-    let mut push = |name: &str, dims: Vec<usize>, values| -> Result<()> {
-        let view = TensorView::new(Dtype::F32, dims, bytemuck::cast_slice::<f32, u8>(values));
-        tensors.push((name.to_owned(), view.map_err(|e| bad_file(Path::new("model"), e.to_string()))?));
-        Ok(())
-    };
-    for slot in layout.forward_order() {
-        push(&slot.name, slot.dims.clone(), &flat[slot.range()])?;
+    let tensors = tensors(layout, &flat, info).into_iter();
+    let tensors: Vec<_> = tensors.map(|(name, dims, values)| TensorToWrite { name, dims, values }).collect();
+    // Not by the format's library, which writes the metadata in another order each time.
+    let mut bytes = tensor_file::header(&tensors, &metadata(layout, info));
+    tensors.iter().for_each(|tensor| bytes.extend_from_slice(bytemuck::cast_slice(tensor.values)));
+    Ok(bytes)
+}
+
+/// Name, dimensions and values of each tensor of a model's file, the weights taken from the flat buffer.
+pub(crate) fn tensors<'a>(
+    layout: &ParamLayout,
+    flat: &'a [f32],
+    info: &'a ModelInfo,
+) -> Vec<(String, Vec<usize>, &'a [f32])> {
+    let slots = layout.forward_order().into_iter();
+    let mut tensors: Vec<_> =
+        slots.map(|slot| (slot.name.clone(), slot.dims.clone(), &flat[slot.range()])).collect();
+    if let Some(Normalizer { shift, scale }) = &info.preprocessor.normalizer {
+        for (name, values) in [(SHIFT, shift), (SCALE, scale)] {
+            tensors.push((name.to_owned(), vec![values.len()], values));
+        }
     }
-    if let Some(normalizer) = &info.preprocessor.normalizer {
-        push(SHIFT, vec![normalizer.shift.len()], &normalizer.shift)?;
-        push(SCALE, vec![normalizer.scale.len()], &normalizer.scale)?;
-    }
+    tensors
+}
+
+/// The texts of a model's file.
+pub(crate) fn metadata(layout: &ParamLayout, info: &ModelInfo) -> HashMap<String, String> {
     let plan = &info.preprocessor.plan;
     let columns = serde_json::to_string(plan).expect("names and numbers are plain text");
     let features = serde_json::to_string(&plan.feature_names()).expect("names are plain text");
@@ -72,7 +87,7 @@ pub fn to_bytes(layout: &ParamLayout, weights: &Tensor, info: &ModelInfo) -> Res
         let entries = serde_json::Value::Array(layout.embeddings().iter().map(entry).collect());
         metadata.insert(EMBEDDINGS_KEY.to_owned(), entries.to_string());
     }
-    safetensors::serialize(tensors, Some(metadata)).map_err(|e| bad_file(Path::new("model"), e.to_string()))
+    metadata
 }
 
 /// A safetensors file in memory.

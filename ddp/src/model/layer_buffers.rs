@@ -3,65 +3,70 @@
 use ddp_kernels::ops::{self, Activation, SavedForBackward};
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorRef};
 
-use super::{ModelSpec, Precision};
+use super::ModelSpec;
+use super::buffers::BufferPlan;
 
 type Result<T> = std::result::Result<T, KernelError>;
 
 /// What a layer's forward pass leaves for the next layer and for the backward pass.
 #[derive(Debug)]
-pub(super) struct LayerBuffers {
+pub(super) struct LayerBuffers<T = Tensor> {
     /// `x·Wᵀ + b`, where a norm or the derivative of the activation needs it.
-    pub(super) linear: Option<Tensor>,
+    pub(super) linear: Option<T>,
     /// The norm's output, where the derivative of the activation needs it.
-    pub(super) normed: Option<Tensor>,
+    pub(super) normed: Option<T>,
     /// Mean and reciprocal deviation of the rows, where there is a norm.
-    pub(super) stats: Option<(Tensor, Tensor)>,
+    pub(super) stats: Option<(T, T)>,
     /// The activation's output, where what follows it changes it and the derivative needs it.
-    pub(super) activated: Option<Tensor>,
+    pub(super) activated: Option<T>,
     /// On a GPU, what of ReLU's output is positive, where the next product computes its derivative.
-    pub(super) relu_mask: Option<Tensor>,
+    pub(super) relu_mask: Option<T>,
     /// Whether the last forward pass wrote it.
     pub(super) is_masked: bool,
     /// The layer's output.
-    pub(super) y: Tensor,
+    pub(super) y: T,
 }
 
-impl LayerBuffers {
-    /// The buffers of layer `layer` for passes over up to `max_rows` rows.
-    pub(super) fn new(
-        spec: &ModelSpec,
+impl<T> LayerBuffers<T> {
+    /// The buffers of layer `layer`, made by `make`.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub(super) fn make<E>(
+        plan: BufferPlan<'_>,
         layer: usize,
-        max_rows: usize,
-        precision: Precision,
-        device: Device,
-    ) -> Result<Self> {
+        make: &mut impl FnMut(MemoryUse, &[usize], DType) -> std::result::Result<T, E>,
+    ) -> std::result::Result<Self, E> {
+        let BufferPlan { spec, max_rows, device, precision, .. } = plan;
         let (_, out_features) = spec.in_out(layer);
-        let zeros = |dims: &[usize], dtype| Tensor::zeros_for(MemoryUse::Activations, dims, dtype, device);
+        let mut zeros = |dims: &[usize], dtype| make(MemoryUse::Activations, dims, dtype);
         let hidden = spec.is_hidden(layer);
         // The outputs are f32 in every precision: the loss is computed from them.
         let dtype = if hidden { precision.activations() } else { DType::F32 };
-        let make = |wanted: bool| {
-            if wanted { zeros(&[max_rows, out_features], dtype).map(Some) } else { Ok(None) }
-        };
         let norm = hidden && spec.layer_norm;
         let needs_input = hidden && spec.activation.saved_for_backward() == SavedForBackward::Input;
         let changed_later = hidden && (spec.dropout > 0.0 || spec.has_residual(layer));
         let masked = goes_through_product(spec, layer, device) && spec.activation == Activation::Relu;
-        let stat = || zeros(&[max_rows], DType::F32);
+        let dims = [max_rows, out_features];
         Ok(LayerBuffers {
-            linear: make(norm || needs_input)?,
-            normed: make(norm)?,
-            stats: if norm { Some((stat()?, stat()?)) } else { None },
-            activated: make(changed_later && !needs_input)?,
+            linear: (norm || needs_input).then(|| zeros(&dims, dtype)).transpose()?,
+            normed: norm.then(|| zeros(&dims, dtype)).transpose()?,
+            stats: match norm {
+                true => Some((zeros(&[max_rows], DType::F32)?, zeros(&[max_rows], DType::F32)?)),
+                false => None,
+            },
+            activated: (changed_later && !needs_input).then(|| zeros(&dims, dtype)).transpose()?,
             relu_mask: match masked {
                 true => Some(zeros(&[ops::relu_mask_len(max_rows, out_features)], DType::I64)?),
                 false => None,
             },
             is_masked: false,
-            y: zeros(&[max_rows, out_features], dtype)?,
+            y: zeros(&dims, dtype)?,
         })
     }
+}
 
+impl LayerBuffers {
     /// What the derivative of `activation` is computed from.
     pub(super) fn saved(&self, activation: Activation, n_rows: usize) -> Result<TensorRef<'_>> {
         let saved = match activation.saved_for_backward() {

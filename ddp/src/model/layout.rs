@@ -224,7 +224,7 @@ mod tests {
     proptest! {
         #[test]
         fn ranks_share_each_layer_evenly(
-            dims in prop::collection::vec(1usize..40, 2..6), layer_norm: bool, bias: bool,
+            dims in prop::collection::vec(4usize..40, 2..6), layer_norm: bool, bias: bool,
             sizes in prop::collection::vec((1usize..40, 1usize..9), 0..4), n_ranks in 1usize..10,
         ) {
             let spec = spec(dims, layer_norm, bias).with_embeddings(embeddings(&sizes));

@@ -6,8 +6,9 @@
 use std::ops::Range;
 
 use ddp_kernels::ops::{self, DropoutKey, LayerNormStats, LinearOutput};
-use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, TensorRef};
+use ddp_kernels::{Device, KernelError, Tensor, TensorMut, TensorRef};
 
+use super::buffers::{BufferPlan, Buffers};
 use super::embedding::Embeddings;
 use super::layer_buffers::LayerBuffers;
 use super::layout::{ParamKind, ParamLayout};
@@ -80,36 +81,18 @@ impl Mlp {
         device: Device,
         precision: Precision,
     ) -> Result<Self> {
-        let zeros = |kind, n: usize, dtype| Tensor::zeros_for(kind, &[n], dtype, device);
-        let layers = (0..spec.n_layers())
-            .map(|l| LayerBuffers::new(&spec, l, max_rows, precision, device))
-            .collect::<Result<_>>()?;
-        let format = precision.activations();
-        let widest = spec.dims.iter().copied().max().unwrap_or(0);
-        let workspace_len = (0..spec.n_layers())
-            .map(|l| {
-                let (in_features, out_features) = spec.in_out(l);
-                ops::linear_workspace_len(max_rows, in_features, out_features, format, device)
-            })
-            .max()
-            .unwrap_or(0);
-        let d = || zeros(MemoryUse::Activations, max_rows * widest, format);
-        let is_cast = format != DType::F32;
-        let cast = |kind, n: usize| if is_cast { zeros(kind, n, format).map(Some) } else { Ok(None) };
+        let plan = BufferPlan { spec: &spec, layout: &layout, max_rows, device, precision };
+        let mut make = |kind, dims: &[usize], dtype| Tensor::zeros_for(kind, dims, dtype, device);
+        let Buffers { weights, working_copy, first_x, layers, d, workspace } =
+            Buffers::make(plan, &mut make)?;
         Ok(Mlp {
-            weights: zeros(MemoryUse::Parameters, layout.flat_len(), DType::F32)?,
-            working_copy: cast(MemoryUse::Parameters, layout.flat_len())?,
-            first_x: match is_cast || !spec.embeddings.is_empty() {
-                true => {
-                    let dims = [max_rows, spec.dims[0]];
-                    Some(Tensor::zeros_for(MemoryUse::Activations, &dims, format, device)?)
-                }
-                false => None,
-            },
+            weights,
+            working_copy,
+            first_x,
             embeddings: Embeddings::new(&layout, max_rows, device)?,
             layers,
-            d: [d()?, d()?],
-            workspace: zeros(MemoryUse::Workspace, workspace_len, DType::F32)?,
+            d,
+            workspace,
             layer_ends: layout.layer_ends(),
             max_rows,
             precision,

@@ -2,6 +2,7 @@
 //! it computes ([`Mlp`]).
 
 mod backward;
+mod buffers;
 pub mod embedding;
 pub mod file;
 pub mod init;
@@ -15,6 +16,7 @@ mod precision;
 pub mod spec;
 
 pub use backward::GradientSink;
+pub use buffers::{BufferPlan, ModelBytes};
 pub use embedding::EmbeddingSpec;
 pub use layout::{ParamLayout, ParamSlot};
 pub use loss_head::LossHead;

@@ -104,7 +104,7 @@ mod tests {
     use crate::model::ModelSpec;
 
     fn layout() -> ParamLayout {
-        let spec = ModelSpec { layer_norm: true, ..ModelSpec::plain(&[3, 20, 2], Activation::Relu) };
+        let spec = ModelSpec { layer_norm: true, ..ModelSpec::plain(&[3, 20, 4, 2], Activation::Relu) };
         ParamLayout::new(&spec)
     }
 
@@ -143,7 +143,7 @@ mod tests {
             groups: vec![
                 group("layers.1.bias", 2.0, Some(0.25)),
                 group("layers.?.*", 3.0, None),
-                group("*.bias", 4.0, Some(0.125)),
+                group("norms.1.*", 4.0, Some(0.125)),
             ],
             ..OptimizerConfig::new(OptimizerKind::AdamW, 0.1)
         };
@@ -151,9 +151,13 @@ mod tests {
             ("layers.0.weight", 3.0, 0.5),
             ("layers.0.bias", 3.0, 0.0),
             ("norms.0.weight", 1.0, 0.0),
-            ("norms.0.bias", 4.0, 0.125),
+            ("norms.0.bias", 1.0, 0.0),
             ("layers.1.weight", 3.0, 0.5),
             ("layers.1.bias", 2.0, 0.25),
+            ("norms.1.weight", 4.0, 0.125),
+            ("norms.1.bias", 4.0, 0.125),
+            ("layers.2.weight", 3.0, 0.5),
+            ("layers.2.bias", 3.0, 0.0),
         ];
         let want = want.map(|(name, lr_scale, decay)| (name.to_owned(), lr_scale, decay));
         assert_eq!(settings(&groups_of(&config).unwrap()), want);

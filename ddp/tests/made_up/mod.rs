@@ -9,8 +9,8 @@ use ddp::data::{Dataset, Normalizer, ResidentRows, RowLayout, TargetLayout, Targ
 use ddp::evaluate::evaluate;
 use ddp::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::metrics::EvalMetrics;
-use ddp::model::{EmbeddingSpec, LossHead, Mlp, ModelSpec, Optimizer, ParamGroups, Precision};
-use ddp::shard::EvalCut;
+use ddp::model::{EmbeddingSpec, LossHead, Mlp, ModelSpec, Optimizer, ParamGroups, ParamLayout, Precision};
+use ddp::shard::{Cut, EvalCut, RankCut};
 use ddp::trainer::{StatePiece, StepAsk, StepOutcome, Trainer, TrainerOptions};
 use ddp_comm::{DeviceOptions, ReduceOp, World, threads};
 use ddp_kernels::ops::Activation;
@@ -47,6 +47,11 @@ pub struct Setup {
 }
 
 /// With label smoothing.
+/// Bits of the parameters, one behind the other, whatever gaps the layout has.
+pub fn by_parameter(layout: &ParamLayout, flat: &[f32]) -> Vec<u32> {
+    layout.slots().iter().flat_map(|slot| &flat[slot.range()]).map(|v| v.to_bits()).collect()
+}
+
 pub fn cross_entropy(class_weights: Option<[f32; N_CLASSES]>) -> Loss {
     Loss::CrossEntropy { label_smoothing: 0.05, class_weights: class_weights.map(Vec::from) }
 }
@@ -161,12 +166,19 @@ impl Setup {
         self.train_rows(world, &rows)
     }
 
+    /// How batches are cut into passes.
+    pub fn cut(&self, world: &World) -> RankCut {
+        let cut = match self.options.micro_shards {
+            Some(n_shards) => Cut::MicroShards { n_shards },
+            None => Cut::Ranks { n_micro: self.n_micro },
+        };
+        RankCut { cut, rank: world.rank().0, world_size: world.world_size() }
+    }
+
     /// A trainer before its first step, on the device of this rank.
     pub fn trainer<'w>(&self, world: &'w World, device: Device) -> Trainer<'w> {
-        let (own_rows, world_size) =
-            (self.global_rows.min(self.n_rows).div_ceil(world.world_size()), world.world_size());
-        let (options, layout) = (self.options, self.options.layout(&self.spec, world_size));
-        let max_rows = own_rows.div_ceil(self.n_micro);
+        let (options, layout) = (self.options, self.options.layout(&self.spec, world.world_size()));
+        let max_rows = self.cut(world).max_pass_rows(self.global_rows.min(self.n_rows));
         let state_len = options.state_len(world, &layout);
         let mut model =
             Mlp::with_layout(self.spec.clone(), layout, max_rows, device, self.precision).unwrap();
@@ -230,6 +242,10 @@ impl Setup {
 
         let seed = self.options.seed;
         let plan = BatchPlan::new(world, self.n_rows, self.global_rows, self.n_micro, seed, Shuffle::Full);
+        let plan = match self.options.micro_shards {
+            Some(n_shards) => plan.micro_shards(n_shards),
+            None => plan,
+        };
         let normalizer = self.normalizer.clone();
         let loading = LoaderOptions { placement: self.placement, normalizer, ..LoaderOptions::new(device) };
         let mut loader = Loader::new(rows.clone(), plan.epochs(self.n_epochs), loading.clone()).unwrap();
@@ -259,18 +275,17 @@ impl Setup {
         }
         assert_eq!(trainer.n_steps() + n_skipped, losses.len() as u64, "a skipped step is no step");
         let (model, loss) = trainer.model_and_loss();
-        let eval =
-            evaluate(world, model, loss, self.task(), rows, EvalCut::of_ranks(world.world_size()), &loading)
-                .unwrap();
+        let eval_cut = match self.options.micro_shards {
+            Some(n_parts) => EvalCut { n_parts, max_rows: 2 },
+            None => EvalCut::of_ranks(world.world_size()),
+        };
+        let eval = evaluate(world, model, loss, self.task(), rows, eval_cut, &loading).unwrap();
         let layout = trainer.model().layout().clone();
         let weights = trainer.model().weights().to_vec::<f32>().unwrap();
         assert!(layout.gaps().flatten().all(|i| weights[i].to_bits() == 0), "what is no parameter stays 0");
-        let by_parameter = |values: &[f32]| {
-            layout.slots().iter().flat_map(|slot| &values[slot.range()]).map(|v| v.to_bits()).collect()
-        };
         let averaged = trainer.averaged_weights().unwrap();
-        let averaged = averaged.map(|averaged| by_parameter(&averaged.to_vec::<f32>().unwrap()));
-        let weights = by_parameter(&weights);
+        let averaged = averaged.map(|averaged| by_parameter(&layout, &averaged.to_vec::<f32>().unwrap()));
+        let weights = by_parameter(&layout, &weights);
         Trained { weights, averaged, losses, grad_norms, eval, n_skipped, n_graphs: trainer.n_graphs() }
     }
 

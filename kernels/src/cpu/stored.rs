@@ -81,6 +81,20 @@ impl Stored for f16 {
     }
 }
 
+/// The f32 on the way from f64 to a shorter format: rounded to odd.
+///
+/// Rounding to nearest on the way would round twice: what lies just beside a tie of the short format would come to lie on it. So
+/// what was lost in f32 is kept as its lowest bit.
+pub(crate) fn to_odd(x: f64) -> f32 {
+    let single = x as f32;
+    if x.is_nan() || f64::from(single) == x {
+        return single;
+    }
+    let is_too_large = f64::from(single).abs() > x.abs();
+    let towards_zero = single.to_bits() - u32::from(is_too_large);
+    f32::from_bits(towards_zero | 1)
+}
+
 /// Elements from which a second thread is worth it.
 const MIN_PART: usize = 1 << 15;
 

@@ -25,7 +25,13 @@ use crate::ops::MatmulMode;
 use crate::{DType, KernelError, Result};
 
 /// Scratch of all products of a device: what NVIDIA recommends for Hopper, and enough for split-k on others.
-const WORKSPACE_BYTES: usize = 32 << 20;
+pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
+
+/// How the parts of a sum over k may be added up: any way that cuBLASLt knows, or out of place in a step of its own only, whose
+/// order is fixed (cublasLtReductionScheme_t; a sum in one part is always allowed).
+const ALL_SCHEMES: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_MASK as u32;
+const OUT_OF_PLACE: u32 =
+    ALL_SCHEMES & !(sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_INPLACE as u32);
 
 /// Bits of a row of the ReLU mask, in multiples of this.
 pub(crate) const RELU_MASK_ALIGN_BITS: usize = 128;
@@ -138,13 +144,15 @@ struct Key {
     product: Product,
     /// Powers of two to which a, b, c and aux are aligned, 256 at most.
     aligned_to: [u32; 4],
+    /// [`Gpu::is_deterministic`] when the product was asked for.
+    is_deterministic: bool,
 }
 
 impl Key {
-    fn new(product: Product, operands: Operands) -> Self {
+    fn new(product: Product, operands: Operands, is_deterministic: bool) -> Self {
         let aligned_to = [operands.b, operands.a, operands.c, operands.aux]
             .map(|address| if address == 0 { 256 } else { 1 << address.trailing_zeros().min(8) });
-        Key { product, aligned_to }
+        Key { product, aligned_to, is_deterministic }
     }
 }
 
@@ -184,7 +192,8 @@ impl Gpu {
         let blas = self.blas()?;
         let fail = |call| move |error: CublasError| self.cublas_error(call, error);
         let mut plans = blas.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        let plan = match blas.plan(&mut plans, product, operands) {
+        let key = Key::new(product, operands, self.is_deterministic());
+        let plan = match blas.plan(&mut plans, key) {
             Ok(Some(plan)) => plan,
             Ok(None) => return Ok(false),
             Err(error) => return Err(self.cublas_error("cublasLtMatmulAlgoGetHeuristic", error)),
@@ -222,7 +231,7 @@ impl Gpu {
         match launched {
             // The heuristic saw no pointers; the product itself may still refuse them.
             Err(error) if product.epilogue != Epilogue::None && is_unsupported(error) => {
-                plans.insert(Key::new(product, operands), None);
+                plans.insert(key, None);
                 Ok(false)
             }
             other => other.map_err(fail("cublasLtMatmul")).map(|()| true),
@@ -250,10 +259,9 @@ impl Blas {
     fn plan<'a>(
         &self,
         plans: &'a mut HashMap<Key, Option<Plan>>,
-        product: Product,
-        operands: Operands,
+        key: Key,
     ) -> std::result::Result<Option<&'a Plan>, CublasError> {
-        let key = Key::new(product, operands);
+        let product = key.product;
         if !plans.contains_key(&key) {
             // cuBLASLt takes the values before a GELU in rows of multiples of 8 only.
             let has_aux_rows = product.epilogue.aux_row(product.n).is_none_or(|row| row.is_multiple_of(8));
@@ -284,8 +292,9 @@ fn data_type(dtype: DType) -> sys::cudaDataType {
     match dtype {
         DType::F64 => sys::cudaDataType::CUDA_R_64F,
         DType::BF16 => sys::cudaDataType::CUDA_R_16BF,
+        DType::F16 => sys::cudaDataType::CUDA_R_16F,
         // Other types do not come here: the operation checked.
-        DType::F32 | DType::I64 | DType::U8 | DType::F16 => sys::cudaDataType::CUDA_R_32F,
+        DType::F32 | DType::I64 | DType::U8 => sys::cudaDataType::CUDA_R_32F,
     }
 }
 
@@ -342,7 +351,9 @@ impl Plan {
         use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
         let [a, b, c, _] = key.aligned_to;
         let preference = result::create_matmul_pref()?;
+        let schemes = if key.is_deterministic { OUT_OF_PLACE } else { ALL_SCHEMES };
         let numbers = [
+            (Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes),
             (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, a),
             (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, b),
             (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, c),
@@ -420,5 +431,69 @@ fn set<T>(
             std::ptr::from_ref(value).cast(),
             size_of::<T>(),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::addmm;
+    use crate::ops::testing::{devices, random, tensor};
+    use crate::{Device, Tensor};
+
+    /// How the algorithm of `plan` adds up the parts of a sum.
+    fn reduction_scheme(plan: &Plan) -> u32 {
+        use sys::cublasLtMatmulAlgoConfigAttributes_t as Attribute;
+        let (mut scheme, mut written) = (u32::MAX, 0);
+        // SAFETY: the algorithm is the library's own, and the attribute a 32-bit number.
+        let status = unsafe {
+            sys::cublasLtMatmulAlgoConfigGetAttribute(
+                &raw const plan.algorithm,
+                Attribute::CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                (&raw mut scheme).cast(),
+                size_of::<u32>(),
+                &raw mut written,
+            )
+        };
+        assert_eq!((status, written), (sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS, size_of::<u32>()));
+        scheme
+    }
+
+    /// A product that is nothing but one long sum, which every heuristic likes to split.
+    #[test]
+    fn deterministic_products_split_no_sum_in_place() {
+        const IN_PLACE: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_INPLACE as u32;
+        let (m, n, k) = (16, 16, 1 << 16);
+        let (a, b) = (random::<f32>(m * k, 1), random::<f32>(k * n, 2));
+        for device in devices() {
+            let Device::Cuda(index) = device else { continue };
+            let gpu = Gpu::get(index).unwrap();
+            let (a, b) = (tensor(&a, &[m, k], device), tensor(&b, &[k, n], device));
+            let mut c = Tensor::zeros(&[m, n], DType::F32, device).unwrap();
+            let mut schemes = Vec::new();
+            for is_deterministic in [true, false] {
+                gpu.set_deterministic(is_deterministic);
+                assert_eq!(gpu.is_deterministic(), is_deterministic);
+                let mut run = || {
+                    addmm(1.0, a.view(), false, b.view(), false, 0.0, c.view_mut()).unwrap();
+                    c.to_vec::<f32>().unwrap()
+                };
+                let first = run();
+                assert!(!is_deterministic || (0..5).all(|_| run() == first));
+                let plans = gpu.blas().unwrap().plans.lock().unwrap_or_else(PoisonError::into_inner);
+                let own = |key: &&Key| {
+                    (key.product.m, key.product.k) == (m, k) && key.is_deterministic == is_deterministic
+                };
+                let mut found = plans.iter().filter(|(key, _)| own(key)).flat_map(|(_, plan)| plan);
+                schemes.push(reduction_scheme(found.next().unwrap()));
+                assert!(found.next().is_none());
+            }
+            gpu.set_deterministic(false);
+            assert_ne!(schemes[0], IN_PLACE, "{schemes:?}");
+            if gpu.info().name.contains("irtual") {
+                // The virtual GPU's takes that scheme whenever it may.
+                assert_eq!(schemes[1], IN_PLACE);
+            }
+        }
     }
 }

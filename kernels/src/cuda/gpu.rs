@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::{result, sys};
 
@@ -41,6 +42,7 @@ pub struct Gpu {
     pub(super) memory: Memory,
     pub(super) modules: Modules,
     pub(super) blas: OnceLock<Blas>,
+    is_deterministic: AtomicBool,
     pub(super) graphs: Graphs,
     scratch: OnceLock<DeviceBuffer>,
 }
@@ -59,6 +61,10 @@ impl std::fmt::Debug for Gpu {
 
 /// Places for the sums of single blocks in [`Gpu::scratch`].
 pub(crate) const PARTIAL_SUMS: usize = 1 << 14;
+/// Scratch of reductions: counters, and the partial sums.
+const SCRATCH_BYTES: usize = 256 + PARTIAL_SUMS * 8;
+/// Bytes of [`super::MemoryUse::Workspace`] that a GPU takes whatever runs on it: scratch of the matrix products and of reductions.
+pub const FIXED_WORKSPACE_BYTES: usize = super::blas::WORKSPACE_BYTES + SCRATCH_BYTES;
 
 /// Addresses of [`Gpu::scratch`].
 #[derive(Debug, Clone, Copy)]
@@ -131,6 +137,7 @@ impl Gpu {
             memory: Memory::new(index)?,
             modules: Modules::default(),
             blas: OnceLock::new(),
+            is_deterministic: AtomicBool::new(false),
             graphs: Graphs::default(),
             scratch: OnceLock::new(),
         })
@@ -159,6 +166,18 @@ impl Gpu {
     /// The tensors' name for it.
     pub fn device(&self) -> Device {
         Device::Cuda(self.index)
+    }
+
+    /// Whether matrix products use only algorithms that give the same bits in every run: none whose parts of a sum are added in
+    /// place (split-k and stream-k "in place"), which some shapes pay for with time. Counts for products that are asked for from
+    /// now on; those in a captured graph stay what they were. All kernels of this crate sum in a fixed order anyway.
+    pub fn set_deterministic(&self, is_deterministic: bool) {
+        self.is_deterministic.store(is_deterministic, Ordering::Relaxed);
+    }
+
+    /// What [`Gpu::set_deterministic`] set; false at the start.
+    pub fn is_deterministic(&self) -> bool {
+        self.is_deterministic.load(Ordering::Relaxed)
     }
 
     /// What it is.
@@ -199,7 +218,7 @@ impl Gpu {
         let buffer = match self.scratch.get() {
             Some(buffer) => buffer,
             None => {
-                let made = DeviceBuffer::zeroed(self, 256 + PARTIAL_SUMS * 8, MemoryUse::Workspace)?;
+                let made = DeviceBuffer::zeroed(self, SCRATCH_BYTES, MemoryUse::Workspace)?;
                 self.scratch.get_or_init(|| made)
             }
         };

@@ -32,7 +32,7 @@ pub use call::check_driver;
 pub use download::Download;
 pub use driver::Unavailable;
 pub(crate) use gpu::PARTIAL_SUMS;
-pub use gpu::{Gpu, StreamKind};
+pub use gpu::{FIXED_WORKSPACE_BYTES, Gpu, StreamKind};
 pub use graph::Graph;
 pub use info::{GpuInfo, Link, PeerAccess, Versions, devices, peer_matrix, versions};
 pub(crate) use memory::DeviceBuffer;

@@ -64,7 +64,7 @@ fn instance_arguments(line: &str) -> Option<&str> {
     let (name, rest) = line.split_once('(')?;
     let is_macro = !name.is_empty() && name.bytes().all(|b| b.is_ascii_uppercase() || b == b'_');
     let args = rest.trim_end().strip_suffix(')').filter(|_| is_macro)?;
-    ["f32", "f64", "bf16", "float", "double"].iter().any(|format| args.contains(format)).then_some(args)
+    ["f32", "f64", "f16", "float", "double"].iter().any(|format| args.contains(format)).then_some(args)
 }
 
 /// The formats that a module's kernels are of.
@@ -74,16 +74,20 @@ enum KernelFormat {
     F64,
     /// Also what converts between bf16 and another format.
     Bf16,
+    /// Also what converts between f16 and another format but bf16.
+    F16,
 }
 
 impl KernelFormat {
-    const ALL: [KernelFormat; 3] = [KernelFormat::F32, KernelFormat::F64, KernelFormat::Bf16];
+    const ALL: [KernelFormat; 4] =
+        [KernelFormat::F32, KernelFormat::F64, KernelFormat::Bf16, KernelFormat::F16];
 
     fn name(self) -> &'static str {
         match self {
             KernelFormat::F32 => "f32",
             KernelFormat::F64 => "f64",
             KernelFormat::Bf16 => "bf16",
+            KernelFormat::F16 => "f16",
         }
     }
 
@@ -91,6 +95,7 @@ impl KernelFormat {
     fn of(name: &str) -> Self {
         match name {
             _ if name.contains("bf16") => KernelFormat::Bf16,
+            _ if name.contains("f16") => KernelFormat::F16,
             _ if name.contains("f64") => KernelFormat::F64,
             _ => KernelFormat::F32,
         }
@@ -202,7 +207,7 @@ pub fn kernel_sources() -> Vec<(&'static str, String)> {
 pub struct CompiledKernel {
     /// The file's name without its ending.
     pub name: &'static str,
-    /// The format: `f32`, `f64` or `bf16`.
+    /// The format: `f32`, `f64`, `bf16` or `f16`.
     pub format: &'static str,
     /// How long it took, in seconds: what the first start on a machine pays for it.
     pub compile_s: f64,

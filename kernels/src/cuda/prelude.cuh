@@ -1,6 +1,6 @@
 // prelude.cuh: what all kernels share. It comes before the text of each file of kernels.
 //
-// No header of CUDA is needed: bf16 is an unsigned short that is converted by hand, and NVRTC knows the rest.
+// No header of CUDA is needed: bf16 and f16 are unsigned shorts that are converted by hand, and NVRTC knows the rest.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -12,8 +12,11 @@ typedef long long i64;
 #define ALL_LANES 0xffffffffu
 
 // ---- formats ------------------------------------------------------------------------------------------------------
-// bf16: the upper half of an f32; conversion rounds to nearest, ties to even; NaN stays NaN.
+// bf16: the upper half of an f32. f16: IEEE 754 half precision. Conversion rounds to nearest, ties to even; NaN stays NaN.
 struct bf16 {
+    u16 bits;
+};
+struct f16 {
     u16 bits;
 };
 
@@ -25,6 +28,24 @@ __device__ __forceinline__ bf16 bf16_of(float x) {
     u32 u = __float_as_uint(x);
     bf16 r;
     r.bits = (u & 0x7fffffffu) > 0x7f800000u ? (u16)(u >> 16 | 0x40u) : (u16)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+    return r;
+}
+__device__ __forceinline__ float to_float(f16 x) {
+    u32 sign = (u32)(x.bits & 0x8000u) << 16, rest = x.bits & 0x7fffu;
+    // Subnormal numbers are multiples of 2^-24.
+    u32 small = __float_as_uint((float)rest * 5.9604644775390625e-8f);
+    u32 normal = (rest << 13) + (112u << 23), special = rest << 13 | 0x7f800000u;
+    return __uint_as_float(sign | (rest < 0x400u ? small : rest < 0x7c00u ? normal : special));
+}
+__device__ __forceinline__ f16 f16_of(float x) {
+    u32 u = __float_as_uint(x), rest = u & 0x7fffffffu;
+    // Below 2^-14: added to 1/2, f32's last place is the one of subnormal f16.
+    u32 small = __float_as_uint(__uint_as_float(rest) + 0.5f) - 0x3f000000u;
+    // What exceeds the largest finite number carries into infinity.
+    u32 normal = (rest - (112u << 23) + 0xfffu + (rest >> 13 & 1u)) >> 13;
+    u32 large = rest > 0x7f800000u ? 0x7e00u : 0x7c00u;
+    f16 r;
+    r.bits = (u16)((u >> 16 & 0x8000u) | (rest < 113u << 23 ? small : rest < 143u << 23 ? normal : large));
     return r;
 }
 
@@ -41,6 +62,10 @@ template <> struct Format<double> {
 template <> struct Format<bf16> {
     typedef float math;
     static __device__ __forceinline__ bf16 from(float x) { return bf16_of(x); }
+};
+template <> struct Format<f16> {
+    typedef float math;
+    static __device__ __forceinline__ f16 from(float x) { return f16_of(x); }
 };
 // The type in which values of format T are computed.
 #define MATH(T) typename Format<T>::math

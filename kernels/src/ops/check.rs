@@ -4,9 +4,9 @@ use crate::error::Operand;
 use crate::{DType, KernelError, Result, Shape, TensorRef};
 
 /// The float dtypes that operations compute on.
-pub(crate) const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::BF16];
+pub(crate) const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::BF16, DType::F16];
 /// Their names.
-pub(crate) const FLOATS_NAMES: &str = "f32, f64 and bf16";
+pub(crate) const FLOATS_NAMES: &str = "f32, f64, bf16 and f16";
 
 /// All operands live on one device and have one dtype.
 pub(crate) fn same_kind(op: &'static str, operands: &[Operand]) -> Result<()> {
@@ -75,6 +75,16 @@ pub(crate) fn row_weights(
     shape(op, weights, Shape::vector(n_rows))
 }
 
+/// Whether sums and statistics of this dtype are of a wider one, f32.
+pub(crate) fn is_short(dtype: DType) -> bool {
+    matches!(dtype, DType::BF16 | DType::F16)
+}
+
+/// Whether values of dtype `from` can be given as `to` where an operation narrows: f32 to a short format.
+pub(crate) fn narrows(from: DType, to: DType) -> bool {
+    from == DType::F32 && is_short(to)
+}
+
 /// Runs `$body` with `$t` standing for the float type that `$operand` holds.
 macro_rules! float_dispatch {
     ($op:expr, $operand:expr, $t:ident => $body:expr) => {
@@ -115,13 +125,15 @@ macro_rules! stored_dispatch {
                 type $t = half::bf16;
                 $body
             }
-            $crate::DType::I64 | $crate::DType::U8 | $crate::DType::F16 => {
-                Err($crate::KernelError::DTypeUnsupported {
-                    op: $op,
-                    operand: $operand.into(),
-                    takes: $crate::ops::check::FLOATS_NAMES,
-                })
+            $crate::DType::F16 => {
+                type $t = half::f16;
+                $body
             }
+            $crate::DType::I64 | $crate::DType::U8 => Err($crate::KernelError::DTypeUnsupported {
+                op: $op,
+                operand: $operand.into(),
+                takes: $crate::ops::check::FLOATS_NAMES,
+            }),
         }
     };
 }
@@ -145,15 +157,18 @@ macro_rules! short_dispatch {
                 type $t = half::bf16;
                 $body
             }
+            $crate::DType::F16 => {
+                type $t = half::f16;
+                $body
+            }
             $crate::DType::F32
             | $crate::DType::F64
             | $crate::DType::I64
-            | $crate::DType::U8
-            | $crate::DType::F16 => {
+            | $crate::DType::U8 => {
                 return Err($crate::KernelError::DTypeUnsupported {
                     op: $op,
                     operand: $operand.into(),
-                    takes: "bf16",
+                    takes: "bf16 and f16",
                 })
             }
         }
@@ -169,6 +184,11 @@ macro_rules! gradient_dispatch {
             ($crate::DType::F32, $crate::DType::BF16) => {
                 type $t = f32;
                 type $d = half::bf16;
+                $body
+            }
+            ($crate::DType::F32, $crate::DType::F16) => {
+                type $t = f32;
+                type $d = half::f16;
                 $body
             }
             _ => $crate::ops::check::stored_dispatch!($op, $x, $t => {

@@ -2,7 +2,7 @@
 
 use crate::cpu::Float;
 use crate::cuda::Gpu;
-use crate::{Device, Element, Philox, Tensor};
+use crate::{DType, Device, Element, Philox, Tensor};
 
 /// The devices that a test's one body runs on: the CPU, and two GPUs at most where there are some, real or virtual.
 ///
@@ -22,6 +22,15 @@ pub(crate) fn tensor<T: Element>(values: &[T], dims: &[usize], device: Device) -
 /// The same values rounded to another type.
 pub(crate) fn rounded<T: Element, U: Element>(values: &[T]) -> Vec<U> {
     values.iter().map(|v| U::from_f64(v.to_f64())).collect()
+}
+
+/// What rounding to a short format costs at most, relatively: half a unit of the last place, and a little for what rounds before.
+pub(crate) fn rounding_of<S: Element>() -> f64 {
+    match S::DTYPE {
+        DType::BF16 => 0.004,
+        DType::F16 => 0.0005,
+        other => panic!("{other} is no short format"),
+    }
 }
 
 /// Uniform numbers in -1..1, the same for the same seed.

@@ -1,24 +1,26 @@
-//! The copy of the weights in bf16 that products take, written by the update that changes them.
-
-use half::bf16;
+//! The copy of the weights in bf16 or f16 that products take, written by the update that changes them.
 
 use super::check;
-use crate::cpu::Float;
+use crate::cpu::{Float, Stored};
 use crate::{DType, Operand, Result, TensorMut};
 
-/// A copy is bf16, beside the weights and of their shape.
+/// A copy is bf16 or f16, beside the weights and of their shape.
 pub(super) fn check(op: &'static str, weights: Operand, copy: Option<&TensorMut<'_>>) -> Result<()> {
     let Some(copy) = copy.map(|copy| copy.operand("working_copy")) else { return Ok(()) };
     check::same_device(op, &[weights, copy])?;
-    check::dtype(op, copy, &[DType::BF16], "bf16")?;
+    check::dtype(op, copy, &[DType::BF16, DType::F16], "bf16 and f16")?;
     check::shape(op, copy, weights.shape)
 }
 
-/// Each weight, first in f32, to the nearest bf16, ties to even.
-pub(super) fn round<T: Float>(weights: &[T], copy: &mut [bf16]) {
-    for (copy, weight) in copy.iter_mut().zip(weights) {
-        *copy = bf16::from_f32(weight.to_f64() as f32);
-    }
+/// Each weight, first in f32, to the nearest number of the copy's format, ties to even.
+pub(super) fn round<T: Float>(op: &'static str, weights: &[T], copy: TensorMut<'_>) -> Result<()> {
+    let copy_op = copy.operand("working_copy");
+    check::short_dispatch!(op, copy_op, S => {
+        for (copy, weight) in copy.into_slice::<S>(op, "working_copy")?.iter_mut().zip(weights) {
+            *copy = S::store(weight.to_f64() as f32);
+        }
+        Ok(())
+    })
 }
 
 /// What tests of updates share: the numbers of a step in device memory.

@@ -137,7 +137,9 @@ pub fn activation_backward(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::testing::{assert_close, assert_gradient, devices, dot, random, rounded, tensor};
+    use crate::ops::testing::{
+        assert_close, assert_gradient, devices, dot, random, rounded, rounding_of, tensor,
+    };
     use crate::{Device, Element, Tensor};
 
     fn forward<T: Element>(activation: Activation, x: &[T], device: Device) -> Vec<T> {
@@ -197,22 +199,27 @@ mod tests {
     }
 
     #[test]
-    fn bf16_is_f32_rounded_at_the_end() {
-        use half::bf16;
-        let x = rounded::<f64, bf16>(&random::<f64>(1003, 3).iter().map(|v| 5.0 * v).collect::<Vec<_>>());
-        let d = random::<bf16>(1003, 4);
+    fn short_formats_are_f32_rounded_at_the_end() {
+        check_short::<half::bf16>();
+        check_short::<half::f16>();
+    }
+
+    fn check_short<S: Element>() {
+        let unit = rounding_of::<S>();
+        let x = rounded::<f64, S>(&random::<f64>(1003, 3).iter().map(|v| 5.0 * v).collect::<Vec<_>>());
+        let d = random::<S>(1003, 4);
         for device in devices() {
             for activation in Activation::ALL {
-                let x64 = rounded::<bf16, f64>(&x);
+                let x64 = rounded::<S, f64>(&x);
                 let y64 = forward(activation, &x64, Device::Cpu);
                 let got = forward(activation, &x, device);
-                // One rounding to 8 bits: half a unit of 2^-7.
-                assert_close(&rounded::<bf16, f64>(&got), &y64, 1e-6, 0.004);
+                // One rounding.
+                assert_close(&rounded::<S, f64>(&got), &y64, 1e-6, unit);
                 let saved =
                     if activation.saved_for_backward() == SavedForBackward::Input { &x } else { &got };
-                let want = backward(activation, &rounded::<bf16, f64>(saved), &rounded(&d), Device::Cpu);
+                let want = backward(activation, &rounded::<S, f64>(saved), &rounded(&d), Device::Cpu);
                 let got = backward(activation, saved, &d, device);
-                assert_close(&rounded::<bf16, f64>(&got), &want, 1e-6, 0.004);
+                assert_close(&rounded::<S, f64>(&got), &want, 1e-6, unit);
             }
         }
     }

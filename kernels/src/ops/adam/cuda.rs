@@ -28,7 +28,14 @@ pub(super) fn step(
     if n == 0 {
         return Ok(());
     }
-    let kernel = if w.dtype() == DType::F64 { "adam_f64" } else { "adam_f32" };
+    let kernel = match (w.dtype(), copy.as_ref().map(CudaSliceMut::dtype)) {
+        (DType::F64, Some(DType::F16)) => "adam_f64_f16",
+        (DType::F64, Some(_)) => "adam_f64_bf16",
+        (DType::F64, None) => "adam_f64",
+        (_, Some(DType::F16)) => "adam_f32_f16",
+        (_, Some(_)) => "adam_f32_bf16",
+        (_, None) => "adam_f32",
+    };
     let launch = Launch::new(gpu, &SOURCE, kernel)?
         .for_elements(n, 16 / w.dtype().size_bytes())
         .write(&mut w)
@@ -50,7 +57,7 @@ pub(super) fn step(
         .read_opt(inputs.map(|i| i.sums.cuda()).transpose()?)
         .read_opt(inputs.and_then(|i| i.sum_of_squares).map(|s| s.cuda()).transpose()?)
         .arg(inputs.map_or(0.0, |i| i.max_norm));
-    // SAFETY: adam(T* w, const T* g, T* m, T* v, bf16* copy, size_t n, double lr, lr_scale, beta1, beta2, eps, weight_decay, int coupled,
+    // SAFETY: adam(T* w, const T* g, T* m, T* v, C* copy, size_t n, double lr, lr_scale, beta1, beta2, eps, weight_decay, int coupled,
     // u64 step, double scale, const double* scalars, const float* sums, const double* sum_of_squares, double max_norm); the
     // buffers hold n elements each, the inputs what `UpdateInputs::check` saw.
     unsafe { launch.run() }

@@ -5,8 +5,6 @@ pub(crate) mod cuda;
 
 pub(crate) use cuda::SOURCE;
 
-use half::bf16;
-
 use super::{UpdateInputs, check, working_copy as copies};
 use crate::{DType, Result, TensorMut, TensorRef};
 
@@ -55,7 +53,7 @@ pub struct AdamState<'a> {
 /// `m = β1·m + (1-β1)·g`, `v = β2·v + (1-β2)·g²`, `w -= lr/c1 · m / (sqrt(v)/sqrt(c2) + eps)` with `ci = 1 - βi^step`
 ///
 /// - `weights`, `grads`, `state.m`, `state.v`: one shape, f32 or f64
-/// - `working_copy`: bf16, of that shape: the new weights rounded to nearest, ties to even
+/// - `working_copy`: bf16 or f16, of that shape: the new weights rounded to nearest, ties to even
 /// - with `inputs`, `lr` and `step` are read from its scalars and the gradient's factor is that of the step's sums and
 ///   norm; where the loss is not finite nothing is written. `config.{lr, step, grad_scale}` then count for nothing.
 ///
@@ -115,7 +113,7 @@ pub fn adam_step(
             v.into_slice(OP, "v")?,
         );
         if let Some(copy) = working_copy {
-            copies::round(weights, copy.into_slice::<bf16>(OP, "working_copy")?);
+            copies::round(OP, weights, copy)?;
         }
         Ok(())
     })
@@ -123,6 +121,8 @@ pub fn adam_step(
 
 #[cfg(test)]
 mod tests {
+    use half::{bf16, f16};
+
     use super::*;
     use crate::ops::LossSums;
     use crate::ops::testing::{assert_close, devices, random, tensor};
@@ -133,7 +133,7 @@ mod tests {
         lr: 1e-2,
         betas: [0.9, 0.999],
         eps: 1e-8,
-        lr_scale: 1.0,
+        lr_scale: 0.5,
         weight_decay: 0.1,
         decay: WeightDecay::Decoupled,
         step: 5,
@@ -142,13 +142,13 @@ mod tests {
 
     /// Weights, both moments and the copy after a step on elements `from..` of buffers of `n`: from 1 on, no wide access
     /// is aligned.
-    fn step<T: Element>(
+    fn step<T: Element, C: Element>(
         config: &AdamConfig,
         n: usize,
         from: usize,
         inputs: Option<&UpdateInputs<'_>>,
         device: Device,
-    ) -> (Vec<T>, Vec<T>, Vec<T>, Vec<bf16>) {
+    ) -> (Vec<T>, Vec<T>, Vec<T>, Vec<C>) {
         let on = |seed: u64, scale: f64| {
             let values: Vec<T> =
                 random::<T>(n, seed).iter().map(|v| T::from_f64(scale * v.to_f64())).collect();
@@ -158,7 +158,7 @@ mod tests {
         let squares: Vec<T> =
             random::<T>(n, 4).iter().map(|v| T::from_f64(v.to_f64() * v.to_f64())).collect();
         let mut v = tensor(&squares, &[n], device);
-        let mut copy = Tensor::full(&[n], 7.0, DType::BF16, device).unwrap();
+        let mut copy = Tensor::full(&[n], 7.0, C::DTYPE, device).unwrap();
         let state =
             AdamState { m: m.view_mut().range(from, n).unwrap(), v: v.view_mut().range(from, n).unwrap() };
         let (w_view, copy_view) =
@@ -167,22 +167,22 @@ mod tests {
         (w.to_vec().unwrap(), m.to_vec().unwrap(), v.to_vec().unwrap(), copy.to_vec().unwrap())
     }
 
-    fn check_device<T: Element>(device: Device, tolerance: f64) {
+    fn check_device<T: Element, C: Element>(device: Device, tolerance: f64) {
         for decay in [WeightDecay::Coupled, WeightDecay::Decoupled] {
             for (n, from) in [(1, 0), (1003, 0), (1003, 1), (5000, 4)] {
                 let config = AdamConfig { decay, grad_scale: 0.5, ..CONFIG };
-                let got = step::<T>(&config, n, from, None, device);
-                let want = step::<T>(&config, n, from, None, Device::Cpu);
+                let got = step::<T, C>(&config, n, from, None, device);
+                let want = step::<T, C>(&config, n, from, None, Device::Cpu);
                 // The kernel contracts products and sums: each value is a rounding or two of numbers up to 2 apart.
                 assert_close(&got.0, &want.0, tolerance, tolerance);
                 assert_close(&got.1, &want.1, tolerance, tolerance);
                 assert_close(&got.2, &want.2, tolerance, tolerance);
                 // The copy is of this device's weights, in every bit.
-                let rounded_w: Vec<bf16> =
-                    got.0[from..].iter().map(|w| bf16::from_f32(w.to_f64() as f32)).collect();
+                let rounded_w: Vec<C> =
+                    got.0[from..].iter().map(|w| C::from_f64(f64::from(w.to_f64() as f32))).collect();
                 assert_eq!(got.3[from..], rounded_w);
                 assert!(
-                    got.3[..from].iter().all(|v| v.to_f32() == 7.0),
+                    got.3[..from].iter().all(|v| v.to_f64() == 7.0),
                     "nothing is written before the range"
                 );
             }
@@ -192,8 +192,10 @@ mod tests {
     #[test]
     fn devices_agree_and_the_copy_is_the_rounded_weights() {
         for device in devices() {
-            check_device::<f32>(device, 5e-7);
-            check_device::<f64>(device, 1e-14);
+            check_device::<f32, bf16>(device, 5e-7);
+            check_device::<f64, bf16>(device, 1e-14);
+            check_device::<f32, f16>(device, 5e-7);
+            check_device::<f64, f16>(device, 1e-14);
         }
     }
 
@@ -207,10 +209,10 @@ mod tests {
                     let inputs =
                         Inputs::new(CONFIG.lr, step_number, (expected_weight, unscale), sums, clip, device);
                     let by_value = AdamConfig { step: step_number, grad_scale: factor, ..CONFIG };
-                    let got = step::<f32>(&other, 1003, 0, Some(&inputs.view()), device);
-                    assert_eq!(got, step::<f32>(&by_value, 1003, 0, None, device));
-                    let got = step::<f64>(&other, 1003, 0, Some(&inputs.view()), device);
-                    assert_eq!(got, step::<f64>(&by_value, 1003, 0, None, device));
+                    let got = step::<f32, bf16>(&other, 1003, 0, Some(&inputs.view()), device);
+                    assert_eq!(got, step::<f32, bf16>(&by_value, 1003, 0, None, device));
+                    let got = step::<f64, bf16>(&other, 1003, 0, Some(&inputs.view()), device);
+                    assert_eq!(got, step::<f64, bf16>(&by_value, 1003, 0, None, device));
                 }
             }
         }
@@ -222,13 +224,13 @@ mod tests {
             for loss in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
                 let sums = LossSums { loss, weight: 1.0 };
                 let inputs = Inputs::new(1e-2, 5, (0.0, 1.0), sums, Some((1.0, 1.0)), device);
-                let (w, m, _, copy) = step::<f32>(&CONFIG, 1003, 0, Some(&inputs.view()), device);
-                assert_eq!(w, random(1003, 1));
+                let (w, m, _, copy) = step::<f32, bf16>(&CONFIG, 1003, 0, Some(&inputs.view()), device);
+                assert_eq!(w, random::<f32>(1003, 1));
                 // Scaled as `step` scales it.
                 let m_before: Vec<f32> =
                     random::<f32>(1003, 3).iter().map(|v| (0.1 * f64::from(*v)) as f32).collect();
                 assert_eq!(m, m_before);
-                assert!(copy.iter().all(|v| v.to_f32() == 7.0));
+                assert!(copy.iter().all(|v| v.to_f64() == 7.0));
             }
         }
     }

@@ -1,5 +1,5 @@
 // add.cu: elementwise addition in place.
-// maths   y <- y + x, for bf16 in f32 and rounded once
+// maths   y <- y + x, for bf16 and f16 in f32 and rounded once
 // shapes  x, y: T[n]
 // launch  grid-stride over n, 16 bytes an access where the pointers allow it, block 256; any n
 // moved   3 values an element (read x, read and write y): memory-bound
@@ -19,6 +19,9 @@ template <class T> __device__ void add_assign(const T* __restrict__ x, T* __rest
     }
     for (size_t i = packs * per_pack + first_element(); i < n; i += grid_stride()) y[i] = sum_of(y[i], x[i]);
 }
-extern "C" __global__ void add_assign_f32(const float* x, float* y, size_t n) { add_assign(x, y, n); }
-extern "C" __global__ void add_assign_f64(const double* x, double* y, size_t n) { add_assign(x, y, n); }
-extern "C" __global__ void add_assign_bf16(const bf16* x, bf16* y, size_t n) { add_assign(x, y, n); }
+#define ADD_ASSIGN(name, T) \
+    extern "C" __global__ void add_assign_##name(const T* x, T* y, size_t n) { add_assign(x, y, n); }
+ADD_ASSIGN(f32, float)
+ADD_ASSIGN(f64, double)
+ADD_ASSIGN(bf16, bf16)
+ADD_ASSIGN(f16, f16)

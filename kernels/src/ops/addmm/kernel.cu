@@ -7,6 +7,9 @@ template <class T> __device__ void scale(double beta, T* c, size_t n) {
     for (size_t i = first_element(); i < n; i += grid_stride())
         c[i] = Format<T>::from(beta == 0.0 ? (MATH(T))0 : (MATH(T))(beta * to_float(c[i])));
 }
-extern "C" __global__ void scale_f32(double beta, float* c, size_t n) { scale(beta, c, n); }
-extern "C" __global__ void scale_f64(double beta, double* c, size_t n) { scale(beta, c, n); }
-extern "C" __global__ void scale_bf16(double beta, bf16* c, size_t n) { scale(beta, c, n); }
+#define SCALE(name, T) \
+    extern "C" __global__ void scale_##name(double beta, T* c, size_t n) { scale(beta, c, n); }
+SCALE(f32, float)
+SCALE(f64, double)
+SCALE(bf16, bf16)
+SCALE(f16, f16)

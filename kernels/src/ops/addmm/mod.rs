@@ -9,7 +9,7 @@ use super::check;
 use crate::cpu::gemm::Mat;
 use crate::cuda::blas::{Epilogue, Product};
 use crate::error::Operand;
-use crate::{DType, KernelError, Result, Shape, TensorMut, TensorRef};
+use crate::{KernelError, Result, Shape, TensorMut, TensorRef};
 
 const OP: &str = "addmm";
 
@@ -25,8 +25,8 @@ pub enum MatmulMode {
 
 /// `c = alpha · op(a) · op(b) + beta · c`, where `op` transposes its operand if the flag beside it says so.
 ///
-/// - `op(a)`: `[M, K]`; `op(b)`: `[K, N]`; `c`: `[M, N]`; all f32 or all f64, on one device; on a GPU also bf16 factors
-///   with `c` in bf16 or f32
+/// - `op(a)`: `[M, K]`; `op(b)`: `[K, N]`; `c`: `[M, N]`; all f32 or all f64, on one device; on a GPU also bf16 or
+///   f16 factors with `c` in their format or f32
 /// - with `beta = 0`, `c` is not read, so NaN in it does not spread
 ///
 /// # Errors
@@ -75,7 +75,7 @@ pub fn addmm_with(
     }
     check::shape(OP, c_op, Shape::matrix(m, n))?;
     if let Some(gpu) = c.gpu() {
-        check::dtype(OP, a_op, &[DType::F32, DType::F64, DType::BF16], "f32, f64 and bf16")?;
+        check::dtype(OP, a_op, check::FLOATS, check::FLOATS_NAMES)?;
         let shape = Product {
             m,
             n,
@@ -102,7 +102,7 @@ pub fn addmm_with(
 /// A product's output has its inputs' device and dtype; of a short format it can also be f32.
 pub(crate) fn check_output_kind(op: &'static str, input: Operand, output: Operand) -> Result<()> {
     check::same_device(op, &[input, output])?;
-    let is_wider = (input.dtype, output.dtype) == (DType::BF16, DType::F32);
+    let is_wider = check::narrows(output.dtype, input.dtype);
     if is_wider { Ok(()) } else { check::same_dtype(op, &[input, output]) }
 }
 

@@ -12,7 +12,7 @@ use crate::{Result, TensorMut, TensorRef};
 /// - `logits`, `targets`: `[N, K]`, targets in 0..=1; `d_logits`: `[N, K]`, not needed for evaluation
 /// - `row_weights`: `[N]` f32, not negative, finite; the losses and gradients of a row's elements are multiplied by its
 ///   weight, which each of them adds to the sum of weights; 1 where there are none; a row of weight 0 counts for nothing
-/// - of one float dtype, or f32 with the gradient in bf16
+/// - of one float dtype, or f32 with the gradient in a short one
 ///
 /// Asynchronous on a GPU's compute stream: one launch, which allocates nothing and can be captured.
 ///

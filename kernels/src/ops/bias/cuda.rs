@@ -24,7 +24,9 @@ pub(crate) fn forward(gpu: &'static Gpu, bias: CudaSlice<'_>, y: &mut CudaSliceM
         (DType::F64, true) => "bias_fwd_f64_by_16_bytes",
         (DType::F64, false) => "bias_fwd_f64",
         (DType::BF16, true) => "bias_fwd_bf16_by_16_bytes",
+        (DType::F16, true) => "bias_fwd_f16_by_16_bytes",
         (DType::BF16, false) => "bias_fwd_bf16",
+        (DType::F16, false) => "bias_fwd_f16",
         (_, true) => "bias_fwd_f32_by_16_bytes",
         (_, false) => "bias_fwd_f32",
     };
@@ -53,9 +55,13 @@ pub(crate) fn backward(
         (DType::F64, _, true) => "bias_bwd_f64_by_16_bytes",
         (DType::F64, _, false) => "bias_bwd_f64",
         (DType::BF16, DType::BF16, true) => "bias_bwd_bf16_by_16_bytes",
+        (DType::F16, DType::F16, true) => "bias_bwd_f16_by_16_bytes",
         (DType::BF16, DType::BF16, false) => "bias_bwd_bf16",
+        (DType::F16, DType::F16, false) => "bias_bwd_f16",
         (DType::BF16, _, true) => "bias_bwd_bf16_f32_by_16_bytes",
+        (DType::F16, _, true) => "bias_bwd_f16_f32_by_16_bytes",
         (DType::BF16, _, false) => "bias_bwd_bf16_f32",
+        (DType::F16, _, false) => "bias_bwd_f16_f32",
         (_, _, true) => "bias_bwd_f32_by_16_bytes",
         (_, _, false) => "bias_bwd_f32",
     };

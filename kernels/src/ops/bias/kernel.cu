@@ -36,9 +36,11 @@ template <class T, int N> __device__ void add_bias(const T* __restrict__ bias, T
 ADD_BIAS(f32, float, 1)
 ADD_BIAS(f64, double, 1)
 ADD_BIAS(bf16, bf16, 1)
+ADD_BIAS(f16, f16, 1)
 ADD_BIAS(f32_by_16_bytes, float, 4)
 ADD_BIAS(f64_by_16_bytes, double, 2)
 ADD_BIAS(bf16_by_16_bytes, bf16, 8)
+ADD_BIAS(f16_by_16_bytes, f16, 8)
 
 #define COLUMN_BLOCK 512
 
@@ -121,8 +123,12 @@ __device__ void column_sums(const T* d_y, D* d_bias, size_t rows, size_t cols, i
 COLUMN_SUMS(f32, float, 1, float)
 COLUMN_SUMS(f64, double, 1, double)
 COLUMN_SUMS(bf16, bf16, 1, bf16)
+COLUMN_SUMS(f16, f16, 1, f16)
 COLUMN_SUMS(bf16_f32, bf16, 1, float)
+COLUMN_SUMS(f16_f32, f16, 1, float)
 COLUMN_SUMS(f32_by_16_bytes, float, 4, float)
 COLUMN_SUMS(f64_by_16_bytes, double, 2, double)
 COLUMN_SUMS(bf16_by_16_bytes, bf16, 8, bf16)
+COLUMN_SUMS(f16_by_16_bytes, f16, 8, f16)
 COLUMN_SUMS(bf16_f32_by_16_bytes, bf16, 8, float)
+COLUMN_SUMS(f16_f32_by_16_bytes, f16, 8, float)

@@ -59,10 +59,12 @@ pub fn bias_backward(d_y: TensorRef<'_>, d_bias: TensorMut<'_>, accumulate: bool
 
 #[cfg(test)]
 mod tests {
-    use half::bf16;
+    use half::{bf16, f16};
 
     use super::*;
-    use crate::ops::testing::{assert_close, assert_gradient, devices, dot, random, rounded, tensor};
+    use crate::ops::testing::{
+        assert_close, assert_gradient, devices, dot, random, rounded, rounding_of, tensor,
+    };
     use crate::{Device, Element, Tensor};
 
     fn forward<T: Element>(bias: &[T], y: &[T], device: Device) -> Vec<T> {
@@ -100,24 +102,32 @@ mod tests {
         }
     }
 
+    fn check_short<S: Element>((bias, y): (&[f32], &[f32]), device: Device) {
+        let (bias, y): (Vec<S>, Vec<S>) = (rounded(bias), rounded(y));
+        let sum = |(i, v): (usize, &S)| S::from_f64(v.to_f64() + bias[i % bias.len()].to_f64());
+        let want: Vec<S> = y.iter().enumerate().map(sum).collect();
+        assert!(
+            forward(&bias, &y, device) == want,
+            "{:?} {} x {} on {device}",
+            S::DTYPE,
+            y.len(),
+            bias.len()
+        );
+    }
+
     /// One rounding of one sum: the devices have to agree to the bit.
     #[test]
     fn every_device_adds_to_the_same_bits() {
         for (rows, cols) in [(5, 1), (50, 10), (129, 64), (3, 5000), (33, 1023)] {
             let (bias, y) = (random::<f32>(cols, 1), random::<f32>(rows * cols, 2));
             let want: Vec<f32> = y.iter().enumerate().map(|(i, v)| v + bias[i % cols]).collect();
-            let (short_bias, short) = (rounded::<f32, bf16>(&bias), rounded::<f32, bf16>(&y));
-            let sum = |(i, v): (usize, &bf16)| bf16::from_f32(v.to_f32() + short_bias[i % cols].to_f32());
-            let want_short: Vec<bf16> = short.iter().enumerate().map(sum).collect();
             for device in devices() {
                 assert!(forward(&bias, &y, device) == want, "f32 {rows} x {cols} on {device}");
                 let (wide_bias, wide) = (rounded::<f32, f64>(&bias), rounded::<f32, f64>(&y));
                 let want: Vec<f64> = wide.iter().enumerate().map(|(i, v)| v + wide_bias[i % cols]).collect();
                 assert!(forward(&wide_bias, &wide, device) == want, "f64 {rows} x {cols} on {device}");
-                assert!(
-                    forward(&short_bias, &short, device) == want_short,
-                    "bf16 {rows} x {cols} on {device}"
-                );
+                check_short::<bf16>((&bias, &y), device);
+                check_short::<f16>((&bias, &y), device);
             }
         }
     }
@@ -142,33 +152,42 @@ mod tests {
     fn column_sums_agree_with_f64() {
         for (rows, cols) in SHAPES {
             let d_y = random::<f32>(rows * cols, 1);
-            let short = rounded::<f32, bf16>(&d_y);
-            let sums = |d_y: &[f64], before: f64| -> Vec<f64> {
-                let mut sums = vec![before; cols];
-                d_y.iter().enumerate().for_each(|(i, v)| sums[i % cols] += v);
-                sums
-            };
-            let (wide, wide_short) = (rounded::<f32, f64>(&d_y), rounded::<bf16, f64>(&short));
+            let wide = rounded::<f32, f64>(&d_y);
             // On a GPU a thread sums some 100 numbers below 1, and the stages behind it fewer: some units of 2^-24 times what such
             // a sum comes to. One after the other, as on the CPU, `rows` sums are rounded, each to 2^-24 of up to some √rows.
             let bound = |device: Device| if device == Device::Cpu { 1e-6 + 1e-7 * rows as f64 } else { 2e-5 };
             for device in devices() {
                 for before in [None, Some(2.0)] {
-                    let want = sums(&wide, before.unwrap_or(0.0));
+                    let want = column_sums(&wide, cols, before);
                     let as_f32 = rounded::<f32, f64>(&backward::<f32, f32>(&d_y, cols, before, 0, device));
                     assert_close(&as_f32, &want, bound(device), 1e-6);
                     assert_close(&backward::<f64, f64>(&wide, cols, before, 0, device), &want, 1e-11, 1e-12);
-                    let want = sums(&wide_short, before.unwrap_or(0.0));
-                    let as_f32 = rounded::<f32, f64>(&backward::<bf16, f32>(&short, cols, before, 0, device));
-                    assert_close(&as_f32, &want, bound(device), 1e-6);
-                    if device != Device::Cpu {
-                        // One rounding to 8 bits: half a unit of 2^-7.
-                        let as_bf16 =
-                            rounded::<bf16, f64>(&backward::<bf16, bf16>(&short, cols, before, 0, device));
-                        assert_close(&as_bf16, &want, 2e-5, 0.004);
-                    }
+                    check_short_sums::<bf16>((rows, cols), before, bound(device), device);
+                    check_short_sums::<f16>((rows, cols), before, bound(device), device);
                 }
             }
+        }
+    }
+
+    fn column_sums(d_y: &[f64], cols: usize, before: Option<f64>) -> Vec<f64> {
+        let mut sums = vec![before.unwrap_or(0.0); cols];
+        d_y.iter().enumerate().for_each(|(i, v)| sums[i % cols] += v);
+        sums
+    }
+
+    fn check_short_sums<S: Element>(
+        (rows, cols): (usize, usize),
+        before: Option<f64>,
+        atol: f64,
+        device: Device,
+    ) {
+        let d_y: Vec<S> = rounded(&random::<f32>(rows * cols, 1));
+        let want = column_sums(&rounded(&d_y), cols, before);
+        let as_f32 = rounded::<f32, f64>(&backward::<S, f32>(&d_y, cols, before, 0, device));
+        assert_close(&as_f32, &want, atol, 1e-6);
+        if device != Device::Cpu {
+            let as_short = rounded::<S, f64>(&backward::<S, S>(&d_y, cols, before, 0, device));
+            assert_close(&as_short, &want, 2e-5, rounding_of::<S>());
         }
     }
 

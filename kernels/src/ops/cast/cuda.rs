@@ -14,10 +14,16 @@ pub(super) fn cast(gpu: &'static Gpu, from: CudaSlice<'_>, to: &mut CudaSliceMut
     }
     let kernel = match (from.dtype(), to.dtype()) {
         (DType::F32, DType::F64) => "cast_f32_f64",
+        (DType::F32, DType::F16) => "cast_f32_f16",
         (DType::F32, _) => "cast_f32_bf16",
         (DType::F64, DType::BF16) => "cast_f64_bf16",
+        (DType::F64, DType::F16) => "cast_f64_f16",
         (DType::F64, _) => "cast_f64_f32",
+        (DType::F16, DType::F64) => "cast_f16_f64",
+        (DType::F16, DType::BF16) => "cast_f16_bf16",
+        (DType::F16, _) => "cast_f16_f32",
         (_, DType::F64) => "cast_bf16_f64",
+        (_, DType::F16) => "cast_bf16_f16",
         (_, _) => "cast_bf16_f32",
     };
     let per_thread = 16 / from.dtype().size_bytes().max(to.dtype().size_bytes());

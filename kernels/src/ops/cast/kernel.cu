@@ -7,22 +7,29 @@
 // order   elementwise: bit-identical between runs
 // twin    cpu.rs beside this file
 
-// f64 to bf16 by way of f32 rounded to odd: what f32 loses is kept as its lowest bit, so that only one rounding counts.
-__device__ __forceinline__ bf16 bf16_of_double(double x) {
+// f64 to f32 rounded to odd: what f32 loses is kept as its lowest bit, so that only the rounding to a shorter format counts.
+__device__ __forceinline__ float odd_of_double(double x) {
     float single = (float)x;
     double back = (double)single;
-    if (x != x || back == x) return bf16_of(single);
+    if (x != x || back == x) return single;
     u32 towards_zero = __float_as_uint(single) - (u32)(fabs(back) > fabs(x));
-    return bf16_of(__uint_as_float(towards_zero | 1u));
+    return __uint_as_float(towards_zero | 1u);
 }
 template <class B> struct To {
     static __device__ __forceinline__ B of(float x) { return Format<B>::from(x); }
     static __device__ __forceinline__ B of(double x) { return Format<B>::from(x); }
     static __device__ __forceinline__ B of(bf16 x) { return Format<B>::from(to_float(x)); }
+    static __device__ __forceinline__ B of(f16 x) { return Format<B>::from(to_float(x)); }
 };
 template <> struct To<bf16> {
     static __device__ __forceinline__ bf16 of(float x) { return bf16_of(x); }
-    static __device__ __forceinline__ bf16 of(double x) { return bf16_of_double(x); }
+    static __device__ __forceinline__ bf16 of(double x) { return bf16_of(odd_of_double(x)); }
+    static __device__ __forceinline__ bf16 of(f16 x) { return bf16_of(to_float(x)); }
+};
+template <> struct To<f16> {
+    static __device__ __forceinline__ f16 of(float x) { return f16_of(x); }
+    static __device__ __forceinline__ f16 of(double x) { return f16_of(odd_of_double(x)); }
+    static __device__ __forceinline__ f16 of(bf16 x) { return f16_of(to_float(x)); }
 };
 
 template <class B, class A, int N> __device__ __forceinline__ Pack<B, N> converted(Pack<A, N> a) {
@@ -50,7 +57,13 @@ template <class A, class B> __device__ void cast(const A* __restrict__ from, B* 
     extern "C" __global__ void cast_##name(const A* from, B* to, size_t n) { cast(from, to, n); }
 CAST(f32_f64, float, double)
 CAST(f32_bf16, float, bf16)
+CAST(f32_f16, float, f16)
 CAST(f64_f32, double, float)
 CAST(f64_bf16, double, bf16)
+CAST(f64_f16, double, f16)
 CAST(bf16_f32, bf16, float)
+CAST(f16_f32, f16, float)
 CAST(bf16_f64, bf16, double)
+CAST(f16_f64, f16, double)
+CAST(bf16_f16, bf16, f16)
+CAST(f16_bf16, f16, bf16)

@@ -10,7 +10,7 @@ use crate::{Result, TensorMut, TensorRef};
 
 /// `to = from`, rounded to nearest, ties to even, once.
 ///
-/// - `from`, `to`: one shape and device; f32, f64 or bf16, also twice the same
+/// - `from`, `to`: one shape and device; f32, f64, bf16 or f16, also twice the same
 /// - NaN stays NaN; what is too large becomes infinity
 ///
 /// Asynchronous on the device's compute stream.
@@ -39,7 +39,7 @@ pub fn cast(from: TensorRef<'_>, to: TensorMut<'_>) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use half::bf16;
+    use half::{bf16, f16};
 
     use super::*;
     use crate::ops::testing::{devices, random, tensor};
@@ -57,12 +57,24 @@ mod tests {
     fn samples() -> Vec<f64> {
         let mut values =
             vec![0.0, -0.0, f64::INFINITY, -f64::INFINITY, f64::NAN, 1e300, -1e300, 1e-300, -1e-300];
-        for exponent in [-149, -140, -134, -133, -127, -126, -1, 0, 100, 126, 127] {
+        for exponent in
+            [-149, -140, -134, -133, -127, -126, -26, -25, -24, -23, -15, -14, -1, 0, 14, 15, 100, 126, 127]
+        {
             let unit = 2f64.powi(exponent);
-            for mantissa in
-                [1.0, 1.25, 1.5, 1.75, 127.0 / 64.0, 255.0 / 128.0, 1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0]
-            {
-                // A tie of bf16 or its neighbours in f64 and f32, on either side.
+            for mantissa in [
+                1.0,
+                1.25,
+                1.5,
+                1.75,
+                127.0 / 64.0,
+                255.0 / 128.0,
+                1.0 + 1.0 / 256.0,
+                1.0 + 3.0 / 256.0,
+                1.0 + 1.0 / 2048.0,
+                1.0 + 3.0 / 2048.0,
+                4095.0 / 2048.0,
+            ] {
+                // A tie of bf16 or f16, or its neighbours in f64 and f32, on either side.
                 for beside in [0.0, 2f64.powi(-52), -2f64.powi(-52), 2f64.powi(-23), -2f64.powi(-23)] {
                     values.extend([unit * (mantissa + beside), -unit * (mantissa + beside)]);
                 }
@@ -72,15 +84,41 @@ mod tests {
         values
     }
 
-    /// Of the two bf16 around `x` the nearer one, of two that are equally near the even one.
-    fn nearest_bf16(x: f64) -> u16 {
+    /// A short format as its bits.
+    trait Short: Element {
+        /// The bits of infinity.
+        const INFINITY: u16;
+        /// What infinity would be if the exponents went on above the largest finite number, which takes part so in rounding.
+        const BEYOND: f64;
+        fn of_bits(bits: u16) -> Self;
+        fn bits(self) -> u16;
+    }
+    impl Short for bf16 {
+        const INFINITY: u16 = 0x7f80;
+        const BEYOND: f64 = 2.0 * (1u128 << 127) as f64;
+        fn of_bits(bits: u16) -> Self {
+            bf16::from_bits(bits)
+        }
+        fn bits(self) -> u16 {
+            self.to_bits()
+        }
+    }
+    impl Short for f16 {
+        const INFINITY: u16 = 0x7c00;
+        const BEYOND: f64 = 65536.0;
+        fn of_bits(bits: u16) -> Self {
+            f16::from_bits(bits)
+        }
+        fn bits(self) -> u16 {
+            self.to_bits()
+        }
+    }
+
+    /// Of the two short numbers around `x` the nearer one, of two that are equally near the even one.
+    fn nearest<S: Short>(x: f64) -> u16 {
         let sign = u16::from(x.is_sign_negative()) << 15;
-        // The largest finite one takes part as if the exponents went on above it.
-        let value = |bits: u16| match bits {
-            0x7f80 => 2f64.powi(128),
-            _ => f64::from(bf16::from_bits(bits).to_f32()),
-        };
-        let (mut above, mut n) = (0, 0x7f80);
+        let value = |bits: u16| if bits == S::INFINITY { S::BEYOND } else { S::of_bits(bits).to_f64() };
+        let (mut above, mut n) = (0, S::INFINITY);
         while n > 0 {
             let half = n / 2;
             (above, n) =
@@ -89,23 +127,45 @@ mod tests {
         let below = above.saturating_sub(1);
         let (up, down) = (value(above) - x.abs(), x.abs() - value(below));
         let nearer = if up < down || (up == down && above % 2 == 0) { above } else { below };
-        sign | if x.abs() >= value(0x7f80) { 0x7f80 } else { nearer }
+        sign | if x.abs() >= S::BEYOND { S::INFINITY } else { nearer }
+    }
+
+    fn check_rounding<S: Short, T: Element>(from: &[T], start: usize, device: Device) {
+        for (x, got) in from[start..].iter().zip(run::<T, S>(from, start, device)) {
+            let x = x.to_f64();
+            let is_right = if x.is_nan() { got.to_f64().is_nan() } else { got.bits() == nearest::<S>(x) };
+            assert!(is_right, "{x:e} became {got:?} on {device}");
+        }
+    }
+
+    /// What every number of `S` becomes in `T`, which holds them all.
+    fn check_widening<S: Short, T: Element>(start: usize, device: Device) {
+        let shorts: Vec<S> = (0..=u16::MAX).map(S::of_bits).collect();
+        for (short, got) in shorts[start..].iter().zip(run::<S, T>(&shorts, start, device)) {
+            let (want, got) = (short.to_f64(), got.to_f64());
+            assert!(
+                want.to_bits() == got.to_bits() || want.is_nan() && got.is_nan(),
+                "{short:?} on {device}"
+            );
+        }
     }
 
     #[test]
     fn rounds_once_to_nearest_even_on_every_device() {
         let doubles = samples();
         let singles: Vec<f32> = doubles.iter().map(|&x| x as f32).collect();
-        let want_of =
-            |x: f64, got: bf16| if x.is_nan() { got.is_nan() } else { got.to_bits() == nearest_bf16(x) };
         for device in devices() {
             for start in [0, 1] {
-                for (x, got) in doubles[start..].iter().zip(run::<f64, bf16>(&doubles, start, device)) {
-                    assert!(want_of(*x, got), "{x:e} became {got:e} on {device}");
-                }
-                for (x, got) in singles[start..].iter().zip(run::<f32, bf16>(&singles, start, device)) {
-                    assert!(want_of(f64::from(*x), got), "{x:e} became {got:e} on {device}");
-                }
+                check_rounding::<bf16, f64>(&doubles, start, device);
+                check_rounding::<bf16, f32>(&singles, start, device);
+                check_rounding::<f16, f64>(&doubles, start, device);
+                check_rounding::<f16, f32>(&singles, start, device);
+                let (halves, shorts): (Vec<f16>, Vec<bf16>) = (
+                    (0..=u16::MAX).map(f16::from_bits).collect(),
+                    (0..=u16::MAX).map(bf16::from_bits).collect(),
+                );
+                check_rounding::<bf16, f16>(&halves, start, device);
+                check_rounding::<f16, bf16>(&shorts, start, device);
                 for (x, got) in singles[start..].iter().zip(run::<f64, f32>(&doubles, start, device)) {
                     assert!(
                         x.to_bits() == got.to_bits() || (x.is_nan() && got.is_nan()),
@@ -119,22 +179,16 @@ mod tests {
     #[test]
     fn widening_changes_nothing() {
         let singles: Vec<f32> = samples().iter().map(|&x| x as f32).collect();
-        let shorts: Vec<bf16> = singles.iter().map(|&x| bf16::from_f32(x)).collect();
         for device in devices() {
             for start in [0, 1] {
-                let (from_singles, from_shorts) =
-                    (run::<f32, f64>(&singles, start, device), run::<bf16, f64>(&shorts, start, device));
-                let to_single = run::<bf16, f32>(&shorts, start, device);
-                for i in 0..singles.len() - start {
-                    let (single, short) = (singles[start + i], shorts[start + i].to_f32());
-                    let is_same =
-                        |got: f64, want: f32| got.to_bits() == f64::from(want).to_bits() || want.is_nan();
-                    assert!(is_same(from_singles[i], single) && from_singles[i].is_nan() == single.is_nan());
-                    assert!(is_same(from_shorts[i], short) && from_shorts[i].is_nan() == short.is_nan());
-                    assert!(
-                        is_same(f64::from(to_single[i]), short) && to_single[i].is_nan() == short.is_nan()
-                    );
+                for (single, got) in singles[start..].iter().zip(run::<f32, f64>(&singles, start, device)) {
+                    let is_same = got.to_bits() == f64::from(*single).to_bits();
+                    assert!(is_same || single.is_nan() && got.is_nan());
                 }
+                check_widening::<bf16, f32>(start, device);
+                check_widening::<bf16, f64>(start, device);
+                check_widening::<f16, f32>(start, device);
+                check_widening::<f16, f64>(start, device);
             }
             assert_eq!(run::<f32, f32>(&[1.5, 2.0], 0, device), [1.5, 2.0]);
         }
@@ -146,7 +200,7 @@ mod tests {
             let (floats, integers) = (tensor(&[1.0f32, 2.0], &[2], device), tensor(&[1i64, 2], &[2], device));
             let mut to = tensor(&[0.0f64; 2], &[2], device);
             assert!(cast(integers.view(), to.view_mut()).is_err());
-            for dtype in [DType::U8, DType::F16] {
+            for dtype in [DType::U8, DType::I64] {
                 let mut kept = Tensor::zeros(&[2], dtype, device).unwrap();
                 assert!(
                     cast(kept.view(), to.view_mut()).is_err() && cast(to.view(), kept.view_mut()).is_err()

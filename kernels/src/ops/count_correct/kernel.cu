@@ -67,3 +67,4 @@ __device__ void count_correct(const T* logits, const i64* labels, const float* r
 COUNT_CORRECT(f32, float)
 COUNT_CORRECT(f64, double)
 COUNT_CORRECT(bf16, bf16)
+COUNT_CORRECT(f16, f16)

@@ -62,7 +62,7 @@ pub fn count_correct(
 
 #[cfg(test)]
 mod tests {
-    use half::bf16;
+    use half::{bf16, f16};
 
     use super::*;
     use crate::ops::testing::{assert_close, devices, random, rounded, tensor};
@@ -140,7 +140,7 @@ mod tests {
             let want_weighted: f64 =
                 row_by_row.map(|((row, label), &w)| f64::from(w) * run(row, label, None, Device::Cpu)).sum();
             assert_close(&[weighted(Device::Cpu)], &[want_weighted], 0.0, 1e-12);
-            for device in devices().into_iter().filter(|&device| device != Device::Cpu) {
+            for device in devices() {
                 assert_eq!(
                     run(&outputs, &labels, None, device),
                     want,
@@ -150,12 +150,11 @@ mod tests {
                 assert_close(&[weighted(device)], &[want_weighted], 0.0, 1e-12);
                 let wide = rounded::<f32, f64>(&outputs);
                 assert_eq!(run(&wide, &labels, None, device), want, "f64 {n_rows} x {n_classes} on {device}");
-                let short = rounded::<f32, bf16>(&outputs);
-                assert_eq!(
-                    run(&short, &labels, None, device),
-                    want,
-                    "bf16 {n_rows} x {n_classes} on {device}"
-                );
+                let counts = [
+                    run(&rounded::<f32, bf16>(&outputs), &labels, None, device),
+                    run(&rounded::<f32, f16>(&outputs), &labels, None, device),
+                ];
+                assert_eq!(counts, [want; 2], "bf16, f16 {n_rows} x {n_classes} on {device}");
             }
         }
     }

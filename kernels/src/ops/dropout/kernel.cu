@@ -63,3 +63,4 @@ __device__ void dropout(T* x, size_t rows, size_t cols, u32 threshold, MATH(T) k
 DROPOUT(f32, float)
 DROPOUT(f64, double)
 DROPOUT(bf16, bf16)
+DROPOUT(f16, f16)

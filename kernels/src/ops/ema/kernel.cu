@@ -52,11 +52,10 @@ __device__ __forceinline__ void ema_update(T* ema, const T* w, size_t n, double 
     part<1>(u, ema + packed, w + packed, n - packed);
 }
 
-#define EMA(suffix, T)                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(256) ema_##suffix(T* ema, const T* w, size_t n, double decay, u64 step, \
-                                                                   const double* scalars, const float* sums,             \
-                                                                   const double* sum_of_squares) {                       \
-        ema_update(ema, w, n, decay, step, scalars, sums, sum_of_squares);                                               \
+#define EMA(suffix, T)                                                                                                 \
+    extern "C" __global__ void ema_##suffix(T* ema, const T* w, size_t n, double decay, u64 step, const double* scalars, \
+                                            const float* sums, const double* sum_of_squares) {                         \
+        ema_update(ema, w, n, decay, step, scalars, sums, sum_of_squares);                                             \
     }
 EMA(f32, float)
 EMA(f64, double)

@@ -18,7 +18,7 @@ const TILE: usize = 64;
 /// Columns of a table that a block sums.
 const PART: usize = 32;
 
-/// `out` of `x` and `weights`: both f32 or f64, `out` as they are or bf16 where they are f32.
+/// `out` of `x` and `weights`: both f32 or f64, `out` as they are or bf16 or f16 where they are f32.
 pub(super) fn forward(
     gpu: &'static Gpu,
     x: CudaSlice<'_>,
@@ -34,6 +34,7 @@ pub(super) fn forward(
     let kernel = match out.dtype() {
         DType::F64 => "embedding_fwd_f64",
         DType::BF16 => "embedding_fwd_f32_bf16",
+        DType::F16 => "embedding_fwd_f32_f16",
         _ => "embedding_fwd_f32",
     };
     let tiles = RowTiles::new(gpu, rows, cols);
@@ -44,7 +45,7 @@ pub(super) fn forward(
     unsafe { launch.run() }
 }
 
-/// `d_weights` of `d_out`, both f32 or f64, or `d_out` bf16; `x` f32 or f64; `pairs` of [`super::EmbeddingTables::workspace_len`].
+/// `d_weights` of `d_out`, both f32 or f64, or `d_out` bf16 or f16; `x` f32 or f64; `pairs` of [`super::EmbeddingTables::workspace_len`].
 #[allow(clippy::too_many_arguments)] // The operands of one operation.
 pub(super) fn backward(
     gpu: &'static Gpu,
@@ -72,6 +73,7 @@ pub(super) fn backward(
     let kernel = match d_out.dtype() {
         DType::F64 => "embedding_bwd_f64",
         DType::BF16 => "embedding_bwd_bf16_f32",
+        DType::F16 => "embedding_bwd_f16_f32",
         _ => "embedding_bwd_f32",
     };
     let parts = widest.div_ceil(PART);

@@ -70,6 +70,7 @@ __device__ void embed(const T* __restrict__ x, const T* __restrict__ weights, V*
 EMBED(f32, float, float)
 EMBED(f64, double, double)
 EMBED(f32_bf16, float, bf16)
+EMBED(f32_f16, float, f16)
 
 // ---- rows in the order of their codes -----------------------------------------------------------------------------
 #define SORT_BLOCK 512
@@ -232,3 +233,4 @@ __device__ void add_runs(const u64* pairs, const i64* tables, const T* d_out, D*
 ADD_RUNS(f32, float, float)
 ADD_RUNS(f64, double, double)
 ADD_RUNS(bf16_f32, bf16, float)
+ADD_RUNS(f16_f32, f16, float)

@@ -8,6 +8,7 @@ pub(crate) use cuda::SOURCE;
 use std::ops::Range;
 
 use super::check;
+use crate::cpu::Stored;
 use crate::error::Operand;
 use crate::{DType, Device, KernelError, MemoryUse, Result, Shape, Tensor, TensorMut, TensorRef};
 
@@ -103,7 +104,16 @@ impl EmbeddingTables {
 
     /// Elements of [`embedding_backward`]'s workspace for up to `max_rows` rows; none on the CPU.
     pub fn workspace_len(&self, max_rows: usize) -> usize {
-        if self.places.is_some() { 2 * self.tables.len() * max_rows } else { 0 }
+        let device = self.places.as_ref().map_or(Device::Cpu, Tensor::device);
+        Self::workspace_len_on(self.tables.len(), max_rows, device)
+    }
+
+    /// [`EmbeddingTables::workspace_len`] of this many tables that are on `device`.
+    pub fn workspace_len_on(n_tables: usize, max_rows: usize, device: Device) -> usize {
+        match device {
+            Device::Cpu => 0,
+            Device::Cuda(_) => 2 * n_tables * max_rows,
+        }
     }
 
     /// Checks codes and output, which also tells the numbers' columns, and that the tables lie in `weights` and, for a GPU,
@@ -153,7 +163,7 @@ fn places(tables: &[EmbeddingTable]) -> Vec<i64> {
 /// `out[n, :] = (x[n, 0..N], table_0[x[n, N]], table_1[x[n, N + 1]], ..)`.
 ///
 /// - `x`: `[B, N + E]`, f32 or f64: `N` numbers and the code of each of the `E` tables, a whole number
-/// - `weights`: the buffer that the tables lie in, of `x`'s dtype; `out`: `[B, N + Σ dim]` of the same, or bf16 where that is f32
+/// - `weights`: the buffer that the tables lie in, of `x`'s dtype; `out`: `[B, N + Σ dim]` of the same, or a short format where that is f32
 ///
 /// Asynchronous on the device's compute stream. So a GPU cannot refuse a code that is none of its table's: its columns are
 /// filled with NaN.
@@ -174,7 +184,7 @@ pub fn embedding_forward(
     let sizes = tables.check(OP, x_op, weights_op, out_op)?;
     check::dtype(OP, x_op, &[DType::F32, DType::F64], "f32 and f64")?;
     check::same_dtype(OP, &[x_op, weights_op])?;
-    let is_narrowed = (x.dtype(), out.dtype()) == (DType::F32, DType::BF16);
+    let is_narrowed = check::narrows(x.dtype(), out.dtype());
     if !is_narrowed {
         check::same_dtype(OP, &[x_op, out_op])?;
     }
@@ -184,8 +194,10 @@ pub fn embedding_forward(
     }
     if is_narrowed {
         let (x, weights) = (x.as_slice::<f32>(OP, "x")?, weights.as_slice(OP, "weights")?);
-        let out = out.into_slice(OP, "out")?;
-        return cpu::forward(OP, x, weights, &tables.tables, sizes, out, half::bf16::from_f32);
+        return check::short_dispatch!(OP, out_op, S => {
+            let out = out.into_slice::<S>(OP, "out")?;
+            cpu::forward(OP, x, weights, &tables.tables, sizes, out, S::store)
+        });
     }
     check::float_dispatch!(OP, x_op, T => {
         let (x, weights) = (x.as_slice::<T>(OP, "x")?, weights.as_slice(OP, "weights")?);
@@ -196,7 +208,7 @@ pub fn embedding_forward(
 /// The gradient of the tables: `d_table_t[c, :] = Σ d_out[n, columns of t]` over the rows `n` with code `c`, or `+=` if
 /// `accumulate`.
 ///
-/// - `x`: as in [`embedding_forward`]; `d_out`: `[B, N + Σ dim]` of its dtype, or bf16 where that is f32
+/// - `x`: as in [`embedding_forward`]; `d_out`: `[B, N + Σ dim]` of its dtype, or a short format where that is f32
 /// - `d_weights`: the buffer that the gradients of the tables lie in as the tables do, of `x`'s dtype; without `accumulate` all
 ///   of it is zeroed first, so that rows that no code names are 0
 /// - `workspace`: [`EmbeddingTables::workspace_len`] i64 that mean nothing
@@ -220,7 +232,7 @@ pub fn embedding_backward(
     let sizes = tables.check(OP, x_op, d_weights_op, d_out_op)?;
     check::dtype(OP, x_op, &[DType::F32, DType::F64], "f32 and f64")?;
     check::same_dtype(OP, &[x_op, d_weights_op])?;
-    let is_widened = (x.dtype(), d_out.dtype()) == (DType::F32, DType::BF16);
+    let is_widened = check::narrows(x.dtype(), d_out.dtype());
     if !is_widened {
         check::same_dtype(OP, &[x_op, d_out_op])?;
     }

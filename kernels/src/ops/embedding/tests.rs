@@ -1,4 +1,4 @@
-use half::bf16;
+use half::{bf16, f16};
 
 use super::*;
 use crate::Element;
@@ -148,6 +148,8 @@ fn every_device_takes_the_rows_of_the_codes() {
             assert!(case.forward::<f32, f32>(&weights, device) == want, "{case:?} {device}");
             let short: Vec<bf16> = want.iter().map(|&v| bf16::from_f32(v)).collect();
             assert!(case.forward::<f32, bf16>(&weights, device) == short, "bf16 {case:?} {device}");
+            let half: Vec<f16> = want.iter().map(|&v| f16::from_f32(v)).collect();
+            assert!(case.forward::<f32, f16>(&weights, device) == half, "f16 {case:?} {device}");
             let weights = case.weights::<f64>();
             let want = case.reference(&weights);
             assert!(case.forward::<f64, f64>(&weights, device) == want, "f64 {case:?} {device}");
@@ -159,7 +161,7 @@ fn every_device_takes_the_rows_of_the_codes() {
 fn gradients_agree_with_f64() {
     for case in cases() {
         let (d_out, wide) = (case.d_out::<f32>(), case.d_out::<f64>());
-        let short = rounded::<f32, bf16>(&d_out);
+        let (short, half) = (rounded::<f32, bf16>(&d_out), rounded::<f32, f16>(&d_out));
         for device in devices() {
             for before in [None, Some(2.0)] {
                 let start = before.unwrap_or(0.0);
@@ -172,6 +174,9 @@ fn gradients_agree_with_f64() {
                 assert_close(&case.backward::<f64, f64>(&wide, before, device), &want, 1e-12, 1e-12);
                 let want = case.reference_gradient(&rounded(&short), start);
                 let got = case.backward::<f32, bf16>(&short, before, device);
+                assert_close(&rounded::<f32, f64>(&got), &want, 2e-5, 1e-6);
+                let want = case.reference_gradient(&rounded(&half), start);
+                let got = case.backward::<f32, f16>(&half, before, device);
                 assert_close(&rounded::<f32, f64>(&got), &want, 2e-5, 1e-6);
             }
         }

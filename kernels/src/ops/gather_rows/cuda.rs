@@ -8,7 +8,7 @@ use crate::{DType, Result};
 pub(crate) static SOURCE: Source = Source::new("gather_rows", include_str!("kernel.cu"));
 
 /// `out[n, :] = x[indices[n], :]` on this device: `x` of `n_rows` rows and `out` of as many as there are indices, `cols` wide;
-/// of one dtype, or `x` f32 and `out` bf16.
+/// of one dtype, or `x` f32 and `out` bf16 or f16.
 pub(super) fn gather(
     gpu: &'static Gpu,
     x: CudaSlice<'_>,
@@ -23,7 +23,7 @@ pub(super) fn gather(
     let (kernel, items) = if x.dtype() == out.dtype() {
         words(cols * x.dtype().size_bytes(), x.ptr() | out.ptr())
     } else {
-        narrowing(cols, x.ptr() | out.ptr())
+        narrowing(out.dtype(), cols, x.ptr() | out.ptr())
     };
     // All bits set: NaN in every float type.
     let missing = if matches!(x.dtype(), DType::I64 | DType::U8) { 0 } else { u32::MAX };
@@ -49,11 +49,12 @@ fn words(row_bytes: usize, addresses: u64) -> (&'static str, usize) {
     (kernel, row_bytes / size)
 }
 
-/// The same for f32 that becomes bf16: four elements at a time where rows and addresses allow it.
-fn narrowing(cols: usize, addresses: u64) -> (&'static str, usize) {
-    if cols.is_multiple_of(4) && addresses.is_multiple_of(16) {
-        ("gather_rows_f32_bf16_by_4", cols / 4)
-    } else {
-        ("gather_rows_f32_bf16", cols)
+/// The same for f32 that becomes `short`: four elements at a time where rows and addresses allow it.
+fn narrowing(short: DType, cols: usize, addresses: u64) -> (&'static str, usize) {
+    match (short, cols.is_multiple_of(4) && addresses.is_multiple_of(16)) {
+        (DType::F16, true) => ("gather_rows_f32_f16_by_4", cols / 4),
+        (DType::F16, false) => ("gather_rows_f32_f16", cols),
+        (_, true) => ("gather_rows_f32_bf16_by_4", cols / 4),
+        (_, false) => ("gather_rows_f32_bf16", cols),
     }
 }

@@ -1,7 +1,7 @@
 // gather_rows.cu: rows of a matrix, picked by index.
 // maths   out[n, :] <- x[indices[n], :]; a row of an index outside 0..n_rows gets `missing` (NaN, or 0 for integers)
 // shapes  x: W[n_rows, items], out: W[rows, items], indices: i64[rows]; W is a word of 1, 2, 4, 8 or 16 bytes, or f32
-//         that becomes bf16, one or four at a time
+//         that becomes bf16 or f16, one or four at a time
 // launch  row_walk: rows over blocks in x, a row's items over 2^log2_width threads and over blocks in y; block 256; any shape
 // moved   1 row read, 1 written an index: memory-bound
 // order   elementwise: bit-identical between runs
@@ -15,12 +15,12 @@ template <class W> __device__ __forceinline__ W filled(u32 byte) {
 template <class W> struct Same {
     static __device__ __forceinline__ W of(W x) { return x; }
 };
-struct Narrow {
-    static __device__ __forceinline__ bf16 of(float x) { return bf16_of(x); }
-    static __device__ __forceinline__ Pack<bf16, 4> of(Pack<float> x) {
-        Pack<bf16, 4> r;
+template <class T> struct Narrow {
+    static __device__ __forceinline__ T of(float x) { return Format<T>::from(x); }
+    static __device__ __forceinline__ Pack<T, 4> of(Pack<float> x) {
+        Pack<T, 4> r;
 #pragma unroll
-        for (int j = 0; j < 4; j++) r.v[j] = bf16_of(x.v[j]);
+        for (int j = 0; j < 4; j++) r.v[j] = Format<T>::from(x.v[j]);
         return r;
     }
 };
@@ -59,10 +59,13 @@ __device__ void gather(const W* __restrict__ x, const i64* __restrict__ indices,
 typedef Pack<u32> u128;
 typedef Pack<float> f32x4;
 typedef Pack<bf16, 4> bf16x4;
+typedef Pack<f16, 4> f16x4;
 GATHER(1, Same<u8>, u8, u8)
 GATHER(2, Same<u16>, u16, u16)
 GATHER(4, Same<u32>, u32, u32)
 GATHER(8, Same<u64>, u64, u64)
 GATHER(16, Same<u128>, u128, u128)
-GATHER(f32_bf16, Narrow, float, bf16)
-GATHER(f32_bf16_by_4, Narrow, f32x4, bf16x4)
+GATHER(f32_bf16, Narrow<bf16>, float, bf16)
+GATHER(f32_bf16_by_4, Narrow<bf16>, f32x4, bf16x4)
+GATHER(f32_f16, Narrow<f16>, float, f16)
+GATHER(f32_f16_by_4, Narrow<f16>, f32x4, f16x4)

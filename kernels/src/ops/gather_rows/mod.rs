@@ -6,11 +6,12 @@ mod cuda;
 pub(crate) use cuda::SOURCE;
 
 use super::check;
+use crate::cpu::Stored;
 use crate::{DType, Result, Shape, TensorMut, TensorRef};
 
 /// `out[n, :] = x[indices[n], :]`.
 ///
-/// - `x`: `[N, C]` of any dtype; `indices`: `[B]` i64, row numbers; `out`: `[B, C]` of the same dtype, or bf16 where `x` is f32
+/// - `x`: `[N, C]` of any dtype; `indices`: `[B]` i64, row numbers; `out`: `[B, C]` of the same dtype, or a short format where `x` is f32
 ///
 /// Asynchronous on the device's compute stream. So a GPU cannot refuse an index that is not in `0..N`: its row is filled with
 /// NaN, in integers with 0.
@@ -27,7 +28,7 @@ pub fn gather_rows(x: TensorRef<'_>, indices: TensorRef<'_>, out: TensorMut<'_>)
     let (x_op, indices_op, out_op) = (x.operand("x"), indices.operand("indices"), out.operand("out"));
     check::same_device(OP, &[x_op, indices_op, out_op])?;
     check::dtype(OP, indices_op, &[DType::I64], "i64")?;
-    let is_narrowed = (x.dtype(), out.dtype()) == (DType::F32, DType::BF16);
+    let is_narrowed = check::narrows(x.dtype(), out.dtype());
     if !is_narrowed {
         check::same_dtype(OP, &[x_op, out_op])?;
     }
@@ -46,8 +47,10 @@ pub fn gather_rows(x: TensorRef<'_>, indices: TensorRef<'_>, out: TensorMut<'_>)
     }
     match x.dtype() {
         DType::F32 if is_narrowed => {
-            let (x, out) = (x.as_slice::<f32>(OP, "x")?, out.into_slice::<half::bf16>(OP, "out")?);
-            cpu::gather(OP, x, shape, indices, out, half::bf16::from_f32)
+            let x = x.as_slice::<f32>(OP, "x")?;
+            check::short_dispatch!(OP, out_op, S => {
+                cpu::gather(OP, x, shape, indices, out.into_slice::<S>(OP, "out")?, S::store)
+            })
         }
         DType::F32 => gather!(f32),
         DType::F64 => gather!(f64),
@@ -115,14 +118,19 @@ mod tests {
     }
 
     #[test]
-    fn f32_rows_can_become_bf16_on_the_way() {
+    fn f32_rows_can_become_short_on_the_way() {
         for device in devices() {
             for (cols, start) in [(1, 0), (10, 0), (12, 0), (12, 1), (784, 8), (2500, 0)] {
                 let values = random::<f32>(start + 13 * cols, 1);
                 let want: Vec<bf16> = rows(&values, cols, start).iter().map(|&v| bf16::from_f32(v)).collect();
                 assert!(
                     run::<f32, bf16>(&values, cols, start, &INDICES, device) == want,
-                    "{cols} {start} {device}"
+                    "bf16 {cols} {start} {device}"
+                );
+                let want: Vec<f16> = rows(&values, cols, start).iter().map(|&v| f16::from_f32(v)).collect();
+                assert!(
+                    run::<f32, f16>(&values, cols, start, &INDICES, device) == want,
+                    "f16 {cols} {start} {device}"
                 );
             }
         }

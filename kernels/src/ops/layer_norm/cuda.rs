@@ -20,7 +20,8 @@ macro_rules! kernel_name {
         match $dtype {
             DType::F64 => concat!("layer_norm_", $form, "_f64"),
             DType::BF16 => concat!("layer_norm_", $form, "_bf16"),
-            DType::F32 | DType::I64 | DType::U8 | DType::F16 => concat!("layer_norm_", $form, "_f32"),
+            DType::F16 => concat!("layer_norm_", $form, "_f16"),
+            DType::F32 | DType::I64 | DType::U8 => concat!("layer_norm_", $form, "_f32"),
         }
     };
 }

@@ -270,3 +270,4 @@ __device__ __forceinline__ void add_chunks(M* d_gamma, M* d_beta, size_t n, int 
 LAYER_NORM(f32, float)
 LAYER_NORM(f64, double)
 LAYER_NORM(bf16, bf16)
+LAYER_NORM(f16, f16)

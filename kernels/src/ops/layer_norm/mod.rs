@@ -7,7 +7,7 @@ pub(crate) use cuda::SOURCE;
 
 use super::check;
 use crate::error::Operand;
-use crate::{DType, Result, Shape, TensorMut, TensorRef};
+use crate::{Result, Shape, TensorMut, TensorRef};
 
 /// Statistics of the rows, kept by the forward pass for the backward pass.
 #[derive(Debug)]
@@ -152,7 +152,7 @@ fn check_kinds(op: &'static str, rows: &[Operand], parameters: &[Operand]) -> Re
     let x = rows[0];
     for &parameter in parameters {
         check::same_device(op, &[x, parameter])?;
-        let is_wider = (x.dtype, parameter.dtype) == (DType::BF16, DType::F32);
+        let is_wider = check::narrows(parameter.dtype, x.dtype);
         if !is_wider {
             check::same_dtype(op, &[x, parameter])?;
         }
@@ -162,10 +162,12 @@ fn check_kinds(op: &'static str, rows: &[Operand], parameters: &[Operand]) -> Re
 
 #[cfg(test)]
 mod tests {
-    use half::bf16;
+    use half::{bf16, f16};
 
     use super::*;
-    use crate::ops::testing::{assert_close, assert_gradient, devices, dot, random, rounded, tensor};
+    use crate::ops::testing::{
+        assert_close, assert_gradient, devices, dot, random, rounded, rounding_of, tensor,
+    };
     use crate::{Device, Element, Tensor};
 
     /// `y`, mean and rstd, parameters and statistics being of type P.
@@ -223,6 +225,38 @@ mod tests {
         }
     }
 
+    /// `y`, mean, rstd, `d_x`, `d_gamma`, `d_beta` in f64.
+    fn reference(dims: (usize, usize), [x, d_y]: [&[f64]; 2], [gamma, beta]: [&[f32]; 2]) -> [Vec<f64>; 6] {
+        let (gamma, beta) = (rounded::<f32, f64>(gamma), rounded::<f32, f64>(beta));
+        let (y, mean, rstd) = forward(Device::Cpu, dims, x, [&gamma, &beta]);
+        let (d, d_gamma, d_beta) = backward(Device::Cpu, dims, [x, d_y], [&gamma, &mean, &rstd], false);
+        [y, mean, rstd, d, d_gamma, d_beta]
+    }
+
+    /// Sums over columns in f32: each of the terms, up to 2, rounds at 2^-24 of what is summed so far.
+    fn sum_atol(rows: usize) -> f64 {
+        1e-6 * (rows as f64).sqrt().max(4.0)
+    }
+
+    fn check_short<S: Element>(
+        device: Device,
+        dims: (usize, usize),
+        [x, d_y]: [&[f32]; 2],
+        [gamma, beta]: [&[f32]; 2],
+    ) {
+        let (x, d_y): (Vec<S>, Vec<S>) = (rounded(x), rounded(d_y));
+        let want = reference(dims, [&rounded(&x), &rounded(&d_y)], [gamma, beta]);
+        let (y, mean, rstd) = forward(device, dims, &x, [gamma, beta]);
+        let (d, d_gamma, d_beta) = backward(device, dims, [&x, &d_y], [gamma, &mean, &rstd], false);
+        // One rounding of what is computed in f32; parameters and statistics are not rounded.
+        assert_close(&rounded::<S, f64>(&y), &want[0], 2e-6, rounding_of::<S>());
+        assert_close(&rounded::<S, f64>(&d), &want[3], 2e-6, rounding_of::<S>());
+        assert_close(&rounded::<f32, f64>(&mean), &want[1], 2e-6, 2e-6);
+        assert_close(&rounded::<f32, f64>(&rstd), &want[2], 2e-6, 2e-6);
+        assert_close(&rounded::<f32, f64>(&d_gamma), &want[4], sum_atol(dims.0), 1e-6);
+        assert_close(&rounded::<f32, f64>(&d_beta), &want[5], sum_atol(dims.0), 1e-6);
+    }
+
     #[test]
     fn every_form_and_dtype_agrees_with_f64() {
         // A warp a row and a block a row, rows that are aligned and rows that are not, rows beyond the registers; gradients
@@ -233,16 +267,8 @@ mod tests {
             let n = rows * cols;
             let (x, d_y) = (random::<f32>(n, 1), random::<f32>(n, 4));
             let (gamma, beta) = (random::<f32>(cols, 2), random::<f32>(cols, 3));
-            let reference = |x: &[f64], d_y: &[f64]| {
-                let (gamma, beta) = (rounded::<f32, f64>(&gamma), rounded::<f32, f64>(&beta));
-                let (y, mean, rstd) = forward(Device::Cpu, dims, x, [&gamma, &beta]);
-                let (d, d_gamma, d_beta) =
-                    backward(Device::Cpu, dims, [x, d_y], [&gamma, &mean, &rstd], false);
-                [y, mean, rstd, d, d_gamma, d_beta]
-            };
-            let want = reference(&rounded(&x), &rounded(&d_y));
-            // Sums over columns in f32: each of the terms, up to 2, rounds at 2^-24 of what is summed so far.
-            let sum_atol = 1e-6 * (rows as f64).sqrt().max(4.0);
+            let want = reference(dims, [&rounded(&x), &rounded(&d_y)], [&gamma, &beta]);
+            let sum_atol = sum_atol(rows);
             for device in devices() {
                 let (y, mean, rstd) = forward(device, dims, &x, [&gamma, &beta]);
                 let (d, d_gamma, d_beta) = backward(device, dims, [&x, &d_y], [&gamma, &mean, &rstd], false);
@@ -264,17 +290,8 @@ mod tests {
                 for (got, want) in [y, mean, rstd, d, d_gamma, d_beta].iter().zip(&want) {
                     assert_close(got, want, 1e-12, 1e-12);
                 }
-                let (x, d_y) = (rounded::<f32, bf16>(&x), rounded::<f32, bf16>(&d_y));
-                let want = reference(&rounded(&x), &rounded(&d_y));
-                let (y, mean, rstd) = forward(device, dims, &x, [&gamma, &beta]);
-                let (d, d_gamma, d_beta) = backward(device, dims, [&x, &d_y], [&gamma, &mean, &rstd], false);
-                // One rounding to 8 bits of what is computed in f32; parameters and statistics are not rounded.
-                assert_close(&rounded::<bf16, f64>(&y), &want[0], 2e-6, 0.004);
-                assert_close(&rounded::<bf16, f64>(&d), &want[3], 2e-6, 0.004);
-                assert_close(&rounded::<f32, f64>(&mean), &want[1], 2e-6, 2e-6);
-                assert_close(&rounded::<f32, f64>(&rstd), &want[2], 2e-6, 2e-6);
-                assert_close(&rounded::<f32, f64>(&d_gamma), &want[4], sum_atol, 1e-6);
-                assert_close(&rounded::<f32, f64>(&d_beta), &want[5], sum_atol, 1e-6);
+                check_short::<bf16>(device, dims, [&x, &d_y], [&gamma, &beta]);
+                check_short::<f16>(device, dims, [&x, &d_y], [&gamma, &beta]);
             }
         }
     }
@@ -294,7 +311,7 @@ mod tests {
     #[test]
     fn a_batch_without_rows_gives_zero_gradients() {
         for device in devices() {
-            assert_eq!(forward::<f32, f32>(device, (0, 3), &[], [&[1.0; 3], &[0.0; 3]]).0, []);
+            assert_eq!(forward::<f32, f32>(device, (0, 3), &[], [&[1.0; 3], &[0.0; 3]]).0, [0.0; 0]);
             for (accumulate, want) in [(false, 0.0), (true, 1.0)] {
                 let got = backward::<f32, f32>(device, (0, 3), [&[], &[]], [&[1.0; 3], &[], &[]], accumulate);
                 assert_eq!(got, (vec![], vec![want; 3], vec![want; 3]));

@@ -33,15 +33,10 @@ pub fn linear_workspace_len(
     device: Device,
 ) -> usize {
     match device {
-        Device::Cpu if is_short(dtype) => short::workspace_len(n_rows, in_features, out_features),
+        Device::Cpu if check::is_short(dtype) => short::workspace_len(n_rows, in_features, out_features),
         Device::Cpu => cpu::workspace_len(n_rows, in_features, out_features),
         Device::Cuda(_) => 0,
     }
-}
-
-/// Whether products of this dtype have sums of a wider one.
-fn is_short(dtype: DType) -> bool {
-    dtype == DType::BF16
 }
 
 /// The workspace of a product beside `x` on the CPU: of the type that sums have, and long enough.
@@ -51,7 +46,7 @@ fn check_workspace(
     workspace: Operand,
     (n_rows, in_features, out_features): (usize, usize, usize),
 ) -> Result<()> {
-    let sums = if is_short(x.dtype) { DType::F32 } else { x.dtype };
+    let sums = if check::is_short(x.dtype) { DType::F32 } else { x.dtype };
     check::same_kind(op, &[Operand { dtype: sums, ..x }, workspace])?;
     let needed = linear_workspace_len(n_rows, in_features, out_features, x.dtype, Device::Cpu);
     let got = workspace.shape.numel();
@@ -71,7 +66,8 @@ pub fn relu_mask_len(n_rows: usize, out_features: usize) -> usize {
 /// - `x`: `[B, I]`; `weight`: `[O, I]`; `bias`: `[O]`; `output.y`: `[B, O]`
 /// - bias and activation are applied while the product is in cache; on a GPU they are part of the product where cuBLASLt has
 ///   such a form (ReLU, GELU by tanh)
-/// - x and weight can be bf16, with sums in f32, and y, bias and what is before the activation in bf16 or all in f32
+/// - x and weight can be of a short format (bf16, f16), with sums in f32, and y, bias and what is before the activation in
+///   it or all in f32
 ///
 /// # Errors
 /// [`KernelError::DeviceMismatch`], [`KernelError::DTypeMismatch`], [`KernelError::Shape`], and
@@ -122,7 +118,7 @@ pub fn linear_forward(
     }
     let sizes = (n_rows, in_features, out_features);
     check_workspace(OP, x_op, workspace.operand("workspace"), sizes)?;
-    if is_short(x_op.dtype) {
+    if check::is_short(x_op.dtype) {
         return check::short_dispatch!(OP, x_op, S => check::short_dispatch!(f32: OP, y_op, Y => {
             let (x, weight) = (x.as_slice::<S>(OP, "x")?, weight.as_slice::<S>(OP, "weight")?);
             let bias = bias.map(|b| b.as_slice::<Y>(OP, "bias")).transpose()?;
@@ -151,7 +147,7 @@ pub fn linear_forward(
 /// `d_weight = d_yᵀ·x` and, where it is asked for, `d_bias = Σ_n d_y[n]`; `+=` if `accumulate`.
 ///
 /// - `d_y`: `[B, O]`, the gradient before the activation; `x`: `[B, I]`; `d_weight`: `[O, I]`; `d_bias`: `[O]`
-/// - `d_y` and `x` can be bf16 with both gradients in f32, on a GPU also in bf16; there both are one product where nothing is
+/// - `d_y` and `x` can be of a short format with both gradients in f32, on a GPU also in it; there both are one product where nothing is
 ///   added to
 /// - `workspace`: as [`LinearOutput::workspace`]; for f32 and f64 none is needed
 ///
@@ -180,7 +176,7 @@ pub fn linear_backward_weight(
         check::shape(OP, d_bias.operand("d_bias"), Shape::vector(out_features))?;
     }
     let Some(gpu) = d_y.gpu() else {
-        if is_short(d_y_op.dtype) {
+        if check::is_short(d_y_op.dtype) {
             let sizes = (n_rows, in_features, out_features);
             check_workspace(OP, d_y_op, workspace.operand("workspace"), sizes)?;
             check::short_dispatch!(OP, d_y_op, S => {
@@ -216,7 +212,7 @@ pub struct ThroughActivation<'a> {
 /// `d_x = d_y·weight`, or `+=` if `accumulate`, and then times `f'` if `through` says what `f` gave x.
 ///
 /// - `d_y`: `[B, O]`, the gradient before the activation; `weight`: `[O, I]`; `d_x`: `[B, I]`; all of one float dtype, on a GPU
-///   also `d_x` in f32 of bf16 factors
+///   also `d_x` in f32 of short factors
 /// - `workspace`: as [`LinearOutput::workspace`]; for f32 and f64 none is needed
 ///
 /// # Errors
@@ -240,7 +236,7 @@ pub fn linear_backward_input(
     check::shape(OP, weight_op, Shape::matrix(out_features, in_features))?;
     check::shape(OP, d_x_op, Shape::matrix(n_rows, in_features))?;
     let Some(gpu) = d_y.gpu() else {
-        if is_short(d_y_op.dtype) {
+        if check::is_short(d_y_op.dtype) {
             let sizes = (n_rows, in_features, out_features);
             check_workspace(OP, d_y_op, workspace.operand("workspace"), sizes)?;
             check::short_dispatch!(OP, d_y_op, S => {
@@ -293,7 +289,9 @@ fn check_mask(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::testing::{assert_close, assert_gradient, devices, dot, random, rounded, tensor};
+    use crate::ops::testing::{
+        assert_close, assert_gradient, devices, dot, random, rounded, rounding_of, tensor,
+    };
     use crate::{Element, Tensor};
 
     type Sizes = (usize, usize, usize);
@@ -308,7 +306,7 @@ mod tests {
 
     /// Scratch of the layer's products, full of NaN.
     fn workspace<T: Element>((b, i, o): Sizes, device: Device) -> Tensor {
-        let dtype = if is_short(T::DTYPE) { DType::F32 } else { T::DTYPE };
+        let dtype = if check::is_short(T::DTYPE) { DType::F32 } else { T::DTYPE };
         let n = linear_workspace_len(b, i, o, T::DTYPE, device);
         Tensor::full(&[n], f64::NAN, dtype, device).unwrap()
     }
@@ -378,11 +376,12 @@ mod tests {
                         crate::ops::SavedForBackward::Input => &cpu.pre,
                         crate::ops::SavedForBackward::Output => &cpu.y,
                     };
-                    let run = |device: Device, mask: Option<&Tensor>| {
+                    let run = |device: Device, mask: Option<&Tensor>, accumulate: bool| {
                         let (d_y, w) =
                             (tensor(&d_y, &[b, next_o], device), tensor(&next_w, &[next_o, o], device));
                         let saved = tensor(saved, &[b, o], device);
-                        let mut d_x = Tensor::full(&[b, o], f64::NAN, DType::F32, device).unwrap();
+                        let before = if accumulate { 0.75 } else { f64::NAN };
+                        let mut d_x = Tensor::full(&[b, o], before, DType::F32, device).unwrap();
                         let through = ThroughActivation {
                             activation,
                             saved: saved.view(),
@@ -390,13 +389,24 @@ mod tests {
                         };
                         let mut none = Tensor::zeros(&[0], DType::F32, device).unwrap();
                         let (d_y, w, none) = (d_y.view(), w.view(), none.view_mut());
-                        linear_backward_input(STRICT, d_y, w, d_x.view_mut(), Some(through), false, none)
-                            .unwrap();
+                        linear_backward_input(
+                            STRICT,
+                            d_y,
+                            w,
+                            d_x.view_mut(),
+                            Some(through),
+                            accumulate,
+                            none,
+                        )
+                        .unwrap();
                         d_x.to_vec::<f32>().unwrap()
                     };
                     assert!(masked || got.mask.is_none());
                     let mask = got.mask.as_ref().map(|mask| tensor(mask, &[mask.len()], device));
-                    assert_close(&run(device, mask.as_ref()), &run(Device::Cpu, None), 1e-5, 1e-5);
+                    for accumulate in [false, true] {
+                        let got = run(device, mask.as_ref(), accumulate);
+                        assert_close(&got, &run(Device::Cpu, None, accumulate), 1e-5, 1e-5);
+                    }
                 }
             }
         }
@@ -457,8 +467,9 @@ mod tests {
         }
     }
 
-    /// The layer and its gradients with factors of the short format `S`, whose unit of rounding is `unit`, against f64.
-    fn assert_short_factors_have_f32_sums<S: Element>(unit: f64) {
+    /// The layer and its gradients with factors of the short format `S` against f64.
+    fn assert_short_factors_have_f32_sums<S: Element>() {
+        let unit = rounding_of::<S>();
         // On the CPU the second one is direct, the others transposed, and the last has edges everywhere.
         for sizes @ (b, i, o) in [(24, 64, 40), (64, 1024, 10), (1, 3, 2), (33, 71, 37)] {
             let (x, w, bias) = (random::<S>(b * i, 1), random::<S>(o * i, 2), random::<S>(o, 3));
@@ -522,17 +533,25 @@ mod tests {
 
     #[test]
     fn bf16_factors_have_f32_sums() {
-        // Half a unit of the last of 8 bits.
-        assert_short_factors_have_f32_sums::<half::bf16>(2f64.powi(-8) * 1.001);
+        assert_short_factors_have_f32_sums::<half::bf16>();
+    }
+
+    #[test]
+    fn f16_factors_have_f32_sums() {
+        assert_short_factors_have_f32_sums::<half::f16>();
     }
 
     /// The last layer: short factors, outputs in f32; and a workspace that is too small or of another type.
     #[test]
     fn outputs_of_short_factors_can_be_f32_and_workspaces_are_checked() {
-        use half::bf16;
+        check_f32_outputs::<half::bf16>();
+        check_f32_outputs::<half::f16>();
+    }
+
+    fn check_f32_outputs<S: Element>() {
         let sizes @ (b, i, o) = (5, 33, 9);
-        let (x, w, bias) = (random::<bf16>(b * i, 1), random::<bf16>(o * i, 2), random::<f32>(o, 3));
-        let (x64, w64) = (rounded::<bf16, f64>(&x), rounded::<bf16, f64>(&w));
+        let (x, w, bias) = (random::<S>(b * i, 1), random::<S>(o * i, 2), random::<f32>(o, 3));
+        let (x64, w64) = (rounded::<S, f64>(&x), rounded::<S, f64>(&w));
         let want = forward(Device::Cpu, sizes, (&x64, &w64, Some(&rounded(&bias))), None, false).y;
         for device in devices() {
             let (x, w) = (tensor(&x, &[b, i], device), tensor(&w, &[o, i], device));
@@ -545,13 +564,13 @@ mod tests {
                 linear_forward(STRICT, x.view(), w.view(), Some(bias.view()), None, output)?;
                 y.to_vec::<f32>()
             };
-            let got = run(&mut workspace::<bf16>(sizes, device)).unwrap();
+            let got = run(&mut workspace::<S>(sizes, device)).unwrap();
             assert_close(&rounded::<f32, f64>(&got), &want, 1e-6, 1e-6);
             if device == Device::Cpu {
-                let n = linear_workspace_len(b, i, o, DType::BF16, device);
+                let n = linear_workspace_len(b, i, o, S::DTYPE, device);
                 let error = run(&mut Tensor::zeros(&[n - 1], DType::F32, device).unwrap()).unwrap_err();
                 assert!(matches!(error, KernelError::ElementCount { .. }), "{error}");
-                let error = run(&mut Tensor::zeros(&[n], DType::BF16, device).unwrap()).unwrap_err();
+                let error = run(&mut Tensor::zeros(&[n], S::DTYPE, device).unwrap()).unwrap_err();
                 assert!(matches!(error, KernelError::DTypeMismatch { .. }), "{error}");
             }
         }

@@ -8,18 +8,7 @@
 // order   elementwise: bit-identical between runs
 // twin    cpu.rs beside this file
 
-// IEEE 754 half precision, which is only ever read.
-struct f16 {
-    u16 bits;
-};
 __device__ __forceinline__ float to_float(u8 x) { return (float)x; }
-__device__ __forceinline__ float to_float(f16 x) {
-    u32 sign = (u32)(x.bits & 0x8000u) << 16, rest = x.bits & 0x7fffu;
-    // Subnormal numbers are multiples of 2^-24.
-    u32 small = __float_as_uint((float)rest * 5.9604644775390625e-8f);
-    u32 normal = (rest << 13) + (112u << 23), special = rest << 13 | 0x7f800000u;
-    return __uint_as_float(sign | (rest < 0x400u ? small : rest < 0x7c00u ? normal : special));
-}
 
 template <class T, int N>
 __device__ void load(const T* __restrict__ x, const i64* __restrict__ indices, const float* __restrict__ shift,

@@ -15,8 +15,11 @@ pub(crate) struct Kernels {
     pub(crate) f32: &'static str,
     pub(crate) f64: &'static str,
     pub(crate) bf16: &'static str,
+    pub(crate) f16: &'static str,
     /// Of f32 with a gradient in bf16.
     pub(crate) f32_bf16: &'static str,
+    /// Of f32 with a gradient in f16.
+    pub(crate) f32_f16: &'static str,
 }
 
 /// The [`Kernels`] of a loss of this name.
@@ -26,7 +29,9 @@ macro_rules! kernels {
             f32: concat!($name, "_f32"),
             f64: concat!($name, "_f64"),
             bf16: concat!($name, "_bf16"),
+            f16: concat!($name, "_f16"),
             f32_bf16: concat!($name, "_f32_bf16"),
+            f32_f16: concat!($name, "_f32_f16"),
         }
     };
 }
@@ -38,7 +43,9 @@ impl Kernels {
         match (x, d) {
             (DType::F64, _) => self.f64,
             (DType::BF16, _) => self.bf16,
+            (DType::F16, _) => self.f16,
             (_, Some(DType::BF16)) => self.f32_bf16,
+            (_, Some(DType::F16)) => self.f32_f16,
             _ => self.f32,
         }
     }

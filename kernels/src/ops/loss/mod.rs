@@ -10,7 +10,7 @@ use std::ops::AddAssign;
 use super::{SumsOutput, check};
 use crate::cpu::Float;
 use crate::error::Operand;
-use crate::{DType, Result, TensorMut, TensorRef};
+use crate::{Result, TensorMut, TensorRef};
 
 /// A loss over some rows as a sum and what to divide it by, so that sums of several ranks add up to the true mean.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -98,22 +98,22 @@ pub(super) fn elementwise_loss<L: ElementLoss>(
     })
 }
 
-/// A gradient has its operand's device and dtype; the gradient of f32 can be bf16, which the products of bf16 training then
-/// take as it is.
+/// A gradient has its operand's device and dtype; the gradient of f32 can be of a short format, which the products of training in
+/// it then take as it is.
 pub(super) fn check_gradient_kind(op: &'static str, x: Operand, d_x: Operand) -> Result<()> {
     check::same_device(op, &[x, d_x])?;
-    let is_narrower = (x.dtype, d_x.dtype) == (DType::F32, DType::BF16);
+    let is_narrower = check::narrows(x.dtype, d_x.dtype);
     if is_narrower { Ok(()) } else { check::same_dtype(op, &[x, d_x]) }
 }
 
 #[cfg(test)]
 pub(super) mod testing {
-    use half::bf16;
+    use half::{bf16, f16};
 
     use super::*;
-    use crate::ops::STEP_SUMS_LEN;
-    use crate::ops::testing::{assert_close, assert_gradient, devices, random, rounded, tensor};
-    use crate::{Device, Element, Tensor};
+    use crate::ops::testing::{assert_close, assert_gradient, devices, random, rounded, rounding_of, tensor};
+    use crate::ops::{STEP_SUMS_LEN, STEP_VOTE};
+    use crate::{DType, Device, Element, Tensor};
 
     /// Calls `op` with a tail on `device` that holds `before` already, and returns what it holds then.
     pub(in crate::ops) fn sums_after(
@@ -127,7 +127,12 @@ pub(super) mod testing {
         }
         let mut tail = tensor(&tail, &[STEP_SUMS_LEN], device);
         op(SumsOutput { tail: tail.view_mut(), accumulate: before.is_some() })?;
-        Ok(LossSums::load(&tail.to_vec::<f32>().unwrap()))
+        let tail = tail.to_vec::<f32>().unwrap();
+        assert!(
+            tail[STEP_VOTE..].iter().all(|v| v.is_nan()),
+            "a loss leaves the vote and what is behind it alone"
+        );
+        Ok(LossSums::load(&tail))
     }
 
     /// What a loss of one value each looks like to a caller.
@@ -223,7 +228,6 @@ pub(super) mod testing {
         // Enough for several blocks, and no whole number of packs.
         let (x, t) = points(7 * 1501);
         let (x32, t32) = (rounded::<f64, f32>(&x), rounded::<f64, f32>(&t));
-        let (xb, tb) = (rounded::<f64, bf16>(&x), rounded::<f64, bf16>(&t));
         let weights = row_weights(1501);
         for (device, weights) in devices().into_iter().flat_map(|d| [(d, None), (d, Some(&weights[..]))]) {
             // The unweighted form in f64, times the weights.
@@ -253,17 +257,52 @@ pub(super) mod testing {
             if weights.is_none() {
                 assert_weights_of_one_and_zero(&op, (&x32, &t32), (sums, &d), device);
             }
-            // One rounding to 8 bits of what f32 gave.
-            let (same, d) = run(&op, (&x32, &t32), weights, Some(DType::BF16), device);
-            assert_eq!(same, sums);
-            let d = rounded::<bf16, f64>(&d.unwrap().to_vec().unwrap());
-            assert_close(&d, &want_d, atol, 0.004);
-            let (want, want_d) = f64_of(&rounded(&xb), &rounded(&tb));
-            let (sums, d) = run(&op, (&xb, &tb), weights, Some(DType::BF16), device);
-            assert_close(&[sums.loss, sums.weight], &[want.loss, want.weight], 0.0, 1e-6);
-            let d = rounded::<bf16, f64>(&d.unwrap().to_vec().unwrap());
-            assert_close(&d, &want_d, atol, 0.004);
+            check_short::<bf16>(
+                &op,
+                (&x, &t),
+                (&x32, &t32),
+                weights,
+                (sums, &want_d),
+                (atol, &f64_of),
+                device,
+            );
+            check_short::<f16>(
+                &op,
+                (&x, &t),
+                (&x32, &t32),
+                weights,
+                (sums, &want_d),
+                (atol, &f64_of),
+                device,
+            );
         }
+    }
+
+    /// Sums and gradient of these operands in f64.
+    type Reference<'a> = dyn Fn(&[f64], &[f64]) -> (LossSums, Vec<f64>) + 'a;
+
+    /// A gradient in `S` of f32 operands, of which f32 came to `sums` and f64 to the gradient `want_d`, and operands in `S`.
+    #[allow(clippy::too_many_arguments)] // What the caller knows already.
+    fn check_short<S: Element>(
+        op: &impl Op,
+        (x, t): (&[f64], &[f64]),
+        (x32, t32): (&[f32], &[f32]),
+        weights: Option<&[f32]>,
+        (sums, want_d): (LossSums, &[f64]),
+        (atol, f64_of): (f64, &Reference<'_>),
+        device: Device,
+    ) {
+        // One rounding of what f32 gave.
+        let (same, d) = run(op, (x32, t32), weights, Some(S::DTYPE), device);
+        assert_eq!(same, sums);
+        let d = rounded::<S, f64>(&d.unwrap().to_vec().unwrap());
+        assert_close(&d, want_d, atol, rounding_of::<S>());
+        let (x, t): (Vec<S>, Vec<S>) = (rounded(x), rounded(t));
+        let (want, want_d) = f64_of(&rounded(&x), &rounded(&t));
+        let (sums, d) = run(op, (&x, &t), weights, Some(S::DTYPE), device);
+        assert_close(&[sums.loss, sums.weight], &[want.loss, want.weight], 0.0, 1e-6);
+        let d = rounded::<S, f64>(&d.unwrap().to_vec().unwrap());
+        assert_close(&d, &want_d, atol, rounding_of::<S>());
     }
 
     /// Weights of one change no bit of `unweighted`, and a row of weight 0 counts for nothing, whatever stands in it.

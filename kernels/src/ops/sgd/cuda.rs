@@ -27,7 +27,14 @@ pub(super) fn step(
     if n == 0 {
         return Ok(());
     }
-    let kernel = if w.dtype() == DType::F64 { "sgd_f64" } else { "sgd_f32" };
+    let kernel = match (w.dtype(), copy.as_ref().map(CudaSliceMut::dtype)) {
+        (DType::F64, Some(DType::F16)) => "sgd_f64_f16",
+        (DType::F64, Some(_)) => "sgd_f64_bf16",
+        (DType::F64, None) => "sgd_f64",
+        (_, Some(DType::F16)) => "sgd_f32_f16",
+        (_, Some(_)) => "sgd_f32_bf16",
+        (_, None) => "sgd_f32",
+    };
     let launch = Launch::new(gpu, &SOURCE, kernel)?
         .for_elements(n, 16 / w.dtype().size_bytes())
         .write(&mut w)
@@ -45,7 +52,7 @@ pub(super) fn step(
         .read_opt(inputs.map(|i| i.sums.cuda()).transpose()?)
         .read_opt(inputs.and_then(|i| i.sum_of_squares).map(|s| s.cuda()).transpose()?)
         .arg(inputs.map_or(0.0, |i| i.max_norm));
-    // SAFETY: sgd(T* w, const T* g, T* v, bf16* copy, size_t n, double lr, lr_scale, momentum, weight_decay, int nesterov, double scale,
+    // SAFETY: sgd(T* w, const T* g, T* v, C* copy, size_t n, double lr, lr_scale, momentum, weight_decay, int nesterov, double scale,
     // const double* scalars, const float* sums, const double* sum_of_squares, double max_norm); the buffers hold n elements
     // each, the inputs what `UpdateInputs::check` saw.
     unsafe { launch.run() }

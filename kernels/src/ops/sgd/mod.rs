@@ -5,8 +5,6 @@ pub(crate) mod cuda;
 
 pub(crate) use cuda::SOURCE;
 
-use half::bf16;
-
 use super::{UpdateInputs, check, working_copy as copies};
 use crate::{DType, Result, TensorMut, TensorRef};
 
@@ -32,7 +30,7 @@ pub struct SgdConfig {
 /// `g = grad_scale·grad + weight_decay·w`, `v = momentum·v + g`, `w -= lr_scale·lr·(nesterov ? g + momentum·v : v)`
 ///
 /// - `weights`, `grads`, `velocity`: one shape, f32 or f64; the velocity starts as zeros; not needed where momentum is 0
-/// - `working_copy`: bf16, of that shape: the new weights rounded to nearest, ties to even
+/// - `working_copy`: bf16 or f16, of that shape: the new weights rounded to nearest, ties to even
 /// - with `inputs`, `lr` is read from its scalars and the gradient's factor is that of the step's sums and norm; where
 ///   the loss is not finite nothing is written. `config.{lr, grad_scale}` then count for nothing.
 ///
@@ -86,7 +84,7 @@ pub fn sgd_step(
         let weights = weights.into_slice::<T>(OP, "weights")?;
         cpu::step::<T>(&config, weights, grads.as_slice(OP, "grads")?, velocity);
         if let Some(copy) = working_copy {
-            copies::round(weights, copy.into_slice::<bf16>(OP, "working_copy")?);
+            copies::round(OP, weights, copy)?;
         }
         Ok(())
     })
@@ -94,6 +92,8 @@ pub fn sgd_step(
 
 #[cfg(test)]
 mod tests {
+    use half::{bf16, f16};
+
     use super::*;
     use crate::ops::LossSums;
     use crate::ops::testing::{assert_close, devices, random, tensor};
@@ -104,23 +104,23 @@ mod tests {
         lr: 1e-2,
         momentum: 0.9,
         nesterov: false,
-        lr_scale: 1.0,
+        lr_scale: 0.5,
         weight_decay: 0.1,
         grad_scale: 1.0,
     };
 
     /// Weights, velocity (where there is momentum) and the copy after a step on elements `from..` of buffers of `n`: from 1
     /// on, no wide access is aligned.
-    fn step<T: Element>(
+    fn step<T: Element, C: Element>(
         config: &SgdConfig,
         n: usize,
         from: usize,
         inputs: Option<&UpdateInputs<'_>>,
         device: Device,
-    ) -> (Vec<T>, Vec<T>, Vec<bf16>) {
+    ) -> (Vec<T>, Vec<T>, Vec<C>) {
         let on = |seed: u64| tensor(&random::<T>(n, seed), &[n], device);
         let (mut w, g, mut v) = (on(1), on(2), on(3));
-        let mut copy = Tensor::full(&[n], 7.0, DType::BF16, device).unwrap();
+        let mut copy = Tensor::full(&[n], 7.0, C::DTYPE, device).unwrap();
         let velocity = (config.momentum > 0.0).then(|| v.view_mut().range(from, n).unwrap());
         let (w_view, copy_view) =
             (w.view_mut().range(from, n).unwrap(), copy.view_mut().range(from, n).unwrap());
@@ -129,21 +129,21 @@ mod tests {
         (w.to_vec().unwrap(), v.to_vec().unwrap(), copy.to_vec().unwrap())
     }
 
-    fn check_device<T: Element>(device: Device, tolerance: f64) {
+    fn check_device<T: Element, C: Element>(device: Device, tolerance: f64) {
         for (momentum, nesterov) in [(0.0, false), (0.9, false), (0.9, true)] {
             for (n, from) in [(1, 0), (1003, 0), (1003, 1), (5000, 4)] {
                 let config = SgdConfig { momentum, nesterov, grad_scale: 0.5, ..CONFIG };
-                let got = step::<T>(&config, n, from, None, device);
-                let want = step::<T>(&config, n, from, None, Device::Cpu);
+                let got = step::<T, C>(&config, n, from, None, device);
+                let want = step::<T, C>(&config, n, from, None, Device::Cpu);
                 // The kernel contracts products and sums: each value is a rounding or two of numbers up to 2 apart.
                 assert_close(&got.0, &want.0, tolerance, tolerance);
                 assert_close(&got.1, &want.1, tolerance, tolerance);
                 // The copy is of this device's weights, in every bit.
-                let rounded_w: Vec<bf16> =
-                    got.0[from..].iter().map(|w| bf16::from_f32(w.to_f64() as f32)).collect();
+                let rounded_w: Vec<C> =
+                    got.0[from..].iter().map(|w| C::from_f64(f64::from(w.to_f64() as f32))).collect();
                 assert_eq!(got.2[from..], rounded_w);
                 assert!(
-                    got.2[..from].iter().all(|v| v.to_f32() == 7.0),
+                    got.2[..from].iter().all(|v| v.to_f64() == 7.0),
                     "nothing is written before the range"
                 );
             }
@@ -153,8 +153,10 @@ mod tests {
     #[test]
     fn devices_agree_and_the_copy_is_the_rounded_weights() {
         for device in devices() {
-            check_device::<f32>(device, 5e-7);
-            check_device::<f64>(device, 1e-14);
+            check_device::<f32, bf16>(device, 5e-7);
+            check_device::<f64, bf16>(device, 1e-14);
+            check_device::<f32, f16>(device, 5e-7);
+            check_device::<f64, f16>(device, 1e-14);
         }
     }
 
@@ -166,10 +168,10 @@ mod tests {
                 let other = SgdConfig { lr: 5.0, grad_scale: 3.0, ..CONFIG };
                 let inputs = Inputs::new(CONFIG.lr, 1, (expected_weight, unscale), sums, clip, device);
                 let by_value = SgdConfig { grad_scale: factor, ..CONFIG };
-                let got = step::<f32>(&other, 1003, 0, Some(&inputs.view()), device);
-                assert_eq!(got, step::<f32>(&by_value, 1003, 0, None, device));
-                let got = step::<f64>(&other, 1003, 0, Some(&inputs.view()), device);
-                assert_eq!(got, step::<f64>(&by_value, 1003, 0, None, device));
+                let got = step::<f32, bf16>(&other, 1003, 0, Some(&inputs.view()), device);
+                assert_eq!(got, step::<f32, bf16>(&by_value, 1003, 0, None, device));
+                let got = step::<f64, bf16>(&other, 1003, 0, Some(&inputs.view()), device);
+                assert_eq!(got, step::<f64, bf16>(&by_value, 1003, 0, None, device));
             }
         }
     }
@@ -186,9 +188,9 @@ mod tests {
                     Some((1.0, 1.0)),
                     device,
                 );
-                let (w, v, copy) = step::<f32>(&CONFIG, 1003, 0, Some(&inputs.view()), device);
+                let (w, v, copy) = step::<f32, bf16>(&CONFIG, 1003, 0, Some(&inputs.view()), device);
                 assert_eq!((w, v), (random(1003, 1), random(1003, 3)));
-                assert!(copy.iter().all(|v| v.to_f32() == 7.0));
+                assert!(copy.iter().all(|v| v.to_f64() == 7.0));
             }
         }
     }

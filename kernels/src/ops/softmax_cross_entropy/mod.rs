@@ -16,7 +16,7 @@ const OP: &str = "softmax_cross_entropy";
 pub struct CrossEntropyConfig<'a> {
     /// `ε`: the target is `1 - ε` on the label plus `ε / C` on every class.
     pub label_smoothing: f64,
-    /// One weight a class, `[C]`, in the logits' dtype, for bf16 in f32; 1 where there are none.
+    /// One weight a class, `[C]`, in the logits' dtype, for short formats in f32; 1 where there are none.
     pub class_weights: Option<TensorRef<'a>>,
     /// One weight a row, `[N]` f32, not negative, finite; 1 where there are none. A row of weight 0 counts for nothing.
     pub row_weights: Option<TensorRef<'a>>,
@@ -40,7 +40,7 @@ impl Default for CrossEntropyConfig<'_> {
 /// With `p = softmax(logits[n])`, label `y`, weight of the row `v`, class weights `w` and smoothing `ε`:
 /// `loss[n] = v·(-(1 - ε)·w[y]·ln p[y] - ε/C·Σ_c w[c]·ln p[c])`, weight `v·w[y]`
 ///
-/// - `logits`: `[N, C]` of a float dtype; `labels`: `[N]` i64; `d_logits`: `[N, C]` of the same or in bf16 for f32, not needed
+/// - `logits`: `[N, C]` of a float dtype; `labels`: `[N]` i64; `d_logits`: `[N, C]` of the same or a short one for f32, not needed
 ///   for evaluation
 /// - the mean is that of PyTorch, the sum of losses divided by the sum of `w[y]`, and with weights of rows that of
 ///   scikit-learn's `sample_weight`, divided by the sum of `v·w[y]`
@@ -75,7 +75,7 @@ pub fn softmax_cross_entropy(
     if let Some(weights) = config.class_weights {
         let weights_op = weights.operand("class_weights");
         check::same_device(OP, &[logits_op, weights_op])?;
-        if (logits_op.dtype, weights_op.dtype) != (DType::BF16, DType::F32) {
+        if !check::narrows(weights_op.dtype, logits_op.dtype) {
             check::same_dtype(OP, &[logits_op, weights_op])?;
         }
         check::shape(OP, weights_op, Shape::vector(n_classes))?;
@@ -83,12 +83,12 @@ pub fn softmax_cross_entropy(
     check::row_weights(OP, config.row_weights, n_rows, logits_op)?;
     sums.check(OP, logits_op)?;
     check::dtype(OP, logits_op, check::FLOATS, check::FLOATS_NAMES)?;
-    if let Some(weights) = config.class_weights.filter(|w| w.dtype() == DType::BF16) {
+    if let Some(weights) = config.class_weights.filter(|w| check::is_short(w.dtype())) {
         let operand = weights.operand("class_weights");
         return Err(KernelError::DTypeUnsupported {
             op: OP,
             operand: operand.into(),
-            takes: "f32 for bf16 logits",
+            takes: "f32 for logits of short formats",
         });
     }
     if let Some(gpu) = logits.gpu() {
@@ -120,11 +120,11 @@ pub fn softmax_cross_entropy(
 
 #[cfg(test)]
 mod tests {
-    use half::bf16;
+    use half::{bf16, f16};
 
     use super::*;
     use crate::ops::loss::testing::sums_after;
-    use crate::ops::testing::{assert_close, assert_gradient, devices, random, rounded, tensor};
+    use crate::ops::testing::{assert_close, assert_gradient, devices, random, rounded, rounding_of, tensor};
     use crate::{Device, Element, Tensor};
 
     /// A case: logits of `n_classes`, labels, class weights in the dtype that goes with them, weights of rows, smoothing.
@@ -256,6 +256,46 @@ mod tests {
         }
     }
 
+    /// Sums and gradient in f64, which two ways agree on.
+    fn reference<T: Element>(case: &Case<'_, T>) -> (LossSums, Vec<f64>) {
+        let Case { n_classes, labels, weights, row_weights, smoothing, .. } = *case;
+        let logits = rounded::<T, f64>(case.logits);
+        let case = Case { n_classes, logits: &logits, labels, weights, row_weights, smoothing };
+        let (sums, d) = run(&case, Some(DType::F64), Device::Cpu).unwrap();
+        let d = d.unwrap().to_vec::<f64>().unwrap();
+        let (plain_sums, plain_d) = plain(&case);
+        // Logits that cancel, and terms of either sign.
+        assert_close(&[sums.loss, sums.weight], &[plain_sums.loss, plain_sums.weight], 0.0, 1e-12);
+        assert_close(&d, &plain_d, 1e-14, 1e-12);
+        (sums, d)
+    }
+
+    /// A row's loss is a few roundings of numbers up to 15 in f32; the class weights are rounded too.
+    #[track_caller]
+    fn assert_sums_close(got: LossSums, want: LossSums) {
+        assert_close(&[got.loss, got.weight], &[want.loss, want.weight], 0.0, 2e-6);
+    }
+
+    /// A gradient in `S` of f32 logits, of which f32 came to `sums` and f64 to the gradient `want_d`, and logits in `S`.
+    fn check_short<S: Element>(
+        case: &Case<'_, f32>,
+        (sums, want_d): (LossSums, &[f64]),
+        atol: f64,
+        device: Device,
+    ) {
+        // One rounding of what f32 gave.
+        let (same, d) = run(case, Some(S::DTYPE), device).unwrap();
+        assert_eq!(same, sums);
+        assert_close(&rounded::<S, f64>(&d.unwrap().to_vec().unwrap()), want_d, atol, rounding_of::<S>());
+        let Case { n_classes, labels, weights, row_weights, smoothing, .. } = *case;
+        let logits = rounded::<f32, S>(case.logits);
+        let case = Case { n_classes, logits: &logits, labels, weights, row_weights, smoothing };
+        let (want_sums, want_d) = reference(&case);
+        let (sums, d) = run(&case, Some(S::DTYPE), device).unwrap();
+        assert_sums_close(sums, want_sums);
+        assert_close(&rounded::<S, f64>(&d.unwrap().to_vec().unwrap()), &want_d, atol, rounding_of::<S>());
+    }
+
     #[test]
     fn every_form_and_dtype_agrees_with_f64() {
         // Few, some and many classes, rows that are aligned and rows that are not, several rows a warp and a block.
@@ -263,7 +303,6 @@ mod tests {
             [(300, 10), (70, 32), (70, 33), (20, 1000), (20, 1024), (9, 1025), (9, 4099), (5, 4104)]
         {
             let logits: Vec<f32> = random::<f32>(rows * n_classes, 1).iter().map(|v| 5.0 * v).collect();
-            let short: Vec<bf16> = rounded(&logits);
             let labels = labels(rows, n_classes);
             let weights: Vec<f64> = random::<f64>(n_classes, 2).iter().map(|v| v + 1.5).collect();
             let row_weights = row_weights(rows);
@@ -274,33 +313,14 @@ mod tests {
                 (0.0, None, Some(&row_weights[..])),
                 (0.1, Some(&weights[..]), Some(&row_weights[..])),
             ] {
-                let want = |logits: &[f64]| {
-                    let case = Case { n_classes, logits, labels: &labels, weights, row_weights, smoothing };
-                    let (sums, d) = run(&case, Some(DType::F64), Device::Cpu).unwrap();
-                    let d = d.unwrap().to_vec::<f64>().unwrap();
-                    let (plain_sums, plain_d) = plain(&case);
-                    // Logits that cancel, and terms of either sign.
-                    assert_close(
-                        &[sums.loss, sums.weight],
-                        &[plain_sums.loss, plain_sums.weight],
-                        0.0,
-                        1e-12,
-                    );
-                    assert_close(&d, &plain_d, 1e-14, 1e-12);
-                    (sums, d)
-                };
                 // Weights of rows multiply what the bounds below are about.
                 let atol = 5e-7 * if row_weights.is_some() { 4.5 } else { 1.0 };
-                let (want_sums, want_d) = want(&rounded(&logits));
-                let close = |got: LossSums, want: LossSums| {
-                    // A row's loss is a few roundings of numbers up to 15; the class weights are rounded too.
-                    assert_close(&[got.loss, got.weight], &[want.loss, want.weight], 0.0, 2e-6);
-                };
+                let case =
+                    Case { n_classes, logits: &logits, labels: &labels, weights, row_weights, smoothing };
+                let (want_sums, want_d) = reference(&case);
                 for device in devices() {
-                    let case =
-                        Case { n_classes, logits: &logits, labels: &labels, weights, row_weights, smoothing };
                     let (sums, d) = run(&case, Some(DType::F32), device).unwrap();
-                    close(sums, want_sums);
+                    assert_sums_close(sums, want_sums);
                     let d = rounded::<f32, f64>(&d.unwrap().to_vec().unwrap());
                     // p, at most 1.25, to a few units of 2^-24, before the target is taken off.
                     assert_close(&d, &want_d, atol, 1e-6);
@@ -321,16 +341,8 @@ mod tests {
                         1e-12,
                     );
                     assert_close(&wide_d.unwrap().to_vec::<f64>().unwrap(), &want_d, 1e-14, 1e-12);
-                    // One rounding to 8 bits of what f32 gave.
-                    let (same, d) = run(&case, Some(DType::BF16), device).unwrap();
-                    assert_eq!(same, sums);
-                    assert_close(&rounded::<bf16, f64>(&d.unwrap().to_vec().unwrap()), &want_d, atol, 0.004);
-                    let (want_sums, want_d) = want(&rounded(&short));
-                    let case =
-                        Case { n_classes, logits: &short, labels: &labels, weights, row_weights, smoothing };
-                    let (sums, d) = run(&case, Some(DType::BF16), device).unwrap();
-                    close(sums, want_sums);
-                    assert_close(&rounded::<bf16, f64>(&d.unwrap().to_vec().unwrap()), &want_d, atol, 0.004);
+                    check_short::<bf16>(&case, (sums, &want_d), atol, device);
+                    check_short::<f16>(&case, (sums, &want_d), atol, device);
                 }
             }
         }

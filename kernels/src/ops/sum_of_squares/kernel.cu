@@ -53,3 +53,4 @@ __device__ void sum_of_squares(const T* x, size_t n, double* out, int accumulate
 SUM_OF_SQUARES(f32, float)
 SUM_OF_SQUARES(f64, double)
 SUM_OF_SQUARES(bf16, bf16)
+SUM_OF_SQUARES(f16, f16)

@@ -10,7 +10,7 @@ use crate::{DType, Result, Shape, TensorMut, TensorRef};
 
 /// `out = Σ x²` in f64, or `out += Σ x²` if `accumulate`.
 ///
-/// - `x`: any shape, f32 or f64, on a GPU also bf16; `out`: `[1]` f64
+/// - `x`: any shape of a float dtype; `out`: `[1]` f64
 /// - on a kind of device the order of summation depends on the length alone, so that equal buffers give equal bits
 ///
 /// Asynchronous on the device's compute stream.
@@ -28,7 +28,7 @@ pub fn sum_of_squares(x: TensorRef<'_>, out: TensorMut<'_>, accumulate: bool) ->
         check::dtype(OP, x_op, check::FLOATS, check::FLOATS_NAMES)?;
         return cuda::sum(gpu, x.cuda()?, &mut out.into_cuda()?, accumulate);
     }
-    check::float_dispatch!(OP, x_op, T => {
+    check::stored_dispatch!(OP, x_op, T => {
         let total = cpu::sum::<T>(x.as_slice(OP, "x")?);
         let out = &mut out.into_slice::<f64>(OP, "out")?[0];
         *out = if accumulate { *out + total } else { total };
@@ -38,7 +38,7 @@ pub fn sum_of_squares(x: TensorRef<'_>, out: TensorMut<'_>, accumulate: bool) ->
 
 #[cfg(test)]
 mod tests {
-    use half::bf16;
+    use half::{bf16, f16};
 
     use super::*;
     use crate::ops::testing::{devices, random, rounded, tensor};
@@ -60,6 +60,8 @@ mod tests {
             let exact = |x: &[f64]| x.iter().map(|v| v * v).sum::<f64>();
             let want = exact(&rounded::<f32, f64>(&x));
             let want_short = exact(&rounded::<bf16, f64>(&short));
+            let half = rounded::<f32, f16>(&x);
+            let want_half = exact(&rounded::<f16, f64>(&half));
             for device in devices() {
                 // Sums of up to 128 squares in f32, none of which is negative: some units of 2^-24.
                 let is_close = |got: f64, want: f64| (got - want).abs() <= 1e-6 * want;
@@ -68,9 +70,8 @@ mod tests {
                 // `want` itself is a sum of n terms one after the other, off by up to n times 2^-54.
                 let got = run(&wide, 0, None, device);
                 assert!((got - want).abs() <= 1e-11 * want, "f64 {n} on {device}: {got} against {want}");
-                if device != Device::Cpu {
-                    assert!(is_close(run(&short, 0, None, device), want_short), "bf16 {n} on {device}");
-                }
+                assert!(is_close(run(&short, 0, None, device), want_short), "bf16 {n} on {device}");
+                assert!(is_close(run(&half, 0, None, device), want_half), "f16 {n} on {device}");
             }
         }
     }

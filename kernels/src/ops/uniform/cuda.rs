@@ -22,7 +22,8 @@ pub(super) fn fill(
     let kernel = match x.dtype() {
         DType::F64 => "uniform_f64",
         DType::BF16 => "uniform_bf16",
-        DType::F32 | DType::I64 | DType::U8 | DType::F16 => "uniform_f32",
+        DType::F16 => "uniform_f16",
+        DType::F32 | DType::I64 | DType::U8 => "uniform_f32",
     };
     let launch =
         Launch::new(gpu, &SOURCE, kernel)?.for_elements(n, 4).write(x).arg(n).arg(low).arg(high - low);

@@ -41,3 +41,4 @@ template <class T> __device__ void uniform(T* x, size_t n, float low, float rang
 UNIFORM(f32, float)
 UNIFORM(f64, double)
 UNIFORM(bf16, bf16)
+UNIFORM(f16, f16)

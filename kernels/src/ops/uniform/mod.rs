@@ -6,7 +6,7 @@ mod cuda;
 pub(crate) use cuda::SOURCE;
 
 use super::check;
-use crate::{DType, Result, TensorMut};
+use crate::{Result, TensorMut};
 
 /// Which numbers are drawn; equal streams draw the same ones on every device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct UniformStream {
 /// `x[i]` uniform in `low..high`: word `i mod 4` of Philox4x32-10 under the counter `(i / 4, stream)`, its upper 24 bits
 /// as a multiple of 2^-24.
 ///
-/// - `x`: any shape, f32, f64 or bf16; computed in f32 and rounded to the dtype: the same bits on every device
+/// - `x`: any shape, of a float dtype; computed in f32 and rounded to the dtype: the same bits on every device
 ///
 /// Asynchronous on the device's compute stream.
 ///
@@ -33,11 +33,7 @@ pub fn uniform(x: TensorMut<'_>, low: f32, high: f32, stream: UniformStream) -> 
     if let Some(gpu) = x.gpu() {
         return cuda::fill(gpu, &mut x.into_cuda()?, low, high, stream);
     }
-    if x_op.dtype == DType::BF16 {
-        cpu::fill::<half::bf16>(x.into_slice(OP, "x")?, low, high, stream);
-        return Ok(());
-    }
-    check::float_dispatch!(OP, x_op, T => {
+    check::stored_dispatch!(OP, x_op, T => {
         cpu::fill::<T>(x.into_slice(OP, "x")?, low, high, stream);
         Ok(())
     })
@@ -45,12 +41,12 @@ pub fn uniform(x: TensorMut<'_>, low: f32, high: f32, stream: UniformStream) -> 
 
 #[cfg(test)]
 mod tests {
-    use half::bf16;
+    use half::{bf16, f16};
 
     use super::*;
     use crate::ops::testing::devices;
     use crate::rng::{Philox, to_unit_f32};
-    use crate::{Device, Element, Tensor};
+    use crate::{DType, Device, Element, Tensor};
 
     const STREAM: UniformStream = UniformStream { seed: 9 << 40 | 9, stream: [3, 4] };
 
@@ -78,7 +74,12 @@ mod tests {
                     let wide: Vec<f64> = want.iter().map(|&v| f64::from(v)).collect();
                     assert!(draw::<f64>(4099, start, bounds, device)[got.clone()] == wide, "f64 on {device}");
                     let short: Vec<bf16> = want.iter().map(|&v| bf16::from_f32(v)).collect();
-                    assert!(draw::<bf16>(4099, start, bounds, device)[got] == short, "bf16 on {device}");
+                    assert!(
+                        draw::<bf16>(4099, start, bounds, device)[got.clone()] == short,
+                        "bf16 on {device}"
+                    );
+                    let half: Vec<f16> = want.iter().map(|&v| f16::from_f32(v)).collect();
+                    assert!(draw::<f16>(4099, start, bounds, device)[got] == half, "f16 on {device}");
                 }
             }
         }

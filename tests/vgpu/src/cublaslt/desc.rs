@@ -40,6 +40,8 @@ pub(crate) mod layout {
 pub(crate) mod preference {
     //! Attributes of `cublasLtMatmulPreferenceAttributes_t`.
     pub(crate) const MAX_WORKSPACE_BYTES: u32 = 1;
+    /// Which ways to add up the parts of a split sum are allowed (`cublasLtReductionScheme_t`).
+    pub(crate) const REDUCTION_SCHEMES: u32 = 3;
     /// The first of four, in the order A, B, C, D.
     pub(crate) const MIN_ALIGNMENT_A: u32 = 5;
 }
@@ -86,9 +88,9 @@ const LAYOUT: [Attribute; 8] = [
 const PREFERENCE: [Attribute; 12] = [
     (0, 4, 0), // search mode
     (preference::MAX_WORKSPACE_BYTES, 8, 0),
-    (2, 4, 0),   // math mode mask
-    (3, 4, 0x7), // reduction schemes
-    (4, 4, 0),   // gaussian mode
+    (2, 4, 0), // math mode mask
+    (preference::REDUCTION_SCHEMES, 4, 0x7),
+    (4, 4, 0), // gaussian mode
     (preference::MIN_ALIGNMENT_A, 4, 256),
     (preference::MIN_ALIGNMENT_A + 1, 4, 256),
     (preference::MIN_ALIGNMENT_A + 2, 4, 256),

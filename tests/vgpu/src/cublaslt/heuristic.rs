@@ -1,5 +1,6 @@
 //! The search for an algorithm. There is one algorithm with and one without a workspace; which is offered depends on
-//! the preference, so that a caller meets both. A search can be told to refuse, see [`refused`].
+//! the preference, so that a caller meets both. The one with a workspace splits its sum, where that is long, and adds the parts in
+//! place if it may. A search can be told to refuse, see [`refused`].
 use super::desc::{self, Kind};
 use super::problem::{Descriptors, Problem, misuse};
 use super::types::Epilogue;
@@ -25,6 +26,13 @@ const MAX_USEFUL_WORKSPACE: u64 = 1 << 20;
 /// Wider accesses than 16 bytes don't exist, so that no larger alignment of a vector matters.
 const WIDEST_ACCESS: u64 = 16;
 
+/// Sums of at least so many products are split by the algorithm with a workspace.
+const SPLIT_FROM_K: usize = 1 << 12;
+/// `CUBLASLT_REDUCTION_SCHEME_NONE`, `..._INPLACE`, `..._COMPUTE_TYPE`.
+const NOT_SPLIT: u64 = 0;
+const IN_PLACE: u64 = 1;
+const COMPUTE_TYPE: u64 = 2;
+
 /// What a search has promised, as stored in an [`Algo`].
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Choice {
@@ -33,12 +41,14 @@ pub(crate) struct Choice {
     pub(crate) workspace: u64,
     /// The alignments of A, B, C and D, in bytes, on which it relies.
     alignments: [u64; 4],
+    /// How the parts of the sum over k are added up.
+    scheme: u64,
 }
 
 impl Choice {
     fn encode(self) -> Algo {
         let [a, b, c, d] = self.alignments;
-        [MARK, self.key, self.workspace, a, b, c, d, 0]
+        [MARK, self.key, self.workspace, a, b, c, d, self.scheme]
     }
 
     /// Reads an algorithm that the caller brings to a multiplication.
@@ -46,7 +56,7 @@ impl Choice {
     /// # Errors
     /// `INVALID_VALUE` and a finding if it did not come from a search, or from one for another kind of problem.
     pub(crate) fn decode(algo: &Algo, problem: &Problem) -> Result<Choice, Status> {
-        let [mark, key, workspace, a, b, c, d, _] = *algo;
+        let [mark, key, workspace, a, b, c, d, scheme] = *algo;
         if mark != MARK {
             return Err(misuse(
                 INVALID_VALUE,
@@ -62,14 +72,14 @@ impl Choice {
                 ),
             ));
         }
-        Ok(Choice { key, workspace, alignments: [a, b, c, d] })
+        Ok(Choice { key, workspace, alignments: [a, b, c, d], scheme })
     }
 
     /// The search with default preferences that a multiplication without an algorithm makes: no workspace, and
     /// matrices aligned to 256 bytes.
     pub(crate) fn implicit(problem: &Problem) -> Result<Choice, Status> {
         check(problem)?;
-        Ok(Choice { key: problem.key(), workspace: 0, alignments: [256; 4] })
+        Ok(Choice { key: problem.key(), workspace: 0, alignments: [256; 4], scheme: NOT_SPLIT })
     }
 
     /// Compares the addresses of A, B, C and D with the alignments that the search was told of
@@ -94,6 +104,20 @@ impl Choice {
             }
         }
         Ok(())
+    }
+}
+
+/// `CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME` of an algorithm that came from a search.
+pub(crate) const CONFIG_REDUCTION_SCHEME: u32 = 3;
+
+/// How an algorithm adds up the parts of its sum.
+///
+/// # Errors
+/// `INVALID_VALUE` and a finding if it did not come from a search.
+pub(crate) fn reduction_scheme(algo: &Algo) -> Result<u32, Status> {
+    match *algo {
+        [MARK, .., scheme] => Ok(scheme as u32),
+        _ => Err(misuse(INVALID_VALUE, "the algorithm came from no search".to_owned())),
     }
 }
 
@@ -142,12 +166,17 @@ pub(crate) fn search(handles: Descriptors, preference: usize) -> Result<Vec<Heur
     let wanted =
         (problem.m() as u64 * problem.n() as u64 * 4).next_multiple_of(256).min(MAX_USEFUL_WORKSPACE);
     let allowed = preference.get(desc::preference::MAX_WORKSPACE_BYTES);
+    let schemes = preference.get(desc::preference::REDUCTION_SCHEMES);
+    let scheme = |workspace: u64| match [IN_PLACE, COMPUTE_TYPE].into_iter().find(|s| schemes & s != 0) {
+        Some(scheme) if workspace > 0 && problem.k >= SPLIT_FROM_K => scheme,
+        _ => NOT_SPLIT,
+    };
     let workspaces = [wanted, 0];
     Ok(workspaces
         .into_iter()
         .filter(|workspace| *workspace <= allowed)
         .map(|workspace| HeuristicResult {
-            algo: Choice { key: problem.key(), workspace, alignments }.encode(),
+            algo: Choice { key: problem.key(), workspace, alignments, scheme: scheme(workspace) }.encode(),
             workspace_bytes: workspace as usize,
             state: 0,
             waves: 1.0,

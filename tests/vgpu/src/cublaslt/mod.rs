@@ -129,6 +129,18 @@ api! {
         put(found, n_found)?;
     }
 
+    fn cublasLtMatmulAlgoConfigGetAttribute(
+        algo: *const Algo, attribute: c_uint, to: *mut u32, size: usize, written: *mut usize,
+    ) {
+        // SAFETY: the function's contract: an algorithm.
+        let algo = unsafe { algo.as_ref() }.ok_or(INVALID_VALUE)?;
+        if attribute != heuristic::CONFIG_REDUCTION_SCHEME || size != size_of::<u32>() {
+            return Err(INVALID_VALUE);
+        }
+        put(to, heuristic::reduction_scheme(algo)?)?;
+        abi::put_if_wanted(written, size);
+    }
+
     fn cublasLtMatmul(
         handle: usize, operation: usize, alpha: *const Void, a: u64, a_layout: usize, b: u64, b_layout: usize,
         beta: *const Void, c: u64, c_layout: usize, d: u64, d_layout: usize, algo: *const Algo,

@@ -1,0 +1,141 @@
+//! How the ranks of a save meet without a message between them: each notes in the checkpoint's folder that its files are on
+//! the disk, and rank 0 waits for the notes of all.
+//!
+//! No MPI here: the threads that write are not those that train, and MPI may serve only one thread.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::disk::{Disk, DiskError, replace};
+use super::manifest::FileEntry;
+
+/// Between two looks, at first and later.
+const POLL: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
+/// Between two looks at how far the others' files have come.
+const LOOK_AT_SIZES: Duration = Duration::from_secs(1);
+
+/// What a rank says of its part.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Note {
+    /// Its files are on the disk.
+    Done(Vec<FileEntry>),
+    /// It could not write them.
+    Failed(String),
+}
+
+/// Why parts are missing.
+#[derive(Debug)]
+pub(super) enum Missing {
+    /// Nothing came from these ranks for so long.
+    Silent { ranks: Vec<usize>, waited: Duration },
+    /// A rank could not write its part.
+    Failed { rank: usize, reason: String },
+    /// This process is ending.
+    Abandoned { ranks: Vec<usize> },
+}
+
+fn note_path(folder: &Path, rank: usize) -> PathBuf {
+    folder.join(format!(".rank-{rank:05}.json"))
+}
+
+/// Leaves the note of this rank; where not even that of a failure can be written, an empty file, which takes no room, says as much.
+pub(super) fn leave_note(disk: &dyn Disk, folder: &Path, rank: usize, note: &Note) -> Result<(), DiskError> {
+    let text = serde_json::to_vec(note).expect("names and numbers are plain text");
+    let left = replace(disk, &note_path(folder, rank), &text);
+    if let (Err(_), Note::Failed(_)) = (&left, note) {
+        // If this can't be made either, rank 0 has only its patience.
+        let _ = disk.create(&failed_path(folder, rank));
+    }
+    left
+}
+
+fn failed_path(folder: &Path, rank: usize) -> PathBuf {
+    folder.join(format!(".rank-{rank:05}.failed"))
+}
+
+/// Waits for the notes of ranks `1..n_parts`, and returns the files of all, by rank. While files in the folder still grow,
+/// nobody counts as silent.
+pub(super) fn wait(
+    folder: &Path,
+    n_parts: usize,
+    timeout: Duration,
+    abandoned: &AtomicBool,
+) -> Result<Vec<FileEntry>, Missing> {
+    let mut notes = BTreeMap::new();
+    let (mut pause, mut last_sign) = (POLL[0], Instant::now());
+    let (mut looked, mut size) = (Instant::now(), 0);
+    loop {
+        for rank in 1..n_parts {
+            if notes.contains_key(&rank) {
+                continue;
+            }
+            match read_note(folder, rank) {
+                Some(Note::Done(files)) => {
+                    notes.insert(rank, files);
+                    last_sign = Instant::now();
+                }
+                Some(Note::Failed(reason)) => return Err(Missing::Failed { rank, reason }),
+                None => {}
+            }
+        }
+        if notes.len() + 1 >= n_parts {
+            return Ok(notes.into_values().flatten().collect());
+        }
+        let silent = || (1..n_parts).filter(|rank| !notes.contains_key(rank)).collect();
+        if abandoned.load(Ordering::Acquire) {
+            return Err(Missing::Abandoned { ranks: silent() });
+        }
+        if looked.elapsed() >= LOOK_AT_SIZES.min(timeout / 4) {
+            let now = size_of_files(folder).unwrap_or(size);
+            if now != size {
+                (size, last_sign) = (now, Instant::now());
+            }
+            looked = Instant::now();
+        }
+        if last_sign.elapsed() >= timeout {
+            return Err(Missing::Silent { ranks: silent(), waited: last_sign.elapsed() });
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(POLL[1]);
+    }
+}
+
+fn read_note(folder: &Path, rank: usize) -> Option<Note> {
+    let note =
+        std::fs::read(note_path(folder, rank)).ok().and_then(|text| serde_json::from_slice(&text).ok());
+    let silent = || Note::Failed("it could not even write why".to_owned());
+    note.or_else(|| failed_path(folder, rank).exists().then(silent))
+}
+
+/// Removes the notes of ranks `1..n_parts`.
+pub(super) fn remove_notes(disk: &dyn Disk, folder: &Path, n_parts: usize) -> Result<(), DiskError> {
+    for rank in 1..n_parts {
+        let path = note_path(folder, rank);
+        disk.remove_file(&path).map_err(super::disk::at("remove", &path))?;
+    }
+    Ok(())
+}
+
+fn size_of_files(folder: &Path) -> io::Result<u64> {
+    let lengths = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.metadata()?.len()));
+    lengths.sum()
+}
+
+/// "rank 3", or "ranks 1, 3 and 4".
+pub(super) fn list_ranks(ranks: &[usize]) -> String {
+    match ranks {
+        [rank] => format!("rank {rank}"),
+        [.., last] => {
+            let first: Vec<_> = ranks[..ranks.len() - 1].iter().map(ToString::to_string).collect();
+            format!("ranks {} and {last}", first.join(", "))
+        }
+        [] => "no rank".to_owned(),
+    }
+}

@@ -1,0 +1,256 @@
+//! A checkpoint that is there: what it says, whether its bytes are right, and the weights in it.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use rayon::prelude::*;
+
+use super::error::{CheckpointError, Fault};
+use super::manifest::{FileEntry, Manifest};
+use super::options::MODEL_FILE;
+use super::state_reader::StateReader;
+use super::store::{CHECKPOINTS_FOLDER, CheckpointStore, Marker, Search, step_of};
+use super::tensor_file::{self, TensorFile};
+use crate::epoch_proof::Proved;
+use crate::model::layout::ParamLayout;
+
+/// Elements that a thread reads at a time.
+const READ_ELEMENTS: usize = 2 << 20;
+
+/// A checkpoint with a good manifest and files of the right lengths.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Checkpoint {
+    path: PathBuf,
+    manifest: Manifest,
+}
+
+/// What a path that a user named stands for.
+#[derive(Debug)]
+pub enum Located {
+    /// The folder of one checkpoint.
+    One(PathBuf),
+    /// A folder of checkpoints.
+    Store(CheckpointStore),
+}
+
+impl Located {
+    /// What `path` stands for: the folder of a checkpoint, a folder of checkpoints, a run's folder, or `latest` or `best`
+    /// in a folder of checkpoints.
+    ///
+    /// # Errors
+    /// [`CheckpointError::NotFound`] if it is none of these.
+    pub fn new(path: &Path) -> Result<Self, CheckpointError> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let not_found = || CheckpointError::NotFound { path: path.to_owned() };
+        if path.is_file() {
+            let marker = [Marker::Latest, Marker::Best].into_iter().find(|marker| marker.name() == name);
+            let store = CheckpointStore::at(path.parent().ok_or_else(not_found)?);
+            let step = marker.and_then(|marker| store.marked_step(marker)).ok_or_else(not_found)?;
+            return Ok(Located::One(store.step_folder(step)));
+        }
+        let store = CheckpointStore::at(path);
+        if path.join(super::manifest::MANIFEST_FILE).is_file() || (path.is_dir() && step_of(&name).is_some())
+        {
+            Ok(Located::One(path.to_owned()))
+        } else if path.join(CHECKPOINTS_FOLDER).is_dir() {
+            Ok(Located::Store(CheckpointStore::of_run(path)))
+        } else if store.steps().is_ok_and(|steps| !steps.is_empty())
+            || (path.is_dir() && name == CHECKPOINTS_FOLDER)
+        {
+            Ok(Located::Store(store))
+        } else {
+            Err(not_found())
+        }
+    }
+}
+
+impl Checkpoint {
+    /// Finds the checkpoint that `path` stands for, every byte of it right: of a folder with many the newest that is.
+    ///
+    /// # Errors
+    /// [`CheckpointError::NotFound`] for a path with no checkpoint, [`CheckpointError::Damaged`] for one that can't be used,
+    /// [`CheckpointError::NoneValid`] for several.
+    pub fn find(path: &Path) -> Result<Search, CheckpointError> {
+        let store = match Located::new(path)? {
+            Located::One(path) => {
+                return Ok(Search { found: Some(Checkpoint::open(&path)?), skipped: Vec::new() });
+            }
+            Located::Store(store) => store,
+        };
+        let search = store.newest_valid()?;
+        match (&search.found, search.skipped.is_empty()) {
+            (None, true) => Err(CheckpointError::NotFound { path: path.to_owned() }),
+            (None, false) => {
+                let skipped: Vec<_> = search.skipped.iter().map(ToString::to_string).collect();
+                let path = store.folder().to_owned();
+                Err(CheckpointError::NoneValid { path, skipped: skipped.join("\n  ") })
+            }
+            (Some(_), _) => Ok(search),
+        }
+    }
+
+    /// The checkpoint in the folder `path`, every byte of it right.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Damaged`].
+    pub fn open(path: &Path) -> Result<Self, CheckpointError> {
+        let damaged = |fault| CheckpointError::Damaged { path: path.to_owned(), fault };
+        let checkpoint = Checkpoint::read(path).map_err(damaged)?;
+        checkpoint.verify().map_err(damaged)?;
+        Ok(checkpoint)
+    }
+
+    /// The checkpoint in the folder `path`, by its manifest and its files' lengths; their bytes are not read. For ranks that
+    /// rank 0 has told of a checkpoint that it verified, and for lists.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read(path: &Path) -> Result<Self, Fault> {
+        let manifest = Manifest::read(path)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if let Some(step) = step_of(&name)
+            && step != manifest.run.step
+        {
+            return Err(Fault::OtherStep { step: manifest.run.step });
+        }
+        let checkpoint = Checkpoint { path: path.to_owned(), manifest };
+        checkpoint.check_lengths()?;
+        Ok(checkpoint)
+    }
+
+    fn check_lengths(&self) -> Result<(), Fault> {
+        for FileEntry { name, bytes, .. } in &self.manifest.files {
+            let got = std::fs::metadata(self.path.join(name)).map_err(|error| match error.kind() {
+                std::io::ErrorKind::NotFound => Fault::FileMissing { name: name.clone() },
+                _ => Fault::Unreadable { name: name.clone(), reason: error.to_string() },
+            })?;
+            if got.len() != *bytes {
+                return Err(Fault::Length { name: name.clone(), got: got.len(), expected: *bytes });
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads all of its files and compares their checksums; then whether they hold what the manifest says: each parameter of
+    /// its shape, and each element of the optimiser's state exactly once.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn verify(&self) -> Result<(), Fault> {
+        let check = |FileEntry { name, bytes, xxh3_128 }: &FileEntry| {
+            let (got, sum) = tensor_file::checksum(&self.path.join(name))
+                .map_err(|error| Fault::Unreadable { name: name.clone(), reason: error.to_string() })?;
+            if got != *bytes {
+                return Err(Fault::Length { name: name.clone(), got, expected: *bytes });
+            }
+            if sum != *xxh3_128 {
+                let (got, expected) = (sum.to_string(), xxh3_128.to_string());
+                return Err(Fault::Changed { name: name.clone(), got, expected });
+            }
+            Ok(())
+        };
+        self.manifest.files.par_iter().map(check).collect::<Result<(), Fault>>()?;
+        let model = TensorFile::open(&self.model_path())?;
+        if let Some(difference) = self.differences(&model).first() {
+            return Err(Fault::Malformed { name: MODEL_FILE.to_owned(), reason: difference.clone() });
+        }
+        StateReader::open(self)?.check()
+    }
+
+    /// What the model's file holds other than the manifest says.
+    fn differences(&self, model: &TensorFile) -> Vec<String> {
+        let parameters = self.manifest.parameters.iter();
+        let difference = parameters.filter_map(|parameter| match model.dims(&parameter.name) {
+            None => Some(format!("{} {:?} is missing", parameter.name, parameter.shape)),
+            Some(dims) if dims != parameter.shape => {
+                Some(format!("{} is {dims:?}, expected {:?}", parameter.name, parameter.shape))
+            }
+            Some(_) => None,
+        });
+        difference.collect()
+    }
+
+    /// Checks that each row was used exactly once in each finished epoch.
+    ///
+    /// # Errors
+    /// What is wrong, a line for each epoch or run of epochs.
+    pub fn verify_epochs(&self) -> Result<Proved, String> {
+        let run = &self.manifest.run;
+        run.proof.verify(run.n_rows, run.cursor)
+    }
+
+    /// Its folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What it says.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Its file of weights, a model's file as any run writes one at its end.
+    pub fn model_path(&self) -> PathBuf {
+        self.path.join(MODEL_FILE)
+    }
+
+    /// Says what is wrong with it.
+    pub(crate) fn damaged(&self, fault: Fault) -> CheckpointError {
+        CheckpointError::Damaged { path: self.path.clone(), fault }
+    }
+
+    /// Reads the weights to the flat buffer of `layout`; its gaps stay as they are.
+    ///
+    /// # Errors
+    /// [`CheckpointError::OtherModel`] with every difference if names or shapes are others than the layout's, and
+    /// [`CheckpointError::Damaged`].
+    ///
+    /// # Panics
+    /// If `flat` is not of the layout's length.
+    pub fn read_weights(&self, layout: &ParamLayout, flat: &mut [f32]) -> Result<(), CheckpointError> {
+        assert_eq!(flat.len(), layout.flat_len(), "elements of the flat buffer");
+        self.check_layout(layout)?;
+        let model = TensorFile::open(&self.model_path()).map_err(|fault| self.damaged(fault))?;
+        let mut parts = Vec::new();
+        let (mut rest, mut at) = (flat, 0);
+        for slot in layout.slots() {
+            let (_, behind) = rest.split_at_mut(slot.start - at);
+            let (values, behind) = behind.split_at_mut(slot.numel());
+            (rest, at) = (behind, slot.range().end);
+            let pieces = values.chunks_mut(READ_ELEMENTS).enumerate();
+            parts.extend(pieces.map(|(i, values)| (slot.name.as_str(), i * READ_ELEMENTS, values)));
+        }
+        let read = |(name, start, values): (&str, usize, &mut [f32])| {
+            model.read(name, start..start + values.len(), values)
+        };
+        let all: Result<(), Fault> = parts.into_par_iter().map(read).collect();
+        all.map_err(|fault| self.damaged(fault))
+    }
+
+    /// Compares the parameters with those of `layout`.
+    ///
+    /// # Errors
+    /// [`CheckpointError::OtherModel`] with every difference.
+    pub fn check_layout(&self, layout: &ParamLayout) -> Result<(), CheckpointError> {
+        let here: HashMap<&str, &[usize]> =
+            self.manifest.parameters.iter().map(|p| (p.name.as_str(), p.shape.as_slice())).collect();
+        let mut differences = Vec::new();
+        for slot in layout.forward_order() {
+            match here.get(slot.name.as_str()) {
+                None => differences.push(format!("{} {:?} is not in the checkpoint", slot.name, slot.dims)),
+                Some(&dims) if dims != slot.dims => differences.push(format!(
+                    "{} is {dims:?} in the checkpoint, {:?} in the model",
+                    slot.name, slot.dims
+                )),
+                Some(_) => {}
+            }
+        }
+        let strangers =
+            self.manifest.parameters.iter().filter(|p| !layout.slots().iter().any(|s| s.name == p.name));
+        differences.extend(strangers.map(|p| format!("{} {:?} is not in the model", p.name, p.shape)));
+        if differences.is_empty() {
+            return Ok(());
+        }
+        Err(CheckpointError::OtherModel { path: self.path.clone(), differences: differences.join("\n  ") })
+    }
+}

@@ -1,0 +1,280 @@
+//! Saves checkpoints so that at each moment, whatever ends the process, a whole one is there.
+//!
+//! Each rank writes its files to a temporary folder and syncs them. Rank 0 then writes the manifest, syncs it and the folder,
+//! renames the folder, and syncs the folder above. Only then is the checkpoint one; `latest` follows, and older ones go after
+//! the new one was read back.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use rayon::prelude::*;
+
+use super::disk::{DiskError, OpenFile, at, free_bytes, is_full};
+use super::error::{CheckpointError, Newest, Room};
+use super::gather::{self, Missing, Note};
+use super::manifest::{FileEntry, MANIFEST_FILE, Manifest, ManifestHead};
+use super::options::{MODEL_FILE, SaveOptions};
+use super::run_state::RunState;
+use super::store::{CheckpointStore, Marker};
+use super::tensor_file;
+
+/// Saves the checkpoints of a run, one after another; every rank that has a part has one.
+#[derive(Debug)]
+pub struct Saver {
+    store: CheckpointStore,
+    options: SaveOptions,
+    /// Saves so far, alike on all ranks.
+    n_saves: u64,
+    /// Set when the process ends: nobody waits for other ranks any more.
+    abandoned: Arc<AtomicBool>,
+}
+
+/// A checkpoint that was saved; on ranks other than 0, this rank's part of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Saved {
+    /// Its step.
+    pub step: u64,
+    /// From the call to the last sync, in s.
+    pub seconds: f64,
+    /// Bytes of its files; on ranks other than 0, of their own.
+    pub bytes: u64,
+    /// Steps whose checkpoints were deleted.
+    pub deleted: Vec<u64>,
+    /// What went wrong after it was safe, such as a `latest` that could not be written.
+    pub notes: Vec<String>,
+}
+
+impl Saver {
+    /// Saves to `store`, which rank 0 has [prepared](CheckpointStore::prepare) before any rank saves.
+    pub fn new(store: CheckpointStore, options: SaveOptions) -> Self {
+        Saver { store, options, n_saves: 0, abandoned: Arc::default() }
+    }
+
+    /// What is saved.
+    pub fn options(&self) -> &SaveOptions {
+        &self.options
+    }
+
+    /// Where it is saved.
+    pub fn store(&self) -> &CheckpointStore {
+        &self.store
+    }
+
+    pub(super) fn abandoned(&self) -> Arc<AtomicBool> {
+        self.abandoned.clone()
+    }
+
+    /// Saves a checkpoint, which is on the disk when rank 0's call returns. All ranks below
+    /// [`n_parts`](SaveOptions::n_parts) call it, equally often, with the same `run`.
+    ///
+    /// - `weights`: all of them on rank 0, in the flat buffer's order; None on the others
+    /// - `state`: this rank's, one a name of [`state_names`](SaveOptions::state_names)
+    ///
+    /// # Errors
+    /// [`CheckpointError::Save`], [`CheckpointError::RanksMissing`], [`CheckpointError::RankFailed`]: older checkpoints are as
+    /// they were. [`CheckpointError::ReadBack`]: so are they, and there is a bad one beside them.
+    pub fn save(
+        &mut self,
+        run: &RunState,
+        weights: Option<&[f32]>,
+        state: &[&[f32]],
+    ) -> Result<Saved, CheckpointError> {
+        let (started, attempt) = (Instant::now(), self.n_saves);
+        self.n_saves += 1;
+        let temp = self.store.temp_folder(run.step, attempt);
+        if self.options.rank == 0 {
+            self.store.remove_temps_before(attempt);
+        }
+        // No later step makes them finite again, and older checkpoints would go for it.
+        if weights.is_some_and(|weights| !weights.par_iter().all(|weight| weight.is_finite())) {
+            return Err(CheckpointError::NotFinite { step: run.step, newest: self.newest() });
+        }
+        let needed = self.needed_bytes(weights, state);
+        let own = self.write_part(&temp, weights, state).map_err(|error| {
+            let error = self.failed(run.step, needed, error);
+            self.give_up(&temp, &error);
+            error
+        })?;
+        let mut saved = Saved {
+            step: run.step,
+            seconds: 0.0,
+            bytes: own.iter().map(|file| file.bytes).sum(),
+            deleted: Vec::new(),
+            notes: Vec::new(),
+        };
+        if self.options.rank > 0 {
+            gather::leave_note(self.store.disk(), &temp, self.options.rank, &Note::Done(own))
+                .map_err(|error| self.failed(run.step, needed, error))
+                .inspect_err(|error| self.give_up(&temp, error))?;
+            saved.seconds = started.elapsed().as_secs_f64();
+            return Ok(saved);
+        }
+        let manifest =
+            self.finish(&temp, run, own, needed).inspect_err(|error| self.give_up(&temp, error))?;
+        (saved.seconds, saved.bytes) = (started.elapsed().as_secs_f64(), manifest.n_bytes());
+        self.follow_up(run, &mut saved)?;
+        Ok(saved)
+    }
+
+    /// Writes this rank's files.
+    fn write_part(
+        &self,
+        temp: &Path,
+        weights: Option<&[f32]>,
+        state: &[&[f32]],
+    ) -> Result<Vec<FileEntry>, DiskError> {
+        let (disk, options) = (self.store.disk(), &self.options);
+        disk.create_dir_all(temp).map_err(at("make", temp))?;
+        let mut files = Vec::new();
+        if let Some(weights) = weights {
+            let (tensors, metadata) = options.model(weights);
+            files.push(tensor_file::write(disk, &temp.join(MODEL_FILE), &tensors, &metadata)?);
+        }
+        if !options.state_names.is_empty() {
+            let (tensors, metadata) = options.state(state);
+            let path = temp.join(options.state_file(options.rank));
+            files.push(tensor_file::write(disk, &path, &tensors, &metadata)?);
+        }
+        let sync = |(file, entry): (OpenFile, FileEntry)| {
+            disk.sync(&file).map_err(at("sync", &file.path))?;
+            Ok(entry)
+        };
+        files.into_iter().map(sync).collect()
+    }
+
+    fn needed_bytes(&self, weights: Option<&[f32]>, state: &[&[f32]]) -> u64 {
+        let (tensors, metadata) = self.options.state(state);
+        let state = if tensors.is_empty() { 0 } else { tensor_file::file_bytes(&tensors, &metadata) };
+        let model = weights.map_or(0, |weights| {
+            let (tensors, metadata) = self.options.model(weights);
+            tensor_file::file_bytes(&tensors, &metadata)
+        });
+        model + state
+    }
+
+    /// Rank 0: waits for the others' files, and makes a checkpoint of all.
+    fn finish(
+        &self,
+        temp: &Path,
+        run: &RunState,
+        own: Vec<FileEntry>,
+        needed: u64,
+    ) -> Result<Manifest, CheckpointError> {
+        let options = &self.options;
+        let others = gather::wait(temp, options.n_parts, options.rank_timeout, &self.abandoned)
+            .map_err(|missing| self.missing(run.step, missing))?;
+        let head = ManifestHead {
+            world_size: options.world_size,
+            data_fingerprint: options.data_fingerprint.clone(),
+            run: run.clone(),
+            parameters: options.parameters(),
+            state: options.state_names.clone(),
+            config: options.info.config.clone(),
+        };
+        let manifest = Manifest::new(head, own.into_iter().chain(others).collect());
+        self.commit(temp, &manifest).map_err(|error| self.failed(run.step, needed, error))?;
+        Ok(manifest)
+    }
+
+    fn commit(&self, temp: &Path, manifest: &Manifest) -> Result<(), DiskError> {
+        let disk = self.store.disk();
+        gather::remove_notes(disk, temp, self.options.n_parts)?;
+        let path = temp.join(MANIFEST_FILE);
+        let mut file = disk.create(&path).map_err(at("make", &path))?;
+        disk.write(&mut file, &manifest.to_bytes()).map_err(at("write", &path))?;
+        disk.sync(&file).map_err(at("sync", &path))?;
+        disk.sync_dir(temp).map_err(at("sync", temp))?;
+        self.store.commit(temp, manifest.run.step)
+    }
+
+    /// Rank 0, with the checkpoint safe: the markers, and older ones go if this one reads back as it was written.
+    fn follow_up(&self, run: &RunState, saved: &mut Saved) -> Result<(), CheckpointError> {
+        let is_best = run.best.as_ref().is_some_and(|best| best.step == run.step);
+        let markers = [(true, Marker::Latest), (self.options.keep_best && is_best, Marker::Best)];
+        for (_, marker) in markers.into_iter().filter(|(is_due, _)| *is_due) {
+            if let Err(DiskError { action, path, source }) = self.store.mark(marker, run.step) {
+                saved.notes.push(format!("can't {action} `{}`: {source}", path.display()));
+            }
+        }
+        // Also what the marker names: an older one, where that of the run's best could not be saved.
+        let spared: Vec<u64> = match &run.best {
+            Some(best) if self.options.keep_best => {
+                self.store.marked_step(Marker::Best).into_iter().chain([best.step]).collect()
+            }
+            _ => Vec::new(),
+        };
+        let due = match self.options.keep {
+            0 => Ok(Vec::new()),
+            keep => self.store.superfluous(keep, &spared, |step| self.store.checkpoint(step).is_ok()),
+        };
+        let due = due.unwrap_or_else(|error| {
+            saved.notes.push(error.to_string());
+            Vec::new()
+        });
+        if due.is_empty() {
+            return Ok(());
+        }
+        let read_back = self.store.checkpoint(run.step).and_then(|checkpoint| checkpoint.verify());
+        read_back.map_err(|fault| CheckpointError::ReadBack { step: run.step, fault })?;
+        for step in due {
+            match self.store.delete(step) {
+                Ok(()) => saved.deleted.push(step),
+                Err(error) => saved.notes.push(error.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    /// After a failure: nothing stays of what was written, and rank 0 hears of the other ranks' trouble.
+    fn give_up(&self, temp: &Path, error: &CheckpointError) {
+        // The disk is in trouble already: what can't be removed now goes at the next start.
+        if self.options.rank == 0 {
+            let _ = self.store.remove(temp);
+        } else {
+            let path = temp.join(self.options.state_file(self.options.rank));
+            let _ = self.store.remove(&path);
+            let note = Note::Failed(error.to_string());
+            let _ = gather::leave_note(self.store.disk(), temp, self.options.rank, &note);
+        }
+    }
+
+    fn failed(&self, step: u64, needed_bytes: u64, error: DiskError) -> CheckpointError {
+        let DiskError { action, path, source } = error;
+        let free_bytes = if is_full(&source) { free_bytes(self.store.folder()) } else { None };
+        let room = Room { needed_bytes, free_bytes };
+        // The new one has its name by then, but nobody knows whether the disk does.
+        let is_placed = action == "sync" && path == self.store.folder();
+        let newest = if is_placed {
+            self.store.newest_step_below(step)
+        } else {
+            self.store.newest_step_below(u64::MAX)
+        };
+        CheckpointError::Save { step, action, path, source, room, newest: Newest(newest) }
+    }
+
+    fn missing(&self, step: u64, missing: Missing) -> CheckpointError {
+        let newest = self.newest();
+        let silent = |ranks: &[usize], waited: Duration| CheckpointError::RanksMissing {
+            step,
+            ranks: gather::list_ranks(ranks),
+            waited,
+            folder: self.store.folder().to_owned(),
+            newest,
+        };
+        match missing {
+            Missing::Failed { rank, reason } => {
+                // What that rank knows of the newest one is told below.
+                let reason = reason.lines().next().unwrap_or_default().to_owned();
+                CheckpointError::RankFailed { step, rank, reason, newest }
+            }
+            Missing::Silent { ranks, waited } => silent(&ranks, waited),
+            Missing::Abandoned { ranks } => silent(&ranks, Duration::ZERO),
+        }
+    }
+
+    fn newest(&self) -> Newest {
+        Newest(self.store.newest_step_below(u64::MAX))
+    }
+}

@@ -1,0 +1,176 @@
+//! Optimiser state out of a checkpoint, for whatever pieces of parameters a rank owns now.
+//!
+//! The state files say which elements of which parameters they hold, so that a run goes on with another number of ranks, or
+//! with the state cut in another way, than it was saved with.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use rayon::prelude::*;
+
+use super::error::{CheckpointError, Fault};
+use super::opened::Checkpoint;
+use super::options::PIECES_KEY;
+use super::piece::Piece;
+use super::tensor_file::TensorFile;
+
+/// Elements that a thread reads at a time.
+const READ_ELEMENTS: usize = 2 << 20;
+
+/// The state files of a checkpoint, open.
+#[derive(Debug)]
+pub struct StateReader {
+    path: PathBuf,
+    names: Vec<String>,
+    files: Vec<TensorFile>,
+    /// By name of the parameter: what is stored of it, in the order of its elements.
+    stored: HashMap<String, Vec<Stored>>,
+    /// Elements of each parameter.
+    numels: HashMap<String, usize>,
+}
+
+/// Some elements of a parameter, and where they are.
+#[derive(Debug, Clone, Copy)]
+struct Stored {
+    start: usize,
+    end: usize,
+    file: usize,
+    offset: usize,
+}
+
+/// Elements to read from one place.
+struct Run<'a> {
+    file: usize,
+    offset: usize,
+    out: &'a mut [f32],
+}
+
+impl StateReader {
+    /// Opens the state files of a checkpoint.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn open(checkpoint: &Checkpoint) -> Result<Self, Fault> {
+        let manifest = checkpoint.manifest();
+        let (mut files, mut stored) = (Vec::new(), HashMap::<String, Vec<Stored>>::new());
+        for entry in manifest.files.iter().filter(|entry| entry.name.starts_with("optimizer-")) {
+            let file = TensorFile::open(&checkpoint.path().join(&entry.name))?;
+            let malformed = |reason: String| Fault::Malformed { name: entry.name.clone(), reason };
+            let pieces = file.metadata().remove(PIECES_KEY).unwrap_or_default();
+            let pieces: Vec<Piece> =
+                serde_json::from_str(&pieces).map_err(|error| malformed(format!("its pieces: {error}")))?;
+            for Piece { param, start, end, offset } in pieces {
+                if start > end {
+                    return Err(malformed(format!("a piece of {param} ends before it starts")));
+                }
+                stored.entry(param).or_default().push(Stored { start, end, file: files.len(), offset });
+            }
+            files.push(file);
+        }
+        stored.values_mut().for_each(|of_param| of_param.sort_by_key(|stored| (stored.start, stored.end)));
+        let numels = manifest.parameters.iter().map(|p| (p.name.clone(), p.numel())).collect();
+        let (path, names) = (checkpoint.path().to_owned(), manifest.state.clone());
+        Ok(StateReader { path, names, files, stored, numels })
+    }
+
+    /// Names of the state's tensors.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Reads the elements `wanted` of the state `name`, each piece to its offset in `out`, from all files that hold some of
+    /// them; elements of `out` in no piece stay as they are.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Gap`] if an element is in no file, [`CheckpointError::Damaged`] if a file can't be read.
+    ///
+    /// # Panics
+    /// If pieces overlap in `out` or end behind it.
+    pub fn read(&self, wanted: &[Piece], name: &str, out: &mut [f32]) -> Result<(), CheckpointError> {
+        let mut in_order: Vec<&Piece> = wanted.iter().filter(|piece| !piece.is_empty()).collect();
+        in_order.sort_by_key(|piece| piece.offset);
+        let (mut rest, mut at, mut runs) = (out, 0, Vec::new());
+        for piece in in_order {
+            let (_, behind) = rest.split_at_mut(piece.offset - at);
+            let (values, behind) = behind.split_at_mut(piece.len());
+            (rest, at) = (behind, piece.offset + piece.len());
+            self.find(piece, name, values, &mut runs)?;
+        }
+        let read =
+            |Run { file, offset, out }: Run<'_>| self.files[file].read(name, offset..offset + out.len(), out);
+        let all: Result<(), Fault> = runs.into_par_iter().map(read).collect();
+        all.map_err(|fault| CheckpointError::Damaged { path: self.path.clone(), fault })
+    }
+
+    /// Adds to `runs` the places from which `out`, the elements of `piece`, are to be read.
+    fn find<'a>(
+        &self,
+        piece: &Piece,
+        name: &str,
+        mut out: &'a mut [f32],
+        runs: &mut Vec<Run<'a>>,
+    ) -> Result<(), CheckpointError> {
+        let gap = |start, end| CheckpointError::Gap {
+            path: self.path.clone(),
+            state: name.to_owned(),
+            param: piece.param.clone(),
+            start,
+            end,
+        };
+        let stored = match self.stored.get(&piece.param) {
+            Some(stored) if self.names.iter().any(|known| known == name) => stored.as_slice(),
+            _ => return Err(gap(piece.start, piece.end)),
+        };
+        let mut at = piece.start;
+        for part in stored {
+            if at < piece.end && part.start > at {
+                return Err(gap(at, part.start.min(piece.end)));
+            }
+            let end = part.end.min(piece.end);
+            while at < end {
+                let (values, behind) = out.split_at_mut((end - at).min(READ_ELEMENTS));
+                runs.push(Run { file: part.file, offset: part.offset + at - part.start, out: values });
+                at += runs.last().map_or(0, |run| run.out.len());
+                out = behind;
+            }
+        }
+        if at < piece.end { Err(gap(at, piece.end)) } else { Ok(()) }
+    }
+
+    /// Checks that each element of each parameter is stored exactly once, and that the files' tensors are as long as their
+    /// pieces say. Nothing is checked where the run had no state.
+    pub(super) fn check(&self) -> Result<(), Fault> {
+        if self.names.is_empty() {
+            return Ok(());
+        }
+        let malformed = |reason: String| Fault::Malformed { name: "optimiser state".to_owned(), reason };
+        for (param, &numel) in &self.numels {
+            let mut at = 0;
+            for part in self.stored.get(param).into_iter().flatten().filter(|part| part.start < part.end) {
+                if part.start != at {
+                    let what = if part.start > at { "missing" } else { "stored twice" };
+                    let (low, high) = (at.min(part.start), at.max(part.start));
+                    return Err(malformed(format!("elements {low} to {high} of {param} are {what}")));
+                }
+                at = part.end;
+            }
+            if at != numel {
+                return Err(malformed(format!("{at} of {numel} elements of {param} are stored")));
+            }
+        }
+        if let Some(param) = self.stored.keys().find(|&param| !self.numels.contains_key(param)) {
+            return Err(malformed(format!("it is of {param}, which the model has not")));
+        }
+        for (index, file) in self.files.iter().enumerate() {
+            let ends = self.stored.values().flatten().filter(|part| part.file == index);
+            let needed = ends.map(|part| part.offset + part.end - part.start).max().unwrap_or(0);
+            for name in &self.names {
+                match file.dims(name) {
+                    Some(&[got]) if got >= needed => {}
+                    got => return Err(malformed(format!("{name} is {got:?}, expected at least [{needed}]"))),
+                }
+            }
+        }
+        Ok(())
+    }
+}

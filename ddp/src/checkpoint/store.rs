@@ -1,0 +1,375 @@
+//! The folder of a run's checkpoints: which there are, which is the newest that can be used, and which may go.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::disk::{Disk, DiskError, OsDisk, at, replace};
+use super::error::{CheckpointError, Fault};
+use super::opened::Checkpoint;
+
+/// Name of the folder in a run's folder.
+pub const CHECKPOINTS_FOLDER: &str = "checkpoints";
+const STEP_PREFIX: &str = "step-";
+/// Of a checkpoint that is being written.
+const TEMP_PREFIX: &str = ".step-";
+const TEMP_SUFFIX: &str = ".tmp";
+/// Of one that is being deleted.
+const OLD_PREFIX: &str = ".old-";
+/// Of one that makes room for another of the same step, where the file system can't exchange names.
+const ASIDE_PREFIX: &str = ".aside-";
+
+/// A file that names one of the checkpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Marker {
+    /// The newest. Only for people and scripts: a resumed run looks at the checkpoints themselves.
+    Latest,
+    /// The one with the best evaluation.
+    Best,
+}
+
+impl Marker {
+    /// The file's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Marker::Latest => "latest",
+            Marker::Best => "best",
+        }
+    }
+}
+
+/// The checkpoints of a run.
+#[derive(Debug, Clone)]
+pub struct CheckpointStore {
+    folder: PathBuf,
+    disk: Arc<dyn Disk>,
+}
+
+/// What a search for the newest checkpoint came to.
+#[derive(Debug)]
+pub struct Search {
+    /// The newest that can be used.
+    pub found: Option<Checkpoint>,
+    /// Newer ones that can't, the newest first.
+    pub skipped: Vec<Skipped>,
+}
+
+/// A checkpoint that can't be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Skipped {
+    /// Name of its folder, or of the marker.
+    pub name: String,
+    /// What is wrong with it.
+    pub fault: Fault,
+}
+
+impl std::fmt::Display for Skipped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.name, self.fault)
+    }
+}
+
+impl CheckpointStore {
+    /// The checkpoints in this folder, which need not be there; nothing is touched.
+    pub fn at(folder: &Path) -> Self {
+        CheckpointStore { folder: folder.to_owned(), disk: Arc::new(OsDisk) }
+    }
+
+    /// The checkpoints of the run in the folder `out`; nothing is touched.
+    pub fn of_run(out: &Path) -> Self {
+        CheckpointStore::at(&out.join(CHECKPOINTS_FOLDER))
+    }
+
+    /// The same, through another file system.
+    #[must_use]
+    pub fn with_disk(self, disk: Arc<dyn Disk>) -> Self {
+        CheckpointStore { disk, ..self }
+    }
+
+    /// Makes the folder ready for writing: makes it where it is missing, and removes what an ended process left half-written
+    /// or half-deleted. For rank 0 of the run that owns the folder, before any rank writes. Returns what it removed.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Folder`].
+    pub fn prepare(&self) -> Result<Vec<String>, CheckpointError> {
+        let make = || {
+            // A link to a disk that is not there now is no folder to make anew.
+            if self.folder.is_symlink() && !self.folder.exists() {
+                return Err(at("follow the link", &self.folder)(io::ErrorKind::NotFound.into()));
+            }
+            self.disk.create_dir_all(&self.folder).map_err(at("make", &self.folder))?;
+            let parent = parent_of(&self.folder);
+            self.disk.sync_dir(parent).map_err(at("sync", parent))
+        };
+        make().map_err(folder_error)?;
+        let mut removed = Vec::new();
+        for name in self.names()? {
+            let path = self.folder.join(&name);
+            let aside = name.strip_prefix(ASIDE_PREFIX).map(|name| self.folder.join(name));
+            if let Some(home) = aside.filter(|home| !home.exists()) {
+                self.disk.rename(&path, &home).map_err(at("rename", &path)).map_err(folder_error)?;
+            } else if is_leftover(&name) {
+                self.remove(&path).map_err(folder_error)?;
+                removed.push(name);
+            }
+        }
+        Ok(removed)
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    pub(super) fn disk(&self) -> &dyn Disk {
+        &*self.disk
+    }
+
+    /// The folder of a step's checkpoint.
+    pub fn step_folder(&self, step: u64) -> PathBuf {
+        self.folder.join(step_name(step))
+    }
+
+    /// Where a step's checkpoint is written, by all ranks; `attempt` counts the saves of the process.
+    pub(super) fn temp_folder(&self, step: u64, attempt: u64) -> PathBuf {
+        self.folder.join(format!("{TEMP_PREFIX}{step}-{attempt}{TEMP_SUFFIX}"))
+    }
+
+    /// Steps of all checkpoints, whole or not, in their order; none where there is no folder.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Folder`] if the folder can't be read.
+    pub fn steps(&self) -> Result<Vec<u64>, CheckpointError> {
+        let mut steps: Vec<u64> = self.names()?.iter().filter_map(|name| step_of(name)).collect();
+        steps.sort_unstable();
+        Ok(steps)
+    }
+
+    fn names(&self) -> Result<Vec<String>, CheckpointError> {
+        let failed = |source| folder_error(at("read", &self.folder)(source));
+        let entries = match std::fs::read_dir(&self.folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed(error)),
+        };
+        let names: io::Result<Vec<_>> =
+            entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect();
+        names.map_err(failed)
+    }
+
+    /// The checkpoint of a step, if its manifest and its files' lengths are right; its bytes are not read.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn checkpoint(&self, step: u64) -> Result<Checkpoint, Fault> {
+        Checkpoint::read(&self.step_folder(step))
+    }
+
+    /// The highest step below `end` whose checkpoint looks whole, by its manifest and its files' lengths.
+    pub(super) fn newest_step_below(&self, end: u64) -> Option<u64> {
+        let steps = self.steps().unwrap_or_default().into_iter();
+        steps.rev().filter(|&step| step < end).find(|&step| self.checkpoint(step).is_ok())
+    }
+
+    /// The newest checkpoint whose every byte is right, from the highest step downwards, and what was passed over on the way.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Folder`] if the folder can't be read.
+    pub fn newest_valid(&self) -> Result<Search, CheckpointError> {
+        let mut skipped = Vec::new();
+        let steps = self.steps()?;
+        if let Some(name) = self.marked(Marker::Latest)
+            && step_of(&name).is_none_or(|step| !steps.contains(&step))
+        {
+            let fault = Fault::NamesNothing { name };
+            skipped.push(Skipped { name: Marker::Latest.name().to_owned(), fault });
+        }
+        for step in steps.into_iter().rev() {
+            let checked = self.checkpoint(step).and_then(|checkpoint| {
+                checkpoint.verify()?;
+                Ok(checkpoint)
+            });
+            match checked {
+                Ok(checkpoint) => return Ok(Search { found: Some(checkpoint), skipped }),
+                Err(fault) => skipped.push(Skipped { name: step_name(step), fault }),
+            }
+        }
+        Ok(Search { found: None, skipped })
+    }
+
+    /// What a marker's file says, if there is one.
+    pub fn marked(&self, marker: Marker) -> Option<String> {
+        let text = std::fs::read(self.folder.join(marker.name())).ok()?;
+        Some(String::from_utf8_lossy(&text).trim().to_owned())
+    }
+
+    /// The step that a marker names.
+    pub fn marked_step(&self, marker: Marker) -> Option<u64> {
+        step_of(&self.marked(marker)?)
+    }
+
+    /// Lets a marker name this step's checkpoint; on the disk when it returns.
+    pub(super) fn mark(&self, marker: Marker, step: u64) -> Result<(), DiskError> {
+        let path = self.folder.join(marker.name());
+        replace(&*self.disk, &path, format!("{}\n", step_name(step)).as_bytes())?;
+        self.disk.sync_dir(&self.folder).map_err(at("sync", &self.folder))
+    }
+
+    /// Steps that go when the `keep` newest of those that `is_valid` stay, and all in `spared`; what is newer than the last of them
+    /// stays too, valid or not. Nothing goes while fewer than `keep` are valid.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Folder`] if the folder can't be read.
+    pub(crate) fn superfluous(
+        &self,
+        keep: usize,
+        spared: &[u64],
+        is_valid: impl Fn(u64) -> bool,
+    ) -> Result<Vec<u64>, CheckpointError> {
+        let steps = self.steps()?;
+        let valid = steps.iter().rev().filter(|&&step| is_valid(step));
+        let Some(&oldest_kept) = valid.take(keep).nth(keep.wrapping_sub(1)) else { return Ok(Vec::new()) };
+        Ok(steps.into_iter().filter(|&step| step < oldest_kept && !spared.contains(&step)).collect())
+    }
+
+    /// Deletes a step's checkpoint. It has another name first, so that what is left of it after a crash looks like none.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Folder`].
+    pub fn delete(&self, step: u64) -> Result<(), CheckpointError> {
+        let (from, to) =
+            (self.step_folder(step), self.folder.join(format!("{OLD_PREFIX}{}", step_name(step))));
+        let delete = || {
+            if to.exists() {
+                self.remove(&to)?;
+            }
+            self.disk.rename(&from, &to).map_err(at("rename", &from))?;
+            self.disk.sync_dir(&self.folder).map_err(at("sync", &self.folder))?;
+            self.remove(&to)
+        };
+        delete().map_err(folder_error)
+    }
+
+    /// Deletes all checkpoints of later steps, those that a run that was resumed at `step` has left behind; returns their
+    /// steps. `latest` names the newest of the others then, and `best` is removed if it named one of the deleted.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Folder`].
+    pub fn delete_after(&self, step: u64) -> Result<Vec<u64>, CheckpointError> {
+        let steps = self.steps()?;
+        let later: Vec<u64> = steps.iter().copied().filter(|&other| other > step).collect();
+        // The newest last: a crash in between leaves no gap that looks like the whole.
+        for &other in &later {
+            self.delete(other)?;
+        }
+        if later.is_empty() {
+            return Ok(later);
+        }
+        if self.marked_step(Marker::Best).is_some_and(|best| best > step) {
+            self.remove(&self.folder.join(Marker::Best.name())).map_err(folder_error)?;
+        }
+        if let Some(&newest) = steps.iter().rfind(|&&other| other <= step) {
+            self.mark(Marker::Latest, newest).map_err(folder_error)?;
+        }
+        Ok(later)
+    }
+
+    /// Deletes all checkpoints, for a run that replaces the one before, and the folder where nothing else is in it and it is no
+    /// link to another place.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Folder`].
+    pub fn delete_all(&self) -> Result<(), CheckpointError> {
+        if !self.folder.is_dir() {
+            return Ok(());
+        }
+        let names = self.names()?;
+        let is_marker =
+            |name: &str| [Marker::Latest, Marker::Best].iter().any(|marker| name == marker.name());
+        let is_own = |name: &str| step_of(name).is_some() || is_leftover(name) || is_marker(name);
+        let (own, foreign): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| is_own(name));
+        for name in own {
+            self.remove(&self.folder.join(name)).map_err(folder_error)?;
+        }
+        if foreign.is_empty() && !self.folder.is_symlink() {
+            self.remove(&self.folder).map_err(folder_error)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the whole checkpoint in `temp` its name, on the disk when it returns. Another of the same step is replaced, so
+    /// that at each moment one of the two is there.
+    pub(super) fn commit(&self, temp: &Path, step: u64) -> Result<(), DiskError> {
+        let home = self.step_folder(step);
+        if !home.exists() {
+            self.disk.rename(temp, &home).map_err(at("rename a folder to", &home))?;
+            return self.disk.sync_dir(&self.folder).map_err(at("sync", &self.folder));
+        }
+        if self.disk.exchange(temp, &home).is_err() {
+            // `prepare` gives it its name back if this process ends in between.
+            let aside = self.folder.join(format!("{ASIDE_PREFIX}{}", step_name(step)));
+            self.disk.rename(&home, &aside).map_err(at("rename a folder to", &aside))?;
+            if let Err(error) = self.disk.rename(temp, &home) {
+                // What was there is better than nothing; the error is that of the new one.
+                let _ = self.disk.rename(&aside, &home);
+                return Err(at("rename a folder to", &home)(error));
+            }
+        }
+        self.disk.sync_dir(&self.folder).map_err(at("sync", &self.folder))?;
+        // The old one, in either place, is a leftover that goes at the next start if it does not go now.
+        let aside = self.folder.join(format!("{ASIDE_PREFIX}{}", step_name(step)));
+        for path in [temp, &aside].into_iter().filter(|path| path.exists()) {
+            let _ = self.remove(path);
+        }
+        Ok(())
+    }
+
+    /// Removes what earlier saves of this process left half-written.
+    pub(super) fn remove_temps_before(&self, attempt: u64) {
+        for name in self.names().unwrap_or_default() {
+            let of = name.strip_prefix(TEMP_PREFIX).and_then(|name| name.strip_suffix(TEMP_SUFFIX));
+            let of = of.and_then(|name| name.split_once('-')?.1.parse::<u64>().ok());
+            if of.is_some_and(|of| of < attempt) {
+                // It stays for the next start if it can't go now.
+                let _ = self.remove(&self.folder.join(name));
+            }
+        }
+    }
+
+    /// Removes a file or a folder with all in it.
+    pub(super) fn remove(&self, path: &Path) -> Result<(), DiskError> {
+        let removed =
+            if path.is_dir() { self.disk.remove_dir_all(path) } else { self.disk.remove_file(path) };
+        removed.map_err(at("remove", path))
+    }
+}
+
+/// `step-<N>`
+pub fn step_name(step: u64) -> String {
+    format!("{STEP_PREFIX}{step}")
+}
+
+/// The step of a folder of this name, if it is one of a checkpoint.
+pub fn step_of(name: &str) -> Option<u64> {
+    let step = name.strip_prefix(STEP_PREFIX)?.parse().ok()?;
+    (step_name(step) == name).then_some(step)
+}
+
+fn is_leftover(name: &str) -> bool {
+    let is_temp = name.starts_with(TEMP_PREFIX) && name.ends_with(TEMP_SUFFIX);
+    let is_marker =
+        [Marker::Latest, Marker::Best].iter().any(|marker| name == format!(".{}.new", marker.name()));
+    is_temp || is_marker || name.starts_with(OLD_PREFIX) || name.starts_with(ASIDE_PREFIX)
+}
+
+fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+fn folder_error(error: DiskError) -> CheckpointError {
+    let DiskError { action, path, source } = error;
+    CheckpointError::Folder { action, path, source }
+}

@@ -1,0 +1,211 @@
+//! Writes checkpoints while training goes on: a thread that is handed copies, and hands their memory back.
+//!
+//! What training waits for is one copy in memory. There is one set of buffers, so a save that is due while the one before is
+//! still being written waits for it, and says how long.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::error::CheckpointError;
+use super::options::SnapshotBuffers;
+use super::run_state::RunState;
+use super::saver::{Saved, Saver};
+
+/// A thread that saves, one checkpoint after another.
+#[derive(Debug)]
+pub struct Writer {
+    /// None once no more is to be saved.
+    jobs: Option<Sender<Job>>,
+    done: Receiver<Done>,
+    thread: Option<JoinHandle<()>>,
+    abandoned: Arc<AtomicBool>,
+    /// Step that is being saved.
+    saving: Option<u64>,
+    buffers: SnapshotBuffers,
+    /// Not asked for yet.
+    outcomes: Vec<SaveOutcome>,
+}
+
+/// How a save ended.
+#[derive(Debug)]
+pub enum SaveOutcome {
+    /// The checkpoint is on the disk.
+    Saved(Saved),
+    /// It is not, and the run can go on.
+    Failed {
+        /// Its step.
+        step: u64,
+        /// Why.
+        error: CheckpointError,
+    },
+}
+
+#[derive(Debug)]
+struct Job {
+    run: RunState,
+    /// Whether the weights are this rank's to save.
+    has_weights: bool,
+    buffers: SnapshotBuffers,
+}
+
+#[derive(Debug)]
+struct Done {
+    outcome: SaveOutcome,
+    buffers: SnapshotBuffers,
+}
+
+impl SaveOutcome {
+    fn new(step: u64, result: Result<Saved, CheckpointError>) -> Self {
+        match result {
+            Ok(saved) => SaveOutcome::Saved(saved),
+            Err(error) => SaveOutcome::Failed { step, error },
+        }
+    }
+
+    /// The step of the checkpoint.
+    pub fn step(&self) -> u64 {
+        match self {
+            SaveOutcome::Saved(saved) => saved.step,
+            SaveOutcome::Failed { step, .. } => *step,
+        }
+    }
+}
+
+impl Writer {
+    /// Starts the thread. `buffers` are those that [`take_buffers`](Self::take_buffers) gives first, best
+    /// [touched](SnapshotBuffers::touched).
+    ///
+    /// # Errors
+    /// [`CheckpointError::Thread`] if the system gives none.
+    pub fn start(mut saver: Saver, buffers: SnapshotBuffers) -> Result<Self, CheckpointError> {
+        let (jobs, to_do) = mpsc::channel::<Job>();
+        let (finished, done) = mpsc::channel();
+        let abandoned = saver.abandoned();
+        let work = move || {
+            for Job { run, has_weights, buffers } in to_do {
+                let state: Vec<&[f32]> = buffers.state.iter().map(Vec::as_slice).collect();
+                let weights = has_weights.then_some(buffers.weights.as_slice());
+                let outcome = SaveOutcome::new(run.step, saver.save(&run, weights, &state));
+                if finished.send(Done { outcome, buffers }).is_err() {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("checkpoint".to_owned()).spawn(work);
+        let thread = thread.map_err(|error| CheckpointError::Thread { reason: error.to_string() })?;
+        Ok(Writer {
+            jobs: Some(jobs),
+            done,
+            thread: Some(thread),
+            abandoned,
+            saving: None,
+            buffers,
+            outcomes: Vec::new(),
+        })
+    }
+
+    /// The buffers to copy the next snapshot to, with what is in them; and how long it took until the save before had done
+    /// with them.
+    pub fn take_buffers(&mut self) -> (SnapshotBuffers, Duration) {
+        let started = Instant::now();
+        let waited = if self.saving.is_some() {
+            self.wait();
+            started.elapsed()
+        } else {
+            Duration::ZERO
+        };
+        (std::mem::take(&mut self.buffers), waited)
+    }
+
+    /// Hands over a snapshot; `has_weights` on rank 0. The time is that of waiting for the save before, if it is under way:
+    /// none after [`take_buffers`](Self::take_buffers).
+    ///
+    /// # Errors
+    /// [`CheckpointError::Thread`] if the thread has died.
+    pub fn save(
+        &mut self,
+        run: RunState,
+        has_weights: bool,
+        buffers: SnapshotBuffers,
+    ) -> Result<Duration, CheckpointError> {
+        let started = Instant::now();
+        let waited = if self.saving.is_some() {
+            self.wait();
+            started.elapsed()
+        } else {
+            Duration::ZERO
+        };
+        let step = run.step;
+        let job = Job { run, has_weights, buffers };
+        let is_sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
+        if !is_sent {
+            return Err(dead());
+        }
+        self.saving = Some(step);
+        Ok(waited)
+    }
+
+    /// The step that is being saved.
+    pub fn saving(&self) -> Option<u64> {
+        self.saving
+    }
+
+    /// How the saves ended that have ended since the last call; waits for none.
+    pub fn poll(&mut self) -> Vec<SaveOutcome> {
+        while let Ok(done) = self.done.try_recv() {
+            self.take(done);
+        }
+        std::mem::take(&mut self.outcomes)
+    }
+
+    /// Waits for the save that is under way, ends the thread, and returns the last outcomes.
+    pub fn finish(mut self) -> Vec<SaveOutcome> {
+        self.wait();
+        let outcomes = self.poll();
+        self.join();
+        outcomes
+    }
+
+    /// Waits until nothing is being saved.
+    fn wait(&mut self) {
+        while let Some(step) = self.saving {
+            match self.done.recv() {
+                Ok(done) => self.take(done),
+                Err(_) => {
+                    self.saving = None;
+                    self.outcomes.push(SaveOutcome::Failed { step, error: dead() });
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, Done { outcome, buffers }: Done) {
+        self.saving = None;
+        self.buffers = buffers;
+        self.outcomes.push(outcome);
+    }
+
+    fn join(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            // If it panicked, the panic hook has spoken.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Writer {
+    /// Ends without [`finish`](Self::finish), as when the run fails: what is being written is written, and nobody waits for
+    /// other ranks.
+    fn drop(&mut self) {
+        self.abandoned.store(true, Ordering::Release);
+        self.join();
+    }
+}
+
+fn dead() -> CheckpointError {
+    CheckpointError::Thread { reason: "it has ended".to_owned() }
+}

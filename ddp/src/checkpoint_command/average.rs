@@ -1,0 +1,80 @@
+//! `ddp-train checkpoint average`: the arithmetic mean of weights, summed in f64.
+
+use super::weights::{Named, Weights};
+use super::{all_at, one_at, put};
+use crate::checkpoint::{Checkpoint, CheckpointError};
+use crate::cli::CheckpointAverageArgs;
+use crate::error::Result;
+
+/// Averages as `args` say.
+pub(super) fn average(args: &CheckpointAverageArgs) -> Result<()> {
+    let checkpoints = match args.last {
+        Some(last) => newest(args, last)?,
+        None => args.paths.iter().map(|path| one_at(path)).collect::<Result<Vec<_>>>()?,
+    };
+    let mut mean = Weights::load(&checkpoints[0], args.weights)?;
+    let mut sums: Vec<Vec<f64>> =
+        mean.parameters.iter().map(|p| p.values.iter().map(|&value| f64::from(value)).collect()).collect();
+    for checkpoint in &checkpoints[1..] {
+        let weights = Weights::load(checkpoint, args.weights)?;
+        check_same(checkpoint, &mean, &weights)?;
+        for (sums, Named { name, .. }) in sums.iter_mut().zip(&mean.parameters) {
+            let same = weights.parameters.iter().find(|parameter| parameter.name == *name);
+            let values = same.map_or(&[][..], |parameter| &parameter.values);
+            sums.iter_mut().zip(values).for_each(|(sum, &value)| *sum += f64::from(value));
+        }
+        mean.origin += &format!(", {}", weights.origin);
+    }
+    let n = checkpoints.len() as f64;
+    for (parameter, sums) in mean.parameters.iter_mut().zip(sums) {
+        parameter.values = sums.into_iter().map(|sum| (sum / n) as f32).collect();
+    }
+    mean.origin = format!("mean of {}: {}", checkpoints.len(), mean.origin);
+    mean.write(&args.out, args.overwrite)?;
+    put(&format!("wrote the {} to {}\n", mean.origin, args.out.display()));
+    Ok(())
+}
+
+/// The `last` newest checkpoints of the one folder that is named, every byte of them right, the newest first.
+fn newest(args: &CheckpointAverageArgs, last: usize) -> Result<Vec<Checkpoint>> {
+    let mut good = Vec::new();
+    for path in &args.paths {
+        let (named, _) = all_at(path)?;
+        good.extend(named.into_iter().filter_map(|named| named.checkpoint.ok()));
+    }
+    good.sort_by_key(|checkpoint| std::cmp::Reverse(checkpoint.manifest().run.step));
+    let good = good.into_iter().filter(|checkpoint| checkpoint.verify().is_ok());
+    let good: Vec<_> = good.take(last).collect();
+    if good.len() < last {
+        let path = args.paths[0].clone();
+        return Err(CheckpointError::TooFew { path, got: good.len(), expected: last }.into());
+    }
+    Ok(good)
+}
+
+/// Refuses weights of another model, and such that were trained on inputs of another scale.
+fn check_same(checkpoint: &Checkpoint, first: &Weights, other: &Weights) -> Result<()> {
+    let mut differences = Vec::new();
+    let find =
+        |of: &Weights, name: &str| of.parameters.iter().find(|p| p.name == name).map(|p| p.dims.clone());
+    for Named { name, dims, .. } in &first.parameters {
+        match find(other, name) {
+            None => differences.push(format!("{name} {dims:?} is missing")),
+            Some(here) if here != *dims => differences.push(format!("{name} is {here:?}, expected {dims:?}")),
+            Some(_) => {}
+        }
+    }
+    let strangers = other.parameters.iter().filter(|p| find(first, &p.name).is_none());
+    differences.extend(strangers.map(|p| format!("{} {:?} is in none of the others", p.name, p.dims)));
+    let bits = |of: &Weights| -> Vec<(String, Vec<u32>)> {
+        of.others.iter().map(|n| (n.name.clone(), n.values.iter().map(|x| x.to_bits()).collect())).collect()
+    };
+    if bits(first) != bits(other) {
+        differences.push("its inputs were normalised in another way".to_owned());
+    }
+    if differences.is_empty() {
+        return Ok(());
+    }
+    let (path, differences) = (checkpoint.path().to_owned(), differences.join("\n  "));
+    Err(CheckpointError::OtherModel { path, differences }.into())
+}

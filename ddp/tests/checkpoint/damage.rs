@@ -1,0 +1,141 @@
+//! Every flipped bit, every cut and every lost file of a checkpoint is found, and an older one is used instead.
+
+use std::fs;
+use std::path::PathBuf;
+
+use ddp::checkpoint::{Checkpoint, CheckpointStore, Fault};
+
+use super::fixture::*;
+
+fn is_good(store: &CheckpointStore, step: u64) -> bool {
+    store.checkpoint(step).is_ok_and(|checkpoint| checkpoint.verify().is_ok())
+}
+
+fn files(store: &CheckpointStore, step: u64) -> Vec<PathBuf> {
+    let files: Vec<_> =
+        fs::read_dir(store.step_folder(step)).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(files.len(), 4, "manifest, model and two parts of the state: {files:?}");
+    files
+}
+
+#[test]
+fn a_bit_of_every_byte_of_a_small_one() {
+    let dir = temp_dir();
+    let store = saved(dir.path(), &layout(&[3, 5, 2]), 2, [1]);
+    let mut n_flips = 0;
+    for path in files(&store, 1) {
+        let good = fs::read(&path).unwrap();
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 1 << (at % 8);
+            fs::write(&path, bad).unwrap();
+            assert!(!is_good(&store, 1), "bit {} of byte {at} of {}", at % 8, path.display());
+            n_flips += 1;
+        }
+        fs::write(&path, good).unwrap();
+        assert!(is_good(&store, 1));
+    }
+    assert!(n_flips > 4000, "{n_flips}");
+}
+
+#[test]
+fn every_cut_of_a_small_one() {
+    let dir = temp_dir();
+    let store = saved(dir.path(), &layout(&[3, 5, 2]), 2, [1]);
+    for path in files(&store, 1) {
+        let good = fs::read(&path).unwrap();
+        for len in 0..good.len() {
+            fs::write(&path, &good[..len]).unwrap();
+            assert!(!is_good(&store, 1), "{len} bytes of {}", path.display());
+        }
+        fs::write(&path, [&good[..], b" "].concat()).unwrap();
+        assert!(!is_good(&store, 1), "a byte more in {}", path.display());
+        fs::remove_file(&path).unwrap();
+        assert!(!is_good(&store, 1), "no {}", path.display());
+        fs::write(&path, good).unwrap();
+        assert!(is_good(&store, 1));
+    }
+}
+
+#[test]
+fn a_bit_of_every_kib_of_a_larger_one() {
+    let dir = temp_dir();
+    let store = saved(dir.path(), &layout(&[200, 400, 30]), 2, [1]);
+    let mut n_flips = 0;
+    for path in files(&store, 1) {
+        let good = fs::read(&path).unwrap();
+        let mut bad = good.clone();
+        for start in (0..good.len()).step_by(1024) {
+            let at = (start + start / 1024 * 37 % 1024).min(good.len() - 1);
+            bad[at] ^= 1 << (start / 1024 % 8);
+            fs::write(&path, &bad).unwrap();
+            assert!(!is_good(&store, 1), "byte {at} of {}", path.display());
+            bad[at] = good[at];
+            n_flips += 1;
+        }
+        fs::write(&path, good).unwrap();
+    }
+    assert!(n_flips > 1000, "{n_flips}");
+    assert!(is_good(&store, 1));
+}
+
+#[test]
+fn exchanged_files_and_names_are_found() {
+    let dir = temp_dir();
+    let store = saved(dir.path(), &layout(&[3, 5, 2]), 2, [1, 2]);
+    let part = |step, rank| store.step_folder(step).join(format!("optimizer-{rank:05}-of-00002.safetensors"));
+    let (one, two) = (fs::read(part(1, 0)).unwrap(), fs::read(part(2, 0)).unwrap());
+    assert_eq!(one.len(), two.len());
+    fs::write(part(2, 0), one).unwrap();
+    assert!(matches!(store.checkpoint(2).unwrap().verify(), Err(Fault::Changed { .. })));
+    fs::write(part(2, 0), two).unwrap();
+    assert!(is_good(&store, 2));
+    fs::rename(store.step_folder(2), store.step_folder(3)).unwrap();
+    assert_eq!(store.checkpoint(3).unwrap_err(), Fault::OtherStep { step: 2 });
+}
+
+#[test]
+fn a_resumed_run_takes_the_newest_good_one_and_says_what_it_passed_over() {
+    let dir = temp_dir();
+    let layout = layout(&[3, 5, 2]);
+    let store = saved(dir.path(), &layout, 2, 1..=5);
+    let file = |step: u64, name: &str| store.step_folder(step).join(name);
+    // Of 5 the manifest is cut, of 4 a file is missing, of 3 a bit is wrong; the last two were whole once.
+    let manifest = fs::read(file(5, "manifest.json")).unwrap();
+    fs::write(file(5, "manifest.json"), &manifest[..manifest.len() / 2]).unwrap();
+    fs::remove_file(file(4, "optimizer-00001-of-00002.safetensors")).unwrap();
+    let mut model = fs::read(file(3, "model.safetensors")).unwrap();
+    *model.last_mut().unwrap() ^= 0x10;
+    fs::write(file(3, "model.safetensors"), model).unwrap();
+
+    for path in [dir.path().to_owned(), store.folder().to_owned()] {
+        let search = Checkpoint::find(&path).unwrap();
+        let found = search.found.unwrap();
+        assert_eq!(found.manifest().run.step, 2);
+        check_content(&found, &layout, 3);
+        let skipped: Vec<_> = search.skipped.iter().map(ToString::to_string).collect();
+        assert_eq!(skipped[0], "step-5: manifest.json was changed: its checksum does not fit");
+        assert_eq!(skipped[1], "step-4: optimizer-00001-of-00002.safetensors is missing");
+        assert!(
+            skipped[2].starts_with("step-3: model.safetensors was changed: its checksum is "),
+            "{skipped:?}"
+        );
+    }
+    let error = Checkpoint::find(&store.folder().join("latest")).unwrap_err();
+    assert!(error.to_string().contains("step-5` can't be used: manifest.json was changed"), "{error}");
+    assert_eq!(Checkpoint::find(&store.step_folder(1)).unwrap().found.unwrap().manifest().run.step, 1);
+
+    fs::remove_dir_all(store.step_folder(5)).unwrap();
+    let skipped = store.newest_valid().unwrap().skipped;
+    assert_eq!(skipped[0].to_string(), "latest: it names \"step-5\", and there is no such checkpoint");
+    for step in 1..5 {
+        fs::write(file(step, "manifest.json"), "{}").unwrap();
+    }
+    let error = Checkpoint::find(dir.path()).unwrap_err().to_string();
+    assert!(
+        error.contains("none of the checkpoints") && error.contains("step-1: manifest.json is cut off"),
+        "{error}"
+    );
+    let error = Checkpoint::find(&dir.path().join("nothing")).unwrap_err().to_string();
+    assert!(error.starts_with("no checkpoint at `") && error.contains("hint: "), "{error}");
+}

@@ -1,0 +1,182 @@
+//! Small checkpoints whose every number follows from the step.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ddp::checkpoint::disk::{Disk, OsDisk};
+use ddp::checkpoint::{
+    Best, Checkpoint, CheckpointError, CheckpointStore, Piece, RunState, SaveOptions, Saved, Saver,
+    StateReader,
+};
+use ddp::data::{ColumnCodes, Normalizer, Preprocessor};
+use ddp::epoch_proof::{EpochProof, RowsHash};
+use ddp::model::file::ModelInfo;
+use ddp::model::{ModelSpec, ParamLayout};
+use ddp_kernels::ops::Activation;
+use tempfile::TempDir;
+
+/// Names of the state tensors.
+pub(crate) const STATES: [&str; 3] = ["m", "v", "ema"];
+/// Rows of an epoch, and of a step.
+const N_ROWS: u64 = 10;
+const GLOBAL_ROWS: u64 = 4;
+
+/// A folder in memory where there is such a file system: what is tried there a thousand times is not the disk.
+pub(crate) fn temp_dir() -> TempDir {
+    let in_memory = Path::new("/dev/shm");
+    if in_memory.is_dir() { TempDir::new_in(in_memory).unwrap() } else { TempDir::new().unwrap() }
+}
+
+/// The layout of a network of these widths.
+pub(crate) fn layout(dims: &[usize]) -> ParamLayout {
+    ParamLayout::new(&ModelSpec { layer_norm: true, ..ModelSpec::plain(dims, Activation::Relu) })
+}
+
+/// Equal parts of the flat buffer, as ranks own them.
+pub(crate) fn shards(layout: &ParamLayout, n_parts: usize) -> Vec<Range<usize>> {
+    let len = layout.flat_len().div_ceil(n_parts);
+    (0..n_parts).map(|i| (i * len).min(layout.flat_len())..((i + 1) * len).min(layout.flat_len())).collect()
+}
+
+/// What rank `rank` of `n_parts` saves.
+pub(crate) fn options(layout: &ParamLayout, rank: usize, n_parts: usize) -> SaveOptions {
+    let pieces = Piece::of_ranges(layout, &[shards(layout, n_parts)[rank].clone()]);
+    SaveOptions {
+        info: ModelInfo {
+            config: "[train]\nepochs = 3\n".to_owned(),
+            preprocessor: Preprocessor {
+                plan: ColumnCodes::plain(vec!["a".to_owned(), "b".to_owned(), "c".to_owned()]),
+                normalizer: Some(Normalizer { shift: vec![1.0, 2.0, 3.0], scale: vec![0.5; 3] }),
+            },
+        },
+        layout: layout.clone(),
+        data_fingerprint: "00ff00ff00ff00ff".to_owned(),
+        world_size: n_parts,
+        rank,
+        n_parts,
+        state_names: STATES.map(str::to_owned).to_vec(),
+        pieces,
+        keep: 0,
+        keep_best: false,
+        rank_timeout: Duration::from_secs(20),
+    }
+}
+
+/// Where a run stands after `step` steps of 4 of 10 rows.
+pub(crate) fn run_state(step: u64) -> RunState {
+    let mut proof = EpochProof::default();
+    let cursor: u64 = (1..=step).map(|_| GLOBAL_ROWS).sum();
+    (0..cursor / N_ROWS).for_each(|_| proof.finish_epoch(RowsHash::of_all(N_ROWS)));
+    proof.current = (0..cursor % N_ROWS).collect();
+    RunState { step, cursor, n_rows: N_ROWS, global_rows: GLOBAL_ROWS, seed: 7, proof, ..RunState::default() }
+}
+
+/// The same, with the best evaluation so far after step `best`.
+pub(crate) fn run_state_with_best(step: u64, best: u64) -> RunState {
+    let best = Best { metric: "eval_loss".to_owned(), value: 0.25, step: best };
+    RunState { best: Some(best), ..run_state(step) }
+}
+
+/// Element `at` of the flat buffer of `what` after `step`: any bits, but for NaN.
+pub(crate) fn value(what: &str, step: u64, at: usize) -> f32 {
+    let key = what.bytes().fold(step, |key, byte| key.wrapping_mul(31).wrapping_add(u64::from(byte)));
+    let bits = (key ^ (at as u64) << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    f32::from_bits((bits >> 33) as u32 & 0xbf7f_ffff)
+}
+
+/// Elements `range` of the flat buffer of `what` after `step`.
+pub(crate) fn values(what: &str, step: u64, range: Range<usize>) -> Vec<f32> {
+    range.map(|at| value(what, step, at)).collect()
+}
+
+/// Saves this rank's part.
+pub(crate) fn save(saver: &mut Saver, run: &RunState) -> Result<Saved, CheckpointError> {
+    let options = saver.options();
+    let layout = &options.layout;
+    let own = shards(layout, options.n_parts)[options.rank].clone();
+    let weights = (options.rank == 0).then(|| values("weights", run.step, 0..layout.flat_len()));
+    let state: Vec<Vec<f32>> = STATES.iter().map(|name| values(name, run.step, own.clone())).collect();
+    let state: Vec<&[f32]> = state.iter().map(Vec::as_slice).collect();
+    saver.save(run, weights.as_deref(), &state)
+}
+
+/// Saves with `n_parts` ranks, each a thread, on `disks` in turn; what each says, by rank.
+pub(crate) fn save_on_ranks(
+    out: &Path,
+    layout: &ParamLayout,
+    run: &RunState,
+    disks: &[Arc<dyn Disk>],
+    n_parts: usize,
+    change: impl Fn(&mut SaveOptions) + Sync,
+) -> Vec<Result<Saved, CheckpointError>> {
+    let save_one = |rank: usize| {
+        let mut options = options(layout, rank, n_parts);
+        change(&mut options);
+        let store = CheckpointStore::of_run(out).with_disk(disks[rank % disks.len()].clone());
+        save(&mut Saver::new(store, options), run)
+    };
+    std::thread::scope(|scope| {
+        let save_one = &save_one;
+        let ranks: Vec<_> = (0..n_parts).map(|rank| scope.spawn(move || save_one(rank))).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// The operating system's disk.
+pub(crate) fn os_disk() -> Vec<Arc<dyn Disk>> {
+    vec![Arc::new(OsDisk)]
+}
+
+/// Makes the folder ready and saves these steps with `n_parts` ranks.
+pub(crate) fn saved(
+    out: &Path,
+    layout: &ParamLayout,
+    n_parts: usize,
+    steps: impl IntoIterator<Item = u64>,
+) -> CheckpointStore {
+    let store = CheckpointStore::of_run(out);
+    store.prepare().unwrap();
+    for step in steps {
+        for result in save_on_ranks(out, layout, &run_state(step), &os_disk(), n_parts, |_| {}) {
+            assert_eq!(result.unwrap().notes, [""; 0]);
+        }
+    }
+    store
+}
+
+/// Checks that a checkpoint is that of its step to the last bit, read by `n_ranks`.
+pub(crate) fn check_content(checkpoint: &Checkpoint, layout: &ParamLayout, n_ranks: usize) {
+    let step = checkpoint.manifest().run.step;
+    let mut weights = vec![0.0; layout.flat_len()];
+    checkpoint.read_weights(layout, &mut weights).unwrap();
+    for slot in layout.slots() {
+        assert_eq!(
+            weights[slot.range()],
+            values("weights", step, slot.range()),
+            "{} of step {step}",
+            slot.name
+        );
+    }
+    let reader = StateReader::open(checkpoint).unwrap();
+    for shard in shards(layout, n_ranks) {
+        for name in STATES {
+            let mut state = vec![0.0; shard.len()];
+            reader.read(&Piece::of_ranges(layout, std::slice::from_ref(&shard)), name, &mut state).unwrap();
+            for at in layout.slots().iter().flat_map(|slot| slot.range()).filter(|at| shard.contains(at)) {
+                let (got, want) = (state[at - shard.start], value(name, step, at));
+                assert_eq!(got.to_bits(), want.to_bits(), "{name}[{at}] of step {step}");
+            }
+        }
+    }
+}
+
+/// Names in the folder of checkpoints, sorted.
+pub(crate) fn names(store: &CheckpointStore) -> Vec<String> {
+    let entries = std::fs::read_dir(store.folder()).unwrap();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}

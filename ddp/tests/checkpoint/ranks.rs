@@ -1,0 +1,83 @@
+//! Ranks that save together, and some that do not come.
+
+use std::time::{Duration, Instant};
+
+use ddp::checkpoint::{CheckpointError, CheckpointStore, Saver};
+
+use super::fixture::*;
+
+#[test]
+fn rank_0_waits_for_slow_ones() {
+    let dir = temp_dir();
+    let layout = layout(&[3, 5, 2]);
+    let store = saved(dir.path(), &layout, 1, []);
+    std::thread::scope(|scope| {
+        for rank in 0..3u64 {
+            let (store, layout) = (store.clone(), &layout);
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(60 * (3 - rank) % 120));
+                let mut saver = Saver::new(store, options(layout, rank as usize, 3));
+                for step in 1..=3 {
+                    save(&mut saver, &run_state(step)).unwrap();
+                }
+            });
+        }
+    });
+    let found = store.newest_valid().unwrap().found.unwrap();
+    assert_eq!((found.manifest().run.step, found.manifest().world_size), (3, 3));
+    check_content(&found, &layout, 2);
+    let mut files: Vec<_> =
+        std::fs::read_dir(found.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    files.sort();
+    let want = ["manifest.json", "model.safetensors", "optimizer-00000-of-00003.safetensors"];
+    assert_eq!(files[..3], want);
+    assert_eq!(files.len(), 5, "no notes of ranks are left: {files:?}");
+}
+
+#[test]
+fn ranks_that_do_not_come_are_named() {
+    let dir = temp_dir();
+    let layout = layout(&[3, 5, 2]);
+    let store = saved(dir.path(), &layout, 4, [1]);
+    let started = Instant::now();
+    let run = |rank: usize| {
+        let mut options = options(&layout, rank, 4);
+        options.rank_timeout = Duration::from_millis(200);
+        save(&mut Saver::new(CheckpointStore::of_run(dir.path()), options), &run_state(2))
+    };
+    let error = std::thread::scope(|scope| {
+        scope.spawn(|| run(2).unwrap());
+        run(0).unwrap_err()
+    });
+    assert!((Duration::from_millis(200)..Duration::from_secs(60)).contains(&started.elapsed()));
+    assert!(matches!(&error, CheckpointError::RanksMissing { .. }));
+    let message = error.to_string();
+    assert!(message.contains("nothing came from ranks 1 and 3 for "), "{message}");
+    assert!(message.contains("the newest good one is step-1"), "{message}");
+    assert_eq!(names(&store), ["latest", "step-1"]);
+}
+
+#[test]
+fn a_rank_whose_file_still_grows_is_not_silent() {
+    let dir = temp_dir();
+    let layout = layout(&[3, 5, 2]);
+    let store = saved(dir.path(), &layout, 1, []);
+    std::thread::scope(|scope| {
+        let (store, layout) = (&store, &layout);
+        scope.spawn(move || {
+            // As much as a rank on a slow disk: some bytes more, again and again, for longer than the limit.
+            let temp = store.folder().join(".step-2-0.tmp");
+            std::fs::create_dir_all(&temp).unwrap();
+            for n in 1..=30 {
+                std::fs::write(temp.join("growing"), vec![0; n * 100]).unwrap();
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            std::fs::remove_file(temp.join("growing")).unwrap();
+            save(&mut Saver::new(store.clone(), options(layout, 1, 2)), &run_state(2)).unwrap();
+        });
+        let mut options = options(layout, 0, 2);
+        options.rank_timeout = Duration::from_millis(1500);
+        save(&mut Saver::new(store.clone(), options), &run_state(2)).unwrap();
+    });
+    check_content(&store.newest_valid().unwrap().found.unwrap(), &layout, 1);
+}
