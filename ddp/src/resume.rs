@@ -8,7 +8,8 @@ use ddp_comm::World;
 use ddp_kernels::{Device, TensorRef, ops};
 
 use crate::checkpoint::{
-    Checkpoint, CheckpointError, CheckpointStore, Manifest, RunState, Search, Skipped, StateReader,
+    Caching, Checkpoint, CheckpointError, CheckpointStore, Fault, Load, Located, Manifest, RunState, Search,
+    Skipped, step_name,
 };
 use crate::checkpointing::pieces_in_place;
 use crate::cli::{ResumeFrom, TrainArgs};
@@ -25,13 +26,15 @@ use crate::trainer::Trainer;
 #[derive(Debug)]
 pub struct Resumed {
     checkpoint: Checkpoint,
+    /// Where older ones are, if any of a folder will do; known to rank 0.
+    store: Option<CheckpointStore>,
     /// Newer ones that can't be used, and why; known to rank 0.
     skipped: Vec<Skipped>,
 }
 
 impl Resumed {
-    /// The checkpoint that `args` ask for, if they ask for one and it is there. Rank 0 looks and checks every byte; the others
-    /// take what it has found.
+    /// The checkpoint that `args` ask for, if they ask for one and it is there: of several the newest that looks whole. Its bytes
+    /// are looked at as they are [read](Self::restore). Rank 0 searches; the others take what it has found.
     ///
     /// # Errors
     /// [`Stop`] with a [`CheckpointError`], on all ranks alike.
@@ -41,6 +44,11 @@ impl Resumed {
             0 => look(from, args.out.as_deref()),
             _ => Ok(None),
         };
+        Self::on_all_ranks(world, found)
+    }
+
+    /// What rank 0 has found, on all ranks.
+    fn on_all_ranks(world: &World, found: Result<Option<Self>>) -> Result<Option<Self>, Stop> {
         let found = world.collective_result(found)?;
         let path = found.as_ref().map(|found| std::path::absolute(found.checkpoint.path()));
         let failed = |source| Error::from(FolderError::Unwritable { path: PathBuf::from("."), source });
@@ -49,13 +57,9 @@ impl Resumed {
         if path.as_os_str().is_empty() {
             return Ok(None);
         }
-        let damaged = |fault| CheckpointError::Damaged { path: path.clone(), fault };
         let resumed = match found {
             Some(found) => Ok(found),
-            // Rank 0 has read every byte.
-            None => Checkpoint::read(&path)
-                .map(|checkpoint| Resumed { checkpoint, skipped: Vec::new() })
-                .map_err(|fault| Error::from(damaged(fault))),
+            None => open(&path).map(|checkpoint| Resumed { checkpoint, store: None, skipped: Vec::new() }),
         };
         let resumed = world.collective_result(resumed)?;
         let manifest = format!("{:016x}", fingerprint(&resumed.manifest().to_bytes()));
@@ -159,28 +163,82 @@ impl Resumed {
         Ok((run, Existing::Continue))
     }
 
-    /// Gives the trainer weights, optimiser state and number of steps of the checkpoint.
+    /// Gives the trainer weights, optimiser state and number of steps of the checkpoint; every rank of the world calls it. If
+    /// bytes turn out to be wrong, those of the next older one that is good and of the same run; which one it was in the end.
     ///
     /// # Errors
-    /// Files that are of another model, or hold less than the run needs.
-    pub fn restore(&self, trainer: &mut Trainer<'_>) -> Result<()> {
+    /// [`Stop`] with a [`CheckpointError`] of files that are of another model, hold less than the run needs, or are damaged with
+    /// none before them.
+    pub fn restore(
+        mut self,
+        world: &World,
+        config: &Config,
+        data: &Loaded,
+        trainer: &mut Trainer<'_>,
+    ) -> Result<Self, Stop> {
+        loop {
+            let (damage, rest) = match self.read(world, trainer) {
+                Err(Error::Checkpoint(error)) => match *error {
+                    CheckpointError::Damaged { fault, .. } => (Some(fault), Ok(())),
+                    other => (None, Err(other.into())),
+                },
+                rest => (None, rest),
+            };
+            world.collective_result(rest)?;
+            let Some(damage) = of_any_rank(world, damage)? else { return Ok(self) };
+            let older = match world.rank().0 {
+                0 => self.older(damage).map(Some),
+                _ => Ok(None),
+            };
+            self = Self::on_all_ranks(world, older)?.expect("rank 0 has one, or an error");
+            let is_same = self.check_config(config, world.world_size()).and_then(|()| self.check_data(data));
+            world.collective_result(is_same)?;
+        }
+    }
+
+    /// On rank 0: the next older checkpoint that looks whole.
+    fn older(&self, damage: Fault) -> Result<Self> {
+        let path = self.checkpoint.path().to_owned();
+        let Some(store) = self.store.clone() else {
+            return Err(CheckpointError::Damaged { path, fault: damage }.into());
+        };
+        let step = self.state().step;
+        let mut skipped = self.skipped.clone();
+        skipped.push(Skipped { name: step_name(step), fault: damage });
+        let mut search = store.newest(step, |_| Ok(()))?;
+        skipped.append(&mut search.skipped);
+        let Search { found, skipped } = Search { skipped, ..search }.found_in(&store)?;
+        let checkpoint = found.expect("something was found");
+        Ok(Resumed { checkpoint, store: Some(store), skipped })
+    }
+
+    fn read(&self, world: &World, trainer: &mut Trainer<'_>) -> Result<()> {
         let layout = trainer.model().layout().clone();
-        let mut weights = vec![0.0f32; layout.flat_len()];
-        self.checkpoint.read_weights(&layout, &mut weights)?;
-        trainer.set_weights(TensorRef::from_slice(&weights, &[weights.len()])?)?;
         let pieces = pieces_in_place(&layout, &trainer.state_pieces_to_restore());
-        let damaged = |fault| CheckpointError::Damaged { path: self.checkpoint.path().to_owned(), fault };
-        let reader = StateReader::open(&self.checkpoint).map_err(damaged)?;
+        let mut weights = vec![0.0f32; layout.flat_len()];
+        // State of a GPU is read to the host first.
+        let (mut state, mut on_gpu) = (Vec::new(), Vec::new());
         for (name, tensor) in trainer.state_mut() {
-            if tensor.device() == Device::Cpu {
-                let values = tensor.view_mut().into_slice::<f32>("resume", name)?;
-                reader.read(&pieces, name, values)?;
-            } else {
-                let mut values = vec![0.0f32; tensor.numel()];
-                reader.read(&pieces, name, &mut values)?;
-                ops::copy(TensorRef::from_slice(&values, &[values.len()])?, tensor.view_mut())?;
+            match tensor.device() {
+                Device::Cpu => state.push((name, tensor.view_mut().into_slice::<f32>("resume", name)?)),
+                Device::Cuda(_) => on_gpu.push((name, vec![0.0f32; tensor.numel()], tensor)),
             }
         }
+        state.extend(on_gpu.iter_mut().map(|(name, values, _)| (*name, values.as_mut_slice())));
+        // Ranks of one host read many bytes together.
+        let caching = if world.local_size() > 1 { Caching::Keep } else { Caching::Bypass };
+        self.checkpoint.load(Load {
+            layout: &layout,
+            weights: &mut weights,
+            pieces: &pieces,
+            state,
+            rank: (world.rank().0, world.world_size()),
+            caching,
+        })?;
+        for (_, values, tensor) in on_gpu {
+            ops::copy(TensorRef::from_slice(&values, &[values.len()])?, tensor.view_mut())?;
+        }
+        trainer.set_weights(TensorRef::from_slice(&weights, &[weights.len()])?)?;
         trainer.set_n_steps(self.state().step);
         if let Some(state) = self.state().loss_scaler {
             trainer.set_loss_scaler_state(state)?;
@@ -210,8 +268,14 @@ impl Resumed {
 
 /// The checkpoint that is asked for.
 fn look(from: &ResumeFrom, out: Option<&Path>) -> Result<Option<Resumed>> {
-    let search = match from {
-        ResumeFrom::Path(path) => Checkpoint::find(path)?,
+    let store = match from {
+        ResumeFrom::Path(path) => match Located::new(path)? {
+            Located::One(path) => {
+                let checkpoint = open(&path)?;
+                return Ok(Some(Resumed { checkpoint, store: None, skipped: Vec::new() }));
+            }
+            Located::Store(store) => store,
+        },
         ResumeFrom::Auto => {
             let out = out.ok_or(FolderError::NoneToResume)?;
             if out.exists() && !out.is_dir() {
@@ -225,11 +289,29 @@ fn look(from: &ResumeFrom, out: Option<&Path>) -> Result<Option<Resumed>> {
                     false => Ok(None),
                 };
             }
-            Checkpoint::find(store.folder())?
+            store
         }
     };
-    let Search { found, skipped } = search;
-    Ok(found.map(|checkpoint| Resumed { checkpoint, skipped }))
+    let Search { found, skipped } = store.newest(u64::MAX, |_| Ok(()))?.found_in(&store)?;
+    Ok(found.map(|checkpoint| Resumed { checkpoint, store: Some(store), skipped }))
+}
+
+/// The checkpoint in a folder, if it looks whole.
+fn open(path: &Path) -> Result<Checkpoint> {
+    let damaged = |fault| CheckpointError::Damaged { path: path.to_owned(), fault };
+    Ok(Checkpoint::read(path).map_err(damaged)?)
+}
+
+/// What of the ranks' files is damaged, on all ranks: rank 0's word if it has one, or that of the first rank that has.
+fn of_any_rank(world: &World, damage: Option<Fault>) -> Result<Option<Fault>> {
+    let text = damage.as_ref().map(ToString::to_string).unwrap_or_default();
+    let all = world.group().all_gather_bytes(text.as_bytes())?;
+    let told = all
+        .iter()
+        .enumerate()
+        .find(|(_, text)| !text.is_empty())
+        .map(|(rank, text)| Fault::OnRank { rank, reason: String::from_utf8_lossy(text).into_owned() });
+    Ok(if world.rank().0 == 0 { damage.or(told) } else { told })
 }
 
 /// Rank 0's path, on all ranks.

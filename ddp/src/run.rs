@@ -49,18 +49,20 @@ pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
         .with_embeddings(data.preprocessor.plan.embeddings());
     agree_on_model(world, &spec, init_from.as_ref())?;
 
-    let state = resumed.as_ref().map(Resumed::state);
-    let cuts = Cuts::new(&config, world, &data, state.map(|state| state.global_rows as usize));
+    let global_rows = resumed.as_ref().map(|resumed| resumed.state().global_rows as usize);
+    let cuts = Cuts::new(&config, world, &data, global_rows);
     let cuts = world.collective_result(cuts)?;
     let schedule = world.collective_result(setup::schedule(&config, data.train.len(), cuts.global_rows))?;
     let trainer = setup::trainer(world, args.cuda_graph, &config, spec, &cuts, choice.device);
     let mut trainer = world.collective_result(trainer)?;
-    let weights = match (&resumed, &init_from) {
-        (Some(resumed), _) => resumed.restore(&mut trainer),
-        (None, Some(file)) => setup::init_from(&mut trainer, file),
-        (None, None) => Ok(()),
+    if let Some(file) = &init_from {
+        world.collective_result(setup::init_from(&mut trainer, file))?;
+    }
+    let resumed = match resumed {
+        Some(resumed) => Some(resumed.restore(world, &config, &data, &mut trainer)?),
+        None => None,
     };
-    world.collective_result(weights)?;
+    let state = resumed.as_ref().map(Resumed::state);
     if args.dry_run {
         world.collective_result(check_out(world, args))?;
     }

@@ -310,6 +310,37 @@ fn a_damaged_checkpoint_is_passed_over_and_named() {
     assert_same_bits("behind a damaged one", &run.to_the_end(1, &[]), &whole);
 }
 
+/// Each file of state is looked at by one rank only, and all go back together, also past several.
+#[cfg(feature = "mpi")]
+#[test]
+fn what_one_rank_finds_damaged_no_rank_uses() {
+    for (flip_in_9, finds) in
+        [("optimizer-00001-of-00002", "rank 1 found: "), ("optimizer-00000-of-00002", "")]
+    {
+        let sets = ["comm.zero=1"];
+        let whole = Run::new(RUN).to_the_end(2, &sets);
+        let run = Run::new(RUN);
+        for step in [6, 9] {
+            run.until(2, step, &sets);
+        }
+        for (step, file) in [(8, "model"), (9, flip_in_9)] {
+            let path = run.out().join(format!("checkpoints/step-{step}/{file}.safetensors"));
+            let mut bytes = std::fs::read(&path).unwrap();
+            let last = bytes.len() - 3;
+            bytes[last] ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+        }
+        let outcome = run.leg(2, &["comm.zero=1", "train.stop_after_steps=7"]);
+        assert_eq!(outcome.status.code(), Some(SAVED), "{}", outcome.stderr);
+        let told = format!("not used: checkpoint step-9: {finds}{flip_in_9}.safetensors was changed");
+        let parts = [told.as_str(), "step-8: model.safetensors was changed", "resumes after step 6"];
+        for part in parts {
+            assert!(outcome.stderr.contains(part), "no {part:?} in {}", outcome.stderr);
+        }
+        assert_same_bits("behind damaged ones", &run.to_the_end(2, &sets), &whole);
+    }
+}
+
 #[test]
 fn where_none_can_be_used_nothing_starts_afresh() {
     let run = Run::new(RUN);
@@ -318,6 +349,19 @@ fn where_none_can_be_used_nothing_starts_afresh() {
     let text = std::fs::read_to_string(&manifest).unwrap();
     std::fs::write(&manifest, &text[..text.len() / 2]).unwrap();
     assert_refused(&run.leg(1, &[]), &["none of the checkpoints", "step-5", "manifest"]);
+
+    // Also where that shows only as its bytes are read.
+    std::fs::write(&manifest, text).unwrap();
+    let model = run.out().join("checkpoints/step-5/model.safetensors");
+    let mut bytes = std::fs::read(&model).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&model, bytes).unwrap();
+    assert_refused(&run.leg(1, &[]), &["none of the checkpoints", "step-5: model.safetensors was changed"]);
+    let one = run.out().join("checkpoints/step-5");
+    let config = run.config.to_str().unwrap();
+    let named =
+        common::run(single(&["train", config, "--resume", one.to_str().unwrap(), "--progress", "none"]));
+    assert_refused(&named, &["step-5` can't be used: model.safetensors was changed"]);
 }
 
 #[test]

@@ -13,7 +13,8 @@ use super::place::Place;
 use super::report::{self, Row, bytes, number, spread};
 use super::timing::Times;
 use crate::checkpoint::{
-    Checkpoint, CheckpointStore, Piece, RunState, SaveOptions, Saver, SnapshotBuffers, StateReader,
+    Caching, Checkpoint, CheckpointError, CheckpointStore, Load, Piece, RunState, SaveOptions, Saver,
+    SnapshotBuffers,
 };
 use crate::cli::BenchCheckpointArgs;
 use crate::data::{ColumnCodes, Preprocessor};
@@ -82,8 +83,8 @@ fn measure(args: &BenchCheckpointArgs) -> Result<Vec<Measured>> {
         rank_timeout: SaveOptions::RANK_TIMEOUT,
     };
     let mut saver = Saver::new(store.clone(), options);
-    let mut ms: [Vec<f64>; 4] = Default::default();
-    let (mut read_weights, mut read_state) = (random(n, 0), random(n, 0));
+    let mut ms: [Vec<f64>; 3] = Default::default();
+    let (mut read_weights, mut read_state) = (random(n, 0), vec![random(n, 0); args.states]);
     for step in 1..=args.repeats as u64 {
         ms[0].push(timed(|| buffers.fill(Some(&weights), &state)).1);
         let run = RunState { step, ..RunState::default() };
@@ -93,32 +94,28 @@ fn measure(args: &BenchCheckpointArgs) -> Result<Vec<Measured>> {
         ms[1].push(save_ms);
 
         let folder = store.step_folder(step);
-        // Twice: to look at all bytes first, as a resumed run does, and without.
-        for (kind, is_verified) in [(2, true), (3, false)] {
-            forget(&folder)?;
-            let (read, read_ms) = timed(|| -> Result<()> {
-                let checkpoint = if is_verified {
-                    Checkpoint::open(&folder)?
-                } else {
-                    Checkpoint::read(&folder).map_err(|fault| {
-                        crate::checkpoint::CheckpointError::Damaged { path: folder.clone(), fault }
-                    })?
-                };
-                checkpoint.read_weights(&layout, &mut read_weights)?;
-                let reader = StateReader::open(&checkpoint).map_err(|fault| checkpoint.damaged(fault))?;
-                for name in &names {
-                    reader.read(&saver.options().pieces, name, &mut read_state)?;
-                }
-                Ok(())
-            });
-            read?;
-            ms[kind].push(read_ms);
-        }
+        forget(&folder)?;
+        let (read, read_ms) = timed(|| -> Result<()> {
+            let checkpoint = Checkpoint::read(&folder)
+                .map_err(|fault| CheckpointError::Damaged { path: folder.clone(), fault })?;
+            let state = names.iter().map(String::as_str).zip(read_state.iter_mut().map(Vec::as_mut_slice));
+            checkpoint.load(Load {
+                layout: &layout,
+                weights: &mut read_weights,
+                pieces: &saver.options().pieces,
+                state: state.collect(),
+                rank: (0, 1),
+                caching: Caching::Bypass,
+            })?;
+            Ok(())
+        });
+        read?;
+        ms[2].push(read_ms);
         store.delete(step)?;
     }
     store.delete_all()?;
     let size_bytes = 4 * n * (1 + args.states);
-    let whats = ["snapshot", "save", "verify and read", "read"];
+    let whats = ["snapshot", "save", "resume"];
     let measured = |(what, ms)| {
         let times = Times::of(ms);
         Measured { what, size_bytes, times, gb_per_s: times.giga_per_s(size_bytes as f64) }

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, CWD, RenameFlags, fadvise, renameat_with, statvfs};
 
+use super::stream::{self, BLOCK_BYTES};
+
 /// The calls by which checkpoints are written; as they stand here those of the operating system.
 pub trait Disk: fmt::Debug + Send + Sync {
     /// Makes a folder and those above it; one that is there is right.
@@ -18,17 +20,26 @@ pub trait Disk: fmt::Debug + Send + Sync {
 
     /// Makes an empty file, in place of what is there.
     fn create(&self, path: &Path) -> io::Result<OpenFile> {
-        Ok(OpenFile { path: path.to_owned(), file: File::create(path)? })
+        Ok(OpenFile { path: path.to_owned(), file: File::create(path)?, is_direct: false })
+    }
+
+    /// Has what is written go around the system's cache, as long as it comes in whole blocks. Only for speed: a file system that
+    /// can't do so goes on as it was.
+    fn bypass_cache(&self, file: &mut OpenFile) {
+        file.is_direct = stream::bypass_cache(&file.file);
     }
 
     /// Appends all of `bytes`.
     fn write(&self, file: &mut OpenFile, bytes: &[u8]) -> io::Result<()> {
-        file.file.write_all(bytes)
+        file.append(bytes)
     }
 
     /// Has the disk begin with these bytes of the file, and returns at once: later [`sync`](Self::sync) has less to wait for.
     /// Only for speed: whoever can't do so leaves it.
     fn begin_to_sync(&self, file: &OpenFile, bytes: Range<u64>) {
+        if file.is_direct {
+            return;
+        }
         // Linux writes what it is told to forget; what is not on the disk yet it keeps.
         let _ = fadvise(&file.file, bytes.start, NonZeroU64::new(bytes.end - bytes.start), Advice::DontNeed);
     }
@@ -80,6 +91,33 @@ pub struct OpenFile {
     pub path: PathBuf,
     /// The file.
     pub file: File,
+    /// Whether it is written around the system's cache.
+    is_direct: bool,
+}
+
+impl OpenFile {
+    fn append(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let is_block = bytes.as_ptr().addr().is_multiple_of(BLOCK_BYTES) && bytes.len() >= BLOCK_BYTES;
+            if self.is_direct && !is_block {
+                self.use_cache()?;
+            }
+            let whole = if self.is_direct { bytes.len() / BLOCK_BYTES * BLOCK_BYTES } else { bytes.len() };
+            match self.file.write(&bytes[..whole]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => bytes = &bytes[n..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if self.is_direct && stream::is_misaligned(&error) => self.use_cache()?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn use_cache(&mut self) -> io::Result<()> {
+        self.is_direct = false;
+        stream::use_cache(&self.file)
+    }
 }
 
 /// A call that failed, and on what.

@@ -272,6 +272,14 @@ pub enum Fault {
         /// What it names.
         name: String,
     },
+    /// What another rank found as it read its part.
+    #[error("rank {rank} found: {reason}")]
+    OnRank {
+        /// The rank.
+        rank: usize,
+        /// What it found.
+        reason: String,
+    },
     /// A folder under another step's name.
     #[error("it is of step {step}, which is not what its folder's name says")]
     OtherStep {

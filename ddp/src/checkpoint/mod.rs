@@ -9,14 +9,17 @@
 //! <out>/checkpoints/.step-<N>-<k>.tmp/      while it is written, by the k-th save of the process
 //! ```
 //!
-//! Writing: a [`Saver`] saves at once, a [`Writer`] while training goes on. Reading: [`CheckpointStore::newest_valid`] or
-//! [`Checkpoint::find`], then [`Checkpoint::read_weights`] and a [`StateReader`]. All ranks need to see the same folder.
+//! Writing: a [`Saver`] saves at once, a [`Writer`] while training goes on. Reading: a run that goes on takes the
+//! newest that looks whole ([`CheckpointStore::newest`]) and compares checksums while it reads ([`Checkpoint::load`]); all else looks
+//! at every byte first ([`Checkpoint::find`]), then takes what it needs ([`tensor_file::TensorFile`], [`StateReader`]). All ranks
+//! need to see the same folder.
 
 pub mod checksum;
 pub mod disk;
 pub mod error;
 mod exact;
 mod gather;
+mod load;
 pub mod manifest;
 mod opened;
 mod options;
@@ -25,11 +28,13 @@ pub mod run_state;
 mod saver;
 mod state_reader;
 mod store;
+mod stream;
 pub mod tensor_file;
 mod writer;
 
 pub use checksum::Checksum;
 pub use error::{CheckpointError, Fault};
+pub use load::Load;
 pub use manifest::{FileEntry, MANIFEST_FILE, Manifest, Parameter};
 pub use opened::{Checkpoint, Located};
 pub use options::{EMA_STATE, MODEL_FILE, SaveOptions, SnapshotBuffers, copy};
@@ -38,4 +43,5 @@ pub use run_state::{Best, EarlyStoppingState, EpochLossState, LossScalerState, R
 pub use saver::{Saved, Saver};
 pub use state_reader::StateReader;
 pub use store::{CHECKPOINTS_FOLDER, CheckpointStore, Marker, Search, Skipped, step_name, step_of};
+pub use stream::Caching;
 pub use writer::{SaveOutcome, Writer};

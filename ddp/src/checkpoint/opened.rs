@@ -1,21 +1,21 @@
 //! A checkpoint that is there: what it says, whether its bytes are right, and the weights in it.
 
 use std::collections::HashMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 
+use super::checksum::Checksum;
 use super::error::{CheckpointError, Fault};
 use super::manifest::{FileEntry, Manifest};
 use super::options::MODEL_FILE;
 use super::state_reader::StateReader;
 use super::store::{CHECKPOINTS_FOLDER, CheckpointStore, Marker, Search, step_of};
+use super::stream::Caching;
 use super::tensor_file::{self, TensorFile};
 use crate::epoch_proof::Proved;
 use crate::model::layout::ParamLayout;
-
-/// Elements that a thread reads at a time.
-const READ_ELEMENTS: usize = 2 << 20;
 
 /// A checkpoint with a good manifest and files of the right lengths.
 #[derive(Debug, Clone, PartialEq)]
@@ -71,21 +71,11 @@ impl Checkpoint {
     /// [`CheckpointError::NotFound`] for a path with no checkpoint, [`CheckpointError::Damaged`] for one that can't be used,
     /// [`CheckpointError::NoneValid`] for several.
     pub fn find(path: &Path) -> Result<Search, CheckpointError> {
-        let store = match Located::new(path)? {
-            Located::One(path) => {
-                return Ok(Search { found: Some(Checkpoint::open(&path)?), skipped: Vec::new() });
+        match Located::new(path)? {
+            Located::One(path) => Ok(Search { found: Some(Checkpoint::open(&path)?), skipped: Vec::new() }),
+            Located::Store(store) => {
+                store.newest(u64::MAX, |checkpoint| checkpoint.verify_with(Caching::Keep))?.found_in(&store)
             }
-            Located::Store(store) => store,
-        };
-        let search = store.newest_valid()?;
-        match (&search.found, search.skipped.is_empty()) {
-            (None, true) => Err(CheckpointError::NotFound { path: path.to_owned() }),
-            (None, false) => {
-                let skipped: Vec<_> = search.skipped.iter().map(ToString::to_string).collect();
-                let path = store.folder().to_owned();
-                Err(CheckpointError::NoneValid { path, skipped: skipped.join("\n  ") })
-            }
-            (Some(_), _) => Ok(search),
         }
     }
 
@@ -93,10 +83,11 @@ impl Checkpoint {
     ///
     /// # Errors
     /// [`CheckpointError::Damaged`].
-    pub fn open(path: &Path) -> Result<Self, CheckpointError> {
+    fn open(path: &Path) -> Result<Self, CheckpointError> {
         let damaged = |fault| CheckpointError::Damaged { path: path.to_owned(), fault };
         let checkpoint = Checkpoint::read(path).map_err(damaged)?;
-        checkpoint.verify().map_err(damaged)?;
+        // Whoever opens it reads some of it next.
+        checkpoint.verify_with(Caching::Keep).map_err(damaged)?;
         Ok(checkpoint)
     }
 
@@ -121,7 +112,7 @@ impl Checkpoint {
     fn check_lengths(&self) -> Result<(), Fault> {
         for FileEntry { name, bytes, .. } in &self.manifest.files {
             let got = std::fs::metadata(self.path.join(name)).map_err(|error| match error.kind() {
-                std::io::ErrorKind::NotFound => Fault::FileMissing { name: name.clone() },
+                io::ErrorKind::NotFound => Fault::FileMissing { name: name.clone() },
                 _ => Fault::Unreadable { name: name.clone(), reason: error.to_string() },
             })?;
             if got.len() != *bytes {
@@ -131,30 +122,30 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Reads all of its files and compares their checksums; then whether they hold what the manifest says: each parameter of
-    /// its shape, and each element of the optimiser's state exactly once.
+    /// Reads all of its files, around the system's cache, and compares their checksums; then whether they hold what the manifest
+    /// says: each parameter of its shape, and each element of the optimiser's state exactly once.
     ///
     /// # Errors
     /// The first thing that is wrong.
     pub fn verify(&self) -> Result<(), Fault> {
-        let check = |FileEntry { name, bytes, xxh3_128 }: &FileEntry| {
-            let (got, sum) = tensor_file::checksum(&self.path.join(name))
-                .map_err(|error| Fault::Unreadable { name: name.clone(), reason: error.to_string() })?;
-            if got != *bytes {
-                return Err(Fault::Length { name: name.clone(), got, expected: *bytes });
-            }
-            if sum != *xxh3_128 {
-                let (got, expected) = (sum.to_string(), xxh3_128.to_string());
-                return Err(Fault::Changed { name: name.clone(), got, expected });
-            }
-            Ok(())
+        self.verify_with(Caching::Bypass)
+    }
+
+    fn verify_with(&self, caching: Caching) -> Result<(), Fault> {
+        let check = |entry: &FileEntry| {
+            let read = tensor_file::checksum(&self.path.join(&entry.name), caching);
+            check_checksum(entry, read)
         };
         self.manifest.files.par_iter().map(check).collect::<Result<(), Fault>>()?;
-        let model = TensorFile::open(&self.model_path())?;
-        if let Some(difference) = self.differences(&model).first() {
+        self.check_content(&TensorFile::open(&self.model_path())?, &StateReader::open(self)?)
+    }
+
+    /// Whether the files, by their headers, hold what the manifest says.
+    pub(super) fn check_content(&self, model: &TensorFile, state: &StateReader) -> Result<(), Fault> {
+        if let Some(difference) = self.differences(model).first() {
             return Err(Fault::Malformed { name: MODEL_FILE.to_owned(), reason: difference.clone() });
         }
-        StateReader::open(self)?.check()
+        state.check()
     }
 
     /// What the model's file holds other than the manifest says.
@@ -199,34 +190,6 @@ impl Checkpoint {
         CheckpointError::Damaged { path: self.path.clone(), fault }
     }
 
-    /// Reads the weights to the flat buffer of `layout`; its gaps stay as they are.
-    ///
-    /// # Errors
-    /// [`CheckpointError::OtherModel`] with every difference if names or shapes are others than the layout's, and
-    /// [`CheckpointError::Damaged`].
-    ///
-    /// # Panics
-    /// If `flat` is not of the layout's length.
-    pub fn read_weights(&self, layout: &ParamLayout, flat: &mut [f32]) -> Result<(), CheckpointError> {
-        assert_eq!(flat.len(), layout.flat_len(), "elements of the flat buffer");
-        self.check_layout(layout)?;
-        let model = TensorFile::open(&self.model_path()).map_err(|fault| self.damaged(fault))?;
-        let mut parts = Vec::new();
-        let (mut rest, mut at) = (flat, 0);
-        for slot in layout.slots() {
-            let (_, behind) = rest.split_at_mut(slot.start - at);
-            let (values, behind) = behind.split_at_mut(slot.numel());
-            (rest, at) = (behind, slot.range().end);
-            let pieces = values.chunks_mut(READ_ELEMENTS).enumerate();
-            parts.extend(pieces.map(|(i, values)| (slot.name.as_str(), i * READ_ELEMENTS, values)));
-        }
-        let read = |(name, start, values): (&str, usize, &mut [f32])| {
-            model.read(name, start..start + values.len(), values)
-        };
-        let all: Result<(), Fault> = parts.into_par_iter().map(read).collect();
-        all.map_err(|fault| self.damaged(fault))
-    }
-
     /// Compares the parameters with those of `layout`.
     ///
     /// # Errors
@@ -253,4 +216,19 @@ impl Checkpoint {
         }
         Err(CheckpointError::OtherModel { path: self.path.clone(), differences: differences.join("\n  ") })
     }
+}
+
+/// Whether a file's length and checksum, as they were read, are those of its entry.
+pub(super) fn check_checksum(entry: &FileEntry, read: io::Result<(u64, Checksum)>) -> Result<(), Fault> {
+    let FileEntry { name, bytes, xxh3_128 } = entry;
+    let (got, sum) =
+        read.map_err(|error| Fault::Unreadable { name: name.clone(), reason: error.to_string() })?;
+    if got != *bytes {
+        return Err(Fault::Length { name: name.clone(), got, expected: *bytes });
+    }
+    if sum != *xxh3_128 {
+        let (got, expected) = (sum.to_string(), xxh3_128.to_string());
+        return Err(Fault::Changed { name: name.clone(), got, expected });
+    }
+    Ok(())
 }

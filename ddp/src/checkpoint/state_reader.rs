@@ -12,7 +12,7 @@ use super::error::{CheckpointError, Fault};
 use super::opened::Checkpoint;
 use super::options::PIECES_KEY;
 use super::piece::Piece;
-use super::tensor_file::TensorFile;
+use super::tensor_file::{Target, TensorFile};
 
 /// Elements that a thread reads at a time.
 const READ_ELEMENTS: usize = 2 << 20;
@@ -38,7 +38,7 @@ struct Stored {
     offset: usize,
 }
 
-/// Elements to read from one place.
+/// Elements of a state tensor to read from one place.
 struct Run<'a> {
     file: usize,
     offset: usize,
@@ -87,6 +87,41 @@ impl StateReader {
     /// # Panics
     /// If pieces overlap in `out` or end behind it.
     pub fn read(&self, wanted: &[Piece], name: &str, out: &mut [f32]) -> Result<(), CheckpointError> {
+        let runs = self.runs(wanted, name, out)?;
+        let read =
+            |run: Run<'_>| self.files[run.file].read(name, run.offset..run.offset + run.out.len(), run.out);
+        let all: Result<(), Fault> = runs.into_par_iter().map(read).collect();
+        all.map_err(|fault| CheckpointError::Damaged { path: self.path.clone(), fault })
+    }
+
+    /// As [`read`](Self::read), where the elements are and where they go to, each with the name of its file.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// As there.
+    pub(super) fn places<'a>(
+        &self,
+        wanted: &[Piece],
+        name: &str,
+        out: &'a mut [f32],
+    ) -> Result<Vec<(&str, Target<'a>)>, CheckpointError> {
+        let place = |run: Run<'a>| {
+            let file = &self.files[run.file];
+            let at = file.place(name, run.offset..run.offset + run.out.len())?;
+            Ok((file.name(), Target { at, out: bytemuck::cast_slice_mut(run.out) }))
+        };
+        let places: Result<_, Fault> = self.runs(wanted, name, out)?.into_iter().map(place).collect();
+        places.map_err(|fault| CheckpointError::Damaged { path: self.path.clone(), fault })
+    }
+
+    fn runs<'a>(
+        &self,
+        wanted: &[Piece],
+        name: &str,
+        out: &'a mut [f32],
+    ) -> Result<Vec<Run<'a>>, CheckpointError> {
         let mut in_order: Vec<&Piece> = wanted.iter().filter(|piece| !piece.is_empty()).collect();
         in_order.sort_by_key(|piece| piece.offset);
         let (mut rest, mut at, mut runs) = (out, 0, Vec::new());
@@ -96,10 +131,7 @@ impl StateReader {
             (rest, at) = (behind, piece.offset + piece.len());
             self.find(piece, name, values, &mut runs)?;
         }
-        let read =
-            |Run { file, offset, out }: Run<'_>| self.files[file].read(name, offset..offset + out.len(), out);
-        let all: Result<(), Fault> = runs.into_par_iter().map(read).collect();
-        all.map_err(|fault| CheckpointError::Damaged { path: self.path.clone(), fault })
+        Ok(runs)
     }
 
     /// Adds to `runs` the places from which `out`, the elements of `piece`, are to be read.

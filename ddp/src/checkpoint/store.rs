@@ -54,6 +54,24 @@ pub struct Search {
     pub skipped: Vec<Skipped>,
 }
 
+impl Search {
+    /// Itself, if something was found in `store`.
+    ///
+    /// # Errors
+    /// [`CheckpointError::NotFound`] if there was nothing, [`CheckpointError::NoneValid`] if nothing could be used.
+    pub fn found_in(self, store: &CheckpointStore) -> Result<Self, CheckpointError> {
+        let path = store.folder().to_owned();
+        match (&self.found, self.skipped.is_empty()) {
+            (None, true) => Err(CheckpointError::NotFound { path }),
+            (None, false) => {
+                let skipped: Vec<_> = self.skipped.iter().map(ToString::to_string).collect();
+                Err(CheckpointError::NoneValid { path, skipped: skipped.join("\n  ") })
+            }
+            (Some(_), _) => Ok(self),
+        }
+    }
+}
+
 /// A checkpoint that can't be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skipped {
@@ -176,17 +194,31 @@ impl CheckpointStore {
     /// # Errors
     /// [`CheckpointError::Folder`] if the folder can't be read.
     pub fn newest_valid(&self) -> Result<Search, CheckpointError> {
+        self.newest(u64::MAX, Checkpoint::verify)
+    }
+
+    /// The newest checkpoint of a step below `end` that looks whole, by its manifest and its files' lengths, and that `check` finds good;
+    /// and what was passed over on the way.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Folder`] if the folder can't be read.
+    pub fn newest(
+        &self,
+        end: u64,
+        check: impl Fn(&Checkpoint) -> Result<(), Fault>,
+    ) -> Result<Search, CheckpointError> {
         let mut skipped = Vec::new();
         let steps = self.steps()?;
-        if let Some(name) = self.marked(Marker::Latest)
+        if end == u64::MAX
+            && let Some(name) = self.marked(Marker::Latest)
             && step_of(&name).is_none_or(|step| !steps.contains(&step))
         {
             let fault = Fault::NamesNothing { name };
             skipped.push(Skipped { name: Marker::Latest.name().to_owned(), fault });
         }
-        for step in steps.into_iter().rev() {
+        for step in steps.into_iter().rev().filter(|&step| step < end) {
             let checked = self.checkpoint(step).and_then(|checkpoint| {
-                checkpoint.verify()?;
+                check(&checkpoint)?;
                 Ok(checkpoint)
             });
             match checked {

@@ -9,7 +9,6 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use rustix::fs::{Advice, fadvise};
 use safetensors::{Dtype, tensor::Metadata};
 use serde_json::{Map, Value, json};
 
@@ -17,11 +16,8 @@ use super::checksum::{Checksum, Hasher};
 use super::disk::{Disk, DiskError, OpenFile, at};
 use super::error::Fault;
 use super::manifest::FileEntry;
+use super::stream::{self, CHUNK_BYTES, Caching};
 
-/// Bytes that are hashed and then written, while they are in the cache.
-const CHUNK_BYTES: usize = 1 << 20;
-/// Bytes after which the disk is to begin with what was written.
-const BEGIN_BYTES: u64 = 16 << 20;
 /// The format's own limit of a header.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
@@ -74,22 +70,24 @@ pub fn write(
     metadata: &HashMap<String, String>,
 ) -> Result<(OpenFile, FileEntry), DiskError> {
     let mut file = disk.create(path).map_err(at("make", path))?;
-    let (mut hasher, mut begun) = (Hasher::new(), 0);
-    let mut put = |bytes: &[u8]| {
-        for chunk in bytes.chunks(CHUNK_BYTES) {
-            hasher.update(chunk);
-            disk.write(&mut file, chunk).map_err(at("write", path))?;
-            if hasher.n_bytes() - begun >= BEGIN_BYTES {
-                disk.begin_to_sync(&file, begun..hasher.n_bytes());
-                begun = hasher.n_bytes();
-            }
+    let header = header(tensors, metadata);
+    let values = tensors.iter().map(|tensor| bytemuck::cast_slice(tensor.values));
+    let parts: Vec<&[u8]> = std::iter::once(header.as_slice()).chain(values).collect();
+    if parts.iter().map(|part| part.len()).sum::<usize>() >= CHUNK_BYTES {
+        disk.bypass_cache(&mut file);
+    }
+    let (mut hasher, mut n_written) = (Hasher::new(), 0);
+    let write_one = |chunk: &[u8]| {
+        disk.write(&mut file, chunk).map_err(at("write", path))?;
+        let before = n_written;
+        n_written += chunk.len() as u64;
+        if chunk.len() == CHUNK_BYTES {
+            disk.begin_to_sync(&file, before..n_written);
         }
         Ok(())
     };
-    put(&header(tensors, metadata))?;
-    for tensor in tensors {
-        put(bytemuck::cast_slice(tensor.values))?;
-    }
+    let no_thread = at("start a thread that writes", path);
+    stream::write(&parts, |bytes| hasher.update(bytes), write_one, no_thread)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     Ok((file, FileEntry { name, bytes: hasher.n_bytes(), xxh3_128: hasher.checksum() }))
 }
@@ -98,20 +96,16 @@ pub fn write(
 ///
 /// # Errors
 /// Those of the system.
-pub(super) fn checksum(path: &Path) -> std::io::Result<(u64, Checksum)> {
-    use std::io::Read as _;
-    let mut file = File::open(path)?;
-    // Only for speed: where the system takes no advice, it reads as it likes.
-    let _ = fadvise(&file, 0, None, Advice::Sequential);
-    let (mut hasher, mut buffer) = (Hasher::new(), vec![0; CHUNK_BYTES]);
-    loop {
-        match file.read(&mut buffer) {
-            Ok(0) => return Ok((hasher.n_bytes(), hasher.checksum())),
-            Ok(n) => hasher.update(&buffer[..n]),
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
+pub(super) fn checksum(path: &Path, caching: Caching) -> std::io::Result<(u64, Checksum)> {
+    let mut hasher = Hasher::new();
+    stream::read(path, caching, |_, bytes| hasher.update(bytes))?;
+    Ok((hasher.n_bytes(), hasher.checksum()))
+}
+
+/// Bytes of a file from `at` on, and where they go to.
+pub(super) struct Target<'a> {
+    pub(super) at: u64,
+    pub(super) out: &'a mut [u8],
 }
 
 /// A safetensors file of f32 tensors, open for reading.
@@ -165,6 +159,11 @@ impl TensorFile {
         Ok(TensorFile { name, file, header, values_at })
     }
 
+    /// Its name in its folder.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Its texts.
     pub fn metadata(&self) -> HashMap<String, String> {
         self.header.metadata().clone().unwrap_or_default()
@@ -180,6 +179,20 @@ impl TensorFile {
         self.header.info(name).map(|info| info.shape.as_slice())
     }
 
+    /// The first byte of elements `range` of the flattened tensor `name`.
+    ///
+    /// # Errors
+    /// [`Fault::Malformed`] if there is no such tensor or it has fewer elements.
+    pub(super) fn place(&self, name: &str, range: Range<usize>) -> Result<u64, Fault> {
+        let malformed = |reason: String| Fault::Malformed { name: self.name.clone(), reason };
+        let info = self.header.info(name).ok_or_else(|| malformed(format!("it holds no tensor {name}")))?;
+        let numel: usize = info.shape.iter().product();
+        if range.end > numel {
+            return Err(malformed(format!("{name} has {numel} elements, expected at least {}", range.end)));
+        }
+        Ok(self.values_at + (info.data_offsets.0 + range.start * size_of::<f32>()) as u64)
+    }
+
     /// Reads elements `range` of the flattened tensor `name` to `out`.
     ///
     /// # Errors
@@ -189,16 +202,17 @@ impl TensorFile {
     /// If `out` is not of the range's length.
     pub fn read(&self, name: &str, range: Range<usize>, out: &mut [f32]) -> Result<(), Fault> {
         assert_eq!(range.len(), out.len(), "elements to read, and room for them");
-        let malformed = |reason: String| Fault::Malformed { name: self.name.clone(), reason };
-        let info = self.header.info(name).ok_or_else(|| malformed(format!("it holds no tensor {name}")))?;
-        let numel: usize = info.shape.iter().product();
-        if range.end > numel {
-            return Err(malformed(format!("{name} has {numel} elements, expected at least {}", range.end)));
-        }
-        let place = self.values_at + (info.data_offsets.0 + range.start * size_of::<f32>()) as u64;
+        self.read_at(self.place(name, range)?, bytemuck::cast_slice_mut(out))
+    }
+
+    /// Reads the bytes from `place` on.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub(super) fn read_at(&self, place: u64, out: &mut [u8]) -> Result<(), Fault> {
         let unreadable =
             |error: std::io::Error| Fault::Unreadable { name: self.name.clone(), reason: error.to_string() };
-        self.file.read_exact_at(bytemuck::cast_slice_mut(out), place).map_err(unreadable)
+        self.file.read_exact_at(out, place).map_err(unreadable)
     }
 
     /// A whole tensor.
@@ -238,7 +252,7 @@ mod tests {
         assert_eq!(entry.bytes, bytes.len() as u64);
         assert_eq!(entry.bytes, file_bytes(&tensors(&a, &b), &metadata));
         assert_eq!(entry.xxh3_128, Checksum::of(&bytes));
-        assert_eq!(checksum(&path).unwrap(), (entry.bytes, entry.xxh3_128));
+        assert_eq!(checksum(&path, Caching::Keep).unwrap(), (entry.bytes, entry.xxh3_128));
 
         let library = SafeTensors::deserialize(&bytes).unwrap();
         assert_eq!(library.tensor("a").unwrap().data(), bytemuck::cast_slice::<f32, u8>(&a));

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use ddp::checkpoint::disk::{Disk, OsDisk};
 use ddp::checkpoint::{
-    Best, Checkpoint, CheckpointError, CheckpointStore, Piece, RunState, SaveOptions, Saved, Saver,
-    StateReader,
+    Best, Caching, Checkpoint, CheckpointError, CheckpointStore, Load, Piece, RunState, SaveOptions, Saved,
+    Saver, StateReader,
 };
 use ddp::data::{ColumnCodes, Normalizer, Preprocessor};
 use ddp::epoch_proof::{EpochProof, RowsHash};
@@ -148,17 +148,9 @@ pub(crate) fn saved(
 
 /// Checks that a checkpoint is that of its step to the last bit, read by `n_ranks`.
 pub(crate) fn check_content(checkpoint: &Checkpoint, layout: &ParamLayout, n_ranks: usize) {
+    load(checkpoint, layout, n_ranks).unwrap();
+    // The same by name, as commands read it.
     let step = checkpoint.manifest().run.step;
-    let mut weights = vec![0.0; layout.flat_len()];
-    checkpoint.read_weights(layout, &mut weights).unwrap();
-    for slot in layout.slots() {
-        assert_eq!(
-            weights[slot.range()],
-            values("weights", step, slot.range()),
-            "{} of step {step}",
-            slot.name
-        );
-    }
     let reader = StateReader::open(checkpoint).unwrap();
     for shard in shards(layout, n_ranks) {
         for name in STATES {
@@ -170,6 +162,45 @@ pub(crate) fn check_content(checkpoint: &Checkpoint, layout: &ParamLayout, n_ran
             }
         }
     }
+}
+
+/// Has each of `n_ranks` load its part, and checks what it gets to the last bit; the first error of any of them.
+pub(crate) fn load(
+    checkpoint: &Checkpoint,
+    layout: &ParamLayout,
+    n_ranks: usize,
+) -> Result<(), CheckpointError> {
+    let step = checkpoint.manifest().run.step;
+    let mut loaded = Vec::new();
+    for (rank, shard) in shards(layout, n_ranks).into_iter().enumerate() {
+        let mut weights = vec![f32::NAN; layout.flat_len()];
+        let mut state = vec![vec![f32::NAN; shard.len()]; STATES.len()];
+        checkpoint.load(Load {
+            layout,
+            weights: &mut weights,
+            pieces: &Piece::of_ranges(layout, std::slice::from_ref(&shard)),
+            state: STATES.into_iter().zip(state.iter_mut().map(Vec::as_mut_slice)).collect(),
+            rank: (rank, n_ranks),
+            caching: if rank % 2 == 0 { Caching::Bypass } else { Caching::Keep },
+        })?;
+        loaded.push((shard, weights, state));
+    }
+    for (shard, weights, state) in loaded {
+        for at in layout.slots().iter().flat_map(|slot| slot.range()) {
+            assert_eq!(
+                weights[at].to_bits(),
+                value("weights", step, at).to_bits(),
+                "weight {at} of step {step}"
+            );
+        }
+        for (name, state) in STATES.into_iter().zip(state) {
+            for at in layout.slots().iter().flat_map(|slot| slot.range()).filter(|at| shard.contains(at)) {
+                let (got, want) = (state[at - shard.start], value(name, step, at));
+                assert_eq!(got.to_bits(), want.to_bits(), "{name}[{at}] of step {step}");
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Names in the folder of checkpoints, sorted.

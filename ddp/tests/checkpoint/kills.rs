@@ -10,10 +10,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ddp::checkpoint::{CheckpointStore, SaveOptions, SaveOutcome, Saver, SnapshotBuffers, Writer};
 
+use tempfile::TempDir;
+
 use super::fixture::*;
 
 /// Tells [`saves_until_it_is_killed`] where to save.
 const FOLDER: &str = "DDP_TEST_SAVES_IN";
+/// Tells it of which model.
+const WIDTHS: &str = "DDP_TEST_SAVES_WIDTHS";
+/// Files of some kB.
+const SMALL: [usize; 3] = [20, 60, 10];
+/// Some 9 MiB of weights.
+const LARGE: [usize; 3] = [1501, 1567, 3];
 const N_KILLS: &str = "KILLS";
 /// Until the process has saved at least once; it starts in a few ms.
 const START: Duration = Duration::from_secs(60);
@@ -25,7 +33,9 @@ const START: Duration = Duration::from_secs(60);
 fn saves_until_it_is_killed() {
     let Some(out) = std::env::var_os(FOLDER) else { panic!("needs {FOLDER}") };
     let out = Path::new(&out);
-    let layout = layout(&[20, 60, 10]);
+    let widths: Vec<usize> =
+        std::env::var(WIDTHS).unwrap().split(',').map(|width| width.parse().unwrap()).collect();
+    let layout = layout(&widths);
     let store = CheckpointStore::of_run(out);
     store.prepare().unwrap();
     let start = store.newest_valid().unwrap().found.map_or(0, |found| found.manifest().run.step);
@@ -67,18 +77,34 @@ fn saves_until_it_is_killed() {
     });
 }
 
+fn n_kills() -> usize {
+    std::env::var(N_KILLS).map_or(20, |n| n.parse().unwrap())
+}
+
 #[test]
 fn nothing_acknowledged_is_lost_and_nothing_is_torn() {
-    let n_kills: usize = std::env::var(N_KILLS).map_or(20, |n| n.parse().unwrap());
-    let dir = tempfile::tempdir().unwrap();
-    let layout = layout(&[20, 60, 10]);
+    let n_kills = n_kills();
+    let last = kill_again_and_again(tempfile::tempdir().unwrap(), SMALL, n_kills, Duration::from_millis(40));
+    assert!(last > n_kills as u64, "each process saves");
+}
+
+/// Files of several chunks, on a disk.
+#[test]
+fn nothing_of_large_files_either() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    kill_again_and_again(dir, LARGE, n_kills().div_ceil(20), Duration::from_millis(400));
+}
+
+/// Has a process save a model of these widths until it is killed, so often, each `within` such a time; the last step.
+fn kill_again_and_again(dir: TempDir, widths: [usize; 3], n_kills: usize, within: Duration) -> u64 {
+    let layout = layout(&widths);
     let store = CheckpointStore::of_run(dir.path());
     let mut random = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
     let (mut n_lost, mut n_unreadable, mut n_torn, mut n_mid_save, mut last) = (0, 0, 0, 0, 0);
     for kill in 0..n_kills {
         random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        let after = Duration::from_micros((random >> 33) % 40_000);
-        let acknowledged = save_and_kill(dir.path(), after);
+        let after = within.mul_f64((random >> 33) as f64 / f64::from(1_u32 << 31));
+        let acknowledged = save_and_kill(dir.path(), widths, after);
 
         n_mid_save += usize::from(names(&store).iter().any(|name| name.starts_with('.')));
         let search = store.newest_valid().unwrap();
@@ -88,7 +114,7 @@ fn nothing_acknowledged_is_lost_and_nothing_is_torn() {
             n_unreadable += 1;
             continue;
         };
-        check_content(&found, &layout, 3);
+        load(&found, &layout, 3).unwrap();
         let step = found.manifest().run.step;
         assert!(step >= last, "kill {kill}: step {step} after {last}");
         n_lost += usize::from(acknowledged.is_some_and(|acknowledged| step < acknowledged));
@@ -99,15 +125,19 @@ fn nothing_acknowledged_is_lost_and_nothing_is_torn() {
          acknowledged and lost {n_lost}, torn {n_torn}"
     );
     assert_eq!((n_unreadable, n_lost, n_torn), (0, 0, 0));
-    assert!(last > n_kills as u64, "each process saves");
-    assert!(n_mid_save * 4 > n_kills, "most moments are those of a save: {n_mid_save} of {n_kills}");
+    assert!(
+        n_mid_save * 4 > n_kills || n_kills < 20,
+        "most moments are those of a save: {n_mid_save} of {n_kills}"
+    );
+    last
 }
 
 /// Starts the process, kills it `after` its first acknowledged save, and returns the last step that it acknowledged.
-fn save_and_kill(out: &Path, after: Duration) -> Option<u64> {
+fn save_and_kill(out: &Path, widths: [usize; 3], after: Duration) -> Option<u64> {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "kills::saves_until_it_is_killed", "--ignored", "--nocapture", "--test-threads=1"])
         .env(FOLDER, out)
+        .env(WIDTHS, widths.map(|width| width.to_string()).join(","))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

@@ -15,6 +15,7 @@ mod fixture;
 mod full_disk;
 mod keep;
 mod kills;
+mod large;
 mod pytorch;
 mod ranks;
 mod round_trip;

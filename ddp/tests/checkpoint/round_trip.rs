@@ -87,7 +87,7 @@ fn gaps_and_other_models_are_told_by_name() {
         "{error}"
     );
     let other = layout(&[3, 6, 4, 2]);
-    let error = found.read_weights(&other, &mut vec![0.0; other.flat_len()]).unwrap_err().to_string();
+    let error = load(&found, &other, 1).unwrap_err().to_string();
     for part in [
         "layers.0.weight is [5, 3] in the checkpoint, [6, 3] in the model",
         "layers.2.weight [2, 4] is not in the checkpoint",

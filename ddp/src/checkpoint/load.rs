@@ -1,0 +1,147 @@
+//! Weights and state out of a checkpoint in one pass: bytes are compared with their file's checksum while they are put in their
+//! places, so that going on takes as long as reading does.
+//!
+//! The files of state are dealt to the ranks. Each rank reads those of its own whole, and of the others what it needs; so all
+//! ranks together have seen every byte, and with as many ranks as before each reads the file that it wrote.
+
+use std::collections::HashMap;
+
+use rayon::prelude::*;
+
+use super::checksum::Hasher;
+use super::error::{CheckpointError, Fault};
+use super::manifest::FileEntry;
+use super::opened::{Checkpoint, check_checksum};
+use super::options::MODEL_FILE;
+use super::piece::Piece;
+use super::state_reader::StateReader;
+use super::stream::{self, Caching};
+use super::tensor_file::{Target, TensorFile};
+use crate::model::layout::ParamLayout;
+
+/// What a rank takes out of a checkpoint.
+#[derive(Debug)]
+pub struct Load<'a> {
+    /// Where weights go to: the model's parameters in the flat buffer.
+    pub layout: &'a ParamLayout,
+    /// The flat buffer; its gaps stay as they are.
+    pub weights: &'a mut [f32],
+    /// Which elements of which parameters the rank has state of.
+    pub pieces: &'a [Piece],
+    /// The state's tensors by name; elements in no piece stay as they are.
+    pub state: Vec<(&'a str, &'a mut [f32])>,
+    /// The rank, and how many there are, all of which load.
+    pub rank: (usize, usize),
+    /// Whether other processes of the host read the same files.
+    pub caching: Caching,
+}
+
+impl Checkpoint {
+    /// Reads weights and state, and compares the checksums of this rank's share of the files. The checkpoint is whole if this
+    /// went well on all ranks; until then nobody may use what was read.
+    ///
+    /// # Errors
+    /// [`CheckpointError::OtherModel`] with every difference if names or shapes are others than the layout's,
+    /// [`CheckpointError::Gap`] for state that is not there, and [`CheckpointError::Damaged`].
+    ///
+    /// # Panics
+    /// If the weights are not of the layout's length, or pieces overlap in a state's tensor or end behind it.
+    pub fn load(&self, load: Load<'_>) -> Result<(), CheckpointError> {
+        let Load { layout, weights, pieces, state, rank: (rank, world_size), caching } = load;
+        assert_eq!(weights.len(), layout.flat_len(), "elements of the flat buffer");
+        self.check_layout(layout)?;
+        let damaged = |fault| self.damaged(fault);
+        // Headers that make no sense were changed, as a rule, which is what to tell then.
+        let senseless = |fault| self.damaged(self.verify().err().unwrap_or(fault));
+        let model = TensorFile::open(&self.model_path()).map_err(senseless)?;
+        let reader = StateReader::open(self).map_err(senseless)?;
+        self.check_content(&model, &reader).map_err(senseless)?;
+
+        let mut targets: HashMap<&str, Vec<Target<'_>>> = HashMap::new();
+        for (name, values) in by_parameter(layout, weights) {
+            let at = model.place(name, 0..values.len()).map_err(damaged)?;
+            targets.entry(MODEL_FILE).or_default().push(Target { at, out: bytemuck::cast_slice_mut(values) });
+        }
+        for (name, values) in state {
+            for (file, target) in reader.places(pieces, name, values)? {
+                targets.entry(file).or_default().push(target);
+            }
+        }
+        let mut files = Vec::new();
+        let mut n_state = 0;
+        for entry in &self.manifest().files {
+            // All ranks read the weights whole, anyway.
+            let is_whole = entry.name == MODEL_FILE || n_state % world_size == rank;
+            n_state += usize::from(entry.name != MODEL_FILE);
+            files.push((entry, is_whole, targets.remove(entry.name.as_str()).unwrap_or_default()));
+        }
+        let read = |(entry, is_whole, targets): (&FileEntry, bool, Vec<Target<'_>>)| match is_whole {
+            true => self.read_whole(entry, targets, caching),
+            false => self.read_some(entry, targets),
+        };
+        files.into_par_iter().map(read).collect::<Result<(), Fault>>().map_err(damaged)
+    }
+
+    /// Reads all of a file, puts the targets' bytes in their places, and compares its checksum.
+    fn read_whole(
+        &self,
+        entry: &FileEntry,
+        mut targets: Vec<Target<'_>>,
+        caching: Caching,
+    ) -> Result<(), Fault> {
+        targets.sort_by_key(|target| target.at);
+        let (mut hasher, mut first) = (Hasher::new(), 0);
+        let take = |start: u64, bytes: &[u8]| {
+            // In pieces that stay in the core's cache between the two looks at them.
+            for (i, bytes) in bytes.chunks(stream::SEEN_BYTES).enumerate() {
+                let start = start + (i * stream::SEEN_BYTES) as u64;
+                hasher.update(bytes);
+                first += scatter(start, bytes, &mut targets[first..]);
+            }
+        };
+        let read = stream::read(&self.path().join(&entry.name), caching, take);
+        check_checksum(entry, read.map(|_| (hasher.n_bytes(), hasher.checksum())))
+    }
+
+    fn read_some(&self, entry: &FileEntry, targets: Vec<Target<'_>>) -> Result<(), Fault> {
+        if targets.is_empty() {
+            return Ok(());
+        }
+        let file = TensorFile::open(&self.path().join(&entry.name))?;
+        targets.into_par_iter().map(|Target { at, out }| file.read_at(at, out)).collect()
+    }
+}
+
+/// Each parameter's part of the flat buffer.
+fn by_parameter<'a>(layout: &'a ParamLayout, flat: &'a mut [f32]) -> Vec<(&'a str, &'a mut [f32])> {
+    let (mut rest, mut at, mut parts) = (flat, 0, Vec::new());
+    for slot in layout.slots() {
+        let (_, behind) = rest.split_at_mut(slot.start - at);
+        let (values, behind) = behind.split_at_mut(slot.numel());
+        (rest, at) = (behind, slot.range().end);
+        parts.push((slot.name.as_str(), values));
+    }
+    parts
+}
+
+/// Copies what of a file's `bytes` from `start` on belongs to `targets`, which are in the file's order. Returns how many of
+/// the first are complete.
+fn scatter(start: u64, bytes: &[u8], targets: &mut [Target<'_>]) -> usize {
+    let end = start + bytes.len() as u64;
+    let mut n_complete = 0;
+    for (i, target) in targets.iter_mut().enumerate() {
+        if target.at >= end {
+            break;
+        }
+        let target_end = target.at + target.out.len() as u64;
+        let (from, to) = (target.at.max(start), target_end.min(end));
+        if from < to {
+            let source = &bytes[(from - start) as usize..(to - start) as usize];
+            target.out[(from - target.at) as usize..(to - target.at) as usize].copy_from_slice(source);
+        }
+        if target_end <= end && i == n_complete {
+            n_complete += 1;
+        }
+    }
+    n_complete
+}
