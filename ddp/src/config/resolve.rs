@@ -68,7 +68,7 @@ impl Given {
 
 fn name(given: &Given, file: Option<&Path>, data: &DataConfig) -> Result<String> {
     if let Some(setting) = given.get("name") {
-        let name = setting.text("\"digits\"")?;
+        let name = setting.text()?;
         let fits = name.chars().all(|c| c.is_alphanumeric() || "._-".contains(c)) && !name.starts_with('.');
         return if fits && name.len() <= 100 {
             Ok(name)
@@ -91,8 +91,8 @@ fn name(given: &Given, file: Option<&Path>, data: &DataConfig) -> Result<String>
 }
 
 fn data(given: &Given) -> Result<DataConfig> {
-    let source = |key: &str| given.get(key).map(|setting| setting.text("\"builtin:digits\"")).transpose();
-    let train = source("data.train")?.unwrap_or_else(|| "builtin:digits".to_owned());
+    let optional = |key: &str| given.get(key).map(Setting::text).transpose();
+    let train = optional("data.train")?.unwrap_or_else(|| "builtin:digits".to_owned());
     let fraction = given.get("data.eval_fraction").map(|setting| {
         setting.number(
             |part| part > 0.0 && part < 1.0,
@@ -100,7 +100,7 @@ fn data(given: &Given) -> Result<DataConfig> {
             "0.2 evaluates on a fifth of the rows",
         )
     });
-    let eval = match (source("data.eval")?, fraction.transpose()?) {
+    let eval = match (optional("data.eval")?, fraction.transpose()?) {
         (_, Some(fraction)) => EvalSource::Fraction(fraction),
         (Some(source), _) if source == "none" => EvalSource::None,
         (Some(source), _) => EvalSource::Source(source),
@@ -112,7 +112,7 @@ fn data(given: &Given) -> Result<DataConfig> {
     let target = match given.get("data.target") {
         None => vec!["label".to_owned()],
         Some(setting) => {
-            let target = setting.texts("\"label\"")?;
+            let target = setting.texts()?;
             for (i, name) in target.iter().enumerate() {
                 if target[..i].contains(name) {
                     return Err(setting.bad("each column once", format!("remove one `{name}`")));
@@ -135,16 +135,15 @@ fn data(given: &Given) -> Result<DataConfig> {
         }
         Some(setting) => Some(setting.count(2, MAX_WIDTH, "leave it out to take it from the data")? as usize),
     };
-    let optional = |key: &str, example| given.get(key).map(|setting| setting.text(example)).transpose();
     let names = |key: &str| match given.get(key) {
         None => Ok(Vec::new()),
         // What a resolved config says where there are none.
         Some(setting) if setting.value.as_array().is_some_and(Vec::is_empty) => Ok(Vec::new()),
-        Some(setting) => setting.texts("[\"id\"]"),
+        Some(setting) => setting.texts(),
     };
     let (drop, categorical) = (names("data.drop")?, names("data.categorical")?);
-    let weight = optional("data.weight", "\"weight\"")?;
-    let eval_weight = optional("data.eval_weight", "\"w_test.npy\"")?;
+    let weight = optional("data.weight")?;
+    let eval_weight = optional("data.eval_weight")?;
     if let Some(setting) = given.get("data.eval_weight")
         && !matches!(&eval, EvalSource::Source(source) if !source.starts_with("builtin:"))
     {
@@ -182,13 +181,13 @@ fn data(given: &Given) -> Result<DataConfig> {
     }
     Ok(DataConfig {
         train,
-        labels: optional("data.labels", "\"y.npy\"")?,
+        labels: optional("data.labels")?,
         eval,
-        eval_labels: optional("data.eval_labels", "\"y_test.npy\"")?,
+        eval_labels: optional("data.eval_labels")?,
         eval_weight,
         format: given.one_of("data.format", DataFormat::Auto)?,
-        features_key: optional("data.features_key", "\"features\"")?.unwrap_or_else(|| "features".to_owned()),
-        labels_key: optional("data.labels_key", "\"labels\"")?.unwrap_or_else(|| "labels".to_owned()),
+        features_key: optional("data.features_key")?.unwrap_or_else(|| "features".to_owned()),
+        labels_key: optional("data.labels_key")?.unwrap_or_else(|| "labels".to_owned()),
         target,
         task,
         classes,

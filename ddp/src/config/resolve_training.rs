@@ -2,7 +2,7 @@
 
 use toml::Value;
 
-use super::keys::nearest;
+use super::keys::{example as example_of, nearest};
 use super::resolve::{Given, MAX_STEPS};
 use super::setting::{Named, Setting};
 use super::{
@@ -12,6 +12,8 @@ use super::{
 };
 use crate::error::Result;
 
+const EVAL_HINT: &str =
+    "give rows in `data.eval`, or take a part of the training rows with `data.eval_fraction`, such as 0.1";
 const MAX_ROWS: u64 = 1 << 31;
 const MAX_EPOCHS: u64 = 1_000_000_000;
 const MAX_MICRO_SHARDS: u64 = 1 << 12;
@@ -85,9 +87,8 @@ pub(super) fn optimizer(given: &Given) -> Result<OptimizerConfig> {
 
 /// The list of tables in `optimizer.groups`.
 fn param_groups(setting: &Setting) -> Result<Vec<ParamGroup>> {
-    const EXAMPLE: &str = "{ match = \"layers.0.*\", lr_scale = 0.1, weight_decay = 0.0 }";
     const KEYS: [&str; 3] = ["match", "lr_scale", "weight_decay"];
-    let example = || format!("for example [{EXAMPLE}]");
+    let example = || format!("for example {}", example_of("optimizer.groups"));
     let Some(items) = setting.value.as_array() else {
         return Err(setting.bad("a list of groups", example()));
     };
@@ -178,7 +179,7 @@ pub(super) fn train(given: &Given, data: &DataConfig) -> Result<TrainConfig> {
         )?,
         deterministic,
         micro_shards: micro_shards(given)?,
-        early_stop_metric: metric(given, "train.early_stop_metric", data)?.unwrap_or(EvalMetric::Loss),
+        early_stop_metric: early_stop_metric(given, data)?,
         early_stop_patience: early_stop_patience(given, data)?,
         early_stop_min_delta: given.number(
             "train.early_stop_min_delta",
@@ -226,23 +227,32 @@ fn micro_shards(given: &Given) -> Result<usize> {
     }
 }
 
+fn early_stop_metric(given: &Given, data: &DataConfig) -> Result<EvalMetric> {
+    given
+        .get("train.early_stop_metric")
+        .map_or(Ok(EvalMetric::Loss), |setting| metric_of(setting, setting.one_of()?, data))
+}
+
 fn early_stop_patience(given: &Given, data: &DataConfig) -> Result<u64> {
     const KEY: &str = "train.early_stop_patience";
     let patience = given.count(KEY, 0, 0, MAX_EPOCHS, "0 never stops early")? as u64;
     match given.get(KEY) {
         Some(setting) if patience > 0 && data.eval == EvalSource::None => {
-            Err(setting.bad("0 without rows to evaluate on", "give `data.eval` or `data.eval_fraction`"))
+            Err(setting.bad("0 without rows to evaluate on", EVAL_HINT))
         }
         _ => Ok(patience),
     }
 }
 
-/// A metric that evaluations of the task give; `None` where the key isn't given.
-fn metric(given: &Given, key: &str, data: &DataConfig) -> Result<Option<EvalMetric>> {
-    let Some(setting) = given.get(key) else { return Ok(None) };
-    let metric: EvalMetric = setting.one_of()?;
+/// `metric`, if evaluations of the run give it.
+fn metric_of(setting: &Setting, metric: EvalMetric, data: &DataConfig) -> Result<EvalMetric> {
     if metric.fits(data.task) {
-        return Ok(Some(metric));
+        // The loss is the default, which resolved configs hold: it asks for nothing.
+        return if metric == EvalMetric::Loss || data.eval != EvalSource::None {
+            Ok(metric)
+        } else {
+            Err(setting.bad("absent without rows to evaluate on", EVAL_HINT))
+        };
     }
     let fitting: Vec<_> =
         EvalMetric::ALL.iter().filter(|metric| metric.fits(data.task)).map(|metric| metric.name()).collect();
@@ -250,6 +260,16 @@ fn metric(given: &Given, key: &str, data: &DataConfig) -> Result<Option<EvalMetr
         format!("\"{}\" for task \"{}\"", fitting.join("\" or \""), data.task),
         "evaluations of this task give no other number",
     ))
+}
+
+/// `checkpoint.keep_best`
+impl Named for Option<EvalMetric> {
+    const VALUES: &'static [(&'static str, Self)] = &[
+        ("eval_loss", Some(EvalMetric::Loss)),
+        ("eval_accuracy", Some(EvalMetric::Accuracy)),
+        ("eval_r2", Some(EvalMetric::R2)),
+        ("none", None),
+    ];
 }
 
 /// The schedules by the names of `schedule.kind`.
@@ -396,9 +416,7 @@ pub(super) fn comm(given: &Given) -> Result<CommConfig> {
 }
 
 pub(super) fn checkpoint(given: &Given, data: &DataConfig) -> Result<CheckpointConfig> {
-    const BEST: &str = "checkpoint.keep_best";
     let never = "0 writes none for that";
-    let wants_none = |setting: &&Setting| setting.value.as_str() == Some("none");
     Ok(CheckpointConfig {
         every_steps: given.count("checkpoint.every_steps", 0, 0, MAX_STEPS, never)? as u64,
         every_minutes: given.number(
@@ -410,9 +428,12 @@ pub(super) fn checkpoint(given: &Given, data: &DataConfig) -> Result<CheckpointC
         )?,
         every_epochs: given.count("checkpoint.every_epochs", 1, 0, MAX_EPOCHS, never)? as u64,
         keep: given.count("checkpoint.keep", 3, 0, 1 << 20, "0 keeps all")?,
-        keep_best: match given.get(BEST).filter(wants_none) {
-            Some(_) => None,
-            None => Some(metric(given, BEST, data)?.unwrap_or(EvalMetric::Loss)),
+        keep_best: match given.get("checkpoint.keep_best") {
+            None => Some(EvalMetric::Loss),
+            Some(setting) => match setting.one_of::<Option<EvalMetric>>()? {
+                None => None,
+                Some(metric) => Some(metric_of(setting, metric, data)?),
+            },
         },
         is_async: given.bool("checkpoint.async", true)?,
     })

@@ -1,17 +1,21 @@
 //! What may change in the config between a checkpoint and the run that goes on from it.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
-use super::{Config, write};
+use super::{Config, DataConfig, DataFormat, write};
+use crate::data::format_by_name;
 
 /// Keys that may differ when a run is resumed; any other difference is refused.
 ///
-/// The data may lie elsewhere: its fingerprint is compared instead. Sizes of batches and `train.grad_accum_steps` follow the
+/// The data may lie elsewhere: its fingerprint is compared instead. `data.weight` may differ where it names files, as it does
+/// beside npy and IDX; the name of a column or array is part of the run. Sizes of batches and `train.grad_accum_steps` follow the
 /// number of ranks: the rows of a global batch are compared instead.
 pub const RESUMABLE: &[&str] = &[
     "name",
     "data.train",
     "data.labels",
+    "data.weight",
     "data.eval",
     "data.eval_labels",
     "data.eval_weight",
@@ -59,8 +63,22 @@ impl Config {
             ours: absent(),
             theirs,
         }));
-        differences.retain(|d| d.ours != d.theirs && !is_resumable(&d.key));
+        let are_files = self.data.weight_is_files() && saved.data.weight_is_files();
+        let may_differ = |key: &str| is_resumable(key) && (key != "data.weight" || are_files);
+        differences.retain(|d| d.ours != d.theirs && !may_differ(&d.key));
         differences
+    }
+}
+
+impl DataConfig {
+    /// Whether `weight` names files, and no column or array.
+    fn weight_is_files(&self) -> bool {
+        let is_beside = |format| matches!(format, DataFormat::Npy | DataFormat::Idx);
+        self.weight.as_deref().is_some_and(|weight| {
+            is_beside(self.format)
+                || weight.contains('/')
+                || format_by_name(Path::new(weight)).is_some_and(is_beside)
+        })
     }
 }
 

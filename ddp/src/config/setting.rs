@@ -84,7 +84,8 @@ impl Setting {
         }
     }
 
-    fn wrong_type(&self, expected: &'static str, example: &str) -> Error {
+    fn wrong_type(&self, expected: &'static str) -> Error {
+        let example = keys::example(self.key);
         let name = self.key.rsplit('.').next().unwrap_or(self.key);
         let example = match &self.origin {
             Origin::Set(_) => format!("--set {}={}", self.key, example.replace(' ', "")),
@@ -100,12 +101,12 @@ impl Setting {
     }
 
     pub(super) fn bool(&self) -> Result<bool> {
-        self.value.as_bool().ok_or_else(|| self.wrong_type("true or false", "true"))
+        self.value.as_bool().ok_or_else(|| self.wrong_type("true or false"))
     }
 
     /// A whole number in `min..=max`.
     pub(super) fn count(&self, min: u64, max: u64, hint: &str) -> Result<u64> {
-        let number = self.value.as_integer().ok_or_else(|| self.wrong_type("a whole number", "32"))?;
+        let number = self.value.as_integer().ok_or_else(|| self.wrong_type("a whole number"))?;
         self.in_range(number, min, max, hint)
     }
 
@@ -118,20 +119,20 @@ impl Setting {
 
     /// A list of whole numbers in `min..=max`.
     pub(super) fn counts(&self, min: u64, max: u64, hint: &str) -> Result<Vec<u64>> {
-        let wrong = || self.wrong_type("a list of whole numbers", "[128, 64]");
+        let wrong = || self.wrong_type("a list of whole numbers");
         let items = self.value.as_array().ok_or_else(wrong)?;
         items.iter().map(|item| self.in_range(item.as_integer().ok_or_else(wrong)?, min, max, hint)).collect()
     }
 
     /// A finite number that passes `fits`.
     pub(super) fn number(&self, fits: impl Fn(f64) -> bool, expected: &str, hint: &str) -> Result<f64> {
-        let number = as_number(&self.value).ok_or_else(|| self.wrong_type("a number", "0.001"))?;
+        let number = as_number(&self.value).ok_or_else(|| self.wrong_type("a number"))?;
         if number.is_finite() && fits(number) { Ok(number) } else { Err(self.bad(expected, hint)) }
     }
 
     /// A list of finite numbers that each pass `fits`.
     pub(super) fn numbers(&self, fits: impl Fn(f64) -> bool, expected: &str, hint: &str) -> Result<Vec<f64>> {
-        let wrong = || self.wrong_type("a list of numbers", "[0.9, 0.999]");
+        let wrong = || self.wrong_type("a list of numbers");
         let items = self.value.as_array().ok_or_else(wrong)?;
         let numbers =
             items.iter().map(|item| as_number(item).ok_or_else(wrong)).collect::<Result<Vec<_>>>()?;
@@ -143,29 +144,34 @@ impl Setting {
     }
 
     /// A text that is not empty.
-    pub(super) fn text(&self, example: &str) -> Result<String> {
+    pub(super) fn text(&self) -> Result<String> {
         let text = match (&self.value, &self.raw) {
             (Value::String(text), _) => text.clone(),
             (Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::Datetime(_), Some(raw)) => {
                 raw.clone()
             }
-            _ => return Err(self.wrong_type("a text", example)),
+            _ => return Err(self.wrong_type("a text")),
         };
         if text.trim().is_empty() {
-            return Err(self.bad("a text that is not empty", format!("for example {example}")));
+            return Err(
+                self.bad("a text that is not empty", format!("for example {}", keys::example(self.key)))
+            );
         }
         Ok(text)
     }
 
     /// A text, or a list of texts that is not empty.
-    pub(super) fn texts(&self, example: &str) -> Result<Vec<String>> {
+    pub(super) fn texts(&self) -> Result<Vec<String>> {
         let Some(items) = self.value.as_array() else {
-            return Ok(vec![self.text(example)?]);
+            return Ok(vec![self.text()?]);
         };
         let texts: Option<Vec<_>> = items.iter().map(|item| Some(item.as_str()?.to_owned())).collect();
-        let texts = texts.ok_or_else(|| self.wrong_type("a text or a list of texts", example))?;
+        let texts = texts.ok_or_else(|| self.wrong_type("a text or a list of texts"))?;
         if texts.is_empty() || texts.iter().any(String::is_empty) {
-            return Err(self.bad("at least one name, none of them empty", format!("for example {example}")));
+            return Err(self.bad(
+                "at least one name, none of them empty",
+                format!("for example {}", keys::example(self.key)),
+            ));
         }
         Ok(texts)
     }
@@ -173,13 +179,13 @@ impl Setting {
     /// One of an enum's names.
     pub(super) fn one_of<T: Named>(&self) -> Result<T> {
         let names: Vec<&str> = T::VALUES.iter().map(|(name, _)| *name).collect();
-        let text = self.text(&format!("\"{}\"", names[0]))?;
+        let text = self.text()?;
         if let Some((_, value)) = T::VALUES.iter().find(|(name, _)| *name == text) {
             return Ok(*value);
         }
         let hint = match keys::nearest(&text, names.iter().copied()) {
             Some(name) => format!("did you mean \"{name}\"?"),
-            None => format!("for example \"{}\"", names[0]),
+            None => format!("for example {}", keys::example(self.key)),
         };
         let expected = match names.as_slice() {
             [only] => format!("\"{only}\""),

@@ -228,6 +228,67 @@ fn wrong_types_tell_the_right_one() {
     );
 }
 
+/// What must stand beside a key for it to be read.
+fn beside(key: &str) -> &'static [&'static str] {
+    match key {
+        "data.eval_weight" => &["data.eval=x.npy"],
+        "loss.delta" => &["data.task=regression", "loss.kind=huber"],
+        "optimizer.nesterov" => &["optimizer.kind=sgd", "optimizer.momentum=0.5"],
+        "schedule.final_fraction" => &["schedule.kind=linear"],
+        "schedule.decay_steps" | "schedule.decay_fraction" => &["schedule.kind=wsd"],
+        "schedule.step_every_steps" | "schedule.step_every_fraction" | "schedule.step_factor" => {
+            &["schedule.kind=step"]
+        }
+        _ => &[],
+    }
+}
+
+#[test]
+fn what_a_wrong_type_proposes_is_right_for_its_key() {
+    let wrong =
+        ["\"wrong\"", "0.5", "3", "true", "[]", "[1, 2]", "[\"a\"]", "1979-05-27", "{ a = 1 }", "[[1]]"];
+    let mut n_told = 0;
+    for key in keys::KEYS {
+        let sets: Vec<String> = beside(key).iter().map(|set| (*set).to_owned()).collect();
+        let (section, name) = key.split_once('.').unwrap_or(("", key));
+        let load = |line: &str| {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("run.toml");
+            let head = if section.is_empty() { String::new() } else { format!("[{section}]\n") };
+            fs::write(&path, format!("{head}{line}\n")).unwrap();
+            Config::load(Some(&path), &sets)
+        };
+        let example = format!("{name} = {}", keys::example(key));
+        load(&example).unwrap_or_else(|error| panic!("{example}: {error}"));
+        for value in wrong {
+            let Err(error) = load(&format!("{name} = {value}")) else { continue };
+            let message = error.to_string();
+            let hint = message.lines().last().unwrap();
+            if let Error::WrongType { example: proposed, .. } = &error {
+                assert_eq!(*proposed, example, "{key} = {value}");
+                n_told += 1;
+            } else if let Some(proposed) = hint.strip_prefix("hint: for example ") {
+                load(&format!("{name} = {proposed}"))
+                    .unwrap_or_else(|error| panic!("{key}: {hint}: {error}"));
+            }
+            let typed = format!("{key}={value}");
+            let Err(error) = Config::load(None, &[sets.as_slice(), &[typed]].concat()) else { continue };
+            if let Error::WrongType { example: proposed, .. } = error {
+                let set = proposed.strip_prefix("--set ").unwrap().to_owned();
+                Config::load(None, &[sets.as_slice(), &[set]].concat()).unwrap();
+            }
+        }
+    }
+    assert!(n_told > 300, "{n_told}");
+    assert_refused(from_text("[train]\nepochs = \"3\""), &["hint: write `epochs = 30`"]);
+    assert_refused(from_text("[comm]\nzero = \"1\""), &["hint: write `zero = 1`"]);
+    assert_refused(from_text("[checkpoint]\nevery_minutes = \"5\""), &["hint: write `every_minutes = 30.0`"]);
+    assert_refused(
+        from_text("[checkpoint]\nkeep_best = \"no\""),
+        &["must be one of eval_loss, eval_accuracy, eval_r2, none", "hint: "],
+    );
+}
+
 #[test]
 fn values_out_of_range_are_refused() {
     for (key, values) in [
@@ -401,6 +462,19 @@ fn what_stops_a_run_and_what_is_kept() {
         from_sets(&["data.eval=none", "train.early_stop_patience=2"]),
         &["must be 0 without rows to evaluate on"],
     );
+    for key in ["train.early_stop_metric", "checkpoint.keep_best"] {
+        let regression = ["data.task=regression", "data.train=x.csv", &format!("{key}=eval_r2")];
+        assert_refused(
+            from_sets(&regression),
+            &[
+                &format!("`{key}` must be absent without rows to evaluate on"),
+                "`data.eval_fraction`, such as 0.1",
+            ],
+        );
+        from_sets(&[&regression[..], &["data.eval_fraction=0.1"]].concat()).unwrap();
+        // The default, as a resolved config holds it.
+        from_sets(&["data.train=x.csv", &format!("{key}=eval_loss")]).unwrap();
+    }
     assert_refused(
         from_sets(&["train.early_stop_metric=eval_r2"]),
         &["must be \"eval_loss\" or \"eval_accuracy\" for task \"classification\""],
@@ -409,6 +483,27 @@ fn what_stops_a_run_and_what_is_kept() {
         from_sets(&["data.task=regression", "checkpoint.keep_best=eval_accuracy"]),
         &["must be \"eval_loss\" or \"eval_r2\" for task \"regression\""],
     );
+}
+
+#[test]
+fn files_of_weights_may_lie_elsewhere() {
+    let differences = |theirs: &str, ours: &str, more: &[&str]| {
+        let config = |weight: &str| {
+            let weight = format!("data.weight={weight}");
+            from_sets(&[&["data.train=x.npy", &weight], more].concat()).unwrap()
+        };
+        config(ours).differences(&config(theirs)).len()
+    };
+    for (theirs, ours) in
+        [("w.npy", "/elsewhere/w.npy"), ("a/w-ubyte.gz", "w.idx"), ("weights/*", "/b/weights/*")]
+    {
+        assert_eq!(differences(theirs, ours, &[]), 0, "{theirs} {ours}");
+    }
+    assert_eq!(differences("w", "v", &["data.format=npy"]), 0);
+    // A column is another one under another name.
+    for (theirs, ours) in [("w", "v"), ("w", "v.npy"), ("w.npy", "w")] {
+        assert_eq!(differences(theirs, ours, &["data.train=x.csv"]), 1, "{theirs} {ours}");
+    }
 }
 
 #[test]
@@ -731,14 +826,15 @@ fn any_schedule() -> impl Strategy<Value = ScheduleConfig> {
         .prop_map(|(length, start, shape)| ScheduleConfig { warmup: Warmup { length, start }, shape })
 }
 
-fn any_metric(task: Task) -> BoxedStrategy<EvalMetric> {
-    let fitting: Vec<_> = EvalMetric::ALL.iter().copied().filter(|metric| metric.fits(task)).collect();
+fn any_metric(has_eval: bool, task: Task) -> BoxedStrategy<EvalMetric> {
+    let fits = |metric: &EvalMetric| metric.fits(task) && (has_eval || *metric == EvalMetric::Loss);
+    let fitting: Vec<_> = EvalMetric::ALL.iter().copied().filter(fits).collect();
     proptest::sample::select(fitting).boxed()
 }
 
-fn any_checkpoint(task: Task) -> impl Strategy<Value = CheckpointConfig> {
+fn any_checkpoint(has_eval: bool, task: Task) -> impl Strategy<Value = CheckpointConfig> {
     let often = (0u64..1_000_000, 0.0..1e6f64, 0u64..1_000_000);
-    (often, 0usize..1000, proptest::option::of(any_metric(task)), any::<bool>()).prop_map(
+    (often, 0usize..1000, proptest::option::of(any_metric(has_eval, task)), any::<bool>()).prop_map(
         |((every_steps, every_minutes, every_epochs), keep, keep_best, is_async)| CheckpointConfig {
             every_steps,
             every_minutes,
@@ -766,7 +862,7 @@ prop_compose! {
         (precision, loss_scale_log2) in (pick(&Precision::ALL), 0..=30i32),
         (deterministic, micro_shards_log2) in
             (pick(&[Determinism::Off, Determinism::On, Determinism::World]), 0..=12u32),
-        early_stop_metric in any_metric(task),
+        early_stop_metric in any_metric(has_eval, task),
         early_stop_patience in 0u64..100,
         early_stop_min_delta in 0.0..1e300f64,
         stop_after_steps in proptest::option::of(1u64..1_000_000_000),
@@ -792,7 +888,7 @@ prop_compose! {
 fn any_config() -> impl Strategy<Value = Config> {
     let by_data = any_data().prop_flat_map(|data| {
         let (has_eval, task) = (data.eval != EvalSource::None, data.task);
-        (any_loss(&data), any_train(has_eval, task), any_checkpoint(task), Just(data))
+        (any_loss(&data), any_train(has_eval, task), any_checkpoint(has_eval, task), Just(data))
     });
     let zero = pick(&[ZeroStage::Off, ZeroStage::Optimizer, ZeroStage::Gradients]);
     let comm = (1e-6..1e6f64, any::<bool>(), pick(CommDtype::ALL), zero)
