@@ -17,13 +17,13 @@ use crate::metrics::json_line;
 use crate::model::ModelSpec;
 use crate::outcome::Stop;
 use crate::setup::Cuts;
+use crate::stdout::put;
 use crate::table::table;
 
 /// Prints what the run comes to, on rank 0.
 ///
 /// # Errors
 /// Those of the config and of reading the data.
-#[allow(clippy::print_stdout)] // It is what the command is for.
 pub fn describe(world: &World, args: &DescribeArgs) -> Result<(), Stop> {
     let mut set = args.set.clone();
     set.extend(args.zero.map(|zero| format!("comm.zero={zero}")));
@@ -31,10 +31,11 @@ pub fn describe(world: &World, args: &DescribeArgs) -> Result<(), Stop> {
     let data = data::load(&config, world)?;
     let world_size = args.world_size.unwrap_or(world.world_size());
     let report = world.collective_result(Report::new(&config, &data, world_size, device(&args.device)))?;
-    if world.rank().0 == 0 {
-        if args.json { print!("{}", json_line(&report)) } else { print!("{}", report.to_text()) }
-    }
-    Ok(())
+    let put = match world.rank().0 {
+        0 => put(&if args.json { json_line(&report) } else { report.to_text() }),
+        _ => Ok(()),
+    };
+    Ok(world.collective_result(put)?)
 }
 
 /// The first GPU, if GPUs are wished for; it need not be there, but for `auto`.

@@ -10,17 +10,22 @@ use ddp_kernels::cuda::{self, GpuInfo, Link};
 use serde::Serialize;
 
 use crate::cli::DevicesArgs;
+use crate::error::Result;
 use crate::metrics::json_line;
+use crate::outcome::Stop;
+use crate::stdout::put;
 use crate::table::table;
 
 /// Prints the list on rank 0. A machine without a GPU, or without a library, is an answer as good as another.
-#[allow(clippy::print_stdout)] // It is what the command is for.
-pub fn devices(world: &World, args: &DevicesArgs) {
-    if world.rank().0 > 0 {
-        return;
-    }
-    let report = Report::new();
-    if args.json { print!("{}", json_line(&report)) } else { print!("{}", report.to_text()) }
+///
+/// # Errors
+/// [`crate::Error::Stdout`].
+pub fn devices(world: &World, args: &DevicesArgs) -> Result<(), Stop> {
+    let put = || {
+        let report = Report::new();
+        put(&if args.json { json_line(&report) } else { report.to_text() })
+    };
+    Ok(world.collective_result(if world.rank().0 == 0 { put() } else { Ok(()) })?)
 }
 
 /// All of it, one JSON object.

@@ -11,6 +11,7 @@ use ddp_comm::CommError;
 use ddp_kernels::KernelError;
 
 use crate::checkpoint::CheckpointError;
+use crate::checkpoint::disk::is_out_of_inodes;
 use crate::config::Origin;
 pub use crate::data::CellProblem;
 use crate::data::DataError;
@@ -508,8 +509,14 @@ pub enum Error {
     /// The run's folder, or the checkpoint in it, is not what this run could go on with.
     #[error(transparent)]
     Folder(Box<FolderError>),
+    /// Results that can't be written to where stdout leads.
+    #[error("can't write to stdout: {source}\nhint: {}", stdout_hint(source))]
+    Stdout {
+        /// The system's answer.
+        source: io::Error,
+    },
     /// A file of the run couldn't be written while the run was going on.
-    #[error("can't write `{}`: {source}\nhint: {}", path.display(), write_hint(source))]
+    #[error("can't write `{}`: {source}\nhint: {}", path.display(), write_hint(path, source))]
     Write {
         /// The file.
         path: PathBuf,
@@ -522,7 +529,10 @@ impl Error {
     /// Exit status of the process: 2 for a bad command, config or data; 1 for a run that failed.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Write { .. } | Self::LossNotFinite { .. } | Self::GradientNotFinite { .. } => 1,
+            Self::Write { .. }
+            | Self::Stdout { .. }
+            | Self::LossNotFinite { .. }
+            | Self::GradientNotFinite { .. } => 1,
             Self::LossScaler(_) => 1,
             // A device that was asked for and isn't there is the user's matter; so is another config on another rank.
             Self::Kernel(KernelError::DeviceUnavailable { .. } | KernelError::UnknownDevice { .. }) => 2,
@@ -567,12 +577,39 @@ fn ragged_hint(expected: usize, got: usize) -> &'static str {
     }
 }
 
-fn write_hint(source: &io::Error) -> &'static str {
+fn stdout_hint(source: &io::Error) -> &'static str {
     match source.kind() {
+        io::ErrorKind::StorageFull => {
+            "the disk that it leads to is full: free some space, or send it elsewhere"
+        }
+        _ => "check where it leads",
+    }
+}
+
+fn write_hint(path: &Path, source: &io::Error) -> String {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let hint = match source.kind() {
+        io::ErrorKind::StorageFull if is_out_of_inodes(path) => {
+            "the disk holds as many files as it can (`df -i`): delete some and run again"
+        }
         io::ErrorKind::StorageFull => "the disk is full: free some space and run again",
         io::ErrorKind::QuotaExceeded => "the disk quota is used up: free some space and run again",
+        io::ErrorKind::ReadOnlyFilesystem => "that disk is read-only: mount it writable",
+        io::ErrorKind::PermissionDenied => "check who may write there",
+        io::ErrorKind::IsADirectory => "it is a folder: name a file in it",
+        io::ErrorKind::NotADirectory => "a part of its path is a file: check the spelling",
+        io::ErrorKind::NotFound => match folder.filter(|folder| !folder.exists()) {
+            Some(folder) => {
+                return format!(
+                    "the folder `{}` does not exist: make it, or name another place",
+                    folder.display()
+                );
+            }
+            None => "was its folder removed meanwhile?",
+        },
         _ => "check permissions and the disk",
-    }
+    };
+    hint.to_owned()
 }
 
 fn missing_hint(path: &Path) -> String {

@@ -22,6 +22,7 @@ use crate::outcome::Stop;
 use crate::run::{Pinning, pin_device};
 use crate::rundir::MODEL_FILE;
 use crate::shard::EvalCut;
+use crate::stdout::put;
 use crate::trainer::StatePiece;
 
 /// Rows of a pass.
@@ -48,10 +49,11 @@ pub fn eval(world: &World, args: &EvalArgs) -> Result<(), Stop> {
     let loading = LoaderOptions::from_config(&config.data, device, cores, normalizer);
     let cut = EvalCut::of_ranks(world.world_size());
     let metrics = evaluate(world, &mut model, &loss, config.data.task, &rows, cut, &loading)?;
-    if world.rank().0 == 0 {
-        print(args, &*rows, &metrics);
-    }
-    Ok(())
+    let told = match world.rank().0 {
+        0 => put(&text(args, &*rows, &metrics)),
+        _ => Ok(()),
+    };
+    Ok(world.collective_result(told)?)
 }
 
 /// Everything that an evaluation needs.
@@ -136,19 +138,18 @@ fn average(checkpoint: &Checkpoint, layout: &ParamLayout) -> Result<Option<Vec<f
     Ok(Some(flat))
 }
 
-/// The result on stdout: it is what the command is for.
-#[allow(clippy::print_stdout)]
-fn print(args: &EvalArgs, rows: &dyn Dataset, metrics: &EvalMetrics) {
+/// The result, as asked for.
+fn text(args: &EvalArgs, rows: &dyn Dataset, metrics: &EvalMetrics) -> String {
     if args.json {
-        return print!("{}", json_line(metrics));
+        return json_line(metrics);
     }
     let value = |name: &str, value: Option<f64>| value.map_or(String::new(), |v| format!(", {name} {v:.4}"));
-    println!(
-        "{} rows of {}: loss {:.6}{}{}",
+    format!(
+        "{} rows of {}: loss {:.6}{}{}\n",
         rows.len(),
         rows.source(),
         metrics.loss.unwrap_or(f64::NAN),
         value("accuracy", metrics.accuracy),
         value("R2", metrics.r2),
-    );
+    )
 }

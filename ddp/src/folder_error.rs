@@ -1,7 +1,9 @@
 //! What can be wrong with the folder that a run writes to, and with going on with the run in it.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use crate::checkpoint::disk::is_out_of_inodes;
 
 /// Why a run does not begin, or not go on, in a folder.
 #[derive(Debug, thiserror::Error)]
@@ -87,7 +89,7 @@ pub enum FolderError {
     #[error(
         "output folder `{}` can't be written: {source}\n\
          hint: {}, or name another folder with --out",
-        path.display(), folder_hint(source)
+        path.display(), folder_hint(path, source)
     )]
     Unwritable {
         /// The folder.
@@ -97,8 +99,11 @@ pub enum FolderError {
     },
 }
 
-fn folder_hint(source: &io::Error) -> &'static str {
+fn folder_hint(path: &Path, source: &io::Error) -> &'static str {
     match source.kind() {
+        io::ErrorKind::StorageFull if is_out_of_inodes(path) => {
+            "the disk holds as many files as it can (`df -i`): delete some"
+        }
         io::ErrorKind::StorageFull => "the disk is full: free some space",
         io::ErrorKind::QuotaExceeded => "the disk quota is used up: free some space",
         io::ErrorKind::ReadOnlyFilesystem => "that disk is read-only: mount it writable",

@@ -52,6 +52,7 @@ pub mod schedule;
 pub mod setup;
 pub mod shard;
 pub mod sharded_gradients;
+mod stdout;
 mod step_parts;
 pub mod stop;
 mod table;

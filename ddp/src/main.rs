@@ -29,14 +29,8 @@ fn main() -> ExitCode {
             Command::Data(command) => data_command::data(&world, command),
             Command::Checkpoint(command) => checkpoint_command::checkpoint(&world, command),
             Command::Bench(command) => bench::bench(&world, command),
-            Command::Devices(args) => {
-                devices::devices(&world, args);
-                Ok(())
-            }
-            Command::Completions { shell } => {
-                completions(*shell);
-                Ok(())
-            }
+            Command::Devices(args) => devices::devices(&world, args),
+            Command::Completions { shell } => completions(&world, *shell),
         },
     };
     conclude(world, result)

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::EvalMetric;
 use crate::error::{Error, Result};
+use crate::outcome::say;
 use crate::rundir;
 
 /// One line. Numbers that are not finite are written as `null`.
@@ -191,14 +192,20 @@ impl MetricsSink {
     ///
     /// # Errors
     /// [`Error::Write`] the first time that the file can't be written, with its path; after that
-    /// the file is left alone. A closed stdout is no error: the reader has seen enough.
+    /// the file is left alone. A stdout that can't be written ends no run: the file has all lines. It is told once,
+    /// but for a pipe whose reader has seen enough.
     pub fn write(&mut self, event: &Event) -> Result<()> {
         if self.file.is_none() && !self.stdout {
             return Ok(());
         }
         let line = json_line(event);
-        if self.stdout && write_stdout(&line).is_err() {
+        if self.stdout
+            && let Err(error) = write_stdout(&line)
+        {
             self.stdout = false;
+            if error.kind() != io::ErrorKind::BrokenPipe {
+                say(&format!("warning: no more events go to stdout: {error}; metrics.jsonl has them all"));
+            }
         }
         if let Some((path, mut file)) = self.file.take() {
             file.write_all(line.as_bytes()).map_err(|source| Error::Write { path: path.clone(), source })?;

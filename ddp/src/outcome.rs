@@ -1,6 +1,6 @@
 //! How a command ends, and who says so.
 
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use ddp_comm::failure::{self, Voice};
@@ -78,8 +78,13 @@ pub fn conclude_usage(world: World, usage: &clap::Error) -> ExitCode {
         failure::abort(&world, usage.exit_code(), Voice::Shared, usage.render().to_string().trim_end());
     }
     if world.rank().0 == 0 {
-        // Nobody is left to hear that stdout or stderr is closed.
-        let _ = usage.print();
+        match usage.print() {
+            // Help that was asked for and can't be shown. Nobody is left to hear that stderr can't be written.
+            Err(source) if usage.exit_code() == 0 && source.kind() != io::ErrorKind::BrokenPipe => {
+                return conclude(world, Err(Error::Stdout { source }.into()));
+            }
+            _ => {}
+        }
     }
     match leave(world) {
         ExitCode::SUCCESS => ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2)),
@@ -90,7 +95,7 @@ pub fn conclude_usage(world: World, usage: &clap::Error) -> ExitCode {
 /// One write to stderr, so that lines of several ranks don't mix.
 pub fn say(text: &str) {
     // Nobody is left to hear that stderr is closed.
-    let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
+    let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
 impl Error {

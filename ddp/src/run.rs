@@ -3,7 +3,6 @@
 //! (checkpoint ->) config -> world -> device -> data -> model -> buckets, then the loop: batch -> forward -> loss -> backward
 //! (buckets start) -> wait -> clip -> step -> metrics -> checkpoint; at the end the model's file.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 
 use ddp_comm::{DeviceOptions, World};
@@ -25,6 +24,7 @@ use crate::progress::Progress;
 use crate::resume::Resumed;
 use crate::rundir::{self, Existing, RunDir};
 use crate::setup::{self, Cuts};
+use crate::stdout::put;
 use crate::stop::StopSignals;
 use crate::training_loop::{Ending, LoopPlan, TrainingLoop};
 
@@ -67,7 +67,8 @@ pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
         world.collective_result(check_out(world, args))?;
     }
     let progress = progress(world, args, &config, &cuts, data.train.len());
-    announce(world, args, &config, &data, trainer.model(), &choice, &progress);
+    let announced = announce(world, args, &config, &data, trainer.model(), &choice, &progress);
+    world.collective_result(announced)?;
     if args.dry_run {
         progress.note("dry run: config, data and model are in order; nothing was trained");
         return Ok(());
@@ -211,19 +212,19 @@ fn announce(
     model: &Mlp,
     device: &DeviceChoice,
     progress: &Progress,
-) {
+) -> Result<()> {
     progress.note(&describe::line(world, config, data, model, device));
     if !args.verbose && !args.dry_run {
-        return;
+        return Ok(());
     }
     let toml = config.to_toml();
     if !args.dry_run || args.json {
         progress.note(&toml);
     } else if world.rank().0 == 0 && !args.quiet {
-        // Its reader may have seen enough.
-        let _ = std::io::stdout().write_all(toml.as_bytes());
+        put(&toml)?;
     }
     progress.note(&describe::details(world, config, data, model));
+    Ok(())
 }
 
 fn check_out(world: &World, args: &TrainArgs) -> Result<()> {

@@ -164,3 +164,20 @@ pub(super) fn free_bytes(path: &Path) -> Option<u64> {
 pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
+
+/// Whether the disk of `path` has bytes left, and can hold hardly any more files. It asks now: what could not be written may
+/// have been removed since, so that a few more fit than when it failed.
+pub(crate) fn is_out_of_inodes(path: &Path) -> bool {
+    const FEW: u64 = 64;
+    const AMPLE_BYTES: u64 = 1 << 20;
+    // The file itself, and the folder it was in, may be gone.
+    let stat = path.ancestors().find_map(|path| {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        statvfs(path).ok()
+    });
+    // File systems that make inodes as they need them say 0 of 0.
+    stat.is_some_and(|stat| {
+        let free_bytes = stat.f_bavail.saturating_mul(stat.f_frsize);
+        stat.f_files > 0 && stat.f_favail < FEW && free_bytes >= AMPLE_BYTES
+    })
+}

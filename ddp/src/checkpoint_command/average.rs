@@ -31,8 +31,7 @@ pub(super) fn average(args: &CheckpointAverageArgs) -> Result<()> {
     }
     mean.origin = format!("mean of {}: {}", checkpoints.len(), mean.origin);
     mean.write(&args.out, args.overwrite)?;
-    put(&format!("wrote the {} to {}\n", mean.origin, args.out.display()));
-    Ok(())
+    put(&format!("wrote the {} to {}\n", mean.origin, args.out.display()))
 }
 
 /// The `last` newest checkpoints of the one folder that is named, every byte of them right, the newest first.

@@ -9,6 +9,5 @@ use crate::error::Result;
 pub(super) fn export(args: &CheckpointExportArgs) -> Result<()> {
     let weights = Weights::load(&one_at(&args.path)?, args.weights)?;
     weights.write(&args.out, args.overwrite)?;
-    put(&format!("wrote the {} to {}\n", weights.origin, args.out.display()));
-    Ok(())
+    put(&format!("wrote the {} to {}\n", weights.origin, args.out.display()))
 }

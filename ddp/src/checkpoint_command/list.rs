@@ -86,8 +86,7 @@ pub(super) fn list(args: &CheckpointLsArgs) -> Result<()> {
         json_line(&line)
     };
     if args.json {
-        checkpoints.iter().for_each(|named| put(&line(named)));
-        return Ok(());
+        return checkpoints.iter().try_for_each(|named| put(&line(named)));
     }
     let row = |named: &Named| {
         let step = step_of(&named.name);
@@ -106,6 +105,5 @@ pub(super) fn list(args: &CheckpointLsArgs) -> Result<()> {
         cells.push(marks.join(", "));
         cells
     };
-    put(&table(&TITLES, &checkpoints.iter().map(row).collect::<Vec<_>>()));
-    Ok(())
+    put(&table(&TITLES, &checkpoints.iter().map(row).collect::<Vec<_>>()))
 }

@@ -8,7 +8,6 @@ mod show;
 mod verify;
 mod weights;
 
-use std::io::Write as _;
 use std::path::Path;
 
 use ddp_comm::World;
@@ -17,6 +16,7 @@ use crate::checkpoint::{Checkpoint, CheckpointError, CheckpointStore, Fault, Loc
 use crate::cli::CheckpointCommand;
 use crate::error::Result;
 use crate::outcome::{Stop, say};
+use crate::stdout::put;
 
 /// Runs the command on rank 0; the other ranks wait for its end.
 ///
@@ -65,10 +65,4 @@ fn one_at(path: &Path) -> Result<Checkpoint> {
     let search = Checkpoint::find(path)?;
     search.skipped.iter().for_each(|skipped| say(&format!("passed over {skipped}")));
     search.found.ok_or_else(|| CheckpointError::NotFound { path: path.to_owned() }.into())
-}
-
-/// Text to stdout.
-fn put(text: &str) {
-    // Its reader may have seen enough.
-    let _ = std::io::stdout().write_all(text.as_bytes());
 }

@@ -23,10 +23,10 @@ pub(super) fn prune(args: &CheckpointPruneArgs) -> Result<()> {
             store.delete(step)?;
         }
         let what = if args.dry_run { "would delete" } else { "deleted" };
-        put(&format!("{what} {} ({size})\n", step_name(step)));
+        put(&format!("{what} {} ({size})\n", step_name(step)))?;
     }
     if superfluous.is_empty() {
-        put("nothing to delete\n");
+        put("nothing to delete\n")?;
     }
     Ok(())
 }

@@ -17,8 +17,7 @@ pub(super) fn show(args: &CheckpointShowArgs) -> Result<()> {
         json_line(checkpoint.manifest())
     } else {
         words(&checkpoint)
-    });
-    Ok(())
+    })
 }
 
 fn words(checkpoint: &Checkpoint) -> String {

@@ -78,14 +78,14 @@ pub(super) fn verify(args: &CheckpointVerifyArgs) -> Result<()> {
     for named in &checkpoints {
         let verdict = Verdict::new(named);
         n_bad += usize::from(!verdict.ok);
-        put(&if args.json { json_line(&verdict) } else { verdict.lines() });
+        put(&if args.json { json_line(&verdict) } else { verdict.lines() })?;
     }
     // A hint for people: resuming looks at the checkpoints themselves.
     for marker in [Marker::Latest, Marker::Best] {
         let Some(name) = store.marked(marker) else { continue };
         let is_there = store.steps()?.into_iter().any(|step| step_name(step) == name);
         if !is_there && !args.json {
-            put(&format!("{}: it names {name:?}, and there is no such checkpoint\n", marker.name()));
+            put(&format!("{}: it names {name:?}, and there is no such checkpoint\n", marker.name()))?;
         }
     }
     if n_bad > 0 {

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use ddp_comm::World;
 
 pub use self::bench::{
     BenchAddmmArgs, BenchAllreduceArgs, BenchCheckpointArgs, BenchCommand, BenchCopyArgs, BenchDtype,
@@ -23,6 +24,9 @@ pub use self::checkpoint::{
 pub use self::data::{ConvertArgs, ConvertDtype, DataCommand, InspectArgs};
 pub use self::describe::DescribeArgs;
 use crate::config::{CommDtype, RESUMABLE};
+use crate::error::Result;
+use crate::outcome::Stop;
+use crate::stdout::put;
 use crate::trainer::GraphMode;
 
 /// Trains dense networks on every core and GPU there is, data-parallel.
@@ -212,10 +216,16 @@ pub enum ProgressChoice {
     None,
 }
 
-/// The completion script of `shell`, on stdout.
-pub fn completions(shell: Shell) {
+/// The completion script of `shell`, on stdout of rank 0.
+///
+/// # Errors
+/// [`crate::Error::Stdout`].
+pub fn completions(world: &World, shell: Shell) -> Result<(), Stop> {
     use clap::CommandFactory as _;
-    clap_complete::generate(shell, &mut Cli::command(), "ddp-train", &mut std::io::stdout());
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "ddp-train", &mut script);
+    let put = if world.rank().0 == 0 { put(&String::from_utf8_lossy(&script)) } else { Ok(()) };
+    Ok(world.collective_result(put)?)
 }
 
 fn device(text: &str) -> Result<String, String> {

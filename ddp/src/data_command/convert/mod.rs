@@ -17,7 +17,6 @@ mod staging;
 mod target;
 mod writer;
 
-use std::io::Write as _;
 use std::path::PathBuf;
 
 use self::meter::Meter;
@@ -29,6 +28,7 @@ use crate::cli::ConvertArgs;
 use crate::config::Config;
 use crate::data::files_of;
 use crate::error::Result;
+use crate::stdout::put;
 
 /// Converts, and tells on stdout what was written.
 ///
@@ -36,9 +36,7 @@ use crate::error::Result;
 /// What is wrong with the arguments, the rows, or the place where they go; then nothing is left there.
 pub(super) fn convert(args: &ConvertArgs) -> Result<()> {
     let summary = run(args)?;
-    // Nobody is left to hear that stdout is closed.
-    let _ = writeln!(std::io::stdout(), "{summary}");
-    Ok(())
+    put(&format!("{summary}\n"))
 }
 
 /// As [`convert`]; what was written, in words.

@@ -19,17 +19,12 @@ use crate::config::{Config, DataConfig, DataFormat, Task};
 use crate::data::SourceSpec;
 use crate::error::Result;
 use crate::metrics::json_line;
+use crate::stdout::put;
 
 /// Reads all rows and prints what is found.
-#[allow(clippy::print_stdout)] // It is what the command is for.
 pub(super) fn inspect(args: &InspectArgs) -> Result<()> {
     let profile = profile(args)?;
-    if args.json {
-        print!("{}", json_line(&profile));
-    } else {
-        print!("{}", report::text(&profile, args.all));
-    }
-    Ok(())
+    put(&if args.json { json_line(&profile) } else { report::text(&profile, args.all) })
 }
 
 /// What is found in the files that `args` name.
