@@ -14,11 +14,12 @@ use crate::data::{self, Loaded};
 use crate::error::Result;
 use crate::memory_plan::{MemoryKind, MemoryPlan, RankPlan, keeps_rows_there};
 use crate::metrics::json_line;
-use crate::model::ModelSpec;
+use crate::model::{ModelSpec, ParamGroups};
 use crate::outcome::Stop;
-use crate::setup::Cuts;
+use crate::setup::{self, Cuts};
 use crate::stdout::put;
 use crate::table::table;
+use crate::trainer::GraphMode;
 
 /// Prints what the run comes to, on rank 0.
 ///
@@ -104,12 +105,16 @@ impl Report {
     /// What `config` comes to for these rows on so many ranks.
     ///
     /// # Errors
-    /// Those of [`Cuts::new`] and of asking a GPU.
+    /// What keeps such a run from being trained: those of [`Cuts::new`], [`setup::schedule`], [`ParamGroups::new`] and of asking a
+    /// GPU, and options that exclude each other.
     pub fn new(config: &Config, data: &Loaded, world_size: usize, device: Device) -> Result<Self> {
         let layout = data.train.layout();
         let spec = ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs())
             .with_embeddings(data.preprocessor.plan.embeddings());
+        data::check_n_rows(&*data.train, world_size)?;
         let cuts = Cuts::of_rank(config, (0, world_size), data, None)?;
+        setup::schedule(config, data.train.len(), cuts.global_rows)?;
+        setup::trainer_options(config, &cuts, GraphMode::default()).check(device)?;
         let global_rows = cuts.global_rows.min(data.train.len());
         let plan = RankPlan {
             config,
@@ -122,6 +127,7 @@ impl Report {
             n_threads: threads::current(),
         };
         let params = plan.layout();
+        ParamGroups::new(&config.optimizer, &params)?;
         let parameters = params.forward_order().into_iter().map(|slot| Parameter {
             name: slot.name.clone(),
             shape: slot.dims.clone(),
@@ -266,6 +272,31 @@ mod tests {
             "\noptimiser     device   0.131   0.033   0.033\n",
         ] {
             assert!(text.contains(part), "no {part:?} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_run_that_cannot_be_is_not_described() {
+        let refused = |sets: &[&str], world_size: usize, device: Device| {
+            let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
+            let config = Config::load(None, &sets).unwrap();
+            let data = data::load(&config, &World::single()).unwrap();
+            Report::new(&config, &data, world_size, device).expect_err("refused").to_string()
+        };
+        for (sets, world_size, want) in [
+            (&["train.deterministic=world"][..], 16, "16 ranks, and `train.micro_shards` cuts"),
+            (&[], 1439, "builtin:digits: 1438 training rows, fewer than the 1439 ranks"),
+            (&["train.deterministic=world", "comm.zero=2"], 2, "`train.deterministic = \"world\"` adds up"),
+            (&["comm.dtype=bf16", "comm.zero=2"], 2, "`comm.zero = 2` adds up gradients on their way"),
+            (&["optimizer.groups=[{match=\"layer.*\"}]"], 2, "no parameter matches \"layer.*\""),
+            (
+                &["schedule.kind=wsd", "schedule.warmup_steps=4", "schedule.decay_steps=4", "train.steps=5"],
+                2,
+                "the schedule \"wsd\" takes 4 + 4 steps",
+            ),
+        ] {
+            let message = refused(sets, world_size, Device::Cuda(0));
+            assert!(message.contains(want), "no {want:?} in {message}");
         }
     }
 

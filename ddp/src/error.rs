@@ -105,6 +105,19 @@ pub enum Error {
         /// All names.
         names: String,
     },
+    /// A parameter group that those before it leave nothing.
+    #[error(
+        "`optimizer.groups`: \"{pattern}\" has no parameter left: {earlier} before it matches all of its own ({names})\n\
+         hint: the first group that matches counts: put the narrower one first, or remove one"
+    )]
+    HiddenGroup {
+        /// The group's pattern.
+        pattern: String,
+        /// Those that come first, in quotes.
+        earlier: String,
+        /// What it would match.
+        names: String,
+    },
     /// Gradients that no rank keeps travel as they are.
     #[error(
         "`comm.zero = 2` adds up gradients on their way, and `comm.dtype = \"bf16\"` would round them in every micro-batch\nhint: `comm.dtype = \"f32\"`, or `comm.zero = 1`"

@@ -115,7 +115,8 @@ pub fn trainer<'w>(
     Trainer::new(world, model, loss, optimizer, options)
 }
 
-fn trainer_options(config: &Config, cuts: &Cuts, graph: GraphMode) -> TrainerOptions {
+/// How a run of `config` is trained.
+pub(crate) fn trainer_options(config: &Config, cuts: &Cuts, graph: GraphMode) -> TrainerOptions {
     let Config { train, comm, .. } = config;
     let scaling = || LossScalerConfig { init_scale: train.loss_scale_init, ..LossScalerConfig::default() };
     TrainerOptions {

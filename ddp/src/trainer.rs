@@ -169,6 +169,21 @@ pub struct StepAsk {
 }
 
 impl TrainerOptions {
+    /// Whether a model on `device` can be trained so.
+    ///
+    /// # Errors
+    /// [`Error::ZeroWire`] and [`Error::TreeOfWhole`].
+    pub fn check(&self, device: Device) -> Result<()> {
+        let is_rounded = device != Device::Cpu && self.comm_dtype == CommDtype::Bf16;
+        if is_rounded && self.zero == ZeroStage::Gradients {
+            return Err(Error::ZeroWire);
+        }
+        if self.micro_shards.is_some() && (is_rounded || self.zero == ZeroStage::Gradients) {
+            return Err(Error::TreeOfWhole);
+        }
+        Ok(())
+    }
+
     /// The layout of a model that is trained so: with ZeRO, ranks share each layer evenly.
     pub fn layout(&self, spec: &ModelSpec, world_size: usize) -> ParamLayout {
         let n_ranks = if self.zero == ZeroStage::Off { 1 } else { world_size };
@@ -222,13 +237,7 @@ impl<'w> Trainer<'w> {
         optimizer: Optimizer,
         options: TrainerOptions,
     ) -> Result<Self> {
-        let is_rounded = model.device() != Device::Cpu && options.comm_dtype == CommDtype::Bf16;
-        if is_rounded && options.zero == ZeroStage::Gradients {
-            return Err(Error::ZeroWire);
-        }
-        if options.micro_shards.is_some() && (is_rounded || options.zero == ZeroStage::Gradients) {
-            return Err(Error::TreeOfWhole);
-        }
+        options.check(model.device())?;
         let buckets = options.buckets(model.layout());
         world.group().agree_lengths(&buckets.lens())?;
         let updates = options.update_plan(world, model.layout(), &buckets);

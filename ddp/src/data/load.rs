@@ -100,12 +100,21 @@ fn divide(config: &Config, whole: Arc<dyn Dataset>, world_size: usize) -> Result
             (whole, Some(eval))
         }
     };
+    check_n_rows(&*train, world_size)?;
+    check_class_weights(&config.loss, &*train)?;
+    Ok((train, eval))
+}
+
+/// Whether each of so many ranks has a row to train on.
+///
+/// # Errors
+/// [`Error::FewerRowsThanRanks`].
+pub(crate) fn check_n_rows(train: &dyn Dataset, world_size: usize) -> Result<()> {
     if train.len() < world_size {
         let source_name = train.source().to_owned();
         return Err(Error::FewerRowsThanRanks { source_name, n_rows: train.len(), world_size });
     }
-    check_class_weights(&config.loss, &*train)?;
-    Ok((train, eval))
+    Ok(())
 }
 
 /// Rows to evaluate on, with the columns that the model knows.

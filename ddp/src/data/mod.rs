@@ -28,6 +28,7 @@ pub(crate) use self::checks::MAX_GUESSED_CLASSES;
 pub use self::dataset::{CategoryColumn, Dataset, RowLayout, Summary, TargetLayout, numbered_columns};
 pub use self::error::DataError;
 pub(crate) use self::fingerprint::fingerprint;
+pub(crate) use self::load::check_n_rows;
 pub use self::load::{Loaded, load, open_eval};
 pub use self::normalize::{DeviceNormalizer, Normalizer};
 pub(crate) use self::open::{Compression, files_and_format, files_of, format_by_name};

@@ -1,5 +1,6 @@
 //! Which learning rate and weight decay each range of the flat buffers has.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::ParamLayout;
@@ -30,7 +31,7 @@ impl ParamGroups {
     /// settings, and neighbours of equal settings are one segment.
     ///
     /// # Errors
-    /// [`Error::NoSuchParameter`] if a pattern matches no name.
+    /// [`Error::NoSuchParameter`] if a pattern matches no name, [`Error::HiddenGroup`] if earlier groups match all of its names.
     pub fn new(config: &OptimizerConfig, layout: &ParamLayout) -> Result<Self> {
         let groups: Vec<_> = config.groups.iter().map(|group| (group, pattern(group))).collect();
         let names = || layout.forward_order().into_iter().map(|slot| slot.name.clone());
@@ -39,6 +40,20 @@ impl ParamGroups {
         {
             let names = names().collect::<Vec<_>>().join(", ");
             return Err(Error::NoSuchParameter { pattern: group.pattern.clone(), names });
+        }
+        for (index, (group, of_group)) in groups.iter().enumerate() {
+            let own: Vec<_> = names().filter(|name| of_group.matches(name)).collect();
+            let first = |name: &String| groups.iter().position(|(_, pattern)| pattern.matches(name));
+            if own.iter().all(|name| first(name) < Some(index)) {
+                let takers: BTreeSet<_> = own.iter().filter_map(first).collect();
+                let takers: Vec<_> =
+                    takers.into_iter().map(|taker| format!("\"{}\"", groups[taker].0.pattern)).collect();
+                return Err(Error::HiddenGroup {
+                    pattern: group.pattern.clone(),
+                    earlier: takers.join(", "),
+                    names: own.join(", "),
+                });
+            }
         }
         let mut segments: Vec<Segment> = Vec::new();
         for (index, slot) in layout.slots().iter().enumerate() {
@@ -175,6 +190,28 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_group_that_earlier_ones_hide_is_told_which() {
+        let groups = |patterns: &[&str]| {
+            groups_of(&OptimizerConfig {
+                groups: patterns.iter().map(|pattern| group(pattern, 1.0, None)).collect(),
+                ..OptimizerConfig::new(OptimizerKind::Sgd, 0.1)
+            })
+        };
+        let message = groups(&["layers.*", "norms.*", "layers.0.*"]).unwrap_err().to_string();
+        let want = "`optimizer.groups`: \"layers.0.*\" has no parameter left: \"layers.*\" before it matches all of its own \
+                    (layers.0.weight, layers.0.bias)\nhint: ";
+        assert!(message.starts_with(want), "{message}");
+        // No single one hides it.
+        let message = groups(&["layers.?.bias", "layers.*", "*.1.*", "layers.1.*"]).unwrap_err().to_string();
+        assert!(
+            message.contains("\"layers.1.*\" has no parameter left: \"layers.?.bias\", \"layers.*\" before"),
+            "{message}"
+        );
+        // One that is left something is none of these.
+        groups(&["layers.0.*", "layers.*", "*"]).unwrap();
+    }
+
     proptest! {
         #[test]
         fn parts_of_a_range_cover_it_in_order(
@@ -190,7 +227,9 @@ mod tests {
                 groups: patterns.iter().enumerate().map(numbered).collect(),
                 ..OptimizerConfig::new(OptimizerKind::AdamW, 0.1)
             };
-            let groups = groups_of(&config).unwrap();
+            let groups = groups_of(&config);
+            prop_assume!(!matches!(groups, Err(Error::HiddenGroup { .. })));
+            let groups = groups.unwrap();
             let flat_len = layout().flat_len();
             prop_assert_eq!(groups.segments().last().unwrap().end, flat_len);
             prop_assert!(groups.segments().is_sorted_by(|a, b| a.end < b.end));
