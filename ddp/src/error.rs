@@ -625,7 +625,8 @@ fn write_hint(path: &Path, source: &io::Error) -> String {
     hint.to_owned()
 }
 
-fn missing_hint(path: &Path) -> String {
+/// The way out for a path at which there is nothing.
+pub(crate) fn missing_hint(path: &Path) -> String {
     match std::env::current_dir() {
         Ok(folder) if path.is_relative() => {
             let folder = folder.display();

@@ -2,8 +2,13 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use super::disk::is_out_of_inodes;
+use super::store::{CheckpointStore, Marker};
+use crate::error::missing_hint;
+use crate::rundir::{CHECKPOINTS, CONFIG_FILE, METRICS_FILE, MODEL_FILE};
 
 /// An error of saving, finding or reading a checkpoint.
 #[derive(Debug, thiserror::Error)]
@@ -12,7 +17,7 @@ pub enum CheckpointError {
     /// A checkpoint could not be written; those before it are as they were.
     #[error(
         "the checkpoint of step {step} was not saved: can't {action} `{}`: {source}{room}\n{newest}\nhint: {}",
-        path.display(), write_hint(source)
+        path.display(), write_hint(path, source)
     )]
     Save {
         /// Its step.
@@ -86,7 +91,7 @@ pub enum CheckpointError {
         reason: String,
     },
     /// A folder of checkpoints can't be made ready.
-    #[error("can't {action} `{}`: {source}\nhint: {}", path.display(), write_hint(source))]
+    #[error("can't {action} `{}`: {source}\nhint: {}", path.display(), folder_hint(action, path, source))]
     Folder {
         /// What was tried.
         action: &'static str,
@@ -97,8 +102,8 @@ pub enum CheckpointError {
     },
     /// A checkpoint that can't be used.
     #[error(
-        "checkpoint `{}` can't be used: {fault}\nhint: `ddp-train checkpoint ls` on the folder above shows those that can",
-        path.display()
+        "checkpoint `{}` can't be used: {fault}\nhint: `ddp-train checkpoint ls {}` shows those that can",
+        path.display(), folder_of(path).display()
     )]
     Damaged {
         /// Its folder.
@@ -108,8 +113,7 @@ pub enum CheckpointError {
     },
     /// No checkpoint where one was asked for.
     #[error(
-        "no checkpoint at `{}`\nhint: name a run's folder, its checkpoints folder, or a step-N folder inside",
-        path.display()
+        "no checkpoint at `{}`: {}\nhint: {}", path.display(), Absence::of(path), Absence::of(path).hint(path)
     )]
     NotFound {
         /// What was named.
@@ -122,7 +126,11 @@ pub enum CheckpointError {
         path: PathBuf,
     },
     /// Checkpoints, and none that can be used.
-    #[error("none of the checkpoints in `{}` can be used:\n  {skipped}\nhint: start anew, or mend the disk", path.display())]
+    #[error(
+        "none of the checkpoints in `{}` can be used:\n  {skipped}\n\
+         hint: mend what is told of them (permissions, the disk), copy whole ones there, or start anew with another --out",
+        path.display()
+    )]
     NoneValid {
         /// Their folder.
         path: PathBuf,
@@ -164,7 +172,7 @@ pub enum CheckpointError {
         path: PathBuf,
     },
     /// Fewer checkpoints than were asked for.
-    #[error("`{}` holds {got} checkpoints that can be used, expected {expected}\nhint: a smaller --last", path.display())]
+    #[error("`{}` holds {got} checkpoints that can be used, expected {expected}\nhint: {}", path.display(), too_few_hint(*got))]
     TooFew {
         /// Where they were sought.
         path: PathBuf,
@@ -173,8 +181,48 @@ pub enum CheckpointError {
         /// How many were asked for.
         expected: usize,
     },
+    /// A run that may go on from what would be deleted, and deletes old ones itself.
+    #[error(
+        "`{}` is the folder of a run that goes on: {holder} writes to it (it holds {}/.lock), and nothing was deleted\n\
+         hint: prune when it has ended; it deletes old ones itself, down to `checkpoint.keep`; --dry-run looks at any time",
+        path.display(), path.display()
+    )]
+    RunGoesOn {
+        /// The run's folder.
+        path: PathBuf,
+        /// "process 1234 on HOST", as that process wrote it.
+        holder: String,
+    },
+    /// The newest of one run, and paths of several things.
+    #[error(
+        "--last takes the newest checkpoints of one run, and {n} paths are given\n\
+         hint: one run's folder with --last, or each checkpoint's folder without it"
+    )]
+    LastOfSeveral {
+        /// How many.
+        n: usize,
+    },
+    /// A checkpoint that would count twice.
+    #[error("`{}` is named twice\nhint: name each checkpoint once", path.display())]
+    Twice {
+        /// The checkpoint.
+        path: PathBuf,
+    },
+    /// One checkpoint where several are averaged.
+    #[error(
+        "the mean of one checkpoint, `{}`, is what it holds\n\
+         hint: `--last K` takes the K newest of a run, 2 or more; `ddp-train checkpoint export` writes the weights of one",
+        path.display()
+    )]
+    MeanOfOne {
+        /// The checkpoint.
+        path: PathBuf,
+    },
     /// `verify` found something.
-    #[error("{n_bad} of {n} checkpoints can't be trusted")]
+    #[error(
+        "{n_bad} of {n} checkpoints can't be trusted\n\
+         hint: --resume passes over what is BROKEN, down to the newest one that is whole; copy whole ones there if you have some"
+    )]
     VerifyFailed {
         /// How many are bad.
         n_bad: usize,
@@ -196,6 +244,86 @@ impl CheckpointError {
                 | CheckpointError::Folder { .. }
                 | CheckpointError::VerifyFailed { .. }
         )
+    }
+}
+
+/// Why there is no checkpoint where one was sought; looked at when it is told.
+#[derive(Debug)]
+enum Absence {
+    Nothing,
+    Unreadable(io::Error),
+    /// A file that is none of those that name a checkpoint.
+    File,
+    /// `latest` or `best`.
+    Marker,
+    /// The folder of a run.
+    Run,
+    Empty,
+    Other,
+}
+
+impl Absence {
+    fn of(path: &Path) -> Self {
+        let is_marker = || {
+            let name = path.file_name().unwrap_or_default();
+            [Marker::Latest, Marker::Best].iter().any(|marker| name == marker.name())
+        };
+        match path.metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Absence::Nothing,
+            Err(error) => return Absence::Unreadable(error),
+            Ok(found) if !found.is_dir() => {
+                return if is_marker() { Absence::Marker } else { Absence::File };
+            }
+            Ok(_) => {}
+        }
+        let mut names = match std::fs::read_dir(path) {
+            Ok(names) => names.flatten().map(|entry| entry.file_name()).peekable(),
+            Err(error) => return Absence::Unreadable(error),
+        };
+        if names.peek().is_none() {
+            Absence::Empty
+        } else if names
+            .any(|name| [CONFIG_FILE, METRICS_FILE, CHECKPOINTS].iter().any(|of_run| name == *of_run))
+        {
+            Absence::Run
+        } else {
+            Absence::Other
+        }
+    }
+
+    fn hint(&self, path: &Path) -> String {
+        const NAME: &str = "name a run's folder, its checkpoints folder, or a step-N folder inside";
+        let folder = folder_of(path);
+        let is_model = || path.extension().is_some_and(|ending| ending == "safetensors");
+        match self {
+            Absence::Nothing if CheckpointStore::at(folder).steps().is_ok_and(|steps| !steps.is_empty()) => {
+                format!("`ddp-train checkpoint ls {}` shows those that are there", folder.display())
+            }
+            Absence::Nothing => missing_hint(path),
+            Absence::Unreadable(_) => "check who may read there".to_owned(),
+            Absence::File if is_model() => format!("{NAME}; weights alone start a new run with --init-from"),
+            Absence::Marker => "name the run's folder, or a step-N folder".to_owned(),
+            Absence::Run if path.join(MODEL_FILE).is_file() => format!(
+                "name another run; `--init-from {}` starts a new run from its weights",
+                path.join(MODEL_FILE).display()
+            ),
+            Absence::Run => "name another run: this one has saved nothing yet, or all was deleted".to_owned(),
+            Absence::File | Absence::Empty | Absence::Other => NAME.to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Absence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Absence::Nothing => f.write_str("nothing of that name is there"),
+            Absence::Unreadable(error) => write!(f, "{error}"),
+            Absence::File => f.write_str("it is a file"),
+            Absence::Marker => f.write_str("the file names none that is there"),
+            Absence::Run => f.write_str("the run has none"),
+            Absence::Empty => f.write_str("the folder is empty"),
+            Absence::Other => f.write_str("the folder holds none"),
+        }
     }
 }
 
@@ -267,7 +395,7 @@ pub enum Fault {
         format_version: u64,
     },
     /// A marker (`latest` or `best`) that names no checkpoint.
-    #[error("it names {name:?}, and there is no such checkpoint")]
+    #[error("it names {}, and there is no such checkpoint", quoted(name))]
     NamesNothing {
         /// What it names.
         name: String,
@@ -330,8 +458,44 @@ pub(crate) fn mib(bytes: u64) -> String {
     }
 }
 
-fn write_hint(source: &io::Error) -> &'static str {
+/// `"text"`, cut where it is long: what stands in a damaged file may be anything.
+fn quoted(text: &str) -> String {
+    const MAX: usize = 60;
+    let mut quoted = String::new();
+    for char in text.chars() {
+        let escaped = char.escape_debug().to_string();
+        if quoted.len() + escaped.len() > MAX {
+            return format!("\"{quoted}...\"");
+        }
+        quoted += &escaped;
+    }
+    format!("\"{quoted}\"")
+}
+
+/// The folder that `path` is in.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn too_few_hint(got: usize) -> String {
+    match got {
+        0 | 1 => "`ddp-train checkpoint ls` shows which there are, and what is wrong with them".to_owned(),
+        got => format!("`--last {got}`"),
+    }
+}
+
+fn folder_hint(action: &str, path: &Path, source: &io::Error) -> &'static str {
     match source.kind() {
+        io::ErrorKind::PermissionDenied if action == "read" => "check who may read there",
+        _ => write_hint(path, source),
+    }
+}
+
+fn write_hint(path: &Path, source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::StorageFull if is_out_of_inodes(path) => {
+            "the disk holds as many files as it can (`df -i`): delete some, or keep fewer with `checkpoint.keep`"
+        }
         io::ErrorKind::StorageFull => {
             "the disk is full: free some space, or keep fewer with `checkpoint.keep`"
         }

@@ -1,6 +1,9 @@
 //! `ddp-train checkpoint average`: the arithmetic mean of weights, summed in f64.
 
-use super::weights::{Named, Weights};
+use std::collections::HashSet;
+use std::path::Path;
+
+use super::weights::{Named, Weights, check_out};
 use super::{all_at, one_at, put};
 use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::cli::CheckpointAverageArgs;
@@ -8,10 +11,13 @@ use crate::error::Result;
 
 /// Averages as `args` say.
 pub(super) fn average(args: &CheckpointAverageArgs) -> Result<()> {
-    let checkpoints = match args.last {
-        Some(last) => newest(args, last)?,
-        None => args.paths.iter().map(|path| one_at(path)).collect::<Result<Vec<_>>>()?,
+    check_out(&args.out, args.overwrite)?;
+    let checkpoints = match (args.last, args.paths.as_slice()) {
+        (Some(last), [path]) => newest(path, last)?,
+        (Some(_), paths) => return Err(CheckpointError::LastOfSeveral { n: paths.len() }.into()),
+        (None, paths) => paths.iter().map(|path| one_at(path)).collect::<Result<Vec<_>>>()?,
     };
+    check_several(&checkpoints)?;
     let mut mean = Weights::load(&checkpoints[0], args.weights)?;
     let mut sums: Vec<Vec<f64>> =
         mean.parameters.iter().map(|p| p.values.iter().map(|&value| f64::from(value)).collect()).collect();
@@ -30,25 +36,35 @@ pub(super) fn average(args: &CheckpointAverageArgs) -> Result<()> {
         parameter.values = sums.into_iter().map(|sum| (sum / n) as f32).collect();
     }
     mean.origin = format!("mean of {}: {}", checkpoints.len(), mean.origin);
-    mean.write(&args.out, args.overwrite)?;
+    mean.write(&args.out)?;
     put(&format!("wrote the {} to {}\n", mean.origin, args.out.display()))
 }
 
-/// The `last` newest checkpoints of the one folder that is named, every byte of them right, the newest first.
-fn newest(args: &CheckpointAverageArgs, last: usize) -> Result<Vec<Checkpoint>> {
-    let mut good = Vec::new();
-    for path in &args.paths {
-        let (named, _) = all_at(path)?;
-        good.extend(named.into_iter().filter_map(|named| named.checkpoint.ok()));
-    }
-    good.sort_by_key(|checkpoint| std::cmp::Reverse(checkpoint.manifest().run.step));
-    let good = good.into_iter().filter(|checkpoint| checkpoint.verify().is_ok());
-    let good: Vec<_> = good.take(last).collect();
+/// The `last` newest checkpoints of `path`, every byte of them right, the newest first.
+fn newest(path: &Path, last: usize) -> Result<Vec<Checkpoint>> {
+    let (named, _) = all_at(path)?;
+    let good = named.into_iter().rev().filter_map(|named| named.checkpoint.ok());
+    let good: Vec<_> = good.filter(|checkpoint| checkpoint.verify().is_ok()).take(last).collect();
     if good.len() < last {
-        let path = args.paths[0].clone();
+        let path = path.to_owned();
         return Err(CheckpointError::TooFew { path, got: good.len(), expected: last }.into());
     }
     Ok(good)
+}
+
+/// Refuses what is no mean: one checkpoint alone, or one that counts twice.
+fn check_several(checkpoints: &[Checkpoint]) -> Result<()> {
+    if let [one] = checkpoints {
+        return Err(CheckpointError::MeanOfOne { path: one.path().to_owned() }.into());
+    }
+    let mut seen = HashSet::new();
+    for checkpoint in checkpoints {
+        let path = checkpoint.path();
+        if !seen.insert(path.canonicalize().unwrap_or_else(|_| path.to_owned())) {
+            return Err(CheckpointError::Twice { path: path.to_owned() }.into());
+        }
+    }
+    Ok(())
 }
 
 /// Refuses weights of another model, and such that were trained on inputs of another scale.

@@ -1,13 +1,14 @@
 //! `ddp-train checkpoint export`: the weights alone.
 
-use super::weights::Weights;
+use super::weights::{Weights, check_out};
 use super::{one_at, put};
 use crate::cli::CheckpointExportArgs;
 use crate::error::Result;
 
 /// Exports as `args` say.
 pub(super) fn export(args: &CheckpointExportArgs) -> Result<()> {
+    check_out(&args.out, args.overwrite)?;
     let weights = Weights::load(&one_at(&args.path)?, args.weights)?;
-    weights.write(&args.out, args.overwrite)?;
+    weights.write(&args.out)?;
     put(&format!("wrote the {} to {}\n", weights.origin, args.out.display()))
 }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{Named, all_at, put};
 use crate::checkpoint::error::mib;
-use crate::checkpoint::{CheckpointError, Marker, step_name};
+use crate::checkpoint::{CheckpointError, Fault, Marker, step_name};
 use crate::cli::CheckpointVerifyArgs;
 use crate::epoch_proof::Proved;
 use crate::error::Result;
@@ -85,7 +85,7 @@ pub(super) fn verify(args: &CheckpointVerifyArgs) -> Result<()> {
         let Some(name) = store.marked(marker) else { continue };
         let is_there = store.steps()?.into_iter().any(|step| step_name(step) == name);
         if !is_there && !args.json {
-            put(&format!("{}: it names {name:?}, and there is no such checkpoint\n", marker.name()))?;
+            put(&format!("{}: {}\n", marker.name(), Fault::NamesNothing { name }))?;
         }
     }
     if n_bad > 0 {

@@ -1,13 +1,14 @@
 //! The weights of a checkpoint, named as in PyTorch, and a file of them.
 
 use std::collections::HashMap;
-use std::io::Write as _;
+use std::fs;
+use std::io::{self, Write as _};
 use std::path::Path;
 
 use crate::checkpoint::tensor_file::{TensorFile, TensorToWrite, header};
 use crate::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, Piece, StateReader};
 use crate::cli::WeightsChoice;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::rundir::write_atomic_with;
 
 /// Metadata key that says where a file's weights come from.
@@ -64,11 +65,8 @@ impl Weights {
         Ok(Weights { parameters, others, metadata: model.metadata(), origin })
     }
 
-    /// Writes them to `path`; a file that is there is replaced only if `overwrite`.
-    pub(super) fn write(&self, path: &Path, overwrite: bool) -> Result<()> {
-        if !overwrite && path.exists() {
-            return Err(CheckpointError::OutExists { path: path.to_owned() }.into());
-        }
+    /// Writes them to `path`, in place of what is there: see [`check_out`].
+    pub(super) fn write(&self, path: &Path) -> Result<()> {
         let all = self.parameters.iter().chain(&self.others);
         let tensors: Vec<_> = all
             .map(|Named { name, dims, values }| TensorToWrite {
@@ -83,6 +81,23 @@ impl Weights {
             file.write_all(&header(&tensors, &metadata))?;
             tensors.iter().try_for_each(|tensor| file.write_all(bytemuck::cast_slice(tensor.values)))
         })
+    }
+}
+
+/// Whether a file can be written at `path`, as far as that shows before it is; one that is there is replaced only if
+/// `overwrite`. Before the work, which may take long.
+pub(super) fn check_out(path: &Path, overwrite: bool) -> Result<()> {
+    let refuse = |kind: io::ErrorKind| Err(Error::Write { path: path.to_owned(), source: kind.into() });
+    if path.is_dir() {
+        return refuse(io::ErrorKind::IsADirectory);
+    }
+    if !overwrite && path.exists() {
+        return Err(CheckpointError::OutExists { path: path.to_owned() }.into());
+    }
+    match path.parent().filter(|folder| !folder.as_os_str().is_empty()).map(fs::metadata) {
+        Some(Ok(folder)) if !folder.is_dir() => refuse(io::ErrorKind::NotADirectory),
+        Some(Err(source)) => Err(Error::Write { path: path.to_owned(), source }),
+        _ => Ok(()),
     }
 }
 

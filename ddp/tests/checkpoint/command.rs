@@ -1,7 +1,9 @@
 //! `ddp-train checkpoint`, as a user meets it.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Command;
 
 use ddp::checkpoint::{CheckpointStore, SaveOptions, Saver};
 use ddp::epoch_proof::RowsHash;
@@ -9,7 +11,7 @@ use ddp::metrics::EvalMetrics;
 use ddp::model::ParamLayout;
 use serde_json::Value;
 
-use super::common::{Outcome, read_weights, run, single};
+use super::common::{DDP_TRAIN, Outcome, read_weights, run, single};
 use super::fixture::*;
 
 fn checkpoint(args: &[&str]) -> Outcome {
@@ -130,7 +132,7 @@ fn show_tells_it_in_words() {
     fails(
         &["show", text(&dir.path().join("nowhere"))],
         2,
-        &["error: no checkpoint at `", "hint: name a run's folder"],
+        &["error: no checkpoint at `", "`: nothing of that name is there\nhint: check the spelling"],
     );
     fs::write(store.step_folder(15).join("manifest.json"), "").unwrap();
     let outcome = checkpoint(&["show", text(dir.path())]);
@@ -233,6 +235,147 @@ fn average_is_the_mean_in_double_precision() {
     let args = ["average", text(dir.path()), text(other.path()), "--out", text(&out)];
     fails(&args, 2, &["is of another model", "layers.0.weight is [6, 3], expected [5, 3]"]);
     assert!(!out.exists());
+}
+
+#[test]
+fn average_refuses_what_is_no_mean() {
+    let (dir, store) = a_run(&layout(&[3, 5, 2]));
+    let out = dir.path().join("mean.safetensors");
+    let (run, a, b) = (dir.path(), store.step_folder(5), store.folder().join("best"));
+    for (args, parts) in [
+        (
+            &[text(run), text(&a), "--last", "2"][..],
+            &["--last takes the newest checkpoints of one run, and 2 paths"],
+        ),
+        (&[text(run)], &["the mean of one checkpoint, `"]),
+        (&[text(run), "--last", "1"], &["`--last K` takes the K newest of a run, 2 or more"]),
+        (&[text(&b), text(&a), text(&store.step_folder(10))], &["step-10` is named twice"]),
+    ] {
+        let args = [&["average"], args, &["--out", text(&out)]].concat();
+        fails(&args, 2, &[parts[0], "\nhint: "]);
+        assert!(!out.exists());
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_told_before_the_work() {
+    let (dir, store) = a_run(&layout(&[3, 5, 2]));
+    let (run, a, b) = (text(dir.path()), store.step_folder(5), store.step_folder(10));
+    let manifest = a.join("manifest.json");
+    // What is wrong with the checkpoints would be told later.
+    fs::write(b.join("model.safetensors"), "cut").unwrap();
+    for (out, hint) in [
+        (
+            dir.path().join("no/w.safetensors"),
+            format!("the folder `{run}/no` does not exist: make it, or name another place"),
+        ),
+        (dir.path().to_owned(), "it is a folder: name a file in it".to_owned()),
+        (manifest.join("w.safetensors"), "a part of its path is a file: check the spelling".to_owned()),
+    ] {
+        let parts = [format!("error: can't write `{}`: ", out.display()), format!("\nhint: {hint}\n")];
+        let parts = [parts[0].as_str(), &parts[1]];
+        fails(&["export", text(&b), "--out", text(&out)], 1, &parts);
+        fails(&["export", text(&b), "--overwrite", "--out", text(&out)], 1, &parts);
+        fails(&["average", text(&a), text(&b), "--out", text(&out)], 1, &parts);
+    }
+}
+
+#[test]
+fn where_there_is_none_it_says_what_there_is() {
+    let (dir, store) = a_run(&layout(&[3, 5, 2]));
+    let other = temp_dir();
+    let in_other = |name: &str| other.path().join(name);
+    for folder in ["empty", "data", "ended/checkpoints", "killed/checkpoints"] {
+        fs::create_dir_all(in_other(folder)).unwrap();
+    }
+    for file in ["data/x.npy", "ended/model.safetensors"] {
+        fs::write(in_other(file), "").unwrap();
+    }
+    let model = in_other("ended/model.safetensors");
+    fs::write(store.folder().join("best"), "step-1x").unwrap();
+    let list =
+        format!("hint: `ddp-train checkpoint ls {}` shows those that are there\n", store.folder().display());
+    let init = format!("hint: name another run; `--init-from {}` starts a new run", model.display());
+    for (path, why, hint) in [
+        (in_other("nowhere"), "nothing of that name is there", "hint: check the spelling"),
+        (store.step_folder(7), "nothing of that name is there", list.as_str()),
+        (in_other("data/x.npy"), "it is a file", "hint: name a run's folder, its checkpoints folder"),
+        (model.clone(), "it is a file", "inside; weights alone start a new run with --init-from"),
+        (store.folder().join("best"), "the file names none that is there", "hint: name the run's folder"),
+        (in_other("empty"), "the folder is empty", "hint: name a run's folder, its checkpoints folder"),
+        (in_other("data"), "the folder holds none", "hint: name a run's folder, its checkpoints folder"),
+        (in_other("ended"), "the run has none", init.as_str()),
+        (in_other("killed"), "the run has none", "this one has saved nothing yet"),
+    ] {
+        let want = format!("error: no checkpoint at `{}`: {why}\n", path.display());
+        fails(&["show", text(&path)], 2, &[&want, hint]);
+        fails(&["ls", text(&path)], 2, &[&want, hint]);
+    }
+    // What is there, and no one can use.
+    fs::write(store.step_folder(10).join("manifest.json"), "").unwrap();
+    let step = store.step_folder(10);
+    let list = format!("hint: `ddp-train checkpoint ls {}` shows those that can", store.folder().display());
+    fails(&["show", text(&step)], 2, &["can't be used: manifest.json is cut off", &list]);
+    fails(&["verify", text(&step)], 1, &["1 of 1 checkpoints can't be trusted\nhint: --resume passes over"]);
+    let out = in_other("mean.safetensors");
+    let args = ["average", text(dir.path()), "--out", text(&out), "--last"];
+    fails(
+        &[&args[..], &["3"]].concat(),
+        2,
+        &["holds 2 checkpoints that can be used, expected 3\nhint: `--last 2`"],
+    );
+    for step in [5, 15] {
+        fs::write(store.step_folder(step).join("manifest.json"), "").unwrap();
+    }
+    fails(
+        &[&args[..], &["2"]].concat(),
+        2,
+        &["holds 0 checkpoints", "hint: `ddp-train checkpoint ls` shows"],
+    );
+    fails(&["show", text(dir.path())], 2, &["none of the checkpoints in", "hint: mend what is told of them"]);
+}
+
+#[test]
+fn what_may_not_be_read_is_not_called_missing() {
+    let (dir, store) = a_run(&layout(&[3, 5, 2]));
+    let set = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    set(dir.path(), 0o755);
+    let as_nobody = |args: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--clear-groups", DDP_TRAIN, "checkpoint"]).args(args);
+        command.output().ok().filter(|output| output.status.code() != Some(127))
+    };
+    let Some(output) = as_nobody(&["ls", text(dir.path())]).filter(|output| output.status.success()) else {
+        return println!("skipped: needs the right to become another user, who may read the program");
+    };
+    assert!(String::from_utf8_lossy(&output.stdout).contains("step-15"));
+    for (locked, want) in [(dir.path(), "no checkpoint at `"), (store.folder(), "can't read `")] {
+        set(locked, 0o700);
+        let output = as_nobody(&["ls", text(dir.path())]).unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        for part in [want, "Permission denied (os error 13)\n", "hint: check who may read there\n"] {
+            assert!(stderr.contains(part), "no {part:?} in {stderr}");
+        }
+        set(locked, 0o755);
+    }
+}
+
+#[test]
+fn what_a_marker_holds_is_cut_where_it_is_told() {
+    let (dir, store) = a_run(&layout(&[3, 5, 2]));
+    fs::write(store.folder().join("latest"), vec![7u8; 1 << 20]).unwrap();
+    let told = stdout(&["verify", text(dir.path())]);
+    let line = told.lines().find(|line| line.starts_with("latest: it names \"\\u{7}")).unwrap();
+    assert!(line.len() < 130 && line.ends_with("...\", and there is no such checkpoint"), "{line}");
+    let outcome = checkpoint(&["show", text(dir.path())]);
+    assert!(
+        outcome.stderr.len() < 160 && outcome.stderr.contains("passed over latest: it names \""),
+        "{}",
+        outcome.stderr
+    );
+    fs::write(store.folder().join("latest"), "step-77").unwrap();
+    let told = stdout(&["verify", text(dir.path())]);
+    assert!(told.contains("latest: it names \"step-77\", and there is no such checkpoint\n"), "{told}");
 }
 
 #[test]

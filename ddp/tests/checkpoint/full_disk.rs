@@ -16,16 +16,40 @@ impl Drop for Mount<'_> {
     }
 }
 
+/// A file system in memory with these options; None where nobody may mount one.
+fn mount<'a>(at: &'a Path, options: &str) -> Option<Mount<'a>> {
+    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", options, "none"]).arg(at).output();
+    if !mount.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: needs the right to mount a tmpfs");
+        return None;
+    }
+    Some(Mount(at))
+}
+
+#[test]
+fn a_disk_without_room_for_another_file_is_not_called_full() {
+    let dir = tempfile::tempdir().unwrap();
+    // The root, the folder, a checkpoint of three files, and `latest`; the next one has no room for its files.
+    let Some(_mount) = mount(dir.path(), "size=100m,nr_inodes=9") else { return };
+    let layout = layout(&[3, 5, 2]);
+    let store = saved(dir.path(), &layout, 1, [1]);
+    let results = save_on_ranks(dir.path(), &layout, &run_state(2), &os_disk(), 1, |_| {});
+    let error = results.into_iter().find_map(Result::err).unwrap().to_string();
+    for part in [
+        "No space left on device",
+        " MiB free\n",
+        "the newest good one is step-1\n",
+        "hint: the disk holds as many files as it can (`df -i`): delete some, or keep fewer with `checkpoint.keep`",
+    ] {
+        assert!(error.contains(part), "no {part:?} in {error}");
+    }
+    assert_eq!(names(&store), ["latest", "step-1"]);
+}
+
 #[test]
 fn the_old_one_stays_and_the_next_start_goes_on() {
     let dir = tempfile::tempdir().unwrap();
-    let mount =
-        Command::new("mount").args(["-t", "tmpfs", "-o", "size=160k", "none"]).arg(dir.path()).output();
-    if !mount.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: needs the right to mount a tmpfs");
-        return;
-    }
-    let _mount = Mount(dir.path());
+    let Some(_mount) = mount(dir.path(), "size=160k") else { return };
     let (small, large) = (layout(&[3, 5, 2]), layout(&[100, 200, 10]));
     let store = saved(dir.path(), &small, 2, [1]);
     let results = save_on_ranks(dir.path(), &large, &run_state(2), &os_disk(), 2, |_| {});
