@@ -16,6 +16,7 @@ use crate::config::{Config, Determinism, Length};
 use crate::data::{self, Loaded};
 use crate::describe;
 use crate::error::{Error, Result};
+use crate::folder_error::FolderError;
 use crate::metrics::{Event, MetricsSink, ResumeEvent};
 use crate::model::file::{self, ModelFile, ModelInfo};
 use crate::model::{Mlp, ModelSpec, ParamLayout};
@@ -256,7 +257,14 @@ fn open_folder(
     }
     let folder = match resumed {
         Some(resumed) => {
-            let (out, existing) = resumed.folder(args.out.as_deref())?;
+            let folder = resumed.folder(args.out.as_deref());
+            if let Err(Error::Folder(error)) = &folder
+                && let FolderError::Behind { run, .. } = &**error
+            {
+                // A run that has gone on in it meanwhile is the better news than how far it is.
+                rundir::check_free(run)?;
+            }
+            let (out, existing) = folder?;
             RunDir::open(Some(&out), &config.name, existing)?
         }
         None => RunDir::open(args.out.as_deref(), &config.name, existing(args))?,

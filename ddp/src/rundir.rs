@@ -8,6 +8,8 @@ use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustix::io::Errno;
+
 use crate::checkpoint::CheckpointStore;
 use crate::error::{Error, Result};
 use crate::folder_error::FolderError;
@@ -69,9 +71,7 @@ impl RunDir {
         }
         if path.is_dir() {
             // A live owner is the better news than the run that it is writing.
-            if let Ok(lock) = File::open(path.join(LOCK_FILE)) {
-                try_lock(&lock, &path)?;
-            }
+            check_free(&path)?;
             refuse_run(&path, existing)?;
         }
         fs::create_dir_all(&path).map_err(unwritable)?;
@@ -121,10 +121,17 @@ pub fn check(out: &Path, existing: Existing) -> Result<()> {
     if out.exists() && !out.is_dir() {
         return Err(FolderError::IsFile { path: out.to_owned() }.into());
     }
-    if let Ok(lock) = File::open(out.join(LOCK_FILE)) {
-        try_lock(&lock, out)?;
-    }
+    check_free(out)?;
     refuse_run(out, existing)
+}
+
+/// Whether no run is under way in the folder `run`.
+///
+/// # Errors
+/// As [`hold`].
+pub(crate) fn check_free(run: &Path) -> Result<(), FolderError> {
+    // What can't be opened is held by no one, as far as can be told.
+    File::open(run.join(LOCK_FILE)).map_or(Ok(()), |lock| try_lock(&lock, run))
 }
 
 /// Writes `bytes` to `path` so that the old content is there until the new one is safe on disk.
@@ -174,7 +181,29 @@ fn refuse_run(path: &Path, existing: Existing) -> Result<()> {
     }
 }
 
-fn try_lock(lock: &File, folder: &Path) -> Result<()> {
+/// Keeps runs out of the folder `run` while the value lives, if none is under way there. There is nothing to hold where no run
+/// has ever begun, as in a copy of its checkpoints.
+///
+/// # Errors
+/// [`FolderError::Busy`]; [`FolderError::Unwritable`] if the lock can't be asked for.
+pub(crate) fn hold(run: &Path) -> Result<Option<File>, FolderError> {
+    let path = run.join(LOCK_FILE);
+    let (lock, is_writable) = match OpenOptions::new().read(true).write(true).open(&path) {
+        Ok(lock) => (lock, true),
+        Err(_) => match File::open(&path) {
+            Ok(lock) => (lock, false),
+            Err(_) => return Ok(None),
+        },
+    };
+    try_lock(&lock, run)?;
+    if is_writable {
+        // Only for the message of a run that begins meanwhile.
+        let _ = lock.set_len(0).and_then(|()| (&lock).write_all(holder().as_bytes()));
+    }
+    Ok(Some(lock))
+}
+
+fn try_lock(lock: &File, folder: &Path) -> Result<(), FolderError> {
     match lock.try_lock() {
         Ok(()) => Ok(()),
         Err(TryLockError::WouldBlock) => {
@@ -182,12 +211,16 @@ fn try_lock(lock: &File, folder: &Path) -> Result<()> {
             // Only for the message: the owner may be about to write it.
             let _ = { lock }.take(200).read_to_string(&mut holder);
             let holder = if holder.is_empty() { "another process".to_owned() } else { holder };
-            Err(FolderError::Busy { path: folder.to_owned(), holder }.into())
+            Err(FolderError::Busy { path: folder.to_owned(), holder })
         }
-        Err(TryLockError::Error(source)) => {
-            Err(FolderError::Unwritable { path: folder.to_owned(), source }.into())
-        }
+        Err(TryLockError::Error(source)) if is_without_locks(&source) => Ok(()),
+        Err(TryLockError::Error(source)) => Err(FolderError::Unwritable { path: folder.to_owned(), source }),
     }
+}
+
+/// Whether the file system knows no locks, as NFS without its lock daemon: then who runs two runs in one folder is not told.
+fn is_without_locks(error: &io::Error) -> bool {
+    [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS].contains(&Errno::from_io_error(error).unwrap_or(Errno::IO))
 }
 
 fn holder() -> String {

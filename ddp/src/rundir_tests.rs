@@ -135,3 +135,27 @@ fn files_change_whole_or_not_at_all() {
     let error = write_atomic(&folder.path().join("gone/x"), b"").unwrap_err();
     assert!(error.to_string().contains("gone/x`"), "{error}");
 }
+
+#[test]
+fn a_file_system_without_locks_is_no_reason_to_refuse() {
+    for errno in [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS] {
+        assert!(is_without_locks(&errno.into()));
+    }
+    for errno in [Errno::IO, Errno::INTR, Errno::BADF] {
+        assert!(!is_without_locks(&errno.into()));
+    }
+}
+
+#[test]
+fn who_deletes_in_a_folder_holds_it() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(hold(folder.path()).unwrap().is_none(), "no run has begun here");
+    let run = RunDir::open(Some(folder.path()), "a", Existing::Refuse).unwrap();
+    assert!(matches!(hold(folder.path()), Err(FolderError::Busy { .. })));
+    drop(run);
+    let held = hold(folder.path()).unwrap().unwrap();
+    let refused = RunDir::open(Some(folder.path()), "a", Existing::Continue).unwrap_err().to_string();
+    assert!(refused.contains(&format!("in use by process {}", std::process::id())), "{refused}");
+    drop(held);
+    RunDir::open(Some(folder.path()), "a", Existing::Continue).unwrap();
+}

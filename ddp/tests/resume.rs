@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 #[cfg(feature = "mpi")]
 use common::assert_all_close;
 use common::{Outcome, Weights, ranks, read_weights, run, same_bits, single, temp_dir, write};
+use ddp::rundir::{Existing, RunDir};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -419,6 +420,10 @@ fn an_earlier_checkpoint_begins_a_branch() {
     let earlier = run.out().join("checkpoints/step-5");
     let args = ["train", "--progress", "none", "--threads", "1", "--resume", earlier.to_str().unwrap()];
     assert_refused(&common::run(single(&args)), &["up to step 7", "from step 5", "--out"]);
+    // Where another process goes on in that folder, that is why it is ahead.
+    let held = RunDir::open(Some(&run.out()), "held", Existing::Continue).unwrap();
+    assert_refused(&common::run(single(&args)), &["in use by process", "wait until that run has ended"]);
+    drop(held);
     let branch = run.folder.path().join("branch");
     let outcome = common::run(single(&[&args[..], &["--out", branch.to_str().unwrap()]].concat()));
     assert!(outcome.status.success(), "{}", outcome.stderr);

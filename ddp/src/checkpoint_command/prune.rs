@@ -1,16 +1,23 @@
 //! `ddp-train checkpoint prune`: deletes old checkpoints.
 
+use std::fs::File;
+use std::path::PathBuf;
+
 use super::put;
 use crate::checkpoint::error::mib;
-use crate::checkpoint::{CheckpointError, Located, Marker, step_name};
+use crate::checkpoint::{CheckpointError, CheckpointStore, Located, Marker, step_name};
 use crate::cli::CheckpointPruneArgs;
 use crate::error::Result;
+use crate::folder_error::FolderError;
+use crate::rundir;
 
 /// Deletes as `args` say.
 pub(super) fn prune(args: &CheckpointPruneArgs) -> Result<()> {
     let Located::Store(store) = Located::new(&args.path)? else {
         return Err(CheckpointError::OneOnly { path: args.path.clone() }.into());
     };
+    // Until all is deleted.
+    let _locks = if args.dry_run { Vec::new() } else { hold(&store)? };
     let best = store.marked_step(Marker::Best).filter(|_| !args.also_best);
     let is_valid = |step| store.checkpoint(step).is_ok_and(|checkpoint| checkpoint.verify().is_ok());
     let superfluous = store.superfluous(args.keep, best.as_slice(), is_valid)?;
@@ -29,4 +36,25 @@ pub(super) fn prune(args: &CheckpointPruneArgs) -> Result<()> {
         put("nothing to delete\n")?;
     }
     Ok(())
+}
+
+/// Keeps a run out of the folder that the checkpoints are in, if none is under way there.
+fn hold(store: &CheckpointStore) -> Result<Vec<File>> {
+    let folder = store.folder();
+    // Where the folder is a link its own name counts, and for names such as `.` what they stand for.
+    let by_name = folder.file_name().and(folder.parent()).and_then(|run| match run.as_os_str().is_empty() {
+        true => std::env::current_dir().ok(),
+        false => Some(run.to_owned()),
+    });
+    let by_place = folder.canonicalize().ok().and_then(|folder| Some(folder.parent()?.to_owned()));
+    // A lock that this process has, it does not get again.
+    let is_named =
+        |place: &PathBuf| by_name.as_ref().and_then(|run| run.canonicalize().ok()).as_ref() == Some(place);
+    let by_place = by_place.filter(|place| !is_named(place));
+    let runs: Vec<PathBuf> = by_name.into_iter().chain(by_place).collect();
+    let hold_one = |run: &PathBuf| match rundir::hold(run) {
+        Err(FolderError::Busy { path, holder }) => Err(CheckpointError::RunGoesOn { path, holder }.into()),
+        lock => Ok(lock?),
+    };
+    Ok(runs.iter().map(hold_one).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
 }

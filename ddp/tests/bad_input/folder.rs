@@ -1,6 +1,7 @@
 //! Output folders that are taken, can't be written, or fill up.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -80,12 +81,29 @@ fn two_jobs_want_one_folder() {
         let ended = place.run(&[&SHORT[..], extra].concat());
         ended.is_error(2, &[&process, "which still runs", "hint: name another folder"]);
     }
+    let prune = ["checkpoint", "prune", "--keep", "1"];
+    symlink(place.file("out/checkpoints"), place.file("link")).unwrap();
+    for (folder, from) in [
+        ("out", "."),
+        ("out/checkpoints", "."),
+        ("checkpoints", "out"),
+        (".", "out/checkpoints"),
+        ("link", "."),
+    ] {
+        let mut command = Command::new("env");
+        command.args(["-C", from, PROGRAM]).args(prune).arg(folder);
+        let ended = place.end(&mut command);
+        let goes_on = format!("out` is the folder of a run that goes on: process {}", first.0.id());
+        ended.is_error(2, &[&goes_on, "nothing was deleted", "hint: prune when it has ended"]);
+        place.end(command.arg("--dry-run")).is_good();
+    }
     assert_eq!(fs::read(place.file("out/config.toml")).unwrap(), before);
     assert!(!place.file("out/model.safetensors").exists());
 
     // A run that was killed holds nothing any more, but its files are still not lost by accident.
     drop(first);
     place.refuses(&SHORT, &["already holds a run"]);
+    place.run(&[&prune[..], &["out"]].concat()).is_good();
     place.run(&[&SHORT[..], &["--overwrite"]].concat()).is_good();
 }
 
