@@ -17,7 +17,6 @@ use crate::data::Loaded;
 use crate::error::{Error, Result};
 use crate::folder_error::FolderError;
 use crate::metrics::{CheckpointEvent, Event, MetricsSink};
-use crate::model::ParamLayout;
 use crate::model::file::ModelInfo;
 use crate::outcome::Stop;
 use crate::progress::Progress;
@@ -201,7 +200,8 @@ impl Part {
         let layout = trainer.model().layout();
         let state_names: Vec<String> = trainer.state().iter().map(|(name, _)| (*name).to_owned()).collect();
         let checkpoint = &config.checkpoint;
-        let (ranges, pieces) = pieces_of(layout, own);
+        let ranges = ranges_of(own);
+        let owned: Vec<Range<usize>> = own.iter().map(|piece| piece.flat.clone()).collect();
         let n_state = ranges.iter().map(ExactSizeIterator::len).sum();
         let n_weights = if rank == 0 { layout.flat_len() } else { 0 };
         let n_tensors = state_names.len();
@@ -217,7 +217,7 @@ impl Part {
             rank,
             n_parts,
             state_names,
-            pieces,
+            pieces: Piece::of_ranges(layout, &owned),
             keep: checkpoint.keep,
             keep_best: checkpoint.keep_best.is_some(),
             rank_timeout: SaveOptions::RANK_TIMEOUT,
@@ -292,41 +292,16 @@ fn take(to: &mut Vec<f32>, from: &Tensor, ranges: &[Range<usize>]) -> Result<()>
     Ok(())
 }
 
-/// The ranges of the state's tensors that a rank saves, and which elements of which parameters they are.
-fn pieces_of(layout: &ParamLayout, own: &[StatePiece]) -> (Vec<Range<usize>>, Vec<Piece>) {
-    let (mut ranges, mut pieces, mut end): (Vec<Range<usize>>, _, usize) = (Vec::new(), Vec::new(), 0);
+/// The ranges of the state's tensors that a rank saves, as few as there can be.
+fn ranges_of(own: &[StatePiece]) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
     for StatePiece { flat, offset } in own {
-        for slot in layout.slots() {
-            let within = slot.range();
-            let (first, last) = (flat.start.max(within.start), flat.end.min(within.end));
-            if first < last {
-                pieces.push(Piece {
-                    param: slot.name.clone(),
-                    start: first - within.start,
-                    end: last - within.start,
-                    offset: end + first - flat.start,
-                });
-            }
-        }
-        let range = *offset..offset + flat.len();
         match ranges.last_mut() {
-            Some(last) if last.end == range.start => last.end = range.end,
-            _ => ranges.push(range.clone()),
+            Some(last) if last.end == *offset => last.end += flat.len(),
+            _ => ranges.push(*offset..offset + flat.len()),
         }
-        end += range.len();
     }
-    (ranges, pieces)
-}
-
-/// The pieces of parameters that these ranges of the flat buffer are, each at its place in the state's tensors.
-pub(crate) fn pieces_in_place(layout: &ParamLayout, own: &[StatePiece]) -> Vec<Piece> {
-    let mut pieces = Vec::new();
-    for one in own {
-        let (_, mut of_one) = pieces_of(layout, std::slice::from_ref(one));
-        of_one.iter_mut().for_each(|piece| piece.offset += one.offset);
-        pieces.append(&mut of_one);
-    }
-    pieces
+    ranges
 }
 
 /// How many ranks save: all that have some of the state, and rank 0.

@@ -7,8 +7,7 @@ use ddp_comm::World;
 use ddp_kernels::cpu::threads;
 use ddp_kernels::{Device, TensorRef};
 
-use crate::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, MANIFEST_FILE, StateReader};
-use crate::checkpointing::pieces_in_place;
+use crate::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, MANIFEST_FILE, Piece, StateReader};
 use crate::cli::EvalArgs;
 use crate::config::{Config, EvalSource, Task};
 use crate::data::{self, Dataset, KnownFeatures, Normalizer, SourceSpec, open_eval};
@@ -23,7 +22,6 @@ use crate::run::{Pinning, pin_device};
 use crate::rundir::MODEL_FILE;
 use crate::shard::EvalCut;
 use crate::stdout::put;
-use crate::trainer::StatePiece;
 
 /// Rows of a pass.
 const MAX_ROWS: usize = 1024;
@@ -133,8 +131,8 @@ fn average(checkpoint: &Checkpoint, layout: &ParamLayout) -> Result<Option<Vec<f
     }
     let reader = StateReader::open(checkpoint).map_err(|fault| checkpoint.damaged(fault))?;
     let mut flat = vec![0.0; layout.flat_len()];
-    let whole = StatePiece { flat: 0..layout.flat_len(), offset: 0 };
-    reader.read(&pieces_in_place(layout, &[whole]), EMA_STATE, &mut flat)?;
+    let whole = 0..layout.flat_len();
+    reader.read(&Piece::of_ranges(layout, &[whole]), EMA_STATE, &mut flat)?;
     Ok(Some(flat))
 }
 

@@ -8,10 +8,9 @@ use ddp_comm::World;
 use ddp_kernels::{Device, TensorRef, ops};
 
 use crate::checkpoint::{
-    Caching, Checkpoint, CheckpointError, CheckpointStore, Fault, Load, Located, Manifest, RunState, Search,
-    Skipped, step_name,
+    Caching, Checkpoint, CheckpointError, CheckpointStore, Fault, Load, Located, Manifest, Piece, RunState,
+    Search, Skipped, step_name,
 };
-use crate::checkpointing::pieces_in_place;
 use crate::cli::{ResumeFrom, TrainArgs};
 use crate::config::{Batch, Config};
 use crate::data::{Loaded, fingerprint};
@@ -214,7 +213,7 @@ impl Resumed {
 
     fn read(&self, world: &World, trainer: &mut Trainer<'_>) -> Result<()> {
         let layout = trainer.model().layout().clone();
-        let pieces = pieces_in_place(&layout, &trainer.state_pieces_to_restore());
+        let pieces = Piece::of_state(&layout, &trainer.state_pieces_to_restore());
         let mut weights = vec![0.0f32; layout.flat_len()];
         // State of a GPU is read to the host first.
         let (mut state, mut on_gpu) = (Vec::new(), Vec::new());

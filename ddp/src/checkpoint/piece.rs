@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::layout::ParamLayout;
+use crate::model::layout::{ParamLayout, ParamSlot};
+use crate::update_plan::StatePiece;
 
 /// A part of a parameter in a file of optimiser state: elements `start..end` of the flattened parameter stand from `offset` on
 /// in each state tensor of the file.
@@ -22,25 +23,33 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// The pieces of a rank that owns these ranges of the flat buffer, where its state tensors are the ranges one after
-    /// another, with the gaps between parameters that lie in them.
+    /// What the parts of the flat buffer that a rank holds state of are in terms of parameters. The gaps between parameters that
+    /// lie in them are in no piece, but have their place in the state tensors.
+    pub fn of_state(layout: &ParamLayout, own: &[StatePiece]) -> Vec<Piece> {
+        let of_one = |StatePiece { flat, offset }: &StatePiece| {
+            let within = |slot: &ParamSlot| {
+                let (first, last) = (flat.start.max(slot.start), flat.end.min(slot.range().end));
+                (first < last).then(|| Piece {
+                    param: slot.name.clone(),
+                    start: first - slot.start,
+                    end: last - slot.start,
+                    offset: offset + first - flat.start,
+                })
+            };
+            layout.slots().iter().filter_map(within).collect::<Vec<_>>()
+        };
+        own.iter().flat_map(of_one).collect()
+    }
+
+    /// As [`Piece::of_state`], of ranges whose state stands one behind the other.
     pub fn of_ranges(layout: &ParamLayout, ranges: &[Range<usize>]) -> Vec<Piece> {
-        let (mut pieces, mut offset) = (Vec::new(), 0);
-        for range in ranges {
-            for slot in layout.slots() {
-                let (start, end) = (slot.start.max(range.start), slot.range().end.min(range.end));
-                if start < end {
-                    pieces.push(Piece {
-                        param: slot.name.clone(),
-                        start: start - slot.start,
-                        end: end - slot.start,
-                        offset: offset + start - range.start,
-                    });
-                }
-            }
-            offset += range.len();
-        }
-        pieces
+        let mut offset = 0;
+        let behind = |flat: &Range<usize>| {
+            let piece = StatePiece { flat: flat.clone(), offset };
+            offset += flat.len();
+            piece
+        };
+        Self::of_state(layout, &ranges.iter().map(behind).collect::<Vec<_>>())
     }
 
     /// Number of elements.
@@ -51,5 +60,35 @@ impl Piece {
     /// Whether it holds nothing.
     pub fn is_empty(&self) -> bool {
         self.end == self.start
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_kernels::ops::Activation;
+
+    use super::*;
+    use crate::model::ModelSpec;
+
+    #[test]
+    fn pieces_stand_where_their_state_does_and_leave_out_gaps() {
+        // The first parameter has 2 elements, the next ones begin at elements 16 and 32.
+        let layout = ParamLayout::new(&ModelSpec::plain(&[3, 5, 2], Activation::Relu));
+        let piece = |param: &str, start: usize, end: usize, offset: usize| Piece {
+            param: param.to_owned(),
+            start,
+            end,
+            offset,
+        };
+        let own = [StatePiece { flat: 1..18, offset: 1000 }, StatePiece { flat: 32..33, offset: 7 }];
+        let want = |offsets: [usize; 3]| {
+            [
+                piece("layers.1.bias", 1, 2, offsets[0]),
+                piece("layers.1.weight", 0, 2, offsets[1]),
+                piece("layers.0.bias", 0, 1, offsets[2]),
+            ]
+        };
+        assert_eq!(Piece::of_state(&layout, &own), want([1000, 1015, 7]));
+        assert_eq!(Piece::of_ranges(&layout, &[1..18, 32..33]), want([0, 15, 17]));
     }
 }
