@@ -1,6 +1,7 @@
 //! What the CPU forms of the operations stand on: vector dispatch, elementary functions, matrix products,
-//! transposition and threads; and files as memory.
+//! transposition, copies and threads; and files as memory.
 
+pub(crate) mod copy;
 pub(crate) mod float;
 pub(crate) mod gemm;
 pub mod mapped_file;

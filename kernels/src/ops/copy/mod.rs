@@ -3,6 +3,7 @@
 use cudarc::driver::{result, sys};
 
 use super::check;
+use crate::cpu::copy::gather;
 use crate::cuda::{Gpu, check_driver, peer};
 use crate::{Result, TensorMut, TensorRef};
 
@@ -12,7 +13,7 @@ const OP: &str = "copy";
 ///
 /// - one shape and dtype, any two devices
 /// - on one GPU and between two it is asynchronous, in the order of the compute streams; between host and GPU it waits until
-///   it is done
+///   it is done; within host memory a long one is made by all threads, past the caches
 ///
 /// # Errors
 /// [`crate::KernelError::DTypeMismatch`], [`crate::KernelError::Shape`], [`crate::KernelError::Cuda`].
@@ -30,7 +31,7 @@ pub fn copy(from: TensorRef<'_>, to: TensorMut<'_>) -> Result<()> {
 }
 
 fn within_host(from: TensorRef<'_>, to: TensorMut<'_>) -> Result<()> {
-    to.into_bytes(OP, "to")?.copy_from_slice(from.as_bytes(OP, "from")?);
+    gather(to.into_bytes(OP, "to")?, &[from.as_bytes(OP, "from")?]);
     Ok(())
 }
 
