@@ -87,6 +87,42 @@ fn copies_in_turn_arrive_in_order() {
 }
 
 #[test]
+fn parts_travel_to_the_host_together() {
+    let Some((gpu, _alone)) = gpu() else { return };
+    const N: usize = 100_000;
+    let mut a = Tensor::arange(N, DType::F32, gpu.device()).unwrap();
+    let b = Tensor::full(&[3, 5], 0.5, DType::F32, gpu.device()).unwrap();
+    let mut download = Download::new(gpu, 4 * (N + 15)).unwrap();
+    assert_eq!(download.arrived::<f32>(), Some(&[] as &[f32]));
+    for round in 0..3 {
+        let range = |start, end| a.view().range(start, end).unwrap();
+        download.start_all(&[range(7, N), b.view(), range(9, 9), range(0, 7)]).unwrap();
+        assert_eq!(download.arrived::<f32>(), None, "nobody has waited for it");
+        // What comes behind the copies changes nothing of them.
+        ops::add_assign(a.view_mut(), Tensor::ones(&[N], DType::F32, gpu.device()).unwrap().view()).unwrap();
+        let got = download.wait::<f32>().unwrap();
+        let want = |i: usize| (i + round) as f32;
+        assert!(got[..N - 7].iter().zip(7..).all(|(got, i)| *got == want(i)), "round {round}");
+        assert_eq!(got[N - 7..N + 8], [0.5; 15]);
+        assert!(got[N + 8..].iter().zip(0..7).all(|(got, i)| *got == want(i)) && got.len() == N + 15);
+        let got = got.to_vec();
+        assert_eq!(download.arrived::<f32>(), Some(got.as_slice()));
+        // Read by another thread, as a checkpoint's writer does.
+        std::thread::scope(|scope| {
+            let same = scope.spawn(|| download.arrived::<f32>() == Some(got.as_slice()));
+            assert!(same.join().unwrap());
+        });
+    }
+    let error = download.start_all(&[a.view(), b.view(), b.view()]).unwrap_err();
+    let KernelError::OutOfRange { end, len, .. } = error else { panic!("{error}") };
+    assert_eq!((end, len), (4 * (N + 30), 4 * (N + 15)));
+    let on_host = Tensor::ones(&[2], DType::F32, Device::Cpu).unwrap();
+    let error = download.start_all(&[b.view(), on_host.view()]).unwrap_err();
+    assert!(matches!(error, KernelError::DeviceMismatch { .. }), "{error}");
+    assert_eq!(download.arrived::<f32>().unwrap().len(), N + 15, "what was refused has changed nothing");
+}
+
+#[test]
 fn uploads_carry_every_type() {
     let Some((gpu, _alone)) = gpu() else { return };
     for dtype in DType::ALL {

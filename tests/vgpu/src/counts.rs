@@ -2,7 +2,8 @@
 //!
 //! With `VGPU_COUNTS=FOLDER` each process writes `FOLDER/<rank>-<pid>.json` when it ends, also when it aborts:
 //! one flat object of numbers. Calls go by the function's name, launches by `kernel:NAME` (replays of a graph
-//! included), copies by `bytes:htod_pageable`, `bytes:htod_pinned`, `bytes:dtoh`, `bytes:dtod`, `bytes:peer`.
+//! included), copies by `bytes:htod_pageable`, `bytes:htod_pinned`, `bytes:dtoh_pageable`,
+//! `bytes:dtoh_pinned`, `bytes:dtod`, `bytes:peer`.
 
 use crate::abi::lock;
 use crate::config::CONFIG;
@@ -44,7 +45,8 @@ impl Counter {
 pub(crate) enum Way {
     HostToDevicePageable,
     HostToDevicePinned,
-    DeviceToHost,
+    DeviceToHostPageable,
+    DeviceToHostPinned,
     DeviceToDevice,
     Peer,
 }
@@ -66,7 +68,8 @@ impl Tally {
                 let way = match way {
                     Way::HostToDevicePageable => "htod_pageable",
                     Way::HostToDevicePinned => "htod_pinned",
-                    Way::DeviceToHost => "dtoh",
+                    Way::DeviceToHostPageable => "dtoh_pageable",
+                    Way::DeviceToHostPinned => "dtoh_pinned",
                     Way::DeviceToDevice => "dtod",
                     Way::Peer => "peer",
                 };

@@ -160,7 +160,8 @@ fn device_to_host(call: &'static str, to: u64, from: u64, n: usize, stream: &Arc
         capture::refuse_on(stream, &format!("{call} to pageable memory"))?;
     }
     let touch = pinned.then_some(Touch { at: to, len, write: true });
-    stream.submit(task(call, Tally::Copy(Way::DeviceToHost, len), touch, move |stamp| {
+    let way = if pinned { Way::DeviceToHostPinned } else { Way::DeviceToHostPageable };
+    stream.submit(task(call, Tally::Copy(way, len), touch, move |stamp| {
         stamp.access(from, len, false)?;
         pages::copy(real(call, device, from, n)?, host::device_view(to, len) as *mut u8, len);
         Ok(())

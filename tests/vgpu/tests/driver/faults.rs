@@ -122,7 +122,7 @@ fn counts_are_exact() {
             "kernel:fill",
             "cuMemAlloc_v2",
             "cuStreamSynchronize",
-            "bytes:dtoh",
+            "bytes:dtoh_pageable",
             "live_bytes:0",
             "peak_bytes:0",
             "live_allocations:0",
