@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ddp_comm::World;
-use ddp_kernels::{Device, Tensor, TensorMut, ops};
+use ddp_kernels::{Device, Tensor, TensorRef};
 
 use crate::checkpoint::{
     CheckpointError, CheckpointStore, Piece, RunState, SaveOptions, SaveOutcome, Saver, SnapshotBuffers,
-    Writer, copy,
+    Writer,
 };
 use crate::config::{CheckpointConfig, Config};
 use crate::data::Loaded;
@@ -34,6 +34,8 @@ pub struct Checkpointing<'a> {
     pauses: Vec<(u64, Duration)>,
     /// The last one that failed.
     failed: Option<CheckpointError>,
+    /// What the user should know from the start.
+    note: Option<String>,
 }
 
 /// What this rank saves of the run, and how.
@@ -42,10 +44,12 @@ struct Part {
     /// Ranges of the state's tensors, which follow each other in the file.
     ranges: Vec<Range<usize>>,
     has_weights: bool,
+    /// The system had no page-locked memory left for what a GPU copies.
+    lacks_pinned: bool,
 }
 
 enum How {
-    /// While training goes on, from copies.
+    /// While training goes on, from copies in memory that is kept for them.
     Async(Writer),
     /// At once, from copies that are made for it.
     AtOnce(Box<Saver>, SnapshotBuffers, Vec<SaveOutcome>),
@@ -80,8 +84,14 @@ impl<'a> Checkpointing<'a> {
         };
         let part = world.collective_result(part.transpose())?;
         let last = (None, Instant::now());
+        let note = note(world, part.as_ref().is_some_and(|part| part.lacks_pinned))?;
         let config = &config.checkpoint;
-        Ok(Checkpointing { world, config, part, last, pauses: Vec::new(), failed: None })
+        Ok(Checkpointing { world, config, part, last, pauses: Vec::new(), failed: None, note })
+    }
+
+    /// What the user should know before the run begins, on rank 0 of all ranks.
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
     }
 
     /// Whether the run is saved now and then, unasked.
@@ -205,6 +215,7 @@ impl Part {
         let n_state = ranges.iter().map(ExactSizeIterator::len).sum();
         let n_weights = if rank == 0 { layout.flat_len() } else { 0 };
         let n_tensors = state_names.len();
+        let mut lacks_pinned = false;
         let options = SaveOptions {
             // A limit that this leg of the run was given is none of the next one's.
             info: ModelInfo {
@@ -223,14 +234,18 @@ impl Part {
             rank_timeout: SaveOptions::RANK_TIMEOUT,
         };
         let saver = Saver::new(store, options);
-        let how = match checkpoint.is_async {
+        let how = match checkpoint.is_async && checkpoint.is_on() {
             true => {
-                let buffers = SnapshotBuffers::touched(n_weights, &vec![n_state; n_tensors]);
+                let device = trainer.model().weights().device();
+                let buffers = SnapshotBuffers::of_device(device, n_weights, &vec![n_state; n_tensors])?;
+                lacks_pinned = device != Device::Cpu && !buffers.is_pinned();
                 How::Async(Writer::start(saver, buffers)?)
             }
+            // Nobody waits for less than the disk, so that plain memory will do, and a run that is saved when it stops alone needs
+            // none until then.
             false => How::AtOnce(Box::new(saver), SnapshotBuffers::default(), Vec::new()),
         };
-        Ok(Part { how, ranges, has_weights: rank == 0 })
+        Ok(Part { how, ranges, has_weights: rank == 0, lacks_pinned })
     }
 
     fn save(&mut self, trainer: &Trainer<'_>, run: &RunState) -> Result<()> {
@@ -239,14 +254,13 @@ impl Part {
         match &mut self.how {
             How::Async(writer) => {
                 let (mut buffers, _) = writer.take_buffers();
-                fill(&mut buffers, weights, &state, &self.ranges)?;
+                take(&mut buffers, weights, &state, &self.ranges)?;
                 writer.save(run.clone(), self.has_weights, buffers)?;
             }
             How::AtOnce(saver, buffers, outcomes) => {
-                fill(buffers, weights, &state, &self.ranges)?;
-                let state: Vec<&[f32]> = buffers.state.iter().map(Vec::as_slice).collect();
-                let weights = self.has_weights.then_some(buffers.weights.as_slice());
-                let outcome = match saver.save(run, weights, &state) {
+                take(buffers, weights, &state, &self.ranges)?;
+                let weights = self.has_weights.then(|| buffers.weights());
+                let outcome = match saver.save(run, weights, &buffers.state()) {
                     Ok(saved) => SaveOutcome::Saved(saved),
                     Err(error) => SaveOutcome::Failed { step: run.step, error },
                 };
@@ -258,38 +272,20 @@ impl Part {
     }
 }
 
-/// Copies to the host what a rank saves.
-fn fill(
+/// Takes a snapshot of what a rank saves.
+fn take(
     buffers: &mut SnapshotBuffers,
     weights: Option<&Tensor>,
     state: &[&Tensor],
     ranges: &[Range<usize>],
 ) -> Result<()> {
-    if let Some(weights) = weights {
-        take(&mut buffers.weights, weights, std::slice::from_ref(&(0..weights.numel())))?;
-    }
-    buffers.state.resize_with(state.len(), Vec::new);
-    for (to, from) in buffers.state.iter_mut().zip(state) {
-        take(to, from, ranges)?;
-    }
-    Ok(())
+    let weights: Vec<TensorRef<'_>> = weights.map(Tensor::view).into_iter().collect();
+    let state: Vec<_> = state.iter().map(|tensor| parts_of(tensor, ranges)).collect::<Result<_>>()?;
+    Ok(buffers.take(&weights, &state)?)
 }
 
-/// Makes `to` the ranges of `from`, one behind the other.
-fn take(to: &mut Vec<f32>, from: &Tensor, ranges: &[Range<usize>]) -> Result<()> {
-    if let (Device::Cpu, [whole]) = (from.device(), ranges) {
-        let values = from.view().as_slice::<f32>("checkpoint", "values")?;
-        copy(to, &values[whole.clone()]);
-        return Ok(());
-    }
-    to.resize(ranges.iter().map(ExactSizeIterator::len).sum(), 0.0);
-    let mut rest = to.as_mut_slice();
-    for range in ranges {
-        let (part, after) = rest.split_at_mut(range.len());
-        ops::copy(from.view().range(range.start, range.end)?, TensorMut::from_slice(part, &[range.len()])?)?;
-        rest = after;
-    }
-    Ok(())
+fn parts_of<'a>(tensor: &'a Tensor, ranges: &[Range<usize>]) -> Result<Vec<TensorRef<'a>>> {
+    ranges.iter().map(|range| Ok(tensor.view().range(range.start, range.end)?)).collect()
 }
 
 /// The ranges of the state's tensors that a rank saves, as few as there can be.
@@ -308,6 +304,19 @@ fn ranges_of(own: &[StatePiece]) -> Vec<Range<usize>> {
 fn n_parts(world: &World, has_state: bool) -> Result<usize> {
     let all = world.group().all_gather_bytes(&[u8::from(has_state)]).map_err(Error::from)?;
     Ok(all.iter().rposition(|of_rank| of_rank[0] == 1).map_or(1, |last| last + 1))
+}
+
+/// What is to be said of ranks that lack page-locked memory.
+fn note(world: &World, lacks_pinned: bool) -> Result<Option<String>> {
+    let all = world.group().all_gather_bytes(&[u8::from(lacks_pinned)]).map_err(Error::from)?;
+    let n_ranks = all.iter().filter(|of_rank| of_rank[0] == 1).count();
+    Ok((n_ranks > 0).then(|| {
+        format!(
+            "warning: {n_ranks} of {} ranks got no page-locked host memory for checkpoints and take them through plain memory: \
+             training waits longer for each\nhint: fewer ranks a host, or more memory; checkpoint.async = false needs none",
+            world.world_size()
+        )
+    }))
 }
 
 /// Rank 0's folder, the same path on all ranks: they share a file system if several of them save.

@@ -42,7 +42,7 @@ pub enum MemoryKind {
     Rows,
     /// Rows that wait on the host.
     Loader,
-    /// The host's copy of what a checkpoint writes while training goes on.
+    /// The host's copy of what a checkpoint writes while training goes on; page-locked where the rank computes on a GPU.
     Snapshot,
 }
 

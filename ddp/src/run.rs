@@ -84,6 +84,7 @@ pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
     describe::determinism(&config, &cuts, &trainer).iter().for_each(|line| progress.note(line));
     describe::loading(&loader).iter().for_each(|line| progress.note(line));
     let saver = Checkpointing::new(world, &config, &data, &trainer, folder.as_ref().map(RunDir::path))?;
+    saver.note().iter().for_each(|note| progress.note(note));
     let metrics = open_metrics(world, folder.as_ref(), args.json, resumed.as_ref())?;
     if let Some(resumed) = &resumed {
         resumed.announce(&progress, world.world_size());

@@ -152,6 +152,77 @@ fn a_step_neither_waits_nor_allocates() {
     check_calls_of_a_step(2, "on", true);
 }
 
+/// Runs of as many steps that are saved twice and ten times differ in what a checkpoint calls.
+#[test]
+fn a_snapshot_goes_through_pinned_memory_and_is_waited_for_once() {
+    const MORE_CHECKPOINTS: f64 = 8.0;
+    // Weights and biases of 64, 48, 32 and 10, each at a multiple of 16; with two moments of AdamW.
+    const SNAPSHOT_BYTES: f64 = ((3072 + 48 + 1536 + 32 + 320 + 16) * 3 * 4) as f64;
+    let folder = temp_dir();
+    let mut of_runs = Vec::new();
+    for every in [15, 3] {
+        let (out, counted) =
+            (folder.path().join(format!("run{every}")), folder.path().join(format!("c{every}")));
+        std::fs::create_dir(&counted).unwrap();
+        let every = format!("checkpoint.every_steps={every}");
+        let mut args = train_args(out.to_str().unwrap(), &["--device", "cuda", "--set", &every]);
+        // 2 epochs of 15 steps.
+        args.extend(["--set", "data.eval=none"]);
+        let counted_path = counted.to_str().unwrap().to_owned();
+        let Some(outcome) = on_gpus(1, 1, &args, &[("VGPU_COUNTS", &counted_path)]) else { return };
+        outcome.ok();
+        of_runs.push(counts(&counted));
+        let of_checkpoint = read_weights(&out.join("checkpoints/step-30/model.safetensors"));
+        assert_eq!(of_checkpoint, read_weights(&out.join("model.safetensors")));
+    }
+    let more = |name: &str| {
+        let of = |run: usize| of_runs[run].get(name).copied().unwrap_or(0.0);
+        of(1) - of(0)
+    };
+    for name in
+        ["cuMemHostAlloc", "cuMemFreeHost", "bytes:dtoh_pageable", "cuStreamSynchronize", "cuCtxSynchronize"]
+    {
+        assert_eq!(more(name), 0.0, "{name} is called for a checkpoint");
+    }
+    assert_eq!(more("bytes:dtoh_pinned"), MORE_CHECKPOINTS * SNAPSHOT_BYTES);
+    let waits = more("cuEventSynchronize") / MORE_CHECKPOINTS;
+    assert!(waits <= 1.0, "{waits} waits for a checkpoint");
+}
+
+#[test]
+fn checkpoints_do_without_pinned_memory_and_say_so() {
+    let folder = temp_dir();
+    let run = |name: &str, more: &[&str], env: &[(&str, &str)]| {
+        let out = folder.path().join(name);
+        let args = ["train", "--device", "cuda", "--progress", "plain", "--out", out.to_str().unwrap()];
+        let run = ["--set", "train.steps=4", "--set", "data.eval=none", "--set", "checkpoint.every_steps=2"];
+        let outcome = under_virtual_gpus(1, &[&args[..], &run, more].concat(), env)?;
+        Some((out, outcome))
+    };
+    let counted = folder.path().join("counts");
+    std::fs::create_dir(&counted).unwrap();
+    let counted_path = counted.to_str().unwrap();
+    let Some((_, outcome)) = run("all", &[], &[("VGPU_COUNTS", counted_path)]) else { return };
+    outcome.ok();
+    const SAID: &str = "1 of 1 ranks got no page-locked host memory";
+    assert!(!outcome.stderr.contains(SAID), "{outcome:#?}");
+    // Which of them is the snapshot's is not known; without any of the others there is no run.
+    let n_pinned = counts(&counted)["cuMemHostAlloc"] as usize;
+    let mut n_without = 0;
+    for n in 1..=n_pinned {
+        let (out, outcome) = run(&format!("pin{n}"), &[], &[("VGPU_FAIL", &format!("pin:{n}"))]).unwrap();
+        if !outcome.status.success() {
+            assert!(outcome.stderr.contains("out of memory"), "{outcome:#?}");
+            continue;
+        }
+        n_without += 1;
+        assert_eq!(outcome.stderr.matches(SAID).count(), 1, "{outcome:#?}");
+        let of_checkpoint = read_weights(&out.join("checkpoints/step-4/model.safetensors"));
+        assert_eq!(of_checkpoint, read_weights(&out.join("model.safetensors")));
+    }
+    assert_eq!(n_without, 1, "of {n_pinned} allocations");
+}
+
 #[test]
 fn more_ranks_than_gpus_are_refused_with_both_numbers() {
     let folder = temp_dir();

@@ -86,10 +86,11 @@ fn measure(args: &BenchCheckpointArgs) -> Result<Vec<Measured>> {
     let mut ms: [Vec<f64>; 3] = Default::default();
     let (mut read_weights, mut read_state) = (random(n, 0), vec![random(n, 0); args.states]);
     for step in 1..=args.repeats as u64 {
-        ms[0].push(timed(|| buffers.fill(Some(&weights), &state)).1);
+        let (taken, snapshot_ms) = timed(|| buffers.fill(Some(&weights), &state));
+        taken?;
+        ms[0].push(snapshot_ms);
         let run = RunState { step, ..RunState::default() };
-        let copies: Vec<&[f32]> = buffers.state.iter().map(Vec::as_slice).collect();
-        let (saved, save_ms) = timed(|| saver.save(&run, Some(&buffers.weights), &copies));
+        let (saved, save_ms) = timed(|| saver.save(&run, Some(buffers.weights()), &buffers.state()));
         saved?;
         ms[1].push(save_ms);
 

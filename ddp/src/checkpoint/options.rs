@@ -3,8 +3,6 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use rayon::prelude::*;
-
 use super::manifest::Parameter;
 use super::piece::Piece;
 use super::tensor_file::TensorToWrite;
@@ -81,50 +79,4 @@ impl SaveOptions {
     pub(super) fn state_file(&self, rank: usize) -> String {
         format!("optimizer-{rank:05}-of-{:05}.safetensors", self.n_parts)
     }
-}
-
-/// Copies of a rank's weights and state, taken between two steps and written while training goes on.
-#[derive(Debug, Default)]
-pub struct SnapshotBuffers {
-    /// All weights, in the flat buffer's order; empty on ranks other than 0.
-    pub weights: Vec<f32>,
-    /// One a name of [`SaveOptions::state_names`].
-    pub state: Vec<Vec<f32>>,
-}
-
-impl SnapshotBuffers {
-    /// Buffers of these lengths whose memory is there: copying to them takes no page fault.
-    pub fn touched(n_weights: usize, n_state: &[usize]) -> Self {
-        // Not zeros: the system would hand out memory of zeros only when it is first used.
-        let touched = |n: usize| {
-            let mut buffer = vec![0.0f32; n];
-            by_thread(&mut buffer).for_each(|part| part.fill(1.0));
-            buffer
-        };
-        SnapshotBuffers { weights: touched(n_weights), state: n_state.iter().map(|&n| touched(n)).collect() }
-    }
-
-    /// Copies these weights and states, on all threads of the caller's pool.
-    pub fn fill(&mut self, weights: Option<&[f32]>, state: &[&[f32]]) {
-        copy(&mut self.weights, weights.unwrap_or_default());
-        self.state.resize_with(state.len(), Vec::new);
-        self.state.iter_mut().zip(state).for_each(|(to, from)| copy(to, from));
-    }
-}
-
-/// Makes `to` a copy of `from`.
-pub fn copy(to: &mut Vec<f32>, from: &[f32]) {
-    to.resize(from.len(), 0.0);
-    let part = part_len(from.len());
-    to.par_chunks_mut(part).zip(from.par_chunks(part)).for_each(|(to, from)| to.copy_from_slice(from));
-}
-
-fn by_thread(buffer: &mut [f32]) -> impl ParallelIterator<Item = &mut [f32]> {
-    let part = part_len(buffer.len());
-    buffer.par_chunks_mut(part)
-}
-
-/// Long parts, one a thread: the C library's copy then goes around the caches.
-fn part_len(n: usize) -> usize {
-    n.div_ceil(rayon::current_num_threads()).max(1 << 16)
 }

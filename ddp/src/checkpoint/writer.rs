@@ -10,9 +10,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::error::CheckpointError;
-use super::options::SnapshotBuffers;
 use super::run_state::RunState;
 use super::saver::{Saved, Saver};
+use super::snapshot::SnapshotBuffers;
 
 /// A thread that saves, one checkpoint after another.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl SaveOutcome {
 
 impl Writer {
     /// Starts the thread. `buffers` are those that [`take_buffers`](Self::take_buffers) gives first, best
-    /// [touched](SnapshotBuffers::touched).
+    /// [made for their device](SnapshotBuffers::of_device).
     ///
     /// # Errors
     /// [`CheckpointError::Thread`] if the system gives none.
@@ -86,9 +86,8 @@ impl Writer {
         let abandoned = saver.abandoned();
         let work = move || {
             for Job { run, has_weights, buffers } in to_do {
-                let state: Vec<&[f32]> = buffers.state.iter().map(Vec::as_slice).collect();
-                let weights = has_weights.then_some(buffers.weights.as_slice());
-                let outcome = SaveOutcome::new(run.step, saver.save(&run, weights, &state));
+                let weights = has_weights.then(|| buffers.weights());
+                let outcome = SaveOutcome::new(run.step, saver.save(&run, weights, &buffers.state()));
                 if finished.send(Done { outcome, buffers }).is_err() {
                     return;
                 }

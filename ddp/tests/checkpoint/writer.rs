@@ -36,7 +36,7 @@ impl Disk for Gate {
 fn fill(buffers: &mut SnapshotBuffers, layout: &ParamLayout, step: u64) {
     let state: Vec<_> = STATES.iter().map(|name| values(name, step, 0..layout.flat_len())).collect();
     let state: Vec<&[f32]> = state.iter().map(Vec::as_slice).collect();
-    buffers.fill(Some(&values("weights", step, 0..layout.flat_len())), &state);
+    buffers.fill(Some(&values("weights", step, 0..layout.flat_len())), &state).unwrap();
 }
 
 fn steps(outcomes: Vec<SaveOutcome>) -> Vec<u64> {
@@ -55,7 +55,7 @@ fn training_goes_on_while_a_snapshot_is_written() {
     let gate = Arc::new(Gate::default());
     let saver = Saver::new(store.clone().with_disk(gate.clone()), options(&layout, 0, 1));
     let touched = SnapshotBuffers::touched(layout.flat_len(), &[layout.flat_len(); 3]);
-    let place = touched.weights.as_ptr();
+    let place = touched.weights().as_ptr();
     let mut writer = Writer::start(saver, touched).unwrap();
 
     let (mut buffers, waited) = writer.take_buffers();
@@ -73,7 +73,7 @@ fn training_goes_on_while_a_snapshot_is_written() {
     let started = Instant::now();
     let (mut buffers, waited) = writer.take_buffers();
     assert!(waited >= Duration::from_millis(70) && waited <= started.elapsed(), "{waited:?}");
-    assert_eq!(buffers.weights.as_ptr(), place);
+    assert_eq!(buffers.weights().as_ptr(), place);
     assert_eq!(steps(writer.poll()), [1]);
     check_content(&store.newest_valid().unwrap().found.unwrap(), &layout, 2);
     fill(&mut buffers, &layout, 2);

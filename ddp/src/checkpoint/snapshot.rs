@@ -1,0 +1,194 @@
+//! The copy of a rank's weights and state that a checkpoint is written from while training goes on. Training waits until it is
+//! taken, and for nothing else of a checkpoint.
+//!
+//! Its memory is made once, when checkpoints begin: memory that a GPU copies to directly is slow to come by, and so are pages
+//! that are touched for the first time. What is saved stands in it one behind the other, so that it is taken by one copy within
+//! the host's memory, or by copies from a GPU of which the last one alone is waited for.
+
+use ddp_kernels::cuda::{Download, Gpu};
+use ddp_kernels::{DType, Device, KernelError, TensorMut, TensorRef, ops};
+use rayon::prelude::*;
+
+/// Elements that a thread touches at a time.
+const TOUCH_ELEMENTS: usize = 1 << 20;
+
+/// Host memory for snapshots, and the last one in it.
+#[derive(Debug, Default)]
+pub struct SnapshotBuffers {
+    memory: Memory,
+    /// Elements of the weights.
+    n_weights: usize,
+    /// Those of each tensor of state.
+    n_state: Vec<usize>,
+}
+
+#[derive(Debug)]
+enum Memory {
+    Plain(Vec<f32>),
+    /// Page-locked, of the GPU that copies to it.
+    Pinned(Box<Download>),
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Memory::Plain(Vec::new())
+    }
+}
+
+impl SnapshotBuffers {
+    /// Room for that much of a model on `device`: page-locked memory for a GPU's, else, and where the system has none left, plain
+    /// memory; [`SnapshotBuffers::is_pinned`] tells which.
+    ///
+    /// # Errors
+    /// [`KernelError::DeviceUnavailable`]; [`KernelError::Cuda`].
+    pub fn of_device(device: Device, n_weights: usize, n_state: &[usize]) -> Result<Self, KernelError> {
+        let Device::Cuda(index) = device else { return Ok(Self::touched(n_weights, n_state)) };
+        let n_elements = n_weights + n_state.iter().sum::<usize>();
+        match Download::new(Gpu::get(index)?, n_elements.saturating_mul(DType::F32.size_bytes())) {
+            Ok(memory) => {
+                let memory = Memory::Pinned(Box::new(memory));
+                Ok(SnapshotBuffers { memory, ..Self::default() })
+            }
+            Err(KernelError::OutOfMemory { .. }) => Ok(Self::touched(n_weights, n_state)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Plain memory for that much, which is there: copying to it takes no page fault.
+    pub fn touched(n_weights: usize, n_state: &[usize]) -> Self {
+        let mut values = vec![0.0f32; n_weights + n_state.iter().sum::<usize>()];
+        // Not zeros, which are there without being written: the system would hand out the memory when it is first used.
+        values.par_chunks_mut(TOUCH_ELEMENTS).for_each(|part| part.fill(1.0));
+        SnapshotBuffers { memory: Memory::Plain(values), ..Self::default() }
+    }
+
+    /// Whether a GPU copies to the memory directly.
+    pub fn is_pinned(&self) -> bool {
+        matches!(self.memory, Memory::Pinned(_))
+    }
+
+    /// Takes a snapshot of these weights and states, f32, each the parts that follow each other in it. Returns when it is
+    /// taken. Plain memory grows where it is too small.
+    ///
+    /// # Errors
+    /// Those of [`ops::cat`] and [`Download::start_all`]; then there is no snapshot.
+    pub fn take(
+        &mut self,
+        weights: &[TensorRef<'_>],
+        state: &[Vec<TensorRef<'_>>],
+    ) -> Result<(), KernelError> {
+        let len = |parts: &[TensorRef<'_>]| parts.iter().map(TensorRef::numel).sum::<usize>();
+        (self.n_weights, self.n_state) = (0, Vec::new());
+        let parts: Vec<TensorRef<'_>> = weights.iter().chain(state.iter().flatten()).copied().collect();
+        match &mut self.memory {
+            Memory::Plain(values) => {
+                values.resize(len(&parts), 0.0);
+                ops::cat(&parts, TensorMut::from_slice(values, &[len(&parts)])?)?;
+            }
+            Memory::Pinned(memory) => {
+                memory.start_all(&parts)?;
+                memory.wait::<f32>()?;
+            }
+        }
+        (self.n_weights, self.n_state) = (len(weights), state.iter().map(|parts| len(parts)).collect());
+        Ok(())
+    }
+
+    /// Takes a snapshot of weights and states that lie in host memory.
+    ///
+    /// # Errors
+    /// As [`SnapshotBuffers::take`].
+    pub fn fill(&mut self, weights: Option<&[f32]>, state: &[&[f32]]) -> Result<(), KernelError> {
+        let weights = weights.map(|weights| TensorRef::from_slice(weights, &[weights.len()])).transpose()?;
+        let state = state.iter().map(|values| Ok(vec![TensorRef::from_slice(values, &[values.len()])?]));
+        self.take(weights.as_slice(), &state.collect::<Result<Vec<_>, KernelError>>()?)
+    }
+
+    /// The weights of the snapshot; empty on ranks that save none.
+    pub fn weights(&self) -> &[f32] {
+        &self.values()[..self.n_weights]
+    }
+
+    /// The tensors of state of the snapshot.
+    pub fn state(&self) -> Vec<&[f32]> {
+        let mut rest = &self.values()[self.n_weights..];
+        let next = |&n: &usize| {
+            let (values, behind) = rest.split_at(n);
+            rest = behind;
+            values
+        };
+        self.n_state.iter().map(next).collect()
+    }
+
+    fn values(&self) -> &[f32] {
+        match &self.memory {
+            Memory::Plain(values) => values,
+            // Without a snapshot that was waited for there are no lengths either.
+            Memory::Pinned(memory) => memory.arrived().unwrap_or_default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_kernels::Tensor;
+
+    use super::*;
+
+    fn devices() -> Vec<Device> {
+        let gpus = (0..Gpu::count().min(1) as u32).map(Device::Cuda);
+        std::iter::once(Device::Cpu).chain(gpus).collect()
+    }
+
+    #[test]
+    fn a_snapshot_holds_what_was_there_when_it_was_taken() {
+        for device in devices() {
+            let arange = |n: usize| Tensor::arange(n, DType::F32, device).unwrap();
+            let (mut weights, state) = (arange(1000), arange(70));
+            let ranges = |tensor: &'static str| match tensor {
+                "m" => vec![state.view().range(60, 70).unwrap(), state.view().range(3, 8).unwrap()],
+                _ => vec![state.view().range(0, 0).unwrap(), state.view().range(1, 16).unwrap()],
+            };
+            let mut buffers = SnapshotBuffers::of_device(device, 1000, &[15, 15]).unwrap();
+            assert_eq!(buffers.is_pinned(), device != Device::Cpu);
+            assert!(buffers.weights().is_empty() && buffers.state().is_empty(), "there is none yet");
+            let place = buffers.weights().as_ptr();
+            for _ in 0..2 {
+                buffers.take(&[weights.view()], &[ranges("m"), ranges("v")]).unwrap();
+                let want: Vec<f32> = weights.to_vec().unwrap();
+                ops::add_assign(weights.view_mut(), arange(1000).view()).unwrap();
+                assert_eq!(buffers.weights(), want, "{device}");
+                let numbers = |range: std::ops::Range<u8>| range.map(f32::from).collect::<Vec<_>>();
+                assert_eq!(buffers.state(), [[numbers(60..70), numbers(3..8)].concat(), numbers(1..16)]);
+                assert_eq!(buffers.weights().as_ptr(), place, "the memory is the same");
+            }
+            // A rank with less to save, and one without weights.
+            buffers.take(&[], &[ranges("v")]).unwrap();
+            assert_eq!(
+                (buffers.weights().len(), buffers.state().len(), buffers.state()[0].len()),
+                (0, 1, 15)
+            );
+        }
+    }
+
+    #[test]
+    fn one_that_fails_leaves_none() {
+        for device in devices() {
+            let (short, wide) =
+                (Tensor::ones(&[4], DType::F32, device), Tensor::ones(&[9], DType::F64, device));
+            let (short, wide) = (short.unwrap(), wide.unwrap());
+            let mut buffers = SnapshotBuffers::of_device(device, 4, &[]).unwrap();
+            buffers.take(&[short.view()], &[]).unwrap();
+            assert_eq!(buffers.weights(), [1.0; 4]);
+            assert!(buffers.take(&[wide.view()], &[]).is_err(), "too much, or of another type");
+            assert!(buffers.weights().is_empty() && buffers.state().is_empty());
+        }
+    }
+
+    #[test]
+    fn a_gpu_that_is_not_there_is_an_error() {
+        let beyond = Device::Cuda(Gpu::count() as u32);
+        let error = SnapshotBuffers::of_device(beyond, 4, &[]).unwrap_err();
+        assert!(matches!(error, KernelError::DeviceUnavailable { .. }), "{error}");
+    }
+}
