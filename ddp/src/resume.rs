@@ -206,7 +206,7 @@ impl Resumed {
         skipped.push(Skipped { name: step_name(step), fault: damage });
         let mut search = store.newest(step, |_| Ok(()))?;
         skipped.append(&mut search.skipped);
-        let Search { found, skipped } = Search { skipped, ..search }.found_in(&store)?;
+        let Search { found, skipped } = Search { skipped, ..search }.found_in(&store, store.folder())?;
         let checkpoint = found.expect("something was found");
         Ok(Resumed { checkpoint, store: Some(store), skipped })
     }
@@ -267,13 +267,13 @@ impl Resumed {
 
 /// The checkpoint that is asked for.
 fn look(from: &ResumeFrom, out: Option<&Path>) -> Result<Option<Resumed>> {
-    let store = match from {
+    let (asked, store) = match from {
         ResumeFrom::Path(path) => match Located::new(path)? {
             Located::One(path) => {
                 let checkpoint = open(&path)?;
                 return Ok(Some(Resumed { checkpoint, store: None, skipped: Vec::new() }));
             }
-            Located::Store(store) => store,
+            Located::Store(store) => (path.as_path(), store),
         },
         ResumeFrom::Auto => {
             let out = out.ok_or(FolderError::NoneToResume)?;
@@ -288,10 +288,10 @@ fn look(from: &ResumeFrom, out: Option<&Path>) -> Result<Option<Resumed>> {
                     false => Ok(None),
                 };
             }
-            store
+            (out, store)
         }
     };
-    let Search { found, skipped } = store.newest(u64::MAX, |_| Ok(()))?.found_in(&store)?;
+    let Search { found, skipped } = store.newest(u64::MAX, |_| Ok(()))?.found_in(&store, asked)?;
     Ok(found.map(|checkpoint| Resumed { checkpoint, store: Some(store), skipped }))
 }
 

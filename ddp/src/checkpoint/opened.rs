@@ -73,9 +73,9 @@ impl Checkpoint {
     pub fn find(path: &Path) -> Result<Search, CheckpointError> {
         match Located::new(path)? {
             Located::One(path) => Ok(Search { found: Some(Checkpoint::open(&path)?), skipped: Vec::new() }),
-            Located::Store(store) => {
-                store.newest(u64::MAX, |checkpoint| checkpoint.verify_with(Caching::Keep))?.found_in(&store)
-            }
+            Located::Store(store) => store
+                .newest(u64::MAX, |checkpoint| checkpoint.verify_with(Caching::Keep))?
+                .found_in(&store, path),
         }
     }
 

@@ -205,9 +205,11 @@ impl Saver {
             }
             _ => Vec::new(),
         };
+        // What stands ahead was damaged when this run went on before it.
+        let looks_whole = |step| self.store.checkpoint(step).is_ok();
         let due = match self.options.keep {
             0 => Ok(Vec::new()),
-            keep => self.store.superfluous(keep, &spared, |step| self.store.checkpoint(step).is_ok()),
+            keep => self.store.superfluous(run.step, keep, &spared, looks_whole),
         };
         let due = due.unwrap_or_else(|error| {
             saved.notes.push(error.to_string());

@@ -55,15 +55,15 @@ pub struct Search {
 }
 
 impl Search {
-    /// Itself, if something was found in `store`.
+    /// Itself, if something was found in `store`, which is what a user named `asked`.
     ///
     /// # Errors
     /// [`CheckpointError::NotFound`] if there was nothing, [`CheckpointError::NoneValid`] if nothing could be used.
-    pub fn found_in(self, store: &CheckpointStore) -> Result<Self, CheckpointError> {
-        let path = store.folder().to_owned();
+    pub fn found_in(self, store: &CheckpointStore, asked: &Path) -> Result<Self, CheckpointError> {
         match (&self.found, self.skipped.is_empty()) {
-            (None, true) => Err(CheckpointError::NotFound { path }),
+            (None, true) => Err(CheckpointError::NotFound { path: asked.to_owned() }),
             (None, false) => {
+                let path = store.folder().to_owned();
                 let skipped: Vec<_> = self.skipped.iter().map(ToString::to_string).collect();
                 Err(CheckpointError::NoneValid { path, skipped: skipped.join("\n  ") })
             }
@@ -247,19 +247,20 @@ impl CheckpointStore {
         self.disk.sync_dir(&self.folder).map_err(at("sync", &self.folder))
     }
 
-    /// Steps that go when the `keep` newest of those that `is_valid` stay, and all in `spared`; what is newer than the last of them
-    /// stays too, valid or not. Nothing goes while fewer than `keep` are valid.
+    /// Steps that go when the `keep` newest of those up to step `newest` that `is_valid` stay, and all in `spared`; what is newer than
+    /// the last of them stays too, valid or not. Nothing goes while fewer than `keep` are valid.
     ///
     /// # Errors
     /// [`CheckpointError::Folder`] if the folder can't be read.
     pub(crate) fn superfluous(
         &self,
+        newest: u64,
         keep: usize,
         spared: &[u64],
         is_valid: impl Fn(u64) -> bool,
     ) -> Result<Vec<u64>, CheckpointError> {
         let steps = self.steps()?;
-        let valid = steps.iter().rev().filter(|&&step| is_valid(step));
+        let valid = steps.iter().rev().filter(|&&step| step <= newest && is_valid(step));
         let Some(&oldest_kept) = valid.take(keep).nth(keep.wrapping_sub(1)) else { return Ok(Vec::new()) };
         Ok(steps.into_iter().filter(|&step| step < oldest_kept && !spared.contains(&step)).collect())
     }
@@ -280,30 +281,6 @@ impl CheckpointStore {
             self.remove(&to)
         };
         delete().map_err(folder_error)
-    }
-
-    /// Deletes all checkpoints of later steps, those that a run that was resumed at `step` has left behind; returns their
-    /// steps. `latest` names the newest of the others then, and `best` is removed if it named one of the deleted.
-    ///
-    /// # Errors
-    /// [`CheckpointError::Folder`].
-    pub fn delete_after(&self, step: u64) -> Result<Vec<u64>, CheckpointError> {
-        let steps = self.steps()?;
-        let later: Vec<u64> = steps.iter().copied().filter(|&other| other > step).collect();
-        // The newest last: a crash in between leaves no gap that looks like the whole.
-        for &other in &later {
-            self.delete(other)?;
-        }
-        if later.is_empty() {
-            return Ok(later);
-        }
-        if self.marked_step(Marker::Best).is_some_and(|best| best > step) {
-            self.remove(&self.folder.join(Marker::Best.name())).map_err(folder_error)?;
-        }
-        if let Some(&newest) = steps.iter().rfind(|&&other| other <= step) {
-            self.mark(Marker::Latest, newest).map_err(folder_error)?;
-        }
-        Ok(later)
     }
 
     /// Deletes all checkpoints, for a run that replaces the one before, and the folder where nothing else is in it and it is no

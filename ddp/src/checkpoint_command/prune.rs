@@ -20,7 +20,7 @@ pub(super) fn prune(args: &CheckpointPruneArgs) -> Result<()> {
     let _locks = if args.dry_run { Vec::new() } else { hold(&store)? };
     let best = store.marked_step(Marker::Best).filter(|_| !args.also_best);
     let is_valid = |step| store.checkpoint(step).is_ok_and(|checkpoint| checkpoint.verify().is_ok());
-    let superfluous = store.superfluous(args.keep, best.as_slice(), is_valid)?;
+    let superfluous = store.superfluous(u64::MAX, args.keep, best.as_slice(), is_valid)?;
     for &step in &superfluous {
         let size = store.checkpoint(step).map_or_else(
             |fault| format!("broken: {fault}"),

@@ -88,16 +88,27 @@ fn none_goes_for_one_that_does_not_read_back() {
     assert_eq!((search.found.unwrap().manifest().run.step, search.skipped.len()), (2, 1));
 }
 
+/// A run that went on before a damaged one: its own saves are those that count until it has come past it.
 #[test]
-fn a_run_resumed_at_an_older_one_leaves_no_newer_ones_behind() {
+fn a_damaged_one_ahead_takes_no_place() {
     let dir = temp_dir();
-    let store = saved(dir.path(), &layout(&[3, 5, 2]), 1, []);
-    let mut saver = saver(&store, 0, true);
-    (1..=5).for_each(|step| assert!(save(&mut saver, &run_state_with_best(step, step)).is_ok()));
-    assert_eq!(store.delete_after(3).unwrap(), [4, 5]);
-    assert_eq!(store.steps().unwrap(), [1, 2, 3]);
-    assert_eq!((store.marked_step(Marker::Latest), store.marked_step(Marker::Best)), (Some(3), None));
-    assert!(store.newest_valid().unwrap().skipped.is_empty());
+    let store = saved(dir.path(), &layout(&[3, 5, 2]), 1, [1, 2, 5]);
+    let model = store.step_folder(5).join("model.safetensors");
+    let mut bytes = fs::read(&model).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&model, bytes).unwrap();
+    let mut saver = saver(&store, 1, false);
+    for (step, left) in [(3, vec![3, 5]), (4, vec![4, 5]), (6, vec![6])] {
+        save(&mut saver, &run_state(step)).unwrap();
+        assert_eq!(store.steps().unwrap(), left, "after step {step}");
+        assert_eq!(store.newest_valid().unwrap().found.unwrap().manifest().run.step, step);
+    }
+}
+
+#[test]
+fn a_run_that_is_replaced_leaves_nothing_behind() {
+    let dir = temp_dir();
+    let store = saved(dir.path(), &layout(&[3, 5, 2]), 1, [1, 2]);
     store.delete_all().unwrap();
     assert!(!store.folder().exists());
     store.delete_all().unwrap();
