@@ -132,7 +132,7 @@ fn completions_name_the_flags() {
 }
 
 /// Commands whose results are what they are for, in a folder with a run in `out`.
-const RESULTS: [&[&str]; 15] = [
+const RESULTS: [&[&str]; 17] = [
     &["checkpoint", "show", "out"],
     &["checkpoint", "show", "out", "--config"],
     &["checkpoint", "ls", "out"],
@@ -141,6 +141,24 @@ const RESULTS: [&[&str]; 15] = [
     &["checkpoint", "prune", "out", "--keep", "9"],
     &["checkpoint", "export", "out", "--out", "w.safetensors", "--overwrite"],
     &["eval", "--checkpoint", "out"],
+    &[
+        "bench",
+        "kernels",
+        "--device",
+        "cpu",
+        "--rows",
+        "16",
+        "--cols",
+        "24",
+        "--repeats",
+        "1",
+        "--repeat-ms",
+        "0",
+    ],
+    &[
+        "bench", "step", "--device", "cpu", "--dims", "8,16,4", "--batch", "4", "--steps", "2", "--warmup",
+        "1",
+    ],
     &["describe"],
     &["describe", "--json"],
     &["data", "inspect", "rows.csv"],

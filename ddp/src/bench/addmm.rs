@@ -181,7 +181,7 @@ pub(super) fn addmm(world: &World, args: &BenchAddmmArgs) -> Result<(), Stop> {
             }
         }));
     }
-    report::print(world, "addmm", &place, args.place.json, &rows);
+    report::print(world, "addmm", &place, args.place.json, &rows)?;
     Ok(())
 }
 

@@ -75,7 +75,7 @@ pub(super) fn allreduce(world: &World, args: &BenchAllreduceArgs) -> Result<(), 
             rows.push(measure(world, group, gpu, (size / 4).max(1), effort)?);
         }
     }
-    report::print(world, "allreduce", &place, args.place.json, &rows);
+    report::print(world, "allreduce", &place, args.place.json, &rows)?;
     Ok(())
 }
 

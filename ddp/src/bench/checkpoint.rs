@@ -47,7 +47,7 @@ pub(super) fn checkpoint(world: &World, args: &BenchCheckpointArgs) -> Result<()
     let place = Place::pin(world, &args.place, &[])?;
     let rows = if world.rank().0 == 0 { measure(args) } else { Ok(Vec::new()) };
     let rows = world.collective_result(rows)?;
-    report::print(world, "checkpoint", &place, args.place.json, &rows);
+    report::print(world, "checkpoint", &place, args.place.json, &rows)?;
     Ok(())
 }
 

@@ -63,7 +63,7 @@ pub(super) fn copy(world: &World, args: &BenchCopyArgs) -> std::result::Result<(
         rows.extend(measured.map_err(Error::from)?);
     }
     rows.sort_by(|a, b| a.way.cmp(&b.way));
-    report::print(world, "copy", &place, args.place.json, &rows);
+    report::print(world, "copy", &place, args.place.json, &rows)?;
     Ok(())
 }
 

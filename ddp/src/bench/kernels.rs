@@ -75,7 +75,7 @@ pub(super) fn kernels(world: &World, args: &BenchKernelsArgs) -> std::result::Re
         bench.dtype = dtype.precision().activations();
         bench.all().map_err(Error::from)?;
     }
-    report::print(world, "kernels", &place, args.place.json, &bench.done);
+    report::print(world, "kernels", &place, args.place.json, &bench.done)?;
     Ok(())
 }
 

@@ -91,7 +91,7 @@ pub(super) fn loader(world: &World, args: &BenchLoaderArgs) -> Result<(), Stop> 
     let place = Place::pin(world, &args.place, &[])?;
     let data = data::load(&config, world)?;
     let measured = world.collective_result(measure(world, args, &config, &data, &place))?;
-    report::print(world, "loader", &place, args.place.json, &[measured]);
+    report::print(world, "loader", &place, args.place.json, &[measured])?;
     Ok(())
 }
 

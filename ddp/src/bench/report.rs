@@ -4,7 +4,9 @@ use ddp_comm::World;
 use serde::Serialize;
 
 use super::place::Place;
+use crate::error::Result;
 use crate::metrics::json_line;
+use crate::stdout::put;
 use crate::table::table;
 
 /// One measured thing.
@@ -26,17 +28,24 @@ struct Line<'a, R> {
 }
 
 /// Prints the results on rank 0.
-#[allow(clippy::print_stdout)] // They are what the command is for.
-pub(super) fn print<R: Row>(world: &World, bench: &'static str, place: &Place, json: bool, rows: &[R]) {
+///
+/// # Errors
+/// As [`put`].
+pub(super) fn print<R: Row>(
+    world: &World,
+    bench: &'static str,
+    place: &Place,
+    json: bool,
+    rows: &[R],
+) -> Result<()> {
     if world.rank().0 > 0 {
-        return;
+        return Ok(());
     }
     if json {
-        rows.iter().for_each(|row| print!("{}", json_line(&Line { bench, place, row })));
-        return;
+        return put(&rows.iter().map(|row| json_line(&Line { bench, place, row })).collect::<String>());
     }
     let cells: Vec<_> = rows.iter().map(Row::cells).collect();
-    print!("{}\n{}", heading(place), table(R::TITLES, &cells));
+    put(&format!("{}\n{}", heading(place), table(R::TITLES, &cells)))
 }
 
 /// The place in one line.

@@ -25,6 +25,7 @@ use crate::model::{LossHead, Mlp, ModelSpec, Optimizer, ParamGroups, UpdateScale
 use crate::outcome::Stop;
 use crate::process;
 use crate::shard::{Cut, RankCut};
+use crate::stdout::put;
 use crate::trainer::{MicroBatch, StepAsk, StepRows, Trainer, TrainerOptions};
 
 /// Batches of random rows that steps take in turn.
@@ -156,7 +157,7 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
         gpu.compare(&report.place, args.dtype).map_err(Error::from)?;
     }
     if world.rank().0 == 0 {
-        print(&report, args.place.json);
+        print(&report, args.place.json)?;
     }
     Ok(())
 }
@@ -324,15 +325,14 @@ impl GpuReport {
 }
 
 /// The result on stdout: it is what the command is for.
-#[allow(clippy::print_stdout)]
-fn print(report: &Report, json: bool) {
+fn print(report: &Report, json: bool) -> Result<()> {
     if json {
-        return print!("{}", json_line(report));
+        return put(&json_line(report));
     }
     let Report { place, gpu, .. } = report;
-    println!(
+    let mut text = format!(
         "{}: {:.0} samples/s, {} ms a step (median), {:.0} GFLOP/s; optimiser {} ms; start {:.2} s; peak memory {:.0} MiB \
-         a rank",
+         a rank\n",
         heading(place),
         report.samples_per_s,
         number(report.step_ms_median),
@@ -341,11 +341,11 @@ fn print(report: &Report, json: bool) {
         report.startup_s,
         report.peak_rss_mib,
     );
-    let Some(gpu) = gpu else { return };
+    let Some(gpu) = gpu else { return put(&text) };
     let memory: Vec<_> =
         gpu.gpu_memory_mib.iter().map(|(kind, mib)| format!("{kind} {}", number(*mib))).collect();
-    println!(
-        "{}, {} by {}; {} TFLOP/s, {} of the best {} product ({} TFLOP/s); GPU memory {} MiB at most, now {}",
+    text += &format!(
+        "{}, {} by {}; {} TFLOP/s, {} of the best {} product ({} TFLOP/s); GPU memory {} MiB at most, now {}\n",
         if gpu.cuda_graph { "steps replayed as graphs" } else { "steps kernel by kernel" },
         report.dtype,
         report.transport,
@@ -356,4 +356,5 @@ fn print(report: &Report, json: bool) {
         number(gpu.peak_gpu_memory_mib),
         memory.join(", "),
     );
+    put(&text)
 }

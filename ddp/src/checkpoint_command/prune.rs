@@ -1,5 +1,7 @@
 //! `ddp-train checkpoint prune`: deletes old checkpoints.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fs::File;
 use std::path::PathBuf;
 
@@ -19,7 +21,12 @@ pub(super) fn prune(args: &CheckpointPruneArgs) -> Result<()> {
     // Until all is deleted.
     let _locks = if args.dry_run { Vec::new() } else { hold(&store)? };
     let best = store.marked_step(Marker::Best).filter(|_| !args.also_best);
-    let is_valid = |step| store.checkpoint(step).is_ok_and(|checkpoint| checkpoint.verify().is_ok());
+    // Looked at once: that reads every byte.
+    let known = RefCell::new(HashMap::new());
+    let is_valid = |step| {
+        let look = || store.checkpoint(step).is_ok_and(|checkpoint| checkpoint.verify().is_ok());
+        *known.borrow_mut().entry(step).or_insert_with(look)
+    };
     let superfluous = store.superfluous(u64::MAX, args.keep, best.as_slice(), is_valid)?;
     for &step in &superfluous {
         let size = store.checkpoint(step).map_or_else(
@@ -33,7 +40,13 @@ pub(super) fn prune(args: &CheckpointPruneArgs) -> Result<()> {
         put(&format!("{what} {} ({size})\n", step_name(step)))?;
     }
     if superfluous.is_empty() {
-        put("nothing to delete\n")?;
+        // Whoever asks for less to be kept expects some to go.
+        let broken: Vec<_> =
+            store.steps()?.into_iter().filter(|&step| !is_valid(step)).map(step_name).collect();
+        put(&match broken.as_slice() {
+            [] => "nothing to delete\n".to_owned(),
+            names => format!("nothing to delete; broken, and so none that counts: {}\n", names.join(", ")),
+        })?;
     }
     Ok(())
 }
