@@ -102,7 +102,7 @@ pub enum CheckpointError {
     },
     /// A checkpoint that can't be used.
     #[error(
-        "checkpoint `{}` can't be used: {fault}\nhint: `ddp-train checkpoint ls {}` shows those that can",
+        "checkpoint `{}` can't be used: {fault}\nhint: `ddp-train checkpoint verify {}` tells which can",
         path.display(), folder_of(path).display()
     )]
     Damaged {

@@ -315,7 +315,7 @@ fn where_there_is_none_it_says_what_there_is() {
     // What is there, and no one can use.
     fs::write(store.step_folder(10).join("manifest.json"), "").unwrap();
     let step = store.step_folder(10);
-    let list = format!("hint: `ddp-train checkpoint ls {}` shows those that can", store.folder().display());
+    let list = format!("hint: `ddp-train checkpoint verify {}` tells which can", store.folder().display());
     fails(&["show", text(&step)], 2, &["can't be used: manifest.json is cut off", &list]);
     fails(&["verify", text(&step)], 1, &["1 of 1 checkpoints can't be trusted\nhint: --resume passes over"]);
     let out = in_other("mean.safetensors");
