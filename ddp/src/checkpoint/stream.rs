@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
 use rustix::fs::{Advice, OFlags, fadvise, fcntl_getfl, fcntl_setfl};
@@ -107,18 +107,8 @@ pub(super) fn write<E: Send>(
             Ok(writer) => writer,
             Err(error) => return Err(failed(error)),
         };
-        let mut other = Some(Chunk::new(CHUNK_BYTES));
-        while fill(&mut chunk) {
-            let next = other.take();
-            // The writer hangs up only with an error, which it returns.
-            if full.send(chunk).is_err() {
-                break;
-            }
-            match next.or_else(|| empty.recv().ok()) {
-                Some(next) => chunk = next,
-                None => break,
-            }
-        }
+        // The writer hangs up only with an error, which it returns.
+        produce(chunk, &full, &empty, |chunk| Ok(fill(chunk)))?;
         drop(full);
         writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
@@ -175,20 +165,7 @@ pub(super) fn read(path: &Path, caching: Caching, mut see: impl FnMut(u64, &[u8]
     let (full, to_take) = mpsc::channel::<Chunk>();
     let (taken, empty) = mpsc::channel::<Chunk>();
     thread::scope(|scope| {
-        let work = move || -> io::Result<()> {
-            let mut other = Some(Chunk::new(CHUNK_BYTES));
-            while fill(&mut chunk)? {
-                let next = other.take();
-                if full.send(chunk).is_err() {
-                    break;
-                }
-                match next.or_else(|| empty.recv().ok()) {
-                    Some(next) => chunk = next,
-                    None => break,
-                }
-            }
-            Ok(())
-        };
+        let work = move || produce(chunk, &full, &empty, fill);
         let reader = thread::Builder::new().name("checkpoint-read".to_owned()).spawn_scoped(scope, work)?;
         for chunk in to_take {
             take(&chunk);
@@ -198,6 +175,26 @@ pub(super) fn read(path: &Path, caching: Caching, mut see: impl FnMut(u64, &[u8]
         reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })?;
     Ok(at)
+}
+
+/// Fills `chunk` and one more in turn, hands them over and gets them back, until nothing is left to `fill` or nobody takes any.
+fn produce<E>(
+    mut chunk: Chunk,
+    full: &Sender<Chunk>,
+    empty: &Receiver<Chunk>,
+    mut fill: impl FnMut(&mut Chunk) -> Result<bool, E>,
+) -> Result<(), E> {
+    let mut other = Some(Chunk::new(CHUNK_BYTES));
+    while fill(&mut chunk)? {
+        if full.send(chunk).is_err() {
+            break;
+        }
+        match other.take().or_else(|| empty.recv().ok()) {
+            Some(next) => chunk = next,
+            None => break,
+        }
+    }
+    Ok(())
 }
 
 /// Has later transfers go around the cache; whether the file system can.
