@@ -80,6 +80,10 @@ impl SnapshotBuffers {
         let len = |parts: &[TensorRef<'_>]| parts.iter().map(TensorRef::numel).sum::<usize>();
         (self.n_weights, self.n_state) = (0, Vec::new());
         let parts: Vec<TensorRef<'_>> = weights.iter().chain(state.iter().flatten()).copied().collect();
+        if let Some(part) = parts.iter().find(|part| part.dtype() != DType::F32) {
+            let operand = Box::new(part.operand("part"));
+            return Err(KernelError::DTypeUnsupported { op: "snapshot", operand, takes: "f32" });
+        }
         match &mut self.memory {
             Memory::Plain(values) => {
                 values.resize(len(&parts), 0.0);
@@ -174,14 +178,21 @@ mod tests {
     #[test]
     fn one_that_fails_leaves_none() {
         for device in devices() {
-            let (short, wide) =
-                (Tensor::ones(&[4], DType::F32, device), Tensor::ones(&[9], DType::F64, device));
-            let (short, wide) = (short.unwrap(), wide.unwrap());
+            let ones = |n: usize, dtype| Tensor::ones(&[n], dtype, device).unwrap();
+            let (good, wide) = (ones(4, DType::F32), ones(2, DType::F64));
             let mut buffers = SnapshotBuffers::of_device(device, 4, &[]).unwrap();
-            buffers.take(&[short.view()], &[]).unwrap();
+            buffers.take(&[good.view()], &[]).unwrap();
             assert_eq!(buffers.weights(), [1.0; 4]);
-            assert!(buffers.take(&[wide.view()], &[]).is_err(), "too much, or of another type");
+            let error = buffers.take(&[wide.view()], &[]).unwrap_err();
+            assert!(matches!(error, KernelError::DTypeUnsupported { op: "snapshot", .. }), "{error}");
             assert!(buffers.weights().is_empty() && buffers.state().is_empty());
+            if buffers.is_pinned() {
+                let error = buffers.take(&[ones(5, DType::F32).view()], &[]).unwrap_err();
+                assert!(
+                    matches!(error, KernelError::OutOfRange { .. }),
+                    "page-locked memory does not grow: {error}"
+                );
+            }
         }
     }
 

@@ -63,7 +63,11 @@ impl Download {
         (self.bytes, self.is_over) = (0, false);
         let copied = self.copy(parts);
         // Behind what runs already, also where a part of it was refused.
-        self.arrived.record(self.gpu.compute())?;
+        if let Err(error) = self.arrived.record(self.gpu.compute()) {
+            // Nothing marks where the copies end: they are waited for here.
+            self.gpu.compute().synchronize()?;
+            return Err(error);
+        }
         copied?;
         self.bytes = end;
         Ok(())
@@ -77,8 +81,8 @@ impl Download {
             if from.is_empty() {
                 continue;
             }
-            // SAFETY: both sides hold that many bytes, the host's by the check of all parts; it is read, written again and freed only once the event behind
-            // the copy was passed; the device's is freed, and written again, behind it.
+            // SAFETY: both sides hold that many bytes, the host's by the check of all parts; it is read, written again and freed only
+            // once the event behind the copy was passed; the device's is freed, and written again, behind it.
             let copied = unsafe {
                 cudarc::driver::sys::cuMemcpyDtoHAsync_v2(to.cast(), from.ptr(), from.len_bytes(), stream)
             };
