@@ -75,15 +75,11 @@ impl RunDir {
             refuse_run(&path, existing)?;
         }
         fs::create_dir_all(&path).map_err(unwritable)?;
-        let lock_path = path.join(LOCK_FILE);
-        let lock = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&lock_path)
-            .map_err(unwritable)?;
+        let mut lock = OpenOptions::new();
+        lock.read(true).write(true).create(true).truncate(false);
+        let lock = Lock { file: lock.open(path.join(LOCK_FILE)).map_err(unwritable)?, is_writable: true };
         try_lock(&lock, &path)?;
+        let lock = lock.file;
         // Again, now that no one else can write here.
         refuse_run(&path, existing)?;
         lock.set_len(0).and_then(|()| (&lock).write_all(holder().as_bytes())).map_err(unwritable)?;
@@ -131,7 +127,8 @@ pub fn check(out: &Path, existing: Existing) -> Result<()> {
 /// As [`hold`].
 pub(crate) fn check_free(run: &Path) -> Result<(), FolderError> {
     // What can't be opened is held by no one, as far as can be told.
-    File::open(run.join(LOCK_FILE)).map_or(Ok(()), |lock| try_lock(&lock, run))
+    let Ok(Some(lock)) = open_lock(run) else { return Ok(()) };
+    try_lock(&lock, run).map(|_| ())
 }
 
 /// Writes `bytes` to `path` so that the old content is there until the new one is safe on disk.
@@ -181,39 +178,68 @@ fn refuse_run(path: &Path, existing: Existing) -> Result<()> {
     }
 }
 
-/// Keeps runs out of the folder `run` while the value lives, if none is under way there. There is nothing to hold where no run
-/// has ever begun, as in a copy of its checkpoints.
+/// The lock of a run's folder, open.
+struct Lock {
+    file: File,
+    is_writable: bool,
+}
+
+/// What [`hold`] came to.
+#[derive(Debug)]
+pub(crate) enum Held {
+    /// Runs are kept out while this lives.
+    Yes { _lock: File },
+    /// No run has ever begun there, as in a copy of checkpoints.
+    NoRun,
+    /// The file system knows no locks: whether a run is under way, nobody can tell.
+    Unknown,
+}
+
+/// Keeps runs out of the folder `run`, if none is under way there.
 ///
 /// # Errors
 /// [`FolderError::Busy`]; [`FolderError::Unwritable`] if the lock can't be asked for.
-pub(crate) fn hold(run: &Path) -> Result<Option<File>, FolderError> {
-    let path = run.join(LOCK_FILE);
-    let (lock, is_writable) = match OpenOptions::new().read(true).write(true).open(&path) {
-        Ok(lock) => (lock, true),
-        Err(_) => match File::open(&path) {
-            Ok(lock) => (lock, false),
-            Err(_) => return Ok(None),
-        },
-    };
-    try_lock(&lock, run)?;
-    if is_writable {
-        // Only for the message of a run that begins meanwhile.
-        let _ = lock.set_len(0).and_then(|()| (&lock).write_all(holder().as_bytes()));
+pub(crate) fn hold(run: &Path) -> Result<Held, FolderError> {
+    let unwritable = |source| FolderError::Unwritable { path: run.join(LOCK_FILE), source };
+    let Some(lock) = open_lock(run).map_err(unwritable)? else { return Ok(Held::NoRun) };
+    if !try_lock(&lock, run)? {
+        return Ok(Held::Unknown);
     }
-    Ok(Some(lock))
+    if lock.is_writable {
+        // Only for the message of a run that begins meanwhile.
+        let _ = lock.file.set_len(0).and_then(|()| (&lock.file).write_all(holder().as_bytes()));
+    }
+    Ok(Held::Yes { _lock: lock.file })
 }
 
-fn try_lock(lock: &File, folder: &Path) -> Result<(), FolderError> {
-    match lock.try_lock() {
-        Ok(()) => Ok(()),
+fn open_lock(run: &Path) -> io::Result<Option<Lock>> {
+    let path = run.join(LOCK_FILE);
+    let opened = match OpenOptions::new().read(true).write(true).open(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            File::open(&path).map(|file| Lock { file, is_writable: false })
+        }
+        opened => opened.map(|file| Lock { file, is_writable: true }),
+    };
+    match opened {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some),
+    }
+}
+
+/// Whether the lock was taken: it is not where the file system knows none.
+fn try_lock(lock: &Lock, folder: &Path) -> Result<bool, FolderError> {
+    // Over NFS a lock of one's own wants a file that is open for writing. One that is shared keeps out its owner as well.
+    let locked = if lock.is_writable { lock.file.try_lock() } else { lock.file.try_lock_shared() };
+    match locked {
+        Ok(()) => Ok(true),
         Err(TryLockError::WouldBlock) => {
             let mut holder = String::new();
             // Only for the message: the owner may be about to write it.
-            let _ = { lock }.take(200).read_to_string(&mut holder);
+            let _ = (&lock.file).take(200).read_to_string(&mut holder);
             let holder = if holder.is_empty() { "another process".to_owned() } else { holder };
             Err(FolderError::Busy { path: folder.to_owned(), holder })
         }
-        Err(TryLockError::Error(source)) if is_without_locks(&source) => Ok(()),
+        Err(TryLockError::Error(source)) if is_without_locks(&source) => Ok(false),
         Err(TryLockError::Error(source)) => Err(FolderError::Unwritable { path: folder.to_owned(), source }),
     }
 }

@@ -149,11 +149,17 @@ fn a_file_system_without_locks_is_no_reason_to_refuse() {
 #[test]
 fn who_deletes_in_a_folder_holds_it() {
     let folder = tempfile::tempdir().unwrap();
-    assert!(hold(folder.path()).unwrap().is_none(), "no run has begun here");
+    assert!(matches!(hold(folder.path()).unwrap(), Held::NoRun));
     let run = RunDir::open(Some(folder.path()), "a", Existing::Refuse).unwrap();
     assert!(matches!(hold(folder.path()), Err(FolderError::Busy { .. })));
     drop(run);
-    let held = hold(folder.path()).unwrap().unwrap();
+    // Also over NFS, where a file that can only be read takes a shared lock alone.
+    let read_only = Lock { file: File::open(folder.path().join(LOCK_FILE)).unwrap(), is_writable: false };
+    assert!(try_lock(&read_only, folder.path()).unwrap());
+    assert!(matches!(hold(folder.path()), Err(FolderError::Busy { .. })));
+    drop(read_only);
+    let held = hold(folder.path()).unwrap();
+    assert!(matches!(held, Held::Yes { .. }));
     let refused = RunDir::open(Some(folder.path()), "a", Existing::Continue).unwrap_err().to_string();
     assert!(refused.contains(&format!("in use by process {}", std::process::id())), "{refused}");
     drop(held);

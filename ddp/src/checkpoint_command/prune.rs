@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::fs::File;
 use std::path::PathBuf;
 
 use super::put;
@@ -11,7 +10,7 @@ use crate::checkpoint::{CheckpointError, CheckpointStore, Located, Marker, step_
 use crate::cli::CheckpointPruneArgs;
 use crate::error::Result;
 use crate::folder_error::FolderError;
-use crate::rundir;
+use crate::rundir::{self, Held};
 
 /// Deletes as `args` say.
 pub(super) fn prune(args: &CheckpointPruneArgs) -> Result<()> {
@@ -19,7 +18,10 @@ pub(super) fn prune(args: &CheckpointPruneArgs) -> Result<()> {
         return Err(CheckpointError::OneOnly { path: args.path.clone() }.into());
     };
     // Until all is deleted.
-    let _locks = if args.dry_run { Vec::new() } else { hold(&store)? };
+    let held = if args.dry_run { Vec::new() } else { hold(&store)? };
+    if held.iter().any(|held| matches!(held, Held::Unknown)) {
+        put("this file system knows no locks: whether a run goes on here can't be told\n")?;
+    }
     let best = store.marked_step(Marker::Best).filter(|_| !args.also_best);
     // Looked at once: that reads every byte.
     let known = RefCell::new(HashMap::new());
@@ -52,7 +54,7 @@ pub(super) fn prune(args: &CheckpointPruneArgs) -> Result<()> {
 }
 
 /// Keeps a run out of the folder that the checkpoints are in, if none is under way there.
-fn hold(store: &CheckpointStore) -> Result<Vec<File>> {
+fn hold(store: &CheckpointStore) -> Result<Vec<Held>> {
     let folder = store.folder();
     // Where the folder is a link its own name counts, and for names such as `.` what they stand for.
     let by_name = folder.file_name().and(folder.parent()).and_then(|run| match run.as_os_str().is_empty() {
@@ -69,5 +71,5 @@ fn hold(store: &CheckpointStore) -> Result<Vec<File>> {
         Err(FolderError::Busy { path, holder }) => Err(CheckpointError::RunGoesOn { path, holder }.into()),
         lock => Ok(lock?),
     };
-    Ok(runs.iter().map(hold_one).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+    runs.iter().map(hold_one).collect()
 }
