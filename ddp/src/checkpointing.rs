@@ -96,8 +96,7 @@ impl<'a> Checkpointing<'a> {
 
     /// Whether the run is saved now and then, unasked.
     pub fn is_on(&self) -> bool {
-        let CheckpointConfig { every_steps, every_minutes, every_epochs, .. } = self.config;
-        *every_steps > 0 || *every_minutes > 0.0 || *every_epochs > 0
+        self.config.is_on()
     }
 
     /// Whether one is due when step `step` is done; the same on all ranks.

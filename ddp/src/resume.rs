@@ -9,7 +9,7 @@ use ddp_kernels::{Device, TensorRef, ops};
 
 use crate::checkpoint::{
     Caching, Checkpoint, CheckpointError, CheckpointStore, Fault, Load, Located, Manifest, Piece, RunState,
-    Search, Skipped, step_name,
+    Search, Skipped, StateReader, step_name,
 };
 use crate::cli::{ResumeFrom, TrainArgs};
 use crate::config::{Batch, Config};
@@ -129,6 +129,18 @@ impl Resumed {
         self.refuse(differences)
     }
 
+    /// Whether its steps took so many rows.
+    fn check_rows(&self, global_rows: u64) -> Result<()> {
+        let theirs = self.state().global_rows;
+        let differences = match theirs == global_rows {
+            true => Vec::new(),
+            false => vec![format!(
+                "a step took {theirs} rows over all ranks, and {global_rows} in the newer one that is damaged"
+            )],
+        };
+        self.refuse(differences)
+    }
+
     fn refuse(&self, differences: Vec<String>) -> Result<()> {
         match differences.is_empty() {
             true => Ok(()),
@@ -157,6 +169,11 @@ impl Resumed {
         // Those that can't be used are no run that goes on.
         if let Some(newest) = store.steps()?.into_iter().rev().take_while(|later| *later > step).find(is_good)
         {
+            // Another rank, or an earlier look, found it damaged, which it does not look now.
+            if let Some(skipped) = self.skipped.iter().find(|skipped| skipped.name == step_name(newest)) {
+                let (path, fault) = (store.step_folder(newest), skipped.fault.clone());
+                return Err(CheckpointError::Damaged { path, fault }.into());
+            }
             return Err(FolderError::Behind { run, step, newest }.into());
         }
         Ok((run, Existing::Continue))
@@ -175,6 +192,8 @@ impl Resumed {
         data: &Loaded,
         trainer: &mut Trainer<'_>,
     ) -> Result<Self, Stop> {
+        // By which batches are cut.
+        let global_rows = self.state().global_rows;
         loop {
             let (damage, rest) = match self.read(world, trainer) {
                 Err(Error::Checkpoint(error)) => match *error {
@@ -190,7 +209,10 @@ impl Resumed {
                 _ => Ok(None),
             };
             self = Self::on_all_ranks(world, older)?.expect("rank 0 has one, or an error");
-            let is_same = self.check_config(config, world.world_size()).and_then(|()| self.check_data(data));
+            let is_same = self
+                .check_config(config, world.world_size())
+                .and_then(|()| self.check_data(data))
+                .and_then(|()| self.check_rows(global_rows));
             world.collective_result(is_same)?;
         }
     }
@@ -215,26 +237,37 @@ impl Resumed {
         let layout = trainer.model().layout().clone();
         let pieces = Piece::of_state(&layout, &trainer.state_pieces_to_restore());
         let mut weights = vec![0.0f32; layout.flat_len()];
-        // State of a GPU is read to the host first.
+        // Ranks of one host read many bytes together: the cache holds them for all. Alone, a rank reads all of them at once; of
+        // several each has room for one tensor of its GPU's state at a time.
+        let is_alone = world.local_size() == 1;
         let (mut state, mut on_gpu) = (Vec::new(), Vec::new());
         for (name, tensor) in trainer.state_mut() {
             match tensor.device() {
                 Device::Cpu => state.push((name, tensor.view_mut().into_slice::<f32>("resume", name)?)),
-                Device::Cuda(_) => on_gpu.push((name, vec![0.0f32; tensor.numel()], tensor)),
+                Device::Cuda(_) => {
+                    let values = vec![0.0f32; if is_alone { tensor.numel() } else { 0 }];
+                    on_gpu.push((name, values, tensor));
+                }
             }
         }
-        state.extend(on_gpu.iter_mut().map(|(name, values, _)| (*name, values.as_mut_slice())));
-        // Ranks of one host read many bytes together.
-        let caching = if world.local_size() > 1 { Caching::Keep } else { Caching::Bypass };
+        if is_alone {
+            state.extend(on_gpu.iter_mut().map(|(name, values, _)| (*name, values.as_mut_slice())));
+        }
         self.checkpoint.load(Load {
             layout: &layout,
             weights: &mut weights,
             pieces: &pieces,
             state,
-            rank: (world.rank().0, world.world_size()),
-            caching,
+            rank: world.rank().0,
+            world_size: world.world_size(),
+            caching: if is_alone { Caching::Bypass } else { Caching::Keep },
         })?;
-        for (_, values, tensor) in on_gpu {
+        let reader = StateReader::open(&self.checkpoint).map_err(|fault| self.checkpoint.damaged(fault))?;
+        for (name, mut values, tensor) in on_gpu {
+            if !is_alone {
+                values.resize(tensor.numel(), 0.0);
+                reader.read(&pieces, name, &mut values)?;
+            }
             ops::copy(TensorRef::from_slice(&values, &[values.len()])?, tensor.view_mut())?;
         }
         trainer.set_weights(TensorRef::from_slice(&weights, &[weights.len()])?)?;

@@ -105,7 +105,8 @@ fn measure(args: &BenchCheckpointArgs) -> Result<Vec<Measured>> {
                 weights: &mut read_weights,
                 pieces: &saver.options().pieces,
                 state: state.collect(),
-                rank: (0, 1),
+                rank: 0,
+                world_size: 1,
                 caching: Caching::Bypass,
             })?;
             Ok(())

@@ -107,7 +107,7 @@ impl OpenFile {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(n) => bytes = &bytes[n..],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if self.is_direct && stream::is_misaligned(&error) => self.use_cache()?,
+                Err(error) if self.is_direct && stream::wants_cache(&error) => self.use_cache()?,
                 Err(error) => return Err(error),
             }
         }

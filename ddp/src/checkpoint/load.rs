@@ -2,7 +2,9 @@
 //! places, so that going on takes as long as reading does.
 //!
 //! The files of state are dealt to the ranks. Each rank reads those of its own whole, and of the others what it needs; so all
-//! ranks together have seen every byte, and with as many ranks as before each reads the file that it wrote.
+//! ranks together have seen every byte, and with as many ranks as before each reads the file that it wrote. With another number of
+//! ranks, what a rank reads of a file that another one answers for rests on that one's look: it guards against what is wrong on
+//! the disk, not on the way to one host.
 
 use std::collections::HashMap;
 
@@ -30,8 +32,10 @@ pub struct Load<'a> {
     pub pieces: &'a [Piece],
     /// The state's tensors by name; elements in no piece stay as they are.
     pub state: Vec<(&'a str, &'a mut [f32])>,
-    /// The rank, and how many there are, all of which load.
-    pub rank: (usize, usize),
+    /// This rank.
+    pub rank: usize,
+    /// Ranks, all of which load.
+    pub world_size: usize,
     /// Whether other processes of the host read the same files.
     pub caching: Caching,
 }
@@ -47,7 +51,7 @@ impl Checkpoint {
     /// # Panics
     /// If the weights are not of the layout's length, or pieces overlap in a state's tensor or end behind it.
     pub fn load(&self, load: Load<'_>) -> Result<(), CheckpointError> {
-        let Load { layout, weights, pieces, state, rank: (rank, world_size), caching } = load;
+        let Load { layout, weights, pieces, state, rank, world_size, caching } = load;
         assert_eq!(weights.len(), layout.flat_len(), "elements of the flat buffer");
         self.check_layout(layout)?;
         let damaged = |fault| self.damaged(fault);
@@ -74,6 +78,10 @@ impl Checkpoint {
             let is_whole = entry.name == MODEL_FILE || n_state % world_size == rank;
             n_state += usize::from(entry.name != MODEL_FILE);
             files.push((entry, is_whole, targets.remove(entry.name.as_str()).unwrap_or_default()));
+        }
+        if let Some(name) = targets.keys().next() {
+            // There, but not among the files that the manifest answers for.
+            return Err(damaged(Fault::FileMissing { name: (*name).to_owned() }));
         }
         let read = |(entry, is_whole, targets): (&FileEntry, bool, Vec<Target<'_>>)| match is_whole {
             true => self.read_whole(entry, targets, caching),

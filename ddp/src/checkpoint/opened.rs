@@ -73,9 +73,7 @@ impl Checkpoint {
     pub fn find(path: &Path) -> Result<Search, CheckpointError> {
         match Located::new(path)? {
             Located::One(path) => Ok(Search { found: Some(Checkpoint::open(&path)?), skipped: Vec::new() }),
-            Located::Store(store) => store
-                .newest(u64::MAX, |checkpoint| checkpoint.verify_with(Caching::Keep))?
-                .found_in(&store, path),
+            Located::Store(store) => store.newest_valid()?.found_in(&store, path),
         }
     }
 
@@ -131,7 +129,7 @@ impl Checkpoint {
         self.verify_with(Caching::Bypass)
     }
 
-    fn verify_with(&self, caching: Caching) -> Result<(), Fault> {
+    pub(super) fn verify_with(&self, caching: Caching) -> Result<(), Fault> {
         let check = |entry: &FileEntry| {
             let read = tensor_file::checksum(&self.path.join(&entry.name), caching);
             check_checksum(entry, read)

@@ -89,7 +89,7 @@ impl Saver {
         }
         // No later step makes them finite again, and older checkpoints would go for it.
         if weights.is_some_and(|weights| !weights.par_iter().all(|weight| weight.is_finite())) {
-            return Err(CheckpointError::NotFinite { step: run.step, newest: self.newest() });
+            return Err(CheckpointError::NotFinite { step: run.step, newest: self.newest(run.step) });
         }
         let needed = self.needed_bytes(weights, state);
         let own = self.write_part(&temp, weights, state).map_err(|error| {
@@ -248,16 +248,12 @@ impl Saver {
         let room = Room { needed_bytes, free_bytes };
         // The new one has its name by then, but nobody knows whether the disk does.
         let is_placed = action == "sync" && path == self.store.folder();
-        let newest = if is_placed {
-            self.store.newest_step_below(step)
-        } else {
-            self.store.newest_step_below(u64::MAX)
-        };
-        CheckpointError::Save { step, action, path, source, room, newest: Newest(newest) }
+        let newest = if is_placed { Newest(self.store.newest_step_below(step)) } else { self.newest(step) };
+        CheckpointError::Save { step, action, path, source, room, newest }
     }
 
     fn missing(&self, step: u64, missing: Missing) -> CheckpointError {
-        let newest = self.newest();
+        let newest = self.newest(step);
         let silent = |ranks: &[usize], waited: Duration| CheckpointError::RanksMissing {
             step,
             ranks: gather::list_ranks(ranks),
@@ -276,7 +272,8 @@ impl Saver {
         }
     }
 
-    fn newest(&self) -> Newest {
-        Newest(self.store.newest_step_below(u64::MAX))
+    /// What is there to go on from, up to `step`: what stands ahead was damaged when this run went on before it.
+    fn newest(&self, step: u64) -> Newest {
+        Newest(self.store.newest_step_below(step + 1))
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::disk::{Disk, DiskError, OsDisk, at, replace};
 use super::error::{CheckpointError, Fault};
 use super::opened::Checkpoint;
+use super::stream::Caching;
 
 /// Name of the folder in a run's folder.
 pub const CHECKPOINTS_FOLDER: &str = "checkpoints";
@@ -194,7 +195,8 @@ impl CheckpointStore {
     /// # Errors
     /// [`CheckpointError::Folder`] if the folder can't be read.
     pub fn newest_valid(&self) -> Result<Search, CheckpointError> {
-        self.newest(u64::MAX, Checkpoint::verify)
+        // Whoever looks for it reads some of it next.
+        self.newest(u64::MAX, |checkpoint| checkpoint.verify_with(Caching::Keep))
     }
 
     /// The newest checkpoint of a step below `end` that looks whole, by its manifest and its files' lengths, and that `check` finds good;

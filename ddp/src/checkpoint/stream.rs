@@ -14,7 +14,7 @@ use std::thread;
 use rustix::fs::{Advice, OFlags, fadvise, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
-/// What memory and place of a transfer around the cache are multiples of, on every disk in use.
+/// What memory and place of a transfer around the cache are multiples of: enough for most disks.
 pub(super) const BLOCK_BYTES: usize = 4096;
 /// Bytes that travel at a time.
 pub(super) const CHUNK_BYTES: usize = 8 << 20;
@@ -141,7 +141,7 @@ pub(super) fn read(path: &Path, caching: Caching, mut see: impl FnMut(u64, &[u8]
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if is_direct && is_misaligned(&error) => {
+                Err(error) if is_direct && wants_cache(&error) => {
                     use_cache(&file)?;
                     is_direct = false;
                 }
@@ -207,9 +207,9 @@ pub(super) fn use_cache(file: impl AsFd) -> io::Result<()> {
     Ok(fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::DIRECT)?)
 }
 
-/// What a file system says that wants larger blocks than [`BLOCK_BYTES`].
-pub(super) fn is_misaligned(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
+/// What a file system says that can't transfer around the cache after all, or wants larger blocks than [`BLOCK_BYTES`].
+pub(super) fn wants_cache(error: &io::Error) -> bool {
+    [Errno::INVAL, Errno::OPNOTSUPP].map(|errno| Some(errno.raw_os_error())).contains(&error.raw_os_error())
 }
 
 #[cfg(test)]
@@ -223,8 +223,9 @@ mod tests {
     }
 
     fn file(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
-        // Beside the sources, since a temporary folder may lie in memory, which has no disk to go to.
-        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        // Beside the test's program, since a temporary folder may lie in memory, which has no disk to go to.
+        let program = std::env::current_exe().unwrap();
+        let dir = tempfile::tempdir_in(program.parent().unwrap()).unwrap();
         let path = dir.path().join("file");
         std::fs::write(&path, bytes).unwrap();
         (dir, path)

@@ -180,7 +180,8 @@ pub(crate) fn load(
             weights: &mut weights,
             pieces: &Piece::of_ranges(layout, std::slice::from_ref(&shard)),
             state: STATES.into_iter().zip(state.iter_mut().map(Vec::as_mut_slice)).collect(),
-            rank: (rank, n_ranks),
+            rank,
+            world_size: n_ranks,
             caching: if rank % 2 == 0 { Caching::Bypass } else { Caching::Keep },
         })?;
         loaded.push((shard, weights, state));

@@ -92,7 +92,8 @@ fn none_goes_for_one_that_does_not_read_back() {
 #[test]
 fn a_damaged_one_ahead_takes_no_place() {
     let dir = temp_dir();
-    let store = saved(dir.path(), &layout(&[3, 5, 2]), 1, [1, 2, 5]);
+    let layout = layout(&[3, 5, 2]);
+    let store = saved(dir.path(), &layout, 1, [1, 2, 5]);
     let model = store.step_folder(5).join("model.safetensors");
     let mut bytes = fs::read(&model).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
@@ -102,6 +103,10 @@ fn a_damaged_one_ahead_takes_no_place() {
         save(&mut saver, &run_state(step)).unwrap();
         assert_eq!(store.steps().unwrap(), left, "after step {step}");
         assert_eq!(store.newest_valid().unwrap().found.unwrap().manifest().run.step, step);
+        // Nor is it the one to go on from when a save fails.
+        let (none, state) = (vec![f32::NAN; layout.flat_len()], [&[][..]; STATES.len()]);
+        let error = saver.save(&run_state(step), Some(&none), &state).unwrap_err().to_string();
+        assert!(error.contains(&format!("the newest good one is step-{step}\n")), "{error}");
     }
 }
 

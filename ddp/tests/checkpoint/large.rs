@@ -128,6 +128,12 @@ fn bytes_of_any_length_and_place_are_appended() {
         }
     }
     assert!(!is_direct(&file.file), "the rest can't");
+    // The file's end is at no block now: the system refuses to go around the cache, and the bytes come all the same.
+    OsDisk.bypass_cache(&mut file);
+    assert_eq!(is_direct(&file.file), could);
+    OsDisk.write(&mut file, &memory[aligned..aligned + 8192]).unwrap();
+    want.extend_from_slice(&memory[aligned..aligned + 8192]);
+    assert!(!is_direct(&file.file) || !could);
     OsDisk.sync(&file).unwrap();
     assert!(fs::read(path).unwrap() == want);
 }
