@@ -109,13 +109,7 @@ impl Writer {
     /// The buffers to copy the next snapshot to, with what is in them; and how long it took until the save before had done
     /// with them.
     pub fn take_buffers(&mut self) -> (SnapshotBuffers, Duration) {
-        let started = Instant::now();
-        let waited = if self.saving.is_some() {
-            self.wait();
-            started.elapsed()
-        } else {
-            Duration::ZERO
-        };
+        let waited = self.wait();
         (std::mem::take(&mut self.buffers), waited)
     }
 
@@ -130,13 +124,7 @@ impl Writer {
         has_weights: bool,
         buffers: SnapshotBuffers,
     ) -> Result<Duration, CheckpointError> {
-        let started = Instant::now();
-        let waited = if self.saving.is_some() {
-            self.wait();
-            started.elapsed()
-        } else {
-            Duration::ZERO
-        };
+        let waited = self.wait();
         let step = run.step;
         let job = Job { run, has_weights, buffers };
         let is_sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
@@ -168,8 +156,10 @@ impl Writer {
         outcomes
     }
 
-    /// Waits until nothing is being saved.
-    fn wait(&mut self) {
+    /// Waits until nothing is being saved; how long it took.
+    fn wait(&mut self) -> Duration {
+        let started = Instant::now();
+        let was_saving = self.saving.is_some();
         while let Some(step) = self.saving {
             match self.done.recv() {
                 Ok(done) => self.take(done),
@@ -179,6 +169,7 @@ impl Writer {
                 }
             }
         }
+        if was_saving { started.elapsed() } else { Duration::ZERO }
     }
 
     fn take(&mut self, Done { outcome, buffers }: Done) {
