@@ -4,11 +4,10 @@
 
 mod made_up;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use ddp::config::{OptimizerKind, ZeroStage};
 use ddp::trainer::{GraphMode, TrainerOptions};
 use ddp_kernels::cuda::Gpu;
+use made_up::gpus::gpus;
 use made_up::{Setup, Trained, assert_close, losses, row_weights};
 
 const N_SHARDS: usize = 8;
@@ -65,19 +64,6 @@ fn any_number_of_ranks_trains_to_the_same_bits() {
 fn without_the_tree_the_number_of_ranks_shows() {
     let setup = Setup::usual();
     assert!(!same(&setup.train_on(2), &setup.train_on(3)));
-}
-
-/// The GPUs for one test alone, if there are so many; a line that says so if not.
-#[allow(clippy::print_stdout)]
-fn gpus(n: usize) -> Option<MutexGuard<'static, ()>> {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let found = Gpu::count();
-    let required = std::env::var("REQUIRE_GPUS").ok().map_or(0, |n| n.parse().unwrap());
-    assert!(found >= n.min(required), "needs {n} GPUs, found {found}, and REQUIRE_GPUS={required}");
-    if found < n {
-        println!("skipped: needs {n} GPUs, found {found}");
-    }
-    (found >= n).then(|| ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 #[test]

@@ -8,34 +8,13 @@
 
 mod made_up;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use ddp::config::{CommDtype, OptimizerKind};
 use ddp::model::{ModelSpec, Precision};
 use ddp::trainer::{GraphMode, TrainerOptions};
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::Activation;
+use made_up::gpus::{gpus, on_gpus};
 use made_up::{N_CLASSES, Setup, Trained, assert_close, cross_entropy, embeddings, losses, row_weights};
-
-/// The GPUs for one test alone: what is captured on one of them must not meet another test's work. None, and a line that
-/// says so, where there are not `n`.
-#[allow(clippy::print_stdout)]
-fn gpus(n: usize) -> Option<MutexGuard<'static, ()>> {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let found = Gpu::count();
-    let required = std::env::var("REQUIRE_GPUS").ok().map_or(0, |n| n.parse().unwrap());
-    assert!(found >= n.min(required), "needs {n} GPUs, found {found}, and REQUIRE_GPUS={required}");
-    if found < n {
-        println!("skipped: needs {n} GPUs, found {found}");
-    }
-    // A test that failed has left nothing behind that another one would meet.
-    (found >= n).then(|| ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
-fn on_gpus(setup: &Setup, graph: GraphMode) -> Setup {
-    let options = TrainerOptions { graph, ..setup.options };
-    Setup { on_gpus: true, options, ..setup.clone() }
-}
 
 /// Nothing but layers and activations: on a GPU their derivatives are part of the products.
 fn plain(activation: Activation) -> Setup {

@@ -5,7 +5,7 @@
 
 mod made_up;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use ddp::config::{CommDtype, OptimizerKind, ZeroStage};
 use ddp::data::Dataset;
@@ -16,6 +16,7 @@ use ddp::trainer::{GraphMode, StepAsk, TrainerOptions};
 use ddp_comm::{DeviceOptions, Traffic, threads};
 use ddp_kernels::Device;
 use ddp_kernels::cuda::Gpu;
+use made_up::gpus::{gpus, on_gpus};
 use made_up::{Setup, Trained, assert_close};
 
 const STAGES: [ZeroStage; 2] = [ZeroStage::Optimizer, ZeroStage::Gradients];
@@ -249,24 +250,6 @@ fn evaluating_the_average_between_steps_changes_no_bit() {
         };
         assert!(train(true) == train(false), "{precision:?}");
     }
-}
-
-/// The GPUs for one test alone, if there are so many; a line that says so if not.
-#[allow(clippy::print_stdout)]
-fn gpus(n: usize) -> Option<MutexGuard<'static, ()>> {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let found = Gpu::count();
-    let required = std::env::var("REQUIRE_GPUS").ok().map_or(0, |n| n.parse().unwrap());
-    assert!(found >= n.min(required), "needs {n} GPUs, found {found}, and REQUIRE_GPUS={required}");
-    if found < n {
-        println!("skipped: needs {n} GPUs, found {found}");
-    }
-    (found >= n).then(|| ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
-fn on_gpus(setup: &Setup, graph: GraphMode) -> Setup {
-    let options = TrainerOptions { graph, ..setup.options };
-    Setup { on_gpus: true, options, ..setup.clone() }
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, unreachable_pub, dead_code)]
 
+pub mod gpus;
+
 use std::sync::Arc;
 
 use ddp::config::{Loss, OptimizerConfig, OptimizerKind, Placement, Task};
