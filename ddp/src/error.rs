@@ -11,12 +11,12 @@ use ddp_comm::CommError;
 use ddp_kernels::KernelError;
 
 use crate::checkpoint::CheckpointError;
-use crate::checkpoint::disk::is_out_of_inodes;
 use crate::config::Origin;
 pub use crate::data::CellProblem;
 use crate::data::DataError;
-use crate::folder_error::FolderError;
-use crate::loss_scaler::LossScalerError;
+use crate::optim::loss_scaler::LossScalerError;
+use crate::run_folder::error::FolderError;
+use crate::storage::disk::is_out_of_inodes;
 
 /// What this crate's functions return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use ddp::cli::{Cli, Command, completions};
-use ddp::outcome::{conclude, conclude_usage, say};
-use ddp::{bench, checkpoint_command, data_command, describe_command, devices, eval, run};
+use ddp::commands::{bench, checkpoint, data, describe, devices, eval, train};
+use ddp::exit::{conclude, conclude_usage, say};
 use ddp_comm::{World, failure};
 
 fn main() -> ExitCode {
@@ -23,11 +23,11 @@ fn main() -> ExitCode {
     let result = match Cli::try_parse() {
         Err(usage) => return conclude_usage(world, &usage),
         Ok(cli) => match &cli.command {
-            Command::Train(args) => run::train(&world, args),
+            Command::Train(args) => train::train(&world, args),
             Command::Eval(args) => eval::eval(&world, args),
-            Command::Describe(args) => describe_command::describe(&world, args),
-            Command::Data(command) => data_command::data(&world, command),
-            Command::Checkpoint(command) => checkpoint_command::checkpoint(&world, command),
+            Command::Describe(args) => describe::describe(&world, args),
+            Command::Data(command) => data::data(&world, command),
+            Command::Checkpoint(command) => checkpoint::checkpoint(&world, command),
             Command::Bench(command) => bench::bench(&world, command),
             Command::Devices(args) => devices::devices(&world, args),
             Command::Completions { shell } => completions(&world, *shell),

@@ -7,12 +7,13 @@ mod common;
 use std::sync::Barrier;
 
 use common::{made_up_csv, run_ok, single, temp_dir, write};
+use ddp::commands::describe::memory_plan::{MemoryKind, MemoryPlan, RankPlan, keeps_rows_there};
 use ddp::config::{CommDtype, Config, Determinism, ZeroStage};
 use ddp::data::{self, Loaded};
-use ddp::memory_plan::{MemoryKind, MemoryPlan, RankPlan, keeps_rows_there};
 use ddp::model::ModelSpec;
-use ddp::setup::{self, Cuts};
-use ddp::trainer::GraphMode;
+use ddp::train::setup;
+use ddp::train::setup::Cuts;
+use ddp::train::trainer::GraphMode;
 use ddp_comm::{DeviceOptions, World, threads};
 use ddp_kernels::cpu::threads as cpu_threads;
 use ddp_kernels::cuda::Gpu;

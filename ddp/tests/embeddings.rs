@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use ddp::gradient_exchange::LocalGradients;
+use ddp::config::precision::Precision;
+use ddp::data_parallel::bucket_reducer::LocalGradients;
 use ddp::model::layout::ParamKind;
-use ddp::model::{EmbeddingSpec, GradientSink, Mlp, ModelSpec, Precision};
+use ddp::model::{EmbeddingSpec, GradientSink, Mlp, ModelSpec};
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::Activation;
 use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut};

@@ -3,10 +3,12 @@
 
 #![allow(clippy::unwrap_used)]
 
+use ddp::config::precision::Precision;
 use ddp::config::{Loss, OptimizerConfig, OptimizerKind};
-use ddp::gradient_exchange::LocalGradients;
-use ddp::loss_scaler::{LossScaler, LossScalerConfig};
-use ddp::model::{LossHead, Mlp, ModelSpec, Optimizer, Precision, UpdateScale};
+use ddp::data_parallel::bucket_reducer::LocalGradients;
+use ddp::model::{LossHead, Mlp, ModelSpec};
+use ddp::optim::loss_scaler::{LossScaler, LossScalerConfig};
+use ddp::optim::optimizer::{Optimizer, UpdateScale};
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::{self, Activation, STEP_SUMS_LEN, SumsOutput};
 use ddp_kernels::{DType, Device, Tensor};

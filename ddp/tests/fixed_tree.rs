@@ -5,7 +5,7 @@
 mod made_up;
 
 use ddp::config::{OptimizerKind, ZeroStage};
-use ddp::trainer::{GraphMode, TrainerOptions};
+use ddp::train::trainer::{GraphMode, TrainerOptions};
 use ddp_kernels::cuda::Gpu;
 use made_up::gpus::gpus;
 use made_up::{Setup, Trained, assert_close, losses, row_weights};

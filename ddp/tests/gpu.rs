@@ -8,9 +8,10 @@
 
 mod made_up;
 
+use ddp::config::precision::Precision;
 use ddp::config::{CommDtype, OptimizerKind};
-use ddp::model::{ModelSpec, Precision};
-use ddp::trainer::{GraphMode, TrainerOptions};
+use ddp::model::ModelSpec;
+use ddp::train::trainer::{GraphMode, TrainerOptions};
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::Activation;
 use made_up::gpus::{gpus, on_gpus};

@@ -8,8 +8,8 @@ mod made_up;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ddp::batches::BatchMut;
 use ddp::config::Placement;
+use ddp::data::batch::BatchMut;
 use ddp::data::{Dataset, Normalizer, ResidentRows, RowLayout};
 use ddp_comm::threads;
 use ddp_kernels::cuda::Gpu;

@@ -8,10 +8,10 @@ mod made_up;
 use std::sync::Arc;
 
 use ddp::config::OptimizerKind;
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::order::permutation::KeyedPermutation;
 use ddp::data::{Dataset, ResidentRows, RowLayout, TargetLayout, Targets, numbered_columns};
-use ddp::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
-use ddp::sampler::KeyedPermutation;
-use ddp::trainer::{StepRows, TrainerOptions};
+use ddp::train::trainer::{StepRows, TrainerOptions};
 use ddp_comm::{World, threads};
 use ddp_kernels::Device;
 use made_up::{Setup, assert_close, losses, row_weights};

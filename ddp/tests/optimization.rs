@@ -13,11 +13,12 @@ use common::{
 };
 use ddp::config::Config;
 use ddp::data;
-use ddp::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::model::file::ModelFile;
-use ddp::model::{LossHead, Mlp, ModelSpec, Optimizer, ParamLayout};
-use ddp::schedule::Schedule;
-use ddp::trainer::{Trainer, TrainerOptions};
+use ddp::model::{LossHead, Mlp, ModelSpec, ParamLayout};
+use ddp::optim::optimizer::Optimizer;
+use ddp::optim::schedule::Schedule;
+use ddp::train::trainer::{Trainer, TrainerOptions};
 use ddp_comm::{DeviceOptions, World, threads};
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{Device, Tensor};

@@ -8,9 +8,10 @@ mod made_up;
 use std::sync::Arc;
 
 use common::train;
+use ddp::config::precision::Precision;
 use ddp::config::{Loss, OptimizerKind};
 use ddp::data::{Dataset, Targets};
-use ddp::model::{ModelSpec, Precision};
+use ddp::model::ModelSpec;
 use ddp_comm::threads;
 use ddp_kernels::Philox;
 use ddp_kernels::ops::Activation;
@@ -136,8 +137,11 @@ fn dividing_the_update_changes_no_bit_in_bf16() {
     let setup = Setup { precision: Precision::Bf16, ..Setup::embedded() };
     for world_size in [2, 3] {
         let train = |divide_update_from: usize| {
-            let options =
-                ddp::trainer::TrainerOptions { divide_update_from, clip_grad_norm: 0.0, ..setup.options };
+            let options = ddp::train::trainer::TrainerOptions {
+                divide_update_from,
+                clip_grad_norm: 0.0,
+                ..setup.options
+            };
             Setup { options, ..setup.clone() }.train_on(world_size)
         };
         let (divided, whole) = (train(1), train(usize::MAX));

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 #[cfg(feature = "mpi")]
 use common::assert_all_close;
 use common::{Outcome, Weights, ranks, read_weights, run, same_bits, single, temp_dir, write};
-use ddp::rundir::{Existing, RunDir};
+use ddp::run_folder::folder::{Existing, RunDir};
 use serde_json::Value;
 use tempfile::TempDir;
 

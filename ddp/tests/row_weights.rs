@@ -6,14 +6,15 @@ mod made_up;
 
 use std::sync::Arc;
 
+use ddp::config::precision::Precision;
 use ddp::config::{Loss, OptimizerKind, Task};
+use ddp::data::loader::LoaderOptions;
+use ddp::data::order::partition::EvalCut;
 use ddp::data::{Dataset, ResidentRows, Targets};
-use ddp::evaluate::evaluate;
-use ddp::loader::LoaderOptions;
-use ddp::metrics::EvalMetrics;
-use ddp::model::{LossHead, Mlp, ModelSpec, Precision};
-use ddp::shard::EvalCut;
-use ddp::trainer::TrainerOptions;
+use ddp::model::{LossHead, Mlp, ModelSpec};
+use ddp::report::metrics::EvalMetrics;
+use ddp::train::evaluate::evaluate;
+use ddp::train::trainer::TrainerOptions;
 use ddp_comm::threads;
 use ddp_kernels::Device;
 use ddp_kernels::ops::Activation;

@@ -7,12 +7,12 @@ mod made_up;
 
 use std::sync::Arc;
 
+use ddp::config::precision::Precision;
 use ddp::config::{CommDtype, OptimizerKind, ZeroStage};
 use ddp::data::Dataset;
-use ddp::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
-use ddp::loss_scaler::LossScalerConfig;
-use ddp::model::Precision;
-use ddp::trainer::{GraphMode, StepAsk, TrainerOptions};
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::optim::loss_scaler::LossScalerConfig;
+use ddp::train::trainer::{GraphMode, StepAsk, TrainerOptions};
 use ddp_comm::{DeviceOptions, Traffic, threads};
 use ddp_kernels::Device;
 use ddp_kernels::cuda::Gpu;

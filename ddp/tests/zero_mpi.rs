@@ -9,7 +9,7 @@ mod made_up;
 use std::process::{Command, Stdio};
 
 use ddp::config::{OptimizerKind, ZeroStage};
-use ddp::trainer::TrainerOptions;
+use ddp::train::trainer::TrainerOptions;
 use ddp_comm::{World, WorldOptions};
 use made_up::{Setup, assert_close};
 

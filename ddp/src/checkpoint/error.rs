@@ -5,10 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::disk::is_out_of_inodes;
 use super::store::{CheckpointStore, Marker};
 use crate::error::missing_hint;
-use crate::rundir::{CHECKPOINTS, CONFIG_FILE, METRICS_FILE, MODEL_FILE};
+use crate::run_folder::folder::{CHECKPOINTS, CONFIG_FILE, METRICS_FILE, MODEL_FILE};
+use crate::storage::disk::is_out_of_inodes;
 
 /// An error of saving, finding or reading a checkpoint.
 #[derive(Debug, thiserror::Error)]

@@ -69,7 +69,7 @@ pub(super) mod option {
 /// The metrics of an evaluation.
 pub(super) mod eval {
     use super::{Deserialize, Deserializer, Serialize, Serializer};
-    use crate::metrics::EvalMetrics;
+    use crate::report::metrics::EvalMetrics;
 
     #[derive(Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::disk::{Disk, DiskError, replace};
 use super::manifest::FileEntry;
+use crate::storage::disk::{Disk, DiskError, replace};
 
 /// Between two looks, at first and later.
 const POLL: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
@@ -118,7 +118,7 @@ fn read_note(folder: &Path, rank: usize) -> Option<Note> {
 pub(super) fn remove_notes(disk: &dyn Disk, folder: &Path, n_parts: usize) -> Result<(), DiskError> {
     for rank in 1..n_parts {
         let path = note_path(folder, rank);
-        disk.remove_file(&path).map_err(super::disk::at("remove", &path))?;
+        disk.remove_file(&path).map_err(crate::storage::disk::at("remove", &path))?;
     }
     Ok(())
 }

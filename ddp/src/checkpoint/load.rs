@@ -10,16 +10,17 @@ use std::collections::HashMap;
 
 use rayon::prelude::*;
 
-use super::checksum::Hasher;
 use super::error::{CheckpointError, Fault};
 use super::manifest::FileEntry;
 use super::opened::{Checkpoint, check_checksum};
 use super::options::MODEL_FILE;
 use super::piece::Piece;
 use super::state_reader::StateReader;
-use super::stream::{self, Caching};
-use super::tensor_file::{Target, TensorFile};
 use crate::model::layout::ParamLayout;
+use crate::storage::checksum::Hasher;
+use crate::storage::stream;
+use crate::storage::stream::Caching;
+use crate::storage::tensor_file::{Target, TensorFile};
 
 /// What a rank takes out of a checkpoint.
 #[derive(Debug)]

@@ -8,9 +8,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::checksum::{Checksum, N_DIGITS};
 use super::error::Fault;
 use super::run_state::RunState;
+use crate::storage::checksum::{Checksum, N_DIGITS};
 
 /// Name of the manifest in a checkpoint's folder.
 pub const MANIFEST_FILE: &str = "manifest.json";
@@ -195,7 +195,7 @@ fn host() -> String {
 /// `YYYY-MM-DDTHH:MM:SSZ`.
 fn rfc3339(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
-    let (year, month, day) = crate::rundir::date_of_days(seconds / 86_400);
+    let (year, month, day) = crate::run_folder::folder::date_of_days(seconds / 86_400);
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }

@@ -11,11 +11,9 @@
 //!
 //! Writing: a [`Saver`] saves at once, a [`Writer`] while training goes on. Reading: a run that goes on takes the
 //! newest that looks whole ([`CheckpointStore::newest`]) and compares checksums while it reads ([`Checkpoint::load`]); all else looks
-//! at every byte first ([`Checkpoint::find`]), then takes what it needs ([`tensor_file::TensorFile`], [`StateReader`]). All ranks
+//! at every byte first ([`Checkpoint::find`]), then takes what it needs ([`TensorFile`](crate::storage::tensor_file::TensorFile), [`StateReader`]). All ranks
 //! need to see the same folder.
 
-pub mod checksum;
-pub mod disk;
 pub mod error;
 mod exact;
 mod gather;
@@ -29,11 +27,8 @@ mod saver;
 mod snapshot;
 mod state_reader;
 mod store;
-mod stream;
-pub mod tensor_file;
 mod writer;
 
-pub use checksum::Checksum;
 pub use error::{CheckpointError, Fault};
 pub use load::Load;
 pub use manifest::{FileEntry, MANIFEST_FILE, Manifest, Parameter};
@@ -45,5 +40,4 @@ pub use saver::{Saved, Saver};
 pub use snapshot::SnapshotBuffers;
 pub use state_reader::StateReader;
 pub use store::{CHECKPOINTS_FOLDER, CheckpointStore, Marker, Search, Skipped, step_name, step_of};
-pub use stream::Caching;
 pub use writer::{SaveOutcome, Writer};

@@ -6,16 +6,17 @@ use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 
-use super::checksum::Checksum;
 use super::error::{CheckpointError, Fault};
 use super::manifest::{FileEntry, Manifest};
 use super::options::MODEL_FILE;
 use super::state_reader::StateReader;
 use super::store::{CHECKPOINTS_FOLDER, CheckpointStore, Marker, Search, step_of};
-use super::stream::Caching;
-use super::tensor_file::{self, TensorFile};
-use crate::epoch_proof::Proved;
+use crate::data::order::epoch_proof::Proved;
 use crate::model::layout::ParamLayout;
+use crate::storage::checksum::Checksum;
+use crate::storage::stream::Caching;
+use crate::storage::tensor_file;
+use crate::storage::tensor_file::TensorFile;
 
 /// A checkpoint with a good manifest and files of the right lengths.
 #[derive(Debug, Clone, PartialEq)]

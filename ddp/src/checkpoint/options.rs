@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::manifest::Parameter;
 use super::piece::Piece;
-use super::tensor_file::TensorToWrite;
 use crate::model::file::{self, ModelInfo};
 use crate::model::layout::ParamLayout;
+use crate::storage::tensor_file::TensorToWrite;
 
 /// Name of the file of weights.
 pub const MODEL_FILE: &str = "model.safetensors";

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::exact;
-use crate::epoch_proof::EpochProof;
-pub use crate::loss_scaler::LossScalerState;
-use crate::metrics::EvalMetrics;
+use crate::data::order::epoch_proof::EpochProof;
+pub use crate::optim::loss_scaler::LossScalerState;
+use crate::report::metrics::EvalMetrics;
 
 /// Where a run stands after a step. Floats survive the way through the file bit for bit, also where they are not finite.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]

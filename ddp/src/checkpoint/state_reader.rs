@@ -12,7 +12,7 @@ use super::error::{CheckpointError, Fault};
 use super::opened::Checkpoint;
 use super::options::PIECES_KEY;
 use super::piece::Piece;
-use super::tensor_file::{Target, TensorFile};
+use crate::storage::tensor_file::{Target, TensorFile};
 
 /// Elements that a thread reads at a time.
 const READ_ELEMENTS: usize = 2 << 20;

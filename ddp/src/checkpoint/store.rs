@@ -4,10 +4,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::disk::{Disk, DiskError, OsDisk, at, replace};
 use super::error::{CheckpointError, Fault};
 use super::opened::Checkpoint;
-use super::stream::Caching;
+use crate::storage::disk::{Disk, DiskError, OsDisk, at, replace};
+use crate::storage::stream::Caching;
 
 /// Name of the folder in a run's folder.
 pub const CHECKPOINTS_FOLDER: &str = "checkpoints";

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Subcommand, ValueEnum};
 
 use super::{count, device};
-use crate::trainer::GraphMode;
+use crate::train::trainer::GraphMode;
 
 /// `ddp-train bench`
 #[derive(Debug, Subcommand)]

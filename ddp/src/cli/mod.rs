@@ -25,9 +25,9 @@ pub use self::data::{ConvertArgs, ConvertDtype, DataCommand, InspectArgs};
 pub use self::describe::DescribeArgs;
 use crate::config::{CommDtype, RESUMABLE};
 use crate::error::Result;
-use crate::outcome::Stop;
-use crate::stdout::put;
-use crate::trainer::GraphMode;
+use crate::exit::Stop;
+use crate::report::stdout::put;
+use crate::train::trainer::GraphMode;
 
 /// Trains dense networks on every core and GPU there is, data-parallel.
 #[derive(Debug, Parser)]

@@ -6,6 +6,7 @@
 
 mod keys;
 mod origin;
+pub mod precision;
 mod read;
 mod resolve;
 mod resolve_training;
@@ -31,7 +32,7 @@ pub use training::{
 };
 
 use crate::error::Result;
-pub use crate::model::Precision;
+pub use precision::Precision;
 
 /// Everything a run is told, checked. Made by [`Config::load`].
 #[derive(Debug, Clone, PartialEq)]

@@ -12,7 +12,7 @@ use super::keys;
 use super::origin::Origin;
 use super::setting::Setting;
 use crate::error::{Error, Result};
-use crate::files;
+use crate::storage::user_file;
 
 /// No config that a person writes comes near this.
 const MAX_BYTES: u64 = 1 << 20;
@@ -113,7 +113,7 @@ pub(super) fn set_argument(arg: &str) -> Result<Setting> {
 
 fn text_of(path: &Path) -> Result<String> {
     const WHAT: &str = "config file";
-    let file = files::open(WHAT, path)?;
+    let file = user_file::open(WHAT, path)?;
     let unreadable = |source| Error::FileUnreadable { what: WHAT, path: path.to_owned(), source };
     let too_large = |n_bytes| Error::ConfigTooLarge { path: path.to_owned(), n_bytes, max_bytes: MAX_BYTES };
     let n_bytes = file.metadata().map_err(unreadable)?.len();

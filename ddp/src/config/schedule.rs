@@ -1,4 +1,4 @@
-//! `[schedule]`: how the learning rate changes from step to step. The formulas are in [`crate::schedule`].
+//! `[schedule]`: how the learning rate changes from step to step. The formulas are in [`crate::optim::schedule`].
 
 /// `[schedule]`
 #[derive(Debug, Clone, Copy, PartialEq)]

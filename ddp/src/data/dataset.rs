@@ -9,7 +9,7 @@ use ddp_kernels::DType;
 use serde::{Deserialize, Serialize};
 
 use super::vocabulary::Vocabulary;
-use crate::batches::{Batch, BatchMut};
+use crate::data::batch::{Batch, BatchMut};
 use crate::error::Result;
 
 /// Rows that can be taken in any order.

@@ -12,9 +12,9 @@ use super::stats::ColumnStats;
 use super::subset::split;
 use super::vocabulary::Vocabulary;
 use crate::config::{Config, DataConfig, EvalSource, Loss};
+use crate::data::order::partition::rank_range;
 use crate::error::{Error, Result};
-use crate::outcome::Stop;
-use crate::shard::rank_range;
+use crate::exit::Stop;
 
 /// The rows of a run, checked against each other.
 #[derive(Debug, Clone)]

@@ -3,15 +3,18 @@
 //! Data flow: config -> **dataset** -> loader -> shard of the global batch. [`load`] is the way in, [`Dataset`] what it
 //! gives. Arrays in files (npy, npz, safetensors, IDX) stay there ([`raw`](self)); tables (CSV, Parquet) are read row by row.
 
+pub mod batch;
 mod builtin;
 mod cell_problem;
 mod checks;
 mod dataset;
+pub mod device_rows;
 mod error;
-mod fingerprint;
 mod load;
+pub mod loader;
 mod normalize;
 pub(crate) mod open;
+pub mod order;
 mod preprocess;
 pub mod raw;
 mod resident;
@@ -27,7 +30,6 @@ pub use self::cell_problem::CellProblem;
 pub(crate) use self::checks::MAX_GUESSED_CLASSES;
 pub use self::dataset::{CategoryColumn, Dataset, RowLayout, Summary, TargetLayout, numbered_columns};
 pub use self::error::DataError;
-pub(crate) use self::fingerprint::fingerprint;
 pub(crate) use self::load::check_n_rows;
 pub use self::load::{Loaded, load, open_eval};
 pub use self::normalize::{DeviceNormalizer, Normalizer};

@@ -13,7 +13,7 @@ use super::vocabulary::Vocabulary;
 use super::{DataError, builtin, table};
 use crate::config::{DataConfig, DataFormat, EvalSource, Missing};
 use crate::error::Result;
-use crate::files;
+use crate::storage::user_file;
 
 /// Which part of a built-in set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -241,7 +241,7 @@ pub(crate) fn format_of(path: &Path) -> Result<DataFormat> {
         return Ok(format);
     }
     let mut begin = [0; 6];
-    let file = files::open("data file", path)?;
+    let file = user_file::open("data file", path)?;
     // What is no file on a disk can be read once only.
     if !file.metadata().is_ok_and(|data| data.is_file()) {
         return Ok(DataFormat::Csv);

@@ -11,8 +11,8 @@ use super::dataset::{Dataset, RowLayout};
 use super::normalize::Normalizer;
 use super::stats::ColumnStats;
 use super::vocabulary::Vocabulary;
-use crate::batches::BatchMut;
 use crate::config::{DataConfig, Encode, Missing, Normalize};
+use crate::data::batch::BatchMut;
 use crate::error::Result;
 use crate::model::EmbeddingSpec;
 

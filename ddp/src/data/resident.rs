@@ -5,9 +5,9 @@ use std::ops::Range;
 use ddp_kernels::TensorRef;
 
 use super::dataset::{Dataset, RowLayout, TargetLayout};
-use super::fingerprint::Fingerprint;
-use crate::batches::{Batch, BatchMut};
+use crate::data::batch::{Batch, BatchMut};
 use crate::error::Result;
+use crate::storage::fingerprint::Fingerprint;
 
 /// Rows of features with their targets, row-major, in host memory.
 #[derive(Debug, Clone, PartialEq)]

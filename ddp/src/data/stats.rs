@@ -6,10 +6,10 @@ use ddp_comm::{ReduceOp, World};
 use ddp_kernels::{Device, Tensor, TensorMut, ops};
 
 use super::dataset::Dataset;
-use crate::batches::BatchMut;
+use crate::data::batch::BatchMut;
+use crate::data::order::partition::rank_range;
 use crate::error::{Error, Result};
-use crate::outcome::Stop;
-use crate::shard::rank_range;
+use crate::exit::Stop;
 
 /// Rows that are read at a time, and fewer of many columns; their mean is taken before the squares of what differs from it.
 const CHUNK_ROWS: usize = 1024;

@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::dataset::{Dataset, RowLayout};
-use super::fingerprint::Fingerprint;
-use crate::batches::BatchMut;
+use crate::data::batch::BatchMut;
+use crate::data::order::permutation::KeyedPermutation;
 use crate::error::{Error, Result};
-use crate::sampler::KeyedPermutation;
+use crate::storage::fingerprint::Fingerprint;
 
 /// No epoch has this number, so the split is independent of every epoch's order.
 const SPLIT_EPOCH: u64 = u64::MAX;

@@ -6,7 +6,7 @@ use ddp_kernels::{DType, Device, Tensor};
 
 use super::dataset::{Dataset, RowLayout, TargetLayout, numbered_columns};
 use super::resident::ResidentRows;
-use crate::batches::BatchMut;
+use crate::data::batch::BatchMut;
 
 /// Rows whose one feature and whose label are their own number.
 pub(crate) fn numbered(n_rows: usize) -> Arc<dyn Dataset> {

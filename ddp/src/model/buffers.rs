@@ -6,7 +6,8 @@ use ddp_kernels::ops::{self, EmbeddingTables};
 use ddp_kernels::{DType, Device, MemoryUse};
 
 use super::layer_buffers::LayerBuffers;
-use super::{ModelSpec, ParamLayout, Precision};
+use super::{ModelSpec, ParamLayout};
+use crate::config::precision::Precision;
 
 /// What decides how large the buffers are.
 #[derive(Debug, Clone, Copy)]
@@ -25,18 +26,18 @@ pub struct BufferPlan<'a> {
 
 /// The buffers of a model but those of its embeddings, each a `T`.
 #[derive(Debug)]
-pub(super) struct Buffers<T> {
+pub(crate) struct Buffers<T> {
     /// What is updated, f32.
-    pub(super) weights: T,
+    pub(crate) weights: T,
     /// What products take, where that is another format.
-    pub(super) working_copy: Option<T>,
+    pub(crate) working_copy: Option<T>,
     /// The first layer's input, where that is another than the model's.
-    pub(super) first_x: Option<T>,
-    pub(super) layers: Vec<LayerBuffers<T>>,
+    pub(crate) first_x: Option<T>,
+    pub(crate) layers: Vec<LayerBuffers<T>>,
     /// Two gradients of activations in turn.
-    pub(super) d: [T; 2],
+    pub(crate) d: [T; 2],
     /// Scratch of the products.
-    pub(super) workspace: T,
+    pub(crate) workspace: T,
 }
 
 /// Bytes of a model's buffers by what they are for.
@@ -57,7 +58,7 @@ impl<T> Buffers<T> {
     ///
     /// # Errors
     /// Those of `make`.
-    pub(super) fn make<E>(
+    pub(crate) fn make<E>(
         plan: BufferPlan<'_>,
         make: &mut impl FnMut(MemoryUse, &[usize], DType) -> Result<T, E>,
     ) -> Result<Self, E> {

@@ -107,7 +107,7 @@ impl EmbeddingSpec {
     }
 
     /// Why these cannot be the embeddings of a model whose input has `n_features` columns, if they cannot.
-    pub(super) fn check(embeddings: &[EmbeddingSpec], n_features: usize) -> Result<(), String> {
+    pub(crate) fn check(embeddings: &[EmbeddingSpec], n_features: usize) -> Result<(), String> {
         if embeddings.len() > n_features {
             return Err(format!("{} embeddings of {n_features} columns", embeddings.len()));
         }
@@ -130,7 +130,7 @@ impl EmbeddingSpec {
 
 /// The tables on their device.
 #[derive(Debug)]
-pub(super) struct Embeddings {
+pub(crate) struct Embeddings {
     tables: EmbeddingTables,
     /// Where they lie in the flat buffers.
     range: Range<usize>,
@@ -139,7 +139,7 @@ pub(super) struct Embeddings {
 
 impl Embeddings {
     /// Those of a model of this layout, for passes over up to `max_rows` rows; none where it has none.
-    pub(super) fn new(
+    pub(crate) fn new(
         layout: &ParamLayout,
         max_rows: usize,
         device: Device,
@@ -159,12 +159,12 @@ impl Embeddings {
     }
 
     /// Where the tables lie in the flat buffers.
-    pub(super) fn range(&self) -> Range<usize> {
+    pub(crate) fn range(&self) -> Range<usize> {
         self.range.clone()
     }
 
     /// The first layer's input `out` from `x` and the flat buffer of weights.
-    pub(super) fn forward(
+    pub(crate) fn forward(
         &self,
         x: TensorRef<'_>,
         weights: &Tensor,
@@ -175,7 +175,7 @@ impl Embeddings {
     }
 
     /// The gradient of the tables, `d_tables`, from that of the first layer's input.
-    pub(super) fn backward(
+    pub(crate) fn backward(
         &mut self,
         x: TensorRef<'_>,
         d_out: TensorRef<'_>,

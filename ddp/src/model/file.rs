@@ -9,11 +9,13 @@ use safetensors::{Dtype, SafeTensors};
 
 use super::embedding::EmbeddingSpec;
 use super::layout::ParamLayout;
-use crate::checkpoint::tensor_file::{self, TensorToWrite};
 use crate::config::ModelConfig;
-use crate::data::{Normalizer, Preprocessor, fingerprint};
+use crate::data::{Normalizer, Preprocessor};
 use crate::error::{Error, Result};
-use crate::files;
+use crate::storage::fingerprint::fingerprint;
+use crate::storage::tensor_file;
+use crate::storage::tensor_file::TensorToWrite;
+use crate::storage::user_file;
 
 /// Metadata key of the resolved config, as TOML.
 const CONFIG_KEY: &str = "ddp_train.config";
@@ -103,7 +105,7 @@ impl ModelFile {
     /// # Errors
     /// A missing or unreadable file, and [`Error::ModelFile`] for anything that is no whole safetensors file.
     pub fn read(path: &Path) -> Result<Self> {
-        let bytes = files::read("model file", path)?;
+        let bytes = user_file::read("model file", path)?;
         SafeTensors::deserialize(&bytes).map_err(|e| bad_file(path, reason(&e)))?;
         Ok(ModelFile { path: path.to_owned(), bytes })
     }

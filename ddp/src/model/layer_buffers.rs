@@ -10,21 +10,21 @@ type Result<T> = std::result::Result<T, KernelError>;
 
 /// What a layer's forward pass leaves for the next layer and for the backward pass.
 #[derive(Debug)]
-pub(super) struct LayerBuffers<T = Tensor> {
+pub(crate) struct LayerBuffers<T = Tensor> {
     /// `x·Wᵀ + b`, where a norm or the derivative of the activation needs it.
-    pub(super) linear: Option<T>,
+    pub(crate) linear: Option<T>,
     /// The norm's output, where the derivative of the activation needs it.
-    pub(super) normed: Option<T>,
+    pub(crate) normed: Option<T>,
     /// Mean and reciprocal deviation of the rows, where there is a norm.
-    pub(super) stats: Option<(T, T)>,
+    pub(crate) stats: Option<(T, T)>,
     /// The activation's output, where what follows it changes it and the derivative needs it.
-    pub(super) activated: Option<T>,
+    pub(crate) activated: Option<T>,
     /// On a GPU, what of ReLU's output is positive, where the next product computes its derivative.
-    pub(super) relu_mask: Option<T>,
+    pub(crate) relu_mask: Option<T>,
     /// Whether the last forward pass wrote it.
-    pub(super) is_masked: bool,
+    pub(crate) is_masked: bool,
     /// The layer's output.
-    pub(super) y: T,
+    pub(crate) y: T,
 }
 
 impl<T> LayerBuffers<T> {
@@ -32,7 +32,7 @@ impl<T> LayerBuffers<T> {
     ///
     /// # Errors
     /// Those of `make`.
-    pub(super) fn make<E>(
+    pub(crate) fn make<E>(
         plan: BufferPlan<'_>,
         layer: usize,
         make: &mut impl FnMut(MemoryUse, &[usize], DType) -> std::result::Result<T, E>,
@@ -68,7 +68,7 @@ impl<T> LayerBuffers<T> {
 
 impl LayerBuffers {
     /// What the derivative of `activation` is computed from.
-    pub(super) fn saved(&self, activation: Activation, n_rows: usize) -> Result<TensorRef<'_>> {
+    pub(crate) fn saved(&self, activation: Activation, n_rows: usize) -> Result<TensorRef<'_>> {
         let saved = match activation.saved_for_backward() {
             SavedForBackward::Output => self.activated.as_ref().unwrap_or(&self.y),
             SavedForBackward::Input => {
@@ -81,7 +81,7 @@ impl LayerBuffers {
 
 /// Whether the derivative of this layer's activation is part of the product that computes the gradient of the next layer's
 /// input: on a GPU, where nothing but the activation stands between the two layers.
-pub(super) fn goes_through_product(spec: &ModelSpec, layer: usize, device: Device) -> bool {
+pub(crate) fn goes_through_product(spec: &ModelSpec, layer: usize, device: Device) -> bool {
     matches!(device, Device::Cuda(_))
         && spec.is_hidden(layer)
         && !spec.layer_norm

@@ -13,30 +13,31 @@ use super::embedding::Embeddings;
 use super::layer_buffers::LayerBuffers;
 use super::layout::{ParamKind, ParamLayout};
 use super::spec::LAYER_NORM_EPS;
-use super::{ModelSpec, Precision, init};
+use super::{ModelSpec, init};
+use crate::config::precision::Precision;
 
 type Result<T> = std::result::Result<T, KernelError>;
 
 /// The model with its weights and the buffers of a pass over at most `max_rows` rows.
 #[derive(Debug)]
 pub struct Mlp {
-    pub(super) spec: ModelSpec,
-    pub(super) precision: Precision,
-    pub(super) layout: ParamLayout,
+    pub(crate) spec: ModelSpec,
+    pub(crate) precision: Precision,
+    pub(crate) layout: ParamLayout,
     /// What is updated, f32.
-    pub(super) weights: Tensor,
+    pub(crate) weights: Tensor,
     /// What products take, where that is another format; the update writes it too.
-    pub(super) working_copy: Option<Tensor>,
-    pub(super) embeddings: Option<Embeddings>,
+    pub(crate) working_copy: Option<Tensor>,
+    pub(crate) embeddings: Option<Embeddings>,
     /// The first layer's input, where that is another than the model's: in the format of the activations, with rows of tables
     /// in the place of codes.
-    pub(super) first_x: Option<Tensor>,
-    pub(super) layers: Vec<LayerBuffers>,
+    pub(crate) first_x: Option<Tensor>,
+    pub(crate) layers: Vec<LayerBuffers>,
     /// Two gradients of activations in turn, `[max_rows, widest layer]`; the first begins as that of the outputs.
-    pub(super) d: [Tensor; 2],
+    pub(crate) d: [Tensor; 2],
     /// Scratch of the products.
-    pub(super) workspace: Tensor,
-    pub(super) layer_ends: Vec<usize>,
+    pub(crate) workspace: Tensor,
+    pub(crate) layer_ends: Vec<usize>,
     max_rows: usize,
 }
 
@@ -54,7 +55,7 @@ pub struct DropoutStep<'a> {
 }
 
 impl DropoutStep<'_> {
-    pub(super) fn apply(self, x: TensorMut<'_>, p: f64, layer: usize) -> Result<()> {
+    pub(crate) fn apply(self, x: TensorMut<'_>, p: f64, layer: usize) -> Result<()> {
         let DropoutStep { seed, step, first_row, scalars } = self;
         ops::dropout(x, p, DropoutKey { seed, step, layer: layer as u16, first_row }, scalars)
     }
@@ -260,7 +261,7 @@ impl Mlp {
 }
 
 /// The input of the layer behind `before` in the last forward pass over `x`, in the format of products.
-pub(super) fn input<'a>(
+pub(crate) fn input<'a>(
     before: &'a [LayerBuffers],
     first_x: &'a Option<Tensor>,
     x: TensorRef<'a>,
@@ -274,12 +275,12 @@ pub(super) fn input<'a>(
 }
 
 /// The first `rows · cols` elements as a matrix.
-pub(super) fn head(tensor: &mut Tensor, rows: usize, cols: usize) -> Result<TensorMut<'_>> {
+pub(crate) fn head(tensor: &mut Tensor, rows: usize, cols: usize) -> Result<TensorMut<'_>> {
     tensor.view_mut().range(0, rows * cols)?.reshape(&[rows, cols])
 }
 
 /// A parameter's weights, if the model has it.
-pub(super) fn param<'a>(
+pub(crate) fn param<'a>(
     weights: &'a Tensor,
     layout: &ParamLayout,
     layer: usize,

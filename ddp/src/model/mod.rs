@@ -10,9 +10,6 @@ mod layer_buffers;
 pub mod layout;
 mod loss_head;
 mod mlp;
-mod optimizer;
-pub mod param_groups;
-mod precision;
 pub mod spec;
 
 pub use backward::GradientSink;
@@ -21,7 +18,4 @@ pub use embedding::EmbeddingSpec;
 pub use layout::{ParamLayout, ParamSlot};
 pub use loss_head::LossHead;
 pub use mlp::{DropoutStep, Mlp};
-pub use optimizer::{Optimizer, UpdateScale};
-pub use param_groups::ParamGroups;
-pub use precision::Precision;
 pub use spec::ModelSpec;

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::Command;
 
 use ddp::checkpoint::{CheckpointStore, SaveOptions, Saver};
-use ddp::epoch_proof::RowsHash;
-use ddp::metrics::EvalMetrics;
+use ddp::data::order::epoch_proof::RowsHash;
 use ddp::model::ParamLayout;
+use ddp::report::metrics::EvalMetrics;
 use serde_json::Value;
 
 use super::common::{DDP_TRAIN, Outcome, read_weights, run, single};

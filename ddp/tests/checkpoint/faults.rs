@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp::checkpoint::disk::{Disk, OsDisk};
 use ddp::checkpoint::{CheckpointError, SaveOptions, Saved};
 use ddp::model::ParamLayout;
+use ddp::storage::disk::{Disk, OsDisk};
 use rustix::io::Errno;
 
 use super::faulty_disk::{Fate, FaultyDisk};
@@ -200,13 +200,13 @@ impl Disk for NoExchange {
     fn create_dir_all(&self, path: &Path) -> std::io::Result<()> {
         self.0.create_dir_all(path)
     }
-    fn create(&self, path: &Path) -> std::io::Result<ddp::checkpoint::disk::OpenFile> {
+    fn create(&self, path: &Path) -> std::io::Result<ddp::storage::disk::OpenFile> {
         self.0.create(path)
     }
-    fn write(&self, file: &mut ddp::checkpoint::disk::OpenFile, bytes: &[u8]) -> std::io::Result<()> {
+    fn write(&self, file: &mut ddp::storage::disk::OpenFile, bytes: &[u8]) -> std::io::Result<()> {
         self.0.write(file, bytes)
     }
-    fn sync(&self, file: &ddp::checkpoint::disk::OpenFile) -> std::io::Result<()> {
+    fn sync(&self, file: &ddp::storage::disk::OpenFile) -> std::io::Result<()> {
         self.0.sync(file)
     }
     fn sync_dir(&self, path: &Path) -> std::io::Result<()> {

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use ddp::checkpoint::disk::{Disk, OpenFile, OsDisk};
+use ddp::storage::disk::{Disk, OpenFile, OsDisk};
 
 /// What happens at the chosen call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

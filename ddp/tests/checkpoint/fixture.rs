@@ -5,15 +5,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp::checkpoint::disk::{Disk, OsDisk};
 use ddp::checkpoint::{
-    Best, Caching, Checkpoint, CheckpointError, CheckpointStore, Load, Piece, RunState, SaveOptions, Saved,
-    Saver, StateReader,
+    Best, Checkpoint, CheckpointError, CheckpointStore, Load, Piece, RunState, SaveOptions, Saved, Saver,
+    StateReader,
 };
+use ddp::data::order::epoch_proof::{EpochProof, RowsHash};
 use ddp::data::{ColumnCodes, Normalizer, Preprocessor};
-use ddp::epoch_proof::{EpochProof, RowsHash};
 use ddp::model::file::ModelInfo;
 use ddp::model::{ModelSpec, ParamLayout};
+use ddp::storage::disk::{Disk, OsDisk};
+use ddp::storage::stream::Caching;
 use ddp_kernels::ops::Activation;
 use tempfile::TempDir;
 

@@ -64,8 +64,8 @@ fn broken_ones_do_not_count() {
 #[derive(Debug)]
 struct Forgetful;
 
-impl ddp::checkpoint::disk::Disk for Forgetful {
-    fn sync(&self, file: &ddp::checkpoint::disk::OpenFile) -> std::io::Result<()> {
+impl ddp::storage::disk::Disk for Forgetful {
+    fn sync(&self, file: &ddp::storage::disk::OpenFile) -> std::io::Result<()> {
         if file.path.ends_with("model.safetensors") {
             let mut bytes = fs::read(&file.path)?;
             *bytes.last_mut().unwrap() ^= 1;

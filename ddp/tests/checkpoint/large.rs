@@ -6,9 +6,9 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use ddp::checkpoint::disk::{Disk, OpenFile, OsDisk};
 use ddp::checkpoint::{Checkpoint, CheckpointError, Fault};
 use ddp::model::ParamLayout;
+use ddp::storage::disk::{Disk, OpenFile, OsDisk};
 use rustix::fs::{OFlags, fcntl_getfl};
 use tempfile::TempDir;
 

@@ -5,8 +5,9 @@ use std::process::Command;
 
 use ddp::checkpoint::{CheckpointStore, EMA_STATE, Piece, RunState, SaveOptions, Saver};
 use ddp::config::Config;
+use ddp::config::precision::Precision;
 use ddp::model::file::ModelFile;
-use ddp::model::{Mlp, ModelSpec, Precision};
+use ddp::model::{Mlp, ModelSpec};
 use ddp_kernels::{Device, Tensor};
 
 use super::common::{run_ok, single};

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use ddp::checkpoint::disk::Disk;
 use ddp::checkpoint::{SaveOutcome, Saver, SnapshotBuffers, Writer};
 use ddp::model::ParamLayout;
+use ddp::storage::disk::Disk;
 
 use super::faulty_disk::{Fate, FaultyDisk};
 use super::fixture::*;

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use ddp::config::Config;
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::order::epoch_order::BlockLayout;
+use ddp::data::order::partition::EvalCut;
 use ddp::data::{Dataset, split};
-use ddp::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
-use ddp::order::BlockLayout;
-use ddp::shard::EvalCut;
 use ddp_comm::threads;
 use ddp_kernels::Device;
 use proptest::prelude::*;

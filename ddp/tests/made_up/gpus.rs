@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ddp::trainer::{GraphMode, TrainerOptions};
+use ddp::train::trainer::{GraphMode, TrainerOptions};
 use ddp_kernels::cuda::Gpu;
 
 use super::Setup;

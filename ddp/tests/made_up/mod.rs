@@ -6,14 +6,17 @@ pub mod gpus;
 
 use std::sync::Arc;
 
+use ddp::config::precision::Precision;
 use ddp::config::{Loss, OptimizerConfig, OptimizerKind, Placement, Task};
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::order::partition::{Cut, EvalCut, RankCut};
 use ddp::data::{Dataset, Normalizer, ResidentRows, RowLayout, TargetLayout, Targets, numbered_columns};
-use ddp::evaluate::evaluate;
-use ddp::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
-use ddp::metrics::EvalMetrics;
-use ddp::model::{EmbeddingSpec, LossHead, Mlp, ModelSpec, Optimizer, ParamGroups, ParamLayout, Precision};
-use ddp::shard::{Cut, EvalCut, RankCut};
-use ddp::trainer::{StatePiece, StepAsk, StepOutcome, Trainer, TrainerOptions};
+use ddp::model::{EmbeddingSpec, LossHead, Mlp, ModelSpec, ParamLayout};
+use ddp::optim::optimizer::Optimizer;
+use ddp::optim::param_groups::ParamGroups;
+use ddp::report::metrics::EvalMetrics;
+use ddp::train::evaluate::evaluate;
+use ddp::train::trainer::{StatePiece, StepAsk, StepOutcome, Trainer, TrainerOptions};
 use ddp_comm::{DeviceOptions, ReduceOp, World, threads};
 use ddp_kernels::ops::Activation;
 use ddp_kernels::{DType, Device, Tensor, TensorMut};

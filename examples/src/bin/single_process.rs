@@ -7,13 +7,15 @@
 
 use std::sync::Arc;
 
+use ddp::config::precision::Precision;
 use ddp::config::{Activation, OptimizerConfig, OptimizerKind, Task};
 use ddp::data::Dataset;
-use ddp::evaluate::evaluate;
-use ddp::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
-use ddp::model::{LossHead, Mlp, ModelSpec, Optimizer, Precision};
-use ddp::shard::EvalCut;
-use ddp::trainer::{Trainer, TrainerOptions};
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::order::partition::EvalCut;
+use ddp::model::{LossHead, Mlp, ModelSpec};
+use ddp::optim::optimizer::Optimizer;
+use ddp::train::evaluate::evaluate;
+use ddp::train::trainer::{Trainer, TrainerOptions};
 use ddp_comm::World;
 use ddp_kernels::Device;
 

@@ -73,7 +73,7 @@ impl Bytes {
             return Err(unreadable(std::io::Error::other("it is no file on a disk")).into());
         }
         // Tells a missing file and a folder apart from one that can't be read.
-        drop(crate::files::open("data file", path)?);
+        drop(crate::storage::user_file::open("data file", path)?);
         let file = MappedFile::open(path).map_err(unreadable)?;
         Ok(Bytes::Mapped { file: Arc::new(file), path: path.to_owned() })
     }
@@ -85,7 +85,7 @@ impl Bytes {
     /// The same bytes, read piece by piece, if they are a file's.
     pub(crate) fn unmapped(self) -> Result<Self> {
         let Bytes::Mapped { file, path } = self else { return Ok(self) };
-        let opened = crate::files::open("data file", &path)?;
+        let opened = crate::storage::user_file::open("data file", &path)?;
         Ok(Bytes::Read { file: Arc::new(opened), len: file.len() as u64, path })
     }
 

@@ -118,7 +118,7 @@ pub(super) fn bytes_of(path: &Path, room: &Room) -> Result<Bytes> {
         return Bytes::map(path);
     }
     let mut unpacked = Vec::new();
-    let file = crate::files::open("data file", path)?;
+    let file = crate::storage::user_file::open("data file", path)?;
     let read = compression.reader(file, path)?.take(room.left() + 1).read_to_end(&mut unpacked);
     read.map_err(|error| DataError::Malformed {
         path: path.to_owned(),

@@ -8,12 +8,12 @@ use ddp_kernels::cpu::row_copy::{FloatBits, RowCheck};
 use ddp_kernels::{DType, TensorMut, TensorRef};
 
 use super::array::RawArray;
-use crate::batches::{Batch, BatchMut};
 use crate::config::Task;
+use crate::data::batch::{Batch, BatchMut};
 use crate::data::checks::{self, Columns};
 use crate::data::dataset::{Dataset, RowLayout, TargetLayout};
-use crate::data::fingerprint::Fingerprint;
 use crate::error::Result;
+use crate::storage::fingerprint::Fingerprint;
 
 /// Rows whose content goes into the fingerprint of a file.
 const N_SAMPLES: usize = 1024;

@@ -20,7 +20,7 @@ use super::rows::TableRows;
 use crate::data::DataError;
 use crate::data::open::{Compression, SourceSpec};
 use crate::error::{Error, Result};
-use crate::files;
+use crate::storage::user_file;
 pub(crate) use cell_reader::CellReader;
 pub(crate) use cells::is_missing;
 use input::{Input, RecordTooLarge};
@@ -37,7 +37,7 @@ pub(crate) struct CsvReader {
 impl CsvReader {
     /// Opens the file and reads its first row.
     pub(crate) fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<Self> {
-        let file = files::open("data file", path)?;
+        let file = user_file::open("data file", path)?;
         let compression = Compression::of(path);
         let length = file.metadata().ok().filter(|data| data.is_file() && compression == Compression::None);
         let n_bytes = length.map(|data| data.len());

@@ -6,7 +6,7 @@ use super::input::{Input, Record};
 use super::{header, unreadable};
 use crate::data::open::Compression;
 use crate::error::{Error, Result};
-use crate::files;
+use crate::storage::user_file;
 
 /// Reads the cells of one file.
 pub(crate) struct CellReader {
@@ -21,7 +21,7 @@ impl CellReader {
     /// # Errors
     /// A file that can't be read, or a first row that does not hold names.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let file = files::open("data file", path)?;
+        let file = user_file::open("data file", path)?;
         let content = Compression::of(path).reader(file, path)?;
         let mut input = Input::new(content).map_err(|error| unreadable(path, error))?;
         let names = header::read(&mut input, path)?;

@@ -8,14 +8,14 @@ use super::cache::Cache;
 use super::columns::Columns;
 use super::file::{ParquetFile, malformed};
 use super::reader::ParquetReader;
-use crate::batches::BatchMut;
 use crate::config::DataConfig;
+use crate::data::batch::BatchMut;
 use crate::data::dataset::{Dataset, RowLayout, TargetLayout};
-use crate::data::fingerprint::Fingerprint;
 use crate::data::open::{KnownFeatures, SourceSpec};
 use crate::data::table::rows::{TableRows, TargetCells};
 use crate::data::vocabulary::Vocabulary;
 use crate::error::Result;
+use crate::storage::fingerprint::Fingerprint;
 
 /// Rows of Parquet files.
 #[derive(Debug)]

@@ -10,9 +10,9 @@ use parquet::arrow::arrow_reader::{
 };
 
 use crate::data::DataError;
-use crate::data::fingerprint::Fingerprint;
 use crate::error::Result;
-use crate::files;
+use crate::storage::fingerprint::Fingerprint;
+use crate::storage::user_file;
 
 /// A file whose footer was read.
 #[derive(Debug, Clone)]
@@ -30,7 +30,7 @@ impl ParquetFile {
     /// # Errors
     /// [`DataError::Malformed`] for one that contradicts itself or the file's length.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let file = files::open("data file", path)?;
+        let file = user_file::open("data file", path)?;
         let n_bytes = length(&file, path)?;
         let metadata = guarded(path, || ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()))?;
         let group_rows = guarded(path, || group_rows(&metadata, n_bytes))?;
@@ -48,7 +48,7 @@ impl ParquetFile {
         roots: &[usize],
         batch_rows: usize,
     ) -> Result<ParquetRecordBatchReader> {
-        let file = files::open("data file", &self.path)?;
+        let file = user_file::open("data file", &self.path)?;
         if length(&file, &self.path)? != self.n_bytes {
             return Err(DataError::Changed { path: self.path.clone() }.into());
         }

@@ -10,10 +10,10 @@ use parquet::file::properties::WriterProperties;
 
 use super::*;
 use crate::config::{Config, DataFormat};
+use crate::data::order::epoch_order::{BlockLayout, BlockOrder, RowOrder};
 use crate::data::subset::split;
 use crate::data::testing::{gathered, try_gather};
 use crate::data::{Summary, table};
-use crate::order::{BlockLayout, BlockOrder, RowOrder};
 
 /// Columns in the order of their names.
 pub(super) fn write(path: &Path, columns: Vec<(&str, ArrayRef)>, group_rows: usize) {

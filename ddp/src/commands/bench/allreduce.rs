@@ -1,0 +1,217 @@
+//! `ddp-train bench allreduce`: sums over all ranks, on the host's group and on NCCL's.
+//!
+//! As nccl-tests counts: `algbw = bytes / time`, `busbw = algbw · 2(n - 1)/n`, which is the traffic of the slowest link
+//! whatever the algorithm, and so can be held against the speed of links. The time is that of the slowest rank.
+//!
+//! Source: `doc/PERFORMANCE.md` of NVIDIA's nccl-tests.
+
+use std::time::Instant;
+
+use ddp_comm::{Group, ReduceOp, World};
+use ddp_kernels::cuda::{Event, Gpu, Timer};
+use ddp_kernels::ops::{self, UniformStream, uniform};
+use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut};
+use serde::Serialize;
+
+use super::place::Place;
+use super::report::{self, Row, bytes, number, spread};
+use super::timing::{Effort, Times};
+use crate::cli::BenchAllreduceArgs;
+use crate::error::{Error, Result};
+use crate::exit::Stop;
+
+/// Elements of the first sum that are compared with what they should be.
+const N_CHECKED: usize = 1024;
+
+/// The result of one size on one group.
+#[derive(Debug, Serialize)]
+struct Measured {
+    transport: &'static str,
+    /// Memory that the buffers are in.
+    memory: &'static str,
+    size_bytes: usize,
+    #[serde(flatten)]
+    times: Times,
+    algbw_gb_per_s: f64,
+    busbw_gb_per_s: f64,
+    /// Of the first sum, not in the timed ones: 0 where all is well.
+    wrong_elements: usize,
+}
+
+impl Row for Measured {
+    const TITLES: &'static [&'static str] = &[
+        "<transport",
+        "<memory",
+        "size",
+        "ms median (least to largest)",
+        "algbw GB/s",
+        "busbw GB/s",
+        "wrong",
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.transport.to_owned(),
+            self.memory.to_owned(),
+            bytes(self.size_bytes),
+            spread(&self.times),
+            number(self.algbw_gb_per_s),
+            number(self.busbw_gb_per_s),
+            self.wrong_elements.to_string(),
+        ]
+    }
+}
+
+/// Times as `args` say and prints the results on rank 0; every rank of the world calls it.
+pub(super) fn allreduce(world: &World, args: &BenchAllreduceArgs) -> Result<(), Stop> {
+    let place = Place::pin(world, &args.place, &[])?;
+    let gpu = place.gpu().map_err(Error::from)?;
+    let mut groups = vec![(world.group(), None)];
+    groups.extend(gpu.map(|gpu| (world.tensor_group(), Some(gpu))));
+    let effort = Effort::new(args.timing);
+    let mut rows = Vec::new();
+    for (group, gpu) in groups {
+        for &size in &args.sizes {
+            rows.push(measure(world, group, gpu, (size / 4).max(1), effort)?);
+        }
+    }
+    report::print(world, "allreduce", &place, args.place.json, &rows)?;
+    Ok(())
+}
+
+/// Times sums of `n` f32.
+fn measure(
+    world: &World,
+    group: &Group,
+    gpu: Option<&'static Gpu>,
+    n: usize,
+    effort: Effort,
+) -> Result<Measured> {
+    let device = gpu.map_or(Device::Cpu, Gpu::device);
+    let source = random(world.rank().0, n, device)?;
+    let mut buf = source.zeros_like()?;
+    ops::copy(source.view(), buf.view_mut())?;
+    group.all_reduce(ReduceOp::Sum, buf.view_mut())?;
+    let wrong_elements = n_wrong(world, &buf)?;
+
+    let mut time = |n_calls: usize| -> Result<f64> {
+        // Sums of sums grow by the number of ranks each time.
+        ops::copy(source.view(), buf.view_mut())?;
+        gpu.map_or(Ok(()), Gpu::synchronize)?;
+        world.group().barrier()?;
+        let ms = timed(group, gpu, || {
+            (0..n_calls).try_for_each(|_| group.all_reduce(ReduceOp::Sum, buf.view_mut()))
+        })?;
+        slowest(world, ms)
+    };
+    time(1)?;
+    let n_calls = effort.n_calls(time(1)?).min(max_calls(world.world_size()));
+    let one = || Ok(time(n_calls)? / n_calls as f64);
+    let times = std::iter::repeat_with(one).take(effort.repeats).collect::<Result<_>>().map(Times::of)?;
+
+    let (size_bytes, n_ranks) = (4 * n, world.world_size() as f64);
+    let algbw_gb_per_s = times.giga_per_s(size_bytes as f64);
+    Ok(Measured {
+        transport: group.transport(),
+        memory: if gpu.is_some() { "gpu" } else { "host" },
+        size_bytes,
+        times,
+        algbw_gb_per_s,
+        busbw_gb_per_s: algbw_gb_per_s * 2.0 * (n_ranks - 1.0) / n_ranks,
+        wrong_elements,
+    })
+}
+
+/// Numbers in `-1..1` that are a function of rank and place.
+fn random(rank: usize, n: usize, device: Device) -> Result<Tensor, KernelError> {
+    let mut tensor = Tensor::zeros(&[n], DType::F32, device)?;
+    uniform(tensor.view_mut(), -1.0, 1.0, UniformStream { seed: 11, stream: [rank as u32, 0] })?;
+    Ok(tensor)
+}
+
+/// How many elements at the front of the first sum are not the sum of what all ranks brought.
+fn n_wrong(world: &World, sum: &Tensor) -> Result<usize> {
+    let n = sum.numel().min(N_CHECKED);
+    let got = sum.view().range(0, n)?.to_vec::<f32>()?;
+    let mut want = vec![0f64; n];
+    for rank in 0..world.world_size() {
+        let brought = random(rank, n, Device::Cpu)?.to_vec::<f32>()?;
+        want.iter_mut().zip(brought).for_each(|(sum, v)| *sum += f64::from(v));
+    }
+    // Each addition rounds by at most 2^-24 of a partial sum, none of which is larger than the number of ranks.
+    let bound = (world.world_size() as f64).powi(2) * 2f64.powi(-24);
+    // NaN is not right.
+    let is_right = |(got, want): &(&f32, &f64)| (f64::from(**got) - **want).abs() <= bound;
+    Ok(n - got.iter().zip(&want).filter(is_right).count())
+}
+
+/// Sums in a row that no f32 overflows by.
+fn max_calls(world_size: usize) -> usize {
+    match world_size {
+        1 => usize::MAX,
+        // An f32 holds 2^127, and each sum adds this many bits.
+        n => 120 / n.next_power_of_two().trailing_zeros() as usize,
+    }
+}
+
+/// How many ms `work` takes: by the host's clock, or as they pass in the GPU's compute stream, which waits for each sum.
+fn timed(
+    group: &Group,
+    gpu: Option<&'static Gpu>,
+    work: impl FnOnce() -> ddp_comm::Result<()>,
+) -> Result<f64> {
+    let Some(gpu) = gpu else {
+        let started = Instant::now();
+        work()?;
+        return Ok(started.elapsed().as_secs_f64() * 1e3);
+    };
+    let (timer, done) = (Timer::new(gpu)?, Event::new(gpu)?);
+    timer.start(gpu.compute())?;
+    work()?;
+    timer.stop(gpu.compute())?;
+    done.record(gpu.compute())?;
+    // Unlike the timer this hears of ranks that are gone.
+    group.wait_until(|| done.is_done())?;
+    Ok(timer.elapsed_ms()?)
+}
+
+/// The largest of all ranks' times.
+fn slowest(world: &World, ms: f64) -> Result<f64> {
+    let mut ms = [ms];
+    world.group().all_reduce(ReduceOp::Max, TensorMut::from_slice(&mut ms, &[1])?)?;
+    Ok(ms[0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_are_right_and_bandwidths_those_of_nccl_tests() {
+        let effort = Effort { repeats: 2, repeat_ms: 0.0 };
+        for row in
+            ddp_comm::threads::run(4, |world| measure(&world, world.group(), None, 256, effort).unwrap())
+        {
+            assert_eq!((row.size_bytes, row.memory, row.wrong_elements), (1024, "host", 0));
+            assert!((row.busbw_gb_per_s / row.algbw_gb_per_s - 1.5).abs() < 1e-12);
+        }
+    }
+
+    #[test]
+    fn wrong_elements_are_counted() {
+        ddp_comm::threads::run(2, |world| {
+            let mut sum = random(0, 8, Device::Cpu).unwrap();
+            let other = random(1, 8, Device::Cpu).unwrap();
+            ops::add_assign(sum.view_mut(), other.view()).unwrap();
+            assert_eq!(n_wrong(&world, &sum).unwrap(), 0);
+            let elements = sum.view_mut().into_slice::<f32>("test", "sum").unwrap();
+            (elements[5], elements[7]) = (elements[5] + 1e-5, f32::NAN);
+            assert_eq!(n_wrong(&world, &sum).unwrap(), 2);
+        });
+    }
+
+    #[test]
+    fn sums_in_a_row_stay_finite() {
+        assert_eq!([2, 4, 5, 8].map(max_calls), [120, 60, 40, 40]);
+    }
+}

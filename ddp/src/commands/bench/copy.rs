@@ -1,0 +1,163 @@
+//! `ddp-train bench copy`: from memory to memory, on every way that training has.
+
+use ddp_comm::World;
+use ddp_kernels::cuda::peer::{self, PeerPath};
+use ddp_kernels::cuda::{Download, Gpu, StreamKind, Timer, Upload};
+use ddp_kernels::{DType, Device, KernelError, ops};
+use serde::Serialize;
+
+use super::buffers::{Rotating, n_sets};
+use super::place::Place;
+use super::report::{self, Row, bytes, number, spread};
+use super::timing::{Clock, Effort, Times};
+use crate::cli::BenchCopyArgs;
+use crate::error::Error;
+use crate::exit::Stop;
+
+type Result<T> = std::result::Result<T, KernelError>;
+
+/// The result of one way at one size.
+#[derive(Debug, Serialize)]
+struct Measured {
+    /// `host to gpu, pinned` and the like.
+    way: String,
+    size_bytes: usize,
+    /// Within one memory what is read and what is written counts; between two, what passes.
+    counted_bytes: usize,
+    #[serde(flatten)]
+    times: Times,
+    gb_per_s: f64,
+}
+
+impl Measured {
+    fn new(way: &str, size_bytes: usize, passes: usize, times: Times) -> Self {
+        let counted_bytes = passes * size_bytes;
+        let gb_per_s = times.giga_per_s(counted_bytes as f64);
+        Measured { way: way.to_owned(), size_bytes, counted_bytes, times, gb_per_s }
+    }
+}
+
+impl Row for Measured {
+    const TITLES: &'static [&'static str] =
+        &["<copy", "size", "counted", "ms median (least to largest)", "GB/s"];
+
+    fn cells(&self) -> Vec<String> {
+        let (size, counted) = (bytes(self.size_bytes), bytes(self.counted_bytes));
+        vec![self.way.clone(), size, counted, spread(&self.times), number(self.gb_per_s)]
+    }
+}
+
+/// Times as `args` say and prints the results on rank 0; every rank of the world calls it.
+pub(super) fn copy(world: &World, args: &BenchCopyArgs) -> std::result::Result<(), Stop> {
+    let place = Place::pin(world, &args.place, &[])?;
+    let effort = Effort::new(args.timing);
+    let mut rows = Vec::new();
+    let gpu = place.gpu().map_err(Error::from)?;
+    for &size in &args.sizes {
+        // Elements of four bytes, at least one.
+        let n = (size / 4).max(1);
+        let measured = match gpu {
+            None => within(&place, "host to host", n, effort).map(|row| vec![row]),
+            Some(gpu) => on_gpu(&place, gpu, n, effort),
+        };
+        rows.extend(measured.map_err(Error::from)?);
+    }
+    rows.sort_by(|a, b| a.way.cmp(&b.way));
+    report::print(world, "copy", &place, args.place.json, &rows)?;
+    Ok(())
+}
+
+fn on_gpu(place: &Place, gpu: &'static Gpu, n: usize, effort: Effort) -> Result<Vec<Measured>> {
+    let mut rows = vec![
+        pageable(place, n, effort, true)?,
+        pageable(place, n, effort, false)?,
+        pinned_up(gpu, n, effort)?,
+        pinned_down(place, gpu, n, effort)?,
+        within(place, "gpu to itself", n, effort)?,
+    ];
+    // With several ranks the other GPUs are those of other ranks.
+    let others = if place.world_size == 1 { Gpu::count() as u32 } else { 0 };
+    for other in (0..others).filter(|&index| index != gpu.index()) {
+        rows.push(to_peer(place, gpu, Gpu::get(other)?, n, effort)?);
+    }
+    Ok(rows)
+}
+
+/// Within the memory of the device.
+fn within(place: &Place, way: &str, n: usize, effort: Effort) -> Result<Measured> {
+    let sets = n_sets(place, 2 * 4 * n);
+    let from = Rotating::random(place, &[n], DType::F32, sets, 1)?;
+    let mut to = Rotating::random(place, &[n], DType::F32, sets, 2)?;
+    let times = Clock::of(place)?.time(effort, |call| ops::copy(from.get(call)?, to.get_mut(call)?))?;
+    Ok(Measured::new(way, 4 * n, 2, times))
+}
+
+/// Between ordinary host memory and the GPU: the host waits until it is done.
+fn pageable(place: &Place, n: usize, effort: Effort, up: bool) -> Result<Measured> {
+    let host = Place { device: Device::Cpu, ..place.clone() };
+    let (source, target) = if up { (&host, place) } else { (place, &host) };
+    let from = Rotating::random(source, &[n], DType::F32, 1, 1)?;
+    let mut to = Rotating::random(target, &[n], DType::F32, 1, 2)?;
+    let times = Clock::Host.time_eagerly(effort, |call| ops::copy(from.get(call)?, to.get_mut(call)?))?;
+    let way = if up { "host to gpu, pageable" } else { "gpu to host, pageable" };
+    Ok(Measured::new(way, 4 * n, 1, times))
+}
+
+/// From pinned host memory, in the copy stream, as batches travel.
+fn pinned_up(gpu: &'static Gpu, n: usize, effort: Effort) -> Result<Measured> {
+    let mut upload = Upload::new(gpu, &[n], DType::F32)?;
+    let host = upload.host()?.into_slice::<f32>("bench", "host")?;
+    host.iter_mut().enumerate().for_each(|(i, v)| *v = (i as f32 * 0.37).sin());
+    let (timer, stream) = (Timer::new(gpu)?, gpu.stream(StreamKind::Copy));
+    let mut time = |n_calls: usize| {
+        timer.start(stream)?;
+        (0..n_calls).try_for_each(|_| upload.send(n))?;
+        timer.stop(stream)?;
+        timer.elapsed_ms()
+    };
+    Ok(Measured::new("host to gpu, pinned", 4 * n, 1, repeat(effort, &mut time)?))
+}
+
+/// To pinned host memory, in the compute stream, as results travel.
+fn pinned_down(place: &Place, gpu: &'static Gpu, n: usize, effort: Effort) -> Result<Measured> {
+    let from = Rotating::random(place, &[n], DType::F32, 1, 1)?;
+    let mut download = Download::new(gpu, 4 * n)?;
+    let (timer, stream) = (Timer::new(gpu)?, gpu.compute());
+    let mut time = |n_calls: usize| {
+        timer.start(stream)?;
+        (0..n_calls).try_for_each(|_| download.start(from.get(0)?))?;
+        timer.stop(stream)?;
+        timer.elapsed_ms()
+    };
+    Ok(Measured::new("gpu to host, pinned", 4 * n, 1, repeat(effort, &mut time)?))
+}
+
+/// Times of one call, where `time` gives the ms of several.
+fn repeat(effort: Effort, time: &mut impl FnMut(usize) -> Result<f64>) -> Result<Times> {
+    time(1)?;
+    let n_calls = effort.n_calls(time(1)?);
+    let one = || Ok(time(n_calls)? / n_calls as f64);
+    std::iter::repeat_with(one).take(effort.repeats).collect::<Result<_>>().map(Times::of)
+}
+
+/// To another GPU of this process.
+fn to_peer(
+    place: &Place,
+    gpu: &'static Gpu,
+    other: &'static Gpu,
+    n: usize,
+    effort: Effort,
+) -> Result<Measured> {
+    let there = Place { device: other.device(), ..place.clone() };
+    let sets = n_sets(place, 2 * 4 * n);
+    let from = Rotating::random(place, &[n], DType::F32, sets, 1)?;
+    let mut to = Rotating::random(&there, &[n], DType::F32, sets, 2)?;
+    let path = peer::path(gpu, other)?;
+    let clock = match path {
+        PeerPath::Staged => Clock::Host,
+        // The copy runs in the stream of its target.
+        PeerPath::Direct | PeerPath::SameDevice => Clock::of(&there)?,
+    };
+    let times = clock.time_eagerly(effort, |call| ops::copy(from.get(call)?, to.get_mut(call)?))?;
+    Ok(Measured::new(&format!("{} to {}, {path}", gpu.device(), other.device()), 4 * n, 1, times))
+}

@@ -1,0 +1,301 @@
+//! `ddp-train bench kernels`: the operations that are bound by memory.
+//!
+//! Of each, the bytes that it must move (every input read once, every output written once) over its time, and what share
+//! that is of a plain copy's bandwidth on the same device: what is far below 1 moves more than it must, or waits.
+
+use ddp_comm::World;
+use ddp_kernels::ops::{
+    self, Activation, AdamConfig, AdamState, CrossEntropyConfig, DropoutKey, LayerNormGrads, LayerNormStats,
+    STEP_SUMS_LEN, SgdConfig, SumsOutput, UniformStream, WeightDecay,
+};
+use ddp_kernels::{DType, KernelError};
+use serde::Serialize;
+
+use super::buffers::{Rotating, n_sets};
+use super::place::Place;
+use super::report::{self, Row, number, percent, spread};
+use super::timing::{Clock, Effort, Times};
+use crate::cli::{BenchDtype, BenchKernelsArgs};
+use crate::error::Error;
+use crate::exit::Stop;
+
+type Result<T> = std::result::Result<T, KernelError>;
+
+/// The result of one operation.
+#[derive(Debug, Serialize)]
+struct Measured {
+    op: &'static str,
+    dtype: String,
+    rows: usize,
+    cols: usize,
+    moved_bytes: usize,
+    #[serde(flatten)]
+    times: Times,
+    gb_per_s: f64,
+    fraction_of_copy: f64,
+}
+
+impl Row for Measured {
+    const TITLES: &'static [&'static str] =
+        &["<operation", "<format", "moved MB", "ms median (least to largest)", "GB/s", "of a copy"];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.op.to_owned(),
+            self.dtype.clone(),
+            number(self.moved_bytes as f64 * 1e-6),
+            spread(&self.times),
+            number(self.gb_per_s),
+            percent(self.fraction_of_copy),
+        ]
+    }
+}
+
+/// Times as `args` say and prints the results on rank 0; every rank of the world calls it.
+pub(super) fn kernels(world: &World, args: &BenchKernelsArgs) -> std::result::Result<(), Stop> {
+    let place = Place::pin(world, &args.place, &args.dtype)?;
+    let clock = Clock::of(&place).map_err(Error::from)?;
+    let effort = Effort::new(args.timing);
+    let (rows, cols) = (args.rows, args.cols);
+    let mut bench = Bench {
+        place: &place,
+        clock,
+        effort,
+        rows,
+        cols,
+        dtype: DType::F32,
+        copy_gb_per_s: f64::NAN,
+        done: Vec::new(),
+    };
+    let mut dtypes = place.dtypes(&args.dtype, &[BenchDtype::F32, BenchDtype::Bf16]);
+    // Products alone know tf32.
+    dtypes.iter_mut().filter(|dtype| **dtype == BenchDtype::Tf32).for_each(|dtype| *dtype = BenchDtype::F32);
+    dtypes.dedup();
+    for dtype in dtypes {
+        bench.dtype = dtype.precision().activations();
+        bench.all().map_err(Error::from)?;
+    }
+    report::print(world, "kernels", &place, args.place.json, &bench.done)?;
+    Ok(())
+}
+
+/// Operations on `[rows, cols]` in one format, and what they came to.
+struct Bench<'a> {
+    place: &'a Place,
+    clock: Clock,
+    effort: Effort,
+    rows: usize,
+    cols: usize,
+    dtype: DType,
+    /// Of a plain copy of as many elements.
+    copy_gb_per_s: f64,
+    done: Vec<Measured>,
+}
+
+impl Bench<'_> {
+    fn all(&mut self) -> Result<()> {
+        self.copy()?;
+        self.elementwise()?;
+        self.activations()?;
+        self.layer_norm()?;
+        self.losses()?;
+        if self.dtype == DType::F32 {
+            self.reductions()?;
+            self.optimizers()?;
+        }
+        Ok(())
+    }
+
+    fn n(&self) -> usize {
+        self.rows * self.cols
+    }
+
+    /// Bytes of a tensor of all elements.
+    fn whole(&self) -> usize {
+        self.n() * self.dtype.size_bytes()
+    }
+
+    /// Statistics and gradients of parameters are f32 beside bf16, which is what the CPU has anyway.
+    fn random(&self, dims: &[usize], dtype: DType, seed: u64) -> Result<Rotating> {
+        Rotating::random(self.place, dims, dtype, n_sets(self.place, self.whole()), seed)
+    }
+
+    /// A tensor of all elements.
+    fn tensor(&self, seed: u64) -> Result<Rotating> {
+        self.random(&[self.rows, self.cols], self.dtype, seed)
+    }
+
+    fn run(
+        &mut self,
+        op: &'static str,
+        moved_bytes: usize,
+        work: impl FnMut(usize) -> Result<()>,
+    ) -> Result<()> {
+        let times = self.clock.time(self.effort, work)?;
+        let gb_per_s = times.giga_per_s(moved_bytes as f64);
+        if op == "copy" {
+            self.copy_gb_per_s = gb_per_s;
+        }
+        let (dtype, rows, cols) = (self.dtype.to_string(), self.rows, self.cols);
+        let fraction_of_copy = gb_per_s / self.copy_gb_per_s;
+        self.done.push(Measured { op, dtype, rows, cols, moved_bytes, times, gb_per_s, fraction_of_copy });
+        Ok(())
+    }
+
+    fn copy(&mut self) -> Result<()> {
+        let (x, mut y) = (self.tensor(1)?, self.tensor(2)?);
+        self.run("copy", 2 * self.whole(), |call| ops::copy(x.get(call)?, y.get_mut(call)?))
+    }
+
+    fn elementwise(&mut self) -> Result<()> {
+        let (n, whole, rows, cols) = (self.n(), self.whole(), self.rows, self.cols);
+        let (x, mut y) = (self.tensor(1)?, self.tensor(2)?);
+        let bias = self.random(&[cols], self.dtype, 3)?;
+        self.run("add_assign", 3 * whole, |call| ops::add_assign(y.get_mut(call)?, x.get(call)?))?;
+        self.run("bias_forward", 2 * whole, |call| ops::bias_forward(bias.get(call)?, y.get_mut(call)?))?;
+        let mut d_bias = self.random(&[cols], DType::F32, 3)?;
+        self.run("bias_backward", whole, |call| {
+            ops::bias_backward(x.get(call)?, d_bias.get_mut(call)?, false)
+        })?;
+        let key = DropoutKey { seed: 1, step: 2, layer: 3, first_row: 0 };
+        self.run("dropout", 2 * whole, |call| ops::dropout(y.get_mut(call)?, 0.1, key, None))?;
+        let stream = UniformStream { seed: 1, stream: [2, 3] };
+        self.run("uniform", whole, |call| ops::uniform(y.get_mut(call)?, -1.0, 1.0, stream))?;
+        let indices = Rotating::indices(self.place, rows, rows, n_sets(self.place, whole))?;
+        self.run("gather_rows", 2 * whole + 8 * rows, |call| {
+            ops::gather_rows(x.get(call)?, indices.get(call)?, y.get_mut(call)?)
+        })?;
+        if self.dtype == DType::F32 {
+            return Ok(());
+        }
+        let wide = self.random(&[rows, cols], DType::F32, 4)?;
+        self.run("cast (f32 to bf16)", n * (4 + 2), |call| ops::cast(wide.get(call)?, y.get_mut(call)?))
+    }
+
+    fn activations(&mut self) -> Result<()> {
+        let whole = self.whole();
+        let (x, mut y) = (self.tensor(1)?, self.tensor(2)?);
+        let names = [
+            (Activation::Relu, "activation_forward (relu)", "activation_backward (relu)"),
+            (Activation::Gelu, "activation_forward (gelu)", "activation_backward (gelu)"),
+        ];
+        for (activation, forward, backward) in names {
+            self.run(forward, 2 * whole, |call| {
+                ops::activation_forward(activation, x.get(call)?, y.get_mut(call)?)
+            })?;
+            self.run(backward, 3 * whole, |call| {
+                ops::activation_backward(activation, x.get(call)?, y.get_mut(call)?, None, false)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn layer_norm(&mut self) -> Result<()> {
+        let (whole, rows, cols) = (self.whole(), self.rows, self.cols);
+        let (x, mut y) = (self.tensor(1)?, self.tensor(2)?);
+        let gamma = self.random(&[cols], DType::F32, 3)?;
+        let (mut d_gamma, mut d_beta) =
+            (self.random(&[cols], DType::F32, 4)?, self.random(&[cols], DType::F32, 5)?);
+        let (mut mean, mut rstd) =
+            (self.random(&[rows], DType::F32, 6)?, self.random(&[rows], DType::F32, 7)?);
+        self.run("layer_norm_forward", 2 * whole + 8 * rows, |call| {
+            let stats = LayerNormStats { mean: mean.get_mut(call)?, rstd: rstd.get_mut(call)? };
+            ops::layer_norm_forward(
+                x.get(call)?,
+                gamma.get(call)?,
+                gamma.get(call)?,
+                1e-5,
+                y.get_mut(call)?,
+                stats,
+            )
+        })?;
+        self.run("layer_norm_backward", 3 * whole + 8 * rows, |call| {
+            let grads = LayerNormGrads {
+                d: y.get_mut(call)?,
+                d_gamma: d_gamma.get_mut(call)?,
+                d_beta: d_beta.get_mut(call)?,
+            };
+            let (x, mean, rstd) = (x.get(call)?, mean.get(call)?, rstd.get(call)?);
+            ops::layer_norm_backward(x, gamma.get(call)?, mean, rstd, grads, false)
+        })
+    }
+
+    /// Sums and gradients in one pass.
+    fn losses(&mut self) -> Result<()> {
+        let (whole, rows, cols) = (self.whole(), self.rows, self.cols);
+        let (x, mut d) = (self.tensor(1)?, self.tensor(2)?);
+        let mut tail = Rotating::zeros(self.place, &[STEP_SUMS_LEN], DType::F32, 1)?;
+        let labels = Rotating::indices(self.place, rows, cols, n_sets(self.place, whole))?;
+        let config = CrossEntropyConfig::default();
+        self.run("softmax_cross_entropy", 2 * whole + 8 * rows, |call| {
+            let sums = SumsOutput { tail: tail.get_mut(0)?, accumulate: false };
+            ops::softmax_cross_entropy(
+                x.get(call)?,
+                labels.get(call)?,
+                &config,
+                1.0,
+                Some(d.get_mut(call)?),
+                sums,
+            )
+        })?;
+        let target = self.tensor(3)?;
+        self.run("mse", 3 * whole, |call| {
+            let sums = SumsOutput { tail: tail.get_mut(0)?, accumulate: false };
+            ops::mse(x.get(call)?, target.get(call)?, None, 1.0, Some(d.get_mut(call)?), sums)
+        })?;
+        self.run("bce_with_logits", 3 * whole, |call| {
+            let sums = SumsOutput { tail: tail.get_mut(0)?, accumulate: false };
+            ops::bce_with_logits(x.get(call)?, target.get(call)?, None, 1.0, Some(d.get_mut(call)?), sums)
+        })
+    }
+
+    fn reductions(&mut self) -> Result<()> {
+        let (whole, rows, cols) = (self.whole(), self.rows, self.cols);
+        let x = self.tensor(1)?;
+        let mut out = Rotating::zeros(self.place, &[1], DType::F64, 1)?;
+        self.run("sum_of_squares", whole, |call| ops::sum_of_squares(x.get(call)?, out.get_mut(0)?, false))?;
+        let labels = Rotating::indices(self.place, rows, cols, n_sets(self.place, whole))?;
+        self.run("count_correct", whole + 8 * rows, |call| {
+            ops::count_correct(x.get(call)?, labels.get(call)?, None, out.get_mut(0)?, false)
+        })
+    }
+
+    /// As they run over the flat buffers: with the bf16 copy where products are in bf16.
+    fn optimizers(&mut self) -> Result<()> {
+        let n = self.n();
+        let (mut w, grads) = (self.random(&[n], DType::F32, 1)?, self.random(&[n], DType::F32, 2)?);
+        // No second moment is below 0.
+        let sets = n_sets(self.place, self.whole());
+        let mut v = Rotating::uniform(self.place, &[n], DType::F32, sets, (3, 0.0..1.0))?;
+        let (mut m, mut copy) = (self.random(&[n], DType::F32, 4)?, self.random(&[n], DType::BF16, 5)?);
+        let sgd = SgdConfig {
+            lr: 1e-3,
+            momentum: 0.9,
+            nesterov: false,
+            lr_scale: 1.0,
+            weight_decay: 0.0,
+            grad_scale: 1.0,
+        };
+        self.run("sgd_step (momentum)", 20 * n, |call| {
+            ops::sgd_step(&sgd, w.get_mut(call)?, grads.get(call)?, Some(m.get_mut(call)?), None, None)
+        })?;
+        let adam = AdamConfig {
+            lr: 1e-3,
+            betas: [0.9, 0.999],
+            eps: 1e-8,
+            lr_scale: 1.0,
+            weight_decay: 0.01,
+            decay: WeightDecay::Decoupled,
+            step: 1,
+            grad_scale: 1.0,
+        };
+        for (op, bytes, has_copy) in [("adam_step", 28, false), ("adam_step (and a bf16 copy)", 30, true)] {
+            self.run(op, bytes * n, |call| {
+                let state = AdamState { m: m.get_mut(call)?, v: v.get_mut(call)? };
+                let copy = if has_copy { Some(copy.get_mut(call)?) } else { None };
+                ops::adam_step(&adam, w.get_mut(call)?, grads.get(call)?, state, copy, None)
+            })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,362 @@
+//! `ddp-train bench step`: the time of a training step on resident random rows.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use ddp_comm::{ReduceOp, World};
+use ddp_kernels::cuda::Gpu;
+use ddp_kernels::ops::{self, Activation};
+use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut};
+use serde::Serialize;
+
+use super::addmm::{Product, products_of_layers, square};
+use super::buffers::Rotating;
+use super::place::Place;
+use super::report::{heading, number, percent};
+use super::timing::{Clock, Effort, Times};
+use crate::cli::{BenchDtype, BenchOptim, BenchStepArgs};
+use crate::config::{OptimizerConfig, OptimizerKind};
+use crate::data::batch::Batch;
+use crate::data::device_rows::{DeviceRows, DeviceShape};
+use crate::data::order::partition::{Cut, RankCut};
+use crate::data::{RowLayout, TargetLayout, numbered_columns};
+use crate::error::{Error, Result};
+use crate::exit::Stop;
+use crate::model::{LossHead, Mlp, ModelSpec};
+use crate::optim::optimizer::{Optimizer, UpdateScale};
+use crate::optim::param_groups::ParamGroups;
+use crate::report::metrics::json_line;
+use crate::report::process;
+use crate::report::stdout::put;
+use crate::train::trainer::{MicroBatch, StepAsk, StepRows, Trainer, TrainerOptions};
+
+/// Batches of random rows that steps take in turn.
+const POOL: usize = 8;
+/// How the single parts behind the steps are timed.
+const PART: Effort = Effort { repeats: 7, repeat_ms: 1.0 };
+/// Steps until a step on a GPU is what it stays: one that compiles, and one for the graph of each of the two input slots.
+const GPU_WARMUP: usize = 4;
+
+/// The result, one JSON object.
+#[derive(Debug, Serialize)]
+struct Report {
+    #[serde(flatten)]
+    place: Place,
+    dims: Vec<usize>,
+    batch: usize,
+    steps: usize,
+    optim: &'static str,
+    dtype: &'static str,
+    transport: &'static str,
+    params: usize,
+    /// Rows of all ranks a second over all timed steps.
+    samples_per_s: f64,
+    step_ms_median: f64,
+    step_ms_min: f64,
+    step_ms_max: f64,
+    /// The optimiser's pass alone.
+    optimizer_ms_median: f64,
+    /// The matrix products of a step alone, at their median times.
+    gemm_gflops_per_s: f64,
+    /// All of a step's products over the time of a step.
+    gflops_per_s: f64,
+    /// From the start, the launcher's where there is one, to the end of the first step.
+    startup_s: f64,
+    peak_rss_mib: f64,
+    peak_rss_mib_all_ranks: f64,
+    final_loss: f64,
+    #[serde(flatten)]
+    gpu: Option<GpuReport>,
+}
+
+/// What only a step on a GPU has.
+#[derive(Debug, Serialize)]
+struct GpuReport {
+    /// Whether steps were replayed, else they ran kernel by kernel.
+    cuda_graph: bool,
+    /// Of all ranks.
+    tflops_per_s: f64,
+    /// The fastest square product of the same number format on this GPU.
+    best_gemm_tflops_per_s: f64,
+    /// `tflops_per_s` over that of the fastest product on every rank.
+    mfu: f64,
+    /// The most that tensors of this rank held during the timed steps.
+    peak_gpu_memory_mib: f64,
+    /// What they hold, by use.
+    gpu_memory_mib: BTreeMap<&'static str, f64>,
+    /// What the pool holds of the device, in use or kept for later.
+    gpu_memory_reserved_mib: f64,
+}
+
+/// Times as `args` say and prints the result on rank 0; every rank of the world calls it.
+pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
+    let place = Place::pin(world, &args.place, &[args.dtype])?;
+    let mut trainer = trainer(world, args, place.device)?;
+    let mut batches = random_rows(world, args, place.device).map_err(Error::from)?;
+    let gpu = place.gpu().map_err(Error::from)?;
+
+    let mut startup_s = 0.0;
+    let mut final_loss = f64::NAN;
+    for index in 0..args.warmup.max(if gpu.is_some() { GPU_WARMUP } else { 1 }) {
+        trainer.step(&mut batches, StepAsk::default())?;
+        trainer.outcome(true)?;
+        if index == 0 {
+            startup_s = process::seconds_since_start(world.launcher().is_some());
+        }
+    }
+    synchronize(gpu)?;
+    gpu.inspect(|gpu| gpu.reset_peak_memory());
+    world.group().barrier().map_err(Error::from)?;
+    let mut step_ms = Vec::with_capacity(args.steps);
+    let started = Instant::now();
+    let mut mark = started;
+    for asked in 1..=args.steps {
+        trainer.step(&mut batches, StepAsk::default())?;
+        // On a GPU one step computes while the next is asked for; a step lasts from outcome to outcome.
+        while let Some((_, outcome)) = trainer.outcome(asked == args.steps)? {
+            final_loss = outcome.sums.mean();
+            let now = Instant::now();
+            step_ms.push((now - mark).as_secs_f64() * 1e3);
+            mark = now;
+        }
+    }
+    synchronize(gpu)?;
+    let mut sums = [started.elapsed().as_secs_f64(), process::peak_rss_mib()];
+    let peak_rss_mib = sums[1];
+    let all = TensorMut::from_slice(&mut sums, &[2]).map_err(Error::from)?;
+    world.group().all_reduce(ReduceOp::Sum, all).map_err(Error::from)?;
+    let wall_s = sums[0] / world.world_size() as f64;
+
+    let rows = (args.batch * world.world_size()) as f64;
+    let gflop_a_step = trainer.model().spec().flop_per_row() as f64 * rows * 1e-9;
+    let gflops_per_s = gflop_a_step * args.steps as f64 / wall_s;
+    // Before the parts alone are timed, which need memory of their own.
+    let gpu = gpu.map(|gpu| gpu_report(gpu, &trainer, gflops_per_s)).transpose()?;
+    let times = Times::of(step_ms);
+    let mut report = Report {
+        dims: args.dims.0.clone(),
+        batch: args.batch,
+        steps: args.steps,
+        optim: optimizer_config(args.optim).kind.name(),
+        dtype: args.dtype.precision().name(),
+        transport: world.tensor_group().transport(),
+        params: trainer.model().layout().n_params(),
+        samples_per_s: rows * args.steps as f64 / wall_s,
+        step_ms_median: times.median,
+        step_ms_min: times.min,
+        step_ms_max: times.max,
+        optimizer_ms_median: time_optimizer(&place, args, trainer.model()).map_err(Error::from)?,
+        gemm_gflops_per_s: gemm_rate(&place, args).map_err(Error::from)?,
+        gflops_per_s,
+        startup_s,
+        peak_rss_mib,
+        peak_rss_mib_all_ranks: sums[1],
+        final_loss,
+        gpu,
+        place,
+    };
+    if let Some(gpu) = &mut report.gpu {
+        gpu.compare(&report.place, args.dtype).map_err(Error::from)?;
+    }
+    if world.rank().0 == 0 {
+        print(&report, args.place.json)?;
+    }
+    Ok(())
+}
+
+fn synchronize(gpu: Option<&'static Gpu>) -> Result<()> {
+    Ok(gpu.map_or(Ok(()), Gpu::synchronize)?)
+}
+
+fn trainer<'w>(world: &'w World, args: &BenchStepArgs, device: Device) -> Result<Trainer<'w>> {
+    let spec = ModelSpec::plain(&args.dims.0, Activation::Relu);
+    let mut model = Mlp::new(spec, args.batch, device, args.dtype.precision())?;
+    model.initialize(0)?;
+    let optimizer = Optimizer::for_model(&optimizer_config(args.optim), &model)?;
+    let loss = LossHead::cross_entropy();
+    let options = TrainerOptions { graph: args.cuda_graph, ..TrainerOptions::default() };
+    Trainer::new(world, model, loss, optimizer, options)
+}
+
+fn optimizer_config(optim: BenchOptim) -> OptimizerConfig {
+    match optim {
+        BenchOptim::Sgd => OptimizerConfig::new(OptimizerKind::Sgd, 0.01),
+        BenchOptim::AdamW => OptimizerConfig::new(OptimizerKind::AdamW, 1e-3),
+    }
+}
+
+/// Random rows whose labels a linear map of the features gives, so that there is something to learn.
+fn random_rows(world: &World, args: &BenchStepArgs, device: Device) -> Result<Pool, KernelError> {
+    let (n_rows, dims) = (POOL * args.batch, &args.dims.0);
+    let (n_features, n_classes) = (dims[0], dims[dims.len() - 1]);
+    let to_device = |tensor: Tensor| match device {
+        Device::Cpu => Ok(tensor),
+        Device::Cuda(_) => tensor.to_for(MemoryUse::Data, device),
+    };
+    let seed = 1000 + world.rank().0 as u64;
+    let x = to_device(Tensor::randn(&[n_rows, n_features], DType::F32, Device::Cpu, seed)?)?;
+    let teacher = Tensor::randn(&[n_features, n_classes], DType::F32, device, 999)?;
+    let mut scores = Tensor::zeros(&[n_rows, n_classes], DType::F32, device)?;
+    ops::addmm(1.0, x.view(), false, teacher.view(), false, 0.0, scores.view_mut())?;
+    let scores = scores.to_vec::<f32>()?;
+    let largest =
+        |row: &[f32]| row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(i, _)| i as i64);
+    let labels: Vec<i64> = scores.chunks_exact(n_classes).map(largest).collect();
+    let labels = Tensor::from_slice(&labels, &[n_rows], Device::Cpu)?;
+    let layout = RowLayout::new(numbered_columns(n_features), TargetLayout::Classes { n_classes });
+    Ok(Pool {
+        x,
+        labels: to_device(labels)?,
+        layout,
+        batch: args.batch,
+        cut: RankCut { cut: Cut::Ranks { n_micro: 1 }, rank: world.rank().0, world_size: world.world_size() },
+        next: 0,
+    })
+}
+
+/// Rows where the model is, whose batches are taken in turn.
+struct Pool {
+    /// `[POOL * batch, features]`.
+    x: Tensor,
+    labels: Tensor,
+    layout: RowLayout,
+    batch: usize,
+    cut: RankCut,
+    next: usize,
+}
+
+impl Pool {
+    fn take(&mut self) -> Result<Batch<'_>> {
+        let start = self.next * self.batch;
+        self.next = (self.next + 1) % POOL;
+        let whole = Batch { x: self.x.view(), targets: self.labels.view(), weights: None };
+        Ok(whole.rows(start, start + self.batch)?)
+    }
+}
+
+impl StepRows for Pool {
+    fn cut(&self) -> RankCut {
+        self.cut
+    }
+
+    fn global_rows(&self) -> usize {
+        self.batch * self.cut.world_size
+    }
+
+    fn has_weights(&self) -> bool {
+        false
+    }
+
+    fn micro_batch(&mut self, _index: usize) -> Result<MicroBatch<'_>> {
+        let first_row = self.own_rows().start;
+        Ok(MicroBatch { rows: self.take()?, first_row })
+    }
+
+    fn device_shape(&self) -> DeviceShape {
+        DeviceShape::sent(&self.layout, false)
+    }
+
+    fn send(&mut self, to: &mut DeviceRows) -> Result<()> {
+        Ok(to.copy(self.take()?)?)
+    }
+}
+
+/// Median time of the optimiser's pass over buffers like the model's.
+fn time_optimizer(place: &Place, args: &BenchStepArgs, model: &Mlp) -> Result<f64, KernelError> {
+    let weights = model.weights();
+    let config = optimizer_config(args.optim);
+    let (n, format) = (weights.numel(), model.precision().activations());
+    let mut optimizer = Optimizer::new(&config, ParamGroups::uniform(&config, n), n, place.device)?;
+    let mut copy = match format {
+        DType::F32 => None,
+        _ => Some(Tensor::zeros(&[n], format, place.device)?),
+    };
+    // Zeros, as the CPU has always been timed; random ones where the memory's speed depends on what it holds.
+    let like = |seed| match place.is_cpu() {
+        true => weights.zeros_like(),
+        false => Rotating::random(place, &[n], DType::F32, 1, seed)?.get(0)?.to_tensor(),
+    };
+    let (mut weights, grads) = (like(1)?, like(2)?);
+    let times = Clock::of(place)?.time(PART, |_| {
+        optimizer.begin_step();
+        optimizer.step_on((&mut weights, copy.as_mut()), grads.view(), UpdateScale::Host(1.0), 0..n, 0)
+    })?;
+    Ok(times.median)
+}
+
+/// FLOP of a step's matrix products over the sum of their median times, in GFLOP/s.
+fn gemm_rate(place: &Place, args: &BenchStepArgs) -> Result<f64, KernelError> {
+    let (mut ms, mut flop) = (0.0, 0.0);
+    for product in products_of_layers(&args.dims.0, args.batch) {
+        let product = if place.is_cpu() { product.as_on_cpu() } else { product };
+        ms += product.time_on(place, args.dtype, PART, 1)?.median;
+        flop += product.flop();
+    }
+    Ok(flop / ms * 1e-6)
+}
+
+/// What the GPU's memory holds now; the comparison with the best product comes later.
+fn gpu_report(gpu: &'static Gpu, trainer: &Trainer<'_>, gflops_per_s: f64) -> Result<GpuReport> {
+    let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
+    let in_use = gpu.memory_in_use()?;
+    let by_use = MemoryUse::ALL.iter().zip(in_use.bytes).map(|(kind, bytes)| (kind.name(), mib(bytes)));
+    Ok(GpuReport {
+        cuda_graph: trainer.n_graphs() > 0,
+        tflops_per_s: gflops_per_s * 1e-3,
+        best_gemm_tflops_per_s: f64::NAN,
+        mfu: f64::NAN,
+        peak_gpu_memory_mib: mib(gpu.memory_peak()),
+        gpu_memory_mib: by_use.filter(|(_, mib)| *mib > 0.0).collect(),
+        gpu_memory_reserved_mib: mib(gpu.memory_reserved()?),
+    })
+}
+
+impl GpuReport {
+    /// Measures the fastest square product and compares.
+    fn compare(&mut self, place: &Place, dtype: BenchDtype) -> Result<(), KernelError> {
+        let sides: &[usize] = if place.is_virtual { &[64] } else { &[4096, 8192] };
+        let effort = Effort { repeats: 5, repeat_ms: if place.is_virtual { 0.0 } else { 20.0 } };
+        let rate = |product: Product| {
+            Ok::<_, KernelError>(product.time(place, dtype, effort)?.giga_per_s(product.flop()) * 1e-3)
+        };
+        let rates = sides.iter().map(|&side| rate(square(side))).collect::<Result<Vec<_>, _>>()?;
+        self.best_gemm_tflops_per_s = rates.into_iter().fold(0.0, f64::max);
+        self.mfu = self.tflops_per_s / (self.best_gemm_tflops_per_s * place.world_size as f64);
+        Ok(())
+    }
+}
+
+/// The result on stdout: it is what the command is for.
+fn print(report: &Report, json: bool) -> Result<()> {
+    if json {
+        return put(&json_line(report));
+    }
+    let Report { place, gpu, .. } = report;
+    let mut text = format!(
+        "{}: {:.0} samples/s, {} ms a step (median), {:.0} GFLOP/s; optimiser {} ms; start {:.2} s; peak memory {:.0} MiB \
+         a rank\n",
+        heading(place),
+        report.samples_per_s,
+        number(report.step_ms_median),
+        report.gflops_per_s,
+        number(report.optimizer_ms_median),
+        report.startup_s,
+        report.peak_rss_mib,
+    );
+    let Some(gpu) = gpu else { return put(&text) };
+    let memory: Vec<_> =
+        gpu.gpu_memory_mib.iter().map(|(kind, mib)| format!("{kind} {}", number(*mib))).collect();
+    text += &format!(
+        "{}, {} by {}; {} TFLOP/s, {} of the best {} product ({} TFLOP/s); GPU memory {} MiB at most, now {}\n",
+        if gpu.cuda_graph { "steps replayed as graphs" } else { "steps kernel by kernel" },
+        report.dtype,
+        report.transport,
+        number(gpu.tflops_per_s),
+        percent(gpu.mfu),
+        report.dtype,
+        number(gpu.best_gemm_tflops_per_s),
+        number(gpu.peak_gpu_memory_mib),
+        memory.join(", "),
+    );
+    put(&text)
+}

@@ -1,0 +1,109 @@
+//! `ddp-train checkpoint ls`: a line a checkpoint.
+
+use serde::Serialize;
+
+use super::{Named, all_at, put};
+use crate::checkpoint::error::mib;
+use crate::checkpoint::{Checkpoint, Manifest, Marker, step_of};
+use crate::cli::CheckpointLsArgs;
+use crate::error::Result;
+use crate::report::metrics::{EvalMetrics, json_line};
+use crate::report::table::table;
+
+const TITLES: [&str; 10] =
+    ["<checkpoint", "step", "epochs", "<written (UTC)", "size", "ranks", "loss", "accuracy", "R²", "<"];
+
+/// What is told of a checkpoint.
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    checkpoint: &'a str,
+    #[serde(flatten)]
+    good: Option<Good<'a>>,
+    /// What is wrong with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fault: Option<String>,
+    /// `latest` and `best`.
+    marks: Vec<&'static str>,
+}
+
+#[derive(Debug, Serialize)]
+struct Good<'a> {
+    step: u64,
+    /// Epochs done, with the part of the one under way.
+    epochs: f64,
+    time: &'a str,
+    size_bytes: u64,
+    world_size: usize,
+    #[serde(flatten)]
+    eval: EvalMetrics,
+}
+
+impl<'a> Good<'a> {
+    fn new(manifest: &'a Manifest) -> Self {
+        let run = &manifest.run;
+        let epochs = if run.n_rows == 0 { 0.0 } else { run.cursor as f64 / run.n_rows as f64 };
+        Good {
+            step: run.step,
+            epochs,
+            time: &manifest.time,
+            size_bytes: manifest.n_bytes(),
+            world_size: manifest.world_size,
+            eval: run.eval,
+        }
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let metric = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.5}"));
+        let EvalMetrics { loss, accuracy, r2 } = self.eval;
+        vec![
+            self.step.to_string(),
+            format!("{:.2}", self.epochs),
+            self.time.trim_end_matches('Z').replace('T', " "),
+            mib(self.size_bytes),
+            self.world_size.to_string(),
+            metric(loss),
+            metric(accuracy),
+            metric(r2),
+        ]
+    }
+}
+
+/// Lists as `args` say.
+pub(super) fn list(args: &CheckpointLsArgs) -> Result<()> {
+    let (checkpoints, store) = all_at(&args.path)?;
+    let markers = [Marker::Latest, Marker::Best];
+    let marked = markers.map(|marker| (marker.name(), store.marked_step(marker)));
+    let line = |named: &Named| -> String {
+        let step = step_of(&named.name);
+        let marks = marked.iter().filter(|(_, of)| of.is_some() && *of == step).map(|(name, _)| *name);
+        let manifest = named.checkpoint.as_ref().map(Checkpoint::manifest);
+        let line = Line {
+            checkpoint: &named.name,
+            good: manifest.ok().map(Good::new),
+            fault: manifest.err().map(ToString::to_string),
+            marks: marks.collect(),
+        };
+        json_line(&line)
+    };
+    if args.json {
+        return checkpoints.iter().try_for_each(|named| put(&line(named)));
+    }
+    let row = |named: &Named| {
+        let step = step_of(&named.name);
+        let marks = marked.iter().filter(|(_, of)| of.is_some() && *of == step).map(|(name, _)| *name);
+        let mut cells = vec![named.name.clone()];
+        let marks: Vec<_> = match &named.checkpoint {
+            Ok(checkpoint) => {
+                cells.extend(Good::new(checkpoint.manifest()).cells());
+                marks.map(str::to_owned).collect()
+            }
+            Err(fault) => {
+                cells.resize(TITLES.len() - 1, String::new());
+                marks.map(str::to_owned).chain([format!("BROKEN: {fault}")]).collect()
+            }
+        };
+        cells.push(marks.join(", "));
+        cells
+    };
+    put(&table(&TITLES, &checkpoints.iter().map(row).collect::<Vec<_>>()))
+}

@@ -1,0 +1,76 @@
+//! `ddp-train checkpoint prune`: deletes old checkpoints.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use super::put;
+use crate::checkpoint::error::mib;
+use crate::checkpoint::{CheckpointError, CheckpointStore, Located, Marker, step_name};
+use crate::cli::CheckpointPruneArgs;
+use crate::error::Result;
+use crate::run_folder::error::FolderError;
+use crate::run_folder::folder;
+use crate::run_folder::folder::Held;
+
+/// Deletes as `args` say.
+pub(super) fn prune(args: &CheckpointPruneArgs) -> Result<()> {
+    let Located::Store(store) = Located::new(&args.path)? else {
+        return Err(CheckpointError::OneOnly { path: args.path.clone() }.into());
+    };
+    // Until all is deleted.
+    let held = if args.dry_run { Vec::new() } else { hold(&store)? };
+    if held.iter().any(|held| matches!(held, Held::Unknown)) {
+        put("this file system knows no locks: whether a run goes on here can't be told\n")?;
+    }
+    let best = store.marked_step(Marker::Best).filter(|_| !args.also_best);
+    // Looked at once: that reads every byte.
+    let known = RefCell::new(HashMap::new());
+    let is_valid = |step| {
+        let look = || store.checkpoint(step).is_ok_and(|checkpoint| checkpoint.verify().is_ok());
+        *known.borrow_mut().entry(step).or_insert_with(look)
+    };
+    let superfluous = store.superfluous(u64::MAX, args.keep, best.as_slice(), is_valid)?;
+    for &step in &superfluous {
+        let size = store.checkpoint(step).map_or_else(
+            |fault| format!("broken: {fault}"),
+            |checkpoint| mib(checkpoint.manifest().n_bytes()),
+        );
+        if !args.dry_run {
+            store.delete(step)?;
+        }
+        let what = if args.dry_run { "would delete" } else { "deleted" };
+        put(&format!("{what} {} ({size})\n", step_name(step)))?;
+    }
+    if superfluous.is_empty() {
+        // Whoever asks for less to be kept expects some to go.
+        let broken: Vec<_> =
+            store.steps()?.into_iter().filter(|&step| !is_valid(step)).map(step_name).collect();
+        put(&match broken.as_slice() {
+            [] => "nothing to delete\n".to_owned(),
+            names => format!("nothing to delete; broken, and so none that counts: {}\n", names.join(", ")),
+        })?;
+    }
+    Ok(())
+}
+
+/// Keeps a run out of the folder that the checkpoints are in, if none is under way there.
+fn hold(store: &CheckpointStore) -> Result<Vec<Held>> {
+    let folder = store.folder();
+    // Where the folder is a link its own name counts, and for names such as `.` what they stand for.
+    let by_name = folder.file_name().and(folder.parent()).and_then(|run| match run.as_os_str().is_empty() {
+        true => std::env::current_dir().ok(),
+        false => Some(run.to_owned()),
+    });
+    let by_place = folder.canonicalize().ok().and_then(|folder| Some(folder.parent()?.to_owned()));
+    // A lock that this process has, it does not get again.
+    let is_named =
+        |place: &PathBuf| by_name.as_ref().and_then(|run| run.canonicalize().ok()).as_ref() == Some(place);
+    let by_place = by_place.filter(|place| !is_named(place));
+    let runs: Vec<PathBuf> = by_name.into_iter().chain(by_place).collect();
+    let hold_one = |run: &PathBuf| match folder::hold(run) {
+        Err(FolderError::Busy { path, holder }) => Err(CheckpointError::RunGoesOn { path, holder }.into()),
+        lock => Ok(lock?),
+    };
+    runs.iter().map(hold_one).collect()
+}

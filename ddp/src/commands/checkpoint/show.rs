@@ -1,0 +1,77 @@
+//! `ddp-train checkpoint show`: a manifest in words.
+
+use super::{one_at, put};
+use crate::checkpoint::error::mib;
+use crate::checkpoint::{Checkpoint, Parameter, RunState};
+use crate::cli::CheckpointShowArgs;
+use crate::error::Result;
+use crate::report::metrics::{EvalMetrics, json_line};
+use crate::report::table::table;
+
+/// Shows as `args` say.
+pub(super) fn show(args: &CheckpointShowArgs) -> Result<()> {
+    let checkpoint = one_at(&args.path)?;
+    put(&if args.config {
+        checkpoint.manifest().config.clone()
+    } else if args.json {
+        json_line(checkpoint.manifest())
+    } else {
+        words(&checkpoint)
+    })
+}
+
+fn words(checkpoint: &Checkpoint) -> String {
+    let manifest = checkpoint.manifest();
+    let run = &manifest.run;
+    let mut text = String::new();
+    let mut line = |what: &str, value: String| text += &format!("{what:<12}{value}\n");
+    line("checkpoint", checkpoint.path().display().to_string());
+    line("written", format!("{} on {}, by {}", manifest.time, manifest.host, manifest.program));
+    line("run", format!("step {}, {} rows used by {} ranks", run.step, run.cursor, manifest.world_size));
+    line("", format!("{} rows a step, seed {}", run.global_rows, run.seed));
+    line("epochs", epochs(checkpoint));
+    line("evaluation", evaluation(&run.eval));
+    if let Some(best) = &run.best {
+        line("best", format!("{} {} after step {}", best.metric, best.value, best.step));
+    }
+    line("waiting", waiting(run));
+    if let Some(scaler) = &run.loss_scaler {
+        line("loss scale", format!("{}, {} steps skipped", scaler.scale, scaler.n_skipped));
+    }
+    let numel: usize = manifest.parameters.iter().map(Parameter::numel).sum();
+    line("model", format!("{numel} numbers in {} parameters", manifest.parameters.len()));
+    let state = if manifest.state.is_empty() { "none".to_owned() } else { manifest.state.join(", ") };
+    line("state", state);
+    line("data", format!("{} rows, fingerprint {}", run.n_rows, manifest.data_fingerprint));
+    text.push('\n');
+    let parameter = |p: &Parameter| vec![p.name.clone(), format!("{:?}", p.shape), p.numel().to_string()];
+    text += &table(
+        &["<parameter", "<shape", "numbers"],
+        &manifest.parameters.iter().map(parameter).collect::<Vec<_>>(),
+    );
+    text.push('\n');
+    let files = manifest.files.iter().map(|f| vec![f.name.clone(), mib(f.bytes), f.xxh3_128.to_string()]);
+    text += &table(&["<file", "size", "<xxh3-128"], &files.collect::<Vec<_>>());
+    text
+}
+
+fn epochs(checkpoint: &Checkpoint) -> String {
+    match checkpoint.verify_epochs() {
+        Ok(proved) => proved.to_string(),
+        Err(wrong) => format!("WRONG: {}", wrong.replace('\n', "; ")),
+    }
+}
+
+fn evaluation(eval: &EvalMetrics) -> String {
+    let metrics = [("loss", eval.loss), ("accuracy", eval.accuracy), ("R²", eval.r2)];
+    let told: Vec<_> =
+        metrics.iter().filter_map(|(name, value)| Some(format!("{name} {}", (*value)?))).collect();
+    if told.is_empty() { "none yet".to_owned() } else { told.join(", ") }
+}
+
+fn waiting(run: &RunState) -> String {
+    match run.early_stopping.best {
+        Some(best) => format!("{} evaluations since the best of {best}", run.early_stopping.n_worse),
+        None => "no early stopping under way".to_owned(),
+    }
+}

@@ -1,0 +1,110 @@
+//! The weights of a checkpoint, named as in PyTorch, and a file of them.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use crate::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, Piece, StateReader};
+use crate::cli::WeightsChoice;
+use crate::error::{Error, Result};
+use crate::run_folder::folder::write_atomic_with;
+use crate::storage::tensor_file::{TensorFile, TensorToWrite, header};
+
+/// Metadata key that says where a file's weights come from.
+const WEIGHTS_KEY: &str = "ddp_train.weights";
+
+/// A tensor with its values.
+#[derive(Debug, Clone)]
+pub(super) struct Named {
+    pub(super) name: String,
+    pub(super) dims: Vec<usize>,
+    pub(super) values: Vec<f32>,
+}
+
+/// All tensors of a model's file: the parameters, and the normalisation of its inputs.
+#[derive(Debug, Clone)]
+pub(super) struct Weights {
+    pub(super) parameters: Vec<Named>,
+    pub(super) others: Vec<Named>,
+    metadata: HashMap<String, String>,
+    /// Such as "weights of step 12".
+    pub(super) origin: String,
+}
+
+impl Weights {
+    /// Those of a checkpoint.
+    pub(super) fn load(checkpoint: &Checkpoint, choice: WeightsChoice) -> Result<Self> {
+        let manifest = checkpoint.manifest();
+        let has_ema = manifest.state.iter().any(|name| name == EMA_STATE);
+        let is_ema = match choice {
+            WeightsChoice::Model => false,
+            WeightsChoice::Auto => has_ema,
+            WeightsChoice::Ema if has_ema => true,
+            WeightsChoice::Ema => {
+                return Err(CheckpointError::NoEma { path: checkpoint.path().to_owned() }.into());
+            }
+        };
+        let damaged = |fault| checkpoint.damaged(fault);
+        let model = TensorFile::open(&checkpoint.model_path()).map_err(damaged)?;
+        let reader = StateReader::open(checkpoint).map_err(damaged)?;
+        let (mut parameters, mut others) = (Vec::new(), Vec::new());
+        for name in model.names() {
+            let dims = model.dims(&name).unwrap_or_default().to_vec();
+            let is_parameter = manifest.parameters.iter().any(|parameter| parameter.name == name);
+            let values = if is_parameter && is_ema {
+                ema(&reader, &name, dims.iter().product())?
+            } else {
+                model.tensor(&name).map_err(damaged)?
+            };
+            let to = if is_parameter { &mut parameters } else { &mut others };
+            to.push(Named { name, dims, values });
+        }
+        let what = if is_ema { "moving average of the weights" } else { "weights" };
+        let origin = format!("{what} of step {}", manifest.run.step);
+        Ok(Weights { parameters, others, metadata: model.metadata(), origin })
+    }
+
+    /// Writes them to `path`, in place of what is there: see [`check_out`].
+    pub(super) fn write(&self, path: &Path) -> Result<()> {
+        let all = self.parameters.iter().chain(&self.others);
+        let tensors: Vec<_> = all
+            .map(|Named { name, dims, values }| TensorToWrite {
+                name: name.clone(),
+                dims: dims.clone(),
+                values,
+            })
+            .collect();
+        let mut metadata = self.metadata.clone();
+        metadata.insert(WEIGHTS_KEY.to_owned(), self.origin.clone());
+        write_atomic_with(path, |file| {
+            file.write_all(&header(&tensors, &metadata))?;
+            tensors.iter().try_for_each(|tensor| file.write_all(bytemuck::cast_slice(tensor.values)))
+        })
+    }
+}
+
+/// Whether a file can be written at `path`, as far as that shows before it is; one that is there is replaced only if
+/// `overwrite`. Before the work, which may take long.
+pub(super) fn check_out(path: &Path, overwrite: bool) -> Result<()> {
+    let refuse = |kind: io::ErrorKind| Err(Error::Write { path: path.to_owned(), source: kind.into() });
+    if path.is_dir() {
+        return refuse(io::ErrorKind::IsADirectory);
+    }
+    if !overwrite && path.exists() {
+        return Err(CheckpointError::OutExists { path: path.to_owned() }.into());
+    }
+    match path.parent().filter(|folder| !folder.as_os_str().is_empty()).map(fs::metadata) {
+        Some(Ok(folder)) if !folder.is_dir() => refuse(io::ErrorKind::NotADirectory),
+        Some(Err(source)) => Err(Error::Write { path: path.to_owned(), source }),
+        _ => Ok(()),
+    }
+}
+
+/// The moving average of a parameter, out of the pieces that ranks held.
+fn ema(reader: &StateReader, name: &str, numel: usize) -> Result<Vec<f32>> {
+    let mut values = vec![0.0; numel];
+    let whole = Piece { param: name.to_owned(), start: 0, end: numel, offset: 0 };
+    reader.read(&[whole], EMA_STATE, &mut values)?;
+    Ok(values)
+}

@@ -1,0 +1,93 @@
+//! How far a conversion is, on stderr, and how fast it was.
+
+use std::io::{IsTerminal as _, stderr};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::cli::ProgressChoice;
+use crate::report::progress::{colours, line, rate};
+
+/// Time between two plain lines.
+const BETWEEN_LINES: Duration = Duration::from_secs(5);
+/// Length of the bar.
+const LEN: u64 = 1000;
+
+/// Counts rows and time.
+pub(super) struct Meter {
+    view: View,
+    started: Instant,
+}
+
+enum View {
+    None,
+    Plain { last: Instant },
+    Bar(ProgressBar),
+}
+
+impl Meter {
+    pub(super) fn new(choice: ProgressChoice) -> Self {
+        let started = Instant::now();
+        let view = match choice {
+            ProgressChoice::None => View::None,
+            ProgressChoice::Bar | ProgressChoice::Auto if stderr().is_terminal() => View::Bar(bar()),
+            _ => View::Plain { last: started },
+        };
+        Meter { view, started }
+    }
+
+    /// So many rows of so many bytes are written; `fraction` of all, where that is known.
+    pub(super) fn advance(&mut self, n_rows: usize, n_bytes: usize, fraction: Option<f64>) {
+        match &mut self.view {
+            View::None => {}
+            View::Plain { last } => {
+                if last.elapsed() >= BETWEEN_LINES {
+                    *last = Instant::now();
+                    let part = fraction.map_or(String::new(), |part| format!("{:.0} %  ", part * 100.0));
+                    line(&format!("{part}{}", speed(n_rows, n_bytes, self.started)));
+                }
+            }
+            View::Bar(bar) => {
+                if let Some(part) = fraction {
+                    bar.set_position((part * LEN as f64) as u64);
+                }
+                bar.set_message(speed(n_rows, n_bytes, self.started));
+            }
+        }
+    }
+
+    /// The end, in words.
+    pub(super) fn end(&self, n_rows: usize, n_files: usize, n_bytes: u64) -> String {
+        let elapsed_s = self.started.elapsed().as_secs_f64();
+        let mb = n_bytes as f64 / 1e6;
+        let files = if n_files == 1 { "file" } else { "files" };
+        format!(
+            "{} rows in {n_files} {files}, {mb:.1} MB in {elapsed_s:.2} s, {:.1} MB/s",
+            rate(n_rows as f64),
+            mb / elapsed_s.max(1e-9)
+        )
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        if let View::Bar(bar) = &self.view {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn speed(n_rows: usize, n_bytes: usize, started: Instant) -> String {
+    let elapsed_s = started.elapsed().as_secs_f64().max(1e-9);
+    let (rows_per_s, mb_per_s) = (n_rows as f64 / elapsed_s, n_bytes as f64 / 1e6 / elapsed_s);
+    format!("{} rows  {} rows/s  {mb_per_s:.1} MB/s", rate(n_rows as f64), rate(rows_per_s))
+}
+
+fn bar() -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(LEN), ProgressDrawTarget::stderr_with_hz(10));
+    let template =
+        if colours() { "{bar:30.cyan/blue} {percent:>3}%  {msg}" } else { "{bar:30} {percent:>3}%  {msg}" };
+    bar.set_style(ProgressStyle::with_template(template).expect("the template is constant and right"));
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}

@@ -1,0 +1,304 @@
+//! Rows of any format in their order, a chunk at a time.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ddp_kernels::{DType, Device, Tensor, ops};
+
+use super::chunk::{Chunk, Targets};
+use crate::config::{DataConfig, DataFormat, Task};
+use crate::data::batch::BatchMut;
+use crate::data::table::{ColumnPlan, TableReader, TableRows, TargetCells, huge_vocabulary, same_columns};
+use crate::data::{
+    CategoryColumn, Compression, Dataset, KnownFeatures, MAX_GUESSED_CLASSES, SourceSpec, TargetLayout,
+    Vocabulary, files_and_format,
+};
+use crate::error::{Error, Result};
+
+/// Bytes of rows, as f32, that are read at a time.
+pub(super) const CHUNK_BYTES: usize = 2 << 20;
+/// Arrays above this are read piece by piece rather than mapped.
+const MAPPED_BYTES: u64 = 16 << 20;
+
+/// Where rows come from.
+#[derive(Debug)]
+pub(super) enum Source {
+    Table(Box<TableSource>),
+    Rows(Box<RowSource>),
+}
+
+/// What the rows look like.
+#[derive(Debug, Clone)]
+pub(super) struct Shape {
+    pub(super) source: String,
+    pub(super) features: Vec<String>,
+    /// Number format of the features in the files; f32 for tables.
+    pub(super) dtype: DType,
+    /// Names of the targets: one where they are class indices.
+    pub(super) targets: Vec<String>,
+    pub(super) are_labels: bool,
+    /// Name of the weights.
+    pub(super) weight: Option<String>,
+    pub(super) categories: Vec<CategoryColumn>,
+}
+
+impl Source {
+    /// Opens what `data.train` names.
+    ///
+    /// # Errors
+    /// What is wrong with the files.
+    pub(super) fn open(data: &DataConfig, labels: Option<&str>) -> Result<Self> {
+        let spec = SourceSpec { labels, ..SourceSpec::train(data) };
+        if spec.source.starts_with("builtin:") {
+            return Ok(Source::Rows(Box::new(RowSource::new(spec.open()?, &spec)?)));
+        }
+        let (files, format) = files_and_format(&spec)?;
+        if matches!(format, DataFormat::Csv | DataFormat::Parquet) {
+            return Ok(Source::Table(Box::new(TableSource::new(files, format, &spec)?)));
+        }
+        // What must be unpacked may take what the config grants.
+        let is_packed =
+            format == DataFormat::Npz || files.iter().any(|path| Compression::of(path) != Compression::None);
+        let memory_bytes = if is_packed { spec.memory_bytes } else { spec.memory_bytes.min(MAPPED_BYTES) };
+        let classes =
+            (data.task == Task::Classification).then(|| spec.classes.unwrap_or(MAX_GUESSED_CLASSES as usize));
+        let spec = SourceSpec { memory_bytes, classes, ..spec };
+        Ok(Source::Rows(Box::new(RowSource::new(spec.open()?, &spec)?)))
+    }
+
+    pub(super) fn shape(&self) -> &Shape {
+        match self {
+            Source::Table(table) => &table.shape,
+            Source::Rows(rows) => &rows.shape,
+        }
+    }
+
+    /// The next rows; None at the end.
+    pub(super) fn next(&mut self) -> Result<Option<Chunk<'_>>> {
+        match self {
+            Source::Table(table) => table.next(),
+            Source::Rows(rows) => rows.next(),
+        }
+    }
+
+    /// The part of the rows that was read, from 0 to 1, where that is known.
+    pub(super) fn fraction(&self) -> Option<f64> {
+        match self {
+            Source::Table(table) => table.fraction(),
+            Source::Rows(rows) => Some(rows.at as f64 / rows.dataset.len().max(1) as f64),
+        }
+    }
+}
+
+/// Rows that can be asked for by number.
+#[derive(Debug)]
+pub(super) struct RowSource {
+    dataset: Arc<dyn Dataset>,
+    shape: Shape,
+    at: usize,
+    chunk_rows: usize,
+    numbers: Vec<usize>,
+    x: Tensor,
+    /// `x` as f32, where it is something else.
+    floats: Option<Tensor>,
+    targets: Tensor,
+    weights: Option<Tensor>,
+}
+
+impl RowSource {
+    fn new(dataset: Arc<dyn Dataset>, spec: &SourceSpec<'_>) -> Result<Self> {
+        let layout = dataset.layout().clone();
+        let (targets, are_labels) = match &layout.targets {
+            TargetLayout::Classes { .. } => (spec.data.target.clone(), true),
+            TargetLayout::Values { names } => (names.clone(), false),
+        };
+        let shape = Shape {
+            source: spec.source.to_owned(),
+            features: layout.features.clone(),
+            dtype: layout.dtype,
+            targets,
+            are_labels,
+            weight: layout.has_weights.then(|| "weight".to_owned()),
+            categories: layout.categories.clone(),
+        };
+        let n = chunk_rows(&shape).min(dataset.len().max(1));
+        let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, Device::Cpu);
+        let dims = [n, layout.n_features()];
+        Ok(RowSource {
+            x: zeros(&dims, layout.dtype)?,
+            floats: if layout.dtype == DType::F32 { None } else { Some(zeros(&dims, DType::F32)?) },
+            targets: zeros(&layout.targets.dims(n), layout.targets.dtype())?,
+            weights: if layout.has_weights { Some(zeros(&[n], DType::F32)?) } else { None },
+            numbers: Vec::with_capacity(n),
+            chunk_rows: n,
+            at: 0,
+            shape,
+            dataset,
+        })
+    }
+
+    fn next(&mut self) -> Result<Option<Chunk<'_>>> {
+        const OP: &str = "convert";
+        let end = (self.at + self.chunk_rows).min(self.dataset.len());
+        self.numbers.clear();
+        self.numbers.extend(self.at..end);
+        let n = self.numbers.len();
+        if n == 0 {
+            return Ok(None);
+        }
+        self.at = end;
+        let weights = self.weights.as_mut().map(|weights| weights.view_mut().rows(0, n)).transpose()?;
+        let x = self.x.view_mut().rows(0, n)?;
+        self.dataset
+            .gather(&self.numbers, BatchMut { x, targets: self.targets.view_mut().rows(0, n)?, weights })?;
+        let x = match &mut self.floats {
+            Some(floats) => {
+                ops::load_rows(self.x.view().rows(0, n)?, None, None, floats.view_mut().rows(0, n)?)?;
+                &*floats
+            }
+            None => &self.x,
+        };
+        let targets = self.targets.view().rows(0, n)?;
+        Ok(Some(Chunk {
+            n_rows: n,
+            features: x.view().rows(0, n)?.as_slice::<f32>(OP, "x")?,
+            targets: match self.shape.are_labels {
+                true => Targets::Labels(targets.as_slice::<i64>(OP, "targets")?),
+                false => Targets::Values(targets.as_slice::<f32>(OP, "targets")?),
+            },
+            weights: match &self.weights {
+                Some(weights) => Some(weights.view().rows(0, n)?.as_slice::<f32>(OP, "weights")?),
+                None => None,
+            },
+        }))
+    }
+}
+
+/// Rows of tables, which are read from the first to the last.
+pub(super) struct TableSource {
+    files: Vec<PathBuf>,
+    format: DataFormat,
+    data: DataConfig,
+    shape: Shape,
+    plan: ColumnPlan,
+    vocabularies: Vec<Vocabulary>,
+    /// The file under way, by its number.
+    reader: Option<TableReader>,
+    n_opened: usize,
+    /// Whether the file under way has given a row.
+    has_rows: bool,
+    rows: TableRows,
+}
+
+impl std::fmt::Debug for TableSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TableSource").field("files", &self.files).finish_non_exhaustive()
+    }
+}
+
+impl TableSource {
+    fn new(files: Vec<PathBuf>, format: DataFormat, spec: &SourceSpec<'_>) -> Result<Self> {
+        let reader = TableReader::open(&files[0], format, spec)?;
+        let plan = reader.plan().clone();
+        let shape = Shape {
+            source: spec.source.to_owned(),
+            features: plan.features.clone(),
+            dtype: DType::F32,
+            targets: spec.data.target.clone(),
+            are_labels: spec.data.task == Task::Classification,
+            weight: spec.data.weight.clone(),
+            categories: Vec::new(),
+        };
+        let mut source = TableSource {
+            rows: TableRows::new(&plan, spec),
+            vocabularies: Vec::new(),
+            data: spec.data.clone(),
+            reader: Some(reader),
+            n_opened: 1,
+            has_rows: false,
+            files,
+            format,
+            shape,
+            plan,
+        };
+        if !source.plan.categorical.is_empty() {
+            source.collect_categories()?;
+        }
+        Ok(source)
+    }
+
+    /// Reads all rows once for the values of the categorical columns, so that those have the numbers of their alphabetical
+    /// order in the second pass.
+    fn collect_categories(&mut self) -> Result<()> {
+        while self.next()?.is_some() {
+            if let Some(vocabulary) = self.rows.huge_vocabulary() {
+                return Err(huge_vocabulary(&self.files[self.n_opened - 1], vocabulary.name()));
+            }
+        }
+        self.vocabularies = std::mem::take(&mut self.rows.vocabularies);
+        self.vocabularies.iter_mut().for_each(|vocabulary| drop(vocabulary.sort()));
+        let columns = self.vocabularies.iter().map(|vocabulary| {
+            let column = self.plan.features.iter().position(|name| name == vocabulary.name());
+            let column = column.expect("a categorical column is a feature");
+            CategoryColumn { column, vocabulary: vocabulary.clone() }
+        });
+        self.shape.categories = columns.collect();
+        self.rows = TableRows::new(&self.plan, &self.spec());
+        self.n_opened = 0;
+        Ok(())
+    }
+
+    fn spec(&self) -> SourceSpec<'_> {
+        let names = &self.plan.features;
+        let known = KnownFeatures { names, vocabularies: &self.vocabularies, of: &self.shape.source };
+        let features = (!self.vocabularies.is_empty()).then_some(known);
+        SourceSpec { features, ..SourceSpec::train(&self.data) }
+    }
+
+    fn next(&mut self) -> Result<Option<Chunk<'_>>> {
+        let chunk_rows = chunk_rows(&self.shape);
+        self.rows.clear();
+        loop {
+            let Some(reader) = &mut self.reader else {
+                let Some(path) = self.files.get(self.n_opened) else { return Ok(None) };
+                let reader = TableReader::open(path, self.format, &self.spec())?;
+                same_columns(&self.files[0], &self.plan.names, path, &reader.plan().names)?;
+                self.reader = Some(reader);
+                self.n_opened += 1;
+                self.has_rows = false;
+                continue;
+            };
+            if reader.read(&mut self.rows, chunk_rows)? > 0 {
+                break;
+            }
+            if !self.has_rows && self.rows.n_rows == 0 {
+                return Err(Error::CsvNoRows { path: self.files[self.n_opened - 1].clone() });
+            }
+            self.reader = None;
+        }
+        self.has_rows = true;
+        let rows = &self.rows;
+        Ok(Some(Chunk {
+            n_rows: rows.n_rows,
+            features: &rows.features,
+            targets: match &rows.targets {
+                TargetCells::Classes { labels, .. } => Targets::Labels(labels),
+                TargetCells::Values { values, .. } => Targets::Values(values),
+            },
+            weights: rows.weights.as_deref(),
+        }))
+    }
+
+    fn fraction(&self) -> Option<f64> {
+        let of_file = match &self.reader {
+            Some(reader) => reader.fraction()?,
+            None => 1.0,
+        };
+        Some((self.n_opened.saturating_sub(1) as f64 + of_file) / self.files.len() as f64)
+    }
+}
+
+/// Rows that are read at a time.
+fn chunk_rows(shape: &Shape) -> usize {
+    (CHUNK_BYTES / (4 * (shape.features.len() + shape.targets.len()))).clamp(1, 1 << 16)
+}

@@ -1,0 +1,49 @@
+//! `ddp-train data inspect`: what is in data files, and what would hinder training on them.
+//!
+//! Files -> chunks of rows (`scan`) -> what is known of each column (`collector`) -> a profile (`profile`) with warnings
+//! (`warnings`) -> text, JSON and the lines of a config (`report`, `section`).
+
+mod collector;
+mod profile;
+mod report;
+mod scan;
+mod section;
+#[cfg(test)]
+mod tests;
+mod values;
+mod warnings;
+
+use self::profile::Profile;
+use crate::cli::InspectArgs;
+use crate::config::{Config, DataConfig, DataFormat, Task};
+use crate::data::SourceSpec;
+use crate::error::Result;
+use crate::report::metrics::json_line;
+use crate::report::stdout::put;
+
+/// Reads all rows and prints what is found.
+pub(super) fn inspect(args: &InspectArgs) -> Result<()> {
+    let profile = profile(args)?;
+    put(&if args.json { json_line(&profile) } else { report::text(&profile, args.all) })
+}
+
+/// What is found in the files that `args` name.
+fn profile(args: &InspectArgs) -> Result<Profile> {
+    let data = config(args)?;
+    scan::scan(&SourceSpec::train(&data), &args.target)
+}
+
+/// The config that opens the files, with defaults for all that they don't tell.
+fn config(args: &InspectArgs) -> Result<DataConfig> {
+    let mut data = Config::load(None, &[])?.data;
+    data.train.clone_from(&args.path);
+    data.labels.clone_from(&args.labels);
+    data.format = args.format.unwrap_or(DataFormat::Auto);
+    if args.target.len() > 1 {
+        data.task = Task::Regression;
+    }
+    if !args.target.is_empty() {
+        data.target.clone_from(&args.target);
+    }
+    Ok(data)
+}

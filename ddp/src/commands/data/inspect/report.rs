@@ -1,0 +1,196 @@
+//! A profile as text, at most 100 characters wide.
+
+use super::profile::{ColumnProfile, Kind, MAX_SHOWN_VALUES, Profile};
+use super::warnings::cut;
+use crate::report::table::table;
+
+const WIDTH: usize = 96;
+/// Columns above which only the first are shown.
+const MAX_COLUMNS: usize = 50;
+const N_FIRST: usize = 10;
+
+/// The whole profile; `all` columns, or the first ones where they are many.
+pub(super) fn text(profile: &Profile, all: bool) -> String {
+    let mut text = head(profile);
+    text += "\n";
+    text += &columns(profile, all);
+    text += &texts(profile);
+    for target in profile.columns.iter().filter(|column| column.is_target) {
+        text += &classes(target, profile);
+    }
+    if !profile.warnings.is_empty() {
+        text += "\n";
+    }
+    for warning in &profile.warnings {
+        text += &wrapped(&format!("warning: {}", warning.message));
+    }
+    text + "\n" + &profile.data_section
+}
+
+fn head(profile: &Profile) -> String {
+    let n_features = profile.columns.iter().filter(|column| !column.is_target).count();
+    let n_targets = profile.columns.len() - n_features;
+    let targets = match n_targets {
+        0 => String::new(),
+        1 => " and a target".to_owned(),
+        n => format!(" and {n} targets"),
+    };
+    let of = if n_targets == 0 { "columns" } else { "features" };
+    let mut text = format!(
+        "{}: {}, {} rows x {n_features} {of}{targets}",
+        profile.source, profile.format, profile.n_rows
+    );
+    let sizes: Vec<u64> = profile.files.iter().filter_map(|file| file.size_bytes).collect();
+    if !sizes.is_empty() {
+        let files =
+            if profile.files.len() == 1 { String::new() } else { format!("{} files, ", profile.files.len()) };
+        text += &format!(" ({files}{})", bytes(sizes.iter().sum()));
+    }
+    text.push('\n');
+    if profile.files.len() > 1 {
+        let rows: Vec<_> = profile
+            .files
+            .iter()
+            .take(N_FIRST)
+            .map(|file| vec![format!("  {}", file.path), file.size_bytes.map_or(String::new(), bytes)])
+            .collect();
+        text += table(&["<", ""], &rows).trim_start_matches('\n');
+        if profile.files.len() > N_FIRST {
+            text += &format!("  ... {} more\n", profile.files.len() - N_FIRST);
+        }
+    }
+    if !profile.arrays.is_empty() {
+        let rows: Vec<_> = profile
+            .arrays
+            .iter()
+            .map(|array| vec![array.name.clone(), array.kind.clone(), shape(&array.shape)])
+            .collect();
+        text += "\n";
+        text += &table(&["<array", "<type", "<shape"], &rows);
+    }
+    if n_targets == 0 && profile.arrays.is_empty() {
+        text += "no target: --target COLUMN names what a model is to predict\n";
+    } else if n_targets == 0 {
+        text += "no labels: --labels PATH names the file that holds them\n";
+    }
+    text
+}
+
+fn columns(profile: &Profile, all: bool) -> String {
+    let n = profile.columns.len();
+    let n_shown = if all || n <= MAX_COLUMNS { n } else { N_FIRST };
+    let is_shown = |index: usize, column: &ColumnProfile| index < n_shown || column.is_target;
+    let shown = profile.columns.iter().enumerate().filter(|(index, column)| is_shown(*index, column));
+    let shown: Vec<&ColumnProfile> = shown.map(|(_, column)| column).collect();
+    let titles = ["<column", "<type", "missing", "distinct", "min", "max", "mean", "std. dev."];
+    let rows: Vec<Vec<String>> = shown.iter().map(|column| row(column)).collect();
+    let mut lines: Vec<String> = table(&titles, &rows).lines().map(str::to_owned).collect();
+    if shown.len() < n {
+        lines.insert(n_shown + 1, format!("... {} more; --all shows them", n - shown.len()));
+    }
+    lines.join("\n") + "\n"
+}
+
+fn row(column: &ColumnProfile) -> Vec<String> {
+    let name = cut(&column.name, 24);
+    let mut cells = vec![
+        if column.is_target { format!("{name} (target)") } else { name },
+        column.kind.name().to_owned(),
+        if column.n_missing == 0 { "-".to_owned() } else { column.n_missing.to_string() },
+        column.n_distinct.map_or("many".to_owned(), |n| n.to_string()),
+    ];
+    if let Some(range) = column.range {
+        // What is left of a column that was centred is rounding.
+        let mean = if range.mean.abs() < 1e-6 * range.standard_deviation { 0.0 } else { range.mean };
+        cells.extend([range.min, range.max, mean, range.standard_deviation].map(number));
+    }
+    cells
+}
+
+/// The values of columns of texts.
+fn texts(profile: &Profile) -> String {
+    let mut text = String::new();
+    let is_few = |column: &&ColumnProfile| column.values.first().is_some_and(|value| value.n_rows > 1);
+    let is_text = |column: &&ColumnProfile| column.kind == Kind::Text && !column.is_target;
+    for column in profile.columns.iter().filter(is_text).filter(is_few) {
+        let values: Vec<String> = column
+            .values
+            .iter()
+            .map(|value| format!("{} {}", cut(&value.value, 30), percent(value.share)))
+            .collect();
+        text += &wrapped(&format!("{}: {}", cut(&column.name, 24), values.join(", ")));
+    }
+    if text.is_empty() { text } else { format!("\n{text}") }
+}
+
+/// Rows of each class, where they are few.
+fn classes(target: &ColumnProfile, profile: &Profile) -> String {
+    if profile.task != Some("classification") {
+        return String::new();
+    }
+    if target.values.is_empty() {
+        return target
+            .n_distinct
+            .map_or(String::new(), |n| format!("\n{n} classes, more than {MAX_SHOWN_VALUES}\n"));
+    }
+    let mut values: Vec<_> = target.values.iter().collect();
+    values.sort_by(|a, b| match (a.value.parse::<f64>(), b.value.parse::<f64>()) {
+        (Ok(a), Ok(b)) => a.total_cmp(&b),
+        _ => a.value.cmp(&b.value),
+    });
+    let cells = values.iter().map(|v| vec![cut(&v.value, 40), v.n_rows.to_string(), percent(v.share)]);
+    format!("\n{}", table(&["<class", "rows", "share"], &cells.collect::<Vec<_>>()))
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
+/// A number with four digits that count.
+fn number(value: f64) -> String {
+    let size = value.abs();
+    if value.fract() == 0.0 && size < 1e12 {
+        return format!("{value:.0}");
+    }
+    if (1e4..1e9).contains(&size) {
+        return format!("{value:.0}");
+    }
+    if !(1e-3..1e4).contains(&size) {
+        return format!("{value:.2e}");
+    }
+    let decimals = (3 - size.log10().floor() as i32).clamp(1, 6) as usize;
+    let text = format!("{value:.decimals$}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn bytes(n: u64) -> String {
+    const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    match UNITS.iter().find(|(_, size)| n >= *size) {
+        Some((unit, size)) => format!("{:.1} {unit}", n as f64 / *size as f64),
+        None => format!("{n} bytes"),
+    }
+}
+
+fn shape(dims: &[usize]) -> String {
+    let dims: Vec<String> = dims.iter().map(ToString::to_string).collect();
+    dims.join(" x ")
+}
+
+/// Lines no longer than the width, those after the first with a margin.
+fn wrapped(text: &str) -> String {
+    let mut lines = String::new();
+    let mut line = String::new();
+    for word in text.split(' ') {
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > WIDTH {
+            lines += &line;
+            lines.push('\n');
+            line = format!("  {word}");
+        } else {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line += word;
+        }
+    }
+    lines + &line + "\n"
+}

@@ -1,0 +1,136 @@
+//! Arrays in files: the columns of the features, and the labels.
+
+use std::path::PathBuf;
+
+use super::{add_numbers, format_name, sizes};
+use crate::commands::data::inspect::collector::Collector;
+use crate::commands::data::inspect::profile::{ArrayShape, Kind, Origin};
+use crate::commands::data::inspect::section::quoted;
+use crate::data::raw::{self, Listing, RawArray, RawFormat};
+use crate::data::{DataError, SourceSpec, numbered_columns};
+use crate::error::{Error, Result};
+
+/// Reads all rows of features and labels; other arrays are only listed.
+pub(super) fn scan(
+    files: &[PathBuf],
+    format: RawFormat,
+    spec: &SourceSpec<'_>,
+) -> Result<(Origin, Collector)> {
+    let Listing { arrays, features, labels, feature_names, target_names } = raw::list(files, format, spec)?;
+    let shapes = arrays.iter().map(|(name, array)| shape(name, array)).collect();
+    let names: Vec<String> = arrays.iter().map(|(name, _)| name.clone()).collect();
+    let mut arrays: Vec<Option<Result<RawArray>>> =
+        arrays.into_iter().map(|(_, array)| Some(array)).collect();
+    let mut take = |index: Option<usize>| index.and_then(|index| arrays[index].take()).transpose();
+    // One array of single numbers is a table of one column.
+    let features_index = features.or_else(|| (0..names.len()).find(|index| Some(*index) != labels));
+    let (features, labels_array) = (take(features_index)?, take(labels)?);
+    let Some(features) = features else {
+        return Err(DataError::NoArray {
+            path: files[0].clone(),
+            key: spec.data.features_key.clone(),
+            found: "none".to_owned(),
+            hint: "save the features as an array [rows, features]".to_owned(),
+        }
+        .into());
+    };
+    check(&features, labels_array.as_ref(), spec)?;
+    let n_rows = features.n_rows();
+    let (width, n_targets) = (features.row_len(), labels_array.as_ref().map_or(0, RawArray::row_len));
+    let named = |names: Option<Vec<String>>, n: usize| names.filter(|names| names.len() == n);
+    let mut columns = named(feature_names, width).unwrap_or_else(|| numbered_columns(width));
+    let mut kinds = vec![Some(Kind::Element(features.raw.name())); width];
+    if let Some(labels) = &labels_array {
+        let own = match n_targets {
+            1 => vec!["label".to_owned()],
+            n => (0..n).map(|i| format!("t{i}")).collect(),
+        };
+        columns.extend(named(target_names, n_targets).unwrap_or(own));
+        kinds.resize(width + n_targets, Some(Kind::Element(labels.raw.name())));
+    }
+    let mut keys = Vec::new();
+    for (index, key, given) in [
+        (features_index, "features_key", &spec.data.features_key),
+        (labels, "labels_key", &spec.data.labels_key),
+    ] {
+        let name = index.map(|index| &names[index]).filter(|name| *name != given);
+        if let Some(name) = name.filter(|_| matches!(format, RawFormat::Npz | RawFormat::Safetensors)) {
+            keys.push(format!("{key} = {}", quoted(name)));
+        }
+    }
+    let name = match format {
+        RawFormat::Npy => "npy",
+        RawFormat::Npz => "npz",
+        RawFormat::Safetensors => "safetensors",
+        RawFormat::Idx => "IDX",
+    };
+    let origin = Origin {
+        format: format_name(name, files),
+        files: sizes(files),
+        arrays: shapes,
+        names: columns,
+        targets: (width..width + n_targets).collect(),
+        kinds,
+        place: "row",
+        keys,
+    };
+    let total = features.size_bytes() + labels_array.as_ref().map_or(0, RawArray::size_bytes);
+    let place = |array: RawArray| if total > spec.memory_bytes { array.unmapped() } else { Ok(array) };
+    let features = place(features)?;
+    let labels = labels_array.map(place).transpose()?;
+    Ok((origin, collect(&features, labels.as_ref(), n_rows)?))
+}
+
+/// All rows in their order.
+fn collect(features: &RawArray, labels: Option<&RawArray>, n_rows: usize) -> Result<Collector> {
+    let (width, n_targets) = (features.row_len(), labels.map_or(0, RawArray::row_len));
+    let n_columns = width + n_targets;
+    let mut collector = Collector::new(n_columns, (n_targets > 0).then_some(width));
+    let chunk_rows = collector.chunk_rows();
+    let (mut numbers, mut x, mut y, mut keys) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for start in (0..n_rows).step_by(chunk_rows) {
+        let rows: Vec<usize> = (start..(start + chunk_rows).min(n_rows)).collect();
+        x.resize(rows.len() * width, 0.0);
+        features.rows_to_f64(&rows, &mut x)?;
+        if let Some(labels) = labels {
+            y.resize(rows.len() * n_targets, 0.0);
+            labels.rows_to_f64(&rows, &mut y)?;
+        }
+        numbers.clear();
+        for row in 0..rows.len() {
+            numbers.extend_from_slice(&x[row * width..][..width]);
+            numbers.extend_from_slice(&y[row * n_targets..][..n_targets]);
+        }
+        add_numbers(&mut collector, &mut numbers, start, &mut keys);
+    }
+    Ok(collector)
+}
+
+fn check(features: &RawArray, labels: Option<&RawArray>, spec: &SourceSpec<'_>) -> Result<()> {
+    let n_features = features.n_rows();
+    if n_features == 0 || features.row_len() == 0 {
+        return Err(DataError::NoRows { path: features.path().to_owned() }.into());
+    }
+    match labels {
+        Some(labels) if labels.n_rows() != n_features => Err(DataError::RowsDiffer {
+            features: spec.source.to_owned(),
+            n_features,
+            what: "labels",
+            other: labels.path().display().to_string(),
+            n_other: labels.n_rows(),
+        }
+        .into()),
+        _ => Ok(()),
+    }
+}
+
+fn shape(name: &str, array: &Result<RawArray, Error>) -> ArrayShape {
+    let name = name.to_owned();
+    match array {
+        Ok(array) => {
+            let shape = std::iter::once(array.n_rows()).chain(array.row_dims.iter().copied()).collect();
+            ArrayShape { name, kind: array.raw.name().to_owned(), shape }
+        }
+        Err(_) => ArrayShape { name, kind: "no numbers".to_owned(), shape: Vec::new() },
+    }
+}

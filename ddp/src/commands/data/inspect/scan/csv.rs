@@ -1,0 +1,111 @@
+//! CSV by its cells, whatever they hold: the types of columns come out of them.
+
+use std::path::PathBuf;
+
+use super::{format_name, is_finite_f32, sizes, targets_among};
+use crate::commands::data::inspect::collector::{Chunk, Collector, Place};
+use crate::commands::data::inspect::profile::Origin;
+use crate::commands::data::inspect::values::{key_of_number, key_of_text};
+use crate::data::table::{CellReader, is_missing, same_columns};
+use crate::error::{Error, Result};
+
+/// Rows of cells, until they are many enough to be taken.
+#[derive(Default)]
+struct Cells {
+    numbers: Vec<f64>,
+    keys: Vec<u64>,
+    places: Vec<Place>,
+    /// All cells one behind the other, trimmed.
+    text: String,
+    ends: Vec<usize>,
+}
+
+/// Reads all rows of all files.
+pub(super) fn scan(files: &[PathBuf], targets: &[String]) -> Result<(Origin, Collector)> {
+    // What is no file on a disk can be opened once only.
+    let first = CellReader::open(&files[0])?;
+    let names = first.names().to_vec();
+    let mut first = Some(first);
+    let targets = targets_among(&names, targets, &files[0])?;
+    let mut collector = Collector::new(names.len(), targets.first().copied());
+    let chunk_rows = collector.chunk_rows();
+    let mut cells = Cells::default();
+    for (file, path) in files.iter().enumerate() {
+        let mut reader = match first.take() {
+            Some(first) => first,
+            None => CellReader::open(path)?,
+        };
+        same_columns(&files[0], &names, path, reader.names())?;
+        let mut n_rows = 0;
+        while let Some(record) = reader.next()? {
+            let place = Place { file, number: record.line };
+            record
+                .cells()
+                .enumerate()
+                .for_each(|(column, cell)| cells.add(cell, place, column, &mut collector));
+            cells.places.push(place);
+            n_rows += 1;
+            if cells.places.len() == chunk_rows {
+                cells.hand_over(&mut collector);
+            }
+        }
+        if n_rows == 0 {
+            return Err(Error::CsvNoRows { path: path.clone() });
+        }
+    }
+    cells.hand_over(&mut collector);
+    let origin = Origin {
+        format: format_name("CSV", files),
+        files: sizes(files),
+        arrays: Vec::new(),
+        kinds: vec![None; names.len()],
+        names,
+        targets,
+        place: "line",
+        keys: Vec::new(),
+    };
+    Ok((origin, collector))
+}
+
+impl Cells {
+    /// Takes the next cell of a row.
+    fn add(&mut self, cell: &[u8], place: Place, column: usize, collector: &mut Collector) {
+        let (mut number, mut key) = (f64::NAN, 0);
+        if !is_missing(cell) {
+            let text = String::from_utf8_lossy(cell);
+            let text = text.trim();
+            self.text += text;
+            let column = &mut collector.columns[column];
+            match text.parse::<f64>() {
+                Ok(value) if is_finite_f32(value) => (number, key) = (value, key_of_number(value)),
+                Ok(_) => {
+                    key = key_of_text(text);
+                    column.not_finite.add(place, || text.to_owned());
+                }
+                Err(_) => {
+                    key = key_of_text(text);
+                    column.texts.add(place, || text.to_owned());
+                }
+            }
+        }
+        self.numbers.push(number);
+        self.keys.push(key);
+        self.ends.push(self.text.len());
+    }
+
+    /// Gives the rows to `collector`.
+    fn hand_over(&mut self, collector: &mut Collector) {
+        let n_columns = collector.columns.len();
+        let text = |row: usize, column: usize| {
+            let index = row * n_columns + column;
+            let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+            self.text[start..self.ends[index]].to_owned()
+        };
+        collector.add(&Chunk { numbers: &self.numbers, keys: &self.keys, places: &self.places, text: &text });
+        self.numbers.clear();
+        self.keys.clear();
+        self.places.clear();
+        self.text.clear();
+        self.ends.clear();
+    }
+}

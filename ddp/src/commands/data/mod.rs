@@ -1,0 +1,22 @@
+//! `ddp-train data`: what can be done to data files without training on them.
+
+mod convert;
+mod inspect;
+
+use ddp_comm::World;
+
+use crate::cli::DataCommand;
+use crate::exit::Stop;
+
+/// Runs the command on rank 0; the other ranks wait for its end.
+///
+/// # Errors
+/// Those of reading and writing the files.
+pub fn data(world: &World, command: &DataCommand) -> Result<(), Stop> {
+    let result = match command {
+        _ if world.rank().0 > 0 => Ok(()),
+        DataCommand::Inspect(args) => inspect::inspect(args),
+        DataCommand::Convert(args) => convert::convert(args),
+    };
+    Ok(world.collective_result(result)?)
+}

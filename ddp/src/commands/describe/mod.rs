@@ -1,0 +1,348 @@
+//! `ddp-train describe`: layers, work and memory of a run, for any number of ranks, without training.
+
+pub mod memory_plan;
+
+use std::fmt::Write as _;
+
+use ddp_comm::World;
+use ddp_kernels::Device;
+use ddp_kernels::cpu::threads;
+use ddp_kernels::cuda::Gpu;
+use serde::Serialize;
+
+use crate::cli::DescribeArgs;
+use crate::commands::describe::memory_plan::{MemoryKind, MemoryPlan, RankPlan, keeps_rows_there};
+use crate::config::{Config, ZeroStage};
+use crate::data::{self, Loaded};
+use crate::error::Result;
+use crate::exit::Stop;
+use crate::model::ModelSpec;
+use crate::optim::param_groups::ParamGroups;
+use crate::report::metrics::json_line;
+use crate::report::stdout::put;
+use crate::report::table::table;
+use crate::train::setup;
+use crate::train::setup::Cuts;
+use crate::train::trainer::GraphMode;
+
+/// Prints what the run comes to, on rank 0.
+///
+/// # Errors
+/// Those of the config and of reading the data.
+pub fn describe(world: &World, args: &DescribeArgs) -> Result<(), Stop> {
+    let mut set = args.set.clone();
+    set.extend(args.zero.map(|zero| format!("comm.zero={zero}")));
+    let config = world.collective_result(Config::load(args.config.as_deref(), &set))?;
+    let data = data::load(&config, world)?;
+    let world_size = args.world_size.unwrap_or(world.world_size());
+    let report = world.collective_result(Report::new(&config, &data, world_size, device(&args.device)))?;
+    let put = match world.rank().0 {
+        0 => put(&if args.json { json_line(&report) } else { report.to_text() }),
+        _ => Ok(()),
+    };
+    Ok(world.collective_result(put)?)
+}
+
+/// The first GPU, if GPUs are wished for; it need not be there, but for `auto`.
+fn device(wish: &str) -> Device {
+    match wish {
+        "cpu" => Device::Cpu,
+        "auto" if Gpu::count() == 0 => Device::Cpu,
+        _ => Device::Cuda(wish.strip_prefix("cuda:").and_then(|index| index.parse().ok()).unwrap_or(0)),
+    }
+}
+
+/// All of it, one JSON object.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    name: String,
+    device: &'static str,
+    precision: &'static str,
+    world_size: usize,
+    /// `comm.zero` of the config.
+    zero: u8,
+    global_rows: usize,
+    /// Rows of a rank's largest pass.
+    max_pass_rows: usize,
+    parameters: Vec<Parameter>,
+    n_parameters: usize,
+    flop: Flop,
+    memory: Vec<Memory>,
+}
+
+#[derive(Debug, Serialize)]
+struct Parameter {
+    name: String,
+    shape: Vec<usize>,
+    n_parameters: usize,
+}
+
+/// Work of the matrix products, a multiply-add being 2.
+#[derive(Debug, Serialize, PartialEq, Eq)]
+pub struct Flop {
+    /// Of a row forward: 2 a weight.
+    forward_a_row: usize,
+    /// Of a row backward: 4 a weight, 2 of the first layer's where nothing asks for the gradient of its input.
+    backward_a_row: usize,
+    /// Of an optimiser step over all ranks.
+    a_step: usize,
+}
+
+/// A rank's memory under one stage of ZeRO.
+#[derive(Debug, Serialize)]
+struct Memory {
+    zero: u8,
+    bytes: Vec<Bytes>,
+    device_bytes: usize,
+    total_bytes: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct Bytes {
+    what: &'static str,
+    /// `device` where the model computes, `host` beside it.
+    place: &'static str,
+    bytes: usize,
+}
+
+impl Report {
+    /// What `config` comes to for these rows on so many ranks.
+    ///
+    /// # Errors
+    /// What keeps such a run from being trained: those of [`Cuts::new`], [`setup::schedule`], [`ParamGroups::new`] and of asking a
+    /// GPU, and options that exclude each other.
+    pub fn new(config: &Config, data: &Loaded, world_size: usize, device: Device) -> Result<Self> {
+        let layout = data.train.layout();
+        let spec = ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs())
+            .with_embeddings(data.preprocessor.plan.embeddings());
+        data::check_n_rows(&*data.train, world_size)?;
+        let cuts = Cuts::of_rank(config, (0, world_size), data, None)?;
+        setup::schedule(config, data.train.len(), cuts.global_rows)?;
+        setup::trainer_options(config, &cuts, GraphMode::default()).check(device)?;
+        let global_rows = cuts.global_rows.min(data.train.len());
+        let plan = RankPlan {
+            config,
+            data,
+            spec: &spec,
+            cuts,
+            zero: config.comm.zero,
+            device,
+            keeps_rows_there: keeps_rows_there(config, data, device)?,
+            n_threads: threads::current(),
+        };
+        let params = plan.layout();
+        ParamGroups::new(&config.optimizer, &params)?;
+        let parameters = params.forward_order().into_iter().map(|slot| Parameter {
+            name: slot.name.clone(),
+            shape: slot.dims.clone(),
+            n_parameters: slot.numel(),
+        });
+        Ok(Report {
+            name: config.name.clone(),
+            device: if device == Device::Cpu { "cpu" } else { "cuda" },
+            precision: config.train.precision.name(),
+            world_size,
+            zero: config.comm.zero.number(),
+            global_rows,
+            max_pass_rows: cuts.max_rows,
+            parameters: parameters.collect(),
+            n_parameters: params.n_params(),
+            flop: Flop::new(&spec, global_rows),
+            memory: ZeroStage::ALL.map(|zero| Memory::new(&RankPlan { zero, ..plan.clone() })).into(),
+        })
+    }
+
+    /// The same for people.
+    fn to_text(&self) -> String {
+        let mut rows: Vec<Vec<String>> = self.parameters.iter().map(Parameter::cells).collect();
+        rows.push(vec!["total".to_owned(), String::new(), grouped(self.n_parameters)]);
+        let mut text = table(&["<parameter", "<shape", "elements"], &rows);
+        let Flop { forward_a_row, backward_a_row, a_step } = self.flop;
+        let _ = writeln!(
+            text,
+            "\nFLOP of a row: {} forward, {} backward; of a step of {} rows: {}",
+            grouped(forward_a_row),
+            grouped(backward_a_row),
+            grouped(self.global_rows),
+            grouped(a_step),
+        );
+        let _ = writeln!(
+            text,
+            "\nMiB of rank 0 of {}, on {} in {}, up to {} rows a pass; the config says comm.zero = {}\n",
+            self.world_size,
+            self.device,
+            self.precision,
+            grouped(self.max_pass_rows),
+            self.zero,
+        );
+        let kinds = &self.memory[0].bytes;
+        let cells = |what: &str, place: &str, bytes: &dyn Fn(&Memory) -> usize| {
+            let figures = self.memory.iter().map(|memory| mib(bytes(memory)));
+            [what.to_owned(), place.to_owned()].into_iter().chain(figures).collect::<Vec<_>>()
+        };
+        let mut rows: Vec<_> = kinds
+            .iter()
+            .enumerate()
+            .map(|(index, kind)| cells(kind.what, kind.place, &|memory| memory.bytes[index].bytes))
+            .collect();
+        rows.push(cells("total", "device", &|memory| memory.device_bytes));
+        rows.push(cells("", "host", &|memory| memory.total_bytes - memory.device_bytes));
+        text += &table(&["<memory", "<where", "zero 0", "zero 1", "zero 2"], &rows);
+        text
+    }
+}
+
+impl Parameter {
+    fn cells(&self) -> Vec<String> {
+        let shape: Vec<_> = self.shape.iter().map(usize::to_string).collect();
+        vec![self.name.clone(), shape.join(" x "), grouped(self.n_parameters)]
+    }
+}
+
+impl Flop {
+    /// Work on this model; a step takes `global_rows` rows.
+    pub fn new(spec: &ModelSpec, global_rows: usize) -> Self {
+        let weights = |layer: usize| {
+            let (i, o) = spec.in_out(layer);
+            i * o
+        };
+        let n_weights: usize = (0..spec.n_layers()).map(weights).sum();
+        // Embeddings stand in front of the first layer and want the gradient of its input.
+        let unasked = if spec.embeddings.is_empty() { weights(0) } else { 0 };
+        let (forward_a_row, backward_a_row) = (2 * n_weights, 4 * n_weights - 2 * unasked);
+        Flop { forward_a_row, backward_a_row, a_step: (forward_a_row + backward_a_row) * global_rows }
+    }
+}
+
+impl Memory {
+    fn new(rank: &RankPlan<'_>) -> Self {
+        let plan = MemoryPlan::new(rank);
+        let bytes = MemoryKind::ALL.map(|kind| Bytes {
+            what: kind.name(),
+            place: if kind.memory_use().is_some() { "device" } else { "host" },
+            bytes: plan.of(kind),
+        });
+        Memory {
+            zero: rank.zero.number(),
+            bytes: bytes.into(),
+            device_bytes: plan.on_device(),
+            total_bytes: plan.total(),
+        }
+    }
+}
+
+fn mib(bytes: usize) -> String {
+    format!("{:.3}", bytes as f64 / f64::from(1 << 20))
+}
+
+/// With a comma between thousands.
+fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_kernels::ops::Activation;
+
+    use super::*;
+    use crate::model::EmbeddingSpec;
+
+    fn report(sets: &[&str], world_size: usize, device: Device) -> Report {
+        let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
+        let config = Config::load(None, &sets).unwrap();
+        let data = data::load(&config, &World::single()).unwrap();
+        Report::new(&config, &data, world_size, device).unwrap()
+    }
+
+    #[test]
+    fn tells_parameters_work_and_memory() {
+        let text = report(&["train.batch_size=8"], 4, Device::Cpu).to_text();
+        for part in [
+            "parameter        shape     elements\n",
+            "\nlayers.0.weight  128 x 64     8,192\n",
+            "\nlayers.2.bias    10              10\n",
+            "\ntotal                        17,226\n",
+            "\nFLOP of a row: 34,048 forward, 51,712 backward; of a step of 32 rows: 2,744,320\n",
+            "\nMiB of rank 0 of 4, on cpu in f32, up to 90 rows a pass; the config says comm.zero = 0\n",
+            "\nmemory        where   zero 0  zero 1  zero 2\n",
+            "\noptimiser     device   0.131   0.033   0.033\n",
+        ] {
+            assert!(text.contains(part), "no {part:?} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_run_that_cannot_be_is_not_described() {
+        let refused = |sets: &[&str], world_size: usize, device: Device| {
+            let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
+            let config = Config::load(None, &sets).unwrap();
+            let data = data::load(&config, &World::single()).unwrap();
+            Report::new(&config, &data, world_size, device).expect_err("refused").to_string()
+        };
+        for (sets, world_size, want) in [
+            (&["train.deterministic=world"][..], 16, "16 ranks, and `train.micro_shards` cuts"),
+            (&[], 1439, "builtin:digits: 1438 training rows, fewer than the 1439 ranks"),
+            (&["train.deterministic=world", "comm.zero=2"], 2, "`train.deterministic = \"world\"` adds up"),
+            (&["comm.dtype=bf16", "comm.zero=2"], 2, "`comm.zero = 2` adds up gradients on their way"),
+            (&["optimizer.groups=[{match=\"layer.*\"}]"], 2, "no parameter matches \"layer.*\""),
+            (
+                &["schedule.kind=wsd", "schedule.warmup_steps=4", "schedule.decay_steps=4", "train.steps=5"],
+                2,
+                "the schedule \"wsd\" takes 4 + 4 steps",
+            ),
+        ] {
+            let message = refused(sets, world_size, Device::Cuda(0));
+            assert!(message.contains(want), "no {want:?} in {message}");
+        }
+    }
+
+    #[test]
+    fn zero_divides_what_it_should() {
+        for device in [Device::Cpu, Device::Cuda(0)] {
+            let sets = ["data.eval=none", "train.ema_decay=0.9", "comm.zero=1", "comm.bucket_mib=0.001"];
+            let small = report(&sets, 4, device);
+            assert_eq!(small.zero, 1);
+            let of = |zero: usize, what: &str| {
+                small.memory[zero].bytes.iter().find(|bytes| bytes.what == what).unwrap().bytes
+            };
+            for what in ["optimiser", "average"] {
+                // The ranks' parts are padded to cache lines of each layer.
+                let (whole, part) = (of(0, what), of(1, what));
+                assert!(part * 4 >= whole && part * 4 <= whole + whole / 20, "{what}: {part} of {whole}");
+            }
+            assert_eq!(of(0, "activations"), of(1, "activations"));
+            let layers = format!("model.hidden=[{}]", ["64"; 40].join(","));
+            let deep = report(&[sets.as_slice(), &[layers.as_str()]].concat(), 4, device);
+            let gradients = |zero: usize| deep.memory[zero].bytes[MemoryKind::Gradients as usize].bytes;
+            // A quarter, and two buckets of a layer each.
+            let want = gradients(0) / 4 + 2 * gradients(0) / 41;
+            assert!(gradients(2).abs_diff(want) < want / 20, "{} of {}", gradients(2), gradients(0));
+        }
+    }
+
+    #[test]
+    fn embeddings_ask_for_the_gradient_of_the_first_input() {
+        let spec = ModelSpec::plain(&[10, 20, 3], Activation::Relu);
+        let flop = Flop::new(&spec, 7);
+        assert_eq!((flop.forward_a_row, flop.backward_a_row), (2 * 260, 2 * 260 + 2 * 60));
+        assert_eq!(flop.a_step, 7 * (4 * 260 + 120));
+        let embedding = EmbeddingSpec { name: "zip".to_owned(), n_codes: 100, dim: 4 };
+        let flop = Flop::new(&spec.with_embeddings(vec![embedding]), 1);
+        // Nine numbers and the four of the table.
+        let n_weights = 13 * 20 + 60;
+        assert_eq!((flop.forward_a_row, flop.backward_a_row), (2 * n_weights, 4 * n_weights));
+    }
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    }
+}

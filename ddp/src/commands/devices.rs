@@ -1,0 +1,289 @@
+//! `ddp-train devices`: what there is to compute on, and what is missing.
+
+use std::collections::HashSet;
+use std::fs;
+
+use ddp_comm::World;
+use ddp_kernels::cpu::threads;
+use ddp_kernels::cuda::library::Library;
+use ddp_kernels::cuda::{self, GpuInfo, Link};
+use serde::Serialize;
+
+use crate::cli::DevicesArgs;
+use crate::error::Result;
+use crate::exit::Stop;
+use crate::report::metrics::json_line;
+use crate::report::stdout::put;
+use crate::report::table::table;
+
+/// Prints the list on rank 0. A machine without a GPU, or without a library, is an answer as good as another.
+///
+/// # Errors
+/// [`crate::Error::Stdout`].
+pub fn devices(world: &World, args: &DevicesArgs) -> Result<(), Stop> {
+    let put = || {
+        let report = Report::new();
+        put(&if args.json { json_line(&report) } else { report.to_text() })
+    };
+    Ok(world.collective_result(if world.rank().0 == 0 { put() } else { Ok(()) })?)
+}
+
+/// All of it, one JSON object.
+#[derive(Debug, Serialize)]
+struct Report {
+    gpus: Vec<Gpu>,
+    /// Why there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    no_gpu: Option<Missing>,
+    /// The newest CUDA that the driver knows.
+    driver_cuda_version: Option<String>,
+    libraries: Vec<Found>,
+    /// How each GPU, in the order of `gpus`, reaches the memory of each.
+    peer_links: Vec<Vec<&'static str>>,
+    cpu: Cpu,
+}
+
+#[derive(Debug, Serialize)]
+struct Gpu {
+    index: u32,
+    name: String,
+    memory_gib: f64,
+    memory_bytes: usize,
+    compute_capability: String,
+    multiprocessors: u32,
+    pci_bus_id: String,
+    uuid: String,
+    #[serde(rename = "virtual")]
+    is_virtual: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Missing {
+    reason: String,
+    hint: String,
+}
+
+/// A library of NVIDIA's: its version and path, or why it is not there.
+#[derive(Debug, Serialize)]
+struct Found {
+    name: &'static str,
+    version: Option<String>,
+    path: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missing: Option<Missing>,
+}
+
+/// The host's processor.
+#[derive(Debug, Serialize)]
+pub(crate) struct Cpu {
+    /// As the system calls it.
+    pub(crate) model: String,
+    /// Cores of the machine; None where the system does not tell.
+    cores: Option<usize>,
+    /// Threads that this process may run at a time.
+    threads: usize,
+}
+
+impl Report {
+    fn new() -> Self {
+        let (gpus, no_gpu) = match cuda::devices() {
+            Ok(devices) => (devices.iter().map(Gpu::new).collect(), None),
+            Err(why) => (Vec::new(), Some(Missing { reason: why.reason, hint: why.hint })),
+        };
+        let links = cuda::peer_matrix().map(|peers| peers.links).unwrap_or_default();
+        let versions = cuda::versions();
+        let found = |(library, path): &(Library, Result<String, String>)| {
+            let version = match library {
+                Library::Driver => versions.driver_cuda.clone(),
+                Library::Nvrtc => versions.nvrtc.clone(),
+                Library::CublasLt => versions.cublas_lt.clone(),
+                Library::Nccl => ddp_comm::nccl_version(),
+            };
+            let missing = path
+                .as_ref()
+                .err()
+                .map(|reason| Missing { reason: reason.clone(), hint: library.hint().to_owned() });
+            Found { name: title(*library), version, path: path.clone().ok(), missing }
+        };
+        Report {
+            gpus,
+            no_gpu,
+            driver_cuda_version: versions.driver_cuda.clone(),
+            libraries: versions.found.iter().map(found).collect(),
+            peer_links: links.iter().map(|row| row.iter().map(|link| link_name(*link)).collect()).collect(),
+            cpu: Cpu::new(),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        let mut text = self.gpus_text();
+        let rows: Vec<_> = self.libraries.iter().map(Found::cells).collect();
+        text += "\n";
+        text += &table(&["<library", "<version", "<found"], &rows);
+        // Without a GPU no library would be of use.
+        let missing = self.libraries.iter().filter(|_| self.no_gpu.is_none());
+        for (name, missing) in missing.filter_map(|found| Some((found.name, found.missing.as_ref()?))) {
+            text += &format!("hint: {name}: {}\n", missing.hint);
+        }
+        if self.gpus.len() > 1 {
+            text += "\n";
+            text += &self.links_text();
+        }
+        text + &format!("\nCPU: {}\n", self.cpu.to_text())
+    }
+
+    fn gpus_text(&self) -> String {
+        if let Some(missing) = &self.no_gpu {
+            let text = format!("no GPU: {}\nhint: {}\n", missing.reason, missing.hint);
+            return text + "Training runs on the CPU: --device auto and --device cpu do.\n";
+        }
+        let titles = ["GPU", "<name", "memory", "compute capability", "SMs", "<PCI address", "<UUID"];
+        let mut text = table(&titles, &self.gpus.iter().map(Gpu::cells).collect::<Vec<_>>());
+        if self.gpus.iter().any(|gpu| gpu.is_virtual) {
+            text += "warning: a virtual GPU computes on the CPU; it is for tests, and no time of it means anything\n";
+        }
+        text
+    }
+
+    fn links_text(&self) -> String {
+        let indices: Vec<String> = self.gpus.iter().map(|gpu| gpu.index.to_string()).collect();
+        let titles: Vec<String> = indices.iter().map(|index| format!("<to {index}")).collect();
+        let titles: Vec<&str> = std::iter::once("<from").chain(titles.iter().map(String::as_str)).collect();
+        let row = |(from, links): (&String, &Vec<&'static str>)| {
+            std::iter::once(from.clone()).chain(links.iter().map(|link| (*link).to_owned())).collect()
+        };
+        let rows: Vec<Vec<String>> = indices.iter().zip(&self.peer_links).map(row).collect();
+        table(&titles, &rows)
+            + "p2p: from memory to memory, as over PCIe; p2p+atomics: over a link that does atomic operations too, as \
+               NVLink; host: through the host's memory\n"
+    }
+}
+
+impl Gpu {
+    fn new(info: &GpuInfo) -> Self {
+        let (major, minor) = info.compute_capability;
+        Gpu {
+            index: info.index,
+            name: info.name.clone(),
+            memory_gib: info.memory_bytes as f64 / f64::from(1 << 30),
+            memory_bytes: info.memory_bytes,
+            compute_capability: format!("{major}.{minor}"),
+            multiprocessors: info.multiprocessors,
+            pci_bus_id: info.pci_bus_id.clone(),
+            uuid: info.uuid.clone(),
+            is_virtual: info.is_virtual(),
+        }
+    }
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.index.to_string(),
+            self.name.clone(),
+            format!("{:.1} GiB", self.memory_gib),
+            self.compute_capability.clone(),
+            self.multiprocessors.to_string(),
+            self.pci_bus_id.clone(),
+            self.uuid.clone(),
+        ]
+    }
+}
+
+impl Found {
+    fn cells(&self) -> Vec<String> {
+        let found = match (&self.path, &self.missing) {
+            (Some(path), _) => path.clone(),
+            (None, Some(missing)) => format!("not found: {}", missing.reason),
+            (None, None) => "not found".to_owned(),
+        };
+        vec![self.name.to_owned(), self.version.clone().unwrap_or_else(|| "-".to_owned()), found]
+    }
+}
+
+fn title(library: Library) -> &'static str {
+    match library {
+        Library::Driver => "CUDA driver",
+        Library::Nvrtc => "NVRTC",
+        Library::CublasLt => "cuBLASLt",
+        Library::Nccl => "NCCL",
+    }
+}
+
+fn link_name(link: Link) -> &'static str {
+    match link {
+        Link::Same => "same",
+        Link::Peer => "p2p",
+        Link::PeerWithAtomics => "p2p+atomics",
+        Link::Host => "host",
+    }
+}
+
+impl Cpu {
+    /// What the system tells of its processor.
+    pub(crate) fn new() -> Self {
+        Self::from_cpuinfo(
+            &fs::read_to_string("/proc/cpuinfo").unwrap_or_default(),
+            threads::default_per_rank(1),
+        )
+    }
+
+    fn from_cpuinfo(cpuinfo: &str, threads: usize) -> Self {
+        let fields =
+            || cpuinfo.lines().filter_map(|line| line.split_once(':')).map(|(k, v)| (k.trim(), v.trim()));
+        let model =
+            fields().find(|(key, _)| *key == "model name").map_or("unknown model", |(_, model)| model);
+        // Threads of one core share its socket and its number there, which stand in that order.
+        let (mut socket, mut cores) = ("", HashSet::new());
+        for (key, value) in fields() {
+            match key {
+                "physical id" => socket = value,
+                "core id" => _ = cores.insert((socket, value)),
+                _ => {}
+            }
+        }
+        Cpu { model: model.to_owned(), cores: Some(cores.len()).filter(|&n| n > 0), threads }
+    }
+
+    fn to_text(&self) -> String {
+        let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+        let cores = self.cores.map_or(String::new(), |n| format!(", {}", count(n, "core")));
+        format!("{}{cores}, {} for this process", self.model, count(self.threads, "thread"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_of_one_core_count_once() {
+        let one = |socket: u32, core: u32| {
+            format!("model name\t: X 1\nphysical id\t: {socket}\ncore id\t: {core}\n\n")
+        };
+        let text = [one(0, 0), one(0, 0), one(0, 1), one(1, 0)].concat();
+        let cpu = Cpu::from_cpuinfo(&text, 3);
+        assert_eq!(cpu.to_text(), "X 1, 3 cores, 3 threads for this process");
+        assert_eq!(Cpu::from_cpuinfo("", 1).to_text(), "unknown model, 1 thread for this process");
+    }
+
+    #[test]
+    fn what_is_missing_is_told_with_the_way_out() {
+        let missing = |what: &str| Missing { reason: format!("no {what}"), hint: format!("install {what}") };
+        let library = Found { name: "NCCL", version: None, path: None, missing: Some(missing("libnccl")) };
+        let mut report = Report {
+            gpus: Vec::new(),
+            no_gpu: Some(missing("driver")),
+            driver_cuda_version: None,
+            libraries: vec![library],
+            peer_links: Vec::new(),
+            cpu: Cpu::from_cpuinfo("", 1),
+        };
+        let text = report.to_text();
+        for part in ["no GPU: no driver\nhint: install driver\n", "not found: no libnccl"] {
+            assert!(text.contains(part), "no {part:?} in\n{text}");
+        }
+        assert!(!text.contains("hint: NCCL"), "{text}");
+        report.no_gpu = None;
+        let text = report.to_text();
+        assert!(text.contains("hint: NCCL: install libnccl"), "{text}");
+    }
+}

@@ -1,0 +1,153 @@
+//! `ddp-train eval`: a trained model on rows of its kind.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ddp_comm::World;
+use ddp_kernels::cpu::threads;
+use ddp_kernels::{Device, TensorRef};
+
+use crate::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, MANIFEST_FILE, Piece, StateReader};
+use crate::cli::EvalArgs;
+use crate::commands::train::{Pinning, pin_device};
+use crate::config::{Config, EvalSource, Task};
+use crate::data::loader::LoaderOptions;
+use crate::data::order::partition::EvalCut;
+use crate::data::{self, Dataset, KnownFeatures, Normalizer, SourceSpec, open_eval};
+use crate::error::{Error, Result};
+use crate::exit::Stop;
+use crate::model::file::ModelFile;
+use crate::model::{LossHead, Mlp, ModelSpec, ParamLayout};
+use crate::report::metrics::{EvalMetrics, json_line};
+use crate::report::stdout::put;
+use crate::run_folder::folder::MODEL_FILE;
+use crate::train::evaluate::evaluate;
+
+/// Rows of a pass.
+const MAX_ROWS: usize = 1024;
+
+/// Evaluates as `args` say and prints the metrics on rank 0; every rank of the world calls it.
+///
+/// # Errors
+/// [`Stop`], which knows whether all ranks have heard of it.
+pub fn eval(world: &World, args: &EvalArgs) -> Result<(), Stop> {
+    let device = pin_device(world, &args.device, Pinning::default())?.device;
+    let Ready { config, mut model, rows, normalizer, fingerprint } =
+        world.collective_result(load(args, device))?;
+    let hex = |fingerprint: u64| format!("{fingerprint:016x}");
+    let of_rows = world.collective_result(rows.fingerprint())?;
+    let entries = [
+        ("--checkpoint (fingerprint)", hex(fingerprint)),
+        ("rows and columns of the data (fingerprint)", hex(of_rows)),
+    ];
+    let entries = entries.map(|(key, value)| (key.to_owned(), value));
+    world.agree(&entries).map_err(Error::from)?;
+    let loss = LossHead::new(&config.loss, device).map_err(Error::from)?;
+    let cores = threads::current();
+    let loading = LoaderOptions::from_config(&config.data, device, cores, normalizer);
+    let cut = EvalCut::of_ranks(world.world_size());
+    let metrics = evaluate(world, &mut model, &loss, config.data.task, &rows, cut, &loading)?;
+    let told = match world.rank().0 {
+        0 => put(&text(args, &*rows, &metrics)),
+        _ => Ok(()),
+    };
+    Ok(world.collective_result(told)?)
+}
+
+/// Everything that an evaluation needs.
+struct Ready {
+    config: Config,
+    model: Mlp,
+    /// With their columns in the model's order.
+    rows: Arc<dyn Dataset>,
+    normalizer: Option<Normalizer>,
+    /// Of the model's file.
+    fingerprint: u64,
+}
+
+fn load(args: &EvalArgs, device: Device) -> Result<Ready> {
+    let (path, checkpoint) = locate(&args.checkpoint)?;
+    let file = ModelFile::read(&path)?;
+    let info = file.info()?;
+    let config = Config::from_toml(&info.config, &args.checkpoint)?;
+    let n_outputs = file.n_outputs(&config.model)?;
+    let classes = (config.data.task == Task::Classification).then_some(n_outputs);
+    let plan = &info.preprocessor.plan;
+    let known = KnownFeatures { names: &plan.columns, vocabularies: &plan.vocabularies, of: "the model" };
+    let data = &config.data;
+    let labels = args.labels.as_deref();
+    let rows = match (&args.data, &data.eval) {
+        (Some(source), _) => open_eval(data, source, labels, classes, known)?,
+        (None, EvalSource::Source(source)) => {
+            open_eval(data, source, labels.or(data.eval_labels.as_deref()), classes, known)?
+        }
+        (None, EvalSource::Fraction(fraction)) => {
+            let spec = SourceSpec { classes, features: Some(known), ..SourceSpec::train(data) };
+            Arc::new(data::split(&spec.open()?, *fraction, config.train.seed)?.1)
+        }
+        (None, EvalSource::None) => return Err(Error::NoEvalData),
+    };
+    let rows = info.preprocessor.apply(rows);
+    let spec = ModelSpec::new(&config.model, plan.n_features(), n_outputs);
+    let spec = spec.with_embeddings(file.embeddings()?);
+    // In the precision that it was trained in.
+    let mut model = Mlp::new(spec, MAX_ROWS.min(rows.len()), device, config.train.precision)?;
+    model.set_weights(file.weights(model.layout())?.view())?;
+    if let Some(checkpoint) = &checkpoint
+        && let Some(average) = average(checkpoint, model.layout())?
+    {
+        model.set_weights(TensorRef::from_slice(&average, &[average.len()])?)?;
+    }
+    let (normalizer, fingerprint) = (info.preprocessor.normalizer, file.fingerprint());
+    Ok(Ready { config, model, rows, normalizer, fingerprint })
+}
+
+/// The model's file that `path` stands for, and the checkpoint that it lies in, every byte of which is right. A run's folder stands
+/// for the model inside, once it is there; a folder of checkpoints, `latest` and `best` stand for one of them.
+fn locate(path: &Path) -> Result<(PathBuf, Option<Checkpoint>)> {
+    let inside = path.join(MODEL_FILE);
+    let is_model_of_run = inside.exists() && !path.join(MANIFEST_FILE).exists();
+    let is_marker = path.file_name().is_some_and(|name| name == "latest" || name == "best");
+    if is_model_of_run || (path.is_file() && !is_marker) {
+        return Ok((if is_model_of_run { inside } else { path.to_owned() }, None));
+    }
+    match Checkpoint::find(path) {
+        Ok(search) => {
+            let found = search.found.expect("an error where there is none");
+            Ok((found.model_path(), Some(found)))
+        }
+        // A folder without either lacks the model that it should hold.
+        Err(CheckpointError::NotFound { .. }) if path.is_dir() => Ok((inside, None)),
+        Err(CheckpointError::NotFound { .. }) if !is_marker => Ok((path.to_owned(), None)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The average of the weights out of a checkpoint of a run that keeps one: it is what the run evaluates.
+fn average(checkpoint: &Checkpoint, layout: &ParamLayout) -> Result<Option<Vec<f32>>> {
+    let manifest = checkpoint.manifest();
+    if manifest.run.step == 0 || !manifest.state.iter().any(|name| name == EMA_STATE) {
+        return Ok(None);
+    }
+    let reader = StateReader::open(checkpoint).map_err(|fault| checkpoint.damaged(fault))?;
+    let mut flat = vec![0.0; layout.flat_len()];
+    let whole = 0..layout.flat_len();
+    reader.read(&Piece::of_ranges(layout, &[whole]), EMA_STATE, &mut flat)?;
+    Ok(Some(flat))
+}
+
+/// The result, as asked for.
+fn text(args: &EvalArgs, rows: &dyn Dataset, metrics: &EvalMetrics) -> String {
+    if args.json {
+        return json_line(metrics);
+    }
+    let value = |name: &str, value: Option<f64>| value.map_or(String::new(), |v| format!(", {name} {v:.4}"));
+    format!(
+        "{} rows of {}: loss {:.6}{}{}\n",
+        rows.len(),
+        rows.source(),
+        metrics.loss.unwrap_or(f64::NAN),
+        value("accuracy", metrics.accuracy),
+        value("R2", metrics.r2),
+    )
+}

@@ -1,0 +1,9 @@
+//! The subcommands, a room each: arguments in, a result on stdout or a run's folder out.
+
+pub mod bench;
+pub mod checkpoint;
+pub mod data;
+pub mod describe;
+pub mod devices;
+pub mod eval;
+pub mod train;

@@ -1,0 +1,295 @@
+//! A training run, from the command line's arguments to the model's file.
+//!
+//! (checkpoint ->) config -> world -> device -> data -> model -> buckets, then the loop: batch -> forward -> loss -> backward
+//! (buckets start) -> wait -> clip -> step -> metrics -> checkpoint; at the end the model's file.
+
+pub(crate) mod banner;
+
+use std::path::PathBuf;
+
+use ddp_comm::{DeviceOptions, World};
+use ddp_kernels::cpu::threads;
+use ddp_kernels::cuda::Gpu;
+use ddp_kernels::{Device, DeviceChoice, DeviceRequest, Tensor};
+
+use crate::cli::TrainArgs;
+use crate::config::{Config, Determinism, Length};
+use crate::data::{self, Loaded};
+use crate::train::autosave::Checkpointing;
+
+use crate::error::{Error, Result};
+use crate::exit::Stop;
+use crate::model::file::{self, ModelFile, ModelInfo};
+use crate::model::{Mlp, ModelSpec, ParamLayout};
+use crate::report::metrics::{Event, MetricsSink, ResumeEvent};
+use crate::report::progress::Progress;
+use crate::report::stdout::put;
+use crate::run_folder::error::FolderError;
+use crate::run_folder::folder;
+use crate::run_folder::folder::{Existing, RunDir};
+use crate::train::resume::Resumed;
+use crate::train::setup;
+use crate::train::setup::Cuts;
+use crate::train::stop_signals::StopSignals;
+use crate::train::training_loop::{Ending, LoopPlan, TrainingLoop};
+
+/// Trains as `args` say; every rank of the world calls it.
+///
+/// # Errors
+/// [`Stop`], which knows whether all ranks have heard of it.
+pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
+    let signals = StopSignals::listen(world).map_err(|source| Error::Signals { source })?;
+    let resumed = Resumed::find(world, args)?;
+    let config = world.collective_result(load_config(world, args, resumed.as_ref()))?;
+    agree_on_config(world, args, &config)?;
+    let choice = pin_device(world, &args.device, pinning(args, &config))?;
+    let data = data::load(&config, world)?;
+    if let Some(resumed) = &resumed {
+        world.collective_result(resumed.check_data(&data))?;
+    }
+    let init_from = args.init_from.as_deref().map(ModelFile::read).transpose();
+    let init_from = world.collective_result(init_from)?;
+    let layout = data.train.layout();
+    let spec = ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs())
+        .with_embeddings(data.preprocessor.plan.embeddings());
+    agree_on_model(world, &spec, init_from.as_ref())?;
+
+    let global_rows = resumed.as_ref().map(|resumed| resumed.state().global_rows as usize);
+    let cuts = Cuts::new(&config, world, &data, global_rows);
+    let cuts = world.collective_result(cuts)?;
+    let schedule = world.collective_result(setup::schedule(&config, data.train.len(), cuts.global_rows))?;
+    let trainer = setup::trainer(world, args.cuda_graph, &config, spec, &cuts, choice.device);
+    let mut trainer = world.collective_result(trainer)?;
+    if let Some(file) = &init_from {
+        world.collective_result(setup::init_from(&mut trainer, file))?;
+    }
+    let resumed = match resumed {
+        Some(resumed) => Some(resumed.restore(world, &config, &data, &mut trainer)?),
+        None => None,
+    };
+    let state = resumed.as_ref().map(Resumed::state);
+    if args.dry_run {
+        world.collective_result(check_out(world, args))?;
+    }
+    let progress = progress(world, args, &config, &cuts, data.train.len());
+    let announced = announce(world, args, &config, &data, trainer.model(), &choice, &progress);
+    world.collective_result(announced)?;
+    if args.dry_run {
+        progress.note("dry run: config, data and model are in order; nothing was trained");
+        return Ok(());
+    }
+
+    let folder = world.collective_result(open_folder(world, args, &config, resumed.as_ref()))?;
+    let (loader, loading) =
+        world.collective_result(setup::loader(&config, &data, &cuts, world, choice.device, state))?;
+    if schedule.ends_in_warmup() {
+        progress.note("warning: the run ends before its warm-up does\nhint: fewer schedule.warmup_steps, or schedule.warmup_fraction");
+    }
+    banner::determinism(&config, &cuts, &trainer).iter().for_each(|line| progress.note(line));
+    banner::loading(&loader).iter().for_each(|line| progress.note(line));
+    let saver = Checkpointing::new(world, &config, &data, &trainer, folder.as_ref().map(RunDir::path))?;
+    saver.note().iter().for_each(|note| progress.note(note));
+    let metrics = open_metrics(world, folder.as_ref(), args.json, resumed.as_ref())?;
+    if let Some(resumed) = &resumed {
+        resumed.announce(&progress, world.world_size());
+    }
+
+    let plan = LoopPlan {
+        world,
+        config: &config,
+        data: &data,
+        schedule,
+        eval_cut: cuts.eval,
+        loading,
+        signals: &signals,
+    };
+    let state = state.cloned().unwrap_or_else(|| setup::first_state(&config, &data, &cuts));
+    let mut training = TrainingLoop::new(plan, loader, saver, (metrics, progress), state);
+    match training.train(&mut trainer)? {
+        Ending::Stopped(reason) => return Err(Stop::Saved(reason)),
+        Ending::Complete => {}
+    }
+    let layout = trainer.model().layout().clone();
+    match trainer.averaged_weights()? {
+        Some(average) => save(folder.as_ref(), &layout, average, &config, &data)?,
+        None => save(folder.as_ref(), &layout, trainer.model().weights(), &config, &data)?,
+    }
+    training.finish(folder.as_ref().map(RunDir::path))?;
+    Ok(())
+}
+
+/// The config, with what flags say of it: that of the file, or of the run that goes on.
+fn load_config(world: &World, args: &TrainArgs, resumed: Option<&Resumed>) -> Result<Config> {
+    let mut set = args.set.clone();
+    set.extend(args.comm_dtype.map(|dtype| format!("comm.dtype={}", dtype.name())));
+    let Some(resumed) = resumed else { return Config::load(args.config.as_deref(), &set) };
+    let config = match &args.config {
+        Some(file) => Config::load(Some(file), &set)?,
+        None => resumed.config(&set)?,
+    };
+    resumed.check_config(&config, world.world_size())?;
+    Ok(config)
+}
+
+/// How a rank takes its device.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Pinning {
+    /// Whether several ranks may use one GPU.
+    pub(crate) share_gpu: bool,
+    /// Whether products and sums over GPUs take only what gives the same bits each time.
+    pub(crate) deterministic: bool,
+    /// Threads of the rank; None for its share of the host's cores.
+    pub(crate) n_threads: Option<usize>,
+}
+
+fn pinning(args: &TrainArgs, config: &Config) -> Pinning {
+    let deterministic = config.train.deterministic != Determinism::Off;
+    Pinning { share_gpu: args.share_gpu, deterministic, n_threads: args.threads }
+}
+
+/// The rank's device, through which its tensors are exchanged from now on; its thread joins a pool of compute threads.
+pub(crate) fn pin_device(world: &World, wish: &str, pinning: Pinning) -> Result<DeviceChoice, Stop> {
+    let Pinning { share_gpu, deterministic, n_threads } = pinning;
+    let choose = || -> Result<DeviceChoice> {
+        let request: DeviceRequest = wish.parse()?;
+        let choice = request.resolve(world.local_rank().0, world.local_size(), share_gpu)?;
+        if let (true, Device::Cuda(index)) = (deterministic, choice.device) {
+            Gpu::get(index)?.set_deterministic(true);
+        }
+        threads::join_pool(n_threads.unwrap_or_else(|| threads::default_per_rank(world.local_size())))?;
+        Ok(choice)
+    };
+    let choice = world.collective_result(choose())?;
+    let options = DeviceOptions { share_gpu, deterministic, ..DeviceOptions::default() };
+    world.connect_device(choice.device, options).map_err(Error::from)?;
+    Ok(choice)
+}
+
+/// All ranks run the same program on the same config.
+fn agree_on_config(world: &World, args: &TrainArgs, config: &Config) -> Result<()> {
+    let mut entries = vec![("version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
+    entries.extend(config.agreement_entries());
+    entries.push(("--dry-run".to_owned(), args.dry_run.to_string()));
+    Ok(world.agree(&entries)?)
+}
+
+/// All ranks make the same model.
+fn agree_on_model(world: &World, spec: &ModelSpec, init_from: Option<&ModelFile>) -> Result<()> {
+    let init_from = init_from.map_or("none".to_owned(), |file| format!("{:016x}", file.fingerprint()));
+    let entries = [
+        ("--init-from (fingerprint)", init_from),
+        ("widths of the model's layers", format!("{:?}", spec.dims)),
+        ("embeddings of the model", format!("{:?}", spec.embeddings)),
+    ];
+    Ok(world.agree(&entries.map(|(key, value)| (key.to_owned(), value)))?)
+}
+
+/// Writes the model's file, on the rank that has the folder.
+fn save(
+    folder: Option<&RunDir>,
+    layout: &ParamLayout,
+    weights: &Tensor,
+    config: &Config,
+    data: &Loaded,
+) -> Result<()> {
+    let Some(folder) = folder else { return Ok(()) };
+    let info = ModelInfo { config: config.to_toml(), preprocessor: data.preprocessor.clone() };
+    let bytes = file::to_bytes(layout, weights, &info)?;
+    folder::write_atomic(&folder.file(folder::MODEL_FILE), &bytes)
+}
+
+fn progress(world: &World, args: &TrainArgs, config: &Config, cuts: &Cuts, n_rows: usize) -> Progress {
+    if world.rank().0 > 0 {
+        return Progress::none();
+    }
+    let (total_rows, n_epochs) = match config.train.length {
+        Length::Epochs(n) => (n as u64 * n_rows as u64, Some(n as u64)),
+        Length::Steps(n) => (n as u64 * cuts.global_rows.min(n_rows) as u64, None),
+    };
+    Progress::new(args.progress, args.quiet, total_rows, n_epochs)
+}
+
+/// Tells what is about to run; all of it with `--verbose`. A dry run comes to nothing but that: its config goes to stdout.
+fn announce(
+    world: &World,
+    args: &TrainArgs,
+    config: &Config,
+    data: &Loaded,
+    model: &Mlp,
+    device: &DeviceChoice,
+    progress: &Progress,
+) -> Result<()> {
+    progress.note(&banner::line(world, config, data, model, device));
+    if !args.verbose && !args.dry_run {
+        return Ok(());
+    }
+    let toml = config.to_toml();
+    if !args.dry_run || args.json {
+        progress.note(&toml);
+    } else if world.rank().0 == 0 && !args.quiet {
+        put(&toml)?;
+    }
+    progress.note(&banner::details(world, config, data, model));
+    Ok(())
+}
+
+fn check_out(world: &World, args: &TrainArgs) -> Result<()> {
+    match &args.out {
+        Some(out) if world.rank().0 == 0 && args.resume.is_none() => folder::check(out, existing(args)),
+        _ => Ok(()),
+    }
+}
+
+/// What becomes of a run that `--out` holds, where none is gone on with.
+fn existing(args: &TrainArgs) -> Existing {
+    // A run that was killed before its first checkpoint starts afresh.
+    let is_unfinished = |out: &PathBuf| !out.join(folder::MODEL_FILE).exists();
+    match args.overwrite || (args.resume.is_some() && args.out.as_ref().is_some_and(is_unfinished)) {
+        true => Existing::Overwrite,
+        false => Existing::Refuse,
+    }
+}
+
+/// The run's folder, claimed by rank 0 with the resolved config inside.
+fn open_folder(
+    world: &World,
+    args: &TrainArgs,
+    config: &Config,
+    resumed: Option<&Resumed>,
+) -> Result<Option<RunDir>> {
+    if world.rank().0 > 0 {
+        return Ok(None);
+    }
+    let folder = match resumed {
+        Some(resumed) => {
+            let folder = resumed.folder(args.out.as_deref());
+            if let Err(Error::Folder(error)) = &folder
+                && let FolderError::Behind { run, .. } = &**error
+            {
+                // A run that has gone on in it meanwhile is the better news than how far it is.
+                folder::check_free(run)?;
+            }
+            let (out, existing) = folder?;
+            RunDir::open(Some(&out), &config.name, existing)?
+        }
+        None => RunDir::open(args.out.as_deref(), &config.name, existing(args))?,
+    };
+    folder::write_atomic(&folder.file(folder::CONFIG_FILE), config.to_toml().as_bytes())?;
+    Ok(Some(folder))
+}
+
+fn open_metrics(
+    world: &World,
+    folder: Option<&RunDir>,
+    json: bool,
+    resumed: Option<&Resumed>,
+) -> Result<MetricsSink> {
+    let Some(folder) = folder else { return Ok(MetricsSink::none()) };
+    let path = folder.file(folder::METRICS_FILE);
+    let Some(manifest) = resumed.map(Resumed::manifest) else { return MetricsSink::create(&path, json) };
+    let step = manifest.run.step;
+    let mut metrics = MetricsSink::resume(&path, json, step)?;
+    let (world_size, world_size_before) = (world.world_size(), manifest.world_size);
+    metrics.write(&Event::Resume(ResumeEvent { step, world_size, world_size_before }))?;
+    Ok(metrics)
+}

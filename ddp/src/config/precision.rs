@@ -1,0 +1,72 @@
+//! Which number format is used for what: the one policy, on all devices.
+//!
+//! | | f32 | tf32 | bf16 | f16 |
+//! |---|---|---|---|---|
+//! | weights that are updated, gradients of weights, optimiser state, averages of weights | f32 | f32 | f32 | f32 |
+//! | weights in products, activations, gradients of activations | f32 | f32 | bf16 | f16 |
+//! | scale and shift of norms, tables of embeddings, bias of the last layer | f32 | f32 | f32 | f32 |
+//! | factors of products | f32 | 11 bits of f32 | bf16 | f16 |
+//! | sums in products, norms, losses, outputs of the model | f32 | f32 | f32 | f32 |
+//! | sums of losses, of weights and of squares | f64 | f64 | f64 | f64 |
+//! | scale of the loss in backward | 1 | 1 | 1 | dynamic |
+//!
+//! What is read in a short format is widened, and what is stored in one is rounded to nearest, ties to even, once. The update reads
+//! f32 gradients, writes f32 weights and rounds the copy that products take.
+//!
+//! bf16 has the range of f32 and 8 bits; f16 has 11 bits and ends at 65,504 and, but for subnormal numbers, at 6e-5. So f16 alone
+//! needs its gradients scaled ([`crate::optim::loss_scaler`]). The CPU multiplies in f32 what it widened: short formats are there to test
+//! with, not to save time; `tf32` is f32 there.
+
+use ddp_kernels::DType;
+use ddp_kernels::ops::MatmulMode;
+
+/// The formats of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Precision {
+    /// IEEE single precision throughout.
+    #[default]
+    F32,
+    /// Single precision whose products look at 11 bits of their factors, on the matrix units of GPUs.
+    Tf32,
+    /// Products, activations and their gradients in bf16; weights, their gradients and the update in single precision.
+    Bf16,
+    /// The same in IEEE half precision, with the loss scaled so that gradients stay within its range.
+    F16,
+}
+
+impl Precision {
+    /// All of them.
+    pub const ALL: [Precision; 4] = [Precision::F32, Precision::Tf32, Precision::Bf16, Precision::F16];
+
+    /// Its name in configs and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::F32 => "f32",
+            Precision::Tf32 => "tf32",
+            Precision::Bf16 => "bf16",
+            Precision::F16 => "f16",
+        }
+    }
+
+    /// Format of activations and their gradients.
+    pub fn activations(self) -> DType {
+        match self {
+            Precision::F32 | Precision::Tf32 => DType::F32,
+            Precision::Bf16 => DType::BF16,
+            Precision::F16 => DType::F16,
+        }
+    }
+
+    /// Whether the gradient of the loss must be scaled: its format's range is not that of f32.
+    pub fn scales_loss(self) -> bool {
+        self == Precision::F16
+    }
+
+    /// How products of f32 are computed.
+    pub fn matmul_mode(self) -> MatmulMode {
+        match self {
+            Precision::Tf32 => MatmulMode::Tf32,
+            Precision::F32 | Precision::Bf16 | Precision::F16 => MatmulMode::Strict,
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Rows of a step on a GPU: copied from pinned memory, or gathered from those that are there.
+
+use std::ops::Range;
+
+use ddp_kernels::cuda::{Gpu, PinnedTensor, Upload};
+use ddp_kernels::{DType, KernelError, MemoryUse, Tensor, ops};
+
+use crate::data::batch::{Batch, BatchMut};
+use crate::data::{DeviceNormalizer, RowLayout, TargetLayout};
+
+/// What rows look like on their way to a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceShape {
+    n_features: usize,
+    /// Format in which features come.
+    dtype: DType,
+    /// Targets of a row; None for a class index.
+    n_targets: Option<usize>,
+    has_weights: bool,
+    way: Way,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// As the model takes them.
+    Sent,
+    /// To be converted or normalised there.
+    Converted,
+    /// By their numbers, from rows that are there.
+    Gathered,
+}
+
+impl DeviceShape {
+    /// Rows of `layout` that come as the model takes them, or are converted on the GPU if `converts`.
+    pub fn sent(layout: &RowLayout, converts: bool) -> Self {
+        let n_targets = match &layout.targets {
+            TargetLayout::Classes { .. } => None,
+            TargetLayout::Values { names } => Some(names.len()),
+        };
+        let way = if converts { Way::Converted } else { Way::Sent };
+        let (n_features, dtype, has_weights) = (layout.n_features(), layout.dtype, layout.has_weights);
+        DeviceShape { n_features, dtype, n_targets, has_weights, way }
+    }
+
+    /// Rows of `layout` that are gathered from those on the GPU.
+    pub fn gathered(layout: &RowLayout) -> Self {
+        DeviceShape { dtype: DType::F32, way: Way::Gathered, ..Self::sent(layout, false) }
+    }
+}
+
+impl DeviceShape {
+    /// Bytes of the GPU's memory that a [`DeviceRows`] of so many rows takes.
+    pub fn size_bytes(&self, n_rows: usize) -> usize {
+        let x = self.n_features * self.dtype.size_bytes();
+        let floats = if self.way == Way::Converted { self.n_features * DType::F32.size_bytes() } else { 0 };
+        let targets = self.n_targets.map_or(DType::I64.size_bytes(), |n| n * DType::F32.size_bytes());
+        let weights = if self.has_weights { DType::F32.size_bytes() } else { 0 };
+        let indices = if self.way == Way::Gathered { DType::I64.size_bytes() } else { 0 };
+        n_rows.max(1) * (x + floats + targets + weights + indices)
+    }
+}
+
+/// Features, targets and weights of up to a number of rows.
+#[derive(Debug)]
+pub struct DeviceRows {
+    shape: DeviceShape,
+    /// Features as they come.
+    x: Upload,
+    /// Features as the model takes them, where that is something else.
+    floats: Option<Tensor>,
+    targets: Upload,
+    /// Where rows have weights.
+    weights: Option<Upload>,
+    /// Numbers of rows, where they are gathered on the GPU.
+    indices: Option<Upload>,
+}
+
+impl DeviceRows {
+    /// Room for `n_rows` rows.
+    ///
+    /// # Errors
+    /// As making tensors there.
+    pub fn new(gpu: &'static Gpu, n_rows: usize, shape: DeviceShape) -> Result<Self, KernelError> {
+        let n_rows = n_rows.max(1);
+        let dims = [n_rows, shape.n_features];
+        let upload = |dims: &[usize], dtype| Upload::without_host(gpu, dims, dtype);
+        let optional = |wanted: bool, dtype| wanted.then(|| upload(&[n_rows], dtype)).transpose();
+        let floats = || Tensor::zeros_for(MemoryUse::Data, &dims, DType::F32, gpu.device());
+        Ok(DeviceRows {
+            shape,
+            x: upload(&dims, shape.dtype)?,
+            floats: (shape.way == Way::Converted).then(floats).transpose()?,
+            targets: match shape.n_targets {
+                None => upload(&[n_rows], DType::I64)?,
+                Some(n_targets) => upload(&[n_rows, n_targets], DType::F32)?,
+            },
+            weights: optional(shape.has_weights, DType::F32)?,
+            indices: optional(shape.way == Way::Gathered, DType::I64)?,
+        })
+    }
+
+    /// Whether there is room for `n_rows` such rows.
+    pub(crate) fn holds(&self, n_rows: usize, shape: DeviceShape) -> bool {
+        n_rows <= self.x.device().shape().dims()[0] && shape == self.shape
+    }
+
+    /// Starts the copy of the first `n_rows` rows, and what makes features of them.
+    pub(crate) fn send(
+        &mut self,
+        n_rows: usize,
+        (x, targets, weights): (&mut PinnedTensor, &mut PinnedTensor, Option<&mut PinnedTensor>),
+        normalizer: Option<&DeviceNormalizer>,
+    ) -> Result<(), KernelError> {
+        let pairs = [(&mut self.x, x), (&mut self.targets, targets)];
+        for (upload, from) in pairs.into_iter().chain(self.weights.as_mut().zip(weights)) {
+            let shape = upload.device().shape();
+            upload.send_from(from, n_rows * (shape.numel() / shape.dims()[0]))?;
+        }
+        match &mut self.floats {
+            Some(floats) if n_rows > 0 => {
+                let (x, floats) =
+                    (self.x.device().view().rows(0, n_rows)?, floats.view_mut().rows(0, n_rows)?);
+                ops::load_rows(x, None, normalizer.map(DeviceNormalizer::view), floats)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends the numbers of `n_rows` rows, and has `gather` make the rows of them.
+    pub(crate) fn gather(
+        &mut self,
+        n_rows: usize,
+        numbers: &mut PinnedTensor,
+        gather: impl FnOnce(ddp_kernels::TensorRef<'_>, BatchMut<'_>) -> Result<(), KernelError>,
+    ) -> Result<(), KernelError> {
+        let DeviceRows { x, targets, weights, indices, .. } = self;
+        let indices = indices.as_mut().expect("made for rows that are gathered");
+        indices.send_from(numbers, n_rows)?;
+        let out = BatchMut {
+            x: x.device_mut().rows(0, n_rows)?,
+            targets: targets.device_mut().rows(0, n_rows)?,
+            weights: match weights {
+                Some(weights) => Some(weights.device_mut().rows(0, n_rows)?),
+                None => None,
+            },
+        };
+        if n_rows == 0 { Ok(()) } else { gather(indices.device().view().rows(0, n_rows)?, out) }
+    }
+
+    /// Takes rows that are on the GPU already, as the model takes them.
+    ///
+    /// # Errors
+    /// [`KernelError::Shape`] for other rows than it was made for.
+    pub fn copy(&mut self, batch: Batch<'_>) -> Result<(), KernelError> {
+        let n = batch.n_rows();
+        batch.copy_to(BatchMut {
+            x: self.x.device_mut().rows(0, n)?,
+            targets: self.targets.device_mut().rows(0, n)?,
+            weights: match &mut self.weights {
+                Some(weights) => Some(weights.device_mut().rows(0, n)?),
+                None => None,
+            },
+        })
+    }
+
+    /// Rows `rows` on the device.
+    pub(crate) fn batch(&self, rows: Range<usize>) -> Result<Batch<'_>, KernelError> {
+        let x = self.floats.as_ref().unwrap_or(self.x.device());
+        Ok(Batch {
+            x: x.view().rows(rows.start, rows.end)?,
+            targets: self.targets.device().view().rows(rows.start, rows.end)?,
+            weights: match &self.weights {
+                Some(weights) => Some(weights.device().view().rows(rows.start, rows.end)?),
+                None => None,
+            },
+        })
+    }
+
+    /// The work that reads the rows was asked for.
+    pub(crate) fn consumed(&mut self) -> Result<(), KernelError> {
+        let DeviceRows { x, targets, weights, indices, .. } = self;
+        for upload in [x, targets].into_iter().chain(weights).chain(indices) {
+            upload.consumed()?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,68 @@
+//! What it takes to fill a batch.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::host_batch::HostBatch;
+use super::plan::Job;
+use crate::data::order::epoch_order::RowOrder;
+use crate::data::{Dataset, DeviceNormalizer};
+use crate::error::Result;
+
+/// Rows, and what is done to them on the way.
+#[derive(Debug)]
+pub(super) struct Filler {
+    pub(super) dataset: Arc<dyn Dataset>,
+    /// On the CPU; on a GPU the GPU normalises.
+    pub(super) normalizer: Option<Arc<DeviceNormalizer>>,
+    /// The most rows of a job.
+    pub(super) max_rows: usize,
+    /// Jobs that are handed over together.
+    pub(super) jobs_a_batch: usize,
+    /// Epoch and number of the last window whose rows the dataset was told to expect.
+    announced: Mutex<Option<(u64, usize)>>,
+}
+
+impl Filler {
+    pub(super) fn new(
+        dataset: Arc<dyn Dataset>,
+        normalizer: Option<Arc<DeviceNormalizer>>,
+        max_rows: usize,
+        jobs_a_batch: usize,
+    ) -> Self {
+        Filler { dataset, normalizer, max_rows, jobs_a_batch, announced: Mutex::new(None) }
+    }
+
+    /// Takes the next jobs of `plan`, as many as go into one buffer; none at its end.
+    pub(super) fn take_jobs(&self, batch: &mut HostBatch, plan: &mut dyn Iterator<Item = Job>) {
+        batch.jobs.clear();
+        batch.jobs.extend(plan.take(self.jobs_a_batch));
+    }
+
+    /// Takes the rows of the jobs.
+    pub(super) fn fill(&self, batch: &mut HostBatch) -> Result<()> {
+        batch.jobs.iter().for_each(|job| self.announce(job));
+        batch.fill(&*self.dataset, self.normalizer.as_deref(), self.max_rows * self.jobs_a_batch)
+    }
+
+    /// Tells the dataset which rows come next, when a batch is the first of its window.
+    fn announce(&self, job: &Job) {
+        let RowOrder::Blocks(order) = &*job.order else { return };
+        if job.own.is_empty() {
+            return;
+        }
+        let window = order.window_of(job.own.end - 1);
+        let mut announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = match *announced {
+            Some((epoch, last)) if epoch == job.epoch => last + 1,
+            _ => window,
+        };
+        // The window itself where nobody announced it, and the one behind it.
+        for window in first..=window + 1 {
+            let rows: Vec<_> = order.window_rows(window).collect();
+            if !rows.is_empty() {
+                self.dataset.prefetch(&rows);
+            }
+        }
+        *announced = Some((job.epoch, first.max(window + 2) - 1));
+    }
+}

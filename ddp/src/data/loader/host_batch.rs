@@ -1,0 +1,297 @@
+//! Memory in which batches wait for their steps: one, or several small ones.
+
+use std::ops::Range;
+
+use ddp_kernels::cuda::{Gpu, PinnedTensor};
+use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef, ops};
+
+use super::plan::Job;
+use crate::data::batch::{Batch, BatchMut};
+use crate::data::order::epoch_proof::RowsHash;
+use crate::data::{Dataset, DeviceNormalizer, RowLayout};
+use crate::error::Result;
+
+/// Rows of consecutive batches on the host, or only their numbers where the rows are on the GPU.
+#[derive(Debug)]
+pub(super) struct HostBatch {
+    memory: Memory,
+    /// Numbers of the rows.
+    rows: Vec<usize>,
+    /// The rows where they lie, instead of copies.
+    in_place: Option<Range<usize>>,
+    /// The batches; several only on the CPU.
+    pub(super) jobs: Vec<Job>,
+    /// Which rows they have, one of each batch.
+    hashes: Vec<RowsHash>,
+    /// The batch whose step it is, and the place of its first row.
+    current: (usize, usize),
+}
+
+#[derive(Debug)]
+enum Memory {
+    /// Nothing yet: made with the first rows that are copied.
+    None,
+    Rows(Box<RowMemory>),
+    Indices(PinnedTensor),
+}
+
+#[derive(Debug)]
+pub(super) struct RowMemory {
+    /// `[B, features]` in the format of the dataset.
+    pub(super) x: HostTensor,
+    pub(super) targets: HostTensor,
+    pub(super) weights: Option<HostTensor>,
+    /// `x` as the model takes it, where it computes on the CPU and that is something else.
+    floats: Option<Tensor>,
+}
+
+/// Host memory that a GPU can copy from, or any.
+#[derive(Debug)]
+pub(super) enum HostTensor {
+    Pageable(Tensor),
+    Pinned(PinnedTensor),
+}
+
+impl HostTensor {
+    fn new(dims: &[usize], dtype: DType, gpu: Option<&'static Gpu>) -> Result<Self, KernelError> {
+        Ok(match gpu {
+            Some(gpu) => HostTensor::Pinned(PinnedTensor::new(gpu, dims, dtype)?),
+            None => HostTensor::Pageable(Tensor::zeros(dims, dtype, Device::Cpu)?),
+        })
+    }
+
+    fn view(&self) -> TensorRef<'_> {
+        match self {
+            HostTensor::Pageable(tensor) => tensor.view(),
+            HostTensor::Pinned(tensor) => tensor.view(),
+        }
+    }
+
+    fn view_mut(&mut self) -> Result<TensorMut<'_>, KernelError> {
+        match self {
+            HostTensor::Pageable(tensor) => Ok(tensor.view_mut()),
+            HostTensor::Pinned(tensor) => tensor.host(),
+        }
+    }
+
+    /// The memory that a GPU copies from.
+    pub(super) fn pinned(&mut self) -> &mut PinnedTensor {
+        match self {
+            HostTensor::Pinned(tensor) => tensor,
+            HostTensor::Pageable(_) => unreachable!("batches for a GPU are pinned"),
+        }
+    }
+}
+
+impl HostBatch {
+    /// Room for up to `n_rows` rows: made now if a GPU shall copy from it, for that must not happen beside a capture.
+    pub(super) fn new(layout: &RowLayout, n_rows: usize, gpu: Option<&'static Gpu>) -> Result<Self> {
+        let memory = match gpu {
+            Some(_) => Memory::Rows(Box::new(RowMemory::new(layout, n_rows, gpu)?)),
+            None => Memory::None,
+        };
+        Ok(HostBatch {
+            memory,
+            rows: Vec::with_capacity(n_rows),
+            in_place: None,
+            jobs: Vec::new(),
+            hashes: Vec::new(),
+            current: (0, 0),
+        })
+    }
+
+    /// Room for the numbers of up to `n_rows` rows.
+    pub(super) fn indices(n_rows: usize, gpu: &'static Gpu) -> Result<Self> {
+        let memory = Memory::Indices(PinnedTensor::new(gpu, &[n_rows.max(1)], DType::I64)?);
+        Ok(HostBatch {
+            memory,
+            rows: Vec::with_capacity(n_rows),
+            in_place: None,
+            jobs: Vec::new(),
+            hashes: Vec::new(),
+            current: (0, 0),
+        })
+    }
+
+    /// Takes the rows of its jobs.
+    pub(super) fn fill(
+        &mut self,
+        dataset: &dyn Dataset,
+        normalizer: Option<&DeviceNormalizer>,
+        max_rows: usize,
+    ) -> Result<()> {
+        self.current = (0, 0);
+        self.in_place = None;
+        self.rows.clear();
+        self.hashes.clear();
+        for Job { own, order, .. } in &self.jobs {
+            let first = self.rows.len();
+            self.rows.extend(own.clone().map(|position| order.index(position)));
+            // Of the very numbers that the rows are taken by.
+            self.hashes.push(self.rows[first..].iter().map(|&row| row as u64).collect());
+        }
+        if let Memory::Indices(indices) = &mut self.memory {
+            let places = indices.host()?.into_slice::<i64>("loader", "indices")?;
+            self.rows.iter().zip(places).for_each(|(&row, place)| *place = row as i64);
+            return Ok(());
+        }
+        let for_gpu = matches!(&self.memory, Memory::Rows(memory) if memory.is_pinned());
+        if !for_gpu
+            && normalizer.is_none()
+            && let [Job { own, order, .. }] = &self.jobs[..]
+            && order.is_identity()
+            && dataset.in_place(own.clone())?.is_some()
+        {
+            self.in_place = Some(own.clone());
+            return Ok(());
+        }
+        if matches!(self.memory, Memory::None) {
+            self.memory = Memory::Rows(Box::new(RowMemory::new(dataset.layout(), max_rows, None)?));
+        }
+        let Memory::Rows(memory) = &mut self.memory else { unreachable!("made above") };
+        memory.gather(dataset, &self.rows)?;
+        if !for_gpu {
+            memory.convert(self.rows.len(), normalizer)?;
+        }
+        Ok(())
+    }
+
+    /// Which rows the batch has whose step it is.
+    pub(super) fn rows_hash(&self) -> RowsHash {
+        self.hashes[self.current.0]
+    }
+
+    /// The batch whose step it is.
+    pub(super) fn job(&self) -> &Job {
+        &self.jobs[self.current.0]
+    }
+
+    /// Goes on to the next batch; whether there is one.
+    pub(super) fn advance(&mut self) -> bool {
+        self.current = (self.current.0 + 1, self.current.1 + self.job().own.len());
+        self.current.0 < self.jobs.len()
+    }
+
+    /// Rows `rows` of the batch whose step it is, as the model takes them, on the CPU.
+    pub(super) fn rows<'a>(&'a self, dataset: &'a dyn Dataset, rows: Range<usize>) -> Result<Batch<'a>> {
+        if let Some(place) = &self.in_place {
+            let rows = place.start + rows.start..place.start + rows.end;
+            return Ok(dataset.in_place(rows)?.expect("all of them were there before"));
+        }
+        let start = self.current.1;
+        match &self.memory {
+            Memory::Rows(memory) => Ok(memory.batch(start + rows.start..start + rows.end)?),
+            Memory::None | Memory::Indices(_) => unreachable!("rows were gathered"),
+        }
+    }
+
+    /// The copies of the rows.
+    pub(super) fn memory(&mut self) -> Sending<'_> {
+        match &mut self.memory {
+            Memory::Rows(memory) => Sending::Rows(memory),
+            Memory::Indices(indices) => Sending::Indices(indices),
+            Memory::None => unreachable!("rows were gathered"),
+        }
+    }
+
+    /// Whether no copy to the GPU reads this memory any more.
+    pub(super) fn is_sent(&self) -> Result<bool> {
+        self.all_pinned(|tensor| Ok(tensor.is_sent()?))
+    }
+
+    /// Waits until no copy to the GPU reads this memory any more.
+    pub(super) fn wait_sent(&self) -> Result<()> {
+        self.all_pinned(|tensor| Ok(tensor.wait_sent().map(|()| true)?)).map(|_| ())
+    }
+
+    /// How long its copies took, in ms, if they are over.
+    pub(super) fn sent_ms(&self) -> Result<f64> {
+        let mut sum = 0.0;
+        self.all_pinned(|tensor| {
+            sum += tensor.sent_ms()?.unwrap_or(0.0);
+            Ok(true)
+        })?;
+        Ok(sum)
+    }
+
+    fn all_pinned(&self, mut check: impl FnMut(&PinnedTensor) -> Result<bool>) -> Result<bool> {
+        let tensors: Vec<&PinnedTensor> = match &self.memory {
+            Memory::Indices(indices) => vec![indices],
+            Memory::Rows(memory) => memory.pinned(),
+            Memory::None => Vec::new(),
+        };
+        let mut all = true;
+        for tensor in tensors {
+            all &= check(tensor)?;
+        }
+        Ok(all)
+    }
+}
+
+/// What is to be copied to a GPU.
+pub(super) enum Sending<'a> {
+    Rows(&'a mut RowMemory),
+    Indices(&'a mut PinnedTensor),
+}
+
+impl RowMemory {
+    fn new(layout: &RowLayout, n_rows: usize, gpu: Option<&'static Gpu>) -> Result<Self, KernelError> {
+        let n_rows = n_rows.max(1);
+        let weights = match layout.has_weights {
+            true => Some(HostTensor::new(&[n_rows], DType::F32, gpu)?),
+            false => None,
+        };
+        Ok(RowMemory {
+            x: HostTensor::new(&[n_rows, layout.n_features()], layout.dtype, gpu)?,
+            targets: HostTensor::new(&layout.targets.dims(n_rows), layout.targets.dtype(), gpu)?,
+            weights,
+            floats: None,
+        })
+    }
+
+    fn is_pinned(&self) -> bool {
+        matches!(self.x, HostTensor::Pinned(_))
+    }
+
+    fn pinned(&self) -> Vec<&PinnedTensor> {
+        let tensors = [Some(&self.x), Some(&self.targets), self.weights.as_ref()];
+        let pinned = tensors.into_iter().flatten().filter_map(|tensor| match tensor {
+            HostTensor::Pinned(tensor) => Some(tensor),
+            HostTensor::Pageable(_) => None,
+        });
+        pinned.collect()
+    }
+
+    fn gather(&mut self, dataset: &dyn Dataset, rows: &[usize]) -> Result<()> {
+        let n = rows.len();
+        let out = BatchMut {
+            x: self.x.view_mut()?.rows(0, n)?,
+            targets: self.targets.view_mut()?.rows(0, n)?,
+            weights: match &mut self.weights {
+                Some(weights) => Some(weights.view_mut()?.rows(0, n)?),
+                None => None,
+            },
+        };
+        dataset.gather(rows, out)
+    }
+
+    /// Makes what the model takes of the features, if that is something else.
+    fn convert(&mut self, n_rows: usize, normalizer: Option<&DeviceNormalizer>) -> Result<()> {
+        let x = self.x.view();
+        if x.dtype() == DType::F32 && normalizer.is_none() {
+            return Ok(());
+        }
+        let floats = match &mut self.floats {
+            Some(floats) => floats,
+            None => self.floats.insert(Tensor::zeros(x.shape().dims(), DType::F32, Device::Cpu)?),
+        };
+        let normalizer = normalizer.map(DeviceNormalizer::view);
+        Ok(ops::load_rows(x.rows(0, n_rows)?, None, normalizer, floats.view_mut().rows(0, n_rows)?)?)
+    }
+
+    fn batch(&self, rows: Range<usize>) -> Result<Batch<'_>, KernelError> {
+        let x = self.floats.as_ref().map_or_else(|| self.x.view(), Tensor::view);
+        let weights = self.weights.as_ref().map(HostTensor::view);
+        Batch { x, targets: self.targets.view(), weights }.rows(rows.start, rows.end)
+    }
+}

@@ -1,0 +1,388 @@
+//! Rows made ready ahead of the steps that need them.
+//!
+//! Threads take the next batches of a plan, gather their rows into a ring of buffers (pinned, where a GPU copies from them),
+//! and the step takes them in order. Where gathering costs nothing, there are no threads: rows in memory that the CPU
+//! computes on are gathered by the step itself, and rows that lie side by side are not copied at all. Where all rows are on
+//! the GPU, only their numbers travel.
+
+mod device_table;
+mod filler;
+mod host_batch;
+mod plan;
+mod ring;
+mod step;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ddp_comm::World;
+use ddp_kernels::cuda::Gpu;
+use ddp_kernels::{Device, KernelError};
+
+pub(crate) use self::device_table::DeviceTable;
+use self::filler::Filler;
+use self::host_batch::HostBatch;
+use self::plan::passes;
+pub use self::plan::{BatchPlan, Job, Shuffle};
+use self::ring::Ring;
+pub use self::step::LoadedStep;
+use crate::config::{DataConfig, Placement};
+use crate::data::order::partition::EvalCut;
+use crate::data::{Dataset, DeviceNormalizer, Normalizer, Summary};
+use crate::error::{Error, Result};
+
+/// Copies to a GPU that may be under way while the next batches are made ready.
+const MAX_IN_FLIGHT: usize = 3;
+/// Batches are handed over together as long as they take no more than this, and at most so many.
+const SMALL_BATCHES_BYTES: usize = 512 << 10;
+const MAX_SMALL_BATCHES: usize = 64;
+/// Threads beyond which a bus is full.
+const MAX_AUTO_THREADS: usize = 4;
+
+/// How rows are made ready.
+#[derive(Debug, Clone)]
+pub struct LoaderOptions {
+    /// Where the model computes.
+    pub device: Device,
+    /// Where rows wait.
+    pub placement: Placement,
+    /// Batches made ready ahead, at least 1.
+    pub prefetch: usize,
+    /// Threads that make them ready; `None` chooses.
+    pub threads: Option<usize>,
+    /// Threads that this rank may have in all.
+    pub cores: usize,
+    /// Host memory that the batches may take together, in bytes; one batch there always is.
+    pub memory_bytes: usize,
+    /// What is done to features on the way.
+    pub normalizer: Option<Normalizer>,
+}
+
+impl LoaderOptions {
+    /// Rows wait on the host; everything else as it fits `device`.
+    pub fn new(device: Device) -> Self {
+        LoaderOptions {
+            device,
+            placement: Placement::Host,
+            prefetch: 4,
+            memory_bytes: 1 << 30,
+            threads: None,
+            cores: 1,
+            normalizer: None,
+        }
+    }
+
+    /// As the config says.
+    pub fn from_config(
+        data: &DataConfig,
+        device: Device,
+        cores: usize,
+        normalizer: Option<Normalizer>,
+    ) -> Self {
+        LoaderOptions {
+            device,
+            placement: data.placement,
+            prefetch: data.prefetch,
+            memory_bytes: data.loader_memory_mib << 20,
+            threads: (data.loader_threads > 0).then_some(data.loader_threads),
+            cores,
+            normalizer,
+        }
+    }
+}
+
+/// Hands out the batches of a plan in order.
+#[derive(Debug)]
+pub struct Loader {
+    rows: Rows,
+    gpu: Option<&'static Gpu>,
+    normalizer: Option<Arc<DeviceNormalizer>>,
+    source: Source,
+    current: Option<HostBatch>,
+    /// Batches whose copies to the GPU may not be over.
+    in_flight: std::collections::VecDeque<HostBatch>,
+    times: LoaderTimes,
+}
+
+/// The buffers in which batches wait on the host.
+struct HostBuffers {
+    /// Batches that one of them holds.
+    jobs_a_batch: usize,
+    n_buffers: usize,
+}
+
+impl HostBuffers {
+    /// - `batch_bytes`: bytes of the largest batch
+    fn new(batch_bytes: usize, on_gpu: bool, n_threads: usize, options: &LoaderOptions) -> Self {
+        // Handing over costs some microseconds, as long as a small step: then several batches go together.
+        let jobs_a_batch = match (on_gpu, n_threads) {
+            (false, 1..) => (SMALL_BATCHES_BYTES / batch_bytes.max(1)).clamp(1, MAX_SMALL_BATCHES),
+            _ => 1,
+        };
+        // Of large batches fewer are made ready than asked for.
+        let in_flight = if on_gpu { MAX_IN_FLIGHT } else { 1 };
+        let affordable = options.memory_bytes / (batch_bytes * jobs_a_batch).max(1);
+        let prefetch = options.prefetch.max(n_threads).min(affordable.saturating_sub(in_flight)).max(1);
+        let n_buffers = match (n_threads, on_gpu) {
+            (0, true) => 1 + MAX_IN_FLIGHT,
+            (0, false) => 1,
+            _ => prefetch + in_flight,
+        };
+        HostBuffers { jobs_a_batch, n_buffers }
+    }
+}
+
+/// Where the rows are.
+#[derive(Debug, Clone)]
+enum Rows {
+    Host(Arc<dyn Dataset>),
+    Gpu(Arc<dyn Dataset>, Arc<DeviceTable>),
+}
+
+/// Who fills batches.
+enum Source {
+    /// Threads.
+    Ring(Ring),
+    /// The step itself.
+    Inline { filler: Filler, jobs: Box<dyn Iterator<Item = Job> + Send>, spare: Vec<HostBatch> },
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Source::Ring(_) => "Ring",
+            Source::Inline { .. } => "Inline",
+        })
+    }
+}
+
+/// What loading cost so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LoaderTimes {
+    /// Time that steps waited for rows.
+    pub wait: Duration,
+    /// Time of copies to the GPU; those of the last steps may be missing.
+    pub h2d_ms: f64,
+    /// Batches handed out.
+    pub n_batches: u64,
+}
+
+impl Loader {
+    /// Makes ready what `plan` says of the rows of `dataset`.
+    ///
+    /// # Errors
+    /// No room where the rows were to be put; those of making buffers and threads.
+    pub fn new(dataset: Arc<dyn Dataset>, plan: BatchPlan, options: LoaderOptions) -> Result<Self> {
+        let max_rows = plan.max_own_rows();
+        let gpu = gpu_of(options.device)?;
+        let rows = match gpu {
+            Some(gpu) => place(dataset, gpu, options.placement)?,
+            None => Rows::Host(dataset),
+        };
+        Self::start(rows, Box::new(plan), max_rows, options)
+    }
+
+    /// Passes over this rank's parts of the rows, in their own order: evaluation.
+    ///
+    /// # Errors
+    /// Those of making buffers and threads.
+    pub fn passes(
+        world: &World,
+        dataset: Arc<dyn Dataset>,
+        cut: EvalCut,
+        options: LoaderOptions,
+    ) -> Result<Self> {
+        let jobs = passes(world, dataset.len(), cut);
+        Self::start(Rows::Host(dataset), Box::new(jobs), cut.max_rows, options)
+    }
+
+    fn start(
+        rows: Rows,
+        jobs: Box<dyn Iterator<Item = Job> + Send>,
+        max_rows: usize,
+        options: LoaderOptions,
+    ) -> Result<Self> {
+        let gpu = gpu_of(options.device)?;
+        let normalizer =
+            options.normalizer.as_ref().map(|normalizer| DeviceNormalizer::new(normalizer, options.device));
+        let normalizer = normalizer.transpose()?.map(Arc::new);
+        let n_threads = options.threads.unwrap_or_else(|| {
+            let is_resident = rows.dataset().resident_bytes() > 0;
+            auto_threads(matches!(rows, Rows::Gpu(..)), gpu.is_some(), options.cores, is_resident)
+        });
+        let row_bytes = rows.dataset().layout().row_bytes();
+        let HostBuffers { jobs_a_batch, n_buffers } =
+            HostBuffers::new(max_rows * row_bytes, gpu.is_some(), n_threads, &options);
+        let dataset = rows.dataset().clone();
+        let buffer = || match (&rows, gpu) {
+            (Rows::Gpu(..), Some(gpu)) => HostBatch::indices(max_rows, gpu),
+            _ => HostBatch::new(dataset.layout(), max_rows * jobs_a_batch, gpu),
+        };
+        // On the CPU whoever fills batches normalises too; on a GPU the GPU does.
+        let on_host = normalizer.clone().filter(|_| gpu.is_none());
+        let filler = Filler::new(dataset.clone(), on_host, max_rows, jobs_a_batch);
+        let buffers = (0..n_buffers).map(|_| buffer()).collect::<Result<Vec<_>>>()?;
+        let source = match n_threads {
+            0 => Source::Inline { filler, jobs, spare: buffers },
+            _ => Source::Ring(Ring::start(filler, jobs, buffers, n_threads)?),
+        };
+        Ok(Loader {
+            rows,
+            gpu,
+            normalizer,
+            source,
+            current: None,
+            in_flight: std::collections::VecDeque::new(),
+            times: LoaderTimes::default(),
+        })
+    }
+
+    /// The next batch of the plan, None behind its last.
+    ///
+    /// # Errors
+    /// Those of reading the rows.
+    pub fn next_step(&mut self) -> Result<Option<LoadedStep<'_>>> {
+        self.times.n_batches += 1;
+        if !self.current.as_mut().is_some_and(HostBatch::advance) {
+            let started = Instant::now();
+            self.recycle()?;
+            self.current = self.take()?;
+            self.times.wait += started.elapsed();
+        }
+        let Some(batch) = &mut self.current else { return Ok(None) };
+        Ok(Some(LoadedStep::new(batch, &self.rows, self.normalizer.as_deref())))
+    }
+
+    /// The next rows of the plan, None behind its last.
+    fn take(&mut self) -> Result<Option<HostBatch>> {
+        match &mut self.source {
+            Source::Ring(ring) => ring.take(),
+            Source::Inline { filler, jobs, spare } => {
+                let mut batch = spare.pop().expect("as many as are in flight, and one");
+                filler.take_jobs(&mut batch, &mut **jobs);
+                if batch.jobs.is_empty() {
+                    spare.push(batch);
+                    return Ok(None);
+                }
+                match filler.fill(&mut batch) {
+                    Ok(()) => Ok(Some(batch)),
+                    Err(error) => {
+                        spare.push(batch);
+                        Err(error)
+                    }
+                }
+            }
+        }
+    }
+
+    /// What loading cost so far.
+    pub fn times(&self) -> LoaderTimes {
+        self.times
+    }
+
+    /// Whether all rows are on the GPU.
+    pub fn is_on_gpu(&self) -> bool {
+        matches!(self.rows, Rows::Gpu(..))
+    }
+
+    /// Whether batches are copied to a GPU.
+    pub fn is_host_to_gpu(&self) -> bool {
+        self.gpu.is_some() && !self.is_on_gpu()
+    }
+
+    /// Threads that make batches ready; 0 where the step does.
+    pub fn n_threads(&self) -> usize {
+        match &self.source {
+            Source::Ring(ring) => ring.n_threads(),
+            Source::Inline { .. } => 0,
+        }
+    }
+
+    /// Gives back the memory of the last batch, once no copy reads it any more.
+    fn recycle(&mut self) -> Result<()> {
+        let Some(batch) = self.current.take() else { return Ok(()) };
+        self.in_flight.push_back(batch);
+        while let Some(oldest) = self.in_flight.front() {
+            if self.in_flight.len() <= MAX_IN_FLIGHT && !oldest.is_sent()? {
+                break;
+            }
+            oldest.wait_sent()?;
+            self.times.h2d_ms += oldest.sent_ms()?;
+            let oldest = self.in_flight.pop_front().expect("looked at above");
+            match &mut self.source {
+                Source::Ring(ring) => ring.give_back(oldest),
+                Source::Inline { spare, .. } => spare.push(oldest),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Rows {
+    fn dataset(&self) -> &Arc<dyn Dataset> {
+        match self {
+            Rows::Host(dataset) | Rows::Gpu(dataset, _) => dataset,
+        }
+    }
+}
+
+fn gpu_of(device: Device) -> Result<Option<&'static Gpu>, KernelError> {
+    match device {
+        Device::Cpu => Ok(None),
+        Device::Cuda(index) => Gpu::get(index).map(Some),
+    }
+}
+
+/// Bytes of the host's memory in which up to so many rows a batch wait for their steps, without those that a dataset keeps.
+///
+/// - `is_on_gpu`: whether all rows are on the GPU, so that only their numbers wait
+pub fn host_buffer_bytes(
+    dataset: &dyn Dataset,
+    max_rows: usize,
+    options: &LoaderOptions,
+    is_on_gpu: bool,
+) -> usize {
+    let on_gpu = options.device != Device::Cpu;
+    let n_threads = options
+        .threads
+        .unwrap_or_else(|| auto_threads(is_on_gpu, on_gpu, options.cores, dataset.resident_bytes() > 0));
+    let batch_bytes = max_rows * dataset.layout().row_bytes();
+    let HostBuffers { jobs_a_batch, n_buffers } = HostBuffers::new(batch_bytes, on_gpu, n_threads, options);
+    let buffer_bytes = if is_on_gpu { max_rows * size_of::<i64>() } else { batch_bytes * jobs_a_batch };
+    n_buffers * buffer_bytes
+}
+
+/// Puts the rows on the GPU if that is wished for and they fit.
+fn place(dataset: Arc<dyn Dataset>, gpu: &'static Gpu, wish: Placement) -> Result<Rows> {
+    let fits = match wish {
+        Placement::Host => return Ok(Rows::Host(dataset)),
+        Placement::Auto => DeviceTable::fits(&*dataset, gpu)?,
+        Placement::Device => true,
+    };
+    if !fits {
+        return Ok(Rows::Host(dataset));
+    }
+    let mib = DeviceTable::size_bytes(&*dataset) >> 20;
+    match DeviceTable::new(&*dataset, gpu) {
+        Ok(table) => Ok(Rows::Gpu(dataset, Arc::new(table))),
+        Err(Error::Kernel(KernelError::OutOfMemory { .. })) if wish == Placement::Auto => {
+            Ok(Rows::Host(dataset))
+        }
+        Err(Error::Kernel(error @ KernelError::OutOfMemory { .. })) => {
+            Err(Error::RowsNotOnDevice { rows: Summary(&*dataset).to_string(), mib, source: error })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Threads that make batches ready, where nobody says how many.
+fn auto_threads(is_on_gpu: bool, to_gpu: bool, cores: usize, is_resident: bool) -> usize {
+    match (is_on_gpu, to_gpu) {
+        // Numbers are made in no time.
+        (true, _) => 0,
+        (false, true) => (cores / 2).clamp(1, MAX_AUTO_THREADS),
+        // A copy from memory to memory costs less than handing it over.
+        (false, false) if is_resident => 0,
+        (false, false) => 1,
+    }
+}

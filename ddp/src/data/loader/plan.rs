@@ -1,0 +1,281 @@
+//! Which rows are whose and when: the batches of a run, as one rank sees them.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ddp_comm::World;
+
+use crate::config::{DataConfig, ShuffleMode};
+use crate::data::Dataset;
+use crate::data::order::epoch_order::{BlockLayout, BlockOrder, RowOrder};
+use crate::data::order::partition::{Cut, EvalCut, GlobalBatches, RankCut};
+use crate::data::order::permutation::KeyedPermutation;
+
+/// How the rows of each epoch are ordered.
+#[derive(Debug, Clone)]
+pub enum Shuffle {
+    /// Not at all.
+    Off,
+    /// Any row to any place.
+    Full,
+    /// Blocks to any place, rows within a window of blocks.
+    Blocks(Arc<BlockLayout>),
+}
+
+impl Shuffle {
+    /// What the config says of these rows.
+    pub fn new(data: &DataConfig, dataset: &dyn Dataset) -> Self {
+        match (data.shuffle, data.shuffle_mode) {
+            (false, _) => Shuffle::Off,
+            (true, ShuffleMode::Full) => Shuffle::Full,
+            (true, ShuffleMode::Blocks) => {
+                let row_bytes = dataset.layout().row_bytes();
+                let window_bytes = data.shuffle_window_mib << 20;
+                let layout = BlockLayout::new(dataset.len(), row_bytes, dataset.block_ends(), window_bytes);
+                Shuffle::Blocks(Arc::new(layout))
+            }
+        }
+    }
+
+    fn order(&self, n_rows: usize, seed: u64, epoch: u64) -> RowOrder {
+        match self {
+            Shuffle::Off => RowOrder::Rows(KeyedPermutation::identity(n_rows)),
+            Shuffle::Full => RowOrder::Rows(KeyedPermutation::new(n_rows, seed, epoch)),
+            Shuffle::Blocks(layout) => RowOrder::Blocks(BlockOrder::new(layout, seed, epoch)),
+        }
+    }
+}
+
+/// The steps of a run: endless, unless [`BatchPlan::epochs`] sets an end.
+#[derive(Debug, Clone)]
+pub struct BatchPlan {
+    n_rows: usize,
+    global_rows: usize,
+    cut: RankCut,
+    seed: u64,
+    shuffle: Shuffle,
+    /// The epoch under way, from 0, its order, and what is left of it.
+    epoch: u64,
+    order: Arc<RowOrder>,
+    batches: GlobalBatches,
+    end_epoch: u64,
+}
+
+/// One rank's part of one global batch.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// From 0.
+    pub(crate) epoch: u64,
+    pub(crate) order: Arc<RowOrder>,
+    /// Positions of the global batch in the epoch's order.
+    pub(crate) global: Range<usize>,
+    /// This rank's part of them.
+    pub(crate) own: Range<usize>,
+    /// The passes over them.
+    pub(crate) cut: RankCut,
+    /// Which part of the rows it is, in evaluation.
+    pub(crate) part: usize,
+}
+
+impl BatchPlan {
+    /// Steps over `n_rows` rows, `global_rows` rows each over all ranks, in `n_micro` micro-batches.
+    ///
+    /// # Panics
+    /// If `global_rows` is 0.
+    pub fn new(
+        world: &World,
+        n_rows: usize,
+        global_rows: usize,
+        n_micro: usize,
+        seed: u64,
+        shuffle: Shuffle,
+    ) -> Self {
+        BatchPlan {
+            order: Arc::new(shuffle.order(n_rows, seed, 0)),
+            batches: GlobalBatches::new(n_rows, global_rows),
+            cut: RankCut {
+                cut: Cut::Ranks { n_micro },
+                rank: world.rank().0,
+                world_size: world.world_size(),
+            },
+            epoch: 0,
+            end_epoch: u64::MAX,
+            n_rows,
+            global_rows,
+            seed,
+            shuffle,
+        }
+    }
+
+    /// Cuts each global batch into `n_shards` micro-shards, of which a rank takes a run, instead of micro-batches.
+    pub fn micro_shards(mut self, n_shards: usize) -> Self {
+        self.cut.cut = Cut::MicroShards { n_shards };
+        self
+    }
+
+    /// Ends after this many epochs.
+    pub fn epochs(self, n_epochs: u64) -> Self {
+        BatchPlan { end_epoch: n_epochs, ..self }
+    }
+
+    /// Steps that begin behind the first `cursor` rows that all ranks have taken since the start: where a run goes on.
+    pub fn starting_at(mut self, cursor: u64) -> Self {
+        let n_rows = (self.n_rows as u64).max(1);
+        self.begin_epoch(cursor / n_rows);
+        self.batches = GlobalBatches::starting_at(self.n_rows, self.global_rows, (cursor % n_rows) as usize);
+        self
+    }
+
+    /// The most rows that this rank has in one step.
+    pub(super) fn max_own_rows(&self) -> usize {
+        // A smaller batch leaves no rank more rows.
+        self.cut.max_own_rows(self.global_rows.min(self.n_rows))
+    }
+
+    fn begin_epoch(&mut self, epoch: u64) {
+        self.epoch = epoch;
+        self.order = Arc::new(self.shuffle.order(self.n_rows, self.seed, epoch));
+        self.batches = GlobalBatches::new(self.n_rows, self.global_rows);
+    }
+}
+
+impl Iterator for BatchPlan {
+    type Item = Job;
+
+    fn next(&mut self) -> Option<Job> {
+        if self.n_rows == 0 {
+            return None;
+        }
+        let global = loop {
+            if self.epoch >= self.end_epoch {
+                return None;
+            }
+            match self.batches.next() {
+                Some(global) => break global,
+                None => self.begin_epoch(self.epoch + 1),
+            }
+        };
+        Some(Job {
+            epoch: self.epoch,
+            order: self.order.clone(),
+            own: global.of_rank(&self.cut),
+            cut: self.cut,
+            part: 0,
+            global: global.positions,
+        })
+    }
+}
+
+/// Passes over this rank's parts of the rows, in their own order: evaluation.
+pub(crate) fn passes(world: &World, n_rows: usize, cut: EvalCut) -> impl Iterator<Item = Job> + Send + use<> {
+    let order = Arc::new(RowOrder::Rows(KeyedPermutation::identity(n_rows)));
+    let max_rows = cut.max_rows.max(1);
+    cut.of_rank(n_rows, world.rank().0, world.world_size()).flat_map(move |(part, own)| {
+        let (order, end) = (order.clone(), own.end);
+        own.step_by(max_rows).map(move |start| {
+            let rows = start..(start + max_rows).min(end);
+            // A rank's passes are its own: nobody shares them.
+            let cut = RankCut { cut: Cut::Ranks { n_micro: 1 }, rank: 0, world_size: 1 };
+            Job { epoch: 0, order: order.clone(), global: rows.clone(), own: rows, cut, part }
+        })
+    })
+}
+
+impl Job {
+    /// The global batch.
+    pub(crate) fn n_rows(&self) -> usize {
+        self.global.len()
+    }
+
+    /// Whether it is the epoch's last.
+    pub(crate) fn ends_epoch(&self) -> bool {
+        self.global.end == self.order.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn shuffle(kind: u8, n_rows: usize) -> Shuffle {
+        match kind {
+            0 => Shuffle::Off,
+            1 => Shuffle::Full,
+            _ => Shuffle::Blocks(Arc::new(BlockLayout::new(n_rows, 20_000, None, 10 * 20_000))),
+        }
+    }
+
+    /// What all ranks visit from `cursor` on, step by step, until the end of epoch `n_epochs`.
+    fn visited(
+        world_size: usize,
+        n_rows: usize,
+        global_rows: usize,
+        seed: u64,
+        kind: u8,
+        cursor: u64,
+    ) -> Vec<Vec<usize>> {
+        const N_EPOCHS: u64 = 3;
+        let of_ranks = ddp_comm::threads::run(world_size, |world| {
+            let plan = BatchPlan::new(&world, n_rows, global_rows, 2, seed, shuffle(kind, n_rows));
+            let plan = plan.epochs(N_EPOCHS).starting_at(cursor);
+            plan.map(|job| job.own.map(|position| job.order.index(position)).collect::<Vec<_>>())
+                .collect::<Vec<_>>()
+        });
+        let n_steps = of_ranks[0].len();
+        assert!(of_ranks.iter().all(|steps| steps.len() == n_steps), "all ranks take as many steps");
+        (0..n_steps).map(|step| of_ranks.iter().flat_map(|steps| steps[step].clone()).collect()).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+
+        /// Each row once an epoch, in an order that the number of ranks does not change, also when a run goes on in the middle.
+        #[test]
+        fn every_row_once_an_epoch_at_any_world_size_and_from_any_step(
+            n_rows in 1usize..400,
+            global_rows in 1usize..120,
+            world_size in 1usize..=5,
+            seed: u64,
+            kind in 0u8..3,
+            stop in 0.0..1.0,
+        ) {
+            let alone = visited(1, n_rows, global_rows, seed, kind, 0);
+            let together = visited(world_size, n_rows, global_rows, seed, kind, 0);
+            prop_assert_eq!(&alone, &together);
+            let steps_an_epoch = alone.len() / 3;
+            prop_assert_eq!(steps_an_epoch, GlobalBatches::steps_per_epoch(n_rows, global_rows));
+            for epoch in alone.chunks(steps_an_epoch) {
+                let mut rows = epoch.concat();
+                rows.sort();
+                prop_assert_eq!(rows, (0..n_rows).collect::<Vec<_>>());
+            }
+            let step = (stop * alone.len() as f64) as usize;
+            let cursor = alone[..step].iter().map(|rows| rows.len() as u64).sum();
+            prop_assert_eq!(&alone[step..], &visited(world_size, n_rows, global_rows, seed, kind, cursor)[..]);
+        }
+    }
+
+    #[test]
+    fn evaluation_passes_over_each_row_once() {
+        for (n_rows, max_rows, n_parts) in [(10, 3, 3), (1, 5, 3), (7, 1, 8), (100, 1000, 8)] {
+            let passes_of = |world_size| {
+                let of_ranks = ddp_comm::threads::run(world_size, |world| {
+                    let jobs = passes(&world, n_rows, EvalCut { n_parts, max_rows });
+                    jobs.map(|job| (job.part, job.own)).collect::<Vec<_>>()
+                });
+                of_ranks.concat()
+            };
+            let passes = passes_of(1);
+            assert_eq!(
+                passes.iter().flat_map(|(_, own)| own.clone()).collect::<Vec<_>>(),
+                Vec::from_iter(0..n_rows)
+            );
+            assert!(passes.iter().all(|(part, own)| *part < n_parts && own.len() <= max_rows));
+            for world_size in 2..=3 {
+                assert_eq!(passes_of(world_size), passes, "{world_size} ranks");
+            }
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! Which part of a global batch is whose: ranges of positions for ranks, micro-batches and micro-shards.
+//!
+//! A global step takes the next `G` positions of the epoch's order; a rank takes its contiguous part
+//! of them, and a micro-batch its contiguous part of that. Parts differ by one row at most, the
+//! larger first; a part can be empty, and its owner then joins with zeros. Where a step must be the same to the bit at
+//! any world size, the global batch is first cut into a fixed number of micro-shards, and a rank takes a run of those.
+
+use std::ops::Range;
+
+/// Part `index` of `0..n` cut into `parts`.
+fn part(n: usize, index: usize, parts: usize) -> Range<usize> {
+    assert!(index < parts, "part {index} of {parts}");
+    let (size, n_larger) = (n / parts, n % parts);
+    let start = index * size + index.min(n_larger);
+    start..start + size + usize::from(index < n_larger)
+}
+
+/// Passes over rows for evaluation: the rows are cut into parts, of which a rank has a run, and a part into passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EvalCut {
+    /// Parts of all rows. What is summed is summed part by part, so the result depends on their number and not on that of the
+    /// ranks.
+    pub n_parts: usize,
+    /// The most rows of a pass.
+    pub max_rows: usize,
+}
+
+impl EvalCut {
+    /// One part a rank, in passes as long as the model takes.
+    pub fn of_ranks(world_size: usize) -> Self {
+        EvalCut { n_parts: world_size, max_rows: usize::MAX }
+    }
+
+    /// The parts of rank `rank`, with their numbers, of `n_rows` rows.
+    pub fn of_rank(
+        &self,
+        n_rows: usize,
+        rank: usize,
+        world_size: usize,
+    ) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
+        let n_parts = self.n_parts;
+        part(n_parts, rank, world_size).map(move |index| (index, part(n_rows, index, n_parts)))
+    }
+}
+
+/// The rows of rank `rank` within a global batch of `global_rows`.
+///
+/// # Panics
+/// If `rank` is not below `world_size`.
+pub fn rank_range(global_rows: usize, rank: usize, world_size: usize) -> Range<usize> {
+    part(global_rows, rank, world_size)
+}
+
+/// How global batches are cut into the passes of the ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Cut {
+    /// One part a rank, each in so many micro-batches.
+    Ranks {
+        /// Micro-batches a rank; fewer where the last of them would be empty on every rank.
+        n_micro: usize,
+    },
+    /// A fixed number of micro-shards, whatever the number of ranks; each is one pass, and a rank has a run of them.
+    MicroShards {
+        /// Micro-shards of all ranks.
+        n_shards: usize,
+    },
+}
+
+/// A [`Cut`] as one rank sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RankCut {
+    /// How batches are cut.
+    pub cut: Cut,
+    /// This rank.
+    pub rank: usize,
+    /// Ranks that share the batches.
+    pub world_size: usize,
+}
+
+impl RankCut {
+    /// The places of this rank's rows in a global batch of `global_rows`.
+    pub fn own_rows(&self, global_rows: usize) -> Range<usize> {
+        match self.cut {
+            Cut::Ranks { .. } => rank_range(global_rows, self.rank, self.world_size),
+            Cut::MicroShards { n_shards } => {
+                let shards = self.own_shards();
+                // A run of no shards begins where the next rank's begins.
+                let start = |shard: usize| match shard {
+                    shard if shard == n_shards => global_rows,
+                    shard => part(global_rows, shard, n_shards).start,
+                };
+                start(shards.start)..start(shards.end)
+            }
+        }
+    }
+
+    /// The most rows that a rank has of a global batch of `global_rows`: those of rank 0, for larger parts come first.
+    pub fn max_own_rows(&self, global_rows: usize) -> usize {
+        RankCut { rank: 0, ..*self }.own_rows(global_rows).len()
+    }
+
+    /// The most rows of a pass over a global batch of `global_rows`.
+    pub fn max_pass_rows(&self, global_rows: usize) -> usize {
+        RankCut { rank: 0, ..*self }.pass(global_rows, 0).len()
+    }
+
+    /// Passes that this rank makes over its part: the same number on every rank, but with micro-shards.
+    pub fn n_passes(&self, global_rows: usize) -> usize {
+        match self.cut {
+            Cut::Ranks { n_micro } => n_micro.min(global_rows.div_ceil(self.world_size)).max(1),
+            Cut::MicroShards { .. } => self.own_shards().len(),
+        }
+    }
+
+    /// The places in the global batch of the rows of pass `index`.
+    ///
+    /// # Panics
+    /// If there is no such pass.
+    pub fn pass(&self, global_rows: usize, index: usize) -> Range<usize> {
+        match self.cut {
+            Cut::Ranks { .. } => micro_range(self.own_rows(global_rows), index, self.n_passes(global_rows)),
+            Cut::MicroShards { n_shards } => part(global_rows, self.own_shards().start + index, n_shards),
+        }
+    }
+
+    /// The numbers of this rank's micro-shards; empty where there are none.
+    pub fn own_shards(&self) -> Range<usize> {
+        match self.cut {
+            Cut::Ranks { .. } => 0..0,
+            Cut::MicroShards { n_shards } => part(n_shards, self.rank, self.world_size),
+        }
+    }
+}
+
+/// The micro-batches of one rank's `rows`: as many ranges as `grad_accum_steps`, on every rank, so
+/// that all ranks take the same number of passes.
+pub fn micro_ranges(
+    rows: Range<usize>,
+    grad_accum_steps: usize,
+) -> impl ExactSizeIterator<Item = Range<usize>> {
+    (0..grad_accum_steps).map(move |index| micro_range(rows.clone(), index, grad_accum_steps))
+}
+
+/// Micro-batch `index` of [`micro_ranges`].
+///
+/// # Panics
+/// If `index` is not below `grad_accum_steps`.
+pub fn micro_range(rows: Range<usize>, index: usize, grad_accum_steps: usize) -> Range<usize> {
+    let micro = part(rows.len(), index, grad_accum_steps);
+    rows.start + micro.start..rows.start + micro.end
+}
+
+/// One global step: positions of an epoch's order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GlobalBatch {
+    /// Number of the step within its epoch, from 0.
+    pub step_in_epoch: usize,
+    /// Positions in the epoch's order; at most `G`, fewer only in the epoch's last step.
+    pub positions: Range<usize>,
+}
+
+impl GlobalBatch {
+    /// Rows of this step over all ranks: what its sums are divided by.
+    pub fn n_rows(&self) -> usize {
+        self.positions.len()
+    }
+
+    /// Positions of one rank.
+    pub fn of_rank(&self, cut: &RankCut) -> Range<usize> {
+        let own = cut.own_rows(self.n_rows());
+        self.positions.start + own.start..self.positions.start + own.end
+    }
+}
+
+/// The global steps of one epoch, from a given position on.
+#[derive(Debug, Clone)]
+pub struct GlobalBatches {
+    n_rows: usize,
+    global_batch: usize,
+    next: usize,
+}
+
+impl GlobalBatches {
+    /// All steps of an epoch over `n_rows` rows, `global_batch` rows a step.
+    ///
+    /// # Panics
+    /// If `global_batch` is 0.
+    pub fn new(n_rows: usize, global_batch: usize) -> Self {
+        Self::starting_at(n_rows, global_batch, 0)
+    }
+
+    /// The steps that are left when the first `next` rows of the epoch are done.
+    ///
+    /// # Panics
+    /// If `global_batch` is 0.
+    pub fn starting_at(n_rows: usize, global_batch: usize, next: usize) -> Self {
+        assert!(global_batch > 0, "a global batch has rows");
+        Self { n_rows, global_batch, next }
+    }
+
+    /// Steps in a whole epoch.
+    pub fn steps_per_epoch(n_rows: usize, global_batch: usize) -> usize {
+        n_rows.div_ceil(global_batch)
+    }
+}
+
+impl Iterator for GlobalBatches {
+    type Item = GlobalBatch;
+
+    fn next(&mut self) -> Option<GlobalBatch> {
+        if self.next >= self.n_rows {
+            return None;
+        }
+        let start = self.next;
+        self.next = start.saturating_add(self.global_batch).min(self.n_rows);
+        Some(GlobalBatch { step_in_epoch: start / self.global_batch, positions: start..self.next })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = (self.n_rows - self.next).div_ceil(self.global_batch);
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for GlobalBatches {}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::data::order::permutation::KeyedPermutation;
+
+    #[test]
+    fn larger_parts_come_first() {
+        let parts: Vec<_> = (0..4).map(|rank| rank_range(10, rank, 4)).collect();
+        assert_eq!(parts, [0..3, 3..6, 6..8, 8..10]);
+        assert_eq!((0..3).map(|rank| rank_range(2, rank, 3).len()).collect::<Vec<_>>(), [1, 1, 0]);
+        assert_eq!(micro_ranges(5..10, 3).collect::<Vec<_>>(), [5..7, 7..9, 9..10]);
+        assert_eq!(micro_ranges(5..6, 2).collect::<Vec<_>>(), [5..6, 6..6]);
+    }
+
+    #[test]
+    fn last_step_is_partial() {
+        let steps: Vec<_> = GlobalBatches::new(10, 4).collect();
+        assert_eq!(steps.iter().map(|step| step.positions.clone()).collect::<Vec<_>>(), [0..4, 4..8, 8..10]);
+        assert_eq!(steps[2].step_in_epoch, 2);
+        assert_eq!(GlobalBatches::steps_per_epoch(10, 4), 3);
+        assert_eq!(GlobalBatches::new(10, usize::MAX).len(), 1);
+        assert_eq!(GlobalBatches::new(0, 4).count(), 0);
+    }
+
+    #[test]
+    fn micro_shards_do_not_depend_on_the_world_size() {
+        let cut = Cut::MicroShards { n_shards: 8 };
+        for (global_rows, world_size) in [(20, 3), (20, 1), (5, 8), (64, 4), (3, 2)] {
+            let ranks = (0..world_size).map(|rank| RankCut { cut, rank, world_size });
+            let passes: Vec<_> = ranks
+                .clone()
+                .flat_map(|cut| (0..cut.n_passes(global_rows)).map(move |index| cut.pass(global_rows, index)))
+                .collect();
+            assert_eq!(passes, (0..8).map(|shard| part(global_rows, shard, 8)).collect::<Vec<_>>());
+            let mut end = 0;
+            for rank in ranks {
+                let own = rank.own_rows(global_rows);
+                assert_eq!(own.start, end);
+                assert!(own.len() <= rank.max_own_rows(global_rows));
+                end = own.end;
+            }
+            assert_eq!(end, global_rows);
+        }
+        let of_three: Vec<_> = (0..3).map(|rank| RankCut { cut, rank, world_size: 3 }.own_shards()).collect();
+        assert_eq!(of_three, [0..3, 3..6, 6..8]);
+    }
+
+    proptest! {
+        /// The law: all ranks' micro-batches together use every row of the data once an epoch.
+        #[test]
+        fn every_row_once_an_epoch(
+            n_rows in 0usize..500,
+            global_batch in 1usize..200,
+            world_size in 1usize..=5,
+            grad_accum_steps in 1usize..=4,
+            seed: u64,
+            shuffle: bool,
+        ) {
+            let order = if shuffle {
+                KeyedPermutation::new(n_rows, seed, 1)
+            } else {
+                KeyedPermutation::identity(n_rows)
+            };
+            let mut uses = vec![0; n_rows];
+            let steps = GlobalBatches::new(n_rows, global_batch);
+            prop_assert_eq!(steps.len(), GlobalBatches::steps_per_epoch(n_rows, global_batch));
+            for step in steps {
+                let mut in_order = step.positions.start;
+                for rank in 0..world_size {
+                    let cut = Cut::Ranks { n_micro: grad_accum_steps };
+                    let rows = step.of_rank(&RankCut { cut, rank, world_size });
+                    prop_assert!(rows.len().abs_diff(step.n_rows() / world_size) <= 1);
+                    for micro in micro_ranges(rows, grad_accum_steps) {
+                        // Contiguous over ranks: the order does not depend on the world size.
+                        prop_assert_eq!(micro.start, in_order);
+                        in_order = micro.end;
+                        micro.for_each(|position| uses[order.index(position)] += 1);
+                    }
+                }
+                prop_assert_eq!(in_order, step.positions.end);
+            }
+            prop_assert!(uses.iter().all(|&n_uses| n_uses == 1), "{:?}", uses);
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Gradients on their way over the ranks: bucket by bucket while backward computes, as they are or in bf16.
+
+use std::ops::Range;
+
+use ddp_comm::{ReduceOp, Scope};
+use ddp_kernels::{KernelError, Tensor, TensorMut, ops};
+
+use crate::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
+use crate::error::{Error, Result};
+use crate::model::GradientSink;
+
+/// Gradients that stay on this rank: those of all micro-batches but the last, or of a world of one.
+#[derive(Debug)]
+pub struct LocalGradients<'a>(pub TensorMut<'a>);
+
+impl GradientSink for LocalGradients<'_> {
+    type Error = Error;
+
+    fn gradients(&mut self, start: usize, end: usize) -> Result<TensorMut<'_>> {
+        Ok(self.0.reborrow().range(start, end)?)
+    }
+
+    fn finished(&mut self, _end: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn progress(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Who gets the sum of a bucket over the ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reduction {
+    /// Every rank all of it.
+    ToAll,
+    /// Each rank its part, where it stands in the bucket; the other parts then mean nothing.
+    ToOwners,
+}
+
+impl Reduction {
+    fn start<'env>(self, scope: &mut Scope<'env>, bucket: TensorMut<'env>) -> Result<()> {
+        match self {
+            Reduction::ToAll => scope.all_reduce(ReduceOp::Sum, bucket)?,
+            Reduction::ToOwners => scope.reduce_scatter_in_place(ReduceOp::Sum, bucket)?,
+        };
+        Ok(())
+    }
+}
+
+/// Gradients whose buckets are reduced as they are finished.
+#[derive(Debug)]
+pub struct ReducedGradients<'a, 'env> {
+    scope: &'a mut Scope<'env>,
+    /// Buckets that are not yet on their way, the next one last.
+    waiting: Vec<(usize, TensorMut<'env>)>,
+    overlap: bool,
+    reduction: Reduction,
+    /// Elements of the last bucket behind its gradients.
+    tail_len: usize,
+}
+
+impl<'a, 'env> ReducedGradients<'a, 'env> {
+    /// The buckets of `grads`, the whole flat buffer with its tail. Without `overlap` they start when all are finished. The sums
+    /// in the tail, which all ranks need, travel with the last bucket, or alone and at once where that goes to its owners.
+    ///
+    /// # Errors
+    /// [`KernelError::OutOfRange`] if the buffer is not as long as the plan's; those of the collective.
+    pub fn new(
+        scope: &'a mut Scope<'env>,
+        plan: &BucketPlan,
+        grads: TensorMut<'env>,
+        overlap: bool,
+        reduction: Reduction,
+    ) -> Result<Self> {
+        if reduction == Reduction::ToAll {
+            let waiting = cut(plan, grads)?;
+            return Ok(ReducedGradients { scope, waiting, overlap, reduction, tail_len: TAIL_ELEMENTS });
+        }
+        let flat_len = grads.numel().saturating_sub(TAIL_ELEMENTS);
+        let (grads, tail) = grads.split_at(flat_len)?;
+        scope.all_reduce(ReduceOp::Sum, tail)?;
+        let waiting = cut(&plan.without_tail(), grads)?;
+        Ok(ReducedGradients { scope, waiting, overlap, reduction, tail_len: 0 })
+    }
+
+    /// Starts whatever has not started and waits for all buckets.
+    ///
+    /// # Errors
+    /// Those of the collectives.
+    pub fn finish(mut self) -> Result<()> {
+        while let Some((_, bucket)) = self.waiting.pop() {
+            self.reduction.start(self.scope, bucket)?;
+        }
+        Ok(self.scope.wait_all()?)
+    }
+}
+
+/// The buckets with their first elements, the last one first.
+fn cut<'env>(plan: &BucketPlan, mut rest: TensorMut<'env>) -> Result<Vec<(usize, TensorMut<'env>)>> {
+    let mut buckets = Vec::with_capacity(plan.ranges().len());
+    for range in plan.ranges() {
+        let (bucket, after) = rest.split_at(range.len())?;
+        buckets.push((range.start, bucket));
+        rest = after;
+    }
+    buckets.reverse();
+    Ok(buckets)
+}
+
+impl GradientSink for ReducedGradients<'_, '_> {
+    type Error = Error;
+
+    fn gradients(&mut self, start: usize, end: usize) -> Result<TensorMut<'_>> {
+        let out_of_range = KernelError::OutOfRange { op: "gradients", start, end, len: 0 };
+        // Without overlap a later bucket can be asked for while earlier ones still wait.
+        let bucket = self
+            .waiting
+            .iter_mut()
+            .rev()
+            .find(|(first, bucket)| (*first..first + bucket.numel()).contains(&start));
+        let (first, bucket) = bucket.ok_or(out_of_range)?;
+        Ok(bucket.reborrow().range(start - *first, end - *first)?)
+    }
+
+    fn finished(&mut self, end: usize) -> Result<()> {
+        if !self.overlap {
+            return Ok(());
+        }
+        // The last bucket's end lies behind the last parameter by the tail, which was written before backward began.
+        let tail_len = self.tail_len;
+        let ready = |first: usize, bucket: &TensorMut<'_>, is_last: bool| {
+            first + bucket.numel() - if is_last { tail_len } else { 0 } <= end
+        };
+        while let Some((first, bucket)) = self.waiting.last() {
+            if !ready(*first, bucket, self.waiting.len() == 1) {
+                break;
+            }
+            if let Some((_, bucket)) = self.waiting.pop() {
+                self.reduction.start(self.scope, bucket)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn progress(&mut self) -> Result<()> {
+        Ok(self.scope.progress()?)
+    }
+}
+
+/// Gradients that travel in bf16: each finished bucket is rounded into a buffer of its own, which is reduced. The step's
+/// sums travel as they are.
+#[derive(Debug)]
+pub struct CompressedGradients<'a, 'env> {
+    scope: &'a mut Scope<'env>,
+    grads: TensorMut<'env>,
+    /// Buckets in bf16 that are not yet on their way, the next one last.
+    waiting: Vec<(usize, TensorMut<'env>)>,
+    overlap: bool,
+    reduction: Reduction,
+}
+
+impl<'a, 'env> CompressedGradients<'a, 'env> {
+    /// The buckets of `grads`, the flat buffer without its tail, through `wire`, of as many bf16. The sums in `tail` start at
+    /// once.
+    ///
+    /// # Errors
+    /// [`KernelError::OutOfRange`] if the buffers are not as long as the plan's; those of the collective.
+    pub fn new(
+        scope: &'a mut Scope<'env>,
+        plan: &BucketPlan,
+        (grads, tail): (TensorMut<'env>, TensorMut<'env>),
+        wire: TensorMut<'env>,
+        overlap: bool,
+        reduction: Reduction,
+    ) -> Result<Self> {
+        scope.all_reduce(ReduceOp::Sum, tail)?;
+        let waiting = cut(&plan.without_tail(), wire)?;
+        Ok(CompressedGradients { scope, grads, waiting, overlap, reduction })
+    }
+
+    fn start_next(&mut self) -> Result<()> {
+        if let Some((first, mut bucket)) = self.waiting.pop() {
+            let end = first + bucket.numel();
+            ops::cast(self.grads.as_ref().range(first, end)?, bucket.reborrow())?;
+            self.reduction.start(self.scope, bucket)?;
+        }
+        Ok(())
+    }
+
+    /// Starts whatever has not started and waits for all buckets; [`decompress`] then gives the sums back to the gradients.
+    ///
+    /// # Errors
+    /// Those of the collectives.
+    pub fn finish(mut self) -> Result<()> {
+        while !self.waiting.is_empty() {
+            self.start_next()?;
+        }
+        Ok(self.scope.wait_all()?)
+    }
+}
+
+/// The gradients of a flat range from what travelled.
+///
+/// # Errors
+/// Those of the operation.
+pub fn decompress(wire: &Tensor, grads: &mut Tensor, range: Range<usize>) -> Result<()> {
+    let wire = wire.view().range(range.start, range.end)?;
+    Ok(ops::cast(wire, grads.view_mut().range(range.start, range.end)?)?)
+}
+
+impl GradientSink for CompressedGradients<'_, '_> {
+    type Error = Error;
+
+    fn gradients(&mut self, start: usize, end: usize) -> Result<TensorMut<'_>> {
+        Ok(self.grads.reborrow().range(start, end)?)
+    }
+
+    fn finished(&mut self, end: usize) -> Result<()> {
+        while self.overlap && self.waiting.last().is_some_and(|(first, bucket)| first + bucket.numel() <= end)
+        {
+            self.start_next()?;
+        }
+        Ok(())
+    }
+
+    fn progress(&mut self) -> Result<()> {
+        Ok(self.scope.progress()?)
+    }
+}

@@ -1,0 +1,196 @@
+//! ZeRO-2: gradients of which no rank ever holds more than its parts and two buckets.
+//!
+//! Backward writes into two buffers in turn, each as long as the longest bucket. A finished bucket is reduced over the ranks
+//! where it stands, while backward fills the other buffer; before the buffer is needed again, this rank's part of the sum is
+//! added to what earlier micro-batches have left of it.
+//!
+//! Source: ZeRO, arXiv:1910.02054, section 5.2.
+
+use std::ops::Range;
+
+use ddp_comm::{OnLoan, ReduceOp, Scope, World};
+use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, ops};
+
+use crate::data_parallel::buckets::BucketPlan;
+use crate::error::{Error, Result};
+use crate::model::{GradientSink, ParamLayout};
+
+/// The two buffers, and what a rank must know of the buckets.
+#[derive(Debug)]
+pub struct BucketBuffers {
+    buffers: [Tensor; 2],
+    buckets: Vec<Bucket>,
+    /// Longest gap between parameters.
+    zeros: Tensor,
+    rank: usize,
+    world_size: usize,
+}
+
+/// One bucket.
+#[derive(Debug)]
+struct Bucket {
+    flat: Range<usize>,
+    /// Its elements that are no parameter's, from its beginning on.
+    gaps: Vec<Range<usize>>,
+}
+
+impl BucketBuffers {
+    /// Buffers for the buckets of `layout`, which was made for this world.
+    ///
+    /// # Errors
+    /// As making tensors.
+    pub fn new(world: &World, layout: &ParamLayout, plan: &BucketPlan, device: Device) -> Result<Self> {
+        let plan = plan.without_tail();
+        let gaps: Vec<_> = layout.gaps().collect();
+        let bucket = |flat: &Range<usize>| {
+            let inside = gaps.iter().filter(|gap| flat.contains(&gap.start));
+            let gaps = inside.map(|gap| gap.start - flat.start..gap.end - flat.start).collect();
+            Bucket { flat: flat.clone(), gaps }
+        };
+        let (longest, longest_gap) = Self::lens(layout, &plan);
+        let zeros = |n| Tensor::zeros_for(MemoryUse::Gradients, &[n], DType::F32, device);
+        Ok(BucketBuffers {
+            buffers: [zeros(longest)?, zeros(longest)?],
+            buckets: plan.ranges().iter().map(bucket).collect(),
+            zeros: zeros(longest_gap)?,
+            rank: world.rank().0,
+            world_size: world.world_size(),
+        })
+    }
+
+    /// Elements of each of the two buffers, and of the zeros beside them; `plan` is without the tail.
+    pub(crate) fn lens(layout: &ParamLayout, plan: &BucketPlan) -> (usize, usize) {
+        let longest_gap = layout.gaps().map(|gap| gap.len()).max().unwrap_or(0);
+        (plan.lens().into_iter().max().unwrap_or(0), longest_gap)
+    }
+
+    /// The buffers for one backward pass, and `parts`, this rank's parts of all buckets, one behind the other.
+    pub fn lend<'env>(&'env mut self, parts: TensorMut<'env>) -> LentBuffers<'env> {
+        let BucketBuffers { buffers: [a, b], buckets, zeros, rank, world_size } = self;
+        let slots = [Slot::Free(a.view_mut()), Slot::Free(b.view_mut())];
+        LentBuffers { slots, buckets, zeros, place: (*rank, *world_size), parts }
+    }
+}
+
+/// Buffers for one backward pass.
+#[derive(Debug)]
+pub struct LentBuffers<'env> {
+    slots: [Slot<'env>; 2],
+    buckets: &'env [Bucket],
+    zeros: &'env Tensor,
+    /// Rank and world size.
+    place: (usize, usize),
+    parts: TensorMut<'env>,
+}
+
+/// Gradients whose buckets are reduced to their owners as they are finished, and then forgotten.
+#[derive(Debug)]
+pub struct ShardedGradients<'a, 'env> {
+    scope: &'a mut Scope<'env>,
+    lent: LentBuffers<'env>,
+    /// The bucket that backward fills.
+    next: usize,
+    /// Buckets whose buffers were made ready.
+    begun: usize,
+    accumulate: bool,
+    overlap: bool,
+}
+
+/// Where one of the buffers is.
+#[derive(Debug)]
+enum Slot<'env> {
+    Free(TensorMut<'env>),
+    /// On its way with this bucket.
+    Lent(OnLoan<'env>, usize),
+    /// With a collective that failed.
+    Lost,
+}
+
+impl<'a, 'env> ShardedGradients<'a, 'env> {
+    /// A sink whose sums are added to the lent parts, or take their place. Without `overlap` each bucket is waited for.
+    pub fn new(scope: &'a mut Scope<'env>, lent: LentBuffers<'env>, accumulate: bool, overlap: bool) -> Self {
+        ShardedGradients { scope, lent, next: 0, begun: 0, accumulate, overlap }
+    }
+
+    /// Waits for the bucket that has the buffer, and takes this rank's part of its sum.
+    fn collect(&mut self, slot: usize) -> Result<()> {
+        let (loan, bucket) = match std::mem::replace(&mut self.lent.slots[slot], Slot::Lost) {
+            Slot::Lent(loan, bucket) => (loan, bucket),
+            other => {
+                self.lent.slots[slot] = other;
+                return Ok(());
+            }
+        };
+        let buffer = self.scope.take_back(loan)?;
+        let (rank, world_size) = self.lent.place;
+        let Bucket { flat, .. } = &self.lent.buckets[bucket];
+        let (len, start) = (flat.len() / world_size, flat.start / world_size);
+        let sum = buffer.as_ref().range(rank * len, (rank + 1) * len)?;
+        let part = self.lent.parts.reborrow().range(start, start + len)?;
+        match self.accumulate {
+            true => ops::add_assign(part, sum)?,
+            false => ops::copy(sum, part)?,
+        }
+        self.lent.slots[slot] = Slot::Free(buffer);
+        Ok(())
+    }
+
+    /// The buffer of the bucket that backward fills, with zeros between the parameters.
+    fn buffer(&mut self) -> Result<&mut TensorMut<'env>> {
+        let slot = self.next % 2;
+        self.collect(slot)?;
+        let nothing = KernelError::OutOfRange { op: "gradients", start: 0, end: 0, len: 0 };
+        let Slot::Free(buffer) = &mut self.lent.slots[slot] else { return Err(nothing.into()) };
+        if self.begun == self.next {
+            self.begun += 1;
+            for gap in &self.lent.buckets[self.next].gaps {
+                let zeros = self.lent.zeros.view().range(0, gap.len())?;
+                ops::copy(zeros, buffer.reborrow().range(gap.start, gap.end)?)?;
+            }
+        }
+        Ok(buffer)
+    }
+
+    /// Waits for all buckets.
+    ///
+    /// # Errors
+    /// Those of the collectives and operations.
+    pub fn finish(mut self) -> Result<()> {
+        self.collect(self.next % 2)?;
+        self.collect((self.next + 1) % 2)?;
+        Ok(self.scope.wait_all()?)
+    }
+}
+
+impl GradientSink for ShardedGradients<'_, '_> {
+    type Error = Error;
+
+    fn gradients(&mut self, start: usize, end: usize) -> Result<TensorMut<'_>> {
+        let len = self.lent.buckets.last().map_or(0, |last| last.flat.end);
+        let out_of_range = KernelError::OutOfRange { op: "gradients", start, end, len };
+        let bucket = self.lent.buckets.get(self.next).filter(|bucket| bucket.flat.contains(&start));
+        let first = bucket.ok_or(out_of_range)?.flat.start;
+        Ok(self.buffer()?.reborrow().range(start - first, end - first)?)
+    }
+
+    fn finished(&mut self, end: usize) -> Result<()> {
+        while self.lent.buckets.get(self.next).is_some_and(|bucket| bucket.flat.end <= end) {
+            self.buffer()?;
+            let (bucket, slot) = (self.next, self.next % 2);
+            let len = self.lent.buckets[bucket].flat.len();
+            if let Slot::Free(buffer) = std::mem::replace(&mut self.lent.slots[slot], Slot::Lost) {
+                let loan = self.scope.reduce_scatter_on_loan(ReduceOp::Sum, buffer, len)?;
+                self.lent.slots[slot] = Slot::Lent(loan, bucket);
+            }
+            if !self.overlap {
+                self.collect(slot)?;
+            }
+            self.next += 1;
+        }
+        Ok(())
+    }
+
+    fn progress(&mut self) -> Result<()> {
+        Ok(self.scope.progress()?)
+    }
+}

@@ -1,0 +1,388 @@
+//! The optimiser: one pass over the flat buffers, or over a range of them, and the moving average behind it.
+
+use std::ops::Range;
+
+use ddp_kernels::ops::{self, AdamConfig, AdamState, EmaConfig, SgdConfig, UpdateInputs, WeightDecay};
+use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, TensorRef};
+
+use super::param_groups::{ParamGroups, Segment};
+use crate::config::{OptimizerConfig, OptimizerKind};
+use crate::error::Result;
+use crate::model::Mlp;
+
+/// The optimiser with its state, of all weights or of the part of them that this rank updates.
+#[derive(Debug)]
+pub struct Optimizer {
+    config: OptimizerConfig,
+    groups: ParamGroups,
+    /// Velocity, or the two moments.
+    state: State,
+    /// Moving average of the weights, where one is kept.
+    ema: Option<Tensor>,
+    /// The learning rate of the next step.
+    lr: f64,
+    /// Steps taken.
+    n_steps: u64,
+}
+
+/// Where a step's factor of the gradient comes from.
+#[derive(Debug, Clone, Copy)]
+pub enum UpdateScale<'a> {
+    /// The host knows it.
+    Host(f64),
+    /// The device computes it, and has learning rate and step too.
+    Device(&'a UpdateInputs<'a>),
+}
+
+#[derive(Debug)]
+enum State {
+    Sgd { velocity: Option<Tensor> },
+    Adam { m: Tensor, v: Tensor },
+}
+
+impl Optimizer {
+    /// The optimiser of `config` before its first step.
+    ///
+    /// - `groups`: the settings of each range of the flat buffers
+    /// - `state_len`: elements (f32) of each tensor of state: as many as there are weights, or as this rank updates
+    ///
+    /// # Errors
+    /// As making tensors.
+    pub fn new(
+        config: &OptimizerConfig,
+        groups: ParamGroups,
+        state_len: usize,
+        device: Device,
+    ) -> Result<Self, KernelError> {
+        let zeros = |kind| Tensor::zeros_for(kind, &[state_len], DType::F32, device);
+        let state = |is_there: bool| is_there.then(|| zeros(MemoryUse::Optimizer)).transpose();
+        let state = match config.kind {
+            OptimizerKind::Sgd => State::Sgd { velocity: state(Self::n_moments(config) > 0)? },
+            OptimizerKind::Adam | OptimizerKind::AdamW => {
+                State::Adam { m: zeros(MemoryUse::Optimizer)?, v: zeros(MemoryUse::Optimizer)? }
+            }
+        };
+        let ema = (config.ema_decay > 0.0).then(|| zeros(MemoryUse::Average)).transpose()?;
+        Ok(Optimizer { config: config.clone(), groups, state, ema, lr: config.lr, n_steps: 0 })
+    }
+
+    /// Tensors of state that the optimiser of `config` keeps beside the average of the weights.
+    pub fn n_moments(config: &OptimizerConfig) -> usize {
+        match config.kind {
+            OptimizerKind::Sgd => usize::from(config.momentum > 0.0),
+            OptimizerKind::Adam | OptimizerKind::AdamW => 2,
+        }
+    }
+
+    /// The optimiser of `config` for all weights of `model`, before its first step.
+    ///
+    /// # Errors
+    /// As [`ParamGroups::new`] and [`Optimizer::new`].
+    pub fn for_model(config: &OptimizerConfig, model: &Mlp) -> Result<Self> {
+        let layout = model.layout();
+        Ok(Self::new(config, ParamGroups::new(config, layout)?, layout.flat_len(), model.device())?)
+    }
+
+    /// The learning rate of the next step.
+    pub fn lr(&self) -> f64 {
+        self.lr
+    }
+
+    /// Sets the learning rate of the next step. A step whose scale comes from the device takes that from there, too.
+    pub fn set_lr(&mut self, lr: f64) {
+        self.lr = lr;
+    }
+
+    /// Steps that were begun.
+    pub fn n_steps(&self) -> u64 {
+        self.n_steps
+    }
+
+    /// Goes on as after this many steps; for a state that was read, or a step that came to nothing.
+    pub fn set_n_steps(&mut self, n_steps: u64) {
+        self.n_steps = n_steps;
+    }
+
+    /// Begins the next step, which [`Optimizer::step_on`] then takes range by range.
+    pub fn begin_step(&mut self) {
+        self.n_steps += 1;
+    }
+
+    /// The tensors of state by name, each of `state_len` elements: `m` and `v`, or `velocity`; then `ema`.
+    pub fn state(&self) -> Vec<(&'static str, &Tensor)> {
+        let mut state = match &self.state {
+            State::Sgd { velocity } => velocity.iter().map(|velocity| ("velocity", velocity)).collect(),
+            State::Adam { m, v } => vec![("m", m), ("v", v)],
+        };
+        state.extend(self.ema.iter().map(|ema| ("ema", ema)));
+        state
+    }
+
+    /// [`Optimizer::state`], to be set.
+    pub fn state_mut(&mut self) -> Vec<(&'static str, &mut Tensor)> {
+        let mut state = match &mut self.state {
+            State::Sgd { velocity } => velocity.iter_mut().map(|velocity| ("velocity", velocity)).collect(),
+            State::Adam { m, v } => vec![("m", m), ("v", v)],
+        };
+        state.extend(self.ema.iter_mut().map(|ema| ("ema", ema)));
+        state
+    }
+
+    /// The moving average of the weights, where one is kept: of `state_len` elements, zeros before the first step.
+    pub fn ema(&self) -> Option<&Tensor> {
+        self.ema.as_ref()
+    }
+
+    /// The step that was begun, on this range of the flat buffers; see [`Optimizer::step_on_part`].
+    ///
+    /// - `weights`: all weights, and the copy of them that must be kept alike, where there is one
+    ///
+    /// # Errors
+    /// As there.
+    pub fn step_on(
+        &mut self,
+        (weights, working_copy): (&mut Tensor, Option<&mut Tensor>),
+        grads: TensorRef<'_>,
+        scale: UpdateScale<'_>,
+        range: Range<usize>,
+        state_start: usize,
+    ) -> Result<(), KernelError> {
+        let copy = working_copy.map(|copy| cut(copy.view_mut(), &range)).transpose()?;
+        self.step_on_part((cut(weights.view_mut(), &range)?, copy), grads, scale, range, state_start)
+    }
+
+    /// The step that was begun, on this range of the flat buffers.
+    ///
+    /// - `weights`: those of `range`, and the copy of them that must be kept alike, where there is one
+    /// - `grads`: the gradients of `range`, and nothing else
+    /// - `state_start`: where in the tensors of state that of `range` begins
+    ///
+    /// On a GPU one launch for each segment of the groups within the range, and as many for the average.
+    ///
+    /// # Errors
+    /// Those of the optimiser's operation; [`KernelError::Shape`] if `grads` is not as long as `range`.
+    pub fn step_on_part(
+        &mut self,
+        (mut weights, mut working_copy): (TensorMut<'_>, Option<TensorMut<'_>>),
+        grads: TensorRef<'_>,
+        scale: UpdateScale<'_>,
+        range: Range<usize>,
+        state_start: usize,
+    ) -> Result<(), KernelError> {
+        for (part, segment) in self.groups.within(range.clone()) {
+            let at = part.start - range.start..part.end - range.start;
+            let grads = match at == (0..range.len()) {
+                // Also a length that is not the range's, which the operation then refuses.
+                true => grads,
+                false => grads.range(at.start, at.end)?,
+            };
+            let own = Own { state: &mut self.state, start: state_start + at.start, n: at.len() };
+            let weights = cut(weights.reborrow(), &at)?;
+            let copy = working_copy.as_mut().map(|copy| cut(copy.reborrow(), &at)).transpose()?;
+            let now = Now { config: &self.config, lr: self.lr, step: self.n_steps };
+            update(now, segment, weights, copy, grads, scale, own)?;
+        }
+        let Some(ema) = &mut self.ema else { return Ok(()) };
+        let config = EmaConfig { decay: self.config.ema_decay, step: self.n_steps };
+        let ema = cut(ema.view_mut(), &(state_start..state_start + range.len()))?;
+        let inputs = match scale {
+            UpdateScale::Host(_) => None,
+            UpdateScale::Device(inputs) => Some(inputs),
+        };
+        ops::ema_update(&config, ema, weights.as_ref(), inputs)
+    }
+}
+
+/// What the host knows of the step.
+struct Now<'a> {
+    config: &'a OptimizerConfig,
+    lr: f64,
+    step: u64,
+}
+
+/// The part of the state that an update needs.
+struct Own<'a> {
+    state: &'a mut State,
+    start: usize,
+    n: usize,
+}
+
+fn cut<'a>(tensor: TensorMut<'a>, range: &Range<usize>) -> Result<TensorMut<'a>, KernelError> {
+    tensor.range(range.start, range.end)
+}
+
+/// The step on parameters of one setting.
+fn update(
+    Now { config: c, lr, step }: Now<'_>,
+    segment: Segment,
+    weights: TensorMut<'_>,
+    working_copy: Option<TensorMut<'_>>,
+    grads: TensorRef<'_>,
+    scale: UpdateScale<'_>,
+    own: Own<'_>,
+) -> Result<(), KernelError> {
+    let (grad_scale, inputs) = match scale {
+        UpdateScale::Host(grad_scale) => (grad_scale, None),
+        UpdateScale::Device(inputs) => (1.0, Some(inputs)),
+    };
+    let Segment { lr_scale, weight_decay, .. } = segment;
+    let own_range = own.start..own.start + own.n;
+    match own.state {
+        State::Sgd { velocity } => {
+            let config = SgdConfig {
+                lr,
+                momentum: c.momentum,
+                nesterov: c.nesterov,
+                lr_scale,
+                weight_decay,
+                grad_scale,
+            };
+            let velocity =
+                velocity.as_mut().map(|velocity| cut(velocity.view_mut(), &own_range)).transpose()?;
+            ops::sgd_step(&config, weights, grads, velocity, working_copy, inputs)
+        }
+        State::Adam { m, v } => {
+            let config = AdamConfig {
+                lr,
+                betas: c.betas,
+                eps: c.eps,
+                lr_scale,
+                weight_decay,
+                decay: match c.kind {
+                    OptimizerKind::AdamW => WeightDecay::Decoupled,
+                    OptimizerKind::Adam | OptimizerKind::Sgd => WeightDecay::Coupled,
+                },
+                step,
+                grad_scale,
+            };
+            let state = AdamState { m: cut(m.view_mut(), &own_range)?, v: cut(v.view_mut(), &own_range)? };
+            ops::adam_step(&config, weights, grads, state, working_copy, inputs)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_kernels::ops::Activation;
+
+    use super::*;
+    use crate::config::ParamGroup;
+    use crate::config::precision::Precision;
+    use crate::model::ModelSpec;
+
+    fn model() -> Mlp {
+        let spec = ModelSpec { layer_norm: true, ..ModelSpec::plain(&[3, 20, 2], Activation::Relu) };
+        let mut model = Mlp::new(spec, 1, Device::Cpu, Precision::F32).unwrap();
+        model.initialize(1).unwrap();
+        model
+    }
+
+    fn config(kind: OptimizerKind) -> OptimizerConfig {
+        let group = |pattern: &str, lr_scale, weight_decay| ParamGroup {
+            pattern: pattern.to_owned(),
+            lr_scale,
+            weight_decay,
+        };
+        OptimizerConfig {
+            groups: vec![group("layers.0.*", 0.5, Some(0.3)), group("*.bias", 2.0, None)],
+            decay_bias_norm: false,
+            weight_decay: 0.1,
+            ema_decay: 0.9,
+            ..OptimizerConfig::new(kind, 0.1)
+        }
+    }
+
+    fn bits(tensor: &Tensor) -> Vec<u32> {
+        tensor.to_vec::<f32>().unwrap().into_iter().map(f32::to_bits).collect()
+    }
+
+    /// Weights and the tensors of state after three steps over ranges that end there.
+    fn stepped(config: &OptimizerConfig, ends: &[usize]) -> Vec<Vec<u32>> {
+        let mut model = model();
+        let mut optimizer = Optimizer::for_model(config, &model).unwrap();
+        let grads = Tensor::from_slice(
+            &(0..model.layout().flat_len()).map(|i| (i as f32 * 0.7).sin()).collect::<Vec<_>>(),
+            &[model.layout().flat_len()],
+            Device::Cpu,
+        )
+        .unwrap();
+        for step in 0..3 {
+            optimizer.set_lr(0.1 / f64::from(step + 1));
+            optimizer.begin_step();
+            let mut start = 0;
+            for &end in ends {
+                let own = grads.view().range(start, end).unwrap();
+                let scale = UpdateScale::Host(0.5);
+                optimizer.step_on(model.weights_mut(), own, scale, start..end, start).unwrap();
+                start = end;
+            }
+        }
+        let mut all = vec![bits(model.weights())];
+        all.extend(optimizer.state().into_iter().map(|(_, tensor)| bits(tensor)));
+        all
+    }
+
+    #[test]
+    fn ranges_come_to_the_same_as_the_whole() {
+        for kind in [OptimizerKind::Sgd, OptimizerKind::Adam, OptimizerKind::AdamW] {
+            let n = model().layout().flat_len();
+            // Cut within segments and at their ends.
+            let cuts = [1, 16, 50, n];
+            assert_eq!(stepped(&config(kind), &cuts), stepped(&config(kind), &[n]), "{kind}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_the_state_serves_a_part_of_the_weights() {
+        for kind in [OptimizerKind::Sgd, OptimizerKind::AdamW] {
+            let config = config(kind);
+            let (mut whole, mut part) = (model(), model());
+            let layout = whole.layout().clone();
+            let own = 17..layout.flat_len() - 5;
+            let grads = Tensor::full(&[layout.flat_len()], 0.25, DType::F32, Device::Cpu).unwrap();
+            let mut all = Optimizer::for_model(&config, &whole).unwrap();
+            // Two elements in front belong to another range.
+            let groups = ParamGroups::new(&config, &layout).unwrap();
+            let mut some = Optimizer::new(&config, groups, own.len() + 2, Device::Cpu).unwrap();
+            for _ in 0..2 {
+                all.begin_step();
+                some.begin_step();
+                let scale = UpdateScale::Host(1.0);
+                all.step_on(whole.weights_mut(), grads.view(), scale, 0..layout.flat_len(), 0).unwrap();
+                let own_grads = grads.view().range(own.start, own.end).unwrap();
+                some.step_on(part.weights_mut(), own_grads, scale, own.clone(), 2).unwrap();
+            }
+            assert_eq!(bits(whole.weights())[own.clone()], bits(part.weights())[own.clone()]);
+            assert_eq!(bits(part.weights())[..own.start], bits(model().weights())[..own.start]);
+            for ((name, all), (same, some)) in all.state().into_iter().zip(some.state()) {
+                assert_eq!(name, same);
+                assert_eq!(bits(all)[own.clone()], bits(some)[2..], "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn state_has_names_and_a_frozen_group_stays() {
+        let names = |config: &OptimizerConfig| -> Vec<_> {
+            let optimizer = Optimizer::for_model(config, &model()).unwrap();
+            assert_eq!(
+                optimizer.state().len(),
+                Optimizer::n_moments(config) + usize::from(config.ema_decay > 0.0)
+            );
+            optimizer.state().into_iter().map(|(name, _)| name).collect()
+        };
+        assert_eq!(names(&config(OptimizerKind::AdamW)), ["m", "v", "ema"]);
+        assert_eq!(names(&OptimizerConfig::new(OptimizerKind::Sgd, 0.1)), ["velocity"]);
+        let still = OptimizerConfig { momentum: 0.0, ..OptimizerConfig::new(OptimizerKind::Sgd, 0.1) };
+        assert_eq!(names(&still), [""; 0]);
+
+        let mut frozen = config(OptimizerKind::AdamW);
+        frozen.groups[0].lr_scale = 0.0;
+        let n = model().layout().flat_len();
+        let (before, after) = (bits(model().weights()), stepped(&frozen, &[n]).swap_remove(0));
+        for slot in model().layout().slots() {
+            let is_same = before[slot.range()] == after[slot.range()];
+            assert_eq!(is_same, slot.name.starts_with("layers.0."), "{}", slot.name);
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Which learning rate and weight decay each range of the flat buffers has.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use crate::config::{OptimizerConfig, ParamGroup};
+use crate::error::{Error, Result};
+use crate::model::ParamLayout;
+use crate::model::layout::{ParamKind, ParamSlot};
+
+/// The settings of each element of the flat buffers, as ranges in their order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ParamGroups {
+    segments: Vec<Segment>,
+}
+
+/// Neighbours with the same settings.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Segment {
+    /// Where it ends in the flat buffers; it begins where the one before ends.
+    pub end: usize,
+    /// Factor of the learning rate.
+    pub lr_scale: f64,
+    /// Weight decay.
+    pub weight_decay: f64,
+}
+
+impl ParamGroups {
+    /// The settings that `config` gives to the parameters of `layout`. Of the groups whose pattern matches a name the first
+    /// one counts; a group without a weight decay leaves it to `decay_bias_norm`. The gap behind a parameter has its
+    /// settings, and neighbours of equal settings are one segment.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchParameter`] if a pattern matches no name, [`Error::HiddenGroup`] if earlier groups match all of its names.
+    pub fn new(config: &OptimizerConfig, layout: &ParamLayout) -> Result<Self> {
+        let groups: Vec<_> = config.groups.iter().map(|group| (group, pattern(group))).collect();
+        let names = || layout.forward_order().into_iter().map(|slot| slot.name.clone());
+        if let Some((group, _)) =
+            groups.iter().find(|(_, pattern)| !names().any(|name| pattern.matches(&name)))
+        {
+            let names = names().collect::<Vec<_>>().join(", ");
+            return Err(Error::NoSuchParameter { pattern: group.pattern.clone(), names });
+        }
+        for (index, (group, of_group)) in groups.iter().enumerate() {
+            let own: Vec<_> = names().filter(|name| of_group.matches(name)).collect();
+            let first = |name: &String| groups.iter().position(|(_, pattern)| pattern.matches(name));
+            if own.iter().all(|name| first(name) < Some(index)) {
+                let takers: BTreeSet<_> = own.iter().filter_map(first).collect();
+                let takers: Vec<_> =
+                    takers.into_iter().map(|taker| format!("\"{}\"", groups[taker].0.pattern)).collect();
+                return Err(Error::HiddenGroup {
+                    pattern: group.pattern.clone(),
+                    earlier: takers.join(", "),
+                    names: own.join(", "),
+                });
+            }
+        }
+        let mut segments: Vec<Segment> = Vec::new();
+        for (index, slot) in layout.slots().iter().enumerate() {
+            let group =
+                groups.iter().find(|(_, pattern)| pattern.matches(&slot.name)).map(|(group, _)| *group);
+            let segment = Segment {
+                end: layout.slots().get(index + 1).map_or(layout.flat_len(), |next| next.start),
+                lr_scale: group.map_or(1.0, |group| group.lr_scale),
+                weight_decay: group
+                    .and_then(|group| group.weight_decay)
+                    .unwrap_or(default_decay(config, slot)),
+            };
+            match segments.last_mut() {
+                Some(last) if *last == (Segment { end: last.end, ..segment }) => last.end = segment.end,
+                _ => segments.push(segment),
+            }
+        }
+        Ok(ParamGroups { segments })
+    }
+
+    /// One segment over all of a flat buffer, with the settings of `config` for weights. For buffers without names.
+    pub fn uniform(config: &OptimizerConfig, flat_len: usize) -> Self {
+        let segment = Segment { end: flat_len, lr_scale: 1.0, weight_decay: config.weight_decay };
+        ParamGroups { segments: vec![segment] }
+    }
+
+    /// The segments in the order of the flat buffers.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// The parts of `range` that lie in one segment each, in order, with their settings.
+    pub fn within(&self, range: Range<usize>) -> impl Iterator<Item = (Range<usize>, Segment)> + '_ {
+        let first = self.segments.partition_point(|segment| segment.end <= range.start);
+        let mut start = range.start;
+        self.segments[first..].iter().map_while(move |segment| {
+            let part = start..segment.end.min(range.end);
+            start = part.end;
+            (!part.is_empty()).then_some((part, *segment))
+        })
+    }
+}
+
+fn pattern(group: &ParamGroup) -> glob::Pattern {
+    glob::Pattern::new(&group.pattern).expect("the config's check parsed it")
+}
+
+/// The weight decay of a parameter that no group gives one.
+fn default_decay(config: &OptimizerConfig, slot: &ParamSlot) -> f64 {
+    match slot.kind {
+        ParamKind::Bias | ParamKind::NormWeight | ParamKind::NormBias if !config.decay_bias_norm => 0.0,
+        _ => config.weight_decay,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_kernels::ops::Activation;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::config::OptimizerKind;
+    use crate::model::ModelSpec;
+
+    fn layout() -> ParamLayout {
+        let spec = ModelSpec { layer_norm: true, ..ModelSpec::plain(&[3, 20, 4, 2], Activation::Relu) };
+        ParamLayout::new(&spec)
+    }
+
+    fn group(pattern: &str, lr_scale: f64, weight_decay: Option<f64>) -> ParamGroup {
+        ParamGroup { pattern: pattern.to_owned(), lr_scale, weight_decay }
+    }
+
+    fn groups_of(config: &OptimizerConfig) -> Result<ParamGroups> {
+        ParamGroups::new(config, &layout())
+    }
+
+    /// Learning rate's factor and weight decay of each parameter, by name.
+    fn settings(groups: &ParamGroups) -> Vec<(String, f64, f64)> {
+        let of = |slot: &ParamSlot| {
+            let parts: Vec<_> = groups.within(slot.range()).collect();
+            assert_eq!(parts.len(), 1, "{} has one setting", slot.name);
+            assert_eq!(parts[0].0, slot.range());
+            (slot.name.clone(), parts[0].1.lr_scale, parts[0].1.weight_decay)
+        };
+        layout().forward_order().into_iter().map(of).collect()
+    }
+
+    #[test]
+    fn without_groups_there_is_one_segment() {
+        let config = OptimizerConfig::new(OptimizerKind::AdamW, 0.1);
+        let groups = groups_of(&config).unwrap();
+        assert_eq!(groups, ParamGroups::uniform(&config, layout().flat_len()));
+        assert_eq!(groups.segments().len(), 1);
+    }
+
+    #[test]
+    fn biases_and_norms_can_go_without_decay_and_the_first_group_that_matches_counts() {
+        let config = OptimizerConfig {
+            weight_decay: 0.5,
+            decay_bias_norm: false,
+            groups: vec![
+                group("layers.1.bias", 2.0, Some(0.25)),
+                group("layers.?.*", 3.0, None),
+                group("norms.1.*", 4.0, Some(0.125)),
+            ],
+            ..OptimizerConfig::new(OptimizerKind::AdamW, 0.1)
+        };
+        let want = [
+            ("layers.0.weight", 3.0, 0.5),
+            ("layers.0.bias", 3.0, 0.0),
+            ("norms.0.weight", 1.0, 0.0),
+            ("norms.0.bias", 1.0, 0.0),
+            ("layers.1.weight", 3.0, 0.5),
+            ("layers.1.bias", 2.0, 0.25),
+            ("norms.1.weight", 4.0, 0.125),
+            ("norms.1.bias", 4.0, 0.125),
+            ("layers.2.weight", 3.0, 0.5),
+            ("layers.2.bias", 3.0, 0.0),
+        ];
+        let want = want.map(|(name, lr_scale, decay)| (name.to_owned(), lr_scale, decay));
+        assert_eq!(settings(&groups_of(&config).unwrap()), want);
+    }
+
+    #[test]
+    fn a_pattern_that_matches_nothing_is_told_the_names() {
+        let config = OptimizerConfig {
+            groups: vec![group("layers.0.*", 1.0, None), group("layer.1.*", 1.0, None)],
+            ..OptimizerConfig::new(OptimizerKind::Sgd, 0.1)
+        };
+        let message = groups_of(&config).unwrap_err().to_string();
+        for part in ["\"layer.1.*\"", "layers.0.weight, layers.0.bias, norms.0.weight"] {
+            assert!(message.contains(part), "no {part} in: {message}");
+        }
+    }
+
+    #[test]
+    fn a_group_that_earlier_ones_hide_is_told_which() {
+        let groups = |patterns: &[&str]| {
+            groups_of(&OptimizerConfig {
+                groups: patterns.iter().map(|pattern| group(pattern, 1.0, None)).collect(),
+                ..OptimizerConfig::new(OptimizerKind::Sgd, 0.1)
+            })
+        };
+        let message = groups(&["layers.*", "norms.*", "layers.0.*"]).unwrap_err().to_string();
+        let want = "`optimizer.groups`: \"layers.0.*\" has no parameter left: \"layers.*\" before it matches all of its own \
+                    (layers.0.weight, layers.0.bias)\nhint: ";
+        assert!(message.starts_with(want), "{message}");
+        // No single one hides it.
+        let message = groups(&["layers.?.bias", "layers.*", "*.1.*", "layers.1.*"]).unwrap_err().to_string();
+        assert!(
+            message.contains("\"layers.1.*\" has no parameter left: \"layers.?.bias\", \"layers.*\" before"),
+            "{message}"
+        );
+        // One that is left something is none of these.
+        groups(&["layers.0.*", "layers.*", "*"]).unwrap();
+    }
+
+    proptest! {
+        #[test]
+        fn parts_of_a_range_cover_it_in_order(
+            patterns in prop::collection::vec(
+                prop::sample::select(vec!["*", "layers.*", "*.bias", "norms.0.weight", "layers.1.weight"]), 0..4
+            ),
+            decay_bias_norm: bool,
+            ends in (0usize..200, 0usize..200),
+        ) {
+            let numbered = |(i, pattern): (usize, &&str)| group(pattern, 1.0 + i as f64, None);
+            let config = OptimizerConfig {
+                decay_bias_norm,
+                groups: patterns.iter().enumerate().map(numbered).collect(),
+                ..OptimizerConfig::new(OptimizerKind::AdamW, 0.1)
+            };
+            let groups = groups_of(&config);
+            prop_assume!(!matches!(groups, Err(Error::HiddenGroup { .. })));
+            let groups = groups.unwrap();
+            let flat_len = layout().flat_len();
+            prop_assert_eq!(groups.segments().last().unwrap().end, flat_len);
+            prop_assert!(groups.segments().is_sorted_by(|a, b| a.end < b.end));
+            let range = ends.0.min(ends.1).min(flat_len)..ends.0.max(ends.1).min(flat_len);
+            let parts: Vec<_> = groups.within(range.clone()).collect();
+            let covered: Vec<_> = parts.iter().flat_map(|(part, _)| part.clone()).collect();
+            prop_assert_eq!(covered, range.collect::<Vec<_>>());
+            prop_assert!(parts.windows(2).all(|two| two[0].1 != two[1].1), "{:?}", parts);
+        }
+    }
+}

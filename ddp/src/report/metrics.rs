@@ -1,0 +1,359 @@
+//! Events of a run, as JSON lines in `metrics.jsonl` and on stdout.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::EvalMetric;
+use crate::error::{Error, Result};
+use crate::exit::say;
+use crate::run_folder::folder;
+
+/// One line. Numbers that are not finite are written as `null`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub enum Event {
+    /// Every `log.every_steps` steps.
+    Step(StepEvent),
+    /// After each epoch.
+    Epoch(EpochEvent),
+    /// A checkpoint that is safe on disk.
+    Checkpoint(CheckpointEvent),
+    /// Where a run goes on from a checkpoint.
+    Resume(ResumeEvent),
+    /// A run that ends before its end: signal or `train.stop_after_steps`.
+    Stop(StopEvent),
+    /// At the end.
+    End(EndEvent),
+}
+
+/// A checkpoint.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CheckpointEvent {
+    /// Steps done when it was taken.
+    pub step: u64,
+    /// Bytes that rank 0 has written.
+    pub bytes: u64,
+    /// How long training waited for it, in ms.
+    pub pause_ms: f64,
+    /// From the snapshot to safe on disk, in s; training went on meanwhile.
+    pub write_s: f64,
+}
+
+/// A run that goes on.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ResumeEvent {
+    /// Steps done.
+    pub step: u64,
+    /// Ranks now, and when the checkpoint was written.
+    pub world_size: usize,
+    /// See `world_size`.
+    pub world_size_before: usize,
+}
+
+/// A run that ends before its end.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StopEvent {
+    /// Steps done.
+    pub step: u64,
+    /// What it was asked by.
+    pub reason: String,
+}
+
+/// One optimiser step.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StepEvent {
+    /// Steps done, from 1.
+    pub step: u64,
+    /// Epoch of the step, from 1.
+    pub epoch: u64,
+    /// Mean loss over the rows of the step's global batch.
+    pub loss: f64,
+    /// Learning rate.
+    pub lr: f64,
+    /// 2-norm of the gradient before clipping.
+    pub grad_norm: f64,
+    /// Rows of all ranks a second since the last step event.
+    pub samples_per_s: f64,
+    /// Time that a step of rank 0 waited for its rows, in ms: the mean since the last step event.
+    pub data_wait_ms: f64,
+    /// Time of copying a step's rows to the GPU, in ms: the mean since the last step event; 0 without a GPU.
+    pub h2d_ms: f64,
+}
+
+/// One epoch.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EpochEvent {
+    /// Epochs done, from 1.
+    pub epoch: u64,
+    /// Steps done.
+    pub step: u64,
+    /// Mean loss over the epoch's rows, as seen in training.
+    pub train_loss: f64,
+    /// Means over the evaluation rows.
+    #[serde(flatten)]
+    pub eval: EvalMetrics,
+}
+
+/// The whole run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EndEvent {
+    /// Optimiser steps.
+    pub steps: u64,
+    /// Rows trained on, of all ranks; a row counts in each epoch.
+    pub samples: u64,
+    /// Ranks.
+    pub world_size: usize,
+    /// Mean loss over the last epoch's rows.
+    pub train_loss: f64,
+    /// Means over the evaluation rows at the end.
+    #[serde(flatten)]
+    pub eval: EvalMetrics,
+    /// From the process's start to its end, in s.
+    pub elapsed_s: f64,
+    /// Time in training steps, in s.
+    pub train_s: f64,
+    /// `samples / train_s`
+    pub samples_per_s: f64,
+    /// From the process's start to the end of the first step, in s.
+    pub startup_s: f64,
+    /// Time in which steps of rank 0 waited for their rows, in s; part of `train_s`.
+    pub data_wait_s: f64,
+}
+
+/// True means over the evaluation rows; what was not measured is left out.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct EvalMetrics {
+    /// Mean loss.
+    #[serde(rename = "eval_loss", skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
+    /// Part of the rows (multilabel: of the labels) that are right.
+    #[serde(rename = "eval_accuracy", skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
+    /// Coefficient of determination.
+    #[serde(rename = "eval_r2", skip_serializing_if = "Option::is_none")]
+    pub r2: Option<f64>,
+}
+
+impl EvalMetrics {
+    /// The value of one of them, where it was measured.
+    pub fn value(&self, metric: EvalMetric) -> Option<f64> {
+        match metric {
+            EvalMetric::Loss => self.loss,
+            EvalMetric::Accuracy => self.accuracy,
+            EvalMetric::R2 => self.r2,
+        }
+    }
+}
+
+/// Where events go. Rank 0 has one; the other ranks have [`MetricsSink::none`].
+#[derive(Debug)]
+pub struct MetricsSink {
+    file: Option<(PathBuf, File)>,
+    stdout: bool,
+}
+
+impl MetricsSink {
+    /// Writes to the new file `path`, and to stdout if `json`.
+    ///
+    /// # Errors
+    /// [`Error::Write`] if the file can't be made.
+    pub fn create(path: &Path, json: bool) -> Result<Self> {
+        let file = File::create(path).map_err(|source| Error::Write { path: path.to_owned(), source })?;
+        Ok(Self { file: Some((path.to_owned(), file)), stdout: json })
+    }
+
+    /// Goes on with the file of a run that is resumed behind step `step`: what it tells of later steps, which will be taken
+    /// again, is cut off.
+    ///
+    /// # Errors
+    /// [`Error::Write`] if the file can't be read or written.
+    pub fn resume(path: &Path, json: bool, step: u64) -> Result<Self> {
+        let failed = |source| Error::Write { path: path.to_owned(), source };
+        let old = match std::fs::read_to_string(path) {
+            Ok(old) => old,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(failed(error)),
+        };
+        let kept: String = old.split_inclusive('\n').filter(|line| is_until(line, step)).collect();
+        folder::write_atomic(path, kept.as_bytes())?;
+        let file = OpenOptions::new().append(true).open(path).map_err(failed)?;
+        Ok(Self { file: Some((path.to_owned(), file)), stdout: json })
+    }
+
+    /// Writes nothing.
+    pub fn none() -> Self {
+        Self { file: None, stdout: false }
+    }
+
+    /// Writes one line, whole, so that a reader never sees half of one.
+    ///
+    /// # Errors
+    /// [`Error::Write`] the first time that the file can't be written, with its path; after that
+    /// the file is left alone. A stdout that can't be written ends no run: the file has all lines. It is told once,
+    /// but for a pipe whose reader has seen enough.
+    pub fn write(&mut self, event: &Event) -> Result<()> {
+        if self.file.is_none() && !self.stdout {
+            return Ok(());
+        }
+        let line = json_line(event);
+        if self.stdout
+            && let Err(error) = write_stdout(&line)
+        {
+            self.stdout = false;
+            if error.kind() != io::ErrorKind::BrokenPipe {
+                say(&format!("warning: no more events go to stdout: {error}; metrics.jsonl has them all"));
+            }
+        }
+        if let Some((path, mut file)) = self.file.take() {
+            file.write_all(line.as_bytes()).map_err(|source| Error::Write { path: path.clone(), source })?;
+            self.file = Some((path, file));
+        }
+        Ok(())
+    }
+}
+
+/// Whether the line is whole and tells of nothing behind step `step`.
+fn is_until(line: &str, step: u64) -> bool {
+    #[derive(Deserialize)]
+    struct Line {
+        step: u64,
+    }
+    let is_whole = line.ends_with('\n');
+    is_whole && serde_json::from_str::<Line>(line).is_ok_and(|line| line.step <= step)
+}
+
+/// `value` as one line of JSON with its line end.
+pub fn json_line(value: &impl Serialize) -> String {
+    let mut line = serde_json::to_string(value).expect("metrics are plain numbers under text keys");
+    line.push('\n');
+    line
+}
+
+fn write_stdout(line: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(line.as_bytes())?;
+    stdout.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(loss: f64) -> Event {
+        let (samples_per_s, data_wait_ms) = (1e6, 0.5);
+        Event::Step(StepEvent {
+            step: 50,
+            epoch: 2,
+            loss,
+            lr: 1e-3,
+            grad_norm: 0.25,
+            samples_per_s,
+            data_wait_ms,
+            h2d_ms: 0.0,
+        })
+    }
+
+    fn end() -> EndEvent {
+        EndEvent {
+            steps: 10,
+            samples: 320,
+            world_size: 2,
+            train_loss: 0.5,
+            eval: EvalMetrics { loss: Some(0.75), r2: Some(0.5), ..Default::default() },
+            elapsed_s: 2.0,
+            train_s: 1.0,
+            samples_per_s: 320.0,
+            startup_s: 0.25,
+            data_wait_s: 0.125,
+        }
+    }
+
+    #[test]
+    fn lines_are_as_specified() {
+        assert_eq!(
+            json_line(&step(0.5)),
+            r#"{"event":"step","step":50,"epoch":2,"loss":0.5,"lr":0.001,"grad_norm":0.25,"#.to_owned()
+                + r#""samples_per_s":1000000.0,"data_wait_ms":0.5,"h2d_ms":0.0}"#
+                + "\n"
+        );
+        let eval = EvalMetrics { loss: Some(0.25), accuracy: Some(0.5), r2: None };
+        assert_eq!(
+            json_line(&Event::Epoch(EpochEvent { epoch: 1, step: 45, train_loss: 1.5, eval })),
+            r#"{"event":"epoch","epoch":1,"step":45,"train_loss":1.5,"eval_loss":0.25,"eval_accuracy":0.5}"#
+                .to_owned()
+                + "\n"
+        );
+        assert_eq!(
+            json_line(&Event::End(end())),
+            r#"{"event":"end","steps":10,"samples":320,"world_size":2,"train_loss":0.5,"#.to_owned()
+                + r#""eval_loss":0.75,"eval_r2":0.5,"elapsed_s":2.0,"train_s":1.0,"#
+                + r#""samples_per_s":320.0,"startup_s":0.25,"data_wait_s":0.125}"#
+                + "\n"
+        );
+    }
+
+    #[test]
+    fn what_is_not_finite_is_null() {
+        for loss in [f64::NAN, f64::INFINITY] {
+            assert!(json_line(&step(loss)).contains("\"loss\":null"));
+        }
+        let eval = EvalMetrics { loss: Some(f64::NAN), ..Default::default() };
+        assert!(json_line(&eval).contains("\"eval_loss\":null"));
+    }
+
+    #[test]
+    fn file_holds_each_line_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let mut sink = MetricsSink::create(&path, false).unwrap();
+        sink.write(&step(1.0)).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), json_line(&step(1.0)));
+        sink.write(&Event::End(end())).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 2);
+        MetricsSink::none().write(&step(1.0)).unwrap();
+    }
+
+    #[test]
+    fn a_resumed_run_tells_no_step_twice() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let mut sink = MetricsSink::resume(&path, false, 0).unwrap();
+        let epoch = |epoch, step| {
+            json_line(&Event::Epoch(EpochEvent {
+                epoch,
+                step,
+                train_loss: 1.5,
+                eval: EvalMetrics::default(),
+            }))
+        };
+        sink.write(&step(1.0)).unwrap();
+        let mut text = json_line(&step(1.0)) + &epoch(1, 60) + &epoch(2, 61) + &json_line(&Event::End(end()));
+        text += "{\"event\":\"step\",\"step\":3";
+        std::fs::write(&path, &text).unwrap();
+        let mut sink = MetricsSink::resume(&path, false, 60).unwrap();
+        let kept = json_line(&step(1.0)) + &epoch(1, 60);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), kept);
+        sink.write(&step(2.0)).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), kept + &json_line(&step(2.0)));
+    }
+
+    #[test]
+    fn full_disk_is_told_once() {
+        let mut sink = MetricsSink::create(Path::new("/dev/full"), false).unwrap();
+        let error = sink.write(&step(1.0)).unwrap_err();
+        assert_eq!(error.exit_code(), 1);
+        let message = error.to_string();
+        assert!(message.contains("`/dev/full`") && message.contains("hint: the disk is full"), "{message}");
+        sink.write(&step(1.0)).unwrap();
+    }
+
+    #[test]
+    fn folder_that_is_gone_is_an_error() {
+        let message =
+            MetricsSink::create(Path::new("/nowhere/metrics.jsonl"), false).unwrap_err().to_string();
+        assert!(message.contains("`/nowhere/metrics.jsonl`") && message.contains("hint: "), "{message}");
+    }
+}

@@ -1,0 +1,7 @@
+//! What a command shows: events of a run, the progress bar, tables and results on stdout.
+
+pub mod metrics;
+pub mod process;
+pub mod progress;
+pub mod stdout;
+pub(crate) mod table;

@@ -1,0 +1,336 @@
+//! What a person sees while the run goes on: a bar or plain lines, on stderr, from rank 0.
+
+use std::cell::Cell;
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write as _};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::cli::ProgressChoice;
+use crate::report::metrics::{EndEvent, EpochEvent, EvalMetrics, StepEvent};
+
+/// Least time between two lines above a bar; plain lines are all told.
+const BETWEEN_LINES: Duration = Duration::from_millis(100);
+
+/// Progress of one run. Rank 0 has one; the other ranks have [`Progress::none`].
+#[derive(Debug)]
+pub struct Progress {
+    view: View,
+    /// Whether the end is told: not on other ranks, nor with `--quiet`.
+    tells_end: bool,
+    n_epochs: Option<u64>,
+    /// When the last epoch was told above the bar.
+    line_above_bar: Cell<Option<Instant>>,
+}
+
+#[derive(Debug)]
+enum View {
+    None,
+    Plain,
+    Bar(ProgressBar),
+}
+
+impl Progress {
+    /// Progress over `total_rows` rows of all ranks and epochs; `n_epochs` where that is known.
+    /// `quiet` shows nothing at all.
+    pub fn new(choice: ProgressChoice, quiet: bool, total_rows: u64, n_epochs: Option<u64>) -> Self {
+        let view = match choice {
+            _ if quiet => View::None,
+            ProgressChoice::None => View::None,
+            ProgressChoice::Plain => View::Plain,
+            // A bar would show nothing at all elsewhere.
+            ProgressChoice::Bar | ProgressChoice::Auto if io::stderr().is_terminal() => {
+                View::Bar(bar(total_rows))
+            }
+            ProgressChoice::Bar | ProgressChoice::Auto => View::Plain,
+        };
+        Self { view, tells_end: !quiet, n_epochs, line_above_bar: Cell::default() }
+    }
+
+    /// Shows nothing.
+    pub fn none() -> Self {
+        Self { view: View::None, tells_end: false, n_epochs: None, line_above_bar: Cell::default() }
+    }
+
+    /// Rows of all ranks that a step has used. Cheap enough for every step.
+    #[inline]
+    pub fn advance(&self, n_rows: u64) {
+        if let View::Bar(bar) = &self.view {
+            bar.inc(n_rows);
+        }
+    }
+
+    /// A step that is logged.
+    pub fn step(&self, event: &StepEvent) {
+        match &self.view {
+            View::None => {}
+            View::Plain => line(&self.step_line(event)),
+            View::Bar(bar) => {
+                let epoch = self.epoch(event.epoch);
+                bar.set_message(format!("epoch {epoch}, loss {}", short(event.loss)));
+            }
+        }
+    }
+
+    /// An epoch's end.
+    pub fn epoch_end(&self, event: &EpochEvent) {
+        match &self.view {
+            View::None => {}
+            View::Plain => line(&self.epoch_line(event)),
+            View::Bar(bar) => {
+                bar.set_message(format!(
+                    "epoch {}, loss {}",
+                    self.epoch(event.epoch),
+                    short(event.train_loss)
+                ));
+                // Each line draws the bar anew: epochs of a millisecond would do nothing else.
+                let now = Instant::now();
+                let last = self.line_above_bar.get();
+                if self.n_epochs == Some(event.epoch) || last.is_none_or(|last| now - last >= BETWEEN_LINES) {
+                    bar.println(self.epoch_line(event));
+                    self.line_above_bar.set(Some(now));
+                }
+            }
+        }
+    }
+
+    /// A line that is neither step nor epoch, such as where the run's files go.
+    pub fn note(&self, text: &str) {
+        match &self.view {
+            View::None if !self.tells_end => {}
+            View::None | View::Plain => line(text),
+            View::Bar(bar) => bar.println(text),
+        }
+    }
+
+    /// The end of a run that went well, and where its files are.
+    pub fn end(&self, event: &EndEvent, folder: Option<&Path>) {
+        if let View::Bar(bar) = &self.view {
+            bar.finish_and_clear();
+        }
+        if self.tells_end {
+            line(&end_lines(event, folder));
+        }
+    }
+
+    fn epoch(&self, epoch: u64) -> String {
+        match self.n_epochs {
+            Some(n_epochs) => format!("{epoch}/{n_epochs}"),
+            None => epoch.to_string(),
+        }
+    }
+
+    fn step_line(&self, event: &StepEvent) -> String {
+        let StepEvent { step, epoch, loss, lr, grad_norm, samples_per_s, .. } = event;
+        format!(
+            "step {step}  epoch {}  loss {}  lr {lr}  grad_norm {}  {} samples/s",
+            self.epoch(*epoch),
+            short(*loss),
+            short(*grad_norm),
+            rate(*samples_per_s),
+        )
+    }
+
+    fn epoch_line(&self, event: &EpochEvent) -> String {
+        let mut text = format!("epoch {}  train_loss {}", self.epoch(event.epoch), short(event.train_loss));
+        put_eval(&mut text, &event.eval);
+        text
+    }
+}
+
+impl Drop for Progress {
+    /// A bar that did not end goes away, so that the error behind it stands on a line of its own.
+    fn drop(&mut self) {
+        if let View::Bar(bar) = &self.view {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn bar(total_rows: u64) -> ProgressBar {
+    // At most 10 frames a second: the bar must not slow the run.
+    let bar = ProgressBar::with_draw_target(Some(total_rows), ProgressDrawTarget::stderr_with_hz(10));
+    let template = if colours() {
+        "{bar:30.cyan/blue} {percent:>3}%  {per_sec}  {eta} left  {msg}"
+    } else {
+        "{bar:30} {percent:>3}%  {per_sec}  {eta} left  {msg}"
+    };
+    let style = ProgressStyle::with_template(template).expect("the template is constant and right");
+    let style =
+        style.with_key("per_sec", |state: &indicatif::ProgressState, text: &mut dyn std::fmt::Write| {
+            let _ = write!(text, "{} rows/s", rate(state.per_sec()));
+        });
+    bar.set_style(style);
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}
+
+/// Source: <https://no-color.org>: set and not empty means no colours.
+pub(crate) fn colours() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+fn end_lines(event: &EndEvent, folder: Option<&Path>) -> String {
+    let EndEvent { steps, samples, world_size, elapsed_s, samples_per_s, .. } = event;
+    let ranks = if *world_size == 1 { "rank" } else { "ranks" };
+    let mut text = format!("done  train_loss {}", short(event.train_loss));
+    put_eval(&mut text, &event.eval);
+    let _ = write!(
+        text,
+        "\n      {steps} steps, {samples} samples in {elapsed_s:.2} s on {world_size} {ranks}, \
+         {} samples/s",
+        rate(*samples_per_s)
+    );
+    if let Some(folder) = folder {
+        let _ = write!(text, "\n      files in {}", folder.display());
+    }
+    text
+}
+
+fn put_eval(text: &mut String, eval: &EvalMetrics) {
+    for (name, value) in [("eval_loss", eval.loss), ("eval_accuracy", eval.accuracy), ("eval_r2", eval.r2)] {
+        if let Some(value) = value {
+            let _ = write!(text, "  {name} {}", short(value));
+        }
+    }
+}
+
+/// Four decimals where they say something, else an exponent.
+fn short(number: f64) -> String {
+    if number == 0.0 || !number.is_finite() || (1e-3..1e5).contains(&number.abs()) {
+        format!("{number:.4}")
+    } else {
+        format!("{number:.3e}")
+    }
+}
+
+/// Whole numbers, in groups of three digits.
+pub(crate) fn rate(per_s: f64) -> String {
+    let digits = format!("{:.0}", per_s.max(0.0));
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// One line on stderr. That no one listens is no reason to stop a run.
+pub(crate) fn line(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn progress(n_epochs: Option<u64>) -> Progress {
+        Progress { view: View::Plain, tells_end: true, n_epochs, line_above_bar: Cell::default() }
+    }
+
+    #[test]
+    fn lines_tell_names_and_units() {
+        let step = StepEvent {
+            step: 50,
+            epoch: 2,
+            loss: 0.51234,
+            lr: 0.001,
+            grad_norm: 1.5e-7,
+            samples_per_s: 1_234_567.8,
+            data_wait_ms: 0.0,
+            h2d_ms: 0.0,
+        };
+        assert_eq!(
+            progress(Some(30)).step_line(&step),
+            "step 50  epoch 2/30  loss 0.5123  lr 0.001  grad_norm 1.500e-7  1 234 568 samples/s"
+        );
+        let eval = EvalMetrics { loss: Some(0.25), accuracy: Some(0.97), r2: None };
+        assert_eq!(
+            progress(None).epoch_line(&EpochEvent { epoch: 3, step: 9, train_loss: 0.5, eval }),
+            "epoch 3  train_loss 0.5000  eval_loss 0.2500  eval_accuracy 0.9700"
+        );
+    }
+
+    #[test]
+    fn end_tells_accuracy_and_folder() {
+        let event = EndEvent {
+            steps: 10,
+            samples: 3200,
+            world_size: 2,
+            train_loss: f64::NAN,
+            eval: EvalMetrics { accuracy: Some(0.97), ..Default::default() },
+            elapsed_s: 2.0,
+            train_s: 1.0,
+            samples_per_s: 3200.0,
+            startup_s: 0.1,
+            data_wait_s: 0.0,
+        };
+        let text = end_lines(&event, Some(Path::new("runs/x")));
+        for part in [
+            "train_loss NaN",
+            "eval_accuracy 0.9700",
+            "10 steps",
+            "2 ranks",
+            "3 200 samples/s",
+            "files in runs/x",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn none_and_quiet_show_nothing() {
+        for progress in [Progress::none(), Progress::new(ProgressChoice::Bar, true, 10, None)] {
+            assert!(matches!(progress.view, View::None) && !progress.tells_end);
+            progress.advance(3);
+            progress.note("hidden");
+        }
+        let progress = Progress::new(ProgressChoice::None, false, 10, None);
+        assert!(matches!(progress.view, View::None) && progress.tells_end);
+    }
+
+    #[test]
+    fn without_a_terminal_there_are_lines() {
+        let progress = Progress::new(ProgressChoice::Bar, false, 100, Some(2));
+        // Someone who runs the tests by hand may sit at a terminal.
+        assert!(io::stderr().is_terminal() || matches!(progress.view, View::Plain));
+    }
+
+    #[test]
+    fn bar_counts_rows() {
+        let progress = Progress {
+            view: View::Bar(bar(100)),
+            tells_end: true,
+            n_epochs: Some(2),
+            line_above_bar: Cell::default(),
+        };
+        progress.advance(10);
+        progress.step(&StepEvent {
+            step: 1,
+            epoch: 1,
+            loss: 1.0,
+            lr: 0.1,
+            grad_norm: 1.0,
+            samples_per_s: 1.0,
+            data_wait_ms: 0.0,
+            h2d_ms: 0.0,
+        });
+        progress.epoch_end(&EpochEvent { epoch: 1, step: 9, train_loss: 1.0, eval: EvalMetrics::default() });
+        let View::Bar(bar) = &progress.view else { panic!() };
+        assert_eq!(bar.position(), 10);
+        assert_eq!(bar.message(), "epoch 1/2, loss 1.0000");
+    }
+
+    #[test]
+    fn numbers_stay_short() {
+        assert_eq!(
+            [short(0.0), short(123_456.0), short(-0.5), short(f64::INFINITY)],
+            ["0.0000", "1.235e5", "-0.5000", "inf"]
+        );
+        assert_eq!([rate(999.6), rate(12.3), rate(-1.0)], ["1 000", "12", "0"]);
+    }
+}

@@ -1,0 +1,302 @@
+//! The run's folder: claimed by one process, never written over by accident.
+//!
+//! Holds `config.toml`, `metrics.jsonl`, `checkpoints/` and, at the end, `model.safetensors`. An operating system's
+//! lock on `.lock` inside it shows that a live process owns it; a killed process leaves none.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::io::Errno;
+
+use crate::checkpoint::CheckpointStore;
+use crate::error::{Error, Result};
+use crate::run_folder::error::FolderError;
+
+/// The resolved config.
+pub const CONFIG_FILE: &str = "config.toml";
+/// Events, one JSON object a line.
+pub const METRICS_FILE: &str = "metrics.jsonl";
+/// The trained model.
+pub const MODEL_FILE: &str = "model.safetensors";
+
+/// Folder of the checkpoints.
+pub const CHECKPOINTS: &str = "checkpoints";
+
+/// Each of these shows that a folder holds a run.
+const RUN_FILES: [&str; 4] = [CONFIG_FILE, METRICS_FILE, MODEL_FILE, CHECKPOINTS];
+const LOCK_FILE: &str = ".lock";
+
+/// What becomes of a run that the folder holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Existing {
+    /// It is left alone: the folder is refused.
+    Refuse,
+    /// Its files are removed.
+    Overwrite,
+    /// It goes on.
+    Continue,
+}
+
+/// A folder that belongs to this process until the value is dropped.
+#[derive(Debug)]
+pub struct RunDir {
+    path: PathBuf,
+    /// Open for as long as the folder is ours: closing it gives the lock back.
+    _lock: File,
+}
+
+impl RunDir {
+    /// Claims the folder `out`, or a new `runs/<name>-<time>`, making it where it is missing. What `existing` says of a run
+    /// inside is done after the folder is claimed.
+    ///
+    /// Call it with a config and data that were checked, on one rank only.
+    ///
+    /// # Errors
+    /// [`FolderError::IsFile`], [`FolderError::HoldsRun`], [`FolderError::Busy`], [`FolderError::Unwritable`];
+    /// nothing was changed in a folder that existed.
+    pub fn open(out: Option<&Path>, name: &str, existing: Existing) -> Result<Self> {
+        let path = match out {
+            Some(path) => path.to_owned(),
+            None => make_default(Path::new("runs"), name, SystemTime::now())?,
+        };
+        Self::claim(path, existing)
+    }
+
+    fn claim(path: PathBuf, existing: Existing) -> Result<Self> {
+        let unwritable = |source| Error::from(FolderError::Unwritable { path: path.clone(), source });
+        if path.exists() && !path.is_dir() {
+            return Err(FolderError::IsFile { path }.into());
+        }
+        if path.is_dir() {
+            // A live owner is the better news than the run that it is writing.
+            check_free(&path)?;
+            refuse_run(&path, existing)?;
+        }
+        fs::create_dir_all(&path).map_err(unwritable)?;
+        let mut lock = OpenOptions::new();
+        lock.read(true).write(true).create(true).truncate(false);
+        let lock = Lock { file: lock.open(path.join(LOCK_FILE)).map_err(unwritable)?, is_writable: true };
+        try_lock(&lock, &path)?;
+        let lock = lock.file;
+        // Again, now that no one else can write here.
+        refuse_run(&path, existing)?;
+        lock.set_len(0).and_then(|()| (&lock).write_all(holder().as_bytes())).map_err(unwritable)?;
+        if existing == Existing::Continue {
+            return Ok(Self { path, _lock: lock });
+        }
+        CheckpointStore::of_run(&path).delete_all()?;
+        for name in RUN_FILES.into_iter().filter(|name| *name != CHECKPOINTS || path.join(name).is_file()) {
+            match fs::remove_file(path.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(unwritable(error));
+                }
+                _ => {}
+            }
+        }
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Path of a file inside.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+}
+
+/// Checks what [`RunDir::open`] would refuse for the folder `out`, and changes nothing.
+///
+/// # Errors
+/// As [`RunDir::open`], but whether the folder can be written is not tried.
+pub fn check(out: &Path, existing: Existing) -> Result<()> {
+    if out.exists() && !out.is_dir() {
+        return Err(FolderError::IsFile { path: out.to_owned() }.into());
+    }
+    check_free(out)?;
+    refuse_run(out, existing)
+}
+
+/// Whether no run is under way in the folder `run`.
+///
+/// # Errors
+/// As [`hold`].
+pub(crate) fn check_free(run: &Path) -> Result<(), FolderError> {
+    // What can't be opened is held by no one, as far as can be told.
+    let Ok(Some(lock)) = open_lock(run) else { return Ok(()) };
+    try_lock(&lock, run).map(|_| ())
+}
+
+/// Writes `bytes` to `path` so that the old content is there until the new one is safe on disk.
+///
+/// # Errors
+/// [`Error::Write`]; the old file is as it was.
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_atomic_with(path, |file| file.write_all(bytes))
+}
+
+/// [`write_atomic`] for content that `write` produces piece by piece: a file beside, synced to disk,
+/// renamed, the folder synced.
+///
+/// # Errors
+/// [`Error::Write`]; the old file is as it was.
+pub fn write_atomic_with(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> Result<()> {
+    let failed = |source| Error::Write { path: path.to_owned(), source };
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let beside = folder.join(format!(".{name}.{}.tmp", std::process::id()));
+    let write_beside = || -> io::Result<()> {
+        let mut file = BufWriter::with_capacity(1 << 20, File::create(&beside)?);
+        write(&mut file)?;
+        file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+        fs::rename(&beside, path)
+    };
+    write_beside().map_err(|source| {
+        // It may never have been made; what matters is the error before.
+        let _ = fs::remove_file(&beside);
+        failed(source)
+    })?;
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
+}
+
+fn refuse_run(path: &Path, existing: Existing) -> Result<()> {
+    match RUN_FILES.iter().find(|file| path.join(file).exists()) {
+        Some(found) if existing == Existing::Refuse => {
+            Err(FolderError::HoldsRun { path: path.to_owned(), found }.into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The lock of a run's folder, open.
+struct Lock {
+    file: File,
+    is_writable: bool,
+}
+
+/// What [`hold`] came to.
+#[derive(Debug)]
+pub(crate) enum Held {
+    /// Runs are kept out while this lives.
+    Yes { _lock: File },
+    /// No run has ever begun there, as in a copy of checkpoints.
+    NoRun,
+    /// The file system knows no locks: whether a run is under way, nobody can tell.
+    Unknown,
+}
+
+/// Keeps runs out of the folder `run`, if none is under way there.
+///
+/// # Errors
+/// [`FolderError::Busy`]; [`FolderError::Unwritable`] if the lock can't be asked for.
+pub(crate) fn hold(run: &Path) -> Result<Held, FolderError> {
+    let unwritable = |source| FolderError::Unwritable { path: run.join(LOCK_FILE), source };
+    let Some(lock) = open_lock(run).map_err(unwritable)? else { return Ok(Held::NoRun) };
+    if !try_lock(&lock, run)? {
+        return Ok(Held::Unknown);
+    }
+    if lock.is_writable {
+        // Only for the message of a run that begins meanwhile.
+        let _ = lock.file.set_len(0).and_then(|()| (&lock.file).write_all(holder().as_bytes()));
+    }
+    Ok(Held::Yes { _lock: lock.file })
+}
+
+fn open_lock(run: &Path) -> io::Result<Option<Lock>> {
+    let path = run.join(LOCK_FILE);
+    let opened = match OpenOptions::new().read(true).write(true).open(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            File::open(&path).map(|file| Lock { file, is_writable: false })
+        }
+        opened => opened.map(|file| Lock { file, is_writable: true }),
+    };
+    match opened {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some),
+    }
+}
+
+/// Whether the lock was taken: it is not where the file system knows none.
+fn try_lock(lock: &Lock, folder: &Path) -> Result<bool, FolderError> {
+    // Over NFS a lock of one's own wants a file that is open for writing. One that is shared keeps out its owner as well.
+    let locked = if lock.is_writable { lock.file.try_lock() } else { lock.file.try_lock_shared() };
+    match locked {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            // Only for the message: the owner may be about to write it.
+            let _ = (&lock.file).take(200).read_to_string(&mut holder);
+            let holder = if holder.is_empty() { "another process".to_owned() } else { holder };
+            Err(FolderError::Busy { path: folder.to_owned(), holder })
+        }
+        Err(TryLockError::Error(source)) if is_without_locks(&source) => Ok(false),
+        Err(TryLockError::Error(source)) => Err(FolderError::Unwritable { path: folder.to_owned(), source }),
+    }
+}
+
+/// Whether the file system knows no locks, as NFS without its lock daemon: then who runs two runs in one folder is not told.
+fn is_without_locks(error: &io::Error) -> bool {
+    [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS].contains(&Errno::from_io_error(error).unwrap_or(Errno::IO))
+}
+
+fn holder() -> String {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match host.trim() {
+        "" => format!("process {}", std::process::id()),
+        host => format!("process {} on {host}", std::process::id()),
+    }
+}
+
+/// Makes `runs/<name>-<time>`; a run of the same second gets a number behind.
+fn make_default(runs: &Path, name: &str, now: SystemTime) -> Result<PathBuf> {
+    let unwritable =
+        |path: &Path, source| Error::from(FolderError::Unwritable { path: path.to_owned(), source });
+    fs::create_dir_all(runs).map_err(|source| unwritable(runs, source))?;
+    let base = format!("{name}-{}", utc(now));
+    for number in 1.. {
+        let path = runs.join(if number == 1 { base.clone() } else { format!("{base}-{number}") });
+        match fs::create_dir(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(source) => return Err(unwritable(&path, source)),
+        }
+    }
+    unreachable!("a free number is found before numbers end")
+}
+
+/// `YYYYMMDD-HHMMSS` in UTC.
+fn utc(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let (year, month, day) = date_of_days(seconds / 86_400);
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}")
+}
+
+/// Year, month and day so many days after 1970-01-01.
+///
+/// Source: H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
+pub(crate) fn date_of_days(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    (year, month, day)
+}
+
+#[cfg(test)]
+#[path = "folder_tests.rs"]
+mod tests;

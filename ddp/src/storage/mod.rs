@@ -1,0 +1,10 @@
+//! Files and bytes on disk: reading what the user named, writing so that nothing half-written is ever seen, checksums.
+//!
+//! The lowest room: it knows no config, no model and no checkpoint.
+
+pub mod checksum;
+pub mod disk;
+pub(crate) mod fingerprint;
+pub mod stream;
+pub mod tensor_file;
+pub mod user_file;

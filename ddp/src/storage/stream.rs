@@ -1,0 +1,305 @@
+//! Large files in chunks: one thread writes or reads a chunk while another hashes and copies the one next to it, so that a file
+//! takes as long as the disk does.
+//!
+//! Chunks begin and end at multiples of a disk's block. So they can go around the system's cache ([`Caching::Bypass`]), whose
+//! pages cost more than many disks take, and which had better keep the training data.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+
+use rustix::fs::{Advice, OFlags, fadvise, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+
+/// What memory and place of a transfer around the cache are multiples of: enough for most disks.
+pub(crate) const BLOCK_BYTES: usize = 4096;
+/// Bytes that travel at a time.
+pub(crate) const CHUNK_BYTES: usize = 8 << 20;
+/// Bytes that are looked at and then copied, while they are in the core's own cache.
+pub(crate) const SEEN_BYTES: usize = 256 << 10;
+
+/// What the system's cache has to do with a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Caching {
+    /// It holds what was read, for others of this host, or for a second look.
+    Keep,
+    /// It is left as it is.
+    Bypass,
+}
+
+/// Memory from a multiple of [`BLOCK_BYTES`] on, the first `len` bytes of which are in use.
+#[derive(Debug)]
+struct Chunk {
+    memory: Vec<u8>,
+    start: usize,
+    len: usize,
+    capacity: usize,
+}
+
+impl Chunk {
+    fn new(capacity: usize) -> Self {
+        let capacity = capacity.next_multiple_of(BLOCK_BYTES);
+        let memory = vec![0; capacity + BLOCK_BYTES];
+        let start = memory.as_ptr().addr().next_multiple_of(BLOCK_BYTES) - memory.as_ptr().addr();
+        Chunk { memory, start, len: 0, capacity }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.memory[self.start..][..self.len]
+    }
+
+    fn room(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..][self.len..self.capacity]
+    }
+}
+
+/// Hands `parts`, one behind the other, to `write` in chunks; the next is made ready meanwhile. `see` sees the same bytes in
+/// their order.
+///
+/// # Errors
+/// The first of `write`, or of starting a thread, as `failed` has it.
+pub(crate) fn write<E: Send>(
+    parts: &[&[u8]],
+    mut see: impl FnMut(&[u8]),
+    mut write: impl FnMut(&[u8]) -> Result<(), E> + Send,
+    failed: impl FnOnce(io::Error) -> E,
+) -> Result<(), E> {
+    let n_bytes: usize = parts.iter().map(|part| part.len()).sum();
+    let mut pieces = parts.iter().flat_map(|part| part.chunks(SEEN_BYTES)).peekable();
+    let mut rest: &[u8] = &[];
+    // Whether there is something in the chunk.
+    let mut fill = |chunk: &mut Chunk| {
+        chunk.len = 0;
+        while !chunk.room().is_empty() {
+            if rest.is_empty() {
+                let Some(piece) = pieces.next() else { break };
+                see(piece);
+                rest = piece;
+            }
+            let room = chunk.room();
+            let n = room.len().min(rest.len());
+            room[..n].copy_from_slice(&rest[..n]);
+            chunk.len += n;
+            rest = &rest[n..];
+        }
+        chunk.len > 0
+    };
+    let mut chunk = Chunk::new(n_bytes.min(CHUNK_BYTES));
+    if n_bytes <= CHUNK_BYTES {
+        return if fill(&mut chunk) { write(chunk.bytes()) } else { Ok(()) };
+    }
+    let (full, to_write) = mpsc::channel::<Chunk>();
+    let (written, empty) = mpsc::channel::<Chunk>();
+    thread::scope(|scope| {
+        let work = move || -> Result<(), E> {
+            for chunk in to_write {
+                write(chunk.bytes())?;
+                // Nobody wants it back after the last.
+                let _ = written.send(chunk);
+            }
+            Ok(())
+        };
+        let named = thread::Builder::new().name("checkpoint-write".to_owned());
+        let writer = match named.spawn_scoped(scope, work) {
+            Ok(writer) => writer,
+            Err(error) => return Err(failed(error)),
+        };
+        // The writer hangs up only with an error, which it returns.
+        produce(chunk, &full, &empty, |chunk| Ok(fill(chunk)))?;
+        drop(full);
+        writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Reads a file from its beginning to its end; `see` gets the place of each chunk and its bytes, while the next is read.
+/// Returns the number of bytes.
+///
+/// # Errors
+/// Those of the system.
+pub(crate) fn read(path: &Path, caching: Caching, mut see: impl FnMut(u64, &[u8])) -> io::Result<u64> {
+    let file = File::open(path)?;
+    let n_bytes = file.metadata()?.len();
+    let is_large = n_bytes > CHUNK_BYTES as u64;
+    let mut is_direct = caching == Caching::Bypass && is_large && bypass_cache(&file);
+    if !is_direct {
+        // Only for speed: where the system takes no advice, it reads as it likes.
+        let _ = fadvise(&file, 0, None, Advice::Sequential);
+    }
+    let mut fill = move |chunk: &mut Chunk| -> io::Result<bool> {
+        chunk.len = 0;
+        while !chunk.room().is_empty() {
+            match (&file).read(chunk.room()) {
+                Ok(0) => break,
+                Ok(n) => {
+                    chunk.len += n;
+                    // A part of a block is the file's end; what is left of the chunk begins at no block.
+                    if is_direct && n % BLOCK_BYTES > 0 {
+                        break;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_direct && wants_cache(&error) => {
+                    use_cache(&file)?;
+                    is_direct = false;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(chunk.len > 0)
+    };
+    let mut at = 0;
+    let mut take = |chunk: &Chunk| {
+        see(at, chunk.bytes());
+        at += chunk.len as u64;
+    };
+    let mut chunk = Chunk::new((n_bytes as usize).clamp(1, CHUNK_BYTES));
+    if !is_large {
+        while fill(&mut chunk)? {
+            take(&chunk);
+        }
+        return Ok(at);
+    }
+    let (full, to_take) = mpsc::channel::<Chunk>();
+    let (taken, empty) = mpsc::channel::<Chunk>();
+    thread::scope(|scope| {
+        let work = move || produce(chunk, &full, &empty, fill);
+        let reader = thread::Builder::new().name("checkpoint-read".to_owned()).spawn_scoped(scope, work)?;
+        for chunk in to_take {
+            take(&chunk);
+            // Nobody wants it back after the last.
+            let _ = taken.send(chunk);
+        }
+        reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    Ok(at)
+}
+
+/// Fills `chunk` and one more in turn, hands them over and gets them back, until nothing is left to `fill` or nobody takes any.
+fn produce<E>(
+    mut chunk: Chunk,
+    full: &Sender<Chunk>,
+    empty: &Receiver<Chunk>,
+    mut fill: impl FnMut(&mut Chunk) -> Result<bool, E>,
+) -> Result<(), E> {
+    let mut other = Some(Chunk::new(CHUNK_BYTES));
+    while fill(&mut chunk)? {
+        if full.send(chunk).is_err() {
+            break;
+        }
+        match other.take().or_else(|| empty.recv().ok()) {
+            Some(next) => chunk = next,
+            None => break,
+        }
+    }
+    Ok(())
+}
+
+/// Has later transfers go around the cache; whether the file system can.
+pub(crate) fn bypass_cache(file: impl AsFd) -> bool {
+    fcntl_getfl(&file).is_ok_and(|flags| fcntl_setfl(&file, flags | OFlags::DIRECT).is_ok())
+}
+
+/// Has later transfers go through the cache.
+pub(crate) fn use_cache(file: impl AsFd) -> io::Result<()> {
+    Ok(fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::DIRECT)?)
+}
+
+/// What a file system says that can't transfer around the cache after all, or wants larger blocks than [`BLOCK_BYTES`].
+pub(crate) fn wants_cache(error: &io::Error) -> bool {
+    [Errno::INVAL, Errno::OPNOTSUPP].map(|errno| Some(errno.raw_os_error())).contains(&error.raw_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    fn bytes(n: usize) -> Vec<u8> {
+        (0..n).map(|i| (i * 7 + i / 251) as u8).collect()
+    }
+
+    fn file(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
+        // Beside the test's program, since a temporary folder may lie in memory, which has no disk to go to.
+        let program = std::env::current_exe().unwrap();
+        let dir = tempfile::tempdir_in(program.parent().unwrap()).unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, bytes).unwrap();
+        (dir, path)
+    }
+
+    /// Around one block, one chunk, and several.
+    fn lengths() -> [usize; 11] {
+        let (block, chunk) = (BLOCK_BYTES, CHUNK_BYTES);
+        [
+            0,
+            1,
+            block - 1,
+            block,
+            chunk - 1,
+            chunk,
+            chunk + 1,
+            chunk + block,
+            2 * chunk,
+            2 * chunk + 5,
+            3 * chunk + block,
+        ]
+    }
+
+    #[test]
+    fn parts_are_written_whole_and_in_their_order() {
+        for n in lengths() {
+            let all = bytes(n);
+            let (first, second) = all.split_at(n / 3);
+            let (mut seen, mut written, mut sizes) = (Vec::new(), Vec::new(), Vec::new());
+            let write_one = |chunk: &[u8]| {
+                assert_eq!(chunk.as_ptr().addr() % BLOCK_BYTES, 0);
+                written.extend_from_slice(chunk);
+                sizes.push(chunk.len());
+                Ok(())
+            };
+            write(&[first, &[], second], |part| seen.extend_from_slice(part), write_one, |error| error)
+                .unwrap();
+            assert!(seen == all && written == all, "{n} bytes");
+            assert!(sizes.iter().rev().skip(1).all(|&size| size == CHUNK_BYTES), "{n} bytes: {sizes:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_error_ends_it() {
+        for at in 0..4 {
+            let all = bytes(3 * CHUNK_BYTES + 1);
+            let mut n_calls = 0;
+            let write_one = |_: &[u8]| {
+                n_calls += 1;
+                if n_calls > at { Err(at) } else { Ok(()) }
+            };
+            assert_eq!(write(&[&all], |_| {}, write_one, |_| usize::MAX), Err(at));
+            assert_eq!(n_calls, at + 1);
+        }
+    }
+
+    #[test]
+    fn a_file_is_read_whole_around_the_cache_and_through_it() {
+        for n in lengths() {
+            let all = bytes(n);
+            let (_dir, path) = file(&all);
+            for caching in [Caching::Keep, Caching::Bypass] {
+                let mut got = Vec::new();
+                let n_bytes = read(&path, caching, |at, chunk| {
+                    assert_eq!(at, got.len() as u64);
+                    got.extend_from_slice(chunk);
+                });
+                assert_eq!(n_bytes.unwrap(), n as u64);
+                assert!(got == all, "{n} bytes, {caching:?}");
+            }
+        }
+        assert_eq!(
+            read(Path::new("/nothing/there"), Caching::Keep, |_, _| {}).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
+    }
+}

@@ -1,0 +1,283 @@
+//! A safetensors file of f32 tensors, written and read piece by piece: nothing is held in memory twice.
+//!
+//! Format: the header's length as u64, the header as JSON (name -> dtype, shape, place), the values; little-endian.
+//! Source: <https://github.com/huggingface/safetensors>, "Format".
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use safetensors::{Dtype, tensor::Metadata};
+use serde_json::{Map, Value, json};
+
+use super::checksum::{Checksum, Hasher};
+use super::disk::{Disk, DiskError, OpenFile, at};
+use super::stream::{self, CHUNK_BYTES, Caching};
+use crate::checkpoint::error::Fault;
+use crate::checkpoint::manifest::FileEntry;
+
+/// The format's own limit of a header.
+const MAX_HEADER_BYTES: u64 = 100_000_000;
+
+/// A tensor to write.
+#[derive(Debug, Clone)]
+pub struct TensorToWrite<'a> {
+    /// Its name.
+    pub name: String,
+    /// Its dimensions.
+    pub dims: Vec<usize>,
+    /// Its values, row by row.
+    pub values: &'a [f32],
+}
+
+/// The first bytes of a file that holds `tensors` in their order.
+pub fn header(tensors: &[TensorToWrite<'_>], metadata: &HashMap<String, String>) -> Vec<u8> {
+    let mut entries = Map::new();
+    if !metadata.is_empty() {
+        entries.insert("__metadata__".to_owned(), json!(metadata));
+    }
+    let mut start = 0;
+    for tensor in tensors {
+        let end = start + size_of_val(tensor.values);
+        let entry = json!({ "dtype": "F32", "shape": tensor.dims, "data_offsets": [start, end] });
+        entries.insert(tensor.name.clone(), entry);
+        start = end;
+    }
+    let mut text = Value::Object(entries).to_string().into_bytes();
+    // Values begin at a multiple of 8, as the format's library has it.
+    text.resize(text.len().next_multiple_of(8), b' ');
+    let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
+    bytes.append(&mut text);
+    bytes
+}
+
+/// Length of the file that holds `tensors`.
+pub fn file_bytes(tensors: &[TensorToWrite<'_>], metadata: &HashMap<String, String>) -> u64 {
+    let values: usize = tensors.iter().map(|tensor| size_of_val(tensor.values)).sum();
+    (header(tensors, metadata).len() + values) as u64
+}
+
+/// Writes a file of `tensors`, which is to be synced; its checksum is that of the bytes handed over.
+///
+/// # Errors
+/// The call that failed.
+pub fn write(
+    disk: &dyn Disk,
+    path: &Path,
+    tensors: &[TensorToWrite<'_>],
+    metadata: &HashMap<String, String>,
+) -> Result<(OpenFile, FileEntry), DiskError> {
+    let mut file = disk.create(path).map_err(at("make", path))?;
+    let header = header(tensors, metadata);
+    let values = tensors.iter().map(|tensor| bytemuck::cast_slice(tensor.values));
+    let parts: Vec<&[u8]> = std::iter::once(header.as_slice()).chain(values).collect();
+    if parts.iter().map(|part| part.len()).sum::<usize>() >= CHUNK_BYTES {
+        disk.bypass_cache(&mut file);
+    }
+    let (mut hasher, mut n_written) = (Hasher::new(), 0);
+    let write_one = |chunk: &[u8]| {
+        disk.write(&mut file, chunk).map_err(at("write", path))?;
+        let before = n_written;
+        n_written += chunk.len() as u64;
+        if chunk.len() == CHUNK_BYTES {
+            disk.begin_to_sync(&file, before..n_written);
+        }
+        Ok(())
+    };
+    let no_thread = at("start a thread that writes", path);
+    stream::write(&parts, |bytes| hasher.update(bytes), write_one, no_thread)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Ok((file, FileEntry { name, bytes: hasher.n_bytes(), xxh3_128: hasher.checksum() }))
+}
+
+/// Length and checksum of a file.
+///
+/// # Errors
+/// Those of the system.
+pub(crate) fn checksum(path: &Path, caching: Caching) -> std::io::Result<(u64, Checksum)> {
+    let mut hasher = Hasher::new();
+    stream::read(path, caching, |_, bytes| hasher.update(bytes))?;
+    Ok((hasher.n_bytes(), hasher.checksum()))
+}
+
+/// Bytes of a file from `at` on, and where they go to.
+pub(crate) struct Target<'a> {
+    pub(crate) at: u64,
+    pub(crate) out: &'a mut [u8],
+}
+
+/// A safetensors file of f32 tensors, open for reading.
+#[derive(Debug)]
+pub struct TensorFile {
+    name: String,
+    file: File,
+    header: Metadata,
+    /// Place of the first value.
+    values_at: u64,
+}
+
+impl TensorFile {
+    /// Opens the file and reads its header.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn open(path: &Path) -> Result<Self, Fault> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let unreadable = |error: std::io::Error| match error.kind() {
+            std::io::ErrorKind::NotFound => Fault::FileMissing { name: name.clone() },
+            _ => Fault::Unreadable { name: name.clone(), reason: error.to_string() },
+        };
+        let malformed = |reason: String| Fault::Malformed { name: name.clone(), reason };
+        let file = File::open(path).map_err(unreadable)?;
+        let n_bytes = file.metadata().map_err(unreadable)?.len();
+        let cut = || malformed("it is cut off within its header, or no safetensors file".to_owned());
+        if n_bytes < 8 {
+            return Err(cut());
+        }
+        let mut len = [0; 8];
+        file.read_exact_at(&mut len, 0).map_err(unreadable)?;
+        let len = u64::from_le_bytes(len);
+        if len > MAX_HEADER_BYTES || len > n_bytes - 8 {
+            return Err(cut());
+        }
+        let mut bytes = vec![0; len as usize];
+        file.read_exact_at(&mut bytes, 8).map_err(unreadable)?;
+        let header: Metadata =
+            serde_json::from_slice(&bytes).map_err(|error| malformed(error.to_string()))?;
+        let values_at = 8 + len;
+        let expected = values_at + header.data_len() as u64;
+        if n_bytes != expected {
+            return Err(Fault::Length { name, got: n_bytes, expected });
+        }
+        let others: Vec<_> =
+            header.tensors().into_iter().filter(|(_, info)| info.dtype != Dtype::F32).collect();
+        if let Some((tensor, info)) = others.first() {
+            return Err(malformed(format!("{tensor} is {:?}, expected F32", info.dtype)));
+        }
+        Ok(TensorFile { name, file, header, values_at })
+    }
+
+    /// Its name in its folder.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its texts.
+    pub fn metadata(&self) -> HashMap<String, String> {
+        self.header.metadata().clone().unwrap_or_default()
+    }
+
+    /// Names of its tensors, in the order of their values.
+    pub fn names(&self) -> Vec<String> {
+        self.header.offset_keys()
+    }
+
+    /// Dimensions of a tensor, if there is one of that name.
+    pub fn dims(&self, name: &str) -> Option<&[usize]> {
+        self.header.info(name).map(|info| info.shape.as_slice())
+    }
+
+    /// The first byte of elements `range` of the flattened tensor `name`.
+    ///
+    /// # Errors
+    /// [`Fault::Malformed`] if there is no such tensor or it has fewer elements.
+    pub(crate) fn place(&self, name: &str, range: Range<usize>) -> Result<u64, Fault> {
+        let malformed = |reason: String| Fault::Malformed { name: self.name.clone(), reason };
+        let info = self.header.info(name).ok_or_else(|| malformed(format!("it holds no tensor {name}")))?;
+        let numel: usize = info.shape.iter().product();
+        if range.end > numel {
+            return Err(malformed(format!("{name} has {numel} elements, expected at least {}", range.end)));
+        }
+        Ok(self.values_at + (info.data_offsets.0 + range.start * size_of::<f32>()) as u64)
+    }
+
+    /// Reads elements `range` of the flattened tensor `name` to `out`.
+    ///
+    /// # Errors
+    /// [`Fault::Malformed`] if there is no such tensor or it has fewer elements, and those of the system.
+    ///
+    /// # Panics
+    /// If `out` is not of the range's length.
+    pub fn read(&self, name: &str, range: Range<usize>, out: &mut [f32]) -> Result<(), Fault> {
+        assert_eq!(range.len(), out.len(), "elements to read, and room for them");
+        self.read_at(self.place(name, range)?, bytemuck::cast_slice_mut(out))
+    }
+
+    /// Reads the bytes from `place` on.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub(crate) fn read_at(&self, place: u64, out: &mut [u8]) -> Result<(), Fault> {
+        let unreadable =
+            |error: std::io::Error| Fault::Unreadable { name: self.name.clone(), reason: error.to_string() };
+        self.file.read_exact_at(out, place).map_err(unreadable)
+    }
+
+    /// A whole tensor.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn tensor(&self, name: &str) -> Result<Vec<f32>, Fault> {
+        let numel = self.dims(name).map_or(0, |dims| dims.iter().product());
+        let mut values = vec![0.0; numel];
+        self.read(name, 0..numel, &mut values)?;
+        Ok(values)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use safetensors::SafeTensors;
+
+    use super::super::disk::OsDisk;
+    use super::*;
+
+    fn tensors<'a>(a: &'a [f32], b: &'a [f32]) -> Vec<TensorToWrite<'a>> {
+        let tensor = |name: &str, dims, values| TensorToWrite { name: name.to_owned(), dims, values };
+        vec![tensor("b", vec![2, 3], b), tensor("a", vec![a.len()], a), tensor("none", vec![0], &[])]
+    }
+
+    #[test]
+    fn is_read_by_the_formats_library_and_by_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.safetensors");
+        // More than a chunk, and floats that are none.
+        let a: Vec<f32> = (0..400_000).map(|i| f32::from_bits(i * 10_007)).collect();
+        let b = [f32::NAN, -0.0, 1.5, f32::INFINITY, 0.0, -1.0];
+        let metadata = HashMap::from([("k".to_owned(), "v \"quoted\" ü".to_owned())]);
+        let (_, entry) = write(&OsDisk, &path, &tensors(&a, &b), &metadata).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(entry.bytes, bytes.len() as u64);
+        assert_eq!(entry.bytes, file_bytes(&tensors(&a, &b), &metadata));
+        assert_eq!(entry.xxh3_128, Checksum::of(&bytes));
+        assert_eq!(checksum(&path, Caching::Keep).unwrap(), (entry.bytes, entry.xxh3_128));
+
+        let library = SafeTensors::deserialize(&bytes).unwrap();
+        assert_eq!(library.tensor("a").unwrap().data(), bytemuck::cast_slice::<f32, u8>(&a));
+        assert_eq!(library.tensor("b").unwrap().shape(), [2, 3]);
+        let file = TensorFile::open(&path).unwrap();
+        assert_eq!(file.metadata(), metadata);
+        assert_eq!(file.names(), ["b", "a", "none"]);
+        let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&file.tensor("b").unwrap()), bits(&b));
+        let mut part = [0.0; 3];
+        file.read("a", 399_997..400_000, &mut part).unwrap();
+        assert_eq!(bits(&part), bits(&a[399_997..]));
+        assert!(matches!(file.read("a", 399_998..400_001, &mut part), Err(Fault::Malformed { .. })));
+        assert!(file.tensor("c").is_err());
+    }
+
+    #[test]
+    fn cut_headers_are_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.safetensors");
+        write(&OsDisk, &path, &tensors(&[1.0], &[0.0; 6]), &HashMap::new()).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        for len in 0..bytes.len() {
+            std::fs::write(&path, &bytes[..len]).unwrap();
+            assert!(TensorFile::open(&path).is_err(), "{len} bytes");
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! When a run is saved, and what of it: between the loop, which knows when a step is over, and [`crate::checkpoint`], which
+//! knows how files become safe.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ddp_comm::World;
+use ddp_kernels::{Device, Tensor, TensorRef};
+
+use crate::checkpoint::{
+    CheckpointError, CheckpointStore, Piece, RunState, SaveOptions, SaveOutcome, Saver, SnapshotBuffers,
+    Writer,
+};
+use crate::config::{CheckpointConfig, Config};
+use crate::data::Loaded;
+use crate::error::{Error, Result};
+use crate::exit::Stop;
+use crate::model::file::ModelInfo;
+use crate::report::metrics::{CheckpointEvent, Event, MetricsSink};
+use crate::report::progress::Progress;
+use crate::run_folder::error::FolderError;
+use crate::train::resume::shared_path;
+use crate::train::trainer::{StatePiece, Trainer};
+
+/// The checkpoints of one run, as one rank sees them.
+pub struct Checkpointing<'a> {
+    world: &'a World,
+    config: &'a CheckpointConfig,
+    part: Option<Part>,
+    /// Step and cursor of the last one, and when it was taken.
+    last: (Option<(u64, u64)>, Instant),
+    /// What training waited for those that nobody has told of.
+    pauses: Vec<(u64, Duration)>,
+    /// The last one that failed.
+    failed: Option<CheckpointError>,
+    /// What the user should know from the start.
+    note: Option<String>,
+}
+
+/// What this rank saves of the run, and how.
+struct Part {
+    how: How,
+    /// Ranges of the state's tensors, which follow each other in the file.
+    ranges: Vec<Range<usize>>,
+    has_weights: bool,
+    /// The system had no page-locked memory left for what a GPU copies.
+    lacks_pinned: bool,
+}
+
+enum How {
+    /// While training goes on, from copies in memory that is kept for them.
+    Async(Writer),
+    /// At once, from copies that are made for it.
+    AtOnce(Box<Saver>, SnapshotBuffers, Vec<SaveOutcome>),
+}
+
+impl<'a> Checkpointing<'a> {
+    /// Makes ready to save the run of `trainer` in `folder`, which rank 0 knows; every rank of the world calls it.
+    ///
+    /// # Errors
+    /// [`Stop`] with a folder that can't be made.
+    pub fn new(
+        world: &'a World,
+        config: &'a Config,
+        data: &Loaded,
+        trainer: &Trainer<'_>,
+        folder: Option<&Path>,
+    ) -> Result<Self, Stop> {
+        let folder = shared_folder(world, folder)?;
+        let store = CheckpointStore::of_run(&folder);
+        // Before any rank writes there.
+        let prepared = match world.rank().0 {
+            0 => store.prepare().map(|_| ()),
+            _ => Ok(()),
+        };
+        world.collective_result(prepared.map_err(Error::from))?;
+        let own = trainer.state_pieces();
+        let n_parts = n_parts(world, !own.is_empty())?;
+        let rank = world.rank().0;
+        let part = match rank < n_parts {
+            true => Some(Part::new(config, data, trainer, store, (rank, n_parts, world.world_size()), &own)),
+            false => None,
+        };
+        let part = world.collective_result(part.transpose())?;
+        let last = (None, Instant::now());
+        let note = note(world, part.as_ref().is_some_and(|part| part.lacks_pinned))?;
+        let config = &config.checkpoint;
+        Ok(Checkpointing { world, config, part, last, pauses: Vec::new(), failed: None, note })
+    }
+
+    /// What the user should know before the run begins, on rank 0 of all ranks.
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
+    }
+
+    /// Whether the run is saved now and then, unasked.
+    pub fn is_on(&self) -> bool {
+        self.config.is_on()
+    }
+
+    /// Whether one is due when step `step` is done; the same on all ranks.
+    pub fn is_due_after_step(&self, step: u64) -> bool {
+        let every = self.config.every_steps;
+        // A step that was skipped leaves the number as it was.
+        every > 0 && step.is_multiple_of(every) && self.last.0.is_none_or(|(last, _)| last != step)
+    }
+
+    /// Whether one is due when epoch `epoch`, from 1, is done; the same on all ranks.
+    pub fn is_due_after_epoch(&self, epoch: u64) -> bool {
+        let every = self.config.every_epochs;
+        every > 0 && epoch.is_multiple_of(every)
+    }
+
+    /// Whether rank 0's clock says that one is due; other ranks ask theirs nothing.
+    pub fn is_due_by_clock(&self) -> bool {
+        let minutes = self.config.every_minutes;
+        minutes > 0.0 && self.world.rank().0 == 0 && self.last.1.elapsed().as_secs_f64() >= minutes * 60.0
+    }
+
+    /// Saves the run as it stands after step `run.step`, or starts to; nothing where that was done already. `started` is when
+    /// training began to wait for it.
+    ///
+    /// # Errors
+    /// Those of taking copies. One that can't be written is told of by [`Checkpointing::report`].
+    pub fn save(&mut self, trainer: &Trainer<'_>, run: &RunState, started: Instant) -> Result<()> {
+        let place = Some((run.step, run.cursor));
+        if self.last.0 == place {
+            return Ok(());
+        }
+        if let Some(part) = &mut self.part {
+            part.save(trainer, run)?;
+        }
+        self.last = (place, Instant::now());
+        self.pauses.push((run.step, started.elapsed()));
+        Ok(())
+    }
+
+    /// Tells of the checkpoints that have been finished meanwhile. One that failed is no reason to stop training: it is told,
+    /// with the newest that is good.
+    ///
+    /// # Errors
+    /// That of writing the events.
+    pub fn report(&mut self, metrics: &mut MetricsSink, progress: &Progress) -> Result<()> {
+        let outcomes = match self.part.as_mut().map(|part| &mut part.how) {
+            Some(How::Async(writer)) => writer.poll(),
+            Some(How::AtOnce(_, _, outcomes)) => std::mem::take(outcomes),
+            None => return Ok(()),
+        };
+        self.tell(outcomes, metrics, progress)
+    }
+
+    fn tell(
+        &mut self,
+        outcomes: Vec<SaveOutcome>,
+        metrics: &mut MetricsSink,
+        progress: &Progress,
+    ) -> Result<()> {
+        for outcome in outcomes {
+            let step = outcome.step();
+            let pause =
+                self.pauses.iter().find(|(of, _)| *of == step).map_or(Duration::ZERO, |(_, pause)| *pause);
+            self.pauses.retain(|(of, _)| *of > step);
+            match outcome {
+                SaveOutcome::Saved(saved) => {
+                    saved.notes.iter().for_each(|note| progress.note(&format!("warning: {note}")));
+                    self.failed = None;
+                    let (bytes, write_s) = (saved.bytes, saved.seconds);
+                    let pause_ms = pause.as_secs_f64() * 1e3;
+                    metrics.write(&Event::Checkpoint(CheckpointEvent { step, bytes, pause_ms, write_s }))?;
+                }
+                SaveOutcome::Failed { error, .. } => {
+                    progress.note(&format!("warning: {error}"));
+                    self.failed = Some(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for what this rank is writing; the error of the last one, if it failed. No more are saved.
+    ///
+    /// # Errors
+    /// That of writing the events.
+    pub fn finish(
+        &mut self,
+        metrics: &mut MetricsSink,
+        progress: &Progress,
+    ) -> Result<Option<CheckpointError>> {
+        let outcomes = match self.part.take().map(|part| part.how) {
+            Some(How::Async(writer)) => writer.finish(),
+            Some(How::AtOnce(_, _, outcomes)) => outcomes,
+            None => Vec::new(),
+        };
+        self.tell(outcomes, metrics, progress)?;
+        Ok(self.failed.take())
+    }
+}
+
+impl Part {
+    fn new(
+        config: &Config,
+        data: &Loaded,
+        trainer: &Trainer<'_>,
+        store: CheckpointStore,
+        (rank, n_parts, world_size): (usize, usize, usize),
+        own: &[StatePiece],
+    ) -> Result<Self> {
+        let layout = trainer.model().layout();
+        let state_names: Vec<String> = trainer.state().iter().map(|(name, _)| (*name).to_owned()).collect();
+        let checkpoint = &config.checkpoint;
+        let ranges = ranges_of(own);
+        let owned: Vec<Range<usize>> = own.iter().map(|piece| piece.flat.clone()).collect();
+        let n_state = ranges.iter().map(ExactSizeIterator::len).sum();
+        let n_weights = if rank == 0 { layout.flat_len() } else { 0 };
+        let n_tensors = state_names.len();
+        let mut lacks_pinned = false;
+        let options = SaveOptions {
+            // A limit that this leg of the run was given is none of the next one's.
+            info: ModelInfo {
+                config: config.without_stop().to_toml(),
+                preprocessor: data.preprocessor.clone(),
+            },
+            layout: layout.clone(),
+            data_fingerprint: data.fingerprint_hex(),
+            world_size,
+            rank,
+            n_parts,
+            state_names,
+            pieces: Piece::of_ranges(layout, &owned),
+            keep: checkpoint.keep,
+            keep_best: checkpoint.keep_best.is_some(),
+            rank_timeout: SaveOptions::RANK_TIMEOUT,
+        };
+        let saver = Saver::new(store, options);
+        let how = match checkpoint.is_async && checkpoint.is_on() {
+            true => {
+                let device = trainer.model().weights().device();
+                let buffers = SnapshotBuffers::of_device(device, n_weights, &vec![n_state; n_tensors])?;
+                lacks_pinned = device != Device::Cpu && !buffers.is_pinned();
+                How::Async(Writer::start(saver, buffers)?)
+            }
+            // Nobody waits for less than the disk, so that plain memory will do, and a run that is saved when it stops alone needs
+            // none until then.
+            false => How::AtOnce(Box::new(saver), SnapshotBuffers::default(), Vec::new()),
+        };
+        Ok(Part { how, ranges, has_weights: rank == 0, lacks_pinned })
+    }
+
+    fn save(&mut self, trainer: &Trainer<'_>, run: &RunState) -> Result<()> {
+        let state: Vec<&Tensor> = trainer.state().into_iter().map(|(_, tensor)| tensor).collect();
+        let weights = self.has_weights.then(|| trainer.model().weights());
+        match &mut self.how {
+            How::Async(writer) => {
+                let (mut buffers, _) = writer.take_buffers();
+                take(&mut buffers, weights, &state, &self.ranges)?;
+                writer.save(run.clone(), self.has_weights, buffers)?;
+            }
+            How::AtOnce(saver, buffers, outcomes) => {
+                take(buffers, weights, &state, &self.ranges)?;
+                let weights = self.has_weights.then(|| buffers.weights());
+                let outcome = match saver.save(run, weights, &buffers.state()) {
+                    Ok(saved) => SaveOutcome::Saved(saved),
+                    Err(error) => SaveOutcome::Failed { step: run.step, error },
+                };
+                *outcomes = vec![outcome];
+                *buffers = SnapshotBuffers::default();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes a snapshot of what a rank saves.
+fn take(
+    buffers: &mut SnapshotBuffers,
+    weights: Option<&Tensor>,
+    state: &[&Tensor],
+    ranges: &[Range<usize>],
+) -> Result<()> {
+    let weights: Vec<TensorRef<'_>> = weights.map(Tensor::view).into_iter().collect();
+    let state: Vec<_> = state.iter().map(|tensor| parts_of(tensor, ranges)).collect::<Result<_>>()?;
+    Ok(buffers.take(&weights, &state)?)
+}
+
+fn parts_of<'a>(tensor: &'a Tensor, ranges: &[Range<usize>]) -> Result<Vec<TensorRef<'a>>> {
+    ranges.iter().map(|range| Ok(tensor.view().range(range.start, range.end)?)).collect()
+}
+
+/// The ranges of the state's tensors that a rank saves, as few as there can be.
+fn ranges_of(own: &[StatePiece]) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    for StatePiece { flat, offset } in own {
+        match ranges.last_mut() {
+            Some(last) if last.end == *offset => last.end += flat.len(),
+            _ => ranges.push(*offset..offset + flat.len()),
+        }
+    }
+    ranges
+}
+
+/// How many ranks save: all that have some of the state, and rank 0.
+fn n_parts(world: &World, has_state: bool) -> Result<usize> {
+    let all = world.group().all_gather_bytes(&[u8::from(has_state)]).map_err(Error::from)?;
+    Ok(all.iter().rposition(|of_rank| of_rank[0] == 1).map_or(1, |last| last + 1))
+}
+
+/// What is to be said of ranks that lack page-locked memory.
+fn note(world: &World, lacks_pinned: bool) -> Result<Option<String>> {
+    let all = world.group().all_gather_bytes(&[u8::from(lacks_pinned)]).map_err(Error::from)?;
+    let n_ranks = all.iter().filter(|of_rank| of_rank[0] == 1).count();
+    Ok((n_ranks > 0).then(|| {
+        format!(
+            "warning: {n_ranks} of {} ranks got no page-locked host memory for checkpoints and take them through plain memory: \
+             training waits longer for each\nhint: fewer ranks a host, or more memory; checkpoint.async = false needs none",
+            world.world_size()
+        )
+    }))
+}
+
+/// Rank 0's folder, the same path on all ranks: they share a file system if several of them save.
+fn shared_folder(world: &World, folder: Option<&Path>) -> Result<PathBuf, Stop> {
+    let absolute = folder.map(|folder| {
+        std::path::absolute(folder)
+            .map_err(|source| Error::from(FolderError::Unwritable { path: folder.to_owned(), source }))
+    });
+    let own = world.collective_result(absolute.transpose())?;
+    Ok(shared_path(world, own.as_deref().unwrap_or(Path::new("")))?)
+}

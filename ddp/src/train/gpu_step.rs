@@ -1,0 +1,257 @@
+//! What a step on a GPU needs beside the model: inputs that are copied while the step before computes, numbers that a
+//! replayed graph reads, the graphs, and outcomes that are read a step late.
+//!
+//! Nothing here blocks the host but for two things that are a step old: pinned memory that shall be written again, and
+//! the outcome of the step before.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+
+use ddp_comm::World;
+use ddp_kernels::cuda::{Download, Gpu, Graph, Upload};
+use ddp_kernels::ops::{LossSums, STEP_SCALARS_LEN, STEP_SUMS_LEN, STEP_VOTE, StepScalars};
+use ddp_kernels::{DType, Tensor, TensorRef};
+
+use crate::data::batch::Batch;
+use crate::data::device_rows::{DeviceRows, DeviceShape};
+use crate::data::order::partition::RankCut;
+use crate::error::{Error, Result};
+use crate::train::trainer::{GraphMode, StepOutcome, StepRows};
+
+/// Inputs that are in turn copied and computed on.
+pub(crate) const N_SLOTS: usize = 2;
+
+/// Inputs, graphs and outcomes of steps on one GPU.
+#[derive(Debug)]
+pub(crate) struct GpuStep {
+    gpu: &'static Gpu,
+    slots: Vec<InputSlot>,
+    outcomes: Vec<OutcomeSlot>,
+    graphs: Graphs,
+    pending: VecDeque<Pending>,
+}
+
+/// Rows of a step and its numbers, on the host and on the device.
+#[derive(Debug)]
+pub(crate) struct InputSlot {
+    rows: DeviceRows,
+    scalars: Upload,
+}
+
+/// A step's sums and norm on their way to the host.
+#[derive(Debug)]
+struct OutcomeSlot {
+    sums: Download,
+    sum_of_squares: Download,
+}
+
+/// A step that was asked for and whose outcome nobody has read.
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    slot: usize,
+    shape: StepShape,
+    scalars: StepScalars,
+    about: StepAbout,
+}
+
+/// What is known of a step before it runs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepAbout {
+    /// Its number, from 1.
+    pub step: u64,
+    /// Rows of the global batch.
+    pub n_rows: usize,
+    /// Learning rate.
+    pub lr: f64,
+}
+
+/// What decides which kernels a step runs, and with which arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct StepShape {
+    /// This rank's rows.
+    pub(crate) own_rows: usize,
+    pub(crate) global_rows: usize,
+    /// How they are cut into passes.
+    pub(crate) cut: RankCut,
+    /// Whether the norm of the gradient is computed.
+    pub(crate) has_norm: bool,
+    /// What the loss is multiplied by, as bits, where it is scaled.
+    pub(crate) loss_scale: Option<u64>,
+}
+
+/// Steps that were captured.
+#[derive(Debug)]
+struct Graphs {
+    mode: GraphMode,
+    /// How often a shape has run; the first run compiles, plans and allocates, which no capture may.
+    n_runs: HashMap<StepShape, usize>,
+    captured: HashMap<(StepShape, usize), Graph>,
+    /// Rows of the largest global batch so far: only such steps are captured.
+    full_rows: usize,
+}
+
+impl GpuStep {
+    pub(crate) fn new(gpu: &'static Gpu, mode: GraphMode) -> Result<Self> {
+        let outcome = || {
+            let sums = Download::new(gpu, STEP_SUMS_LEN * size_of::<f32>())?;
+            Ok::<_, Error>(OutcomeSlot { sums, sum_of_squares: Download::new(gpu, size_of::<f64>())? })
+        };
+        Ok(GpuStep {
+            gpu,
+            slots: Vec::new(),
+            outcomes: vec![outcome()?, outcome()?],
+            graphs: Graphs { mode, n_runs: HashMap::new(), captured: HashMap::new(), full_rows: 0 },
+            pending: VecDeque::with_capacity(N_SLOTS + 1),
+        })
+    }
+
+    /// Puts the rows of a step and its numbers on their way to the device, into slot `slot`.
+    pub(crate) fn send(&mut self, slot: usize, rows: &mut impl StepRows, scalars: StepScalars) -> Result<()> {
+        let n_own = rows.own_rows().len();
+        let shape = rows.device_shape();
+        if self.slots.first().is_none_or(|slot| !slot.rows.holds(n_own, shape)) {
+            self.make_slots(n_own, shape)?;
+        }
+        let slot = &mut self.slots[slot];
+        slot.scalars.send_slice(&scalars.to_array())?;
+        rows.send(&mut slot.rows)
+    }
+
+    fn make_slots(&mut self, n_own: usize, shape: DeviceShape) -> Result<()> {
+        // Graphs know the old slots' addresses.
+        self.graphs.captured.clear();
+        self.slots.clear();
+        for _ in 0..N_SLOTS {
+            self.slots.push(InputSlot {
+                rows: DeviceRows::new(self.gpu, n_own, shape)?,
+                scalars: Upload::new(self.gpu, &[STEP_SCALARS_LEN], DType::F64)?,
+            });
+        }
+        Ok(())
+    }
+
+    /// The inputs in slot `slot`.
+    pub(crate) fn slot(&self, slot: usize) -> &InputSlot {
+        &self.slots[slot]
+    }
+
+    /// The device.
+    pub(crate) fn gpu(&self) -> &'static Gpu {
+        self.gpu
+    }
+
+    /// Whether this run of a step of that shape is to be a graph's, and whether the graph must be captured first.
+    pub(crate) fn graph_plan(&mut self, shape: StepShape, slot: usize) -> GraphPlan {
+        let graphs = &mut self.graphs;
+        // Another scale is another argument, and the old one comes back seldom.
+        graphs.captured.retain(|(captured, _), _| captured.loss_scale == shape.loss_scale);
+        graphs.full_rows = graphs.full_rows.max(shape.global_rows);
+        let n_runs = graphs.n_runs.entry(shape).or_default();
+        *n_runs += 1;
+        match graphs.mode {
+            GraphMode::Off => GraphPlan::Eager,
+            _ if *n_runs == 1 || shape.global_rows < graphs.full_rows => GraphPlan::Eager,
+            _ if graphs.captured.contains_key(&(shape, slot)) => GraphPlan::Replay,
+            _ => GraphPlan::Capture,
+        }
+    }
+
+    /// Keeps a captured step, or gives up graphs where capturing failed and nobody insisted.
+    pub(crate) fn keep(&mut self, shape: StepShape, slot: usize, captured: Result<Graph>) -> Result<bool> {
+        match captured {
+            Ok(graph) => {
+                self.graphs.captured.insert((shape, slot), graph);
+                Ok(true)
+            }
+            Err(error) if self.graphs.mode == GraphMode::On => Err(error),
+            Err(_) => {
+                self.graphs.mode = GraphMode::Off;
+                Ok(false)
+            }
+        }
+    }
+
+    pub(crate) fn replay(&mut self, shape: StepShape, slot: usize) -> Result<()> {
+        let graph = self.graphs.captured.get_mut(&(shape, slot));
+        Ok(graph.expect("the plan said that it is there").launch()?)
+    }
+
+    /// Graphs that were captured.
+    pub(crate) fn n_graphs(&self) -> usize {
+        self.graphs.captured.len()
+    }
+
+    /// The step in slot `slot` was asked for: its outcome is copied behind it, its inputs may be overwritten behind it.
+    pub(crate) fn asked(
+        &mut self,
+        slot: usize,
+        (sums, sum_of_squares): (TensorRef<'_>, TensorRef<'_>),
+        (shape, scalars): (StepShape, StepScalars),
+        about: StepAbout,
+    ) -> Result<()> {
+        let outcome = &mut self.outcomes[slot];
+        outcome.sums.start(sums)?;
+        if shape.has_norm {
+            outcome.sum_of_squares.start(sum_of_squares)?;
+        }
+        let inputs = &mut self.slots[slot];
+        inputs.rows.consumed()?;
+        inputs.scalars.consumed()?;
+        self.pending.push_back(Pending { slot, shape, scalars, about });
+        Ok(())
+    }
+
+    /// The oldest outcome, if more than `in_flight` are still to be read; waits for it.
+    pub(crate) fn outcome(
+        &mut self,
+        world: &World,
+        in_flight: usize,
+    ) -> Result<Option<(StepAbout, StepOutcome)>> {
+        if self.pending.len() <= in_flight {
+            return Ok(None);
+        }
+        let Some(Pending { slot, shape, scalars, about }) = self.pending.pop_front() else {
+            return Ok(None);
+        };
+        let OutcomeSlot { sums, sum_of_squares } = &mut self.outcomes[slot];
+        let last = if shape.has_norm { &*sum_of_squares } else { &*sums };
+        world.tensor_group().wait_until(|| last.is_there())?;
+        let tail = sums.wait::<f32>()?;
+        let (sums, votes) = (LossSums::load(tail), tail[STEP_VOTE] as u64);
+        let scale = sums.mean_scale(scalars.expected_weight) * scalars.unscale;
+        let grad_norm = match shape.has_norm {
+            true => Some(sum_of_squares.wait::<f64>()?[0].sqrt() * scale),
+            false => None,
+        };
+        if !sums.loss.is_finite() {
+            return Err(Error::LossNotFinite { step: about.step, loss: sums.mean() });
+        }
+        // A fused ReLU makes zero of NaN, so weights that went astray can leave the loss finite: the gradient shows them.
+        let not_finite = grad_norm.filter(|norm| !norm.is_finite());
+        let skipped = shape.loss_scale.is_some() && not_finite.is_some();
+        if let Some(norm) = not_finite.filter(|_| !skipped) {
+            return Err(Error::GradientNotFinite { step: about.step, norm });
+        }
+        Ok(Some((about, StepOutcome { sums, grad_norm, votes, skipped })))
+    }
+}
+
+/// How a step is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GraphPlan {
+    Eager,
+    Capture,
+    Replay,
+}
+
+impl InputSlot {
+    /// Rows `rows` of this rank's rows of the step, on the device.
+    pub(crate) fn batch(&self, rows: Range<usize>) -> Result<Batch<'_>> {
+        Ok(self.rows.batch(rows)?)
+    }
+
+    /// [`StepScalars`] on the device.
+    pub(crate) fn scalars(&self) -> &Tensor {
+        self.scalars.device()
+    }
+}

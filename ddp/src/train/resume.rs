@@ -1,0 +1,355 @@
+//! Where a run goes on: which checkpoint, whether it is of this very run, and what is taken from it.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+
+use ddp_comm::World;
+use ddp_kernels::{Device, TensorRef, ops};
+
+use crate::checkpoint::{
+    Checkpoint, CheckpointError, CheckpointStore, Fault, Load, Located, Manifest, Piece, RunState, Search,
+    Skipped, StateReader, step_name,
+};
+use crate::cli::{ResumeFrom, TrainArgs};
+use crate::config::{Batch, Config};
+use crate::data::Loaded;
+use crate::error::{Error, Result};
+use crate::exit::Stop;
+use crate::report::progress::Progress;
+use crate::run_folder::error::FolderError;
+use crate::run_folder::folder::{Existing, MODEL_FILE};
+use crate::storage::fingerprint::fingerprint;
+use crate::storage::stream::Caching;
+use crate::train::trainer::Trainer;
+
+/// The checkpoint that a run goes on from.
+#[derive(Debug)]
+pub struct Resumed {
+    checkpoint: Checkpoint,
+    /// Where older ones are, if any of a folder will do; known to rank 0.
+    store: Option<CheckpointStore>,
+    /// Newer ones that can't be used, and why; known to rank 0.
+    skipped: Vec<Skipped>,
+}
+
+impl Resumed {
+    /// The checkpoint that `args` ask for, if they ask for one and it is there: of several the newest that looks whole. Its bytes
+    /// are looked at as they are [read](Self::restore). Rank 0 searches; the others take what it has found.
+    ///
+    /// # Errors
+    /// [`Stop`] with a [`CheckpointError`], on all ranks alike.
+    pub fn find(world: &World, args: &TrainArgs) -> Result<Option<Self>, Stop> {
+        let Some(from) = &args.resume else { return Ok(None) };
+        let found = match world.rank().0 {
+            0 => look(from, args.out.as_deref()),
+            _ => Ok(None),
+        };
+        Self::on_all_ranks(world, found)
+    }
+
+    /// What rank 0 has found, on all ranks.
+    fn on_all_ranks(world: &World, found: Result<Option<Self>>) -> Result<Option<Self>, Stop> {
+        let found = world.collective_result(found)?;
+        let path = found.as_ref().map(|found| std::path::absolute(found.checkpoint.path()));
+        let failed = |source| Error::from(FolderError::Unwritable { path: PathBuf::from("."), source });
+        let path = world.collective_result(path.transpose().map_err(failed))?;
+        let path = shared_path(world, path.as_deref().unwrap_or(Path::new("")))?;
+        if path.as_os_str().is_empty() {
+            return Ok(None);
+        }
+        let resumed = match found {
+            Some(found) => Ok(found),
+            None => open(&path).map(|checkpoint| Resumed { checkpoint, store: None, skipped: Vec::new() }),
+        };
+        let resumed = world.collective_result(resumed)?;
+        let manifest = format!("{:016x}", fingerprint(&resumed.manifest().to_bytes()));
+        world
+            .agree(&[("--resume (fingerprint of the manifest)".to_owned(), manifest)])
+            .map_err(Error::from)?;
+        Ok(Some(resumed))
+    }
+
+    /// Where the run stood.
+    pub fn state(&self) -> &RunState {
+        &self.manifest().run
+    }
+
+    /// What it says of itself.
+    pub fn manifest(&self) -> &Manifest {
+        self.checkpoint.manifest()
+    }
+
+    /// The config to train with where no file of it is given: the run's own, with what flags say of it.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn config(&self, sets: &[String]) -> Result<Config> {
+        Config::from_toml_with(&self.manifest().config, self.checkpoint.path(), sets)
+    }
+
+    /// Whether `config` trains the very run that the checkpoint is of, on `world_size` ranks.
+    ///
+    /// # Errors
+    /// [`FolderError::OtherRun`], with every difference.
+    pub fn check_config(&self, config: &Config, world_size: usize) -> Result<()> {
+        let saved = Config::from_toml(&self.manifest().config, self.checkpoint.path())?;
+        let mut differences: Vec<String> = Vec::new();
+        for difference in config.differences(&saved) {
+            let (key, ours, theirs) = (difference.key, difference.ours, difference.theirs);
+            differences.push(format!("{key} is {ours}, and {theirs} in the checkpoint"));
+        }
+        // Rows of a rank are what they are told to be, and with another number of ranks the global batch stays.
+        let (train, rows) = (&config.train, self.manifest().run.global_rows);
+        let keeps_batch = match train.batch {
+            Batch::PerRank(_) => {
+                (train.batch, train.grad_accum_steps) == (saved.train.batch, saved.train.grad_accum_steps)
+                    || train.global_rows(world_size) == Some(rows as usize)
+            }
+            Batch::Global(global_rows) => global_rows as u64 == rows,
+        };
+        if !keeps_batch {
+            let ours = train.global_rows(world_size).unwrap_or(usize::MAX);
+            differences
+                .push(format!("a step takes {ours} rows over all ranks, and {rows} in the checkpoint"));
+        }
+        self.refuse(differences)
+    }
+
+    /// Whether these are the rows that the run was trained on.
+    ///
+    /// # Errors
+    /// [`FolderError::OtherRun`].
+    pub fn check_data(&self, data: &Loaded) -> Result<()> {
+        let (theirs, ours) = (&self.manifest().data_fingerprint, data.fingerprint_hex());
+        let differences = match *theirs == ours {
+            true => Vec::new(),
+            false => vec![format!(
+                "rows and columns of the data have the fingerprint {ours}, and {theirs} in the checkpoint"
+            )],
+        };
+        self.refuse(differences)
+    }
+
+    /// Whether its steps took so many rows.
+    fn check_rows(&self, global_rows: u64) -> Result<()> {
+        let theirs = self.state().global_rows;
+        let differences = match theirs == global_rows {
+            true => Vec::new(),
+            false => vec![format!(
+                "a step took {theirs} rows over all ranks, and {global_rows} in the newer one that is damaged"
+            )],
+        };
+        self.refuse(differences)
+    }
+
+    fn refuse(&self, differences: Vec<String>) -> Result<()> {
+        match differences.is_empty() {
+            true => Ok(()),
+            false => Err(FolderError::OtherRun {
+                path: self.checkpoint.path().to_owned(),
+                differences: differences.join("\n  "),
+            }
+            .into()),
+        }
+    }
+
+    /// The folder in which the run goes on, and what becomes of what it holds.
+    ///
+    /// # Errors
+    /// [`FolderError::Behind`] where that folder holds later checkpoints: two runs would go on in it.
+    pub fn folder(&self, out: Option<&Path>) -> Result<(PathBuf, Existing)> {
+        // <run>/checkpoints/step-<N>
+        let run = self.checkpoint.path().ancestors().nth(2).unwrap_or(Path::new(".")).to_owned();
+        let is = |a: &Path, b: &Path| a.canonicalize().is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b));
+        if let Some(out) = out.filter(|out| !is(out, &run)) {
+            return Ok((out.to_owned(), Existing::Refuse));
+        }
+        let (store, step) = (CheckpointStore::of_run(&run), self.state().step);
+        let is_good =
+            |later: &u64| store.checkpoint(*later).is_ok_and(|checkpoint| checkpoint.verify().is_ok());
+        // Those that can't be used are no run that goes on.
+        if let Some(newest) = store.steps()?.into_iter().rev().take_while(|later| *later > step).find(is_good)
+        {
+            // Another rank, or an earlier look, found it damaged, which it does not look now.
+            if let Some(skipped) = self.skipped.iter().find(|skipped| skipped.name == step_name(newest)) {
+                let (path, fault) = (store.step_folder(newest), skipped.fault.clone());
+                return Err(CheckpointError::Damaged { path, fault }.into());
+            }
+            return Err(FolderError::Behind { run, step, newest }.into());
+        }
+        Ok((run, Existing::Continue))
+    }
+
+    /// Gives the trainer weights, optimiser state and number of steps of the checkpoint; every rank of the world calls it. If
+    /// bytes turn out to be wrong, those of the next older one that is good and of the same run; which one it was in the end.
+    ///
+    /// # Errors
+    /// [`Stop`] with a [`CheckpointError`] of files that are of another model, hold less than the run needs, or are damaged with
+    /// none before them.
+    pub fn restore(
+        mut self,
+        world: &World,
+        config: &Config,
+        data: &Loaded,
+        trainer: &mut Trainer<'_>,
+    ) -> Result<Self, Stop> {
+        // By which batches are cut.
+        let global_rows = self.state().global_rows;
+        loop {
+            let (damage, rest) = match self.read(world, trainer) {
+                Err(Error::Checkpoint(error)) => match *error {
+                    CheckpointError::Damaged { fault, .. } => (Some(fault), Ok(())),
+                    other => (None, Err(other.into())),
+                },
+                rest => (None, rest),
+            };
+            world.collective_result(rest)?;
+            let Some(damage) = of_any_rank(world, damage)? else { return Ok(self) };
+            let older = match world.rank().0 {
+                0 => self.older(damage).map(Some),
+                _ => Ok(None),
+            };
+            self = Self::on_all_ranks(world, older)?.expect("rank 0 has one, or an error");
+            let is_same = self
+                .check_config(config, world.world_size())
+                .and_then(|()| self.check_data(data))
+                .and_then(|()| self.check_rows(global_rows));
+            world.collective_result(is_same)?;
+        }
+    }
+
+    /// On rank 0: the next older checkpoint that looks whole.
+    fn older(&self, damage: Fault) -> Result<Self> {
+        let path = self.checkpoint.path().to_owned();
+        let Some(store) = self.store.clone() else {
+            return Err(CheckpointError::Damaged { path, fault: damage }.into());
+        };
+        let step = self.state().step;
+        let mut skipped = self.skipped.clone();
+        skipped.push(Skipped { name: step_name(step), fault: damage });
+        let mut search = store.newest(step, |_| Ok(()))?;
+        skipped.append(&mut search.skipped);
+        let Search { found, skipped } = Search { skipped, ..search }.found_in(&store, store.folder())?;
+        let checkpoint = found.expect("something was found");
+        Ok(Resumed { checkpoint, store: Some(store), skipped })
+    }
+
+    fn read(&self, world: &World, trainer: &mut Trainer<'_>) -> Result<()> {
+        let layout = trainer.model().layout().clone();
+        let pieces = Piece::of_state(&layout, &trainer.state_pieces_to_restore());
+        let mut weights = vec![0.0f32; layout.flat_len()];
+        // Ranks of one host read many bytes together: the cache holds them for all. Alone, a rank reads all of them at once; of
+        // several each has room for one tensor of its GPU's state at a time.
+        let is_alone = world.local_size() == 1;
+        let (mut state, mut on_gpu) = (Vec::new(), Vec::new());
+        for (name, tensor) in trainer.state_mut() {
+            match tensor.device() {
+                Device::Cpu => state.push((name, tensor.view_mut().into_slice::<f32>("resume", name)?)),
+                Device::Cuda(_) => {
+                    let values = vec![0.0f32; if is_alone { tensor.numel() } else { 0 }];
+                    on_gpu.push((name, values, tensor));
+                }
+            }
+        }
+        if is_alone {
+            state.extend(on_gpu.iter_mut().map(|(name, values, _)| (*name, values.as_mut_slice())));
+        }
+        self.checkpoint.load(Load {
+            layout: &layout,
+            weights: &mut weights,
+            pieces: &pieces,
+            state,
+            rank: world.rank().0,
+            world_size: world.world_size(),
+            caching: if is_alone { Caching::Bypass } else { Caching::Keep },
+        })?;
+        let reader = StateReader::open(&self.checkpoint).map_err(|fault| self.checkpoint.damaged(fault))?;
+        for (name, mut values, tensor) in on_gpu {
+            if !is_alone {
+                values.resize(tensor.numel(), 0.0);
+                reader.read(&pieces, name, &mut values)?;
+            }
+            ops::copy(TensorRef::from_slice(&values, &[values.len()])?, tensor.view_mut())?;
+        }
+        trainer.set_weights(TensorRef::from_slice(&weights, &[weights.len()])?)?;
+        trainer.set_n_steps(self.state().step);
+        if let Some(state) = self.state().loss_scaler {
+            trainer.set_loss_scaler_state(state)?;
+        }
+        Ok(())
+    }
+
+    /// Tells where the run goes on.
+    pub fn announce(&self, progress: &Progress, world_size: usize) {
+        for skipped in &self.skipped {
+            progress.note(&format!("not used: checkpoint {skipped}"));
+        }
+        let Manifest { run, world_size: before, .. } = self.manifest();
+        let ranks = match world_size == *before {
+            true => String::new(),
+            false => {
+                format!("; {before} ranks then, {world_size} now, {} rows a step as before", run.global_rows)
+            }
+        };
+        progress.note(&format!(
+            "resumes after step {} from {}{ranks}",
+            run.step,
+            self.checkpoint.path().display()
+        ));
+    }
+}
+
+/// The checkpoint that is asked for.
+fn look(from: &ResumeFrom, out: Option<&Path>) -> Result<Option<Resumed>> {
+    let (asked, store) = match from {
+        ResumeFrom::Path(path) => match Located::new(path)? {
+            Located::One(path) => {
+                let checkpoint = open(&path)?;
+                return Ok(Some(Resumed { checkpoint, store: None, skipped: Vec::new() }));
+            }
+            Located::Store(store) => (path.as_path(), store),
+        },
+        ResumeFrom::Auto => {
+            let out = out.ok_or(FolderError::NoneToResume)?;
+            if out.exists() && !out.is_dir() {
+                return Err(FolderError::IsFile { path: out.to_owned() }.into());
+            }
+            let store = CheckpointStore::of_run(out);
+            // What is there and can't be used is an error: starting afresh would lose what may be mended.
+            if store.steps()?.is_empty() {
+                return match out.join(MODEL_FILE).exists() {
+                    true => Err(FolderError::Finished { path: out.to_owned() }.into()),
+                    false => Ok(None),
+                };
+            }
+            (out, store)
+        }
+    };
+    let Search { found, skipped } = store.newest(u64::MAX, |_| Ok(()))?.found_in(&store, asked)?;
+    Ok(found.map(|checkpoint| Resumed { checkpoint, store: Some(store), skipped }))
+}
+
+/// The checkpoint in a folder, if it looks whole.
+fn open(path: &Path) -> Result<Checkpoint> {
+    let damaged = |fault| CheckpointError::Damaged { path: path.to_owned(), fault };
+    Ok(Checkpoint::read(path).map_err(damaged)?)
+}
+
+/// What of the ranks' files is damaged, on all ranks: rank 0's word if it has one, or that of the first rank that has.
+fn of_any_rank(world: &World, damage: Option<Fault>) -> Result<Option<Fault>> {
+    let text = damage.as_ref().map(ToString::to_string).unwrap_or_default();
+    let all = world.group().all_gather_bytes(text.as_bytes())?;
+    let told = all
+        .iter()
+        .enumerate()
+        .find(|(_, text)| !text.is_empty())
+        .map(|(rank, text)| Fault::OnRank { rank, reason: String::from_utf8_lossy(text).into_owned() });
+    Ok(if world.rank().0 == 0 { damage.or(told) } else { told })
+}
+
+/// Rank 0's path, on all ranks.
+pub(crate) fn shared_path(world: &World, own: &Path) -> Result<PathBuf> {
+    let paths = world.group().all_gather_bytes(own.as_os_str().as_bytes())?;
+    Ok(PathBuf::from(OsString::from_vec(paths[0].clone())))
+}

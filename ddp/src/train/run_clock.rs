@@ -1,0 +1,75 @@
+//! What a run's time went to.
+
+use ddp_kernels::DType;
+
+use crate::config::{DataConfig, ShuffleMode};
+use crate::data::Dataset;
+use crate::data::loader::{Loader, LoaderTimes};
+
+/// Share of the training time from which waiting for data is worth a word.
+const DATA_BOUND_SHARE: f64 = 0.1;
+
+/// Times of a run, or of the leg of it that this process trains.
+#[derive(Debug, Default)]
+pub(crate) struct RunClock {
+    /// From the process's start to the end of the first step, in s.
+    pub(crate) startup_s: Option<f64>,
+    /// In steps, in s.
+    pub(crate) train_s: f64,
+    /// Rows of all ranks in those steps.
+    pub(crate) samples: u64,
+    /// At the last lap.
+    last: (f64, u64, LoaderTimes),
+}
+
+/// What was measured since the lap before.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RecentRates {
+    /// Rows of all ranks a second.
+    pub(crate) samples_per_s: f64,
+    /// Time that a step waited for its rows, in ms.
+    pub(crate) data_wait_ms: f64,
+    /// Time of copying a step's rows to the GPU, in ms.
+    pub(crate) h2d_ms: f64,
+}
+
+impl RunClock {
+    /// What was measured since this was last asked for.
+    pub(crate) fn lap(&mut self, times: LoaderTimes) -> RecentRates {
+        let RunClock { train_s, samples, last, .. } = self;
+        let (last_s, last_samples, last_times) = std::mem::replace(last, (*train_s, *samples, times));
+        let n_batches = (times.n_batches - last_times.n_batches).max(1) as f64;
+        RecentRates {
+            samples_per_s: (*samples - last_samples) as f64 / (*train_s - last_s),
+            data_wait_ms: (times.wait - last_times.wait).as_secs_f64() * 1e3 / n_batches,
+            h2d_ms: (times.h2d_ms - last_times.h2d_ms) / n_batches,
+        }
+    }
+
+    /// What to try, if the run waited for data rather than computed.
+    pub(crate) fn data_bound(
+        &self,
+        loader: &Loader,
+        train: &dyn Dataset,
+        data: &DataConfig,
+    ) -> Option<String> {
+        let share = loader.times().wait.as_secs_f64() / self.train_s;
+        if share.is_nan() || share < DATA_BOUND_SHARE {
+            return None;
+        }
+        let mut advice = Vec::from_iter(train.advice());
+        if loader.n_threads() > 0 {
+            advice.push(format!("`data.loader_threads` above {}", loader.n_threads()));
+        }
+        if loader.is_host_to_gpu() && train.layout().dtype == DType::F32 {
+            advice.push("features stored as f16, bf16 or u8".to_owned());
+        }
+        if train.resident_bytes() == 0 && data.shuffle && data.shuffle_mode == ShuffleMode::Full {
+            advice.push("`data.shuffle_mode = \"blocks\"` if the disk is slow".to_owned());
+        }
+        if advice.is_empty() {
+            advice.push("a larger `train.batch_size`".to_owned());
+        }
+        Some(format!("data-bound: {:.0}% of the time waiting; try {}", share * 100.0, advice.join(", or ")))
+    }
+}

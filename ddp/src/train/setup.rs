@@ -1,0 +1,187 @@
+//! What a config comes to on a world: how batches are cut, the model, the trainer and the loader.
+
+use ddp_comm::World;
+use ddp_kernels::Device;
+use ddp_kernels::cpu::threads;
+
+use crate::checkpoint::RunState;
+use crate::config::precision::Precision;
+use crate::config::{Config, Determinism, Length};
+use crate::data::Loaded;
+use crate::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use crate::data::order::partition::{Cut, EvalCut, GlobalBatches, RankCut};
+use crate::error::{Error, Result};
+use crate::model::file::ModelFile;
+use crate::model::{LossHead, Mlp, ModelSpec};
+use crate::optim::loss_scaler::LossScalerConfig;
+use crate::optim::optimizer::Optimizer;
+use crate::optim::param_groups::ParamGroups;
+use crate::optim::schedule::Schedule;
+use crate::train::trainer::{GraphMode, Trainer, TrainerOptions};
+
+/// Rows of a pass in evaluation, where training's micro-batches are smaller.
+const EVAL_ROWS: usize = 256;
+
+/// How the rows of a run are cut, over steps, ranks and passes.
+#[derive(Debug, Clone, Copy)]
+pub struct Cuts {
+    /// Rows of a step over all ranks.
+    pub global_rows: usize,
+    /// A step's passes.
+    pub train: RankCut,
+    /// An evaluation's.
+    pub eval: EvalCut,
+    /// Rows of the largest pass.
+    pub max_rows: usize,
+}
+
+impl Cuts {
+    /// The cuts that `config` asks for; a run that is resumed keeps its `global_rows`.
+    ///
+    /// # Errors
+    /// [`Error::BatchOverflows`]; [`Error::MoreRanksThanShards`] where a rank would have nothing to do in any step.
+    pub fn new(config: &Config, world: &World, data: &Loaded, global_rows: Option<usize>) -> Result<Self> {
+        Self::of_rank(config, (world.rank().0, world.world_size()), data, global_rows)
+    }
+
+    /// As [`Cuts::new`], for a rank, by its number and how many there are, that need not be there.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn of_rank(
+        config: &Config,
+        (rank, world_size): (usize, usize),
+        data: &Loaded,
+        global_rows: Option<usize>,
+    ) -> Result<Self> {
+        let train = &config.train;
+        let global_rows = match global_rows {
+            Some(rows) => rows,
+            None => train.global_rows(world_size).ok_or(Error::BatchOverflows)?,
+        };
+        let n_eval = data.eval.as_ref().map_or(0, |eval| eval.len());
+        let (cut, n_parts) = match train.deterministic {
+            Determinism::World => {
+                let n_shards = train.micro_shards;
+                if world_size > n_shards {
+                    return Err(Error::MoreRanksThanShards { world_size, n_shards });
+                }
+                (Cut::MicroShards { n_shards }, n_shards)
+            }
+            Determinism::Off | Determinism::On => {
+                (Cut::Ranks { n_micro: train.grad_accum_steps }, world_size)
+            }
+        };
+        let cut = RankCut { cut, rank, world_size };
+        let largest_step = cut.max_pass_rows(global_rows.min(data.train.len()));
+        let eval_rows = n_eval.div_ceil(n_parts).min(EVAL_ROWS);
+        let max_rows = largest_step.max(eval_rows).max(1);
+        // Where the number of ranks shall change nothing, it changes no pass of an evaluation either.
+        let eval_rows = if train.deterministic == Determinism::World { eval_rows } else { max_rows };
+        let eval = EvalCut { n_parts, max_rows: eval_rows };
+        Ok(Cuts { global_rows, train: cut, eval, max_rows })
+    }
+}
+
+/// The learning rates of the run over `n_rows` rows.
+///
+/// # Errors
+/// Those of [`Schedule::new`].
+pub fn schedule(config: &Config, n_rows: usize, global_rows: usize) -> Result<Schedule> {
+    let n_steps = match config.train.length {
+        Length::Steps(n) => n as u64,
+        Length::Epochs(n) => n as u64 * GlobalBatches::steps_per_epoch(n_rows, global_rows) as u64,
+    };
+    Schedule::new(&config.schedule, config.optimizer.lr, Some(n_steps))
+}
+
+/// The trainer before its first step, with the weights that the seed draws.
+///
+/// # Errors
+/// As making tensors on `device`, and those of the ranks' comparison.
+pub fn trainer<'w>(
+    world: &'w World,
+    graph: GraphMode,
+    config: &Config,
+    spec: ModelSpec,
+    cuts: &Cuts,
+    device: Device,
+) -> Result<Trainer<'w>> {
+    let options = trainer_options(config, cuts, graph);
+    let layout = options.layout(&spec, world.world_size());
+    let groups = ParamGroups::new(&config.optimizer, &layout)?;
+    let state_len = options.state_len(world, &layout);
+    let mut model = Mlp::with_layout(spec, layout, cuts.max_rows, device, config.train.precision)?;
+    model.initialize(config.train.seed)?;
+    let optimizer = Optimizer::new(&config.optimizer, groups, state_len, device)?;
+    let loss = LossHead::new(&config.loss, device)?;
+    Trainer::new(world, model, loss, optimizer, options)
+}
+
+/// How a run of `config` is trained.
+pub(crate) fn trainer_options(config: &Config, cuts: &Cuts, graph: GraphMode) -> TrainerOptions {
+    let Config { train, comm, .. } = config;
+    let scaling = || LossScalerConfig { init_scale: train.loss_scale_init, ..LossScalerConfig::default() };
+    TrainerOptions {
+        seed: train.seed,
+        clip_grad_norm: train.clip_grad_norm,
+        bucket_bytes: comm.bucket_bytes(),
+        overlap: comm.overlap,
+        comm_dtype: comm.dtype,
+        graph,
+        zero: comm.zero,
+        micro_shards: match cuts.train.cut {
+            Cut::MicroShards { n_shards } => Some(n_shards),
+            Cut::Ranks { .. } => None,
+        },
+        loss_scaling: (train.precision == Precision::F16).then(scaling),
+        ..TrainerOptions::default()
+    }
+}
+
+/// Gives the trainer the weights of a model's file.
+///
+/// # Errors
+/// Those of [`ModelFile::weights`].
+pub fn init_from(trainer: &mut Trainer<'_>, file: &ModelFile) -> Result<()> {
+    let weights = file.weights(trainer.model().layout())?;
+    trainer.set_weights(weights.view())
+}
+
+/// The loader of the run's steps, from where `state` stands, and how rows are loaded.
+///
+/// # Errors
+/// Those of [`Loader::new`].
+pub fn loader(
+    config: &Config,
+    data: &Loaded,
+    cuts: &Cuts,
+    world: &World,
+    device: Device,
+    state: Option<&RunState>,
+) -> Result<(Loader, LoaderOptions)> {
+    let cores = threads::current();
+    let normalizer = data.preprocessor.normalizer.clone();
+    let loading = LoaderOptions::from_config(&config.data, device, cores, normalizer);
+    let shuffle = Shuffle::new(&config.data, &*data.train);
+    let (n_rows, seed) = (data.train.len(), config.train.seed);
+    let mut plan =
+        BatchPlan::new(world, n_rows, cuts.global_rows, config.train.grad_accum_steps, seed, shuffle);
+    if let Cut::MicroShards { n_shards } = cuts.train.cut {
+        plan = plan.micro_shards(n_shards);
+    }
+    if let Some(state) = state {
+        plan = plan.starting_at(state.cursor);
+    }
+    Ok((Loader::new(data.train.clone(), plan, loading.clone())?, loading))
+}
+
+/// Where a run stands that begins.
+pub fn first_state(config: &Config, data: &Loaded, cuts: &Cuts) -> RunState {
+    RunState {
+        n_rows: data.train.len() as u64,
+        global_rows: cuts.global_rows as u64,
+        seed: config.train.seed,
+        ..RunState::default()
+    }
+}

@@ -1,0 +1,271 @@
+//! What a step computes with: forward and backward of its passes, and the update, on the CPU at once and on a GPU as work that
+//! is put into its streams.
+
+use ddp_comm::World;
+use ddp_kernels::ops::{LossSums, STEP_VOTE, SumsOutput, UpdateInputs};
+use ddp_kernels::{DType, MemoryUse, Tensor, TensorRef};
+
+use crate::data::batch::Batch;
+use crate::data_parallel::buckets::BucketPlan;
+use crate::data_parallel::gradients::{Gradients, Pass, Vote};
+use crate::data_parallel::shard_plan::UpdatePlan;
+use crate::error::{Error, Result};
+use crate::model::{DropoutStep, LossHead, Mlp};
+use crate::optim::optimizer::{Optimizer, UpdateScale};
+use crate::train::gpu_step::{GpuStep, StepShape};
+use crate::train::trainer::{MicroBatch, StepAsk, StepOutcome, StepRows, TrainerOptions};
+
+/// Model, loss, gradients and optimiser of one rank.
+#[derive(Debug)]
+pub(crate) struct Parts<'w> {
+    pub(crate) world: &'w World,
+    pub(crate) model: Mlp,
+    pub(crate) loss: LossHead,
+    pub(crate) optimizer: Optimizer,
+    pub(crate) grads: Gradients,
+    pub(crate) updates: UpdatePlan,
+    /// `Σ grads²`, `[1]` f64, on the model's device.
+    sum_of_squares: Tensor,
+    pub(crate) options: TrainerOptions,
+}
+
+impl<'w> Parts<'w> {
+    pub(crate) fn new(
+        world: &'w World,
+        model: Mlp,
+        loss: LossHead,
+        optimizer: Optimizer,
+        (buckets, updates): (BucketPlan, UpdatePlan),
+        options: TrainerOptions,
+    ) -> Result<Self> {
+        let grads = Gradients::new(world, &model, buckets, &updates, &options)?;
+        let sum_of_squares = Tensor::zeros_for(MemoryUse::Workspace, &[1], DType::F64, model.device())?;
+        Ok(Parts { world, model, loss, optimizer, grads, updates, sum_of_squares, options })
+    }
+
+    /// Whether the update needs the norm of the gradient.
+    pub(crate) fn needs_norm(&self, loss_scale: Option<f64>) -> bool {
+        self.options.clip_grad_norm > 0.0 || loss_scale.is_some()
+    }
+
+    /// Puts a step on the rows in slot `slot` into the GPU's streams; nothing waits.
+    pub(crate) fn ask(&mut self, gpu: &mut GpuStep, slot: usize, shape: StepShape) -> Result<()> {
+        let inputs = gpu.slot(slot);
+        let scalars = inputs.scalars().view();
+        let expected = self.loss.expected_weight(shape.global_rows, self.model.spec().n_outputs());
+        let loss_scale = shape.loss_scale.map(f64::from_bits);
+        let n_passes = shape.cut.n_passes(shape.global_rows);
+        let first_own = shape.cut.own_rows(shape.global_rows).start;
+        for index in 0..n_passes {
+            let pass = shape.cut.pass(shape.global_rows, index);
+            let rows = pass.start - first_own..pass.end - first_own;
+            // The place of this rank's first row is among the scalars.
+            let batch = MicroBatch { first_row: rows.start, rows: inputs.batch(rows)? };
+            let dropout = self.dropout(batch.first_row, 0, Some(scalars));
+            let pass = Pass { index, is_last: index + 1 == n_passes };
+            self.forward(batch, dropout, loss_scale.unwrap_or(1.0) / expected, pass, Vote::Device(scalars))?;
+            self.backward(batch, dropout, pass)?;
+        }
+        if shape.has_norm {
+            self.grads.sum_of_squares(self.world, &self.updates, &mut self.sum_of_squares)?;
+        }
+        let (clip, needs_norm) = (self.options.clip_grad_norm, self.needs_norm(loss_scale));
+        let Parts { world, model, optimizer, grads, updates, sum_of_squares, .. } = self;
+        let inputs = UpdateInputs {
+            scalars,
+            sums: grads.tail()?,
+            sum_of_squares: needs_norm.then(|| sum_of_squares.view()),
+            max_norm: if clip > 0.0 { clip } else { f64::INFINITY },
+        };
+        update(world, model, optimizer, grads, updates, UpdateScale::Device(&inputs))
+    }
+
+    /// Where the sum of squares of the gradients is left.
+    pub(crate) fn squares(&self) -> TensorRef<'_> {
+        self.sum_of_squares.view()
+    }
+
+    /// One step on this rank's rows; `step` is its number, from 1.
+    pub(crate) fn step_on_cpu(
+        &mut self,
+        rows: &mut impl StepRows,
+        ask: StepAsk,
+        step: u64,
+        loss_scale: Option<f64>,
+    ) -> Result<StepOutcome> {
+        let n_outputs = self.model.spec().n_outputs();
+        let expected_weight = self.loss.expected_weight(rows.global_rows(), n_outputs);
+        let n_passes = rows.n_micro_batches();
+        for index in 0..n_passes {
+            let batch = rows.micro_batch(index)?;
+            let dropout = self.dropout(batch.first_row, step - 1, None);
+            let scale = loss_scale.unwrap_or(1.0) / expected_weight;
+            let pass = Pass { index, is_last: index + 1 == n_passes };
+            self.forward(batch, dropout, scale, pass, Vote::Host(ask.vote))?;
+            self.backward(batch, dropout, pass)?;
+        }
+        let tail = self.grads.tail()?.as_slice::<f32>("step", "sums")?;
+        let (sums, votes) = (LossSums::load(tail), tail[STEP_VOTE] as u64);
+        if !sums.loss.is_finite() {
+            return Err(Error::LossNotFinite { step, loss: sums.mean() });
+        }
+        // Weights make the true divisor known only now.
+        let mean_scale = match self.loss.is_weighted(rows.has_weights()) {
+            true => sums.mean_scale(expected_weight),
+            false => 1.0,
+        };
+        let scale = mean_scale / loss_scale.unwrap_or(1.0);
+        let (grad_norm, skipped) = self.update_on_cpu(scale, ask.want_grad_norm, loss_scale)?;
+        Ok(StepOutcome { sums, grad_norm, votes, skipped })
+    }
+
+    /// Outputs and loss of a pass; leaves the gradient of the outputs, `scale` times that of the sum of losses, and the sums in
+    /// the tail.
+    fn forward(
+        &mut self,
+        batch: MicroBatch<'_>,
+        dropout: Option<DropoutStep<'_>>,
+        scale: f64,
+        pass: Pass,
+        vote: Vote<'_>,
+    ) -> Result<()> {
+        let n_rows = batch.rows.x.shape().rows_cols().0;
+        self.model.forward(batch.rows.x, dropout)?;
+        let (tail, accumulate) = self.grads.tail_mut(pass)?;
+        let (outputs, d_outputs) = self.model.outputs_and_gradient(n_rows)?;
+        let sums = SumsOutput { tail, accumulate };
+        let Batch { targets, weights, .. } = batch.rows;
+        self.loss.apply(outputs, targets, weights, scale, Some(d_outputs), sums)?;
+        self.grads.vote(vote, pass)
+    }
+
+    /// Gradients of a pass; behind the step's last one they are reduced over the ranks.
+    fn backward(
+        &mut self,
+        batch: MicroBatch<'_>,
+        dropout: Option<DropoutStep<'_>>,
+        pass: Pass,
+    ) -> Result<()> {
+        let Parts { world, model, grads, updates, .. } = self;
+        grads.backward(world, model, batch.rows.x, dropout, (pass, updates))
+    }
+
+    /// Clips and updates, if the gradient of a scaled loss is finite; the norm of the gradient, and whether the update was skipped.
+    /// `scale` makes the mean's gradient of the gradient.
+    fn update_on_cpu(
+        &mut self,
+        scale: f64,
+        want_grad_norm: bool,
+        loss_scale: Option<f64>,
+    ) -> Result<(Option<f64>, bool)> {
+        let clip = self.options.clip_grad_norm;
+        let needs_norm = self.needs_norm(loss_scale);
+        let Parts { world, model, optimizer, grads, updates, sum_of_squares, .. } = self;
+        let mut norm = |grads: &Gradients| {
+            grads.sum_of_squares(world, updates, sum_of_squares)?;
+            Ok::<_, Error>(sum_of_squares.view().as_slice::<f64>("step", "norm")?[0].sqrt() * scale)
+        };
+        let mut grad_norm = None;
+        if needs_norm {
+            // The norm is needed before the first weight changes: then all blocks are reduced first.
+            if updates.is_divided() {
+                for block in updates.blocks() {
+                    updates.reduce(world, grads.flat_mut(), block)?;
+                }
+            }
+            grad_norm = Some(norm(grads)?);
+        }
+        if let Some(norm) = grad_norm.filter(|norm| !norm.is_finite()) {
+            return match loss_scale {
+                Some(_) => Ok((grad_norm, true)),
+                None => Err(Error::GradientNotFinite { step: optimizer.n_steps() + 1, norm }),
+            };
+        }
+        // As torch.nn.utils.clip_grad_norm_.
+        let is_clipped = clip > 0.0;
+        let clip_scale = grad_norm.filter(|_| is_clipped).map_or(1.0, |norm| (clip / (norm + 1e-6)).min(1.0));
+        let scale = UpdateScale::Host(scale * clip_scale);
+        optimizer.begin_step();
+        if updates.is_divided() {
+            for block in updates.blocks() {
+                if grad_norm.is_none() {
+                    updates.reduce(world, grads.flat_mut(), block)?;
+                }
+                let own = updates.own_part(block);
+                let own_grads = grads.of_part(&own)?;
+                optimizer.step_on(model.weights_mut(), own_grads, scale, own.flat, own.state_start)?;
+                updates.gather(world, model.weights_mut().0, block)?;
+                // Of the others' parts only the weights have come.
+                model.refresh_working_copy(block.clone())?;
+            }
+            let rest = updates.rest();
+            let rest_grads = grads.of_part(&rest)?;
+            optimizer.step_on(model.weights_mut(), rest_grads, scale, rest.flat, rest.state_start)?;
+        } else {
+            update(world, model, optimizer, grads, updates, scale)?;
+        }
+        if want_grad_norm && grad_norm.is_none() {
+            let norm = norm(grads)?;
+            // As on a GPU: known only when the weights have taken it, and no checkpoint will.
+            if !norm.is_finite() {
+                return Err(Error::GradientNotFinite { step: optimizer.n_steps(), norm });
+            }
+            grad_norm = Some(norm);
+        }
+        Ok((grad_norm, false))
+    }
+
+    fn dropout<'a>(
+        &self,
+        first_row: usize,
+        step: u64,
+        scalars: Option<TensorRef<'a>>,
+    ) -> Option<DropoutStep<'a>> {
+        let (seed, first_row) = (self.options.seed, first_row as u64);
+        (self.model.spec().dropout > 0.0).then_some(DropoutStep { seed, step, first_row, scalars })
+    }
+}
+
+/// Updates what this rank has the reduced gradients of: all weights, or its part of each block, whose weights the ranks then
+/// gather while the next block is updated.
+///
+/// The weights travel in f32, and the copy for products is rounded from them again: norms, biases and embeddings are read in
+/// f32, and so every rank can save and evaluate the model. It costs as many bytes as the second half of an all-reduce.
+fn update(
+    world: &World,
+    model: &mut Mlp,
+    optimizer: &mut Optimizer,
+    grads: &Gradients,
+    updates: &UpdatePlan,
+    scale: UpdateScale<'_>,
+) -> Result<()> {
+    if !updates.is_sharded() {
+        let rest = updates.rest();
+        let rest_grads = grads.of_part(&rest)?;
+        return Ok(optimizer.step_on(model.weights_mut(), rest_grads, scale, rest.flat, rest.state_start)?);
+    }
+    let flat_len = model.layout().flat_len();
+    let (weights, _) = model.weights_mut();
+    let mut weights = weights.view_mut();
+    world.tensor_group().scope(|scope| {
+        for block in updates.blocks() {
+            let (mut of_block, behind) = weights.split_at(block.len())?;
+            weights = behind;
+            let own = updates.own_part(block);
+            let own_weights =
+                of_block.reborrow().range(own.flat.start - block.start, own.flat.end - block.start)?;
+            // The copy is rounded from what the ranks gather.
+            optimizer.step_on_part(
+                (own_weights, None),
+                grads.of_part(&own)?,
+                scale,
+                own.flat,
+                own.state_start,
+            )?;
+            scope.all_gather_in_place(of_block)?;
+            scope.progress()?;
+        }
+        Ok::<_, Error>(())
+    })?;
+    Ok(model.refresh_working_copy(0..flat_len)?)
+}

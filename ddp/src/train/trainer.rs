@@ -1,0 +1,468 @@
+//! One optimiser step: micro-batches forward and backward, gradients over the ranks, clipping, update.
+//!
+//! On the CPU a step is over when [`Trainer::step`] returns. On a GPU it has been asked for then, and its outcome is read
+//! while the next one computes: [`Trainer::outcome`] gives outcomes in order, on both.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use ddp_comm::World;
+use ddp_kernels::cuda::{Gpu, Graph};
+use ddp_kernels::ops::{LossSums, StepScalars};
+use ddp_kernels::{Device, Tensor, TensorRef};
+
+use crate::config::{CommDtype, ZeroStage};
+use crate::data::batch::Batch;
+use crate::data::device_rows::{DeviceRows, DeviceShape};
+use crate::data::order::partition::RankCut;
+use crate::data_parallel::averaged_weights::AveragedWeights;
+use crate::data_parallel::buckets::BucketPlan;
+use crate::data_parallel::shard_plan::UpdatePlan;
+use crate::error::{Error, Result};
+use crate::model::{LossHead, Mlp, ModelSpec, ParamLayout};
+use crate::optim::loss_scaler::{LossScaler, LossScalerConfig, LossScalerState};
+use crate::optim::optimizer::Optimizer;
+use crate::train::gpu_step::{GpuStep, GraphPlan, N_SLOTS, StepShape};
+use crate::train::step::Parts;
+
+pub use crate::data_parallel::gradients::ExchangeBytes;
+pub use crate::data_parallel::shard_plan::StatePiece;
+pub use crate::model::DropoutStep;
+pub use crate::train::gpu_step::StepAbout;
+
+/// Everything that a step needs, made once.
+#[derive(Debug)]
+pub struct Trainer<'w> {
+    parts: Parts<'w>,
+    n_steps: u64,
+    /// Outcomes of steps on the CPU that nobody has read.
+    done: VecDeque<(StepAbout, StepOutcome)>,
+    /// What steps on a GPU need.
+    gpu: Option<GpuStep>,
+    /// Of a loss that is scaled.
+    scaler: Option<LossScaler>,
+    averaged: AveragedWeights,
+}
+
+/// Whether steps on a GPU are captured once and replayed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum GraphMode {
+    /// Where the driver and NCCL can; else kernel by kernel.
+    #[default]
+    Auto,
+    /// Always; where that is not possible, it is an error.
+    On,
+    /// Never.
+    Off,
+}
+
+/// What the config says of a step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TrainerOptions {
+    /// Seed of the dropout masks.
+    pub seed: u64,
+    /// Largest norm of the gradient; 0 for any.
+    pub clip_grad_norm: f64,
+    /// Largest bucket in bytes.
+    pub bucket_bytes: usize,
+    /// Whether buckets are reduced while backward computes.
+    pub overlap: bool,
+    /// Number format of gradients between GPUs.
+    pub comm_dtype: CommDtype,
+    /// Elements of the flat buffer from which ranks that share memory divide the update between them.
+    pub divide_update_from: usize,
+    /// Whether steps on a GPU are graphs.
+    pub graph: GraphMode,
+    /// What of the training state each rank holds only its part of.
+    pub zero: ZeroStage,
+    /// Micro-shards that every global batch is cut into, a power of two and no fewer than there are ranks, whose gradients are
+    /// added up along one fixed tree: then any number of ranks trains to the same bits.
+    pub micro_shards: Option<usize>,
+    /// Whether, and how, the loss is scaled: where gradients travel through f16.
+    pub loss_scaling: Option<LossScalerConfig>,
+}
+
+impl Default for TrainerOptions {
+    /// No clipping; buckets of 32 MiB, reduced while backward computes; the update divided from 32 MiB of weights on,
+    /// which no processor's private cache holds.
+    fn default() -> Self {
+        TrainerOptions {
+            seed: 0,
+            clip_grad_norm: 0.0,
+            bucket_bytes: 32 << 20,
+            overlap: true,
+            comm_dtype: CommDtype::F32,
+            divide_update_from: 8 << 20,
+            graph: GraphMode::Auto,
+            zero: ZeroStage::Off,
+            micro_shards: None,
+            loss_scaling: None,
+        }
+    }
+}
+
+/// One rank's part of a global batch.
+#[derive(Debug, Clone, Copy)]
+pub struct MicroBatch<'a> {
+    /// Its rows; there may be none.
+    pub rows: Batch<'a>,
+    /// Place of its first row in the global batch.
+    pub first_row: usize,
+}
+
+/// This rank's rows of one global batch.
+pub trait StepRows {
+    /// How global batches are cut into this rank's passes.
+    fn cut(&self) -> RankCut;
+
+    /// Rows of the global batch over all ranks.
+    fn global_rows(&self) -> usize;
+
+    /// How many passes this rank makes over its rows.
+    fn n_micro_batches(&self) -> usize {
+        self.cut().n_passes(self.global_rows())
+    }
+
+    /// Places of this rank's rows in the global batch.
+    fn own_rows(&self) -> Range<usize> {
+        self.cut().own_rows(self.global_rows())
+    }
+
+    /// Whether rows have weights.
+    fn has_weights(&self) -> bool;
+
+    /// Micro-batch `index`, in host memory.
+    ///
+    /// # Errors
+    /// Those of taking the rows.
+    fn micro_batch(&mut self, index: usize) -> Result<MicroBatch<'_>>;
+
+    /// What the rows look like on their way to a GPU.
+    fn device_shape(&self) -> DeviceShape;
+
+    /// Puts all of this rank's rows on their way to `to`, made for rows of [`StepRows::device_shape`].
+    ///
+    /// # Errors
+    /// Those of taking the rows and of the copies.
+    fn send(&mut self, to: &mut DeviceRows) -> Result<()>;
+}
+
+/// What a step came to, the same on every rank.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepOutcome {
+    /// Sums over the rows of all ranks.
+    pub sums: LossSums,
+    /// 2-norm of the gradient before clipping, where it was asked for or needed.
+    pub grad_norm: Option<f64>,
+    /// Sum of the ranks' votes.
+    pub votes: u64,
+    /// Whether the gradients of a scaled loss were not finite: weights, state and number of steps are then those before it.
+    pub skipped: bool,
+}
+
+/// What is asked of a step beside the step.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StepAsk {
+    /// Whether the outcome shall tell the norm of the gradient.
+    pub want_grad_norm: bool,
+    /// This rank's vote; the sum over the ranks, exact up to 2^24, comes with the outcome.
+    pub vote: u32,
+}
+
+impl TrainerOptions {
+    /// Whether a model on `device` can be trained so.
+    ///
+    /// # Errors
+    /// [`Error::ZeroWire`] and [`Error::TreeOfWhole`].
+    pub fn check(&self, device: Device) -> Result<()> {
+        let is_rounded = device != Device::Cpu && self.comm_dtype == CommDtype::Bf16;
+        if is_rounded && self.zero == ZeroStage::Gradients {
+            return Err(Error::ZeroWire);
+        }
+        if self.micro_shards.is_some() && (is_rounded || self.zero == ZeroStage::Gradients) {
+            return Err(Error::TreeOfWhole);
+        }
+        Ok(())
+    }
+
+    /// The layout of a model that is trained so: with ZeRO, ranks share each layer evenly.
+    pub fn layout(&self, spec: &ModelSpec, world_size: usize) -> ParamLayout {
+        let n_ranks = if self.zero == ZeroStage::Off { 1 } else { world_size };
+        ParamLayout::shared_by(spec, n_ranks)
+    }
+
+    /// Elements of each tensor of optimiser state that a rank of `world` needs for a model of this layout.
+    pub fn state_len(&self, world: &World, layout: &ParamLayout) -> usize {
+        self.update_plan(world, layout, &self.buckets(layout)).state_len()
+    }
+
+    fn buckets(&self, layout: &ParamLayout) -> BucketPlan {
+        BucketPlan::new(layout, self.bucket_bytes)
+    }
+
+    /// Who updates what.
+    pub(crate) fn update_plan(
+        &self,
+        world: &World,
+        layout: &ParamLayout,
+        buckets: &BucketPlan,
+    ) -> UpdatePlan {
+        match self.zero {
+            // Whoever adds up along the tree has all gradients.
+            ZeroStage::Off if self.micro_shards.is_some() => {
+                UpdatePlan::whole(layout.flat_len(), world.rank().0)
+            }
+            ZeroStage::Off => UpdatePlan::new(world, layout.flat_len(), self.divide_update_from),
+            _ if world.world_size() == 1 => UpdatePlan::whole(layout.flat_len(), 0),
+            _ => UpdatePlan::sharded(buckets, world.rank().0, world.world_size()),
+        }
+    }
+}
+
+impl<'w> Trainer<'w> {
+    /// A trainer before its first step. All ranks compare their buckets.
+    ///
+    /// - `model`: with a layout as [`TrainerOptions::layout`] gives
+    /// - `optimizer`: with state of [`TrainerOptions::state_len`]
+    ///
+    /// # Errors
+    /// As making tensors, and those of the comparison; [`Error::ZeroWire`] and [`Error::TreeOfWhole`] for options that exclude
+    /// each other.
+    ///
+    /// # Panics
+    /// If there are micro-shards, but no power of two of them, or fewer than ranks.
+    pub fn new(
+        world: &'w World,
+        model: Mlp,
+        loss: LossHead,
+        optimizer: Optimizer,
+        options: TrainerOptions,
+    ) -> Result<Self> {
+        options.check(model.device())?;
+        let buckets = options.buckets(model.layout());
+        world.group().agree_lengths(&buckets.lens())?;
+        let updates = options.update_plan(world, model.layout(), &buckets);
+        let gpu = match model.device() {
+            Device::Cpu => None,
+            Device::Cuda(index) => Some(GpuStep::new(Gpu::get(index)?, options.graph)?),
+        };
+        let parts = Parts::new(world, model, loss, optimizer, (buckets, updates), options)?;
+        Ok(Trainer {
+            parts,
+            n_steps: 0,
+            done: VecDeque::with_capacity(1),
+            gpu,
+            scaler: options.loss_scaling.map(LossScaler::new),
+            averaged: AveragedWeights::default(),
+        })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Mlp {
+        &self.parts.model
+    }
+
+    /// The model and its loss, for passes without training.
+    pub fn model_and_loss(&mut self) -> (&mut Mlp, &LossHead) {
+        (&mut self.parts.model, &self.parts.loss)
+    }
+
+    /// Takes these weights, flat in the layout's order, on any device. The optimiser's state stays.
+    ///
+    /// # Errors
+    /// As [`Mlp::set_weights`].
+    pub fn set_weights(&mut self, weights: TensorRef<'_>) -> Result<()> {
+        Ok(self.parts.model.set_weights(weights)?)
+    }
+
+    /// Steps that were asked for, and not skipped.
+    pub fn n_steps(&self) -> u64 {
+        self.n_steps
+    }
+
+    /// Goes on as after this many steps.
+    pub fn set_n_steps(&mut self, n_steps: u64) {
+        self.n_steps = n_steps;
+        self.parts.optimizer.set_n_steps(n_steps);
+    }
+
+    /// The learning rate of the next step.
+    pub fn lr(&self) -> f64 {
+        self.parts.optimizer.lr()
+    }
+
+    /// Sets the learning rate of the next step.
+    pub fn set_lr(&mut self, lr: f64) {
+        self.parts.optimizer.set_lr(lr);
+    }
+
+    /// Bytes that this rank sends in a step of `n_passes` passes a rank.
+    pub fn exchange_bytes(&self, n_passes: usize) -> ExchangeBytes {
+        let Parts { world, model, grads, .. } = &self.parts;
+        grads.exchange_bytes(world.world_size(), model.layout().flat_len(), n_passes)
+    }
+
+    /// Steps that were captured as graphs; 0 on the CPU.
+    pub fn n_graphs(&self) -> usize {
+        self.gpu.as_ref().map_or(0, GpuStep::n_graphs)
+    }
+
+    /// The optimiser's tensors of state on this rank, by name; of the weights' average too, where there is one. Each is valid
+    /// where [`Trainer::state_pieces`] and those of the other ranks say.
+    pub fn state(&self) -> Vec<(&'static str, &Tensor)> {
+        self.parts.optimizer.state()
+    }
+
+    /// [`Trainer::state`], to be set.
+    pub fn state_mut(&mut self) -> Vec<(&'static str, &mut Tensor)> {
+        self.parts.optimizer.state_mut()
+    }
+
+    /// What this rank's state is to be stored of: each element of the flat buffer is one rank's.
+    pub fn state_pieces(&self) -> Vec<StatePiece> {
+        self.parts.updates.pieces_to_store()
+    }
+
+    /// What this rank's state is to be restored of: all that it has room for.
+    pub fn state_pieces_to_restore(&self) -> Vec<StatePiece> {
+        self.parts.updates.pieces_to_restore()
+    }
+
+    /// Where the scale of the loss stands, if it is scaled.
+    pub fn loss_scaler_state(&self) -> Option<LossScalerState> {
+        self.scaler.as_ref().map(LossScaler::state)
+    }
+
+    /// Goes on with this scale of the loss, if it is scaled.
+    ///
+    /// # Errors
+    /// Those of [`LossScaler::from_state`].
+    pub fn set_loss_scaler_state(&mut self, state: LossScalerState) -> Result<()> {
+        if let (Some(scaler), Some(config)) = (&mut self.scaler, self.parts.options.loss_scaling) {
+            *scaler = LossScaler::from_state(config, state)?;
+        }
+        Ok(())
+    }
+
+    /// The moving average of the weights, whole and in their layout; the weights themselves before the first step. None where
+    /// none is kept. Collective.
+    ///
+    /// # Errors
+    /// As making a tensor, and those of the collectives.
+    pub fn averaged_weights(&mut self) -> Result<Option<&Tensor>> {
+        let Parts { world, model, optimizer, updates, .. } = &self.parts;
+        self.averaged.gather(world, model, optimizer, updates)
+    }
+
+    /// Runs `body` on the model with the average in the place of the weights, where one is kept, and puts the weights back, bit
+    /// for bit. Collective.
+    ///
+    /// # Errors
+    /// Those of `body`, with the weights back in place; as [`Trainer::averaged_weights`].
+    pub fn with_averaged<R>(&mut self, body: impl FnOnce(&mut Mlp, &LossHead) -> Result<R>) -> Result<R> {
+        let Parts { world, model, optimizer, updates, loss, .. } = &mut self.parts;
+        if !self.averaged.swap_in(world, model, optimizer, updates)? {
+            return body(model, loss);
+        }
+        let result = body(model, loss);
+        self.averaged.swap_out(model)?;
+        result
+    }
+
+    /// One step over a global batch, of which `rows` holds this rank's part. [`Trainer::outcome`] tells what it came to. Where
+    /// the loss is scaled, the host waits for it.
+    ///
+    /// # Errors
+    /// Those of the operations and collectives; on the CPU also [`Error::LossNotFinite`], on all ranks alike and before the
+    /// weights change; [`Error::LossScaler`] where no scale helps.
+    pub fn step(&mut self, rows: &mut impl StepRows, ask: StepAsk) -> Result<()> {
+        let about = StepAbout { step: self.n_steps + 1, n_rows: rows.global_rows(), lr: self.lr() };
+        if self.gpu.is_some() {
+            self.step_on_gpu(rows, ask, about)?;
+        } else {
+            let loss_scale = self.scaler.as_ref().map(LossScaler::scale);
+            let outcome = self.parts.step_on_cpu(rows, ask, about.step, loss_scale)?;
+            self.done.push_back((about, outcome));
+        }
+        self.n_steps += 1;
+        let Some(scaler) = &mut self.scaler else { return Ok(()) };
+        if let Some(gpu) = &mut self.gpu {
+            self.done.extend(gpu.outcome(self.parts.world, 0)?);
+        }
+        let skipped = self.done.back().is_some_and(|(_, outcome)| outcome.skipped);
+        if skipped {
+            self.n_steps -= 1;
+            self.parts.optimizer.set_n_steps(self.n_steps);
+        }
+        Ok(scaler.update(!skipped)?)
+    }
+
+    /// One step, and what it came to; on a GPU the host waits for it.
+    ///
+    /// # Errors
+    /// As [`Trainer::step`] and [`Trainer::outcome`].
+    pub fn step_and_wait(&mut self, rows: &mut impl StepRows, want_grad_norm: bool) -> Result<StepOutcome> {
+        self.step(rows, StepAsk { want_grad_norm, vote: 0 })?;
+        let mut last = None;
+        while let Some((_, outcome)) = self.outcome(true)? {
+            last = Some(outcome);
+        }
+        Ok(last.expect("a step was asked for"))
+    }
+
+    /// What the oldest step came to that nobody has asked about. On a GPU the newest step is left to compute, unless `all`
+    /// are asked for, and the host waits for the others.
+    ///
+    /// # Errors
+    /// [`Error::LossNotFinite`], on all ranks alike; on a GPU whatever went wrong in the work of the step.
+    pub fn outcome(&mut self, all: bool) -> Result<Option<(StepAbout, StepOutcome)>> {
+        if let Some(outcome) = self.done.pop_front() {
+            return Ok(Some(outcome));
+        }
+        match &mut self.gpu {
+            Some(gpu) => gpu.outcome(self.parts.world, if all { 0 } else { N_SLOTS - 1 }),
+            None => Ok(None),
+        }
+    }
+
+    fn step_on_gpu(&mut self, rows: &mut impl StepRows, ask: StepAsk, about: StepAbout) -> Result<()> {
+        let Trainer { parts, gpu: Some(gpu), scaler, .. } = self else { return Ok(()) };
+        let slot = (self.n_steps % N_SLOTS as u64) as usize;
+        let own = rows.own_rows();
+        let loss_scale = scaler.as_ref().map(LossScaler::scale);
+        let shape = StepShape {
+            own_rows: own.len(),
+            global_rows: rows.global_rows(),
+            cut: rows.cut(),
+            has_norm: ask.want_grad_norm || parts.needs_norm(loss_scale),
+            loss_scale: loss_scale.map(f64::to_bits),
+        };
+        let expected = parts.loss.expected_weight(shape.global_rows, parts.model.spec().n_outputs());
+        let scalars = StepScalars {
+            lr: about.lr,
+            step: about.step,
+            seed: parts.options.seed,
+            first_row: own.start as u64,
+            expected_weight: match parts.loss.is_weighted(rows.has_weights()) {
+                true => expected,
+                false => 0.0,
+            },
+            unscale: loss_scale.map_or(1.0, |scale| 1.0 / scale),
+            vote: f64::from(ask.vote),
+        };
+        gpu.send(slot, rows, scalars)?;
+        parts.optimizer.begin_step();
+        match gpu.graph_plan(shape, slot) {
+            GraphPlan::Eager => parts.ask(gpu, slot, shape)?,
+            GraphPlan::Replay => gpu.replay(shape, slot)?,
+            GraphPlan::Capture => {
+                let captured = Graph::capture(gpu.gpu(), || parts.ask(gpu, slot, shape));
+                match gpu.keep(shape, slot, captured)? {
+                    true => gpu.replay(shape, slot)?,
+                    false => parts.ask(gpu, slot, shape)?,
+                }
+            }
+        }
+        gpu.asked(slot, (parts.grads.tail()?, parts.squares()), (shape, scalars), about)
+    }
+}

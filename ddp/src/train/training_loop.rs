@@ -1,0 +1,380 @@
+//! The loop of a training run: steps, evaluation after each epoch, checkpoints, and the events that tell of them.
+//!
+//! Between two steps all ranks decide alike whether to evaluate, to save, or to stop: by the number of the step, or by what
+//! the ranks voted for with an earlier one.
+
+use std::path::Path;
+use std::time::Instant;
+
+use ddp_comm::World;
+
+use crate::checkpoint::{Best, RunState};
+use crate::config::{Config, Length};
+use crate::data::Loaded;
+use crate::data::loader::{LoadedStep, Loader, LoaderOptions};
+use crate::data::order::epoch_proof::RowsHash;
+use crate::data::order::partition::EvalCut;
+use crate::error::{Error, Result};
+use crate::exit::Stop;
+use crate::optim::schedule::Schedule;
+use crate::report::metrics::{EndEvent, EpochEvent, Event, MetricsSink, StepEvent, StopEvent};
+use crate::report::process;
+use crate::report::progress::Progress;
+use crate::train::autosave::Checkpointing;
+use crate::train::early_stopping::EarlyStopping;
+use crate::train::evaluate::evaluate;
+use crate::train::run_clock::{RecentRates, RunClock};
+use crate::train::stop_signals::{StopSignals, Votes};
+use crate::train::train_loss::TrainLoss;
+use crate::train::trainer::{StepAbout, StepAsk, StepRows as _, Trainer};
+
+/// A run under way: what it trains on, where it stands, and what it tells.
+pub struct TrainingLoop<'a> {
+    plan: LoopPlan<'a>,
+    loader: Loader,
+    saver: Checkpointing<'a>,
+    metrics: MetricsSink,
+    progress: Progress,
+    stopping: EarlyStopping,
+    /// Where the run stands after the last step that was asked for; the losses are those of the steps whose outcome was read.
+    state: RunState,
+    train_loss: TrainLoss,
+    /// Rows of this rank since the ranks last added them up in the state.
+    own_rows: RowsHash,
+    /// Steps after which the last evaluation took place.
+    evaluated_at: Option<u64>,
+    /// What the ranks have asked for since the last decision.
+    votes: Votes,
+    clock: RunClock,
+}
+
+/// What a loop is told at its start.
+pub struct LoopPlan<'a> {
+    /// The ranks.
+    pub world: &'a World,
+    /// The run's config.
+    pub config: &'a Config,
+    /// Its rows.
+    pub data: &'a Loaded,
+    /// Learning rates.
+    pub schedule: Schedule,
+    /// How evaluation is cut into passes.
+    pub eval_cut: EvalCut,
+    /// How rows for evaluation are loaded.
+    pub loading: LoaderOptions,
+    /// Signals that this rank gets.
+    pub signals: &'a StopSignals,
+}
+
+/// How a loop ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ending {
+    /// The run has come to its end.
+    Complete,
+    /// It was asked to stop and has saved itself; what asked.
+    Stopped(String),
+}
+
+impl<'a> TrainingLoop<'a> {
+    /// A loop over the batches of `loader`, from where `state` stands. Ranks other than 0 bring a sink and a progress that say
+    /// nothing.
+    pub fn new(
+        plan: LoopPlan<'a>,
+        loader: Loader,
+        saver: Checkpointing<'a>,
+        (metrics, progress): (MetricsSink, Progress),
+        state: RunState,
+    ) -> Self {
+        progress.advance(state.cursor);
+        TrainingLoop {
+            stopping: stopping(plan.config).resumed(state.early_stopping),
+            train_loss: TrainLoss::from_state(&state.epoch_loss),
+            // An epoch that has ended was evaluated before it was saved.
+            evaluated_at: (state.cursor > 0 && state.rows_of_epoch() == 0).then_some(state.step),
+            own_rows: RowsHash::default(),
+            votes: Votes::default(),
+            clock: RunClock::default(),
+            plan,
+            loader,
+            saver,
+            metrics,
+            progress,
+            state,
+        }
+    }
+
+    /// Trains until the run has come to its end or is asked to stop, evaluating after each epoch and at the end.
+    ///
+    /// # Errors
+    /// Those of the steps, the evaluation, the events and the last checkpoint.
+    pub fn train(&mut self, trainer: &mut Trainer<'_>) -> Result<Ending, Stop> {
+        let mut stop = self.stop_reason(trainer);
+        while stop.is_none() && !self.is_complete(trainer) {
+            let ends_epoch = self.step(trainer)?;
+            self.outcomes(trainer, false)?;
+            let is_due = self.saver.is_due_after_step(trainer.n_steps());
+            stop = self.stop_reason(trainer);
+            let is_boundary = ends_epoch || is_due || stop.is_some() || self.votes != Votes::default();
+            if !is_boundary && !self.is_complete(trainer) {
+                continue;
+            }
+            // What a GPU still computes belongs to what is decided now.
+            self.outcomes(trainer, true)?;
+            stop = self.stop_reason(trainer);
+            let mut is_due = is_due || self.votes.checkpoint || stop.is_some();
+            if ends_epoch {
+                is_due |= self.end_epoch(trainer)?;
+            }
+            if self.is_complete(trainer) {
+                // Before it is saved, so that the last one, too, may be the best.
+                is_due |= self.evaluate_once(trainer)? || self.saver.is_on();
+            }
+            if is_due {
+                self.save(trainer)?;
+            }
+            self.votes = Votes::default();
+            self.saver.report(&mut self.metrics, &self.progress)?;
+        }
+        if self.is_complete(trainer) {
+            self.complete(trainer)?;
+            return Ok(Ending::Complete);
+        }
+        let reason = stop.expect("a loop ends for one of two reasons");
+        self.stopped(trainer, &reason)?;
+        Ok(Ending::Stopped(reason))
+    }
+
+    /// Tells of the end of a run that is complete, whose files lie in `folder`.
+    ///
+    /// # Errors
+    /// That of writing the event.
+    pub fn finish(mut self, folder: Option<&Path>) -> Result<()> {
+        let RunClock { startup_s, train_s, samples, .. } = self.clock;
+        let event = EndEvent {
+            steps: self.state.step,
+            samples,
+            world_size: self.plan.world.world_size(),
+            train_loss: self.train_loss.mean(),
+            eval: self.state.eval,
+            elapsed_s: self.seconds_since_start(),
+            train_s,
+            samples_per_s: samples as f64 / train_s,
+            startup_s: startup_s.unwrap_or_else(|| self.seconds_since_start()),
+            data_wait_s: self.loader.times().wait.as_secs_f64(),
+        };
+        let advice = self.clock.data_bound(&self.loader, &*self.plan.data.train, &self.plan.config.data);
+        if let Some(advice) = advice {
+            self.progress.note(&advice);
+        }
+        if let Some(n_skipped) = self.state.loss_scaler.map(|scaler| scaler.n_skipped).filter(|n| *n > 0) {
+            self.progress
+                .note(&format!("f16: {n_skipped} times the gradient was too large, and no step was taken"));
+        }
+        self.progress.end(&event, folder);
+        self.metrics.write(&Event::End(event))
+    }
+
+    /// Steps that are done.
+    pub fn n_steps(&self) -> u64 {
+        self.state.step
+    }
+
+    /// The last evaluation for the run's model, and the last checkpoints on their way to the disk.
+    fn complete(&mut self, trainer: &mut Trainer<'_>) -> Result<(), Stop> {
+        self.evaluate_once(trainer)?;
+        self.note_state(trainer);
+        // The run's model is still to be saved.
+        if self.saver.finish(&mut self.metrics, &self.progress)?.is_some() {
+            self.progress.note("warning: there is no checkpoint of the run's end");
+        }
+        Ok(())
+    }
+
+    /// The checkpoint of a run that stops must be safe before the run says that it is.
+    fn stopped(&mut self, trainer: &mut Trainer<'_>, reason: &str) -> Result<(), Stop> {
+        // Nothing where it was saved above: but there may have been no step at all, in a folder of its own.
+        self.save(trainer)?;
+        let failed = self.saver.finish(&mut self.metrics, &self.progress)?.map_or(Ok(()), Err);
+        self.plan.world.collective_result(failed.map_err(Error::from))?;
+        self.progress.note(&format!(
+            "stopped by {reason} after step {}, and saved\nhint: the same command with --resume auto goes on from there",
+            trainer.n_steps()
+        ));
+        let event = StopEvent { step: trainer.n_steps(), reason: reason.to_owned() };
+        Ok(self.metrics.write(&Event::Stop(event))?)
+    }
+
+    /// Whether the run has come to its end.
+    fn is_complete(&self, trainer: &Trainer<'_>) -> bool {
+        let is_long_enough = match self.plan.config.train.length {
+            Length::Epochs(n) => self.state.cursor >= n as u64 * self.state.n_rows,
+            Length::Steps(n) => trainer.n_steps() >= n as u64,
+        };
+        is_long_enough || self.stopping.is_over()
+    }
+
+    /// What asks the run to stop, if anything does: the same on all ranks.
+    fn stop_reason(&self, trainer: &Trainer<'_>) -> Option<String> {
+        let limit = self.plan.config.train.stop_after_steps;
+        if self.votes.stop > 0 {
+            // Which signal it was, only some ranks know.
+            return Some(self.plan.signals.received().unwrap_or("a signal to another rank").to_owned());
+        }
+        limit.filter(|&limit| trainer.n_steps() >= limit).map(|_| "train.stop_after_steps".to_owned())
+    }
+
+    /// Asks for one step; whether it is the epoch's last.
+    fn step(&mut self, trainer: &mut Trainer<'_>) -> Result<bool> {
+        let want_grad_norm = self.is_logged(trainer.n_steps() + 1);
+        let vote = Votes::of_rank(self.plan.signals.received().is_some(), self.saver.is_due_by_clock());
+        trainer.set_lr(self.plan.schedule.lr(trainer.n_steps()));
+        let started = Instant::now();
+        let mut rows: LoadedStep<'_> = self.loader.next_step()?.expect("the plan of a run has no end");
+        let (n_rows, ends_epoch) = (rows.global_rows() as u64, rows.ends_epoch());
+        if self.state.rows_of_epoch() == 0 {
+            self.train_loss = TrainLoss::default();
+        }
+        self.own_rows.merge(&rows.rows_hash());
+        trainer.step(&mut rows, StepAsk { want_grad_norm, vote })?;
+        self.state.cursor += n_rows;
+        self.clock.train_s += started.elapsed().as_secs_f64();
+        Ok(ends_epoch)
+    }
+
+    fn is_logged(&self, step: u64) -> bool {
+        step.is_multiple_of(self.plan.config.log.every_steps as u64)
+    }
+
+    /// Tells of the steps that are over, or of all that were asked for.
+    fn outcomes(&mut self, trainer: &mut Trainer<'_>, all: bool) -> Result<()> {
+        loop {
+            let started = Instant::now();
+            let outcome = trainer.outcome(all)?;
+            self.clock.train_s += started.elapsed().as_secs_f64();
+            let Some((StepAbout { step, n_rows, lr }, outcome)) = outcome else { return Ok(()) };
+            self.votes = self.votes.and(Votes::from_sum(outcome.votes));
+            self.clock.samples += n_rows as u64;
+            self.progress.advance(n_rows as u64);
+            self.train_loss.add(outcome.sums, n_rows);
+            if self.clock.startup_s.is_none() {
+                self.clock.startup_s = Some(self.seconds_since_start());
+            }
+            if outcome.skipped {
+                // Not a step: the weights are as they were, and the next one has its number.
+                continue;
+            }
+            if self.is_logged(step) {
+                let RecentRates { samples_per_s, data_wait_ms, h2d_ms } = self.clock.lap(self.loader.times());
+                let event = StepEvent {
+                    step,
+                    epoch: self.epoch_under_way(),
+                    loss: outcome.sums.mean(),
+                    lr,
+                    grad_norm: outcome.grad_norm.unwrap_or(f64::NAN),
+                    samples_per_s,
+                    data_wait_ms,
+                    h2d_ms,
+                };
+                self.progress.step(&event);
+                self.metrics.write(&Event::Step(event))?;
+            }
+        }
+    }
+
+    /// Epoch of the last step that was asked for, from 1: all outcomes of an epoch are read before the next one begins.
+    fn epoch_under_way(&self) -> u64 {
+        (self.state.cursor.max(1) - 1) / self.state.n_rows.max(1) + 1
+    }
+
+    /// An epoch is over: evaluates and tells of it. Whether a checkpoint is due.
+    fn end_epoch(&mut self, trainer: &mut Trainer<'_>) -> Result<bool> {
+        let epoch = self.epoch_under_way();
+        self.gather_rows()?;
+        let rows = self.state.proof.current;
+        self.state.proof.finish_epoch(rows);
+        let is_best = self.evaluate(trainer)?;
+        let event = EpochEvent {
+            epoch,
+            step: trainer.n_steps(),
+            train_loss: self.train_loss.mean(),
+            eval: self.state.eval,
+        };
+        self.progress.epoch_end(&event);
+        self.metrics.write(&Event::Epoch(event))?;
+        if self.stopping.is_over() {
+            let (metric, progress) = (self.stopping.metric(), self.stopping.progress());
+            self.progress.note(&format!(
+                "stops early: {metric} has not become better than {:.6} in {} evaluations",
+                progress.best.unwrap_or(f64::NAN),
+                progress.n_worse,
+            ));
+        }
+        Ok(self.saver.is_due_after_epoch(epoch) || (is_best && self.saver.is_on()))
+    }
+
+    /// Evaluates, if that was not done behind the last step; whether it is the best so far, and to be saved.
+    fn evaluate_once(&mut self, trainer: &mut Trainer<'_>) -> Result<bool> {
+        if self.evaluated_at == Some(trainer.n_steps()) {
+            return Ok(false);
+        }
+        Ok(self.evaluate(trainer)? && self.saver.is_on())
+    }
+
+    /// Evaluates, if there are rows for it, with the average of the weights where one is kept; whether it is the best so far.
+    fn evaluate(&mut self, trainer: &mut Trainer<'_>) -> Result<bool> {
+        let LoopPlan { world, config, data, eval_cut, loading, .. } = &self.plan;
+        let Some(rows) = &data.eval else { return Ok(false) };
+        let step = trainer.n_steps();
+        let task = config.data.task;
+        self.state.eval = trainer
+            .with_averaged(|model, loss| evaluate(world, model, loss, task, rows, *eval_cut, loading))?;
+        self.evaluated_at = Some(step);
+        self.stopping.evaluated(self.state.eval.value(self.stopping.metric()));
+        let Some(metric) = config.checkpoint.keep_best else { return Ok(false) };
+        let best =
+            self.state.best.as_ref().filter(|best| best.metric == metric.name()).map(|best| best.value);
+        let value = self.state.eval.value(metric).filter(|value| value.is_finite());
+        let is_better = |best: f64, value: f64| if metric.grows() { value > best } else { value < best };
+        match value {
+            Some(value) if best.is_none_or(|best| is_better(best, value)) => {
+                self.state.best = Some(Best { metric: metric.name().to_owned(), value, step });
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Adds up which rows the ranks have used since they did so last.
+    fn gather_rows(&mut self) -> Result<()> {
+        for bytes in self.plan.world.group().all_gather_bytes(&self.own_rows.to_bytes())? {
+            let rows = RowsHash::from_bytes(&bytes).expect("all ranks run one program");
+            self.state.proof.current.merge(&rows);
+        }
+        self.own_rows = RowsHash::default();
+        Ok(())
+    }
+
+    /// Starts a checkpoint of the run as it stands.
+    fn save(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
+        let started = Instant::now();
+        self.gather_rows()?;
+        self.note_state(trainer);
+        self.saver.save(trainer, &self.state, started)
+    }
+
+    fn note_state(&mut self, trainer: &Trainer<'_>) {
+        self.state.step = trainer.n_steps();
+        self.state.epoch_loss = self.train_loss.to_state();
+        self.state.early_stopping = self.stopping.progress();
+        self.state.loss_scaler = trainer.loss_scaler_state();
+    }
+
+    fn seconds_since_start(&self) -> f64 {
+        process::seconds_since_start(self.plan.world.launcher().is_some())
+    }
+}
+
+fn stopping(config: &Config) -> EarlyStopping {
+    let train = &config.train;
+    EarlyStopping::new(train.early_stop_metric, train.early_stop_patience, train.early_stop_min_delta)
+}
