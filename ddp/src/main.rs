@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use clap::Parser;
 use ddp::cli::{Cli, Command, completions};
 use ddp::commands::{bench, checkpoint, data, describe, devices, eval, train};
-use ddp::exit::{conclude, conclude_usage, say};
+use ddp::exit::{conclude, conclude_usage};
+use ddp::report::stdout::say;
 use ddp_comm::{World, failure};
 
 fn main() -> ExitCode {

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::store::{CheckpointStore, Marker};
-use crate::error::missing_hint;
 use crate::run_folder::folder::{CHECKPOINTS, CONFIG_FILE, METRICS_FILE, MODEL_FILE};
 use crate::storage::disk::is_out_of_inodes;
+use crate::storage::fault::FileFault;
+use crate::storage::user_file::missing_hint;
 
 /// An error of saving, finding or reading a checkpoint.
 #[derive(Debug, thiserror::Error)]
@@ -331,48 +332,9 @@ impl fmt::Display for Absence {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// A file that belongs to it is not there.
-    #[error("{name} is missing")]
-    FileMissing {
-        /// The file.
-        name: String,
-    },
-    /// A file can't be read.
-    #[error("{name} can't be read: {reason}")]
-    Unreadable {
-        /// The file.
-        name: String,
-        /// The system's answer.
-        reason: String,
-    },
-    /// A file is shorter or longer than it was written.
-    #[error("{name} has {got} bytes, expected {expected}")]
-    Length {
-        /// The file.
-        name: String,
-        /// Its length.
-        got: u64,
-        /// What the manifest says.
-        expected: u64,
-    },
-    /// The bytes of a file are others than those that were written.
-    #[error("{name} was changed: its checksum is {got}, expected {expected}")]
-    Changed {
-        /// The file.
-        name: String,
-        /// Its checksum.
-        got: String,
-        /// What the manifest says.
-        expected: String,
-    },
-    /// A file whose bytes are those that were written, and make no sense.
-    #[error("{name}: {reason}")]
-    Malformed {
-        /// The file.
-        name: String,
-        /// What is wrong with it.
-        reason: String,
-    },
+    /// One of its files is damaged.
+    #[error(transparent)]
+    File(#[from] FileFault),
     /// A manifest that is none.
     #[error("manifest.json is cut off or no manifest")]
     NoManifest,

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::error::Fault;
 use super::run_state::RunState;
 use crate::storage::checksum::{Checksum, N_DIGITS};
+use crate::storage::fault::{FileEntry, FileFault};
 
 /// Name of the manifest in a checkpoint's folder.
 pub const MANIFEST_FILE: &str = "manifest.json";
@@ -66,18 +67,6 @@ impl Parameter {
     pub fn numel(&self) -> usize {
         self.shape.iter().product()
     }
-}
-
-/// A file of a checkpoint.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FileEntry {
-    /// Its name in the checkpoint's folder.
-    pub name: String,
-    /// Its length.
-    pub bytes: u64,
-    /// Of all its bytes.
-    pub xxh3_128: Checksum,
 }
 
 /// What a [`Manifest`] says that does not come from the files.
@@ -159,8 +148,8 @@ impl Manifest {
     pub fn read(folder: &Path) -> Result<Self, Fault> {
         let path = folder.join(MANIFEST_FILE);
         let unreadable = |error: std::io::Error| match error.kind() {
-            std::io::ErrorKind::NotFound => Fault::FileMissing { name: MANIFEST_FILE.to_owned() },
-            _ => Fault::Unreadable { name: MANIFEST_FILE.to_owned(), reason: error.to_string() },
+            std::io::ErrorKind::NotFound => FileFault::Missing { name: MANIFEST_FILE.to_owned() },
+            _ => FileFault::Unreadable { name: MANIFEST_FILE.to_owned(), reason: error.to_string() },
         };
         let file = std::fs::metadata(&path).map_err(unreadable)?;
         // Whoever opens a pipe waits for its other end.

@@ -31,7 +31,7 @@ mod writer;
 
 pub use error::{CheckpointError, Fault};
 pub use load::Load;
-pub use manifest::{FileEntry, MANIFEST_FILE, Manifest, Parameter};
+pub use manifest::{MANIFEST_FILE, Manifest, Parameter};
 pub use opened::{Checkpoint, Located};
 pub use options::{EMA_STATE, MODEL_FILE, SaveOptions};
 pub use piece::Piece;

@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use rayon::prelude::*;
 
 use super::error::{CheckpointError, Fault};
-use super::manifest::{FileEntry, Manifest};
+use super::manifest::Manifest;
 use super::options::MODEL_FILE;
 use super::state_reader::StateReader;
 use super::store::{CHECKPOINTS_FOLDER, CheckpointStore, Marker, Search, step_of};
 use crate::data::order::epoch_proof::Proved;
 use crate::model::layout::ParamLayout;
 use crate::storage::checksum::Checksum;
+use crate::storage::fault::{FileEntry, FileFault};
 use crate::storage::stream::Caching;
 use crate::storage::tensor_file;
 use crate::storage::tensor_file::TensorFile;
@@ -111,11 +112,11 @@ impl Checkpoint {
     fn check_lengths(&self) -> Result<(), Fault> {
         for FileEntry { name, bytes, .. } in &self.manifest.files {
             let got = std::fs::metadata(self.path.join(name)).map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound => Fault::FileMissing { name: name.clone() },
-                _ => Fault::Unreadable { name: name.clone(), reason: error.to_string() },
+                io::ErrorKind::NotFound => FileFault::Missing { name: name.clone() },
+                _ => FileFault::Unreadable { name: name.clone(), reason: error.to_string() },
             })?;
             if got.len() != *bytes {
-                return Err(Fault::Length { name: name.clone(), got: got.len(), expected: *bytes });
+                return Err(FileFault::Length { name: name.clone(), got: got.len(), expected: *bytes }.into());
             }
         }
         Ok(())
@@ -142,7 +143,9 @@ impl Checkpoint {
     /// Whether the files, by their headers, hold what the manifest says.
     pub(super) fn check_content(&self, model: &TensorFile, state: &StateReader) -> Result<(), Fault> {
         if let Some(difference) = self.differences(model).first() {
-            return Err(Fault::Malformed { name: MODEL_FILE.to_owned(), reason: difference.clone() });
+            return Err(
+                FileFault::Malformed { name: MODEL_FILE.to_owned(), reason: difference.clone() }.into()
+            );
         }
         state.check()
     }
@@ -185,8 +188,8 @@ impl Checkpoint {
     }
 
     /// Says what is wrong with it.
-    pub(crate) fn damaged(&self, fault: Fault) -> CheckpointError {
-        CheckpointError::Damaged { path: self.path.clone(), fault }
+    pub(crate) fn damaged(&self, fault: impl Into<Fault>) -> CheckpointError {
+        CheckpointError::Damaged { path: self.path.clone(), fault: fault.into() }
     }
 
     /// Compares the parameters with those of `layout`.
@@ -221,13 +224,13 @@ impl Checkpoint {
 pub(super) fn check_checksum(entry: &FileEntry, read: io::Result<(u64, Checksum)>) -> Result<(), Fault> {
     let FileEntry { name, bytes, xxh3_128 } = entry;
     let (got, sum) =
-        read.map_err(|error| Fault::Unreadable { name: name.clone(), reason: error.to_string() })?;
+        read.map_err(|error| FileFault::Unreadable { name: name.clone(), reason: error.to_string() })?;
     if got != *bytes {
-        return Err(Fault::Length { name: name.clone(), got, expected: *bytes });
+        return Err(FileFault::Length { name: name.clone(), got, expected: *bytes }.into());
     }
     if sum != *xxh3_128 {
         let (got, expected) = (sum.to_string(), xxh3_128.to_string());
-        return Err(Fault::Changed { name: name.clone(), got, expected });
+        return Err(FileFault::Changed { name: name.clone(), got, expected }.into());
     }
     Ok(())
 }

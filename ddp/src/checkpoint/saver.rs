@@ -13,11 +13,12 @@ use rayon::prelude::*;
 
 use super::error::{CheckpointError, Newest, Room};
 use super::gather::{self, Missing, Note};
-use super::manifest::{FileEntry, MANIFEST_FILE, Manifest, ManifestHead};
+use super::manifest::{MANIFEST_FILE, Manifest, ManifestHead};
 use super::options::{MODEL_FILE, SaveOptions};
 use super::run_state::RunState;
 use super::store::{CheckpointStore, Marker};
 use crate::storage::disk::{DiskError, OpenFile, at, free_bytes, is_full};
+use crate::storage::fault::FileEntry;
 use crate::storage::tensor_file;
 
 /// Saves the checkpoints of a run, one after another; every rank that has a part has one.

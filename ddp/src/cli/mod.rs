@@ -26,7 +26,7 @@ pub use self::describe::DescribeArgs;
 use crate::config::{CommDtype, RESUMABLE};
 use crate::error::Result;
 use crate::exit::Stop;
-use crate::report::stdout::put;
+use crate::report::stdout::print_result;
 use crate::train::trainer::GraphMode;
 
 /// Trains dense networks on every core and GPU there is, data-parallel.
@@ -224,7 +224,7 @@ pub fn completions(world: &World, shell: Shell) -> Result<(), Stop> {
     use clap::CommandFactory as _;
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "ddp-train", &mut script);
-    let put = if world.rank().0 == 0 { put(&String::from_utf8_lossy(&script)) } else { Ok(()) };
+    let put = if world.rank().0 == 0 { print_result(&String::from_utf8_lossy(&script)) } else { Ok(()) };
     Ok(world.collective_result(put)?)
 }
 

@@ -114,7 +114,7 @@ pub(super) fn set_argument(arg: &str) -> Result<Setting> {
 fn text_of(path: &Path) -> Result<String> {
     const WHAT: &str = "config file";
     let file = user_file::open(WHAT, path)?;
-    let unreadable = |source| Error::FileUnreadable { what: WHAT, path: path.to_owned(), source };
+    let unreadable = |source| user_file::FileError::Unreadable { what: WHAT, path: path.to_owned(), source };
     let too_large = |n_bytes| Error::ConfigTooLarge { path: path.to_owned(), n_bytes, max_bytes: MAX_BYTES };
     let n_bytes = file.metadata().map_err(unreadable)?.len();
     if n_bytes > MAX_BYTES {

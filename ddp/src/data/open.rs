@@ -12,7 +12,7 @@ use super::raw::{self, RawFormat};
 use super::vocabulary::Vocabulary;
 use super::{DataError, builtin, table};
 use crate::config::{DataConfig, DataFormat, EvalSource, Missing};
-use crate::error::Result;
+use crate::data::error::Result;
 use crate::storage::user_file;
 
 /// Which part of a built-in set.
@@ -106,7 +106,7 @@ impl Opened {
                 if rows.layout.targets == (TargetLayout::Classes { n_classes: 0 }) {
                     if max_label == 0 {
                         let n_rows = rows.len();
-                        return Err(DataError::SingleClass { source_name: rows.source, n_rows }.into());
+                        return Err(DataError::SingleClass { source_name: rows.source, n_rows });
                     }
                     rows.layout.targets = TargetLayout::Classes { n_classes: max_label as usize + 1 };
                 }
@@ -148,8 +148,7 @@ pub(crate) fn open(spec: &SourceSpec<'_>) -> Result<Opened> {
             source_name: spec.source.to_owned(),
             why: "has weights in a column or array of its own",
             hint: "leave it out: `data.weight` names the column or array".to_owned(),
-        }
-        .into());
+        });
     }
     let raw_format = match format {
         DataFormat::Npy => RawFormat::Npy,
@@ -188,8 +187,7 @@ pub(crate) fn files_of(source: &str) -> Result<Vec<PathBuf>> {
         return if files.is_empty() {
             Err(no_files(
                 "the folder holds no file whose name ends in csv, npy, npz, safetensors, parquet or -ubyte",
-            )
-            .into())
+            ))
         } else {
             Ok(files)
         };
@@ -206,7 +204,7 @@ pub(crate) fn files_of(source: &str) -> Result<Vec<PathBuf>> {
         })?);
     }
     files.sort();
-    if files.is_empty() { Err(no_files("no file's name fits the pattern").into()) } else { Ok(files) }
+    if files.is_empty() { Err(no_files("no file's name fits the pattern")) } else { Ok(files) }
 }
 
 /// The files that `spec` names, and their format.
@@ -229,8 +227,7 @@ pub(crate) fn format_of_all(files: &[PathBuf], spec: &SourceSpec<'_>) -> Result<
             pattern: spec.source.to_owned(),
             first: files[0].clone(),
             other: files[other].clone(),
-        }
-        .into()),
+        }),
         None => Ok(formats[0]),
     }
 }

@@ -13,7 +13,7 @@ use super::stats::ColumnStats;
 use super::vocabulary::Vocabulary;
 use crate::config::{DataConfig, Encode, Missing, Normalize};
 use crate::data::batch::BatchMut;
-use crate::error::Result;
+use crate::data::error::Result;
 use crate::model::EmbeddingSpec;
 
 /// What is done to rows between the dataset and the model.

@@ -14,12 +14,11 @@ use crate::data_parallel::bucket_reducer::{
     CompressedGradients, LocalGradients, ReducedGradients, Reduction, decompress,
 };
 use crate::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
+use crate::data_parallel::error::Result;
 use crate::data_parallel::fixed_tree::TreeSum;
 use crate::data_parallel::shard_plan::{OwnPart, UpdatePlan};
 use crate::data_parallel::zero2::{BucketBuffers, ShardedGradients};
-use crate::error::Result;
 use crate::model::{DropoutStep, Mlp, ParamSlot};
-use crate::train::trainer::TrainerOptions;
 
 /// Gradients, and how they are reduced.
 #[derive(Debug)]
@@ -52,6 +51,18 @@ enum Exchange {
     EveryPass(Box<BucketBuffers>),
     /// Along a fixed tree of micro-shards, each of which is a pass.
     Tree(Box<TreeSum>),
+}
+
+/// The settings of the exchange of gradients.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ExchangeOptions {
+    pub(crate) zero: ZeroStage,
+    /// Number format of gradients between GPUs.
+    pub(crate) comm_dtype: CommDtype,
+    /// Micro-shards of a global batch, whose gradients are summed along one fixed tree.
+    pub(crate) micro_shards: Option<usize>,
+    /// Whether buckets are reduced while backward computes.
+    pub(crate) overlap: bool,
 }
 
 /// What a step sends.
@@ -87,7 +98,7 @@ impl Gradients {
         model: &Mlp,
         buckets: BucketPlan,
         updates: &UpdatePlan,
-        options: &TrainerOptions,
+        options: ExchangeOptions,
     ) -> Result<Self> {
         let (layout, device) = (model.layout(), model.device());
         let is_alone = world.world_size() == 1;

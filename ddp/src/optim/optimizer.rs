@@ -7,8 +7,8 @@ use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, Tens
 
 use super::param_groups::{ParamGroups, Segment};
 use crate::config::{OptimizerConfig, OptimizerKind};
-use crate::error::Result;
 use crate::model::Mlp;
+use crate::optim::error::Result;
 
 /// The optimiser with its state, of all weights or of the part of them that this rank updates.
 #[derive(Debug)]

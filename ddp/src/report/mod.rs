@@ -1,7 +1,10 @@
 //! What a command shows: events of a run, the progress bar, tables and results on stdout.
 
+mod error;
 pub mod metrics;
 pub mod process;
 pub mod progress;
 pub mod stdout;
 pub(crate) mod table;
+
+pub use error::ReportError;

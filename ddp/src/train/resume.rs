@@ -14,13 +14,13 @@ use crate::checkpoint::{
 use crate::cli::{ResumeFrom, TrainArgs};
 use crate::config::{Batch, Config};
 use crate::data::Loaded;
-use crate::error::{Error, Result};
-use crate::exit::Stop;
 use crate::report::progress::Progress;
 use crate::run_folder::error::FolderError;
 use crate::run_folder::folder::{Existing, MODEL_FILE};
 use crate::storage::fingerprint::fingerprint;
 use crate::storage::stream::Caching;
+use crate::train::error::Stop;
+use crate::train::error::{Result, TrainError};
 use crate::train::trainer::Trainer;
 
 /// The checkpoint that a run goes on from.
@@ -52,7 +52,7 @@ impl Resumed {
     fn on_all_ranks(world: &World, found: Result<Option<Self>>) -> Result<Option<Self>, Stop> {
         let found = world.collective_result(found)?;
         let path = found.as_ref().map(|found| std::path::absolute(found.checkpoint.path()));
-        let failed = |source| Error::from(FolderError::Unwritable { path: PathBuf::from("."), source });
+        let failed = |source| TrainError::from(FolderError::Unwritable { path: PathBuf::from("."), source });
         let path = world.collective_result(path.transpose().map_err(failed))?;
         let path = shared_path(world, path.as_deref().unwrap_or(Path::new("")))?;
         if path.as_os_str().is_empty() {
@@ -66,7 +66,7 @@ impl Resumed {
         let manifest = format!("{:016x}", fingerprint(&resumed.manifest().to_bytes()));
         world
             .agree(&[("--resume (fingerprint of the manifest)".to_owned(), manifest)])
-            .map_err(Error::from)?;
+            .map_err(TrainError::from)?;
         Ok(Some(resumed))
     }
 
@@ -85,7 +85,7 @@ impl Resumed {
     /// # Errors
     /// As [`Config::load`].
     pub fn config(&self, sets: &[String]) -> Result<Config> {
-        Config::from_toml_with(&self.manifest().config, self.checkpoint.path(), sets)
+        Ok(Config::from_toml_with(&self.manifest().config, self.checkpoint.path(), sets)?)
     }
 
     /// Whether `config` trains the very run that the checkpoint is of, on `world_size` ranks.
@@ -198,7 +198,7 @@ impl Resumed {
         let global_rows = self.state().global_rows;
         loop {
             let (damage, rest) = match self.read(world, trainer) {
-                Err(Error::Checkpoint(error)) => match *error {
+                Err(TrainError::Checkpoint(error)) => match *error {
                     CheckpointError::Damaged { fault, .. } => (Some(fault), Ok(())),
                     other => (None, Err(other.into())),
                 },

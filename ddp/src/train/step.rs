@@ -6,14 +6,16 @@ use ddp_kernels::ops::{LossSums, STEP_VOTE, SumsOutput, UpdateInputs};
 use ddp_kernels::{DType, MemoryUse, Tensor, TensorRef};
 
 use crate::data::batch::Batch;
+use crate::data::step_rows::{MicroBatch, StepRows};
 use crate::data_parallel::buckets::BucketPlan;
 use crate::data_parallel::gradients::{Gradients, Pass, Vote};
 use crate::data_parallel::shard_plan::UpdatePlan;
-use crate::error::{Error, Result};
 use crate::model::{DropoutStep, LossHead, Mlp};
 use crate::optim::optimizer::{Optimizer, UpdateScale};
-use crate::train::gpu_step::{GpuStep, StepShape};
-use crate::train::trainer::{MicroBatch, StepAsk, StepOutcome, StepRows, TrainerOptions};
+use crate::train::error::{Result, TrainError};
+use crate::train::gpu_step::GpuStep;
+use crate::train::options::TrainerOptions;
+use crate::train::step_info::{StepOutcome, StepRequest, StepShape};
 
 /// Model, loss, gradients and optimiser of one rank.
 #[derive(Debug)]
@@ -38,7 +40,7 @@ impl<'w> Parts<'w> {
         (buckets, updates): (BucketPlan, UpdatePlan),
         options: TrainerOptions,
     ) -> Result<Self> {
-        let grads = Gradients::new(world, &model, buckets, &updates, &options)?;
+        let grads = Gradients::new(world, &model, buckets, &updates, options.exchange())?;
         let sum_of_squares = Tensor::zeros_for(MemoryUse::Workspace, &[1], DType::F64, model.device())?;
         Ok(Parts { world, model, loss, optimizer, grads, updates, sum_of_squares, options })
     }
@@ -89,7 +91,7 @@ impl<'w> Parts<'w> {
     pub(crate) fn step_on_cpu(
         &mut self,
         rows: &mut impl StepRows,
-        ask: StepAsk,
+        ask: StepRequest,
         step: u64,
         loss_scale: Option<f64>,
     ) -> Result<StepOutcome> {
@@ -107,7 +109,7 @@ impl<'w> Parts<'w> {
         let tail = self.grads.tail()?.as_slice::<f32>("step", "sums")?;
         let (sums, votes) = (LossSums::load(tail), tail[STEP_VOTE] as u64);
         if !sums.loss.is_finite() {
-            return Err(Error::LossNotFinite { step, loss: sums.mean() });
+            return Err(TrainError::LossNotFinite { step, loss: sums.mean() });
         }
         // Weights make the true divisor known only now.
         let mean_scale = match self.loss.is_weighted(rows.has_weights()) {
@@ -136,7 +138,7 @@ impl<'w> Parts<'w> {
         let sums = SumsOutput { tail, accumulate };
         let Batch { targets, weights, .. } = batch.rows;
         self.loss.apply(outputs, targets, weights, scale, Some(d_outputs), sums)?;
-        self.grads.vote(vote, pass)
+        Ok(self.grads.vote(vote, pass)?)
     }
 
     /// Gradients of a pass; behind the step's last one they are reduced over the ranks.
@@ -147,7 +149,7 @@ impl<'w> Parts<'w> {
         pass: Pass,
     ) -> Result<()> {
         let Parts { world, model, grads, updates, .. } = self;
-        grads.backward(world, model, batch.rows.x, dropout, (pass, updates))
+        Ok(grads.backward(world, model, batch.rows.x, dropout, (pass, updates))?)
     }
 
     /// Clips and updates, if the gradient of a scaled loss is finite; the norm of the gradient, and whether the update was skipped.
@@ -163,7 +165,7 @@ impl<'w> Parts<'w> {
         let Parts { world, model, optimizer, grads, updates, sum_of_squares, .. } = self;
         let mut norm = |grads: &Gradients| {
             grads.sum_of_squares(world, updates, sum_of_squares)?;
-            Ok::<_, Error>(sum_of_squares.view().as_slice::<f64>("step", "norm")?[0].sqrt() * scale)
+            Ok::<_, TrainError>(sum_of_squares.view().as_slice::<f64>("step", "norm")?[0].sqrt() * scale)
         };
         let mut grad_norm = None;
         if needs_norm {
@@ -178,7 +180,7 @@ impl<'w> Parts<'w> {
         if let Some(norm) = grad_norm.filter(|norm| !norm.is_finite()) {
             return match loss_scale {
                 Some(_) => Ok((grad_norm, true)),
-                None => Err(Error::GradientNotFinite { step: optimizer.n_steps() + 1, norm }),
+                None => Err(TrainError::GradientNotFinite { step: optimizer.n_steps() + 1, norm }),
             };
         }
         // As torch.nn.utils.clip_grad_norm_.
@@ -208,7 +210,7 @@ impl<'w> Parts<'w> {
             let norm = norm(grads)?;
             // As on a GPU: known only when the weights have taken it, and no checkpoint will.
             if !norm.is_finite() {
-                return Err(Error::GradientNotFinite { step: optimizer.n_steps(), norm });
+                return Err(TrainError::GradientNotFinite { step: optimizer.n_steps(), norm });
             }
             grad_norm = Some(norm);
         }
@@ -265,7 +267,7 @@ fn update(
             scope.all_gather_in_place(of_block)?;
             scope.progress()?;
         }
-        Ok::<_, Error>(())
+        Ok::<_, TrainError>(())
     })?;
     Ok(model.refresh_working_copy(0..flat_len)?)
 }

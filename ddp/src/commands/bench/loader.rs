@@ -19,6 +19,7 @@ use crate::data::order::permutation::KeyedPermutation;
 use crate::data::{self, Dataset, Loaded};
 use crate::error::{Error, Result};
 use crate::exit::Stop;
+use crate::train::TrainError;
 use crate::train::trainer::StepRows as _;
 
 /// Size of the copy that rows are compared with; no cache holds it.
@@ -103,7 +104,7 @@ fn measure(
     place: &Place,
 ) -> Result<Measured> {
     let rows = &data.train;
-    let global_rows = config.train.global_rows(world.world_size()).ok_or(Error::BatchOverflows)?;
+    let global_rows = config.train.global_rows(world.world_size()).ok_or(TrainError::BatchOverflows)?;
     let shuffle = Shuffle::new(&config.data, &**rows);
     let plan = BatchPlan::new(world, rows.len(), global_rows, 1, config.train.seed, shuffle);
     let normalizer = data.preprocessor.normalizer.clone();

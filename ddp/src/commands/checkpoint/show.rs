@@ -1,6 +1,6 @@
 //! `ddp-train checkpoint show`: a manifest in words.
 
-use super::{one_at, put};
+use super::{one_at, print_result};
 use crate::checkpoint::error::mib;
 use crate::checkpoint::{Checkpoint, Parameter, RunState};
 use crate::cli::CheckpointShowArgs;
@@ -11,13 +11,13 @@ use crate::report::table::table;
 /// Shows as `args` say.
 pub(super) fn show(args: &CheckpointShowArgs) -> Result<()> {
     let checkpoint = one_at(&args.path)?;
-    put(&if args.config {
+    Ok(print_result(&if args.config {
         checkpoint.manifest().config.clone()
     } else if args.json {
         json_line(checkpoint.manifest())
     } else {
         words(&checkpoint)
-    })
+    })?)
 }
 
 fn words(checkpoint: &Checkpoint) -> String {

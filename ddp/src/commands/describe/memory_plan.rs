@@ -246,7 +246,7 @@ pub fn keeps_rows_there(config: &Config, data: &Loaded, device: Device) -> Resul
         (Device::Cpu, _) | (_, Placement::Host) => Ok(false),
         (_, Placement::Device) => Ok(true),
         (Device::Cuda(index), Placement::Auto) => match Gpu::get(index) {
-            Ok(gpu) => DeviceTable::fits(&*data.train, gpu),
+            Ok(gpu) => Ok(DeviceTable::fits(&*data.train, gpu)?),
             // The plan is for a GPU elsewhere.
             Err(_) => Ok(false),
         },

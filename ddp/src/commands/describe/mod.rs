@@ -19,7 +19,7 @@ use crate::exit::Stop;
 use crate::model::ModelSpec;
 use crate::optim::param_groups::ParamGroups;
 use crate::report::metrics::json_line;
-use crate::report::stdout::put;
+use crate::report::stdout::print_result;
 use crate::report::table::table;
 use crate::train::setup;
 use crate::train::setup::Cuts;
@@ -37,7 +37,7 @@ pub fn describe(world: &World, args: &DescribeArgs) -> Result<(), Stop> {
     let world_size = args.world_size.unwrap_or(world.world_size());
     let report = world.collective_result(Report::new(&config, &data, world_size, device(&args.device)))?;
     let put = match world.rank().0 {
-        0 => put(&if args.json { json_line(&report) } else { report.to_text() }),
+        0 => print_result(&if args.json { json_line(&report) } else { report.to_text() }),
         _ => Ok(()),
     };
     Ok(world.collective_result(put)?)
