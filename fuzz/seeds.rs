@@ -1,6 +1,6 @@
 //! Writes good files for the fuzzer to begin with: `cargo run --example seeds -- CORPUS`.
 
-#[path = "../ddp/tests/data/files.rs"]
+#[path = "../ddp/tests/program/data/files.rs"]
 mod files;
 
 use std::fs;

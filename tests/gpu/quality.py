@@ -122,7 +122,7 @@ def goldens(part):
         loss, weight = largest_relative(run.losses, case["losses"]), largest_gap(run.weights(), want)
         norm = largest_relative(run.of("step", "grad_norm"), case["grad_norms"])
         part.results[name] = {"loss_gap": loss, "weight_gap": weight, "grad_norm_gap": norm}
-        # As on the CPU (ddp/tests/parity.rs), with room for the GPU's elementary functions and its order of sums.
+        # As on the CPU (ddp/tests/program/parity.rs), with room for the GPU's elementary functions and its order of sums.
         part.check(f"{name} as in PyTorch", loss <= 5e-6 and weight <= 1e-5 and norm <= 5e-5, f"loss {loss:.1e}, weights {weight:.1e}, norm {norm:.1e}")
         worst_loss, worst_weight = max(worst_loss, loss), max(worst_weight, weight)
         if part.remaining_s() < 2:

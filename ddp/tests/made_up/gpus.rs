@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ddp::train::trainer::{GraphMode, TrainerOptions};
+use ddp_kernels::Device;
 use ddp_kernels::cuda::Gpu;
 
 use super::Setup;
@@ -11,15 +12,25 @@ use super::Setup;
 /// says so, where there are not `n`.
 #[allow(clippy::print_stdout)]
 pub fn gpus(n: usize) -> Option<MutexGuard<'static, ()>> {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let found = Gpu::count();
     let required = std::env::var("REQUIRE_GPUS").ok().map_or(0, |n| n.parse().unwrap());
     assert!(found >= n.min(required), "needs {n} GPUs, found {found}, and REQUIRE_GPUS={required}");
     if found < n {
         println!("skipped: needs {n} GPUs, found {found}");
     }
-    // A test that failed has left nothing behind that another one would meet.
-    (found >= n).then(|| ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner))
+    (found >= n).then(lock)
+}
+
+/// The CPU and, where there is one, the first GPU, locked for one test.
+pub fn cpu_and_gpu() -> (Vec<Device>, Option<MutexGuard<'static, ()>>) {
+    let lock = (Gpu::count() > 0).then(lock);
+    (std::iter::once(Device::Cpu).chain(lock.is_some().then_some(Device::Cuda(0))).collect(), lock)
+}
+
+fn lock() -> MutexGuard<'static, ()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    // A failed test leaves nothing behind that affects the next one.
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The same run on GPUs.

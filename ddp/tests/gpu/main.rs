@@ -1,0 +1,11 @@
+//! Tests of the trainer on GPUs, real or virtual, against the CPU. `launch/pack` packs this binary for machines with GPUs.
+
+// Test code panics where it cannot proceed; a skipped test prints its reason.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+#[path = "../made_up/mod.rs"]
+mod made_up;
+
+mod embeddings;
+mod gpu_loading;
+mod training;

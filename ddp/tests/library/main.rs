@@ -1,0 +1,20 @@
+//! Tests of the library: trainers whose ranks are threads of this process, on the CPU and on the GPUs that are found.
+//!
+//! One binary, since every further one would link all crates again. `tests/vgpu/all` chooses modules by name.
+
+// Test code panics where it cannot proceed; a skipped test prints its reason.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../made_up/mod.rs"]
+mod made_up;
+
+mod f16;
+mod fixed_tree;
+mod law_threads;
+mod optimization;
+mod precision;
+mod row_weights;
+mod zero;
+mod zero_mpi;

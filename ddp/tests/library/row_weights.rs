@@ -1,0 +1,221 @@
+//! Weights of rows, on ranks that are threads: what they mean for a step and for an evaluation.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use crate::made_up::{
+    N_CLASSES, Setup, Trained, assert_close, by_parameter, cross_entropy, losses, row_weights, rows_of,
+};
+use ddp::config::precision::Precision;
+use ddp::config::{Loss, OptimizerKind, Task};
+use ddp::data::loader::LoaderOptions;
+use ddp::data::order::partition::EvalCut;
+use ddp::data::{Dataset, ResidentRows, Targets};
+use ddp::model::{LossHead, Mlp, ModelSpec};
+use ddp::report::metrics::EvalMetrics;
+use ddp::train::evaluate::evaluate;
+use ddp::train::trainer::TrainerOptions;
+use ddp_comm::threads;
+use ddp_kernels::Device;
+use ddp_kernels::ops::Activation;
+
+/// One step on all rows, without dropout, whose masks depend on a row's place.
+fn one_step(loss: Loss, n_rows: usize) -> Setup {
+    let spec = ModelSpec { layer_norm: true, ..ModelSpec::plain(&[6, 16, 9, N_CLASSES], Activation::Gelu) };
+    Setup { spec, loss, n_rows, global_rows: n_rows, n_epochs: 1, ..Setup::usual() }
+}
+
+/// The rows at `indices` of `rows`.
+fn select(rows: &ResidentRows, indices: &[usize], weights: Option<&[f32]>) -> Arc<ResidentRows> {
+    let n_features = rows.layout.n_features();
+    let of = |values: &[f32], width: usize| -> Vec<f32> {
+        indices.iter().flat_map(|&row| values[row * width..][..width].to_vec()).collect()
+    };
+    let targets = match &rows.targets {
+        Targets::Labels(labels) => Targets::Labels(indices.iter().map(|&row| labels[row]).collect()),
+        Targets::Values(values) => Targets::Values(of(values, N_CLASSES)),
+    };
+    rows_of(of(&rows.features, n_features), n_features, targets, weights.map(<[f32]>::to_vec))
+}
+
+#[test]
+fn a_row_of_weight_2_is_the_row_twice_and_one_of_weight_0_is_none() {
+    let (once, counts): (Vec<usize>, _) = ((0..12).collect(), [2, 1, 0, 1, 3, 1, 1, 0, 1, 2, 1, 1]);
+    let often: Vec<usize> = once.iter().flat_map(|&row| vec![row; counts[row]]).collect();
+    for loss in losses() {
+        // Clipped and not: the norm is that of the true mean.
+        for clip_grad_norm in [0.0, 0.1] {
+            let weighted = one_step(loss.clone(), once.len());
+            let options = TrainerOptions { clip_grad_norm, ..weighted.options };
+            let weighted = Setup { options, ..weighted };
+            let repeated = Setup { n_rows: often.len(), global_rows: often.len(), ..weighted.clone() };
+            let rows = weighted.rows();
+            let weights = counts.map(|n| n as f32);
+            let with_weights = select(&rows, &once, Some(&weights));
+            let train = |setup: &Setup, rows: &Arc<ResidentRows>, world_size| {
+                threads::run(world_size, |world| {
+                    let rows: Arc<dyn Dataset> = rows.clone();
+                    setup.train_rows(&world, &rows)
+                })
+                .remove(0)
+            };
+            let want: Trained = train(&repeated, &select(&rows, &often, None), 1);
+            for world_size in [1, 2] {
+                let got = train(&weighted, &with_weights, world_size);
+                assert_close(&format!("{loss:?}, clipped at {clip_grad_norm}"), &got, &want);
+            }
+        }
+    }
+}
+
+#[test]
+fn weights_of_one_change_no_bit() {
+    for loss in losses() {
+        let setup = Setup { loss, ..Setup::usual() };
+        let ones = Setup { row_weights: Some(vec![1.0; setup.n_rows]), ..setup.clone() };
+        assert!(ones.train_on(2) == setup.train_on(2), "{:?}", setup.loss);
+    }
+}
+
+#[test]
+fn a_step_without_weight_leaves_the_weights_alone() {
+    let no_class = cross_entropy(Some([0.0; N_CLASSES]));
+    let no_rows = losses().map(|loss| (loss, Some(vec![0.0; 29])));
+    for (loss, row_weights) in no_rows.into_iter().chain([(no_class, None)]) {
+        for (clip_grad_norm, world_size) in [(0.0, 1), (0.7, 1), (0.7, 3)] {
+            let what = format!("{loss:?}, clipped at {clip_grad_norm}, {world_size} ranks");
+            let options = TrainerOptions { clip_grad_norm, ..Setup::usual().options };
+            let setup =
+                Setup { loss: loss.clone(), row_weights: row_weights.clone(), options, ..Setup::usual() };
+            let setup = Setup { weight_decay: 0.0, optimizer: OptimizerKind::Sgd, ..setup };
+            let trained = setup.train_on(world_size);
+            assert!(
+                trained.losses.iter().chain(&trained.grad_norms).all(|&v| v == 0.0),
+                "{what}: {trained:?}"
+            );
+            let mut model = Mlp::new(setup.spec.clone(), 1, Device::Cpu, Precision::F32).unwrap();
+            model.initialize(setup.options.seed).unwrap();
+            let before = model.weights().to_vec::<f32>().unwrap();
+            assert!(
+                trained.weights == by_parameter(model.layout(), &before),
+                "{what}: the weights have moved"
+            );
+            let EvalMetrics { loss, accuracy, r2 } = trained.eval;
+            assert_eq!((loss, r2), (None, None), "{what}: a mean over nothing");
+            assert!(accuracy.is_none() || row_weights.is_none(), "{what}: a mean over nothing");
+        }
+    }
+}
+
+/// What an evaluation should find, by the formulas, from the outputs of all rows.
+fn plain(setup: &Setup, outputs: &[f32], rows: &ResidentRows) -> EvalMetrics {
+    let weights: Vec<f64> = rows.weights.iter().flatten().copied().map(f64::from).collect();
+    let outputs: Vec<f64> = outputs.iter().map(|&v| f64::from(v)).collect();
+    let total: f64 = weights.iter().sum();
+    let k = N_CLASSES;
+    let mut metrics = EvalMetrics::default();
+    let (mut loss, mut divisor, mut right) = (0.0, 0.0, 0.0);
+    if let Loss::CrossEntropy { label_smoothing, class_weights } = &setup.loss {
+        let Targets::Labels(labels) = &rows.targets else { panic!() };
+        let class = |c: usize| class_weights.as_ref().map_or(1.0, |w| f64::from(w[c]));
+        for ((z, &label), &w) in outputs.chunks_exact(k).zip(labels).zip(&weights) {
+            let (label, log_sum) = (label as usize, z.iter().map(|v| v.exp()).sum::<f64>().ln());
+            let smooth: f64 = (0..k).map(|c| class(c) * (log_sum - z[c])).sum();
+            let hit = (1.0 - label_smoothing) * class(label) * (log_sum - z[label]);
+            loss += w * (hit + label_smoothing / k as f64 * smooth);
+            divisor += w * class(label);
+            right += if z.iter().all(|&v| v <= z[label]) { w } else { 0.0 };
+        }
+        metrics.accuracy = Some(right / total);
+    } else {
+        let Targets::Values(y) = &rows.targets else { panic!() };
+        let y: Vec<f64> = y.iter().map(|&y| f64::from(y)).collect();
+        for (i, (&z, &y)) in outputs.iter().zip(&y).enumerate() {
+            let (w, e) = (weights[i / k], z - y);
+            divisor += w;
+            right += if (z > 0.0) == (y > 0.5) { w } else { 0.0 };
+            loss += w * match setup.loss {
+                Loss::Bce => (1.0 + z.exp()).ln() - z * y,
+                Loss::Mse => e * e,
+                Loss::Huber { delta } if e.abs() > delta => delta * (e.abs() - delta / 2.0),
+                _ => e * e / 2.0,
+            };
+        }
+        if setup.task() == Task::Multilabel {
+            metrics.accuracy = Some(right / divisor);
+        } else {
+            let column = |c: usize, v: &[f64]| -> Vec<f64> { v.iter().skip(c).step_by(k).copied().collect() };
+            let r2 = (0..k).map(|c| {
+                let (y, z) = (column(c, &y), column(c, &outputs));
+                let mean = y.iter().zip(&weights).map(|(y, w)| w * y).sum::<f64>() / total;
+                let errors: f64 = y.iter().zip(&z).zip(&weights).map(|((y, z), w)| w * (y - z).powi(2)).sum();
+                let spread: f64 = y.iter().zip(&weights).map(|(y, w)| w * (y - mean).powi(2)).sum();
+                1.0 - errors / spread
+            });
+            metrics.r2 = Some(r2.sum::<f64>() / k as f64);
+        }
+    }
+    metrics.loss = Some(loss / divisor);
+    metrics
+}
+
+#[test]
+fn an_evaluation_counts_each_row_by_its_weight() {
+    // Weights whose sums are rounded.
+    let weights: Vec<f32> =
+        row_weights(29).iter().enumerate().map(|(i, w)| w * (0.1 * i as f32).cos().abs()).collect();
+    for loss in losses() {
+        let setup = Setup { loss, row_weights: Some(weights.clone()), ..Setup::usual() };
+        let rows = setup.rows();
+        let model = |max_rows| {
+            let mut model = Mlp::new(setup.spec.clone(), max_rows, Device::Cpu, Precision::F32).unwrap();
+            model.initialize(5).unwrap();
+            model
+        };
+        let mut whole = model(29);
+        whole.forward(rows.in_place(0..29).unwrap().unwrap().x, None).unwrap();
+        let want = plain(&setup, &whole.outputs(29).unwrap().to_vec::<f32>().unwrap(), &rows);
+        let rows: Arc<dyn Dataset> = rows;
+        for world_size in [1, 3] {
+            // In several batches a rank.
+            let got = threads::run(world_size, |world| {
+                let head = LossHead::new(&setup.loss, Device::Cpu).unwrap();
+                let loading = LoaderOptions::new(Device::Cpu);
+                evaluate(
+                    &world,
+                    &mut model(4),
+                    &head,
+                    setup.task(),
+                    &rows,
+                    EvalCut::of_ranks(world_size),
+                    &loading,
+                )
+                .unwrap()
+            });
+            for (what, got, want) in [
+                ("loss", got[0].loss, want.loss),
+                ("accuracy", got[0].accuracy, want.accuracy),
+                ("R2", got[0].r2, want.r2),
+            ] {
+                let gap = got.unwrap_or(0.0) - want.unwrap_or(0.0);
+                assert!(got.is_some() == want.is_some() && gap.abs() <= 2e-6, "{what}: {got:?}, {want:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn r2_of_a_constant_target_is_absent_however_its_mean_is_rounded() {
+    let setup = one_step(Loss::Mse, 3);
+    let targets = Targets::Values([0.1f32, 0.2, 0.3].repeat(3));
+    let rows: Arc<dyn Dataset> = rows_of(vec![0.0; 18], 6, targets, Some(vec![0.1, 0.7, 1.3]));
+    let mut model = Mlp::new(setup.spec.clone(), 3, Device::Cpu, Precision::F32).unwrap();
+    model.initialize(5).unwrap();
+    let head = LossHead::new(&setup.loss, Device::Cpu).unwrap();
+    let world = ddp_comm::World::single();
+    let loading = LoaderOptions::new(Device::Cpu);
+    let metrics =
+        evaluate(&world, &mut model, &head, Task::Regression, &rows, EvalCut::of_ranks(1), &loading).unwrap();
+    assert_eq!(metrics.r2, None);
+}

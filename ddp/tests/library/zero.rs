@@ -1,0 +1,352 @@
+//! ZeRO: ranks that hold their parts of the training state alone train as ranks that hold all of it, in less memory and with as
+//! many bytes between them as an all-reduce takes.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use crate::made_up::gpus::{gpus, on_gpus};
+use crate::made_up::{Setup, Trained, assert_close};
+use ddp::config::precision::Precision;
+use ddp::config::{CommDtype, OptimizerKind, ZeroStage};
+use ddp::data::Dataset;
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::optim::loss_scaler::LossScalerConfig;
+use ddp::train::TrainError;
+use ddp::train::trainer::{GraphMode, StepRequest, TrainerOptions};
+use ddp_comm::{DeviceOptions, Traffic, threads};
+use ddp_kernels::Device;
+use ddp_kernels::cuda::Gpu;
+
+const STAGES: [ZeroStage; 2] = [ZeroStage::Optimizer, ZeroStage::Gradients];
+
+fn with_zero(setup: &Setup, zero: ZeroStage) -> Setup {
+    Setup { options: TrainerOptions { zero, ..setup.options }, ..setup.clone() }
+}
+
+fn unclipped(setup: Setup) -> Setup {
+    Setup { options: TrainerOptions { clip_grad_norm: 0.0, ..setup.options }, ..setup }
+}
+
+#[test]
+fn ranks_with_parts_of_the_state_train_as_one_rank_with_all_of_it() {
+    for optimizer in [OptimizerKind::Sgd, OptimizerKind::AdamW] {
+        for setup in [Setup::usual(), Setup::embedded()] {
+            let setup = Setup { optimizer, ema_decay: 0.9, ..setup };
+            let alone = setup.train_on(1);
+            for zero in STAGES {
+                for world_size in 1..=5 {
+                    let trained = with_zero(&setup, zero).train_on(world_size);
+                    assert_close(&format!("{optimizer}, {zero:?}, {world_size} ranks"), &trained, &alone);
+                    let (got, want) = (trained.averaged.unwrap(), alone.averaged.as_ref().unwrap());
+                    assert_eq!(got.len(), want.len());
+                    for (got, want) in got.into_iter().zip(want) {
+                        let (got, want) = (f32::from_bits(got), f32::from_bits(*want));
+                        // As the weights that it is an average of.
+                        assert!((got - want).abs() <= 1e-5, "{got} against {want}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Sums are taken in rank order, whoever takes them, and an element's update is the same on every rank: without clipping, whose
+/// norm is summed in parts, ZeRO-1 gives the very bits of a plain run, wherever buckets end.
+#[test]
+fn the_first_stage_changes_no_bit() {
+    for world_size in [2, 3, 5] {
+        for n_micro in [1, 2] {
+            let setup = Setup { n_micro, ema_decay: 0.9, ..unclipped(Setup::usual()) };
+            let plain = setup.train_on(world_size);
+            for bucket_bytes in [1, 1500, 25 << 20] {
+                for overlap in [true, false] {
+                    let mut sharded = with_zero(&setup, ZeroStage::Optimizer);
+                    sharded.options = TrainerOptions { bucket_bytes, overlap, ..sharded.options };
+                    let sharded = sharded.train_on(world_size);
+                    let bits = |trained: &Trained| {
+                        (trained.weights.clone(), trained.averaged.clone(), trained.losses.clone())
+                    };
+                    assert!(
+                        bits(&sharded) == bits(&plain),
+                        "{world_size} ranks, {bucket_bytes} bytes, {overlap}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// With one micro-batch there is nothing to add up, so both stages come to the same bits; with several they add up in another
+/// order, whatever the buckets.
+#[test]
+fn the_second_stage_depends_on_no_bucket() {
+    for world_size in [2, 3] {
+        let one_pass = Setup { n_micro: 1, ..Setup::usual() };
+        let [first, second] = STAGES.map(|zero| with_zero(&one_pass, zero).train_on(world_size));
+        assert!(first == second, "{world_size} ranks");
+        let setup = with_zero(&unclipped(Setup::embedded()), ZeroStage::Gradients);
+        let usual = setup.train_on(world_size);
+        for bucket_bytes in [1, 4000, 25 << 20] {
+            for overlap in [true, false] {
+                let options = TrainerOptions { bucket_bytes, overlap, ..setup.options };
+                let trained = Setup { options, ..setup.clone() }.train_on(world_size);
+                assert!(
+                    trained.weights == usual.weights,
+                    "{world_size} ranks, {bucket_bytes} bytes, {overlap}"
+                );
+            }
+        }
+    }
+}
+
+/// In all ways of dividing the state: what ranks store of it is all of it, and a run that goes on from there is the same run.
+#[test]
+fn state_is_stored_and_restored_piece_by_piece() {
+    for world_size in [1, 3] {
+        for zero in [ZeroStage::Off, ZeroStage::Optimizer, ZeroStage::Gradients] {
+            for divide_update_from in [1, usize::MAX] {
+                let mut setup = with_zero(
+                    &Setup { optimizer: OptimizerKind::AdamW, ema_decay: 0.8, ..Setup::usual() },
+                    zero,
+                );
+                setup.options.divide_update_from = divide_update_from;
+                let whole = setup.train_on(world_size);
+                for step in [1, 5, 12] {
+                    let restarted = Setup { restart_after: Some(step), ..setup.clone() }.train_on(world_size);
+                    assert!(
+                        restarted == whole,
+                        "{zero:?}, {world_size} ranks, divided from {divide_update_from}, step {step}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Elements of each tensor of state, and what a step sends, on each rank.
+fn one_step(setup: &Setup, world_size: usize) -> Vec<(usize, usize, Traffic)> {
+    let rows: Arc<dyn Dataset> = setup.rows();
+    threads::run(world_size, |world| {
+        let device = if setup.on_gpus { Device::Cuda(world.rank().0 as u32) } else { Device::Cpu };
+        world.connect_device(device, DeviceOptions::default()).unwrap();
+        let mut trainer = setup.trainer(&world, device);
+        let plan = BatchPlan::new(&world, setup.n_rows, setup.global_rows, setup.n_micro, 3, Shuffle::Full);
+        let plan = match setup.options.micro_shards {
+            Some(n_shards) => plan.micro_shards(n_shards),
+            None => plan,
+        };
+        let mut loader = Loader::new(rows.clone(), plan.epochs(1), LoaderOptions::new(device)).unwrap();
+        let before = world.tensor_group().traffic();
+        trainer.step(&mut loader.next_step().unwrap().unwrap(), StepRequest::default()).unwrap();
+        trainer.outcome(true).unwrap().unwrap();
+        let traffic = world.tensor_group().traffic().since(&before);
+        // What the trainer says that it sends: the group rounds once, all buckets together.
+        let told = trainer.exchange_bytes(setup.n_micro).sent;
+        assert!(told.abs_diff(traffic.bytes_sent()) <= 2, "{told} against {traffic:?}");
+        let lens: Vec<_> = trainer.state().into_iter().map(|(_, tensor)| tensor.numel()).collect();
+        assert!(lens.iter().all(|&len| len == lens[0]));
+        (lens[0], trainer.model().layout().flat_len(), traffic)
+    })
+}
+
+#[test]
+fn a_rank_holds_its_share_of_the_state_and_sends_what_a_ring_does() {
+    holds_its_share_and_sends_what_a_ring_does(&unclipped(Setup::embedded()), 4);
+}
+
+fn holds_its_share_and_sends_what_a_ring_does(setup: &Setup, max_world_size: usize) {
+    for world_size in 2..=max_world_size {
+        let setup = Setup { n_micro: 1, ..setup.clone() };
+        let (_, plain_len, plain) = one_step(&setup, world_size)[0];
+        assert!(
+            plain.n_reduce_scatters == 0 && plain.n_all_gathers == 0 && plain.n_all_reduces > 1,
+            "{plain:?}"
+        );
+        let ring = |len: usize| (2 * 4 * (world_size - 1) * len / world_size) as u64;
+        for zero in STAGES {
+            for (state_len, flat_len, traffic) in one_step(&with_zero(&setup, zero), world_size) {
+                assert_eq!(state_len * world_size, flat_len);
+                assert!(traffic.n_reduce_scatters > 1 && traffic.n_reduce_scatters == traffic.n_all_gathers);
+                assert_eq!(traffic.n_all_reduces, 1, "that of the step's sums");
+                let padding = flat_len - plain_len;
+                assert!(padding <= traffic.n_all_gathers as usize * world_size * 16, "{padding} elements");
+                // 16 elements of sums: in both.
+                assert_eq!(traffic.bytes_sent(), ring(flat_len + 16));
+                assert_eq!(plain.bytes_sent(), ring(plain_len + 16));
+            }
+        }
+        // The second stage reduces in every micro-batch.
+        let both = STAGES
+            .map(|zero| one_step(&with_zero(&Setup { n_micro: 3, ..setup.clone() }, zero), world_size)[0].2);
+        assert_eq!(both[1].n_reduce_scatters, 3 * both[0].n_reduce_scatters);
+        assert_eq!(both[1].n_all_gathers, both[0].n_all_gathers);
+    }
+}
+
+/// The tree's exchange costs more than a ring's all-reduce, and says how much.
+#[test]
+fn the_fixed_tree_sends_what_it_says() {
+    for zero in [ZeroStage::Off, ZeroStage::Optimizer] {
+        for world_size in [1, 2, 3, 4] {
+            let mut setup = with_zero(&unclipped(Setup::embedded()), zero);
+            setup.options.micro_shards = Some(8);
+            one_step(&setup, world_size);
+        }
+    }
+}
+
+/// A scale so large that the gradients overflow: steps are skipped until it is small enough, and none of them counts.
+#[test]
+fn a_loss_scale_recovers_from_an_overflow() {
+    // Squares are added up in f32, which holds numbers up to 2^128.
+    let scaling = LossScalerConfig { init_scale: 2f64.powi(70), ..LossScalerConfig::default() };
+    for zero in [ZeroStage::Off, ZeroStage::Optimizer, ZeroStage::Gradients] {
+        for (world_size, divide_update_from, clip_grad_norm) in
+            [(1, 1, 0.7), (3, 1, 0.0), (2, usize::MAX, 0.7)]
+        {
+            let mut setup = with_zero(&Setup { ema_decay: 0.5, ..Setup::usual() }, zero);
+            setup.options = TrainerOptions { divide_update_from, clip_grad_norm, ..setup.options };
+            let plain = setup.train_on(world_size);
+            setup.options.loss_scaling = Some(LossScalerConfig { init_scale: 1024.0, ..scaling });
+            let scaled = setup.train_on(world_size);
+            // A power of two rounds nothing.
+            assert!(scaled == plain, "{zero:?}, {world_size} ranks: a scale of 1024 changes the run");
+            setup.options.loss_scaling = Some(scaling);
+            // The rows that a skipped step met are not met again.
+            let overflowed = Setup { n_epochs: 8, ..setup }.train_on(world_size);
+            assert!((1..20).contains(&overflowed.n_skipped), "{}", overflowed.n_skipped);
+            let n_skipped = overflowed.n_skipped as usize;
+            assert!(overflowed.grad_norms[..n_skipped].iter().all(|norm| !norm.is_finite()));
+            assert!(overflowed.grad_norms[n_skipped..].iter().all(|norm| norm.is_finite()));
+            assert!(overflowed.losses.last().unwrap() < &overflowed.losses[0], "it trains");
+        }
+    }
+}
+
+/// Also of the copy that products take in bf16: looking at the average changes no bit of what follows.
+#[test]
+fn evaluating_the_average_between_steps_changes_no_bit() {
+    for precision in [Precision::F32, Precision::Bf16] {
+        let setup = with_zero(&Setup { ema_decay: 0.9, precision, ..Setup::usual() }, ZeroStage::Optimizer);
+        let rows: Arc<dyn Dataset> = setup.rows();
+        let train = |looks: bool| {
+            threads::run(2, |world| {
+                let mut trainer = setup.trainer(&world, Device::Cpu);
+                let plan =
+                    BatchPlan::new(&world, setup.n_rows, setup.global_rows, setup.n_micro, 3, Shuffle::Full);
+                let mut loader =
+                    Loader::new(rows.clone(), plan.epochs(2), LoaderOptions::new(Device::Cpu)).unwrap();
+                let mut losses = Vec::new();
+                while let Some(mut step) = loader.next_step().unwrap() {
+                    losses.push(trainer.step_and_wait(&mut step, false).unwrap().sums.mean());
+                    if looks {
+                        trainer.with_averaged(|_, _| Ok(())).unwrap();
+                    }
+                }
+                (losses, trainer.model().weights().to_vec::<f32>().unwrap())
+            })
+        };
+        assert!(train(true) == train(false), "{precision:?}");
+    }
+}
+
+#[test]
+fn gpus_with_parts_of_the_state_train_as_one_cpu_rank_does() {
+    let Some(_gpus) = gpus(2) else { return };
+    for optimizer in [OptimizerKind::Sgd, OptimizerKind::AdamW] {
+        let setup = Setup { optimizer, ema_decay: 0.9, ..Setup::embedded() };
+        let cpu = setup.train_on(1);
+        for zero in STAGES {
+            for world_size in 1..=Gpu::count().min(4) {
+                let setup = with_zero(&setup, zero);
+                let what = format!("{optimizer}, {zero:?}, {world_size} GPUs");
+                let eager = on_gpus(&setup, GraphMode::Off).train_on(world_size);
+                assert_close(&what, &eager, &cpu);
+                let mut graph = on_gpus(&setup, GraphMode::On).train_on(world_size);
+                assert_eq!(std::mem::take(&mut graph.n_graphs), 2, "{what}");
+                assert!(graph == eager, "{what}: a graph comes to something else");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_gpu_holds_its_share_of_the_state_and_sends_what_a_ring_does() {
+    let Some(_gpus) = gpus(2) else { return };
+    let setup = on_gpus(&unclipped(Setup::embedded()), GraphMode::Off);
+    holds_its_share_and_sends_what_a_ring_does(&setup, Gpu::count().min(4));
+}
+
+/// In bf16 the copy for products is rounded from what the ranks gather: all ranks hold the same, which `train_on` sees.
+#[test]
+fn short_formats_go_with_the_first_stage() {
+    let Some(_gpus) = gpus(2) else { return };
+    let setup = Setup { precision: Precision::Bf16, ..unclipped(Setup::usual()) };
+    let plain = on_gpus(&setup, GraphMode::Auto);
+    let mut sharded = with_zero(&plain, ZeroStage::Optimizer);
+    assert!(sharded.train_on(2).weights == plain.train_on(2).weights);
+    sharded.options.comm_dtype = CommDtype::Bf16;
+    let rounded = sharded.train_on(2);
+    let plain = Setup { options: TrainerOptions { comm_dtype: CommDtype::Bf16, ..plain.options }, ..plain };
+    assert!(rounded.weights == plain.train_on(2).weights, "buckets in bf16");
+}
+
+#[test]
+fn a_gpu_skips_steps_that_overflow() {
+    let Some(_gpus) = gpus(1) else { return };
+    for clip_grad_norm in [0.0, 0.7] {
+        for graph in [GraphMode::Off, GraphMode::On] {
+            let mut setup = on_gpus(&Setup { ema_decay: 0.5, ..Setup::usual() }, graph);
+            setup.options.clip_grad_norm = clip_grad_norm;
+            let plain = setup.train_on(1);
+            let scaling = LossScalerConfig { init_scale: 1024.0, ..LossScalerConfig::default() };
+            setup.options.loss_scaling = Some(scaling);
+            let scaled = setup.train_on(1);
+            assert!(
+                (&scaled.weights, &scaled.losses) == (&plain.weights, &plain.losses),
+                "a scale of 1024 changes the run"
+            );
+            setup.options.loss_scaling = Some(LossScalerConfig { init_scale: 2f64.powi(70), ..scaling });
+            setup.n_epochs = 8;
+            let overflowed = setup.train_on(1);
+            assert!((1..20).contains(&overflowed.n_skipped), "{}", overflowed.n_skipped);
+            assert!(
+                overflowed.grad_norms[overflowed.n_skipped as usize..].iter().all(|norm| norm.is_finite())
+            );
+            assert!(overflowed.losses.last().unwrap() < &overflowed.losses[0], "it trains");
+        }
+    }
+}
+
+/// The average stands in for the weights during an evaluation, and nothing of it stays.
+#[test]
+fn evaluating_the_average_leaves_the_weights_as_they_were() {
+    for zero in [ZeroStage::Off, ZeroStage::Optimizer] {
+        let setup = with_zero(&Setup { ema_decay: 0.9, ..Setup::usual() }, zero);
+        let rows: Arc<dyn Dataset> = setup.rows();
+        threads::run(2, |world| {
+            let mut trainer = setup.trainer(&world, Device::Cpu);
+            let bits = |weights: &ddp_kernels::Tensor| -> Vec<u32> {
+                weights.to_vec::<f32>().unwrap().into_iter().map(f32::to_bits).collect()
+            };
+            let initial = bits(trainer.model().weights());
+            assert!(bits(trainer.averaged_weights().unwrap().unwrap()) == initial, "no step, no average");
+            let plan =
+                BatchPlan::new(&world, setup.n_rows, setup.global_rows, setup.n_micro, 3, Shuffle::Full);
+            let mut loader =
+                Loader::new(rows.clone(), plan.epochs(2), LoaderOptions::new(Device::Cpu)).unwrap();
+            while let Some(mut step) = loader.next_step().unwrap() {
+                trainer.step(&mut step, StepRequest::default()).unwrap();
+            }
+            let weights = bits(trainer.model().weights());
+            let averaged = bits(trainer.averaged_weights().unwrap().unwrap());
+            assert!(averaged != weights && averaged != initial);
+            let seen = trainer.with_averaged(|model, _| Ok(bits(model.weights()))).unwrap();
+            assert!(seen == averaged && bits(trainer.model().weights()) == weights);
+            // Also where it fails.
+            let failed = trainer.with_averaged(|_, _| Err::<(), _>(TrainError::BatchOverflows));
+            assert!(failed.is_err() && bits(trainer.model().weights()) == weights);
+        });
+    }
+}

@@ -1,0 +1,227 @@
+//! Files that claim to be huge, or unpack to more than there is room for: refused at once, with little memory.
+
+use std::process::Command;
+
+use super::file_sets::{self, PAIR, npy_f32, pair, train, x_npy, y_npy};
+use super::harness::{PROGRAM, Place};
+use crate::data::files;
+
+/// Addresses that the program may have in all, in KiB: less than any of these files claims.
+const ADDRESSES_KIB: &str = "400000";
+
+/// Runs in little memory.
+fn run(place: &Place, sets: &[&str]) -> super::harness::Ended {
+    let script = format!("ulimit -v {ADDRESSES_KIB} && exec \"$0\" \"$@\"");
+    place.end(Command::new("sh").args(["-c", &script, PROGRAM]).args(train(sets)).args([
+        "--threads",
+        "1",
+        "--device",
+        "cpu",
+    ]))
+}
+
+#[track_caller]
+fn refused(place: &Place, sets: &[&str], parts: &[&str]) {
+    let ended = run(place, sets);
+    ended.is_error(2, parts);
+    assert!(!place.file("out").exists());
+}
+
+#[test]
+fn little_memory_is_enough_for_good_rows() {
+    run(&pair(&x_npy(), &y_npy()), &PAIR).is_good();
+}
+
+#[test]
+fn npy_headers() {
+    let rows = |shape: &str| {
+        let text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}");
+        [files::npy_with(&text), vec![0; 64]].concat()
+    };
+    for shape in [
+        "(1099511627776, 1073741824)",
+        "(9223372036854775808, 9223372036854775808)",
+        "(4294967296, 4294967296)",
+        "(18446744073709551615, 2)",
+        "(4611686018427387904, 4)",
+        "(0, 9223372036854775808, 9223372036854775808)",
+        "(18446744073709551615,)",
+        "(99999999999999999999, 1)",
+        "(1099511627776, 3)",
+        "(-1, 3)",
+    ] {
+        let file = rows(shape);
+        refused(&pair(&file, &y_npy()), &PAIR, &["`x.npy` is no usable npy file", "hint: "]);
+        refused(&pair(&x_npy(), &file), &PAIR, &["`y.npy` is no usable npy file", "hint: "]);
+    }
+    // Rows without end that take no bytes.
+    let nothing = &rows("(1152921504606846976, 0)")[..128];
+    refused(&pair(nothing, &y_npy()), &PAIR, &["`x.npy`", "hint: "]);
+    refused(&pair(&x_npy(), nothing), &PAIR, &["`y.npy`", "hint: "]);
+    let place = Place::new();
+    for n in 10..30 {
+        place.write(&format!("x/{n}.npy"), nothing);
+    }
+    place.write("y.npy", &y_npy());
+    refused(&place, &["data.train=x", "data.labels=y.npy"], &["`x", "hint: "]);
+
+    for (version, len) in [(2, u32::MAX), (3, 1 << 31), (2, 20_000)] {
+        let mut file = b"\x93NUMPY".to_vec();
+        file.extend([version, 0]);
+        file.extend(len.to_le_bytes());
+        file.extend([b' '; 200]);
+        refused(&pair(&file, &y_npy()), &PAIR, &[&format!("its header claims {len} bytes"), "hint: "]);
+    }
+    let deep = files::npy_with(&format!("{{'descr': {}", "(".repeat(10_000)));
+    refused(&pair(&deep, &y_npy()), &PAIR, &["`x.npy` is no usable npy file", "hint: "]);
+}
+
+#[test]
+fn idx_headers() {
+    let with = |header: &[u8], dims: &[u32]| {
+        let dims: Vec<u8> = dims.iter().flat_map(|dim| dim.to_be_bytes()).collect();
+        [header, &dims, &[0; 64]].concat()
+    };
+    for file in [
+        with(&[0, 0, 8, 3], &[u32::MAX; 3]),
+        with(&[0, 0, 14, 1], &[u32::MAX]),
+        with(&[0, 0, 8, 255], &[u32::MAX; 255]),
+        with(&[0, 0, 8, 255], &[1, 2]),
+        with(&[0, 0, 8, 3], &[0, u32::MAX, u32::MAX]),
+        with(&[0, 0, 8, 0], &[]),
+    ] {
+        let place = Place::new();
+        place.write("a-images-idx3-ubyte", &file);
+        place.write("a-labels-idx1-ubyte", &file_sets::y_idx());
+        refused(&place, &["data.train=a-images-idx3-ubyte"], &["no usable IDX file", "hint: "]);
+    }
+}
+
+#[test]
+fn safetensors_headers() {
+    let place = Place::new();
+    let refuse = |file: &[u8]| {
+        place.write("a.safetensors", file);
+        refused(
+            &place,
+            &["data.train=a.safetensors"],
+            &["`a.safetensors` is no usable safetensors file", "hint: "],
+        );
+    };
+    for len in [1 << 63, u64::MAX, 1 << 32, 99_999_999, 200] {
+        refuse(&[&len.to_le_bytes()[..], b"{}", &[b' '; 100]].concat());
+    }
+    let tensor = |name: &str, dtype: &str, shape: &str, start: u64, end: u64| {
+        format!("\"{name}\":{{\"dtype\":\"{dtype}\",\"shape\":{shape},\"data_offsets\":[{start},{end}]}}")
+    };
+    let labels = tensor("labels", "I64", "[2]", 8, 24);
+    let header = |tensors: &[&str]| format!("{{{}}}", tensors.join(","));
+    for tensors in [
+        // Terabytes, by offsets and by shape.
+        [tensor("features", "F32", "[1099511627776]", 24, 24 + (1 << 42)), labels.clone()],
+        [tensor("features", "F32", "[4611686018427387904, 4]", 0, 8), labels.clone()],
+        [tensor("features", "F32", "[9223372036854775808, 2]", 0, 0), labels.clone()],
+        [tensor("features", "F32", "[18446744073709551615]", 0, u64::MAX), labels.clone()],
+        // Of another size than their shape.
+        [tensor("features", "F32", "[2, 3]", 0, 8), labels.clone()],
+        [tensor("features", "F32", "[2, 1]", 8, 0), labels.clone()],
+        // One over the other, and a hole.
+        [tensor("features", "F32", "[2, 2]", 0, 16), labels.clone()],
+        [tensor("features", "F32", "[2, 1]", 8, 16), labels.clone()],
+        [tensor("features", "F32", "[1, 1]", 0, 4), labels.clone()],
+        // Twice.
+        [tensor("labels", "F32", "[2, 1]", 0, 8), labels.clone()],
+        [tensor("features", "F7", "[2, 1]", 0, 8), labels.clone()],
+    ] {
+        refuse(&files::safetensors_with(&header(&tensors.each_ref().map(String::as_str)), &[0; 24]));
+    }
+    refuse(&files::safetensors_with(&"[".repeat(100_000), &[0; 24]));
+    refuse(&files::safetensors_with(&format!("{{\"a\":{}", "{\"a\":".repeat(10_000)), &[0; 24]));
+    let twice =
+        [tensor("features", "F32", "[2, 1]", 0, 8), tensor("features", "I32", "[2, 1]", 0, 8), labels];
+    refuse(&files::safetensors_with(&header(&twice.each_ref().map(String::as_str)), &[0; 24]));
+}
+
+/// The archive with another word for the unpacked size of all its entries.
+fn claiming(mut archive: Vec<u8>, size: u32) -> Vec<u8> {
+    for (signature, offset) in [(b"PK\x03\x04", 22), (b"PK\x01\x02", 24)] {
+        let places: Vec<usize> =
+            (0..archive.len() - 4).filter(|&at| &archive[at..at + 4] == signature).collect();
+        for at in places {
+            archive[at + offset..at + offset + 4].copy_from_slice(&size.to_le_bytes());
+        }
+    }
+    archive
+}
+
+#[test]
+fn npz_entries() {
+    let place = Place::new();
+    for is_deflated in [true, false] {
+        let good = file_sets::npz(is_deflated);
+        for (size, part) in [(u32::MAX - 1, ""), (1 << 20, ""), (100, ""), (0, "")] {
+            for memory in ["data.loader_memory_mib=1024", "data.loader_memory_mib=8192"] {
+                place.write("a.npz", &claiming(good.clone(), size));
+                refused(&place, &["data.train=a.npz", memory], &["a.npz", part, "hint: "]);
+            }
+        }
+    }
+    // An honest one, and one that says less than it unpacks to: a thousand times as much as it is long.
+    let n_rows = 3 << 20;
+    let x = [npy_f32(&[n_rows, 4], &[]), vec![0; n_rows * 16]].concat();
+    let y = files::npy(files::Element::U8, false, &[n_rows], &vec![1.0; n_rows]);
+    let bomb = files::npz(&[("features", &x), ("labels", &y)], true);
+    assert!(bomb.len() < 100_000);
+    place.write("a.npz", &bomb);
+    let small = ["data.train=a.npz", "data.loader_memory_mib=16"];
+    refused(
+        &place,
+        &small,
+        &["`a.npz:features` needs 49 MiB of memory to be unpacked", "is 16", "numpy.savez"],
+    );
+    place.write("a.npz", &claiming(bomb, 1 << 20));
+    refused(&place, &small, &["`a.npz` is no usable npz file", "`features`", "hint: "]);
+}
+
+/// Each fits by itself, all of them don't.
+#[test]
+fn many_packed_shards() {
+    let n_rows = 1 << 16;
+    let x = [npy_f32(&[n_rows, 4], &[]), vec![0; n_rows * 16]].concat();
+    let y = files::npy(files::Element::U8, false, &[n_rows], &vec![1.0; n_rows]);
+    let (npz, gz) = (files::npz(&[("features", &x), ("labels", &y)], true), files::gzip(&x));
+    let place = Place::new();
+    for n in 0..8 {
+        place.write(&format!("npz/{n}.npz"), &npz);
+        place.write(&format!("gz/{n}.npy.gz"), &gz);
+        place.write(&format!("y/{n}.npy"), &y);
+    }
+    let parts = ["MiB of memory", "`data.loader_memory_mib` is 4", "hint: "];
+    refused(&place, &["data.train=npz", "data.loader_memory_mib=4"], &parts);
+    refused(&place, &["data.train=gz", "data.labels=y", "data.loader_memory_mib=4"], &parts);
+}
+
+#[test]
+fn packed_files() {
+    let zeros = vec![0; 64 << 20];
+    let (gz, zst) =
+        (files::gzip(&[x_npy(), zeros.clone()].concat()), files::zstd(&[x_npy(), zeros].concat()));
+    let place = pair(&x_npy(), &y_npy());
+    place.write("x.npy.gz", &gz);
+    place.write("x.npy.zst", &zst);
+    for name in ["x.npy.gz", "x.npy.zst"] {
+        let sets = [&format!("data.train={name}"), "data.labels=y.npy", "data.loader_memory_mib=16"];
+        refused(&place, &sets, &[&format!("`{name}` needs"), "or more to be unpacked", "is 16", "hint: "]);
+    }
+    // Tables are rows of f32 in memory, whatever they were in the file.
+    let row = "0,".repeat(1000);
+    let names: String = (0..1000).map(|i| format!("f{i},")).collect();
+    let table = format!("{names}label\n{}", format!("{row}1\n").repeat(2000));
+    place.write("t.csv.gz", &files::gzip(table.as_bytes()));
+    place.write("t.csv.zst", &files::zstd(table.as_bytes()));
+    place.write("t.csv", table.as_bytes());
+    for name in ["t.csv", "t.csv.gz", "t.csv.zst"] {
+        let sets = [&format!("data.train={name}"), "data.loader_memory_mib=4"];
+        refused(&place, &sets, &[&format!("`{name}` needs"), "or more as rows of f32", "is 4", "hint: "]);
+    }
+}

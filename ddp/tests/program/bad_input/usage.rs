@@ -1,0 +1,58 @@
+//! Command lines that can't be.
+
+use super::harness::Place;
+
+#[track_caller]
+fn refuses(line: &str, parts: &[&str]) {
+    let args: Vec<&str> = line.split(' ').filter(|arg| !arg.is_empty()).collect();
+    Place::new().refuses(&args, parts);
+}
+
+#[test]
+fn unknown_words() {
+    refuses("trian", &["unrecognized subcommand 'trian'", "similar subcommand", "'train'"]);
+    refuses("train --thread 2", &["unexpected argument '--thread'", "'--threads'"]);
+    refuses("train a.toml b.toml", &["unexpected argument 'b.toml'"]);
+    refuses("bench steps", &["unrecognized subcommand 'steps'"]);
+    refuses("eval", &["--checkpoint <PATH>"]);
+    refuses("train -v -q", &["'--verbose' cannot be used with '--quiet'"]);
+}
+
+#[test]
+fn values_of_flags() {
+    refuses("train --threads 0", &["'0' for '--threads <N>'", "a whole number of 1 or above"]);
+    refuses("train --threads two", &["'two' for '--threads <N>'"]);
+    refuses("train --progress fancy", &["'fancy' for '--progress", "auto, bar, plain, none"]);
+    refuses("train --set", &["--set <SECTION.KEY=VALUE>"]);
+    refuses("bench step --dims 64", &["'64' for '--dims", "at least two widths"]);
+    refuses("bench step --batch 0", &["'0' for '--batch <N>'"]);
+    refuses("completions tcsh", &["'tcsh' for '<SHELL>'", "bash"]);
+}
+
+#[test]
+fn devices() {
+    refuses("train --device gpu", &["'gpu' for '--device", "expected auto, cpu, cuda or cuda:N"]);
+    refuses("train --device cuda:x", &["'cuda:x' for '--device"]);
+    refuses("train --device mps", &["'mps' for '--device", "not supported by this build"]);
+    // A GPU that was asked for and isn't there is never silently the CPU.
+    for (device, named) in [("cuda", "cuda:0"), ("cuda:3", "cuda:3")] {
+        let line = format!("train --device {device} --out out --set train.steps=1");
+        refuses(&line, &[&format!("error: the device {named} cannot be used"), "--device cpu"]);
+    }
+}
+
+#[cfg(not(feature = "mpi"))]
+#[test]
+fn a_launcher_is_refused_by_a_build_without_mpi() {
+    use std::process::Command;
+
+    use super::harness::PROGRAM;
+
+    let place = Place::new();
+    let mut command = Command::new(PROGRAM);
+    command.args(["train", "--out", "out"]);
+    command.env("OMPI_COMM_WORLD_SIZE", "2").env("OMPI_COMM_WORLD_RANK", "0");
+    let ended = place.end(&mut command);
+    ended.is_error(2, &["Open MPI's mpirun started 2 copies", "built without the feature `mpi`"]);
+    assert!(place.files().is_empty(), "nothing was trained");
+}

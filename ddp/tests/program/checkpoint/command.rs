@@ -1,0 +1,396 @@
+//! `ddp-train checkpoint`, as a user meets it.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use ddp::checkpoint::{CheckpointStore, SaveOptions, Saver};
+use ddp::data::order::epoch_proof::RowsHash;
+use ddp::model::ParamLayout;
+use ddp::report::metrics::EvalMetrics;
+use serde_json::Value;
+
+use super::fixture::*;
+use crate::common::{DDP_TRAIN, Outcome, read_weights, run, single};
+
+fn checkpoint(args: &[&str]) -> Outcome {
+    run(single(&[&["checkpoint"], args].concat()))
+}
+
+#[track_caller]
+fn stdout(args: &[&str]) -> String {
+    let outcome = checkpoint(args);
+    assert!(outcome.status.success(), "{args:?}: {}{}", outcome.stdout, outcome.stderr);
+    outcome.stdout
+}
+
+#[track_caller]
+fn fails(args: &[&str], code: i32, parts: &[&str]) -> String {
+    let outcome = checkpoint(args);
+    assert_eq!(outcome.status.code(), Some(code), "{args:?}: {}{}", outcome.stdout, outcome.stderr);
+    for part in parts {
+        assert!(outcome.stderr.contains(part), "{args:?}: no {part:?} in {}", outcome.stderr);
+    }
+    outcome.stdout
+}
+
+/// A run's folder with checkpoints of steps 5, 10 and 15, of which 10 is the best.
+fn a_run(layout: &ParamLayout) -> (tempfile::TempDir, CheckpointStore) {
+    let dir = temp_dir();
+    let store = saved(dir.path(), layout, 1, []);
+    for step in [5, 10, 15] {
+        let mut run = run_state_with_best(step, step.min(10));
+        run.eval = EvalMetrics { loss: Some(step as f64 / 64.0), ..EvalMetrics::default() };
+        let options = SaveOptions { keep_best: true, ..options(layout, 0, 1) };
+        save(&mut Saver::new(store.clone(), options), &run).unwrap();
+    }
+    (dir, store)
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn ls_lists_and_tells_what_is_broken() {
+    let (dir, store) = a_run(&layout(&[3, 5, 2]));
+    fs::write(store.step_folder(5).join("model.safetensors"), "cut").unwrap();
+    let list = stdout(&["ls", text(dir.path())]);
+    let lines: Vec<Vec<&str>> = list.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0][..4], ["checkpoint", "step", "epochs", "written"], "{list}");
+    assert_eq!(lines[1][..3], ["step-5", "BROKEN:", "model.safetensors"], "{list}");
+    assert_eq!((lines[2][..3].to_vec(), lines[2].last()), (vec!["step-10", "10", "4.00"], Some(&"best")));
+    assert_eq!((lines[3][..3].to_vec(), lines[3].last()), (vec!["step-15", "15", "6.00"], Some(&"latest")));
+    let json = stdout(&["ls", text(store.folder()), "--json"]);
+    let json: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(
+        json[0]["fault"],
+        "model.safetensors has 3 bytes, expected ".to_owned() + &expected_bytes(&json[0])
+    );
+    assert_eq!(
+        (&json[1]["step"], &json[1]["epochs"], &json[1]["marks"][0]),
+        (&10.into(), &4.0.into(), &"best".into())
+    );
+    assert_eq!((&json[2]["eval_loss"], &json[2]["world_size"]), (&(15.0 / 64.0).into(), &1.into()));
+}
+
+fn expected_bytes(line: &Value) -> String {
+    line["fault"].as_str().unwrap().rsplit(' ').next().unwrap().to_owned()
+}
+
+#[test]
+fn verify_says_what_it_proved_and_ends_with_1_if_anything_is_wrong() {
+    let layout = layout(&[3, 5, 2]);
+    let (dir, store) = a_run(&layout);
+    let told = stdout(&["verify", text(dir.path())]);
+    assert!(told.contains("step-10: every byte of 3 files ("), "{told}");
+    assert!(told.contains("  each of 10 rows was used exactly once in each of epochs 1 to 4\n"), "{told}");
+    let one = stdout(&["verify", text(&store.step_folder(10))]);
+    assert!(told.contains(&one) && one.lines().count() == 2, "{one}");
+
+    // A run that used a row twice in its second epoch, in place of another.
+    let mut wrong = run_state(20);
+    let mut rows: RowsHash = (0..10).filter(|&row| row != 3).collect();
+    rows.add(8);
+    wrong.proof = Default::default();
+    for epoch in 1..=8 {
+        wrong.proof.finish_epoch(if epoch == 2 { rows } else { RowsHash::of_all(10) });
+    }
+    save(&mut Saver::new(store.clone(), options(&layout, 0, 1)), &wrong).unwrap();
+    let path = store.step_folder(5).join("optimizer-00000-of-00001.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let told = fails(&["verify", text(dir.path())], 1, &["error: 2 of 4 checkpoints can't be trusted"]);
+    assert!(told.contains("step-5: BROKEN: optimizer-00000-of-00001.safetensors was changed"), "{told}");
+    let want = "  WRONG: epoch 2: 10 rows were used, expected each of 10 once: row 3 is missing, and row 8 was used twice\n";
+    assert!(told.contains(want), "{told}");
+    let json = fails(&["verify", text(&store.step_folder(20)), "--json"], 1, &["1 of 1"]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["ok"], json.get("fault")), (&false.into(), None));
+    assert!(json["epochs_fault"].as_str().unwrap().starts_with("epoch 2: "), "{json}");
+}
+
+#[test]
+fn show_tells_it_in_words() {
+    let (dir, store) = a_run(&layout(&[3, 5, 2]));
+    let told = stdout(&["show", text(dir.path())]);
+    for part in [
+        "step 15, 60 rows used by 1 ranks\n",
+        "epochs      each of 10 rows was used exactly once in each of epochs 1 to 6\n",
+        "best        eval_loss 0.25 after step 10\n",
+        "state       m, v, ema\n",
+        "layers.0.weight  [5, 3]",
+    ] {
+        assert!(told.contains(part), "no {part:?} in {told}");
+    }
+    assert_eq!(stdout(&["show", text(&store.folder().join("best")), "--config"]), "[train]\nepochs = 3\n");
+    let json: Value =
+        serde_json::from_str(&stdout(&["show", text(&store.folder().join("best")), "--json"])).unwrap();
+    assert_eq!(json["run"]["step"], 10);
+    fails(
+        &["show", text(&dir.path().join("nowhere"))],
+        2,
+        &["error: no checkpoint at `", "`: nothing of that name is there\nhint: check the spelling"],
+    );
+    fs::write(store.step_folder(15).join("manifest.json"), "").unwrap();
+    let outcome = checkpoint(&["show", text(dir.path())]);
+    assert!(outcome.stderr.contains("passed over step-15: manifest.json is cut off"), "{}", outcome.stderr);
+    assert!(outcome.stdout.contains("step 10, 40 rows"), "{}", outcome.stdout);
+}
+
+#[test]
+fn prune_keeps_the_newest_and_the_best() {
+    let layout = layout(&[3, 5, 2]);
+    let (dir, store) = a_run(&layout);
+    let told = stdout(&["prune", text(dir.path()), "--keep", "1", "--dry-run"]);
+    assert!(told.starts_with("would delete step-5 (") && told.lines().count() == 1, "{told}");
+    assert_eq!(store.steps().unwrap(), [5, 10, 15]);
+    assert_eq!(stdout(&["prune", text(dir.path()), "--keep", "3"]), "nothing to delete\n");
+    assert!(stdout(&["prune", text(dir.path()), "--keep", "1"]).starts_with("deleted step-5 ("));
+    assert_eq!(store.steps().unwrap(), [10, 15]);
+    fails(
+        &["prune", text(&store.step_folder(10)), "--keep", "1"],
+        2,
+        &["is one checkpoint", "hint: name the folder"],
+    );
+    // The newest is broken in a way that only its checksum shows: the older one stays.
+    let path = store.step_folder(15).join("model.safetensors");
+    let good = fs::read(&path).unwrap();
+    let mut bad = good.clone();
+    *bad.last_mut().unwrap() ^= 1;
+    fs::write(&path, bad).unwrap();
+    let told = stdout(&["prune", text(dir.path()), "--keep", "1", "--also-best"]);
+    assert_eq!(told, "nothing to delete; broken, and so none that counts: step-15\n");
+    fs::write(&path, good).unwrap();
+    assert!(
+        stdout(&["prune", text(dir.path()), "--keep", "1", "--also-best"]).starts_with("deleted step-10 (")
+    );
+    assert_eq!(store.steps().unwrap(), [15]);
+}
+
+#[test]
+fn export_writes_the_moving_average_where_there_is_one() {
+    let layout = layout(&[3, 5, 2]);
+    let dir = temp_dir();
+    let store = saved(dir.path(), &layout, 3, [4]);
+    let out = dir.path().join("w.safetensors");
+    for (choice, what, told) in [
+        ("auto", "ema", "wrote the moving average of the weights of step 4 to "),
+        ("model", "weights", "wrote the weights of step 4 to "),
+        ("ema", "ema", "wrote the moving average"),
+    ] {
+        let args = ["export", text(dir.path()), "--out", text(&out), "--weights", choice, "--overwrite"];
+        assert!(stdout(&args).starts_with(told));
+        let exported = read_weights(&out);
+        for slot in layout.slots() {
+            let want = values(what, 4, slot.range());
+            assert_eq!(exported[&slot.name].values, want, "{choice}: {}", slot.name);
+            assert_eq!(exported[&slot.name].shape, slot.dims);
+        }
+        assert_eq!(exported["normalize.scale"].values, [0.5; 3]);
+    }
+    fails(&["export", text(dir.path()), "--out", text(&out)], 2, &["is there already", "give --overwrite"]);
+
+    let no_ema = |options: &mut SaveOptions| options.state_names = vec!["velocity".to_owned(); 1];
+    let state = values("velocity", 5, 0..layout.flat_len());
+    let mut options = options(&layout, 0, 1);
+    no_ema(&mut options);
+    let weights = values("weights", 5, 0..layout.flat_len());
+    Saver::new(store, options).save(&run_state(5), Some(&weights), &[&state]).unwrap();
+    let args = ["export", text(dir.path()), "--out", text(&out), "--overwrite"];
+    assert!(stdout(&args).starts_with("wrote the weights of step 5"));
+    let args = ["export", text(dir.path()), "--out", text(&out), "--overwrite", "--weights", "ema"];
+    fails(&args, 2, &["holds no EMA of the weights", "hint: `--weights model`"]);
+}
+
+#[test]
+fn average_is_the_mean_in_double_precision() {
+    let small = layout(&[3, 5, 2]);
+    let (dir, store) = a_run(&small);
+    let out = dir.path().join("mean.safetensors");
+    let mean = |steps: &[u64], at: usize| {
+        let sum: f64 = steps.iter().map(|&step| f64::from(value("weights", step, at))).sum();
+        (sum / steps.len() as f64) as f32
+    };
+    let check = |steps: &[u64]| {
+        let weights = read_weights(&out);
+        for slot in small.slots() {
+            let want: Vec<f32> = slot.range().map(|at| mean(steps, at)).collect();
+            assert_eq!(weights[&slot.name].values, want, "{}", slot.name);
+        }
+        fs::remove_file(&out).unwrap();
+    };
+    let args = ["average", text(dir.path()), "--last", "2", "--weights", "model", "--out", text(&out)];
+    assert!(stdout(&args).starts_with("wrote the mean of 2: weights of step 15, weights of step 10 to "));
+    check(&[15, 10]);
+    let (a, b, c) = (store.step_folder(5), store.step_folder(10), store.folder().join("latest"));
+    stdout(&["average", text(&a), text(&b), text(&c), "--weights", "model", "--out", text(&out)]);
+    check(&[5, 10, 15]);
+
+    let args = ["average", text(dir.path()), "--last", "4", "--out", text(&out)];
+    fails(&args, 2, &["holds 3 checkpoints that can be used, expected 4"]);
+    let other = temp_dir();
+    saved(other.path(), &layout(&[3, 6, 2]), 1, [1]);
+    let args = ["average", text(dir.path()), text(other.path()), "--out", text(&out)];
+    fails(&args, 2, &["is of another model", "layers.0.weight is [6, 3], expected [5, 3]"]);
+    assert!(!out.exists());
+}
+
+#[test]
+fn average_refuses_what_is_no_mean() {
+    let (dir, store) = a_run(&layout(&[3, 5, 2]));
+    let out = dir.path().join("mean.safetensors");
+    let (run, a, b) = (dir.path(), store.step_folder(5), store.folder().join("best"));
+    for (args, parts) in [
+        (
+            &[text(run), text(&a), "--last", "2"][..],
+            &["--last takes the newest checkpoints of one run, and 2 paths"],
+        ),
+        (&[text(run)], &["the mean of one checkpoint, `"]),
+        (&[text(run), "--last", "1"], &["`--last K` takes the K newest of a run, 2 or more"]),
+        (&[text(&b), text(&a), text(&store.step_folder(10))], &["step-10` is named twice"]),
+    ] {
+        let args = [&["average"], args, &["--out", text(&out)]].concat();
+        fails(&args, 2, &[parts[0], "\nhint: "]);
+        assert!(!out.exists());
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_told_before_the_work() {
+    let (dir, store) = a_run(&layout(&[3, 5, 2]));
+    let (run, a, b) = (text(dir.path()), store.step_folder(5), store.step_folder(10));
+    let manifest = a.join("manifest.json");
+    // What is wrong with the checkpoints would be told later.
+    fs::write(b.join("model.safetensors"), "cut").unwrap();
+    for (out, hint) in [
+        (
+            dir.path().join("no/w.safetensors"),
+            format!("the folder `{run}/no` does not exist: make it, or name another place"),
+        ),
+        (dir.path().to_owned(), "it is a folder: name a file in it".to_owned()),
+        (manifest.join("w.safetensors"), "a part of its path is a file: check the spelling".to_owned()),
+    ] {
+        let parts = [format!("error: can't write `{}`: ", out.display()), format!("\nhint: {hint}\n")];
+        let parts = [parts[0].as_str(), &parts[1]];
+        fails(&["export", text(&b), "--out", text(&out)], 1, &parts);
+        fails(&["export", text(&b), "--overwrite", "--out", text(&out)], 1, &parts);
+        fails(&["average", text(&a), text(&b), "--out", text(&out)], 1, &parts);
+    }
+}
+
+#[test]
+fn where_there_is_none_it_says_what_there_is() {
+    let (dir, store) = a_run(&layout(&[3, 5, 2]));
+    let other = temp_dir();
+    let in_other = |name: &str| other.path().join(name);
+    for folder in ["empty", "data", "ended/checkpoints", "killed/checkpoints"] {
+        fs::create_dir_all(in_other(folder)).unwrap();
+    }
+    for file in ["data/x.npy", "ended/model.safetensors"] {
+        fs::write(in_other(file), "").unwrap();
+    }
+    let model = in_other("ended/model.safetensors");
+    fs::write(store.folder().join("best"), "step-1x").unwrap();
+    let list =
+        format!("hint: `ddp-train checkpoint ls {}` shows those that are there\n", store.folder().display());
+    let init = format!("hint: name another run; `--init-from {}` starts a new run", model.display());
+    for (path, why, hint) in [
+        (in_other("nowhere"), "nothing of that name is there", "hint: check the spelling"),
+        (store.step_folder(7), "nothing of that name is there", list.as_str()),
+        (in_other("data/x.npy"), "it is a file", "hint: name a run's folder, its checkpoints folder"),
+        (model.clone(), "it is a file", "inside; weights alone start a new run with --init-from"),
+        (store.folder().join("best"), "the file names none that is there", "hint: name the run's folder"),
+        (in_other("empty"), "the folder is empty", "hint: name a run's folder, its checkpoints folder"),
+        (in_other("data"), "the folder holds none", "hint: name a run's folder, its checkpoints folder"),
+        (in_other("ended"), "the run has none", init.as_str()),
+        (in_other("killed"), "the run has none", "this one has saved nothing yet"),
+    ] {
+        let want = format!("error: no checkpoint at `{}`: {why}\n", path.display());
+        fails(&["show", text(&path)], 2, &[&want, hint]);
+        fails(&["ls", text(&path)], 2, &[&want, hint]);
+    }
+    // What is there, and no one can use.
+    fs::write(store.step_folder(10).join("manifest.json"), "").unwrap();
+    let step = store.step_folder(10);
+    let list = format!("hint: `ddp-train checkpoint verify {}` tells which can", store.folder().display());
+    fails(&["show", text(&step)], 2, &["can't be used: manifest.json is cut off", &list]);
+    fails(&["verify", text(&step)], 1, &["1 of 1 checkpoints can't be trusted\nhint: --resume passes over"]);
+    let out = in_other("mean.safetensors");
+    let args = ["average", text(dir.path()), "--out", text(&out), "--last"];
+    fails(
+        &[&args[..], &["3"]].concat(),
+        2,
+        &["holds 2 checkpoints that can be used, expected 3\nhint: `--last 2`"],
+    );
+    for step in [5, 15] {
+        fs::write(store.step_folder(step).join("manifest.json"), "").unwrap();
+    }
+    fails(
+        &[&args[..], &["2"]].concat(),
+        2,
+        &["holds 0 checkpoints", "hint: `ddp-train checkpoint ls` shows"],
+    );
+    fails(&["show", text(dir.path())], 2, &["none of the checkpoints in", "hint: mend what is told of them"]);
+}
+
+#[test]
+fn what_may_not_be_read_is_not_called_missing() {
+    let (dir, store) = a_run(&layout(&[3, 5, 2]));
+    let set = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    set(dir.path(), 0o755);
+    let as_nobody = |args: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--clear-groups", DDP_TRAIN, "checkpoint"]).args(args);
+        command.output().ok().filter(|output| output.status.code() != Some(127))
+    };
+    let Some(output) = as_nobody(&["ls", text(dir.path())]).filter(|output| output.status.success()) else {
+        return println!("skipped: needs the right to become another user, who may read the program");
+    };
+    assert!(String::from_utf8_lossy(&output.stdout).contains("step-15"));
+    for (locked, want) in [(dir.path(), "no checkpoint at `"), (store.folder(), "can't read `")] {
+        set(locked, 0o700);
+        let output = as_nobody(&["ls", text(dir.path())]).unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        for part in [want, "Permission denied (os error 13)\n", "hint: check who may read there\n"] {
+            assert!(stderr.contains(part), "no {part:?} in {stderr}");
+        }
+        set(locked, 0o755);
+    }
+}
+
+#[test]
+fn what_a_marker_holds_is_cut_where_it_is_told() {
+    let (dir, store) = a_run(&layout(&[3, 5, 2]));
+    fs::write(store.folder().join("latest"), vec![7u8; 1 << 20]).unwrap();
+    let told = stdout(&["verify", text(dir.path())]);
+    let line = told.lines().find(|line| line.starts_with("latest: it names \"\\u{7}")).unwrap();
+    assert!(line.len() < 130 && line.ends_with("...\", and there is no such checkpoint"), "{line}");
+    let outcome = checkpoint(&["show", text(dir.path())]);
+    assert!(
+        outcome.stderr.len() < 160 && outcome.stderr.contains("passed over latest: it names \""),
+        "{}",
+        outcome.stderr
+    );
+    fs::write(store.folder().join("latest"), "step-77").unwrap();
+    let told = stdout(&["verify", text(dir.path())]);
+    assert!(told.contains("latest: it names \"step-77\", and there is no such checkpoint\n"), "{told}");
+}
+
+#[test]
+fn bench_measures_on_the_disk_that_is_named_and_leaves_nothing() {
+    let dir = temp_dir();
+    fs::write(dir.path().join("mine"), "stays").unwrap();
+    let args =
+        ["bench", "checkpoint", "--device", "cpu", "--dims", "30,20", "--repeats", "2", "--json", "--out"];
+    let outcome = run(single(&[&args[..], &[text(dir.path())]].concat()));
+    assert!(outcome.status.success(), "{}", outcome.stderr);
+    let lines: Vec<Value> = outcome.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let whats: Vec<_> = lines.iter().map(|line| line["what"].as_str().unwrap()).collect();
+    assert_eq!(whats, ["snapshot", "save", "resume"]);
+    assert!(lines.iter().all(|line| line["gb_per_s"].as_f64().unwrap() > 0.0 && line["size_bytes"] == 7680));
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["mine"]);
+}

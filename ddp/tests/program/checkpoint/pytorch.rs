@@ -1,0 +1,100 @@
+//! An exported checkpoint gives the same outputs in PyTorch.
+
+use std::path::Path;
+use std::process::Command;
+
+use ddp::checkpoint::{CheckpointStore, EMA_STATE, Piece, RunState, SaveOptions, Saver};
+use ddp::config::Config;
+use ddp::config::precision::Precision;
+use ddp::model::file::ModelFile;
+use ddp::model::{Mlp, ModelSpec};
+use ddp_kernels::{Device, Tensor};
+
+use super::fixture::{layout, options};
+use crate::common::{run_ok, single};
+
+/// Of the outputs, absolute and relative; they are sums of some hundred products in f32.
+const TOLERANCE: f32 = 1e-5;
+
+#[test]
+fn logits_are_the_same() {
+    let has_torch = Command::new("python3").args(["-c", "import torch, safetensors, tomllib"]).output();
+    if !has_torch.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: needs torch and safetensors");
+        return;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let (out, rows) = (dir.path().join("run"), root.join("examples/data/digits_test.csv"));
+    let out_text = out.to_str().unwrap();
+    let mut train =
+        single(&["train", "examples/csv.toml", "--set", "train.epochs=2", "--quiet", "--out", out_text]);
+    train.current_dir(root);
+    run_ok(train);
+
+    // A checkpoint of that model, whose moving average is some other weights.
+    let file = ModelFile::read(&out.join("model.safetensors")).unwrap();
+    let info = file.info().unwrap();
+    let config = Config::from_toml(&info.config, &out).unwrap();
+    let n_features = info.preprocessor.plan.feature_names().len();
+    let spec = ModelSpec::new(&config.model, n_features, 10);
+    let mut model = Mlp::new(spec, 400, Device::Cpu, Precision::F32).unwrap();
+    let weights = file.weights(model.layout()).unwrap().to_vec::<f32>().unwrap();
+    let ema: Vec<f32> = weights.iter().enumerate().map(|(i, w)| w * 0.75 + 0.02 * (i as f32).sin()).collect();
+    let flat_len = weights.len();
+    let options = SaveOptions {
+        info: info.clone(),
+        layout: model.layout().clone(),
+        state_names: vec![EMA_STATE.to_owned()],
+        pieces: Piece::of_ranges(model.layout(), std::slice::from_ref(&(0..flat_len))),
+        ..options(&layout(&[3, 5, 2]), 0, 1)
+    };
+    let store = CheckpointStore::of_run(&out);
+    store.prepare().unwrap();
+    Saver::new(store, options).save(&RunState::default(), Some(&weights), &[&ema]).unwrap();
+
+    let x = features(&rows, &info.preprocessor.plan.feature_names(), info.preprocessor.normalizer.as_ref());
+    for (choice, weights) in [("model", &weights), ("auto", &ema)] {
+        let exported = dir.path().join(format!("{choice}.safetensors"));
+        let exported_text = exported.to_str().unwrap();
+        run_ok(single(&["checkpoint", "export", out_text, "--weights", choice, "--out", exported_text]));
+        let logits = dir.path().join("logits.json");
+        let mut python = Command::new("python3");
+        python.arg(root.join("examples/load_in_pytorch.py")).args([&exported, &rows, &logits]);
+        run_ok(python);
+        let theirs: Vec<Vec<f32>> = serde_json::from_slice(&std::fs::read(logits).unwrap()).unwrap();
+
+        model.set_weights(Tensor::from_slice(weights, &[flat_len], Device::Cpu).unwrap().view()).unwrap();
+        let n_rows = x.len() / n_features;
+        let rows = Tensor::from_slice(&x, &[n_rows, n_features], Device::Cpu).unwrap();
+        model.forward(rows.view(), None).unwrap();
+        let ours = model.outputs(n_rows).unwrap().to_vec::<f32>().unwrap();
+        assert_eq!(theirs.len(), n_rows);
+        let mut largest = 0.0f32;
+        for (ours, theirs) in ours.iter().zip(theirs.iter().flatten()) {
+            let gap = (ours - theirs).abs() / (1.0 + theirs.abs());
+            assert!(gap <= TOLERANCE, "{choice}: {ours} and {theirs}");
+            largest = largest.max(gap);
+        }
+        println!("{choice}: largest gap of {} logits {largest:e}", ours.len());
+    }
+}
+
+/// The features of a CSV file, in this order, normalised as the model's rows are.
+fn features(path: &Path, names: &[String], normalizer: Option<&ddp::data::Normalizer>) -> Vec<f32> {
+    let mut reader = csv::Reader::from_path(path).unwrap();
+    let header = reader.headers().unwrap().clone();
+    let columns: Vec<usize> =
+        names.iter().map(|name| header.iter().position(|column| column == name).unwrap()).collect();
+    let mut x = Vec::new();
+    for record in reader.records() {
+        let record = record.unwrap();
+        for (i, &column) in columns.iter().enumerate() {
+            let value: f32 = record[column].parse().unwrap();
+            x.push(normalizer.map_or(value, |n| {
+                ((f64::from(value) - f64::from(n.shift[i])) * f64::from(n.scale[i])) as f32
+            }));
+        }
+    }
+    x
+}

@@ -1,0 +1,90 @@
+//! A file of several times the memory that the config grants is trained on within it, wherever the next rows are.
+#![cfg(target_os = "linux")]
+
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use super::files::{Element, npy};
+use crate::common::{single, start, temp_dir};
+
+const N_FEATURES: usize = 1024;
+const LIMIT_MIB: usize = 16;
+/// Rows of a step.
+const BATCH: usize = 64;
+/// Rows in four times as much as the limit.
+const N_ROWS: usize = 4 * (LIMIT_MIB << 20) / (4 * N_FEATURES);
+
+/// Writes `n_rows` rows to `x.npy`, all 0 but a few, which take no room on the disk, and `y.npy`.
+fn write(folder: &Path, n_rows: usize) {
+    let header = npy(Element::F32, false, &[n_rows, N_FEATURES], &[]);
+    let mut x = File::create(folder.join("x.npy")).unwrap();
+    x.write_all(&header).unwrap();
+    x.set_len((header.len() + 4 * n_rows * N_FEATURES) as u64).unwrap();
+    for row in (0..n_rows).step_by(100) {
+        x.seek(SeekFrom::Start((header.len() + 4 * row * N_FEATURES) as u64)).unwrap();
+        x.write_all(&1.0f32.to_le_bytes()).unwrap();
+    }
+    let labels: Vec<f64> = (0..n_rows).map(|row| f64::from(u8::from(row % 100 == 0))).collect();
+    fs::write(folder.join("y.npy"), npy(Element::U8, false, &[n_rows], &labels)).unwrap();
+}
+
+/// The most memory that a run on `n_rows` rows had at a time, in KiB, the pages of mapped files among it.
+fn peak_kib(n_rows: usize, limit_mib: usize, sets: &[&str]) -> u64 {
+    let folder = temp_dir();
+    write(folder.path(), n_rows);
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let mut all = vec![
+        format!("data.train={}", path("x.npy")),
+        format!("data.labels={}", path("y.npy")),
+        format!("data.loader_memory_mib={limit_mib}"),
+        format!("train.batch_size={BATCH}"),
+        "train.epochs=2".to_owned(),
+        "model.hidden=[4]".to_owned(),
+    ];
+    all.extend(sets.iter().map(|&set| set.to_owned()));
+    let out = path("out");
+    let mut args = vec!["train", "--quiet", "--threads", "1", "--device", "cpu", "--out", &out];
+    all.iter().for_each(|set| args.extend(["--set", set]));
+    let job = start(single(&args));
+    let status = format!("/proc/{}/status", job.pid());
+    let waiting = std::thread::spawn(move || job.wait());
+    // It never falls, so what is read last is at most what a few more steps would add.
+    let mut peak = 0;
+    while !waiting.is_finished() {
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        peak = line.map_or(peak, |line| line.trim().trim_end_matches(" kB").parse().unwrap());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let outcome = waiting.join().unwrap();
+    assert!(outcome.status.success(), "{}", outcome.stderr);
+    peak
+}
+
+#[test]
+fn rows_beyond_the_limit_take_less_memory_than_it() {
+    for sets in [
+        ["data.shuffle_mode=full", "data.normalize=none"],
+        ["data.shuffle_mode=blocks", "data.normalize=standard"],
+        ["data.shuffle=false", "data.eval_fraction=0.1"],
+    ] {
+        let base = peak_kib(BATCH, LIMIT_MIB, &sets);
+        let peak = peak_kib(N_ROWS, LIMIT_MIB, &sets);
+        let rows_kib = peak.saturating_sub(base);
+        assert!(
+            rows_kib < (LIMIT_MIB << 10) as u64,
+            "{rows_kib} KiB for rows, limit {LIMIT_MIB} MiB: {sets:?}"
+        );
+        assert!(
+            rows_kib < 8 << 10,
+            "buffers are {} KiB: {rows_kib} KiB, {sets:?}",
+            5 * BATCH * N_FEATURES / 256
+        );
+    }
+    // What is mapped is seen by this measure.
+    let sets = ["data.shuffle_mode=full"];
+    let mapped = peak_kib(N_ROWS, 1024, &sets).saturating_sub(peak_kib(BATCH, 1024, &sets));
+    assert!(mapped > (LIMIT_MIB << 10) as u64, "{mapped} KiB");
+}

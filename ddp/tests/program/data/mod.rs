@@ -1,0 +1,10 @@
+//! Rows from files of all formats: each arrives once an epoch with its own label and weight, damaged files never take the
+//! program down, and what it holds in memory stays below what the config grants.
+
+mod every_row;
+pub(crate) mod files;
+mod memory;
+mod mutated;
+mod runs;
+mod sets;
+mod shrink;

@@ -1,0 +1,169 @@
+//! `ddp-train describe`: what it says of a rank's memory is what the GPU's account says of a run, by kind.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Barrier;
+
+use crate::common::{made_up_csv, run_ok, single, temp_dir, write};
+use ddp::commands::describe::memory_plan::{MemoryKind, MemoryPlan, RankPlan, keeps_rows_there};
+use ddp::config::{CommDtype, Config, Determinism, ZeroStage};
+use ddp::data::{self, Loaded};
+use ddp::model::ModelSpec;
+use ddp::train::setup;
+use ddp::train::setup::Cuts;
+use ddp::train::trainer::GraphMode;
+use ddp_comm::{DeviceOptions, World, threads};
+use ddp_kernels::cpu::threads as cpu_threads;
+use ddp_kernels::cuda::Gpu;
+use ddp_kernels::{Device, MemoryUse};
+use serde_json::Value;
+
+/// Bytes that the GPU's account has of each use after two steps, and those that the plan says.
+fn account_and_plan(world: &World, config: &Config) -> [Vec<usize>; 2] {
+    let index = world.rank().0 as u32;
+    let (gpu, device) = (Gpu::get(index).unwrap(), Device::Cuda(index));
+    world.connect_device(device, DeviceOptions::default()).unwrap();
+    let before = gpu.memory_in_use().unwrap().bytes;
+    let data: Loaded = data::load(config, world).unwrap();
+    let layout = data.train.layout();
+    let spec = ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs())
+        .with_embeddings(data.preprocessor.plan.embeddings());
+    let cuts = Cuts::new(config, world, &data, None).unwrap();
+    let plan = RankPlan {
+        config,
+        data: &data,
+        spec: &spec,
+        cuts,
+        zero: config.comm.zero,
+        device,
+        keeps_rows_there: keeps_rows_there(config, &data, device).unwrap(),
+        n_threads: cpu_threads::current(),
+    };
+    let planned = MemoryPlan::new(&plan);
+
+    let mut trainer = setup::trainer(world, GraphMode::Auto, config, spec.clone(), &cuts, device).unwrap();
+    let (mut loader, _) = setup::loader(config, &data, &cuts, world, device, None).unwrap();
+    for _ in 0..2 {
+        let mut step = loader.next_step().unwrap().unwrap();
+        trainer.step_and_wait(&mut step, true).unwrap();
+    }
+    let after = gpu.memory_in_use().unwrap().bytes;
+    // Scratch stays with the GPU from one run to the next.
+    let begun = |of: MemoryUse| if of == MemoryUse::Workspace { 0 } else { before[of as usize] };
+    let account = MemoryUse::ALL.into_iter().map(|of| after[of as usize] - begun(of)).collect();
+    let of_use = |of: MemoryUse| {
+        let kinds = MemoryKind::ALL.into_iter().filter(|kind| kind.memory_use() == Some(of));
+        kinds.map(|kind| planned.of(kind)).sum()
+    };
+    [account, MemoryUse::ALL.into_iter().map(of_use).collect()]
+}
+
+/// Compares them on GPUs, as many as there are ranks, with nothing else on them.
+#[track_caller]
+fn check(what: &str, config: &Config, world_size: usize) {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let end = Barrier::new(world_size);
+    let compared = threads::run(world_size, |world| {
+        let both = account_and_plan(&world, config);
+        end.wait();
+        both
+    });
+    for (rank, [account, plan]) in compared.into_iter().enumerate() {
+        for ((of, account), plan) in MemoryUse::ALL.into_iter().zip(account).zip(plan) {
+            let of = of.name();
+            // Means and deviations for normalisation, 8 bytes a feature, and where the tables of embeddings are.
+            let slack = if of == "other" { 1024 } else { 0 };
+            assert!(
+                account.abs_diff(plan) <= plan / 20 + slack,
+                "{what}, rank {rank} of {world_size}: {of}: {account} bytes, planned {plan}"
+            );
+        }
+    }
+}
+
+/// Runs of different kinds of buffers; the last one has embeddings.
+fn configs(csv: &str) -> Vec<(String, Config)> {
+    let wide = "model.hidden=[300,200,200]";
+    let cases: [&[&str]; 7] = [
+        &["model.hidden=[256,256]", "optimizer.kind=sgd"],
+        &[wide, "model.activation=gelu", "model.norm=layer", "model.dropout=0.1", "train.ema_decay=0.9"],
+        &[
+            wide,
+            "model.activation=gelu_tanh",
+            "model.residual=true",
+            "train.grad_accum_steps=3",
+            "train.batch_size=7",
+        ],
+        &[wide, "train.precision=bf16", "comm.dtype=bf16", "data.normalize=standard", "optimizer.momentum=0"],
+        &[wide, "train.precision=f16", "train.clip_grad_norm=1"],
+        &[wide, "train.deterministic=world", "train.micro_shards=8", "data.placement=host"],
+        &[
+            "data.categorical=[\"f0\"]",
+            "data.encode=embedding",
+            "data.task=regression",
+            "data.target=[\"t0\",\"t1\"]",
+        ],
+    ];
+    let config = |sets: &&[&str]| {
+        let train = if sets.iter().any(|set| set.contains("categorical")) { csv } else { "builtin:digits" };
+        let mut all = vec![format!("data.train={train}"), "data.eval=none".to_owned()];
+        all.extend(sets.iter().map(|set| (*set).to_owned()));
+        (sets.join(" "), Config::load(None, &all).unwrap_or_else(|error| panic!("{error}")))
+    };
+    cases.iter().map(config).collect()
+}
+
+#[test]
+#[allow(clippy::print_stdout)]
+fn memory_is_as_described() {
+    let folder = temp_dir();
+    let csv = write(folder.path(), "rows.csv", &made_up_csv(400, 20, "regression", 0));
+    let found = Gpu::count();
+    let required = std::env::var("REQUIRE_GPUS").ok().map_or(0, |n| n.parse().unwrap());
+    for world_size in [1, 2] {
+        assert!(found >= world_size.min(required), "needs {world_size} GPUs, found {found}");
+        if found < world_size {
+            println!("skipped: needs {world_size} GPUs, found {found}");
+            continue;
+        }
+        for (what, config) in configs(csv.to_str().unwrap()) {
+            // Gradients that are divided travel as they are, and along no tree.
+            let is_plain =
+                config.comm.dtype == CommDtype::F32 && config.train.deterministic == Determinism::Off;
+            for zero in ZeroStage::ALL.into_iter().filter(|zero| is_plain || *zero != ZeroStage::Gradients) {
+                let mut config = config.clone();
+                config.comm.zero = zero;
+                check(&format!("{what}, zero {}", zero.number()), &config, world_size);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_run_on_gpus_that_are_not_there_is_described() {
+    let args = ["describe", "--json", "--device", "cuda", "--world-size", "8", "--zero", "1"];
+    let outcome = run_ok(single(&args));
+    let report: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!((&report["device"], &report["world_size"]), (&"cuda".into(), &8.into()));
+    assert_eq!((&report["zero"], &report["global_rows"]), (&1.into(), &256.into()));
+    assert_eq!(report["parameters"][0]["shape"], serde_json::json!([128, 64]));
+    assert_eq!(report["n_parameters"], 17_226);
+    let stages = report["memory"].as_array().unwrap();
+    let optimizer = |stage: &Value| {
+        let kinds = stage["bytes"].as_array().unwrap();
+        kinds.iter().find(|kind| kind["what"] == "optimiser").unwrap()["bytes"].as_u64().unwrap()
+    };
+    assert_eq!(stages.len(), 3);
+    assert!(optimizer(&stages[0]) > 7 * optimizer(&stages[1]), "{report}");
+    let total = stages[0]["bytes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|kind| kind["bytes"].as_u64().unwrap())
+        .sum::<u64>();
+    assert_eq!(stages[0]["total_bytes"], total);
+
+    let text = run_ok(single(&["describe"])).stdout;
+    assert!(text.contains("layers.0.weight  128 x 64") && text.contains("MiB of rank 0 of 1"), "{text}");
+}

@@ -1,0 +1,59 @@
+//! `ddp-train devices`: lists what there is, on machines with and without GPUs.
+
+#![allow(clippy::unwrap_used)]
+
+use serde_json::Value;
+
+use crate::common::{run_ok, single};
+use crate::virtual_gpu::under_virtual_gpus;
+
+/// The program with arguments that it must take, and no GPU to see.
+fn without_gpu(args: &[&str]) -> String {
+    let mut command = single(args);
+    command.env("CUDA_VISIBLE_DEVICES", "").env_remove("VGPU_DEVICES").env_remove("VGPU");
+    let outcome = run_ok(command);
+    assert_eq!(outcome.stderr, "");
+    outcome.stdout
+}
+
+#[test]
+fn a_machine_without_gpus_is_an_answer() {
+    let text = without_gpu(&["devices"]);
+    assert!(text.starts_with("no GPU: "), "{text}");
+    for part in ["\nhint: ", "--device cpu", "CUDA driver", "NVRTC", "cuBLASLt", "NCCL", "\nCPU: ", "thread"]
+    {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+
+    let json: Value = serde_json::from_str(&without_gpu(&["devices", "--json"])).unwrap();
+    assert_eq!(json["gpus"], Value::Array(Vec::new()));
+    assert!(json["no_gpu"]["reason"].is_string() && json["no_gpu"]["hint"].is_string(), "{json}");
+    let libraries = json["libraries"].as_array().unwrap();
+    assert_eq!(libraries.len(), 4);
+    for library in libraries {
+        assert!(library["path"].is_string() != library["missing"].is_object(), "found or missing: {library}");
+    }
+    assert!(json["cpu"]["threads"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn virtual_gpus_are_listed_and_warned_of() {
+    let Some(text) = under_virtual_gpus(2, &["devices"], &[]) else { return };
+    assert!(text.ok().contains("Virtual GPU 0") && text.ok().contains("Virtual GPU 1"), "{text:?}");
+    for part in ["warning: a virtual GPU computes on the CPU", "from  to 0", "SMs", "GPU-", "9.0", "GiB"] {
+        assert!(text.ok().contains(part), "no {part:?} in\n{}", text.ok());
+    }
+
+    let Some(json) = under_virtual_gpus(2, &["devices", "--json"], &[("VGPU_PEERS", "none")]) else { return };
+    let json: Value = serde_json::from_str(json.ok()).unwrap();
+    assert!(json.get("no_gpu").is_none(), "{json}");
+    for (index, gpu) in json["gpus"].as_array().unwrap().iter().enumerate() {
+        assert_eq!((gpu["index"].as_u64(), gpu["virtual"].as_bool()), (Some(index as u64), Some(true)));
+        assert!(gpu["memory_bytes"].as_u64().unwrap() > 0 && gpu["multiprocessors"].as_u64().unwrap() > 0);
+        assert!(gpu["uuid"].as_str().unwrap().starts_with("GPU-") && gpu["pci_bus_id"].is_string());
+    }
+    assert_eq!(json["peer_links"].to_string(), r#"[["same","host"],["host","same"]]"#);
+    for library in json["libraries"].as_array().unwrap() {
+        assert!(library["path"].is_string() && library["version"].is_string(), "{library}");
+    }
+}

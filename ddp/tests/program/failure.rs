@@ -1,0 +1,254 @@
+//! A run that cannot go on ends as a whole, soon, with one message that says why: real faults, on the real program.
+
+// A test that can't go on panics, and one that is skipped says so.
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::{Outcome, run, single, temp_dir};
+
+/// Asserts how a job ended: its exit status, and that the last on stderr is this error, said once, with a hint.
+///
+/// - `speaker`: how the error's line begins
+#[track_caller]
+fn assert_ended(outcome: &Outcome, code: i32, speaker: &str, error: &[&str]) {
+    let stderr = &outcome.stderr;
+    assert_eq!(outcome.status.code(), Some(code), "{stderr}");
+    assert_eq!(stderr.matches("error: ").count(), 1, "one rank speaks for all:\n{stderr}");
+    let start = stderr[..stderr.find("error: ").unwrap()].rfind('\n').map_or(0, |end| end + 1);
+    let message = stderr[start..].trim_end();
+    assert!(message.starts_with(speaker), "not from {speaker:?}:\n{stderr}");
+    for part in error {
+        assert!(message.contains(part), "no {part:?} in:\n{stderr}");
+    }
+    let last = message.lines().last().unwrap();
+    assert!(last.starts_with("hint: "), "the hint is not the last line:\n{stderr}");
+}
+
+/// How an error begins that is that of all ranks, or of the only one.
+const ALL: &str = "error: ";
+
+/// The arguments of descent with a step beyond all bounds.
+fn too_large_steps(out: &str) -> Vec<&str> {
+    let sets = ["--set", "optimizer.kind=\"sgd\"", "--set", "optimizer.lr=1e30"];
+    [&["train", "--quiet", "--out", out], &sets[..]].concat()
+}
+
+const LOSS_NOT_FINITE: [&str; 2] = ["the loss of step", "`optimizer.lr`"];
+
+#[test]
+fn a_loss_that_is_not_finite_ends_the_run() {
+    let folder = temp_dir();
+    let out = folder.path().join("out");
+    let outcome = run(single(&too_large_steps(out.to_str().unwrap())));
+    assert_ended(&outcome, 1, ALL, &LOSS_NOT_FINITE);
+    assert!(!out.join("model.safetensors").exists(), "a model that is not trained");
+}
+
+/// A file system of 24 KiB, gone when the test ends.
+struct TinyDisk<'a>(&'a Path);
+
+impl<'a> TinyDisk<'a> {
+    /// Prints why the test is skipped where the system does not let us mount.
+    fn mount(folder: &'a Path) -> Option<Self> {
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=24k", "tmpfs"]).arg(folder);
+        match mount.output() {
+            Ok(output) if output.status.success() => Some(TinyDisk(folder)),
+            Ok(output) => {
+                let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                eprintln!("skipped: needs root, to mount a small disk ({reason})");
+                None
+            }
+            Err(error) => {
+                eprintln!("skipped: needs root, to mount a small disk (mount: {error})");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for TinyDisk<'_> {
+    fn drop(&mut self) {
+        // Lazily: a rank that is about to end may still have a file open.
+        let _ = Command::new("umount").arg("-l").arg(self.0).status();
+    }
+}
+
+/// The arguments of a run that fills the disk with its metrics and would not end otherwise.
+fn endless(out: &str) -> Vec<&str> {
+    let sets = ["--set", "train.epochs=1000000", "--set", "log.every_steps=1"];
+    [&["train", "--quiet", "--out", out], &sets[..]].concat()
+}
+
+#[test]
+fn a_full_disk_ends_the_run() {
+    let folder = temp_dir();
+    let Some(_disk) = TinyDisk::mount(folder.path()) else {
+        return;
+    };
+    let out = folder.path().join("run");
+    let outcome = run(single(&endless(out.to_str().unwrap())));
+    assert_ended(&outcome, 1, ALL, &["metrics.jsonl`", "No space left", "the disk is full"]);
+    assert!(!out.join("model.safetensors").exists());
+}
+
+#[cfg(feature = "mpi")]
+mod mpi {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::common::{children, kill_9, mpirun, ranks, run_ok, start, write};
+
+    /// How soon the job ends after one rank has failed.
+    const SOON: Duration = Duration::from_secs(2);
+
+    /// How long a job takes that fails at nothing, from its start to its end; the machine may be busy.
+    fn usual_time() -> Duration {
+        run_ok(ranks(2, &["train", "--dry-run", "--quiet"])).elapsed
+    }
+
+    /// A job whose ranks 0 and 1 have each their own config, of one name, and one output folder.
+    fn two_configs(folder: &Path, configs: [&str; 2]) -> Outcome {
+        let path = |rank: usize| {
+            let own = folder.join(rank.to_string());
+            std::fs::create_dir(&own).unwrap();
+            write(&own, "run.toml", configs[rank])
+        };
+        let (a, b, out) = (path(0), path(1), folder.join("out"));
+        let out_text = out.to_str().unwrap();
+        let args = |config: &'_ Path| -> Vec<String> {
+            ["train", config.to_str().unwrap(), "--quiet", "--out", out_text].map(str::to_owned).into()
+        };
+        let (a, b) = (args(&a), args(&b));
+        let a: Vec<_> = a.iter().map(String::as_str).collect();
+        let b: Vec<_> = b.iter().map(String::as_str).collect();
+        let outcome = run(mpirun(&[(1, &a), (1, &b)]));
+        assert!(!out.exists(), "nothing is written before all ranks agree");
+        outcome
+    }
+
+    const ROWS: &str = "x,y,label\n1,2,0\n3,4,1\n5,6,0\n7,8,1\n";
+
+    #[test]
+    fn a_data_file_that_one_rank_lacks_ends_the_job() {
+        let folder = temp_dir();
+        let usual = usual_time();
+        // The same path on each rank, as on hosts with local disks, one of which has no such file.
+        let hosts = [0, 1].map(|rank| folder.path().join(format!("host{rank}")));
+        for own in &hosts {
+            std::fs::create_dir(own).unwrap();
+            write(own, "run.toml", "[data]\ntrain = \"rows.csv\"\n");
+        }
+        write(&hosts[0], "rows.csv", ROWS);
+        let outcome = run(mpirun_in_folders(&hosts, &["train", "run.toml", "--quiet", "--dry-run"]));
+        assert_ended(&outcome, 2, "[rank 1 ", &["data file `rows.csv` does not exist"]);
+        assert!(outcome.elapsed < usual + SOON, "{:?}, usually {usual:?}", outcome.elapsed);
+    }
+
+    #[test]
+    fn data_that_differ_between_ranks_end_the_job() {
+        let folder = temp_dir();
+        let usual = usual_time();
+        // The same path on each rank, as on hosts with local disks, but other rows there.
+        let config = "[data]\ntrain = \"rows.csv\"\n";
+        let outcome = {
+            let job = |rank: usize, rows: &str| {
+                let own = folder.path().join(format!("host{rank}"));
+                std::fs::create_dir(&own).unwrap();
+                write(&own, "rows.csv", rows);
+                write(&own, "run.toml", config);
+                own
+            };
+            let hosts = [job(0, ROWS), job(1, &ROWS.replace('7', "9"))];
+            run(mpirun_in_folders(&hosts, &["train", "run.toml", "--quiet", "--dry-run"]))
+        };
+        assert_ended(&outcome, 2, ALL, &["rank 1", "on rank 0", "the data"]);
+        assert!(outcome.elapsed < usual + SOON, "{:?}, usually {usual:?}", outcome.elapsed);
+    }
+
+    /// One rank in each folder.
+    fn mpirun_in_folders(folders: &[std::path::PathBuf], args: &[&str]) -> Command {
+        let mut command = mpirun(&[]);
+        for (index, folder) in folders.iter().enumerate() {
+            if index > 0 {
+                command.arg(":");
+            }
+            command.args(["-n", "1", "-wdir"]).arg(folder).arg(crate::common::DDP_TRAIN).args(args);
+        }
+        command
+    }
+
+    #[test]
+    fn configs_that_differ_between_ranks_end_the_job() {
+        let folder = temp_dir();
+        let usual = usual_time();
+        let config = |seed: u64| format!("[train]\nepochs = 2\nseed = {seed}\n");
+        let outcome = two_configs(folder.path(), [&config(3), &config(7)]);
+        assert_ended(&outcome, 2, ALL, &["rank 1", "'train.seed': '7' there, '3' on rank 0"]);
+        assert!(outcome.elapsed < usual + SOON, "{:?}, usually {usual:?}", outcome.elapsed);
+    }
+
+    #[test]
+    fn a_loss_that_is_not_finite_ends_the_job() {
+        let folder = temp_dir();
+        let usual = usual_time();
+        let out = folder.path().join("out");
+        let outcome = run(ranks(2, &too_large_steps(out.to_str().unwrap())));
+        assert_ended(&outcome, 1, ALL, &LOSS_NOT_FINITE);
+        assert!(outcome.elapsed < usual + SOON, "{:?}, usually {usual:?}", outcome.elapsed);
+        assert!(!out.join("model.safetensors").exists(), "a model that is not trained");
+    }
+
+    /// How long mpirun itself may take to end when the ranks of its job are gone, counted from the death of the first.
+    const MPIRUN_ENDS: Duration = Duration::from_millis(3500);
+
+    #[test]
+    fn a_rank_that_is_killed_takes_the_job_with_it() {
+        for victim in [0, 2] {
+            let folder = temp_dir();
+            let out = folder.path().join("out");
+            let job = start(ranks(3, &endless(out.to_str().unwrap())));
+            let metrics = out.join("metrics.jsonl");
+            while std::fs::metadata(&metrics).map_or(0, |file| file.len()) == 0 {
+                assert!(job.started.elapsed() < Duration::from_secs(30), "the job does not begin");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let mut pids = children(job.pid());
+            pids.sort_unstable();
+            assert_eq!(pids.len(), 3, "the ranks are mpirun's children");
+            let killed = Instant::now();
+            kill_9(pids[victim]);
+            let is_there = |pid: &u32| Path::new(&format!("/proc/{pid}/exe")).read_link().is_ok();
+            while pids.iter().any(is_there) {
+                assert!(
+                    killed.elapsed() < SOON,
+                    "ranks still run {:?} after one was killed",
+                    killed.elapsed()
+                );
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            // mpirun itself may stay for another second when all ranks are gone: 2.01 s where they had ended after 1.01.
+            let outcome = job.wait();
+            let took = outcome.ended - killed;
+            assert!(took < MPIRUN_ENDS, "mpirun took {took:?} to end");
+            assert!(!outcome.status.success(), "{:?}", outcome.status);
+        }
+    }
+
+    #[test]
+    fn a_full_disk_ends_the_job() {
+        let folder = temp_dir();
+        let Some(_disk) = TinyDisk::mount(folder.path()) else {
+            return;
+        };
+        let usual = usual_time();
+        let out = folder.path().join("run");
+        // Some 150 steps fit, which are done within a fraction of a second.
+        let outcome = run(ranks(2, &endless(out.to_str().unwrap())));
+        assert_ended(&outcome, 1, "[rank 0 ", &["metrics.jsonl`", "No space left", "the disk is full"]);
+        assert!(outcome.elapsed < usual + SOON, "{:?}, usually {usual:?}", outcome.elapsed);
+        assert!(!out.join("model.safetensors").exists());
+    }
+}

@@ -1,0 +1,28 @@
+//! Whole-program tests: each starts the real `ddp-train`, also under `mpirun`, and checks its output, files and exit status.
+//!
+//! One binary, since every further one would link all crates again. `tests/vgpu/all` chooses modules by name.
+
+// Test code panics where it cannot proceed; a skipped test prints its reason.
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../virtual_gpu/mod.rs"]
+mod virtual_gpu;
+
+mod bad_input;
+mod bench;
+mod checkpoint;
+mod data;
+mod describe;
+mod determinism;
+mod devices;
+mod failure;
+mod gpu_program;
+mod law;
+mod output;
+mod parity;
+mod quality;
+mod resume;
+mod stopping;
+mod training;

@@ -1,0 +1,473 @@
+//! Runs that stop and go on: after any step, by signals, on another number of ranks. They end as the run that never stopped.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+
+#[cfg(feature = "mpi")]
+use crate::common::assert_all_close;
+use crate::common::{Outcome, Weights, ranks, read_weights, run, same_bits, single, temp_dir, write};
+use ddp::run_folder::folder::{Existing, RunDir};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Exit status of a run that has stopped and saved itself.
+const SAVED: i32 = 85;
+
+/// 2 epochs of 8 steps, the last of them smaller, with everything that keeps something from step to step, or goes by the
+/// number of the step or the row.
+const RUN: &str = "[model]\nhidden = [24, 24]\ndropout = 0.1\nnorm = \"layer\"\n\
+    [optimizer]\nlr = 0.003\ndecay_bias_norm = false\n\
+    [schedule]\nkind = \"cosine\"\nwarmup_steps = 3\n\
+    [train]\nepochs = 2\nglobal_batch_size = 200\nclip_grad_norm = 0.5\nema_decay = 0.9\n\
+    [log]\nevery_steps = 1\n";
+const N_STEPS: usize = 16;
+
+/// A run that may take several legs.
+struct Run {
+    folder: TempDir,
+    config: PathBuf,
+}
+
+impl Run {
+    fn new(config: &str) -> Self {
+        let folder = temp_dir();
+        let config = write(folder.path(), "run.toml", config);
+        Run { folder, config }
+    }
+
+    fn out(&self) -> PathBuf {
+        self.folder.path().join("out")
+    }
+
+    /// Goes on on so many ranks, from wherever it is.
+    fn leg(&self, n_ranks: usize, sets: &[&str]) -> Outcome {
+        let out = self.out();
+        let mut args = vec!["train", self.config.to_str().unwrap(), "--out", out.to_str().unwrap()];
+        // On GPUs, of which there are fewer than ranks in some tests.
+        args.extend(["--resume", "auto", "--progress", "none", "--threads", "1", "--share-gpu"]);
+        sets.iter().for_each(|set| args.extend(["--set", set]));
+        run(ranks(n_ranks, &args))
+    }
+
+    /// A leg that ends after global step `step`.
+    #[track_caller]
+    fn until(&self, n_ranks: usize, step: usize, sets: &[&str]) {
+        let stop = format!("train.stop_after_steps={step}");
+        let outcome = self.leg(n_ranks, &[sets, &[&stop]].concat());
+        assert_eq!(outcome.status.code(), Some(SAVED), "{}", outcome.stderr);
+    }
+
+    /// The last leg.
+    #[track_caller]
+    fn to_the_end(&self, n_ranks: usize, sets: &[&str]) -> Ended {
+        let outcome = self.leg(n_ranks, sets);
+        assert!(outcome.status.success(), "{}", outcome.stderr);
+        let events = events(&self.out());
+        let of = |kind: &str| events.iter().filter(|event| event["event"] == kind).collect::<Vec<_>>();
+        let numbers = |kind: &str, key: &str| -> Vec<f64> {
+            of(kind).iter().map(|event| event[key].as_f64().unwrap()).collect()
+        };
+        let steps = numbers("step", "step");
+        assert_eq!(
+            steps,
+            (1..=steps.len()).map(|step| step as f64).collect::<Vec<_>>(),
+            "each step is told once"
+        );
+        Ended {
+            weights: read_weights(&self.out().join("model.safetensors")),
+            losses: numbers("step", "loss"),
+            rates: numbers("step", "lr"),
+            norms: numbers("step", "grad_norm"),
+            epochs: [numbers("epoch", "train_loss"), numbers("epoch", "eval_loss")].concat(),
+        }
+    }
+}
+
+fn events(out: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(out.join("metrics.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// What a run came to.
+struct Ended {
+    weights: Weights,
+    losses: Vec<f64>,
+    rates: Vec<f64>,
+    norms: Vec<f64>,
+    epochs: Vec<f64>,
+}
+
+#[track_caller]
+fn assert_same_bits(what: &str, got: &Ended, want: &Ended) {
+    assert_eq!(got.losses, want.losses, "{what}: losses");
+    assert_eq!(got.rates, want.rates, "{what}: learning rates");
+    assert_eq!(got.norms, want.norms, "{what}: norms");
+    assert_eq!(got.epochs, want.epochs, "{what}: epochs");
+    assert!(same_bits(&got.weights, &want.weights), "{what}: weights");
+}
+
+/// `ddp-train checkpoint verify` has proved that each epoch used each row once.
+#[track_caller]
+fn assert_every_row_once(out: &Path) {
+    let outcome = run(single(&["checkpoint", "verify", out.to_str().unwrap()]));
+    assert!(outcome.status.success(), "{outcome:?}");
+    assert!(outcome.stdout.contains("1438 rows"), "{}", outcome.stdout);
+}
+
+#[test]
+fn stopped_after_any_step_it_ends_with_the_same_bits() {
+    let config = RUN.replace("[train]\n", "[train]\ngrad_accum_steps = 2\n");
+    let whole = Run::new(&config).to_the_end(1, &[]);
+    assert_eq!(whole.losses.len(), N_STEPS);
+    for step in 1..N_STEPS {
+        let run = Run::new(&config);
+        run.until(1, step, &[]);
+        assert_same_bits(&format!("stopped after step {step}"), &run.to_the_end(1, &[]), &whole);
+        assert_every_row_once(&run.out());
+    }
+}
+
+#[test]
+fn stopped_after_every_step_it_ends_with_the_same_bits() {
+    // In f16 with a scale that costs some steps at the start, which a resumed run does not meet again.
+    let f16 = "train.precision=\"f16\"";
+    for (order, more) in [
+        ("data.shuffle=false", ["train.precision=\"bf16\"", "optimizer.kind=\"sgd\"", "train.epochs=2"]),
+        ("data.shuffle_mode=\"blocks\"", [f16, "train.loss_scale_init=16777216.0", "train.steps=16"]),
+    ] {
+        let sets = [order, more[0], more[1], more[2]];
+        let whole = Run::new(RUN).to_the_end(1, &sets);
+        assert_eq!(whole.losses.len(), N_STEPS);
+        let run = Run::new(RUN);
+        for step in 1..N_STEPS {
+            run.until(1, step, &sets);
+        }
+        assert_same_bits(order, &run.to_the_end(1, &sets), &whole);
+        assert_every_row_once(&run.out());
+    }
+}
+
+#[cfg(feature = "mpi")]
+#[test]
+fn two_ranks_go_on_with_the_same_bits() {
+    for zero in ["comm.zero=0", "comm.zero=1", "comm.zero=2"] {
+        let sets = [zero, "train.grad_accum_steps=2"];
+        let whole = Run::new(RUN).to_the_end(2, &sets);
+        let run = Run::new(RUN);
+        // In an epoch, at its end, and again.
+        for step in [3, 8, 9] {
+            run.until(2, step, &sets);
+        }
+        assert_same_bits(zero, &run.to_the_end(2, &sets), &whole);
+        assert_every_row_once(&run.out());
+    }
+}
+
+/// 2, then 3 ranks, then 1, with ZeRO and without.
+#[cfg(feature = "mpi")]
+#[test]
+fn any_number_of_ranks_goes_on_where_another_stopped() {
+    let whole = Run::new(RUN).to_the_end(1, &[]);
+    for (first, second) in [("comm.zero=0", "comm.zero=1"), ("comm.zero=2", "comm.zero=0")] {
+        let run = Run::new(RUN);
+        run.until(2, 5, &[first]);
+        run.until(3, 11, &[second]);
+        let ended = run.to_the_end(1, &[first]);
+        let what = format!("{first}, then {second}");
+        // Sums over ranks are taken in another order: units of 6e-8, which Adam's first steps enlarge. Rows that are lost or
+        // seen twice, or a moment that is not the right one, are off by 1e-3 and more.
+        assert_all_close(&what, &ended.losses, &whole.losses, 1e-5);
+        assert_all_close(&what, &ended.epochs, &whole.epochs, 1e-5);
+        assert_eq!(ended.rates, whole.rates);
+        assert_every_row_once(&run.out());
+    }
+}
+
+#[cfg(feature = "mpi")]
+#[test]
+fn in_world_mode_the_number_of_ranks_changes_no_bit_even_on_the_way() {
+    let world = "train.deterministic=\"world\"";
+    let whole = Run::new(RUN).to_the_end(1, &[world]);
+    for (first, second) in [("comm.zero=0", "comm.zero=1"), ("comm.zero=1", "comm.zero=0")] {
+        let run = Run::new(RUN);
+        run.until(2, 5, &[world, first]);
+        run.until(3, 11, &[world, second]);
+        assert_same_bits(&format!("{first}, then {second}"), &run.to_the_end(1, &[world, first]), &whole);
+        assert_every_row_once(&run.out());
+    }
+    for n_ranks in [2, 4, 8] {
+        let ended = Run::new(RUN).to_the_end(n_ranks, &[world]);
+        assert_same_bits(&format!("{n_ranks} ranks"), &ended, &whole);
+    }
+}
+
+/// A batch that is told for each rank: with other ranks the global batch stays what it was.
+#[cfg(feature = "mpi")]
+#[test]
+fn the_global_batch_stays_when_ranks_come_or_go() {
+    let config = RUN.replace("global_batch_size = 200", "batch_size = 100");
+    let whole = Run::new(&config).to_the_end(2, &[]);
+    let run = Run::new(&config);
+    run.until(2, 3, &[]);
+    let outcome = run.leg(1, &["train.stop_after_steps=6"]);
+    assert_eq!(outcome.status.code(), Some(SAVED), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("2 ranks then, 1 now, 200 rows a step as before"), "{}", outcome.stderr);
+    assert_all_close("losses", &run.to_the_end(2, &[]).losses, &whole.losses, 1e-5);
+}
+
+#[test]
+fn a_run_that_is_complete_is_left_as_it_is_and_a_longer_one_goes_on() {
+    let run = Run::new(RUN);
+    let once = run.to_the_end(1, &[]);
+    let again = run.to_the_end(1, &[]);
+    assert_same_bits("again", &again, &once);
+    let longer = run.to_the_end(1, &["train.epochs=3"]);
+    assert_eq!(longer.losses.len(), 3 * N_STEPS / 2);
+    assert_eq!(longer.losses[..N_STEPS], once.losses);
+}
+
+#[test]
+fn without_a_config_the_runs_own_counts() {
+    let run = Run::new(RUN);
+    run.until(1, 5, &[]);
+    let out = run.out();
+    let args = ["train", "--resume", out.to_str().unwrap(), "--progress", "none"];
+    let outcome = crate::common::run(single(&args));
+    assert!(outcome.status.success(), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("resumes after step 5 from"), "{}", outcome.stderr);
+    // stop_after_steps was the first leg's, not the run's.
+    let whole = Run::new(RUN).to_the_end(1, &[]);
+    assert_same_bits("without a config", &run.to_the_end(1, &[]), &whole);
+}
+
+/// What stands in the way is told with exit status 2, and nothing is touched.
+#[track_caller]
+fn assert_refused(outcome: &Outcome, parts: &[&str]) {
+    assert_eq!(outcome.status.code(), Some(2), "{outcome:?}");
+    for part in parts {
+        assert!(outcome.stderr.contains(part), "no {part:?} in {}", outcome.stderr);
+    }
+    assert!(outcome.stderr.contains("hint: "), "{}", outcome.stderr);
+}
+
+#[test]
+fn another_run_is_no_continuation() {
+    let run = Run::new(RUN);
+    run.until(1, 5, &[]);
+    let before = read_weights(&run.out().join("checkpoints/step-5/model.safetensors"));
+    assert_refused(
+        &run.leg(1, &["optimizer.lr=0.5", "model.hidden=[8]"]),
+        &["optimizer.lr is 0.5, and 0.003 in the checkpoint", "model.hidden is [8], and [24, 24]"],
+    );
+    assert_refused(
+        &run.leg(1, &["train.global_batch_size=100"]),
+        &["takes 100 rows", "200 in the checkpoint"],
+    );
+    assert_refused(
+        &run.leg(1, &["data.train=\"builtin:digits\"", "train.seed=3"]),
+        &["train.seed is 3, and 0"],
+    );
+    let out = run.out();
+    let out = out.to_str().unwrap();
+    let command =
+        |args: &[&str]| crate::common::run(single(&[&["train", "--progress", "none"], args].concat()));
+    assert_refused(&command(&["--resume", "auto"]), &["--resume auto", "--out DIR"]);
+    assert_refused(&command(&["--resume", "nowhere"]), &["no checkpoint at `nowhere`"]);
+    assert_refused(&command(&["--out", out]), &["already holds a run", "--resume auto"]);
+    assert!(same_bits(&before, &read_weights(&run.out().join("checkpoints/step-5/model.safetensors"))));
+}
+
+#[test]
+fn other_rows_are_no_continuation() {
+    let folder = temp_dir();
+    let rows =
+        |n: usize| write(folder.path(), "rows.csv", &crate::common::made_up_csv(n, 5, "classification", 0));
+    let path = rows(300);
+    let data = format!("data.train={}", crate::common::quoted(&path));
+    let sets = [data.as_str(), "data.eval_fraction=0.2"];
+    let run = Run::new(RUN);
+    run.until(1, 2, &sets);
+    rows(310);
+    assert_refused(&run.leg(1, &sets), &["rows and columns of the data have the fingerprint"]);
+}
+
+#[test]
+fn a_damaged_checkpoint_is_passed_over_and_named() {
+    let whole = Run::new(RUN).to_the_end(1, &[]);
+    let run = Run::new(RUN);
+    run.until(1, 5, &[]);
+    run.until(1, 9, &[]);
+    let state = run.out().join("checkpoints/step-9/optimizer-00000-of-00001.safetensors");
+    let mut bytes = std::fs::read(&state).unwrap();
+    let last = bytes.len() - 3;
+    bytes[last] ^= 1;
+    std::fs::write(&state, bytes).unwrap();
+    let outcome = run.leg(1, &["train.stop_after_steps=6"]);
+    assert_eq!(outcome.status.code(), Some(SAVED), "{}", outcome.stderr);
+    for part in ["step-9", "optimizer-00000-of-00001.safetensors", "resumes after step 8"] {
+        assert!(outcome.stderr.contains(part), "no {part:?} in {}", outcome.stderr);
+    }
+    assert_same_bits("behind a damaged one", &run.to_the_end(1, &[]), &whole);
+}
+
+/// Each file of state is looked at by one rank only, and all go back together, also past several.
+#[cfg(feature = "mpi")]
+#[test]
+fn what_one_rank_finds_damaged_no_rank_uses() {
+    for (flip_in_9, finds) in
+        [("optimizer-00001-of-00002", "rank 1 found: "), ("optimizer-00000-of-00002", "")]
+    {
+        let sets = ["comm.zero=1"];
+        let whole = Run::new(RUN).to_the_end(2, &sets);
+        let run = Run::new(RUN);
+        for step in [6, 9] {
+            run.until(2, step, &sets);
+        }
+        for (step, file) in [(8, "model"), (9, flip_in_9)] {
+            let path = run.out().join(format!("checkpoints/step-{step}/{file}.safetensors"));
+            let mut bytes = std::fs::read(&path).unwrap();
+            let last = bytes.len() - 3;
+            bytes[last] ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+        }
+        let outcome = run.leg(2, &["comm.zero=1", "train.stop_after_steps=7"]);
+        assert_eq!(outcome.status.code(), Some(SAVED), "{}", outcome.stderr);
+        let told = format!("not used: checkpoint step-9: {finds}{flip_in_9}.safetensors was changed");
+        let parts = [told.as_str(), "step-8: model.safetensors was changed", "resumes after step 6"];
+        for part in parts {
+            assert!(outcome.stderr.contains(part), "no {part:?} in {}", outcome.stderr);
+        }
+        assert_same_bits("behind damaged ones", &run.to_the_end(2, &sets), &whole);
+    }
+}
+
+#[test]
+fn where_none_can_be_used_nothing_starts_afresh() {
+    let run = Run::new(RUN);
+    run.until(1, 5, &[]);
+    let manifest = run.out().join("checkpoints/step-5/manifest.json");
+    let text = std::fs::read_to_string(&manifest).unwrap();
+    std::fs::write(&manifest, &text[..text.len() / 2]).unwrap();
+    assert_refused(&run.leg(1, &[]), &["none of the checkpoints", "step-5", "manifest"]);
+
+    // Also where that shows only as its bytes are read.
+    std::fs::write(&manifest, text).unwrap();
+    let model = run.out().join("checkpoints/step-5/model.safetensors");
+    let mut bytes = std::fs::read(&model).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&model, bytes).unwrap();
+    assert_refused(&run.leg(1, &[]), &["none of the checkpoints", "step-5: model.safetensors was changed"]);
+    let one = run.out().join("checkpoints/step-5");
+    let config = run.config.to_str().unwrap();
+    let named = crate::common::run(single(&[
+        "train",
+        config,
+        "--resume",
+        one.to_str().unwrap(),
+        "--progress",
+        "none",
+    ]));
+    assert_refused(&named, &["step-5` can't be used: model.safetensors was changed"]);
+}
+
+#[test]
+fn what_was_changed_is_not_evaluated() {
+    let run = Run::new(RUN);
+    run.until(1, 5, &[]);
+    let checkpoint = run.out().join("checkpoints/step-5");
+    let eval = || crate::common::run(single(&["eval", "--checkpoint", checkpoint.to_str().unwrap()]));
+    assert!(eval().status.success());
+    let model = checkpoint.join("model.safetensors");
+    let mut bytes = std::fs::read(&model).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    std::fs::write(&model, bytes).unwrap();
+    assert_refused(&eval(), &["model.safetensors", "step-5"]);
+}
+
+#[test]
+fn a_run_without_checkpoints_is_not_gone_on_with() {
+    let run = Run::new(RUN);
+    run.to_the_end(1, &["checkpoint.every_epochs=0"]);
+    assert_refused(&run.leg(1, &[]), &["no checkpoint to go on from", "--overwrite instead of --resume"]);
+    // One that was killed before its first checkpoint starts afresh.
+    std::fs::remove_file(run.out().join("model.safetensors")).unwrap();
+    run.to_the_end(1, &[]);
+}
+
+/// A link to a disk that is not mounted, and files of somebody else.
+#[test]
+fn the_folder_of_checkpoints_is_touched_with_care() {
+    let run = Run::new(RUN);
+    let (out, elsewhere) = (run.out(), run.folder.path().join("elsewhere"));
+    std::fs::create_dir(&out).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, out.join("checkpoints")).unwrap();
+    let outcome = run.leg(1, &[]);
+    assert_eq!(outcome.status.code(), Some(1), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("can't follow the link") && out.join("checkpoints").is_symlink());
+    std::fs::create_dir(&elsewhere).unwrap();
+    run.to_the_end(1, &[]);
+    let notes = write(&elsewhere, "notes.txt", "mine");
+    let args = ["train", run.config.to_str().unwrap(), "--out", out.to_str().unwrap(), "--overwrite"];
+    let sets = ["--progress", "none", "--set", "checkpoint.every_epochs=0"];
+    let outcome = crate::common::run(single(&[&args[..], &sets].concat()));
+    assert!(outcome.status.success(), "{}", outcome.stderr);
+    assert!(out.join("checkpoints").is_symlink() && notes.exists());
+    assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 1, "the old run's are gone");
+}
+
+/// An earlier checkpoint goes on elsewhere, not over what came after it.
+#[test]
+fn an_earlier_checkpoint_begins_a_branch() {
+    let run = Run::new(RUN);
+    run.until(1, 5, &[]);
+    run.until(1, 7, &["checkpoint.keep=10"]);
+    let earlier = run.out().join("checkpoints/step-5");
+    let args = ["train", "--progress", "none", "--threads", "1", "--resume", earlier.to_str().unwrap()];
+    assert_refused(&crate::common::run(single(&args)), &["up to step 7", "from step 5", "--out"]);
+    // Where another process goes on in that folder, that is why it is ahead.
+    let held = RunDir::open(Some(&run.out()), "held", Existing::Continue).unwrap();
+    assert_refused(
+        &crate::common::run(single(&args)),
+        &["in use by process", "wait until that run has ended"],
+    );
+    drop(held);
+    let branch = run.folder.path().join("branch");
+    let outcome = crate::common::run(single(&[&args[..], &["--out", branch.to_str().unwrap()]].concat()));
+    assert!(outcome.status.success(), "{}", outcome.stderr);
+    let whole = Run::new(RUN).to_the_end(1, &[]);
+    assert!(same_bits(&read_weights(&branch.join("model.safetensors")), &whole.weights));
+    // One that stops before its first step is there to be gone on with, too.
+    let still = run.folder.path().join("still");
+    let more = ["--out", still.to_str().unwrap(), "--set", "train.stop_after_steps=3"];
+    let outcome = crate::common::run(single(&[&args[..], &more].concat()));
+    assert_eq!(outcome.status.code(), Some(SAVED), "{}", outcome.stderr);
+    assert!(still.join("checkpoints/step-5/manifest.json").exists());
+}
+
+#[test]
+fn the_newest_and_the_best_are_kept() {
+    let run = Run::new(&RUN.replace("epochs = 2", "epochs = 6"));
+    run.to_the_end(1, &["checkpoint.keep=2", "checkpoint.keep_best=\"eval_loss\"", "optimizer.lr=0.02"]);
+    let folder = run.out().join("checkpoints");
+    let mut steps: Vec<u64> = std::fs::read_dir(&folder)
+        .unwrap()
+        .filter_map(|entry| entry.unwrap().file_name().to_str().unwrap().strip_prefix("step-")?.parse().ok())
+        .collect();
+    steps.sort_unstable();
+    let losses: Vec<(f64, u64)> = events(&run.out())
+        .iter()
+        .filter(|event| event["event"] == "epoch")
+        .map(|event| (event["eval_loss"].as_f64().unwrap(), event["step"].as_u64().unwrap()))
+        .collect();
+    let best = losses.iter().min_by(|a, b| a.0.total_cmp(&b.0)).unwrap().1;
+    let mut want = vec![40, 48, best];
+    want.sort_unstable();
+    want.dedup();
+    assert_eq!(steps, want, "{losses:?}");
+    assert_eq!(std::fs::read_to_string(folder.join("latest")).unwrap().trim(), "step-48");
+    assert_eq!(std::fs::read_to_string(folder.join("best")).unwrap().trim(), format!("step-{best}"));
+    let saved = events(&run.out()).iter().filter(|event| event["event"] == "checkpoint").count();
+    assert_eq!(saved, 6, "each is told of");
+}

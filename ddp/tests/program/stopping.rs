@@ -1,0 +1,101 @@
+//! Signals: any of them, on any rank, lets the step end, saves the run, and all ranks leave with one status.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::common::{Job, run, single, start, temp_dir};
+#[cfg(feature = "mpi")]
+use crate::common::{children, ranks};
+
+/// Exit status of a run that has stopped and saved itself.
+const SAVED: i32 = 85;
+const INTERRUPTED: i32 = 130;
+
+/// More epochs than a test waits for.
+fn endless<'a>(out: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
+    let mut args = vec!["train", "--out", out.to_str().unwrap(), "--progress", "plain", "--threads", "1"];
+    for set in ["train.epochs=1000000", "model.hidden=[16]", "log.every_steps=1", "checkpoint.every_epochs=0"]
+    {
+        args.extend(["--set", set]);
+    }
+    args.extend(more);
+    args
+}
+
+fn signal(name: &str, pid: u32) {
+    let status = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status().unwrap();
+    assert!(status.success());
+}
+
+/// Waits until the run has told of a step.
+#[track_caller]
+fn wait_for_steps(out: &Path) {
+    let started = Instant::now();
+    while !std::fs::read_to_string(out.join("metrics.jsonl")).is_ok_and(|text| text.lines().count() > 3) {
+        assert!(started.elapsed() < Duration::from_secs(60), "no step within a minute");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The run in `out` has stopped for `reason`, has saved itself, and goes on from there.
+#[track_caller]
+fn assert_saved(job: Job, out: &Path, reason: &str) {
+    let outcome = job.wait();
+    assert_eq!(outcome.status.code(), Some(SAVED), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains(reason) && outcome.stderr.contains("--resume"), "{}", outcome.stderr);
+    let verified = run(single(&["checkpoint", "verify", out.to_str().unwrap()]));
+    assert!(verified.status.success(), "{verified:?}");
+    let args = endless(out, &["--resume", "auto", "--set", "train.stop_after_steps=1"]);
+    let resumed = run(single(&args));
+    assert_eq!(resumed.status.code(), Some(SAVED), "{}", resumed.stderr);
+    assert!(resumed.stderr.contains("resumes after step "), "{}", resumed.stderr);
+}
+
+#[test]
+fn each_signal_saves_the_run() {
+    for name in ["TERM", "INT", "USR1"] {
+        let folder = temp_dir();
+        let out = folder.path().join("out");
+        let job = start(single(&endless(&out, &[])));
+        wait_for_steps(&out);
+        signal(name, job.pid());
+        assert_saved(job, &out, &format!("SIG{name}"));
+    }
+}
+
+#[cfg(feature = "mpi")]
+#[test]
+fn a_signal_to_one_rank_stops_them_all() {
+    for last in [false, true] {
+        let folder = temp_dir();
+        let out = folder.path().join("out");
+        let job = start(ranks(3, &endless(&out, &["--set", "comm.zero=1"])));
+        wait_for_steps(&out);
+        let mut pids = children(job.pid());
+        pids.sort_unstable();
+        assert_eq!(pids.len(), 3);
+        signal("USR1", if last { pids[2] } else { pids[0] });
+        // Rank 0 tells what it knows.
+        assert_saved(job, &out, if last { "a signal to another rank" } else { "SIGUSR1" });
+    }
+}
+
+/// Ctrl-C, and once more by somebody who does not want to wait.
+#[test]
+fn a_second_interrupt_ends_the_run_at_once() {
+    let folder = temp_dir();
+    let out = folder.path().join("out");
+    // One step takes far longer than the time between the two.
+    let wide = ["--set", "model.hidden=[3000,3000,3000]", "--set", "train.global_batch_size=1438"];
+    let job = start(single(&endless(&out, &wide)));
+    wait_for_steps(&out);
+    signal("INT", job.pid());
+    std::thread::sleep(Duration::from_millis(50));
+    signal("INT", job.pid());
+    let outcome = job.wait();
+    assert_eq!(outcome.status.code(), Some(INTERRUPTED), "{}", outcome.stderr);
+    assert!(!out.join("checkpoints/latest").exists());
+}

@@ -1,0 +1,130 @@
+//! What the training loop does between two steps: evaluates, stops early, saves, scales the loss. By whole runs of the program.
+
+#![allow(clippy::unwrap_used)]
+
+use crate::common::{assert_all_close, read_weights, run, run_ok, same_bits, single, train};
+use serde_json::Value;
+
+const DIGITS: &str =
+    "[model]\nhidden = [32]\n[train]\nepochs = 4\nglobal_batch_size = 64\n[log]\nevery_steps = 1\n";
+
+fn set(text: &str) -> [&str; 2] {
+    ["--set", text]
+}
+
+#[test]
+fn training_stops_when_evaluations_stop_getting_better() {
+    // A learning rate at which nothing gets better for long.
+    let args = [set("train.early_stop_patience=2"), set("train.epochs=40"), set("optimizer.lr=0.3")].concat();
+    let run = train(1, DIGITS, &args);
+    let losses = run.numbers("epoch", "eval_loss");
+    let best = losses.iter().enumerate().min_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
+    assert_eq!(losses.len(), best + 3, "two evaluations behind the best: {losses:?}");
+    assert!(losses.len() < 40);
+    assert_eq!(run.end("eval_loss"), losses[losses.len() - 1]);
+    // A run that has stopped early is complete: going on with it does nothing.
+    let out = run.out();
+    let again = run_ok(single(&["train", "--resume", out.to_str().unwrap(), "--progress", "plain"]));
+    assert!(again.stderr.contains("resumes after step"), "{}", again.stderr);
+    assert_eq!(run.numbers("epoch", "eval_loss"), losses);
+}
+
+#[test]
+fn the_average_of_the_weights_is_what_is_evaluated_and_saved() {
+    let plain = train(1, DIGITS, &[]);
+    let averaged = train(1, DIGITS, &set("train.ema_decay=0.99"));
+    // The average changes nothing of the training itself.
+    assert_eq!(averaged.numbers("step", "loss"), plain.numbers("step", "loss"));
+    assert_ne!(averaged.numbers("epoch", "eval_loss"), plain.numbers("epoch", "eval_loss"));
+    assert!(!same_bits(&averaged.weights(), &plain.weights()));
+    let out = averaged.out();
+    let eval = run_ok(single(&["eval", "--checkpoint", out.to_str().unwrap(), "--json"]));
+    let eval: Value = serde_json::from_str(&eval.stdout).unwrap();
+    assert_eq!(eval["eval_loss"].as_f64().unwrap(), averaged.end("eval_loss"));
+    // A checkpoint holds the weights that are trained, and the average beside them.
+    let checkpoint = out.join("checkpoints/latest");
+    let name = std::fs::read_to_string(&checkpoint).unwrap();
+    let folder = out.join("checkpoints").join(name.trim());
+    assert!(same_bits(&read_weights(&folder.join("model.safetensors")), &plain.weights()));
+    let eval = run_ok(single(&["eval", "--checkpoint", checkpoint.to_str().unwrap(), "--json"]));
+    let eval: Value = serde_json::from_str(&eval.stdout).unwrap();
+    assert_eq!(eval["eval_loss"].as_f64().unwrap(), averaged.end("eval_loss"), "as the run itself evaluates");
+}
+
+#[test]
+fn the_same_run_writes_the_same_bytes() {
+    let model =
+        || std::fs::read(train(1, DIGITS, &set("name=\"same\"")).out().join("model.safetensors")).unwrap();
+    assert!(model() == model());
+}
+
+#[test]
+fn checkpoints_come_by_steps_by_minutes_and_at_once() {
+    let saved = |sets: &[&str]| -> Vec<f64> {
+        let args: Vec<&str> = sets.iter().flat_map(|text| set(text)).collect();
+        train(1, DIGITS, &args).numbers("checkpoint", "step")
+    };
+    let off = "checkpoint.every_epochs=0";
+    assert_eq!(saved(&[off]), [0.0; 0]);
+    // 23 steps an epoch; the last step of the run is saved too.
+    let none = "checkpoint.keep_best=\"none\"";
+    assert_eq!(saved(&[off, none, "checkpoint.every_steps=40"]), [40.0, 80.0, 92.0]);
+    // An evaluation that is the best so far is a reason to save, too.
+    assert_eq!(saved(&[off, "checkpoint.every_steps=40"]), [23.0, 40.0, 46.0, 69.0, 80.0, 92.0]);
+    assert_eq!(saved(&["checkpoint.every_epochs=3", none, "checkpoint.async=false"]), [69.0, 92.0]);
+    let by_minutes = saved(&[off, "checkpoint.every_minutes=1e-9"]);
+    assert!(by_minutes.len() > 20 && by_minutes.is_sorted(), "{by_minutes:?}");
+}
+
+/// The gradients of the first steps are beyond f16 at this scale.
+#[test]
+fn a_loss_that_is_scaled_too_far_costs_steps_of_the_data_but_none_of_the_run() {
+    let config = DIGITS.replace("epochs = 4", "steps = 60");
+    let f16 = set("train.precision=\"f16\"");
+    let usual = train(1, &config, &f16);
+    let args = [f16, set("train.loss_scale_init=1073741824.0")].concat();
+    let recovered = train(1, &config, &args);
+    for run in [&usual, &recovered] {
+        assert_eq!(run.numbers("step", "step"), (1..=60).map(f64::from).collect::<Vec<_>>());
+        assert!(run.numbers("step", "loss").iter().all(|loss| loss.is_finite()));
+    }
+    assert!(recovered.end("samples") > usual.end("samples"), "steps were skipped, and their rows were used");
+    assert_eq!(recovered.end("steps"), 60.0);
+    let f32 = train(1, &config, &[]);
+    // f16 keeps 11 bits; 60 steps are few.
+    assert_all_close("f16 against f32", &usual.numbers("step", "loss"), &f32.numbers("step", "loss"), 0.02);
+}
+
+#[test]
+fn another_order_of_the_gradient_is_told_with_its_price() {
+    let args =
+        [set("train.deterministic=\"world\""), set("train.micro_shards=4"), set("train.epochs=1")].concat();
+    let out = crate::common::temp_dir();
+    let path = out.path().join("out");
+    let outcome = run(single(&[&["train", "--out", path.to_str().unwrap()], &args[..]].concat()));
+    assert!(outcome.stderr.contains("4 passes a step, 4 of them here"), "{}", outcome.stderr);
+}
+
+/// The step that blows up has a finite loss: only the next one tells. Nothing may go on from such weights.
+#[test]
+fn weights_that_are_not_finite_are_not_saved() {
+    let folder = crate::common::temp_dir();
+    let out = folder.path().join("out");
+    let config = crate::common::write(folder.path(), "run.toml", DIGITS);
+    let sets = [
+        "optimizer.kind=\"sgd\"",
+        "optimizer.lr=1e30",
+        "optimizer.groups=[{ match = \"layers.1.*\", lr_scale = 1e30 }]",
+        "checkpoint.every_steps=1",
+        "checkpoint.async=false",
+        "log.every_steps=1000",
+    ];
+    let mut args =
+        vec!["train", config.to_str().unwrap(), "--out", out.to_str().unwrap(), "--progress", "plain"];
+    sets.iter().for_each(|text| args.extend(set(text)));
+    let outcome = run(single(&args));
+    assert_eq!(outcome.status.code(), Some(1), "{outcome:?}");
+    assert!(outcome.stderr.contains("not saved: its weights are not all finite"), "{}", outcome.stderr);
+    let verified = run(single(&["checkpoint", "verify", out.to_str().unwrap()]));
+    assert!(!verified.stdout.contains("step-1"), "{verified:?}");
+}
