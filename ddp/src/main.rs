@@ -5,8 +5,8 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use ddp::cli::{Cli, Command, completions};
-use ddp::commands::{bench, checkpoint, data, describe, devices, eval, train};
+use ddp::cli::{Cli, Command};
+use ddp::commands::{bench, checkpoint, completions, data, describe, devices, eval, train};
 use ddp::exit::{conclude, conclude_usage};
 use ddp::report::stdout::say;
 use ddp_comm::{World, failure};
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
             Command::Checkpoint(command) => checkpoint::checkpoint(&world, command),
             Command::Bench(command) => bench::bench(&world, command),
             Command::Devices(args) => devices::devices(&world, args),
-            Command::Completions { shell } => completions(&world, *shell),
+            Command::Completions { shell } => completions::completions(&world, *shell),
         },
     };
     conclude(world, result)

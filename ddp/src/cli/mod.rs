@@ -9,9 +9,8 @@ mod tests;
 
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Parser, Subcommand};
 use clap_complete::Shell;
-use ddp_comm::World;
 
 pub use self::bench::{
     BenchAddmmArgs, BenchAllreduceArgs, BenchCheckpointArgs, BenchCommand, BenchCopyArgs, BenchDtype,
@@ -25,8 +24,8 @@ pub use self::data::{ConvertArgs, ConvertDtype, DataCommand, InspectArgs};
 pub use self::describe::DescribeArgs;
 use crate::config::{CommDtype, RESUMABLE};
 use crate::error::Result;
-use crate::exit::Stop;
-use crate::report::stdout::print_result;
+use crate::report::progress::ProgressChoice;
+use crate::train::resume::ResumeFrom;
 use crate::train::trainer::GraphMode;
 
 /// Trains dense networks on every core and GPU there is, data-parallel.
@@ -144,15 +143,6 @@ pub struct TrainArgs {
     pub quiet: bool,
 }
 
-/// Which checkpoint a run goes on from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ResumeFrom {
-    /// The newest good one of the output folder.
-    Auto,
-    /// This one, or the newest good one of this run.
-    Path(PathBuf),
-}
-
 fn resume_from(text: &str) -> Result<ResumeFrom, String> {
     match text {
         "" => Err("expected auto or a path\nhint: --resume auto --out DIR".to_owned()),
@@ -200,32 +190,6 @@ pub struct DevicesArgs {
     /// Write the list as one JSON object to stdout
     #[arg(long)]
     pub json: bool,
-}
-
-/// How progress is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub enum ProgressChoice {
-    /// A bar if stderr is a terminal, else lines.
-    #[default]
-    Auto,
-    /// A bar; without a terminal, lines.
-    Bar,
-    /// Lines.
-    Plain,
-    /// Nothing.
-    None,
-}
-
-/// The completion script of `shell`, on stdout of rank 0.
-///
-/// # Errors
-/// [`crate::Error::Stdout`].
-pub fn completions(world: &World, shell: Shell) -> Result<(), Stop> {
-    use clap::CommandFactory as _;
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "ddp-train", &mut script);
-    let put = if world.rank().0 == 0 { print_result(&String::from_utf8_lossy(&script)) } else { Ok(()) };
-    Ok(world.collective_result(put)?)
 }
 
 fn device(text: &str) -> Result<String, String> {

@@ -4,6 +4,7 @@ use clap::CommandFactory as _;
 
 use super::*;
 use crate::config::DataFormat;
+use crate::report::progress::ProgressChoice;
 
 fn parse(line: &str) -> Result<Cli, clap::Error> {
     Cli::try_parse_from(std::iter::once("ddp-train").chain(line.split_whitespace()))

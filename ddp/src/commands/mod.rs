@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod checkpoint;
+pub mod completions;
 pub mod data;
 pub mod describe;
 pub mod devices;

@@ -5,8 +5,8 @@
 //! `load_digits`. 1797 images of 8 x 8 pixels, 10 classes, with a fixed 80/20 split.
 
 use super::dataset::{RowLayout, TargetLayout, numbered_columns};
-use super::open::{Part, SourceSpec};
 use super::resident::{ResidentRows, Targets};
+use super::source::{Part, SourceSpec};
 use crate::config::Task;
 use crate::data::error::{DataError, Result};
 

@@ -6,8 +6,9 @@ use ddp_comm::{ReduceOp, World};
 use ddp_kernels::TensorMut;
 
 use super::dataset::{Dataset, TargetLayout};
-use super::open::{KnownFeatures, Opened, Part, SourceSpec, open};
+use super::open::{Opened, open};
 use super::preprocess::{Preprocessor, needs_stats};
+use super::source::{KnownFeatures, Part, SourceSpec};
 use super::stats::ColumnStats;
 use super::subset::split;
 use super::vocabulary::Vocabulary;

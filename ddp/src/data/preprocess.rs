@@ -12,9 +12,9 @@ use super::normalize::Normalizer;
 use super::stats::ColumnStats;
 use super::vocabulary::Vocabulary;
 use crate::config::{DataConfig, Encode, Missing, Normalize};
+use crate::data::EmbeddingSpec;
 use crate::data::batch::BatchMut;
 use crate::data::error::Result;
-use crate::model::EmbeddingSpec;
 
 /// What is done to rows between the dataset and the model.
 #[derive(Debug, Clone, PartialEq)]

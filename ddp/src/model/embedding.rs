@@ -9,20 +9,10 @@ use std::ops::Range;
 
 use ddp_kernels::ops::{self, EmbeddingTable, EmbeddingTables};
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, TensorRef};
-use serde::{Deserialize, Serialize};
+
+use crate::data::EmbeddingSpec;
 
 use super::layout::{ParamKind, ParamLayout};
-
-/// One categorical feature and its table, `[n_codes, dim]`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct EmbeddingSpec {
-    /// The feature.
-    pub name: String,
-    /// Rows of the table: one a known value, and the first one for all others.
-    pub n_codes: usize,
-    /// Width of a row.
-    pub dim: usize,
-}
 
 /// What a `torch.nn.ModuleDict` has attributes for, and so takes for no key.
 const PYTORCH_ATTRIBUTES: &[&str] = &[

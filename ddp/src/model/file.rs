@@ -7,9 +7,9 @@ use ddp_kernels::{DType, Device, Tensor};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 
-use super::embedding::EmbeddingSpec;
 use super::layout::ParamLayout;
 use crate::config::ModelConfig;
+use crate::data::EmbeddingSpec;
 use crate::data::{Normalizer, Preprocessor};
 use crate::error::{Error, Result};
 use crate::storage::fingerprint::fingerprint;

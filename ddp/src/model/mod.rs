@@ -12,9 +12,9 @@ mod loss_head;
 mod mlp;
 pub mod spec;
 
+pub use crate::data::EmbeddingSpec;
 pub use backward::GradientSink;
 pub use buffers::{BufferPlan, ModelBytes};
-pub use embedding::EmbeddingSpec;
 pub use layout::{ParamLayout, ParamSlot};
 pub use loss_head::LossHead;
 pub use mlp::{DropoutStep, Mlp};

@@ -11,7 +11,6 @@ use crate::checkpoint::{
     Checkpoint, CheckpointError, CheckpointStore, Fault, Load, Located, Manifest, Piece, RunState, Search,
     Skipped, StateReader, step_name,
 };
-use crate::cli::{ResumeFrom, TrainArgs};
 use crate::config::{Batch, Config};
 use crate::data::Loaded;
 use crate::report::progress::Progress;
@@ -22,6 +21,15 @@ use crate::storage::stream::Caching;
 use crate::train::error::Stop;
 use crate::train::error::{Result, TrainError};
 use crate::train::trainer::Trainer;
+
+/// The checkpoint to resume from, as the user named it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ResumeFrom {
+    /// The newest valid one of the output folder.
+    Auto,
+    /// This one, or the newest valid one of this run.
+    Path(PathBuf),
+}
 
 /// The checkpoint that a run goes on from.
 #[derive(Debug)]
@@ -34,15 +42,15 @@ pub struct Resumed {
 }
 
 impl Resumed {
-    /// The checkpoint that `args` ask for, if they ask for one and it is there: of several the newest that looks whole. Its bytes
-    /// are looked at as they are [read](Self::restore). Rank 0 searches; the others take what it has found.
+    /// Finds the checkpoint that `from` names, in the run's folder `out` for [`ResumeFrom::Auto`]: of several the newest whose
+    /// manifest and file sizes are right. Checksums are compared while it is [read](Self::restore). Rank 0 searches for all ranks.
     ///
     /// # Errors
     /// [`Stop`] with a [`CheckpointError`], on all ranks alike.
-    pub fn find(world: &World, args: &TrainArgs) -> Result<Option<Self>, Stop> {
-        let Some(from) = &args.resume else { return Ok(None) };
+    pub fn find(world: &World, from: Option<&ResumeFrom>, out: Option<&Path>) -> Result<Option<Self>, Stop> {
+        let Some(from) = from else { return Ok(None) };
         let found = match world.rank().0 {
-            0 => look(from, args.out.as_deref()),
+            0 => find_checkpoint(from, out),
             _ => Ok(None),
         };
         Self::on_all_ranks(world, found)
@@ -301,7 +309,7 @@ impl Resumed {
 }
 
 /// The checkpoint that is asked for.
-fn look(from: &ResumeFrom, out: Option<&Path>) -> Result<Option<Resumed>> {
+fn find_checkpoint(from: &ResumeFrom, out: Option<&Path>) -> Result<Option<Resumed>> {
     let (asked, store) = match from {
         ResumeFrom::Path(path) => match Located::new(path)? {
             Located::One(path) => {

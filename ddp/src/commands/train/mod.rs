@@ -42,7 +42,7 @@ use crate::train::training_loop::{Ending, LoopPlan, TrainingLoop};
 /// [`Stop`], which knows whether all ranks have heard of it.
 pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
     let signals = StopSignals::listen(world).map_err(|source| TrainError::Signals { source })?;
-    let resumed = Resumed::find(world, args)?;
+    let resumed = Resumed::find(world, args.resume.as_ref(), args.out.as_deref())?;
     let config = world.collective_result(load_config(world, args, resumed.as_ref()))?;
     agree_on_config(world, args, &config)?;
     let choice = pin_device(world, &args.device, pinning(args, &config))?;

@@ -10,7 +10,7 @@ use super::open::{
 use super::safetensors::Header;
 use super::{idx, npy, npz};
 use crate::data::error::{DataError, Result};
-use crate::data::open::SourceSpec;
+use crate::data::source::SourceSpec;
 
 /// The arrays in files of one format, each over all files.
 pub(crate) struct Listing {

@@ -9,9 +9,10 @@ use super::rows::{LengthCheck, RawRows};
 use super::safetensors::Header;
 use super::{idx, npy, npz};
 use crate::config::{DataFormat, Task};
+use crate::data::compression::Compression;
 use crate::data::dataset::{CategoryColumn, RowLayout, TargetLayout, numbered_columns};
 use crate::data::error::Result;
-use crate::data::open::{Compression, Part, SourceSpec};
+use crate::data::source::{Part, SourceSpec};
 use crate::data::{DataError, files_of, format_by_name};
 
 /// Metadata keys of safetensors files that `ddp-train data convert` writes.

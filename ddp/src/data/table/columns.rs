@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::config::nearest;
 use crate::data::error::{DataError, Result};
-use crate::data::open::SourceSpec;
+use crate::data::source::SourceSpec;
 use crate::data::table::CsvError;
 
 /// What a column is for.

@@ -18,8 +18,9 @@ use std::path::{Path, PathBuf};
 
 use super::columns::ColumnPlan;
 use super::rows::TableRows;
+use crate::data::compression::Compression;
 use crate::data::error::{DataError, Result};
-use crate::data::open::{Compression, SourceSpec};
+use crate::data::source::SourceSpec;
 use crate::storage::user_file::{self, FileError};
 pub(crate) use cell_reader::CellReader;
 pub(crate) use cells::is_missing;

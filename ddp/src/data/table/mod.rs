@@ -17,7 +17,7 @@ pub(crate) use csv::{CellReader, CsvReader, is_missing};
 pub(crate) use rows::{TableRows, TargetCells, huge_vocabulary};
 
 use super::dataset::Dataset;
-use super::open::SourceSpec;
+use super::source::SourceSpec;
 use super::{DataError, resident::ResidentRows};
 use crate::config::DataFormat;
 use crate::data::error::Result;

@@ -8,8 +8,8 @@ use crate::data::CellProblem;
 use crate::data::checks::MAX_GUESSED_CLASSES;
 use crate::data::dataset::{CategoryColumn, RowLayout, TargetLayout};
 use crate::data::error::{DataError, Result};
-use crate::data::open::SourceSpec;
 use crate::data::resident::{ResidentRows, Targets};
+use crate::data::source::SourceSpec;
 use crate::data::table::CsvError;
 use crate::data::vocabulary::{MAX_VALUES, Vocabulary};
 

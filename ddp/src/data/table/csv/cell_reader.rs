@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::input::{Input, Record};
 use super::{header, unreadable};
+use crate::data::compression::Compression;
 use crate::data::error::Result;
-use crate::data::open::Compression;
 use crate::data::table::CsvError;
 use crate::storage::user_file;
 

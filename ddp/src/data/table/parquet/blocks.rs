@@ -12,7 +12,7 @@ use crate::config::DataConfig;
 use crate::data::batch::BatchMut;
 use crate::data::dataset::{Dataset, RowLayout, TargetLayout};
 use crate::data::error::Result;
-use crate::data::open::{KnownFeatures, SourceSpec};
+use crate::data::source::{KnownFeatures, SourceSpec};
 use crate::data::table::rows::{TableRows, TargetCells};
 use crate::data::vocabulary::Vocabulary;
 use crate::storage::fingerprint::Fingerprint;

@@ -6,7 +6,7 @@ use arrow_schema::DataType;
 use super::file::{ParquetFile, guarded, malformed};
 use crate::data::DataError;
 use crate::data::error::Result;
-use crate::data::open::SourceSpec;
+use crate::data::source::SourceSpec;
 use crate::data::table::columns::{ColumnPlan, Role, is_categorical};
 
 /// Rows among which the first list is looked for that tells how long lists are.

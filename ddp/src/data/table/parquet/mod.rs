@@ -22,7 +22,7 @@ use super::rows::{TableRows, TargetCells, huge_vocabulary};
 use crate::config::{ShuffleMode, Task};
 use crate::data::dataset::{CategoryColumn, Dataset, RowLayout, TargetLayout};
 use crate::data::error::{DataError, Result};
-use crate::data::open::{Part, SourceSpec};
+use crate::data::source::{Part, SourceSpec};
 use crate::data::table::CsvError;
 use crate::data::vocabulary::Vocabulary;
 

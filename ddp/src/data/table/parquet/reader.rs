@@ -14,7 +14,7 @@ use crate::config::Task;
 use crate::data::DataError;
 use crate::data::checks;
 use crate::data::error::Result;
-use crate::data::open::SourceSpec;
+use crate::data::source::SourceSpec;
 use crate::data::table::columns::{ColumnPlan, Role};
 use crate::data::table::rows::{TableRows, TargetCells};
 

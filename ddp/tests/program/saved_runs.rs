@@ -3,14 +3,10 @@
 //! The runs lie in `fixtures/saved_runs`, whose README says how they were written. They are never regenerated. Only the program and
 //! its public files are used here.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
-
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Weights, assert_all_close, read_weights, run_ok, same_bits, single, temp_dir};
+use crate::common::{Weights, assert_all_close, read_weights, run_ok, same_bits, single, temp_dir};
 use serde_json::{Map, Value};
 use tempfile::TempDir;
 
@@ -185,7 +181,7 @@ fn assert_resumes(name: &'static str, command: &[&str]) {
 
 #[track_caller]
 fn assert_weights(name: &str, got: &Weights, want: &Weights, exact: bool) {
-    let (gap, place) = common::largest_gap(got, want);
+    let (gap, place) = crate::common::largest_gap(got, want);
     if exact {
         assert!(same_bits(got, want), "{name}: weights differ by up to {gap:e}, at {place}");
         return;
