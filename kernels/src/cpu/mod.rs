@@ -12,5 +12,5 @@ pub(crate) mod stored;
 pub mod threads;
 pub(crate) mod transpose;
 
-pub use float::Float;
+pub(crate) use float::Float;
 pub(crate) use stored::Stored;
