@@ -9,10 +9,11 @@ use std::ops::Range;
 
 use ddp_comm::World;
 use ddp_kernels::cuda::{Download, Gpu, Graph, Upload};
-use ddp_kernels::ops::{LossSums, STEP_SCALARS_LEN, STEP_SUMS_LEN, STEP_VOTE, StepScalars};
+use ddp_kernels::ops::{LossSums, STEP_SCALARS_LEN, STEP_SUMS_LEN, StepScalars};
 use ddp_kernels::{DType, Tensor, TensorRef};
 
 use crate::batches::Batch;
+use crate::buckets::STEP_VOTE;
 use crate::device_rows::{DeviceRows, DeviceShape};
 use crate::error::{Error, Result};
 use crate::shard::RankCut;

@@ -5,10 +5,10 @@
 use std::ops::Range;
 
 use ddp_comm::{ReduceOp, World};
-use ddp_kernels::ops::{self, STEP_SCALARS_VOTE, STEP_VOTE};
+use ddp_kernels::ops::{self, STEP_SCALARS_EXTRA};
 use ddp_kernels::{DType, Device, MemoryUse, Tensor, TensorMut, TensorRef};
 
-use crate::buckets::{BucketPlan, TAIL_ELEMENTS};
+use crate::buckets::{BucketPlan, STEP_VOTE, TAIL_ELEMENTS};
 use crate::config::{CommDtype, ZeroStage};
 use crate::error::Result;
 use crate::gradient_exchange::{
@@ -164,7 +164,7 @@ impl Gradients {
             _ if !votes => ops::copy(no_vote.view(), place)?,
             Vote::Host(vote) => place.into_slice::<f32>("step", "vote")?[0] = vote as f32,
             Vote::Device(scalars) => {
-                ops::cast(scalars.range(STEP_SCALARS_VOTE, STEP_SCALARS_VOTE + 1)?, place)?;
+                ops::cast(scalars.range(STEP_SCALARS_EXTRA, STEP_SCALARS_EXTRA + 1)?, place)?;
             }
         }
         Ok(())

@@ -2,11 +2,11 @@
 //! is put into its streams.
 
 use ddp_comm::World;
-use ddp_kernels::ops::{LossSums, STEP_VOTE, SumsOutput, UpdateInputs};
+use ddp_kernels::ops::{LossSums, SumsOutput, UpdateInputs};
 use ddp_kernels::{DType, MemoryUse, Tensor, TensorRef};
 
 use crate::batches::Batch;
-use crate::buckets::BucketPlan;
+use crate::buckets::{BucketPlan, STEP_VOTE};
 use crate::error::{Error, Result};
 use crate::gpu_step::{GpuStep, StepShape};
 use crate::gradients::{Gradients, Pass, Vote};

@@ -168,14 +168,6 @@ impl Tensor {
         self.new_zeros(self.shape.dims())
     }
 
-    /// Standard normal numbers with this tensor's shape, dtype and device.
-    ///
-    /// # Errors
-    /// As [`Tensor::rand`].
-    pub fn randn_like(&self, seed: u64) -> Result<Self> {
-        Self::randn(self.shape.dims(), self.dtype(), self.device, seed)
-    }
-
     /// Zeros of another shape with this tensor's dtype and device.
     ///
     /// # Errors

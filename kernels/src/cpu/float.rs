@@ -101,4 +101,12 @@ macro_rules! float {
     };
 }
 float!(f32, math::exp, math::ln, math::tanh, math::sigmoid, math::erf, gemm_f32::gemm::f32::get_gemm_fn);
-float!(f64, f64::exp, f64::ln, f64::tanh, |x: f64| 1.0 / (1.0 + (-x).exp()), libm::erf, gemm_f64::gemm::f64::get_gemm_fn);
+float!(
+    f64,
+    f64::exp,
+    f64::ln,
+    f64::tanh,
+    |x: f64| 1.0 / (1.0 + (-x).exp()),
+    libm::erf,
+    gemm_f64::gemm::f64::get_gemm_fn
+);

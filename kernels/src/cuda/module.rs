@@ -21,24 +21,33 @@ const PRELUDE: &str = include_str!("prelude.cuh");
 #[derive(Debug)]
 pub(crate) struct Source {
     name: &'static str,
-    defines: &'static str,
+    preamble: &'static str,
     text: &'static str,
 }
 
 impl Source {
     /// The kernels of operation `name`.
     pub(crate) const fn new(name: &'static str, text: &'static str) -> Self {
-        Source { name, defines: "", text }
+        Source { name, preamble: "", text }
     }
 
     /// The same kernels by the same names for calls with weights of rows, which `text` has where `ROW_WEIGHTS` is 1: in a
     /// module of its own, so that the other kernels keep their registers and a start without weights compiles nothing more.
     pub(crate) const fn with_row_weights(name: &'static str, text: &'static str) -> Self {
-        Source { name, defines: "#define ROW_WEIGHTS 1\n", text }
+        Self::with_preamble(name, "#define ROW_WEIGHTS 1\n", text)
+    }
+
+    /// The same with `preamble` between the prelude and `text`.
+    pub(crate) const fn with_preamble(
+        name: &'static str,
+        preamble: &'static str,
+        text: &'static str,
+    ) -> Self {
+        Source { name, preamble, text }
     }
 
     fn head(&self) -> String {
-        format!("{PRELUDE}\n{}#line 1 \"{}.cu\"\n", self.defines, self.name)
+        format!("{PRELUDE}\n{}#line 1 \"{}.cu\"\n", self.preamble, self.name)
     }
 
     fn whole(&self) -> String {

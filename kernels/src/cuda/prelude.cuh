@@ -176,7 +176,7 @@ __device__ __forceinline__ Words philox(u64 seed, u32 c0, u32 c1, u32 c2, u32 c3
 }
 
 // ---- sums of a step -----------------------------------------------------------------------------------------------
-// A double as two floats, hi and lo, so that a float all-reduce loses little of it (StepSums in ops/step_sums.rs).
+// A double as two floats, hi and lo, so that a float all-reduce loses little of it (LossSums::store in ops/step_sums.rs).
 __device__ __forceinline__ double load_split(const float* p) { return (double)p[0] + (double)p[1]; }
 __device__ __forceinline__ void store_split(float* p, double v) {
     float hi = (float)v;
@@ -208,7 +208,7 @@ __device__ __forceinline__ void leave_sums(double loss, double weight, u32* coun
     store_split(tail, accumulate ? loss + load_split(tail) : loss);
     store_split(tail + 2, accumulate ? weight + load_split(tail + 2) : weight);
 }
-// What an update takes from device memory: StepScalars and GradScale of UpdateInputs::on_host (ops/step_sums.rs).
+// The numbers of a step that an update reads from device memory: UpdateInputs::on_host in ops/update/inputs.rs.
 struct UpdateInputs {
     double lr, step, scale;
     bool is_finite;

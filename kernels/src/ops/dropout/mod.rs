@@ -6,7 +6,7 @@ mod cuda;
 pub(crate) use cuda::SOURCE;
 
 use super::check;
-use super::step_sums::{STEP_SCALARS_LEN, StepScalars};
+use super::step_scalars::{STEP_SCALARS_LEN, StepScalars};
 use crate::{DType, Result, Shape, TensorMut, TensorRef};
 
 /// What decides which elements are dropped; equal keys drop the same ones on every device and for every world size.

@@ -94,7 +94,7 @@ pub(super) fn elementwise_loss<L: ElementLoss>(
     check::gradient_dispatch!(op, x_op, d_op, T, D => {
         let (x, target) = (x.as_slice::<T>(op, x_name)?, target.as_slice::<T>(op, "target")?);
         let d_x = d_x.map(|d| d.into_slice::<D>(op, "gradient")).transpose()?;
-        sums.put(op, cpu::sum_and_gradient(loss, x, target, row_weights, scale as _, d_x))
+        sums.write(op, cpu::sum_and_gradient(loss, x, target, row_weights, scale as _, d_x))
     })
 }
 
@@ -112,7 +112,7 @@ pub(super) mod testing {
 
     use super::*;
     use crate::ops::testing::{assert_close, assert_gradient, devices, random, rounded, rounding_of, tensor};
-    use crate::ops::{STEP_SUMS_LEN, STEP_VOTE};
+    use crate::ops::{STEP_SUMS_EXTRA, STEP_SUMS_LEN};
     use crate::{DType, Device, Element, Tensor};
 
     /// Calls `op` with a tail on `device` that holds `before` already, and returns what it holds then.
@@ -129,7 +129,7 @@ pub(super) mod testing {
         op(SumsOutput { tail: tail.view_mut(), accumulate: before.is_some() })?;
         let tail = tail.to_vec::<f32>().unwrap();
         assert!(
-            tail[STEP_VOTE..].iter().all(|v| v.is_nan()),
+            tail[STEP_SUMS_EXTRA..].iter().all(|v| v.is_nan()),
             "a loss leaves the vote and what is behind it alone"
         );
         Ok(LossSums::load(&tail))

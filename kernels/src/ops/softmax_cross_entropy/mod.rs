@@ -114,7 +114,7 @@ pub fn softmax_cross_entropy(
             scale as _,
             d_logits,
         )?;
-        sums.put(OP, found)
+        sums.write(OP, found)
     })
 }
 
