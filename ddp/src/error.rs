@@ -15,6 +15,7 @@ use crate::checkpoint::disk::is_out_of_inodes;
 use crate::config::Origin;
 pub use crate::data::CellProblem;
 use crate::data::DataError;
+use crate::error_hints::{comm_message, kernel_message};
 use crate::folder_error::FolderError;
 use crate::loss_scaler::LossScalerError;
 
@@ -27,10 +28,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     // ------------------------------------------------------------------ the layers below
     /// A device, tensor or operation failed.
-    #[error(transparent)]
+    #[error("{}", kernel_message(.0))]
     Kernel(#[from] KernelError),
     /// Ranks failed to work together.
-    #[error(transparent)]
+    #[error("{}", comm_message(.0))]
     Comm(Box<CommError>),
 
     /// Rows that were to be kept on a GPU.
@@ -549,7 +550,11 @@ impl Error {
             Self::LossScaler(_) => 1,
             // A device that was asked for and isn't there is the user's matter; so is another config on another rank.
             Self::Kernel(KernelError::DeviceUnavailable { .. } | KernelError::UnknownDevice { .. }) => 2,
-            Self::Comm(error) if matches!(**error, CommError::Disagreement { .. }) => 2,
+            Self::Comm(error)
+                if matches!(**error, CommError::Disagreement { .. } | CommError::TooFewGpus { .. }) =>
+            {
+                2
+            }
             Self::Kernel(_) | Self::Comm(_) | Self::RowsNotOnDevice { .. } | Self::LoaderThread { .. } => 1,
             Self::Data(error) if error.is_failure() => 1,
             Self::Checkpoint(error) if error.is_failure() => 1,

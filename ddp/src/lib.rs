@@ -27,6 +27,7 @@ pub mod devices;
 pub mod early_stopping;
 pub mod epoch_proof;
 pub mod error;
+mod error_hints;
 pub mod eval;
 pub mod evaluate;
 pub mod files;

@@ -5,10 +5,10 @@
 
 use std::path::PathBuf;
 
-use ddp_comm::{DeviceOptions, World};
+use ddp_comm::{DeviceChoice, DeviceOptions, World};
 use ddp_kernels::cpu::threads;
 use ddp_kernels::cuda::Gpu;
-use ddp_kernels::{Device, DeviceChoice, DeviceRequest, Tensor};
+use ddp_kernels::{Device, DeviceRequest, Tensor};
 
 use crate::checkpointing::Checkpointing;
 use crate::cli::TrainArgs;
@@ -148,7 +148,7 @@ pub(crate) fn pin_device(world: &World, wish: &str, pinning: Pinning) -> Result<
     let Pinning { share_gpu, deterministic, n_threads } = pinning;
     let choose = || -> Result<DeviceChoice> {
         let request: DeviceRequest = wish.parse()?;
-        let choice = request.resolve(world.local_rank().0, world.local_size(), share_gpu)?;
+        let choice = world.choose_device(request, share_gpu)?;
         if let (true, Device::Cuda(index)) = (deterministic, choice.device) {
             Gpu::get(index)?.set_deterministic(true);
         }

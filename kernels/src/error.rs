@@ -211,7 +211,7 @@ pub enum KernelError {
     /// A kernel of this program does not compile with the NVRTC that is there.
     #[error(
         "{device}: the kernels of {kernel} do not compile: {log}\n\
-         hint: is the CUDA of NVRTC 12.8 or newer? `ddp-train devices` tells"
+         hint: is the CUDA of NVRTC 12.8 or newer?"
     )]
     Compile {
         /// The device.
@@ -234,7 +234,7 @@ pub enum KernelError {
     },
 
     /// The thread pool could not be started.
-    #[error("cannot start {threads} compute threads: {reason}\nhint: --threads takes a smaller number")]
+    #[error("cannot start {threads} compute threads: {reason}")]
     Threads {
         /// Threads asked for.
         threads: usize,
@@ -243,20 +243,30 @@ pub enum KernelError {
     },
 }
 
-/// What to change where memory is short, by what uses most of it.
+/// How to save memory, by its largest use.
 fn memory_hint(in_use: Option<&MemoryInUse>) -> &'static str {
-    let Some(in_use) = in_use else { return "a smaller model or batch" };
-    let largest = MemoryUse::ALL.into_iter().max_by_key(|kind| in_use.bytes[*kind as usize]);
-    match largest {
-        _ if in_use.allocated() < in_use.total / 4 && in_use.free < in_use.total / 4 => {
-            "most of the device's memory is held by other programs: nvidia-smi lists them"
+    match in_use {
+        None => "a smaller model or batch",
+        Some(in_use) if in_use.is_held_by_others() => {
+            "other programs hold most of the device's memory: nvidia-smi lists them"
         }
-        Some(MemoryUse::Activations | MemoryUse::Workspace) => {
-            "smaller micro-batches: raise train.grad_accum_steps, or lower train.batch_size"
-        }
-        Some(MemoryUse::Data) => "fewer rows on the device at a time",
-        Some(MemoryUse::Optimizer) => "an optimiser with less state (sgd), or a smaller model",
-        _ => "a smaller model, or a device with more memory",
+        Some(in_use) => match in_use.largest() {
+            MemoryUse::Activations | MemoryUse::Workspace => "smaller micro-batches",
+            MemoryUse::Data => "fewer rows on the device at a time",
+            MemoryUse::Optimizer => "an optimiser with less state (sgd), or a smaller model",
+            _ => "a smaller model, or a device with more memory",
+        },
+    }
+}
+
+/// Errors of a driver that cannot load what this NVRTC compiles.
+const DRIVER_MISMATCH: [&str; 3] =
+    ["CUDA_ERROR_NO_BINARY_FOR_GPU", "CUDA_ERROR_INVALID_PTX", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"];
+
+impl KernelError {
+    /// Whether the driver cannot load what the installed NVRTC compiles.
+    pub fn is_driver_mismatch(&self) -> bool {
+        matches!(self, KernelError::Cuda { code, .. } if DRIVER_MISMATCH.contains(&code.as_str()))
     }
 }
 
@@ -271,9 +281,7 @@ fn cuda_hint(code: &str) -> &'static str {
         "CUDA_ERROR_DEVICE_UNAVAILABLE" => {
             "another process holds the device (exclusive compute mode?): nvidia-smi lists it"
         }
-        "CUDA_ERROR_NO_BINARY_FOR_GPU" | "CUDA_ERROR_INVALID_PTX" | "CUDA_ERROR_UNSUPPORTED_PTX_VERSION" => {
-            "driver and NVRTC do not fit together: `ddp-train devices` shows both versions"
-        }
-        _ => "dmesg and nvidia-smi may tell more",
+        _ if DRIVER_MISMATCH.contains(&code) => "the driver and NVRTC are of incompatible versions",
+        _ => "dmesg and nvidia-smi may show more",
     }
 }

@@ -17,7 +17,7 @@ mod tensor;
 mod view;
 
 pub use cuda::{MemoryInUse, MemoryUse};
-pub use device::{Device, DeviceChoice, DeviceRequest};
+pub use device::{Device, DeviceRequest};
 pub use dtype::{DType, Element};
 pub use error::{KernelError, Operand, Result};
 pub use rng::{Philox, to_unit_f32};

@@ -93,9 +93,7 @@ impl Gpu {
             reason,
             hint,
         };
-        let driver = driver().map_err(|why| {
-            unavailable(why.reason.clone(), format!("{}; or compute without one: --device cpu", why.hint))
-        })?;
+        let driver = driver().map_err(|why| unavailable(why.reason.clone(), why.hint.clone()))?;
         let gpus = GPUS.get_or_init(|| (0..driver.n_devices).map(|_| OnceLock::new()).collect());
         let Some(gpu) = gpus.get(index as usize) else {
             let n = driver.n_devices;

@@ -80,6 +80,17 @@ impl MemoryInUse {
     pub fn allocated(&self) -> usize {
         self.bytes.iter().sum()
     }
+
+    /// The use that takes the most bytes.
+    pub fn largest(&self) -> MemoryUse {
+        let of = |kind: &MemoryUse| self.bytes[*kind as usize];
+        MemoryUse::ALL.into_iter().max_by_key(of).expect("there is more than one use")
+    }
+
+    /// Whether other processes hold most of the device's memory.
+    pub fn is_held_by_others(&self) -> bool {
+        self.allocated() < self.total / 4 && self.free < self.total / 4
+    }
 }
 
 impl fmt::Display for MemoryInUse {
