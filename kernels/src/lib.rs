@@ -1,8 +1,8 @@
 //! Devices, tensors and the operations of dense networks.
 //!
-//! The lowest layer of the house: it knows no ranks, no files and no users. A [`Tensor`] lives on one
-//! [`Device`]; operations ([`ops`]) take views, check device, dtype and shape once, and write into memory that
-//! the caller owns, so that a training step allocates nothing. Each operation's CPU form is its definition.
+//! The lowest layer: it knows no ranks, no command line and no config. A [`Tensor`] lives on one [`Device`]; operations
+//! ([`ops`]) take views, check device, dtype and shape once, and write into memory that the caller owns, so that a training
+//! step allocates nothing. The CPU implementation of an operation defines it.
 
 pub mod cpu;
 pub mod cuda;
