@@ -1,4 +1,4 @@
-//! The two precisions in which operations are defined: f32 for training, f64 for references and gradient checks.
+//! The two types in which operations compute: f32 for training, f64 for references and gradient checks.
 
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Div, DivAssign, Mul, MulAssign, Neg, Sub, SubAssign};
@@ -23,7 +23,7 @@ pub(crate) trait Float:
 {
     /// One.
     const ONE: Self;
-    /// The value below every other.
+    /// Negative infinity.
     const NEG_INFINITY: Self;
     /// `e^self`.
     fn exp(self) -> Self;
@@ -45,7 +45,7 @@ pub(crate) trait Float:
     fn mul_add(self, a: Self, b: Self) -> Self;
     /// The matmul kernel for this type and this processor's vector instructions.
     fn gemm_fn() -> GemmFn<Self>;
-    /// The larger of the two; NaN if `self` is.
+    /// The larger of the two; NaN if `self` is NaN.
     #[inline(always)]
     fn at_least(self, floor: Self) -> Self {
         if self < floor { floor } else { self }

@@ -4,17 +4,17 @@
 // launch  forward row_walk over 16 bytes at a time where rows and pointers allow it, else over elements; block 256.
 //         backward one block of 512 for a tile of columns (2^log2_lanes threads wide, each 16 bytes or one element) and a
 //         share of the rows: tiles in x, shares in y; the last block of a tile adds up the shares; any shape
-// moved   forward 2 values an element, backward 1: memory-bound
+// moved   forward 2 values per element, backward 1: memory-bound
 // order   which rows a thread sums, and the order of all sums, depend on the shape and on whether addresses are multiples of
-//         16: bit-identical between runs. Backward has one atomic a block, a counter that decides which block is the last.
-// twin    cpu.rs beside this file
+//         16: bit-identical between runs. Backward has one atomic per block, a counter that decides which block is the last.
+// twin    cpu.rs next to this file
 
 template <class T, int N> __device__ void add_bias(const T* __restrict__ bias, T* y, size_t rows, size_t cols, u32 log2_width) {
     RowWalk at = row_walk(log2_width);
     size_t items = cols / N;
     for (size_t i = at.item; i < items; i += at.item_stride) {
         Pack<T, N> b = load_pack<N>(bias, i);
-        // Two rows at a time, so that their loads are in flight together.
+        // Two rows at a time, so that their loads overlap.
         for (size_t n = at.row; n < rows; n += 2 * at.row_stride) {
             Pack<T, N> v[2];
 #pragma unroll
@@ -58,7 +58,7 @@ __device__ void column_sums(const T* d_y, D* d_bias, size_t rows, size_t cols, i
 #pragma unroll
     for (int j = 0; j < N; j++) sum[j] = 0;
     if (item < items) {
-        // Several rows at a time, so that their loads are in flight together; a row beyond the end adds nothing.
+        // Several rows at a time, so that their loads overlap; a row beyond the end adds nothing.
         const int batch = N == 1 ? 8 : 4;
         for (size_t n = blockIdx.y * row_lanes + (threadIdx.x >> log2_lanes); n < rows; n += batch * stride) {
             Pack<T, N> v[batch];

@@ -4,10 +4,10 @@
 //         those rows
 // shapes  logits x: T[rows, cols]; labels: i64[rows]; row_weights: f32[rows], used where ROW_WEIGHTS is 1; count: f64[1]
 // launch  blocks of 256 in a row; 2^log2_width threads a row: 1 to 32, or the whole block; any shape
-// moved   1 value an element
+// moved   1 value per element
 // order   integers are counted, in f64 exactly; weights are summed by thread, block and then blocks in order:
 //         bit-identical between runs
-// twin    cpu.rs beside this file
+// twin    cpu.rs next to this file
 
 #ifndef ROW_WEIGHTS
 #define ROW_WEIGHTS 0
@@ -18,7 +18,7 @@ template <class T> __device__ __forceinline__ bool agrees(const T* row, i64 labe
     if ((size_t)label >= cols) return false;
     MATH(T) at_label = to_float(row[label]);
     bool ok = true;
-    // Several at a time, so that their loads are in flight together.
+    // Several at a time, so that their loads overlap.
     const int batch = 4;
     for (size_t c = lane; c < cols; c += batch * width) {
         T v[batch];

@@ -7,12 +7,12 @@
 // launch  forward  row_walk: rows over blocks in x, columns over threads and blocks in y; block 256
 //         sort     a block of 512 for each table
 //         backward tiles of 64 sorted rows in x, tables in parts of 32 columns in y; block 256; any shape
-// moved   forward 2 values an element; sort 32 bytes a code for each 4 bits of it; backward 1 value an element of d_out and
+// moved   forward 2 values per element; sort 32 bytes a code for each 4 bits of it; backward 1 value per element of d_out and
 //         2 of each row of a table that is met
 // order   forward elementwise. Backward: a table's codes are sorted with their rows (radix sort, least digit first, stable),
 //         and a warp, or for more than 64 rows a block, adds up a code's rows. Which rows a thread sums depends on the number
 //         of rows of that code and on dim: bit-identical between runs and devices. No atomics.
-// twin    cpu.rs beside this file
+// twin    cpu.rs next to this file
 
 struct Table {
     size_t start, n_codes, dim, column;  // `column`: its first one of out, less N
@@ -35,7 +35,7 @@ __device__ void embed(const T* __restrict__ x, const T* __restrict__ weights, V*
                       u32 log2_width) {
     RowWalk at = row_walk(log2_width);
     const size_t x_cols = n_numbers + n_tables;
-    const int batch = 4;  // rows at a time, so that their loads are in flight together
+    const int batch = 4;  // rows at a time, so that their loads overlap
     for (size_t c = at.item; c < cols; c += at.item_stride) {
         const bool is_number = c < n_numbers;
         size_t t = is_number ? 0 : (size_t)tables[4 * n_tables + c - n_numbers];

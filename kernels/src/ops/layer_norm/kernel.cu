@@ -8,11 +8,11 @@
 //         so is all of a row that is not aligned
 //         bwd_columns: grid (columns / 32, chunks of rows), block 512 = 32 columns x 16 row lanes; before bwd_warp or bwd_block
 //         bwd_fused: grid (1, chunks of rows), block 512: both for the rows of one chunk, in one launch, where rows are few
-//         16 bytes an access along rows where they are aligned
-// moved   forward 2 values an element; backward 5 (columns read x d, rows read x d and write d), 3 of them from cache where
+//         16 bytes per access along aligned rows
+// moved   forward 2 values per element; backward 5 (columns read x d, rows read x d and write d), 3 of them from cache where
 //         x and d fit there: memory-bound
-// order   rows by lanes, columns by row lane, then chunk after chunk in f64: bit-identical between runs; one atomic a block
-// twin    cpu.rs beside this file
+// order   rows by lanes, columns by row lane, then chunk after chunk in f64: bit-identical between runs; one atomic per block
+// twin    cpu.rs next to this file
 
 __device__ __forceinline__ float root(float x) { return sqrtf(x); }
 __device__ __forceinline__ double root(double x) { return sqrt(x); }

@@ -4,9 +4,9 @@
 // shapes  x: T[n_rows, items * N], out: f32[rows, items * N], indices: i64[rows], shift, scale: f32[items * N]; T is u8, f16,
 //         bf16 or f32, N is 1 or 4
 // launch  row_walk: rows over blocks in x, a row's items over 2^log2_width threads and over blocks in y; block 256; any shape
-// moved   1 row of T read, 1 of f32 written an index: memory-bound (the two rows of shift and scale stay in the cache)
+// moved   1 row of T and 1 of f32 written per index: memory-bound (the two rows of shift and scale stay in the cache)
 // order   elementwise: bit-identical between runs
-// twin    cpu.rs beside this file
+// twin    cpu.rs next to this file
 
 __device__ __forceinline__ float to_float(u8 x) { return (float)x; }
 
@@ -20,7 +20,7 @@ __device__ void load(const T* __restrict__ x, const i64* __restrict__ indices, c
         float* to = out + row * items * N;
         if (index < n_rows) {
             const T* from = x + index * items * N;
-            // Several packs at a time, so that their loads are in flight together.
+            // Several packs at a time, so that their loads overlap.
             const int batch = 4;
             for (size_t first = at.item; first < items; first += batch * at.item_stride) {
                 Pack<T, N> v[batch];

@@ -8,13 +8,13 @@
 // launch  few   C <= 32:    8 lanes a row, block 256, a row in registers
 //         some  C <= 1024:  a warp a row, block 256, a row in registers where rows are aligned; not in f64
 //         many              a block of 512 a row
-//         16 bytes an access in some and many where the tensors are aligned
+//         16 bytes per access in some and many if the tensors are aligned
 //         all: grid-stride over rows, at most as many blocks as there are places for their sums
-// moved   2 values an element (read x, write d): memory-bound; many reads x twice, the second time from L2 in part, and so
+// moved   2 values per element (read x, write d): memory-bound; many reads x twice, the second time from L2 in part, and so
 //         does some where rows are not aligned, from L1
 // order   sums over a row by lanes, over rows in f64 by thread, block and then blocks in order: bit-identical between
-//         runs; one atomic a block
-// twin    cpu.rs beside this file
+//         runs; one atomic per block
+// twin    cpu.rs next to this file
 
 #ifndef ROW_WEIGHTS
 #define ROW_WEIGHTS 0
@@ -115,7 +115,7 @@ template <int LANES, class M> __device__ __forceinline__ M lanes_max(M v) {
     return v;
 }
 
-// Rows of at most LANES * HELD elements, LANES lanes each, N elements an access. All lanes of a warp go through the loop
+// Rows of at most LANES * HELD elements, LANES lanes each, N elements per access. All lanes of a warp go through the loop
 // together. Places within a row are ints relative to the lane's first element, which costs one register for all of them.
 template <int LANES, int HELD, int N, class T, class D>
 __device__ __forceinline__ void rows_in_registers(const T* logits, const i64* labels, D* d, size_t rows, size_t n,

@@ -1,11 +1,11 @@
 // sum_of_squares.cu: the sum of squares of a buffer, for norms.
 // maths   out[0] <- sum_i x[i]^2 (+ out[0] if accumulate)
 // shapes  x: T[n]; out: f64[1]
-// launch  at most 512 blocks of 256 in a row, 16 bytes an access where the pointer allows it; any n
-// moved   1 value an element: memory-bound
+// launch  at most 512 blocks of 256 in a row, 16 bytes per access if the pointers allow it; any n
+// moved   1 value per element: memory-bound
 // order   16 bytes' worth of elements are summed in T's precision (bf16: f32), everything else in f64; which elements a thread
 //         and a block take, and so the bits, depend on n alone: not on the run, the device or the address
-// twin    cpu.rs beside this file
+// twin    cpu.rs next to this file
 
 template <class T> __device__ __forceinline__ double squares(Pack<T> v) {
     MATH(T) sum = 0;

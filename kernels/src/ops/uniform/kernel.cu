@@ -3,9 +3,9 @@
 //         rounded by itself as the twin does
 // shapes  x: T[n]
 // launch  grid-stride over blocks of four elements, block 256; any n
-// moved   1 value written an element
+// moved   1 value written per element
 // order   elementwise: the same bits on every device
-// twin    cpu.rs beside this file
+// twin    cpu.rs next to this file
 
 // Written with operators, product and sum would be contracted into one with a single rounding.
 __device__ __forceinline__ float place(u32 word, float low, float range) {
