@@ -1,8 +1,8 @@
-//! The operations: one folder each, `mod.rs` with the contract and the checks, `cpu.rs` with the form that
-//! defines it.
+//! The operations, one folder each: `mod.rs` has the contract and the checks, `cpu.rs` the implementation that defines it,
+//! `cuda.rs` and `kernel.cu` the one for GPUs.
 //!
-//! Every operation writes into memory that the caller owns and allocates nothing. Losses leave sums, never
-//! means: only the caller knows how many rows all ranks together hold.
+//! Every operation writes into memory that the caller owns and allocates nothing. Losses return sums, never means: only the
+//! caller knows the number of rows of the global batch.
 
 mod activation;
 mod add;
@@ -61,7 +61,7 @@ pub use update::{
     AdamConfig, AdamState, EmaConfig, SgdConfig, UpdateInputs, WeightDecay, adam_step, ema_update, sgd_step,
 };
 
-/// Every file of kernels.
+/// All kernel files.
 pub(crate) static CUDA_SOURCES: &[&crate::cuda::launch::Source] = &[
     &activation::SOURCE,
     &add::SOURCE,

@@ -1,4 +1,4 @@
-//! One product of cuBLASLt with what surrounds it fused in, or, where it has no such form, the parts one by one.
+//! One fused matmul of cuBLASLt, or the parts one by one if it has no such epilogue.
 
 use super::{Activation, MatmulMode};
 use crate::cuda::blas::{Epilogue, Product};
@@ -8,7 +8,7 @@ use crate::ops::addmm::product;
 use crate::ops::bias::cuda as biases;
 use crate::{DType, Result};
 
-/// Sizes and precision of a layer's products.
+/// Sizes and precision of a layer's matmuls.
 #[derive(Clone, Copy)]
 pub(super) struct Layer {
     pub(super) mode: MatmulMode,
@@ -17,14 +17,14 @@ pub(super) struct Layer {
     pub(super) out_features: usize,
 }
 
-/// What [`forward`] writes.
+/// Outputs of [`forward`].
 pub(super) struct Output<'a> {
     pub(super) y: CudaSliceMut<'a>,
     pub(super) pre_activation: Option<CudaSliceMut<'a>>,
     pub(super) relu_mask: Option<CudaSliceMut<'a>>,
 }
 
-/// Whether the mask was written: its bits are cuBLASLt's own affair, so only its own product writes it.
+/// Whether the mask was written: its layout is internal to cuBLASLt, so only a fused matmul writes it.
 pub(super) fn forward(
     gpu: &'static Gpu,
     layer: Layer,
@@ -67,7 +67,7 @@ pub(super) fn forward(
         return Ok(relu_mask.is_some());
     }
 
-    // The sum goes to where it is kept, or to y, and the activation from there to y.
+    // The sum goes to `pre` if it is kept, else to y; the activation reads it from there and writes y.
     let sum = pre_activation.as_mut().unwrap_or(&mut y);
     let epilogue = if bias.is_some() { Epilogue::Bias } else { Epilogue::None };
     let is_done = product(gpu, shape(epilogue), (1.0, 0.0), x, weight, sum.reborrow(), bias, None)?;
@@ -110,7 +110,7 @@ pub(super) fn backward_weight(
     };
     let plain = shape(Epilogue::None);
     let beta = if accumulate { 1.0 } else { 0.0 };
-    // The fused sum of the rows overwrites: it cannot add to what is there.
+    // The fused sum of the rows overwrites its output; it cannot accumulate.
     if let Some(d_bias) = d_bias.as_ref().filter(|_| !accumulate) {
         let fused = shape(Epilogue::BiasGradient);
         if product(gpu, fused, (1.0, 0.0), d_y, x, d_weight.reborrow(), Some(d_bias.as_ref()), None)?
@@ -127,7 +127,7 @@ pub(super) fn backward_weight(
     }
 }
 
-/// What the derivative of the activation before the layer is computed from.
+/// Input of the derivative of the activation before the layer.
 #[derive(Clone, Copy)]
 pub(super) struct Through<'a> {
     pub(super) activation: Activation,
@@ -135,7 +135,7 @@ pub(super) struct Through<'a> {
     pub(super) relu_mask: Option<CudaSlice<'a>>,
 }
 
-/// `d_x = d_y·weight`, or `+=`, times the derivative of the activation that gave x, where there is one.
+/// `d_x = d_y·weight`, or `+=`, times the derivative of the activation that computed x, if any.
 pub(super) fn backward_input(
     gpu: &'static Gpu,
     layer: Layer,
