@@ -1,4 +1,4 @@
-// cast.cu: from one float format to another.
+// cast.cu: conversion between float formats.
 // maths   to <- from, rounded to nearest, ties to even, once; NaN stays NaN
 // shapes  from: A[n], to: B[n]
 // launch  grid-stride over n, 16 bytes of the wider type per access if the pointers allow it (so that a warp's accesses

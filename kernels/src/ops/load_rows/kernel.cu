@@ -1,6 +1,6 @@
-// load_rows.cu: rows in the format that they are kept in become f32: picked, cast and normalised.
-// maths   out[n, c] <- (x[indices[n], c] - shift[c]) * scale[c] in f64, rounded once; without shift and scale the value
-//         itself; without indices row n; a row of an index outside 0..n_rows becomes NaN
+// load_rows.cu: gathers stored rows, casts them to f32 and normalises them.
+// maths   out[n, c] <- (x[indices[n], c] - shift[c]) * scale[c] in f64, rounded once; without shift and scale the exact
+//         value; without indices row n; for an index outside 0..n_rows NaN
 // shapes  x: T[n_rows, items * N], out: f32[rows, items * N], indices: i64[rows], shift, scale: f32[items * N]; T is u8, f16,
 //         bf16 or f32, N is 1 or 4
 // launch  row_walk: rows over blocks in x, a row's items over 2^log2_width threads and over blocks in y; block 256; any shape
