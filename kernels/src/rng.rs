@@ -73,7 +73,7 @@ impl Philox {
 
 /// A random word as a multiple of 2^-24 in `[0, 1)`: each of the 2^24 values is exact in f32.
 #[inline(always)]
-pub fn to_unit_f32(word: u32) -> f32 {
+pub(crate) fn to_unit_f32(word: u32) -> f32 {
     (word >> 8) as f32 * (1.0 / (1u32 << 24) as f32)
 }
 

@@ -13,7 +13,7 @@ use crate::{DType, Device, Element, KernelError, Result, Shape};
 
 /// Elements in host memory, by type.
 #[derive(Debug, Clone, Copy)]
-pub enum CpuSlice<'a> {
+pub(crate) enum CpuSlice<'a> {
     /// Single precision.
     F32(&'a [f32]),
     /// Double precision.
@@ -30,7 +30,7 @@ pub enum CpuSlice<'a> {
 
 /// Writable elements in host memory, by type.
 #[derive(Debug)]
-pub enum CpuSliceMut<'a> {
+pub(crate) enum CpuSliceMut<'a> {
     /// Single precision.
     F32(&'a mut [f32]),
     /// Double precision.
@@ -388,7 +388,7 @@ impl<'a> TensorMut<'a> {
     ///
     /// # Errors
     /// [`KernelError::WrongMemory`], naming `op`, for GPU memory.
-    pub fn into_cpu(self, op: &'static str) -> Result<CpuSliceMut<'a>> {
+    pub(crate) fn into_cpu(self, op: &'static str) -> Result<CpuSliceMut<'a>> {
         let operand = self.operand("operand");
         match self.data {
             DataMut::Cpu(data) => Ok(data),

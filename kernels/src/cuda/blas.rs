@@ -101,7 +101,7 @@ pub(crate) fn relu_mask_row_bits(n: usize) -> usize {
 
 /// `C[M, N] = alpha · op(A)[M, K] · op(B)[K, N] + beta · C`, all row-major and contiguous.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Product {
+pub(crate) struct Matmul {
     pub(crate) m: usize,
     pub(crate) n: usize,
     pub(crate) k: usize,
@@ -112,6 +112,20 @@ pub(crate) struct Product {
     pub(crate) output: DType,
     pub(crate) mode: MatmulMode,
     pub(crate) epilogue: Epilogue,
+}
+
+/// Factors of a matmul's result and of the previous contents of C.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scales {
+    pub(crate) alpha: f64,
+    pub(crate) beta: f64,
+}
+
+impl Scales {
+    /// `C = op(A) · op(B)`; C is not read.
+    pub(crate) fn overwrite() -> Self {
+        Scales { alpha: 1.0, beta: 0.0 }
+    }
 }
 
 /// Addresses of a matmul's operands.
@@ -141,7 +155,7 @@ unsafe impl Sync for Blas {}
 /// Everything that the choice of an algorithm depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
-    product: Product,
+    matmul: Matmul,
     /// Alignments of a, b, c and aux: powers of two, at most 256.
     aligned_to: [u32; 4],
     /// [`Gpu::is_deterministic`] when the matmul was enqueued.
@@ -149,10 +163,10 @@ struct Key {
 }
 
 impl Key {
-    fn new(product: Product, operands: Operands, is_deterministic: bool) -> Self {
+    fn new(matmul: Matmul, operands: Operands, is_deterministic: bool) -> Self {
         let aligned_to = [operands.b, operands.a, operands.c, operands.aux]
             .map(|address| if address == 0 { 256 } else { 1 << address.trailing_zeros().min(8) });
-        Key { product, aligned_to, is_deterministic }
+        Key { matmul, aligned_to, is_deterministic }
     }
 }
 
@@ -181,27 +195,27 @@ impl Gpu {
     /// # Safety
     /// The operands are on this device, of the sizes in the description, and alive until the work is complete or freed after it in
     /// the stream; C overlaps none of the others.
-    pub(crate) unsafe fn product(
+    pub(crate) unsafe fn matmul(
         &'static self,
-        product: Product,
-        alpha: f64,
-        beta: f64,
+        matmul: Matmul,
+        scales: Scales,
         operands: Operands,
     ) -> Result<bool> {
         self.bind()?;
         let blas = self.blas()?;
         let fail = |call| move |error: CublasError| self.cublas_error(call, error);
         let mut plans = blas.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = Key::new(product, operands, self.is_deterministic());
+        let key = Key::new(matmul, operands, self.is_deterministic());
         let plan = match blas.plan(&mut plans, key) {
             Ok(Some(plan)) => plan,
             Ok(None) => return Ok(false),
             Err(error) => return Err(self.cublas_error("cublasLtMatmulAlgoGetHeuristic", error)),
         };
-        plan.point_to(operands.bias, operands.aux, product.epilogue)
+        plan.point_to(operands.bias, operands.aux, matmul.epilogue)
             .map_err(fail("cublasLtMatmulDescSetAttribute"))?;
+        let Scales { alpha, beta } = scales;
         let (alpha_32, beta_32) = (alpha as f32, beta as f32);
-        let [alpha, beta] = if product.output == DType::F64 {
+        let [alpha, beta] = if matmul.output == DType::F64 {
             [(&raw const alpha).cast::<c_void>(), (&raw const beta).cast()]
         } else {
             [(&raw const alpha_32).cast(), (&raw const beta_32).cast()]
@@ -230,7 +244,7 @@ impl Gpu {
         };
         match launched {
             // The heuristic saw no pointers; the call itself may still reject them.
-            Err(error) if product.epilogue != Epilogue::None && is_unsupported(error) => {
+            Err(error) if matmul.epilogue != Epilogue::None && is_unsupported(error) => {
                 plans.insert(key, None);
                 Ok(false)
             }
@@ -261,17 +275,17 @@ impl Blas {
         plans: &'a mut HashMap<Key, Option<Plan>>,
         key: Key,
     ) -> std::result::Result<Option<&'a Plan>, CublasError> {
-        let product = key.product;
+        let matmul = key.matmul;
         if !plans.contains_key(&key) {
             // cuBLASLt supports the values before a GELU only in rows of multiples of 8.
-            let has_aux_rows = product.epilogue.aux_row(product.n).is_none_or(|row| row.is_multiple_of(8));
+            let has_aux_rows = matmul.epilogue.aux_row(matmul.n).is_none_or(|row| row.is_multiple_of(8));
             if !has_aux_rows {
                 return Ok(plans.entry(key).or_insert(None).as_ref());
             }
             let plan = match Plan::new(self.handle, &key) {
                 Ok(plan) => Some(plan),
                 // A plain matmul must be possible; one with an epilogue may not be.
-                Err(error) if product.epilogue != Epilogue::None && is_unsupported(error) => None,
+                Err(error) if matmul.epilogue != Epilogue::None && is_unsupported(error) => None,
                 Err(error) => return Err(error),
             };
             plans.insert(key, plan);
@@ -300,7 +314,7 @@ fn data_type(dtype: DType) -> sys::cudaDataType {
 
 impl Plan {
     fn new(handle: sys::cublasLtHandle_t, key: &Key) -> std::result::Result<Self, CublasError> {
-        let p = key.product;
+        let p = key.matmul;
         let compute = match (p.output, p.mode) {
             (DType::F64, _) => sys::cublasComputeType_t::CUBLAS_COMPUTE_64F,
             (_, MatmulMode::Tf32) if p.inputs == DType::F32 => {
@@ -461,7 +475,7 @@ mod tests {
 
     /// A matmul that is one long sum, which every heuristic tends to split.
     #[test]
-    fn deterministic_products_split_no_sum_in_place() {
+    fn deterministic_matmuls_split_no_sum_in_place() {
         const IN_PLACE: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_INPLACE as u32;
         let (m, n, k) = (16, 16, 1 << 16);
         let (a, b) = (random::<f32>(m * k, 1), random::<f32>(k * n, 2));
@@ -482,7 +496,7 @@ mod tests {
                 assert!(!is_deterministic || (0..5).all(|_| run() == first));
                 let plans = gpu.blas().unwrap().plans.lock().unwrap_or_else(PoisonError::into_inner);
                 let own = |key: &&Key| {
-                    (key.product.m, key.product.k) == (m, k) && key.is_deterministic == is_deterministic
+                    (key.matmul.m, key.matmul.k) == (m, k) && key.is_deterministic == is_deterministic
                 };
                 let mut found = plans.iter().filter(|(key, _)| own(key)).flat_map(|(_, plan)| plan);
                 schemes.push(reduction_scheme(found.next().unwrap()));

@@ -33,7 +33,6 @@ pub enum StreamKind {
 /// compute stream wait before memory is freed.
 pub struct Gpu {
     index: u32,
-    device: sys::CUdevice,
     context: sys::CUcontext,
     info: GpuInfo,
     compute: Stream,
@@ -127,7 +126,6 @@ impl Gpu {
             check_driver(index, "cuCtxGetStreamPriorityRange", result::stream::get_priority_range())?;
         Ok(Gpu {
             index,
-            device,
             context,
             info,
             compute: Stream::new(index, least)?,
@@ -176,7 +174,7 @@ impl Gpu {
     }
 
     /// The setting of [`Gpu::set_deterministic`]; initially false.
-    pub fn is_deterministic(&self) -> bool {
+    pub(crate) fn is_deterministic(&self) -> bool {
         self.is_deterministic.load(Ordering::Relaxed)
     }
 
@@ -188,11 +186,6 @@ impl Gpu {
     /// The driver's context.
     pub fn context(&self) -> sys::CUcontext {
         self.context
-    }
-
-    /// The driver's device.
-    pub fn raw_device(&self) -> sys::CUdevice {
-        self.device
     }
 
     /// The stream of this kind.

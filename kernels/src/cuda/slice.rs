@@ -57,7 +57,7 @@ impl<'a> CudaSlice<'a> {
     }
 
     /// Bytes of all elements.
-    pub fn len_bytes(&self) -> usize {
+    pub(crate) fn len_bytes(&self) -> usize {
         self.len * self.dtype.size_bytes()
     }
 
@@ -78,11 +78,6 @@ impl<'a> CudaSliceMut<'a> {
 
     /// A shared view of the same elements.
     pub fn as_ref(&self) -> CudaSlice<'_> {
-        self.shared
-    }
-
-    /// Gives up exclusiveness for the rest of the borrow.
-    pub fn into_shared(self) -> CudaSlice<'a> {
         self.shared
     }
 
@@ -127,7 +122,7 @@ impl<'a> CudaSliceMut<'a> {
     }
 
     /// Bytes of all elements.
-    pub fn len_bytes(&self) -> usize {
+    pub(crate) fn len_bytes(&self) -> usize {
         self.shared.len_bytes()
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::DType;
 use crate::Result;
-use crate::cuda::blas::{Operands, Product};
+use crate::cuda::blas::{Matmul, Operands, Scales};
 use crate::cuda::launch::{Launch, Source};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
 
@@ -11,24 +11,23 @@ pub(crate) static SOURCE: Source = Source::new("addmm", include_str!("kernel.cu"
 /// Enqueues the matmul with its epilogue, into `c`; returns false, having done nothing, if cuBLASLt has no algorithm with that
 /// epilogue or there is nothing to multiply.
 ///
-/// - `scales`: alpha and beta; the caller has checked shapes, dtypes and devices
+/// The caller has checked shapes, dtypes and devices.
 #[allow(clippy::too_many_arguments)] // GEMM has that many.
-pub(crate) fn product(
+pub(crate) fn matmul(
     gpu: &'static Gpu,
-    shape: Product,
-    scales: (f64, f64),
+    shape: Matmul,
+    scales: Scales,
     a: CudaSlice<'_>,
     b: CudaSlice<'_>,
     mut c: CudaSliceMut<'_>,
     bias: Option<CudaSlice<'_>>,
     aux: Option<CudaSlice<'_>>,
 ) -> Result<bool> {
-    let (alpha, beta) = scales;
     if c.is_empty() {
         return Ok(true);
     }
     if shape.k == 0 {
-        scale(gpu, beta, &mut c)?;
+        scale(gpu, scales.beta, &mut c)?;
         return Ok(false);
     }
     let operands = Operands {
@@ -40,7 +39,7 @@ pub(crate) fn product(
     };
     // SAFETY: the caller checked that the slices are on this device and of the matmul's shape; `c` is exclusive. Bias and aux have
     // the length that the epilogue documents, which the operations check.
-    unsafe { gpu.product(shape, alpha, beta, operands) }
+    unsafe { gpu.matmul(shape, scales, operands) }
 }
 
 /// `c *= beta`; with `beta = 0`, `c` becomes zero without being read.

@@ -3,11 +3,11 @@
 mod cpu;
 mod cuda;
 
-pub(crate) use cuda::{SOURCE, product};
+pub(crate) use cuda::{SOURCE, matmul};
 
 use super::check;
 use crate::cpu::gemm::Mat;
-use crate::cuda::blas::{Epilogue, Product};
+use crate::cuda::blas::{Epilogue, Matmul, Scales};
 use crate::error::Operand;
 use crate::{KernelError, Result, Shape, TensorMut, TensorRef};
 
@@ -76,7 +76,7 @@ pub fn addmm_with(
     check::shape(OP, c_op, Shape::matrix(m, n))?;
     if let Some(gpu) = c.gpu() {
         check::dtype(OP, a_op, check::FLOATS, check::FLOATS_NAMES)?;
-        let shape = Product {
+        let shape = Matmul {
             m,
             n,
             k,
@@ -87,7 +87,7 @@ pub fn addmm_with(
             mode,
             epilogue: Epilogue::None,
         };
-        return product(gpu, shape, (alpha, beta), a.cuda()?, b.cuda()?, c.into_cuda()?, None, None)
+        return matmul(gpu, shape, Scales { alpha, beta }, a.cuda()?, b.cuda()?, c.into_cuda()?, None, None)
             .map(|_| ());
     }
     check::float_dispatch!(OP, a_op, T => {

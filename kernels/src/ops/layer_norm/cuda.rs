@@ -57,9 +57,10 @@ pub(super) fn forward(
     if rows * cols == 0 {
         return Ok(());
     }
-    let (kernel, threads, rows_per_block) = match fits_warp(x.dtype(), cols) {
-        true => (kernel_name!(x.dtype(), "fwd_warp"), BLOCK, BLOCK as usize / 32),
-        false => (kernel_name!(x.dtype(), "fwd_block"), WIDE_BLOCK, 1),
+    let (kernel, threads, rows_per_block) = if fits_warp(x.dtype(), cols) {
+        (kernel_name!(x.dtype(), "fwd_warp"), BLOCK, BLOCK as usize / 32)
+    } else {
+        (kernel_name!(x.dtype(), "fwd_block"), WIDE_BLOCK, 1)
     };
     let launch = Launch::new(gpu, &SOURCE, kernel)?
         .threads(threads)
@@ -157,9 +158,10 @@ impl Backward<'_> {
         if rows == 0 {
             return Ok(());
         }
-        let (kernel, threads, rows_per_block) = match fits_warp(self.x.dtype(), cols) {
-            true => (kernel_name!(self.x.dtype(), "bwd_warp"), BLOCK, BLOCK as usize / 32),
-            false => (kernel_name!(self.x.dtype(), "bwd_block"), WIDE_BLOCK, 1),
+        let (kernel, threads, rows_per_block) = if fits_warp(self.x.dtype(), cols) {
+            (kernel_name!(self.x.dtype(), "bwd_warp"), BLOCK, BLOCK as usize / 32)
+        } else {
+            (kernel_name!(self.x.dtype(), "bwd_block"), WIDE_BLOCK, 1)
         };
         let launch = Launch::new(gpu, &SOURCE, kernel)?
             .threads(threads)

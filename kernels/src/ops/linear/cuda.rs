@@ -1,10 +1,10 @@
 //! One fused matmul of cuBLASLt, or the parts one by one if it has no such epilogue.
 
 use super::{Activation, MatmulMode};
-use crate::cuda::blas::{Epilogue, Product};
+use crate::cuda::blas::{Epilogue, Matmul, Scales};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
 use crate::ops::activation::cuda as activations;
-use crate::ops::addmm::product;
+use crate::ops::addmm::matmul;
 use crate::ops::bias::cuda as biases;
 use crate::{DType, Result};
 
@@ -36,7 +36,7 @@ pub(super) fn forward(
 ) -> Result<bool> {
     let Output { mut y, mut pre_activation, relu_mask } = output;
     let (rows, cols, inputs, output) = (layer.n_rows, layer.out_features, x.dtype(), y.dtype());
-    let shape = |epilogue| Product {
+    let shape = |epilogue| Matmul {
         m: rows,
         n: cols,
         k: layer.in_features,
@@ -62,7 +62,7 @@ pub(super) fn forward(
         _ => None,
     };
     if let Some((epilogue, aux)) = fused
-        && product(gpu, shape(epilogue), (1.0, 0.0), x, weight, y.reborrow(), bias, aux)?
+        && matmul(gpu, shape(epilogue), Scales::overwrite(), x, weight, y.reborrow(), bias, aux)?
     {
         return Ok(relu_mask.is_some());
     }
@@ -70,9 +70,9 @@ pub(super) fn forward(
     // The sum goes to `pre` if it is kept, else to y; the activation reads it from there and writes y.
     let sum = pre_activation.as_mut().unwrap_or(&mut y);
     let epilogue = if bias.is_some() { Epilogue::Bias } else { Epilogue::None };
-    let is_done = product(gpu, shape(epilogue), (1.0, 0.0), x, weight, sum.reborrow(), bias, None)?;
+    let is_done = matmul(gpu, shape(epilogue), Scales::overwrite(), x, weight, sum.reborrow(), bias, None)?;
     if let (false, Some(bias)) = (is_done, bias) {
-        product(gpu, shape(Epilogue::None), (1.0, 0.0), x, weight, sum.reborrow(), None, None)?;
+        matmul(gpu, shape(Epilogue::None), Scales::overwrite(), x, weight, sum.reborrow(), None, None)?;
         biases::forward(gpu, bias, sum)?;
     }
     match (activation, &pre_activation) {
@@ -97,7 +97,7 @@ pub(super) fn backward_weight(
     accumulate: bool,
 ) -> Result<()> {
     let (inputs, output) = (d_y.dtype(), d_weight.dtype());
-    let shape = |epilogue| Product {
+    let shape = |epilogue| Matmul {
         m: layer.out_features,
         n: layer.in_features,
         k: layer.n_rows,
@@ -113,14 +113,14 @@ pub(super) fn backward_weight(
     // The fused sum of the rows overwrites its output; it cannot accumulate.
     if let Some(d_bias) = d_bias.as_ref().filter(|_| !accumulate) {
         let fused = shape(Epilogue::BiasGradient);
-        if product(gpu, fused, (1.0, 0.0), d_y, x, d_weight.reborrow(), Some(d_bias.as_ref()), None)?
+        if matmul(gpu, fused, Scales::overwrite(), d_y, x, d_weight.reborrow(), Some(d_bias.as_ref()), None)?
             && layer.n_rows > 0
             && layer.in_features > 0
         {
             return Ok(());
         }
     }
-    product(gpu, plain, (1.0, beta), d_y, x, d_weight, None, None)?;
+    matmul(gpu, plain, Scales { alpha: 1.0, beta }, d_y, x, d_weight, None, None)?;
     match d_bias {
         Some(mut d_bias) => biases::backward(gpu, d_y, layer.out_features, &mut d_bias, accumulate),
         None => Ok(()),
@@ -146,7 +146,7 @@ pub(super) fn backward_input(
     accumulate: bool,
 ) -> Result<()> {
     let (inputs, output) = (d_y.dtype(), d_x.dtype());
-    let shape = |epilogue| Product {
+    let shape = |epilogue| Matmul {
         m: layer.n_rows,
         n: layer.in_features,
         k: layer.out_features,
@@ -168,12 +168,21 @@ pub(super) fn backward_input(
         _ => None,
     };
     if let Some((epilogue, aux)) = fused
-        && product(gpu, shape(epilogue), (1.0, beta), d_y, weight, d_x.reborrow(), None, Some(aux))?
+        && matmul(
+            gpu,
+            shape(epilogue),
+            Scales { alpha: 1.0, beta },
+            d_y,
+            weight,
+            d_x.reborrow(),
+            None,
+            Some(aux),
+        )?
     {
         return Ok(());
     }
     let plain = shape(Epilogue::None);
-    product(gpu, plain, (1.0, beta), d_y, weight, d_x.reborrow(), None, None)?;
+    matmul(gpu, plain, Scales { alpha: 1.0, beta }, d_y, weight, d_x.reborrow(), None, None)?;
     match through {
         Some(through) => activations::backward(gpu, through.activation, through.saved, &mut d_x),
         None => Ok(()),

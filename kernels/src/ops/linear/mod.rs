@@ -477,7 +477,7 @@ mod tests {
             let (d64, before64): (Vec<f64>, Vec<f64>) = (rounded(&d_y), rounded(&d_x_before));
             let want =
                 forward(Device::Cpu, sizes, (&x64, &w64, Some(&bias64)), Some(Activation::Silu), false);
-            let product =
+            let matmul =
                 |a: &[f64], a_dims: [usize; 2], transpose, b: &[f64], b_dims: [usize; 2], c: &mut [f64]| {
                     let (a, b) = (TensorRef::from_slice(a, &a_dims), TensorRef::from_slice(b, &b_dims));
                     let rows = a_dims[usize::from(transpose)];
@@ -507,22 +507,23 @@ mod tests {
                         .unwrap();
                     let before = if accumulate { 2.0 } else { 0.0 };
                     let mut want = vec![before; o * i];
-                    product(&d64, [b, o], true, &x64, [b, i], &mut want);
+                    matmul(&d64, [b, o], true, &x64, [b, i], &mut want);
                     assert_close(&rounded::<f32, f64>(&d_w.to_vec::<f32>().unwrap()), &want, atol, 1e-6);
                     let sum = |c: usize| before + d64.iter().skip(c).step_by(o).sum::<f64>();
                     let want: Vec<f64> = (0..o).map(sum).collect();
                     assert_close(&rounded::<f32, f64>(&d_b.to_vec::<f32>().unwrap()), &want, atol, 1e-6);
 
-                    let mut d_x = match accumulate {
-                        true => tensor(&d_x_before, &[b, i], device),
-                        false => Tensor::full(&[b, i], f64::NAN, S::DTYPE, device).unwrap(),
+                    let mut d_x = if accumulate {
+                        tensor(&d_x_before, &[b, i], device)
+                    } else {
+                        Tensor::full(&[b, i], f64::NAN, S::DTYPE, device).unwrap()
                     };
                     let mut scratch = workspace::<S>(sizes, device);
                     let (d_x_view, scratch) = (d_x.view_mut(), scratch.view_mut());
                     linear_backward_input(STRICT, d_y, w.view(), d_x_view, None, accumulate, scratch)
                         .unwrap();
                     let mut want = if accumulate { before64.clone() } else { vec![0.0; b * i] };
-                    product(&d64, [b, o], false, &w64, [o, i], &mut want);
+                    matmul(&d64, [b, o], false, &w64, [o, i], &mut want);
                     let got = rounded::<S, f64>(&d_x.to_vec::<S>().unwrap());
                     assert_close(&got, &want, atol, unit);
                 }

@@ -118,9 +118,12 @@ pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
     };
     Ok(vectorize(
         #[inline(always)]
-        || match n <= narrow::MAX_CLASSES {
-            true => narrow::forward_backward(logits, labels, shared, d_logits),
-            false => wide::forward_backward(logits, labels, shared, d_logits),
+        || {
+            if n <= narrow::MAX_CLASSES {
+                narrow::forward_backward(logits, labels, shared, d_logits)
+            } else {
+                wide::forward_backward(logits, labels, shared, d_logits)
+            }
         },
     ))
 }

@@ -141,7 +141,7 @@ mod tests {
                 let config = SgdConfig { momentum, nesterov, grad_scale: 0.5, ..CONFIG };
                 let got = step::<T, C>(&config, n, from, None, device);
                 let want = step::<T, C>(&config, n, from, None, Device::Cpu);
-                // The kernel contracts products and sums: each value is a rounding or two of numbers up to 2 apart.
+                // The kernel contracts to FMAs: values differ by a rounding or two of numbers up to 2.
                 assert_close(&got.0, &want.0, tolerance, tolerance);
                 assert_close(&got.1, &want.1, tolerance, tolerance);
                 // The copy is of this device's weights, in every bit.
