@@ -13,6 +13,7 @@ use crate::checkpoint::CheckpointError;
 use crate::config::Origin;
 use crate::data::DataError;
 use crate::data_parallel::ExchangeError;
+use crate::error_hints::{comm_message, kernel_message};
 use crate::optim::OptimError;
 use crate::report::ReportError;
 use crate::run_folder::FolderError;
@@ -29,10 +30,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     // ------------------------------------------------------------------ the layers below and the rooms
     /// A device, tensor or operation failed.
-    #[error(transparent)]
+    #[error("{}", kernel_message(.0))]
     Kernel(#[from] KernelError),
     /// A collective failed, or the ranks disagree.
-    #[error(transparent)]
+    #[error("{}", comm_message(.0))]
     Comm(Box<CommError>),
     /// A file that the user named could not be read.
     #[error(transparent)]
@@ -181,7 +182,11 @@ impl Error {
             Self::Write(_) | Self::Report(_) => 1,
             // A device that was named and is not there is the user's to mend; so is another config on another rank.
             Self::Kernel(KernelError::DeviceUnavailable { .. } | KernelError::UnknownDevice { .. }) => 2,
-            Self::Comm(error) if matches!(**error, CommError::Disagreement { .. }) => 2,
+            Self::Comm(error)
+                if matches!(**error, CommError::Disagreement { .. } | CommError::TooFewGpus { .. }) =>
+            {
+                2
+            }
             Self::Kernel(_) | Self::Comm(_) => 1,
             Self::Data(error) if error.is_failure() => 1,
             Self::Optim(OptimError::LossScaler(_)) => 1,

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use ddp_comm::{ReduceOp, World};
-use ddp_kernels::ops::{self, STEP_SCALARS_VOTE, STEP_VOTE};
+use ddp_kernels::ops::{self, STEP_SCALARS_EXTRA};
 use ddp_kernels::{DType, Device, MemoryUse, Tensor, TensorMut, TensorRef};
 
 use crate::config::{CommDtype, ZeroStage};
@@ -13,7 +13,7 @@ use crate::data::order::partition::{Cut, RankCut};
 use crate::data_parallel::bucket_reducer::{
     CompressedGradients, LocalGradients, ReducedGradients, Reduction, decompress,
 };
-use crate::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
+use crate::data_parallel::buckets::{BucketPlan, STEP_VOTE, TAIL_ELEMENTS};
 use crate::data_parallel::error::Result;
 use crate::data_parallel::fixed_tree::TreeSum;
 use crate::data_parallel::shard_plan::{OwnPart, UpdatePlan};
@@ -175,7 +175,7 @@ impl Gradients {
             _ if !votes => ops::copy(no_vote.view(), place)?,
             Vote::Host(vote) => place.into_slice::<f32>("step", "vote")?[0] = vote as f32,
             Vote::Device(scalars) => {
-                ops::cast(scalars.range(STEP_SCALARS_VOTE, STEP_SCALARS_VOTE + 1)?, place)?;
+                ops::cast(scalars.range(STEP_SCALARS_EXTRA, STEP_SCALARS_EXTRA + 1)?, place)?;
             }
         }
         Ok(())

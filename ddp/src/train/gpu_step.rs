@@ -9,12 +9,13 @@ use std::ops::Range;
 
 use ddp_comm::World;
 use ddp_kernels::cuda::{Download, Gpu, Graph, Upload};
-use ddp_kernels::ops::{LossSums, STEP_SCALARS_LEN, STEP_SUMS_LEN, STEP_VOTE, StepScalars};
+use ddp_kernels::ops::{LossSums, STEP_SCALARS_LEN, STEP_SUMS_LEN, StepScalars};
 use ddp_kernels::{DType, Tensor, TensorRef};
 
 use crate::data::batch::Batch;
 use crate::data::device_rows::{DeviceRows, DeviceShape};
 use crate::data::step_rows::StepRows;
+use crate::data_parallel::buckets::STEP_VOTE;
 use crate::train::error::{Result, TrainError};
 use crate::train::options::GraphMode;
 use crate::train::step_info::{StepInfo, StepOutcome, StepShape};

@@ -2,12 +2,13 @@
 //! is put into its streams.
 
 use ddp_comm::World;
-use ddp_kernels::ops::{LossSums, STEP_VOTE, SumsOutput, UpdateInputs};
+use ddp_kernels::ops::{LossSums, SumsOutput, UpdateInputs};
 use ddp_kernels::{DType, MemoryUse, Tensor, TensorRef};
 
 use crate::data::batch::Batch;
 use crate::data::step_rows::{MicroBatch, StepRows};
 use crate::data_parallel::buckets::BucketPlan;
+use crate::data_parallel::buckets::STEP_VOTE;
 use crate::data_parallel::gradients::{Gradients, Pass, Vote};
 use crate::data_parallel::shard_plan::UpdatePlan;
 use crate::model::{DropoutStep, LossHead, Mlp};

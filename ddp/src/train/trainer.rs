@@ -269,7 +269,7 @@ impl<'w> Trainer<'w> {
                 false => 0.0,
             },
             unscale: loss_scale.map_or(1.0, |scale| 1.0 / scale),
-            vote: f64::from(ask.vote),
+            extra: f64::from(ask.vote),
         };
         gpu.send(slot, rows, scalars)?;
         parts.optimizer.begin_step();

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use ddp_comm::World;
+use ddp_comm::{DeviceChoice, World};
+use ddp_kernels::Device;
 use ddp_kernels::cpu::threads;
 use ddp_kernels::cuda::Gpu;
-use ddp_kernels::{Device, DeviceChoice};
 
 use crate::config::{Config, Determinism};
 use crate::data::loader::Loader;

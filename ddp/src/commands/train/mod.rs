@@ -7,10 +7,10 @@ pub(crate) mod banner;
 
 use std::path::{Path, PathBuf};
 
-use ddp_comm::{DeviceOptions, World};
+use ddp_comm::{DeviceChoice, DeviceOptions, World};
 use ddp_kernels::cpu::threads;
 use ddp_kernels::cuda::Gpu;
-use ddp_kernels::{Device, DeviceChoice, DeviceRequest, Tensor};
+use ddp_kernels::{Device, DeviceRequest, Tensor};
 
 use crate::checkpoint::CheckpointStore;
 use crate::cli::TrainArgs;
@@ -155,7 +155,7 @@ pub(crate) fn pin_device(world: &World, wish: &str, pinning: Pinning) -> Result<
     let Pinning { share_gpu, deterministic, n_threads } = pinning;
     let choose = || -> Result<DeviceChoice> {
         let request: DeviceRequest = wish.parse()?;
-        let choice = request.resolve(world.local_rank().0, world.local_size(), share_gpu)?;
+        let choice = world.choose_device(request, share_gpu)?;
         if let (true, Device::Cuda(index)) = (deterministic, choice.device) {
             Gpu::get(index)?.set_deterministic(true);
         }

@@ -1,29 +1,30 @@
-//! The moving average of the weights.
+//! Exponential moving average of the weights.
 
 mod cpu;
-mod cuda;
 
-pub(crate) use cuda::SOURCE;
+use super::{StepScalars, Tensors, Update, UpdateInputs, cuda, kernels, run, source};
+use crate::cpu::Float;
+use crate::cuda::launch::{Argument, Source};
+use crate::{Result, TensorMut, TensorRef};
 
-use super::{UpdateInputs, check};
-use crate::{DType, Result, TensorMut, TensorRef};
+pub(crate) static SOURCE: Source = source("ema", include_str!("kernel.cu"));
 
-/// What one update of the average needs to know.
+/// Parameters of one update of the average.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EmaConfig {
-    /// Share of the average that is kept, in [0, 1).
+    /// Fraction of the average that is kept, in [0, 1).
     pub decay: f64,
-    /// Number of this step, from 1; counts only where the update is given no [`UpdateInputs`].
+    /// Number of this step, from 1. Unused if the update gets [`UpdateInputs`].
     pub step: u64,
 }
 
-/// Moves the average towards the weights that a step has left, in place.
+/// Moves the average towards the weights after a step, in place.
 ///
 /// `ema += (1 - decay)·(weights - ema)`; in step 1 `ema = weights`
 ///
 /// - `ema`, `weights`: one shape, f32 or f64
-/// - with `inputs`, `step` is read from its scalars; where the update of the weights was left out, because loss or gradient
-///   is not finite, so is this one
+/// - with `inputs`, the step number is read from their scalars; if loss or gradient is not finite, nothing is written, as
+///   in the update of the weights
 ///
 /// Asynchronous on a GPU's compute stream: one launch, which allocates nothing and can be captured.
 ///
@@ -39,29 +40,38 @@ pub fn ema_update(
     weights: TensorRef<'_>,
     inputs: Option<&UpdateInputs<'_>>,
 ) -> Result<()> {
-    const OP: &str = "ema_update";
-    let (ema_op, weights_op) = (ema.operand("ema"), weights.operand("weights"));
-    check::same_kind(OP, &[ema_op, weights_op])?;
-    check::shape(OP, weights_op, ema.shape())?;
-    if let Some(inputs) = inputs {
-        inputs.check(OP, ema_op)?;
+    run(*config, Tensors { target: ema, source: weights, state: [], compute_weights: None }, inputs)
+}
+
+/// `Params` of `kernel.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+pub(super) struct EmaParams {
+    decay: f64,
+    step: u64,
+}
+
+impl Argument for EmaParams {}
+
+impl Update<0> for EmaConfig {
+    const OP: &'static str = "ema_update";
+    const OPERANDS: [&'static str; 2] = ["ema", "weights"];
+    const STATE: [&'static str; 0] = [];
+    const KERNELS: cuda::Kernels = kernels!("ema");
+    type Params = EmaParams;
+
+    fn params(&self) -> EmaParams {
+        EmaParams { decay: self.decay, step: self.step }
     }
-    if let Some(gpu) = ema.gpu() {
-        check::dtype(OP, ema_op, &[DType::F32, DType::F64], "f32 and f64")?;
-        return cuda::update(gpu, config, &mut ema.into_cuda()?, weights.cuda()?, inputs);
+
+    fn at_step(self, scalars: &StepScalars, _grad_scale: f64) -> Self {
+        EmaConfig { step: scalars.step, ..self }
     }
-    let mut step = config.step;
-    if let Some(inputs) = inputs {
-        let (scalars, grads) = inputs.on_host(OP)?;
-        if !grads.is_finite {
-            return Ok(());
-        }
-        step = scalars.step;
+
+    #[inline(always)]
+    fn apply<T: Float>(&self, ema: &mut [T], weights: &[T], []: [&mut [T]; 0]) {
+        cpu::apply(self.decay, self.step, ema, weights);
     }
-    check::float_dispatch!(OP, ema_op, T => {
-        cpu::update::<T>(config.decay, step, ema.into_slice(OP, "ema")?, weights.as_slice(OP, "weights")?);
-        Ok(())
-    })
 }
 
 #[cfg(test)]
@@ -69,7 +79,7 @@ mod tests {
     use super::*;
     use crate::ops::LossSums;
     use crate::ops::testing::{assert_close, devices, random, tensor};
-    use crate::ops::working_copy::testing::Inputs;
+    use crate::ops::update::testing::Inputs;
     use crate::{Device, Element};
 
     /// The average after an update of elements `from..` of buffers of `n`.

@@ -1,44 +1,45 @@
 //! Adam and AdamW.
 
 mod cpu;
-pub(crate) mod cuda;
 
-pub(crate) use cuda::SOURCE;
+use super::{StepScalars, Tensors, Update, UpdateInputs, cuda, kernels, run, source};
+use crate::cpu::Float;
+use crate::cuda::launch::{Argument, Source};
+use crate::{Result, TensorMut, TensorRef};
 
-use super::{UpdateInputs, check, working_copy as copies};
-use crate::{DType, Result, TensorMut, TensorRef};
+pub(crate) static SOURCE: Source = source("adam", include_str!("kernel.cu"));
 
-/// How weights decay.
+/// Kind of weight decay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WeightDecay {
-    /// As an L2 penalty in the gradient: Adam.
+    /// An L2 penalty added to the gradient: Adam.
     Coupled,
-    /// Directly, apart from the gradient: AdamW.
+    /// Applied to the weights directly: AdamW.
     Decoupled,
 }
 
 /// Hyper-parameters of one step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamConfig {
-    /// Learning rate. This, `step` and `grad_scale` count only where an update is given no [`UpdateInputs`].
+    /// Learning rate. Unused, like `step` and `grad_scale`, if the update gets [`UpdateInputs`].
     pub lr: f64,
-    /// Decay rates of the two moments.
+    /// Decay rates of the first and second moment.
     pub betas: [f64; 2],
-    /// Added to the root of the second moment.
+    /// Added to the square root of the second moment.
     pub eps: f64,
-    /// Factor of the learning rate, wherever that comes from.
+    /// Factor of the learning rate, also of one from [`UpdateInputs`].
     pub lr_scale: f64,
-    /// Weight decay.
+    /// Weight decay coefficient.
     pub weight_decay: f64,
-    /// Its kind.
+    /// Kind of weight decay.
     pub decay: WeightDecay,
     /// Number of this step, from 1.
     pub step: u64,
-    /// The gradient is multiplied by this first (clipping, or what remains of a mean).
+    /// Factor of the gradient (clipping, mean).
     pub grad_scale: f64,
 }
 
-/// The moments, both starting as zeros.
+/// The moments; both start as zeros.
 #[derive(Debug)]
 pub struct AdamState<'a> {
     /// First moment.
@@ -52,10 +53,10 @@ pub struct AdamState<'a> {
 /// `lr = lr_scale·config.lr`, `g = grad_scale·grad`; coupled decay: `g += wd·w`, decoupled: `w -= lr·wd·w`; then
 /// `m = β1·m + (1-β1)·g`, `v = β2·v + (1-β2)·g²`, `w -= lr/c1 · m / (sqrt(v)/sqrt(c2) + eps)` with `ci = 1 - βi^step`
 ///
-/// - `weights`, `grads`, `state.m`, `state.v`: one shape, f32 or f64
-/// - `working_copy`: bf16 or f16, of that shape: the new weights rounded to nearest, ties to even
-/// - with `inputs`, `lr` and `step` are read from its scalars and the gradient's factor is that of the step's sums and
-///   norm; where the loss is not finite nothing is written. `config.{lr, step, grad_scale}` then count for nothing.
+/// - `master_weights`, `grads`, `state.m`, `state.v`: one shape, f32 or f64
+/// - `compute_weights`: bf16 or f16, of that shape: receives the new weights rounded to nearest, ties to even
+/// - with `inputs`, learning rate and step number are read from their scalars and the gradient's factor from their sums and
+///   norm; if loss or gradient is not finite, nothing is written
 ///
 /// Asynchronous on a GPU's compute stream: one launch, which allocates nothing and can be captured.
 ///
@@ -66,57 +67,61 @@ pub struct AdamState<'a> {
 /// Source: arXiv:1412.6980, arXiv:1711.05101; `torch.optim.{Adam, AdamW}`.
 pub fn adam_step(
     config: &AdamConfig,
-    weights: TensorMut<'_>,
+    master_weights: TensorMut<'_>,
     grads: TensorRef<'_>,
     state: AdamState<'_>,
-    working_copy: Option<TensorMut<'_>>,
+    compute_weights: Option<TensorMut<'_>>,
     inputs: Option<&UpdateInputs<'_>>,
 ) -> Result<()> {
-    const OP: &str = "adam_step";
-    let AdamState { m, v } = state;
-    let (weights_op, grads_op) = (weights.operand("weights"), grads.operand("grads"));
-    let (m_op, v_op) = (m.operand("m"), v.operand("v"));
-    check::same_kind(OP, &[weights_op, grads_op, m_op, v_op])?;
-    for operand in [grads_op, m_op, v_op] {
-        check::shape(OP, operand, weights.shape())?;
-    }
-    copies::check(OP, weights_op, working_copy.as_ref())?;
-    if let Some(inputs) = inputs {
-        inputs.check(OP, weights_op)?;
-    }
-    if let Some(gpu) = weights.gpu() {
-        check::dtype(OP, weights_op, &[DType::F32, DType::F64], "f32 and f64")?;
-        let buffers = cuda::Buffers {
-            w: weights.into_cuda()?,
-            g: grads.cuda()?,
-            m: m.into_cuda()?,
-            v: v.into_cuda()?,
-            copy: working_copy.map(TensorMut::into_cuda).transpose()?,
-        };
-        return cuda::step(gpu, config, buffers, inputs);
-    }
-    let mut config = *config;
-    if let Some(inputs) = inputs {
-        let (scalars, grads) = inputs.on_host(OP)?;
-        if !grads.is_finite {
-            return Ok(());
+    let state = [Some(state.m), Some(state.v)];
+    run(*config, Tensors { target: master_weights, source: grads, state, compute_weights }, inputs)
+}
+
+/// `Params` of `kernel.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+pub(super) struct AdamParams {
+    lr: f64,
+    lr_scale: f64,
+    betas: [f64; 2],
+    eps: f64,
+    weight_decay: f64,
+    scale: f64,
+    step: u64,
+    coupled: u64,
+}
+
+impl Argument for AdamParams {}
+
+impl Update<2> for AdamConfig {
+    const OP: &'static str = "adam_step";
+    const STATE: [&'static str; 2] = ["m", "v"];
+    // A square root and a division per element: worth two threads earlier than the others.
+    const MIN_PART: usize = 1 << 14;
+    const KERNELS: cuda::Kernels = kernels!("adam");
+    type Params = AdamParams;
+
+    fn params(&self) -> AdamParams {
+        AdamParams {
+            lr: self.lr,
+            lr_scale: self.lr_scale,
+            betas: self.betas,
+            eps: self.eps,
+            weight_decay: self.weight_decay,
+            scale: self.grad_scale,
+            step: self.step,
+            coupled: (self.decay == WeightDecay::Coupled).into(),
         }
-        config = AdamConfig { lr: scalars.lr, step: scalars.step, grad_scale: grads.scale, ..config };
     }
-    check::float_dispatch!(OP, weights_op, T => {
-        let weights = weights.into_slice::<T>(OP, "weights")?;
-        cpu::step::<T>(
-            &config,
-            weights,
-            grads.as_slice(OP, "grads")?,
-            m.into_slice(OP, "m")?,
-            v.into_slice(OP, "v")?,
-        );
-        if let Some(copy) = working_copy {
-            copies::round(OP, weights, copy)?;
-        }
-        Ok(())
-    })
+
+    fn at_step(self, scalars: &StepScalars, grad_scale: f64) -> Self {
+        AdamConfig { lr: scalars.lr, step: scalars.step, grad_scale, ..self }
+    }
+
+    #[inline(always)]
+    fn apply<T: Float>(&self, w: &mut [T], g: &[T], [m, v]: [&mut [T]; 2]) {
+        cpu::apply(self, w, g, m, v);
+    }
 }
 
 #[cfg(test)]
@@ -126,7 +131,7 @@ mod tests {
     use super::*;
     use crate::ops::LossSums;
     use crate::ops::testing::{assert_close, devices, random, tensor};
-    use crate::ops::working_copy::testing::{Case, Inputs, cases};
+    use crate::ops::update::testing::{Case, Inputs, cases};
     use crate::{Device, Element, Tensor};
 
     const CONFIG: AdamConfig = AdamConfig {
@@ -173,7 +178,7 @@ mod tests {
                 let config = AdamConfig { decay, grad_scale: 0.5, ..CONFIG };
                 let got = step::<T, C>(&config, n, from, None, device);
                 let want = step::<T, C>(&config, n, from, None, Device::Cpu);
-                // The kernel contracts products and sums: each value is a rounding or two of numbers up to 2 apart.
+                // The kernel contracts to FMAs: values differ by a rounding or two of numbers up to 2.
                 assert_close(&got.0, &want.0, tolerance, tolerance);
                 assert_close(&got.1, &want.1, tolerance, tolerance);
                 assert_close(&got.2, &want.2, tolerance, tolerance);
@@ -247,6 +252,6 @@ mod tests {
         let copy = Some(view(&mut copy));
         let error =
             adam_step(&CONFIG, view(w), g, state, copy, Some(&inputs.view())).unwrap_err().to_string();
-        assert!(error.contains("working_copy [4] f32 on cpu") && error.contains("bf16"), "{error}");
+        assert!(error.contains("compute_weights [4] f32 on cpu") && error.contains("bf16"), "{error}");
     }
 }

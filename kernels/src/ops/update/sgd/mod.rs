@@ -1,27 +1,28 @@
 //! Stochastic gradient descent with momentum.
 
 mod cpu;
-pub(crate) mod cuda;
 
-pub(crate) use cuda::SOURCE;
+use super::{StepScalars, Tensors, Update, UpdateInputs, cuda, kernels, run, source};
+use crate::cpu::Float;
+use crate::cuda::launch::{Argument, Source};
+use crate::{Result, TensorMut, TensorRef};
 
-use super::{UpdateInputs, check, working_copy as copies};
-use crate::{DType, Result, TensorMut, TensorRef};
+pub(crate) static SOURCE: Source = source("sgd", include_str!("kernel.cu"));
 
 /// Hyper-parameters of one step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SgdConfig {
-    /// Learning rate. This and `grad_scale` count only where an update is given no [`UpdateInputs`].
+    /// Learning rate. Unused, like `grad_scale`, if the update gets [`UpdateInputs`].
     pub lr: f64,
-    /// Share of the velocity that is kept; 0 is plain descent.
+    /// Fraction of the velocity that is kept; 0: no momentum.
     pub momentum: f64,
-    /// Nesterov's form: the step looks ahead along the velocity.
+    /// Nesterov momentum.
     pub nesterov: bool,
-    /// Factor of the learning rate, wherever that comes from.
+    /// Factor of the learning rate, also of one from [`UpdateInputs`].
     pub lr_scale: f64,
     /// L2 penalty, added to the gradient.
     pub weight_decay: f64,
-    /// The gradient is multiplied by this first (clipping, or what remains of a mean).
+    /// Factor of the gradient (clipping, mean).
     pub grad_scale: f64,
 }
 
@@ -29,10 +30,11 @@ pub struct SgdConfig {
 ///
 /// `g = grad_scale·grad + weight_decay·w`, `v = momentum·v + g`, `w -= lr_scale·lr·(nesterov ? g + momentum·v : v)`
 ///
-/// - `weights`, `grads`, `velocity`: one shape, f32 or f64; the velocity starts as zeros; not needed where momentum is 0
-/// - `working_copy`: bf16 or f16, of that shape: the new weights rounded to nearest, ties to even
-/// - with `inputs`, `lr` is read from its scalars and the gradient's factor is that of the step's sums and norm; where
-///   the loss is not finite nothing is written. `config.{lr, grad_scale}` then count for nothing.
+/// - `master_weights`, `grads`, `velocity`: one shape, f32 or f64; the velocity starts as zeros and may be absent if momentum
+///   is 0
+/// - `compute_weights`: bf16 or f16, of that shape: receives the new weights rounded to nearest, ties to even
+/// - with `inputs`, the learning rate is read from their scalars and the gradient's factor from their sums and norm; if loss
+///   or gradient is not finite, nothing is written
 ///
 /// Asynchronous on a GPU's compute stream: one launch, which allocates nothing and can be captured.
 ///
@@ -43,51 +45,55 @@ pub struct SgdConfig {
 /// Source: `torch.optim.SGD` with dampening 0.
 pub fn sgd_step(
     config: &SgdConfig,
-    weights: TensorMut<'_>,
+    master_weights: TensorMut<'_>,
     grads: TensorRef<'_>,
     velocity: Option<TensorMut<'_>>,
-    working_copy: Option<TensorMut<'_>>,
+    compute_weights: Option<TensorMut<'_>>,
     inputs: Option<&UpdateInputs<'_>>,
 ) -> Result<()> {
-    const OP: &str = "sgd_step";
-    let (weights_op, grads_op) = (weights.operand("weights"), grads.operand("grads"));
-    check::same_kind(OP, &[weights_op, grads_op])?;
-    check::shape(OP, grads_op, weights.shape())?;
-    if let Some(velocity) = &velocity {
-        check::same_kind(OP, &[weights_op, velocity.operand("velocity")])?;
-        check::shape(OP, velocity.operand("velocity"), weights.shape())?;
-    }
-    copies::check(OP, weights_op, working_copy.as_ref())?;
-    if let Some(inputs) = inputs {
-        inputs.check(OP, weights_op)?;
-    }
-    if let Some(gpu) = weights.gpu() {
-        check::dtype(OP, weights_op, &[DType::F32, DType::F64], "f32 and f64")?;
-        let buffers = cuda::Buffers {
-            w: weights.into_cuda()?,
-            g: grads.cuda()?,
-            velocity: velocity.map(TensorMut::into_cuda).transpose()?,
-            copy: working_copy.map(TensorMut::into_cuda).transpose()?,
-        };
-        return cuda::step(gpu, config, buffers, inputs);
-    }
-    let mut config = *config;
-    if let Some(inputs) = inputs {
-        let (scalars, grads) = inputs.on_host(OP)?;
-        if !grads.is_finite {
-            return Ok(());
+    let tensors = Tensors { target: master_weights, source: grads, state: [velocity], compute_weights };
+    run(*config, tensors, inputs)
+}
+
+/// `Params` of `kernel.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+pub(super) struct SgdParams {
+    lr: f64,
+    lr_scale: f64,
+    momentum: f64,
+    weight_decay: f64,
+    scale: f64,
+    nesterov: u64,
+}
+
+impl Argument for SgdParams {}
+
+impl Update<1> for SgdConfig {
+    const OP: &'static str = "sgd_step";
+    const STATE: [&'static str; 1] = ["velocity"];
+    const KERNELS: cuda::Kernels = kernels!("sgd");
+    type Params = SgdParams;
+
+    fn params(&self) -> SgdParams {
+        SgdParams {
+            lr: self.lr,
+            lr_scale: self.lr_scale,
+            momentum: self.momentum,
+            weight_decay: self.weight_decay,
+            scale: self.grad_scale,
+            nesterov: self.nesterov.into(),
         }
-        config = SgdConfig { lr: scalars.lr, grad_scale: grads.scale, ..config };
     }
-    check::float_dispatch!(OP, weights_op, T => {
-        let velocity = velocity.map(|v| v.into_slice::<T>(OP, "velocity")).transpose()?;
-        let weights = weights.into_slice::<T>(OP, "weights")?;
-        cpu::step::<T>(&config, weights, grads.as_slice(OP, "grads")?, velocity);
-        if let Some(copy) = working_copy {
-            copies::round(OP, weights, copy)?;
-        }
-        Ok(())
-    })
+
+    fn at_step(self, scalars: &StepScalars, grad_scale: f64) -> Self {
+        SgdConfig { lr: scalars.lr, grad_scale, ..self }
+    }
+
+    #[inline(always)]
+    fn apply<T: Float>(&self, w: &mut [T], g: &[T], [velocity]: [&mut [T]; 1]) {
+        cpu::apply(self, w, g, velocity);
+    }
 }
 
 #[cfg(test)]
@@ -97,7 +103,7 @@ mod tests {
     use super::*;
     use crate::ops::LossSums;
     use crate::ops::testing::{assert_close, devices, random, tensor};
-    use crate::ops::working_copy::testing::{Case, Inputs, cases};
+    use crate::ops::update::testing::{Case, Inputs, cases};
     use crate::{Device, Element, Tensor};
 
     const CONFIG: SgdConfig = SgdConfig {
@@ -135,7 +141,7 @@ mod tests {
                 let config = SgdConfig { momentum, nesterov, grad_scale: 0.5, ..CONFIG };
                 let got = step::<T, C>(&config, n, from, None, device);
                 let want = step::<T, C>(&config, n, from, None, Device::Cpu);
-                // The kernel contracts products and sums: each value is a rounding or two of numbers up to 2 apart.
+                // The kernel contracts to FMAs: values differ by a rounding or two of numbers up to 2.
                 assert_close(&got.0, &want.0, tolerance, tolerance);
                 assert_close(&got.1, &want.1, tolerance, tolerance);
                 // The copy is of this device's weights, in every bit.
