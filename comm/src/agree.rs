@@ -1,15 +1,15 @@
-//! Whether all ranks run the same thing: config, model layout, data, build.
+//! Checks that all ranks hold the same settings, such as config, model layout, data and build.
 
 use crate::{CommError, Result, World};
 
 impl World {
-    /// Makes sure that all ranks hold the same list of keys and values, in the same order.
+    /// Checks that all ranks hold the same list of keys and values, in the same order. Collective; waits for all ranks.
     ///
-    /// Ranks exchange a hash first, and the entries only if one differs.
+    /// Ranks exchange a hash first, and the entries only if one hash differs.
     ///
     /// # Errors
-    /// [`CommError::Disagreement`], the same on every rank, naming the first rank that differs from rank 0 and
-    /// the first key in which it does; else as [`Group::all_reduce`](crate::Group::all_reduce).
+    /// [`CommError::Disagreement`] on every rank, with the first rank that differs from rank 0 and the first key that differs;
+    /// the errors of [`Group::all_gather`](crate::Group::all_gather).
     pub fn agree(&self, entries: &[(String, String)]) -> Result<()> {
         let group = self.group();
         let bytes = encode(entries);
@@ -25,7 +25,7 @@ impl World {
     }
 }
 
-/// Key, value in `theirs` and value in `reference` of the first entry that is not the same in both.
+/// The key, the value in `theirs` and the value in `reference` of the first entry that differs.
 fn first_difference(theirs: &[(String, String)], reference: &[(String, String)]) -> (String, String, String) {
     let quoted = |value: &str| format!("'{value}'");
     let absent = || "nothing".to_owned();
@@ -42,12 +42,12 @@ fn first_difference(theirs: &[(String, String)], reference: &[(String, String)])
         None => match (theirs.get(reference.len()), reference.get(theirs.len())) {
             (Some((key, got)), _) => (key.clone(), quoted(got), absent()),
             (None, Some((key, expected))) => (key.clone(), absent(), quoted(expected)),
-            (None, None) => ("nothing that can be named".to_owned(), absent(), absent()),
+            (None, None) => ("an entry that cannot be named".to_owned(), absent(), absent()),
         },
     }
 }
 
-/// Every text with its length before it, so that no two lists look alike.
+/// Encodes the lists, each text after its length, so that different lists have different bytes.
 fn encode(entries: &[(String, String)]) -> Vec<u8> {
     let texts = entries.iter().flat_map(|(key, value)| [key, value]);
     texts.flat_map(|text| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()).collect()
@@ -63,7 +63,7 @@ fn decode(mut bytes: &[u8]) -> Vec<(String, String)> {
     std::iter::from_fn(|| Some((text()?, text()?))).collect()
 }
 
-/// FNV-1a with 128 bits: enough against accidents, which is what is looked for.
+/// FNV-1a with 128 bits: not cryptographic, since differences are accidents.
 fn fnv1a_128(bytes: &[u8]) -> u128 {
     const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
@@ -79,7 +79,7 @@ mod tests {
         pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
     }
 
-    /// What rank 1 of 3 and all others get when rank 1 alone holds `theirs`.
+    /// The message on all 3 ranks if rank 1 alone holds `theirs`.
     fn disagreement(common: &[(&str, &str)], theirs: &[(&str, &str)]) -> String {
         let errors = threads::run(3, |world| {
             let mine = if world.rank().0 == 1 { theirs } else { common };

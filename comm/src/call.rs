@@ -1,13 +1,13 @@
-//! What a rank brings to a collective, in a form that ranks can compare before a byte of it is used.
+//! The description of a collective, which ranks compare before they use any data.
 
 use std::fmt;
 
 use ddp_kernels::DType;
 
-/// How values of several ranks become one.
+/// A reduction over ranks.
 ///
-/// Sums are taken in rank order in host memory, and in NCCL's own order between GPUs. Sums of bf16 and f16 are rounded after
-/// each rank, in f32 between; those of integers wrap. The result of `Max` and `Min` is unspecified where a rank brings a NaN.
+/// Sums are taken in rank order in host memory, and in NCCL's own order between GPUs. Sums of bf16 and f16 are computed in f32
+/// and rounded after each rank; sums of integers wrap. The result of `Max` and `Min` is unspecified if an element is NaN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReduceOp {
     /// The sum.
@@ -28,25 +28,25 @@ impl fmt::Display for ReduceOp {
     }
 }
 
-/// The collectives.
+/// The kind of a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CallKind {
-    /// Every rank gets the combination of all ranks' buffers.
+    /// Every rank gets the reduction of all ranks' buffers.
     AllReduce(ReduceOp),
-    /// Every rank gets the buffer of one.
+    /// Every rank gets the buffer of one rank.
     Broadcast {
         /// The rank whose buffer it is.
         root: usize,
     },
-    /// Rank `r` gets the combination of all ranks' parts `r`.
+    /// Rank `r` gets the reduction of all ranks' shards `r`.
     ReduceScatter(ReduceOp),
     /// Every rank gets all ranks' buffers, in rank order.
     AllGather,
-    /// Nobody goes on before all have come.
+    /// No rank continues before all have entered.
     Barrier,
-    /// One rank's buffer goes to another; the two alone take part.
+    /// One rank's buffer goes to another; only these two take part.
     Send {
-        /// The rank that gets it.
+        /// The receiving rank.
         to: usize,
     },
     /// The other end of [`CallKind::Send`].
@@ -59,11 +59,11 @@ pub enum CallKind {
 /// One collective as one rank entered it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Call {
-    /// Which collective.
+    /// The kind of the collective.
     pub kind: CallKind,
     /// Type of the elements.
     pub dtype: DType,
-    /// Elements of the rank's own part: what is reduced or broadcast, `n` of a reduce-scatter or all-gather.
+    /// Elements: of the buffer that is reduced or broadcast, or of one shard in a reduce-scatter or all-gather.
     pub len: usize,
 }
 
@@ -71,7 +71,7 @@ impl Call {
     /// A barrier.
     pub(crate) const BARRIER: Self = Call { kind: CallKind::Barrier, dtype: DType::I64, len: 0 };
 
-    /// The call as two words, for ranks to exchange; different calls have different words.
+    /// Encodes the call as two words for ranks to exchange; different calls have different words.
     pub(crate) fn to_words(self) -> [u64; 2] {
         let op_code = |op| match op {
             ReduceOp::Sum => 0,
@@ -98,7 +98,7 @@ impl Call {
         [kind | dtype << 8 | argument << 16, self.len as u64]
     }
 
-    /// The call that [`Call::to_words`] made these words of; `None` for others.
+    /// Decodes the words of [`Call::to_words`]; `None` for any others.
     pub(crate) fn from_words([word, len]: [u64; 2]) -> Option<Self> {
         let argument = word >> 16;
         let op = match argument {
@@ -139,9 +139,9 @@ impl fmt::Display for Call {
                 write!(f, "broadcast from rank {root} of {len} {dtype}")
             }
             CallKind::ReduceScatter(op) => {
-                write!(f, "reduce_scatter({op}) to {len} {dtype} a rank")
+                write!(f, "reduce_scatter({op}) to {len} {dtype} per rank")
             }
-            CallKind::AllGather => write!(f, "all_gather of {len} {dtype} a rank"),
+            CallKind::AllGather => write!(f, "all_gather of {len} {dtype} per rank"),
             CallKind::Barrier => f.write_str("barrier"),
             CallKind::Send { to } => write!(f, "send to rank {to} of {len} {dtype}"),
             CallKind::Receive { from } => write!(f, "receive from rank {from} of {len} {dtype}"),
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_tell_every_call_apart() {
+    fn every_call_has_its_own_words() {
         use CallKind::{AllGather, AllReduce, Barrier, Broadcast, Receive, ReduceScatter, Send};
         use ReduceOp::{Max, Min, Sum};
         let kinds = [

@@ -1,4 +1,4 @@
-//! What can go wrong between ranks: which rank, in which collective, and a way out.
+//! Errors of worlds and collectives: which rank, in which collective, expected against got, and a hint.
 
 use std::fmt;
 
@@ -6,13 +6,13 @@ use ddp_kernels::{Device, KernelError, Operand};
 
 use crate::{Call, Launcher, Reporter};
 
-/// Result of every fallible function of this crate.
+/// The result of this crate's functions.
 pub type Result<T> = std::result::Result<T, CommError>;
 
-/// How a rank left the others in the middle of a job.
+/// The way in which a rank left the others in the middle of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Departure {
-    /// It closed its group, or dropped it at an early return.
+    /// It closed its group, or dropped it in an early return.
     Closed,
     /// It panicked.
     Panicked,
@@ -34,7 +34,7 @@ impl fmt::Display for Departure {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommError {
-    /// A view is not what the collective takes.
+    /// A tensor or device cannot be used.
     #[error(transparent)]
     Kernel(#[from] KernelError),
 
@@ -46,39 +46,39 @@ pub enum CommError {
     CallMismatch {
         /// The first rank that differs from rank 0.
         rank: usize,
-        /// What it entered.
+        /// The collective that it entered.
         got: Call,
-        /// What rank 0 entered.
+        /// The collective that rank 0 entered.
         expected: Call,
     },
 
-    /// Ranks would reduce different lengths (elements, not bytes).
+    /// Ranks would reduce buckets of different lengths (elements, not bytes).
     #[error(
-        "bucket {bucket}: rank {rank} brought {got} elements, rank 0 brought {expected}\n\
-         hint: the ranks built different models: compare `model` in their configs"
+        "bucket {bucket} has {got} elements on rank {rank}, {expected} on rank 0\n\
+         hint: start every rank with the same program and config"
     )]
     CountMismatch {
         /// Index of the bucket in the step.
         bucket: usize,
         /// The first rank that differs from rank 0.
         rank: usize,
-        /// Elements it brought.
+        /// Elements there.
         got: usize,
-        /// Elements rank 0 brought.
+        /// Elements on rank 0.
         expected: usize,
     },
 
     /// Ranks would reduce different numbers of buckets.
     #[error(
         "rank {rank} has {got} buckets, rank 0 has {expected}\n\
-         hint: the ranks built different models: compare `model` and `comm` in their configs"
+         hint: start every rank with the same program and config"
     )]
     BucketCountMismatch {
         /// The first rank that differs from rank 0.
         rank: usize,
-        /// Buckets it has.
+        /// Buckets there.
         got: usize,
-        /// Buckets rank 0 has.
+        /// Buckets on rank 0.
         expected: usize,
     },
 
@@ -88,7 +88,7 @@ pub enum CommError {
          hint: start every rank with the same program, config and data"
     )]
     Disagreement {
-        /// What they differ in.
+        /// The name of the value.
         key: String,
         /// The first rank that differs from rank 0.
         rank: usize,
@@ -100,39 +100,39 @@ pub enum CommError {
         expected: String,
     },
 
-    /// One rank's input and output of a collective don't fit together.
+    /// The lengths of a collective's input and output do not match, on one rank.
     #[error("{op}: {got} elements of output, expected {expected} for {world_size} ranks")]
     OutputLength {
         /// The collective.
         op: &'static str,
         /// Elements of the output.
         got: usize,
-        /// Elements that the input asks for.
+        /// Elements that the input requires.
         expected: usize,
         /// Number of ranks.
         world_size: usize,
     },
 
-    /// The tensor lies where this group's transport does not reach.
+    /// The tensor is in memory that this group does not exchange.
     #[error(
-        "{op}: {operand} cannot be exchanged by {transport}, which takes tensors on {takes}\n\
-         hint: `World::tensor_group` exchanges tensors of the rank's device, `World::group` those of the host"
+        "{op}: {operand} cannot be exchanged by {transport}, expected a tensor on {takes}\n\
+         hint: `World::tensor_group` exchanges tensors of the rank's device, `World::group` those in host memory"
     )]
     WrongMemory {
         /// The collective.
         op: &'static str,
         /// The tensor.
         operand: Box<Operand>,
-        /// How the group's ranks exchange data.
+        /// The transport of the group.
         transport: &'static str,
-        /// Where it takes tensors.
+        /// The device whose tensors it exchanges.
         takes: Device,
     },
 
-    /// The user lets NCCL add up in an order that differs from run to run.
+    /// A fixed order of sums was requested, but the user's environment allows NCCL any order.
     #[error(
-        "{variable}={value} allows sums whose order differs from run to run, and `train.deterministic` asks for one order\n\
-         hint: unset {variable}, or take Ring or Tree"
+        "{variable}={value} allows sums whose order differs from run to run, but a fixed order was requested\n\
+         hint: unset {variable}, or set it to Ring or Tree"
     )]
     UnorderedSums {
         /// The environment variable.
@@ -142,60 +142,60 @@ pub enum CommError {
     },
 
     /// MPI has no sums, maxima or minima of this type.
-    #[error("{call}: MPI does not reduce {}\nhint: ranks that share memory do, and so does NCCL", call.dtype)]
+    #[error("{call}: MPI does not reduce {}\nhint: ranks that share memory reduce it, and so does NCCL", call.dtype)]
     NotReducible {
         /// The collective.
         call: Call,
     },
 
-    /// Only GPUs' ranks send to one another; see [`Group::send`](crate::Group::send).
+    /// This group has no send and receive; see [`Group::send`](crate::Group::send).
     #[error(
-        "{op}: ranks joined by {transport} only take part in collectives\nhint: `peer::copy` copies between two ranks"
+        "{op}: {transport} has collectives only, expected nccl\nhint: `peer::copy` copies between two ranks"
     )]
     NoSends {
-        /// What was asked for.
+        /// `"send"` or `"receive"`.
         op: &'static str,
-        /// How the group's ranks exchange data.
+        /// The transport of the group.
         transport: &'static str,
     },
 
-    /// There is no NCCL that would do.
+    /// There is no usable NCCL library.
     #[error("several GPUs need NCCL: {reason}\nhint: {hint}")]
     NcclUnavailable {
-        /// What was looked for, or what is wrong with what was found.
+        /// The names that were looked for, or the fault of the library that was found.
         reason: String,
-        /// What installs it.
+        /// The command that installs it.
         hint: &'static str,
     },
 
     /// NCCL failed, in a call or in the work behind one.
     #[error(
         "rank {rank} on {device}: {call} failed: {text} ({code}){}\n\
-         hint: NCCL_DEBUG=INFO has NCCL say more{}", abort_note(*.aborted), nccl_hint(code)
+         hint: NCCL_DEBUG=INFO makes NCCL print more{}", abort_note(*.aborted), nccl_hint(code)
     )]
     Nccl {
-        /// The function, or what was under way.
+        /// The function, or the work under way.
         call: &'static str,
-        /// The rank that met it.
+        /// The rank on which it failed.
         rank: usize,
         /// Its device.
         device: Device,
         /// NCCL's name of the error.
         code: &'static str,
-        /// NCCL's words.
+        /// The text that NCCL gave.
         text: String,
         /// Whether the communicator could be aborted.
         aborted: bool,
     },
 
-    /// Work of a device that waits for other ranks was not done within the time limit.
+    /// Work of a device that depends on other ranks was not done within the time limit.
     #[error(
         "rank {rank} on {device}: {what}: waited {timeout_s} s and gave up; {}{}\n\
-         hint: another rank is late, stopped or gone; NCCL_DEBUG=INFO has NCCL say more",
-        last_put(*.n_put, last.as_ref()), abort_note(*.aborted)
+         hint: another rank is late, stopped or gone; NCCL_DEBUG=INFO makes NCCL print more",
+        last_enqueued(*.n_enqueued, last.as_ref()), abort_note(*.aborted)
     )]
     DeviceTimeout {
-        /// What it waited for.
+        /// The work that it waited for.
         what: &'static str,
         /// The rank that waited.
         rank: usize,
@@ -203,8 +203,8 @@ pub enum CommError {
         device: Device,
         /// How long it waited.
         timeout_s: f64,
-        /// Collectives that it had put into the stream; replays of a captured step are not counted.
-        n_put: u64,
+        /// Collectives that it had enqueued; replays of a captured step are not counted.
+        n_enqueued: u64,
         /// The last of them.
         last: Option<Call>,
         /// Whether the communicator could be aborted.
@@ -220,7 +220,7 @@ pub enum CommError {
         n_ranks: usize,
     },
 
-    /// Two ranks use one GPU.
+    /// Two ranks use the same GPU.
     #[error(
         "ranks {} and {} both use the GPU {gpu} of {host}\n\
          hint: start no more ranks on a host than it has GPUs, and leave out the index of the device", ranks[0], ranks[1]
@@ -245,21 +245,21 @@ pub enum CommError {
         text: String,
     },
 
-    /// The two ends of a copy between ranks don't fit.
+    /// Source and target of a copy between ranks are missing or differ in length or type.
     #[error("peer::copy from rank {from} to rank {to}: the source is {source_is}, the target is {target_is}")]
     PeerMismatch {
         /// The rank that has the source.
         from: usize,
         /// The rank that has the target.
         to: usize,
-        /// Its length and type.
+        /// Length and type of the source, or `none`.
         source_is: String,
-        /// Its length and type.
+        /// Length and type of the target, or `none`.
         target_is: String,
     },
 
-    /// The world's devices were joined before.
-    #[error("the devices of this world are joined already\nhint: call `World::connect_device` once")]
+    /// The world's devices are already joined.
+    #[error("the devices of this world are already joined\nhint: call `World::connect_device` once")]
     AlreadyConnected,
 
     /// A rank that does not exist.
@@ -267,29 +267,29 @@ pub enum CommError {
     NoSuchRank {
         /// The collective.
         op: &'static str,
-        /// The rank asked for.
+        /// The rank that was requested.
         rank: usize,
         /// Number of ranks.
         world_size: usize,
     },
 
-    /// A rank that others wait for will not come.
-    #[error("{call}: rank {rank} {how} and will not come\nhint: what happened there is in its own message")]
+    /// A rank left that this collective needs.
+    #[error("{call}: rank {rank} {how} and cannot take part\nhint: see the message of that rank")]
     PeerLeft {
-        /// What this rank is in.
+        /// The collective that this rank is in.
         call: Call,
-        /// Who will not come.
+        /// The rank that left.
         rank: usize,
-        /// Why not.
+        /// How it left.
         how: Departure,
     },
 
-    /// Ranks did not come within the time-out.
+    /// Ranks did not enter a collective within the time limit.
     #[error("{call}: waited {timeout_s} s for rank {missing:?} and gave up")]
     Timeout {
-        /// What this rank is in.
+        /// The collective that this rank is in.
         call: Call,
-        /// Who did not come.
+        /// The ranks that did not enter it.
         missing: Vec<usize>,
         /// How long this rank waited.
         timeout_s: f64,
@@ -298,31 +298,31 @@ pub enum CommError {
     /// A launcher started several ranks, but this build has no MPI to join them.
     #[error(
         "{launcher} started {} of this program, but it was built without the feature `mpi`: each would run alone\n\
-         hint: rebuild with `--features mpi`, or start a single one without {launcher}", copies(*.n_ranks)
+         hint: rebuild with the feature `mpi`, or start one process without {launcher}", copies(*.n_ranks)
     )]
     LauncherWithoutMpi {
-        /// Who started them.
+        /// The launcher.
         launcher: Launcher,
-        /// How many, where the environment tells.
+        /// Number of ranks, if the environment says.
         n_ranks: Option<usize>,
     },
 
-    /// MPI found another number of ranks than the launcher started: the two don't know each other.
+    /// MPI found another number of ranks than the launcher started: the two do not belong together.
     #[error(
         "{launcher} started {expected} ranks, but MPI found {got}: each would run alone\n\
          hint: {}", launcher.mismatch_hint()
     )]
     LauncherMismatch {
-        /// Who started them.
+        /// The launcher.
         launcher: Launcher,
         /// Ranks that it started.
         expected: usize,
-        /// Ranks that MPI knows.
+        /// Ranks that MPI found.
         got: usize,
     },
 
-    /// This process already has a world on MPI; there can be one only.
-    #[error("MPI is already initialised in this process\nhint: make one World and lend it out")]
+    /// This process already has a world on MPI; there can be only one.
+    #[error("MPI is already initialised in this process\nhint: create one World and pass it by reference")]
     MpiInUse,
 
     /// A call to MPI failed.
@@ -330,24 +330,24 @@ pub enum CommError {
     Mpi {
         /// The function.
         call: &'static str,
-        /// MPI's words for the error.
+        /// The text that MPI gave.
         text: String,
     },
 
     /// More elements than one call to MPI can count.
-    #[error("{op}: {len} elements are more than MPI counts in one call ({max})\nhint: split the buffer")]
+    #[error("{op}: {len} elements, expected at most {max} in one call to MPI\nhint: split the buffer")]
     TooManyElements {
         /// The collective.
         op: &'static str,
-        /// Elements asked for.
+        /// Elements of the buffer.
         len: usize,
-        /// The most there can be.
+        /// The limit.
         max: usize,
     },
 }
 
 impl CommError {
-    /// Whether the communicator of this error is still there, and with it work that nothing ends.
+    /// Whether the communicator of this error could not be aborted, so that its work never ends.
     pub(crate) fn is_beyond_abort(&self) -> bool {
         matches!(
             self,
@@ -373,21 +373,21 @@ impl CommError {
 }
 
 fn abort_note(aborted: bool) -> &'static str {
-    if aborted { "" } else { "; the communicator did not let itself be aborted either, so the job ends" }
+    if aborted { "" } else { "; aborting the communicator failed too, so the job ends" }
 }
 
 fn nccl_hint(code: &str) -> &'static str {
     match code {
-        "ncclSystemError" => "; is there a network interface for it? NCCL_SOCKET_IFNAME names one",
-        "ncclRemoteError" => "; what happened on the other rank is in its own message",
+        "ncclSystemError" => "; NCCL_SOCKET_IFNAME names the network interface to use",
+        "ncclRemoteError" => "; see the message of the other rank",
         _ => "",
     }
 }
 
-fn last_put(n_put: u64, last: Option<&Call>) -> String {
+fn last_enqueued(n_enqueued: u64, last: Option<&Call>) -> String {
     match last {
-        Some(last) => format!("its last collective, number {n_put}, is {last}"),
-        None => "it had asked for no collective yet".to_owned(),
+        Some(last) => format!("its last collective, number {n_enqueued}, is {last}"),
+        None => "it had enqueued no collective yet".to_owned(),
     }
 }
 

@@ -1,7 +1,7 @@
-//! Who started this process: a launcher of several ranks, or just a user.
+//! Detects the launcher that started this process, if any.
 //!
-//! Found in the environment alone, before MPI is touched, because a program that was started by hand must not
-//! pay for MPI (0.2 to 0.4 s) and must run where MPI's daemons cannot.
+//! Detection uses the environment alone, before MPI is initialised: a program started by hand must not pay for MPI (0.2 to
+//! 0.4 s) and must run where MPI's daemons cannot.
 
 use std::fmt;
 
@@ -22,9 +22,9 @@ impl Launcher {
     pub(crate) fn mismatch_hint(self) -> &'static str {
         match self {
             Launcher::Slurm => {
-                "srun --mpi=pmix (srun --mpi=list shows what there is), or start mpirun inside sbatch"
+                "use srun --mpi=pmix (srun --mpi=list shows the available ones), or start mpirun inside sbatch"
             }
-            _ => "mpirun and the MPI library that this program was linked to must be of one installation",
+            _ => "use the mpirun of the MPI installation that this program was linked to",
         }
     }
 }
@@ -40,21 +40,21 @@ impl fmt::Display for Launcher {
     }
 }
 
-/// A launcher as found in the environment.
+/// A launcher found in the environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) launcher: Launcher,
-    /// Ranks of the job; PMIx alone does not say.
+    /// Ranks of the job; `None` under PMIx, whose variables do not contain it.
     pub(crate) n_ranks: Option<usize>,
 }
 
-/// Step ids from here up are Slurm's own: the batch script, the interactive shell of `salloc`.
+/// Step ids from here up are reserved by Slurm: the batch script, the interactive shell of `salloc`.
 const SLURM_FIRST_SPECIAL_STEP: u64 = 0xffff_fff0;
 
-/// The launcher that the variables of `lookup` tell of.
+/// Detects the launcher from the environment variables that `lookup` returns.
 ///
-/// A batch script's or `salloc` shell's variables are not enough: only `srun` starts ranks, and it alone sets a
-/// step with an ordinary id and more than one task.
+/// The variables of a batch script or an `salloc` shell do not count: only `srun` starts ranks, and only `srun` sets a step with
+/// an ordinary id and more than one task.
 pub(crate) fn detect(lookup: impl Fn(&str) -> Option<String>) -> Option<Found> {
     let number = |name: &str| lookup(name)?.trim().parse::<u64>().ok();
     let count = |name: &str| number(name).map(|n| n as usize);

@@ -53,7 +53,7 @@ impl World {
     /// launcher started; [`MpiInUse`](crate::CommError::MpiInUse) for a second world;
     /// [`Mpi`](crate::CommError::Mpi) if a call to MPI fails.
     ///
-    /// Source: MPI 4.0, section 11.6, `MPI_Init_thread` with `MPI_THREAD_FUNNELED`.
+    /// Source: MPI 4.0, chapter 11, `MPI_Init_thread` with `MPI_THREAD_FUNNELED`.
     pub fn init() -> Result<Self> {
         Self::init_with(WorldOptions::default())
     }

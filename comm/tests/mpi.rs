@@ -151,7 +151,7 @@ const TESTS: &[Test] = &[
             assert_eq!(run.code, 1, "{}", run.stderr);
             assert!(run.stderr.contains("waited 5 s and gave up"), "{}", run.stderr);
             assert!(
-                run.stderr.contains("did not let itself be aborted either, so the job ends"),
+                run.stderr.contains("aborting the communicator failed too, so the job ends"),
                 "{}",
                 run.stderr
             );
@@ -371,7 +371,7 @@ fn run_rank(case: &str) {
                 (1, CommError::Nccl { call: "ncclCommInitRankConfig", rank: 1, .. }) => {}
                 // Whether rank 0 learns of it from NCCL, from rank 1, or not in time, is NCCL's affair.
                 (0, CommError::Nccl { .. } | CommError::FailedElsewhere { rank: 1, .. }) => {}
-                (0, CommError::DeviceTimeout { n_put: 0, .. }) => {}
+                (0, CommError::DeviceTimeout { n_enqueued: 0, .. }) => {}
                 (_, error) => panic!("{error}"),
             }
         }

@@ -102,7 +102,7 @@ fn different_calls_in_a_scope_are_errors_on_every_rank() {
         let text = error.to_string();
         assert!(
             text.contains(
-                "rank 1 entered all_gather of 3 f32 a rank, rank 0 entered reduce_scatter(sum) to 3"
+                "rank 1 entered all_gather of 3 f32 per rank, rank 0 entered reduce_scatter(sum) to 3"
             ),
             "{text}"
         );
@@ -110,7 +110,7 @@ fn different_calls_in_a_scope_are_errors_on_every_rank() {
 }
 
 #[test]
-#[should_panic(expected = "a buffer comes back from the group that has it")]
+#[should_panic(expected = "a buffer is returned by the group that it was lent to")]
 fn a_buffer_comes_back_from_its_own_group_alone() {
     let (one, other) = (World::single(), World::single());
     let mut buf = [0f32; 4];

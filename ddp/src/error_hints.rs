@@ -14,6 +14,10 @@ pub(crate) fn comm_message(error: &CommError) -> String {
     let hint = match error {
         CommError::Kernel(error) => kernel_hint(error),
         CommError::TooFewGpus { .. } => Some("for tests, --share-gpu lets ranks share a GPU"),
+        CommError::CountMismatch { .. } => Some("compare `model` in their configs"),
+        CommError::BucketCountMismatch { .. } => Some("compare `model` and `comm` in their configs"),
+        CommError::UnorderedSums { .. } => Some("or leave out `train.deterministic`"),
+        CommError::LauncherWithoutMpi { .. } => Some("cargo build --features mpi"),
         CommError::GpuTaken { .. } => Some("--share-gpu lets ranks share a GPU, which is slow"),
         _ => None,
     };
@@ -66,5 +70,12 @@ mod tests {
             "{text}"
         );
         assert_eq!(text.matches("hint: ").count(), 1, "{text}");
+        let bucket = CommError::CountMismatch { bucket: 1, rank: 2, got: 7, expected: 8 };
+        let buckets = CommError::BucketCountMismatch { rank: 2, got: 7, expected: 8 };
+        let unordered = CommError::UnorderedSums { variable: "NCCL_ALGO", value: "NVLS".to_owned() };
+        for (error, key) in [(bucket, "`model`"), (buckets, "`comm`"), (unordered, "`train.deterministic`")] {
+            let (plain, text) = (error.to_string(), Error::from(error).to_string());
+            assert!(!plain.contains(key) && text.contains(key), "{text}");
+        }
     }
 }

@@ -1,21 +1,21 @@
-//! A view's address, length and type, once its borrow is held elsewhere.
+//! Address, length and type of a view whose borrow is held elsewhere.
 
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{DType, Result, TensorMut, TensorRef};
 
-/// Elements to read, in host memory or in that of a GPU.
+/// Elements to read, in host memory or on a GPU.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RawRef {
-    /// On a GPU, an address there, which the host never follows.
+    /// A device address if the elements are on a GPU, which the host never dereferences.
     pub(crate) ptr: *const u8,
     pub(crate) len: usize,
     pub(crate) dtype: DType,
 }
 
-/// Elements to read and write, in host memory or in that of a GPU.
+/// Elements to read and write, in host memory or on a GPU.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RawMut {
-    /// On a GPU, an address there, which the host never follows.
+    /// A device address if the elements are on a GPU, which the host never dereferences.
     pub(crate) ptr: *mut u8,
     pub(crate) len: usize,
     pub(crate) dtype: DType,
@@ -23,7 +23,7 @@ pub(crate) struct RawMut {
 }
 
 impl RawRef {
-    /// The address of a view, which stays borrowed for as long as the caller uses it.
+    /// The address of a view. The caller keeps the view borrowed for as long as it uses the address.
     pub(crate) fn of(view: TensorRef<'_>, op: &'static str, name: &'static str) -> Result<Self> {
         let (len, dtype) = (view.numel(), view.dtype());
         let ptr = match view.gpu() {
@@ -35,7 +35,7 @@ impl RawRef {
 }
 
 impl RawMut {
-    /// No elements at all.
+    /// No elements.
     pub(crate) const NOTHING: Self = RawMut {
         ptr: std::ptr::NonNull::<u64>::dangling().as_ptr().cast(),
         len: 0,
@@ -43,7 +43,7 @@ impl RawMut {
         gpu: None,
     };
 
-    /// The address of a view, which stays borrowed for as long as the caller uses it.
+    /// The address of a view. The caller keeps the view borrowed for as long as it uses the address.
     pub(crate) fn of(view: TensorMut<'_>, op: &'static str) -> Result<Self> {
         let (len, dtype, gpu) = (view.numel(), view.dtype(), view.gpu());
         if gpu.is_some() {
@@ -54,7 +54,7 @@ impl RawMut {
         Ok(RawMut { ptr, len, dtype, gpu })
     }
 
-    /// The same elements, to read.
+    /// The same elements, read-only.
     pub(crate) fn as_ref(self) -> RawRef {
         RawRef { ptr: self.ptr, len: self.len, dtype: self.dtype }
     }

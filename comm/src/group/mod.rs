@@ -1,14 +1,15 @@
-//! Collectives: one contract, kept by a single process, by threads, by MPI processes and by GPUs.
+//! Collectives: one contract for a single process, threads, MPI processes and GPUs.
 //!
-//! Every rank of a group calls the same collectives in the same order. Results are the same bits on every rank.
-//! Where ranks bring different collectives, types or lengths, each of them gets the same error, which names the
-//! rank that differs; the group is of no use afterwards. (On several hosts the buffers of a [`Scope`] are not
-//! compared, since that would cost a message each: [`Group::agree_lengths`] does it once.)
+//! Every rank of a group calls the same collectives in the same order. Results have the same bits on every rank. If ranks enter
+//! different collectives, types or lengths, all of them get the same error, which names the rank that differs, and the group
+//! cannot be used afterwards. (On several hosts the buffers of a [`Scope`] are not compared, since that would cost a message
+//! each: [`Group::agree_lengths`] compares them once.)
 //!
-//! On a GPU, a collective is ordered like any operation: after all work that was asked for before, and before all that is
-//! asked for once the call has returned. Nothing waits for the device. Between GPUs (NCCL) types and lengths are never
-//! compared: agree on them by the host's group, since ranks that differ hang or get garbage; and the bits are the same on all
-//! ranks, but sums are not taken in rank order.
+//! On a GPU a collective is asynchronous and ordered like any operation: after all work enqueued before it, and before all work
+//! enqueued once the call has returned. Between GPUs (NCCL) types and lengths are never compared: agree on them by the host's
+//! group, since ranks that differ hang or get garbage. The bits are the same on all ranks, but sums are not in rank order.
+//!
+//! In a reduce-scatter or all-gather the large buffer consists of one *shard* per rank, in rank order.
 
 mod buffer;
 #[cfg(all(feature = "mpi", target_os = "linux"))]
@@ -37,10 +38,10 @@ pub(crate) use threads::ThreadsMemory;
 use traffic::Counter;
 pub use traffic::Traffic;
 
-/// The ranks of a job, as one of them sees them. Stays on the thread that made it.
+/// One rank's end of the collectives over all ranks. Stays on the thread that created it.
 #[derive(Debug)]
 pub enum Group {
-    /// One process without a launcher: every collective is a copy at most.
+    /// A single rank: every collective is at most a copy.
     Single(SingleGroup),
     /// Ranks that are threads of this process.
     Threads(Box<ThreadsGroup>),
@@ -74,7 +75,7 @@ impl Group {
         }
     }
 
-    /// Whether all ranks reach one memory: what one of them gathers then costs a copy and no message.
+    /// Whether all ranks share memory: gathering then costs a copy and no message.
     pub fn shares_memory(&self) -> bool {
         match self {
             Group::Single(_) | Group::Threads(_) => true,
@@ -84,7 +85,7 @@ impl Group {
         }
     }
 
-    /// How the ranks exchange data, for reports: `"single"`, `"threads"`, `"shared memory"`, `"mpi"` or `"nccl"`.
+    /// The name of the transport, for reports: `"single"`, `"threads"`, `"shared memory"`, `"mpi"` or `"nccl"`.
     pub fn transport(&self) -> &'static str {
         match self {
             Group::Single(_) => "single",
@@ -95,7 +96,7 @@ impl Group {
         }
     }
 
-    /// What this rank's collectives have come to so far.
+    /// The traffic of this rank's collectives so far.
     pub fn traffic(&self) -> Traffic {
         self.counter().get()
     }
@@ -110,16 +111,20 @@ impl Group {
         }
     }
 
-    /// Replaces each element of `buf` by its combination over all ranks.
+    /// Replaces each element of `buf` by its reduction over all ranks.
     ///
     /// `buf[i] <- buf_0[i] op buf_1[i] op ... op buf_{N-1}[i]`
     ///
-    /// Waits for all ranks; on a GPU it is the compute stream that waits. [`Scope::all_reduce`] is the form that does not.
+    /// - `buf`: any shape, the same length and dtype on all ranks
+    ///
+    /// Waits for all ranks; on a GPU the compute stream waits, not the host. [`Scope::all_reduce`] does not wait.
     ///
     /// # Errors
-    /// [`CommError::CallMismatch`] if ranks bring different lengths, types or operations;
-    /// [`CommError::PeerLeft`] or [`CommError::Timeout`] if one does not come; [`CommError::Mpi`]; [`CommError::Nccl`];
-    /// [`CommError::WrongMemory`] for a tensor on a device that is not the group's.
+    /// [`CommError::CallMismatch`] if ranks enter different lengths, types or operations; [`CommError::PeerLeft`] or
+    /// [`CommError::Timeout`] if a rank does not enter; [`CommError::WrongMemory`] if the tensor is not on the group's device;
+    /// [`CommError::NotReducible`] for bf16 and f16 by MPI; [`CommError::Mpi`] or [`CommError::Nccl`] if the library fails.
+    ///
+    /// Source: MPI 4.0, section 6.9.6, `MPI_Allreduce`; NCCL user guide, "Collective Operations", AllReduce.
     pub fn all_reduce(&self, op: ReduceOp, buf: TensorMut<'_>) -> Result<()> {
         let raw = self.writable("all_reduce", buf)?;
         let call = Call { kind: CallKind::AllReduce(op), dtype: raw.dtype, len: raw.len };
@@ -127,10 +132,14 @@ impl Group {
         unsafe { self.run(call, raw.as_ref(), raw) }
     }
 
-    /// Replaces `buf` by that of rank `root`.
+    /// Replaces `buf` by the buffer of rank `root`. Waits as [`Group::all_reduce`] does.
+    ///
+    /// - `buf`: any shape, the same length and dtype on all ranks
     ///
     /// # Errors
-    /// [`CommError::NoSuchRank`]; else as [`Group::all_reduce`].
+    /// [`CommError::NoSuchRank`]; the errors of [`Group::all_reduce`].
+    ///
+    /// Source: MPI 4.0, section 6.4, `MPI_Bcast`; NCCL user guide, "Collective Operations", Broadcast.
     pub fn broadcast(&self, root: Rank, buf: TensorMut<'_>) -> Result<()> {
         if root.0 >= self.world_size() {
             let (rank, world_size) = (root.0, self.world_size());
@@ -142,15 +151,17 @@ impl Group {
         unsafe { self.run(call, raw.as_ref(), raw) }
     }
 
-    /// Combines the ranks' inputs and leaves part `r` of the result on rank `r`.
+    /// Reduces the ranks' inputs and gives shard `r` of the result to rank `r`. Waits as [`Group::all_reduce`] does.
     ///
     /// `output[i] = input_0[r*n + i] op ... op input_{N-1}[r*n + i]`
     ///
-    /// - `input`: `world_size * n` elements; `output`: `n`
+    /// - `input`: `world_size * n` elements; `output`: `n`, of the same dtype
     ///
     /// # Errors
-    /// [`CommError::OutputLength`] if the lengths don't fit; [`CommError::Kernel`] if the types differ; else as
+    /// [`CommError::OutputLength`] if the lengths do not match; [`CommError::Kernel`] if the types differ; the errors of
     /// [`Group::all_reduce`].
+    ///
+    /// Source: MPI 4.0, section 6.10.1, `MPI_Reduce_scatter_block`; NCCL user guide, "Collective Operations", ReduceScatter.
     pub fn reduce_scatter(&self, op: ReduceOp, input: TensorRef<'_>, output: TensorMut<'_>) -> Result<()> {
         const OP: &str = "reduce_scatter";
         let world_size = self.world_size();
@@ -164,41 +175,40 @@ impl Group {
         unsafe { self.run(call, input, output) }
     }
 
-    /// Reduces the ranks' buffers and leaves each rank its part, where it stands.
+    /// Reduces the ranks' buffers; rank `r` gets shard `r` of the result, in place. Waits as [`Group::all_reduce`] does.
     ///
-    /// Part `r` of `buf`, of `n` elements, is combined over all ranks on rank `r`; the other parts mean nothing
-    /// afterwards.
+    /// Afterwards the other shards of `buf` are unspecified.
     ///
-    /// - `buf`: `world_size * n`
+    /// - `buf`: `world_size * n` elements
     ///
-    /// # Errors
-    /// As [`Group::reduce_scatter`].
+    /// Returns the errors of [`Group::reduce_scatter`].
     pub fn reduce_scatter_in_place(&self, op: ReduceOp, buf: TensorMut<'_>) -> Result<()> {
-        let (buf, own) = self.own_part("reduce_scatter_in_place", buf)?;
+        let (buf, own) = self.own_shard("reduce_scatter_in_place", buf)?;
         let call = Call { kind: CallKind::ReduceScatter(op), dtype: buf.dtype, len: own.len };
-        if self.takes_parts_in_place() {
+        if self.takes_shards_in_place() {
             // SAFETY: the lengths were checked, the buffer is borrowed until this function returns; groups that share memory
-            // read what stands in a part before they write there, and NCCL takes part `rank` in place.
+            // read a shard before they write it, and NCCL takes shard `rank` in place.
             return unsafe { self.run(call, buf.as_ref(), own) };
         }
         let n_bytes = own.len * own.dtype.size_bytes();
-        let mut part = words(n_bytes);
-        let output = RawMut { ptr: part.as_mut_ptr().cast(), ..own };
+        let mut copy = words(n_bytes);
+        let output = RawMut { ptr: copy.as_mut_ptr().cast(), ..own };
         // SAFETY: the lengths were checked, and both are alive until this function returns.
         unsafe { self.run(call, buf.as_ref(), output) }?;
-        // SAFETY: both hold `n_bytes`, and the words are no part of the buffer.
-        unsafe { std::ptr::copy_nonoverlapping(part.as_ptr().cast(), own.ptr, n_bytes) };
+        // SAFETY: both hold `n_bytes`, and the copy does not overlap the buffer.
+        unsafe { std::ptr::copy_nonoverlapping(copy.as_ptr().cast(), own.ptr, n_bytes) };
         Ok(())
     }
 
-    /// Collects the ranks' inputs in rank order.
+    /// Gathers the ranks' inputs in rank order. Waits as [`Group::all_reduce`] does.
     ///
     /// `output[r*n + i] = input_r[i]`
     ///
-    /// - `input`: `n` elements; `output`: `world_size * n`
+    /// - `input`: `n` elements; `output`: `world_size * n`, of the same dtype
     ///
-    /// # Errors
-    /// As [`Group::reduce_scatter`].
+    /// Returns the errors of [`Group::reduce_scatter`].
+    ///
+    /// Source: MPI 4.0, section 6.7, `MPI_Allgather`; NCCL user guide, "Collective Operations", AllGather.
     pub fn all_gather(&self, input: TensorRef<'_>, output: TensorMut<'_>) -> Result<()> {
         const OP: &str = "all_gather";
         let world_size = self.world_size();
@@ -212,38 +222,35 @@ impl Group {
         unsafe { self.run(call, input, output) }
     }
 
-    /// Collects the ranks' parts of one buffer, each of which begins where it stays.
+    /// Gathers the ranks' shards in place: shard `r` of `buf` becomes that of rank `r`. Waits as [`Group::all_reduce`] does.
     ///
-    /// Part `r` of `buf`, of `n` elements, becomes that of rank `r`.
+    /// - `buf`: `world_size * n` elements, this rank's shard at `rank * n`
     ///
-    /// - `buf`: `world_size * n`
-    ///
-    /// # Errors
-    /// As [`Group::all_gather`].
+    /// Returns the errors of [`Group::all_gather`].
     pub fn all_gather_in_place(&self, buf: TensorMut<'_>) -> Result<()> {
-        let (buf, own) = self.own_part("all_gather_in_place", buf)?;
+        let (buf, own) = self.own_shard("all_gather_in_place", buf)?;
         let call = Call { kind: CallKind::AllGather, dtype: buf.dtype, len: own.len };
-        if self.takes_parts_in_place() {
+        if self.takes_shards_in_place() {
             // SAFETY: the lengths were checked, the buffer is borrowed until this function returns; groups that share memory
-            // copy the input elsewhere before they write the output, and NCCL takes part `rank` in place.
+            // copy the input elsewhere before they write the output, and NCCL takes shard `rank` in place.
             return unsafe { self.run(call, own.as_ref(), buf) };
         }
         let n_bytes = own.len * own.dtype.size_bytes();
-        let mut part = words(n_bytes);
-        // SAFETY: both hold `n_bytes`, and the words are no part of the buffer.
-        unsafe { std::ptr::copy_nonoverlapping(own.ptr.cast_const(), part.as_mut_ptr().cast(), n_bytes) };
-        let input = RawRef { ptr: part.as_ptr().cast(), ..own.as_ref() };
+        let mut copy = words(n_bytes);
+        // SAFETY: both hold `n_bytes`, and the copy does not overlap the buffer.
+        unsafe { std::ptr::copy_nonoverlapping(own.ptr.cast_const(), copy.as_mut_ptr().cast(), n_bytes) };
+        let input = RawRef { ptr: copy.as_ptr().cast(), ..own.as_ref() };
         // SAFETY: the lengths were checked, and both are alive until this function returns.
         unsafe { self.run(call, input, buf) }
     }
 
-    /// Whether a rank's own part of a buffer may be the other end of a collective over it.
-    fn takes_parts_in_place(&self) -> bool {
+    /// Whether a rank's own shard of a buffer may be the input or output of a collective over that buffer.
+    fn takes_shards_in_place(&self) -> bool {
         self.shares_memory() || matches!(self, Group::Nccl(_))
     }
 
-    /// A buffer of one part a rank, and this rank's part of it.
-    fn own_part(&self, op: &'static str, buf: TensorMut<'_>) -> Result<(RawMut, RawMut)> {
+    /// The addresses of a buffer of one shard per rank, and of this rank's shard.
+    fn own_shard(&self, op: &'static str, buf: TensorMut<'_>) -> Result<(RawMut, RawMut)> {
         let world_size = self.world_size();
         let buf = self.writable(op, buf)?;
         if !buf.len.is_multiple_of(world_size) {
@@ -255,10 +262,12 @@ impl Group {
         Ok((buf, RawMut { ptr: buf.ptr.wrapping_add(offset), len, ..buf }))
     }
 
-    /// Collects the ranks' bytes, whose numbers may differ, in rank order. Bytes are the host's: so is the group.
+    /// Gathers the ranks' bytes in rank order; their numbers may differ. Waits for all ranks. For groups of the host only.
     ///
     /// # Errors
-    /// [`CommError::WrongMemory`] over NCCL; else as [`Group::all_reduce`].
+    /// [`CommError::WrongMemory`] over NCCL; the errors of [`Group::all_gather`].
+    ///
+    /// Source: MPI 4.0, section 6.7, `MPI_Allgatherv`, by two all-gathers.
     pub fn all_gather_bytes(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         let world_size = self.world_size();
         let mut lens = vec![0i64; world_size];
@@ -287,13 +296,12 @@ impl Group {
         Ok(lens.iter().enumerate().map(bytes_of).collect())
     }
 
-    /// Waits until all ranks have come here.
+    /// Waits until all ranks have entered it. Returns the errors of [`Group::all_reduce`].
     ///
-    /// Over NCCL it is the compute stream that waits: work that is asked for after it begins when all ranks' devices have
-    /// done what was asked for before it. The host does not wait; for that there is the barrier of the host's group.
+    /// Over NCCL the compute stream waits, not the host: work enqueued after the barrier begins when all ranks' devices have
+    /// finished the work enqueued before it. Use the barrier of the host's group to make the host wait.
     ///
-    /// # Errors
-    /// As [`Group::all_reduce`].
+    /// Source: MPI 4.0, section 6.3, `MPI_Barrier`.
     pub fn barrier(&self) -> Result<()> {
         if let Group::Nccl(group) = self {
             group.traffic.add(Call::BARRIER, self.world_size());
@@ -304,12 +312,12 @@ impl Group {
         unsafe { self.run(Call::BARRIER, nothing.as_ref(), nothing) }
     }
 
-    /// Makes sure that all ranks will reduce buckets of the same lengths (elements), before the first of them. For buckets
-    /// that NCCL reduces, too, it is asked of the host's group.
+    /// Checks that all ranks will reduce buckets of the same lengths (elements). Waits for all ranks. For groups of the host only,
+    /// also if NCCL reduces the buckets.
     ///
     /// # Errors
-    /// The same on every rank: [`CommError::BucketCountMismatch`] or [`CommError::CountMismatch`], naming the
-    /// first rank that differs from rank 0 and the first bucket in which it does; else as [`Group::all_reduce`].
+    /// On every rank [`CommError::BucketCountMismatch`] or [`CommError::CountMismatch`], with the first rank that differs from
+    /// rank 0 and the first bucket that differs; the errors of [`Group::all_gather_bytes`].
     pub fn agree_lengths(&self, lens: &[usize]) -> Result<()> {
         let bytes: Vec<u8> = lens.iter().flat_map(|&len| (len as u64).to_le_bytes()).collect();
         let all = self.all_gather_bytes(&bytes)?;
@@ -328,15 +336,16 @@ impl Group {
         Ok(())
     }
 
-    /// Waits on the host until `is_done` says so: asked again and again, with pauses of some 50 µs.
+    /// Waits on the host until `is_done` returns true; polls it with pauses of about 50 µs.
     ///
-    /// Over NCCL this is where a failing rank shows: errors of collectives are looked for meanwhile, and the group's time
-    /// limit holds. Both abort the communicator, so that the other ranks learn of it and the work in the stream ends.
-    /// Where even that hangs, the job ends, with this rank's message: nothing would let go of the buffers. Other groups only
-    /// wait.
+    /// Over NCCL this detects failing ranks: it also polls for errors of collectives, and the group's time limit holds. Both
+    /// abort the communicator, so that the other ranks learn of it and the work in the stream ends. If aborting hangs too, the
+    /// job ends with this rank's message, because nothing would release the buffers. Other groups only wait.
     ///
     /// # Errors
-    /// That of `is_done`; [`CommError::Nccl`]; [`CommError::DeviceTimeout`].
+    /// The error of `is_done`; [`CommError::Nccl`]; [`CommError::DeviceTimeout`].
+    ///
+    /// Source: NCCL user guide, "Asynchronous errors and error handling".
     pub fn wait_until(
         &self,
         mut is_done: impl FnMut() -> std::result::Result<bool, KernelError>,
@@ -351,10 +360,10 @@ impl Group {
         Ok(())
     }
 
-    /// Leaves the group in good order; under MPI this is `MPI_Finalize`, which waits for all ranks.
+    /// Closes the group: `MPI_Finalize` or `ncclCommFinalize`, which wait for all ranks. Threads do not wait.
     ///
     /// # Errors
-    /// [`CommError::Mpi`]; [`CommError::Nccl`].
+    /// [`CommError::Mpi`] or [`CommError::Nccl`] if the library fails to shut down.
     pub fn close(self) -> Result<()> {
         match self {
             Group::Single(_) => Ok(()),
@@ -368,13 +377,13 @@ impl Group {
         }
     }
 
-    /// The address of a buffer that this group can reduce.
+    /// The address of a buffer that this group can exchange.
     fn writable(&self, op: &'static str, view: TensorMut<'_>) -> Result<RawMut> {
         self.check_memory(op, view.operand("buf"))?;
         Ok(RawMut::of(view, op)?)
     }
 
-    /// The addresses of input and output, which are of one type and in memory that this group reaches.
+    /// The addresses of input and output, checked to have one type and to be on one device that this group exchanges.
     fn pair(
         &self,
         op: &'static str,
@@ -392,7 +401,7 @@ impl Group {
         Ok((RawRef::of(input, op, "input")?, RawMut::of(output, op)?))
     }
 
-    /// Whether this group exchanges what lies on that device.
+    /// Checks that this group exchanges tensors of the operand's device.
     fn check_memory(&self, op: &'static str, operand: Operand) -> Result<()> {
         let takes = match self {
             Group::Single(_) => return Ok(()),
@@ -405,11 +414,11 @@ impl Group {
         Err(CommError::WrongMemory { op, operand: operand.into(), transport: self.transport(), takes })
     }
 
-    /// Runs one collective to its end.
+    /// Runs one collective to completion.
     ///
     /// # Safety
-    /// `input` is readable and `output` writable for the elements of `call` (see [`Call`]), nobody else touches
-    /// them before this returns, and they are either the same (where the call works in place) or disjoint.
+    /// `input` is readable and `output` writable for the elements of `call` (see [`Call`]), nothing else accesses them before
+    /// this returns, and they are the same if the call works in place, else disjoint.
     unsafe fn run(&self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
         self.counter().add(call, self.world_size());
         match self {
@@ -420,16 +429,16 @@ impl Group {
             #[cfg(feature = "mpi")]
             // SAFETY: as this function's.
             Group::Mpi(group) => unsafe { group.run(call, input, output) },
-            // SAFETY: as this function's: what touches the buffers later is behind this in the compute stream.
+            // SAFETY: as this function's: later accesses of the buffers come after this in the compute stream.
             Group::Nccl(group) => unsafe { group.run(call, input, output) },
         }
     }
 
-    /// Starts a collective in place and returns its number: an all-reduce of `buf`, a reduce-scatter to this rank's part
-    /// `own` of it, or an all-gather from there.
+    /// Starts a collective in place and returns its number: an all-reduce of `buf`, a reduce-scatter to this rank's shard `own`
+    /// of it, or an all-gather from that shard.
     ///
     /// # Safety
-    /// Nobody else touches `buf` before the collective was waited for or given up, and `own` lies within it.
+    /// Nothing else accesses `buf` before the collective was waited for or given up, and `own` lies within it.
     unsafe fn start(&self, kind: CallKind, buf: RawMut, own: RawMut) -> Result<u64> {
         let (len, input, output) = match kind {
             CallKind::ReduceScatter(_) => (own.len, buf.as_ref(), own),
@@ -440,12 +449,12 @@ impl Group {
         self.counter().add(call, self.world_size());
         match self {
             Group::Single(_) => Ok(0),
-            // SAFETY: as this function's; what stands in a part is read or copied elsewhere before it is written.
+            // SAFETY: as this function's; a shard is read or copied elsewhere before it is written.
             Group::Threads(group) => unsafe { group.lockstep().borrow_mut().enter(call, input, output) },
             #[cfg(feature = "mpi")]
             // SAFETY: as this function's.
             Group::Mpi(group) => unsafe { group.start(call, buf, input, output) },
-            // SAFETY: as this function's; NCCL takes part `rank` in place.
+            // SAFETY: as this function's; NCCL takes shard `rank` in place.
             Group::Nccl(group) => unsafe { group.start(call, input, output) },
         }
     }
@@ -460,7 +469,7 @@ impl Group {
         }
     }
 
-    /// Waits for the collective of a number; for all if there is none.
+    /// Waits for the collective of this number and all before it; without a number, for all.
     fn wait(&self, number: Option<u64>) -> Result<()> {
         match self {
             Group::Single(_) => Ok(()),
@@ -471,7 +480,7 @@ impl Group {
         }
     }
 
-    /// Lets go of all buffers in flight; where that is impossible, ends the job.
+    /// Releases all buffers in flight; ends the job if that is impossible.
     fn give_up(&self, how: Departure) {
         match self {
             Group::Single(_) => {}

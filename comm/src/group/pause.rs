@@ -1,16 +1,16 @@
-//! Waiting for something that only asking tells.
+//! Pauses of a polling loop.
 
 use std::time::{Duration, Instant};
 
-/// As long as this it is asked without a break.
+/// For this long the loop polls without a pause.
 const SPIN: Duration = Duration::from_micros(30);
-/// As long as this only other threads are let through: a step of a small model is shorter than the shortest sleep, and the
-/// device would stand still until the host asks for the next one.
+/// For this long it only yields to other threads: a step of a small model is shorter than the shortest sleep, and the device
+/// would be idle until the host enqueues the next step.
 const YIELD: Duration = Duration::from_millis(2);
-/// Between two questions after that.
+/// The pause after that.
 const SLEEP: Duration = Duration::from_micros(50);
 
-/// The pauses of one wait.
+/// The pauses of one polling loop.
 pub(super) struct Pause {
     start: Instant,
 }
@@ -20,7 +20,7 @@ impl Pause {
         Pause { start: Instant::now() }
     }
 
-    /// A break before the next question.
+    /// Pauses before the next poll.
     pub(super) fn once(&mut self) {
         let waited = self.start.elapsed();
         if waited < SPIN {
@@ -32,7 +32,7 @@ impl Pause {
         }
     }
 
-    /// Since the beginning.
+    /// Time since the loop began.
     pub(super) fn elapsed(&self) -> Duration {
         self.start.elapsed()
     }

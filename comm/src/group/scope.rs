@@ -1,12 +1,14 @@
-//! Collectives that go on while the rank computes.
+//! Collectives that run while the rank computes.
 //!
-//! As [`std::thread::scope`]: buffers are lent for longer than the scope lasts, and the scope does not end before
-//! all of them are back, whether its body returns, fails or panics. Between starting a bucket and waiting for it,
-//! the rank calls [`Scope::progress`] whenever it is cheap to: there is no thread that does it in the background.
+//! As in [`std::thread::scope`], buffers are lent for longer than the scope lasts, and the scope does not end before all of them
+//! are returned, whether its body returns, fails or panics. Between starting a bucket and waiting for it, the rank should call
+//! [`Scope::progress`] often: no background thread advances collectives in host memory.
 //!
-//! On GPUs it is the device that goes on, and waiting is its compute stream's: a collective is ordered behind the work that
-//! was asked for before it was started, and before the work that is asked for after it was waited for. A scope that is
-//! captured in a CUDA graph begins and ends inside of the capture.
+//! On GPUs the device advances them, and the compute stream waits: a collective is ordered after the work enqueued before it was
+//! started, and before the work enqueued after it was waited for. A scope that is captured in a CUDA graph begins and ends within
+//! the capture.
+//!
+//! Source: MPI 4.0, section 6.12, "Nonblocking Collective Operations"; NCCL user guide, "CUDA Stream Semantics".
 
 use std::marker::PhantomData;
 
@@ -16,11 +18,11 @@ use super::Group;
 use super::buffer::RawMut;
 use crate::{CallKind, CommError, Departure, ReduceOp, Result};
 
-/// Collectives in flight, made by [`Group::scope`].
+/// Starts collectives and waits for them; created by [`Group::scope`].
 #[derive(Debug)]
 pub struct Scope<'env> {
     group: &'env Group,
-    /// Makes the lifetime invariant: a scope of longer borrows is none of shorter ones.
+    /// Makes the lifetime invariant: a scope cannot be used as one of shorter borrows.
     buffers: PhantomData<&'env mut &'env ()>,
 }
 
@@ -28,17 +30,17 @@ pub struct Scope<'env> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket(u64);
 
-/// A buffer of a collective in flight, which [`Scope::take_back`] gives back before the scope ends.
+/// A buffer of a collective in flight, which [`Scope::take_back`] returns before the scope ends.
 #[derive(Debug)]
 #[must_use = "dropped, the buffer stays lent until the scope ends"]
 pub struct OnLoan<'env> {
-    /// Whose number the ticket is.
+    /// The group that the ticket belongs to.
     group: &'env Group,
     ticket: Ticket,
     buf: TensorMut<'env>,
 }
 
-/// Sees to it that the buffers come back, also when the scope's body panics.
+/// Ensures that the buffers are returned, also if the scope's body panics.
 struct Return<'a>(&'a Group);
 
 impl Drop for Return<'_> {
@@ -52,13 +54,13 @@ impl Drop for Return<'_> {
 }
 
 impl Group {
-    /// Runs `body`, in which all-reduces can be started and waited for one by one, and then waits for the rest.
+    /// Runs `body`, which can start collectives and wait for each of them, and then waits for the rest.
     ///
-    /// If `body` panics, the group is given up: the other ranks get an error in threads, and the job is ended
-    /// where MPI still holds a buffer.
+    /// If `body` panics, the group cannot be used any more: the other ranks get an error, and if MPI still uses a buffer, the job
+    /// ends.
     ///
     /// # Errors
-    /// What `body` returns; else the error of a collective, as [`Group::all_reduce`].
+    /// The error of `body`; else the errors of [`Group::all_reduce`].
     pub fn scope<'env, R, E: From<CommError>>(
         &'env self,
         body: impl FnOnce(&mut Scope<'env>) -> std::result::Result<R, E>,
@@ -72,37 +74,34 @@ impl Group {
 }
 
 impl<'env> Scope<'env> {
-    /// Starts to replace each element of `buf` by its combination over all ranks; see [`Group::all_reduce`].
+    /// Starts to replace each element of `buf` by its reduction over all ranks; see [`Group::all_reduce`].
     ///
     /// Asynchronous: `buf` is lent until the scope ends. Ranks start their buffers in the same order. On a GPU it runs in the
     /// communication stream.
     ///
     /// # Errors
-    /// That of an earlier collective which failed meanwhile.
+    /// The error of an earlier collective that has failed since; [`CommError::WrongMemory`]; [`CommError::NotReducible`].
     pub fn all_reduce(&mut self, op: ReduceOp, buf: TensorMut<'env>) -> Result<Ticket> {
         let buf = self.group.writable("all_reduce", buf)?;
         // SAFETY: `buf` is borrowed for `'env`.
         unsafe { self.start(CallKind::AllReduce(op), buf, buf) }
     }
 
-    /// Starts to combine the ranks' buffers and to leave each rank its part, where it stands; see
-    /// [`Group::reduce_scatter_in_place`]. Asynchronous, as [`Scope::all_reduce`].
+    /// Starts to reduce the ranks' buffers; rank `r` gets shard `r` of the result, in place. Asynchronous as
+    /// [`Scope::all_reduce`]; see [`Group::reduce_scatter_in_place`].
     ///
-    /// - `buf`: `world_size * n`
+    /// - `buf`: `world_size * n` elements
     ///
     /// # Errors
-    /// [`CommError::OutputLength`] for another length; else as [`Scope::all_reduce`].
+    /// [`CommError::OutputLength`] for any other length; the errors of [`Scope::all_reduce`].
     pub fn reduce_scatter_in_place(&mut self, op: ReduceOp, buf: TensorMut<'env>) -> Result<Ticket> {
-        let (buf, own) = self.group.own_part("reduce_scatter_in_place", buf)?;
+        let (buf, own) = self.group.own_shard("reduce_scatter_in_place", buf)?;
         // SAFETY: `buf` is borrowed for `'env`.
         unsafe { self.start(CallKind::ReduceScatter(op), buf, own) }
     }
 
-    /// As [`Scope::reduce_scatter_in_place`], of the first `len` elements of a buffer that is needed again before the scope
-    /// ends.
-    ///
-    /// # Errors
-    /// As there.
+    /// Starts [`Scope::reduce_scatter_in_place`], with its errors, on the first `len` elements of a buffer that is needed again
+    /// before the scope ends.
     pub fn reduce_scatter_on_loan(
         &mut self,
         op: ReduceOp,
@@ -110,69 +109,61 @@ impl<'env> Scope<'env> {
         len: usize,
     ) -> Result<OnLoan<'env>> {
         let lent = buf.reborrow().range(0, len)?;
-        let (whole, own) = self.group.own_part("reduce_scatter_in_place", lent)?;
-        // SAFETY: `buf` is borrowed for `'env` and given to nobody before the collective was waited for.
+        let (whole, own) = self.group.own_shard("reduce_scatter_in_place", lent)?;
+        // SAFETY: `buf` is borrowed for `'env` and returned only after the collective was waited for.
         let ticket = unsafe { self.start(CallKind::ReduceScatter(op), whole, own) }?;
         Ok(OnLoan { group: self.group, ticket, buf })
     }
 
-    /// Waits for the collective, as [`Scope::wait`], and gives its buffer back.
+    /// Waits for the collective as [`Scope::wait`] does, and returns its buffer.
     ///
     /// # Errors
-    /// As [`Group::all_reduce`]; the buffer then stays lent until the scope ends.
+    /// The errors of [`Group::all_reduce`]; the buffer then stays lent until the scope ends.
     ///
     /// # Panics
     /// If the buffer was lent to another group.
     pub fn take_back(&mut self, loan: OnLoan<'env>) -> Result<TensorMut<'env>> {
         let OnLoan { group, ticket, buf } = loan;
-        assert!(std::ptr::eq(group, self.group), "a buffer comes back from the group that has it");
+        assert!(std::ptr::eq(group, self.group), "a buffer is returned by the group that it was lent to");
         self.wait(ticket)?;
         Ok(buf)
     }
 
-    /// Starts to collect the ranks' parts of one buffer, each of which begins where it stays; see
-    /// [`Group::all_gather_in_place`]. Asynchronous, as [`Scope::all_reduce`].
+    /// Starts to gather the ranks' shards in place. Asynchronous as [`Scope::all_reduce`]; see [`Group::all_gather_in_place`].
     ///
-    /// - `buf`: `world_size * n`
+    /// - `buf`: `world_size * n` elements, this rank's shard at `rank * n`
     ///
     /// # Errors
-    /// As [`Scope::reduce_scatter_in_place`].
+    /// [`CommError::OutputLength`] for any other length; the errors of [`Scope::all_reduce`].
     pub fn all_gather_in_place(&mut self, buf: TensorMut<'env>) -> Result<Ticket> {
-        let (buf, own) = self.group.own_part("all_gather_in_place", buf)?;
+        let (buf, own) = self.group.own_shard("all_gather_in_place", buf)?;
         // SAFETY: `buf` is borrowed for `'env`.
         unsafe { self.start(CallKind::AllGather, buf, own) }
     }
 
     /// # Safety
-    /// `buf` is borrowed for `'env`, and `own` is all of it or this rank's part.
+    /// `buf` is borrowed for `'env`, and `own` is all of it or this rank's shard.
     unsafe fn start(&mut self, kind: CallKind, buf: RawMut, own: RawMut) -> Result<Ticket> {
         // SAFETY: `'env` outlives the call of `Group::scope`; that waits for the collective or gives it up before it returns
         // or unwinds.
         unsafe { self.group.start(kind, buf, own) }.map(Ticket)
     }
 
-    /// Carries the collectives in flight as far as they go without waiting. Cheap: some ten nanoseconds where
-    /// there is nothing to do.
+    /// Advances the collectives in flight without waiting. Cheap: about ten nanoseconds if there is nothing to do.
     ///
     /// # Errors
-    /// That of a collective in flight, as [`Group::all_reduce`].
+    /// The error of a collective in flight; see [`Group::all_reduce`].
     pub fn progress(&mut self) -> Result<()> {
         self.group.progress()
     }
 
-    /// Waits for one collective, and those before it. Its result can be read when the scope has ended. On a GPU the compute
-    /// stream waits, and the host goes on.
-    ///
-    /// # Errors
-    /// As [`Group::all_reduce`].
+    /// Waits for one collective and all before it, with the errors of [`Group::all_reduce`]. Its result can be read after the scope
+    /// has ended. On a GPU the compute stream waits and the host continues.
     pub fn wait(&mut self, ticket: Ticket) -> Result<()> {
         self.group.wait(Some(ticket.0))
     }
 
-    /// Waits for all collectives in flight.
-    ///
-    /// # Errors
-    /// As [`Group::all_reduce`].
+    /// Waits for all collectives in flight, as [`Scope::wait`] does.
     pub fn wait_all(&mut self) -> Result<()> {
         self.group.wait(None)
     }

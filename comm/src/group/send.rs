@@ -1,4 +1,4 @@
-//! From one rank to another, between GPUs.
+//! Send and receive between two ranks with GPUs.
 
 use ddp_kernels::{TensorMut, TensorRef};
 
@@ -7,15 +7,19 @@ use super::buffer::{RawMut, RawRef};
 use crate::{Call, CallKind, CommError, Rank, Result};
 
 impl Group {
-    /// Sends a tensor to another rank, which receives it. Between GPUs alone ([`peer::copy`](crate::peer::copy) copies
-    /// between any two ranks).
+    /// Sends a tensor to another rank, which calls [`Group::receive`]. NCCL groups only; [`peer::copy`](crate::peer::copy) copies
+    /// between any two ranks.
     ///
-    /// In the order of the compute stream, as the collectives; two ranks that send each other large tensors first and
-    /// receive then wait for each other for ever.
+    /// Asynchronous: runs in the communication stream, ordered with the compute stream like the collectives. Two ranks that both
+    /// send a large tensor before they receive deadlock.
+    ///
+    /// - `tensor`: any shape, on this rank's GPU
     ///
     /// # Errors
-    /// [`CommError::NoSuchRank`], also for this rank itself; [`CommError::NoSends`] for other groups than NCCL's; else as
-    /// [`Group::all_reduce`].
+    /// [`CommError::NoSuchRank`], also for this rank itself; [`CommError::NoSends`] for groups other than NCCL's;
+    /// [`CommError::WrongMemory`]; [`CommError::Nccl`].
+    ///
+    /// Source: NCCL user guide, "Point To Point Communication Functions", `ncclSend`.
     pub fn send(&self, to: Rank, tensor: TensorRef<'_>) -> Result<()> {
         self.check_peer("send", to)?;
         self.check_memory("send", tensor.operand("tensor"))?;
@@ -25,10 +29,11 @@ impl Group {
         unsafe { self.run(call, raw, RawMut::NOTHING) }
     }
 
-    /// Receives a tensor that another rank sends, of the same length and type; see [`Group::send`].
+    /// Receives a tensor that another rank sends. Asynchronous, with the errors of [`Group::send`].
     ///
-    /// # Errors
-    /// As [`Group::send`].
+    /// - `tensor`: the same length and dtype as on the sending rank, on this rank's GPU
+    ///
+    /// Source: NCCL user guide, "Point To Point Communication Functions", `ncclRecv`.
     pub fn receive(&self, from: Rank, tensor: TensorMut<'_>) -> Result<()> {
         self.check_peer("receive", from)?;
         let raw = self.writable("receive", tensor)?;

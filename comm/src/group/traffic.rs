@@ -1,16 +1,16 @@
-//! What a rank's collectives have sent so far, as an algorithm counts it that sends no byte twice.
+//! Counts the collectives of one rank, and the bytes that a ring algorithm sends for them.
 
 use std::cell::Cell;
 
 use crate::{Call, CallKind};
 
-/// Collectives of one rank, and the bytes that a ring sends for them.
+/// Number of collectives of one rank, and the bytes that a ring algorithm sends for them.
 ///
-/// Counted as the host asks for them: a CUDA graph that is replayed counts once, when it is captured.
+/// Counted when the host enqueues them: a CUDA graph counts once, when it is captured, not when it is replayed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Bytes times the number of ranks, so that nothing is rounded.
-    byte_parts: u64,
+    /// Bytes sent, times the number of ranks: an integer, so nothing is rounded.
+    bytes_times_ranks: u64,
     n_ranks: u64,
     /// All-reduces.
     pub n_all_reduces: u64,
@@ -27,18 +27,18 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Bytes that this rank has sent over rings of `N` ranks: of a buffer of `B` bytes, `2 (N-1)/N B` in an all-reduce, and
-    /// `(N-1)/N B` in a reduce-scatter, an all-gather (`B` is then all ranks' parts) and, on average, a broadcast.
+    /// Bytes that this rank sends over rings of `N` ranks. For a buffer of `B` bytes: `2 (N-1)/N B` in an all-reduce, and
+    /// `(N-1)/N B` in a reduce-scatter, an all-gather (`B` is then all ranks' shards) and, on average, a broadcast.
     ///
     /// Source: NVIDIA's nccl-tests, PERFORMANCE.md, "Bandwidth".
     pub fn bytes_sent(&self) -> u64 {
-        self.byte_parts / self.n_ranks.max(1)
+        self.bytes_times_ranks / self.n_ranks.max(1)
     }
 
-    /// What has come since an earlier count of the same group.
+    /// The traffic since `earlier`, a count of the same group.
     pub fn since(&self, earlier: &Traffic) -> Traffic {
         Traffic {
-            byte_parts: self.byte_parts - earlier.byte_parts,
+            bytes_times_ranks: self.bytes_times_ranks - earlier.bytes_times_ranks,
             n_ranks: self.n_ranks,
             n_all_reduces: self.n_all_reduces - earlier.n_all_reduces,
             n_reduce_scatters: self.n_reduce_scatters - earlier.n_reduce_scatters,
@@ -51,32 +51,32 @@ impl Traffic {
 
     fn add(&mut self, call: Call, n_ranks: usize) {
         self.n_ranks = n_ranks as u64;
-        let (n, part) = (self.n_ranks, (call.len * call.dtype.size_bytes()) as u64);
-        let (count, byte_parts) = match call.kind {
-            CallKind::AllReduce(_) => (&mut self.n_all_reduces, 2 * (n - 1) * part),
-            CallKind::ReduceScatter(_) => (&mut self.n_reduce_scatters, (n - 1) * part * n),
-            CallKind::AllGather => (&mut self.n_all_gathers, (n - 1) * part * n),
-            CallKind::Broadcast { .. } => (&mut self.n_broadcasts, (n - 1) * part),
+        let (n, n_bytes) = (self.n_ranks, (call.len * call.dtype.size_bytes()) as u64);
+        let (count, bytes_times_ranks) = match call.kind {
+            CallKind::AllReduce(_) => (&mut self.n_all_reduces, 2 * (n - 1) * n_bytes),
+            CallKind::ReduceScatter(_) => (&mut self.n_reduce_scatters, (n - 1) * n_bytes * n),
+            CallKind::AllGather => (&mut self.n_all_gathers, (n - 1) * n_bytes * n),
+            CallKind::Broadcast { .. } => (&mut self.n_broadcasts, (n - 1) * n_bytes),
             CallKind::Barrier => (&mut self.n_barriers, 0),
-            CallKind::Send { .. } => (&mut self.n_sends, part * n),
+            CallKind::Send { .. } => (&mut self.n_sends, n_bytes * n),
             CallKind::Receive { .. } => (&mut self.n_sends, 0),
         };
         *count += 1;
-        self.byte_parts += byte_parts;
+        self.bytes_times_ranks += bytes_times_ranks;
     }
 }
 
-/// A group's count.
+/// The traffic of one group, counted.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(Cell<Traffic>);
 
 impl Counter {
-    /// So far.
+    /// The traffic so far.
     pub(super) fn get(&self) -> Traffic {
         self.0.get()
     }
 
-    /// One more collective.
+    /// Counts one more collective.
     pub(super) fn add(&self, call: Call, n_ranks: usize) {
         let mut traffic = self.0.get();
         traffic.add(call, n_ranks);

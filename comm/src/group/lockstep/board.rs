@@ -1,18 +1,18 @@
-//! The memory that the ranks of one host share: counters to follow each other by, and slots for data.
+//! The memory that the ranks of one host share: counters by which they follow each other, and slots for data.
 //!
 //! ```text
 //! | line of rank 0 | line of rank 1 | ... | slots of rank 0 | slots of rank 1 | ...
-//!   a line: posted, reduced, taken, state | sleeping, bell       a slot: call (2 words) | chunk
+//!   a line: posted, reduced, consumed, state | sleeping, bell    a slot: call (2 words) | chunk
 //! ```
 //!
-//! The collectives of a group are cut into chunks that are numbered through, the same on every rank. Rank `r`
-//! alone writes its counters and its slots; chunk `c` goes through slot `c % n_slots`:
+//! The collectives of a group are cut into chunks, numbered consecutively, the same on every rank. Only rank `r` writes its
+//! counters and its slots. Chunk `c` goes through slot `c % n_slots`:
 //!
-//! - `posted > c`: the slot holds `r`'s part of chunk `c`; all may read it;
-//! - `reduced > c`: the slot's slice `r` holds the sum of all ranks' slices `r` (two-phase chunks only);
-//! - `taken > c`: `r` is done with everybody's slot; when all are, the slot may be written again.
+//! - `posted > c`: the slot holds the data of `r` for chunk `c`; all may read it
+//! - `reduced > c`: slice `r` of the slot holds the sum of all ranks' slices `r` (two-phase chunks only)
+//! - `consumed > c`: `r` no longer reads any slot of chunk `c`; once all ranks say so, the slot may be written again
 //!
-//! Counters only grow, are stored with Release and loaded with Acquire: what they promise has been written.
+//! Counters only grow. They are stored with Release and loaded with Acquire, so the data they announce are visible.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
@@ -22,31 +22,30 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::Departure;
 
-/// Two cache lines: the processor fetches them in pairs.
+/// Two cache lines, since the processor prefetches them in pairs.
 const LINE: usize = 128;
-/// Bytes before a slot's chunk, for its call.
+/// Bytes for the call, before the chunk of a slot.
 const SLOT_HEADER: usize = 64;
 
-/// Bytes of a chunk. Of 32 KiB to 512 KiB with 2, 4 and 8 slots, 128 KiB with 8 was fastest for 100 MB, and no
-/// slower than any other for less: the slots of a rank fill its second-level cache once (two ranks on two cores,
-/// `examples/all_reduce_bench.rs`).
+/// Bytes of a chunk. Measured for 32 KiB to 512 KiB with 2, 4 and 8 slots, by two ranks on two cores: 128 KiB with 8 slots was the
+/// fastest for 100 MB, and as fast as any other for less. The slots of a rank then fill its second-level cache once.
 const CHUNK_BYTES: usize = 128 << 10;
-/// Slots of a rank.
+/// Slots per rank.
 const N_SLOTS: usize = 8;
 
-/// How the shared memory is divided.
+/// The layout of the shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Geometry {
     /// Number of ranks.
     pub(crate) world_size: usize,
     /// Bytes of a chunk; a multiple of 64.
     pub(crate) chunk_bytes: usize,
-    /// Slots of a rank: how many chunks it can be ahead of the slowest.
+    /// Slots per rank: the number of chunks that it can be ahead of the slowest rank.
     pub(crate) n_slots: usize,
 }
 
 impl Geometry {
-    /// What is fastest where it was measured.
+    /// The layout that was measured to be the fastest.
     pub(crate) fn usual(world_size: usize) -> Self {
         Geometry { world_size, chunk_bytes: CHUNK_BYTES, n_slots: N_SLOTS }
     }
@@ -60,23 +59,23 @@ impl Geometry {
         self.world_size * size_of::<RankLine>() + slot * self.slot_stride()
     }
 
-    /// Bytes of the whole.
+    /// Size of the memory in bytes.
     pub(crate) fn region_bytes(self) -> usize {
         self.slot_offset(self.world_size, 0)
     }
 }
 
-/// What a rank tells the others. Zero bytes are a rank that has just started.
+/// The state that a rank publishes to the others. All zeros is a rank that has just started.
 #[repr(C, align(128))]
 pub(crate) struct RankLine {
     pub(crate) posted: AtomicU64,
     pub(crate) reduced: AtomicU64,
-    pub(crate) taken: AtomicU64,
+    pub(crate) consumed: AtomicU64,
     state: AtomicU32,
     sleep: Sleep,
 }
 
-/// Written by others too, so it has a line of its own.
+/// Written by other ranks too, so it has cache lines of its own.
 #[repr(C, align(128))]
 pub(crate) struct Sleep {
     /// 1 while the rank sleeps, or is about to.
@@ -86,12 +85,12 @@ pub(crate) struct Sleep {
 }
 
 impl RankLine {
-    /// The rank's sleep.
+    /// The futex by which others wake the rank.
     pub(crate) fn sleep(&self) -> &Sleep {
         &self.sleep
     }
 
-    /// How the rank left, if it did.
+    /// How the rank left, if it has.
     pub(crate) fn departure(&self) -> Option<Departure> {
         match self.state.load(Acquire) {
             1 => Some(Departure::Closed),
@@ -101,14 +100,14 @@ impl RankLine {
         }
     }
 
-    /// Says that the rank leaves; only the first reason counts.
+    /// Publishes that the rank leaves; only the first reason counts.
     pub(crate) fn depart(&self, how: Departure) {
         let state = match how {
             Departure::Closed => 1,
             Departure::Panicked => 2,
             Departure::Failed => 3,
         };
-        // A failure stays one when the group is closed after it.
+        // A failure is kept if the group is closed after it.
         let _ = self.state.compare_exchange(0, state, Release, Acquire);
     }
 }
@@ -119,7 +118,7 @@ pub(crate) struct HeapRegion {
     layout: Layout,
 }
 
-// SAFETY: the memory is plain bytes; who may touch which of them is the board's protocol.
+// SAFETY: the memory is plain bytes; the protocol of the board orders all accesses.
 unsafe impl Send for HeapRegion {}
 // SAFETY: as above.
 unsafe impl Sync for HeapRegion {}
@@ -143,7 +142,7 @@ impl Drop for HeapRegion {
     }
 }
 
-/// What keeps the shared memory there.
+/// The owner of the shared memory.
 pub(crate) enum Region {
     /// Memory of this process, shared by its threads.
     Heap(Arc<HeapRegion>),
@@ -170,7 +169,7 @@ impl Region {
     }
 }
 
-/// One rank's view of the shared memory.
+/// One rank's access to the shared memory.
 pub(crate) struct Board {
     base: NonNull<u8>,
     geometry: Geometry,
@@ -178,18 +177,17 @@ pub(crate) struct Board {
 }
 
 impl Board {
-    /// A view of `region`, which was zeroed before the first rank got it and is shared by ranks with the same
-    /// geometry.
+    /// Accesses `region`, which was zeroed before the first rank got it and is shared by ranks with the same geometry.
     ///
     /// # Panics
-    /// If the region is too small or not aligned: a bug of the caller.
+    /// If the region is too small or not aligned, which is a bug of the caller.
     pub(crate) fn new(region: Region, geometry: Geometry) -> Self {
         let base = region.base();
         assert!(region.len() >= geometry.region_bytes() && base.as_ptr().cast::<RankLine>().is_aligned());
         Board { base, geometry, _region: region }
     }
 
-    /// How the memory is divided.
+    /// The layout of the memory.
     pub(crate) fn geometry(&self) -> Geometry {
         self.geometry
     }
@@ -211,7 +209,7 @@ impl Board {
         unsafe { self.base.as_ptr().add(self.geometry.slot_offset(rank, chunk)).cast() }
     }
 
-    /// Where the data of a rank's slot for a chunk begin: `chunk_bytes` bytes, aligned to 64.
+    /// The data of a rank's slot for a chunk: `chunk_bytes` bytes, aligned to 64.
     pub(crate) fn slot(&self, rank: usize, chunk: u64) -> *mut u8 {
         let header: *mut u8 = self.header(rank, chunk).cast();
         // SAFETY: a slot is a header and then `chunk_bytes` of data.
@@ -221,9 +219,9 @@ impl Board {
     /// Writes the call words of this rank's slot.
     ///
     /// # Safety
-    /// The slot must be this rank's and free: every rank has taken the chunk that was in it before.
+    /// The slot must be this rank's and free: every rank has consumed the chunk that was in it before.
     pub(crate) unsafe fn write_call(&self, rank: usize, chunk: u64, words: [u64; 2]) {
-        // SAFETY: in bounds and aligned (slots are multiples of 128 from an aligned base); nobody else reads or
+        // SAFETY: in bounds and aligned (slots are multiples of 128 from an aligned base); nothing else reads or
         // writes it now, as the caller promises.
         unsafe { self.header(rank, chunk).write(words) }
     }
@@ -231,10 +229,10 @@ impl Board {
     /// Reads the call words of a rank's slot.
     ///
     /// # Safety
-    /// That rank must have posted the chunk, and this rank not yet have taken it.
+    /// That rank must have posted the chunk, and this rank not yet have consumed it.
     pub(crate) unsafe fn read_call(&self, rank: usize, chunk: u64) -> [u64; 2] {
         // SAFETY: in bounds and aligned; written before `posted` was raised, and not written again before this
-        // rank takes the chunk.
+        // rank consumes the chunk.
         unsafe { self.header(rank, chunk).read() }
     }
 }

@@ -1,4 +1,4 @@
-//! One collective on its way through the slots, and what each of its chunks copies and adds.
+//! One collective in progress: the copies and reductions of each of its chunks.
 
 use std::ops::Range;
 
@@ -7,23 +7,22 @@ use ddp_kernels::DType;
 use super::board::{Board, Geometry};
 use crate::{Call, CallKind, ReduceOp};
 
-/// From this size on, a chunk of an all-reduce over three or more ranks is reduced in two phases.
+/// Chunks of an all-reduce over three or more ranks are reduced in two phases from this size on.
 const TWO_PHASE_BYTES: usize = 8 << 10;
-/// Slices of a chunk begin at cache lines.
+/// Alignment of the slices of a chunk: a cache line.
 const SLICE_ALIGN_BYTES: usize = 64;
-/// Elements that are combined over all ranks before the next ones are: they stay in the first-level cache.
+/// Elements that are reduced over all ranks at a time, so that they stay in the first-level cache.
 const BLOCK: usize = 1024;
 
 /// A collective that this rank has entered and not finished.
 ///
-/// The buffers stay borrowed, by the caller or by a scope, until the job is done or given up; only this rank
-/// ever touches them.
+/// The buffers stay borrowed, by the caller or by a scope, until the job is finished or given up; only this rank accesses them.
 pub(super) struct Job {
     pub(super) call: Call,
-    /// Elements to read: `len`, or `world_size * len` of a reduce-scatter. Equal to `output`, or part `rank` of it in an
-    /// all-gather, where it is in place: what is written was copied to a slot before.
+    /// Elements to read: `len`, or `world_size * len` in a reduce-scatter. In place, it is equal to `output`, or shard `rank` of
+    /// it in an all-gather: what is overwritten was copied to a slot before.
     pub(super) input: *const u8,
-    /// Elements to write: `len`, or `world_size * len` of an all-gather.
+    /// Elements to write: `len`, or `world_size * len` in an all-gather.
     pub(super) output: *mut u8,
     /// The number of its first chunk.
     pub(super) first_chunk: u64,
@@ -44,7 +43,7 @@ impl Job {
             CallKind::ReduceScatter(_) => (chunk_elems / geometry.world_size).max(1),
             _ => chunk_elems,
         };
-        // A call without elements has one empty chunk, so that calls are compared all the same.
+        // A call without elements has one empty chunk, so that the ranks compare their calls.
         let n_chunks = call.len.div_ceil(elems_per_chunk).max(1) as u64;
         Job { call, input, output, first_chunk, n_chunks, elems_per_chunk }
     }
@@ -53,7 +52,7 @@ impl Job {
         self.first_chunk + self.n_chunks
     }
 
-    /// The elements of the rank's own part that a chunk holds.
+    /// The elements of a chunk, within `call.len`.
     fn elems(&self, chunk: u64) -> Range<usize> {
         let index = (chunk - self.first_chunk) as usize;
         let start = (index * self.elems_per_chunk).min(self.call.len);
@@ -64,43 +63,43 @@ impl Job {
         self.call.dtype.size_bytes()
     }
 
-    /// Whether ranks first reduce one slice each and then collect the slices, which for three and more ranks
-    /// reads less than if each reduced all.
+    /// Whether each rank first reduces one slice and then gathers the others' slices. For three and more ranks that reads less
+    /// than if each rank reduced the whole chunk.
     pub(super) fn is_two_phase(&self, chunk: u64, world_size: usize) -> bool {
         matches!(self.call.kind, CallKind::AllReduce(_))
             && world_size > 2
             && self.elems(chunk).len() * self.size() >= TWO_PHASE_BYTES
     }
 
-    /// Copies this rank's part of a chunk into its slot.
+    /// Copies this rank's data of a chunk into its slot.
     ///
     /// # Safety
-    /// The job's buffers are alive and not touched by anybody else; the slot is free.
+    /// The job's buffers are alive and nothing else accesses them; the slot is free.
     pub(super) unsafe fn stage(&self, board: &Board, rank: usize, chunk: u64) {
         let elems = self.elems(chunk);
         let slot = board.slot(rank, chunk);
-        let parts = match self.call.kind {
+        let shards = match self.call.kind {
             CallKind::AllReduce(_) | CallKind::AllGather => 0..1,
             CallKind::Broadcast { root } => 0..usize::from(root == rank),
             CallKind::ReduceScatter(_) => 0..board.geometry().world_size,
             CallKind::Barrier | CallKind::Send { .. } | CallKind::Receive { .. } => 0..0,
         };
         let is_scatter = matches!(self.call.kind, CallKind::ReduceScatter(_));
-        // Nobody but this rank needs its own part of a reduce-scatter: it reads that from the input.
-        for part in parts.filter(|&part| !(is_scatter && part == rank)) {
-            let from = self.input.wrapping_add((part * self.call.len + elems.start) * self.size());
-            let to = slot.wrapping_add(part * elems.len() * self.size());
-            // SAFETY: the input holds `len` elements for each part, and a slot a chunk's elements for each (see `new`);
-            // the slot is this rank's and free, so no one reads it, and it is no part of the input.
+        // No other rank needs this rank's own shard of a reduce-scatter, and this rank reads it from the input.
+        for shard in shards.filter(|&shard| !(is_scatter && shard == rank)) {
+            let from = self.input.wrapping_add((shard * self.call.len + elems.start) * self.size());
+            let to = slot.wrapping_add(shard * elems.len() * self.size());
+            // SAFETY: the input holds `len` elements for each shard, and a slot a chunk's elements for each (see `new`); the slot
+            // is this rank's and free, so no rank reads it, and it does not overlap the input.
             unsafe { copy(from, to, elems.len() * self.size()) };
         }
     }
 
-    /// Reduces this rank's slice of a two-phase chunk and puts it into the output and its own slot.
+    /// Reduces this rank's slice of a two-phase chunk into the output and copies it to its own slot.
     ///
     /// # Safety
-    /// The job's buffers are alive and not touched by anybody else; all ranks have posted the chunk, and this
-    /// one has not said that it reduced it.
+    /// The job's buffers are alive and nothing else accesses them; all ranks have posted the chunk, and this
+    /// rank has not published that it reduced it.
     pub(super) unsafe fn reduce_slice(&self, board: &Board, rank: usize, chunk: u64) {
         let elems = self.elems(chunk);
         let slice = self.slice(elems.len(), board.geometry().world_size, rank);
@@ -117,9 +116,9 @@ impl Job {
     /// Finishes a chunk: writes the output from the ranks' slots.
     ///
     /// # Safety
-    /// The job's buffers are alive and not touched by anybody else; all ranks have posted the chunk, have
-    /// reduced it if it is a two-phase one, and this rank has not taken it.
-    pub(super) unsafe fn take(&self, board: &Board, rank: usize, chunk: u64) {
+    /// The job's buffers are alive and nothing else accesses them; all ranks have posted the chunk, have
+    /// reduced it if it is a two-phase one, and this rank has not consumed it.
+    pub(super) unsafe fn consume(&self, board: &Board, rank: usize, chunk: u64) {
         let world_size = board.geometry().world_size;
         let elems = self.elems(chunk);
         let size = self.size();
@@ -139,9 +138,9 @@ impl Job {
             }
             CallKind::ReduceScatter(_) => {
                 let offset = rank * elems.len() * size;
-                let own = self.input.wrapping_add((rank * self.call.len + elems.start) * size);
-                let (own, n) = (Some((rank, own)), elems.len());
-                // SAFETY: as above; part `rank` of each other slot has this chunk's elements, and so has `own`.
+                let data = self.input.wrapping_add((rank * self.call.len + elems.start) * size);
+                let (own, n) = (Some(OwnShard { rank, data }), elems.len());
+                // SAFETY: as above; shard `rank` of each other slot has this chunk's elements, and so has `own`.
                 unsafe { self.combine_slots(board, chunk, offset, output_at(elems.start), n, own) }
             }
             CallKind::Broadcast { root } if root == rank => {}
@@ -165,18 +164,18 @@ impl Job {
         }
     }
 
-    /// The part of a chunk of `n` elements that `rank` reduces.
+    /// The slice of a chunk of `n` elements that `rank` reduces.
     fn slice(&self, n: usize, world_size: usize, rank: usize) -> Range<usize> {
         let per_rank = n.div_ceil(world_size).next_multiple_of(SLICE_ALIGN_BYTES / self.size());
         (rank * per_rank).min(n)..((rank + 1) * per_rank).min(n)
     }
 
-    /// Combines `n` elements at byte `offset` of all ranks' slots, in rank order; those of one rank from another place
-    /// than its slot, if `own` names one. That place may be the output.
+    /// Reduces `n` elements at byte `offset` of all ranks' slots, in rank order. The elements of this rank come from `own` instead
+    /// of its slot, if given; `own` may overlap the output.
     ///
     /// # Safety
-    /// `output` has room for `n` elements that nobody else touches; all ranks have posted the chunk, and none
-    /// writes these bytes of its slot meanwhile.
+    /// `output` has room for `n` elements that nothing else accesses; all ranks have posted the chunk, and none writes these bytes
+    /// of its slot meanwhile.
     unsafe fn combine_slots(
         &self,
         board: &Board,
@@ -184,7 +183,7 @@ impl Job {
         offset: usize,
         output: *mut u8,
         n: usize,
-        own: Option<(usize, *const u8)>,
+        own: Option<OwnShard>,
     ) {
         let op = match self.call.kind {
             CallKind::AllReduce(op) | CallKind::ReduceScatter(op) => op,
@@ -207,7 +206,14 @@ impl Job {
     }
 }
 
-/// Copies bytes, none included.
+/// This rank's data of a reduce-scatter, which it reads from the input instead of its slot.
+#[derive(Clone, Copy)]
+struct OwnShard {
+    rank: usize,
+    data: *const u8,
+}
+
+/// Copies `n_bytes` bytes, which may be 0.
 ///
 /// # Safety
 /// `from` is readable and `to` writable for `n_bytes`, and they don't overlap.
@@ -216,10 +222,10 @@ unsafe fn copy(from: *const u8, to: *mut u8, n_bytes: usize) {
     unsafe { std::ptr::copy_nonoverlapping(from, to, n_bytes) }
 }
 
-/// As [`Job::combine_slots`], for one type.
+/// [`Job::combine_slots`] for one type.
 ///
 /// # Safety
-/// As there.
+/// As [`Job::combine_slots`].
 unsafe fn combine<T: Number>(
     op: ReduceOp,
     board: &Board,
@@ -227,23 +233,23 @@ unsafe fn combine<T: Number>(
     offset: usize,
     output: *mut u8,
     n: usize,
-    own: Option<(usize, *const u8)>,
+    own: Option<OwnShard>,
 ) {
     let world_size = board.geometry().world_size;
-    // The own elements of a block: they may lie where the output does, and are read before that is written.
+    // This rank's own elements of a block: they may overlap the output, so they are read before it is written.
     let mut own_block = [T::ZERO; BLOCK];
     for start in (0..n).step_by(BLOCK) {
         let len = BLOCK.min(n - start);
-        if let Some((_, own)) = own {
-            let from = own.wrapping_add(start * size_of::<T>());
+        if let Some(own) = own {
+            let from = own.data.wrapping_add(start * size_of::<T>());
             // SAFETY: `own` holds `n` elements of plain data; the block is a local.
             unsafe { copy(from, own_block.as_mut_ptr().cast(), len * size_of::<T>()) };
         }
         let source = |rank: usize| match own {
-            Some((own_rank, _)) if own_rank == rank => &own_block[..len],
+            Some(own) if own.rank == rank => &own_block[..len],
             _ => {
                 let first = board.slot(rank, chunk).wrapping_add(offset + start * size_of::<T>());
-                // SAFETY: posted elements that nobody writes now; aligned, since slots are aligned to 64 bytes and
+                // SAFETY: posted elements that no rank writes now; aligned, since slots are aligned to 64 bytes and
                 // offsets are whole elements.
                 unsafe { std::slice::from_raw_parts(first.cast::<T>().cast_const(), len) }
             }

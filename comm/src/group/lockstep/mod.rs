@@ -1,12 +1,12 @@
-//! Collectives over memory that the ranks of one host share: of processes and of threads alike.
+//! Collectives over memory that the ranks of one host share, as processes or as threads.
 //!
-//! Every rank copies its part into its own slots, chunk by chunk, follows the others by their counters, and
-//! reads theirs ([`board`]). A rank's buffers are touched by itself alone, and only in [`Lockstep::advance`]: one
-//! that panics or returns early leaves nothing in flight. A chunk fits the second-level cache, so a large buffer
-//! crosses the memory bus twice, once read and once written, however many ranks there are.
+//! Every rank copies its data into its own slots, chunk by chunk, follows the others by their counters, and reads their slots
+//! ([`board`]). Only the rank itself accesses its buffers, and only in [`Lockstep::advance`]: a rank that panics or returns early
+//! leaves nothing in flight. A chunk fits the second-level cache, so a large buffer crosses the memory bus twice, once read and
+//! once written, for any number of ranks.
 //!
-//! The first slot of a collective tells which one it is and how long; ranks compare that before they use a byte.
-//! Sums are taken in rank order, so results are the same bits on all ranks and in every run.
+//! The first slot of a collective holds its call; ranks compare the calls before they use any data. Sums are consumed in rank order,
+//! so results have the same bits on all ranks and in every run.
 
 mod board;
 mod job;
@@ -32,20 +32,20 @@ pub(crate) struct Lockstep {
     rank: usize,
     patience: Patience,
     timeout: Option<Duration>,
-    /// Collectives entered and not finished, oldest first; kept between steps, so a steady state allocates nothing.
+    /// Collectives entered and not finished, oldest first; the memory is kept, so a steady state allocates nothing.
     jobs: VecDeque<Job>,
     n_entered: u64,
     n_finished: u64,
     /// One past the last chunk of the last job.
     end_chunk: u64,
-    /// This rank's own counters; the board's follow them.
+    /// This rank's own counters, from which those of the board are stored.
     posted: u64,
     reduced: u64,
-    taken: u64,
+    consumed: u64,
     /// The last known minima over all ranks.
     posted_by_all: u64,
     reduced_by_all: u64,
-    taken_by_all: u64,
+    consumed_by_all: u64,
     /// Why no further collective can succeed.
     broken: Option<CommError>,
 }
@@ -63,20 +63,20 @@ impl Lockstep {
             end_chunk: 0,
             posted: 0,
             reduced: 0,
-            taken: 0,
+            consumed: 0,
             posted_by_all: 0,
             reduced_by_all: 0,
-            taken_by_all: 0,
+            consumed_by_all: 0,
             broken: None,
         }
     }
 
-    /// Starts a collective and returns its number, by which to wait for it.
+    /// Starts a collective and returns its number, to wait for it.
     ///
     /// # Safety
     /// Until it is finished or [`Lockstep::give_up`] was called, `input` is readable for `len` elements (times
-    /// `world_size` for a reduce-scatter), `output` writable (times `world_size` for an all-gather), and nobody
-    /// else touches them. They may be the same for an all-reduce or a broadcast.
+    /// `world_size` for a reduce-scatter), `output` writable (times `world_size` for an all-gather), and nothing
+    /// else accesses them. They may be the same for an all-reduce or a broadcast.
     pub(crate) unsafe fn enter(&mut self, call: Call, input: RawRef, output: RawMut) -> Result<u64> {
         if let Some(error) = &self.broken {
             return Err(error.clone());
@@ -86,12 +86,12 @@ impl Lockstep {
         self.end_chunk = job.end_chunk();
         self.jobs.push_back(job);
         self.n_entered += 1;
-        // What can be posted at once is, so that others don't wait for this rank's next look.
+        // Posts at once what it can, so that others do not wait for this rank's next call.
         self.advance()?;
         Ok(self.n_entered - 1)
     }
 
-    /// Does what can be done without waiting.
+    /// Advances as far as possible without waiting.
     pub(crate) fn progress(&mut self) -> Result<()> {
         while self.advance()? {}
         Ok(())
@@ -103,7 +103,7 @@ impl Lockstep {
         let Some(last) = self.n_entered.checked_sub(1) else {
             return Ok(());
         };
-        // A number of another group could be one that is never reached.
+        // A number of another group may never be reached by this one.
         let number = number.map_or(last, |number| number.min(last));
         let mut idle = Idle::new(self.patience);
         while self.n_finished <= number {
@@ -119,7 +119,7 @@ impl Lockstep {
         Ok(())
     }
 
-    /// Forgets the collectives in progress: their buffers are free again. The group is of no use afterwards.
+    /// Drops the collectives in progress and so releases their buffers. The group cannot be used afterwards.
     pub(crate) fn give_up(&mut self, how: Departure) {
         let rank = self.rank;
         let call = self.jobs.front().map_or(Call::BARRIER, |job| job.call);
@@ -128,19 +128,19 @@ impl Lockstep {
         self.depart(how);
     }
 
-    /// Tells the others that this rank takes part no longer.
+    /// Publishes that this rank no longer takes part.
     pub(crate) fn depart(&self, how: Departure) {
         self.board.line(self.rank).depart(how);
         wake_others(&self.board, self.rank);
     }
 
-    /// Does the next piece of work of each kind, if it need not wait; says whether there was any.
+    /// Does the next piece of work of each kind that need not wait; returns whether there was any.
     fn advance(&mut self) -> Result<bool> {
         if let Some(error) = &self.broken {
             return Err(error.clone());
         }
         let staged = self.stage_next();
-        let reduced = self.reduce_next().and_then(|reduced| Ok(reduced | self.take_next()?));
+        let reduced = self.reduce_next().and_then(|reduced| Ok(reduced | self.consume_next()?));
         match reduced {
             Ok(moved) => Ok(staged | moved),
             Err(error) => Err(self.break_with(error)),
@@ -156,14 +156,14 @@ impl Lockstep {
     fn stage_next(&mut self) -> bool {
         let chunk = self.posted;
         let n_slots = self.board.geometry().n_slots as u64;
-        if chunk == self.end_chunk || (chunk >= n_slots && !self.all_have_taken(chunk - n_slots)) {
+        if chunk == self.end_chunk || (chunk >= n_slots && !self.all_have_consumed(chunk - n_slots)) {
             return false;
         }
         let job = self.job_of(chunk);
         let words = job.call.to_words();
-        // SAFETY: all ranks have taken the chunk that was in the slot, as checked above.
+        // SAFETY: all ranks have consumed the chunk that was in the slot, as checked above.
         unsafe { self.board.write_call(self.rank, chunk, words) };
-        // SAFETY: as above; the buffers are as `enter` asks for.
+        // SAFETY: as above; the buffers are those of `enter`'s contract.
         unsafe { job.stage(&self.board, self.rank, chunk) };
         self.posted += 1;
         self.board.line(self.rank).posted.store(self.posted, Release);
@@ -178,7 +178,7 @@ impl Lockstep {
         }
         let world_size = self.board.geometry().world_size;
         if !self.job_of(chunk).is_two_phase(chunk, world_size) {
-            // Nothing to do: the others don't wait for this counter either.
+            // Nothing to do, and the others do not wait for this counter.
             self.reduced += 1;
             return Ok(false);
         }
@@ -186,7 +186,7 @@ impl Lockstep {
             return Ok(false);
         }
         self.compare_calls(chunk)?;
-        // SAFETY: all have posted; this rank's counter says that it has not reduced; buffers as `enter` asks for.
+        // SAFETY: all have posted; by this rank's counter it has not reduced; buffers of `enter`'s contract.
         unsafe { self.job_of(chunk).reduce_slice(&self.board, self.rank, chunk) };
         self.reduced += 1;
         self.board.line(self.rank).reduced.store(self.reduced, Release);
@@ -194,8 +194,8 @@ impl Lockstep {
         Ok(true)
     }
 
-    fn take_next(&mut self) -> Result<bool> {
-        let chunk = self.taken;
+    fn consume_next(&mut self) -> Result<bool> {
+        let chunk = self.consumed;
         if chunk == self.reduced || !self.all_have_posted(chunk) {
             return Ok(false);
         }
@@ -206,10 +206,10 @@ impl Lockstep {
             return Ok(false);
         }
         self.compare_calls(chunk)?;
-        // SAFETY: all have posted, and reduced where it counts; not taken yet; buffers as `enter` asks for.
-        unsafe { self.job_of(chunk).take(&self.board, self.rank, chunk) };
-        self.taken += 1;
-        self.board.line(self.rank).taken.store(self.taken, Release);
+        // SAFETY: all have posted, and reduced where it counts; not consumed yet; buffers of `enter`'s contract.
+        unsafe { self.job_of(chunk).consume(&self.board, self.rank, chunk) };
+        self.consumed += 1;
+        self.board.line(self.rank).consumed.store(self.consumed, Release);
         wake_others(&self.board, self.rank);
         if is_last {
             self.jobs.pop_front();
@@ -220,15 +220,15 @@ impl Lockstep {
 
     fn job_of(&self, chunk: u64) -> &Job {
         let job = self.jobs.iter().find(|job| chunk < job.end_chunk());
-        job.expect("a chunk between `taken` and `end_chunk` belongs to a job in the queue")
+        job.expect("a chunk between `consumed` and `end_chunk` belongs to a job in the queue")
     }
 
-    /// Compares what the ranks entered, at the first chunk of a job; all have posted it.
+    /// Compares the calls of all ranks at the first chunk of a job, which all have posted.
     fn compare_calls(&self, chunk: u64) -> Result<()> {
         if self.job_of(chunk).first_chunk != chunk {
             return Ok(());
         }
-        // SAFETY: all have posted, and this rank has not taken the chunk.
+        // SAFETY: all have posted, and this rank has not consumed the chunk.
         let words_of = |rank| unsafe { self.board.read_call(rank, chunk) };
         let expected = words_of(0);
         let differing = (1..self.board.geometry().world_size).find(|&rank| words_of(rank) != expected);
@@ -253,11 +253,11 @@ impl Lockstep {
         self.reduced_by_all > chunk
     }
 
-    fn all_have_taken(&mut self, chunk: u64) -> bool {
-        if self.taken_by_all <= chunk {
-            self.taken_by_all = self.minimum(|line| &line.taken);
+    fn all_have_consumed(&mut self, chunk: u64) -> bool {
+        if self.consumed_by_all <= chunk {
+            self.consumed_by_all = self.minimum(|line| &line.consumed);
         }
-        self.taken_by_all > chunk
+        self.consumed_by_all > chunk
     }
 
     fn minimum(&self, counter: impl Fn(&board::RankLine) -> &AtomicU64) -> u64 {
@@ -266,10 +266,10 @@ impl Lockstep {
         values.min().unwrap_or(0)
     }
 
-    /// Sleeps until another rank has done something; an error if one that must come will not.
+    /// Sleeps until another rank has advanced; an error if a needed rank has left, or after the time limit.
     fn sleep(&mut self, idle: &mut Idle) -> Result<()> {
         let waited = idle.elapsed();
-        // Read before the last look at the counters: a rank that did its part and then left is not missing.
+        // Read before the counters are checked again: a rank that finished its work and then left is not missing.
         let departures: Vec<_> = self.ranks().map(|r| self.board.line(r).departure()).collect();
         let bell = announce_sleep(&self.board, self.rank);
         let moved = self.advance();
@@ -287,15 +287,15 @@ impl Lockstep {
         Ok(())
     }
 
-    /// The ranks that this one waits for.
+    /// The ranks that this rank waits for.
     fn missing(&self) -> Vec<usize> {
         let load = |counter: &AtomicU64| counter.load(Acquire);
         let line = |rank| self.board.line(rank);
-        let chunk = self.taken;
+        let chunk = self.consumed;
         if self.posted == chunk {
-            // Not even posted: the slot is still in somebody's use.
+            // Not even posted: another rank still reads the slot.
             let needed = (chunk + 1).saturating_sub(self.board.geometry().n_slots as u64);
-            return self.ranks().filter(|&r| load(&line(r).taken) < needed).collect();
+            return self.ranks().filter(|&r| load(&line(r).consumed) < needed).collect();
         }
         let not_posted: Vec<_> = self.ranks().filter(|&r| load(&line(r).posted) <= chunk).collect();
         if !not_posted.is_empty() {
@@ -309,17 +309,17 @@ impl Lockstep {
         let missing = self.missing();
         let mut left = missing.into_iter().filter_map(|rank| Some((rank, departures[rank]?)));
         let (rank, how) = left.next()?;
-        // A rank that failed because of another is not the one to name.
+        // If a rank failed because of another, that other one is named.
         let culprit =
             self.ranks().filter_map(|r| Some((r, departures[r]?))).find(|d| d.1 != Departure::Failed);
         let (rank, how) = culprit.filter(|_| how == Departure::Failed).unwrap_or((rank, how));
-        Some(CommError::PeerLeft { call: self.job_of(self.taken).call, rank, how })
+        Some(CommError::PeerLeft { call: self.job_of(self.consumed).call, rank, how })
     }
 
     fn timed_out(&self, waited: Duration) -> Option<CommError> {
         let timeout = self.timeout.filter(|&timeout| waited > timeout)?;
         Some(CommError::Timeout {
-            call: self.job_of(self.taken).call,
+            call: self.job_of(self.consumed).call,
             missing: self.missing(),
             timeout_s: timeout.as_secs_f64(),
         })
@@ -330,7 +330,7 @@ impl Lockstep {
     }
 }
 
-/// Runs one collective to its end.
+/// Runs one collective to completion.
 ///
 /// # Safety
 /// As [`Lockstep::enter`].
@@ -340,7 +340,7 @@ pub(crate) unsafe fn run(
     input: RawRef,
     output: RawMut,
 ) -> Result<()> {
-    /// Lets go of the buffers if this crate panics.
+    /// Releases the buffers if this crate panics.
     struct OnPanic<'a>(&'a RefCell<Lockstep>);
     impl Drop for OnPanic<'_> {
         fn drop(&mut self) {
@@ -352,7 +352,7 @@ pub(crate) unsafe fn run(
         }
     }
     let on_panic = OnPanic(lockstep);
-    // SAFETY: as this function's: it is finished, failed and so given up, or given up by the guard on return.
+    // SAFETY: as this function's: on return it is finished, has failed and so was given up, or is given up by the guard.
     let number = unsafe { lockstep.borrow_mut().enter(call, input, output) }?;
     lockstep.borrow_mut().wait(Some(number))?;
     std::mem::forget(on_panic);

@@ -1,7 +1,7 @@
-//! How a rank waits for others: it spins a little, yields a while, then sleeps until it is woken.
+//! Waiting for other ranks: spins briefly, then yields, then sleeps on a futex until woken.
 //!
-//! Spinning answers within a fraction of a microsecond, but takes the core from the very rank that is waited for
-//! where there are more ranks than cores; there it is kept short.
+//! Spinning responds within a fraction of a microsecond, but with more ranks than cores it takes the core from the rank that is
+//! waited for; there it is kept short.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, fence};
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use super::board::Board;
 
-/// The longest sleep before a rank looks again whether the others are still there.
+/// The longest sleep before a rank checks again whether the others are still there.
 const MAX_SLEEP: Duration = Duration::from_millis(50);
 
-/// How long to spin and to yield before sleeping.
+/// Number of spins and yields before a rank sleeps.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
     pub(crate) n_spins: u32,
@@ -20,10 +20,10 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// For ranks that have `n_cores` between them.
+    /// The limits for `n_ranks` ranks that share `n_cores` cores.
     ///
-    /// Measured: 2000 spins are no quicker than 200 on free cores, but cost 0.1 ms a wait while another program
-    /// keeps a core busy, since both ranks then share the other.
+    /// Measured with two ranks on two cores: 2000 spins are no faster than 200 on free cores, but cost 0.1 ms per wait while
+    /// another program keeps one core busy, since both ranks then share the other.
     pub(crate) fn new(n_ranks: usize, n_cores: usize) -> Self {
         if n_ranks <= n_cores {
             Patience { n_spins: 200, n_yields: 1000 }
@@ -40,11 +40,11 @@ pub(crate) struct Idle {
     since: Option<Instant>,
 }
 
-/// What a waiting rank should do before it looks again.
+/// The action of a waiting rank before it checks again.
 pub(crate) enum Step {
-    /// Nothing: look again.
+    /// None: check again.
     Again,
-    /// Announce that it sleeps, look again, and sleep.
+    /// Announce the sleep, check again, and sleep.
     Sleep,
 }
 
@@ -53,13 +53,13 @@ impl Idle {
         Idle { patience, n_tries: 0, since: None }
     }
 
-    /// Something has happened: patience is new.
+    /// Restarts the wait after progress.
     pub(crate) fn reset(&mut self) {
         self.n_tries = 0;
         self.since = None;
     }
 
-    /// Nothing has happened: passes some time.
+    /// Spins or yields once, or asks for a sleep.
     pub(crate) fn pause(&mut self) -> Step {
         self.n_tries = self.n_tries.saturating_add(1);
         if self.n_tries <= self.patience.n_spins {
@@ -73,36 +73,36 @@ impl Idle {
         }
     }
 
-    /// How long the wait has lasted, counted from the first sleep.
+    /// Time since the first sleep of this wait.
     pub(crate) fn elapsed(&mut self) -> Duration {
         self.since.get_or_insert_with(Instant::now).elapsed()
     }
 }
 
-/// Announces that this rank will sleep: others ring its bell from now on. The rank must look once more at what it
-/// waits for, and then call [`sleep`] or [`stay_awake`].
+/// Announces that this rank will sleep: from now on others increment its bell. The rank must check once more what it waits for,
+/// and then call [`sleep`] or [`stay_awake`].
 pub(crate) fn announce_sleep(board: &Board, rank: usize) -> u32 {
     let sleep = board.line(rank).sleep();
     let bell = sleep.bell.load(SeqCst);
     sleep.sleeping.store(1, SeqCst);
-    // Pairs with the fence in `wake_others`: either they see the announcement, or this rank's next look sees what
-    // they did.
+    // Pairs with the fence in `wake_others`: either they see the announcement, or this rank's next check sees their
+    // progress.
     fence(SeqCst);
     bell
 }
 
-/// Sleeps until the bell rings, at most some 50 ms.
+/// Sleeps until the bell is incremented, at most about 50 ms.
 pub(crate) fn sleep(board: &Board, rank: usize, bell: u32) {
     futex_wait(&board.line(rank).sleep().bell, bell, MAX_SLEEP);
     stay_awake(board, rank);
 }
 
-/// Takes the announcement back.
+/// Withdraws the announcement.
 pub(crate) fn stay_awake(board: &Board, rank: usize) {
     board.line(rank).sleep().sleeping.store(0, Relaxed);
 }
 
-/// Wakes the ranks that sleep, after a counter of this rank was raised.
+/// Wakes the sleeping ranks, after a counter of this rank was incremented.
 pub(crate) fn wake_others(board: &Board, rank: usize) {
     fence(SeqCst);
     for other in 0..board.geometry().world_size {
@@ -117,15 +117,15 @@ pub(crate) fn wake_others(board: &Board, rank: usize) {
 #[cfg(target_os = "linux")]
 fn futex_wait(word: &AtomicU32, expected: u32, timeout: Duration) {
     let timeout = libc::timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
-    // The flag FUTEX_PRIVATE is left out: the word may be shared by processes.
+    // Without FUTEX_PRIVATE, because processes may share the word.
     // SAFETY: `word` is a valid aligned 32-bit word and `timeout` a valid timespec for the call's duration; a
-    // return for whatever reason is fine, since the caller looks again.
+    // return for any reason is fine, since the caller checks again.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, &raw const timeout) };
 }
 
 #[cfg(target_os = "linux")]
 fn futex_wake(word: &AtomicU32) {
-    // SAFETY: `word` is a valid aligned 32-bit word; waking nobody is fine.
+    // SAFETY: `word` is a valid aligned 32-bit word; waking no thread is fine.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) };
 }
 

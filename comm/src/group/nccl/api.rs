@@ -1,7 +1,7 @@
 //! NCCL's functions, looked up by name when the first world needs them.
 //!
-//! cudarc's own bindings of NCCL panic where the library or a function is missing, and read its results as a Rust
-//! `enum`, which a newer library may leave; of them only the types of handles and the values of constants are used.
+//! cudarc's own bindings of NCCL panic if the library or a function is missing, and read results as a Rust `enum`, whose values a
+//! newer library may exceed. So only their handle types and constants are used.
 //!
 //! Source: nccl.h of NCCL 2.18 and later.
 
@@ -14,10 +14,10 @@ use ddp_kernels::cuda::library::{self, Library};
 
 use crate::{CommError, ReduceOp, Result};
 
-/// The oldest NCCL that will do, as `ncclGetVersion` counts: 10,000 · major + 100 · minor + patch.
+/// The oldest supported NCCL, as `ncclGetVersion` reports it: `10,000 * major + 100 * minor + patch`.
 const OLDEST_VERSION: c_int = 21_800;
 
-/// `ncclResult_t`, any value of it.
+/// `ncclResult_t`, with any value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(super) struct Status(c_int);
@@ -26,7 +26,7 @@ impl Status {
     pub(super) const SUCCESS: Self = Status(0);
     pub(super) const IN_PROGRESS: Self = Status(7);
 
-    /// NCCL's name of it.
+    /// NCCL's name of the result.
     pub(super) fn name(self) -> &'static str {
         match self.0 {
             0 => "ncclSuccess",
@@ -38,12 +38,12 @@ impl Status {
             6 => "ncclRemoteError",
             7 => "ncclInProgress",
             8 => "ncclTimeout",
-            _ => "a result that this program does not know",
+            _ => "an unknown result",
         }
     }
 }
 
-/// `ncclConfig_t` as nccl.h of 2.18 has it. A newer library gives what it knows beyond that its default.
+/// `ncclConfig_t` of nccl.h 2.18. A newer library uses defaults for its later fields.
 #[repr(C)]
 pub(super) struct Config {
     size: usize,
@@ -58,9 +58,9 @@ pub(super) struct Config {
 }
 
 impl Config {
-    /// As `NCCL_CONFIG_INITIALIZER`, but for the calls not to block; `max_ctas` bounds the blocks of a collective.
+    /// `NCCL_CONFIG_INITIALIZER`, but with non-blocking calls; `max_ctas` limits the thread blocks of a collective.
     pub(super) fn non_blocking(max_ctas: Option<i32>) -> Self {
-        // `NCCL_CONFIG_UNDEF_INT`: the library decides.
+        // `NCCL_CONFIG_UNDEF_INT`: the library chooses.
         const UNDEFINED: c_int = c_int::MIN;
         Config {
             size: size_of::<Config>(),
@@ -80,7 +80,7 @@ type Comm = sys::ncclComm_t;
 type Read = *const c_void;
 type Write = *mut c_void;
 
-/// A table of function pointers, each found by its name.
+/// Defines a table of function pointers, each looked up by its name.
 macro_rules! functions {
     ($($field:ident = $name:literal: fn($($argument:ty),*) -> $result:ty;)*) => {
         /// NCCL's functions. Arguments as in nccl.h.
@@ -90,7 +90,7 @@ macro_rules! functions {
         }
 
         impl Api {
-            /// Looks all of them up; the name of one that is missing.
+            /// Looks up all functions; the error is the name of a missing one.
             fn find(library: &library::Open) -> std::result::Result<Self, &'static str> {
                 Ok(Api {
                     // SAFETY: for each: the type is that of nccl.h, `ncclResult_t` being an int.
@@ -122,10 +122,10 @@ functions! {
 }
 
 impl Api {
-    /// The functions of the NCCL that this process has opened, now or earlier.
+    /// The functions of NCCL, which is opened at the first call.
     ///
     /// # Errors
-    /// [`CommError::NcclUnavailable`] where there is none, or one that is too old.
+    /// [`CommError::NcclUnavailable`] if there is no NCCL, or one that is too old.
     pub(super) fn get() -> Result<&'static Api> {
         static API: std::sync::OnceLock<std::result::Result<Api, String>> = std::sync::OnceLock::new();
         API.get_or_init(Self::load).as_ref().map_err(|reason| CommError::NcclUnavailable {
@@ -135,48 +135,48 @@ impl Api {
     }
 
     fn load() -> std::result::Result<Self, String> {
-        // The driver's version chooses among libraries of CUDA, of which NCCL is none.
+        // The driver's version chooses among CUDA libraries; NCCL is not one of them.
         let library = library::open(Library::Nccl, i32::MAX).map_err(str::to_owned)?;
         let path = library.path.display();
         let mut api = Self::find(library).map_err(|name| format!("{path} has no function {name}"))?;
-        // SAFETY: the pointer is good for one int.
+        // SAFETY: the pointer is valid for one int.
         let status = unsafe { (api.get_version)(&raw mut api.version) };
         if status != Status::SUCCESS {
-            return Err(format!("{path} does not tell its version: {}", status.name()));
+            return Err(format!("{path} does not report its version: {}", status.name()));
         }
         if api.version < OLDEST_VERSION {
             let (got, oldest) = (version_name(api.version), version_name(OLDEST_VERSION));
-            return Err(format!("{path} is NCCL {got}, and {oldest} is the oldest that will do"));
+            return Err(format!("{path} is NCCL {got}, expected at least {oldest}"));
         }
         Ok(api)
     }
 
-    /// As `ncclGetVersion` gives it.
+    /// The version, as `ncclGetVersion` reports it.
     pub(super) fn version(&self) -> i32 {
         self.version
     }
 
-    /// NCCL's words for a result: what it said last, or else what the result means.
+    /// NCCL's text for a result: its meaning, and the last error message if there is one.
     pub(super) fn describe(&self, comm: Comm, status: Status) -> String {
         // SAFETY: the handle may be null; the text is NCCL's and stays until the next error.
         let last = text(unsafe { (self.get_last_error)(comm) });
-        // SAFETY: any value may be asked for; the text is a constant of NCCL's.
+        // SAFETY: any value is allowed; the text is a constant of NCCL.
         let meaning = text(unsafe { (self.get_error_string)(status) });
         if last.is_empty() { meaning } else { format!("{meaning}: {last}") }
     }
 }
 
-/// A C string of NCCL's; empty where there is none.
+/// Copies a C string of NCCL; empty if it is null.
 fn text(chars: *const c_char) -> String {
     if chars.is_null() {
         return String::new();
     }
-    // SAFETY: NCCL's texts end in zero and are not written while this thread reads them.
+    // SAFETY: NCCL's strings end in a zero byte and are not written while this thread reads them.
     let text = unsafe { CStr::from_ptr(chars) };
     text.to_string_lossy().trim().to_owned()
 }
 
-/// `22703` as `2.27.3`.
+/// Formats a version: `22703` as `2.27.3`.
 pub(crate) fn version_name(version: i32) -> String {
     format!("{}.{}.{}", version / 10_000, version % 10_000 / 100, version % 100)
 }
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!((datatype(DType::U8), datatype(DType::F16)), (1, 6));
         assert_eq!((operation(ReduceOp::Sum), operation(ReduceOp::Min)), (0, 3));
         assert_eq!(Status(sys::ncclResult_t::ncclInProgress as c_int), Status::IN_PROGRESS);
-        assert_eq!(Status(99).name(), "a result that this program does not know");
+        assert_eq!(Status(99).name(), "an unknown result");
     }
 
     #[test]

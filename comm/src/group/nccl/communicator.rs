@@ -1,10 +1,10 @@
-//! One NCCL communicator: made, watched, ended in good order or aborted, and none of it for ever.
+//! One NCCL communicator: created, polled, closed or aborted, each within a time limit.
 //!
-//! It is a non-blocking one (`blocking = 0`): a call that cannot finish at once says so, and its state is asked for until it
-//! has, for as long as the time limit allows. Functions that cannot be bounded this way run on a thread of their own, which
-//! is left behind if they don't return: `ncclCommAbort` itself can hang.
+//! The communicator is non-blocking (`blocking = 0`): a call that cannot finish at once says so, and its state is polled until it
+//! has finished or the time limit has passed. Functions that cannot be bounded this way run on a thread of their own, which is
+//! left behind if they do not return: `ncclCommAbort` itself can hang.
 //!
-//! Source: NCCL's user guide, "Fault tolerance" and "Asynchronous errors".
+//! Source: NCCL user guide, "Fault Tolerance" and "Asynchronous errors and error handling".
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -18,23 +18,23 @@ use super::super::pause::Pause;
 use super::api::{Api, Config, Status};
 use crate::{Call, CommError, Result};
 
-/// How long `ncclCommAbort` and `ncclCommDestroy` may take.
-const END_WITHIN: Duration = Duration::from_secs(5);
-/// How long the ranks may take to finalise.
-const FINALIZE_WITHIN: Duration = Duration::from_secs(15);
+/// Time limit of `ncclCommAbort` and `ncclCommDestroy`.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit of `ncclCommFinalize`.
+const FINALIZE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What ranks hand each other to find together.
+/// The id by which the ranks of a communicator find each other.
 pub(crate) type UniqueId = [u8; 128];
 
-/// A new id, of which each communicator needs its own.
+/// Creates the id of a new communicator.
 ///
 /// # Errors
-/// [`CommError::NcclUnavailable`]; [`CommError::Nccl`], as where no network interface will do.
+/// [`CommError::NcclUnavailable`]; [`CommError::Nccl`], for example if there is no usable network interface.
 pub(crate) fn new_unique_id(gpu: &'static Gpu, rank: usize) -> Result<UniqueId> {
     let api = Api::get()?;
     gpu.bind()?;
     let mut id = sys::ncclUniqueId { internal: [0; 128] };
-    // SAFETY: the pointer is good for one id.
+    // SAFETY: the pointer is valid for one id.
     let status = unsafe { (api.get_unique_id)(&raw mut id) };
     if status != Status::SUCCESS {
         return Err(error(api, std::ptr::null_mut(), "ncclGetUniqueId", status, gpu, rank));
@@ -54,12 +54,12 @@ fn error(
     CommError::Nccl { call, rank, device: gpu.device(), code, text, aborted: true }
 }
 
-/// How a communicator is made.
+/// Options of [`Communicator::join`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Options {
     pub(super) rank: usize,
     pub(super) world_size: usize,
-    /// Most thread blocks of one collective.
+    /// Maximum number of thread blocks of one collective.
     pub(super) max_ctas: Option<i32>,
     pub(super) timeout: Option<Duration>,
 }
@@ -74,13 +74,13 @@ pub(super) struct Communicator {
     timeout: Option<Duration>,
 }
 
-/// Why a call did not succeed.
+/// The reason for a failed call.
 pub(super) enum Failed {
-    /// NCCL says so.
+    /// An error of NCCL or the device.
     With(CommError),
-    /// It was still under way when the time was up.
+    /// The time limit passed.
     TimedOut {
-        /// What the call was to do.
+        /// The work that was not done.
         what: &'static str,
     },
 }
@@ -89,7 +89,7 @@ impl Communicator {
     /// Joins the other ranks.
     ///
     /// # Errors
-    /// [`CommError::NcclUnavailable`]; [`CommError::Nccl`]; [`CommError::DeviceTimeout`] where a rank does not come.
+    /// [`CommError::NcclUnavailable`]; [`CommError::Nccl`]; [`CommError::DeviceTimeout`] if a rank does not arrive.
     pub(super) fn join(gpu: &'static Gpu, id: &UniqueId, options: Options) -> Result<Self> {
         let Options { rank, world_size, max_ctas, timeout } = options;
         let api = Api::get()?;
@@ -97,7 +97,7 @@ impl Communicator {
         let id = sys::ncclUniqueId { internal: id.map(|byte| byte as std::ffi::c_char) };
         let mut config = Config::non_blocking(max_ctas);
         let mut raw = std::ptr::null_mut();
-        // SAFETY: the pointers are good for one handle and one config, which is laid out as its size and version say; the
+        // SAFETY: the pointers are valid for one handle and one config, which is laid out as its size and version say; the
         // device's context is current.
         let status = unsafe {
             (api.init_rank_config)(&raw mut raw, world_size as c_int, id, rank as c_int, &raw mut config)
@@ -109,8 +109,8 @@ impl Communicator {
         }
     }
 
-    /// Aborts the communicator, and tells why.
-    pub(super) fn failed(&self, failed: Failed, n_put: u64, last: Option<Call>) -> CommError {
+    /// Aborts the communicator and returns the error of the failure.
+    pub(super) fn failed(&self, failed: Failed, n_enqueued: u64, last: Option<Call>) -> CommError {
         let is_aborted = self.abort();
         match failed {
             Failed::With(CommError::Nccl { call, rank, device, code, text, .. }) => {
@@ -122,29 +122,29 @@ impl Communicator {
                 rank: self.rank,
                 device: self.gpu.device(),
                 timeout_s: self.timeout.unwrap_or_default().as_secs_f64(),
-                n_put,
+                n_enqueued,
                 last,
                 aborted: is_aborted,
             },
         }
     }
 
-    /// The limit of every wait for the others.
+    /// The time limit of every wait for other ranks.
     pub(super) fn timeout(&self) -> Option<Duration> {
         self.timeout
     }
 
-    /// Runs one call, and waits until NCCL has put its work into the stream. An error if there is no communicator any more.
+    /// Runs one call and waits until NCCL has enqueued its work.
     pub(super) fn call(
         &self,
         name: &'static str,
         run: impl FnOnce(&Api, sys::ncclComm_t) -> Status,
     ) -> std::result::Result<(), Failed> {
-        debug_assert!(!self.raw.get().is_null(), "a group that was aborted is broken and calls nothing");
+        debug_assert!(!self.raw.get().is_null(), "a group whose communicator was aborted calls nothing");
         self.settle(name, run(self.api, self.raw.get()))
     }
 
-    /// Waits until a call is no longer under way.
+    /// Waits until a call has finished.
     fn settle(&self, name: &'static str, mut status: Status) -> std::result::Result<(), Failed> {
         if status == Status::SUCCESS {
             return Ok(());
@@ -163,15 +163,15 @@ impl Communicator {
         }
     }
 
-    /// What NCCL knows of calls under way and of errors behind them.
+    /// The state of the communicator: calls in progress, or an asynchronous error.
     fn state(&self) -> Status {
         let mut status = Status::SUCCESS;
-        // SAFETY: the communicator is alive, and the pointer is good for one result.
+        // SAFETY: the communicator is alive, and the pointer is valid for one result.
         let asked = unsafe { (self.api.get_async_error)(self.raw.get(), &raw mut status) };
         if asked == Status::SUCCESS { status } else { asked }
     }
 
-    /// The error that NCCL met since, if any.
+    /// The asynchronous error of the communicator, if any.
     pub(super) fn async_error(&self) -> Option<CommError> {
         if self.raw.get().is_null() {
             return None;
@@ -186,21 +186,21 @@ impl Communicator {
         error(self.api, self.raw.get(), call, status, self.gpu, self.rank)
     }
 
-    /// Ends it at once; work in the stream ends too, having done nothing of use. Returns whether NCCL managed to.
+    /// Aborts the communicator; its work in the stream ends with undefined results. Returns whether NCCL succeeded.
     pub(super) fn abort(&self) -> bool {
         let raw = self.raw.replace(std::ptr::null_mut());
-        // SAFETY: nobody else has the handle any more, and this thread is in no other call.
+        // SAFETY: nothing else has the handle any more, and this thread is in no other call.
         raw.is_null() || bounded(self.gpu, raw, self.api.abort).is_some()
     }
 
-    /// Ends it in good order, which takes all ranks; aborts it where that fails.
+    /// Finalises and destroys the communicator, or aborts it if that fails. Collective.
     pub(super) fn close(&self) -> Result<()> {
         const CALL: &str = "ncclCommFinalize";
         if self.raw.get().is_null() {
             return Ok(());
         }
         self.gpu.bind()?;
-        let limit = self.timeout.map_or(FINALIZE_WITHIN, |timeout| timeout.min(FINALIZE_WITHIN));
+        let limit = self.timeout.map_or(FINALIZE_TIMEOUT, |timeout| timeout.min(FINALIZE_TIMEOUT));
         let start = Instant::now();
         // SAFETY: the communicator is alive.
         let mut status = unsafe { (self.api.finalize)(self.raw.get()) };
@@ -210,7 +210,7 @@ impl Communicator {
             status = self.state();
         }
         if status == Status::SUCCESS {
-            // A communicator that met an error is not to be destroyed: that may hang.
+            // Destroying a communicator with an error may hang.
             status = self.state();
         }
         if status != Status::SUCCESS {
@@ -227,26 +227,26 @@ impl Communicator {
     }
 }
 
-/// Gives a handle to `end` on a thread of its own; None if it does not come back in time.
+/// Runs `end` on a thread of its own; `None` if it does not return in time.
 fn bounded(
     gpu: &'static Gpu,
     raw: sys::ncclComm_t,
     end: unsafe extern "C" fn(sys::ncclComm_t) -> Status,
 ) -> Option<Status> {
-    /// A handle on its way to another thread.
+    /// A handle that moves to another thread.
     struct Handle(sys::ncclComm_t);
-    // SAFETY: NCCL's functions may be called from any thread, one at a time, and the sender has given the handle up.
+    // SAFETY: NCCL's functions may be called from any thread, one at a time, and the sending thread no longer uses the handle.
     unsafe impl Send for Handle {}
     let handle = Handle(raw);
     let (sender, receiver) = mpsc::channel();
     let work = move || {
         let Handle(raw) = { handle };
-        // A thread that cannot make the context current leaves the handle as it is.
+        // If the context cannot be made current, the handle is leaked.
         if gpu.bind().is_ok() {
-            // SAFETY: the handle is alive, and this is the last call that it gets.
+            // SAFETY: the handle is alive, and this is the last call on it.
             let _ = sender.send(unsafe { end(raw) });
         }
     };
     std::thread::Builder::new().name("nccl-end".into()).spawn(work).ok()?;
-    receiver.recv_timeout(END_WITHIN).ok()
+    receiver.recv_timeout(END_TIMEOUT).ok()
 }

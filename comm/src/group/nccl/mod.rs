@@ -1,17 +1,18 @@
 //! Ranks on GPUs, joined by NCCL.
 //!
-//! Nothing here blocks the host but the setting up of NCCL's connections. A collective is put into the communication stream,
-//! behind all work of the compute stream so far, and the compute stream is made to wait for it: at once by the calls that
-//! "wait", later by those of a [`Scope`](crate::Scope). So work on the device sees results, and the host learns of them, and
-//! of what went wrong, where it reads some: [`Group::wait_until`](crate::Group::wait_until).
+//! Nothing here blocks the host except setting up NCCL's connections. A collective is enqueued in the communication stream,
+//! after all work of the compute stream so far, and the compute stream waits for it: at once in the blocking calls, later in
+//! those of a [`Scope`](crate::Scope). So later work on the device sees the results. The host learns of results, and of
+//! failures, when it reads some: [`Group::wait_until`](crate::Group::wait_until).
 //!
-//! Streams, events and NCCL's calls are all that a collective makes use of, and all are made beforehand: it can be captured
-//! in a CUDA graph and replayed, if all ranks capture and replay alike. The first collectives are better run before: NCCL then
-//! sets up its connections.
+//! A collective uses streams, events and NCCL's calls only, all created beforehand. So it can be captured in a CUDA graph and
+//! replayed, if all ranks capture and replay alike. Run each collective once before a capture: NCCL sets up its connections then.
 //!
-//! One error ends the communicator: it is aborted, so that the others learn of it, and each later call returns that error.
-//! Two worlds must not use the same GPU's streams at a time: ranks that put the collectives of both in different orders wait for
-//! each other for ever.
+//! One error ends the communicator: it is aborted, so that the other ranks learn of it, and each later call returns that error.
+//! Two worlds must not use the same GPU's streams at the same time: ranks that enqueue their collectives in different orders
+//! deadlock.
+//!
+//! Source: NCCL user guide, "Using NCCL with CUDA Graphs" and "CUDA Stream Semantics".
 
 mod api;
 mod communicator;
@@ -33,12 +34,12 @@ use communicator::{Communicator, Failed, Options};
 pub(crate) use api::version_name;
 pub(crate) use communicator::{UniqueId, new_unique_id};
 
-/// Collectives in flight that can be waited for one by one; a wait for an older one waits for a later one instead.
+/// Number of collectives in flight that can be waited for one by one; a wait for an older one waits for a later one instead.
 const MARKS: usize = 128;
-/// Thread blocks of a collective where ranks share a GPU: all ranks' must fit there at once.
+/// Thread blocks of a collective if ranks share a GPU: those of all ranks must fit on it at once.
 const SHARED_GPU_MAX_CTAS: i32 = 4;
 
-/// The version of the NCCL that this process would use, as 10,000 · major + 100 · minor + patch.
+/// The version of the NCCL library that this process would use, as `10,000 * major + 100 * minor + patch`.
 ///
 /// # Errors
 /// [`CommError::NcclUnavailable`].
@@ -46,7 +47,7 @@ pub(crate) fn version() -> Result<i32> {
     Api::get().map(Api::version)
 }
 
-/// How a group is made.
+/// Options of [`NcclGroup::join`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NcclOptions {
     pub(crate) rank: usize,
@@ -57,21 +58,21 @@ pub(crate) struct NcclOptions {
     pub(crate) timeout: Option<Duration>,
 }
 
-/// One rank's group among GPUs.
+/// The group of a rank with a GPU.
 pub struct NcclGroup {
     comm: Communicator,
     gpu: &'static Gpu,
     rank: usize,
     world_size: usize,
-    /// Marks what the compute stream held when the last collective was put.
+    /// Marks the work in the compute stream when the last collective was enqueued.
     ready: Event,
-    /// Mark the ends of collectives, the `n`-th that of number `n`, `n + MARKS`, ...
+    /// The ends of collectives: the `n`-th event is that of number `n`, `n + MARKS`, ...
     done: Vec<Event>,
-    /// What a barrier sums.
-    nothing: RefCell<Tensor>,
-    /// Collectives put into the stream.
-    n_put: Cell<u64>,
-    /// Those of them that the compute stream waits for.
+    /// The operand of a barrier.
+    barrier_operand: RefCell<Tensor>,
+    /// Number of collectives enqueued.
+    n_enqueued: Cell<u64>,
+    /// Number of those that the compute stream waits for.
     n_joined: Cell<u64>,
     last: Cell<Option<Call>>,
     /// Why no further collective can succeed.
@@ -80,24 +81,24 @@ pub struct NcclGroup {
 }
 
 impl NcclGroup {
-    /// Joins the ranks that have the same id. Collective.
+    /// Joins the ranks that hold the same id. Collective.
     ///
     /// # Errors
-    /// [`CommError::NcclUnavailable`], [`CommError::Nccl`], [`CommError::DeviceTimeout`], [`CommError::Kernel`].
+    /// [`CommError::NcclUnavailable`]; [`CommError::Nccl`]; [`CommError::DeviceTimeout`] if a rank does not arrive.
     pub(crate) fn join(gpu: &'static Gpu, id: &UniqueId, options: NcclOptions) -> Result<Self> {
         let NcclOptions { rank, world_size, shares_gpu, timeout } = options;
         let done: std::result::Result<_, KernelError> = (0..MARKS).map(|_| Event::new(gpu)).collect();
-        let nothing = Tensor::zeros_for(MemoryUse::Workspace, &[1], DType::I64, gpu.device())?;
+        let barrier_operand = Tensor::zeros_for(MemoryUse::Workspace, &[1], DType::I64, gpu.device())?;
         let max_ctas = shares_gpu.then_some(SHARED_GPU_MAX_CTAS);
         Ok(NcclGroup {
             ready: Event::new(gpu)?,
             done: done?,
-            nothing: RefCell::new(nothing),
+            barrier_operand: RefCell::new(barrier_operand),
             comm: Communicator::join(gpu, id, Options { rank, world_size, max_ctas, timeout })?,
             gpu,
             rank,
             world_size,
-            n_put: Cell::new(0),
+            n_enqueued: Cell::new(0),
             n_joined: Cell::new(0),
             last: Cell::new(None),
             broken: RefCell::new(None),
@@ -117,7 +118,7 @@ impl NcclGroup {
         self.gpu
     }
 
-    /// Puts one collective into the stream and has the compute stream wait for it.
+    /// Enqueues one collective and makes the compute stream wait for it.
     ///
     /// # Safety
     /// As `Group::run`, in the order of the compute stream.
@@ -127,43 +128,47 @@ impl NcclGroup {
         self.wait(Some(number))
     }
 
-    /// Puts one collective into the stream and returns its number.
+    /// Enqueues one collective and returns its number.
     ///
     /// # Safety
-    /// `input` is readable and `output` writable on this group's GPU for the elements of `call`; they are the same where
-    /// the call works in place, or part of each other as NCCL has it, or disjoint; and nobody else touches them before the
-    /// collective was waited for.
+    /// `input` is readable and `output` writable on this group's GPU for the elements of `call`. They are the same if the call
+    /// works in place, or one is a shard of the other as NCCL defines it, or they are disjoint. Nothing else accesses them
+    /// before the collective was waited for.
     pub(super) unsafe fn start(&self, call: Call, input: RawRef, output: RawMut) -> Result<u64> {
         if let Some(error) = &*self.broken.borrow() {
             return Err(error.clone());
         }
         // SAFETY: as this function's.
-        match unsafe { self.put(call, input, output) } {
+        match unsafe { self.enqueue(call, input, output) } {
             Ok(number) => Ok(number),
             Err(failed) => Err(self.break_with(failed)),
         }
     }
 
+    /// Enqueues one collective in the communication stream, after the compute stream, and marks its end.
+    ///
     /// # Safety
     /// As `start`.
-    unsafe fn put(&self, call: Call, input: RawRef, output: RawMut) -> std::result::Result<u64, Failed> {
+    unsafe fn enqueue(&self, call: Call, input: RawRef, output: RawMut) -> std::result::Result<u64, Failed> {
         let (compute, communication) = self.streams();
         self.ready.record(compute)?;
         communication.wait(&self.ready)?;
         if call.len > 0 {
-            // SAFETY: as this function's; the stream was ordered behind the compute stream.
-            unsafe { self.enqueue(call, input, output, communication) }?;
+            // SAFETY: as this function's; the stream was ordered after the compute stream.
+            unsafe { self.launch(call, input, output, communication) }?;
         }
-        let number = self.n_put.get();
+        let number = self.n_enqueued.get();
         self.done[number as usize % MARKS].record(communication)?;
-        self.n_put.set(number + 1);
+        self.n_enqueued.set(number + 1);
         self.last.set(Some(call));
         Ok(number)
     }
 
+    /// Calls NCCL's function of one collective.
+    ///
     /// # Safety
-    /// As `start`; `stream` is behind whatever else touches the buffers.
-    unsafe fn enqueue(
+    /// As `start`; `stream` is ordered after all else that accesses the buffers.
+    unsafe fn launch(
         &self,
         call: Call,
         input: RawRef,
@@ -173,7 +178,7 @@ impl NcclGroup {
         let (n, dtype, stream) = (call.len, datatype(call.dtype), stream.raw());
         let (from, to) = (input.ptr.cast::<c_void>(), output.ptr.cast::<c_void>());
         self.gpu.bind()?;
-        // Each of these gets a live communicator, and buffers and stream as this function's contract has them.
+        // For each: the communicator is alive; buffers and stream are those of this function's contract.
         match call.kind {
             CallKind::AllReduce(op) => self.comm.call("ncclAllReduce", |api, comm| {
                 // SAFETY: both hold `n` elements.
@@ -203,16 +208,16 @@ impl NcclGroup {
         }
     }
 
-    /// Has the compute stream wait until all ranks' compute streams have come here.
+    /// Makes the compute stream wait until all ranks' compute streams have arrived here.
     pub(super) fn barrier(&self) -> Result<()> {
-        let mut nothing = self.nothing.borrow_mut();
-        let buf = RawMut::of(nothing.view_mut(), "barrier")?;
+        let mut barrier_operand = self.barrier_operand.borrow_mut();
+        let buf = RawMut::of(barrier_operand.view_mut(), "barrier")?;
         let call = Call { kind: CallKind::AllReduce(crate::ReduceOp::Sum), dtype: buf.dtype, len: buf.len };
-        // SAFETY: the tensor is the group's own and used for this alone, one barrier after the other.
+        // SAFETY: the tensor belongs to the group and is used for barriers alone, one after the other.
         unsafe { self.run(call, buf.as_ref(), buf) }
     }
 
-    /// Has the compute stream wait for the collective of a number, and all before it; for all if there is none.
+    /// Makes the compute stream wait for the collective of this number and all before it; without a number, for all.
     pub(super) fn wait(&self, number: Option<u64>) -> Result<()> {
         if let Some(error) = &*self.broken.borrow() {
             return Err(error.clone());
@@ -221,9 +226,9 @@ impl NcclGroup {
     }
 
     fn join_streams(&self, number: Option<u64>) -> std::result::Result<(), KernelError> {
-        let n_put = self.n_put.get();
-        // A number of another group could be one that was never given.
-        let end = number.map_or(n_put, |number| (number + 1).min(n_put));
+        let n_enqueued = self.n_enqueued.get();
+        // A number of another group may never have been returned by this one.
+        let end = number.map_or(n_enqueued, |number| (number + 1).min(n_enqueued));
         if end > self.n_joined.get() {
             let (compute, _) = self.streams();
             compute.wait(&self.done[(end - 1) as usize % MARKS])?;
@@ -236,7 +241,7 @@ impl NcclGroup {
         (self.gpu.compute(), self.gpu.stream(StreamKind::Communication))
     }
 
-    /// Polls until something is done; see [`Group::wait_until`](crate::Group::wait_until).
+    /// Polls until `is_done` returns true; see [`Group::wait_until`](crate::Group::wait_until).
     pub(super) fn wait_until(
         &self,
         mut is_done: impl FnMut() -> std::result::Result<bool, KernelError>,
@@ -247,7 +252,7 @@ impl NcclGroup {
                 return Err(error.clone());
             }
             let done = is_done();
-            // What NCCL says of a failure is nearer to its cause than what the device says.
+            // NCCL's error is closer to the cause than the device's.
             if let Some(error) = self.comm.async_error() {
                 return Err(self.break_with(Failed::With(error)));
             }
@@ -263,7 +268,7 @@ impl NcclGroup {
         }
     }
 
-    /// Lets go of the buffers in flight: the communicator is aborted, which ends work that waits for other ranks.
+    /// Releases the buffers in flight: aborts the communicator, which ends work that waits for other ranks.
     pub(super) fn give_up(&self, call_failed: CommError) {
         if self.broken.borrow().is_none() {
             self.break_with(Failed::With(call_failed));
@@ -271,24 +276,24 @@ impl NcclGroup {
     }
 
     fn break_with(&self, failed: Failed) -> CommError {
-        let error = self.comm.failed(failed, self.n_put.get(), self.last.get());
+        let error = self.comm.failed(failed, self.n_enqueued.get(), self.last.get());
         if error.is_beyond_abort() {
-            // The collective still holds its buffers, and whoever waits for the stream waits for ever.
+            // The collective still uses its buffers, and every wait for the stream would hang.
             crate::end_job::end_job_because(&format!("[rank {}] {error}", self.rank));
         }
-        // Memory is given back in the order of the compute stream: not before the collective has let go of it. Where not even
-        // this works, the device does no further work at all.
+        // Memory is freed in the order of the compute stream: the collective must release it first. If even this fails, the
+        // device does no further work.
         let _ = self.join_streams(None);
         *self.broken.borrow_mut() = Some(error.clone());
         error
     }
 
-    /// Ends the communicator at once: other ranks could not join it.
+    /// Aborts the communicator, because another rank could not join it.
     pub(crate) fn abandon(self) {
         self.comm.abort();
     }
 
-    /// Ends the communicator in good order, as all ranks must.
+    /// Closes the communicator. Collective.
     pub(super) fn close(self) -> Result<()> {
         self.comm.close()
     }
@@ -299,7 +304,7 @@ impl Drop for NcclGroup {
         if std::thread::panicking() {
             self.comm.abort();
         } else {
-            // There is nobody to tell; `close` is for those who want to know.
+            // `drop` cannot return an error; `close` does.
             let _ = self.comm.close();
         }
     }
