@@ -6,5 +6,6 @@ pub mod process;
 pub mod progress;
 pub mod stdout;
 pub(crate) mod table;
+pub(crate) mod units;
 
 pub use error::ReportError;

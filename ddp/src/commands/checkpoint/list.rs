@@ -3,12 +3,12 @@
 use serde::Serialize;
 
 use super::{Named, all_at, print_result};
-use crate::checkpoint::error::mib;
 use crate::checkpoint::{Checkpoint, Manifest, Marker, step_of};
 use crate::cli::CheckpointLsArgs;
 use crate::error::Result;
 use crate::report::metrics::{EvalMetrics, json_line};
 use crate::report::table::table;
+use crate::report::units::mib;
 
 const TITLES: [&str; 10] =
     ["<checkpoint", "step", "epochs", "<written (UTC)", "size", "ranks", "loss", "accuracy", "R²", "<"];

@@ -1,12 +1,12 @@
 //! `ddp-train checkpoint show`: a manifest in words.
 
 use super::{one_at, print_result};
-use crate::checkpoint::error::mib;
 use crate::checkpoint::{Checkpoint, Parameter, RunState};
 use crate::cli::CheckpointShowArgs;
 use crate::error::Result;
 use crate::report::metrics::{EvalMetrics, json_line};
 use crate::report::table::table;
+use crate::report::units::mib;
 
 /// Shows as `args` say.
 pub(super) fn show(args: &CheckpointShowArgs) -> Result<()> {
