@@ -11,12 +11,13 @@ use ddp_comm::CommError;
 use ddp_kernels::KernelError;
 
 use crate::checkpoint::CheckpointError;
-use crate::config::Origin;
+use crate::config::ConfigError;
 pub use crate::data::CellProblem;
 use crate::data::DataError;
 use crate::optim::loss_scaler::LossScalerError;
 use crate::run_folder::error::FolderError;
 use crate::storage::disk::is_out_of_inodes;
+use crate::storage::user_file::FileError;
 
 /// What this crate's functions return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -178,134 +179,12 @@ pub enum Error {
     },
 
     // ------------------------------------------------------------------ files given by the user
-    /// A file that was named isn't there.
-    #[error(
-        "{what} `{}` does not exist\n\
-         hint: {}",
-        path.display(), missing_hint(path)
-    )]
-    FileMissing {
-        /// What the file is for: "config file", "data file".
-        what: &'static str,
-        /// As the user wrote it.
-        path: PathBuf,
-    },
-    /// A folder was named where a file is needed.
-    #[error(
-        "{what} `{}` is a folder, expected a file\n\
-         hint: name the file inside it",
-        path.display()
-    )]
-    FileIsFolder {
-        /// What the file is for.
-        what: &'static str,
-        /// As the user wrote it.
-        path: PathBuf,
-    },
-    /// The system refused to open or read a file.
-    #[error(
-        "{what} `{}` can't be read: {source}\n\
-         hint: check its permissions and the disk",
-        path.display()
-    )]
-    FileUnreadable {
-        /// What the file is for.
-        what: &'static str,
-        /// As the user wrote it.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
-
-    // ------------------------------------------------------------------ config
-    /// A config file far larger than any config.
-    #[error(
-        "config file `{}` has {n_bytes} bytes, expected at most {max_bytes}\n\
-         hint: is it a data file? data go to `data.train` in the config",
-        path.display()
-    )]
-    ConfigTooLarge {
-        /// The file.
-        path: PathBuf,
-        /// Its size.
-        n_bytes: u64,
-        /// The limit.
-        max_bytes: u64,
-    },
-    /// A config file with bytes that are not UTF-8.
-    #[error("config file {at}: not UTF-8 text\nhint: save the file as UTF-8")]
-    ConfigNotUtf8 {
-        /// Place of the first bad byte.
-        at: Box<Origin>,
-    },
-    /// A config file that is not TOML.
-    #[error(
-        "config file {at}: not valid TOML: {message}\n\
-         hint: {}",
-        syntax_hint(at)
-    )]
-    ConfigSyntax {
-        /// Place of the first fault.
-        at: Box<Origin>,
-        /// The parser's message.
-        message: String,
-    },
-    /// A key that no version of the config knows.
-    #[error("{at}: unknown key `{key}`\nhint: {hint}")]
-    UnknownKey {
-        /// Where it was given.
-        at: Box<Origin>,
-        /// The key, with its section.
-        key: String,
-        /// The nearest known key, or the list of keys.
-        hint: String,
-    },
-    /// A value of another type than the key's.
-    #[error("{at}: `{key}` must be {expected}, got {got}\nhint: write `{example}`")]
-    WrongType {
-        /// Where it was given.
-        at: Box<Origin>,
-        /// The key, with its section.
-        key: String,
-        /// The type that is needed.
-        expected: &'static str,
-        /// Type and value found.
-        got: String,
-        /// A right value for this key.
-        example: String,
-    },
-    /// A value of the right type that can't be used.
-    #[error("{at}: `{key}` must be {expected}, got {got}\nhint: {hint}")]
-    BadValue {
-        /// Where it was given.
-        at: Box<Origin>,
-        /// The key, with its section.
-        key: &'static str,
-        /// The values that can be used.
-        expected: String,
-        /// The value found.
-        got: String,
-        /// The way out.
-        hint: String,
-    },
-    /// Two keys of which only one may be given.
-    #[error("{at}: `{key}` and `{other}` are both given\nhint: keep one of them: {hint}")]
-    Conflict {
-        /// Where the second was given.
-        at: Box<Origin>,
-        /// One key.
-        key: &'static str,
-        /// The other.
-        other: &'static str,
-        /// What each means.
-        hint: &'static str,
-    },
-    /// A `--set` that is no assignment.
-    #[error("`--set {arg}`: expected SECTION.KEY=VALUE\nhint: for example `--set optimizer.lr=0.001`")]
-    BadSet {
-        /// The argument as given.
-        arg: String,
-    },
+    /// A file that the user named can't be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A config that can't be used.
+    #[error(transparent)]
+    Config(Box<ConfigError>),
 
     // ------------------------------------------------------------------ data
     /// A file of no bytes, or of blank lines only.
@@ -558,6 +437,12 @@ impl Error {
     }
 }
 
+impl From<ConfigError> for Error {
+    fn from(error: ConfigError) -> Self {
+        Error::Config(Box::new(error))
+    }
+}
+
 impl From<CommError> for Error {
     fn from(error: CommError) -> Self {
         Error::Comm(Box::new(error))
@@ -623,24 +508,4 @@ fn write_hint(path: &Path, source: &io::Error) -> String {
         _ => "check permissions and the disk",
     };
     hint.to_owned()
-}
-
-/// The way out for a path at which there is nothing.
-pub(crate) fn missing_hint(path: &Path) -> String {
-    match std::env::current_dir() {
-        Ok(folder) if path.is_relative() => {
-            let folder = folder.display();
-            format!("relative paths start at the current folder, {folder}")
-        }
-        _ => "check the spelling; on several hosts, that each of them has it".to_owned(),
-    }
-}
-
-fn syntax_hint(at: &Origin) -> &'static str {
-    match at {
-        Origin::File { path, .. } if path.extension().is_some_and(|ext| ext == "csv") => {
-            "a data file goes to the config's `data.train`, or to `--set data.train=FILE`"
-        }
-        _ => "lines are `key = value` under `[section]`; texts need quotes",
-    }
 }

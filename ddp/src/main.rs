@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use ddp::cli::{Cli, Command, completions};
-use ddp::commands::{bench, checkpoint, data, describe, devices, eval, train};
+use ddp::commands::{bench, checkpoint, config, data, describe, devices, eval, train};
 use ddp::exit::{conclude, conclude_usage, say};
 use ddp_comm::{World, failure};
 
@@ -26,6 +26,7 @@ fn main() -> ExitCode {
             Command::Train(args) => train::train(&world, args),
             Command::Eval(args) => eval::eval(&world, args),
             Command::Describe(args) => describe::describe(&world, args),
+            Command::Config(command) => config::config(&world, command),
             Command::Data(command) => data::data(&world, command),
             Command::Checkpoint(command) => checkpoint::checkpoint(&world, command),
             Command::Bench(command) => bench::bench(&world, command),

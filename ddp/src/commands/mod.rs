@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod checkpoint;
+pub mod config;
 pub mod data;
 pub mod describe;
 pub mod devices;

@@ -33,7 +33,7 @@ pub use self::error::DataError;
 pub(crate) use self::load::check_n_rows;
 pub use self::load::{Loaded, load, open_eval};
 pub use self::normalize::{DeviceNormalizer, Normalizer};
-pub(crate) use self::open::{Compression, files_and_format, files_of, format_by_name};
+pub(crate) use self::open::{Compression, files_and_format, files_of};
 pub use self::open::{KnownFeatures, Part, SourceSpec};
 pub use self::preprocess::{ColumnCodes, Preprocessor};
 pub use self::resident::{ResidentRows, Targets};

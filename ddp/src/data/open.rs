@@ -11,7 +11,7 @@ use super::dataset::{Dataset, TargetLayout};
 use super::raw::{self, RawFormat};
 use super::vocabulary::Vocabulary;
 use super::{DataError, builtin, table};
-use crate::config::{DataConfig, DataFormat, EvalSource, Missing};
+use crate::config::{DataConfig, DataFormat, EvalSource, Missing, format_by_name};
 use crate::error::Result;
 use crate::storage::user_file;
 
@@ -254,22 +254,6 @@ pub(crate) fn format_of(path: &Path) -> Result<DataFormat> {
         [0, 0, 8..=14, 1..=8, ..] => DataFormat::Idx,
         _ => DataFormat::Csv,
     })
-}
-
-/// The format that a name says, without the ending of a compression.
-pub(crate) fn format_by_name(path: &Path) -> Option<DataFormat> {
-    let name = path.file_name()?.to_str()?.to_ascii_lowercase();
-    let name = name.strip_suffix(".gz").or(name.strip_suffix(".zst")).unwrap_or(&name);
-    let ending = name.rsplit(['.', '-']).next()?;
-    match ending {
-        "csv" => Some(DataFormat::Csv),
-        "npy" => Some(DataFormat::Npy),
-        "npz" => Some(DataFormat::Npz),
-        "safetensors" => Some(DataFormat::Safetensors),
-        "parquet" | "pq" => Some(DataFormat::Parquet),
-        "idx" | "ubyte" => Some(DataFormat::Idx),
-        _ => None,
-    }
 }
 
 /// How a file is compressed, by its name.

@@ -8,10 +8,10 @@ use super::bytes::{Bytes, Room};
 use super::rows::{LengthCheck, RawRows};
 use super::safetensors::Header;
 use super::{idx, npy, npz};
-use crate::config::{DataFormat, Task};
+use crate::config::{DataFormat, Task, format_by_name};
 use crate::data::dataset::{CategoryColumn, RowLayout, TargetLayout, numbered_columns};
 use crate::data::open::{Compression, Part, SourceSpec};
-use crate::data::{DataError, files_of, format_by_name};
+use crate::data::{DataError, files_of};
 use crate::error::Result;
 
 /// Metadata keys of safetensors files that `ddp-train data convert` writes.

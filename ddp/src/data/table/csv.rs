@@ -20,7 +20,7 @@ use super::rows::TableRows;
 use crate::data::DataError;
 use crate::data::open::{Compression, SourceSpec};
 use crate::error::{Error, Result};
-use crate::storage::user_file;
+use crate::storage::user_file::{self, FileError};
 pub(crate) use cell_reader::CellReader;
 pub(crate) use cells::is_missing;
 use input::{Input, RecordTooLarge};
@@ -121,7 +121,7 @@ fn unreadable(path: &Path, error: io::Error) -> Error {
         }
         .into();
     }
-    Error::FileUnreadable { what: "data file", path: path.to_owned(), source: error }
+    FileError::Unreadable { what: "data file", path: path.to_owned(), source: error }.into()
 }
 
 #[cfg(test)]
