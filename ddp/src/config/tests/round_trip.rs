@@ -1,5 +1,8 @@
 //! Every config survives writing, and its entries are those of the rows.
 
+// A new key needs no line here: its value is the default, and `rows.rs` tries its example.
+#![allow(clippy::needless_update)]
+
 use proptest::prelude::*;
 
 use super::*;
@@ -18,6 +21,10 @@ fn entries_cover_the_keys_in_order() {
 
 fn pick<T: Copy + std::fmt::Debug + 'static>(all: &'static [T]) -> impl Strategy<Value = T> {
     proptest::sample::select(all)
+}
+
+fn default() -> Config {
+    Config::load(None, &[]).unwrap()
 }
 
 fn any_key() -> impl Strategy<Value = &'static str> {
@@ -82,6 +89,7 @@ fn any_data() -> impl Strategy<Value = DataConfig> {
                 prefetch,
                 loader_threads,
                 loader_memory_mib,
+                ..default().data
             }
         },
     )
@@ -116,7 +124,7 @@ prop_compose! {
         residual: bool,
         bias: bool,
     ) -> ModelConfig {
-        ModelConfig { hidden, activation, dropout, norm, residual, bias }
+        ModelConfig { hidden, activation, dropout, norm, residual, bias, ..default().model }
     }
 }
 
@@ -135,6 +143,7 @@ prop_compose! {
     ) -> OptimizerConfig {
         OptimizerConfig {
             kind, lr, betas, eps, weight_decay, momentum, nesterov, decay_bias_norm, groups, ema_decay,
+            ..default().optimizer
         }
     }
 }
@@ -192,6 +201,7 @@ fn any_checkpoint(has_eval: bool, task: Task) -> impl Strategy<Value = Checkpoin
             keep,
             keep_best,
             is_async,
+            ..default().checkpoint
         },
     )
 }
@@ -231,6 +241,7 @@ prop_compose! {
             early_stop_patience: if has_eval { early_stop_patience } else { 0 },
             early_stop_min_delta,
             stop_after_steps,
+            ..default().train
         }
     }
 }
@@ -241,9 +252,16 @@ fn any_config() -> impl Strategy<Value = Config> {
         (any_loss(&data), any_train(has_eval, task), any_checkpoint(has_eval, task), Just(data))
     });
     let zero = pick(&[ZeroStage::Off, ZeroStage::Optimizer, ZeroStage::Gradients]);
-    let comm = (1e-6..1e6f64, any::<bool>(), pick(CommDtype::ALL), zero)
-        .prop_map(|(bucket_mib, overlap, dtype, zero)| CommConfig { bucket_mib, overlap, dtype, zero });
-    let log = (1usize..1_000_000).prop_map(|every_steps| LogConfig { every_steps });
+    let comm = (1e-6..1e6f64, any::<bool>(), pick(CommDtype::ALL), zero).prop_map(
+        |(bucket_mib, overlap, dtype, zero)| CommConfig {
+            bucket_mib,
+            overlap,
+            dtype,
+            zero,
+            ..default().comm
+        },
+    );
+    let log = (1usize..1_000_000).prop_map(|every_steps| LogConfig { every_steps, ..default().log });
     let name = "[a-zA-Z0-9_-]{1,40}";
     (name, by_data, any_model(), any_optimizer(), any_schedule(), comm, log).prop_map(
         |(name, (loss, train, checkpoint, data), model, optimizer, schedule, comm, log)| Config {

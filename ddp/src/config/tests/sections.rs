@@ -91,7 +91,7 @@ fn what_stops_a_run_and_what_is_kept() {
     let config = from_sets(&[]).unwrap();
     assert_eq!((config.train.early_stop_patience, config.train.stop_after_steps), (0, None));
     assert_eq!(config.train.deterministic, Determinism::Off);
-    let CheckpointConfig { every_steps, every_minutes, every_epochs, keep, keep_best, is_async } =
+    let CheckpointConfig { every_steps, every_minutes, every_epochs, keep, keep_best, is_async, .. } =
         config.checkpoint;
     assert_eq!((every_steps, every_minutes, every_epochs, keep), (0, 0.0, 1, 3));
     assert_eq!((keep_best, is_async), (Some(EvalMetric::Loss), true));
