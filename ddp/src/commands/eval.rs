@@ -69,7 +69,7 @@ fn load(args: &EvalArgs, device: Device) -> Result<Ready> {
     let (path, checkpoint) = locate(&args.checkpoint)?;
     let file = ModelFile::read(&path)?;
     let info = file.info()?;
-    let config = Config::from_toml(&info.config, &args.checkpoint)?;
+    let config = Config::from_saved(&info.config, &args.checkpoint)?;
     let n_outputs = file.n_outputs(&config.model)?;
     let classes = (config.data.task == Task::Classification).then_some(n_outputs);
     let plan = &info.preprocessor.plan;

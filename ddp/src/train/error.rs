@@ -6,6 +6,7 @@ use ddp_comm::CommError;
 use ddp_kernels::KernelError;
 
 use crate::checkpoint::CheckpointError;
+use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::data_parallel::ExchangeError;
 use crate::optim::OptimError;
@@ -47,7 +48,10 @@ pub enum TrainError {
     /// A combination of settings that gradients cannot be exchanged with.
     #[error(transparent)]
     Exchange(ExchangeError),
-    /// Config or model file.
+    /// The saved config cannot be read.
+    #[error(transparent)]
+    Config(Box<ConfigError>),
+    /// Model file.
     #[error(transparent)]
     Lower(Box<crate::error::Error>),
     /// Training went astray.
@@ -109,6 +113,12 @@ impl TrainError {
 impl From<crate::error::Error> for TrainError {
     fn from(error: crate::error::Error) -> Self {
         TrainError::Lower(Box::new(error))
+    }
+}
+
+impl From<ConfigError> for TrainError {
+    fn from(error: ConfigError) -> Self {
+        TrainError::Config(Box::new(error))
     }
 }
 

@@ -14,7 +14,7 @@ use crate::cli::DescribeArgs;
 use crate::commands::describe::memory_plan::{MemoryKind, MemoryPlan, RankPlan, keeps_rows_there};
 use crate::config::{Config, ZeroStage};
 use crate::data::{self, Loaded};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::exit::Stop;
 use crate::model::ModelSpec;
 use crate::optim::param_groups::ParamGroups;
@@ -32,7 +32,7 @@ use crate::train::trainer::GraphMode;
 pub fn describe(world: &World, args: &DescribeArgs) -> Result<(), Stop> {
     let mut set = args.set.clone();
     set.extend(args.zero.map(|zero| format!("comm.zero={zero}")));
-    let config = world.collective_result(Config::load(args.config.as_deref(), &set))?;
+    let config = world.collective_result(Config::load(args.config.as_deref(), &set).map_err(Error::from))?;
     let data = data::load(&config, world)?;
     let world_size = args.world_size.unwrap_or(world.world_size());
     let report = world.collective_result(Report::new(&config, &data, world_size, device(&args.device)))?;

@@ -125,7 +125,7 @@ pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
 fn load_config(world: &World, args: &TrainArgs, resumed: Option<&Resumed>) -> Result<Config> {
     let mut set = args.set.clone();
     set.extend(args.comm_dtype.map(|dtype| format!("comm.dtype={}", dtype.name())));
-    let Some(resumed) = resumed else { return Config::load(args.config.as_deref(), &set) };
+    let Some(resumed) = resumed else { return Ok(Config::load(args.config.as_deref(), &set)?) };
     let config = match &args.config {
         Some(file) => Config::load(Some(file), &set)?,
         None => resumed.config(&set)?,
