@@ -14,9 +14,11 @@ use crate::checkpoint::CheckpointError;
 use crate::config::Origin;
 pub use crate::data::CellProblem;
 use crate::data::DataError;
+use crate::model::ModelError;
 use crate::optim::loss_scaler::LossScalerError;
 use crate::run_folder::error::FolderError;
 use crate::storage::disk::is_out_of_inodes;
+use crate::storage::user_file::{FileError, missing_hint};
 
 /// What this crate's functions return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -61,22 +63,9 @@ pub enum Error {
     Checkpoint(Box<CheckpointError>),
 
     // ------------------------------------------------------------------ model and training
-    /// A model's file that is none.
-    #[error("model file `{}` can't be used: {reason}\nhint: expected the model.safetensors of a run, or one with the same names and shapes", path.display())]
-    ModelFile {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// A model's file for another model.
-    #[error("model file `{}` is of another model:\n  {differences}\nhint: compare `model` and the data's columns with those of the run that wrote it", path.display())]
-    ModelMismatch {
-        /// The file.
-        path: PathBuf,
-        /// Every difference, a line each.
-        differences: String,
-    },
+    /// A model file that can't be used.
+    #[error(transparent)]
+    Model(Box<ModelError>),
     /// A schedule that ends with the run, and nobody knows when that is.
     #[error(
         "the schedule \"{kind}\" needs the number of steps of the run\nhint: give `train.steps` or `train.epochs`"
@@ -564,6 +553,26 @@ impl From<CommError> for Error {
     }
 }
 
+impl From<ModelError> for Error {
+    fn from(error: ModelError) -> Self {
+        match error {
+            ModelError::Kernel(error) => error.into(),
+            ModelError::File(error) => error.into(),
+            other => Error::Model(Box::new(other)),
+        }
+    }
+}
+
+impl From<FileError> for Error {
+    fn from(error: FileError) -> Self {
+        match error {
+            FileError::Missing { what, path } => Error::FileMissing { what, path },
+            FileError::IsFolder { what, path } => Error::FileIsFolder { what, path },
+            FileError::Unreadable { what, path, source } => Error::FileUnreadable { what, path, source },
+        }
+    }
+}
+
 impl From<FolderError> for Error {
     fn from(error: FolderError) -> Self {
         Error::Folder(Box::new(error))
@@ -623,17 +632,6 @@ fn write_hint(path: &Path, source: &io::Error) -> String {
         _ => "check permissions and the disk",
     };
     hint.to_owned()
-}
-
-/// The way out for a path at which there is nothing.
-pub(crate) fn missing_hint(path: &Path) -> String {
-    match std::env::current_dir() {
-        Ok(folder) if path.is_relative() => {
-            let folder = folder.display();
-            format!("relative paths start at the current folder, {folder}")
-        }
-        _ => "check the spelling; on several hosts, that each of them has it".to_owned(),
-    }
 }
 
 fn syntax_hint(at: &Origin) -> &'static str {

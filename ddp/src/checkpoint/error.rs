@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::store::{CheckpointStore, Marker};
-use crate::error::missing_hint;
 use crate::run_folder::folder::{CHECKPOINTS, CONFIG_FILE, METRICS_FILE, MODEL_FILE};
 use crate::storage::disk::is_out_of_inodes;
+use crate::storage::user_file::missing_hint;
 
 /// An error of saving, finding or reading a checkpoint.
 #[derive(Debug, thiserror::Error)]

@@ -5,8 +5,7 @@ use std::ops::Range;
 
 use crate::config::{OptimizerConfig, ParamGroup};
 use crate::error::{Error, Result};
-use crate::model::ParamLayout;
-use crate::model::layout::{ParamKind, ParamSlot};
+use crate::model::{ParamKind, ParamLayout, ParamSlot};
 
 /// The settings of each element of the flat buffers, as ranges in their order.
 #[derive(Debug, Clone, PartialEq)]
