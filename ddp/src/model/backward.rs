@@ -29,13 +29,13 @@ pub trait GradientSink {
     /// All gradients before `end` are finished.
     ///
     /// # Errors
-    /// Those of the collective that this may start.
+    /// A failed collective that this starts.
     fn finished(&mut self, end: usize) -> Result<(), Self::Error>;
 
     /// Called between operations, for collectives that need a push now and then.
     ///
     /// # Errors
-    /// Those of the collectives under way.
+    /// A failed collective under way.
     fn progress(&mut self) -> Result<(), Self::Error>;
 }
 
@@ -46,7 +46,7 @@ impl Network {
     /// - `accumulate`: add to what the sink's gradients hold
     ///
     /// # Errors
-    /// Those of the sink and of the operations.
+    /// [`KernelError`] from an operation, or the sink's error.
     pub fn backward<S: GradientSink>(
         &mut self,
         x: TensorRef<'_>,

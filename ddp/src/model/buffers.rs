@@ -58,10 +58,7 @@ pub struct ModelBytes {
 }
 
 impl<T> Buffers<T> {
-    /// All buffers, each made by `make` from its specification.
-    ///
-    /// # Errors
-    /// Those of `make`.
+    /// All buffers, each made by `make` from its specification; fails where `make` fails.
     pub(crate) fn make<E>(
         plan: &Plan,
         flat_len: usize,

@@ -1,8 +1,8 @@
-//! Embeddings of categorical features, as the front of the network.
+//! Embeddings of categorical features: names, sizes and keys of their tables.
 //!
-//! The input's last columns hold codes, whole numbers in `0..n_codes`, one column a feature: 0 stands for a value that was not
+//! The input's last columns hold codes, whole numbers in `0..n_codes`, one column per feature: 0 stands for a value that was not
 //! seen in training. Each code is replaced by its row of a learned table, so that the first linear layer sees the numbers and
-//! behind them the rows.
+//! after them the rows.
 
 use std::collections::HashSet;
 
@@ -14,13 +14,13 @@ use serde::{Deserialize, Serialize};
 pub struct EmbeddingSpec {
     /// The feature.
     pub name: String,
-    /// Rows of the table: one a known value, and the first one for all others.
+    /// Rows of the table: one per known value, and the first one for all others.
     pub n_codes: usize,
     /// Width of a row.
     pub dim: usize,
 }
 
-/// What a `torch.nn.ModuleDict` has attributes for, and so takes for no key.
+/// Attributes of `torch.nn.ModuleDict`, which it accepts as no key.
 const PYTORCH_ATTRIBUTES: &[&str] = &[
     "T_destination",
     "add_module",
@@ -102,7 +102,7 @@ impl EmbeddingSpec {
         if is_refused { key + "%" } else { key }
     }
 
-    /// Why these cannot be the embeddings of a model whose input has `n_features` columns, if they cannot.
+    /// Checks that a model whose input has `n_features` columns can have these embeddings; the error is the reason.
     pub(crate) fn check(embeddings: &[EmbeddingSpec], n_features: usize) -> Result<(), String> {
         if embeddings.len() > n_features {
             return Err(format!("{} embeddings of {n_features} columns", embeddings.len()));

@@ -31,19 +31,19 @@ const VERSION_KEY: &str = "ddp_train.version";
 const SHIFT: &str = "normalize.shift";
 const SCALE: &str = "normalize.scale";
 
-/// What stands beside the weights.
+/// Contents of the file next to the weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelInfo {
     /// The resolved config, as TOML.
     pub config: String,
-    /// What was done to the rows.
+    /// Preprocessing of the rows.
     pub preprocessor: Preprocessor,
 }
 
 /// The bytes of a model's file.
 ///
 /// # Errors
-/// Those of reading the weights; the format itself takes any.
+/// [`ModelError::Kernel`] if the weights can't be read from their device.
 pub fn to_bytes(layout: &ParamLayout, weights: &Tensor, info: &ModelInfo) -> Result<Vec<u8>> {
     let flat = weights.to_vec::<f32>()?;
     let tensors = tensors(layout, &flat, info).into_iter();
@@ -71,7 +71,7 @@ pub(crate) fn tensors<'a>(
     tensors
 }
 
-/// The texts of a model's file.
+/// The metadata of a model's file.
 pub(crate) fn metadata(layout: &ParamLayout, info: &ModelInfo) -> HashMap<String, String> {
     let plan = &info.preprocessor.plan;
     let columns = serde_json::to_string(plan).expect("names and numbers are plain text");
@@ -102,7 +102,7 @@ impl ModelFile {
     /// Reads the file and checks its header against its length.
     ///
     /// # Errors
-    /// A missing or unreadable file, and [`ModelError::ModelFile`] for anything that is no whole safetensors file.
+    /// [`ModelError::File`] for a missing or unreadable file, [`ModelError::ModelFile`] for anything but a whole safetensors file.
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = user_file::read("model file", path)?;
         SafeTensors::deserialize(&bytes).map_err(|e| bad_file(path, reason(&e)))?;
@@ -142,7 +142,7 @@ impl ModelFile {
         Ok(embeddings)
     }
 
-    /// What stands beside the weights.
+    /// The config and the preprocessor next to the weights.
     ///
     /// # Errors
     /// [`ModelError::ModelFile`] if this program did not write the file.

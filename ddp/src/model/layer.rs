@@ -81,13 +81,13 @@ pub trait Layer: Debug + Send {
     /// Computes `y`, `[B, out_features]`, from `x`, `[B, in_features]`.
     ///
     /// # Errors
-    /// Those of the operations.
+    /// [`KernelError`] from the operations.
     fn forward(&mut self, x: TensorRef<'_>, y: TensorMut<'_>, pass: ForwardPass<'_>) -> Result<()>;
 
     /// Computes the output over the input `y`; called only if [`Layer::can_overwrite_input`].
     ///
     /// # Errors
-    /// Those of the operations.
+    /// [`KernelError`] from the operations.
     fn forward_in_place(&mut self, _y: TensorMut<'_>, _pass: ForwardPass<'_>) -> Result<()> {
         unreachable!("a layer that can overwrite its input implements it")
     }
@@ -96,14 +96,14 @@ pub trait Layer: Debug + Send {
     /// the gradient of the input afterwards.
     ///
     /// # Errors
-    /// Those of the operations.
+    /// [`KernelError`] from the operations.
     fn backward(&mut self, d: TensorMut<'_>, pass: BackwardPass<'_>) -> Result<()>;
 
     /// Writes the gradient of the input, `d_x`, from `d` as [`Layer::backward`] left it; called only if not
     /// [`Layer::backward_is_in_place`], once the gradients of the parameters are on their way to the other ranks.
     ///
     /// # Errors
-    /// Those of the operations.
+    /// [`KernelError`] from the operations.
     fn backward_input(
         &mut self,
         _d: TensorRef<'_>,
@@ -117,7 +117,7 @@ pub trait Layer: Debug + Send {
     /// ([`LinearSpec::derivative_in_next`]).
     ///
     /// # Errors
-    /// Those of taking views.
+    /// [`KernelError::OutOfRange`] for more rows than the buffers hold.
     fn activation_of<'a>(
         &self,
         _y: TensorRef<'a>,

@@ -108,7 +108,7 @@ impl Plan {
     /// Makes what the layers keep on the device.
     ///
     /// # Errors
-    /// Those of [`Layer::prepare`].
+    /// Out of memory, or no such device.
     pub(crate) fn prepare(&mut self, layout: &ParamLayout) -> Result<(), KernelError> {
         for Step { layer, .. } in &mut self.steps {
             let slots: Vec<_> =
@@ -239,4 +239,110 @@ fn plan_backward(steps: &mut [Step], layout: &ParamLayout) -> usize {
 
 fn flat_of(step: &Step) -> Range<usize> {
     step.backward.as_ref().map_or(0..0, |backward| backward.flat.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_kernels::Device;
+    use ddp_kernels::ops::Activation;
+
+    use super::*;
+    use crate::config::precision::Precision;
+    use crate::model::{ModelSpec, layers};
+
+    fn plan(spec: &ModelSpec, device: Device, precision: Precision) -> Plan {
+        let sizes = Sizes { max_rows: 8, device, precision };
+        Plan::new(layers::of_spec(spec), &ParamLayout::new(spec), spec.n_features(), sizes)
+    }
+
+    /// The layers, and the value that each writes.
+    fn written(plan: &Plan) -> Vec<(String, Option<usize>)> {
+        let index = |value| match value {
+            Value::Input => None,
+            Value::Buffer(index) => Some(index),
+        };
+        plan.steps.iter().map(|step| (step.layer.describe(), index(step.y))).collect()
+    }
+
+    fn named<const N: usize>(steps: [(&str, Option<usize>); N]) -> Vec<(String, Option<usize>)> {
+        steps.map(|(name, value)| (name.to_owned(), value)).into()
+    }
+
+    #[test]
+    fn activations_are_fused_and_layers_work_in_place_where_nothing_reads_what_they_overwrite() {
+        let spec = |activation| ModelSpec {
+            dropout: 0.5,
+            residual: true,
+            ..ModelSpec::plain(&[4, 4, 2], activation)
+        };
+        // The derivative of tanh needs its output, that of GELU its input.
+        let skip = "plus the value where the skip began";
+        assert_eq!(
+            written(&plan(&spec(Activation::Tanh), Device::Cpu, Precision::F32)),
+            named([
+                ("skip begins", None),
+                ("linear 4 -> 4, tanh", Some(0)),
+                ("dropout 0.5", Some(1)),
+                (skip, Some(1)),
+                ("linear 4 -> 2", Some(2)),
+            ])
+        );
+        assert_eq!(
+            written(&plan(&spec(Activation::Gelu), Device::Cpu, Precision::Bf16)),
+            named([
+                ("cast", Some(0)),
+                ("skip begins", Some(0)),
+                ("linear 4 -> 4, gelu", Some(1)),
+                ("dropout 0.5", Some(1)),
+                (skip, Some(1)),
+                ("linear 4 -> 2", Some(2)),
+            ])
+        );
+    }
+
+    #[test]
+    fn derivatives_are_part_of_the_next_matmul_on_a_gpu_where_nothing_is_in_between() {
+        let fused = |spec: &ModelSpec, device| {
+            let plan = plan(spec, device, Precision::F32);
+            let in_next = |step: &Step| matches!(step.layer.kind(), LayerKind::Linear(linear) if linear.derivative_in_next);
+            plan.steps.iter().filter(|step| in_next(step)).count()
+        };
+        let plain = ModelSpec::plain(&[4, 5, 5, 5, 2], Activation::Relu);
+        assert_eq!([Device::Cpu, Device::Cuda(0)].map(|device| fused(&plain, device)), [0, 3]);
+        for (spec, want) in [
+            (ModelSpec { layer_norm: true, ..plain.clone() }, 0),
+            (ModelSpec { dropout: 0.1, ..plain.clone() }, 0),
+            // The second and third layer have one: only the first two meet.
+            (ModelSpec { residual: true, ..plain.clone() }, 0),
+            (ModelSpec { residual: true, ..ModelSpec::plain(&[4, 5, 6, 6, 2], Activation::Relu) }, 1),
+        ] {
+            assert_eq!(fused(&spec, Device::Cuda(0)), want, "{spec:?}");
+        }
+    }
+
+    #[test]
+    fn gradients_take_turns_in_two_buffers_also_with_residuals() {
+        for residual in [false, true] {
+            let spec = ModelSpec {
+                residual,
+                layer_norm: true,
+                ..ModelSpec::plain(&[4, 6, 6, 6, 2], Activation::Relu)
+            };
+            let plan = plan(&spec, Device::Cpu, Precision::F32);
+            assert_eq!(plan.n_gradients, 2);
+            let ends = plan.steps.iter().rev().filter_map(|step| step.backward.as_ref()?.finishes);
+            assert_eq!(ends.collect::<Vec<_>>(), ParamLayout::new(&spec).layer_ends());
+            // The shortcut's gradient is part of the matmul's.
+            let sums = plan.steps.iter().filter(|step| step.backward.as_ref().is_some_and(|b| b.accumulate));
+            assert_eq!(sums.count(), if residual { 2 } else { 0 });
+        }
+    }
+
+    #[test]
+    fn nothing_in_front_of_the_first_parameter_has_a_backward_pass() {
+        let plan = plan(&ModelSpec::plain(&[4, 2], Activation::Relu), Device::Cpu, Precision::Bf16);
+        let has_backward: Vec<_> = plan.steps.iter().map(|step| step.backward.is_some()).collect();
+        assert_eq!(has_backward, [false, true]);
+        assert_eq!(plan.values[plan.output].dtype, DType::F32);
+    }
 }
