@@ -123,8 +123,8 @@ impl ModelFile {
         header.metadata().clone().unwrap_or_default()
     }
 
-    /// The embeddings in the order of the columns of codes, which are the last ones of the features; none where the file tells
-    /// of none.
+    /// The embeddings in the order of the columns of codes, which are the last ones of the features; empty if the file lists
+    /// none.
     ///
     /// # Errors
     /// [`ModelError::ModelFile`] for what can be no embeddings of the file's features.

@@ -6,7 +6,7 @@
 use std::fmt::Debug;
 
 use ddp_kernels::ops::{Activation, ThroughActivation};
-use ddp_kernels::{DType, Device, KernelError, MemoryUse, TensorMut, TensorRef};
+use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, TensorRef};
 
 use super::EmbeddingSpec;
 use super::layers::LinearSpec;
@@ -121,7 +121,7 @@ pub trait Layer: Debug + Send {
     fn activation_of<'a>(
         &self,
         _y: TensorRef<'a>,
-        _buffers: &'a [ddp_kernels::Tensor],
+        _buffers: &'a [Tensor],
     ) -> Result<Option<ThroughActivation<'a>>> {
         Ok(None)
     }

@@ -195,8 +195,10 @@ fn plan_backward(steps: &mut [Step], layout: &ParamLayout) -> usize {
     let mut n_gradients = 2;
     let mut d = 0;
     for index in (0..steps.len()).rev() {
-        let has_params_before = steps[..index].iter().any(|step| !step.params.is_empty());
+        let has_params_before = has_params(&steps[..index]);
         let begins_in_front = index > 0 && steps[index - 1].layer.kind() == LayerKind::SkipBegin;
+        let skip_needs_gradient =
+            begin_of_skip(steps, index).is_some_and(|begin| has_params(&steps[..begin]));
         let next_flat = steps[..index].iter().rev().map(flat_of).find(|flat| !flat.is_empty());
         let step = &mut steps[index];
         if !has_params_before && step.params.is_empty() {
@@ -213,7 +215,7 @@ fn plan_backward(steps: &mut [Step], layout: &ParamLayout) -> usize {
         };
         match step.layer.kind() {
             LayerKind::SkipEnd => {
-                backward.skip = has_params_before.then(|| free(&open_skips));
+                backward.skip = skip_needs_gradient.then(|| free(&open_skips));
                 open_skips.push(backward.skip);
             }
             LayerKind::SkipBegin => backward.skip = open_skips.pop().expect("every skip ends"),
@@ -235,6 +237,23 @@ fn plan_backward(steps: &mut [Step], layout: &ParamLayout) -> usize {
         }
     }
     n_gradients
+}
+
+fn has_params(steps: &[Step]) -> bool {
+    steps.iter().any(|step| !step.params.is_empty())
+}
+
+/// Where the skip connection begins that ends at `end`, if one does.
+fn begin_of_skip(steps: &[Step], end: usize) -> Option<usize> {
+    let mut n_open = 0;
+    (0..=end).rev().find(|&index| {
+        match steps[index].layer.kind() {
+            LayerKind::SkipEnd => n_open += 1,
+            LayerKind::SkipBegin if n_open > 0 => n_open -= 1,
+            _ => {}
+        }
+        n_open == 0
+    })
 }
 
 fn flat_of(step: &Step) -> Range<usize> {
@@ -343,6 +362,12 @@ mod tests {
         let plan = plan(&ModelSpec::plain(&[4, 2], Activation::Relu), Device::Cpu, Precision::Bf16);
         let has_backward: Vec<_> = plan.steps.iter().map(|step| step.backward.is_some()).collect();
         assert_eq!(has_backward, [false, true]);
+        // Nor has the shortcut around the first layer.
+        let spec = ModelSpec { residual: true, ..ModelSpec::plain(&[4, 4, 4, 2], Activation::Relu) };
+        let plan = self::plan(&spec, Device::Cpu, Precision::F32);
+        let ends = plan.steps.iter().filter(|step| step.skip.is_some());
+        let skips: Vec<_> = ends.map(|step| step.backward.as_ref().and_then(|b| b.skip)).collect();
+        assert_eq!(skips, [None, Some(1)]);
         assert_eq!(plan.values[plan.output].dtype, DType::F32);
     }
 }

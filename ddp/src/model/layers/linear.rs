@@ -1,4 +1,4 @@
-//! Linear layer, with the activation behind it where the plan fuses them.
+//! Linear layer, with the activation after it where the plan fuses them.
 //!
 //! On a GPU the gradient of the bias comes from the matmul that gives the gradient of the weight, and where nothing but an
 //! activation is between two linear layers, its derivative is part of the matmul that gives the gradient of the second one's
