@@ -4,8 +4,6 @@
 //! was found; where there is a way out, the last line is `hint: ...`. [`Error::exit_code`] tells
 //! the two kinds apart: 2 when the command, config or data is at fault, 1 when the run failed.
 
-use std::path::PathBuf;
-
 use ddp_comm::CommError;
 use ddp_kernels::KernelError;
 
@@ -14,6 +12,7 @@ use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::data_parallel::ExchangeError;
 use crate::error_hints::{comm_message, kernel_message};
+use crate::model::ModelError;
 use crate::optim::OptimError;
 use crate::report::ReportError;
 use crate::run_folder::FolderError;
@@ -67,22 +66,9 @@ pub enum Error {
     Train(Box<TrainError>),
 
     // ------------------------------------------------------------------ model and training
-    /// A model's file that is none.
-    #[error("model file `{}` can't be used: {reason}\nhint: expected the model.safetensors of a run, or one with the same names and shapes", path.display())]
-    ModelFile {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// A model's file for another model.
-    #[error("model file `{}` is of another model:\n  {differences}\nhint: compare `model` and the data's columns with those of the run that wrote it", path.display())]
-    ModelMismatch {
-        /// The file.
-        path: PathBuf,
-        /// Every difference, a line each.
-        differences: String,
-    },
+    /// A model file that cannot be used.
+    #[error(transparent)]
+    Model(Box<ModelError>),
     /// A model that was trained without evaluation data, and none were named.
     #[error("the run had no evaluation data\nhint: name some with --data")]
     NoEvalData,
@@ -135,6 +121,16 @@ impl From<ConfigError> for Error {
 impl From<CommError> for Error {
     fn from(error: CommError) -> Self {
         Error::Comm(Box::new(error))
+    }
+}
+
+impl From<ModelError> for Error {
+    fn from(error: ModelError) -> Self {
+        match error {
+            ModelError::Kernel(error) => error.into(),
+            ModelError::File(error) => error.into(),
+            other => Error::Model(Box::new(other)),
+        }
     }
 }
 
@@ -203,7 +199,7 @@ impl From<TrainError> for Error {
             TrainError::Checkpoint(error) => Error::Checkpoint(error),
             TrainError::Folder(error) => Error::Folder(error),
             TrainError::Report(error) => error.into(),
-            TrainError::Lower(error) => *error,
+            TrainError::Model(error) => error.into(),
             error => Error::Train(Box::new(error)),
         }
     }

@@ -9,6 +9,7 @@ use crate::checkpoint::CheckpointError;
 use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::data_parallel::ExchangeError;
+use crate::model::ModelError;
 use crate::optim::OptimError;
 use crate::optim::loss_scaler::LossScalerError;
 use crate::report::ReportError;
@@ -51,9 +52,9 @@ pub enum TrainError {
     /// The saved config cannot be read.
     #[error(transparent)]
     Config(Box<ConfigError>),
-    /// Model file.
+    /// A model file cannot be used.
     #[error(transparent)]
-    Lower(Box<crate::error::Error>),
+    Model(#[from] ModelError),
     /// Training went astray.
     #[error(
         "the loss of step {step} is {loss}; the weights are those before it\nhint: a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0`, or `data.normalize = \"standard\"`"
@@ -107,12 +108,6 @@ impl TrainError {
     /// Whether every rank has this very error at the same place.
     pub fn is_same_on_all_ranks(&self) -> bool {
         matches!(self, Self::LossNotFinite { .. } | Self::GradientNotFinite { .. } | Self::BatchOverflows)
-    }
-}
-
-impl From<crate::error::Error> for TrainError {
-    fn from(error: crate::error::Error) -> Self {
-        TrainError::Lower(Box::new(error))
     }
 }
 

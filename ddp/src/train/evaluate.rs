@@ -37,7 +37,7 @@ pub fn evaluate(
     cut: EvalCut,
     options: &LoaderOptions,
 ) -> Result<EvalMetrics> {
-    let n_outputs = model.spec().n_outputs();
+    let n_outputs = model.n_outputs();
     let cut = EvalCut { max_rows: cut.max_rows.min(model.max_rows()).min(dataset.len()), ..cut };
     // Rows that are looked at once need not be moved to the GPU first.
     let options = LoaderOptions { placement: Placement::Host, ..options.clone() };
