@@ -351,6 +351,15 @@ impl EvalMetric {
         }
     }
 
+    /// Returns its name in tables and sentences.
+    pub fn title(self) -> &'static str {
+        match self {
+            EvalMetric::Loss => "loss",
+            EvalMetric::Accuracy => "accuracy",
+            EvalMetric::R2 => "R²",
+        }
+    }
+
     /// Whether more of it is better.
     pub fn grows(self) -> bool {
         self != EvalMetric::Loss

@@ -4,7 +4,8 @@ use super::{one_at, print_result};
 use crate::checkpoint::{Checkpoint, Parameter, RunState};
 use crate::cli::CheckpointShowArgs;
 use crate::error::Result;
-use crate::report::metrics::{EvalMetrics, json_line};
+use crate::report::EvalMetrics;
+use crate::report::metrics::json_line;
 use crate::report::table::table;
 use crate::report::units::mib;
 
@@ -63,9 +64,7 @@ fn epochs(checkpoint: &Checkpoint) -> String {
 }
 
 fn evaluation(eval: &EvalMetrics) -> String {
-    let metrics = [("loss", eval.loss), ("accuracy", eval.accuracy), ("R²", eval.r2)];
-    let told: Vec<_> =
-        metrics.iter().filter_map(|(name, value)| Some(format!("{name} {}", (*value)?))).collect();
+    let told: Vec<_> = eval.iter().map(|(metric, value)| format!("{} {value}", metric.title())).collect();
     if told.is_empty() { "none yet".to_owned() } else { told.join(", ") }
 }
 
