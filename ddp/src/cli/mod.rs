@@ -158,7 +158,7 @@ fn resume_from(text: &str) -> Result<ResumeFrom, String> {
 
 fn train_help() -> String {
     format!(
-        "A config to start from, with its defaults: `ddp-train train --dry-run > run.toml`.\n\
+        "A config to start from, with its defaults: `ddp-train train --dry-run > run.toml`; its keys: `ddp-train config keys`.\n\
          SIGTERM, SIGINT and SIGUSR1 let the step end, save a checkpoint and exit with 85; a second SIGINT exits at once.\n\
          With --resume the config may differ from the checkpoint's in the number of ranks and in: {}.",
         resumable_keys().join(", ")
