@@ -194,9 +194,9 @@ fn an_evaluation_counts_each_row_by_its_weight() {
                 .unwrap()
             });
             for (what, got, want) in [
-                ("loss", got[0].loss, want.loss),
-                ("accuracy", got[0].accuracy, want.accuracy),
-                ("R2", got[0].r2, want.r2),
+                ("loss", got[0].get(EvalMetric::Loss), want.get(EvalMetric::Loss)),
+                ("accuracy", got[0].get(EvalMetric::Accuracy), want.get(EvalMetric::Accuracy)),
+                ("R2", got[0].get(EvalMetric::R2), want.get(EvalMetric::R2)),
             ] {
                 let gap = got.unwrap_or(0.0) - want.unwrap_or(0.0);
                 assert!(got.is_some() == want.is_some() && gap.abs() <= 2e-6, "{what}: {got:?}, {want:?}");
