@@ -1,4 +1,4 @@
-//! The ranks' devices: each rank says which one is its own, and GPUs are joined by NCCL.
+//! Joins the ranks' devices: ranks exchange which device each of them uses, and GPUs are joined by NCCL.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use ddp_kernels::cuda::Gpu;
 use crate::group::nccl::{self, NcclGroup, NcclOptions, UniqueId};
 use crate::{CommError, Group, Result, World};
 
-/// How devices are joined.
+/// Options of [`World::connect_device`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceOptions {
-    /// Whether ranks of one host may use the same GPU: to try things out, since it is slow. NCCL is told in its environment
-    /// variables, unless they are set already.
+    /// Whether ranks of one host may use the same GPU: for tests, since it is slow. Sets environment variables of NCCL that the
+    /// user has not set.
     pub share_gpu: bool,
-    /// How long a rank waits for the others, in joining them and in [`Group::wait_until`]; `None` for ever.
+    /// How long a rank waits for the others while joining and in [`Group::wait_until`]; `None`: without limit.
     pub timeout: Option<Duration>,
-    /// Whether sums are taken in the same order in every run on the same GPUs. NCCL is held to rings by its environment
-    /// variable `NCCL_ALGO`, unless that is set: sums inside of a switch (NVLS) have no fixed order.
+    /// Whether sums are taken in the same order in every run on the same GPUs. Restricts NCCL to rings by its environment
+    /// variable `NCCL_ALGO`, unless that is set: sums inside a switch (NVLS) have no fixed order.
     ///
     /// Source: Megatron-LM, `--deterministic-mode`.
     pub deterministic: bool,
@@ -29,37 +29,37 @@ impl Default for DeviceOptions {
     }
 }
 
-/// What ranks do here, as errors tell it.
+/// The name of the operation in errors.
 const JOINING: &str = "joining the ranks' devices";
 
-/// The version of the NCCL that ranks on GPUs would use here, as `2.27.3`; None where there is none that will do.
+/// The version of the NCCL library that ranks on GPUs would use, such as `2.27.3`; `None` if there is no usable one.
 pub fn nccl_version() -> Option<String> {
     nccl::version().ok().map(nccl::version_name)
 }
 
-/// What a rank tells the others of its device.
+/// A rank's device, as the ranks exchange it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
+struct RankDevice {
     /// `cpu` or `cuda`.
     kind: String,
     host: String,
     /// Name and UUID; empty for a CPU.
     gpu: String,
-    /// NCCL's, where it is needed.
+    /// 0 for a CPU.
     nccl_version: i32,
 }
 
 impl World {
-    /// Joins the ranks' devices, so that [`World::tensor_group`] can exchange tensors of `device`. Collective, and once.
+    /// Joins the ranks' devices, so that [`World::tensor_group`] can exchange tensors of `device`. Collective; call it once.
+    /// Waits for all ranks.
     ///
-    /// All ranks take CPUs, or all take GPUs, each its own. A world of one and CPUs need nothing. All ranks succeed, or none
-    /// does: the one that fails has the reason, the others [`CommError::FailedElsewhere`] with its words.
+    /// All ranks use CPUs, or all use GPUs, each its own. CPUs, and a world of one, need no NCCL. Either all ranks succeed or
+    /// none does: the failing rank returns the reason, the others [`CommError::FailedElsewhere`] with its text.
     ///
     /// # Errors
-    /// [`CommError::GpuTaken`] and [`CommError::Disagreement`] (of the kind of device, of NCCL's version), the same on every
-    /// rank; [`CommError::Kernel`] where the device cannot be used; [`CommError::NcclUnavailable`]; [`CommError::Nccl`];
-    /// [`CommError::DeviceTimeout`] where a rank does not come; [`CommError::AlreadyConnected`]; else as
-    /// [`Group::all_reduce`].
+    /// On every rank [`CommError::GpuTaken`] or [`CommError::Disagreement`] (kind of device, version of NCCL).
+    /// [`CommError::Kernel`] if the device cannot be used; [`CommError::UnorderedSums`]; [`CommError::NcclUnavailable`];
+    /// [`CommError::Nccl`]; [`CommError::DeviceTimeout`] if a rank does not arrive; [`CommError::AlreadyConnected`].
     ///
     /// Source: NCCL's user guide, "Creating a communicator with options".
     pub fn connect_device(&self, device: Device, options: DeviceOptions) -> Result<()> {
@@ -69,51 +69,50 @@ impl World {
         if self.world_size() == 1 {
             return Ok(device.ensure_available()?);
         }
-        let (gpu, records) = self.all_or_none(JOINING, self.prepare(device, options))?;
-        let places: Vec<Place> = records.iter().map(|record| Place::decode(record)).collect();
-        self.compare_places(&places)?;
-        let Some(gpu) = gpu else { return Ok(()) };
-        let taken = first_taken(&places);
-        if let Some(ranks) = taken.filter(|_| !options.share_gpu) {
-            let Place { host, gpu, .. } = places[ranks[1]].clone();
+        let prepared = self.prepare(device, options);
+        let (prepared, records) = self.gather_all_or_none(JOINING, prepared, |own| own.record.encode())?;
+        let devices: Vec<RankDevice> = records.iter().map(|record| RankDevice::decode(record)).collect();
+        compare_devices(&devices)?;
+        let Some(gpu) = prepared.gpu else { return Ok(()) };
+        let shared = first_shared(&devices);
+        if let Some(ranks) = shared.filter(|_| !options.share_gpu) {
+            let RankDevice { host, gpu, .. } = devices[ranks[1]].clone();
             return Err(CommError::GpuTaken { host, gpu, ranks });
         }
-        if taken.is_some() {
-            set_environment(&sharing_environment(self, places[0].nccl_version));
+        if shared.is_some() {
+            set_environment(&sharing_environment(self, devices[0].nccl_version));
         }
         let (rank, world_size) = (self.rank().0, self.world_size());
-        let id = match rank {
-            0 => nccl::new_unique_id(gpu, rank).map(|id| ((), id.to_vec())),
-            _ => Ok(((), Vec::new())),
-        };
-        let ((), ids) = self.all_or_none(JOINING, id)?;
+        let id = if rank == 0 { nccl::new_unique_id(gpu, rank).map(Vec::from) } else { Ok(Vec::new()) };
+        let (_, ids) = self.gather_all_or_none(JOINING, id, Vec::clone)?;
         let id = UniqueId::try_from(&ids[0][..]).expect("rank 0 sent an id of that length");
-        let options = NcclOptions { rank, world_size, shares_gpu: taken.is_some(), timeout: options.timeout };
+        let options =
+            NcclOptions { rank, world_size, shares_gpu: shared.is_some(), timeout: options.timeout };
         let mut group = None;
         let joined = NcclGroup::join(gpu, &id, options).map(|joined| group = Some(joined));
-        let joined = self.all_or_none(JOINING, joined.map(|()| ((), Vec::new())));
-        let Some(group) = group else { return joined.map(|_| ()) };
+        let joined = self.all_or_none(JOINING, joined);
+        let Some(group) = group else { return joined };
         if let Err(error) = joined {
             group.abandon();
             return Err(error);
         }
-        // Nobody else can have set it: a world stays on its thread.
+        // It was empty above, and a world stays on its thread.
         let _ = self.device_group.set(Group::Nccl(Box::new(group)));
         Ok(())
     }
 
-    /// The group that exchanges tensors of this rank's device: NCCL's once [`World::connect_device`] has joined GPUs, else
+    /// The group that exchanges tensors of this rank's device: that of NCCL once [`World::connect_device`] has joined GPUs, else
     /// [`World::group`].
     pub fn tensor_group(&self) -> &Group {
         self.device_group.get().unwrap_or(self.group())
     }
 
-    /// This rank's GPU, if it has one, and what to tell the others.
-    fn prepare(&self, device: Device, options: DeviceOptions) -> Result<(Option<&'static Gpu>, Vec<u8>)> {
+    /// Opens this rank's device and describes it for the other ranks.
+    fn prepare(&self, device: Device, options: DeviceOptions) -> Result<Prepared> {
         let host = self.hostname().to_owned();
         let Device::Cuda(index) = device else {
-            let place = Place { kind: "cpu".to_owned(), host, gpu: String::new(), nccl_version: 0 };
-            return Ok((None, place.encode()));
+            let record = RankDevice { kind: "cpu".to_owned(), host, gpu: String::new(), nccl_version: 0 };
+            return Ok(Prepared { gpu: None, record });
         };
         let gpu = Gpu::get(index)?;
         if options.deterministic {
@@ -121,49 +120,66 @@ impl World {
         }
         let info = gpu.info();
         let name = format!("{} ({})", info.name, info.uuid);
-        let place = Place { kind: "cuda".to_owned(), host, gpu: name, nccl_version: nccl::version()? };
-        Ok((Some(gpu), place.encode()))
+        let record = RankDevice { kind: "cuda".to_owned(), host, gpu: name, nccl_version: nccl::version()? };
+        Ok(Prepared { gpu: Some(gpu), record })
     }
 
-    /// Tells all ranks what each has, if none failed.
+    /// Returns `result` if it is `Ok` on all ranks. Collective.
     ///
     /// # Errors
     /// Its own on the ranks that failed, [`CommError::FailedElsewhere`] on the others.
-    pub(crate) fn all_or_none<T>(
-        &self,
-        doing: &'static str,
-        mine: Result<(T, Vec<u8>)>,
-    ) -> Result<(T, Vec<Vec<u8>>)> {
-        let message = match &mine {
-            Ok((_, bytes)) => [&[1], &bytes[..]].concat(),
-            Err(error) => [&[0], error.to_string().as_bytes()].concat(),
-        };
-        let all = self.group().all_gather_bytes(&message)?;
-        let (value, _) = mine?;
-        if let Some(rank) = all.iter().position(|message| message.first() != Some(&1)) {
-            let text = String::from_utf8_lossy(all[rank].get(1..).unwrap_or_default()).into_owned();
-            return Err(CommError::FailedElsewhere { rank, doing, text });
-        }
-        Ok((value, all.into_iter().map(|message| message[1..].to_vec()).collect()))
+    pub(crate) fn all_or_none<T>(&self, operation: &'static str, result: Result<T>) -> Result<T> {
+        Ok(self.gather_all_or_none(operation, result, |_| Vec::new())?.0)
     }
 
-    /// All CPUs or all GPUs, and one NCCL.
-    fn compare_places(&self, places: &[Place]) -> Result<()> {
-        let differing = |key: &str, value: &dyn Fn(&Place) -> String| {
-            let rank = places.iter().position(|place| value(place) != value(&places[0]))?;
-            let (got, expected) = (value(&places[rank]), value(&places[0]));
-            let (key, host) = (key.to_owned(), places[rank].host.clone());
-            Some(CommError::Disagreement { key, rank, host, got, expected })
+    /// Returns `result` and the messages of all ranks, in rank order, if it is `Ok` on all ranks. Collective.
+    ///
+    /// # Errors
+    /// Its own on the ranks that failed, [`CommError::FailedElsewhere`] on the others.
+    pub(crate) fn gather_all_or_none<T>(
+        &self,
+        operation: &'static str,
+        result: Result<T>,
+        message: impl FnOnce(&T) -> Vec<u8>,
+    ) -> Result<(T, Vec<Vec<u8>>)> {
+        // The first byte says whether the rank succeeded; then comes its message or the text of its error.
+        let record = match &result {
+            Ok(value) => [&[1], &message(value)[..]].concat(),
+            Err(error) => [&[0], error.to_string().as_bytes()].concat(),
         };
-        let kinds = differing("kind of device", &|place| place.kind.clone());
-        let version = || differing("version of NCCL", &|place| nccl::version_name(place.nccl_version));
-        kinds.or_else(version).map_or(Ok(()), Err)
+        let all = self.group().all_gather_bytes(&record)?;
+        let value = result?;
+        if let Some(rank) = all.iter().position(|record| record.first() != Some(&1)) {
+            let text = String::from_utf8_lossy(all[rank].get(1..).unwrap_or_default()).into_owned();
+            return Err(CommError::FailedElsewhere { rank, operation, text });
+        }
+        Ok((value, all.into_iter().map(|record| record[1..].to_vec()).collect()))
     }
 }
 
-impl Place {
+/// This rank's device, opened.
+struct Prepared {
+    /// `None` for the CPU.
+    gpu: Option<&'static Gpu>,
+    record: RankDevice,
+}
+
+/// Checks that all ranks use CPUs or all use GPUs, with one version of NCCL.
+fn compare_devices(devices: &[RankDevice]) -> Result<()> {
+    let differing = |key: &str, value: &dyn Fn(&RankDevice) -> String| {
+        let rank = devices.iter().position(|device| value(device) != value(&devices[0]))?;
+        let (got, expected) = (value(&devices[rank]), value(&devices[0]));
+        let (key, host) = (key.to_owned(), devices[rank].host.clone());
+        Some(CommError::Disagreement { key, rank, host, got, expected })
+    };
+    let kinds = differing("kind of device", &|device| device.kind.clone());
+    let version = || differing("version of NCCL", &|device| nccl::version_name(device.nccl_version));
+    kinds.or_else(version).map_or(Ok(()), Err)
+}
+
+impl RankDevice {
     fn encode(&self) -> Vec<u8> {
-        // No field has a line break in it.
+        // No field contains a line break.
         format!("{}\n{}\n{}\n{}", self.kind, self.host, self.gpu, self.nccl_version).into_bytes()
     }
 
@@ -171,17 +187,17 @@ impl Place {
         let text = String::from_utf8_lossy(bytes);
         let mut fields = text.split('\n').map(str::to_owned);
         let mut next = || fields.next().unwrap_or_default();
-        Place { kind: next(), host: next(), gpu: next(), nccl_version: next().parse().unwrap_or(0) }
+        RankDevice { kind: next(), host: next(), gpu: next(), nccl_version: next().parse().unwrap_or(0) }
     }
 }
 
-/// Names the ways that NCCL may take.
+/// The environment variable that restricts the algorithms of NCCL.
 const NCCL_ALGO: &str = "NCCL_ALGO";
 
-/// Has NCCL take ways with a fixed order of sums, where the user has not said which to take.
+/// Restricts NCCL to algorithms with a fixed order of sums, unless the user has chosen some (`chosen`).
 ///
 /// # Errors
-/// [`CommError::UnorderedSums`] where the user's choice allows others.
+/// [`CommError::UnorderedSums`] if the user's choice allows others.
 fn require_fixed_order(chosen: Option<String>) -> Result<()> {
     let Some(value) = chosen else {
         set_environment(&[(NCCL_ALGO, "Ring".to_owned())]);
@@ -194,19 +210,19 @@ fn require_fixed_order(chosen: Option<String>) -> Result<()> {
     Err(CommError::UnorderedSums { variable: NCCL_ALGO, value })
 }
 
-/// The first two ranks that use one GPU.
-fn first_taken(places: &[Place]) -> Option<[usize; 2]> {
-    let same = |a: &Place, b: &Place| (&a.host, &a.gpu) == (&b.host, &b.gpu);
-    (1..places.len()).find_map(|rank| {
-        let other = places[..rank].iter().position(|other| same(other, &places[rank]))?;
+/// The first two ranks that use the same GPU.
+fn first_shared(devices: &[RankDevice]) -> Option<[usize; 2]> {
+    let same = |a: &RankDevice, b: &RankDevice| (&a.host, &a.gpu) == (&b.host, &b.gpu);
+    (1..devices.len()).find_map(|rank| {
+        let other = devices[..rank].iter().position(|other| same(other, &devices[rank]))?;
         Some([other, rank])
     })
 }
 
-/// What lets NCCL have two ranks on one GPU.
+/// Environment variables that make NCCL accept two ranks on one GPU.
 ///
-/// From 2.30 on it has a switch for that. Older ones refuse it within one host, so each rank poses as a host of its own and
-/// talks to the others by sockets; which ranks that are threads of one process cannot, having one environment.
+/// NCCL 2.30 and later have a switch for it. Older versions refuse it within one host, so each rank poses as a host of its own
+/// and communicates by sockets. Ranks that are threads of one process cannot do that, since they share one environment.
 fn sharing_environment(world: &World, nccl_version: i32) -> Vec<(&'static str, String)> {
     if nccl_version >= 23_000 {
         return vec![("NCCL_MULTI_RANK_GPU_ENABLE", "1".to_owned())];
@@ -219,19 +235,19 @@ fn sharing_environment(world: &World, nccl_version: i32) -> Vec<(&'static str, S
         ("NCCL_IB_DISABLE", "1"),
         ("NCCL_SOCKET_IFNAME", "lo"),
     ];
-    // The loopback reaches no other host.
+    // The loopback interface reaches no other host.
     let fixed = fixed.into_iter().filter(|(name, _)| is_one_host || *name != "NCCL_SOCKET_IFNAME");
     let mut variables: Vec<_> = fixed.map(|(name, value)| (name, value.to_owned())).collect();
     variables.push(("NCCL_HOSTID", format!("{}-{}", world.hostname(), world.rank())));
     variables
 }
 
-/// Sets variables that the user has not set.
+/// Sets the variables that the user has not set.
 fn set_environment(variables: &[(&'static str, String)]) {
     for (name, value) in variables {
         if std::env::var_os(name).is_none() {
-            // SAFETY: Rust's own readers are kept out meanwhile. Of C libraries, MPI and the driver have read what they want to
-            // know when they were started, before a device can be joined, and NCCL reads its variables later.
+            // SAFETY: the standard library locks out its own readers. Of the C libraries, MPI and the driver read the
+            // environment when they were initialised, before a device can be joined, and NCCL reads its variables later.
             unsafe { std::env::set_var(name, value) };
         }
     }
@@ -242,25 +258,25 @@ mod tests {
     use super::*;
     use crate::threads;
 
-    fn place(host: &str, gpu: &str) -> Place {
-        Place { kind: "cuda".into(), host: host.into(), gpu: gpu.into(), nccl_version: 22_703 }
+    fn device_of(host: &str, gpu: &str) -> RankDevice {
+        RankDevice { kind: "cuda".into(), host: host.into(), gpu: gpu.into(), nccl_version: 22_703 }
     }
 
     #[test]
-    fn places_survive_the_way() {
-        let place = place("node7", "Some GPU (GPU-0123)");
-        assert_eq!(Place::decode(&place.encode()), place);
+    fn records_round_trip() {
+        let device = device_of("node7", "Some GPU (GPU-0123)");
+        assert_eq!(RankDevice::decode(&device.encode()), device);
     }
 
     #[test]
-    fn a_gpu_is_one_of_its_host() {
-        let apart = [place("a", "0"), place("a", "1"), place("b", "0")];
-        assert_eq!(first_taken(&apart), None);
-        assert_eq!(first_taken(&[&apart[..], &apart[1..2]].concat()), Some([1, 3]));
+    fn gpus_of_two_hosts_are_different() {
+        let apart = [device_of("a", "0"), device_of("a", "1"), device_of("b", "0")];
+        assert_eq!(first_shared(&apart), None);
+        assert_eq!(first_shared(&[&apart[..], &apart[1..2]].concat()), Some([1, 3]));
     }
 
     #[test]
-    fn nccl_is_told_how_to_share_by_its_version() {
+    fn sharing_depends_on_the_version_of_nccl() {
         let names = |version| {
             let variables = sharing_environment(&World::single(), version);
             variables.into_iter().map(|(name, _)| name).collect::<Vec<_>>()

@@ -4,7 +4,7 @@ use std::fmt;
 
 use ddp_kernels::{Device, KernelError, Operand};
 
-use crate::{Call, Launcher, Voice};
+use crate::{Call, Launcher, Reporter};
 
 /// Result of every fallible function of this crate.
 pub type Result<T> = std::result::Result<T, CommError>;
@@ -234,13 +234,13 @@ pub enum CommError {
         ranks: [usize; 2],
     },
 
-    /// Another rank could not do its part of what all ranks did together.
-    #[error("{doing}: rank {rank} failed: {text}")]
+    /// Another rank failed in an operation of all ranks.
+    #[error("{operation}: rank {rank} failed: {text}")]
     FailedElsewhere {
         /// The lowest rank that failed.
         rank: usize,
-        /// What they did.
-        doing: &'static str,
+        /// The operation.
+        operation: &'static str,
         /// Its error.
         text: String,
     },
@@ -355,19 +355,19 @@ impl CommError {
         )
     }
 
-    /// Whose part it is to report this error.
-    pub fn voice(&self) -> Voice {
+    /// Which rank reports this error.
+    pub fn reporter(&self) -> Reporter {
         match self {
             CommError::CallMismatch { .. }
             | CommError::CountMismatch { .. }
             | CommError::BucketCountMismatch { .. }
             | CommError::Disagreement { .. }
             | CommError::GpuTaken { .. }
-            | CommError::PeerMismatch { .. } => Voice::Shared,
-            CommError::PeerLeft { .. } | CommError::FailedElsewhere { .. } => Voice::Consequence,
-            // Another process is gone: it, or the launcher, speaks first.
-            CommError::Nccl { code: "ncclRemoteError", .. } => Voice::Consequence,
-            _ => Voice::Own,
+            | CommError::PeerMismatch { .. } => Reporter::RankZero,
+            CommError::PeerLeft { .. } | CommError::FailedElsewhere { .. } => Reporter::OtherRank,
+            // Another process is gone: it, or the launcher, reports first.
+            CommError::Nccl { code: "ncclRemoteError", .. } => Reporter::OtherRank,
+            _ => Reporter::ThisRank,
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Ranks and collectives.
 //!
-//! The middle layer of the house: it knows who the ranks of a job are ([`World`]), how they combine their
-//! tensors ([`Group`], [`Scope`]), how they make sure that they run the same thing ([`World::agree`]), and how
-//! one that fails takes the job with it and says why ([`failure`]). It knows no models and no files.
+//! The middle layer of the workspace. It knows who the ranks of a job are ([`World`]), combines their tensors ([`Group`],
+//! [`Scope`]), checks that all ranks run the same program ([`World::agree`]), and ends the job if one of them fails
+//! ([`failure`]). It knows no models, no config keys, no flags and no files.
 //!
-//! A rank is a process started by an MPI launcher, a thread of this process ([`threads::run`]), or this process
-//! alone. Each may have a GPU of its own, and then their tensors go from GPU to GPU ([`World::connect_device`],
-//! [`peer::copy`]). The same code runs on all of them:
+//! A rank is a process started by an MPI launcher, a thread of this process ([`threads::run`]), or this process alone. Each
+//! rank may have a GPU, and then tensors go directly from GPU to GPU ([`World::connect_device`], [`peer::copy`]). The same code
+//! runs on all of them:
 //!
 //! ```
 //! use ddp_comm::{CommError, ReduceOp, threads};
@@ -23,23 +23,29 @@
 mod agree;
 mod call;
 mod device;
+mod end_job;
 mod error;
 pub mod failure;
 mod group;
 mod launcher;
 pub mod peer;
 mod pin;
+mod rank;
+mod reporter;
+mod shared_tensor;
 mod stop;
+pub mod threads;
 mod world;
 
 pub use call::{Call, CallKind, ReduceOp};
 pub use device::{DeviceOptions, nccl_version};
 pub use error::{CommError, Departure, Result};
-pub use failure::{Failure, Voice};
-pub use group::threads;
+pub use failure::Failure;
 pub use group::{Group, OnLoan, Scope, Ticket, Traffic};
 pub use launcher::Launcher;
-pub use peer::SharedTensor;
 pub use pin::DeviceChoice;
+pub use rank::{LocalRank, Rank};
+pub use reporter::Reporter;
+pub use shared_tensor::SharedTensor;
 pub use stop::Stop;
-pub use world::{LocalRank, Rank, World, WorldOptions};
+pub use world::{World, WorldOptions};

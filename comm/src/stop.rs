@@ -17,8 +17,8 @@ impl<E> Stop<E> {
     /// The same stop, with the error type of the caller.
     pub fn convert<F: From<E>>(self) -> Stop<F> {
         match self {
-            Stop::Agreed(Failure::Here { error, speaks, everywhere }) => {
-                Stop::Agreed(Failure::Here { error: error.into(), speaks, everywhere })
+            Stop::Agreed(Failure::Here { error, reports, on_all_ranks }) => {
+                Stop::Agreed(Failure::Here { error: error.into(), reports, on_all_ranks })
             }
             Stop::Agreed(Failure::Elsewhere { rank }) => Stop::Agreed(Failure::Elsewhere { rank }),
             Stop::Agreed(Failure::Comm(error)) => Stop::Agreed(Failure::Comm(error)),

@@ -1,44 +1,23 @@
-//! Who the ranks of a job are: found out once, at the start, and handed on by reference.
+//! The ranks of a job: found once, at the start, and passed on by reference.
 
 use std::cell::OnceCell;
-use std::fmt;
 use std::time::Duration;
 
 use crate::group::SingleGroup;
 #[cfg(feature = "mpi")]
 use crate::group::mpi::MpiGroup;
 use crate::launcher::{self, Found};
-use crate::peer::Peers;
-use crate::{Group, Launcher, Result};
+use crate::shared_tensor::Peers;
+use crate::{Group, Launcher, LocalRank, Rank, Result};
 
-/// A rank's number in the world, from 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Rank(pub usize);
-
-/// A rank's number among those of its host, from 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LocalRank(pub usize);
-
-impl fmt::Display for Rank {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl fmt::Display for LocalRank {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// How a world is made.
+/// Options of [`World::init_with`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorldOptions {
-    /// Whether ranks of one host exchange data through memory that they share, where that is possible. Otherwise
-    /// they send it by MPI, as ranks of several hosts do.
+    /// Whether ranks of one host exchange data through shared memory, where possible. Otherwise they send it by MPI, as ranks
+    /// of several hosts do.
     pub shared_memory: bool,
-    /// How long a rank waits in shared memory for another one before its collective fails; `None` for ever, since
-    /// a rank may rightly be busy for minutes, and one that died ends the job.
+    /// How long a rank waits in shared memory for another one before its collective fails. `None`: without limit, since a rank
+    /// may legitimately be busy for minutes, and one that dies ends the job.
     pub timeout: Option<Duration>,
 }
 
@@ -48,39 +27,38 @@ impl Default for WorldOptions {
     }
 }
 
-/// One rank's place among all.
+/// The ranks of a job, as one of them sees them.
 #[derive(Debug)]
 pub struct World {
     local_rank: LocalRank,
     local_size: usize,
     hostname: String,
     launcher: Option<Launcher>,
-    /// What exchanges tensors between GPUs, once they are joined. Ends before the host's group does.
+    /// Exchanges tensors between GPUs, once they are joined. Closed before the host's group.
     pub(crate) device_group: OnceCell<Group>,
-    /// What other ranks have mapped of this rank's memory, and it of theirs.
+    /// Memory of this rank that other ranks have mapped, and memory of theirs that this rank has mapped.
     pub(crate) peers: Peers,
     group: Group,
 }
 
 impl World {
-    /// Joins the ranks that a launcher started, by MPI; without a launcher, or where it started one rank, the
-    /// world is this process alone and MPI is not initialised.
+    /// Joins the ranks that a launcher started, by MPI. Without a launcher, or if it started one rank, the world is this process
+    /// alone and MPI is not initialised.
     ///
-    /// To be called first thing, on the main thread; collectives are called on the same thread.
+    /// Call it first in `main`, and call collectives on the same thread. Waits for all ranks.
     ///
     /// # Errors
     /// [`LauncherWithoutMpi`](crate::CommError::LauncherWithoutMpi) in a build without the feature `mpi`;
     /// [`LauncherMismatch`](crate::CommError::LauncherMismatch) if MPI finds another number of ranks than the
     /// launcher started; [`MpiInUse`](crate::CommError::MpiInUse) for a second world;
-    /// [`Mpi`](crate::CommError::Mpi).
+    /// [`Mpi`](crate::CommError::Mpi) if a call to MPI fails.
+    ///
+    /// Source: MPI 4.0, section 11.6, `MPI_Init_thread` with `MPI_THREAD_FUNNELED`.
     pub fn init() -> Result<Self> {
         Self::init_with(WorldOptions::default())
     }
 
-    /// As [`World::init`], with options.
-    ///
-    /// # Errors
-    /// As [`World::init`].
+    /// Joins the ranks as [`World::init`] does, with options, and returns the same errors.
     pub fn init_with(options: WorldOptions) -> Result<Self> {
         match launcher::detect(|name| std::env::var(name).ok()) {
             None => Ok(Self::single()),
@@ -91,7 +69,7 @@ impl World {
         }
     }
 
-    /// This process alone, whoever started it.
+    /// The world of this process alone, even under a launcher.
     pub fn single() -> Self {
         World {
             local_rank: LocalRank(0),
@@ -106,7 +84,7 @@ impl World {
 
     #[cfg(feature = "mpi")]
     fn join(found: Found, options: WorldOptions) -> Result<Self> {
-        let group = MpiGroup::init(found, options)?;
+        let group = MpiGroup::init(found, options.shared_memory, options.timeout)?;
         Ok(World {
             local_rank: group.local_rank(),
             local_size: group.local_size(),
@@ -123,7 +101,7 @@ impl World {
         Err(crate::CommError::LauncherWithoutMpi { launcher, n_ranks })
     }
 
-    /// The world of one thread among threads.
+    /// The world of a rank that is a thread.
     pub(crate) fn of_threads(group: Group) -> Self {
         World {
             local_rank: LocalRank(group.rank().0),
@@ -146,7 +124,7 @@ impl World {
         self.group.world_size()
     }
 
-    /// This rank's number on its host: the index of its GPU.
+    /// This rank's number among the ranks of its host.
     pub fn local_rank(&self) -> LocalRank {
         self.local_rank
     }
@@ -161,23 +139,23 @@ impl World {
         &self.hostname
     }
 
-    /// Who started the ranks, if it was a launcher.
+    /// The launcher that started the ranks, if any.
     pub fn launcher(&self) -> Option<Launcher> {
         self.launcher
     }
 
-    /// The collectives over all ranks, for tensors of the host; [`World::tensor_group`] is the one for those of the
+    /// The collectives over all ranks for tensors in host memory. [`World::tensor_group`] is the one for tensors of the rank's
     /// device.
     pub fn group(&self) -> &Group {
         &self.group
     }
 
-    /// Leaves the world in good order, as all ranks must; see [`Group::close`].
+    /// Closes the groups of this world in order; see [`Group::close`]. Collective; waits for all ranks.
     ///
-    /// A world that is dropped is closed too, unless its thread panics, and nobody learns of an error.
+    /// Dropping a world closes it too, unless its thread panics, but ignores errors.
     ///
     /// # Errors
-    /// [`Mpi`](crate::CommError::Mpi); [`Nccl`](crate::CommError::Nccl).
+    /// [`Mpi`](crate::CommError::Mpi) or [`Nccl`](crate::CommError::Nccl) if the library fails to shut down.
     pub fn close(self) -> Result<()> {
         let device = self.device_group.into_inner().map_or(Ok(()), Group::close);
         let peers = self.peers.close(&self.group);
@@ -186,11 +164,11 @@ impl World {
     }
 }
 
-/// The host's name, or `localhost` where the system does not say.
+/// The host's name, or `localhost` if the system does not report one.
 fn hostname() -> String {
     // POSIX allows 255 bytes.
     let mut buffer = [0u8; 256];
-    // SAFETY: the buffer is writable for one byte less than its length, so it ends in a zero whatever is written.
+    // SAFETY: the buffer is writable for one byte less than its length, so it ends in a zero byte in any case.
     let status = unsafe { libc::gethostname(buffer.as_mut_ptr().cast(), buffer.len() - 1) };
     let name = buffer.split(|&byte| byte == 0).next().unwrap_or_default();
     match std::str::from_utf8(name) {

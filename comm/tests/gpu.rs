@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use contract::Sums;
 use ddp_comm::peer::{self, PeerPath};
-use ddp_comm::{CommError, DeviceOptions, Failure, Rank, ReduceOp, Voice, World, threads};
+use ddp_comm::{CommError, DeviceOptions, Failure, Rank, ReduceOp, Reporter, World, threads};
 use ddp_kernels::cuda::{Download, Gpu, Graph};
 use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, ops};
 
@@ -252,7 +252,7 @@ fn a_gpu_taken_twice_names_both_ranks() {
     for error in errors {
         let text = error.to_string();
         assert!(text.contains("ranks 0 and 2 both use the GPU") && text.contains("GPU-"), "{text}");
-        assert_eq!(error.voice(), Voice::Shared);
+        assert_eq!(error.reporter(), Reporter::RankZero);
     }
 }
 
@@ -350,7 +350,7 @@ fn a_rank_that_never_comes_is_a_timeout_and_no_hang() {
         let text = error.to_string();
         assert!(text.contains("rank 0 on cuda:0") && text.contains("waited 2 s"), "{text}");
         assert!(text.contains("number 2, is all_reduce(sum) of 1000 f32"), "{text}");
-        assert_eq!(error.voice(), Voice::Own);
+        assert_eq!(error.reporter(), Reporter::ThisRank);
         // Nothing works afterwards, and it says why.
         assert_eq!(read_sum(&world, device), Err(error));
         world.group().barrier().unwrap();
@@ -382,7 +382,7 @@ fn a_rank_that_panics_in_a_scope_does_not_leave_the_others_waiting() {
     let errors = errors.into_inner().unwrap();
     assert_eq!(errors.len(), 1);
     assert!(matches!(errors[0], CommError::Nccl { code: "ncclRemoteError", .. }), "{}", errors[0]);
-    assert_eq!(errors[0].voice(), Voice::Consequence);
+    assert_eq!(errors[0].reporter(), Reporter::OtherRank);
 }
 
 #[test]
@@ -405,15 +405,15 @@ fn an_error_of_the_polled_work_comes_through() {
 #[test]
 fn one_outcome_of_connecting_is_told_by_one_rank() {
     let Some(_gpus) = gpus(2) else { return };
-    let voices = threads::run(3, |world| {
+    let reporters = threads::run(3, |world| {
         let device = Device::Cuda(if world.rank().0 == 1 { 99 } else { 0 });
         let connected = world.connect_device(device, DeviceOptions::default());
         match world.collective_result(connected).unwrap_err() {
-            Failure::Here { error, .. } => error.voice(),
+            Failure::Here { error, .. } => error.reporter(),
             other => panic!("{other}"),
         }
     });
-    assert_eq!(voices, [Voice::Consequence, Voice::Own, Voice::Consequence]);
+    assert_eq!(reporters, [Reporter::OtherRank, Reporter::ThisRank, Reporter::OtherRank]);
 }
 
 #[test]

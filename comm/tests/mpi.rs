@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use contract::Sums;
 use ddp_comm::peer::{self, PeerPath};
-use ddp_comm::{CommError, DeviceOptions, Rank, ReduceOp, Voice, World, WorldOptions, failure};
+use ddp_comm::{CommError, DeviceOptions, Rank, ReduceOp, Reporter, World, WorldOptions, failure};
 use ddp_kernels::cuda::{self, Download, Gpu};
 use ddp_kernels::{DType, Device, Tensor, TensorMut};
 
@@ -295,10 +295,10 @@ fn run_rank(case: &str) {
         }
         "error" => {
             if rank == 2 {
-                failure::abort(&world, 2, Voice::Own, "no such file");
+                failure::abort(&world, 2, Reporter::ThisRank, "no such file");
             }
             if let Err(error) = sum(&world, 10) {
-                failure::abort(&world, 1, error.voice(), error);
+                failure::abort(&world, 1, error.reporter(), error);
             }
         }
         "error_of_all" | "error_of_one" => {
@@ -308,7 +308,7 @@ fn run_rank(case: &str) {
                 _ => Ok(()),
             };
             let failure = world.collective_result(result).unwrap_err();
-            failure::abort(&world, 2, failure.voice(), failure);
+            failure::abort(&world, 2, failure.reporter(), failure);
         }
         "leave" => {
             if rank != 1 {

@@ -3,8 +3,7 @@
 use std::io;
 use std::process::ExitCode;
 
-use ddp_comm::failure::{self, Voice};
-use ddp_comm::{Failure, World};
+use ddp_comm::{Failure, Reporter, World, failure};
 
 use crate::error::Error;
 use crate::report::ReportError;
@@ -63,16 +62,18 @@ pub fn conclude(world: World, result: Result<(), Stop>) -> ExitCode {
         }
         Err(Stop::Failed(stop)) => stop,
     };
-    let (voice, code) = match &stop {
+    let (reporter, code) = match &stop {
         ddp_comm::Stop::Agreed(failure) => match failure {
-            Failure::Here { error, .. } => (failure.voice(), error.exit_code()),
-            Failure::Elsewhere { .. } | Failure::Comm(_) => (failure.voice(), 1),
+            Failure::Here { error, .. } => (failure.reporter(), error.exit_code()),
+            Failure::Elsewhere { .. } | Failure::Comm(_) => (failure.reporter(), 1),
         },
-        ddp_comm::Stop::Alone(error) if error.is_same_on_all_ranks() => (Voice::Shared, error.exit_code()),
-        ddp_comm::Stop::Alone(Error::Comm(error)) => (error.voice(), 1),
-        ddp_comm::Stop::Alone(error) => (Voice::Own, error.exit_code()),
+        ddp_comm::Stop::Alone(error) if error.is_same_on_all_ranks() => {
+            (Reporter::RankZero, error.exit_code())
+        }
+        ddp_comm::Stop::Alone(Error::Comm(error)) => (error.reporter(), 1),
+        ddp_comm::Stop::Alone(error) => (Reporter::ThisRank, error.exit_code()),
     };
-    failure::abort(&world, code.into(), voice, format!("error: {stop}"))
+    failure::abort(&world, code.into(), reporter, format!("error: {stop}"))
 }
 
 fn leave(world: World) -> ExitCode {
@@ -85,10 +86,10 @@ fn leave(world: World) -> ExitCode {
     }
 }
 
-/// Ends a command whose arguments make no sense, or whose help was asked for; rank 0 speaks.
+/// Ends a command whose arguments make no sense, or whose help was asked for; rank 0 prints it.
 pub fn conclude_usage(world: World, usage: &clap::Error) -> ExitCode {
     if world.world_size() > 1 && usage.exit_code() != 0 {
-        failure::abort(&world, usage.exit_code(), Voice::Shared, usage.render().to_string().trim_end());
+        failure::abort(&world, usage.exit_code(), Reporter::RankZero, usage.render().to_string().trim_end());
     }
     if world.rank().0 == 0 {
         match usage.print() {

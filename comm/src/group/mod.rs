@@ -11,6 +11,8 @@
 //! ranks, but sums are not taken in rank order.
 
 mod buffer;
+#[cfg(all(feature = "mpi", target_os = "linux"))]
+mod host_memory;
 mod lockstep;
 #[cfg(feature = "mpi")]
 pub(crate) mod mpi;
@@ -19,7 +21,7 @@ mod pause;
 mod scope;
 mod send;
 mod single;
-pub mod threads;
+mod threads;
 mod traffic;
 
 use ddp_kernels::{Device, KernelError, Operand, TensorMut, TensorRef};
@@ -31,6 +33,7 @@ use pause::Pause;
 pub use scope::{OnLoan, Scope, Ticket};
 pub(crate) use single::SingleGroup;
 use threads::ThreadsGroup;
+pub(crate) use threads::ThreadsMemory;
 use traffic::Counter;
 pub use traffic::Traffic;
 
@@ -325,11 +328,6 @@ impl Group {
         Ok(())
     }
 
-    /// Whether collectives return before they have run, as they do on GPUs.
-    pub fn is_asynchronous(&self) -> bool {
-        matches!(self, Group::Nccl(_))
-    }
-
     /// Waits on the host until `is_done` says so: asked again and again, with pauses of some 50 µs.
     ///
     /// Over NCCL this is where a failing rank shows: errors of collectives are looked for meanwhile, and the group's time
@@ -446,7 +444,7 @@ impl Group {
             Group::Threads(group) => unsafe { group.lockstep().borrow_mut().enter(call, input, output) },
             #[cfg(feature = "mpi")]
             // SAFETY: as this function's.
-            Group::Mpi(group) => unsafe { group.start(call, buf, (input, output)) },
+            Group::Mpi(group) => unsafe { group.start(call, buf, input, output) },
             // SAFETY: as this function's; NCCL takes part `rank` in place.
             Group::Nccl(group) => unsafe { group.start(call, input, output) },
         }

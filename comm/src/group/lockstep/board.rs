@@ -149,7 +149,7 @@ pub(crate) enum Region {
     Heap(Arc<HeapRegion>),
     /// A mapping shared by processes.
     #[cfg(all(feature = "mpi", target_os = "linux"))]
-    Mapped(crate::group::mpi::Mapping),
+    Mapped(super::super::host_memory::Mapping),
 }
 
 impl Region {

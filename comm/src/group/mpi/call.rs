@@ -1,4 +1,4 @@
-//! Return codes of MPI as errors, and our types as MPI's.
+//! Return codes of MPI as errors, and MPI's names of our types.
 
 use std::ffi::c_int;
 
@@ -7,10 +7,10 @@ use mpi::ffi;
 
 use crate::{Call, CallKind, CommError, ReduceOp, Result};
 
-/// Room for an error's text in every MPI there is (`MPI_MAX_ERROR_STRING` is 256 to 1024).
+/// Bytes for an error's text, enough for every MPI library (`MPI_MAX_ERROR_STRING` is 256 to 1024).
 const MAX_ERROR_TEXT: usize = 4096;
 
-/// The error that a return code stands for.
+/// Turns a return code into a result.
 pub(super) fn check(call: &'static str, status: c_int) -> Result<()> {
     // MPI_SUCCESS is 0 in the standard.
     if status == 0 {
@@ -38,13 +38,13 @@ pub(super) fn datatype(dtype: DType) -> ffi::MPI_Datatype {
         DType::I64 => unsafe { ffi::RSMPI_INT64_T },
         // SAFETY: as above.
         DType::U8 => unsafe { ffi::RSMPI_UINT8_T },
-        // MPI has no such types: it moves them as the words that they are, and `can_reduce` keeps it from adding them.
+        // MPI has no such types: it moves them as 16-bit words, and `can_reduce` refuses to reduce them.
         // SAFETY: as above.
         DType::BF16 | DType::F16 => unsafe { ffi::RSMPI_UINT16_T },
     }
 }
 
-/// Refuses a reduction of a type that MPI does not know.
+/// Checks that MPI can reduce the type of `call`.
 pub(super) fn can_reduce(call: Call) -> Result<()> {
     let is_reduction = matches!(call.kind, CallKind::AllReduce(_) | CallKind::ReduceScatter(_));
     if is_reduction && matches!(call.dtype, DType::BF16 | DType::F16) {
@@ -65,7 +65,7 @@ pub(super) fn operation(op: ReduceOp) -> ffi::MPI_Op {
     }
 }
 
-/// A count as MPI takes it.
+/// A count in the type that MPI takes.
 pub(super) fn count(op: &'static str, len: usize) -> Result<c_int> {
     let max = c_int::MAX as usize;
     c_int::try_from(len).map_err(|_| CommError::TooManyElements { op, len, max })

@@ -1,19 +1,17 @@
 //! Ranks that are processes, joined by MPI.
 //!
-//! MPI is initialised here and nowhere else, at thread level FUNNELED: all calls come from the thread that made
-//! the group, which is `!Send`. Where all ranks are on one host, data go through shared memory
-//! ([`lockstep`](super::lockstep)), several times as fast as MPI's own; MPI then only starts and ends the job.
+//! MPI is initialised here and nowhere else, at thread level FUNNELED: all calls come from the thread that created the group,
+//! which is `!Send`. If all ranks are on one host, data go through shared memory ([`lockstep`](super::lockstep)), several times
+//! as fast as MPI's own collectives; MPI then only starts and ends the job.
 
-pub(crate) mod abort;
 mod call;
+mod collectives;
 #[cfg(target_os = "linux")]
 mod host;
-#[cfg(target_os = "linux")]
-mod mapping;
-mod plain;
 
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
+use std::time::Duration;
 
 use mpi::environment::Universe;
 use mpi::ffi;
@@ -23,22 +21,23 @@ use mpi::traits::AsRaw;
 use super::buffer::{RawMut, RawRef};
 use super::lockstep::{self, Lockstep};
 use super::traffic::Counter;
+use crate::end_job::end_job_because;
 use crate::launcher::Found;
-use crate::{Call, CommError, Departure, LocalRank, Rank, Result, WorldOptions};
+use crate::{Call, CommError, Departure, LocalRank, Rank, Result};
 use call::check;
+use collectives::MpiCollectives;
 #[cfg(target_os = "linux")]
-pub(crate) use mapping::Mapping;
-use plain::Plain;
+use host::join as join_host;
 
-/// One rank's group among MPI processes.
+/// The group of a rank that is an MPI process.
 pub struct MpiGroup {
-    /// Finalises MPI when dropped, which is therefore done by hand.
+    /// Finalises MPI when dropped, so it is dropped by hand.
     universe: ManuallyDrop<Universe>,
-    /// Our own, so that nothing else in the process can meet our messages.
+    /// A duplicate of MPI_COMM_WORLD, so that messages of other code in the process cannot match ours.
     comm: ManuallyDrop<SimpleCommunicator>,
-    plain: RefCell<Plain>,
-    /// The way through shared memory, where all ranks have it.
-    host: Option<RefCell<Lockstep>>,
+    messages: RefCell<MpiCollectives>,
+    /// Collectives through shared memory, if all ranks have mapped it.
+    shared: Option<RefCell<Lockstep>>,
     rank: usize,
     world_size: usize,
     local_rank: usize,
@@ -49,9 +48,12 @@ pub struct MpiGroup {
 impl MpiGroup {
     /// Initialises MPI and joins the ranks that the launcher started.
     ///
+    /// - `shared_memory`: whether ranks of one host exchange data through shared memory, where possible
+    /// - `timeout`: how long a rank waits there for another one
+    ///
     /// # Errors
-    /// As [`World::init`](crate::World::init).
-    pub(crate) fn init(found: Found, options: WorldOptions) -> Result<Self> {
+    /// [`CommError::LauncherMismatch`], [`CommError::MpiInUse`] or [`CommError::Mpi`].
+    pub(crate) fn init(found: Found, shared_memory: bool, timeout: Option<Duration>) -> Result<Self> {
         yield_when_idle();
         let (universe, _) =
             mpi::initialize_with_threading(mpi::Threading::Funneled).ok_or(CommError::MpiInUse)?;
@@ -69,17 +71,17 @@ impl MpiGroup {
         let (local_rank, local_size) = (local.rank() as usize, local.size() as usize);
         drop(local);
 
-        let plain = Plain::new(comm.as_raw(), rank, world_size);
-        let host = match options.shared_memory && local_size == world_size {
-            #[cfg(target_os = "linux")]
-            true => host::join(&plain, rank, world_size, options.timeout)?.map(RefCell::new),
-            _ => None,
+        let messages = MpiCollectives::new(comm.as_raw(), rank, world_size);
+        let shared = if shared_memory && local_size == world_size {
+            join_host(&messages, rank, world_size, timeout)?.map(RefCell::new)
+        } else {
+            None
         };
         Ok(MpiGroup {
             universe: ManuallyDrop::new(universe),
             comm: ManuallyDrop::new(comm),
-            plain: RefCell::new(plain),
-            host,
+            messages: RefCell::new(messages),
+            shared,
             rank,
             world_size,
             local_rank,
@@ -105,75 +107,70 @@ impl MpiGroup {
     }
 
     pub(super) fn shares_memory(&self) -> bool {
-        self.host.is_some()
+        self.shared.is_some()
     }
 
     pub(super) fn transport(&self) -> &'static str {
-        if self.host.is_some() { "shared memory" } else { "mpi" }
+        if self.shared.is_some() { "shared memory" } else { "mpi" }
     }
 
     /// # Safety
     /// As `Group::run`.
     pub(super) unsafe fn run(&self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
-        match &self.host {
+        match &self.shared {
             // SAFETY: as this function's.
-            Some(host) => unsafe { lockstep::run(host, call, input, output) },
+            Some(shared) => unsafe { lockstep::run(shared, call, input, output) },
             None => {
                 // SAFETY: as this function's.
-                let result = unsafe { self.plain.borrow_mut().run(call, input, output) };
+                let result = unsafe { self.messages.borrow_mut().run(call, input, output) };
                 if let Err(error) = &result {
-                    self.keep_from_returning(error);
+                    self.end_job_if_in_flight(error);
                 }
                 result
             }
         }
     }
 
-    /// `buf` is the whole, `input` and `output` are the ends of the call, which lie within it.
+    /// Starts a collective in place on `buf`, within which `input` and `output` lie, and returns its number.
     ///
     /// # Safety
     /// As `Group::start`.
-    pub(super) unsafe fn start(
-        &self,
-        call: Call,
-        buf: RawMut,
-        (input, output): (RawRef, RawMut),
-    ) -> Result<u64> {
-        match &self.host {
+    pub(super) unsafe fn start(&self, call: Call, buf: RawMut, input: RawRef, output: RawMut) -> Result<u64> {
+        match &self.shared {
             // SAFETY: as this function's.
-            Some(host) => unsafe { host.borrow_mut().enter(call, input, output) },
+            Some(shared) => unsafe { shared.borrow_mut().enter(call, input, output) },
             // SAFETY: as this function's.
-            None => unsafe { self.plain.borrow_mut().start(call, buf) },
+            None => unsafe { self.messages.borrow_mut().start(call, buf) },
         }
     }
 
     pub(super) fn progress(&self) -> Result<()> {
-        match &self.host {
-            Some(host) => host.borrow_mut().progress(),
-            None => self.plain.borrow_mut().progress(),
+        match &self.shared {
+            Some(shared) => shared.borrow_mut().progress(),
+            None => self.messages.borrow_mut().progress(),
         }
     }
 
     pub(super) fn wait(&self, number: Option<u64>) -> Result<()> {
-        match &self.host {
-            Some(host) => host.borrow_mut().wait(number),
-            None => self.plain.borrow_mut().wait(number),
+        match &self.shared {
+            Some(shared) => shared.borrow_mut().wait(number),
+            None => self.messages.borrow_mut().wait(number),
         }
     }
 
-    /// Lets go of the buffers in flight. MPI cannot take a collective back: if it still holds one, the job ends.
+    /// Releases the buffers in flight. MPI cannot cancel a collective: if one is still in flight, the job ends.
     pub(super) fn give_up(&self, how: Departure) {
-        if let Some(host) = &self.host {
-            host.borrow_mut().give_up(how);
+        if let Some(shared) = &self.shared {
+            shared.borrow_mut().give_up(how);
         }
-        self.keep_from_returning(&format!("this rank {how}"));
+        self.end_job_if_in_flight(&format!("this rank {how}"));
     }
 
-    /// Ends the job if MPI still holds a buffer, whose borrow would otherwise end.
-    fn keep_from_returning(&self, reason: &dyn std::fmt::Display) {
-        if self.plain.borrow().is_in_flight() {
-            crate::failure::end_job_because(&format!(
-                "[rank {}] {reason}; a collective in flight cannot be taken back, so the job ends",
+    /// Ends the job if MPI still uses a buffer: returning would end the borrow of that buffer.
+    fn end_job_if_in_flight(&self, reason: &dyn std::fmt::Display) {
+        if self.messages.borrow().is_in_flight() {
+            end_job_because(&format!(
+                "[rank {}] {reason}; a collective in flight cannot be cancelled, so the job ends",
                 self.rank
             ));
         }
@@ -182,18 +179,18 @@ impl MpiGroup {
     /// Waits for all ranks and finalises MPI.
     pub(super) fn close(mut self) -> Result<()> {
         let result = self.finalize();
-        // Everything there was to do in `drop` is done.
+        // `finalize` did everything that `drop` would do.
         std::mem::forget(self);
         result
     }
 
     fn finalize(&mut self) -> Result<()> {
-        if let Some(host) = self.host.take() {
-            host.borrow().depart(Departure::Closed);
+        if let Some(shared) = self.shared.take() {
+            shared.borrow().depart(Departure::Closed);
         }
         // SAFETY: taken once: `finalize` is called by `close`, which forgets `self`, or else by `drop`.
         drop(unsafe { ManuallyDrop::take(&mut self.comm) });
-        // SAFETY: as above. The universe is leaked: finalising is our part, since its own drops the return code.
+        // SAFETY: as above. The universe is leaked: its own `drop` would finalise MPI and ignore the return code.
         let universe = unsafe { ManuallyDrop::take(&mut self.universe) };
         std::mem::forget(universe);
         // SAFETY: MPI is initialised, was not finalised yet, and nothing is in flight: scopes have ended.
@@ -205,11 +202,11 @@ impl Drop for MpiGroup {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // MPI_Finalize would wait for ranks that wait for this one.
-            if let Some(host) = self.host.take() {
-                host.borrow().depart(Departure::Panicked);
+            if let Some(shared) = self.shared.take() {
+                shared.borrow().depart(Departure::Panicked);
             }
         } else {
-            // There is nobody to tell; `close` is for those who want to know.
+            // `drop` cannot return an error; `close` does.
             let _ = self.finalize();
         }
     }
@@ -221,26 +218,37 @@ impl std::fmt::Debug for MpiGroup {
     }
 }
 
-/// Lets MPI's own waiting (at start and end, and between hosts) yield the core, if nobody has said otherwise: a
-/// rank that spins takes the core from those it waits for.
+/// Makes MPI's own waiting (at start and end, and between hosts) yield the core, unless the user has set the variable: a rank
+/// that spins takes the core from the ranks that it waits for.
 fn yield_when_idle() {
     const NAME: &str = "OMPI_MCA_mpi_yield_when_idle";
     if std::env::var_os(NAME).is_none() && is_single_threaded() {
-        // SAFETY: this is the process's only thread, so nobody reads the environment meanwhile.
+        // SAFETY: this is the process's only thread, so nothing else reads the environment meanwhile.
         unsafe { std::env::set_var(NAME, "1") };
     }
 }
 
-/// Whether this is the process's only thread, for sure.
+/// Whether this is certainly the process's only thread.
 fn is_single_threaded() -> bool {
     std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1)
 }
 
-/// Makes MPI return error codes on this communicator instead of ending the job without a word from us.
+/// Makes MPI return error codes on this communicator instead of ending the job without our message.
 fn return_errors(comm: &SimpleCommunicator) -> Result<()> {
     // SAFETY: the handle is MPI's constant.
     let handler = unsafe { ffi::RSMPI_ERRORS_RETURN };
     // SAFETY: MPI is initialised, and the communicator is alive.
     let status = unsafe { ffi::MPI_Comm_set_errhandler(comm.as_raw(), handler) };
     check("MPI_Comm_set_errhandler", status)
+}
+
+/// Returns `None`: only Linux has the anonymous shared files that the host's ranks share.
+#[cfg(not(target_os = "linux"))]
+fn join_host(
+    _: &MpiCollectives,
+    _rank: usize,
+    _world_size: usize,
+    _timeout: Option<Duration>,
+) -> Result<Option<Lockstep>> {
+    Ok(None)
 }

@@ -274,7 +274,7 @@ impl NcclGroup {
         let error = self.comm.failed(failed, self.n_put.get(), self.last.get());
         if error.is_beyond_abort() {
             // The collective still holds its buffers, and whoever waits for the stream waits for ever.
-            crate::failure::end_job_because(&format!("[rank {}] {error}", self.rank));
+            crate::end_job::end_job_because(&format!("[rank {}] {error}", self.rank));
         }
         // Memory is given back in the order of the compute stream: not before the collective has let go of it. Where not even
         // this works, the device does no further work at all.

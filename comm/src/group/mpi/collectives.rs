@@ -1,10 +1,12 @@
-//! Collectives as MPI offers them: between hosts, and where memory cannot be shared.
+//! Collectives by messages of MPI: between hosts, and on one host without shared memory.
 //!
-//! All-reduces, reduce-scatters and all-gathers in place are cut into chunks, each an MPI call of its own that does not block,
-//! between the buffer and a copy of the chunk; some are in flight at a time, and whoever calls `progress` or `wait` moves
-//! them on. (`MPI_IN_PLACE` would save the copy of an all-reduce, but it is a C macro with another value in each MPI library;
-//! the copy stays in the cache. A chunk of the others is a piece of every rank's part, and the copy has them side by side.)
-//! Any other collective first lets those in flight finish, because MPI asks for one order of calls on all ranks.
+//! All-reduces, reduce-scatters and all-gathers in place are cut into chunks. Each chunk is a non-blocking MPI call between the
+//! buffer and a copy of the chunk. A few are in flight at a time; `progress` and `wait` advance them. (`MPI_IN_PLACE` would save
+//! the copy of an all-reduce, but it is a C macro with a different value in each MPI library, and the copy stays in the cache.
+//! A chunk of a reduce-scatter or all-gather has a piece of every rank's shard; the copy holds the pieces side by side.)
+//! Any other collective first waits for those in flight, because MPI requires one order of calls on all ranks.
+//!
+//! Source: MPI 4.0, section 6.12, "Nonblocking Collective Operations".
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -15,58 +17,58 @@ use super::super::buffer::{RawMut, RawRef};
 use super::call::{can_reduce, check, count, datatype, operation};
 use crate::{Call, CallKind, CommError, Result};
 
-/// Bytes of one call, all ranks' pieces together.
+/// Bytes of one chunk, all ranks' pieces together.
 const CHUNK_BYTES: usize = 1 << 20;
-/// How many are in flight at most.
+/// Maximum number of chunks in flight.
 const WINDOW: usize = 4;
 
-/// A collective in place that was started.
+/// A collective in place that was started and is not finished.
 struct Job {
     call: Call,
-    /// All of it: `call.len` elements, or as many for each rank.
+    /// The whole buffer: `call.len` elements, or as many for each rank.
     buf: RawMut,
-    /// Elements of `call.len` whose chunks were started.
+    /// Elements, of `call.len`, whose chunks were started.
     started: usize,
     /// Chunks in flight.
     n_in_flight: usize,
 }
 
-/// One chunk at a time.
+/// A place for one chunk in flight.
 struct Lane {
-    /// The copy that MPI sends from, or of an all-gather receives into; aligned as any element, allocated at first use.
+    /// The copy that MPI sends from, or receives into in an all-gather; aligned for every type, allocated at first use.
     copy: Vec<u64>,
-    /// What is in flight.
+    /// The chunk in flight, if any.
     chunk: Option<Chunk>,
 }
 
-/// A piece of a job.
+/// A chunk of a job.
 #[derive(Clone, Copy)]
 struct Chunk {
     /// The number of its job.
     job: u64,
-    /// Its first element within `call.len`, and how many it has.
+    /// Its first element within `call.len`, and its number of elements.
     start: usize,
     n: usize,
 }
 
-/// Collectives over one communicator.
-pub(super) struct Plain {
+/// One rank's collectives over one communicator.
+pub(super) struct MpiCollectives {
     comm: ffi::MPI_Comm,
     rank: usize,
     world_size: usize,
-    /// Oldest first; kept between steps, so a steady state allocates nothing.
+    /// Oldest first; the memory is kept between steps, so a steady state allocates nothing.
     jobs: VecDeque<Job>,
     n_finished: u64,
     lanes: [Lane; WINDOW],
-    /// Of the lanes; the null request where nothing is in flight.
+    /// The request of each lane; the null request if nothing is in flight there.
     requests: [ffi::MPI_Request; WINDOW],
 }
 
-impl Plain {
+impl MpiCollectives {
     pub(super) fn new(comm: ffi::MPI_Comm, rank: usize, world_size: usize) -> Self {
         // SAFETY: a constant of the MPI library.
         let null = unsafe { ffi::RSMPI_REQUEST_NULL };
-        Plain {
+        MpiCollectives {
             comm,
             rank,
             world_size,
@@ -77,7 +79,7 @@ impl Plain {
         }
     }
 
-    /// Whether MPI may touch a buffer of ours.
+    /// Whether MPI may still access a buffer.
     pub(super) fn is_in_flight(&self) -> bool {
         self.lanes.iter().any(|lane| lane.chunk.is_some())
     }
@@ -85,7 +87,7 @@ impl Plain {
     /// Starts a collective in place and returns its number.
     ///
     /// # Safety
-    /// `buf` holds the call's elements, of a reduce-scatter or an all-gather those of all ranks; nobody else touches it before
+    /// `buf` holds the call's elements, in a reduce-scatter or an all-gather those of all ranks. Nothing else accesses it before
     /// the collective was waited for.
     pub(super) unsafe fn start(&mut self, call: Call, buf: RawMut) -> Result<u64> {
         can_reduce(call)?;
@@ -95,7 +97,7 @@ impl Plain {
         Ok(number)
     }
 
-    /// Moves the collectives in flight on without waiting.
+    /// Advances the collectives in flight without waiting.
     pub(super) fn progress(&mut self) -> Result<()> {
         while !self.jobs.is_empty() {
             self.start_chunks()?;
@@ -106,7 +108,7 @@ impl Plain {
         Ok(())
     }
 
-    /// Waits for the collective of a number, and all before it; without a number, for all.
+    /// Waits for the collective of this number and all before it; without a number, for all.
     pub(super) fn wait(&mut self, number: Option<u64>) -> Result<()> {
         while !self.jobs.is_empty() && number.is_none_or(|number| self.n_finished <= number) {
             self.start_chunks()?;
@@ -117,7 +119,7 @@ impl Plain {
         Ok(())
     }
 
-    /// Starts chunks, in order, while lanes are free; finishes jobs that have none left.
+    /// Starts chunks, in order, while lanes are free; finishes the jobs that have none left.
     fn start_chunks(&mut self) -> Result<()> {
         for index in 0..self.jobs.len() {
             let number = self.n_finished + index as u64;
@@ -138,24 +140,24 @@ impl Plain {
         let size = call.dtype.size_bytes();
         let n = (CHUNK_BYTES / size / n_pieces).max(1).min(call.len - *started);
         let chunk = Chunk { job: number, start: *started, n };
-        let piece = |part: usize| buf.ptr.wrapping_add((part * call.len + chunk.start) * size);
+        let piece = |shard: usize| buf.ptr.wrapping_add((shard * call.len + chunk.start) * size);
         let copy = &mut self.lanes[lane].copy;
         copy.resize((CHUNK_BYTES.max(n_pieces * size)).div_ceil(size_of::<u64>()), 0);
         let copy: *mut u8 = copy.as_mut_ptr().cast();
         let is_gathered = matches!(call.kind, CallKind::AllGather);
-        for part in 0..if is_gathered { 0 } else { n_pieces } {
-            // SAFETY: the piece lies within the buffer, which is as `start` asks for; the copy holds all pieces of a chunk and is
-            // not in flight, since its lane is free.
+        for shard in 0..if is_gathered { 0 } else { n_pieces } {
+            // SAFETY: the piece lies within the buffer, which `start`'s contract covers; the copy holds all pieces of a chunk and
+            // is not in flight, since its lane is free.
             unsafe {
-                std::ptr::copy_nonoverlapping(piece(part), copy.wrapping_add(part * n * size), n * size)
+                std::ptr::copy_nonoverlapping(piece(shard), copy.wrapping_add(shard * n * size), n * size)
             };
         }
         let (count, dtype) = (n as c_int, datatype(call.dtype));
         let (own, comm) = (piece(self.rank).cast(), self.comm);
         let request = &raw mut self.requests[lane];
-        // For each: buffer and copy hold the chunk's pieces and stay until the request is finished: the buffer as `start` asks
-        // for, the copy because nobody replaces it while the lane is taken, and `MpiGroup` ends the process rather than be
-        // dropped with requests in flight. The communicator is alive.
+        // For each: buffer and copy hold the chunk's pieces and stay until the request is finished: the buffer by `start`'s
+        // contract, the copy because nothing replaces it while the lane is occupied, and `MpiGroup` ends the process rather than
+        // be dropped with requests in flight. The communicator is alive.
         let (name, status) = match call.kind {
             CallKind::AllReduce(op) => ("MPI_Iallreduce", {
                 let (from, to) = (copy.cast(), piece(0).cast());
@@ -169,14 +171,14 @@ impl Plain {
             }),
             CallKind::AllGather => ("MPI_Iallgather", {
                 let to = copy.cast();
-                // SAFETY: as above; this rank's piece of the buffer holds `n` elements, which nobody writes, and the copy has
+                // SAFETY: as above; this rank's piece of the buffer holds `n` elements, which nothing writes, and the copy has
                 // room for `n` of each rank.
                 unsafe { ffi::MPI_Iallgather(own, count, dtype, to, count, dtype, comm, request) }
             }),
             CallKind::Broadcast { .. }
             | CallKind::Barrier
             | CallKind::Send { .. }
-            | CallKind::Receive { .. } => unreachable!("these are not started"),
+            | CallKind::Receive { .. } => unreachable!("`Scope` starts none of these"),
         };
         check(name, status)?;
         *started += n;
@@ -185,7 +187,7 @@ impl Plain {
         Ok(())
     }
 
-    /// Pieces of a chunk: one of each rank's part, or one.
+    /// Pieces of a chunk: one of each rank's shard, or a single one.
     fn n_pieces(&self, kind: CallKind) -> usize {
         match kind {
             CallKind::ReduceScatter(_) | CallKind::AllGather => self.world_size,
@@ -193,23 +195,23 @@ impl Plain {
         }
     }
 
-    /// Puts a chunk of an all-gather that has arrived into the other ranks' parts.
+    /// Copies a chunk of an all-gather that has arrived into the other ranks' shards.
     fn unpack(&self, chunk: Chunk, lane: usize) {
         let Job { call, buf, .. } = self.jobs[(chunk.job - self.n_finished) as usize];
         if !matches!(call.kind, CallKind::AllGather) {
             return;
         }
         let (size, copy) = (call.dtype.size_bytes(), self.lanes[lane].copy.as_ptr().cast::<u8>());
-        for part in (0..self.world_size).filter(|&part| part != self.rank) {
-            let piece = buf.ptr.wrapping_add((part * call.len + chunk.start) * size);
-            let from = copy.wrapping_add(part * chunk.n * size);
-            // SAFETY: the piece lies within the buffer, which is as `start` asks for; the copy holds `n` elements of each rank,
-            // and its request is finished.
+        for shard in (0..self.world_size).filter(|&shard| shard != self.rank) {
+            let piece = buf.ptr.wrapping_add((shard * call.len + chunk.start) * size);
+            let from = copy.wrapping_add(shard * chunk.n * size);
+            // SAFETY: the piece lies within the buffer, which `start`'s contract covers; the copy holds `n` elements of each
+            // rank, and its request is finished.
             unsafe { std::ptr::copy_nonoverlapping(from, piece, chunk.n * size) };
         }
     }
 
-    /// Frees the lanes whose requests `complete` finds finished; says whether there were any.
+    /// Frees the lanes whose requests `complete` reports as finished; returns whether there were any.
     fn collect(&mut self, complete: Complete, name: &'static str) -> Result<bool> {
         let mut n_done: c_int = 0;
         let mut done = [0 as c_int; WINDOW];
@@ -226,7 +228,7 @@ impl Plain {
             )
         };
         check(name, status)?;
-        // Where no request is active, the count is MPI_UNDEFINED, which is negative.
+        // If no request is active, the count is MPI_UNDEFINED, which is negative.
         let done = &done[..usize::try_from(n_done).unwrap_or(0)];
         for &lane in done {
             if let Some(chunk) = self.lanes[lane as usize].chunk.take() {
@@ -249,15 +251,15 @@ impl Plain {
     /// Runs one collective to its end, after those in flight.
     ///
     /// # Safety
-    /// As `Group::run`. After an error, [`Plain::is_in_flight`] tells whether MPI still holds the buffers; they
-    /// must then not be given back.
+    /// As `Group::run`. After an error, [`MpiCollectives::is_in_flight`] says whether MPI still accesses the buffers; the borrow
+    /// must then not end.
     pub(super) unsafe fn run(&mut self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
         self.wait(None)?;
         can_reduce(call)?;
         self.compare_calls(call)?;
         match call.kind {
             CallKind::AllReduce(_) => {
-                // SAFETY: as this function's; waited for at once, and the caller ends the job if that fails.
+                // SAFETY: as this function's; it is waited for at once, and the caller ends the job if that fails.
                 unsafe { self.start(call, output) }?;
                 self.wait(None)
             }
@@ -266,6 +268,8 @@ impl Plain {
         }
     }
 
+    /// Runs one collective in a blocking call of MPI.
+    ///
     /// # Safety
     /// As `Group::run`.
     unsafe fn blocking(&self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
@@ -295,12 +299,12 @@ impl Plain {
                 check("MPI_Barrier", unsafe { ffi::MPI_Barrier(self.comm) })
             }
             CallKind::Send { .. } | CallKind::Receive { .. } => {
-                unreachable!("`Group` refuses sends between hosts' memories")
+                unreachable!("`Group` refuses sends of tensors in host memory")
             }
         }
     }
 
-    /// Compares what the ranks are about to do, so that a difference is an error and not a hang.
+    /// Compares the calls of all ranks before they run, so that a difference is an error and not a hang.
     fn compare_calls(&self, call: Call) -> Result<()> {
         let mine = call.to_words().map(|word| word as i64);
         let all = self.gather_words(mine)?;
@@ -311,11 +315,11 @@ impl Plain {
         let call_of = |words: &[i64]| Call::from_words([words[0] as u64, words[1] as u64]);
         match (call_of(&all[rank * 2..]), call_of(&expected)) {
             (Some(got), Some(expected)) => Err(CommError::CallMismatch { rank, got, expected }),
-            _ => unreachable!("ranks exchange the words of calls"),
+            _ => unreachable!("ranks exchange words made by `Call::to_words`"),
         }
     }
 
-    /// `N` words of every rank, in rank order.
+    /// Gathers `N` words from every rank, in rank order.
     pub(super) fn gather_words<const N: usize>(&self, mine: [i64; N]) -> Result<Vec<i64>> {
         let mut all = vec![0i64; N * self.world_size];
         let dtype = datatype(ddp_kernels::DType::I64);

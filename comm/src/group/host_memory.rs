@@ -1,7 +1,7 @@
 //! Memory that the processes of one host share, without a name in any file system.
 //!
-//! One process makes an anonymous file (`memfd_create`), the others open it through `/proc/<pid>/fd`. Nothing is
-//! left behind by a killed job, and the size of `/dev/shm`, 64 MB in many containers, does not matter.
+//! One process creates an anonymous file (`memfd_create`), the others open it through `/proc/<pid>/fd`. A killed job leaves
+//! nothing behind, and the size of `/dev/shm`, 64 MB in many containers, does not matter.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Error};
@@ -15,23 +15,23 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
-/// Where another process finds a shared file, and how it knows it.
+/// The place of a shared file, and the identity by which another process recognises it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Address {
-    pub(super) pid: u32,
-    pub(super) fd: i32,
-    pub(super) device: u64,
-    pub(super) inode: u64,
+pub(crate) struct Address {
+    pub(crate) pid: u32,
+    pub(crate) fd: i32,
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
 }
 
-/// Makes an anonymous shared file of zeros.
-pub(super) fn create(len: usize) -> io::Result<(File, Address)> {
+/// Creates an anonymous shared file of `len` zero bytes.
+pub(crate) fn create(len: usize) -> io::Result<(File, Address)> {
     // SAFETY: the name is a C string.
     let fd = unsafe { libc::memfd_create(c"ddp-comm".as_ptr(), libc::MFD_CLOEXEC) };
     if fd < 0 {
         return Err(Error::last_os_error());
     }
-    // SAFETY: the descriptor is open and nobody else's.
+    // SAFETY: the descriptor is open and owned by nothing else.
     let file = unsafe { File::from_raw_fd(fd) };
     file.set_len(len as u64)?;
     let metadata = file.metadata()?;
@@ -44,28 +44,28 @@ pub(super) fn create(len: usize) -> io::Result<(File, Address)> {
     Ok((file, address))
 }
 
-/// Opens the file that another process of this host made.
-pub(super) fn open(address: Address) -> io::Result<File> {
+/// Opens the file that another process of this host created.
+pub(crate) fn open(address: Address) -> io::Result<File> {
     let path = format!("/proc/{}/fd/{}", address.pid, address.fd);
     let file = OpenOptions::new().read(true).write(true).open(path)?;
     let metadata = file.metadata()?;
-    // Another namespace of processes may have another file there.
+    // In another PID namespace a different file may have this path.
     if (metadata.dev(), metadata.ino()) != (address.device, address.inode) {
-        return Err(Error::other("not the file that was meant"));
+        return Err(Error::other("the path leads to another file"));
     }
     Ok(file)
 }
 
 impl Mapping {
-    /// Maps the first `len` bytes, all pages present.
-    pub(super) fn new(file: &File, len: usize) -> io::Result<Self> {
-        // Beyond the file's end, an access would be a fatal signal.
+    /// Maps the first `len` bytes and populates all pages.
+    pub(crate) fn new(file: &File, len: usize) -> io::Result<Self> {
+        // Access beyond the end of the file raises SIGBUS.
         if file.metadata()?.len() < len as u64 {
             return Err(Error::other("the shared file is too short"));
         }
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
-        // SAFETY: a new mapping at an address of the system's choice, of an open file.
+        // SAFETY: a new mapping of an open file, at an address that the system chooses.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, file.as_raw_fd(), 0) };
         if base == libc::MAP_FAILED {
             return Err(Error::last_os_error());
@@ -74,10 +74,12 @@ impl Mapping {
         Ok(Mapping { base, len })
     }
 
+    /// The first byte, aligned to a page.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
 
+    /// Size in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
