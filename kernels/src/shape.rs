@@ -35,6 +35,7 @@ impl Shape {
     }
 
     /// `[rows, cols]`; the product must fit in `usize`, as that of any two lengths of real buffers does.
+    #[inline]
     pub fn matrix(rows: usize, cols: usize) -> Self {
         Shape { dims: [rows, cols, 1, 1], n_dims: 2 }
     }
@@ -56,6 +57,7 @@ impl Shape {
     }
 
     /// Rows and columns, the last dimension being the columns and all before it rows.
+    #[inline]
     pub fn rows_cols(&self) -> (usize, usize) {
         let cols = if self.n_dims == 0 { 1 } else { self.dims[self.n_dims - 1] };
         (self.dims[..self.n_dims.saturating_sub(1)].iter().product(), cols)

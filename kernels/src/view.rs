@@ -139,6 +139,7 @@ macro_rules! common {
             ///
             /// # Errors
             /// [`KernelError::ElementCount`] if the shape holds another number of elements.
+            #[inline]
             pub fn reshape(self, dims: &[usize]) -> Result<Self> {
                 let shape = Shape::new(dims)?;
                 if shape.numel() != self.numel() {
@@ -168,6 +169,7 @@ common!(TensorRef, Data, CpuSlice);
 common!(TensorMut, DataMut, CpuSliceMut);
 
 impl Data<'_> {
+    #[inline]
     fn range(self, range: Range<usize>) -> Self {
         match self {
             Data::Cpu(data) => Data::Cpu(each_type!(CpuSlice, data, s => &s[range])),
@@ -177,6 +179,7 @@ impl Data<'_> {
 }
 
 impl DataMut<'_> {
+    #[inline]
     fn range(self, range: Range<usize>) -> Self {
         match self {
             DataMut::Cpu(data) => DataMut::Cpu(each_type!(CpuSliceMut, data, s => &mut s[range])),
@@ -226,6 +229,7 @@ impl<'a> TensorRef<'a> {
     ///
     /// # Errors
     /// [`KernelError::OutOfRange`] beyond the last row.
+    #[inline]
     pub fn rows(self, start: usize, end: usize) -> Result<Self> {
         let (range, shape) = self.row_range(start, end)?;
         Ok(TensorRef { data: self.data.range(range), shape })
@@ -235,6 +239,7 @@ impl<'a> TensorRef<'a> {
     ///
     /// # Errors
     /// [`KernelError::OutOfRange`] beyond the end.
+    #[inline]
     pub fn range(self, start: usize, end: usize) -> Result<Self> {
         self.check_range("range", start, end, self.numel())?;
         Ok(TensorRef { data: self.data.range(start..end), shape: Shape::vector(end - start) })
@@ -371,6 +376,7 @@ impl<'a> TensorMut<'a> {
     ///
     /// # Errors
     /// [`KernelError::OutOfRange`] beyond the end.
+    #[inline]
     pub fn range(self, start: usize, end: usize) -> Result<TensorMut<'a>> {
         self.check_range("range", start, end, self.numel())?;
         Ok(TensorMut { data: self.data.range(start..end), shape: Shape::vector(end - start) })
@@ -380,6 +386,7 @@ impl<'a> TensorMut<'a> {
     ///
     /// # Errors
     /// [`KernelError::OutOfRange`] beyond the last row.
+    #[inline]
     pub fn rows(self, start: usize, end: usize) -> Result<TensorMut<'a>> {
         let (range, shape) = self.row_range(start, end)?;
         Ok(TensorMut { data: self.data.range(range), shape })
