@@ -19,6 +19,7 @@ impl Shape {
     ///
     /// # Errors
     /// [`KernelError::BadShape`] for more than [`MAX_DIMS`] dimensions or a product beyond `usize`.
+    #[inline]
     pub fn new(dims: &[usize]) -> Result<Self> {
         let fits = dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).is_some();
         if dims.len() > MAX_DIMS || !fits {

@@ -149,6 +149,7 @@ macro_rules! common {
             }
 
             /// The elements of rows `start..end`, and the shape that they fill.
+            #[inline]
             fn row_range(&self, start: usize, end: usize) -> Result<(Range<usize>, Shape)> {
                 let n_rows = self.shape.dims().first().copied().unwrap_or(0);
                 self.check_range("rows", start, end, n_rows)?;
