@@ -31,6 +31,7 @@ impl Shape {
     }
 
     /// `[n]`.
+    #[inline]
     pub fn vector(n: usize) -> Self {
         Shape { dims: [n, 1, 1, 1], n_dims: 1 }
     }
@@ -42,17 +43,20 @@ impl Shape {
     }
 
     /// The same shape with another first dimension.
+    #[inline]
     pub(crate) fn with_rows(mut self, n_rows: usize) -> Self {
         self.dims[0] = n_rows;
         self
     }
 
     /// The dimensions.
+    #[inline]
     pub fn dims(&self) -> &[usize] {
         &self.dims[..self.n_dims]
     }
 
     /// Number of elements.
+    #[inline]
     pub fn numel(&self) -> usize {
         self.dims.iter().product()
     }

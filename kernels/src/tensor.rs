@@ -213,16 +213,19 @@ impl Tensor {
     }
 
     /// The shape.
+    #[inline]
     pub fn shape(&self) -> Shape {
         self.shape
     }
 
     /// Number of elements.
+    #[inline]
     pub fn numel(&self) -> usize {
         self.shape.numel()
     }
 
     /// Type of the elements.
+    #[inline]
     pub fn dtype(&self) -> DType {
         match self.storage {
             Storage::CpuF32(_) => DType::F32,
@@ -236,6 +239,7 @@ impl Tensor {
     }
 
     /// Where the elements live.
+    #[inline]
     pub fn device(&self) -> Device {
         self.device
     }
@@ -246,6 +250,7 @@ impl Tensor {
     }
 
     /// A shared view of the whole.
+    #[inline]
     pub fn view(&self) -> TensorRef<'_> {
         let shape = self.shape;
         each_storage!(&self.storage, buffer => TensorRef::from_buffer(buffer, shape), buffer, dtype => {
@@ -257,6 +262,7 @@ impl Tensor {
     }
 
     /// An exclusive view of the whole.
+    #[inline]
     pub fn view_mut(&mut self) -> TensorMut<'_> {
         let shape = self.shape;
         each_storage!(&mut self.storage, buffer => TensorMut::from_buffer(buffer, shape), buffer, dtype => {

@@ -92,16 +92,19 @@ macro_rules! common {
     ($view:ident, $data:ident, $enum:ident) => {
         impl<'a> $view<'a> {
             /// The shape.
+            #[inline]
             pub fn shape(&self) -> Shape {
                 self.shape
             }
 
             /// Number of elements.
+            #[inline]
             pub fn numel(&self) -> usize {
                 self.shape.numel()
             }
 
             /// Type of the elements.
+            #[inline]
             pub fn dtype(&self) -> DType {
                 match &self.data {
                     $data::Cpu($enum::F32(_)) => DType::F32,
@@ -115,6 +118,7 @@ macro_rules! common {
             }
 
             /// Where the elements live.
+            #[inline]
             pub fn device(&self) -> Device {
                 match &self.data {
                     $data::Cpu(_) => Device::Cpu,

@@ -261,6 +261,7 @@ impl Mlp {
 }
 
 /// The input of the layer behind `before` in the last forward pass over `x`, in the format of products.
+#[inline]
 pub(crate) fn input<'a>(
     before: &'a [LayerBuffers],
     first_x: &'a Option<Tensor>,
@@ -275,6 +276,7 @@ pub(crate) fn input<'a>(
 }
 
 /// The first `rows · cols` elements as a matrix.
+#[inline]
 pub(crate) fn head(tensor: &mut Tensor, rows: usize, cols: usize) -> Result<TensorMut<'_>> {
     tensor.view_mut().range(0, rows * cols)?.reshape(&[rows, cols])
 }

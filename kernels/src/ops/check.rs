@@ -15,6 +15,7 @@ pub(crate) fn same_kind(op: &'static str, operands: &[Operand]) -> Result<()> {
 }
 
 /// All operands have one dtype.
+#[inline]
 pub(crate) fn same_dtype(op: &'static str, operands: &[Operand]) -> Result<()> {
     let a = operands[0];
     match operands.iter().find(|b| b.dtype != a.dtype) {
@@ -38,6 +39,7 @@ pub(crate) fn dtype(
 }
 
 /// All operands live on one device.
+#[inline]
 pub(crate) fn same_device(op: &'static str, operands: &[Operand]) -> Result<()> {
     let a = operands[0];
     match operands.iter().find(|b| b.device != a.device) {
@@ -47,6 +49,7 @@ pub(crate) fn same_device(op: &'static str, operands: &[Operand]) -> Result<()> 
 }
 
 /// `operand` has the shape that the others ask for.
+#[inline]
 pub(crate) fn shape(op: &'static str, operand: Operand, expected: Shape) -> Result<()> {
     if operand.shape == expected {
         Ok(())
@@ -56,6 +59,7 @@ pub(crate) fn shape(op: &'static str, operand: Operand, expected: Shape) -> Resu
 }
 
 /// `operand` is a matrix; its rows and columns.
+#[inline]
 pub(crate) fn matrix(op: &'static str, operand: Operand) -> Result<(usize, usize)> {
     let (rows, cols) = operand.shape.rows_cols();
     shape(op, operand, Shape::matrix(rows, cols))?;
