@@ -211,11 +211,19 @@ pub enum CommError {
         aborted: bool,
     },
 
+    /// A host has more ranks than GPUs.
+    #[error("this host has {n_gpus} GPUs and {n_ranks} ranks\nhint: start at most {n_gpus} ranks on it")]
+    TooFewGpus {
+        /// GPUs of the host.
+        n_gpus: usize,
+        /// Ranks on the host.
+        n_ranks: usize,
+    },
+
     /// Two ranks use one GPU.
     #[error(
         "ranks {} and {} both use the GPU {gpu} of {host}\n\
-         hint: start no more ranks on a host than it has GPUs, and leave out the index of the device; to share it all the \
-         same, which is slow, there is --share-gpu", ranks[0], ranks[1]
+         hint: start no more ranks on a host than it has GPUs, and leave out the index of the device", ranks[0], ranks[1]
     )]
     GpuTaken {
         /// The host.

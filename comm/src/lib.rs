@@ -28,6 +28,8 @@ pub mod failure;
 mod group;
 mod launcher;
 pub mod peer;
+mod pin;
+mod stop;
 mod world;
 
 pub use call::{Call, CallKind, ReduceOp};
@@ -38,4 +40,6 @@ pub use group::threads;
 pub use group::{Group, OnLoan, Scope, Ticket, Traffic};
 pub use launcher::Launcher;
 pub use peer::SharedTensor;
+pub use pin::DeviceChoice;
+pub use stop::Stop;
 pub use world::{LocalRank, Rank, World, WorldOptions};

@@ -1,12 +1,14 @@
-//! How a command ends, and who says so.
+//! The end of a command: its exit status, and which rank reports a failure.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::process::ExitCode;
 
 use ddp_comm::failure::{self, Voice};
-use ddp_comm::{CommError, Failure, World};
+use ddp_comm::{Failure, World};
 
 use crate::error::Error;
+use crate::report::ReportError;
+use crate::report::stdout::say;
 
 /// Exit status of a run that was asked to stop and has saved itself.
 const SAVED: u8 = 85;
@@ -14,26 +16,38 @@ const SAVED: u8 = 85;
 /// Why a command stopped before its end.
 #[derive(Debug, thiserror::Error)]
 pub enum Stop {
-    /// All ranks have heard of it and end in good order.
-    #[error("{0}")]
-    Agreed(Failure<Error>),
-    /// The run was asked to stop, on all ranks, and has saved itself.
+    /// A rank failed.
+    #[error(transparent)]
+    Failed(ddp_comm::Stop<Error>),
+    /// All ranks were told to stop, and the run was saved.
     #[error("stopped by {0}")]
     Saved(String),
-    /// This rank failed where the others don't look: they are taken along.
-    #[error("{0}")]
-    Alone(Error),
 }
 
-impl From<Failure<Error>> for Stop {
-    fn from(failure: Failure<Error>) -> Self {
-        Stop::Agreed(failure)
+impl<E> From<E> for Stop
+where
+    Error: From<E>,
+{
+    fn from(error: E) -> Self {
+        Stop::Failed(ddp_comm::Stop::Alone(error.into()))
     }
 }
 
-impl From<Error> for Stop {
-    fn from(error: Error) -> Self {
-        Stop::Alone(error)
+impl<E> From<Failure<E>> for Stop
+where
+    Error: From<E>,
+{
+    fn from(failure: Failure<E>) -> Self {
+        Stop::Failed(ddp_comm::Stop::from(failure).convert())
+    }
+}
+
+impl<E> From<ddp_comm::Stop<E>> for Stop
+where
+    Error: From<E>,
+{
+    fn from(stop: ddp_comm::Stop<E>) -> Self {
+        Stop::Failed(stop.convert())
     }
 }
 
@@ -47,17 +61,16 @@ pub fn conclude(world: World, result: Result<(), Stop>) -> ExitCode {
                 failed => failed,
             };
         }
-        Err(stop) => stop,
+        Err(Stop::Failed(stop)) => stop,
     };
     let (voice, code) = match &stop {
-        Stop::Agreed(failure) => match failure {
+        ddp_comm::Stop::Agreed(failure) => match failure {
             Failure::Here { error, .. } => (failure.voice(), error.exit_code()),
             Failure::Elsewhere { .. } | Failure::Comm(_) => (failure.voice(), 1),
         },
-        Stop::Saved(_) => unreachable!("returned above"),
-        Stop::Alone(error) if error.is_same_on_all_ranks() => (Voice::Shared, error.exit_code()),
-        Stop::Alone(Error::Comm(error)) => (error.voice(), 1),
-        Stop::Alone(error) => (Voice::Own, error.exit_code()),
+        ddp_comm::Stop::Alone(error) if error.is_same_on_all_ranks() => (Voice::Shared, error.exit_code()),
+        ddp_comm::Stop::Alone(Error::Comm(error)) => (error.voice(), 1),
+        ddp_comm::Stop::Alone(error) => (Voice::Own, error.exit_code()),
     };
     failure::abort(&world, code.into(), voice, format!("error: {stop}"))
 }
@@ -81,7 +94,7 @@ pub fn conclude_usage(world: World, usage: &clap::Error) -> ExitCode {
         match usage.print() {
             // Help that was asked for and can't be shown. Nobody is left to hear that stderr can't be written.
             Err(source) if usage.exit_code() == 0 && source.kind() != io::ErrorKind::BrokenPipe => {
-                return conclude(world, Err(Error::Stdout { source }.into()));
+                return conclude(world, Err(Error::Report(ReportError::Stdout { source }).into()));
             }
             _ => {}
         }
@@ -89,29 +102,5 @@ pub fn conclude_usage(world: World, usage: &clap::Error) -> ExitCode {
     match leave(world) {
         ExitCode::SUCCESS => ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2)),
         failed => failed,
-    }
-}
-
-/// One write to stderr, so that lines of several ranks don't mix.
-pub fn say(text: &str) {
-    // Nobody is left to hear that stderr is closed.
-    let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
-}
-
-impl Error {
-    /// Whether every rank has this very error at the same place, so that one of them may speak for all.
-    pub fn is_same_on_all_ranks(&self) -> bool {
-        match self {
-            Error::LossNotFinite { .. } | Error::GradientNotFinite { .. } | Error::BatchOverflows => true,
-            // All ranks see the same gradients.
-            Error::LossScaler(_) => true,
-            Error::Comm(error) => matches!(
-                **error,
-                CommError::Disagreement { .. }
-                    | CommError::CountMismatch { .. }
-                    | CommError::BucketCountMismatch { .. }
-            ),
-            _ => false,
-        }
     }
 }

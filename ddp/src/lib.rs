@@ -15,6 +15,7 @@ pub mod config;
 pub mod data;
 pub mod data_parallel;
 pub mod error;
+mod error_hints;
 pub mod exit;
 pub mod model;
 pub mod optim;

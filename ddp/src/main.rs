@@ -5,9 +5,10 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use ddp::cli::{Cli, Command, completions};
-use ddp::commands::{bench, checkpoint, data, describe, devices, eval, train};
-use ddp::exit::{conclude, conclude_usage, say};
+use ddp::cli::{Cli, Command};
+use ddp::commands::{bench, checkpoint, completions, config, data, describe, devices, eval, train};
+use ddp::exit::{conclude, conclude_usage};
+use ddp::report::stdout::say;
 use ddp_comm::{World, failure};
 
 fn main() -> ExitCode {
@@ -26,11 +27,12 @@ fn main() -> ExitCode {
             Command::Train(args) => train::train(&world, args),
             Command::Eval(args) => eval::eval(&world, args),
             Command::Describe(args) => describe::describe(&world, args),
+            Command::Config(command) => config::config(&world, command),
             Command::Data(command) => data::data(&world, command),
             Command::Checkpoint(command) => checkpoint::checkpoint(&world, command),
             Command::Bench(command) => bench::bench(&world, command),
             Command::Devices(args) => devices::devices(&world, args),
-            Command::Completions { shell } => completions(&world, *shell),
+            Command::Completions { shell } => completions::completions(&world, *shell),
         },
     };
     conclude(world, result)

@@ -10,7 +10,7 @@ use crate::cpu::stored::to_odd;
 /// Type of a tensor's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DType {
-    /// IEEE 754 single precision: what training computes in.
+    /// IEEE 754 single precision: the default of training.
     F32,
     /// IEEE 754 double precision: for reference results and gradient checks.
     F64,
@@ -18,7 +18,7 @@ pub enum DType {
     I64,
     /// The upper half of an f32: its range with 8 bits of precision, for the matrix units of GPUs.
     BF16,
-    /// Bytes, 0 to 255: a format that rows are kept and travel in, and that no operation computes in.
+    /// Bytes, 0 to 255: for storing and copying rows; no operation computes in it.
     U8,
     /// IEEE 754 half precision: 11 bits, up to 65,504, for the matrix units of GPUs.
     F16,
@@ -58,9 +58,9 @@ pub trait Element: Pod + Send + Sync + PartialEq + PartialOrd + fmt::Debug {
     const DTYPE: DType;
     /// The additive identity.
     const ZERO: Self;
-    /// The nearest value to `v`.
+    /// Rounds `v` to the nearest value of the type.
     fn from_f64(v: f64) -> Self;
-    /// Its value, rounded to f64.
+    /// The value as f64, rounded if necessary.
     fn to_f64(self) -> f64;
 }
 
@@ -92,7 +92,7 @@ macro_rules! half_element {
             const ZERO: Self = <$t>::ZERO;
             #[inline(always)]
             fn from_f64(v: f64) -> Self {
-                // The crate's own conversion from f64 looks at the upper half of it alone.
+                // half's own conversion from f64 reads only its upper 32 bits.
                 Stored::store(to_odd(v))
             }
             #[inline(always)]

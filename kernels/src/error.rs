@@ -1,4 +1,4 @@
-//! What can go wrong in this crate, each with the operation, the operands and a way out.
+//! The error type of this crate: each error names the operation, its operands and a fix.
 
 use crate::cuda::{MemoryInUse, MemoryUse};
 use crate::{DType, Device, Shape};
@@ -39,7 +39,7 @@ pub enum KernelError {
         op: &'static str,
         /// The first operand.
         a: Box<Operand>,
-        /// The one that differs from it.
+        /// The operand that differs from it.
         b: Box<Operand>,
     },
 
@@ -50,12 +50,12 @@ pub enum KernelError {
         op: &'static str,
         /// The first operand.
         a: Box<Operand>,
-        /// The one that differs from it.
+        /// The operand that differs from it.
         b: Box<Operand>,
     },
 
     /// The operation is not defined for this element type.
-    #[error("{op}: {operand} has a dtype that this operation does not take; it takes {takes}")]
+    #[error("{op}: {operand} has an unsupported dtype; supported: {takes}")]
     DTypeUnsupported {
         /// The operation.
         op: &'static str,
@@ -65,21 +65,21 @@ pub enum KernelError {
         takes: &'static str,
     },
 
-    /// An operand has another shape than the other operands ask for.
+    /// The shape of an operand does not match the other operands.
     #[error("{op}: {operand} should be {expected}")]
     Shape {
         /// The operation.
         op: &'static str,
         /// The operand whose shape is wrong.
         operand: Box<Operand>,
-        /// The shape that the other operands ask for.
+        /// The shape that the other operands imply.
         expected: Shape,
     },
 
-    /// Pinned memory would be written to while a copy may still read it.
+    /// A write to pinned memory that a copy may still read.
     #[error(
-        "the pinned tensor {shape} {dtype} may still be on its way to the GPU\n\
-         hint: `is_sent` or `wait_sent` must have said that it has arrived"
+        "the pinned tensor {shape} {dtype} may still be in use by a copy to the GPU\n\
+         hint: call `wait_sent`, or wait until `is_sent` returns true"
     )]
     StillSending {
         /// Its shape.
@@ -93,32 +93,32 @@ pub enum KernelError {
     ElementCount {
         /// The operation.
         op: &'static str,
-        /// Elements that there are.
+        /// Number of elements.
         got: usize,
-        /// The shape asked for.
+        /// The requested shape.
         shape: Shape,
     },
 
     /// More than [`crate::shape::MAX_DIMS`] dimensions, or more elements than `usize` counts.
     #[error(
-        "the shape {dims:?} cannot be a tensor's: at most {} dimensions, and the product must fit in usize",
+        "invalid tensor shape {dims:?}: at most {} dimensions, and the number of elements must fit in usize",
         crate::shape::MAX_DIMS
     )]
     BadShape {
-        /// The dimensions asked for.
+        /// The requested dimensions.
         dims: Vec<usize>,
     },
 
-    /// A range reaches beyond the tensor's end.
-    #[error("{op}: the range {start}..{end} reaches beyond the {len} elements that are there")]
+    /// A range exceeds the tensor.
+    #[error("{op}: the range {start}..{end} exceeds the length {len}")]
     OutOfRange {
         /// The operation.
         op: &'static str,
         /// First element of the range.
         start: usize,
-        /// One past its last.
+        /// End of the range, exclusive.
         end: usize,
-        /// Elements that there are.
+        /// Number of elements.
         len: usize,
     },
 
@@ -135,7 +135,7 @@ pub enum KernelError {
         n_classes: usize,
     },
 
-    /// A code of a categorical feature that its table has no row for.
+    /// A code of a categorical feature for which its table has no row.
     #[error("{op}: the code of row {row} in column {column} is {code}, not a whole number in 0..{n_codes}")]
     Code {
         /// The operation.
@@ -150,41 +150,41 @@ pub enum KernelError {
         n_codes: usize,
     },
 
-    /// The device cannot be used: the reason and what to do are in the text.
+    /// The device cannot be used.
     #[error("the device {device} cannot be used: {reason}\nhint: {hint}")]
     DeviceUnavailable {
-        /// The device asked for.
+        /// The requested device.
         device: Device,
-        /// Why not.
+        /// The reason.
         reason: String,
-        /// What to do.
+        /// The fix.
         hint: String,
     },
 
-    /// A device's name that nobody knows.
-    #[error("'{name}' names no device\nhint: cpu, cuda, cuda:N (N from 0), or auto")]
+    /// An unknown device name.
+    #[error("unknown device '{name}'\nhint: cpu, cuda, cuda:N (N from 0), or auto")]
     UnknownDevice {
-        /// The text that was given.
+        /// The name.
         name: String,
     },
 
-    /// The memory could not be had.
+    /// An allocation failed.
     #[error(
-        "out of memory on {device}: {bytes} bytes ({:.1} GiB) were asked for{}\nhint: {}",
+        "out of memory on {device}: requested {bytes} bytes ({:.1} GiB){}\nhint: {}",
         *bytes as f64 / f64::from(1u32 << 30),
         in_use.as_ref().map_or(String::new(), |in_use| format!("; {in_use}")),
         memory_hint(in_use.as_deref()),
     )]
     OutOfMemory {
-        /// Where.
+        /// The device.
         device: Device,
-        /// What was asked.
+        /// Requested bytes.
         bytes: usize,
-        /// Who uses how much, where that is known.
+        /// Memory in use by kind, if known.
         in_use: Option<Box<MemoryInUse>>,
     },
 
-    /// A call of CUDA's driver failed.
+    /// A CUDA driver call failed.
     #[error("{device}: {call}: {text} ({code})\nhint: {}", cuda_hint(code))]
     Cuda {
         /// The device.
@@ -193,12 +193,12 @@ pub enum KernelError {
         call: &'static str,
         /// The error's name.
         code: String,
-        /// What the driver says of it.
+        /// The driver's description.
         text: String,
     },
 
-    /// A call of cuBLASLt failed.
-    #[error("{device}: {call}: {code}\nhint: CUBLASLT_LOG_LEVEL=1 has cuBLASLt say more")]
+    /// A cuBLASLt call failed.
+    #[error("{device}: {call}: {code}\nhint: set CUBLASLT_LOG_LEVEL=1 for more detail")]
     Cublas {
         /// The device.
         device: Device,
@@ -208,10 +208,10 @@ pub enum KernelError {
         code: String,
     },
 
-    /// A kernel of this program does not compile with the NVRTC that is there.
+    /// A kernel does not compile with the installed NVRTC.
     #[error(
         "{device}: the kernels of {kernel} do not compile: {log}\n\
-         hint: is the CUDA of NVRTC 12.8 or newer? `ddp-train devices` tells"
+         hint: is the CUDA of NVRTC 12.8 or newer?"
     )]
     Compile {
         /// The device.
@@ -222,41 +222,51 @@ pub enum KernelError {
         log: String,
     },
 
-    /// An operand lies in a GPU's memory, where this function cannot reach it, or in the host's and should not.
-    #[error("{op}: {operand} is not in the memory that this takes: {takes}\nhint: move it with .to(...)")]
+    /// An operand is in host memory where GPU memory is required, or the reverse.
+    #[error("{op}: {operand} must be in {takes}\nhint: move it with .to(...)")]
     WrongMemory {
         /// The operation.
         op: &'static str,
         /// The operand.
         operand: Box<Operand>,
-        /// What it takes.
+        /// The required memory.
         takes: &'static str,
     },
 
     /// The thread pool could not be started.
-    #[error("cannot start {threads} compute threads: {reason}\nhint: --threads takes a smaller number")]
+    #[error("cannot start {threads} compute threads: {reason}")]
     Threads {
-        /// Threads asked for.
+        /// Requested number of threads.
         threads: usize,
-        /// What the system said.
+        /// The system's message.
         reason: String,
     },
 }
 
-/// What to change where memory is short, by what uses most of it.
+/// How to save memory, by its largest use.
 fn memory_hint(in_use: Option<&MemoryInUse>) -> &'static str {
-    let Some(in_use) = in_use else { return "a smaller model or batch" };
-    let largest = MemoryUse::ALL.into_iter().max_by_key(|kind| in_use.bytes[*kind as usize]);
-    match largest {
-        _ if in_use.allocated() < in_use.total / 4 && in_use.free < in_use.total / 4 => {
-            "most of the device's memory is held by other programs: nvidia-smi lists them"
+    match in_use {
+        None => "a smaller model or batch",
+        Some(in_use) if in_use.is_held_by_others() => {
+            "other programs hold most of the device's memory: nvidia-smi lists them"
         }
-        Some(MemoryUse::Activations | MemoryUse::Workspace) => {
-            "smaller micro-batches: raise train.grad_accum_steps, or lower train.batch_size"
-        }
-        Some(MemoryUse::Data) => "fewer rows on the device at a time",
-        Some(MemoryUse::Optimizer) => "an optimiser with less state (sgd), or a smaller model",
-        _ => "a smaller model, or a device with more memory",
+        Some(in_use) => match in_use.largest() {
+            MemoryUse::Activations | MemoryUse::Workspace => "smaller micro-batches",
+            MemoryUse::Data => "fewer rows on the device at a time",
+            MemoryUse::Optimizer => "an optimiser with less state (sgd), or a smaller model",
+            _ => "a smaller model, or a device with more memory",
+        },
+    }
+}
+
+/// Errors of a driver that cannot load what this NVRTC compiles.
+const DRIVER_MISMATCH: [&str; 3] =
+    ["CUDA_ERROR_NO_BINARY_FOR_GPU", "CUDA_ERROR_INVALID_PTX", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"];
+
+impl KernelError {
+    /// Whether the driver cannot load what the installed NVRTC compiles.
+    pub fn is_driver_mismatch(&self) -> bool {
+        matches!(self, KernelError::Cuda { code, .. } if DRIVER_MISMATCH.contains(&code.as_str()))
     }
 }
 
@@ -271,9 +281,7 @@ fn cuda_hint(code: &str) -> &'static str {
         "CUDA_ERROR_DEVICE_UNAVAILABLE" => {
             "another process holds the device (exclusive compute mode?): nvidia-smi lists it"
         }
-        "CUDA_ERROR_NO_BINARY_FOR_GPU" | "CUDA_ERROR_INVALID_PTX" | "CUDA_ERROR_UNSUPPORTED_PTX_VERSION" => {
-            "driver and NVRTC do not fit together: `ddp-train devices` shows both versions"
-        }
-        _ => "dmesg and nvidia-smi may tell more",
+        _ if DRIVER_MISMATCH.contains(&code) => "the driver and NVRTC are of incompatible versions",
+        _ => "dmesg and nvidia-smi may show more",
     }
 }

@@ -1,8 +1,8 @@
 //! Devices, tensors and the operations of dense networks.
 //!
-//! The lowest layer of the house: it knows no ranks, no files and no users. A [`Tensor`] lives on one
-//! [`Device`]; operations ([`ops`]) take views, check device, dtype and shape once, and write into memory that
-//! the caller owns, so that a training step allocates nothing. Each operation's CPU form is its definition.
+//! The lowest layer: it knows no ranks, no command line and no config. A [`Tensor`] lives on one [`Device`]; operations
+//! ([`ops`]) take views, check device, dtype and shape once, and write into memory that the caller owns, so that a training
+//! step allocates nothing. The CPU implementation of an operation defines it.
 
 pub mod cpu;
 pub mod cuda;
@@ -17,10 +17,11 @@ mod tensor;
 mod view;
 
 pub use cuda::{MemoryInUse, MemoryUse};
-pub use device::{Device, DeviceChoice, DeviceRequest};
+pub use device::{Device, DeviceRequest};
 pub use dtype::{DType, Element};
 pub use error::{KernelError, Operand, Result};
-pub use rng::{Philox, to_unit_f32};
+pub use rng::Philox;
 pub use shape::Shape;
 pub use tensor::Tensor;
-pub use view::{CpuSlice, CpuSliceMut, TensorMut, TensorRef};
+pub(crate) use view::CpuSliceMut;
+pub use view::{TensorMut, TensorRef};

@@ -1,4 +1,4 @@
-//! Host memory for tensors: aligned to cache lines, zeroed, on huge pages where it is large.
+//! Host memory for tensors: aligned to cache lines, zeroed; large buffers on huge pages.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -9,8 +9,8 @@ use crate::{Device, Element, KernelError, Result};
 
 /// A cache line, and the widest vector register.
 const ALIGN: usize = 64;
-/// From this size a buffer is mapped on its own, aligned to huge pages and asking for them: a weight matrix of 64 MiB
-/// touches 32 of them instead of 16,384 small ones, each of which costs a fault and a TLB entry.
+/// Size from which a buffer gets a mapping of its own on huge pages: a weight matrix of 64 MiB touches 32 of them instead
+/// of 16,384 small pages, each of which costs a page fault and a TLB entry.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// A fixed-length zeroed buffer of `T` in host memory.
@@ -20,10 +20,10 @@ pub(crate) struct Buffer<T: Element> {
     origin: Origin,
 }
 
-/// Where the memory came from, and so how it is given back.
+/// Origin of the memory, which decides how to free it.
 enum Origin {
     Heap(Layout),
-    /// Given back when the map is dropped.
+    /// Freed when the map is dropped.
     Map {
         _map: MmapMut,
     },
@@ -35,10 +35,10 @@ unsafe impl<T: Element> Send for Buffer<T> {}
 unsafe impl<T: Element> Sync for Buffer<T> {}
 
 impl<T: Element> Buffer<T> {
-    /// `len` zeros.
+    /// Allocates `len` zeros.
     ///
     /// # Errors
-    /// [`KernelError::OutOfMemory`] where the system refuses.
+    /// [`KernelError::OutOfMemory`].
     pub(crate) fn zeroed(len: usize) -> Result<Self> {
         let bytes = len.saturating_mul(size_of::<T>());
         let memory = if bytes >= HUGE_PAGE { map(bytes) } else { allocate(bytes) };
@@ -48,10 +48,10 @@ impl<T: Element> Buffer<T> {
         }
     }
 
-    /// A buffer with a copy of `values`.
+    /// Allocates a copy of `values`.
     ///
     /// # Errors
-    /// [`KernelError::OutOfMemory`] where the system refuses.
+    /// [`KernelError::OutOfMemory`].
     pub(crate) fn from_slice(values: &[T]) -> Result<Self> {
         let mut buffer = Self::zeroed(values.len())?;
         buffer.copy_from_slice(values);
@@ -59,7 +59,7 @@ impl<T: Element> Buffer<T> {
     }
 }
 
-/// Zeroed memory of the heap, aligned to [`ALIGN`].
+/// Allocates zeroed heap memory, aligned to [`ALIGN`].
 fn allocate(bytes: usize) -> Option<(NonNull<u8>, Origin)> {
     let layout = Layout::from_size_align(bytes.max(1), ALIGN).ok()?;
     // SAFETY: the layout's size is at least 1.
@@ -67,11 +67,11 @@ fn allocate(bytes: usize) -> Option<(NonNull<u8>, Origin)> {
     Some((NonNull::new(ptr)?, Origin::Heap(layout)))
 }
 
-/// Zeroed memory of its own mapping, aligned to [`HUGE_PAGE`]. Pages come as they are touched.
+/// Maps zeroed memory, aligned to [`HUGE_PAGE`]. Pages are committed when first touched.
 fn map(bytes: usize) -> Option<(NonNull<u8>, Origin)> {
     let mut map = MmapMut::map_anon(bytes.checked_add(HUGE_PAGE)?).ok()?;
     #[cfg(target_os = "linux")]
-    // It is advice: a refusal changes nothing but speed.
+    // Only advice: a refusal affects nothing but speed.
     let _ = map.advise(memmap2::Advice::HugePage);
     let start = map.as_ptr().align_offset(HUGE_PAGE);
     let ptr = NonNull::new(map.get_mut(start..)?.as_mut_ptr())?;

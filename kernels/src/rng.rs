@@ -1,5 +1,5 @@
-//! Counter-based random numbers: a pure function of key and counter, so that they are the same on every
-//! device, for every world size and in any order of evaluation.
+//! Counter-based random numbers: a pure function of key and counter, so the same on every device and in any order of
+//! evaluation.
 //!
 //! Source: Philox4x32-10 of Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
 
@@ -14,7 +14,7 @@ pub struct Philox {
 }
 
 impl Philox {
-    /// The generator with this seed as its key.
+    /// Creates the generator with this seed as its key.
     #[inline(always)]
     pub fn new(seed: u64) -> Self {
         Philox { key: [seed as u32, (seed >> 32) as u32] }
@@ -73,7 +73,7 @@ impl Philox {
 
 /// A random word as a multiple of 2^-24 in `[0, 1)`: each of the 2^24 values is exact in f32.
 #[inline(always)]
-pub fn to_unit_f32(word: u32) -> f32 {
+pub(crate) fn to_unit_f32(word: u32) -> f32 {
     (word >> 8) as f32 * (1.0 / (1u32 << 24) as f32)
 }
 

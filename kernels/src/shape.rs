@@ -4,10 +4,10 @@ use std::fmt;
 
 use crate::{KernelError, Result};
 
-/// The most dimensions a tensor can have.
+/// Maximum number of dimensions of a tensor.
 pub const MAX_DIMS: usize = 4;
 
-/// Dimensions of a contiguous row-major tensor; none at all is a scalar.
+/// Dimensions of a contiguous row-major tensor; a scalar has none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
     dims: [usize; MAX_DIMS],
@@ -15,10 +15,10 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// A shape with these dimensions.
+    /// Creates a shape with these dimensions.
     ///
     /// # Errors
-    /// [`KernelError::BadShape`] for more than [`MAX_DIMS`] dimensions or a product beyond `usize`.
+    /// [`KernelError::BadShape`] for more than [`MAX_DIMS`] dimensions or more elements than `usize` counts.
     #[inline]
     pub fn new(dims: &[usize]) -> Result<Self> {
         let fits = dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).is_some();
@@ -36,7 +36,7 @@ impl Shape {
         Shape { dims: [n, 1, 1, 1], n_dims: 1 }
     }
 
-    /// `[rows, cols]`; the product must fit in `usize`, as that of any two lengths of real buffers does.
+    /// `[rows, cols]`; the number of elements must fit in `usize`.
     #[inline]
     pub fn matrix(rows: usize, cols: usize) -> Self {
         Shape { dims: [rows, cols, 1, 1], n_dims: 2 }
@@ -61,7 +61,7 @@ impl Shape {
         self.dims.iter().product()
     }
 
-    /// Rows and columns, the last dimension being the columns and all before it rows.
+    /// Rows and columns of the tensor as a matrix: the last dimension is the columns, all others are rows.
     #[inline]
     pub fn rows_cols(&self) -> (usize, usize) {
         let cols = if self.n_dims == 0 { 1 } else { self.dims[self.n_dims - 1] };

@@ -1,4 +1,4 @@
-//! Tensors that own their storage, made directly on their device.
+//! Tensors that own their storage, created directly on their device.
 
 use half::{bf16, f16};
 
@@ -17,7 +17,7 @@ pub struct Tensor {
     device: Device,
 }
 
-/// The elements, by the kind of memory they lie in.
+/// The elements, by kind of memory.
 enum Storage {
     CpuF32(Buffer<f32>),
     CpuF64(Buffer<f64>),
@@ -25,11 +25,11 @@ enum Storage {
     CpuBF16(Buffer<bf16>),
     CpuU8(Buffer<u8>),
     CpuF16(Buffer<f16>),
-    /// The dtype is not part of the memory.
+    /// GPU memory is untyped.
     Cuda(DeviceBuffer, DType),
 }
 
-/// One expression for each element type of host memory, another one for a GPU's.
+/// Evaluates one expression for each element type in host memory and another one for GPU memory.
 macro_rules! each_storage {
     ($storage:expr, $buffer:ident => $body:expr, $device_buffer:ident, $dtype:ident => $cuda:expr) => {
         match $storage {
@@ -45,16 +45,16 @@ macro_rules! each_storage {
 }
 
 impl Tensor {
-    /// Zeros.
+    /// Creates a tensor of zeros.
     ///
     /// # Errors
-    /// [`KernelError::BadShape`], [`KernelError::DeviceUnavailable`] or [`KernelError::OutOfMemory`], as for
-    /// every function here that makes a tensor.
+    /// [`KernelError::BadShape`], [`KernelError::DeviceUnavailable`] or [`KernelError::OutOfMemory`], as for every function here
+    /// that creates a tensor; [`KernelError::Cuda`] on a GPU.
     pub fn zeros(dims: &[usize], dtype: DType, device: Device) -> Result<Self> {
         Self::zeros_for(MemoryUse::Other, dims, dtype, device)
     }
 
-    /// Zeros, on a GPU in the account of `kind`.
+    /// Creates a tensor of zeros; on a GPU, its memory is accounted to `kind`.
     ///
     /// # Errors
     /// As [`Tensor::zeros`].
@@ -75,7 +75,7 @@ impl Tensor {
         Ok(Tensor { storage, shape, device })
     }
 
-    /// Ones.
+    /// Creates a tensor of ones.
     ///
     /// # Errors
     /// As [`Tensor::zeros`].
@@ -83,7 +83,7 @@ impl Tensor {
         Self::full(dims, 1.0, dtype, device)
     }
 
-    /// `value`, rounded to the dtype, everywhere.
+    /// Creates a tensor filled with `value`, rounded to the dtype.
     ///
     /// # Errors
     /// As [`Tensor::zeros`].
@@ -91,15 +91,15 @@ impl Tensor {
         Self::filled(dims, dtype, device, |_| value)
     }
 
-    /// A copy of `values`, which fill `dims` in row-major order.
+    /// Creates a tensor from `values`, which fill `dims` in row-major order.
     ///
     /// # Errors
-    /// [`KernelError::ElementCount`] if the numbers differ; else as [`Tensor::zeros`].
+    /// [`KernelError::ElementCount`] if the number of values differs; else as [`Tensor::zeros`].
     pub fn from_slice<T: Element>(values: &[T], dims: &[usize], device: Device) -> Result<Self> {
         TensorRef::from_slice(values, dims)?.copy_to(MemoryUse::Other, device)
     }
 
-    /// `0, 1, 2, ...` as a vector of `n` elements.
+    /// Creates the vector `0, 1, ..., n - 1`.
     ///
     /// # Errors
     /// As [`Tensor::zeros`].
@@ -107,7 +107,7 @@ impl Tensor {
         Self::filled(&[n], dtype, device, |i| i as f64)
     }
 
-    /// Uniform numbers in `[0, 1)`: a function of `seed` and the element's index alone, whatever the device.
+    /// Creates uniform random numbers in `[0, 1)`, a function of `seed` and element index only: the same on every device.
     ///
     /// # Errors
     /// As [`Tensor::zeros`]; [`KernelError::DTypeUnsupported`] for integers.
@@ -117,7 +117,7 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// Standard normal numbers (Box-Muller): a function of `seed` and the element's index alone.
+    /// Creates standard normal random numbers (Box-Muller), a function of `seed` and element index only.
     ///
     /// # Errors
     /// As [`Tensor::rand`].
@@ -141,7 +141,7 @@ impl Tensor {
         })
     }
 
-    /// The value of each index, computed on the host.
+    /// Creates a tensor from a function of the element index, computed on the host.
     fn filled(
         dims: &[usize],
         dtype: DType,
@@ -153,14 +153,14 @@ impl Tensor {
                 *v = T::from_f64(value(i));
             }
         }
-        // Refused before the work rather than after it.
+        // Fails before the work, not after it.
         device.ensure_available()?;
         let mut tensor = Self::zeros(dims, dtype, Device::Cpu)?;
         each_storage!(&mut tensor.storage, buffer => fill(buffer, &mut value), _on_gpu, _dtype => ());
         if device == Device::Cpu { Ok(tensor) } else { tensor.to(device) }
     }
 
-    /// Zeros with this tensor's shape, dtype and device.
+    /// Creates zeros with this tensor's shape, dtype and device.
     ///
     /// # Errors
     /// As [`Tensor::zeros`].
@@ -168,15 +168,7 @@ impl Tensor {
         self.new_zeros(self.shape.dims())
     }
 
-    /// Standard normal numbers with this tensor's shape, dtype and device.
-    ///
-    /// # Errors
-    /// As [`Tensor::rand`].
-    pub fn randn_like(&self, seed: u64) -> Result<Self> {
-        Self::randn(self.shape.dims(), self.dtype(), self.device, seed)
-    }
-
-    /// Zeros of another shape with this tensor's dtype and device.
+    /// Creates zeros of another shape with this tensor's dtype and device.
     ///
     /// # Errors
     /// As [`Tensor::zeros`].
@@ -184,11 +176,10 @@ impl Tensor {
         Self::zeros_for(self.memory_use(), dims, self.dtype(), self.device)
     }
 
-    /// A copy on `device`: the only way from one device to another.
+    /// Copies the tensor to `device`: the only way from one device to another.
     ///
-    /// Between GPUs it goes from memory to memory where the topology allows it, else through pinned host memory
-    /// ([`crate::cuda::peer::path`] tells which), in the order of both compute streams; between host and GPU it waits until
-    /// it is done.
+    /// Between GPUs: a peer copy if the topology allows it, else through pinned host memory ([`crate::cuda::peer::path`] reports
+    /// which), ordered after the work on both compute streams. Between host and GPU: synchronous.
     ///
     /// # Errors
     /// [`KernelError::DeviceUnavailable`] or [`KernelError::OutOfMemory`].
@@ -196,7 +187,7 @@ impl Tensor {
         self.view().copy_to(self.memory_use(), device)
     }
 
-    /// A copy on `device` in the account of `kind`.
+    /// Copies the tensor to `device`; on a GPU, the memory is accounted to `kind`.
     ///
     /// # Errors
     /// As [`Tensor::to`].
@@ -204,7 +195,7 @@ impl Tensor {
         self.view().copy_to(kind, device)
     }
 
-    /// What its memory is accounted for.
+    /// The use that its memory is accounted to.
     pub fn memory_use(&self) -> MemoryUse {
         match &self.storage {
             Storage::Cuda(buffer, _) => buffer.kind(),
@@ -238,30 +229,30 @@ impl Tensor {
         }
     }
 
-    /// Where the elements live.
+    /// The device that holds the elements.
     #[inline]
     pub fn device(&self) -> Device {
         self.device
     }
 
-    /// Bytes of storage.
+    /// Size of the storage in bytes.
     pub fn size_bytes(&self) -> usize {
         self.numel() * self.dtype().size_bytes()
     }
 
-    /// A shared view of the whole.
+    /// A shared view of the whole tensor.
     #[inline]
     pub fn view(&self) -> TensorRef<'_> {
         let shape = self.shape;
         each_storage!(&self.storage, buffer => TensorRef::from_buffer(buffer, shape), buffer, dtype => {
-            // SAFETY: the buffer holds that many elements and is borrowed as long as the view; it is freed behind all work of
-            // the compute stream, to which other streams are joined before a borrow ends.
+            // SAFETY: the buffer holds that many elements and is borrowed as long as the view; it is freed after all work on
+            // the compute stream, with which other streams are joined before a borrow ends.
             let slice = unsafe { CudaSlice::from_raw(buffer.gpu(), buffer.ptr(), shape.numel(), *dtype) };
             TensorRef::from_cuda(slice, shape)
         })
     }
 
-    /// An exclusive view of the whole.
+    /// An exclusive view of the whole tensor.
     #[inline]
     pub fn view_mut(&mut self) -> TensorMut<'_> {
         let shape = self.shape;
@@ -272,25 +263,25 @@ impl Tensor {
         })
     }
 
-    /// A copy of the elements in host memory; from a GPU it waits for all work that was asked for before.
+    /// Copies the elements to host memory; on a GPU, waits for all work enqueued before.
     ///
     /// # Errors
-    /// [`KernelError::DTypeUnsupported`] if they are of another type; [`KernelError::Cuda`].
+    /// [`KernelError::DTypeUnsupported`] if the elements are of another type; [`KernelError::Cuda`].
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         self.view().to_vec()
     }
 }
 
 impl TensorRef<'_> {
-    /// A tensor with a copy of this view's elements, on the same device.
+    /// Copies this view's elements to a new tensor on the same device.
     ///
     /// # Errors
-    /// [`KernelError::OutOfMemory`] where the system refuses; [`KernelError::Cuda`].
+    /// [`KernelError::OutOfMemory`]; [`KernelError::Cuda`].
     pub fn to_tensor(self) -> Result<Tensor> {
         self.copy_to(MemoryUse::Other, self.device())
     }
 
-    /// A tensor with a copy of this view's elements on `device`.
+    /// Copies this view's elements to a new tensor on `device`.
     ///
     /// # Errors
     /// As [`Tensor::to`].
@@ -318,7 +309,7 @@ impl TensorRef<'_> {
         Ok(tensor)
     }
 
-    /// A copy of the elements in host memory; from a GPU it waits for all work that was asked for before.
+    /// Copies the elements to host memory; on a GPU, waits for all work enqueued before.
     ///
     /// # Errors
     /// As [`Tensor::to_vec`].

@@ -1,8 +1,7 @@
-//! Borrowed views of tensors: what operations take.
+//! Borrowed views of tensors, the operands of operations.
 //!
-//! A view is a contiguous row-major range of a tensor's storage with a shape. Views of one flat buffer can be
-//! split and lent out piece by piece, so the borrow checker sees to it that a bucket that is being reduced is
-//! not written at the same time.
+//! A view is a contiguous row-major range of a tensor's storage with a shape. Views of one flat buffer can be split and lent
+//! out piece by piece, so the borrow checker prevents writes to a range that is being reduced.
 
 use std::ops::Range;
 
@@ -14,14 +13,14 @@ use crate::{DType, Device, Element, KernelError, Result, Shape};
 
 /// Elements in host memory, by type.
 #[derive(Debug, Clone, Copy)]
-pub enum CpuSlice<'a> {
+pub(crate) enum CpuSlice<'a> {
     /// Single precision.
     F32(&'a [f32]),
     /// Double precision.
     F64(&'a [f64]),
     /// Integers.
     I64(&'a [i64]),
-    /// Short floats.
+    /// bf16.
     BF16(&'a [bf16]),
     /// Bytes.
     U8(&'a [u8]),
@@ -31,14 +30,14 @@ pub enum CpuSlice<'a> {
 
 /// Writable elements in host memory, by type.
 #[derive(Debug)]
-pub enum CpuSliceMut<'a> {
+pub(crate) enum CpuSliceMut<'a> {
     /// Single precision.
     F32(&'a mut [f32]),
     /// Double precision.
     F64(&'a mut [f64]),
     /// Integers.
     I64(&'a mut [i64]),
-    /// Short floats.
+    /// bf16.
     BF16(&'a mut [bf16]),
     /// Bytes.
     U8(&'a mut [u8]),
@@ -46,14 +45,14 @@ pub enum CpuSliceMut<'a> {
     F16(&'a mut [f16]),
 }
 
-/// Elements by the memory they lie in.
+/// Elements by kind of memory.
 #[derive(Debug, Clone, Copy)]
 enum Data<'a> {
     Cpu(CpuSlice<'a>),
     Cuda(CudaSlice<'a>),
 }
 
-/// Writable elements by the memory they lie in.
+/// Writable elements by kind of memory.
 #[derive(Debug)]
 enum DataMut<'a> {
     Cpu(CpuSliceMut<'a>),
@@ -74,7 +73,7 @@ pub struct TensorMut<'a> {
     shape: Shape,
 }
 
-/// What `$self.data` is, with the same expression for each element type.
+/// Evaluates the same expression for each element type.
 macro_rules! each_type {
     ($enum:ident, $data:expr, $slice:ident => $body:expr) => {
         match $data {
@@ -117,7 +116,7 @@ macro_rules! common {
                 }
             }
 
-            /// Where the elements live.
+            /// The device that holds the elements.
             #[inline]
             pub fn device(&self) -> Device {
                 match &self.data {
@@ -134,7 +133,8 @@ macro_rules! common {
                 }
             }
 
-            /// How error messages show this view.
+            /// This view as error messages show it.
+            #[inline]
             pub fn operand(&self, name: &'static str) -> Operand {
                 Operand { name, shape: self.shape, dtype: self.dtype(), device: self.device() }
             }
@@ -142,7 +142,7 @@ macro_rules! common {
             /// The same elements under another shape.
             ///
             /// # Errors
-            /// [`KernelError::ElementCount`] if the shape holds another number of elements.
+            /// [`KernelError::ElementCount`] if the shape has a different number of elements.
             #[inline]
             pub fn reshape(self, dims: &[usize]) -> Result<Self> {
                 let shape = Shape::new(dims)?;
@@ -152,7 +152,7 @@ macro_rules! common {
                 Ok($view { shape, ..self })
             }
 
-            /// The elements of rows `start..end`, and the shape that they fill.
+            /// The element range of rows `start..end`, and its shape.
             #[inline]
             fn row_range(&self, start: usize, end: usize) -> Result<(Range<usize>, Shape)> {
                 let n_rows = self.shape.dims().first().copied().unwrap_or(0);
@@ -161,6 +161,7 @@ macro_rules! common {
                 Ok((start * stride..end * stride, self.shape.with_rows(end - start)))
             }
 
+            #[inline]
             fn check_range(&self, op: &'static str, start: usize, end: usize, len: usize) -> Result<()> {
                 if start > end || end > len {
                     return Err(KernelError::OutOfRange { op, start, end, len });
@@ -194,7 +195,7 @@ impl DataMut<'_> {
 }
 
 impl<'a> TensorRef<'a> {
-    /// A view of host memory, `values` filling `dims` in row-major order.
+    /// Views host memory as a tensor: `values` fill `dims` in row-major order.
     ///
     /// # Errors
     /// [`KernelError::ElementCount`] if their numbers differ.
@@ -206,12 +207,12 @@ impl<'a> TensorRef<'a> {
         Ok(Self::from_buffer(values, shape))
     }
 
-    /// The view of a whole buffer whose length is the shape's.
+    /// Views a whole buffer; the shape has as many elements.
     pub(crate) fn from_buffer<T: Element>(values: &'a [T], shape: Shape) -> Self {
         Self::from_bytes(bytemuck::cast_slice(values), T::DTYPE, shape)
     }
 
-    /// The view of bytes in host memory, as many as the elements take and aligned to them.
+    /// Views bytes in host memory, as many as the elements take and aligned for them.
     pub(crate) fn from_bytes(bytes: &'a [u8], dtype: DType, shape: Shape) -> Self {
         let data = match dtype {
             DType::F32 => CpuSlice::F32(bytemuck::cast_slice(bytes)),
@@ -224,7 +225,7 @@ impl<'a> TensorRef<'a> {
         TensorRef { data: Data::Cpu(data), shape }
     }
 
-    /// The view of a whole device buffer whose length is the shape's.
+    /// Views a whole device buffer; the shape has as many elements.
     pub(crate) fn from_cuda(slice: CudaSlice<'a>, shape: Shape) -> Self {
         debug_assert_eq!(slice.len(), shape.numel());
         TensorRef { data: Data::Cuda(slice), shape }
@@ -233,7 +234,7 @@ impl<'a> TensorRef<'a> {
     /// Rows `start..end` of the first dimension.
     ///
     /// # Errors
-    /// [`KernelError::OutOfRange`] beyond the last row.
+    /// [`KernelError::OutOfRange`] if the range exceeds the rows.
     #[inline]
     pub fn rows(self, start: usize, end: usize) -> Result<Self> {
         let (range, shape) = self.row_range(start, end)?;
@@ -243,17 +244,17 @@ impl<'a> TensorRef<'a> {
     /// Elements `start..end` in row-major order, as a vector.
     ///
     /// # Errors
-    /// [`KernelError::OutOfRange`] beyond the end.
+    /// [`KernelError::OutOfRange`] if the range exceeds the elements.
     #[inline]
     pub fn range(self, start: usize, end: usize) -> Result<Self> {
         self.check_range("range", start, end, self.numel())?;
         Ok(TensorRef { data: self.data.range(start..end), shape: Shape::vector(end - start) })
     }
 
-    /// The elements, if they are in host memory and of this type.
+    /// The elements, which must be in host memory and of type `T`.
     ///
     /// # Errors
-    /// [`KernelError::DTypeUnsupported`] for another type, naming `op` and `name`.
+    /// [`KernelError::DTypeUnsupported`] for another type, [`KernelError::WrongMemory`] for GPU memory; both name `op` and `name`.
     pub fn as_slice<T: Element>(self, op: &'static str, name: &'static str) -> Result<&'a [T]> {
         if self.gpu().is_none() && self.dtype() != T::DTYPE {
             return Err(unsupported::<T>(op, self.operand(name)));
@@ -261,10 +262,10 @@ impl<'a> TensorRef<'a> {
         Ok(bytemuck::cast_slice(self.as_bytes(op, name)?))
     }
 
-    /// The bytes of the elements, of whatever type, if they are in host memory.
+    /// The bytes of the elements, of any type, which must be in host memory.
     ///
     /// # Errors
-    /// [`KernelError::WrongMemory`] for a GPU's memory, naming `op` and `name`.
+    /// [`KernelError::WrongMemory`] for GPU memory, naming `op` and `name`.
     pub fn as_bytes(self, op: &'static str, name: &'static str) -> Result<&'a [u8]> {
         match self.data {
             Data::Cpu(CpuSlice::F32(s)) => Ok(bytemuck::cast_slice(s)),
@@ -277,7 +278,7 @@ impl<'a> TensorRef<'a> {
         }
     }
 
-    /// The elements, if they are in a GPU's memory.
+    /// The elements, which must be in GPU memory.
     ///
     /// # Errors
     /// [`KernelError::WrongMemory`] for host memory.
@@ -290,7 +291,7 @@ impl<'a> TensorRef<'a> {
 }
 
 impl<'a> TensorMut<'a> {
-    /// A view of host memory, `values` filling `dims` in row-major order.
+    /// Views host memory as a tensor: `values` fill `dims` in row-major order.
     ///
     /// # Errors
     /// [`KernelError::ElementCount`] if their numbers differ.
@@ -302,12 +303,12 @@ impl<'a> TensorMut<'a> {
         Ok(Self::from_buffer(values, shape))
     }
 
-    /// The view of a whole buffer whose length is the shape's.
+    /// Views a whole buffer; the shape has as many elements.
     pub(crate) fn from_buffer<T: Element>(values: &'a mut [T], shape: Shape) -> Self {
         Self::from_bytes(bytemuck::cast_slice_mut(values), T::DTYPE, shape)
     }
 
-    /// The view of bytes in host memory, as many as the elements take and aligned to them.
+    /// Views bytes in host memory, as many as the elements take and aligned for them.
     pub(crate) fn from_bytes(bytes: &'a mut [u8], dtype: DType, shape: Shape) -> Self {
         let data = match dtype {
             DType::F32 => CpuSliceMut::F32(bytemuck::cast_slice_mut(bytes)),
@@ -320,13 +321,14 @@ impl<'a> TensorMut<'a> {
         TensorMut { data: DataMut::Cpu(data), shape }
     }
 
-    /// The view of a whole device buffer whose length is the shape's.
+    /// Views a whole device buffer; the shape has as many elements.
     pub(crate) fn from_cuda(slice: CudaSliceMut<'a>, shape: Shape) -> Self {
         debug_assert_eq!(slice.len(), shape.numel());
         TensorMut { data: DataMut::Cuda(slice), shape }
     }
 
-    /// The same view for a shorter time.
+    /// The same view with a shorter lifetime.
+    #[inline]
     pub fn reborrow(&mut self) -> TensorMut<'_> {
         let data = match &mut self.data {
             DataMut::Cpu(data) => DataMut::Cpu(each_type!(CpuSliceMut, data, s => s)),
@@ -336,6 +338,7 @@ impl<'a> TensorMut<'a> {
     }
 
     /// A shared view of the same elements.
+    #[inline]
     pub fn as_ref(&self) -> TensorRef<'_> {
         let data = match &self.data {
             DataMut::Cpu(CpuSliceMut::F32(s)) => Data::Cpu(CpuSlice::F32(s)),
@@ -353,6 +356,7 @@ impl<'a> TensorMut<'a> {
     ///
     /// # Errors
     /// [`KernelError::OutOfRange`] if there are fewer than `mid`.
+    #[inline]
     pub fn split_at(self, mid: usize) -> Result<(TensorMut<'a>, TensorMut<'a>)> {
         let len = self.numel();
         self.check_range("split_at", mid, len, len)?;
@@ -380,7 +384,7 @@ impl<'a> TensorMut<'a> {
     /// Elements `start..end` in row-major order, as a vector.
     ///
     /// # Errors
-    /// [`KernelError::OutOfRange`] beyond the end.
+    /// [`KernelError::OutOfRange`] if the range exceeds the elements.
     #[inline]
     pub fn range(self, start: usize, end: usize) -> Result<TensorMut<'a>> {
         self.check_range("range", start, end, self.numel())?;
@@ -390,18 +394,18 @@ impl<'a> TensorMut<'a> {
     /// Rows `start..end` of the first dimension.
     ///
     /// # Errors
-    /// [`KernelError::OutOfRange`] beyond the last row.
+    /// [`KernelError::OutOfRange`] if the range exceeds the rows.
     #[inline]
     pub fn rows(self, start: usize, end: usize) -> Result<TensorMut<'a>> {
         let (range, shape) = self.row_range(start, end)?;
         Ok(TensorMut { data: self.data.range(range), shape })
     }
 
-    /// Elements as they stand in host memory, by type.
+    /// The elements by type, which must be in host memory.
     ///
     /// # Errors
-    /// [`KernelError::WrongMemory`], naming `op`, for a GPU's memory.
-    pub fn into_cpu(self, op: &'static str) -> Result<CpuSliceMut<'a>> {
+    /// [`KernelError::WrongMemory`], naming `op`, for GPU memory.
+    pub(crate) fn into_cpu(self, op: &'static str) -> Result<CpuSliceMut<'a>> {
         let operand = self.operand("operand");
         match self.data {
             DataMut::Cpu(data) => Ok(data),
@@ -409,7 +413,7 @@ impl<'a> TensorMut<'a> {
         }
     }
 
-    /// The elements, if they are in a GPU's memory.
+    /// The elements, which must be in GPU memory.
     ///
     /// # Errors
     /// [`KernelError::WrongMemory`] for host memory.
@@ -421,10 +425,10 @@ impl<'a> TensorMut<'a> {
         }
     }
 
-    /// The elements, if they are in host memory and of this type.
+    /// The elements, which must be in host memory and of type `T`.
     ///
     /// # Errors
-    /// [`KernelError::DTypeUnsupported`] for another type, naming `op` and `name`.
+    /// [`KernelError::DTypeUnsupported`] for another type, [`KernelError::WrongMemory`] for GPU memory; both name `op` and `name`.
     pub fn into_slice<T: Element>(self, op: &'static str, name: &'static str) -> Result<&'a mut [T]> {
         if self.gpu().is_none() && self.dtype() != T::DTYPE {
             return Err(unsupported::<T>(op, self.operand(name)));
@@ -432,10 +436,10 @@ impl<'a> TensorMut<'a> {
         Ok(bytemuck::cast_slice_mut(self.into_bytes(op, name)?))
     }
 
-    /// The bytes of the elements, of whatever type, if they are in host memory.
+    /// The bytes of the elements, of any type, which must be in host memory.
     ///
     /// # Errors
-    /// [`KernelError::WrongMemory`] for a GPU's memory, naming `op` and `name`.
+    /// [`KernelError::WrongMemory`] for GPU memory, naming `op` and `name`.
     pub fn into_bytes(self, op: &'static str, name: &'static str) -> Result<&'a mut [u8]> {
         let operand = self.operand(name);
         match self.data {
@@ -467,5 +471,5 @@ fn not_on_host(op: &'static str, operand: Operand) -> KernelError {
 }
 
 fn not_on_gpu(operand: Operand) -> KernelError {
-    KernelError::WrongMemory { op: "cuda", operand: operand.into(), takes: "a GPU's memory" }
+    KernelError::WrongMemory { op: "cuda", operand: operand.into(), takes: "GPU memory" }
 }

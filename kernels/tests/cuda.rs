@@ -1,5 +1,5 @@
-//! What a GPU offers beside operations: memory with an account, copies that wait for nothing, graphs, time. On the real or
-//! virtual GPU that is there; else each test says that it was skipped (`REQUIRE_GPUS=1` makes that a failure).
+//! GPU features besides operations: memory accounting, asynchronous copies, graphs, timers. On a real or virtual GPU; without
+//! one, each test reports that it was skipped (`REQUIRE_GPUS=1` makes that a failure).
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use ddp_kernels::cuda::{Download, Gpu, Graph, PinnedTensor, StreamKind, Timer, Upload};
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorRef, ops};
 
-/// The first GPU, for one test alone: these count its memory and capture its stream.
+/// The first GPU, for one test at a time: these tests count its memory and capture its stream.
 fn gpu() -> Option<(&'static Gpu, MutexGuard<'static, ()>)> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     if Gpu::count() == 0 {
@@ -44,7 +44,7 @@ fn memory_is_accounted_for_and_given_back() {
     drop(grads);
     assert_eq!(gpu.memory_allocated() - before, 4 * MIB);
     assert_eq!(gpu.memory_peak() - before, 16 * MIB, "12 and the copy's 4");
-    // What was given back is kept for the next one, until it is asked for.
+    // Freed memory is kept for the next tensor until it is released.
     gpu.synchronize().unwrap();
     let kept = gpu.memory_reserved().unwrap();
     gpu.empty_cache().unwrap();
@@ -98,7 +98,7 @@ fn parts_travel_to_the_host_together() {
         let range = |start, end| a.view().range(start, end).unwrap();
         download.start_all(&[range(7, N), b.view(), range(9, 9), range(0, 7)]).unwrap();
         assert_eq!(download.arrived::<f32>(), None, "nobody has waited for it");
-        // What comes behind the copies changes nothing of them.
+        // Work after the copies does not affect them.
         ops::add_assign(a.view_mut(), Tensor::ones(&[N], DType::F32, gpu.device()).unwrap().view()).unwrap();
         let got = download.wait::<f32>().unwrap();
         let want = |i: usize| (i + round) as f32;
@@ -107,7 +107,7 @@ fn parts_travel_to_the_host_together() {
         assert!(got[N + 8..].iter().zip(0..7).all(|(got, i)| *got == want(i)) && got.len() == N + 15);
         let got = got.to_vec();
         assert_eq!(download.arrived::<f32>(), Some(got.as_slice()));
-        // Read by another thread, as a checkpoint's writer does.
+        // Read by another thread, like a checkpoint writer.
         std::thread::scope(|scope| {
             let same = scope.spawn(|| download.arrived::<f32>() == Some(got.as_slice()));
             assert!(same.join().unwrap());
@@ -139,11 +139,11 @@ fn uploads_carry_every_type() {
     }
 }
 
-/// A thread fills four buffers in turn, which travel to two places of the device, where they are used.
+/// A thread fills four buffers in turn, which are copied to two device tensors, where they are used.
 #[test]
 fn a_ring_of_pinned_tensors_is_filled_by_another_thread() {
     const ROUNDS: usize = 50;
-    // More than a page, so that what the virtual GPU guards is a part of it.
+    // More than a page, so that the virtual GPU guards a part of it.
     const N: usize = 5000;
     let value = |round: usize, i: usize| (round * 7 + i) as u8;
     let Some((gpu, _alone)) = gpu() else { return };
@@ -179,7 +179,7 @@ fn a_ring_of_pinned_tensors_is_filled_by_another_thread() {
             slot.consumed().unwrap();
             assert!(matches!(pinned.host().unwrap_err(), KernelError::StillSending { .. }));
             travelling.push_back(pinned);
-            // In some rounds as soon as it can be known, in others only when there is no other buffer left.
+            // In some rounds as early as possible, in others only when no other buffer is left.
             let may_ask = round % 3 == 0;
             while travelling.front().is_some_and(|first| may_ask && first.is_sent().unwrap()) {
                 let _ = give_empty.send(travelling.pop_front().unwrap());
@@ -190,12 +190,12 @@ fn a_ring_of_pinned_tensors_is_filled_by_another_thread() {
                 let _ = give_empty.send(first);
             }
         }
-        // What is still travelling is dropped here.
+        // Copies in progress are dropped here.
     });
     let all = all.to_vec::<u8>().unwrap();
     for (round, row) in all.chunks_exact(N).enumerate() {
         for (i, &byte) in row.iter().enumerate() {
-            // Behind the shorter ones stands what the slot held two rounds before.
+            // After shorter ones, the slot still holds the contents of two rounds before.
             let from = if round + 3 < ROUNDS || i < N - 100 { round } else { last_whole(round, ROUNDS) };
             assert_eq!(byte, value(from, i), "round {round}, element {i}");
         }
@@ -219,20 +219,20 @@ fn a_pinned_tensor_is_not_written_to_while_it_travels() {
     slot.consumed().unwrap();
     assert_eq!(pinned.view().to_vec::<f32>().unwrap(), [3.0; 10], "reading is allowed");
     assert_eq!(slot.device().to_vec::<f32>().unwrap(), [3.0; 8]);
-    // The copy is over, but it was not asked for.
+    // The copy is complete, but this was not queried.
     let error = pinned.host().unwrap_err();
     assert!(matches!(error, KernelError::StillSending { dtype: DType::F32, .. }), "{error}");
     assert!(error.to_string().contains("[10] f32") && error.to_string().contains("hint: "), "{error}");
     let ms = pinned.sent_ms().unwrap().unwrap();
     assert!((0.0..60_000.0).contains(&ms), "{ms} ms");
     pinned.host().unwrap().into_slice::<f32>("test", "host").unwrap().fill(4.0);
-    // Once more, also where a copy is under way already; and dropped at once.
+    // Once more, while a copy is already in progress; and dropped at once.
     slot.send_from(&mut pinned, 8).unwrap();
     slot.consumed().unwrap();
     slot.send_from(&mut pinned, 1).unwrap();
     drop(pinned);
     assert_eq!(slot.device().to_vec::<f32>().unwrap(), [4.0; 8]);
-    // Memory of the slot's own, where it is asked for after all.
+    // The slot's own memory, if requested after all.
     slot.consumed().unwrap();
     slot.send_slice(&[5.0f32; 8]).unwrap();
     assert_eq!(slot.device().to_vec::<f32>().unwrap(), [5.0; 8]);
@@ -271,7 +271,7 @@ fn a_graph_is_replayed_with_what_lies_in_memory() {
     let Some((gpu, _alone)) = gpu() else { return };
     let mut sum = Tensor::zeros(&[100], DType::F32, gpu.device()).unwrap();
     let mut term = Tensor::ones(&[100], DType::F32, gpu.device()).unwrap();
-    // The first time a kernel is compiled, which no capture may.
+    // The first call compiles the kernel, which is not allowed in a capture.
     ops::add_assign(sum.view_mut(), term.view()).unwrap();
     let mut graph = Graph::capture(gpu, || -> Result<(), KernelError> {
         ops::add_assign(sum.view_mut(), term.view())?;
@@ -284,7 +284,7 @@ fn a_graph_is_replayed_with_what_lies_in_memory() {
     ops::copy(TensorRef::from_slice(&[5.0f32; 100], &[100]).unwrap(), term.view_mut()).unwrap();
     graph.launch().unwrap();
     assert_eq!(sum.to_vec::<f32>().unwrap(), [13.0; 100]);
-    // What a graph may still use is not given to others while it exists.
+    // Memory that a graph may still use is not reused while the graph exists.
     let held = gpu.memory_allocated();
     drop(term);
     let fresh = Tensor::full(&[100], 9.0, DType::F32, gpu.device()).unwrap();
@@ -294,7 +294,7 @@ fn a_graph_is_replayed_with_what_lies_in_memory() {
     assert_eq!(gpu.memory_allocated(), held, "accounted for by its owner");
 }
 
-/// Sorting and zeroing are part of it, and nothing of an earlier launch is left.
+/// Sorting and zeroing are part of it; nothing of an earlier launch remains.
 #[test]
 fn a_graph_holds_embeddings_and_their_gradient() {
     let Some((gpu, _alone)) = gpu() else { return };
@@ -321,7 +321,7 @@ fn a_graph_holds_embeddings_and_their_gradient() {
     graph.launch().unwrap();
     let replayed = (out.to_vec::<f32>().unwrap(), d_weights.to_vec::<f32>().unwrap());
     assert!(replayed.0.chunks_exact(14).enumerate().all(|(n, row)| row[0] == n as f32 / 8.0));
-    // Each row of a table that is met, as often as it is met.
+    // Each used row of a table, as often as it is used.
     let weights = weights.to_vec::<f32>().unwrap();
     let mut n_met = [[0u8; 300]; 2];
     (0..n_rows).for_each(|n| (n_met[0][n % 2] += 1, n_met[1][n * n % 300] += 1).1);
@@ -370,7 +370,7 @@ fn devices_are_described() {
     assert!(Device::Cuda(Gpu::count() as u32).ensure_available().is_err());
 }
 
-/// Larger than a piece of a staged copy, where there is no direct way.
+/// Larger than a chunk of a staged copy, for GPUs without peer access.
 #[test]
 fn a_large_tensor_goes_from_one_gpu_to_another() {
     let Some((_, _alone)) = gpu() else { return };

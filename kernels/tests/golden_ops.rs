@@ -1,4 +1,4 @@
-//! Every operation in f32 against PyTorch, on every device that is there: the cases of `tests/golden/ops.json` (layout in the README beside it).
+//! Every operation in f32 against PyTorch, on every available device: the cases of `tests/golden/ops.json` (layout in its README).
 
 #![allow(clippy::unwrap_used)]
 
@@ -133,7 +133,7 @@ impl Case<'_> {
         self.golden("outputs", name)
     }
 
-    /// A tensor full of NaN: what an operation does not write is seen.
+    /// A tensor full of NaN, so that elements that an operation does not write are detected.
     fn nan(&self, dims: &[usize]) -> Tensor {
         Tensor::full(dims, f64::NAN, DType::F32, self.device).unwrap()
     }
@@ -296,7 +296,7 @@ fn element_loss(
     loss(case, d_x, &x, |scale, d, sums| op(x.view(), target.view(), scale, d, sums));
 }
 
-/// The mean and its gradient, as a caller forms them from a loss's sums.
+/// The mean and its gradient, computed from a loss's sums as a caller does.
 fn loss(
     case: &Case<'_>,
     d_name: &str,
@@ -312,7 +312,7 @@ fn loss(
     let sums = run(1.0, None);
     let mut d = case.nan_like(x);
     let again = run(1.0 / sums.weight, Some(&mut d));
-    assert_eq!(sums, again, "{}: the sums depend on whether a gradient is asked for", case.label());
+    assert_eq!(sums, again, "{}: the sums depend on whether a gradient is computed", case.label());
     // Each row's loss is a few roundings in f32, mostly of the logits' size, which is up to 3 times the loss's;
     // PyTorch also sums the rows in f32.
     case.close_to("loss", &[sums.mean() as f32], &case.output("loss").values, 0.0, 8.0 * EPS);
@@ -341,7 +341,7 @@ fn layer_norm(case: &Case<'_>) {
     // d_y up to 3, gamma up to 2, summed over at most 5 rows.
     case.close("d_gamma", &d_gamma, 5.0 * rounding, 8.0 * EPS);
     case.close("d_beta", &d_beta, 16.0 * EPS, 8.0 * EPS);
-    // rstd times what is left of d_y·gamma after its means were taken off.
+    // rstd times d_y·gamma minus its means.
     case.close("d_x", &d, 6.0 * rounding.max(EPS * largest(&rstd)), 8.0 * EPS);
 }
 

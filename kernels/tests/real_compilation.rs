@@ -1,4 +1,4 @@
-//! Every kernel through the real compiler, which needs no GPU: registers and spills of each, for each architecture.
+//! Compiles every kernel with the real compiler, which needs no GPU, and checks registers and spills for each architecture.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // A report is what it is for.
 
@@ -7,13 +7,13 @@ use ddp_kernels::cuda::{compile_all, kernel_sources};
 
 /// Ampere, Hopper, Blackwell for data centres, Blackwell for workstations.
 const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90", "sm_100", "sm_120"];
-/// With more, an SM of 65,536 registers holds fewer than two blocks of 256 threads; none of ours has a reason for that.
+/// With more, an SM of 65,536 registers holds fewer than two blocks of 256 threads, which none of our kernels needs.
 const MAX_REGISTERS: u32 = 128;
 
-/// Options that the compiler that is there may refuse.
+/// Options that the installed compiler may reject.
 const REFUSED: [&str; 2] = ["--ptxas-options", "--gpu-architecture"];
 
-/// What the assembler tells of one kernel.
+/// The assembler's report on one kernel.
 #[derive(Debug, PartialEq, Eq)]
 struct Kernel {
     name: String,

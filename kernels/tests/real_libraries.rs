@@ -1,5 +1,5 @@
-//! Every function that is called by name exists in NVIDIA's real libraries, where those are installed: no GPU is needed.
-//! (NCCL's are looked up, all of them, when `ddp-comm` opens it: `comm/tests/real_nccl.rs`.)
+//! Checks that every function called by name exists in NVIDIA's real libraries, if they are installed; needs no GPU. (Those of
+//! NCCL are looked up when `ddp-comm` opens it: `comm/tests/real_nccl.rs`.)
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 

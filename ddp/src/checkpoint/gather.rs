@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::manifest::FileEntry;
 use crate::storage::disk::{Disk, DiskError, replace};
+use crate::storage::fault::FileEntry;
 
 /// Between two looks, at first and later.
 const POLL: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];

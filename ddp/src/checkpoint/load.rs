@@ -10,14 +10,16 @@ use std::collections::HashMap;
 
 use rayon::prelude::*;
 
-use super::error::{CheckpointError, Fault};
-use super::manifest::FileEntry;
-use super::opened::{Checkpoint, check_checksum};
+use super::error::CheckpointError;
+use super::fault::Fault;
+use super::opened::Checkpoint;
 use super::options::MODEL_FILE;
 use super::piece::Piece;
 use super::state_reader::StateReader;
+use super::verify::check_checksum;
 use crate::model::layout::ParamLayout;
 use crate::storage::checksum::Hasher;
+use crate::storage::fault::{FileEntry, FileFault};
 use crate::storage::stream;
 use crate::storage::stream::Caching;
 use crate::storage::tensor_file::{Target, TensorFile};
@@ -55,16 +57,16 @@ impl Checkpoint {
         let Load { layout, weights, pieces, state, rank, world_size, caching } = load;
         assert_eq!(weights.len(), layout.flat_len(), "elements of the flat buffer");
         self.check_layout(layout)?;
-        let damaged = |fault| self.damaged(fault);
+        let damaged = |fault: Fault| self.damaged(fault);
         // Headers that make no sense were changed, as a rule, which is what to tell then.
         let senseless = |fault| self.damaged(self.verify().err().unwrap_or(fault));
-        let model = TensorFile::open(&self.model_path()).map_err(senseless)?;
+        let model = TensorFile::open(&self.model_path()).map_err(Fault::File).map_err(senseless)?;
         let reader = StateReader::open(self).map_err(senseless)?;
         self.check_content(&model, &reader).map_err(senseless)?;
 
         let mut targets: HashMap<&str, Vec<Target<'_>>> = HashMap::new();
         for (name, values) in by_parameter(layout, weights) {
-            let at = model.place(name, 0..values.len()).map_err(damaged)?;
+            let at = model.place(name, 0..values.len()).map_err(Fault::File).map_err(damaged)?;
             targets.entry(MODEL_FILE).or_default().push(Target { at, out: bytemuck::cast_slice_mut(values) });
         }
         for (name, values) in state {
@@ -82,7 +84,7 @@ impl Checkpoint {
         }
         if let Some(name) = targets.keys().next() {
             // There, but not among the files that the manifest answers for.
-            return Err(damaged(Fault::FileMissing { name: (*name).to_owned() }));
+            return Err(damaged(FileFault::Missing { name: (*name).to_owned() }.into()));
         }
         let read = |(entry, is_whole, targets): (&FileEntry, bool, Vec<Target<'_>>)| match is_whole {
             true => self.read_whole(entry, targets, caching),
@@ -117,7 +119,7 @@ impl Checkpoint {
             return Ok(());
         }
         let file = TensorFile::open(&self.path().join(&entry.name))?;
-        targets.into_par_iter().map(|Target { at, out }| file.read_at(at, out)).collect()
+        targets.into_par_iter().map(|Target { at, out }| Ok(file.read_at(at, out)?)).collect()
     }
 }
 

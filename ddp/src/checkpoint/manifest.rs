@@ -8,14 +8,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::error::Fault;
+use super::fault::Fault;
+use super::names::{FORMAT_VERSION, MANIFEST_FILE};
 use super::run_state::RunState;
 use crate::storage::checksum::{Checksum, N_DIGITS};
+use crate::storage::fault::{FileEntry, FileFault};
 
-/// Name of the manifest in a checkpoint's folder.
-pub const MANIFEST_FILE: &str = "manifest.json";
-/// Version of the format that this program writes; it reads no later one.
-pub const FORMAT_VERSION: u64 = 1;
 /// A manifest larger than this is none: one of 1,000 ranks and 10,000 parameters takes some 2 MB.
 const MAX_BYTES: u64 = 256 << 20;
 /// What stands before the manifest's own checksum.
@@ -66,18 +64,6 @@ impl Parameter {
     pub fn numel(&self) -> usize {
         self.shape.iter().product()
     }
-}
-
-/// A file of a checkpoint.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FileEntry {
-    /// Its name in the checkpoint's folder.
-    pub name: String,
-    /// Its length.
-    pub bytes: u64,
-    /// Of all its bytes.
-    pub xxh3_128: Checksum,
 }
 
 /// What a [`Manifest`] says that does not come from the files.
@@ -159,8 +145,8 @@ impl Manifest {
     pub fn read(folder: &Path) -> Result<Self, Fault> {
         let path = folder.join(MANIFEST_FILE);
         let unreadable = |error: std::io::Error| match error.kind() {
-            std::io::ErrorKind::NotFound => Fault::FileMissing { name: MANIFEST_FILE.to_owned() },
-            _ => Fault::Unreadable { name: MANIFEST_FILE.to_owned(), reason: error.to_string() },
+            std::io::ErrorKind::NotFound => FileFault::Missing { name: MANIFEST_FILE.to_owned() },
+            _ => FileFault::Unreadable { name: MANIFEST_FILE.to_owned(), reason: error.to_string() },
         };
         let file = std::fs::metadata(&path).map_err(unreadable)?;
         // Whoever opens a pipe waits for its other end.

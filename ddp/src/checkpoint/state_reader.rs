@@ -8,10 +8,12 @@ use std::path::PathBuf;
 
 use rayon::prelude::*;
 
-use super::error::{CheckpointError, Fault};
+use super::error::CheckpointError;
+use super::fault::Fault;
 use super::opened::Checkpoint;
 use super::options::PIECES_KEY;
 use super::piece::Piece;
+use crate::storage::fault::FileFault;
 use crate::storage::tensor_file::{Target, TensorFile};
 
 /// Elements that a thread reads at a time.
@@ -55,13 +57,13 @@ impl StateReader {
         let (mut files, mut stored) = (Vec::new(), HashMap::<String, Vec<Stored>>::new());
         for entry in manifest.files.iter().filter(|entry| entry.name.starts_with("optimizer-")) {
             let file = TensorFile::open(&checkpoint.path().join(&entry.name))?;
-            let malformed = |reason: String| Fault::Malformed { name: entry.name.clone(), reason };
+            let malformed = |reason: String| FileFault::Malformed { name: entry.name.clone(), reason };
             let pieces = file.metadata().remove(PIECES_KEY).unwrap_or_default();
             let pieces: Vec<Piece> =
                 serde_json::from_str(&pieces).map_err(|error| malformed(format!("its pieces: {error}")))?;
             for Piece { param, start, end, offset } in pieces {
                 if start > end {
-                    return Err(malformed(format!("a piece of {param} ends before it starts")));
+                    return Err(malformed(format!("a piece of {param} ends before it starts")).into());
                 }
                 stored.entry(param).or_default().push(Stored { start, end, file: files.len(), offset });
             }
@@ -90,8 +92,8 @@ impl StateReader {
         let runs = self.runs(wanted, name, out)?;
         let read =
             |run: Run<'_>| self.files[run.file].read(name, run.offset..run.offset + run.out.len(), run.out);
-        let all: Result<(), Fault> = runs.into_par_iter().map(read).collect();
-        all.map_err(|fault| CheckpointError::Damaged { path: self.path.clone(), fault })
+        let all: Result<(), FileFault> = runs.into_par_iter().map(read).collect();
+        all.map_err(|fault| CheckpointError::Damaged { path: self.path.clone(), fault: fault.into() })
     }
 
     /// As [`read`](Self::read), where the elements are and where they go to, each with the name of its file.
@@ -175,23 +177,23 @@ impl StateReader {
         if self.names.is_empty() {
             return Ok(());
         }
-        let malformed = |reason: String| Fault::Malformed { name: "optimiser state".to_owned(), reason };
+        let malformed = |reason: String| FileFault::Malformed { name: "optimiser state".to_owned(), reason };
         for (param, &numel) in &self.numels {
             let mut at = 0;
             for part in self.stored.get(param).into_iter().flatten().filter(|part| part.start < part.end) {
                 if part.start != at {
                     let what = if part.start > at { "missing" } else { "stored twice" };
                     let (low, high) = (at.min(part.start), at.max(part.start));
-                    return Err(malformed(format!("elements {low} to {high} of {param} are {what}")));
+                    return Err(malformed(format!("elements {low} to {high} of {param} are {what}")).into());
                 }
                 at = part.end;
             }
             if at != numel {
-                return Err(malformed(format!("{at} of {numel} elements of {param} are stored")));
+                return Err(malformed(format!("{at} of {numel} elements of {param} are stored")).into());
             }
         }
         if let Some(param) = self.stored.keys().find(|&param| !self.numels.contains_key(param)) {
-            return Err(malformed(format!("it is of {param}, which the model has not")));
+            return Err(malformed(format!("it is of {param}, which the model has not")).into());
         }
         for (index, file) in self.files.iter().enumerate() {
             let ends = self.stored.values().flatten().filter(|part| part.file == index);
@@ -199,7 +201,11 @@ impl StateReader {
             for name in &self.names {
                 match file.dims(name) {
                     Some(&[got]) if got >= needed => {}
-                    got => return Err(malformed(format!("{name} is {got:?}, expected at least [{needed}]"))),
+                    got => {
+                        return Err(
+                            malformed(format!("{name} is {got:?}, expected at least [{needed}]")).into()
+                        );
+                    }
                 }
             }
         }

@@ -2,8 +2,9 @@
 
 use clap::{ArgAction, Args, Subcommand, ValueEnum};
 
-use super::{ProgressChoice, count};
+use super::count;
 use crate::config::DataFormat;
+use crate::report::progress::ProgressChoice;
 
 /// `ddp-train data`
 #[derive(Debug, Subcommand)]

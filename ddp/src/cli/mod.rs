@@ -2,6 +2,7 @@
 
 mod bench;
 mod checkpoint;
+mod config;
 mod data;
 mod describe;
 #[cfg(test)]
@@ -9,9 +10,8 @@ mod tests;
 
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Parser, Subcommand};
 use clap_complete::Shell;
-use ddp_comm::World;
 
 pub use self::bench::{
     BenchAddmmArgs, BenchAllreduceArgs, BenchCheckpointArgs, BenchCommand, BenchCopyArgs, BenchDtype,
@@ -21,12 +21,13 @@ pub use self::checkpoint::{
     CheckpointAverageArgs, CheckpointCommand, CheckpointExportArgs, CheckpointLsArgs, CheckpointPruneArgs,
     CheckpointShowArgs, CheckpointVerifyArgs, WeightsChoice,
 };
+pub use self::config::{ConfigCommand, ConfigKeysArgs};
 pub use self::data::{ConvertArgs, ConvertDtype, DataCommand, InspectArgs};
 pub use self::describe::DescribeArgs;
-use crate::config::{CommDtype, RESUMABLE};
+use crate::config::{CommDtype, resumable_keys};
 use crate::error::Result;
-use crate::exit::Stop;
-use crate::report::stdout::put;
+use crate::report::progress::ProgressChoice;
+use crate::train::resume::ResumeFrom;
 use crate::train::trainer::GraphMode;
 
 /// Trains dense networks on every core and GPU there is, data-parallel.
@@ -55,6 +56,9 @@ pub enum Command {
     Eval(EvalArgs),
     /// Tell a run's layers, work and memory, for any number of ranks
     Describe(DescribeArgs),
+    /// List the keys of configs, print their JSON schema
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Look at data files, and convert them
     #[command(subcommand)]
     Data(DataCommand),
@@ -144,15 +148,6 @@ pub struct TrainArgs {
     pub quiet: bool,
 }
 
-/// Which checkpoint a run goes on from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ResumeFrom {
-    /// The newest good one of the output folder.
-    Auto,
-    /// This one, or the newest good one of this run.
-    Path(PathBuf),
-}
-
 fn resume_from(text: &str) -> Result<ResumeFrom, String> {
     match text {
         "" => Err("expected auto or a path\nhint: --resume auto --out DIR".to_owned()),
@@ -166,7 +161,7 @@ fn train_help() -> String {
         "A config to start from, with its defaults: `ddp-train train --dry-run > run.toml`.\n\
          SIGTERM, SIGINT and SIGUSR1 let the step end, save a checkpoint and exit with 85; a second SIGINT exits at once.\n\
          With --resume the config may differ from the checkpoint's in the number of ranks and in: {}.",
-        RESUMABLE.join(", ")
+        resumable_keys().join(", ")
     )
 }
 
@@ -200,32 +195,6 @@ pub struct DevicesArgs {
     /// Write the list as one JSON object to stdout
     #[arg(long)]
     pub json: bool,
-}
-
-/// How progress is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub enum ProgressChoice {
-    /// A bar if stderr is a terminal, else lines.
-    #[default]
-    Auto,
-    /// A bar; without a terminal, lines.
-    Bar,
-    /// Lines.
-    Plain,
-    /// Nothing.
-    None,
-}
-
-/// The completion script of `shell`, on stdout of rank 0.
-///
-/// # Errors
-/// [`crate::Error::Stdout`].
-pub fn completions(world: &World, shell: Shell) -> Result<(), Stop> {
-    use clap::CommandFactory as _;
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "ddp-train", &mut script);
-    let put = if world.rank().0 == 0 { put(&String::from_utf8_lossy(&script)) } else { Ok(()) };
-    Ok(world.collective_result(put)?)
 }
 
 fn device(text: &str) -> Result<String, String> {

@@ -4,6 +4,7 @@ use clap::CommandFactory as _;
 
 use super::*;
 use crate::config::DataFormat;
+use crate::report::progress::ProgressChoice;
 
 fn parse(line: &str) -> Result<Cli, clap::Error> {
     Cli::try_parse_from(std::iter::once("ddp-train").chain(line.split_whitespace()))
@@ -40,6 +41,20 @@ fn train_takes_all_its_flags() {
     assert_eq!((args.config, args.device.as_str(), args.threads), (None, "auto", None));
     assert_eq!(args.progress, ProgressChoice::Auto);
     assert!(train("train --set a=1 run.toml").config.is_some(), "--set takes one value");
+}
+
+#[test]
+fn config_commands() {
+    let keys = |line: &str| match parse(line).unwrap().command {
+        Command::Config(ConfigCommand::Keys(args)) => args,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((keys("config keys").prefix.as_str(), keys("config keys --json").json), ("", true));
+    let args = keys("config keys optimizer.w --markdown");
+    assert_eq!((args.prefix.as_str(), args.markdown), ("optimizer.w", true));
+    assert!(parse("config keys --markdown --json").is_err());
+    let schema = parse("config schema").unwrap().command;
+    assert!(matches!(schema, Command::Config(ConfigCommand::Schema)));
 }
 
 #[test]

@@ -13,19 +13,19 @@ use crate::cli::DevicesArgs;
 use crate::error::Result;
 use crate::exit::Stop;
 use crate::report::metrics::json_line;
-use crate::report::stdout::put;
+use crate::report::stdout::print_result;
 use crate::report::table::table;
 
 /// Prints the list on rank 0. A machine without a GPU, or without a library, is an answer as good as another.
 ///
 /// # Errors
-/// [`crate::Error::Stdout`].
+/// [`ReportError::Stdout`](crate::report::ReportError::Stdout).
 pub fn devices(world: &World, args: &DevicesArgs) -> Result<(), Stop> {
-    let put = || {
+    let print = || {
         let report = Report::new();
-        put(&if args.json { json_line(&report) } else { report.to_text() })
+        print_result(&if args.json { json_line(&report) } else { report.to_text() })
     };
-    Ok(world.collective_result(if world.rank().0 == 0 { put() } else { Ok(()) })?)
+    Ok(world.collective_result(if world.rank().0 == 0 { print() } else { Ok(()) })?)
 }
 
 /// All of it, one JSON object.

@@ -19,7 +19,7 @@ use crate::exit::Stop;
 use crate::model::file::ModelFile;
 use crate::model::{LossHead, Mlp, ModelSpec, ParamLayout};
 use crate::report::metrics::{EvalMetrics, json_line};
-use crate::report::stdout::put;
+use crate::report::stdout::print_result;
 use crate::run_folder::folder::MODEL_FILE;
 use crate::train::evaluate::evaluate;
 
@@ -48,7 +48,7 @@ pub fn eval(world: &World, args: &EvalArgs) -> Result<(), Stop> {
     let cut = EvalCut::of_ranks(world.world_size());
     let metrics = evaluate(world, &mut model, &loss, config.data.task, &rows, cut, &loading)?;
     let told = match world.rank().0 {
-        0 => put(&text(args, &*rows, &metrics)),
+        0 => print_result(&text(args, &*rows, &metrics)),
         _ => Ok(()),
     };
     Ok(world.collective_result(told)?)
@@ -69,7 +69,7 @@ fn load(args: &EvalArgs, device: Device) -> Result<Ready> {
     let (path, checkpoint) = locate(&args.checkpoint)?;
     let file = ModelFile::read(&path)?;
     let info = file.info()?;
-    let config = Config::from_toml(&info.config, &args.checkpoint)?;
+    let config = Config::from_saved(&info.config, &args.checkpoint)?;
     let n_outputs = file.n_outputs(&config.model)?;
     let classes = (config.data.task == Task::Classification).then_some(n_outputs);
     let plan = &info.preprocessor.plan;

@@ -5,10 +5,10 @@
 //! `load_digits`. 1797 images of 8 x 8 pixels, 10 classes, with a fixed 80/20 split.
 
 use super::dataset::{RowLayout, TargetLayout, numbered_columns};
-use super::open::{Part, SourceSpec};
 use super::resident::{ResidentRows, Targets};
+use super::source::{Part, SourceSpec};
 use crate::config::Task;
-use crate::error::{Error, Result};
+use crate::data::error::{DataError, Result};
 
 /// The names that follow `builtin:`.
 pub const NAMES: &[&str] = &["digits"];
@@ -28,18 +28,18 @@ pub fn digits() -> (ResidentRows, ResidentRows) {
 /// One part of the set `name`; a pixel becomes a feature in [0, 1].
 ///
 /// # Errors
-/// [`Error::BuiltinUnknown`], or [`Error::BuiltinTargets`] if `spec` asks for targets that the set
+/// [`DataError::BuiltinUnknown`], or [`DataError::BuiltinTargets`] if `spec` asks for targets that the set
 /// does not have.
 pub(super) fn read(name: &str, spec: &SourceSpec<'_>) -> Result<ResidentRows> {
     if name != "digits" {
-        return Err(Error::BuiltinUnknown { name: name.to_owned(), known: NAMES.join(", builtin:") });
+        return Err(DataError::BuiltinUnknown { name: name.to_owned(), known: NAMES.join(", builtin:") });
     }
     let (task, target) = (spec.data.task, &spec.data.target);
     let n_classes = spec.classes.unwrap_or(N_CLASSES);
     if task != Task::Classification || target[..] != ["label"] || n_classes < N_CLASSES {
         let classes = spec.classes.map_or(String::new(), |classes| format!(" with {classes} classes"));
         let asked = format!("task \"{task}\" on {}{classes}", target.join(", "));
-        return Err(Error::BuiltinTargets { name: name.to_owned(), asked });
+        return Err(DataError::BuiltinTargets { name: name.to_owned(), asked });
     }
     Ok(digits_part(spec.part, n_classes))
 }

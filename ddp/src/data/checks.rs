@@ -2,7 +2,7 @@
 
 use super::DataError;
 use crate::config::Task;
-use crate::error::Result;
+use crate::data::error::Result;
 
 /// A class number above this, where the config gives no `data.classes`, is taken for a slip: the model would get an output
 /// for each class below it.
@@ -21,10 +21,10 @@ impl Columns<'_> {
         (self.place)(self.rows.get(n).copied().unwrap_or(n))
     }
 
-    fn not_finite(&self, index: usize, first: usize, names: &[String], value: f64) -> crate::Error {
+    fn not_finite(&self, index: usize, first: usize, names: &[String], value: f64) -> DataError {
         let (row, column) = (first + index / names.len(), index % names.len());
         let column = format!("column \"{}\"", names[column]);
-        DataError::NotFinite { place: self.place(row), column, value }.into()
+        DataError::NotFinite { place: self.place(row), column, value }
     }
 }
 
@@ -60,15 +60,14 @@ pub(crate) fn labels(labels: &[i64], classes: Option<usize>, columns: &Columns<'
         _ if label < 0 => DataError::LabelNegative { place, label },
         Some(classes) => DataError::LabelOutOfRange { place, label, classes },
         None => DataError::LabelHuge { place, label },
-    }
-    .into())
+    })
 }
 
 /// Class indices that are stored as floats.
 pub(crate) fn whole(values: &[f64], out: &mut [i64], columns: &Columns<'_>) -> Result<()> {
     for (index, (&value, out)) in values.iter().zip(out).enumerate() {
         if value.fract() != 0.0 || !value.is_finite() {
-            return Err(DataError::LabelNotWhole { place: columns.place(index), label: value }.into());
+            return Err(DataError::LabelNotWhole { place: columns.place(index), label: value });
         }
         *out = value as i64;
     }
@@ -81,19 +80,19 @@ pub(crate) fn values(values: &[f32], task: Task, names: &[String], columns: &Col
         let Some(index) = first(values, |v| (v != 0.0) & (v != 1.0)) else { return Ok(()) };
         let column = format!("target \"{}\"", names[index % names.len()]);
         let place = columns.place(index / names.len());
-        return Err(DataError::NotBinary { place, column, value: f64::from(values[index]) }.into());
+        return Err(DataError::NotBinary { place, column, value: f64::from(values[index]) });
     }
     let Some(index) = first(values, |v| !v.is_finite()) else { return Ok(()) };
     let column = format!("target \"{}\"", names[index % names.len()]);
     let value = f64::from(values[index]);
-    Err(DataError::TargetNotFinite { place: columns.place(index / names.len()), column, value }.into())
+    Err(DataError::TargetNotFinite { place: columns.place(index / names.len()), column, value })
 }
 
 /// Weights are finite and not negative.
 pub(crate) fn weights(weights: &[f32], columns: &Columns<'_>) -> Result<()> {
     let is_bad = |v: f32| (v.to_bits() & 0x7fff_ffff) as i32 > 0x7f7f_ffff || v < 0.0;
     let Some(index) = first(weights, is_bad) else { return Ok(()) };
-    Err(DataError::BadWeight { place: columns.place(index), value: f64::from(weights[index]) }.into())
+    Err(DataError::BadWeight { place: columns.place(index), value: f64::from(weights[index]) })
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::vocabulary::Vocabulary;
 use crate::data::batch::{Batch, BatchMut};
-use crate::error::Result;
+use crate::data::error::Result;
 
 /// Rows that can be taken in any order.
 ///

@@ -1,11 +1,138 @@
 //! What can be wrong with data. Every message names file, place, what was expected and found, and the way out.
 
+use std::io;
 use std::path::PathBuf;
+
+use ddp_comm::CommError;
+use ddp_kernels::KernelError;
+
+use crate::data::table::CsvError;
+use crate::storage::user_file::FileError;
+
+/// The result of this room's functions.
+pub type Result<T, E = DataError> = std::result::Result<T, E>;
 
 /// A fault of the user's data (exit status 2), or of the disk that it lies on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
+    /// An operation on a tensor or device failed.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// A collective failed.
+    #[error(transparent)]
+    Comm(Box<CommError>),
+    /// A file could not be opened or read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A fault of a CSV file.
+    #[error(transparent)]
+    Csv(#[from] CsvError),
+    /// Rows that were to be kept on a GPU.
+    #[error(
+        "no room on the GPU for {rows} ({mib} MiB): {source}\nhint: leave `data.placement` at \"auto\", or store the features as f16, bf16 or u8"
+    )]
+    RowsNotOnDevice {
+        /// The rows, in words.
+        rows: String,
+        /// What they need.
+        mib: usize,
+        /// What the GPU says.
+        source: KernelError,
+    },
+    /// The system gives no thread.
+    #[error(
+        "can't start a thread that loads rows: {source}\nhint: a smaller `data.loader_threads`, or see the system's limit of threads"
+    )]
+    LoaderThread {
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A `builtin:` name that this build does not hold.
+    #[error(
+        "no built-in data set `builtin:{name}`\n\
+         hint: there is builtin:{known}; a file of that name is `./builtin:{name}`"
+    )]
+    BuiltinUnknown {
+        /// What follows `builtin:`.
+        name: String,
+        /// The names that there are.
+        known: String,
+    },
+    /// Targets that a built-in set does not have.
+    #[error(
+        "builtin:{name} holds one class index, `label`, of 10 classes; the config asks for \
+         {asked}\n\
+         hint: leave out `data.task`, `data.target` and `data.classes`, or name a CSV file in \
+         `data.train`"
+    )]
+    BuiltinTargets {
+        /// What follows `builtin:`.
+        name: String,
+        /// What the config asks for.
+        asked: String,
+    },
+    /// A split that leaves one part without rows.
+    #[error(
+        "{source_name}: {empty} left when {n_rows} rows are split by `data.eval_fraction` = \
+         {fraction}\n\
+         hint: change `data.eval_fraction`, or name a file with test rows in `data.eval`"
+    )]
+    EmptySplit {
+        /// The data.
+        source_name: String,
+        /// Rows before the split.
+        n_rows: usize,
+        /// The part to take out.
+        fraction: f64,
+        /// "no test rows" or "no training rows".
+        empty: &'static str,
+    },
+    /// Training and evaluation rows with other columns.
+    #[error(
+        "{source_name}: its {n_columns} feature columns differ from the {n_other} of {other}: \
+         {difference}\n\
+         hint: both need the same columns; in tables their order may differ"
+    )]
+    ColumnsDiffer {
+        /// The data with other columns.
+        source_name: String,
+        /// Its number of feature columns.
+        n_columns: usize,
+        /// The training data.
+        other: String,
+        /// Its number of feature columns.
+        n_other: usize,
+        /// The first missing and the first extra name.
+        difference: String,
+    },
+    /// Some ranks would never have a row.
+    #[error(
+        "{source_name}: {n_rows} training rows, fewer than the {world_size} ranks\n\
+         hint: start at most {n_rows} ranks (`mpirun -n {n_rows}`)"
+    )]
+    FewerRowsThanRanks {
+        /// The data.
+        source_name: String,
+        /// Training rows.
+        n_rows: usize,
+        /// Ranks.
+        world_size: usize,
+    },
+    /// Weights for another number of classes than the data's.
+    #[error(
+        "`loss.class_weights` has {n_weights} numbers, expected {n_classes}: one a class of \
+         {source_name}\n\
+         hint: give one weight for each class, or leave the key out"
+    )]
+    ClassWeightsCount {
+        /// The data.
+        source_name: String,
+        /// Its classes.
+        n_classes: usize,
+        /// Weights given.
+        n_weights: usize,
+    },
     /// A file that is not what its name says.
     #[error("data file `{}` is no usable {format} file: {reason}\nhint: {hint}", path.display())]
     Malformed {
@@ -250,7 +377,7 @@ pub enum DataError {
         /// The file.
         path: PathBuf,
         /// The system's answer.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// A setting that the format has no use for.
     #[error("`{key}` is given, and `{source_name}` {why}\nhint: {hint}")]
@@ -395,6 +522,19 @@ pub enum DataError {
 impl DataError {
     /// Whether the run failed, rather than the command, config or data being at fault.
     pub fn is_failure(&self) -> bool {
-        matches!(self, Self::Changed { .. })
+        matches!(
+            self,
+            Self::Changed { .. }
+                | Self::Kernel(_)
+                | Self::Comm(_)
+                | Self::RowsNotOnDevice { .. }
+                | Self::LoaderThread { .. }
+        )
+    }
+}
+
+impl From<CommError> for DataError {
+    fn from(error: CommError) -> Self {
+        DataError::Comm(Box::new(error))
     }
 }

@@ -6,15 +6,16 @@ use ddp_comm::{ReduceOp, World};
 use ddp_kernels::TensorMut;
 
 use super::dataset::{Dataset, TargetLayout};
-use super::open::{KnownFeatures, Opened, Part, SourceSpec, open};
+use super::open::{Opened, open};
 use super::preprocess::{Preprocessor, needs_stats};
+use super::source::{KnownFeatures, Part, SourceSpec};
 use super::stats::ColumnStats;
 use super::subset::split;
 use super::vocabulary::Vocabulary;
 use crate::config::{Config, DataConfig, EvalSource, Loss};
+use crate::data::error::{DataError, Result};
 use crate::data::order::partition::rank_range;
-use crate::error::{Error, Result};
-use crate::exit::Stop;
+use ddp_comm::Stop;
 
 /// The rows of a run, checked against each other.
 #[derive(Debug, Clone)]
@@ -34,7 +35,7 @@ pub struct Loaded {
 ///
 /// # Errors
 /// All faults of the data, with their place (exit status 2).
-pub fn load(config: &Config, world: &World) -> Result<Loaded, Stop> {
+pub fn load(config: &Config, world: &World) -> Result<Loaded, Stop<DataError>> {
     let data = &config.data;
     let opened = world.collective_result(open(&SourceSpec::train(data)))?;
     let max_label = max_label(&opened, world)?;
@@ -43,7 +44,7 @@ pub fn load(config: &Config, world: &World) -> Result<Loaded, Stop> {
     let fingerprint = world.collective_result(fingerprint(&train, eval.as_ref()))?;
     // Before all ranks look at parts of what must be the same rows.
     let entry = ("rows and columns of the data (fingerprint)".to_owned(), format!("{fingerprint:016x}"));
-    world.agree(&[entry]).map_err(Error::from)?;
+    world.agree(&[entry]).map_err(DataError::from)?;
 
     let layout = train.layout();
     let stats = match needs_stats(data) {
@@ -67,11 +68,11 @@ impl Loaded {
 }
 
 /// The largest label, where the number of classes is to be taken from it; each rank looks at a part.
-fn max_label(opened: &Opened, world: &World) -> Result<i64, Stop> {
+fn max_label(opened: &Opened, world: &World) -> Result<i64, Stop<DataError>> {
     let own = |n_rows| rank_range(n_rows, world.rank().0, world.world_size());
     let mut label = [world.collective_result(opened.max_label(own))?];
-    let view = TensorMut::from_slice(&mut label, &[1]).map_err(Error::from)?;
-    world.group().all_reduce(ReduceOp::Max, view).map_err(Error::from)?;
+    let view = TensorMut::from_slice(&mut label, &[1]).map_err(DataError::from)?;
+    world.group().all_reduce(ReduceOp::Max, view).map_err(DataError::from)?;
     Ok(label[0])
 }
 
@@ -108,11 +109,11 @@ fn divide(config: &Config, whole: Arc<dyn Dataset>, world_size: usize) -> Result
 /// Whether each of so many ranks has a row to train on.
 ///
 /// # Errors
-/// [`Error::FewerRowsThanRanks`].
+/// [`DataError::FewerRowsThanRanks`].
 pub(crate) fn check_n_rows(train: &dyn Dataset, world_size: usize) -> Result<()> {
     if train.len() < world_size {
         let source_name = train.source().to_owned();
-        return Err(Error::FewerRowsThanRanks { source_name, n_rows: train.len(), world_size });
+        return Err(DataError::FewerRowsThanRanks { source_name, n_rows: train.len(), world_size });
     }
     Ok(())
 }
@@ -149,7 +150,7 @@ fn check_class_weights(loss: &Loss, train: &dyn Dataset) -> Result<()> {
     match loss {
         Loss::CrossEntropy { class_weights: Some(weights), .. } if weights.len() != n_classes => {
             let (source_name, n_weights) = (train.source().to_owned(), weights.len());
-            Err(Error::ClassWeightsCount { source_name, n_classes, n_weights })
+            Err(DataError::ClassWeightsCount { source_name, n_classes, n_weights })
         }
         _ => Ok(()),
     }

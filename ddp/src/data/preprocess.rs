@@ -12,9 +12,9 @@ use super::normalize::Normalizer;
 use super::stats::ColumnStats;
 use super::vocabulary::Vocabulary;
 use crate::config::{DataConfig, Encode, Missing, Normalize};
+use crate::data::EmbeddingSpec;
 use crate::data::batch::BatchMut;
-use crate::error::Result;
-use crate::model::EmbeddingSpec;
+use crate::data::error::Result;
 
 /// What is done to rows between the dataset and the model.
 #[derive(Debug, Clone, PartialEq)]

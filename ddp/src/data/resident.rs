@@ -6,7 +6,7 @@ use ddp_kernels::TensorRef;
 
 use super::dataset::{Dataset, RowLayout, TargetLayout};
 use crate::data::batch::{Batch, BatchMut};
-use crate::error::Result;
+use crate::data::error::Result;
 use crate::storage::fingerprint::Fingerprint;
 
 /// Rows of features with their targets, row-major, in host memory.

@@ -7,9 +7,9 @@ use ddp_kernels::{Device, Tensor, TensorMut, ops};
 
 use super::dataset::Dataset;
 use crate::data::batch::BatchMut;
+use crate::data::error::{DataError, Result};
 use crate::data::order::partition::rank_range;
-use crate::error::{Error, Result};
-use crate::exit::Stop;
+use ddp_comm::Stop;
 
 /// Rows that are read at a time, and fewer of many columns; their mean is taken before the squares of what differs from it.
 const CHUNK_ROWS: usize = 1024;
@@ -58,7 +58,7 @@ impl ColumnStats {
     ///
     /// # Errors
     /// Those of reading the rows and of the exchange.
-    pub fn of(dataset: &dyn Dataset, world: &World) -> Result<Self, Stop> {
+    pub fn of(dataset: &dyn Dataset, world: &World) -> Result<Self, Stop<DataError>> {
         let n_columns = dataset.layout().n_features();
         let n_parts = (MAX_NUMBERS / (N_FIELDS * n_columns)).clamp(MIN_PARTS, MAX_PARTS);
         let part_len = N_FIELDS * n_columns;
@@ -67,12 +67,12 @@ impl ColumnStats {
         let read = own.into_iter().try_for_each(|part| {
             let stats = Self::of_rows(dataset, rank_range(dataset.len(), part, n_parts))?;
             stats.store(&mut numbers[part * part_len..][..part_len]);
-            Ok::<_, Error>(())
+            Ok::<_, DataError>(())
         });
         world.collective_result(read)?;
         let len = numbers.len();
-        let numbers_of_all = TensorMut::from_slice(&mut numbers, &[len]).map_err(Error::from)?;
-        world.group().all_reduce(ReduceOp::Sum, numbers_of_all).map_err(Error::from)?;
+        let numbers_of_all = TensorMut::from_slice(&mut numbers, &[len]).map_err(DataError::from)?;
+        world.group().all_reduce(ReduceOp::Sum, numbers_of_all).map_err(DataError::from)?;
         let mut all = Self::new(n_columns);
         for part in 0..n_parts {
             all.merge(&Self::load(&numbers[part * part_len..][..part_len], n_columns));

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::dataset::{Dataset, RowLayout};
 use crate::data::batch::BatchMut;
+use crate::data::error::{DataError, Result};
 use crate::data::order::permutation::KeyedPermutation;
-use crate::error::{Error, Result};
 use crate::storage::fingerprint::Fingerprint;
 
 /// No epoch has this number, so the split is independent of every epoch's order.
@@ -29,12 +29,12 @@ pub struct Subset {
 /// Splits into (training rows, evaluation rows); `fraction` in (0, 1), rounded to whole rows. Both keep the rows' order.
 ///
 /// # Errors
-/// [`Error::EmptySplit`] if one part would have no rows.
+/// [`DataError::EmptySplit`] if one part would have no rows.
 pub fn split(dataset: &Arc<dyn Dataset>, fraction: f64, seed: u64) -> Result<(Subset, Subset)> {
     let n_rows = dataset.len();
     let n_eval_rows = (n_rows as f64 * fraction).round() as usize;
     if n_eval_rows == 0 || n_eval_rows >= n_rows {
-        return Err(Error::EmptySplit {
+        return Err(DataError::EmptySplit {
             source_name: dataset.source().to_owned(),
             n_rows,
             fraction,

@@ -36,7 +36,7 @@ pub(crate) fn gathered(dataset: &dyn Dataset, rows: &[usize]) -> Gathered {
 }
 
 /// As [`gathered`].
-pub(crate) fn try_gather(dataset: &dyn Dataset, rows: &[usize]) -> crate::Result<Gathered> {
+pub(crate) fn try_gather(dataset: &dyn Dataset, rows: &[usize]) -> crate::data::error::Result<Gathered> {
     let layout = dataset.layout();
     let n = rows.len();
     let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, Device::Cpu).unwrap();

@@ -3,8 +3,8 @@
 use ddp_comm::World;
 use ddp_kernels::{MemoryUse, Tensor, ops};
 
+use crate::data_parallel::error::Result;
 use crate::data_parallel::shard_plan::UpdatePlan;
-use crate::error::Result;
 use crate::model::Mlp;
 use crate::optim::optimizer::Optimizer;
 

@@ -6,7 +6,7 @@ use ddp_comm::{ReduceOp, Scope};
 use ddp_kernels::{KernelError, Tensor, TensorMut, ops};
 
 use crate::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
-use crate::error::{Error, Result};
+use crate::data_parallel::error::{ExchangeError, Result};
 use crate::model::GradientSink;
 
 /// Gradients that stay on this rank: those of all micro-batches but the last, or of a world of one.
@@ -14,7 +14,7 @@ use crate::model::GradientSink;
 pub struct LocalGradients<'a>(pub TensorMut<'a>);
 
 impl GradientSink for LocalGradients<'_> {
-    type Error = Error;
+    type Error = ExchangeError;
 
     fn gradients(&mut self, start: usize, end: usize) -> Result<TensorMut<'_>> {
         Ok(self.0.reborrow().range(start, end)?)
@@ -109,7 +109,7 @@ fn cut<'env>(plan: &BucketPlan, mut rest: TensorMut<'env>) -> Result<Vec<(usize,
 }
 
 impl GradientSink for ReducedGradients<'_, '_> {
-    type Error = Error;
+    type Error = ExchangeError;
 
     fn gradients(&mut self, start: usize, end: usize) -> Result<TensorMut<'_>> {
         let out_of_range = KernelError::OutOfRange { op: "gradients", start, end, len: 0 };
@@ -210,7 +210,7 @@ pub fn decompress(wire: &Tensor, grads: &mut Tensor, range: Range<usize>) -> Res
 }
 
 impl GradientSink for CompressedGradients<'_, '_> {
-    type Error = Error;
+    type Error = ExchangeError;
 
     fn gradients(&mut self, start: usize, end: usize) -> Result<TensorMut<'_>> {
         Ok(self.grads.reborrow().range(start, end)?)

@@ -6,12 +6,14 @@
 
 use std::ops::Range;
 
-use ddp_kernels::ops::STEP_SUMS_LEN;
+use ddp_kernels::ops::{STEP_SUMS_EXTRA, STEP_SUMS_LEN};
 
 use crate::model::ParamLayout;
 
 /// Elements behind the gradients for the sums of a step.
 pub const TAIL_ELEMENTS: usize = STEP_SUMS_LEN;
+/// Index in the tail of the sum of the ranks' votes: small whole numbers, which f32 adds exactly.
+pub const STEP_VOTE: usize = STEP_SUMS_EXTRA;
 /// The most that the first bucket holds: it is on its way while backward has hardly begun.
 const FIRST_BUCKET_BYTES: usize = 1 << 20;
 
@@ -30,7 +32,7 @@ impl BucketPlan {
         let first_cap = cap.min(FIRST_BUCKET_BYTES / size_of::<f32>());
         let mut ranges: Vec<Range<usize>> = Vec::new();
         let mut start = 0;
-        for end in layout.layer_ends() {
+        for &end in layout.layer_ends() {
             let cap = if ranges.len() <= 1 { first_cap } else { cap };
             match ranges.last_mut() {
                 Some(last) if end - last.start <= cap => last.end = end,

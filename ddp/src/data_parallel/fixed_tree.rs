@@ -13,7 +13,7 @@ use ddp_comm::World;
 use ddp_kernels::{DType, Device, MemoryUse, Tensor, TensorMut, ops};
 
 use crate::data::order::partition::{Cut, RankCut};
-use crate::error::Result;
+use crate::data_parallel::error::Result;
 
 /// Elements that the ranks exchange at a time: their parts of it all fit a cache.
 const CHUNK_ELEMENTS: usize = 1 << 18;

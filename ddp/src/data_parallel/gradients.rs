@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use ddp_comm::{ReduceOp, World};
-use ddp_kernels::ops::{self, STEP_SCALARS_VOTE, STEP_VOTE};
+use ddp_kernels::ops::{self, STEP_SCALARS_EXTRA};
 use ddp_kernels::{DType, Device, MemoryUse, Tensor, TensorMut, TensorRef};
 
 use crate::config::{CommDtype, ZeroStage};
@@ -13,13 +13,12 @@ use crate::data::order::partition::{Cut, RankCut};
 use crate::data_parallel::bucket_reducer::{
     CompressedGradients, LocalGradients, ReducedGradients, Reduction, decompress,
 };
-use crate::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
+use crate::data_parallel::buckets::{BucketPlan, STEP_VOTE, TAIL_ELEMENTS};
+use crate::data_parallel::error::Result;
 use crate::data_parallel::fixed_tree::TreeSum;
 use crate::data_parallel::shard_plan::{OwnPart, UpdatePlan};
 use crate::data_parallel::zero2::{BucketBuffers, ShardedGradients};
-use crate::error::Result;
 use crate::model::{DropoutStep, Mlp, ParamSlot};
-use crate::train::trainer::TrainerOptions;
 
 /// Gradients, and how they are reduced.
 #[derive(Debug)]
@@ -52,6 +51,18 @@ enum Exchange {
     EveryPass(Box<BucketBuffers>),
     /// Along a fixed tree of micro-shards, each of which is a pass.
     Tree(Box<TreeSum>),
+}
+
+/// The settings of the exchange of gradients.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ExchangeOptions {
+    pub(crate) zero: ZeroStage,
+    /// Number format of gradients between GPUs.
+    pub(crate) comm_dtype: CommDtype,
+    /// Micro-shards of a global batch, whose gradients are summed along one fixed tree.
+    pub(crate) micro_shards: Option<usize>,
+    /// Whether buckets are reduced while backward computes.
+    pub(crate) overlap: bool,
 }
 
 /// What a step sends.
@@ -87,7 +98,7 @@ impl Gradients {
         model: &Mlp,
         buckets: BucketPlan,
         updates: &UpdatePlan,
-        options: &TrainerOptions,
+        options: ExchangeOptions,
     ) -> Result<Self> {
         let (layout, device) = (model.layout(), model.device());
         let is_alone = world.world_size() == 1;
@@ -164,7 +175,7 @@ impl Gradients {
             _ if !votes => ops::copy(no_vote.view(), place)?,
             Vote::Host(vote) => place.into_slice::<f32>("step", "vote")?[0] = vote as f32,
             Vote::Device(scalars) => {
-                ops::cast(scalars.range(STEP_SCALARS_VOTE, STEP_SCALARS_VOTE + 1)?, place)?;
+                ops::cast(scalars.range(STEP_SCALARS_EXTRA, STEP_SCALARS_EXTRA + 1)?, place)?;
             }
         }
         Ok(())

@@ -15,7 +15,7 @@ use ddp_comm::{ReduceOp, World};
 use ddp_kernels::Tensor;
 
 use crate::data_parallel::buckets::BucketPlan;
-use crate::error::Result;
+use crate::data_parallel::error::Result;
 
 /// Elements of a rank's part of a block: with weights, gradients and optimiser state it fits a second-level cache.
 const PART_ELEMENTS: usize = 32 << 10;

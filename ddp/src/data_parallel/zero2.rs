@@ -12,7 +12,7 @@ use ddp_comm::{OnLoan, ReduceOp, Scope, World};
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, ops};
 
 use crate::data_parallel::buckets::BucketPlan;
-use crate::error::{Error, Result};
+use crate::data_parallel::error::{ExchangeError, Result};
 use crate::model::{GradientSink, ParamLayout};
 
 /// The two buffers, and what a rank must know of the buckets.
@@ -163,7 +163,7 @@ impl<'a, 'env> ShardedGradients<'a, 'env> {
 }
 
 impl GradientSink for ShardedGradients<'_, '_> {
-    type Error = Error;
+    type Error = ExchangeError;
 
     fn gradients(&mut self, start: usize, end: usize) -> Result<TensorMut<'_>> {
         let len = self.lent.buckets.last().map_or(0, |last| last.flat.end);

@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::config::{OptimizerConfig, ParamGroup};
-use crate::error::{Error, Result};
-use crate::model::ParamLayout;
-use crate::model::layout::{ParamKind, ParamSlot};
+use crate::model::{ParamKind, ParamLayout, ParamSlot};
+use crate::optim::error::{OptimError, Result};
 
 /// The settings of each element of the flat buffers, as ranges in their order.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,7 +30,7 @@ impl ParamGroups {
     /// settings, and neighbours of equal settings are one segment.
     ///
     /// # Errors
-    /// [`Error::NoSuchParameter`] if a pattern matches no name, [`Error::HiddenGroup`] if earlier groups match all of its names.
+    /// [`OptimError::NoSuchParameter`] if a pattern matches no name, [`OptimError::HiddenGroup`] if earlier groups match all of its names.
     pub fn new(config: &OptimizerConfig, layout: &ParamLayout) -> Result<Self> {
         let groups: Vec<_> = config.groups.iter().map(|group| (group, pattern(group))).collect();
         let names = || layout.forward_order().into_iter().map(|slot| slot.name.clone());
@@ -39,7 +38,7 @@ impl ParamGroups {
             groups.iter().find(|(_, pattern)| !names().any(|name| pattern.matches(&name)))
         {
             let names = names().collect::<Vec<_>>().join(", ");
-            return Err(Error::NoSuchParameter { pattern: group.pattern.clone(), names });
+            return Err(OptimError::NoSuchParameter { pattern: group.pattern.clone(), names });
         }
         for (index, (group, of_group)) in groups.iter().enumerate() {
             let own: Vec<_> = names().filter(|name| of_group.matches(name)).collect();
@@ -48,7 +47,7 @@ impl ParamGroups {
                 let takers: BTreeSet<_> = own.iter().filter_map(first).collect();
                 let takers: Vec<_> =
                     takers.into_iter().map(|taker| format!("\"{}\"", groups[taker].0.pattern)).collect();
-                return Err(Error::HiddenGroup {
+                return Err(OptimError::HiddenGroup {
                     pattern: group.pattern.clone(),
                     earlier: takers.join(", "),
                     names: own.join(", "),
@@ -228,7 +227,7 @@ mod tests {
                 ..OptimizerConfig::new(OptimizerKind::AdamW, 0.1)
             };
             let groups = groups_of(&config);
-            prop_assume!(!matches!(groups, Err(Error::HiddenGroup { .. })));
+            prop_assume!(!matches!(groups, Err(OptimError::HiddenGroup { .. })));
             let groups = groups.unwrap();
             let flat_len = layout().flat_len();
             prop_assert_eq!(groups.segments().last().unwrap().end, flat_len);

@@ -20,7 +20,7 @@
 use std::f64::consts::PI;
 
 use crate::config::{ScheduleConfig, ScheduleShape, Span};
-use crate::error::{Error, Result};
+use crate::optim::error::{OptimError, Result};
 
 /// The learning rate of each step of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,16 +52,16 @@ impl Schedule {
     /// - `total_steps`: `None` where it isn't known; then only `constant` and `step` in steps are possible
     ///
     /// # Errors
-    /// [`Error::ScheduleNeedsLength`] if it must be known and isn't; [`Error::ScheduleTooLong`] if warm-up and decay of
+    /// [`OptimError::ScheduleNeedsLength`] if it must be known and isn't; [`OptimError::ScheduleTooLong`] if warm-up and decay of
     /// `wsd` don't both fit into the run.
     pub fn new(config: &ScheduleConfig, base_lr: f64, total_steps: Option<u64>) -> Result<Self> {
-        let needs_length = || Error::ScheduleNeedsLength { kind: config.shape.name() };
+        let needs_length = || OptimError::ScheduleNeedsLength { kind: config.shape.name() };
         let total = || total_steps.map(|steps| steps as f64).ok_or_else(needs_length);
         let exact = |span: Span| match span {
             Span::Steps(steps) => Ok(steps as f64),
-            Span::Fraction(fraction) => Ok::<_, Error>(fraction * total()?),
+            Span::Fraction(fraction) => Ok::<_, OptimError>(fraction * total()?),
         };
-        let whole = |span: Span| Ok::<_, Error>(exact(span)?.round());
+        let whole = |span: Span| Ok::<_, OptimError>(exact(span)?.round());
         let warmup_steps = match config.shape {
             ScheduleShape::OneCycle { .. } => exact(config.warmup.length)?,
             _ => whole(config.warmup.length)?,
@@ -75,7 +75,7 @@ impl Schedule {
             ScheduleShape::Wsd { decay, final_fraction } => {
                 let (decay_steps, total) = (whole(decay)?, total()?);
                 if warmup_steps + decay_steps > total {
-                    return Err(Error::ScheduleTooLong {
+                    return Err(OptimError::ScheduleTooLong {
                         warmup_steps: warmup_steps as u64,
                         decay_steps: decay_steps as u64,
                         total_steps: total as u64,

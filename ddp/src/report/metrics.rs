@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::config::EvalMetric;
-use crate::error::{Error, Result};
-use crate::exit::say;
-use crate::run_folder::folder;
+use crate::report::ReportError;
+use crate::storage::atomic_write::{WriteError, write_atomic};
+
+type Result<T, E = ReportError> = std::result::Result<T, E>;
+use crate::report::stdout::say;
 
 /// One line. Numbers that are not finite are written as `null`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -161,7 +163,7 @@ impl MetricsSink {
     /// # Errors
     /// [`Error::Write`] if the file can't be made.
     pub fn create(path: &Path, json: bool) -> Result<Self> {
-        let file = File::create(path).map_err(|source| Error::Write { path: path.to_owned(), source })?;
+        let file = File::create(path).map_err(|source| WriteError { path: path.to_owned(), source })?;
         Ok(Self { file: Some((path.to_owned(), file)), stdout: json })
     }
 
@@ -171,14 +173,14 @@ impl MetricsSink {
     /// # Errors
     /// [`Error::Write`] if the file can't be read or written.
     pub fn resume(path: &Path, json: bool, step: u64) -> Result<Self> {
-        let failed = |source| Error::Write { path: path.to_owned(), source };
+        let failed = |source| WriteError { path: path.to_owned(), source };
         let old = match std::fs::read_to_string(path) {
             Ok(old) => old,
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(failed(error).into()),
         };
         let kept: String = old.split_inclusive('\n').filter(|line| is_until(line, step)).collect();
-        folder::write_atomic(path, kept.as_bytes())?;
+        write_atomic(path, kept.as_bytes())?;
         let file = OpenOptions::new().append(true).open(path).map_err(failed)?;
         Ok(Self { file: Some((path.to_owned(), file)), stdout: json })
     }
@@ -208,7 +210,7 @@ impl MetricsSink {
             }
         }
         if let Some((path, mut file)) = self.file.take() {
-            file.write_all(line.as_bytes()).map_err(|source| Error::Write { path: path.clone(), source })?;
+            file.write_all(line.as_bytes()).map_err(|source| WriteError { path: path.clone(), source })?;
             self.file = Some((path, file));
         }
         Ok(())
@@ -344,7 +346,6 @@ mod tests {
     fn full_disk_is_told_once() {
         let mut sink = MetricsSink::create(Path::new("/dev/full"), false).unwrap();
         let error = sink.write(&step(1.0)).unwrap_err();
-        assert_eq!(error.exit_code(), 1);
         let message = error.to_string();
         assert!(message.contains("`/dev/full`") && message.contains("hint: the disk is full"), "{message}");
         sink.write(&step(1.0)).unwrap();

@@ -1,7 +1,11 @@
 //! What a command shows: events of a run, the progress bar, tables and results on stdout.
 
+mod error;
 pub mod metrics;
 pub mod process;
 pub mod progress;
 pub mod stdout;
 pub(crate) mod table;
+pub(crate) mod units;
+
+pub use error::ReportError;

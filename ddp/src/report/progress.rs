@@ -8,8 +8,21 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::cli::ProgressChoice;
 use crate::report::metrics::{EndEvent, EpochEvent, EvalMetrics, StepEvent};
+
+/// The form of progress on stderr.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum ProgressChoice {
+    /// A bar if stderr is a terminal, else lines.
+    #[default]
+    Auto,
+    /// A bar; without a terminal, lines.
+    Bar,
+    /// Lines.
+    Plain,
+    /// Nothing.
+    None,
+}
 
 /// Least time between two lines above a bar; plain lines are all told.
 const BETWEEN_LINES: Duration = Duration::from_millis(100);

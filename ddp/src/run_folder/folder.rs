@@ -4,15 +4,15 @@
 //! lock on `.lock` inside it shows that a live process owns it; a killed process leaves none.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
 
-use crate::checkpoint::CheckpointStore;
-use crate::error::{Error, Result};
 use crate::run_folder::error::FolderError;
+
+type Result<T, E = FolderError> = std::result::Result<T, E>;
 
 /// The resolved config.
 pub const CONFIG_FILE: &str = "config.toml";
@@ -48,8 +48,8 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Claims the folder `out`, or a new `runs/<name>-<time>`, making it where it is missing. What `existing` says of a run
-    /// inside is done after the folder is claimed.
+    /// Claims the folder `out`, or a new `runs/<name>-<time>`, and makes it where it is missing. A run inside is refused with
+    /// [`Existing::Refuse`]; nothing is removed before [`RunDir::clear`].
     ///
     /// Call it with a config and data that were checked, on one rank only.
     ///
@@ -65,9 +65,9 @@ impl RunDir {
     }
 
     fn claim(path: PathBuf, existing: Existing) -> Result<Self> {
-        let unwritable = |source| Error::from(FolderError::Unwritable { path: path.clone(), source });
+        let unwritable = |source| FolderError::Unwritable { path: path.clone(), source };
         if path.exists() && !path.is_dir() {
-            return Err(FolderError::IsFile { path }.into());
+            return Err(FolderError::IsFile { path });
         }
         if path.is_dir() {
             // A live owner is the better news than the run that it is writing.
@@ -83,19 +83,24 @@ impl RunDir {
         // Again, now that no one else can write here.
         refuse_run(&path, existing)?;
         lock.set_len(0).and_then(|()| (&lock).write_all(holder().as_bytes())).map_err(unwritable)?;
-        if existing == Existing::Continue {
-            return Ok(Self { path, _lock: lock });
-        }
-        CheckpointStore::of_run(&path).delete_all()?;
-        for name in RUN_FILES.into_iter().filter(|name| *name != CHECKPOINTS || path.join(name).is_file()) {
-            match fs::remove_file(path.join(name)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(unwritable(error));
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// Removes the files of an earlier run, for a run that replaces it. Its checkpoints are removed first, by those who know them.
+    ///
+    /// # Errors
+    /// [`FolderError::Unwritable`].
+    pub fn clear(&self) -> Result<()> {
+        let is_file = |name: &&str| *name != CHECKPOINTS || self.file(name).is_file();
+        for name in RUN_FILES.into_iter().filter(is_file) {
+            match fs::remove_file(self.file(name)) {
+                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                    return Err(FolderError::Unwritable { path: self.path.clone(), source });
                 }
                 _ => {}
             }
         }
-        Ok(Self { path, _lock: lock })
+        Ok(())
     }
 
     /// The folder.
@@ -115,7 +120,7 @@ impl RunDir {
 /// As [`RunDir::open`], but whether the folder can be written is not tried.
 pub fn check(out: &Path, existing: Existing) -> Result<()> {
     if out.exists() && !out.is_dir() {
-        return Err(FolderError::IsFile { path: out.to_owned() }.into());
+        return Err(FolderError::IsFile { path: out.to_owned() });
     }
     check_free(out)?;
     refuse_run(out, existing)
@@ -131,48 +136,10 @@ pub(crate) fn check_free(run: &Path) -> Result<(), FolderError> {
     try_lock(&lock, run).map(|_| ())
 }
 
-/// Writes `bytes` to `path` so that the old content is there until the new one is safe on disk.
-///
-/// # Errors
-/// [`Error::Write`]; the old file is as it was.
-pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
-    write_atomic_with(path, |file| file.write_all(bytes))
-}
-
-/// [`write_atomic`] for content that `write` produces piece by piece: a file beside, synced to disk,
-/// renamed, the folder synced.
-///
-/// # Errors
-/// [`Error::Write`]; the old file is as it was.
-pub fn write_atomic_with(
-    path: &Path,
-    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
-) -> Result<()> {
-    let failed = |source| Error::Write { path: path.to_owned(), source };
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let beside = folder.join(format!(".{name}.{}.tmp", std::process::id()));
-    let write_beside = || -> io::Result<()> {
-        let mut file = BufWriter::with_capacity(1 << 20, File::create(&beside)?);
-        write(&mut file)?;
-        file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-        fs::rename(&beside, path)
-    };
-    write_beside().map_err(|source| {
-        // It may never have been made; what matters is the error before.
-        let _ = fs::remove_file(&beside);
-        failed(source)
-    })?;
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
-}
-
 fn refuse_run(path: &Path, existing: Existing) -> Result<()> {
     match RUN_FILES.iter().find(|file| path.join(file).exists()) {
         Some(found) if existing == Existing::Refuse => {
-            Err(FolderError::HoldsRun { path: path.to_owned(), found }.into())
+            Err(FolderError::HoldsRun { path: path.to_owned(), found })
         }
         _ => Ok(()),
     }
@@ -259,8 +226,7 @@ fn holder() -> String {
 
 /// Makes `runs/<name>-<time>`; a run of the same second gets a number behind.
 fn make_default(runs: &Path, name: &str, now: SystemTime) -> Result<PathBuf> {
-    let unwritable =
-        |path: &Path, source| Error::from(FolderError::Unwritable { path: path.to_owned(), source });
+    let unwritable = |path: &Path, source| FolderError::Unwritable { path: path.to_owned(), source };
     fs::create_dir_all(runs).map_err(|source| unwritable(runs, source))?;
     let base = format!("{name}-{}", utc(now));
     for number in 1.. {

@@ -2,8 +2,10 @@
 //!
 //! The lowest room: it knows no config, no model and no checkpoint.
 
+pub mod atomic_write;
 pub mod checksum;
 pub mod disk;
+pub mod fault;
 pub(crate) mod fingerprint;
 pub mod stream;
 pub mod tensor_file;

@@ -14,9 +14,8 @@ use serde_json::{Map, Value, json};
 
 use super::checksum::{Checksum, Hasher};
 use super::disk::{Disk, DiskError, OpenFile, at};
+use super::fault::{FileEntry, FileFault};
 use super::stream::{self, CHUNK_BYTES, Caching};
-use crate::checkpoint::error::Fault;
-use crate::checkpoint::manifest::FileEntry;
 
 /// The format's own limit of a header.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
@@ -123,13 +122,13 @@ impl TensorFile {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn open(path: &Path) -> Result<Self, Fault> {
+    pub fn open(path: &Path) -> Result<Self, FileFault> {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let unreadable = |error: std::io::Error| match error.kind() {
-            std::io::ErrorKind::NotFound => Fault::FileMissing { name: name.clone() },
-            _ => Fault::Unreadable { name: name.clone(), reason: error.to_string() },
+            std::io::ErrorKind::NotFound => FileFault::Missing { name: name.clone() },
+            _ => FileFault::Unreadable { name: name.clone(), reason: error.to_string() },
         };
-        let malformed = |reason: String| Fault::Malformed { name: name.clone(), reason };
+        let malformed = |reason: String| FileFault::Malformed { name: name.clone(), reason };
         let file = File::open(path).map_err(unreadable)?;
         let n_bytes = file.metadata().map_err(unreadable)?.len();
         let cut = || malformed("it is cut off within its header, or no safetensors file".to_owned());
@@ -149,7 +148,7 @@ impl TensorFile {
         let values_at = 8 + len;
         let expected = values_at + header.data_len() as u64;
         if n_bytes != expected {
-            return Err(Fault::Length { name, got: n_bytes, expected });
+            return Err(FileFault::Length { name, got: n_bytes, expected });
         }
         let others: Vec<_> =
             header.tensors().into_iter().filter(|(_, info)| info.dtype != Dtype::F32).collect();
@@ -182,9 +181,9 @@ impl TensorFile {
     /// The first byte of elements `range` of the flattened tensor `name`.
     ///
     /// # Errors
-    /// [`Fault::Malformed`] if there is no such tensor or it has fewer elements.
-    pub(crate) fn place(&self, name: &str, range: Range<usize>) -> Result<u64, Fault> {
-        let malformed = |reason: String| Fault::Malformed { name: self.name.clone(), reason };
+    /// [`FileFault::Malformed`] if there is no such tensor or it has fewer elements.
+    pub(crate) fn place(&self, name: &str, range: Range<usize>) -> Result<u64, FileFault> {
+        let malformed = |reason: String| FileFault::Malformed { name: self.name.clone(), reason };
         let info = self.header.info(name).ok_or_else(|| malformed(format!("it holds no tensor {name}")))?;
         let numel: usize = info.shape.iter().product();
         if range.end > numel {
@@ -196,11 +195,11 @@ impl TensorFile {
     /// Reads elements `range` of the flattened tensor `name` to `out`.
     ///
     /// # Errors
-    /// [`Fault::Malformed`] if there is no such tensor or it has fewer elements, and those of the system.
+    /// [`FileFault::Malformed`] if there is no such tensor or it has fewer elements, and those of the system.
     ///
     /// # Panics
     /// If `out` is not of the range's length.
-    pub fn read(&self, name: &str, range: Range<usize>, out: &mut [f32]) -> Result<(), Fault> {
+    pub fn read(&self, name: &str, range: Range<usize>, out: &mut [f32]) -> Result<(), FileFault> {
         assert_eq!(range.len(), out.len(), "elements to read, and room for them");
         self.read_at(self.place(name, range)?, bytemuck::cast_slice_mut(out))
     }
@@ -209,9 +208,11 @@ impl TensorFile {
     ///
     /// # Errors
     /// Those of the system.
-    pub(crate) fn read_at(&self, place: u64, out: &mut [u8]) -> Result<(), Fault> {
-        let unreadable =
-            |error: std::io::Error| Fault::Unreadable { name: self.name.clone(), reason: error.to_string() };
+    pub(crate) fn read_at(&self, place: u64, out: &mut [u8]) -> Result<(), FileFault> {
+        let unreadable = |error: std::io::Error| FileFault::Unreadable {
+            name: self.name.clone(),
+            reason: error.to_string(),
+        };
         self.file.read_exact_at(out, place).map_err(unreadable)
     }
 
@@ -219,7 +220,7 @@ impl TensorFile {
     ///
     /// # Errors
     /// As [`read`](Self::read).
-    pub fn tensor(&self, name: &str) -> Result<Vec<f32>, Fault> {
+    pub fn tensor(&self, name: &str) -> Result<Vec<f32>, FileFault> {
         let numel = self.dims(name).map_or(0, |dims| dims.iter().product());
         let mut values = vec![0.0; numel];
         self.read(name, 0..numel, &mut values)?;
@@ -265,7 +266,7 @@ mod tests {
         let mut part = [0.0; 3];
         file.read("a", 399_997..400_000, &mut part).unwrap();
         assert_eq!(bits(&part), bits(&a[399_997..]));
-        assert!(matches!(file.read("a", 399_998..400_001, &mut part), Err(Fault::Malformed { .. })));
+        assert!(matches!(file.read("a", 399_998..400_001, &mut part), Err(FileFault::Malformed { .. })));
         assert!(file.tensor("c").is_err());
     }
 

@@ -14,12 +14,12 @@ use crate::checkpoint::{
 };
 use crate::config::{CheckpointConfig, Config};
 use crate::data::Loaded;
-use crate::error::{Error, Result};
-use crate::exit::Stop;
 use crate::model::file::ModelInfo;
 use crate::report::metrics::{CheckpointEvent, Event, MetricsSink};
 use crate::report::progress::Progress;
 use crate::run_folder::error::FolderError;
+use crate::train::error::Stop;
+use crate::train::error::{Result, TrainError};
 use crate::train::resume::shared_path;
 use crate::train::trainer::{StatePiece, Trainer};
 
@@ -74,7 +74,7 @@ impl<'a> Checkpointing<'a> {
             0 => store.prepare().map(|_| ()),
             _ => Ok(()),
         };
-        world.collective_result(prepared.map_err(Error::from))?;
+        world.collective_result(prepared.map_err(TrainError::from))?;
         let own = trainer.state_pieces();
         let n_parts = n_parts(world, !own.is_empty())?;
         let rank = world.rank().0;
@@ -301,13 +301,13 @@ fn ranges_of(own: &[StatePiece]) -> Vec<Range<usize>> {
 
 /// How many ranks save: all that have some of the state, and rank 0.
 fn n_parts(world: &World, has_state: bool) -> Result<usize> {
-    let all = world.group().all_gather_bytes(&[u8::from(has_state)]).map_err(Error::from)?;
+    let all = world.group().all_gather_bytes(&[u8::from(has_state)]).map_err(TrainError::from)?;
     Ok(all.iter().rposition(|of_rank| of_rank[0] == 1).map_or(1, |last| last + 1))
 }
 
 /// What is to be said of ranks that lack page-locked memory.
 fn note(world: &World, lacks_pinned: bool) -> Result<Option<String>> {
-    let all = world.group().all_gather_bytes(&[u8::from(lacks_pinned)]).map_err(Error::from)?;
+    let all = world.group().all_gather_bytes(&[u8::from(lacks_pinned)]).map_err(TrainError::from)?;
     let n_ranks = all.iter().filter(|of_rank| of_rank[0] == 1).count();
     Ok((n_ranks > 0).then(|| {
         format!(
@@ -322,7 +322,7 @@ fn note(world: &World, lacks_pinned: bool) -> Result<Option<String>> {
 fn shared_folder(world: &World, folder: Option<&Path>) -> Result<PathBuf, Stop> {
     let absolute = folder.map(|folder| {
         std::path::absolute(folder)
-            .map_err(|source| Error::from(FolderError::Unwritable { path: folder.to_owned(), source }))
+            .map_err(|source| TrainError::from(FolderError::Unwritable { path: folder.to_owned(), source }))
     });
     let own = world.collective_result(absolute.transpose())?;
     Ok(shared_path(world, own.as_deref().unwrap_or(Path::new("")))?)

@@ -13,9 +13,9 @@ use crate::data::batch::Batch;
 use crate::data::device_rows::DeviceRows;
 use crate::data::loader::{LoadedStep, Loader, LoaderOptions};
 use crate::data::order::partition::EvalCut;
-use crate::error::Result;
 use crate::model::{LossHead, Mlp};
 use crate::report::metrics::EvalMetrics;
+use crate::train::error::Result;
 use crate::train::trainer::StepRows as _;
 
 /// Evaluates the model on all rows of `dataset`; every rank gets the metrics of all rows. Where rows have weights, each row
@@ -37,7 +37,7 @@ pub fn evaluate(
     cut: EvalCut,
     options: &LoaderOptions,
 ) -> Result<EvalMetrics> {
-    let n_outputs = model.spec().n_outputs();
+    let n_outputs = model.n_outputs();
     let cut = EvalCut { max_rows: cut.max_rows.min(model.max_rows()).min(dataset.len()), ..cut };
     // Rows that are looked at once need not be moved to the GPU first.
     let options = LoaderOptions { placement: Placement::Host, ..options.clone() };
@@ -128,7 +128,7 @@ impl Feed {
     }
 
     fn next<'a>(&'a mut self, rows: &'a mut LoadedStep<'_>) -> Result<Batch<'a>> {
-        let Feed::Gpu { gpu, slots, next } = self else { return rows.batch() };
+        let Feed::Gpu { gpu, slots, next } = self else { return Ok(rows.batch()?) };
         let n_rows = rows.own_rows().len();
         // The first pass is the longest.
         while slots.len() < 2 {

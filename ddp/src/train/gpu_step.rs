@@ -9,14 +9,16 @@ use std::ops::Range;
 
 use ddp_comm::World;
 use ddp_kernels::cuda::{Download, Gpu, Graph, Upload};
-use ddp_kernels::ops::{LossSums, STEP_SCALARS_LEN, STEP_SUMS_LEN, STEP_VOTE, StepScalars};
+use ddp_kernels::ops::{LossSums, STEP_SCALARS_LEN, STEP_SUMS_LEN, StepScalars};
 use ddp_kernels::{DType, Tensor, TensorRef};
 
 use crate::data::batch::Batch;
 use crate::data::device_rows::{DeviceRows, DeviceShape};
-use crate::data::order::partition::RankCut;
-use crate::error::{Error, Result};
-use crate::train::trainer::{GraphMode, StepOutcome, StepRows};
+use crate::data::step_rows::StepRows;
+use crate::data_parallel::buckets::STEP_VOTE;
+use crate::train::error::{Result, TrainError};
+use crate::train::options::GraphMode;
+use crate::train::step_info::{StepInfo, StepOutcome, StepShape};
 
 /// Inputs that are in turn copied and computed on.
 pub(crate) const N_SLOTS: usize = 2;
@@ -51,32 +53,7 @@ struct Pending {
     slot: usize,
     shape: StepShape,
     scalars: StepScalars,
-    about: StepAbout,
-}
-
-/// What is known of a step before it runs.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct StepAbout {
-    /// Its number, from 1.
-    pub step: u64,
-    /// Rows of the global batch.
-    pub n_rows: usize,
-    /// Learning rate.
-    pub lr: f64,
-}
-
-/// What decides which kernels a step runs, and with which arguments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct StepShape {
-    /// This rank's rows.
-    pub(crate) own_rows: usize,
-    pub(crate) global_rows: usize,
-    /// How they are cut into passes.
-    pub(crate) cut: RankCut,
-    /// Whether the norm of the gradient is computed.
-    pub(crate) has_norm: bool,
-    /// What the loss is multiplied by, as bits, where it is scaled.
-    pub(crate) loss_scale: Option<u64>,
+    about: StepInfo,
 }
 
 /// Steps that were captured.
@@ -94,7 +71,7 @@ impl GpuStep {
     pub(crate) fn new(gpu: &'static Gpu, mode: GraphMode) -> Result<Self> {
         let outcome = || {
             let sums = Download::new(gpu, STEP_SUMS_LEN * size_of::<f32>())?;
-            Ok::<_, Error>(OutcomeSlot { sums, sum_of_squares: Download::new(gpu, size_of::<f64>())? })
+            Ok::<_, TrainError>(OutcomeSlot { sums, sum_of_squares: Download::new(gpu, size_of::<f64>())? })
         };
         Ok(GpuStep {
             gpu,
@@ -114,7 +91,7 @@ impl GpuStep {
         }
         let slot = &mut self.slots[slot];
         slot.scalars.send_slice(&scalars.to_array())?;
-        rows.send(&mut slot.rows)
+        Ok(rows.send(&mut slot.rows)?)
     }
 
     fn make_slots(&mut self, n_own: usize, shape: DeviceShape) -> Result<()> {
@@ -187,7 +164,7 @@ impl GpuStep {
         slot: usize,
         (sums, sum_of_squares): (TensorRef<'_>, TensorRef<'_>),
         (shape, scalars): (StepShape, StepScalars),
-        about: StepAbout,
+        about: StepInfo,
     ) -> Result<()> {
         let outcome = &mut self.outcomes[slot];
         outcome.sums.start(sums)?;
@@ -206,7 +183,7 @@ impl GpuStep {
         &mut self,
         world: &World,
         in_flight: usize,
-    ) -> Result<Option<(StepAbout, StepOutcome)>> {
+    ) -> Result<Option<(StepInfo, StepOutcome)>> {
         if self.pending.len() <= in_flight {
             return Ok(None);
         }
@@ -224,13 +201,13 @@ impl GpuStep {
             false => None,
         };
         if !sums.loss.is_finite() {
-            return Err(Error::LossNotFinite { step: about.step, loss: sums.mean() });
+            return Err(TrainError::LossNotFinite { step: about.step, loss: sums.mean() });
         }
         // A fused ReLU makes zero of NaN, so weights that went astray can leave the loss finite: the gradient shows them.
         let not_finite = grad_norm.filter(|norm| !norm.is_finite());
         let skipped = shape.loss_scale.is_some() && not_finite.is_some();
         if let Some(norm) = not_finite.filter(|_| !skipped) {
-            return Err(Error::GradientNotFinite { step: about.step, norm });
+            return Err(TrainError::GradientNotFinite { step: about.step, norm });
         }
         Ok(Some((about, StepOutcome { sums, grad_norm, votes, skipped })))
     }

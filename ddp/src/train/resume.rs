@@ -11,17 +11,25 @@ use crate::checkpoint::{
     Checkpoint, CheckpointError, CheckpointStore, Fault, Load, Located, Manifest, Piece, RunState, Search,
     Skipped, StateReader, step_name,
 };
-use crate::cli::{ResumeFrom, TrainArgs};
 use crate::config::{Batch, Config};
 use crate::data::Loaded;
-use crate::error::{Error, Result};
-use crate::exit::Stop;
 use crate::report::progress::Progress;
 use crate::run_folder::error::FolderError;
 use crate::run_folder::folder::{Existing, MODEL_FILE};
 use crate::storage::fingerprint::fingerprint;
 use crate::storage::stream::Caching;
+use crate::train::error::Stop;
+use crate::train::error::{Result, TrainError};
 use crate::train::trainer::Trainer;
+
+/// The checkpoint to resume from, as the user named it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ResumeFrom {
+    /// The newest valid one of the output folder.
+    Auto,
+    /// This one, or the newest valid one of this run.
+    Path(PathBuf),
+}
 
 /// The checkpoint that a run goes on from.
 #[derive(Debug)]
@@ -34,15 +42,15 @@ pub struct Resumed {
 }
 
 impl Resumed {
-    /// The checkpoint that `args` ask for, if they ask for one and it is there: of several the newest that looks whole. Its bytes
-    /// are looked at as they are [read](Self::restore). Rank 0 searches; the others take what it has found.
+    /// Finds the checkpoint that `from` names, in the run's folder `out` for [`ResumeFrom::Auto`]: of several the newest whose
+    /// manifest and file sizes are right. Checksums are compared while it is [read](Self::restore). Rank 0 searches for all ranks.
     ///
     /// # Errors
     /// [`Stop`] with a [`CheckpointError`], on all ranks alike.
-    pub fn find(world: &World, args: &TrainArgs) -> Result<Option<Self>, Stop> {
-        let Some(from) = &args.resume else { return Ok(None) };
+    pub fn find(world: &World, from: Option<&ResumeFrom>, out: Option<&Path>) -> Result<Option<Self>, Stop> {
+        let Some(from) = from else { return Ok(None) };
         let found = match world.rank().0 {
-            0 => look(from, args.out.as_deref()),
+            0 => find_checkpoint(from, out),
             _ => Ok(None),
         };
         Self::on_all_ranks(world, found)
@@ -52,7 +60,7 @@ impl Resumed {
     fn on_all_ranks(world: &World, found: Result<Option<Self>>) -> Result<Option<Self>, Stop> {
         let found = world.collective_result(found)?;
         let path = found.as_ref().map(|found| std::path::absolute(found.checkpoint.path()));
-        let failed = |source| Error::from(FolderError::Unwritable { path: PathBuf::from("."), source });
+        let failed = |source| TrainError::from(FolderError::Unwritable { path: PathBuf::from("."), source });
         let path = world.collective_result(path.transpose().map_err(failed))?;
         let path = shared_path(world, path.as_deref().unwrap_or(Path::new("")))?;
         if path.as_os_str().is_empty() {
@@ -66,7 +74,7 @@ impl Resumed {
         let manifest = format!("{:016x}", fingerprint(&resumed.manifest().to_bytes()));
         world
             .agree(&[("--resume (fingerprint of the manifest)".to_owned(), manifest)])
-            .map_err(Error::from)?;
+            .map_err(TrainError::from)?;
         Ok(Some(resumed))
     }
 
@@ -85,7 +93,7 @@ impl Resumed {
     /// # Errors
     /// As [`Config::load`].
     pub fn config(&self, sets: &[String]) -> Result<Config> {
-        Config::from_toml_with(&self.manifest().config, self.checkpoint.path(), sets)
+        Ok(Config::from_saved_with(&self.manifest().config, self.checkpoint.path(), sets)?)
     }
 
     /// Whether `config` trains the very run that the checkpoint is of, on `world_size` ranks.
@@ -93,7 +101,7 @@ impl Resumed {
     /// # Errors
     /// [`FolderError::OtherRun`], with every difference.
     pub fn check_config(&self, config: &Config, world_size: usize) -> Result<()> {
-        let saved = Config::from_toml(&self.manifest().config, self.checkpoint.path())?;
+        let saved = Config::from_saved(&self.manifest().config, self.checkpoint.path())?;
         let mut differences: Vec<String> = Vec::new();
         for difference in config.differences(&saved) {
             let (key, ours, theirs) = (difference.key, difference.ours, difference.theirs);
@@ -198,7 +206,7 @@ impl Resumed {
         let global_rows = self.state().global_rows;
         loop {
             let (damage, rest) = match self.read(world, trainer) {
-                Err(Error::Checkpoint(error)) => match *error {
+                Err(TrainError::Checkpoint(error)) => match *error {
                     CheckpointError::Damaged { fault, .. } => (Some(fault), Ok(())),
                     other => (None, Err(other.into())),
                 },
@@ -301,7 +309,7 @@ impl Resumed {
 }
 
 /// The checkpoint that is asked for.
-fn look(from: &ResumeFrom, out: Option<&Path>) -> Result<Option<Resumed>> {
+fn find_checkpoint(from: &ResumeFrom, out: Option<&Path>) -> Result<Option<Resumed>> {
     let (asked, store) = match from {
         ResumeFrom::Path(path) => match Located::new(path)? {
             Located::One(path) => {

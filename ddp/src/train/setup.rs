@@ -10,13 +10,13 @@ use crate::config::{Config, Determinism, Length};
 use crate::data::Loaded;
 use crate::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use crate::data::order::partition::{Cut, EvalCut, GlobalBatches, RankCut};
-use crate::error::{Error, Result};
 use crate::model::file::ModelFile;
 use crate::model::{LossHead, Mlp, ModelSpec};
 use crate::optim::loss_scaler::LossScalerConfig;
 use crate::optim::optimizer::Optimizer;
 use crate::optim::param_groups::ParamGroups;
 use crate::optim::schedule::Schedule;
+use crate::train::error::{Result, TrainError};
 use crate::train::trainer::{GraphMode, Trainer, TrainerOptions};
 
 /// Rows of a pass in evaluation, where training's micro-batches are smaller.
@@ -39,7 +39,7 @@ impl Cuts {
     /// The cuts that `config` asks for; a run that is resumed keeps its `global_rows`.
     ///
     /// # Errors
-    /// [`Error::BatchOverflows`]; [`Error::MoreRanksThanShards`] where a rank would have nothing to do in any step.
+    /// [`TrainError::BatchOverflows`]; [`TrainError::MoreRanksThanShards`] where a rank would have nothing to do in any step.
     pub fn new(config: &Config, world: &World, data: &Loaded, global_rows: Option<usize>) -> Result<Self> {
         Self::of_rank(config, (world.rank().0, world.world_size()), data, global_rows)
     }
@@ -57,14 +57,14 @@ impl Cuts {
         let train = &config.train;
         let global_rows = match global_rows {
             Some(rows) => rows,
-            None => train.global_rows(world_size).ok_or(Error::BatchOverflows)?,
+            None => train.global_rows(world_size).ok_or(TrainError::BatchOverflows)?,
         };
         let n_eval = data.eval.as_ref().map_or(0, |eval| eval.len());
         let (cut, n_parts) = match train.deterministic {
             Determinism::World => {
                 let n_shards = train.micro_shards;
                 if world_size > n_shards {
-                    return Err(Error::MoreRanksThanShards { world_size, n_shards });
+                    return Err(TrainError::MoreRanksThanShards { world_size, n_shards });
                 }
                 (Cut::MicroShards { n_shards }, n_shards)
             }
@@ -92,7 +92,7 @@ pub fn schedule(config: &Config, n_rows: usize, global_rows: usize) -> Result<Sc
         Length::Steps(n) => n as u64,
         Length::Epochs(n) => n as u64 * GlobalBatches::steps_per_epoch(n_rows, global_rows) as u64,
     };
-    Schedule::new(&config.schedule, config.optimizer.lr, Some(n_steps))
+    Ok(Schedule::new(&config.schedule, config.optimizer.lr, Some(n_steps))?)
 }
 
 /// The trainer before its first step, with the weights that the seed draws.

@@ -2,18 +2,21 @@
 //! is put into its streams.
 
 use ddp_comm::World;
-use ddp_kernels::ops::{LossSums, STEP_VOTE, SumsOutput, UpdateInputs};
+use ddp_kernels::ops::{LossSums, SumsOutput, UpdateInputs};
 use ddp_kernels::{DType, MemoryUse, Tensor, TensorRef};
 
 use crate::data::batch::Batch;
+use crate::data::step_rows::{MicroBatch, StepRows};
 use crate::data_parallel::buckets::BucketPlan;
+use crate::data_parallel::buckets::STEP_VOTE;
 use crate::data_parallel::gradients::{Gradients, Pass, Vote};
 use crate::data_parallel::shard_plan::UpdatePlan;
-use crate::error::{Error, Result};
 use crate::model::{DropoutStep, LossHead, Mlp};
 use crate::optim::optimizer::{Optimizer, UpdateScale};
-use crate::train::gpu_step::{GpuStep, StepShape};
-use crate::train::trainer::{MicroBatch, StepAsk, StepOutcome, StepRows, TrainerOptions};
+use crate::train::error::{Result, TrainError};
+use crate::train::gpu_step::GpuStep;
+use crate::train::options::TrainerOptions;
+use crate::train::step_info::{StepOutcome, StepRequest, StepShape};
 
 /// Model, loss, gradients and optimiser of one rank.
 #[derive(Debug)]
@@ -38,7 +41,7 @@ impl<'w> Parts<'w> {
         (buckets, updates): (BucketPlan, UpdatePlan),
         options: TrainerOptions,
     ) -> Result<Self> {
-        let grads = Gradients::new(world, &model, buckets, &updates, &options)?;
+        let grads = Gradients::new(world, &model, buckets, &updates, options.exchange())?;
         let sum_of_squares = Tensor::zeros_for(MemoryUse::Workspace, &[1], DType::F64, model.device())?;
         Ok(Parts { world, model, loss, optimizer, grads, updates, sum_of_squares, options })
     }
@@ -52,7 +55,7 @@ impl<'w> Parts<'w> {
     pub(crate) fn ask(&mut self, gpu: &mut GpuStep, slot: usize, shape: StepShape) -> Result<()> {
         let inputs = gpu.slot(slot);
         let scalars = inputs.scalars().view();
-        let expected = self.loss.expected_weight(shape.global_rows, self.model.spec().n_outputs());
+        let expected = self.loss.expected_weight(shape.global_rows, self.model.n_outputs());
         let loss_scale = shape.loss_scale.map(f64::from_bits);
         let n_passes = shape.cut.n_passes(shape.global_rows);
         let first_own = shape.cut.own_rows(shape.global_rows).start;
@@ -61,7 +64,7 @@ impl<'w> Parts<'w> {
             let rows = pass.start - first_own..pass.end - first_own;
             // The place of this rank's first row is among the scalars.
             let batch = MicroBatch { first_row: rows.start, rows: inputs.batch(rows)? };
-            let dropout = self.dropout(batch.first_row, 0, Some(scalars));
+            let dropout = Some(self.dropout(batch.first_row, 0, Some(scalars)));
             let pass = Pass { index, is_last: index + 1 == n_passes };
             self.forward(batch, dropout, loss_scale.unwrap_or(1.0) / expected, pass, Vote::Device(scalars))?;
             self.backward(batch, dropout, pass)?;
@@ -89,16 +92,16 @@ impl<'w> Parts<'w> {
     pub(crate) fn step_on_cpu(
         &mut self,
         rows: &mut impl StepRows,
-        ask: StepAsk,
+        ask: StepRequest,
         step: u64,
         loss_scale: Option<f64>,
     ) -> Result<StepOutcome> {
-        let n_outputs = self.model.spec().n_outputs();
+        let n_outputs = self.model.n_outputs();
         let expected_weight = self.loss.expected_weight(rows.global_rows(), n_outputs);
         let n_passes = rows.n_micro_batches();
         for index in 0..n_passes {
             let batch = rows.micro_batch(index)?;
-            let dropout = self.dropout(batch.first_row, step - 1, None);
+            let dropout = Some(self.dropout(batch.first_row, step - 1, None));
             let scale = loss_scale.unwrap_or(1.0) / expected_weight;
             let pass = Pass { index, is_last: index + 1 == n_passes };
             self.forward(batch, dropout, scale, pass, Vote::Host(ask.vote))?;
@@ -107,7 +110,7 @@ impl<'w> Parts<'w> {
         let tail = self.grads.tail()?.as_slice::<f32>("step", "sums")?;
         let (sums, votes) = (LossSums::load(tail), tail[STEP_VOTE] as u64);
         if !sums.loss.is_finite() {
-            return Err(Error::LossNotFinite { step, loss: sums.mean() });
+            return Err(TrainError::LossNotFinite { step, loss: sums.mean() });
         }
         // Weights make the true divisor known only now.
         let mean_scale = match self.loss.is_weighted(rows.has_weights()) {
@@ -136,7 +139,7 @@ impl<'w> Parts<'w> {
         let sums = SumsOutput { tail, accumulate };
         let Batch { targets, weights, .. } = batch.rows;
         self.loss.apply(outputs, targets, weights, scale, Some(d_outputs), sums)?;
-        self.grads.vote(vote, pass)
+        Ok(self.grads.vote(vote, pass)?)
     }
 
     /// Gradients of a pass; behind the step's last one they are reduced over the ranks.
@@ -147,7 +150,7 @@ impl<'w> Parts<'w> {
         pass: Pass,
     ) -> Result<()> {
         let Parts { world, model, grads, updates, .. } = self;
-        grads.backward(world, model, batch.rows.x, dropout, (pass, updates))
+        Ok(grads.backward(world, model, batch.rows.x, dropout, (pass, updates))?)
     }
 
     /// Clips and updates, if the gradient of a scaled loss is finite; the norm of the gradient, and whether the update was skipped.
@@ -163,7 +166,7 @@ impl<'w> Parts<'w> {
         let Parts { world, model, optimizer, grads, updates, sum_of_squares, .. } = self;
         let mut norm = |grads: &Gradients| {
             grads.sum_of_squares(world, updates, sum_of_squares)?;
-            Ok::<_, Error>(sum_of_squares.view().as_slice::<f64>("step", "norm")?[0].sqrt() * scale)
+            Ok::<_, TrainError>(sum_of_squares.view().as_slice::<f64>("step", "norm")?[0].sqrt() * scale)
         };
         let mut grad_norm = None;
         if needs_norm {
@@ -178,7 +181,7 @@ impl<'w> Parts<'w> {
         if let Some(norm) = grad_norm.filter(|norm| !norm.is_finite()) {
             return match loss_scale {
                 Some(_) => Ok((grad_norm, true)),
-                None => Err(Error::GradientNotFinite { step: optimizer.n_steps() + 1, norm }),
+                None => Err(TrainError::GradientNotFinite { step: optimizer.n_steps() + 1, norm }),
             };
         }
         // As torch.nn.utils.clip_grad_norm_.
@@ -196,7 +199,7 @@ impl<'w> Parts<'w> {
                 optimizer.step_on(model.weights_mut(), own_grads, scale, own.flat, own.state_start)?;
                 updates.gather(world, model.weights_mut().0, block)?;
                 // Of the others' parts only the weights have come.
-                model.refresh_working_copy(block.clone())?;
+                model.refresh_compute_weights(block.clone())?;
             }
             let rest = updates.rest();
             let rest_grads = grads.of_part(&rest)?;
@@ -208,21 +211,16 @@ impl<'w> Parts<'w> {
             let norm = norm(grads)?;
             // As on a GPU: known only when the weights have taken it, and no checkpoint will.
             if !norm.is_finite() {
-                return Err(Error::GradientNotFinite { step: optimizer.n_steps(), norm });
+                return Err(TrainError::GradientNotFinite { step: optimizer.n_steps(), norm });
             }
             grad_norm = Some(norm);
         }
         Ok((grad_norm, false))
     }
 
-    fn dropout<'a>(
-        &self,
-        first_row: usize,
-        step: u64,
-        scalars: Option<TensorRef<'a>>,
-    ) -> Option<DropoutStep<'a>> {
+    fn dropout<'a>(&self, first_row: usize, step: u64, scalars: Option<TensorRef<'a>>) -> DropoutStep<'a> {
         let (seed, first_row) = (self.options.seed, first_row as u64);
-        (self.model.spec().dropout > 0.0).then_some(DropoutStep { seed, step, first_row, scalars })
+        DropoutStep { seed, step, first_row, scalars }
     }
 }
 
@@ -265,7 +263,7 @@ fn update(
             scope.all_gather_in_place(of_block)?;
             scope.progress()?;
         }
-        Ok::<_, Error>(())
+        Ok::<_, TrainError>(())
     })?;
-    Ok(model.refresh_working_copy(0..flat_len)?)
+    Ok(model.refresh_compute_weights(0..flat_len)?)
 }

@@ -4,31 +4,27 @@
 //! while the next one computes: [`Trainer::outcome`] gives outcomes in order, on both.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 
 use ddp_comm::World;
 use ddp_kernels::cuda::{Gpu, Graph};
-use ddp_kernels::ops::{LossSums, StepScalars};
+use ddp_kernels::ops::StepScalars;
 use ddp_kernels::{Device, Tensor, TensorRef};
 
-use crate::config::{CommDtype, ZeroStage};
-use crate::data::batch::Batch;
-use crate::data::device_rows::{DeviceRows, DeviceShape};
-use crate::data::order::partition::RankCut;
 use crate::data_parallel::averaged_weights::AveragedWeights;
-use crate::data_parallel::buckets::BucketPlan;
-use crate::data_parallel::shard_plan::UpdatePlan;
-use crate::error::{Error, Result};
-use crate::model::{LossHead, Mlp, ModelSpec, ParamLayout};
-use crate::optim::loss_scaler::{LossScaler, LossScalerConfig, LossScalerState};
+use crate::model::{LossHead, Mlp};
+use crate::optim::loss_scaler::{LossScaler, LossScalerState};
 use crate::optim::optimizer::Optimizer;
-use crate::train::gpu_step::{GpuStep, GraphPlan, N_SLOTS, StepShape};
+use crate::train::error::Result;
+use crate::train::gpu_step::{GpuStep, GraphPlan, N_SLOTS};
 use crate::train::step::Parts;
+use crate::train::step_info::StepShape;
 
+pub use crate::data::step_rows::{MicroBatch, StepRows};
 pub use crate::data_parallel::gradients::ExchangeBytes;
 pub use crate::data_parallel::shard_plan::StatePiece;
 pub use crate::model::DropoutStep;
-pub use crate::train::gpu_step::StepAbout;
+pub use crate::train::options::{GraphMode, TrainerOptions};
+pub use crate::train::step_info::{StepInfo, StepOutcome, StepRequest};
 
 /// Everything that a step needs, made once.
 #[derive(Debug)]
@@ -36,187 +32,12 @@ pub struct Trainer<'w> {
     parts: Parts<'w>,
     n_steps: u64,
     /// Outcomes of steps on the CPU that nobody has read.
-    done: VecDeque<(StepAbout, StepOutcome)>,
+    done: VecDeque<(StepInfo, StepOutcome)>,
     /// What steps on a GPU need.
     gpu: Option<GpuStep>,
     /// Of a loss that is scaled.
     scaler: Option<LossScaler>,
     averaged: AveragedWeights,
-}
-
-/// Whether steps on a GPU are captured once and replayed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
-pub enum GraphMode {
-    /// Where the driver and NCCL can; else kernel by kernel.
-    #[default]
-    Auto,
-    /// Always; where that is not possible, it is an error.
-    On,
-    /// Never.
-    Off,
-}
-
-/// What the config says of a step.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TrainerOptions {
-    /// Seed of the dropout masks.
-    pub seed: u64,
-    /// Largest norm of the gradient; 0 for any.
-    pub clip_grad_norm: f64,
-    /// Largest bucket in bytes.
-    pub bucket_bytes: usize,
-    /// Whether buckets are reduced while backward computes.
-    pub overlap: bool,
-    /// Number format of gradients between GPUs.
-    pub comm_dtype: CommDtype,
-    /// Elements of the flat buffer from which ranks that share memory divide the update between them.
-    pub divide_update_from: usize,
-    /// Whether steps on a GPU are graphs.
-    pub graph: GraphMode,
-    /// What of the training state each rank holds only its part of.
-    pub zero: ZeroStage,
-    /// Micro-shards that every global batch is cut into, a power of two and no fewer than there are ranks, whose gradients are
-    /// added up along one fixed tree: then any number of ranks trains to the same bits.
-    pub micro_shards: Option<usize>,
-    /// Whether, and how, the loss is scaled: where gradients travel through f16.
-    pub loss_scaling: Option<LossScalerConfig>,
-}
-
-impl Default for TrainerOptions {
-    /// No clipping; buckets of 32 MiB, reduced while backward computes; the update divided from 32 MiB of weights on,
-    /// which no processor's private cache holds.
-    fn default() -> Self {
-        TrainerOptions {
-            seed: 0,
-            clip_grad_norm: 0.0,
-            bucket_bytes: 32 << 20,
-            overlap: true,
-            comm_dtype: CommDtype::F32,
-            divide_update_from: 8 << 20,
-            graph: GraphMode::Auto,
-            zero: ZeroStage::Off,
-            micro_shards: None,
-            loss_scaling: None,
-        }
-    }
-}
-
-/// One rank's part of a global batch.
-#[derive(Debug, Clone, Copy)]
-pub struct MicroBatch<'a> {
-    /// Its rows; there may be none.
-    pub rows: Batch<'a>,
-    /// Place of its first row in the global batch.
-    pub first_row: usize,
-}
-
-/// This rank's rows of one global batch.
-pub trait StepRows {
-    /// How global batches are cut into this rank's passes.
-    fn cut(&self) -> RankCut;
-
-    /// Rows of the global batch over all ranks.
-    fn global_rows(&self) -> usize;
-
-    /// How many passes this rank makes over its rows.
-    fn n_micro_batches(&self) -> usize {
-        self.cut().n_passes(self.global_rows())
-    }
-
-    /// Places of this rank's rows in the global batch.
-    fn own_rows(&self) -> Range<usize> {
-        self.cut().own_rows(self.global_rows())
-    }
-
-    /// Whether rows have weights.
-    fn has_weights(&self) -> bool;
-
-    /// Micro-batch `index`, in host memory.
-    ///
-    /// # Errors
-    /// Those of taking the rows.
-    fn micro_batch(&mut self, index: usize) -> Result<MicroBatch<'_>>;
-
-    /// What the rows look like on their way to a GPU.
-    fn device_shape(&self) -> DeviceShape;
-
-    /// Puts all of this rank's rows on their way to `to`, made for rows of [`StepRows::device_shape`].
-    ///
-    /// # Errors
-    /// Those of taking the rows and of the copies.
-    fn send(&mut self, to: &mut DeviceRows) -> Result<()>;
-}
-
-/// What a step came to, the same on every rank.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct StepOutcome {
-    /// Sums over the rows of all ranks.
-    pub sums: LossSums,
-    /// 2-norm of the gradient before clipping, where it was asked for or needed.
-    pub grad_norm: Option<f64>,
-    /// Sum of the ranks' votes.
-    pub votes: u64,
-    /// Whether the gradients of a scaled loss were not finite: weights, state and number of steps are then those before it.
-    pub skipped: bool,
-}
-
-/// What is asked of a step beside the step.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct StepAsk {
-    /// Whether the outcome shall tell the norm of the gradient.
-    pub want_grad_norm: bool,
-    /// This rank's vote; the sum over the ranks, exact up to 2^24, comes with the outcome.
-    pub vote: u32,
-}
-
-impl TrainerOptions {
-    /// Whether a model on `device` can be trained so.
-    ///
-    /// # Errors
-    /// [`Error::ZeroWire`] and [`Error::TreeOfWhole`].
-    pub fn check(&self, device: Device) -> Result<()> {
-        let is_rounded = device != Device::Cpu && self.comm_dtype == CommDtype::Bf16;
-        if is_rounded && self.zero == ZeroStage::Gradients {
-            return Err(Error::ZeroWire);
-        }
-        if self.micro_shards.is_some() && (is_rounded || self.zero == ZeroStage::Gradients) {
-            return Err(Error::TreeOfWhole);
-        }
-        Ok(())
-    }
-
-    /// The layout of a model that is trained so: with ZeRO, ranks share each layer evenly.
-    pub fn layout(&self, spec: &ModelSpec, world_size: usize) -> ParamLayout {
-        let n_ranks = if self.zero == ZeroStage::Off { 1 } else { world_size };
-        ParamLayout::shared_by(spec, n_ranks)
-    }
-
-    /// Elements of each tensor of optimiser state that a rank of `world` needs for a model of this layout.
-    pub fn state_len(&self, world: &World, layout: &ParamLayout) -> usize {
-        self.update_plan(world, layout, &self.buckets(layout)).state_len()
-    }
-
-    fn buckets(&self, layout: &ParamLayout) -> BucketPlan {
-        BucketPlan::new(layout, self.bucket_bytes)
-    }
-
-    /// Who updates what.
-    pub(crate) fn update_plan(
-        &self,
-        world: &World,
-        layout: &ParamLayout,
-        buckets: &BucketPlan,
-    ) -> UpdatePlan {
-        match self.zero {
-            // Whoever adds up along the tree has all gradients.
-            ZeroStage::Off if self.micro_shards.is_some() => {
-                UpdatePlan::whole(layout.flat_len(), world.rank().0)
-            }
-            ZeroStage::Off => UpdatePlan::new(world, layout.flat_len(), self.divide_update_from),
-            _ if world.world_size() == 1 => UpdatePlan::whole(layout.flat_len(), 0),
-            _ => UpdatePlan::sharded(buckets, world.rank().0, world.world_size()),
-        }
-    }
 }
 
 impl<'w> Trainer<'w> {
@@ -226,7 +47,7 @@ impl<'w> Trainer<'w> {
     /// - `optimizer`: with state of [`TrainerOptions::state_len`]
     ///
     /// # Errors
-    /// As making tensors, and those of the comparison; [`Error::ZeroWire`] and [`Error::TreeOfWhole`] for options that exclude
+    /// As making tensors, and those of the comparison; [`TrainError::ZeroWire`] and [`TrainError::TreeOfWhole`] for options that exclude
     /// each other.
     ///
     /// # Panics
@@ -351,7 +172,7 @@ impl<'w> Trainer<'w> {
     /// As making a tensor, and those of the collectives.
     pub fn averaged_weights(&mut self) -> Result<Option<&Tensor>> {
         let Parts { world, model, optimizer, updates, .. } = &self.parts;
-        self.averaged.gather(world, model, optimizer, updates)
+        Ok(self.averaged.gather(world, model, optimizer, updates)?)
     }
 
     /// Runs `body` on the model with the average in the place of the weights, where one is kept, and puts the weights back, bit
@@ -373,10 +194,10 @@ impl<'w> Trainer<'w> {
     /// the loss is scaled, the host waits for it.
     ///
     /// # Errors
-    /// Those of the operations and collectives; on the CPU also [`Error::LossNotFinite`], on all ranks alike and before the
-    /// weights change; [`Error::LossScaler`] where no scale helps.
-    pub fn step(&mut self, rows: &mut impl StepRows, ask: StepAsk) -> Result<()> {
-        let about = StepAbout { step: self.n_steps + 1, n_rows: rows.global_rows(), lr: self.lr() };
+    /// Those of the operations and collectives; on the CPU also [`TrainError::LossNotFinite`], on all ranks alike and before the
+    /// weights change; [`TrainError::LossScaler`] where no scale helps.
+    pub fn step(&mut self, rows: &mut impl StepRows, ask: StepRequest) -> Result<()> {
+        let about = StepInfo { step: self.n_steps + 1, n_rows: rows.global_rows(), lr: self.lr() };
         if self.gpu.is_some() {
             self.step_on_gpu(rows, ask, about)?;
         } else {
@@ -402,7 +223,7 @@ impl<'w> Trainer<'w> {
     /// # Errors
     /// As [`Trainer::step`] and [`Trainer::outcome`].
     pub fn step_and_wait(&mut self, rows: &mut impl StepRows, want_grad_norm: bool) -> Result<StepOutcome> {
-        self.step(rows, StepAsk { want_grad_norm, vote: 0 })?;
+        self.step(rows, StepRequest { want_grad_norm, vote: 0 })?;
         let mut last = None;
         while let Some((_, outcome)) = self.outcome(true)? {
             last = Some(outcome);
@@ -414,8 +235,8 @@ impl<'w> Trainer<'w> {
     /// are asked for, and the host waits for the others.
     ///
     /// # Errors
-    /// [`Error::LossNotFinite`], on all ranks alike; on a GPU whatever went wrong in the work of the step.
-    pub fn outcome(&mut self, all: bool) -> Result<Option<(StepAbout, StepOutcome)>> {
+    /// [`TrainError::LossNotFinite`], on all ranks alike; on a GPU whatever went wrong in the work of the step.
+    pub fn outcome(&mut self, all: bool) -> Result<Option<(StepInfo, StepOutcome)>> {
         if let Some(outcome) = self.done.pop_front() {
             return Ok(Some(outcome));
         }
@@ -425,7 +246,7 @@ impl<'w> Trainer<'w> {
         }
     }
 
-    fn step_on_gpu(&mut self, rows: &mut impl StepRows, ask: StepAsk, about: StepAbout) -> Result<()> {
+    fn step_on_gpu(&mut self, rows: &mut impl StepRows, ask: StepRequest, about: StepInfo) -> Result<()> {
         let Trainer { parts, gpu: Some(gpu), scaler, .. } = self else { return Ok(()) };
         let slot = (self.n_steps % N_SLOTS as u64) as usize;
         let own = rows.own_rows();
@@ -437,7 +258,7 @@ impl<'w> Trainer<'w> {
             has_norm: ask.want_grad_norm || parts.needs_norm(loss_scale),
             loss_scale: loss_scale.map(f64::to_bits),
         };
-        let expected = parts.loss.expected_weight(shape.global_rows, parts.model.spec().n_outputs());
+        let expected = parts.loss.expected_weight(shape.global_rows, parts.model.n_outputs());
         let scalars = StepScalars {
             lr: about.lr,
             step: about.step,
@@ -448,7 +269,7 @@ impl<'w> Trainer<'w> {
                 false => 0.0,
             },
             unscale: loss_scale.map_or(1.0, |scale| 1.0 / scale),
-            vote: f64::from(ask.vote),
+            extra: f64::from(ask.vote),
         };
         gpu.send(slot, rows, scalars)?;
         parts.optimizer.begin_step();

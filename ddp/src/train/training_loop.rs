@@ -14,19 +14,19 @@ use crate::data::Loaded;
 use crate::data::loader::{LoadedStep, Loader, LoaderOptions};
 use crate::data::order::epoch_proof::RowsHash;
 use crate::data::order::partition::EvalCut;
-use crate::error::{Error, Result};
-use crate::exit::Stop;
 use crate::optim::schedule::Schedule;
 use crate::report::metrics::{EndEvent, EpochEvent, Event, MetricsSink, StepEvent, StopEvent};
 use crate::report::process;
 use crate::report::progress::Progress;
 use crate::train::autosave::Checkpointing;
 use crate::train::early_stopping::EarlyStopping;
+use crate::train::error::Stop;
+use crate::train::error::{Result, TrainError};
 use crate::train::evaluate::evaluate;
 use crate::train::run_clock::{RecentRates, RunClock};
 use crate::train::stop_signals::{StopSignals, Votes};
 use crate::train::train_loss::TrainLoss;
-use crate::train::trainer::{StepAbout, StepAsk, StepRows as _, Trainer};
+use crate::train::trainer::{StepInfo, StepRequest, StepRows as _, Trainer};
 
 /// A run under way: what it trains on, where it stands, and what it tells.
 pub struct TrainingLoop<'a> {
@@ -171,7 +171,7 @@ impl<'a> TrainingLoop<'a> {
                 .note(&format!("f16: {n_skipped} times the gradient was too large, and no step was taken"));
         }
         self.progress.end(&event, folder);
-        self.metrics.write(&Event::End(event))
+        Ok(self.metrics.write(&Event::End(event))?)
     }
 
     /// Steps that are done.
@@ -195,13 +195,13 @@ impl<'a> TrainingLoop<'a> {
         // Nothing where it was saved above: but there may have been no step at all, in a folder of its own.
         self.save(trainer)?;
         let failed = self.saver.finish(&mut self.metrics, &self.progress)?.map_or(Ok(()), Err);
-        self.plan.world.collective_result(failed.map_err(Error::from))?;
+        self.plan.world.collective_result(failed.map_err(TrainError::from))?;
         self.progress.note(&format!(
             "stopped by {reason} after step {}, and saved\nhint: the same command with --resume auto goes on from there",
             trainer.n_steps()
         ));
         let event = StopEvent { step: trainer.n_steps(), reason: reason.to_owned() };
-        Ok(self.metrics.write(&Event::Stop(event))?)
+        Ok(self.metrics.write(&Event::Stop(event)).map_err(TrainError::from)?)
     }
 
     /// Whether the run has come to its end.
@@ -235,7 +235,7 @@ impl<'a> TrainingLoop<'a> {
             self.train_loss = TrainLoss::default();
         }
         self.own_rows.merge(&rows.rows_hash());
-        trainer.step(&mut rows, StepAsk { want_grad_norm, vote })?;
+        trainer.step(&mut rows, StepRequest { want_grad_norm, vote })?;
         self.state.cursor += n_rows;
         self.clock.train_s += started.elapsed().as_secs_f64();
         Ok(ends_epoch)
@@ -251,7 +251,7 @@ impl<'a> TrainingLoop<'a> {
             let started = Instant::now();
             let outcome = trainer.outcome(all)?;
             self.clock.train_s += started.elapsed().as_secs_f64();
-            let Some((StepAbout { step, n_rows, lr }, outcome)) = outcome else { return Ok(()) };
+            let Some((StepInfo { step, n_rows, lr }, outcome)) = outcome else { return Ok(()) };
             self.votes = self.votes.and(Votes::from_sum(outcome.votes));
             self.clock.samples += n_rows as u64;
             self.progress.advance(n_rows as u64);

@@ -38,7 +38,7 @@ impl Dataset for Stored {
         &self.layout
     }
 
-    fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> ddp::Result<()> {
+    fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<(), ddp::data::DataError> {
         let n_features = self.layout.n_features();
         let mut floats = vec![0.0f32; rows.len() * n_features];
         let x = TensorMut::from_slice(&mut floats, &[rows.len(), n_features])?;
@@ -65,7 +65,7 @@ impl Dataset for Stored {
 
     fn prefetch(&self, _rows: &[Range<usize>]) {}
 
-    fn fingerprint(&self) -> ddp::Result<u64> {
+    fn fingerprint(&self) -> Result<u64, ddp::data::DataError> {
         self.of.fingerprint()
     }
 

@@ -12,7 +12,8 @@ use ddp::config::{CommDtype, OptimizerKind, ZeroStage};
 use ddp::data::Dataset;
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::optim::loss_scaler::LossScalerConfig;
-use ddp::train::trainer::{GraphMode, StepAsk, TrainerOptions};
+use ddp::train::TrainError;
+use ddp::train::trainer::{GraphMode, StepRequest, TrainerOptions};
 use ddp_comm::{DeviceOptions, Traffic, threads};
 use ddp_kernels::Device;
 use ddp_kernels::cuda::Gpu;
@@ -137,7 +138,7 @@ fn one_step(setup: &Setup, world_size: usize) -> Vec<(usize, usize, Traffic)> {
         };
         let mut loader = Loader::new(rows.clone(), plan.epochs(1), LoaderOptions::new(device)).unwrap();
         let before = world.tensor_group().traffic();
-        trainer.step(&mut loader.next_step().unwrap().unwrap(), StepAsk::default()).unwrap();
+        trainer.step(&mut loader.next_step().unwrap().unwrap(), StepRequest::default()).unwrap();
         trainer.outcome(true).unwrap().unwrap();
         let traffic = world.tensor_group().traffic().since(&before);
         // What the trainer says that it sends: the group rounds once, all buckets together.
@@ -336,7 +337,7 @@ fn evaluating_the_average_leaves_the_weights_as_they_were() {
             let mut loader =
                 Loader::new(rows.clone(), plan.epochs(2), LoaderOptions::new(Device::Cpu)).unwrap();
             while let Some(mut step) = loader.next_step().unwrap() {
-                trainer.step(&mut step, StepAsk::default()).unwrap();
+                trainer.step(&mut step, StepRequest::default()).unwrap();
             }
             let weights = bits(trainer.model().weights());
             let averaged = bits(trainer.averaged_weights().unwrap().unwrap());
@@ -344,7 +345,7 @@ fn evaluating_the_average_leaves_the_weights_as_they_were() {
             let seen = trainer.with_averaged(|model, _| Ok(bits(model.weights()))).unwrap();
             assert!(seen == averaged && bits(trainer.model().weights()) == weights);
             // Also where it fails.
-            let failed: ddp::Result<()> = trainer.with_averaged(|_, _| Err(ddp::Error::NoEvalData));
+            let failed = trainer.with_averaged(|_, _| Err::<(), _>(TrainError::BatchOverflows));
             assert!(failed.is_err() && bits(trainer.model().weights()) == weights);
         });
     }

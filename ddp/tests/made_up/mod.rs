@@ -16,7 +16,7 @@ use ddp::optim::optimizer::Optimizer;
 use ddp::optim::param_groups::ParamGroups;
 use ddp::report::metrics::EvalMetrics;
 use ddp::train::evaluate::evaluate;
-use ddp::train::trainer::{StatePiece, StepAsk, StepOutcome, Trainer, TrainerOptions};
+use ddp::train::trainer::{StatePiece, StepOutcome, StepRequest, Trainer, TrainerOptions};
 use ddp_comm::{DeviceOptions, ReduceOp, World, threads};
 use ddp_kernels::ops::Activation;
 use ddp_kernels::{DType, Device, Tensor, TensorMut};
@@ -256,7 +256,7 @@ impl Setup {
         let mut loader = Loader::new(rows.clone(), plan.epochs(self.n_epochs), loading.clone()).unwrap();
         let (mut losses, mut grad_norms, mut n_skipped) = (Vec::new(), Vec::new(), 0);
         let votes: u64 = (0..world.world_size() as u64).map(|rank| rank + 3).sum();
-        let ask = StepAsk { want_grad_norm: true, vote: world.rank().0 as u32 + 3 };
+        let ask = StepRequest { want_grad_norm: true, vote: world.rank().0 as u32 + 3 };
         let mut tell = |outcome: StepOutcome| {
             losses.push(outcome.sums.mean());
             grad_norms.push(outcome.grad_norm.unwrap());

@@ -24,5 +24,6 @@ mod output;
 mod parity;
 mod quality;
 mod resume;
+mod saved_runs;
 mod stopping;
 mod training;

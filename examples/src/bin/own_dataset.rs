@@ -15,7 +15,7 @@ use ddp::config::{Activation, OptimizerConfig, OptimizerKind, Task};
 use ddp::data::batch::BatchMut;
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::data::order::partition::EvalCut;
-use ddp::data::{Dataset, RowLayout, TargetLayout, numbered_columns};
+use ddp::data::{DataError, Dataset, RowLayout, TargetLayout, numbered_columns};
 use ddp::model::{LossHead, Mlp, ModelSpec};
 use ddp::optim::optimizer::Optimizer;
 use ddp::train::evaluate::evaluate;
@@ -51,7 +51,7 @@ impl Dataset for Waves {
         &self.layout
     }
 
-    fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> ddp::Result<()> {
+    fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<(), DataError> {
         let x = out.x.into_slice::<f32>("waves", "x")?;
         let labels = out.targets.into_slice::<i64>("waves", "labels")?;
         for ((row, wave), label) in rows.iter().zip(x.chunks_exact_mut(N_FEATURES)).zip(labels) {
@@ -67,7 +67,7 @@ impl Dataset for Waves {
         Ok(())
     }
 
-    fn fingerprint(&self) -> ddp::Result<u64> {
+    fn fingerprint(&self) -> Result<u64, DataError> {
         Ok((self.first as u64) << 32 | self.n_rows as u64)
     }
 

@@ -1,24 +1,25 @@
-//! Copies within host memory: long ones by all threads, and past the caches.
+//! Copies within host memory; long ones by all threads, with streaming stores.
 //!
-//! A store that goes through the caches first reads the line that it is about to overwrite, which is a third of the traffic of a
-//! copy; a streaming store does not. The C library's copy streams as well where it is long enough, but not as fast: measured on
-//! a Zen 5 with two threads, glibc 2.36 takes 1.1 to 1.5 times as long.
+//! An ordinary store first reads the line that it overwrites, a third of the traffic of a copy; a streaming store does not. The
+//! C library uses streaming stores for long copies too but is slower: on a Zen 5 with two threads, glibc 2.36 takes 1.1 to 1.5
+//! times as long.
 
 use rayon::prelude::*;
 
 use super::threads;
 
-/// Bytes from which the target does not stay in the caches anyway.
+/// Size in bytes from which the target would not stay in the caches anyway.
 const FAR_BYTES: usize = 32 << 20;
-/// Bytes of one thread's turn: long beside its start, short beside the whole, so that a thread that is held up holds nobody up.
+/// Bytes per work item of a thread: long compared to its overhead, short compared to the whole, so that a delayed thread
+/// delays no other.
 const TURN_BYTES: usize = 4 << 20;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// `to` = `parts`, one behind the other, which hold as many bytes together.
+/// Copies `parts` to `to`, concatenated.
 ///
 /// # Panics
-/// If they don't.
+/// If the total length differs from the length of `to`.
 pub(crate) fn gather(to: &mut [u8], parts: &[&[u8]]) {
     gather_from(FAR_BYTES, to, parts);
 }
@@ -39,7 +40,7 @@ fn gather_from(far_bytes: usize, to: &mut [u8], parts: &[&[u8]]) {
         Some(*end)
     };
     let ends: Vec<usize> = parts.iter().scan(0, end).collect();
-    // What stands from `start` on.
+    // The bytes from `start` on.
     let turn = |start: usize, to: &mut [u8]| {
         let (mut at, mut rest) = (start, to);
         let first = ends.partition_point(|&end| end <= start);
@@ -59,9 +60,9 @@ fn gather_from(far_bytes: usize, to: &mut [u8], parts: &[&[u8]]) {
     to.par_chunks_mut(TURN_BYTES).enumerate().for_each(|(i, to)| turn(i * TURN_BYTES, to));
 }
 
-/// `to = from`, past the caches where the processor can.
+/// `to = from`, with streaming stores if the processor has them.
 fn stream(to: &mut [u8], from: &[u8]) {
-    // The streaming stores take whole lines.
+    // Streaming stores write whole lines.
     let head = to.as_ptr().align_offset(LINE).min(to.len());
     let ((to_head, to), (from_head, from)) = (to.split_at_mut(head), from.split_at(head));
     to_head.copy_from_slice(from_head);
@@ -89,12 +90,12 @@ unsafe fn stream_lines(to: &mut [[u8; LINE]], from: &[[u8; LINE]]) {
         let a = unsafe { _mm256_loadu_si256(from_a.as_ptr().cast::<__m256i>()) };
         // SAFETY: as above.
         let b = unsafe { _mm256_loadu_si256(from_b.as_ptr().cast::<__m256i>()) };
-        // SAFETY: 32 bytes, aligned to 32 by the caller's word, for lines follow each other.
+        // SAFETY: 32 bytes, aligned to 32: the caller guarantees the first line, and lines are contiguous.
         unsafe { _mm256_stream_si256(to_a.as_mut_ptr().cast::<__m256i>(), a) };
         // SAFETY: as above.
         unsafe { _mm256_stream_si256(to_b.as_mut_ptr().cast::<__m256i>(), b) };
     }
-    // Streaming stores are ordered with nothing: whoever is told that the copy is done must see them.
+    // Streaming stores are unordered: a fence makes them visible before the copy is reported as done.
     _mm_sfence();
 }
 

@@ -1,13 +1,14 @@
-//! The two precisions in which operations are defined: f32 for training, f64 for references and gradient checks.
+//! The two types in which operations compute: f32 for training, f64 for references and gradient checks.
 
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Div, DivAssign, Mul, MulAssign, Neg, Sub, SubAssign};
 
+use super::gemm::GemmFn;
 use super::math;
 use crate::Element;
 
 /// A real number type that operations compute in.
-pub trait Float:
+pub(crate) trait Float:
     Element
     + Add<Output = Self>
     + Sub<Output = Self>
@@ -22,7 +23,7 @@ pub trait Float:
 {
     /// One.
     const ONE: Self;
-    /// The value below every other.
+    /// Negative infinity.
     const NEG_INFINITY: Self;
     /// `e^self`.
     fn exp(self) -> Self;
@@ -42,7 +43,9 @@ pub trait Float:
     fn abs(self) -> Self;
     /// `self * a + b`, rounded once.
     fn mul_add(self, a: Self, b: Self) -> Self;
-    /// The larger of the two; NaN if `self` is.
+    /// The matmul kernel for this type and this processor's vector instructions.
+    fn gemm_fn() -> GemmFn<Self>;
+    /// The larger of the two; NaN if `self` is NaN.
     #[inline(always)]
     fn at_least(self, floor: Self) -> Self {
         if self < floor { floor } else { self }
@@ -50,7 +53,7 @@ pub trait Float:
 }
 
 macro_rules! float {
-    ($t:ident, $exp:path, $ln:path, $tanh:path, $sigmoid:expr, $erf:path) => {
+    ($t:ident, $exp:path, $ln:path, $tanh:path, $sigmoid:expr, $erf:path, $gemm:path) => {
         impl Float for $t {
             const ONE: Self = 1.0;
             const NEG_INFINITY: Self = $t::NEG_INFINITY;
@@ -90,8 +93,20 @@ macro_rules! float {
             fn mul_add(self, a: Self, b: Self) -> Self {
                 $t::mul_add(self, a, b)
             }
+            #[inline(always)]
+            fn gemm_fn() -> GemmFn<Self> {
+                $gemm()
+            }
         }
     };
 }
-float!(f32, math::exp, math::ln, math::tanh, math::sigmoid, math::erf);
-float!(f64, f64::exp, f64::ln, f64::tanh, |x: f64| 1.0 / (1.0 + (-x).exp()), libm::erf);
+float!(f32, math::exp, math::ln, math::tanh, math::sigmoid, math::erf, gemm_f32::gemm::f32::get_gemm_fn);
+float!(
+    f64,
+    f64::exp,
+    f64::ln,
+    f64::tanh,
+    |x: f64| 1.0 / (1.0 + (-x).exp()),
+    libm::erf,
+    gemm_f64::gemm::f64::get_gemm_fn
+);

@@ -1,4 +1,6 @@
-//! Matrix products: the crate `gemm` behind one safe function, split over the threads of the rank.
+//! Matrix multiplication (GEMM): a safe function over the crates `gemm-f32` and `gemm-f64`, split over the compute threads.
+
+use gemm_common::Parallelism;
 
 use super::Float;
 use super::threads::{SharedMut, for_parts};
@@ -14,13 +16,13 @@ pub(crate) struct Mat<'a, T> {
 }
 
 impl<'a, T> Mat<'a, T> {
-    /// A row-major matrix that fills its slice.
+    /// Views a whole slice as a row-major matrix.
     pub(crate) fn new(data: &'a [T], rows: usize, cols: usize) -> Self {
         debug_assert_eq!(data.len(), rows * cols);
         Mat { data, rows, cols, row_stride: cols, col_stride: 1 }
     }
 
-    /// Its transpose, without moving anything.
+    /// The transpose: strides swapped, no data moved.
     pub(crate) fn t(self) -> Self {
         Mat {
             data: self.data,
@@ -31,7 +33,7 @@ impl<'a, T> Mat<'a, T> {
         }
     }
 
-    /// This matrix or its transpose.
+    /// The transpose if `transpose`, else the matrix itself.
     pub(crate) fn transposed_if(self, transpose: bool) -> Self {
         if transpose { self.t() } else { self }
     }
@@ -43,12 +45,12 @@ impl<'a, T> Mat<'a, T> {
     }
 }
 
-/// FLOP below which one thread is faster than two: handing work over costs some 5 µs.
+/// FLOP per thread below which one thread is faster than two: waking a thread takes about 5 µs.
 const MIN_FLOP_PER_THREAD: usize = 1 << 20;
 
-/// `c = alpha·a·b + beta·c`, with `c` row-major `[a.rows, b.cols]`. With `beta = 0`, `c` is not read.
+/// Computes `c = alpha·a·b + beta·c`, with `c` row-major `[a.rows, b.cols]`. With `beta = 0`, `c` is not read.
 ///
-/// Each element of `c` is summed in the same order whatever the number of threads.
+/// Each element of `c` is summed in the same order for any number of threads.
 pub(crate) fn gemm<T: Float>(alpha: T, a: Mat<'_, T>, b: Mat<'_, T>, beta: T, c: &mut [T]) {
     let (m, n, k) = (a.rows, b.cols, a.cols);
     assert!(a.cols == b.rows && c.len() == m * n && a.fits() && b.fits());
@@ -56,7 +58,7 @@ pub(crate) fn gemm<T: Float>(alpha: T, a: Mat<'_, T>, b: Mat<'_, T>, beta: T, c:
         return;
     }
     if k == 0 {
-        // A rank without rows: the product is zero.
+        // A rank without rows adds nothing.
         return c.iter_mut().for_each(|c| *c = if beta == T::ZERO { T::ZERO } else { beta * *c });
     }
     let c = SharedMut::new(c);
@@ -82,37 +84,63 @@ pub(crate) fn gemm<T: Float>(alpha: T, a: Mat<'_, T>, b: Mat<'_, T>, beta: T, c:
     }
 }
 
-/// The product into the row-major matrix at `c` whose rows are `c_stride` apart.
+/// A kernel of `gemm-f32` or `gemm-f64`: `dst = alpha·dst + beta·lhs·rhs` for matrices given by pointer and strides.
+///
+/// Arguments: rows, columns and inner length; `dst` with its column and row strides and whether it is read; `lhs`, then `rhs`
+/// with their column and row strides; `alpha`, `beta`; three flags for complex conjugation; threads.
+pub(crate) type GemmFn<T> = unsafe fn(
+    usize,
+    usize,
+    usize,
+    *mut T,
+    isize,
+    isize,
+    bool,
+    *const T,
+    isize,
+    isize,
+    *const T,
+    isize,
+    isize,
+    T,
+    T,
+    bool,
+    bool,
+    bool,
+    Parallelism,
+);
+
+/// Computes `alpha·a·b + beta·c` into the row-major matrix at `c` whose rows are `c_stride` apart.
 ///
 /// # Safety
 /// `a` and `b` fit their slices, and `c` points to `a.rows` rows of `b.cols` elements that are the caller's alone.
 unsafe fn gemm_part<T: Float>(alpha: T, a: Mat<'_, T>, b: Mat<'_, T>, beta: T, c: *mut T, c_stride: usize) {
-    let read_c = beta != T::ZERO;
-    let (a_ptr, b_ptr) = (a.data.as_ptr(), b.data.as_ptr());
+    // The kernels write whole columns, so a row-major `c` is computed as its transpose: cᵀ = bᵀ·aᵀ.
+    let (lhs, rhs, c_col_stride, c_row_stride) =
+        if c_stride > 1 { (b.t(), a.t(), c_stride, 1) } else { (a, b, 1, c_stride) };
     let stride = |s: usize| s as isize;
-    // SAFETY: the pointers and strides describe the matrices as the caller vouches; `T` is f32 or f64, which the
-    // library knows by type.
+    // SAFETY: pointers and strides describe matrices that the caller vouches for; all strides are positive or 0.
     unsafe {
-        gemm::gemm(
-            a.rows,
-            b.cols,
-            a.cols,
+        T::gemm_fn()(
+            lhs.rows,
+            rhs.cols,
+            lhs.cols,
             c,
-            1,
-            stride(c_stride),
-            read_c,
-            a_ptr,
-            stride(a.col_stride),
-            stride(a.row_stride),
-            b_ptr,
-            stride(b.col_stride),
-            stride(b.row_stride),
+            stride(c_col_stride),
+            stride(c_row_stride),
+            beta != T::ZERO,
+            lhs.data.as_ptr(),
+            stride(lhs.col_stride),
+            stride(lhs.row_stride),
+            rhs.data.as_ptr(),
+            stride(rhs.col_stride),
+            stride(rhs.row_stride),
             beta,
             alpha,
             false,
             false,
             false,
-            gemm::Parallelism::None,
+            Parallelism::None,
         );
     }
 }

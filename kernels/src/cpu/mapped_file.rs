@@ -1,9 +1,9 @@
-//! Memory that a file backs, and that stays readable when the file shrinks.
+//! Memory-mapped files that stay readable when the file shrinks.
 //!
-//! A page that the system cannot bring in, since the file has become shorter or its disk failed, makes the reader die of
-//! SIGBUS. Here it reads zeros instead, and [`MappedFile::is_intact`] tells. One handler for the process finds the mapping
-//! that an address belongs to in a table of atomics, puts a page of zeros where none is, and lets the reader go on; every
-//! other SIGBUS goes to whoever handled it before.
+//! Reading a page that the system cannot load, because the file became shorter or its disk failed, raises SIGBUS and would end
+//! the process. Here it reads zeros instead, and [`MappedFile::is_intact`] reports it. One handler per process finds the mapping
+//! of an address in a table of atomics, maps a page of zeros where one is missing, and lets the reader continue; any other
+//! SIGBUS goes to the previous handler.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -16,17 +16,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 use memmap2::{Mmap, MmapOptions};
 
-/// Mappings that a process can have at a time.
+/// Maximum number of mappings of a process at a time.
 const MAX_MAPPINGS: usize = 4096;
-/// Missing pages of a mapping from which on all that follows is replaced with each further one: a page by itself divides a
-/// mapping in two, of which a process has 65,530 as a rule.
+/// Missing pages of a mapping after which each further one replaces the rest of the mapping: a single page splits a mapping in
+/// two, and a process usually can have 65,530.
 const MAX_SINGLE_PAGES: usize = 1024;
 
-/// A regular file as read-only memory, of the length that it had when it was opened.
+/// A regular file as read-only memory, of its length when it was opened.
 ///
-/// Whoever writes to the file meanwhile changes what is read here. A file that became shorter reads as zeros from its end on.
-/// A system call that is handed these bytes gets `EFAULT` where a page is missing; only what the process reads by itself is
-/// caught.
+/// Writes to the file change the memory. A file that became shorter reads as zeros from its end on. A system call that reads
+/// these bytes fails with `EFAULT` at a missing page; only reads by the process itself are handled.
 #[derive(Debug)]
 pub struct MappedFile {
     path: PathBuf,
@@ -43,13 +42,13 @@ struct Mapping {
 }
 
 impl MappedFile {
-    /// Maps a file; an empty one to no bytes.
+    /// Maps a file; an empty one to an empty slice.
     ///
     /// # Errors
-    /// Those of opening and mapping; [`io::ErrorKind::InvalidInput`] for anything but a regular file;
-    /// [`io::ErrorKind::OutOfMemory`] where this process has 4096 mapped files already.
+    /// Errors of opening and mapping; [`io::ErrorKind::InvalidInput`] for anything but a regular file;
+    /// [`io::ErrorKind::OutOfMemory`] if this process already has 4096 mapped files.
     pub fn open(path: &Path) -> io::Result<Self> {
-        // A named pipe would make `open` wait for a writer.
+        // Opening a named pipe would wait for a writer.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
         let metadata = file.metadata()?;
         if !metadata.is_file() {
@@ -62,8 +61,8 @@ impl MappedFile {
             None
         } else {
             catch_faults()?;
-            // SAFETY: the mapping is read-only and plain bytes, whatever others write to the file; a page that goes missing is
-            // replaced by the handler as soon as the mapping is in the table, and nobody reads it before.
+            // SAFETY: the mapping is read-only and plain bytes, whatever others write to the file; the handler replaces missing pages as
+            // soon as the mapping is in the table, and nothing reads it before.
             let map = unsafe { MmapOptions::new().len(len).map(&file) }?;
             let start = map.as_ptr() as usize;
             let slot = Slot::take(start, start + len).ok_or_else(|| {
@@ -79,26 +78,25 @@ impl MappedFile {
         self.mapping.as_ref().map_or(&[], |mapping| &mapping.map)
     }
 
-    /// Bytes of the file when it was opened.
+    /// Length of the file when it was opened.
     pub fn len(&self) -> usize {
         self.bytes().len()
     }
 
-    /// Whether there are none.
+    /// Whether the file was empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// False once a page was missing when it was read: the file shrank, or its disk failed. What was read since may be zeros.
+    /// False once a read met a missing page: the file shrank, or its disk failed. Data read since may be zeros.
     ///
-    /// It costs nothing, and so does not see a file that lost less than what its last page holds: [`MappedFile::has_shrunk`]
-    /// does.
+    /// Costs nothing, and so misses a file that lost less than its last page: [`MappedFile::has_shrunk`] detects that.
     pub fn is_intact(&self) -> bool {
         self.mapping.as_ref().is_none_or(|mapping| mapping.slot.n_missing.load(Ordering::Acquire) == 0)
     }
 
-    /// Whether the file is shorter now than when it was opened; asks the file system. A file that was moved, or replaced by
-    /// another one, is not seen: what is mapped is still the old one.
+    /// Whether the file is shorter now than when it was opened; queries the file system. A file that was moved or replaced counts
+    /// as unchanged: the old one is still mapped.
     pub fn has_shrunk(&self) -> bool {
         std::fs::metadata(&self.path)
             .is_ok_and(|now| (now.dev(), now.ino()) == self.identity && now.len() < self.len() as u64)
@@ -107,21 +105,22 @@ impl MappedFile {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // Before the memory is given back, which another mapping may get: the field is dropped after this.
+        // Before the memory is unmapped, which another mapping may get: the field is dropped after this.
         self.slot.give_back();
     }
 }
 
-/// A place in the table. The handler reads it at any time, so what belongs together is read between two looks at `version`.
+/// A slot of the table. The handler reads it at any time, so fields that belong together are read between two reads of
+/// `version`.
 #[derive(Debug)]
 struct Slot {
     is_taken: AtomicBool,
     /// Odd while `start` and `end` change.
     version: AtomicUsize,
     start: AtomicUsize,
-    /// 0 where there is no mapping.
+    /// 0 without a mapping.
     end: AtomicUsize,
-    /// Times that a page was missing.
+    /// Number of missing pages met.
     n_missing: AtomicUsize,
 }
 
@@ -134,11 +133,11 @@ static SLOTS: [Slot; MAX_MAPPINGS] = [const {
         n_missing: AtomicUsize::new(0),
     }
 }; MAX_MAPPINGS];
-/// Those behind were never taken.
+/// Slots after it were never used.
 static N_SLOTS_USED: AtomicUsize = AtomicUsize::new(0);
 
 impl Slot {
-    /// A free one, from now on for this range of addresses.
+    /// Claims a free slot for this range of addresses.
     fn take(start: usize, end: usize) -> Option<&'static Self> {
         let is_free = |slot: &Slot| {
             slot.is_taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -156,7 +155,7 @@ impl Slot {
         self.is_taken.store(false, Ordering::Release);
     }
 
-    /// By the slot's owner alone.
+    /// Called by the slot's owner only.
     fn set(&self, start: usize, end: usize) {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version.wrapping_add(1), Ordering::Relaxed);
@@ -166,7 +165,7 @@ impl Slot {
         self.version.store(version.wrapping_add(2), Ordering::Release);
     }
 
-    /// Where the mapping ends that holds this address. One that is being changed holds none that anybody reads.
+    /// The end of the mapping that holds this address. A slot that is being changed holds no address that is being read.
     fn end_around(&self, address: usize) -> Option<usize> {
         let version = self.version.load(Ordering::Acquire);
         let (start, end) = (self.start.load(Ordering::Relaxed), self.end.load(Ordering::Relaxed));
@@ -176,7 +175,7 @@ impl Slot {
     }
 }
 
-/// What was there before this handler, and the size of a page.
+/// The previous handler, and the page size.
 struct Before {
     action: libc::sigaction,
     page: usize,
@@ -194,17 +193,16 @@ fn catch_faults() -> io::Result<()> {
 fn install() -> io::Result<()> {
     // SAFETY: an all-zero sigaction is a valid value.
     let mut former: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-    // SAFETY: asks only, into a valid structure.
+    // SAFETY: a query into a valid structure.
     if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut former) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a plain question.
+    // SAFETY: a plain query.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     let page = usize::try_from(page).map_err(|_| io::Error::last_os_error())?;
     let mut action = former;
     action.sa_sigaction = on_fault as *const () as usize;
-    // The mask and whether the signal stays blocked are the former handler's, which is called from here and may leave by a
-    // jump.
+    // Mask and blocking of the signal are those of the previous handler, which is called from here and may leave by a jump.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | (former.sa_flags & libc::SA_NODEFER);
     // Before the first signal can come.
     let _ = BEFORE.set(Before { action: former, page });
@@ -215,13 +213,13 @@ fn install() -> io::Result<()> {
     }
 }
 
-/// Runs on the thread that faulted, wherever that was: atomics and `mmap`, nothing else.
+/// Runs on the thread that faulted, at any point: uses atomics and `mmap` only.
 extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let Some(before) = BEFORE.get() else { return };
     // SAFETY: the system passes a valid siginfo_t.
     let what = unsafe { &*info };
     let code = what.si_code;
-    // What another process sends has no address.
+    // A signal from another process has no address.
     if code > 0 {
         // SAFETY: the siginfo_t of a fault has an address.
         let address = unsafe { what.si_addr() } as usize;
@@ -232,7 +230,7 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut li
     pass_on(before, signal, code, info, context);
 }
 
-/// Puts zeros where this address is missing, if it is one of a mapping.
+/// Maps zeros at this address, if it belongs to a mapping.
 fn replace_page(address: usize, page: usize) -> bool {
     let used = &SLOTS[..N_SLOTS_USED.load(Ordering::Acquire).min(MAX_MAPPINGS)];
     let Some((slot, end)) = used.iter().find_map(|slot| Some((slot, slot.end_around(address)?))) else {
@@ -242,25 +240,25 @@ fn replace_page(address: usize, page: usize) -> bool {
     let start = address & !(page - 1);
     let len = if n_before < MAX_SINGLE_PAGES { page } else { (end - start).next_multiple_of(page) };
     let (protection, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
-    // SAFETY: this thread's own place for the number of the last error.
+    // SAFETY: this thread's own errno.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let kept = unsafe { *errno };
-    // SAFETY: these pages are the mapping's, which is borrowed by the reader that faulted here; whoever else reads one of them
-    // at this time sees it before or after, and zeros are bytes.
+    // SAFETY: these pages belong to the mapping, which is borrowed by the reader that faulted here; any other reader sees a page
+    // before or after, and zeros are valid bytes.
     let mapped = unsafe { libc::mmap(start as *mut libc::c_void, len, protection, flags, -1, 0) };
-    // SAFETY: as above; what was interrupted must not see an error of ours.
+    // SAFETY: as above; the interrupted code must not see our errno.
     unsafe { *errno = kept };
     mapped != libc::MAP_FAILED
 }
 
-/// A signal that is none of ours, to the handler that was there before.
+/// Passes a signal that is not ours to the previous handler.
 fn pass_on(before: &Before, signal: i32, code: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let former = &before.action;
     match former.sa_sigaction {
         libc::SIG_IGN if code <= 0 => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // SAFETY: what sigaction(2) gave for this signal. A fault happens again on return, and ends the process.
+            // SAFETY: the action that sigaction(2) returned for this signal. A fault recurs on return and ends the process.
             unsafe { libc::sigaction(signal, former, null_mut()) };
             if code <= 0 {
                 // SAFETY: a plain call; the signal comes when this handler has returned.
@@ -268,7 +266,7 @@ fn pass_on(before: &Before, signal: i32, code: i32, info: *mut libc::siginfo_t, 
             }
         }
         handler if former.sa_flags & libc::SA_SIGINFO != 0 => {
-            // SAFETY: SA_SIGINFO says that it is such a function.
+            // SAFETY: with SA_SIGINFO it is such a function.
             let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
                 unsafe { std::mem::transmute(handler) };
             handler(signal, info, context);
@@ -343,13 +341,13 @@ mod tests {
         assert!(mapped.bytes()[kept.len()..].iter().all(|&b| b == 0));
         assert!(mapped.bytes()[..kept.len()] == kept);
         assert!(other.bytes() == content(3 * PAGE) && other.is_intact());
-        // The place that it had in the table starts anew.
+        // Its slot in the table starts afresh.
         drop(mapped);
         let again = MappedFile::open(other_file.path()).unwrap();
         assert!(again.bytes() == content(3 * PAGE) && again.is_intact());
     }
 
-    /// More than are replaced one by one.
+    /// More pages than are replaced one by one.
     #[test]
     fn a_file_that_lost_very_many_pages_reads_as_zeros_in_any_order() {
         let n_pages = 4 * MAX_SINGLE_PAGES;
@@ -407,7 +405,7 @@ mod tests {
 
     const CASE: &str = "DDP_MAPPED_FILE_TEST";
 
-    /// This test binary once more, for what ends a process or fills its table.
+    /// Runs this test binary again, for cases that end a process or fill its table.
     fn in_child(case: &str) -> ExitStatus {
         let mut child = Command::new(std::env::current_exe().unwrap());
         child.args(["--exact", "cpu::mapped_file::tests::in_a_process_of_its_own"]).env(CASE, case);

@@ -5,7 +5,7 @@
 
 /// 1.5 · 2^23: adding it rounds a small f32 to an integer and leaves that integer in the low mantissa bits.
 const ROUND: f32 = 12_582_912.0;
-/// ln 2 in two parts; the first has trailing zeros, so that its product with a small integer is exact.
+/// ln 2 in two parts; the first has trailing zeros, so that multiplying it by a small integer is exact.
 const LN2_HI: f32 = 0.693_359_4;
 const LN2_LO: f32 = -2.121_944_4e-4;
 
@@ -43,7 +43,7 @@ pub(super) fn exp(x: f32) -> f32 {
     let clamped = if clamped < -104.0 { -104.0 } else { clamped };
     let (n, r) = reduce(clamped);
     let p = exp_m1_small(r) + 1.0;
-    // In two steps, since 2^n itself may be out of range where the result is not.
+    // In two steps, since 2^n itself may be out of range when the result is not.
     let half = n >> 1;
     p * pow2(half) * pow2(n - half)
 }
@@ -130,7 +130,7 @@ pub(super) fn ln(x: f32) -> f32 {
 mod tests {
     use super::*;
 
-    /// The largest error of `f` against `reference`, in units of the last place of the reference.
+    /// The largest error of `f` against `reference`, in units in the last place (ulp) of the reference.
     fn max_ulp(range: (f32, f32), f: impl Fn(f32) -> f32, reference: impl Fn(f64) -> f64) -> (f64, f32) {
         let n = 400_000;
         (0..=n)

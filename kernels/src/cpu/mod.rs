@@ -1,5 +1,5 @@
-//! What the CPU forms of the operations stand on: vector dispatch, elementary functions, matrix products,
-//! transposition, copies and threads; and files as memory.
+//! Building blocks of the operations on the CPU: vector dispatch, elementary functions, GEMM, transposition, copies, threads
+//! and mapped files.
 
 pub(crate) mod copy;
 pub(crate) mod float;
@@ -12,5 +12,5 @@ pub(crate) mod stored;
 pub mod threads;
 pub(crate) mod transpose;
 
-pub use float::Float;
+pub(crate) use float::Float;
 pub(crate) use stored::Stored;

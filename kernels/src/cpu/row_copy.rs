@@ -1,16 +1,16 @@
-//! Rows picked out of a large array, byte by byte, at the speed of the memory.
+//! Gathers rows of a large array at memory bandwidth, and checks them on the way.
 //!
-//! A row of a few KiB at a random place costs mostly waiting: for the page's address and for its first lines. So the lines of
-//! a row further on are asked for while this one is copied, and where nobody reads the copy soon (a GPU will fetch it), it is
-//! written past the caches. Floats are looked at on the way, for a second look would cost a second pass.
+//! Reading a row of a few KiB at a random address is mostly latency: of the page's address and of its first lines. So the lines
+//! of a later row are prefetched while one is copied, and a copy that is not read soon (a GPU will fetch it) is written with
+//! streaming stores. Floats are checked in the same pass, since a second one would read everything again.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch, _mm_set_epi64x, _mm_sfence, _mm_stream_si128};
 
-/// What the bytes are, as far as there are values that make a row useless.
+/// Which values make a row invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowCheck {
-    /// Any value will do.
+    /// Any value is valid.
     None,
     /// Floats that are finite.
     Finite(FloatBits),
@@ -29,19 +29,18 @@ pub enum FloatBits {
     Bf16,
 }
 
-/// How far ahead lines are asked for: the time of copying so many bytes is about that of fetching a line from memory.
+/// Prefetch distance in bytes: copying this many takes about as long as fetching a line from memory.
 const AHEAD_BYTES: usize = 8 << 10;
 /// The same in rows, at least and at most.
 const AHEAD_ROWS: (usize, usize) = (2, 16);
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Bytes from which copies don't stay in this core's caches anyway: they are written past them, where rows and addresses are
-/// multiples of 16 bytes.
+/// Size in bytes from which a copy would not stay in this core's caches anyway: it is written with streaming stores if rows and
+/// addresses are multiples of 16 bytes.
 const FAR_BYTES: usize = 1 << 20;
 
-/// Copies `row(n)`, of `row_bytes`, to place `n` of `out`; the first row that holds a wrong value, if one does (all are
-/// copied).
+/// Copies `row(n)`, of `row_bytes`, to index `n` of `out`; returns the first row with an invalid value, if any (all are copied).
 ///
 /// # Panics
 /// If a row has another length, or `out` does not hold whole rows.
@@ -74,7 +73,7 @@ fn copy_rows_to<'a>(
     }
 }
 
-/// The first of the rows side by side in `rows` that holds a wrong value.
+/// The first of the contiguous rows in `rows` with an invalid value.
 pub fn first_wrong(rows: &[u8], row_bytes: usize, check: RowCheck) -> Option<usize> {
     let find = |is_wrong: &dyn Fn(&[u8]) -> bool| rows.chunks(row_bytes.max(1)).position(is_wrong);
     match check {
@@ -126,7 +125,7 @@ impl<'a, F: Fn(usize) -> &'a [u8]> Copy<'_, F> {
     }
 }
 
-/// Whether one of these f32 is not finite, or infinite where NaN is allowed. No branch: many at a time.
+/// Whether one of these f32 is not finite, or infinite if NaN is allowed. Branch-free, so that it vectorises.
 #[inline(always)]
 fn wrong_f32<const NAN: bool>(bytes: &[u8]) -> bool {
     bytes.as_chunks::<4>().0.iter().fold(false, |wrong, &bytes| {
@@ -144,7 +143,7 @@ fn wrong_half<const NAN: bool, const INFINITY: i16>(bytes: &[u8]) -> bool {
     })
 }
 
-/// Copies a row line by line, and asks for the lines of another one; whether a value is wrong.
+/// Copies a row line by line and prefetches the lines of another one; returns whether a value is invalid.
 #[inline(always)]
 fn copy_row<const FAR: bool>(
     from: &[u8],
@@ -173,11 +172,11 @@ fn copy_row<const FAR: bool>(
     wrong
 }
 
-/// Asks for the line that holds a value which will be read soon.
+/// Prefetches the line of a value that will be read soon.
 #[inline(always)]
 pub fn prefetch<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the address is a reference's; asking for a line has no other effect and never faults.
+    // SAFETY: the address comes from a reference; a prefetch has no other effect and never faults.
     unsafe {
         _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast());
     }
@@ -185,7 +184,7 @@ pub fn prefetch<T>(value: &T) {
     let _ = value;
 }
 
-/// Writes a line past the caches; others see it after [`fence`].
+/// Writes a line with streaming stores; other threads see it after [`fence`].
 #[inline(always)]
 fn stream(from: &[u8; LINE], to: &mut [u8; LINE]) {
     #[cfg(target_arch = "x86_64")]
@@ -194,14 +193,14 @@ fn stream(from: &[u8; LINE], to: &mut [u8; LINE]) {
         let half = |bytes: &[u8]| i64::from_le_bytes(*bytes.first_chunk().expect("8 of 16 bytes"));
         // SAFETY: every x86-64 has this instruction, which touches no memory.
         let vector = unsafe { _mm_set_epi64x(half(high), half(low)) };
-        // SAFETY: every x86-64 has this instruction; the address is a multiple of 16, which `copy_rows` looked at.
+        // SAFETY: every x86-64 has this instruction; `copy_rows` checked that the address is a multiple of 16.
         unsafe { _mm_stream_si128(to.as_mut_ptr().cast(), vector) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     to.copy_from_slice(from);
 }
 
-/// Makes what was written past the caches visible to others, in its order.
+/// Makes earlier streaming stores visible before later stores.
 fn fence() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: every x86-64 has this instruction, which touches no memory of its own.
@@ -243,7 +242,7 @@ mod tests {
         }
     }
 
-    /// The first wrong row among rows of ones where `value` stands at element `at`.
+    /// The first invalid row among rows of ones with `value` at element `at`.
     fn found<T: bytemuck::Pod>(one: T, value: T, at: usize, check: RowCheck) -> Option<usize> {
         const LEN: usize = 37;
         let mut rows = vec![one; 5 * LEN];

@@ -1,4 +1,4 @@
-//! Run-time choice of the vector instruction set for loops that the compiler vectorises.
+//! Run-time dispatch to the widest vector instruction set, for loops that the compiler vectorises.
 
 /// Runs `f` compiled for the widest vectors of this processor (AVX-512, AVX2 with FMA, else the baseline).
 ///

@@ -1,5 +1,5 @@
-//! Formats that numbers are kept in, and the type that they are computed in: the short ones (bf16, f16) widen to f32 where they
-//! are read, and are rounded to nearest, ties to even, where they are stored, as on a GPU.
+//! Storage formats and their compute types: bf16 and f16 are widened to f32 when read and rounded to nearest, ties to even,
+//! when stored, as on a GPU.
 
 use half::{bf16, f16};
 
@@ -8,13 +8,13 @@ use super::simd::vectorize;
 use super::threads::{SharedMut, for_parts};
 use crate::Element;
 
-/// A format of a tensor's elements that operations take on the CPU.
+/// A storage format that operations support on the CPU.
 pub(crate) trait Stored: Element {
-    /// What its values are computed in: itself, or f32 for a short format.
+    /// The compute type: the format itself, or f32 for bf16 and f16.
     type Real: Float;
-    /// The value, exactly.
+    /// The exact value.
     fn load(self) -> Self::Real;
-    /// The nearest value of this format.
+    /// Rounds to the nearest value of this format.
     fn store(value: Self::Real) -> Self;
 }
 
@@ -46,7 +46,7 @@ impl Stored for bf16 {
     #[inline(always)]
     fn store(value: f32) -> Self {
         let bits = value.to_bits();
-        // Half a unit of the last place, less one bit where the place is even already: a carry rounds up.
+        // Half a unit in the last place, minus one bit if the last place is already even: a carry rounds up.
         let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
         let nan = bits >> 16 | 0x40;
         bf16::from_bits(if bits & 0x7fff_ffff > 0x7f80_0000 { nan } else { rounded } as u16)
@@ -59,7 +59,7 @@ impl Stored for f16 {
     fn load(self) -> f32 {
         let bits = u32::from(self.to_bits());
         let magnitude = bits & 0x7fff;
-        // The exponent of f32 counts from 112 lower: a product with 2^112 puts that right, of subnormal numbers too.
+        // The exponent bias of f32 is larger by 112: multiplying by 2^112 corrects it, for subnormal numbers too.
         let finite = (f32::from_bits(magnitude << 13) * f32::from_bits((112 + 127) << 23)).to_bits();
         let special = 0x7f80_0000 | magnitude << 13;
         f32::from_bits(if magnitude >= 0x7c00 { special } else { finite } | (bits & 0x8000) << 16)
@@ -69,9 +69,9 @@ impl Stored for f16 {
     fn store(value: f32) -> Self {
         let bits = value.to_bits();
         let magnitude = bits & 0x7fff_ffff;
-        // As bf16 above, with the exponents moved; what exceeds the largest finite number carries into infinity.
+        // As for bf16 above, with exponents shifted; values above the largest finite number carry into infinity.
         let normal = magnitude.wrapping_sub(112 << 23).wrapping_add(0xfff + (magnitude >> 13 & 1)) >> 13;
-        // Below 2^-14: added to 1/2, f32's last place is the one of subnormal f16, and the sum rounds as it should.
+        // Below 2^-14: added to 1/2, the last place of f32 is that of subnormal f16, so the sum rounds correctly.
         let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
         let nan = 0x7e00 | magnitude >> 13 & 0x1ff;
         let finite = if magnitude < 113 << 23 { subnormal } else { normal };
@@ -81,10 +81,10 @@ impl Stored for f16 {
     }
 }
 
-/// The f32 on the way from f64 to a shorter format: rounded to odd.
+/// Converts f64 to f32 rounding to odd, before rounding to a shorter format.
 ///
-/// Rounding to nearest on the way would round twice: what lies just beside a tie of the short format would come to lie on it. So
-/// what was lost in f32 is kept as its lowest bit.
+/// Rounding to nearest would round twice: a value next to a tie of the 16-bit format would become the tie. So lost bits set
+/// the lowest bit of the f32.
 pub(crate) fn to_odd(x: f64) -> f32 {
     let single = x as f32;
     if x.is_nan() || f64::from(single) == x {
@@ -95,7 +95,7 @@ pub(crate) fn to_odd(x: f64) -> f32 {
     f32::from_bits(towards_zero | 1)
 }
 
-/// Elements from which a second thread is worth it.
+/// Elements per thread below which a second thread does not pay off.
 const MIN_PART: usize = 1 << 15;
 
 /// `to = from`, exactly; equal lengths.
@@ -131,7 +131,7 @@ fn convert<A: Element, B: Element>(from: &[A], to: &mut [B], f: impl Fn(A) -> B 
 mod tests {
     use super::*;
 
-    /// Every value of a short format, and what lies around each tie between two of them.
+    /// Every value of a 16-bit format, and the values around each tie between two of them.
     #[test]
     fn every_short_number_and_every_tie_is_as_the_crate_half_has_it() {
         for bits in 0..=u16::MAX {

@@ -1,19 +1,19 @@
-//! The compute threads of a rank.
+//! Compute threads.
 //!
-//! Operations split their work over the rayon pool that the calling thread belongs to. A rank's main thread joins
-//! its own pool once ([`join_pool`]) and is one of its workers from then on, so that nothing is handed to another
-//! thread where one thread is all there is, and MPI is called from one thread only.
+//! Operations split their work over the rayon pool of the calling thread. The main thread of a process joins its own pool once
+//! ([`join_pool`]) and is one of its workers from then on, so that with one thread no work changes threads, and a library that
+//! must be called from one thread only (MPI) can be.
 
 use std::ops::Range;
 
 use crate::{KernelError, Result};
 
-/// Makes the calling thread a member of a new pool of `n_threads`, itself included.
+/// Creates a pool of `n_threads` that includes the calling thread.
 ///
-/// Every operation that this thread calls from now on is computed by that pool. A thread can join one pool only.
+/// The pool computes every operation that this thread calls from now on. A thread can join only one pool.
 ///
 /// # Errors
-/// [`KernelError::Threads`] if the system refuses, or if the thread is in a pool already.
+/// [`KernelError::Threads`] if the system cannot start the threads, or if the thread is already in a pool.
 pub fn join_pool(n_threads: usize) -> Result<()> {
     let error = |reason: String| KernelError::Threads { threads: n_threads, reason };
     let pool = rayon::ThreadPoolBuilder::new()
@@ -22,24 +22,24 @@ pub fn join_pool(n_threads: usize) -> Result<()> {
         .use_current_thread()
         .build()
         .map_err(|e| error(e.to_string()))?;
-    // Dropping the handle would end the pool's other threads, and the calling thread is a member for its lifetime.
+    // Dropping the handle would end the other threads, and the calling thread is a member for its lifetime.
     std::mem::forget(pool);
     Ok(())
 }
 
-/// Threads that compute for the calling thread: 1 for a thread that has joined no pool.
+/// Number of threads that compute for the calling thread: 1 for a thread that has joined no pool.
 pub fn current() -> usize {
     if rayon::current_thread_index().is_some() { rayon::current_num_threads() } else { 1 }
 }
 
-/// Cores that this process may use (its affinity mask and container quota), divided by the ranks on this host.
+/// Cores available to this process (affinity mask and container quota), divided by the processes that share the host.
 pub fn default_per_rank(ranks_on_host: usize) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     (cores / ranks_on_host.max(1)).max(1)
 }
 
-/// Runs `f` on parts of `0..len` that cover it exactly once, one part a thread, each but the last a multiple of
-/// `align`; in one part where `len < 2 * min_part`.
+/// Runs `f` on disjoint parts that cover `0..len`, one part per thread, each but the last a multiple of `align`; in one part if
+/// `len < 2 * min_part`.
 #[inline]
 pub(crate) fn for_parts(len: usize, min_part: usize, align: usize, f: impl Fn(Range<usize>) + Sync) {
     let n_parts = current().min(len / min_part.max(1)).max(1);
@@ -56,11 +56,11 @@ pub(crate) fn for_parts(len: usize, min_part: usize, align: usize, f: impl Fn(Ra
     });
 }
 
-/// A pointer that threads may share because each of them writes a part of its own.
+/// A pointer that threads may share because each of them writes a part of its own only.
 #[derive(Clone, Copy)]
 pub(crate) struct SharedMut<T>(*mut T);
 
-// SAFETY: whoever dereferences it states which part is theirs alone.
+// SAFETY: every dereference states which part belongs to its thread alone.
 unsafe impl<T> Send for SharedMut<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for SharedMut<T> {}
@@ -73,12 +73,12 @@ impl<T> SharedMut<T> {
     /// The elements `range` of the slice.
     ///
     /// # Safety
-    /// `range` lies within the slice, which is still borrowed, and nobody else uses these elements meanwhile.
+    /// `range` is within the slice, which is still borrowed, and nothing else uses these elements meanwhile.
     #[inline(always)]
     pub(crate) unsafe fn slice<'a>(self, range: Range<usize>) -> &'a mut [T] {
-        // SAFETY: within the slice, by the caller's word.
+        // SAFETY: within the slice, as the caller guarantees.
         let start = unsafe { self.0.add(range.start) };
-        // SAFETY: as above, and exclusive by the caller's word.
+        // SAFETY: as above, and exclusive, as the caller guarantees.
         unsafe { std::slice::from_raw_parts_mut(start, range.len()) }
     }
 
@@ -88,7 +88,7 @@ impl<T> SharedMut<T> {
     /// `index` is at most the slice's length.
     #[inline(always)]
     pub(crate) unsafe fn add(self, index: usize) -> *mut T {
-        // SAFETY: within the slice or one past its end, by the caller's word.
+        // SAFETY: within the slice or one past its end, as the caller guarantees.
         unsafe { self.0.add(index) }
     }
 }

@@ -1,13 +1,13 @@
-//! Transposition in panels that stay in the first-level cache, with room for more work on each panel while it is there.
+//! Transposition in panels that stay in the L1 cache, with a hook for more work on each panel while it is there.
 
 use super::threads::{SharedMut, for_parts};
 use crate::{DType, Element};
 
 /// Side of the blocks that are transposed in registers: 8 f32 are half a cache line and one AVX register.
 const BLOCK: usize = 8;
-/// Columns of the output that are finished together: 8 rows of them take 8 KiB.
+/// Columns of the output per panel: 8 rows of them take 8 KiB.
 const PANEL: usize = 256;
-/// Elements from which a second thread is worth it.
+/// Elements per thread below which a second thread does not pay off.
 const MIN_PART: usize = 1 << 16;
 
 /// `out = xᵀ` for the row-major `x: [rows, cols]`.
@@ -16,7 +16,7 @@ pub(crate) fn transpose<T: Element>(x: &[T], rows: usize, cols: usize, out: &mut
 }
 
 /// `out = xᵀ` for the row-major `x: [rows, cols]`, then `f(j, i0, part)` on each part of row `j` of `out` that begins at
-/// column `i0`, soon after it was written.
+/// column `i0`, while it is still in cache.
 #[inline(always)]
 pub(crate) fn transpose_then<T: Element>(
     x: &[T],
@@ -62,7 +62,7 @@ type BlockFn<T> =
 /// Element by element.
 ///
 /// # Safety
-/// Both blocks lie within their matrices, and nobody else uses the one at `to`.
+/// Both blocks are within their matrices, and nothing else uses the one at `to`.
 unsafe fn plain_block<T: Element>(
     from: *const T,
     from_stride: usize,
@@ -79,13 +79,13 @@ unsafe fn plain_block<T: Element>(
             let value = unsafe { source.read() };
             // SAFETY: within the block at `to`.
             let place = unsafe { to.add(j * to_stride + i) };
-            // SAFETY: as above, and nobody else uses it.
+            // SAFETY: as above, and nothing else uses it.
             unsafe { place.write(value) };
         }
     }
 }
 
-/// The block function in vector registers, where the processor and the type allow one.
+/// The block function in vector registers, if processor and type allow one.
 #[cfg(target_arch = "x86_64")]
 fn fast_block<T: Element>() -> Option<BlockFn<T>> {
     if T::DTYPE != DType::F32 || !std::is_x86_feature_detected!("avx") {
@@ -115,8 +115,8 @@ fn fast_block<T: Element>() -> Option<BlockFn<T>> {
 /// 8 x 8 f32 in three rounds of shuffles: pairs of lanes, pairs of pairs, halves of registers.
 ///
 /// # Safety
-/// The processor has AVX; 8 rows of 8 elements at `from` and at `to` lie within their matrices, and nobody else uses
-/// those at `to`.
+/// The processor has AVX; 8 rows of 8 elements at `from` and at `to` are within their matrices, and nothing else uses those at
+/// `to`.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
 unsafe fn avx_block(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {

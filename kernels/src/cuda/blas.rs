@@ -1,11 +1,11 @@
-//! Matrix products by cuBLASLt, with what stands before and after them fused in: one plan a shape, made once.
+//! Matmuls by cuBLASLt with fused epilogues: one plan per shape, created once.
 //!
-//! A plan is the descriptors, the layouts, the algorithm that cuBLASLt's heuristic ranks first and nothing else; it is kept
-//! under a key of all that it depends on, so a step's products cost one call each. Where the heuristic knows no
-//! algorithm with the epilogue asked for, the plan says so and the caller takes the parts one by one.
+//! A plan holds the descriptors, the layouts and the algorithm that cuBLASLt's heuristic ranks first; it is cached under a key
+//! of everything that it depends on, so each matmul of a step costs one call. If the heuristic has no algorithm with the
+//! requested epilogue, the plan records that and the caller runs the parts one by one.
 //!
-//! cuBLASLt is column-major. A row-major `[R, C]` is the column-major `[C, R]` of the same bytes, so `C = A·B` is asked for
-//! as `Cᵀ = Bᵀ·Aᵀ`: operands swap places and nothing is transposed.
+//! cuBLASLt is column-major. A row-major `[R, C]` is the column-major `[C, R]` of the same bytes, so `C = A·B` is computed as
+//! `Cᵀ = Bᵀ·Aᵀ`: operands swap places and nothing is transposed.
 //!
 //! Source: cuBLAS documentation, "Using the cuBLASLt API", cublasLtEpilogue_t, cublasLtMatmulDescAttributes_t.
 
@@ -24,11 +24,11 @@ use super::{Gpu, MemoryUse};
 use crate::ops::MatmulMode;
 use crate::{DType, KernelError, Result};
 
-/// Scratch of all products of a device: what NVIDIA recommends for Hopper, and enough for split-k on others.
+/// Scratch memory of all matmuls of a device: the size that NVIDIA recommends for Hopper, and enough for split-k on others.
 pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
 
-/// How the parts of a sum over k may be added up: any way that cuBLASLt knows, or out of place in a step of its own only, whose
-/// order is fixed (cublasLtReductionScheme_t; a sum in one part is always allowed).
+/// Allowed reductions of split sums over k: any that cuBLASLt has, or only those out of place in a separate pass, whose order
+/// is fixed (cublasLtReductionScheme_t; unsplit sums are always allowed).
 const ALL_SCHEMES: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_MASK as u32;
 const OUT_OF_PLACE: u32 =
     ALL_SCHEMES & !(sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_INPLACE as u32);
@@ -36,29 +36,29 @@ const OUT_OF_PLACE: u32 =
 /// Bits of a row of the ReLU mask, in multiples of this.
 pub(crate) const RELU_MASK_ALIGN_BITS: usize = 128;
 
-/// What is fused with a product.
+/// Operation fused with a matmul.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Epilogue {
     /// Nothing.
     None,
-    /// `+ bias`, one for each column of C.
+    /// `+ bias`, one per column of C.
     Bias,
     /// `max(· + bias, 0)`.
     ReluBias,
-    /// The same, and the mask of what was positive into `aux`: bits, rows of [`relu_mask_row_bits`].
+    /// The same, and the bit mask of positive values to `aux`: rows of [`relu_mask_row_bits`].
     ReluAuxBias,
     /// `max(·, 0)` and its mask.
     ReluAux,
     /// GELU by tanh of `· + bias`.
     GeluBias,
-    /// The same, and `· + bias` itself into `aux`, as large as C.
+    /// The same, and `· + bias` itself to `aux`, as large as C.
     GeluAuxBias,
-    /// Times the derivative of ReLU by the mask in `aux`.
+    /// Times the derivative of ReLU, from the mask in `aux`.
     DRelu,
     /// Times the derivative of GELU by tanh at the values in `aux`.
     DGelu,
-    /// The sums of the columns of `op(A)ᵀ`, that is of A where A is transposed, into `bias`: with A the gradient of a layer's
-    /// output, the gradient of its bias.
+    /// The column sums of `op(A)ᵀ`, that is, of A if it is transposed, to `bias`: the gradient of a layer's bias if A is the
+    /// gradient of its output.
     BiasGradient,
 }
 
@@ -101,7 +101,7 @@ pub(crate) fn relu_mask_row_bits(n: usize) -> usize {
 
 /// `C[M, N] = alpha · op(A)[M, K] · op(B)[K, N] + beta · C`, all row-major and contiguous.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Product {
+pub(crate) struct Matmul {
     pub(crate) m: usize,
     pub(crate) n: usize,
     pub(crate) k: usize,
@@ -114,15 +114,29 @@ pub(crate) struct Product {
     pub(crate) epilogue: Epilogue,
 }
 
-/// Where a product's operands lie.
+/// Factors of a matmul's result and of the previous contents of C.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scales {
+    pub(crate) alpha: f64,
+    pub(crate) beta: f64,
+}
+
+impl Scales {
+    /// `C = op(A) · op(B)`; C is not read.
+    pub(crate) fn overwrite() -> Self {
+        Scales { alpha: 1.0, beta: 0.0 }
+    }
+}
+
+/// Addresses of a matmul's operands.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Operands {
     pub(crate) a: CUdeviceptr,
     pub(crate) b: CUdeviceptr,
     pub(crate) c: CUdeviceptr,
-    /// What the epilogue reads or writes as bias; 0 for none.
+    /// Bias of the epilogue, read or written; 0 for none.
     pub(crate) bias: CUdeviceptr,
-    /// What the epilogue reads or writes as aux; 0 for none.
+    /// Aux of the epilogue, read or written; 0 for none.
     pub(crate) aux: CUdeviceptr,
 }
 
@@ -138,21 +152,21 @@ unsafe impl Send for Blas {}
 // SAFETY: as above.
 unsafe impl Sync for Blas {}
 
-/// All that the choice of an algorithm depends on.
+/// Everything that the choice of an algorithm depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
-    product: Product,
-    /// Powers of two to which a, b, c and aux are aligned, 256 at most.
+    matmul: Matmul,
+    /// Alignments of a, b, c and aux: powers of two, at most 256.
     aligned_to: [u32; 4],
-    /// [`Gpu::is_deterministic`] when the product was asked for.
+    /// [`Gpu::is_deterministic`] when the matmul was enqueued.
     is_deterministic: bool,
 }
 
 impl Key {
-    fn new(product: Product, operands: Operands, is_deterministic: bool) -> Self {
+    fn new(matmul: Matmul, operands: Operands, is_deterministic: bool) -> Self {
         let aligned_to = [operands.b, operands.a, operands.c, operands.aux]
             .map(|address| if address == 0 { 256 } else { 1 << address.trailing_zeros().min(8) });
-        Key { product, aligned_to, is_deterministic }
+        Key { matmul, aligned_to, is_deterministic }
     }
 }
 
@@ -173,41 +187,41 @@ impl Gpu {
         Ok(self.blas.get_or_init(|| made))
     }
 
-    /// Puts the product into the compute stream; false, with nothing done, where there is no algorithm with this epilogue.
+    /// Enqueues the matmul on the compute stream; returns false, having done nothing, if there is no algorithm with this epilogue.
     ///
     /// # Errors
-    /// [`KernelError::DeviceUnavailable`] without the library; [`KernelError::Cublas`].
+    /// [`KernelError::DeviceUnavailable`] if the library is missing; [`KernelError::Cublas`].
     ///
     /// # Safety
-    /// The operands are on this device, as large as the product says, and alive until the work is done or freed behind it;
-    /// C overlaps none of the others.
-    pub(crate) unsafe fn product(
+    /// The operands are on this device, of the sizes in the description, and alive until the work is complete or freed after it in
+    /// the stream; C overlaps none of the others.
+    pub(crate) unsafe fn matmul(
         &'static self,
-        product: Product,
-        alpha: f64,
-        beta: f64,
+        matmul: Matmul,
+        scales: Scales,
         operands: Operands,
     ) -> Result<bool> {
         self.bind()?;
         let blas = self.blas()?;
         let fail = |call| move |error: CublasError| self.cublas_error(call, error);
         let mut plans = blas.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = Key::new(product, operands, self.is_deterministic());
+        let key = Key::new(matmul, operands, self.is_deterministic());
         let plan = match blas.plan(&mut plans, key) {
             Ok(Some(plan)) => plan,
             Ok(None) => return Ok(false),
             Err(error) => return Err(self.cublas_error("cublasLtMatmulAlgoGetHeuristic", error)),
         };
-        plan.point_to(operands.bias, operands.aux, product.epilogue)
+        plan.point_to(operands.bias, operands.aux, matmul.epilogue)
             .map_err(fail("cublasLtMatmulDescSetAttribute"))?;
+        let Scales { alpha, beta } = scales;
         let (alpha_32, beta_32) = (alpha as f32, beta as f32);
-        let [alpha, beta] = if product.output == DType::F64 {
+        let [alpha, beta] = if matmul.output == DType::F64 {
             [(&raw const alpha).cast::<c_void>(), (&raw const beta).cast()]
         } else {
             [(&raw const alpha_32).cast(), (&raw const beta_32).cast()]
         };
-        // SAFETY: the plan's descriptors are alive and fit the operands, which the caller vouches for; a and b swap places, as
-        // told above; scratch and stream are this device's, and all products of a device follow each other in that stream.
+        // SAFETY: the plan's descriptors are alive and match the operands, which the caller guarantees; a and b swap places as
+        // described above; scratch and stream are this device's, and all its matmuls are ordered on that stream.
         let launched = unsafe {
             result::matmul(
                 blas.handle,
@@ -229,8 +243,8 @@ impl Gpu {
             )
         };
         match launched {
-            // The heuristic saw no pointers; the product itself may still refuse them.
-            Err(error) if product.epilogue != Epilogue::None && is_unsupported(error) => {
+            // The heuristic saw no pointers; the call itself may still reject them.
+            Err(error) if matmul.epilogue != Epilogue::None && is_unsupported(error) => {
                 plans.insert(key, None);
                 Ok(false)
             }
@@ -248,7 +262,7 @@ impl Blas {
         let driver_version = driver().map_or(0, |driver| driver.version);
         library::open(Library::CublasLt, driver_version).map_err(|why| KernelError::DeviceUnavailable {
             device: gpu.device(),
-            reason: format!("it cannot multiply matrices: {why}"),
+            reason: format!("no matmul library: {why}"),
             hint: Library::CublasLt.hint().to_owned(),
         })?;
         let handle = result::create_handle().map_err(|error| gpu.cublas_error("cublasLtCreate", error))?;
@@ -261,17 +275,17 @@ impl Blas {
         plans: &'a mut HashMap<Key, Option<Plan>>,
         key: Key,
     ) -> std::result::Result<Option<&'a Plan>, CublasError> {
-        let product = key.product;
+        let matmul = key.matmul;
         if !plans.contains_key(&key) {
-            // cuBLASLt takes the values before a GELU in rows of multiples of 8 only.
-            let has_aux_rows = product.epilogue.aux_row(product.n).is_none_or(|row| row.is_multiple_of(8));
+            // cuBLASLt supports the values before a GELU only in rows of multiples of 8.
+            let has_aux_rows = matmul.epilogue.aux_row(matmul.n).is_none_or(|row| row.is_multiple_of(8));
             if !has_aux_rows {
                 return Ok(plans.entry(key).or_insert(None).as_ref());
             }
             let plan = match Plan::new(self.handle, &key) {
                 Ok(plan) => Some(plan),
-                // A product on its own must be possible; one with an epilogue may not be.
-                Err(error) if product.epilogue != Epilogue::None && is_unsupported(error) => None,
+                // A plain matmul must be possible; one with an epilogue may not be.
+                Err(error) if matmul.epilogue != Epilogue::None && is_unsupported(error) => None,
                 Err(error) => return Err(error),
             };
             plans.insert(key, plan);
@@ -293,14 +307,14 @@ fn data_type(dtype: DType) -> sys::cudaDataType {
         DType::F64 => sys::cudaDataType::CUDA_R_64F,
         DType::BF16 => sys::cudaDataType::CUDA_R_16BF,
         DType::F16 => sys::cudaDataType::CUDA_R_16F,
-        // Other types do not come here: the operation checked.
+        // The operation has rejected other types.
         DType::F32 | DType::I64 | DType::U8 => sys::cudaDataType::CUDA_R_32F,
     }
 }
 
 impl Plan {
     fn new(handle: sys::cublasLtHandle_t, key: &Key) -> std::result::Result<Self, CublasError> {
-        let p = key.product;
+        let p = key.matmul;
         let compute = match (p.output, p.mode) {
             (DType::F64, _) => sys::cublasComputeType_t::CUBLAS_COMPUTE_64F,
             (_, MatmulMode::Tf32) if p.inputs == DType::F32 => {
@@ -330,19 +344,19 @@ impl Plan {
             a: layout(inputs, b_rows, b_cols)?,
             b: layout(inputs, a_rows, a_cols)?,
             c: layout(data_type(p.output), p.m, p.n)?,
-            // SAFETY: it is plain data, and is replaced below.
+            // SAFETY: plain data, replaced below.
             algorithm: unsafe { std::mem::zeroed() },
         };
         if let Some(row) = p.epilogue.aux_row(p.n) {
             set(description, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &(row as i64))?;
         }
-        // The heuristic wants to see pointers where the epilogue has some; it does not follow them.
+        // The heuristic requires non-null pointers if the epilogue has some; it does not read them.
         plan.point_to(256, 256, p.epilogue)?;
         plan.algorithm = plan.choose(handle, key)?;
         Ok(plan)
     }
 
-    /// The algorithm that the heuristic ranks first for these alignments and this scratch.
+    /// The algorithm that the heuristic ranks first for these alignments and this workspace.
     fn choose(
         &self,
         handle: sys::cublasLtHandle_t,
@@ -384,12 +398,12 @@ impl Plan {
                 )
             }
         });
-        // SAFETY: made above, destroyed once.
+        // SAFETY: created above, destroyed once.
         let _ = unsafe { result::destroy_matmul_pref(preference) };
         Ok(found?.algo)
     }
 
-    /// Tells the descriptor where bias and aux lie.
+    /// Sets the addresses of bias and aux in the descriptor.
     fn point_to(
         &self,
         bias: CUdeviceptr,
@@ -409,7 +423,7 @@ impl Plan {
 
 impl Drop for Plan {
     fn drop(&mut self) {
-        // SAFETY: made in `new`, destroyed once; the same for the three below.
+        // SAFETY: created in `new`, destroyed once; the same for the three below.
         let _ = unsafe { result::destroy_matmul_desc(self.description) };
         for layout in [self.a, self.b, self.c] {
             // SAFETY: as above.
@@ -441,7 +455,7 @@ mod tests {
     use crate::ops::testing::{devices, random, tensor};
     use crate::{Device, Tensor};
 
-    /// How the algorithm of `plan` adds up the parts of a sum.
+    /// The reduction scheme of the plan's algorithm.
     fn reduction_scheme(plan: &Plan) -> u32 {
         use sys::cublasLtMatmulAlgoConfigAttributes_t as Attribute;
         let (mut scheme, mut written) = (u32::MAX, 0);
@@ -459,9 +473,9 @@ mod tests {
         scheme
     }
 
-    /// A product that is nothing but one long sum, which every heuristic likes to split.
+    /// A matmul that is one long sum, which every heuristic tends to split.
     #[test]
-    fn deterministic_products_split_no_sum_in_place() {
+    fn deterministic_matmuls_split_no_sum_in_place() {
         const IN_PLACE: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_INPLACE as u32;
         let (m, n, k) = (16, 16, 1 << 16);
         let (a, b) = (random::<f32>(m * k, 1), random::<f32>(k * n, 2));
@@ -482,7 +496,7 @@ mod tests {
                 assert!(!is_deterministic || (0..5).all(|_| run() == first));
                 let plans = gpu.blas().unwrap().plans.lock().unwrap_or_else(PoisonError::into_inner);
                 let own = |key: &&Key| {
-                    (key.product.m, key.product.k) == (m, k) && key.is_deterministic == is_deterministic
+                    (key.matmul.m, key.matmul.k) == (m, k) && key.is_deterministic == is_deterministic
                 };
                 let mut found = plans.iter().filter(|(key, _)| own(key)).flat_map(|(_, plan)| plan);
                 schemes.push(reduction_scheme(found.next().unwrap()));
@@ -491,7 +505,7 @@ mod tests {
             gpu.set_deterministic(false);
             assert_ne!(schemes[0], IN_PLACE, "{schemes:?}");
             if gpu.info().name.contains("irtual") {
-                // The virtual GPU's takes that scheme whenever it may.
+                // The virtual GPU uses that scheme whenever it is allowed.
                 assert_eq!(schemes[1], IN_PLACE);
             }
         }

@@ -1,8 +1,8 @@
 //! Compiled kernels on disk, so that a second start compiles nothing.
 //!
-//! The folder is private (0700, the user's own, no link): what is read there runs on the device. An entry's name is the
-//! hash of all that decides its content; the entry begins with the hash of the rest, so a torn or altered one is found
-//! and built anew. Entries are written beside and renamed.
+//! The folder is private (mode 0700, owned by the user, no symbolic link) because its contents run on the device. The name of
+//! an entry is the hash of everything that determines its content; the entry begins with the hash of the rest, so a torn or
+//! altered one is detected and rebuilt. Entries are written under a temporary name and renamed.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use sha2::{Digest as _, Sha256};
 
-/// Bytes of the hash that an entry begins with.
+/// Length in bytes of the hash at the start of an entry.
 const HASH_LEN: usize = 32;
 
 /// A private folder of entries.
@@ -22,8 +22,8 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    /// The user's cache: `DDP_TRAIN_CACHE`, else `ddp-train` in `XDG_CACHE_HOME` or `~/.cache`. None where there is no such
-    /// folder and none can be made, or where others could write to it.
+    /// Opens the user's cache: `DDP_TRAIN_CACHE`, else `ddp-train` in `XDG_CACHE_HOME` or `~/.cache`. None if the folder cannot be
+    /// created or other users could write to it.
     pub(super) fn of_user() -> Option<Self> {
         let path = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         let folder = path("DDP_TRAIN_CACHE").or_else(|| {
@@ -36,7 +36,7 @@ impl Cache {
     pub(super) fn at(folder: &Path) -> Option<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(folder).ok()?;
         let meta = fs::symlink_metadata(folder).ok()?;
-        // The process's own user, as /proc shows it.
+        // The user of this process, from /proc.
         let user = fs::metadata("/proc/self").ok()?.uid();
         let is_private = meta.is_dir() && meta.uid() == user && meta.permissions().mode() & 0o077 == 0;
         is_private.then(|| Cache { folder: folder.to_owned() })
@@ -46,7 +46,7 @@ impl Cache {
         self.folder.join(format!("{}.bin", key.0))
     }
 
-    /// The entry of this key, if it is there and whole.
+    /// Reads the entry of this key, if it exists and is intact.
     pub(super) fn read(&self, key: &Key) -> Option<Vec<u8>> {
         let mut bytes = fs::read(self.file(key)).ok()?;
         if bytes.len() < HASH_LEN {
@@ -56,7 +56,7 @@ impl Cache {
         (Sha256::digest(&payload).as_slice() == bytes).then_some(payload)
     }
 
-    /// Keeps the entry. A failure costs the next start some time and nothing else.
+    /// Writes the entry. A failure only makes the next start slower.
     pub(super) fn write(&self, key: &Key, payload: &[u8]) {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -77,7 +77,7 @@ impl Cache {
 pub(super) struct Key(String);
 
 impl Key {
-    /// The hash of these parts, each with its length, so that none runs into the next.
+    /// Hashes these parts, each with its length, so that their boundaries count.
     pub(super) fn new(parts: &[&[u8]]) -> Self {
         let mut hash = Sha256::new();
         for part in parts {
@@ -105,7 +105,7 @@ mod tests {
             assert_eq!(cache.read(&key), None);
             cache.write(&key, b"image");
             assert_eq!(cache.read(&key).as_deref(), Some(&b"image"[..]));
-            assert_eq!(fs::read_dir(folder).unwrap().count(), 1, "nothing is left beside the entry");
+            assert_eq!(fs::read_dir(folder).unwrap().count(), 1, "no temporary file is left");
             let whole = fs::read(cache.file(&key)).unwrap();
             for length in 0..whole.len() {
                 fs::write(cache.file(&key), &whole[..length]).unwrap();

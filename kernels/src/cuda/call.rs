@@ -1,20 +1,20 @@
-//! What the driver's calls come to, in this crate's errors.
+//! Converts status codes of the driver to errors of this crate.
 
 use cudarc::driver::result::DriverError;
 
 use crate::{Device, KernelError, Result};
 
-/// The code's name and text.
+/// Name and description of a status code.
 pub(super) fn describe(error: DriverError) -> (String, String) {
     let code = format!("{:?}", error.0);
     let text = error.error_string().map(|text| text.to_string_lossy().into_owned());
     (code, text.unwrap_or_else(|_| "no description".into()))
 }
 
-/// Names call and device of a driver's error.
+/// Converts a driver error, adding call and device.
 ///
 /// # Errors
-/// [`KernelError::Cuda`] for any status but success.
+/// [`KernelError::Cuda`] for any status other than success.
 pub fn check_driver<T>(
     device: u32,
     call: &'static str,

@@ -1,4 +1,4 @@
-//! From the device to the host, without waiting: numbers that are read a step late, or all that a run stands in.
+//! Asynchronous copies from device to host: numbers that are read a step late, or all state of a run.
 
 use super::memory::Pinned;
 use super::{Event, Gpu, check_driver};
@@ -7,20 +7,19 @@ use crate::ops::check;
 use crate::view::TensorRef;
 use crate::{DType, Element, KernelError, Result, Shape};
 
-/// Page-locked host memory into which numbers of the device are copied behind the work that computes them, at the full rate of the
-/// bus.
+/// Page-locked host memory that receives copies from the device after the work that computes them, at full bus bandwidth.
 #[derive(Debug)]
 pub struct Download {
     host: Pinned,
     gpu: &'static Gpu,
     arrived: Event,
     bytes: usize,
-    /// The copy is known to be over.
+    /// The copy is known to be complete.
     is_over: bool,
 }
 
 impl Download {
-    /// Room for `bytes` bytes.
+    /// Allocates `bytes` bytes.
     ///
     /// # Errors
     /// [`KernelError::OutOfMemory`]; [`KernelError::Cuda`].
@@ -34,7 +33,7 @@ impl Download {
         })
     }
 
-    /// Starts the copy of `from`, behind all work of the compute stream so far.
+    /// Enqueues the copy of `from` on the compute stream.
     ///
     /// # Errors
     /// As [`Download::start_all`].
@@ -42,12 +41,11 @@ impl Download {
         self.start_all(&[from])
     }
 
-    /// Starts the copies of these tensors, one behind the other in memory, behind all work of the compute stream so far. One wait is
-    /// for all of them.
+    /// Enqueues the copies of these tensors, contiguous in host memory, on the compute stream. One wait covers all of them.
     ///
     /// # Errors
-    /// [`KernelError::OutOfRange`] (in bytes) for more than there is room; [`KernelError::DeviceMismatch`] for tensors of another
-    /// device; [`KernelError::Cuda`].
+    /// [`KernelError::OutOfRange`] (in bytes) if they do not fit; [`KernelError::DeviceMismatch`] for tensors on another device;
+    /// [`KernelError::Cuda`].
     pub fn start_all(&mut self, parts: &[TensorRef<'_>]) -> Result<()> {
         const OP: &str = "download";
         let len = self.host.as_slice::<u8>().len();
@@ -62,9 +60,9 @@ impl Download {
         self.gpu.bind()?;
         (self.bytes, self.is_over) = (0, false);
         let copied = self.copy(parts);
-        // Behind what runs already, also where a part of it was refused.
+        // Recorded even after a failed copy: others were enqueued before it.
         if let Err(error) = self.arrived.record(self.gpu.compute()) {
-            // Nothing marks where the copies end: they are waited for here.
+            // No event marks the end of the copies, so wait for them here.
             self.gpu.compute().synchronize()?;
             return Err(error);
         }
@@ -73,7 +71,7 @@ impl Download {
         Ok(())
     }
 
-    /// Puts the copies into the compute stream.
+    /// Enqueues the copies on the compute stream.
     fn copy(&mut self, parts: &[TensorRef<'_>]) -> Result<()> {
         let (mut to, stream) = (self.host.as_ptr(), self.gpu.compute().raw());
         for part in parts {
@@ -81,8 +79,8 @@ impl Download {
             if from.is_empty() {
                 continue;
             }
-            // SAFETY: both sides hold that many bytes, the host's by the check of all parts; it is read, written again and freed only
-            // once the event behind the copy was passed; the device's is freed, and written again, behind it.
+            // SAFETY: both sides hold that many bytes, the host's by the check of all parts; host memory is read, written again and
+            // freed only once the event after the copy has passed; device memory is freed and written again after it in the stream.
             let copied = unsafe {
                 cudarc::driver::sys::cuMemcpyDtoHAsync_v2(to.cast(), from.ptr(), from.len_bytes(), stream)
             };
@@ -92,17 +90,17 @@ impl Download {
         Ok(())
     }
 
-    /// What was copied last. Blocks until it is there.
+    /// Waits for the last copy and returns its bytes.
     ///
     /// # Errors
-    /// [`KernelError::Cuda`], also for whatever went wrong in the work before it.
+    /// [`KernelError::Cuda`], also for failed work before the copy.
     pub fn wait<T: Element>(&mut self) -> Result<&[T]> {
         self.arrived.synchronize()?;
         self.is_over = true;
         Ok(self.values())
     }
 
-    /// What was copied last, for any thread, if [`Download::wait`] was called since. Neither waits nor calls the driver.
+    /// The bytes of the last copy, on any thread, if [`Download::wait`] was called after it. Neither waits nor calls the driver.
     pub fn arrived<T: Element>(&self) -> Option<&[T]> {
         self.is_over.then(|| self.values())
     }
@@ -122,7 +120,7 @@ impl Download {
 
 impl Drop for Download {
     fn drop(&mut self) {
-        // The copy must not write to memory that is given back.
+        // The copy must not write to freed memory.
         let _ = self.arrived.synchronize();
     }
 }

@@ -1,4 +1,4 @@
-//! Is there a driver, and does it see a GPU? Asked once a process.
+//! The CUDA driver: opened and initialised once per process.
 
 use std::sync::OnceLock;
 
@@ -6,25 +6,25 @@ use cudarc::driver::{result, sys};
 
 use super::library::{self, Library};
 
-/// Why no GPU can be used, and what to do.
+/// The reason that no GPU can be used, with a fix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unavailable {
-    /// What is missing.
+    /// The reason.
     pub reason: String,
-    /// The way out.
+    /// The fix.
     pub hint: String,
 }
 
-/// A driver that answered.
+/// An initialised driver.
 #[derive(Debug)]
 pub(super) struct Driver {
-    /// As `cuDriverGetVersion` gives it: 1000 · major + 10 · minor of the newest CUDA it knows.
+    /// The newest CUDA that it supports, as `cuDriverGetVersion` returns it: 1000 · major + 10 · minor.
     pub(super) version: i32,
-    /// Devices that this process sees.
+    /// Number of devices visible to this process.
     pub(super) n_devices: u32,
 }
 
-/// The oldest driver that has every function called here; `cuEventElapsedTime_v2` is the newest of them.
+/// The oldest supported driver: the first with `cuEventElapsedTime_v2`, the newest function called here.
 const OLDEST_VERSION: i32 = 12080;
 
 /// The driver, initialised at the first call.
@@ -38,7 +38,7 @@ fn initialize() -> Result<Driver, Unavailable> {
     let driver = Library::Driver;
     library::open(driver, 0).map_err(|why| unavailable(format!("no NVIDIA driver: {why}"), driver.hint()))?;
     let mut version = 0;
-    // SAFETY: the library is open, and the pointer is good for one int.
+    // SAFETY: the library is open, and the pointer is valid for one int.
     let status = unsafe { sys::cuDriverGetVersion(&mut version) };
     let failed = |error: result::DriverError| {
         let (code, text) = super::call::describe(error);
@@ -58,10 +58,8 @@ fn initialize() -> Result<Driver, Unavailable> {
     };
     status.result().map_err(failed)?;
     if version < OLDEST_VERSION {
-        let reason = format!(
-            "the driver knows CUDA {} at most, and 12.8 is the oldest that will do",
-            version_name(version)
-        );
+        let reason =
+            format!("the driver supports CUDA {} at most; 12.8 or newer is required", version_name(version));
         return Err(unavailable(reason, "update NVIDIA's driver to 570 or newer"));
     }
     result::init().map_err(failed)?;
@@ -72,7 +70,7 @@ fn initialize() -> Result<Driver, Unavailable> {
     }
 }
 
-/// `13000` as `13.0`.
+/// Formats `13000` as `13.0`.
 pub(super) fn version_name(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }

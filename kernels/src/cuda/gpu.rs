@@ -1,4 +1,4 @@
-//! One device of the process: its context, its three streams, and what is kept for it.
+//! One device of the process: its context, its three streams, and its caches.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -16,10 +16,10 @@ use super::module::Modules;
 use super::stream::Stream;
 use crate::{Device, KernelError, Result};
 
-/// Which of a device's streams.
+/// The streams of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamKind {
-    /// Every operation of [`crate::ops`].
+    /// All operations of [`crate::ops`].
     Compute,
     /// Collectives.
     Communication,
@@ -27,13 +27,12 @@ pub enum StreamKind {
     Copy,
 }
 
-/// A GPU as this process uses it. There is one for each device, and it lives as long as the process.
+/// An open GPU. There is one per device, and it lives as long as the process.
 ///
-/// Operations go to the compute stream, one after the other; whoever uses another stream orders the two by events and
-/// has the compute stream wait before memory is given back.
+/// Operations are enqueued on the compute stream, in order; users of another stream order the two by events and make the
+/// compute stream wait before memory is freed.
 pub struct Gpu {
     index: u32,
-    device: sys::CUdevice,
     context: sys::CUcontext,
     info: GpuInfo,
     compute: Stream,
@@ -47,8 +46,8 @@ pub struct Gpu {
     scratch: OnceLock<DeviceBuffer>,
 }
 
-// SAFETY: the handles are the driver's, whose functions may be called from any thread once the context is current there,
-// which `bind` sees to; everything else is Sync by itself.
+// SAFETY: driver functions may be called with these handles from any thread on which the context is current, which `bind`
+// ensures; everything else is Sync by itself.
 unsafe impl Send for Gpu {}
 // SAFETY: as above.
 unsafe impl Sync for Gpu {}
@@ -59,11 +58,11 @@ impl std::fmt::Debug for Gpu {
     }
 }
 
-/// Places for the sums of single blocks in [`Gpu::scratch`].
+/// Number of per-block partial sums in [`Gpu::scratch`].
 pub(crate) const PARTIAL_SUMS: usize = 1 << 14;
-/// Scratch of reductions: counters, and the partial sums.
+/// Scratch memory of reductions: counters and partial sums.
 const SCRATCH_BYTES: usize = 256 + PARTIAL_SUMS * 8;
-/// Bytes of [`super::MemoryUse::Workspace`] that a GPU takes whatever runs on it: scratch of the matrix products and of reductions.
+/// Bytes of [`super::MemoryUse::Workspace`] in every program: scratch of matmuls and reductions.
 pub const FIXED_WORKSPACE_BYTES: usize = super::blas::WORKSPACE_BYTES + SCRATCH_BYTES;
 
 /// Addresses of [`Gpu::scratch`].
@@ -76,16 +75,15 @@ pub(crate) struct Scratch {
 }
 
 thread_local! {
-    /// The device whose context is current on this thread, if this crate made it so.
+    /// The device whose context this crate made current on this thread.
     static CURRENT: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
 impl Gpu {
-    /// The device of this index among those that the process sees. The first call makes its context (some 0.2 s).
+    /// Returns the device of this index among the visible ones. The first call creates its context (about 0.2 s).
     ///
     /// # Errors
-    /// [`KernelError::DeviceUnavailable`] where there is no driver or no such device; [`KernelError::Cuda`] where it does
-    /// not work.
+    /// [`KernelError::DeviceUnavailable`] if there is no driver or no such device; [`KernelError::Cuda`] if it does not start.
     pub fn get(index: u32) -> Result<&'static Gpu> {
         static GPUS: OnceLock<Vec<OnceLock<Result<Gpu>>>> = OnceLock::new();
         let unavailable = |reason: String, hint: String| KernelError::DeviceUnavailable {
@@ -93,22 +91,23 @@ impl Gpu {
             reason,
             hint,
         };
-        let driver = driver().map_err(|why| {
-            unavailable(why.reason.clone(), format!("{}; or compute without one: --device cpu", why.hint))
-        })?;
+        let driver = driver().map_err(|why| unavailable(why.reason.clone(), why.hint.clone()))?;
         let gpus = GPUS.get_or_init(|| (0..driver.n_devices).map(|_| OnceLock::new()).collect());
         let Some(gpu) = gpus.get(index as usize) else {
             let n = driver.n_devices;
             let (are, s) = if n == 1 { ("is", "") } else { ("are", "s") };
             return Err(unavailable(
-                format!("there {are} {n} GPU{s} here, counted from 0"),
-                format!("cuda:0 to cuda:{}; CUDA_VISIBLE_DEVICES says which ones a process sees", n - 1),
+                format!("there {are} {n} GPU{s} here, numbered from 0"),
+                format!(
+                    "cuda:0 to cuda:{}; CUDA_VISIBLE_DEVICES selects the ones that a process sees",
+                    n - 1
+                ),
             ));
         };
         gpu.get_or_init(|| Gpu::open(index)).as_ref().map_err(Clone::clone)
     }
 
-    /// Number of devices; 0 where there is no driver.
+    /// Number of devices; 0 without a driver.
     pub fn count() -> usize {
         driver().map_or(0, |driver| driver.n_devices as usize)
     }
@@ -127,11 +126,10 @@ impl Gpu {
             check_driver(index, "cuCtxGetStreamPriorityRange", result::stream::get_priority_range())?;
         Ok(Gpu {
             index,
-            device,
             context,
             info,
             compute: Stream::new(index, least)?,
-            // A collective that is late holds up all ranks.
+            // A late collective delays all ranks.
             communication: Stream::new(index, most)?,
             copy: Stream::new(index, least)?,
             memory: Memory::new(index)?,
@@ -163,24 +161,24 @@ impl Gpu {
         self.index
     }
 
-    /// The tensors' name for it.
+    /// This GPU as a [`Device`].
     pub fn device(&self) -> Device {
         Device::Cuda(self.index)
     }
 
-    /// Whether matrix products use only algorithms that give the same bits in every run: none whose parts of a sum are added in
-    /// place (split-k and stream-k "in place"), which some shapes pay for with time. Counts for products that are asked for from
-    /// now on; those in a captured graph stay what they were. All kernels of this crate sum in a fixed order anyway.
+    /// Sets whether matmuls use only algorithms that give the same bits in every run: none that accumulate parts of a sum in
+    /// place (split-k and stream-k "in place"), which makes some shapes slower. Applies to matmuls enqueued from now on; captured
+    /// graphs keep their algorithms. All kernels of this crate sum in a fixed order anyway.
     pub fn set_deterministic(&self, is_deterministic: bool) {
         self.is_deterministic.store(is_deterministic, Ordering::Relaxed);
     }
 
-    /// What [`Gpu::set_deterministic`] set; false at the start.
-    pub fn is_deterministic(&self) -> bool {
+    /// The setting of [`Gpu::set_deterministic`]; initially false.
+    pub(crate) fn is_deterministic(&self) -> bool {
         self.is_deterministic.load(Ordering::Relaxed)
     }
 
-    /// What it is.
+    /// Its description.
     pub fn info(&self) -> &GpuInfo {
         &self.info
     }
@@ -190,12 +188,7 @@ impl Gpu {
         self.context
     }
 
-    /// The driver's device.
-    pub fn raw_device(&self) -> sys::CUdevice {
-        self.device
-    }
-
-    /// One of its streams.
+    /// The stream of this kind.
     pub fn stream(&self, kind: StreamKind) -> &Stream {
         match kind {
             StreamKind::Compute => &self.compute,
@@ -209,11 +202,11 @@ impl Gpu {
         &self.compute
     }
 
-    /// Scratch of reductions over several blocks: 64 zero u32, which every kernel leaves zero, and behind them
-    /// [`PARTIAL_SUMS`] f64 that mean nothing. Kernels of the compute stream use it in turn.
+    /// Scratch memory of reductions over several blocks: 64 zero u32, which every kernel leaves zero, then [`PARTIAL_SUMS`] f64
+    /// of no meaning between kernels. Kernels on the compute stream share it.
     ///
     /// # Errors
-    /// [`KernelError::OutOfMemory`] at the first call, which must not be inside of a capture.
+    /// [`KernelError::OutOfMemory`] in the first call, which must not be inside a capture.
     pub(crate) fn scratch(&'static self) -> Result<Scratch> {
         let buffer = match self.scratch.get() {
             Some(buffer) => buffer,
@@ -225,12 +218,12 @@ impl Gpu {
         Ok(Scratch { counter: buffer.ptr(), partials: buffer.ptr() + 256 })
     }
 
-    /// Blocks the host until all that was asked of this device is done: operations, copies and collectives.
+    /// Blocks until all work enqueued on this device is complete: operations, copies and collectives.
     ///
-    /// Operations return before they have run, so a clock that is read without this measures how long it took to ask.
+    /// Operations are asynchronous: without this call, a clock measures only the time to enqueue them.
     ///
     /// # Errors
-    /// [`KernelError::Cuda`] for whatever went wrong in that work.
+    /// [`KernelError::Cuda`], also for failed earlier work.
     pub fn synchronize(&self) -> Result<()> {
         self.bind()?;
         check_driver(self.index, "cuCtxSynchronize", result::ctx::synchronize())

@@ -1,4 +1,4 @@
-//! A sequence of work captured once and replayed: one call instead of one for each kernel.
+//! CUDA graphs: work captured once and replayed, with one call instead of one per kernel.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -8,10 +8,10 @@ use super::call::check_driver;
 use super::{Gpu, memory};
 use crate::{KernelError, Result};
 
-/// Work of a device that was captured, ready to be run again with the same buffers.
+/// Captured work of a device, ready to be replayed with the same buffers.
 ///
-/// What changes from run to run must lie in device memory. Memory that is given back while any graph of the device
-/// exists is kept until none does, so a replay never meets memory of others.
+/// Numbers that change from replay to replay must be in device memory. Memory that is freed while any graph of the device
+/// exists stays allocated until none does, so a replay never touches memory of others.
 #[derive(Debug)]
 pub struct Graph {
     gpu: &'static Gpu,
@@ -19,10 +19,10 @@ pub struct Graph {
     n_nodes: usize,
 }
 
-// SAFETY: the driver's functions on graphs may be called from any thread, one at a time, which `&mut` sees to.
+// SAFETY: the driver's functions on graphs may be called from any thread, one at a time, which `&mut` ensures.
 unsafe impl Send for Graph {}
 
-/// How many graphs of a device exist, and the memory that waits for their end.
+/// Number of graphs of a device, and memory to free when there are none.
 #[derive(Debug, Default)]
 pub(super) struct Graphs {
     state: Mutex<State>,
@@ -41,13 +41,12 @@ impl Graphs {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Captures begun so far: what memory that is made now remembers.
+    /// Captures begun so far; memory allocated now remembers the number.
     pub(super) fn n_begun(&self) -> u64 {
         self.state().n_begun
     }
 
-    /// Gives memory of the pool back: now, or, if a capture began since it was made and a graph is left that may use it, when
-    /// there is none.
+    /// Frees memory of the pool: now, or, if a graph captured since its allocation may still use it, when no graph is left.
     pub(super) fn free_or_keep(&self, gpu: &Gpu, ptr: sys::CUdeviceptr, n_begun_before: u64) {
         let mut state = self.state();
         if state.n_alive > 0 && state.n_begun > n_begun_before {
@@ -70,13 +69,13 @@ impl Graphs {
 }
 
 impl Graph {
-    /// Captures what `body` puts into the compute stream, and into other streams that it joins by events.
+    /// Captures the work that `body` enqueues on the compute stream, and on other streams that it joins by events.
     ///
-    /// Nothing of it runs. No memory may be made, no event or stream waited for by the host meanwhile. Work of other
-    /// threads in the same streams would be captured too: a device has one thread that trains on it.
+    /// The work does not run. During the capture, no memory may be allocated and the host may wait for no event or stream. Work of
+    /// other threads on the same streams would be captured too: only one thread trains on a device.
     ///
     /// # Errors
-    /// Those of `body`, and [`KernelError::Cuda`] where the driver refuses the capture.
+    /// Errors of `body`; [`KernelError::Cuda`] if the driver rejects the capture.
     pub fn capture<E: From<KernelError>>(
         gpu: &'static Gpu,
         body: impl FnOnce() -> std::result::Result<(), E>,
@@ -84,7 +83,7 @@ impl Graph {
         gpu.bind()?;
         let stream = gpu.compute().raw();
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        // From here on what is freed is kept.
+        // From here on, freed memory is kept.
         {
             let mut state = gpu.graphs.state();
             state.n_alive += 1;
@@ -95,7 +94,7 @@ impl Graph {
         let captured =
             check_driver(gpu.index(), "cuStreamBeginCapture", begun).map_err(E::from).and_then(|()| {
                 let body = body();
-                // Also after an error: it takes the stream out of the capture.
+                // Also after an error: ends the capture of the stream.
                 // SAFETY: the capture was begun above.
                 let graph = unsafe { result::stream::end_capture(stream) };
                 body?;
@@ -103,13 +102,13 @@ impl Graph {
             });
         let graph = captured.inspect_err(|_| gpu.graphs.one_less(gpu))?;
         let instantiated = instantiate(gpu, graph);
-        // SAFETY: the executable form has all that it needs; the graph is destroyed once.
+        // SAFETY: the executable graph holds copies; the graph is destroyed once.
         let _ = unsafe { result::graph::destroy(graph) };
         let (exec, n_nodes) = instantiated.inspect_err(|_| gpu.graphs.one_less(gpu))?;
         Ok(Graph { gpu, exec, n_nodes })
     }
 
-    /// Runs the work again, in the compute stream.
+    /// Replays the work on the compute stream.
     ///
     /// # Errors
     /// [`KernelError::Cuda`].
@@ -120,7 +119,7 @@ impl Graph {
         check_driver(self.gpu.index(), "cuGraphLaunch", launched)
     }
 
-    /// Kernels, copies and collectives in it.
+    /// Number of kernels, copies and collectives in the graph.
     pub fn n_nodes(&self) -> usize {
         self.n_nodes
     }
@@ -132,7 +131,7 @@ fn instantiate(gpu: &Gpu, graph: sys::CUgraph) -> Result<(sys::CUgraphExec, usiz
     let counted = unsafe { sys::cuGraphGetNodes(graph, std::ptr::null_mut(), &mut n_nodes) };
     check_driver(gpu.index(), "cuGraphGetNodes", counted.result())?;
     let mut exec = std::ptr::null_mut();
-    // SAFETY: the graph is alive, the pointer good for one handle.
+    // SAFETY: the graph is alive, the pointer valid for one handle.
     let instantiated = unsafe { sys::cuGraphInstantiateWithFlags(&mut exec, graph, 0) };
     check_driver(gpu.index(), "cuGraphInstantiate", instantiated.result())?;
     // SAFETY: both are alive.
@@ -143,9 +142,9 @@ fn instantiate(gpu: &Gpu, graph: sys::CUgraph) -> Result<(sys::CUgraphExec, usiz
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // Runs under way must be over before the memory that they use can be given back.
+        // Replays in progress must end before the memory that they use can be freed.
         let _ = self.gpu.synchronize();
-        // SAFETY: made in `capture`, destroyed once.
+        // SAFETY: created in `capture`, destroyed once.
         let _ = unsafe { result::graph::exec_destroy(self.exec) };
         self.gpu.graphs.one_less(self.gpu);
     }

@@ -1,4 +1,4 @@
-//! What GPUs a machine has, and what they run on. Works on a machine without any.
+//! GPUs of this machine, their links, and versions of driver and libraries. Works on a machine without a GPU.
 
 use std::ffi::CStr;
 
@@ -10,12 +10,12 @@ use super::library::{self, Library};
 use super::nvrtc;
 use crate::Result;
 
-/// A device as the driver describes it; nothing is started on it.
+/// Description of a device by the driver; creates no context on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuInfo {
-    /// Index among the devices that this process sees.
+    /// Index among the devices visible to this process.
     pub index: u32,
-    /// The model's name.
+    /// Model name.
     pub name: String,
     /// Bytes of memory.
     pub memory_bytes: usize,
@@ -25,7 +25,7 @@ pub struct GpuInfo {
     pub multiprocessors: u32,
     /// PCI address as `domain:bus:device.function`.
     pub pci_bus_id: String,
-    /// As nvidia-smi prints it: `GPU-` and 32 hexadecimal digits in groups.
+    /// UUID as nvidia-smi prints it: `GPU-` and 32 hexadecimal digits in groups.
     pub uuid: String,
 }
 
@@ -43,10 +43,10 @@ impl GpuInfo {
             check_driver(index, "cuDeviceTotalMem", unsafe { result::device::total_mem(device) })?;
         let uuid = check_driver(index, "cuDeviceGetUuid", result::device::get_uuid(device))?;
         let mut bus_id = [0; 32];
-        // SAFETY: the buffer has the length that is given.
+        // SAFETY: the buffer has the given length.
         let named = unsafe { sys::cuDeviceGetPCIBusId(bus_id.as_mut_ptr(), bus_id.len() as i32, device) };
         check_driver(index, "cuDeviceGetPCIBusId", named.result())?;
-        // SAFETY: the driver ended it with a zero; the buffer is longer than any address.
+        // SAFETY: the driver terminated it with zero; the buffer is longer than any address.
         let pci_bus_id = unsafe { CStr::from_ptr(bus_id.as_ptr()) }.to_string_lossy().into_owned();
         Ok(GpuInfo {
             index,
@@ -62,7 +62,7 @@ impl GpuInfo {
         })
     }
 
-    /// Whether it is the virtual GPU of this project's tests, which computes on the CPU and measures nothing.
+    /// Whether this is the virtual GPU of this project's tests, which computes on the CPU.
     pub fn is_virtual(&self) -> bool {
         self.name.starts_with("Virtual GPU")
     }
@@ -79,10 +79,10 @@ fn uuid_text(bytes: [u8; 16]) -> String {
     text
 }
 
-/// All devices that this process sees.
+/// Lists all devices visible to this process.
 ///
 /// # Errors
-/// [`Unavailable`] where there is no driver or no device, or where one of them does not answer.
+/// [`Unavailable`] without a driver or device, or if a device does not respond.
 pub fn devices() -> std::result::Result<Vec<GpuInfo>, Unavailable> {
     let driver = driver().map_err(Clone::clone)?;
     let failed = |error: crate::KernelError| Unavailable {
@@ -92,20 +92,20 @@ pub fn devices() -> std::result::Result<Vec<GpuInfo>, Unavailable> {
     (0..driver.n_devices).map(|index| GpuInfo::of(index).map_err(failed)).collect()
 }
 
-/// Versions of what GPUs run on, and where each library came from; None for what is missing.
+/// Versions of driver and libraries, and their paths; None for missing ones.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Versions {
-    /// The newest CUDA that the driver knows, as `13.0`.
+    /// The newest CUDA that the driver supports, as `13.0`.
     pub driver_cuda: Option<String>,
-    /// NVRTC's, as `13.0`.
+    /// NVRTC version, as `13.0`.
     pub nvrtc: Option<String>,
-    /// cuBLASLt's, as `13.1.0`.
+    /// cuBLASLt version, as `13.1.0`.
     pub cublas_lt: Option<String>,
-    /// For each library, its path or why it was not found.
+    /// Each library with its path, or the reason it was not found.
     pub found: Vec<(Library, std::result::Result<String, String>)>,
 }
 
-/// Looks for every library and asks each for its version.
+/// Finds every library and queries its version.
 pub fn versions() -> Versions {
     let driver_version = driver().ok().map(|driver| driver.version);
     let found: Vec<_> = Library::ALL
@@ -118,7 +118,7 @@ pub fn versions() -> Versions {
         .collect();
     let has = |library| found.iter().any(|(l, path)| *l == library && path.is_ok());
     let cublas_lt = || {
-        // SAFETY: the library is open; the call takes nothing.
+        // SAFETY: the library is open; the call has no arguments.
         let version = unsafe { cudarc::cublaslt::sys::cublasLtGetVersion() };
         // 10,000 · major + 100 · minor + patch since 11.
         format!("{}.{}.{}", version / 10_000, version % 10_000 / 100, version % 100)
@@ -131,27 +131,27 @@ pub fn versions() -> Versions {
     }
 }
 
-/// How a copy between two devices goes.
+/// Link between two devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
     /// The same device.
     Same,
-    /// Directly, over PCIe.
+    /// Direct over PCIe.
     Peer,
-    /// Directly, over a link that also does atomic operations, as NVLink.
+    /// Direct over a link that also supports atomic operations, such as NVLink.
     PeerWithAtomics,
-    /// Through the host's memory.
+    /// Through host memory.
     Host,
 }
 
-/// The devices' view of each other.
+/// Links between all devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerAccess {
     /// `[from][to]`.
     pub links: Vec<Vec<Link>>,
 }
 
-/// Which devices reach which.
+/// Returns the links between all devices.
 ///
 /// # Errors
 /// [`Unavailable`] as [`devices`].
@@ -161,7 +161,7 @@ pub fn peer_matrix() -> std::result::Result<PeerAccess, Unavailable> {
     Ok(PeerAccess { links })
 }
 
-/// How `from` reaches the memory of `to`; through the host where the driver does not say.
+/// The link from `from` to `to`; through the host if the driver does not report one.
 pub(super) fn link(from: u32, to: u32) -> Link {
     if from == to {
         return Link::Same;
@@ -170,12 +170,12 @@ pub(super) fn link(from: u32, to: u32) -> Link {
     let (Ok(from), Ok(to)) = (device(from), device(to)) else { return Link::Host };
     let ask = |attribute| {
         let mut value = 0;
-        // SAFETY: both devices exist, and the pointer is good for an int.
+        // SAFETY: both devices exist, and the pointer is valid for an int.
         let status = unsafe { sys::cuDeviceGetP2PAttribute(&mut value, attribute, from, to) };
         status.result().is_ok() && value != 0
     };
     let mut can = 0;
-    // SAFETY: both devices exist, and the pointer is good for an int.
+    // SAFETY: both devices exist, and the pointer is valid for an int.
     let status = unsafe { sys::cuDeviceCanAccessPeer(&mut can, from, to) };
     if status.result().is_err() || can == 0 {
         Link::Host
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_machine_without_gpus_is_an_answer_and_no_panic() {
-        // With GPUs, real or virtual, they are listed; without, the reason and a way out are.
+        // Lists GPUs, real or virtual; without any, the reason and a fix.
         match devices() {
             Ok(devices) => assert!(!devices.is_empty() && !devices[0].name.is_empty()),
             Err(why) => assert!(!why.reason.is_empty() && !why.hint.is_empty()),

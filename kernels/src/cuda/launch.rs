@@ -1,4 +1,4 @@
-//! Launching a kernel: grid, arguments, and the one unsafe call.
+//! Launches kernels: grid, arguments, and the one unsafe call.
 
 use std::ffi::c_void;
 
@@ -9,13 +9,13 @@ pub(crate) use super::module::Source;
 use super::{CudaSlice, CudaSliceMut, Gpu};
 use crate::Result;
 
-/// Threads of a block where an operation has no reason for another number.
+/// Default number of threads per block.
 pub(crate) const BLOCK: u32 = 256;
-/// Bytes of all arguments of a kernel; CUDA allows 4 KiB, ours take far less.
+/// Capacity for all arguments of a kernel; CUDA allows 4 KiB, ours take far less.
 const MAX_ARG_WORDS: usize = 64;
 const MAX_ARGS: usize = 24;
 
-/// A value that a kernel takes: its bytes go to the device as they are.
+/// A kernel argument, passed by value as its bytes.
 pub(crate) trait Argument: bytemuck::Pod {}
 impl Argument for u32 {}
 impl Argument for i32 {}
@@ -25,7 +25,7 @@ impl Argument for usize {}
 impl Argument for f32 {}
 impl Argument for f64 {}
 
-/// A launch in the making. Arguments are given in the order of the kernel's parameters.
+/// Builder of a launch. Arguments are given in the order of the kernel's parameters.
 pub(crate) struct Launch {
     gpu: &'static Gpu,
     function: cudarc::driver::sys::CUfunction,
@@ -41,7 +41,7 @@ impl Launch {
     /// One block of [`BLOCK`] threads of this kernel.
     ///
     /// # Errors
-    /// Those of compiling and loading it.
+    /// [`crate::KernelError::Compile`], [`crate::KernelError::DeviceUnavailable`] or [`crate::KernelError::Cuda`] from the first use.
     pub(crate) fn new(gpu: &'static Gpu, source: &Source, kernel: &'static str) -> Result<Self> {
         let function = gpu.kernel(source, kernel)?;
         Ok(Launch {
@@ -56,34 +56,34 @@ impl Launch {
         })
     }
 
-    /// Blocks for a grid-stride loop over `n` elements, `per_thread` of them at a time: as many as fill the device eight
-    /// times, at most.
+    /// Sets the number of blocks for a grid-stride loop over `n` elements, `per_thread` at a time: at most eight per
+    /// multiprocessor.
     pub(crate) fn for_elements(self, n: usize, per_thread: usize) -> Self {
         let wanted = n.div_ceil(self.block as usize * per_thread).max(1);
         let blocks = wanted.min(self.gpu.info().multiprocessors as usize * 8);
         self.blocks(blocks)
     }
 
-    /// A grid of that many blocks in a row; at most 2^31 - 1, and at least one.
+    /// Sets a one-dimensional grid of `n` blocks, clamped to 1..=2^31 - 1.
     pub(crate) fn blocks(mut self, n: usize) -> Self {
         self.grid = [n.clamp(1, i32::MAX as usize) as u32, 1, 1];
         self
     }
 
-    /// A grid of `x` by `y` blocks; `y` at most 65,535.
+    /// Sets a grid of `x` by `y` blocks; `y` is clamped to 65,535.
     pub(crate) fn grid_2d(mut self, x: usize, y: usize) -> Self {
         self.grid = [x.clamp(1, i32::MAX as usize) as u32, y.clamp(1, 65_535) as u32, 1];
         self
     }
 
-    /// Threads of a block: a multiple of 32, at most 1024.
+    /// Sets the threads per block: a multiple of 32, at most 1024.
     pub(crate) fn threads(mut self, n: u32) -> Self {
         debug_assert!(n.is_multiple_of(32) && (32..=1024).contains(&n));
         self.block = n;
         self
     }
 
-    /// The next argument by value.
+    /// Adds an argument by value.
     pub(crate) fn arg<T: Argument>(mut self, value: T) -> Self {
         let n_words = size_of::<T>().div_ceil(8);
         debug_assert!(self.n_words + n_words <= MAX_ARG_WORDS && self.n_args < MAX_ARGS);
@@ -95,18 +95,18 @@ impl Launch {
         self
     }
 
-    /// The next argument: elements to read. Where there are none it is a null pointer: a view of nothing may stand one past
-    /// the end of the memory.
+    /// Adds an argument: elements to read. An empty slice becomes a null pointer, since it may start one past the end of the
+    /// memory.
     pub(crate) fn read(self, slice: CudaSlice<'_>) -> Self {
         self.arg(if slice.is_empty() { 0 } else { slice.ptr() })
     }
 
-    /// The next argument: elements to write; as [`Launch::read`].
+    /// Adds an argument: elements to write; as [`Launch::read`].
     pub(crate) fn write(self, slice: &mut CudaSliceMut<'_>) -> Self {
         self.read(slice.as_ref())
     }
 
-    /// The next argument: elements to read, or a null pointer.
+    /// Adds an argument: elements to read, or a null pointer.
     pub(crate) fn read_opt(self, slice: Option<CudaSlice<'_>>) -> Self {
         match slice {
             Some(slice) => self.read(slice),
@@ -114,19 +114,19 @@ impl Launch {
         }
     }
 
-    /// The next argument: elements to write, or a null pointer.
+    /// Adds an argument: elements to write, or a null pointer.
     pub(crate) fn write_opt(self, slice: Option<&mut CudaSliceMut<'_>>) -> Self {
         self.read_opt(slice.map(|s| s.as_ref()))
     }
 
-    /// Puts the kernel into the compute stream.
+    /// Enqueues the kernel on the compute stream.
     ///
     /// # Errors
     /// [`crate::KernelError::Cuda`].
     ///
     /// # Safety
-    /// The arguments are those of the kernel in number, order and type, and it stays within the slices that it is given,
-    /// which are on this device and alive until the work is done or freed behind it.
+    /// The arguments match the kernel's parameters in number, order and type; the kernel stays within its slices, which are on
+    /// this device and alive until the work is complete or freed after it in the stream.
     pub(crate) unsafe fn run(mut self) -> Result<()> {
         self.gpu.bind()?;
         let base = self.words.as_mut_ptr();
@@ -135,7 +135,7 @@ impl Launch {
             *pointer = base.wrapping_add(at).cast();
         }
         let [x, y, z] = self.grid;
-        // SAFETY: the caller vouches for the arguments, whose bytes the driver copies before the call returns.
+        // SAFETY: the caller guarantees the arguments; the driver copies their bytes before the call returns.
         let launched = unsafe {
             result::launch_kernel(
                 self.function,

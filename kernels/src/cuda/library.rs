@@ -1,8 +1,8 @@
-//! Finding NVIDIA's libraries on a machine, and opening them.
+//! Finds and opens NVIDIA's libraries.
 //!
-//! Looked for, in this order: the loader's path (`LD_LIBRARY_PATH`, `ld.so.cache`), `CUDA_HOME` and `CUDA_PATH`,
-//! `/usr/local/cuda`, and the wheels `nvidia/*/lib` of the active Python. A library is opened for all of the process
-//! (`RTLD_GLOBAL`) under its versioned name; cudarc, which asks by name, then gets the one that is open.
+//! Search order: the loader's path (`LD_LIBRARY_PATH`, `ld.so.cache`), `CUDA_HOME` and `CUDA_PATH`, `/usr/local/cuda`, the
+//! wheels `nvidia/*/lib` of the active Python. A library is opened globally (`RTLD_GLOBAL`) under its versioned name; cudarc,
+//! which opens it by name, then gets the same one.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -10,24 +10,24 @@ use std::sync::OnceLock;
 
 use libloading::os::unix::{Library as Handle, RTLD_GLOBAL, RTLD_NOW};
 
-/// A library of NVIDIA's that is opened at run time.
+/// An NVIDIA library opened at run time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Library {
-    /// `libcuda`: comes with the driver.
+    /// `libcuda`: part of the driver.
     Driver,
     /// `libnvrtc`: compiles kernels.
     Nvrtc,
-    /// `libcublasLt`: matrix products.
+    /// `libcublasLt`: matmuls.
     CublasLt,
     /// `libnccl`: collectives between GPUs.
     Nccl,
 }
 
 impl Library {
-    /// All of them.
+    /// All libraries.
     pub const ALL: [Library; 4] = [Library::Driver, Library::Nvrtc, Library::CublasLt, Library::Nccl];
 
-    /// Its name as in `lib<name>.so`.
+    /// Name as in `lib<name>.so`.
     pub fn name(self) -> &'static str {
         match self {
             Library::Driver => "cuda",
@@ -37,7 +37,7 @@ impl Library {
         }
     }
 
-    /// File names to try, best first, for a driver of this CUDA version: libraries of 13 need a driver of 13.
+    /// File names to try, in order of preference, for a driver of this CUDA version: libraries of CUDA 13 need a driver of 13.
     fn file_names(self, driver_version: i32) -> Vec<String> {
         let name = self.name();
         match self {
@@ -50,7 +50,7 @@ impl Library {
         }
     }
 
-    /// What installs it.
+    /// How to install it.
     pub fn hint(self) -> &'static str {
         match self {
             Library::Driver => "install NVIDIA's driver; in a container, start it with --gpus all",
@@ -62,7 +62,7 @@ impl Library {
     }
 }
 
-/// An open library and where it came from.
+/// An open library and its path.
 #[derive(Debug)]
 pub struct Open {
     handle: Handle,
@@ -76,18 +76,18 @@ impl Open {
     /// # Safety
     /// `F` must be the function's type.
     pub unsafe fn symbol<F: Copy>(&self, name: &str) -> Option<F> {
-        // SAFETY: the caller says that `F` is its type; the library is never closed, so the copy stays valid.
+        // SAFETY: the caller guarantees that `F` is its type; the library is never closed, so the copy stays valid.
         let symbol = unsafe { self.handle.get::<F>(name.as_bytes()) };
         symbol.ok().map(|symbol| *symbol)
     }
 }
 
-/// The library, opened once a process and never closed.
+/// Returns the library, opened once per process and never closed.
 ///
-/// - `driver_version`: as `cuDriverGetVersion` gives it; the first call of a process decides
+/// - `driver_version`: as `cuDriverGetVersion` returns it; the first call of a process decides
 ///
 /// # Errors
-/// What was tried, with the loader's reason where a file was there and could not be opened.
+/// The places searched, with the loader's message for a file that exists but could not be opened.
 pub fn open(library: Library, driver_version: i32) -> Result<&'static Open, &'static str> {
     static OPEN: [OnceLock<Result<Open, String>>; 4] = [const { OnceLock::new() }; 4];
     let cell = &OPEN[library as usize];
@@ -98,8 +98,8 @@ fn find(library: Library, driver_version: i32) -> Result<Open, String> {
     let names = library.file_names(driver_version);
     let mut broken = Vec::new();
     let mut try_open = |path: &Path| {
-        // SAFETY: opening runs the initialisers of NVIDIA's library, which are sound by what NVIDIA says; a file of another
-        // origin under that name is as trusted as the loader's path is.
+        // SAFETY: opening runs the initialisers of NVIDIA's library, assumed sound; a file of another origin under that name is as
+        // trusted as the loader's path.
         match unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_GLOBAL) } {
             Ok(handle) => Some(Open { handle, path: path.to_owned() }),
             Err(error) => {
@@ -129,7 +129,7 @@ fn find(library: Library, driver_version: i32) -> Result<Open, String> {
     Err(text)
 }
 
-/// What of the environment the search looks at.
+/// Environment variables that the search reads.
 struct Environment {
     /// Roots of CUDA installations.
     cuda_roots: Vec<PathBuf>,
@@ -143,7 +143,7 @@ impl Environment {
         let mut cuda_roots: Vec<_> = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(path).collect();
         cuda_roots.push("/usr/local/cuda".into());
         let mut python_roots: Vec<_> = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(path).collect();
-        // The Python that the shell would start: <root>/bin/python3.
+        // The Python on the PATH: <root>/bin/python3.
         let on_path = std::env::var_os("PATH").unwrap_or_default();
         let python = std::env::split_paths(&on_path).find(|folder| folder.join("python3").exists());
         python_roots.extend(python.and_then(|bin| bin.parent().map(Path::to_owned)));
@@ -171,7 +171,7 @@ fn folders(environment: Environment) -> Vec<PathBuf> {
     folders
 }
 
-/// What a folder holds, in the order of names; nothing where there is no folder.
+/// Entries of a folder, sorted by name; none if it does not exist.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let Ok(read) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut paths: Vec<_> = read.filter_map(|entry| Some(entry.ok()?.path())).collect();

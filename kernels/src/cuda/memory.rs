@@ -1,9 +1,9 @@
-//! Device memory: a stream-ordered caching pool, pinned host memory, and an account of who uses how much.
+//! Device memory: a stream-ordered caching pool, pinned host memory, and accounting by use.
 //!
-//! Memory of tensors comes from a pool of the driver (`cuMemPool`) whose release threshold is unlimited, so what is given
-//! back is kept for the next tensor until [`Gpu::empty_cache`]. Taking and giving back are ordered in the compute stream
-//! and wait for nothing. Memory that another process shall map comes from `cuMemAlloc` ([`SharedBuffer`]): a pool's
-//! cannot be exported by `cuIpcGetMemHandle`.
+//! Memory of tensors comes from a pool of the driver (`cuMemPool`) with an unlimited release threshold, so freed memory is
+//! kept for the next tensor until [`Gpu::empty_cache`]. Allocating and freeing are ordered on the compute stream and do not
+//! wait. Memory to be mapped by another process comes from `cuMemAlloc` ([`SharedBuffer`]): memory of a pool cannot be exported
+//! by `cuIpcGetMemHandle`.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,29 +15,29 @@ use super::{CudaSlice, CudaSliceMut, Gpu};
 use crate::view::{TensorMut, TensorRef};
 use crate::{DType, Device, KernelError, Result, Shape};
 
-/// What device memory is for, as reports and errors tell it.
+/// Uses of device memory, for reports and errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MemoryUse {
-    /// Weights, and their working copies in shorter formats.
+    /// Master weights, and compute weights in shorter formats.
     Parameters,
     /// Gradients of the weights.
     Gradients,
     /// The optimiser's state.
     Optimizer,
-    /// A moving average of the weights.
+    /// Moving average of the weights.
     Average,
-    /// What a forward pass leaves for the backward pass, and gradients of it.
+    /// Activations that backward needs, and their gradients.
     Activations,
-    /// Scratch.
+    /// Scratch memory.
     Workspace,
-    /// Rows to train on or to evaluate.
+    /// Rows for training or evaluation.
     Data,
     /// Anything else.
     Other,
 }
 
 impl MemoryUse {
-    /// All of them.
+    /// All uses.
     pub const ALL: [MemoryUse; 8] = [
         MemoryUse::Parameters,
         MemoryUse::Gradients,
@@ -71,7 +71,7 @@ pub struct MemoryInUse {
     pub bytes: [usize; MemoryUse::ALL.len()],
     /// Bytes that the device has free for any process.
     pub free: usize,
-    /// Bytes of the device.
+    /// Total bytes of the device.
     pub total: usize,
 }
 
@@ -79,6 +79,17 @@ impl MemoryInUse {
     /// Bytes of all uses.
     pub fn allocated(&self) -> usize {
         self.bytes.iter().sum()
+    }
+
+    /// The use that takes the most bytes.
+    pub fn largest(&self) -> MemoryUse {
+        let of = |kind: &MemoryUse| self.bytes[*kind as usize];
+        MemoryUse::ALL.into_iter().max_by_key(of).expect("there is more than one use")
+    }
+
+    /// Whether other processes hold most of the device's memory.
+    pub fn is_held_by_others(&self) -> bool {
+        self.allocated() < self.total / 4 && self.free < self.total / 4
     }
 }
 
@@ -97,7 +108,7 @@ impl fmt::Display for MemoryInUse {
     }
 }
 
-/// A device's pool and its account.
+/// The pool of a device and its accounting.
 #[derive(Debug)]
 pub(super) struct Memory {
     pool: sys::CUmemoryPool,
@@ -111,7 +122,7 @@ struct Account {
 }
 
 impl Memory {
-    /// The pool of the device whose context is current.
+    /// Creates the pool of the device whose context is current.
     pub(super) fn new(index: u32) -> Result<Self> {
         // SAFETY: zero is a valid value of every field: an allocation without an exportable handle, of default size.
         let mut props: sys::CUmemPoolProps = unsafe { std::mem::zeroed() };
@@ -119,7 +130,7 @@ impl Memory {
         props.handleTypes = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE;
         props.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
         props.location.id = index as i32;
-        // SAFETY: the properties are whole and outlive the call.
+        // SAFETY: the properties are complete and outlive the call.
         let pool = check_driver(index, "cuMemPoolCreate", unsafe { result::mem_pool::create(&props) })?;
         let mut keep_all = u64::MAX;
         let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
@@ -130,7 +141,7 @@ impl Memory {
     }
 
     fn account(&self) -> MutexGuard<'_, Account> {
-        // Numbers are whole after a panic too.
+        // The numbers are consistent even after a panic.
         self.account.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -145,18 +156,18 @@ impl Gpu {
         self.memory.account().bytes.iter().sum()
     }
 
-    /// The most that [`Gpu::memory_allocated`] has been since the start or [`Gpu::reset_peak_memory`].
+    /// Peak of [`Gpu::memory_allocated`] since the start or [`Gpu::reset_peak_memory`].
     pub fn memory_peak(&self) -> usize {
         self.memory.account().peak
     }
 
-    /// Begins to look for a new peak.
+    /// Resets the peak to the current use.
     pub fn reset_peak_memory(&self) {
         let mut account = self.memory.account();
         account.peak = account.bytes.iter().sum();
     }
 
-    /// Bytes that the pool holds of the device, in use or kept for later.
+    /// Bytes that the pool has reserved on the device, in use or cached.
     ///
     /// # Errors
     /// [`KernelError::Cuda`].
@@ -171,7 +182,7 @@ impl Gpu {
         Ok(bytes as usize)
     }
 
-    /// Gives what the pool keeps for later back to the device, for other processes. Waits for the device.
+    /// Releases cached memory of the pool to the device, for other processes. Waits for the device.
     ///
     /// # Errors
     /// [`KernelError::Cuda`].
@@ -182,7 +193,7 @@ impl Gpu {
         check_driver(self.index(), "cuMemPoolTrimTo", trimmed)
     }
 
-    /// Who uses how much.
+    /// Memory in use, by kind.
     ///
     /// # Errors
     /// [`KernelError::Cuda`].
@@ -193,22 +204,22 @@ impl Gpu {
     }
 }
 
-/// Memory of the pool, given back in the order of the compute stream.
+/// Memory of the pool, freed in the order of the compute stream.
 #[derive(Debug)]
 pub(crate) struct DeviceBuffer {
     gpu: &'static Gpu,
     ptr: sys::CUdeviceptr,
     bytes: usize,
     kind: MemoryUse,
-    /// Captures that had begun when it was made.
+    /// Number of captures begun when it was allocated.
     n_captures: u64,
 }
 
 impl DeviceBuffer {
-    /// `bytes` bytes that mean nothing yet.
+    /// Allocates `bytes` uninitialised bytes.
     ///
     /// # Errors
-    /// [`KernelError::OutOfMemory`] with an account of who uses how much; [`KernelError::Cuda`].
+    /// [`KernelError::OutOfMemory`] with the memory in use; [`KernelError::Cuda`].
     pub(crate) fn new(gpu: &'static Gpu, bytes: usize, kind: MemoryUse) -> Result<Self> {
         gpu.bind()?;
         let n_captures = gpu.graphs.n_begun();
@@ -230,7 +241,7 @@ impl DeviceBuffer {
         Ok(DeviceBuffer { gpu, ptr, bytes, kind, n_captures })
     }
 
-    /// `bytes` zero bytes.
+    /// Allocates `bytes` zero bytes.
     ///
     /// # Errors
     /// As [`DeviceBuffer::new`].
@@ -263,12 +274,12 @@ impl Drop for DeviceBuffer {
             return;
         }
         self.gpu.memory.account().bytes[self.kind as usize] -= self.bytes;
-        // A graph that may be replayed may know the address: then the memory stays until there is none.
+        // A graph that may be replayed may use the address: then the memory stays allocated until no graph is left.
         self.gpu.graphs.free_or_keep(self.gpu, self.ptr, self.n_captures);
     }
 }
 
-/// Gives memory of the pool back, behind all work of the compute stream. A failure has nowhere to go.
+/// Frees memory of the pool after all work enqueued on the compute stream. A failure cannot be reported.
 pub(super) fn free(gpu: &Gpu, ptr: sys::CUdeviceptr) {
     if gpu.bind().is_ok() {
         // SAFETY: the memory is the pool's, and its owner gives it up here, once.
@@ -276,7 +287,7 @@ pub(super) fn free(gpu: &Gpu, ptr: sys::CUdeviceptr) {
     }
 }
 
-/// Device memory that another process of this host can map: of `cuMemAlloc`, outside the pool.
+/// Device memory that another process of this host can map, allocated by `cuMemAlloc` outside the pool.
 #[derive(Debug)]
 pub struct SharedBuffer {
     gpu: &'static Gpu,
@@ -285,7 +296,7 @@ pub struct SharedBuffer {
 }
 
 impl SharedBuffer {
-    /// `bytes` zero bytes. Waits for the device.
+    /// Allocates `bytes` zero bytes. Waits for the device.
     ///
     /// # Errors
     /// [`KernelError::OutOfMemory`]; [`KernelError::Cuda`].
@@ -300,32 +311,32 @@ impl SharedBuffer {
             other => check_driver(gpu.index(), "cuMemAlloc", other)?,
         };
         let buffer = SharedBuffer { gpu, ptr, bytes };
-        // SAFETY: the memory is this buffer's and at least of that length.
+        // SAFETY: the memory belongs to this buffer and has at least that length.
         let set = unsafe { result::memset_d8_async(ptr, 0, bytes.max(1), gpu.compute().raw()) };
         check_driver(gpu.index(), "cuMemsetD8Async", set)?;
         gpu.compute().synchronize()?;
         Ok(buffer)
     }
 
-    /// The device it is on.
+    /// The device of the memory.
     pub fn gpu(&self) -> &'static Gpu {
         self.gpu
     }
 
-    /// Its address on the device.
+    /// Address on the device.
     pub fn ptr(&self) -> sys::CUdeviceptr {
         self.ptr
     }
 
-    /// Its length in bytes.
+    /// Length in bytes.
     pub fn len_bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Its first elements as a tensor of that shape.
+    /// Views the start of the buffer as a tensor of this shape.
     ///
     /// # Errors
-    /// [`KernelError::BadShape`]; [`KernelError::OutOfRange`] (in bytes) for more than it holds.
+    /// [`KernelError::BadShape`]; [`KernelError::OutOfRange`] (in bytes) if the tensor is larger than the buffer.
     pub fn view(&self, dims: &[usize], dtype: DType) -> Result<TensorRef<'_>> {
         let shape = self.fitting(dims, dtype)?;
         // SAFETY: the elements lie within the buffer, which is borrowed as long as the view; freeing waits for the device.
@@ -333,19 +344,19 @@ impl SharedBuffer {
         Ok(TensorRef::from_cuda(slice, shape))
     }
 
-    /// As [`SharedBuffer::view`], to write to.
+    /// As [`SharedBuffer::view`], for writing.
     ///
     /// # Errors
     /// As [`SharedBuffer::view`].
     pub fn view_mut(&mut self, dims: &[usize], dtype: DType) -> Result<TensorMut<'_>> {
         let shape = self.fitting(dims, dtype)?;
-        // SAFETY: as in `view`, and `&mut self` makes the access exclusive within this process; another one only reads what it
-        // has mapped, when both have agreed on it.
+        // SAFETY: as in `view`, and `&mut self` makes the access exclusive within this process; another one only reads its mapping,
+        // at times that both have agreed on.
         let slice = unsafe { CudaSliceMut::from_raw(self.gpu, self.ptr, shape.numel(), dtype) };
         Ok(TensorMut::from_cuda(slice, shape))
     }
 
-    /// The shape, if the buffer holds that many elements.
+    /// Checks that the buffer holds a tensor of this shape.
     fn fitting(&self, dims: &[usize], dtype: DType) -> Result<Shape> {
         let shape = Shape::new(dims)?;
         let bytes = shape.numel().saturating_mul(dtype.size_bytes());
@@ -370,7 +381,7 @@ impl Drop for SharedBuffer {
     }
 }
 
-/// Host memory that the device reads and writes directly: copies from and to it return at once.
+/// Page-locked host memory, which the device reads and writes directly: copies from and to it are asynchronous.
 #[derive(Debug)]
 pub(super) struct Pinned {
     gpu: &'static Gpu,
@@ -378,16 +389,16 @@ pub(super) struct Pinned {
     bytes: usize,
 }
 
-// SAFETY: it is memory that one owner holds.
+// SAFETY: the memory has one owner.
 unsafe impl Send for Pinned {}
 // SAFETY: shared access only reads.
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
-    /// `bytes` zero bytes.
+    /// Allocates `bytes` zero bytes.
     pub(super) fn zeroed(gpu: &'static Gpu, bytes: usize) -> Result<Self> {
         gpu.bind()?;
-        // Not write-combined: the host gathers into it in pieces, and reads what comes back.
+        // Not write-combined: the host gathers small pieces into it, and reads results from it.
         // SAFETY: the context is current.
         let ptr = unsafe { result::malloc_host(bytes.max(1), 0) };
         let ptr = match ptr {
@@ -396,13 +407,13 @@ impl Pinned {
             }
             other => check_driver(gpu.index(), "cuMemHostAlloc", other)?.cast::<u8>(),
         };
-        // SAFETY: the memory is ours and of that length.
+        // SAFETY: the memory belongs to `self` and has that length.
         unsafe { std::ptr::write_bytes(ptr, 0, bytes.max(1)) };
         Ok(Pinned { gpu, ptr, bytes })
     }
 
     pub(super) fn as_slice<T: bytemuck::Pod>(&self) -> &[T] {
-        // SAFETY: the driver aligns to a page; the memory is zeroed plain data and lives as long as `self`.
+        // SAFETY: the driver aligns to a page; the memory holds zeroed plain data and lives as long as `self`.
         unsafe { std::slice::from_raw_parts(self.ptr.cast(), self.bytes / size_of::<T>()) }
     }
 
@@ -419,7 +430,7 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         if self.gpu.bind().is_ok() {
-            // SAFETY: allocated in `zeroed`, freed once; whoever copies from or to it waits for the copy first.
+            // SAFETY: allocated in `zeroed`, freed once; users of the memory wait for their copies first.
             let _ = unsafe { result::free_host(self.ptr.cast()) };
         }
     }

@@ -1,13 +1,12 @@
-//! NVIDIA GPUs: libraries found at run time, one context a device, its streams, its memory, its kernels.
+//! NVIDIA GPUs: libraries loaded at run time; per device one context, its streams, memory and kernels.
 //!
-//! Nothing of CUDA is needed to build, and where a library, the driver or a GPU is missing every function here says so
-//! as an error. Reading order: `library` (what is opened, and where it was looked for), `driver` (is there a GPU at
-//! all), `gpu` (one device with its streams), `memory`, `module` and `launch` (own kernels), `blas` (matrix products),
-//! `graph` (a step captured once and replayed), `upload`, `pinned_tensor` and `download` (pinned copies), `peer` (between
-//! GPUs).
+//! Building needs no part of CUDA; a missing library, driver or GPU is an error of the function that needs it. Reading order:
+//! `library` (finds and opens libraries), `driver`, `gpu` (one device with its streams), `memory`, `module` and `launch`
+//! (kernels), `blas` (matmuls), `graph` (a step captured once and replayed), `upload`, `pinned_tensor` and `download` (pinned
+//! copies), `peer` (copies between GPUs).
 //!
-//! The driver's primary contexts are global to the process, and so is the table of [`Gpu`]s that mirrors them: the only
-//! global state of this crate beside the thread pools and what catches faults in mapped files.
+//! The driver's primary contexts are global to the process, and so is the table of [`Gpu`]s that mirrors them: the only global
+//! state of this crate besides the thread pools and the handler of faults in mapped files.
 
 pub(crate) mod blas;
 mod cache;

@@ -1,4 +1,4 @@
-//! This crate's kernels: sources in the binary, compiled for the device when first used, kept on disk.
+//! This crate's kernels: sources in the binary, compiled for the device on first use, cached on disk.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -14,39 +14,48 @@ use super::library::{self, Library};
 use super::{Gpu, nvrtc};
 use crate::{KernelError, Result};
 
-/// What all kernels share: reductions, formats, random numbers.
+/// Code shared by all kernels: reductions, formats, random numbers.
 const PRELUDE: &str = include_str!("prelude.cuh");
 
-/// One file of kernels.
+/// One kernel file.
 #[derive(Debug)]
 pub(crate) struct Source {
     name: &'static str,
-    defines: &'static str,
+    preamble: &'static str,
     text: &'static str,
 }
 
 impl Source {
     /// The kernels of operation `name`.
     pub(crate) const fn new(name: &'static str, text: &'static str) -> Self {
-        Source { name, defines: "", text }
+        Source { name, preamble: "", text }
     }
 
-    /// The same kernels by the same names for calls with weights of rows, which `text` has where `ROW_WEIGHTS` is 1: in a
-    /// module of its own, so that the other kernels keep their registers and a start without weights compiles nothing more.
+    /// The same kernels with row weights, compiled with `ROW_WEIGHTS` 1: in a module of their own, so that the other kernels use no
+    /// more registers and a run without weights compiles nothing more.
     pub(crate) const fn with_row_weights(name: &'static str, text: &'static str) -> Self {
-        Source { name, defines: "#define ROW_WEIGHTS 1\n", text }
+        Self::with_preamble(name, "#define ROW_WEIGHTS 1\n", text)
+    }
+
+    /// The same with `preamble` between the prelude and `text`.
+    pub(crate) const fn with_preamble(
+        name: &'static str,
+        preamble: &'static str,
+        text: &'static str,
+    ) -> Self {
+        Source { name, preamble, text }
     }
 
     fn head(&self) -> String {
-        format!("{PRELUDE}\n{}#line 1 \"{}.cu\"\n", self.defines, self.name)
+        format!("{PRELUDE}\n{}#line 1 \"{}.cu\"\n", self.preamble, self.name)
     }
 
     fn whole(&self) -> String {
         self.head() + self.text
     }
 
-    /// The text with the kernels of one format alone, which compiles in a part of the time: a line that is nothing but a
-    /// macro with arguments makes kernels of the format that its arguments name.
+    /// The text with the kernels of one format only, which compiles in a fraction of the time: a line that consists of a macro call
+    /// instantiates kernels of the format that its arguments name.
     fn of_format(&self, format: KernelFormat) -> String {
         let mut text = self.head();
         for line in self.text.lines() {
@@ -58,8 +67,8 @@ impl Source {
     }
 }
 
-/// The arguments of a line that makes kernels, as `SGD(f32, float)` does; one whose arguments name no format makes those of
-/// all.
+/// The arguments of a line that instantiates kernels, such as `UPDATE(sgd, f32, float, float)`; None for other lines, among them
+/// macro calls whose arguments name no format.
 fn instance_arguments(line: &str) -> Option<&str> {
     let (name, rest) = line.split_once('(')?;
     let is_macro = !name.is_empty() && name.bytes().all(|b| b.is_ascii_uppercase() || b == b'_');
@@ -67,14 +76,14 @@ fn instance_arguments(line: &str) -> Option<&str> {
     ["f32", "f64", "f16", "float", "double"].iter().any(|format| args.contains(format)).then_some(args)
 }
 
-/// The formats that a module's kernels are of.
+/// Format of a module's kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum KernelFormat {
     F32,
     F64,
-    /// Also what converts between bf16 and another format.
+    /// Includes conversions between bf16 and another format.
     Bf16,
-    /// Also what converts between f16 and another format but bf16.
+    /// Includes conversions between f16 and a format other than bf16.
     F16,
 }
 
@@ -91,7 +100,7 @@ impl KernelFormat {
         }
     }
 
-    /// The format that a kernel's name, or the arguments of the macro that makes it, tell of.
+    /// The format in the name of a kernel or in the arguments of its macro.
     fn of(name: &str) -> Self {
         match name {
             _ if name.contains("bf16") => KernelFormat::Bf16,
@@ -102,7 +111,7 @@ impl KernelFormat {
     }
 }
 
-/// Kernels that a device has loaded.
+/// Kernels loaded on a device.
 #[derive(Debug, Default)]
 pub(super) struct Modules {
     loaded: Mutex<Loaded>,
@@ -116,11 +125,10 @@ struct Loaded {
 }
 
 impl Gpu {
-    /// The kernel `name` of `source`; the first use of a source in a format compiles or loads it.
+    /// Returns the kernel `name` of `source`; the first use of a source in a format compiles or loads it.
     ///
     /// # Errors
-    /// [`KernelError::Compile`] where it cannot be compiled, [`KernelError::DeviceUnavailable`] where the compiler is
-    /// missing, [`KernelError::Cuda`].
+    /// [`KernelError::Compile`]; [`KernelError::DeviceUnavailable`] if the compiler is missing; [`KernelError::Cuda`].
     pub(crate) fn kernel(&self, source: &Source, name: &'static str) -> Result<sys::CUfunction> {
         let mut loaded = self.modules.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&function) = loaded.functions.get(&(source.name, name)) {
@@ -161,7 +169,7 @@ impl Gpu {
         let key = Key::new(&parts);
         let cache = Cache::of_user();
         let kept = cache.as_ref().and_then(|cache| cache.read(&key));
-        // A kept image that the driver refuses is built anew.
+        // A cached image that the driver rejects is rebuilt.
         if let Some(Ok(module)) = kept.map(|image| load_image(&image)) {
             return Ok(module);
         }
@@ -175,15 +183,15 @@ impl Gpu {
 }
 
 fn load_image(image: &[u8]) -> std::result::Result<sys::CUmodule, result::DriverError> {
-    // PTX is text that ends in zero; machine code does not mind one more byte.
+    // PTX is zero-terminated text; one more byte is harmless for machine code.
     let mut image = image.to_vec();
     image.push(0);
-    // SAFETY: the image is whole, by the compiler's word or by its hash.
+    // SAFETY: the image is complete: it comes from the compiler or matches its hash.
     unsafe { result::module::load_data(image.as_ptr().cast()) }
 }
 
-/// The option that names the architecture: the device's own, or the newest PTX that the compiler knows for a device that is
-/// newer than it.
+/// The compiler option for the architecture: the device's own, or, for a device newer than the compiler, the newest PTX that it
+/// supports.
 fn architecture(device: i32) -> String {
     let known = nvrtc::supported_architectures();
     if known.is_empty() || known.contains(&device) {
@@ -197,19 +205,19 @@ fn options(architecture: &str) -> Vec<String> {
     vec![architecture.to_owned(), "--std=c++17".to_owned()]
 }
 
-/// Names and whole texts of all files of kernels.
+/// Names and complete texts of all kernel files.
 pub fn kernel_sources() -> Vec<(&'static str, String)> {
     crate::ops::CUDA_SOURCES.iter().map(|source| (source.name, source.whole())).collect()
 }
 
-/// What the compiler made of one file's kernels of one format.
+/// Result of compiling one file's kernels of one format.
 #[derive(Debug, Clone)]
 pub struct CompiledKernel {
-    /// The file's name without its ending.
+    /// File name without extension.
     pub name: &'static str,
     /// The format: `f32`, `f64`, `bf16` or `f16`.
     pub format: &'static str,
-    /// How long it took, in seconds: what the first start on a machine pays for it.
+    /// Compile time in seconds, part of the first start on a machine.
     pub compile_s: f64,
     /// Bytes of machine code.
     pub image_bytes: usize,
@@ -217,10 +225,10 @@ pub struct CompiledKernel {
     pub log: String,
 }
 
-/// Compiles every file of kernels in every format for `architecture` (as `sm_90`), which needs no GPU.
+/// Compiles every kernel file in every format for `architecture` (such as `sm_90`); needs no GPU.
 ///
 /// # Errors
-/// The reason why there is no compiler, or the log of the first file that fails.
+/// The reason that there is no compiler, or the log of the first file that fails.
 pub fn compile_all(architecture: &str) -> std::result::Result<Vec<CompiledKernel>, String> {
     library::open(Library::Nvrtc, i32::MAX)?;
     let mut options = options(&format!("--gpu-architecture={architecture}"));

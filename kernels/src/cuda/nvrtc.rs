@@ -1,39 +1,39 @@
-//! Compiling CUDA C at run time, for the very architecture of the device.
+//! Compiles CUDA C at run time for the architecture of the device.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 
 use cudarc::nvrtc::result::NvrtcError;
 use cudarc::nvrtc::sys;
 
-/// The version of the NVRTC that is loaded, `(major, minor)`.
+/// The version of the loaded NVRTC, `(major, minor)`.
 pub(super) fn version() -> Option<(i32, i32)> {
     let (mut major, mut minor) = (0, 0);
-    // SAFETY: the library is open, and both pointers are good for an int.
+    // SAFETY: the library is open, and both pointers are valid for an int.
     let status = unsafe { sys::nvrtcVersion(&mut major, &mut minor) };
     status.result().ok().map(|()| (major, minor))
 }
 
-/// Architectures that it makes code for, as 80, 90, 100.
+/// Architectures that it supports, such as 80, 90, 100.
 pub(super) fn supported_architectures() -> Vec<i32> {
     let mut n: c_int = 0;
-    // SAFETY: the pointer is good for an int.
+    // SAFETY: the pointer is valid for an int.
     let counted = unsafe { sys::nvrtcGetNumSupportedArchs(&mut n) };
     if counted.result().is_err() {
         return Vec::new();
     }
     let mut all = vec![0; usize::try_from(n).unwrap_or(0)];
-    // SAFETY: the array holds as many as were counted.
+    // SAFETY: the array has the length just queried.
     let listed = unsafe { sys::nvrtcGetSupportedArchs(all.as_mut_ptr()) };
     if listed.result().is_err() { Vec::new() } else { all }
 }
 
-/// What a compilation gave: machine code (or PTX for a `compute_` architecture), and the compiler's log.
+/// Result of a compilation: machine code (or PTX for a `compute_` architecture) and the compiler's log.
 pub(super) struct Compiled {
     pub(super) image: Vec<u8>,
     pub(super) log: String,
 }
 
-/// Compiles `source`, `name` being what messages call it.
+/// Compiles `source`, which messages call `name`.
 ///
 /// # Errors
 /// The compiler's log.
@@ -44,7 +44,7 @@ pub(super) fn compile(name: &str, source: &str, options: &[String]) -> Result<Co
     let program =
         Program::new(&source, &c_name).map_err(|e| format!("{name}: nvrtcCreateProgram: {:?}", e.0))?;
     let pointers: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
-    // SAFETY: the program is alive, the options are as many as said and end in zero.
+    // SAFETY: the program is alive; the options are zero-terminated and counted correctly.
     let status = unsafe { sys::nvrtcCompileProgram(program.0, pointers.len() as c_int, pointers.as_ptr()) };
     let log = program.log();
     if let Err(error) = status.result() {
@@ -69,7 +69,7 @@ impl Program {
     fn new(source: &CStr, name: &CStr) -> Result<Self, NvrtcError> {
         let mut program = std::ptr::null_mut();
         let none = std::ptr::null();
-        // SAFETY: both texts end in zero, and there are no headers.
+        // SAFETY: both texts are zero-terminated, and there are no headers.
         let created =
             unsafe { sys::nvrtcCreateProgram(&mut program, source.as_ptr(), name.as_ptr(), 0, none, none) };
         created.result().map(|()| Program(program))
@@ -80,7 +80,7 @@ impl Program {
         // SAFETY: the program is alive.
         unsafe { size_of(self.0, &mut size) }.result()?;
         let mut bytes = vec![0u8; size];
-        // SAFETY: the buffer has the size that was asked for.
+        // SAFETY: the buffer has the size just queried.
         unsafe { copy_of(self.0, bytes.as_mut_ptr().cast()) }.result()?;
         Ok(bytes)
     }

@@ -7,12 +7,12 @@ use super::memory::Pinned;
 use super::{CudaSlice, CudaSliceMut, Event, Gpu, check_driver};
 use crate::{KernelError, Result};
 
-/// The way that a copy between GPUs takes.
+/// The path of a copy between GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerPath {
     /// Within one device.
     SameDevice,
-    /// From memory to memory over NVLink or PCIe.
+    /// Peer to peer over NVLink or PCIe.
     Direct,
     /// Through pinned host memory.
     Staged,
@@ -28,7 +28,7 @@ impl std::fmt::Display for PeerPath {
     }
 }
 
-/// The way that copies from one device to the other take; the first call of a pair opens it.
+/// The path of copies from one device to another; the first call for a pair enables peer access.
 ///
 /// # Errors
 /// [`KernelError::Cuda`].
@@ -43,7 +43,7 @@ pub fn path(from: &'static Gpu, to: &'static Gpu) -> Result<PeerPath> {
     }
 }
 
-/// Lets work of `gpu` reach the memory of `peer`, of the pool and outside it.
+/// Gives `gpu` access to the memory of `peer`, in its pool and outside.
 fn enable(gpu: &'static Gpu, peer: &'static Gpu) -> Result<()> {
     gpu.bind()?;
     // SAFETY: the peer's context lives as long as the process.
@@ -56,17 +56,16 @@ fn enable(gpu: &'static Gpu, peer: &'static Gpu) -> Result<()> {
     access.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
     access.location.id = gpu.index() as i32;
     access.flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    // SAFETY: the pool lives as long as the process, and there is one description.
+    // SAFETY: the pool lives as long as the process, and one descriptor is passed.
     let set = unsafe { sys::cuMemPoolSetAccess(peer.memory.pool(), &access, 1) };
     check_driver(gpu.index(), "cuMemPoolSetAccess", set.result())
 }
 
-/// Copies elements between devices, or within one, behind the work of both compute streams so far; work that either is
-/// asked for later comes after it.
+/// Copies elements between devices, or within one, ordered after earlier and before later work on both compute streams.
 ///
 /// # Errors
-/// [`KernelError::OutOfRange`] if the lengths differ; [`KernelError::Cuda`]; [`KernelError::OutOfMemory`] where a staged
-/// copy gets no pinned memory.
+/// [`KernelError::OutOfRange`] if the lengths differ; [`KernelError::Cuda`]; [`KernelError::OutOfMemory`] for the pinned memory
+/// of a staged copy.
 pub fn copy(from: CudaSlice<'_>, to: CudaSliceMut<'_>) -> Result<PeerPath> {
     if from.len_bytes() != to.len_bytes() {
         let (end, len) = (from.len_bytes(), to.len_bytes());
@@ -81,7 +80,7 @@ pub fn copy(from: CudaSlice<'_>, to: CudaSliceMut<'_>) -> Result<PeerPath> {
     match path {
         PeerPath::SameDevice => {
             source.bind()?;
-            // SAFETY: both views hold that many bytes and do not overlap, one being exclusive.
+            // SAFETY: both views hold that many bytes; they do not overlap, since one is exclusive.
             let copied =
                 unsafe { result::memcpy_dtod_async(to.ptr(), from.ptr(), bytes, source.compute().raw()) };
             check_driver(source.index(), "cuMemcpyDtoDAsync", copied)?;
@@ -104,7 +103,7 @@ pub fn copy(from: CudaSlice<'_>, to: CudaSliceMut<'_>) -> Result<PeerPath> {
                 )
             };
             check_driver(target.index(), "cuMemcpyPeerAsync", copied)?;
-            // The source may be given back in the order of its own stream.
+            // The source is freed in the order of its own stream.
             done.record(stream)?;
             source.compute().wait(&done)?;
         }
@@ -113,10 +112,10 @@ pub fn copy(from: CudaSlice<'_>, to: CudaSliceMut<'_>) -> Result<PeerPath> {
     Ok(path)
 }
 
-/// Pinned memory of a staged copy; a page-locked piece as large as the tensor could be more than the host has.
+/// Size of the pinned memory of a staged copy, which goes in chunks: as much as the tensor could be more than the host has.
 const STAGE_BYTES: usize = 16 << 20;
 
-/// Down to the host and up again, piece by piece; blocks until it is done, since the pinned memory lives no longer.
+/// Copies through the host in chunks; blocks until done, since the pinned memory lives no longer.
 fn staged(from: CudaSlice<'_>, to: &CudaSliceMut<'_>, bytes: usize) -> Result<()> {
     let (source, target) = (from.gpu(), to.gpu());
     let host = Pinned::zeroed(source, bytes.min(STAGE_BYTES))?;
@@ -124,7 +123,7 @@ fn staged(from: CudaSlice<'_>, to: &CudaSliceMut<'_>, bytes: usize) -> Result<()
         let n = (bytes - start).min(STAGE_BYTES);
         let (from, to) = (from.ptr() + start as u64, to.ptr() + start as u64);
         source.bind()?;
-        // SAFETY: both sides hold that many bytes; the host's lives until both copies are done.
+        // SAFETY: both sides hold that many bytes; host memory lives until both copies are done.
         let down =
             unsafe { sys::cuMemcpyDtoHAsync_v2(host.as_ptr().cast(), from, n, source.compute().raw()) };
         check_driver(source.index(), "cuMemcpyDtoHAsync", down.result())?;

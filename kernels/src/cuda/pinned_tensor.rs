@@ -1,4 +1,4 @@
-//! A tensor in pinned host memory, for threads that fill several of them while older ones travel.
+//! A tensor in pinned host memory, for threads that fill several of them while others are being copied.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,26 +8,26 @@ use crate::error::Operand;
 use crate::view::{TensorMut, TensorRef};
 use crate::{DType, KernelError, Result, Shape};
 
-/// Page-locked host memory with shape and dtype, which [`Upload::send_from`](super::Upload::send_from) sends.
+/// Page-locked host memory with shape and dtype, the source of [`Upload::send_from`](super::Upload::send_from).
 ///
-/// A round is: write to [`PinnedTensor::host`] on any thread, hand it to the thread that sends, and hand it back once
-/// [`PinnedTensor::is_sent`] or [`PinnedTensor::wait_sent`] said that the copy is over. Only these two, and
-/// [`PinnedTensor::sent_ms`], ask the driver; until one of them did, `host` refuses, also where the copy is over by then.
+/// One cycle: write to [`PinnedTensor::host`] on any thread, pass the tensor to the thread that sends, and pass it back once
+/// [`PinnedTensor::is_sent`] returned true or [`PinnedTensor::wait_sent`] returned. Only these two and
+/// [`PinnedTensor::sent_ms`] query the driver; before one of them has seen the end of the copy, `host` returns an error.
 #[derive(Debug)]
 pub struct PinnedTensor {
     host: Pinned,
     shape: Shape,
     dtype: DType,
     gpu: &'static Gpu,
-    /// Around the last copy.
+    /// Start and end of the last copy.
     timer: Timer,
     was_sent: bool,
-    /// A copy was asked for, and nobody knows yet that it is over.
+    /// A copy was enqueued and is not yet known to be complete.
     is_travelling: AtomicBool,
 }
 
 impl PinnedTensor {
-    /// Zeros, for copies to this GPU.
+    /// Creates a tensor of zeros, for copies to this GPU.
     ///
     /// # Errors
     /// [`KernelError::BadShape`]; [`KernelError::OutOfMemory`]; [`KernelError::Cuda`].
@@ -44,10 +44,10 @@ impl PinnedTensor {
         })
     }
 
-    /// The elements, to write to. Neither waits nor calls the driver.
+    /// The elements, for writing. Neither waits nor calls the driver.
     ///
     /// # Errors
-    /// [`KernelError::StillSending`] from a copy on until it is known to be over.
+    /// [`KernelError::StillSending`] while a copy is not known to be complete.
     pub fn host(&mut self) -> Result<TensorMut<'_>> {
         if *self.is_travelling.get_mut() {
             return Err(KernelError::StillSending { shape: self.shape, dtype: self.dtype });
@@ -55,7 +55,7 @@ impl PinnedTensor {
         Ok(TensorMut::from_bytes(self.host.as_mut_slice(), self.dtype, self.shape))
     }
 
-    /// The elements, to read, at any time.
+    /// The elements, for reading at any time.
     pub fn view(&self) -> TensorRef<'_> {
         TensorRef::from_bytes(self.host.as_slice(), self.dtype, self.shape)
     }
@@ -70,12 +70,12 @@ impl PinnedTensor {
         self.dtype
     }
 
-    /// The GPU that it can be sent to.
+    /// The GPU that it can be copied to.
     pub fn gpu(&self) -> &'static Gpu {
         self.gpu
     }
 
-    /// Whether no copy is under way, so that it can be written to again. Does not wait.
+    /// Whether no copy is in progress, so that it can be written to again. Does not wait.
     ///
     /// # Errors
     /// [`KernelError::Cuda`], also for failed earlier work of the device.
@@ -86,7 +86,7 @@ impl PinnedTensor {
         Ok(!self.is_travelling.load(Ordering::Acquire))
     }
 
-    /// Blocks until no copy is under way.
+    /// Blocks until no copy is in progress.
     ///
     /// # Errors
     /// As [`PinnedTensor::is_sent`].
@@ -98,8 +98,8 @@ impl PinnedTensor {
         Ok(())
     }
 
-    /// Milliseconds that the last copy took, by the device's clock, without what it waited for before; `None` before the first
-    /// one and as long as one is under way. Does not wait.
+    /// Duration of the last copy in ms by the device's clock, without the time it waited in the stream; `None` before the first
+    /// copy and while one is in progress. Does not wait.
     ///
     /// # Errors
     /// As [`PinnedTensor::is_sent`].
@@ -110,10 +110,10 @@ impl PinnedTensor {
         self.timer.elapsed_ms().map(Some)
     }
 
-    /// Has `copy` put a copy of these bytes into `stream`, and marks where it begins and ends.
+    /// Enqueues `copy` of these bytes on `stream` and records events before and after it.
     pub(super) fn send(&mut self, stream: &Stream, copy: impl FnOnce(*const u8) -> Result<()>) -> Result<()> {
         self.timer.start(stream)?;
-        // Before anything can fail behind which the copy may run.
+        // Set before any call that can fail after the copy was enqueued.
         *self.is_travelling.get_mut() = true;
         copy(self.host.as_ptr())?;
         self.timer.stop(stream)?;
@@ -121,7 +121,7 @@ impl PinnedTensor {
         Ok(())
     }
 
-    /// How error messages show it: by where it goes to.
+    /// This tensor as error messages show it, on the device it is copied to.
     pub(super) fn operand(&self, name: &'static str) -> Operand {
         Operand { name, shape: self.shape, dtype: self.dtype, device: self.gpu.device() }
     }
@@ -129,7 +129,7 @@ impl PinnedTensor {
 
 impl Drop for PinnedTensor {
     fn drop(&mut self) {
-        // The copy must not read memory that is given back; its errors surface elsewhere.
+        // The copy must not read freed memory; its errors surface elsewhere.
         let _ = self.wait_sent();
     }
 }

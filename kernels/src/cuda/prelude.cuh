@@ -1,6 +1,6 @@
-// prelude.cuh: what all kernels share. It comes before the text of each file of kernels.
+// prelude.cuh: code shared by all kernels. It precedes the text of each kernel file.
 //
-// No header of CUDA is needed: bf16 and f16 are unsigned shorts that are converted by hand, and NVRTC knows the rest.
+// No CUDA header is needed: bf16 and f16 are unsigned shorts that are converted by hand.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -39,9 +39,9 @@ __device__ __forceinline__ float to_float(f16 x) {
 }
 __device__ __forceinline__ f16 f16_of(float x) {
     u32 u = __float_as_uint(x), rest = u & 0x7fffffffu;
-    // Below 2^-14: added to 1/2, f32's last place is the one of subnormal f16.
+    // Below 2^-14: added to 1/2, the last place of f32 is that of subnormal f16.
     u32 small = __float_as_uint(__uint_as_float(rest) + 0.5f) - 0x3f000000u;
-    // What exceeds the largest finite number carries into infinity.
+    // Values above the largest finite number carry into infinity.
     u32 normal = (rest - (112u << 23) + 0xfffu + (rest >> 13 & 1u)) >> 13;
     u32 large = rest > 0x7f800000u ? 0x7e00u : 0x7c00u;
     f16 r;
@@ -74,8 +74,8 @@ template <> struct Format<f16> {
 __device__ __forceinline__ size_t first_element() { return (size_t)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ __forceinline__ size_t grid_stride() { return (size_t)gridDim.x * blockDim.x; }
 
-// Rows over threads, without a division: 2^log2_width threads go along a row together; blocks in x share the rows, blocks in
-// y the items of a row (RowTiles in ops/row_tiles.rs lays out the grid).
+// Rows over threads, without a division: 2^log2_width threads share a row; blocks in x share the rows, blocks in y the items of
+// a row (RowTiles in ops/row_tiles.rs computes the grid).
 struct RowWalk {
     size_t row, row_stride, item, item_stride;
 };
@@ -90,7 +90,7 @@ __device__ __forceinline__ RowWalk row_walk(u32 log2_width) {
 }
 
 // ---- reductions ---------------------------------------------------------------------------------------------------
-// Over a warp: every lane gets the result. The order of the terms is fixed, so the bits are the same in every run.
+// Over a warp: every lane gets the result. The order of the terms is fixed: bit-identical between runs.
 template <class M> __device__ __forceinline__ M warp_sum(M v) {
     for (int o = WARP / 2; o; o >>= 1) v += __shfl_xor_sync(ALL_LANES, v, o);
     return v;
@@ -124,9 +124,9 @@ template <class M> __device__ __forceinline__ M block_max(M v, M* scratch) {
     return v;
 }
 
-// Is this the last of `n` blocks to come here? `counter` is 0 before the launch and after it. What the other blocks wrote
-// before is visible to the last one, whose threads then finish a reduction in a fixed order. One atomic a block, which
-// decides who sums and not in which order, so the bits do not depend on it.
+// Whether this is the last of `n` blocks to arrive. `counter` is 0 before and after the launch. Earlier writes of the other
+// blocks are visible to the last one, whose threads then finish a reduction in a fixed order. One atomic per block, which
+// decides which block sums but not the order, so the bits do not depend on it.
 __device__ __forceinline__ bool is_last_block(u32* counter, u32 n) {
     __shared__ bool last;
     __threadfence();
@@ -139,8 +139,8 @@ __device__ __forceinline__ bool is_last_block(u32* counter, u32 n) {
 // The same for all blocks of the grid.
 __device__ __forceinline__ bool is_last_block(u32* counter) { return is_last_block(counter, gridDim.x * gridDim.y); }
 
-// Sums what each thread of a grid in one row brings: in one launch, in the order of the blocks. True in one block, whose
-// threads all have the sum in `total`. `partials` holds a place for each block. All threads of all blocks call it, once.
+// Sums one value per thread over a one-dimensional grid, in one launch, in the order of the blocks. True in one block, all of
+// whose threads have the sum in `total`. `partials` has one element per block. All threads of all blocks call it, once.
 __device__ __forceinline__ bool grid_sum(double v, double* total, u32* counter, double* partials) {
     __shared__ double scratch[WARP];
     *total = block_sum(v, scratch);
@@ -176,17 +176,17 @@ __device__ __forceinline__ Words philox(u64 seed, u32 c0, u32 c1, u32 c2, u32 c3
 }
 
 // ---- sums of a step -----------------------------------------------------------------------------------------------
-// A double as two floats, hi and lo, so that a float all-reduce loses little of it (StepSums in ops/step_sums.rs).
+// A double as two floats, hi and lo, so that a float all-reduce loses little of it (LossSums::store in ops/step_sums.rs).
 __device__ __forceinline__ double load_split(const float* p) { return (double)p[0] + (double)p[1]; }
 __device__ __forceinline__ void store_split(float* p, double v) {
     float hi = (float)v;
     double rest = v - (double)hi;
     p[0] = hi;
-    p[1] = rest - rest == 0.0 ? (float)rest : 0.0f;  // infinity less infinity is NaN; the first part says it all
+    p[1] = rest - rest == 0.0 ? (float)rest : 0.0f;  // infinity minus infinity is NaN; hi is enough
 }
-// Adds up what each thread of the grid brings, in one launch and in a fixed order, and leaves it in `tail` as
-// LossSums::store lays it out (added to what is there if accumulate). `partials` holds two places a block. All threads of
-// all blocks call it, once.
+// Sums one loss and weight per thread over the grid, in one launch and in a fixed order, and writes them to `tail` in the
+// layout of LossSums::store (adds them if accumulate). `partials` has two elements per block. All threads of all blocks call
+// it, once.
 __device__ __forceinline__ void leave_sums(double loss, double weight, u32* counter, double* partials, float* tail,
                                            int accumulate) {
     __shared__ double scratch[WARP];
@@ -208,7 +208,7 @@ __device__ __forceinline__ void leave_sums(double loss, double weight, u32* coun
     store_split(tail, accumulate ? loss + load_split(tail) : loss);
     store_split(tail + 2, accumulate ? weight + load_split(tail + 2) : weight);
 }
-// What an update takes from device memory: StepScalars and GradScale of UpdateInputs::on_host (ops/step_sums.rs).
+// The numbers of a step that an update reads from device memory: UpdateInputs::on_host in ops/update/inputs.rs.
 struct UpdateInputs {
     double lr, step, scale;
     bool is_finite;
@@ -216,18 +216,18 @@ struct UpdateInputs {
 __device__ __forceinline__ UpdateInputs update_inputs(const double* scalars, const float* sums, const double* sum_of_squares,
                                                       double max_norm) {
     double loss = load_split(sums), weight = load_split(sums + 2), expected_weight = scalars[5];
-    // Without any weight every gradient is 0, which must not meet infinity: divided by it, the scale is 0.
+    // If the sum of weights is 0, every gradient is 0 and the scale must be finite: dividing by infinity gives 0.
     double divisor = weight == 0 ? (double)__uint_as_float(0x7f800000u) : weight;
     double unscaled = (expected_weight > 0 ? expected_weight / divisor : 1.0) * scalars[6];
     double clip_scale = sum_of_squares ? fmin(max_norm / (sqrt(*sum_of_squares) * unscaled + 1e-6), 1.0) : 1.0;
-    // Infinity less infinity is NaN, and so is NaN less NaN.
+    // Infinity minus infinity is NaN, and so is NaN minus NaN.
     bool is_finite = loss - loss == 0.0 && (!sum_of_squares || *sum_of_squares - *sum_of_squares == 0.0);
     UpdateInputs r = {scalars[0], scalars[1], unscaled * clip_scale, is_finite};
     return r;
 }
 
 // ---- wide accesses ------------------------------------------------------------------------------------------------
-// 16 bytes of T at a time, for memory-bound loops over contiguous elements; fewer where a wider type sets the number.
+// 16 bytes of T per access, for memory-bound loops over contiguous elements; fewer if a wider type sets the number.
 template <class T, int N = 16 / sizeof(T)> struct alignas(sizeof(T) * N) Pack {
     static const int size = N;
     T v[N];
@@ -241,7 +241,7 @@ template <int N, class T> __device__ __forceinline__ Pack<T, N> load_pack(const 
 template <class T, int N> __device__ __forceinline__ void store_pack(T* p, size_t i, Pack<T, N> v) {
     reinterpret_cast<Pack<T, N>*>(p)[i] = v;
 }
-// Are all of these addresses multiples of 16?
+// Whether all of these addresses are multiples of 16.
 __device__ __forceinline__ bool are_packed(const void* a, const void* b = 0, const void* c = 0, const void* d = 0) {
     return (((size_t)a | (size_t)b | (size_t)c | (size_t)d) & 15) == 0;
 }

@@ -1,4 +1,4 @@
-//! Elements in device memory, borrowed.
+//! Borrowed elements in device memory.
 
 use std::marker::PhantomData;
 
@@ -26,7 +26,7 @@ pub struct CudaSliceMut<'a> {
 
 impl<'a> CudaSlice<'a> {
     /// # Safety
-    /// `len` elements of `dtype` lie at `ptr` on `gpu` and stay there for `'a`.
+    /// `ptr` points to `len` elements of `dtype` on `gpu`, which stay valid for `'a`.
     pub unsafe fn from_raw(gpu: &'static Gpu, ptr: CUdeviceptr, len: usize, dtype: DType) -> Self {
         CudaSlice { gpu, ptr, len, dtype, borrowed: PhantomData }
     }
@@ -46,7 +46,7 @@ impl<'a> CudaSlice<'a> {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -57,11 +57,11 @@ impl<'a> CudaSlice<'a> {
     }
 
     /// Bytes of all elements.
-    pub fn len_bytes(&self) -> usize {
+    pub(crate) fn len_bytes(&self) -> usize {
         self.len * self.dtype.size_bytes()
     }
 
-    /// Elements `start..end`; the caller has checked the range.
+    /// Elements `start..end`, a range that the caller has checked.
     pub(crate) fn range(self, start: usize, end: usize) -> Self {
         debug_assert!(start <= end && end <= self.len);
         CudaSlice { ptr: self.ptr + (start * self.dtype.size_bytes()) as u64, len: end - start, ..self }
@@ -70,9 +70,9 @@ impl<'a> CudaSlice<'a> {
 
 impl<'a> CudaSliceMut<'a> {
     /// # Safety
-    /// As [`CudaSlice::from_raw`], and nobody else uses them for `'a`.
+    /// As [`CudaSlice::from_raw`], and nothing else uses the elements for `'a`.
     pub unsafe fn from_raw(gpu: &'static Gpu, ptr: CUdeviceptr, len: usize, dtype: DType) -> Self {
-        // SAFETY: as this function's.
+        // SAFETY: the caller's guarantees.
         CudaSliceMut { shared: unsafe { CudaSlice::from_raw(gpu, ptr, len, dtype) }, borrowed: PhantomData }
     }
 
@@ -81,12 +81,7 @@ impl<'a> CudaSliceMut<'a> {
         self.shared
     }
 
-    /// Gives up exclusiveness for the rest of the borrow.
-    pub fn into_shared(self) -> CudaSlice<'a> {
-        self.shared
-    }
-
-    /// The same view for a shorter time.
+    /// The same view with a shorter lifetime.
     pub(crate) fn reborrow(&mut self) -> CudaSliceMut<'_> {
         CudaSliceMut { shared: self.shared, borrowed: PhantomData }
     }
@@ -116,7 +111,7 @@ impl<'a> CudaSliceMut<'a> {
         self.shared.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.shared.is_empty()
     }
@@ -127,7 +122,7 @@ impl<'a> CudaSliceMut<'a> {
     }
 
     /// Bytes of all elements.
-    pub fn len_bytes(&self) -> usize {
+    pub(crate) fn len_bytes(&self) -> usize {
         self.shared.len_bytes()
     }
 }

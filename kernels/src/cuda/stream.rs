@@ -8,9 +8,9 @@ use super::Gpu;
 use super::call::check_driver;
 use crate::Result;
 
-/// A queue of work on one device: what it holds runs in the order in which it was put there.
+/// A queue of work on one device, which runs in order.
 ///
-/// It does not wait for the legacy default stream, nor that for it.
+/// It is not synchronised with the legacy default stream.
 #[derive(Debug)]
 pub struct Stream {
     raw: sys::CUstream,
@@ -23,7 +23,7 @@ unsafe impl Send for Stream {}
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    /// A stream of the device whose context is current; `priority` as CUDA counts it, lower is more urgent.
+    /// Creates a stream on the device whose context is current; a lower `priority` is more urgent, as in CUDA.
     pub(super) fn new(device: u32, priority: i32) -> Result<Self> {
         let raw = result::stream::create_with_priority(result::stream::StreamKind::NonBlocking, priority);
         Ok(Stream { raw: check_driver(device, "cuStreamCreateWithPriority", raw)?, device })
@@ -34,7 +34,7 @@ impl Stream {
         self.raw
     }
 
-    /// What is put here from now on runs after what `event` marks.
+    /// Makes work enqueued on this stream from now on wait for `event`.
     ///
     /// # Errors
     /// [`crate::KernelError::Cuda`].
@@ -46,9 +46,9 @@ impl Stream {
         check_driver(self.device, "cuStreamWaitEvent", waited)
     }
 
-    /// Blocks the host until all work of this stream is done.
+    /// Blocks until all work enqueued on this stream is complete.
     ///
-    /// Errors of that work surface here, of whatever operation they are.
+    /// Errors of that work surface here.
     ///
     /// # Errors
     /// [`crate::KernelError::Cuda`].
@@ -59,7 +59,7 @@ impl Stream {
     }
 }
 
-/// A mark in a stream, which another stream or the host can wait for.
+/// An event: a point in a stream that another stream or the host can wait for.
 #[derive(Debug)]
 pub struct Event {
     raw: sys::CUevent,
@@ -72,7 +72,7 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// An event that only orders work.
+    /// Creates an event without timing.
     ///
     /// # Errors
     /// [`crate::KernelError::Cuda`].
@@ -80,7 +80,7 @@ impl Event {
         Self::with_flags(gpu, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
     }
 
-    /// An event that also knows when it was passed.
+    /// Creates an event with timing.
     fn timed(gpu: &'static Gpu) -> Result<Self> {
         Self::with_flags(gpu, sys::CUevent_flags::CU_EVENT_DEFAULT)
     }
@@ -91,7 +91,7 @@ impl Event {
         Ok(Event { raw, gpu })
     }
 
-    /// Marks the end of all that `stream` holds now; a stream that waits later waits for that.
+    /// Records the event on `stream`, after all work enqueued there so far.
     ///
     /// # Errors
     /// [`crate::KernelError::Cuda`].
@@ -102,7 +102,7 @@ impl Event {
         check_driver(self.gpu.index(), "cuEventRecord", recorded)
     }
 
-    /// Whether what it marks is done; an event that was never recorded is.
+    /// Whether all work before the event is complete; true for an event that was never recorded.
     ///
     /// # Errors
     /// [`crate::KernelError::Cuda`], also for failed earlier work of the device.
@@ -115,7 +115,7 @@ impl Event {
         }
     }
 
-    /// Blocks the host until what it marks is done.
+    /// Blocks until all work before the event is complete.
     ///
     /// # Errors
     /// [`crate::KernelError::Cuda`], also for failed earlier work of the device.
@@ -129,22 +129,22 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // A failure has nowhere to go and loses a handle at most.
+        // A failure cannot be reported; it leaks a handle at most.
         if self.gpu.bind().is_ok() {
-            // SAFETY: created in `with_flags`, destroyed once; the driver keeps it until streams have passed it.
+            // SAFETY: created in `with_flags`, destroyed once; the driver keeps it as long as streams need it.
             let _ = unsafe { result::event::destroy(self.raw) };
         }
     }
 }
 
-/// Time between two places of a stream, measured by the device itself.
+/// Measures time between two points of a stream on the device.
 #[derive(Debug, Clone)]
 pub struct Timer {
     events: Arc<[Event; 2]>,
 }
 
 impl Timer {
-    /// A timer for streams of this device.
+    /// Creates a timer for streams of this device.
     ///
     /// # Errors
     /// [`crate::KernelError::Cuda`].
@@ -152,7 +152,7 @@ impl Timer {
         Ok(Timer { events: Arc::new([Event::timed(gpu)?, Event::timed(gpu)?]) })
     }
 
-    /// Marks the beginning in `stream`.
+    /// Records the start on `stream`.
     ///
     /// # Errors
     /// [`crate::KernelError::Cuda`].
@@ -160,7 +160,7 @@ impl Timer {
         self.events[0].record(stream)
     }
 
-    /// Marks the end.
+    /// Records the end.
     ///
     /// # Errors
     /// [`crate::KernelError::Cuda`].
@@ -168,7 +168,7 @@ impl Timer {
         self.events[1].record(stream)
     }
 
-    /// Whether the end was passed, so that [`Timer::elapsed_ms`] would not block; so it is where none was marked.
+    /// Whether the end has passed, so that [`Timer::elapsed_ms`] would not block; true if no end was recorded.
     ///
     /// # Errors
     /// [`crate::KernelError::Cuda`].
@@ -176,7 +176,7 @@ impl Timer {
         self.events[1].is_done()
     }
 
-    /// Blocks the host until the end was passed.
+    /// Blocks until the end has passed.
     ///
     /// # Errors
     /// [`crate::KernelError::Cuda`].
@@ -184,7 +184,7 @@ impl Timer {
         self.events[1].synchronize()
     }
 
-    /// Milliseconds from beginning to end; blocks the host until the end was passed.
+    /// Milliseconds from start to end; blocks until the end has passed.
     ///
     /// # Errors
     /// [`crate::KernelError::Cuda`].

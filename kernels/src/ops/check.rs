@@ -1,4 +1,4 @@
-//! The checks that all operations share, with one wording.
+//! Checks shared by all operations, with one wording.
 
 use crate::error::Operand;
 use crate::{DType, KernelError, Result, Shape, TensorRef};
@@ -8,13 +8,14 @@ pub(crate) const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::BF16, DType
 /// Their names.
 pub(crate) const FLOATS_NAMES: &str = "f32, f64, bf16 and f16";
 
-/// All operands live on one device and have one dtype.
+/// Checks that all operands are on one device and have one dtype.
+#[inline]
 pub(crate) fn same_kind(op: &'static str, operands: &[Operand]) -> Result<()> {
     same_device(op, operands)?;
     same_dtype(op, operands)
 }
 
-/// All operands have one dtype.
+/// Checks that all operands have one dtype.
 #[inline]
 pub(crate) fn same_dtype(op: &'static str, operands: &[Operand]) -> Result<()> {
     let a = operands[0];
@@ -24,7 +25,7 @@ pub(crate) fn same_dtype(op: &'static str, operands: &[Operand]) -> Result<()> {
     }
 }
 
-/// The dtype of `operand` is one of these, which messages name as `takes`.
+/// Checks that the dtype of `operand` is in `allowed`, which messages call `takes`.
 pub(crate) fn dtype(
     op: &'static str,
     operand: Operand,
@@ -38,7 +39,7 @@ pub(crate) fn dtype(
     }
 }
 
-/// All operands live on one device.
+/// Checks that all operands are on one device.
 #[inline]
 pub(crate) fn same_device(op: &'static str, operands: &[Operand]) -> Result<()> {
     let a = operands[0];
@@ -48,7 +49,7 @@ pub(crate) fn same_device(op: &'static str, operands: &[Operand]) -> Result<()> 
     }
 }
 
-/// `operand` has the shape that the others ask for.
+/// Checks the shape of `operand`.
 #[inline]
 pub(crate) fn shape(op: &'static str, operand: Operand, expected: Shape) -> Result<()> {
     if operand.shape == expected {
@@ -58,7 +59,7 @@ pub(crate) fn shape(op: &'static str, operand: Operand, expected: Shape) -> Resu
     }
 }
 
-/// `operand` is a matrix; its rows and columns.
+/// Checks that `operand` is a matrix and returns its rows and columns.
 #[inline]
 pub(crate) fn matrix(op: &'static str, operand: Operand) -> Result<(usize, usize)> {
     let (rows, cols) = operand.shape.rows_cols();
@@ -66,7 +67,7 @@ pub(crate) fn matrix(op: &'static str, operand: Operand) -> Result<(usize, usize
     Ok((rows, cols))
 }
 
-/// Weights of rows are `[n_rows]` f32 beside `operand`, whatever its dtype.
+/// Checks that row weights are `[n_rows]` f32 on the device of `beside`.
 pub(crate) fn row_weights(
     op: &'static str,
     weights: Option<TensorRef<'_>>,
@@ -79,17 +80,17 @@ pub(crate) fn row_weights(
     shape(op, weights, Shape::vector(n_rows))
 }
 
-/// Whether sums and statistics of this dtype are of a wider one, f32.
+/// Whether this is a 16-bit float format, whose sums and statistics are in f32.
 pub(crate) fn is_short(dtype: DType) -> bool {
     matches!(dtype, DType::BF16 | DType::F16)
 }
 
-/// Whether values of dtype `from` can be given as `to` where an operation narrows: f32 to a short format.
+/// Whether an operation may narrow `from` to `to`: f32 to a 16-bit format.
 pub(crate) fn narrows(from: DType, to: DType) -> bool {
     from == DType::F32 && is_short(to)
 }
 
-/// Runs `$body` with `$t` standing for the float type that `$operand` holds.
+/// Runs `$body` with `$t` as the float type of `$operand`.
 macro_rules! float_dispatch {
     ($op:expr, $operand:expr, $t:ident => $body:expr) => {
         match $operand.dtype {
@@ -113,7 +114,7 @@ macro_rules! float_dispatch {
 }
 pub(crate) use float_dispatch;
 
-/// Runs `$body` with `$t` standing for the float type that `$operand` holds, the short ones included.
+/// Runs `$body` with `$t` as the float type of `$operand`, bf16 and f16 included.
 macro_rules! stored_dispatch {
     ($op:expr, $operand:expr, $t:ident => $body:expr) => {
         match $operand.dtype {
@@ -143,8 +144,7 @@ macro_rules! stored_dispatch {
 }
 pub(crate) use stored_dispatch;
 
-/// Runs `$body` with `$t` standing for the short float type that `$operand` holds, or, in the form `f32:`, for that or f32.
-/// Other types do not come here: the operation checked.
+/// Runs `$body` with `$t` as the 16-bit float type of `$operand`, or, in the form `f32:`, also f32.
 macro_rules! short_dispatch {
     (f32: $op:expr, $operand:expr, $t:ident => $body:expr) => {
         match $operand.dtype {
@@ -180,8 +180,8 @@ macro_rules! short_dispatch {
 }
 pub(crate) use short_dispatch;
 
-/// Runs `$body` with `$t` standing for the float type of the operand `$x` and `$d` for that of its gradient `$d_x`, which
-/// `loss::check_gradient_kind` allows beside it.
+/// Runs `$body` with `$t` as the float type of the operand `$x` and `$d` as that of its gradient `$d_x`, a pair that
+/// `loss::check_gradient_kind` allows.
 macro_rules! gradient_dispatch {
     ($op:expr, $x:expr, $d_x:expr, $t:ident, $d:ident => $body:expr) => {
         match ($x.dtype, $d_x.dtype) {

@@ -1,11 +1,10 @@
-//! The operations: one folder each, `mod.rs` with the contract and the checks, `cpu.rs` with the form that
-//! defines it.
+//! The operations, one folder each: `mod.rs` has the contract and the checks, `cpu.rs` the implementation that defines it,
+//! `cuda.rs` and `kernel.cu` the one for GPUs.
 //!
-//! Every operation writes into memory that the caller owns and allocates nothing. Losses leave sums, never
-//! means: only the caller knows how many rows all ranks together hold.
+//! Every operation writes into memory that the caller owns and allocates nothing. Losses return sums, never means: only the
+//! caller knows the number of rows of the global batch.
 
 mod activation;
-mod adam;
 mod add;
 mod addmm;
 mod bce_with_logits;
@@ -16,7 +15,6 @@ pub(crate) mod check;
 mod copy;
 mod count_correct;
 mod dropout;
-mod ema;
 mod embedding;
 mod gather_rows;
 mod huber;
@@ -26,15 +24,14 @@ mod load_rows;
 mod loss;
 mod mse;
 mod row_tiles;
-mod sgd;
 mod softmax_cross_entropy;
+mod step_scalars;
 mod step_sums;
 mod sum_of_squares;
 mod uniform;
-mod working_copy;
+mod update;
 
 pub use activation::{Activation, SavedForBackward, activation_backward, activation_forward};
-pub use adam::{AdamConfig, AdamState, WeightDecay, adam_step};
 pub use add::add_assign;
 pub use addmm::{MatmulMode, addmm, addmm_with};
 pub use bce_with_logits::bce_with_logits;
@@ -44,7 +41,6 @@ pub use cat::cat;
 pub use copy::copy;
 pub use count_correct::count_correct;
 pub use dropout::{DropoutKey, dropout};
-pub use ema::{EmaConfig, ema_update};
 pub use embedding::{EmbeddingTable, EmbeddingTables, embedding_backward, embedding_forward};
 pub use gather_rows::gather_rows;
 pub use huber::huber;
@@ -56,19 +52,18 @@ pub use linear::{
 pub use load_rows::{RowNormalizer, load_rows};
 pub use loss::LossSums;
 pub use mse::mse;
-pub use sgd::{SgdConfig, sgd_step};
 pub use softmax_cross_entropy::{CrossEntropyConfig, softmax_cross_entropy};
-pub use step_sums::{
-    GradScale, STEP_SCALARS_LEN, STEP_SCALARS_VOTE, STEP_SUMS_LEN, STEP_VOTE, StepScalars, SumsOutput,
-    UpdateInputs,
-};
+pub use step_scalars::{STEP_SCALARS_EXTRA, STEP_SCALARS_LEN, StepScalars};
+pub use step_sums::{STEP_SUMS_EXTRA, STEP_SUMS_LEN, SumsOutput};
 pub use sum_of_squares::sum_of_squares;
 pub use uniform::{UniformStream, uniform};
+pub use update::{
+    AdamConfig, AdamState, EmaConfig, SgdConfig, UpdateInputs, WeightDecay, adam_step, ema_update, sgd_step,
+};
 
-/// Every file of kernels.
+/// All kernel files.
 pub(crate) static CUDA_SOURCES: &[&crate::cuda::launch::Source] = &[
     &activation::SOURCE,
-    &adam::SOURCE,
     &add::SOURCE,
     &addmm::SOURCE,
     &bias::SOURCE,
@@ -76,18 +71,19 @@ pub(crate) static CUDA_SOURCES: &[&crate::cuda::launch::Source] = &[
     &count_correct::SOURCE,
     &count_correct::WEIGHTED_SOURCE,
     &dropout::SOURCE,
-    &ema::SOURCE,
     &embedding::SOURCE,
     &gather_rows::SOURCE,
     &layer_norm::SOURCE,
     &load_rows::SOURCE,
     &loss::SOURCE,
     &loss::WEIGHTED_SOURCE,
-    &sgd::SOURCE,
     &softmax_cross_entropy::SOURCE,
     &softmax_cross_entropy::WEIGHTED_SOURCE,
     &sum_of_squares::SOURCE,
     &uniform::SOURCE,
+    &update::ADAM_SOURCE,
+    &update::EMA_SOURCE,
+    &update::SGD_SOURCE,
 ];
 
 #[cfg(test)]

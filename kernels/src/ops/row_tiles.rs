@@ -1,26 +1,26 @@
-//! How a kernel that goes row by row lies over the device: see `row_walk` in prelude.cuh.
+//! Launch grids of kernels that work row by row: see `row_walk` in prelude.cuh.
 
 use crate::cuda::Gpu;
 use crate::cuda::launch::{BLOCK, Launch};
 
-/// Threads of a multiprocessor that are at work at a time, on a full device.
+/// Resident threads per multiprocessor on a fully occupied device.
 const RESIDENT_THREADS: usize = 2048;
-/// Blocks for each multiprocessor, at most: several times what runs at a time, so that the last ones leave little idle.
+/// Maximum number of blocks per multiprocessor: several times what is resident, so that the last ones leave little idle.
 const BLOCKS_PER_MULTIPROCESSOR: usize = 16;
 
-/// A grid of blocks of [`BLOCK`] threads over rows of items, without a division in the kernel.
+/// A grid of blocks of [`BLOCK`] threads over rows of items, laid out so that the kernel needs no division.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RowTiles {
-    /// Logarithm of the number of threads that go along a row together.
+    /// Logarithm of the number of threads that share a row within a block.
     log2_width: u32,
-    /// Blocks that share the rows.
+    /// Number of blocks that share the rows.
     x: usize,
-    /// Blocks that share the items of a row.
+    /// Number of blocks that share the items of a row.
     y: usize,
 }
 
 impl RowTiles {
-    /// For `rows` rows of `items` items, each the work of one thread at a time.
+    /// Grid for `rows` rows of `items` items, one item per thread at a time.
     pub(crate) fn new(gpu: &Gpu, rows: usize, items: usize) -> Self {
         Self::on(gpu.info().multiprocessors as usize, rows, items)
     }
@@ -28,7 +28,7 @@ impl RowTiles {
     fn on(multiprocessors: usize, rows: usize, items: usize) -> Self {
         let block = BLOCK as usize;
         let mut width = items.clamp(1, block).next_power_of_two();
-        // Where there is plenty to do, a thread takes several items of its row: their loads are in flight together.
+        // With enough work, a thread takes several items of its row, so that their loads overlap.
         while width > 8
             && items / width < 4
             && rows.saturating_mul(width / 2) >= multiprocessors * RESIDENT_THREADS
@@ -41,12 +41,12 @@ impl RowTiles {
         RowTiles { log2_width: width.ilog2(), x, y }
     }
 
-    /// The grid for `launch`.
+    /// Sets the grid of `launch`.
     pub(crate) fn grid(self, launch: Launch) -> Launch {
         launch.grid_2d(self.x, self.y)
     }
 
-    /// What the kernel takes as `log2_width`.
+    /// The kernel's argument `log2_width`.
     pub(crate) fn log2_width(self) -> u32 {
         self.log2_width
     }

@@ -4,9 +4,9 @@ use crate::cpu::Float;
 use crate::cuda::Gpu;
 use crate::{DType, Device, Element, Philox, Tensor};
 
-/// The devices that a test's one body runs on: the CPU, and two GPUs at most where there are some, real or virtual.
+/// Devices that a test runs on: the CPU, and up to two GPUs, real or virtual, if available.
 ///
-/// With `REQUIRE_GPUS=N` fewer than N GPUs fail the test.
+/// With `REQUIRE_GPUS=N`, fewer than N GPUs fail the test.
 pub(crate) fn devices() -> Vec<Device> {
     let n_gpus = Gpu::count();
     let required = std::env::var("REQUIRE_GPUS").ok().map_or(0, |n| n.parse().unwrap());
@@ -19,17 +19,17 @@ pub(crate) fn tensor<T: Element>(values: &[T], dims: &[usize], device: Device) -
     Tensor::from_slice(values, dims, device).unwrap()
 }
 
-/// The same values rounded to another type.
+/// Rounds values to another type.
 pub(crate) fn rounded<T: Element, U: Element>(values: &[T]) -> Vec<U> {
     values.iter().map(|v| U::from_f64(v.to_f64())).collect()
 }
 
-/// What rounding to a short format costs at most, relatively: half a unit of the last place, and a little for what rounds before.
+/// Relative error bound of rounding to a 16-bit format: half a unit in the last place, and a margin for earlier roundings.
 pub(crate) fn rounding_of<S: Element>() -> f64 {
     match S::DTYPE {
         DType::BF16 => 0.004,
         DType::F16 => 0.0005,
-        other => panic!("{other} is no short format"),
+        other => panic!("{other} is not a 16-bit format"),
     }
 }
 

@@ -17,11 +17,12 @@ use crate::checkpoint::{
 };
 use crate::cli::BenchCheckpointArgs;
 use crate::data::{ColumnCodes, Preprocessor};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::exit::Stop;
 use crate::model::file::ModelInfo;
 use crate::model::{ModelSpec, ParamLayout};
 use crate::storage::stream::Caching;
+use crate::storage::user_file::FileError;
 
 /// The result of one thing.
 #[derive(Debug, Serialize)]
@@ -139,7 +140,9 @@ fn forget(folder: &Path) -> Result<()> {
         }
         Ok(())
     };
-    forget().map_err(|source| Error::FileUnreadable { what: "checkpoint", path: folder.to_owned(), source })
+    forget().map_err(|source| {
+        FileError::Unreadable { what: "checkpoint", path: folder.to_owned(), source }.into()
+    })
 }
 
 /// Numbers that no disk can shorten.

@@ -19,6 +19,7 @@ use crate::data::order::permutation::KeyedPermutation;
 use crate::data::{self, Dataset, Loaded};
 use crate::error::{Error, Result};
 use crate::exit::Stop;
+use crate::train::TrainError;
 use crate::train::trainer::StepRows as _;
 
 /// Size of the copy that rows are compared with; no cache holds it.
@@ -86,7 +87,8 @@ impl Row for Measured {
 
 /// Times as `args` say and prints the results on rank 0; every rank of the world calls it.
 pub(super) fn loader(world: &World, args: &BenchLoaderArgs) -> Result<(), Stop> {
-    let config = world.collective_result(Config::load(args.config.as_deref(), &args.set))?;
+    let config =
+        world.collective_result(Config::load(args.config.as_deref(), &args.set).map_err(Error::from))?;
     world.agree(&config.agreement_entries()).map_err(Error::from)?;
     let place = Place::pin(world, &args.place, &[])?;
     let data = data::load(&config, world)?;
@@ -103,7 +105,7 @@ fn measure(
     place: &Place,
 ) -> Result<Measured> {
     let rows = &data.train;
-    let global_rows = config.train.global_rows(world.world_size()).ok_or(Error::BatchOverflows)?;
+    let global_rows = config.train.global_rows(world.world_size()).ok_or(TrainError::BatchOverflows)?;
     let shuffle = Shuffle::new(&config.data, &**rows);
     let plan = BatchPlan::new(world, rows.len(), global_rows, 1, config.train.seed, shuffle);
     let normalizer = data.preprocessor.normalizer.clone();

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::place::Place;
 use crate::error::Result;
 use crate::report::metrics::json_line;
-use crate::report::stdout::put;
+use crate::report::stdout::print_result;
 use crate::report::table::table;
 
 /// One measured thing.
@@ -42,10 +42,12 @@ pub(super) fn print<R: Row>(
         return Ok(());
     }
     if json {
-        return put(&rows.iter().map(|row| json_line(&Line { bench, place, row })).collect::<String>());
+        return Ok(print_result(
+            &rows.iter().map(|row| json_line(&Line { bench, place, row })).collect::<String>(),
+        )?);
     }
     let cells: Vec<_> = rows.iter().map(Row::cells).collect();
-    put(&format!("{}\n{}", heading(place), table(R::TITLES, &cells)))
+    Ok(print_result(&format!("{}\n{}", heading(place), table(R::TITLES, &cells)))?)
 }
 
 /// The place in one line.

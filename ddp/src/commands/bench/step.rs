@@ -16,6 +16,7 @@ use super::report::{heading, number, percent};
 use super::timing::{Clock, Effort, Times};
 use crate::cli::{BenchDtype, BenchOptim, BenchStepArgs};
 use crate::config::{OptimizerConfig, OptimizerKind};
+use crate::data::DataError;
 use crate::data::batch::Batch;
 use crate::data::device_rows::{DeviceRows, DeviceShape};
 use crate::data::order::partition::{Cut, RankCut};
@@ -27,8 +28,8 @@ use crate::optim::optimizer::{Optimizer, UpdateScale};
 use crate::optim::param_groups::ParamGroups;
 use crate::report::metrics::json_line;
 use crate::report::process;
-use crate::report::stdout::put;
-use crate::train::trainer::{MicroBatch, StepAsk, StepRows, Trainer, TrainerOptions};
+use crate::report::stdout::print_result;
+use crate::train::trainer::{MicroBatch, StepRequest, StepRows, Trainer, TrainerOptions};
 
 /// Batches of random rows that steps take in turn.
 const POOL: usize = 8;
@@ -98,7 +99,7 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
     let mut startup_s = 0.0;
     let mut final_loss = f64::NAN;
     for index in 0..args.warmup.max(if gpu.is_some() { GPU_WARMUP } else { 1 }) {
-        trainer.step(&mut batches, StepAsk::default())?;
+        trainer.step(&mut batches, StepRequest::default())?;
         trainer.outcome(true)?;
         if index == 0 {
             startup_s = process::seconds_since_start(world.launcher().is_some());
@@ -111,7 +112,7 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
     let started = Instant::now();
     let mut mark = started;
     for asked in 1..=args.steps {
-        trainer.step(&mut batches, StepAsk::default())?;
+        trainer.step(&mut batches, StepRequest::default())?;
         // On a GPU one step computes while the next is asked for; a step lasts from outcome to outcome.
         while let Some((_, outcome)) = trainer.outcome(asked == args.steps)? {
             final_loss = outcome.sums.mean();
@@ -128,7 +129,7 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
     let wall_s = sums[0] / world.world_size() as f64;
 
     let rows = (args.batch * world.world_size()) as f64;
-    let gflop_a_step = trainer.model().spec().flop_per_row() as f64 * rows * 1e-9;
+    let gflop_a_step = ModelSpec::plain(&args.dims.0, Activation::Relu).flop_per_row() as f64 * rows * 1e-9;
     let gflops_per_s = gflop_a_step * args.steps as f64 / wall_s;
     // Before the parts alone are timed, which need memory of their own.
     let gpu = gpu.map(|gpu| gpu_report(gpu, &trainer, gflops_per_s)).transpose()?;
@@ -175,7 +176,7 @@ fn trainer<'w>(world: &'w World, args: &BenchStepArgs, device: Device) -> Result
     let optimizer = Optimizer::for_model(&optimizer_config(args.optim), &model)?;
     let loss = LossHead::cross_entropy();
     let options = TrainerOptions { graph: args.cuda_graph, ..TrainerOptions::default() };
-    Trainer::new(world, model, loss, optimizer, options)
+    Ok(Trainer::new(world, model, loss, optimizer, options)?)
 }
 
 fn optimizer_config(optim: BenchOptim) -> OptimizerConfig {
@@ -226,11 +227,11 @@ struct Pool {
 }
 
 impl Pool {
-    fn take(&mut self) -> Result<Batch<'_>> {
+    fn take(&mut self) -> Result<Batch<'_>, KernelError> {
         let start = self.next * self.batch;
         self.next = (self.next + 1) % POOL;
         let whole = Batch { x: self.x.view(), targets: self.labels.view(), weights: None };
-        Ok(whole.rows(start, start + self.batch)?)
+        whole.rows(start, start + self.batch)
     }
 }
 
@@ -247,7 +248,7 @@ impl StepRows for Pool {
         false
     }
 
-    fn micro_batch(&mut self, _index: usize) -> Result<MicroBatch<'_>> {
+    fn micro_batch(&mut self, _index: usize) -> Result<MicroBatch<'_>, DataError> {
         let first_row = self.own_rows().start;
         Ok(MicroBatch { rows: self.take()?, first_row })
     }
@@ -256,7 +257,7 @@ impl StepRows for Pool {
         DeviceShape::sent(&self.layout, false)
     }
 
-    fn send(&mut self, to: &mut DeviceRows) -> Result<()> {
+    fn send(&mut self, to: &mut DeviceRows) -> Result<(), DataError> {
         Ok(to.copy(self.take()?)?)
     }
 }
@@ -329,7 +330,7 @@ impl GpuReport {
 /// The result on stdout: it is what the command is for.
 fn print(report: &Report, json: bool) -> Result<()> {
     if json {
-        return put(&json_line(report));
+        return Ok(print_result(&json_line(report))?);
     }
     let Report { place, gpu, .. } = report;
     let mut text = format!(
@@ -343,7 +344,7 @@ fn print(report: &Report, json: bool) -> Result<()> {
         report.startup_s,
         report.peak_rss_mib,
     );
-    let Some(gpu) = gpu else { return put(&text) };
+    let Some(gpu) = gpu else { return Ok(print_result(&text)?) };
     let memory: Vec<_> =
         gpu.gpu_memory_mib.iter().map(|(kind, mib)| format!("{kind} {}", number(*mib))).collect();
     text += &format!(
@@ -358,5 +359,5 @@ fn print(report: &Report, json: bool) -> Result<()> {
         number(gpu.peak_gpu_memory_mib),
         memory.join(", "),
     );
-    put(&text)
+    Ok(print_result(&text)?)
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use super::weights::{Named, Weights, check_out};
-use super::{all_at, one_at, put};
+use super::{all_at, one_at, print_result};
 use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::cli::CheckpointAverageArgs;
 use crate::error::Result;
@@ -37,7 +37,7 @@ pub(super) fn average(args: &CheckpointAverageArgs) -> Result<()> {
     }
     mean.origin = format!("mean of {}: {}", checkpoints.len(), mean.origin);
     mean.write(&args.out)?;
-    put(&format!("wrote the {} to {}\n", mean.origin, args.out.display()))
+    Ok(print_result(&format!("wrote the {} to {}\n", mean.origin, args.out.display()))?)
 }
 
 /// The `last` newest checkpoints of `path`, every byte of them right, the newest first.

@@ -1,7 +1,7 @@
 //! `ddp-train checkpoint export`: the weights alone.
 
 use super::weights::{Weights, check_out};
-use super::{one_at, put};
+use super::{one_at, print_result};
 use crate::cli::CheckpointExportArgs;
 use crate::error::Result;
 
@@ -10,5 +10,5 @@ pub(super) fn export(args: &CheckpointExportArgs) -> Result<()> {
     check_out(&args.out, args.overwrite)?;
     let weights = Weights::load(&one_at(&args.path)?, args.weights)?;
     weights.write(&args.out)?;
-    put(&format!("wrote the {} to {}\n", weights.origin, args.out.display()))
+    Ok(print_result(&format!("wrote the {} to {}\n", weights.origin, args.out.display()))?)
 }

@@ -2,13 +2,13 @@
 
 use serde::Serialize;
 
-use super::{Named, all_at, put};
-use crate::checkpoint::error::mib;
+use super::{Named, all_at, print_result};
 use crate::checkpoint::{Checkpoint, Manifest, Marker, step_of};
 use crate::cli::CheckpointLsArgs;
 use crate::error::Result;
 use crate::report::metrics::{EvalMetrics, json_line};
 use crate::report::table::table;
+use crate::report::units::mib;
 
 const TITLES: [&str; 10] =
     ["<checkpoint", "step", "epochs", "<written (UTC)", "size", "ranks", "loss", "accuracy", "R²", "<"];
@@ -86,7 +86,7 @@ pub(super) fn list(args: &CheckpointLsArgs) -> Result<()> {
         json_line(&line)
     };
     if args.json {
-        return checkpoints.iter().try_for_each(|named| put(&line(named)));
+        return Ok(checkpoints.iter().try_for_each(|named| print_result(&line(named)))?);
     }
     let row = |named: &Named| {
         let step = step_of(&named.name);
@@ -105,5 +105,5 @@ pub(super) fn list(args: &CheckpointLsArgs) -> Result<()> {
         cells.push(marks.join(", "));
         cells
     };
-    put(&table(&TITLES, &checkpoints.iter().map(row).collect::<Vec<_>>()))
+    Ok(print_result(&table(&TITLES, &checkpoints.iter().map(row).collect::<Vec<_>>()))?)
 }

@@ -15,8 +15,9 @@ use ddp_comm::World;
 use crate::checkpoint::{Checkpoint, CheckpointError, CheckpointStore, Fault, Located, step_name};
 use crate::cli::CheckpointCommand;
 use crate::error::Result;
-use crate::exit::{Stop, say};
-use crate::report::stdout::put;
+use crate::exit::Stop;
+use crate::report::stdout::print_result;
+use crate::report::stdout::say;
 
 /// Runs the command on rank 0; the other ranks wait for its end.
 ///

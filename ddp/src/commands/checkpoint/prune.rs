@@ -4,11 +4,11 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use super::put;
-use crate::checkpoint::error::mib;
+use super::print_result;
 use crate::checkpoint::{CheckpointError, CheckpointStore, Located, Marker, step_name};
 use crate::cli::CheckpointPruneArgs;
 use crate::error::Result;
+use crate::report::units::mib;
 use crate::run_folder::error::FolderError;
 use crate::run_folder::folder;
 use crate::run_folder::folder::Held;
@@ -21,7 +21,7 @@ pub(super) fn prune(args: &CheckpointPruneArgs) -> Result<()> {
     // Until all is deleted.
     let held = if args.dry_run { Vec::new() } else { hold(&store)? };
     if held.iter().any(|held| matches!(held, Held::Unknown)) {
-        put("this file system knows no locks: whether a run goes on here can't be told\n")?;
+        print_result("this file system knows no locks: whether a run goes on here can't be told\n")?;
     }
     let best = store.marked_step(Marker::Best).filter(|_| !args.also_best);
     // Looked at once: that reads every byte.
@@ -40,13 +40,13 @@ pub(super) fn prune(args: &CheckpointPruneArgs) -> Result<()> {
             store.delete(step)?;
         }
         let what = if args.dry_run { "would delete" } else { "deleted" };
-        put(&format!("{what} {} ({size})\n", step_name(step)))?;
+        print_result(&format!("{what} {} ({size})\n", step_name(step)))?;
     }
     if superfluous.is_empty() {
         // Whoever asks for less to be kept expects some to go.
         let broken: Vec<_> =
             store.steps()?.into_iter().filter(|&step| !is_valid(step)).map(step_name).collect();
-        put(&match broken.as_slice() {
+        print_result(&match broken.as_slice() {
             [] => "nothing to delete\n".to_owned(),
             names => format!("nothing to delete; broken, and so none that counts: {}\n", names.join(", ")),
         })?;

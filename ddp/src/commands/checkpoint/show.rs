@@ -1,23 +1,23 @@
 //! `ddp-train checkpoint show`: a manifest in words.
 
-use super::{one_at, put};
-use crate::checkpoint::error::mib;
+use super::{one_at, print_result};
 use crate::checkpoint::{Checkpoint, Parameter, RunState};
 use crate::cli::CheckpointShowArgs;
 use crate::error::Result;
 use crate::report::metrics::{EvalMetrics, json_line};
 use crate::report::table::table;
+use crate::report::units::mib;
 
 /// Shows as `args` say.
 pub(super) fn show(args: &CheckpointShowArgs) -> Result<()> {
     let checkpoint = one_at(&args.path)?;
-    put(&if args.config {
+    Ok(print_result(&if args.config {
         checkpoint.manifest().config.clone()
     } else if args.json {
         json_line(checkpoint.manifest())
     } else {
         words(&checkpoint)
-    })
+    })?)
 }
 
 fn words(checkpoint: &Checkpoint) -> String {

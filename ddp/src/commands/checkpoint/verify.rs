@@ -2,13 +2,13 @@
 
 use serde::Serialize;
 
-use super::{Named, all_at, put};
-use crate::checkpoint::error::mib;
+use super::{Named, all_at, print_result};
 use crate::checkpoint::{CheckpointError, Fault, Marker, step_name};
 use crate::cli::CheckpointVerifyArgs;
 use crate::data::order::epoch_proof::Proved;
 use crate::error::Result;
 use crate::report::metrics::json_line;
+use crate::report::units::mib;
 
 /// What came out for a checkpoint.
 #[derive(Debug, Serialize)]
@@ -78,14 +78,14 @@ pub(super) fn verify(args: &CheckpointVerifyArgs) -> Result<()> {
     for named in &checkpoints {
         let verdict = Verdict::new(named);
         n_bad += usize::from(!verdict.ok);
-        put(&if args.json { json_line(&verdict) } else { verdict.lines() })?;
+        print_result(&if args.json { json_line(&verdict) } else { verdict.lines() })?;
     }
     // A hint for people: resuming looks at the checkpoints themselves.
     for marker in [Marker::Latest, Marker::Best] {
         let Some(name) = store.marked(marker) else { continue };
         let is_there = store.steps()?.into_iter().any(|step| step_name(step) == name);
         if !is_there && !args.json {
-            put(&format!("{}: {}\n", marker.name(), Fault::NamesNothing { name }))?;
+            print_result(&format!("{}: {}\n", marker.name(), Fault::NamesNothing { name }))?;
         }
     }
     if n_bad > 0 {

@@ -7,8 +7,10 @@ use std::path::Path;
 
 use crate::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, Piece, StateReader};
 use crate::cli::WeightsChoice;
-use crate::error::{Error, Result};
-use crate::run_folder::folder::write_atomic_with;
+use crate::error::Result;
+use crate::storage::atomic_write::WriteError;
+use crate::storage::atomic_write::write_atomic_with;
+use crate::storage::fault::FileFault;
 use crate::storage::tensor_file::{TensorFile, TensorToWrite, header};
 
 /// Metadata key that says where a file's weights come from.
@@ -45,9 +47,9 @@ impl Weights {
                 return Err(CheckpointError::NoEma { path: checkpoint.path().to_owned() }.into());
             }
         };
-        let damaged = |fault| checkpoint.damaged(fault);
+        let damaged = |fault: FileFault| checkpoint.damaged(fault);
         let model = TensorFile::open(&checkpoint.model_path()).map_err(damaged)?;
-        let reader = StateReader::open(checkpoint).map_err(damaged)?;
+        let reader = StateReader::open(checkpoint).map_err(|fault| checkpoint.damaged(fault))?;
         let (mut parameters, mut others) = (Vec::new(), Vec::new());
         for name in model.names() {
             let dims = model.dims(&name).unwrap_or_default().to_vec();
@@ -77,26 +79,26 @@ impl Weights {
             .collect();
         let mut metadata = self.metadata.clone();
         metadata.insert(WEIGHTS_KEY.to_owned(), self.origin.clone());
-        write_atomic_with(path, |file| {
+        Ok(write_atomic_with(path, |file| {
             file.write_all(&header(&tensors, &metadata))?;
             tensors.iter().try_for_each(|tensor| file.write_all(bytemuck::cast_slice(tensor.values)))
-        })
+        })?)
     }
 }
 
 /// Whether a file can be written at `path`, as far as that shows before it is; one that is there is replaced only if
 /// `overwrite`. Before the work, which may take long.
 pub(super) fn check_out(path: &Path, overwrite: bool) -> Result<()> {
-    let refuse = |kind: io::ErrorKind| Err(Error::Write { path: path.to_owned(), source: kind.into() });
+    let refuse = |kind: io::ErrorKind| Err(WriteError { path: path.to_owned(), source: kind.into() });
     if path.is_dir() {
-        return refuse(io::ErrorKind::IsADirectory);
+        return Ok(refuse(io::ErrorKind::IsADirectory)?);
     }
     if !overwrite && path.exists() {
         return Err(CheckpointError::OutExists { path: path.to_owned() }.into());
     }
     match path.parent().filter(|folder| !folder.as_os_str().is_empty()).map(fs::metadata) {
-        Some(Ok(folder)) if !folder.is_dir() => refuse(io::ErrorKind::NotADirectory),
-        Some(Err(source)) => Err(Error::Write { path: path.to_owned(), source }),
+        Some(Ok(folder)) if !folder.is_dir() => Ok(refuse(io::ErrorKind::NotADirectory)?),
+        Some(Err(source)) => Err(WriteError { path: path.to_owned(), source }.into()),
         _ => Ok(()),
     }
 }

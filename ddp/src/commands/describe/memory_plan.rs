@@ -162,7 +162,7 @@ impl MemoryPlan {
         let mut bytes = MemoryPlan::default();
         let mut put = |kind: MemoryKind, n: usize| bytes.bytes[kind as usize] = n;
         put(MemoryKind::Parameters, model.parameters);
-        put(MemoryKind::WorkingCopy, model.working_copy);
+        put(MemoryKind::WorkingCopy, model.compute_weights);
         put(MemoryKind::Gradients, (gradients + TAIL_ELEMENTS) * single + wire);
         put(MemoryKind::Optimizer, optimizer);
         put(MemoryKind::Average, average);
@@ -246,7 +246,7 @@ pub fn keeps_rows_there(config: &Config, data: &Loaded, device: Device) -> Resul
         (Device::Cpu, _) | (_, Placement::Host) => Ok(false),
         (_, Placement::Device) => Ok(true),
         (Device::Cuda(index), Placement::Auto) => match Gpu::get(index) {
-            Ok(gpu) => DeviceTable::fits(&*data.train, gpu),
+            Ok(gpu) => Ok(DeviceTable::fits(&*data.train, gpu)?),
             // The plan is for a GPU elsewhere.
             Err(_) => Ok(false),
         },

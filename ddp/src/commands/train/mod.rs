@@ -5,16 +5,18 @@
 
 pub(crate) mod banner;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use ddp_comm::{DeviceOptions, World};
+use ddp_comm::{DeviceChoice, DeviceOptions, World};
 use ddp_kernels::cpu::threads;
 use ddp_kernels::cuda::Gpu;
-use ddp_kernels::{Device, DeviceChoice, DeviceRequest, Tensor};
+use ddp_kernels::{Device, DeviceRequest, Tensor};
 
+use crate::checkpoint::CheckpointStore;
 use crate::cli::TrainArgs;
 use crate::config::{Config, Determinism, Length};
 use crate::data::{self, Loaded};
+use crate::train::TrainError;
 use crate::train::autosave::Checkpointing;
 
 use crate::error::{Error, Result};
@@ -23,10 +25,11 @@ use crate::model::file::{self, ModelFile, ModelInfo};
 use crate::model::{Mlp, ModelSpec, ParamLayout};
 use crate::report::metrics::{Event, MetricsSink, ResumeEvent};
 use crate::report::progress::Progress;
-use crate::report::stdout::put;
+use crate::report::stdout::print_result;
 use crate::run_folder::error::FolderError;
 use crate::run_folder::folder;
 use crate::run_folder::folder::{Existing, RunDir};
+use crate::storage::atomic_write::write_atomic;
 use crate::train::resume::Resumed;
 use crate::train::setup;
 use crate::train::setup::Cuts;
@@ -38,8 +41,8 @@ use crate::train::training_loop::{Ending, LoopPlan, TrainingLoop};
 /// # Errors
 /// [`Stop`], which knows whether all ranks have heard of it.
 pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
-    let signals = StopSignals::listen(world).map_err(|source| Error::Signals { source })?;
-    let resumed = Resumed::find(world, args)?;
+    let signals = StopSignals::listen(world).map_err(|source| TrainError::Signals { source })?;
+    let resumed = Resumed::find(world, args.resume.as_ref(), args.out.as_deref())?;
     let config = world.collective_result(load_config(world, args, resumed.as_ref()))?;
     agree_on_config(world, args, &config)?;
     let choice = pin_device(world, &args.device, pinning(args, &config))?;
@@ -47,7 +50,7 @@ pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
     if let Some(resumed) = &resumed {
         world.collective_result(resumed.check_data(&data))?;
     }
-    let init_from = args.init_from.as_deref().map(ModelFile::read).transpose();
+    let init_from = args.init_from.as_deref().map(ModelFile::read).transpose().map_err(Error::from);
     let init_from = world.collective_result(init_from)?;
     let layout = data.train.layout();
     let spec = ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs())
@@ -58,7 +61,7 @@ pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
     let cuts = Cuts::new(&config, world, &data, global_rows);
     let cuts = world.collective_result(cuts)?;
     let schedule = world.collective_result(setup::schedule(&config, data.train.len(), cuts.global_rows))?;
-    let trainer = setup::trainer(world, args.cuda_graph, &config, spec, &cuts, choice.device);
+    let trainer = setup::trainer(world, args.cuda_graph, &config, spec.clone(), &cuts, choice.device);
     let mut trainer = world.collective_result(trainer)?;
     if let Some(file) = &init_from {
         world.collective_result(setup::init_from(&mut trainer, file))?;
@@ -72,7 +75,7 @@ pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
         world.collective_result(check_out(world, args))?;
     }
     let progress = progress(world, args, &config, &cuts, data.train.len());
-    let announced = announce(world, args, &config, &data, trainer.model(), &choice, &progress);
+    let announced = announce(world, args, &config, &data, (trainer.model(), &spec), &choice, &progress);
     world.collective_result(announced)?;
     if args.dry_run {
         progress.note("dry run: config, data and model are in order; nothing was trained");
@@ -122,7 +125,7 @@ pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
 fn load_config(world: &World, args: &TrainArgs, resumed: Option<&Resumed>) -> Result<Config> {
     let mut set = args.set.clone();
     set.extend(args.comm_dtype.map(|dtype| format!("comm.dtype={}", dtype.name())));
-    let Some(resumed) = resumed else { return Config::load(args.config.as_deref(), &set) };
+    let Some(resumed) = resumed else { return Ok(Config::load(args.config.as_deref(), &set)?) };
     let config = match &args.config {
         Some(file) => Config::load(Some(file), &set)?,
         None => resumed.config(&set)?,
@@ -152,7 +155,7 @@ pub(crate) fn pin_device(world: &World, wish: &str, pinning: Pinning) -> Result<
     let Pinning { share_gpu, deterministic, n_threads } = pinning;
     let choose = || -> Result<DeviceChoice> {
         let request: DeviceRequest = wish.parse()?;
-        let choice = request.resolve(world.local_rank().0, world.local_size(), share_gpu)?;
+        let choice = world.choose_device(request, share_gpu)?;
         if let (true, Device::Cuda(index)) = (deterministic, choice.device) {
             Gpu::get(index)?.set_deterministic(true);
         }
@@ -195,7 +198,7 @@ fn save(
     let Some(folder) = folder else { return Ok(()) };
     let info = ModelInfo { config: config.to_toml(), preprocessor: data.preprocessor.clone() };
     let bytes = file::to_bytes(layout, weights, &info)?;
-    folder::write_atomic(&folder.file(folder::MODEL_FILE), &bytes)
+    Ok(write_atomic(&folder.file(folder::MODEL_FILE), &bytes)?)
 }
 
 fn progress(world: &World, args: &TrainArgs, config: &Config, cuts: &Cuts, n_rows: usize) -> Progress {
@@ -215,7 +218,7 @@ fn announce(
     args: &TrainArgs,
     config: &Config,
     data: &Loaded,
-    model: &Mlp,
+    model: (&Mlp, &ModelSpec),
     device: &DeviceChoice,
     progress: &Progress,
 ) -> Result<()> {
@@ -227,7 +230,7 @@ fn announce(
     if !args.dry_run || args.json {
         progress.note(&toml);
     } else if world.rank().0 == 0 && !args.quiet {
-        put(&toml)?;
+        print_result(&toml)?;
     }
     progress.note(&banner::details(world, config, data, model));
     Ok(())
@@ -235,7 +238,7 @@ fn announce(
 
 fn check_out(world: &World, args: &TrainArgs) -> Result<()> {
     match &args.out {
-        Some(out) if world.rank().0 == 0 && args.resume.is_none() => folder::check(out, existing(args)),
+        Some(out) if world.rank().0 == 0 && args.resume.is_none() => Ok(folder::check(out, existing(args))?),
         _ => Ok(()),
     }
 }
@@ -263,19 +266,30 @@ fn open_folder(
     let folder = match resumed {
         Some(resumed) => {
             let folder = resumed.folder(args.out.as_deref());
-            if let Err(Error::Folder(error)) = &folder
+            if let Err(TrainError::Folder(error)) = &folder
                 && let FolderError::Behind { run, .. } = &**error
             {
                 // A run that has gone on in it meanwhile is the better news than how far it is.
                 folder::check_free(run)?;
             }
             let (out, existing) = folder?;
-            RunDir::open(Some(&out), &config.name, existing)?
+            claim_folder(Some(&out), &config.name, existing)?
         }
-        None => RunDir::open(args.out.as_deref(), &config.name, existing(args))?,
+        None => claim_folder(args.out.as_deref(), &config.name, existing(args))?,
     };
-    folder::write_atomic(&folder.file(folder::CONFIG_FILE), config.to_toml().as_bytes())?;
+    write_atomic(&folder.file(folder::CONFIG_FILE), config.to_toml().as_bytes())?;
     Ok(Some(folder))
+}
+
+/// Claims the run's folder and, unless its run continues, removes that run.
+fn claim_folder(out: Option<&Path>, name: &str, existing: Existing) -> Result<RunDir> {
+    let folder = RunDir::open(out, name, existing)?;
+    if existing != Existing::Continue {
+        // First, so that a process killed in between leaves no checkpoints that a later run would resume by mistake.
+        CheckpointStore::of_run(folder.path()).delete_all()?;
+        folder.clear()?;
+    }
+    Ok(folder)
 }
 
 fn open_metrics(
@@ -286,7 +300,7 @@ fn open_metrics(
 ) -> Result<MetricsSink> {
     let Some(folder) = folder else { return Ok(MetricsSink::none()) };
     let path = folder.file(folder::METRICS_FILE);
-    let Some(manifest) = resumed.map(Resumed::manifest) else { return MetricsSink::create(&path, json) };
+    let Some(manifest) = resumed.map(Resumed::manifest) else { return Ok(MetricsSink::create(&path, json)?) };
     let step = manifest.run.step;
     let mut metrics = MetricsSink::resume(&path, json, step)?;
     let (world_size, world_size_before) = (world.world_size(), manifest.world_size);

@@ -4,8 +4,8 @@ use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, TensorRef, ops};
 
 use crate::data::batch::BatchMut;
+use crate::data::error::Result;
 use crate::data::{Dataset, RowLayout};
-use crate::error::Result;
 
 /// Rows that are copied at a time, in bytes.
 const CHUNK_BYTES: usize = 16 << 20;

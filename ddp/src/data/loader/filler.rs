@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::host_batch::HostBatch;
 use super::plan::Job;
+use crate::data::error::Result;
 use crate::data::order::epoch_order::RowOrder;
 use crate::data::{Dataset, DeviceNormalizer};
-use crate::error::Result;
 
 /// Rows, and what is done to them on the way.
 #[derive(Debug)]

@@ -7,9 +7,9 @@ use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef, ops}
 
 use super::plan::Job;
 use crate::data::batch::{Batch, BatchMut};
+use crate::data::error::Result;
 use crate::data::order::epoch_proof::RowsHash;
 use crate::data::{Dataset, DeviceNormalizer, RowLayout};
-use crate::error::Result;
 
 /// Rows of consecutive batches on the host, or only their numbers where the rows are on the GPU.
 #[derive(Debug)]

@@ -27,9 +27,9 @@ pub use self::plan::{BatchPlan, Job, Shuffle};
 use self::ring::Ring;
 pub use self::step::LoadedStep;
 use crate::config::{DataConfig, Placement};
+use crate::data::error::{DataError, Result};
 use crate::data::order::partition::EvalCut;
 use crate::data::{Dataset, DeviceNormalizer, Normalizer, Summary};
-use crate::error::{Error, Result};
 
 /// Copies to a GPU that may be under way while the next batches are made ready.
 const MAX_IN_FLIGHT: usize = 3;
@@ -365,11 +365,11 @@ fn place(dataset: Arc<dyn Dataset>, gpu: &'static Gpu, wish: Placement) -> Resul
     let mib = DeviceTable::size_bytes(&*dataset) >> 20;
     match DeviceTable::new(&*dataset, gpu) {
         Ok(table) => Ok(Rows::Gpu(dataset, Arc::new(table))),
-        Err(Error::Kernel(KernelError::OutOfMemory { .. })) if wish == Placement::Auto => {
+        Err(DataError::Kernel(KernelError::OutOfMemory { .. })) if wish == Placement::Auto => {
             Ok(Rows::Host(dataset))
         }
-        Err(Error::Kernel(error @ KernelError::OutOfMemory { .. })) => {
-            Err(Error::RowsNotOnDevice { rows: Summary(&*dataset).to_string(), mib, source: error })
+        Err(DataError::Kernel(error @ KernelError::OutOfMemory { .. })) => {
+            Err(DataError::RowsNotOnDevice { rows: Summary(&*dataset).to_string(), mib, source: error })
         }
         Err(error) => Err(error),
     }

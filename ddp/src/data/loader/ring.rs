@@ -9,8 +9,7 @@ use ddp_comm::failure::catch_panic;
 use super::filler::Filler;
 use super::host_batch::HostBatch;
 use super::plan::Job;
-use crate::data::DataError;
-use crate::error::{Error, Result};
+use crate::data::error::{DataError, Result};
 
 /// Threads at work.
 pub(super) struct Ring {
@@ -64,7 +63,7 @@ impl Ring {
         for n in 0..n_threads {
             let shared = ring.shared.clone();
             let thread = Builder::new().name(format!("loader-{n}")).spawn(move || shared.work());
-            ring.threads.push(thread.map_err(|source| Error::LoaderThread { source })?);
+            ring.threads.push(thread.map_err(|source| DataError::LoaderThread { source })?);
         }
         Ok(ring)
     }
@@ -133,7 +132,7 @@ impl Shared {
             let filled = filled.unwrap_or_else(|_| {
                 let source_name = self.filler.dataset.source().to_owned();
                 let reason = "it panicked while rows were read".to_owned();
-                Err(DataError::Custom { source_name, reason }.into())
+                Err(DataError::Custom { source_name, reason })
             });
             state = self.lock();
             let place = (number - state.n_taken) as usize;

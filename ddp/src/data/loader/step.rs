@@ -8,10 +8,10 @@ use super::plan::Job;
 use crate::data::DeviceNormalizer;
 use crate::data::batch::{Batch, BatchMut};
 use crate::data::device_rows::{DeviceRows, DeviceShape};
+use crate::data::error::Result;
 use crate::data::order::epoch_proof::RowsHash;
 use crate::data::order::partition::RankCut;
-use crate::error::Result;
-use crate::train::trainer::{MicroBatch, StepRows};
+use crate::data::step_rows::{MicroBatch, StepRows};
 
 /// This rank's rows of one global batch.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use ddp_kernels::cpu::row_copy::{self, RowCheck};
 use super::bytes::Bytes;
 use super::element::{RawType, numbers_to_i64, to_f32, to_f64, to_i64};
 use crate::data::DataError;
-use crate::error::Result;
+use crate::data::error::Result;
 
 /// Bytes of rows that are read at a time where they are converted.
 const READ_BYTES: usize = 1 << 20;
@@ -60,8 +60,7 @@ impl RawArray {
                     first: all.path().to_owned(),
                     other: other.path().to_owned(),
                     difference: format!("{} against {}", kind(&all), kind(&other)),
-                }
-                .into());
+                });
             }
             let n = all.n_rows();
             // Rows that take no bytes can be without end; they are refused once all is known.

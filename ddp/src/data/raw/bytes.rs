@@ -11,7 +11,7 @@ use ddp_kernels::cpu::mapped_file::MappedFile;
 use rustix::fs::Advice;
 
 use crate::data::DataError;
-use crate::error::Result;
+use crate::data::error::Result;
 
 /// Memory for what has to be unpacked: of all files together as much as the config grants.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl Bytes {
         let unreadable = |source| DataError::Unreadable { path: path.to_owned(), source };
         // A named pipe would make who opens it wait for a writer.
         if std::fs::metadata(path).is_ok_and(|data| !data.is_file() && !data.is_dir()) {
-            return Err(unreadable(std::io::Error::other("it is no file on a disk")).into());
+            return Err(unreadable(std::io::Error::other("it is no file on a disk")));
         }
         // Tells a missing file and a folder apart from one that can't be read.
         drop(crate::storage::user_file::open("data file", path)?);
@@ -116,7 +116,7 @@ impl Bytes {
     pub(crate) fn check(&self) -> Result<()> {
         match self {
             Bytes::Mapped { file, path } if !file.is_intact() => {
-                Err(DataError::Changed { path: path.clone() }.into())
+                Err(DataError::Changed { path: path.clone() })
             }
             _ => Ok(()),
         }
@@ -127,7 +127,7 @@ impl Bytes {
     pub(crate) fn check_length(&self) -> Result<()> {
         match self {
             Bytes::Mapped { file, path } if file.has_shrunk() => {
-                Err(DataError::Changed { path: path.clone() }.into())
+                Err(DataError::Changed { path: path.clone() })
             }
             _ => self.check(),
         }
@@ -139,9 +139,9 @@ impl Bytes {
             Bytes::Read { file, path, .. } => file.read_exact_at(out, offset).map_err(|source| {
                 let path = path.clone();
                 if source.kind() == std::io::ErrorKind::UnexpectedEof {
-                    DataError::Changed { path }.into()
+                    DataError::Changed { path }
                 } else {
-                    DataError::Unreadable { path, source }.into()
+                    DataError::Unreadable { path, source }
                 }
             }),
             _ => {

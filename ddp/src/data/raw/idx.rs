@@ -7,7 +7,7 @@ use super::bytes::Bytes;
 use super::element::RawType;
 use super::npy::checked_size;
 use crate::data::DataError;
-use crate::error::Result;
+use crate::data::error::Result;
 
 /// More is no array of rows.
 const MAX_DIMS: u8 = 8;
@@ -17,7 +17,7 @@ pub(crate) fn array(bytes: Bytes) -> Result<RawArray> {
     let path = bytes.path().to_owned();
     let bad = |reason: String| {
         let hint = "is the file cut off, or no IDX file at all?";
-        crate::Error::from(DataError::Malformed { path: path.clone(), format: "IDX", reason, hint })
+        DataError::Malformed { path: path.clone(), format: "IDX", reason, hint }
     };
     let whole = bytes.as_slice().expect("headers are read from mapped files");
     let (raw, shape) = header(whole).map_err(bad)?;

@@ -2,18 +2,18 @@
 
 use super::rows::RawRows;
 use crate::data::dataset::numbered_columns;
+use crate::data::error::{DataError, Result};
 use crate::data::{Dataset as _, KnownFeatures, Vocabulary};
-use crate::error::{Error, Result};
 
 /// The columns of `rows` are those of `known`, as far as both have names, and the same ones have categories.
 ///
 /// # Errors
-/// [`Error::ColumnsDiffer`] for another number of columns, other names, names in another order, and other categories.
+/// [`DataError::ColumnsDiffer`] for another number of columns, other names, names in another order, and other categories.
 pub(crate) fn same_columns(rows: &RawRows, known: KnownFeatures<'_>) -> Result<()> {
     let layout = rows.layout();
     let (n, n_known) = (layout.n_features(), known.names.len());
     let differ = |difference: String| {
-        Err(Error::ColumnsDiffer {
+        Err(DataError::ColumnsDiffer {
             source_name: rows.source().to_owned(),
             n_columns: n,
             other: known.of.to_owned(),

@@ -9,9 +9,8 @@ use super::open::{
 };
 use super::safetensors::Header;
 use super::{idx, npy, npz};
-use crate::data::DataError;
-use crate::data::open::SourceSpec;
-use crate::error::{Error, Result};
+use crate::data::error::{DataError, Result};
+use crate::data::source::SourceSpec;
 
 /// The arrays in files of one format, each over all files.
 pub(crate) struct Listing {
@@ -45,7 +44,7 @@ pub(crate) fn list(files: &[PathBuf], format: RawFormat, spec: &SourceSpec<'_>) 
             let Some(at) = arrays.iter().position(|(other, _)| *other == name) else {
                 let (first, other) = (files[0].clone(), (*path).clone());
                 let difference = format!("only one has an array \"{name}\"");
-                return Err(DataError::ShardsDiffer { first, other, difference }.into());
+                return Err(DataError::ShardsDiffer { first, other, difference });
             };
             shards.push(arrays.swap_remove(at).1);
         }
@@ -60,7 +59,7 @@ pub(crate) fn list(files: &[PathBuf], format: RawFormat, spec: &SourceSpec<'_>) 
                 listing.labels = Some(listing.arrays.len());
                 listing.arrays.push(("labels".to_owned(), Ok(labels)));
             }
-            Err(Error::Data(error)) if matches!(*error, DataError::NoLabels { .. }) => {}
+            Err(DataError::NoLabels { .. }) => {}
             Err(error) => return Err(error),
         }
     } else {

@@ -5,16 +5,14 @@ use super::bytes::Bytes;
 use super::element::RawType;
 use super::npy_header;
 use crate::data::DataError;
-use crate::error::Result;
+use crate::data::error::Result;
 
 const CUT: &str = "is the file cut off, or still being written?";
 
 /// The array in `start..end` of `bytes`, which are those of a whole `.npy` file.
 pub(crate) fn array(bytes: Bytes, start: u64, end: u64) -> Result<RawArray> {
     let path = bytes.path().to_owned();
-    let bad = |reason: String, hint| {
-        crate::Error::from(DataError::Malformed { path: path.clone(), format: "npy", reason, hint })
-    };
+    let bad = |reason: String, hint| DataError::Malformed { path: path.clone(), format: "npy", reason, hint };
     let whole = bytes.as_slice().expect("headers are read from mapped files");
     let header = npy_header::parse(&whole[start as usize..end as usize]);
     bytes.check()?;

@@ -10,7 +10,7 @@ use super::array::RawArray;
 use super::bytes::{Bytes, Room};
 use super::npy;
 use crate::data::DataError;
-use crate::error::Result;
+use crate::data::error::Result;
 
 /// Names of the arrays in the archive.
 pub(crate) fn names(bytes: &Bytes) -> Result<Vec<String>> {
@@ -37,7 +37,7 @@ pub(crate) fn array(bytes: &Bytes, name: &str, room: &Room) -> Result<RawArray> 
     if size > room.left() {
         let hint = "save it with numpy.savez, which does not compress, or raise the limit";
         let source_name = format!("{}:{name}", path.display());
-        return Err(room.too_large(source_name, size, "to be unpacked", hint).into());
+        return Err(room.too_large(source_name, size, "to be unpacked", hint));
     }
     room.take(size);
     // The archive's word for the size is not taken: no more than that is unpacked.
@@ -59,7 +59,7 @@ fn open(bytes: &Bytes) -> Result<ZipArchive<Cursor<&[u8]>>> {
     Ok(archive)
 }
 
-fn malformed(path: &Path, reason: String) -> crate::Error {
+fn malformed(path: &Path, reason: String) -> DataError {
     let hint = "is the file cut off? write it with numpy.savez";
-    DataError::Malformed { path: path.to_owned(), format: "npz", reason, hint }.into()
+    DataError::Malformed { path: path.to_owned(), format: "npz", reason, hint }
 }

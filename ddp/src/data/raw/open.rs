@@ -8,11 +8,12 @@ use super::bytes::{Bytes, Room};
 use super::rows::{LengthCheck, RawRows};
 use super::safetensors::Header;
 use super::{idx, npy, npz};
-use crate::config::{DataFormat, Task};
+use crate::config::{DataFormat, Task, format_by_name};
+use crate::data::compression::Compression;
 use crate::data::dataset::{CategoryColumn, RowLayout, TargetLayout, numbered_columns};
-use crate::data::open::{Compression, Part, SourceSpec};
-use crate::data::{DataError, files_of, format_by_name};
-use crate::error::Result;
+use crate::data::error::Result;
+use crate::data::source::{Part, SourceSpec};
+use crate::data::{DataError, files_of};
 
 /// Metadata keys of safetensors files that `ddp-train data convert` writes.
 pub(crate) const FEATURES_TEXT: &str = "ddp_train.features";
@@ -67,11 +68,10 @@ pub(crate) fn open(files: &[PathBuf], format: RawFormat, spec: &SourceSpec<'_>) 
                 first: files[0].clone(),
                 other: path.clone(),
                 difference: "other names of columns, or other categories".to_owned(),
-            }
-            .into());
+            });
         }
         if part.features.n_rows() == 0 {
-            return Err(DataError::NoRows { path: path.clone() }.into());
+            return Err(DataError::NoRows { path: path.clone() });
         }
     }
     let (mut features, mut targets, mut weights) = (Vec::new(), Vec::new(), Vec::new());
@@ -104,8 +104,7 @@ fn refuse_columns(spec: &SourceSpec<'_>) -> Result<()> {
                 source_name: spec.source.to_owned(),
                 why: "holds an array, whose columns are taken as they are",
                 hint: "give it to `ddp-train data convert` when you make the file from a table".to_owned(),
-            }
-            .into());
+            });
         }
     }
     Ok(())
@@ -129,9 +128,7 @@ pub(super) fn bytes_of(path: &Path, room: &Room) -> Result<Bytes> {
     let n_bytes = unpacked.len() as u64;
     if n_bytes > room.left() {
         let hint = "unpack the file on the disk, or raise the limit";
-        return Err(room
-            .too_large(path.display().to_string(), n_bytes, "or more to be unpacked", hint)
-            .into());
+        return Err(room.too_large(path.display().to_string(), n_bytes, "or more to be unpacked", hint));
     }
     room.take(n_bytes);
     Ok(Bytes::memory(unpacked, path))
@@ -179,14 +176,11 @@ fn named(
         let is_default = usual.first() == Some(&key);
         let usual = usual.iter().copied().filter(|_| is_default);
         let found = std::iter::once(key).chain(usual).find(|name| has(name)).map(str::to_owned);
-        found.ok_or_else(|| {
-            DataError::NoArray {
-                path: path.to_owned(),
-                key: key.to_owned(),
-                found: if names.is_empty() { "none".to_owned() } else { names.join(", ") },
-                hint: format!("set `data.{what}_key` to the one that holds the {what}"),
-            }
-            .into()
+        found.ok_or_else(|| DataError::NoArray {
+            path: path.to_owned(),
+            key: key.to_owned(),
+            found: if names.is_empty() { "none".to_owned() } else { names.join(", ") },
+            hint: format!("set `data.{what}_key` to the one that holds the {what}"),
         })
     };
     let features = take(&find(&spec.data.features_key, FEATURE_KEYS, "features")?)?;
@@ -202,8 +196,7 @@ fn named(
                 key: name.to_owned(),
                 found: names.join(", "),
                 hint: "set `data.weight` to the one that holds a number a row".to_owned(),
-            }
-            .into());
+            });
         }
         None => None,
     };
@@ -237,8 +230,7 @@ pub(super) fn labels_beside(
     Err(DataError::NoLabels {
         source_name: spec.source.to_owned(),
         hint: "name the file that holds them: `data.labels`, and `data.eval_labels` for `data.eval`",
-    }
-    .into())
+    })
 }
 
 /// The rows of single arrays (npy, IDX) in the files that `source` names.
@@ -271,8 +263,7 @@ fn combine(
                 what,
                 other: array.path().display().to_string(),
                 n_other: array.n_rows(),
-            }
-            .into());
+            });
         }
     }
     let n_features = features.row_len();
@@ -282,8 +273,7 @@ fn combine(
             format: "data",
             reason: format!("its rows have shape {:?}: no features", features.row_dims),
             hint: "expected [rows, features]",
-        }
-        .into());
+        });
     }
     let layout = RowLayout {
         features: texts
@@ -302,8 +292,7 @@ fn combine(
             shape: std::iter::once(n_rows).chain(weights.row_dims.iter().copied()).collect(),
             expected: "one number a row".to_owned(),
             hint: "is `data.weight` the right one?",
-        }
-        .into());
+        });
     }
     let total =
         features.size_bytes() + targets.size_bytes() + weights.as_ref().map_or(0, RawArray::size_bytes);
@@ -333,7 +322,7 @@ fn target_layout(
         || std::iter::once(targets.n_rows()).chain(targets.row_dims.iter().copied()).collect::<Vec<_>>();
     let wrong = |expected: String, hint| {
         let source_name = targets.path().display().to_string();
-        Err(DataError::LabelShape { source_name, shape: shape(), expected, hint }.into())
+        Err(DataError::LabelShape { source_name, shape: shape(), expected, hint })
     };
     if spec.data.task == Task::Classification {
         return if targets.row_len() == 1 {

@@ -12,7 +12,7 @@ use crate::config::Task;
 use crate::data::batch::{Batch, BatchMut};
 use crate::data::checks::{self, Columns};
 use crate::data::dataset::{Dataset, RowLayout, TargetLayout};
-use crate::error::Result;
+use crate::data::error::Result;
 use crate::storage::fingerprint::Fingerprint;
 
 /// Rows whose content goes into the fingerprint of a file.

@@ -13,7 +13,7 @@ use super::bytes::Bytes;
 use super::element::RawType;
 use super::npy::checked_size;
 use crate::data::DataError;
-use crate::error::Result;
+use crate::data::error::Result;
 
 /// The header, checked against the file's length.
 pub(crate) struct Header {
@@ -81,9 +81,9 @@ impl Header {
     }
 }
 
-fn malformed(bytes: &Bytes, reason: String) -> crate::Error {
+fn malformed(bytes: &Bytes, reason: String) -> DataError {
     let hint = "is the file cut off, or still being written?";
-    DataError::Malformed { path: bytes.path().to_owned(), format: "safetensors", reason, hint }.into()
+    DataError::Malformed { path: bytes.path().to_owned(), format: "safetensors", reason, hint }
 }
 
 /// The first name that a JSON object has twice.

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use crate::config::nearest;
-use crate::data::DataError;
-use crate::data::open::SourceSpec;
-use crate::error::{Error, Result};
+use crate::data::error::{DataError, Result};
+use crate::data::source::SourceSpec;
+use crate::data::table::CsvError;
 
 /// What a column is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,8 +56,7 @@ impl ColumnPlan {
                     column: column.clone(),
                     key,
                     hint,
-                }
-                .into());
+                });
             }
         }
         let is_feature = |name: &&String| {
@@ -65,7 +64,9 @@ impl ColumnPlan {
         };
         let there: Vec<String> = names.iter().filter(is_feature).cloned().collect();
         if there.is_empty() {
-            return Err(Error::CsvNoFeatures { path: path.to_owned(), targets: data.target.join(", ") });
+            return Err(
+                CsvError::NoFeatures { path: path.to_owned(), targets: data.target.join(", ") }.into()
+            );
         }
         let features = match spec.features {
             Some(known) => {
@@ -111,7 +112,7 @@ fn same_columns(path: &Path, there: &[String], expected: &[String], of: &str) ->
         (Some(missing), None) => format!("\"{missing}\" is missing"),
         (None, Some(extra)) => format!("\"{extra}\" is extra"),
     };
-    Err(Error::ColumnsDiffer {
+    Err(DataError::ColumnsDiffer {
         source_name: path.display().to_string(),
         n_columns: there.len(),
         other: of.to_owned(),
@@ -120,7 +121,7 @@ fn same_columns(path: &Path, there: &[String], expected: &[String], of: &str) ->
     })
 }
 
-fn target_missing(path: &Path, target: &str, names: &[String]) -> Error {
+fn target_missing(path: &Path, target: &str, names: &[String]) -> DataError {
     let hint = if let Some(name) = nearest(target, names.iter().map(String::as_str)) {
         format!("did you mean \"{name}\"?")
     } else if names.len() == 1 && names[0].contains([';', '\t', '|']) {
@@ -128,7 +129,7 @@ fn target_missing(path: &Path, target: &str, names: &[String]) -> Error {
     } else {
         format!("set `data.target` to one of the columns: {}", shown(names))
     };
-    Error::CsvTargetMissing { path: path.to_owned(), target: target.to_owned(), hint }
+    CsvError::TargetMissing { path: path.to_owned(), target: target.to_owned(), hint }.into()
 }
 
 fn shown(names: &[String]) -> String {

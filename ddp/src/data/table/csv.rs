@@ -7,6 +7,7 @@
 
 mod cell_reader;
 mod cells;
+mod error;
 mod header;
 mod input;
 mod number;
@@ -17,12 +18,13 @@ use std::path::{Path, PathBuf};
 
 use super::columns::ColumnPlan;
 use super::rows::TableRows;
-use crate::data::DataError;
-use crate::data::open::{Compression, SourceSpec};
-use crate::error::{Error, Result};
-use crate::storage::user_file;
+use crate::data::compression::Compression;
+use crate::data::error::{DataError, Result};
+use crate::data::source::SourceSpec;
+use crate::storage::user_file::{self, FileError};
 pub(crate) use cell_reader::CellReader;
 pub(crate) use cells::is_missing;
+pub use error::CsvError;
 use input::{Input, RecordTooLarge};
 
 /// Reads the rows of one file.
@@ -83,16 +85,17 @@ impl CsvReader {
         let record = self.input.record().map_err(|error| unreadable(&self.path, error))?;
         let record = record.expect("the input stands at a line that is not empty");
         if record.len() != self.plan.names.len() {
-            return Err(Error::CsvRagged {
+            return Err(CsvError::Ragged {
                 path: self.path.clone(),
                 line: record.line,
                 expected: self.plan.names.len(),
                 got: record.len(),
-            });
+            }
+            .into());
         }
         let row = rows.begin_row();
         for ((cell, role), name) in record.cells().zip(&self.plan.roles).zip(&self.plan.names) {
-            cells::put(rows, row, *role, cell).map_err(|problem| Error::CsvCell {
+            cells::put(rows, row, *role, cell).map_err(|problem| CsvError::Cell {
                 path: self.path.clone(),
                 line: record.line,
                 column: name.clone(),
@@ -104,11 +107,11 @@ impl CsvReader {
 }
 
 /// What stops the reading: the disk, or a compressed file that is none or not whole.
-fn unreadable(path: &Path, error: io::Error) -> Error {
+fn unreadable(path: &Path, error: io::Error) -> DataError {
     use io::ErrorKind as K;
     if let Some(&RecordTooLarge { line, max_bytes }) = error.get_ref().and_then(|error| error.downcast_ref())
     {
-        return DataError::RecordTooLarge { path: path.to_owned(), line, max_mib: max_bytes >> 20 }.into();
+        return DataError::RecordTooLarge { path: path.to_owned(), line, max_mib: max_bytes >> 20 };
     }
     let compression = Compression::of(path);
     let is_content = matches!(error.kind(), K::UnexpectedEof | K::InvalidData | K::InvalidInput | K::Other);
@@ -118,10 +121,9 @@ fn unreadable(path: &Path, error: io::Error) -> Error {
             format: compression.name(),
             reason: error.to_string(),
             hint: "is the file cut off, or still being written?",
-        }
-        .into();
+        };
     }
-    Error::FileUnreadable { what: "data file", path: path.to_owned(), source: error }
+    FileError::Unreadable { what: "data file", path: path.to_owned(), source: error }.into()
 }
 
 #[cfg(test)]

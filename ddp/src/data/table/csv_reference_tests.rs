@@ -8,6 +8,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::Config;
+use crate::data::DataError;
+use crate::data::table::CsvError;
 
 /// Rows of the file at `path`, or the message of what is wrong with it, cell by cell.
 fn reference(path: &Path, spec: &SourceSpec<'_>) -> Result<TableRows, String> {
@@ -22,13 +24,13 @@ fn reference(path: &Path, spec: &SourceSpec<'_>) -> Result<TableRows, String> {
         let line = || line_of(path, record.position());
         if record.len() != plan.names.len() {
             let (expected, got) = (plan.names.len(), record.len());
-            return Err(Error::CsvRagged { path: path.to_owned(), line: line(), expected, got }.to_string());
+            return Err(CsvError::Ragged { path: path.to_owned(), line: line(), expected, got }.to_string());
         }
         let row = rows.begin_row();
         for ((cell, role), name) in record.iter().zip(&plan.roles).zip(&plan.names) {
             cells::put(&mut rows, row, *role, cell).map_err(|problem| {
                 let (path, column) = (path.to_owned(), name.clone());
-                Error::CsvCell { path, line: line(), column, problem }.to_string()
+                CsvError::Cell { path, line: line(), column, problem }.to_string()
             })?;
         }
     }
@@ -69,7 +71,7 @@ fn read_blocks(path: &Path, spec: &SourceSpec<'_>, block_bytes: usize) -> Result
         while reader.read(&mut rows, 3)? > 0 {}
         Ok(rows)
     };
-    read().map_err(|error: Error| error.to_string())
+    read().map_err(|error: DataError| error.to_string())
 }
 
 fn config(sets: &[&str]) -> Config {

@@ -37,7 +37,7 @@ fn classes_of(text: &str) -> Result<ResidentRows> {
 fn assert_refused(result: Result<ResidentRows>, parts: &[&str]) {
     let error = result.expect_err("refused");
     let message = error.to_string();
-    assert_eq!(error.exit_code(), 2, "{message}");
+    assert!(!error.is_failure(), "{message}");
     for part in parts.iter().chain(&["rows.csv"]) {
         assert!(message.contains(part), "no {part:?} in: {message}");
     }

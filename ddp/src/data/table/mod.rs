@@ -12,14 +12,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(crate) use columns::ColumnPlan;
+pub use csv::CsvError;
 pub(crate) use csv::{CellReader, CsvReader, is_missing};
 pub(crate) use rows::{TableRows, TargetCells, huge_vocabulary};
 
 use super::dataset::Dataset;
-use super::open::SourceSpec;
+use super::source::SourceSpec;
 use super::{DataError, resident::ResidentRows};
 use crate::config::DataFormat;
-use crate::error::Result;
+use crate::data::error::Result;
 
 /// Rows that are read at a time, and fewer of many columns: before the limit is looked at again.
 const CHUNK_ROWS: usize = 4096;
@@ -109,14 +110,14 @@ pub(crate) fn read_all(files: &[PathBuf], format: DataFormat, spec: &SourceSpec<
             }
         }
         if rows.n_rows == n_before {
-            return Err(crate::Error::CsvNoRows { path: path.clone() });
+            return Err(CsvError::NoRows { path: path.clone() }.into());
         }
     }
     let (plan, rows) = first.expect("there is a file");
     rows.finish(&plan, &files[0], spec)
 }
 
-fn too_large(spec: &SourceSpec<'_>, at_least: u64) -> crate::Error {
+fn too_large(spec: &SourceSpec<'_>, at_least: u64) -> DataError {
     DataError::TooLarge {
         source_name: spec.source.to_owned(),
         what: "or more as rows of f32",
@@ -127,7 +128,6 @@ fn too_large(spec: &SourceSpec<'_>, at_least: u64) -> crate::Error {
             spec.source
         ),
     }
-    .into()
 }
 
 /// Shards have the same columns, in the same order.
@@ -140,5 +140,5 @@ pub(crate) fn same_columns(first: &Path, expected: &[String], path: &Path, got: 
         Some(i) => format!("column {} is \"{}\" in one and \"{}\" in the other", i + 1, expected[i], got[i]),
         None => format!("{} columns against {}", expected.len(), got.len()),
     };
-    Err(DataError::ShardsDiffer { first: first.to_owned(), other: path.to_owned(), difference }.into())
+    Err(DataError::ShardsDiffer { first: first.to_owned(), other: path.to_owned(), difference })
 }

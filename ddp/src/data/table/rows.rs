@@ -4,13 +4,14 @@ use std::path::Path;
 
 use super::columns::ColumnPlan;
 use crate::config::Task;
-use crate::data::DataError;
+use crate::data::CellProblem;
 use crate::data::checks::MAX_GUESSED_CLASSES;
 use crate::data::dataset::{CategoryColumn, RowLayout, TargetLayout};
-use crate::data::open::SourceSpec;
+use crate::data::error::{DataError, Result};
 use crate::data::resident::{ResidentRows, Targets};
+use crate::data::source::SourceSpec;
+use crate::data::table::CsvError;
 use crate::data::vocabulary::{MAX_VALUES, Vocabulary};
-use crate::error::{CellProblem, Error, Result};
 
 /// Rows read so far. Who reads a row pushes `n_features` features, then its targets and weight, and ends it.
 #[derive(Debug)]
@@ -175,7 +176,7 @@ impl TableRows {
     /// The rows as a dataset.
     ///
     /// # Errors
-    /// [`Error::SingleClass`] for labels that are all 0.
+    /// [`CsvError::SingleClass`] for labels that are all 0.
     pub(crate) fn finish(
         mut self,
         plan: &ColumnPlan,
@@ -196,7 +197,7 @@ impl TableRows {
                 let largest = labels.iter().copied().max().unwrap_or(0);
                 let n_classes = classes.unwrap_or(largest as usize + 1);
                 if n_classes < 2 {
-                    return Err(Error::SingleClass { path: path.to_owned(), n_rows: labels.len() });
+                    return Err(CsvError::SingleClass { path: path.to_owned(), n_rows: labels.len() }.into());
                 }
                 layout.targets = TargetLayout::Classes { n_classes };
                 Targets::Labels(labels)
@@ -248,6 +249,6 @@ fn check_label(label: i64, classes: Option<usize>) -> Result<(), CellProblem> {
 }
 
 /// The error for [`TableRows::huge_vocabulary`].
-pub(crate) fn huge_vocabulary(path: &Path, column: &str) -> Error {
-    DataError::VocabularyHuge { path: path.to_owned(), column: column.to_owned(), limit: MAX_VALUES }.into()
+pub(crate) fn huge_vocabulary(path: &Path, column: &str) -> DataError {
+    DataError::VocabularyHuge { path: path.to_owned(), column: column.to_owned(), limit: MAX_VALUES }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use ddp::checkpoint::{Checkpoint, CheckpointError, CheckpointStore, Fault};
 use ddp::model::ParamLayout;
+use ddp::storage::fault::FileFault;
 
 use super::fixture::*;
 
@@ -102,7 +103,7 @@ fn exchanged_files_and_names_are_found() {
     let (one, two) = (fs::read(part(1, 0)).unwrap(), fs::read(part(2, 0)).unwrap());
     assert_eq!(one.len(), two.len());
     fs::write(part(2, 0), one).unwrap();
-    assert!(matches!(store.checkpoint(2).unwrap().verify(), Err(Fault::Changed { .. })));
+    assert!(matches!(store.checkpoint(2).unwrap().verify(), Err(Fault::File(FileFault::Changed { .. }))));
     fs::write(part(2, 0), two).unwrap();
     assert!(is_good(&store, &layout, 2));
     fs::rename(store.step_folder(2), store.step_folder(3)).unwrap();

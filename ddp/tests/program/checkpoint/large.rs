@@ -9,6 +9,7 @@ use std::sync::Arc;
 use ddp::checkpoint::{Checkpoint, CheckpointError, Fault};
 use ddp::model::ParamLayout;
 use ddp::storage::disk::{Disk, OpenFile, OsDisk};
+use ddp::storage::fault::FileFault;
 use rustix::fs::{OFlags, fcntl_getfl};
 use tempfile::TempDir;
 
@@ -86,7 +87,11 @@ fn a_flipped_bit_is_found_wherever_it_is() {
             let mut byte = [0];
             on_disk.read_exact_at(&mut byte, at).unwrap();
             on_disk.write_all_at(&[byte[0] ^ 4], at).unwrap();
-            assert!(matches!(checkpoint.verify(), Err(Fault::Changed { .. })), "byte {at} of {}", file.name);
+            assert!(
+                matches!(checkpoint.verify(), Err(Fault::File(FileFault::Changed { .. }))),
+                "byte {at} of {}",
+                file.name
+            );
             let error = load(&checkpoint, &large_layout(), 2).unwrap_err();
             assert!(error.to_string().contains("was changed"), "byte {at} of {}: {error}", file.name);
             on_disk.write_all_at(&byte, at).unwrap();

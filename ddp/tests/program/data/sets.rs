@@ -190,7 +190,11 @@ impl Set {
     }
 
     /// Opens the rows, with `memory_bytes` for them.
-    pub(crate) fn open(&self, memory_bytes: u64, more: &[String]) -> ddp::Result<Arc<dyn Dataset>> {
+    pub(crate) fn open(
+        &self,
+        memory_bytes: u64,
+        more: &[String],
+    ) -> Result<Arc<dyn Dataset>, ddp::data::DataError> {
         let sets: Vec<String> = self.sets.iter().chain(more).cloned().collect();
         let config = Config::load(None, &sets).unwrap();
         SourceSpec { memory_bytes, ..SourceSpec::train(&config.data) }.open()

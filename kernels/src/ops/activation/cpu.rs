@@ -6,14 +6,14 @@ use crate::cpu::simd::vectorize;
 use crate::cpu::threads::{SharedMut, for_parts};
 use crate::cpu::{Float, Stored};
 
-/// Elements from which a second thread is worth it.
+/// Elements per thread below which a second thread does not pay off.
 const MIN_PART: usize = 1 << 15;
 
 /// A function and its derivative, known at compile time so that loops over it vectorise.
 pub(crate) trait Function: Copy + Send + Sync {
     /// `f(x)`.
     fn value<T: Float>(x: T) -> T;
-    /// `f'(x)`, from `x` or from `f(x)` as [`Activation::saved_for_backward`] says.
+    /// `f'(x)`, from `x` or `f(x)`: [`Activation::saved_for_backward`].
     fn derivative<T: Float>(saved: T) -> T;
 }
 
@@ -68,7 +68,7 @@ fn gelu_inner<T: Float>(x: T) -> T {
     c::<T>(SQRT_2_OVER_PI) * (x + c::<T>(0.044_715) * x * x * x)
 }
 
-/// Runs `$body` with `$f` standing for the function's type.
+/// Runs `$body` with `$f` as the function's type.
 macro_rules! with_function {
     ($activation:expr, $f:ident => $body:expr) => {
         match $activation {
@@ -133,8 +133,8 @@ pub(super) fn backward<T: Stored>(
     with_function!(activation, F => backward_as::<T, F>(saved, d, cols, d_bias, accumulate));
 }
 
-/// Splits the columns over the threads, so that each column's sum runs over the rows in their order. What is summed is what is
-/// stored.
+/// Splits the columns over the threads, so that each column is summed in the order of the rows. Sums the stored (rounded)
+/// values.
 pub(crate) fn backward_as<T: Stored, F: Function>(
     saved: &[T],
     d: &mut [T],

@@ -1,4 +1,4 @@
-//! Elementwise, 16 bytes at a time.
+//! Elementwise, 16 bytes per access.
 
 use cudarc::driver::sys::CUdeviceptr;
 
@@ -63,7 +63,7 @@ pub(crate) fn forward_in_place(
 }
 
 /// # Safety
-/// As many elements as `y` has lie at `x`: y itself or nothing of it.
+/// `x` points to as many elements as `y` has: to `y` itself or to memory that does not overlap it.
 unsafe fn launch_forward(
     gpu: &'static Gpu,
     activation: Activation,

@@ -1,10 +1,10 @@
 // activation.cu: activation functions and their derivatives.
-// maths   forward y <- f(x); backward d <- d * f'(saved), saved being f's input or its output as the twin says
+// maths   forward y <- f(x); backward d <- d * f'(saved), where saved is f's input or output, see cpu.rs
 // shapes  x, y, d, saved: T[n]
-// launch  grid-stride over n, 16 bytes an access where the pointers allow it, block 256; any n
-// moved   forward 2 values an element (read x, write y), backward 3 (read saved, read and write d): memory-bound
+// launch  grid-stride over n, 16 bytes per access if the pointers allow it, block 256; any n
+// moved   forward 2 values per element (read x, write y), backward 3 (read saved, read and write d): memory-bound
 // order   elementwise: bit-identical between runs
-// twin    cpu.rs beside this file
+// twin    cpu.rs next to this file
 
 struct Relu {
     template <class M> static __device__ M value(M x) { return x > 0 || x != x ? x : (M)0; }

@@ -11,14 +11,14 @@ use super::addmm::check_output_kind;
 use super::{bias, check};
 use crate::{Result, Shape, TensorMut, TensorRef};
 
-/// An elementwise activation function, as PyTorch defines it.
+/// An elementwise activation function, defined as in PyTorch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// `max(x, 0)`; NaN stays NaN.
     Relu,
     /// `x·Φ(x)` with the error function (arXiv:1606.08415).
     Gelu,
-    /// GELU's approximation by tanh.
+    /// GELU in its tanh approximation.
     GeluTanh,
     /// `x·sigmoid(x)`.
     Silu,
@@ -28,17 +28,17 @@ pub enum Activation {
     Sigmoid,
 }
 
-/// Which value of the forward pass the derivative is computed from.
+/// The value of the forward pass from which the derivative is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SavedForBackward {
     /// The function's input.
     Input,
-    /// Its output: nothing else need be kept.
+    /// The function's output.
     Output,
 }
 
 impl Activation {
-    /// All of them.
+    /// All activations.
     pub const ALL: [Activation; 6] = [
         Activation::Relu,
         Activation::Gelu,
@@ -48,7 +48,7 @@ impl Activation {
         Activation::Sigmoid,
     ];
 
-    /// What [`activation_backward`] needs as `saved`.
+    /// The argument `saved` of [`activation_backward`].
     pub fn saved_for_backward(self) -> SavedForBackward {
         match self {
             Activation::Relu | Activation::Tanh | Activation::Sigmoid => SavedForBackward::Output,
@@ -72,7 +72,7 @@ impl fmt::Display for Activation {
 
 /// `y = f(x)`.
 ///
-/// - `x`, `y`: any one shape and float dtype; of a short one computed in f32
+/// - `x`, `y`: one shape and float dtype; bf16 and f16 are computed in f32
 ///
 /// # Errors
 /// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::DTypeMismatch`], [`crate::KernelError::Shape`].
@@ -95,9 +95,9 @@ pub fn activation_forward(activation: Activation, x: TensorRef<'_>, y: TensorMut
 
 /// `d = d · f'(·)` in place, and in the same pass `d_bias = Σ_rows d` (`+=` if `accumulate`).
 ///
-/// - `d`: `[N, C]`, in: the gradient of the output, out: that of the input
-/// - `saved`: `[N, C]`, the input or the output of the forward pass, as [`Activation::saved_for_backward`] says
-/// - `d_bias`: `[C]`, for the bias that was added just before `f`; in f32 where `d` is bf16
+/// - `d`: `[N, C]`, in: the gradient of the output; out: the gradient of the input
+/// - `saved`: `[N, C]`, the input or the output of the forward pass: [`Activation::saved_for_backward`]
+/// - `d_bias`: `[C]`, gradient of the bias added just before `f`; f32 if `d` is bf16
 ///
 /// # Errors
 /// As [`activation_forward`].
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn gradients_match_central_differences() {
         let (rows, cols) = (7, 5);
-        // Away from ReLU's kink, where no difference quotient is right.
+        // Away from the kink of ReLU, where difference quotients are wrong.
         let x: Vec<f64> = random::<f64>(rows * cols, 1).iter().map(|v| 4.0 * v + 1e-3 * v.signum()).collect();
         let d_y = random::<f64>(rows * cols, 2);
         for device in devices() {
@@ -183,7 +183,7 @@ mod tests {
     fn f32_agrees_with_f64_also_in_long_rows_and_on_threads() {
         std::thread::spawn(|| {
             crate::cpu::threads::join_pool(2).unwrap();
-            // An odd number of elements, so that a GPU's wide accesses have an end of their own.
+            // An odd number of elements, so that the GPU's wide accesses leave a tail.
             let x: Vec<f32> = random::<f32>(70 * 1003 + 1, 3).iter().map(|v| 10.0 * v).collect();
             let x64 = rounded::<f32, f64>(&x);
             for device in devices() {

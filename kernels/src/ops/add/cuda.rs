@@ -1,4 +1,4 @@
-//! Elementwise, 16 bytes at a time.
+//! Elementwise, 16 bytes per access.
 
 use crate::cuda::launch::{Launch, Source};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};

@@ -1,10 +1,10 @@
 // add.cu: elementwise addition in place.
-// maths   y <- y + x, for bf16 and f16 in f32 and rounded once
+// maths   y <- y + x; bf16 and f16 in f32, rounded once
 // shapes  x, y: T[n]
-// launch  grid-stride over n, 16 bytes an access where the pointers allow it, block 256; any n
-// moved   3 values an element (read x, read and write y): memory-bound
+// launch  grid-stride over n, 16 bytes per access if the pointers allow it, block 256; any n
+// moved   3 values per element (read x, read and write y): memory-bound
 // order   elementwise: bit-identical between runs
-// twin    cpu.rs beside this file
+// twin    cpu.rs next to this file
 
 template <class T> __device__ __forceinline__ T sum_of(T y, T x) { return Format<T>::from(to_float(y) + to_float(x)); }
 

@@ -10,7 +10,7 @@ use crate::{Result, TensorMut, TensorRef};
 
 /// `y += x`.
 ///
-/// - `x`, `y`: one shape and float dtype; sums of a short one in f32, rounded
+/// - `x`, `y`: one shape and float dtype; bf16 and f16 are added in f32 and rounded
 ///
 /// Asynchronous on the device's compute stream.
 ///
@@ -37,7 +37,7 @@ mod tests {
     use crate::ops::testing::{devices, random, rounded, tensor};
     use crate::{DType, Device, Element, KernelError, Tensor};
 
-    /// `y + x` from element `start` on: a GPU's wide accesses need addresses that are multiples of 16.
+    /// `y + x` from element `start` on, since a GPU's wide accesses need addresses that are multiples of 16.
     fn sum<T: Element>(y: &[T], x: &[T], start: usize, device: Device) -> Vec<T> {
         let (mut y, x) = (tensor(y, &[y.len()], device), tensor(x, &[x.len()], device));
         let n = y.numel();
@@ -55,7 +55,7 @@ mod tests {
         }
     }
 
-    /// Whole numbers are nothing to compute in, on any device.
+    /// Integers are rejected on every device.
     #[test]
     fn whole_numbers_are_refused() {
         for device in devices() {

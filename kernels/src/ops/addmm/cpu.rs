@@ -1,4 +1,4 @@
-//! By the crate `gemm`, split over the threads of the rank.
+//! GEMM of the crates `gemm-f32` and `gemm-f64`, split over the compute threads.
 
 use crate::cpu::Float;
 use crate::cpu::gemm::{Mat, gemm};

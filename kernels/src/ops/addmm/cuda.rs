@@ -1,34 +1,33 @@
-//! By cuBLASLt; what it does not take (an empty inner dimension) is done here.
+//! Calls cuBLASLt; an empty inner dimension, which it does not support, is handled here.
 
 use crate::DType;
 use crate::Result;
-use crate::cuda::blas::{Operands, Product};
+use crate::cuda::blas::{Matmul, Operands, Scales};
 use crate::cuda::launch::{Launch, Source};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
 
 pub(crate) static SOURCE: Source = Source::new("addmm", include_str!("kernel.cu"));
 
-/// The product with its epilogue, into `c`; false, with nothing done, where cuBLASLt has no algorithm with that epilogue or
-/// there is nothing to multiply.
+/// Enqueues the matmul with its epilogue, into `c`; returns false, having done nothing, if cuBLASLt has no algorithm with that
+/// epilogue or there is nothing to multiply.
 ///
-/// - `scales`: alpha and beta; the caller has checked shapes, dtypes and devices
+/// The caller has checked shapes, dtypes and devices.
 #[allow(clippy::too_many_arguments)] // GEMM has that many.
-pub(crate) fn product(
+pub(crate) fn matmul(
     gpu: &'static Gpu,
-    shape: Product,
-    scales: (f64, f64),
+    shape: Matmul,
+    scales: Scales,
     a: CudaSlice<'_>,
     b: CudaSlice<'_>,
     mut c: CudaSliceMut<'_>,
     bias: Option<CudaSlice<'_>>,
     aux: Option<CudaSlice<'_>>,
 ) -> Result<bool> {
-    let (alpha, beta) = scales;
     if c.is_empty() {
         return Ok(true);
     }
     if shape.k == 0 {
-        scale(gpu, beta, &mut c)?;
+        scale(gpu, scales.beta, &mut c)?;
         return Ok(false);
     }
     let operands = Operands {
@@ -38,12 +37,12 @@ pub(crate) fn product(
         bias: bias.map_or(0, |bias| bias.ptr()),
         aux: aux.map_or(0, |aux| aux.ptr()),
     };
-    // SAFETY: the caller checked that the slices are on this device and of the product's shape; `c` is exclusive. Bias and aux
-    // have the length that the epilogue documents, which the operations check.
-    unsafe { gpu.product(shape, alpha, beta, operands) }
+    // SAFETY: the caller checked that the slices are on this device and of the matmul's shape; `c` is exclusive. Bias and aux have
+    // the length that the epilogue documents, which the operations check.
+    unsafe { gpu.matmul(shape, scales, operands) }
 }
 
-/// `c *= beta`; with `beta = 0` it becomes zero whatever it was.
+/// `c *= beta`; with `beta = 0`, `c` becomes zero without being read.
 fn scale(gpu: &'static Gpu, beta: f64, c: &mut CudaSliceMut<'_>) -> Result<()> {
     let kernel = match c.dtype() {
         DType::F64 => "scale_f64",

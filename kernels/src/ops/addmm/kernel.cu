@@ -1,4 +1,4 @@
-// addmm.cu: what is left of a product whose inner dimension is empty.
+// addmm.cu: a matmul whose inner dimension is empty.
 // maths   c <- beta * c; with beta = 0, zero
 // shapes  c: T[n]
 // launch  grid-stride over n, block 256; any n

@@ -1,39 +1,39 @@
-//! General matrix product with accumulation.
+//! General matrix multiplication (GEMM) with accumulation.
 
 mod cpu;
 mod cuda;
 
-pub(crate) use cuda::{SOURCE, product};
+pub(crate) use cuda::{SOURCE, matmul};
 
 use super::check;
 use crate::cpu::gemm::Mat;
-use crate::cuda::blas::{Epilogue, Product};
+use crate::cuda::blas::{Epilogue, Matmul, Scales};
 use crate::error::Operand;
 use crate::{KernelError, Result, Shape, TensorMut, TensorRef};
 
 const OP: &str = "addmm";
 
-/// In what precision matrix products of f32 are computed. Sums are in f32 either way; other dtypes know no difference.
+/// Precision of matmuls with f32 operands. Sums are in f32 in either mode; other dtypes are not affected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum MatmulMode {
-    /// All 24 bits of the factors count.
+    /// Full f32: 24-bit significands.
     #[default]
     Strict,
-    /// 11 bits of the factors count (TF32), on the matrix units of GPUs since Ampere. The CPU computes as strictly as ever.
+    /// TF32: operands rounded to 11-bit significands, on the tensor cores of GPUs since Ampere. The CPU computes in full f32.
     Tf32,
 }
 
-/// `c = alpha · op(a) · op(b) + beta · c`, where `op` transposes its operand if the flag beside it says so.
+/// `c = alpha · op(a) · op(b) + beta · c`, where `op` transposes its operand if the flag after it is true.
 ///
 /// - `op(a)`: `[M, K]`; `op(b)`: `[K, N]`; `c`: `[M, N]`; all f32 or all f64, on one device; on a GPU also bf16 or
-///   f16 factors with `c` in their format or f32
-/// - with `beta = 0`, `c` is not read, so NaN in it does not spread
+///   f16 operands with `c` in their format or f32
+/// - with `beta = 0`, `c` is not read, so NaN in it does not propagate
 ///
 /// # Errors
 /// [`KernelError::DeviceMismatch`], [`KernelError::DTypeMismatch`], [`KernelError::Shape`]; on a GPU
 /// [`KernelError::Cublas`].
 ///
-/// Source: BLAS GEMM; the same as `torch.addmm` with its input given as `c`.
+/// Source: BLAS GEMM; the same as `torch.addmm` with its input as `c`.
 pub fn addmm(
     alpha: f64,
     a: TensorRef<'_>,
@@ -46,7 +46,7 @@ pub fn addmm(
     addmm_with(MatmulMode::Strict, alpha, a, transpose_a, b, transpose_b, beta, c)
 }
 
-/// [`addmm`] in a given precision.
+/// [`addmm`] in the given precision.
 ///
 /// # Errors
 /// As [`addmm`].
@@ -76,7 +76,7 @@ pub fn addmm_with(
     check::shape(OP, c_op, Shape::matrix(m, n))?;
     if let Some(gpu) = c.gpu() {
         check::dtype(OP, a_op, check::FLOATS, check::FLOATS_NAMES)?;
-        let shape = Product {
+        let shape = Matmul {
             m,
             n,
             k,
@@ -87,7 +87,7 @@ pub fn addmm_with(
             mode,
             epilogue: Epilogue::None,
         };
-        return product(gpu, shape, (alpha, beta), a.cuda()?, b.cuda()?, c.into_cuda()?, None, None)
+        return matmul(gpu, shape, Scales { alpha, beta }, a.cuda()?, b.cuda()?, c.into_cuda()?, None, None)
             .map(|_| ());
     }
     check::float_dispatch!(OP, a_op, T => {
@@ -99,7 +99,7 @@ pub fn addmm_with(
     })
 }
 
-/// A product's output has its inputs' device and dtype; of a short format it can also be f32.
+/// Checks that the output is on the device of the inputs and of their dtype, or f32 for bf16 and f16.
 pub(crate) fn check_output_kind(op: &'static str, input: Operand, output: Operand) -> Result<()> {
     check::same_device(op, &[input, output])?;
     let is_wider = check::narrows(output.dtype, input.dtype);

@@ -1,4 +1,4 @@
-//! A pass over the rows with the bias in cache.
+//! One pass over the rows, with the bias in cache.
 
 use crate::Element;
 use crate::cpu::Stored;

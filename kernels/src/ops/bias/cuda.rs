@@ -1,4 +1,4 @@
-//! A pass over the elements; for the gradient, columns shared by threads and rows by blocks.
+//! One pass over the elements; for the gradient, threads share the columns and blocks share the rows.
 
 use crate::cuda::launch::{Launch, Source};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu, PARTIAL_SUMS};
@@ -7,7 +7,7 @@ use crate::{DType, Result};
 
 pub(crate) static SOURCE: Source = Source::new("bias", include_str!("kernel.cu"));
 
-/// Elements of a 16-byte access, if rows and addresses allow it.
+/// Elements per 16-byte access, if rows and addresses allow it.
 fn per_access(dtype: DType, cols: usize, addresses: u64) -> Option<usize> {
     let n = 16 / dtype.size_bytes();
     (cols.is_multiple_of(n) && addresses.is_multiple_of(16)).then_some(n)
@@ -34,8 +34,8 @@ pub(crate) fn forward(gpu: &'static Gpu, bias: CudaSlice<'_>, y: &mut CudaSliceM
     let tiles = RowTiles::new(gpu, rows, cols / wide.unwrap_or(1));
     let launch = tiles.grid(Launch::new(gpu, &SOURCE, kernel)?);
     let launch = launch.read(bias).write(y).arg(rows).arg(cols).arg(tiles.log2_width());
-    // SAFETY: fwd(const T* bias, T* y, size_t rows, size_t cols, u32 log2_width); bias holds cols elements, y rows · cols, and where
-    // the kernel moves 16 bytes at a time, rows and addresses are multiples of that.
+    // SAFETY: fwd(const T* bias, T* y, size_t rows, size_t cols, u32 log2_width); bias holds cols elements, y rows · cols, and if
+    // the kernel moves 16 bytes at a time, rows and addresses are multiples of 16 bytes.
     unsafe { launch.run() }
 }
 
@@ -79,31 +79,31 @@ pub(crate) fn backward(
     unsafe { launch.run() }
 }
 
-/// Threads of a block that sums columns: COLUMN_BLOCK in the kernel.
+/// Threads per block that sums columns: COLUMN_BLOCK in the kernel.
 const COLUMN_BLOCK: usize = 512;
-/// Blocks whose number is enough, whatever the device: two for each multiprocessor of today's largest.
+/// Number of blocks that fills any device: two per multiprocessor of the largest today.
 const BLOCKS: usize = 256;
 /// Counters in [`crate::cuda::Gpu`]'s scratch: its first 256 bytes.
 const COUNTERS: usize = 64;
-/// Rows a thread should sum before it is worth it that another block takes some.
+/// Rows per thread below which another block does not pay off.
 const MIN_ROWS: usize = 8;
 
-/// How the gradient's columns and rows are divided; by the shape alone, so that the order of sums is the same on every device.
+/// Split of the gradient's columns and rows, by the shape only, so that the order of sums is the same on every device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ColumnGrid {
-    /// Logarithm of the threads that lie side by side over the columns.
+    /// Logarithm of the number of threads across the columns.
     log2_lanes: u32,
-    /// Tiles of so many columns.
+    /// Number of column tiles.
     tiles: usize,
-    /// Parts of the rows, each a block's.
+    /// Number of row shares, one block each.
     shares: usize,
 }
 
 impl ColumnGrid {
-    /// For threads that take `per_access` columns at a time and partial sums of `sum_bytes`.
+    /// Split for threads that take `per_access` columns at a time and partial sums of `sum_bytes`.
     fn new(rows: usize, cols: usize, per_access: usize, sum_bytes: usize) -> Self {
         let items = cols / per_access;
-        // Some 128 bytes of a row at least, unless it is narrower; wider where there would be more tiles than counters.
+        // At least 128 bytes of a row, unless it is narrower; more if there would be more tiles than counters.
         let least = if per_access == 1 { 32 } else { 8 };
         let mut lanes = least.min(items.next_power_of_two());
         while items.div_ceil(lanes) > COUNTERS && lanes < 128 {
@@ -143,7 +143,7 @@ mod tests {
                 }
             }
         }
-        // Tall matrices fill the device; small ones are spared the second stage.
+        // Tall matrices fill the device; small ones skip the second stage.
         let grid = ColumnGrid::new(8192, 4096, 8, 4);
         assert_eq!(grid, ColumnGrid { log2_lanes: 3, tiles: 64, shares: 4 });
         assert_eq!(ColumnGrid::new(65_536, 10, 1, 4), ColumnGrid { log2_lanes: 4, tiles: 1, shares: 256 });

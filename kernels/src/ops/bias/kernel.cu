@@ -1,20 +1,20 @@
 // bias.cu: the bias of a linear layer, and its gradient.
 // maths   forward y[n, c] <- y[n, c] + bias[c]; backward d_bias[c] <- sum_n d_y[n, c] (+ d_bias[c] if accumulate)
 // shapes  y, d_y: T[rows, cols]; bias: T[cols]; d_bias: D[cols], D = T or float
-// launch  forward row_walk over 16 bytes at a time where rows and pointers allow it, else over elements; block 256.
-//         backward one block of 512 for a tile of columns (2^log2_lanes threads wide, each 16 bytes or one element) and a
-//         share of the rows: tiles in x, shares in y; the last block of a tile adds up the shares; any shape
-// moved   forward 2 values an element, backward 1: memory-bound
-// order   which rows a thread sums, and the order of all sums, depend on the shape and on whether addresses are multiples of
-//         16: bit-identical between runs. Backward has one atomic a block, a counter that decides which block is the last.
-// twin    cpu.rs beside this file
+// launch  forward row_walk over 16 bytes per access if rows and pointers allow it, else over elements; block 256.
+//         backward one block of 512 per tile of columns (2^log2_lanes threads wide, each 16 bytes or one element) and share of
+//         the rows: tiles in x, shares in y; the last block of a tile sums the shares; any shape
+// moved   forward 2 values per element, backward 1: memory-bound
+// order   the rows of a thread and the order of all sums depend on the shape and on whether addresses are multiples of 16:
+//         bit-identical between runs. Backward has one atomic per block, a counter that decides which block is the last.
+// twin    cpu.rs next to this file
 
 template <class T, int N> __device__ void add_bias(const T* __restrict__ bias, T* y, size_t rows, size_t cols, u32 log2_width) {
     RowWalk at = row_walk(log2_width);
     size_t items = cols / N;
     for (size_t i = at.item; i < items; i += at.item_stride) {
         Pack<T, N> b = load_pack<N>(bias, i);
-        // Two rows at a time, so that their loads are in flight together.
+        // Two rows at a time, so that their loads overlap.
         for (size_t n = at.row; n < rows; n += 2 * at.row_stride) {
             Pack<T, N> v[2];
 #pragma unroll
@@ -44,7 +44,7 @@ ADD_BIAS(f16_by_16_bytes, f16, 8)
 
 #define COLUMN_BLOCK 512
 
-// In steps of N columns, which divides cols. `counters`: one for each tile; `partials`: cols of each share of the rows.
+// In steps of N columns, a divisor of cols. `counters`: one per tile; `partials`: cols elements per share of the rows.
 template <class T, int N, class D>
 __device__ void column_sums(const T* d_y, D* d_bias, size_t rows, size_t cols, int accumulate, u32 log2_lanes, u32* counters,
                             MATH(T)* partials) {
@@ -58,7 +58,7 @@ __device__ void column_sums(const T* d_y, D* d_bias, size_t rows, size_t cols, i
 #pragma unroll
     for (int j = 0; j < N; j++) sum[j] = 0;
     if (item < items) {
-        // Several rows at a time, so that their loads are in flight together; a row beyond the end adds nothing.
+        // Several rows at a time, so that their loads overlap; a row past the end adds nothing.
         const int batch = N == 1 ? 8 : 4;
         for (size_t n = blockIdx.y * row_lanes + (threadIdx.x >> log2_lanes); n < rows; n += batch * stride) {
             Pack<T, N> v[batch];
@@ -92,7 +92,7 @@ __device__ void column_sums(const T* d_y, D* d_bias, size_t rows, size_t cols, i
             d_bias[first + c] = Format<D>::from(accumulate ? to_float(d_bias[first + c]) + total : total);
     }
     if (gridDim.y == 1 || !is_last_block(counters + blockIdx.x, gridDim.y)) return;
-    // The shares of the rows, by as many threads a column as there are.
+    // The shares of the rows, by all threads of a column.
     const u32 helpers = width < COLUMN_BLOCK ? COLUMN_BLOCK / width : 1, helper = threadIdx.x / width;
     for (u32 c = helpers > 1 ? threadIdx.x % width : threadIdx.x; c < width; c += COLUMN_BLOCK) {
         M total = 0;

@@ -1,4 +1,4 @@
-//! Row-wise bias: added to every row, its gradient the sum over the rows.
+//! Bias of a linear layer: added to every row; its gradient is the sum over the rows.
 
 mod cpu;
 pub(crate) mod cuda;
@@ -11,7 +11,7 @@ use crate::{Result, Shape, TensorMut, TensorRef};
 
 /// `y[n, c] += bias[c]` in place.
 ///
-/// - `bias`: `[C]`; `y`: `[N, C]`; of one float dtype
+/// - `bias`: `[C]`; `y`: `[N, C]`; one float dtype
 ///
 /// Asynchronous on the device's compute stream.
 ///
@@ -35,7 +35,8 @@ pub fn bias_forward(bias: TensorRef<'_>, y: TensorMut<'_>) -> Result<()> {
 
 /// `d_bias[c] = Σ_n d_y[n, c]`, or `+=` if `accumulate`.
 ///
-/// - `d_y`: `[N, C]`; `d_bias`: `[C]`; of one dtype: f32 or f64; the sums of a short format in f32, on a GPU also in it
+/// - `d_y`: `[N, C]`; `d_bias`: `[C]`; both f32 or both f64; for `d_y` in bf16 or f16, `d_bias` is f32, on a GPU also of that
+///   format
 ///
 /// Asynchronous on the device's compute stream.
 ///
@@ -74,7 +75,7 @@ mod tests {
         y.to_vec().unwrap()
     }
 
-    /// The gradient on top of `before` where that is given; `d_y` lies `start` elements behind its buffer's start.
+    /// The gradient, added to `before` if given; `d_y` starts `start` elements after the start of its buffer.
     fn backward<T: Element, U: Element>(
         d_y: &[T],
         cols: usize,
@@ -132,8 +133,8 @@ mod tests {
         }
     }
 
-    /// Shapes for one block, for several shares of the rows, for many tiles and for more tiles than counters; rows that wide
-    /// accesses fit and others.
+    /// Shapes for one block, for several row shares, for many tiles and for more tiles than counters; rows that fit wide accesses
+    /// and rows that do not.
     const SHAPES: [(usize, usize); 11] = [
         (0, 5),
         (1, 1),
@@ -153,8 +154,8 @@ mod tests {
         for (rows, cols) in SHAPES {
             let d_y = random::<f32>(rows * cols, 1);
             let wide = rounded::<f32, f64>(&d_y);
-            // On a GPU a thread sums some 100 numbers below 1, and the stages behind it fewer: some units of 2^-24 times what such
-            // a sum comes to. One after the other, as on the CPU, `rows` sums are rounded, each to 2^-24 of up to some √rows.
+            // On a GPU, a thread sums about 100 numbers below 1, and later stages fewer: a few units of 2^-24 times such a sum. On the
+            // CPU, sums are sequential: `rows` roundings, each to 2^-24 of up to about √rows.
             let bound = |device: Device| if device == Device::Cpu { 1e-6 + 1e-7 * rows as f64 } else { 2e-5 };
             for device in devices() {
                 for before in [None, Some(2.0)] {
@@ -197,7 +198,7 @@ mod tests {
         let d_y = random::<f32>(rows * cols, 1);
         for device in devices() {
             let want = backward::<f32, f32>(&d_y, cols, None, 0, device);
-            // Another division of the columns, so another order: some units of 2^-24 of sums up to 60.
+            // Another split of the columns, so another order: a few units of 2^-24 of sums up to 60.
             assert_close(&backward::<f32, f32>(&d_y, cols, None, 1, device), &want, 2e-5, 1e-6);
             let mut y = Tensor::zeros(&[1 + rows * cols], crate::DType::F32, device).unwrap();
             let bias = tensor(&d_y[..cols], &[cols], device);

@@ -1,4 +1,4 @@
-//! Element by element, rounded once: from f64 to a short format by way of an f32 that keeps what decides.
+//! Elementwise, rounded once: from f64 to a 16-bit format through an f32 rounded to odd.
 
 use half::{bf16, f16};
 
@@ -30,7 +30,7 @@ pub(super) fn cast(op: &'static str, from: TensorRef<'_>, to: CpuSliceMut<'_>) -
         (_, CpuSliceMut::F64(to)) => convert!(op, from, to, f32, x => f64::from(x)),
         (_, CpuSliceMut::BF16(to)) => convert!(op, from, to, f32, x => Stored::store(x)),
         (_, CpuSliceMut::F16(to)) => convert!(op, from, to, f32, x => Stored::store(x)),
-        // The caller has refused other types, and equal ones are copied.
+        // The caller rejected other types and copies equal ones.
         (_, CpuSliceMut::F32(_) | CpuSliceMut::I64(_) | CpuSliceMut::U8(_)) => {}
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Elementwise, 16 bytes of the wider type at a time.
+//! Elementwise, 16 bytes of the wider type per access.
 
 use crate::cuda::launch::{Launch, Source};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};

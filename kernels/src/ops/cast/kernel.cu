@@ -1,11 +1,11 @@
-// cast.cu: from one float format to another.
+// cast.cu: conversion between float formats.
 // maths   to <- from, rounded to nearest, ties to even, once; NaN stays NaN
 // shapes  from: A[n], to: B[n]
-// launch  grid-stride over n, 16 bytes of the wider type an access where the pointers allow it (so that a warp's accesses
+// launch  grid-stride over n, 16 bytes of the wider type per access if the pointers allow it (so that a warp's accesses
 //         are contiguous on both sides), block 256; any n
-// moved   1 value read, 1 written an element: memory-bound
+// moved   1 value read, 1 written per element: memory-bound
 // order   elementwise: bit-identical between runs
-// twin    cpu.rs beside this file
+// twin    cpu.rs next to this file
 
 // f64 to f32 rounded to odd: what f32 loses is kept as its lowest bit, so that only the rounding to a shorter format counts.
 __device__ __forceinline__ float odd_of_double(double x) {
@@ -42,7 +42,7 @@ template <class B, class A, int N> __device__ __forceinline__ Pack<B, N> convert
 template <class A, class B> __device__ void cast(const A* __restrict__ from, B* __restrict__ to, size_t n) {
     const int per_pack = 16 / (sizeof(A) > sizeof(B) ? sizeof(A) : sizeof(B));
     size_t packs = are_packed(from, to) ? n / per_pack : 0;
-    // Two at a time, so that their loads are in flight together.
+    // Two at a time, so that their loads overlap.
     for (size_t i = first_element(); i < packs; i += 2 * grid_stride()) {
         size_t second = i + grid_stride();
         Pack<A, per_pack> a[2];

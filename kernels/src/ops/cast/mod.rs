@@ -1,4 +1,4 @@
-//! The same numbers in another float type.
+//! Conversion between float types.
 
 mod cpu;
 mod cuda;
@@ -10,8 +10,8 @@ use crate::{Result, TensorMut, TensorRef};
 
 /// `to = from`, rounded to nearest, ties to even, once.
 ///
-/// - `from`, `to`: one shape and device; f32, f64, bf16 or f16, also twice the same
-/// - NaN stays NaN; what is too large becomes infinity
+/// - `from`, `to`: one shape and device; f32, f64, bf16 or f16, also both the same
+/// - NaN stays NaN; values too large for `to` become infinity
 ///
 /// Asynchronous on the device's compute stream.
 ///
@@ -53,7 +53,7 @@ mod tests {
         to.to_vec::<B>().unwrap().split_off(start)
     }
 
-    /// Numbers of all sizes, with those at which rounding turns and those beyond which nothing is finite.
+    /// Numbers of all magnitudes, with the ties of rounding and the limits of the finite range.
     fn samples() -> Vec<f64> {
         let mut values =
             vec![0.0, -0.0, f64::INFINITY, -f64::INFINITY, f64::NAN, 1e300, -1e300, 1e-300, -1e-300];
@@ -84,11 +84,11 @@ mod tests {
         values
     }
 
-    /// A short format as its bits.
+    /// A 16-bit format as its bits.
     trait Short: Element {
         /// The bits of infinity.
         const INFINITY: u16;
-        /// What infinity would be if the exponents went on above the largest finite number, which takes part so in rounding.
+        /// The value of infinity if the exponents continued above the largest finite number, as rounding treats it.
         const BEYOND: f64;
         fn of_bits(bits: u16) -> Self;
         fn bits(self) -> u16;
@@ -114,7 +114,7 @@ mod tests {
         }
     }
 
-    /// Of the two short numbers around `x` the nearer one, of two that are equally near the even one.
+    /// The nearer of the two 16-bit numbers around `x`; the even one of a tie.
     fn nearest<S: Short>(x: f64) -> u16 {
         let sign = u16::from(x.is_sign_negative()) << 15;
         let value = |bits: u16| if bits == S::INFINITY { S::BEYOND } else { S::of_bits(bits).to_f64() };
@@ -138,7 +138,7 @@ mod tests {
         }
     }
 
-    /// What every number of `S` becomes in `T`, which holds them all.
+    /// Every number of `S` in `T`, which holds all of them.
     fn check_widening<S: Short, T: Element>(start: usize, device: Device) {
         let shorts: Vec<S> = (0..=u16::MAX).map(S::of_bits).collect();
         for (short, got) in shorts[start..].iter().zip(run::<S, T>(&shorts, start, device)) {

@@ -1,4 +1,4 @@
-//! Tensors, or parts of them, one behind the other.
+//! Concatenation of tensors.
 
 use super::{check, copy};
 use crate::cpu::copy::gather;
@@ -6,13 +6,13 @@ use crate::{KernelError, Result, TensorMut, TensorRef};
 
 const OP: &str = "cat";
 
-/// `to` = the elements of `parts` in row-major order, one part behind the other.
+/// Writes the elements of `parts`, each in row-major order, to `to`, concatenated.
 ///
-/// - one dtype, any devices; `to` has any shape that holds as many elements
-/// - within host memory it is one copy, by all threads and, where it is long, past the caches; else as [`copy`], part by part
+/// - one dtype, any devices; `to` has any shape with as many elements
+/// - within host memory: one copy by all threads, with streaming stores if it is long; else as [`copy`], part by part
 ///
 /// # Errors
-/// [`KernelError::DTypeMismatch`]; [`KernelError::ElementCount`] where `to` holds another number of elements;
+/// [`KernelError::DTypeMismatch`]; [`KernelError::ElementCount`] if `to` has a different number of elements;
 /// [`KernelError::Cuda`].
 ///
 /// Source: `torch.cat` of flattened tensors, with `out`.

@@ -1,4 +1,4 @@
-//! Copies elements as they are, also from one device to another.
+//! Copies elements unchanged, also between devices.
 
 use cudarc::driver::{result, sys};
 
@@ -12,8 +12,8 @@ const OP: &str = "copy";
 /// `to = from`.
 ///
 /// - one shape and dtype, any two devices
-/// - on one GPU and between two it is asynchronous, in the order of the compute streams; between host and GPU it waits until
-///   it is done; within host memory a long one is made by all threads, past the caches
+/// - on one GPU and between two: asynchronous, ordered on the compute streams; between host and GPU: synchronous; within host
+///   memory: a long copy uses all threads and streaming stores
 ///
 /// # Errors
 /// [`crate::KernelError::DTypeMismatch`], [`crate::KernelError::Shape`], [`crate::KernelError::Cuda`].
@@ -41,7 +41,7 @@ fn upload(gpu: &'static Gpu, from: TensorRef<'_>, to: TensorMut<'_>) -> Result<(
         return Ok(());
     }
     gpu.bind()?;
-    // SAFETY: both sides hold that many bytes; the host's is borrowed until the copy is done.
+    // SAFETY: both sides hold that many bytes; host memory is borrowed until the copy is done.
     let copied = unsafe { result::memcpy_htod_async(to.ptr(), bytes, gpu.compute().raw()) };
     check_driver(gpu.index(), "cuMemcpyHtoDAsync", copied)?;
     gpu.compute().synchronize()
@@ -54,7 +54,7 @@ fn download(gpu: &'static Gpu, from: TensorRef<'_>, to: TensorMut<'_>) -> Result
     }
     gpu.bind()?;
     let to = to.into_bytes(OP, "to")?.as_mut_ptr().cast();
-    // SAFETY: both sides hold that many bytes, by shape and dtype; the host's is borrowed until the copy is done.
+    // SAFETY: both sides hold that many bytes, by shape and dtype; host memory is borrowed until the copy is done.
     let copied = unsafe { sys::cuMemcpyDtoHAsync_v2(to, from.ptr(), from.len_bytes(), gpu.compute().raw()) };
     check_driver(gpu.index(), "cuMemcpyDtoHAsync", copied.result())?;
     gpu.compute().synchronize()
@@ -80,7 +80,7 @@ mod tests {
         }
     }
 
-    /// Elements of each type, also where they stand at odd addresses.
+    /// Elements of each type, also at odd addresses.
     #[test]
     fn all_types_are_copied_as_they_are() {
         fn check<T: Element>() {

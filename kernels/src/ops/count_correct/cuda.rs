@@ -1,4 +1,4 @@
-//! Several rows a warp, or a block a row, by the number of classes.
+//! Several rows per warp or one row per block, by the number of classes.
 
 use crate::cuda::launch::{BLOCK, Launch, Source};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu, PARTIAL_SUMS};
@@ -8,14 +8,14 @@ pub(crate) static SOURCE: Source = Source::new("count_correct", include_str!("ke
 pub(crate) static WEIGHTED_SOURCE: Source =
     Source::with_row_weights("count_correct_weighted", include_str!("kernel.cu"));
 
-/// Blocks at most.
+/// Maximum number of blocks.
 const MAX_BLOCKS: usize = 1024;
 const _: () = assert!(MAX_BLOCKS <= PARTIAL_SUMS);
-/// Classes from which a block takes a row together.
+/// Number of classes from which a block shares a row.
 const WIDE: usize = 1024;
 
-/// `count = ` rows of `n_classes` float logits whose first largest one stands at the label, or their weights, or `+=`; labels
-/// i64, weights f32, count one f64, all on this device.
+/// Counts rows of `n_classes` float logits whose first largest one is at the label, or sums their weights; labels i64, weights
+/// f32, count one f64, all on this device.
 pub(super) fn count(
     gpu: &'static Gpu,
     logits: CudaSlice<'_>,

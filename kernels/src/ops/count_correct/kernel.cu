@@ -1,24 +1,23 @@
-// count_correct.cu: rows whose first largest logit stands at the label.
+// count_correct.cu: number of rows whose first largest logit is at the label.
 // maths   count[0] <- |{n : x[n, c] < x[n, l] for c < l, x[n, c] <= x[n, l] for all c; l = labels[n]}| (+ count[0] if
-//         accumulate); so a row with NaN or with a label outside 0..cols does not count; with row_weights their sum over
-//         those rows
-// shapes  logits x: T[rows, cols]; labels: i64[rows]; row_weights: f32[rows], used where ROW_WEIGHTS is 1; count: f64[1]
-// launch  blocks of 256 in a row; 2^log2_width threads a row: 1 to 32, or the whole block; any shape
-// moved   1 value an element
+//         accumulate); a row with NaN or with a label outside 0..cols is wrong; with row_weights their sum over those rows
+// shapes  logits x: T[rows, cols]; labels: i64[rows]; row_weights: f32[rows], used if ROW_WEIGHTS is 1; count: f64[1]
+// launch  one-dimensional grid, block 256; 2^log2_width threads per row: 1 to 32, or the whole block; any shape
+// moved   1 value per element
 // order   integers are counted, in f64 exactly; weights are summed by thread, block and then blocks in order:
 //         bit-identical between runs
-// twin    cpu.rs beside this file
+// twin    cpu.rs next to this file
 
 #ifndef ROW_WEIGHTS
 #define ROW_WEIGHTS 0
 #endif
 
-// Does nothing in this thread's share of the row speak against the label?
+// Whether no element in this thread's share of the row contradicts the label.
 template <class T> __device__ __forceinline__ bool agrees(const T* row, i64 label, size_t cols, size_t lane, size_t width) {
     if ((size_t)label >= cols) return false;
     MATH(T) at_label = to_float(row[label]);
     bool ok = true;
-    // Several at a time, so that their loads are in flight together.
+    // Several at a time, so that their loads overlap.
     const int batch = 4;
     for (size_t c = lane; c < cols; c += batch * width) {
         T v[batch];
@@ -47,7 +46,7 @@ __device__ void count_correct(const T* logits, const i64* labels, const float* r
     } else {
         u32 rows_of_block = blockDim.x >> log2_width, first_lane = threadIdx.x % WARP - lane;
         u32 lanes = (ALL_LANES >> (WARP - width)) << first_lane;
-        // All lanes of a warp go round together, also those whose row is beyond the end.
+        // All lanes of a warp iterate together, also those whose row is past the end.
         for (size_t first = (size_t)blockIdx.x * rows_of_block; first < rows; first += (size_t)gridDim.x * rows_of_block) {
             size_t row = first + (threadIdx.x >> log2_width);
             bool ok = row < rows && agrees(logits + row * cols, labels[row], cols, lane, width);

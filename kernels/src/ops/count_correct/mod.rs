@@ -1,4 +1,4 @@
-//! Rows whose largest output is that of the label.
+//! Counts rows whose largest output is that of the label (top-1 accuracy).
 
 mod cpu;
 mod cuda;
@@ -8,12 +8,12 @@ pub(crate) use cuda::{SOURCE, WEIGHTED_SOURCE};
 use super::check;
 use crate::{DType, Result, Shape, TensorMut, TensorRef};
 
-/// `count =` the number of rows in which the first largest output stands at the label, or `count +=` it if `accumulate`; with
-/// weights of rows, the sum of those rows' weights.
+/// `count =` the number of rows whose first largest output is at the label, or `+=` if `accumulate`; with row weights, the sum
+/// of the weights of those rows.
 ///
 /// - `outputs`: `[N, C]` of a float dtype; `labels`: `[N]` i64; `count`: `[1]` f64
-/// - `row_weights`: `[N]` f32, not negative, finite
-/// - a row with NaN counts as wrong, as does one whose label is not in `0..C`
+/// - `row_weights`: `[N]` f32, finite, not negative
+/// - a row with NaN or with a label outside `0..C` counts as wrong
 ///
 /// Asynchronous on the device's compute stream.
 ///
@@ -68,7 +68,7 @@ mod tests {
     use crate::ops::testing::{assert_close, devices, random, rounded, tensor};
     use crate::{Device, Element, Philox, Tensor};
 
-    /// The count on top of `before` where that is given.
+    /// The count, added to `before` if given.
     fn run<T: Element>(outputs: &[T], labels: &[i64], before: Option<f64>, device: Device) -> f64 {
         run_weighted(outputs, labels, None, before, device)
     }
@@ -109,7 +109,7 @@ mod tests {
         }
     }
 
-    /// Few values, so that ties are everywhere, in rows for a part of a warp, a warp and a block.
+    /// Few distinct values, so that ties are common; rows for part of a warp, a warp and a block.
     #[test]
     fn every_device_counts_as_the_cpu_for_any_number_of_classes() {
         for (n_rows, n_classes) in
@@ -118,8 +118,8 @@ mod tests {
             let outputs: Vec<f32> =
                 random::<f32>(n_rows * n_classes, 1).iter().map(|v| (v * 6.0).round()).collect();
             let words = Philox::new(2);
-            // Among many classes a random label is never right: every other row's is the row's argmax, and of those every other
-            // one stands at its last maximum, which is not the first where there are several.
+            // With many classes a random label is never right: every other row gets its argmax as label, and every other one of those its
+            // last maximum, which is not the first if there are several.
             let labels: Vec<i64> = (0..n_rows)
                 .map(|n| {
                     let row = &outputs[n * n_classes..][..n_classes];

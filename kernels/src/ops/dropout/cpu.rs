@@ -1,4 +1,4 @@
-//! Four columns a Philox block, a row at a time.
+//! Row by row, four columns per Philox block.
 
 use super::DropoutKey;
 use crate::Element;
@@ -7,7 +7,7 @@ use crate::cpu::simd::vectorize;
 use crate::cpu::threads::{SharedMut, for_parts};
 use crate::rng::Philox;
 
-/// Elements from which a second thread is worth it.
+/// Elements per thread below which a second thread does not pay off.
 const MIN_PART: usize = 1 << 13;
 
 pub(super) fn apply<T: Stored>(x: &mut [T], cols: usize, (threshold, keep): (u32, f64), key: DropoutKey) {

@@ -1,4 +1,4 @@
-//! Elements of four columns, or of 16 bytes where those are more, a thread at a time.
+//! Each thread takes four columns at a time, or 16 bytes if that is more.
 
 use super::DropoutKey;
 use crate::cuda::launch::{Launch, Source};
@@ -8,7 +8,8 @@ use crate::{DType, Result};
 
 pub(crate) static SOURCE: Source = Source::new("dropout", include_str!("kernel.cu"));
 
-/// Drops elements of `x`, rows of `cols` in a float dtype on this device, below `threshold` and multiplies the others by `keep`.
+/// Drops elements of `x`, rows of `cols` floats on this device, whose random word is below `threshold`; multiplies the others by
+/// `keep`.
 ///
 /// `scalars`: [`crate::ops::STEP_SCALARS_LEN`] f64 that hold seed, step and first row, or none.
 pub(super) fn apply(

@@ -1,12 +1,12 @@
 // dropout.cu: dropout whose mask is a function of seed, step, layer and global row.
-// maths   x[n, c] <- 0 where word c mod 4 of philox(seed; c / 4, row, step, layer and row's upper bits) < threshold,
+// maths   x[n, c] <- 0 if word c mod 4 of philox(seed; c / 4, row, step, layer and row's upper bits) < threshold,
 //         row = first_row + n; else x[n, c] * keep
-// shapes  x: T[rows, cols]; scalars: StepScalars as f64[8] (ops/step_sums.rs) or null: then seed, step and first_row are
-//         arguments; else seed and step - 1 come from it, and its first_row is added to the argument
+// shapes  x: T[rows, cols]; scalars: StepScalars as f64[8] (ops/step_scalars.rs) or null; null: seed, step and first_row are the
+//         arguments; else seed and step - 1 come from scalars, and its first_row is added to the argument
 // launch  row_walk over items of 4 columns (8 in bf16, so that 16 bytes are moved at a time); block 256; any shape
-// moved   2 values an element (read and write x): memory-bound
+// moved   2 values per element (read and write x): memory-bound
 // order   elementwise: bit-identical between runs, the mask between devices too
-// twin    cpu.rs beside this file
+// twin    cpu.rs next to this file
 
 template <class T>
 __device__ void dropout(T* x, size_t rows, size_t cols, u32 threshold, MATH(T) keep, u64 seed, u64 step, u32 layer,

@@ -6,24 +6,24 @@ mod cuda;
 pub(crate) use cuda::SOURCE;
 
 use super::check;
-use super::step_sums::{STEP_SCALARS_LEN, StepScalars};
+use super::step_scalars::{STEP_SCALARS_LEN, StepScalars};
 use crate::{DType, Result, Shape, TensorMut, TensorRef};
 
-/// What decides which elements are dropped; equal keys drop the same ones on every device and for every world size.
+/// Key of a dropout mask: equal keys drop the same elements on every device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DropoutKey {
-    /// The run's seed.
+    /// Seed of the run.
     pub seed: u64,
     /// Optimiser step, from 0.
     pub step: u64,
     /// Index of the layer.
     pub layer: u16,
-    /// Index in the global batch of the first row given.
+    /// Index in the global batch of the first row of `x`.
     pub first_row: u64,
 }
 
 impl DropoutKey {
-    /// The key of the step that `scalars` tells of, whose first row this key's counts from.
+    /// The key with seed, step and first-row offset of `scalars`.
     fn of_step(self, scalars: StepScalars) -> Self {
         DropoutKey {
             seed: scalars.seed,
@@ -36,11 +36,10 @@ impl DropoutKey {
 
 /// `x[n, c] = x[n, c] / (1 - p)` with probability `1 - p`, else 0, in place.
 ///
-/// - `x`: `[N, C]` of a float dtype; element `(n, c)` is dropped where word `c mod 4` of Philox4x32-10 under the
-///   key `seed` and the counter `(c / 4, row, step, layer and row's upper bits)`, `row = first_row + n`, is below `p · 2^32`
-/// - `scalars`: a step's [`StepScalars`], `[STEP_SCALARS_LEN]` f64 beside `x`, from which a captured graph sees new numbers at
-///   each replay: seed and step (there counted from 1) are then its own, whatever `key` says, and its first row is added to
-///   `key.first_row`
+/// - `x`: `[N, C]` of a float dtype; element `(n, c)` is dropped if word `c mod 4` of Philox4x32-10 with key `seed` and counter
+///   `(c / 4, row, step, layer and row's upper bits)`, `row = first_row + n`, is below `p · 2^32`
+/// - `scalars`: [`StepScalars`], `[STEP_SCALARS_LEN]` f64 on the device of `x`, which a captured graph reads anew at each replay:
+///   seed and step (counted from 1 there) replace those of `key`, and `first_row` is added to that of `key`
 /// - the backward pass is the same function with the same key on the gradient
 ///
 /// Asynchronous on the device's compute stream.
@@ -135,7 +134,7 @@ mod tests {
                 assert_ne!(mask(rows, cols, 0.3, key, device), base);
             }
             let dropped = base.iter().filter(|&&v| v == 0.0).count() as f64 / base.len() as f64;
-            // Five standard errors of a share of 0.3 among 50,000.
+            // Five standard errors of a fraction of 0.3 among 50,000.
             assert!((dropped - 0.3).abs() < 0.0103, "{dropped}");
             assert!(base.iter().all(|&v| v == 0.0 || v == (1.0 / 0.7) as f32));
             assert_eq!(mask(2, 9, 0.0, KEY, device), [1.0; 18]);
@@ -148,10 +147,10 @@ mod tests {
         assert!(run(&x, cols, 0.25, key, device) == want, "{:?} rows of {cols} on {device}", S::DTYPE);
     }
 
-    /// The mask is that of the CPU, and what is kept is one rounding of one product: so all bits agree.
+    /// The mask equals that of the CPU, and a kept element is one rounded multiplication: all bits agree.
     #[test]
     fn every_device_gives_the_same_bits() {
-        // The row's upper bits count too; the last rows lie beyond 2^32.
+        // The upper bits of the row matter too; the last rows are beyond 2^32.
         let key = DropoutKey { seed: 7 << 33 | 5, step: (1 << 32) + 2, layer: 900, first_row: (1 << 32) - 9 };
         for (rows, cols) in [(1, 1), (21, 6), (21, 10), (300, 64), (3, 2500), (2, 12_000)] {
             let x = random::<f32>(rows * cols, 1);
@@ -185,7 +184,7 @@ mod tests {
         for device in devices() {
             let scalars = tensor(&scalars.to_array(), &[STEP_SCALARS_LEN], device);
             let mut x = Tensor::ones(&[20, 9], DType::F32, device).unwrap();
-            // Rows 30 and later of this rank's share: a later micro-batch.
+            // Rows 30 and later of the batch: a later micro-batch.
             let other = DropoutKey { seed: 0, step: 0, layer: 3, first_row: 30 };
             dropout(x.view_mut(), 0.5, other, Some(scalars.view())).unwrap();
             assert_eq!(x.to_vec::<f32>().unwrap(), mask(20, 9, 0.5, key, Device::Cpu), "{device}");

@@ -1,15 +1,14 @@
-//! Rows split over the threads of the rank forward; columns of the tables backward, so that each sum goes in the order of the
-//! rows.
+//! Forward splits rows over the threads; backward splits columns of the tables, so that each sum is in the order of the rows.
 
 use super::{EmbeddingTable, Sizes};
 use crate::cpu::threads::{SharedMut, for_parts};
 use crate::cpu::{Float, Stored};
 use crate::{Element, KernelError, Result};
 
-/// Elements from which a second thread is worth it.
+/// Elements per thread below which a second thread does not pay off.
 const MIN_PART: usize = 1 << 15;
 
-/// Every code is one of its table.
+/// Checks that every code is within its table.
 fn check_codes<T: Float>(op: &'static str, x: &[T], sizes: Sizes, tables: &[EmbeddingTable]) -> Result<()> {
     if tables.is_empty() {
         return Ok(());
@@ -26,7 +25,7 @@ fn check_codes<T: Float>(op: &'static str, x: &[T], sizes: Sizes, tables: &[Embe
     Ok(())
 }
 
-/// Numbers and rows of tables side by side, each element through `convert`.
+/// Concatenates numbers and table rows, each element converted by `convert`.
 pub(super) fn forward<T: Float, U: Element>(
     op: &'static str,
     x: &[T],
@@ -57,7 +56,7 @@ pub(super) fn forward<T: Float, U: Element>(
     Ok(())
 }
 
-/// Adds each row's gradient to the rows of the tables that it took, in the order of the rows.
+/// Adds each row's gradient to the table rows of its codes, in the order of the rows.
 pub(super) fn backward<T: Stored>(
     op: &'static str,
     x: &[T::Real],
@@ -85,8 +84,8 @@ pub(super) fn backward<T: Stored>(
             }
             for n in 0..sizes.rows {
                 let start = table.row(x[n * x_cols + sizes.n_numbers + index].to_f64() as usize).start;
-                // SAFETY: in the table, by `check_codes` and the check that the tables lie in the buffer, one behind the other;
-                // these columns of it are in this thread's part alone.
+                // SAFETY: within the table, by `check_codes` and the check that the tables are disjoint and within the buffer; these
+                // columns belong to this thread's part alone.
                 let to = unsafe { d_weights.slice(start + own.start..start + own.end) };
                 let from = &d_out[n * cols + first..][own.clone()];
                 to.iter_mut().zip(from).for_each(|(to, &v)| *to += v.load());

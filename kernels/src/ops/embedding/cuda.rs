@@ -1,5 +1,5 @@
-//! Forward one launch for all tables. Backward the codes are sorted with their rows, the gradient is zeroed, and the rows of
-//! each code are added up: three pieces of work for all tables.
+//! Forward: one launch for all tables. Backward: sort the codes with their rows, zero the gradient, sum the rows of each code;
+//! three operations for all tables.
 
 use cudarc::driver::result;
 
@@ -18,7 +18,7 @@ const TILE: usize = 64;
 /// Columns of a table that a block sums.
 const PART: usize = 32;
 
-/// `out` of `x` and `weights`: both f32 or f64, `out` as they are or bf16 or f16 where they are f32.
+/// Computes `out` from `x` and `weights`: both f32 or f64; `out` of the same dtype, or bf16 or f16 if that is f32.
 pub(super) fn forward(
     gpu: &'static Gpu,
     x: CudaSlice<'_>,
@@ -91,7 +91,7 @@ fn zero(gpu: &'static Gpu, values: &mut CudaSliceMut<'_>) -> Result<()> {
         return Ok(());
     }
     gpu.bind()?;
-    // SAFETY: that many bytes lie there and are this borrow's alone; zero bits are the number 0 in every float type.
+    // SAFETY: the slice has that many bytes and is exclusive; zero bits are the number 0 in every float type.
     let set = unsafe { result::memset_d8_async(values.ptr(), 0, values.len_bytes(), gpu.compute().raw()) };
     check_driver(gpu.index(), "cuMemsetD8Async", set)
 }

@@ -1,27 +1,27 @@
-// embedding.cu: numbers and rows of tables side by side, and the gradient of the tables.
-// maths   forward  out[n, :] <- numbers of x[n, :], then row x[n, N + t] of each table t; NaN for a code that is none
+// embedding.cu: concatenation of numbers and table rows, and the gradient of the tables.
+// maths   forward  out[n, :] <- numbers of x[n, :], then row x[n, N + t] of each table t; NaN for an invalid code
 //         backward d_table[code, :] += sum of d_out[n, columns of t] over the rows n of that code
 // shapes  x: T[rows, N + E], its last E columns codes; out, d_out: [rows, cols], cols = N + sum of dims; weights, d_weights:
-//         the buffer that all tables lie in; tables: i64[E][4], see Table, and behind them the table of each column of out
+//         the buffer of all tables; tables: i64[E][4], see Table, followed by the table of each column of out
 //         from N on; pairs: u64[2][E][rows]
 // launch  forward  row_walk: rows over blocks in x, columns over threads and blocks in y; block 256
-//         sort     a block of 512 for each table
+//         sort     a block of 512 per table
 //         backward tiles of 64 sorted rows in x, tables in parts of 32 columns in y; block 256; any shape
-// moved   forward 2 values an element; sort 32 bytes a code for each 4 bits of it; backward 1 value an element of d_out and
-//         2 of each row of a table that is met
+// moved   forward 2 values per element; sort 32 bytes per code for each 4 bits of it; backward 1 value per element of d_out and
+//         2 per element of each table row used
 // order   forward elementwise. Backward: a table's codes are sorted with their rows (radix sort, least digit first, stable),
-//         and a warp, or for more than 64 rows a block, adds up a code's rows. Which rows a thread sums depends on the number
-//         of rows of that code and on dim: bit-identical between runs and devices. No atomics.
-// twin    cpu.rs beside this file
+//         and a warp, or for more than 64 rows a block, sums a code's rows. The rows of a thread depend on the number of rows of
+//         that code and on dim: bit-identical between runs and devices. No atomics.
+// twin    cpu.rs next to this file
 
 struct Table {
-    size_t start, n_codes, dim, column;  // `column`: its first one of out, less N
+    size_t start, n_codes, dim, column;  // `column`: its first one of out, minus N
 };
 __device__ __forceinline__ Table table_of(const i64* tables, size_t t) {
     Table r = {(size_t)tables[4 * t], (size_t)tables[4 * t + 1], (size_t)tables[4 * t + 2], (size_t)tables[4 * t + 3]};
     return r;
 }
-// n_codes for what is no code. At most 2^24, so that f32 holds each of them.
+// n_codes for an invalid code. At most 2^24, so that f32 holds each of them.
 template <class T> __device__ __forceinline__ u32 code_of(T x, size_t n_codes) {
     if (!(x >= 0 && x < (T)n_codes)) return (u32)n_codes;
     u32 code = (u32)x;
@@ -35,7 +35,7 @@ __device__ void embed(const T* __restrict__ x, const T* __restrict__ weights, V*
                       u32 log2_width) {
     RowWalk at = row_walk(log2_width);
     const size_t x_cols = n_numbers + n_tables;
-    const int batch = 4;  // rows at a time, so that their loads are in flight together
+    const int batch = 4;  // rows at a time, so that their loads overlap
     for (size_t c = at.item; c < cols; c += at.item_stride) {
         const bool is_number = c < n_numbers;
         size_t t = is_number ? 0 : (size_t)tables[4 * n_tables + c - n_numbers];
@@ -83,12 +83,12 @@ __device__ __forceinline__ u32 n_passes(size_t n_codes) {
     while (n_codes >> (DIGIT_BITS * n)) n++;
     return n;
 }
-// A code in the upper half, its row in the lower. The last pass leaves them here.
+// A code in the upper half, its row in the lower. Output of the last pass.
 __device__ __forceinline__ const u64* sorted_pairs(const u64* pairs, size_t n_codes, size_t t, size_t n_tables, size_t rows) {
     return pairs + (((n_passes(n_codes) - 1) & 1) * n_tables + t) * rows;
 }
 
-// Each thread takes rows that follow each other, so the order of equal digits is kept.
+// Each thread takes consecutive rows, so the sort is stable.
 template <class T>
 __device__ void sort_codes(const T* x, const i64* tables, u64* pairs, size_t rows, size_t n_numbers, size_t n_tables) {
     __shared__ u32 places[DIGITS * SORT_BLOCK];
@@ -111,7 +111,7 @@ __device__ void sort_codes(const T* x, const i64* tables, u64* pairs, size_t row
             __syncthreads();
             for (size_t i = first; i < last; i++) places[(from[i] >> shift) % DIGITS * SORT_BLOCK + thread]++;
             __syncthreads();
-            // How often a digit was met becomes the place of the thread's first row of it: an exclusive sum.
+            // Counts of digits become positions of each thread's first row with that digit: an exclusive prefix sum.
             u32 sum = 0;
             for (u32 j = 0; j < DIGITS; j++) sum += places[thread * DIGITS + j];
             u32 before = sum;
@@ -151,7 +151,7 @@ SORT(f64, double)
 #define SUM_WARPS (SUM_BLOCK / WARP)
 #define TILE 64
 
-// One column of d_out over each `step`-th sorted row from `k` on, as long as the code is this one.
+// One column of d_out summed over every `step`-th sorted row from `k` on with this code.
 template <class M, class T>
 __device__ __forceinline__ M run_sum(const u64* sorted, size_t rows, size_t k, size_t step, u32 code, const T* from,
                                      size_t cols) {
@@ -196,7 +196,7 @@ __device__ void add_runs(const u64* pairs, const i64* tables, const T* d_out, D*
             for (size_t i = tile + warp; i < rows && i < tile + TILE; i += SUM_WARPS) {
                 const u32 code = (u32)(sorted[i] >> 32);
                 if (code >= table.n_codes || (i > 0 && (u32)(sorted[i - 1] >> 32) == code)) continue;
-                // It reaches beyond the tile, so no other one of this tile is as long.
+                // It extends past the tile, so no other one of this tile does.
                 if (i + TILE < rows && (u32)(sorted[i + TILE] >> 32) == code) {
                     if (lane == 0) long_run = i;
                     continue;

@@ -1,4 +1,4 @@
-//! Learned embeddings of categorical features: columns of codes become rows of tables.
+//! Learned embeddings of categorical features: codes in the last columns of `x` select rows of tables.
 
 mod cpu;
 mod cuda;
@@ -15,19 +15,19 @@ use crate::{DType, Device, KernelError, MemoryUse, Result, Shape, Tensor, Tensor
 /// One table of embeddings in a flat buffer: `[n_codes, dim]` from element `start` on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EmbeddingTable {
-    /// Its first element.
+    /// First element of the table.
     pub start: usize,
-    /// Rows: codes are whole numbers in `0..n_codes`.
+    /// Number of rows: codes are integers in `0..n_codes`.
     pub n_codes: usize,
     /// Width of a row.
     pub dim: usize,
 }
 
 impl EmbeddingTable {
-    /// The most codes of a table: f32 holds every whole number up to here.
+    /// Maximum number of codes of a table: f32 holds every integer up to here.
     pub const MAX_CODES: usize = 1 << 24;
 
-    /// One past its last element.
+    /// End of the table, exclusive.
     fn end(&self) -> usize {
         self.n_codes.saturating_mul(self.dim).saturating_add(self.start)
     }
@@ -39,7 +39,7 @@ impl EmbeddingTable {
     }
 }
 
-/// The tables of a model in the order of their columns of codes, and what a device needs to find them.
+/// The tables of a model in the order of their code columns, with a lookup table for the device.
 #[derive(Debug)]
 pub struct EmbeddingTables {
     tables: Vec<EmbeddingTable>,
@@ -47,14 +47,14 @@ pub struct EmbeddingTables {
     places: Option<Tensor>,
 }
 
-/// The most rows of one call.
+/// Maximum number of rows per call.
 const MAX_ROWS: usize = u32::MAX as usize;
 
 /// Sizes of one call.
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
     rows: usize,
-    /// Columns of `x` that are no codes.
+    /// Columns of `x` that are not codes.
     n_numbers: usize,
     /// Columns of `out`.
     cols: usize,
@@ -63,11 +63,11 @@ struct Sizes {
 }
 
 impl EmbeddingTables {
-    /// For operations on `device`.
+    /// Creates the lookup for operations on `device`.
     ///
     /// # Errors
-    /// [`KernelError::OutOfRange`] for a table that begins before the end of the one before it, or of more than
-    /// [`EmbeddingTable::MAX_CODES`]; as making a tensor on `device`.
+    /// [`KernelError::OutOfRange`] for a table that begins before the end of the previous one, or with more than
+    /// [`EmbeddingTable::MAX_CODES`] codes; [`KernelError::DeviceUnavailable`], [`KernelError::OutOfMemory`], [`KernelError::Cuda`].
     pub fn new(tables: Vec<EmbeddingTable>, device: Device) -> Result<Self> {
         const OP: &str = "embedding tables";
         let mut end = 0;
@@ -97,18 +97,18 @@ impl EmbeddingTables {
         &self.tables
     }
 
-    /// Columns of all tables together.
+    /// Total number of columns of all tables.
     pub fn width(&self) -> usize {
         self.tables.iter().map(|table| table.dim).sum()
     }
 
-    /// Elements of [`embedding_backward`]'s workspace for up to `max_rows` rows; none on the CPU.
+    /// Length of the workspace of [`embedding_backward`] for up to `max_rows` rows; 0 on the CPU.
     pub fn workspace_len(&self, max_rows: usize) -> usize {
         let device = self.places.as_ref().map_or(Device::Cpu, Tensor::device);
         Self::workspace_len_on(self.tables.len(), max_rows, device)
     }
 
-    /// [`EmbeddingTables::workspace_len`] of this many tables that are on `device`.
+    /// [`EmbeddingTables::workspace_len`] of this many tables on `device`.
     pub fn workspace_len_on(n_tables: usize, max_rows: usize, device: Device) -> usize {
         match device {
             Device::Cpu => 0,
@@ -116,8 +116,8 @@ impl EmbeddingTables {
         }
     }
 
-    /// Checks codes and output, which also tells the numbers' columns, and that the tables lie in `weights` and, for a GPU,
-    /// are known there.
+    /// Checks codes and output, from which the number of numeric columns follows, and that the tables lie within `weights` and have
+    /// their lookup on this GPU.
     fn check(&self, op: &'static str, x: Operand, weights: Operand, out: Operand) -> Result<Sizes> {
         check::same_device(op, &[x, weights, out])?;
         let known_on = self.places.as_ref().map_or(Device::Cpu, Tensor::device);
@@ -145,7 +145,7 @@ impl EmbeddingTables {
     }
 }
 
-/// What kernels read of the tables.
+/// The lookup that kernels read.
 fn places(tables: &[EmbeddingTable]) -> Vec<i64> {
     let mut column = 0;
     let mut places = Vec::new();
@@ -159,14 +159,14 @@ fn places(tables: &[EmbeddingTable]) -> Vec<i64> {
     places
 }
 
-/// The numbers of each row of `x`, and behind them its codes' rows of the tables:
+/// Concatenates the numbers of each row of `x` with the table rows of its codes:
 /// `out[n, :] = (x[n, 0..N], table_0[x[n, N]], table_1[x[n, N + 1]], ..)`.
 ///
-/// - `x`: `[B, N + E]`, f32 or f64: `N` numbers and the code of each of the `E` tables, a whole number
-/// - `weights`: the buffer that the tables lie in, of `x`'s dtype; `out`: `[B, N + Σ dim]` of the same, or a short format where that is f32
+/// - `x`: `[B, N + E]`, f32 or f64: `N` numbers and one code, an integer, for each of the `E` tables
+/// - `weights`: the buffer that holds the tables, of the dtype of `x`; `out`: `[B, N + Σ dim]` of the same, or bf16 or f16 if
+///   that is f32
 ///
-/// Asynchronous on the device's compute stream. So a GPU cannot refuse a code that is none of its table's: its columns are
-/// filled with NaN.
+/// Asynchronous on the device's compute stream, so a GPU cannot report a code outside its table: the code's columns become NaN.
 ///
 /// # Errors
 /// On the CPU [`KernelError::Code`] for such a code; [`KernelError::DeviceMismatch`], [`KernelError::DTypeMismatch`],
@@ -205,14 +205,14 @@ pub fn embedding_forward(
     })
 }
 
-/// The gradient of the tables: `d_table_t[c, :] = Σ d_out[n, columns of t]` over the rows `n` with code `c`, or `+=` if
-/// `accumulate`.
+/// Computes the gradient of the tables: `d_table_t[c, :] = Σ d_out[n, columns of t]` over the rows `n` with code `c`, or `+=`
+/// if `accumulate`.
 ///
-/// - `x`: as in [`embedding_forward`]; `d_out`: `[B, N + Σ dim]` of its dtype, or a short format where that is f32
-/// - `d_weights`: the buffer that the gradients of the tables lie in as the tables do, of `x`'s dtype; without `accumulate` all
-///   of it is zeroed first, so that rows that no code names are 0
-/// - `workspace`: [`EmbeddingTables::workspace_len`] i64 that mean nothing
-/// - the bits depend on the values alone, not on the run; on a GPU a code that is none of its table's adds nothing
+/// - `x`: as in [`embedding_forward`]; `d_out`: `[B, N + Σ dim]` of its dtype, or bf16 or f16 if that is f32
+/// - `d_weights`: the buffer of the tables' gradients, laid out as the tables, of the dtype of `x`; without `accumulate` all of
+///   it is zeroed first, so that rows without a code are 0
+/// - `workspace`: scratch of [`EmbeddingTables::workspace_len`] i64
+/// - the bits depend on the values only, not on the run; on a GPU a code outside its table adds nothing
 ///
 /// Asynchronous on the device's compute stream.
 ///

@@ -1,12 +1,12 @@
-//! A row at a time, split over the threads of the rank.
+//! Row by row, split over the threads.
 
 use crate::cpu::threads::{SharedMut, for_parts};
 use crate::{Element, KernelError, Result};
 
-/// Elements from which a second thread is worth it.
+/// Elements per thread below which a second thread does not pay off.
 const MIN_PART: usize = 1 << 15;
 
-/// `out[n, :] = x[indices[n], :]`, each element through `convert`.
+/// `out[n, :] = x[indices[n], :]`, each element converted by `convert`.
 pub(super) fn gather<T: Copy + Sync, U: Element>(
     op: &'static str,
     x: &[T],

@@ -1,4 +1,4 @@
-//! Rows as words of up to 16 bytes.
+//! Moves rows as words of up to 16 bytes.
 
 use crate::cuda::launch::{Launch, Source};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
@@ -7,8 +7,8 @@ use crate::{DType, Result};
 
 pub(crate) static SOURCE: Source = Source::new("gather_rows", include_str!("kernel.cu"));
 
-/// `out[n, :] = x[indices[n], :]` on this device: `x` of `n_rows` rows and `out` of as many as there are indices, `cols` wide;
-/// of one dtype, or `x` f32 and `out` bf16 or f16.
+/// `out[n, :] = x[indices[n], :]` on this device: `x` has `n_rows` rows, `out` one per index, both `cols` wide; of one dtype, or
+/// `x` f32 and `out` bf16 or f16.
 pub(super) fn gather(
     gpu: &'static Gpu,
     x: CudaSlice<'_>,
@@ -36,7 +36,7 @@ pub(super) fn gather(
     unsafe { launch.run() }
 }
 
-/// The kernel that moves rows of so many bytes in the widest words that these addresses allow, and words of a row.
+/// The kernel for rows of this many bytes in the widest words that the addresses allow, and the number of words per row.
 fn words(row_bytes: usize, addresses: u64) -> (&'static str, usize) {
     let aligned = row_bytes as u64 | addresses;
     let (kernel, size) = match aligned.trailing_zeros() {
@@ -49,7 +49,7 @@ fn words(row_bytes: usize, addresses: u64) -> (&'static str, usize) {
     (kernel, row_bytes / size)
 }
 
-/// The same for f32 that becomes `short`: four elements at a time where rows and addresses allow it.
+/// The same for f32 converted to `short`: four elements at a time if rows and addresses allow it.
 fn narrowing(short: DType, cols: usize, addresses: u64) -> (&'static str, usize) {
     match (short, cols.is_multiple_of(4) && addresses.is_multiple_of(16)) {
         (DType::F16, true) => ("gather_rows_f32_f16_by_4", cols / 4),

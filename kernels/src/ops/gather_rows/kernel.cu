@@ -1,11 +1,11 @@
-// gather_rows.cu: rows of a matrix, picked by index.
-// maths   out[n, :] <- x[indices[n], :]; a row of an index outside 0..n_rows gets `missing` (NaN, or 0 for integers)
+// gather_rows.cu: gathers rows of a matrix by index.
+// maths   out[n, :] <- x[indices[n], :]; for an index outside 0..n_rows `missing` (NaN, or 0 for integers)
 // shapes  x: W[n_rows, items], out: W[rows, items], indices: i64[rows]; W is a word of 1, 2, 4, 8 or 16 bytes, or f32
 //         that becomes bf16 or f16, one or four at a time
 // launch  row_walk: rows over blocks in x, a row's items over 2^log2_width threads and over blocks in y; block 256; any shape
-// moved   1 row read, 1 written an index: memory-bound
+// moved   1 row read and 1 written per index: memory-bound
 // order   elementwise: bit-identical between runs
-// twin    cpu.rs beside this file
+// twin    cpu.rs next to this file
 
 template <class W> __device__ __forceinline__ W filled(u32 byte) {
     W w;
@@ -34,7 +34,7 @@ __device__ void gather(const W* __restrict__ x, const i64* __restrict__ indices,
         V* to = out + row * items;
         if (index < n_rows) {
             const W* from = x + index * items;
-            // Several words at a time, so that their loads are in flight together.
+            // Several words at a time, so that their loads overlap.
             const int batch = 4;
             for (size_t i = at.item; i < items; i += batch * at.item_stride) {
                 W v[batch];

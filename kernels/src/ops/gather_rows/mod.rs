@@ -1,4 +1,4 @@
-//! Rows of a matrix, picked by index.
+//! Gathers rows of a matrix by index.
 
 mod cpu;
 mod cuda;
@@ -11,14 +11,14 @@ use crate::{DType, Result, Shape, TensorMut, TensorRef};
 
 /// `out[n, :] = x[indices[n], :]`.
 ///
-/// - `x`: `[N, C]` of any dtype; `indices`: `[B]` i64, row numbers; `out`: `[B, C]` of the same dtype, or a short format where `x` is f32
+/// - `x`: `[N, C]` of any dtype; `indices`: `[B]` i64, row numbers; `out`: `[B, C]` of the same dtype, or bf16 or f16 if `x` is f32
 ///
-/// Asynchronous on the device's compute stream. So a GPU cannot refuse an index that is not in `0..N`: its row is filled with
-/// NaN, in integers with 0.
+/// Asynchronous on the device's compute stream, so a GPU cannot report an index outside `0..N`: its row becomes NaN, or 0 for
+/// integers.
 ///
 /// # Errors
-/// On the CPU [`crate::KernelError::OutOfRange`] for an index that is not in `0..N` (rows before it are written by then; a
-/// negative one appears as the large number of the same bits);
+/// On the CPU [`crate::KernelError::OutOfRange`] for an index outside `0..N` (rows before it are written already; a negative one
+/// appears as the unsigned number of the same bits);
 /// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::DTypeMismatch`], [`crate::KernelError::DTypeUnsupported`],
 /// [`crate::KernelError::Shape`].
 ///
@@ -69,7 +69,7 @@ mod tests {
     use crate::ops::testing::{devices, random, tensor};
     use crate::{Device, Element, KernelError, Tensor};
 
-    /// Gathers from rows of `cols` elements, the first of them element `start` of its buffer, into the same place of another.
+    /// Gathers from rows of `cols` elements, starting at element `start` of a buffer, to the same position of another one.
     fn run<T: Element, U: Element>(
         values: &[T],
         cols: usize,
@@ -151,7 +151,7 @@ mod tests {
                     );
                     continue;
                 }
-                // A fifth row lies behind the four, so that reading it is no fault but is seen.
+                // A fifth row follows the four, so that reading it is no fault but is detected.
                 let values = random::<f32>(15, 1);
                 let x = tensor(&values, &[5, 3], device);
                 let indices = tensor(&[0, wrong, 3], &[3], device);

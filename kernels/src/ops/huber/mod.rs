@@ -1,18 +1,18 @@
-//! Huber's loss: squared near the target, linear far from it.
+//! Huber loss: squared near the target, linear far from it.
 
 use super::SumsOutput;
 use super::loss::{ElementLoss, cuda, elementwise_loss};
 use crate::cpu::Float;
 use crate::{Result, TensorMut, TensorRef};
 
-/// Leaves the sums of the elements' losses and weights in `sums`, and `d_prediction = scale · ∂(sum)/∂prediction`.
+/// Writes the sums of the elements' losses and weights to `sums`, and `d_prediction = scale · ∂(sum)/∂prediction`.
 ///
-/// With `e = prediction - target`: `loss = e²/2` where `|e| <= delta`, else `delta·(|e| - delta/2)`
+/// With `e = prediction - target`: `loss = e²/2` if `|e| <= delta`, else `delta·(|e| - delta/2)`
 ///
-/// - `prediction`, `target`: `[N, K]`; `d_prediction`: `[N, K]`, not needed for evaluation
-/// - `row_weights`: `[N]` f32, not negative, finite; the losses and gradients of a row's elements are multiplied by its
-///   weight, which each of them adds to the sum of weights; 1 where there are none; a row of weight 0 counts for nothing
-/// - of one float dtype, or f32 with the gradient in a short one
+/// - `prediction`, `target`: `[N, K]`; `d_prediction`: `[N, K]`, optional
+/// - `row_weights`: `[N]` f32, finite, not negative, default 1; multiplies the losses and gradients of a row's elements, and
+///   each element adds it to the sum of weights; rows of weight 0 are ignored
+/// - all of one float dtype, or f32 with the gradient in bf16 or f16
 ///
 /// Asynchronous on a GPU's compute stream: one launch, which allocates nothing and can be captured.
 ///

@@ -1,10 +1,10 @@
-//! Two passes over each row while it is in cache: the mean first, so that the variance loses nothing.
+//! Two passes over each row while it is in cache: the mean first, so that the variance does not cancel.
 
 use crate::Element;
 use crate::cpu::simd::vectorize;
 use crate::cpu::{Float, Stored};
 
-/// Sums of rows are kept in this many parts, which vectorise.
+/// Number of interleaved partial sums, which vectorise.
 const LANES: usize = 16;
 
 /// `Σ f(i)` over `0..n`, in [`LANES`] interleaved parts.
@@ -51,7 +51,7 @@ pub(super) fn forward<T: Stored>(
     );
 }
 
-/// What the forward pass left.
+/// Statistics of the forward pass.
 pub(super) struct Saved<'a, T: Stored> {
     pub x: &'a [T],
     pub gamma: &'a [T::Real],

@@ -1,4 +1,4 @@
-//! A warp or a block a row; for the gradients of gamma and beta, columns of chunks of rows.
+//! A warp or a block per row; for the gradients of gamma and beta, columns of chunks of rows.
 
 use crate::cuda::launch::{BLOCK, Launch, Source};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu, PARTIAL_SUMS};
@@ -6,12 +6,12 @@ use crate::{DType, Result};
 
 pub(crate) static SOURCE: Source = Source::new("layer_norm", include_str!("kernel.cu"));
 
-/// Threads of the kernels that have a block a row, and of those that sum columns.
+/// Threads per block of the kernels with a block per row, and of those that sum columns.
 const WIDE_BLOCK: u32 = 512;
-/// Rows that a block of [`WIDE_BLOCK`] works on at a time, in columns or with a warp each.
+/// Rows that a block of [`WIDE_BLOCK`] processes at a time, by columns or with a warp each.
 const ROW_LANES: usize = WIDE_BLOCK as usize / 32;
-/// Elements of a chunk of rows up to which one block may as well do all of its work: more, and two launches over all
-/// of the device are faster.
+/// Elements of a chunk of rows up to which one block does all of its work: for more, two launches over the whole device are
+/// faster.
 const MAX_FUSED_CHUNK: usize = 1 << 14;
 
 /// The kernel of this form for this dtype.
@@ -26,22 +26,22 @@ macro_rules! kernel_name {
     };
 }
 
-/// Does a row fit in a warp's registers?
+/// Whether a row fits in the registers of a warp.
 fn fits_warp(dtype: DType, cols: usize) -> bool {
     cols <= if dtype == DType::F64 { 256 } else { 1024 }
 }
 
-/// Blocks that give each row a group of its own, up to as many as fill the device several times.
+/// Number of blocks that gives each row a group of its own, up to a few times what fills the device.
 fn row_blocks(gpu: &Gpu, rows: usize, rows_per_block: usize) -> usize {
     rows.div_ceil(rows_per_block).min(gpu.info().multiprocessors as usize * 16)
 }
 
-/// Chunks of rows for sums over them: places for `2 · cols` sums each, and work for all lanes of a block.
+/// Number of chunks for sums over rows: each needs `2 · cols` partial sums and gives work to all lanes of a block.
 fn chunks(rows: usize, cols: usize) -> usize {
     (PARTIAL_SUMS / (2 * cols)).min(rows.div_ceil(ROW_LANES)).max(1)
 }
 
-/// As `cpu::forward`; shapes and kinds as the caller checked.
+/// As `cpu::forward`; the caller checked the operands.
 #[allow(clippy::too_many_arguments)] // Layer normalisation has that many operands.
 pub(super) fn forward(
     gpu: &'static Gpu,
@@ -57,9 +57,10 @@ pub(super) fn forward(
     if rows * cols == 0 {
         return Ok(());
     }
-    let (kernel, threads, rows_per_block) = match fits_warp(x.dtype(), cols) {
-        true => (kernel_name!(x.dtype(), "fwd_warp"), BLOCK, BLOCK as usize / 32),
-        false => (kernel_name!(x.dtype(), "fwd_block"), WIDE_BLOCK, 1),
+    let (kernel, threads, rows_per_block) = if fits_warp(x.dtype(), cols) {
+        (kernel_name!(x.dtype(), "fwd_warp"), BLOCK, BLOCK as usize / 32)
+    } else {
+        (kernel_name!(x.dtype(), "fwd_block"), WIDE_BLOCK, 1)
     };
     let launch = Launch::new(gpu, &SOURCE, kernel)?
         .threads(threads)
@@ -78,7 +79,7 @@ pub(super) fn forward(
     unsafe { launch.run() }
 }
 
-/// What the backward pass reads and writes; shapes and kinds as the caller checked.
+/// Operands of the backward pass, checked by the caller.
 pub(super) struct Backward<'a> {
     pub(super) x: CudaSlice<'a>,
     pub(super) gamma: CudaSlice<'a>,
@@ -91,7 +92,7 @@ pub(super) struct Backward<'a> {
 }
 
 impl Backward<'_> {
-    /// As `cpu::backward`, in one launch where rows are few, else in two: columns need what rows overwrite.
+    /// As `cpu::backward`, in one launch for few rows, else in two: the column sums need what the row pass overwrites.
     pub(super) fn run(mut self, gpu: &'static Gpu) -> Result<()> {
         let (rows, cols) = (self.mean.len(), self.gamma.len());
         if cols == 0 {
@@ -157,9 +158,10 @@ impl Backward<'_> {
         if rows == 0 {
             return Ok(());
         }
-        let (kernel, threads, rows_per_block) = match fits_warp(self.x.dtype(), cols) {
-            true => (kernel_name!(self.x.dtype(), "bwd_warp"), BLOCK, BLOCK as usize / 32),
-            false => (kernel_name!(self.x.dtype(), "bwd_block"), WIDE_BLOCK, 1),
+        let (kernel, threads, rows_per_block) = if fits_warp(self.x.dtype(), cols) {
+            (kernel_name!(self.x.dtype(), "bwd_warp"), BLOCK, BLOCK as usize / 32)
+        } else {
+            (kernel_name!(self.x.dtype(), "bwd_block"), WIDE_BLOCK, 1)
         };
         let launch = Launch::new(gpu, &SOURCE, kernel)?
             .threads(threads)

@@ -1,23 +1,23 @@
 // layer_norm.cu: layer normalisation and its gradients.
 // maths   forward  y[n,c] <- h[n,c]*gamma[c] + beta[c], h = (x - mean[n])*rstd[n], rstd = 1/sqrt(variance + eps)
 //         backward, with g = d*gamma: d <- rstd*(g - mean_c(g) - h*mean_c(g*h))
-//                  d_gamma <- sum_n d*h, d_beta <- sum_n d, of the d that came in (added to if accumulate)
+//                  d_gamma <- sum_n d*h, d_beta <- sum_n d, of the incoming d (+= if accumulate)
 // shapes  x, y, d: T[rows, n]; gamma, beta, d_gamma, d_beta: M[n]; mean, rstd: M[rows]; M is double for double, else float
-// launch  fwd_warp, bwd_warp: a warp a row in registers, n <= 1024 (256 in f64), block 256
-//         fwd_block, bwd_block: a block of 512 a row, in registers as far as they go, the rest read again from cache, and
-//         so is all of a row that is not aligned
+// launch  fwd_warp, bwd_warp: a warp per row, in registers, n <= 1024 (256 in f64), block 256
+//         fwd_block, bwd_block: a block of 512 per row, in registers as far as it fits, the rest read again from cache, like all
+//         of an unaligned row
 //         bwd_columns: grid (columns / 32, chunks of rows), block 512 = 32 columns x 16 row lanes; before bwd_warp or bwd_block
-//         bwd_fused: grid (1, chunks of rows), block 512: both for the rows of one chunk, in one launch, where rows are few
-//         16 bytes an access along rows where they are aligned
-// moved   forward 2 values an element; backward 5 (columns read x d, rows read x d and write d), 3 of them from cache where
-//         x and d fit there: memory-bound
-// order   rows by lanes, columns by row lane, then chunk after chunk in f64: bit-identical between runs; one atomic a block
-// twin    cpu.rs beside this file
+//         bwd_fused: grid (1, chunks of rows), block 512: both for the rows of one chunk in one launch, for few rows
+//         16 bytes per access along aligned rows
+// moved   forward 2 values per element; backward 5 (columns read x d, rows read x d and write d), 3 of them from cache if x and
+//         d fit there: memory-bound
+// order   rows by lanes, columns by row lane, then chunks in order in f64: bit-identical between runs; one atomic per block
+// twin    cpu.rs next to this file
 
 __device__ __forceinline__ float root(float x) { return sqrtf(x); }
 __device__ __forceinline__ double root(double x) { return sqrt(x); }
 
-// Threads that work on one row together.
+// Threads that share a row.
 struct WarpGroup {
     static const int size = WARP, held = 32;
     static __device__ __forceinline__ int rank() { return threadIdx.x % WARP; }
@@ -28,13 +28,13 @@ struct BlockGroup {
     static __device__ __forceinline__ int rank() { return threadIdx.x; }
     template <class M> static __device__ __forceinline__ M sum(M v, M* scratch) { return block_sum(v, scratch); }
 };
-// Elements of a row that each thread keeps, with accesses of N: none where rows are not aligned, as those are rare and as
-// many kernels would have to be compiled again for them.
+// Elements of a row that each thread keeps, with accesses of N: none for unaligned rows, which are rare and would need as many
+// kernels again.
 template <class G, int N, class T> struct Held {
     static const int value = N == 1 ? 0 : sizeof(T) == 8 ? G::held / 4 : G::held;
 };
 
-// N values in accesses of 16 bytes at most.
+// N values in accesses of at most 16 bytes.
 template <int N, class M> __device__ __forceinline__ void load_values(const M* p, M* out) {
     const int per_pack = N < Pack<M>::size ? N : Pack<M>::size;
 #pragma unroll
@@ -45,8 +45,8 @@ template <int N, class M> __device__ __forceinline__ void load_values(const M* p
     }
 }
 
-// The part of a row that is kept in registers: at most 8,192 elements, so that ints do for places in it, relative to the
-// thread's first element. Threads of a group leave a loop over it together.
+// The part of a row that is kept in registers: at most 8,192 elements, so that int indices suffice, relative to the thread's
+// first element. Threads of a group leave a loop over it together.
 template <class G, int N, class T> __device__ __forceinline__ int held_part(size_t n) {
     const int most = G::size * Held<G, N, T>::value;
     return n < (size_t)most ? (int)n : most;
@@ -72,7 +72,7 @@ __device__ __forceinline__ void forward_row(const T* x, const MATH(T)* gamma, co
     for (size_t c = rest; c < n; c += G::size) sum += to_float(x[c]);
     M m = G::sum(sum, scratch) / (M)n;
 
-    // The mean first, so that the variance loses nothing.
+    // The mean first, so that the variance does not cancel.
     M squares = 0;
 #pragma unroll
     for (int k = 0; k < held / N; k++) {
@@ -147,7 +147,7 @@ __device__ __forceinline__ void backward_row(const T* x, const MATH(T)* gamma, M
         d[c] = Format<T>::from(r * (to_float(d[c]) * gamma[c] - mean_g - (to_float(x[c]) - m) * r * mean_gh));
 }
 
-// Rows first, first + step, ... below end, one a group.
+// Rows first, first + step, ... below end, one per group.
 template <class G, class T>
 __device__ __forceinline__ void forward_rows(const T* x, const MATH(T)* gamma, const MATH(T)* beta, double eps, T* y,
                                              MATH(T)* mean, MATH(T)* rstd, size_t rows, size_t n) {
@@ -179,7 +179,7 @@ __device__ __forceinline__ void backward_rows(const T* x, const MATH(T)* gamma, 
     }
 }
 
-// d_gamma and d_beta from the rows of chunk blockIdx.y; the last block adds up the chunks, where there are several.
+// d_gamma and d_beta from the rows of chunk blockIdx.y; the last block sums the chunks if there are several.
 template <class T>
 __device__ __forceinline__ void backward_columns(const T* x, const MATH(T)* mean, const MATH(T)* rstd, const T* d,
                                                  MATH(T)* d_gamma, MATH(T)* d_beta, size_t rows, size_t n, size_t chunk_rows,
@@ -249,7 +249,7 @@ __device__ __forceinline__ void add_chunks(M* d_gamma, M* d_beta, size_t n, int 
         backward_columns(x, mean, rstd, d, d_gamma, d_beta, rows, n, chunk_rows, accumulate, partials);                \
         add_chunks(d_gamma, d_beta, n, accumulate, counter, partials);                                                 \
     }
-// All of d is read before any of it is written: a row belongs to one block alone.
+// All of d is read before any of it is written: a row belongs to one block only.
 #define BACKWARD_FUSED(suffix, T)                                                                                      \
     extern "C" __global__ void __launch_bounds__(512, 1) layer_norm_bwd_fused_##suffix(                                   \
         const T* x, const MATH(T)* gamma, const MATH(T)* mean, const MATH(T)* rstd, T* d, MATH(T)* d_gamma,            \

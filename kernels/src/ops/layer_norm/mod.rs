@@ -9,7 +9,7 @@ use super::check;
 use crate::error::Operand;
 use crate::{Result, Shape, TensorMut, TensorRef};
 
-/// Statistics of the rows, kept by the forward pass for the backward pass.
+/// Row statistics, saved by the forward pass for the backward pass.
 #[derive(Debug)]
 pub struct LayerNormStats<'a> {
     /// Mean of each row, `[N]`.
@@ -33,8 +33,8 @@ pub struct LayerNormGrads<'a> {
 ///
 /// `y[n,c] = (x[n,c] - mean[n]) · rstd[n] · gamma[c] + beta[c]`
 ///
-/// - `x`, `y`: `[N, C]`; `gamma`, `beta`: `[C]`; all f32 or all f64, or `x` and `y` of a short format with everything else in f32
-/// - `eps` is added to the variance (divided by C, not C - 1), not to its root
+/// - `x`, `y`: `[N, C]`; `gamma`, `beta`: `[C]`; all f32 or all f64, or `x` and `y` bf16 or f16 and everything else f32
+/// - `eps` is added to the variance (divided by C, not C - 1), not to its square root
 ///
 /// Asynchronous on a GPU's compute stream: one launch, which allocates nothing and can be captured.
 ///
@@ -81,15 +81,15 @@ pub fn layer_norm_forward(
     })
 }
 
-/// Gradients of [`layer_norm_forward`]; those of `gamma` and `beta` are added to if `accumulate`.
+/// Computes the gradients of [`layer_norm_forward`]; accumulates those of `gamma` and `beta` if `accumulate`.
 ///
 /// With `h = (x - mean)·rstd` and `g = d_y·gamma`: `d_x = rstd · (g - mean(g) - h·mean(g·h))`, `d_gamma = Σ_n d_y·h`,
 /// `d_beta = Σ_n d_y`
 ///
-/// - `x`: `[N, C]`; `gamma`: `[C]`; `mean`, `rstd`: `[N]` from the forward pass; dtypes as there, `d` as `x`, and the
-///   gradients of `gamma` and `beta` as those
+/// - `x`: `[N, C]`; `gamma`: `[C]`; `mean`, `rstd`: `[N]` from the forward pass, dtypes as there; `d` has the dtype of `x`, the
+///   gradients of `gamma` and `beta` that of `gamma`
 ///
-/// Asynchronous on a GPU's compute stream: one launch, for many rows two.
+/// Asynchronous on a GPU's compute stream: one launch, or two for many rows.
 ///
 /// # Errors
 /// As [`layer_norm_forward`].
@@ -146,7 +146,7 @@ pub fn layer_norm_backward(
     })
 }
 
-/// Rows have one dtype; parameters and statistics have it too, or f32 where the rows are of a short format.
+/// Checks dtypes: parameters and statistics have that of the rows, or f32 if the rows are bf16 or f16.
 fn check_kinds(op: &'static str, rows: &[Operand], parameters: &[Operand]) -> Result<()> {
     check::same_kind(op, rows)?;
     let x = rows[0];
@@ -233,7 +233,7 @@ mod tests {
         [y, mean, rstd, d, d_gamma, d_beta]
     }
 
-    /// Sums over columns in f32: each of the terms, up to 2, rounds at 2^-24 of what is summed so far.
+    /// Sums over columns in f32: each term, up to 2, rounds to 2^-24 of the running sum.
     fn sum_atol(rows: usize) -> f64 {
         1e-6 * (rows as f64).sqrt().max(4.0)
     }
@@ -248,7 +248,7 @@ mod tests {
         let want = reference(dims, [&rounded(&x), &rounded(&d_y)], [gamma, beta]);
         let (y, mean, rstd) = forward(device, dims, &x, [gamma, beta]);
         let (d, d_gamma, d_beta) = backward(device, dims, [&x, &d_y], [gamma, &mean, &rstd], false);
-        // One rounding of what is computed in f32; parameters and statistics are not rounded.
+        // One rounding of the f32 result; parameters and statistics are not rounded.
         assert_close(&rounded::<S, f64>(&y), &want[0], 2e-6, rounding_of::<S>());
         assert_close(&rounded::<S, f64>(&d), &want[3], 2e-6, rounding_of::<S>());
         assert_close(&rounded::<f32, f64>(&mean), &want[1], 2e-6, 2e-6);
@@ -259,8 +259,8 @@ mod tests {
 
     #[test]
     fn every_form_and_dtype_agrees_with_f64() {
-        // A warp a row and a block a row, rows that are aligned and rows that are not, rows beyond the registers; gradients
-        // in one launch, in two, and with several chunks of rows.
+        // A warp per row and a block per row, aligned and unaligned rows, rows larger than the registers; gradients in one launch, in
+        // two, and with several chunks of rows.
         for dims @ (rows, cols) in
             [(70, 64), (37, 100), (300, 129), (9, 1024), (5, 1025), (40, 1028), (2, 16_500), (600, 12)]
         {

@@ -1,14 +1,14 @@
-//! One product of cuBLASLt with what surrounds it fused in, or, where it has no such form, the parts one by one.
+//! One fused matmul of cuBLASLt, or the parts one by one if it has no such epilogue.
 
 use super::{Activation, MatmulMode};
-use crate::cuda::blas::{Epilogue, Product};
+use crate::cuda::blas::{Epilogue, Matmul, Scales};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
 use crate::ops::activation::cuda as activations;
-use crate::ops::addmm::product;
+use crate::ops::addmm::matmul;
 use crate::ops::bias::cuda as biases;
 use crate::{DType, Result};
 
-/// Sizes and precision of a layer's products.
+/// Sizes and precision of a layer's matmuls.
 #[derive(Clone, Copy)]
 pub(super) struct Layer {
     pub(super) mode: MatmulMode,
@@ -17,14 +17,14 @@ pub(super) struct Layer {
     pub(super) out_features: usize,
 }
 
-/// What [`forward`] writes.
+/// Outputs of [`forward`].
 pub(super) struct Output<'a> {
     pub(super) y: CudaSliceMut<'a>,
     pub(super) pre_activation: Option<CudaSliceMut<'a>>,
     pub(super) relu_mask: Option<CudaSliceMut<'a>>,
 }
 
-/// Whether the mask was written: its bits are cuBLASLt's own affair, so only its own product writes it.
+/// Whether the mask was written: its layout is internal to cuBLASLt, so only a fused matmul writes it.
 pub(super) fn forward(
     gpu: &'static Gpu,
     layer: Layer,
@@ -36,7 +36,7 @@ pub(super) fn forward(
 ) -> Result<bool> {
     let Output { mut y, mut pre_activation, relu_mask } = output;
     let (rows, cols, inputs, output) = (layer.n_rows, layer.out_features, x.dtype(), y.dtype());
-    let shape = |epilogue| Product {
+    let shape = |epilogue| Matmul {
         m: rows,
         n: cols,
         k: layer.in_features,
@@ -62,17 +62,17 @@ pub(super) fn forward(
         _ => None,
     };
     if let Some((epilogue, aux)) = fused
-        && product(gpu, shape(epilogue), (1.0, 0.0), x, weight, y.reborrow(), bias, aux)?
+        && matmul(gpu, shape(epilogue), Scales::overwrite(), x, weight, y.reborrow(), bias, aux)?
     {
         return Ok(relu_mask.is_some());
     }
 
-    // The sum goes to where it is kept, or to y, and the activation from there to y.
+    // The sum goes to `pre` if it is kept, else to y; the activation reads it from there and writes y.
     let sum = pre_activation.as_mut().unwrap_or(&mut y);
     let epilogue = if bias.is_some() { Epilogue::Bias } else { Epilogue::None };
-    let is_done = product(gpu, shape(epilogue), (1.0, 0.0), x, weight, sum.reborrow(), bias, None)?;
+    let is_done = matmul(gpu, shape(epilogue), Scales::overwrite(), x, weight, sum.reborrow(), bias, None)?;
     if let (false, Some(bias)) = (is_done, bias) {
-        product(gpu, shape(Epilogue::None), (1.0, 0.0), x, weight, sum.reborrow(), None, None)?;
+        matmul(gpu, shape(Epilogue::None), Scales::overwrite(), x, weight, sum.reborrow(), None, None)?;
         biases::forward(gpu, bias, sum)?;
     }
     match (activation, &pre_activation) {
@@ -97,7 +97,7 @@ pub(super) fn backward_weight(
     accumulate: bool,
 ) -> Result<()> {
     let (inputs, output) = (d_y.dtype(), d_weight.dtype());
-    let shape = |epilogue| Product {
+    let shape = |epilogue| Matmul {
         m: layer.out_features,
         n: layer.in_features,
         k: layer.n_rows,
@@ -110,24 +110,24 @@ pub(super) fn backward_weight(
     };
     let plain = shape(Epilogue::None);
     let beta = if accumulate { 1.0 } else { 0.0 };
-    // The fused sum of the rows overwrites: it cannot add to what is there.
+    // The fused sum of the rows overwrites its output; it cannot accumulate.
     if let Some(d_bias) = d_bias.as_ref().filter(|_| !accumulate) {
         let fused = shape(Epilogue::BiasGradient);
-        if product(gpu, fused, (1.0, 0.0), d_y, x, d_weight.reborrow(), Some(d_bias.as_ref()), None)?
+        if matmul(gpu, fused, Scales::overwrite(), d_y, x, d_weight.reborrow(), Some(d_bias.as_ref()), None)?
             && layer.n_rows > 0
             && layer.in_features > 0
         {
             return Ok(());
         }
     }
-    product(gpu, plain, (1.0, beta), d_y, x, d_weight, None, None)?;
+    matmul(gpu, plain, Scales { alpha: 1.0, beta }, d_y, x, d_weight, None, None)?;
     match d_bias {
         Some(mut d_bias) => biases::backward(gpu, d_y, layer.out_features, &mut d_bias, accumulate),
         None => Ok(()),
     }
 }
 
-/// What the derivative of the activation before the layer is computed from.
+/// Input of the derivative of the activation before the layer.
 #[derive(Clone, Copy)]
 pub(super) struct Through<'a> {
     pub(super) activation: Activation,
@@ -135,7 +135,7 @@ pub(super) struct Through<'a> {
     pub(super) relu_mask: Option<CudaSlice<'a>>,
 }
 
-/// `d_x = d_y·weight`, or `+=`, times the derivative of the activation that gave x, where there is one.
+/// `d_x = d_y·weight`, or `+=`, times the derivative of the activation that computed x, if any.
 pub(super) fn backward_input(
     gpu: &'static Gpu,
     layer: Layer,
@@ -146,7 +146,7 @@ pub(super) fn backward_input(
     accumulate: bool,
 ) -> Result<()> {
     let (inputs, output) = (d_y.dtype(), d_x.dtype());
-    let shape = |epilogue| Product {
+    let shape = |epilogue| Matmul {
         m: layer.n_rows,
         n: layer.in_features,
         k: layer.out_features,
@@ -168,12 +168,21 @@ pub(super) fn backward_input(
         _ => None,
     };
     if let Some((epilogue, aux)) = fused
-        && product(gpu, shape(epilogue), (1.0, beta), d_y, weight, d_x.reborrow(), None, Some(aux))?
+        && matmul(
+            gpu,
+            shape(epilogue),
+            Scales { alpha: 1.0, beta },
+            d_y,
+            weight,
+            d_x.reborrow(),
+            None,
+            Some(aux),
+        )?
     {
         return Ok(());
     }
     let plain = shape(Epilogue::None);
-    product(gpu, plain, (1.0, beta), d_y, weight, d_x.reborrow(), None, None)?;
+    matmul(gpu, plain, Scales { alpha: 1.0, beta }, d_y, weight, d_x.reborrow(), None, None)?;
     match through {
         Some(through) => activations::backward(gpu, through.activation, through.saved, &mut d_x),
         None => Ok(()),

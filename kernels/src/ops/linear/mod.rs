@@ -9,21 +9,20 @@ use super::{Activation, MatmulMode, activation_backward, addmm, bias_backward, c
 use crate::cuda::blas::relu_mask_row_bits;
 use crate::{DType, Device, KernelError, Operand, Result, Shape, TensorMut, TensorRef};
 
-/// Where [`linear_forward`] writes.
+/// Outputs of [`linear_forward`].
 #[derive(Debug)]
 pub struct LinearOutput<'a> {
     /// The result, `[B, O]`.
     pub y: TensorMut<'a>,
-    /// `x·Wᵀ + b` before the activation, `[B, O]`, for an activation whose derivative needs it.
+    /// `x·Wᵀ + b` before the activation, `[B, O]`, for activations whose derivative needs it.
     pub pre_activation: Option<TensorMut<'a>>,
-    /// For ReLU on a GPU, room for at least [`relu_mask_len`] i64: bits that say what was positive, for [`ThroughActivation`].
+    /// For ReLU on a GPU, at least [`relu_mask_len`] i64: the bit mask of positive values, for [`ThroughActivation`].
     pub relu_mask: Option<TensorMut<'a>>,
-    /// Scratch of at least [`linear_workspace_len`] elements, f32 where x is of a short format, else of its dtype; what it holds
-    /// afterwards means nothing.
+    /// Scratch of at least [`linear_workspace_len`] elements: f32 if x is bf16 or f16, else of the dtype of x.
     pub workspace: TensorMut<'a>,
 }
 
-/// Elements of scratch that the products of a layer of this shape need, forward and backward, for an `x` of this dtype; none on a
+/// Length of the scratch that the matmuls of a layer of this shape need, forward and backward, for an `x` of this dtype; 0 on a
 /// GPU, which has its own.
 pub fn linear_workspace_len(
     n_rows: usize,
@@ -39,7 +38,7 @@ pub fn linear_workspace_len(
     }
 }
 
-/// The workspace of a product beside `x` on the CPU: of the type that sums have, and long enough.
+/// Checks the CPU workspace of a matmul with operand `x`: its dtype, that of the sums, and its length.
 fn check_workspace(
     op: &'static str,
     x: Operand,
@@ -56,7 +55,7 @@ fn check_workspace(
     Ok(())
 }
 
-/// Elements (i64) of the ReLU mask of `[n_rows, out_features]`.
+/// Length in i64 of the ReLU mask of `[n_rows, out_features]`.
 pub fn relu_mask_len(n_rows: usize, out_features: usize) -> usize {
     n_rows * relu_mask_row_bits(out_features) / 64
 }
@@ -64,17 +63,17 @@ pub fn relu_mask_len(n_rows: usize, out_features: usize) -> usize {
 /// `y[n, o] = f(Σ_i x[n, i] · weight[o, i] + bias[o])`, without `f` if `activation` is `None`.
 ///
 /// - `x`: `[B, I]`; `weight`: `[O, I]`; `bias`: `[O]`; `output.y`: `[B, O]`
-/// - bias and activation are applied while the product is in cache; on a GPU they are part of the product where cuBLASLt has
-///   such a form (ReLU, GELU by tanh)
-/// - x and weight can be of a short format (bf16, f16), with sums in f32, and y, bias and what is before the activation in
-///   it or all in f32
+/// - bias and activation are applied while the result is in cache; on a GPU they are fused with the matmul if cuBLASLt supports
+///   it (ReLU, GELU by tanh)
+/// - x and weight can be bf16 or f16, with sums in f32; y, bias and the values before the activation are then of that format, or
+///   all f32
 ///
 /// # Errors
 /// [`KernelError::DeviceMismatch`], [`KernelError::DTypeMismatch`], [`KernelError::Shape`], and
 /// [`KernelError::ElementCount`] for too small a workspace or mask; on a GPU [`KernelError::Cublas`] and
 /// [`KernelError::Cuda`].
 ///
-/// Returns whether `output.relu_mask` was written: by cuBLASLt alone, where it has such a product. On the CPU it is not.
+/// Returns whether `output.relu_mask` was written: only by a fused matmul of cuBLASLt, never on the CPU.
 ///
 /// Source: `torch.nn.functional.linear`.
 pub fn linear_forward(
@@ -144,12 +143,12 @@ pub fn linear_forward(
     })
 }
 
-/// `d_weight = d_yᵀ·x` and, where it is asked for, `d_bias = Σ_n d_y[n]`; `+=` if `accumulate`.
+/// `d_weight = d_yᵀ·x` and, if given, `d_bias = Σ_n d_y[n]`; `+=` if `accumulate`.
 ///
 /// - `d_y`: `[B, O]`, the gradient before the activation; `x`: `[B, I]`; `d_weight`: `[O, I]`; `d_bias`: `[O]`
-/// - `d_y` and `x` can be of a short format with both gradients in f32, on a GPU also in it; there both are one product where nothing is
-///   added to
-/// - `workspace`: as [`LinearOutput::workspace`]; for f32 and f64 none is needed
+/// - `d_y` and `x` can be bf16 or f16 with both gradients in f32, on a GPU also in that format; a GPU fuses both gradients into one
+///   matmul unless `accumulate`
+/// - `workspace`: as [`LinearOutput::workspace`]; not needed for f32 and f64
 ///
 /// # Errors
 /// As [`addmm`]; [`KernelError::ElementCount`] for too small a workspace.
@@ -198,22 +197,22 @@ pub fn linear_backward_weight(
     cuda::backward_weight(gpu, layer, d_y.cuda()?, x.cuda()?, d_weight.into_cuda()?, d_bias, accumulate)
 }
 
-/// What the derivative of an activation is computed from, so that it can be part of a product.
+/// Input of an activation's derivative, which is fused with a matmul.
 #[derive(Debug, Clone, Copy)]
 pub struct ThroughActivation<'a> {
-    /// The activation that gave the layer's input.
+    /// The activation that computed the layer's input.
     pub activation: Activation,
-    /// Its input or output, as [`Activation::saved_for_backward`] says.
+    /// Its input or output: [`Activation::saved_for_backward`].
     pub saved: TensorRef<'a>,
     /// For ReLU on a GPU, the mask that [`linear_forward`] wrote.
     pub relu_mask: Option<TensorRef<'a>>,
 }
 
-/// `d_x = d_y·weight`, or `+=` if `accumulate`, and then times `f'` if `through` says what `f` gave x.
+/// `d_x = d_y·weight`, or `+=` if `accumulate`, then times `f'` if `through` gives the activation `f` that computed x.
 ///
-/// - `d_y`: `[B, O]`, the gradient before the activation; `weight`: `[O, I]`; `d_x`: `[B, I]`; all of one float dtype, on a GPU
-///   also `d_x` in f32 of short factors
-/// - `workspace`: as [`LinearOutput::workspace`]; for f32 and f64 none is needed
+/// - `d_y`: `[B, O]`, the gradient before the activation; `weight`: `[O, I]`; `d_x`: `[B, I]`; all of one float dtype; on a GPU
+///   also `d_x` f32 with bf16 or f16 operands
+/// - `workspace`: as [`LinearOutput::workspace`]; not needed for f32 and f64
 ///
 /// # Errors
 /// As [`addmm`] and [`activation_backward`]; [`KernelError::ElementCount`] for too small a workspace.
@@ -270,7 +269,7 @@ pub fn linear_backward_input(
     cuda::backward_input(gpu, layer, d_y.cuda()?, weight.cuda()?, d_x.into_cuda()?, through, accumulate)
 }
 
-/// The mask is of i64, on the same device, and long enough.
+/// Checks that the mask is i64, on the same device, and long enough.
 fn check_mask(
     op: &'static str,
     beside: Operand,
@@ -300,18 +299,18 @@ mod tests {
     struct Forward<T> {
         y: Vec<T>,
         pre: Vec<T>,
-        /// Where it was written.
+        /// If it was written.
         mask: Option<Vec<i64>>,
     }
 
-    /// Scratch of the layer's products, full of NaN.
+    /// Scratch of the layer's matmuls, filled with NaN.
     fn workspace<T: Element>((b, i, o): Sizes, device: Device) -> Tensor {
         let dtype = if check::is_short(T::DTYPE) { DType::F32 } else { T::DTYPE };
         let n = linear_workspace_len(b, i, o, T::DTYPE, device);
         Tensor::full(&[n], f64::NAN, dtype, device).unwrap()
     }
 
-    /// The layer on `device`: with what is before the activation, or with the mask of ReLU.
+    /// The layer on `device`: with the values before the activation, or with the ReLU mask.
     fn forward<T: Element>(
         device: Device,
         sizes @ (b, i, o): Sizes,
@@ -339,7 +338,7 @@ mod tests {
 
     #[test]
     fn all_routes_agree_with_the_definition() {
-        // On the CPU the last one is direct, all others transposed, the third with edges everywhere.
+        // On the CPU the last one takes the direct route, all others the transposed one; the third has edges everywhere.
         for sizes @ (b, i, o) in [(5, 7, 3), (64, 512, 512), (33, 515, 517), (1, 600, 600), (64, 1024, 10)] {
             let (x, w, bias) = (random::<f64>(b * i, 1), random::<f64>(o * i, 2), random::<f64>(o, 3));
             let want: Vec<f64> =
@@ -357,7 +356,7 @@ mod tests {
         }
     }
 
-    /// `f'` of each activation in a product's epilogue or behind it, and the mask of ReLU, against the parts one by one.
+    /// `f'` of each activation in a matmul's epilogue or after it, and the ReLU mask, against separate operations.
     #[test]
     fn fused_forms_agree_with_their_parts() {
         for sizes @ (b, i, o) in [(16, 24, 136), (7, 9, 130), (3, 8, 5)] {
@@ -370,7 +369,7 @@ mod tests {
                 for device in devices() {
                     let masked = activation == Activation::Relu && device != Device::Cpu;
                     let got = forward(device, sizes, all, Some(activation), masked);
-                    // Sums of up to 24 products of numbers up to 1, in another order.
+                    // Dot products of up to 24 numbers up to 1, in another order.
                     assert_close(&got.y, &cpu.y, 1e-5, 1e-5);
                     let saved = match activation.saved_for_backward() {
                         crate::ops::SavedForBackward::Input => &cpu.pre,
@@ -467,10 +466,10 @@ mod tests {
         }
     }
 
-    /// The layer and its gradients with factors of the short format `S` against f64.
+    /// The layer and its gradients with operands of the 16-bit format `S` against f64.
     fn assert_short_factors_have_f32_sums<S: Element>() {
         let unit = rounding_of::<S>();
-        // On the CPU the second one is direct, the others transposed, and the last has edges everywhere.
+        // On the CPU the second one takes the direct route, the others the transposed one; the last has edges everywhere.
         for sizes @ (b, i, o) in [(24, 64, 40), (64, 1024, 10), (1, 3, 2), (33, 71, 37)] {
             let (x, w, bias) = (random::<S>(b * i, 1), random::<S>(o * i, 2), random::<S>(o, 3));
             let (d_y, d_x_before) = (random::<S>(b * o, 4), random::<S>(b * i, 5));
@@ -478,19 +477,19 @@ mod tests {
             let (d64, before64): (Vec<f64>, Vec<f64>) = (rounded(&d_y), rounded(&d_x_before));
             let want =
                 forward(Device::Cpu, sizes, (&x64, &w64, Some(&bias64)), Some(Activation::Silu), false);
-            let product =
+            let matmul =
                 |a: &[f64], a_dims: [usize; 2], transpose, b: &[f64], b_dims: [usize; 2], c: &mut [f64]| {
                     let (a, b) = (TensorRef::from_slice(a, &a_dims), TensorRef::from_slice(b, &b_dims));
                     let rows = a_dims[usize::from(transpose)];
                     let c = TensorMut::from_slice(c, &[rows, b_dims[1]]).unwrap();
                     addmm(1.0, a.unwrap(), transpose, b.unwrap(), false, 1.0, c).unwrap();
                 };
-            // Products of short factors are exact in f32; their sums, of up to 1024 of them below 1, round at 2^-24 of some 20.
+            // Multiplications of 16-bit operands are exact in f32; sums of up to 1024 values below 1 round to 2^-24 of about 20.
             let atol = 1e-7 * (i.max(b) as f64).sqrt().max(10.0);
             for device in devices() {
                 let all = (&x[..], &w[..], Some(&bias[..]));
                 let got = forward(device, sizes, all, Some(Activation::Silu), false);
-                // One rounding of y; on a GPU what is before the activation is rounded first, and SiLU's slope is 1.1 at most.
+                // One rounding of y; on a GPU the value before the activation is rounded first, and the slope of SiLU is at most 1.1.
                 assert_close(&rounded::<S, f64>(&got.pre), &want.pre, atol, unit);
                 let y_atol = atol + 1.1 * unit * want.pre.iter().fold(0.0, |m: f64, v| m.max(v.abs()));
                 assert_close(&rounded::<S, f64>(&got.y), &want.y, y_atol, unit);
@@ -508,22 +507,23 @@ mod tests {
                         .unwrap();
                     let before = if accumulate { 2.0 } else { 0.0 };
                     let mut want = vec![before; o * i];
-                    product(&d64, [b, o], true, &x64, [b, i], &mut want);
+                    matmul(&d64, [b, o], true, &x64, [b, i], &mut want);
                     assert_close(&rounded::<f32, f64>(&d_w.to_vec::<f32>().unwrap()), &want, atol, 1e-6);
                     let sum = |c: usize| before + d64.iter().skip(c).step_by(o).sum::<f64>();
                     let want: Vec<f64> = (0..o).map(sum).collect();
                     assert_close(&rounded::<f32, f64>(&d_b.to_vec::<f32>().unwrap()), &want, atol, 1e-6);
 
-                    let mut d_x = match accumulate {
-                        true => tensor(&d_x_before, &[b, i], device),
-                        false => Tensor::full(&[b, i], f64::NAN, S::DTYPE, device).unwrap(),
+                    let mut d_x = if accumulate {
+                        tensor(&d_x_before, &[b, i], device)
+                    } else {
+                        Tensor::full(&[b, i], f64::NAN, S::DTYPE, device).unwrap()
                     };
                     let mut scratch = workspace::<S>(sizes, device);
                     let (d_x_view, scratch) = (d_x.view_mut(), scratch.view_mut());
                     linear_backward_input(STRICT, d_y, w.view(), d_x_view, None, accumulate, scratch)
                         .unwrap();
                     let mut want = if accumulate { before64.clone() } else { vec![0.0; b * i] };
-                    product(&d64, [b, o], false, &w64, [o, i], &mut want);
+                    matmul(&d64, [b, o], false, &w64, [o, i], &mut want);
                     let got = rounded::<S, f64>(&d_x.to_vec::<S>().unwrap());
                     assert_close(&got, &want, atol, unit);
                 }
@@ -541,7 +541,7 @@ mod tests {
         assert_short_factors_have_f32_sums::<half::f16>();
     }
 
-    /// The last layer: short factors, outputs in f32; and a workspace that is too small or of another type.
+    /// The last layer: 16-bit operands, outputs in f32; and a workspace that is too small or of another type.
     #[test]
     fn outputs_of_short_factors_can_be_f32_and_workspaces_are_checked() {
         check_f32_outputs::<half::bf16>();

@@ -1,5 +1,5 @@
-//! The products of short formats on the CPU: factors widened into the workspace, sums in f32 by the same products as those of
-//! f32, results rounded where they are stored. As on the matrix units of a GPU, then, though in no less time than f32.
+//! Matmuls of bf16 and f16 on the CPU: operands widened to f32 in the workspace, the same matmuls as for f32, results rounded
+//! when stored. The numerics are those of a GPU's tensor cores; the speed is that of f32 at best.
 
 use super::cpu;
 use crate::cpu::Stored;
@@ -7,7 +7,7 @@ use crate::cpu::gemm::{Mat, gemm};
 use crate::cpu::stored::{narrow, widen};
 use crate::ops::Activation;
 
-/// Elements (f32) that any of the layer's three products needs; grows with each of its arguments.
+/// Workspace in f32 elements that any of the layer's three matmuls needs; monotonic in each argument.
 pub(super) fn workspace_len(n_rows: usize, in_features: usize, out_features: usize) -> usize {
     let (x, weight, y) = (n_rows * in_features, out_features * in_features, n_rows * out_features);
     let forward = x + weight + out_features + 2 * y + cpu::workspace_len(n_rows, in_features, out_features);
@@ -15,7 +15,7 @@ pub(super) fn workspace_len(n_rows: usize, in_features: usize, out_features: usi
     forward.max(backward)
 }
 
-/// Parts of the workspace, one behind the other.
+/// Contiguous parts of the workspace.
 struct Scratch<'a>(&'a mut [f32]);
 
 impl<'a> Scratch<'a> {
@@ -33,7 +33,7 @@ impl<'a> Scratch<'a> {
     }
 }
 
-/// As `cpu::forward`, where x and weight are of format `S` and all else of `Y`.
+/// As `cpu::forward`, with x and weight of format `S` and everything else of `Y`.
 #[allow(clippy::too_many_arguments)] // Operands, sizes, results and scratch.
 pub(super) fn forward<S: Stored<Real = f32>, Y: Stored<Real = f32>>(
     x: &[S],
@@ -80,7 +80,7 @@ pub(super) fn backward_weight<S: Stored<Real = f32>>(
     gemm(1.0, d_y.t(), x, if accumulate { 1.0 } else { 0.0 }, d_weight);
 }
 
-/// `d_x = d_y·weight`, or `+=`: then the sum of both is rounded once.
+/// `d_x = d_y·weight`, or `+=` with the sum rounded once.
 pub(super) fn backward_input<S: Stored<Real = f32>>(
     d_y: &[S],
     weight: &[S],

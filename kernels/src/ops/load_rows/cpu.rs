@@ -1,13 +1,13 @@
-//! A row at a time, split over the threads of the rank; conversions by hand, for the loop to be vectorised.
+//! Row by row, split over the threads; conversions by hand, so that the loop vectorises.
 
 use crate::cpu::simd::vectorize;
 use crate::cpu::threads::{SharedMut, for_parts};
 use crate::{KernelError, Result};
 
-/// Elements from which a second thread is worth it.
+/// Elements per thread below which a second thread does not pay off.
 const MIN_PART: usize = 1 << 15;
 
-/// A format that rows are kept in, each of whose values f32 holds.
+/// A storage format of rows, whose values f32 holds exactly.
 pub(super) trait Kept: Copy + Sync {
     fn value(self) -> f32;
 }
@@ -34,7 +34,7 @@ impl Kept for half::bf16 {
 }
 
 impl Kept for half::f16 {
-    /// `half`'s own asks at each number what the processor can do.
+    /// The conversion of `half` queries the processor's features for each number.
     #[inline(always)]
     fn value(self) -> f32 {
         let bits = u32::from(self.to_bits());
@@ -48,7 +48,7 @@ impl Kept for half::f16 {
     }
 }
 
-/// `out[n, :] = (x[indices[n], :] - shift) · scale`, or the value itself.
+/// `out[n, :] = (x[indices[n], :] - shift) · scale`, or the exact value.
 pub(super) fn load<T: Kept>(
     op: &'static str,
     x: &[T],

@@ -1,4 +1,4 @@
-//! Four elements at a time where rows and addresses allow it: 16 bytes of the result.
+//! Four elements at a time if rows and addresses allow it: 16 bytes of the result.
 
 use crate::cuda::launch::{Launch, Source};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
@@ -7,8 +7,8 @@ use crate::{DType, Result};
 
 pub(crate) static SOURCE: Source = Source::new("load_rows", include_str!("kernel.cu"));
 
-/// `out[n, :] = (x[indices[n], :] - shift) · scale` on this device: `x` of `n_rows` rows, `cols` wide, `indices` as many as
-/// `out` has rows, `normalizer` shift and scale of `cols` elements.
+/// `out[n, :] = (x[indices[n], :] - shift) · scale` on this device: `x` has `n_rows` rows of `cols`, `indices` one element per
+/// row of `out`, shift and scale of `normalizer` `cols` elements each.
 pub(super) fn load(
     gpu: &'static Gpu,
     x: CudaSlice<'_>,

@@ -1,12 +1,12 @@
-// load_rows.cu: rows in the format that they are kept in become f32: picked, cast and normalised.
-// maths   out[n, c] <- (x[indices[n], c] - shift[c]) * scale[c] in f64, rounded once; without shift and scale the value
-//         itself; without indices row n; a row of an index outside 0..n_rows becomes NaN
+// load_rows.cu: gathers stored rows, casts them to f32 and normalises them.
+// maths   out[n, c] <- (x[indices[n], c] - shift[c]) * scale[c] in f64, rounded once; without shift and scale the exact
+//         value; without indices row n; for an index outside 0..n_rows NaN
 // shapes  x: T[n_rows, items * N], out: f32[rows, items * N], indices: i64[rows], shift, scale: f32[items * N]; T is u8, f16,
 //         bf16 or f32, N is 1 or 4
 // launch  row_walk: rows over blocks in x, a row's items over 2^log2_width threads and over blocks in y; block 256; any shape
-// moved   1 row of T read, 1 of f32 written an index: memory-bound (the two rows of shift and scale stay in the cache)
+// moved   1 row of T and 1 of f32 written per index: memory-bound (the two rows of shift and scale stay in the cache)
 // order   elementwise: bit-identical between runs
-// twin    cpu.rs beside this file
+// twin    cpu.rs next to this file
 
 __device__ __forceinline__ float to_float(u8 x) { return (float)x; }
 
@@ -20,7 +20,7 @@ __device__ void load(const T* __restrict__ x, const i64* __restrict__ indices, c
         float* to = out + row * items * N;
         if (index < n_rows) {
             const T* from = x + index * items * N;
-            // Several packs at a time, so that their loads are in flight together.
+            // Several packs at a time, so that their loads overlap.
             const int batch = 4;
             for (size_t first = at.item; first < items; first += batch * at.item_stride) {
                 Pack<T, N> v[batch];

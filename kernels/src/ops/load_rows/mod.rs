@@ -1,4 +1,4 @@
-//! Rows in the format that they are kept in become f32: picked, cast and normalised in one pass.
+//! Gathers stored rows, casts them to f32 and normalises them in one pass.
 
 mod cpu;
 mod cuda;
@@ -8,28 +8,27 @@ pub(crate) use cuda::SOURCE;
 use super::check;
 use crate::{DType, Result, Shape, TensorMut, TensorRef};
 
-/// What each column of a row becomes: `(x - shift) · scale`.
+/// Normalisation of each column: `(x - shift) · scale`.
 #[derive(Debug, Clone, Copy)]
 pub struct RowNormalizer<'a> {
-    /// `[C]` f32, the columns' means as a rule.
+    /// `[C]` f32, usually the means of the columns.
     pub shift: TensorRef<'a>,
-    /// `[C]` f32, as a rule one over the columns' standard deviations.
+    /// `[C]` f32, usually 1 over the standard deviations of the columns.
     pub scale: TensorRef<'a>,
 }
 
 /// `out[n, c] = (x[indices[n], c] - shift[c]) · scale[c]`, computed in f64 and rounded once.
 ///
-/// - `x`: `[N, C]` of u8, f16, bf16 or f32; `indices`: `[B]` i64, row numbers; without them all rows of `x` in order, so
-///   that `B = N`; `out`: `[B, C]` f32
-/// - without `normalizer` the value itself, which f32 holds exactly
+/// - `x`: `[N, C]` of u8, f16, bf16 or f32; `indices`: `[B]` i64, row numbers, default all rows in order (`B = N`); `out`: `[B, C]`
+///   f32
+/// - without `normalizer`: the exact value
 /// - the same bits on every device (NaN stays NaN); the difference of two large f32 does not overflow
 ///
-/// Asynchronous on the device's compute stream. So a GPU cannot refuse an index that is not in `0..N`: its row is filled with
-/// NaN.
+/// Asynchronous on the device's compute stream, so a GPU cannot report an index outside `0..N`: its row becomes NaN.
 ///
 /// # Errors
-/// On the CPU [`crate::KernelError::OutOfRange`] for an index that is not in `0..N`, before anything is written (a negative
-/// one appears as the large number of the same bits); [`crate::KernelError::DeviceMismatch`],
+/// On the CPU [`crate::KernelError::OutOfRange`] for an index outside `0..N`, before anything is written (a negative one appears
+/// as the unsigned number of the same bits); [`crate::KernelError::DeviceMismatch`],
 /// [`crate::KernelError::DTypeUnsupported`], [`crate::KernelError::Shape`].
 ///
 /// Source: `torch.index_select` along dimension 0, then `torchvision.transforms.Normalize` by column.
@@ -97,8 +96,8 @@ mod tests {
     use crate::ops::testing::{devices, random, tensor};
     use crate::{Device, Element, KernelError, Tensor};
 
-    /// Rows of `cols` elements, the first of them element `start` of its buffer, into the same place of another; `indices`
-    /// and what normalises stand there too.
+    /// Loads rows of `cols` elements, starting at element `start` of a buffer, to the same position of another one; `indices` and
+    /// normalisation start there too.
     fn run<T: Element>(
         values: &[T],
         (cols, start): (usize, usize),
@@ -126,7 +125,7 @@ mod tests {
         out.to_vec::<f32>().unwrap().split_off(start)
     }
 
-    /// The same, spelled out.
+    /// The same by the formula.
     fn want<T: Element>(
         values: &[T],
         (cols, start): (usize, usize),
@@ -155,8 +154,7 @@ mod tests {
         }
     }
 
-    /// Widths and addresses for words of each size, rows that are wider than a block, and every combination of what may be
-    /// left out.
+    /// Widths and addresses for words of each size, rows wider than a block, and every combination of optional operands.
     fn check<T: Element>(device: Device, value: impl Fn(usize) -> T) {
         const INDICES: [i64; 7] = [5, 0, 5, 12, 1, 11, 3];
         for cols in [1, 3, 4, 12, 196, 1030, 5000] {
@@ -212,7 +210,7 @@ mod tests {
         }
     }
 
-    /// Where f32 would round twice, lose the difference, overflow or flush to zero.
+    /// Values for which f32 would round twice, lose the difference, overflow or flush to zero.
     #[test]
     fn arithmetic_is_in_f64_and_rounds_once() {
         let x = [f32::MAX, -f32::MAX, 16_777_217.0, 1e-38, 0.1, 1.0, f32::INFINITY, f32::NAN];
@@ -231,7 +229,7 @@ mod tests {
     fn an_index_that_is_not_there_is_refused_or_leaves_nan() {
         for device in devices() {
             for wrong in [4, -1, i64::MIN, i64::MAX] {
-                // A fifth row lies behind the four, so that reading it is no fault but is seen.
+                // A fifth row follows the four, so that reading it is no fault but is detected.
                 let x = tensor(&(0..15).collect::<Vec<u8>>(), &[5, 3], device);
                 let indices = tensor(&[0, wrong, 3], &[3], device);
                 let mut out = Tensor::zeros(&[3, 3], DType::F32, device).unwrap();

@@ -1,4 +1,4 @@
-//! One pass for the gradient, one for the sum; with weights of rows both go row by row.
+//! One pass for the gradient, one for the sum; with row weights both go row by row.
 
 use super::{ElementLoss, LossSums};
 use crate::Element;

@@ -16,13 +16,13 @@ pub(crate) struct Kernels {
     pub(crate) f64: &'static str,
     pub(crate) bf16: &'static str,
     pub(crate) f16: &'static str,
-    /// Of f32 with a gradient in bf16.
+    /// f32 operands with a gradient in bf16.
     pub(crate) f32_bf16: &'static str,
-    /// Of f32 with a gradient in f16.
+    /// f32 operands with a gradient in f16.
     pub(crate) f32_f16: &'static str,
 }
 
-/// The [`Kernels`] of a loss of this name.
+/// The [`Kernels`] of the loss with this name.
 macro_rules! kernels {
     ($name:literal) => {
         $crate::ops::loss::cuda::Kernels {
@@ -38,7 +38,7 @@ macro_rules! kernels {
 pub(crate) use kernels;
 
 impl Kernels {
-    /// The kernel for operands of dtype `x` and a gradient of dtype `d`, where there is one.
+    /// The kernel for operands of dtype `x` and a gradient of dtype `d`, if any.
     pub(crate) fn of(&self, x: DType, d: Option<DType>) -> &'static str {
         match (x, d) {
             (DType::F64, _) => self.f64,
@@ -51,13 +51,13 @@ impl Kernels {
     }
 }
 
-/// Blocks that fill the device, and whose sums have places in the scratch.
+/// Number of blocks that fills the device, limited by the partial sums in the scratch.
 pub(crate) fn max_blocks(gpu: &Gpu) -> usize {
     (gpu.info().multiprocessors as usize * 8).min(PARTIAL_SUMS / 2)
 }
 
-/// As `cpu::sum_and_gradient`; equal lengths and kinds, as the caller checked.
-#[allow(clippy::too_many_arguments)] // Those of the operation.
+/// As `cpu::sum_and_gradient`; the caller checked the operands.
+#[allow(clippy::too_many_arguments)] // The operands of the operation.
 pub(super) fn sum_and_gradient<L: ElementLoss>(
     gpu: &'static Gpu,
     loss: &L,

@@ -1,14 +1,14 @@
 // loss.cu: losses of one predicted and one true value, their sum and their gradient.
-// maths   tail <- (sum w*value(x, t), sum w); d <- scale * w * derivative(x, t), where d is given; w the row's weight, 1
-//         without: an element of weight 0 counts for nothing, whatever it holds
+// maths   tail <- (sum w*value(x, t), sum w); d <- scale * w * derivative(x, t) if d is given; w is the row's weight, default 1;
+//         an element of weight 0 is ignored, whatever it holds
 //         bce    max(x, 0) - x*t + ln(1 + e^-|x|);             sigmoid(x) - t
 //         mse    (x - t)^2;                                    2*(x - t)
 //         huber  e^2/2 or parameter*(|e| - parameter/2), e = x - t;  e within -parameter..parameter
-// shapes  x, target: T[n]; row_weights: f32[n / cols], used where ROW_WEIGHTS is 1; d: D[n] or null; tail: f32[16]
-// launch  grid-stride over n, 16 bytes an access where the pointers allow it, block 256; any n
-// moved   3 values an element (read x and t, write d): memory-bound
-// order   sums in f64, by thread, block and then blocks in order: bit-identical between runs; one atomic a block
-// twin    cpu.rs beside this file, with the formulas of bce_with_logits, mse and huber
+// shapes  x, target: T[n]; row_weights: f32[n / cols], used if ROW_WEIGHTS is 1; d: D[n] or null; tail: f32[16]
+// launch  grid-stride over n, 16 bytes per access if the pointers allow it, block 256; any n
+// moved   3 values per element (read x and t, write d): memory-bound
+// order   sums in f64, by thread, block and then blocks in order: bit-identical between runs; one atomic per block
+// twin    cpu.rs next to this file, with the formulas of bce_with_logits, mse and huber
 
 #ifndef ROW_WEIGHTS
 #define ROW_WEIGHTS 0
@@ -41,7 +41,7 @@ struct Huber {
     }
 };
 
-// N elements an access; returns the sum of this thread's losses.
+// N elements per access; returns the sum of this thread's losses.
 template <class F, int N, class T, class D>
 __device__ __forceinline__ double part(const T* x, const T* target, D* d, size_t n, MATH(T) parameter, MATH(T) scale) {
     double sum = 0;

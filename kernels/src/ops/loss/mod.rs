@@ -1,4 +1,4 @@
-//! What every loss leaves, and the losses of one predicted and one true value.
+//! Loss sums, and losses of one predicted and one true value.
 
 mod cpu;
 pub(crate) mod cuda;
@@ -12,23 +12,23 @@ use crate::cpu::Float;
 use crate::error::Operand;
 use crate::{Result, TensorMut, TensorRef};
 
-/// A loss over some rows as a sum and what to divide it by, so that sums of several ranks add up to the true mean.
+/// Sum of losses and the divisor of their mean, so that adding the sums of several shards gives the true mean.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LossSums {
-    /// Sum of the losses, weighted where there are weights.
+    /// Sum of the losses, times their weights if there are any.
     pub loss: f64,
-    /// Sum of the weights: the number of rows or elements where there are none.
+    /// Sum of the weights; without weights, the number of rows or elements.
     pub weight: f64,
 }
 
 impl LossSums {
-    /// The mean; 0 where there was no weight, but for a loss that is not finite, which stays so.
+    /// The mean; 0 if the sum of weights is 0, unless the loss is not finite, which is then returned.
     pub fn mean(&self) -> f64 {
         if self.weight == 0.0 { self.loss } else { self.loss / self.weight }
     }
 
-    /// What makes the gradient of the mean from a gradient that was divided by `expected_weight`, or by the weight itself
-    /// where that is 0: then it is 1. Where there was no weight, every gradient is 0 and so is this.
+    /// Factor that turns a gradient divided by `expected_weight` into the gradient of the mean; 1 if `expected_weight` is 0, that is,
+    /// if the gradient was divided by the sum of weights itself; 0 if the sum of weights is 0, as every gradient is then.
     pub fn mean_scale(&self, expected_weight: f64) -> f64 {
         match expected_weight > 0.0 {
             true if self.weight == 0.0 => 0.0,
@@ -47,20 +47,20 @@ impl AddAssign for LossSums {
 
 /// A loss of one predicted and one true value.
 pub(super) trait ElementLoss: Sync {
-    /// Its kernels in `kernel.cu`.
+    /// Kernels of the loss in `kernel.cu`.
     const KERNELS: cuda::Kernels;
-    /// The number that its kernels take beside the scale, where they take one.
+    /// Parameter of its kernels, if they have one.
     fn parameter(&self) -> f64 {
         0.0
     }
     /// The loss.
     fn value<T: Float>(&self, x: T, target: T) -> T;
-    /// Its derivative with respect to `x`.
+    /// Derivative with respect to `x`.
     fn derivative<T: Float>(&self, x: T, target: T) -> T;
 }
 
-/// Leaves the sum of `loss` over all elements in `sums` and writes `scale` times its derivative, each times its row's weight.
-#[allow(clippy::too_many_arguments)] // Those of the losses and their names.
+/// Writes the sum of `loss` over all elements to `sums`, and `scale` times its derivative, each times the row's weight.
+#[allow(clippy::too_many_arguments)] // The operands of a loss, and their names.
 pub(super) fn elementwise_loss<L: ElementLoss>(
     op: &'static str,
     loss: &L,
@@ -94,12 +94,12 @@ pub(super) fn elementwise_loss<L: ElementLoss>(
     check::gradient_dispatch!(op, x_op, d_op, T, D => {
         let (x, target) = (x.as_slice::<T>(op, x_name)?, target.as_slice::<T>(op, "target")?);
         let d_x = d_x.map(|d| d.into_slice::<D>(op, "gradient")).transpose()?;
-        sums.put(op, cpu::sum_and_gradient(loss, x, target, row_weights, scale as _, d_x))
+        sums.write(op, cpu::sum_and_gradient(loss, x, target, row_weights, scale as _, d_x))
     })
 }
 
-/// A gradient has its operand's device and dtype; the gradient of f32 can be of a short format, which the products of training in
-/// it then take as it is.
+/// Checks that a gradient is on the device of its operand and of its dtype; the gradient of f32 can be bf16 or f16, the format of
+/// later matmuls.
 pub(super) fn check_gradient_kind(op: &'static str, x: Operand, d_x: Operand) -> Result<()> {
     check::same_device(op, &[x, d_x])?;
     let is_narrower = check::narrows(x.dtype, d_x.dtype);
@@ -112,10 +112,10 @@ pub(super) mod testing {
 
     use super::*;
     use crate::ops::testing::{assert_close, assert_gradient, devices, random, rounded, rounding_of, tensor};
-    use crate::ops::{STEP_SUMS_LEN, STEP_VOTE};
+    use crate::ops::{STEP_SUMS_EXTRA, STEP_SUMS_LEN};
     use crate::{DType, Device, Element, Tensor};
 
-    /// Calls `op` with a tail on `device` that holds `before` already, and returns what it holds then.
+    /// Calls `op` with a tail on `device` that holds `before`, and returns the sums in it afterwards.
     pub(in crate::ops) fn sums_after(
         device: Device,
         before: Option<LossSums>,
@@ -128,14 +128,11 @@ pub(super) mod testing {
         let mut tail = tensor(&tail, &[STEP_SUMS_LEN], device);
         op(SumsOutput { tail: tail.view_mut(), accumulate: before.is_some() })?;
         let tail = tail.to_vec::<f32>().unwrap();
-        assert!(
-            tail[STEP_VOTE..].iter().all(|v| v.is_nan()),
-            "a loss leaves the vote and what is behind it alone"
-        );
+        assert!(tail[STEP_SUMS_EXTRA..].iter().all(|v| v.is_nan()), "a loss writes nothing after its sums");
         Ok(LossSums::load(&tail))
     }
 
-    /// What a loss of one value each looks like to a caller.
+    /// Signature of an elementwise loss.
     pub(in crate::ops) trait Op:
         Fn(
         TensorRef<'_>,
@@ -178,15 +175,15 @@ pub(super) mod testing {
         (sums.unwrap(), d)
     }
 
-    /// Weights of rows, the second 0.
+    /// Row weights, the second 0.
     fn row_weights(n_rows: usize) -> Vec<f32> {
         let mut weights: Vec<f32> = random::<f32>(n_rows, 3).iter().map(|v| 2.0 * v + 2.5).collect();
         weights[1] = 0.0;
         weights
     }
 
-    /// Checks a loss at random points `range` times -1..1 against targets made by `target`: its gradient in f64, weights of
-    /// rows, then what other dtypes and devices make of it.
+    /// Checks a loss at random points in `range` times -1..1 with targets from `target`: its gradient in f64, row weights, then other
+    /// dtypes and devices.
     pub(in crate::ops) fn assert_loss(op: impl Op, range: f64, target: impl Fn(f64) -> f64) {
         let points = |n: usize| -> (Vec<f64>, Vec<f64>) {
             let x = random::<f64>(n, 1).iter().map(|v| range * v).collect();
@@ -198,7 +195,7 @@ pub(super) mod testing {
             let (sums, d) = run(&op, (&x, &t), None, Some(DType::F64), device);
             assert_eq!(sums.weight, 35.0);
             let d = d.unwrap().to_vec::<f64>().unwrap();
-            // Row by row, as the tail's 48 bits of the whole sum are too few for a difference.
+            // Row by row, since 48 bits of the whole sum in the tail are too few for a difference quotient.
             let loss_of_row =
                 |(x, t): (&[f64], &[f64])| 0.25 * run(&op, (x, t), None, None, Device::Cpu).0.loss;
             assert_gradient(&x, &d, |x| x.chunks_exact(7).zip(t.chunks_exact(7)).map(loss_of_row).sum());
@@ -225,12 +222,12 @@ pub(super) mod testing {
             }
         }
 
-        // Enough for several blocks, and no whole number of packs.
+        // Enough for several blocks, and not a multiple of a pack.
         let (x, t) = points(7 * 1501);
         let (x32, t32) = (rounded::<f64, f32>(&x), rounded::<f64, f32>(&t));
         let weights = row_weights(1501);
         for (device, weights) in devices().into_iter().flat_map(|d| [(d, None), (d, Some(&weights[..]))]) {
-            // The unweighted form in f64, times the weights.
+            // The unweighted loss in f64, times the weights.
             let f64_of = |x: &[f64], t: &[f64]| {
                 let (sums, d) = run(&op, (x, t), None, Some(DType::F64), Device::Cpu);
                 let mut d = d.unwrap().to_vec::<f64>().unwrap();
@@ -244,7 +241,7 @@ pub(super) mod testing {
                 }
                 (sums, d)
             };
-            // Weights of rows multiply what the bounds below are about.
+            // Row weights scale the bounds below.
             let atol = 1e-7 * range.max(1.0) * if weights.is_some() { 4.5 } else { 1.0 };
             let (want, want_d) = f64_of(&rounded(&x32), &rounded(&t32));
             let (sums, d) = run(&op, (&x32, &t32), weights, Some(DType::F32), device);
@@ -281,8 +278,8 @@ pub(super) mod testing {
     /// Sums and gradient of these operands in f64.
     type Reference<'a> = dyn Fn(&[f64], &[f64]) -> (LossSums, Vec<f64>) + 'a;
 
-    /// A gradient in `S` of f32 operands, of which f32 came to `sums` and f64 to the gradient `want_d`, and operands in `S`.
-    #[allow(clippy::too_many_arguments)] // What the caller knows already.
+    /// A gradient in `S` of f32 operands, and operands in `S`; `sums` are those in f32, `want_d` is the gradient in f64.
+    #[allow(clippy::too_many_arguments)] // Results that the caller has already.
     fn check_short<S: Element>(
         op: &impl Op,
         (x, t): (&[f64], &[f64]),
@@ -292,7 +289,7 @@ pub(super) mod testing {
         (atol, f64_of): (f64, &Reference<'_>),
         device: Device,
     ) {
-        // One rounding of what f32 gave.
+        // One rounding of the f32 result.
         let (same, d) = run(op, (x32, t32), weights, Some(S::DTYPE), device);
         assert_eq!(same, sums);
         let d = rounded::<S, f64>(&d.unwrap().to_vec().unwrap());
@@ -305,7 +302,7 @@ pub(super) mod testing {
         assert_close(&d, &want_d, atol, rounding_of::<S>());
     }
 
-    /// Weights of one change no bit of `unweighted`, and a row of weight 0 counts for nothing, whatever stands in it.
+    /// Weights of 1 change no bit of `unweighted`, and a row of weight 0 is ignored, whatever it contains.
     fn assert_weights_of_one_and_zero(
         op: &impl Op,
         (x, t): (&[f32], &[f32]),

@@ -1,4 +1,4 @@
-//! Two forms: sixteen rows side by side where classes are few, one row after another where they are many.
+//! Two variants: sixteen rows in parallel for few classes, one row at a time for many.
 
 mod narrow;
 mod wide;
@@ -8,10 +8,10 @@ use crate::cpu::simd::vectorize;
 use crate::cpu::{Float, Stored};
 use crate::{Element, KernelError, Result};
 
-/// Elements that are worked on side by side: one AVX-512 register of f32.
+/// Elements processed in parallel: one AVX-512 register of f32.
 const LANES: usize = 16;
 
-/// What forms a row's loss.
+/// Inputs of a row's loss.
 #[derive(Clone, Copy)]
 pub(super) struct Rule<'a, T> {
     pub weights: Option<&'a [T]>,
@@ -21,32 +21,32 @@ pub(super) struct Rule<'a, T> {
     pub n_classes: usize,
 }
 
-/// What all rows share.
+/// Numbers shared by all rows.
 #[derive(Clone, Copy)]
 struct Shared<'a, T> {
     rule: Rule<'a, T>,
-    /// The gradient is multiplied by this.
+    /// Factor of the gradient.
     scale: T,
-    /// What each class gets of a smoothed target.
+    /// Share of a smoothed target per class.
     spread: T,
     /// Sum of the class weights.
     weight_sum: T,
 }
 
-/// What a row's label asks for.
+/// Target of a row.
 #[derive(Clone, Copy)]
 struct Target<T> {
     label: usize,
-    /// That of the label's class times that of the row.
+    /// Weight of the label's class times weight of the row.
     weight: T,
-    /// The share of the weight that is not smoothed away.
+    /// The part of the weight at the label: 1 - smoothing.
     hit: T,
-    /// What each class gets of it where it is smoothed, before the class's own weight.
+    /// The smoothed part per class, before the class's own weight.
     spread: T,
 }
 
 impl<T: Float> Target<T> {
-    /// The row's softmax in its gradient is multiplied by this, once it is divided by the sum of exponentials.
+    /// Factor of the row's softmax in the gradient, after the division by the sum of exponentials.
     #[inline(always)]
     fn mass(&self, shared: &Shared<'_, T>) -> T {
         (self.hit + self.spread * shared.weight_sum) * shared.scale
@@ -54,7 +54,7 @@ impl<T: Float> Target<T> {
 }
 
 impl<T: Float> Shared<'_, T> {
-    /// The target of row `row`; None where the row counts for nothing.
+    /// The target of row `row`; None if the row is ignored.
     #[inline(always)]
     fn target(&self, row: usize, label: i64) -> Option<Target<T>> {
         if label == self.rule.ignore_index {
@@ -118,9 +118,12 @@ pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
     };
     Ok(vectorize(
         #[inline(always)]
-        || match n <= narrow::MAX_CLASSES {
-            true => narrow::forward_backward(logits, labels, shared, d_logits),
-            false => wide::forward_backward(logits, labels, shared, d_logits),
+        || {
+            if n <= narrow::MAX_CLASSES {
+                narrow::forward_backward(logits, labels, shared, d_logits)
+            } else {
+                wide::forward_backward(logits, labels, shared, d_logits)
+            }
         },
     ))
 }

@@ -1,4 +1,4 @@
-//! Loss, gradient and sums in one launch: several rows a warp, a row a warp, or a row a block, by the number of classes.
+//! Loss, gradient and sums in one launch: several rows per warp, one row per warp or one per block, by the number of classes.
 
 use super::CrossEntropyConfig;
 use crate::cuda::launch::{BLOCK, Launch, Source};
@@ -11,18 +11,18 @@ pub(crate) static SOURCE: Source = Source::new("softmax_cross_entropy", include_
 pub(crate) static WEIGHTED_SOURCE: Source =
     Source::with_row_weights("softmax_cross_entropy_weighted", include_str!("kernel.cu"));
 
-/// Most classes of the kernel that puts eight lanes on a row; the kernel's own number.
+/// Maximum number of classes of the kernel with eight lanes per row, the same constant as in the kernel.
 const MAX_FEW: usize = 32;
-/// Most classes of the kernel that keeps a row in a warp's registers, which there is none of for f64.
+/// Maximum number of classes of the kernel that keeps a row in a warp's registers; f64 has no such kernel.
 const MAX_SOME: usize = 1024;
-/// Threads of a block that works on one row.
+/// Threads per block that processes one row.
 const MANY_BLOCK: u32 = 512;
 
 const FEW: Kernels = kernels!("softmax_cross_entropy_few");
 const SOME: Kernels = kernels!("softmax_cross_entropy_some");
 const MANY: Kernels = kernels!("softmax_cross_entropy_many");
 
-/// As `cpu::forward_backward`; shapes and kinds as the caller checked.
+/// As `cpu::forward_backward`; the caller checked the operands.
 pub(super) fn forward_backward(
     gpu: &'static Gpu,
     logits: CudaSlice<'_>,

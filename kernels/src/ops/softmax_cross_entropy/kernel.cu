@@ -2,19 +2,19 @@
 // maths   p = softmax(x[row]); y the row's label; v its weight, w class weights (1 without); e the smoothing
 //         loss <- v * (-(1 - e)*w[y]*ln p[y] - e/C * sum_c w[c]*ln p[c]), weight v*w[y];   tail <- their sums over the rows
 //         d[c] <- scale * v * (((1 - e)*w[y] + e/C * sum_k w[k]) * p[c] - (c == y)*(1 - e)*w[y] - e/C*w[c])
-//         an ignored row or one of weight 0: nothing, and d = 0; a label outside 0..C: loss NaN, and d = 0
-// shapes  logits: T[rows, C]; labels: i64[rows]; weights: M[C] or null; row_weights: f32[rows], used where ROW_WEIGHTS is 1;
+//         an ignored row or one of weight 0 adds nothing, and d = 0; a label outside 0..C: loss NaN, and d = 0
+// shapes  logits: T[rows, C]; labels: i64[rows]; weights: M[C] or null; row_weights: f32[rows], used if ROW_WEIGHTS is 1;
 //         d: D[rows, C] or null; tail: f32[16]
-// launch  few   C <= 32:    8 lanes a row, block 256, a row in registers
-//         some  C <= 1024:  a warp a row, block 256, a row in registers where rows are aligned; not in f64
-//         many              a block of 512 a row
-//         16 bytes an access in some and many where the tensors are aligned
-//         all: grid-stride over rows, at most as many blocks as there are places for their sums
-// moved   2 values an element (read x, write d): memory-bound; many reads x twice, the second time from L2 in part, and so
-//         does some where rows are not aligned, from L1
+// launch  few   C <= 32:    8 lanes per row, block 256, a row in registers
+//         some  C <= 1024:  a warp per row, block 256, aligned rows in registers; not in f64
+//         many              a block of 512 per row
+//         16 bytes per access in some and many if the tensors are aligned
+//         all: grid-stride over rows, at most as many blocks as there are partial sums
+// moved   2 values per element (read x, write d): memory-bound; many reads x twice, the second time partly from L2, and so does
+//         some for unaligned rows, from L1
 // order   sums over a row by lanes, over rows in f64 by thread, block and then blocks in order: bit-identical between
-//         runs; one atomic a block
-// twin    cpu.rs beside this file
+//         runs; one atomic per block
+// twin    cpu.rs next to this file
 
 #ifndef ROW_WEIGHTS
 #define ROW_WEIGHTS 0
@@ -24,7 +24,7 @@ __device__ __forceinline__ float exponential(float x) { return expf(x); }
 __device__ __forceinline__ double exponential(double x) { return exp(x); }
 __device__ __forceinline__ float logarithm(float x) { return logf(x); }
 __device__ __forceinline__ double logarithm(double x) { return log(x); }
-// Below every logit but minus infinity, from which it can be subtracted.
+// Less than every logit except minus infinity, and finite, so that it can be subtracted.
 template <class M> struct Lowest;
 template <> struct Lowest<float> {
     static __device__ __forceinline__ float value() { return -3.4028234663852886e38f; }
@@ -34,14 +34,14 @@ template <> struct Lowest<double> {
 };
 __device__ __forceinline__ double not_a_number() { return (double)__uint_as_float(0x7fc00000u); }
 
-// What all rows share.
+// Numbers shared by all rows.
 template <class M> struct Rule {
     const M* weights;
     const float* row_weights;
     i64 ignore_index;
     M smoothing, scale;
-    M spread;      // what each class gets of a smoothed target
-    M weight_sum;  // of all classes; counts only where spread is not 0
+    M spread;      // share of a smoothed target per class
+    M weight_sum;  // of all classes; used only if spread is not 0
 };
 template <class M> __device__ __forceinline__ M weight_of(const Rule<M>& rule, size_t c) {
     return rule.weights ? rule.weights[c] : (M)1;
@@ -53,14 +53,14 @@ __device__ __forceinline__ Rule<M> rule_of(const M* weights, const float* row_we
     return rule;
 }
 
-// What a row's label asks for.
+// Target of a row.
 template <class M> struct Target {
     bool counts;
     size_t label;
     M weight, hit;
-    M spread;  // as the rule's, times the row's weight
+    M spread;  // the rule's, times the row's weight
 };
-// Adds NaN to `loss` for a label that is none.
+// Adds NaN to `loss` for an invalid label.
 template <class M>
 __device__ __forceinline__ Target<M> target_of(const Rule<M>& rule, const i64* labels, size_t row, size_t n, double& loss) {
     i64 label = labels[row];
@@ -82,11 +82,11 @@ __device__ __forceinline__ Target<M> target_of(const Rule<M>& rule, const i64* l
 }
 // A row's gradient from some element on.
 template <class M> struct Gradient {
-    const M* weights;  // of that element's class and those behind it, or null
+    const M* weights;  // of that element's class and later ones, or null
     i64 label;         // relative to that element
     M mass, hit, spread;
     bool counts;
-    // That of element i, p being the exponential of its logit.
+    // The gradient of element i; p: exponential of its logit.
     __device__ __forceinline__ M at(i64 i, M p) const {
         if (!counts) return 0;
         M d = p * mass;
@@ -115,8 +115,8 @@ template <int LANES, class M> __device__ __forceinline__ M lanes_max(M v) {
     return v;
 }
 
-// Rows of at most LANES * HELD elements, LANES lanes each, N elements an access. All lanes of a warp go through the loop
-// together. Places within a row are ints relative to the lane's first element, which costs one register for all of them.
+// Rows of at most LANES * HELD elements, LANES lanes each, N elements per access. All lanes of a warp iterate together. Indices
+// within a row are ints relative to the lane's first element, which costs one register for all of them.
 template <int LANES, int HELD, int N, class T, class D>
 __device__ __forceinline__ void rows_in_registers(const T* logits, const i64* labels, D* d, size_t rows, size_t n,
                                                   const Rule<MATH(T)>& rule, double& loss_sum, double& weight_sum) {
@@ -143,7 +143,7 @@ __device__ __forceinline__ void rows_in_registers(const T* logits, const i64* la
             for (int j = 0; j < N; j++) {
                 M value = to_float(pack.v[j]);
                 v[k * N + j] = value;
-                // A NaN may be passed over here; it returns in the sum of exponentials.
+                // A NaN may be skipped here; it reappears in the sum of exponentials.
                 max = value > max ? value : max;
             }
         }
@@ -206,7 +206,7 @@ __device__ __forceinline__ void few(const T* logits, const i64* labels, const MA
     leave_sums(loss, weight, counter, partials, tail, accumulate);
 }
 
-// The largest of the elements that were seen, the sum of exponentials relative to it, and what smoothing adds up.
+// The running maximum, the sum of exponentials relative to it, and the sum for smoothing.
 template <class M> struct Seen {
     M max, exp_sum;
     double smooth;
@@ -242,7 +242,7 @@ __device__ __forceinline__ void leave(const Gradient<MATH(T)>& gradient, MATH(T)
     store_pack(d + c, 0, out);
 }
 
-// Threads of a row that is not in registers.
+// Threads per row that is not in registers.
 struct WarpGroup {
     static __device__ __forceinline__ size_t rank() { return threadIdx.x % WARP; }
     static __device__ __forceinline__ size_t size() { return WARP; }
@@ -267,7 +267,7 @@ __device__ __forceinline__ void rows_from_memory(const T* logits, const i64* lab
     bool aligned = are_packed(logits, d);
     for (size_t row = blockIdx.x * groups + threadIdx.x / size; row < rows; row += gridDim.x * groups) {
         const T* x = logits + row * n;
-        // The row's elements before the first that is aligned, the packs, and what is left.
+        // The row's elements before the first aligned one, the packs, and the tail.
         size_t head = aligned ? (N - row * n % N) % N : n;
         if (head > n) head = n;
         size_t end = head + (n - head) / N * N;

@@ -1,4 +1,4 @@
-//! Softmax, cross-entropy and its gradient in one pass.
+//! Softmax, cross-entropy and their gradient in one pass.
 
 mod cpu;
 pub(crate) mod cuda;
@@ -11,16 +11,16 @@ use crate::{DType, KernelError, Result, Shape, TensorMut, TensorRef};
 
 const OP: &str = "softmax_cross_entropy";
 
-/// How the loss of a row is formed.
+/// Parameters of the loss.
 #[derive(Debug, Clone, Copy)]
 pub struct CrossEntropyConfig<'a> {
-    /// `ε`: the target is `1 - ε` on the label plus `ε / C` on every class.
+    /// Label smoothing `ε`: the target is `1 - ε` at the label plus `ε / C` at every class.
     pub label_smoothing: f64,
-    /// One weight a class, `[C]`, in the logits' dtype, for short formats in f32; 1 where there are none.
+    /// Class weights, `[C]`, in the logits' dtype, or f32 for bf16 and f16 logits; default 1.
     pub class_weights: Option<TensorRef<'a>>,
-    /// One weight a row, `[N]` f32, not negative, finite; 1 where there are none. A row of weight 0 counts for nothing.
+    /// Row weights, `[N]` f32, finite, not negative; default 1. Rows of weight 0 are ignored.
     pub row_weights: Option<TensorRef<'a>>,
-    /// Rows with this label count for nothing.
+    /// Rows with this label are ignored.
     pub ignore_index: i64,
 }
 
@@ -35,18 +35,17 @@ impl Default for CrossEntropyConfig<'_> {
     }
 }
 
-/// Leaves the sums of the rows' losses and weights in `sums`, and `d_logits = scale · ∂(sum of losses)/∂logits`.
+/// Writes the sums of the rows' losses and weights to `sums`, and `d_logits = scale · ∂(sum of losses)/∂logits`.
 ///
 /// With `p = softmax(logits[n])`, label `y`, weight of the row `v`, class weights `w` and smoothing `ε`:
 /// `loss[n] = v·(-(1 - ε)·w[y]·ln p[y] - ε/C·Σ_c w[c]·ln p[c])`, weight `v·w[y]`
 ///
-/// - `logits`: `[N, C]` of a float dtype; `labels`: `[N]` i64; `d_logits`: `[N, C]` of the same or a short one for f32, not needed
-///   for evaluation
-/// - the mean is that of PyTorch, the sum of losses divided by the sum of `w[y]`, and with weights of rows that of
-///   scikit-learn's `sample_weight`, divided by the sum of `v·w[y]`
+/// - `logits`: `[N, C]` of a float dtype; `labels`: `[N]` i64; `d_logits`: `[N, C]` of the same, or bf16 or f16 for f32; optional
+/// - the mean is that of PyTorch, the sum of losses divided by the sum of `w[y]`; with row weights that of scikit-learn's
+///   `sample_weight`, divided by the sum of `v·w[y]`
 ///
-/// Asynchronous on a GPU's compute stream: one launch, which allocates nothing and can be captured. There a label outside
-/// `0..C` that is not the ignored one makes the loss NaN and its row of the gradient 0.
+/// Asynchronous on a GPU's compute stream: one launch, which allocates nothing and can be captured. On a GPU, a label outside
+/// `0..C` that is not the ignored one makes the loss NaN and its gradient row 0.
 ///
 /// # Errors
 /// On the CPU [`KernelError::Label`] for such a label, before anything is written; [`KernelError::DeviceMismatch`],
@@ -88,7 +87,7 @@ pub fn softmax_cross_entropy(
         return Err(KernelError::DTypeUnsupported {
             op: OP,
             operand: operand.into(),
-            takes: "f32 for logits of short formats",
+            takes: "f32 for bf16 and f16 logits",
         });
     }
     if let Some(gpu) = logits.gpu() {
@@ -114,7 +113,7 @@ pub fn softmax_cross_entropy(
             scale as _,
             d_logits,
         )?;
-        sums.put(OP, found)
+        sums.write(OP, found)
     })
 }
 
@@ -127,7 +126,7 @@ mod tests {
     use crate::ops::testing::{assert_close, assert_gradient, devices, random, rounded, rounding_of, tensor};
     use crate::{Device, Element, Tensor};
 
-    /// A case: logits of `n_classes`, labels, class weights in the dtype that goes with them, weights of rows, smoothing.
+    /// A case: logits of `n_classes`, labels, class weights in their dtype, row weights, smoothing.
     struct Case<'a, T> {
         n_classes: usize,
         logits: &'a [T],
@@ -137,7 +136,7 @@ mod tests {
         smoothing: f64,
     }
 
-    /// What [`run`] gives, by the formula.
+    /// The result of [`run`] by the formula.
     fn plain(case: &Case<'_, f64>) -> (LossSums, Vec<f64>) {
         let n = case.n_classes;
         let class_weight = |c: usize| case.weights.map_or(1.0, |w| w[c]);
@@ -196,14 +195,14 @@ mod tests {
         Ok((sums, d))
     }
 
-    /// Labels of all kinds: spread over the classes, the third one ignored.
+    /// Labels spread over the classes, the third one ignored.
     fn labels(rows: usize, n_classes: usize) -> Vec<i64> {
         let mut labels: Vec<i64> = (0..rows as i64).map(|r| (r * 7) % n_classes as i64).collect();
         labels[2] = -100;
         labels
     }
 
-    /// Weights of all kinds: the second row's is 0.
+    /// Various weights, that of the second row 0.
     fn row_weights(rows: usize) -> Vec<f32> {
         let mut weights: Vec<f32> = random::<f32>(rows, 3).iter().map(|v| 2.0 * v + 2.5).collect();
         weights[1] = 0.0;
@@ -235,7 +234,7 @@ mod tests {
                         };
                         let d =
                             run(&case, Some(DType::F64), device).unwrap().1.unwrap().to_vec::<f64>().unwrap();
-                        // Row by row, as the tail's 48 bits of the whole sum are too few for a difference.
+                        // Row by row, since 48 bits of the whole sum in the tail are too few for a difference quotient.
                         let loss_of_row = |(row, logits): (usize, &[f64])| {
                             let (labels, row_weights) =
                                 (&labels[row..][..1], row_weights.map(|w| &w[row..][..1]));
@@ -256,7 +255,7 @@ mod tests {
         }
     }
 
-    /// Sums and gradient in f64, which two ways agree on.
+    /// Sums and gradient in f64, on which two methods agree.
     fn reference<T: Element>(case: &Case<'_, T>) -> (LossSums, Vec<f64>) {
         let Case { n_classes, labels, weights, row_weights, smoothing, .. } = *case;
         let logits = rounded::<T, f64>(case.logits);
@@ -276,14 +275,14 @@ mod tests {
         assert_close(&[got.loss, got.weight], &[want.loss, want.weight], 0.0, 2e-6);
     }
 
-    /// A gradient in `S` of f32 logits, of which f32 came to `sums` and f64 to the gradient `want_d`, and logits in `S`.
+    /// A gradient in `S` of f32 logits, and logits in `S`; `sums` are those in f32, `want_d` is the gradient in f64.
     fn check_short<S: Element>(
         case: &Case<'_, f32>,
         (sums, want_d): (LossSums, &[f64]),
         atol: f64,
         device: Device,
     ) {
-        // One rounding of what f32 gave.
+        // One rounding of the f32 result.
         let (same, d) = run(case, Some(S::DTYPE), device).unwrap();
         assert_eq!(same, sums);
         assert_close(&rounded::<S, f64>(&d.unwrap().to_vec().unwrap()), want_d, atol, rounding_of::<S>());
@@ -298,7 +297,7 @@ mod tests {
 
     #[test]
     fn every_form_and_dtype_agrees_with_f64() {
-        // Few, some and many classes, rows that are aligned and rows that are not, several rows a warp and a block.
+        // Few, some and many classes, aligned and unaligned rows, several rows per warp and per block.
         for (rows, n_classes) in
             [(300, 10), (70, 32), (70, 33), (20, 1000), (20, 1024), (9, 1025), (9, 4099), (5, 4104)]
         {
@@ -313,7 +312,7 @@ mod tests {
                 (0.0, None, Some(&row_weights[..])),
                 (0.1, Some(&weights[..]), Some(&row_weights[..])),
             ] {
-                // Weights of rows multiply what the bounds below are about.
+                // Row weights scale the bounds below.
                 let atol = 5e-7 * if row_weights.is_some() { 4.5 } else { 1.0 };
                 let case =
                     Case { n_classes, logits: &logits, labels: &labels, weights, row_weights, smoothing };
@@ -322,7 +321,7 @@ mod tests {
                     let (sums, d) = run(&case, Some(DType::F32), device).unwrap();
                     assert_sums_close(sums, want_sums);
                     let d = rounded::<f32, f64>(&d.unwrap().to_vec().unwrap());
-                    // p, at most 1.25, to a few units of 2^-24, before the target is taken off.
+                    // p, at most 1.25, to a few units of 2^-24, before the target is subtracted.
                     assert_close(&d, &want_d, atol, 1e-6);
                     assert_eq!(run(&case, None, device).unwrap().0, sums, "the gradient changes nothing");
                     let wide = Case {
@@ -355,7 +354,7 @@ mod tests {
             let labels = labels(rows, n_classes);
             let weights: Vec<f64> = random::<f64>(n_classes, 2).iter().map(|v| v + 1.5).collect();
             let ones = vec![1.0; rows];
-            // Whatever stands in a row that does not count.
+            // Any contents of an ignored row.
             let (mut but_one, mut with_nan) = (ones.clone(), logits.clone());
             but_one[1] = 0.0;
             with_nan[n_classes..2 * n_classes].fill(f32::NAN);
@@ -403,7 +402,7 @@ mod tests {
     fn large_and_infinite_logits_do_not_overflow() {
         for device in devices() {
             for n_classes in [2, 40, 1100] {
-                // Behind the first two classes nothing but minus infinity, as of classes that are masked.
+                // Minus infinity in all but the first two classes, as for masked classes.
                 let mut logits = vec![f32::NEG_INFINITY; 2 * n_classes];
                 (logits[0], logits[1]) = (1000.0, 0.0);
                 (logits[n_classes], logits[n_classes + 1]) = (-1000.0, 1000.0);

@@ -1,4 +1,4 @@
-//! Chunks whose squares are summed in the tensor's own precision (short formats: f32) before they join the sum in f64.
+//! Squares are summed per chunk in the tensor's precision (bf16 and f16: f32), and chunks in f64.
 
 use crate::Element;
 use crate::cpu::simd::vectorize;

@@ -1,4 +1,4 @@
-//! A pass over the elements, finished by the block that comes last.
+//! One pass over the elements, completed by the last block.
 
 use crate::cuda::launch::{BLOCK, Launch, Source};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu, PARTIAL_SUMS};
@@ -6,10 +6,10 @@ use crate::{DType, Result};
 
 pub(crate) static SOURCE: Source = Source::new("sum_of_squares", include_str!("kernel.cu"));
 
-/// Blocks, whatever the device, so that the order of summation depends on the length alone: some four for each multiprocessor
-/// of today's largest, with four wide loads in flight a thread.
+/// Number of blocks on every device, so that the order of summation depends only on the length: about four per multiprocessor
+/// of the largest today, with four wide loads in flight per thread.
 const MAX_BLOCKS: usize = 512;
-/// Bytes that a block takes at a time.
+/// Bytes that a block reads at a time.
 const STRIDE_BYTES: usize = BLOCK as usize * 16 * 4;
 const _: () = assert!(MAX_BLOCKS <= PARTIAL_SUMS);
 

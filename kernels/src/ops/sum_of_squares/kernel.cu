@@ -1,11 +1,11 @@
 // sum_of_squares.cu: the sum of squares of a buffer, for norms.
 // maths   out[0] <- sum_i x[i]^2 (+ out[0] if accumulate)
 // shapes  x: T[n]; out: f64[1]
-// launch  at most 512 blocks of 256 in a row, 16 bytes an access where the pointer allows it; any n
-// moved   1 value an element: memory-bound
-// order   16 bytes' worth of elements are summed in T's precision (bf16: f32), everything else in f64; which elements a thread
-//         and a block take, and so the bits, depend on n alone: not on the run, the device or the address
-// twin    cpu.rs beside this file
+// launch  one-dimensional grid of at most 512 blocks, block 256, 16 bytes per access if the pointer allows it; any n
+// moved   1 value per element: memory-bound
+// order   the elements of 16 bytes are summed in T's precision (bf16, f16: f32), everything else in f64; the elements of each
+//         thread and block, and so the bits, depend on n only: not on the run, the device or the address
+// twin    cpu.rs next to this file
 
 template <class T> __device__ __forceinline__ double squares(Pack<T> v) {
     MATH(T) sum = 0;
@@ -33,7 +33,7 @@ template <class T, bool packed> __device__ __forceinline__ double sum_of(const T
         sum += squares(a) + squares(b) + (squares(c) + squares(d));
     }
     for (; i < packs; i += stride) sum += squares(load<T, packed>(x, i));
-    // Fewer elements are left than threads.
+    // Fewer elements than threads are left.
     i = packs * Pack<T>::size + first_element();
     if (i < n) sum += (double)(to_float(x[i]) * to_float(x[i]));
     return sum;

@@ -1,4 +1,4 @@
-//! The sum of squares of a buffer, for norms.
+//! Sum of squares of a buffer, for norms.
 
 mod cpu;
 mod cuda;
@@ -11,7 +11,7 @@ use crate::{DType, Result, Shape, TensorMut, TensorRef};
 /// `out = Σ x²` in f64, or `out += Σ x²` if `accumulate`.
 ///
 /// - `x`: any shape of a float dtype; `out`: `[1]` f64
-/// - on a kind of device the order of summation depends on the length alone, so that equal buffers give equal bits
+/// - on one kind of device the order of summation depends only on the length, so that equal buffers give equal bits
 ///
 /// Asynchronous on the device's compute stream.
 ///
@@ -44,7 +44,7 @@ mod tests {
     use crate::ops::testing::{devices, random, rounded, tensor};
     use crate::{Device, Element};
 
-    /// The sum from element `start` on, on top of `before` where that is given.
+    /// The sum from element `start` on, added to `before` if given.
     fn run<T: Element>(x: &[T], start: usize, before: Option<f64>, device: Device) -> f64 {
         let x = tensor(x, &[x.len()], device);
         let mut out = tensor(&[before.unwrap_or(f64::NAN)], &[1], device);
@@ -63,11 +63,11 @@ mod tests {
             let half = rounded::<f32, f16>(&x);
             let want_half = exact(&rounded::<f16, f64>(&half));
             for device in devices() {
-                // Sums of up to 128 squares in f32, none of which is negative: some units of 2^-24.
+                // Sums of up to 128 squares in f32, none of them negative: a few units of 2^-24.
                 let is_close = |got: f64, want: f64| (got - want).abs() <= 1e-6 * want;
                 assert!(is_close(run(&x, 0, None, device), want), "f32 {n} on {device}");
                 let wide = rounded::<f32, f64>(&x);
-                // `want` itself is a sum of n terms one after the other, off by up to n times 2^-54.
+                // `want` itself is a sequential sum of n terms, off by up to n times 2^-54.
                 let got = run(&wide, 0, None, device);
                 assert!((got - want).abs() <= 1e-11 * want, "f64 {n} on {device}: {got} against {want}");
                 assert!(is_close(run(&short, 0, None, device), want_short), "bf16 {n} on {device}");
@@ -87,7 +87,7 @@ mod tests {
         }
     }
 
-    /// What is not finite must be seen, also when f32 alone cannot hold the square.
+    /// Values that are not finite must be detected, also squares that overflow f32 only.
     #[test]
     fn a_single_nan_or_infinity_is_seen_wherever_it_stands() {
         for device in devices() {

@@ -1,4 +1,4 @@
-//! Sixteen Philox blocks side by side, so that the rounds vectorise.
+//! Sixteen Philox blocks in parallel, so that the rounds vectorise.
 
 use super::UniformStream;
 use crate::Element;
@@ -8,7 +8,7 @@ use crate::rng::{Philox, to_unit_f32};
 
 /// Elements of sixteen blocks.
 const CHUNK: usize = 64;
-/// Elements from which a second thread is worth it.
+/// Elements per thread below which a second thread does not pay off.
 const MIN_PART: usize = 1 << 14;
 
 pub(super) fn fill<T: Element>(x: &mut [T], low: f32, high: f32, stream: UniformStream) {

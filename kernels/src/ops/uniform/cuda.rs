@@ -1,4 +1,4 @@
-//! A Philox block, four elements, a thread at a time.
+//! Each thread computes one Philox block, four elements, at a time.
 
 use super::UniformStream;
 use crate::cuda::launch::{Launch, Source};

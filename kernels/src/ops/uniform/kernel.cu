@@ -1,13 +1,13 @@
-// uniform.cu: uniform random numbers as a function of key, stream and place.
+// uniform.cu: uniform random numbers as a function of key, stream and element index.
 // maths   x[i] <- u * range + low, u = (word i mod 4 of philox(seed; i / 4, stream) >> 8) * 2^-24; in f32, each operation
-//         rounded by itself as the twin does
+//         rounded separately, as in the twin
 // shapes  x: T[n]
 // launch  grid-stride over blocks of four elements, block 256; any n
-// moved   1 value written an element
+// moved   1 value written per element
 // order   elementwise: the same bits on every device
-// twin    cpu.rs beside this file
+// twin    cpu.rs next to this file
 
-// Written with operators, product and sum would be contracted into one with a single rounding.
+// Written with operators, multiplication and addition would be contracted to an FMA with a single rounding.
 __device__ __forceinline__ float place(u32 word, float low, float range) {
     float unit = (float)(word >> 8) * (1.0f / 16777216.0f);
     return __fadd_rn(__fmul_rn(unit, range), low);

@@ -1,4 +1,4 @@
-//! Uniform random numbers, as a function of key, stream and place.
+//! Uniform random numbers as a function of key, stream and element index.
 
 mod cpu;
 mod cuda;
@@ -8,19 +8,19 @@ pub(crate) use cuda::SOURCE;
 use super::check;
 use crate::{Result, TensorMut};
 
-/// Which numbers are drawn; equal streams draw the same ones on every device.
+/// A stream of random numbers; equal streams give the same numbers on every device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UniformStream {
     /// The key of Philox.
     pub seed: u64,
-    /// The upper half of its counter: separates uses of one seed.
+    /// The upper half of Philox's counter: separates uses of one seed.
     pub stream: [u32; 2],
 }
 
 /// `x[i]` uniform in `low..high`: word `i mod 4` of Philox4x32-10 under the counter `(i / 4, stream)`, its upper 24 bits
 /// as a multiple of 2^-24.
 ///
-/// - `x`: any shape, of a float dtype; computed in f32 and rounded to the dtype: the same bits on every device
+/// - `x`: any shape and float dtype; computed in f32 and rounded to the dtype: the same bits on every device
 ///
 /// Asynchronous on the device's compute stream.
 ///
@@ -50,7 +50,7 @@ mod tests {
 
     const STREAM: UniformStream = UniformStream { seed: 9 << 40 | 9, stream: [3, 4] };
 
-    /// Elements from `start` on; what lies before stays 0.
+    /// Elements from `start` on; earlier ones stay 0.
     fn draw<T: Element>(n: usize, start: usize, [low, high]: [f32; 2], device: Device) -> Vec<T> {
         let mut x = Tensor::zeros(&[n + start], T::DTYPE, device).unwrap();
         uniform(x.view_mut().range(start, start + n).unwrap(), low, high, STREAM).unwrap();
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn each_number_is_the_word_of_its_place_to_the_bit() {
-        // Neither bound is a power of two, so that each of the two roundings counts.
+        // Neither bound is a power of two, so that both roundings matter.
         for [low, high] in [[-2.0f32, 2.0], [-0.037, 0.041], [1.1, 7.7]] {
             let want: Vec<f32> = (0..4099)
                 .map(|i| {

@@ -11,7 +11,8 @@ use super::chunk::{Chunk, Targets};
 use super::staging::Staging;
 use super::writer::{RowWriter, Schema};
 use crate::data::Compression;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::storage::atomic_write::WriteError;
 
 /// Writes a table of texts.
 pub(super) struct CsvWriter {
@@ -38,7 +39,7 @@ impl CsvWriter {
         path: &Path,
         staging: &mut Staging,
     ) -> Result<Self> {
-        let failed = |source| Error::Write { path: path.to_owned(), source };
+        let failed = |source| WriteError { path: path.to_owned(), source };
         let file = BufWriter::with_capacity(1 << 18, staging.create(path)?);
         let out = match compression {
             Compression::None => Out::Plain(file),
@@ -102,7 +103,7 @@ impl RowWriter for CsvWriter {
             self.put_row(rows, row);
             if self.lines.len() >= 1 << 16 || row + 1 == rows.n_rows {
                 let written = self.out.write_all(self.lines.as_bytes());
-                written.map_err(|source| Error::Write { path: self.path.clone(), source })?;
+                written.map_err(|source| WriteError { path: self.path.clone(), source })?;
                 self.lines.clear();
             }
         }
@@ -119,7 +120,7 @@ impl RowWriter for CsvWriter {
             };
             buffered.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()
         };
-        end().map_err(|source| Error::Write { path, source })
+        Ok(end().map_err(|source| WriteError { path, source })?)
     }
 }
 

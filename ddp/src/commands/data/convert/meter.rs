@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::cli::ProgressChoice;
+use crate::report::progress::ProgressChoice;
 use crate::report::progress::{colours, line, rate};
 
 /// Time between two plain lines.

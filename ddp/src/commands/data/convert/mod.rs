@@ -28,7 +28,7 @@ use crate::cli::ConvertArgs;
 use crate::config::Config;
 use crate::data::files_of;
 use crate::error::Result;
-use crate::report::stdout::put;
+use crate::report::stdout::print_result;
 
 /// Converts, and tells on stdout what was written.
 ///
@@ -36,7 +36,7 @@ use crate::report::stdout::put;
 /// What is wrong with the arguments, the rows, or the place where they go; then nothing is left there.
 pub(super) fn convert(args: &ConvertArgs) -> Result<()> {
     let summary = run(args)?;
-    put(&format!("{summary}\n"))
+    Ok(print_result(&format!("{summary}\n"))?)
 }
 
 /// As [`convert`]; what was written, in words.

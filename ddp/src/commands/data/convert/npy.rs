@@ -11,7 +11,8 @@ use super::staging::Staging;
 use super::target::Target;
 use super::writer::{RowWriter, Schema};
 use crate::data::raw::npy_header;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::storage::atomic_write::WriteError;
 
 /// Writes features, labels and weights, each to a file.
 pub(super) struct NpyWriter {
@@ -82,7 +83,7 @@ impl ArrayFile {
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<()> {
-        self.file.write_all(bytes).map_err(|source| Error::Write { path: self.path.clone(), source })
+        Ok(self.file.write_all(bytes).map_err(|source| WriteError { path: self.path.clone(), source })?)
     }
 
     fn finish(mut self, shape: &[u64]) -> Result<()> {
@@ -93,7 +94,7 @@ impl ArrayFile {
             self.file.flush()?;
             self.file.get_ref().sync_all()
         };
-        end().map_err(|source| Error::Write { path: self.path, source })
+        Ok(end().map_err(|source| WriteError { path: self.path, source })?)
     }
 }
 

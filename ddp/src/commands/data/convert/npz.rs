@@ -17,6 +17,7 @@ use super::staging::Staging;
 use super::writer::{RowWriter, Schema};
 use crate::data::raw::WEIGHTS_KEY;
 use crate::error::{Error, Result};
+use crate::storage::atomic_write::WriteError;
 
 /// Writes an archive of arrays.
 pub(super) struct NpzWriter {
@@ -56,7 +57,7 @@ impl RowWriter for NpzWriter {
             self.targets.write_all(rows.targets.bytes())?;
             self.weights.write_all(bytemuck::cast_slice(rows.weights.unwrap_or_default()))
         };
-        put().map_err(|source| Error::Write { path: self.path.clone(), source })?;
+        put().map_err(|source| WriteError { path: self.path.clone(), source })?;
         self.n_rows += rows.n_rows as u64;
         Ok(())
     }
@@ -88,6 +89,6 @@ impl RowWriter for NpzWriter {
             let file = archive.finish()?.into_inner().map_err(std::io::IntoInnerError::into_error)?;
             file.sync_all()
         };
-        end().map_err(|source| Error::Write { path, source })
+        Ok(end().map_err(|source| WriteError { path, source })?)
     }
 }

@@ -22,6 +22,7 @@ use super::chunk::{Chunk, Targets};
 use super::staging::Staging;
 use super::writer::{RowWriter, Schema};
 use crate::error::{Error, Result};
+use crate::storage::atomic_write::WriteError;
 
 /// Bytes of rows in a row group: what a reader holds at a time.
 const GROUP_BYTES: usize = 16 << 20;
@@ -138,7 +139,7 @@ impl RowWriter for ParquetWriter {
     fn finish(self: Box<Self>) -> Result<()> {
         let Self { path, mut writer, .. } = *self;
         writer.finish().map_err(|error| failed(&path, error))?;
-        writer.inner().sync_all().map_err(|source| Error::Write { path, source })
+        Ok(writer.inner().sync_all().map_err(|source| WriteError { path, source })?)
     }
 }
 
@@ -150,5 +151,5 @@ fn failed(path: &Path, error: ParquetError) -> Error {
         },
         error => std::io::Error::other(error),
     };
-    Error::Write { path: path.to_owned(), source }
+    WriteError { path: path.to_owned(), source }.into()
 }

@@ -14,7 +14,8 @@ use super::chunk::Chunk;
 use super::staging::Staging;
 use super::writer::{RowWriter, Schema};
 use crate::data::raw::{CATEGORIES_TEXT, FEATURES_TEXT, TARGETS_TEXT, WEIGHTS_KEY};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::storage::atomic_write::WriteError;
 
 /// Writes tensors of features, labels and weights.
 pub(super) struct SafetensorsWriter {
@@ -38,7 +39,7 @@ impl SafetensorsWriter {
         let longest = header(&schema, u64::MAX).to_string().len();
         let header_len = (8 + longest).next_multiple_of(64);
         let room = file.write_all(&vec![b' '; header_len]);
-        room.map_err(|source| Error::Write { path: path.to_owned(), source })?;
+        room.map_err(|source| WriteError { path: path.to_owned(), source })?;
         Ok(SafetensorsWriter {
             file,
             targets: buffered(staging.scratch(path, "labels")?),
@@ -60,7 +61,7 @@ impl RowWriter for SafetensorsWriter {
             self.targets.write_all(rows.targets.bytes())?;
             self.weights.write_all(bytemuck::cast_slice(rows.weights.unwrap_or_default()))
         };
-        put().map_err(|source| Error::Write { path: self.path.clone(), source })?;
+        put().map_err(|source| WriteError { path: self.path.clone(), source })?;
         self.n_rows += rows.n_rows as u64;
         Ok(())
     }
@@ -81,7 +82,7 @@ impl RowWriter for SafetensorsWriter {
             file.flush()?;
             file.get_ref().sync_all()
         };
-        end().map_err(|source| Error::Write { path, source })
+        Ok(end().map_err(|source| WriteError { path, source })?)
     }
 }
 

@@ -7,13 +7,15 @@ use ddp_kernels::{DType, Device, Tensor, ops};
 
 use super::chunk::{Chunk, Targets};
 use crate::config::{DataConfig, DataFormat, Task};
+use crate::data::CsvError;
+use crate::data::DataError;
 use crate::data::batch::BatchMut;
 use crate::data::table::{ColumnPlan, TableReader, TableRows, TargetCells, huge_vocabulary, same_columns};
 use crate::data::{
     CategoryColumn, Compression, Dataset, KnownFeatures, MAX_GUESSED_CLASSES, SourceSpec, TargetLayout,
     Vocabulary, files_and_format,
 };
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Bytes of rows, as f32, that are read at a time.
 pub(super) const CHUNK_BYTES: usize = 2 << 20;
@@ -232,7 +234,7 @@ impl TableSource {
     fn collect_categories(&mut self) -> Result<()> {
         while self.next()?.is_some() {
             if let Some(vocabulary) = self.rows.huge_vocabulary() {
-                return Err(huge_vocabulary(&self.files[self.n_opened - 1], vocabulary.name()));
+                return Err(huge_vocabulary(&self.files[self.n_opened - 1], vocabulary.name()).into());
             }
         }
         self.vocabularies = std::mem::take(&mut self.rows.vocabularies);
@@ -272,7 +274,10 @@ impl TableSource {
                 break;
             }
             if !self.has_rows && self.rows.n_rows == 0 {
-                return Err(Error::CsvNoRows { path: self.files[self.n_opened - 1].clone() });
+                return Err(DataError::from(CsvError::NoRows {
+                    path: self.files[self.n_opened - 1].clone(),
+                })
+                .into());
             }
             self.reader = None;
         }

@@ -3,7 +3,8 @@
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::storage::atomic_write::WriteError;
 
 /// How temporary names end; before it stands the process.
 const ENDING: &str = ".convert";
@@ -32,11 +33,11 @@ impl Staging {
                 folder.ancestors().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists());
             let missing: Vec<PathBuf> = missing.map(Path::to_owned).collect();
             self.made.extend(missing.into_iter().rev());
-            fs::create_dir_all(folder).map_err(|source| Error::Write { path: folder.to_owned(), source })?;
+            fs::create_dir_all(folder).map_err(|source| WriteError { path: folder.to_owned(), source })?;
         }
         let beside = beside(path);
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&beside);
-        let file = file.map_err(|source| Error::Write { path: path.to_owned(), source })?;
+        let file = file.map_err(|source| WriteError { path: path.to_owned(), source })?;
         self.files.push((beside, path.to_owned()));
         Ok(file)
     }
@@ -49,7 +50,7 @@ impl Staging {
             fs::remove_file(&beside)?;
             Ok(file)
         };
-        make().map_err(|source| Error::Write { path: path.to_owned(), source })
+        Ok(make().map_err(|source| WriteError { path: path.to_owned(), source })?)
     }
 
     /// Gives all files their names, which are whole and on the disk, and removes those of `old` that none of them replaces;
@@ -69,7 +70,7 @@ impl Staging {
                     for path in named.iter().filter(|path| !old.contains(path)) {
                         let _ = fs::remove_file(path);
                     }
-                    return Err(Error::Write { path, source });
+                    return Err(WriteError { path, source }.into());
                 }
             }
             self.files.pop();
@@ -78,14 +79,14 @@ impl Staging {
         }
         self.made.clear();
         for path in old.iter().filter(|path| !named.contains(path)) {
-            fs::remove_file(path).map_err(|source| Error::Write { path: path.clone(), source })?;
+            fs::remove_file(path).map_err(|source| WriteError { path: path.clone(), source })?;
         }
         folders.sort();
         folders.dedup();
         for folder in folders {
             let folder = if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder };
             let synced = File::open(&folder).and_then(|open| open.sync_all());
-            synced.map_err(|source| Error::Write { path: folder, source })?;
+            synced.map_err(|source| WriteError { path: folder, source })?;
         }
         Ok(n_bytes)
     }

@@ -10,11 +10,12 @@ use super::*;
 use crate::cli::{Cli, Command, DataCommand};
 use crate::data::testing::gathered;
 use crate::data::{Dataset, SourceSpec};
+use crate::report::progress::ProgressChoice;
 
 fn args(words: &[&str]) -> ConvertArgs {
     let cli = Cli::try_parse_from(["ddp-train", "data", "convert"].iter().chain(words)).unwrap();
     let Command::Data(DataCommand::Convert(args)) = cli.command else { panic!() };
-    ConvertArgs { progress: crate::cli::ProgressChoice::None, ..*args }
+    ConvertArgs { progress: ProgressChoice::None, ..*args }
 }
 
 fn text(path: &Path) -> &str {

@@ -19,12 +19,12 @@ use crate::config::{Config, DataConfig, DataFormat, Task};
 use crate::data::SourceSpec;
 use crate::error::Result;
 use crate::report::metrics::json_line;
-use crate::report::stdout::put;
+use crate::report::stdout::print_result;
 
 /// Reads all rows and prints what is found.
 pub(super) fn inspect(args: &InspectArgs) -> Result<()> {
     let profile = profile(args)?;
-    put(&if args.json { json_line(&profile) } else { report::text(&profile, args.all) })
+    Ok(print_result(&if args.json { json_line(&profile) } else { report::text(&profile, args.all) })?)
 }
 
 /// What is found in the files that `args` name.

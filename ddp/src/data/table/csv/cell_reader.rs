@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use super::input::{Input, Record};
 use super::{header, unreadable};
-use crate::data::open::Compression;
-use crate::error::{Error, Result};
+use crate::data::compression::Compression;
+use crate::data::error::Result;
+use crate::data::table::CsvError;
 use crate::storage::user_file;
 
 /// Reads the cells of one file.
@@ -40,12 +41,13 @@ impl CellReader {
     pub(crate) fn next(&mut self) -> Result<Option<Record<'_>>> {
         let record = self.input.record().map_err(|error| unreadable(&self.path, error))?;
         match record {
-            Some(record) if record.len() != self.names.len() => Err(Error::CsvRagged {
+            Some(record) if record.len() != self.names.len() => Err(CsvError::Ragged {
                 path: self.path.clone(),
                 line: record.line,
                 expected: self.names.len(),
                 got: record.len(),
-            }),
+            }
+            .into()),
             record => Ok(record),
         }
     }

@@ -1,8 +1,8 @@
 //! What one cell must be, by its column's use.
 
+use crate::data::CellProblem;
 use crate::data::table::columns::Role;
 use crate::data::table::rows::{TableRows, TargetCell, TargetCells};
-use crate::error::CellProblem;
 
 /// Takes one cell.
 pub(super) fn put(rows: &mut TableRows, row: usize, role: Role, cell: &[u8]) -> Result<(), CellProblem> {

@@ -11,10 +11,10 @@ use super::reader::ParquetReader;
 use crate::config::DataConfig;
 use crate::data::batch::BatchMut;
 use crate::data::dataset::{Dataset, RowLayout, TargetLayout};
-use crate::data::open::{KnownFeatures, SourceSpec};
+use crate::data::error::Result;
+use crate::data::source::{KnownFeatures, SourceSpec};
 use crate::data::table::rows::{TableRows, TargetCells};
 use crate::data::vocabulary::Vocabulary;
-use crate::error::Result;
 use crate::storage::fingerprint::Fingerprint;
 
 /// Rows of Parquet files.

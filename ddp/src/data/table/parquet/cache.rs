@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::error::Result;
+use crate::data::error::Result;
 
 /// Decoded groups, by their numbers.
 #[derive(Debug)]

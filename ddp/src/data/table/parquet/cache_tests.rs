@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 
 use super::*;
+use crate::data::error::DataError;
 
 /// A cache of 8 groups of 10 bytes, whose decodes need 5, and the groups that were decoded.
 fn cache(budget: usize) -> (Cache<usize>, Mutex<Vec<usize>>) {
@@ -94,7 +95,7 @@ fn each_group_is_decoded_once_however_many_ask() {
 fn room_comes_back_when_a_decode_fails() {
     let (cache, decoded) = cache(25);
     for _ in 0..3 {
-        let failed = || Err(crate::Error::NoEvalData);
+        let failed = || Err(DataError::Changed { path: "rows".into() });
         assert!(cache.take(&mut vec![1], |_| failed()).is_err());
     }
     take(&cache, &decoded, &[1, 2]);

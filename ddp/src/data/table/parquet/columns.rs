@@ -5,9 +5,9 @@ use arrow_schema::DataType;
 
 use super::file::{ParquetFile, guarded, malformed};
 use crate::data::DataError;
-use crate::data::open::SourceSpec;
+use crate::data::error::Result;
+use crate::data::source::SourceSpec;
 use crate::data::table::columns::{ColumnPlan, Role, is_categorical};
-use crate::error::Result;
 
 /// Rows among which the first list is looked for that tells how long lists are.
 const PROBED_ROWS: usize = 1024;
@@ -104,8 +104,7 @@ impl Columns {
                     "column \"{}\" is {} in one and {} in the other",
                     a.name, a.data_type, b.data_type
                 ),
-            }
-            .into()),
+            }),
         }
     }
 }
@@ -136,8 +135,7 @@ impl Column {
             expected,
             got: self.data_type.to_string(),
             hint,
-        }
-        .into())
+        })
     }
 }
 
@@ -182,7 +180,7 @@ fn list_len(file: &ParquetFile, root: usize, name: &str, data_type: &DataType) -
             let groups = (0..file.group_rows.len()).collect();
             let mut batches = file.batches(groups, &[root], PROBED_ROWS)?;
             match guarded(&file.path, || batches.next().transpose())? {
-                None => return Err(DataError::NoRows { path: file.path.clone() }.into()),
+                None => return Err(DataError::NoRows { path: file.path.clone() }),
                 Some(batch) => {
                     let lists = batch.column(0);
                     let first = (0..lists.len()).find(|&row| lists.is_valid(row));
@@ -194,14 +192,11 @@ fn list_len(file: &ParquetFile, root: usize, name: &str, data_type: &DataType) -
             }
         }
     };
-    len.filter(|&len| len > 0).ok_or_else(|| {
-        DataError::ColumnType {
-            path: file.path.clone(),
-            column: name.to_owned(),
-            expected: "lists of one length",
-            got: "empty ones".to_owned(),
-            hint: "take it out with `data.drop`",
-        }
-        .into()
+    len.filter(|&len| len > 0).ok_or_else(|| DataError::ColumnType {
+        path: file.path.clone(),
+        column: name.to_owned(),
+        expected: "lists of one length",
+        got: "empty ones".to_owned(),
+        hint: "take it out with `data.drop`",
     })
 }

@@ -10,7 +10,7 @@ use parquet::arrow::arrow_reader::{
 };
 
 use crate::data::DataError;
-use crate::error::Result;
+use crate::data::error::Result;
 use crate::storage::fingerprint::Fingerprint;
 use crate::storage::user_file;
 
@@ -50,7 +50,7 @@ impl ParquetFile {
     ) -> Result<ParquetRecordBatchReader> {
         let file = user_file::open("data file", &self.path)?;
         if length(&file, &self.path)? != self.n_bytes {
-            return Err(DataError::Changed { path: self.path.clone() }.into());
+            return Err(DataError::Changed { path: self.path.clone() });
         }
         let mask = ProjectionMask::roots(self.metadata.parquet_schema(), roots.iter().copied());
         guarded(&self.path, || {
@@ -118,11 +118,11 @@ pub(super) fn guarded<T, E: Display>(path: &Path, call: impl FnOnce() -> Result<
     }
 }
 
-pub(super) fn malformed(path: &Path, reason: String) -> crate::Error {
+pub(super) fn malformed(path: &Path, reason: String) -> DataError {
     // The library puts its own name before what it says.
     let reason = ["Parquet error: ", "Parquet argument error: ", "EOF: ", "External: "]
         .iter()
         .fold(reason, |reason, prefix| reason.replace(prefix, ""));
     let hint = "is the file cut off, damaged or still being written?";
-    DataError::Malformed { path: path.to_owned(), format: "Parquet", reason, hint }.into()
+    DataError::Malformed { path: path.to_owned(), format: "Parquet", reason, hint }
 }

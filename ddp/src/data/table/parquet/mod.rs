@@ -20,11 +20,11 @@ pub(crate) use self::reader::ParquetReader;
 use super::columns::Role;
 use super::rows::{TableRows, TargetCells, huge_vocabulary};
 use crate::config::{ShuffleMode, Task};
-use crate::data::DataError;
 use crate::data::dataset::{CategoryColumn, Dataset, RowLayout, TargetLayout};
-use crate::data::open::{Part, SourceSpec};
+use crate::data::error::{DataError, Result};
+use crate::data::source::{Part, SourceSpec};
+use crate::data::table::CsvError;
 use crate::data::vocabulary::Vocabulary;
-use crate::error::{Error, Result};
 
 /// Bytes of a column's page, packed and unpacked, and of its dictionary; writers keep them near 1 MiB each.
 const PAGE_BYTES: usize = 3 << 20;
@@ -44,7 +44,7 @@ pub(crate) fn open(paths: &[PathBuf], spec: &SourceSpec<'_>) -> Result<Option<Ar
     for path in paths {
         let file = ParquetFile::open(path)?;
         if file.n_rows() == 0 {
-            return Err(DataError::NoRows { path: path.clone() }.into());
+            return Err(DataError::NoRows { path: path.clone() });
         }
         let columns = Columns::new(&file, spec)?;
         files.push((file, columns));
@@ -62,9 +62,7 @@ pub(crate) fn open(paths: &[PathBuf], spec: &SourceSpec<'_>) -> Result<Option<Ar
     let limit_mib = spec.memory_bytes >> 20;
     if spec.part == Part::Train && spec.data.shuffle && spec.data.shuffle_mode == ShuffleMode::Full {
         let source_name = spec.source.to_owned();
-        return Err(
-            DataError::ShuffleDecodes { source_name, needed_mib: (needed >> 20) + 1, limit_mib }.into()
-        );
+        return Err(DataError::ShuffleDecodes { source_name, needed_mib: (needed >> 20) + 1, limit_mib });
     }
     let scratch = scratch_bytes(&files);
     let largest = groups_of(&files).iter().map(|group| group.n_rows).max().unwrap_or(0);
@@ -80,8 +78,7 @@ pub(crate) fn open(paths: &[PathBuf], spec: &SourceSpec<'_>) -> Result<Option<Ar
                 "write it with smaller row groups (in pandas and pyarrow `row_group_size`), raise the limit, or convert it once: `ddp-train data convert {} rows.safetensors`",
                 spec.source
             ),
-        }
-        .into());
+        });
     }
     let layout = complete(layout, &files, spec)?;
     Ok(Some(Arc::new(ParquetRows::new(files, layout, scratch, spec))))
@@ -158,7 +155,7 @@ fn complete(
             }
         }
         if counts_classes && largest == 0 {
-            return Err(Error::SingleClass { path: files[0].0.path.clone(), n_rows });
+            return Err(CsvError::SingleClass { path: files[0].0.path.clone(), n_rows }.into());
         }
         if counts_classes {
             layout.targets = TargetLayout::Classes { n_classes: largest as usize + 1 };

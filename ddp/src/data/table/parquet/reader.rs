@@ -13,10 +13,10 @@ use super::file::{ParquetFile, guarded, malformed};
 use crate::config::Task;
 use crate::data::DataError;
 use crate::data::checks;
-use crate::data::open::SourceSpec;
+use crate::data::error::Result;
+use crate::data::source::SourceSpec;
 use crate::data::table::columns::{ColumnPlan, Role};
 use crate::data::table::rows::{TableRows, TargetCells};
-use crate::error::Result;
 
 /// Bytes of rows that are decoded at a time.
 const BATCH_BYTES: usize = 1 << 20;
@@ -176,8 +176,8 @@ impl Cells<'_> {
         first_null(self.array).map_or(Ok(()), |row| Err(self.missing(row, hint)))
     }
 
-    fn missing(&self, row: usize, hint: &'static str) -> crate::Error {
-        DataError::MissingValue { place: self.place(row), column: self.name(), hint }.into()
+    fn missing(&self, row: usize, hint: &'static str) -> DataError {
+        DataError::MissingValue { place: self.place(row), column: self.name(), hint }
     }
 
     fn name(&self) -> String {
@@ -220,7 +220,7 @@ impl Cells<'_> {
             };
             if list.len() != width {
                 let (place, column, got) = (self.place(row), self.name(), list.len());
-                return Err(DataError::ListLength { place, column, expected: width, got }.into());
+                return Err(DataError::ListLength { place, column, expected: width, got });
             }
             if !may_miss && first_null(&list).is_some() {
                 return Err(self.missing(row, FILL_IN));

@@ -1,4 +1,4 @@
-//! Few classes: sixteen rows side by side, a lane each, so that ten classes fill the registers as well as sixteen do.
+//! Few classes: sixteen rows in parallel, one lane each, so that ten classes fill the registers as well as sixteen do.
 
 #![allow(clippy::needless_range_loop)] // Loops over lanes by index are what the compiler vectorises.
 
@@ -6,7 +6,7 @@ use super::{LANES, LossSums, Shared, Target};
 use crate::Element;
 use crate::cpu::{Float, Stored};
 
-/// From more classes on, rows are long enough to vectorise along themselves.
+/// With more classes, rows are long enough to vectorise along the row.
 pub(super) const MAX_CLASSES: usize = 64;
 
 #[inline(always)]
@@ -56,7 +56,7 @@ pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
     sums
 }
 
-/// Takes the target off the lane, which holds the softmax times its mass.
+/// Subtracts the target from the lane, which holds the softmax times its mass.
 #[inline(always)]
 fn subtract_target<T: Float>(
     columns: &mut [[T; LANES]],
@@ -73,7 +73,7 @@ fn subtract_target<T: Float>(
     }
 }
 
-/// The rows of `x` into the lanes; lanes without a row hold zeros.
+/// Loads rows of `x` into the lanes; lanes without a row hold zeros.
 #[inline(always)]
 fn load<S: Stored>(x: &[S], columns: &mut [[S::Real; LANES]]) {
     let n = columns.len();
@@ -87,13 +87,13 @@ fn load<S: Stored>(x: &[S], columns: &mut [[S::Real; LANES]]) {
     }
 }
 
-/// Puts `e^(v - max)` in place of each element; the lanes' largest elements, sums of exponentials, and logarithms of those.
+/// Replaces each element by `e^(v - max)`; returns per lane the maximum, the sum of exponentials, and its logarithm.
 #[inline(always)]
 fn normalize<T: Float>(columns: &mut [[T; LANES]]) -> ([T; LANES], [T; LANES], [T; LANES]) {
     let mut max = columns[0];
     for column in &columns[1..] {
         for lane in 0..LANES {
-            // A NaN may be passed over here; it returns in the sum of exponentials.
+            // A NaN may be skipped here; it reappears in the sum of exponentials.
             max[lane] = if column[lane] < max[lane] { max[lane] } else { column[lane] };
         }
     }

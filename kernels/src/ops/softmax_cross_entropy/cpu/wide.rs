@@ -1,5 +1,5 @@
-//! Many classes: a row at a time, in blocks padded with minus infinity. The gradient's place holds the exponentials until
-//! their sum is known: each is computed once, but for a gradient in a short format, which could not hold them.
+//! Many classes: one row at a time, in blocks padded with minus infinity. The gradient's memory holds the exponentials until
+//! their sum is known, so each is computed once, except for a gradient in bf16 or f16, which could not hold them.
 
 #![allow(clippy::needless_range_loop)] // Loops over lanes by index are what the compiler vectorises.
 
@@ -42,7 +42,7 @@ pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
         }
         let mass = target.mass(&shared) / exp_sum;
         if holds_exponentials {
-            // They stand here, and become mass · softmax.
+            // The exponentials are here, and become mass · softmax.
             let d_row: &mut [S::Real] = bytemuck::cast_slice_mut(&mut d_logits[range]);
             d_row.iter_mut().for_each(|d| *d *= mass);
             subtract_target(d_row, 0, &shared, target);
@@ -53,7 +53,7 @@ pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
     sums
 }
 
-/// The row's gradient from its exponentials anew, rounded once.
+/// The row's gradient from recomputed exponentials, rounded once.
 #[inline(always)]
 fn gradient<S: Stored, D: Stored<Real = S::Real>>(
     x: &[S],
@@ -76,7 +76,7 @@ fn gradient<S: Stored, D: Stored<Real = S::Real>>(
     }
 }
 
-/// Takes the target off the classes from `first` on, which hold the softmax times its mass.
+/// Subtracts the target from the classes from `first` on, which hold the softmax times its mass.
 #[inline(always)]
 fn subtract_target<T: Float>(d: &mut [T], first: usize, shared: &Shared<'_, T>, target: Target<T>) {
     if let Some(d) = target.label.checked_sub(first).and_then(|place| d.get_mut(place)) {
@@ -93,8 +93,8 @@ fn subtract_target<T: Float>(d: &mut [T], first: usize, shared: &Shared<'_, T>, 
 
 /// The block of `x` that begins at `start`; from `end` on, minus infinity.
 ///
-/// A last block is read beyond its row where there is more behind it, and masked: elements that are copied one by one
-/// stall the load of the whole.
+/// The last block is read past the end of its row if more memory follows, and masked: copying element by element would stall
+/// the load of the whole block.
 #[inline(always)]
 fn block<S: Stored>(x: &[S], start: usize, end: usize) -> [S::Real; LANES] {
     let n = (end - start).min(LANES);
@@ -110,7 +110,7 @@ fn block<S: Stored>(x: &[S], start: usize, end: usize) -> [S::Real; LANES] {
     block
 }
 
-/// The largest of the elements `range`. A NaN may be passed over here; it returns in the sum of exponentials.
+/// The maximum of the elements `range`. A NaN may be skipped here; it reappears in the sum of exponentials.
 #[inline(always)]
 fn row_max<S: Stored>(x: &[S], range: Range<usize>) -> S::Real {
     let larger = |a: S::Real, b: S::Real| if b < a { a } else { b };
@@ -124,9 +124,9 @@ fn row_max<S: Stored>(x: &[S], range: Range<usize>) -> S::Real {
     fold_lanes(maxima, larger)
 }
 
-/// `Σ e^(x[i] - max)` over `range`; the terms into `exponentials` at their places, unless that is empty.
+/// `Σ e^(x[i] - max)` over `range`; also writes the terms to `exponentials`, unless that is empty.
 ///
-/// What lies behind the row may be overwritten: rows are worked on in their order.
+/// May overwrite memory after the row: rows are processed in order.
 #[inline(always)]
 fn exp_and_sum<S: Stored>(
     x: &[S],

@@ -8,7 +8,7 @@ use crate::commands::data::inspect::profile::{ArrayShape, Kind, Origin};
 use crate::commands::data::inspect::section::quoted;
 use crate::data::raw::{self, Listing, RawArray, RawFormat};
 use crate::data::{DataError, SourceSpec, numbered_columns};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Reads all rows of features and labels; other arrays are only listed.
 pub(super) fn scan(
@@ -19,7 +19,7 @@ pub(super) fn scan(
     let Listing { arrays, features, labels, feature_names, target_names } = raw::list(files, format, spec)?;
     let shapes = arrays.iter().map(|(name, array)| shape(name, array)).collect();
     let names: Vec<String> = arrays.iter().map(|(name, _)| name.clone()).collect();
-    let mut arrays: Vec<Option<Result<RawArray>>> =
+    let mut arrays: Vec<Option<Result<RawArray, DataError>>> =
         arrays.into_iter().map(|(_, array)| Some(array)).collect();
     let mut take = |index: Option<usize>| index.and_then(|index| arrays[index].take()).transpose();
     // One array of single numbers is a table of one column.
@@ -124,7 +124,7 @@ fn check(features: &RawArray, labels: Option<&RawArray>, spec: &SourceSpec<'_>) 
     }
 }
 
-fn shape(name: &str, array: &Result<RawArray, Error>) -> ArrayShape {
+fn shape(name: &str, array: &Result<RawArray, DataError>) -> ArrayShape {
     let name = name.to_owned();
     match array {
         Ok(array) => {

@@ -6,8 +6,10 @@ use super::{format_name, is_finite_f32, sizes, targets_among};
 use crate::commands::data::inspect::collector::{Chunk, Collector, Place};
 use crate::commands::data::inspect::profile::Origin;
 use crate::commands::data::inspect::values::{key_of_number, key_of_text};
+use crate::data::CsvError;
+use crate::data::DataError;
 use crate::data::table::{CellReader, is_missing, same_columns};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Rows of cells, until they are many enough to be taken.
 #[derive(Default)]
@@ -50,7 +52,7 @@ pub(super) fn scan(files: &[PathBuf], targets: &[String]) -> Result<(Origin, Col
             }
         }
         if n_rows == 0 {
-            return Err(Error::CsvNoRows { path: path.clone() });
+            return Err(DataError::from(CsvError::NoRows { path: path.clone() }).into());
         }
     }
     cells.hand_over(&mut collector);

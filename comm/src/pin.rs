@@ -1,0 +1,94 @@
+//! Pins each rank to a device of its host.
+
+use ddp_kernels::cuda::{self, Gpu};
+use ddp_kernels::{Device, DeviceRequest};
+
+use crate::{CommError, Result, World};
+
+/// A rank's device, and the reason for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceChoice {
+    /// The device.
+    pub device: Device,
+    /// Why [`DeviceRequest::Auto`] chose the CPU.
+    pub reason: Option<String>,
+}
+
+impl World {
+    /// Chooses this rank's device: for [`DeviceRequest::Auto`] and [`DeviceRequest::Cuda`] the GPU of its local rank.
+    ///
+    /// A rank that sees a single GPU takes that one: launchers assign one GPU to each rank through `CUDA_VISIBLE_DEVICES`.
+    /// [`World::connect_device`] finds ranks that chose the same GPU.
+    ///
+    /// - `share_gpu`: ranks may share GPUs, assigned round-robin by local rank
+    ///
+    /// # Errors
+    /// [`CommError::TooFewGpus`]; [`CommError::Kernel`] if a GPU that was requested by name cannot be used: such a request
+    /// never falls back to the CPU.
+    pub fn choose_device(&self, request: DeviceRequest, share_gpu: bool) -> Result<DeviceChoice> {
+        let device = match request {
+            DeviceRequest::Cpu => Device::Cpu,
+            DeviceRequest::CudaIndex(index) => Device::Cuda(index),
+            DeviceRequest::Auto | DeviceRequest::Cuda => {
+                let n_gpus = match cuda::devices() {
+                    Ok(devices) => devices.len(),
+                    Err(why) if request == DeviceRequest::Auto => {
+                        return Ok(DeviceChoice { device: Device::Cpu, reason: Some(why.reason) });
+                    }
+                    // Without a driver there are none: opening the first one reports why.
+                    Err(_) => Gpu::count().max(1),
+                };
+                Device::Cuda(gpu_index(n_gpus, self.local_rank().0, self.local_size(), share_gpu)?)
+            }
+        };
+        if let Device::Cuda(index) = device {
+            Gpu::get(index)?;
+        }
+        Ok(DeviceChoice { device, reason: None })
+    }
+}
+
+/// The index of a rank's GPU on a host with `n_gpus` of them and `local_size` ranks.
+fn gpu_index(n_gpus: usize, local_rank: usize, local_size: usize, share_gpu: bool) -> Result<u32> {
+    let index = match n_gpus {
+        1 => 0,
+        _ if local_size <= n_gpus => local_rank,
+        _ if share_gpu => local_rank % n_gpus,
+        _ => return Err(CommError::TooFewGpus { n_gpus, n_ranks: local_size }),
+    };
+    Ok(index as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::threads;
+
+    #[test]
+    fn a_gpu_by_name_never_falls_back() {
+        let choices = threads::run(4, |world| {
+            if Gpu::count() > 0 {
+                let choice = world.choose_device(DeviceRequest::Auto, true).unwrap();
+                assert_eq!(choice.device, Device::Cuda((world.rank().0 % Gpu::count()) as u32));
+                return;
+            }
+            let choice = world.choose_device(DeviceRequest::Auto, false).unwrap();
+            assert_eq!(choice.device, Device::Cpu);
+            assert!(choice.reason.is_some(), "the reason for the CPU is reported");
+            for request in [DeviceRequest::Cuda, DeviceRequest::CudaIndex(3)] {
+                let message = world.choose_device(request, false).unwrap_err().to_string();
+                assert!(message.contains("cuda:") && message.contains("hint: "), "{message}");
+            }
+        });
+        assert_eq!(choices.len(), 4);
+    }
+
+    #[test]
+    fn more_ranks_than_gpus_are_refused_unless_they_share() {
+        let message = gpu_index(2, 2, 3, false).unwrap_err().to_string();
+        assert!(message.contains("2 GPUs and 3 ranks"), "{message}");
+        let shared: Vec<u32> = (0..3).map(|rank| gpu_index(2, rank, 3, true).unwrap()).collect();
+        assert_eq!(shared, [0, 1, 0]);
+        assert_eq!(gpu_index(1, 2, 3, false), Ok(0), "a launcher that gives each rank one GPU");
+    }
+}

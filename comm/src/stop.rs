@@ -1,0 +1,40 @@
+//! Why a function that every rank calls ended early, and whether the other ranks know.
+
+use crate::Failure;
+
+/// An error of a function that every rank calls.
+#[derive(Debug, thiserror::Error)]
+pub enum Stop<E> {
+    /// All ranks know that one of them failed, and end in good order.
+    #[error("{0}")]
+    Agreed(Failure<E>),
+    /// This rank failed where the others do not check: it takes the job with it.
+    #[error("{0}")]
+    Alone(E),
+}
+
+impl<E> Stop<E> {
+    /// The same stop, with the error type of the caller.
+    pub fn convert<F: From<E>>(self) -> Stop<F> {
+        match self {
+            Stop::Agreed(Failure::Here { error, speaks, everywhere }) => {
+                Stop::Agreed(Failure::Here { error: error.into(), speaks, everywhere })
+            }
+            Stop::Agreed(Failure::Elsewhere { rank }) => Stop::Agreed(Failure::Elsewhere { rank }),
+            Stop::Agreed(Failure::Comm(error)) => Stop::Agreed(Failure::Comm(error)),
+            Stop::Alone(error) => Stop::Alone(error.into()),
+        }
+    }
+}
+
+impl<E> From<Failure<E>> for Stop<E> {
+    fn from(failure: Failure<E>) -> Self {
+        Stop::Agreed(failure)
+    }
+}
+
+impl<E> From<E> for Stop<E> {
+    fn from(error: E) -> Self {
+        Stop::Alone(error)
+    }
+}

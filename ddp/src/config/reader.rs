@@ -1,0 +1,140 @@
+//! Reads config text into settings with their place: the TOML file and the `--set` arguments.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use serde::Deserialize;
+use toml::Value;
+use toml::de::{DeTable, DeValue, ValueDeserializer};
+
+use super::error::ConfigError;
+use super::origin::Origin;
+use super::setting::Setting;
+use super::{Result, table};
+use crate::storage::user_file::{self, FileError};
+
+/// Far above any config that a person writes.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Reads the settings of a config file, in the file's order.
+pub(super) fn file(path: &Path) -> Result<Vec<Setting>> {
+    document(&text_of(path)?, path)
+}
+
+/// Reads the settings of a TOML text; `path` is where messages say that it stands.
+pub(super) fn document(text: &str, path: &Path) -> Result<Vec<Setting>> {
+    let syntax = |message: &str, offset: usize| ConfigError::Syntax {
+        at: Box::new(Origin::in_file(path, text, offset)),
+        message: message.trim().replace('\n', ", "),
+    };
+    let root = DeTable::parse(text)
+        .map_err(|error| syntax(error.message(), error.span().map_or(0, |span| span.start)))?;
+
+    let mut found: Vec<(usize, Setting)> = Vec::new();
+    let mut first_error: Option<(usize, ConfigError)> = None;
+    let mut fail = |offset: usize, error: ConfigError| {
+        if first_error.as_ref().is_none_or(|(earliest, _)| offset < *earliest) {
+            first_error = Some((offset, error));
+        }
+    };
+    let mut leaf = |name: String,
+                    key_at: usize,
+                    value: &toml::Spanned<DeValue<'_>>,
+                    fail: &mut dyn FnMut(usize, ConfigError)| {
+        let at = Origin::in_file(path, text, key_at);
+        let Some(key) = table::find(&name) else {
+            let hint = table::hint(&name);
+            return fail(key_at, ConfigError::UnknownKey { at: Box::new(at), key: name, hint });
+        };
+        match Value::deserialize(ValueDeserializer::from(value.clone())) {
+            Ok(value) => found.push((key_at, Setting { key, value, raw: None, origin: at })),
+            Err(error) => {
+                let value_at = value.span().start;
+                fail(key_at, syntax(&format!("`{name}`: {}", error.message()), value_at));
+            }
+        }
+    };
+    for (section, value) in root.get_ref() {
+        let name = section.get_ref().as_ref();
+        match value.get_ref() {
+            DeValue::Table(table) if table::is_section(name) => {
+                for (key, value) in table {
+                    leaf(format!("{name}.{}", key.get_ref()), key.span().start, value, &mut fail);
+                }
+            }
+            _ if table::is_section(name) => {
+                let at = Box::new(Origin::in_file(path, text, section.span().start));
+                fail(section.span().start, not_a_section(at, name, value.get_ref()));
+            }
+            _ => leaf(name.to_owned(), section.span().start, value, &mut fail),
+        }
+    }
+    if let Some((_, error)) = first_error {
+        return Err(error);
+    }
+    found.sort_by_key(|(offset, _)| *offset);
+    Ok(found.into_iter().map(|(_, setting)| setting).collect())
+}
+
+fn not_a_section(at: Box<Origin>, name: &str, value: &DeValue<'_>) -> ConfigError {
+    ConfigError::WrongType {
+        at,
+        key: name.to_owned(),
+        expected: "a section",
+        got: value.type_str().to_owned(),
+        example: format!("[{name}]"),
+    }
+}
+
+/// Reads the `--set` arguments.
+pub(super) fn set_arguments(sets: &[String]) -> Result<Vec<Setting>> {
+    sets.iter().map(|arg| set_argument(arg)).collect()
+}
+
+/// Reads one `--set KEY=VALUE`. The value is TOML; a word that is not valid TOML is a text.
+fn set_argument(arg: &str) -> Result<Setting> {
+    let Some((name, raw)) = arg.split_once('=') else {
+        return Err(ConfigError::BadSet { arg: arg.to_owned() });
+    };
+    let (name, raw) = (name.trim(), raw.trim());
+    let origin = Origin::Set(arg.to_owned());
+    if name.is_empty() || table::is_section(name) {
+        return Err(ConfigError::BadSet { arg: arg.to_owned() });
+    }
+    let Some(key) = table::find(name) else {
+        let hint = table::hint(name);
+        return Err(ConfigError::UnknownKey { at: Box::new(origin), key: name.to_owned(), hint });
+    };
+    let value = match ValueDeserializer::parse(raw).ok().and_then(|value| Value::deserialize(value).ok()) {
+        Some(value) => value,
+        None => Value::String(raw.to_owned()),
+    };
+    Ok(Setting { key, value, raw: Some(raw.to_owned()), origin })
+}
+
+fn text_of(path: &Path) -> Result<String> {
+    const WHAT: &str = "config file";
+    let file = user_file::open(WHAT, path)?;
+    let unreadable = |source| FileError::Unreadable { what: WHAT, path: path.to_owned(), source };
+    let too_large = |n_bytes| ConfigError::TooLarge { path: path.to_owned(), n_bytes, max_bytes: MAX_BYTES };
+    let n_bytes = file.metadata().map_err(unreadable)?.len();
+    if n_bytes > MAX_BYTES {
+        return Err(too_large(n_bytes));
+    }
+    let bytes = read_at_most(file, MAX_BYTES + 1).map_err(unreadable)?;
+    // The size of a pipe or device is not known beforehand.
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(too_large(bytes.len() as u64));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let offset = error.utf8_error().valid_up_to();
+        ConfigError::NotUtf8 { at: Box::new(Origin::in_bytes(path, error.as_bytes(), offset)) }
+    })
+}
+
+fn read_at_most(file: File, max_bytes: u64) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(max_bytes).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

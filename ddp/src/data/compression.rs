@@ -1,0 +1,53 @@
+//! Compressed data files: recognised by name, read as a stream.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+use flate2::read::MultiGzDecoder;
+
+use super::error::{DataError, Result};
+
+/// How a file is compressed, by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Compression {
+    None,
+    Gzip,
+    Zstd,
+}
+
+impl Compression {
+    pub(crate) fn of(path: &Path) -> Self {
+        // In any case, as `format_by_name`.
+        let is = |ending: &str| path.extension().is_some_and(|other| other.eq_ignore_ascii_case(ending));
+        match () {
+            () if is("gz") => Compression::Gzip,
+            () if is("zst") => Compression::Zstd,
+            _ => Compression::None,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Compression::None => "plain",
+            Compression::Gzip => "gzip",
+            Compression::Zstd => "zstd",
+        }
+    }
+
+    /// The content of `file`.
+    pub(crate) fn reader(self, file: File, path: &Path) -> Result<Box<dyn Read + Send>> {
+        Ok(match self {
+            Compression::None => Box::new(file),
+            Compression::Gzip => Box::new(MultiGzDecoder::new(BufReader::with_capacity(1 << 18, file))),
+            Compression::Zstd => {
+                Box::new(zstd::Decoder::new(file).map_err(|error| DataError::Malformed {
+                    path: path.to_owned(),
+                    format: "zstd",
+                    reason: error.to_string(),
+                    hint: "is the file cut off?",
+                })?)
+            }
+        })
+    }
+}

@@ -1,0 +1,14 @@
+//! The shape of a categorical feature's embedding table, which its vocabulary decides.
+
+use serde::{Deserialize, Serialize};
+
+/// A categorical feature and its embedding table, `[n_codes, dim]`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct EmbeddingSpec {
+    /// The feature.
+    pub name: String,
+    /// Rows of the table: one per known value, and the first for all others.
+    pub n_codes: usize,
+    /// Width of a row.
+    pub dim: usize,
+}

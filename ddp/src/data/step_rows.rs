@@ -1,0 +1,54 @@
+//! The rows of one global step as one rank sees them: micro-batches in host memory, or on their way to a GPU.
+
+use std::ops::Range;
+
+use crate::data::batch::Batch;
+use crate::data::device_rows::{DeviceRows, DeviceShape};
+use crate::data::error::Result;
+use crate::data::order::partition::RankCut;
+
+/// One rank's part of a global batch.
+#[derive(Debug, Clone, Copy)]
+pub struct MicroBatch<'a> {
+    /// Its rows; there may be none.
+    pub rows: Batch<'a>,
+    /// Place of its first row in the global batch.
+    pub first_row: usize,
+}
+
+/// This rank's rows of one global batch.
+pub trait StepRows {
+    /// How global batches are cut into this rank's passes.
+    fn cut(&self) -> RankCut;
+
+    /// Rows of the global batch over all ranks.
+    fn global_rows(&self) -> usize;
+
+    /// How many passes this rank makes over its rows.
+    fn n_micro_batches(&self) -> usize {
+        self.cut().n_passes(self.global_rows())
+    }
+
+    /// Places of this rank's rows in the global batch.
+    fn own_rows(&self) -> Range<usize> {
+        self.cut().own_rows(self.global_rows())
+    }
+
+    /// Whether rows have weights.
+    fn has_weights(&self) -> bool;
+
+    /// Micro-batch `index`, in host memory.
+    ///
+    /// # Errors
+    /// Those of taking the rows.
+    fn micro_batch(&mut self, index: usize) -> Result<MicroBatch<'_>>;
+
+    /// What the rows look like on their way to a GPU.
+    fn device_shape(&self) -> DeviceShape;
+
+    /// Puts all of this rank's rows on their way to `to`, made for rows of [`StepRows::device_shape`].
+    ///
+    /// # Errors
+    /// Those of taking the rows and of the copies.
+    fn send(&mut self, to: &mut DeviceRows) -> Result<()>;
+}

@@ -1,0 +1,143 @@
+//! Errors of CSV files: each names file, line and column.
+
+use std::path::PathBuf;
+
+use crate::data::CellProblem;
+
+/// A fault of a CSV file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CsvError {
+    /// A file of no bytes, or of blank lines only.
+    #[error(
+        "data file `{}`: the file is empty\n\
+         hint: the first row holds the column names, each further row one row of data",
+        path.display()
+    )]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Column names and nothing after them.
+    #[error(
+        "data file `{}`: no rows after the header\n\
+         hint: each row after the first is one row of data",
+        path.display()
+    )]
+    NoRows {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A first row of numbers.
+    #[error(
+        "data file `{}`: line 1: expected column names, got numbers (\"{first}\" comes \
+         first)\n\
+         hint: add a first row with the column names",
+        path.display()
+    )]
+    NoHeader {
+        /// The file.
+        path: PathBuf,
+        /// The first cell.
+        first: String,
+    },
+    /// An empty cell in the header.
+    #[error(
+        "data file `{}`: line 1: column {position} has no name\n\
+         hint: name it or remove it; pandas writes an unnamed index column unless told \
+         `index=False`",
+        path.display()
+    )]
+    UnnamedColumn {
+        /// The file.
+        path: PathBuf,
+        /// From 1.
+        position: usize,
+    },
+    /// Two columns of one name.
+    #[error(
+        "data file `{}`: line 1: columns {first} and {second} are both named \"{column}\"\n\
+         hint: rename one of them",
+        path.display()
+    )]
+    DuplicateColumn {
+        /// The file.
+        path: PathBuf,
+        /// The name.
+        column: String,
+        /// Position of the first, from 1.
+        first: usize,
+        /// Position of the second, from 1.
+        second: usize,
+    },
+    /// No column of the target's name.
+    #[error("data file `{}`: line 1: no target column \"{target}\"\nhint: {hint}", path.display())]
+    TargetMissing {
+        /// The file.
+        path: PathBuf,
+        /// The name in the config.
+        target: String,
+        /// The nearest name, or the columns that there are.
+        hint: String,
+    },
+    /// Only target columns.
+    #[error(
+        "data file `{}`: line 1: no feature columns, only the target {targets}\n\
+         hint: every column that is not in `data.target` is a feature",
+        path.display()
+    )]
+    NoFeatures {
+        /// The file.
+        path: PathBuf,
+        /// The target columns.
+        targets: String,
+    },
+    /// A row with more or fewer cells than the header.
+    #[error(
+        "data file `{}`: line {line}: expected {expected} cells as in the header, got {got}\n\
+         hint: {}",
+        path.display(), ragged_hint(*expected, *got)
+    )]
+    Ragged {
+        /// The file.
+        path: PathBuf,
+        /// Line on which the row starts, from 1.
+        line: u64,
+        /// Cells of the header.
+        expected: usize,
+        /// Cells of this row.
+        got: usize,
+    },
+    /// A cell that can't be used.
+    #[error("data file `{}`: line {line}, column \"{column}\": {problem}", path.display())]
+    Cell {
+        /// The file.
+        path: PathBuf,
+        /// Line on which the row starts, from 1.
+        line: u64,
+        /// Name of the column; in the header its position.
+        column: String,
+        /// What is wrong.
+        problem: CellProblem,
+    },
+    /// All labels are 0, so there is nothing to tell apart.
+    #[error(
+        "data file `{}`: the label is 0 in all {n_rows} rows, expected at least 2 classes\n\
+         hint: is `data.target` the right column? else set `data.classes`",
+        path.display()
+    )]
+    SingleClass {
+        /// The file.
+        path: PathBuf,
+        /// Its rows.
+        n_rows: usize,
+    },
+}
+
+fn ragged_hint(expected: usize, got: usize) -> &'static str {
+    if got < expected {
+        "is the row cut off, or a comma missing?"
+    } else {
+        "texts with commas need quotes; numbers take a point, not a comma"
+    }
+}

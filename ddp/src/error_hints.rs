@@ -1,0 +1,70 @@
+//! Hints that name a flag or config key: the layers below know neither, so their errors get them here.
+
+use ddp_comm::CommError;
+use ddp_kernels::cuda::Gpu;
+use ddp_kernels::{Device, KernelError, MemoryUse};
+
+/// The message of a [`KernelError`], its hint completed by the flag or key that helps.
+pub(crate) fn kernel_message(error: &KernelError) -> String {
+    with_hint(error.to_string(), kernel_hint(error))
+}
+
+/// The message of a [`CommError`], its hint completed by the flag or key that helps.
+pub(crate) fn comm_message(error: &CommError) -> String {
+    let hint = match error {
+        CommError::Kernel(error) => kernel_hint(error),
+        CommError::TooFewGpus { .. } => Some("for tests, --share-gpu lets ranks share a GPU"),
+        CommError::GpuTaken { .. } => Some("--share-gpu lets ranks share a GPU, which is slow"),
+        _ => None,
+    };
+    with_hint(error.to_string(), hint)
+}
+
+fn kernel_hint(error: &KernelError) -> Option<&'static str> {
+    match error {
+        KernelError::DeviceUnavailable { device: Device::Cuda(_), .. } if Gpu::count() == 0 => {
+            Some("or compute on the CPU: --device cpu")
+        }
+        KernelError::OutOfMemory { in_use: Some(in_use), .. }
+            if !in_use.is_held_by_others()
+                && matches!(in_use.largest(), MemoryUse::Activations | MemoryUse::Workspace) =>
+        {
+            Some("raise `train.grad_accum_steps`, or lower `train.batch_size`")
+        }
+        KernelError::Compile { .. } => Some("`ddp-train devices` shows its version"),
+        KernelError::Cuda { .. } if error.is_driver_mismatch() => {
+            Some("`ddp-train devices` shows both versions")
+        }
+        KernelError::Threads { .. } => Some("--threads takes a smaller number"),
+        _ => None,
+    }
+}
+
+/// Appends a hint to a message: to its last line if that is a hint, else as a line of its own.
+fn with_hint(message: String, hint: Option<&str>) -> String {
+    let Some(hint) = hint else { return message };
+    let ends_in_hint = message.rsplit('\n').next().is_some_and(|line| line.starts_with("hint: "));
+    if ends_in_hint { format!("{message}; {hint}") } else { format!("{message}\nhint: {hint}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+
+    #[test]
+    fn errors_of_the_layers_below_name_the_flag_that_helps() {
+        let threads = KernelError::Threads { threads: 9, reason: "no memory".to_owned() };
+        assert!(
+            Error::from(threads.clone()).to_string().ends_with("\nhint: --threads takes a smaller number")
+        );
+        let through_comm = Error::from(CommError::from(threads)).to_string();
+        assert!(through_comm.ends_with("\nhint: --threads takes a smaller number"), "{through_comm}");
+        let text = Error::from(CommError::TooFewGpus { n_gpus: 2, n_ranks: 3 }).to_string();
+        assert!(
+            text.contains("2 GPUs and 3 ranks\nhint: ") && text.contains("; for tests, --share-gpu"),
+            "{text}"
+        );
+        assert_eq!(text.matches("hint: ").count(), 1, "{text}");
+    }
+}

@@ -1,0 +1,106 @@
+//! Writing a file so that readers see the old content or the new content, never a part of it.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+
+use crate::storage::disk::is_out_of_inodes;
+
+/// An error of writing a file of a run.
+#[derive(Debug, thiserror::Error)]
+#[error("can't write `{}`: {source}\nhint: {}", path.display(), write_hint(path, source))]
+pub struct WriteError {
+    /// The file.
+    pub path: PathBuf,
+    /// The system's answer.
+    pub source: io::Error,
+}
+
+/// Writes `bytes` to `path` so that the old content is there until the new one is safe on disk.
+///
+/// # Errors
+/// [`WriteError`]; the old file is unchanged.
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), WriteError> {
+    write_atomic_with(path, |file| file.write_all(bytes))
+}
+
+/// [`write_atomic`] for content that `write` produces piece by piece: a file beside, synced to disk,
+/// renamed, the folder synced.
+///
+/// # Errors
+/// [`WriteError`]; the old file is unchanged.
+pub fn write_atomic_with(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> Result<(), WriteError> {
+    let failed = |source| WriteError { path: path.to_owned(), source };
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let beside = folder.join(format!(".{name}.{}.tmp", std::process::id()));
+    let write_beside = || -> io::Result<()> {
+        let mut file = BufWriter::with_capacity(1 << 20, File::create(&beside)?);
+        write(&mut file)?;
+        file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+        fs::rename(&beside, path)
+    };
+    write_beside().map_err(|source| {
+        // It may never have been made; what matters is the error before.
+        let _ = fs::remove_file(&beside);
+        failed(source)
+    })?;
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
+}
+
+fn write_hint(path: &Path, source: &io::Error) -> String {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let hint = match source.kind() {
+        io::ErrorKind::StorageFull if is_out_of_inodes(path) => {
+            "the disk holds as many files as it can (`df -i`): delete some and run again"
+        }
+        io::ErrorKind::StorageFull => "the disk is full: free some space and run again",
+        io::ErrorKind::QuotaExceeded => "the disk quota is used up: free some space and run again",
+        io::ErrorKind::ReadOnlyFilesystem => "that disk is read-only: mount it writable",
+        io::ErrorKind::PermissionDenied => "check who may write there",
+        io::ErrorKind::IsADirectory => "it is a folder: name a file in it",
+        io::ErrorKind::NotADirectory => "a part of its path is a file: check the spelling",
+        io::ErrorKind::NotFound => match folder.filter(|folder| !folder.exists()) {
+            Some(folder) => {
+                return format!(
+                    "the folder `{}` does not exist: make it, or name another place",
+                    folder.display()
+                );
+            }
+            None => "was its folder removed meanwhile?",
+        },
+        _ => "check permissions and the disk",
+    };
+    hint.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_change_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.toml");
+        write_atomic(&path, b"one").unwrap();
+        write_atomic(&path, b"two").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+
+        let full = |_: &mut BufWriter<File>| Err(io::Error::from(io::ErrorKind::StorageFull));
+        let error =
+            write_atomic_with(&path, |file| file.write_all(b"half").and_then(|()| full(file))).unwrap_err();
+        let message = error.to_string();
+        assert!(message.contains("config.toml`") && message.contains("hint: the disk is full"), "{message}");
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no half file is left");
+
+        let error = write_atomic(&folder.path().join("gone/x"), b"").unwrap_err();
+        assert!(error.to_string().contains("gone/x`"), "{error}");
+    }
+}

@@ -1,0 +1,125 @@
+//! How a run is trained: the settings of [`Trainer`](crate::train::trainer::Trainer).
+
+use ddp_comm::World;
+use ddp_kernels::Device;
+
+use crate::config::{CommDtype, ZeroStage};
+use crate::data_parallel::ExchangeError;
+use crate::data_parallel::buckets::BucketPlan;
+use crate::data_parallel::gradients::ExchangeOptions;
+use crate::data_parallel::shard_plan::UpdatePlan;
+use crate::model::{ModelSpec, ParamLayout};
+use crate::optim::loss_scaler::LossScalerConfig;
+
+/// Whether steps on a GPU are captured once and replayed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum GraphMode {
+    /// Where the driver and NCCL can; else kernel by kernel.
+    #[default]
+    Auto,
+    /// Always; where that is not possible, it is an error.
+    On,
+    /// Never.
+    Off,
+}
+
+/// What the config says of a step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TrainerOptions {
+    /// Seed of the dropout masks.
+    pub seed: u64,
+    /// Largest norm of the gradient; 0 for any.
+    pub clip_grad_norm: f64,
+    /// Largest bucket in bytes.
+    pub bucket_bytes: usize,
+    /// Whether buckets are reduced while backward computes.
+    pub overlap: bool,
+    /// Number format of gradients between GPUs.
+    pub comm_dtype: CommDtype,
+    /// Elements of the flat buffer from which ranks that share memory divide the update between them.
+    pub divide_update_from: usize,
+    /// Whether steps on a GPU are graphs.
+    pub graph: GraphMode,
+    /// What of the training state each rank holds only its part of.
+    pub zero: ZeroStage,
+    /// Micro-shards that every global batch is cut into, a power of two and no fewer than there are ranks, whose gradients are
+    /// added up along one fixed tree: then any number of ranks trains to the same bits.
+    pub micro_shards: Option<usize>,
+    /// Whether, and how, the loss is scaled: where gradients travel through f16.
+    pub loss_scaling: Option<LossScalerConfig>,
+}
+
+impl Default for TrainerOptions {
+    /// No clipping; buckets of 32 MiB, reduced while backward computes; the update divided from 32 MiB of weights on,
+    /// which no processor's private cache holds.
+    fn default() -> Self {
+        TrainerOptions {
+            seed: 0,
+            clip_grad_norm: 0.0,
+            bucket_bytes: 32 << 20,
+            overlap: true,
+            comm_dtype: CommDtype::F32,
+            divide_update_from: 8 << 20,
+            graph: GraphMode::Auto,
+            zero: ZeroStage::Off,
+            micro_shards: None,
+            loss_scaling: None,
+        }
+    }
+}
+
+impl TrainerOptions {
+    /// Whether a model on `device` can be trained so.
+    ///
+    /// # Errors
+    /// [`ExchangeError::ZeroWire`] and [`ExchangeError::TreeOfWhole`].
+    pub fn check(&self, device: Device) -> Result<(), ExchangeError> {
+        let is_rounded = device != Device::Cpu && self.comm_dtype == CommDtype::Bf16;
+        if is_rounded && self.zero == ZeroStage::Gradients {
+            return Err(ExchangeError::ZeroWire);
+        }
+        if self.micro_shards.is_some() && (is_rounded || self.zero == ZeroStage::Gradients) {
+            return Err(ExchangeError::TreeOfWhole);
+        }
+        Ok(())
+    }
+
+    /// The layout of a model that is trained so: with ZeRO, ranks share each layer evenly.
+    pub fn layout(&self, spec: &ModelSpec, world_size: usize) -> ParamLayout {
+        let n_ranks = if self.zero == ZeroStage::Off { 1 } else { world_size };
+        ParamLayout::shared_by(spec, n_ranks)
+    }
+
+    /// Elements of each tensor of optimiser state that a rank of `world` needs for a model of this layout.
+    pub fn state_len(&self, world: &World, layout: &ParamLayout) -> usize {
+        self.update_plan(world, layout, &self.buckets(layout)).state_len()
+    }
+
+    /// The settings of the exchange of gradients.
+    pub(crate) fn exchange(&self) -> ExchangeOptions {
+        let TrainerOptions { zero, comm_dtype, micro_shards, overlap, .. } = *self;
+        ExchangeOptions { zero, comm_dtype, micro_shards, overlap }
+    }
+
+    pub(crate) fn buckets(&self, layout: &ParamLayout) -> BucketPlan {
+        BucketPlan::new(layout, self.bucket_bytes)
+    }
+
+    /// Who updates what.
+    pub(crate) fn update_plan(
+        &self,
+        world: &World,
+        layout: &ParamLayout,
+        buckets: &BucketPlan,
+    ) -> UpdatePlan {
+        match self.zero {
+            // Whoever adds up along the tree has all gradients.
+            ZeroStage::Off if self.micro_shards.is_some() => {
+                UpdatePlan::whole(layout.flat_len(), world.rank().0)
+            }
+            ZeroStage::Off => UpdatePlan::new(world, layout.flat_len(), self.divide_update_from),
+            _ if world.world_size() == 1 => UpdatePlan::whole(layout.flat_len(), 0),
+            _ => UpdatePlan::sharded(buckets, world.rank().0, world.world_size()),
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The numbers that change from step to step, and their layout in a tensor.
+
+/// Numbers that change from step to step. Operations read them from device memory, so that a captured graph sees new ones at
+/// each replay.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepScalars {
+    /// Learning rate.
+    pub lr: f64,
+    /// Number of the optimiser step, from 1.
+    pub step: u64,
+    /// Seed of the dropout masks.
+    pub seed: u64,
+    /// Index in the global batch of the first row that is computed here.
+    pub first_row: u64,
+    /// Divisor of the gradients, if the sum of weights may differ from it (class or row weights); else 0.
+    pub expected_weight: f64,
+    /// Factor that undoes loss scaling: 1 / loss_scale, a power of two; 1 without loss scaling.
+    pub unscale: f64,
+    /// A number of the caller's, to be summed with the gradients at [`super::STEP_SUMS_EXTRA`].
+    pub extra: f64,
+}
+
+impl Default for StepScalars {
+    /// The first step of a loss that is neither weighted nor scaled.
+    fn default() -> Self {
+        StepScalars {
+            lr: 0.0,
+            step: 1,
+            seed: 0,
+            first_row: 0,
+            expected_weight: 0.0,
+            unscale: 1.0,
+            extra: 0.0,
+        }
+    }
+}
+
+/// Elements (f64) of [`StepScalars`] in a tensor.
+pub const STEP_SCALARS_LEN: usize = 8;
+/// Index of [`StepScalars::extra`] in a tensor; [`super::cast`] copies it to [`super::STEP_SUMS_EXTRA`].
+pub const STEP_SCALARS_EXTRA: usize = 7;
+
+impl StepScalars {
+    /// `[lr, step, seed's lower 32 bits, seed's upper 32 bits, first_row, expected_weight, unscale, extra]`, each exact in
+    /// f64.
+    pub fn to_array(self) -> [f64; STEP_SCALARS_LEN] {
+        let half = |v: u64| f64::from(v as u32);
+        let (low, high) = (half(self.seed), half(self.seed >> 32));
+        let first_row = self.first_row as f64;
+        [self.lr, self.step as f64, low, high, first_row, self.expected_weight, self.unscale, self.extra]
+    }
+
+    /// The inverse of [`StepScalars::to_array`].
+    pub fn from_slice(values: &[f64]) -> Self {
+        StepScalars {
+            lr: values[0],
+            step: values[1] as u64,
+            seed: values[2] as u64 | (values[3] as u64) << 32,
+            first_row: values[4] as u64,
+            expected_weight: values[5],
+            unscale: values[6],
+            extra: values[STEP_SCALARS_EXTRA],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn scalars_survive_the_array(
+            lr in 0.0f64..10.0, step in 1u64..1 << 50, seed: u64, first_row in 0u64..1 << 50, extra in 0u32..9,
+        ) {
+            let extra = f64::from(extra);
+            let scalars = StepScalars { lr, step, seed, first_row, expected_weight: 0.5, unscale: 0.25, extra };
+            prop_assert_eq!(StepScalars::from_slice(&scalars.to_array()), scalars);
+            prop_assert_eq!(scalars.to_array()[STEP_SCALARS_EXTRA], extra);
+        }
+    }
+}

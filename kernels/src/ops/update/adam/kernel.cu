@@ -1,0 +1,66 @@
+// adam.cu: one step of Adam or AdamW; walk, launch and copy are those of update.cuh.
+// maths   lr = lr_scale*lr;  g = scale*grad (+ wd*w if coupled);  m <- b1*m + (1-b1)*g;  v <- b2*v + (1-b2)*g*g
+//         w <- (1 - lr*wd if decoupled)*w - lr/c1 * m / (sqrt(v)/sqrt(c2) + eps),  ci = 1 - bi^step
+// state   s0: m; s1: v
+// moved   28 B/element in f32 (read w m v g, write w m v), 30 with the copy: memory-bound
+
+// AdamParams in mod.rs.
+struct Params {
+    double lr, lr_scale, beta1, beta2, eps, weight_decay, scale;
+    u64 step, coupled;
+    __device__ __forceinline__ void set(const UpdateInputs& inputs) {
+        lr = inputs.lr;
+        step = (u64)inputs.step;
+        scale = inputs.scale;
+    }
+};
+
+// b^n by squaring, in the order of multiplications of the host's powi.
+__device__ __forceinline__ double power(double b, u32 n) {
+    double r = 1;
+    for (;;) {
+        if (n & 1) r *= b;
+        n >>= 1;
+        if (n == 0) return r;
+        b *= b;
+    }
+}
+
+__device__ __forceinline__ float root(float x) { return sqrtf(x); }
+__device__ __forceinline__ double root(double x) { return sqrt(x); }
+
+template <class T> struct Formula {
+    static const int n_state = 2;
+    T b1, one_minus_b1, b2, one_minus_b2, scale, coupled, keep, step_size, root_scale, eps;
+
+    static __device__ __forceinline__ Formula of(const Params& p, bool) {
+        double lr = p.lr * p.lr_scale;
+        u32 exponent = p.step < 0x7fffffffu ? (u32)p.step : 0x7fffffffu;
+        double c1 = 1 - power(p.beta1, exponent), c2 = 1 - power(p.beta2, exponent);
+        Formula r;
+        r.b1 = p.beta1;
+        r.one_minus_b1 = 1 - p.beta1;
+        r.b2 = p.beta2;
+        r.one_minus_b2 = 1 - p.beta2;
+        r.scale = p.scale;
+        r.coupled = p.coupled ? p.weight_decay : 0.0;
+        r.keep = 1 - lr * (p.coupled ? 0.0 : p.weight_decay);
+        r.step_size = lr / c1;
+        r.root_scale = 1 / sqrt(c2);
+        r.eps = p.eps;
+        return r;
+    }
+    __device__ __forceinline__ T operator()(T w, T g, T* s) const {
+        T grad = g * scale + coupled * w;
+        s[0] = b1 * s[0] + one_minus_b1 * grad;
+        s[1] = b2 * s[1] + one_minus_b2 * grad * grad;
+        return keep * w - step_size * s[0] / (root(s[1]) * root_scale + eps);
+    }
+};
+
+UPDATE(adam, f32, float, float)
+UPDATE(adam, f64, double, float)
+UPDATE(adam, f32_bf16, float, bf16)
+UPDATE(adam, f64_bf16, double, bf16)
+UPDATE(adam, f32_f16, float, f16)
+UPDATE(adam, f64_f16, double, f16)

@@ -1,0 +1,145 @@
+//! Updates of a flat range of parameters: operands, checks, threads or launch, and compute weights, alike for all optimisers.
+//!
+//! An optimiser is a folder: its hyper-parameters and public function in `mod.rs`, its formula in `cpu.rs` and `kernel.cu`. It
+//! implements [`Update`] and is listed in `ops/mod.rs`; [`run`] does the rest.
+
+mod adam;
+mod cpu;
+mod cuda;
+mod ema;
+mod inputs;
+mod sgd;
+#[cfg(test)]
+mod testing;
+
+pub use adam::{AdamConfig, AdamState, WeightDecay, adam_step};
+pub use ema::{EmaConfig, ema_update};
+pub use inputs::UpdateInputs;
+pub use sgd::{SgdConfig, sgd_step};
+
+pub(crate) use adam::SOURCE as ADAM_SOURCE;
+pub(crate) use ema::SOURCE as EMA_SOURCE;
+pub(crate) use sgd::SOURCE as SGD_SOURCE;
+
+use half::bf16;
+
+use super::check;
+use super::step_scalars::StepScalars;
+use crate::cpu::Float;
+use crate::cuda::launch::{Argument, Source};
+use crate::{DType, Result, TensorMut, TensorRef};
+
+/// The hyper-parameters of an update with `N_STATE` state tensors, and its formula on each kind of device.
+trait Update<const N_STATE: usize>: Copy + Sync {
+    /// Name of the operation in errors.
+    const OP: &'static str;
+    /// Names of the updated tensor and of the one that drives the update.
+    const OPERANDS: [&'static str; 2] = ["master_weights", "grads"];
+    /// Names of the state tensors.
+    const STATE: [&'static str; N_STATE];
+    /// Elements on the CPU from which a second thread is worth its start.
+    const MIN_PART: usize = 1 << 15;
+    /// The kernels.
+    const KERNELS: cuda::Kernels;
+
+    /// `struct Params` of `kernel.cu`, field by field.
+    type Params: Argument;
+    fn params(&self) -> Self::Params;
+
+    /// The same update with the numbers of a step that an optimiser step reads from its [`UpdateInputs`].
+    fn at_step(self, scalars: &StepScalars, grad_scale: f64) -> Self;
+
+    /// The formula, element by element, on slices of equal length; state that was not given is empty.
+    ///
+    /// The caller compiles it for the widest vectors of the processor: it must be `#[inline(always)]`, its loops plain.
+    fn apply<T: Float>(&self, w: &mut [T], g: &[T], state: [&mut [T]; N_STATE]);
+}
+
+/// The tensors of an update, all of one shape.
+struct Tensors<'a, const N_STATE: usize> {
+    /// Updated in place: f32 or f64.
+    target: TensorMut<'a>,
+    /// Drives the update.
+    source: TensorRef<'a>,
+    state: [Option<TensorMut<'a>>; N_STATE],
+    /// bf16 or f16: receives `target`, first rounded to f32, then to nearest, ties to even.
+    compute_weights: Option<TensorMut<'a>>,
+}
+
+/// Checks the operands and runs one update; with `inputs` whose loss or gradient is not finite, nothing is written.
+fn run<U: Update<N>, const N: usize>(
+    update: U,
+    tensors: Tensors<'_, N>,
+    inputs: Option<&UpdateInputs<'_>>,
+) -> Result<()> {
+    let Tensors { target, source, state, compute_weights } = tensors;
+    let [target_name, source_name] = U::OPERANDS;
+    let target_op = target.operand(target_name);
+    let state_ops = state.iter().zip(U::STATE).filter_map(|(s, name)| Some(s.as_ref()?.operand(name)));
+    for operand in std::iter::once(source.operand(source_name)).chain(state_ops) {
+        check::same_kind(U::OP, &[target_op, operand])?;
+        check::shape(U::OP, operand, target.shape())?;
+    }
+    if let Some(copy_op) = compute_weights.as_ref().map(|copy| copy.operand("compute_weights")) {
+        check::same_device(U::OP, &[target_op, copy_op])?;
+        check::dtype(U::OP, copy_op, &[DType::BF16, DType::F16], "bf16 and f16")?;
+        check::shape(U::OP, copy_op, target.shape())?;
+    }
+    if let Some(inputs) = inputs {
+        inputs.check(U::OP, target_op)?;
+    }
+    if let Some(gpu) = target.gpu() {
+        check::dtype(U::OP, target_op, &[DType::F32, DType::F64], "f32 and f64")?;
+        let tensors = Tensors { target, source, state, compute_weights };
+        return cuda::launch(gpu, update, tensors, inputs);
+    }
+    let mut update = update;
+    if let Some(inputs) = inputs {
+        let (scalars, grads) = inputs.on_host(U::OP)?;
+        if !grads.is_finite {
+            return Ok(());
+        }
+        update = update.at_step(&scalars, grads.scale);
+    }
+    check::float_dispatch!(U::OP, target_op, T => {
+        let mut named = state.into_iter().zip(U::STATE).map(|(s, name)| {
+            s.map(|s| s.into_slice::<T>(U::OP, name)).transpose()
+        });
+        let mut slices: [Option<&mut [T]>; N] = [const { None }; N];
+        for slice in &mut slices {
+            *slice = named.next().expect("there are as many names as state tensors")?;
+        }
+        let (w, g) = (target.into_slice(U::OP, target_name)?, source.as_slice(U::OP, source_name)?);
+        let Some(copy) = compute_weights else {
+            cpu::walk::<U, T, bf16, N>(&update, w, g, slices, None);
+            return Ok(());
+        };
+        let copy_op = copy.operand("compute_weights");
+        check::short_dispatch!(U::OP, copy_op, S => {
+            let copy = copy.into_slice::<S>(U::OP, "compute_weights")?;
+            cpu::walk::<U, T, S, N>(&update, w, g, slices, Some(copy));
+            Ok(())
+        })
+    })
+}
+
+/// The kernels that `UPDATE(name, ...)` instantiates in the caller's `kernel.cu`.
+macro_rules! kernels {
+    ($name:literal) => {
+        $crate::ops::update::cuda::Kernels {
+            source: &SOURCE,
+            f32: concat!($name, "_f32"),
+            f64: concat!($name, "_f64"),
+            f32_bf16: concat!($name, "_f32_bf16"),
+            f64_bf16: concat!($name, "_f64_bf16"),
+            f32_f16: concat!($name, "_f32_f16"),
+            f64_f16: concat!($name, "_f64_f16"),
+        }
+    };
+}
+use kernels;
+
+/// The source of an update's kernels: the skeleton, then the formula.
+const fn source(name: &'static str, formula: &'static str) -> Source {
+    Source::with_preamble(name, include_str!("update.cuh"), formula)
+}
