@@ -173,6 +173,7 @@ pub(super) fn view<'a>(values: &'a [Tensor], value: Value, x: TensorRef<'a>) -> 
 }
 
 /// The first `rows · cols` elements as a matrix.
+#[inline]
 pub(super) fn head(tensor: &mut Tensor, rows: usize, cols: usize) -> Result<TensorMut<'_>> {
     tensor.view_mut().range(0, rows * cols)?.reshape(&[rows, cols])
 }
