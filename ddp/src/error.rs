@@ -4,16 +4,15 @@
 //! was found; where there is a way out, the last line is `hint: ...`. [`Error::exit_code`] tells
 //! the two kinds apart: 2 when the command, config or data is at fault, 1 when the run failed.
 
-use std::path::PathBuf;
-
 use ddp_comm::CommError;
 use ddp_kernels::KernelError;
 
 use crate::checkpoint::CheckpointError;
-use crate::config::Origin;
+use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::data_parallel::ExchangeError;
 use crate::error_hints::{comm_message, kernel_message};
+use crate::model::ModelError;
 use crate::optim::OptimError;
 use crate::report::ReportError;
 use crate::run_folder::FolderError;
@@ -41,6 +40,9 @@ pub enum Error {
     /// A file could not be written.
     #[error(transparent)]
     Write(#[from] WriteError),
+    /// A config that cannot be used.
+    #[error(transparent)]
+    Config(Box<ConfigError>),
     /// Data that cannot be used.
     #[error(transparent)]
     Data(Box<DataError>),
@@ -64,115 +66,12 @@ pub enum Error {
     Train(Box<TrainError>),
 
     // ------------------------------------------------------------------ model and training
-    /// A model's file that is none.
-    #[error("model file `{}` can't be used: {reason}\nhint: expected the model.safetensors of a run, or one with the same names and shapes", path.display())]
-    ModelFile {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// A model's file for another model.
-    #[error("model file `{}` is of another model:\n  {differences}\nhint: compare `model` and the data's columns with those of the run that wrote it", path.display())]
-    ModelMismatch {
-        /// The file.
-        path: PathBuf,
-        /// Every difference, a line each.
-        differences: String,
-    },
+    /// A model file that cannot be used.
+    #[error(transparent)]
+    Model(Box<ModelError>),
     /// A model that was trained without evaluation data, and none were named.
     #[error("the run had no evaluation data\nhint: name some with --data")]
     NoEvalData,
-
-    // ------------------------------------------------------------------ config
-    /// A config file far larger than any config.
-    #[error(
-        "config file `{}` has {n_bytes} bytes, expected at most {max_bytes}\n\
-         hint: is it a data file? data go to `data.train` in the config",
-        path.display()
-    )]
-    ConfigTooLarge {
-        /// The file.
-        path: PathBuf,
-        /// Its size.
-        n_bytes: u64,
-        /// The limit.
-        max_bytes: u64,
-    },
-    /// A config file with bytes that are not UTF-8.
-    #[error("config file {at}: not UTF-8 text\nhint: save the file as UTF-8")]
-    ConfigNotUtf8 {
-        /// Place of the first bad byte.
-        at: Box<Origin>,
-    },
-    /// A config file that is not TOML.
-    #[error(
-        "config file {at}: not valid TOML: {message}\n\
-         hint: {}",
-        syntax_hint(at)
-    )]
-    ConfigSyntax {
-        /// Place of the first fault.
-        at: Box<Origin>,
-        /// The parser's message.
-        message: String,
-    },
-    /// A key that no version of the config knows.
-    #[error("{at}: unknown key `{key}`\nhint: {hint}")]
-    UnknownKey {
-        /// Where it was given.
-        at: Box<Origin>,
-        /// The key, with its section.
-        key: String,
-        /// The nearest known key, or the list of keys.
-        hint: String,
-    },
-    /// A value of another type than the key's.
-    #[error("{at}: `{key}` must be {expected}, got {got}\nhint: write `{example}`")]
-    WrongType {
-        /// Where it was given.
-        at: Box<Origin>,
-        /// The key, with its section.
-        key: String,
-        /// The type that is needed.
-        expected: &'static str,
-        /// Type and value found.
-        got: String,
-        /// A right value for this key.
-        example: String,
-    },
-    /// A value of the right type that can't be used.
-    #[error("{at}: `{key}` must be {expected}, got {got}\nhint: {hint}")]
-    BadValue {
-        /// Where it was given.
-        at: Box<Origin>,
-        /// The key, with its section.
-        key: &'static str,
-        /// The values that can be used.
-        expected: String,
-        /// The value found.
-        got: String,
-        /// The way out.
-        hint: String,
-    },
-    /// Two keys of which only one may be given.
-    #[error("{at}: `{key}` and `{other}` are both given\nhint: keep one of them: {hint}")]
-    Conflict {
-        /// Where the second was given.
-        at: Box<Origin>,
-        /// One key.
-        key: &'static str,
-        /// The other.
-        other: &'static str,
-        /// What each means.
-        hint: &'static str,
-    },
-    /// A `--set` that is no assignment.
-    #[error("`--set {arg}`: expected SECTION.KEY=VALUE\nhint: for example `--set optimizer.lr=0.001`")]
-    BadSet {
-        /// The argument as given.
-        arg: String,
-    },
 }
 
 impl Error {
@@ -213,9 +112,25 @@ impl Error {
     }
 }
 
+impl From<ConfigError> for Error {
+    fn from(error: ConfigError) -> Self {
+        Error::Config(Box::new(error))
+    }
+}
+
 impl From<CommError> for Error {
     fn from(error: CommError) -> Self {
         Error::Comm(Box::new(error))
+    }
+}
+
+impl From<ModelError> for Error {
+    fn from(error: ModelError) -> Self {
+        match error {
+            ModelError::Kernel(error) => error.into(),
+            ModelError::File(error) => error.into(),
+            other => Error::Model(Box::new(other)),
+        }
     }
 }
 
@@ -277,23 +192,15 @@ impl From<TrainError> for Error {
         match error {
             TrainError::Kernel(error) => Error::Kernel(error),
             TrainError::Comm(error) => Error::Comm(error),
+            TrainError::Config(error) => Error::Config(error),
             TrainError::Data(error) => (*error).into(),
             TrainError::Optim(error) => error.into(),
             TrainError::Exchange(error) => error.into(),
             TrainError::Checkpoint(error) => Error::Checkpoint(error),
             TrainError::Folder(error) => Error::Folder(error),
             TrainError::Report(error) => error.into(),
-            TrainError::Lower(error) => *error,
+            TrainError::Model(error) => error.into(),
             error => Error::Train(Box::new(error)),
         }
-    }
-}
-
-fn syntax_hint(at: &Origin) -> &'static str {
-    match at {
-        Origin::File { path, .. } if path.extension().is_some_and(|ext| ext == "csv") => {
-            "a data file goes to the config's `data.train`, or to `--set data.train=FILE`"
-        }
-        _ => "lines are `key = value` under `[section]`; texts need quotes",
     }
 }

@@ -19,6 +19,7 @@ impl Shape {
     ///
     /// # Errors
     /// [`KernelError::BadShape`] for more than [`MAX_DIMS`] dimensions or more elements than `usize` counts.
+    #[inline]
     pub fn new(dims: &[usize]) -> Result<Self> {
         let fits = dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).is_some();
         if dims.len() > MAX_DIMS || !fits {
@@ -30,32 +31,38 @@ impl Shape {
     }
 
     /// `[n]`.
+    #[inline]
     pub fn vector(n: usize) -> Self {
         Shape { dims: [n, 1, 1, 1], n_dims: 1 }
     }
 
     /// `[rows, cols]`; the number of elements must fit in `usize`.
+    #[inline]
     pub fn matrix(rows: usize, cols: usize) -> Self {
         Shape { dims: [rows, cols, 1, 1], n_dims: 2 }
     }
 
     /// The same shape with another first dimension.
+    #[inline]
     pub(crate) fn with_rows(mut self, n_rows: usize) -> Self {
         self.dims[0] = n_rows;
         self
     }
 
     /// The dimensions.
+    #[inline]
     pub fn dims(&self) -> &[usize] {
         &self.dims[..self.n_dims]
     }
 
     /// Number of elements.
+    #[inline]
     pub fn numel(&self) -> usize {
         self.dims.iter().product()
     }
 
     /// Rows and columns of the tensor as a matrix: the last dimension is the columns, all others are rows.
+    #[inline]
     pub fn rows_cols(&self) -> (usize, usize) {
         let cols = if self.n_dims == 0 { 1 } else { self.dims[self.n_dims - 1] };
         (self.dims[..self.n_dims.saturating_sub(1)].iter().product(), cols)

@@ -204,16 +204,19 @@ impl Tensor {
     }
 
     /// The shape.
+    #[inline]
     pub fn shape(&self) -> Shape {
         self.shape
     }
 
     /// Number of elements.
+    #[inline]
     pub fn numel(&self) -> usize {
         self.shape.numel()
     }
 
     /// Type of the elements.
+    #[inline]
     pub fn dtype(&self) -> DType {
         match self.storage {
             Storage::CpuF32(_) => DType::F32,
@@ -227,6 +230,7 @@ impl Tensor {
     }
 
     /// The device that holds the elements.
+    #[inline]
     pub fn device(&self) -> Device {
         self.device
     }
@@ -237,6 +241,7 @@ impl Tensor {
     }
 
     /// A shared view of the whole tensor.
+    #[inline]
     pub fn view(&self) -> TensorRef<'_> {
         let shape = self.shape;
         each_storage!(&self.storage, buffer => TensorRef::from_buffer(buffer, shape), buffer, dtype => {
@@ -248,6 +253,7 @@ impl Tensor {
     }
 
     /// An exclusive view of the whole tensor.
+    #[inline]
     pub fn view_mut(&mut self) -> TensorMut<'_> {
         let shape = self.shape;
         each_storage!(&mut self.storage, buffer => TensorMut::from_buffer(buffer, shape), buffer, dtype => {

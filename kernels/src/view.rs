@@ -91,16 +91,19 @@ macro_rules! common {
     ($view:ident, $data:ident, $enum:ident) => {
         impl<'a> $view<'a> {
             /// The shape.
+            #[inline]
             pub fn shape(&self) -> Shape {
                 self.shape
             }
 
             /// Number of elements.
+            #[inline]
             pub fn numel(&self) -> usize {
                 self.shape.numel()
             }
 
             /// Type of the elements.
+            #[inline]
             pub fn dtype(&self) -> DType {
                 match &self.data {
                     $data::Cpu($enum::F32(_)) => DType::F32,
@@ -114,6 +117,7 @@ macro_rules! common {
             }
 
             /// The device that holds the elements.
+            #[inline]
             pub fn device(&self) -> Device {
                 match &self.data {
                     $data::Cpu(_) => Device::Cpu,
@@ -130,6 +134,7 @@ macro_rules! common {
             }
 
             /// This view as error messages show it.
+            #[inline]
             pub fn operand(&self, name: &'static str) -> Operand {
                 Operand { name, shape: self.shape, dtype: self.dtype(), device: self.device() }
             }
@@ -138,6 +143,7 @@ macro_rules! common {
             ///
             /// # Errors
             /// [`KernelError::ElementCount`] if the shape has a different number of elements.
+            #[inline]
             pub fn reshape(self, dims: &[usize]) -> Result<Self> {
                 let shape = Shape::new(dims)?;
                 if shape.numel() != self.numel() {
@@ -147,6 +153,7 @@ macro_rules! common {
             }
 
             /// The element range of rows `start..end`, and its shape.
+            #[inline]
             fn row_range(&self, start: usize, end: usize) -> Result<(Range<usize>, Shape)> {
                 let n_rows = self.shape.dims().first().copied().unwrap_or(0);
                 self.check_range("rows", start, end, n_rows)?;
@@ -154,6 +161,7 @@ macro_rules! common {
                 Ok((start * stride..end * stride, self.shape.with_rows(end - start)))
             }
 
+            #[inline]
             fn check_range(&self, op: &'static str, start: usize, end: usize, len: usize) -> Result<()> {
                 if start > end || end > len {
                     return Err(KernelError::OutOfRange { op, start, end, len });
@@ -167,6 +175,7 @@ common!(TensorRef, Data, CpuSlice);
 common!(TensorMut, DataMut, CpuSliceMut);
 
 impl Data<'_> {
+    #[inline]
     fn range(self, range: Range<usize>) -> Self {
         match self {
             Data::Cpu(data) => Data::Cpu(each_type!(CpuSlice, data, s => &s[range])),
@@ -176,6 +185,7 @@ impl Data<'_> {
 }
 
 impl DataMut<'_> {
+    #[inline]
     fn range(self, range: Range<usize>) -> Self {
         match self {
             DataMut::Cpu(data) => DataMut::Cpu(each_type!(CpuSliceMut, data, s => &mut s[range])),
@@ -225,6 +235,7 @@ impl<'a> TensorRef<'a> {
     ///
     /// # Errors
     /// [`KernelError::OutOfRange`] if the range exceeds the rows.
+    #[inline]
     pub fn rows(self, start: usize, end: usize) -> Result<Self> {
         let (range, shape) = self.row_range(start, end)?;
         Ok(TensorRef { data: self.data.range(range), shape })
@@ -234,6 +245,7 @@ impl<'a> TensorRef<'a> {
     ///
     /// # Errors
     /// [`KernelError::OutOfRange`] if the range exceeds the elements.
+    #[inline]
     pub fn range(self, start: usize, end: usize) -> Result<Self> {
         self.check_range("range", start, end, self.numel())?;
         Ok(TensorRef { data: self.data.range(start..end), shape: Shape::vector(end - start) })
@@ -316,6 +328,7 @@ impl<'a> TensorMut<'a> {
     }
 
     /// The same view with a shorter lifetime.
+    #[inline]
     pub fn reborrow(&mut self) -> TensorMut<'_> {
         let data = match &mut self.data {
             DataMut::Cpu(data) => DataMut::Cpu(each_type!(CpuSliceMut, data, s => s)),
@@ -325,6 +338,7 @@ impl<'a> TensorMut<'a> {
     }
 
     /// A shared view of the same elements.
+    #[inline]
     pub fn as_ref(&self) -> TensorRef<'_> {
         let data = match &self.data {
             DataMut::Cpu(CpuSliceMut::F32(s)) => Data::Cpu(CpuSlice::F32(s)),
@@ -342,6 +356,7 @@ impl<'a> TensorMut<'a> {
     ///
     /// # Errors
     /// [`KernelError::OutOfRange`] if there are fewer than `mid`.
+    #[inline]
     pub fn split_at(self, mid: usize) -> Result<(TensorMut<'a>, TensorMut<'a>)> {
         let len = self.numel();
         self.check_range("split_at", mid, len, len)?;
@@ -370,6 +385,7 @@ impl<'a> TensorMut<'a> {
     ///
     /// # Errors
     /// [`KernelError::OutOfRange`] if the range exceeds the elements.
+    #[inline]
     pub fn range(self, start: usize, end: usize) -> Result<TensorMut<'a>> {
         self.check_range("range", start, end, self.numel())?;
         Ok(TensorMut { data: self.data.range(start..end), shape: Shape::vector(end - start) })
@@ -379,6 +395,7 @@ impl<'a> TensorMut<'a> {
     ///
     /// # Errors
     /// [`KernelError::OutOfRange`] if the range exceeds the rows.
+    #[inline]
     pub fn rows(self, start: usize, end: usize) -> Result<TensorMut<'a>> {
         let (range, shape) = self.row_range(start, end)?;
         Ok(TensorMut { data: self.data.range(range), shape })

@@ -312,7 +312,7 @@ fn loss(
     let sums = run(1.0, None);
     let mut d = case.nan_like(x);
     let again = run(1.0 / sums.weight, Some(&mut d));
-    assert_eq!(sums, again, "{}: the sums depend on whether a gradient is asked for", case.label());
+    assert_eq!(sums, again, "{}: the sums depend on whether a gradient is computed", case.label());
     // Each row's loss is a few roundings in f32, mostly of the logits' size, which is up to 3 times the loss's;
     // PyTorch also sums the rows in f32.
     case.close_to("loss", &[sums.mean() as f32], &case.output("loss").values, 0.0, 8.0 * EPS);

@@ -66,34 +66,37 @@ pub(super) mod option {
     }
 }
 
-/// The metrics of an evaluation.
+/// The metrics of an evaluation: every one by its name, `null` where it was not measured.
 pub(super) mod eval {
-    use super::{Deserialize, Deserializer, Serialize, Serializer};
-    use crate::report::metrics::EvalMetrics;
+    use std::collections::BTreeMap;
 
-    #[derive(Serialize, Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Eval {
-        #[serde(with = "super::option")]
-        eval_loss: Option<f64>,
-        #[serde(with = "super::option")]
-        eval_accuracy: Option<f64>,
-        #[serde(with = "super::option")]
-        eval_r2: Option<f64>,
-    }
+    use serde::de::Error as _;
+    use serde::ser::SerializeMap as _;
+
+    use super::{Deserialize, Deserializer, Exact, Serializer};
+    use crate::config::EvalMetric;
+    use crate::report::EvalMetrics;
 
     pub(in super::super) fn serialize<S: Serializer>(
         eval: &EvalMetrics,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        let eval = Eval { eval_loss: eval.loss, eval_accuracy: eval.accuracy, eval_r2: eval.r2 };
-        eval.serialize(serializer)
+        let mut map = serializer.serialize_map(Some(EvalMetric::ALL.len()))?;
+        for metric in EvalMetric::ALL {
+            map.serialize_entry(metric.name(), &eval.get(*metric).map(Exact))?;
+        }
+        map.end()
     }
 
     pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<EvalMetrics, D::Error> {
-        let eval = Eval::deserialize(deserializer)?;
-        Ok(EvalMetrics { loss: eval.eval_loss, accuracy: eval.eval_accuracy, r2: eval.eval_r2 })
+        let mut metrics = EvalMetrics::default();
+        for (name, value) in BTreeMap::<String, Option<Exact>>::deserialize(deserializer)? {
+            let metric = EvalMetric::ALL.iter().find(|metric| metric.name() == name);
+            let metric = metric.ok_or_else(|| D::Error::custom(format!("unknown metric \"{name}\"")))?;
+            metrics = metrics.with(*metric, value.map(|exact| exact.0));
+        }
+        Ok(metrics)
     }
 }

@@ -10,11 +10,13 @@ use std::collections::HashMap;
 
 use rayon::prelude::*;
 
-use super::error::{CheckpointError, Fault};
-use super::opened::{Checkpoint, check_checksum};
+use super::error::CheckpointError;
+use super::fault::Fault;
+use super::opened::Checkpoint;
 use super::options::MODEL_FILE;
 use super::piece::Piece;
 use super::state_reader::StateReader;
+use super::verify::check_checksum;
 use crate::model::layout::ParamLayout;
 use crate::storage::checksum::Hasher;
 use crate::storage::fault::{FileEntry, FileFault};

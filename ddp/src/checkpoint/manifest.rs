@@ -8,15 +8,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::error::Fault;
+use super::fault::Fault;
+use super::names::{FORMAT_VERSION, MANIFEST_FILE};
 use super::run_state::RunState;
 use crate::storage::checksum::{Checksum, N_DIGITS};
 use crate::storage::fault::{FileEntry, FileFault};
 
-/// Name of the manifest in a checkpoint's folder.
-pub const MANIFEST_FILE: &str = "manifest.json";
-/// Version of the format that this program writes; it reads no later one.
-pub const FORMAT_VERSION: u64 = 1;
 /// A manifest larger than this is none: one of 1,000 ranks and 10,000 parameters takes some 2 MB.
 const MAX_BYTES: u64 = 256 << 20;
 /// What stands before the manifest's own checksum.

@@ -14,11 +14,15 @@
 //! at every byte first ([`Checkpoint::find`]), then takes what it needs ([`TensorFile`](crate::storage::tensor_file::TensorFile), [`StateReader`]). All ranks
 //! need to see the same folder.
 
+mod absence;
 pub mod error;
 mod exact;
+mod fault;
+mod find;
 mod gather;
 mod load;
 pub mod manifest;
+mod names;
 mod opened;
 mod options;
 mod piece;
@@ -27,17 +31,21 @@ mod saver;
 mod snapshot;
 mod state_reader;
 mod store;
+mod verify;
 mod writer;
 
-pub use error::{CheckpointError, Fault};
+pub use error::CheckpointError;
+pub use fault::Fault;
+pub use find::Located;
 pub use load::Load;
-pub use manifest::{MANIFEST_FILE, Manifest, Parameter};
-pub use opened::{Checkpoint, Located};
+pub use manifest::{Manifest, Parameter};
+pub use names::{CHECKPOINTS_FOLDER, MANIFEST_FILE, Marker, step_name, step_of};
+pub use opened::Checkpoint;
 pub use options::{EMA_STATE, MODEL_FILE, SaveOptions};
 pub use piece::Piece;
 pub use run_state::{Best, EarlyStoppingState, EpochLossState, LossScalerState, RunState};
 pub use saver::{Saved, Saver};
 pub use snapshot::SnapshotBuffers;
 pub use state_reader::StateReader;
-pub use store::{CHECKPOINTS_FOLDER, CheckpointStore, Marker, Search, Skipped, step_name, step_of};
+pub use store::{CheckpointStore, Search, Skipped};
 pub use writer::{SaveOutcome, Writer};

@@ -4,20 +4,14 @@ use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rayon::prelude::*;
-
-use super::error::{CheckpointError, Fault};
+use super::error::CheckpointError;
+use super::fault::Fault;
 use super::manifest::Manifest;
+use super::names::step_of;
 use super::options::MODEL_FILE;
-use super::state_reader::StateReader;
-use super::store::{CHECKPOINTS_FOLDER, CheckpointStore, Marker, Search, step_of};
 use crate::data::order::epoch_proof::Proved;
 use crate::model::layout::ParamLayout;
-use crate::storage::checksum::Checksum;
 use crate::storage::fault::{FileEntry, FileFault};
-use crate::storage::stream::Caching;
-use crate::storage::tensor_file;
-use crate::storage::tensor_file::TensorFile;
 
 /// A checkpoint with a good manifest and files of the right lengths.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,71 +20,7 @@ pub struct Checkpoint {
     manifest: Manifest,
 }
 
-/// What a path that a user named stands for.
-#[derive(Debug)]
-pub enum Located {
-    /// The folder of one checkpoint.
-    One(PathBuf),
-    /// A folder of checkpoints.
-    Store(CheckpointStore),
-}
-
-impl Located {
-    /// What `path` stands for: the folder of a checkpoint, a folder of checkpoints, a run's folder, or `latest` or `best`
-    /// in a folder of checkpoints.
-    ///
-    /// # Errors
-    /// [`CheckpointError::NotFound`] if it is none of these.
-    pub fn new(path: &Path) -> Result<Self, CheckpointError> {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let not_found = || CheckpointError::NotFound { path: path.to_owned() };
-        if path.is_file() {
-            let marker = [Marker::Latest, Marker::Best].into_iter().find(|marker| marker.name() == name);
-            let store = CheckpointStore::at(path.parent().ok_or_else(not_found)?);
-            let step = marker.and_then(|marker| store.marked_step(marker)).ok_or_else(not_found)?;
-            return Ok(Located::One(store.step_folder(step)));
-        }
-        let store = CheckpointStore::at(path);
-        if path.join(super::manifest::MANIFEST_FILE).is_file() || (path.is_dir() && step_of(&name).is_some())
-        {
-            Ok(Located::One(path.to_owned()))
-        } else if path.join(CHECKPOINTS_FOLDER).is_dir() {
-            Ok(Located::Store(CheckpointStore::of_run(path)))
-        } else if store.steps().is_ok_and(|steps| !steps.is_empty())
-            || (path.is_dir() && name == CHECKPOINTS_FOLDER)
-        {
-            Ok(Located::Store(store))
-        } else {
-            Err(not_found())
-        }
-    }
-}
-
 impl Checkpoint {
-    /// Finds the checkpoint that `path` stands for, every byte of it right: of a folder with many the newest that is.
-    ///
-    /// # Errors
-    /// [`CheckpointError::NotFound`] for a path with no checkpoint, [`CheckpointError::Damaged`] for one that can't be used,
-    /// [`CheckpointError::NoneValid`] for several.
-    pub fn find(path: &Path) -> Result<Search, CheckpointError> {
-        match Located::new(path)? {
-            Located::One(path) => Ok(Search { found: Some(Checkpoint::open(&path)?), skipped: Vec::new() }),
-            Located::Store(store) => store.newest_valid()?.found_in(&store, path),
-        }
-    }
-
-    /// The checkpoint in the folder `path`, every byte of it right.
-    ///
-    /// # Errors
-    /// [`CheckpointError::Damaged`].
-    fn open(path: &Path) -> Result<Self, CheckpointError> {
-        let damaged = |fault| CheckpointError::Damaged { path: path.to_owned(), fault };
-        let checkpoint = Checkpoint::read(path).map_err(damaged)?;
-        // Whoever opens it reads some of it next.
-        checkpoint.verify_with(Caching::Keep).map_err(damaged)?;
-        Ok(checkpoint)
-    }
-
     /// The checkpoint in the folder `path`, by its manifest and its files' lengths; their bytes are not read. For ranks that
     /// rank 0 has told of a checkpoint that it verified, and for lists.
     ///
@@ -120,47 +50,6 @@ impl Checkpoint {
             }
         }
         Ok(())
-    }
-
-    /// Reads all of its files, around the system's cache, and compares their checksums; then whether they hold what the manifest
-    /// says: each parameter of its shape, and each element of the optimiser's state exactly once.
-    ///
-    /// # Errors
-    /// The first thing that is wrong.
-    pub fn verify(&self) -> Result<(), Fault> {
-        self.verify_with(Caching::Bypass)
-    }
-
-    pub(super) fn verify_with(&self, caching: Caching) -> Result<(), Fault> {
-        let check = |entry: &FileEntry| {
-            let read = tensor_file::checksum(&self.path.join(&entry.name), caching);
-            check_checksum(entry, read)
-        };
-        self.manifest.files.par_iter().map(check).collect::<Result<(), Fault>>()?;
-        self.check_content(&TensorFile::open(&self.model_path())?, &StateReader::open(self)?)
-    }
-
-    /// Whether the files, by their headers, hold what the manifest says.
-    pub(super) fn check_content(&self, model: &TensorFile, state: &StateReader) -> Result<(), Fault> {
-        if let Some(difference) = self.differences(model).first() {
-            return Err(
-                FileFault::Malformed { name: MODEL_FILE.to_owned(), reason: difference.clone() }.into()
-            );
-        }
-        state.check()
-    }
-
-    /// What the model's file holds other than the manifest says.
-    fn differences(&self, model: &TensorFile) -> Vec<String> {
-        let parameters = self.manifest.parameters.iter();
-        let difference = parameters.filter_map(|parameter| match model.dims(&parameter.name) {
-            None => Some(format!("{} {:?} is missing", parameter.name, parameter.shape)),
-            Some(dims) if dims != parameter.shape => {
-                Some(format!("{} is {dims:?}, expected {:?}", parameter.name, parameter.shape))
-            }
-            Some(_) => None,
-        });
-        difference.collect()
     }
 
     /// Checks that each row was used exactly once in each finished epoch.
@@ -218,19 +107,4 @@ impl Checkpoint {
         }
         Err(CheckpointError::OtherModel { path: self.path.clone(), differences: differences.join("\n  ") })
     }
-}
-
-/// Whether a file's length and checksum, as they were read, are those of its entry.
-pub(super) fn check_checksum(entry: &FileEntry, read: io::Result<(u64, Checksum)>) -> Result<(), Fault> {
-    let FileEntry { name, bytes, xxh3_128 } = entry;
-    let (got, sum) =
-        read.map_err(|error| FileFault::Unreadable { name: name.clone(), reason: error.to_string() })?;
-    if got != *bytes {
-        return Err(FileFault::Length { name: name.clone(), got, expected: *bytes }.into());
-    }
-    if sum != *xxh3_128 {
-        let (got, expected) = (sum.to_string(), xxh3_128.to_string());
-        return Err(FileFault::Changed { name: name.clone(), got, expected }.into());
-    }
-    Ok(())
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::data_parallel::shard_plan::StatePiece;
-use crate::model::layout::{ParamLayout, ParamSlot};
+use crate::model::{ParamLayout, ParamSlot};
 
 /// A part of a parameter in a file of optimiser state: elements `start..end` of the flattened parameter stand from `offset` on
 /// in each state tensor of the file.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::exact;
 use crate::data::order::epoch_proof::EpochProof;
 pub use crate::optim::loss_scaler::LossScalerState;
-use crate::report::metrics::EvalMetrics;
+use crate::report::EvalMetrics;
 
 /// Where a run stands after a step. Floats survive the way through the file bit for bit, also where they are not finite.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -92,6 +92,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::config::EvalMetric;
 
     #[test]
     fn epochs_are_counted_from_one() {
@@ -112,7 +113,7 @@ mod tests {
                 loss_scaler: Some(LossScalerState { scale: 65536.0, n_good_in_row: n, n_skipped_in_row: 0, n_skipped: 1 }),
                 early_stopping: EarlyStoppingState { best: (n > 1).then_some(d), n_worse: n },
                 best: Some(Best { metric: "eval_loss".to_owned(), value: d, step: 3 }),
-                eval: EvalMetrics { loss: Some(a), accuracy: (n > 2).then_some(c), r2: None },
+                eval: EvalMetrics::default().with(EvalMetric::Loss, a).with(EvalMetric::Accuracy, (n > 2).then_some(c)),
                 ..RunState::default()
             };
             let json = serde_json::to_string_pretty(&state).unwrap();
@@ -121,7 +122,7 @@ mod tests {
             let bits = |x: f64| if x.is_nan() { f64::NAN.to_bits() } else { x.to_bits() };
             let floats = |s: &RunState| {
                 let best = s.early_stopping.best.map(bits);
-                let eval = [s.eval.loss, s.eval.accuracy, s.eval.r2].map(|x| x.map(bits));
+                let eval: Vec<_> = EvalMetric::ALL.iter().map(|metric| s.eval.get(*metric).map(bits)).collect();
                 let scale = s.loss_scaler.map(|s| bits(s.scale));
                 (bits(s.epoch_loss.loss), bits(s.epoch_loss.weight), scale, best, s.best.as_ref().map(|b| bits(b.value)), eval)
             };

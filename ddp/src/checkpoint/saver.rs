@@ -11,12 +11,15 @@ use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 
-use super::error::{CheckpointError, Newest, Room};
+use super::error::CheckpointError;
+use super::fault::{Newest, Room};
 use super::gather::{self, Missing, Note};
-use super::manifest::{MANIFEST_FILE, Manifest, ManifestHead};
+use super::manifest::{Manifest, ManifestHead};
+use super::names::MANIFEST_FILE;
+use super::names::Marker;
 use super::options::{MODEL_FILE, SaveOptions};
 use super::run_state::RunState;
-use super::store::{CheckpointStore, Marker};
+use super::store::CheckpointStore;
 use crate::storage::disk::{DiskError, OpenFile, at, free_bytes, is_full};
 use crate::storage::fault::FileEntry;
 use crate::storage::tensor_file;

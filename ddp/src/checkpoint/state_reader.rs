@@ -8,7 +8,8 @@ use std::path::PathBuf;
 
 use rayon::prelude::*;
 
-use super::error::{CheckpointError, Fault};
+use super::error::CheckpointError;
+use super::fault::Fault;
 use super::opened::Checkpoint;
 use super::options::PIECES_KEY;
 use super::piece::Piece;

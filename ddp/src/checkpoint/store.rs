@@ -4,14 +4,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::error::{CheckpointError, Fault};
+use super::error::CheckpointError;
+use super::fault::Fault;
+use super::names::{CHECKPOINTS_FOLDER, Marker, step_name, step_of};
 use super::opened::Checkpoint;
 use crate::storage::disk::{Disk, DiskError, OsDisk, at, replace};
 use crate::storage::stream::Caching;
 
-/// Name of the folder in a run's folder.
-pub const CHECKPOINTS_FOLDER: &str = "checkpoints";
-const STEP_PREFIX: &str = "step-";
 /// Of a checkpoint that is being written.
 const TEMP_PREFIX: &str = ".step-";
 const TEMP_SUFFIX: &str = ".tmp";
@@ -19,25 +18,6 @@ const TEMP_SUFFIX: &str = ".tmp";
 const OLD_PREFIX: &str = ".old-";
 /// Of one that makes room for another of the same step, where the file system can't exchange names.
 const ASIDE_PREFIX: &str = ".aside-";
-
-/// A file that names one of the checkpoints.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Marker {
-    /// The newest. Only for people and scripts: a resumed run looks at the checkpoints themselves.
-    Latest,
-    /// The one with the best evaluation.
-    Best,
-}
-
-impl Marker {
-    /// The file's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Marker::Latest => "latest",
-            Marker::Best => "best",
-        }
-    }
-}
 
 /// The checkpoints of a run.
 #[derive(Debug, Clone)]
@@ -353,17 +333,6 @@ impl CheckpointStore {
             if path.is_dir() { self.disk.remove_dir_all(path) } else { self.disk.remove_file(path) };
         removed.map_err(at("remove", path))
     }
-}
-
-/// `step-<N>`
-pub fn step_name(step: u64) -> String {
-    format!("{STEP_PREFIX}{step}")
-}
-
-/// The step of a folder of this name, if it is one of a checkpoint.
-pub fn step_of(name: &str) -> Option<u64> {
-    let step = name.strip_prefix(STEP_PREFIX)?.parse().ok()?;
-    (step_name(step) == name).then_some(step)
 }
 
 fn is_leftover(name: &str) -> bool {

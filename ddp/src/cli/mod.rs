@@ -2,6 +2,7 @@
 
 mod bench;
 mod checkpoint;
+mod config;
 mod data;
 mod describe;
 #[cfg(test)]
@@ -20,9 +21,10 @@ pub use self::checkpoint::{
     CheckpointAverageArgs, CheckpointCommand, CheckpointExportArgs, CheckpointLsArgs, CheckpointPruneArgs,
     CheckpointShowArgs, CheckpointVerifyArgs, WeightsChoice,
 };
+pub use self::config::{ConfigCommand, ConfigKeysArgs};
 pub use self::data::{ConvertArgs, ConvertDtype, DataCommand, InspectArgs};
 pub use self::describe::DescribeArgs;
-use crate::config::{CommDtype, RESUMABLE};
+use crate::config::{CommDtype, resumable_keys};
 use crate::error::Result;
 use crate::report::progress::ProgressChoice;
 use crate::train::resume::ResumeFrom;
@@ -54,6 +56,9 @@ pub enum Command {
     Eval(EvalArgs),
     /// Tell a run's layers, work and memory, for any number of ranks
     Describe(DescribeArgs),
+    /// List the keys of configs, print their JSON schema
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Look at data files, and convert them
     #[command(subcommand)]
     Data(DataCommand),
@@ -153,10 +158,10 @@ fn resume_from(text: &str) -> Result<ResumeFrom, String> {
 
 fn train_help() -> String {
     format!(
-        "A config to start from, with its defaults: `ddp-train train --dry-run > run.toml`.\n\
+        "A config to start from, with its defaults: `ddp-train train --dry-run > run.toml`; its keys: `ddp-train config keys`.\n\
          SIGTERM, SIGINT and SIGUSR1 let the step end, save a checkpoint and exit with 85; a second SIGINT exits at once.\n\
          With --resume the config may differ from the checkpoint's in the number of ranks and in: {}.",
-        RESUMABLE.join(", ")
+        resumable_keys().join(", ")
     )
 }
 

@@ -44,6 +44,20 @@ fn train_takes_all_its_flags() {
 }
 
 #[test]
+fn config_commands() {
+    let keys = |line: &str| match parse(line).unwrap().command {
+        Command::Config(ConfigCommand::Keys(args)) => args,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((keys("config keys").prefix.as_str(), keys("config keys --json").json), ("", true));
+    let args = keys("config keys optimizer.w --markdown");
+    assert_eq!((args.prefix.as_str(), args.markdown), ("optimizer.w", true));
+    assert!(parse("config keys --markdown --json").is_err());
+    let schema = parse("config schema").unwrap().command;
+    assert!(matches!(schema, Command::Config(ConfigCommand::Schema)));
+}
+
+#[test]
 fn other_commands() {
     let Command::Eval(args) = parse("eval --checkpoint runs/x --data a.csv --json").unwrap().command else {
         panic!()

@@ -10,7 +10,7 @@ use ddp_kernels::{Device, TensorRef};
 use crate::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, MANIFEST_FILE, Piece, StateReader};
 use crate::cli::EvalArgs;
 use crate::commands::train::{Pinning, pin_device};
-use crate::config::{Config, EvalSource, Task};
+use crate::config::{Config, EvalMetric, EvalSource, Task};
 use crate::data::loader::LoaderOptions;
 use crate::data::order::partition::EvalCut;
 use crate::data::{self, Dataset, KnownFeatures, Normalizer, SourceSpec, open_eval};
@@ -18,7 +18,8 @@ use crate::error::{Error, Result};
 use crate::exit::Stop;
 use crate::model::file::ModelFile;
 use crate::model::{LossHead, Mlp, ModelSpec, ParamLayout};
-use crate::report::metrics::{EvalMetrics, json_line};
+use crate::report::EvalMetrics;
+use crate::report::metrics::json_line;
 use crate::report::stdout::print_result;
 use crate::run_folder::folder::MODEL_FILE;
 use crate::train::evaluate::evaluate;
@@ -69,7 +70,7 @@ fn load(args: &EvalArgs, device: Device) -> Result<Ready> {
     let (path, checkpoint) = locate(&args.checkpoint)?;
     let file = ModelFile::read(&path)?;
     let info = file.info()?;
-    let config = Config::from_toml(&info.config, &args.checkpoint)?;
+    let config = Config::from_saved(&info.config, &args.checkpoint)?;
     let n_outputs = file.n_outputs(&config.model)?;
     let classes = (config.data.task == Task::Classification).then_some(n_outputs);
     let plan = &info.preprocessor.plan;
@@ -141,13 +142,8 @@ fn text(args: &EvalArgs, rows: &dyn Dataset, metrics: &EvalMetrics) -> String {
     if args.json {
         return json_line(metrics);
     }
-    let value = |name: &str, value: Option<f64>| value.map_or(String::new(), |v| format!(", {name} {v:.4}"));
-    format!(
-        "{} rows of {}: loss {:.6}{}{}\n",
-        rows.len(),
-        rows.source(),
-        metrics.loss.unwrap_or(f64::NAN),
-        value("accuracy", metrics.accuracy),
-        value("R2", metrics.r2),
-    )
+    let loss = metrics.get(EvalMetric::Loss).unwrap_or(f64::NAN);
+    let others = metrics.iter().filter(|(metric, _)| *metric != EvalMetric::Loss);
+    let others: String = others.map(|(metric, value)| format!(", {} {value:.4}", metric.title())).collect();
+    format!("{} rows of {}: loss {loss:.6}{others}\n", rows.len(), rows.source())
 }

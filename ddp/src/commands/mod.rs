@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod checkpoint;
 pub mod completions;
+pub mod config;
 pub mod data;
 pub mod describe;
 pub mod devices;

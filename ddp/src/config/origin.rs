@@ -17,7 +17,7 @@ pub enum Origin {
     },
     /// By `--set`, with the argument as given.
     Set(String),
-    /// Nowhere: the built-in default.
+    /// Nowhere: the value is a default.
     Default,
 }
 

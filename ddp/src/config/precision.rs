@@ -1,34 +1,34 @@
-//! Which number format is used for what: the one policy, on all devices.
+//! Number formats of training: one policy for all devices.
 //!
 //! | | f32 | tf32 | bf16 | f16 |
 //! |---|---|---|---|---|
 //! | weights that are updated, gradients of weights, optimiser state, averages of weights | f32 | f32 | f32 | f32 |
-//! | weights in products, activations, gradients of activations | f32 | f32 | bf16 | f16 |
+//! | weights in matmuls, activations, gradients of activations | f32 | f32 | bf16 | f16 |
 //! | scale and shift of norms, tables of embeddings, bias of the last layer | f32 | f32 | f32 | f32 |
-//! | factors of products | f32 | 11 bits of f32 | bf16 | f16 |
-//! | sums in products, norms, losses, outputs of the model | f32 | f32 | f32 | f32 |
+//! | factors of matmuls | f32 | 11 bits of f32 | bf16 | f16 |
+//! | sums in matmuls, norms, losses, outputs of the model | f32 | f32 | f32 | f32 |
 //! | sums of losses, of weights and of squares | f64 | f64 | f64 | f64 |
 //! | scale of the loss in backward | 1 | 1 | 1 | dynamic |
 //!
-//! What is read in a short format is widened, and what is stored in one is rounded to nearest, ties to even, once. The update reads
-//! f32 gradients, writes f32 weights and rounds the copy that products take.
+//! Values read in a short format are widened, and values stored in one are rounded to nearest, ties to even, once. The update reads
+//! f32 gradients, writes f32 weights and rounds the copy that matmuls read.
 //!
-//! bf16 has the range of f32 and 8 bits; f16 has 11 bits and ends at 65,504 and, but for subnormal numbers, at 6e-5. So f16 alone
-//! needs its gradients scaled ([`crate::optim::loss_scaler`]). The CPU multiplies in f32 what it widened: short formats are there to test
-//! with, not to save time; `tf32` is f32 there.
+//! bf16 has the range of f32 and 8 bits; f16 has 11 bits, a largest value of 65,504 and, but for subnormal numbers, a smallest one of
+//! 6e-5. So f16 alone needs scaled gradients (the room `optim`, `loss_scaler.rs`). The CPU widens and multiplies in f32: there, short
+//! formats serve tests and save no time, and `tf32` is f32.
 
 use ddp_kernels::DType;
 use ddp_kernels::ops::MatmulMode;
 
-/// The formats of a run.
+/// Number formats of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Precision {
     /// IEEE single precision throughout.
     #[default]
     F32,
-    /// Single precision whose products look at 11 bits of their factors, on the matrix units of GPUs.
+    /// Single precision whose matmuls read 11 bits of their factors, on the matrix units of GPUs.
     Tf32,
-    /// Products, activations and their gradients in bf16; weights, their gradients and the update in single precision.
+    /// Matmuls, activations and their gradients in bf16; weights, their gradients and the update in single precision.
     Bf16,
     /// The same in IEEE half precision, with the loss scaled so that gradients stay within its range.
     F16,
@@ -62,7 +62,7 @@ impl Precision {
         self == Precision::F16
     }
 
-    /// How products of f32 are computed.
+    /// Mode of f32 matmuls.
     pub fn matmul_mode(self) -> MatmulMode {
         match self {
             Precision::Tf32 => MatmulMode::Tf32,

@@ -1,40 +1,9 @@
-//! What may change in the config between a checkpoint and the run that goes on from it.
+//! Keys that may differ between a checkpoint's config and the run that resumes it.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use super::{Config, DataConfig, DataFormat, write};
-use crate::data::format_by_name;
-
-/// Keys that may differ when a run is resumed; any other difference is refused.
-///
-/// The data may lie elsewhere: its fingerprint is compared instead. `data.weight` may differ where it names files, as it does
-/// beside npy and IDX; the name of a column or array is part of the run. Sizes of batches and `train.grad_accum_steps` follow the
-/// number of ranks: the rows of a global batch are compared instead.
-pub const RESUMABLE: &[&str] = &[
-    "name",
-    "data.train",
-    "data.labels",
-    "data.weight",
-    "data.eval",
-    "data.eval_labels",
-    "data.eval_weight",
-    "data.placement",
-    "data.prefetch",
-    "data.loader_threads",
-    "data.loader_memory_mib",
-    "train.epochs",
-    "train.steps",
-    "train.batch_size",
-    "train.global_batch_size",
-    "train.grad_accum_steps",
-    "train.stop_after_steps",
-    "train.early_stop_patience",
-    "train.early_stop_min_delta",
-    "comm.*",
-    "checkpoint.*",
-    "log.*",
-];
+use super::key::{Key, OnResume};
+use super::{Config, table, writer};
 
 /// A key whose value differs between two configs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,44 +16,51 @@ pub struct Difference {
     pub theirs: String,
 }
 
+/// Keys that a resumed run may change, for help: `SECTION.*` where it may change all of a section.
+///
+/// Data may have moved: their fingerprint is compared instead. Batch sizes and `train.grad_accum_steps` follow the number of
+/// ranks: the rows of a global batch are compared instead.
+pub fn resumable_keys() -> Vec<String> {
+    let may_change = |key: &Key| !matches!(key.on_resume, OnResume::Fixed);
+    let mut names = Vec::new();
+    for key in table::keys().filter(|key| may_change(key)) {
+        let section = key.section();
+        let is_whole =
+            !section.is_empty() && table::keys().filter(|other| other.section() == section).all(may_change);
+        let name = match key.on_resume {
+            _ if is_whole => format!("{section}.*"),
+            OnResume::MayChangeIf(_, condition) => format!("{} ({condition})", key.name),
+            OnResume::MayChange | OnResume::Fixed => key.name.to_owned(),
+        };
+        if names.last() != Some(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
 impl Config {
-    /// Where this config differs from the `saved` one, but for the keys of [`RESUMABLE`]: what stands in the way of
-    /// resuming. Keys that only `saved` has come last.
+    /// The differences from the `saved` config in keys that a resumed run may not change. Keys that only `saved` has come last.
     pub fn differences(&self, saved: &Config) -> Vec<Difference> {
-        let mut theirs: BTreeMap<String, String> = write::entries(saved).into_iter().collect();
+        let theirs = writer::entries(saved).into_iter().map(|entry| (entry.key.name, entry.value));
+        let mut theirs: BTreeMap<&str, String> = theirs.collect();
         let absent = || "absent".to_owned();
         let mut differences = Vec::new();
-        for (key, ours) in write::entries(self) {
-            let theirs = theirs.remove(&key).unwrap_or_else(absent);
-            differences.push(Difference { key, ours, theirs });
+        for entry in writer::entries(self) {
+            let theirs = theirs.remove(entry.key.name).unwrap_or_else(absent);
+            differences.push(Difference { key: entry.key.name.to_owned(), ours: entry.value, theirs });
         }
         differences.extend(theirs.into_iter().map(|(key, theirs)| Difference {
-            key,
+            key: key.to_owned(),
             ours: absent(),
             theirs,
         }));
-        let are_files = self.data.weight_is_files() && saved.data.weight_is_files();
-        let may_differ = |key: &str| is_resumable(key) && (key != "data.weight" || are_files);
+        let may_differ = |key: &str| match table::row(key).on_resume {
+            OnResume::Fixed => false,
+            OnResume::MayChange => true,
+            OnResume::MayChangeIf(condition, _) => condition(self, saved),
+        };
         differences.retain(|d| d.ours != d.theirs && !may_differ(&d.key));
         differences
     }
-}
-
-impl DataConfig {
-    /// Whether `weight` names files, and no column or array.
-    fn weight_is_files(&self) -> bool {
-        let is_beside = |format| matches!(format, DataFormat::Npy | DataFormat::Idx);
-        self.weight.as_deref().is_some_and(|weight| {
-            is_beside(self.format)
-                || weight.contains('/')
-                || format_by_name(Path::new(weight)).is_some_and(is_beside)
-        })
-    }
-}
-
-fn is_resumable(key: &str) -> bool {
-    RESUMABLE.iter().any(|allowed| match allowed.strip_suffix('*') {
-        Some(section) => key.starts_with(section),
-        None => key == *allowed,
-    })
 }

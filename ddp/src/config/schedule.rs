@@ -1,52 +1,58 @@
-//! `[schedule]`: how the learning rate changes from step to step. The formulas are in [`crate::optim::schedule`].
+//! `[schedule]`: the learning rate of each step. The formulas are in the room `optim`, `schedule.rs`.
+
+use super::key::{Key, Kind, Range, count, key, number, one_of};
+use super::raw::RawConfig;
+use super::value::{ConfigEnum, config_enum};
+use super::writer::Writer;
+use super::{MAX_STEPS, Result};
 
 /// `[schedule]`
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ScheduleConfig {
-    /// How the learning rate begins.
+    /// First steps of the run.
     pub warmup: Warmup,
-    /// What comes then.
+    /// Steps after the warm-up.
     pub shape: ScheduleShape,
 }
 
-/// How the learning rate rises to `optimizer.lr`: in a line, or along a cosine for [`ScheduleShape::OneCycle`].
+/// Rise of the learning rate to `optimizer.lr`: linear, or along a cosine for [`ScheduleShape::OneCycle`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Warmup {
-    /// Steps that it takes; 0 for none.
+    /// Its steps; 0 for none.
     pub length: Span,
-    /// The first step's learning rate over `optimizer.lr`, in [0, 1]; `None` is `1 / (steps + 1)`, so that the rise is even
-    /// and no step is lost.
+    /// The first step's learning rate over `optimizer.lr`, in [0, 1]; `None` is `1 / (steps + 1)`, for equal increments without a
+    /// step at 0.
     pub start: Option<f64>,
 }
 
-/// What follows the warm-up.
+/// Course of the learning rate after the warm-up.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ScheduleShape {
     /// `optimizer.lr` to the end.
     Constant,
-    /// A line down to `final_fraction` of `optimizer.lr` at the end of the run.
+    /// Linear decay to `final_fraction` of `optimizer.lr` at the end of the run.
     Linear {
         /// In [0, 1].
         final_fraction: f64,
     },
-    /// Half a cosine down to `final_fraction` of `optimizer.lr` at the end of the run.
+    /// Decay along half a cosine to `final_fraction` of `optimizer.lr` at the end of the run.
     Cosine {
         /// In [0, 1].
         final_fraction: f64,
     },
-    /// Up along a cosine in the warm-up, down along another one.
+    /// Rise along a cosine in the warm-up, decay along another one.
     OneCycle {
         /// In [0, 1].
         final_fraction: f64,
     },
-    /// Down by `factor` now and then.
+    /// Multiplied by `factor` at regular intervals.
     Step {
-        /// How often, at least one step.
+        /// The interval, at least one step.
         every: Span,
         /// In (0, 1].
         factor: f64,
     },
-    /// Warm-up, stable, decay: a line down to `final_fraction` of `optimizer.lr` over the last steps of the run.
+    /// Warm-up, stable, decay: linear decay to `final_fraction` of `optimizer.lr` over the last steps of the run.
     Wsd {
         /// Length of the decay.
         decay: Span,
@@ -58,11 +64,111 @@ pub enum ScheduleShape {
 /// A number of steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Span {
-    /// As such.
+    /// The number itself.
     Steps(u64),
-    /// As a part of the run's, in [0, 1].
+    /// A fraction of the run's steps, in [0, 1].
     Fraction(f64),
 }
+
+/// The values of `schedule.kind`.
+#[derive(Clone, Copy, PartialEq)]
+enum ScheduleKind {
+    Constant,
+    Linear,
+    Cosine,
+    OneCycle,
+    Step,
+    Wsd,
+}
+
+config_enum!(impl ScheduleKind {
+    Constant = "constant",
+    Linear = "linear",
+    Cosine = "cosine",
+    OneCycle = "one_cycle",
+    Step = "step",
+    Wsd = "wsd",
+});
+
+/// Keys that only some schedules use.
+const OWNERS: [(&str, &[ScheduleKind]); 6] = [
+    (
+        "schedule.final_fraction",
+        &[ScheduleKind::Linear, ScheduleKind::Cosine, ScheduleKind::OneCycle, ScheduleKind::Wsd],
+    ),
+    ("schedule.decay_steps", &[ScheduleKind::Wsd]),
+    ("schedule.decay_fraction", &[ScheduleKind::Wsd]),
+    ("schedule.step_every_steps", &[ScheduleKind::Step]),
+    ("schedule.step_every_fraction", &[ScheduleKind::Step]),
+    ("schedule.step_factor", &[ScheduleKind::Step]),
+];
+
+const PART: Range = Range::from_to(0.0, 1.0, "a fraction from 0 to 1");
+const STEPS_HINT: &str = "steps of the optimiser";
+const FRACTION_HINT: &str = "0.1 is a tenth of the run's steps";
+const STEPS_OR_FRACTION: &str = "one counts optimiser steps, the other is a part of the run's steps";
+
+pub(super) const KEYS: &[Key] = &[
+    one_of("schedule.kind", ScheduleKind::NAMES)
+        .help("Course of the learning rate after the warm-up")
+        .default(r#""constant""#)
+        .example(r#""cosine""#)
+        .synonyms(&["lr_scheduler", "lr_scheduler_type", "scheduler", "lr_schedule"]),
+    count("schedule.warmup_steps", 0, MAX_STEPS)
+        .help("Optimiser steps of the warm-up")
+        .default_depends("0; not used with one_cycle or schedule.warmup_fraction")
+        .example("100")
+        .hint(STEPS_HINT)
+        .synonyms(&["warmup", "num_warmup_steps"]),
+    number("schedule.warmup_fraction", PART)
+        .help("Warm-up as a fraction of the run's steps")
+        .default_depends("0.3 with one_cycle, else not used")
+        .example("0.1")
+        .hint(FRACTION_HINT)
+        .synonyms(&["warmup_ratio", "pct_start"])
+        .instead_of("schedule.warmup_steps", STEPS_OR_FRACTION),
+    number("schedule.warmup_start", PART)
+        .help("Learning rate of the first step, as a fraction of optimizer.lr")
+        .default_depends("0.04 with one_cycle, else 1 / (warm-up steps + 1)")
+        .example("0.1")
+        .hint("0.1 begins with a tenth of `optimizer.lr`")
+        .synonyms(&["start_factor", "div_factor"]),
+    number("schedule.final_fraction", PART)
+        .help("Learning rate at the end of the run, as a fraction of optimizer.lr (linear, cosine, one_cycle, wsd)")
+        .default_depends("4e-6 with one_cycle, else 0")
+        .example("0.1")
+        .hint("0.1 ends with a tenth of `optimizer.lr`")
+        .synonyms(&["min_lr", "eta_min", "min_lr_ratio", "end_factor", "final_div_factor"]),
+    count("schedule.decay_steps", 0, MAX_STEPS)
+        .help("Optimiser steps of the decay at the end of the run (wsd)")
+        .absent("schedule.decay_fraction applies")
+        .example("100")
+        .hint(STEPS_HINT),
+    number("schedule.decay_fraction", PART)
+        .help("Decay at the end of the run as a fraction of its steps (wsd)")
+        .default("0.2")
+        .hint(FRACTION_HINT)
+        .instead_of("schedule.decay_steps", STEPS_OR_FRACTION),
+    count("schedule.step_every_steps", 1, MAX_STEPS)
+        .help("Optimiser steps between two reductions of the learning rate (step)")
+        .absent("schedule.step_every_fraction applies")
+        .example("1000")
+        .hint(STEPS_HINT),
+    key(
+        "schedule.step_every_fraction",
+        Kind::Number(Range::above_to(0.0, 1.0, "a fraction above 0 and at most 1")),
+    )
+    .help("Interval between two reductions of the learning rate as a fraction of the run's steps (step)")
+    .default("0.3333333333333333")
+    .example("0.3")
+    .hint(FRACTION_HINT)
+    .instead_of("schedule.step_every_steps", STEPS_OR_FRACTION),
+    number("schedule.step_factor", Range::above_to(0.0, 1.0, "a number above 0 and at most 1"))
+        .help("Factor of each reduction of the learning rate (step)")
+        .default("0.1")
+        .hint("0.1 goes on with a tenth")
+        .synonyms(&["gamma"]),
+];
 
 impl ScheduleConfig {
     /// `optimizer.lr` from the first step to the last.
@@ -70,6 +176,112 @@ impl ScheduleConfig {
         warmup: Warmup { length: Span::Steps(0), start: None },
         shape: ScheduleShape::Constant,
     };
+
+    pub(super) fn read(raw: &RawConfig) -> Result<Self> {
+        let kind = raw.get("schedule.kind")?;
+        check_owners(raw, kind)?;
+        // Those of torch.optim.lr_scheduler.OneCycleLR: pct_start, 1 / div_factor, and that over final_div_factor.
+        let (length, start, end) = match kind {
+            ScheduleKind::OneCycle => (Span::Fraction(0.3), Some(1.0 / 25.0), 1.0 / 25.0 / 1e4),
+            _ => (Span::Steps(0), None, 0.0),
+        };
+        let warmup = Warmup {
+            length: Span::read(raw, "schedule.warmup")?.unwrap_or(length),
+            start: raw.optional("schedule.warmup_start")?.or(start),
+        };
+        let span = |key| -> Result<Span> { Ok(Span::read(raw, key)?.expect("a fraction by default")) };
+        let final_fraction = || raw.get_or("schedule.final_fraction", end);
+        let shape = match kind {
+            ScheduleKind::Constant => ScheduleShape::Constant,
+            ScheduleKind::Linear => ScheduleShape::Linear { final_fraction: final_fraction()? },
+            ScheduleKind::Cosine => ScheduleShape::Cosine { final_fraction: final_fraction()? },
+            ScheduleKind::OneCycle => ScheduleShape::OneCycle { final_fraction: final_fraction()? },
+            ScheduleKind::Step => ScheduleShape::Step {
+                every: span("schedule.step_every")?,
+                factor: raw.get("schedule.step_factor")?,
+            },
+            ScheduleKind::Wsd => {
+                ScheduleShape::Wsd { decay: span("schedule.decay")?, final_fraction: final_fraction()? }
+            }
+        };
+        let schedule = ScheduleConfig { warmup, shape };
+        schedule.check_fractions(raw)?;
+        Ok(schedule)
+    }
+
+    /// The warm-up and decay of "wsd" must fit into the run together.
+    fn check_fractions(&self, raw: &RawConfig) -> Result<()> {
+        if let (Span::Fraction(up), ScheduleShape::Wsd { decay: Span::Fraction(down), .. }) =
+            (self.warmup.length, self.shape)
+            && up + down > 1.0
+            && let Some(setting) =
+                raw.given("schedule.decay_fraction").or(raw.given("schedule.warmup_fraction"))
+        {
+            return Err(setting.bad(
+                format!(
+                    "a part of the run that the other one leaves: {up} for the warm-up and {down} for the decay"
+                ),
+                "together they may be 1 at most",
+            ));
+        }
+        Ok(())
+    }
+
+    pub(super) fn write(&self, writer: &mut Writer) {
+        let ScheduleConfig { warmup, shape } = self;
+        writer.put("schedule.kind", &shape.name().to_owned());
+        warmup.length.write(writer, "schedule.warmup");
+        writer.put_optional("schedule.warmup_start", warmup.start.as_ref());
+        let end = "schedule.final_fraction";
+        match shape {
+            ScheduleShape::Constant => {}
+            ScheduleShape::Linear { final_fraction }
+            | ScheduleShape::Cosine { final_fraction }
+            | ScheduleShape::OneCycle { final_fraction } => writer.put(end, final_fraction),
+            ScheduleShape::Step { every, factor } => {
+                every.write(writer, "schedule.step_every");
+                writer.put("schedule.step_factor", factor);
+            }
+            ScheduleShape::Wsd { decay, final_fraction } => {
+                writer.put(end, final_fraction);
+                decay.write(writer, "schedule.decay");
+            }
+        }
+    }
+}
+
+/// Refuses keys that the schedule does not use.
+fn check_owners(raw: &RawConfig, kind: ScheduleKind) -> Result<()> {
+    for (key, owners) in OWNERS {
+        if !owners.contains(&kind)
+            && let Some(setting) = raw.given(key)
+        {
+            let names: Vec<_> = owners.iter().map(|kind| kind.config_name()).collect();
+            let names = names.join("\" or \"");
+            return Err(setting.bad(
+                format!("absent unless `schedule.kind` is \"{names}\""),
+                format!("remove it, or set `schedule.kind` to \"{names}\""),
+            ));
+        }
+    }
+    Ok(())
+}
+
+impl Span {
+    /// Reads `{key}_steps` or `{key}_fraction`.
+    fn read(raw: &RawConfig, key: &str) -> Result<Option<Self>> {
+        Ok(match raw.optional(&format!("{key}_steps"))? {
+            Some(steps) => Some(Span::Steps(steps)),
+            None => raw.optional(&format!("{key}_fraction"))?.map(Span::Fraction),
+        })
+    }
+
+    fn write(&self, writer: &mut Writer, key: &str) {
+        match self {
+            Span::Steps(steps) => writer.put(&format!("{key}_steps"), steps),
+            Span::Fraction(fraction) => writer.put(&format!("{key}_fraction"), fraction),
+        }
+    }
 }
 
 impl ScheduleShape {

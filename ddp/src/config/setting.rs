@@ -1,63 +1,21 @@
-//! A setting: a known key, its value as given, and where; and its typed reading.
+//! A setting: a key, its value as given, and where it was given. Its typed reading checks type and range of the key's row.
 
 use toml::Value;
 
-use super::keys;
+use super::Result;
+use super::error::ConfigError;
+use super::key::{Key, Kind, Range};
 use super::origin::Origin;
-use crate::error::{Error, Result};
+use super::table;
 
-/// One key with the value that the user gave.
+/// One key with a value.
 #[derive(Debug, Clone)]
 pub(super) struct Setting {
-    pub(super) key: &'static str,
+    pub(super) key: &'static Key,
     pub(super) value: Value,
     /// For `--set`: the value as typed, so that `--set name=2024` can be a text.
     pub(super) raw: Option<String>,
     pub(super) origin: Origin,
-}
-
-/// An enum with names in the config.
-pub(super) trait Named: Copy + 'static {
-    const VALUES: &'static [(&'static str, Self)];
-}
-
-/// Lays `upper` over `lower`: a later value wins, and so it does over the alternative of its key.
-///
-/// # Errors
-/// [`Error::Conflict`] if one layer holds both keys of an alternative.
-pub(super) fn overlay(lower: &mut Vec<Setting>, upper: Vec<Setting>) -> Result<()> {
-    no_conflict(lower)?;
-    no_conflict(&upper)?;
-    for setting in upper {
-        let alternative = alternative(setting.key);
-        lower.retain(|old| old.key != setting.key && Some(old.key) != alternative);
-        lower.push(setting);
-    }
-    Ok(())
-}
-
-fn alternative(key: &str) -> Option<&'static str> {
-    keys::ALTERNATIVES.iter().find_map(|&(one, other, _)| {
-        if key == one {
-            Some(other)
-        } else if key == other {
-            Some(one)
-        } else {
-            None
-        }
-    })
-}
-
-fn no_conflict(layer: &[Setting]) -> Result<()> {
-    for &(key, other, hint) in keys::ALTERNATIVES {
-        let one_at = layer.iter().rposition(|setting| setting.key == key);
-        let other_at = layer.iter().rposition(|setting| setting.key == other);
-        if let (Some(one_at), Some(other_at)) = (one_at, other_at) {
-            let at = Box::new(layer[one_at.max(other_at)].origin.clone());
-            return Err(Error::Conflict { at, key, other, hint });
-        }
-    }
-    Ok(())
 }
 
 impl Setting {
@@ -66,7 +24,7 @@ impl Setting {
     }
 
     /// The value for messages, cut where it is long.
-    pub(super) fn shown(&self) -> String {
+    fn shown(&self) -> String {
         let text = self.value.to_string();
         match text.char_indices().nth(60) {
             Some((cut, _)) => format!("{}...", &text[..cut]),
@@ -74,128 +32,139 @@ impl Setting {
         }
     }
 
-    pub(super) fn bad(&self, expected: impl Into<String>, hint: impl Into<String>) -> Error {
-        Error::BadValue {
+    /// The error for a value that can't be used.
+    pub(super) fn bad(&self, expected: impl Into<String>, hint: impl Into<String>) -> ConfigError {
+        ConfigError::BadValue {
             at: self.at(),
-            key: self.key,
+            key: self.key.name,
             expected: expected.into(),
             got: self.shown(),
             hint: hint.into(),
         }
     }
 
-    fn wrong_type(&self, expected: &'static str) -> Error {
-        let example = keys::example(self.key);
-        let name = self.key.rsplit('.').next().unwrap_or(self.key);
+    /// Advice that holds the key's example.
+    pub(super) fn for_example(&self) -> String {
+        format!("for example {}", self.key.example)
+    }
+
+    fn wrong_type(&self) -> ConfigError {
+        let Key { name, example, .. } = *self.key;
         let example = match &self.origin {
-            Origin::Set(_) => format!("--set {}={}", self.key, example.replace(' ', "")),
-            _ => format!("{name} = {example}"),
+            Origin::Set(_) => format!("--set {name}={}", example.replace(' ', "")),
+            _ => format!("{} = {example}", self.key.short_name()),
         };
-        Error::WrongType {
+        ConfigError::WrongType {
             at: self.at(),
-            key: self.key.to_owned(),
-            expected,
+            key: name.to_owned(),
+            expected: self.key.kind.type_words(),
             got: format!("{} {}", type_name(&self.value), self.shown()),
             example,
         }
     }
 
     pub(super) fn bool(&self) -> Result<bool> {
-        self.value.as_bool().ok_or_else(|| self.wrong_type("true or false"))
+        self.value.as_bool().ok_or_else(|| self.wrong_type())
     }
 
-    /// A whole number in `min..=max`.
-    pub(super) fn count(&self, min: u64, max: u64, hint: &str) -> Result<u64> {
-        let number = self.value.as_integer().ok_or_else(|| self.wrong_type("a whole number"))?;
-        self.in_range(number, min, max, hint)
+    /// A whole number in the row's range.
+    pub(super) fn count(&self) -> Result<u64> {
+        let Kind::Count { min, max } = self.key.kind else { return self.no_such_kind("whole number") };
+        self.count_in(&self.value, min, max)
     }
 
-    fn in_range(&self, number: i64, min: u64, max: u64, hint: &str) -> Result<u64> {
+    /// A list of whole numbers in the row's range.
+    pub(super) fn counts(&self) -> Result<Vec<u64>> {
+        let Kind::Counts { min, max } = self.key.kind else { return self.no_such_kind("list") };
+        let items = self.value.as_array().ok_or_else(|| self.wrong_type())?;
+        items.iter().map(|item| self.count_in(item, min, max)).collect()
+    }
+
+    fn count_in(&self, value: &Value, min: u64, max: u64) -> Result<u64> {
+        let number = value.as_integer().ok_or_else(|| self.wrong_type())?;
         match u64::try_from(number) {
             Ok(number) if (min..=max).contains(&number) => Ok(number),
-            _ => Err(self.bad(format!("a whole number from {min} to {max}"), hint)),
+            _ => Err(self.bad(format!("a whole number from {min} to {max}"), self.key.hint)),
         }
     }
 
-    /// A list of whole numbers in `min..=max`.
-    pub(super) fn counts(&self, min: u64, max: u64, hint: &str) -> Result<Vec<u64>> {
-        let wrong = || self.wrong_type("a list of whole numbers");
-        let items = self.value.as_array().ok_or_else(wrong)?;
-        items.iter().map(|item| self.in_range(item.as_integer().ok_or_else(wrong)?, min, max, hint)).collect()
+    /// A finite number in the row's range.
+    pub(super) fn number(&self) -> Result<f64> {
+        let Kind::Number(range) = self.key.kind else { return self.no_such_kind("number") };
+        let number = as_number(&self.value).ok_or_else(|| self.wrong_type())?;
+        if range.contains(number) { Ok(number) } else { Err(self.out_of(range)) }
     }
 
-    /// A finite number that passes `fits`.
-    pub(super) fn number(&self, fits: impl Fn(f64) -> bool, expected: &str, hint: &str) -> Result<f64> {
-        let number = as_number(&self.value).ok_or_else(|| self.wrong_type("a number"))?;
-        if number.is_finite() && fits(number) { Ok(number) } else { Err(self.bad(expected, hint)) }
+    /// A list of finite numbers in the row's range, as many as the row says.
+    pub(super) fn numbers(&self) -> Result<Vec<f64>> {
+        let Kind::Numbers { range, len } = self.key.kind else { return self.no_such_kind("list") };
+        let items = self.value.as_array().ok_or_else(|| self.wrong_type())?;
+        let numbers = items
+            .iter()
+            .map(|item| as_number(item).ok_or_else(|| self.wrong_type()))
+            .collect::<Result<Vec<_>>>()?;
+        let fits = numbers.iter().all(|number| range.contains(*number));
+        if fits && len.is_none_or(|len| len == numbers.len()) { Ok(numbers) } else { Err(self.out_of(range)) }
     }
 
-    /// A list of finite numbers that each pass `fits`.
-    pub(super) fn numbers(&self, fits: impl Fn(f64) -> bool, expected: &str, hint: &str) -> Result<Vec<f64>> {
-        let wrong = || self.wrong_type("a list of numbers");
-        let items = self.value.as_array().ok_or_else(wrong)?;
-        let numbers =
-            items.iter().map(|item| as_number(item).ok_or_else(wrong)).collect::<Result<Vec<_>>>()?;
-        if numbers.iter().all(|number| number.is_finite() && fits(*number)) {
-            Ok(numbers)
-        } else {
-            Err(self.bad(expected, hint))
-        }
+    fn out_of(&self, range: Range) -> ConfigError {
+        self.bad(range.words, self.key.hint)
     }
 
-    /// A text that is not empty.
+    /// A text that is not blank.
     pub(super) fn text(&self) -> Result<String> {
         let text = match (&self.value, &self.raw) {
             (Value::String(text), _) => text.clone(),
             (Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::Datetime(_), Some(raw)) => {
                 raw.clone()
             }
-            _ => return Err(self.wrong_type("a text")),
+            _ => return Err(self.wrong_type()),
         };
         if text.trim().is_empty() {
-            return Err(
-                self.bad("a text that is not empty", format!("for example {}", keys::example(self.key)))
-            );
+            return Err(self.bad("a text that is not empty", self.for_example()));
         }
         Ok(text)
     }
 
-    /// A text, or a list of texts that is not empty.
+    /// A text, or a list of texts; the list may be empty where the row says so.
     pub(super) fn texts(&self) -> Result<Vec<String>> {
+        let Kind::Texts { may_be_empty } = self.key.kind else { return self.no_such_kind("list of texts") };
         let Some(items) = self.value.as_array() else {
             return Ok(vec![self.text()?]);
         };
         let texts: Option<Vec<_>> = items.iter().map(|item| Some(item.as_str()?.to_owned())).collect();
-        let texts = texts.ok_or_else(|| self.wrong_type("a text or a list of texts"))?;
-        if texts.is_empty() || texts.iter().any(String::is_empty) {
-            return Err(self.bad(
-                "at least one name, none of them empty",
-                format!("for example {}", keys::example(self.key)),
-            ));
+        let texts = texts.ok_or_else(|| self.wrong_type())?;
+        if (texts.is_empty() && !may_be_empty) || texts.iter().any(String::is_empty) {
+            return Err(self.bad("at least one name, none of them empty", self.for_example()));
         }
         Ok(texts)
     }
 
-    /// One of an enum's names.
-    pub(super) fn one_of<T: Named>(&self) -> Result<T> {
-        let names: Vec<&str> = T::VALUES.iter().map(|(name, _)| *name).collect();
+    /// One of the row's names.
+    pub(super) fn name(&self) -> Result<&'static str> {
+        let Kind::OneOf(names) = self.key.kind else { return self.no_such_kind("name") };
         let text = self.text()?;
-        if let Some((_, value)) = T::VALUES.iter().find(|(name, _)| *name == text) {
-            return Ok(*value);
+        if let Some(name) = names.iter().find(|name| **name == text) {
+            return Ok(name);
         }
-        let hint = match keys::nearest(&text, names.iter().copied()) {
+        let hint = match table::nearest(&text, names.iter().copied()) {
             Some(name) => format!("did you mean \"{name}\"?"),
-            None => format!("for example {}", keys::example(self.key)),
+            None => self.for_example(),
         };
-        let expected = match names.as_slice() {
+        let expected = match names {
             [only] => format!("\"{only}\""),
             _ => format!("one of {}", names.join(", ")),
         };
         Err(self.bad(expected, hint))
     }
+
+    /// A section's file reads one of its keys as another type than the row's.
+    fn no_such_kind<T>(&self, kind: &str) -> T {
+        panic!("`{}` is no {kind}: {:?}", self.key.name, self.key.kind)
+    }
 }
 
-fn as_number(value: &Value) -> Option<f64> {
+pub(super) fn as_number(value: &Value) -> Option<f64> {
     value.as_float().or_else(|| value.as_integer().map(|number| number as f64))
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::{DataError, Result};
 use super::source::SourceSpec;
-use crate::config::DataFormat;
+use crate::config::{DataFormat, format_by_name};
 use crate::storage::user_file;
 
 /// The files that `source` means, in the order of their names.
@@ -93,22 +93,6 @@ pub(crate) fn format_of(path: &Path) -> Result<DataFormat> {
         [0, 0, 8..=14, 1..=8, ..] => DataFormat::Idx,
         _ => DataFormat::Csv,
     })
-}
-
-/// The format that a name says, without the ending of a compression.
-pub(crate) fn format_by_name(path: &Path) -> Option<DataFormat> {
-    let name = path.file_name()?.to_str()?.to_ascii_lowercase();
-    let name = name.strip_suffix(".gz").or(name.strip_suffix(".zst")).unwrap_or(&name);
-    let ending = name.rsplit(['.', '-']).next()?;
-    match ending {
-        "csv" => Some(DataFormat::Csv),
-        "npy" => Some(DataFormat::Npy),
-        "npz" => Some(DataFormat::Npz),
-        "safetensors" => Some(DataFormat::Safetensors),
-        "parquet" | "pq" => Some(DataFormat::Parquet),
-        "idx" | "ubyte" => Some(DataFormat::Idx),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub(crate) use self::compression::Compression;
 pub use self::dataset::{CategoryColumn, Dataset, RowLayout, Summary, TargetLayout, numbered_columns};
 pub use self::embedding_spec::EmbeddingSpec;
 pub use self::error::DataError;
-pub(crate) use self::files::{files_and_format, files_of, format_by_name};
+pub(crate) use self::files::{files_and_format, files_of};
 pub(crate) use self::load::check_n_rows;
 pub use self::load::{Loaded, load, open_eval};
 pub use self::normalize::{DeviceNormalizer, Normalizer};

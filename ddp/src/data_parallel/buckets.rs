@@ -32,7 +32,7 @@ impl BucketPlan {
         let first_cap = cap.min(FIRST_BUCKET_BYTES / size_of::<f32>());
         let mut ranges: Vec<Range<usize>> = Vec::new();
         let mut start = 0;
-        for end in layout.layer_ends() {
+        for &end in layout.layer_ends() {
             let cap = if ranges.len() <= 1 { first_cap } else { cap };
             match ranges.last_mut() {
                 Some(last) if end - last.start <= cap => last.end = end,

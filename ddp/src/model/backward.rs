@@ -1,211 +1,154 @@
-//! The backward pass, written out: it walks the layers from the last to the first and hands each layer's gradients over
-//! as they are finished.
-//!
-//! On a GPU the gradient of a bias comes out of the product that gives the weight's, and where nothing but an activation
-//! stands between two layers, its derivative is part of the product that gives the gradient of the layer's input.
+//! The backward pass: walks the plan from the last layer to the first and hands over the gradients of each layer as they are
+//! finished.
 
-use ddp_kernels::ops::{self, LayerNormGrads, ThroughActivation};
-use ddp_kernels::{Device, KernelError, Tensor, TensorMut, TensorRef};
+use std::ops::Range;
 
-use super::layer_buffers::goes_through_product;
-use super::layout::ParamKind;
-use super::mlp::{DropoutStep, Mlp, head, input, param};
+use ddp_kernels::{KernelError, Tensor, TensorMut, TensorRef, ops};
 
-type Result<T> = std::result::Result<T, KernelError>;
+use super::buffers::Buffers;
+use super::network::{Network, head, view};
+use super::pass::{
+    BackwardPass, DropoutStep, GradientPlace, InputGradientPass, ParamGradients, ParamPlace, ParamViews,
+};
+use super::plan::{BackwardStep, Step};
 
-/// Where the backward pass writes the gradients of the layers, and who is told as they are finished.
+/// Where the backward pass writes the gradients of parameters and reports them as finished.
 ///
-/// The passes of a step's earlier micro-batches and its last one differ in this alone.
+/// Each range is asked for once per pass, in the order of the flat buffer. The earlier micro-batches of a step and its last one
+/// differ in their sink alone.
 pub trait GradientSink {
-    /// What telling can end in.
+    /// Error of the exchange.
     type Error: From<KernelError>;
 
-    /// The gradients of the flat range `start..end`; they lie in one layer.
+    /// The gradients of the flat range `start..end`, which lies in one unit of layers.
     ///
     /// # Errors
     /// [`KernelError::OutOfRange`] for a range that was finished already or reaches into another bucket.
-    fn gradients(&mut self, start: usize, end: usize) -> std::result::Result<TensorMut<'_>, Self::Error>;
+    fn gradients(&mut self, start: usize, end: usize) -> Result<TensorMut<'_>, Self::Error>;
 
     /// All gradients before `end` are finished.
     ///
     /// # Errors
-    /// Those of the collective that this may start.
-    fn finished(&mut self, end: usize) -> std::result::Result<(), Self::Error>;
+    /// A failed collective that this starts.
+    fn finished(&mut self, end: usize) -> Result<(), Self::Error>;
 
-    /// Called between the parts of the computation, for collectives that need a push now and then.
+    /// Called between operations, for collectives that need a push now and then.
     ///
     /// # Errors
-    /// Those of the collectives under way.
-    fn progress(&mut self) -> std::result::Result<(), Self::Error>;
+    /// A failed collective under way.
+    fn progress(&mut self) -> Result<(), Self::Error>;
 }
 
-impl Mlp {
-    /// Gradients of all parameters into `sink`, from that of the outputs that [`Mlp::outputs_and_gradient`] gave.
+impl Network {
+    /// Writes the gradients of all parameters to `sink`, from that of the outputs in [`Network::outputs_and_gradient`].
     ///
-    /// - `x`: the same rows as in [`Mlp::forward`], with the same `dropout`
+    /// - `x`: the same rows as in [`Network::forward`], with the same `dropout`
     /// - `accumulate`: add to what the sink's gradients hold
     ///
     /// # Errors
-    /// Those of the sink and of the operations.
+    /// [`KernelError`] from an operation, or the sink's error.
     pub fn backward<S: GradientSink>(
         &mut self,
         x: TensorRef<'_>,
         dropout: Option<DropoutStep<'_>>,
         accumulate: bool,
         sink: &mut S,
-    ) -> std::result::Result<(), S::Error> {
+    ) -> Result<(), S::Error> {
         let (n_rows, _) = x.shape().rows_cols();
-        for layer in (0..self.spec.n_layers()).rev() {
-            let (_, out_features) = self.spec.in_out(layer);
-            let d_range = 0..n_rows * out_features;
-            if self.spec.has_residual(layer) {
-                // The gradient reaches the layer's input also unchanged.
-                let [d, d_x] = &mut self.d;
-                ops::copy(d.view().range(0, d_range.end)?, d_x.view_mut().range(0, d_range.end)?)?;
-            }
-            if !goes_through_product(&self.spec, layer, self.device()) {
-                self.backward_to_linear(layer, n_rows, dropout, accumulate, sink)?;
-            }
-            sink.progress()?;
-
-            self.backward_to_weight(layer, x, accumulate, sink)?;
-            sink.finished(self.layer_ends[self.spec.n_layers() - 1 - layer])?;
-
-            if layer > 0 || self.embeddings.is_some() {
-                self.backward_to_input(layer, n_rows)?;
-                self.d.swap(0, 1);
-            }
-            sink.progress()?;
-        }
-        self.backward_to_embeddings(x, accumulate, sink)
-    }
-
-    /// The gradient of the embeddings' tables from that of the first layer's input, where there are embeddings.
-    fn backward_to_embeddings<S: GradientSink>(
-        &mut self,
-        x: TensorRef<'_>,
-        accumulate: bool,
-        sink: &mut S,
-    ) -> std::result::Result<(), S::Error> {
-        let Some(embeddings) = &mut self.embeddings else { return Ok(()) };
-        let (n_rows, _) = x.shape().rows_cols();
-        let width = self.spec.dims[0];
-        let d_out = self.d[0].view().range(0, n_rows * width)?.reshape(&[n_rows, width])?;
-        let d_tables = sink.gradients(embeddings.range().start, embeddings.range().end)?;
-        embeddings.backward(x, d_out, d_tables, accumulate)?;
-        sink.finished(self.layer_ends[self.spec.n_layers()])?;
-        sink.progress()
-    }
-
-    /// Whether the gradients of biases come out of the products of the weights.
-    fn sums_bias_in_product(&self) -> bool {
-        matches!(self.device(), Device::Cuda(_))
-    }
-
-    /// Turns the gradient of layer `layer`'s output into that of `x·Wᵀ + b`, with the gradients of the norm, and on the CPU
-    /// that of the bias.
-    fn backward_to_linear<S: GradientSink>(
-        &mut self,
-        layer: usize,
-        n_rows: usize,
-        dropout: Option<DropoutStep<'_>>,
-        accumulate: bool,
-        sink: &mut S,
-    ) -> std::result::Result<(), S::Error> {
-        let (_, out_features) = self.spec.in_out(layer);
-        let bias = self.layout.find(layer, ParamKind::Bias);
-        let bias = bias.filter(|_| !self.sums_bias_in_product()).map(|slot| slot.range());
-        let [d, _] = &mut self.d;
-        let mut d = head(d, n_rows, out_features)?;
-        if !self.spec.is_hidden(layer) {
-            if let Some(bias) = bias {
-                let d_bias = sink.gradients(bias.start, bias.end)?;
-                ops::bias_backward(d.as_ref(), d_bias, accumulate)?;
-            }
-            return Ok(());
-        }
-        if let Some(step) = dropout {
-            step.apply(d.reborrow(), self.spec.dropout, layer)?;
-        }
-        let activation = self.spec.activation;
-        let buffers = &self.layers[layer];
-        let saved = buffers.saved(activation, n_rows)?;
-        let (Some((mean, rstd)), Some(linear)) = (&buffers.stats, &buffers.linear) else {
-            let d_bias = match bias {
-                Some(bias) => Some(sink.gradients(bias.start, bias.end)?),
-                None => None,
+        let matmul_mode = self.precision().matmul_mode();
+        let Buffers { master_weights, compute_weights, values, own, gradients, shares, workspace } =
+            &mut self.buffers;
+        let master = &*master_weights;
+        let compute = compute_weights.as_ref().unwrap_or(master);
+        for index in (0..self.plan.steps.len()).rev() {
+            let (before, rest) = self.plan.steps.split_at_mut(index);
+            let Step { layer, params, x: from, y, backward: Some(backward), .. } = &mut rest[0] else {
+                break;
             };
-            return Ok(ops::activation_backward(activation, saved, d, d_bias, accumulate)?);
-        };
-        ops::activation_backward(activation, saved, d.reborrow(), None, false)?;
-        let gamma_slot = self.layout.find(layer, ParamKind::NormWeight).expect("a norm's scale");
-        let beta_slot = self.layout.find(layer, ParamKind::NormBias).expect("a norm's shift");
-        // Scale and shift stand side by side, each at an aligned place.
-        let both = sink.gradients(gamma_slot.start, beta_slot.range().end)?;
-        let (d_gamma, d_beta) = both.split_at(beta_slot.start - gamma_slot.start)?;
-        let grads = LayerNormGrads { d: d.reborrow(), d_gamma: d_gamma.range(0, out_features)?, d_beta };
-        let (mean, rstd) = (mean.view().rows(0, n_rows)?, rstd.view().rows(0, n_rows)?);
-        let gamma = self.weights.view().range(gamma_slot.start, gamma_slot.range().end)?;
-        ops::layer_norm_backward(linear.view().rows(0, n_rows)?, gamma, mean, rstd, grads, accumulate)?;
-        if let Some(bias) = bias {
-            let d_bias = sink.gradients(bias.start, bias.end)?;
-            ops::bias_backward(d.as_ref(), d_bias, accumulate)?;
+            let BackwardStep { d, d_x, skip, finishes, .. } = backward;
+            let Range { start, end } = backward.flat;
+            let (n_outputs, views) = (layer.out_features(), ParamViews { places: params, master, compute });
+
+            let flat = if start < end { Some((start, sink.gradients(start, end)?)) } else { None };
+            let grads = with_shares(params, flat, shares, backward.shares.clone(), accumulate)?;
+            let (d_y, skip) = one_or_two(gradients, *d, *skip);
+            let pass = BackwardPass {
+                x: view(values, *from, x)?,
+                y: view(values, *y, x)?,
+                params: views,
+                grads,
+                buffers: &mut own[index],
+                workspace: workspace.view_mut(),
+                matmul_mode,
+                dropout,
+                skip: skip.map(|skip| head(skip, n_rows, n_outputs)).transpose()?,
+            };
+            layer.backward(head(d_y, n_rows, n_outputs)?, pass)?;
+            sink.progress()?;
+
+            if let Some(end) = *finishes {
+                sink.finished(end)?;
+            }
+            if let (d_y, Some(d_x)) = one_or_two(gradients, *d, *d_x) {
+                let (through, in_features) = match before.last() {
+                    Some(before) => {
+                        let through =
+                            before.layer.activation_of(view(values, before.y, x)?, &own[index - 1])?;
+                        (through, before.layer.out_features())
+                    }
+                    None => unreachable!("a gradient that a layer in front of this one needs"),
+                };
+                let pass = InputGradientPass {
+                    params: views,
+                    workspace: workspace.view_mut(),
+                    matmul_mode,
+                    through,
+                    accumulate: backward.accumulate,
+                };
+                let d_y = d_y.view().range(0, n_rows * n_outputs)?.reshape(&[n_rows, n_outputs])?;
+                layer.backward_input(d_y, head(d_x, n_rows, in_features)?, pass)?;
+                sink.progress()?;
+            }
         }
         Ok(())
     }
+}
 
-    /// The gradient of layer `layer`'s weight, and on a GPU that of its bias.
-    fn backward_to_weight<S: GradientSink>(
-        &mut self,
-        layer: usize,
-        x: TensorRef<'_>,
-        accumulate: bool,
-        sink: &mut S,
-    ) -> std::result::Result<(), S::Error> {
-        let (n_rows, _) = x.shape().rows_cols();
-        let (_, out_features) = self.spec.in_out(layer);
-        let sums_bias = self.sums_bias_in_product();
-        let mode = self.precision.matmul_mode();
-        // Taken apart, since the scratch is written while activations and gradients are read.
-        let Mlp { d, layers, first_x, layout, workspace, .. } = self;
-        let (layer_x, workspace) = (input(&layers[..layer], first_x, x)?, workspace.view_mut());
-        let d_y = d[0].view().range(0, n_rows * out_features)?.reshape(&[n_rows, out_features])?;
-        let slot = layout.find(layer, ParamKind::Weight).expect("every layer has a weight");
-        let Some(bias) = layout.find(layer, ParamKind::Bias).filter(|_| sums_bias) else {
-            let d_weight = sink.gradients(slot.start, slot.range().end)?.reshape(&slot.dims)?;
-            ops::linear_backward_weight(mode, d_y, layer_x, d_weight, None, accumulate, workspace)?;
-            return Ok(());
-        };
-        // The bias stands before the weight, each at an aligned place.
-        let both = sink.gradients(bias.start, slot.range().end)?;
-        let (d_bias, d_weight) = both.split_at(slot.start - bias.start)?;
-        let (d_bias, d_weight) = (d_bias.range(0, out_features)?, d_weight.reshape(&slot.dims)?);
-        ops::linear_backward_weight(mode, d_y, layer_x, d_weight, Some(d_bias), accumulate, workspace)?;
-        Ok(())
+/// The layer's gradients, those of shared parameters on top of what the layers after it have left.
+fn with_shares<'a>(
+    places: &'a [ParamPlace],
+    mut flat: Option<(usize, TensorMut<'a>)>,
+    shares: &'a mut [Tensor],
+    own_shares: Range<usize>,
+    accumulate: bool,
+) -> Result<ParamGradients<'a>, KernelError> {
+    if let Some((start, flat)) = &mut flat {
+        for place in places {
+            let GradientPlace::FlatOnShares(of_others) = &place.gradient else { continue };
+            for (n_added, &share) in of_others.iter().enumerate() {
+                let range = place.range.start - *start..place.range.end - *start;
+                let d = flat.reborrow().range(range.start, range.end)?;
+                match accumulate || n_added > 0 {
+                    true => ops::add_assign(d, shares[share].view())?,
+                    false => ops::copy(shares[share].view(), d)?,
+                }
+            }
+        }
     }
+    Ok(ParamGradients { places, flat, shares: &mut shares[own_shares], accumulate })
+}
 
-    /// The gradient of layer `layer`'s input into the second gradient buffer; where the layer before goes through the product,
-    /// that of its `x·Wᵀ + b`.
-    fn backward_to_input(&mut self, layer: usize, n_rows: usize) -> Result<()> {
-        let (in_features, out_features) = self.spec.in_out(layer);
-        let mode = self.precision.matmul_mode();
-        let through = layer > 0 && goes_through_product(&self.spec, layer - 1, self.device());
-        let residual = self.spec.has_residual(layer);
-        let activation = self.spec.activation;
-        // Taken apart, since the gradient is written while weights and activations are read.
-        let Mlp { d: [d, d_x], layers, weights, working_copy, layout, workspace, .. } = self;
-        let products = working_copy.as_ref().unwrap_or(weights);
-        let weight = param(products, layout, layer, ParamKind::Weight)?.expect("every layer has a weight");
-        let d_y = d.view().range(0, n_rows * out_features)?.reshape(&[n_rows, out_features])?;
-        let d_x = head(d_x, n_rows, in_features)?;
-        let through = match layer.checked_sub(1).filter(|_| through).map(|before| &layers[before]) {
-            Some(before) => Some(ThroughActivation {
-                activation,
-                saved: before.saved(activation, n_rows)?,
-                relu_mask: before.relu_mask.as_ref().filter(|_| before.is_masked).map(Tensor::view),
-            }),
-            None => None,
-        };
-        ops::linear_backward_input(mode, d_y, weight, d_x, through, residual, workspace.view_mut())
+/// Buffer `first`, and `second` if there is one, which is another.
+fn one_or_two(
+    buffers: &mut [Tensor],
+    first: usize,
+    second: Option<usize>,
+) -> (&mut Tensor, Option<&mut Tensor>) {
+    match second {
+        None => (&mut buffers[first], None),
+        Some(second) => {
+            let [first, second] = buffers.get_disjoint_mut([first, second]).expect("two buffers of the plan");
+            (first, Some(second))
+        }
     }
 }

@@ -1,11 +1,12 @@
-//! All memory of a model in one list: the model makes tensors of it, and whoever only wants to know adds up their sizes.
+//! All memory of a model in one list: the model makes tensors of it, and reports add up its sizes.
 
 use std::convert::Infallible;
 
-use ddp_kernels::ops::{self, EmbeddingTables};
 use ddp_kernels::{DType, Device, MemoryUse};
 
-use super::layer_buffers::LayerBuffers;
+use super::layer::{BufferSpec, Layer, Sizes};
+use super::layers;
+use super::plan::Plan;
 use super::{ModelSpec, ParamLayout};
 use crate::config::precision::Precision;
 
@@ -16,37 +17,40 @@ pub struct BufferPlan<'a> {
     pub spec: &'a ModelSpec,
     /// Where the parameters lie.
     pub layout: &'a ParamLayout,
-    /// The most rows of one pass.
+    /// Most rows of one pass.
     pub max_rows: usize,
     /// Where the model computes.
     pub device: Device,
-    /// Which number format is used for what.
+    /// Number formats.
     pub precision: Precision,
 }
 
-/// The buffers of a model but those of its embeddings, each a `T`.
+/// The buffers of a model, each a `T`.
 #[derive(Debug)]
 pub(crate) struct Buffers<T> {
-    /// What is updated, f32.
-    pub(crate) weights: T,
-    /// What products take, where that is another format.
-    pub(crate) working_copy: Option<T>,
-    /// The first layer's input, where that is another than the model's.
-    pub(crate) first_x: Option<T>,
-    pub(crate) layers: Vec<LayerBuffers<T>>,
-    /// Two gradients of activations in turn.
-    pub(crate) d: [T; 2],
-    /// Scratch of the products.
+    /// Parameters in f32, as the optimiser updates them.
+    pub(crate) master_weights: T,
+    /// Parameters as matmuls read them, where that is another format.
+    pub(crate) compute_weights: Option<T>,
+    /// Outputs of the layers.
+    pub(crate) values: Vec<T>,
+    /// Each layer's own buffers.
+    pub(crate) own: Vec<Vec<T>>,
+    /// Gradients of values, which take turns; the first begins as that of the outputs.
+    pub(crate) gradients: Vec<T>,
+    /// Shares of gradients of shared parameters.
+    pub(crate) shares: Vec<T>,
+    /// Scratch of all layers.
     pub(crate) workspace: T,
 }
 
-/// Bytes of a model's buffers by what they are for.
+/// Bytes of a model's buffers by use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ModelBytes {
-    /// The weights that are updated.
+    /// Parameters in f32, as the optimiser updates them.
     pub parameters: usize,
     /// Their copy in a shorter format.
-    pub working_copy: usize,
+    pub compute_weights: usize,
     /// What a forward pass leaves, and gradients of it.
     pub activations: usize,
     /// Scratch.
@@ -54,65 +58,55 @@ pub struct ModelBytes {
 }
 
 impl<T> Buffers<T> {
-    /// All buffers, made by `make`, which is told what each is for, its shape and its format.
-    ///
-    /// # Errors
-    /// Those of `make`.
+    /// All buffers, each made by `make` from its specification; fails where `make` fails.
     pub(crate) fn make<E>(
-        plan: BufferPlan<'_>,
-        make: &mut impl FnMut(MemoryUse, &[usize], DType) -> Result<T, E>,
+        plan: &Plan,
+        flat_len: usize,
+        make: &mut impl FnMut(&BufferSpec) -> Result<T, E>,
     ) -> Result<Self, E> {
-        let BufferPlan { spec, layout, max_rows, device, precision } = plan;
-        let layers = (0..spec.n_layers())
-            .map(|layer| LayerBuffers::make(plan, layer, &mut *make))
-            .collect::<Result<_, E>>()?;
-        let format = precision.activations();
-        let widest = spec.dims.iter().copied().max().unwrap_or(0);
-        let workspace_len = (0..spec.n_layers())
-            .map(|layer| {
-                let (in_features, out_features) = spec.in_out(layer);
-                ops::linear_workspace_len(max_rows, in_features, out_features, format, device)
-            })
-            .max()
-            .unwrap_or(0);
-        let is_cast = format != DType::F32;
-        let d = [max_rows * widest];
+        let format = plan.sizes.precision.activations();
+        let weights = |dtype| BufferSpec { kind: MemoryUse::Parameters, dims: vec![flat_len], dtype };
+        let gradient = BufferSpec::activations(&[plan.gradient_len], format);
+        let of_layer = |layer: &dyn Layer| layer.buffers(plan.sizes);
         Ok(Buffers {
-            weights: make(MemoryUse::Parameters, &[layout.flat_len()], DType::F32)?,
-            working_copy: match is_cast {
-                true => Some(make(MemoryUse::Parameters, &[layout.flat_len()], format)?),
-                false => None,
-            },
-            first_x: match is_cast || !spec.embeddings.is_empty() {
-                true => Some(make(MemoryUse::Activations, &[max_rows, spec.dims[0]], format)?),
-                false => None,
-            },
-            layers,
-            d: [make(MemoryUse::Activations, &d, format)?, make(MemoryUse::Activations, &d, format)?],
-            workspace: make(MemoryUse::Workspace, &[workspace_len], DType::F32)?,
+            values: plan.values.iter().map(&mut *make).collect::<Result<_, E>>()?,
+            own: plan
+                .steps
+                .iter()
+                .map(|step| of_layer(&*step.layer).iter().map(&mut *make).collect())
+                .collect::<Result<_, E>>()?,
+            master_weights: make(&weights(DType::F32))?,
+            compute_weights: if format == DType::F32 { None } else { Some(make(&weights(format))?) },
+            gradients: (0..plan.n_gradients).map(|_| make(&gradient)).collect::<Result<_, E>>()?,
+            shares: plan
+                .shares
+                .iter()
+                .map(|&len| make(&BufferSpec::workspace(len, DType::F32)))
+                .collect::<Result<_, E>>()?,
+            workspace: make(&BufferSpec::workspace(plan.workspace_len, DType::F32))?,
         })
     }
 }
 
 impl ModelBytes {
-    /// Those of the model that [`super::Mlp`] makes of this plan.
+    /// The bytes of the model that [`super::Network::with_layout`] makes of this plan.
     pub fn of(plan: BufferPlan<'_>) -> Self {
+        let BufferPlan { spec, layout, max_rows, device, precision } = plan;
+        let sizes = Sizes { max_rows, device, precision };
+        let plan = Plan::new(layers::of_spec(spec), layout, spec.n_features(), sizes);
         let mut bytes = ModelBytes::default();
-        let mut count = |kind, dims: &[usize], dtype: DType| {
-            let n = dims.iter().product::<usize>() * dtype.size_bytes();
-            match kind {
+        let mut count = |buffer: &BufferSpec| {
+            let n = buffer.dims.iter().product::<usize>() * buffer.dtype.size_bytes();
+            match buffer.kind {
                 MemoryUse::Parameters => bytes.parameters += n,
                 MemoryUse::Activations => bytes.activations += n,
                 _ => bytes.workspace += n,
             }
             Ok::<usize, Infallible>(n)
         };
-        let Ok(buffers) = Buffers::make(plan, &mut count);
-        bytes.working_copy = buffers.working_copy.unwrap_or(0);
-        bytes.parameters -= bytes.working_copy;
-        let n_tables = plan.spec.embeddings.len();
-        let tables = EmbeddingTables::workspace_len_on(n_tables, plan.max_rows, plan.device);
-        bytes.workspace += tables * DType::I64.size_bytes();
+        let Ok(buffers) = Buffers::make(&plan, layout.flat_len(), &mut count);
+        bytes.compute_weights = buffers.compute_weights.unwrap_or(0);
+        bytes.parameters -= bytes.compute_weights;
         bytes
     }
 }

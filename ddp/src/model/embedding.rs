@@ -1,20 +1,16 @@
-//! Embeddings of categorical features, as the front of the network.
+//! Embeddings of categorical features: names, sizes and keys of their tables.
 //!
-//! The input's last columns hold codes, whole numbers in `0..n_codes`, one column a feature: 0 stands for a value that was not
+//! The input's last columns hold codes, whole numbers in `0..n_codes`, one column per feature: 0 stands for a value that was not
 //! seen in training. Each code is replaced by its row of a learned table, so that the first linear layer sees the numbers and
-//! behind them the rows.
+//! after them the rows.
 
 use std::collections::HashSet;
-use std::ops::Range;
 
-use ddp_kernels::ops::{self, EmbeddingTable, EmbeddingTables};
-use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, TensorRef};
+use ddp_kernels::ops::EmbeddingTable;
 
 use crate::data::EmbeddingSpec;
 
-use super::layout::{ParamKind, ParamLayout};
-
-/// What a `torch.nn.ModuleDict` has attributes for, and so takes for no key.
+/// Attributes of `torch.nn.ModuleDict`, which it accepts as no key.
 const PYTORCH_ATTRIBUTES: &[&str] = &[
     "T_destination",
     "add_module",
@@ -96,7 +92,7 @@ impl EmbeddingSpec {
         if is_refused { key + "%" } else { key }
     }
 
-    /// Why these cannot be the embeddings of a model whose input has `n_features` columns, if they cannot.
+    /// Checks that a model whose input has `n_features` columns can have these embeddings; the error is the reason.
     pub(crate) fn check(embeddings: &[EmbeddingSpec], n_features: usize) -> Result<(), String> {
         if embeddings.len() > n_features {
             return Err(format!("{} embeddings of {n_features} columns", embeddings.len()));
@@ -115,64 +111,6 @@ impl EmbeddingSpec {
             }
         }
         Ok(())
-    }
-}
-
-/// The tables on their device.
-#[derive(Debug)]
-pub(crate) struct Embeddings {
-    tables: EmbeddingTables,
-    /// Where they lie in the flat buffers.
-    range: Range<usize>,
-    workspace: Tensor,
-}
-
-impl Embeddings {
-    /// Those of a model of this layout, for passes over up to `max_rows` rows; none where it has none.
-    pub(crate) fn new(
-        layout: &ParamLayout,
-        max_rows: usize,
-        device: Device,
-    ) -> Result<Option<Self>, KernelError> {
-        let slots: Vec<_> = layout.slots().iter().filter(|slot| slot.kind == ParamKind::Embedding).collect();
-        let (Some(first), Some(last)) = (slots.first(), slots.last()) else { return Ok(None) };
-        let range = first.start..last.range().end;
-        let table = |slot: &&super::ParamSlot| EmbeddingTable {
-            start: slot.start - range.start,
-            n_codes: slot.dims[0],
-            dim: slot.dims[1],
-        };
-        let tables = EmbeddingTables::new(slots.iter().map(table).collect(), device)?;
-        let workspace = [tables.workspace_len(max_rows)];
-        let workspace = Tensor::zeros_for(MemoryUse::Workspace, &workspace, DType::I64, device)?;
-        Ok(Some(Embeddings { tables, range, workspace }))
-    }
-
-    /// Where the tables lie in the flat buffers.
-    pub(crate) fn range(&self) -> Range<usize> {
-        self.range.clone()
-    }
-
-    /// The first layer's input `out` from `x` and the flat buffer of weights.
-    pub(crate) fn forward(
-        &self,
-        x: TensorRef<'_>,
-        weights: &Tensor,
-        out: TensorMut<'_>,
-    ) -> Result<(), KernelError> {
-        let tables = weights.view().range(self.range.start, self.range.end)?;
-        ops::embedding_forward(x, tables, &self.tables, out)
-    }
-
-    /// The gradient of the tables, `d_tables`, from that of the first layer's input.
-    pub(crate) fn backward(
-        &mut self,
-        x: TensorRef<'_>,
-        d_out: TensorRef<'_>,
-        d_tables: TensorMut<'_>,
-        accumulate: bool,
-    ) -> Result<(), KernelError> {
-        ops::embedding_backward(x, d_out, &self.tables, d_tables, self.workspace.view_mut(), accumulate)
     }
 }
 

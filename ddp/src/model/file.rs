@@ -7,15 +7,14 @@ use ddp_kernels::{DType, Device, Tensor};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 
+use super::error::{ModelError, Result};
 use super::layout::ParamLayout;
 use crate::config::ModelConfig;
 use crate::data::EmbeddingSpec;
 use crate::data::{Normalizer, Preprocessor};
-use crate::error::{Error, Result};
 use crate::storage::fingerprint::fingerprint;
-use crate::storage::tensor_file;
 use crate::storage::tensor_file::TensorToWrite;
-use crate::storage::user_file;
+use crate::storage::{tensor_file, user_file};
 
 /// Metadata key of the resolved config, as TOML.
 const CONFIG_KEY: &str = "ddp_train.config";
@@ -32,19 +31,19 @@ const VERSION_KEY: &str = "ddp_train.version";
 const SHIFT: &str = "normalize.shift";
 const SCALE: &str = "normalize.scale";
 
-/// What stands beside the weights.
+/// Contents of the file next to the weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelInfo {
     /// The resolved config, as TOML.
     pub config: String,
-    /// What was done to the rows.
+    /// Preprocessing of the rows.
     pub preprocessor: Preprocessor,
 }
 
 /// The bytes of a model's file.
 ///
 /// # Errors
-/// Those of reading the weights; the format itself takes any.
+/// [`ModelError::Kernel`] if the weights can't be read from their device.
 pub fn to_bytes(layout: &ParamLayout, weights: &Tensor, info: &ModelInfo) -> Result<Vec<u8>> {
     let flat = weights.to_vec::<f32>()?;
     let tensors = tensors(layout, &flat, info).into_iter();
@@ -72,7 +71,7 @@ pub(crate) fn tensors<'a>(
     tensors
 }
 
-/// The texts of a model's file.
+/// The metadata of a model's file.
 pub(crate) fn metadata(layout: &ParamLayout, info: &ModelInfo) -> HashMap<String, String> {
     let plan = &info.preprocessor.plan;
     let columns = serde_json::to_string(plan).expect("names and numbers are plain text");
@@ -103,7 +102,7 @@ impl ModelFile {
     /// Reads the file and checks its header against its length.
     ///
     /// # Errors
-    /// A missing or unreadable file, and [`Error::ModelFile`] for anything that is no whole safetensors file.
+    /// [`ModelError::File`] for a missing or unreadable file, [`ModelError::ModelFile`] for anything but a whole safetensors file.
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = user_file::read("model file", path)?;
         SafeTensors::deserialize(&bytes).map_err(|e| bad_file(path, reason(&e)))?;
@@ -124,11 +123,11 @@ impl ModelFile {
         header.metadata().clone().unwrap_or_default()
     }
 
-    /// The embeddings in the order of the columns of codes, which are the last ones of the features; none where the file tells
-    /// of none.
+    /// The embeddings in the order of the columns of codes, which are the last ones of the features; empty if the file lists
+    /// none.
     ///
     /// # Errors
-    /// [`Error::ModelFile`] for what can be no embeddings of the file's features.
+    /// [`ModelError::ModelFile`] for what can be no embeddings of the file's features.
     pub fn embeddings(&self) -> Result<Vec<EmbeddingSpec>> {
         let metadata = self.metadata();
         let Some(text) = metadata.get(EMBEDDINGS_KEY) else { return Ok(Vec::new()) };
@@ -143,10 +142,10 @@ impl ModelFile {
         Ok(embeddings)
     }
 
-    /// What stands beside the weights.
+    /// The config and the preprocessor next to the weights.
     ///
     /// # Errors
-    /// [`Error::ModelFile`] if this program did not write the file.
+    /// [`ModelError::ModelFile`] if this program did not write the file.
     pub fn info(&self) -> Result<ModelInfo> {
         let foreign = || {
             bad_file(&self.path, "it holds no config of a run: not written by `ddp-train train`".to_owned())
@@ -167,7 +166,7 @@ impl ModelFile {
     /// Width of the last layer of a model like `config`'s.
     ///
     /// # Errors
-    /// [`Error::ModelFile`] if the file has no such layer.
+    /// [`ModelError::ModelFile`] if the file has no such layer.
     pub fn n_outputs(&self, config: &ModelConfig) -> Result<usize> {
         let name = format!("layers.{}.weight", config.hidden.len());
         match self.tensors().tensor(&name).as_ref().map(|view| view.shape()) {
@@ -179,7 +178,7 @@ impl ModelFile {
     /// The flat buffer of weights, on the CPU, from the tensors of the layout's names.
     ///
     /// # Errors
-    /// [`Error::ModelMismatch`], with every difference, if names or shapes are others than the layout's.
+    /// [`ModelError::ModelMismatch`], with every difference, if names or shapes are others than the layout's.
     pub fn weights(&self, layout: &ParamLayout) -> Result<Tensor> {
         let tensors = self.tensors();
         let mut differences = Vec::new();
@@ -211,7 +210,7 @@ impl ModelFile {
         strangers.sort_unstable();
         differences.extend(strangers.into_iter().map(|name| format!("{name} is not in the model")));
         if !differences.is_empty() {
-            return Err(Error::ModelMismatch {
+            return Err(ModelError::ModelMismatch {
                 path: self.path.clone(),
                 differences: differences.join("\n  "),
             });
@@ -233,8 +232,8 @@ impl ModelFile {
     }
 }
 
-fn bad_file(path: &Path, reason: String) -> Error {
-    Error::ModelFile { path: path.to_owned(), reason }
+fn bad_file(path: &Path, reason: String) -> ModelError {
+    ModelError::ModelFile { path: path.to_owned(), reason }
 }
 
 /// The library's error in a user's words.
@@ -372,7 +371,7 @@ mod tests {
         for len in 0..bytes.len() {
             std::fs::write(&path, &bytes[..len]).unwrap();
             assert!(
-                matches!(ModelFile::read(&path), Err(Error::ModelFile { .. })),
+                matches!(ModelFile::read(&path), Err(ModelError::ModelFile { .. })),
                 "{len} of {}",
                 bytes.len()
             );

@@ -1,50 +1,45 @@
-//! Initial values of parameters: a function of the seed and the parameter's place in the model, not of the world size.
+//! Initial values of parameters: a function of the seed and of each parameter's stream, not of the world size.
 
 use ddp_kernels::ops::{self, UniformStream};
 use ddp_kernels::{DType, Device, KernelError, Philox, Tensor};
 
-use super::layout::{ParamKind, ParamLayout};
+use super::layout::ParamLayout;
+use super::param::Init;
 
 /// Separates this use of the seed from the others.
 const STREAM: u32 = 0x494e_4954;
 /// The same for the tables of embeddings.
 const EMBEDDING_STREAM: u32 = 0x454d_4244;
 
-/// Fills the flat buffer of weights as PyTorch's `nn.Linear`, `nn.LayerNorm` and `nn.Embedding` begin: weights and biases
-/// uniform in `±1/sqrt(I)` (Kaiming uniform with `a = sqrt(5)`), norms one and zero, tables standard normal.
+/// Fills the flat buffer of weights with each parameter's [`Init`].
 ///
 /// # Errors
 /// [`KernelError::DTypeUnsupported`] if `weights` is not of floats.
 pub fn initialize(layout: &ParamLayout, weights: &mut Tensor, seed: u64) -> Result<(), KernelError> {
     for slot in layout.slots() {
         let values = weights.view_mut().range(slot.start, slot.range().end)?;
-        if slot.kind == ParamKind::Embedding {
-            // On the host, whatever the device: logarithms and cosines are not the same everywhere.
-            let table =
-                Tensor::randn(&[slot.numel()], DType::F32, Device::Cpu, table_seed(seed, slot.layer))?;
-            ops::copy(table.view(), values)?;
-            continue;
-        }
-        let is_bias = u32::from(slot.kind == ParamKind::Bias);
-        let stream = UniformStream { seed, stream: [(slot.layer as u32) << 1 | is_bias, STREAM] };
-        let (low, high) = match slot.kind {
-            ParamKind::NormWeight => (1.0, 1.0),
-            ParamKind::NormBias | ParamKind::Embedding => (0.0, 0.0),
-            ParamKind::Weight | ParamKind::Bias => {
-                let weight = layout.find(slot.layer, ParamKind::Weight);
-                let in_features = weight.map_or(1, |weight| weight.dims[1]);
+        let (low, high, stream) = match slot.init {
+            Init::Normal { stream } => {
+                // On the host, whatever the device: logarithms and cosines are not the same everywhere.
+                let seed = table_seed(seed, stream);
+                let table = Tensor::randn(&[slot.numel()], DType::F32, Device::Cpu, seed)?;
+                ops::copy(table.view(), values)?;
+                continue;
+            }
+            Init::Constant(value) => (value, value, 0),
+            Init::KaimingUniform { in_features, stream } => {
                 let bound = 1.0 / (in_features as f32).sqrt();
-                (-bound, bound)
+                (-bound, bound, stream)
             }
         };
-        ops::uniform(values, low, high, stream)?;
+        ops::uniform(values, low, high, UniformStream { seed, stream: [stream, STREAM] })?;
     }
     Ok(())
 }
 
 /// The seed of a table's numbers: a random word of the run's seed.
-fn table_seed(seed: u64, index: usize) -> u64 {
-    let words = Philox::new(seed).block([index as u32, 0, 0, EMBEDDING_STREAM]);
+fn table_seed(seed: u64, stream: u32) -> u64 {
+    let words = Philox::new(seed).block([stream, 0, 0, EMBEDDING_STREAM]);
     u64::from(words[1]) << 32 | u64::from(words[0])
 }
 

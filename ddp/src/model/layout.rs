@@ -1,63 +1,25 @@
 //! Where each parameter lies in the flat buffers of weights, gradients and optimiser state.
 //!
-//! Parameters stand in the order in which the backward pass finishes their gradients, the last layer first, so that a
+//! Parameters are in the order in which the backward pass finishes their gradients, the last layer first, so that a
 //! bucket of finished gradients is a range of the buffer and needs no copy. Embeddings come last.
 
 use std::ops::Range;
 
+use super::layer::{Layer, LayerKind};
+use super::layers;
+use super::param::{ParamKind, ParamSlot, ParamSpec};
 use super::{EmbeddingSpec, ModelSpec};
 
 /// Each parameter begins at a multiple of this: 64 bytes of f32, a cache line.
 const ALIGN_ELEMENTS: usize = 16;
 
-/// What a parameter is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ParamKind {
-    /// Weight of a linear layer, `[O, I]`.
-    Weight,
-    /// Bias of a linear layer, `[O]`.
-    Bias,
-    /// Scale of a layer norm, `[O]`.
-    NormWeight,
-    /// Shift of a layer norm, `[O]`.
-    NormBias,
-    /// Table of an embedding, `[n_codes, dim]`.
-    Embedding,
-}
-
-/// One named parameter.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ParamSlot {
-    /// `layers.{i}.weight`, `layers.{i}.bias`, `norms.{i}.weight`, `norms.{i}.bias`,
-    /// `embeddings.{key}.weight` with [`EmbeddingSpec::key`].
-    pub name: String,
-    /// Layer it belongs to; of an embedding its number among the embeddings.
-    pub layer: usize,
-    /// What it is.
-    pub kind: ParamKind,
-    /// Its shape.
-    pub dims: Vec<usize>,
-    /// Its first element in the flat buffer.
-    pub start: usize,
-}
-
-impl ParamSlot {
-    /// Number of elements.
-    pub fn numel(&self) -> usize {
-        self.dims.iter().product()
-    }
-
-    /// Its elements in the flat buffer.
-    pub fn range(&self) -> Range<usize> {
-        self.start..self.start + self.numel()
-    }
-}
-
 /// All parameters of a model in one flat buffer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ParamLayout {
     slots: Vec<ParamSlot>,
     flat_len: usize,
+    /// Where the gradients of each unit end: layers whose gradients are finished together.
+    unit_ends: Vec<usize>,
     embeddings: Vec<EmbeddingSpec>,
 }
 
@@ -67,46 +29,45 @@ impl ParamLayout {
         Self::shared_by(spec, 1)
     }
 
-    /// The layout of this model, in which each layer, and the embeddings together, take a number of elements that so many ranks
-    /// divide evenly, at cache lines. What is added for that are gaps like those between parameters.
+    /// The layout of this model, in which each unit of layers takes a number of elements that so many ranks divide evenly, at
+    /// cache lines. The padding is a gap like those between parameters.
     ///
     /// # Panics
     /// If `n_ranks` is 0.
     pub fn shared_by(spec: &ModelSpec, n_ranks: usize) -> Self {
-        let (mut slots, mut start) = (Vec::new(), 0);
-        let mut last_unit = None;
-        let mut push = |layer: usize, kind: ParamKind, dims: Vec<usize>| {
-            let name = match kind {
-                ParamKind::Weight => format!("layers.{layer}.weight"),
-                ParamKind::Bias => format!("layers.{layer}.bias"),
-                ParamKind::NormWeight => format!("norms.{layer}.weight"),
-                ParamKind::NormBias => format!("norms.{layer}.bias"),
-                ParamKind::Embedding => format!("embeddings.{}.weight", spec.embeddings[layer].key()),
-            };
-            let unit = (kind != ParamKind::Embedding).then_some(layer);
-            if last_unit.replace(unit).is_some_and(|last| last != unit) {
-                start = usize::next_multiple_of(start, n_ranks * ALIGN_ELEMENTS);
+        Self::of_layers(&layers::of_spec(spec), n_ranks)
+    }
+
+    /// The layout of these layers, in forward order; as [`ParamLayout::shared_by`].
+    ///
+    /// Layers that turn the gradient around in place share a unit with the next layer of the backward pass that does not: a norm
+    /// with the linear layer before it. A shared parameter lies with the last layer of the backward pass that uses it.
+    ///
+    /// # Panics
+    /// If `n_ranks` is 0, or two layers declare parameters of the same name that are not one shared parameter.
+    pub fn of_layers(layers: &[Box<dyn Layer>], n_ranks: usize) -> Self {
+        let (mut slots, mut unit_ends, mut start) = (Vec::<ParamSlot>::new(), Vec::new(), 0);
+        let mut embeddings = Vec::new();
+        for (layer, this) in layers.iter().enumerate().rev() {
+            if let LayerKind::Embedding(specs) = this.kind() {
+                embeddings = specs.to_vec();
             }
-            let slot = ParamSlot { name, layer, kind, dims, start };
-            start = slot.range().end.next_multiple_of(ALIGN_ELEMENTS);
-            slots.push(slot);
-        };
-        for layer in (0..spec.n_layers()).rev() {
-            let (i, o) = spec.in_out(layer);
-            if spec.layer_norm && spec.is_hidden(layer) {
-                push(layer, ParamKind::NormWeight, vec![o]);
-                push(layer, ParamKind::NormBias, vec![o]);
+            for param in this.parameters() {
+                if is_used_before(&layers[..layer], param) {
+                    continue;
+                }
+                let ParamSpec { name, kind, dims, init, .. } = param.clone();
+                let slot = ParamSlot { name, kind, dims, init, layer, start };
+                start = slot.range().end.next_multiple_of(ALIGN_ELEMENTS);
+                slots.push(slot);
             }
-            if spec.bias {
-                push(layer, ParamKind::Bias, vec![o]);
+            let is_finished = layer == 0 || !this.backward_is_in_place();
+            if is_finished && start > unit_ends.last().copied().unwrap_or(0) {
+                start = start.next_multiple_of(n_ranks * ALIGN_ELEMENTS);
+                unit_ends.push(start);
             }
-            push(layer, ParamKind::Weight, vec![o, i]);
         }
-        for (index, embedding) in spec.embeddings.iter().enumerate() {
-            push(index, ParamKind::Embedding, vec![embedding.n_codes, embedding.dim]);
-        }
-        let flat_len = start.next_multiple_of(n_ranks * ALIGN_ELEMENTS);
-        ParamLayout { slots, flat_len, embeddings: spec.embeddings.clone() }
+        ParamLayout { slots, flat_len: start, unit_ends, embeddings }
     }
 
     /// The model's embeddings, in the order of their columns of codes.
@@ -119,29 +80,23 @@ impl ParamLayout {
         &self.slots
     }
 
-    /// What lies between the parameters and behind the last, in order: in gradients and weights it is zeros.
+    /// The ranges between the parameters and after the last one, in order: in gradients and weights they hold zeros.
     pub fn gaps(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let next = |index: usize| self.slots.get(index + 1).map_or(self.flat_len, |next| next.start);
         let gaps = self.slots.iter().enumerate().map(move |(index, slot)| slot.range().end..next(index));
         gaps.filter(|gap| !gap.is_empty())
     }
 
-    /// The parameters in forward order, as PyTorch's `state_dict` lists them.
+    /// The parameters in forward order, as PyTorch's `state_dict` lists them: within a layer, the weight before the bias.
     pub fn forward_order(&self) -> Vec<&ParamSlot> {
         let mut slots: Vec<_> = self.slots.iter().collect();
-        let place = |slot: &ParamSlot| match slot.kind {
-            ParamKind::Embedding | ParamKind::Weight => 0,
-            ParamKind::Bias => 1,
-            ParamKind::NormWeight => 2,
-            ParamKind::NormBias => 3,
-        };
-        slots.sort_by_key(|slot| (slot.kind != ParamKind::Embedding, slot.layer, place(slot)));
+        slots.sort_by_key(|slot| (slot.layer, slot.kind == ParamKind::Bias));
         slots
     }
 
-    /// The parameter of this layer and kind, if the model has it.
-    pub fn find(&self, layer: usize, kind: ParamKind) -> Option<&ParamSlot> {
-        self.slots.iter().find(|slot| slot.layer == layer && slot.kind == kind)
+    /// The parameter of this name, if the model has it.
+    pub fn find(&self, name: &str) -> Option<&ParamSlot> {
+        self.slots.iter().find(|slot| slot.name == name)
     }
 
     /// Elements of the flat buffer, gaps for alignment included.
@@ -154,19 +109,21 @@ impl ParamLayout {
         self.slots.iter().map(ParamSlot::numel).sum()
     }
 
-    /// Where each layer's gradients end in the flat buffer, in the order in which the backward pass finishes layers; those of
-    /// the embeddings end together.
-    pub fn layer_ends(&self) -> Vec<usize> {
-        let mut ends = Vec::new();
-        for (index, slot) in self.slots.iter().enumerate() {
-            let next = self.slots.get(index + 1);
-            let unit = |slot: &ParamSlot| (slot.kind != ParamKind::Embedding).then_some(slot.layer);
-            if next.is_none_or(|next| unit(next) != unit(slot)) {
-                ends.push(next.map_or(self.flat_len, |next| next.start));
-            }
-        }
-        ends
+    /// Where the gradients of each unit of layers end in the flat buffer, in the order in which the backward pass finishes them;
+    /// those of the embeddings end together.
+    pub fn layer_ends(&self) -> &[usize] {
+        &self.unit_ends
     }
+}
+
+/// Whether a layer closer to the input declares this parameter, too.
+fn is_used_before(before: &[Box<dyn Layer>], param: &ParamSpec) -> bool {
+    let mut declared = before.iter().flat_map(|layer| layer.parameters());
+    let other = declared.find(|other| other.name == param.name);
+    if let Some(other) = other {
+        assert!(param.is_shared && other == param, "two parameters are named {}", param.name);
+    }
+    other.is_some()
 }
 
 #[cfg(test)]
@@ -230,7 +187,7 @@ mod tests {
             let spec = spec(dims, layer_norm, bias).with_embeddings(embeddings(&sizes));
             let (layout, plain) = (ParamLayout::shared_by(&spec, n_ranks), ParamLayout::new(&spec));
             prop_assert_eq!(layout.layer_ends().len(), plain.layer_ends().len());
-            for end in layout.layer_ends() {
+            for &end in layout.layer_ends() {
                 prop_assert_eq!(end % (n_ranks * ALIGN_ELEMENTS), 0);
             }
             let names = |layout: &ParamLayout| -> Vec<_> {
@@ -259,7 +216,8 @@ mod tests {
             }
             let (layers, tables) = layout.slots().split_at(layout.slots().len() - sizes.len());
             prop_assert!(layers.is_sorted_by_key(|slot| std::cmp::Reverse(slot.layer)));
-            prop_assert!(tables.iter().enumerate().all(|(i, slot)| (slot.kind, slot.layer) == (ParamKind::Embedding, i)));
+            let name = |i: usize| format!("embeddings.feature%2E{i}.weight");
+            prop_assert!(tables.iter().enumerate().all(|(i, slot)| (slot.kind, &slot.name) == (ParamKind::Embedding, &name(i))));
             let ends = layout.layer_ends();
             prop_assert_eq!(ends.len(), dims.len() - 1 + usize::from(!sizes.is_empty()));
             prop_assert!(ends.is_sorted());

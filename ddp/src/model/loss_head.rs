@@ -1,4 +1,4 @@
-//! The loss at the model's end, with what it needs on the device.
+//! The loss at the model's end, with its constants on the device.
 
 use ddp_kernels::ops::{self, CrossEntropyConfig, SumsOutput};
 use ddp_kernels::{Device, KernelError, Tensor, TensorMut, TensorRef};
@@ -12,7 +12,7 @@ pub enum LossHead {
     CrossEntropy {
         /// Share of the target spread over all classes.
         label_smoothing: f64,
-        /// One weight a class, `[C]`.
+        /// One weight per class, `[C]`.
         class_weights: Option<Tensor>,
     },
     /// Binary cross-entropy with logits.
@@ -21,13 +21,13 @@ pub enum LossHead {
     Mse,
     /// Huber's loss.
     Huber {
-        /// Where it turns from squared to linear.
+        /// Error at which it turns from squared to linear.
         delta: f64,
     },
 }
 
 impl LossHead {
-    /// Cross-entropy as it mostly is: no smoothing, all classes alike.
+    /// Cross-entropy without smoothing or class weights.
     pub fn cross_entropy() -> Self {
         LossHead::CrossEntropy { label_smoothing: 0.0, class_weights: None }
     }
@@ -35,7 +35,7 @@ impl LossHead {
     /// The loss of `config` on `device`.
     ///
     /// # Errors
-    /// As making a tensor there.
+    /// Out of memory, or no such device.
     pub fn new(config: &Loss, device: Device) -> Result<Self, KernelError> {
         Ok(match config {
             Loss::CrossEntropy { label_smoothing, class_weights } => LossHead::CrossEntropy {
@@ -51,7 +51,7 @@ impl LossHead {
         })
     }
 
-    /// What the sum of losses of `n_rows` rows is divided by where neither classes nor rows have weights.
+    /// Divisor of the sum of losses of `n_rows` rows if neither classes nor rows have weights.
     pub fn expected_weight(&self, n_rows: usize, n_outputs: usize) -> f64 {
         match self {
             LossHead::CrossEntropy { .. } => n_rows as f64,
@@ -69,7 +69,7 @@ impl LossHead {
     /// the rows' losses and gradients, and the sum of weights is theirs.
     ///
     /// # Errors
-    /// Those of the loss's operation.
+    /// [`KernelError`] from the loss's operation.
     pub fn apply(
         &self,
         outputs: TensorRef<'_>,

@@ -2,11 +2,9 @@
 
 use ddp_kernels::ops::Activation;
 
-use super::EmbeddingSpec;
+use super::layer::Layer;
+use super::{EmbeddingSpec, layers};
 use crate::config::{ModelConfig, Norm};
-
-/// `eps` of the layer norms, PyTorch's default.
-pub const LAYER_NORM_EPS: f64 = 1e-5;
 
 /// A multilayer perceptron: linear layers with an activation after each but the last.
 #[derive(Debug, Clone, PartialEq)]
@@ -107,15 +105,35 @@ impl ModelSpec {
         self.residual && self.is_hidden(layer) && i == o
     }
 
-    /// Floating-point operations of one training step on one row: two for each weight forward, two for its gradient,
-    /// and two for the gradient of its input, which the first layer needs for embeddings alone.
+    /// Floating-point operations of the matmuls of one training step on one row, forward and backward.
     pub fn flop_per_row(&self) -> u64 {
-        let weights = |layer: usize| {
-            let (i, o) = self.in_out(layer);
-            (i * o) as u64
-        };
-        let factor = |layer| if layer == 0 && self.embeddings.is_empty() { 4 } else { 6 };
-        (0..self.n_layers()).map(|layer| weights(layer) * factor(layer)).sum()
+        let Flop { forward, backward } = Flop::per_row(&layers::of_spec(self));
+        (forward + backward) as u64
+    }
+}
+
+/// Floating-point operations of matmuls, a multiply-add being 2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flop {
+    /// Of a forward pass: 2 per weight.
+    pub forward: usize,
+    /// Of a backward pass: 2 per weight for its gradient, and 2 for the gradient of the layer's input where a parameter in
+    /// front of it needs that.
+    pub backward: usize,
+}
+
+impl Flop {
+    /// The operations of these layers on one row.
+    pub fn per_row(layers: &[Box<dyn Layer>]) -> Self {
+        let mut flop = Flop { forward: 0, backward: 0 };
+        let mut needs_input_gradient = false;
+        for layer in layers {
+            let one = 2 * layer.matmul_size();
+            flop.forward += one;
+            flop.backward += if needs_input_gradient { 2 * one } else { one };
+            needs_input_gradient |= !layer.parameters().is_empty();
+        }
+        flop
     }
 }
 

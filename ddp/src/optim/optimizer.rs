@@ -141,13 +141,13 @@ impl Optimizer {
     /// As there.
     pub fn step_on(
         &mut self,
-        (weights, working_copy): (&mut Tensor, Option<&mut Tensor>),
+        (weights, compute_weights): (&mut Tensor, Option<&mut Tensor>),
         grads: TensorRef<'_>,
         scale: UpdateScale<'_>,
         range: Range<usize>,
         state_start: usize,
     ) -> Result<(), KernelError> {
-        let copy = working_copy.map(|copy| cut(copy.view_mut(), &range)).transpose()?;
+        let copy = compute_weights.map(|copy| cut(copy.view_mut(), &range)).transpose()?;
         self.step_on_part((cut(weights.view_mut(), &range)?, copy), grads, scale, range, state_start)
     }
 
@@ -163,7 +163,7 @@ impl Optimizer {
     /// Those of the optimiser's operation; [`KernelError::Shape`] if `grads` is not as long as `range`.
     pub fn step_on_part(
         &mut self,
-        (mut weights, mut working_copy): (TensorMut<'_>, Option<TensorMut<'_>>),
+        (mut weights, mut compute_weights): (TensorMut<'_>, Option<TensorMut<'_>>),
         grads: TensorRef<'_>,
         scale: UpdateScale<'_>,
         range: Range<usize>,
@@ -178,7 +178,7 @@ impl Optimizer {
             };
             let own = Own { state: &mut self.state, start: state_start + at.start, n: at.len() };
             let weights = cut(weights.reborrow(), &at)?;
-            let copy = working_copy.as_mut().map(|copy| cut(copy.reborrow(), &at)).transpose()?;
+            let copy = compute_weights.as_mut().map(|copy| cut(copy.reborrow(), &at)).transpose()?;
             let now = Now { config: &self.config, lr: self.lr, step: self.n_steps };
             update(now, segment, weights, copy, grads, scale, own)?;
         }
@@ -216,7 +216,7 @@ fn update(
     Now { config: c, lr, step }: Now<'_>,
     segment: Segment,
     weights: TensorMut<'_>,
-    working_copy: Option<TensorMut<'_>>,
+    compute_weights: Option<TensorMut<'_>>,
     grads: TensorRef<'_>,
     scale: UpdateScale<'_>,
     own: Own<'_>,
@@ -239,7 +239,7 @@ fn update(
             };
             let velocity =
                 velocity.as_mut().map(|velocity| cut(velocity.view_mut(), &own_range)).transpose()?;
-            ops::sgd_step(&config, weights, grads, velocity, working_copy, inputs)
+            ops::sgd_step(&config, weights, grads, velocity, compute_weights, inputs)
         }
         State::Adam { m, v } => {
             let config = AdamConfig {
@@ -256,7 +256,7 @@ fn update(
                 grad_scale,
             };
             let state = AdamState { m: cut(m.view_mut(), &own_range)?, v: cut(v.view_mut(), &own_range)? };
-            ops::adam_step(&config, weights, grads, state, working_copy, inputs)
+            ops::adam_step(&config, weights, grads, state, compute_weights, inputs)
         }
     }
 }

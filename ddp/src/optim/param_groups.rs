@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::config::{OptimizerConfig, ParamGroup};
-use crate::model::ParamLayout;
-use crate::model::layout::{ParamKind, ParamSlot};
+use crate::model::{ParamKind, ParamLayout, ParamSlot};
 use crate::optim::error::{OptimError, Result};
 
 /// The settings of each element of the flat buffers, as ranges in their order.

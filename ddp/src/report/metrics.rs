@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::EvalMetric;
+use crate::report::EvalMetrics;
 use crate::report::ReportError;
 use crate::storage::atomic_write::{WriteError, write_atomic};
 
@@ -125,31 +125,6 @@ pub struct EndEvent {
     pub data_wait_s: f64,
 }
 
-/// True means over the evaluation rows; what was not measured is left out.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct EvalMetrics {
-    /// Mean loss.
-    #[serde(rename = "eval_loss", skip_serializing_if = "Option::is_none")]
-    pub loss: Option<f64>,
-    /// Part of the rows (multilabel: of the labels) that are right.
-    #[serde(rename = "eval_accuracy", skip_serializing_if = "Option::is_none")]
-    pub accuracy: Option<f64>,
-    /// Coefficient of determination.
-    #[serde(rename = "eval_r2", skip_serializing_if = "Option::is_none")]
-    pub r2: Option<f64>,
-}
-
-impl EvalMetrics {
-    /// The value of one of them, where it was measured.
-    pub fn value(&self, metric: EvalMetric) -> Option<f64> {
-        match metric {
-            EvalMetric::Loss => self.loss,
-            EvalMetric::Accuracy => self.accuracy,
-            EvalMetric::R2 => self.r2,
-        }
-    }
-}
-
 /// Where events go. Rank 0 has one; the other ranks have [`MetricsSink::none`].
 #[derive(Debug)]
 pub struct MetricsSink {
@@ -243,6 +218,7 @@ fn write_stdout(line: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::EvalMetric;
 
     fn step(loss: f64) -> Event {
         let (samples_per_s, data_wait_ms) = (1e6, 0.5);
@@ -264,7 +240,7 @@ mod tests {
             samples: 320,
             world_size: 2,
             train_loss: 0.5,
-            eval: EvalMetrics { loss: Some(0.75), r2: Some(0.5), ..Default::default() },
+            eval: [(EvalMetric::Loss, 0.75), (EvalMetric::R2, 0.5)].into_iter().collect(),
             elapsed_s: 2.0,
             train_s: 1.0,
             samples_per_s: 320.0,
@@ -281,7 +257,7 @@ mod tests {
                 + r#""samples_per_s":1000000.0,"data_wait_ms":0.5,"h2d_ms":0.0}"#
                 + "\n"
         );
-        let eval = EvalMetrics { loss: Some(0.25), accuracy: Some(0.5), r2: None };
+        let eval = [(EvalMetric::Loss, 0.25), (EvalMetric::Accuracy, 0.5)].into_iter().collect();
         assert_eq!(
             json_line(&Event::Epoch(EpochEvent { epoch: 1, step: 45, train_loss: 1.5, eval })),
             r#"{"event":"epoch","epoch":1,"step":45,"train_loss":1.5,"eval_loss":0.25,"eval_accuracy":0.5}"#
@@ -302,7 +278,7 @@ mod tests {
         for loss in [f64::NAN, f64::INFINITY] {
             assert!(json_line(&step(loss)).contains("\"loss\":null"));
         }
-        let eval = EvalMetrics { loss: Some(f64::NAN), ..Default::default() };
+        let eval = EvalMetrics::default().with(EvalMetric::Loss, f64::NAN);
         assert!(json_line(&eval).contains("\"eval_loss\":null"));
     }
 

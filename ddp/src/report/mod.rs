@@ -1,10 +1,13 @@
 //! What a command shows: events of a run, the progress bar, tables and results on stdout.
 
 mod error;
+mod eval_metrics;
 pub mod metrics;
 pub mod process;
 pub mod progress;
 pub mod stdout;
 pub(crate) mod table;
+pub(crate) mod units;
 
 pub use error::ReportError;
+pub use eval_metrics::EvalMetrics;

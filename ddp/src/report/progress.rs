@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::report::metrics::{EndEvent, EpochEvent, EvalMetrics, StepEvent};
+use crate::report::EvalMetrics;
+use crate::report::metrics::{EndEvent, EpochEvent, StepEvent};
 
 /// The form of progress on stderr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -203,10 +204,8 @@ fn end_lines(event: &EndEvent, folder: Option<&Path>) -> String {
 }
 
 fn put_eval(text: &mut String, eval: &EvalMetrics) {
-    for (name, value) in [("eval_loss", eval.loss), ("eval_accuracy", eval.accuracy), ("eval_r2", eval.r2)] {
-        if let Some(value) = value {
-            let _ = write!(text, "  {name} {}", short(value));
-        }
+    for (metric, value) in eval.iter() {
+        let _ = write!(text, "  {} {}", metric.name(), short(value));
     }
 }
 
@@ -240,6 +239,7 @@ pub(crate) fn line(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::EvalMetric;
 
     fn progress(n_epochs: Option<u64>) -> Progress {
         Progress { view: View::Plain, tells_end: true, n_epochs, line_above_bar: Cell::default() }
@@ -261,7 +261,7 @@ mod tests {
             progress(Some(30)).step_line(&step),
             "step 50  epoch 2/30  loss 0.5123  lr 0.001  grad_norm 1.500e-7  1 234 568 samples/s"
         );
-        let eval = EvalMetrics { loss: Some(0.25), accuracy: Some(0.97), r2: None };
+        let eval = [(EvalMetric::Loss, 0.25), (EvalMetric::Accuracy, 0.97)].into_iter().collect();
         assert_eq!(
             progress(None).epoch_line(&EpochEvent { epoch: 3, step: 9, train_loss: 0.5, eval }),
             "epoch 3  train_loss 0.5000  eval_loss 0.2500  eval_accuracy 0.9700"
@@ -275,7 +275,7 @@ mod tests {
             samples: 3200,
             world_size: 2,
             train_loss: f64::NAN,
-            eval: EvalMetrics { accuracy: Some(0.97), ..Default::default() },
+            eval: EvalMetrics::default().with(EvalMetric::Accuracy, 0.97),
             elapsed_s: 2.0,
             train_s: 1.0,
             samples_per_s: 3200.0,

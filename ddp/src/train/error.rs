@@ -6,8 +6,10 @@ use ddp_comm::CommError;
 use ddp_kernels::KernelError;
 
 use crate::checkpoint::CheckpointError;
+use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::data_parallel::ExchangeError;
+use crate::model::ModelError;
 use crate::optim::OptimError;
 use crate::optim::loss_scaler::LossScalerError;
 use crate::report::ReportError;
@@ -47,9 +49,12 @@ pub enum TrainError {
     /// A combination of settings that gradients cannot be exchanged with.
     #[error(transparent)]
     Exchange(ExchangeError),
-    /// Config or model file.
+    /// The saved config cannot be read.
     #[error(transparent)]
-    Lower(Box<crate::error::Error>),
+    Config(Box<ConfigError>),
+    /// A model file cannot be used.
+    #[error(transparent)]
+    Model(#[from] ModelError),
     /// Training went astray.
     #[error(
         "the loss of step {step} is {loss}; the weights are those before it\nhint: a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0`, or `data.normalize = \"standard\"`"
@@ -106,9 +111,9 @@ impl TrainError {
     }
 }
 
-impl From<crate::error::Error> for TrainError {
-    fn from(error: crate::error::Error) -> Self {
-        TrainError::Lower(Box::new(error))
+impl From<ConfigError> for TrainError {
+    fn from(error: ConfigError) -> Self {
+        TrainError::Config(Box::new(error))
     }
 }
 

@@ -7,14 +7,14 @@ use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::{self, LossSums, STEP_SUMS_LEN, SumsOutput};
 use ddp_kernels::{DType, Device, KernelError, Tensor, TensorRef};
 
-use crate::config::{Placement, Task};
+use crate::config::{EvalMetric, Placement, Task};
 use crate::data::Dataset;
 use crate::data::batch::Batch;
 use crate::data::device_rows::DeviceRows;
 use crate::data::loader::{LoadedStep, Loader, LoaderOptions};
 use crate::data::order::partition::EvalCut;
 use crate::model::{LossHead, Mlp};
-use crate::report::metrics::EvalMetrics;
+use crate::report::EvalMetrics;
 use crate::train::error::Result;
 use crate::train::trainer::StepRows as _;
 
@@ -37,7 +37,7 @@ pub fn evaluate(
     cut: EvalCut,
     options: &LoaderOptions,
 ) -> Result<EvalMetrics> {
-    let n_outputs = model.spec().n_outputs();
+    let n_outputs = model.n_outputs();
     let cut = EvalCut { max_rows: cut.max_rows.min(model.max_rows()).min(dataset.len()), ..cut };
     // Rows that are looked at once need not be moved to the GPU first.
     let options = LoaderOptions { placement: Placement::Host, ..options.clone() };
@@ -83,14 +83,12 @@ pub fn evaluate(
     }
     let totals = Totals::of_all_ranks(world, n_outputs, &parts)?;
     let share = |of: f64| (of > 0.0).then(|| totals.n_correct / of);
-    Ok(EvalMetrics {
-        loss: (totals.loss.weight > 0.0).then(|| totals.loss.mean()),
-        accuracy: match task {
-            Task::Classification => share(totals.weight),
-            Task::Multilabel => share(totals.weight * n_outputs as f64),
-            Task::Regression => None,
-        },
-        r2: if task == Task::Regression { totals.r2() } else { None },
+    let loss = (totals.loss.weight > 0.0).then(|| totals.loss.mean());
+    let metrics = EvalMetrics::default().with(EvalMetric::Loss, loss);
+    Ok(match task {
+        Task::Classification => metrics.with(EvalMetric::Accuracy, share(totals.weight)),
+        Task::Multilabel => metrics.with(EvalMetric::Accuracy, share(totals.weight * n_outputs as f64)),
+        Task::Regression => metrics.with(EvalMetric::R2, totals.r2()),
     })
 }
 

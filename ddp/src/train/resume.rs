@@ -93,7 +93,7 @@ impl Resumed {
     /// # Errors
     /// As [`Config::load`].
     pub fn config(&self, sets: &[String]) -> Result<Config> {
-        Ok(Config::from_toml_with(&self.manifest().config, self.checkpoint.path(), sets)?)
+        Ok(Config::from_saved_with(&self.manifest().config, self.checkpoint.path(), sets)?)
     }
 
     /// Whether `config` trains the very run that the checkpoint is of, on `world_size` ranks.
@@ -101,7 +101,7 @@ impl Resumed {
     /// # Errors
     /// [`FolderError::OtherRun`], with every difference.
     pub fn check_config(&self, config: &Config, world_size: usize) -> Result<()> {
-        let saved = Config::from_toml(&self.manifest().config, self.checkpoint.path())?;
+        let saved = Config::from_saved(&self.manifest().config, self.checkpoint.path())?;
         let mut differences: Vec<String> = Vec::new();
         for difference in config.differences(&saved) {
             let (key, ours, theirs) = (difference.key, difference.ours, difference.theirs);

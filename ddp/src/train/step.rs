@@ -55,7 +55,7 @@ impl<'w> Parts<'w> {
     pub(crate) fn ask(&mut self, gpu: &mut GpuStep, slot: usize, shape: StepShape) -> Result<()> {
         let inputs = gpu.slot(slot);
         let scalars = inputs.scalars().view();
-        let expected = self.loss.expected_weight(shape.global_rows, self.model.spec().n_outputs());
+        let expected = self.loss.expected_weight(shape.global_rows, self.model.n_outputs());
         let loss_scale = shape.loss_scale.map(f64::from_bits);
         let n_passes = shape.cut.n_passes(shape.global_rows);
         let first_own = shape.cut.own_rows(shape.global_rows).start;
@@ -64,7 +64,7 @@ impl<'w> Parts<'w> {
             let rows = pass.start - first_own..pass.end - first_own;
             // The place of this rank's first row is among the scalars.
             let batch = MicroBatch { first_row: rows.start, rows: inputs.batch(rows)? };
-            let dropout = self.dropout(batch.first_row, 0, Some(scalars));
+            let dropout = Some(self.dropout(batch.first_row, 0, Some(scalars)));
             let pass = Pass { index, is_last: index + 1 == n_passes };
             self.forward(batch, dropout, loss_scale.unwrap_or(1.0) / expected, pass, Vote::Device(scalars))?;
             self.backward(batch, dropout, pass)?;
@@ -96,12 +96,12 @@ impl<'w> Parts<'w> {
         step: u64,
         loss_scale: Option<f64>,
     ) -> Result<StepOutcome> {
-        let n_outputs = self.model.spec().n_outputs();
+        let n_outputs = self.model.n_outputs();
         let expected_weight = self.loss.expected_weight(rows.global_rows(), n_outputs);
         let n_passes = rows.n_micro_batches();
         for index in 0..n_passes {
             let batch = rows.micro_batch(index)?;
-            let dropout = self.dropout(batch.first_row, step - 1, None);
+            let dropout = Some(self.dropout(batch.first_row, step - 1, None));
             let scale = loss_scale.unwrap_or(1.0) / expected_weight;
             let pass = Pass { index, is_last: index + 1 == n_passes };
             self.forward(batch, dropout, scale, pass, Vote::Host(ask.vote))?;
@@ -199,7 +199,7 @@ impl<'w> Parts<'w> {
                 optimizer.step_on(model.weights_mut(), own_grads, scale, own.flat, own.state_start)?;
                 updates.gather(world, model.weights_mut().0, block)?;
                 // Of the others' parts only the weights have come.
-                model.refresh_working_copy(block.clone())?;
+                model.refresh_compute_weights(block.clone())?;
             }
             let rest = updates.rest();
             let rest_grads = grads.of_part(&rest)?;
@@ -218,14 +218,9 @@ impl<'w> Parts<'w> {
         Ok((grad_norm, false))
     }
 
-    fn dropout<'a>(
-        &self,
-        first_row: usize,
-        step: u64,
-        scalars: Option<TensorRef<'a>>,
-    ) -> Option<DropoutStep<'a>> {
+    fn dropout<'a>(&self, first_row: usize, step: u64, scalars: Option<TensorRef<'a>>) -> DropoutStep<'a> {
         let (seed, first_row) = (self.options.seed, first_row as u64);
-        (self.model.spec().dropout > 0.0).then_some(DropoutStep { seed, step, first_row, scalars })
+        DropoutStep { seed, step, first_row, scalars }
     }
 }
 
@@ -270,5 +265,5 @@ fn update(
         }
         Ok::<_, TrainError>(())
     })?;
-    Ok(model.refresh_working_copy(0..flat_len)?)
+    Ok(model.refresh_compute_weights(0..flat_len)?)
 }

@@ -258,7 +258,7 @@ impl<'w> Trainer<'w> {
             has_norm: ask.want_grad_norm || parts.needs_norm(loss_scale),
             loss_scale: loss_scale.map(f64::to_bits),
         };
-        let expected = parts.loss.expected_weight(shape.global_rows, parts.model.spec().n_outputs());
+        let expected = parts.loss.expected_weight(shape.global_rows, parts.model.n_outputs());
         let scalars = StepScalars {
             lr: about.lr,
             step: about.step,

@@ -329,11 +329,11 @@ impl<'a> TrainingLoop<'a> {
         self.state.eval = trainer
             .with_averaged(|model, loss| evaluate(world, model, loss, task, rows, *eval_cut, loading))?;
         self.evaluated_at = Some(step);
-        self.stopping.evaluated(self.state.eval.value(self.stopping.metric()));
+        self.stopping.evaluated(self.state.eval.get(self.stopping.metric()));
         let Some(metric) = config.checkpoint.keep_best else { return Ok(false) };
         let best =
             self.state.best.as_ref().filter(|best| best.metric == metric.name()).map(|best| best.value);
-        let value = self.state.eval.value(metric).filter(|value| value.is_finite());
+        let value = self.state.eval.get(metric).filter(|value| value.is_finite());
         let is_better = |best: f64, value: f64| if metric.grows() { value > best } else { value < best };
         match value {
             Some(value) if best.is_none_or(|best| is_better(best, value)) => {

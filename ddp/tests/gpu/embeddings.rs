@@ -5,7 +5,6 @@
 use crate::made_up::gpus::cpu_and_gpu;
 use ddp::config::precision::Precision;
 use ddp::data_parallel::bucket_reducer::LocalGradients;
-use ddp::model::layout::ParamKind;
 use ddp::model::{EmbeddingSpec, GradientSink, Mlp, ModelSpec};
 use ddp_kernels::ops::Activation;
 use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut};
@@ -24,6 +23,10 @@ fn embedded() -> ModelSpec {
     };
     let plain = ModelSpec::plain(&[N_NUMBERS + TABLES.len(), 9, N_OUTPUTS], Activation::Tanh);
     plain.with_embeddings(TABLES.iter().enumerate().map(spec).collect())
+}
+
+fn table_name(index: usize) -> String {
+    format!("embeddings.{}.weight", embedded().embeddings[index].key())
 }
 
 fn one_hot() -> ModelSpec {
@@ -83,9 +86,9 @@ struct Matrix {
 }
 
 impl Matrix {
-    fn of(spec: &ModelSpec, flat: &[f32], layer: usize, kind: ParamKind) -> Self {
+    fn of(spec: &ModelSpec, flat: &[f32], name: &str) -> Self {
         let layout = ddp::model::ParamLayout::new(spec);
-        let slot = layout.find(layer, kind).unwrap();
+        let slot = layout.find(name).unwrap();
         Matrix { values: flat[slot.range()].iter().map(|&v| f64::from(v)).collect(), cols: slot.dims[1] }
     }
 
@@ -100,14 +103,14 @@ fn weights_on_one_hot(weights: &[f32]) -> Vec<f32> {
     let layout = ddp::model::ParamLayout::new(&one_hot);
     let mut flat = vec![0.0f32; layout.flat_len()];
     // All but the first weight are the same, at the same places.
-    let slot = layout.find(0, ParamKind::Weight).unwrap();
+    let slot = layout.find("layers.0.weight").unwrap();
     flat[..slot.start].copy_from_slice(&weights[..slot.start]);
-    let w = Matrix::of(&embedded, weights, 0, ParamKind::Weight);
+    let w = Matrix::of(&embedded, weights, "layers.0.weight");
     for o in 0..slot.dims[0] {
         let mut row: Vec<f64> = (0..N_NUMBERS).map(|i| w.at(o, i)).collect();
         let mut column = N_NUMBERS;
         for (t, (n_codes, dim)) in TABLES.into_iter().enumerate() {
-            let table = Matrix::of(&embedded, weights, t, ParamKind::Embedding);
+            let table = Matrix::of(&embedded, weights, &table_name(t));
             row.extend(
                 (0..n_codes).map(|c| (0..dim).map(|d| w.at(o, column + d) * table.at(c, d)).sum::<f64>()),
             );
@@ -143,9 +146,9 @@ fn an_embedding_is_a_linear_layer_on_one_hot_columns() {
     let (want_outputs, want) = run(&one_hot, &weights_on_one_hot(&weights), &wide, 1, Device::Cpu);
     let wide = |v: &[f32]| v.iter().map(|&v| f64::from(v)).collect::<Vec<_>>();
 
-    let w = Matrix::of(&spec, &weights, 0, ParamKind::Weight);
+    let w = Matrix::of(&spec, &weights, "layers.0.weight");
     // `[O, numbers and codes]`: the gradient of `W_t · table_tᵀ` in the columns of a table's codes.
-    let g = Matrix::of(&one_hot, &want, 0, ParamKind::Weight);
+    let g = Matrix::of(&one_hot, &want, "layers.0.weight");
     let n_hidden = spec.dims[1];
     let (devices, _lock) = cpu_and_gpu();
     for device in devices {
@@ -153,7 +156,7 @@ fn an_embedding_is_a_linear_layer_on_one_hot_columns() {
             let (outputs, grads) = run(&spec, &weights, &x, n_passes, device);
             assert_close("outputs", &outputs, wide(&want_outputs));
             let layout = ddp::model::ParamLayout::new(&spec);
-            let first = layout.find(0, ParamKind::Weight).unwrap();
+            let first = layout.find("layers.0.weight").unwrap();
             for slot in layout.slots().iter().take_while(|slot| slot.start < first.start) {
                 assert_close(&slot.name, &grads[slot.range()], wide(&want[slot.range()]));
             }
@@ -161,7 +164,7 @@ fn an_embedding_is_a_linear_layer_on_one_hot_columns() {
                 (0..n_hidden).map(|o| (0..N_NUMBERS).map(|i| g.at(o, i)).collect()).collect();
             let (mut column, mut code_column) = (N_NUMBERS, N_NUMBERS);
             for (t, (n_codes, dim)) in TABLES.into_iter().enumerate() {
-                let table = Matrix::of(&spec, &weights, t, ParamKind::Embedding);
+                let table = Matrix::of(&spec, &weights, &table_name(t));
                 for (o, row) in d_w.iter_mut().enumerate() {
                     let d = |d| (0..n_codes).map(|c| g.at(o, code_column + c) * table.at(c, d)).sum::<f64>();
                     row.extend((0..dim).map(d));
@@ -173,7 +176,7 @@ fn an_embedding_is_a_linear_layer_on_one_hot_columns() {
                         (0..n_hidden).map(|o| g.at(o, code_column + c) * w.at(o, column + d)).sum::<f64>()
                     })
                 };
-                let slot = layout.find(t, ParamKind::Embedding).unwrap();
+                let slot = layout.find(&table_name(t)).unwrap();
                 assert_close(&slot.name, &grads[slot.range()], (0..n_codes).flat_map(d_row));
                 column += dim;
                 code_column += n_codes;
@@ -234,7 +237,7 @@ fn rows_that_no_code_names_have_no_gradient() {
     let (devices, _lock) = cpu_and_gpu();
     for device in devices {
         let (_, grads) = run(&spec, &weights, &x, 1, device);
-        let slot = layout.find(0, ParamKind::Embedding).unwrap();
+        let slot = layout.find(&table_name(0)).unwrap();
         let dim = slot.dims[1];
         let is_zero: Vec<bool> =
             grads[slot.range()].chunks_exact(dim).map(|row| row.iter().all(|&v| v == 0.0)).collect();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::common::train;
 use crate::made_up::{N_CLASSES, Setup, Trained, rows_of};
 use ddp::config::precision::Precision;
-use ddp::config::{Loss, OptimizerKind};
+use ddp::config::{EvalMetric, Loss, OptimizerKind};
 use ddp::data::{Dataset, Targets};
 use ddp::model::ModelSpec;
 use ddp_comm::threads;
@@ -100,7 +100,7 @@ fn regression(precision: Precision) -> Trained {
 fn a_regression_in_bf16_ends_within_2_percent_of_f32() {
     let (want, got) = (regression(Precision::F32), regression(Precision::Bf16));
     assert_eq!(want.losses.len(), 500);
-    let loss = |trained: &Trained| trained.eval.loss.unwrap();
+    let loss = |trained: &Trained| trained.eval.get(EvalMetric::Loss).unwrap();
     assert!(loss(&want) < 0.2 * want.losses[0], "it is learned");
     assert_within("loss", loss(&got), loss(&want), 0.02);
 }

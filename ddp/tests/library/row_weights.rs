@@ -8,12 +8,12 @@ use crate::made_up::{
     N_CLASSES, Setup, Trained, assert_close, by_parameter, cross_entropy, losses, row_weights, rows_of,
 };
 use ddp::config::precision::Precision;
-use ddp::config::{Loss, OptimizerKind, Task};
+use ddp::config::{EvalMetric, Loss, OptimizerKind, Task};
 use ddp::data::loader::LoaderOptions;
 use ddp::data::order::partition::EvalCut;
 use ddp::data::{Dataset, ResidentRows, Targets};
 use ddp::model::{LossHead, Mlp, ModelSpec};
-use ddp::report::metrics::EvalMetrics;
+use ddp::report::EvalMetrics;
 use ddp::train::evaluate::evaluate;
 use ddp::train::trainer::TrainerOptions;
 use ddp_comm::threads;
@@ -101,7 +101,8 @@ fn a_step_without_weight_leaves_the_weights_alone() {
                 trained.weights == by_parameter(model.layout(), &before),
                 "{what}: the weights have moved"
             );
-            let EvalMetrics { loss, accuracy, r2 } = trained.eval;
+            let [loss, accuracy, r2] = [EvalMetric::Loss, EvalMetric::Accuracy, EvalMetric::R2]
+                .map(|metric| trained.eval.get(metric));
             assert_eq!((loss, r2), (None, None), "{what}: a mean over nothing");
             assert!(accuracy.is_none() || row_weights.is_none(), "{what}: a mean over nothing");
         }
@@ -127,7 +128,7 @@ fn plain(setup: &Setup, outputs: &[f32], rows: &ResidentRows) -> EvalMetrics {
             divisor += w * class(label);
             right += if z.iter().all(|&v| v <= z[label]) { w } else { 0.0 };
         }
-        metrics.accuracy = Some(right / total);
+        metrics = metrics.with(EvalMetric::Accuracy, right / total);
     } else {
         let Targets::Values(y) = &rows.targets else { panic!() };
         let y: Vec<f64> = y.iter().map(|&y| f64::from(y)).collect();
@@ -143,7 +144,7 @@ fn plain(setup: &Setup, outputs: &[f32], rows: &ResidentRows) -> EvalMetrics {
             };
         }
         if setup.task() == Task::Multilabel {
-            metrics.accuracy = Some(right / divisor);
+            metrics = metrics.with(EvalMetric::Accuracy, right / divisor);
         } else {
             let column = |c: usize, v: &[f64]| -> Vec<f64> { v.iter().skip(c).step_by(k).copied().collect() };
             let r2 = (0..k).map(|c| {
@@ -153,11 +154,10 @@ fn plain(setup: &Setup, outputs: &[f32], rows: &ResidentRows) -> EvalMetrics {
                 let spread: f64 = y.iter().zip(&weights).map(|(y, w)| w * (y - mean).powi(2)).sum();
                 1.0 - errors / spread
             });
-            metrics.r2 = Some(r2.sum::<f64>() / k as f64);
+            metrics = metrics.with(EvalMetric::R2, r2.sum::<f64>() / k as f64);
         }
     }
-    metrics.loss = Some(loss / divisor);
-    metrics
+    metrics.with(EvalMetric::Loss, loss / divisor)
 }
 
 #[test]
@@ -194,9 +194,9 @@ fn an_evaluation_counts_each_row_by_its_weight() {
                 .unwrap()
             });
             for (what, got, want) in [
-                ("loss", got[0].loss, want.loss),
-                ("accuracy", got[0].accuracy, want.accuracy),
-                ("R2", got[0].r2, want.r2),
+                ("loss", got[0].get(EvalMetric::Loss), want.get(EvalMetric::Loss)),
+                ("accuracy", got[0].get(EvalMetric::Accuracy), want.get(EvalMetric::Accuracy)),
+                ("R2", got[0].get(EvalMetric::R2), want.get(EvalMetric::R2)),
             ] {
                 let gap = got.unwrap_or(0.0) - want.unwrap_or(0.0);
                 assert!(got.is_some() == want.is_some() && gap.abs() <= 2e-6, "{what}: {got:?}, {want:?}");
@@ -217,5 +217,5 @@ fn r2_of_a_constant_target_is_absent_however_its_mean_is_rounded() {
     let loading = LoaderOptions::new(Device::Cpu);
     let metrics =
         evaluate(&world, &mut model, &head, Task::Regression, &rows, EvalCut::of_ranks(1), &loading).unwrap();
-    assert_eq!(metrics.r2, None);
+    assert_eq!(metrics.get(EvalMetric::R2), None);
 }

@@ -7,14 +7,14 @@ pub mod gpus;
 use std::sync::Arc;
 
 use ddp::config::precision::Precision;
-use ddp::config::{Loss, OptimizerConfig, OptimizerKind, Placement, Task};
+use ddp::config::{EvalMetric, Loss, OptimizerConfig, OptimizerKind, Placement, Task};
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::data::order::partition::{Cut, EvalCut, RankCut};
 use ddp::data::{Dataset, Normalizer, ResidentRows, RowLayout, TargetLayout, Targets, numbered_columns};
 use ddp::model::{EmbeddingSpec, LossHead, Mlp, ModelSpec, ParamLayout};
 use ddp::optim::optimizer::Optimizer;
 use ddp::optim::param_groups::ParamGroups;
-use ddp::report::metrics::EvalMetrics;
+use ddp::report::EvalMetrics;
 use ddp::train::evaluate::evaluate;
 use ddp::train::trainer::{StatePiece, StepOutcome, StepRequest, Trainer, TrainerOptions};
 use ddp_comm::{DeviceOptions, ReduceOp, World, threads};
@@ -348,11 +348,11 @@ pub fn assert_close(what: &str, got: &Trained, want: &Trained) {
     close("losses", &got.losses, &want.losses, 0.0, 1e-6);
     // All of its parts may be off in the same direction.
     close("grad_norms", &got.grad_norms, &want.grad_norms, 0.0, 2e-6);
-    assert_eq!(got.eval.accuracy, want.eval.accuracy, "{what}");
+    assert_eq!(got.eval.get(EvalMetric::Accuracy), want.eval.get(EvalMetric::Accuracy), "{what}");
     // An error of the outputs is larger beside the targets' spread than beside the targets.
     let means = [
-        ("eval_loss", got.eval.loss, want.eval.loss, (0.0, 1e-6)),
-        ("eval_r2", got.eval.r2, want.eval.r2, (2e-6, 2e-6)),
+        ("eval_loss", got.eval.get(EvalMetric::Loss), want.eval.get(EvalMetric::Loss), (0.0, 1e-6)),
+        ("eval_r2", got.eval.get(EvalMetric::R2), want.eval.get(EvalMetric::R2), (2e-6, 2e-6)),
     ];
     for (name, got, want, (atol, rtol)) in means {
         assert_eq!(got.is_some(), want.is_some(), "{what}: {name}");

@@ -132,7 +132,10 @@ fn completions_name_the_flags() {
 }
 
 /// Commands whose results are what they are for, in a folder with a run in `out`.
-const RESULTS: [&[&str]; 17] = [
+const RESULTS: [&[&str]; 20] = [
+    &["config", "keys"],
+    &["config", "keys", "--json"],
+    &["config", "schema"],
     &["checkpoint", "show", "out"],
     &["checkpoint", "show", "out", "--config"],
     &["checkpoint", "ls", "out"],

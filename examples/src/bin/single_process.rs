@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use ddp::config::precision::Precision;
-use ddp::config::{Activation, OptimizerConfig, OptimizerKind, Task};
+use ddp::config::{Activation, EvalMetric, OptimizerConfig, OptimizerKind, Task};
 use ddp::data::Dataset;
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::data::order::partition::EvalCut;
@@ -57,6 +57,6 @@ fn main() -> ddp::Result<()> {
     let (model, loss) = trainer.model_and_loss();
     let cut = EvalCut::of_ranks(1);
     let metrics = evaluate(&world, model, loss, Task::Classification, &test, cut, &loading)?;
-    println!("test accuracy {:.4}", metrics.accuracy.unwrap_or(f64::NAN));
+    println!("test accuracy {:.4}", metrics.get(EvalMetric::Accuracy).unwrap_or(f64::NAN));
     Ok(())
 }

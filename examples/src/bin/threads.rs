@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use ddp::config::precision::Precision;
-use ddp::config::{Activation, OptimizerConfig, OptimizerKind, Task};
+use ddp::config::{Activation, EvalMetric, OptimizerConfig, OptimizerKind, Task};
 use ddp::data::Dataset;
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::data::order::partition::EvalCut;
@@ -48,7 +48,7 @@ fn train(world: &World, train: &Arc<dyn Dataset>, test: &Arc<dyn Dataset>) -> dd
     let (model, loss) = trainer.model_and_loss();
     let cut = EvalCut::of_ranks(world.world_size());
     let metrics = evaluate(world, model, loss, Task::Classification, test, cut, &loading)?;
-    let accuracy = metrics.accuracy.unwrap_or(f64::NAN);
+    let accuracy = metrics.get(EvalMetric::Accuracy).unwrap_or(f64::NAN);
     Ok((trainer.model().weights().to_vec()?, accuracy))
 }
 

@@ -1,4 +1,4 @@
-//! Matrix multiplication (GEMM): the crates `gemm-f32` and `gemm-f64` behind one safe function, split over the rank's threads.
+//! Matrix multiplication (GEMM): a safe function over the crates `gemm-f32` and `gemm-f64`, split over the compute threads.
 
 use gemm_common::Parallelism;
 

@@ -266,7 +266,7 @@ fn pass_on(before: &Before, signal: i32, code: i32, info: *mut libc::siginfo_t, 
             }
         }
         handler if former.sa_flags & libc::SA_SIGINFO != 0 => {
-            // SAFETY: SA_SIGINFO says that it is such a function.
+            // SAFETY: with SA_SIGINFO it is such a function.
             let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
                 unsafe { std::mem::transmute(handler) };
             handler(signal, info, context);

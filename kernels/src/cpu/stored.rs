@@ -83,8 +83,8 @@ impl Stored for f16 {
 
 /// Converts f64 to f32 rounding to odd, before rounding to a shorter format.
 ///
-/// Rounding to nearest would round twice: a value next to a tie of the short format would become the tie. So lost bits set the
-/// lowest bit of the f32.
+/// Rounding to nearest would round twice: a value next to a tie of the 16-bit format would become the tie. So lost bits set
+/// the lowest bit of the f32.
 pub(crate) fn to_odd(x: f64) -> f32 {
     let single = x as f32;
     if x.is_nan() || f64::from(single) == x {
@@ -131,7 +131,7 @@ fn convert<A: Element, B: Element>(from: &[A], to: &mut [B], f: impl Fn(A) -> B 
 mod tests {
     use super::*;
 
-    /// Every value of a short format, and the values around each tie between two of them.
+    /// Every value of a 16-bit format, and the values around each tie between two of them.
     #[test]
     fn every_short_number_and_every_tie_is_as_the_crate_half_has_it() {
         for bits in 0..=u16::MAX {

@@ -105,7 +105,7 @@ mod tests {
             assert_eq!(cache.read(&key), None);
             cache.write(&key, b"image");
             assert_eq!(cache.read(&key).as_deref(), Some(&b"image"[..]));
-            assert_eq!(fs::read_dir(folder).unwrap().count(), 1, "nothing is left beside the entry");
+            assert_eq!(fs::read_dir(folder).unwrap().count(), 1, "no temporary file is left");
             let whole = fs::read(cache.file(&key)).unwrap();
             for length in 0..whole.len() {
                 fs::write(cache.file(&key), &whole[..length]).unwrap();

@@ -182,7 +182,7 @@ __device__ __forceinline__ void store_split(float* p, double v) {
     float hi = (float)v;
     double rest = v - (double)hi;
     p[0] = hi;
-    p[1] = rest - rest == 0.0 ? (float)rest : 0.0f;  // infinity less infinity is NaN; the first part says it all
+    p[1] = rest - rest == 0.0 ? (float)rest : 0.0f;  // infinity minus infinity is NaN; hi is enough
 }
 // Sums one loss and weight per thread over the grid, in one launch and in a fixed order, and writes them to `tail` in the
 // layout of LossSums::store (adds them if accumulate). `partials` has two elements per block. All threads of all blocks call

@@ -26,7 +26,7 @@ pub struct CudaSliceMut<'a> {
 
 impl<'a> CudaSlice<'a> {
     /// # Safety
-    /// `len` elements of `dtype` lie at `ptr` on `gpu` and stay there for `'a`.
+    /// `ptr` points to `len` elements of `dtype` on `gpu`, which stay valid for `'a`.
     pub unsafe fn from_raw(gpu: &'static Gpu, ptr: CUdeviceptr, len: usize, dtype: DType) -> Self {
         CudaSlice { gpu, ptr, len, dtype, borrowed: PhantomData }
     }

@@ -9,12 +9,14 @@ pub(crate) const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::BF16, DType
 pub(crate) const FLOATS_NAMES: &str = "f32, f64, bf16 and f16";
 
 /// Checks that all operands are on one device and have one dtype.
+#[inline]
 pub(crate) fn same_kind(op: &'static str, operands: &[Operand]) -> Result<()> {
     same_device(op, operands)?;
     same_dtype(op, operands)
 }
 
 /// Checks that all operands have one dtype.
+#[inline]
 pub(crate) fn same_dtype(op: &'static str, operands: &[Operand]) -> Result<()> {
     let a = operands[0];
     match operands.iter().find(|b| b.dtype != a.dtype) {
@@ -38,6 +40,7 @@ pub(crate) fn dtype(
 }
 
 /// Checks that all operands are on one device.
+#[inline]
 pub(crate) fn same_device(op: &'static str, operands: &[Operand]) -> Result<()> {
     let a = operands[0];
     match operands.iter().find(|b| b.device != a.device) {
@@ -47,6 +50,7 @@ pub(crate) fn same_device(op: &'static str, operands: &[Operand]) -> Result<()> 
 }
 
 /// Checks the shape of `operand`.
+#[inline]
 pub(crate) fn shape(op: &'static str, operand: Operand, expected: Shape) -> Result<()> {
     if operand.shape == expected {
         Ok(())
@@ -56,6 +60,7 @@ pub(crate) fn shape(op: &'static str, operand: Operand, expected: Shape) -> Resu
 }
 
 /// Checks that `operand` is a matrix and returns its rows and columns.
+#[inline]
 pub(crate) fn matrix(op: &'static str, operand: Operand) -> Result<(usize, usize)> {
     let (rows, cols) = operand.shape.rows_cols();
     shape(op, operand, Shape::matrix(rows, cols))?;

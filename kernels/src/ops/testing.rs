@@ -29,7 +29,7 @@ pub(crate) fn rounding_of<S: Element>() -> f64 {
     match S::DTYPE {
         DType::BF16 => 0.004,
         DType::F16 => 0.0005,
-        other => panic!("{other} is no short format"),
+        other => panic!("{other} is not a 16-bit format"),
     }
 }
 

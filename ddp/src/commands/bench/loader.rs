@@ -87,7 +87,8 @@ impl Row for Measured {
 
 /// Times as `args` say and prints the results on rank 0; every rank of the world calls it.
 pub(super) fn loader(world: &World, args: &BenchLoaderArgs) -> Result<(), Stop> {
-    let config = world.collective_result(Config::load(args.config.as_deref(), &args.set))?;
+    let config =
+        world.collective_result(Config::load(args.config.as_deref(), &args.set).map_err(Error::from))?;
     world.agree(&config.agreement_entries()).map_err(Error::from)?;
     let place = Place::pin(world, &args.place, &[])?;
     let data = data::load(&config, world)?;

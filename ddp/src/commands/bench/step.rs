@@ -129,7 +129,7 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
     let wall_s = sums[0] / world.world_size() as f64;
 
     let rows = (args.batch * world.world_size()) as f64;
-    let gflop_a_step = trainer.model().spec().flop_per_row() as f64 * rows * 1e-9;
+    let gflop_a_step = ModelSpec::plain(&args.dims.0, Activation::Relu).flop_per_row() as f64 * rows * 1e-9;
     let gflops_per_s = gflop_a_step * args.steps as f64 / wall_s;
     // Before the parts alone are timed, which need memory of their own.
     let gpu = gpu.map(|gpu| gpu_report(gpu, &trainer, gflops_per_s)).transpose()?;

@@ -3,15 +3,22 @@
 use serde::Serialize;
 
 use super::{Named, all_at, print_result};
-use crate::checkpoint::error::mib;
 use crate::checkpoint::{Checkpoint, Manifest, Marker, step_of};
 use crate::cli::CheckpointLsArgs;
+use crate::config::EvalMetric;
 use crate::error::Result;
-use crate::report::metrics::{EvalMetrics, json_line};
+use crate::report::EvalMetrics;
+use crate::report::metrics::json_line;
 use crate::report::table::table;
+use crate::report::units::mib;
 
-const TITLES: [&str; 10] =
-    ["<checkpoint", "step", "epochs", "<written (UTC)", "size", "ranks", "loss", "accuracy", "R²", "<"];
+/// Titles of the columns; `<` aligns to the left.
+fn titles() -> Vec<&'static str> {
+    let mut titles = vec!["<checkpoint", "step", "epochs", "<written (UTC)", "size", "ranks"];
+    titles.extend(EvalMetric::ALL.iter().map(|metric| metric.title()));
+    titles.push("<");
+    titles
+}
 
 /// What is told of a checkpoint.
 #[derive(Debug, Serialize)]
@@ -54,17 +61,15 @@ impl<'a> Good<'a> {
 
     fn cells(&self) -> Vec<String> {
         let metric = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.5}"));
-        let EvalMetrics { loss, accuracy, r2 } = self.eval;
-        vec![
+        let mut cells = vec![
             self.step.to_string(),
             format!("{:.2}", self.epochs),
             self.time.trim_end_matches('Z').replace('T', " "),
             mib(self.size_bytes),
             self.world_size.to_string(),
-            metric(loss),
-            metric(accuracy),
-            metric(r2),
-        ]
+        ];
+        cells.extend(EvalMetric::ALL.iter().map(|name| metric(self.eval.get(*name))));
+        cells
     }
 }
 
@@ -88,6 +93,7 @@ pub(super) fn list(args: &CheckpointLsArgs) -> Result<()> {
     if args.json {
         return Ok(checkpoints.iter().try_for_each(|named| print_result(&line(named)))?);
     }
+    let titles = titles();
     let row = |named: &Named| {
         let step = step_of(&named.name);
         let marks = marked.iter().filter(|(_, of)| of.is_some() && *of == step).map(|(name, _)| *name);
@@ -98,12 +104,12 @@ pub(super) fn list(args: &CheckpointLsArgs) -> Result<()> {
                 marks.map(str::to_owned).collect()
             }
             Err(fault) => {
-                cells.resize(TITLES.len() - 1, String::new());
+                cells.resize(titles.len() - 1, String::new());
                 marks.map(str::to_owned).chain([format!("BROKEN: {fault}")]).collect()
             }
         };
         cells.push(marks.join(", "));
         cells
     };
-    Ok(print_result(&table(&TITLES, &checkpoints.iter().map(row).collect::<Vec<_>>()))?)
+    Ok(print_result(&table(&titles, &checkpoints.iter().map(row).collect::<Vec<_>>()))?)
 }

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use super::print_result;
-use crate::checkpoint::error::mib;
 use crate::checkpoint::{CheckpointError, CheckpointStore, Located, Marker, step_name};
 use crate::cli::CheckpointPruneArgs;
 use crate::error::Result;
+use crate::report::units::mib;
 use crate::run_folder::error::FolderError;
 use crate::run_folder::folder;
 use crate::run_folder::folder::Held;

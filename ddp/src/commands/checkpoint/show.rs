@@ -1,12 +1,13 @@
 //! `ddp-train checkpoint show`: a manifest in words.
 
 use super::{one_at, print_result};
-use crate::checkpoint::error::mib;
 use crate::checkpoint::{Checkpoint, Parameter, RunState};
 use crate::cli::CheckpointShowArgs;
 use crate::error::Result;
-use crate::report::metrics::{EvalMetrics, json_line};
+use crate::report::EvalMetrics;
+use crate::report::metrics::json_line;
 use crate::report::table::table;
+use crate::report::units::mib;
 
 /// Shows as `args` say.
 pub(super) fn show(args: &CheckpointShowArgs) -> Result<()> {
@@ -63,9 +64,7 @@ fn epochs(checkpoint: &Checkpoint) -> String {
 }
 
 fn evaluation(eval: &EvalMetrics) -> String {
-    let metrics = [("loss", eval.loss), ("accuracy", eval.accuracy), ("R²", eval.r2)];
-    let told: Vec<_> =
-        metrics.iter().filter_map(|(name, value)| Some(format!("{name} {}", (*value)?))).collect();
+    let told: Vec<_> = eval.iter().map(|(metric, value)| format!("{} {value}", metric.title())).collect();
     if told.is_empty() { "none yet".to_owned() } else { told.join(", ") }
 }
 

@@ -3,12 +3,12 @@
 use serde::Serialize;
 
 use super::{Named, all_at, print_result};
-use crate::checkpoint::error::mib;
 use crate::checkpoint::{CheckpointError, Fault, Marker, step_name};
 use crate::cli::CheckpointVerifyArgs;
 use crate::data::order::epoch_proof::Proved;
 use crate::error::Result;
 use crate::report::metrics::json_line;
+use crate::report::units::mib;
 
 /// What came out for a checkpoint.
 #[derive(Debug, Serialize)]

@@ -162,7 +162,7 @@ impl MemoryPlan {
         let mut bytes = MemoryPlan::default();
         let mut put = |kind: MemoryKind, n: usize| bytes.bytes[kind as usize] = n;
         put(MemoryKind::Parameters, model.parameters);
-        put(MemoryKind::WorkingCopy, model.working_copy);
+        put(MemoryKind::WorkingCopy, model.compute_weights);
         put(MemoryKind::Gradients, (gradients + TAIL_ELEMENTS) * single + wire);
         put(MemoryKind::Optimizer, optimizer);
         put(MemoryKind::Average, average);

@@ -14,9 +14,9 @@ use crate::cli::DescribeArgs;
 use crate::commands::describe::memory_plan::{MemoryKind, MemoryPlan, RankPlan, keeps_rows_there};
 use crate::config::{Config, ZeroStage};
 use crate::data::{self, Loaded};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::exit::Stop;
-use crate::model::ModelSpec;
+use crate::model::{self, ModelSpec};
 use crate::optim::param_groups::ParamGroups;
 use crate::report::metrics::json_line;
 use crate::report::stdout::print_result;
@@ -32,7 +32,7 @@ use crate::train::trainer::GraphMode;
 pub fn describe(world: &World, args: &DescribeArgs) -> Result<(), Stop> {
     let mut set = args.set.clone();
     set.extend(args.zero.map(|zero| format!("comm.zero={zero}")));
-    let config = world.collective_result(Config::load(args.config.as_deref(), &set))?;
+    let config = world.collective_result(Config::load(args.config.as_deref(), &set).map_err(Error::from))?;
     let data = data::load(&config, world)?;
     let world_size = args.world_size.unwrap_or(world.world_size());
     let report = world.collective_result(Report::new(&config, &data, world_size, device(&args.device)))?;
@@ -64,6 +64,8 @@ pub struct Report {
     global_rows: usize,
     /// Rows of a rank's largest pass.
     max_pass_rows: usize,
+    /// A line per layer, in forward order.
+    layers: Vec<String>,
     parameters: Vec<Parameter>,
     n_parameters: usize,
     flop: Flop,
@@ -145,6 +147,7 @@ impl Report {
             zero: config.comm.zero.number(),
             global_rows,
             max_pass_rows: cuts.max_rows,
+            layers: model::layers::of_spec(&spec).iter().map(|layer| layer.describe()).collect(),
             parameters: parameters.collect(),
             n_parameters: params.n_params(),
             flop: Flop::new(&spec, global_rows),
@@ -156,7 +159,8 @@ impl Report {
     fn to_text(&self) -> String {
         let mut rows: Vec<Vec<String>> = self.parameters.iter().map(Parameter::cells).collect();
         rows.push(vec!["total".to_owned(), String::new(), grouped(self.n_parameters)]);
-        let mut text = table(&["<parameter", "<shape", "elements"], &rows);
+        let mut text = format!("layers: {}\n\n", self.layers.join("; "));
+        text += &table(&["<parameter", "<shape", "elements"], &rows);
         let Flop { forward_a_row, backward_a_row, a_step } = self.flop;
         let _ = writeln!(
             text,
@@ -202,14 +206,8 @@ impl Parameter {
 impl Flop {
     /// Work on this model; a step takes `global_rows` rows.
     pub fn new(spec: &ModelSpec, global_rows: usize) -> Self {
-        let weights = |layer: usize| {
-            let (i, o) = spec.in_out(layer);
-            i * o
-        };
-        let n_weights: usize = (0..spec.n_layers()).map(weights).sum();
-        // Embeddings stand in front of the first layer and want the gradient of its input.
-        let unasked = if spec.embeddings.is_empty() { weights(0) } else { 0 };
-        let (forward_a_row, backward_a_row) = (2 * n_weights, 4 * n_weights - 2 * unasked);
+        let model::Flop { forward: forward_a_row, backward: backward_a_row } =
+            model::Flop::per_row(&model::layers::of_spec(spec));
         Flop { forward_a_row, backward_a_row, a_step: (forward_a_row + backward_a_row) * global_rows }
     }
 }

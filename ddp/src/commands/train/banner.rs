@@ -13,7 +13,6 @@ use crate::data::order::partition::Cut;
 use crate::data::{Loaded, Summary};
 use crate::data_parallel::buckets::BucketPlan;
 use crate::data_parallel::shard_plan::UpdatePlan;
-use crate::model::layout::ParamKind;
 use crate::model::{EmbeddingSpec, Mlp, ModelSpec};
 use crate::train::setup::Cuts;
 use crate::train::trainer::{ExchangeBytes, Trainer, TrainerOptions};
@@ -23,11 +22,11 @@ pub(crate) fn line(
     world: &World,
     config: &Config,
     data: &Loaded,
-    model: &Mlp,
+    (model, spec): (&Mlp, &ModelSpec),
     device: &DeviceChoice,
 ) -> String {
-    let widths: Vec<_> = model.spec().dims.iter().map(ToString::to_string).collect();
-    let embeddings = match model.spec().embeddings.len() {
+    let widths: Vec<_> = spec.dims.iter().map(ToString::to_string).collect();
+    let embeddings = match spec.embeddings.len() {
         0 => String::new(),
         n => format!("{}, ", count(n, "embedding")),
     };
@@ -93,22 +92,26 @@ fn device_words(choice: &DeviceChoice) -> String {
 }
 
 /// The data, each embedding and layer, and how gradients travel.
-pub(crate) fn details(world: &World, config: &Config, data: &Loaded, model: &Mlp) -> String {
+pub(crate) fn details(
+    world: &World,
+    config: &Config,
+    data: &Loaded,
+    (model, spec): (&Mlp, &ModelSpec),
+) -> String {
     let mut text = format!("train  {}", Summary(&*data.train));
     if let Some(eval) = &data.eval {
         let _ = write!(text, "\neval   {}", Summary(&**eval));
     }
-    text += &tables(model);
+    text += &tables(spec);
     text += "\n\nlayer    in -> out          parameters  then\n";
-    let spec = model.spec();
     for layer in 0..spec.n_layers() {
         let (i, o) = spec.in_out(layer);
-        let n_params: usize =
-            [ParamKind::Weight, ParamKind::Bias, ParamKind::NormWeight, ParamKind::NormBias]
-                .into_iter()
-                .filter_map(|kind| model.layout().find(layer, kind))
-                .map(|slot| slot.numel())
-                .sum();
+        let n_params: usize = [format!("layers.{layer}."), format!("norms.{layer}.")]
+            .iter()
+            .flat_map(|prefix| ["weight", "bias"].map(|name| format!("{prefix}{name}")))
+            .filter_map(|name| model.layout().find(&name))
+            .map(|slot| slot.numel())
+            .sum();
         let widths = format!("{i} -> {o}");
         let then = after(spec, layer);
         let _ = writeln!(text, "{layer:<8} {widths:<18} {n_params:>10}  {then}");
@@ -126,8 +129,8 @@ pub(crate) fn details(world: &World, config: &Config, data: &Loaded, model: &Mlp
 }
 
 /// The embeddings, a line each.
-fn tables(model: &Mlp) -> String {
-    let embeddings = &model.spec().embeddings;
+fn tables(spec: &ModelSpec) -> String {
+    let embeddings = &spec.embeddings;
     let mut text = String::new();
     let width = embeddings.iter().map(|e| e.name.chars().count()).max().unwrap_or(0).max(9);
     for (index, embedding) in embeddings.iter().enumerate() {
@@ -195,9 +198,9 @@ mod tests {
         let config = Config::load(None, &sets.map(str::to_owned)).unwrap();
         let data = data::load(&config, &World::single()).unwrap();
         let spec = ModelSpec::new(&config.model, 64, 10);
-        let model = Mlp::new(spec, 8, Device::Cpu, Precision::F32).unwrap();
+        let model = Mlp::new(spec.clone(), 8, Device::Cpu, Precision::F32).unwrap();
         let world = World::single();
-        let text = details(&world, &config, &data, &model);
+        let text = details(&world, &config, &data, (&model, &spec));
         for part in [
             "train  builtin:digits: 1438 rows x 64 features, 10 classes",
             "eval   builtin:digits: 359 rows",
@@ -208,7 +211,7 @@ mod tests {
             assert!(text.contains(part), "no {part:?} in\n{text}");
         }
         let choice = DeviceChoice { device: Device::Cpu, reason: None };
-        let line = line(&world, &config, &data, &model, &choice);
+        let line = line(&world, &config, &data, (&model, &spec), &choice);
         assert!(line.starts_with("digits: 1438 rows and 359 for evaluation, 64-128-64-10 layers"));
         assert!(line.contains("1 rank on cpu"), "{line}");
     }
@@ -220,8 +223,8 @@ mod tests {
         let embedding = |name: &str, n_codes| EmbeddingSpec { name: name.to_owned(), n_codes, dim: 3 };
         let embeddings = vec![embedding("zip", 70_001), embedding("day of the week", 8)];
         let spec = ModelSpec::new(&config.model, 64, 10).with_embeddings(embeddings);
-        let model = Mlp::new(spec, 8, Device::Cpu, Precision::F32).unwrap();
-        let text = details(&World::single(), &config, &data, &model);
+        let model = Mlp::new(spec.clone(), 8, Device::Cpu, Precision::F32).unwrap();
+        let text = details(&World::single(), &config, &data, (&model, &spec));
         for part in [
             "\n\nembedding       codes x width     parameters\n",
             "\nzip             70001 x 3             210003\n",
@@ -231,7 +234,7 @@ mod tests {
             assert!(text.contains(part), "no {part:?} in\n{text}");
         }
         let choice = DeviceChoice { device: Device::Cpu, reason: None };
-        let line = line(&World::single(), &config, &data, &model, &choice);
+        let line = line(&World::single(), &config, &data, (&model, &spec), &choice);
         assert!(line.contains(", 2 embeddings, 68-128-64-10 layers ("), "{line}");
     }
 

@@ -50,7 +50,7 @@ pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
     if let Some(resumed) = &resumed {
         world.collective_result(resumed.check_data(&data))?;
     }
-    let init_from = args.init_from.as_deref().map(ModelFile::read).transpose();
+    let init_from = args.init_from.as_deref().map(ModelFile::read).transpose().map_err(Error::from);
     let init_from = world.collective_result(init_from)?;
     let layout = data.train.layout();
     let spec = ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs())
@@ -61,7 +61,7 @@ pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
     let cuts = Cuts::new(&config, world, &data, global_rows);
     let cuts = world.collective_result(cuts)?;
     let schedule = world.collective_result(setup::schedule(&config, data.train.len(), cuts.global_rows))?;
-    let trainer = setup::trainer(world, args.cuda_graph, &config, spec, &cuts, choice.device);
+    let trainer = setup::trainer(world, args.cuda_graph, &config, spec.clone(), &cuts, choice.device);
     let mut trainer = world.collective_result(trainer)?;
     if let Some(file) = &init_from {
         world.collective_result(setup::init_from(&mut trainer, file))?;
@@ -75,7 +75,7 @@ pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
         world.collective_result(check_out(world, args))?;
     }
     let progress = progress(world, args, &config, &cuts, data.train.len());
-    let announced = announce(world, args, &config, &data, trainer.model(), &choice, &progress);
+    let announced = announce(world, args, &config, &data, (trainer.model(), &spec), &choice, &progress);
     world.collective_result(announced)?;
     if args.dry_run {
         progress.note("dry run: config, data and model are in order; nothing was trained");
@@ -125,7 +125,7 @@ pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
 fn load_config(world: &World, args: &TrainArgs, resumed: Option<&Resumed>) -> Result<Config> {
     let mut set = args.set.clone();
     set.extend(args.comm_dtype.map(|dtype| format!("comm.dtype={}", dtype.name())));
-    let Some(resumed) = resumed else { return Config::load(args.config.as_deref(), &set) };
+    let Some(resumed) = resumed else { return Ok(Config::load(args.config.as_deref(), &set)?) };
     let config = match &args.config {
         Some(file) => Config::load(Some(file), &set)?,
         None => resumed.config(&set)?,
@@ -218,7 +218,7 @@ fn announce(
     args: &TrainArgs,
     config: &Config,
     data: &Loaded,
-    model: &Mlp,
+    model: (&Mlp, &ModelSpec),
     device: &DeviceChoice,
     progress: &Progress,
 ) -> Result<()> {

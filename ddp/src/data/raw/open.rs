@@ -8,12 +8,12 @@ use super::bytes::{Bytes, Room};
 use super::rows::{LengthCheck, RawRows};
 use super::safetensors::Header;
 use super::{idx, npy, npz};
-use crate::config::{DataFormat, Task};
+use crate::config::{DataFormat, Task, format_by_name};
 use crate::data::compression::Compression;
 use crate::data::dataset::{CategoryColumn, RowLayout, TargetLayout, numbered_columns};
 use crate::data::error::Result;
 use crate::data::source::{Part, SourceSpec};
-use crate::data::{DataError, files_of, format_by_name};
+use crate::data::{DataError, files_of};
 
 /// Metadata keys of safetensors files that `ddp-train data convert` writes.
 pub(crate) const FEATURES_TEXT: &str = "ddp_train.features";

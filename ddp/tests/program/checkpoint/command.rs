@@ -6,9 +6,10 @@ use std::path::Path;
 use std::process::Command;
 
 use ddp::checkpoint::{CheckpointStore, SaveOptions, Saver};
+use ddp::config::EvalMetric;
 use ddp::data::order::epoch_proof::RowsHash;
 use ddp::model::ParamLayout;
-use ddp::report::metrics::EvalMetrics;
+use ddp::report::EvalMetrics;
 use serde_json::Value;
 
 use super::fixture::*;
@@ -41,7 +42,7 @@ fn a_run(layout: &ParamLayout) -> (tempfile::TempDir, CheckpointStore) {
     let store = saved(dir.path(), layout, 1, []);
     for step in [5, 10, 15] {
         let mut run = run_state_with_best(step, step.min(10));
-        run.eval = EvalMetrics { loss: Some(step as f64 / 64.0), ..EvalMetrics::default() };
+        run.eval = EvalMetrics::default().with(EvalMetric::Loss, step as f64 / 64.0);
         let options = SaveOptions { keep_best: true, ..options(layout, 0, 1) };
         save(&mut Saver::new(store.clone(), options), &run).unwrap();
     }

@@ -35,7 +35,7 @@ fn logits_are_the_same() {
     // A checkpoint of that model, whose moving average is some other weights.
     let file = ModelFile::read(&out.join("model.safetensors")).unwrap();
     let info = file.info().unwrap();
-    let config = Config::from_toml(&info.config, &out).unwrap();
+    let config = Config::from_saved(&info.config, &out).unwrap();
     let n_features = info.preprocessor.plan.feature_names().len();
     let spec = ModelSpec::new(&config.model, n_features, 10);
     let mut model = Mlp::new(spec, 400, Device::Cpu, Precision::F32).unwrap();

@@ -84,7 +84,7 @@ mod tests {
         values
     }
 
-    /// A short format as its bits.
+    /// A 16-bit format as its bits.
     trait Short: Element {
         /// The bits of infinity.
         const INFINITY: u16;

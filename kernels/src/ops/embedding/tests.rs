@@ -16,7 +16,7 @@ fn tables_of(sizes: &[(usize, usize)], device: Device) -> (EmbeddingTables, usiz
     (tables, start)
 }
 
-/// One case: numbers, then a column of codes for each table.
+/// One case: numbers, then one column of codes per table.
 #[derive(Debug, Clone)]
 struct Case {
     sizes: Vec<(usize, usize)>,
@@ -33,7 +33,7 @@ impl Case {
         self.n_numbers + self.sizes.iter().map(|size| size.1).sum::<usize>()
     }
 
-    /// Small codes are met more often than large ones, the last one of each table is met, some are not met.
+    /// Small codes are more frequent than large ones, the last one of each table occurs, some do not occur.
     fn x<T: Element>(&self) -> Vec<T> {
         let cols = self.n_numbers + self.sizes.len();
         let mut x: Vec<f64> = random(self.rows * cols, 1);
@@ -69,7 +69,7 @@ impl Case {
         out
     }
 
-    /// The gradient in f64, by the definition, on top of `before`.
+    /// The gradient in f64, by the definition, added to `before`.
     fn reference_gradient(&self, d_out: &[f64], before: f64) -> Vec<f64> {
         let (tables, len) = tables_of(&self.sizes, Device::Cpu);
         let mut d_weights = vec![before; len];
@@ -96,7 +96,7 @@ impl Case {
         out.to_vec().unwrap()
     }
 
-    /// The gradient on top of `before` where that is given.
+    /// The gradient, added to `before` if given.
     fn backward<T: Element, V: Element>(&self, d_out: &[V], before: Option<f64>, device: Device) -> Vec<T> {
         let (tables, len) = tables_of(&self.sizes, device);
         let x = tensor(&self.x::<T>(), &[self.rows, self.n_numbers + self.sizes.len()], device);
@@ -111,8 +111,8 @@ impl Case {
     }
 }
 
-/// Tables of all kinds: one code, codes of one to five digits of the sort, widths of a part of a warp, of one and of several;
-/// rows for one thread, for several and beyond the tile; runs for a warp and for a block.
+/// Various tables: one code, codes of one to five radix digits, widths of part of a warp, of one and of several warps; rows for
+/// one thread, for several and past the tile; runs of equal codes for a warp and for a block.
 fn cases() -> Vec<Case> {
     vec![
         Case::new(&[(5, 3)], 7, 2),
@@ -138,7 +138,7 @@ fn gradient_matches_central_differences() {
     }
 }
 
-/// Nothing is computed, so nothing is rounded but the output's format.
+/// Elements are copied, so only the conversion to the output's format rounds.
 #[test]
 fn every_device_takes_the_rows_of_the_codes() {
     for case in cases() {
@@ -165,8 +165,8 @@ fn gradients_agree_with_f64() {
         for device in devices() {
             for before in [None, Some(2.0)] {
                 let start = before.unwrap_or(0.0);
-                // Up to 1300 numbers below 1, whose sum grows as its root does; on the CPU one after the other: 2^-24 of
-                // some 30, 1300 times at most.
+                // Up to 1300 numbers below 1, whose sum grows like the square root; sequential on the CPU: at most 1300 times
+                // 2^-24 of about 30.
                 let want = case.reference_gradient(&rounded(&d_out), start);
                 let got = case.backward::<f32, f32>(&d_out, before, device);
                 assert_close(&rounded::<f32, f64>(&got), &want, 2e-5, 1e-6);

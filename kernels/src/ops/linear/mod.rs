@@ -369,7 +369,7 @@ mod tests {
                 for device in devices() {
                     let masked = activation == Activation::Relu && device != Device::Cpu;
                     let got = forward(device, sizes, all, Some(activation), masked);
-                    // Sums of up to 24 products of numbers up to 1, in another order.
+                    // Dot products of up to 24 numbers up to 1, in another order.
                     assert_close(&got.y, &cpu.y, 1e-5, 1e-5);
                     let saved = match activation.saved_for_backward() {
                         crate::ops::SavedForBackward::Input => &cpu.pre,

@@ -57,7 +57,7 @@ pub(crate) fn max_blocks(gpu: &Gpu) -> usize {
 }
 
 /// As `cpu::sum_and_gradient`; the caller checked the operands.
-#[allow(clippy::too_many_arguments)] // Those of the operation.
+#[allow(clippy::too_many_arguments)] // The operands of the operation.
 pub(super) fn sum_and_gradient<L: ElementLoss>(
     gpu: &'static Gpu,
     loss: &L,

@@ -60,7 +60,7 @@ pub(super) trait ElementLoss: Sync {
 }
 
 /// Writes the sum of `loss` over all elements to `sums`, and `scale` times its derivative, each times the row's weight.
-#[allow(clippy::too_many_arguments)] // Those of the losses and their names.
+#[allow(clippy::too_many_arguments)] // The operands of a loss, and their names.
 pub(super) fn elementwise_loss<L: ElementLoss>(
     op: &'static str,
     loss: &L,
@@ -279,7 +279,7 @@ pub(super) mod testing {
     type Reference<'a> = dyn Fn(&[f64], &[f64]) -> (LossSums, Vec<f64>) + 'a;
 
     /// A gradient in `S` of f32 operands, and operands in `S`; `sums` are those in f32, `want_d` is the gradient in f64.
-    #[allow(clippy::too_many_arguments)] // What the caller knows already.
+    #[allow(clippy::too_many_arguments)] // Results that the caller has already.
     fn check_short<S: Element>(
         op: &impl Op,
         (x, t): (&[f64], &[f64]),

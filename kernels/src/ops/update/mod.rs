@@ -123,7 +123,7 @@ fn run<U: Update<N>, const N: usize>(
     })
 }
 
-/// The kernels that `UPDATE(name, ...)` makes of `kernel.cu`, which stands next to the caller.
+/// The kernels that `UPDATE(name, ...)` instantiates in the caller's `kernel.cu`.
 macro_rules! kernels {
     ($name:literal) => {
         $crate::ops::update::cuda::Kernels {

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::ConvertArgs;
-use crate::config::DataFormat;
-use crate::data::{Compression, DataError, format_by_name};
+use crate::config::{DataFormat, format_by_name};
+use crate::data::{Compression, DataError};
 use crate::error::Result;
 
 /// Files to write.

@@ -208,7 +208,7 @@ mod tests {
     fn numbers_from_device_memory_do_the_same_as_numbers_by_value() {
         for device in devices() {
             for Case { expected_weight, unscale, sums, clip, factor } in cases() {
-                // Whatever the config says of these counts for nothing.
+                // These fields of the config are ignored.
                 let other = AdamConfig { lr: 5.0, step: 9, grad_scale: 3.0, ..CONFIG };
                 for step_number in [1, 2, 1000, 1 << 40] {
                     let inputs =

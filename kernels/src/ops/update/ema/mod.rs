@@ -128,7 +128,7 @@ mod tests {
     fn the_step_comes_from_device_memory_and_a_step_that_was_left_out_counts_for_nothing() {
         for device in devices() {
             let fine = LossSums { loss: 0.5, weight: 1.0 };
-            // Whatever the config says of the step counts for nothing.
+            // The step of the config is ignored.
             for (in_memory, by_value) in [(1, 2), (2, 1)] {
                 let inputs = Inputs::new(0.1, in_memory, (0.0, 1.0), fine, None, device);
                 assert_eq!(

@@ -170,7 +170,7 @@ mod tests {
     fn numbers_from_device_memory_do_the_same_as_numbers_by_value() {
         for device in devices() {
             for Case { expected_weight, unscale, sums, clip, factor } in cases() {
-                // Whatever the config says of these counts for nothing.
+                // These fields of the config are ignored.
                 let other = SgdConfig { lr: 5.0, grad_scale: 3.0, ..CONFIG };
                 let inputs = Inputs::new(CONFIG.lr, 1, (expected_weight, unscale), sums, clip, device);
                 let by_value = SgdConfig { grad_scale: factor, ..CONFIG };

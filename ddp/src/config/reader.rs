@@ -1,4 +1,4 @@
-//! Config text -> settings with their place: the TOML file and the `--set` arguments.
+//! Reads config text into settings with their place: the TOML file and the `--set` arguments.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,26 +8,23 @@ use serde::Deserialize;
 use toml::Value;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
-use super::keys;
+use super::error::ConfigError;
 use super::origin::Origin;
 use super::setting::Setting;
-use crate::error::{Error, Result};
-use crate::storage::user_file;
+use super::{Result, table};
+use crate::storage::user_file::{self, FileError};
 
-/// No config that a person writes comes near this.
+/// Far above any config that a person writes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// The settings of a config file, in the file's order.
+/// Reads the settings of a config file, in the file's order.
 pub(super) fn file(path: &Path) -> Result<Vec<Setting>> {
     document(&text_of(path)?, path)
 }
 
-/// The settings of a TOML text that stands in `path`.
-///
-/// # Errors
-/// As [`file`], for what is in the text.
+/// Reads the settings of a TOML text; `path` is where messages say that it stands.
 pub(super) fn document(text: &str, path: &Path) -> Result<Vec<Setting>> {
-    let syntax = |message: &str, offset: usize| Error::ConfigSyntax {
+    let syntax = |message: &str, offset: usize| ConfigError::Syntax {
         at: Box::new(Origin::in_file(path, text, offset)),
         message: message.trim().replace('\n', ", "),
     };
@@ -35,8 +32,8 @@ pub(super) fn document(text: &str, path: &Path) -> Result<Vec<Setting>> {
         .map_err(|error| syntax(error.message(), error.span().map_or(0, |span| span.start)))?;
 
     let mut found: Vec<(usize, Setting)> = Vec::new();
-    let mut first_error: Option<(usize, Error)> = None;
-    let mut fail = |offset: usize, error: Error| {
+    let mut first_error: Option<(usize, ConfigError)> = None;
+    let mut fail = |offset: usize, error: ConfigError| {
         if first_error.as_ref().is_none_or(|(earliest, _)| offset < *earliest) {
             first_error = Some((offset, error));
         }
@@ -44,11 +41,11 @@ pub(super) fn document(text: &str, path: &Path) -> Result<Vec<Setting>> {
     let mut leaf = |name: String,
                     key_at: usize,
                     value: &toml::Spanned<DeValue<'_>>,
-                    fail: &mut dyn FnMut(usize, Error)| {
+                    fail: &mut dyn FnMut(usize, ConfigError)| {
         let at = Origin::in_file(path, text, key_at);
-        let Some(key) = keys::known(&name) else {
-            let hint = keys::hint(&name);
-            return fail(key_at, Error::UnknownKey { at: Box::new(at), key: name, hint });
+        let Some(key) = table::find(&name) else {
+            let hint = table::hint(&name);
+            return fail(key_at, ConfigError::UnknownKey { at: Box::new(at), key: name, hint });
         };
         match Value::deserialize(ValueDeserializer::from(value.clone())) {
             Ok(value) => found.push((key_at, Setting { key, value, raw: None, origin: at })),
@@ -61,12 +58,12 @@ pub(super) fn document(text: &str, path: &Path) -> Result<Vec<Setting>> {
     for (section, value) in root.get_ref() {
         let name = section.get_ref().as_ref();
         match value.get_ref() {
-            DeValue::Table(table) if keys::is_section(name) => {
+            DeValue::Table(table) if table::is_section(name) => {
                 for (key, value) in table {
                     leaf(format!("{name}.{}", key.get_ref()), key.span().start, value, &mut fail);
                 }
             }
-            _ if keys::is_section(name) => {
+            _ if table::is_section(name) => {
                 let at = Box::new(Origin::in_file(path, text, section.span().start));
                 fail(section.span().start, not_a_section(at, name, value.get_ref()));
             }
@@ -80,8 +77,8 @@ pub(super) fn document(text: &str, path: &Path) -> Result<Vec<Setting>> {
     Ok(found.into_iter().map(|(_, setting)| setting).collect())
 }
 
-fn not_a_section(at: Box<Origin>, name: &str, value: &DeValue<'_>) -> Error {
-    Error::WrongType {
+fn not_a_section(at: Box<Origin>, name: &str, value: &DeValue<'_>) -> ConfigError {
+    ConfigError::WrongType {
         at,
         key: name.to_owned(),
         expected: "a section",
@@ -90,19 +87,24 @@ fn not_a_section(at: Box<Origin>, name: &str, value: &DeValue<'_>) -> Error {
     }
 }
 
-/// The setting of one `--set KEY=VALUE`. The value is TOML; a word that is none is a text.
-pub(super) fn set_argument(arg: &str) -> Result<Setting> {
+/// Reads the `--set` arguments.
+pub(super) fn set_arguments(sets: &[String]) -> Result<Vec<Setting>> {
+    sets.iter().map(|arg| set_argument(arg)).collect()
+}
+
+/// Reads one `--set KEY=VALUE`. The value is TOML; a word that is not valid TOML is a text.
+fn set_argument(arg: &str) -> Result<Setting> {
     let Some((name, raw)) = arg.split_once('=') else {
-        return Err(Error::BadSet { arg: arg.to_owned() });
+        return Err(ConfigError::BadSet { arg: arg.to_owned() });
     };
     let (name, raw) = (name.trim(), raw.trim());
     let origin = Origin::Set(arg.to_owned());
-    if name.is_empty() || keys::is_section(name) {
-        return Err(Error::BadSet { arg: arg.to_owned() });
+    if name.is_empty() || table::is_section(name) {
+        return Err(ConfigError::BadSet { arg: arg.to_owned() });
     }
-    let Some(key) = keys::known(name) else {
-        let hint = keys::hint(name);
-        return Err(Error::UnknownKey { at: Box::new(origin), key: name.to_owned(), hint });
+    let Some(key) = table::find(name) else {
+        let hint = table::hint(name);
+        return Err(ConfigError::UnknownKey { at: Box::new(origin), key: name.to_owned(), hint });
     };
     let value = match ValueDeserializer::parse(raw).ok().and_then(|value| Value::deserialize(value).ok()) {
         Some(value) => value,
@@ -114,20 +116,20 @@ pub(super) fn set_argument(arg: &str) -> Result<Setting> {
 fn text_of(path: &Path) -> Result<String> {
     const WHAT: &str = "config file";
     let file = user_file::open(WHAT, path)?;
-    let unreadable = |source| user_file::FileError::Unreadable { what: WHAT, path: path.to_owned(), source };
-    let too_large = |n_bytes| Error::ConfigTooLarge { path: path.to_owned(), n_bytes, max_bytes: MAX_BYTES };
+    let unreadable = |source| FileError::Unreadable { what: WHAT, path: path.to_owned(), source };
+    let too_large = |n_bytes| ConfigError::TooLarge { path: path.to_owned(), n_bytes, max_bytes: MAX_BYTES };
     let n_bytes = file.metadata().map_err(unreadable)?.len();
     if n_bytes > MAX_BYTES {
         return Err(too_large(n_bytes));
     }
     let bytes = read_at_most(file, MAX_BYTES + 1).map_err(unreadable)?;
-    // A pipe or device tells no size beforehand.
+    // The size of a pipe or device is not known beforehand.
     if bytes.len() as u64 > MAX_BYTES {
         return Err(too_large(bytes.len() as u64));
     }
     String::from_utf8(bytes).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();
-        Error::ConfigNotUtf8 { at: Box::new(Origin::in_bytes(path, error.as_bytes(), offset)) }
+        ConfigError::NotUtf8 { at: Box::new(Origin::in_bytes(path, error.as_bytes(), offset)) }
     })
 }
 

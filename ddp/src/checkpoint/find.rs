@@ -1,0 +1,74 @@
+//! From the path that a user named to a checkpoint.
+
+use std::path::{Path, PathBuf};
+
+use super::error::CheckpointError;
+use super::names::{CHECKPOINTS_FOLDER, MANIFEST_FILE, Marker, step_of};
+use super::opened::Checkpoint;
+use super::store::{CheckpointStore, Search};
+use crate::storage::stream::Caching;
+
+/// The meaning of a path that a user named.
+#[derive(Debug)]
+pub enum Located {
+    /// The folder of one checkpoint.
+    One(PathBuf),
+    /// A folder of checkpoints.
+    Store(CheckpointStore),
+}
+
+impl Located {
+    /// What `path` stands for: the folder of a checkpoint, a folder of checkpoints, a run's folder, or `latest` or `best`
+    /// in a folder of checkpoints.
+    ///
+    /// # Errors
+    /// [`CheckpointError::NotFound`] if it is none of these.
+    pub fn new(path: &Path) -> Result<Self, CheckpointError> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let not_found = || CheckpointError::NotFound { path: path.to_owned() };
+        if path.is_file() {
+            let marker = [Marker::Latest, Marker::Best].into_iter().find(|marker| marker.name() == name);
+            let store = CheckpointStore::at(path.parent().ok_or_else(not_found)?);
+            let step = marker.and_then(|marker| store.marked_step(marker)).ok_or_else(not_found)?;
+            return Ok(Located::One(store.step_folder(step)));
+        }
+        let store = CheckpointStore::at(path);
+        if path.join(MANIFEST_FILE).is_file() || (path.is_dir() && step_of(&name).is_some()) {
+            Ok(Located::One(path.to_owned()))
+        } else if path.join(CHECKPOINTS_FOLDER).is_dir() {
+            Ok(Located::Store(CheckpointStore::of_run(path)))
+        } else if store.steps().is_ok_and(|steps| !steps.is_empty())
+            || (path.is_dir() && name == CHECKPOINTS_FOLDER)
+        {
+            Ok(Located::Store(store))
+        } else {
+            Err(not_found())
+        }
+    }
+}
+
+impl Checkpoint {
+    /// Finds the checkpoint that `path` stands for, every byte of it right: of a folder with many the newest that is.
+    ///
+    /// # Errors
+    /// [`CheckpointError::NotFound`] for a path with no checkpoint, [`CheckpointError::Damaged`] for one that can't be used,
+    /// [`CheckpointError::NoneValid`] for several.
+    pub fn find(path: &Path) -> Result<Search, CheckpointError> {
+        match Located::new(path)? {
+            Located::One(path) => Ok(Search { found: Some(Checkpoint::open(&path)?), skipped: Vec::new() }),
+            Located::Store(store) => store.newest_valid()?.found_in(&store, path),
+        }
+    }
+
+    /// The checkpoint in the folder `path`, every byte of it right.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Damaged`].
+    fn open(path: &Path) -> Result<Self, CheckpointError> {
+        let damaged = |fault| CheckpointError::Damaged { path: path.to_owned(), fault };
+        let checkpoint = Checkpoint::read(path).map_err(damaged)?;
+        // Whoever opens it reads some of it next.
+        checkpoint.verify_with(Caching::Keep).map_err(damaged)?;
+        Ok(checkpoint)
+    }
+}

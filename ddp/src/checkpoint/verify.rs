@@ -1,0 +1,72 @@
+//! Verification of a checkpoint: every byte of its files, and whether they hold what the manifest says.
+
+use std::io;
+
+use rayon::prelude::*;
+
+use super::fault::Fault;
+use super::opened::Checkpoint;
+use super::options::MODEL_FILE;
+use super::state_reader::StateReader;
+use crate::storage::checksum::Checksum;
+use crate::storage::fault::{FileEntry, FileFault};
+use crate::storage::stream::Caching;
+use crate::storage::tensor_file::{self, TensorFile};
+
+impl Checkpoint {
+    /// Reads all of its files, around the system's cache, and compares their checksums; then whether they hold what the manifest
+    /// says: each parameter of its shape, and each element of the optimiser's state exactly once.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn verify(&self) -> Result<(), Fault> {
+        self.verify_with(Caching::Bypass)
+    }
+
+    pub(super) fn verify_with(&self, caching: Caching) -> Result<(), Fault> {
+        let check = |entry: &FileEntry| {
+            let read = tensor_file::checksum(&self.path().join(&entry.name), caching);
+            check_checksum(entry, read)
+        };
+        self.manifest().files.par_iter().map(check).collect::<Result<(), Fault>>()?;
+        self.check_content(&TensorFile::open(&self.model_path())?, &StateReader::open(self)?)
+    }
+
+    /// Whether the files, by their headers, hold what the manifest says.
+    pub(super) fn check_content(&self, model: &TensorFile, state: &StateReader) -> Result<(), Fault> {
+        if let Some(difference) = self.differences(model).first() {
+            return Err(
+                FileFault::Malformed { name: MODEL_FILE.to_owned(), reason: difference.clone() }.into()
+            );
+        }
+        state.check()
+    }
+
+    /// What the model's file holds other than the manifest says.
+    fn differences(&self, model: &TensorFile) -> Vec<String> {
+        let parameters = self.manifest().parameters.iter();
+        let difference = parameters.filter_map(|parameter| match model.dims(&parameter.name) {
+            None => Some(format!("{} {:?} is missing", parameter.name, parameter.shape)),
+            Some(dims) if dims != parameter.shape => {
+                Some(format!("{} is {dims:?}, expected {:?}", parameter.name, parameter.shape))
+            }
+            Some(_) => None,
+        });
+        difference.collect()
+    }
+}
+
+/// Whether a file's length and checksum, as they were read, are those of its entry.
+pub(super) fn check_checksum(entry: &FileEntry, read: io::Result<(u64, Checksum)>) -> Result<(), Fault> {
+    let FileEntry { name, bytes, xxh3_128 } = entry;
+    let (got, sum) =
+        read.map_err(|error| FileFault::Unreadable { name: name.clone(), reason: error.to_string() })?;
+    if got != *bytes {
+        return Err(FileFault::Length { name: name.clone(), got, expected: *bytes }.into());
+    }
+    if sum != *xxh3_128 {
+        let (got, expected) = (sum.to_string(), xxh3_128.to_string());
+        return Err(FileFault::Changed { name: name.clone(), got, expected }.into());
+    }
+    Ok(())
+}

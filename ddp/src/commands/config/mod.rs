@@ -1,0 +1,31 @@
+//! `ddp-train config`: the reference of the config's keys, and their JSON schema.
+
+use ddp_comm::World;
+
+use crate::cli::{ConfigCommand, ConfigKeysArgs};
+use crate::config::{keys_with_prefix, reference, schema};
+use crate::error::Result;
+use crate::exit::Stop;
+use crate::report::stdout::print_result;
+
+/// Prints the keys or the schema, on rank 0.
+///
+/// # Errors
+/// [`ConfigError::NoSuchPrefix`](crate::config::ConfigError::NoSuchPrefix); stdout can't be written.
+pub fn config(world: &World, command: &ConfigCommand) -> Result<(), Stop> {
+    let text = match command {
+        ConfigCommand::Keys(args) => world.collective_result(keys(args))?,
+        ConfigCommand::Schema => format!("{:#}\n", schema::schema()),
+    };
+    let put = if world.rank().0 == 0 { print_result(&text) } else { Ok(()) };
+    Ok(world.collective_result(put)?)
+}
+
+fn keys(args: &ConfigKeysArgs) -> Result<String> {
+    let keys = keys_with_prefix(&args.prefix)?;
+    Ok(match (args.markdown, args.json) {
+        (true, _) => reference::markdown(&keys),
+        (_, true) => reference::json_lines(&keys),
+        _ => reference::text(&keys),
+    })
+}

@@ -1,0 +1,107 @@
+//! `[checkpoint]`: when checkpoints are written, and which are kept.
+
+use super::key::{Key, Range, count, number, one_of, switch};
+use super::raw::RawConfig;
+use super::setting::Setting;
+use super::train::{EvalMetric, MAX_EPOCHS, check_metric};
+use super::value::{ConfigEnum, ConfigValue as _};
+use super::writer::Writer;
+use super::{DataConfig, MAX_STEPS, Result};
+
+/// `[checkpoint]`
+#[derive(Debug, Clone, PartialEq)]
+pub struct CheckpointConfig {
+    /// Steps between two checkpoints; 0 writes none for that.
+    pub every_steps: u64,
+    /// Minutes between two checkpoints; 0 writes none for that.
+    pub every_minutes: f64,
+    /// Epochs between two checkpoints; 0 writes none for that.
+    pub every_epochs: u64,
+    /// Number of newest checkpoints that are kept; 0 keeps all.
+    pub keep: usize,
+    /// Metric of the best checkpoint, which is kept too; `None` keeps no best one.
+    pub keep_best: Option<EvalMetric>,
+    /// Whether training continues while a checkpoint is written.
+    pub is_async: bool,
+}
+
+const NEVER: &str = "0 writes none for that";
+
+pub(super) const KEYS: &[Key] = &[
+    count("checkpoint.every_steps", 0, MAX_STEPS)
+        .help("Optimiser steps between two checkpoints; 0 for none")
+        .default("0")
+        .example("1000")
+        .hint(NEVER)
+        .synonyms(&["save_every", "save_steps", "save_every_steps", "checkpoint_every"])
+        .may_change(),
+    number("checkpoint.every_minutes", Range::from_to(0.0, 1e6, "a number of minutes from 0 to 1e6"))
+        .help("Minutes between two checkpoints; 0 for none")
+        .default("0.0")
+        .example("30.0")
+        .hint(NEVER)
+        .may_change(),
+    count("checkpoint.every_epochs", 0, MAX_EPOCHS)
+        .help("Epochs between two checkpoints; 0 for none")
+        .default("1")
+        .hint(NEVER)
+        .may_change(),
+    count("checkpoint.keep", 0, 1 << 20)
+        .help("Number of newest checkpoints that are kept; 0 keeps all")
+        .default("3")
+        .hint("0 keeps all")
+        .synonyms(&["save_total_limit", "save_top_k", "keep_last"])
+        .may_change(),
+    one_of("checkpoint.keep_best", Option::<EvalMetric>::NAMES)
+        .help("Metric of the best checkpoint, which is kept too")
+        .default(r#""eval_loss""#)
+        .synonyms(&["metric_for_best_model"])
+        .may_change(),
+    switch("checkpoint.async")
+        .help("Continue training while a checkpoint is written")
+        .default("true")
+        .may_change(),
+];
+
+/// `checkpoint.keep_best`
+impl ConfigEnum for Option<EvalMetric> {
+    const NAMES: &'static [&'static str] = &["eval_loss", "eval_accuracy", "eval_r2", "none"];
+    const VALUES: &'static [Self] =
+        &[Some(EvalMetric::Loss), Some(EvalMetric::Accuracy), Some(EvalMetric::R2), None];
+}
+
+impl CheckpointConfig {
+    pub(super) fn read(raw: &RawConfig, data: &DataConfig) -> Result<Self> {
+        Ok(CheckpointConfig {
+            every_steps: raw.get("checkpoint.every_steps")?,
+            every_minutes: raw.get("checkpoint.every_minutes")?,
+            every_epochs: raw.get("checkpoint.every_epochs")?,
+            keep: raw.get("checkpoint.keep")?,
+            keep_best: match raw.given("checkpoint.keep_best") {
+                Some(setting) => keep_best(setting, data)?,
+                None => raw.get("checkpoint.keep_best")?,
+            },
+            is_async: raw.get("checkpoint.async")?,
+        })
+    }
+
+    pub(super) fn write(&self, writer: &mut Writer) {
+        let CheckpointConfig { every_steps, every_minutes, every_epochs, keep, keep_best, is_async } = self;
+        writer.put("checkpoint.every_steps", every_steps);
+        writer.put("checkpoint.every_minutes", every_minutes);
+        writer.put("checkpoint.every_epochs", every_epochs);
+        writer.put("checkpoint.keep", keep);
+        writer.put("checkpoint.keep_best", keep_best);
+        writer.put("checkpoint.async", is_async);
+    }
+
+    /// Whether any is written before the run ends.
+    pub fn is_on(&self) -> bool {
+        self.every_steps > 0 || self.every_minutes > 0.0 || self.every_epochs > 0
+    }
+}
+
+fn keep_best(setting: &Setting, data: &DataConfig) -> Result<Option<EvalMetric>> {
+    let metric = Option::<EvalMetric>::read(setting)?;
+    metric.map(|metric| check_metric(setting, metric, data)).transpose()
+}

@@ -1,0 +1,101 @@
+//! `[comm]`: how gradients travel between ranks, and what ranks divide between them.
+
+use super::Result;
+use super::key::{Key, Range, count, number, one_of, switch};
+use super::raw::RawConfig;
+use super::value::{ConfigEnum, config_enum};
+use super::writer::Writer;
+
+/// `[comm]`
+#[derive(Debug, Clone, PartialEq)]
+pub struct CommConfig {
+    /// Size of a gradient bucket in MiB, positive.
+    pub bucket_mib: f64,
+    /// Whether buckets are reduced while backward still computes.
+    pub overlap: bool,
+    /// Number format in which gradients travel between GPUs.
+    pub dtype: CommDtype,
+    /// Training state that is divided between the ranks.
+    pub zero: ZeroStage,
+}
+
+config_enum! {
+    /// Number format in which gradients travel between GPUs.
+    #[derive(clap::ValueEnum)]
+    pub enum CommDtype {
+        /// As they are.
+        F32 = "f32",
+        /// Rounded to bf16: half the bytes, 8 bits of precision.
+        Bf16 = "bf16",
+    }
+}
+
+/// Training state of which each rank holds only its shard (ZeRO, arXiv:1910.02054).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ZeroStage {
+    /// None: every rank holds all of it.
+    Off,
+    /// The optimiser's state and the weights' average.
+    Optimizer,
+    /// Also the gradients that micro-batches accumulate.
+    Gradients,
+}
+
+pub(super) const KEYS: &[Key] = &[
+    number("comm.bucket_mib", Range::above_to(0.0, 1e6, "a size in MiB above 0 and at most 1e6"))
+        .help("Size of a gradient bucket in MiB")
+        .default("32.0")
+        .hint("32 is a good start")
+        .synonyms(&["bucket_cap_mb"])
+        .may_change(),
+    switch("comm.overlap").help("Reduce buckets while backward still computes").default("true").may_change(),
+    one_of("comm.dtype", CommDtype::NAMES)
+        .help("Number format in which gradients travel between GPUs")
+        .default(r#""f32""#)
+        .may_change(),
+    count("comm.zero", 0, 2)
+        .help("ZeRO stage: 1 shards the optimiser's state over the ranks, 2 also the accumulated gradients")
+        .default("0")
+        .example("1")
+        .hint("0 divides nothing, 1 the optimiser's state, 2 also gradients")
+        .synonyms(&["zero_stage", "zero1"])
+        .may_change(),
+];
+
+impl CommConfig {
+    pub(super) fn read(raw: &RawConfig) -> Result<Self> {
+        Ok(CommConfig {
+            bucket_mib: raw.get("comm.bucket_mib")?,
+            overlap: raw.get("comm.overlap")?,
+            dtype: raw.get("comm.dtype")?,
+            zero: match raw.get::<u64>("comm.zero")? {
+                0 => ZeroStage::Off,
+                1 => ZeroStage::Optimizer,
+                _ => ZeroStage::Gradients,
+            },
+        })
+    }
+
+    pub(super) fn write(&self, writer: &mut Writer) {
+        let CommConfig { bucket_mib, overlap, dtype, zero } = self;
+        writer.put("comm.bucket_mib", bucket_mib);
+        writer.put("comm.overlap", overlap);
+        writer.put("comm.dtype", dtype);
+        writer.put("comm.zero", &u64::from(zero.number()));
+    }
+
+    /// Size of a gradient bucket in bytes.
+    pub fn bucket_bytes(&self) -> usize {
+        ((self.bucket_mib * (1 << 20) as f64) as usize).max(1)
+    }
+}
+
+impl ZeroStage {
+    /// All of them.
+    pub const ALL: [ZeroStage; 3] = [ZeroStage::Off, ZeroStage::Optimizer, ZeroStage::Gradients];
+
+    /// Its number in the config and in the literature.
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+}

@@ -1,0 +1,442 @@
+//! `[data]`: the rows, and the meaning of their columns.
+
+use std::path::Path;
+
+use super::data_format::{DataFormat, format_by_name};
+use super::key::{Key, Kind, Range, count, key, number, one_of, switch, text};
+use super::raw::RawConfig;
+use super::value::{ConfigEnum, ConfigValue as _, config_enum};
+use super::writer::Writer;
+use super::{Config, MAX_WIDTH, Result};
+
+/// `[data]`
+#[derive(Debug, Clone, PartialEq)]
+pub struct DataConfig {
+    /// `builtin:NAME`, a file, a folder, or a pattern of files.
+    pub train: String,
+    /// Labels of `train` in files of their own (npy, IDX): a file or a pattern.
+    pub labels: Option<String>,
+    /// Rows for evaluation.
+    pub eval: EvalSource,
+    /// Labels of `eval`, as `labels`.
+    pub eval_labels: Option<String>,
+    /// Weights of `eval` in files of their own (npy, IDX): a file or a pattern.
+    pub eval_weight: Option<String>,
+    /// Format of the files.
+    pub format: DataFormat,
+    /// Name of the features in npz and safetensors files.
+    pub features_key: String,
+    /// Name of the labels in npz and safetensors files.
+    pub labels_key: String,
+    /// Column names of the targets; one for classification.
+    pub target: Vec<String>,
+    /// Kind of the targets.
+    pub task: Task,
+    /// Number of classes; `None` means largest label of the training rows + 1.
+    pub classes: Option<usize>,
+    /// Weight of a row in loss and metrics: a column, an array's name, or an npy file with those of `train`.
+    pub weight: Option<String>,
+    /// Columns that are not features.
+    pub drop: Vec<String>,
+    /// Columns whose values are names rather than quantities.
+    pub categorical: Vec<String>,
+    /// Encoding of a category for the model.
+    pub encode: Encode,
+    /// Width of a category's embedding; `None` means one that grows with the number of values.
+    pub embedding_dim: Option<usize>,
+    /// Replacement of a missing value.
+    pub missing: Missing,
+    /// Normalisation of the features.
+    pub normalize: Normalize,
+    /// Whether each epoch visits the training rows in a new order.
+    pub shuffle: bool,
+    /// Range over which rows move in that order.
+    pub shuffle_mode: ShuffleMode,
+    /// Size of the window within which `shuffle_mode = "blocks"` mixes rows, in MiB.
+    pub shuffle_window_mib: usize,
+    /// Place where rows wait for their step.
+    pub placement: Placement,
+    /// Batches that are prepared ahead of the step, at least 1.
+    pub prefetch: usize,
+    /// Threads that prepare them; 0 means as many as fit.
+    pub loader_threads: usize,
+    /// Host memory for a rank's rows, in MiB.
+    pub loader_memory_mib: usize,
+}
+
+config_enum! {
+    /// Encoding of a category for the model.
+    pub enum Encode {
+        /// One column per value: 1 where the row has it, else 0.
+        OneHot = "one_hot",
+        /// A row of a learned table.
+        Embedding = "embedding",
+    }
+}
+
+config_enum! {
+    /// Replacement of a missing value.
+    pub enum Missing {
+        /// None: an error that names the value's place.
+        Error = "error",
+        /// The column's mean over the training rows, and a 1 in a column of its own.
+        Mean = "mean",
+        /// 0, and a 1 in a column of its own.
+        Zero = "zero",
+    }
+}
+
+config_enum! {
+    /// Range over which rows move in a new order.
+    pub enum ShuffleMode {
+        /// Any row to any place.
+        Full = "full",
+        /// Blocks of neighbouring rows to any place, rows within a window of such blocks: for disks, and for Parquet.
+        Blocks = "blocks",
+    }
+}
+
+config_enum! {
+    /// Place where rows wait for their step.
+    pub enum Placement {
+        /// On the GPU if there is room, else on the host.
+        Auto = "auto",
+        /// On the host: batches are copied to the GPU.
+        Host = "host",
+        /// On the GPU, where batches are gathered; an error if there is no room.
+        Device = "device",
+    }
+}
+
+/// Source of evaluation rows.
+#[derive(Debug, Clone, PartialEq)]
+pub enum EvalSource {
+    /// No evaluation.
+    None,
+    /// `builtin:NAME` (its test rows), a file, a folder, or a pattern of files.
+    Source(String),
+    /// This part of the training rows, in (0, 1), drawn by the seed and taken out of training.
+    Fraction(f64),
+}
+
+config_enum! {
+    /// Kind of a row's targets.
+    pub enum Task {
+        /// One class index in `0..classes`.
+        Classification = "classification",
+        /// One real number for each target column.
+        Regression = "regression",
+        /// 0 or 1 for each target column.
+        Multilabel = "multilabel",
+    }
+}
+
+config_enum! {
+    /// Normalisation of features, fitted on the training rows.
+    pub enum Normalize {
+        /// Features as they are.
+        None = "none",
+        /// Mean 0, standard deviation 1 (population).
+        Standard = "standard",
+        /// Smallest value 0, largest 1.
+        MinMax = "minmax",
+    }
+}
+
+const COLUMN_HINT: &str = "a column is a feature, a target, the weight, or left out";
+
+pub(super) const KEYS: &[Key] = &[
+    text("data.train")
+        .help("Training rows: builtin:NAME, a file, a folder, or a pattern of files")
+        .default(r#""builtin:digits""#)
+        .may_change(),
+    text("data.labels")
+        .help("Labels of data.train in files of their own (npy, IDX): a file or a pattern")
+        .absent("labels are next to the features")
+        .example(r#""y.npy""#)
+        .may_change(),
+    text("data.eval")
+        .help("Rows to evaluate on: builtin:NAME, a file, a folder, a pattern of files, or none")
+        .default_depends("test rows of a built-in data set, else none")
+        .example(r#""builtin:digits""#)
+        .synonyms(&["test", "valid", "validation"])
+        .may_change(),
+    text("data.eval_labels")
+        .help("Labels of data.eval in files of their own (npy, IDX): a file or a pattern")
+        .absent("labels are next to the features")
+        .example(r#""y_test.npy""#)
+        .may_change(),
+    text("data.eval_weight")
+        .help("Weights of data.eval in files of their own (npy, IDX): a file or a pattern")
+        .absent("not set")
+        .example(r#""w_test.npy""#)
+        .may_change(),
+    number(
+        "data.eval_fraction",
+        Range::between(0.0, 1.0, "a fraction between 0 and 1, both excluded"),
+    )
+    .help("Part of the training rows to evaluate on, drawn by the seed and taken out of training")
+    .absent("data.eval applies")
+    .example("0.2")
+    .hint("0.2 evaluates on a fifth of the rows")
+    .synonyms(&["val_fraction", "test_fraction"])
+    .instead_of(
+        "data.eval",
+        "`eval` names rows to evaluate on, `eval_fraction` takes them out of the training rows",
+    ),
+    one_of("data.format", DataFormat::NAMES)
+        .help("Format of the files; \"auto\" goes by their names")
+        .default(r#""auto""#),
+    text("data.features_key").help("Name of the features in npz and safetensors files").default(r#""features""#),
+    text("data.labels_key").help("Name of the labels in npz and safetensors files").default(r#""labels""#),
+    key("data.target", Kind::Texts { may_be_empty: false })
+        .help("Column names of the targets; one for classification")
+        .default(r#""label""#)
+        .synonyms(&["label", "targets"]),
+    one_of("data.task", Task::NAMES).help("Kind of the targets").default(r#""classification""#),
+    count("data.classes", 2, MAX_WIDTH)
+        .help("Number of classes")
+        .absent("largest label of the training rows + 1")
+        .example("10")
+        .hint("leave it out to take it from the data")
+        .synonyms(&["num_classes", "n_classes"]),
+    text("data.weight")
+        .help("Weight of a row in loss and metrics: a column, an array's name, or an npy file next to data.train")
+        .absent("all rows weigh the same")
+        .example(r#""weight""#)
+        .synonyms(&["sample_weight", "weights"])
+        .may_change_if(are_weights_files, "if it names files"),
+    key("data.drop", Kind::Texts { may_be_empty: true })
+        .help("Columns that are not features")
+        .default("[]")
+        .example(r#"["id"]"#)
+        .synonyms(&["drop_columns", "exclude"]),
+    key("data.categorical", Kind::Texts { may_be_empty: true })
+        .help("Columns whose values are names rather than quantities")
+        .default("[]")
+        .example(r#"["city"]"#)
+        .synonyms(&["categories", "cat_features"]),
+    one_of("data.encode", Encode::NAMES)
+        .help("Encoding of categories: a column per value, or a learned table")
+        .default(r#""one_hot""#),
+    count("data.embedding_dim", 0, 1 << 12)
+        .help("Width of a category's embedding; 0 for one that grows with the number of values")
+        .default("0")
+        .example("8")
+        .hint("0 chooses one"),
+    one_of("data.missing", Missing::NAMES)
+        .help("Replacement of missing values; mean and zero also add a column that marks them")
+        .default(r#""error""#)
+        .example(r#""mean""#)
+        .synonyms(&["na"]),
+    one_of("data.normalize", Normalize::NAMES)
+        .help("Normalisation of the features, fitted on the training rows")
+        .default(r#""none""#)
+        .example(r#""standard""#),
+    switch("data.shuffle").help("Visit the training rows in a new order each epoch").default("true"),
+    one_of("data.shuffle_mode", ShuffleMode::NAMES)
+        .help("Move rows anywhere (full), or in blocks of neighbouring rows, for data on disk (blocks)")
+        .default(r#""full""#),
+    count("data.shuffle_window_mib", 1, 1 << 20)
+        .help("Size of the window within which shuffle_mode = \"blocks\" mixes rows, in MiB")
+        .default_depends("64, at most half of data.loader_memory_mib")
+        .example("64")
+        .hint("64 is a good start"),
+    one_of("data.placement", Placement::NAMES)
+        .help("Place where rows wait for their step: host or GPU; auto takes the GPU if there is room")
+        .default(r#""auto""#)
+        .may_change(),
+    count("data.prefetch", 1, 1024)
+        .help("Batches that are prepared ahead of the step")
+        .default("4")
+        .hint("4 is a good start")
+        .synonyms(&["prefetch_factor"])
+        .may_change(),
+    count("data.loader_threads", 0, 256)
+        .help("Threads that prepare batches; 0 for as many as fit")
+        .default("0")
+        .example("2")
+        .hint("0 takes as many as fit")
+        .synonyms(&["num_workers", "workers"])
+        .may_change(),
+    count("data.loader_memory_mib", 1, 1 << 30)
+        .help("Host memory for a rank's rows, in MiB")
+        .default("1024")
+        .hint("1024 is 1 GiB a rank")
+        .may_change(),
+];
+
+impl DataConfig {
+    pub(super) fn read(raw: &RawConfig) -> Result<Self> {
+        let train: String = raw.get("data.train")?;
+        let eval = eval(raw, &train)?;
+        let task = raw.get("data.task")?;
+        let data = DataConfig {
+            target: target(raw, task)?,
+            classes: classes(raw, task)?,
+            drop: raw.get("data.drop")?,
+            categorical: raw.get("data.categorical")?,
+            weight: raw.optional("data.weight")?,
+            eval_weight: raw.optional("data.eval_weight")?,
+            loader_memory_mib: raw.get("data.loader_memory_mib")?,
+            shuffle_window_mib: shuffle_window_mib(raw)?,
+            labels: raw.optional("data.labels")?,
+            eval_labels: raw.optional("data.eval_labels")?,
+            format: raw.get("data.format")?,
+            features_key: raw.get("data.features_key")?,
+            labels_key: raw.get("data.labels_key")?,
+            encode: raw.get("data.encode")?,
+            embedding_dim: Some(raw.get("data.embedding_dim")?).filter(|dim| *dim > 0),
+            missing: raw.get("data.missing")?,
+            normalize: raw.get("data.normalize")?,
+            shuffle: raw.get("data.shuffle")?,
+            shuffle_mode: raw.get("data.shuffle_mode")?,
+            placement: raw.get("data.placement")?,
+            prefetch: raw.get("data.prefetch")?,
+            loader_threads: raw.get("data.loader_threads")?,
+            train,
+            eval,
+            task,
+        };
+        data.check_weights(raw)?;
+        data.check_columns(raw)?;
+        Ok(data)
+    }
+
+    fn check_weights(&self, raw: &RawConfig) -> Result<()> {
+        if let Some(setting) = raw.given("data.eval_weight")
+            && !matches!(&self.eval, EvalSource::Source(source) if !source.starts_with("builtin:"))
+        {
+            return Err(setting.bad(
+                "absent without files in `data.eval`",
+                "rows that are taken out of the training rows have the weights of `data.weight`",
+            ));
+        }
+        match raw.given("data.weight") {
+            Some(setting) if self.weight.as_ref().is_some_and(|weight| self.target.contains(weight)) => {
+                Err(setting.bad("a column that is no target", COLUMN_HINT))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Each column has one use.
+    fn check_columns(&self, raw: &RawConfig) -> Result<()> {
+        let both = [
+            ("data.drop", &self.drop, &self.categorical),
+            ("data.categorical", &self.categorical, &self.drop),
+        ];
+        for (key, columns, others) in both {
+            let taken = self.target.iter().chain(&self.weight).chain(others);
+            if let Some(name) = taken.into_iter().find(|name| columns.contains(name))
+                && let Some(setting) = raw.given(key)
+            {
+                let expected = format!("columns without another use, and \"{name}\" has one");
+                return Err(setting.bad(expected, COLUMN_HINT));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn write(&self, writer: &mut Writer) {
+        let DataConfig { train, labels, eval, eval_labels, eval_weight, format, .. } = self;
+        writer.put("data.train", train);
+        writer.put_optional("data.labels", labels.as_ref());
+        match eval {
+            EvalSource::None => writer.put("data.eval", &"none".to_owned()),
+            EvalSource::Source(source) => writer.put("data.eval", source),
+            EvalSource::Fraction(fraction) => writer.put("data.eval_fraction", fraction),
+        }
+        writer.put_optional("data.eval_labels", eval_labels.as_ref());
+        writer.put_optional("data.eval_weight", eval_weight.as_ref());
+        writer.put("data.format", format);
+        writer.put("data.features_key", &self.features_key);
+        writer.put("data.labels_key", &self.labels_key);
+        match self.target.as_slice() {
+            [one] => writer.put("data.target", one),
+            _ => writer.put("data.target", &self.target),
+        }
+        writer.put("data.task", &self.task);
+        writer.put_optional("data.classes", self.classes.as_ref());
+        writer.put_optional("data.weight", self.weight.as_ref());
+        writer.put("data.drop", &self.drop);
+        writer.put("data.categorical", &self.categorical);
+        writer.put("data.encode", &self.encode);
+        writer.put("data.embedding_dim", &self.embedding_dim.unwrap_or(0));
+        writer.put("data.missing", &self.missing);
+        writer.put("data.normalize", &self.normalize);
+        writer.put("data.shuffle", &self.shuffle);
+        writer.put("data.shuffle_mode", &self.shuffle_mode);
+        writer.put("data.shuffle_window_mib", &self.shuffle_window_mib);
+        writer.put("data.placement", &self.placement);
+        writer.put("data.prefetch", &self.prefetch);
+        writer.put("data.loader_threads", &self.loader_threads);
+        writer.put("data.loader_memory_mib", &self.loader_memory_mib);
+    }
+
+    /// Whether `weight` names files, rather than a column or array.
+    fn is_weight_files(&self) -> bool {
+        let is_beside = |format| matches!(format, DataFormat::Npy | DataFormat::Idx);
+        self.weight.as_deref().is_some_and(|weight| {
+            is_beside(self.format)
+                || weight.contains('/')
+                || format_by_name(Path::new(weight)).is_some_and(is_beside)
+        })
+    }
+}
+
+/// Files may move, as next to npy and IDX; the name of a column or array is part of the run.
+fn are_weights_files(ours: &Config, saved: &Config) -> bool {
+    ours.data.is_weight_files() && saved.data.is_weight_files()
+}
+
+fn eval(raw: &RawConfig, train: &str) -> Result<EvalSource> {
+    let fraction = raw.optional("data.eval_fraction")?;
+    Ok(match (raw.optional::<String>("data.eval")?, fraction) {
+        (_, Some(fraction)) => EvalSource::Fraction(fraction),
+        (Some(source), _) if source == "none" => EvalSource::None,
+        (Some(source), _) => EvalSource::Source(source),
+        // A built-in set brings its own test rows.
+        (None, None) if train.starts_with("builtin:") => EvalSource::Source(train.to_owned()),
+        (None, None) => EvalSource::None,
+    })
+}
+
+fn target(raw: &RawConfig, task: Task) -> Result<Vec<String>> {
+    let target: Vec<String> = raw.get("data.target")?;
+    let Some(setting) = raw.given("data.target") else { return Ok(target) };
+    for (i, name) in target.iter().enumerate() {
+        if target[..i].contains(name) {
+            return Err(setting.bad("each column once", format!("remove one `{name}`")));
+        }
+    }
+    if task == Task::Classification && target.len() > 1 {
+        return Err(setting.bad(
+            "one column for task \"classification\"",
+            "set `data.task` to \"regression\" or \"multilabel\" for several targets",
+        ));
+    }
+    Ok(target)
+}
+
+fn classes(raw: &RawConfig, task: Task) -> Result<Option<usize>> {
+    match raw.given("data.classes") {
+        Some(setting) if task != Task::Classification => {
+            Err(setting
+                .bad(format!("absent for task \"{task}\""), "only task \"classification\" has classes"))
+        }
+        _ => raw.optional("data.classes"),
+    }
+}
+
+fn shuffle_window_mib(raw: &RawConfig) -> Result<usize> {
+    let memory: usize = raw.get("data.loader_memory_mib")?;
+    let max_window = (memory / 2).max(1);
+    let Some(setting) = raw.setting("data.shuffle_window_mib") else { return Ok(max_window.min(64)) };
+    let window = usize::read(&setting)?;
+    if window > max_window {
+        let expected = format!("at most half of `data.loader_memory_mib`, {max_window} MiB");
+        return Err(setting.bad(expected, "one window is read while another one is used"));
+    }
+    Ok(window)
+}

@@ -1,0 +1,120 @@
+//! Errors of reading and checking a config: all are the user's to fix (exit status 2).
+
+use std::path::PathBuf;
+
+use super::Origin;
+use crate::storage::user_file::FileError;
+
+/// A config that can't be used. Messages hold the place, the key, the expected and the given value, and end in a hint.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file can't be opened or read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The file is far larger than any config.
+    #[error(
+        "config file `{}` has {n_bytes} bytes, expected at most {max_bytes}\n\
+         hint: is it a data file? data go to `data.train` in the config",
+        path.display()
+    )]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        n_bytes: u64,
+        /// The limit.
+        max_bytes: u64,
+    },
+    /// The file is not UTF-8.
+    #[error("config file {at}: not UTF-8 text\nhint: save the file as UTF-8")]
+    NotUtf8 {
+        /// Place of the first bad byte.
+        at: Box<Origin>,
+    },
+    /// The file is not TOML.
+    #[error(
+        "config file {at}: not valid TOML: {message}\n\
+         hint: {}",
+        syntax_hint(at)
+    )]
+    Syntax {
+        /// Place of the first fault.
+        at: Box<Origin>,
+        /// The parser's message.
+        message: String,
+    },
+    /// No key has this name.
+    #[error("{at}: unknown key `{key}`\nhint: {hint}")]
+    UnknownKey {
+        /// Where it was given.
+        at: Box<Origin>,
+        /// The key, with its section.
+        key: String,
+        /// The nearest known key, or the list of keys.
+        hint: String,
+    },
+    /// A value of another type than the key's.
+    #[error("{at}: `{key}` must be {expected}, got {got}\nhint: write `{example}`")]
+    WrongType {
+        /// Where it was given.
+        at: Box<Origin>,
+        /// The key, with its section.
+        key: String,
+        /// The required type.
+        expected: &'static str,
+        /// Type and value found.
+        got: String,
+        /// A valid assignment for this key.
+        example: String,
+    },
+    /// A value of the right type that is out of range, or does not fit the other keys.
+    #[error("{at}: `{key}` must be {expected}, got {got}\nhint: {hint}")]
+    BadValue {
+        /// Where it was given.
+        at: Box<Origin>,
+        /// The key, with its section.
+        key: &'static str,
+        /// Values that can be used.
+        expected: String,
+        /// The value found.
+        got: String,
+        /// Advice.
+        hint: String,
+    },
+    /// Two keys of which only one may be given.
+    #[error("{at}: `{key}` and `{other}` are both given\nhint: keep one of them: {hint}")]
+    Conflict {
+        /// Where the second was given.
+        at: Box<Origin>,
+        /// One key.
+        key: &'static str,
+        /// The other.
+        other: &'static str,
+        /// The meaning of each.
+        hint: &'static str,
+    },
+    /// A `--set` argument that is no assignment.
+    #[error("`--set {arg}`: expected SECTION.KEY=VALUE\nhint: for example `--set optimizer.lr=0.001`")]
+    BadSet {
+        /// The argument as given.
+        arg: String,
+    },
+    /// No key's name begins with the prefix that was asked for.
+    #[error("no key begins with `{prefix}`\nhint: {hint}")]
+    NoSuchPrefix {
+        /// The prefix as given.
+        prefix: String,
+        /// The nearest known key, or the sections.
+        hint: String,
+    },
+}
+
+fn syntax_hint(at: &Origin) -> &'static str {
+    match at {
+        Origin::File { path, .. } if path.extension().is_some_and(|ext| ext == "csv") => {
+            "a data file goes to the config's `data.train`, or to `--set data.train=FILE`"
+        }
+        _ => "lines are `key = value` under `[section]`; texts need quotes",
+    }
+}

@@ -1,0 +1,356 @@
+//! A config key is one row: name, type, range, default, example, synonyms, resume rule and a line of help.
+//!
+//! Rows are constants in the file of their section. Reading, `--set`, errors, writing, the comparison of ranks, the resume rules,
+//! `config keys` and `config schema` all come from them.
+
+use super::Config;
+
+/// Everything that is known about one key.
+#[derive(Debug, Clone, Copy)]
+pub struct Key {
+    /// Name with its section: `optimizer.lr`.
+    pub name: &'static str,
+    /// One line for the reference and for editors.
+    pub help: &'static str,
+    /// Type and range.
+    pub kind: Kind,
+    /// Value of a key that a typed config leaves out.
+    pub default: KeyDefault,
+    /// Value of a key that a saved config lacks.
+    pub before: Before,
+    /// A valid value, written as TOML.
+    pub example: &'static str,
+    /// Advice after a value that is out of range.
+    pub hint: &'static str,
+    /// Names of this key in other programs.
+    pub synonyms: &'static [&'static str],
+    /// Another key that means the same thing in another unit: only one of the two may be given.
+    pub alternative: Option<Alternative>,
+    /// Whether a resumed run may change it.
+    pub on_resume: OnResume,
+    /// Whether ranks compare it at start.
+    pub is_compared: bool,
+}
+
+/// Type and range of a key's value.
+#[derive(Debug, Clone, Copy)]
+pub enum Kind {
+    /// `true` or `false`.
+    Bool,
+    /// A whole number in `min..=max`.
+    Count {
+        /// Smallest value.
+        min: u64,
+        /// Largest value.
+        max: u64,
+    },
+    /// A list of whole numbers in `min..=max`.
+    Counts {
+        /// Smallest value of an item.
+        min: u64,
+        /// Largest value of an item.
+        max: u64,
+    },
+    /// A finite number.
+    Number(Range),
+    /// A list of finite numbers.
+    Numbers {
+        /// Range of each item.
+        range: Range,
+        /// Number of items; `None` for any.
+        len: Option<usize>,
+    },
+    /// A text that is not blank.
+    Text,
+    /// A text or a list of texts.
+    Texts {
+        /// Whether the list may be empty.
+        may_be_empty: bool,
+    },
+    /// One of these names.
+    OneOf(&'static [&'static str]),
+    /// `true`, `false` or this name.
+    BoolOr(&'static str),
+    /// A list of tables with these keys, the first of which is required.
+    Tables(&'static [Key]),
+}
+
+/// A range of finite numbers.
+#[derive(Debug, Clone, Copy)]
+pub struct Range {
+    /// Lower end.
+    pub min: f64,
+    /// Upper end; infinity for none.
+    pub max: f64,
+    /// Whether `min` itself is excluded.
+    pub is_min_excluded: bool,
+    /// Whether `max` itself is excluded.
+    pub is_max_excluded: bool,
+    /// A further condition.
+    pub also: Option<fn(f64) -> bool>,
+    /// The range in words: "a number above 0".
+    pub words: &'static str,
+}
+
+/// Value of a key that is not given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyDefault {
+    /// This value, written as TOML in the form in which configs are saved.
+    Value(&'static str),
+    /// A value that depends on other keys; the rule in words.
+    Depends(&'static str),
+    /// None; the meaning in words.
+    Absent(&'static str),
+}
+
+/// Value meant by a saved config that lacks the key, because it was saved before the key existed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Before {
+    /// The default.
+    Default,
+    /// This value, written as TOML.
+    Value(&'static str),
+    /// No value.
+    Absent,
+}
+
+/// The other key of a pair of which only one may be given.
+#[derive(Debug, Clone, Copy)]
+pub struct Alternative {
+    /// Its name.
+    pub name: &'static str,
+    /// The meaning of both.
+    pub hint: &'static str,
+}
+
+/// Whether a resumed run may change a key.
+#[derive(Debug, Clone, Copy)]
+pub enum OnResume {
+    /// No: another value is another run.
+    Fixed,
+    /// Yes.
+    MayChange,
+    /// If this holds for the new and the saved config; the condition in words.
+    MayChangeIf(fn(&Config, &Config) -> bool, &'static str),
+}
+
+/// A row for a key of this name and kind, with no value by default.
+pub(super) const fn key(name: &'static str, kind: Kind) -> Key {
+    Key {
+        name,
+        help: "",
+        kind,
+        default: KeyDefault::Absent("not set"),
+        before: Before::Default,
+        example: "",
+        hint: "",
+        synonyms: &[],
+        alternative: None,
+        on_resume: OnResume::Fixed,
+        is_compared: true,
+    }
+}
+
+/// A row for a whole number in `min..=max`.
+pub(super) const fn count(name: &'static str, min: u64, max: u64) -> Key {
+    key(name, Kind::Count { min, max })
+}
+
+/// A row for a finite number in `range`.
+pub(super) const fn number(name: &'static str, range: Range) -> Key {
+    key(name, Kind::Number(range))
+}
+
+/// A row for `true` or `false`.
+pub(super) const fn switch(name: &'static str) -> Key {
+    key(name, Kind::Bool)
+}
+
+/// A row for a text.
+pub(super) const fn text(name: &'static str) -> Key {
+    key(name, Kind::Text)
+}
+
+/// A row for one of the names of an enum.
+pub(super) const fn one_of(name: &'static str, names: &'static [&'static str]) -> Key {
+    key(name, Kind::OneOf(names))
+}
+
+impl Key {
+    /// Sets the line of help.
+    pub(super) const fn help(mut self, help: &'static str) -> Self {
+        self.help = help;
+        self
+    }
+
+    /// Sets the default, which is also the example if there is no other one.
+    pub(super) const fn default(mut self, value: &'static str) -> Self {
+        self.default = KeyDefault::Value(value);
+        if self.example.is_empty() {
+            self.example = value;
+        }
+        self
+    }
+
+    /// Sets the rule by which other keys determine the default.
+    pub(super) const fn default_depends(mut self, rule: &'static str) -> Self {
+        self.default = KeyDefault::Depends(rule);
+        self
+    }
+
+    /// Sets what it means that there is no value.
+    pub(super) const fn absent(mut self, meaning: &'static str) -> Self {
+        self.default = KeyDefault::Absent(meaning);
+        self
+    }
+
+    /// Sets the value of saved configs that lack the key, where that is not the default.
+    #[allow(dead_code, reason = "no key has changed its default yet")]
+    pub(super) const fn before(mut self, before: Before) -> Self {
+        self.before = before;
+        self
+    }
+
+    /// Sets the example.
+    pub(super) const fn example(mut self, example: &'static str) -> Self {
+        self.example = example;
+        self
+    }
+
+    /// Sets the advice for a value out of range.
+    pub(super) const fn hint(mut self, hint: &'static str) -> Self {
+        self.hint = hint;
+        self
+    }
+
+    /// Sets the names of the key in other programs.
+    pub(super) const fn synonyms(mut self, synonyms: &'static [&'static str]) -> Self {
+        self.synonyms = synonyms;
+        self
+    }
+
+    /// Makes the key exclude `other`.
+    pub(super) const fn instead_of(mut self, other: &'static str, hint: &'static str) -> Self {
+        self.alternative = Some(Alternative { name: other, hint });
+        self
+    }
+
+    /// Lets a resumed run change the key.
+    pub(super) const fn may_change(mut self) -> Self {
+        self.on_resume = OnResume::MayChange;
+        self
+    }
+
+    /// Lets a resumed run change the key if `condition` holds for the new and the saved config.
+    pub(super) const fn may_change_if(
+        mut self,
+        condition: fn(&Config, &Config) -> bool,
+        words: &'static str,
+    ) -> Self {
+        self.on_resume = OnResume::MayChangeIf(condition, words);
+        self
+    }
+
+    /// Leaves the key out of what ranks compare at start.
+    pub(super) const fn not_compared(mut self) -> Self {
+        self.is_compared = false;
+        self
+    }
+
+    /// Section; "" for a key at the top.
+    pub fn section(&self) -> &'static str {
+        self.name.split_once('.').map_or("", |(section, _)| section)
+    }
+
+    /// Name without the section.
+    pub fn short_name(&self) -> &'static str {
+        self.name.rsplit('.').next().unwrap_or(self.name)
+    }
+}
+
+impl Kind {
+    /// The type, for messages about another one.
+    pub(super) fn type_words(self) -> &'static str {
+        match self {
+            Kind::Bool => "true or false",
+            Kind::Count { .. } => "a whole number",
+            Kind::Counts { .. } => "a list of whole numbers",
+            Kind::Number(_) => "a number",
+            Kind::Numbers { .. } => "a list of numbers",
+            Kind::Text | Kind::OneOf(_) => "a text",
+            Kind::Texts { .. } => "a text or a list of texts",
+            Kind::BoolOr(_) => "true, false or a text",
+            Kind::Tables(_) => "a list of groups",
+        }
+    }
+
+    /// Type and range, for the reference.
+    pub fn words(self) -> String {
+        let quoted = |names: &[&str]| format!("\"{}\"", names.join("\", \""));
+        match self {
+            Kind::Bool => "true or false".to_owned(),
+            Kind::Count { min, max } => format!("whole number from {min} to {max}"),
+            Kind::Counts { min, max } => format!("list of whole numbers from {min} to {max}"),
+            Kind::Number(range) | Kind::Numbers { range, .. } => {
+                range.words.strip_prefix("a ").unwrap_or(range.words).to_owned()
+            }
+            Kind::Text => "text".to_owned(),
+            Kind::Texts { .. } => "text or list of texts".to_owned(),
+            Kind::OneOf(names) => quoted(names),
+            Kind::BoolOr(name) => format!("true, false or \"{name}\""),
+            Kind::Tables(keys) => {
+                let names: Vec<_> = keys.iter().map(Key::short_name).collect();
+                format!("list of tables of `{}`", names.join("`, `"))
+            }
+        }
+    }
+}
+
+impl Range {
+    const fn new(min: f64, max: f64, words: &'static str) -> Self {
+        Range { min, max, is_min_excluded: false, is_max_excluded: false, also: None, words }
+    }
+
+    /// Numbers above `min`.
+    pub(super) const fn above(min: f64, words: &'static str) -> Self {
+        Range { is_min_excluded: true, ..Range::new(min, f64::INFINITY, words) }
+    }
+
+    /// Numbers from `min` on.
+    pub(super) const fn at_least(min: f64, words: &'static str) -> Self {
+        Range::new(min, f64::INFINITY, words)
+    }
+
+    /// Numbers from `min` to `max`.
+    pub(super) const fn from_to(min: f64, max: f64, words: &'static str) -> Self {
+        Range::new(min, max, words)
+    }
+
+    /// Numbers from `min` to below `max`.
+    pub(super) const fn from_below(min: f64, max: f64, words: &'static str) -> Self {
+        Range { is_max_excluded: true, ..Range::new(min, max, words) }
+    }
+
+    /// Numbers above `min`, up to `max`.
+    pub(super) const fn above_to(min: f64, max: f64, words: &'static str) -> Self {
+        Range { is_min_excluded: true, ..Range::new(min, max, words) }
+    }
+
+    /// Numbers between `min` and `max`, both excluded.
+    pub(super) const fn between(min: f64, max: f64, words: &'static str) -> Self {
+        Range { is_min_excluded: true, is_max_excluded: true, ..Range::new(min, max, words) }
+    }
+
+    /// Adds a condition.
+    pub(super) const fn also(mut self, condition: fn(f64) -> bool) -> Self {
+        self.also = Some(condition);
+        self
+    }
+
+    /// Whether `number` is finite and in the range.
+    pub(super) fn contains(&self, number: f64) -> bool {
+        let above = if self.is_min_excluded { number > self.min } else { number >= self.min };
+        let below = if self.is_max_excluded { number < self.max } else { number <= self.max };
+        number.is_finite() && above && below && self.also.is_none_or(|condition| condition(number))
+    }
+}

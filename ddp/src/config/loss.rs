@@ -1,0 +1,173 @@
+//! `[loss]`: the training objective.
+
+use super::data::Task;
+use super::key::{Key, Kind, Range, key, number, one_of};
+use super::raw::RawConfig;
+use super::value::{ConfigEnum, config_enum, list};
+use super::writer::Writer;
+use super::{DataConfig, Result};
+
+/// `[loss]`: the training objective; always the mean over the rows of a global batch.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Loss {
+    /// Softmax cross-entropy on class indices.
+    CrossEntropy {
+        /// In [0, 1), as in PyTorch.
+        label_smoothing: f64,
+        /// One positive weight per class; the mean is then weighted, as in PyTorch.
+        class_weights: Option<Vec<f32>>,
+    },
+    /// Binary cross-entropy with logits.
+    Bce,
+    /// Mean squared error.
+    Mse,
+    /// Huber loss: quadratic up to `delta`, then linear.
+    Huber {
+        /// Positive.
+        delta: f64,
+    },
+}
+
+/// The values of `loss.kind`.
+#[derive(Clone, Copy, PartialEq)]
+enum LossKind {
+    Auto,
+    CrossEntropy,
+    Bce,
+    Mse,
+    Huber,
+}
+
+config_enum!(impl LossKind {
+    Auto = "auto",
+    CrossEntropy = "cross_entropy",
+    Bce = "bce",
+    Mse = "mse",
+    Huber = "huber",
+});
+
+/// Keys that only one kind of loss uses.
+const OWNERS: [(&str, LossKind); 3] = [
+    ("loss.label_smoothing", LossKind::CrossEntropy),
+    ("loss.class_weights", LossKind::CrossEntropy),
+    ("loss.delta", LossKind::Huber),
+];
+
+/// In single precision too: that is how losses are weighted.
+const WEIGHTS: Range = Range::above(0.0, "finite numbers above 0")
+    .also(|weight| weight as f32 > 0.0 && (weight as f32).is_finite());
+
+pub(super) const KEYS: &[Key] = &[
+    one_of("loss.kind", LossKind::NAMES)
+        .help("Loss; \"auto\" is cross_entropy, bce or mse, by the task")
+        .default_depends("cross_entropy for classification, bce for multilabel, mse for regression")
+        .example(r#""auto""#),
+    number("loss.label_smoothing", Range::from_below(0.0, 1.0, "a fraction from 0 to below 1"))
+        .help("Label smoothing of cross_entropy, as in PyTorch")
+        .default("0.0")
+        .example("0.1")
+        .hint("0 switches smoothing off, 0.1 is usual"),
+    key("loss.class_weights", Kind::Numbers { range: WEIGHTS, len: None })
+        .help("One weight per class for cross_entropy; the mean is then weighted, as in PyTorch")
+        .absent("all classes weigh the same")
+        .example("[1.0, 2.0]")
+        .hint("1.0 leaves a class as it is"),
+    number("loss.delta", Range::above(0.0, "a number above 0"))
+        .help("Error at which huber changes from quadratic to linear")
+        .default("1.0")
+        .hint("1.0 is usual"),
+];
+
+impl Loss {
+    pub(super) fn read(raw: &RawConfig, data: &DataConfig) -> Result<Self> {
+        let kind = kind(raw, data.task)?;
+        for (key, owner) in OWNERS {
+            if kind != owner
+                && let Some(setting) = raw.given(key)
+            {
+                let owner = owner.config_name();
+                let expected = format!("absent unless the loss is \"{owner}\"");
+                return Err(setting.bad(expected, format!("remove it, or set `loss.kind` to \"{owner}\"")));
+            }
+        }
+        Ok(match kind {
+            LossKind::Auto | LossKind::CrossEntropy => Loss::CrossEntropy {
+                label_smoothing: raw.get("loss.label_smoothing")?,
+                class_weights: class_weights(raw, data)?,
+            },
+            LossKind::Bce => Loss::Bce,
+            LossKind::Mse => Loss::Mse,
+            LossKind::Huber => Loss::Huber { delta: raw.get("loss.delta")? },
+        })
+    }
+
+    pub(super) fn write(&self, writer: &mut Writer) {
+        writer.put("loss.kind", &self.name().to_owned());
+        match self {
+            Self::CrossEntropy { label_smoothing, class_weights } => {
+                writer.put("loss.label_smoothing", label_smoothing);
+                if let Some(weights) = class_weights {
+                    writer.put_toml("loss.class_weights", list(weights, |weight| single(*weight)));
+                }
+            }
+            Self::Huber { delta } => writer.put("loss.delta", delta),
+            Self::Bce | Self::Mse => {}
+        }
+    }
+
+    /// The name in the config.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::CrossEntropy { .. } => "cross_entropy",
+            Self::Bce => "bce",
+            Self::Mse => "mse",
+            Self::Huber { .. } => "huber",
+        }
+    }
+}
+
+/// Reads the kind, which must fit the task.
+fn kind(raw: &RawConfig, task: Task) -> Result<LossKind> {
+    let fitting: &[LossKind] = match task {
+        Task::Classification => &[LossKind::CrossEntropy],
+        Task::Multilabel => &[LossKind::Bce],
+        Task::Regression => &[LossKind::Mse, LossKind::Huber],
+    };
+    let kind = raw.get_or("loss.kind", LossKind::Auto)?;
+    if kind == LossKind::Auto {
+        return Ok(fitting[0]);
+    }
+    match raw.given("loss.kind") {
+        Some(setting) if !fitting.contains(&kind) => {
+            let names: Vec<_> = fitting.iter().map(|kind| kind.config_name()).collect();
+            Err(setting.bad(
+                format!("\"{}\" for task \"{task}\"", names.join("\" or \"")),
+                "set `data.task` to the task you mean, or leave `loss.kind` out",
+            ))
+        }
+        _ => Ok(kind),
+    }
+}
+
+fn class_weights(raw: &RawConfig, data: &DataConfig) -> Result<Option<Vec<f32>>> {
+    let Some(setting) = raw.setting("loss.class_weights") else { return Ok(None) };
+    let weights = setting.numbers()?;
+    if weights.is_empty() || data.classes.is_some_and(|classes| classes != weights.len()) {
+        let expected = match data.classes {
+            Some(classes) => format!("{classes} numbers, as many as `data.classes`"),
+            None => "one number per class".to_owned(),
+        };
+        return Err(setting.bad(expected, "give one weight for each class, or leave the key out"));
+    }
+    Ok(Some(weights.into_iter().map(|weight| weight as f32).collect()))
+}
+
+/// Writes an f32 in its short form where that reads back as the same f32 through f64, which is nearly always.
+fn single(number: f32) -> String {
+    let short = format!("{number:?}");
+    if short.parse::<f64>().is_ok_and(|wide| wide as f32 == number) {
+        short
+    } else {
+        format!("{:?}", f64::from(number))
+    }
+}

@@ -1,0 +1,124 @@
+//! A config before it is checked: the given settings, with the defaults of keys that are not given.
+
+use serde::Deserialize as _;
+use toml::Value;
+use toml::de::ValueDeserializer;
+
+use super::error::ConfigError;
+use super::key::{Before, Key, KeyDefault};
+use super::origin::Origin;
+use super::setting::Setting;
+use super::value::ConfigValue;
+use super::{Result, table};
+
+/// Settings, each key at most once, and the rule for keys that are not among them.
+#[derive(Debug, Clone)]
+pub(super) struct RawConfig {
+    settings: Vec<Setting>,
+    source: Source,
+}
+
+/// The kind of text that a config comes from: it decides the value of a key that the text lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    /// Typed by a user, who means the default.
+    Typed,
+    /// Saved by a run, which meant [`Key::before`].
+    Saved,
+}
+
+impl RawConfig {
+    /// Lays `upper` over `lower`: a later value replaces an earlier one, and that of its key's alternative.
+    ///
+    /// # Errors
+    /// [`ConfigError::Conflict`] if one layer holds both keys of an alternative.
+    pub(super) fn layered(lower: Vec<Setting>, upper: Vec<Setting>, source: Source) -> Result<Self> {
+        check_no_conflict(&lower)?;
+        check_no_conflict(&upper)?;
+        let mut settings = lower;
+        for setting in upper {
+            let alternative = alternative(setting.key);
+            settings.retain(|old| old.key.name != setting.key.name && Some(old.key.name) != alternative);
+            settings.push(setting);
+        }
+        Ok(RawConfig { settings, source })
+    }
+
+    /// The settings without the key `name`, as if a user had left it out.
+    pub(super) fn without(&self, name: &str) -> Self {
+        let mut settings = self.settings.clone();
+        settings.retain(|setting| setting.key.name != name);
+        RawConfig { settings, source: Source::Typed }
+    }
+
+    /// The setting that was given for this key.
+    pub(super) fn given(&self, name: &str) -> Option<&Setting> {
+        debug_assert!(table::find(name).is_some(), "the config has no row `{name}`");
+        self.settings.iter().find(|setting| setting.key.name == name)
+    }
+
+    /// The setting that counts for this key: the given one, else the row's default if that is a value.
+    pub(super) fn setting(&self, name: &str) -> Option<Setting> {
+        if let Some(setting) = self.given(name) {
+            return Some(setting.clone());
+        }
+        let key = table::row(name);
+        Some(Setting {
+            key,
+            value: parse(missing_value(key, self.source)?),
+            raw: None,
+            origin: Origin::Default,
+        })
+    }
+
+    /// The value of a key that may have none.
+    pub(super) fn optional<T: ConfigValue>(&self, name: &str) -> Result<Option<T>> {
+        self.setting(name).as_ref().map(T::read).transpose()
+    }
+
+    /// The value of a key whose row has a default.
+    pub(super) fn get<T: ConfigValue>(&self, name: &str) -> Result<T> {
+        Ok(self.optional(name)?.unwrap_or_else(|| panic!("the row `{name}` has no default")))
+    }
+
+    /// The value of a key whose default depends on other keys.
+    pub(super) fn get_or<T: ConfigValue>(&self, name: &str, default: T) -> Result<T> {
+        Ok(self.optional(name)?.unwrap_or(default))
+    }
+}
+
+/// The value that a text of this source means by leaving the key out, if the row knows it.
+pub(super) fn missing_value(key: &Key, source: Source) -> Option<&'static str> {
+    match (source, key.before, key.default) {
+        (Source::Saved, Before::Value(text), _) => Some(text),
+        (Source::Saved, Before::Absent, _) => None,
+        (_, _, KeyDefault::Value(text)) => Some(text),
+        (_, _, KeyDefault::Depends(_) | KeyDefault::Absent(_)) => None,
+    }
+}
+
+/// The value of a row's TOML text, or of one that this crate wrote.
+pub(super) fn parse(text: &str) -> Value {
+    ValueDeserializer::parse(text).and_then(Value::deserialize).expect("rows and saved values are TOML")
+}
+
+fn alternative(key: &Key) -> Option<&'static str> {
+    let of_other = || table::keys().find(|other| other.alternative.is_some_and(|of| of.name == key.name));
+    key.alternative.map(|other| other.name).or_else(|| Some(of_other()?.name))
+}
+
+fn check_no_conflict(layer: &[Setting]) -> Result<()> {
+    for second in table::keys() {
+        let Some(first) = second.alternative else { continue };
+        let place = |name: &str| layer.iter().rposition(|setting| setting.key.name == name);
+        if let (Some(first_place), Some(second_place)) = (place(first.name), place(second.name)) {
+            return Err(ConfigError::Conflict {
+                at: layer[first_place.max(second_place)].at(),
+                key: first.name,
+                other: second.name,
+                hint: first.hint,
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! The reference of the keys, from their rows: as text for a terminal, as Markdown for the manual, as JSON for programs.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::key::{Before, Key, KeyDefault, Kind, OnResume};
+
+/// The keys for a terminal: two lines each.
+pub fn text(keys: &[&Key]) -> String {
+    let mut text = String::new();
+    for key in keys {
+        let _ = writeln!(text, "{}  {} ({})", key.name, key.kind.words(), default_words(key));
+        let _ = writeln!(text, "    {}; for example `{} = {}`", key.help, key.short_name(), key.example);
+    }
+    text
+}
+
+/// The keys as a Markdown page, a table per section.
+pub fn markdown(keys: &[&Key]) -> String {
+    let mut page = "# Keys of the config\n\n\
+        Written by `ddp-train config keys --markdown`; do not edit. Keys stand in the section of their name: `optimizer.lr` is `lr` \
+        under `[optimizer]`, or `--set optimizer.lr=0.01`. Editors complete and check configs with the output of \
+        `ddp-train config schema`: a TOML language server reads it where the first line of a config is \
+        `#:schema PATH_OF_THE_SCHEMA`.\n\n\
+        A resumed run may change the keys that are marked under Resume; another value of the others makes another run.\n"
+        .to_owned();
+    let mut open_section = None;
+    for key in keys {
+        if open_section != Some(key.section()) {
+            open_section = Some(key.section());
+            page += &match key.section() {
+                "" => "\n## At the top\n".to_owned(),
+                section => format!("\n## [{section}]\n"),
+            };
+            page += "\n| Key | Meaning | Type and range | Default | Example | Resume |\n|---|---|---|---|---|---|\n";
+        }
+        let may_change = match key.on_resume {
+            OnResume::Fixed => "",
+            OnResume::MayChange => "may change",
+            OnResume::MayChangeIf(_, condition) => &format!("may change {condition}"),
+        };
+        let mut help = key.help.to_owned();
+        if let Some(other) = key.alternative {
+            help += &format!("; not together with {}", other.name);
+        }
+        let cells = [&format!("`{}`", key.short_name()), &help, &key.kind.words(), &default_cell(key)];
+        for cell in cells {
+            page += &format!("| {} ", cell.replace('|', "\\|"));
+        }
+        page += &format!("| `{}` | {may_change} |\n", key.example);
+    }
+    page
+}
+
+/// The keys as JSON, one object per line.
+pub fn json_lines(keys: &[&Key]) -> String {
+    keys.iter().map(|key| format!("{}\n", object(key))).collect()
+}
+
+fn object(key: &Key) -> Value {
+    let (default, rule) = match key.default {
+        KeyDefault::Value(value) => (Some(value), None),
+        KeyDefault::Depends(rule) | KeyDefault::Absent(rule) => (None, Some(rule)),
+    };
+    let before = match key.before {
+        Before::Default => default,
+        Before::Value(value) => Some(value),
+        Before::Absent => None,
+    };
+    let names = match key.kind {
+        Kind::OneOf(names) => Some(names),
+        _ => None,
+    };
+    json!({
+        "key": key.name,
+        "help": key.help,
+        "type": key.kind.words(),
+        "names": names,
+        "default": default,
+        "default_rule": rule,
+        "before": before,
+        "example": key.example,
+        "synonyms": key.synonyms,
+        "instead_of": key.alternative.map(|other| other.name),
+        "may_change_on_resume": !matches!(key.on_resume, OnResume::Fixed),
+    })
+}
+
+fn default_words(key: &Key) -> String {
+    match key.default {
+        KeyDefault::Value(value) => format!("default {value}"),
+        KeyDefault::Depends(rule) => format!("default: {rule}"),
+        KeyDefault::Absent(meaning) => format!("if absent: {meaning}"),
+    }
+}
+
+fn default_cell(key: &Key) -> String {
+    match key.default {
+        KeyDefault::Value(value) => format!("`{value}`"),
+        KeyDefault::Depends(rule) => rule.to_owned(),
+        KeyDefault::Absent(meaning) => format!("absent: {meaning}"),
+    }
+}

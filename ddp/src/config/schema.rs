@@ -1,0 +1,103 @@
+//! The JSON schema of the config (draft 4), from the rows: TOML language servers complete and check configs with it.
+
+use serde_json::{Map, Value, json};
+
+use super::key::{Key, KeyDefault, Kind, Range};
+use super::raw::parse;
+use super::table;
+
+/// The schema of a whole config.
+pub fn schema() -> Value {
+    let mut properties = Map::new();
+    for key in table::keys().filter(|key| key.section().is_empty()) {
+        properties.insert(key.name.to_owned(), property(key));
+    }
+    for section in table::sections() {
+        let keys: Vec<_> = table::keys().filter(|key| key.section() == section).collect();
+        properties.insert(section.to_owned(), object(&keys));
+    }
+    json!({
+        "$schema": "http://json-schema.org/draft-04/schema#",
+        "title": "Config of ddp-train",
+        "type": "object",
+        "additionalProperties": false,
+        "properties": properties,
+    })
+}
+
+/// A table with these keys, and no others.
+fn object(keys: &[&Key]) -> Value {
+    let properties: Map<_, _> = keys.iter().map(|key| (key.short_name().to_owned(), property(key))).collect();
+    let mut object = json!({ "type": "object", "additionalProperties": false, "properties": properties });
+    let conflicts: Vec<_> = keys
+        .iter()
+        .filter_map(|key| Some((table::row(key.alternative?.name), key)))
+        .map(|(other, key)| json!({ "not": { "required": [other.short_name(), key.short_name()] } }))
+        .collect();
+    if !conflicts.is_empty() {
+        object["allOf"] = conflicts.into();
+    }
+    object
+}
+
+fn property(key: &Key) -> Value {
+    let mut property = kind(key.kind);
+    let mut description = key.help.to_owned();
+    match key.default {
+        KeyDefault::Value(value) => property["default"] = to_json(parse(value)),
+        KeyDefault::Depends(rule) => description += &format!(". Default: {rule}"),
+        KeyDefault::Absent(meaning) => description += &format!(". If absent: {meaning}"),
+    }
+    property["description"] = description.into();
+    property
+}
+
+fn kind(kind: Kind) -> Value {
+    let texts = |min_items: usize| {
+        let text = json!({ "type": "string", "minLength": 1 });
+        json!({ "anyOf": [text, { "type": "array", "items": text, "minItems": min_items }] })
+    };
+    match kind {
+        Kind::Bool => json!({ "type": "boolean" }),
+        Kind::Count { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
+        Kind::Counts { min, max } => {
+            json!({ "type": "array", "items": { "type": "integer", "minimum": min, "maximum": max } })
+        }
+        Kind::Number(range) => number(range),
+        Kind::Numbers { range, len } => {
+            let mut list = json!({ "type": "array", "items": number(range), "minItems": len.unwrap_or(1) });
+            if let Some(len) = len {
+                list["maxItems"] = len.into();
+            }
+            list
+        }
+        Kind::Text => json!({ "type": "string", "minLength": 1 }),
+        Kind::Texts { may_be_empty } => texts(usize::from(!may_be_empty)),
+        Kind::OneOf(names) => json!({ "type": "string", "enum": names }),
+        Kind::BoolOr(name) => json!({ "enum": [false, true, name] }),
+        Kind::Tables(keys) => {
+            let mut item = object(&keys.iter().collect::<Vec<_>>());
+            item["required"] = json!([keys[0].short_name()]);
+            json!({ "type": "array", "items": item })
+        }
+    }
+}
+
+fn number(range: Range) -> Value {
+    let mut number = json!({ "type": "number", "minimum": range.min });
+    if range.is_min_excluded {
+        number["exclusiveMinimum"] = true.into();
+    }
+    if range.max.is_finite() {
+        number["maximum"] = range.max.into();
+    }
+    if range.is_max_excluded {
+        number["exclusiveMaximum"] = true.into();
+    }
+    number
+}
+
+/// The TOML value of a default as JSON: the types of defaults are those that both formats have.
+fn to_json(value: toml::Value) -> Value {
+    serde_json::to_value(value).expect("defaults are texts, numbers, truth values and lists")
+}

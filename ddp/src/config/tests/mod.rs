@@ -1,0 +1,59 @@
+//! Every key that can't be used says where it stands and what would be right; every good config survives writing.
+
+mod files;
+mod keys;
+mod resume;
+mod round_trip;
+mod rows;
+mod sections;
+
+use std::fs;
+
+use super::*;
+
+fn from_text(text: &str) -> Result<Config> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.toml");
+    fs::write(&path, text).unwrap();
+    Config::load(Some(&path), &[])
+}
+
+fn from_sets(sets: &[&str]) -> Result<Config> {
+    let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+    Config::load(None, &sets)
+}
+
+/// The message holds each part, ends in a hint, and stands for exit status 2.
+#[track_caller]
+fn assert_refused(result: Result<Config>, parts: &[&str]) {
+    let error = crate::Error::from(result.expect_err("refused"));
+    let message = error.to_string();
+    assert_eq!(error.exit_code(), 2, "{message}");
+    for part in parts {
+        assert!(message.contains(part), "no {part:?} in: {message}");
+    }
+    let last = message.lines().last().unwrap_or_default();
+    assert!(last.starts_with("hint: ") && last.len() > "hint: ".len(), "{message}");
+}
+
+/// Settings that a key needs next to it to have a value.
+fn beside(key: &str) -> &'static [&'static str] {
+    match key {
+        "data.eval_weight" => &["data.eval=x.npy"],
+        "loss.delta" => &["data.task=regression", "loss.kind=huber"],
+        "optimizer.nesterov" => &["optimizer.kind=sgd", "optimizer.momentum=0.5"],
+        "schedule.final_fraction" => &["schedule.kind=linear"],
+        "schedule.decay_steps" | "schedule.decay_fraction" => &["schedule.kind=wsd"],
+        "schedule.step_every_steps" | "schedule.step_every_fraction" | "schedule.step_factor" => {
+            &["schedule.kind=step"]
+        }
+        _ => &[],
+    }
+}
+
+#[test]
+fn errors_stay_small() {
+    // clippy::result_large_err starts at 128 bytes.
+    assert!(size_of::<crate::Error>() <= 120, "{}", size_of::<crate::Error>());
+    assert!(size_of::<ConfigError>() <= 120, "{}", size_of::<ConfigError>());
+}

@@ -1,0 +1,114 @@
+//! Differences between a run's config and a checkpoint's, and configs that were saved before a key existed.
+
+use super::super::key::{Before, text};
+use super::super::raw::{Source, missing_value};
+use super::*;
+
+#[test]
+fn files_of_weights_may_lie_elsewhere() {
+    let differences = |theirs: &str, ours: &str, more: &[&str]| {
+        let config = |weight: &str| {
+            let weight = format!("data.weight={weight}");
+            from_sets(&[&["data.train=x.npy", &weight], more].concat()).unwrap()
+        };
+        config(ours).differences(&config(theirs)).len()
+    };
+    for (theirs, ours) in
+        [("w.npy", "/elsewhere/w.npy"), ("a/w-ubyte.gz", "w.idx"), ("weights/*", "/b/weights/*")]
+    {
+        assert_eq!(differences(theirs, ours, &[]), 0, "{theirs} {ours}");
+    }
+    assert_eq!(differences("w", "v", &["data.format=npy"]), 0);
+    // A column is another one under another name.
+    for (theirs, ours) in [("w", "v"), ("w", "v.npy"), ("w.npy", "w")] {
+        assert_eq!(differences(theirs, ours, &["data.train=x.csv"]), 1, "{theirs} {ours}");
+    }
+}
+
+#[test]
+fn differences_leave_out_what_may_change() {
+    let saved = from_sets(&["data.eval_fraction=0.2", "optimizer.groups=[{match=\"a\"}]"]).unwrap();
+    let may_change = [
+        "name=other",
+        "data.train=elsewhere.csv",
+        "data.eval_fraction=0.2",
+        "optimizer.groups=[{match=\"a\"}]",
+        "data.prefetch=9",
+        "train.steps=4",
+        "train.global_batch_size=64",
+        "train.stop_after_steps=3",
+        "train.early_stop_patience=3",
+        "comm.zero=1",
+        "comm.overlap=false",
+        "checkpoint.keep=9",
+        "log.every_steps=1",
+    ];
+    assert_eq!(from_sets(&may_change).unwrap().differences(&saved), []);
+
+    let ours = from_sets(&["optimizer.lr=0.5", "schedule.kind=cosine", "data.eval=builtin:digits"]).unwrap();
+    let keys: Vec<_> = ours
+        .differences(&saved)
+        .into_iter()
+        .map(|Difference { key, ours, theirs }| format!("{key}: {ours} / {theirs}"))
+        .collect();
+    assert_eq!(
+        keys,
+        [
+            "optimizer.lr: 0.5 / 0.001",
+            "optimizer.groups: [] / [{ match = \"a\", lr_scale = 1.0 }]",
+            "schedule.kind: \"cosine\" / \"constant\"",
+            "schedule.final_fraction: 0.0 / absent",
+            "data.eval_fraction: absent / 0.2",
+        ]
+    );
+    let resumable = resumable_keys();
+    for name in [
+        "name",
+        "data.train",
+        "data.weight (if it names files)",
+        "train.epochs",
+        "comm.*",
+        "checkpoint.*",
+        "log.*",
+    ] {
+        assert!(resumable.iter().any(|key| key == name), "{name}: {resumable:?}");
+    }
+    assert!(
+        !resumable.iter().any(|key| key.starts_with("optimizer") || key == "train.seed"),
+        "{resumable:?}"
+    );
+}
+
+#[test]
+fn a_saved_config_means_the_value_before_the_key_existed() {
+    let key = text("data.new").default("\"auto\"");
+    let saved = |before| missing_value(&key.before(before), Source::Saved);
+    assert_eq!(saved(Before::Value("\"none\"")), Some("\"none\""));
+    assert_eq!(saved(Before::Absent), None);
+    assert_eq!(saved(Before::Default), Some("\"auto\""));
+    for before in [Before::Value("\"none\""), Before::Absent, Before::Default] {
+        assert_eq!(missing_value(&key.before(before), Source::Typed), Some("\"auto\""));
+    }
+    assert_eq!(missing_value(&text("data.new").before(Before::Value("\"x\"")), Source::Saved), Some("\"x\""));
+}
+
+/// Configs that earlier versions saved have neither comments nor marks.
+#[test]
+fn saved_configs_without_comments_read_the_same() {
+    let config =
+        from_sets(&["optimizer.kind=sgd", "train.steps=7", "schedule.kind=wsd", "data.drop=[\"id\"]"])
+            .unwrap();
+    let toml = config.to_toml();
+    let lines = toml.lines().filter(|line| !line.starts_with('#'));
+    let plain: String = lines.map(|line| format!("{}\n", line.trim_end_matches("  # default"))).collect();
+    assert!(!plain.contains('#'), "{plain}");
+    let path = Path::new("step-7");
+    for text in [&toml, &plain] {
+        assert_eq!(Config::from_saved(text, path).unwrap(), config);
+    }
+    let resumed = Config::from_saved_with(&plain, path, &["train.epochs=2".to_owned()]).unwrap();
+    assert_eq!(resumed.train.length, Length::Epochs(2));
+    assert_eq!(Config::from_saved("", path).unwrap(), Config::load(None, &[]).unwrap());
+    let error = Config::from_saved("[data]\nfuture = 1", path).unwrap_err().to_string();
+    assert!(error.starts_with("step-7: line 2, column 1: unknown key `data.future`"), "{error}");
+}

@@ -1,0 +1,300 @@
+//! Every config survives writing, and its entries are those of the rows.
+
+// A new key needs no line here: its value is the default, and `rows.rs` tries its example.
+#![allow(clippy::needless_update)]
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn entries_cover_the_keys_in_order() {
+    let config = Config::load(None, &[]).unwrap();
+    let entries = config.agreement_entries();
+    let places: Vec<_> =
+        entries.iter().map(|(key, _)| keys().position(|known| known.name == *key).unwrap()).collect();
+    assert!(places.is_sorted());
+    assert!(entries.contains(&("optimizer.betas".to_owned(), "[0.9, 0.999]".to_owned())));
+    let head = "name = \"digits\"  # default\n\n[data]\ntrain = \"builtin:digits\"  # default\n";
+    assert!(config.to_toml().starts_with(head), "{}", config.to_toml());
+}
+
+fn pick<T: Copy + std::fmt::Debug + 'static>(all: &'static [T]) -> impl Strategy<Value = T> {
+    proptest::sample::select(all)
+}
+
+fn default() -> Config {
+    Config::load(None, &[]).unwrap()
+}
+
+fn any_key() -> impl Strategy<Value = &'static str> {
+    proptest::sample::select(keys().map(|key| key.name).collect::<Vec<_>>())
+}
+
+fn any_data() -> impl Strategy<Value = DataConfig> {
+    let eval = prop_oneof![
+        Just(EvalSource::None),
+        "\\PC{0,5}[a-z]/".prop_map(EvalSource::Source),
+        (1e-9..0.999f64).prop_map(EvalSource::Fraction),
+    ];
+    let target = proptest::collection::hash_set("[^\\pC]{0,8}z", 1..4);
+    let classes = proptest::option::of(2usize..100);
+    let names = (pick(Task::ALL), pick(Normalize::ALL));
+    let optional = || proptest::option::of("[^\\pC]{0,8}o");
+    let files = (optional(), optional(), pick(DataFormat::ALL), "[a-z]{1,9}k", "[a-z]{1,9}l");
+    let columns = (
+        optional(),
+        proptest::collection::vec("[^\\pC]{0,8}d", 0..3),
+        proptest::collection::vec("[^\\pC]{0,8}c", 0..3),
+        (pick(Encode::ALL), proptest::option::of(1usize..99), pick(Missing::ALL)),
+    );
+    let loading = (
+        pick(ShuffleMode::ALL),
+        pick(Placement::ALL),
+        (1usize..100, 0usize..100, 1usize..1000, 2000usize..10_000),
+    );
+    let given = ("[^\\pC]{0,12}x", eval, any::<bool>(), target, classes, names);
+    (given, files, columns, loading).prop_map(
+        |(given, files, (weight, drop, categorical, codes), (shuffle_mode, placement, sizes))| {
+            let (train, eval, shuffle, target, classes, (task, normalize)) = given;
+            let (labels, eval_labels, format, features_key, labels_key) = files;
+            let (prefetch, loader_threads, shuffle_window_mib, loader_memory_mib) = sizes;
+            let (encode, embedding_dim, missing) = codes;
+            let is_classes = task == Task::Classification;
+            let is_files = matches!(&eval, EvalSource::Source(source) if !source.starts_with("builtin:"));
+            let n_targets = if is_classes { 1 } else { target.len() };
+            DataConfig {
+                train,
+                labels,
+                eval,
+                eval_weight: eval_labels.clone().filter(|_| is_files),
+                eval_labels,
+                format,
+                features_key,
+                labels_key,
+                target: target.into_iter().take(n_targets).collect(),
+                task,
+                classes: classes.filter(|_| is_classes),
+                weight,
+                drop,
+                categorical,
+                encode,
+                embedding_dim,
+                missing,
+                normalize,
+                shuffle,
+                shuffle_mode,
+                shuffle_window_mib,
+                placement,
+                prefetch,
+                loader_threads,
+                loader_memory_mib,
+                ..default().data
+            }
+        },
+    )
+}
+
+fn any_loss(data: &DataConfig) -> BoxedStrategy<Loss> {
+    let n_classes = data.classes.unwrap_or(5);
+    match data.task {
+        Task::Classification => {
+            let weights = proptest::collection::vec(1e-30f32..1e30, n_classes);
+            (0.0..0.999f64, proptest::option::of(weights))
+                .prop_map(|(label_smoothing, class_weights)| Loss::CrossEntropy {
+                    label_smoothing,
+                    class_weights,
+                })
+                .boxed()
+        }
+        Task::Multilabel => Just(Loss::Bce).boxed(),
+        Task::Regression => {
+            let huber = (1e-300..1e300f64).prop_map(|delta| Loss::Huber { delta });
+            prop_oneof![Just(Loss::Mse), huber].boxed()
+        }
+    }
+}
+
+prop_compose! {
+    fn any_model()(
+        hidden in proptest::collection::vec(1usize..1 << 24, 0..5),
+        activation in pick(&Activation::ALL),
+        dropout in 0.0..0.999f64,
+        norm in pick(Norm::ALL),
+        residual: bool,
+        bias: bool,
+    ) -> ModelConfig {
+        ModelConfig { hidden, activation, dropout, norm, residual, bias, ..default().model }
+    }
+}
+
+prop_compose! {
+    fn any_optimizer()(
+        kind in pick(OptimizerKind::ALL),
+        lr in 1e-30..1e30f64,
+        betas in [0.0..0.999f64, 0.0..0.9999f64],
+        eps in 1e-30..1.0f64,
+        weight_decay in 0.0..1e300f64,
+        momentum in 0.1..0.999f64,
+        nesterov: bool,
+        decay_bias_norm: bool,
+        groups in proptest::collection::vec(any_group(), 0..3),
+        ema_decay in 0.0..0.9999f64,
+    ) -> OptimizerConfig {
+        OptimizerConfig {
+            kind, lr, betas, eps, weight_decay, momentum, nesterov, decay_bias_norm, groups, ema_decay,
+            ..default().optimizer
+        }
+    }
+}
+
+prop_compose! {
+    fn any_group()(
+        pattern in "[^\\pC\\[*]{0,8}[*?]?",
+        lr_scale in 0.0..1e9f64,
+        weight_decay in proptest::option::of(0.0..1e9f64),
+    ) -> ParamGroup {
+        ParamGroup { pattern, lr_scale, weight_decay }
+    }
+}
+
+fn any_span(min: u64) -> impl Strategy<Value = Span> {
+    prop_oneof![
+        (min..1_000_000).prop_map(Span::Steps),
+        // Two of them fit into a run.
+        (1e-9..0.5f64).prop_map(Span::Fraction),
+    ]
+}
+
+fn any_schedule() -> impl Strategy<Value = ScheduleConfig> {
+    let end = || 0.0..=1.0f64;
+    let shape = prop_oneof![
+        Just(ScheduleShape::Constant),
+        end().prop_map(|final_fraction| ScheduleShape::Linear { final_fraction }),
+        end().prop_map(|final_fraction| ScheduleShape::Cosine { final_fraction }),
+        (any_span(1), 1e-9..=1.0f64).prop_map(|(every, factor)| ScheduleShape::Step { every, factor }),
+        (any_span(0), end()).prop_map(|(decay, final_fraction)| ScheduleShape::Wsd { decay, final_fraction }),
+    ];
+    let warmup = (any_span(0), proptest::option::of(end()));
+    let usual = (warmup, shape).prop_map(|((length, start), shape)| (length, start, shape));
+    // This one has a default of its own for where it starts.
+    let one_cycle = (any_span(0), end(), end()).prop_map(|(length, start, final_fraction)| {
+        (length, Some(start), ScheduleShape::OneCycle { final_fraction })
+    });
+    prop_oneof![5 => usual, 1 => one_cycle]
+        .prop_map(|(length, start, shape)| ScheduleConfig { warmup: Warmup { length, start }, shape })
+}
+
+fn any_metric(has_eval: bool, task: Task) -> BoxedStrategy<EvalMetric> {
+    let fits = |metric: &EvalMetric| metric.fits(task) && (has_eval || *metric == EvalMetric::Loss);
+    let fitting: Vec<_> = EvalMetric::ALL.iter().copied().filter(fits).collect();
+    proptest::sample::select(fitting).boxed()
+}
+
+fn any_checkpoint(has_eval: bool, task: Task) -> impl Strategy<Value = CheckpointConfig> {
+    let often = (0u64..1_000_000, 0.0..1e6f64, 0u64..1_000_000);
+    (often, 0usize..1000, proptest::option::of(any_metric(has_eval, task)), any::<bool>()).prop_map(
+        |((every_steps, every_minutes, every_epochs), keep, keep_best, is_async)| CheckpointConfig {
+            every_steps,
+            every_minutes,
+            every_epochs,
+            keep,
+            keep_best,
+            is_async,
+            ..default().checkpoint
+        },
+    )
+}
+
+prop_compose! {
+    fn any_train(has_eval: bool, task: Task)(
+        length in prop_oneof![
+            (1usize..1_000_000).prop_map(Length::Epochs),
+            (1usize..1_000_000_000).prop_map(Length::Steps),
+        ],
+        batch in prop_oneof![
+            (1usize..1 << 31).prop_map(Batch::PerRank),
+            (1000usize..1 << 31).prop_map(Batch::Global),
+        ],
+        grad_accum_steps in 1usize..1000,
+        clip_grad_norm in 0.0..1e300f64,
+        seed in 0..=i64::MAX as u64,
+        (precision, loss_scale_log2) in (pick(&Precision::ALL), 0..=30i32),
+        (deterministic, micro_shards_log2) in
+            (pick(&[Determinism::Off, Determinism::On, Determinism::World]), 0..=12u32),
+        early_stop_metric in any_metric(has_eval, task),
+        early_stop_patience in 0u64..100,
+        early_stop_min_delta in 0.0..1e300f64,
+        stop_after_steps in proptest::option::of(1u64..1_000_000_000),
+    ) -> TrainConfig {
+        TrainConfig {
+            length,
+            batch,
+            grad_accum_steps: if deterministic == Determinism::World { 1 } else { grad_accum_steps },
+            clip_grad_norm,
+            seed,
+            precision,
+            loss_scale_init: f64::from(loss_scale_log2).exp2(),
+            deterministic,
+            micro_shards: 1 << micro_shards_log2,
+            early_stop_metric,
+            early_stop_patience: if has_eval { early_stop_patience } else { 0 },
+            early_stop_min_delta,
+            stop_after_steps,
+            ..default().train
+        }
+    }
+}
+
+fn any_config() -> impl Strategy<Value = Config> {
+    let by_data = any_data().prop_flat_map(|data| {
+        let (has_eval, task) = (data.eval != EvalSource::None, data.task);
+        (any_loss(&data), any_train(has_eval, task), any_checkpoint(has_eval, task), Just(data))
+    });
+    let zero = pick(&[ZeroStage::Off, ZeroStage::Optimizer, ZeroStage::Gradients]);
+    let comm = (1e-6..1e6f64, any::<bool>(), pick(CommDtype::ALL), zero).prop_map(
+        |(bucket_mib, overlap, dtype, zero)| CommConfig {
+            bucket_mib,
+            overlap,
+            dtype,
+            zero,
+            ..default().comm
+        },
+    );
+    let log = (1usize..1_000_000).prop_map(|every_steps| LogConfig { every_steps, ..default().log });
+    let name = "[a-zA-Z0-9_-]{1,40}";
+    (name, by_data, any_model(), any_optimizer(), any_schedule(), comm, log).prop_map(
+        |(name, (loss, train, checkpoint, data), model, optimizer, schedule, comm, log)| Config {
+            name,
+            data,
+            model,
+            loss,
+            optimizer,
+            schedule,
+            train,
+            comm,
+            checkpoint,
+            log,
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn written_configs_read_back(config in any_config()) {
+        let fail = |error: ConfigError| TestCaseError::fail(format!("{error}\n{}", config.to_toml()));
+        prop_assert_eq!(&from_text(&config.to_toml()).map_err(fail)?, &config);
+
+        // The ranks' comparison says the same as the file, but for the name: as `--set` arguments it gives the config.
+        let name = ("name".to_owned(), toml::Value::from(config.name.as_str()).to_string());
+        let entries = config.agreement_entries().into_iter().chain([name]);
+        let sets: Vec<_> = entries.map(|(key, value)| format!("{key}={value}")).collect();
+        prop_assert_eq!(&Config::load(None, &sets).map_err(fail)?, &config);
+    }
+
+    #[test]
+    fn no_text_panics(text in "\\PC{0,40}", key in any_key(), value in "\\PC{0,12}") {
+        let _ = from_text(&text);
+        let _ = from_sets(&[&text, &format!("{key}={value}")]);
+    }
+}

@@ -1,0 +1,186 @@
+//! Defaults and checks of the sections.
+
+use super::*;
+
+#[test]
+fn weight_decay_defaults_as_in_pytorch() {
+    let decay = |sets: &[&str]| from_sets(sets).unwrap().optimizer.weight_decay;
+    assert_eq!(
+        ["adamw", "adam", "sgd"].map(|kind| decay(&[&format!("optimizer.kind={kind}")])),
+        [0.01, 0.0, 0.0]
+    );
+    assert_eq!(decay(&["optimizer.kind=sgd", "optimizer.weight_decay=0.1"]), 0.1);
+}
+
+#[test]
+fn loss_follows_the_task() {
+    let loss =
+        |task: &str| from_sets(&["data.train=a.csv", &format!("data.task={task}")]).unwrap().loss.name();
+    assert_eq!(
+        [loss("classification"), loss("regression"), loss("multilabel")],
+        ["cross_entropy", "mse", "bce"]
+    );
+}
+
+#[test]
+fn rows_of_a_step() {
+    let train = from_sets(&["train.batch_size=8", "train.grad_accum_steps=3"]).unwrap().train;
+    assert_eq!(train.global_rows(4), Some(96));
+    assert_eq!(train.global_rows(usize::MAX), None);
+}
+
+#[test]
+fn schedules_are_read_with_their_defaults() {
+    let schedule = |sets: &[&str]| from_sets(sets).unwrap().schedule;
+    assert_eq!(schedule(&[]), ScheduleConfig::CONSTANT);
+    assert_eq!(
+        schedule(&["schedule.kind=cosine", "schedule.warmup_steps=10", "schedule.final_fraction=0.1"]),
+        ScheduleConfig {
+            warmup: Warmup { length: Span::Steps(10), start: None },
+            shape: ScheduleShape::Cosine { final_fraction: 0.1 },
+        }
+    );
+    assert_eq!(
+        schedule(&["schedule.kind=one_cycle"]),
+        ScheduleConfig {
+            warmup: Warmup { length: Span::Fraction(0.3), start: Some(0.04) },
+            shape: ScheduleShape::OneCycle { final_fraction: 4e-6 },
+        }
+    );
+    assert_eq!(
+        schedule(&["schedule.kind=wsd", "schedule.decay_steps=7"]).shape,
+        ScheduleShape::Wsd { decay: Span::Steps(7), final_fraction: 0.0 }
+    );
+    assert_eq!(
+        schedule(&["schedule.kind=step", "schedule.step_every_steps=5"]).shape,
+        ScheduleShape::Step { every: Span::Steps(5), factor: 0.1 }
+    );
+    assert_refused(
+        from_text("[schedule]\nkind = \"linear\"\nstep_factor = 0.1"),
+        &["line 3", "`schedule.step_factor` must be absent unless `schedule.kind` is \"step\""],
+    );
+    assert_refused(from_sets(&["schedule.warmup_steps=3", "schedule.warmup_fraction=0.1"]), &["both given"]);
+    assert_refused(
+        from_sets(&["schedule.kind=wsd", "schedule.warmup_fraction=0.9"]),
+        &["0.9 for the warm-up and 0.2 for the decay"],
+    );
+}
+
+#[test]
+fn groups_are_read_from_either_form_of_toml() {
+    let want = [
+        ParamGroup { pattern: "layers.0.*".to_owned(), lr_scale: 0.1, weight_decay: Some(0.0) },
+        ParamGroup { pattern: "norms.?.bias".to_owned(), lr_scale: 1.0, weight_decay: None },
+    ];
+    let groups =
+        "[{ match = \"layers.0.*\", lr_scale = 0.1, weight_decay = 0 }, { match = \"norms.?.bias\" }]";
+    assert_eq!(from_text(&format!("[optimizer]\ngroups = {groups}")).unwrap().optimizer.groups, want);
+    assert_eq!(from_sets(&[&format!("optimizer.groups={groups}")]).unwrap().optimizer.groups, want);
+    let tables = "[[optimizer.groups]]\nmatch = \"layers.0.*\"\nlr_scale = 0.1\nweight_decay = 0.0\n\
+                  [[optimizer.groups]]\nmatch = \"norms.?.bias\"";
+    assert_eq!(from_text(tables).unwrap().optimizer.groups, want);
+    assert_refused(
+        from_sets(&["optimizer.groups=[{match=\"a\",lr_scal=1}]"]),
+        &["`lr_scal` is none of these", "did you mean `lr_scale`?"],
+    );
+    assert_refused(from_sets(&["optimizer.groups=[{match=\"a[\"}]"]), &["\"a[\" is none: "]);
+}
+
+#[test]
+fn what_stops_a_run_and_what_is_kept() {
+    let config = from_sets(&[]).unwrap();
+    assert_eq!((config.train.early_stop_patience, config.train.stop_after_steps), (0, None));
+    assert_eq!(config.train.deterministic, Determinism::Off);
+    let CheckpointConfig { every_steps, every_minutes, every_epochs, keep, keep_best, is_async, .. } =
+        config.checkpoint;
+    assert_eq!((every_steps, every_minutes, every_epochs, keep), (0, 0.0, 1, 3));
+    assert_eq!((keep_best, is_async), (Some(EvalMetric::Loss), true));
+
+    let config = from_text(
+        "[train]\ndeterministic = \"world\"\nmicro_shards = 16\n[comm]\nzero = 2\n\
+         [checkpoint]\nkeep_best = \"none\"\nasync = false",
+    )
+    .unwrap();
+    assert_eq!((config.train.deterministic, config.train.micro_shards), (Determinism::World, 16));
+    assert_eq!((config.comm.zero, config.comm.zero.number()), (ZeroStage::Gradients, 2));
+    assert_eq!((config.checkpoint.keep_best, config.checkpoint.is_async), (None, false));
+    assert_eq!(from_sets(&["train.deterministic=true"]).unwrap().train.deterministic, Determinism::On);
+
+    assert_refused(
+        from_sets(&["train.deterministic=world", "train.grad_accum_steps=2"]),
+        &["`train.deterministic` must be", "`train.grad_accum_steps` is 2", "`train.micro_shards`"],
+    );
+    assert_refused(
+        from_sets(&["data.eval=none", "train.early_stop_patience=2"]),
+        &["must be 0 without rows to evaluate on"],
+    );
+    for key in ["train.early_stop_metric", "checkpoint.keep_best"] {
+        let regression = ["data.task=regression", "data.train=x.csv", &format!("{key}=eval_r2")];
+        assert_refused(
+            from_sets(&regression),
+            &[
+                &format!("`{key}` must be absent without rows to evaluate on"),
+                "`data.eval_fraction`, such as 0.1",
+            ],
+        );
+        from_sets(&[&regression[..], &["data.eval_fraction=0.1"]].concat()).unwrap();
+        // The default, as a resolved config holds it.
+        from_sets(&["data.train=x.csv", &format!("{key}=eval_loss")]).unwrap();
+    }
+    assert_refused(
+        from_sets(&["train.early_stop_metric=eval_r2"]),
+        &["must be \"eval_loss\" or \"eval_accuracy\" for task \"classification\""],
+    );
+    assert_refused(
+        from_sets(&["data.task=regression", "checkpoint.keep_best=eval_accuracy"]),
+        &["must be \"eval_loss\" or \"eval_r2\" for task \"regression\""],
+    );
+}
+
+#[test]
+fn keys_that_do_not_fit_together() {
+    assert_refused(
+        from_text("[train]\nepochs = 3\nsteps = 5"),
+        &["line 3, column 1", "`train.epochs` and `train.steps` are both given"],
+    );
+    assert_refused(
+        from_text("[train]\nglobal_batch_size = 3\nbatch_size = 5"),
+        &["line 3", "`train.batch_size`"],
+    );
+    assert_refused(from_text("[data]\neval = \"x.csv\"\neval_fraction = 0.2"), &["line 3", "`data.eval`"]);
+    for eval in ["eval = \"none\"", "eval_fraction = 0.2", "eval = \"builtin:digits\""] {
+        assert_refused(
+            from_text(&format!("[data]\neval_weight = \"w.npy\"\n{eval}")),
+            &["line 2", "absent without files in `data.eval`"],
+        );
+    }
+    assert_refused(
+        from_sets(&["train.steps=3", "train.epochs=3"]),
+        &["`--set train.epochs=3`: ", "both given"],
+    );
+    assert_refused(
+        from_sets(&["train.global_batch_size=3", "train.grad_accum_steps=4"]),
+        &["`train.global_batch_size` must be at least `train.grad_accum_steps`, 4"],
+    );
+    let regression = "data.task=regression";
+    assert_refused(
+        from_sets(&[regression, "data.classes=3"]),
+        &["`data.classes` must be absent for task \"regression\""],
+    );
+    assert_refused(
+        from_sets(&[regression, "loss.class_weights=[1,2]"]),
+        &["absent unless the loss is \"cross_entropy\""],
+    );
+    assert_refused(
+        from_sets(&[regression, "loss.label_smoothing=0.1"]),
+        &["absent unless the loss is \"cross_entropy\""],
+    );
+    assert_refused(
+        from_sets(&["data.classes=3", "loss.class_weights=[1,2]"]),
+        &["`loss.class_weights` must be 3 numbers, as many as `data.classes`"],
+    );
+    assert_refused(
+        from_sets(&["optimizer.kind=sgd", "optimizer.momentum=0", "optimizer.nesterov=true"]),
+        &["`optimizer.nesterov` must be false where `optimizer.momentum` is 0"],
+    );
+}

@@ -1,0 +1,367 @@
+//! `[train]`: length, batches, number format, determinism and early stopping.
+
+use toml::Value;
+
+use super::data::{EvalSource, Task};
+use super::key::{Key, Kind, Range, count, key, number, one_of};
+use super::raw::RawConfig;
+use super::setting::Setting;
+use super::table::nearest;
+use super::value::{ConfigEnum, ConfigValue as _, config_enum};
+use super::writer::Writer;
+use super::{DataConfig, MAX_STEPS, Precision, Result};
+
+const MAX_ROWS: u64 = 1 << 31;
+pub(super) const MAX_EPOCHS: u64 = 1_000_000_000;
+const MAX_MICRO_SHARDS: u64 = 1 << 12;
+const MAX_LOSS_SCALE: f64 = (1u64 << 30) as f64;
+const ROWS_HINT: &str = "32 is a good start";
+const EVAL_HINT: &str =
+    "give rows in `data.eval`, or take a part of the training rows with `data.eval_fraction`, such as 0.1";
+
+/// `[train]`
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrainConfig {
+    /// End of training.
+    pub length: Length,
+    /// Rows per step.
+    pub batch: Batch,
+    /// Micro-batches per step; gradients are summed over them.
+    pub grad_accum_steps: usize,
+    /// Largest 2-norm of the gradient; 0 means no clipping.
+    pub clip_grad_norm: f64,
+    /// Seed of initial weights, order of samples, dropout and split.
+    pub seed: u64,
+    /// Number format of matmuls.
+    pub precision: Precision,
+    /// First factor of the loss in f16, a power of two from 1 to 2^30.
+    pub loss_scale_init: f64,
+    /// Runs that give the same bits.
+    pub deterministic: Determinism,
+    /// Shards of each global batch for [`Determinism::World`], a power of two. No world may be larger.
+    pub micro_shards: usize,
+    /// Metric of early stopping.
+    pub early_stop_metric: EvalMetric,
+    /// Evaluations without improvement after which training stops; 0 for never.
+    pub early_stop_patience: u64,
+    /// Smallest change that counts as an improvement, not negative.
+    pub early_stop_min_delta: f64,
+    /// Global step after which the run stops as for a signal.
+    pub stop_after_steps: Option<u64>,
+}
+
+/// Runs that give the same bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Determinism {
+    /// On the CPU, runs on the same number of ranks; on GPUs, none.
+    Off,
+    /// Runs on the same number of ranks, on GPUs too.
+    On,
+    /// Runs on any number of ranks.
+    World,
+}
+
+config_enum! {
+    /// A metric of an evaluation.
+    pub enum EvalMetric {
+        /// Mean loss; less is better.
+        Loss = "eval_loss",
+        /// Share of right answers (classification, multilabel); more is better.
+        Accuracy = "eval_accuracy",
+        /// Share of the targets' variance that is explained (regression); more is better.
+        R2 = "eval_r2",
+    }
+}
+
+/// End of training.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Length {
+    /// After this many passes over the training rows.
+    Epochs(usize),
+    /// After this many optimiser steps.
+    Steps(usize),
+}
+
+/// Rows per step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Batch {
+    /// Rows of each rank and micro-batch.
+    PerRank(usize),
+    /// Rows of all ranks and micro-batches together.
+    Global(usize),
+}
+
+config_enum!(impl Precision { F32 = "f32", Tf32 = "tf32", Bf16 = "bf16", F16 = "f16" });
+
+pub(super) const KEYS: &[Key] = &[
+    count("train.epochs", 1, MAX_EPOCHS)
+        .help("Passes over the training rows")
+        .default("30")
+        .hint("1 passes over the data once")
+        .synonyms(&["num_epochs", "n_epochs", "max_epochs"])
+        .may_change(),
+    count("train.steps", 1, MAX_STEPS)
+        .help("Optimiser steps of the run")
+        .absent("train.epochs applies")
+        .example("1000")
+        .hint("1 takes one optimiser step")
+        .synonyms(&["num_steps", "n_steps", "max_steps"])
+        .instead_of("train.epochs", "`epochs` counts passes over the data, `steps` counts optimiser steps")
+        .may_change(),
+    count("train.batch_size", 1, MAX_ROWS)
+        .help("Rows per rank and micro-batch")
+        .default("32")
+        .hint(ROWS_HINT)
+        .synonyms(&["batch", "micro_batch_size"])
+        .may_change(),
+    count("train.global_batch_size", 1, MAX_ROWS)
+        .help("Rows per optimiser step, over all ranks and micro-batches")
+        .absent("train.batch_size applies")
+        .example("256")
+        .hint(ROWS_HINT)
+        .synonyms(&["global_batch"])
+        .instead_of(
+            "train.batch_size",
+            "`batch_size` is rows a rank and micro-batch, `global_batch_size` is rows of all together",
+        )
+        .may_change(),
+    count("train.grad_accum_steps", 1, 1 << 20)
+        .help("Micro-batches per optimiser step; gradients are summed over them")
+        .default("1")
+        .example("4")
+        .hint("1 switches accumulation off")
+        .synonyms(&["gradient_accumulation_steps", "accumulate_grad_batches"])
+        .may_change(),
+    number("train.clip_grad_norm", Range::at_least(0.0, "a number of 0 or above"))
+        .help("Largest 2-norm of the gradient; 0 means no clipping")
+        .default("0.0")
+        .example("1.0")
+        .hint("0 switches clipping off")
+        .synonyms(&["grad_clip", "clip_norm", "max_grad_norm", "gradient_clip_val"]),
+    count("train.seed", 0, i64::MAX as u64)
+        .help("Seed of initial weights, order of samples, dropout and split")
+        .default("0")
+        .example("7")
+        .hint("any whole number that is not negative"),
+    one_of("train.precision", Precision::NAMES)
+        .help("Number format of matmuls and activations")
+        .default(r#""f32""#)
+        .synonyms(&["dtype"]),
+    number(
+        "train.loss_scale_init",
+        // A power of two scales without rounding.
+        Range::from_to(1.0, MAX_LOSS_SCALE, "a power of two from 1 to 2^30")
+            .also(|scale| scale.log2().fract() == 0.0),
+    )
+    .help("First loss scale in f16")
+    .default("65536.0")
+    .hint("65536 is usual")
+    .synonyms(&["loss_scale", "init_scale"]),
+    number("train.ema_decay", Range::from_below(0.0, 1.0, "a number from 0 to below 1"))
+        .help("Share of the weights' moving average that a step keeps; 0 for no average")
+        .default("0.0")
+        .example("0.999")
+        .hint("0.999 is usual, 0 keeps no average")
+        .synonyms(&["ema"]),
+    key("train.deterministic", Kind::BoolOr("world"))
+        .help("Same bits in runs on the same number of ranks (true), or on any number (\"world\")")
+        .default("false")
+        .example("true")
+        .hint("true repeats runs on one number of ranks, \"world\" on any")
+        .synonyms(&["determinism"]),
+    count("train.micro_shards", 1, MAX_MICRO_SHARDS)
+        .help("Shards of each global batch for deterministic = \"world\", a power of two; no more ranks than these")
+        .default("8")
+        .hint("8 trains alike on 1, 2, 4 and 8 ranks"),
+    one_of("train.early_stop_metric", EvalMetric::NAMES)
+        .help("Metric of early stopping")
+        .default(r#""eval_loss""#)
+        .synonyms(&["monitor"]),
+    count("train.early_stop_patience", 0, MAX_EPOCHS)
+        .help("Evaluations without improvement after which training stops; 0 for never")
+        .default("0")
+        .example("5")
+        .hint("0 never stops early")
+        .synonyms(&["patience", "early_stopping", "early_stopping_patience"])
+        .may_change(),
+    number("train.early_stop_min_delta", Range::at_least(0.0, "a number of 0 or above"))
+        .help("Smallest change that counts as an improvement")
+        .default("0.0")
+        .example("0.001")
+        .hint("0 takes any improvement for one")
+        .synonyms(&["min_delta"])
+        .may_change(),
+    count("train.stop_after_steps", 1, MAX_STEPS)
+        .help("Optimiser step after which the run saves a checkpoint and stops, to be resumed")
+        .absent("the run trains to its end")
+        .example("1000")
+        .hint("leave it out to train to the end")
+        .synonyms(&["stop_after"])
+        .may_change(),
+];
+
+impl TrainConfig {
+    pub(super) fn read(raw: &RawConfig, data: &DataConfig) -> Result<Self> {
+        let length = match raw.optional("train.steps")? {
+            Some(steps) => Length::Steps(steps),
+            None => Length::Epochs(raw.get("train.epochs")?),
+        };
+        let grad_accum_steps = raw.get("train.grad_accum_steps")?;
+        Ok(TrainConfig {
+            length,
+            batch: batch(raw, grad_accum_steps)?,
+            grad_accum_steps,
+            deterministic: determinism(raw, grad_accum_steps)?,
+            clip_grad_norm: raw.get("train.clip_grad_norm")?,
+            seed: raw.get("train.seed")?,
+            precision: raw.get("train.precision")?,
+            loss_scale_init: raw.get("train.loss_scale_init")?,
+            micro_shards: micro_shards(raw)?,
+            early_stop_metric: early_stop_metric(raw, data)?,
+            early_stop_patience: early_stop_patience(raw, data)?,
+            early_stop_min_delta: raw.get("train.early_stop_min_delta")?,
+            stop_after_steps: raw.optional("train.stop_after_steps")?,
+        })
+    }
+
+    pub(super) fn write(&self, writer: &mut Writer) {
+        let TrainConfig { length, batch, grad_accum_steps, clip_grad_norm, seed, precision, .. } = self;
+        match length {
+            Length::Epochs(epochs) => writer.put("train.epochs", epochs),
+            Length::Steps(steps) => writer.put("train.steps", steps),
+        }
+        match batch {
+            Batch::PerRank(rows) => writer.put("train.batch_size", rows),
+            Batch::Global(rows) => writer.put("train.global_batch_size", rows),
+        }
+        writer.put("train.grad_accum_steps", grad_accum_steps);
+        writer.put("train.clip_grad_norm", clip_grad_norm);
+        writer.put("train.seed", seed);
+        writer.put("train.precision", precision);
+        writer.put("train.loss_scale_init", &self.loss_scale_init);
+        let deterministic = match self.deterministic {
+            Determinism::Off => "false",
+            Determinism::On => "true",
+            Determinism::World => "\"world\"",
+        };
+        writer.put_toml("train.deterministic", deterministic.to_owned());
+        writer.put("train.micro_shards", &self.micro_shards);
+        writer.put("train.early_stop_metric", &self.early_stop_metric);
+        writer.put("train.early_stop_patience", &self.early_stop_patience);
+        writer.put("train.early_stop_min_delta", &self.early_stop_min_delta);
+        writer.put_optional("train.stop_after_steps", self.stop_after_steps.as_ref());
+    }
+
+    /// Rows of one optimiser step over all ranks and micro-batches, `G`; `None` if it overflows.
+    pub fn global_rows(&self, world_size: usize) -> Option<usize> {
+        match self.batch {
+            Batch::PerRank(rows) => rows.checked_mul(world_size)?.checked_mul(self.grad_accum_steps),
+            Batch::Global(rows) => Some(rows),
+        }
+    }
+}
+
+fn batch(raw: &RawConfig, grad_accum_steps: usize) -> Result<Batch> {
+    let Some(setting) = raw.setting("train.global_batch_size") else {
+        return Ok(Batch::PerRank(raw.get("train.batch_size")?));
+    };
+    let rows = usize::read(&setting)?;
+    if rows < grad_accum_steps {
+        return Err(setting.bad(
+            format!("at least `train.grad_accum_steps`, {grad_accum_steps}"),
+            "each micro-batch needs a row: enlarge the batch or accumulate less",
+        ));
+    }
+    Ok(Batch::Global(rows))
+}
+
+fn determinism(raw: &RawConfig, grad_accum_steps: usize) -> Result<Determinism> {
+    let Some(setting) = raw.setting("train.deterministic") else { return Ok(Determinism::Off) };
+    let bad = |hint: &str| setting.bad("false, true or \"world\"", hint);
+    let deterministic = match &setting.value {
+        Value::Boolean(false) => Determinism::Off,
+        Value::Boolean(true) => Determinism::On,
+        Value::String(text) if text == "world" => Determinism::World,
+        Value::String(text) if nearest(text, ["world"].into_iter()).is_some() => {
+            return Err(bad("did you mean \"world\"?"));
+        }
+        _ => return Err(bad(setting.key.hint)),
+    };
+    if deterministic == Determinism::World && grad_accum_steps > 1 {
+        return Err(setting.bad(
+            format!("false or true where `train.grad_accum_steps` is {grad_accum_steps}"),
+            "its `train.micro_shards` cut the batch already: set `train.grad_accum_steps` to 1 and raise those",
+        ));
+    }
+    Ok(deterministic)
+}
+
+fn micro_shards(raw: &RawConfig) -> Result<usize> {
+    let n_shards: usize = raw.get("train.micro_shards")?;
+    match raw.given("train.micro_shards") {
+        Some(setting) if !n_shards.is_power_of_two() => {
+            Err(setting.bad("a power of two", format!("{} is the next one", n_shards.next_power_of_two())))
+        }
+        _ => Ok(n_shards),
+    }
+}
+
+fn early_stop_metric(raw: &RawConfig, data: &DataConfig) -> Result<EvalMetric> {
+    match raw.given("train.early_stop_metric") {
+        Some(setting) => check_metric(setting, EvalMetric::read(setting)?, data),
+        None => raw.get("train.early_stop_metric"),
+    }
+}
+
+fn early_stop_patience(raw: &RawConfig, data: &DataConfig) -> Result<u64> {
+    let patience = raw.get("train.early_stop_patience")?;
+    match raw.given("train.early_stop_patience") {
+        Some(setting) if patience > 0 && data.eval == EvalSource::None => {
+            Err(setting.bad("0 without rows to evaluate on", EVAL_HINT))
+        }
+        _ => Ok(patience),
+    }
+}
+
+/// Returns `metric` if evaluations of the run give it.
+pub(super) fn check_metric(setting: &Setting, metric: EvalMetric, data: &DataConfig) -> Result<EvalMetric> {
+    if metric.fits(data.task) {
+        // The loss is the default, which saved configs hold: it needs no evaluation.
+        return if metric == EvalMetric::Loss || data.eval != EvalSource::None {
+            Ok(metric)
+        } else {
+            Err(setting.bad("absent without rows to evaluate on", EVAL_HINT))
+        };
+    }
+    let fitting = EvalMetric::ALL.iter().filter(|metric| metric.fits(data.task));
+    let names: Vec<_> = fitting.map(|metric| metric.name()).collect();
+    Err(setting.bad(
+        format!("\"{}\" for task \"{}\"", names.join("\" or \""), data.task),
+        "evaluations of this task give no other number",
+    ))
+}
+
+impl EvalMetric {
+    /// Whether evaluations of this task give it.
+    pub fn fits(self, task: Task) -> bool {
+        match self {
+            EvalMetric::Loss => true,
+            EvalMetric::Accuracy => task != Task::Regression,
+            EvalMetric::R2 => task == Task::Regression,
+        }
+    }
+
+    /// Returns its name in tables and sentences.
+    pub fn title(self) -> &'static str {
+        match self {
+            EvalMetric::Loss => "loss",
+            EvalMetric::Accuracy => "accuracy",
+            EvalMetric::R2 => "R²",
+        }
+    }
+
+    /// Whether more of it is better.
+    pub fn grows(self) -> bool {
+        self != EvalMetric::Loss
+    }
+}

@@ -1,0 +1,44 @@
+//! The forward pass: walks the plan from the first layer to the last.
+
+use ddp_kernels::{KernelError, TensorRef};
+
+use super::buffers::Buffers;
+use super::network::{Network, view};
+use super::pass::{DropoutStep, ForwardPass, ParamViews};
+use super::plan::{Step, Value};
+
+impl Network {
+    /// Computes the outputs of `x: [B, features]`, whose last columns are the codes of the embeddings; with `dropout`, as in
+    /// training.
+    ///
+    /// # Errors
+    /// [`KernelError::OutOfRange`] for more rows than [`Network::max_rows`], [`KernelError::Shape`] for other features; on the
+    /// CPU [`KernelError::Code`] for a code that an embedding does not have, which on a GPU makes the row's outputs NaN.
+    pub fn forward(&mut self, x: TensorRef<'_>, dropout: Option<DropoutStep<'_>>) -> Result<(), KernelError> {
+        let (n_rows, _) = x.shape().rows_cols();
+        let matmul_mode = self.precision().matmul_mode();
+        let Buffers { master_weights, compute_weights, values, own, workspace, .. } = &mut self.buffers;
+        let master = &*master_weights;
+        let compute = compute_weights.as_ref().unwrap_or(master);
+        for (Step { layer, params, x: from, y: to, skip, .. }, buffers) in self.plan.steps.iter_mut().zip(own)
+        {
+            // Only a skip connection that begins at the model's input writes nowhere, and it computes nothing.
+            let Value::Buffer(index) = *to else { continue };
+            let (before, after) = values.split_at_mut(index);
+            let pass = ForwardPass {
+                params: ParamViews { places: params, master, compute },
+                buffers,
+                workspace: workspace.view_mut(),
+                matmul_mode,
+                dropout,
+                skip: skip.map(|skip| view(before, skip, x)).transpose()?,
+            };
+            let y = after[0].view_mut().rows(0, n_rows)?;
+            match from == to {
+                true => layer.forward_in_place(y, pass)?,
+                false => layer.forward(view(before, *from, x)?, y, pass)?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,49 @@
+//! Passes over the layers that fuse neighbours for which the kernels have one call. They match on [`Layer::kind`], so a layer
+//! of an unknown kind stays as it is.
+
+use ddp_kernels::Device;
+
+use super::layer::{Layer, LayerKind};
+use super::layers::{Linear, LinearSpec};
+
+/// The same function in fewer calls on `device`.
+pub(crate) fn fuse(layers: Vec<Box<dyn Layer>>, device: Device) -> Vec<Box<dyn Layer>> {
+    let mut layers = activations_into_linear(layers);
+    if matches!(device, Device::Cuda(_)) {
+        derivatives_into_next(&mut layers);
+    }
+    layers
+}
+
+/// Bias and activation are applied while the product is in cache: `linear` and the activation after it become one layer.
+fn activations_into_linear(layers: Vec<Box<dyn Layer>>) -> Vec<Box<dyn Layer>> {
+    let mut fused: Vec<Box<dyn Layer>> = Vec::with_capacity(layers.len());
+    for layer in layers {
+        let both = (fused.last().map(|before| before.kind()), layer.kind());
+        if let (
+            Some(LayerKind::Linear(linear @ LinearSpec { activation: None, .. })),
+            LayerKind::Activation(f),
+        ) = both
+        {
+            let spec = LinearSpec { activation: Some(f), ..linear.clone() };
+            fused.pop();
+            fused.push(Box::new(Linear::new(spec)));
+        } else {
+            fused.push(layer);
+        }
+    }
+    fused
+}
+
+/// The matmul that gives the gradient of a layer's input multiplies it with the derivative of the activation that gave this input.
+fn derivatives_into_next(layers: &mut [Box<dyn Layer>]) {
+    for index in 1..layers.len() {
+        let both = (layers[index - 1].kind(), layers[index].kind());
+        if let (LayerKind::Linear(before @ LinearSpec { activation: Some(_), .. }), LayerKind::Linear(_)) =
+            both
+        {
+            let spec = LinearSpec { derivative_in_next: true, ..before.clone() };
+            layers[index - 1] = Box::new(Linear::new(spec));
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! A layer: what the model needs to know of it before a step, and its forward and backward pass.
+//!
+//! Layers own no tensors. They declare parameters and buffers; the model makes them once and lends them to each pass
+//! ([`super::pass`]), so that a step allocates nothing.
+
+use std::fmt::Debug;
+
+use ddp_kernels::ops::{Activation, ThroughActivation};
+use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, TensorRef};
+
+use super::EmbeddingSpec;
+use super::layers::LinearSpec;
+use super::param::{ParamSlot, ParamSpec};
+use super::pass::{BackwardPass, ForwardPass, InputGradientPass};
+use crate::config::precision::Precision;
+
+/// What the operations of a layer return.
+pub type Result<T> = std::result::Result<T, KernelError>;
+
+/// One step of a model: maps rows `[B, in_features]` to rows `[B, out_features]`.
+///
+/// A layer of an unknown kind needs [`Layer::describe`], [`Layer::out_features`], [`Layer::forward`] and
+/// [`Layer::backward`]; a layer without parameters that keeps the width of its rows needs nothing else.
+pub trait Layer: Debug + Send {
+    /// Kind and settings, for the passes over the plan that fuse neighbours. A layer that answers `Opaque` is never fused.
+    fn kind(&self) -> LayerKind<'_> {
+        LayerKind::Opaque
+    }
+
+    /// One line for reports.
+    fn describe(&self) -> String;
+
+    /// Width of the rows that it gives.
+    fn out_features(&self) -> usize;
+
+    /// Parameters in the order in which [`Layer::backward`] takes their gradients.
+    fn parameters(&self) -> &[ParamSpec] {
+        &[]
+    }
+
+    /// Buffers of the layer's own, kept from forward to backward.
+    fn buffers(&self, _sizes: Sizes) -> Vec<BufferSpec> {
+        Vec::new()
+    }
+
+    /// Elements (f32) of [`ForwardPass::workspace`] and its counterparts, scratch that all layers share.
+    fn workspace_len(&self, _sizes: Sizes) -> usize {
+        0
+    }
+
+    /// Multiply-adds per row of the layer's matmul; the forward pass computes one such product, the backward pass one for the
+    /// weight and one for the input.
+    fn matmul_size(&self) -> usize {
+        0
+    }
+
+    /// Makes what the layer keeps on `device`; `slots` are its parameters.
+    ///
+    /// # Errors
+    /// [`KernelError::DeviceUnavailable`], or out of memory.
+    fn prepare(&mut self, _slots: &[&ParamSlot], _device: Device) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether [`Layer::forward_in_place`] can replace [`Layer::forward`]: the output may overwrite the input.
+    fn can_overwrite_input(&self) -> bool {
+        false
+    }
+
+    /// Whether the backward pass reads the output, which then nothing may overwrite.
+    fn keeps_output(&self) -> bool {
+        true
+    }
+
+    /// Whether [`Layer::backward`] turns the gradient of the output into that of the input in place. Otherwise
+    /// [`Layer::backward_input`] writes it to another buffer.
+    fn backward_is_in_place(&self) -> bool {
+        true
+    }
+
+    /// Computes `y`, `[B, out_features]`, from `x`, `[B, in_features]`.
+    ///
+    /// # Errors
+    /// [`KernelError`] from the operations.
+    fn forward(&mut self, x: TensorRef<'_>, y: TensorMut<'_>, pass: ForwardPass<'_>) -> Result<()>;
+
+    /// Computes the output over the input `y`; called only if [`Layer::can_overwrite_input`].
+    ///
+    /// # Errors
+    /// [`KernelError`] from the operations.
+    fn forward_in_place(&mut self, _y: TensorMut<'_>, _pass: ForwardPass<'_>) -> Result<()> {
+        unreachable!("a layer that can overwrite its input implements it")
+    }
+
+    /// Writes the gradients of the parameters from `d`, the gradient of the output; if [`Layer::backward_is_in_place`], `d` is
+    /// the gradient of the input afterwards.
+    ///
+    /// # Errors
+    /// [`KernelError`] from the operations.
+    fn backward(&mut self, d: TensorMut<'_>, pass: BackwardPass<'_>) -> Result<()>;
+
+    /// Writes the gradient of the input, `d_x`, from `d` as [`Layer::backward`] left it; called only if not
+    /// [`Layer::backward_is_in_place`], once the gradients of the parameters are on their way to the other ranks.
+    ///
+    /// # Errors
+    /// [`KernelError`] from the operations.
+    fn backward_input(
+        &mut self,
+        _d: TensorRef<'_>,
+        _d_x: TensorMut<'_>,
+        _pass: InputGradientPass<'_>,
+    ) -> Result<()> {
+        unreachable!("a layer whose backward pass is not in place implements it")
+    }
+
+    /// The activation that gave the output `y` of the last forward pass, if the next layer computes its derivative
+    /// ([`LinearSpec::derivative_in_next`]).
+    ///
+    /// # Errors
+    /// [`KernelError::OutOfRange`] for more rows than the buffers hold.
+    fn activation_of<'a>(
+        &self,
+        _y: TensorRef<'a>,
+        _buffers: &'a [Tensor],
+    ) -> Result<Option<ThroughActivation<'a>>> {
+        Ok(None)
+    }
+}
+
+/// Kind of a layer, with the settings that fusion needs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum LayerKind<'a> {
+    /// Unknown to the model: never fused.
+    Opaque,
+    /// Linear, with the activation that was fused in.
+    Linear(&'a LinearSpec),
+    /// Elementwise activation.
+    Activation(Activation),
+    /// Tables of embeddings, in front of all other layers.
+    Embedding(&'a [EmbeddingSpec]),
+    /// Start of a skip connection: its input is added to the output of the matching end.
+    SkipBegin,
+    /// End of the innermost open skip connection.
+    SkipEnd,
+}
+
+/// What decides the sizes of buffers.
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    /// Most rows of one pass.
+    pub max_rows: usize,
+    /// Where the model computes.
+    pub device: Device,
+    /// Number formats.
+    pub precision: Precision,
+}
+
+/// Shape, format and account of one buffer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BufferSpec {
+    /// Account of the device's memory.
+    pub kind: MemoryUse,
+    /// Shape.
+    pub dims: Vec<usize>,
+    /// Number format.
+    pub dtype: DType,
+}
+
+impl BufferSpec {
+    /// A buffer that the forward pass fills for the backward pass.
+    pub fn activations(dims: &[usize], dtype: DType) -> Self {
+        BufferSpec { kind: MemoryUse::Activations, dims: dims.to_vec(), dtype }
+    }
+
+    /// Scratch.
+    pub fn workspace(len: usize, dtype: DType) -> Self {
+        BufferSpec { kind: MemoryUse::Workspace, dims: vec![len], dtype }
+    }
+}

@@ -1,0 +1,87 @@
+//! Tables of embeddings in front of the other layers: rows of tables replace the codes in the last columns of the input.
+
+use ddp_kernels::ops::{self, EmbeddingTable, EmbeddingTables};
+use ddp_kernels::{DType, Device, TensorMut, TensorRef};
+
+use crate::model::EmbeddingSpec;
+use crate::model::layer::{BufferSpec, Layer, LayerKind, Result, Sizes};
+use crate::model::param::{Init, ParamKind, ParamSlot, ParamSpec};
+use crate::model::pass::{BackwardPass, ForwardPass};
+
+/// `y[n, :] = (numbers of x[n], table_0[code], table_1[code], ..)`; tables are read in f32 in every precision.
+#[derive(Debug)]
+pub struct EmbeddingLayer {
+    embeddings: Vec<EmbeddingSpec>,
+    out_features: usize,
+    params: Vec<ParamSpec>,
+    /// None before [`Layer::prepare`].
+    tables: Option<EmbeddingTables>,
+}
+
+impl EmbeddingLayer {
+    /// Tables for the last columns of the input, in their order; `out_features` counts numbers and rows of tables.
+    pub fn new(embeddings: Vec<EmbeddingSpec>, out_features: usize) -> Self {
+        let param = |(index, embedding): (usize, &EmbeddingSpec)| {
+            let name = format!("embeddings.{}.weight", embedding.key());
+            let dims = [embedding.n_codes, embedding.dim];
+            ParamSpec::new(name, ParamKind::Embedding, &dims, Init::Normal { stream: index as u32 })
+        };
+        let params = embeddings.iter().enumerate().map(param).collect();
+        EmbeddingLayer { embeddings, out_features, params, tables: None }
+    }
+}
+
+impl Layer for EmbeddingLayer {
+    fn kind(&self) -> LayerKind<'_> {
+        LayerKind::Embedding(&self.embeddings)
+    }
+
+    fn describe(&self) -> String {
+        let tables = self.embeddings.iter().map(|e| format!("{} {} x {}", e.name, e.n_codes, e.dim));
+        format!("embedding of {}", tables.collect::<Vec<_>>().join(", "))
+    }
+
+    fn out_features(&self) -> usize {
+        self.out_features
+    }
+
+    fn parameters(&self) -> &[ParamSpec] {
+        &self.params
+    }
+
+    fn buffers(&self, sizes: Sizes) -> Vec<BufferSpec> {
+        let len = EmbeddingTables::workspace_len_on(self.embeddings.len(), sizes.max_rows, sizes.device);
+        vec![BufferSpec::workspace(len, DType::I64)]
+    }
+
+    fn prepare(&mut self, slots: &[&ParamSlot], device: Device) -> Result<()> {
+        let first = slots.first().map_or(0, |slot| slot.start);
+        let table = |slot: &&ParamSlot| EmbeddingTable {
+            start: slot.start - first,
+            n_codes: slot.dims[0],
+            dim: slot.dims[1],
+        };
+        self.tables = Some(EmbeddingTables::new(slots.iter().map(table).collect(), device)?);
+        Ok(())
+    }
+
+    fn keeps_output(&self) -> bool {
+        false
+    }
+
+    fn backward_is_in_place(&self) -> bool {
+        false
+    }
+
+    fn forward(&mut self, x: TensorRef<'_>, y: TensorMut<'_>, pass: ForwardPass<'_>) -> Result<()> {
+        let tables = self.tables.as_ref().expect("made with the model");
+        ops::embedding_forward(x, pass.params.master_range()?, tables, y)
+    }
+
+    fn backward(&mut self, d: TensorMut<'_>, pass: BackwardPass<'_>) -> Result<()> {
+        let BackwardPass { x, grads, buffers, .. } = pass;
+        let tables = self.tables.as_ref().expect("made with the model");
+        let (Some(grads), [workspace]) = (grads.whole_range(), buffers) else { unreachable!("as declared") };
+        ops::embedding_backward(x, d.as_ref(), tables, grads.d, workspace.view_mut(), grads.accumulate)
+    }
+}

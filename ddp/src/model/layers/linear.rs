@@ -1,0 +1,217 @@
+//! Linear layer, with the activation after it where the plan fuses them.
+//!
+//! On a GPU the gradient of the bias comes from the matmul that gives the gradient of the weight, and where nothing but an
+//! activation is between two linear layers, its derivative is part of the matmul that gives the gradient of the second one's
+//! input. On the CPU the gradient of the bias comes from the pass that computes the activation's derivative.
+
+use ddp_kernels::ops::{self, Activation, LinearOutput, SavedForBackward, ThroughActivation};
+use ddp_kernels::{DType, Device, Tensor, TensorMut, TensorRef};
+
+use crate::model::layer::{BufferSpec, Layer, LayerKind, Result, Sizes};
+use crate::model::param::{Init, ParamKind, ParamSpec};
+use crate::model::pass::{BackwardPass, ForwardPass, InputGradientPass};
+
+/// Shape and parameters of a linear layer, and what is fused into it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LinearSpec {
+    /// Width of the input, I.
+    pub in_features: usize,
+    /// Width of the output, O.
+    pub out_features: usize,
+    /// The bias `[O]` if there is one, then the weight `[O, I]`.
+    pub params: Vec<ParamSpec>,
+    /// Activation applied to the output.
+    pub activation: Option<Activation>,
+    /// Whether the next layer's matmul computes the derivative of the activation.
+    pub derivative_in_next: bool,
+}
+
+impl LinearSpec {
+    /// Linear layer `index` of a multilayer perceptron: `layers.{index}.weight` and `layers.{index}.bias`.
+    pub fn new(index: usize, in_features: usize, out_features: usize, has_bias: bool) -> Self {
+        let param = |name: &str, kind, dims: &[usize], stream| {
+            let init = Init::KaimingUniform { in_features, stream };
+            ParamSpec::new(format!("layers.{index}.{name}"), kind, dims, init)
+        };
+        let stream = (index as u32) << 1;
+        let bias = has_bias.then(|| param("bias", ParamKind::Bias, &[out_features], stream | 1));
+        let weight = param("weight", ParamKind::Weight, &[out_features, in_features], stream);
+        Self::of_params(weight, bias)
+    }
+
+    /// A linear layer of these parameters, which it may share with others.
+    ///
+    /// # Panics
+    /// If the weight is no matrix.
+    pub fn of_params(weight: ParamSpec, bias: Option<ParamSpec>) -> Self {
+        let [out_features, in_features] = weight.dims[..] else { panic!("a weight is a matrix") };
+        let params = bias.into_iter().chain([weight]).collect();
+        LinearSpec { in_features, out_features, params, activation: None, derivative_in_next: false }
+    }
+
+    /// Whether the derivative of the activation is computed from its input, which is then kept.
+    fn keeps_pre_activation(&self) -> bool {
+        self.activation.is_some_and(|f| f.saved_for_backward() == SavedForBackward::Input)
+    }
+
+    /// Whether ReLU leaves a bit mask for the next layer's matmul.
+    fn keeps_relu_mask(&self) -> bool {
+        self.derivative_in_next && self.activation == Some(Activation::Relu)
+    }
+}
+
+/// `y = f(x·Wᵀ + b)`, without `f` if nothing is fused in.
+#[derive(Debug)]
+pub struct Linear {
+    spec: LinearSpec,
+    /// Whether the last forward pass wrote the mask.
+    is_masked: bool,
+}
+
+impl Linear {
+    /// The layer of `spec`.
+    pub fn new(spec: LinearSpec) -> Self {
+        Linear { spec, is_masked: false }
+    }
+
+    fn has_bias(&self) -> bool {
+        self.spec.params.len() > 1
+    }
+
+    /// The weight is the last parameter.
+    fn weight(&self) -> usize {
+        self.spec.params.len() - 1
+    }
+
+    /// What the derivative of the activation is computed from.
+    fn saved<'a>(&self, y: TensorRef<'a>, buffers: &'a [Tensor]) -> Result<TensorRef<'a>> {
+        let (n_rows, _) = y.shape().rows_cols();
+        match self.spec.keeps_pre_activation() {
+            true => buffers[0].view().rows(0, n_rows),
+            false => Ok(y),
+        }
+    }
+}
+
+impl Layer for Linear {
+    fn kind(&self) -> LayerKind<'_> {
+        LayerKind::Linear(&self.spec)
+    }
+
+    fn describe(&self) -> String {
+        let LinearSpec { in_features, out_features, activation, .. } = &self.spec;
+        let bias = if self.has_bias() { "" } else { ", no bias" };
+        let activation = activation.map_or(String::new(), |f| format!(", {f}"));
+        format!("linear {in_features} -> {out_features}{bias}{activation}")
+    }
+
+    fn out_features(&self) -> usize {
+        self.spec.out_features
+    }
+
+    fn parameters(&self) -> &[ParamSpec] {
+        &self.spec.params
+    }
+
+    /// What is before the activation, then the mask of ReLU.
+    fn buffers(&self, sizes: Sizes) -> Vec<BufferSpec> {
+        let Sizes { max_rows, precision, .. } = sizes;
+        let (out_features, format) = (self.spec.out_features, precision.activations());
+        let pre_activation = || BufferSpec::activations(&[max_rows, out_features], format);
+        let mask = || BufferSpec::activations(&[ops::relu_mask_len(max_rows, out_features)], DType::I64);
+        let pre_activation = self.spec.keeps_pre_activation().then(pre_activation);
+        pre_activation.into_iter().chain(self.spec.keeps_relu_mask().then(mask)).collect()
+    }
+
+    fn workspace_len(&self, sizes: Sizes) -> usize {
+        let LinearSpec { in_features, out_features, .. } = self.spec;
+        let Sizes { max_rows, device, precision } = sizes;
+        ops::linear_workspace_len(max_rows, in_features, out_features, precision.activations(), device)
+    }
+
+    fn matmul_size(&self) -> usize {
+        self.spec.in_features * self.spec.out_features
+    }
+
+    fn keeps_output(&self) -> bool {
+        self.spec.activation.is_some() && !self.spec.keeps_pre_activation()
+    }
+
+    fn backward_is_in_place(&self) -> bool {
+        false
+    }
+
+    fn forward(&mut self, x: TensorRef<'_>, y: TensorMut<'_>, pass: ForwardPass<'_>) -> Result<()> {
+        let ForwardPass { params, buffers, workspace, matmul_mode, .. } = pass;
+        let (n_rows, _) = x.shape().rows_cols();
+        // The bias is added to sums that become the format of y.
+        let bias = match (self.has_bias(), y.dtype()) {
+            (false, _) => None,
+            (true, DType::F32) => Some(params.master(0)?),
+            (true, _) => Some(params.compute(0)?),
+        };
+        let (mut pre_activation, mut relu_mask) = (None, None);
+        if let [buffer, ..] = buffers {
+            match self.spec.keeps_pre_activation() {
+                true => pre_activation = Some(buffer.view_mut().rows(0, n_rows)?),
+                false => relu_mask = Some(buffer.view_mut()),
+            }
+        }
+        let output = LinearOutput { y, pre_activation, relu_mask, workspace };
+        let weight = params.compute(self.weight())?;
+        self.is_masked = ops::linear_forward(matmul_mode, x, weight, bias, self.spec.activation, output)?;
+        Ok(())
+    }
+
+    fn backward(&mut self, mut d: TensorMut<'_>, pass: BackwardPass<'_>) -> Result<()> {
+        let BackwardPass { x, y, mut grads, buffers, workspace, matmul_mode, .. } = pass;
+        let bias = if self.has_bias() { Some(grads.take()?) } else { None };
+        let weight = grads.take()?;
+        let activation = self.spec.activation.filter(|_| !self.spec.derivative_in_next);
+        let in_matmul = matches!(d.device(), Device::Cuda(_))
+            && bias.as_ref().is_some_and(|bias| bias.accumulate == weight.accumulate);
+        let (fused_bias, bias) = if in_matmul { (bias, None) } else { (None, bias) };
+        match (activation, bias) {
+            (Some(f), bias) => {
+                let accumulate = bias.as_ref().is_some_and(|bias| bias.accumulate);
+                let d_bias = bias.map(|bias| bias.d);
+                ops::activation_backward(f, self.saved(y, buffers)?, d.reborrow(), d_bias, accumulate)?;
+            }
+            (None, Some(bias)) => ops::bias_backward(d.as_ref(), bias.d, bias.accumulate)?,
+            (None, None) => {}
+        }
+        let d_bias = fused_bias.map(|bias| bias.d);
+        ops::linear_backward_weight(
+            matmul_mode,
+            d.as_ref(),
+            x,
+            weight.d,
+            d_bias,
+            weight.accumulate,
+            workspace,
+        )
+    }
+
+    fn backward_input(
+        &mut self,
+        d: TensorRef<'_>,
+        d_x: TensorMut<'_>,
+        pass: InputGradientPass<'_>,
+    ) -> Result<()> {
+        let InputGradientPass { params, workspace, matmul_mode, through, accumulate } = pass;
+        let weight = params.compute(self.weight())?;
+        ops::linear_backward_input(matmul_mode, d, weight, d_x, through, accumulate, workspace)
+    }
+
+    fn activation_of<'a>(
+        &self,
+        y: TensorRef<'a>,
+        buffers: &'a [Tensor],
+    ) -> Result<Option<ThroughActivation<'a>>> {
+        let Some(activation) = self.spec.activation.filter(|_| self.spec.derivative_in_next) else {
+            return Ok(None);
+        };
+        let relu_mask = buffers.last().filter(|_| self.is_masked).map(Tensor::view);
+        Ok(Some(ThroughActivation { activation, saved: self.saved(y, buffers)?, relu_mask }))
+    }
+}

@@ -1,0 +1,179 @@
+//! A model: a plan of layers, its parameters and all buffers. They are made once; a step allocates nothing.
+//!
+//! The passes are in [`super::forward`] and [`super::backward`].
+
+use std::ops::Range;
+
+use ddp_kernels::{Device, KernelError, Tensor, TensorMut, TensorRef, ops};
+
+use super::buffers::Buffers;
+use super::layer::{BufferSpec, Layer, Sizes};
+use super::layout::ParamLayout;
+use super::plan::{Plan, Value};
+use super::{ModelSpec, init, layers};
+use crate::config::precision::Precision;
+
+type Result<T> = std::result::Result<T, KernelError>;
+
+/// A model with its weights and the buffers of a pass over at most `max_rows` rows.
+#[derive(Debug)]
+pub struct Network {
+    pub(super) plan: Plan,
+    pub(super) layout: ParamLayout,
+    pub(super) buffers: Buffers<Tensor>,
+}
+
+impl Network {
+    /// The model of `spec` with zero weights, and buffers for passes over up to `max_rows` rows.
+    ///
+    /// # Errors
+    /// [`KernelError::DeviceUnavailable`], or out of memory.
+    pub fn new(spec: ModelSpec, max_rows: usize, device: Device, precision: Precision) -> Result<Self> {
+        let layout = ParamLayout::new(&spec);
+        Self::with_layout(spec, layout, max_rows, device, precision)
+    }
+
+    /// As [`Network::new`], with this layout of `spec`.
+    ///
+    /// # Errors
+    /// [`KernelError::DeviceUnavailable`], or out of memory.
+    pub fn with_layout(
+        spec: ModelSpec,
+        layout: ParamLayout,
+        max_rows: usize,
+        device: Device,
+        precision: Precision,
+    ) -> Result<Self> {
+        let sizes = Sizes { max_rows, device, precision };
+        Self::of_layers(layers::of_spec(&spec), layout, spec.n_features(), sizes)
+    }
+
+    /// A model of these layers in forward order, on rows of `n_features`; `layout` is of the same layers
+    /// ([`ParamLayout::of_layers`]).
+    ///
+    /// # Errors
+    /// [`KernelError::DeviceUnavailable`], or out of memory.
+    ///
+    /// # Panics
+    /// If there is no layer, or skip connections do not end where they should.
+    pub fn of_layers(
+        layers: Vec<Box<dyn Layer>>,
+        layout: ParamLayout,
+        n_features: usize,
+        sizes: Sizes,
+    ) -> Result<Self> {
+        let mut plan = Plan::new(layers, &layout, n_features, sizes);
+        plan.prepare(&layout)?;
+        let mut make =
+            |buffer: &BufferSpec| Tensor::zeros_for(buffer.kind, &buffer.dims, buffer.dtype, sizes.device);
+        let buffers = Buffers::make(&plan, layout.flat_len(), &mut make)?;
+        Ok(Network { plan, layout, buffers })
+    }
+
+    /// Draws the initial weights, which depend on `seed` and on nothing else: see [`init`].
+    ///
+    /// # Errors
+    /// None for the weights that a model makes itself.
+    pub fn initialize(&mut self, seed: u64) -> Result<()> {
+        init::initialize(&self.layout, &mut self.buffers.master_weights, seed)?;
+        self.refresh_compute_weights(0..self.layout.flat_len())
+    }
+
+    /// Copies these weights, flat in the layout's order, from any device.
+    ///
+    /// # Errors
+    /// [`KernelError::Shape`] for another number of elements; those of the copy.
+    pub fn set_weights(&mut self, weights: TensorRef<'_>) -> Result<()> {
+        ops::copy(weights, self.buffers.master_weights.view_mut())?;
+        self.refresh_compute_weights(0..self.layout.flat_len())
+    }
+
+    /// Rounds a flat range of the master weights to the compute weights, after anything but this rank's optimiser step wrote
+    /// them.
+    ///
+    /// # Errors
+    /// [`KernelError::OutOfRange`] beyond the weights.
+    pub fn refresh_compute_weights(&mut self, range: Range<usize>) -> Result<()> {
+        let Buffers { master_weights, compute_weights, .. } = &mut self.buffers;
+        match compute_weights {
+            Some(compute_weights) => {
+                let weights = master_weights.view().range(range.start, range.end)?;
+                ops::cast(weights, compute_weights.view_mut().range(range.start, range.end)?)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The layers after fusion, in forward order.
+    pub fn layers(&self) -> impl Iterator<Item = &dyn Layer> {
+        self.plan.steps.iter().map(|step| &*step.layer)
+    }
+
+    /// Width of the outputs.
+    pub fn n_outputs(&self) -> usize {
+        self.plan.n_outputs
+    }
+
+    /// Number formats.
+    pub fn precision(&self) -> Precision {
+        self.plan.sizes.precision
+    }
+
+    /// Where the parameters lie.
+    pub fn layout(&self) -> &ParamLayout {
+        &self.layout
+    }
+
+    /// Where the model computes.
+    pub fn device(&self) -> Device {
+        self.plan.sizes.device
+    }
+
+    /// The flat buffer of master weights.
+    pub fn weights(&self) -> &Tensor {
+        &self.buffers.master_weights
+    }
+
+    /// The flat buffer of master weights, writable, and the compute weights that must be kept equal, where there are any.
+    pub fn weights_mut(&mut self) -> (&mut Tensor, Option<&mut Tensor>) {
+        (&mut self.buffers.master_weights, self.buffers.compute_weights.as_mut())
+    }
+
+    /// Most rows of one pass.
+    pub fn max_rows(&self) -> usize {
+        self.plan.sizes.max_rows
+    }
+
+    /// The outputs of the last forward pass over `n_rows` rows, `[n_rows, n_outputs]`.
+    ///
+    /// # Errors
+    /// [`KernelError::OutOfRange`] beyond [`Network::max_rows`].
+    pub fn outputs(&self, n_rows: usize) -> Result<TensorRef<'_>> {
+        self.buffers.values[self.plan.output].view().rows(0, n_rows)
+    }
+
+    /// The outputs, and the buffer for their gradient, from which [`Network::backward`] starts.
+    ///
+    /// # Errors
+    /// [`KernelError::OutOfRange`] beyond [`Network::max_rows`].
+    pub fn outputs_and_gradient(&mut self, n_rows: usize) -> Result<(TensorRef<'_>, TensorMut<'_>)> {
+        let Network { plan, buffers: Buffers { values, gradients, .. }, .. } = self;
+        let outputs = values[plan.output].view().rows(0, n_rows)?;
+        Ok((outputs, head(&mut gradients[0], n_rows, plan.n_outputs)?))
+    }
+}
+
+/// The value of this place in the pass over `x`.
+pub(super) fn view<'a>(values: &'a [Tensor], value: Value, x: TensorRef<'a>) -> Result<TensorRef<'a>> {
+    let (n_rows, _) = x.shape().rows_cols();
+    match value {
+        Value::Input => Ok(x),
+        Value::Buffer(index) => values[index].view().rows(0, n_rows),
+    }
+}
+
+/// The first `rows · cols` elements as a matrix.
+#[inline]
+pub(super) fn head(tensor: &mut Tensor, rows: usize, cols: usize) -> Result<TensorMut<'_>> {
+    tensor.view_mut().range(0, rows * cols)?.reshape(&[rows, cols])
+}

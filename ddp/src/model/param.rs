@@ -1,0 +1,97 @@
+//! Parameters as layers declare them: name, shape, kind and initial values.
+
+use std::ops::Range;
+
+/// Role of a parameter: weight decay and the order within a layer depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ParamKind {
+    /// Factor of a matmul, such as the weight of a linear layer, `[O, I]`.
+    Weight,
+    /// Offset after a matmul, `[O]`.
+    Bias,
+    /// Scale of a normalisation, `[O]`.
+    NormWeight,
+    /// Shift of a normalisation, `[O]`.
+    NormBias,
+    /// Table of an embedding, `[n_codes, dim]`.
+    Embedding,
+}
+
+/// Initial values of a parameter, a function of the run's seed.
+///
+/// Parameters with different streams get independent numbers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Init {
+    /// Every element is this value.
+    Constant(f32),
+    /// Uniform in `±1/sqrt(in_features)`: Kaiming uniform with `a = sqrt(5)`, as in PyTorch's `nn.Linear`.
+    KaimingUniform {
+        /// Inputs that each output sums over.
+        in_features: usize,
+        /// Counter of the random stream.
+        stream: u32,
+    },
+    /// Standard normal, as in PyTorch's `nn.Embedding`.
+    Normal {
+        /// Counter of the random stream.
+        stream: u32,
+    },
+}
+
+/// One parameter as its layer declares it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ParamSpec {
+    /// Name in checkpoints and model files, unique within the model.
+    pub name: String,
+    /// Role of the parameter.
+    pub kind: ParamKind,
+    /// Shape.
+    pub dims: Vec<usize>,
+    /// Initial values.
+    pub init: Init,
+    /// Whether several layers use it (tied weights): each of them declares the same spec.
+    pub is_shared: bool,
+}
+
+impl ParamSpec {
+    /// A parameter of one layer.
+    pub fn new(name: impl Into<String>, kind: ParamKind, dims: &[usize], init: Init) -> Self {
+        ParamSpec { name: name.into(), kind, dims: dims.to_vec(), init, is_shared: false }
+    }
+
+    /// The same parameter, open to several layers.
+    #[must_use]
+    pub fn shared(self) -> Self {
+        ParamSpec { is_shared: true, ..self }
+    }
+}
+
+/// One named parameter and its place in the flat buffers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ParamSlot {
+    /// `layers.{i}.weight`, `layers.{i}.bias`, `norms.{i}.weight`, `norms.{i}.bias`,
+    /// `embeddings.{key}.weight` with [`super::EmbeddingSpec::key`]; other layers choose their own names.
+    pub name: String,
+    /// Role of the parameter.
+    pub kind: ParamKind,
+    /// Shape.
+    pub dims: Vec<usize>,
+    /// Initial values.
+    pub init: Init,
+    /// Position of its layer in the forward pass; of a shared parameter, that of the first layer.
+    pub layer: usize,
+    /// First element in the flat buffer.
+    pub start: usize,
+}
+
+impl ParamSlot {
+    /// Number of elements.
+    pub fn numel(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    /// Its elements in the flat buffer.
+    pub fn range(&self) -> Range<usize> {
+        self.start..self.start + self.numel()
+    }
+}

@@ -1,0 +1,200 @@
+//! What the model lends to a layer for one pass: views of parameters, buffers and gradients.
+
+use std::ops::Range;
+
+use ddp_kernels::ops::{self, DropoutKey, MatmulMode, ThroughActivation};
+use ddp_kernels::{Tensor, TensorMut, TensorRef};
+
+use super::layer::Result;
+
+/// Key of the dropout masks of one pass: masks differ per step and row.
+#[derive(Debug, Clone, Copy)]
+pub struct DropoutStep<'a> {
+    /// Seed of the run.
+    pub seed: u64,
+    /// Optimiser step, from 0.
+    pub step: u64,
+    /// Index of the first row in the global batch; with `scalars`, relative to the first row that they name.
+    pub first_row: u64,
+    /// [`ops::StepScalars`] on the device, which then hold seed, step and first row.
+    pub scalars: Option<TensorRef<'a>>,
+}
+
+impl DropoutStep<'_> {
+    pub(crate) fn apply(self, x: TensorMut<'_>, p: f64, layer: u16) -> Result<()> {
+        let DropoutStep { seed, step, first_row, scalars } = self;
+        ops::dropout(x, p, DropoutKey { seed, step, layer, first_row }, scalars)
+    }
+}
+
+/// What [`super::Layer::forward`] works with.
+#[derive(Debug)]
+pub struct ForwardPass<'a> {
+    /// Values of the layer's parameters.
+    pub params: ParamViews<'a>,
+    /// The layer's own buffers, each for the most rows of a pass.
+    pub buffers: &'a mut [Tensor],
+    /// Scratch shared by all layers.
+    pub workspace: TensorMut<'a>,
+    /// Arithmetic of f32 matmuls.
+    pub matmul_mode: MatmulMode,
+    /// Key of the random masks; none in evaluation.
+    pub dropout: Option<DropoutStep<'a>>,
+    /// For the end of a skip connection: the value at its start.
+    pub skip: Option<TensorRef<'a>>,
+}
+
+/// What [`super::Layer::backward`] works with.
+#[derive(Debug)]
+pub struct BackwardPass<'a> {
+    /// Input of the forward pass.
+    pub x: TensorRef<'a>,
+    /// Output of the forward pass, if the layer [keeps it](super::Layer::keeps_output); else it may have been overwritten.
+    pub y: TensorRef<'a>,
+    /// Values of the layer's parameters.
+    pub params: ParamViews<'a>,
+    /// Gradients of the layer's parameters.
+    pub grads: ParamGradients<'a>,
+    /// The layer's own buffers as the forward pass left them.
+    pub buffers: &'a mut [Tensor],
+    /// Scratch shared by all layers.
+    pub workspace: TensorMut<'a>,
+    /// Arithmetic of f32 matmuls.
+    pub matmul_mode: MatmulMode,
+    /// As in the forward pass.
+    pub dropout: Option<DropoutStep<'a>>,
+    /// For both ends of a skip connection: the gradient that takes the shortcut. None where another layer adds it, or nothing
+    /// needs it.
+    pub skip: Option<TensorMut<'a>>,
+}
+
+/// What [`super::Layer::backward_input`] works with.
+#[derive(Debug)]
+pub struct InputGradientPass<'a> {
+    /// Values of the layer's parameters.
+    pub params: ParamViews<'a>,
+    /// Scratch shared by all layers.
+    pub workspace: TensorMut<'a>,
+    /// Arithmetic of f32 matmuls.
+    pub matmul_mode: MatmulMode,
+    /// Activation that gave the input, if its derivative is part of this layer's matmul.
+    pub through: Option<ThroughActivation<'a>>,
+    /// Whether to add to what the buffer holds: the gradient that took the shortcut around this layer.
+    pub accumulate: bool,
+}
+
+/// One of a layer's parameters in the flat buffers.
+#[derive(Debug, Clone)]
+pub(crate) struct ParamPlace {
+    pub(crate) range: Range<usize>,
+    pub(crate) dims: Vec<usize>,
+    pub(crate) gradient: GradientPlace,
+}
+
+/// Where a layer writes the gradient of a parameter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum GradientPlace {
+    /// To its place in the flat buffer: this layer is the last of the backward pass that uses it.
+    Flat,
+    /// To its place in the flat buffer, on top of these shares, those of the other layers that use the parameter.
+    FlatOnShares(Vec<usize>),
+    /// To a buffer of its own: the share of a layer that is not the last to use it.
+    Share,
+}
+
+/// Values of a layer's parameters.
+#[derive(Debug, Clone, Copy)]
+pub struct ParamViews<'a> {
+    pub(super) places: &'a [ParamPlace],
+    pub(super) master: &'a Tensor,
+    pub(super) compute: &'a Tensor,
+}
+
+impl<'a> ParamViews<'a> {
+    /// Parameter `index` of the layer in f32, as the optimiser updates it.
+    ///
+    /// # Errors
+    /// None for an index of the layer's parameters.
+    ///
+    /// # Panics
+    /// If the layer has no such parameter.
+    pub fn master(&self, index: usize) -> Result<TensorRef<'a>> {
+        self.of(self.master, index)
+    }
+
+    /// Parameter `index` of the layer in the format of activations, for matmuls.
+    ///
+    /// # Errors
+    /// None for an index of the layer's parameters.
+    ///
+    /// # Panics
+    /// If the layer has no such parameter.
+    pub fn compute(&self, index: usize) -> Result<TensorRef<'a>> {
+        self.of(self.compute, index)
+    }
+
+    /// The f32 range from the layer's first parameter to the end of its last one.
+    pub(crate) fn master_range(&self) -> Result<TensorRef<'a>> {
+        let end = self.places.last().map_or(0, |last| last.range.end);
+        self.master.view().range(self.places.first().map_or(0, |first| first.range.start), end)
+    }
+
+    fn of(&self, flat: &'a Tensor, index: usize) -> Result<TensorRef<'a>> {
+        let ParamPlace { range, dims, .. } = &self.places[index];
+        flat.view().range(range.start, range.end)?.reshape(dims)
+    }
+}
+
+/// Where a layer writes the gradient of one parameter.
+#[derive(Debug)]
+pub struct ParamGradient<'a> {
+    /// The gradient, of the parameter's shape, in f32.
+    pub d: TensorMut<'a>,
+    /// Whether to add to what it holds.
+    pub accumulate: bool,
+}
+
+/// Gradients of a layer's parameters.
+#[derive(Debug)]
+pub struct ParamGradients<'a> {
+    pub(super) places: &'a [ParamPlace],
+    /// The rest of the layer's range of the flat buffer, and its first element.
+    pub(super) flat: Option<(usize, TensorMut<'a>)>,
+    /// The rest of the layer's buffers for shares.
+    pub(super) shares: &'a mut [Tensor],
+    pub(super) accumulate: bool,
+}
+
+impl<'a> ParamGradients<'a> {
+    /// The gradient of the next parameter, in the order of [`super::Layer::parameters`].
+    ///
+    /// # Errors
+    /// None for as many parameters as the layer has.
+    ///
+    /// # Panics
+    /// If the layer has no more parameters.
+    pub fn take(&mut self) -> Result<ParamGradient<'a>> {
+        let (ParamPlace { range, dims, gradient }, rest) =
+            self.places.split_first().expect("one gradient per parameter");
+        self.places = rest;
+        if *gradient == GradientPlace::Share {
+            let (share, rest) =
+                std::mem::take(&mut self.shares).split_first_mut().expect("a buffer per share");
+            self.shares = rest;
+            return Ok(ParamGradient { d: share.view_mut().reshape(dims)?, accumulate: false });
+        }
+        let (start, flat) = self.flat.take().expect("the layer's range of the flat buffer");
+        let (_, flat) = flat.split_at(range.start - start)?;
+        let (d, flat) = flat.split_at(range.len())?;
+        self.flat = Some((range.end, flat));
+        // The shares of other layers were added before.
+        let accumulate = self.accumulate || *gradient != GradientPlace::Flat;
+        Ok(ParamGradient { d: d.reshape(dims)?, accumulate })
+    }
+
+    /// The gradients of all parameters as the one range in which the parameters lie.
+    pub(crate) fn whole_range(self) -> Option<ParamGradient<'a>> {
+        let ParamGradients { flat, accumulate, .. } = self;
+        flat.map(|(_, d)| ParamGradient { d, accumulate })
+    }
+}

@@ -1,0 +1,373 @@
+//! The plan of a model: its layers after fusion, and for each the values that it reads and writes, forward and backward.
+//!
+//! A value is the output of a layer. A layer that can works in place, unless another one still reads what it would overwrite.
+//! Gradients of values take turns in as few buffers as the skip connections allow, mostly two.
+
+use std::ops::Range;
+
+use ddp_kernels::{DType, KernelError};
+
+use super::fusion::fuse;
+use super::layer::{BufferSpec, Layer, LayerKind, Sizes};
+use super::layers::Cast;
+use super::layout::ParamLayout;
+use super::param::ParamSpec;
+use super::pass::{GradientPlace, ParamPlace};
+
+/// The steps of a forward pass in their order; the backward pass goes through them from the last to the first.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) steps: Vec<Step>,
+    pub(crate) sizes: Sizes,
+    /// The value that holds the model's outputs.
+    pub(crate) output: usize,
+    pub(crate) n_outputs: usize,
+    pub(crate) values: Vec<BufferSpec>,
+    /// Number of buffers for gradients of values, and elements of each.
+    pub(crate) n_gradients: usize,
+    pub(crate) gradient_len: usize,
+    /// Elements of the buffers for gradients of shared parameters.
+    pub(crate) shares: Vec<usize>,
+    pub(crate) workspace_len: usize,
+}
+
+/// One layer in its place.
+#[derive(Debug)]
+pub(crate) struct Step {
+    pub(crate) layer: Box<dyn Layer>,
+    pub(crate) params: Vec<ParamPlace>,
+    pub(crate) x: Value,
+    pub(crate) y: Value,
+    /// The value where the skip connection began that ends here.
+    pub(crate) skip: Option<Value>,
+    /// None where no parameter needs it.
+    pub(crate) backward: Option<BackwardStep>,
+}
+
+/// Where a layer finds its input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Value {
+    /// The model's input.
+    Input,
+    /// The value of this number.
+    Buffer(usize),
+}
+
+/// The backward pass of one layer.
+#[derive(Debug, Default)]
+pub(crate) struct BackwardStep {
+    /// Buffer with the gradient of the layer's output.
+    pub(crate) d: usize,
+    /// Buffer for the gradient of its input, where that is another one and is needed.
+    pub(crate) d_x: Option<usize>,
+    /// Whether to add to what that buffer holds: the gradient of a skip connection that begins in front of the layer.
+    pub(crate) accumulate: bool,
+    /// Buffer with the gradient of the skip connection that begins or ends here.
+    pub(crate) skip: Option<usize>,
+    /// Elements of the flat buffer whose gradients the layer writes.
+    pub(crate) flat: Range<usize>,
+    /// Buffers for the layer's shares of gradients that other layers finish.
+    pub(crate) shares: Range<usize>,
+    /// All gradients before this element are finished after the layer.
+    pub(crate) finishes: Option<usize>,
+}
+
+impl Plan {
+    /// The plan of these layers, of which `layout` was made, on rows of `n_features`.
+    ///
+    /// # Panics
+    /// If there is no layer, or skip connections do not end where they should.
+    pub(crate) fn new(
+        mut layers: Vec<Box<dyn Layer>>,
+        layout: &ParamLayout,
+        n_features: usize,
+        sizes: Sizes,
+    ) -> Self {
+        let format = sizes.precision.activations();
+        let has_tables = matches!(layers.first().map(|first| first.kind()), Some(LayerKind::Embedding(_)));
+        if format != DType::F32 && !has_tables {
+            layers.insert(0, Box::new(Cast::new(n_features)));
+        }
+        let layers = fuse(layers, sizes.device);
+        let widths = layers.iter().map(|layer| layer.out_features());
+        let gradient_len = sizes.max_rows * widths.chain([n_features]).max().unwrap_or(0);
+        let workspace_len = layers.iter().map(|layer| layer.workspace_len(sizes)).max().unwrap_or(0);
+        let (mut steps, values) = forward_steps(layers, sizes);
+        let last = steps.last().expect("a model has layers");
+        let (n_outputs, Value::Buffer(output)) = (last.layer.out_features(), last.y) else {
+            panic!("a model computes something");
+        };
+        let mut values = values;
+        // The outputs are f32 in every precision: the loss is computed from them.
+        values[output].dtype = DType::F32;
+        let shares = place_parameters(&mut steps, layout);
+        let n_gradients = plan_backward(&mut steps, layout);
+        Plan { steps, sizes, output, n_outputs, values, n_gradients, gradient_len, shares, workspace_len }
+    }
+
+    /// Makes what the layers keep on the device.
+    ///
+    /// # Errors
+    /// Out of memory, or no such device.
+    pub(crate) fn prepare(&mut self, layout: &ParamLayout) -> Result<(), KernelError> {
+        for Step { layer, .. } in &mut self.steps {
+            let slots: Vec<_> =
+                layer.parameters().iter().filter_map(|param| layout.find(&param.name)).collect();
+            layer.prepare(&slots, self.sizes.device)?;
+        }
+        Ok(())
+    }
+}
+
+/// The steps without their backward pass, and the values between them.
+fn forward_steps(layers: Vec<Box<dyn Layer>>, sizes: Sizes) -> (Vec<Step>, Vec<BufferSpec>) {
+    let (mut steps, mut values) = (Vec::with_capacity(layers.len()), Vec::new());
+    let mut open_skips = Vec::new();
+    let mut x = Value::Input;
+    // Whether something still reads the value after the next layer.
+    let mut is_kept = true;
+    for layer in layers {
+        let kind = layer.kind();
+        let begins_skip = kind == LayerKind::SkipBegin;
+        let skip =
+            (kind == LayerKind::SkipEnd).then(|| open_skips.pop().expect("a skip ends after it began"));
+        let y = if begins_skip || layer.can_overwrite_input() && !is_kept {
+            x
+        } else {
+            let dims = [sizes.max_rows, layer.out_features()];
+            values.push(BufferSpec::activations(&dims, sizes.precision.activations()));
+            Value::Buffer(values.len() - 1)
+        };
+        if begins_skip {
+            open_skips.push(x);
+        }
+        is_kept = begins_skip || layer.keeps_output();
+        steps.push(Step { layer, params: Vec::new(), x, y, skip, backward: None });
+        x = y;
+    }
+    assert!(open_skips.is_empty(), "every skip ends");
+    (steps, values)
+}
+
+/// Finds each layer's parameters; returns the sizes of the shares of shared ones.
+fn place_parameters(steps: &mut [Step], layout: &ParamLayout) -> Vec<usize> {
+    let mut shares = Vec::new();
+    let mut shares_of: Vec<(String, Vec<usize>)> = Vec::new();
+    for index in (0..steps.len()).rev() {
+        let (before, rest) = steps.split_at_mut(index);
+        let step = &mut rest[0];
+        let mut backward = BackwardStep { shares: shares.len()..shares.len(), ..BackwardStep::default() };
+        for param in step.layer.parameters() {
+            let slot = layout.find(&param.name).expect("the layout was made of these layers");
+            let is_last_use = !before.iter().any(|step| declares(step, param));
+            let known = shares_of.iter_mut().find(|(name, _)| *name == param.name);
+            let gradient = match (is_last_use, known) {
+                (true, None) => GradientPlace::Flat,
+                (true, Some((_, of_param))) => GradientPlace::FlatOnShares(of_param.clone()),
+                (false, known) => {
+                    match known {
+                        Some((_, of_param)) => of_param.push(shares.len()),
+                        None => shares_of.push((param.name.clone(), vec![shares.len()])),
+                    }
+                    shares.push(slot.numel());
+                    GradientPlace::Share
+                }
+            };
+            if gradient != GradientPlace::Share {
+                let start = if backward.flat.is_empty() { slot.start } else { backward.flat.start };
+                backward.flat = start..slot.range().end;
+            }
+            step.params.push(ParamPlace { range: slot.range(), dims: slot.dims.clone(), gradient });
+        }
+        backward.shares.end = shares.len();
+        step.backward = Some(backward);
+    }
+    shares
+}
+
+fn declares(step: &Step, param: &ParamSpec) -> bool {
+    step.layer.parameters().iter().any(|other| other.name == param.name)
+}
+
+/// Gives each layer the buffers of its backward pass; returns how many there are.
+fn plan_backward(steps: &mut [Step], layout: &ParamLayout) -> usize {
+    let mut open_skips: Vec<Option<usize>> = Vec::new();
+    let mut n_gradients = 2;
+    let mut d = 0;
+    for index in (0..steps.len()).rev() {
+        let has_params_before = has_params(&steps[..index]);
+        let begins_in_front = index > 0 && steps[index - 1].layer.kind() == LayerKind::SkipBegin;
+        let skip_needs_gradient =
+            begin_of_skip(steps, index).is_some_and(|begin| has_params(&steps[..begin]));
+        let next_flat = steps[..index].iter().rev().map(flat_of).find(|flat| !flat.is_empty());
+        let step = &mut steps[index];
+        if !has_params_before && step.params.is_empty() {
+            step.backward = None;
+            continue;
+        }
+        let backward = step.backward.as_mut().expect("made with the parameters");
+        backward.d = d;
+        let mut free = |taken: &[Option<usize>]| {
+            let is_free = |buffer: &usize| *buffer != d && !taken.contains(&Some(*buffer));
+            let buffer = (0..).find(is_free).expect("numbers do not end");
+            n_gradients = n_gradients.max(buffer + 1);
+            buffer
+        };
+        match step.layer.kind() {
+            LayerKind::SkipEnd => {
+                backward.skip = skip_needs_gradient.then(|| free(&open_skips));
+                open_skips.push(backward.skip);
+            }
+            LayerKind::SkipBegin => backward.skip = open_skips.pop().expect("every skip ends"),
+            // The matmul adds to the gradient that took the shortcut, and nothing is left to do where the skip begins.
+            LayerKind::Linear(_) if begins_in_front && has_params_before => {
+                let skip = open_skips.last_mut().expect("every skip ends");
+                (backward.d_x, backward.accumulate) = (skip.take(), true);
+            }
+            _ if step.layer.backward_is_in_place() => {}
+            _ => backward.d_x = has_params_before.then(|| free(&open_skips)),
+        }
+        d = backward.d_x.unwrap_or(d);
+        if !backward.flat.is_empty() {
+            let unit = |flat: &Range<usize>| layout.layer_ends().partition_point(|end| *end <= flat.start);
+            let of_step = unit(&backward.flat);
+            if next_flat.is_none_or(|next| unit(&next) != of_step) {
+                backward.finishes = Some(layout.layer_ends()[of_step]);
+            }
+        }
+    }
+    n_gradients
+}
+
+fn has_params(steps: &[Step]) -> bool {
+    steps.iter().any(|step| !step.params.is_empty())
+}
+
+/// Where the skip connection begins that ends at `end`, if one does.
+fn begin_of_skip(steps: &[Step], end: usize) -> Option<usize> {
+    let mut n_open = 0;
+    (0..=end).rev().find(|&index| {
+        match steps[index].layer.kind() {
+            LayerKind::SkipEnd => n_open += 1,
+            LayerKind::SkipBegin if n_open > 0 => n_open -= 1,
+            _ => {}
+        }
+        n_open == 0
+    })
+}
+
+fn flat_of(step: &Step) -> Range<usize> {
+    step.backward.as_ref().map_or(0..0, |backward| backward.flat.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_kernels::Device;
+    use ddp_kernels::ops::Activation;
+
+    use super::*;
+    use crate::config::precision::Precision;
+    use crate::model::{ModelSpec, layers};
+
+    fn plan(spec: &ModelSpec, device: Device, precision: Precision) -> Plan {
+        let sizes = Sizes { max_rows: 8, device, precision };
+        Plan::new(layers::of_spec(spec), &ParamLayout::new(spec), spec.n_features(), sizes)
+    }
+
+    /// The layers, and the value that each writes.
+    fn written(plan: &Plan) -> Vec<(String, Option<usize>)> {
+        let index = |value| match value {
+            Value::Input => None,
+            Value::Buffer(index) => Some(index),
+        };
+        plan.steps.iter().map(|step| (step.layer.describe(), index(step.y))).collect()
+    }
+
+    fn named<const N: usize>(steps: [(&str, Option<usize>); N]) -> Vec<(String, Option<usize>)> {
+        steps.map(|(name, value)| (name.to_owned(), value)).into()
+    }
+
+    #[test]
+    fn activations_are_fused_and_layers_work_in_place_where_nothing_reads_what_they_overwrite() {
+        let spec = |activation| ModelSpec {
+            dropout: 0.5,
+            residual: true,
+            ..ModelSpec::plain(&[4, 4, 2], activation)
+        };
+        // The derivative of tanh needs its output, that of GELU its input.
+        let skip = "plus the value where the skip began";
+        assert_eq!(
+            written(&plan(&spec(Activation::Tanh), Device::Cpu, Precision::F32)),
+            named([
+                ("skip begins", None),
+                ("linear 4 -> 4, tanh", Some(0)),
+                ("dropout 0.5", Some(1)),
+                (skip, Some(1)),
+                ("linear 4 -> 2", Some(2)),
+            ])
+        );
+        assert_eq!(
+            written(&plan(&spec(Activation::Gelu), Device::Cpu, Precision::Bf16)),
+            named([
+                ("cast", Some(0)),
+                ("skip begins", Some(0)),
+                ("linear 4 -> 4, gelu", Some(1)),
+                ("dropout 0.5", Some(1)),
+                (skip, Some(1)),
+                ("linear 4 -> 2", Some(2)),
+            ])
+        );
+    }
+
+    #[test]
+    fn derivatives_are_part_of_the_next_matmul_on_a_gpu_where_nothing_is_in_between() {
+        let fused = |spec: &ModelSpec, device| {
+            let plan = plan(spec, device, Precision::F32);
+            let in_next = |step: &Step| matches!(step.layer.kind(), LayerKind::Linear(linear) if linear.derivative_in_next);
+            plan.steps.iter().filter(|step| in_next(step)).count()
+        };
+        let plain = ModelSpec::plain(&[4, 5, 5, 5, 2], Activation::Relu);
+        assert_eq!([Device::Cpu, Device::Cuda(0)].map(|device| fused(&plain, device)), [0, 3]);
+        for (spec, want) in [
+            (ModelSpec { layer_norm: true, ..plain.clone() }, 0),
+            (ModelSpec { dropout: 0.1, ..plain.clone() }, 0),
+            // The second and third layer have one: only the first two meet.
+            (ModelSpec { residual: true, ..plain.clone() }, 0),
+            (ModelSpec { residual: true, ..ModelSpec::plain(&[4, 5, 6, 6, 2], Activation::Relu) }, 1),
+        ] {
+            assert_eq!(fused(&spec, Device::Cuda(0)), want, "{spec:?}");
+        }
+    }
+
+    #[test]
+    fn gradients_take_turns_in_two_buffers_also_with_residuals() {
+        for residual in [false, true] {
+            let spec = ModelSpec {
+                residual,
+                layer_norm: true,
+                ..ModelSpec::plain(&[4, 6, 6, 6, 2], Activation::Relu)
+            };
+            let plan = plan(&spec, Device::Cpu, Precision::F32);
+            assert_eq!(plan.n_gradients, 2);
+            let ends = plan.steps.iter().rev().filter_map(|step| step.backward.as_ref()?.finishes);
+            assert_eq!(ends.collect::<Vec<_>>(), ParamLayout::new(&spec).layer_ends());
+            // The shortcut's gradient is part of the matmul's.
+            let sums = plan.steps.iter().filter(|step| step.backward.as_ref().is_some_and(|b| b.accumulate));
+            assert_eq!(sums.count(), if residual { 2 } else { 0 });
+        }
+    }
+
+    #[test]
+    fn nothing_in_front_of_the_first_parameter_has_a_backward_pass() {
+        let plan = plan(&ModelSpec::plain(&[4, 2], Activation::Relu), Device::Cpu, Precision::Bf16);
+        let has_backward: Vec<_> = plan.steps.iter().map(|step| step.backward.is_some()).collect();
+        assert_eq!(has_backward, [false, true]);
+        // Nor has the shortcut around the first layer.
+        let spec = ModelSpec { residual: true, ..ModelSpec::plain(&[4, 4, 4, 2], Activation::Relu) };
+        let plan = self::plan(&spec, Device::Cpu, Precision::F32);
+        let ends = plan.steps.iter().filter(|step| step.skip.is_some());
+        let skips: Vec<_> = ends.map(|step| step.backward.as_ref().and_then(|b| b.skip)).collect();
+        assert_eq!(skips, [None, Some(0)]);
+        assert_eq!(plan.values[plan.output].dtype, DType::F32);
+    }
+}

@@ -1,0 +1,453 @@
+//! Plans of layers that no config makes: a layer of one's own, skip connections of any length, a weight that two layers share.
+//! Gradients are compared with central differences.
+
+#![allow(clippy::unwrap_used)]
+
+use ddp::config::precision::Precision;
+use ddp::data_parallel::bucket_reducer::{LocalGradients, ReducedGradients, Reduction};
+use ddp::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
+use ddp::data_parallel::zero2::{BucketBuffers, ShardedGradients};
+use ddp::error::Error;
+use ddp::model::layer::{Layer, Result, Sizes};
+use ddp::model::layers::{ActivationLayer, Linear, LinearSpec, SkipBegin, SkipEnd};
+use ddp::model::param::{Init, ParamKind, ParamSpec};
+use ddp::model::pass::{BackwardPass, ForwardPass};
+use ddp::model::{GradientSink, Network, ParamLayout};
+use ddp_comm::threads;
+use ddp_kernels::cuda::Gpu;
+use ddp_kernels::ops::{self, Activation};
+use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef};
+
+const N_ROWS: usize = 6;
+const N_FEATURES: usize = 4;
+const N_OUTPUTS: usize = 3;
+
+type Layers = Vec<Box<dyn Layer>>;
+
+fn devices() -> Vec<Device> {
+    [Device::Cpu].into_iter().chain((Gpu::count() > 0).then_some(Device::Cuda(0))).collect()
+}
+
+fn linear(index: usize, in_features: usize, out_features: usize) -> Box<dyn Layer> {
+    Box::new(Linear::new(LinearSpec::new(index, in_features, out_features, true)))
+}
+
+fn activation(activation: Activation, features: usize) -> Box<dyn Layer> {
+    Box::new(ActivationLayer::new(activation, features))
+}
+
+fn skip_begin() -> Box<dyn Layer> {
+    Box::new(SkipBegin::new(N_FEATURES))
+}
+
+fn skip_end() -> Box<dyn Layer> {
+    Box::new(SkipEnd::new(N_FEATURES))
+}
+
+/// A layer as a user would write it, on the CPU: a learned factor per column.
+#[derive(Debug)]
+struct Scale {
+    params: [ParamSpec; 1],
+}
+
+impl Scale {
+    fn boxed(name: &str, features: usize) -> Box<dyn Layer> {
+        let init = Init::Constant(1.0);
+        Box::new(Scale { params: [ParamSpec::new(name, ParamKind::NormWeight, &[features], init)] })
+    }
+}
+
+impl Layer for Scale {
+    fn describe(&self) -> String {
+        "scale".to_owned()
+    }
+
+    fn out_features(&self) -> usize {
+        self.params[0].dims[0]
+    }
+
+    fn parameters(&self) -> &[ParamSpec] {
+        &self.params
+    }
+
+    fn forward(&mut self, x: TensorRef<'_>, y: TensorMut<'_>, pass: ForwardPass<'_>) -> Result<()> {
+        let scale = pass.params.master(0)?.as_slice::<f32>("scale", "scale")?;
+        let (x, y) = (x.as_slice::<f32>("scale", "x")?, y.into_slice::<f32>("scale", "y")?);
+        for (x, y) in x.chunks_exact(scale.len()).zip(y.chunks_exact_mut(scale.len())) {
+            y.iter_mut().zip(x).zip(scale).for_each(|((y, x), s)| *y = x * s);
+        }
+        Ok(())
+    }
+
+    fn backward(&mut self, d: TensorMut<'_>, mut pass: BackwardPass<'_>) -> Result<()> {
+        let scale = pass.params.master(0)?.as_slice::<f32>("scale", "scale")?;
+        let (x, d) = (pass.x.as_slice::<f32>("scale", "x")?, d.into_slice::<f32>("scale", "d")?);
+        let grad = pass.grads.take()?;
+        let d_scale = grad.d.into_slice::<f32>("scale", "d_scale")?;
+        if !grad.accumulate {
+            d_scale.fill(0.0);
+        }
+        for (x, d) in x.chunks_exact(scale.len()).zip(d.chunks_exact_mut(scale.len())) {
+            for (i, s) in scale.iter().enumerate() {
+                d_scale[i] += d[i] * x[i];
+                d[i] *= s;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The model of these layers, with weights that depend on nothing but their places.
+fn network(layers: Layers, n_ranks: usize, device: Device) -> Network {
+    let layout = ParamLayout::of_layers(&layers, n_ranks);
+    let mut weights = vec![0.0; layout.flat_len()];
+    for slot in layout.forward_order() {
+        for (i, w) in weights[slot.range()].iter_mut().enumerate() {
+            *w = ((slot.name.len() * 7 + slot.layer * 3 + i * i) as f32 * 0.37).sin();
+        }
+    }
+    let sizes = Sizes { max_rows: N_ROWS, device, precision: Precision::F32 };
+    let mut network = Network::of_layers(layers, layout, N_FEATURES, sizes).unwrap();
+    network.set_weights(TensorRef::from_slice(&weights, &[weights.len()]).unwrap()).unwrap();
+    network
+}
+
+fn described(network: &Network) -> Vec<String> {
+    network.layers().map(|layer| layer.describe()).collect()
+}
+
+/// Rows `start..end` of the input, or of the gradient of the outputs.
+fn rows(start: usize, end: usize, cols: usize, device: Device) -> Tensor {
+    let values: Vec<f32> = (start * cols..end * cols).map(|i| ((i * i + cols) as f32 * 0.61).cos()).collect();
+    Tensor::from_slice(&values, &[end - start, cols], device).unwrap()
+}
+
+/// The gradients of rows `start..end` into `sink`.
+fn backward<S: GradientSink>(
+    network: &mut Network,
+    (start, end): (usize, usize),
+    accumulate: bool,
+    sink: &mut S,
+) where
+    S::Error: std::fmt::Debug,
+{
+    let device = network.device();
+    let x = rows(start, end, N_FEATURES, device);
+    network.forward(x.view(), None).unwrap();
+    let (_, d) = network.outputs_and_gradient(end - start).unwrap();
+    ops::copy(rows(start, end, N_OUTPUTS, device).view(), d).unwrap();
+    network.backward(x.view(), None, accumulate, sink).unwrap();
+}
+
+/// The flat gradients, in passes over parts of the rows.
+fn gradients(network: &mut Network, n_passes: usize) -> Vec<f32> {
+    let flat_len = network.layout().flat_len();
+    let mut grads = Tensor::full(&[flat_len], f64::NAN, DType::F32, network.device()).unwrap();
+    for pass in 0..n_passes {
+        let part = (pass * N_ROWS / n_passes, (pass + 1) * N_ROWS / n_passes);
+        backward(network, part, pass > 0, &mut LocalGradients(grads.view_mut()));
+    }
+    grads.to_vec().unwrap()
+}
+
+/// `Σ outputs · d_outputs` at these weights, in f64.
+fn loss(network: &mut Network, weights: &[f32]) -> f64 {
+    let device = network.device();
+    network.set_weights(TensorRef::from_slice(weights, &[weights.len()]).unwrap()).unwrap();
+    network.forward(rows(0, N_ROWS, N_FEATURES, device).view(), None).unwrap();
+    let outputs = network.outputs(N_ROWS).unwrap().to_vec::<f32>().unwrap();
+    let d = rows(0, N_ROWS, N_OUTPUTS, Device::Cpu).to_vec::<f32>().unwrap();
+    outputs.iter().zip(&d).map(|(y, d)| f64::from(*y) * f64::from(*d)).sum()
+}
+
+#[track_caller]
+fn assert_close(what: &str, got: f64, want: f64, tolerance: f64) {
+    assert!((got - want).abs() <= tolerance * (1.0 + want.abs()), "{what}: {got} against {want}");
+}
+
+/// Every parameter's gradient against central differences, and passes over parts of the rows against one pass.
+#[track_caller]
+fn check_gradients(what: &str, network: &mut Network) {
+    const STEP: f32 = 1.0 / 64.0;
+    let grads = gradients(network, 1);
+    let in_parts = gradients(network, 3);
+    let weights = network.weights().to_vec::<f32>().unwrap();
+    for slot in network.layout().slots().to_vec() {
+        for i in slot.range() {
+            let mut moved = weights.clone();
+            moved[i] = weights[i] + STEP;
+            let above = loss(network, &moved);
+            moved[i] = weights[i] - STEP;
+            let below = loss(network, &moved);
+            let want = (above - below) / f64::from(2.0 * STEP);
+            let what = format!("{what}, {}: {}, element {}", network.device(), slot.name, i - slot.start);
+            // Losses up to 100, in f32, over a difference of 1/32, and a third derivative of some hundreds times STEP²/6.
+            assert_close(&what, f64::from(grads[i]), want, 5e-3);
+            // Other orders of some ten summands.
+            assert_close(&what, f64::from(in_parts[i]), f64::from(grads[i]), 1e-5);
+        }
+    }
+    network.set_weights(TensorRef::from_slice(&weights, &[weights.len()]).unwrap()).unwrap();
+}
+
+#[test]
+fn a_layer_of_ones_own_is_trained_and_not_fused() {
+    let layers = |own: bool| -> Layers {
+        let own = own.then(|| Scale::boxed("scales.0", 5));
+        let hidden = [linear(0, N_FEATURES, 5)].into_iter().chain(own);
+        hidden.chain([activation(Activation::Tanh, 5), linear(1, 5, N_OUTPUTS)]).collect()
+    };
+    let fused = network(layers(false), 1, Device::Cpu);
+    assert_eq!(described(&fused), ["linear 4 -> 5, tanh", "linear 5 -> 3"]);
+    let mut own = network(layers(true), 1, Device::Cpu);
+    assert_eq!(described(&own), ["linear 4 -> 5", "scale", "tanh", "linear 5 -> 3"]);
+    assert_eq!(own.layout().find("scales.0").unwrap().numel(), 5);
+    check_gradients("own layer", &mut own);
+    // In front of all others, and at the end.
+    let mut ends = network(
+        vec![
+            Scale::boxed("first", N_FEATURES),
+            linear(0, N_FEATURES, N_OUTPUTS),
+            Scale::boxed("last", N_OUTPUTS),
+        ],
+        1,
+        Device::Cpu,
+    );
+    check_gradients("own layers at both ends", &mut ends);
+}
+
+#[test]
+fn skip_connections_of_any_length_have_the_right_gradients() {
+    let (f, tanh) = (N_FEATURES, Activation::Tanh);
+    let last = move || linear(9, f, N_OUTPUTS);
+    type Plan = (&'static str, Box<dyn Fn() -> Layers>);
+    let plans: Vec<Plan> = vec![
+        ("from the input", Box::new(move || vec![skip_begin(), linear(0, f, f), skip_end(), last()])),
+        ("around nothing", Box::new(move || vec![linear(0, f, f), skip_begin(), skip_end(), last()])),
+        (
+            "around an activation",
+            Box::new(move || vec![linear(0, f, f), skip_begin(), activation(tanh, f), skip_end(), last()]),
+        ),
+        (
+            "around two linear layers",
+            Box::new(move || {
+                let body = vec![linear(1, f, 6), activation(tanh, 6), linear(2, 6, f), activation(tanh, f)];
+                let layers = [linear(0, f, f), skip_begin()].into_iter().chain(body);
+                layers.chain([skip_end(), last()]).collect()
+            }),
+        ),
+        (
+            "one within another",
+            Box::new(move || {
+                let inner = vec![skip_begin(), linear(2, f, f), activation(tanh, f), skip_end()];
+                let layers = [linear(0, f, f), skip_begin(), linear(1, f, f)].into_iter().chain(inner);
+                layers.chain([skip_end(), last()]).collect()
+            }),
+        ),
+    ];
+    for device in devices() {
+        for (what, layers) in &plans {
+            check_gradients(what, &mut network(layers(), 1, device));
+        }
+    }
+    let own = vec![linear(0, f, f), skip_begin(), Scale::boxed("s", f), linear(1, f, f), skip_end(), last()];
+    check_gradients("around a layer of one's own", &mut network(own, 1, Device::Cpu));
+}
+
+/// Two linear layers of one weight, or of two equal ones, with biases of their own, and a third layer.
+fn tied(is_tied: bool) -> Layers {
+    let f = N_FEATURES;
+    let linear_of = |index: usize| -> Box<dyn Layer> {
+        let LinearSpec { params, .. } = LinearSpec::new(index, f, f, true);
+        let [bias, mut weight] = <[ParamSpec; 2]>::try_from(params).unwrap();
+        if is_tied {
+            weight = ParamSpec { name: "tied.weight".to_owned(), ..weight }.shared();
+            weight.init = Init::Constant(0.0);
+        }
+        Box::new(Linear::new(LinearSpec::of_params(weight, Some(bias))))
+    };
+    let tanh = || activation(Activation::Tanh, f);
+    vec![linear_of(0), tanh(), linear_of(1), tanh(), linear(2, f, N_OUTPUTS)]
+}
+
+/// The tied model and its twin of two weights, both of the same values.
+fn twins(n_ranks: usize, device: Device) -> [Network; 2] {
+    let tied_model = network(tied(true), n_ranks, device);
+    let mut twin = network(tied(false), n_ranks, device);
+    let from = tied_model.weights().to_vec::<f32>().unwrap();
+    let mut weights = vec![0.0; twin.layout().flat_len()];
+    for slot in twin.layout().slots() {
+        let source =
+            tied_model.layout().find(&slot.name).or(tied_model.layout().find("tied.weight")).unwrap();
+        weights[slot.range()].copy_from_slice(&from[source.range()]);
+    }
+    twin.set_weights(TensorRef::from_slice(&weights, &[weights.len()]).unwrap()).unwrap();
+    [tied_model, twin]
+}
+
+/// The gradients of the tied model from those of its twin: the shared weight's is the sum of both.
+fn expected([tied_model, twin]: &mut [Network; 2]) -> Vec<f64> {
+    let grads = gradients(twin, 1);
+    let of = |name: &str| &grads[twin.layout().find(name).unwrap().range()];
+    let mut want = vec![0.0; tied_model.layout().flat_len()];
+    for slot in tied_model.layout().slots() {
+        let uses = match slot.name.as_str() {
+            "tied.weight" => vec![of("layers.0.weight"), of("layers.1.weight")],
+            name => vec![of(name)],
+        };
+        for (i, want) in want[slot.range()].iter_mut().enumerate() {
+            *want = uses.iter().map(|of_use| f64::from(of_use[i])).sum();
+        }
+    }
+    want
+}
+
+#[track_caller]
+fn assert_gradients(what: &str, layout: &ParamLayout, got: &[f32], want: &[f64]) {
+    for slot in layout.slots() {
+        for i in slot.range() {
+            // Sums of some ten products below 4 in another order.
+            assert_close(&format!("{what}: {}", slot.name), f64::from(got[i]), want[i], 1e-5);
+        }
+    }
+}
+
+#[test]
+fn a_shared_weight_has_the_sum_of_the_gradients_of_its_uses() {
+    for device in devices() {
+        let mut models = twins(1, device);
+        let want = expected(&mut models);
+        let [tied_model, twin] = &mut models;
+        let layout = tied_model.layout().clone();
+        assert_eq!(layout.n_params() + N_FEATURES * N_FEATURES, twin.layout().n_params());
+        for n_passes in [1, 3] {
+            assert_gradients("local", &layout, &gradients(tied_model, n_passes), &want);
+        }
+        check_gradients("shared weight", tied_model);
+    }
+}
+
+/// Gradients, and the ranges that were asked for and finished, in order.
+struct Recorder {
+    grads: Tensor,
+    asked: Vec<(usize, usize)>,
+    finished: Vec<usize>,
+}
+
+impl GradientSink for Recorder {
+    type Error = KernelError;
+
+    fn gradients(&mut self, start: usize, end: usize) -> Result<TensorMut<'_>> {
+        let done = self.finished.last().copied().unwrap_or(0);
+        assert!(start >= done && self.asked.last().is_none_or(|last| last.1 <= start), "{start}..{end}");
+        self.asked.push((start, end));
+        self.grads.view_mut().range(start, end)
+    }
+
+    fn finished(&mut self, end: usize) -> Result<()> {
+        self.finished.push(end);
+        Ok(())
+    }
+
+    fn progress(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_shared_weight_is_finished_after_its_last_use() {
+    let mut model = network(tied(true), 1, Device::Cpu);
+    let layout = model.layout().clone();
+    let grads = Tensor::zeros(&[layout.flat_len()], DType::F32, Device::Cpu).unwrap();
+    let mut sink = Recorder { grads, asked: Vec::new(), finished: Vec::new() };
+    backward(&mut model, (0, N_ROWS), false, &mut sink);
+    assert_eq!(sink.finished, layout.layer_ends());
+    let range = |name: &str| layout.find(name).unwrap().range();
+    // The middle layer asks for its bias alone.
+    let (middle, first) = (range("layers.1.bias"), (range("layers.0.bias").start, range("tied.weight").end));
+    assert_eq!(sink.asked[1..], [(middle.start, middle.end), first]);
+    assert!(sink.finished[1] <= range("tied.weight").start);
+}
+
+#[test]
+fn a_shared_weight_is_reduced_over_ranks() {
+    let mut models = twins(2, Device::Cpu);
+    let want = expected(&mut models);
+    for overlap in [false, true] {
+        for reduction in [Reduction::ToAll, Reduction::ToOwners] {
+            threads::run(2, |world| {
+                let [mut model, _] = twins(2, Device::Cpu);
+                let layout = model.layout().clone();
+                // Each layer is a bucket.
+                let plan = BucketPlan::new(&layout, 4);
+                assert_eq!(plan.ranges().len(), 3);
+                let len = layout.flat_len() + TAIL_ELEMENTS;
+                let mut grads = Tensor::zeros(&[len], DType::F32, Device::Cpu).unwrap();
+                let rank = world.rank().0;
+                let part = |index: usize| (rank * 3 + index, rank * 3 + index + 1);
+                let flat = grads.view_mut().range(0, layout.flat_len()).unwrap();
+                let mut local = LocalGradients(flat);
+                backward(&mut model, part(0), false, &mut local);
+                backward(&mut model, part(1), true, &mut local);
+                world
+                    .tensor_group()
+                    .scope(|scope| {
+                        let mut sink =
+                            ReducedGradients::new(scope, &plan, grads.view_mut(), overlap, reduction)?;
+                        backward(&mut model, part(2), true, &mut sink);
+                        sink.finish()
+                    })
+                    .unwrap();
+                let mut got = grads.to_vec::<f32>().unwrap();
+                if reduction == Reduction::ToOwners {
+                    // Of the other rank's half of each bucket nothing is known.
+                    for bucket in plan.without_tail().ranges() {
+                        let half = bucket.len() / 2;
+                        let other = bucket.start + (1 - rank) * half;
+                        for i in other..other + half {
+                            got[i] = want[i] as f32;
+                        }
+                    }
+                }
+                assert_gradients("reduced", &layout, &got, &want);
+            });
+        }
+    }
+}
+
+#[test]
+fn a_shared_weight_is_reduced_where_no_rank_keeps_all_gradients() {
+    let mut models = twins(2, Device::Cpu);
+    let want = expected(&mut models);
+    for overlap in [false, true] {
+        threads::run(2, |world| {
+            let [mut model, _] = twins(2, Device::Cpu);
+            let layout = model.layout().clone();
+            let plan = BucketPlan::new(&layout, 4);
+            let mut buffers = BucketBuffers::new(&world, &layout, &plan, Device::Cpu).unwrap();
+            let mut parts = Tensor::zeros(&[layout.flat_len() / 2], DType::F32, Device::Cpu).unwrap();
+            let rank = world.rank().0;
+            for index in 0..3 {
+                let lent = buffers.lend(parts.view_mut());
+                world
+                    .tensor_group()
+                    .scope(|scope| {
+                        let mut sink = ShardedGradients::new(scope, lent, index > 0, overlap);
+                        backward(&mut model, (rank * 3 + index, rank * 3 + index + 1), false, &mut sink);
+                        sink.finish()?;
+                        Ok::<_, Error>(())
+                    })
+                    .unwrap();
+            }
+            let parts = parts.to_vec::<f32>().unwrap();
+            for bucket in plan.without_tail().ranges() {
+                let half = bucket.len() / 2;
+                for i in 0..half {
+                    let (got, place) = (parts[bucket.start / 2 + i], bucket.start + rank * half + i);
+                    // As above; gaps are zeros on both sides.
+                    assert_close(&format!("element {place}"), f64::from(got), want[place], 1e-5);
+                }
+            }
+        });
+    }
+}
