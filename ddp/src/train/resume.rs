@@ -8,8 +8,8 @@ use ddp_comm::World;
 use ddp_kernels::{Device, TensorRef, ops};
 
 use crate::checkpoint::{
-    Checkpoint, CheckpointError, CheckpointStore, Fault, Load, Located, Manifest, Piece, RunState, Search,
-    Skipped, StateReader, step_name,
+    Checkpoint, CheckpointError, CheckpointStore, Fault, Load, Located, Manifest, RunState, Search,
+    ShardRange, Skipped, StateReader, step_name,
 };
 use crate::config::{Batch, Config};
 use crate::data::Loaded;
@@ -245,7 +245,7 @@ impl Resumed {
 
     fn read(&self, world: &World, trainer: &mut Trainer<'_>) -> Result<()> {
         let layout = trainer.model().layout().clone();
-        let pieces = Piece::of_state(&layout, &trainer.state_pieces_to_restore());
+        let shard_ranges = ShardRange::of_state(&layout, &trainer.state_shards_to_restore());
         let mut weights = vec![0.0f32; layout.flat_len()];
         // Ranks of one host read many bytes together: the cache holds them for all. Alone, a rank reads all of them at once; of
         // several each has room for one tensor of its GPU's state at a time.
@@ -266,7 +266,7 @@ impl Resumed {
         self.checkpoint.load(Load {
             layout: &layout,
             weights: &mut weights,
-            pieces: &pieces,
+            shard_ranges: &shard_ranges,
             state,
             rank: world.rank().0,
             world_size: world.world_size(),
@@ -276,7 +276,7 @@ impl Resumed {
         for (name, mut values, tensor) in on_gpu {
             if !is_alone {
                 values.resize(tensor.numel(), 0.0);
-                reader.read(&pieces, name, &mut values)?;
+                reader.read(&shard_ranges, name, &mut values)?;
             }
             ops::copy(TensorRef::from_slice(&values, &[values.len()])?, tensor.view_mut())?;
         }

@@ -13,12 +13,12 @@ use crate::config::{Config, Length};
 use crate::data::Loaded;
 use crate::data::loader::{LoadedStep, Loader, LoaderOptions};
 use crate::data::order::epoch_proof::RowsHash;
-use crate::data::order::partition::EvalCut;
+use crate::data::order::partition::EvalPartition;
 use crate::optim::schedule::Schedule;
 use crate::report::metrics::{EndEvent, EpochEvent, Event, MetricsSink, StepEvent, StopEvent};
 use crate::report::process;
 use crate::report::progress::Progress;
-use crate::train::autosave::Checkpointing;
+use crate::train::autosave::Autosave;
 use crate::train::early_stopping::EarlyStopping;
 use crate::train::error::Stop;
 use crate::train::error::{Result, TrainError};
@@ -32,7 +32,7 @@ use crate::train::trainer::{StepInfo, StepRequest, StepRows as _, Trainer};
 pub struct TrainingLoop<'a> {
     plan: LoopPlan<'a>,
     loader: Loader,
-    saver: Checkpointing<'a>,
+    saver: Autosave<'a>,
     metrics: MetricsSink,
     progress: Progress,
     stopping: EarlyStopping,
@@ -59,7 +59,7 @@ pub struct LoopPlan<'a> {
     /// Learning rates.
     pub schedule: Schedule,
     /// How evaluation is cut into passes.
-    pub eval_cut: EvalCut,
+    pub eval_partition: EvalPartition,
     /// How rows for evaluation are loaded.
     pub loading: LoaderOptions,
     /// Signals that this rank gets.
@@ -81,7 +81,7 @@ impl<'a> TrainingLoop<'a> {
     pub fn new(
         plan: LoopPlan<'a>,
         loader: Loader,
-        saver: Checkpointing<'a>,
+        saver: Autosave<'a>,
         (metrics, progress): (MetricsSink, Progress),
         state: RunState,
     ) -> Self {
@@ -322,12 +322,13 @@ impl<'a> TrainingLoop<'a> {
 
     /// Evaluates, if there are rows for it, with the average of the weights where one is kept; whether it is the best so far.
     fn evaluate(&mut self, trainer: &mut Trainer<'_>) -> Result<bool> {
-        let LoopPlan { world, config, data, eval_cut, loading, .. } = &self.plan;
+        let LoopPlan { world, config, data, eval_partition, loading, .. } = &self.plan;
         let Some(rows) = &data.eval else { return Ok(false) };
         let step = trainer.n_steps();
         let task = config.data.task;
-        self.state.eval = trainer
-            .with_averaged(|model, loss| evaluate(world, model, loss, task, rows, *eval_cut, loading))?;
+        self.state.eval = trainer.with_averaged(|model, loss| {
+            evaluate(world, model, loss, task, rows, *eval_partition, loading)
+        })?;
         self.evaluated_at = Some(step);
         self.stopping.evaluated(self.state.eval.value(self.stopping.metric()));
         let Some(metric) = config.checkpoint.keep_best else { return Ok(false) };

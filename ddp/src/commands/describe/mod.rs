@@ -22,7 +22,7 @@ use crate::report::metrics::json_line;
 use crate::report::stdout::print_result;
 use crate::report::table::table;
 use crate::train::setup;
-use crate::train::setup::Cuts;
+use crate::train::setup::BatchPartition;
 use crate::train::trainer::GraphMode;
 
 /// Prints what the run comes to, on rank 0.
@@ -111,14 +111,14 @@ impl Report {
     /// What `config` comes to for these rows on so many ranks.
     ///
     /// # Errors
-    /// What keeps such a run from being trained: those of [`Cuts::new`], [`setup::schedule`], [`ParamGroups::new`] and of asking a
+    /// What keeps such a run from being trained: those of [`BatchPartition::new`], [`setup::schedule`], [`ParamGroups::new`] and of asking a
     /// GPU, and options that exclude each other.
     pub fn new(config: &Config, data: &Loaded, world_size: usize, device: Device) -> Result<Self> {
         let layout = data.train.layout();
         let spec = ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs())
             .with_embeddings(data.preprocessor.plan.embeddings());
         data::check_n_rows(&*data.train, world_size)?;
-        let cuts = Cuts::of_rank(config, (0, world_size), data, None)?;
+        let cuts = BatchPartition::of_rank(config, (0, world_size), data, None)?;
         setup::schedule(config, data.train.len(), cuts.global_rows)?;
         setup::trainer_options(config, &cuts, GraphMode::default()).check(device)?;
         let global_rows = cuts.global_rows.min(data.train.len());
