@@ -110,7 +110,7 @@ pub(super) fn wait(
 fn read_note(folder: &Path, rank: usize) -> Option<Note> {
     let note =
         std::fs::read(note_path(folder, rank)).ok().and_then(|text| serde_json::from_slice(&text).ok());
-    let silent = || Note::Failed("it could not even write why".to_owned());
+    let silent = || Note::Failed("it could not write the reason".to_owned());
     note.or_else(|| failed_path(folder, rank).exists().then(silent))
 }
 

@@ -86,9 +86,8 @@ impl Checkpoint {
             // There, but not among the files that the manifest answers for.
             return Err(damaged(FileFault::Missing { name: (*name).to_owned() }.into()));
         }
-        let read = |(entry, is_whole, targets): (&FileEntry, bool, Vec<Target<'_>>)| match is_whole {
-            true => self.read_whole(entry, targets, caching),
-            false => self.read_some(entry, targets),
+        let read = |(entry, is_whole, targets): (&FileEntry, bool, Vec<Target<'_>>)| {
+            if is_whole { self.read_whole(entry, targets, caching) } else { self.read_some(entry, targets) }
         };
         files.into_par_iter().map(read).collect::<Result<(), Fault>>().map_err(damaged)
     }

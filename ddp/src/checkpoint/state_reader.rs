@@ -60,10 +60,10 @@ impl StateReader {
             let malformed = |reason: String| FileFault::Malformed { name: entry.name.clone(), reason };
             let shard_ranges = file.metadata().remove(SHARD_RANGES_KEY).unwrap_or_default();
             let shard_ranges: Vec<ShardRange> = serde_json::from_str(&shard_ranges)
-                .map_err(|error| malformed(format!("its pieces: {error}")))?;
+                .map_err(|error| malformed(format!("`{SHARD_RANGES_KEY}`: {error}")))?;
             for ShardRange { param, start, end, offset } in shard_ranges {
                 if start > end {
-                    return Err(malformed(format!("a piece of {param} ends before it starts")).into());
+                    return Err(malformed(format!("a range of {param} ends before it starts")).into());
                 }
                 stored.entry(param).or_default().push(Stored { start, end, file: files.len(), offset });
             }
@@ -193,7 +193,7 @@ impl StateReader {
             }
         }
         if let Some(param) = self.stored.keys().find(|&param| !self.numels.contains_key(param)) {
-            return Err(malformed(format!("it is of {param}, which the model has not")).into());
+            return Err(malformed(format!("it holds {param}, which is not in the model")).into());
         }
         for (index, file) in self.files.iter().enumerate() {
             let ends = self.stored.values().flatten().filter(|part| part.file == index);

@@ -172,7 +172,8 @@ impl<'a, 'env> CompressedGradients<'a, 'env> {
     pub fn new(
         scope: &'a mut Scope<'env>,
         plan: &BucketPlan,
-        (grads, tail): (TensorMut<'env>, TensorMut<'env>),
+        grads: TensorMut<'env>,
+        tail: TensorMut<'env>,
         wire: TensorMut<'env>,
         overlap: bool,
         reduction: Reduction,

@@ -214,7 +214,8 @@ impl Gradients {
         model: &mut Mlp,
         x: TensorRef<'_>,
         dropout: Option<DropoutStep<'_>>,
-        (micro_step, shard_plan): (MicroStep, &ShardPlan),
+        micro_step: MicroStep,
+        shard_plan: &ShardPlan,
     ) -> Result<()> {
         let accumulate = micro_step.index > 0;
         let Gradients { sums, len, exchange, buckets, overlap, .. } = self;
@@ -244,10 +245,12 @@ impl Gradients {
                         sink.finish()
                     });
                 };
-                let (both, travelling) = (sums.view_mut().split_at(len)?, wire.view_mut());
+                let (grads, tail) = sums.view_mut().split_at(len)?;
+                let wire_grads = wire.view_mut();
                 group.scope(|scope| {
-                    let mut sink =
-                        CompressedGradients::new(scope, buckets, both, travelling, overlap, reduction)?;
+                    let mut sink = CompressedGradients::new(
+                        scope, buckets, grads, tail, wire_grads, overlap, reduction,
+                    )?;
                     model.backward(x, dropout, accumulate, &mut sink)?;
                     sink.finish()
                 })?;

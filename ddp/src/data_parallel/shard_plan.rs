@@ -149,9 +149,10 @@ impl ShardPlan {
 
     /// What this rank's state is to be restored of: all that it has room for.
     pub fn shards_to_restore(&self) -> Vec<StateShard> {
-        match self.is_sharded {
-            true => self.shards_to_store(),
-            false => vec![StateShard { flat: 0..self.rest.end, offset: 0 }],
+        if self.is_sharded {
+            self.shards_to_store()
+        } else {
+            vec![StateShard { flat: 0..self.rest.end, offset: 0 }]
         }
     }
 

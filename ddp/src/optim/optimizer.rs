@@ -171,11 +171,9 @@ impl Optimizer {
     ) -> Result<(), KernelError> {
         for (part, segment) in self.groups.within(range.clone()) {
             let at = part.start - range.start..part.end - range.start;
-            let grads = match at == (0..range.len()) {
-                // Also a length that is not the range's, which the operation then refuses.
-                true => grads,
-                false => grads.range(at.start, at.end)?,
-            };
+            // A whole range keeps its gradients as they are: the operation rejects a wrong length.
+            let is_whole = at == (0..range.len());
+            let grads = if is_whole { grads } else { grads.range(at.start, at.end)? };
             let own = StateSlice { state: &mut self.state, start: state_start + at.start, n: at.len() };
             let weights = slice(weights.reborrow(), &at)?;
             let copy = compute_weights.as_mut().map(|copy| slice(copy.reborrow(), &at)).transpose()?;

@@ -78,14 +78,10 @@ impl<'a> Autosave<'a> {
         world.collective_result(prepared.map_err(TrainError::from))?;
         let own = trainer.state_shards();
         let n_savers = count_savers(world, !own.is_empty())?;
-        let rank = world.rank().0;
-        let rank_save = match rank < n_savers {
-            true => {
-                Some(RankSave::new(config, data, trainer, store, (rank, n_savers, world.world_size()), &own))
-            }
-            false => None,
-        };
-        let rank_save = world.collective_result(rank_save.transpose())?;
+        let saves = world.rank().0 < n_savers;
+        let rank_save =
+            saves.then(|| RankSave::new(world, config, data, trainer, store, n_savers, &own)).transpose();
+        let rank_save = world.collective_result(rank_save)?;
         let last = (None, Instant::now());
         let note = note(world, rank_save.as_ref().is_some_and(|rank_save| rank_save.lacks_pinned))?;
         let config = &config.checkpoint;
@@ -202,13 +198,15 @@ impl<'a> Autosave<'a> {
 
 impl RankSave {
     fn new(
+        world: &World,
         config: &Config,
         data: &Loaded,
         trainer: &Trainer<'_>,
         store: CheckpointStore,
-        (rank, n_savers, world_size): (usize, usize, usize),
+        n_savers: usize,
         own: &[StateShard],
     ) -> Result<Self> {
+        let rank = world.rank().0;
         let layout = trainer.model().layout();
         let state_names: Vec<String> = trainer.state().iter().map(|(name, _)| (*name).to_owned()).collect();
         let checkpoint = &config.checkpoint;
@@ -226,7 +224,7 @@ impl RankSave {
             },
             layout: layout.clone(),
             data_fingerprint: data.fingerprint_hex(),
-            world_size,
+            world_size: world.world_size(),
             rank,
             n_savers,
             state_names,
@@ -236,16 +234,15 @@ impl RankSave {
             rank_timeout: SaveOptions::RANK_TIMEOUT,
         };
         let saver = Saver::new(store, options);
-        let mode = match checkpoint.is_async && checkpoint.is_on() {
-            true => {
-                let device = trainer.model().weights().device();
-                let buffers = SnapshotBuffers::of_device(device, n_weights, &vec![n_state; n_tensors])?;
-                lacks_pinned = device != Device::Cpu && !buffers.is_pinned();
-                SaveMode::Async(Writer::start(saver, buffers)?)
-            }
-            // Nobody waits for less than the disk, so that plain memory will do, and a run that is saved when it stops alone needs
-            // none until then.
-            false => SaveMode::Blocking(Box::new(saver), SnapshotBuffers::default(), Vec::new()),
+        let mode = if checkpoint.is_async && checkpoint.is_on() {
+            let device = trainer.model().weights().device();
+            let buffers = SnapshotBuffers::of_device(device, n_weights, &vec![n_state; n_tensors])?;
+            lacks_pinned = device != Device::Cpu && !buffers.is_pinned();
+            SaveMode::Async(Writer::start(saver, buffers)?)
+        } else {
+            // Training waits for the disk here, so pageable memory suffices; a run that is saved only when it stops needs no
+            // memory until then.
+            SaveMode::Blocking(Box::new(saver), SnapshotBuffers::default(), Vec::new())
         };
         Ok(RankSave { mode, ranges, has_weights: rank == 0, lacks_pinned })
     }
@@ -314,8 +311,8 @@ fn note(world: &World, lacks_pinned: bool) -> Result<Option<String>> {
     let n_ranks = all.iter().filter(|of_rank| of_rank[0] == 1).count();
     Ok((n_ranks > 0).then(|| {
         format!(
-            "warning: {n_ranks} of {} ranks got no page-locked host memory for checkpoints and take them through plain memory: \
-             training waits longer for each\nhint: fewer ranks a host, or more memory; checkpoint.async = false needs none",
+            "warning: {n_ranks} of {} ranks could not allocate page-locked host memory for checkpoints and use pageable memory: \
+             each checkpoint pauses training for longer\nhint: use fewer ranks per host, or more memory; checkpoint.async = false needs none",
             world.world_size()
         )
     }))

@@ -162,8 +162,10 @@ impl GpuStep {
     pub(crate) fn enqueued(
         &mut self,
         slot: usize,
-        (sums, sum_of_squares): (TensorRef<'_>, TensorRef<'_>),
-        (shape, scalars): (StepShape, StepScalars),
+        sums: TensorRef<'_>,
+        sum_of_squares: TensorRef<'_>,
+        shape: StepShape,
+        scalars: StepScalars,
         info: StepInfo,
     ) -> Result<()> {
         let outcome = &mut self.outcomes[slot];
@@ -196,10 +198,8 @@ impl GpuStep {
         let tail = sums.wait::<f32>()?;
         let (sums, votes) = (LossSums::load(tail), tail[STEP_VOTE] as u64);
         let scale = sums.mean_scale(scalars.expected_weight) * scalars.unscale;
-        let grad_norm = match shape.has_norm {
-            true => Some(sum_of_squares.wait::<f64>()?[0].sqrt() * scale),
-            false => None,
-        };
+        let grad_norm =
+            if shape.has_norm { Some(sum_of_squares.wait::<f64>()?[0].sqrt() * scale) } else { None };
         if !sums.loss.is_finite() {
             return Err(TrainError::LossNotFinite { step: info.step, loss: sums.mean() });
         }

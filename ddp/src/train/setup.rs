@@ -1,6 +1,6 @@
 //! What a config comes to on a world: how batches are cut, the model, the trainer and the loader.
 
-use ddp_comm::World;
+use ddp_comm::{Rank, World};
 use ddp_kernels::Device;
 use ddp_kernels::cpu::threads;
 
@@ -41,7 +41,7 @@ impl BatchPartition {
     /// # Errors
     /// [`TrainError::BatchOverflows`]; [`TrainError::MoreRanksThanShards`] where a rank would have nothing to do in any step.
     pub fn new(config: &Config, world: &World, data: &Loaded, global_rows: Option<usize>) -> Result<Self> {
-        Self::of_rank(config, (world.rank().0, world.world_size()), data, global_rows)
+        Self::of_rank(config, world.rank(), world.world_size(), data, global_rows)
     }
 
     /// As [`BatchPartition::new`], for a rank, by its number and how many there are, that need not be there.
@@ -50,7 +50,8 @@ impl BatchPartition {
     /// As there.
     pub fn of_rank(
         config: &Config,
-        (rank, world_size): (usize, usize),
+        rank: Rank,
+        world_size: usize,
         data: &Loaded,
         global_rows: Option<usize>,
     ) -> Result<Self> {
@@ -72,7 +73,7 @@ impl BatchPartition {
                 (PartitionKind::Ranks { n_micro: train.grad_accum_steps }, world_size)
             }
         };
-        let partition = RankPartition { kind, rank, world_size };
+        let partition = RankPartition { kind, rank: rank.0, world_size };
         let largest_step = partition.max_micro_batch_rows(global_rows.min(data.train.len()));
         let eval_rows = n_eval.div_ceil(n_parts).min(EVAL_ROWS);
         let max_rows = largest_step.max(eval_rows).max(1);

@@ -38,7 +38,8 @@ impl<'w> Replica<'w> {
         model: Mlp,
         loss: LossHead,
         optimizer: Optimizer,
-        (buckets, shard_plan): (BucketPlan, ShardPlan),
+        buckets: BucketPlan,
+        shard_plan: ShardPlan,
         options: TrainerOptions,
     ) -> Result<Self> {
         let grads = Gradients::new(world, &model, buckets, &shard_plan, options.exchange())?;
@@ -119,10 +120,8 @@ impl<'w> Replica<'w> {
             return Err(TrainError::LossNotFinite { step, loss: sums.mean() });
         }
         // Weights make the true divisor known only now.
-        let mean_scale = match self.loss.is_weighted(rows.has_weights()) {
-            true => sums.mean_scale(expected_weight),
-            false => 1.0,
-        };
+        let is_weighted = self.loss.is_weighted(rows.has_weights());
+        let mean_scale = if is_weighted { sums.mean_scale(expected_weight) } else { 1.0 };
         let scale = mean_scale / loss_scale.unwrap_or(1.0);
         let (grad_norm, skipped) = self.update_on_cpu(scale, request.want_grad_norm, loss_scale)?;
         Ok(StepOutcome { sums, grad_norm, votes, skipped })
@@ -156,7 +155,7 @@ impl<'w> Replica<'w> {
         micro_step: MicroStep,
     ) -> Result<()> {
         let Replica { world, model, grads, shard_plan, .. } = self;
-        Ok(grads.backward(world, model, batch.rows.x, dropout, (micro_step, shard_plan))?)
+        Ok(grads.backward(world, model, batch.rows.x, dropout, micro_step, shard_plan)?)
     }
 
     /// Clips and updates, if the gradient of a scaled loss is finite; the norm of the gradient, and whether the update was skipped.

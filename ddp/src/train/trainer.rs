@@ -67,7 +67,7 @@ impl<'w> Trainer<'w> {
             Device::Cpu => None,
             Device::Cuda(index) => Some(GpuStep::new(Gpu::get(index)?, options.graph)?),
         };
-        let replica = Replica::new(world, model, loss, optimizer, (buckets, shard_plan), options)?;
+        let replica = Replica::new(world, model, loss, optimizer, buckets, shard_plan, options)?;
         Ok(Trainer {
             replica,
             n_steps: 0,
@@ -264,10 +264,7 @@ impl<'w> Trainer<'w> {
             step: info.step,
             seed: replica.options.seed,
             first_row: own.start as u64,
-            expected_weight: match replica.loss.is_weighted(rows.has_weights()) {
-                true => expected,
-                false => 0.0,
-            },
+            expected_weight: if replica.loss.is_weighted(rows.has_weights()) { expected } else { 0.0 },
             unscale: loss_scale.map_or(1.0, |scale| 1.0 / scale),
             extra: f64::from(request.vote),
         };
@@ -278,12 +275,13 @@ impl<'w> Trainer<'w> {
             GraphPlan::Replay => gpu.replay(shape, slot)?,
             GraphPlan::Capture => {
                 let captured = Graph::capture(gpu.gpu(), || replica.enqueue(gpu, slot, shape));
-                match gpu.keep(shape, slot, captured)? {
-                    true => gpu.replay(shape, slot)?,
-                    false => replica.enqueue(gpu, slot, shape)?,
+                if gpu.keep(shape, slot, captured)? {
+                    gpu.replay(shape, slot)?;
+                } else {
+                    replica.enqueue(gpu, slot, shape)?;
                 }
             }
         }
-        gpu.enqueued(slot, (replica.grads.tail()?, replica.squares()), (shape, scalars), info)
+        gpu.enqueued(slot, replica.grads.tail()?, replica.squares(), shape, scalars, info)
     }
 }

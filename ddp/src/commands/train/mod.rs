@@ -107,7 +107,7 @@ pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
         signals: &signals,
     };
     let state = state.cloned().unwrap_or_else(|| setup::first_state(&config, &data, &cuts));
-    let mut training = TrainingLoop::new(plan, loader, saver, (metrics, progress), state);
+    let mut training = TrainingLoop::new(plan, loader, saver, metrics, progress, state);
     match training.train(&mut trainer)? {
         Ending::Stopped(reason) => return Err(Stop::Saved(reason)),
         Ending::Complete => {}

@@ -72,7 +72,7 @@ fn a_run_without_optimiser_state_has_no_state_files() {
     let error = reader
         .read(&options(&layout, 0, 1).shard_ranges, "m", &mut vec![0.0; layout.flat_len()])
         .unwrap_err();
-    assert!(error.to_string().contains("holds no \"m\" of elements 0 to"), "{error}");
+    assert!(error.to_string().contains("lacks \"m\" for elements 0 to"), "{error}");
 }
 
 #[test]
