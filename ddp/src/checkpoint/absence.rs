@@ -1,4 +1,4 @@
-//! Why there is no checkpoint at a path that a user named, and what to name instead.
+//! Reasons why a path holds no checkpoint, with hints at what to name instead.
 
 use std::fmt;
 use std::io;
@@ -58,17 +58,19 @@ impl Absence {
         let is_model = || path.extension().is_some_and(|ending| ending == "safetensors");
         match self {
             Absence::Nothing if holds_checkpoints(folder) => {
-                format!("`ddp-train checkpoint ls {}` shows those that are there", folder.display())
+                format!("`ddp-train checkpoint ls {}` lists the existing checkpoints", folder.display())
             }
             Absence::Nothing => missing_hint(path),
             Absence::Unreadable(_) => "check who may read there".to_owned(),
-            Absence::File if is_model() => format!("{NAME}; weights alone start a new run with --init-from"),
+            Absence::File if is_model() => format!("{NAME}; --init-from starts a new run from weights alone"),
             Absence::Marker => "name the run's folder, or a step-N folder".to_owned(),
             Absence::Run if path.join(MODEL_FILE).is_file() => format!(
                 "name another run; `--init-from {}` starts a new run from its weights",
                 path.join(MODEL_FILE).display()
             ),
-            Absence::Run => "name another run: this one has saved nothing yet, or all was deleted".to_owned(),
+            Absence::Run => {
+                "name another run: this one has saved no checkpoint yet, or all were deleted".to_owned()
+            }
             Absence::File | Absence::Empty | Absence::Other => NAME.to_owned(),
         }
     }
@@ -77,13 +79,13 @@ impl Absence {
 impl fmt::Display for Absence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Absence::Nothing => f.write_str("nothing of that name is there"),
+            Absence::Nothing => f.write_str("no such file or folder"),
             Absence::Unreadable(error) => write!(f, "{error}"),
             Absence::File => f.write_str("it is a file"),
-            Absence::Marker => f.write_str("the file names none that is there"),
-            Absence::Run => f.write_str("the run has none"),
+            Absence::Marker => f.write_str("the file names a checkpoint that does not exist"),
+            Absence::Run => f.write_str("the run has no checkpoints"),
             Absence::Empty => f.write_str("the folder is empty"),
-            Absence::Other => f.write_str("the folder holds none"),
+            Absence::Other => f.write_str("the folder holds no checkpoints"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with checkpoints.
+//! Errors of checkpoints.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::storage::disk::is_out_of_inodes;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// A checkpoint could not be written; those before it are as they were.
+    /// Writing a checkpoint failed; older checkpoints are unchanged.
     #[error(
         "the checkpoint of step {step} was not saved: can't {action} `{}`: {source}{room}\n{newest}\nhint: {}",
         path.display(), write_hint(path, source)
@@ -21,61 +21,61 @@ pub enum CheckpointError {
     Save {
         /// Its step.
         step: u64,
-        /// What was tried, such as "write".
+        /// The failed action, such as "write".
         action: &'static str,
-        /// On which file or folder.
+        /// The file or folder.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
-        /// What was needed and what is free.
+        /// Space needed and free.
         room: Room,
-        /// What is there to go on from.
+        /// The newest checkpoint to resume from.
         newest: Newest,
     },
-    /// Weights that went astray: what could go on from them is lost.
+    /// The weights are not finite, so nothing could resume from them.
     #[error(
         "the checkpoint of step {step} was not saved: its weights are not all finite\n{newest}\n\
-         hint: a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0`, or `data.normalize = \"standard\"`"
+         hint: try a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0`, or `data.normalize = \"standard\"`"
     )]
     NotFinite {
         /// Its step.
         step: u64,
-        /// What is there to go on from.
+        /// The newest checkpoint to resume from.
         newest: Newest,
     },
-    /// Ranks that should have written their part did not.
+    /// Some ranks did not write their files in time.
     #[error(
-        "the checkpoint of step {step} was not saved: nothing came from {ranks} for {:.0} s\n{newest}\n\
-         hint: is `{}` a folder that all hosts share?", waited.as_secs_f64(), folder.display()
+        "the checkpoint of step {step} was not saved: {ranks} wrote nothing for {:.0} s\n{newest}\n\
+         hint: check that `{}` is a folder that all hosts share", waited.as_secs_f64(), folder.display()
     )]
     RanksMissing {
         /// Its step.
         step: u64,
         /// "rank 3" or "ranks 1, 3".
         ranks: String,
-        /// How long nothing came.
+        /// Time without progress.
         waited: Duration,
         /// Where the checkpoints are.
         folder: PathBuf,
-        /// What is there to go on from.
+        /// The newest checkpoint to resume from.
         newest: Newest,
     },
-    /// Another rank could not write its part.
+    /// Another rank failed to write its files.
     #[error("the checkpoint of step {step} was not saved: rank {rank}: {reason}\n{newest}")]
     RankFailed {
         /// Its step.
         step: u64,
         /// The rank.
         rank: usize,
-        /// What it said.
+        /// Its error.
         reason: String,
-        /// What is there to go on from.
+        /// The newest checkpoint to resume from.
         newest: Newest,
     },
-    /// What was just written reads back as something else.
+    /// A checkpoint that was just written failed verification.
     #[error(
-        "the checkpoint of step {step} does not read back as it was written: {fault}; older ones were kept\n\
-         hint: the disk or the memory is faulty, or someone else writes there"
+        "the checkpoint of step {step} failed verification after it was written: {fault}; older ones were kept\n\
+         hint: check the disk and the memory for faults, and that nothing else writes there"
     )]
     ReadBack {
         /// Its step.
@@ -83,25 +83,27 @@ pub enum CheckpointError {
         /// What is wrong.
         fault: Fault,
     },
-    /// The thread that writes can't be started, or has died.
-    #[error("no thread to write checkpoints: {reason}\nhint: `checkpoint.async = false` needs none")]
+    /// The writer thread can't be started, or has ended.
+    #[error(
+        "the thread that writes checkpoints is not running: {reason}\nhint: `checkpoint.async = false` needs no thread"
+    )]
     Thread {
         /// Why.
         reason: String,
     },
-    /// A folder of checkpoints can't be made ready.
+    /// The folder of checkpoints can't be prepared.
     #[error("can't {action} `{}`: {source}\nhint: {}", path.display(), folder_hint(action, path, source))]
     Folder {
-        /// What was tried.
+        /// The failed action.
         action: &'static str,
-        /// On what.
+        /// The file or folder.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
     /// A checkpoint that can't be used.
     #[error(
-        "checkpoint `{}` can't be used: {fault}\nhint: `ddp-train checkpoint verify {}` tells which can",
+        "checkpoint `{}` can't be used: {fault}\nhint: `ddp-train checkpoint verify {}` lists the usable ones",
         path.display(), folder_of(path).display()
     )]
     Damaged {
@@ -110,34 +112,34 @@ pub enum CheckpointError {
         /// What is wrong.
         fault: Fault,
     },
-    /// No checkpoint where one was asked for.
+    /// No checkpoint at the given path.
     #[error(
         "no checkpoint at `{}`: {}\nhint: {}", path.display(), Absence::of(path), Absence::of(path).hint(path)
     )]
     NotFound {
-        /// What was named.
+        /// The given path.
         path: PathBuf,
     },
-    /// One checkpoint where a folder of them is needed.
-    #[error("`{}` is one checkpoint\nhint: name the folder that it is in, or the run's", path.display())]
+    /// A single checkpoint where a folder of checkpoints is needed.
+    #[error("`{}` is a single checkpoint, expected a folder of checkpoints\nhint: name the folder that it is in, or the run's folder", path.display())]
     OneOnly {
-        /// What was named.
+        /// The given path.
         path: PathBuf,
     },
-    /// Checkpoints, and none that can be used.
+    /// None of the checkpoints is usable.
     #[error(
         "none of the checkpoints in `{}` can be used:\n  {skipped}\n\
-         hint: mend what is told of them (permissions, the disk), copy whole ones there, or start anew with another --out",
+         hint: fix the problems listed above (permissions, the disk), copy intact checkpoints there, or start a new run with another --out",
         path.display()
     )]
     NoneValid {
         /// Their folder.
         path: PathBuf,
-        /// Each with what is wrong with it, a line each.
+        /// Each checkpoint and its fault, one per line.
         skipped: String,
     },
-    /// Optimiser state that no file holds.
-    #[error("checkpoint `{}` holds no \"{state}\" of elements {start} to {end} of {param}", path.display())]
+    /// Optimiser state that is missing from all files.
+    #[error("checkpoint `{}` lacks \"{state}\" for elements {start} to {end} of {param}", path.display())]
     Gap {
         /// The checkpoint.
         path: PathBuf,
@@ -147,91 +149,91 @@ pub enum CheckpointError {
         param: String,
         /// First element that is missing.
         start: usize,
-        /// The element behind the last that is missing.
+        /// End of the missing elements, exclusive.
         end: usize,
     },
-    /// A model of other parameters.
-    #[error("checkpoint `{}` is of another model:\n  {differences}\nhint: compare `model` in the configs", path.display())]
+    /// The model's parameters differ from the checkpoint's.
+    #[error("checkpoint `{}` belongs to a different model:\n  {differences}\nhint: compare `model` in the configs", path.display())]
     OtherModel {
         /// The checkpoint.
         path: PathBuf,
-        /// Every difference, a line each.
+        /// Every difference, one per line.
         differences: String,
     },
-    /// Weights that the checkpoint does not hold.
+    /// The checkpoint holds no averaged weights.
     #[error("checkpoint `{}` holds no EMA of the weights\nhint: `--weights model`", path.display())]
     NoEma {
         /// The checkpoint.
         path: PathBuf,
     },
-    /// A file that is there already.
-    #[error("`{}` is there already\nhint: name another file, or give --overwrite", path.display())]
+    /// The output file already exists.
+    #[error("`{}` already exists\nhint: name another file, or pass --overwrite", path.display())]
     OutExists {
         /// The file.
         path: PathBuf,
     },
-    /// Fewer checkpoints than were asked for.
-    #[error("`{}` holds {got} checkpoints that can be used, expected {expected}\nhint: {}", path.display(), too_few_hint(*got))]
+    /// Fewer usable checkpoints than requested.
+    #[error("`{}` holds {got} usable checkpoints, expected {expected}\nhint: {}", path.display(), too_few_hint(*got))]
     TooFew {
-        /// Where they were sought.
+        /// The searched folder.
         path: PathBuf,
-        /// How many there are.
+        /// Usable checkpoints found.
         got: usize,
-        /// How many were asked for.
+        /// Checkpoints requested.
         expected: usize,
     },
-    /// A run that may go on from what would be deleted, and deletes old ones itself.
+    /// The run is still in progress and prunes its own checkpoints.
     #[error(
-        "`{}` is the folder of a run that goes on: {holder} writes to it (it holds {}/.lock), and nothing was deleted\n\
-         hint: prune when it has ended; it deletes old ones itself, down to `checkpoint.keep`; --dry-run looks at any time",
+        "`{}` is the folder of a run in progress: {holder} holds {}/.lock; nothing was deleted\n\
+         hint: prune after the run has ended; it deletes old checkpoints itself, down to `checkpoint.keep`; --dry-run works at any time",
         path.display(), path.display()
     )]
-    RunGoesOn {
+    RunInProgress {
         /// The run's folder.
         path: PathBuf,
         /// "process 1234 on HOST", as that process wrote it.
         holder: String,
     },
-    /// The newest of one run, and paths of several things.
+    /// `--last` with several paths.
     #[error(
-        "--last takes the newest checkpoints of one run, and {n} paths are given\n\
-         hint: one run's folder with --last, or each checkpoint's folder without it"
+        "--last takes the newest checkpoints of one run, got {n} paths\n\
+         hint: pass one run's folder with --last, or each checkpoint's folder without it"
     )]
     LastOfSeveral {
-        /// How many.
+        /// Paths given.
         n: usize,
     },
-    /// A checkpoint that would count twice.
+    /// The same checkpoint given twice.
     #[error("`{}` is named twice\nhint: name each checkpoint once", path.display())]
     Twice {
         /// The checkpoint.
         path: PathBuf,
     },
-    /// One checkpoint where several are averaged.
+    /// A single checkpoint to average.
     #[error(
-        "the mean of one checkpoint, `{}`, is what it holds\n\
-         hint: `--last K` takes the K newest of a run, 2 or more; `ddp-train checkpoint export` writes the weights of one",
+        "averaging needs at least two checkpoints, got one: `{}`\n\
+         hint: `--last K` averages the K newest of a run, 2 or more; `ddp-train checkpoint export` writes the weights of one",
         path.display()
     )]
-    MeanOfOne {
+    TooFewToAverage {
         /// The checkpoint.
         path: PathBuf,
     },
-    /// `verify` found something.
+    /// `verify` found bad checkpoints.
     #[error(
-        "{n_bad} of {n} checkpoints can't be trusted\n\
-         hint: --resume passes over what is BROKEN, down to the newest one that is whole; copy whole ones there if you have some"
+        "{n_bad} of {n} checkpoints failed verification\n\
+         hint: --resume skips BROKEN checkpoints and uses the newest intact one; copy intact ones there if you have some"
     )]
     VerifyFailed {
-        /// How many are bad.
+        /// Bad checkpoints.
         n_bad: usize,
-        /// How many were looked at.
+        /// Checkpoints verified.
         n: usize,
     },
 }
 
 impl CheckpointError {
-    /// Whether it is a failure of the run, and not of what the user named.
+    /// Whether the run failed, rather than the user's input being wrong.
     pub fn is_failure(&self) -> bool {
         matches!(
             self,
@@ -248,7 +250,7 @@ impl CheckpointError {
 
 fn too_few_hint(got: usize) -> String {
     match got {
-        0 | 1 => "`ddp-train checkpoint ls` shows which there are, and what is wrong with them".to_owned(),
+        0 | 1 => "`ddp-train checkpoint ls` shows all checkpoints and what is wrong with them".to_owned(),
         got => format!("`--last {got}`"),
     }
 }
@@ -263,13 +265,13 @@ fn folder_hint(action: &str, path: &Path, source: &io::Error) -> &'static str {
 fn write_hint(path: &Path, source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::StorageFull if is_out_of_inodes(path) => {
-            "the disk holds as many files as it can (`df -i`): delete some, or keep fewer with `checkpoint.keep`"
+            "the disk has no free inodes (`df -i`): delete some files, or keep fewer checkpoints with `checkpoint.keep`"
         }
         io::ErrorKind::StorageFull => {
-            "the disk is full: free some space, or keep fewer with `checkpoint.keep`"
+            "the disk is full: free some space, or keep fewer checkpoints with `checkpoint.keep`"
         }
         io::ErrorKind::QuotaExceeded => {
-            "the disk quota is used up: free some space, or keep fewer with `checkpoint.keep`"
+            "the disk quota is used up: free some space, or keep fewer checkpoints with `checkpoint.keep`"
         }
         io::ErrorKind::ReadOnlyFilesystem => "that disk is read-only: mount it writable",
         io::ErrorKind::PermissionDenied => "check who may write there",

@@ -1,4 +1,4 @@
-//! What can be wrong with a checkpoint that was found.
+//! Faults of a checkpoint on disk.
 
 use std::fmt;
 
@@ -6,59 +6,59 @@ use super::names::FORMAT_VERSION;
 use crate::report::units::mib;
 use crate::storage::fault::FileFault;
 
-/// What is wrong with a checkpoint.
+/// A fault of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
     /// One of its files is damaged.
     #[error(transparent)]
     File(#[from] FileFault),
-    /// A manifest that is none.
-    #[error("manifest.json is cut off or no manifest")]
+    /// The manifest is truncated or not a manifest.
+    #[error("manifest.json is truncated or not a manifest")]
     NoManifest,
-    /// A manifest whose bytes are others than those that were written.
-    #[error("manifest.json was changed: its checksum does not fit")]
+    /// The manifest's bytes changed after they were written.
+    #[error("manifest.json was changed: its checksum does not match")]
     ManifestChanged,
-    /// A manifest whose checksum fits, and that can't be read.
+    /// The manifest's checksum matches, but its content can't be parsed.
     #[error("manifest.json can't be read: {reason}")]
     ManifestUnreadable {
         /// Why.
         reason: String,
     },
-    /// A checkpoint of a later program.
-    #[error("it has format version {format_version}; this program reads up to {}", FORMAT_VERSION)]
+    /// The checkpoint was written by a later version of the program.
+    #[error("its format version is {format_version}; this program reads up to {}", FORMAT_VERSION)]
     LaterFormat {
         /// Its version.
         format_version: u64,
     },
-    /// A marker (`latest` or `best`) that names no checkpoint.
+    /// A marker (`latest` or `best`) names a checkpoint that does not exist.
     #[error("it names {}, and there is no such checkpoint", quoted(name))]
     NamesNothing {
-        /// What it names.
+        /// The name in the marker.
         name: String,
     },
-    /// What another rank found as it read its part.
+    /// A fault found by another rank while it read its files.
     #[error("rank {rank} found: {reason}")]
     OnRank {
         /// The rank.
         rank: usize,
-        /// What it found.
+        /// The fault that it found.
         reason: String,
     },
-    /// A folder under another step's name.
-    #[error("it is of step {step}, which is not what its folder's name says")]
+    /// The folder's name is that of another step.
+    #[error("it holds step {step}, but its folder's name says otherwise")]
     OtherStep {
-        /// What the manifest says.
+        /// The step in the manifest.
         step: u64,
     },
 }
 
-/// How much room a checkpoint needs and how much there is; told where room is what was wanting.
+/// Space that a checkpoint needs and space that is free, reported where the disk is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
-    /// Bytes that this rank's part of the checkpoint takes.
+    /// Bytes of this rank's files.
     pub needed_bytes: u64,
-    /// Bytes free on the disk when it failed, if known and if that is what matters.
+    /// Free bytes on the disk at the failure, if known and relevant.
     pub free_bytes: Option<u64>,
 }
 
@@ -71,20 +71,20 @@ impl fmt::Display for Room {
     }
 }
 
-/// The newest checkpoint that can be gone on from.
+/// The newest checkpoint to resume from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Newest(pub Option<u64>);
 
 impl fmt::Display for Newest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Some(step) => write!(f, "the newest good one is step-{step}"),
-            None => f.write_str("there is no good one yet"),
+            Some(step) => write!(f, "the newest good checkpoint is step-{step}"),
+            None => f.write_str("there is no good checkpoint yet"),
         }
     }
 }
 
-/// `"text"`, cut where it is long: what stands in a damaged file may be anything.
+/// Quotes and truncates a text: a damaged file may hold anything.
 fn quoted(text: &str) -> String {
     const MAX: usize = 60;
     let mut quoted = String::new();

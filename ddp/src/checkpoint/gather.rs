@@ -60,11 +60,11 @@ fn failed_path(folder: &Path, rank: usize) -> PathBuf {
     folder.join(format!(".rank-{rank:05}.failed"))
 }
 
-/// Waits for the notes of ranks `1..n_parts`, and returns the files of all, by rank. While files in the folder still grow,
+/// Waits for the notes of ranks `1..n_savers`, and returns the files of all, by rank. While files in the folder still grow,
 /// nobody counts as silent.
 pub(super) fn wait(
     folder: &Path,
-    n_parts: usize,
+    n_savers: usize,
     timeout: Duration,
     abandoned: &AtomicBool,
 ) -> Result<Vec<FileEntry>, Missing> {
@@ -72,7 +72,7 @@ pub(super) fn wait(
     let (mut pause, mut last_sign) = (POLL[0], Instant::now());
     let (mut looked, mut size) = (Instant::now(), 0);
     loop {
-        for rank in 1..n_parts {
+        for rank in 1..n_savers {
             if notes.contains_key(&rank) {
                 continue;
             }
@@ -85,10 +85,10 @@ pub(super) fn wait(
                 None => {}
             }
         }
-        if notes.len() + 1 >= n_parts {
+        if notes.len() + 1 >= n_savers {
             return Ok(notes.into_values().flatten().collect());
         }
-        let silent = || (1..n_parts).filter(|rank| !notes.contains_key(rank)).collect();
+        let silent = || (1..n_savers).filter(|rank| !notes.contains_key(rank)).collect();
         if abandoned.load(Ordering::Acquire) {
             return Err(Missing::Abandoned { ranks: silent() });
         }
@@ -110,13 +110,13 @@ pub(super) fn wait(
 fn read_note(folder: &Path, rank: usize) -> Option<Note> {
     let note =
         std::fs::read(note_path(folder, rank)).ok().and_then(|text| serde_json::from_slice(&text).ok());
-    let silent = || Note::Failed("it could not even write why".to_owned());
+    let silent = || Note::Failed("it could not write the reason".to_owned());
     note.or_else(|| failed_path(folder, rank).exists().then(silent))
 }
 
-/// Removes the notes of ranks `1..n_parts`.
-pub(super) fn remove_notes(disk: &dyn Disk, folder: &Path, n_parts: usize) -> Result<(), DiskError> {
-    for rank in 1..n_parts {
+/// Removes the notes of ranks `1..n_savers`.
+pub(super) fn remove_notes(disk: &dyn Disk, folder: &Path, n_savers: usize) -> Result<(), DiskError> {
+    for rank in 1..n_savers {
         let path = note_path(folder, rank);
         disk.remove_file(&path).map_err(crate::storage::disk::at("remove", &path))?;
     }

@@ -14,7 +14,7 @@ use super::error::CheckpointError;
 use super::fault::Fault;
 use super::opened::Checkpoint;
 use super::options::MODEL_FILE;
-use super::piece::Piece;
+use super::shard_range::ShardRange;
 use super::state_reader::StateReader;
 use super::verify::check_checksum;
 use crate::model::layout::ParamLayout;
@@ -32,7 +32,7 @@ pub struct Load<'a> {
     /// The flat buffer; its gaps stay as they are.
     pub weights: &'a mut [f32],
     /// Which elements of which parameters the rank has state of.
-    pub pieces: &'a [Piece],
+    pub shard_ranges: &'a [ShardRange],
     /// The state's tensors by name; elements in no piece stay as they are.
     pub state: Vec<(&'a str, &'a mut [f32])>,
     /// This rank.
@@ -54,7 +54,7 @@ impl Checkpoint {
     /// # Panics
     /// If the weights are not of the layout's length, or pieces overlap in a state's tensor or end behind it.
     pub fn load(&self, load: Load<'_>) -> Result<(), CheckpointError> {
-        let Load { layout, weights, pieces, state, rank, world_size, caching } = load;
+        let Load { layout, weights, shard_ranges, state, rank, world_size, caching } = load;
         assert_eq!(weights.len(), layout.flat_len(), "elements of the flat buffer");
         self.check_layout(layout)?;
         let damaged = |fault: Fault| self.damaged(fault);
@@ -70,7 +70,7 @@ impl Checkpoint {
             targets.entry(MODEL_FILE).or_default().push(Target { at, out: bytemuck::cast_slice_mut(values) });
         }
         for (name, values) in state {
-            for (file, target) in reader.places(pieces, name, values)? {
+            for (file, target) in reader.places(shard_ranges, name, values)? {
                 targets.entry(file).or_default().push(target);
             }
         }
@@ -86,9 +86,8 @@ impl Checkpoint {
             // There, but not among the files that the manifest answers for.
             return Err(damaged(FileFault::Missing { name: (*name).to_owned() }.into()));
         }
-        let read = |(entry, is_whole, targets): (&FileEntry, bool, Vec<Target<'_>>)| match is_whole {
-            true => self.read_whole(entry, targets, caching),
-            false => self.read_some(entry, targets),
+        let read = |(entry, is_whole, targets): (&FileEntry, bool, Vec<Target<'_>>)| {
+            if is_whole { self.read_whole(entry, targets, caching) } else { self.read_some(entry, targets) }
         };
         files.into_par_iter().map(read).collect::<Result<(), Fault>>().map_err(damaged)
     }

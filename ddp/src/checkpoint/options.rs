@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::manifest::Parameter;
-use super::piece::Piece;
+use super::shard_range::ShardRange;
 use crate::model::file::{self, ModelInfo};
 use crate::model::layout::ParamLayout;
 use crate::storage::tensor_file::TensorToWrite;
@@ -14,7 +14,7 @@ pub const MODEL_FILE: &str = "model.safetensors";
 /// Name of the state tensor that is the moving average of the weights.
 pub const EMA_STATE: &str = "ema";
 /// Metadata key of a state file's pieces, as JSON.
-pub(super) const PIECES_KEY: &str = "ddp_train.pieces";
+pub(super) const SHARD_RANGES_KEY: &str = "ddp_train.pieces";
 
 /// What stays the same over a run.
 #[derive(Debug, Clone)]
@@ -30,11 +30,11 @@ pub struct SaveOptions {
     /// This rank.
     pub rank: usize,
     /// Ranks that save: ranks 0 to this, each with a part of the state. 1 where rank 0 has all of it.
-    pub n_parts: usize,
+    pub n_savers: usize,
     /// Names of the state's tensors, alike on all ranks; without any there are no state files.
     pub state_names: Vec<String>,
     /// Which elements this rank's state is of.
-    pub pieces: Vec<Piece>,
+    pub shard_ranges: Vec<ShardRange>,
     /// How many of the newest checkpoints stay; 0: all of them.
     pub keep: usize,
     /// Whether the best one stays, too: that of the step that [`RunState::best`](super::RunState::best) names.
@@ -70,13 +70,14 @@ impl SaveOptions {
             dims: vec![values.len()],
             values,
         };
-        let pieces = serde_json::to_string(&self.pieces).expect("names and numbers are plain text");
-        let metadata = HashMap::from([(PIECES_KEY.to_owned(), pieces)]);
+        let shard_ranges =
+            serde_json::to_string(&self.shard_ranges).expect("names and numbers are plain text");
+        let metadata = HashMap::from([(SHARD_RANGES_KEY.to_owned(), shard_ranges)]);
         (self.state_names.iter().zip(state).map(tensor).collect(), metadata)
     }
 
     /// Name of a rank's state file.
     pub(super) fn state_file(&self, rank: usize) -> String {
-        format!("optimizer-{rank:05}-of-{:05}.safetensors", self.n_parts)
+        format!("optimizer-{rank:05}-of-{:05}.safetensors", self.n_savers)
     }
 }

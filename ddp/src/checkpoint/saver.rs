@@ -71,7 +71,7 @@ impl Saver {
     }
 
     /// Saves a checkpoint, which is on the disk when rank 0's call returns. All ranks below
-    /// [`n_parts`](SaveOptions::n_parts) call it, equally often, with the same `run`.
+    /// [`n_savers`](SaveOptions::n_savers) call it, equally often, with the same `run`.
     ///
     /// - `weights`: all of them on rank 0, in the flat buffer's order; None on the others
     /// - `state`: this rank's, one a name of [`state_names`](SaveOptions::state_names)
@@ -167,7 +167,7 @@ impl Saver {
         needed: u64,
     ) -> Result<Manifest, CheckpointError> {
         let options = &self.options;
-        let others = gather::wait(temp, options.n_parts, options.rank_timeout, &self.abandoned)
+        let others = gather::wait(temp, options.n_savers, options.rank_timeout, &self.abandoned)
             .map_err(|missing| self.missing(run.step, missing))?;
         let head = ManifestHead {
             world_size: options.world_size,
@@ -184,7 +184,7 @@ impl Saver {
 
     fn commit(&self, temp: &Path, manifest: &Manifest) -> Result<(), DiskError> {
         let disk = self.store.disk();
-        gather::remove_notes(disk, temp, self.options.n_parts)?;
+        gather::remove_notes(disk, temp, self.options.n_savers)?;
         let path = temp.join(MANIFEST_FILE);
         let mut file = disk.create(&path).map_err(at("make", &path))?;
         disk.write(&mut file, &manifest.to_bytes()).map_err(at("write", &path))?;

@@ -11,8 +11,8 @@ use rayon::prelude::*;
 use super::error::CheckpointError;
 use super::fault::Fault;
 use super::opened::Checkpoint;
-use super::options::PIECES_KEY;
-use super::piece::Piece;
+use super::options::SHARD_RANGES_KEY;
+use super::shard_range::ShardRange;
 use crate::storage::fault::FileFault;
 use crate::storage::tensor_file::{Target, TensorFile};
 
@@ -58,12 +58,12 @@ impl StateReader {
         for entry in manifest.files.iter().filter(|entry| entry.name.starts_with("optimizer-")) {
             let file = TensorFile::open(&checkpoint.path().join(&entry.name))?;
             let malformed = |reason: String| FileFault::Malformed { name: entry.name.clone(), reason };
-            let pieces = file.metadata().remove(PIECES_KEY).unwrap_or_default();
-            let pieces: Vec<Piece> =
-                serde_json::from_str(&pieces).map_err(|error| malformed(format!("its pieces: {error}")))?;
-            for Piece { param, start, end, offset } in pieces {
+            let shard_ranges = file.metadata().remove(SHARD_RANGES_KEY).unwrap_or_default();
+            let shard_ranges: Vec<ShardRange> = serde_json::from_str(&shard_ranges)
+                .map_err(|error| malformed(format!("`{SHARD_RANGES_KEY}`: {error}")))?;
+            for ShardRange { param, start, end, offset } in shard_ranges {
                 if start > end {
-                    return Err(malformed(format!("a piece of {param} ends before it starts")).into());
+                    return Err(malformed(format!("a range of {param} ends before it starts")).into());
                 }
                 stored.entry(param).or_default().push(Stored { start, end, file: files.len(), offset });
             }
@@ -88,7 +88,7 @@ impl StateReader {
     ///
     /// # Panics
     /// If pieces overlap in `out` or end behind it.
-    pub fn read(&self, wanted: &[Piece], name: &str, out: &mut [f32]) -> Result<(), CheckpointError> {
+    pub fn read(&self, wanted: &[ShardRange], name: &str, out: &mut [f32]) -> Result<(), CheckpointError> {
         let runs = self.runs(wanted, name, out)?;
         let read =
             |run: Run<'_>| self.files[run.file].read(name, run.offset..run.offset + run.out.len(), run.out);
@@ -105,7 +105,7 @@ impl StateReader {
     /// As there.
     pub(super) fn places<'a>(
         &self,
-        wanted: &[Piece],
+        wanted: &[ShardRange],
         name: &str,
         out: &'a mut [f32],
     ) -> Result<Vec<(&str, Target<'a>)>, CheckpointError> {
@@ -120,11 +120,11 @@ impl StateReader {
 
     fn runs<'a>(
         &self,
-        wanted: &[Piece],
+        wanted: &[ShardRange],
         name: &str,
         out: &'a mut [f32],
     ) -> Result<Vec<Run<'a>>, CheckpointError> {
-        let mut in_order: Vec<&Piece> = wanted.iter().filter(|piece| !piece.is_empty()).collect();
+        let mut in_order: Vec<&ShardRange> = wanted.iter().filter(|piece| !piece.is_empty()).collect();
         in_order.sort_by_key(|piece| piece.offset);
         let (mut rest, mut at, mut runs) = (out, 0, Vec::new());
         for piece in in_order {
@@ -139,7 +139,7 @@ impl StateReader {
     /// Adds to `runs` the places from which `out`, the elements of `piece`, are to be read.
     fn find<'a>(
         &self,
-        piece: &Piece,
+        piece: &ShardRange,
         name: &str,
         mut out: &'a mut [f32],
         runs: &mut Vec<Run<'a>>,
@@ -193,7 +193,7 @@ impl StateReader {
             }
         }
         if let Some(param) = self.stored.keys().find(|&param| !self.numels.contains_key(param)) {
-            return Err(malformed(format!("it is of {param}, which the model has not")).into());
+            return Err(malformed(format!("it holds {param}, which is not in the model")).into());
         }
         for (index, file) in self.files.iter().enumerate() {
             let ends = self.stored.values().flatten().filter(|part| part.file == index);

@@ -197,5 +197,5 @@ impl Drop for Writer {
 }
 
 fn dead() -> CheckpointError {
-    CheckpointError::Thread { reason: "it has ended".to_owned() }
+    CheckpointError::Thread { reason: "it has exited".to_owned() }
 }

@@ -7,12 +7,12 @@ use ddp_comm::World;
 use ddp_kernels::cpu::threads;
 use ddp_kernels::{Device, TensorRef};
 
-use crate::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, MANIFEST_FILE, Piece, StateReader};
+use crate::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, MANIFEST_FILE, ShardRange, StateReader};
 use crate::cli::EvalArgs;
 use crate::commands::train::{Pinning, pin_device};
 use crate::config::{Config, EvalMetric, EvalSource, Task};
 use crate::data::loader::LoaderOptions;
-use crate::data::order::partition::EvalCut;
+use crate::data::order::partition::EvalPartition;
 use crate::data::{self, Dataset, KnownFeatures, Normalizer, SourceSpec, open_eval};
 use crate::error::{Error, Result};
 use crate::exit::Stop;
@@ -46,8 +46,8 @@ pub fn eval(world: &World, args: &EvalArgs) -> Result<(), Stop> {
     let loss = LossHead::new(&config.loss, device).map_err(Error::from)?;
     let cores = threads::current();
     let loading = LoaderOptions::from_config(&config.data, device, cores, normalizer);
-    let cut = EvalCut::of_ranks(world.world_size());
-    let metrics = evaluate(world, &mut model, &loss, config.data.task, &rows, cut, &loading)?;
+    let partition = EvalPartition::of_ranks(world.world_size());
+    let metrics = evaluate(world, &mut model, &loss, config.data.task, &rows, partition, &loading)?;
     let told = match world.rank().0 {
         0 => print_result(&text(args, &*rows, &metrics)),
         _ => Ok(()),
@@ -133,7 +133,7 @@ fn average(checkpoint: &Checkpoint, layout: &ParamLayout) -> Result<Option<Vec<f
     let reader = StateReader::open(checkpoint).map_err(|fault| checkpoint.damaged(fault))?;
     let mut flat = vec![0.0; layout.flat_len()];
     let whole = 0..layout.flat_len();
-    reader.read(&Piece::of_ranges(layout, &[whole]), EMA_STATE, &mut flat)?;
+    reader.read(&ShardRange::of_ranges(layout, &[whole]), EMA_STATE, &mut flat)?;
     Ok(Some(flat))
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::data::batch::Batch;
 use crate::data::device_rows::{DeviceRows, DeviceShape};
 use crate::data::error::Result;
-use crate::data::order::partition::RankCut;
+use crate::data::order::partition::RankPartition;
 
 /// One rank's part of a global batch.
 #[derive(Debug, Clone, Copy)]
@@ -19,19 +19,19 @@ pub struct MicroBatch<'a> {
 /// This rank's rows of one global batch.
 pub trait StepRows {
     /// How global batches are cut into this rank's passes.
-    fn cut(&self) -> RankCut;
+    fn partition(&self) -> RankPartition;
 
     /// Rows of the global batch over all ranks.
     fn global_rows(&self) -> usize;
 
     /// How many passes this rank makes over its rows.
     fn n_micro_batches(&self) -> usize {
-        self.cut().n_passes(self.global_rows())
+        self.partition().n_micro_batches(self.global_rows())
     }
 
     /// Places of this rank's rows in the global batch.
     fn own_rows(&self) -> Range<usize> {
-        self.cut().own_rows(self.global_rows())
+        self.partition().own_rows(self.global_rows())
     }
 
     /// Whether rows have weights.

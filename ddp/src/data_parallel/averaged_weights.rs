@@ -4,7 +4,7 @@ use ddp_comm::World;
 use ddp_kernels::{MemoryUse, Tensor, ops};
 
 use crate::data_parallel::error::Result;
-use crate::data_parallel::shard_plan::UpdatePlan;
+use crate::data_parallel::shard_plan::ShardPlan;
 use crate::model::Mlp;
 use crate::optim::optimizer::Optimizer;
 
@@ -26,7 +26,7 @@ impl AveragedWeights {
         world: &World,
         model: &Mlp,
         optimizer: &Optimizer,
-        updates: &UpdatePlan,
+        shard_plan: &ShardPlan,
     ) -> Result<Option<&Tensor>> {
         let Some(average) = optimizer.ema() else { return Ok(None) };
         let whole = room_for(&mut self.whole, model)?;
@@ -34,12 +34,12 @@ impl AveragedWeights {
             ops::copy(model.weights().view(), whole.view_mut())?;
             return Ok(Some(whole));
         }
-        for part in updates.own_parts() {
+        for part in shard_plan.own_shards() {
             let from = average.view().range(part.state_start, part.state_start + part.flat.len())?;
             ops::copy(from, whole.view_mut().range(part.flat.start, part.flat.end)?)?;
         }
-        for block in updates.blocks() {
-            updates.gather(world, whole, block)?;
+        for block in shard_plan.blocks() {
+            shard_plan.gather(world, whole, block)?;
         }
         Ok(Some(whole))
     }
@@ -53,9 +53,9 @@ impl AveragedWeights {
         world: &World,
         model: &mut Mlp,
         optimizer: &Optimizer,
-        updates: &UpdatePlan,
+        shard_plan: &ShardPlan,
     ) -> Result<bool> {
-        if self.gather(world, model, optimizer, updates)?.is_none() {
+        if self.gather(world, model, optimizer, shard_plan)?.is_none() {
             return Ok(false);
         }
         let kept = room_for(&mut self.kept, model)?;

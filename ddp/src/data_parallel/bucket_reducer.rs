@@ -74,13 +74,13 @@ impl<'a, 'env> ReducedGradients<'a, 'env> {
         reduction: Reduction,
     ) -> Result<Self> {
         if reduction == Reduction::ToAll {
-            let waiting = cut(plan, grads)?;
+            let waiting = split_buckets(plan, grads)?;
             return Ok(ReducedGradients { scope, waiting, overlap, reduction, tail_len: TAIL_ELEMENTS });
         }
         let flat_len = grads.numel().saturating_sub(TAIL_ELEMENTS);
         let (grads, tail) = grads.split_at(flat_len)?;
         scope.all_reduce(ReduceOp::Sum, tail)?;
-        let waiting = cut(&plan.without_tail(), grads)?;
+        let waiting = split_buckets(&plan.without_tail(), grads)?;
         Ok(ReducedGradients { scope, waiting, overlap, reduction, tail_len: 0 })
     }
 
@@ -97,7 +97,10 @@ impl<'a, 'env> ReducedGradients<'a, 'env> {
 }
 
 /// The buckets with their first elements, the last one first.
-fn cut<'env>(plan: &BucketPlan, mut rest: TensorMut<'env>) -> Result<Vec<(usize, TensorMut<'env>)>> {
+fn split_buckets<'env>(
+    plan: &BucketPlan,
+    mut rest: TensorMut<'env>,
+) -> Result<Vec<(usize, TensorMut<'env>)>> {
     let mut buckets = Vec::with_capacity(plan.ranges().len());
     for range in plan.ranges() {
         let (bucket, after) = rest.split_at(range.len())?;
@@ -169,13 +172,14 @@ impl<'a, 'env> CompressedGradients<'a, 'env> {
     pub fn new(
         scope: &'a mut Scope<'env>,
         plan: &BucketPlan,
-        (grads, tail): (TensorMut<'env>, TensorMut<'env>),
+        grads: TensorMut<'env>,
+        tail: TensorMut<'env>,
         wire: TensorMut<'env>,
         overlap: bool,
         reduction: Reduction,
     ) -> Result<Self> {
         scope.all_reduce(ReduceOp::Sum, tail)?;
-        let waiting = cut(&plan.without_tail(), wire)?;
+        let waiting = split_buckets(&plan.without_tail(), wire)?;
         Ok(CompressedGradients { scope, grads, waiting, overlap, reduction })
     }
 

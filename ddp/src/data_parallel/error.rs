@@ -16,14 +16,14 @@ pub enum ExchangeError {
     /// A collective failed.
     #[error(transparent)]
     Comm(Box<CommError>),
-    /// Gradients that no rank keeps travel as they are.
+    /// ZeRO-2 with gradients rounded to bf16.
     #[error(
-        "`comm.zero = 2` adds up gradients on their way, and `comm.dtype = \"bf16\"` would round them in every micro-batch\nhint: `comm.dtype = \"f32\"`, or `comm.zero = 1`"
+        "`comm.zero = 2` reduces gradients in every micro-batch, and `comm.dtype = \"bf16\"` would round them each time\nhint: use `comm.dtype = \"f32\"`, or `comm.zero = 1`"
     )]
     ZeroWire,
-    /// The fixed tree adds up whole gradients as they are.
+    /// The fixed tree with sharded or rounded gradients.
     #[error(
-        "`train.deterministic = \"world\"` adds up whole gradients in f32 on every rank\nhint: with it `comm.zero` is 0 or 1, and `comm.dtype` is \"f32\""
+        "`train.deterministic = \"world\"` sums whole gradients in f32 on every rank\nhint: use `comm.zero` 0 or 1, and `comm.dtype = \"f32\"`"
     )]
     TreeOfWhole,
 }

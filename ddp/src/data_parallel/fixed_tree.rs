@@ -12,7 +12,7 @@ use std::ops::Range;
 use ddp_comm::World;
 use ddp_kernels::{DType, Device, MemoryUse, Tensor, TensorMut, ops};
 
-use crate::data::order::partition::{Cut, RankCut};
+use crate::data::order::partition::{PartitionKind, RankPartition};
 use crate::data_parallel::error::Result;
 
 /// Elements that the ranks exchange at a time: their parts of it all fit a cache.
@@ -77,13 +77,13 @@ struct TreeLens {
 }
 
 impl TreeLens {
-    fn new(cut: &RankCut, len: usize) -> Self {
-        let (_, most) = subtrees_of(cut.own_shards());
-        let n_slots = (0..cut.world_size)
-            .map(|rank| subtrees_of(RankCut { rank, ..*cut }.own_shards()).0.len())
+    fn new(partition: &RankPartition, len: usize) -> Self {
+        let (_, most) = subtrees_of(partition.own_micro_shards());
+        let n_slots = (0..partition.world_size)
+            .map(|rank| subtrees_of(RankPartition { rank, ..*partition }.own_micro_shards()).0.len())
             .max()
             .unwrap_or(0);
-        let gathered = match cut.world_size {
+        let gathered = match partition.world_size {
             1 => 0,
             world_size => world_size * n_slots * CHUNK_ELEMENTS.min(len),
         };
@@ -93,8 +93,8 @@ impl TreeLens {
 
 impl TreeSum {
     /// Elements (f32) that it keeps beside the `len` of the sums.
-    pub fn extra_len(cut: &RankCut, len: usize) -> usize {
-        let TreeLens { n_extra, gathered, .. } = TreeLens::new(cut, len);
+    pub fn extra_len(partition: &RankPartition, len: usize) -> usize {
+        let TreeLens { n_extra, gathered, .. } = TreeLens::new(partition, len);
         n_extra * len + gathered
     }
 
@@ -105,18 +105,20 @@ impl TreeSum {
     ///
     /// # Panics
     /// If `cut` has no micro-shards, or their number is no power of two.
-    pub fn new(cut: &RankCut, len: usize, device: Device) -> Result<Self> {
-        let Cut::MicroShards { n_shards } = cut.cut else { panic!("a tree has micro-shards as its leaves") };
+    pub fn new(partition: &RankPartition, len: usize, device: Device) -> Result<Self> {
+        let PartitionKind::MicroShards { n_shards } = partition.kind else {
+            panic!("a tree has micro-shards as its leaves")
+        };
         assert!(n_shards.is_power_of_two(), "{n_shards} micro-shards");
-        let world_size = cut.world_size;
+        let world_size = partition.world_size;
         let zeros = |n| Tensor::zeros_for(MemoryUse::Gradients, &[n], DType::F32, device);
-        let TreeLens { n_extra, n_slots, gathered } = TreeLens::new(cut, len);
+        let TreeLens { n_extra, n_slots, gathered } = TreeLens::new(partition, len);
         let gathered = (gathered > 0).then(|| zeros(gathered)).transpose()?;
         Ok(TreeSum {
             extra: (0..n_extra).map(|_| zeros(len)).collect::<Result<_, _>>()?,
             stack: Vec::with_capacity(n_extra + 1),
             n_shards,
-            own: cut.own_shards(),
+            own: partition.own_micro_shards(),
             world_size,
             len,
             gathered,
@@ -202,8 +204,8 @@ impl TreeSum {
         // The subtrees of all ranks in the order of their leaves, and where they lie.
         let mut stack: Vec<(Subtree, usize)> = Vec::with_capacity(slots);
         for rank in 0..self.world_size {
-            let cut = Cut::MicroShards { n_shards: self.n_shards };
-            let run = RankCut { cut, rank, world_size: self.world_size }.own_shards();
+            let kind = PartitionKind::MicroShards { n_shards: self.n_shards };
+            let run = RankPartition { kind, rank, world_size: self.world_size }.own_micro_shards();
             for (index, subtree) in subtrees_of(run).0.into_iter().enumerate() {
                 stack.push((subtree, (rank * self.n_slots + index) * n));
                 while let [.., (left, to), (right, from)] = stack[..]
@@ -246,12 +248,12 @@ mod tests {
     /// Two steps, so that nothing of the first is left in the second; the sums of the second.
     fn on_ranks(world_size: usize, n_shards: usize, len: usize) -> Vec<Vec<u32>> {
         threads::run(world_size, |world| {
-            let cut = Cut::MicroShards { n_shards };
-            let cut = RankCut { cut, rank: world.rank().0, world_size };
-            let mut sum = TreeSum::new(&cut, len, Device::Cpu).unwrap();
+            let kind = PartitionKind::MicroShards { n_shards };
+            let partition = RankPartition { kind, rank: world.rank().0, world_size };
+            let mut sum = TreeSum::new(&partition, len, Device::Cpu).unwrap();
             let mut grads = Tensor::full(&[len], 7.0, DType::F32, Device::Cpu).unwrap();
             for step in [1000, 0] {
-                for shard in cut.own_shards() {
+                for shard in partition.own_micro_shards() {
                     let place = sum.leaf(&mut grads).into_slice::<f32>("leaf", "grads").unwrap();
                     place.copy_from_slice(&leaf(step + shard, len));
                     sum.push(&mut grads).unwrap();
@@ -299,8 +301,9 @@ mod tests {
     #[test]
     fn powers_of_two_of_ranks_send_one_sum_each() {
         let bytes = |world_size, rank| {
-            let cut = RankCut { cut: Cut::MicroShards { n_shards: 8 }, rank, world_size };
-            TreeSum::new(&cut, 100, Device::Cpu).unwrap().exchange_bytes()
+            let partition =
+                RankPartition { kind: PartitionKind::MicroShards { n_shards: 8 }, rank, world_size };
+            TreeSum::new(&partition, 100, Device::Cpu).unwrap().exchange_bytes()
         };
         assert_eq!([bytes(1, 0), bytes(2, 1), bytes(8, 3)], [0, 400, 7 * 400]);
         assert_eq!(bytes(3, 0), 2 * 2 * 400);

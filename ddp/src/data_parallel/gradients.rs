@@ -9,14 +9,14 @@ use ddp_kernels::ops::{self, STEP_SCALARS_EXTRA};
 use ddp_kernels::{DType, Device, MemoryUse, Tensor, TensorMut, TensorRef};
 
 use crate::config::{CommDtype, ZeroStage};
-use crate::data::order::partition::{Cut, RankCut};
+use crate::data::order::partition::{PartitionKind, RankPartition};
 use crate::data_parallel::bucket_reducer::{
     CompressedGradients, LocalGradients, ReducedGradients, Reduction, decompress,
 };
 use crate::data_parallel::buckets::{BucketPlan, STEP_VOTE, TAIL_ELEMENTS};
 use crate::data_parallel::error::Result;
 use crate::data_parallel::fixed_tree::TreeSum;
-use crate::data_parallel::shard_plan::{OwnPart, UpdatePlan};
+use crate::data_parallel::shard_plan::{Shard, ShardPlan};
 use crate::data_parallel::zero2::{BucketBuffers, ShardedGradients};
 use crate::model::{DropoutStep, Mlp, ParamSlot};
 
@@ -48,7 +48,7 @@ enum Exchange {
     /// Block by block with the update, but for what is behind the blocks.
     WithUpdate,
     /// In every pass, and no rank keeps more than its parts.
-    EveryPass(Box<BucketBuffers>),
+    EveryMicroBatch(Box<BucketBuffers>),
     /// Along a fixed tree of micro-shards, each of which is a pass.
     Tree(Box<TreeSum>),
 }
@@ -76,7 +76,7 @@ pub struct ExchangeBytes {
 
 /// Which of a step's passes it is.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pass {
+pub(crate) struct MicroStep {
     /// Its number, from 0.
     pub(crate) index: usize,
     /// Whether it is the step's last.
@@ -97,47 +97,47 @@ impl Gradients {
         world: &World,
         model: &Mlp,
         buckets: BucketPlan,
-        updates: &UpdatePlan,
+        shard_plan: &ShardPlan,
         options: ExchangeOptions,
     ) -> Result<Self> {
         let (layout, device) = (model.layout(), model.device());
         let is_alone = world.world_size() == 1;
         let zeros = |n: usize, dtype| Tensor::zeros_for(MemoryUse::Gradients, &[n], dtype, device);
         let keeps_parts = options.zero == ZeroStage::Gradients && !is_alone;
-        let len = if keeps_parts { updates.state_len() } else { layout.flat_len() };
+        let len = if keeps_parts { shard_plan.state_len() } else { layout.flat_len() };
         let is_rounded = device != Device::Cpu && options.comm_dtype == CommDtype::Bf16;
         let wire = || is_rounded.then(|| zeros(layout.flat_len(), DType::BF16)).transpose();
         let exchange = match options.zero {
             _ if options.micro_shards.is_some() => {
                 let n_shards = options.micro_shards.unwrap_or(1);
-                let cut = RankCut {
-                    cut: Cut::MicroShards { n_shards },
+                let partition = RankPartition {
+                    kind: PartitionKind::MicroShards { n_shards },
                     rank: world.rank().0,
                     world_size: world.world_size(),
                 };
-                Exchange::Tree(Box::new(TreeSum::new(&cut, len + TAIL_ELEMENTS, device)?))
+                Exchange::Tree(Box::new(TreeSum::new(&partition, len + TAIL_ELEMENTS, device)?))
             }
             _ if is_alone => Exchange::Alone,
-            ZeroStage::Off if updates.is_divided() => Exchange::WithUpdate,
+            ZeroStage::Off if shard_plan.is_divided() => Exchange::WithUpdate,
             ZeroStage::Off => Exchange::Buckets(Reduction::ToAll, wire()?),
             ZeroStage::Optimizer => Exchange::Buckets(Reduction::ToOwners, wire()?),
             ZeroStage::Gradients => {
-                Exchange::EveryPass(Box::new(BucketBuffers::new(world, layout, &buckets, device)?))
+                Exchange::EveryMicroBatch(Box::new(BucketBuffers::new(world, layout, &buckets, device)?))
             }
         };
         let sums = zeros(len + TAIL_ELEMENTS, DType::F32)?;
         let no_vote = zeros(1, DType::F32)?;
         let params = layout.slots().iter().map(ParamSlot::range).collect();
-        let (gathers_weights, overlap) = (updates.is_sharded(), options.overlap);
+        let (gathers_weights, overlap) = (shard_plan.is_sharded(), options.overlap);
         Ok(Gradients { sums, len, exchange, buckets, gathers_weights, params, overlap, no_vote })
     }
 
     /// Where a pass leaves its sums of losses and weights, and whether it adds to what is there.
-    pub(crate) fn tail_mut(&mut self, pass: Pass) -> Result<(TensorMut<'_>, bool)> {
+    pub(crate) fn tail_mut(&mut self, micro_step: MicroStep) -> Result<(TensorMut<'_>, bool)> {
         let Gradients { sums, len, exchange, .. } = self;
         let (grads, accumulate) = match exchange {
             Exchange::Tree(tree) => (tree.leaf(sums), false),
-            _ => (sums.view_mut(), pass.index > 0),
+            _ => (sums.view_mut(), micro_step.index > 0),
         };
         Ok((grads.range(*len, *len + TAIL_ELEMENTS)?, accumulate))
     }
@@ -148,9 +148,9 @@ impl Gradients {
     }
 
     /// The reduced gradients of what this rank updates.
-    pub(crate) fn of_part(&self, part: &OwnPart) -> Result<TensorRef<'_>> {
+    pub(crate) fn of_shard(&self, part: &Shard) -> Result<TensorRef<'_>> {
         let start = match self.exchange {
-            Exchange::EveryPass(_) => part.state_start,
+            Exchange::EveryMicroBatch(_) => part.state_start,
             _ => part.flat.start,
         };
         Ok(self.sums.view().range(start, start + part.flat.len())?)
@@ -162,12 +162,12 @@ impl Gradients {
     }
 
     /// Puts this rank's vote into the tail, before the pass goes backward.
-    pub(crate) fn vote(&mut self, vote: Vote<'_>, pass: Pass) -> Result<()> {
+    pub(crate) fn vote(&mut self, vote: Vote<'_>, micro_step: MicroStep) -> Result<()> {
         let Gradients { sums, len, exchange, no_vote, .. } = self;
         let (grads, votes) = match exchange {
             // Each micro-shard has a tail, and the sum over all of them has one vote of this rank.
-            Exchange::Tree(tree) => (tree.leaf(sums), pass.index == 0),
-            _ if pass.is_last => (sums.view_mut(), true),
+            Exchange::Tree(tree) => (tree.leaf(sums), micro_step.index == 0),
+            _ if micro_step.is_last => (sums.view_mut(), true),
             _ => return Ok(()),
         };
         let place = grads.range(*len + STEP_VOTE, *len + STEP_VOTE + 1)?;
@@ -187,7 +187,7 @@ impl Gradients {
         &self,
         world_size: usize,
         flat_len: usize,
-        n_passes: usize,
+        n_micro_batches: usize,
     ) -> ExchangeBytes {
         let (n, f32_bytes) = (world_size as u64, size_of::<f32>() as u64);
         // Of a buffer of so many bytes, once around the ring but for one hop.
@@ -200,7 +200,7 @@ impl Gradients {
             Exchange::Buckets(Reduction::ToAll, Some(_)) => once(flat) + 2 * once(tail),
             Exchange::Buckets(Reduction::ToOwners, None) => 2 * once(flat) + 2 * once(tail),
             Exchange::Buckets(Reduction::ToOwners, Some(_)) => once(flat / 2) + once(flat) + 2 * once(tail),
-            Exchange::EveryPass(_) => (n_passes as u64 + 1) * once(flat) + 2 * once(tail),
+            Exchange::EveryMicroBatch(_) => (n_micro_batches as u64 + 1) * once(flat) + 2 * once(tail),
             Exchange::Tree(tree) => tree.exchange_bytes() + if self.gathers_weights { once(flat) } else { 0 },
         };
         ExchangeBytes { sent, all_reduce }
@@ -214,18 +214,19 @@ impl Gradients {
         model: &mut Mlp,
         x: TensorRef<'_>,
         dropout: Option<DropoutStep<'_>>,
-        (pass, updates): (Pass, &UpdatePlan),
+        micro_step: MicroStep,
+        shard_plan: &ShardPlan,
     ) -> Result<()> {
-        let accumulate = pass.index > 0;
+        let accumulate = micro_step.index > 0;
         let Gradients { sums, len, exchange, buckets, overlap, .. } = self;
         let (len, overlap) = (*len, *overlap);
         let group = world.tensor_group();
         match exchange {
-            Exchange::EveryPass(buffers) => {
+            Exchange::EveryMicroBatch(buffers) => {
                 let (parts, tail) = sums.view_mut().split_at(len)?;
                 let lent = buffers.lend(parts);
                 group.scope(|scope| {
-                    if pass.is_last {
+                    if micro_step.is_last {
                         scope.all_reduce(ReduceOp::Sum, tail)?;
                     }
                     let mut sink = ShardedGradients::new(scope, lent, accumulate, overlap);
@@ -234,7 +235,7 @@ impl Gradients {
                     sink.finish()
                 })
             }
-            Exchange::Buckets(reduction, wire) if pass.is_last => {
+            Exchange::Buckets(reduction, wire) if micro_step.is_last => {
                 let reduction = *reduction;
                 let Some(wire) = wire else {
                     let grads = sums.view_mut();
@@ -244,24 +245,26 @@ impl Gradients {
                         sink.finish()
                     });
                 };
-                let (both, travelling) = (sums.view_mut().split_at(len)?, wire.view_mut());
+                let (grads, tail) = sums.view_mut().split_at(len)?;
+                let wire_grads = wire.view_mut();
                 group.scope(|scope| {
-                    let mut sink =
-                        CompressedGradients::new(scope, buckets, both, travelling, overlap, reduction)?;
+                    let mut sink = CompressedGradients::new(
+                        scope, buckets, grads, tail, wire_grads, overlap, reduction,
+                    )?;
                     model.backward(x, dropout, accumulate, &mut sink)?;
                     sink.finish()
                 })?;
-                updates.own_parts().try_for_each(|part| decompress(wire, sums, part.flat))
+                shard_plan.own_shards().try_for_each(|part| decompress(wire, sums, part.flat))
             }
             Exchange::Tree(tree) => {
                 model.backward(x, dropout, false, &mut LocalGradients(tree.leaf(sums)))?;
                 tree.push(sums)?;
-                if pass.is_last { tree.exchange(world, sums) } else { Ok(()) }
+                if micro_step.is_last { tree.exchange(world, sums) } else { Ok(()) }
             }
             Exchange::Alone | Exchange::Buckets(..) | Exchange::WithUpdate => {
                 model.backward(x, dropout, accumulate, &mut LocalGradients(sums.view_mut()))?;
                 match exchange {
-                    Exchange::WithUpdate if pass.is_last => updates.reduce_rest(world, sums),
+                    Exchange::WithUpdate if micro_step.is_last => shard_plan.reduce_rest(world, sums),
                     _ => Ok(()),
                 }
             }
@@ -270,7 +273,12 @@ impl Gradients {
 
     /// The sum of squares of the reduced gradients, all ranks' parts together, into `sum`, `[1]` f64 where the group exchanges
     /// tensors.
-    pub(crate) fn sum_of_squares(&self, world: &World, updates: &UpdatePlan, sum: &mut Tensor) -> Result<()> {
+    pub(crate) fn sum_of_squares(
+        &self,
+        world: &World,
+        shard_plan: &ShardPlan,
+        sum: &mut Tensor,
+    ) -> Result<()> {
         if let Exchange::Tree(_) = self.exchange {
             // Parameter by parameter, whatever stands between them: that depends on the number of ranks.
             for (index, param) in self.params.iter().enumerate() {
@@ -280,18 +288,18 @@ impl Gradients {
             return Ok(());
         }
         let mut is_first = true;
-        let mut add = |part: OwnPart, sum: &mut Tensor| -> Result<()> {
+        let mut add = |part: Shard, sum: &mut Tensor| -> Result<()> {
             let accumulate = !std::mem::take(&mut is_first);
-            Ok(ops::sum_of_squares(self.of_part(&part)?, sum.view_mut(), accumulate)?)
+            Ok(ops::sum_of_squares(self.of_shard(&part)?, sum.view_mut(), accumulate)?)
         };
-        for block in updates.blocks() {
-            add(updates.own_part(block), sum)?;
+        for block in shard_plan.blocks() {
+            add(shard_plan.own_shard(block), sum)?;
         }
-        if !updates.blocks().is_empty() {
+        if !shard_plan.blocks().is_empty() {
             world.tensor_group().all_reduce(ReduceOp::Sum, sum.view_mut())?;
         }
         // All ranks have the same of the rest.
-        let rest = updates.rest();
+        let rest = shard_plan.rest();
         if rest.flat.is_empty() { Ok(()) } else { add(rest, sum) }
     }
 }

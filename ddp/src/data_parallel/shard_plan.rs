@@ -24,7 +24,7 @@ const ALIGN_ELEMENTS: usize = 16;
 
 /// How the flat buffer of weights is divided over the ranks for the update.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UpdatePlan {
+pub struct ShardPlan {
     /// Ranges of equal parts, one a rank in rank order; none where every rank updates all.
     blocks: Vec<Range<usize>>,
     /// Behind the blocks: what all ranks update.
@@ -38,7 +38,7 @@ pub struct UpdatePlan {
 
 /// A range of the flat buffer that this rank updates.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OwnPart {
+pub struct Shard {
     /// Which.
     pub flat: Range<usize>,
     /// Where its state begins in the tensors of state.
@@ -47,14 +47,14 @@ pub struct OwnPart {
 
 /// A range of the flat buffer whose state a rank holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StatePiece {
+pub struct StateShard {
     /// Which.
     pub flat: Range<usize>,
     /// Where it begins in the tensors of state.
     pub offset: usize,
 }
 
-impl UpdatePlan {
+impl ShardPlan {
     /// The plan for a flat buffer of `flat_len` elements, divided where that is worth it: on ranks that share memory,
     /// from `divide_from` elements on.
     pub fn new(world: &World, flat_len: usize, divide_from: usize) -> Self {
@@ -80,7 +80,7 @@ impl UpdatePlan {
             "a layout for {n_parts} ranks"
         );
         let end = blocks.last().map_or(0, |last| last.end);
-        UpdatePlan { blocks, rest: end..end, part, n_parts, is_sharded: true }
+        ShardPlan { blocks, rest: end..end, part, n_parts, is_sharded: true }
     }
 
     fn divided(flat_len: usize, part: usize, n_parts: usize) -> Self {
@@ -94,11 +94,11 @@ impl UpdatePlan {
             blocks.push(start..end);
             start = end;
         }
-        UpdatePlan { blocks, rest: start..flat_len, part, n_parts, is_sharded: false }
+        ShardPlan { blocks, rest: start..flat_len, part, n_parts, is_sharded: false }
     }
 
     /// Whether each rank updates a part, and none of them holds state of its parts alone. Then
-    /// [`UpdatePlan::reduce_rest`] and [`UpdatePlan::reduce`] take the place of an all-reduce.
+    /// [`ShardPlan::reduce_rest`] and [`ShardPlan::reduce`] take the place of an all-reduce.
     pub fn is_divided(&self) -> bool {
         !self.blocks.is_empty() && !self.is_sharded
     }
@@ -114,23 +114,23 @@ impl UpdatePlan {
     }
 
     /// This rank's part of a block.
-    pub fn own_part(&self, block: &Range<usize>) -> OwnPart {
+    pub fn own_shard(&self, block: &Range<usize>) -> Shard {
         let len = block.len() / self.n_parts;
         let start = block.start + self.part * len;
         // Parts of the blocks before are as many times smaller as they are.
         let state_start = if self.is_sharded { block.start / self.n_parts } else { start };
-        OwnPart { flat: start..start + len, state_start }
+        Shard { flat: start..start + len, state_start }
     }
 
     /// What all ranks update.
-    pub fn rest(&self) -> OwnPart {
-        OwnPart { flat: self.rest.clone(), state_start: self.rest.start }
+    pub fn rest(&self) -> Shard {
+        Shard { flat: self.rest.clone(), state_start: self.rest.start }
     }
 
     /// All that this rank updates, in order.
-    pub fn own_parts(&self) -> impl Iterator<Item = OwnPart> + '_ {
+    pub fn own_shards(&self) -> impl Iterator<Item = Shard> + '_ {
         let rest = (!self.rest.is_empty()).then(|| self.rest());
-        self.blocks.iter().map(|block| self.own_part(block)).chain(rest)
+        self.blocks.iter().map(|block| self.own_shard(block)).chain(rest)
     }
 
     /// Elements of each tensor of state.
@@ -139,19 +139,20 @@ impl UpdatePlan {
     }
 
     /// What this rank's state is to be stored of: each element of the flat buffer is some rank's.
-    pub fn pieces_to_store(&self) -> Vec<StatePiece> {
-        let piece = |part: OwnPart| StatePiece { flat: part.flat, offset: part.state_start };
-        let parts = self.blocks.iter().map(|block| self.own_part(block));
+    pub fn shards_to_store(&self) -> Vec<StateShard> {
+        let piece = |part: Shard| StateShard { flat: part.flat, offset: part.state_start };
+        let parts = self.blocks.iter().map(|block| self.own_shard(block));
         // All ranks have the same state of the rest.
         let rest = (self.part == 0 && !self.rest.is_empty()).then(|| self.rest());
         parts.chain(rest).map(piece).collect()
     }
 
     /// What this rank's state is to be restored of: all that it has room for.
-    pub fn pieces_to_restore(&self) -> Vec<StatePiece> {
-        match self.is_sharded {
-            true => self.pieces_to_store(),
-            false => vec![StatePiece { flat: 0..self.rest.end, offset: 0 }],
+    pub fn shards_to_restore(&self) -> Vec<StateShard> {
+        if self.is_sharded {
+            self.shards_to_store()
+        } else {
+            vec![StateShard { flat: 0..self.rest.end, offset: 0 }]
         }
     }
 
@@ -197,11 +198,11 @@ mod tests {
             let mut n_updates = vec![0; flat_len];
             let mut n_stored = vec![0; flat_len];
             for part in 0..n_parts {
-                let plan = UpdatePlan::divided(flat_len, part, n_parts);
-                plan.own_parts().flat_map(|part| part.flat).for_each(|element| n_updates[element] += 1);
-                plan.pieces_to_store().into_iter().flat_map(|piece| piece.flat).for_each(|i| n_stored[i] += 1);
+                let plan = ShardPlan::divided(flat_len, part, n_parts);
+                plan.own_shards().flat_map(|part| part.flat).for_each(|element| n_updates[element] += 1);
+                plan.shards_to_store().into_iter().flat_map(|piece| piece.flat).for_each(|i| n_stored[i] += 1);
             }
-            let plan = UpdatePlan::divided(flat_len, 0, n_parts);
+            let plan = ShardPlan::divided(flat_len, 0, n_parts);
             prop_assert!(n_parts == 1 || plan.rest().flat.len() < n_parts * ALIGN_ELEMENTS);
             for (element, n) in n_updates.into_iter().enumerate() {
                 prop_assert_eq!(n, if plan.rest().flat.contains(&element) { n_parts } else { 1 });
@@ -216,11 +217,11 @@ mod tests {
             let layout = ParamLayout::shared_by(&ModelSpec::plain(&dims, Activation::Relu), n_parts);
             let mut n_updates = vec![0; layout.flat_len()];
             for part in 0..n_parts {
-                let plan = UpdatePlan::sharded(&BucketPlan::new(&layout, cap_bytes), part, n_parts);
+                let plan = ShardPlan::sharded(&BucketPlan::new(&layout, cap_bytes), part, n_parts);
                 prop_assert_eq!(plan.state_len() * n_parts, layout.flat_len());
-                prop_assert_eq!(plan.pieces_to_store(), plan.pieces_to_restore());
+                prop_assert_eq!(plan.shards_to_store(), plan.shards_to_restore());
                 let mut end = 0;
-                for piece in plan.pieces_to_store() {
+                for piece in plan.shards_to_store() {
                     prop_assert_eq!(piece.offset, end);
                     end += piece.flat.len();
                     piece.flat.for_each(|element| n_updates[element] += 1);
@@ -233,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_world_of_one_updates_all() {
-        let plan = UpdatePlan::new(&World::single(), 1 << 22, 0);
+        let plan = ShardPlan::new(&World::single(), 1 << 22, 0);
         assert_eq!((plan.rest().flat, plan.is_divided()), (0..1 << 22, false));
     }
 }

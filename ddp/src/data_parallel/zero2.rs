@@ -127,9 +127,10 @@ impl<'a, 'env> ShardedGradients<'a, 'env> {
         let (len, start) = (flat.len() / world_size, flat.start / world_size);
         let sum = buffer.as_ref().range(rank * len, (rank + 1) * len)?;
         let part = self.lent.parts.reborrow().range(start, start + len)?;
-        match self.accumulate {
-            true => ops::add_assign(part, sum)?,
-            false => ops::copy(sum, part)?,
+        if self.accumulate {
+            ops::add_assign(part, sum)?;
+        } else {
+            ops::copy(sum, part)?;
         }
         self.lent.slots[slot] = Slot::Free(buffer);
         Ok(())

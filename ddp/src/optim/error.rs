@@ -17,7 +17,7 @@ pub enum OptimError {
     /// The loss scale of f16 left its range.
     #[error(transparent)]
     LossScaler(#[from] LossScalerError),
-    /// A schedule that ends with the run, and nobody knows when that is.
+    /// The schedule depends on the run's length, which is unknown.
     #[error(
         "the schedule \"{kind}\" needs the number of steps of the run\nhint: give `train.steps` or `train.epochs`"
     )]
@@ -25,37 +25,37 @@ pub enum OptimError {
         /// Its name in the config.
         kind: &'static str,
     },
-    /// A schedule for a longer run.
+    /// The schedule is longer than the run.
     #[error(
-        "the schedule \"wsd\" takes {warmup_steps} + {decay_steps} steps for warm-up and decay, and the run has {total_steps} steps\nhint: shorten `schedule.warmup_steps` or `schedule.decay_steps`, or give them as fractions; or train longer"
+        "the schedule \"wsd\" takes {warmup_steps} + {decay_steps} steps for warm-up and decay, but the run has {total_steps} steps\nhint: shorten `schedule.warmup_steps` or `schedule.decay_steps`, or give them as fractions; or train longer"
     )]
     ScheduleTooLong {
-        /// Of the warm-up.
+        /// Steps of the warm-up.
         warmup_steps: u64,
-        /// Of the decay.
+        /// Steps of the decay.
         decay_steps: u64,
-        /// Of the run.
+        /// Steps of the run.
         total_steps: u64,
     },
-    /// A parameter group of nothing.
+    /// A group's pattern matches no parameter.
     #[error("`optimizer.groups`: no parameter matches \"{pattern}\"\nhint: the parameters are {names}")]
     NoSuchParameter {
         /// The group's pattern.
         pattern: String,
-        /// All names.
+        /// Names of all parameters.
         names: String,
     },
-    /// A parameter group that those before it leave nothing.
+    /// Earlier groups match all parameters of a group.
     #[error(
-        "`optimizer.groups`: \"{pattern}\" has no parameter left: {earlier} before it matches all of its own ({names})\n\
-         hint: the first group that matches counts: put the narrower one first, or remove one"
+        "`optimizer.groups`: \"{pattern}\" applies to no parameter: the earlier {earlier} matches all of its parameters ({names})\n\
+         hint: the first matching group applies: put the narrower pattern first, or remove one"
     )]
     HiddenGroup {
         /// The group's pattern.
         pattern: String,
-        /// Those that come first, in quotes.
+        /// Patterns of the earlier groups, quoted.
         earlier: String,
-        /// What it would match.
+        /// Parameters that the pattern matches.
         names: String,
     },
 }

@@ -63,8 +63,8 @@ pub struct LossScalerState {
 pub enum LossScalerError {
     /// No scale makes the gradients finite.
     #[error(
-        "the gradients of {n_skipped_in_row} steps in a row are not finite, though the loss scale is down to {scale}\nhint: \
-         `train.precision = \"bf16\"`, whose range is that of f32; or a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0`, \
+        "gradients were not finite for {n_skipped_in_row} steps in a row, although the loss scale is down to {scale}\nhint: \
+         use `train.precision = \"bf16\"`, whose range is that of f32; or try a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0`, \
          `data.normalize = \"standard\"`"
     )]
     Exhausted {
@@ -74,7 +74,7 @@ pub enum LossScalerError {
         scale: f64,
     },
     /// A state that no scaler comes to.
-    #[error("a loss scale of {scale}; expected a finite number of at least {min_scale}")]
+    #[error("loss scale is {scale}, expected a finite number of at least {min_scale}")]
     State {
         /// That of the state.
         scale: f64,

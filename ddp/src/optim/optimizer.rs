@@ -133,7 +133,7 @@ impl Optimizer {
         self.ema.as_ref()
     }
 
-    /// The step that was begun, on this range of the flat buffers; see [`Optimizer::step_on_part`].
+    /// The step that was begun, on this range of the flat buffers; see [`Optimizer::step_on_slice`].
     ///
     /// - `weights`: all weights, and the copy of them that must be kept alike, where there is one
     ///
@@ -147,8 +147,8 @@ impl Optimizer {
         range: Range<usize>,
         state_start: usize,
     ) -> Result<(), KernelError> {
-        let copy = compute_weights.map(|copy| cut(copy.view_mut(), &range)).transpose()?;
-        self.step_on_part((cut(weights.view_mut(), &range)?, copy), grads, scale, range, state_start)
+        let copy = compute_weights.map(|copy| slice(copy.view_mut(), &range)).transpose()?;
+        self.step_on_slice((slice(weights.view_mut(), &range)?, copy), grads, scale, range, state_start)
     }
 
     /// The step that was begun, on this range of the flat buffers.
@@ -161,7 +161,7 @@ impl Optimizer {
     ///
     /// # Errors
     /// Those of the optimiser's operation; [`KernelError::Shape`] if `grads` is not as long as `range`.
-    pub fn step_on_part(
+    pub fn step_on_slice(
         &mut self,
         (mut weights, mut compute_weights): (TensorMut<'_>, Option<TensorMut<'_>>),
         grads: TensorRef<'_>,
@@ -171,20 +171,18 @@ impl Optimizer {
     ) -> Result<(), KernelError> {
         for (part, segment) in self.groups.within(range.clone()) {
             let at = part.start - range.start..part.end - range.start;
-            let grads = match at == (0..range.len()) {
-                // Also a length that is not the range's, which the operation then refuses.
-                true => grads,
-                false => grads.range(at.start, at.end)?,
-            };
-            let own = Own { state: &mut self.state, start: state_start + at.start, n: at.len() };
-            let weights = cut(weights.reborrow(), &at)?;
-            let copy = compute_weights.as_mut().map(|copy| cut(copy.reborrow(), &at)).transpose()?;
-            let now = Now { config: &self.config, lr: self.lr, step: self.n_steps };
-            update(now, segment, weights, copy, grads, scale, own)?;
+            // A whole range keeps its gradients as they are: the operation rejects a wrong length.
+            let is_whole = at == (0..range.len());
+            let grads = if is_whole { grads } else { grads.range(at.start, at.end)? };
+            let own = StateSlice { state: &mut self.state, start: state_start + at.start, n: at.len() };
+            let weights = slice(weights.reborrow(), &at)?;
+            let copy = compute_weights.as_mut().map(|copy| slice(copy.reborrow(), &at)).transpose()?;
+            let hyperparams = StepHyperparams { config: &self.config, lr: self.lr, step: self.n_steps };
+            update(hyperparams, segment, weights, copy, grads, scale, own)?;
         }
         let Some(ema) = &mut self.ema else { return Ok(()) };
         let config = EmaConfig { decay: self.config.ema_decay, step: self.n_steps };
-        let ema = cut(ema.view_mut(), &(state_start..state_start + range.len()))?;
+        let ema = slice(ema.view_mut(), &(state_start..state_start + range.len()))?;
         let inputs = match scale {
             UpdateScale::Host(_) => None,
             UpdateScale::Device(inputs) => Some(inputs),
@@ -194,32 +192,32 @@ impl Optimizer {
 }
 
 /// What the host knows of the step.
-struct Now<'a> {
+struct StepHyperparams<'a> {
     config: &'a OptimizerConfig,
     lr: f64,
     step: u64,
 }
 
 /// The part of the state that an update needs.
-struct Own<'a> {
+struct StateSlice<'a> {
     state: &'a mut State,
     start: usize,
     n: usize,
 }
 
-fn cut<'a>(tensor: TensorMut<'a>, range: &Range<usize>) -> Result<TensorMut<'a>, KernelError> {
+fn slice<'a>(tensor: TensorMut<'a>, range: &Range<usize>) -> Result<TensorMut<'a>, KernelError> {
     tensor.range(range.start, range.end)
 }
 
 /// The step on parameters of one setting.
 fn update(
-    Now { config: c, lr, step }: Now<'_>,
+    StepHyperparams { config: c, lr, step }: StepHyperparams<'_>,
     segment: Segment,
     weights: TensorMut<'_>,
     compute_weights: Option<TensorMut<'_>>,
     grads: TensorRef<'_>,
     scale: UpdateScale<'_>,
-    own: Own<'_>,
+    own: StateSlice<'_>,
 ) -> Result<(), KernelError> {
     let (grad_scale, inputs) = match scale {
         UpdateScale::Host(grad_scale) => (grad_scale, None),
@@ -238,7 +236,7 @@ fn update(
                 grad_scale,
             };
             let velocity =
-                velocity.as_mut().map(|velocity| cut(velocity.view_mut(), &own_range)).transpose()?;
+                velocity.as_mut().map(|velocity| slice(velocity.view_mut(), &own_range)).transpose()?;
             ops::sgd_step(&config, weights, grads, velocity, compute_weights, inputs)
         }
         State::Adam { m, v } => {
@@ -255,7 +253,8 @@ fn update(
                 step,
                 grad_scale,
             };
-            let state = AdamState { m: cut(m.view_mut(), &own_range)?, v: cut(v.view_mut(), &own_range)? };
+            let state =
+                AdamState { m: slice(m.view_mut(), &own_range)?, v: slice(v.view_mut(), &own_range)? };
             ops::adam_step(&config, weights, grads, state, compute_weights, inputs)
         }
     }

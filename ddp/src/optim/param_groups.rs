@@ -198,13 +198,15 @@ mod tests {
             })
         };
         let message = groups(&["layers.*", "norms.*", "layers.0.*"]).unwrap_err().to_string();
-        let want = "`optimizer.groups`: \"layers.0.*\" has no parameter left: \"layers.*\" before it matches all of its own \
+        let want = "`optimizer.groups`: \"layers.0.*\" applies to no parameter: the earlier \"layers.*\" matches all of its parameters \
                     (layers.0.weight, layers.0.bias)\nhint: ";
         assert!(message.starts_with(want), "{message}");
         // No single one hides it.
         let message = groups(&["layers.?.bias", "layers.*", "*.1.*", "layers.1.*"]).unwrap_err().to_string();
         assert!(
-            message.contains("\"layers.1.*\" has no parameter left: \"layers.?.bias\", \"layers.*\" before"),
+            message.contains(
+                "\"layers.1.*\" applies to no parameter: the earlier \"layers.?.bias\", \"layers.*\" matches"
+            ),
             "{message}"
         );
         // One that is left something is none of these.

@@ -9,7 +9,7 @@ use ddp_comm::World;
 use ddp_kernels::{Device, Tensor, TensorRef};
 
 use crate::checkpoint::{
-    CheckpointError, CheckpointStore, Piece, RunState, SaveOptions, SaveOutcome, Saver, SnapshotBuffers,
+    CheckpointError, CheckpointStore, RunState, SaveOptions, SaveOutcome, Saver, ShardRange, SnapshotBuffers,
     Writer,
 };
 use crate::config::{CheckpointConfig, Config};
@@ -21,13 +21,14 @@ use crate::run_folder::error::FolderError;
 use crate::train::error::Stop;
 use crate::train::error::{Result, TrainError};
 use crate::train::resume::shared_path;
-use crate::train::trainer::{StatePiece, Trainer};
+use crate::train::trainer::{StateShard, Trainer};
 
 /// The checkpoints of one run, as one rank sees them.
-pub struct Checkpointing<'a> {
+pub struct Autosave<'a> {
     world: &'a World,
     config: &'a CheckpointConfig,
-    part: Option<Part>,
+    /// This rank's share of each save; none on ranks that save nothing.
+    rank_save: Option<RankSave>,
     /// Step and cursor of the last one, and when it was taken.
     last: (Option<(u64, u64)>, Instant),
     /// What training waited for those that nobody has told of.
@@ -39,8 +40,8 @@ pub struct Checkpointing<'a> {
 }
 
 /// What this rank saves of the run, and how.
-struct Part {
-    how: How,
+struct RankSave {
+    mode: SaveMode,
     /// Ranges of the state's tensors, which follow each other in the file.
     ranges: Vec<Range<usize>>,
     has_weights: bool,
@@ -48,14 +49,14 @@ struct Part {
     lacks_pinned: bool,
 }
 
-enum How {
+enum SaveMode {
     /// While training goes on, from copies in memory that is kept for them.
     Async(Writer),
     /// At once, from copies that are made for it.
-    AtOnce(Box<Saver>, SnapshotBuffers, Vec<SaveOutcome>),
+    Blocking(Box<Saver>, SnapshotBuffers, Vec<SaveOutcome>),
 }
 
-impl<'a> Checkpointing<'a> {
+impl<'a> Autosave<'a> {
     /// Makes ready to save the run of `trainer` in `folder`, which rank 0 knows; every rank of the world calls it.
     ///
     /// # Errors
@@ -75,18 +76,16 @@ impl<'a> Checkpointing<'a> {
             _ => Ok(()),
         };
         world.collective_result(prepared.map_err(TrainError::from))?;
-        let own = trainer.state_pieces();
-        let n_parts = n_parts(world, !own.is_empty())?;
-        let rank = world.rank().0;
-        let part = match rank < n_parts {
-            true => Some(Part::new(config, data, trainer, store, (rank, n_parts, world.world_size()), &own)),
-            false => None,
-        };
-        let part = world.collective_result(part.transpose())?;
+        let own = trainer.state_shards();
+        let n_savers = count_savers(world, !own.is_empty())?;
+        let saves = world.rank().0 < n_savers;
+        let rank_save =
+            saves.then(|| RankSave::new(world, config, data, trainer, store, n_savers, &own)).transpose();
+        let rank_save = world.collective_result(rank_save)?;
         let last = (None, Instant::now());
-        let note = note(world, part.as_ref().is_some_and(|part| part.lacks_pinned))?;
+        let note = note(world, rank_save.as_ref().is_some_and(|rank_save| rank_save.lacks_pinned))?;
         let config = &config.checkpoint;
-        Ok(Checkpointing { world, config, part, last, pauses: Vec::new(), failed: None, note })
+        Ok(Autosave { world, config, rank_save, last, pauses: Vec::new(), failed: None, note })
     }
 
     /// What the user should know before the run begins, on rank 0 of all ranks.
@@ -122,14 +121,14 @@ impl<'a> Checkpointing<'a> {
     /// training began to wait for it.
     ///
     /// # Errors
-    /// Those of taking copies. One that can't be written is told of by [`Checkpointing::report`].
+    /// Those of taking copies. One that can't be written is told of by [`Autosave::report`].
     pub fn save(&mut self, trainer: &Trainer<'_>, run: &RunState, started: Instant) -> Result<()> {
         let place = Some((run.step, run.cursor));
         if self.last.0 == place {
             return Ok(());
         }
-        if let Some(part) = &mut self.part {
-            part.save(trainer, run)?;
+        if let Some(rank_save) = &mut self.rank_save {
+            rank_save.save(trainer, run)?;
         }
         self.last = (place, Instant::now());
         self.pauses.push((run.step, started.elapsed()));
@@ -142,15 +141,15 @@ impl<'a> Checkpointing<'a> {
     /// # Errors
     /// That of writing the events.
     pub fn report(&mut self, metrics: &mut MetricsSink, progress: &Progress) -> Result<()> {
-        let outcomes = match self.part.as_mut().map(|part| &mut part.how) {
-            Some(How::Async(writer)) => writer.poll(),
-            Some(How::AtOnce(_, _, outcomes)) => std::mem::take(outcomes),
+        let outcomes = match self.rank_save.as_mut().map(|rank_save| &mut rank_save.mode) {
+            Some(SaveMode::Async(writer)) => writer.poll(),
+            Some(SaveMode::Blocking(_, _, outcomes)) => std::mem::take(outcomes),
             None => return Ok(()),
         };
-        self.tell(outcomes, metrics, progress)
+        self.report_outcomes(outcomes, metrics, progress)
     }
 
-    fn tell(
+    fn report_outcomes(
         &mut self,
         outcomes: Vec<SaveOutcome>,
         metrics: &mut MetricsSink,
@@ -187,25 +186,27 @@ impl<'a> Checkpointing<'a> {
         metrics: &mut MetricsSink,
         progress: &Progress,
     ) -> Result<Option<CheckpointError>> {
-        let outcomes = match self.part.take().map(|part| part.how) {
-            Some(How::Async(writer)) => writer.finish(),
-            Some(How::AtOnce(_, _, outcomes)) => outcomes,
+        let outcomes = match self.rank_save.take().map(|rank_save| rank_save.mode) {
+            Some(SaveMode::Async(writer)) => writer.finish(),
+            Some(SaveMode::Blocking(_, _, outcomes)) => outcomes,
             None => Vec::new(),
         };
-        self.tell(outcomes, metrics, progress)?;
+        self.report_outcomes(outcomes, metrics, progress)?;
         Ok(self.failed.take())
     }
 }
 
-impl Part {
+impl RankSave {
     fn new(
+        world: &World,
         config: &Config,
         data: &Loaded,
         trainer: &Trainer<'_>,
         store: CheckpointStore,
-        (rank, n_parts, world_size): (usize, usize, usize),
-        own: &[StatePiece],
+        n_savers: usize,
+        own: &[StateShard],
     ) -> Result<Self> {
+        let rank = world.rank().0;
         let layout = trainer.model().layout();
         let state_names: Vec<String> = trainer.state().iter().map(|(name, _)| (*name).to_owned()).collect();
         let checkpoint = &config.checkpoint;
@@ -223,41 +224,40 @@ impl Part {
             },
             layout: layout.clone(),
             data_fingerprint: data.fingerprint_hex(),
-            world_size,
+            world_size: world.world_size(),
             rank,
-            n_parts,
+            n_savers,
             state_names,
-            pieces: Piece::of_ranges(layout, &owned),
+            shard_ranges: ShardRange::of_ranges(layout, &owned),
             keep: checkpoint.keep,
             keep_best: checkpoint.keep_best.is_some(),
             rank_timeout: SaveOptions::RANK_TIMEOUT,
         };
         let saver = Saver::new(store, options);
-        let how = match checkpoint.is_async && checkpoint.is_on() {
-            true => {
-                let device = trainer.model().weights().device();
-                let buffers = SnapshotBuffers::of_device(device, n_weights, &vec![n_state; n_tensors])?;
-                lacks_pinned = device != Device::Cpu && !buffers.is_pinned();
-                How::Async(Writer::start(saver, buffers)?)
-            }
-            // Nobody waits for less than the disk, so that plain memory will do, and a run that is saved when it stops alone needs
-            // none until then.
-            false => How::AtOnce(Box::new(saver), SnapshotBuffers::default(), Vec::new()),
+        let mode = if checkpoint.is_async && checkpoint.is_on() {
+            let device = trainer.model().weights().device();
+            let buffers = SnapshotBuffers::of_device(device, n_weights, &vec![n_state; n_tensors])?;
+            lacks_pinned = device != Device::Cpu && !buffers.is_pinned();
+            SaveMode::Async(Writer::start(saver, buffers)?)
+        } else {
+            // Training waits for the disk here, so pageable memory suffices; a run that is saved only when it stops needs no
+            // memory until then.
+            SaveMode::Blocking(Box::new(saver), SnapshotBuffers::default(), Vec::new())
         };
-        Ok(Part { how, ranges, has_weights: rank == 0, lacks_pinned })
+        Ok(RankSave { mode, ranges, has_weights: rank == 0, lacks_pinned })
     }
 
     fn save(&mut self, trainer: &Trainer<'_>, run: &RunState) -> Result<()> {
         let state: Vec<&Tensor> = trainer.state().into_iter().map(|(_, tensor)| tensor).collect();
         let weights = self.has_weights.then(|| trainer.model().weights());
-        match &mut self.how {
-            How::Async(writer) => {
+        match &mut self.mode {
+            SaveMode::Async(writer) => {
                 let (mut buffers, _) = writer.take_buffers();
-                take(&mut buffers, weights, &state, &self.ranges)?;
+                snapshot(&mut buffers, weights, &state, &self.ranges)?;
                 writer.save(run.clone(), self.has_weights, buffers)?;
             }
-            How::AtOnce(saver, buffers, outcomes) => {
-                take(buffers, weights, &state, &self.ranges)?;
+            SaveMode::Blocking(saver, buffers, outcomes) => {
+                snapshot(buffers, weights, &state, &self.ranges)?;
                 let weights = self.has_weights.then(|| buffers.weights());
                 let outcome = match saver.save(run, weights, &buffers.state()) {
                     Ok(saved) => SaveOutcome::Saved(saved),
@@ -272,25 +272,25 @@ impl Part {
 }
 
 /// Takes a snapshot of what a rank saves.
-fn take(
+fn snapshot(
     buffers: &mut SnapshotBuffers,
     weights: Option<&Tensor>,
     state: &[&Tensor],
     ranges: &[Range<usize>],
 ) -> Result<()> {
     let weights: Vec<TensorRef<'_>> = weights.map(Tensor::view).into_iter().collect();
-    let state: Vec<_> = state.iter().map(|tensor| parts_of(tensor, ranges)).collect::<Result<_>>()?;
+    let state: Vec<_> = state.iter().map(|tensor| slices_of(tensor, ranges)).collect::<Result<_>>()?;
     Ok(buffers.take(&weights, &state)?)
 }
 
-fn parts_of<'a>(tensor: &'a Tensor, ranges: &[Range<usize>]) -> Result<Vec<TensorRef<'a>>> {
+fn slices_of<'a>(tensor: &'a Tensor, ranges: &[Range<usize>]) -> Result<Vec<TensorRef<'a>>> {
     ranges.iter().map(|range| Ok(tensor.view().range(range.start, range.end)?)).collect()
 }
 
 /// The ranges of the state's tensors that a rank saves, as few as there can be.
-fn ranges_of(own: &[StatePiece]) -> Vec<Range<usize>> {
+fn ranges_of(own: &[StateShard]) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
-    for StatePiece { flat, offset } in own {
+    for StateShard { flat, offset } in own {
         match ranges.last_mut() {
             Some(last) if last.end == *offset => last.end += flat.len(),
             _ => ranges.push(*offset..offset + flat.len()),
@@ -300,7 +300,7 @@ fn ranges_of(own: &[StatePiece]) -> Vec<Range<usize>> {
 }
 
 /// How many ranks save: all that have some of the state, and rank 0.
-fn n_parts(world: &World, has_state: bool) -> Result<usize> {
+fn count_savers(world: &World, has_state: bool) -> Result<usize> {
     let all = world.group().all_gather_bytes(&[u8::from(has_state)]).map_err(TrainError::from)?;
     Ok(all.iter().rposition(|of_rank| of_rank[0] == 1).map_or(1, |last| last + 1))
 }
@@ -311,8 +311,8 @@ fn note(world: &World, lacks_pinned: bool) -> Result<Option<String>> {
     let n_ranks = all.iter().filter(|of_rank| of_rank[0] == 1).count();
     Ok((n_ranks > 0).then(|| {
         format!(
-            "warning: {n_ranks} of {} ranks got no page-locked host memory for checkpoints and take them through plain memory: \
-             training waits longer for each\nhint: fewer ranks a host, or more memory; checkpoint.async = false needs none",
+            "warning: {n_ranks} of {} ranks could not allocate page-locked host memory for checkpoints and use pageable memory: \
+             each checkpoint pauses training for longer\nhint: use fewer ranks per host, or more memory; checkpoint.async = false needs none",
             world.world_size()
         )
     }))

@@ -46,7 +46,7 @@ pub enum TrainError {
     /// Events or results could not be written.
     #[error(transparent)]
     Report(#[from] ReportError),
-    /// A combination of settings that gradients cannot be exchanged with.
+    /// The settings of the gradient exchange exclude each other.
     #[error(transparent)]
     Exchange(ExchangeError),
     /// The saved config cannot be read.
@@ -55,9 +55,9 @@ pub enum TrainError {
     /// A model file cannot be used.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// Training went astray.
+    /// The loss is NaN or infinite.
     #[error(
-        "the loss of step {step} is {loss}; the weights are those before it\nhint: a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0`, or `data.normalize = \"standard\"`"
+        "loss is {loss} at step {step}; weights were not updated\nhint: try a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0`, or `data.normalize = \"standard\"`"
     )]
     LossNotFinite {
         /// Number of the step, from 1.
@@ -65,9 +65,9 @@ pub enum TrainError {
         /// Its mean loss.
         loss: f64,
     },
-    /// Training went astray, and the loss does not show it.
+    /// The gradient is NaN or infinite, although the loss is finite.
     #[error(
-        "the gradient of step {step} is not finite (its norm is {norm})\nhint: a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0`, or `data.normalize = \"standard\"`"
+        "gradient is not finite at step {step} (its norm is {norm})\nhint: try a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0`, or `data.normalize = \"standard\"`"
     )]
     GradientNotFinite {
         /// Number of the step, from 1.
@@ -75,26 +75,26 @@ pub enum TrainError {
         /// The gradient's 2-norm.
         norm: f64,
     },
-    /// Rows of a global batch beyond counting.
+    /// The number of rows of a global batch overflows.
     #[error(
-        "`train.batch_size` times ranks times `train.grad_accum_steps` is more rows than can be counted\nhint: a smaller `train.batch_size`"
+        "`train.batch_size` times ranks times `train.grad_accum_steps` overflows the row count\nhint: use a smaller `train.batch_size`"
     )]
     BatchOverflows,
-    /// More ranks than a global batch has parts.
+    /// More ranks than a global batch has micro-shards.
     #[error(
-        "{world_size} ranks, and `train.micro_shards` cuts each global batch into {n_shards} parts: some ranks would have none\n\
-         hint: at most {n_shards} ranks, or more `train.micro_shards`, which is another run"
+        "{world_size} ranks, but `train.micro_shards` splits each global batch into {n_shards} micro-shards: some ranks would get none\n\
+         hint: use at most {n_shards} ranks, or more `train.micro_shards`, which makes it a different run"
     )]
     MoreRanksThanShards {
-        /// Ranks.
+        /// Ranks of the run.
         world_size: usize,
-        /// Parts.
+        /// Micro-shards of a global batch.
         n_shards: usize,
     },
-    /// Handlers of signals that the system does not take.
+    /// The system refused to install signal handlers.
     #[error("can't listen for signals: {source}")]
     Signals {
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
 }

@@ -12,7 +12,7 @@ use crate::data::Dataset;
 use crate::data::batch::Batch;
 use crate::data::device_rows::DeviceRows;
 use crate::data::loader::{LoadedStep, Loader, LoaderOptions};
-use crate::data::order::partition::EvalCut;
+use crate::data::order::partition::EvalPartition;
 use crate::model::{LossHead, Mlp};
 use crate::report::EvalMetrics;
 use crate::train::error::Result;
@@ -34,14 +34,15 @@ pub fn evaluate(
     loss: &LossHead,
     task: Task,
     dataset: &Arc<dyn Dataset>,
-    cut: EvalCut,
+    partition: EvalPartition,
     options: &LoaderOptions,
 ) -> Result<EvalMetrics> {
     let n_outputs = model.n_outputs();
-    let cut = EvalCut { max_rows: cut.max_rows.min(model.max_rows()).min(dataset.len()), ..cut };
+    let partition =
+        EvalPartition { max_rows: partition.max_rows.min(model.max_rows()).min(dataset.len()), ..partition };
     // Rows that are looked at once need not be moved to the GPU first.
     let options = LoaderOptions { placement: Placement::Host, ..options.clone() };
-    let mut loader = Loader::passes(world, dataset.clone(), cut, options)?;
+    let mut loader = Loader::passes(world, dataset.clone(), partition, options)?;
     let mut feed = Feed::new(model.device())?;
     let zeros = |n, dtype| Tensor::zeros(&[n], dtype, model.device());
     let (mut sums, mut count) = (zeros(STEP_SUMS_LEN, DType::F32)?, zeros(1, DType::F64)?);

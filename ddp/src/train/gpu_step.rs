@@ -53,7 +53,7 @@ struct Pending {
     slot: usize,
     shape: StepShape,
     scalars: StepScalars,
-    about: StepInfo,
+    info: StepInfo,
 }
 
 /// Steps that were captured.
@@ -159,12 +159,14 @@ impl GpuStep {
     }
 
     /// The step in slot `slot` was asked for: its outcome is copied behind it, its inputs may be overwritten behind it.
-    pub(crate) fn asked(
+    pub(crate) fn enqueued(
         &mut self,
         slot: usize,
-        (sums, sum_of_squares): (TensorRef<'_>, TensorRef<'_>),
-        (shape, scalars): (StepShape, StepScalars),
-        about: StepInfo,
+        sums: TensorRef<'_>,
+        sum_of_squares: TensorRef<'_>,
+        shape: StepShape,
+        scalars: StepScalars,
+        info: StepInfo,
     ) -> Result<()> {
         let outcome = &mut self.outcomes[slot];
         outcome.sums.start(sums)?;
@@ -174,7 +176,7 @@ impl GpuStep {
         let inputs = &mut self.slots[slot];
         inputs.rows.consumed()?;
         inputs.scalars.consumed()?;
-        self.pending.push_back(Pending { slot, shape, scalars, about });
+        self.pending.push_back(Pending { slot, shape, scalars, info });
         Ok(())
     }
 
@@ -187,7 +189,7 @@ impl GpuStep {
         if self.pending.len() <= in_flight {
             return Ok(None);
         }
-        let Some(Pending { slot, shape, scalars, about }) = self.pending.pop_front() else {
+        let Some(Pending { slot, shape, scalars, info }) = self.pending.pop_front() else {
             return Ok(None);
         };
         let OutcomeSlot { sums, sum_of_squares } = &mut self.outcomes[slot];
@@ -196,20 +198,18 @@ impl GpuStep {
         let tail = sums.wait::<f32>()?;
         let (sums, votes) = (LossSums::load(tail), tail[STEP_VOTE] as u64);
         let scale = sums.mean_scale(scalars.expected_weight) * scalars.unscale;
-        let grad_norm = match shape.has_norm {
-            true => Some(sum_of_squares.wait::<f64>()?[0].sqrt() * scale),
-            false => None,
-        };
+        let grad_norm =
+            if shape.has_norm { Some(sum_of_squares.wait::<f64>()?[0].sqrt() * scale) } else { None };
         if !sums.loss.is_finite() {
-            return Err(TrainError::LossNotFinite { step: about.step, loss: sums.mean() });
+            return Err(TrainError::LossNotFinite { step: info.step, loss: sums.mean() });
         }
         // A fused ReLU makes zero of NaN, so weights that went astray can leave the loss finite: the gradient shows them.
         let not_finite = grad_norm.filter(|norm| !norm.is_finite());
         let skipped = shape.loss_scale.is_some() && not_finite.is_some();
         if let Some(norm) = not_finite.filter(|_| !skipped) {
-            return Err(TrainError::GradientNotFinite { step: about.step, norm });
+            return Err(TrainError::GradientNotFinite { step: info.step, norm });
         }
-        Ok(Some((about, StepOutcome { sums, grad_norm, votes, skipped })))
+        Ok(Some((info, StepOutcome { sums, grad_norm, votes, skipped })))
     }
 }
 

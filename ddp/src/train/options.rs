@@ -7,7 +7,7 @@ use crate::config::{CommDtype, ZeroStage};
 use crate::data_parallel::ExchangeError;
 use crate::data_parallel::buckets::BucketPlan;
 use crate::data_parallel::gradients::ExchangeOptions;
-use crate::data_parallel::shard_plan::UpdatePlan;
+use crate::data_parallel::shard_plan::ShardPlan;
 use crate::model::{ModelSpec, ParamLayout};
 use crate::optim::loss_scaler::LossScalerConfig;
 
@@ -92,7 +92,7 @@ impl TrainerOptions {
 
     /// Elements of each tensor of optimiser state that a rank of `world` needs for a model of this layout.
     pub fn state_len(&self, world: &World, layout: &ParamLayout) -> usize {
-        self.update_plan(world, layout, &self.buckets(layout)).state_len()
+        self.shard_plan(world, layout, &self.buckets(layout)).state_len()
     }
 
     /// The settings of the exchange of gradients.
@@ -106,20 +106,15 @@ impl TrainerOptions {
     }
 
     /// Who updates what.
-    pub(crate) fn update_plan(
-        &self,
-        world: &World,
-        layout: &ParamLayout,
-        buckets: &BucketPlan,
-    ) -> UpdatePlan {
+    pub(crate) fn shard_plan(&self, world: &World, layout: &ParamLayout, buckets: &BucketPlan) -> ShardPlan {
         match self.zero {
             // Whoever adds up along the tree has all gradients.
             ZeroStage::Off if self.micro_shards.is_some() => {
-                UpdatePlan::whole(layout.flat_len(), world.rank().0)
+                ShardPlan::whole(layout.flat_len(), world.rank().0)
             }
-            ZeroStage::Off => UpdatePlan::new(world, layout.flat_len(), self.divide_update_from),
-            _ if world.world_size() == 1 => UpdatePlan::whole(layout.flat_len(), 0),
-            _ => UpdatePlan::sharded(buckets, world.rank().0, world.world_size()),
+            ZeroStage::Off => ShardPlan::new(world, layout.flat_len(), self.divide_update_from),
+            _ if world.world_size() == 1 => ShardPlan::whole(layout.flat_len(), 0),
+            _ => ShardPlan::sharded(buckets, world.rank().0, world.world_size()),
         }
     }
 }

@@ -8,8 +8,8 @@ use ddp_comm::World;
 use ddp_kernels::{Device, TensorRef, ops};
 
 use crate::checkpoint::{
-    Checkpoint, CheckpointError, CheckpointStore, Fault, Load, Located, Manifest, Piece, RunState, Search,
-    Skipped, StateReader, step_name,
+    Checkpoint, CheckpointError, CheckpointStore, Fault, Load, Located, Manifest, RunState, Search,
+    ShardRange, Skipped, StateReader, step_name,
 };
 use crate::config::{Batch, Config};
 use crate::data::Loaded;
@@ -105,7 +105,7 @@ impl Resumed {
         let mut differences: Vec<String> = Vec::new();
         for difference in config.differences(&saved) {
             let (key, ours, theirs) = (difference.key, difference.ours, difference.theirs);
-            differences.push(format!("{key} is {ours}, and {theirs} in the checkpoint"));
+            differences.push(format!("{key} is {ours}, but {theirs} in the checkpoint"));
         }
         // Rows of a rank are what they are told to be, and with another number of ranks the global batch stays.
         let (train, rows) = (&config.train, self.manifest().run.global_rows);
@@ -119,7 +119,7 @@ impl Resumed {
         if !keeps_batch {
             let ours = train.global_rows(world_size).unwrap_or(usize::MAX);
             differences
-                .push(format!("a step takes {ours} rows over all ranks, and {rows} in the checkpoint"));
+                .push(format!("a step takes {ours} rows over all ranks, but {rows} in the checkpoint"));
         }
         self.refuse(differences)
     }
@@ -130,36 +130,28 @@ impl Resumed {
     /// [`FolderError::OtherRun`].
     pub fn check_data(&self, data: &Loaded) -> Result<()> {
         let (theirs, ours) = (&self.manifest().data_fingerprint, data.fingerprint_hex());
-        let differences = match *theirs == ours {
-            true => Vec::new(),
-            false => vec![format!(
-                "rows and columns of the data have the fingerprint {ours}, and {theirs} in the checkpoint"
-            )],
-        };
-        self.refuse(differences)
+        let difference =
+            || format!("the fingerprint of the training data is {ours}, but {theirs} in the checkpoint");
+        self.refuse((*theirs != ours).then(difference).into_iter().collect())
     }
 
     /// Whether its steps took so many rows.
     fn check_rows(&self, global_rows: u64) -> Result<()> {
         let theirs = self.state().global_rows;
-        let differences = match theirs == global_rows {
-            true => Vec::new(),
-            false => vec![format!(
-                "a step took {theirs} rows over all ranks, and {global_rows} in the newer one that is damaged"
-            )],
+        let difference = || {
+            format!(
+                "a step took {theirs} rows over all ranks, but {global_rows} in the newer, damaged checkpoint"
+            )
         };
-        self.refuse(differences)
+        self.refuse((theirs != global_rows).then(difference).into_iter().collect())
     }
 
     fn refuse(&self, differences: Vec<String>) -> Result<()> {
-        match differences.is_empty() {
-            true => Ok(()),
-            false => Err(FolderError::OtherRun {
-                path: self.checkpoint.path().to_owned(),
-                differences: differences.join("\n  "),
-            }
-            .into()),
+        if differences.is_empty() {
+            return Ok(());
         }
+        let (path, differences) = (self.checkpoint.path().to_owned(), differences.join("\n  "));
+        Err(FolderError::OtherRun { path, differences }.into())
     }
 
     /// The folder in which the run goes on, and what becomes of what it holds.
@@ -245,7 +237,7 @@ impl Resumed {
 
     fn read(&self, world: &World, trainer: &mut Trainer<'_>) -> Result<()> {
         let layout = trainer.model().layout().clone();
-        let pieces = Piece::of_state(&layout, &trainer.state_pieces_to_restore());
+        let shard_ranges = ShardRange::of_state(&layout, &trainer.state_shards_to_restore());
         let mut weights = vec![0.0f32; layout.flat_len()];
         // Ranks of one host read many bytes together: the cache holds them for all. Alone, a rank reads all of them at once; of
         // several each has room for one tensor of its GPU's state at a time.
@@ -266,7 +258,7 @@ impl Resumed {
         self.checkpoint.load(Load {
             layout: &layout,
             weights: &mut weights,
-            pieces: &pieces,
+            shard_ranges: &shard_ranges,
             state,
             rank: world.rank().0,
             world_size: world.world_size(),
@@ -276,7 +268,7 @@ impl Resumed {
         for (name, mut values, tensor) in on_gpu {
             if !is_alone {
                 values.resize(tensor.numel(), 0.0);
-                reader.read(&pieces, name, &mut values)?;
+                reader.read(&shard_ranges, name, &mut values)?;
             }
             ops::copy(TensorRef::from_slice(&values, &[values.len()])?, tensor.view_mut())?;
         }
@@ -291,17 +283,16 @@ impl Resumed {
     /// Tells where the run goes on.
     pub fn announce(&self, progress: &Progress, world_size: usize) {
         for skipped in &self.skipped {
-            progress.note(&format!("not used: checkpoint {skipped}"));
+            progress.note(&format!("skipped checkpoint {skipped}"));
         }
         let Manifest { run, world_size: before, .. } = self.manifest();
-        let ranks = match world_size == *before {
-            true => String::new(),
-            false => {
-                format!("; {before} ranks then, {world_size} now, {} rows a step as before", run.global_rows)
-            }
+        let ranks = if world_size == *before {
+            String::new()
+        } else {
+            format!("; {before} ranks before, {world_size} now, still {} rows per step", run.global_rows)
         };
         progress.note(&format!(
-            "resumes after step {} from {}{ranks}",
+            "resuming after step {} from {}{ranks}",
             run.step,
             self.checkpoint.path().display()
         ));
@@ -326,10 +317,9 @@ fn find_checkpoint(from: &ResumeFrom, out: Option<&Path>) -> Result<Option<Resum
             let store = CheckpointStore::of_run(out);
             // What is there and can't be used is an error: starting afresh would lose what may be mended.
             if store.steps()?.is_empty() {
-                return match out.join(MODEL_FILE).exists() {
-                    true => Err(FolderError::Finished { path: out.to_owned() }.into()),
-                    false => Ok(None),
-                };
+                let is_finished = out.join(MODEL_FILE).exists();
+                let finished = || FolderError::Finished { path: out.to_owned() }.into();
+                return if is_finished { Err(finished()) } else { Ok(None) };
             }
             (out, store)
         }

@@ -70,6 +70,10 @@ impl RunClock {
         if advice.is_empty() {
             advice.push("a larger `train.batch_size`".to_owned());
         }
-        Some(format!("data-bound: {:.0}% of the time waiting; try {}", share * 100.0, advice.join(", or ")))
+        Some(format!(
+            "data-bound: {:.0}% of the training time was spent waiting for data; try {}",
+            share * 100.0,
+            advice.join(", or ")
+        ))
     }
 }

@@ -1,6 +1,6 @@
 //! What a config comes to on a world: how batches are cut, the model, the trainer and the loader.
 
-use ddp_comm::World;
+use ddp_comm::{Rank, World};
 use ddp_kernels::Device;
 use ddp_kernels::cpu::threads;
 
@@ -9,7 +9,7 @@ use crate::config::precision::Precision;
 use crate::config::{Config, Determinism, Length};
 use crate::data::Loaded;
 use crate::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
-use crate::data::order::partition::{Cut, EvalCut, GlobalBatches, RankCut};
+use crate::data::order::partition::{EvalPartition, GlobalBatches, PartitionKind, RankPartition};
 use crate::model::file::ModelFile;
 use crate::model::{LossHead, Mlp, ModelSpec};
 use crate::optim::loss_scaler::LossScalerConfig;
@@ -24,33 +24,34 @@ const EVAL_ROWS: usize = 256;
 
 /// How the rows of a run are cut, over steps, ranks and passes.
 #[derive(Debug, Clone, Copy)]
-pub struct Cuts {
+pub struct BatchPartition {
     /// Rows of a step over all ranks.
     pub global_rows: usize,
     /// A step's passes.
-    pub train: RankCut,
+    pub train: RankPartition,
     /// An evaluation's.
-    pub eval: EvalCut,
+    pub eval: EvalPartition,
     /// Rows of the largest pass.
     pub max_rows: usize,
 }
 
-impl Cuts {
-    /// The cuts that `config` asks for; a run that is resumed keeps its `global_rows`.
+impl BatchPartition {
+    /// The partition that `config` asks for; a run that is resumed keeps its `global_rows`.
     ///
     /// # Errors
     /// [`TrainError::BatchOverflows`]; [`TrainError::MoreRanksThanShards`] where a rank would have nothing to do in any step.
     pub fn new(config: &Config, world: &World, data: &Loaded, global_rows: Option<usize>) -> Result<Self> {
-        Self::of_rank(config, (world.rank().0, world.world_size()), data, global_rows)
+        Self::of_rank(config, world.rank(), world.world_size(), data, global_rows)
     }
 
-    /// As [`Cuts::new`], for a rank, by its number and how many there are, that need not be there.
+    /// As [`BatchPartition::new`], for a rank, by its number and how many there are, that need not be there.
     ///
     /// # Errors
     /// As there.
     pub fn of_rank(
         config: &Config,
-        (rank, world_size): (usize, usize),
+        rank: Rank,
+        world_size: usize,
         data: &Loaded,
         global_rows: Option<usize>,
     ) -> Result<Self> {
@@ -60,26 +61,26 @@ impl Cuts {
             None => train.global_rows(world_size).ok_or(TrainError::BatchOverflows)?,
         };
         let n_eval = data.eval.as_ref().map_or(0, |eval| eval.len());
-        let (cut, n_parts) = match train.deterministic {
+        let (kind, n_parts) = match train.deterministic {
             Determinism::World => {
                 let n_shards = train.micro_shards;
                 if world_size > n_shards {
                     return Err(TrainError::MoreRanksThanShards { world_size, n_shards });
                 }
-                (Cut::MicroShards { n_shards }, n_shards)
+                (PartitionKind::MicroShards { n_shards }, n_shards)
             }
             Determinism::Off | Determinism::On => {
-                (Cut::Ranks { n_micro: train.grad_accum_steps }, world_size)
+                (PartitionKind::Ranks { n_micro: train.grad_accum_steps }, world_size)
             }
         };
-        let cut = RankCut { cut, rank, world_size };
-        let largest_step = cut.max_pass_rows(global_rows.min(data.train.len()));
+        let partition = RankPartition { kind, rank: rank.0, world_size };
+        let largest_step = partition.max_micro_batch_rows(global_rows.min(data.train.len()));
         let eval_rows = n_eval.div_ceil(n_parts).min(EVAL_ROWS);
         let max_rows = largest_step.max(eval_rows).max(1);
         // Where the number of ranks shall change nothing, it changes no pass of an evaluation either.
         let eval_rows = if train.deterministic == Determinism::World { eval_rows } else { max_rows };
-        let eval = EvalCut { n_parts, max_rows: eval_rows };
-        Ok(Cuts { global_rows, train: cut, eval, max_rows })
+        let eval = EvalPartition { n_parts, max_rows: eval_rows };
+        Ok(BatchPartition { global_rows, train: partition, eval, max_rows })
     }
 }
 
@@ -104,14 +105,14 @@ pub fn trainer<'w>(
     graph: GraphMode,
     config: &Config,
     spec: ModelSpec,
-    cuts: &Cuts,
+    partition: &BatchPartition,
     device: Device,
 ) -> Result<Trainer<'w>> {
-    let options = trainer_options(config, cuts, graph);
+    let options = trainer_options(config, partition, graph);
     let layout = options.layout(&spec, world.world_size());
     let groups = ParamGroups::new(&config.optimizer, &layout)?;
     let state_len = options.state_len(world, &layout);
-    let mut model = Mlp::with_layout(spec, layout, cuts.max_rows, device, config.train.precision)?;
+    let mut model = Mlp::with_layout(spec, layout, partition.max_rows, device, config.train.precision)?;
     model.initialize(config.train.seed)?;
     let optimizer = Optimizer::new(&config.optimizer, groups, state_len, device)?;
     let loss = LossHead::new(&config.loss, device)?;
@@ -119,7 +120,11 @@ pub fn trainer<'w>(
 }
 
 /// How a run of `config` is trained.
-pub(crate) fn trainer_options(config: &Config, cuts: &Cuts, graph: GraphMode) -> TrainerOptions {
+pub(crate) fn trainer_options(
+    config: &Config,
+    partition: &BatchPartition,
+    graph: GraphMode,
+) -> TrainerOptions {
     let Config { train, comm, .. } = config;
     let scaling = || LossScalerConfig { init_scale: train.loss_scale_init, ..LossScalerConfig::default() };
     TrainerOptions {
@@ -130,9 +135,9 @@ pub(crate) fn trainer_options(config: &Config, cuts: &Cuts, graph: GraphMode) ->
         comm_dtype: comm.dtype,
         graph,
         zero: comm.zero,
-        micro_shards: match cuts.train.cut {
-            Cut::MicroShards { n_shards } => Some(n_shards),
-            Cut::Ranks { .. } => None,
+        micro_shards: match partition.train.kind {
+            PartitionKind::MicroShards { n_shards } => Some(n_shards),
+            PartitionKind::Ranks { .. } => None,
         },
         loss_scaling: (train.precision == Precision::F16).then(scaling),
         ..TrainerOptions::default()
@@ -155,7 +160,7 @@ pub fn init_from(trainer: &mut Trainer<'_>, file: &ModelFile) -> Result<()> {
 pub fn loader(
     config: &Config,
     data: &Loaded,
-    cuts: &Cuts,
+    partition: &BatchPartition,
     world: &World,
     device: Device,
     state: Option<&RunState>,
@@ -166,8 +171,8 @@ pub fn loader(
     let shuffle = Shuffle::new(&config.data, &*data.train);
     let (n_rows, seed) = (data.train.len(), config.train.seed);
     let mut plan =
-        BatchPlan::new(world, n_rows, cuts.global_rows, config.train.grad_accum_steps, seed, shuffle);
-    if let Cut::MicroShards { n_shards } = cuts.train.cut {
+        BatchPlan::new(world, n_rows, partition.global_rows, config.train.grad_accum_steps, seed, shuffle);
+    if let PartitionKind::MicroShards { n_shards } = partition.train.kind {
         plan = plan.micro_shards(n_shards);
     }
     if let Some(state) = state {
@@ -177,10 +182,10 @@ pub fn loader(
 }
 
 /// Where a run stands that begins.
-pub fn first_state(config: &Config, data: &Loaded, cuts: &Cuts) -> RunState {
+pub fn first_state(config: &Config, data: &Loaded, partition: &BatchPartition) -> RunState {
     RunState {
         n_rows: data.train.len() as u64,
-        global_rows: cuts.global_rows as u64,
+        global_rows: partition.global_rows as u64,
         seed: config.train.seed,
         ..RunState::default()
     }

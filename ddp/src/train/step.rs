@@ -9,8 +9,8 @@ use crate::data::batch::Batch;
 use crate::data::step_rows::{MicroBatch, StepRows};
 use crate::data_parallel::buckets::BucketPlan;
 use crate::data_parallel::buckets::STEP_VOTE;
-use crate::data_parallel::gradients::{Gradients, Pass, Vote};
-use crate::data_parallel::shard_plan::UpdatePlan;
+use crate::data_parallel::gradients::{Gradients, MicroStep, Vote};
+use crate::data_parallel::shard_plan::ShardPlan;
 use crate::model::{DropoutStep, LossHead, Mlp};
 use crate::optim::optimizer::{Optimizer, UpdateScale};
 use crate::train::error::{Result, TrainError};
@@ -20,30 +20,31 @@ use crate::train::step_info::{StepOutcome, StepRequest, StepShape};
 
 /// Model, loss, gradients and optimiser of one rank.
 #[derive(Debug)]
-pub(crate) struct Parts<'w> {
+pub(crate) struct Replica<'w> {
     pub(crate) world: &'w World,
     pub(crate) model: Mlp,
     pub(crate) loss: LossHead,
     pub(crate) optimizer: Optimizer,
     pub(crate) grads: Gradients,
-    pub(crate) updates: UpdatePlan,
+    pub(crate) shard_plan: ShardPlan,
     /// `Σ grads²`, `[1]` f64, on the model's device.
     sum_of_squares: Tensor,
     pub(crate) options: TrainerOptions,
 }
 
-impl<'w> Parts<'w> {
+impl<'w> Replica<'w> {
     pub(crate) fn new(
         world: &'w World,
         model: Mlp,
         loss: LossHead,
         optimizer: Optimizer,
-        (buckets, updates): (BucketPlan, UpdatePlan),
+        buckets: BucketPlan,
+        shard_plan: ShardPlan,
         options: TrainerOptions,
     ) -> Result<Self> {
-        let grads = Gradients::new(world, &model, buckets, &updates, options.exchange())?;
+        let grads = Gradients::new(world, &model, buckets, &shard_plan, options.exchange())?;
         let sum_of_squares = Tensor::zeros_for(MemoryUse::Workspace, &[1], DType::F64, model.device())?;
-        Ok(Parts { world, model, loss, optimizer, grads, updates, sum_of_squares, options })
+        Ok(Replica { world, model, loss, optimizer, grads, shard_plan, sum_of_squares, options })
     }
 
     /// Whether the update needs the norm of the gradient.
@@ -52,35 +53,41 @@ impl<'w> Parts<'w> {
     }
 
     /// Puts a step on the rows in slot `slot` into the GPU's streams; nothing waits.
-    pub(crate) fn ask(&mut self, gpu: &mut GpuStep, slot: usize, shape: StepShape) -> Result<()> {
+    pub(crate) fn enqueue(&mut self, gpu: &mut GpuStep, slot: usize, shape: StepShape) -> Result<()> {
         let inputs = gpu.slot(slot);
         let scalars = inputs.scalars().view();
         let expected = self.loss.expected_weight(shape.global_rows, self.model.n_outputs());
         let loss_scale = shape.loss_scale.map(f64::from_bits);
-        let n_passes = shape.cut.n_passes(shape.global_rows);
-        let first_own = shape.cut.own_rows(shape.global_rows).start;
-        for index in 0..n_passes {
-            let pass = shape.cut.pass(shape.global_rows, index);
-            let rows = pass.start - first_own..pass.end - first_own;
+        let n_micro_batches = shape.partition.n_micro_batches(shape.global_rows);
+        let first_own = shape.partition.own_rows(shape.global_rows).start;
+        for index in 0..n_micro_batches {
+            let positions = shape.partition.micro_batch(shape.global_rows, index);
+            let rows = positions.start - first_own..positions.end - first_own;
             // The place of this rank's first row is among the scalars.
             let batch = MicroBatch { first_row: rows.start, rows: inputs.batch(rows)? };
             let dropout = Some(self.dropout(batch.first_row, 0, Some(scalars)));
-            let pass = Pass { index, is_last: index + 1 == n_passes };
-            self.forward(batch, dropout, loss_scale.unwrap_or(1.0) / expected, pass, Vote::Device(scalars))?;
-            self.backward(batch, dropout, pass)?;
+            let micro_step = MicroStep { index, is_last: index + 1 == n_micro_batches };
+            self.forward(
+                batch,
+                dropout,
+                loss_scale.unwrap_or(1.0) / expected,
+                micro_step,
+                Vote::Device(scalars),
+            )?;
+            self.backward(batch, dropout, micro_step)?;
         }
         if shape.has_norm {
-            self.grads.sum_of_squares(self.world, &self.updates, &mut self.sum_of_squares)?;
+            self.grads.sum_of_squares(self.world, &self.shard_plan, &mut self.sum_of_squares)?;
         }
         let (clip, needs_norm) = (self.options.clip_grad_norm, self.needs_norm(loss_scale));
-        let Parts { world, model, optimizer, grads, updates, sum_of_squares, .. } = self;
+        let Replica { world, model, optimizer, grads, shard_plan, sum_of_squares, .. } = self;
         let inputs = UpdateInputs {
             scalars,
             sums: grads.tail()?,
             sum_of_squares: needs_norm.then(|| sum_of_squares.view()),
             max_norm: if clip > 0.0 { clip } else { f64::INFINITY },
         };
-        update(world, model, optimizer, grads, updates, UpdateScale::Device(&inputs))
+        update(world, model, optimizer, grads, shard_plan, UpdateScale::Device(&inputs))
     }
 
     /// Where the sum of squares of the gradients is left.
@@ -92,20 +99,20 @@ impl<'w> Parts<'w> {
     pub(crate) fn step_on_cpu(
         &mut self,
         rows: &mut impl StepRows,
-        ask: StepRequest,
+        request: StepRequest,
         step: u64,
         loss_scale: Option<f64>,
     ) -> Result<StepOutcome> {
         let n_outputs = self.model.n_outputs();
         let expected_weight = self.loss.expected_weight(rows.global_rows(), n_outputs);
-        let n_passes = rows.n_micro_batches();
-        for index in 0..n_passes {
+        let n_micro_batches = rows.n_micro_batches();
+        for index in 0..n_micro_batches {
             let batch = rows.micro_batch(index)?;
             let dropout = Some(self.dropout(batch.first_row, step - 1, None));
             let scale = loss_scale.unwrap_or(1.0) / expected_weight;
-            let pass = Pass { index, is_last: index + 1 == n_passes };
-            self.forward(batch, dropout, scale, pass, Vote::Host(ask.vote))?;
-            self.backward(batch, dropout, pass)?;
+            let micro_step = MicroStep { index, is_last: index + 1 == n_micro_batches };
+            self.forward(batch, dropout, scale, micro_step, Vote::Host(request.vote))?;
+            self.backward(batch, dropout, micro_step)?;
         }
         let tail = self.grads.tail()?.as_slice::<f32>("step", "sums")?;
         let (sums, votes) = (LossSums::load(tail), tail[STEP_VOTE] as u64);
@@ -113,12 +120,10 @@ impl<'w> Parts<'w> {
             return Err(TrainError::LossNotFinite { step, loss: sums.mean() });
         }
         // Weights make the true divisor known only now.
-        let mean_scale = match self.loss.is_weighted(rows.has_weights()) {
-            true => sums.mean_scale(expected_weight),
-            false => 1.0,
-        };
+        let is_weighted = self.loss.is_weighted(rows.has_weights());
+        let mean_scale = if is_weighted { sums.mean_scale(expected_weight) } else { 1.0 };
         let scale = mean_scale / loss_scale.unwrap_or(1.0);
-        let (grad_norm, skipped) = self.update_on_cpu(scale, ask.want_grad_norm, loss_scale)?;
+        let (grad_norm, skipped) = self.update_on_cpu(scale, request.want_grad_norm, loss_scale)?;
         Ok(StepOutcome { sums, grad_norm, votes, skipped })
     }
 
@@ -129,17 +134,17 @@ impl<'w> Parts<'w> {
         batch: MicroBatch<'_>,
         dropout: Option<DropoutStep<'_>>,
         scale: f64,
-        pass: Pass,
+        micro_step: MicroStep,
         vote: Vote<'_>,
     ) -> Result<()> {
         let n_rows = batch.rows.x.shape().rows_cols().0;
         self.model.forward(batch.rows.x, dropout)?;
-        let (tail, accumulate) = self.grads.tail_mut(pass)?;
+        let (tail, accumulate) = self.grads.tail_mut(micro_step)?;
         let (outputs, d_outputs) = self.model.outputs_and_gradient(n_rows)?;
         let sums = SumsOutput { tail, accumulate };
         let Batch { targets, weights, .. } = batch.rows;
         self.loss.apply(outputs, targets, weights, scale, Some(d_outputs), sums)?;
-        Ok(self.grads.vote(vote, pass)?)
+        Ok(self.grads.vote(vote, micro_step)?)
     }
 
     /// Gradients of a pass; behind the step's last one they are reduced over the ranks.
@@ -147,10 +152,10 @@ impl<'w> Parts<'w> {
         &mut self,
         batch: MicroBatch<'_>,
         dropout: Option<DropoutStep<'_>>,
-        pass: Pass,
+        micro_step: MicroStep,
     ) -> Result<()> {
-        let Parts { world, model, grads, updates, .. } = self;
-        Ok(grads.backward(world, model, batch.rows.x, dropout, (pass, updates))?)
+        let Replica { world, model, grads, shard_plan, .. } = self;
+        Ok(grads.backward(world, model, batch.rows.x, dropout, micro_step, shard_plan)?)
     }
 
     /// Clips and updates, if the gradient of a scaled loss is finite; the norm of the gradient, and whether the update was skipped.
@@ -163,17 +168,17 @@ impl<'w> Parts<'w> {
     ) -> Result<(Option<f64>, bool)> {
         let clip = self.options.clip_grad_norm;
         let needs_norm = self.needs_norm(loss_scale);
-        let Parts { world, model, optimizer, grads, updates, sum_of_squares, .. } = self;
+        let Replica { world, model, optimizer, grads, shard_plan, sum_of_squares, .. } = self;
         let mut norm = |grads: &Gradients| {
-            grads.sum_of_squares(world, updates, sum_of_squares)?;
+            grads.sum_of_squares(world, shard_plan, sum_of_squares)?;
             Ok::<_, TrainError>(sum_of_squares.view().as_slice::<f64>("step", "norm")?[0].sqrt() * scale)
         };
         let mut grad_norm = None;
         if needs_norm {
             // The norm is needed before the first weight changes: then all blocks are reduced first.
-            if updates.is_divided() {
-                for block in updates.blocks() {
-                    updates.reduce(world, grads.flat_mut(), block)?;
+            if shard_plan.is_divided() {
+                for block in shard_plan.blocks() {
+                    shard_plan.reduce(world, grads.flat_mut(), block)?;
                 }
             }
             grad_norm = Some(norm(grads)?);
@@ -189,23 +194,23 @@ impl<'w> Parts<'w> {
         let clip_scale = grad_norm.filter(|_| is_clipped).map_or(1.0, |norm| (clip / (norm + 1e-6)).min(1.0));
         let scale = UpdateScale::Host(scale * clip_scale);
         optimizer.begin_step();
-        if updates.is_divided() {
-            for block in updates.blocks() {
+        if shard_plan.is_divided() {
+            for block in shard_plan.blocks() {
                 if grad_norm.is_none() {
-                    updates.reduce(world, grads.flat_mut(), block)?;
+                    shard_plan.reduce(world, grads.flat_mut(), block)?;
                 }
-                let own = updates.own_part(block);
-                let own_grads = grads.of_part(&own)?;
+                let own = shard_plan.own_shard(block);
+                let own_grads = grads.of_shard(&own)?;
                 optimizer.step_on(model.weights_mut(), own_grads, scale, own.flat, own.state_start)?;
-                updates.gather(world, model.weights_mut().0, block)?;
+                shard_plan.gather(world, model.weights_mut().0, block)?;
                 // Of the others' parts only the weights have come.
                 model.refresh_compute_weights(block.clone())?;
             }
-            let rest = updates.rest();
-            let rest_grads = grads.of_part(&rest)?;
+            let rest = shard_plan.rest();
+            let rest_grads = grads.of_shard(&rest)?;
             optimizer.step_on(model.weights_mut(), rest_grads, scale, rest.flat, rest.state_start)?;
         } else {
-            update(world, model, optimizer, grads, updates, scale)?;
+            update(world, model, optimizer, grads, shard_plan, scale)?;
         }
         if want_grad_norm && grad_norm.is_none() {
             let norm = norm(grads)?;
@@ -234,28 +239,28 @@ fn update(
     model: &mut Mlp,
     optimizer: &mut Optimizer,
     grads: &Gradients,
-    updates: &UpdatePlan,
+    shard_plan: &ShardPlan,
     scale: UpdateScale<'_>,
 ) -> Result<()> {
-    if !updates.is_sharded() {
-        let rest = updates.rest();
-        let rest_grads = grads.of_part(&rest)?;
+    if !shard_plan.is_sharded() {
+        let rest = shard_plan.rest();
+        let rest_grads = grads.of_shard(&rest)?;
         return Ok(optimizer.step_on(model.weights_mut(), rest_grads, scale, rest.flat, rest.state_start)?);
     }
     let flat_len = model.layout().flat_len();
     let (weights, _) = model.weights_mut();
     let mut weights = weights.view_mut();
     world.tensor_group().scope(|scope| {
-        for block in updates.blocks() {
+        for block in shard_plan.blocks() {
             let (mut of_block, behind) = weights.split_at(block.len())?;
             weights = behind;
-            let own = updates.own_part(block);
+            let own = shard_plan.own_shard(block);
             let own_weights =
                 of_block.reborrow().range(own.flat.start - block.start, own.flat.end - block.start)?;
             // The copy is rounded from what the ranks gather.
-            optimizer.step_on_part(
+            optimizer.step_on_slice(
                 (own_weights, None),
-                grads.of_part(&own)?,
+                grads.of_shard(&own)?,
                 scale,
                 own.flat,
                 own.state_start,

@@ -2,7 +2,7 @@
 
 use ddp_kernels::ops::LossSums;
 
-use crate::data::order::partition::RankCut;
+use crate::data::order::partition::RankPartition;
 
 /// What a step came to, the same on every rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -44,7 +44,7 @@ pub(crate) struct StepShape {
     pub(crate) own_rows: usize,
     pub(crate) global_rows: usize,
     /// How they are cut into passes.
-    pub(crate) cut: RankCut,
+    pub(crate) partition: RankPartition,
     /// Whether the norm of the gradient is computed.
     pub(crate) has_norm: bool,
     /// What the loss is multiplied by, as bits, where it is scaled.

@@ -16,12 +16,12 @@ use crate::optim::loss_scaler::{LossScaler, LossScalerState};
 use crate::optim::optimizer::Optimizer;
 use crate::train::error::Result;
 use crate::train::gpu_step::{GpuStep, GraphPlan, N_SLOTS};
-use crate::train::step::Parts;
+use crate::train::step::Replica;
 use crate::train::step_info::StepShape;
 
 pub use crate::data::step_rows::{MicroBatch, StepRows};
 pub use crate::data_parallel::gradients::ExchangeBytes;
-pub use crate::data_parallel::shard_plan::StatePiece;
+pub use crate::data_parallel::shard_plan::StateShard;
 pub use crate::model::DropoutStep;
 pub use crate::train::options::{GraphMode, TrainerOptions};
 pub use crate::train::step_info::{StepInfo, StepOutcome, StepRequest};
@@ -29,7 +29,7 @@ pub use crate::train::step_info::{StepInfo, StepOutcome, StepRequest};
 /// Everything that a step needs, made once.
 #[derive(Debug)]
 pub struct Trainer<'w> {
-    parts: Parts<'w>,
+    replica: Replica<'w>,
     n_steps: u64,
     /// Outcomes of steps on the CPU that nobody has read.
     done: VecDeque<(StepInfo, StepOutcome)>,
@@ -62,14 +62,14 @@ impl<'w> Trainer<'w> {
         options.check(model.device())?;
         let buckets = options.buckets(model.layout());
         world.group().agree_lengths(&buckets.lens())?;
-        let updates = options.update_plan(world, model.layout(), &buckets);
+        let shard_plan = options.shard_plan(world, model.layout(), &buckets);
         let gpu = match model.device() {
             Device::Cpu => None,
             Device::Cuda(index) => Some(GpuStep::new(Gpu::get(index)?, options.graph)?),
         };
-        let parts = Parts::new(world, model, loss, optimizer, (buckets, updates), options)?;
+        let replica = Replica::new(world, model, loss, optimizer, buckets, shard_plan, options)?;
         Ok(Trainer {
-            parts,
+            replica,
             n_steps: 0,
             done: VecDeque::with_capacity(1),
             gpu,
@@ -80,12 +80,12 @@ impl<'w> Trainer<'w> {
 
     /// The model.
     pub fn model(&self) -> &Mlp {
-        &self.parts.model
+        &self.replica.model
     }
 
     /// The model and its loss, for passes without training.
     pub fn model_and_loss(&mut self) -> (&mut Mlp, &LossHead) {
-        (&mut self.parts.model, &self.parts.loss)
+        (&mut self.replica.model, &self.replica.loss)
     }
 
     /// Takes these weights, flat in the layout's order, on any device. The optimiser's state stays.
@@ -93,7 +93,7 @@ impl<'w> Trainer<'w> {
     /// # Errors
     /// As [`Mlp::set_weights`].
     pub fn set_weights(&mut self, weights: TensorRef<'_>) -> Result<()> {
-        Ok(self.parts.model.set_weights(weights)?)
+        Ok(self.replica.model.set_weights(weights)?)
     }
 
     /// Steps that were asked for, and not skipped.
@@ -104,23 +104,23 @@ impl<'w> Trainer<'w> {
     /// Goes on as after this many steps.
     pub fn set_n_steps(&mut self, n_steps: u64) {
         self.n_steps = n_steps;
-        self.parts.optimizer.set_n_steps(n_steps);
+        self.replica.optimizer.set_n_steps(n_steps);
     }
 
     /// The learning rate of the next step.
     pub fn lr(&self) -> f64 {
-        self.parts.optimizer.lr()
+        self.replica.optimizer.lr()
     }
 
     /// Sets the learning rate of the next step.
     pub fn set_lr(&mut self, lr: f64) {
-        self.parts.optimizer.set_lr(lr);
+        self.replica.optimizer.set_lr(lr);
     }
 
-    /// Bytes that this rank sends in a step of `n_passes` passes a rank.
-    pub fn exchange_bytes(&self, n_passes: usize) -> ExchangeBytes {
-        let Parts { world, model, grads, .. } = &self.parts;
-        grads.exchange_bytes(world.world_size(), model.layout().flat_len(), n_passes)
+    /// Bytes that this rank sends in a step of `n_micro_batches` passes a rank.
+    pub fn exchange_bytes(&self, n_micro_batches: usize) -> ExchangeBytes {
+        let Replica { world, model, grads, .. } = &self.replica;
+        grads.exchange_bytes(world.world_size(), model.layout().flat_len(), n_micro_batches)
     }
 
     /// Steps that were captured as graphs; 0 on the CPU.
@@ -129,24 +129,24 @@ impl<'w> Trainer<'w> {
     }
 
     /// The optimiser's tensors of state on this rank, by name; of the weights' average too, where there is one. Each is valid
-    /// where [`Trainer::state_pieces`] and those of the other ranks say.
+    /// where [`Trainer::state_shards`] and those of the other ranks say.
     pub fn state(&self) -> Vec<(&'static str, &Tensor)> {
-        self.parts.optimizer.state()
+        self.replica.optimizer.state()
     }
 
     /// [`Trainer::state`], to be set.
     pub fn state_mut(&mut self) -> Vec<(&'static str, &mut Tensor)> {
-        self.parts.optimizer.state_mut()
+        self.replica.optimizer.state_mut()
     }
 
     /// What this rank's state is to be stored of: each element of the flat buffer is one rank's.
-    pub fn state_pieces(&self) -> Vec<StatePiece> {
-        self.parts.updates.pieces_to_store()
+    pub fn state_shards(&self) -> Vec<StateShard> {
+        self.replica.shard_plan.shards_to_store()
     }
 
     /// What this rank's state is to be restored of: all that it has room for.
-    pub fn state_pieces_to_restore(&self) -> Vec<StatePiece> {
-        self.parts.updates.pieces_to_restore()
+    pub fn state_shards_to_restore(&self) -> Vec<StateShard> {
+        self.replica.shard_plan.shards_to_restore()
     }
 
     /// Where the scale of the loss stands, if it is scaled.
@@ -159,7 +159,7 @@ impl<'w> Trainer<'w> {
     /// # Errors
     /// Those of [`LossScaler::from_state`].
     pub fn set_loss_scaler_state(&mut self, state: LossScalerState) -> Result<()> {
-        if let (Some(scaler), Some(config)) = (&mut self.scaler, self.parts.options.loss_scaling) {
+        if let (Some(scaler), Some(config)) = (&mut self.scaler, self.replica.options.loss_scaling) {
             *scaler = LossScaler::from_state(config, state)?;
         }
         Ok(())
@@ -171,8 +171,8 @@ impl<'w> Trainer<'w> {
     /// # Errors
     /// As making a tensor, and those of the collectives.
     pub fn averaged_weights(&mut self) -> Result<Option<&Tensor>> {
-        let Parts { world, model, optimizer, updates, .. } = &self.parts;
-        Ok(self.averaged.gather(world, model, optimizer, updates)?)
+        let Replica { world, model, optimizer, shard_plan, .. } = &self.replica;
+        Ok(self.averaged.gather(world, model, optimizer, shard_plan)?)
     }
 
     /// Runs `body` on the model with the average in the place of the weights, where one is kept, and puts the weights back, bit
@@ -181,8 +181,8 @@ impl<'w> Trainer<'w> {
     /// # Errors
     /// Those of `body`, with the weights back in place; as [`Trainer::averaged_weights`].
     pub fn with_averaged<R>(&mut self, body: impl FnOnce(&mut Mlp, &LossHead) -> Result<R>) -> Result<R> {
-        let Parts { world, model, optimizer, updates, loss, .. } = &mut self.parts;
-        if !self.averaged.swap_in(world, model, optimizer, updates)? {
+        let Replica { world, model, optimizer, shard_plan, loss, .. } = &mut self.replica;
+        if !self.averaged.swap_in(world, model, optimizer, shard_plan)? {
             return body(model, loss);
         }
         let result = body(model, loss);
@@ -196,24 +196,24 @@ impl<'w> Trainer<'w> {
     /// # Errors
     /// Those of the operations and collectives; on the CPU also [`TrainError::LossNotFinite`], on all ranks alike and before the
     /// weights change; [`TrainError::LossScaler`] where no scale helps.
-    pub fn step(&mut self, rows: &mut impl StepRows, ask: StepRequest) -> Result<()> {
-        let about = StepInfo { step: self.n_steps + 1, n_rows: rows.global_rows(), lr: self.lr() };
+    pub fn step(&mut self, rows: &mut impl StepRows, request: StepRequest) -> Result<()> {
+        let info = StepInfo { step: self.n_steps + 1, n_rows: rows.global_rows(), lr: self.lr() };
         if self.gpu.is_some() {
-            self.step_on_gpu(rows, ask, about)?;
+            self.step_on_gpu(rows, request, info)?;
         } else {
             let loss_scale = self.scaler.as_ref().map(LossScaler::scale);
-            let outcome = self.parts.step_on_cpu(rows, ask, about.step, loss_scale)?;
-            self.done.push_back((about, outcome));
+            let outcome = self.replica.step_on_cpu(rows, request, info.step, loss_scale)?;
+            self.done.push_back((info, outcome));
         }
         self.n_steps += 1;
         let Some(scaler) = &mut self.scaler else { return Ok(()) };
         if let Some(gpu) = &mut self.gpu {
-            self.done.extend(gpu.outcome(self.parts.world, 0)?);
+            self.done.extend(gpu.outcome(self.replica.world, 0)?);
         }
         let skipped = self.done.back().is_some_and(|(_, outcome)| outcome.skipped);
         if skipped {
             self.n_steps -= 1;
-            self.parts.optimizer.set_n_steps(self.n_steps);
+            self.replica.optimizer.set_n_steps(self.n_steps);
         }
         Ok(scaler.update(!skipped)?)
     }
@@ -241,49 +241,47 @@ impl<'w> Trainer<'w> {
             return Ok(Some(outcome));
         }
         match &mut self.gpu {
-            Some(gpu) => gpu.outcome(self.parts.world, if all { 0 } else { N_SLOTS - 1 }),
+            Some(gpu) => gpu.outcome(self.replica.world, if all { 0 } else { N_SLOTS - 1 }),
             None => Ok(None),
         }
     }
 
-    fn step_on_gpu(&mut self, rows: &mut impl StepRows, ask: StepRequest, about: StepInfo) -> Result<()> {
-        let Trainer { parts, gpu: Some(gpu), scaler, .. } = self else { return Ok(()) };
+    fn step_on_gpu(&mut self, rows: &mut impl StepRows, request: StepRequest, info: StepInfo) -> Result<()> {
+        let Trainer { replica, gpu: Some(gpu), scaler, .. } = self else { return Ok(()) };
         let slot = (self.n_steps % N_SLOTS as u64) as usize;
         let own = rows.own_rows();
         let loss_scale = scaler.as_ref().map(LossScaler::scale);
         let shape = StepShape {
             own_rows: own.len(),
             global_rows: rows.global_rows(),
-            cut: rows.cut(),
-            has_norm: ask.want_grad_norm || parts.needs_norm(loss_scale),
+            partition: rows.partition(),
+            has_norm: request.want_grad_norm || replica.needs_norm(loss_scale),
             loss_scale: loss_scale.map(f64::to_bits),
         };
-        let expected = parts.loss.expected_weight(shape.global_rows, parts.model.n_outputs());
+        let expected = replica.loss.expected_weight(shape.global_rows, replica.model.n_outputs());
         let scalars = StepScalars {
-            lr: about.lr,
-            step: about.step,
-            seed: parts.options.seed,
+            lr: info.lr,
+            step: info.step,
+            seed: replica.options.seed,
             first_row: own.start as u64,
-            expected_weight: match parts.loss.is_weighted(rows.has_weights()) {
-                true => expected,
-                false => 0.0,
-            },
+            expected_weight: if replica.loss.is_weighted(rows.has_weights()) { expected } else { 0.0 },
             unscale: loss_scale.map_or(1.0, |scale| 1.0 / scale),
-            extra: f64::from(ask.vote),
+            extra: f64::from(request.vote),
         };
         gpu.send(slot, rows, scalars)?;
-        parts.optimizer.begin_step();
+        replica.optimizer.begin_step();
         match gpu.graph_plan(shape, slot) {
-            GraphPlan::Eager => parts.ask(gpu, slot, shape)?,
+            GraphPlan::Eager => replica.enqueue(gpu, slot, shape)?,
             GraphPlan::Replay => gpu.replay(shape, slot)?,
             GraphPlan::Capture => {
-                let captured = Graph::capture(gpu.gpu(), || parts.ask(gpu, slot, shape));
-                match gpu.keep(shape, slot, captured)? {
-                    true => gpu.replay(shape, slot)?,
-                    false => parts.ask(gpu, slot, shape)?,
+                let captured = Graph::capture(gpu.gpu(), || replica.enqueue(gpu, slot, shape));
+                if gpu.keep(shape, slot, captured)? {
+                    gpu.replay(shape, slot)?;
+                } else {
+                    replica.enqueue(gpu, slot, shape)?;
                 }
             }
         }
-        gpu.asked(slot, (parts.grads.tail()?, parts.squares()), (shape, scalars), about)
+        gpu.enqueued(slot, replica.grads.tail()?, replica.squares(), shape, scalars, info)
     }
 }

@@ -13,12 +13,12 @@ use crate::config::{Config, Length};
 use crate::data::Loaded;
 use crate::data::loader::{LoadedStep, Loader, LoaderOptions};
 use crate::data::order::epoch_proof::RowsHash;
-use crate::data::order::partition::EvalCut;
+use crate::data::order::partition::EvalPartition;
 use crate::optim::schedule::Schedule;
 use crate::report::metrics::{EndEvent, EpochEvent, Event, MetricsSink, StepEvent, StopEvent};
 use crate::report::process;
 use crate::report::progress::Progress;
-use crate::train::autosave::Checkpointing;
+use crate::train::autosave::Autosave;
 use crate::train::early_stopping::EarlyStopping;
 use crate::train::error::Stop;
 use crate::train::error::{Result, TrainError};
@@ -32,7 +32,7 @@ use crate::train::trainer::{StepInfo, StepRequest, StepRows as _, Trainer};
 pub struct TrainingLoop<'a> {
     plan: LoopPlan<'a>,
     loader: Loader,
-    saver: Checkpointing<'a>,
+    autosave: Autosave<'a>,
     metrics: MetricsSink,
     progress: Progress,
     stopping: EarlyStopping,
@@ -59,7 +59,7 @@ pub struct LoopPlan<'a> {
     /// Learning rates.
     pub schedule: Schedule,
     /// How evaluation is cut into passes.
-    pub eval_cut: EvalCut,
+    pub eval_partition: EvalPartition,
     /// How rows for evaluation are loaded.
     pub loading: LoaderOptions,
     /// Signals that this rank gets.
@@ -81,8 +81,9 @@ impl<'a> TrainingLoop<'a> {
     pub fn new(
         plan: LoopPlan<'a>,
         loader: Loader,
-        saver: Checkpointing<'a>,
-        (metrics, progress): (MetricsSink, Progress),
+        autosave: Autosave<'a>,
+        metrics: MetricsSink,
+        progress: Progress,
         state: RunState,
     ) -> Self {
         progress.advance(state.cursor);
@@ -96,7 +97,7 @@ impl<'a> TrainingLoop<'a> {
             clock: RunClock::default(),
             plan,
             loader,
-            saver,
+            autosave,
             metrics,
             progress,
             state,
@@ -112,7 +113,7 @@ impl<'a> TrainingLoop<'a> {
         while stop.is_none() && !self.is_complete(trainer) {
             let ends_epoch = self.step(trainer)?;
             self.outcomes(trainer, false)?;
-            let is_due = self.saver.is_due_after_step(trainer.n_steps());
+            let is_due = self.autosave.is_due_after_step(trainer.n_steps());
             stop = self.stop_reason(trainer);
             let is_boundary = ends_epoch || is_due || stop.is_some() || self.votes != Votes::default();
             if !is_boundary && !self.is_complete(trainer) {
@@ -127,13 +128,13 @@ impl<'a> TrainingLoop<'a> {
             }
             if self.is_complete(trainer) {
                 // Before it is saved, so that the last one, too, may be the best.
-                is_due |= self.evaluate_once(trainer)? || self.saver.is_on();
+                is_due |= self.evaluate_once(trainer)? || self.autosave.is_on();
             }
             if is_due {
                 self.save(trainer)?;
             }
             self.votes = Votes::default();
-            self.saver.report(&mut self.metrics, &self.progress)?;
+            self.autosave.report(&mut self.metrics, &self.progress)?;
         }
         if self.is_complete(trainer) {
             self.complete(trainer)?;
@@ -167,8 +168,7 @@ impl<'a> TrainingLoop<'a> {
             self.progress.note(&advice);
         }
         if let Some(n_skipped) = self.state.loss_scaler.map(|scaler| scaler.n_skipped).filter(|n| *n > 0) {
-            self.progress
-                .note(&format!("f16: {n_skipped} times the gradient was too large, and no step was taken"));
+            self.progress.note(&format!("skipped {n_skipped} steps: gradients overflowed in f16"));
         }
         self.progress.end(&event, folder);
         Ok(self.metrics.write(&Event::End(event))?)
@@ -184,8 +184,8 @@ impl<'a> TrainingLoop<'a> {
         self.evaluate_once(trainer)?;
         self.note_state(trainer);
         // The run's model is still to be saved.
-        if self.saver.finish(&mut self.metrics, &self.progress)?.is_some() {
-            self.progress.note("warning: there is no checkpoint of the run's end");
+        if self.autosave.finish(&mut self.metrics, &self.progress)?.is_some() {
+            self.progress.note("warning: the final checkpoint of the run was not saved");
         }
         Ok(())
     }
@@ -194,10 +194,10 @@ impl<'a> TrainingLoop<'a> {
     fn stopped(&mut self, trainer: &mut Trainer<'_>, reason: &str) -> Result<(), Stop> {
         // Nothing where it was saved above: but there may have been no step at all, in a folder of its own.
         self.save(trainer)?;
-        let failed = self.saver.finish(&mut self.metrics, &self.progress)?.map_or(Ok(()), Err);
+        let failed = self.autosave.finish(&mut self.metrics, &self.progress)?.map_or(Ok(()), Err);
         self.plan.world.collective_result(failed.map_err(TrainError::from))?;
         self.progress.note(&format!(
-            "stopped by {reason} after step {}, and saved\nhint: the same command with --resume auto goes on from there",
+            "stopped by {reason} after step {}; checkpoint saved\nhint: run the same command with --resume auto to continue",
             trainer.n_steps()
         ));
         let event = StopEvent { step: trainer.n_steps(), reason: reason.to_owned() };
@@ -226,7 +226,7 @@ impl<'a> TrainingLoop<'a> {
     /// Asks for one step; whether it is the epoch's last.
     fn step(&mut self, trainer: &mut Trainer<'_>) -> Result<bool> {
         let want_grad_norm = self.is_logged(trainer.n_steps() + 1);
-        let vote = Votes::of_rank(self.plan.signals.received().is_some(), self.saver.is_due_by_clock());
+        let vote = Votes::of_rank(self.plan.signals.received().is_some(), self.autosave.is_due_by_clock());
         trainer.set_lr(self.plan.schedule.lr(trainer.n_steps()));
         let started = Instant::now();
         let mut rows: LoadedStep<'_> = self.loader.next_step()?.expect("the plan of a run has no end");
@@ -304,12 +304,12 @@ impl<'a> TrainingLoop<'a> {
         if self.stopping.is_over() {
             let (metric, progress) = (self.stopping.metric(), self.stopping.progress());
             self.progress.note(&format!(
-                "stops early: {metric} has not become better than {:.6} in {} evaluations",
+                "early stopping: {metric} has not improved on {:.6} in {} evaluations",
                 progress.best.unwrap_or(f64::NAN),
                 progress.n_worse,
             ));
         }
-        Ok(self.saver.is_due_after_epoch(epoch) || (is_best && self.saver.is_on()))
+        Ok(self.autosave.is_due_after_epoch(epoch) || (is_best && self.autosave.is_on()))
     }
 
     /// Evaluates, if that was not done behind the last step; whether it is the best so far, and to be saved.
@@ -317,19 +317,20 @@ impl<'a> TrainingLoop<'a> {
         if self.evaluated_at == Some(trainer.n_steps()) {
             return Ok(false);
         }
-        Ok(self.evaluate(trainer)? && self.saver.is_on())
+        Ok(self.evaluate(trainer)? && self.autosave.is_on())
     }
 
     /// Evaluates, if there are rows for it, with the average of the weights where one is kept; whether it is the best so far.
     fn evaluate(&mut self, trainer: &mut Trainer<'_>) -> Result<bool> {
-        let LoopPlan { world, config, data, eval_cut, loading, .. } = &self.plan;
+        let LoopPlan { world, config, data, eval_partition, loading, .. } = &self.plan;
         let Some(rows) = &data.eval else { return Ok(false) };
         let step = trainer.n_steps();
         let task = config.data.task;
-        self.state.eval = trainer
-            .with_averaged(|model, loss| evaluate(world, model, loss, task, rows, *eval_cut, loading))?;
+        self.state.eval = trainer.with_averaged(|model, loss| {
+            evaluate(world, model, loss, task, rows, *eval_partition, loading)
+        })?;
         self.evaluated_at = Some(step);
-        self.stopping.evaluated(self.state.eval.get(self.stopping.metric()));
+        self.stopping.record(self.state.eval.get(self.stopping.metric()));
         let Some(metric) = config.checkpoint.keep_best else { return Ok(false) };
         let best =
             self.state.best.as_ref().filter(|best| best.metric == metric.name()).map(|best| best.value);
@@ -359,7 +360,7 @@ impl<'a> TrainingLoop<'a> {
         let started = Instant::now();
         self.gather_rows()?;
         self.note_state(trainer);
-        self.saver.save(trainer, &self.state, started)
+        self.autosave.save(trainer, &self.state, started)
     }
 
     fn note_state(&mut self, trainer: &Trainer<'_>) {

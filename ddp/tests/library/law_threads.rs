@@ -142,10 +142,10 @@ fn rows_of_rank(
     let plan = BatchPlan::new(world, n_rows, global_rows, n_micro, seed, shuffle.clone()).epochs(2);
     let options = LoaderOptions { threads: Some(n_threads), prefetch: 2, ..LoaderOptions::new(Device::Cpu) };
     let mut loader = Loader::new(rows.clone(), plan, options).unwrap();
-    let (mut given, mut n_passes) = (Vec::new(), Vec::new());
+    let (mut given, mut n_micro_batches) = (Vec::new(), Vec::new());
     let mut begin = 0;
     while let Some(mut step) = loader.next_step().unwrap() {
-        n_passes.push(step.n_micro_batches());
+        n_micro_batches.push(step.n_micro_batches());
         for index in 0..step.n_micro_batches() {
             let micro = step.micro_batch(index).unwrap();
             let x = micro.rows.x.as_slice::<f32>("test", "x").unwrap();
@@ -162,7 +162,7 @@ fn rows_of_rank(
         begin += step.global_rows();
         assert_eq!(step.ends_epoch(), begin.is_multiple_of(n_rows));
     }
-    (given, n_passes)
+    (given, n_micro_batches)
 }
 
 proptest! {
@@ -185,10 +185,10 @@ proptest! {
             rows_of_rank(&world, &rows, (global_rows, n_micro), (seed, &shuffle), n_threads)
         });
         let mut places = vec![None; 2 * n_rows];
-        for (given, n_passes) in &ranks {
+        for (given, n_micro_batches) in &ranks {
             // A step's last pass ends in collectives, to which all ranks must come: none has fewer passes, or no pass.
-            prop_assert_eq!(n_passes, &ranks[0].1);
-            prop_assert!(n_passes.iter().all(|n| (1..=n_micro).contains(n)), "{:?}", n_passes);
+            prop_assert_eq!(n_micro_batches, &ranks[0].1);
+            prop_assert!(n_micro_batches.iter().all(|n| (1..=n_micro).contains(n)), "{:?}", n_micro_batches);
             for &(row, place) in given {
                 prop_assert_eq!(places[place].replace(row), None, "place {} twice", place);
             }

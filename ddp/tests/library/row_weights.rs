@@ -10,7 +10,7 @@ use crate::made_up::{
 use ddp::config::precision::Precision;
 use ddp::config::{EvalMetric, Loss, OptimizerKind, Task};
 use ddp::data::loader::LoaderOptions;
-use ddp::data::order::partition::EvalCut;
+use ddp::data::order::partition::EvalPartition;
 use ddp::data::{Dataset, ResidentRows, Targets};
 use ddp::model::{LossHead, Mlp, ModelSpec};
 use ddp::report::EvalMetrics;
@@ -188,7 +188,7 @@ fn an_evaluation_counts_each_row_by_its_weight() {
                     &head,
                     setup.task(),
                     &rows,
-                    EvalCut::of_ranks(world_size),
+                    EvalPartition::of_ranks(world_size),
                     &loading,
                 )
                 .unwrap()
@@ -216,6 +216,7 @@ fn r2_of_a_constant_target_is_absent_however_its_mean_is_rounded() {
     let world = ddp_comm::World::single();
     let loading = LoaderOptions::new(Device::Cpu);
     let metrics =
-        evaluate(&world, &mut model, &head, Task::Regression, &rows, EvalCut::of_ranks(1), &loading).unwrap();
+        evaluate(&world, &mut model, &head, Task::Regression, &rows, EvalPartition::of_ranks(1), &loading)
+            .unwrap();
     assert_eq!(metrics.get(EvalMetric::R2), None);
 }

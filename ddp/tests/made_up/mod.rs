@@ -9,14 +9,14 @@ use std::sync::Arc;
 use ddp::config::precision::Precision;
 use ddp::config::{EvalMetric, Loss, OptimizerConfig, OptimizerKind, Placement, Task};
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
-use ddp::data::order::partition::{Cut, EvalCut, RankCut};
+use ddp::data::order::partition::{EvalPartition, PartitionKind, RankPartition};
 use ddp::data::{Dataset, Normalizer, ResidentRows, RowLayout, TargetLayout, Targets, numbered_columns};
 use ddp::model::{EmbeddingSpec, LossHead, Mlp, ModelSpec, ParamLayout};
 use ddp::optim::optimizer::Optimizer;
 use ddp::optim::param_groups::ParamGroups;
 use ddp::report::EvalMetrics;
 use ddp::train::evaluate::evaluate;
-use ddp::train::trainer::{StatePiece, StepOutcome, StepRequest, Trainer, TrainerOptions};
+use ddp::train::trainer::{StateShard, StepOutcome, StepRequest, Trainer, TrainerOptions};
 use ddp_comm::{DeviceOptions, ReduceOp, World, threads};
 use ddp_kernels::ops::Activation;
 use ddp_kernels::{DType, Device, Tensor, TensorMut};
@@ -172,18 +172,18 @@ impl Setup {
     }
 
     /// How batches are cut into passes.
-    pub fn cut(&self, world: &World) -> RankCut {
-        let cut = match self.options.micro_shards {
-            Some(n_shards) => Cut::MicroShards { n_shards },
-            None => Cut::Ranks { n_micro: self.n_micro },
+    pub fn partition(&self, world: &World) -> RankPartition {
+        let kind = match self.options.micro_shards {
+            Some(n_shards) => PartitionKind::MicroShards { n_shards },
+            None => PartitionKind::Ranks { n_micro: self.n_micro },
         };
-        RankCut { cut, rank: world.rank().0, world_size: world.world_size() }
+        RankPartition { kind, rank: world.rank().0, world_size: world.world_size() }
     }
 
     /// A trainer before its first step, on the device of this rank.
     pub fn trainer<'w>(&self, world: &'w World, device: Device) -> Trainer<'w> {
         let (options, layout) = (self.options, self.options.layout(&self.spec, world.world_size()));
-        let max_rows = self.cut(world).max_pass_rows(self.global_rows.min(self.n_rows));
+        let max_rows = self.partition(world).max_micro_batch_rows(self.global_rows.min(self.n_rows));
         let state_len = options.state_len(world, &layout);
         let mut model =
             Mlp::with_layout(self.spec.clone(), layout, max_rows, device, self.precision).unwrap();
@@ -216,7 +216,7 @@ impl Setup {
             // Each element is one rank's: sums of bits are its bits.
             let (from, mut bits) = (from.to_vec::<f32>().unwrap(), vec![0i64; flat_len]);
             let mut n_owners = vec![0i64; flat_len];
-            for StatePiece { flat, offset } in old.state_pieces() {
+            for StateShard { flat, offset } in old.state_shards() {
                 for (i, element) in flat.enumerate() {
                     bits[element] = i64::from(from[offset + i].to_bits());
                     n_owners[element] += 1;
@@ -228,7 +228,7 @@ impl Setup {
             }
             assert!(n_owners.iter().all(|&n| n == 1), "each element of {name} is stored once");
             let mut values = to.to_vec::<f32>().unwrap();
-            for StatePiece { flat, offset } in old.state_pieces_to_restore() {
+            for StateShard { flat, offset } in old.state_shards_to_restore() {
                 for (i, element) in flat.enumerate() {
                     values[offset + i] = f32::from_bits(bits[element] as u32);
                 }
@@ -280,11 +280,11 @@ impl Setup {
         }
         assert_eq!(trainer.n_steps() + n_skipped, losses.len() as u64, "a skipped step is no step");
         let (model, loss) = trainer.model_and_loss();
-        let eval_cut = match self.options.micro_shards {
-            Some(n_parts) => EvalCut { n_parts, max_rows: 2 },
-            None => EvalCut::of_ranks(world.world_size()),
+        let eval_partition = match self.options.micro_shards {
+            Some(n_parts) => EvalPartition { n_parts, max_rows: 2 },
+            None => EvalPartition::of_ranks(world.world_size()),
         };
-        let eval = evaluate(world, model, loss, self.task(), rows, eval_cut, &loading).unwrap();
+        let eval = evaluate(world, model, loss, self.task(), rows, eval_partition, &loading).unwrap();
         let layout = trainer.model().layout().clone();
         let weights = trainer.model().weights().to_vec::<f32>().unwrap();
         assert!(layout.gaps().flatten().all(|i| weights[i].to_bits() == 0), "what is no parameter stays 0");

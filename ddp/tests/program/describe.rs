@@ -10,7 +10,7 @@ use ddp::config::{CommDtype, Config, Determinism, ZeroStage};
 use ddp::data::{self, Loaded};
 use ddp::model::ModelSpec;
 use ddp::train::setup;
-use ddp::train::setup::Cuts;
+use ddp::train::setup::BatchPartition;
 use ddp::train::trainer::GraphMode;
 use ddp_comm::{DeviceOptions, World, threads};
 use ddp_kernels::cpu::threads as cpu_threads;
@@ -28,7 +28,7 @@ fn account_and_plan(world: &World, config: &Config) -> [Vec<usize>; 2] {
     let layout = data.train.layout();
     let spec = ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs())
         .with_embeddings(data.preprocessor.plan.embeddings());
-    let cuts = Cuts::new(config, world, &data, None).unwrap();
+    let cuts = BatchPartition::new(config, world, &data, None).unwrap();
     let plan = RankPlan {
         config,
         data: &data,

@@ -35,7 +35,7 @@ fn too_large_steps(out: &str) -> Vec<&str> {
     [&["train", "--quiet", "--out", out], &sets[..]].concat()
 }
 
-const LOSS_NOT_FINITE: [&str; 2] = ["the loss of step", "`optimizer.lr`"];
+const LOSS_NOT_FINITE: [&str; 3] = ["loss is ", " at step ", "`optimizer.lr`"];
 
 #[test]
 fn a_loss_that_is_not_finite_ends_the_run() {

@@ -201,7 +201,7 @@ fn checkpoints_do_without_pinned_memory_and_say_so() {
     let counted_path = counted.to_str().unwrap();
     let Some((_, outcome)) = run("all", &[], &[("VGPU_COUNTS", counted_path)]) else { return };
     outcome.ok();
-    const SAID: &str = "1 of 1 ranks got no page-locked host memory";
+    const SAID: &str = "1 of 1 ranks could not allocate page-locked host memory";
     assert!(!outcome.stderr.contains(SAID), "{outcome:#?}");
     // Which of them is the snapshot's is not known; without any of the others there is no run.
     let n_pinned = counts(&counted)["cuMemHostAlloc"] as usize;

@@ -212,7 +212,7 @@ fn the_global_batch_stays_when_ranks_come_or_go() {
     run.until(2, 3, &[]);
     let outcome = run.leg(1, &["train.stop_after_steps=6"]);
     assert_eq!(outcome.status.code(), Some(SAVED), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("2 ranks then, 1 now, 200 rows a step as before"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("2 ranks before, 1 now, still 200 rows per step"), "{}", outcome.stderr);
     assert_all_close("losses", &run.to_the_end(2, &[]).losses, &whole.losses, 1e-5);
 }
 
@@ -235,7 +235,7 @@ fn without_a_config_the_runs_own_counts() {
     let args = ["train", "--resume", out.to_str().unwrap(), "--progress", "none"];
     let outcome = crate::common::run(single(&args));
     assert!(outcome.status.success(), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("resumes after step 5 from"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("resuming after step 5 from"), "{}", outcome.stderr);
     // stop_after_steps was the first leg's, not the run's.
     let whole = Run::new(RUN).to_the_end(1, &[]);
     assert_same_bits("without a config", &run.to_the_end(1, &[]), &whole);
@@ -258,7 +258,7 @@ fn another_run_is_no_continuation() {
     let before = read_weights(&run.out().join("checkpoints/step-5/model.safetensors"));
     assert_refused(
         &run.leg(1, &["optimizer.lr=0.5", "model.hidden=[8]"]),
-        &["optimizer.lr is 0.5, and 0.003 in the checkpoint", "model.hidden is [8], and [24, 24]"],
+        &["optimizer.lr is 0.5, but 0.003 in the checkpoint", "model.hidden is [8], but [24, 24]"],
     );
     assert_refused(
         &run.leg(1, &["train.global_batch_size=100"]),
@@ -266,7 +266,7 @@ fn another_run_is_no_continuation() {
     );
     assert_refused(
         &run.leg(1, &["data.train=\"builtin:digits\"", "train.seed=3"]),
-        &["train.seed is 3, and 0"],
+        &["train.seed is 3, but 0"],
     );
     let out = run.out();
     let out = out.to_str().unwrap();
@@ -289,7 +289,7 @@ fn other_rows_are_no_continuation() {
     let run = Run::new(RUN);
     run.until(1, 2, &sets);
     rows(310);
-    assert_refused(&run.leg(1, &sets), &["rows and columns of the data have the fingerprint"]);
+    assert_refused(&run.leg(1, &sets), &["the fingerprint of the training data is"]);
 }
 
 #[test]
@@ -305,7 +305,7 @@ fn a_damaged_checkpoint_is_passed_over_and_named() {
     std::fs::write(&state, bytes).unwrap();
     let outcome = run.leg(1, &["train.stop_after_steps=6"]);
     assert_eq!(outcome.status.code(), Some(SAVED), "{}", outcome.stderr);
-    for part in ["step-9", "optimizer-00000-of-00001.safetensors", "resumes after step 8"] {
+    for part in ["step-9", "optimizer-00000-of-00001.safetensors", "resuming after step 8"] {
         assert!(outcome.stderr.contains(part), "no {part:?} in {}", outcome.stderr);
     }
     assert_same_bits("behind a damaged one", &run.to_the_end(1, &[]), &whole);
@@ -333,8 +333,8 @@ fn what_one_rank_finds_damaged_no_rank_uses() {
         }
         let outcome = run.leg(2, &["comm.zero=1", "train.stop_after_steps=7"]);
         assert_eq!(outcome.status.code(), Some(SAVED), "{}", outcome.stderr);
-        let told = format!("not used: checkpoint step-9: {finds}{flip_in_9}.safetensors was changed");
-        let parts = [told.as_str(), "step-8: model.safetensors was changed", "resumes after step 6"];
+        let told = format!("skipped checkpoint step-9: {finds}{flip_in_9}.safetensors was changed");
+        let parts = [told.as_str(), "step-8: model.safetensors was changed", "resuming after step 6"];
         for part in parts {
             assert!(outcome.stderr.contains(part), "no {part:?} in {}", outcome.stderr);
         }

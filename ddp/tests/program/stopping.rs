@@ -51,7 +51,7 @@ fn assert_saved(job: Job, out: &Path, reason: &str) {
     let args = endless(out, &["--resume", "auto", "--set", "train.stop_after_steps=1"]);
     let resumed = run(single(&args));
     assert_eq!(resumed.status.code(), Some(SAVED), "{}", resumed.stderr);
-    assert!(resumed.stderr.contains("resumes after step "), "{}", resumed.stderr);
+    assert!(resumed.stderr.contains("resuming after step "), "{}", resumed.stderr);
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn training_stops_when_evaluations_stop_getting_better() {
     // A run that has stopped early is complete: going on with it does nothing.
     let out = run.out();
     let again = run_ok(single(&["train", "--resume", out.to_str().unwrap(), "--progress", "plain"]));
-    assert!(again.stderr.contains("resumes after step"), "{}", again.stderr);
+    assert!(again.stderr.contains("resuming after step"), "{}", again.stderr);
     assert_eq!(run.numbers("epoch", "eval_loss"), losses);
 }
 

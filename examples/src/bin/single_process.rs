@@ -11,7 +11,7 @@ use ddp::config::precision::Precision;
 use ddp::config::{Activation, EvalMetric, OptimizerConfig, OptimizerKind, Task};
 use ddp::data::Dataset;
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
-use ddp::data::order::partition::EvalCut;
+use ddp::data::order::partition::EvalPartition;
 use ddp::model::{LossHead, Mlp, ModelSpec};
 use ddp::optim::optimizer::Optimizer;
 use ddp::train::evaluate::evaluate;
@@ -55,7 +55,7 @@ fn main() -> ddp::Result<()> {
     }
 
     let (model, loss) = trainer.model_and_loss();
-    let cut = EvalCut::of_ranks(1);
+    let cut = EvalPartition::of_ranks(1);
     let metrics = evaluate(&world, model, loss, Task::Classification, &test, cut, &loading)?;
     println!("test accuracy {:.4}", metrics.get(EvalMetric::Accuracy).unwrap_or(f64::NAN));
     Ok(())

@@ -12,7 +12,7 @@ use ddp::config::precision::Precision;
 use ddp::config::{Activation, EvalMetric, OptimizerConfig, OptimizerKind, Task};
 use ddp::data::Dataset;
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
-use ddp::data::order::partition::EvalCut;
+use ddp::data::order::partition::EvalPartition;
 use ddp::model::{LossHead, Mlp, ModelSpec};
 use ddp::optim::optimizer::Optimizer;
 use ddp::train::evaluate::evaluate;
@@ -46,7 +46,7 @@ fn train(world: &World, train: &Arc<dyn Dataset>, test: &Arc<dyn Dataset>) -> dd
         trainer.step_and_wait(&mut batch, false)?;
     }
     let (model, loss) = trainer.model_and_loss();
-    let cut = EvalCut::of_ranks(world.world_size());
+    let cut = EvalPartition::of_ranks(world.world_size());
     let metrics = evaluate(world, model, loss, Task::Classification, test, cut, &loading)?;
     let accuracy = metrics.get(EvalMetric::Accuracy).unwrap_or(f64::NAN);
     Ok((trainer.model().weights().to_vec()?, accuracy))

@@ -13,7 +13,8 @@ use super::place::Place;
 use super::report::{self, Row, bytes, number, spread};
 use super::timing::Times;
 use crate::checkpoint::{
-    Checkpoint, CheckpointError, CheckpointStore, Load, Piece, RunState, SaveOptions, Saver, SnapshotBuffers,
+    Checkpoint, CheckpointError, CheckpointStore, Load, RunState, SaveOptions, Saver, ShardRange,
+    SnapshotBuffers,
 };
 use crate::cli::BenchCheckpointArgs;
 use crate::data::{ColumnCodes, Preprocessor};
@@ -76,9 +77,9 @@ fn measure(args: &BenchCheckpointArgs) -> Result<Vec<Measured>> {
         data_fingerprint: String::new(),
         world_size: 1,
         rank: 0,
-        n_parts: 1,
+        n_savers: 1,
         state_names: names.clone(),
-        pieces: Piece::of_ranges(&layout, std::slice::from_ref(&(0..n))),
+        shard_ranges: ShardRange::of_ranges(&layout, std::slice::from_ref(&(0..n))),
         keep: 0,
         keep_best: false,
         rank_timeout: SaveOptions::RANK_TIMEOUT,
@@ -104,7 +105,7 @@ fn measure(args: &BenchCheckpointArgs) -> Result<Vec<Measured>> {
             checkpoint.load(Load {
                 layout: &layout,
                 weights: &mut read_weights,
-                pieces: &saver.options().pieces,
+                shard_ranges: &saver.options().shard_ranges,
                 state: state.collect(),
                 rank: 0,
                 world_size: 1,

@@ -19,7 +19,7 @@ use crate::config::{OptimizerConfig, OptimizerKind};
 use crate::data::DataError;
 use crate::data::batch::Batch;
 use crate::data::device_rows::{DeviceRows, DeviceShape};
-use crate::data::order::partition::{Cut, RankCut};
+use crate::data::order::partition::{PartitionKind, RankPartition};
 use crate::data::{RowLayout, TargetLayout, numbered_columns};
 use crate::error::{Error, Result};
 use crate::exit::Stop;
@@ -210,7 +210,11 @@ fn random_rows(world: &World, args: &BenchStepArgs, device: Device) -> Result<Po
         labels: to_device(labels)?,
         layout,
         batch: args.batch,
-        cut: RankCut { cut: Cut::Ranks { n_micro: 1 }, rank: world.rank().0, world_size: world.world_size() },
+        partition: RankPartition {
+            kind: PartitionKind::Ranks { n_micro: 1 },
+            rank: world.rank().0,
+            world_size: world.world_size(),
+        },
         next: 0,
     })
 }
@@ -222,7 +226,7 @@ struct Pool {
     labels: Tensor,
     layout: RowLayout,
     batch: usize,
-    cut: RankCut,
+    partition: RankPartition,
     next: usize,
 }
 
@@ -236,12 +240,12 @@ impl Pool {
 }
 
 impl StepRows for Pool {
-    fn cut(&self) -> RankCut {
-        self.cut
+    fn partition(&self) -> RankPartition {
+        self.partition
     }
 
     fn global_rows(&self) -> usize {
-        self.batch * self.cut.world_size
+        self.batch * self.partition.world_size
     }
 
     fn has_weights(&self) -> bool {

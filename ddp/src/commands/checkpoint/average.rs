@@ -55,7 +55,7 @@ fn newest(path: &Path, last: usize) -> Result<Vec<Checkpoint>> {
 /// Refuses what is no mean: one checkpoint alone, or one that counts twice.
 fn check_several(checkpoints: &[Checkpoint]) -> Result<()> {
     if let [one] = checkpoints {
-        return Err(CheckpointError::MeanOfOne { path: one.path().to_owned() }.into());
+        return Err(CheckpointError::TooFewToAverage { path: one.path().to_owned() }.into());
     }
     let mut seen = HashSet::new();
     for checkpoint in checkpoints {

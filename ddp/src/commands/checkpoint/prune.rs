@@ -69,7 +69,9 @@ fn hold(store: &CheckpointStore) -> Result<Vec<Held>> {
     let by_place = by_place.filter(|place| !is_named(place));
     let runs: Vec<PathBuf> = by_name.into_iter().chain(by_place).collect();
     let hold_one = |run: &PathBuf| match folder::hold(run) {
-        Err(FolderError::Busy { path, holder }) => Err(CheckpointError::RunGoesOn { path, holder }.into()),
+        Err(FolderError::Busy { path, holder }) => {
+            Err(CheckpointError::RunInProgress { path, holder }.into())
+        }
         lock => Ok(lock?),
     };
     runs.iter().map(hold_one).collect()

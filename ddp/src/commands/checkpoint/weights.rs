@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::Path;
 
-use crate::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, Piece, StateReader};
+use crate::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, ShardRange, StateReader};
 use crate::cli::WeightsChoice;
 use crate::error::Result;
 use crate::storage::atomic_write::WriteError;
@@ -106,7 +106,7 @@ pub(super) fn check_out(path: &Path, overwrite: bool) -> Result<()> {
 /// The moving average of a parameter, out of the pieces that ranks held.
 fn ema(reader: &StateReader, name: &str, numel: usize) -> Result<Vec<f32>> {
     let mut values = vec![0.0; numel];
-    let whole = Piece { param: name.to_owned(), start: 0, end: numel, offset: 0 };
+    let whole = ShardRange { param: name.to_owned(), start: 0, end: numel, offset: 0 };
     reader.read(&[whole], EMA_STATE, &mut values)?;
     Ok(values)
 }

@@ -11,7 +11,7 @@ use crate::config::{CommDtype, Config, Placement, ZeroStage};
 use crate::data::Loaded;
 use crate::data::device_rows::DeviceShape;
 use crate::data::loader::{DeviceTable, LoaderOptions, host_buffer_bytes};
-use crate::data::order::partition::Cut;
+use crate::data::order::partition::PartitionKind;
 use crate::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
 use crate::data_parallel::fixed_tree::TreeSum;
 use crate::data_parallel::zero2::BucketBuffers;
@@ -19,7 +19,7 @@ use crate::error::Result;
 use crate::model::{BufferPlan, ModelBytes, ModelSpec, ParamLayout};
 use crate::optim::optimizer::Optimizer;
 use crate::train::gpu_step::N_SLOTS;
-use crate::train::setup::Cuts;
+use crate::train::setup::BatchPartition;
 use crate::train::trainer::TrainerOptions;
 
 /// What memory is for.
@@ -103,7 +103,7 @@ pub struct RankPlan<'a> {
     /// Its model.
     pub spec: &'a ModelSpec,
     /// How its rows are cut, as rank 0 of the run sees it.
-    pub cuts: Cuts,
+    pub cuts: BatchPartition,
     /// What the ranks divide between them.
     pub zero: ZeroStage,
     /// Where the rank computes; it need not be there.
@@ -143,8 +143,8 @@ impl MemoryPlan {
             ZeroStage::Off | ZeroStage::Optimizer => flat_len,
         };
         let is_compressed = on_gpu && world_size > 1 && config.comm.dtype == CommDtype::Bf16;
-        let wire = match (cuts.train.cut, zero) {
-            (Cut::MicroShards { .. }, _) => {
+        let wire = match (cuts.train.kind, zero) {
+            (PartitionKind::MicroShards { .. }, _) => {
                 TreeSum::extra_len(&cuts.train, gradients + TAIL_ELEMENTS) * DType::F32.size_bytes()
             }
             (_, ZeroStage::Off | ZeroStage::Optimizer) if is_compressed => {

@@ -4,7 +4,7 @@ pub mod memory_plan;
 
 use std::fmt::Write as _;
 
-use ddp_comm::World;
+use ddp_comm::{Rank, World};
 use ddp_kernels::Device;
 use ddp_kernels::cpu::threads;
 use ddp_kernels::cuda::Gpu;
@@ -22,7 +22,7 @@ use crate::report::metrics::json_line;
 use crate::report::stdout::print_result;
 use crate::report::table::table;
 use crate::train::setup;
-use crate::train::setup::Cuts;
+use crate::train::setup::BatchPartition;
 use crate::train::trainer::GraphMode;
 
 /// Prints what the run comes to, on rank 0.
@@ -111,14 +111,14 @@ impl Report {
     /// What `config` comes to for these rows on so many ranks.
     ///
     /// # Errors
-    /// What keeps such a run from being trained: those of [`Cuts::new`], [`setup::schedule`], [`ParamGroups::new`] and of asking a
+    /// What keeps such a run from being trained: those of [`BatchPartition::new`], [`setup::schedule`], [`ParamGroups::new`] and of asking a
     /// GPU, and options that exclude each other.
     pub fn new(config: &Config, data: &Loaded, world_size: usize, device: Device) -> Result<Self> {
         let layout = data.train.layout();
         let spec = ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs())
             .with_embeddings(data.preprocessor.plan.embeddings());
         data::check_n_rows(&*data.train, world_size)?;
-        let cuts = Cuts::of_rank(config, (0, world_size), data, None)?;
+        let cuts = BatchPartition::of_rank(config, Rank(0), world_size, data, None)?;
         setup::schedule(config, data.train.len(), cuts.global_rows)?;
         setup::trainer_options(config, &cuts, GraphMode::default()).check(device)?;
         let global_rows = cuts.global_rows.min(data.train.len());
@@ -286,10 +286,14 @@ mod tests {
             Report::new(&config, &data, world_size, device).expect_err("refused").to_string()
         };
         for (sets, world_size, want) in [
-            (&["train.deterministic=world"][..], 16, "16 ranks, and `train.micro_shards` cuts"),
+            (&["train.deterministic=world"][..], 16, "16 ranks, but `train.micro_shards` splits"),
             (&[], 1439, "builtin:digits: 1438 training rows, fewer than the 1439 ranks"),
             (&["train.deterministic=world", "comm.zero=2"], 2, "`train.deterministic = \"world\"` adds up"),
-            (&["comm.dtype=bf16", "comm.zero=2"], 2, "`comm.zero = 2` adds up gradients on their way"),
+            (
+                &["comm.dtype=bf16", "comm.zero=2"],
+                2,
+                "`comm.zero = 2` reduces gradients in every micro-batch",
+            ),
             (&["optimizer.groups=[{match=\"layer.*\"}]"], 2, "no parameter matches \"layer.*\""),
             (
                 &["schedule.kind=wsd", "schedule.warmup_steps=4", "schedule.decay_steps=4", "train.steps=5"],

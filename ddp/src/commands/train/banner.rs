@@ -9,12 +9,12 @@ use ddp_kernels::cuda::Gpu;
 
 use crate::config::{Config, Determinism};
 use crate::data::loader::Loader;
-use crate::data::order::partition::Cut;
+use crate::data::order::partition::PartitionKind;
 use crate::data::{Loaded, Summary};
 use crate::data_parallel::buckets::BucketPlan;
-use crate::data_parallel::shard_plan::UpdatePlan;
+use crate::data_parallel::shard_plan::ShardPlan;
 use crate::model::{EmbeddingSpec, Mlp, ModelSpec};
-use crate::train::setup::Cuts;
+use crate::train::setup::BatchPartition;
 use crate::train::trainer::{ExchangeBytes, Trainer, TrainerOptions};
 
 /// The run in one line: rows, widths, ranks, device.
@@ -44,13 +44,13 @@ pub(crate) fn line(
 }
 
 /// What it costs that a run gives the same bits each time; nothing where it costs nothing.
-pub(crate) fn determinism(config: &Config, cuts: &Cuts, trainer: &Trainer<'_>) -> Vec<String> {
+pub(crate) fn determinism(config: &Config, cuts: &BatchPartition, trainer: &Trainer<'_>) -> Vec<String> {
     let mut lines = Vec::new();
     if config.train.deterministic == Determinism::Off {
         return lines;
     }
-    if let Cut::MicroShards { n_shards } = cuts.train.cut {
-        let own = cuts.train.own_shards().len();
+    if let PartitionKind::MicroShards { n_shards } = cuts.train.kind {
+        let own = cuts.train.own_micro_shards().len();
         let ExchangeBytes { sent, all_reduce } = trainer.exchange_bytes(own);
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         lines.push(format!(
@@ -146,7 +146,7 @@ fn tables(spec: &ModelSpec) -> String {
 /// How gradients and weights travel between the ranks.
 fn exchange(world: &World, config: &Config, model: &Mlp) -> String {
     let layout = model.layout();
-    let updates = UpdatePlan::new(world, layout.flat_len(), TrainerOptions::default().divide_update_from);
+    let updates = ShardPlan::new(world, layout.flat_len(), TrainerOptions::default().divide_update_from);
     if updates.is_divided() {
         return format!(
             "each rank reduces and updates its part of {}",

@@ -17,7 +17,7 @@ use crate::cli::TrainArgs;
 use crate::config::{Config, Determinism, Length};
 use crate::data::{self, Loaded};
 use crate::train::TrainError;
-use crate::train::autosave::Checkpointing;
+use crate::train::autosave::Autosave;
 
 use crate::error::{Error, Result};
 use crate::exit::Stop;
@@ -32,7 +32,7 @@ use crate::run_folder::folder::{Existing, RunDir};
 use crate::storage::atomic_write::write_atomic;
 use crate::train::resume::Resumed;
 use crate::train::setup;
-use crate::train::setup::Cuts;
+use crate::train::setup::BatchPartition;
 use crate::train::stop_signals::StopSignals;
 use crate::train::training_loop::{Ending, LoopPlan, TrainingLoop};
 
@@ -58,7 +58,7 @@ pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
     agree_on_model(world, &spec, init_from.as_ref())?;
 
     let global_rows = resumed.as_ref().map(|resumed| resumed.state().global_rows as usize);
-    let cuts = Cuts::new(&config, world, &data, global_rows);
+    let cuts = BatchPartition::new(&config, world, &data, global_rows);
     let cuts = world.collective_result(cuts)?;
     let schedule = world.collective_result(setup::schedule(&config, data.train.len(), cuts.global_rows))?;
     let trainer = setup::trainer(world, args.cuda_graph, &config, spec.clone(), &cuts, choice.device);
@@ -90,7 +90,7 @@ pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
     }
     banner::determinism(&config, &cuts, &trainer).iter().for_each(|line| progress.note(line));
     banner::loading(&loader).iter().for_each(|line| progress.note(line));
-    let saver = Checkpointing::new(world, &config, &data, &trainer, folder.as_ref().map(RunDir::path))?;
+    let saver = Autosave::new(world, &config, &data, &trainer, folder.as_ref().map(RunDir::path))?;
     saver.note().iter().for_each(|note| progress.note(note));
     let metrics = open_metrics(world, folder.as_ref(), args.json, resumed.as_ref())?;
     if let Some(resumed) = &resumed {
@@ -102,12 +102,12 @@ pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
         config: &config,
         data: &data,
         schedule,
-        eval_cut: cuts.eval,
+        eval_partition: cuts.eval,
         loading,
         signals: &signals,
     };
     let state = state.cloned().unwrap_or_else(|| setup::first_state(&config, &data, &cuts));
-    let mut training = TrainingLoop::new(plan, loader, saver, (metrics, progress), state);
+    let mut training = TrainingLoop::new(plan, loader, saver, metrics, progress, state);
     match training.train(&mut trainer)? {
         Ending::Stopped(reason) => return Err(Stop::Saved(reason)),
         Ending::Complete => {}
@@ -201,7 +201,13 @@ fn save(
     Ok(write_atomic(&folder.file(folder::MODEL_FILE), &bytes)?)
 }
 
-fn progress(world: &World, args: &TrainArgs, config: &Config, cuts: &Cuts, n_rows: usize) -> Progress {
+fn progress(
+    world: &World,
+    args: &TrainArgs,
+    config: &Config,
+    cuts: &BatchPartition,
+    n_rows: usize,
+) -> Progress {
     if world.rank().0 > 0 {
         return Progress::none();
     }

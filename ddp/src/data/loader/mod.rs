@@ -28,7 +28,7 @@ use self::ring::Ring;
 pub use self::step::LoadedStep;
 use crate::config::{DataConfig, Placement};
 use crate::data::error::{DataError, Result};
-use crate::data::order::partition::EvalCut;
+use crate::data::order::partition::EvalPartition;
 use crate::data::{Dataset, DeviceNormalizer, Normalizer, Summary};
 
 /// Copies to a GPU that may be under way while the next batches are made ready.
@@ -189,11 +189,11 @@ impl Loader {
     pub fn passes(
         world: &World,
         dataset: Arc<dyn Dataset>,
-        cut: EvalCut,
+        partition: EvalPartition,
         options: LoaderOptions,
     ) -> Result<Self> {
-        let jobs = passes(world, dataset.len(), cut);
-        Self::start(Rows::Host(dataset), Box::new(jobs), cut.max_rows, options)
+        let jobs = passes(world, dataset.len(), partition);
+        Self::start(Rows::Host(dataset), Box::new(jobs), partition.max_rows, options)
     }
 
     fn start(

@@ -8,7 +8,7 @@ use ddp_comm::World;
 use crate::config::{DataConfig, ShuffleMode};
 use crate::data::Dataset;
 use crate::data::order::epoch_order::{BlockLayout, BlockOrder, RowOrder};
-use crate::data::order::partition::{Cut, EvalCut, GlobalBatches, RankCut};
+use crate::data::order::partition::{EvalPartition, GlobalBatches, PartitionKind, RankPartition};
 use crate::data::order::permutation::KeyedPermutation;
 
 /// How the rows of each epoch are ordered.
@@ -51,7 +51,7 @@ impl Shuffle {
 pub struct BatchPlan {
     n_rows: usize,
     global_rows: usize,
-    cut: RankCut,
+    partition: RankPartition,
     seed: u64,
     shuffle: Shuffle,
     /// The epoch under way, from 0, its order, and what is left of it.
@@ -72,7 +72,7 @@ pub struct Job {
     /// This rank's part of them.
     pub(crate) own: Range<usize>,
     /// The passes over them.
-    pub(crate) cut: RankCut,
+    pub(crate) partition: RankPartition,
     /// Which part of the rows it is, in evaluation.
     pub(crate) part: usize,
 }
@@ -93,8 +93,8 @@ impl BatchPlan {
         BatchPlan {
             order: Arc::new(shuffle.order(n_rows, seed, 0)),
             batches: GlobalBatches::new(n_rows, global_rows),
-            cut: RankCut {
-                cut: Cut::Ranks { n_micro },
+            partition: RankPartition {
+                kind: PartitionKind::Ranks { n_micro },
                 rank: world.rank().0,
                 world_size: world.world_size(),
             },
@@ -109,7 +109,7 @@ impl BatchPlan {
 
     /// Cuts each global batch into `n_shards` micro-shards, of which a rank takes a run, instead of micro-batches.
     pub fn micro_shards(mut self, n_shards: usize) -> Self {
-        self.cut.cut = Cut::MicroShards { n_shards };
+        self.partition.kind = PartitionKind::MicroShards { n_shards };
         self
     }
 
@@ -129,7 +129,7 @@ impl BatchPlan {
     /// The most rows that this rank has in one step.
     pub(super) fn max_own_rows(&self) -> usize {
         // A smaller batch leaves no rank more rows.
-        self.cut.max_own_rows(self.global_rows.min(self.n_rows))
+        self.partition.max_own_rows(self.global_rows.min(self.n_rows))
     }
 
     fn begin_epoch(&mut self, epoch: u64) {
@@ -158,8 +158,8 @@ impl Iterator for BatchPlan {
         Some(Job {
             epoch: self.epoch,
             order: self.order.clone(),
-            own: global.of_rank(&self.cut),
-            cut: self.cut,
+            own: global.of_rank(&self.partition),
+            partition: self.partition,
             part: 0,
             global: global.positions,
         })
@@ -167,16 +167,21 @@ impl Iterator for BatchPlan {
 }
 
 /// Passes over this rank's parts of the rows, in their own order: evaluation.
-pub(crate) fn passes(world: &World, n_rows: usize, cut: EvalCut) -> impl Iterator<Item = Job> + Send + use<> {
+pub(crate) fn passes(
+    world: &World,
+    n_rows: usize,
+    partition: EvalPartition,
+) -> impl Iterator<Item = Job> + Send + use<> {
     let order = Arc::new(RowOrder::Rows(KeyedPermutation::identity(n_rows)));
-    let max_rows = cut.max_rows.max(1);
-    cut.of_rank(n_rows, world.rank().0, world.world_size()).flat_map(move |(part, own)| {
+    let max_rows = partition.max_rows.max(1);
+    partition.of_rank(n_rows, world.rank().0, world.world_size()).flat_map(move |(part, own)| {
         let (order, end) = (order.clone(), own.end);
         own.step_by(max_rows).map(move |start| {
             let rows = start..(start + max_rows).min(end);
             // A rank's passes are its own: nobody shares them.
-            let cut = RankCut { cut: Cut::Ranks { n_micro: 1 }, rank: 0, world_size: 1 };
-            Job { epoch: 0, order: order.clone(), global: rows.clone(), own: rows, cut, part }
+            let partition =
+                RankPartition { kind: PartitionKind::Ranks { n_micro: 1 }, rank: 0, world_size: 1 };
+            Job { epoch: 0, order: order.clone(), global: rows.clone(), own: rows, partition, part }
         })
     })
 }
@@ -262,7 +267,7 @@ mod tests {
         for (n_rows, max_rows, n_parts) in [(10, 3, 3), (1, 5, 3), (7, 1, 8), (100, 1000, 8)] {
             let passes_of = |world_size| {
                 let of_ranks = ddp_comm::threads::run(world_size, |world| {
-                    let jobs = passes(&world, n_rows, EvalCut { n_parts, max_rows });
+                    let jobs = passes(&world, n_rows, EvalPartition { n_parts, max_rows });
                     jobs.map(|job| (job.part, job.own)).collect::<Vec<_>>()
                 });
                 of_ranks.concat()

@@ -10,7 +10,7 @@ use crate::data::batch::{Batch, BatchMut};
 use crate::data::device_rows::{DeviceRows, DeviceShape};
 use crate::data::error::Result;
 use crate::data::order::epoch_proof::RowsHash;
-use crate::data::order::partition::RankCut;
+use crate::data::order::partition::RankPartition;
 use crate::data::step_rows::{MicroBatch, StepRows};
 
 /// This rank's rows of one global batch.
@@ -76,8 +76,8 @@ impl<'a> LoadedStep<'a> {
 }
 
 impl StepRows for LoadedStep<'_> {
-    fn cut(&self) -> RankCut {
-        self.job().cut
+    fn partition(&self) -> RankPartition {
+        self.job().partition
     }
 
     fn global_rows(&self) -> usize {
@@ -89,7 +89,7 @@ impl StepRows for LoadedStep<'_> {
     }
 
     fn micro_batch(&mut self, index: usize) -> Result<MicroBatch<'_>> {
-        let pass = self.cut().pass(self.global_rows(), index);
+        let pass = self.partition().micro_batch(self.global_rows(), index);
         let first_own = self.own_rows().start;
         let rows = pass.start - first_own..pass.end - first_own;
         Ok(MicroBatch { rows: self.batch.rows(&**self.rows.dataset(), rows)?, first_row: pass.start })

@@ -17,7 +17,7 @@ fn part(n: usize, index: usize, parts: usize) -> Range<usize> {
 
 /// Passes over rows for evaluation: the rows are cut into parts, of which a rank has a run, and a part into passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EvalCut {
+pub struct EvalPartition {
     /// Parts of all rows. What is summed is summed part by part, so the result depends on their number and not on that of the
     /// ranks.
     pub n_parts: usize,
@@ -25,10 +25,10 @@ pub struct EvalCut {
     pub max_rows: usize,
 }
 
-impl EvalCut {
+impl EvalPartition {
     /// One part a rank, in passes as long as the model takes.
     pub fn of_ranks(world_size: usize) -> Self {
-        EvalCut { n_parts: world_size, max_rows: usize::MAX }
+        EvalPartition { n_parts: world_size, max_rows: usize::MAX }
     }
 
     /// The parts of rank `rank`, with their numbers, of `n_rows` rows.
@@ -53,7 +53,7 @@ pub fn rank_range(global_rows: usize, rank: usize, world_size: usize) -> Range<u
 
 /// How global batches are cut into the passes of the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Cut {
+pub enum PartitionKind {
     /// One part a rank, each in so many micro-batches.
     Ranks {
         /// Micro-batches a rank; fewer where the last of them would be empty on every rank.
@@ -66,24 +66,24 @@ pub enum Cut {
     },
 }
 
-/// A [`Cut`] as one rank sees it.
+/// A [`PartitionKind`] as one rank sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct RankCut {
+pub struct RankPartition {
     /// How batches are cut.
-    pub cut: Cut,
+    pub kind: PartitionKind,
     /// This rank.
     pub rank: usize,
     /// Ranks that share the batches.
     pub world_size: usize,
 }
 
-impl RankCut {
+impl RankPartition {
     /// The places of this rank's rows in a global batch of `global_rows`.
     pub fn own_rows(&self, global_rows: usize) -> Range<usize> {
-        match self.cut {
-            Cut::Ranks { .. } => rank_range(global_rows, self.rank, self.world_size),
-            Cut::MicroShards { n_shards } => {
-                let shards = self.own_shards();
+        match self.kind {
+            PartitionKind::Ranks { .. } => rank_range(global_rows, self.rank, self.world_size),
+            PartitionKind::MicroShards { n_shards } => {
+                let shards = self.own_micro_shards();
                 // A run of no shards begins where the next rank's begins.
                 let start = |shard: usize| match shard {
                     shard if shard == n_shards => global_rows,
@@ -96,19 +96,19 @@ impl RankCut {
 
     /// The most rows that a rank has of a global batch of `global_rows`: those of rank 0, for larger parts come first.
     pub fn max_own_rows(&self, global_rows: usize) -> usize {
-        RankCut { rank: 0, ..*self }.own_rows(global_rows).len()
+        RankPartition { rank: 0, ..*self }.own_rows(global_rows).len()
     }
 
     /// The most rows of a pass over a global batch of `global_rows`.
-    pub fn max_pass_rows(&self, global_rows: usize) -> usize {
-        RankCut { rank: 0, ..*self }.pass(global_rows, 0).len()
+    pub fn max_micro_batch_rows(&self, global_rows: usize) -> usize {
+        RankPartition { rank: 0, ..*self }.micro_batch(global_rows, 0).len()
     }
 
     /// Passes that this rank makes over its part: the same number on every rank, but with micro-shards.
-    pub fn n_passes(&self, global_rows: usize) -> usize {
-        match self.cut {
-            Cut::Ranks { n_micro } => n_micro.min(global_rows.div_ceil(self.world_size)).max(1),
-            Cut::MicroShards { .. } => self.own_shards().len(),
+    pub fn n_micro_batches(&self, global_rows: usize) -> usize {
+        match self.kind {
+            PartitionKind::Ranks { n_micro } => n_micro.min(global_rows.div_ceil(self.world_size)).max(1),
+            PartitionKind::MicroShards { .. } => self.own_micro_shards().len(),
         }
     }
 
@@ -116,18 +116,22 @@ impl RankCut {
     ///
     /// # Panics
     /// If there is no such pass.
-    pub fn pass(&self, global_rows: usize, index: usize) -> Range<usize> {
-        match self.cut {
-            Cut::Ranks { .. } => micro_range(self.own_rows(global_rows), index, self.n_passes(global_rows)),
-            Cut::MicroShards { n_shards } => part(global_rows, self.own_shards().start + index, n_shards),
+    pub fn micro_batch(&self, global_rows: usize, index: usize) -> Range<usize> {
+        match self.kind {
+            PartitionKind::Ranks { .. } => {
+                micro_range(self.own_rows(global_rows), index, self.n_micro_batches(global_rows))
+            }
+            PartitionKind::MicroShards { n_shards } => {
+                part(global_rows, self.own_micro_shards().start + index, n_shards)
+            }
         }
     }
 
     /// The numbers of this rank's micro-shards; empty where there are none.
-    pub fn own_shards(&self) -> Range<usize> {
-        match self.cut {
-            Cut::Ranks { .. } => 0..0,
-            Cut::MicroShards { n_shards } => part(n_shards, self.rank, self.world_size),
+    pub fn own_micro_shards(&self) -> Range<usize> {
+        match self.kind {
+            PartitionKind::Ranks { .. } => 0..0,
+            PartitionKind::MicroShards { n_shards } => part(n_shards, self.rank, self.world_size),
         }
     }
 }
@@ -166,8 +170,8 @@ impl GlobalBatch {
     }
 
     /// Positions of one rank.
-    pub fn of_rank(&self, cut: &RankCut) -> Range<usize> {
-        let own = cut.own_rows(self.n_rows());
+    pub fn of_rank(&self, partition: &RankPartition) -> Range<usize> {
+        let own = partition.own_rows(self.n_rows());
         self.positions.start + own.start..self.positions.start + own.end
     }
 }
@@ -252,12 +256,15 @@ mod tests {
 
     #[test]
     fn micro_shards_do_not_depend_on_the_world_size() {
-        let cut = Cut::MicroShards { n_shards: 8 };
+        let kind = PartitionKind::MicroShards { n_shards: 8 };
         for (global_rows, world_size) in [(20, 3), (20, 1), (5, 8), (64, 4), (3, 2)] {
-            let ranks = (0..world_size).map(|rank| RankCut { cut, rank, world_size });
+            let ranks = (0..world_size).map(|rank| RankPartition { kind, rank, world_size });
             let passes: Vec<_> = ranks
                 .clone()
-                .flat_map(|cut| (0..cut.n_passes(global_rows)).map(move |index| cut.pass(global_rows, index)))
+                .flat_map(|partition| {
+                    (0..partition.n_micro_batches(global_rows))
+                        .map(move |index| partition.micro_batch(global_rows, index))
+                })
                 .collect();
             assert_eq!(passes, (0..8).map(|shard| part(global_rows, shard, 8)).collect::<Vec<_>>());
             let mut end = 0;
@@ -269,7 +276,8 @@ mod tests {
             }
             assert_eq!(end, global_rows);
         }
-        let of_three: Vec<_> = (0..3).map(|rank| RankCut { cut, rank, world_size: 3 }.own_shards()).collect();
+        let of_three: Vec<_> =
+            (0..3).map(|rank| RankPartition { kind, rank, world_size: 3 }.own_micro_shards()).collect();
         assert_eq!(of_three, [0..3, 3..6, 6..8]);
     }
 
@@ -295,8 +303,8 @@ mod tests {
             for step in steps {
                 let mut in_order = step.positions.start;
                 for rank in 0..world_size {
-                    let cut = Cut::Ranks { n_micro: grad_accum_steps };
-                    let rows = step.of_rank(&RankCut { cut, rank, world_size });
+                    let kind = PartitionKind::Ranks { n_micro: grad_accum_steps };
+                    let rows = step.of_rank(&RankPartition { kind, rank, world_size });
                     prop_assert!(rows.len().abs_diff(step.n_rows() / world_size) <= 1);
                     for micro in micro_ranges(rows, grad_accum_steps) {
                         // Contiguous over ranks: the order does not depend on the world size.

@@ -93,8 +93,8 @@ fn two_jobs_want_one_folder() {
         let mut command = Command::new("env");
         command.args(["-C", from, PROGRAM]).args(prune).arg(folder);
         let ended = place.end(&mut command);
-        let goes_on = format!("out` is the folder of a run that goes on: process {}", first.0.id());
-        ended.is_error(2, &[&goes_on, "nothing was deleted", "hint: prune when it has ended"]);
+        let goes_on = format!("out` is the folder of a run in progress: process {}", first.0.id());
+        ended.is_error(2, &[&goes_on, "nothing was deleted", "hint: prune after the run has ended"]);
         place.end(command.arg("--dry-run")).is_good();
     }
     assert_eq!(fs::read(place.file("out/config.toml")).unwrap(), before);

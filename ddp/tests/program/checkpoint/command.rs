@@ -103,7 +103,7 @@ fn verify_says_what_it_proved_and_ends_with_1_if_anything_is_wrong() {
     let mut bytes = fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&path, bytes).unwrap();
-    let told = fails(&["verify", text(dir.path())], 1, &["error: 2 of 4 checkpoints can't be trusted"]);
+    let told = fails(&["verify", text(dir.path())], 1, &["error: 2 of 4 checkpoints failed verification"]);
     assert!(told.contains("step-5: BROKEN: optimizer-00000-of-00001.safetensors was changed"), "{told}");
     let want = "  WRONG: epoch 2: 10 rows were used, expected each of 10 once: row 3 is missing, and row 8 was used twice\n";
     assert!(told.contains(want), "{told}");
@@ -133,11 +133,11 @@ fn show_tells_it_in_words() {
     fails(
         &["show", text(&dir.path().join("nowhere"))],
         2,
-        &["error: no checkpoint at `", "`: nothing of that name is there\nhint: check the spelling"],
+        &["error: no checkpoint at `", "`: no such file or folder\nhint: check the spelling"],
     );
     fs::write(store.step_folder(15).join("manifest.json"), "").unwrap();
     let outcome = checkpoint(&["show", text(dir.path())]);
-    assert!(outcome.stderr.contains("passed over step-15: manifest.json is cut off"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("passed over step-15: manifest.json is truncated"), "{}", outcome.stderr);
     assert!(outcome.stdout.contains("step 10, 40 rows"), "{}", outcome.stdout);
 }
 
@@ -154,7 +154,7 @@ fn prune_keeps_the_newest_and_the_best() {
     fails(
         &["prune", text(&store.step_folder(10)), "--keep", "1"],
         2,
-        &["is one checkpoint", "hint: name the folder"],
+        &["is a single checkpoint, expected a folder of checkpoints", "hint: name the folder"],
     );
     // The newest is broken in a way that only its checksum shows: the older one stays.
     let path = store.step_folder(15).join("model.safetensors");
@@ -192,7 +192,7 @@ fn export_writes_the_moving_average_where_there_is_one() {
         }
         assert_eq!(exported["normalize.scale"].values, [0.5; 3]);
     }
-    fails(&["export", text(dir.path()), "--out", text(&out)], 2, &["is there already", "give --overwrite"]);
+    fails(&["export", text(dir.path()), "--out", text(&out)], 2, &["already exists", "pass --overwrite"]);
 
     let no_ema = |options: &mut SaveOptions| options.state_names = vec!["velocity".to_owned(); 1];
     let state = values("velocity", 5, 0..layout.flat_len());
@@ -231,11 +231,11 @@ fn average_is_the_mean_in_double_precision() {
     check(&[5, 10, 15]);
 
     let args = ["average", text(dir.path()), "--last", "4", "--out", text(&out)];
-    fails(&args, 2, &["holds 3 checkpoints that can be used, expected 4"]);
+    fails(&args, 2, &["holds 3 usable checkpoints, expected 4"]);
     let other = temp_dir();
     saved(other.path(), &layout(&[3, 6, 2]), 1, [1]);
     let args = ["average", text(dir.path()), text(other.path()), "--out", text(&out)];
-    fails(&args, 2, &["is of another model", "layers.0.weight is [6, 3], expected [5, 3]"]);
+    fails(&args, 2, &["belongs to a different model", "layers.0.weight is [6, 3], expected [5, 3]"]);
     assert!(!out.exists());
 }
 
@@ -247,10 +247,10 @@ fn average_refuses_what_is_no_mean() {
     for (args, parts) in [
         (
             &[text(run), text(&a), "--last", "2"][..],
-            &["--last takes the newest checkpoints of one run, and 2 paths"],
+            &["--last takes the newest checkpoints of one run, got 2 paths"],
         ),
-        (&[text(run)], &["the mean of one checkpoint, `"]),
-        (&[text(run), "--last", "1"], &["`--last K` takes the K newest of a run, 2 or more"]),
+        (&[text(run)], &["averaging needs at least two checkpoints, got one: `"]),
+        (&[text(run), "--last", "1"], &["`--last K` averages the K newest of a run, 2 or more"]),
         (&[text(&b), text(&a), text(&store.step_folder(10))], &["step-10` is named twice"]),
     ] {
         let args = [&["average"], args, &["--out", text(&out)]].concat();
@@ -295,19 +295,29 @@ fn where_there_is_none_it_says_what_there_is() {
     }
     let model = in_other("ended/model.safetensors");
     fs::write(store.folder().join("best"), "step-1x").unwrap();
-    let list =
-        format!("hint: `ddp-train checkpoint ls {}` shows those that are there\n", store.folder().display());
+    let list = format!(
+        "hint: `ddp-train checkpoint ls {}` lists the existing checkpoints\n",
+        store.folder().display()
+    );
     let init = format!("hint: name another run; `--init-from {}` starts a new run", model.display());
     for (path, why, hint) in [
-        (in_other("nowhere"), "nothing of that name is there", "hint: check the spelling"),
-        (store.step_folder(7), "nothing of that name is there", list.as_str()),
+        (in_other("nowhere"), "no such file or folder", "hint: check the spelling"),
+        (store.step_folder(7), "no such file or folder", list.as_str()),
         (in_other("data/x.npy"), "it is a file", "hint: name a run's folder, its checkpoints folder"),
-        (model.clone(), "it is a file", "inside; weights alone start a new run with --init-from"),
-        (store.folder().join("best"), "the file names none that is there", "hint: name the run's folder"),
+        (model.clone(), "it is a file", "inside; --init-from starts a new run from weights alone"),
+        (
+            store.folder().join("best"),
+            "the file names a checkpoint that does not exist",
+            "hint: name the run's folder",
+        ),
         (in_other("empty"), "the folder is empty", "hint: name a run's folder, its checkpoints folder"),
-        (in_other("data"), "the folder holds none", "hint: name a run's folder, its checkpoints folder"),
-        (in_other("ended"), "the run has none", init.as_str()),
-        (in_other("killed"), "the run has none", "this one has saved nothing yet"),
+        (
+            in_other("data"),
+            "the folder holds no checkpoints",
+            "hint: name a run's folder, its checkpoints folder",
+        ),
+        (in_other("ended"), "the run has no checkpoints", init.as_str()),
+        (in_other("killed"), "the run has no checkpoints", "this one has saved no checkpoint yet"),
     ] {
         let want = format!("error: no checkpoint at `{}`: {why}\n", path.display());
         fails(&["show", text(&path)], 2, &[&want, hint]);
@@ -316,25 +326,30 @@ fn where_there_is_none_it_says_what_there_is() {
     // What is there, and no one can use.
     fs::write(store.step_folder(10).join("manifest.json"), "").unwrap();
     let step = store.step_folder(10);
-    let list = format!("hint: `ddp-train checkpoint verify {}` tells which can", store.folder().display());
-    fails(&["show", text(&step)], 2, &["can't be used: manifest.json is cut off", &list]);
-    fails(&["verify", text(&step)], 1, &["1 of 1 checkpoints can't be trusted\nhint: --resume passes over"]);
+    let list =
+        format!("hint: `ddp-train checkpoint verify {}` lists the usable ones", store.folder().display());
+    fails(&["show", text(&step)], 2, &["can't be used: manifest.json is truncated", &list]);
+    fails(
+        &["verify", text(&step)],
+        1,
+        &["1 of 1 checkpoints failed verification\nhint: --resume skips BROKEN"],
+    );
     let out = in_other("mean.safetensors");
     let args = ["average", text(dir.path()), "--out", text(&out), "--last"];
-    fails(
-        &[&args[..], &["3"]].concat(),
-        2,
-        &["holds 2 checkpoints that can be used, expected 3\nhint: `--last 2`"],
-    );
+    fails(&[&args[..], &["3"]].concat(), 2, &["holds 2 usable checkpoints, expected 3\nhint: `--last 2`"]);
     for step in [5, 15] {
         fs::write(store.step_folder(step).join("manifest.json"), "").unwrap();
     }
     fails(
         &[&args[..], &["2"]].concat(),
         2,
-        &["holds 0 checkpoints", "hint: `ddp-train checkpoint ls` shows"],
+        &["holds 0 usable checkpoints", "hint: `ddp-train checkpoint ls` shows"],
     );
-    fails(&["show", text(dir.path())], 2, &["none of the checkpoints in", "hint: mend what is told of them"]);
+    fails(
+        &["show", text(dir.path())],
+        2,
+        &["none of the checkpoints in", "hint: fix the problems listed above"],
+    );
 }
 
 #[test]

@@ -130,7 +130,7 @@ fn a_resumed_run_takes_the_newest_good_one_and_says_what_it_passed_over() {
         assert_eq!(found.manifest().run.step, 2);
         check_content(&found, &layout, 3);
         let skipped: Vec<_> = search.skipped.iter().map(ToString::to_string).collect();
-        assert_eq!(skipped[0], "step-5: manifest.json was changed: its checksum does not fit");
+        assert_eq!(skipped[0], "step-5: manifest.json was changed: its checksum does not match");
         assert_eq!(skipped[1], "step-4: optimizer-00001-of-00002.safetensors is missing");
         assert!(
             skipped[2].starts_with("step-3: model.safetensors was changed: its checksum is "),
@@ -149,7 +149,7 @@ fn a_resumed_run_takes_the_newest_good_one_and_says_what_it_passed_over() {
     }
     let error = Checkpoint::find(dir.path()).unwrap_err().to_string();
     assert!(
-        error.contains("none of the checkpoints") && error.contains("step-1: manifest.json is cut off"),
+        error.contains("none of the checkpoints") && error.contains("step-1: manifest.json is truncated"),
         "{error}"
     );
     let error = Checkpoint::find(&dir.path().join("nothing")).unwrap_err().to_string();

@@ -128,7 +128,7 @@ fn a_full_disk_at_every_call_of_rank_0() {
                     let parts =
                         ["the checkpoint of step 4 was not saved: can't ", &system, " needed, ", " free\n"];
                     check_message(case, error, &parts);
-                    check_message(case, error, &["the newest good one is step-3\nhint: the disk "]);
+                    check_message(case, error, &["the newest good checkpoint is step-3\nhint: the disk "]);
                 }
             });
         }
@@ -158,10 +158,10 @@ fn a_full_disk_at_every_call_of_another_rank() {
                 _ => check_message(
                     case,
                     error,
-                    &["nothing came from rank 1", "a folder that all hosts share?"],
+                    &["rank 1 wrote nothing for ", "is a folder that all hosts share"],
                 ),
             }
-            check_message(case, error, &["the newest good one is step-3"]);
+            check_message(case, error, &["the newest good checkpoint is step-3"]);
         });
     }
 }

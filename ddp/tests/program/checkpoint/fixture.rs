@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ddp::checkpoint::{
-    Best, Checkpoint, CheckpointError, CheckpointStore, Load, Piece, RunState, SaveOptions, Saved, Saver,
-    StateReader,
+    Best, Checkpoint, CheckpointError, CheckpointStore, Load, RunState, SaveOptions, Saved, Saver,
+    ShardRange, StateReader,
 };
 use ddp::data::order::epoch_proof::{EpochProof, RowsHash};
 use ddp::data::{ColumnCodes, Normalizer, Preprocessor};
@@ -36,14 +36,14 @@ pub(crate) fn layout(dims: &[usize]) -> ParamLayout {
 }
 
 /// Equal parts of the flat buffer, as ranks own them.
-pub(crate) fn shards(layout: &ParamLayout, n_parts: usize) -> Vec<Range<usize>> {
-    let len = layout.flat_len().div_ceil(n_parts);
-    (0..n_parts).map(|i| (i * len).min(layout.flat_len())..((i + 1) * len).min(layout.flat_len())).collect()
+pub(crate) fn shards(layout: &ParamLayout, n_savers: usize) -> Vec<Range<usize>> {
+    let len = layout.flat_len().div_ceil(n_savers);
+    (0..n_savers).map(|i| (i * len).min(layout.flat_len())..((i + 1) * len).min(layout.flat_len())).collect()
 }
 
-/// What rank `rank` of `n_parts` saves.
-pub(crate) fn options(layout: &ParamLayout, rank: usize, n_parts: usize) -> SaveOptions {
-    let pieces = Piece::of_ranges(layout, &[shards(layout, n_parts)[rank].clone()]);
+/// What rank `rank` of `n_savers` saves.
+pub(crate) fn options(layout: &ParamLayout, rank: usize, n_savers: usize) -> SaveOptions {
+    let shard_ranges = ShardRange::of_ranges(layout, &[shards(layout, n_savers)[rank].clone()]);
     SaveOptions {
         info: ModelInfo {
             config: "[train]\nepochs = 3\n".to_owned(),
@@ -54,11 +54,11 @@ pub(crate) fn options(layout: &ParamLayout, rank: usize, n_parts: usize) -> Save
         },
         layout: layout.clone(),
         data_fingerprint: "00ff00ff00ff00ff".to_owned(),
-        world_size: n_parts,
+        world_size: n_savers,
         rank,
-        n_parts,
+        n_savers,
         state_names: STATES.map(str::to_owned).to_vec(),
-        pieces,
+        shard_ranges,
         keep: 0,
         keep_best: false,
         rank_timeout: Duration::from_secs(20),
@@ -96,31 +96,31 @@ pub(crate) fn values(what: &str, step: u64, range: Range<usize>) -> Vec<f32> {
 pub(crate) fn save(saver: &mut Saver, run: &RunState) -> Result<Saved, CheckpointError> {
     let options = saver.options();
     let layout = &options.layout;
-    let own = shards(layout, options.n_parts)[options.rank].clone();
+    let own = shards(layout, options.n_savers)[options.rank].clone();
     let weights = (options.rank == 0).then(|| values("weights", run.step, 0..layout.flat_len()));
     let state: Vec<Vec<f32>> = STATES.iter().map(|name| values(name, run.step, own.clone())).collect();
     let state: Vec<&[f32]> = state.iter().map(Vec::as_slice).collect();
     saver.save(run, weights.as_deref(), &state)
 }
 
-/// Saves with `n_parts` ranks, each a thread, on `disks` in turn; what each says, by rank.
+/// Saves with `n_savers` ranks, each a thread, on `disks` in turn; what each says, by rank.
 pub(crate) fn save_on_ranks(
     out: &Path,
     layout: &ParamLayout,
     run: &RunState,
     disks: &[Arc<dyn Disk>],
-    n_parts: usize,
+    n_savers: usize,
     change: impl Fn(&mut SaveOptions) + Sync,
 ) -> Vec<Result<Saved, CheckpointError>> {
     let save_one = |rank: usize| {
-        let mut options = options(layout, rank, n_parts);
+        let mut options = options(layout, rank, n_savers);
         change(&mut options);
         let store = CheckpointStore::of_run(out).with_disk(disks[rank % disks.len()].clone());
         save(&mut Saver::new(store, options), run)
     };
     std::thread::scope(|scope| {
         let save_one = &save_one;
-        let ranks: Vec<_> = (0..n_parts).map(|rank| scope.spawn(move || save_one(rank))).collect();
+        let ranks: Vec<_> = (0..n_savers).map(|rank| scope.spawn(move || save_one(rank))).collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     })
 }
@@ -130,17 +130,17 @@ pub(crate) fn os_disk() -> Vec<Arc<dyn Disk>> {
     vec![Arc::new(OsDisk)]
 }
 
-/// Makes the folder ready and saves these steps with `n_parts` ranks.
+/// Makes the folder ready and saves these steps with `n_savers` ranks.
 pub(crate) fn saved(
     out: &Path,
     layout: &ParamLayout,
-    n_parts: usize,
+    n_savers: usize,
     steps: impl IntoIterator<Item = u64>,
 ) -> CheckpointStore {
     let store = CheckpointStore::of_run(out);
     store.prepare().unwrap();
     for step in steps {
-        for result in save_on_ranks(out, layout, &run_state(step), &os_disk(), n_parts, |_| {}) {
+        for result in save_on_ranks(out, layout, &run_state(step), &os_disk(), n_savers, |_| {}) {
             assert_eq!(result.unwrap().notes, [""; 0]);
         }
     }
@@ -156,7 +156,9 @@ pub(crate) fn check_content(checkpoint: &Checkpoint, layout: &ParamLayout, n_ran
     for shard in shards(layout, n_ranks) {
         for name in STATES {
             let mut state = vec![0.0; shard.len()];
-            reader.read(&Piece::of_ranges(layout, std::slice::from_ref(&shard)), name, &mut state).unwrap();
+            reader
+                .read(&ShardRange::of_ranges(layout, std::slice::from_ref(&shard)), name, &mut state)
+                .unwrap();
             for at in layout.slots().iter().flat_map(|slot| slot.range()).filter(|at| shard.contains(at)) {
                 let (got, want) = (state[at - shard.start], value(name, step, at));
                 assert_eq!(got.to_bits(), want.to_bits(), "{name}[{at}] of step {step}");
@@ -179,7 +181,7 @@ pub(crate) fn load(
         checkpoint.load(Load {
             layout,
             weights: &mut weights,
-            pieces: &Piece::of_ranges(layout, std::slice::from_ref(&shard)),
+            shard_ranges: &ShardRange::of_ranges(layout, std::slice::from_ref(&shard)),
             state: STATES.into_iter().zip(state.iter_mut().map(Vec::as_mut_slice)).collect(),
             rank,
             world_size: n_ranks,

@@ -38,8 +38,8 @@ fn a_disk_without_room_for_another_file_is_not_called_full() {
     for part in [
         "No space left on device",
         " MiB free\n",
-        "the newest good one is step-1\n",
-        "hint: the disk holds as many files as it can (`df -i`): delete some, or keep fewer with `checkpoint.keep`",
+        "the newest good checkpoint is step-1\n",
+        "hint: the disk has no free inodes (`df -i`): delete some files, or keep fewer checkpoints with `checkpoint.keep`",
     ] {
         assert!(error.contains(part), "no {part:?} in {error}");
     }
@@ -58,7 +58,7 @@ fn the_old_one_stays_and_the_next_start_goes_on() {
         errors.iter().any(|e| e.contains("No space left on device") && e.contains(" KiB needed, ")),
         "{errors:?}"
     );
-    assert!(errors.iter().all(|e| e.contains("the newest good one is step-1")), "{errors:?}");
+    assert!(errors.iter().all(|e| e.contains("the newest good checkpoint is step-1")), "{errors:?}");
     store.prepare().unwrap();
     assert_eq!(names(&store), ["latest", "step-1"]);
     check_content(&store.newest_valid().unwrap().found.unwrap(), &small, 2);

@@ -106,7 +106,7 @@ fn a_damaged_one_ahead_takes_no_place() {
         // Nor is it the one to go on from when a save fails.
         let (none, state) = (vec![f32::NAN; layout.flat_len()], [&[][..]; STATES.len()]);
         let error = saver.save(&run_state(step), Some(&none), &state).unwrap_err().to_string();
-        assert!(error.contains(&format!("the newest good one is step-{step}\n")), "{error}");
+        assert!(error.contains(&format!("the newest good checkpoint is step-{step}\n")), "{error}");
     }
 }
 

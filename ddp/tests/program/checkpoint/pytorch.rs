@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use ddp::checkpoint::{CheckpointStore, EMA_STATE, Piece, RunState, SaveOptions, Saver};
+use ddp::checkpoint::{CheckpointStore, EMA_STATE, RunState, SaveOptions, Saver, ShardRange};
 use ddp::config::Config;
 use ddp::config::precision::Precision;
 use ddp::model::file::ModelFile;
@@ -46,7 +46,7 @@ fn logits_are_the_same() {
         info: info.clone(),
         layout: model.layout().clone(),
         state_names: vec![EMA_STATE.to_owned()],
-        pieces: Piece::of_ranges(model.layout(), std::slice::from_ref(&(0..flat_len))),
+        shard_ranges: ShardRange::of_ranges(model.layout(), std::slice::from_ref(&(0..flat_len))),
         ..options(&layout(&[3, 5, 2]), 0, 1)
     };
     let store = CheckpointStore::of_run(&out);

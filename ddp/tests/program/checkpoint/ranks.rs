@@ -52,8 +52,8 @@ fn ranks_that_do_not_come_are_named() {
     assert!((Duration::from_millis(200)..Duration::from_secs(60)).contains(&started.elapsed()));
     assert!(matches!(&error, CheckpointError::RanksMissing { .. }));
     let message = error.to_string();
-    assert!(message.contains("nothing came from ranks 1 and 3 for "), "{message}");
-    assert!(message.contains("the newest good one is step-1"), "{message}");
+    assert!(message.contains("ranks 1 and 3 wrote nothing for "), "{message}");
+    assert!(message.contains("the newest good checkpoint is step-1"), "{message}");
     assert_eq!(names(&store), ["latest", "step-1"]);
 }
 

@@ -1,6 +1,6 @@
 //! What is written comes back, bit for bit, whoever reads it.
 
-use ddp::checkpoint::{CheckpointError, Piece, StateReader};
+use ddp::checkpoint::{CheckpointError, ShardRange, StateReader};
 use ddp::model::file::ModelFile;
 use proptest::prelude::*;
 
@@ -35,7 +35,7 @@ proptest! {
         cuts.sort_unstable();
         let ranges: Vec<_> = cuts.windows(2).step_by(2).map(|pair| pair[0]..pair[1]).collect();
         let mut state = vec![f32::NAN; ranges.iter().map(ExactSizeIterator::len).sum()];
-        reader.read(&Piece::of_ranges(&layout, &ranges), "v", &mut state).unwrap();
+        reader.read(&ShardRange::of_ranges(&layout, &ranges), "v", &mut state).unwrap();
         let is_param = |at: usize| layout.slots().iter().any(|slot| slot.range().contains(&at));
         for (got, at) in state.iter().zip(ranges.into_iter().flatten()) {
             prop_assert!(if is_param(at) { *got == value("v", 3, at) } else { got.is_nan() }, "{at}");
@@ -62,16 +62,17 @@ fn a_run_without_optimiser_state_has_no_state_files() {
     let layout = layout(&[3, 5, 2]);
     let none = |options: &mut ddp::checkpoint::SaveOptions| {
         options.state_names.clear();
-        options.pieces.clear();
+        options.shard_ranges.clear();
     };
     let store = saved(dir.path(), &layout, 1, []);
     save_on_ranks(dir.path(), &layout, &run_state(1), &os_disk(), 1, none).remove(0).unwrap();
     let found = store.newest_valid().unwrap().found.unwrap();
     assert_eq!(found.manifest().files.len(), 1);
     let reader = StateReader::open(&found).unwrap();
-    let error =
-        reader.read(&options(&layout, 0, 1).pieces, "m", &mut vec![0.0; layout.flat_len()]).unwrap_err();
-    assert!(error.to_string().contains("holds no \"m\" of elements 0 to"), "{error}");
+    let error = reader
+        .read(&options(&layout, 0, 1).shard_ranges, "m", &mut vec![0.0; layout.flat_len()])
+        .unwrap_err();
+    assert!(error.to_string().contains("lacks \"m\" for elements 0 to"), "{error}");
 }
 
 #[test]
@@ -80,7 +81,7 @@ fn gaps_and_other_models_are_told_by_name() {
     let layout_a = layout(&[3, 5, 2]);
     let found = saved(dir.path(), &layout_a, 2, [1]).newest_valid().unwrap().found.unwrap();
     let reader = StateReader::open(&found).unwrap();
-    let piece = Piece { param: "layers.0.weight".to_owned(), start: 10, end: 20, offset: 0 };
+    let piece = ShardRange { param: "layers.0.weight".to_owned(), start: 10, end: 20, offset: 0 };
     let error = reader.read(&[piece], "m", &mut [0.0; 10]).unwrap_err();
     assert!(
         matches!(&error, CheckpointError::Gap { param, start: 15, end: 20, .. } if param == "layers.0.weight"),

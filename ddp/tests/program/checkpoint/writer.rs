@@ -101,7 +101,7 @@ fn a_failed_save_is_told_and_the_next_one_goes_on() {
     assert_eq!(outcomes.iter().map(SaveOutcome::step).collect::<Vec<_>>(), [1, 2]);
     let SaveOutcome::Failed { error, .. } = &outcomes[0] else { panic!("{outcomes:?}") };
     assert!(error.to_string().contains("No space left on device"), "{error}");
-    assert!(error.to_string().contains("there is no good one yet"), "{error}");
+    assert!(error.to_string().contains("there is no good checkpoint yet"), "{error}");
     assert!(matches!(&outcomes[1], SaveOutcome::Saved(saved) if saved.step == 2));
     assert_eq!(names(&store), ["latest", "step-2"]);
 }

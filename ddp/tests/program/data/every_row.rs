@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ddp::config::Config;
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::data::order::epoch_order::BlockLayout;
-use ddp::data::order::partition::EvalCut;
+use ddp::data::order::partition::EvalPartition;
 use ddp::data::{Dataset, split};
 use ddp_comm::threads;
 use ddp_kernels::Device;
@@ -173,9 +173,13 @@ fn evaluation_sees_every_row_once() {
             let dataset = set.open(memory_bytes, &[]).unwrap();
             let of_ranks = threads::run(3, |world| {
                 let options = LoaderOptions { threads: Some(1), ..LoaderOptions::new(Device::Cpu) };
-                let mut loader =
-                    Loader::passes(&world, dataset.clone(), EvalCut { n_parts: 3, max_rows: 7 }, options)
-                        .unwrap();
+                let mut loader = Loader::passes(
+                    &world,
+                    dataset.clone(),
+                    EvalPartition { n_parts: 3, max_rows: 7 },
+                    options,
+                )
+                .unwrap();
                 let mut rows = Vec::new();
                 while let Some(step) = loader.next_step().unwrap() {
                     let batch = step.batch().unwrap();

@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::data_parallel::shard_plan::StatePiece;
+use crate::data_parallel::shard_plan::StateShard;
 use crate::model::{ParamLayout, ParamSlot};
 
 /// A part of a parameter in a file of optimiser state: elements `start..end` of the flattened parameter stand from `offset` on
 /// in each state tensor of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Piece {
+pub struct ShardRange {
     /// Name of the parameter.
     pub param: String,
     /// Its first element.
@@ -22,14 +22,14 @@ pub struct Piece {
     pub offset: usize,
 }
 
-impl Piece {
+impl ShardRange {
     /// What the parts of the flat buffer that a rank holds state of are in terms of parameters. The gaps between parameters that
     /// lie in them are in no piece, but have their place in the state tensors.
-    pub fn of_state(layout: &ParamLayout, own: &[StatePiece]) -> Vec<Piece> {
-        let of_one = |StatePiece { flat, offset }: &StatePiece| {
+    pub fn of_state(layout: &ParamLayout, own: &[StateShard]) -> Vec<ShardRange> {
+        let of_one = |StateShard { flat, offset }: &StateShard| {
             let within = |slot: &ParamSlot| {
                 let (first, last) = (flat.start.max(slot.start), flat.end.min(slot.range().end));
-                (first < last).then(|| Piece {
+                (first < last).then(|| ShardRange {
                     param: slot.name.clone(),
                     start: first - slot.start,
                     end: last - slot.start,
@@ -41,11 +41,11 @@ impl Piece {
         own.iter().flat_map(of_one).collect()
     }
 
-    /// As [`Piece::of_state`], of ranges whose state stands one behind the other.
-    pub fn of_ranges(layout: &ParamLayout, ranges: &[Range<usize>]) -> Vec<Piece> {
+    /// As [`ShardRange::of_state`], of ranges whose state stands one behind the other.
+    pub fn of_ranges(layout: &ParamLayout, ranges: &[Range<usize>]) -> Vec<ShardRange> {
         let mut offset = 0;
         let behind = |flat: &Range<usize>| {
-            let piece = StatePiece { flat: flat.clone(), offset };
+            let piece = StateShard { flat: flat.clone(), offset };
             offset += flat.len();
             piece
         };
@@ -74,13 +74,13 @@ mod tests {
     fn pieces_stand_where_their_state_does_and_leave_out_gaps() {
         // The first parameter has 2 elements, the next ones begin at elements 16 and 32.
         let layout = ParamLayout::new(&ModelSpec::plain(&[3, 5, 2], Activation::Relu));
-        let piece = |param: &str, start: usize, end: usize, offset: usize| Piece {
+        let piece = |param: &str, start: usize, end: usize, offset: usize| ShardRange {
             param: param.to_owned(),
             start,
             end,
             offset,
         };
-        let own = [StatePiece { flat: 1..18, offset: 1000 }, StatePiece { flat: 32..33, offset: 7 }];
+        let own = [StateShard { flat: 1..18, offset: 1000 }, StateShard { flat: 32..33, offset: 7 }];
         let want = |offsets: [usize; 3]| {
             [
                 piece("layers.1.bias", 1, 2, offsets[0]),
@@ -88,7 +88,7 @@ mod tests {
                 piece("layers.0.bias", 0, 1, offsets[2]),
             ]
         };
-        assert_eq!(Piece::of_state(&layout, &own), want([1000, 1015, 7]));
-        assert_eq!(Piece::of_ranges(&layout, &[1..18, 32..33]), want([0, 15, 17]));
+        assert_eq!(ShardRange::of_state(&layout, &own), want([1000, 1015, 7]));
+        assert_eq!(ShardRange::of_ranges(&layout, &[1..18, 32..33]), want([0, 15, 17]));
     }
 }
