@@ -38,8 +38,9 @@ use crate::train::trainer::GraphMode;
     about,
     arg_required_else_help = true,
     after_help = "Several ranks: `mpirun -n N ddp-train train ...`.\n\
-                  Exit status: 0 done, 1 the run failed, 2 bad usage, config or data, 85 stopped by a signal or \
-                  train.stop_after_steps and saved, 130 interrupted twice."
+                  Exit status: 0 done, 1 the run failed, 2 bad usage, config or data, 74 disk full or I/O error, \
+                  78 wrong world or environment, 85 stopped by a signal or train.stop_after_steps and saved, \
+                  130 interrupted twice, 143 ended by mpirun before saving."
 )]
 pub struct Cli {
     /// What to do.
