@@ -1,17 +1,17 @@
-//! The one error type of the crate.
+//! The error type of the crate: the union of the modules' errors.
 //!
-//! Every message says what went wrong, where (file, line, column, key), what was expected and what
-//! was found; where there is a way out, the last line is `hint: ...`. [`Error::exit_code`] tells
-//! the two kinds apart: 2 when the command, config or data is at fault, 1 when the run failed.
+//! Every message says what happened, where (file, line, column, key), and expected against got; where there is a way out, the last
+//! line is `hint: ...`. [`Error::exit_code`] maps an error to an exit status of [`exit_code`].
 
 use ddp_comm::CommError;
-use ddp_kernels::KernelError;
+use ddp_kernels::{Device, KernelError};
 
 use crate::checkpoint::CheckpointError;
 use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::data_parallel::ExchangeError;
 use crate::error_hints::{comm_message, kernel_message};
+use crate::exit_code;
 use crate::model::ModelError;
 use crate::optim::OptimError;
 use crate::report::ReportError;
@@ -20,14 +20,14 @@ use crate::storage::atomic_write::WriteError;
 use crate::storage::user_file::FileError;
 use crate::train::TrainError;
 
-/// What this crate's functions return.
+/// Result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Everything that can go wrong, with its place and the way out.
+/// An error of a command.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    // ------------------------------------------------------------------ the layers below and the rooms
+    // ------------------------------------------------------------------ the crates and modules below
     /// A device, tensor or operation failed.
     #[error("{}", kernel_message(.0))]
     Kernel(#[from] KernelError),
@@ -40,62 +40,65 @@ pub enum Error {
     /// A file could not be written.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// A config that cannot be used.
+    /// The config cannot be used.
     #[error(transparent)]
     Config(Box<ConfigError>),
-    /// Data that cannot be used.
+    /// The data cannot be used.
     #[error(transparent)]
     Data(Box<DataError>),
-    /// The optimiser's settings, or its update.
+    /// The optimiser's settings are invalid, or its update failed.
     #[error(transparent)]
     Optim(OptimError),
-    /// Settings that gradients cannot be exchanged with.
+    /// The settings exclude each other in the exchange of gradients.
     #[error(transparent)]
     Exchange(ExchangeError),
-    /// Checkpoints that cannot be written, found or read.
+    /// A checkpoint could not be written, found or read.
     #[error(transparent)]
     Checkpoint(Box<CheckpointError>),
-    /// The run's folder, or the checkpoint in it, does not fit this run.
+    /// The run folder, or the checkpoint in it, does not fit this run.
     #[error(transparent)]
     Folder(Box<FolderError>),
-    /// Results that could not be written to stdout.
+    /// Results could not be written to stdout.
     #[error(transparent)]
     Report(ReportError),
-    /// A step or run failed.
+    /// A training run failed.
     #[error(transparent)]
     Train(Box<TrainError>),
 
     // ------------------------------------------------------------------ model and training
-    /// A model file that cannot be used.
+    /// The model file cannot be used.
     #[error(transparent)]
     Model(Box<ModelError>),
-    /// A model that was trained without evaluation data, and none were named.
-    #[error("the run had no evaluation data\nhint: name some with --data")]
+    /// The model was trained without evaluation data, and the command names none.
+    #[error("the run had no evaluation data\nhint: name the rows to evaluate with --data")]
     NoEvalData,
 }
 
 impl Error {
-    /// Exit status of the process: 2 for a bad command, config or data; 1 for a run that failed.
+    /// Exit status of a process that ends with this error; see [`exit_code`].
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Write(_) | Self::Report(_) => 1,
-            // A device that was named and is not there is the user's to mend; so is another config on another rank.
-            Self::Kernel(KernelError::DeviceUnavailable { .. } | KernelError::UnknownDevice { .. }) => 2,
-            Self::Comm(error)
-                if matches!(**error, CommError::Disagreement { .. } | CommError::TooFewGpus { .. }) =>
-            {
-                2
+            Self::Write(_) | Self::Report(_) => exit_code::IO,
+            Self::Kernel(error) => kernel_exit_code(error),
+            Self::Comm(error) => comm_exit_code(error),
+            Self::Folder(error) if matches!(**error, FolderError::Unwritable { .. }) => exit_code::IO,
+            Self::Data(error) if matches!(**error, DataError::FewerRowsThanRanks { .. }) => {
+                exit_code::ENVIRONMENT
             }
-            Self::Kernel(_) | Self::Comm(_) => 1,
-            Self::Data(error) if error.is_failure() => 1,
-            Self::Optim(OptimError::LossScaler(_)) => 1,
-            Self::Checkpoint(error) if error.is_failure() => 1,
-            Self::Train(error) if error.is_failure() => 1,
-            _ => 2,
+            Self::Data(error) if error.is_failure() => exit_code::FAILED,
+            Self::Optim(OptimError::LossScaler(_)) => exit_code::FAILED,
+            Self::Checkpoint(error) => checkpoint_exit_code(error),
+            Self::Train(error) => match **error {
+                TrainError::MoreRanksThanShards { .. } => exit_code::ENVIRONMENT,
+                TrainError::Signals { .. } => exit_code::FAILED,
+                _ if error.is_failure() => exit_code::FAILED,
+                _ => exit_code::USAGE,
+            },
+            _ => exit_code::USAGE,
         }
     }
 
-    /// Whether every rank has this very error at the same place, so that one of them reports it for all.
+    /// Whether every rank fails with this same error at the same point, so that one of them reports it for all.
     pub fn is_same_on_all_ranks(&self) -> bool {
         match self {
             Error::Train(error) => error.is_same_on_all_ranks(),
@@ -109,6 +112,41 @@ impl Error {
             ),
             _ => false,
         }
+    }
+}
+
+fn kernel_exit_code(error: &KernelError) -> u8 {
+    match error {
+        KernelError::UnknownDevice { .. } => exit_code::USAGE,
+        // A CPU is always there: the command asks it for something that only GPUs do.
+        KernelError::DeviceUnavailable { device: Device::Cpu, .. } => exit_code::USAGE,
+        KernelError::DeviceUnavailable { .. } => exit_code::ENVIRONMENT,
+        _ => exit_code::FAILED,
+    }
+}
+
+fn comm_exit_code(error: &CommError) -> u8 {
+    match error {
+        CommError::Kernel(error) => kernel_exit_code(error),
+        CommError::Disagreement { .. }
+        | CommError::TooFewGpus { .. }
+        | CommError::GpuTaken { .. }
+        | CommError::NcclUnavailable { .. }
+        | CommError::UnorderedSums { .. }
+        | CommError::LauncherWithoutMpi { .. }
+        | CommError::LauncherMismatch { .. } => exit_code::ENVIRONMENT,
+        _ => exit_code::FAILED,
+    }
+}
+
+fn checkpoint_exit_code(error: &CheckpointError) -> u8 {
+    match error {
+        CheckpointError::Save { .. }
+        | CheckpointError::Folder { .. }
+        | CheckpointError::ReadBack { .. }
+        | CheckpointError::RankFailed { .. } => exit_code::IO,
+        _ if error.is_failure() => exit_code::FAILED,
+        _ => exit_code::USAGE,
     }
 }
 
@@ -146,7 +184,7 @@ impl From<CheckpointError> for Error {
     }
 }
 
-// Errors of the layers below stay recognisable, whichever room passed them on.
+// Errors of the layers below keep their variant, whichever module passed them on.
 
 impl From<DataError> for Error {
     fn from(error: DataError) -> Self {
@@ -201,6 +239,57 @@ impl From<TrainError> for Error {
             TrainError::Report(error) => error.into(),
             TrainError::Model(error) => error.into(),
             error => Error::Train(Box::new(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::exit_code::{ENVIRONMENT, FAILED, IO, USAGE};
+
+    fn full() -> io::Error {
+        io::ErrorKind::StorageFull.into()
+    }
+
+    #[test]
+    fn exit_codes_follow_the_table() {
+        let missing = || KernelError::DeviceUnavailable {
+            device: Device::Cuda(0),
+            reason: "no driver".to_owned(),
+            hint: "install it".to_owned(),
+        };
+        let path = || "out".into();
+        let errors: Vec<(Error, u8)> = vec![
+            (KernelError::UnknownDevice { name: "gpu".to_owned() }.into(), USAGE),
+            (missing().into(), ENVIRONMENT),
+            (CommError::from(missing()).into(), ENVIRONMENT),
+            (TrainError::Comm(Box::new(missing().into())).into(), ENVIRONMENT),
+            (KernelError::Threads { threads: 9, reason: "no memory".to_owned() }.into(), FAILED),
+            (CommError::TooFewGpus { n_gpus: 2, n_ranks: 3 }.into(), ENVIRONMENT),
+            (CommError::AlreadyConnected.into(), FAILED),
+            (TrainError::MoreRanksThanShards { world_size: 16, n_shards: 8 }.into(), ENVIRONMENT),
+            (TrainError::LossNotFinite { step: 7, loss: f64::NAN }.into(), FAILED),
+            (TrainError::Signals { source: full() }.into(), FAILED),
+            (TrainError::BatchOverflows.into(), USAGE),
+            (
+                DataError::FewerRowsThanRanks { source_name: "a.csv".to_owned(), n_rows: 3, world_size: 4 }
+                    .into(),
+                ENVIRONMENT,
+            ),
+            (WriteError { path: path(), source: full() }.into(), IO),
+            (ReportError::Stdout { source: full() }.into(), IO),
+            (FolderError::Unwritable { path: path(), source: full() }.into(), IO),
+            (FolderError::IsFile { path: path() }.into(), USAGE),
+            (CheckpointError::Folder { action: "make", path: path(), source: full() }.into(), IO),
+            (CheckpointError::VerifyFailed { n_bad: 1, n: 2 }.into(), FAILED),
+            (CheckpointError::NotFound { path: path() }.into(), USAGE),
+            (Error::NoEvalData, USAGE),
+        ];
+        for (error, code) in errors {
+            assert_eq!(error.exit_code(), code, "{error:?}");
         }
     }
 }

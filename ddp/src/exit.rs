@@ -6,19 +6,17 @@ use std::process::ExitCode;
 use ddp_comm::{Failure, Reporter, World, failure};
 
 use crate::error::Error;
+use crate::exit_code;
 use crate::report::ReportError;
 use crate::report::stdout::say;
 
-/// Exit status of a run that was asked to stop and has saved itself.
-const SAVED: u8 = 85;
-
-/// Why a command stopped before its end.
+/// Why a command ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum Stop {
     /// A rank failed.
     #[error(transparent)]
     Failed(ddp_comm::Stop<Error>),
-    /// All ranks were told to stop, and the run was saved.
+    /// All ranks stopped as requested, and the run saved a checkpoint.
     #[error("stopped by {0}")]
     Saved(String),
 }
@@ -50,13 +48,13 @@ where
     }
 }
 
-/// Leaves the world, or reports why the command stopped and ends the job. Every rank calls it last.
+/// Leaves the world, or reports why the command failed and aborts the job. Every rank calls it last.
 pub fn conclude(world: World, result: Result<(), Stop>) -> ExitCode {
     let stop = match result {
         Ok(()) => return leave(world),
         Err(Stop::Saved(_)) => {
             return match leave(world) {
-                ExitCode::SUCCESS => ExitCode::from(SAVED),
+                ExitCode::SUCCESS => ExitCode::from(exit_code::SAVED),
                 failed => failed,
             };
         }
@@ -65,12 +63,12 @@ pub fn conclude(world: World, result: Result<(), Stop>) -> ExitCode {
     let (reporter, code) = match &stop {
         ddp_comm::Stop::Agreed(failure) => match failure {
             Failure::Here { error, .. } => (failure.reporter(), error.exit_code()),
-            Failure::Elsewhere { .. } | Failure::Comm(_) => (failure.reporter(), 1),
+            Failure::Elsewhere { .. } | Failure::Comm(_) => (failure.reporter(), exit_code::FAILED),
         },
         ddp_comm::Stop::Alone(error) if error.is_same_on_all_ranks() => {
             (Reporter::RankZero, error.exit_code())
         }
-        ddp_comm::Stop::Alone(Error::Comm(error)) => (error.reporter(), 1),
+        ddp_comm::Stop::Alone(error @ Error::Comm(comm)) => (comm.reporter(), error.exit_code()),
         ddp_comm::Stop::Alone(error) => (Reporter::ThisRank, error.exit_code()),
     };
     failure::abort(&world, code.into(), reporter, format!("error: {stop}"))
@@ -81,19 +79,19 @@ fn leave(world: World) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             say(&format!("error: {error}"));
-            ExitCode::FAILURE
+            ExitCode::from(exit_code::FAILED)
         }
     }
 }
 
-/// Ends a command whose arguments make no sense, or whose help was asked for; rank 0 prints it.
+/// Ends a command with invalid arguments, or one that only prints its help; rank 0 reports.
 pub fn conclude_usage(world: World, usage: &clap::Error) -> ExitCode {
     if world.world_size() > 1 && usage.exit_code() != 0 {
         failure::abort(&world, usage.exit_code(), Reporter::RankZero, usage.render().to_string().trim_end());
     }
     if world.rank().0 == 0 {
         match usage.print() {
-            // Help that was asked for and can't be shown. Nobody is left to hear that stderr can't be written.
+            // Help was requested and cannot be printed. A usage error that stderr refuses cannot be reported anywhere.
             Err(source) if usage.exit_code() == 0 && source.kind() != io::ErrorKind::BrokenPipe => {
                 return conclude(world, Err(Error::Report(ReportError::Stdout { source }).into()));
             }
@@ -101,7 +99,7 @@ pub fn conclude_usage(world: World, usage: &clap::Error) -> ExitCode {
         }
     }
     match leave(world) {
-        ExitCode::SUCCESS => ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2)),
+        ExitCode::SUCCESS => ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(exit_code::USAGE)),
         failed => failed,
     }
 }

@@ -1,10 +1,11 @@
 //! Data-parallel training of dense networks.
 //!
-//! Start at [`commands::train`]: a training run from the command line's arguments to the model's file. The rooms, from top to bottom
-//! (a room imports only from rooms below it):
+//! Start at [`commands::train`]: a training run, from command-line arguments to the model file. The modules, from top to bottom
+//! (each imports only from modules below it):
 //!
 //! [`commands`] -> [`cli`] -> [`train`] -> [`checkpoint`] -> [`data_parallel`] -> [`optim`] -> [`model`] -> [`data`] -> [`report`] ->
-//! [`run_folder`] -> [`config`] -> [`storage`]. Above them all: [`error`], the sum of the rooms' errors, and [`exit`].
+//! [`run_folder`] -> [`config`] -> [`storage`]. Above them all: [`error`], the union of the modules' errors, and [`exit`]; below them
+//! all: [`exit_code`], the table of exit statuses.
 
 #![forbid(unsafe_code)]
 
@@ -17,6 +18,7 @@ pub mod data_parallel;
 pub mod error;
 mod error_hints;
 pub mod exit;
+pub mod exit_code;
 pub mod model;
 pub mod optim;
 pub mod report;

@@ -1,4 +1,4 @@
-//! `ddp-train`: joins the world, parses the arguments, runs the command, and turns its end into an exit status.
+//! `ddp-train`: joins the world, parses the arguments, runs the command, and maps its result to an exit status.
 
 #![forbid(unsafe_code)]
 
@@ -8,16 +8,17 @@ use clap::Parser;
 use ddp::cli::{Cli, Command};
 use ddp::commands::{bench, checkpoint, completions, config, data, describe, devices, eval, train};
 use ddp::exit::{conclude, conclude_usage};
+use ddp::exit_code;
 use ddp::report::stdout::say;
 use ddp_comm::{World, failure};
 
 fn main() -> ExitCode {
-    // Before the arguments are parsed, so that of many ranks one tells what is wrong with them.
+    // Before the arguments are parsed, so that only one of many ranks reports what is wrong with them.
     let world = match World::init() {
         Ok(world) => world,
         Err(error) => {
             say(&format!("error: {error}"));
-            return ExitCode::from(2);
+            return ExitCode::from(exit_code::ENVIRONMENT);
         }
     };
     failure::install_panic_hook(&world);

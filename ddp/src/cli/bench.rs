@@ -1,4 +1,4 @@
-//! `ddp-train bench`, as typed.
+//! Arguments of `ddp-train bench`.
 
 use std::path::PathBuf;
 
@@ -10,54 +10,54 @@ use crate::train::trainer::GraphMode;
 /// `ddp-train bench`
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
-    /// Time training steps on resident random rows
+    /// Time training steps on random rows in memory
     Step(BenchStepArgs),
-    /// Time matrix products, in TFLOP/s by shape and number format
+    /// Time matmuls, in TFLOP/s by shape and data type
     Addmm(BenchAddmmArgs),
-    /// Time copies in memory and between host and GPU, in GB/s by size
+    /// Time copies within memory and between host and GPU, in GB/s by size
     Copy(BenchCopyArgs),
-    /// Time sums over all ranks by size: ms, and GB/s as nccl-tests counts them
+    /// Time all-reduce by size: ms, and algorithm and bus bandwidth in GB/s as in nccl-tests
     Allreduce(BenchAllreduceArgs),
-    /// Time how fast a run's rows are made ready: rows/s and GB/s, beside a plain copy
+    /// Time data loading of a run: rows/s and GB/s, next to a plain copy
     Loader(BenchLoaderArgs),
-    /// Time checkpoints: the pause of a snapshot, writing, reading
+    /// Time checkpoints: pause of the snapshot, write, read
     Checkpoint(BenchCheckpointArgs),
-    /// Time the operations that are bound by memory, in GB/s and as a share of a plain copy
+    /// Time the memory-bound kernels, in GB/s and as a fraction of a plain copy
     Kernels(BenchKernelsArgs),
 }
 
-/// Where a benchmark runs and what it prints.
+/// Device and output of a benchmark.
 #[derive(Debug, Clone, Args)]
 pub struct BenchPlaceArgs {
-    /// Where to compute: auto, cpu, cuda (one GPU a rank) or cuda:N
+    /// Device to compute on: auto, cpu, cuda (one GPU per rank) or cuda:N
     #[arg(long, default_value = "auto", value_parser = device)]
     pub device: String,
 
-    /// Let several ranks use one GPU, which is slow and only for tests
+    /// Let several ranks share a GPU; slow, for tests only
     #[arg(long)]
     pub share_gpu: bool,
 
-    /// Products and sums over GPUs take only what gives the same bits each time, as `train.deterministic` asks for
+    /// Use only deterministic matmuls and reductions on GPUs, as `train.deterministic` does
     #[arg(long)]
     pub deterministic: bool,
 
-    /// Threads a rank [default: cores of the host divided by its ranks]
+    /// Threads per rank [default: cores of the host divided by its ranks]
     #[arg(long, value_name = "N", value_parser = count)]
     pub threads: Option<usize>,
 
-    /// Write results to stdout as JSON, one object a line
+    /// Print results as JSON, one object per line
     #[arg(long)]
     pub json: bool,
 }
 
-/// How often something is timed.
+/// Repetitions of a measurement.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct BenchTimingArgs {
-    /// Times that each thing is measured after a warm-up; their median, least and largest are told
+    /// Number of measurements after a warm-up; median, minimum and maximum are reported
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = count)]
     pub repeats: usize,
 
-    /// Least length of one measurement in ms: what is shorter is done several times in it
+    /// Minimum length of one measurement in ms; shorter operations are repeated within it
     #[arg(long, value_name = "MS", default_value_t = 20)]
     pub repeat_ms: u32,
 }
@@ -65,11 +65,11 @@ pub struct BenchTimingArgs {
 /// `ddp-train bench step`
 #[derive(Debug, Clone, Args)]
 pub struct BenchStepArgs {
-    /// Widths of the layers, from features to outputs
+    /// Layer widths, from features to outputs
     #[arg(long, value_name = "I,H,...,O", default_value = "784,1024,1024,10", value_parser = dims)]
     pub dims: Dims,
 
-    /// Rows a rank and step
+    /// Rows per rank and step
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = count)]
     pub batch: usize,
 
@@ -77,23 +77,23 @@ pub struct BenchStepArgs {
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = count)]
     pub steps: usize,
 
-    /// Steps before the clock starts; on a GPU at least 4, until graphs are captured
+    /// Warm-up steps that are not timed; at least 4 on a GPU, so that graphs are captured
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub warmup: usize,
 
-    /// The optimiser
+    /// Optimiser
     #[arg(long, value_enum, default_value_t)]
     pub optim: BenchOptim,
 
-    /// Number format of the matrix products; on the CPU f32
+    /// Data type of the matmuls; f32 on the CPU
     #[arg(long, value_enum, default_value_t)]
     pub dtype: BenchDtype,
 
-    /// Whether a step on a GPU is captured once and replayed as a CUDA graph
+    /// Whether to capture a GPU step once and replay it as a CUDA graph
     #[arg(long, value_enum, value_name = "MODE", default_value_t)]
     pub cuda_graph: GraphMode,
 
-    /// Where and how.
+    /// Device and output.
     #[command(flatten)]
     pub place: BenchPlaceArgs,
 }
@@ -101,27 +101,27 @@ pub struct BenchStepArgs {
 /// `ddp-train bench addmm`
 #[derive(Debug, Clone, Args)]
 pub struct BenchAddmmArgs {
-    /// Widths of layers, whose forward and backward products are timed
+    /// Layer widths; the forward and backward matmuls of each layer are timed
     #[arg(long, value_name = "I,H,...,O", default_value = "784,1024,1024,10", value_parser = dims)]
     pub dims: Dims,
 
-    /// Rows of the layers' inputs
+    /// Batch size
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = count)]
     pub batch: usize,
 
-    /// Sides of square products [default: 1024,2048,4096,8192; on the CPU 512,1024,2048]
+    /// Sizes of square matmuls [default: 1024,2048,4096,8192; on the CPU 512,1024,2048]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = count)]
     pub square: Vec<usize>,
 
-    /// Number formats [default: all; on the CPU f32]
+    /// Data types [default: all; f32 on the CPU]
     #[arg(long, value_enum, value_name = "FORMAT,...", value_delimiter = ',')]
     pub dtype: Vec<BenchDtype>,
 
-    /// How often.
+    /// Repetitions.
     #[command(flatten)]
     pub timing: BenchTimingArgs,
 
-    /// Where and how.
+    /// Device and output.
     #[command(flatten)]
     pub place: BenchPlaceArgs,
 }
@@ -129,32 +129,32 @@ pub struct BenchAddmmArgs {
 /// `ddp-train bench copy`
 #[derive(Debug, Clone, Args)]
 pub struct BenchCopyArgs {
-    /// Bytes to copy, each a number alone or with KiB, MiB or GiB
+    /// Bytes to copy, each a plain number or with KiB, MiB or GiB
     #[arg(long, value_name = "BYTES,...", default_value = "64KiB,1MiB,16MiB,256MiB", value_delimiter = ',', value_parser = bytes)]
     pub sizes: Vec<usize>,
 
-    /// How often.
+    /// Repetitions.
     #[command(flatten)]
     pub timing: BenchTimingArgs,
 
-    /// Where and how.
+    /// Device and output.
     #[command(flatten)]
     pub place: BenchPlaceArgs,
 }
 
 /// `ddp-train bench checkpoint`
 #[derive(Debug, Clone, Args)]
-#[command(after_help = "By default 1 GiB: weights and two numbers of AdamW's state for each.")]
+#[command(after_help = "The default is 1 GiB: weights and the two AdamW moments of each.")]
 pub struct BenchCheckpointArgs {
-    /// Folder on the disk to measure; what is made in it is removed
+    /// Folder on the disk to measure; files created there are deleted
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
 
-    /// Widths of the layers, from features to outputs
+    /// Layer widths, from features to outputs
     #[arg(long, value_name = "I,H,...,O", default_value = "9459,9459", value_parser = dims)]
     pub dims: Dims,
 
-    /// Numbers of the optimiser's state for each weight
+    /// Optimiser state tensors per weight
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub states: usize,
 
@@ -162,7 +162,7 @@ pub struct BenchCheckpointArgs {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = count)]
     pub repeats: usize,
 
-    /// Where and how.
+    /// Device and output.
     #[command(flatten)]
     pub place: BenchPlaceArgs,
 }
@@ -170,18 +170,18 @@ pub struct BenchCheckpointArgs {
 /// `ddp-train bench allreduce`
 #[derive(Debug, Clone, Args)]
 #[command(
-    after_help = "Several ranks: `mpirun -n N ddp-train bench allreduce`; one rank alone sums nothing."
+    after_help = "Several ranks: `mpirun -n N ddp-train bench allreduce`; a single rank has nothing to reduce."
 )]
 pub struct BenchAllreduceArgs {
-    /// Bytes to sum, each a number alone or with KiB, MiB or GiB
+    /// Bytes to reduce, each a plain number or with KiB, MiB or GiB
     #[arg(long, value_name = "BYTES,...", default_value = "4KiB,64KiB,1MiB,4MiB,16MiB,32MiB,64MiB,128MiB", value_delimiter = ',', value_parser = bytes)]
     pub sizes: Vec<usize>,
 
-    /// How often.
+    /// Repetitions.
     #[command(flatten)]
     pub timing: BenchTimingArgs,
 
-    /// Where and how.
+    /// Device and output.
     #[command(flatten)]
     pub place: BenchPlaceArgs,
 }
@@ -197,15 +197,15 @@ pub struct BenchKernelsArgs {
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = count)]
     pub cols: usize,
 
-    /// Number formats, f32 or bf16 [default: both; on the CPU f32]
+    /// Data types, f32 or bf16 [default: both; f32 on the CPU]
     #[arg(long, value_enum, value_name = "FORMAT,...", value_delimiter = ',')]
     pub dtype: Vec<BenchDtype>,
 
-    /// How often.
+    /// Repetitions.
     #[command(flatten)]
     pub timing: BenchTimingArgs,
 
-    /// Where and how.
+    /// Device and output.
     #[command(flatten)]
     pub place: BenchPlaceArgs,
 }
@@ -220,11 +220,11 @@ pub struct BenchLoaderArgs {
     #[arg(value_name = "RUN.toml")]
     pub config: Option<PathBuf>,
 
-    /// Set one key of the config, over the file; may be repeated
+    /// Override one key of the config; may be repeated
     #[arg(long, value_name = "SECTION.KEY=VALUE", action = ArgAction::Append)]
     pub set: Vec<String>,
 
-    /// Times that a pass over some batches is measured; the median, least and largest are told
+    /// Number of measurements; median, minimum and maximum are reported
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = count)]
     pub repeats: usize,
 
@@ -232,7 +232,7 @@ pub struct BenchLoaderArgs {
     #[arg(long, value_name = "MS", default_value_t = 300)]
     pub repeat_ms: u32,
 
-    /// Where and how.
+    /// Device and output.
     #[command(flatten)]
     pub place: BenchPlaceArgs,
 }
@@ -248,19 +248,19 @@ pub enum BenchOptim {
     AdamW,
 }
 
-/// Number format of a benchmark.
+/// Data type of a benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum BenchDtype {
     /// IEEE single precision.
     #[default]
     F32,
-    /// Single precision whose products look at 11 bits of their factors, on GPUs.
+    /// f32 whose matmuls round their inputs to 11 significant bits, on GPUs.
     Tf32,
-    /// bf16 with sums in single precision, on GPUs.
+    /// bf16 with f32 accumulation, on GPUs.
     Bf16,
 }
 
-/// Widths of layers: at least two, each at least 1.
+/// Layer widths: at least two, each at least 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dims(pub Vec<usize>);
 
@@ -277,7 +277,7 @@ fn bytes(text: &str) -> Result<usize, String> {
     match number {
         Some(bytes) if (1..=1 << 40).contains(&bytes) => Ok(bytes),
         _ => {
-            Err("expected a number of bytes, alone or with KiB, MiB or GiB\nhint: for example 4MiB"
+            Err("expected a number of bytes, plain or with KiB, MiB or GiB\nhint: for example 4MiB"
                 .to_owned())
         }
     }

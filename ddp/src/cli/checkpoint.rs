@@ -1,4 +1,4 @@
-//! `ddp-train checkpoint`, as typed.
+//! Arguments of `ddp-train checkpoint`.
 
 use std::path::PathBuf;
 
@@ -9,28 +9,30 @@ use super::count;
 /// `ddp-train checkpoint`
 #[derive(Debug, Subcommand)]
 pub enum CheckpointCommand {
-    /// List checkpoints, and what is wrong with those that can't be used
+    /// List checkpoints, with the reason for each that can't be used
     Ls(CheckpointLsArgs),
-    /// Read every byte and prove that each row was used once an epoch; exit status 1 if anything is wrong
+    /// Read every byte and prove that each row was used once per epoch; exit status 1 if anything is wrong
     Verify(CheckpointVerifyArgs),
-    /// Show what a checkpoint is of
+    /// Show the manifest of a checkpoint
     Show(CheckpointShowArgs),
     /// Delete old checkpoints
     Prune(CheckpointPruneArgs),
-    /// Write the mean of the weights of several checkpoints
+    /// Average the weights of several checkpoints
     Average(CheckpointAverageArgs),
-    /// Write the weights of a checkpoint as plain safetensors under PyTorch's names
+    /// Write the weights of a checkpoint as safetensors with PyTorch's parameter names
     Export(CheckpointExportArgs),
 }
 
 /// `ddp-train checkpoint ls`
 #[derive(Debug, Clone, Args)]
-#[command(after_help = "It looks at manifests and lengths; `ddp-train checkpoint verify` reads every byte.")]
+#[command(
+    after_help = "Checks manifests and file lengths only; `ddp-train checkpoint verify` reads every byte."
+)]
 pub struct CheckpointLsArgs {
-    /// Folder of a run, of its checkpoints, or of one checkpoint
+    /// Run folder, its checkpoints folder, or one checkpoint
     pub path: PathBuf,
 
-    /// Write one JSON object a checkpoint to stdout
+    /// Print one JSON object per checkpoint
     #[arg(long)]
     pub json: bool,
 }
@@ -38,10 +40,10 @@ pub struct CheckpointLsArgs {
 /// `ddp-train checkpoint verify`
 #[derive(Debug, Clone, Args)]
 pub struct CheckpointVerifyArgs {
-    /// Folder of a run, of its checkpoints, or of one checkpoint
+    /// Run folder, its checkpoints folder, or one checkpoint
     pub path: PathBuf,
 
-    /// Write one JSON object a checkpoint to stdout
+    /// Print one JSON object per checkpoint
     #[arg(long)]
     pub json: bool,
 }
@@ -49,14 +51,14 @@ pub struct CheckpointVerifyArgs {
 /// `ddp-train checkpoint show`
 #[derive(Debug, Clone, Args)]
 pub struct CheckpointShowArgs {
-    /// Folder of one checkpoint, `latest` or `best`; of a run or its checkpoints the newest that can be used
+    /// One checkpoint, `latest` or `best`; for a run folder, its newest valid checkpoint
     pub path: PathBuf,
 
-    /// Show its config, as TOML, and nothing else
+    /// Print only its config, as TOML
     #[arg(long, conflicts_with = "json")]
     pub config: bool,
 
-    /// Write its manifest to stdout
+    /// Print its manifest as JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -64,34 +66,34 @@ pub struct CheckpointShowArgs {
 /// `ddp-train checkpoint prune`
 #[derive(Debug, Clone, Args)]
 #[command(
-    after_help = "Only checkpoints whose every byte is right count; what is newer than the last of them stays."
+    after_help = "Only checkpoints that verify byte for byte count towards --keep; any newer than the last of those are kept."
 )]
 pub struct CheckpointPruneArgs {
-    /// Folder of a run, or of its checkpoints
+    /// Run folder, or its checkpoints folder
     pub path: PathBuf,
 
-    /// How many of the newest stay
+    /// Number of newest checkpoints to keep
     #[arg(long, value_name = "N", value_parser = count)]
     pub keep: usize,
 
-    /// Let the best one go, too, if it is not among the newest
+    /// Also delete the best checkpoint if it is not among the newest
     #[arg(long)]
     pub also_best: bool,
 
-    /// Say what would be deleted, and delete nothing
+    /// Show what would be deleted, and delete nothing
     #[arg(long)]
     pub dry_run: bool,
 }
 
-/// Which weights are meant.
+/// Weights to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum WeightsChoice {
-    /// Their moving average where the run kept one, else the weights.
+    /// The EMA if the run kept one, else the trained weights.
     #[default]
     Auto,
-    /// The moving average.
+    /// The exponential moving average (EMA) of the weights.
     Ema,
-    /// The weights that were trained.
+    /// The trained weights.
     Model,
 }
 
@@ -99,23 +101,23 @@ pub enum WeightsChoice {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "For example: `ddp-train checkpoint average runs/a --last 5 --out mean.safetensors`.")]
 pub struct CheckpointAverageArgs {
-    /// Folders of checkpoints of one model; with --last, of one run
+    /// Checkpoints of one model; with --last, one run folder
     #[arg(required = true)]
     pub paths: Vec<PathBuf>,
 
-    /// Take the newest of a run's checkpoints, this many
+    /// Average the K newest checkpoints of a run
     #[arg(long, value_name = "K", value_parser = count)]
     pub last: Option<usize>,
 
-    /// Which weights
+    /// Weights to use
     #[arg(long, value_enum, default_value_t)]
     pub weights: WeightsChoice,
 
-    /// File to write
+    /// Output file
     #[arg(long, value_name = "FILE.safetensors")]
     pub out: PathBuf,
 
-    /// Replace a file that is there
+    /// Replace an existing file
     #[arg(long)]
     pub overwrite: bool,
 }
@@ -124,18 +126,18 @@ pub struct CheckpointAverageArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "examples/load_in_pytorch.py loads the file.")]
 pub struct CheckpointExportArgs {
-    /// Folder of one checkpoint, `latest` or `best`; of a run or its checkpoints the newest that can be used
+    /// One checkpoint, `latest` or `best`; for a run folder, its newest valid checkpoint
     pub path: PathBuf,
 
-    /// Which weights
+    /// Weights to use
     #[arg(long, value_enum, default_value_t)]
     pub weights: WeightsChoice,
 
-    /// File to write
+    /// Output file
     #[arg(long, value_name = "FILE.safetensors")]
     pub out: PathBuf,
 
-    /// Replace a file that is there
+    /// Replace an existing file
     #[arg(long)]
     pub overwrite: bool,
 }

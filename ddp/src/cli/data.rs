@@ -1,4 +1,4 @@
-//! `ddp-train data`, as typed.
+//! Arguments of `ddp-train data`.
 
 use clap::{ArgAction, Args, Subcommand, ValueEnum};
 
@@ -9,37 +9,37 @@ use crate::report::progress::ProgressChoice;
 /// `ddp-train data`
 #[derive(Debug, Subcommand)]
 pub enum DataCommand {
-    /// Show what is in data files, and what would hinder training on them
+    /// Show the content of data files and problems for training
     Inspect(InspectArgs),
-    /// Convert rows from any format to any other, in little memory
+    /// Convert rows between formats, in bounded memory
     Convert(Box<ConvertArgs>),
 }
 
 /// `ddp-train data inspect`
 #[derive(Debug, Clone, Args)]
-#[command(after_help = "It reads all rows, once, and ends with the lines of a config that trains on them.")]
+#[command(after_help = "Reads all rows once; the report ends with config lines for training on them.")]
 pub struct InspectArgs {
-    /// A file, a folder, a pattern or builtin:digits
+    /// File, folder, glob pattern or builtin:digits
     #[arg(value_name = "PATH")]
     pub path: String,
 
-    /// Column that a model is to predict; may be repeated [default: label, if there is one]
+    /// Target column; may be repeated [default: label, if there is one]
     #[arg(long, value_name = "COLUMN", action = ArgAction::Append)]
     pub target: Vec<String>,
 
-    /// Labels, where they lie in a file of their own (npy, IDX)
+    /// Labels, if they are in a separate file (npy, IDX)
     #[arg(long, value_name = "PATH")]
     pub labels: Option<String>,
 
-    /// Format of the files: csv, npy, npz, safetensors, parquet or idx [default: by their names]
+    /// Format of the files: csv, npy, npz, safetensors, parquet or idx [default: from the file names]
     #[arg(long, value_name = "FORMAT", value_parser = format)]
     pub format: Option<DataFormat>,
 
-    /// Show all columns of wide data, not only the first ten
+    /// Show all columns, not only the first ten
     #[arg(long)]
     pub all: bool,
 
-    /// Write what is found as one JSON object to stdout
+    /// Print the report as one JSON object
     #[arg(long)]
     pub json: bool,
 }
@@ -47,52 +47,52 @@ pub struct InspectArgs {
 /// `ddp-train data convert`
 #[derive(Debug, Clone, Args)]
 #[command(
-    after_help = "Formats by ending: .csv .csv.gz .csv.zst .npy .npz .safetensors .parquet; .npy gets its labels and \
-                  weights beside it, in NAME.labels.npy and NAME.weights.npy.\n\
+    after_help = "Output formats by extension: .csv .csv.gz .csv.zst .npy .npz .safetensors .parquet; for .npy the labels and \
+                  weights go to NAME.labels.npy and NAME.weights.npy next to it.\n\
                   For example: `ddp-train data convert rows.csv rows.safetensors --target price --task regression`."
 )]
 pub struct ConvertArgs {
-    /// Rows to read: a file, a folder, a pattern or builtin:digits
+    /// Input rows: file, folder, glob pattern or builtin:digits
     #[arg(value_name = "IN")]
     pub input: String,
 
-    /// File to write, in the format of its ending; or a folder, with --to
+    /// Output file, its format given by the extension; or a folder, with --to
     #[arg(value_name = "OUT")]
     pub out: String,
 
-    /// Column of a table that is the target, `data.target`; may be repeated [default: label]
+    /// Target column, as `data.target`; may be repeated [default: label]
     #[arg(long, value_name = "COL", action = ArgAction::Append)]
     pub target: Vec<String>,
 
-    /// What the targets are, `data.task`
+    /// Task, as `data.task`
     #[arg(long, value_name = "TASK", value_parser = ["classification", "regression", "multilabel"])]
     pub task: Option<String>,
 
-    /// Labels of the rows, where they lie in a file of their own (npy, IDX)
+    /// Labels, if they are in a separate file (npy, IDX)
     #[arg(long, value_name = "PATH")]
     pub labels: Option<String>,
 
-    /// Column to leave out, `data.drop`; may be repeated
+    /// Column to drop, as `data.drop`; may be repeated
     #[arg(long, value_name = "COL", action = ArgAction::Append)]
     pub drop: Vec<String>,
 
-    /// Column, array or npy file with the weights of rows, `data.weight`
+    /// Column, array or npy file with row weights, as `data.weight`
     #[arg(long, value_name = "COL")]
     pub weight: Option<String>,
 
-    /// Column of names rather than quantities, `data.categorical`; may be repeated
+    /// Categorical column, as `data.categorical`; may be repeated
     #[arg(long, value_name = "COL", action = ArgAction::Append)]
     pub categorical: Vec<String>,
 
-    /// Format of IN [default: by its name]
+    /// Format of IN [default: from its name]
     #[arg(long, value_name = "FORMAT", value_parser = ["csv", "npy", "npz", "safetensors", "parquet", "idx"])]
     pub format: Option<String>,
 
-    /// Keep missing values, as NaN or an empty cell, instead of refusing them
+    /// Keep missing values, as NaN or empty cells, instead of failing on them
     #[arg(long)]
     pub keep_missing: bool,
 
-    /// Set another key of the config's `data`, such as `data.features_key=x`; may be repeated
+    /// Set another `data` key of the config, such as `data.features_key=x`; may be repeated
     #[arg(long, value_name = "data.KEY=VALUE", action = ArgAction::Append)]
     pub set: Vec<String>,
 
@@ -100,28 +100,28 @@ pub struct ConvertArgs {
     #[arg(long, value_name = "FORMAT", value_parser = ["csv", "csv.gz", "csv.zst", "npy", "npz", "safetensors", "parquet"])]
     pub to: Option<String>,
 
-    /// Number format of the features [default: that of IN, f32 for tables and CSV]
+    /// Data type of the features [default: that of IN; f32 for tables and CSV]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub dtype: Option<ConvertDtype>,
 
-    /// Begin a new file after this many rows
+    /// Start a new file after this many rows
     #[arg(long, value_name = "N", value_parser = count, conflicts_with = "mib_per_file")]
     pub rows_per_file: Option<usize>,
 
-    /// Begin a new file after this many MiB of rows, before any compression
+    /// Start a new file after this many MiB of rows, before compression
     #[arg(long, value_name = "N", value_parser = count)]
     pub mib_per_file: Option<usize>,
 
-    /// Replace files that are there
+    /// Replace existing files
     #[arg(long)]
     pub overwrite: bool,
 
-    /// Progress on stderr; auto is a bar on a terminal and plain lines elsewhere
+    /// Progress on stderr; auto shows a bar on a terminal and plain lines elsewhere
     #[arg(long, value_enum, default_value_t)]
     pub progress: ProgressChoice,
 }
 
-/// Number format of features in a file.
+/// Data type of features in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ConvertDtype {
     /// Single precision.

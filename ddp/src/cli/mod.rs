@@ -1,4 +1,4 @@
-//! The command line: raw arguments, as typed. [`Config`](crate::config::Config) makes sense of them.
+//! The command line: raw arguments, parsed by clap. [`Config`](crate::config::Config) checks what they say of a run.
 
 mod bench;
 mod checkpoint;
@@ -30,7 +30,7 @@ use crate::report::progress::ProgressChoice;
 use crate::train::resume::ResumeFrom;
 use crate::train::trainer::GraphMode;
 
-/// Trains dense networks on every core and GPU there is, data-parallel.
+/// Data-parallel training of dense networks on CPUs and GPUs
 #[derive(Debug, Parser)]
 #[command(
     name = "ddp-train",
@@ -38,11 +38,12 @@ use crate::train::trainer::GraphMode;
     about,
     arg_required_else_help = true,
     after_help = "Several ranks: `mpirun -n N ddp-train train ...`.\n\
-                  Exit status: 0 done, 1 the run failed, 2 bad usage, config or data, 85 stopped by a signal or \
-                  train.stop_after_steps and saved, 130 interrupted twice."
+                  Exit status: 0 done, 1 the run failed, 2 bad usage, config or data, 74 disk full or I/O error, \
+                  78 wrong world or environment, 85 stopped by a signal or train.stop_after_steps and saved, \
+                  130 interrupted twice, 143 ended by mpirun before saving."
 )]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -54,25 +55,25 @@ pub enum Command {
     Train(TrainArgs),
     /// Evaluate a trained model
     Eval(EvalArgs),
-    /// Tell a run's layers, work and memory, for any number of ranks
+    /// Show layers, FLOPs and memory of a run, for any number of ranks
     Describe(DescribeArgs),
-    /// List the keys of configs, print their JSON schema
+    /// List the keys of a config or print its JSON schema
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Look at data files, and convert them
+    /// Inspect and convert data files
     #[command(subcommand)]
     Data(DataCommand),
-    /// List, check, prune, average and export checkpoints
+    /// List, verify, show, prune, average and export checkpoints
     #[command(subcommand)]
     Checkpoint(CheckpointCommand),
     /// Measure speed
     #[command(subcommand)]
     Bench(BenchCommand),
-    /// List GPUs, the libraries that they need, and the CPU
+    /// List GPUs, the CUDA libraries and the CPU
     Devices(DevicesArgs),
     /// Print a completion script for a shell
     Completions {
-        /// The shell to complete in
+        /// Shell to generate the script for
         shell: Shell,
     },
 }
@@ -81,49 +82,49 @@ pub enum Command {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = train_help())]
 pub struct TrainArgs {
-    /// Config of the run, TOML [default: train on builtin:digits]
+    /// TOML config of the run [default: train on builtin:digits]
     #[arg(value_name = "RUN.toml")]
     pub config: Option<PathBuf>,
 
-    /// Set one key of the config, over the file; may be repeated. For example
+    /// Override one key of the config; may be repeated. For example
     /// `--set optimizer.lr=0.01 --set model.hidden=[64,32]`
     #[arg(long, value_name = "SECTION.KEY=VALUE", action = ArgAction::Append)]
     pub set: Vec<String>,
 
-    /// Folder for the run's files [default: runs/NAME-TIME]
+    /// Output folder of the run [default: runs/NAME-TIME]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 
-    /// Where to compute: auto, cpu, cuda (one GPU a rank) or cuda:N
+    /// Device to compute on: auto, cpu, cuda (one GPU per rank) or cuda:N
     #[arg(long, default_value = "auto", value_parser = device)]
     pub device: String,
 
-    /// Let several ranks use one GPU, which is slow and only for tests
+    /// Let several ranks share a GPU; slow, for tests only
     #[arg(long)]
     pub share_gpu: bool,
 
-    /// Whether a step on a GPU is captured once and replayed as a CUDA graph
+    /// Whether to capture a GPU step once and replay it as a CUDA graph
     #[arg(long, value_enum, value_name = "MODE", default_value_t)]
     pub cuda_graph: GraphMode,
 
-    /// Number format in which gradients travel between GPUs, over `comm.dtype` of the config
+    /// Data type of gradients sent between GPUs; overrides `comm.dtype` of the config
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub comm_dtype: Option<CommDtype>,
 
-    /// Threads a rank [default: cores of the host divided by its ranks]
+    /// Threads per rank [default: cores of the host divided by its ranks]
     #[arg(long, value_name = "N", value_parser = count)]
     pub threads: Option<usize>,
 
-    /// Start from these weights instead of random ones
+    /// Initialise the weights from this file instead of randomly
     #[arg(long, value_name = "FILE.safetensors")]
     pub init_from: Option<PathBuf>,
 
-    /// Go on from a checkpoint: `auto` takes the newest good one of --out, and starts afresh where there is none yet; PATH
-    /// is a run's folder or one checkpoint. Without RUN.toml the run's own config counts
+    /// Resume from a checkpoint: `auto` uses the newest valid one in --out, or starts a new run if there is none yet; PATH
+    /// is a run folder or one checkpoint. Without RUN.toml the run's saved config is used
     #[arg(long, value_name = "auto|PATH", value_parser = resume_from, conflicts_with_all = ["overwrite", "init_from"])]
     pub resume: Option<ResumeFrom>,
 
-    /// Progress on stderr; auto is a bar on a terminal and plain lines elsewhere
+    /// Progress on stderr; auto shows a bar on a terminal and plain lines elsewhere
     #[arg(long, value_enum, default_value_t)]
     pub progress: ProgressChoice,
 
@@ -131,19 +132,19 @@ pub struct TrainArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Check config, data and model, print the config with every key to stdout, and stop
+    /// Check config, data and model, print the resolved config to stdout, and exit
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Replace the run that the output folder holds
+    /// Delete the run that the output folder holds and start a new one
     #[arg(long)]
     pub overwrite: bool,
 
-    /// Also show the resolved config and the model's layers
+    /// Also show the resolved config, the layers of the model and the exchange of gradients
     #[arg(short, long, conflicts_with = "quiet")]
     pub verbose: bool,
 
-    /// Say nothing but errors
+    /// Print errors only
     #[arg(short, long)]
     pub quiet: bool,
 }
@@ -158,9 +159,9 @@ fn resume_from(text: &str) -> Result<ResumeFrom, String> {
 
 fn train_help() -> String {
     format!(
-        "A config to start from, with its defaults: `ddp-train train --dry-run > run.toml`; its keys: `ddp-train config keys`.\n\
-         SIGTERM, SIGINT and SIGUSR1 let the step end, save a checkpoint and exit with 85; a second SIGINT exits at once.\n\
-         With --resume the config may differ from the checkpoint's in the number of ranks and in: {}.",
+        "Write a config with all defaults: `ddp-train train --dry-run > run.toml`; list the keys: `ddp-train config keys`.\n\
+         On SIGTERM, SIGINT or SIGUSR1 the run finishes the step, saves a checkpoint and exits with 85; a second SIGINT exits at once.\n\
+         With --resume, the number of ranks and these keys may differ from the checkpoint: {}.",
         resumable_keys().join(", ")
     )
 }
@@ -168,23 +169,23 @@ fn train_help() -> String {
 /// `ddp-train eval`
 #[derive(Debug, Clone, Args)]
 pub struct EvalArgs {
-    /// Folder of a run or of a checkpoint, or a model.safetensors
+    /// Run folder, checkpoint folder or model.safetensors
     #[arg(long, value_name = "PATH")]
     pub checkpoint: PathBuf,
 
-    /// Rows to evaluate on: a file, a folder, a pattern or builtin:digits [default: the run's own]
+    /// Rows to evaluate on: a file, folder, glob pattern or builtin:digits [default: the evaluation data of the run]
     #[arg(long, value_name = "PATH")]
     pub data: Option<String>,
 
-    /// Labels of those rows, where they lie in a file of their own (npy, IDX)
+    /// Labels of those rows, if they are in a separate file (npy, IDX)
     #[arg(long, value_name = "PATH")]
     pub labels: Option<String>,
 
-    /// Where to compute: auto, cpu, cuda (one GPU a rank) or cuda:N
+    /// Device to compute on: auto, cpu, cuda (one GPU per rank) or cuda:N
     #[arg(long, default_value = "auto", value_parser = device)]
     pub device: String,
 
-    /// Write the result as one JSON object to stdout
+    /// Print the result as one JSON object
     #[arg(long)]
     pub json: bool,
 }
@@ -192,7 +193,7 @@ pub struct EvalArgs {
 /// `ddp-train devices`
 #[derive(Debug, Clone, Args)]
 pub struct DevicesArgs {
-    /// Write the list as one JSON object to stdout
+    /// Print the list as one JSON object
     #[arg(long)]
     pub json: bool,
 }

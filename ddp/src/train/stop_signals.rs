@@ -18,10 +18,8 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::{flag, low_level};
 
-/// Exit status of a second SIGINT: that of a process which SIGINT has ended.
-const INTERRUPTED: i32 = 130;
-/// Exit status of a process that SIGTERM has ended.
-const TERMINATED: i32 = 143;
+use crate::exit_code;
+
 /// Half of the time between mpirun's SIGTERM and its SIGKILL (`odls_base_sigkill_timeout`).
 const GRACE: Duration = Duration::from_millis(500);
 
@@ -44,7 +42,7 @@ impl StopSignals {
         let signals = StopSignals::default();
         let is_interrupted = Arc::new(AtomicBool::new(false));
         // In this order: the first SIGINT finds the flag down and puts it up.
-        flag::register_conditional_shutdown(SIGINT, INTERRUPTED, is_interrupted.clone())?;
+        flag::register_conditional_shutdown(SIGINT, exit_code::INTERRUPTED.into(), is_interrupted.clone())?;
         flag::register(SIGINT, is_interrupted)?;
         for signal in [SIGTERM, SIGINT, SIGUSR1] {
             flag::register_usize(signal, signals.last.clone(), signal as usize)?;
@@ -64,7 +62,7 @@ impl StopSignals {
                 if signal.process.is_some_and(|sender| u32::try_from(sender.pid) == Ok(parent)) {
                     std::thread::sleep(GRACE);
                     if !is_seen.load(Ordering::Relaxed) {
-                        low_level::exit(TERMINATED);
+                        low_level::exit(exit_code::TERMINATED.into());
                     }
                 }
             }

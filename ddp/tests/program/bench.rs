@@ -153,7 +153,7 @@ fn a_virtual_gpu_is_refused() {
         else {
             return;
         };
-        assert_eq!(outcome.status.code(), Some(2), "{name}: {outcome:?}");
+        assert_eq!(outcome.status.code(), Some(78), "{name}: {outcome:?}");
         assert!(outcome.stderr.contains("cuda:0") && outcome.stderr.contains("virtual GPU"), "{outcome:?}");
         assert!(outcome.stderr.contains("hint: ") && outcome.stdout.is_empty(), "{outcome:?}");
     }

@@ -186,7 +186,7 @@ fn results_that_cannot_be_written_are_an_error() {
         let mut command = Command::new(PROGRAM);
         let output = command.args(*args).current_dir(folder.path()).stdout(full()).output().unwrap();
         let stderr = text(output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{args:?}: {stderr}");
+        assert_eq!(output.status.code(), Some(74), "{args:?}: {stderr}");
         let want = "error: can't write to stdout: No space left on device (os error 28)\n\
                     hint: the disk that it leads to is full: free some space, or send it elsewhere\n";
         assert!(stderr.ends_with(want), "{args:?}: {stderr}");

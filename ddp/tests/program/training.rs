@@ -102,7 +102,7 @@ fn another_order_of_the_gradient_is_told_with_its_price() {
     let out = crate::common::temp_dir();
     let path = out.path().join("out");
     let outcome = run(single(&[&["train", "--out", path.to_str().unwrap()], &args[..]].concat()));
-    assert!(outcome.stderr.contains("4 passes a step, 4 of them here"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("4 micro-shards per step, 4 of them on this rank"), "{}", outcome.stderr);
 }
 
 /// The step that blows up has a finite loss: only the next one tells. Nothing may go on from such weights.

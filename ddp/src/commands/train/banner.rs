@@ -1,4 +1,4 @@
-//! What is about to run, in words: one line always, the whole of it with `--verbose` and `--dry-run`.
+//! Report at the start of a run: always one line, all of it with `--verbose` and `--dry-run`.
 
 use std::fmt::Write as _;
 
@@ -7,43 +7,138 @@ use ddp_kernels::Device;
 use ddp_kernels::cpu::threads;
 use ddp_kernels::cuda::Gpu;
 
-use crate::config::{Config, Determinism};
+use crate::config::{CommDtype, Config, Determinism, ZeroStage};
 use crate::data::loader::Loader;
 use crate::data::order::partition::PartitionKind;
 use crate::data::{Loaded, Summary};
-use crate::data_parallel::buckets::BucketPlan;
-use crate::data_parallel::shard_plan::ShardPlan;
-use crate::model::{EmbeddingSpec, Mlp, ModelSpec};
+use crate::model::{EmbeddingSpec, ModelSpec};
 use crate::train::setup::BatchPartition;
 use crate::train::trainer::{ExchangeBytes, Trainer, TrainerOptions};
 
-/// The run in one line: rows, widths, ranks, device.
-pub(crate) fn line(
-    world: &World,
-    config: &Config,
-    data: &Loaded,
-    (model, spec): (&Mlp, &ModelSpec),
-    device: &DeviceChoice,
-) -> String {
-    let widths: Vec<_> = spec.dims.iter().map(ToString::to_string).collect();
-    let embeddings = match spec.embeddings.len() {
-        0 => String::new(),
-        n => format!("{}, ", count(n, "embedding")),
-    };
-    let eval = data.eval.as_ref().map_or(String::new(), |eval| format!(" and {} for evaluation", eval.len()));
-    format!(
-        "{}: {} rows{eval}, {embeddings}{} layers ({} parameters), {} on {}, {} each",
-        config.name,
-        data.train.len(),
-        widths.join("-"),
-        model.layout().n_params(),
-        count(world.world_size(), "rank"),
-        device_words(device),
-        count(threads::current(), "thread"),
-    )
+/// The run to report.
+#[derive(Clone, Copy)]
+pub(crate) struct Banner<'a> {
+    pub(crate) world: &'a World,
+    pub(crate) config: &'a Config,
+    pub(crate) data: &'a Loaded,
+    pub(crate) spec: &'a ModelSpec,
+    pub(crate) cuts: &'a BatchPartition,
+    pub(crate) trainer: &'a Trainer<'a>,
+    /// The options that `trainer` was built with.
+    pub(crate) options: &'a TrainerOptions,
 }
 
-/// What it costs that a run gives the same bits each time; nothing where it costs nothing.
+impl Banner<'_> {
+    /// The run in one line: rows, widths, ranks, device.
+    pub(crate) fn line(&self, device: &DeviceChoice) -> String {
+        let Banner { world, config, data, spec, trainer, .. } = *self;
+        let widths: Vec<_> = spec.dims.iter().map(ToString::to_string).collect();
+        let embeddings = match spec.embeddings.len() {
+            0 => String::new(),
+            n => format!("{}, ", count(n, "embedding")),
+        };
+        let eval =
+            data.eval.as_ref().map_or(String::new(), |eval| format!(" and {} for evaluation", eval.len()));
+        format!(
+            "{}: {} rows{eval}, {embeddings}{} layers ({} parameters), {} on {}, {} each",
+            config.name,
+            data.train.len(),
+            widths.join("-"),
+            trainer.model().layout().n_params(),
+            count(world.world_size(), "rank"),
+            device_words(device),
+            count(threads::current(), "thread"),
+        )
+    }
+
+    /// The data, each embedding and layer, and the exchange of gradients.
+    pub(crate) fn details(&self) -> String {
+        let Banner { world, config, data, spec, trainer, .. } = *self;
+        let layout = trainer.model().layout();
+        let mut text = format!("train  {}", Summary(&*data.train));
+        if let Some(eval) = &data.eval {
+            let _ = write!(text, "\neval   {}", Summary(&**eval));
+        }
+        text += &tables(spec);
+        text += "\n\nlayer    in -> out          parameters  then\n";
+        for layer in 0..spec.n_layers() {
+            let (i, o) = spec.in_out(layer);
+            let n_params: usize = [format!("layers.{layer}."), format!("norms.{layer}.")]
+                .iter()
+                .flat_map(|prefix| ["weight", "bias"].map(|name| format!("{prefix}{name}")))
+                .filter_map(|name| layout.find(&name))
+                .map(|slot| slot.numel())
+                .sum();
+            let widths = format!("{i} -> {o}");
+            let then = after(spec, layer);
+            let _ = writeln!(text, "{layer:<8} {widths:<18} {n_params:>10}  {then}");
+        }
+        let global_rows = self.cuts.global_rows.min(data.train.len());
+        let batch = match self.cuts.train.kind {
+            PartitionKind::Ranks { .. } => {
+                format!("{} per rank", count(config.train.grad_accum_steps, "micro-batch"))
+            }
+            PartitionKind::MicroShards { n_shards } => {
+                format!("{} over all ranks", count(n_shards, "micro-shard"))
+            }
+        };
+        let _ = write!(
+            text,
+            "\n{} per step in {batch}\nexchange: {}",
+            count(global_rows, "row"),
+            self.exchange(),
+        );
+        if world.world_size() > 1 {
+            let _ = write!(text, " over \"{}\"", world.tensor_group().transport());
+        }
+        text
+    }
+
+    /// The collectives of a step, and the bytes that this rank sends in them.
+    fn exchange(&self) -> String {
+        let Banner { world, cuts, trainer, options, .. } = *self;
+        let world_size = world.world_size();
+        let (n_passes, tree) = match cuts.train.kind {
+            PartitionKind::Ranks { n_micro } => (n_micro, None),
+            PartitionKind::MicroShards { n_shards } => (cuts.train.own_micro_shards().len(), Some(n_shards)),
+        };
+        if world_size == 1 {
+            return match tree {
+                Some(n) => format!("none, 1 rank adds up {} along a fixed tree", count(n, "micro-shard")),
+                None => "none, 1 rank".to_owned(),
+            };
+        }
+        let model = trainer.model();
+        let buckets = options.buckets(model.layout());
+        let updates = options.shard_plan(world, model.layout(), &buckets);
+        let is_rounded = model.device() != Device::Cpu && options.comm_dtype == CommDtype::Bf16;
+        let gradients = format!(
+            "gradients{} in {}",
+            if is_rounded { " (bf16)" } else { "" },
+            count(buckets.lens().len(), "bucket")
+        );
+        let weights = "all-gather of weights";
+        let collectives = match (tree, options.zero) {
+            (Some(n), zero) => {
+                let sums =
+                    format!("all-gather of partial sums of {} for a fixed tree", count(n, "micro-shard"));
+                if zero == ZeroStage::Off { sums } else { format!("{sums}, {weights}") }
+            }
+            (None, ZeroStage::Off) if updates.is_divided() => format!(
+                "reduce-scatter of gradients and {weights} in {}, each updated in parts by the ranks",
+                count(updates.blocks().len(), "block"),
+            ),
+            (None, ZeroStage::Off) => format!("all-reduce of {gradients}"),
+            (None, ZeroStage::Optimizer) => format!("reduce-scatter of {gradients}, {weights}"),
+            (None, ZeroStage::Gradients) => {
+                format!("reduce-scatter of {gradients} per micro-batch ({n_passes} per step), {weights}")
+            }
+        };
+        format!("{collectives}; {:.3} MiB sent per rank and step", mib(trainer.exchange_bytes(n_passes).sent))
+    }
+}
+
+/// Reports the cost of determinism; nothing where it is free.
 pub(crate) fn determinism(config: &Config, cuts: &BatchPartition, trainer: &Trainer<'_>) -> Vec<String> {
     let mut lines = Vec::new();
     if config.train.deterministic == Determinism::Off {
@@ -52,34 +147,33 @@ pub(crate) fn determinism(config: &Config, cuts: &BatchPartition, trainer: &Trai
     if let PartitionKind::MicroShards { n_shards } = cuts.train.kind {
         let own = cuts.train.own_micro_shards().len();
         let ExchangeBytes { sent, all_reduce } = trainer.exchange_bytes(own);
-        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         lines.push(format!(
-            "deterministic over any number of ranks: {n_shards} passes a step, {own} of them here; a rank sends {:.1} MiB a step, \
-             {:.1} MiB otherwise",
+            "deterministic for any number of ranks: {n_shards} micro-shards per step, {own} of them on this rank; it sends {:.1} MiB per \
+             step, {:.1} MiB with an all-reduce",
             mib(sent),
             mib(all_reduce),
         ));
     }
     if trainer.model().device() != Device::Cpu {
         lines.push(
-            "deterministic on GPUs: products and NCCL leave out what may add up in another order; bench step with and without \
-             --deterministic measures what that costs here"
+            "deterministic on GPUs: matmuls and NCCL avoid algorithms whose order of summation varies; `ddp-train bench step` with and \
+             without --deterministic measures the cost"
                 .to_owned(),
         );
     }
     lines
 }
 
-/// Where rows wait for their step, and who makes them ready; nothing where the step itself takes them out of memory.
+/// Reports where the rows are kept and how many threads prepare them; nothing where a step reads them directly from memory.
 pub(crate) fn loading(loader: &Loader) -> Option<String> {
     match (loader.is_on_gpu(), loader.n_threads()) {
-        (true, _) => Some("rows: all on the GPU, where batches are gathered".to_owned()),
+        (true, _) => Some("rows: all on the GPU, which gathers the batches".to_owned()),
         (false, 0) => None,
-        (false, n) => Some(format!("rows: on the host, made ready by {} a rank", count(n, "thread"))),
+        (false, n) => Some(format!("rows: on the host, prepared by {} per rank", count(n, "thread"))),
     }
 }
 
-/// The device, by its model's name where it is a GPU, and why it is none where one was hoped for.
+/// The device: the product name of a GPU, or the reason why `auto` chose the CPU.
 fn device_words(choice: &DeviceChoice) -> String {
     match (choice.device, &choice.reason) {
         (Device::Cuda(index), _) => match Gpu::get(index) {
@@ -91,44 +185,7 @@ fn device_words(choice: &DeviceChoice) -> String {
     }
 }
 
-/// The data, each embedding and layer, and how gradients travel.
-pub(crate) fn details(
-    world: &World,
-    config: &Config,
-    data: &Loaded,
-    (model, spec): (&Mlp, &ModelSpec),
-) -> String {
-    let mut text = format!("train  {}", Summary(&*data.train));
-    if let Some(eval) = &data.eval {
-        let _ = write!(text, "\neval   {}", Summary(&**eval));
-    }
-    text += &tables(spec);
-    text += "\n\nlayer    in -> out          parameters  then\n";
-    for layer in 0..spec.n_layers() {
-        let (i, o) = spec.in_out(layer);
-        let n_params: usize = [format!("layers.{layer}."), format!("norms.{layer}.")]
-            .iter()
-            .flat_map(|prefix| ["weight", "bias"].map(|name| format!("{prefix}{name}")))
-            .filter_map(|name| model.layout().find(&name))
-            .map(|slot| slot.numel())
-            .sum();
-        let widths = format!("{i} -> {o}");
-        let then = after(spec, layer);
-        let _ = writeln!(text, "{layer:<8} {widths:<18} {n_params:>10}  {then}");
-    }
-    let global_rows = config.train.global_rows(world.world_size()).unwrap_or(0);
-    let _ = write!(
-        text,
-        "\n{} a step in {} a rank; {} by \"{}\"",
-        count(global_rows.min(data.train.len()), "row"),
-        count(config.train.grad_accum_steps, "micro-batch"),
-        exchange(world, config, model),
-        world.tensor_group().transport(),
-    );
-    text
-}
-
-/// The embeddings, a line each.
+/// The embeddings, one line each.
 fn tables(spec: &ModelSpec) -> String {
     let embeddings = &spec.embeddings;
     let mut text = String::new();
@@ -143,21 +200,7 @@ fn tables(spec: &ModelSpec) -> String {
     text
 }
 
-/// How gradients and weights travel between the ranks.
-fn exchange(world: &World, config: &Config, model: &Mlp) -> String {
-    let layout = model.layout();
-    let updates = ShardPlan::new(world, layout.flat_len(), TrainerOptions::default().divide_update_from);
-    if updates.is_divided() {
-        return format!(
-            "each rank reduces and updates its part of {}",
-            count(updates.blocks().len(), "block")
-        );
-    }
-    let buckets = BucketPlan::new(layout, config.comm.bucket_bytes());
-    format!("gradients in {}", count(buckets.lens().len(), "bucket"))
-}
-
-/// What follows the linear layer.
+/// The operations after a linear layer.
 fn after(spec: &ModelSpec, layer: usize) -> String {
     if !spec.is_hidden(layer) {
         return "output".to_owned();
@@ -176,6 +219,10 @@ fn after(spec: &ModelSpec, layer: usize) -> String {
     parts.join(", ")
 }
 
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
 fn count(n: usize, what: &str) -> String {
     match (n, what.ends_with("ch")) {
         (1, _) => format!("1 {what}"),
@@ -186,45 +233,90 @@ fn count(n: usize, what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ddp_comm::threads::run;
     use ddp_kernels::ops::Activation;
 
     use super::*;
-    use crate::config::precision::Precision;
     use crate::data;
+    use crate::data_parallel::buckets::TAIL_ELEMENTS;
+    use crate::model::{LossHead, Mlp};
+    use crate::optim::optimizer::Optimizer;
+    use crate::optim::param_groups::ParamGroups;
+    use crate::train::setup;
+    use crate::train::trainer::GraphMode;
+
+    /// Calls `check` with the banner of a run of `sets` on the built-in digits.
+    fn with_banner<R>(
+        world: &World,
+        sets: &[&str],
+        embeddings: Vec<EmbeddingSpec>,
+        check: impl FnOnce(&Banner<'_>) -> R,
+    ) -> R {
+        with_options(world, sets, embeddings, |_| {}, check)
+    }
+
+    fn with_options<R>(
+        world: &World,
+        sets: &[&str],
+        embeddings: Vec<EmbeddingSpec>,
+        change: impl FnOnce(&mut TrainerOptions),
+        check: impl FnOnce(&Banner<'_>) -> R,
+    ) -> R {
+        let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
+        let config = Config::load(None, &sets).unwrap();
+        let data = data::load(&config, world).unwrap();
+        let spec = ModelSpec::new(&config.model, 64, 10).with_embeddings(embeddings);
+        let cuts = BatchPartition::new(&config, world, &data, None).unwrap();
+        let mut options = setup::trainer_options(&config, &cuts, GraphMode::default());
+        change(&mut options);
+        let layout = options.layout(&spec, world.world_size());
+        let groups = ParamGroups::new(&config.optimizer, &layout).unwrap();
+        let state_len = options.state_len(world, &layout);
+        let precision = config.train.precision;
+        let model = Mlp::with_layout(spec.clone(), layout, cuts.max_rows, Device::Cpu, precision).unwrap();
+        let optimizer = Optimizer::new(&config.optimizer, groups, state_len, Device::Cpu).unwrap();
+        let loss = LossHead::new(&config.loss, Device::Cpu).unwrap();
+        let trainer = Trainer::new(world, model, loss, optimizer, options).unwrap();
+        check(&Banner {
+            world,
+            config: &config,
+            data: &data,
+            spec: &spec,
+            cuts: &cuts,
+            trainer: &trainer,
+            options: &options,
+        })
+    }
+
+    fn cpu() -> DeviceChoice {
+        DeviceChoice { device: Device::Cpu, reason: None }
+    }
 
     #[test]
-    fn tells_every_layer() {
+    fn reports_every_layer() {
         let sets = ["model.dropout=0.5", "model.norm=layer", "train.batch_size=8"];
-        let config = Config::load(None, &sets.map(str::to_owned)).unwrap();
-        let data = data::load(&config, &World::single()).unwrap();
-        let spec = ModelSpec::new(&config.model, 64, 10);
-        let model = Mlp::new(spec.clone(), 8, Device::Cpu, Precision::F32).unwrap();
-        let world = World::single();
-        let text = details(&world, &config, &data, (&model, &spec));
+        let (text, line) = with_banner(&World::single(), &sets, Vec::new(), |banner| {
+            (banner.details(), banner.line(&cpu()))
+        });
         for part in [
             "train  builtin:digits: 1438 rows x 64 features, 10 classes",
             "eval   builtin:digits: 359 rows",
             "0        64 -> 128                8576  layer norm, relu, dropout 0.5\n",
             "2        64 -> 10                  650  output\n",
-            "8 rows a step in 1 micro-batch a rank; gradients in 1 bucket by \"single\"",
+            "8 rows per step in 1 micro-batch per rank\nexchange: none, 1 rank",
         ] {
             assert!(text.contains(part), "no {part:?} in\n{text}");
         }
-        let choice = DeviceChoice { device: Device::Cpu, reason: None };
-        let line = line(&world, &config, &data, (&model, &spec), &choice);
         assert!(line.starts_with("digits: 1438 rows and 359 for evaluation, 64-128-64-10 layers"));
         assert!(line.contains("1 rank on cpu"), "{line}");
     }
 
     #[test]
-    fn tells_every_embedding() {
-        let config = Config::load(None, &[]).unwrap();
-        let data = data::load(&config, &World::single()).unwrap();
+    fn reports_every_embedding() {
         let embedding = |name: &str, n_codes| EmbeddingSpec { name: name.to_owned(), n_codes, dim: 3 };
         let embeddings = vec![embedding("zip", 70_001), embedding("day of the week", 8)];
-        let spec = ModelSpec::new(&config.model, 64, 10).with_embeddings(embeddings);
-        let model = Mlp::new(spec.clone(), 8, Device::Cpu, Precision::F32).unwrap();
-        let text = details(&World::single(), &config, &data, (&model, &spec));
+        let (text, line) =
+            with_banner(&World::single(), &[], embeddings, |banner| (banner.details(), banner.line(&cpu())));
         for part in [
             "\n\nembedding       codes x width     parameters\n",
             "\nzip             70001 x 3             210003\n",
@@ -233,29 +325,77 @@ mod tests {
         ] {
             assert!(text.contains(part), "no {part:?} in\n{text}");
         }
-        let choice = DeviceChoice { device: Device::Cpu, reason: None };
-        let line = line(&World::single(), &config, &data, (&model, &spec), &choice);
         assert!(line.contains(", 2 embeddings, 68-128-64-10 layers ("), "{line}");
     }
 
-    #[test]
-    fn a_divided_update_is_told() {
-        let config = Config::load(None, &[]).unwrap();
-        let told = ddp_comm::threads::run(2, |world| {
-            let model = |width| {
-                let spec = ModelSpec::plain(&[width, width], Activation::Relu);
-                Mlp::new(spec, 1, Device::Cpu, Precision::F32).unwrap()
-            };
-            [exchange(&world, &config, &model(16)), exchange(&world, &config, &model(2900))]
-        });
-        for [small, large] in told {
-            assert_eq!(small, "gradients in 1 bucket");
-            assert!(large.starts_with("each rank reduces and updates its part of 1"), "{large}");
-        }
+    /// The exchange of two ranks, as rank 0 reports it, with the elements of the flat buffer and of the tail behind it.
+    fn exchange_of_two(sets: &[&str], change: impl Fn(&mut TrainerOptions) + Sync) -> (String, usize) {
+        let of_rank = |world: World| {
+            with_options(&world, sets, Vec::new(), &change, |banner| {
+                assert!(banner.details().contains(&banner.exchange()));
+                (banner.exchange(), banner.trainer.model().layout().flat_len())
+            })
+        };
+        run(2, of_rank).swap_remove(0)
+    }
+
+    /// Bytes of so many elements of f32, as the banner writes them.
+    fn sent(n_elements: usize) -> String {
+        format!("; {:.3} MiB sent per rank and step", mib(4 * n_elements as u64))
     }
 
     #[test]
-    fn residuals_are_told_where_they_are() {
+    fn buckets_are_all_reduced() {
+        let (text, flat_len) = exchange_of_two(&["comm.bucket_mib=0.01"], |_| {});
+        assert!(text.starts_with("all-reduce of gradients in ") && text.contains(" buckets; "), "{text}");
+        // Of two ranks each sends half of the buffer to reduce it, and half to gather it.
+        assert!(text.ends_with(&sent(flat_len + TAIL_ELEMENTS)), "{text}");
+    }
+
+    #[test]
+    fn zero_1_reduces_to_the_owners_and_gathers_weights() {
+        let (text, flat_len) = exchange_of_two(&["comm.zero=1", "train.grad_accum_steps=3"], |_| {});
+        assert!(
+            text.starts_with("reduce-scatter of gradients in 1 bucket, all-gather of weights; "),
+            "{text}"
+        );
+        assert!(text.ends_with(&sent(flat_len + TAIL_ELEMENTS)), "{text}");
+    }
+
+    #[test]
+    fn zero_2_reduces_in_every_micro_batch() {
+        let (text, flat_len) = exchange_of_two(&["comm.zero=2", "train.grad_accum_steps=3"], |_| {});
+        let want =
+            "reduce-scatter of gradients in 1 bucket per micro-batch (3 per step), all-gather of weights; ";
+        assert!(text.starts_with(want), "{text}");
+        assert!(text.ends_with(&sent(2 * flat_len + TAIL_ELEMENTS)), "{text}");
+    }
+
+    #[test]
+    fn micro_shards_are_gathered_for_the_fixed_tree() {
+        let sets = ["train.deterministic=world", "train.micro_shards=8"];
+        let (text, flat_len) = exchange_of_two(&sets, |_| {});
+        let sums = "all-gather of partial sums of 8 micro-shards for a fixed tree";
+        assert!(text.starts_with(&format!("{sums}; ")), "{text}");
+        // Each rank has four leaves, which come to one subtree.
+        assert!(text.ends_with(&sent(flat_len + TAIL_ELEMENTS)), "{text}");
+        let (text, flat_len) = exchange_of_two(&[&sets[..], &["comm.zero=1"]].concat(), |_| {});
+        assert!(text.starts_with(&format!("{sums}, all-gather of weights; ")), "{text}");
+        assert!(text.ends_with(&sent(flat_len + TAIL_ELEMENTS + flat_len / 2)), "{text}");
+        let alone = with_banner(&World::single(), &sets, Vec::new(), |banner| banner.exchange());
+        assert_eq!(alone, "none, 1 rank adds up 8 micro-shards along a fixed tree");
+    }
+
+    #[test]
+    fn ranks_that_share_memory_divide_a_large_update() {
+        let (text, flat_len) = exchange_of_two(&[], |options| options.divide_update_from = 0);
+        let want = "reduce-scatter of gradients and all-gather of weights in 1 block, each updated in parts by the ranks; ";
+        assert!(text.starts_with(want), "{text}");
+        assert!(text.ends_with(&sent(flat_len + TAIL_ELEMENTS)), "{text}");
+    }
+
+    #[test]
+    fn residuals_are_reported_where_they_are() {
         let spec = ModelSpec {
             dims: vec![4, 8, 8, 2],
             activation: Activation::Gelu,

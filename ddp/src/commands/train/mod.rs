@@ -1,7 +1,7 @@
-//! A training run, from the command line's arguments to the model's file.
+//! `ddp-train train`: a training run, from command-line arguments to the model file.
 //!
 //! (checkpoint ->) config -> world -> device -> data -> model -> buckets, then the loop: batch -> forward -> loss -> backward
-//! (buckets start) -> wait -> clip -> step -> metrics -> checkpoint; at the end the model's file.
+//! (buckets start) -> wait -> clip -> step -> metrics -> checkpoint; at the end the model file.
 
 pub(crate) mod banner;
 
@@ -14,15 +14,14 @@ use ddp_kernels::{Device, DeviceRequest, Tensor};
 
 use crate::checkpoint::CheckpointStore;
 use crate::cli::TrainArgs;
+use crate::commands::train::banner::Banner;
 use crate::config::{Config, Determinism, Length};
 use crate::data::{self, Loaded};
-use crate::train::TrainError;
-use crate::train::autosave::Autosave;
-
 use crate::error::{Error, Result};
 use crate::exit::Stop;
 use crate::model::file::{self, ModelFile, ModelInfo};
-use crate::model::{Mlp, ModelSpec, ParamLayout};
+use crate::model::{ModelSpec, ParamLayout};
+use crate::optim::schedule::Schedule;
 use crate::report::metrics::{Event, MetricsSink, ResumeEvent};
 use crate::report::progress::Progress;
 use crate::report::stdout::print_result;
@@ -30,98 +29,152 @@ use crate::run_folder::error::FolderError;
 use crate::run_folder::folder;
 use crate::run_folder::folder::{Existing, RunDir};
 use crate::storage::atomic_write::write_atomic;
+use crate::train::TrainError;
+use crate::train::autosave::Autosave;
 use crate::train::resume::Resumed;
 use crate::train::setup;
 use crate::train::setup::BatchPartition;
 use crate::train::stop_signals::StopSignals;
+use crate::train::trainer::Trainer;
 use crate::train::training_loop::{Ending, LoopPlan, TrainingLoop};
 
 /// Trains as `args` say; every rank of the world calls it.
 ///
 /// # Errors
-/// [`Stop`], which knows whether all ranks have heard of it.
+/// [`Stop`], which records whether all ranks know of the failure.
 pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
-    let signals = StopSignals::listen(world).map_err(|source| TrainError::Signals { source })?;
-    let resumed = Resumed::find(world, args.resume.as_ref(), args.out.as_deref())?;
-    let config = world.collective_result(load_config(world, args, resumed.as_ref()))?;
-    agree_on_config(world, args, &config)?;
-    let choice = pin_device(world, &args.device, pinning(args, &config))?;
-    let data = data::load(&config, world)?;
-    if let Some(resumed) = &resumed {
-        world.collective_result(resumed.check_data(&data))?;
-    }
-    let init_from = args.init_from.as_deref().map(ModelFile::read).transpose().map_err(Error::from);
-    let init_from = world.collective_result(init_from)?;
-    let layout = data.train.layout();
-    let spec = ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs())
-        .with_embeddings(data.preprocessor.plan.embeddings());
-    agree_on_model(world, &spec, init_from.as_ref())?;
-
-    let global_rows = resumed.as_ref().map(|resumed| resumed.state().global_rows as usize);
-    let cuts = BatchPartition::new(&config, world, &data, global_rows);
-    let cuts = world.collective_result(cuts)?;
-    let schedule = world.collective_result(setup::schedule(&config, data.train.len(), cuts.global_rows))?;
-    let trainer = setup::trainer(world, args.cuda_graph, &config, spec.clone(), &cuts, choice.device);
-    let mut trainer = world.collective_result(trainer)?;
-    if let Some(file) = &init_from {
-        world.collective_result(setup::init_from(&mut trainer, file))?;
-    }
-    let resumed = match resumed {
-        Some(resumed) => Some(resumed.restore(world, &config, &data, &mut trainer)?),
-        None => None,
-    };
-    let state = resumed.as_ref().map(Resumed::state);
+    let run = Run::prepare(world, args)?;
     if args.dry_run {
-        world.collective_result(check_out(world, args))?;
-    }
-    let progress = progress(world, args, &config, &cuts, data.train.len());
-    let announced = announce(world, args, &config, &data, (trainer.model(), &spec), &choice, &progress);
-    world.collective_result(announced)?;
-    if args.dry_run {
-        progress.note("dry run: config, data and model are in order; nothing was trained");
+        run.progress.note("dry run: config, data and model are in order; nothing was trained");
         return Ok(());
     }
-
-    let folder = world.collective_result(open_folder(world, args, &config, resumed.as_ref()))?;
-    let (loader, loading) =
-        world.collective_result(setup::loader(&config, &data, &cuts, world, choice.device, state))?;
-    if schedule.ends_in_warmup() {
-        progress.note("warning: the run ends before its warm-up does\nhint: fewer schedule.warmup_steps, or schedule.warmup_fraction");
-    }
-    banner::determinism(&config, &cuts, &trainer).iter().for_each(|line| progress.note(line));
-    banner::loading(&loader).iter().for_each(|line| progress.note(line));
-    let saver = Autosave::new(world, &config, &data, &trainer, folder.as_ref().map(RunDir::path))?;
-    saver.note().iter().for_each(|note| progress.note(note));
-    let metrics = open_metrics(world, folder.as_ref(), args.json, resumed.as_ref())?;
-    if let Some(resumed) = &resumed {
-        resumed.announce(&progress, world.world_size());
-    }
-
-    let plan = LoopPlan {
-        world,
-        config: &config,
-        data: &data,
-        schedule,
-        eval_partition: cuts.eval,
-        loading,
-        signals: &signals,
-    };
-    let state = state.cloned().unwrap_or_else(|| setup::first_state(&config, &data, &cuts));
-    let mut training = TrainingLoop::new(plan, loader, saver, metrics, progress, state);
-    match training.train(&mut trainer)? {
-        Ending::Stopped(reason) => return Err(Stop::Saved(reason)),
-        Ending::Complete => {}
-    }
-    let layout = trainer.model().layout().clone();
-    match trainer.averaged_weights()? {
-        Some(average) => save(folder.as_ref(), &layout, average, &config, &data)?,
-        None => save(folder.as_ref(), &layout, trainer.model().weights(), &config, &data)?,
-    }
-    training.finish(folder.as_ref().map(RunDir::path))?;
-    Ok(())
+    run.train()
 }
 
-/// The config, with what flags say of it: that of the file, or of the run that goes on.
+/// A run that is checked on all ranks and ready to train; nothing is written yet.
+struct Run<'w> {
+    world: &'w World,
+    args: &'w TrainArgs,
+    signals: StopSignals,
+    config: Config,
+    data: Loaded,
+    device: Device,
+    cuts: BatchPartition,
+    schedule: Schedule,
+    trainer: Trainer<'w>,
+    /// The checkpoint that the trainer was restored from.
+    resumed: Option<Resumed>,
+    progress: Progress,
+}
+
+impl<'w> Run<'w> {
+    /// Loads config and data, agrees on them with the other ranks, builds the model, and announces the run.
+    fn prepare(world: &'w World, args: &'w TrainArgs) -> Result<Self, Stop> {
+        let signals = StopSignals::listen(world).map_err(|source| TrainError::Signals { source })?;
+        let resumed = Resumed::find(world, args.resume.as_ref(), args.out.as_deref())?;
+        let config = world.collective_result(load_config(world, args, resumed.as_ref()))?;
+        agree_on_config(world, args, &config)?;
+        let choice = pin_device(world, &args.device, pinning(args, &config))?;
+        let data = data::load(&config, world)?;
+        if let Some(resumed) = &resumed {
+            world.collective_result(resumed.check_data(&data))?;
+        }
+        let init_from = args.init_from.as_deref().map(ModelFile::read).transpose().map_err(Error::from);
+        let init_from = world.collective_result(init_from)?;
+        let layout = data.train.layout();
+        let spec = ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs())
+            .with_embeddings(data.preprocessor.plan.embeddings());
+        agree_on_model(world, &spec, init_from.as_ref())?;
+
+        let global_rows = resumed.as_ref().map(|resumed| resumed.state().global_rows as usize);
+        let cuts = BatchPartition::new(&config, world, &data, global_rows);
+        let cuts = world.collective_result(cuts)?;
+        let schedule = setup::schedule(&config, data.train.len(), cuts.global_rows);
+        let schedule = world.collective_result(schedule)?;
+        let trainer = setup::trainer(world, args.cuda_graph, &config, spec.clone(), &cuts, choice.device);
+        let mut trainer = world.collective_result(trainer)?;
+        if let Some(file) = &init_from {
+            world.collective_result(setup::init_from(&mut trainer, file))?;
+        }
+        let resumed = match resumed {
+            Some(resumed) => Some(resumed.restore(world, &config, &data, &mut trainer)?),
+            None => None,
+        };
+        if args.dry_run {
+            world.collective_result(check_out(world, args))?;
+        }
+        let progress = progress(world, args, &config, &cuts, data.train.len());
+        let banner = Banner {
+            world,
+            config: &config,
+            data: &data,
+            spec: &spec,
+            cuts: &cuts,
+            trainer: &trainer,
+            options: &setup::trainer_options(&config, &cuts, args.cuda_graph),
+        };
+        world.collective_result(announce(&banner, args, &choice, &progress))?;
+        let device = choice.device;
+        Ok(Run { world, args, signals, config, data, device, cuts, schedule, trainer, resumed, progress })
+    }
+
+    /// Trains to the end or to a request to stop, and writes the model file.
+    fn train(self) -> Result<(), Stop> {
+        let Run {
+            world,
+            args,
+            signals,
+            config,
+            data,
+            device,
+            cuts,
+            schedule,
+            mut trainer,
+            resumed,
+            progress,
+        } = self;
+        let state = resumed.as_ref().map(Resumed::state);
+        let folder = world.collective_result(open_folder(world, args, &config, resumed.as_ref()))?;
+        let (loader, loading) =
+            world.collective_result(setup::loader(&config, &data, &cuts, world, device, state))?;
+        if schedule.ends_in_warmup() {
+            progress.note("warning: training ends during the warm-up\nhint: lower schedule.warmup_steps, or set schedule.warmup_fraction");
+        }
+        banner::determinism(&config, &cuts, &trainer).iter().for_each(|line| progress.note(line));
+        banner::loading(&loader).iter().for_each(|line| progress.note(line));
+        let saver = Autosave::new(world, &config, &data, &trainer, folder.as_ref().map(RunDir::path))?;
+        saver.note().iter().for_each(|note| progress.note(note));
+        let metrics = open_metrics(world, folder.as_ref(), args.json, resumed.as_ref())?;
+        if let Some(resumed) = &resumed {
+            resumed.announce(&progress, world.world_size());
+        }
+
+        let plan = LoopPlan {
+            world,
+            config: &config,
+            data: &data,
+            schedule,
+            eval_partition: cuts.eval,
+            loading,
+            signals: &signals,
+        };
+        let state = state.cloned().unwrap_or_else(|| setup::first_state(&config, &data, &cuts));
+        let mut training = TrainingLoop::new(plan, loader, saver, metrics, progress, state);
+        match training.train(&mut trainer)? {
+            Ending::Stopped(reason) => return Err(Stop::Saved(reason)),
+            Ending::Complete => {}
+        }
+        let layout = trainer.model().layout().clone();
+        match trainer.averaged_weights()? {
+            Some(average) => save(folder.as_ref(), &layout, average, &config, &data)?,
+            None => save(folder.as_ref(), &layout, trainer.model().weights(), &config, &data)?,
+        }
+        training.finish(folder.as_ref().map(RunDir::path))?;
+        Ok(())
+    }
+}
+
+/// Loads the config of the file, or of the resumed run, and applies the flags to it.
 fn load_config(world: &World, args: &TrainArgs, resumed: Option<&Resumed>) -> Result<Config> {
     let mut set = args.set.clone();
     set.extend(args.comm_dtype.map(|dtype| format!("comm.dtype={}", dtype.name())));
@@ -134,14 +187,14 @@ fn load_config(world: &World, args: &TrainArgs, resumed: Option<&Resumed>) -> Re
     Ok(config)
 }
 
-/// How a rank takes its device.
+/// Settings under which a rank uses its device.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Pinning {
     /// Whether several ranks may use one GPU.
     pub(crate) share_gpu: bool,
-    /// Whether products and sums over GPUs take only what gives the same bits each time.
+    /// Whether matmuls and reductions on GPUs use only deterministic algorithms.
     pub(crate) deterministic: bool,
-    /// Threads of the rank; None for its share of the host's cores.
+    /// Compute threads per rank; `None` for its share of the host's cores.
     pub(crate) n_threads: Option<usize>,
 }
 
@@ -150,7 +203,7 @@ fn pinning(args: &TrainArgs, config: &Config) -> Pinning {
     Pinning { share_gpu: args.share_gpu, deterministic, n_threads: args.threads }
 }
 
-/// The rank's device, through which its tensors are exchanged from now on; its thread joins a pool of compute threads.
+/// Chooses the rank's device, connects it to the other ranks' devices, and starts the rank's compute threads.
 pub(crate) fn pin_device(world: &World, wish: &str, pinning: Pinning) -> Result<DeviceChoice, Stop> {
     let Pinning { share_gpu, deterministic, n_threads } = pinning;
     let choose = || -> Result<DeviceChoice> {
@@ -168,7 +221,7 @@ pub(crate) fn pin_device(world: &World, wish: &str, pinning: Pinning) -> Result<
     Ok(choice)
 }
 
-/// All ranks run the same program on the same config.
+/// Checks that all ranks run the same program on the same config.
 fn agree_on_config(world: &World, args: &TrainArgs, config: &Config) -> Result<()> {
     let mut entries = vec![("version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
     entries.extend(config.agreement_entries());
@@ -176,7 +229,7 @@ fn agree_on_config(world: &World, args: &TrainArgs, config: &Config) -> Result<(
     Ok(world.agree(&entries)?)
 }
 
-/// All ranks make the same model.
+/// Checks that all ranks build the same model.
 fn agree_on_model(world: &World, spec: &ModelSpec, init_from: Option<&ModelFile>) -> Result<()> {
     let init_from = init_from.map_or("none".to_owned(), |file| format!("{:016x}", file.fingerprint()));
     let entries = [
@@ -187,7 +240,7 @@ fn agree_on_model(world: &World, spec: &ModelSpec, init_from: Option<&ModelFile>
     Ok(world.agree(&entries.map(|(key, value)| (key.to_owned(), value)))?)
 }
 
-/// Writes the model's file, on the rank that has the folder.
+/// Writes the model file, on the rank that has the folder.
 fn save(
     folder: Option<&RunDir>,
     layout: &ParamLayout,
@@ -218,27 +271,19 @@ fn progress(
     Progress::new(args.progress, args.quiet, total_rows, n_epochs)
 }
 
-/// Tells what is about to run; all of it with `--verbose`. A dry run comes to nothing but that: its config goes to stdout.
-fn announce(
-    world: &World,
-    args: &TrainArgs,
-    config: &Config,
-    data: &Loaded,
-    model: (&Mlp, &ModelSpec),
-    device: &DeviceChoice,
-    progress: &Progress,
-) -> Result<()> {
-    progress.note(&banner::line(world, config, data, model, device));
+/// Reports the run: one line, or all of it with `--verbose`. A dry run prints its config to stdout.
+fn announce(banner: &Banner<'_>, args: &TrainArgs, device: &DeviceChoice, progress: &Progress) -> Result<()> {
+    progress.note(&banner.line(device));
     if !args.verbose && !args.dry_run {
         return Ok(());
     }
-    let toml = config.to_toml();
+    let toml = banner.config.to_toml();
     if !args.dry_run || args.json {
         progress.note(&toml);
-    } else if world.rank().0 == 0 && !args.quiet {
+    } else if banner.world.rank().0 == 0 && !args.quiet {
         print_result(&toml)?;
     }
-    progress.note(&banner::details(world, config, data, model));
+    progress.note(&banner.details());
     Ok(())
 }
 
@@ -249,17 +294,15 @@ fn check_out(world: &World, args: &TrainArgs) -> Result<()> {
     }
 }
 
-/// What becomes of a run that `--out` holds, where none is gone on with.
+/// Decides what happens to a run that `--out` already holds, unless it is resumed.
 fn existing(args: &TrainArgs) -> Existing {
-    // A run that was killed before its first checkpoint starts afresh.
+    // A run that was killed before its first checkpoint starts over.
     let is_unfinished = |out: &PathBuf| !out.join(folder::MODEL_FILE).exists();
-    match args.overwrite || (args.resume.is_some() && args.out.as_ref().is_some_and(is_unfinished)) {
-        true => Existing::Overwrite,
-        false => Existing::Refuse,
-    }
+    let restarts = args.resume.is_some() && args.out.as_ref().is_some_and(is_unfinished);
+    if args.overwrite || restarts { Existing::Overwrite } else { Existing::Refuse }
 }
 
-/// The run's folder, claimed by rank 0 with the resolved config inside.
+/// Claims the run folder on rank 0 and writes the resolved config into it.
 fn open_folder(
     world: &World,
     args: &TrainArgs,
@@ -275,7 +318,7 @@ fn open_folder(
             if let Err(TrainError::Folder(error)) = &folder
                 && let FolderError::Behind { run, .. } = &**error
             {
-                // A run that has gone on in it meanwhile is the better news than how far it is.
+                // That another run is active in the folder matters more than how far it has come.
                 folder::check_free(run)?;
             }
             let (out, existing) = folder?;
@@ -287,7 +330,7 @@ fn open_folder(
     Ok(Some(folder))
 }
 
-/// Claims the run's folder and, unless its run continues, removes that run.
+/// Claims the run folder and, unless its run continues, removes that run.
 fn claim_folder(out: Option<&Path>, name: &str, existing: Existing) -> Result<RunDir> {
     let folder = RunDir::open(out, name, existing)?;
     if existing != Existing::Continue {

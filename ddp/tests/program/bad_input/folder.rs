@@ -120,7 +120,7 @@ fn a_folder_that_cannot_be_written() {
     let place = Place::new();
     let args = ["train", "--out", "disk/out", "--threads", "1"];
     if let Some(ended) = with_mount(&place, "-oro", &[&[PROGRAM], &args[..]].concat()) {
-        assert_eq!(ended.status, Some(2), "{ended:#?}");
+        assert_eq!(ended.status, Some(74), "{ended:#?}");
         ended.says_once(&["output folder `disk/out` can't be written", "Read-only file system", "hint: "]);
     }
     if is_root() {
@@ -130,7 +130,8 @@ fn a_folder_that_cannot_be_written() {
     let folder = place.file("locked");
     fs::create_dir(&folder).unwrap();
     fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o555)).unwrap();
-    place.refuses(
+    place.refuses_with(
+        74,
         &["train", "--out", "locked/out"],
         &[
             "output folder `locked/out` can't be written: Permission denied",
@@ -143,7 +144,7 @@ fn a_folder_that_cannot_be_written() {
 fn full_disk(size: &str, more_args: &[&str], file: &str) -> Option<Ended> {
     let args = [PROGRAM, "train", "--out", "disk/out", "--threads", "1", "-q"];
     let ended = with_mount(&Place::new(), &format!("-osize={size}"), &[&args, more_args].concat())?;
-    assert_eq!(ended.status, Some(1), "{ended:#?}");
+    assert_eq!(ended.status, Some(74), "{ended:#?}");
     let what = format!("can't write `disk/out/{file}`: No space left on device");
     ended.says_once(&[&what, "hint: the disk is full: free some space and run again"]);
     // No half of a file under its own name, nor beside it.

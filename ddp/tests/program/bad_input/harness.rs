@@ -79,9 +79,15 @@ impl Place {
     /// Runs the program, which refuses: status 2, one message with all `parts`, and no file made, changed or removed.
     #[track_caller]
     pub(crate) fn refuses(&self, args: &[&str], parts: &[&str]) {
+        self.refuses_with(2, args, parts);
+    }
+
+    /// As [`Place::refuses`], with another exit status.
+    #[track_caller]
+    pub(crate) fn refuses_with(&self, status: i32, args: &[&str], parts: &[&str]) {
         let before = self.files();
         let ended = self.run(args);
-        ended.is_error(2, parts);
+        ended.is_error(status, parts);
         let after = self.files();
         assert!(after == before, "files changed by a refused run: {:?} -> {:?}", before.keys(), after.keys());
     }

@@ -1,4 +1,4 @@
-//! Bad inputs to several ranks: all of them end, with status 2, and one speaks.
+//! Bad inputs to several ranks: all of them end with one status, and one rank reports.
 #![cfg(feature = "mpi")]
 
 use std::process::Command;
@@ -39,15 +39,20 @@ fn mpirun(place: &Place, all: &[Ranks<'_>]) -> Command {
     command
 }
 
-/// All ranks end with status 2 and one message with all `parts`, and no file is made, changed or removed.
+/// Exit status of a bad command line, config or data.
+const USAGE: i32 = 2;
+/// Exit status of a world or environment that does not fit.
+const ENVIRONMENT: i32 = 78;
+
+/// All ranks end with `status` and one message with all `parts`, and no file is made, changed or removed.
 #[track_caller]
-fn refuse(place: &Place, all: &[Ranks<'_>], parts: &[&str]) {
+fn refuse(place: &Place, status: i32, all: &[Ranks<'_>], parts: &[&str]) {
     if !has_mpirun() {
         return;
     }
     let before = place.files();
     let ended = place.end(&mut mpirun(place, all));
-    assert_eq!(ended.status, Some(2), "{ended:#?}");
+    assert_eq!(ended.status, Some(status), "{ended:#?}");
     ended.says_once(parts);
     assert_eq!(place.files(), before, "files changed by a refused run");
 }
@@ -56,20 +61,23 @@ fn refuse(place: &Place, all: &[Ranks<'_>], parts: &[&str]) {
 fn one_rank_tells_what_is_wrong_for_all() {
     let place =
         Place::with(&[("run.toml", "[train]\nepoch = 3\n"), ("three.csv", "x,label\n0,0\n1,1\n2,0\n")]);
-    refuse(&place, &[ranks(2, &["train", "--threads", "0"])], &["'0' for '--threads <N>'"]);
+    refuse(&place, USAGE, &[ranks(2, &["train", "--threads", "0"])], &["'0' for '--threads <N>'"]);
     refuse(
         &place,
+        USAGE,
         &[ranks(2, &["train", "run.toml", "--out", "out"])],
         &["error: run.toml: line 2, column 1: unknown key `train.epoch`", "did you mean `train.epochs`?"],
     );
     refuse(
         &place,
+        ENVIRONMENT,
         &[ranks(4, &["train", "--set", "data.train=three.csv", "--out", "out"])],
         &["error: three.csv: 3 training rows, fewer than the 4 ranks", "hint: start at most 3 ranks"],
     );
     // The ranks would take cuda:0 and cuda:1; what is wrong is the same.
     refuse(
         &place,
+        ENVIRONMENT,
         &[ranks(2, &["train", "--device", "cuda", "--out", "out"])],
         &["error: the device cuda:0 cannot be used", "hint: "],
     );
@@ -85,15 +93,16 @@ fn ranks_that_were_told_different_things() {
     let four = [&TRAIN[..], &["train.epochs=4"]].concat();
     refuse(
         &place,
+        ENVIRONMENT,
         &[ranks(2, &three), ranks(1, &four)],
         &["error: rank 2 (", "disagrees with rank 0 on 'train.epochs': '4' there, '3' on rank 0", "hint: "],
     );
     let dry = [&three[..], &["--dry-run"]].concat();
-    refuse(&place, &[ranks(1, &three), ranks(1, &dry)], &["error: rank 1 (", "'--dry-run'"]);
+    refuse(&place, ENVIRONMENT, &[ranks(1, &three), ranks(1, &dry)], &["error: rank 1 (", "'--dry-run'"]);
 
     let start = [&three[..], &["--init-from", "w.safetensors"]].concat();
     let missing = ["[rank 1 ", "error: model file `w.safetensors` does not exist"];
-    refuse(&place, &[ranks(1, &three), ranks(1, &start)], &missing);
+    refuse(&place, USAGE, &[ranks(1, &three), ranks(1, &start)], &missing);
     place
         .run(
             &[
@@ -106,6 +115,7 @@ fn ranks_that_were_told_different_things() {
     std::fs::rename(place.file("run/model.safetensors"), place.file("w.safetensors")).unwrap();
     refuse(
         &place,
+        ENVIRONMENT,
         &[ranks(1, &three), ranks(1, &start)],
         &["error: rank 1 (", "'--init-from (fingerprint)'", "'none' on rank 0"],
     );
@@ -119,6 +129,7 @@ fn ranks_that_see_different_rows() {
     let of = |folder| Ranks { folder, ..ranks(1, &args) };
     refuse(
         &place,
+        ENVIRONMENT,
         &[of("a"), of("b")],
         &["error: rank 1 (", "disagrees with rank 0 on 'rows and columns of the data", "hint: "],
     );
@@ -138,12 +149,14 @@ fn arrays_on_several_ranks() {
     let few = ["data.train=few.npy", "data.labels=few_labels.npy"];
     refuse(
         &place,
+        ENVIRONMENT,
         &[ranks(4, &file_sets::train(&few))],
         &["error: few.npy: 3 training rows, fewer than the 4 ranks", "hint: start at most 3 ranks"],
     );
     let nan = [&file_sets::PAIR[..], &["data.normalize=standard"]].concat();
     refuse(
         &place,
+        USAGE,
         &[ranks(2, &file_sets::train(&nan))],
         &["data file `x.npy`, row 11, column \"f2\": expected a finite number, got NaN", "hint: "],
     );
@@ -171,7 +184,7 @@ fn a_full_disk_ends_all_ranks() {
         .map(|word| word.to_str().unwrap())
         .collect();
     if let Some(ended) = with_mount(&place, "-osize=4k", &words) {
-        assert_eq!(ended.status, Some(1), "{ended:#?}");
+        assert_eq!(ended.status, Some(74), "{ended:#?}");
         ended.says_once(&[
             "[rank 0 ",
             "can't write `disk/out/config.toml`: No space left on device",

@@ -37,7 +37,12 @@ fn devices() {
     // A GPU that was asked for and isn't there is never silently the CPU.
     for (device, named) in [("cuda", "cuda:0"), ("cuda:3", "cuda:3")] {
         let line = format!("train --device {device} --out out --set train.steps=1");
-        refuses(&line, &[&format!("error: the device {named} cannot be used"), "--device cpu"]);
+        let args: Vec<_> = line.split(' ').collect();
+        Place::new().refuses_with(
+            78,
+            &args,
+            &[&format!("error: the device {named} cannot be used"), "--device cpu"],
+        );
     }
 }
 
@@ -53,6 +58,6 @@ fn a_launcher_is_refused_by_a_build_without_mpi() {
     command.args(["train", "--out", "out"]);
     command.env("OMPI_COMM_WORLD_SIZE", "2").env("OMPI_COMM_WORLD_RANK", "0");
     let ended = place.end(&mut command);
-    ended.is_error(2, &["Open MPI's mpirun started 2 copies", "built without the feature `mpi`"]);
+    ended.is_error(78, &["Open MPI's mpirun started 2 copies", "built without the feature `mpi`"]);
     assert!(place.files().is_empty(), "nothing was trained");
 }

@@ -276,9 +276,9 @@ fn a_file_that_cannot_be_written_is_told_before_the_work() {
     ] {
         let parts = [format!("error: can't write `{}`: ", out.display()), format!("\nhint: {hint}\n")];
         let parts = [parts[0].as_str(), &parts[1]];
-        fails(&["export", text(&b), "--out", text(&out)], 1, &parts);
-        fails(&["export", text(&b), "--overwrite", "--out", text(&out)], 1, &parts);
-        fails(&["average", text(&a), text(&b), "--out", text(&out)], 1, &parts);
+        fails(&["export", text(&b), "--out", text(&out)], 74, &parts);
+        fails(&["export", text(&b), "--overwrite", "--out", text(&out)], 74, &parts);
+        fails(&["average", text(&a), text(&b), "--out", text(&out)], 74, &parts);
     }
 }
 

@@ -1,0 +1,24 @@
+//! Exit statuses of `ddp-train`: one table, the same for every command.
+//!
+//! They follow `sysexits.h` where it has a code for the case (74 is `EX_IOERR`, 75 `EX_TEMPFAIL`, 78 `EX_CONFIG`), and the
+//! shell's 128 + signal where a signal ends the process.
+
+/// The command did its work.
+pub const DONE: u8 = 0;
+/// The run failed: a loss that is not finite, out of memory, a lost rank, a checkpoint that does not verify.
+pub const FAILED: u8 = 1;
+/// The command line, the config or the data cannot be used.
+pub const USAGE: u8 = 2;
+/// Output could not be written: disk full, quota used up, read-only or faulty disk.
+pub const IO: u8 = 74;
+/// Reserved for failures after which the same command can simply be started again; nothing returns it yet.
+pub const RESTARTABLE: u8 = 75;
+/// The world or the environment is not the one that the command needs: a device, driver or library is missing, the ranks
+/// disagree, there are too many of them, or the launcher and this build do not fit together.
+pub const ENVIRONMENT: u8 = 78;
+/// A signal or `train.stop_after_steps` stopped the run after it saved a checkpoint.
+pub const SAVED: u8 = 85;
+/// A second SIGINT ended the run at once, without saving.
+pub const INTERRUPTED: u8 = 130;
+/// mpirun's SIGTERM ended the run without saving: no step finished before mpirun would kill it.
+pub const TERMINATED: u8 = 143;
