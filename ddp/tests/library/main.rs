@@ -3,16 +3,18 @@
 //! One binary, since every further one would link all crates again. `tests/vgpu/all` chooses modules by name.
 
 // Test code panics where it cannot proceed; a skipped test prints its reason.
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../made_up/mod.rs"]
 mod made_up;
 
+mod config_schema;
 mod f16;
 mod fixed_tree;
 mod law_threads;
+mod layers;
 mod optimization;
 mod precision;
 mod row_weights;

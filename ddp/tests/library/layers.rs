@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use crate::made_up::gpus::cpu_and_gpu;
 use ddp::config::precision::Precision;
 use ddp::data_parallel::bucket_reducer::{LocalGradients, ReducedGradients, Reduction};
 use ddp::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
@@ -14,7 +15,6 @@ use ddp::model::param::{Init, ParamKind, ParamSpec};
 use ddp::model::pass::{BackwardPass, ForwardPass};
 use ddp::model::{GradientSink, Network, ParamLayout};
 use ddp_comm::threads;
-use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::{self, Activation};
 use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef};
 
@@ -23,10 +23,6 @@ const N_FEATURES: usize = 4;
 const N_OUTPUTS: usize = 3;
 
 type Layers = Vec<Box<dyn Layer>>;
-
-fn devices() -> Vec<Device> {
-    [Device::Cpu].into_iter().chain((Gpu::count() > 0).then_some(Device::Cuda(0))).collect()
-}
 
 fn linear(index: usize, in_features: usize, out_features: usize) -> Box<dyn Layer> {
     Box::new(Linear::new(LinearSpec::new(index, in_features, out_features, true)))
@@ -245,7 +241,8 @@ fn skip_connections_of_any_length_have_the_right_gradients() {
             }),
         ),
     ];
-    for device in devices() {
+    let (devices, _lock) = cpu_and_gpu();
+    for device in devices {
         for (what, layers) in &plans {
             check_gradients(what, &mut network(layers(), 1, device));
         }
@@ -314,7 +311,8 @@ fn assert_gradients(what: &str, layout: &ParamLayout, got: &[f32], want: &[f64])
 
 #[test]
 fn a_shared_weight_has_the_sum_of_the_gradients_of_its_uses() {
-    for device in devices() {
+    let (devices, _lock) = cpu_and_gpu();
+    for device in devices {
         let mut models = twins(1, device);
         let want = expected(&mut models);
         let [tied_model, twin] = &mut models;
