@@ -14,7 +14,7 @@ use crate::data::error::Result;
 /// Bytes of rows that are read at a time where they are converted.
 const READ_BYTES: usize = 1 << 20;
 
-/// Rows of equal size, side by side in each of their files.
+/// Rows of equal size, contiguous in each of their files.
 #[derive(Debug, Clone)]
 pub(crate) struct RawArray {
     /// Type of an element, the same in all parts.
@@ -36,7 +36,7 @@ struct Part {
 }
 
 impl RawArray {
-    /// The array of shape `dims` that begins at `offset` of `bytes`, which are at least as long (checked by who read the header).
+    /// The array of shape `dims` that begins at `offset` of `bytes`. The reader of the header has checked that it fits.
     pub(crate) fn new(
         bytes: Bytes,
         offset: u64,
@@ -49,7 +49,7 @@ impl RawArray {
         RawArray { raw, row_dims: dims.get(1..).unwrap_or_default().to_vec(), parts, starts: vec![0, n_rows] }
     }
 
-    /// One array of the rows of several, in this order.
+    /// Joins the rows of several arrays in this order.
     pub(crate) fn concat(arrays: Vec<RawArray>) -> Result<RawArray> {
         let mut arrays = arrays.into_iter();
         let mut all = arrays.next().expect("there is a first shard");
@@ -63,7 +63,7 @@ impl RawArray {
                 });
             }
             let n = all.n_rows();
-            // Rows that take no bytes can be without end; they are refused once all is known.
+            // The number of empty rows is unlimited; such arrays are refused later.
             all.starts.extend(other.starts[1..].iter().map(|&end| n.saturating_add(end)));
             all.parts.extend(other.parts);
         }
@@ -93,13 +93,13 @@ impl RawArray {
         self.parts[0].bytes.path()
     }
 
-    /// The same rows, read piece by piece instead of mapped.
+    /// The same rows, read in pieces instead of mapped.
     pub(crate) fn unmapped(self) -> Result<Self> {
         let unmap = |part: Part| Ok(Part { bytes: part.bytes.unmapped()?, ..part });
         Ok(RawArray { parts: self.parts.into_iter().map(unmap).collect::<Result<_>>()?, ..self })
     }
 
-    /// Whether rows are read piece by piece.
+    /// Whether rows are read in pieces.
     pub(crate) fn is_read(&self) -> bool {
         self.parts.iter().any(|part| matches!(part.bytes, Bytes::Read { .. }))
     }
@@ -264,4 +264,13 @@ impl RawArray {
         let bytes = &part.bytes.as_slice()?[start..start + rows.len() * self.row_bytes()];
         bytemuck::try_cast_slice(bytes).ok()
     }
+}
+
+/// Dimensions and size in bytes of an array; `None` if they overflow.
+pub(crate) fn checked_size(shape: &[u64], raw: RawType) -> Option<(Vec<usize>, u64)> {
+    let dims: Option<Vec<usize>> = shape.iter().map(|&dim| usize::try_from(dim).ok()).collect();
+    // A dimension of 0 must not hide an overflow of the others.
+    shape.iter().try_fold(8u64, |len, &dim| len.checked_mul(dim.max(1)))?;
+    let len = shape.iter().product::<u64>() * raw.size_bytes() as u64;
+    (len <= isize::MAX as u64).then_some((dims?, len))
 }

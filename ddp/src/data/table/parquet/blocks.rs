@@ -13,6 +13,7 @@ use crate::data::batch::BatchMut;
 use crate::data::dataset::{Dataset, RowLayout, TargetLayout};
 use crate::data::error::Result;
 use crate::data::source::{KnownFeatures, SourceSpec};
+use crate::data::table::reader::TableReader as _;
 use crate::data::table::rows::{TableRows, TargetCells};
 use crate::data::vocabulary::Vocabulary;
 use crate::storage::fingerprint::Fingerprint;

@@ -1,4 +1,4 @@
-//! Batches of columns -> rows of a table, every value checked.
+//! Converts batches of columns to rows of a table; every value is checked.
 
 use std::path::Path;
 
@@ -16,33 +16,39 @@ use crate::data::checks;
 use crate::data::error::Result;
 use crate::data::source::SourceSpec;
 use crate::data::table::columns::{ColumnPlan, Role};
+use crate::data::table::reader::TableReader;
 use crate::data::table::rows::{TableRows, TargetCells};
 
 /// Bytes of rows that are decoded at a time.
 const BATCH_BYTES: usize = 1 << 20;
-/// Rows that are written while they are in the cache.
+/// Rows that are written while they are in the CPU's cache.
 const TILE_ROWS: usize = 16;
 
 const FILL_IN: &str = "set `data.missing` to \"mean\" or \"zero\", or fill in the value";
 
-/// Reads the rows of one file in order, whole or some of its row groups.
-pub(crate) struct ParquetReader {
+/// Opens a file to read its rows.
+pub(crate) fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<Box<dyn TableReader>> {
+    Ok(Box::new(ParquetReader::open(path, spec)?))
+}
+
+/// Reads the rows of one file, or of some of its row groups, in order.
+pub(super) struct ParquetReader {
     file: ParquetFile,
     columns: Columns,
     batches: ParquetRecordBatchReader,
-    /// Rows decoded and not yet taken.
+    /// Decoded rows that were not read yet.
     pending: Option<RecordBatch>,
-    /// Number in the file of the first row that was not taken.
+    /// Number of the next row in the file.
     row: usize,
-    /// Number behind the last row that is to be read.
+    /// End of the rows to read.
     end: usize,
-    /// Values of columns, one behind the other.
+    /// Values of columns, concatenated.
     scratch: Vec<f32>,
 }
 
 impl ParquetReader {
     /// Opens the file and reads its footer.
-    pub(crate) fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<Self> {
+    fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<Self> {
         let file = ParquetFile::open(path)?;
         let columns = Columns::new(&file, spec)?;
         let n_groups = file.group_rows.len();
@@ -56,38 +62,6 @@ impl ParquetReader {
         let end = row + file.group_rows[groups.clone()].iter().sum::<usize>();
         let batches = file.batches(groups.collect(), &roots, batch_rows(&columns))?;
         Ok(ParquetReader { file, columns, batches, pending: None, row, end, scratch: Vec::new() })
-    }
-
-    pub(crate) fn plan(&self) -> &ColumnPlan {
-        &self.columns.plan
-    }
-
-    /// The part of the rows that was read, from 0 to 1.
-    pub(crate) fn fraction(&self) -> f64 {
-        self.row as f64 / self.end.max(1) as f64
-    }
-
-    /// Appends up to `max_rows` rows to `rows`; how many, 0 only at the end.
-    pub(crate) fn read(&mut self, rows: &mut TableRows, max_rows: usize) -> Result<usize> {
-        let batch = match self.pending.take() {
-            Some(batch) => batch,
-            None => match guarded(&self.file.path, || self.batches.next().transpose())? {
-                Some(batch) => batch,
-                None if self.row == self.end => return Ok(0),
-                None => {
-                    let reason =
-                        format!("its rows end at row {}, and its footer says {}", self.row, self.end);
-                    return Err(malformed(&self.file.path, reason));
-                }
-            },
-        };
-        let n = batch.num_rows().min(max_rows);
-        if n < batch.num_rows() {
-            self.pending = Some(batch.slice(n, batch.num_rows() - n));
-        }
-        self.take(&batch.slice(0, n), rows)?;
-        self.row += n;
-        Ok(n)
     }
 
     /// Writes the values of a batch to new rows.
@@ -138,6 +112,38 @@ impl ParquetReader {
             }
         }
         Ok(())
+    }
+}
+
+impl TableReader for ParquetReader {
+    fn plan(&self) -> &ColumnPlan {
+        &self.columns.plan
+    }
+
+    fn read(&mut self, rows: &mut TableRows, max_rows: usize) -> Result<usize> {
+        let batch = match self.pending.take() {
+            Some(batch) => batch,
+            None => match guarded(&self.file.path, || self.batches.next().transpose())? {
+                Some(batch) => batch,
+                None if self.row == self.end => return Ok(0),
+                None => {
+                    let reason =
+                        format!("its rows end at row {}, but its footer declares {}", self.row, self.end);
+                    return Err(malformed(&self.file.path, reason));
+                }
+            },
+        };
+        let n = batch.num_rows().min(max_rows);
+        if n < batch.num_rows() {
+            self.pending = Some(batch.slice(n, batch.num_rows() - n));
+        }
+        self.take(&batch.slice(0, n), rows)?;
+        self.row += n;
+        Ok(n)
+    }
+
+    fn fraction(&self) -> Option<f64> {
+        Some(self.row as f64 / self.end.max(1) as f64)
     }
 }
 
