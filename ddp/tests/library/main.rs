@@ -15,6 +15,7 @@ mod fixed_tree;
 mod law_threads;
 mod optimization;
 mod precision;
+mod rooms;
 mod row_weights;
 mod zero;
 mod zero_mpi;
