@@ -192,6 +192,7 @@ impl From<DataError> for Error {
             DataError::Kernel(error) => Error::Kernel(error),
             DataError::Comm(error) => Error::Comm(error),
             DataError::File(error) => Error::File(error),
+            DataError::Write(error) => Error::Write(error),
             error => Error::Data(Box::new(error)),
         }
     }

@@ -1,7 +1,7 @@
 //! Headers of `.npy` files: any bytes give a header or an error, and a header lies within them.
 #![no_main]
 
-use ddp::data::raw::npy_header;
+use ddp::data::raw::npy::header;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -15,8 +15,8 @@ fuzz_target!(|bytes: &[u8]| {
 });
 
 fn check(bytes: &[u8]) {
-    match npy_header::parse(bytes) {
-        Ok(header) => assert!(header.len <= bytes.len()),
+    match header::parse(bytes) {
+        Ok(parsed) => assert!(parsed.len <= bytes.len()),
         Err(reason) => assert!(!reason.is_empty() && reason.len() < 200, "{reason}"),
     }
 }

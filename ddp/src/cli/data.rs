@@ -1,15 +1,17 @@
 //! Arguments of `ddp-train data`.
 
+use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args, Subcommand, ValueEnum};
 
 use super::count;
 use crate::config::DataFormat;
+use crate::data::formats;
 use crate::report::progress::ProgressChoice;
 
 /// `ddp-train data`
 #[derive(Debug, Subcommand)]
 pub enum DataCommand {
-    /// Show the content of data files and problems for training
+    /// Describe data files and warn of problems for training
     Inspect(InspectArgs),
     /// Convert rows between formats, in bounded memory
     Convert(Box<ConvertArgs>),
@@ -17,22 +19,24 @@ pub enum DataCommand {
 
 /// `ddp-train data inspect`
 #[derive(Debug, Clone, Args)]
-#[command(after_help = "Reads all rows once; the report ends with config lines for training on them.")]
+#[command(
+    after_help = "Reads all rows once. The output ends with the section of a config that trains on them."
+)]
 pub struct InspectArgs {
     /// File, folder, glob pattern or builtin:digits
     #[arg(value_name = "PATH")]
     pub path: String,
 
-    /// Target column; may be repeated [default: label, if there is one]
+    /// Column to predict; may be repeated [default: label, if there is one]
     #[arg(long, value_name = "COLUMN", action = ArgAction::Append)]
     pub target: Vec<String>,
 
-    /// Labels, if they are in a separate file (npy, IDX)
+    /// Labels, if they are in a file of their own (npy, IDX)
     #[arg(long, value_name = "PATH")]
     pub labels: Option<String>,
 
-    /// Format of the files: csv, npy, npz, safetensors, parquet or idx [default: from the file names]
-    #[arg(long, value_name = "FORMAT", value_parser = format)]
+    /// Format of the files; `None` to determine it.
+    #[arg(long, value_name = "FORMAT", value_parser = format, help = format_help())]
     pub format: Option<DataFormat>,
 
     /// Show all columns, not only the first ten
@@ -64,11 +68,11 @@ pub struct ConvertArgs {
     #[arg(long, value_name = "COL", action = ArgAction::Append)]
     pub target: Vec<String>,
 
-    /// Task, as `data.task`
+    /// Type of the targets, `data.task`
     #[arg(long, value_name = "TASK", value_parser = ["classification", "regression", "multilabel"])]
     pub task: Option<String>,
 
-    /// Labels, if they are in a separate file (npy, IDX)
+    /// Labels of the rows, if they are in a file of their own (npy, IDX)
     #[arg(long, value_name = "PATH")]
     pub labels: Option<String>,
 
@@ -80,12 +84,12 @@ pub struct ConvertArgs {
     #[arg(long, value_name = "COL")]
     pub weight: Option<String>,
 
-    /// Categorical column, as `data.categorical`; may be repeated
+    /// Column of categories rather than quantities, `data.categorical`; may be repeated
     #[arg(long, value_name = "COL", action = ArgAction::Append)]
     pub categorical: Vec<String>,
 
-    /// Format of IN [default: from its name]
-    #[arg(long, value_name = "FORMAT", value_parser = ["csv", "npy", "npz", "safetensors", "parquet", "idx"])]
+    /// Format of IN [default: by its name]
+    #[arg(long, value_name = "FORMAT", value_parser = PossibleValuesParser::new(formats::names()))]
     pub format: Option<String>,
 
     /// Keep missing values, as NaN or empty cells, instead of failing on them
@@ -97,7 +101,7 @@ pub struct ConvertArgs {
     pub set: Vec<String>,
 
     /// Format of the files in the folder OUT
-    #[arg(long, value_name = "FORMAT", value_parser = ["csv", "csv.gz", "csv.zst", "npy", "npz", "safetensors", "parquet"])]
+    #[arg(long, value_name = "FORMAT", value_parser = PossibleValuesParser::new(formats::written_endings()))]
     pub to: Option<String>,
 
     /// Data type of the features [default: that of IN; f32 for tables and CSV]
@@ -132,6 +136,13 @@ pub enum ConvertDtype {
     Bf16,
     /// Whole numbers of 0 to 255.
     U8,
+}
+
+fn format_help() -> String {
+    format!(
+        "Format of the files: {} [default: by their names]",
+        formats::listed(formats::names().into_iter())
+    )
 }
 
 fn format(text: &str) -> Result<DataFormat, String> {

@@ -24,18 +24,25 @@ config_enum! {
     }
 }
 
-/// The format that a file's name means, with or without the ending of a compression.
+impl DataFormat {
+    /// Returns the endings of file names of this format; the first is the usual one.
+    pub(crate) fn endings(self) -> &'static [&'static str] {
+        match self {
+            DataFormat::Auto => &[],
+            DataFormat::Csv => &["csv"],
+            DataFormat::Npy => &["npy"],
+            DataFormat::Npz => &["npz"],
+            DataFormat::Safetensors => &["safetensors"],
+            DataFormat::Parquet => &["parquet", "pq"],
+            DataFormat::Idx => &["ubyte", "idx"],
+        }
+    }
+}
+
+/// Returns the format that a file's name means, in any case and without the ending of a compression.
 pub(crate) fn format_by_name(path: &Path) -> Option<DataFormat> {
     let name = path.file_name()?.to_str()?.to_ascii_lowercase();
     let name = name.strip_suffix(".gz").or(name.strip_suffix(".zst")).unwrap_or(&name);
     let ending = name.rsplit(['.', '-']).next()?;
-    match ending {
-        "csv" => Some(DataFormat::Csv),
-        "npy" => Some(DataFormat::Npy),
-        "npz" => Some(DataFormat::Npz),
-        "safetensors" => Some(DataFormat::Safetensors),
-        "parquet" | "pq" => Some(DataFormat::Parquet),
-        "idx" | "ubyte" => Some(DataFormat::Idx),
-        _ => None,
-    }
+    DataFormat::ALL.iter().copied().find(|format| format.endings().contains(&ending))
 }

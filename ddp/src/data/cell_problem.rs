@@ -1,6 +1,6 @@
-//! What can be wrong with one cell of a table.
+//! Faults of one cell of a table.
 
-/// What is wrong with one cell of a CSV file; the last line is the way out.
+/// Fault of one cell of a CSV file, with a remedy.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CellProblem {
@@ -11,7 +11,7 @@ pub enum CellProblem {
     #[error("the cell is empty, expected a number\nhint: fill in missing values or remove those rows")]
     Empty,
     /// Text.
-    #[error("expected a number, got \"{text}\"\nhint: remove the column, or turn its texts into numbers")]
+    #[error("expected a number, got \"{text}\"\nhint: remove the column, or convert its texts to numbers")]
     NotANumber {
         /// The cell.
         text: String,
@@ -46,7 +46,7 @@ pub enum CellProblem {
         /// The label.
         label: i64,
     },
-    /// A label that is no class.
+    /// A label that exceeds the number of classes.
     #[error(
         "label {label} is out of range, expected 0 to {} ({classes} classes)\n\
          hint: set `data.classes` to {} or more, or number the classes from 0",
@@ -58,9 +58,9 @@ pub enum CellProblem {
         /// Number of classes.
         classes: usize,
     },
-    /// A label so large that it is likely no class.
+    /// A label that is too large to be a class.
     #[error(
-        "label {label} would make as many classes\n\
+        "label {label} would create as many classes\n\
          hint: is it an identifier? number the classes from 0, or set `data.classes`; for \
          real-valued targets set `data.task` to \"regression\""
     )]
@@ -69,7 +69,7 @@ pub enum CellProblem {
         label: i64,
     },
     /// A weight below 0.
-    #[error("expected a weight of 0 or above, got {text}\nhint: is `data.weight` the right column?")]
+    #[error("expected a weight of 0 or above, got {text}\nhint: check `data.weight`")]
     WeightNegative {
         /// The cell.
         text: String,

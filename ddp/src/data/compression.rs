@@ -1,4 +1,4 @@
-//! Compressed data files: recognised by name, read as a stream.
+//! Compressed data files: recognized by name, read as a stream.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -8,7 +8,7 @@ use flate2::read::MultiGzDecoder;
 
 use super::error::{DataError, Result};
 
-/// How a file is compressed, by its name.
+/// Compression of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Compression {
     None,
@@ -17,8 +17,8 @@ pub(crate) enum Compression {
 }
 
 impl Compression {
+    /// The compression by the ending of a file name, in any case.
     pub(crate) fn of(path: &Path) -> Self {
-        // In any case, as `format_by_name`.
         let is = |ending: &str| path.extension().is_some_and(|other| other.eq_ignore_ascii_case(ending));
         match () {
             () if is("gz") => Compression::Gzip,
@@ -35,7 +35,7 @@ impl Compression {
         }
     }
 
-    /// The content of `file`.
+    /// Reads the decompressed content of `file`.
     pub(crate) fn reader(self, file: File, path: &Path) -> Result<Box<dyn Read + Send>> {
         Ok(match self {
             Compression::None => Box::new(file),

@@ -1,4 +1,4 @@
-//! What can be wrong with data. Every message names file, place, what was expected and found, and the way out.
+//! Errors of data. A message names file and place, what was expected and found, and a remedy.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,12 +7,13 @@ use ddp_comm::CommError;
 use ddp_kernels::KernelError;
 
 use crate::data::table::CsvError;
+use crate::storage::atomic_write::WriteError;
 use crate::storage::user_file::FileError;
 
-/// The result of this room's functions.
+/// Result of this room's functions.
 pub type Result<T, E = DataError> = std::result::Result<T, E>;
 
-/// A fault of the user's data (exit status 2), or of the disk that it lies on.
+/// A fault of the user's data (exit status 2), or a failure to read or write it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
@@ -25,51 +26,54 @@ pub enum DataError {
     /// A file could not be opened or read.
     #[error(transparent)]
     File(#[from] FileError),
+    /// A file could not be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
     /// A fault of a CSV file.
     #[error(transparent)]
     Csv(#[from] CsvError),
-    /// Rows that were to be kept on a GPU.
+    /// Rows that exceed the memory of the GPU.
     #[error(
         "no room on the GPU for {rows} ({mib} MiB): {source}\nhint: leave `data.placement` at \"auto\", or store the features as f16, bf16 or u8"
     )]
     RowsNotOnDevice {
-        /// The rows, in words.
+        /// Description of the rows.
         rows: String,
-        /// What they need.
+        /// Their size in MiB.
         mib: usize,
-        /// What the GPU says.
+        /// The error of the GPU.
         source: KernelError,
     },
-    /// The system gives no thread.
+    /// The system refused to start a thread.
     #[error(
-        "can't start a thread that loads rows: {source}\nhint: a smaller `data.loader_threads`, or see the system's limit of threads"
+        "can't start a thread that loads rows: {source}\nhint: set a smaller `data.loader_threads`, or raise the system's limit of threads"
     )]
     LoaderThread {
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
     /// A `builtin:` name that this build does not hold.
     #[error(
         "no built-in data set `builtin:{name}`\n\
-         hint: there is builtin:{known}; a file of that name is `./builtin:{name}`"
+         hint: available: builtin:{known}; write `./builtin:{name}` for a file of that name"
     )]
     BuiltinUnknown {
-        /// What follows `builtin:`.
+        /// Name after `builtin:`.
         name: String,
-        /// The names that there are.
+        /// The available names.
         known: String,
     },
     /// Targets that a built-in set does not have.
     #[error(
-        "builtin:{name} holds one class index, `label`, of 10 classes; the config asks for \
+        "builtin:{name} holds one class index, `label`, of 10 classes; the config requests \
          {asked}\n\
          hint: leave out `data.task`, `data.target` and `data.classes`, or name a CSV file in \
          `data.train`"
     )]
     BuiltinTargets {
-        /// What follows `builtin:`.
+        /// Name after `builtin:`.
         name: String,
-        /// What the config asks for.
+        /// Targets in the config.
         asked: String,
     },
     /// A split that leaves one part without rows.
@@ -88,14 +92,14 @@ pub enum DataError {
         /// "no test rows" or "no training rows".
         empty: &'static str,
     },
-    /// Training and evaluation rows with other columns.
+    /// Training and evaluation rows with different columns.
     #[error(
         "{source_name}: its {n_columns} feature columns differ from the {n_other} of {other}: \
          {difference}\n\
          hint: both need the same columns; in tables their order may differ"
     )]
     ColumnsDiffer {
-        /// The data with other columns.
+        /// The data with different columns.
         source_name: String,
         /// Its number of feature columns.
         n_columns: usize,
@@ -106,7 +110,7 @@ pub enum DataError {
         /// The first missing and the first extra name.
         difference: String,
     },
-    /// Some ranks would never have a row.
+    /// Fewer rows than ranks.
     #[error(
         "{source_name}: {n_rows} training rows, fewer than the {world_size} ranks\n\
          hint: start at most {n_rows} ranks (`mpirun -n {n_rows}`)"
@@ -119,11 +123,11 @@ pub enum DataError {
         /// Ranks.
         world_size: usize,
     },
-    /// Weights for another number of classes than the data's.
+    /// A number of class weights that differs from the number of classes.
     #[error(
-        "`loss.class_weights` has {n_weights} numbers, expected {n_classes}: one a class of \
+        "`loss.class_weights` has {n_weights} numbers, expected {n_classes}: one per class of \
          {source_name}\n\
-         hint: give one weight for each class, or leave the key out"
+         hint: set one weight per class, or remove the key"
     )]
     ClassWeightsCount {
         /// The data.
@@ -133,30 +137,21 @@ pub enum DataError {
         /// Weights given.
         n_weights: usize,
     },
-    /// A file that is not what its name says.
-    #[error("data file `{}` is no usable {format} file: {reason}\nhint: {hint}", path.display())]
+    /// A file that is not valid in its format.
+    #[error("data file `{}` is not a valid {format} file: {reason}\nhint: {hint}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
         /// "npy", "Parquet", ...
         format: &'static str,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
-        /// The way out.
+        /// The remedy.
         hint: &'static str,
-    },
-    /// A name ending that no format has.
-    #[error(
-        "data file `{}`: its name doesn't tell its format\nhint: set `data.format` to csv, npy, npz, safetensors, parquet or idx, or name it so",
-        path.display()
-    )]
-    FormatUnknown {
-        /// The file.
-        path: PathBuf,
     },
     /// Parquet in a build without it.
     #[error(
-        "data file `{}`: this build reads no Parquet\nhint: build with `cargo build --release --features parquet`, or convert the file to npy or safetensors",
+        "data file `{}`: this build does not support Parquet\nhint: build with `cargo build --release --features parquet`, or convert the file to npy or safetensors",
         path.display()
     )]
     ParquetNotBuilt {
@@ -168,12 +163,12 @@ pub enum DataError {
     NoFiles {
         /// As the user wrote it.
         pattern: String,
-        /// The way out.
+        /// The remedy.
         hint: String,
     },
     /// A folder with files of several formats.
     #[error(
-        "`{pattern}` holds files of several formats: `{}` and `{}`\nhint: name those of one format by a pattern, such as \"part-*.npy\"",
+        "`{pattern}` contains files of several formats: `{}` and `{}`\nhint: select one format with a pattern, such as \"part-*.npy\"",
         first.display(), other.display()
     )]
     MixedFormats {
@@ -184,16 +179,16 @@ pub enum DataError {
         /// A file of another format.
         other: PathBuf,
     },
-    /// A tensor that is not in the file.
+    /// An array that the file does not contain.
     #[error("data file `{}` has no array \"{key}\"; it has {found}\nhint: {hint}", path.display())]
     NoArray {
         /// The file.
         path: PathBuf,
-        /// What was asked for.
+        /// Name of the array.
         key: String,
-        /// What is there.
+        /// Names of the arrays in the file.
         found: String,
-        /// The way out.
+        /// The remedy.
         hint: String,
     },
     /// Features without labels.
@@ -201,12 +196,12 @@ pub enum DataError {
     NoLabels {
         /// The features.
         source_name: String,
-        /// The way out.
+        /// The remedy.
         hint: &'static str,
     },
     /// Features and labels of different lengths.
     #[error(
-        "`{features}` has {n_features} rows, but its {what} `{other}` have {n_other}\nhint: both must come from the same rows: was one of them cut or written anew?"
+        "`{features}` has {n_features} rows, but its {what} `{other}` have {n_other}\nhint: both must come from the same rows; was one of them truncated or rewritten?"
     )]
     RowsDiffer {
         /// Where the features are.
@@ -220,9 +215,9 @@ pub enum DataError {
         /// Rows there.
         n_other: usize,
     },
-    /// Shards that don't belong together.
+    /// Shards that differ in columns or types.
     #[error(
-        "`{}` and `{}` don't go together: {difference}\nhint: all shards must have the same columns and types",
+        "`{}` and `{}` don't match: {difference}\nhint: all shards must have the same columns and types",
         first.display(), other.display()
     )]
     ShardsDiffer {
@@ -230,18 +225,18 @@ pub enum DataError {
         first: PathBuf,
         /// The shard that differs.
         other: PathBuf,
-        /// How.
+        /// The difference.
         difference: String,
     },
     /// A shard without rows.
-    #[error("data file `{}` has no rows\nhint: leave empty shards out", path.display())]
+    #[error("data file `{}` has no rows\nhint: remove empty shards", path.display())]
     NoRows {
         /// The file.
         path: PathBuf,
     },
     /// NaN or infinity among the features.
     #[error(
-        "{place}, {column}: expected a finite number, got {value}\nhint: set `data.missing` to \"mean\" or \"zero\" if NaN stands for a missing value, else mend the data"
+        "{place}, {column}: expected a finite number, got {value}\nhint: set `data.missing` to \"mean\" or \"zero\" if NaN marks a missing value, otherwise correct the data"
     )]
     NotFinite {
         /// File and row.
@@ -251,9 +246,9 @@ pub enum DataError {
         /// NaN or infinity.
         value: f64,
     },
-    /// NaN or infinity among the targets, which nothing can stand in for.
+    /// NaN or infinity among the targets, which can't be filled in.
     #[error(
-        "{place}, {column}: expected a finite number, got {value}\nhint: mend the targets, or leave out the rows without one"
+        "{place}, {column}: expected a finite number, got {value}\nhint: correct the targets, or remove rows without one"
     )]
     TargetNotFinite {
         /// File and row.
@@ -263,7 +258,7 @@ pub enum DataError {
         /// NaN or infinity.
         value: f64,
     },
-    /// A label that is no class.
+    /// A label that exceeds the number of classes.
     #[error(
         "{place}: label {label} is out of range, expected 0 to {} ({classes} classes)\nhint: set `data.classes` to {} or more, or number the classes from 0",
         classes - 1, label.saturating_add(1)
@@ -276,7 +271,7 @@ pub enum DataError {
         /// Number of classes.
         classes: usize,
     },
-    /// A label that is below 0.
+    /// A negative label.
     #[error("{place}: expected a class number of 0 or above, got {label}\nhint: number the classes from 0")]
     LabelNegative {
         /// File and row.
@@ -294,9 +289,9 @@ pub enum DataError {
         /// The label.
         label: f64,
     },
-    /// A label so large that it is likely no class.
+    /// A label that is too large to be a class.
     #[error(
-        "{place}: label {label} would make as many classes\nhint: is it an identifier? number the classes from 0, or set `data.classes`; for real-valued targets set `data.task` to \"regression\""
+        "{place}: label {label} would create as many classes\nhint: is it an identifier? number the classes from 0, or set `data.classes`; for real-valued targets set `data.task` to \"regression\""
     )]
     LabelHuge {
         /// File and row.
@@ -304,9 +299,9 @@ pub enum DataError {
         /// The label.
         label: i64,
     },
-    /// One class only.
+    /// Labels of a single class.
     #[error(
-        "`{source_name}`: all {n_rows} rows have label 0, expected two classes or more\nhint: is `data.target` or `data.labels` the right one? or set `data.classes`"
+        "`{source_name}`: all {n_rows} rows have label 0, expected two classes or more\nhint: check `data.target` or `data.labels`, or set `data.classes`"
     )]
     SingleClass {
         /// The data.
@@ -326,45 +321,47 @@ pub enum DataError {
         /// The value.
         value: f64,
     },
-    /// A weight that is none.
-    #[error("{place}: expected a weight of 0 or above, got {value}\nhint: mend the column of `data.weight`")]
+    /// A weight that is negative or not finite.
+    #[error(
+        "{place}: expected a weight of 0 or above, got {value}\nhint: correct the weights of `data.weight`"
+    )]
     BadWeight {
         /// File and row.
         place: String,
         /// The value.
         value: f64,
     },
-    /// Labels of another shape than the task needs.
+    /// Labels whose shape does not fit the task.
     #[error("the labels in `{source_name}` have shape {shape:?}, expected {expected}\nhint: {hint}")]
     LabelShape {
         /// Where they are.
         source_name: String,
         /// Their shape.
         shape: Vec<usize>,
-        /// What fits.
+        /// The expected shape.
         expected: String,
-        /// The way out.
+        /// The remedy.
         hint: &'static str,
     },
-    /// More bytes than may be held in memory.
+    /// Rows that exceed the memory limit.
     #[error(
-        "`{source_name}` needs {needed_mib} MiB of memory {what}, and `data.loader_memory_mib` is {limit_mib}\nhint: {hint}"
+        "`{source_name}` needs {needed_mib} MiB of memory {what}, but `data.loader_memory_mib` is {limit_mib}\nhint: {hint}"
     )]
     TooLarge {
         /// The data.
         source_name: String,
-        /// What the memory is for.
+        /// Purpose of the memory.
         what: &'static str,
         /// MiB.
         needed_mib: u64,
         /// MiB.
         limit_mib: u64,
-        /// The way out.
+        /// The remedy.
         hint: String,
     },
-    /// A file that got shorter while it was used, or a disk that failed.
+    /// A file that was truncated while in use, or a failed disk.
     #[error(
-        "data file `{}` changed while it was read: a part of it is gone\nhint: don't write to data that is trained on; if nobody did, check the disk",
+        "data file `{}` changed while it was read: a part of it is missing\nhint: don't write to data in use; if nothing did, check the disk",
         path.display()
     )]
     Changed {
@@ -376,22 +373,22 @@ pub enum DataError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// A setting that the format has no use for.
-    #[error("`{key}` is given, and `{source_name}` {why}\nhint: {hint}")]
+    /// A setting that does not apply to the format.
+    #[error("`{key}` is set, but `{source_name}` {why}\nhint: {hint}")]
     NotForFormat {
         /// The config's key.
         key: &'static str,
         /// The data.
         source_name: String,
-        /// Why it makes no sense.
+        /// Reason that it does not apply, as the end of a sentence.
         why: &'static str,
-        /// The way out.
+        /// The remedy.
         hint: String,
     },
-    /// A column that the config names and the data don't have.
+    /// A column of the config that the data don't have.
     #[error("data file `{}`: no column \"{column}\" for `{key}`\nhint: {hint}", path.display())]
     ColumnMissing {
         /// The file.
@@ -400,36 +397,36 @@ pub enum DataError {
         column: String,
         /// The config's key.
         key: &'static str,
-        /// The way out.
+        /// The remedy.
         hint: String,
     },
-    /// A column of a type that can't be what it is needed for.
+    /// A column whose type does not fit its role.
     #[error("data file `{}`, column \"{column}\": expected {expected}, got {got}\nhint: {hint}", path.display())]
     ColumnType {
         /// The file.
         path: PathBuf,
         /// The column.
         column: String,
-        /// What it should hold.
+        /// The expected content.
         expected: &'static str,
         /// Its type.
         got: String,
-        /// The way out.
+        /// The remedy.
         hint: &'static str,
     },
-    /// Nothing where a value must be.
+    /// A missing value where one is required.
     #[error("{place}, {column}: the value is missing\nhint: {hint}")]
     MissingValue {
         /// File and row.
         place: String,
         /// The column.
         column: String,
-        /// The way out.
+        /// The remedy.
         hint: &'static str,
     },
-    /// A list of another length than the first one.
+    /// A list whose length differs from that of the first list.
     #[error(
-        "{place}, {column}: expected a list of {expected} numbers as in the first row, got {got}\nhint: make all lists of a column equally long, or take it out with `data.drop`"
+        "{place}, {column}: expected a list of {expected} numbers as in the first row, got {got}\nhint: make all lists of a column equally long, or list it in `data.drop`"
     )]
     ListLength {
         /// File and row.
@@ -441,9 +438,9 @@ pub enum DataError {
         /// Length of this one.
         got: usize,
     },
-    /// A row of text without an end.
+    /// A row of text that exceeds the size limit.
     #[error(
-        "data file `{}`, line {line}: the row that begins here takes more than {max_mib} MiB\nhint: does the file have line ends, and is every quote closed?",
+        "data file `{}`, line {line}: the row that starts here exceeds {max_mib} MiB\nhint: check that the file has line ends and every quote is closed",
         path.display()
     )]
     RecordTooLarge {
@@ -451,12 +448,12 @@ pub enum DataError {
         path: PathBuf,
         /// From 1.
         line: u64,
-        /// What a row may take.
+        /// Most MiB of a row.
         max_mib: usize,
     },
-    /// Rows that would be decoded many times over.
+    /// Rows that a full shuffle would decode many times.
     #[error(
-        "`{source_name}` needs {needed_mib} MiB of memory as rows of f32, and `data.loader_memory_mib` is {limit_mib}: a full shuffle would decode a row group for each row\nhint: set `data.shuffle_mode` to \"blocks\", raise the limit, or convert the rows once: `ddp-train data convert {source_name} rows.safetensors`"
+        "`{source_name}` needs {needed_mib} MiB of memory as rows of f32, but `data.loader_memory_mib` is {limit_mib}: a full shuffle would decode a row group for each row\nhint: set `data.shuffle_mode` to \"blocks\", raise the limit, or convert the rows once: `ddp-train data convert {source_name} rows.safetensors`"
     )]
     ShuffleDecodes {
         /// The data.
@@ -466,9 +463,9 @@ pub enum DataError {
         /// MiB.
         limit_mib: u64,
     },
-    /// A column with as many values as an identifier has.
+    /// A categorical column with too many values.
     #[error(
-        "column \"{column}\" of `{}` has more than {limit} distinct values\nhint: is it an identifier? take it out with `data.drop`",
+        "column \"{column}\" of `{}` has more than {limit} distinct values\nhint: is it an identifier? list it in `data.drop`",
         path.display()
     )]
     VocabularyHuge {
@@ -476,26 +473,26 @@ pub enum DataError {
         path: PathBuf,
         /// The column.
         column: String,
-        /// The most that are taken.
+        /// Most values.
         limit: usize,
     },
-    /// Files that would be written over.
-    #[error("`{}` exists\nhint: --overwrite replaces it, or write to another place", path.display())]
+    /// Output files that already exist.
+    #[error("`{}` exists\nhint: use --overwrite to replace it, or choose another path", path.display())]
     OutExists {
         /// The file, or one of them.
         path: PathBuf,
     },
-    /// A place or format to which rows can't be written.
+    /// A path or format that rows can't be written to.
     #[error("can't write rows to `{out}`: {reason}\nhint: {hint}")]
     OutFormat {
         /// As the user wrote it.
         out: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
-        /// The way out.
-        hint: &'static str,
+        /// The remedy.
+        hint: String,
     },
-    /// A value that a shorter number format has not.
+    /// A value that the number format can't hold.
     #[error(
         "{place}, column \"{column}\": {value} does not fit in {dtype}\nhint: --dtype f32 holds all values"
     )]
@@ -509,24 +506,25 @@ pub enum DataError {
         /// The number format.
         dtype: String,
     },
-    /// A user's dataset that failed.
+    /// An error of a user's dataset.
     #[error("dataset {source_name}: {reason}")]
     Custom {
         /// [`super::Dataset::source`]
         source_name: String,
-        /// What it says.
+        /// Its message.
         reason: String,
     },
 }
 
 impl DataError {
-    /// Whether the run failed, rather than the command, config or data being at fault.
+    /// Whether the run failed; otherwise the command, config or data are at fault.
     pub fn is_failure(&self) -> bool {
         matches!(
             self,
             Self::Changed { .. }
                 | Self::Kernel(_)
                 | Self::Comm(_)
+                | Self::Write(_)
                 | Self::RowsNotOnDevice { .. }
                 | Self::LoaderThread { .. }
         )

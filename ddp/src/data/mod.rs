@@ -1,7 +1,9 @@
-//! Rows to train on: from files of all formats, from the built-in sets, or the user's own.
+//! Training and evaluation rows: from files of all formats, built-in sets, or a user's own [`Dataset`].
 //!
-//! Data flow: config -> **dataset** -> loader -> shard of the global batch. [`load`] is the way in, [`Dataset`] what it
-//! gives. Arrays in files (npy, npz, safetensors, IDX) stay there ([`raw`](self)); tables (CSV, Parquet) are read row by row.
+//! Data flow: config -> **dataset** -> loader -> shard of the global batch. [`load`] opens the rows of a config as a [`Dataset`].
+//! Files of arrays (npy, npz, safetensors, IDX) are mapped (`raw`); tables (CSV, Parquet) are read row by row (`table`). A format
+//! is a folder in `raw` or `table` and a row in that module's `FORMATS`, where `formats` finds it; `write` holds what the
+//! formats' writers share.
 
 pub mod batch;
 mod builtin;
@@ -12,11 +14,13 @@ mod dataset;
 pub mod device_rows;
 mod embedding_spec;
 pub mod error;
-pub(crate) mod files;
+mod files;
+pub(crate) mod format;
+pub(crate) mod formats;
 mod load;
 pub mod loader;
 mod normalize;
-pub(crate) mod open;
+mod open;
 pub mod order;
 mod preprocess;
 pub mod raw;
@@ -29,6 +33,7 @@ pub(crate) mod table;
 #[cfg(test)]
 pub(crate) mod testing;
 mod vocabulary;
+pub(crate) mod write;
 
 pub use self::builtin::{NAMES as BUILTIN_NAMES, digits};
 pub use self::cell_problem::CellProblem;

@@ -5,32 +5,30 @@ use std::sync::Arc;
 use super::dataset::{Dataset, TargetLayout};
 use super::error::{DataError, Result};
 use super::files::files_and_format;
-use super::raw::{self, RawFormat};
+use super::format::Reader;
 use super::source::SourceSpec;
-use super::{builtin, table};
-use crate::config::DataFormat;
+use super::{builtin, raw, table};
 
 impl SourceSpec<'_> {
-    /// Opens the rows. Large files are not read, but for labels where the number of classes is to be taken from them; tables
-    /// (CSV) are.
+    /// Opens the rows. Files of arrays are not read, except labels that determine the number of classes; tables are.
     ///
     /// # Errors
-    /// What is wrong with the name or the files.
+    /// A [`DataError`] that names the file or the setting.
     pub fn open(&self) -> Result<Arc<dyn Dataset>> {
         open(self)?.ready()
     }
 }
 
-/// Rows whose number of classes may still be open.
+/// Rows whose number of classes may still be unknown.
 #[derive(Debug)]
 pub(crate) enum Opened {
-    /// Rows in files, whose labels nobody has looked at.
+    /// Rows in files whose labels were not read yet.
     Raw(Box<raw::RawRows>),
     Ready(Arc<dyn Dataset>),
 }
 
 impl Opened {
-    /// The rows, whose largest label is `max_label`.
+    /// The rows, with `max_label` as their largest label.
     pub(crate) fn with_max_label(self, max_label: i64) -> Result<Arc<dyn Dataset>> {
         match self {
             Opened::Ready(rows) => Ok(rows),
@@ -48,13 +46,13 @@ impl Opened {
         }
     }
 
-    /// The rows, after a look at all labels where the number of classes isn't known.
+    /// The rows; reads all labels if the number of classes is unknown.
     pub(crate) fn ready(self) -> Result<Arc<dyn Dataset>> {
         let max_label = self.max_label(|n_rows| 0..n_rows)?;
         self.with_max_label(max_label)
     }
 
-    /// The largest label of this rank's part of the rows, where the number of classes is not known.
+    /// The largest label of the rows `part(n_rows)`; 0 if the number of classes is known.
     pub(crate) fn max_label(&self, part: impl Fn(usize) -> std::ops::Range<usize>) -> Result<i64> {
         match self {
             Opened::Raw(rows) if rows.layout.targets == (TargetLayout::Classes { n_classes: 0 }) => {
@@ -65,35 +63,31 @@ impl Opened {
     }
 }
 
-/// Opens what `spec` names. Large files are not read, tables (CSV) are.
+/// Opens the rows of `spec`. Files of arrays are not read, tables are.
 ///
 /// # Errors
-/// What is wrong with the name or the files.
+/// A [`DataError`] that names the file or the setting.
 pub(crate) fn open(spec: &SourceSpec<'_>) -> Result<Opened> {
     if let Some(name) = spec.source.strip_prefix("builtin:") {
         return Ok(Opened::Ready(Arc::new(builtin::read(name, spec)?)));
     }
     let (files, format) = files_and_format(spec)?;
-    if spec.eval_weight().is_some() && !matches!(format, DataFormat::Npy | DataFormat::Idx) {
+    if spec.eval_weight().is_some() && !format.is_single_array() {
         return Err(DataError::NotForFormat {
             key: "data.eval_weight",
             source_name: spec.source.to_owned(),
-            why: "has weights in a column or array of its own",
-            hint: "leave it out: `data.weight` names the column or array".to_owned(),
+            why: "holds its weights in a column or an array",
+            hint: "remove it: `data.weight` names the column or array".to_owned(),
         });
     }
-    let raw_format = match format {
-        DataFormat::Npy => RawFormat::Npy,
-        DataFormat::Npz => RawFormat::Npz,
-        DataFormat::Safetensors => RawFormat::Safetensors,
-        DataFormat::Idx => RawFormat::Idx,
-        DataFormat::Csv | DataFormat::Parquet | DataFormat::Auto => {
-            return Ok(Opened::Ready(table::open(&files, format, spec)?));
+    match &format.reader {
+        Reader::Table(readers) => Ok(Opened::Ready(table::open(&files, readers, spec)?)),
+        Reader::Arrays(reader) => {
+            let rows = raw::open(&files, reader, spec)?;
+            if let Some(known) = spec.features {
+                raw::same_columns(&rows, known)?;
+            }
+            Ok(Opened::Raw(Box::new(rows)))
         }
-    };
-    let rows = raw::open(&files, raw_format, spec)?;
-    if let Some(known) = spec.features {
-        raw::same_columns(&rows, known)?;
     }
-    Ok(Opened::Raw(Box::new(rows)))
 }

@@ -1,9 +1,9 @@
-//! Where rows come from: what the config names, and what is known of the rows before they are read.
+//! Source of rows: the files that the config names, and what is known about the rows in advance.
 
 use super::vocabulary::Vocabulary;
 use crate::config::{DataConfig, EvalSource, Missing};
 
-/// Which part of a built-in set.
+/// Part of a built-in set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// Rows to train on.
@@ -12,38 +12,38 @@ pub enum Part {
     Test,
 }
 
-/// Where rows come from, and what is known of them before they are read.
+/// Source of rows, and what is known about them before they are read.
 #[derive(Debug, Clone, Copy)]
 pub struct SourceSpec<'a> {
-    /// What the config says of rows.
+    /// The config's section on data.
     pub data: &'a DataConfig,
-    /// `builtin:NAME`, a file, a folder, or a pattern of files.
+    /// `builtin:NAME`, a file, a folder, or a file name pattern.
     pub source: &'a str,
-    /// Labels in files of their own.
+    /// Files of labels.
     pub labels: Option<&'a str>,
-    /// Which rows of a built-in set.
+    /// The part of a built-in set.
     pub part: Part,
-    /// Number of classes; `None` means largest label + 1.
+    /// Number of classes; `None` for the largest label + 1.
     pub classes: Option<usize>,
-    /// Names of the features in the model's order; `None` takes all that are there, as they are there.
+    /// The features that a model expects; `None` for all features of the files in their order.
     pub features: Option<KnownFeatures<'a>>,
-    /// Host memory for rows that can't be read again piece by piece.
+    /// Host memory for rows that can't be read from their files again.
     pub memory_bytes: u64,
 }
 
-/// The columns that a model was made for.
+/// The feature columns of a model.
 #[derive(Debug, Clone, Copy)]
 pub struct KnownFeatures<'a> {
-    /// Names in their order.
+    /// Names in the order of the model.
     pub names: &'a [String],
-    /// Vocabularies of the categorical ones.
+    /// Vocabularies of the categorical columns.
     pub vocabularies: &'a [Vocabulary],
-    /// Whose columns they are, for messages.
+    /// Owner of the columns, for messages.
     pub of: &'a str,
 }
 
 impl<'a> SourceSpec<'a> {
-    /// The training rows that the config names.
+    /// The training rows of the config.
     pub fn train(data: &'a DataConfig) -> Self {
         SourceSpec {
             data,
@@ -56,13 +56,13 @@ impl<'a> SourceSpec<'a> {
         }
     }
 
-    /// The files with the weights of `data.eval`; None for other rows.
+    /// The files with the weights of `data.eval`; `None` for other rows.
     pub(crate) fn eval_weight(&self) -> Option<&'a str> {
         let is_eval = matches!(&self.data.eval, EvalSource::Source(eval) if eval == self.source);
         self.data.eval_weight.as_deref().filter(|_| is_eval && self.part == Part::Test)
     }
 
-    /// Whether a missing value is no error.
+    /// Whether missing values are accepted.
     pub fn may_miss(&self) -> bool {
         self.data.missing != Missing::Error
     }

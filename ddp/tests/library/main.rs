@@ -17,6 +17,7 @@ mod law_threads;
 mod layers;
 mod optimization;
 mod precision;
+mod rooms;
 mod row_weights;
 mod zero;
 mod zero_mpi;

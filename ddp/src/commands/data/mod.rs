@@ -1,4 +1,4 @@
-//! `ddp-train data`: what can be done to data files without training on them.
+//! `ddp-train data`: inspects and converts data files.
 
 mod convert;
 mod inspect;
@@ -8,10 +8,10 @@ use ddp_comm::World;
 use crate::cli::DataCommand;
 use crate::exit::Stop;
 
-/// Runs the command on rank 0; the other ranks wait for its end.
+/// Runs the command on rank 0; the other ranks wait for it.
 ///
 /// # Errors
-/// Those of reading and writing the files.
+/// Errors of reading or writing the files, on every rank.
 pub fn data(world: &World, command: &DataCommand) -> Result<(), Stop> {
     let result = match command {
         _ if world.rank().0 > 0 => Ok(()),

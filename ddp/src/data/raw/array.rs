@@ -14,7 +14,7 @@ use crate::data::error::Result;
 /// Bytes of rows that are read at a time where they are converted.
 const READ_BYTES: usize = 1 << 20;
 
-/// Rows of equal size, side by side in each of their files.
+/// Rows of equal size, contiguous in each of their files.
 #[derive(Debug, Clone)]
 pub(crate) struct RawArray {
     /// Type of an element, the same in all parts.
@@ -36,7 +36,7 @@ struct Part {
 }
 
 impl RawArray {
-    /// The array of shape `dims` that begins at `offset` of `bytes`, which are at least as long (checked by who read the header).
+    /// The array of shape `dims` that begins at `offset` of `bytes`. The reader of the header has checked that it fits.
     pub(crate) fn new(
         bytes: Bytes,
         offset: u64,
@@ -49,7 +49,7 @@ impl RawArray {
         RawArray { raw, row_dims: dims.get(1..).unwrap_or_default().to_vec(), parts, starts: vec![0, n_rows] }
     }
 
-    /// One array of the rows of several, in this order.
+    /// Joins the rows of several arrays in this order.
     pub(crate) fn concat(arrays: Vec<RawArray>) -> Result<RawArray> {
         let mut arrays = arrays.into_iter();
         let mut all = arrays.next().expect("there is a first shard");
@@ -63,7 +63,7 @@ impl RawArray {
                 });
             }
             let n = all.n_rows();
-            // Rows that take no bytes can be without end; they are refused once all is known.
+            // The number of empty rows is unlimited; such arrays are refused later.
             all.starts.extend(other.starts[1..].iter().map(|&end| n.saturating_add(end)));
             all.parts.extend(other.parts);
         }
@@ -93,13 +93,13 @@ impl RawArray {
         self.parts[0].bytes.path()
     }
 
-    /// The same rows, read piece by piece instead of mapped.
+    /// The same rows, read in pieces instead of mapped.
     pub(crate) fn unmapped(self) -> Result<Self> {
         let unmap = |part: Part| Ok(Part { bytes: part.bytes.unmapped()?, ..part });
         Ok(RawArray { parts: self.parts.into_iter().map(unmap).collect::<Result<_>>()?, ..self })
     }
 
-    /// Whether rows are read piece by piece.
+    /// Whether rows are read in pieces.
     pub(crate) fn is_read(&self) -> bool {
         self.parts.iter().any(|part| matches!(part.bytes, Bytes::Read { .. }))
     }
@@ -124,7 +124,7 @@ impl RawArray {
         format!("data file `{}`, row {row}", part.bytes.path().display())
     }
 
-    /// Has the system read rows ahead.
+    /// Starts reading rows into the system's cache.
     pub(crate) fn read_ahead(&self, rows: &Range<usize>) {
         let row_bytes = self.row_bytes() as u64;
         let mut start = rows.start;
@@ -137,7 +137,7 @@ impl RawArray {
         }
     }
 
-    /// Fails if a file is shorter than it was.
+    /// Fails if a file was truncated.
     pub(crate) fn check_length(&self) -> Result<()> {
         self.parts.iter().try_for_each(|part| part.bytes.check_length())
     }
@@ -147,10 +147,10 @@ impl RawArray {
         self.parts.iter().try_for_each(|part| part.bytes.check())
     }
 
-    /// Calls `take` with the bytes of each row in turn: its place in `rows`, the bytes, and whether they are big-endian.
+    /// Calls `take` for each row with its position in `rows`, its bytes, and whether they are big-endian.
     ///
     /// # Panics
-    /// If a row is not there: who gathers has checked the numbers.
+    /// If a row does not exist; callers check the numbers.
     pub(crate) fn for_each(&self, rows: &[usize], mut take: impl FnMut(usize, &[u8], bool)) -> Result<()> {
         let row_bytes = self.row_bytes();
         if !self.is_read() {
@@ -162,7 +162,7 @@ impl RawArray {
             }
             return Ok(());
         }
-        // Rows side by side are read at once.
+        // Contiguous rows are read together.
         let chunk_rows = (READ_BYTES / row_bytes.max(1)).max(1);
         let mut scratch = Vec::new();
         for (chunk, rows) in rows.chunks(chunk_rows).enumerate() {
@@ -176,8 +176,8 @@ impl RawArray {
         Ok(())
     }
 
-    /// Writes rows to `out` byte by byte as they are; the place among `rows` of the first one with a value that `check` finds
-    /// wrong.
+    /// Copies rows to `out` without conversion and returns the position in `rows` of the first one with a value that `check`
+    /// rejects.
     pub(crate) fn copy_rows(&self, rows: &[usize], out: &mut [u8], check: RowCheck) -> Result<Option<usize>> {
         debug_assert!(!self.needs_swap());
         let row_bytes = self.row_bytes();
@@ -187,7 +187,7 @@ impl RawArray {
             part.bytes.as_slice().map(|bytes| &bytes[start..start + row_bytes])
         };
         let wrong = if self.parts.iter().all(|part| part.bytes.as_slice().is_some()) {
-            row_copy::copy_rows(|n| row_of(n).expect("looked at above"), row_bytes, out, check)
+            row_copy::copy_rows(|n| row_of(n).expect("checked above"), row_bytes, out, check)
         } else {
             self.read_rows(rows, out)?;
             row_copy::first_wrong(out, row_bytes, check)
@@ -201,7 +201,7 @@ impl RawArray {
         let row_bytes = self.row_bytes();
         let mut n = 0;
         while n < rows.len() && row_bytes > 0 {
-            // Rows side by side in one part are read at once.
+            // Contiguous rows of one part are read together.
             let mut end = n + 1;
             while end < rows.len() && rows[end] == rows[end - 1] + 1 && !self.starts.contains(&rows[end]) {
                 end += 1;
@@ -244,13 +244,13 @@ impl RawArray {
         self.check()
     }
 
-    /// Whether some part has another byte order than this machine.
+    /// Whether some part's byte order differs from this machine's.
     pub(crate) fn needs_swap(&self) -> bool {
         self.raw.size_bytes() > 1
             && self.parts.iter().any(|part| part.is_big_endian != cfg!(target_endian = "big"))
     }
 
-    /// Rows side by side, where they are elements of `T` that lie so in memory and at a fitting address.
+    /// Contiguous rows in memory as elements of `T`; `None` if type, byte order or alignment differ.
     pub(crate) fn in_place<T: Element>(&self, rows: Range<usize>) -> Option<&[T]> {
         if self.raw.dtype() != Some(T::DTYPE) || self.needs_swap() || rows.is_empty() {
             return None;
@@ -264,4 +264,13 @@ impl RawArray {
         let bytes = &part.bytes.as_slice()?[start..start + rows.len() * self.row_bytes()];
         bytemuck::try_cast_slice(bytes).ok()
     }
+}
+
+/// Dimensions and size in bytes of an array; `None` if they overflow.
+pub(crate) fn checked_size(shape: &[u64], raw: RawType) -> Option<(Vec<usize>, u64)> {
+    let dims: Option<Vec<usize>> = shape.iter().map(|&dim| usize::try_from(dim).ok()).collect();
+    // A dimension of 0 must not hide an overflow of the others.
+    shape.iter().try_fold(8u64, |len, &dim| len.checked_mul(dim.max(1)))?;
+    let len = shape.iter().product::<u64>() * raw.size_bytes() as u64;
+    (len <= isize::MAX as u64).then_some((dims?, len))
 }

@@ -1,4 +1,4 @@
-//! Where the bytes of an array are: in a mapped file, in a file that is read piece by piece, or in memory.
+//! Bytes of an array: in a mapped file, in a file that is read in pieces, or in memory.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -13,16 +13,16 @@ use rustix::fs::Advice;
 use crate::data::DataError;
 use crate::data::error::Result;
 
-/// Memory for what has to be unpacked: of all files together as much as the config grants.
+/// Memory for decompressed data: as much for all files together as the config grants.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct MemoryBudget {
     limit: u64,
     used: Cell<u64>,
 }
 
-impl Room {
+impl MemoryBudget {
     pub(crate) fn new(limit: u64) -> Self {
-        Room { limit, used: Cell::new(0) }
+        MemoryBudget { limit, used: Cell::new(0) }
     }
 
     /// Bytes that are still free.
@@ -30,22 +30,22 @@ impl Room {
         self.limit - self.used.get()
     }
 
-    /// Takes some of what is left.
+    /// Uses `n_bytes` of the free bytes.
     pub(crate) fn take(&self, n_bytes: u64) {
         self.used.set((self.used.get() + n_bytes).min(self.limit));
     }
 
-    /// The error for `n_bytes` more than are left.
+    /// The error for `n_bytes`, which are more than are free.
     pub(crate) fn too_large(
         &self,
         source_name: String,
         n_bytes: u64,
-        what: &'static str,
+        purpose: &'static str,
         hint: &str,
     ) -> DataError {
         DataError::TooLarge {
             source_name,
-            what,
+            what: purpose,
             needed_mib: self.used.get().saturating_add(n_bytes).div_ceil(1 << 20),
             limit_mib: self.limit >> 20,
             hint: hint.to_owned(),
@@ -53,10 +53,10 @@ impl Room {
     }
 }
 
-/// Bytes that can be read at any place, by several threads at a time.
+/// Bytes that several threads can read at any offset.
 ///
-/// A file that fits in the memory that the config grants is mapped: rows are copied right out of the system's cache. Of a
-/// larger one only what is needed is read, so that the process never holds more of it than its buffers.
+/// A file that fits in the memory that the config grants is mapped: rows are copied from the system's cache. A larger file is
+/// read on demand, so that the process never holds more of it than its buffers.
 #[derive(Debug, Clone)]
 pub(crate) enum Bytes {
     Mapped { file: Arc<MappedFile>, path: PathBuf },
@@ -68,11 +68,11 @@ impl Bytes {
     /// The file at `path`, mapped.
     pub(crate) fn map(path: &Path) -> Result<Self> {
         let unreadable = |source| DataError::Unreadable { path: path.to_owned(), source };
-        // A named pipe would make who opens it wait for a writer.
+        // Opening a named pipe would wait for a writer.
         if std::fs::metadata(path).is_ok_and(|data| !data.is_file() && !data.is_dir()) {
-            return Err(unreadable(std::io::Error::other("it is no file on a disk")));
+            return Err(unreadable(std::io::Error::other("it is not a regular file")));
         }
-        // Tells a missing file and a folder apart from one that can't be read.
+        // Reports a missing file and a folder with errors of their own.
         drop(crate::storage::user_file::open("data file", path)?);
         let file = MappedFile::open(path).map_err(unreadable)?;
         Ok(Bytes::Mapped { file: Arc::new(file), path: path.to_owned() })
@@ -82,7 +82,7 @@ impl Bytes {
         Bytes::Memory { bytes: Arc::new(bytes), path: path.to_owned() }
     }
 
-    /// The same bytes, read piece by piece, if they are a file's.
+    /// The same bytes, read in pieces if they are in a file.
     pub(crate) fn unmapped(self) -> Result<Self> {
         let Bytes::Mapped { file, path } = self else { return Ok(self) };
         let opened = crate::storage::user_file::open("data file", &path)?;
@@ -103,7 +103,7 @@ impl Bytes {
         }
     }
 
-    /// All of them, where they are in memory or mapped; whoever looks at them calls [`Bytes::check`] afterwards.
+    /// All bytes if they are in memory or mapped; call [`Bytes::check`] after reading them.
     pub(crate) fn as_slice(&self) -> Option<&[u8]> {
         match self {
             Bytes::Mapped { file, .. } => Some(file.bytes()),
@@ -112,7 +112,7 @@ impl Bytes {
         }
     }
 
-    /// Whether what was seen through [`Bytes::as_slice`] was there: a page of a file that shrank reads as zeros.
+    /// Fails if bytes read through [`Bytes::as_slice`] were not in the file: missing pages of a truncated file read as zeros.
     pub(crate) fn check(&self) -> Result<()> {
         match self {
             Bytes::Mapped { file, path } if !file.is_intact() => {
@@ -122,8 +122,8 @@ impl Bytes {
         }
     }
 
-    /// As [`Bytes::check`], and asks the system for the file's length: less than a page that is gone reads as zeros too, which
-    /// nothing else shows.
+    /// Like [`Bytes::check`], and compares the file's length: a missing part of a page reads as zeros too, which only the length
+    /// shows.
     pub(crate) fn check_length(&self) -> Result<()> {
         match self {
             Bytes::Mapped { file, path } if file.has_shrunk() => {
@@ -133,7 +133,7 @@ impl Bytes {
         }
     }
 
-    /// Copies `out.len()` bytes from `offset` on.
+    /// Copies `out.len()` bytes that start at `offset`.
     pub(crate) fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         match self {
             Bytes::Read { file, path, .. } => file.read_exact_at(out, offset).map_err(|source| {
@@ -153,15 +153,15 @@ impl Bytes {
         }
     }
 
-    /// Has the system read these bytes ahead, if they are read piece by piece; nothing waits for it.
+    /// Starts reading these bytes into the system's cache if they are read in pieces; returns at once.
     pub(crate) fn read_ahead(&self, offset: u64, len: u64) {
         if let (Bytes::Read { file, .. }, Some(len)) = (self, NonZeroU64::new(len)) {
-            // Advice that nobody takes costs time and nothing else.
+            // Failed advice costs time only.
             let _ = rustix::fs::fadvise(&**file, offset, Some(len), Advice::WillNeed);
         }
     }
 
-    /// Bytes of memory that only giving the array up would free.
+    /// Bytes of memory that are held until the array is dropped.
     pub(crate) fn resident_bytes(&self) -> usize {
         match self {
             Bytes::Memory { bytes, .. } => bytes.len(),

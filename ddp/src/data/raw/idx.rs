@@ -1,22 +1,21 @@
-//! IDX, the format of MNIST: a magic number, dimensions, and elements, all big-endian.
+//! IDX, the format of MNIST: a magic number, dimensions and elements, all big-endian.
 //!
 //! Source: Y. LeCun, C. Cortes, C. Burges, "The MNIST database of handwritten digits", file formats.
 
-use super::array::RawArray;
+use super::array::{RawArray, checked_size};
 use super::bytes::Bytes;
 use super::element::RawType;
-use super::npy::checked_size;
 use crate::data::DataError;
 use crate::data::error::Result;
 
-/// More is no array of rows.
+/// Most dimensions of an array of rows.
 const MAX_DIMS: u8 = 8;
 
-/// The array in an IDX file.
-pub(crate) fn array(bytes: Bytes) -> Result<RawArray> {
+/// Opens the array of a file.
+pub(crate) fn open(bytes: Bytes) -> Result<RawArray> {
     let path = bytes.path().to_owned();
     let bad = |reason: String| {
-        let hint = "is the file cut off, or no IDX file at all?";
+        let hint = "is the file cut off, or not an IDX file?";
         DataError::Malformed { path: path.clone(), format: "IDX", reason, hint }
     };
     let whole = bytes.as_slice().expect("headers are read from mapped files");
@@ -24,18 +23,27 @@ pub(crate) fn array(bytes: Bytes) -> Result<RawArray> {
     bytes.check()?;
     let start = 4 + 4 * shape.len() as u64;
     let (dims, len) = checked_size(&shape, raw)
-        .ok_or_else(|| bad(format!("its shape {shape:?} is more than any file holds")))?;
+        .ok_or_else(|| bad(format!("its shape {shape:?} is too large for any file")))?;
     let there = bytes.len() - start;
     if len != there {
-        return Err(bad(format!("its header says {len} bytes of rows, and {there} are there")));
+        return Err(bad(format!("its header declares {len} bytes of rows, but it has {there}")));
     }
     Ok(RawArray::new(bytes, start, raw, true, &dims))
 }
 
-/// Type and shape.
+/// The name of the labels in MNIST's naming scheme, for the name of its images.
+pub(crate) fn labels_name(images: &str) -> Option<String> {
+    let labels = images.replace("images", "labels").replace("idx3", "idx1");
+    (labels != images).then_some(labels)
+}
+
+/// Type and shape of the array.
+///
+/// # Errors
+/// The fault as the end of a sentence about the file.
 pub fn header(bytes: &[u8]) -> Result<(RawType, Vec<u64>), String> {
     let Some(&[0, 0, code, n_dims]) = bytes.first_chunk::<4>() else {
-        return Err("it does not begin like one".to_owned());
+        return Err("it does not begin like an IDX file".to_owned());
     };
     let raw = match code {
         0x08 => RawType::U8,
@@ -44,7 +52,7 @@ pub fn header(bytes: &[u8]) -> Result<(RawType, Vec<u64>), String> {
         0x0c => RawType::I32,
         0x0d => RawType::F32,
         0x0e => RawType::F64,
-        _ => return Err(format!("its elements are of type {code:#04x}, which there is not")),
+        _ => return Err(format!("its elements have the unknown type {code:#04x}")),
     };
     if n_dims > MAX_DIMS {
         return Err(format!("it claims {n_dims} dimensions"));

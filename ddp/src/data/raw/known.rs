@@ -1,14 +1,14 @@
-//! An array's columns against those that a model knows. Arrays are taken as they are, so the order counts too.
+//! Compares the columns of an array with those of a model. The columns of an array keep their places, so the order matters.
 
 use super::rows::RawRows;
 use crate::data::dataset::numbered_columns;
 use crate::data::error::{DataError, Result};
 use crate::data::{Dataset as _, KnownFeatures, Vocabulary};
 
-/// The columns of `rows` are those of `known`, as far as both have names, and the same ones have categories.
+/// Checks that `rows` has the columns of `known`: the same names, if both have names, and the same categories.
 ///
 /// # Errors
-/// [`DataError::ColumnsDiffer`] for another number of columns, other names, names in another order, and other categories.
+/// [`DataError::ColumnsDiffer`] for a different number, different names or order of names, and different categories.
 pub(crate) fn same_columns(rows: &RawRows, known: KnownFeatures<'_>) -> Result<()> {
     let layout = rows.layout();
     let (n, n_known) = (layout.n_features(), known.names.len());
@@ -22,7 +22,7 @@ pub(crate) fn same_columns(rows: &RawRows, known: KnownFeatures<'_>) -> Result<(
         })
     };
     if n != n_known {
-        return differ("an array's columns are taken as they are".to_owned());
+        return differ("the columns of an array are used as they are".to_owned());
     }
     let numbers = numbered_columns(n);
     let are_named = layout.features != numbers && known.names != numbers;
@@ -30,14 +30,14 @@ pub(crate) fn same_columns(rows: &RawRows, known: KnownFeatures<'_>) -> Result<(
         let (here, there) = (&layout.features[at], &known.names[at]);
         return differ(format!("column {} of the array is \"{here}\", not \"{there}\"", at + 1));
     }
-    // By their places: one side may have no names.
+    // Compared by position, because one side may have no names.
     for at in 0..n {
         let here = layout.categories.iter().find(|category| category.column == at);
         let here = here.map(|category| &category.vocabulary);
         let there = known.vocabularies.iter().find(|vocabulary| *vocabulary.name() == known.names[at]);
         let only = |vocabulary: &Vocabulary, has: &str, has_not: &str| {
             let name = vocabulary.name();
-            differ(format!("\"{name}\" has categories in {has}, and numbers in {has_not}"))
+            differ(format!("\"{name}\" holds categories in {has}, but numbers in {has_not}"))
         };
         match (here, there) {
             (None, None) => {}
@@ -45,7 +45,7 @@ pub(crate) fn same_columns(rows: &RawRows, known: KnownFeatures<'_>) -> Result<(
             (None, Some(there)) => return only(there, known.of, rows.source()),
             (Some(here), Some(there)) if here.values() == there.values() => {}
             (Some(here), Some(_)) => {
-                return differ(format!("the categories of \"{}\" have other numbers", here.name()));
+                return differ(format!("the categories of \"{}\" are numbered differently", here.name()));
             }
         }
     }

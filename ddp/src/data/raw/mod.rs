@@ -1,4 +1,6 @@
-//! Rows that lie in files byte by byte as arrays: npy, npz, safetensors, IDX. Nothing is read before it is needed.
+//! Formats whose rows lie in files as arrays: npy, npz, safetensors, IDX. Rows are read when they are needed, not before.
+//!
+//! A format is a folder or file with its reader and writer, and a row in [`FORMATS`].
 
 mod array;
 mod bytes;
@@ -6,10 +8,10 @@ mod element;
 pub mod idx;
 mod known;
 mod listing;
-mod npy;
-pub mod npy_header;
+pub mod npy;
 mod npz;
 mod open;
+mod reader;
 mod rows;
 mod safetensors;
 
@@ -17,5 +19,65 @@ pub(crate) use array::RawArray;
 pub use element::RawType;
 pub(crate) use known::same_columns;
 pub(crate) use listing::{Listing, list};
-pub(crate) use open::{CATEGORIES_TEXT, FEATURES_TEXT, RawFormat, TARGETS_TEXT, WEIGHTS_KEY, open};
+pub(crate) use open::open;
+pub(crate) use reader::ArrayReader;
 pub(crate) use rows::RawRows;
+
+use ddp_kernels::DType;
+
+use super::format::{Format, Reader};
+use super::write::{CategoryStorage, Storage, WriteFormat};
+use crate::config::DataFormat;
+
+/// The formats of arrays.
+pub(crate) const FORMATS: &[Format] = &[
+    Format {
+        id: DataFormat::Npy,
+        title: "npy",
+        has_signature: |begin| begin.starts_with(b"\x93NUMPY"),
+        reader: Reader::Arrays(ArrayReader::Single { open: npy::open, labels_name: |_| None }),
+        writer: Some(WriteFormat {
+            open: npy::create,
+            endings: &["npy"],
+            storage: Storage {
+                dtypes: &[DType::F32, DType::F16, DType::U8],
+                categories: CategoryStorage::None,
+            },
+        }),
+    },
+    Format {
+        id: DataFormat::Npz,
+        title: "npz",
+        has_signature: |begin| begin.starts_with(b"PK\x03\x04"),
+        reader: Reader::Arrays(ArrayReader::Named { open: npz::open, is_archive: true }),
+        writer: Some(WriteFormat {
+            open: npz::create,
+            endings: &["npz"],
+            storage: Storage {
+                dtypes: &[DType::F32, DType::F16, DType::U8],
+                categories: CategoryStorage::None,
+            },
+        }),
+    },
+    Format {
+        id: DataFormat::Safetensors,
+        title: "safetensors",
+        has_signature: |_| false,
+        reader: Reader::Arrays(ArrayReader::Named { open: safetensors::open, is_archive: false }),
+        writer: Some(WriteFormat {
+            open: safetensors::create,
+            endings: &["safetensors"],
+            storage: Storage {
+                dtypes: &[DType::F32, DType::F16, DType::BF16, DType::U8],
+                categories: CategoryStorage::Codes,
+            },
+        }),
+    },
+    Format {
+        id: DataFormat::Idx,
+        title: "IDX",
+        has_signature: |begin| matches!(begin, [0, 0, 8..=14, 1..=8, ..]),
+        reader: Reader::Arrays(ArrayReader::Single { open: idx::open, labels_name: idx::labels_name }),
+        writer: None,
+    },
+];

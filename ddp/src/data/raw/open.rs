@@ -1,73 +1,48 @@
-//! Files -> [`RawRows`]: features, labels and weights found in them, and checked against each other.
+//! Opens files of arrays as [`RawRows`]: finds features, labels and weights and checks them against each other.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use super::array::RawArray;
-use super::bytes::{Bytes, Room};
+use super::bytes::{Bytes, MemoryBudget};
+use super::reader::{ArrayReader, ColumnTexts, NamedArrays};
 use super::rows::{LengthCheck, RawRows};
-use super::safetensors::Header;
-use super::{idx, npy, npz};
-use crate::config::{DataFormat, Task, format_by_name};
+use crate::config::{DataFormat, Task};
 use crate::data::compression::Compression;
-use crate::data::dataset::{CategoryColumn, RowLayout, TargetLayout, numbered_columns};
-use crate::data::error::Result;
+use crate::data::dataset::{RowLayout, TargetLayout, numbered_columns};
+use crate::data::error::{DataError, Result};
+use crate::data::files::files_of;
+use crate::data::format::Reader;
+use crate::data::formats;
 use crate::data::source::{Part, SourceSpec};
-use crate::data::{DataError, files_of};
 
-/// Metadata keys of safetensors files that `ddp-train data convert` writes.
-pub(crate) const FEATURES_TEXT: &str = "ddp_train.features";
-/// Names of the target columns.
-pub(crate) const TARGETS_TEXT: &str = "ddp_train.targets";
-/// Columns that hold category numbers, with their vocabularies.
-pub(crate) const CATEGORIES_TEXT: &str = "ddp_train.categories";
-/// The array of row weights in a converted file.
-pub(crate) const WEIGHTS_KEY: &str = "weights";
-
-/// Names that features and labels have in other people's files.
+/// Conventional names of features and labels.
 pub(super) const FEATURE_KEYS: &[&str] = &["features", "x", "X", "x_train", "data", "images", "embeddings"];
 pub(super) const LABEL_KEYS: &[&str] = &["labels", "y", "Y", "y_train", "targets", "label", "target"];
 
-/// A format of arrays.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RawFormat {
-    Npy,
-    Npz,
-    Safetensors,
-    Idx,
-}
-
-/// What one file holds.
-struct Parts {
+/// Arrays of one file.
+struct FileArrays {
     features: RawArray,
     targets: Option<RawArray>,
     weights: Option<RawArray>,
-    texts: Texts,
+    texts: ColumnTexts,
 }
 
-/// What a converted file says of its columns.
-#[derive(Debug, Clone, PartialEq, Default)]
-struct Texts {
-    features: Option<Vec<String>>,
-    targets: Option<Vec<String>>,
-    categories: Vec<CategoryColumn>,
-}
-
-/// The rows of `files`, all of one format.
+/// Opens the rows of `files`, all of one format.
 ///
 /// # Errors
-/// What is wrong with a file, or between files.
-pub(crate) fn open(files: &[PathBuf], format: RawFormat, spec: &SourceSpec<'_>) -> Result<RawRows> {
+/// [`DataError::Malformed`], [`DataError::NoArray`], [`DataError::ShardsDiffer`] and others that name the file.
+pub(crate) fn open(files: &[PathBuf], reader: &ArrayReader, spec: &SourceSpec<'_>) -> Result<RawRows> {
     refuse_columns(spec)?;
-    let room = Room::new(spec.memory_bytes);
-    let parts = files.iter().map(|path| read(path, format, spec, &room)).collect::<Result<Vec<_>>>()?;
+    let budget = MemoryBudget::new(spec.memory_bytes);
+    let parts = files.iter().map(|path| read(path, reader, spec, &budget)).collect::<Result<Vec<_>>>()?;
     let texts = parts[0].texts.clone();
     for (part, path) in parts.iter().zip(files) {
         if part.texts != texts {
             return Err(DataError::ShardsDiffer {
                 first: files[0].clone(),
                 other: path.clone(),
-                difference: "other names of columns, or other categories".to_owned(),
+                difference: "names of columns or categories differ".to_owned(),
             });
         }
         if part.features.n_rows() == 0 {
@@ -82,43 +57,43 @@ pub(crate) fn open(files: &[PathBuf], format: RawFormat, spec: &SourceSpec<'_>) 
     }
     let features = RawArray::concat(features)?;
     let targets = if targets.is_empty() {
-        labels_beside(files, format, spec, &room)?
+        labels_beside(files, reader, spec, &budget)?
     } else {
         RawArray::concat(targets)?
     };
     let beside = if spec.part == Part::Train { spec.data.weight.as_deref() } else { spec.eval_weight() };
     let weights = match (weights.is_empty(), beside) {
         (false, _) => Some(RawArray::concat(weights)?),
-        (true, Some(source)) => Some(arrays_in(source, format, spec, &room)?),
+        (true, Some(source)) => Some(arrays_in(source, reader, spec, &budget)?),
         (true, None) => None,
     };
     combine(features, targets, weights, texts, spec)
 }
 
-/// Columns can't be told apart in an array.
+/// Fails for settings that select columns, which arrays don't have.
 fn refuse_columns(spec: &SourceSpec<'_>) -> Result<()> {
     for (key, columns) in [("data.drop", &spec.data.drop), ("data.categorical", &spec.data.categorical)] {
         if !columns.is_empty() {
             return Err(DataError::NotForFormat {
                 key,
                 source_name: spec.source.to_owned(),
-                why: "holds an array, whose columns are taken as they are",
-                hint: "give it to `ddp-train data convert` when you make the file from a table".to_owned(),
+                why: "holds an array, whose columns are used as they are",
+                hint: "pass it to `ddp-train data convert` when you convert a table to this file".to_owned(),
             });
         }
     }
     Ok(())
 }
 
-/// The bytes of a file, unpacked into `room` if it is compressed.
-pub(super) fn bytes_of(path: &Path, room: &Room) -> Result<Bytes> {
+/// The bytes of a file; a compressed one is unpacked into `budget`.
+pub(super) fn bytes_of(path: &Path, budget: &MemoryBudget) -> Result<Bytes> {
     let compression = Compression::of(path);
     if compression == Compression::None {
         return Bytes::map(path);
     }
     let mut unpacked = Vec::new();
     let file = crate::storage::user_file::open("data file", path)?;
-    let read = compression.reader(file, path)?.take(room.left() + 1).read_to_end(&mut unpacked);
+    let read = compression.reader(file, path)?.take(budget.left() + 1).read_to_end(&mut unpacked);
     read.map_err(|error| DataError::Malformed {
         path: path.to_owned(),
         format: compression.name(),
@@ -126,53 +101,38 @@ pub(super) fn bytes_of(path: &Path, room: &Room) -> Result<Bytes> {
         hint: "is the file cut off?",
     })?;
     let n_bytes = unpacked.len() as u64;
-    if n_bytes > room.left() {
-        let hint = "unpack the file on the disk, or raise the limit";
-        return Err(room.too_large(path.display().to_string(), n_bytes, "or more to be unpacked", hint));
+    if n_bytes > budget.left() {
+        let hint = "unpack the file on disk, or raise the limit";
+        return Err(budget.too_large(path.display().to_string(), n_bytes, "or more to be unpacked", hint));
     }
-    room.take(n_bytes);
+    budget.take(n_bytes);
     Ok(Bytes::memory(unpacked, path))
 }
 
-fn read(path: &Path, format: RawFormat, spec: &SourceSpec<'_>, room: &Room) -> Result<Parts> {
-    let bytes = bytes_of(path, room)?;
-    let single = |features| Parts { features, targets: None, weights: None, texts: Texts::default() };
-    let end = bytes.len();
-    match format {
-        RawFormat::Npy => Ok(single(npy::array(bytes, 0, end)?)),
-        RawFormat::Idx => Ok(single(idx::array(bytes)?)),
-        RawFormat::Npz => {
-            let names = npz::names(&bytes)?;
-            named(path, &names, spec, |name| npz::array(&bytes, name, room))
-        }
-        RawFormat::Safetensors => {
-            let header = Header::read(&bytes)?;
-            let mut parts = named(path, &header.names(), spec, |name| header.array(&bytes, name))?;
-            let texts = header.texts();
-            let json = |key: &str| texts.get(key).and_then(|text| serde_json::from_str(text).ok());
-            parts.texts = Texts {
-                features: json(FEATURES_TEXT),
-                targets: json(TARGETS_TEXT),
-                categories: texts
-                    .get(CATEGORIES_TEXT)
-                    .and_then(|text| serde_json::from_str(text).ok())
-                    .unwrap_or_default(),
-            };
-            Ok(parts)
-        }
+fn read(
+    path: &Path,
+    reader: &ArrayReader,
+    spec: &SourceSpec<'_>,
+    budget: &MemoryBudget,
+) -> Result<FileArrays> {
+    let bytes = bytes_of(path, budget)?;
+    match reader {
+        ArrayReader::Single { open, .. } => Ok(FileArrays {
+            features: open(bytes)?,
+            targets: None,
+            weights: None,
+            texts: ColumnTexts::default(),
+        }),
+        ArrayReader::Named { open, .. } => named(path, &*open(&bytes, budget)?, spec),
     }
 }
 
 /// Features, labels and weights among named arrays.
-fn named(
-    path: &Path,
-    names: &[String],
-    spec: &SourceSpec<'_>,
-    take: impl Fn(&str) -> Result<RawArray>,
-) -> Result<Parts> {
+fn named(path: &Path, arrays: &dyn NamedArrays, spec: &SourceSpec<'_>) -> Result<FileArrays> {
+    let names = arrays.names();
     let has = |name: &str| names.iter().any(|other| other == name);
-    let find = |key: &str, usual: &[&str], what: &str| -> Result<String> {
-        // Another name than the default was given: then it is that one or none.
+    let find = |key: &str, usual: &[&str], content: &str| -> Result<String> {
+        // A name that the user chose has no substitutes.
         let is_default = usual.first() == Some(&key);
         let usual = usual.iter().copied().filter(|_| is_default);
         let found = std::iter::once(key).chain(usual).find(|name| has(name)).map(str::to_owned);
@@ -180,67 +140,75 @@ fn named(
             path: path.to_owned(),
             key: key.to_owned(),
             found: if names.is_empty() { "none".to_owned() } else { names.join(", ") },
-            hint: format!("set `data.{what}_key` to the one that holds the {what}"),
+            hint: format!("set `data.{content}_key` to the array of the {content}"),
         })
     };
-    let features = take(&find(&spec.data.features_key, FEATURE_KEYS, "features")?)?;
+    let features = arrays.array(&find(&spec.data.features_key, FEATURE_KEYS, "features")?)?;
     let targets = match spec.labels {
         Some(_) => None,
-        None => Some(take(&find(&spec.data.labels_key, LABEL_KEYS, "labels")?)?),
+        None => Some(arrays.array(&find(&spec.data.labels_key, LABEL_KEYS, "labels")?)?),
     };
     let weights = match spec.data.weight.as_deref() {
-        Some(name) if has(name) => Some(take(name)?),
+        Some(name) if has(name) => Some(arrays.array(name)?),
         Some(name) => {
             return Err(DataError::NoArray {
                 path: path.to_owned(),
                 key: name.to_owned(),
                 found: names.join(", "),
-                hint: "set `data.weight` to the one that holds a number a row".to_owned(),
+                hint: "set `data.weight` to the array with one number per row".to_owned(),
             });
         }
         None => None,
     };
-    Ok(Parts { features, targets, weights, texts: Texts::default() })
+    Ok(FileArrays { features, targets, weights, texts: arrays.texts() })
 }
 
-/// Labels in files of their own.
+/// Labels in files of their own: those that the config names, or files with conventional names next to the features.
 pub(super) fn labels_beside(
     files: &[PathBuf],
-    format: RawFormat,
+    reader: &ArrayReader,
     spec: &SourceSpec<'_>,
-    room: &Room,
+    budget: &MemoryBudget,
 ) -> Result<RawArray> {
     if let Some(labels) = spec.labels {
-        return arrays_in(labels, format, spec, room);
+        return arrays_in(labels, reader, spec, budget);
     }
-    // MNIST's own names.
+    let ArrayReader::Single { labels_name, .. } = reader else { return Err(no_labels(spec)) };
     let siblings: Vec<PathBuf> = files
         .iter()
-        .filter_map(|path| {
-            let name = path.file_name()?.to_str()?;
-            let label = name.replace("images", "labels").replace("idx3", "idx1");
-            (format == RawFormat::Idx && label != name).then(|| path.with_file_name(label))
-        })
+        .filter_map(|path| Some(path.with_file_name(labels_name(path.file_name()?.to_str()?)?)))
         .filter(|path| path.exists())
         .collect();
-    if siblings.len() == files.len() {
-        let arrays = siblings.iter().map(|path| Ok(read(path, format, spec, room)?.features));
-        return RawArray::concat(arrays.collect::<Result<Vec<_>>>()?);
+    if siblings.len() < files.len() {
+        return Err(no_labels(spec));
     }
-    Err(DataError::NoLabels {
-        source_name: spec.source.to_owned(),
-        hint: "name the file that holds them: `data.labels`, and `data.eval_labels` for `data.eval`",
-    })
+    let arrays = siblings.iter().map(|path| Ok(read(path, reader, spec, budget)?.features));
+    RawArray::concat(arrays.collect::<Result<Vec<_>>>()?)
 }
 
-/// The rows of single arrays (npy, IDX) in the files that `source` names.
-fn arrays_in(source: &str, format: RawFormat, spec: &SourceSpec<'_>, room: &Room) -> Result<RawArray> {
+fn no_labels(spec: &SourceSpec<'_>) -> DataError {
+    DataError::NoLabels {
+        source_name: spec.source.to_owned(),
+        hint: "set `data.labels` to the file of the labels, and `data.eval_labels` for `data.eval`",
+    }
+}
+
+/// The rows of the single arrays in the files of `source`: in the format of the features, otherwise npy.
+fn arrays_in(
+    source: &str,
+    features_reader: &ArrayReader,
+    spec: &SourceSpec<'_>,
+    budget: &MemoryBudget,
+) -> Result<RawArray> {
+    let npy = formats::find(DataFormat::Npy).expect("npy is a format");
+    let Reader::Arrays(npy_reader) = &npy.reader else { unreachable!("npy is a format of arrays") };
     let arrays = files_of(source)?.into_iter().map(|path| {
-        let format = match format {
-            RawFormat::Idx if format_by_name(&path) != Some(DataFormat::Npy) => RawFormat::Idx,
-            _ => RawFormat::Npy,
+        let is_npy = formats::by_name(&path).is_some_and(|format| format.id == npy.id);
+        let reader = match features_reader {
+            ArrayReader::Single { .. } if !is_npy => features_reader,
+            _ => npy_reader,
         };
-        Ok(read(&path, format, spec, room)?.features)
+        Ok(read(&path, reader, spec, budget)?.features)
     });
     RawArray::concat(arrays.collect::<Result<Vec<_>>>()?)
 }
@@ -249,18 +217,18 @@ fn combine(
     features: RawArray,
     targets: RawArray,
     weights: Option<RawArray>,
-    texts: Texts,
+    texts: ColumnTexts,
     spec: &SourceSpec<'_>,
 ) -> Result<RawRows> {
     let n_rows = features.n_rows();
-    for (array, what) in
+    for (array, content) in
         [Some((&targets, "labels")), weights.as_ref().map(|w| (w, "weights"))].into_iter().flatten()
     {
         if array.n_rows() != n_rows {
             return Err(DataError::RowsDiffer {
                 features: spec.source.to_owned(),
                 n_features: n_rows,
-                what,
+                what: content,
                 other: array.path().display().to_string(),
                 n_other: array.n_rows(),
             });
@@ -271,7 +239,7 @@ fn combine(
         return Err(DataError::Malformed {
             path: features.path().to_owned(),
             format: "data",
-            reason: format!("its rows have shape {:?}: no features", features.row_dims),
+            reason: format!("its rows have shape {:?}, so they hold no features", features.row_dims),
             hint: "expected [rows, features]",
         });
     }
@@ -290,13 +258,13 @@ fn combine(
         return Err(DataError::LabelShape {
             source_name: weights.path().display().to_string(),
             shape: std::iter::once(n_rows).chain(weights.row_dims.iter().copied()).collect(),
-            expected: "one number a row".to_owned(),
-            hint: "is `data.weight` the right one?",
+            expected: "one number per row".to_owned(),
+            hint: "check `data.weight`",
         });
     }
     let total =
         features.size_bytes() + targets.size_bytes() + weights.as_ref().map_or(0, RawArray::size_bytes);
-    // Labels that are few beside the features stay mapped: they would cost a read of their own.
+    // Small labels stay mapped, because reading them in pieces would cost a read of their own.
     let place = |array: RawArray| {
         let is_small = array.size_bytes() <= spec.memory_bytes / 4;
         if total <= spec.memory_bytes || is_small { Ok(array) } else { array.unmapped() }
@@ -312,7 +280,7 @@ fn combine(
     })
 }
 
-/// What the labels are, by the task; the number of classes is still open where the config does not say it.
+/// The layout of the targets by task; 0 classes if their number is still unknown.
 fn target_layout(
     targets: &RawArray,
     names: Option<Vec<String>>,
@@ -329,13 +297,13 @@ fn target_layout(
             Ok(TargetLayout::Classes { n_classes: spec.classes.unwrap_or(0) })
         } else {
             wrong(
-                "one class number a row".to_owned(),
-                "for one-hot labels take numpy.argmax of them; for several targets set `data.task` to \"regression\" or \"multilabel\"",
+                "one class number per row".to_owned(),
+                "for one-hot labels use numpy.argmax; for several targets set `data.task` to \"regression\" or \"multilabel\"",
             )
         };
     }
     if targets.row_dims.len() > 1 || targets.row_len() == 0 {
-        return wrong("[rows] or [rows, targets]".to_owned(), "is `data.labels` the right one?");
+        return wrong("[rows] or [rows, targets]".to_owned(), "check `data.labels`");
     }
     let n = targets.row_len();
     let stored = names.filter(|names| names.len() == n);

@@ -1,28 +1,28 @@
-//! What each column of a table is for.
+//! Names and roles of the columns of a table.
 
 use std::path::Path;
 
+use super::csv::CsvError;
 use crate::config::nearest;
 use crate::data::error::{DataError, Result};
 use crate::data::source::SourceSpec;
-use crate::data::table::CsvError;
 
-/// What a column is for.
+/// Role of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// A number, of this index among the features.
+    /// A number; its index among the features.
     Feature(usize),
-    /// A category, of this index among the features and among the categorical columns.
+    /// A category; its index among the features and among the categorical columns.
     Category { feature: usize, index: usize },
-    /// The target column of this index in the config.
+    /// A target; its index in the config.
     Target(usize),
-    /// The row's weight.
+    /// The weight of the row.
     Weight,
-    /// Nothing.
+    /// Not used.
     Dropped,
 }
 
-/// The columns of a table: names, and what each is for.
+/// Names and roles of all columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ColumnPlan {
     pub(crate) names: Vec<String>,
@@ -34,10 +34,11 @@ pub(crate) struct ColumnPlan {
 }
 
 impl ColumnPlan {
-    /// The roles of the columns `names` of the file `path`.
+    /// Assigns roles to the columns `names` of the file `path`.
     ///
     /// # Errors
-    /// A column that the config or the model needs and that is not there; nothing left to learn from.
+    /// [`CsvError::TargetMissing`], [`DataError::ColumnMissing`] and [`DataError::ColumnsDiffer`] for columns that the config or
+    /// the model needs; [`CsvError::NoFeatures`].
     pub(crate) fn new(path: &Path, names: Vec<String>, spec: &SourceSpec<'_>) -> Result<Self> {
         let data = spec.data;
         if let Some(target) = data.target.iter().find(|target| !names.contains(target)) {
@@ -62,20 +63,20 @@ impl ColumnPlan {
         let is_feature = |name: &&String| {
             !data.target.contains(name) && !data.drop.contains(name) && data.weight.as_ref() != Some(*name)
         };
-        let there: Vec<String> = names.iter().filter(is_feature).cloned().collect();
-        if there.is_empty() {
+        let present: Vec<String> = names.iter().filter(is_feature).cloned().collect();
+        if present.is_empty() {
             return Err(
                 CsvError::NoFeatures { path: path.to_owned(), targets: data.target.join(", ") }.into()
             );
         }
         let features = match spec.features {
             Some(known) => {
-                same_columns(path, &there, known.names, known.of)?;
+                same_features(path, &present, known.names, known.of)?;
                 known.names.to_vec()
             }
-            None => there,
+            None => present,
         };
-        // In the order of the features, whatever the config's.
+        // In the order of the features, not of the config.
         let categorical: Vec<String> =
             features.iter().filter(|name| is_categorical(name, spec)).cloned().collect();
         let role = |name: &String| {
@@ -95,14 +96,14 @@ impl ColumnPlan {
     }
 }
 
-/// Whether the column's values are names: the config says so, or those knew it whose columns they are.
+/// Whether the column is categorical, by the config or by the model that `spec` names.
 pub(super) fn is_categorical(name: &String, spec: &SourceSpec<'_>) -> bool {
     let known = spec.features.map_or(&[][..], |known| known.vocabularies);
     spec.data.categorical.contains(name) || known.iter().any(|vocabulary| vocabulary.name() == name)
 }
 
-/// The feature columns are those expected, in any order.
-fn same_columns(path: &Path, there: &[String], expected: &[String], of: &str) -> Result<()> {
+/// Checks that the feature columns are those expected, in any order.
+fn same_features(path: &Path, there: &[String], expected: &[String], of: &str) -> Result<()> {
     let without = |names: &[String], others: &[String]| -> Option<String> {
         names.iter().find(|name| !others.contains(name)).cloned()
     };
@@ -119,6 +120,19 @@ fn same_columns(path: &Path, there: &[String], expected: &[String], of: &str) ->
         n_other: expected.len(),
         difference,
     })
+}
+
+/// Checks that two shards have the same columns in the same order.
+pub(crate) fn same_columns(first: &Path, expected: &[String], path: &Path, got: &[String]) -> Result<()> {
+    if expected == got {
+        return Ok(());
+    }
+    let at = expected.iter().zip(got).position(|(expected, got)| expected != got);
+    let difference = match at {
+        Some(i) => format!("column {} is \"{}\" in one and \"{}\" in the other", i + 1, expected[i], got[i]),
+        None => format!("{} columns against {}", expected.len(), got.len()),
+    };
+    Err(DataError::ShardsDiffer { first: first.to_owned(), other: path.to_owned(), difference })
 }
 
 fn target_missing(path: &Path, target: &str, names: &[String]) -> DataError {

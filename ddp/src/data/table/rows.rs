@@ -1,8 +1,9 @@
-//! Rows of a table as they are read: features in f32, categories as numbers.
+//! Rows read from a table: features in f32, categories as numbers.
 
 use std::path::Path;
 
 use super::columns::ColumnPlan;
+use super::csv::CsvError;
 use crate::config::Task;
 use crate::data::CellProblem;
 use crate::data::checks::MAX_GUESSED_CLASSES;
@@ -10,10 +11,9 @@ use crate::data::dataset::{CategoryColumn, RowLayout, TargetLayout};
 use crate::data::error::{DataError, Result};
 use crate::data::resident::{ResidentRows, Targets};
 use crate::data::source::SourceSpec;
-use crate::data::table::CsvError;
 use crate::data::vocabulary::{MAX_VALUES, Vocabulary};
 
-/// Rows read so far. Who reads a row pushes `n_features` features, then its targets and weight, and ends it.
+/// Rows read so far. A reader adds a row and then sets its features, targets and weight.
 #[derive(Debug)]
 pub(crate) struct TableRows {
     pub(crate) n_rows: usize,
@@ -22,20 +22,20 @@ pub(crate) struct TableRows {
     pub(crate) features: Vec<f32>,
     pub(crate) targets: TargetCells,
     pub(crate) weights: Option<Vec<f32>>,
-    /// One a categorical column.
+    /// One per categorical column.
     pub(crate) vocabularies: Vec<Vocabulary>,
-    /// Whether the vocabularies stay as they are, and other values are unknown.
+    /// Whether the vocabularies are final, so that other values are unknown.
     is_closed: bool,
-    /// Whether a missing value is no error.
+    /// Whether missing values are accepted.
     pub(crate) may_miss: bool,
 }
 
 /// Targets read so far.
 #[derive(Debug)]
 pub(crate) enum TargetCells {
-    /// Class indices, below `classes` where that is known.
+    /// Class indices, below `classes` if it is known.
     Classes { labels: Vec<i64>, classes: Option<usize> },
-    /// `n_targets` values a row.
+    /// `n_targets` values per row.
     Values { values: Vec<f32>, n_targets: usize, is_binary: bool },
 }
 
@@ -66,7 +66,7 @@ impl TableRows {
         }
     }
 
-    /// Adds a row whose values are still to be set; the row's number.
+    /// Adds a row whose values are still to be set and returns its number.
     pub(crate) fn begin_row(&mut self) -> usize {
         self.features.resize(self.features.len() + self.n_features, 0.0);
         match &mut self.targets {
@@ -78,7 +78,7 @@ impl TableRows {
         self.n_rows - 1
     }
 
-    /// Takes the rows from `first` on out again.
+    /// Removes the rows from `first` on.
     pub(crate) fn drop_rows_from(&mut self, first: usize) {
         self.n_rows = first;
         self.features.truncate(first * self.n_features);
@@ -89,7 +89,7 @@ impl TableRows {
         self.weights.iter_mut().for_each(|weights| weights.truncate(first));
     }
 
-    /// Adds rows whose values are still to be set; the number of the first.
+    /// Adds rows whose values are still to be set and returns the number of the first.
     #[cfg(feature = "parquet")]
     pub(crate) fn add_rows(&mut self, n: usize) -> usize {
         self.features.resize(self.features.len() + n * self.n_features, 0.0);
@@ -104,7 +104,7 @@ impl TableRows {
         self.n_rows - n
     }
 
-    /// Makes room for just this many more rows.
+    /// Reserves memory for exactly `n` more rows.
     #[cfg(feature = "parquet")]
     pub(crate) fn reserve(&mut self, n: usize) {
         self.features.reserve_exact(n * self.n_features);
@@ -115,13 +115,13 @@ impl TableRows {
         self.weights.iter_mut().for_each(|weights| weights.reserve_exact(n));
     }
 
-    /// The number of a category's value, which becomes known if none has been known before.
+    /// The number of a category's value; a new value is added unless the vocabularies are final.
     pub(crate) fn code(&mut self, index: usize, value: &str) -> u32 {
         let vocabulary = &mut self.vocabularies[index];
         if self.is_closed { vocabulary.code(value) } else { vocabulary.add(value) }
     }
 
-    /// A column whose values are too many for categories.
+    /// A vocabulary with too many values.
     pub(crate) fn huge_vocabulary(&self) -> Option<&Vocabulary> {
         self.vocabularies.iter().find(|vocabulary| vocabulary.values().len() > MAX_VALUES)
     }
@@ -146,7 +146,7 @@ impl TableRows {
             }
             (TargetCells::Classes { .. }, TargetCell::Value(_))
             | (TargetCells::Values { .. }, TargetCell::Label(_)) => {
-                unreachable!("readers ask for what the targets are")
+                unreachable!("readers parse targets by the kind of `targets`")
             }
         }
         Ok(())
@@ -162,7 +162,7 @@ impl TableRows {
         (self.features.len() * 4 + targets + weights) as u64
     }
 
-    /// Gives up the rows, but not what was learned of categories.
+    /// Removes all rows but keeps the vocabularies.
     pub(crate) fn clear(&mut self) {
         self.n_rows = 0;
         self.features.clear();
@@ -232,7 +232,7 @@ impl TableRows {
     }
 }
 
-/// A target as it was read.
+/// The value of a target cell.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum TargetCell {
     Label(i64),

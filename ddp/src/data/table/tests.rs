@@ -1,4 +1,4 @@
-//! What a table's columns are for, tables in several files, compressed ones, and those that are too large.
+//! Roles of a table's columns; tables in several files, compressed tables, and tables that exceed the memory.
 
 use std::fs;
 use std::io::Write as _;
@@ -103,12 +103,12 @@ fn compressed_tables_that_are_cut_off_are_named() {
     let folder = Files::new(&[("text.csv.gz", ROWS), ("text.csv.zst", ROWS)]);
     for share in [2, 3, 50] {
         folder.write("cut.csv.gz", &gz[..gz.len() / share]);
-        assert_refused(folder.load("cut.csv.gz", &[]), &["cut.csv.gz", "no usable gzip file", "cut off"]);
+        assert_refused(folder.load("cut.csv.gz", &[]), &["cut.csv.gz", "not a valid gzip file", "cut off"]);
         folder.write("cut.csv.zst", &zst[..zst.len() / share]);
-        assert_refused(folder.load("cut.csv.zst", &[]), &["cut.csv.zst", "no usable zstd file", "cut off"]);
+        assert_refused(folder.load("cut.csv.zst", &[]), &["cut.csv.zst", "not a valid zstd file", "cut off"]);
     }
-    assert_refused(folder.load("text.csv.gz", &[]), &["text.csv.gz", "no usable gzip file"]);
-    assert_refused(folder.load("text.csv.zst", &[]), &["text.csv.zst", "no usable zstd file"]);
+    assert_refused(folder.load("text.csv.gz", &[]), &["text.csv.gz", "not a valid gzip file"]);
+    assert_refused(folder.load("text.csv.zst", &[]), &["text.csv.zst", "not a valid zstd file"]);
     // Lines are those of the text, not of the packed bytes.
     folder.write("bad.csv.gz", &gzip(b"a,label\n\n1,0\n\nx,1\n"));
     assert_refused(folder.load("bad.csv.gz", &[]), &["bad.csv.gz", "line 5, column \"a\""]);

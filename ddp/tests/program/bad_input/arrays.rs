@@ -1,4 +1,4 @@
-//! Arrays that are whole, and still nothing to train on: types, shapes, labels, values, and shards that don't go together.
+//! Valid files of arrays that can't be trained on: types, shapes, labels, values, and shards that don't match.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -22,8 +22,8 @@ fn of_type(descr: &str, order: &str, item_bytes: usize) -> Vec<u8> {
 #[test]
 fn types_that_are_no_numbers() {
     for (descr, item_bytes, part) in [
-        ("'|O'", 8, "Python objects (pickle), which are not loaded"),
-        ("'<c8'", 8, "of type '<c8', which is no number to train on"),
+        ("'|O'", 8, "Python objects (pickle), which are never loaded"),
+        ("'<c8'", 8, "of type '<c8', expected numbers"),
         ("'<U5'", 20, "of type '<U5'"),
         ("'|S3'", 3, "of type '|S3'"),
         ("'<M8[ns]'", 8, "of type '<M8[ns]'"),
@@ -31,11 +31,11 @@ fn types_that_are_no_numbers() {
         ("[('a', '<f4'), ('b', '<f4')]", 8, "fields with names"),
     ] {
         let file = of_type(descr, "False", item_bytes);
-        let parts = ["`x.npy` is no usable npy file", part, "hint: save it with numpy.save as float32"];
+        let parts = ["`x.npy` is not a valid npy file", part, "hint: save it with numpy.save as float32"];
         pair_refused(&file, &y_npy(), &[], &parts);
-        pair_refused(&x_npy(), &file, &[], &["`y.npy` is no usable npy file", part]);
+        pair_refused(&x_npy(), &file, &[], &["`y.npy` is not a valid npy file", part]);
     }
-    let parts = ["`x.npy`", "Fortran order", "hint: save numpy.ascontiguousarray of it"];
+    let parts = ["`x.npy`", "Fortran order", "hint: save numpy.ascontiguousarray(array)"];
     pair_refused(&of_type("'<f4'", "True", 4), &y_npy(), &[], &parts);
 }
 
@@ -53,7 +53,7 @@ fn rows_that_differ() {
     let sets = [PAIR[0], PAIR[1], "data.weight=w.npy"];
     place.refuses(&train(&sets), &["its weights `w.npy` have 13"]);
     place.write("w.npy", &npy_f32(&[N_ROWS, 2], &[1.0; 2 * N_ROWS]));
-    place.refuses(&train(&sets), &["`w.npy`", "[12, 2]", "one number a row", "`data.weight`"]);
+    place.refuses(&train(&sets), &["`w.npy`", "[12, 2]", "one number per row", "`data.weight`"]);
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn labels_that_are_no_classes() {
             "",
             ["data file `y.npy`, row 7: expected a class number of 0 or above, got -1", "hint: "],
         ),
-        (i64s(7, 2e9), "", ["row 7: label 2000000000 would make as many classes", "is it an identifier?"]),
+        (i64s(7, 2e9), "", ["row 7: label 2000000000 would create as many classes", "is it an identifier?"]),
         (f32s(11, 0.5), "", ["row 11: expected a whole class number, got 0.5", "\"regression\""]),
         (f32s(11, f64::NAN), "", ["row 11: expected a whole class number, got NaN", "hint: "]),
         (f32s(11, 1e30), "", ["row 11: label 9223372036854775807 would make", "hint: "]),
@@ -111,8 +111,10 @@ fn targets_of_other_tasks() {
         &["data file `y.npy`, row 11, target \"t1\": expected 0 or 1 for task \"multilabel\", got 0.5"],
     );
     for value in [f64::NAN, f64::INFINITY] {
-        let parts =
-            ["data file `y.npy`, row 11, target \"t1\": expected a finite number", "hint: mend the targets"];
+        let parts = [
+            "data file `y.npy`, row 11, target \"t1\": expected a finite number",
+            "hint: correct the targets",
+        ];
         pair_refused(&x_npy(), &values(value), &["data.task=regression", "data.normalize=minmax"], &parts);
     }
     let deep = npy_f32(&[N_ROWS, 2, 2], &[1.0; 4 * N_ROWS]);
@@ -209,13 +211,12 @@ fn shards_that_differ() {
         (npy_f32(&[6, 1, 3], &half(3)), "rows of [3] f32 against rows of [1, 3] f32"),
     ] {
         place.write("x/1.npy", &other);
-        place
-            .refuses(&train(&sets), &["`x/0.npy` and `x/1.npy` don't go together", part, "hint: all shards"]);
+        place.refuses(&train(&sets), &["`x/0.npy` and `x/1.npy` don't match", part, "hint: all shards"]);
     }
     place.write("x/1.npy", &npy_f32(&[0, 3], &[]));
-    place.refuses(&train(&sets), &["data file `x/1.npy` has no rows", "hint: leave empty shards out"]);
+    place.refuses(&train(&sets), &["data file `x/1.npy` has no rows", "hint: remove empty shards"]);
     place.write("x/1.npy", &npy_f32(&[6, 0], &[]));
-    place.refuses(&train(&sets), &["don't go together"]);
+    place.refuses(&train(&sets), &["don't match"]);
     pair_refused(&npy_f32(&[N_ROWS, 0], &[]), &y_npy(), &[], &["`x.npy`", "no features"]);
     pair_refused(&npy_f32(&[], &[1.0]), &y_npy(), &[], &["`x.npy` has no rows"]);
     // Another byte order is no difference.
@@ -237,7 +238,7 @@ fn folders_and_patterns() {
     for (source, parts) in [
         ("mixed", ["mixed", "hint: "]),
         ("other", ["no data file for `other`", "hint: the folder holds no file"]),
-        ("other/*.npy", ["no data file for `other/*.npy`", "hint: no file's name fits the pattern"]),
+        ("other/*.npy", ["no data file for `other/*.npy`", "hint: no file name matches the pattern"]),
         ("gone", ["data file `gone` does not exist", "hint: "]),
         ("shaped.npy", ["no data file for `shaped.npy`", "hint: the folder holds no file"]),
         ("shaped*", ["`shaped.npy` is a folder", "hint: "]),

@@ -51,8 +51,8 @@ fn npy_headers() {
         "(-1, 3)",
     ] {
         let file = rows(shape);
-        refused(&pair(&file, &y_npy()), &PAIR, &["`x.npy` is no usable npy file", "hint: "]);
-        refused(&pair(&x_npy(), &file), &PAIR, &["`y.npy` is no usable npy file", "hint: "]);
+        refused(&pair(&file, &y_npy()), &PAIR, &["`x.npy` is not a valid npy file", "hint: "]);
+        refused(&pair(&x_npy(), &file), &PAIR, &["`y.npy` is not a valid npy file", "hint: "]);
     }
     // Rows without end that take no bytes.
     let nothing = &rows("(1152921504606846976, 0)")[..128];
@@ -73,7 +73,7 @@ fn npy_headers() {
         refused(&pair(&file, &y_npy()), &PAIR, &[&format!("its header claims {len} bytes"), "hint: "]);
     }
     let deep = files::npy_with(&format!("{{'descr': {}", "(".repeat(10_000)));
-    refused(&pair(&deep, &y_npy()), &PAIR, &["`x.npy` is no usable npy file", "hint: "]);
+    refused(&pair(&deep, &y_npy()), &PAIR, &["`x.npy` is not a valid npy file", "hint: "]);
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn idx_headers() {
         let place = Place::new();
         place.write("a-images-idx3-ubyte", &file);
         place.write("a-labels-idx1-ubyte", &file_sets::y_idx());
-        refused(&place, &["data.train=a-images-idx3-ubyte"], &["no usable IDX file", "hint: "]);
+        refused(&place, &["data.train=a-images-idx3-ubyte"], &["not a valid IDX file", "hint: "]);
     }
 }
 
@@ -105,7 +105,7 @@ fn safetensors_headers() {
         refused(
             &place,
             &["data.train=a.safetensors"],
-            &["`a.safetensors` is no usable safetensors file", "hint: "],
+            &["`a.safetensors` is not a valid safetensors file", "hint: "],
         );
     };
     for len in [1 << 63, u64::MAX, 1 << 32, 99_999_999, 200] {
@@ -180,7 +180,7 @@ fn npz_entries() {
         &["`a.npz:features` needs 49 MiB of memory to be unpacked", "is 16", "numpy.savez"],
     );
     place.write("a.npz", &claiming(bomb, 1 << 20));
-    refused(&place, &small, &["`a.npz` is no usable npz file", "`features`", "hint: "]);
+    refused(&place, &small, &["`a.npz` is not a valid npz file", "`features`", "hint: "]);
 }
 
 /// Each fits by itself, all of them don't.

@@ -86,7 +86,7 @@ fn settings_that_arrays_have_no_use_for() {
         let set = format!("{key}=[\"f0\"]");
         place.refuses(
             &train(&["data.train=x.npy", "data.labels=y.npy", &set]),
-            &[&format!("`{key}` is given, and `x.npy` holds an array"), "hint: "],
+            &[&format!("`{key}` is set, but `x.npy` holds an array"), "hint: "],
         );
     }
 }
@@ -97,10 +97,10 @@ fn shards_of_other_columns() {
     let args = train(&["data.train=t"]);
     place.refuses(
         &args,
-        &["`t/0.csv` and `t/1.csv` don't go together", "column 2 is \"b\" in one and \"c\"", "hint: "],
+        &["`t/0.csv` and `t/1.csv` don't match", "column 2 is \"b\" in one and \"c\"", "hint: "],
     );
     place.write("t/1.csv", b"a,b,label,more\n1,2,0,1\n");
-    place.refuses(&args, &["don't go together", "3 columns against 4"]);
+    place.refuses(&args, &["don't match", "3 columns against 4"]);
     place.write("t/1.csv", b"a,b,label\n");
     place.refuses(&args, &["data file `t/1.csv`: no rows after the header"]);
     place.write("t/1.csv", b"a,b,label\n1,x,0\n");
@@ -139,14 +139,14 @@ fn arrays_whose_columns_have_other_names() {
     place.write("wide.npy", &file_sets::npy_f32(&[12, 4], &one_more));
     place.write("y.npy", &file_sets::y_npy());
     for (name, parts) in [
-        ("cities.safetensors", ["t.safetensors", "the categories of \"city\" have other numbers"]),
+        ("cities.safetensors", ["t.safetensors", "the categories of \"city\" are numbered differently"]),
         (
             "numbers.safetensors",
-            ["t.safetensors", "\"city\" has categories in t.safetensors, and numbers in"],
+            ["t.safetensors", "\"city\" holds categories in t.safetensors, but numbers in"],
         ),
         (
             "nameless.safetensors",
-            ["t.safetensors", "\"city\" has categories in t.safetensors, and numbers in"],
+            ["t.safetensors", "\"city\" holds categories in t.safetensors, but numbers in"],
         ),
         ("order.safetensors", ["t.safetensors", "column 1 of the array is \"b\", not \"a\""]),
         ("wide.npy", ["its 4 feature columns differ from the 3 of t.safetensors", "as they are"]),

@@ -29,7 +29,10 @@ fn missing_files() {
     );
     place.refuses(
         &train("data.train=folder"),
-        &["no data file for `folder`", "hint: the folder holds no file whose name ends in csv, npy"],
+        &[
+            "no data file for `folder`",
+            "hint: the folder contains no file whose name ends in csv, parquet, npy",
+        ],
     );
     place.refuses(&train("data.eval=no.csv"), &["data file `no.csv` does not exist"]);
     place.refuses(

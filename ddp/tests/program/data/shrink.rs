@@ -52,7 +52,7 @@ fn wait_for_steps(metrics: &Path) {
 fn assert_changed(outcome: &Outcome, name: &str) {
     let stderr = &outcome.stderr;
     assert_eq!(outcome.status.code(), Some(1), "{stderr}");
-    for part in [name, "changed while it was read: a part of it is gone", "\nhint: don't write to data"] {
+    for part in [name, "changed while it was read: a part of it is missing", "\nhint: don't write to data"] {
         assert!(stderr.contains(part), "no {part:?} in:\n{stderr}");
     }
     assert!(!stderr.contains("panicked"), "{stderr}");

@@ -1,4 +1,4 @@
-//! How far a conversion is, on stderr, and how fast it was.
+//! Reports progress and speed of a conversion on stderr.
 
 use std::io::{IsTerminal as _, stderr};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::report::progress::ProgressChoice;
 use crate::report::progress::{colours, line, rate};
 
-/// Time between two plain lines.
+/// Interval between two plain lines.
 const BETWEEN_LINES: Duration = Duration::from_secs(5);
 /// Length of the bar.
 const LEN: u64 = 1000;
@@ -36,7 +36,7 @@ impl Meter {
         Meter { view, started }
     }
 
-    /// So many rows of so many bytes are written; `fraction` of all, where that is known.
+    /// Reports that `n_rows` rows of `n_bytes` bytes are written; `fraction` is their share, if it is known.
     pub(super) fn advance(&mut self, n_rows: usize, n_bytes: usize, fraction: Option<f64>) {
         match &mut self.view {
             View::None => {}
@@ -56,7 +56,7 @@ impl Meter {
         }
     }
 
-    /// The end, in words.
+    /// The summary of the conversion.
     pub(super) fn end(&self, n_rows: usize, n_files: usize, n_bytes: u64) -> String {
         let elapsed_s = self.started.elapsed().as_secs_f64();
         let mb = n_bytes as f64 / 1e6;
@@ -87,7 +87,7 @@ fn bar() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(LEN), ProgressDrawTarget::stderr_with_hz(10));
     let template =
         if colours() { "{bar:30.cyan/blue} {percent:>3}%  {msg}" } else { "{bar:30} {percent:>3}%  {msg}" };
-    bar.set_style(ProgressStyle::with_template(template).expect("the template is constant and right"));
+    bar.set_style(ProgressStyle::with_template(template).expect("the template is a valid constant"));
     bar.enable_steady_tick(Duration::from_millis(500));
     bar
 }

@@ -1,75 +1,68 @@
-//! `ddp-train data convert`: rows of any format to any other, a chunk at a time.
+//! `ddp-train data convert`: converts rows from any format to any other, in chunks.
 //!
-//! [`source`] reads, [`target`] says where to, a [`writer`] for each format writes under temporary names ([`staging`]), and
-//! only when all is on the disk do the files get their own.
+//! [`source`] reads rows, [`target`] names the files, and the writer of the format writes them under temporary names
+//! ([`Staging`]). The files are renamed once all of them are on disk.
 
-mod chunk;
-mod csv;
-mod encode;
 mod meter;
-mod npy;
-mod npz;
-#[cfg(feature = "parquet")]
-mod parquet;
-mod safetensors;
 mod source;
-mod staging;
 mod target;
-mod writer;
 
 use std::path::PathBuf;
 
+use ddp_kernels::DType;
+
 use self::meter::Meter;
 use self::source::Source;
-use self::staging::Staging;
 use self::target::Target;
-use self::writer::{RowWriter, Schema};
-use crate::cli::ConvertArgs;
+use crate::cli::{ConvertArgs, ConvertDtype};
 use crate::config::Config;
 use crate::data::files_of;
+use crate::data::write::{RowWriter, Staging};
 use crate::error::Result;
 use crate::report::stdout::print_result;
 
-/// Converts, and tells on stdout what was written.
+/// Converts rows and prints a summary on stdout.
 ///
 /// # Errors
-/// What is wrong with the arguments, the rows, or the place where they go; then nothing is left there.
+/// Faults of the arguments, the rows or the output path; no new files are left then.
 pub(super) fn convert(args: &ConvertArgs) -> Result<()> {
     let summary = run(args)?;
     Ok(print_result(&format!("{summary}\n"))?)
 }
 
-/// As [`convert`]; what was written, in words.
+/// Converts rows and returns the summary.
 fn run(args: &ConvertArgs) -> Result<String> {
     let target = Target::new(args)?;
     let config = Config::load(None, &sets(args))?;
     let old = target.existing(args.overwrite, &inputs(args, &config))?;
     let mut source = Source::open(&config.data, args.labels.as_deref())?;
-    let schema = Schema::new(source.shape(), &target, args)?;
+    let writer = target.writer;
+    let schema = source.schema().clone();
+    let schema = schema.fit(&writer.storage, args.dtype.map(dtype), target.format.title, &args.out)?;
     let rows_per_file = match (args.rows_per_file, args.mib_per_file) {
         (Some(rows), _) => rows,
         (None, Some(mib)) => ((mib << 20) / schema.row_bytes()).max(1),
         (None, None) => usize::MAX,
     };
-    let mut staging = Staging::new(&target.folder())?;
+    let mut staging = Staging::new(&target.folder());
     let mut meter = Meter::new(args.progress);
     let mut current: Option<(Box<dyn RowWriter>, usize)> = None;
     let (mut n_rows, mut n_files) = (0, 0);
     while let Some(chunk) = source.next()? {
         let mut start = 0;
         while start < chunk.n_rows {
-            let (writer, room) = match &mut current {
+            let (writer, rows_left) = match &mut current {
                 Some(current) => current,
                 None => {
-                    let writer = writer::open(&schema, &target, n_files, &mut staging)?;
+                    let opened = (writer.open)(schema.clone(), &target.files(n_files), &mut staging)?;
                     n_files += 1;
-                    current.insert((writer, rows_per_file))
+                    current.insert((opened, rows_per_file))
                 }
             };
-            let n = (chunk.n_rows - start).min(*room);
+            let n = (chunk.n_rows - start).min(*rows_left);
             writer.write(&chunk.rows(start..start + n), n_rows)?;
-            (start, n_rows, *room) = (start + n, n_rows + n, *room - n);
-            if *room == 0
+            (start, n_rows, *rows_left) = (start + n, n_rows + n, *rows_left - n);
+            if *rows_left == 0
                 && let Some((writer, _)) = current.take()
             {
                 writer.finish()?;
@@ -85,15 +78,25 @@ fn run(args: &ConvertArgs) -> Result<String> {
     Ok(meter.end(n_rows, n_files, n_bytes))
 }
 
-/// Files that rows, labels and weights are read from.
+/// Files of the rows, labels and weights.
 fn inputs(args: &ConvertArgs, config: &Config) -> Vec<PathBuf> {
     let data = &config.data;
     let named = [Some(&data.train), args.labels.as_ref(), data.labels.as_ref(), data.weight.as_ref()];
-    // What is wrong with a name is said when it is opened; that of a column is no file's.
+    // Faults of a name are reported when it is opened; the name of a column is not a file.
     named.into_iter().flatten().filter_map(|source| files_of(source).ok()).flatten().collect()
 }
 
-/// What the arguments say, as keys of the config.
+/// The number format that `--dtype` names.
+fn dtype(choice: ConvertDtype) -> DType {
+    match choice {
+        ConvertDtype::F32 => DType::F32,
+        ConvertDtype::F16 => DType::F16,
+        ConvertDtype::Bf16 => DType::BF16,
+        ConvertDtype::U8 => DType::U8,
+    }
+}
+
+/// The arguments as settings of the config.
 fn sets(args: &ConvertArgs) -> Vec<String> {
     let text = |text: &str| toml::Value::String(text.to_owned()).to_string();
     let texts =

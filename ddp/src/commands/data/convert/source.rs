@@ -1,66 +1,56 @@
-//! Rows of any format in their order, a chunk at a time.
+//! Reads rows of any format in order, in chunks.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use ddp_kernels::{DType, Device, Tensor, ops};
 
-use super::chunk::{Chunk, Targets};
-use crate::config::{DataConfig, DataFormat, Task};
-use crate::data::CsvError;
-use crate::data::DataError;
+use crate::config::{DataConfig, Task};
 use crate::data::batch::BatchMut;
-use crate::data::table::{ColumnPlan, TableReader, TableRows, TargetCells, huge_vocabulary, same_columns};
+use crate::data::format::Reader;
+use crate::data::raw::ArrayReader;
+use crate::data::table::{
+    ColumnPlan, TableReader, TableReaders, TableRows, TargetCells, huge_vocabulary, same_columns,
+};
+use crate::data::write::{Chunk, Schema, Targets};
 use crate::data::{
-    CategoryColumn, Compression, Dataset, KnownFeatures, MAX_GUESSED_CLASSES, SourceSpec, TargetLayout,
-    Vocabulary, files_and_format,
+    CategoryColumn, Compression, CsvError, DataError, Dataset, KnownFeatures, MAX_GUESSED_CLASSES,
+    SourceSpec, TargetLayout, Vocabulary, files_and_format,
 };
 use crate::error::Result;
 
-/// Bytes of rows, as f32, that are read at a time.
+/// Bytes of rows, as f32, per chunk.
 pub(super) const CHUNK_BYTES: usize = 2 << 20;
-/// Arrays above this are read piece by piece rather than mapped.
+/// Size above which arrays are read in pieces rather than mapped.
 const MAPPED_BYTES: u64 = 16 << 20;
 
-/// Where rows come from.
+/// Source of rows.
 #[derive(Debug)]
 pub(super) enum Source {
     Table(Box<TableSource>),
     Rows(Box<RowSource>),
 }
 
-/// What the rows look like.
-#[derive(Debug, Clone)]
-pub(super) struct Shape {
-    pub(super) source: String,
-    pub(super) features: Vec<String>,
-    /// Number format of the features in the files; f32 for tables.
-    pub(super) dtype: DType,
-    /// Names of the targets: one where they are class indices.
-    pub(super) targets: Vec<String>,
-    pub(super) are_labels: bool,
-    /// Name of the weights.
-    pub(super) weight: Option<String>,
-    pub(super) categories: Vec<CategoryColumn>,
-}
-
 impl Source {
-    /// Opens what `data.train` names.
+    /// Opens the rows that `data.train` names.
     ///
     /// # Errors
-    /// What is wrong with the files.
+    /// A [`DataError`] that names the file.
     pub(super) fn open(data: &DataConfig, labels: Option<&str>) -> Result<Self> {
         let spec = SourceSpec { labels, ..SourceSpec::train(data) };
         if spec.source.starts_with("builtin:") {
             return Ok(Source::Rows(Box::new(RowSource::new(spec.open()?, &spec)?)));
         }
         let (files, format) = files_and_format(&spec)?;
-        if matches!(format, DataFormat::Csv | DataFormat::Parquet) {
-            return Ok(Source::Table(Box::new(TableSource::new(files, format, &spec)?)));
-        }
-        // What must be unpacked may take what the config grants.
-        let is_packed =
-            format == DataFormat::Npz || files.iter().any(|path| Compression::of(path) != Compression::None);
+        let reader = match &format.reader {
+            Reader::Table(readers) => {
+                return Ok(Source::Table(Box::new(TableSource::new(files, readers, &spec)?)));
+            }
+            Reader::Arrays(reader) => reader,
+        };
+        // Decompressed rows may take the memory that the config grants.
+        let is_packed = matches!(reader, ArrayReader::Named { is_archive: true, .. })
+            || files.iter().any(|path| Compression::of(path) != Compression::None);
         let memory_bytes = if is_packed { spec.memory_bytes } else { spec.memory_bytes.min(MAPPED_BYTES) };
         let classes =
             (data.task == Task::Classification).then(|| spec.classes.unwrap_or(MAX_GUESSED_CLASSES as usize));
@@ -68,10 +58,10 @@ impl Source {
         Ok(Source::Rows(Box::new(RowSource::new(spec.open()?, &spec)?)))
     }
 
-    pub(super) fn shape(&self) -> &Shape {
+    pub(super) fn schema(&self) -> &Schema {
         match self {
-            Source::Table(table) => &table.shape,
-            Source::Rows(rows) => &rows.shape,
+            Source::Table(table) => &table.schema,
+            Source::Rows(rows) => &rows.schema,
         }
     }
 
@@ -83,7 +73,7 @@ impl Source {
         }
     }
 
-    /// The part of the rows that was read, from 0 to 1, where that is known.
+    /// Share of the rows that was read, from 0 to 1, if it is known.
     pub(super) fn fraction(&self) -> Option<f64> {
         match self {
             Source::Table(table) => table.fraction(),
@@ -92,16 +82,16 @@ impl Source {
     }
 }
 
-/// Rows that can be asked for by number.
+/// Rows of a dataset, gathered by number.
 #[derive(Debug)]
 pub(super) struct RowSource {
     dataset: Arc<dyn Dataset>,
-    shape: Shape,
+    schema: Schema,
     at: usize,
     chunk_rows: usize,
     numbers: Vec<usize>,
     x: Tensor,
-    /// `x` as f32, where it is something else.
+    /// `x` as f32, if it has a different type.
     floats: Option<Tensor>,
     targets: Tensor,
     weights: Option<Tensor>,
@@ -114,7 +104,7 @@ impl RowSource {
             TargetLayout::Classes { .. } => (spec.data.target.clone(), true),
             TargetLayout::Values { names } => (names.clone(), false),
         };
-        let shape = Shape {
+        let schema = Schema {
             source: spec.source.to_owned(),
             features: layout.features.clone(),
             dtype: layout.dtype,
@@ -123,7 +113,7 @@ impl RowSource {
             weight: layout.has_weights.then(|| "weight".to_owned()),
             categories: layout.categories.clone(),
         };
-        let n = chunk_rows(&shape).min(dataset.len().max(1));
+        let n = chunk_rows(&schema).min(dataset.len().max(1));
         let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, Device::Cpu);
         let dims = [n, layout.n_features()];
         Ok(RowSource {
@@ -134,7 +124,7 @@ impl RowSource {
             numbers: Vec::with_capacity(n),
             chunk_rows: n,
             at: 0,
-            shape,
+            schema,
             dataset,
         })
     }
@@ -164,7 +154,7 @@ impl RowSource {
         Ok(Some(Chunk {
             n_rows: n,
             features: x.view().rows(0, n)?.as_slice::<f32>(OP, "x")?,
-            targets: match self.shape.are_labels {
+            targets: match self.schema.are_labels {
                 true => Targets::Labels(targets.as_slice::<i64>(OP, "targets")?),
                 false => Targets::Values(targets.as_slice::<f32>(OP, "targets")?),
             },
@@ -176,18 +166,18 @@ impl RowSource {
     }
 }
 
-/// Rows of tables, which are read from the first to the last.
+/// Rows of tables, read from the first to the last.
 pub(super) struct TableSource {
     files: Vec<PathBuf>,
-    format: DataFormat,
+    readers: &'static TableReaders,
     data: DataConfig,
-    shape: Shape,
+    schema: Schema,
     plan: ColumnPlan,
     vocabularies: Vec<Vocabulary>,
-    /// The file under way, by its number.
-    reader: Option<TableReader>,
+    /// Reader of the current file.
+    reader: Option<Box<dyn TableReader>>,
     n_opened: usize,
-    /// Whether the file under way has given a row.
+    /// Whether the current file has yielded a row.
     has_rows: bool,
     rows: TableRows,
 }
@@ -199,10 +189,10 @@ impl std::fmt::Debug for TableSource {
 }
 
 impl TableSource {
-    fn new(files: Vec<PathBuf>, format: DataFormat, spec: &SourceSpec<'_>) -> Result<Self> {
-        let reader = TableReader::open(&files[0], format, spec)?;
+    fn new(files: Vec<PathBuf>, readers: &'static TableReaders, spec: &SourceSpec<'_>) -> Result<Self> {
+        let reader = (readers.open)(&files[0], spec)?;
         let plan = reader.plan().clone();
-        let shape = Shape {
+        let schema = Schema {
             source: spec.source.to_owned(),
             features: plan.features.clone(),
             dtype: DType::F32,
@@ -219,8 +209,8 @@ impl TableSource {
             n_opened: 1,
             has_rows: false,
             files,
-            format,
-            shape,
+            readers,
+            schema,
             plan,
         };
         if !source.plan.categorical.is_empty() {
@@ -229,8 +219,8 @@ impl TableSource {
         Ok(source)
     }
 
-    /// Reads all rows once for the values of the categorical columns, so that those have the numbers of their alphabetical
-    /// order in the second pass.
+    /// Reads all rows once to collect the values of categorical columns, which are numbered in alphabetical order in the second
+    /// pass.
     fn collect_categories(&mut self) -> Result<()> {
         while self.next()?.is_some() {
             if let Some(vocabulary) = self.rows.huge_vocabulary() {
@@ -244,7 +234,7 @@ impl TableSource {
             let column = column.expect("a categorical column is a feature");
             CategoryColumn { column, vocabulary: vocabulary.clone() }
         });
-        self.shape.categories = columns.collect();
+        self.schema.categories = columns.collect();
         self.rows = TableRows::new(&self.plan, &self.spec());
         self.n_opened = 0;
         Ok(())
@@ -252,18 +242,18 @@ impl TableSource {
 
     fn spec(&self) -> SourceSpec<'_> {
         let names = &self.plan.features;
-        let known = KnownFeatures { names, vocabularies: &self.vocabularies, of: &self.shape.source };
+        let known = KnownFeatures { names, vocabularies: &self.vocabularies, of: &self.schema.source };
         let features = (!self.vocabularies.is_empty()).then_some(known);
         SourceSpec { features, ..SourceSpec::train(&self.data) }
     }
 
     fn next(&mut self) -> Result<Option<Chunk<'_>>> {
-        let chunk_rows = chunk_rows(&self.shape);
+        let chunk_rows = chunk_rows(&self.schema);
         self.rows.clear();
         loop {
             let Some(reader) = &mut self.reader else {
                 let Some(path) = self.files.get(self.n_opened) else { return Ok(None) };
-                let reader = TableReader::open(path, self.format, &self.spec())?;
+                let reader = (self.readers.open)(path, &self.spec())?;
                 same_columns(&self.files[0], &self.plan.names, path, &reader.plan().names)?;
                 self.reader = Some(reader);
                 self.n_opened += 1;
@@ -303,7 +293,7 @@ impl TableSource {
     }
 }
 
-/// Rows that are read at a time.
-fn chunk_rows(shape: &Shape) -> usize {
-    (CHUNK_BYTES / (4 * (shape.features.len() + shape.targets.len()))).clamp(1, 1 << 16)
+/// Rows per chunk.
+fn chunk_rows(schema: &Schema) -> usize {
+    (CHUNK_BYTES / (4 * (schema.features.len() + schema.targets.len()))).clamp(1, 1 << 16)
 }

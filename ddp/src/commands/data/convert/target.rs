@@ -1,17 +1,18 @@
-//! Where converted rows go: one file, numbered files, or a folder of parts.
+//! Files of converted rows: one file, numbered files, or a folder of parts.
 
 use std::path::{Path, PathBuf};
 
 use crate::cli::ConvertArgs;
-use crate::config::{DataFormat, format_by_name};
-use crate::data::{Compression, DataError};
+use crate::data::format::Format;
+use crate::data::write::{OutFiles, WriteFormat};
+use crate::data::{Compression, DataError, formats};
 use crate::error::Result;
 
 /// Files to write.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
-    pub(super) format: DataFormat,
-    pub(super) compression: Compression,
+    pub(super) format: &'static Format,
+    pub(super) writer: &'static WriteFormat,
     place: Place,
     /// Ending of the names.
     ending: String,
@@ -22,51 +23,56 @@ enum Place {
     File(PathBuf),
     /// `rows-00000.npy`, ... for a folder and "rows".
     Numbered(PathBuf, String),
-    /// `part-00000.npy`, ..., and labels and weights of npy in folders inside.
+    /// `part-00000.npy`, ..., with labels and weights of npy in subfolders.
     Folder(PathBuf),
 }
 
 impl Target {
-    /// What `OUT` and `--to` mean.
+    /// The files that `OUT` and `--to` name.
     ///
     /// # Errors
     /// [`DataError::OutFormat`]
     pub(super) fn new(args: &ConvertArgs) -> Result<Self> {
         let path = Path::new(&args.out);
-        let bad = |reason: String, hint| DataError::OutFormat { out: args.out.clone(), reason, hint };
+        let bad = |reason: String, hint: &str| DataError::OutFormat {
+            out: args.out.clone(),
+            reason,
+            hint: hint.to_owned(),
+        };
         let is_folder = args.out.ends_with('/') || path.is_dir();
         let ending = match (&args.to, is_folder) {
             (Some(to), true) => to.clone(),
             (None, true) => {
                 return Err(bad(
                     "it is a folder".to_owned(),
-                    "say the format of the files in it: --to safetensors",
+                    "set the format of the files in it: --to safetensors",
                 )
                 .into());
             }
             (given, false) => {
                 let ending = ending_of(path).ok_or_else(|| {
-                    let hint = "name it .npy, .npz, .safetensors, .csv, .csv.gz, .csv.zst or .parquet, or write to a folder with --to";
-                    bad("its name doesn't tell the format".to_owned(), hint)
+                    let endings = formats::listed(formats::written_endings().into_iter());
+                    let hint = format!("end its name in {endings}, or write to a folder with --to");
+                    bad("its name doesn't determine the format".to_owned(), &hint)
                 })?;
                 if given.as_ref().is_some_and(|given| *given != ending) {
                     return Err(
-                        bad(format!("its name says {ending}"), "leave --to out, or name a folder").into()
+                        bad(format!("its name ends in {ending}"), "remove --to, or name a folder").into()
                     );
                 }
                 ending
             }
         };
         let named = format!("x.{ending}");
-        let format = format_by_name(Path::new(&named)).expect("an ending of the list above");
-        let compression = Compression::of(Path::new(&named));
-        if compression != Compression::None && format != DataFormat::Csv || format == DataFormat::Idx {
-            return Err(bad(
-                format!("{ending} is only read"),
-                "npy, npz, safetensors and parquet hold it as well",
-            )
-            .into());
-        }
+        let path_of_ending = Path::new(&named);
+        let format = formats::by_name(path_of_ending).expect("the ending comes from a list of formats");
+        let is_plain = Compression::of(path_of_ending) == Compression::None;
+        let can_write = |writer: &&WriteFormat| is_plain || writer.endings.contains(&ending.as_str());
+        let Some(writer) = format.writer.as_ref().filter(can_write) else {
+            let endings = formats::listed(formats::written_endings().into_iter());
+            let reason = format!("{ending} files can be read but not written");
+            return Err(bad(reason, &format!("choose one of {endings}")).into());
+        };
         let is_split = args.rows_per_file.is_some() || args.mib_per_file.is_some();
         let place = match (is_folder, is_split) {
             (true, _) => Place::Folder(path.to_owned()),
@@ -77,10 +83,10 @@ impl Target {
                 Place::Numbered(folder_of(path), stem)
             }
         };
-        Ok(Target { format, compression, place, ending })
+        Ok(Target { format, writer, place, ending })
     }
 
-    /// The folder that the files are in.
+    /// The folder of the files.
     pub(super) fn folder(&self) -> PathBuf {
         match &self.place {
             Place::File(path) => folder_of(path),
@@ -88,8 +94,16 @@ impl Target {
         }
     }
 
-    /// File number `index`.
-    pub(super) fn file(&self, index: usize) -> PathBuf {
+    /// The files of writer number `index`.
+    pub(super) fn files(&self, index: usize) -> OutFiles {
+        OutFiles {
+            rows: self.file(index),
+            labels: self.adjacent(index, "labels"),
+            weights: self.adjacent(index, "weights"),
+        }
+    }
+
+    fn file(&self, index: usize) -> PathBuf {
         match &self.place {
             Place::File(path) => path.clone(),
             Place::Numbered(folder, stem) => folder.join(format!("{stem}-{index:05}.{}", self.ending)),
@@ -97,20 +111,19 @@ impl Target {
         }
     }
 
-    /// The npy file of "labels" or "weights" that goes with file number `index`.
-    pub(super) fn beside(&self, index: usize, what: &str) -> PathBuf {
+    /// The file of "labels" or "weights" next to file number `index`, for formats whose files hold one array.
+    fn adjacent(&self, index: usize, content: &str) -> PathBuf {
         let file = self.file(index);
         match &self.place {
-            Place::Folder(folder) => folder.join(what).join(file.file_name().unwrap_or_default()),
-            _ => file.with_extension(format!("{what}.npy")),
+            Place::Folder(folder) => folder.join(content).join(file.file_name().unwrap_or_default()),
+            _ => file.with_extension(format!("{content}.{}", self.format.id.endings()[0])),
         }
     }
 
-    /// Files of former rows that this command takes the place of.
+    /// Existing files that this command replaces.
     ///
     /// # Errors
-    /// [`DataError::OutExists`] if there are some and they are not to be replaced; [`DataError::OutFormat`] if one of them is
-    /// among the `inputs`.
+    /// [`DataError::OutExists`] unless `overwrite`; [`DataError::OutFormat`] if one of them is among the `inputs`.
     pub(super) fn existing(&self, overwrite: bool, inputs: &[PathBuf]) -> Result<Vec<PathBuf>> {
         let found = self.found();
         match found.first() {
@@ -122,42 +135,50 @@ impl Target {
         match found.iter().find(is_read) {
             Some(read) => Err(DataError::OutFormat {
                 out: self.folder().display().to_string(),
-                reason: format!("they would take the place of `{}`, which is read", read.display()),
-                hint: "write to another place, and remove the old files when the new ones are there",
+                reason: format!("the new files would replace `{}`, which is an input", read.display()),
+                hint: "write to another path, and remove the old files afterwards".to_owned(),
             }
             .into()),
             None => Ok(found),
         }
     }
 
-    /// Files with the names that this command gives, in order.
+    /// Existing files with names of this command's output, sorted.
     fn found(&self) -> Vec<PathBuf> {
         let mut found: Vec<PathBuf> = match &self.place {
             Place::File(path) => {
-                let beside = ["labels", "weights"].map(|what| self.beside(0, what));
-                let beside = beside.into_iter().filter(|_| self.format == DataFormat::Npy);
-                std::iter::once(path.clone()).chain(beside).filter(|path| path.exists()).collect()
+                let adjacent = ["labels", "weights"].map(|content| self.adjacent(0, content));
+                let adjacent = adjacent.into_iter().filter(|_| self.format.is_single_array());
+                std::iter::once(path.clone()).chain(adjacent).filter(|path| path.exists()).collect()
             }
             Place::Numbered(folder, stem) => {
-                let is_beside = |ending: &str| {
-                    self.format == DataFormat::Npy && ["labels.npy", "weights.npy"].contains(&ending)
+                let usual = self.format.id.endings()[0];
+                let is_adjacent = |ending: &str| {
+                    let content = ending.strip_suffix(usual).and_then(|rest| rest.strip_suffix('.'));
+                    self.format.is_single_array() && matches!(content, Some("labels" | "weights"))
                 };
                 let is_one = |name: &str| {
                     ending_of_part(name, stem)
-                        .is_some_and(|ending| ending == self.ending || is_beside(ending))
+                        .is_some_and(|ending| ending == self.ending || is_adjacent(ending))
                 };
                 data_files(folder, is_one)
             }
             Place::Folder(folder) => {
-                // Of any format, so that the folder holds rows of one format afterwards.
+                // Parts of any format, so that the folder holds a single format afterwards.
                 let is_part = |name: &str| {
                     let ending = ending_of(Path::new(name));
                     ending.is_some() && ending.as_deref() == ending_of_part(name, "part")
                 };
-                let is_array = |name: &str| ending_of_part(name, "part") == Some("npy");
+                let is_array = |name: &str| {
+                    let ending = ending_of_part(name, "part");
+                    let of_ending = |format: &&Format| ending == Some(format.id.endings()[0]);
+                    formats::all()
+                        .find(of_ending)
+                        .is_some_and(|format| format.is_single_array() && format.writer.is_some())
+                };
                 let mut found = data_files(folder, is_part);
-                for what in ["labels", "weights"] {
-                    found.extend(data_files(&folder.join(what), is_array));
+                for content in ["labels", "weights"] {
+                    found.extend(data_files(&folder.join(content), is_array));
                 }
                 found
             }
@@ -167,9 +188,9 @@ impl Target {
     }
 }
 
-/// The ending that tells the format, with that of a compression.
+/// The ending of a format, with that of a compression.
 fn ending_of(path: &Path) -> Option<String> {
-    format_by_name(path)?;
+    formats::by_name(path)?;
     let name = path.file_name()?.to_str()?.to_ascii_lowercase();
     let plain = name.strip_suffix(".gz").or(name.strip_suffix(".zst")).unwrap_or(&name);
     let stem = plain.rsplit_once(['.', '-'])?.0;
@@ -189,13 +210,13 @@ fn folder_of(path: &Path) -> PathBuf {
     }
 }
 
-/// The data files of a folder whose name `is_one`; none where there is no folder.
+/// The data files of a folder whose name satisfies `is_one`; none if the folder does not exist.
 fn data_files(folder: &Path, is_one: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let is_data = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        !name.starts_with('.') && format_by_name(path).is_some() && path.is_file() && is_one(&name)
+        !name.starts_with('.') && formats::by_name(path).is_some() && path.is_file() && is_one(&name)
     };
     paths.filter(is_data).collect()
 }

@@ -418,10 +418,10 @@ fn places_that_make_no_sense_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| text(&folder.path().join(name)).to_owned();
     let input = "builtin:digits";
-    assert_refused(&[input, &at("rows")], &["doesn't tell the format"]);
-    assert_refused(&[input, &at("rows.npy.gz")], &["npy.gz is only read"]);
+    assert_refused(&[input, &at("rows")], &["doesn't determine the format"]);
+    assert_refused(&[input, &at("rows.npy.gz")], &["npy.gz files can be read but not written"]);
     assert_refused(&[input, text(folder.path())], &["is a folder", "--to"]);
-    assert_refused(&[input, &at("rows.npy"), "--to", "npz"], &["its name says npy"]);
+    assert_refused(&[input, &at("rows.npy"), "--to", "npz"], &["its name ends in npy"]);
     let message = run(&args(&[input, &at("none/rows.npy"), "--target", "x"])).unwrap_err().to_string();
     assert!(message.contains("builtin:digits"), "{message}");
     assert_refused(&[&at("none.csv"), &at("rows.npy")], &["none.csv` does not exist"]);

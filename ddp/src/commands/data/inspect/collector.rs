@@ -1,60 +1,60 @@
-//! What is learned of columns as their rows go by.
+//! Collects properties of columns while rows are read.
 
 use super::values::{Values, mixed};
 use crate::data::ColumnStats;
 
-/// Distinct values that are counted, over all columns; their memory is some 100 MiB.
+/// Most distinct values that are counted over all columns, about 100 MiB.
 const MAX_VALUES: usize = 1 << 21;
 
-/// File and line, or row, from which a value comes.
+/// File and line, or row, of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) file: usize,
     pub(super) number: u64,
 }
 
-/// Rows, cell by cell.
+/// Consecutive rows as cells.
 pub(super) struct Chunk<'a> {
-    /// `[n, columns]`; NaN where there is no finite number.
+    /// `[n, columns]`; NaN for everything but finite numbers.
     pub(super) numbers: &'a [f64],
-    /// `[n, columns]`: equal for equal values, 0 where a value is missing.
+    /// `[n, columns]`: equal for equal values, 0 for missing ones.
     pub(super) keys: &'a [u64],
     /// `[n]`
     pub(super) places: &'a [Place],
-    /// The value of a row and column as a text.
+    /// The text of a row and column.
     pub(super) text: &'a dyn Fn(usize, usize) -> String,
 }
 
-/// Everything about some columns.
+/// Properties of all columns.
 pub(super) struct Collector {
     pub(super) columns: Vec<Column>,
     pub(super) stats: ColumnStats,
     pub(super) n_rows: usize,
-    /// Column that others are compared with.
+    /// Column that the others are compared with.
     target: Option<usize>,
     limit: usize,
 }
 
-/// What is known of one column besides its statistics.
+/// Properties of one column, without its statistics.
 #[derive(Debug, Default)]
 pub(super) struct Column {
     pub(super) values: Values,
-    /// A hash of all values in their order.
+    /// Hash of all values in order.
     pub(super) hash: u64,
     pub(super) n_missing: u64,
     pub(super) first_missing: Option<Place>,
-    /// Values that are no numbers.
+    /// Values that are not numbers.
     pub(super) texts: Odd,
     /// NaN and infinity, and numbers beyond f32.
     pub(super) not_finite: Odd,
     pub(super) has_fractions: bool,
-    /// Each number is larger than the one before.
+    /// Whether each number exceeds the one before.
     pub(super) is_rising: bool,
     last: f64,
     pair: Pair,
 }
 
-/// Values that are out of the ordinary.
+/// Unusual values.
 #[derive(Debug, Default)]
 pub(super) struct Odd {
     pub(super) n: u64,
@@ -68,7 +68,7 @@ impl Odd {
     }
 }
 
-/// Sums for the correlation of two columns, over rows that have both.
+/// Sums for the correlation of two columns, over rows with both values.
 #[derive(Debug, Clone, Copy, Default)]
 struct Pair {
     n: f64,
@@ -99,7 +99,7 @@ impl Pair {
 }
 
 impl Collector {
-    /// For `n_columns` columns, which are compared with the column `target`.
+    /// Collects `n_columns` columns and compares them with the column `target`.
     pub(super) fn new(n_columns: usize, target: Option<usize>) -> Self {
         let column = || Column { is_rising: true, last: f64::NEG_INFINITY, ..Column::default() };
         Collector {
@@ -116,12 +116,12 @@ impl Collector {
         ((1 << 18) / self.columns.len().max(1)).clamp(1, 1024)
     }
 
-    /// Takes rows.
+    /// Adds rows.
     pub(super) fn add(&mut self, chunk: &Chunk<'_>) {
         let n_columns = self.columns.len();
         self.stats.add(chunk.numbers);
         self.n_rows += chunk.places.len();
-        // Column by column, so that what is known of one stays in the cache.
+        // Column by column, so that the properties of one stay in the cache.
         for (index, column) in self.columns.iter_mut().enumerate() {
             for (row, &place) in chunk.places.iter().enumerate() {
                 let at = row * n_columns;

@@ -1,9 +1,11 @@
-//! `ddp-train data inspect`: what is in data files, and what would hinder training on them.
+//! `ddp-train data inspect`: describes data files and warns of problems for training.
 //!
-//! Files -> chunks of rows (`scan`) -> what is known of each column (`collector`) -> a profile (`profile`) with warnings
-//! (`warnings`) -> text, JSON and the lines of a config (`report`, `section`).
+//! Files -> chunks of rows (`scan`) -> properties of each column (`collector`) -> a profile (`profile`) with warnings
+//! (`warnings`) -> text, JSON and a config section (`report`, `section`).
 
 mod collector;
+mod column_profile;
+mod origin;
 mod profile;
 mod report;
 mod scan;
@@ -21,19 +23,19 @@ use crate::error::Result;
 use crate::report::metrics::json_line;
 use crate::report::stdout::print_result;
 
-/// Reads all rows and prints what is found.
+/// Reads all rows and prints their profile.
 pub(super) fn inspect(args: &InspectArgs) -> Result<()> {
     let profile = profile(args)?;
     Ok(print_result(&if args.json { json_line(&profile) } else { report::text(&profile, args.all) })?)
 }
 
-/// What is found in the files that `args` name.
+/// The profile of the files that `args` name.
 fn profile(args: &InspectArgs) -> Result<Profile> {
     let data = config(args)?;
     scan::scan(&SourceSpec::train(&data), &args.target)
 }
 
-/// The config that opens the files, with defaults for all that they don't tell.
+/// The config that opens the files, with defaults for everything else.
 fn config(args: &InspectArgs) -> Result<DataConfig> {
     let mut data = Config::load(None, &[])?.data;
     data.train.clone_from(&args.path);

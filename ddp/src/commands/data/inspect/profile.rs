@@ -1,14 +1,16 @@
-//! What is known of data after all rows were read.
+//! Builds the profile of data after all rows were read.
 
 use serde::Serialize;
 
-use super::collector::{Collector, Column, Place};
+use super::collector::{Collector, Column};
+use super::column_profile::{ColumnProfile, Kind, Range, ValueCount};
+use super::origin::{ArrayShape, FileSize, Origin};
 use super::section;
 use super::warnings::{self, Warning};
 use crate::config::Task;
 use crate::data::SourceSpec;
 
-/// All of it, one JSON object.
+/// The result of an inspection, printed as text or as one JSON object.
 #[derive(Debug, Serialize)]
 pub(super) struct Profile {
     pub(super) source: String,
@@ -19,117 +21,18 @@ pub(super) struct Profile {
     pub(super) arrays: Vec<ArrayShape>,
     pub(super) n_rows: usize,
     pub(super) columns: Vec<ColumnProfile>,
-    /// What a model would learn; None without a target.
+    /// The task of a model; `None` without a target.
     pub(super) task: Option<&'static str>,
     pub(super) warnings: Vec<Warning>,
-    /// Lines of a config.
+    /// Section `[data]` of a config.
     pub(super) data_section: String,
 }
 
-#[derive(Debug, Serialize)]
-pub(super) struct FileSize {
-    pub(super) path: String,
-    pub(super) size_bytes: Option<u64>,
-}
-
-#[derive(Debug, Serialize)]
-pub(super) struct ArrayShape {
-    pub(super) name: String,
-    #[serde(rename = "type")]
-    pub(super) kind: String,
-    pub(super) shape: Vec<usize>,
-}
-
-#[derive(Debug, Serialize)]
-pub(super) struct ColumnProfile {
-    pub(super) name: String,
-    pub(super) is_target: bool,
-    #[serde(rename = "type")]
-    pub(super) kind: Kind,
-    pub(super) n_missing: u64,
-    /// None where there are too many to count.
-    pub(super) n_distinct: Option<usize>,
-    #[serde(flatten)]
-    pub(super) range: Option<Range>,
-    /// The values, where they are few; the most frequent first.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) values: Vec<ValueCount>,
-}
-
-/// What the values of a column are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Kind {
-    Integer,
-    Number,
-    Text,
-    /// Numbers of categories.
-    Category,
-    /// No value at all.
-    Empty,
-    /// An element of an array.
-    #[serde(untagged)]
-    Element(&'static str),
-}
-
-#[derive(Debug, Clone, Copy, Serialize)]
-pub(super) struct Range {
-    pub(super) min: f64,
-    pub(super) max: f64,
-    pub(super) mean: f64,
-    pub(super) standard_deviation: f64,
-}
-
-#[derive(Debug, Serialize)]
-pub(super) struct ValueCount {
-    pub(super) value: String,
-    pub(super) n_rows: u64,
-    /// Of the rows in which the column has a value.
-    pub(super) share: f64,
-}
-
-/// Where rows came from, and what is known of their columns beforehand.
-pub(super) struct Origin {
-    pub(super) format: String,
-    pub(super) files: Vec<FileSize>,
-    pub(super) arrays: Vec<ArrayShape>,
-    pub(super) names: Vec<String>,
-    /// Indices of the targets.
-    pub(super) targets: Vec<usize>,
-    /// What is known of the columns' types; None where their values tell.
-    pub(super) kinds: Vec<Option<Kind>>,
-    /// "line" or "row".
-    pub(super) place: &'static str,
-    /// Lines of the config that name arrays.
-    pub(super) keys: Vec<String>,
-}
-
-impl Origin {
-    /// A place in words.
-    pub(super) fn place(&self, place: Place) -> String {
-        let number = format!("{} {}", self.place, place.number);
-        if self.files.len() > 1 { format!("{number} of {}", self.files[place.file].path) } else { number }
-    }
-}
-
-impl Kind {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Kind::Integer => "integer",
-            Kind::Number => "number",
-            Kind::Text => "text",
-            Kind::Category => "category",
-            Kind::Empty => "empty",
-            Kind::Element(name) => name,
-        }
-    }
-}
-
-/// Distinct values that are shown one by one.
+/// Most distinct values that are listed individually.
 pub(super) const MAX_SHOWN_VALUES: usize = 20;
 
 impl Profile {
-    /// What was collected, judged.
+    /// Derives columns, task, warnings and config from the collected values.
     pub(super) fn new(origin: Origin, collected: &Collector, spec: &SourceSpec<'_>) -> Self {
         let columns: Vec<ColumnProfile> =
             (0..origin.names.len()).map(|index| column(&origin, collected, index)).collect();
@@ -187,7 +90,7 @@ fn kind(column: &Column, has_numbers: bool) -> Kind {
     }
 }
 
-/// What a model for the targets would learn, as far as they tell.
+/// The task that fits the targets' values.
 fn task(origin: &Origin, collected: &Collector, columns: &[ColumnProfile]) -> Option<Task> {
     const MAX_CLASSES: usize = 1000;
     let is_class = |&index: &usize| {

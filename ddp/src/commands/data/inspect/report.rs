@@ -1,15 +1,16 @@
-//! A profile as text, at most 100 characters wide.
+//! Formats a profile as text, at most 100 characters wide.
 
-use super::profile::{ColumnProfile, Kind, MAX_SHOWN_VALUES, Profile};
+use super::column_profile::{ColumnProfile, Kind};
+use super::profile::{MAX_SHOWN_VALUES, Profile};
 use super::warnings::cut;
 use crate::report::table::table;
 
 const WIDTH: usize = 96;
-/// Columns above which only the first are shown.
+/// Most columns that are all shown.
 const MAX_COLUMNS: usize = 50;
 const N_FIRST: usize = 10;
 
-/// The whole profile; `all` columns, or the first ones where they are many.
+/// The whole profile; `all` columns, or the first ones if there are many.
 pub(super) fn text(profile: &Profile, all: bool) -> String {
     let mut text = head(profile);
     text += "\n";
@@ -69,7 +70,7 @@ fn head(profile: &Profile) -> String {
         text += &table(&["<array", "<type", "<shape"], &rows);
     }
     if n_targets == 0 && profile.arrays.is_empty() {
-        text += "no target: --target COLUMN names what a model is to predict\n";
+        text += "no target: --target COLUMN names the column to predict\n";
     } else if n_targets == 0 {
         text += "no labels: --labels PATH names the file that holds them\n";
     }
@@ -100,7 +101,7 @@ fn row(column: &ColumnProfile) -> Vec<String> {
         column.n_distinct.map_or("many".to_owned(), |n| n.to_string()),
     ];
     if let Some(range) = column.range {
-        // What is left of a column that was centred is rounding.
+        // The mean of a centered column is rounding noise.
         let mean = if range.mean.abs() < 1e-6 * range.standard_deviation { 0.0 } else { range.mean };
         cells.extend([range.min, range.max, mean, range.standard_deviation].map(number));
     }
@@ -123,7 +124,7 @@ fn texts(profile: &Profile) -> String {
     if text.is_empty() { text } else { format!("\n{text}") }
 }
 
-/// Rows of each class, where they are few.
+/// Rows per class, if the classes are few.
 fn classes(target: &ColumnProfile, profile: &Profile) -> String {
     if profile.task != Some("classification") {
         return String::new();
@@ -146,7 +147,7 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// A number with four digits that count.
+/// A number with four significant digits.
 fn number(value: f64) -> String {
     let size = value.abs();
     if value.fract() == 0.0 && size < 1e12 {
@@ -176,7 +177,7 @@ fn shape(dims: &[usize]) -> String {
     dims.join(" x ")
 }
 
-/// Lines no longer than the width, those after the first with a margin.
+/// Wraps text to the width and indents all lines but the first.
 fn wrapped(text: &str) -> String {
     let mut lines = String::new();
     let mut line = String::new();

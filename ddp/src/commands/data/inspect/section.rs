@@ -1,12 +1,13 @@
-//! The lines of a config that train on the data.
+//! Writes the section `[data]` of a config for the inspected data.
 
 use super::collector::Collector;
-use super::profile::{ColumnProfile, Kind, Origin};
+use super::column_profile::{ColumnProfile, Kind};
+use super::origin::Origin;
 use super::warnings::{Warning, WarningKind};
 use crate::config::{DataFormat, Task};
 use crate::data::SourceSpec;
 
-/// `[data]` with what differs from the defaults, in TOML.
+/// `[data]` in TOML, with all settings that differ from the defaults.
 pub(super) fn lines(
     origin: &Origin,
     collected: &Collector,
@@ -53,10 +54,10 @@ pub(super) fn lines(
             WarningKind::OddText,
             WarningKind::NotFinite,
         ]);
-        // Of columns that are the same the first stays.
+        // The first of several equal columns stays.
         let duplicates = warnings.iter().filter(|warning| warning.kind == WarningKind::Duplicate);
         dropped.extend(duplicates.flat_map(|warning| warning.columns[1..].to_vec()));
-        // Of numbers that are all the same nothing is learned, and texts can't be read as numbers.
+        // Constant numbers are harmless, but constant texts can't be read as numbers.
         let is_text =
             |name: &String| columns.iter().any(|column| column.name == *name && column.kind == Kind::Text);
         dropped.extend(of_kinds(&[WarningKind::Constant]).into_iter().filter(is_text));
@@ -92,7 +93,7 @@ pub(super) fn lines(
     lines.join("\n") + "\n"
 }
 
-/// A text as TOML writes it.
+/// A TOML string.
 pub(super) fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }

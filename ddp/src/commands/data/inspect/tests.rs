@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use clap::Parser as _;
 use ddp_comm::World;
 
-use super::profile::{Kind, Profile};
+use super::column_profile::Kind;
+use super::profile::Profile;
 use super::warnings::WarningKind;
 use super::{profile as profile_of, report};
 use crate::cli::{Cli, Command, DataCommand, InspectArgs};
@@ -112,10 +113,10 @@ class  rows   share
 0         3  60.0 %
 1         2  40.0 %
 
-warning: texts in city: `data.categorical` makes categories of them, `data.drop` leaves them out
+warning: text in city: `data.categorical` treats it as categories, `data.drop` ignores the columns
 warning: missing values in size, first in line 3: `data.missing` = \"mean\" or \"zero\" fills them
 warning: the same value in all rows: note
-warning: only 5 rows: what a model learns from so few may be chance
+warning: only 5 rows: patterns in so few rows may be chance
 
 [data]
 train = \"rows.csv\"
@@ -189,9 +190,11 @@ fn columns_that_hold_the_target_are_told() {
     assert_eq!(leaks.len(), 3, "{leaks:?}");
     assert!(leaks[0].starts_with("copy equals the target label"));
     assert!(
-        leaks[1].starts_with("scaled is the target label in other numbers: their correlation is -1.00000")
+        leaks[1].starts_with("scaled is a rescaled copy of the target label: their correlation is -1.00000")
     );
-    assert!(leaks[2].starts_with("group alone tells label: each of its 3 values comes with one class only"));
+    assert!(
+        leaks[2].starts_with("group alone determines label: each of its 3 values occurs with a single class")
+    );
     assert_eq!(folder.loaded(&profile), (400, vec!["fair".to_owned()]));
     // One row that differs, and it tells nothing for sure.
     let text = text.replacen("low,", "high,", 1);
@@ -205,7 +208,7 @@ fn columns_that_hold_the_target_are_told() {
     let text =
         rows("cents,x,price", 100, |n| format!("{:.2},{},{}", noise(n) * 100.0, noise(n + 500), noise(n)));
     let profile = inspect_text(&text, &["--target", "price"]);
-    assert!(message(&profile, WarningKind::Leak).starts_with("cents is the target price in other numbers"));
+    assert!(message(&profile, WarningKind::Leak).starts_with("cents is a rescaled copy of the target price"));
     assert_eq!(profile.task, Some("regression"));
 }
 
@@ -224,15 +227,15 @@ fn columns_of_no_use_are_told() {
     });
     let folder = Files::new(&[("rows.csv", &text)]);
     let profile = folder.inspect("rows.csv", &[]).unwrap();
-    assert!(message(&profile, WarningKind::Identifier).contains("has: row, name;"));
+    assert!(message(&profile, WarningKind::Identifier).contains("identifier: row, name;"));
     assert!(message(&profile, WarningKind::Constant).contains("in all rows: same, void"));
-    assert!(message(&profile, WarningKind::Duplicate).contains("times: x, twin"));
+    assert!(message(&profile, WarningKind::Duplicate).contains("identical columns: x, twin"));
     assert_eq!(profile.warnings.len(), 3, "{:?}", profile.warnings);
     assert_eq!(folder.loaded(&profile).0, 120);
 }
 
 #[test]
-fn values_that_stop_training_are_told_with_their_line() {
+fn values_that_stop_training_are_reported_with_their_line() {
     let text = rows("a,b,c,label", 200, |n| {
         let a = if n == 10 { "old".to_owned() } else { n.to_string() };
         let b = if n == 20 { "1e39".to_owned() } else { noise(n).to_string() };
@@ -243,7 +246,7 @@ fn values_that_stop_training_are_told_with_their_line() {
     let profile = folder.inspect("rows.csv", &[]).unwrap();
     assert!(
         message(&profile, WarningKind::OddText)
-            .contains("1 of 200 values are no numbers, the first is \"old\" in line 12")
+            .contains("1 of 200 values are not numbers, the first is \"old\" in line 12")
     );
     assert!(message(&profile, WarningKind::NotFinite).contains("the first is \"1e39\" in line 22"));
     assert!(message(&profile, WarningKind::Missing).contains("in c, first in line 32"));
@@ -251,9 +254,9 @@ fn values_that_stop_training_are_told_with_their_line() {
 }
 
 #[test]
-fn targets_that_are_no_numbers_are_told() {
+fn targets_that_are_not_numbers_are_reported() {
     let profile = inspect_text("x,label\n1,cat\n2,\n3,dog\n", &[]);
-    assert!(message(&profile, WarningKind::TargetText).contains("such as \"cat\" in line 2"));
+    assert!(message(&profile, WarningKind::TargetText).contains("for example \"cat\" in line 2"));
     assert!(message(&profile, WarningKind::TargetMissing).contains("missing in 1 row, first in line 3"));
     assert!(profile.data_section.contains("# label must hold numbers"));
 }
@@ -371,7 +374,7 @@ fn bad_files_and_names_are_refused_with_status_2() {
         ("header.csv", &[], "no rows after the header"),
         ("ragged.csv", &[], "line 3: expected 2 cells as in the header, got 1"),
         ("gone.csv", &[], "does not exist"),
-        ("text.csv.gz", &[], "no usable gzip file"),
+        ("text.csv.gz", &[], "not a valid gzip file"),
         ("good.csv", &["--target", "aje"], "no column \"aje\" for `--target`\nhint: did you mean \"age\"?"),
     ] {
         let error = folder.inspect(name, flags).unwrap_err();

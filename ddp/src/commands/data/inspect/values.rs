@@ -1,38 +1,38 @@
-//! The distinct values of a column, as long as they are few enough to be counted.
+//! Counts the distinct values of a column, up to a limit.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::storage::fingerprint::fingerprint;
 
-/// Values of which the text is kept.
+/// Most values whose text is kept.
 const MAX_EXAMPLES: usize = 64;
 
 /// Distinct values with their counts.
 #[derive(Debug, Default)]
 pub(super) struct Values {
-    counts: HashMap<u64, Entry, BuildHasherDefault<Taken>>,
+    counts: HashMap<u64, Entry, BuildHasherDefault<KeyHasher>>,
     examples: Vec<(u64, String)>,
-    /// More were met than are counted.
+    /// Whether the limit was exceeded.
     is_full: bool,
-    /// Some value was met twice.
+    /// Whether some value occurred twice.
     has_repeats: bool,
-    /// Some value was met with two values of the target.
+    /// Whether some value occurred with two values of the target.
     is_mixed: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     count: u64,
-    /// Key of the target that the value came with first.
+    /// Key of the target in the value's first row.
     target: u64,
 }
 
-/// Keys are hashes already.
+/// Passes keys through, because they are hashes.
 #[derive(Debug, Default)]
-pub(super) struct Taken(u64);
+pub(super) struct KeyHasher(u64);
 
-impl Hasher for Taken {
+impl Hasher for KeyHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -47,7 +47,7 @@ impl Hasher for Taken {
 }
 
 impl Values {
-    /// Takes a value by its key, with the key of its row's target or 0; no more than `limit` distinct ones are counted.
+    /// Adds a value by its key, with the key of its row's target or 0; counts at most `limit` distinct values.
     #[inline]
     pub(super) fn add(&mut self, key: u64, target: u64, limit: usize, text: impl FnOnce() -> String) {
         if self.is_full {
@@ -56,7 +56,7 @@ impl Values {
         let n = self.counts.len();
         let entry = self.counts.entry(key).or_insert(Entry { count: 0, target });
         entry.count += 1;
-        // A row without a target tells nothing of it.
+        // A row without a target does not count.
         if entry.target == 0 {
             entry.target = target;
         }
@@ -71,22 +71,22 @@ impl Values {
         }
     }
 
-    /// How many; None where there are too many to count.
+    /// Number of distinct values; `None` if there are too many to count.
     pub(super) fn len(&self) -> Option<usize> {
         (!self.is_full).then_some(self.counts.len())
     }
 
-    /// Whether no value was met twice, as far as they were counted.
+    /// Whether no counted value occurred twice.
     pub(super) fn all_differ(&self) -> bool {
         !self.has_repeats
     }
 
-    /// Whether each value came with one value of the target only.
-    pub(super) fn tell_target(&self) -> bool {
+    /// Whether each value occurred with a single value of the target.
+    pub(super) fn determines_target(&self) -> bool {
         !self.is_full && !self.is_mixed
     }
 
-    /// Values with their counts, the most frequent first; none where they are too many to show.
+    /// Values with their counts, the most frequent first; none if there are too many to show.
     pub(super) fn by_count(&self) -> Vec<(String, u64)> {
         if self.len().is_none_or(|n| n > MAX_EXAMPLES) {
             return Vec::new();
@@ -99,7 +99,7 @@ impl Values {
     }
 }
 
-/// A hash of some words; never 0.
+/// Mixes a word into a hash; never 0.
 pub(super) fn mixed(hash: u64, word: u64) -> u64 {
     let x = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ x >> 32).max(1)

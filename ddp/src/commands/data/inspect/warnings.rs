@@ -1,31 +1,32 @@
-//! What would hinder training, or make its result worth less than it seems.
+//! Warns of data that would break training or make its result misleading.
 
 use std::collections::HashMap;
 
 use serde::Serialize;
 
 use super::collector::{Collector, Odd, Place};
-use super::profile::{ColumnProfile, Kind, Origin};
+use super::column_profile::{ColumnProfile, Kind};
+use super::origin::Origin;
 use crate::config::Task;
 
-/// A correlation with the target above this is no finding but a copy of it.
+/// Correlation above which a column is a copy of the target.
 const MAX_CORRELATION: f64 = 0.999;
-/// Rows below which chance alone makes columns look like more than they are.
+/// Fewest rows for findings that could arise by chance.
 const MIN_ROWS: usize = 30;
-/// Rows of the largest class for one of the smallest.
+/// Most rows of the largest class per row of the smallest.
 const MAX_IMBALANCE: u64 = 100;
 
 /// One finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Warning {
     pub(super) kind: WarningKind,
-    /// The columns that it is about.
+    /// The affected columns.
     pub(super) columns: Vec<String>,
-    /// What it is, and the way out.
+    /// The problem and the remedy.
     pub(super) message: String,
 }
 
-/// In the order in which they are told: what stops training first.
+/// In the order of the report: problems that stop training come first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum WarningKind {
@@ -44,7 +45,7 @@ pub(super) enum WarningKind {
     FewRows,
 }
 
-/// All that is found.
+/// All warnings.
 pub(super) fn warnings(
     origin: &Origin,
     collected: &Collector,
@@ -78,7 +79,7 @@ impl Judge<'_> {
         indices.iter().map(|&index| self.columns[index].name.clone()).collect()
     }
 
-    /// A warning about columns, if there are any.
+    /// Adds a warning about columns, if there are any.
     fn about(
         &self,
         all: &mut Vec<Warning>,
@@ -111,14 +112,14 @@ impl Judge<'_> {
                 let odd = self.odd(&column.texts);
                 self.about(all, WarningKind::TargetText, &[target], |name| {
                     format!(
-                        "{name} holds texts, such as {odd}: a target must be a number; number classes from 0"
+                        "{name} contains text, for example {odd}: a target must be a number; number the classes from 0"
                     )
                 });
             }
             if column.n_missing > 0 {
                 let first = self.first(column.first_missing);
                 self.about(all, WarningKind::TargetMissing, &[target], |name| {
-                    format!("{name} is missing in {}{first}: leave those rows out", rows(column.n_missing))
+                    format!("{name} is missing in {}{first}: remove those rows", rows(column.n_missing))
                 });
             }
         }
@@ -131,7 +132,7 @@ impl Judge<'_> {
         if most.n_rows > MAX_IMBALANCE * least.n_rows {
             self.about(all, WarningKind::Imbalance, &[target], |_| {
                 format!(
-                    "class {} has {} for each row of class {}: accuracy will say little; see `loss.class_weights`",
+                    "class {} has {} for each row of class {}: accuracy will be misleading; see `loss.class_weights`",
                     most.value,
                     rows(most.n_rows / least.n_rows),
                     least.value,
@@ -144,7 +145,7 @@ impl Judge<'_> {
             let gap = (0..n_classes).find(|class| !is_there(class)).unwrap_or(0);
             self.about(all, WarningKind::EmptyClass, &[target], |_| {
                 format!(
-                    "class {gap} has no rows, and the largest is {}: number the classes from 0",
+                    "class {gap} has no rows, but the largest class is {}: number the classes from 0",
                     n_classes - 1
                 )
             });
@@ -164,12 +165,12 @@ impl Judge<'_> {
                 let odd = self.odd(&column.texts);
                 self.about(all, WarningKind::OddText, &[index], |name| {
                     format!(
-                        "{name}: {} of {n} values are no numbers, the first is {odd}: mend them",
+                        "{name}: {} of {n} values are not numbers, the first is {odd}: correct them",
                         column.texts.n
                     )
                 });
             }
-            // A text that is missing is an unknown category.
+            // A missing text is an unknown category.
             if column.n_missing > 0 && !is_text && profile.kind != Kind::Empty {
                 missing.push(index);
             }
@@ -190,7 +191,7 @@ impl Judge<'_> {
         texts.retain(|&index| !self.is_identifier(index) && !self.is_constant(index));
         self.about(all, WarningKind::Text, &texts, |names| {
             format!(
-                "texts in {names}: `data.categorical` makes categories of them, `data.drop` leaves them out"
+                "text in {names}: `data.categorical` treats it as categories, `data.drop` ignores the columns"
             )
         });
         let first = missing.iter().filter_map(|&index| self.collected.columns[index].first_missing);
@@ -200,13 +201,13 @@ impl Judge<'_> {
         });
     }
 
-    /// Columns that hold the target in other words.
+    /// Columns that contain the target in another form.
     fn leaks(&self, all: &mut Vec<Warning>) {
         let Some(&first) = self.origin.targets.first() else { return };
         let n_rows = self.collected.n_rows;
         let targets = &self.origin.targets;
         let counts = &self.columns[first].values;
-        // Rows of all classes but the largest.
+        // Rows of all classes except the largest.
         let n_others = counts.first().map_or(n_rows as f64 / 2.0, |most| n_rows as f64 - most.n_rows as f64);
         for index in self.features().filter(|&index| !self.is_constant(index)) {
             let column = &self.collected.columns[index];
@@ -214,7 +215,7 @@ impl Judge<'_> {
             let target = &self.columns[first].name;
             let equal = targets.iter().find(|&&target| self.collected.columns[target].hash == column.hash);
             let n_distinct = self.columns[index].n_distinct.unwrap_or(n_rows);
-            // By chance, each of those rows would share its value with as many others as have it on average.
+            // By chance, each of those rows would share its value with the average number of others.
             let n_shared = n_others * (n_rows as f64 / n_distinct as f64 - 1.0);
             let message = if let Some(&target) = equal {
                 format!("{name} equals the target {}", self.columns[target].name)
@@ -222,28 +223,28 @@ impl Judge<'_> {
                 && let Some(correlation) = column.correlation().filter(|c| c.abs() > MAX_CORRELATION)
             {
                 format!(
-                    "{name} is the target {target} in other numbers: their correlation is {correlation:.5}"
+                    "{name} is a rescaled copy of the target {target}: their correlation is {correlation:.5}"
                 )
             } else if n_rows >= MIN_ROWS
                 && self.task == Some(Task::Classification)
                 && n_distinct >= 2
                 && 2 * n_distinct < n_rows
                 && n_shared >= MIN_ROWS as f64
-                && column.values.tell_target()
+                && column.values.determines_target()
             {
                 format!(
-                    "{name} alone tells {target}: each of its {n_distinct} values comes with one class only"
+                    "{name} alone determines {target}: each of its {n_distinct} values occurs with a single class"
                 )
             } else {
                 continue;
             };
             self.about(all, WarningKind::Leak, &[index], |_| {
-                format!("{message}; will it be known when the model is used?")
+                format!("{message}; will it be available when the model is used?")
             });
         }
     }
 
-    /// Columns from which nothing can be learned.
+    /// Columns without information.
     fn useless(&self, all: &mut Vec<Warning>) {
         let constant: Vec<usize> = self.features().filter(|&index| self.is_constant(index)).collect();
         self.about(all, WarningKind::Constant, &constant, |names| {
@@ -251,7 +252,9 @@ impl Judge<'_> {
         });
         let identifiers: Vec<usize> = self.features().filter(|&index| self.is_identifier(index)).collect();
         self.about(all, WarningKind::Identifier, &identifiers, |names| {
-            format!("another value in each row, as an identifier has: {names}; `data.drop` leaves them out")
+            format!(
+                "a different value in each row, like an identifier: {names}; `data.drop` ignores the columns"
+            )
         });
         let mut groups: HashMap<u64, Vec<usize>> = HashMap::new();
         for index in self.features().filter(|&index| !self.is_constant(index)) {
@@ -260,18 +263,16 @@ impl Judge<'_> {
         let mut groups: Vec<_> = groups.into_values().filter(|group| group.len() > 1).collect();
         groups.sort();
         for group in groups {
-            self.about(all, WarningKind::Duplicate, &group, |names| {
-                format!("the same column several times: {names}")
-            });
+            self.about(all, WarningKind::Duplicate, &group, |names| format!("identical columns: {names}"));
         }
     }
 
     fn rows(&self, all: &mut Vec<Warning>) {
         let (n_rows, n_features) = (self.collected.n_rows, self.features().count());
         let message = if n_rows < n_features {
-            format!("fewer rows ({n_rows}) than features ({n_features}): a model can learn them by heart")
+            format!("fewer rows ({n_rows}) than features ({n_features}): a model can memorize them")
         } else if n_rows < 100 {
-            format!("only {}: what a model learns from so few may be chance", rows(n_rows as u64))
+            format!("only {}: patterns in so few rows may be chance", rows(n_rows as u64))
         } else {
             return;
         };
@@ -301,7 +302,7 @@ impl Judge<'_> {
     }
 }
 
-/// Names one behind the other, the first ones where they are many.
+/// Names in a list, truncated if there are many.
 fn listed(names: &[String]) -> String {
     const SHOWN: usize = 8;
     let shown: Vec<String> = names.iter().take(SHOWN).map(|name| cut(name, 30)).collect();
@@ -311,7 +312,7 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-/// A text, without its end where it is long.
+/// A text, truncated if it is long.
 pub(super) fn cut(text: &str, n_chars: usize) -> String {
     match text.char_indices().nth(n_chars) {
         Some((at, _)) => format!("{}...", &text[..at]),

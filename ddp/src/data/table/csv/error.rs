@@ -8,7 +8,7 @@ use crate::data::CellProblem;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CsvError {
-    /// A file of no bytes, or of blank lines only.
+    /// A file without text, or with blank lines only.
     #[error(
         "data file `{}`: the file is empty\n\
          hint: the first row holds the column names, each further row one row of data",
@@ -18,7 +18,7 @@ pub enum CsvError {
         /// The file.
         path: PathBuf,
     },
-    /// Column names and nothing after them.
+    /// Column names without rows.
     #[error(
         "data file `{}`: no rows after the header\n\
          hint: each row after the first is one row of data",
@@ -44,8 +44,8 @@ pub enum CsvError {
     /// An empty cell in the header.
     #[error(
         "data file `{}`: line 1: column {position} has no name\n\
-         hint: name it or remove it; pandas writes an unnamed index column unless told \
-         `index=False`",
+         hint: name it or remove it; pandas writes an unnamed index column unless `index=False` \
+         is set",
         path.display()
     )]
     UnnamedColumn {
@@ -117,13 +117,13 @@ pub enum CsvError {
         line: u64,
         /// Name of the column; in the header its position.
         column: String,
-        /// What is wrong.
+        /// The fault.
         problem: CellProblem,
     },
-    /// All labels are 0, so there is nothing to tell apart.
+    /// All labels are 0.
     #[error(
         "data file `{}`: the label is 0 in all {n_rows} rows, expected at least 2 classes\n\
-         hint: is `data.target` the right column? else set `data.classes`",
+         hint: check `data.target`, or set `data.classes`",
         path.display()
     )]
     SingleClass {
@@ -138,6 +138,6 @@ fn ragged_hint(expected: usize, got: usize) -> &'static str {
     if got < expected {
         "is the row cut off, or a comma missing?"
     } else {
-        "texts with commas need quotes; numbers take a point, not a comma"
+        "texts with commas need quotes; decimals need a point, not a comma"
     }
 }

@@ -1,14 +1,17 @@
-//! The first row of a CSV file.
+//! Reads the first row of a CSV file.
 
 use std::path::Path;
 
+use super::error::CsvError;
 use super::input::Input;
-use super::unreadable;
+use super::read_error::unreadable;
 use crate::data::CellProblem;
 use crate::data::error::Result;
-use crate::data::table::CsvError;
 
-/// The first row: names, each once.
+/// Reads the column names, which must be unique.
+///
+/// # Errors
+/// [`CsvError::Empty`], [`CsvError::NoHeader`], [`CsvError::UnnamedColumn`], [`CsvError::DuplicateColumn`].
 pub(crate) fn read(input: &mut Input, path: &Path) -> Result<Vec<String>> {
     let Some(record) = input.record().map_err(|error| unreadable(path, error))? else {
         return Err(CsvError::Empty { path: path.to_owned() }.into());

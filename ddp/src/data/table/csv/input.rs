@@ -1,15 +1,17 @@
-//! The text of a file, a block at a time, as lines and as records of cells.
+//! Text of a file, read in blocks and split into lines or into records of cells.
 
 use std::io::{self, Read};
 
 use csv_core::{ReadRecordResult, Reader};
 use memchr::{memchr_iter, memrchr};
 
-/// Bytes that are asked for at a time.
+use crate::data::table::reader::Record;
+
+/// Bytes per read.
 const BLOCK_BYTES: usize = 1 << 18;
-/// Bytes that a row may take: as it is written, and 8 more where each of its cells ends.
+/// Limit of a row's size in bytes: its text, plus 8 per cell.
 const MAX_RECORD_BYTES: usize = 256 << 20;
-/// Bytes behind the text, so that a number can be looked at eight bytes at a time.
+/// Bytes after the text, so that numbers can be read eight bytes at a time.
 const PADDING: usize = 8;
 
 /// Text that is read from its beginning to its end.
@@ -19,7 +21,7 @@ pub(crate) struct Input {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
-    /// End of the last whole line; behind the text's end by one where a line end had to be added to it.
+    /// End of the last complete line; one past the text if a line end was added to it.
     lines_end: usize,
     is_at_end: bool,
     /// Bytes read so far.
@@ -32,38 +34,17 @@ pub(crate) struct Input {
     max_record_bytes: usize,
 }
 
-/// A row that is larger than any: a file without line ends, or with a quote that is never closed.
+/// A row over the size limit: the file lacks line ends, or a quote is never closed.
 #[derive(Debug, thiserror::Error)]
-#[error("the row that begins on line {line} takes more than {max_bytes} bytes")]
+#[error("the row that starts on line {line} takes more than {max_bytes} bytes")]
 pub(crate) struct RecordTooLarge {
     /// From 1.
     pub(crate) line: u64,
     pub(crate) max_bytes: usize,
 }
 
-/// One row: cells without their quotes.
-pub(crate) struct Record<'a> {
-    /// Line on which it starts, from 1.
-    pub(crate) line: u64,
-    cells: &'a [u8],
-    /// Where each cell ends.
-    ends: &'a [usize],
-}
-
-impl Record<'_> {
-    /// Number of cells.
-    pub(crate) fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    pub(crate) fn cells(&self) -> impl Iterator<Item = &[u8]> {
-        let starts = std::iter::once(&0).chain(self.ends);
-        starts.zip(self.ends).map(|(&start, &end)| &self.cells[start..end])
-    }
-}
-
 impl Input {
-    /// The text behind a byte order mark, if there is one.
+    /// Starts after the byte order mark, if there is one.
     pub(crate) fn new(source: Box<dyn Read + Send>) -> io::Result<Self> {
         Self::with_block(source, BLOCK_BYTES)
     }
@@ -73,10 +54,10 @@ impl Input {
         self.n_read
     }
 
-    /// As [`Input::new`], from blocks of another size.
+    /// [`Input::new`] with blocks of `block_bytes`.
     pub(crate) fn with_block(source: Box<dyn Read + Send>, block_bytes: usize) -> io::Result<Self> {
         let mut core = Reader::new();
-        // It takes the mark from what it is given first, which may be any record.
+        // The reader strips a byte order mark from its first input only, which could be any record.
         core.read_record(b"\n", &mut [0], &mut [0]);
         let mut input = Input {
             source,
@@ -99,7 +80,7 @@ impl Input {
         Ok(input)
     }
 
-    /// Goes to the next line that is not empty, all of which is then in [`Input::rest`]; whether there is one.
+    /// Moves to the next line that is not empty and buffers it for [`Input::rest`]; returns false at the end.
     #[inline]
     pub(crate) fn next_line(&mut self) -> io::Result<bool> {
         loop {
@@ -114,20 +95,20 @@ impl Input {
         }
     }
 
-    /// The text from here on: at least a whole line with its end, then whatever has been read, then padding.
+    /// The text from the current position: at least one line with its end, then more text, then padding.
     #[inline]
     pub(crate) fn rest(&self) -> &[u8] {
         &self.bytes[self.start..]
     }
 
-    /// Goes behind a line of `len` bytes, its end among them.
+    /// Skips a line of `len` bytes, including its end.
     #[inline]
     pub(crate) fn skip_line(&mut self, len: usize) {
         self.start = (self.start + len).min(self.end);
         self.line += 1;
     }
 
-    /// Takes the next row.
+    /// Reads the next row; `None` at the end.
     pub(crate) fn record(&mut self) -> io::Result<Option<Record<'_>>> {
         if !self.skip_to_text()? {
             return Ok(None);
@@ -145,7 +126,7 @@ impl Input {
             n_cells += n_ends;
             self.check_size(line, n_taken + size_of::<usize>() * n_cells)?;
             match result {
-                // At the end nothing more comes, and the empty text then ends the record.
+                // At the end of the file, empty input completes the record.
                 ReadRecordResult::InputEmpty => _ = self.fill()?,
                 ReadRecordResult::OutputFull => self.cells.resize(2 * self.cells.len(), 0),
                 ReadRecordResult::OutputEndsFull => self.ends.resize(2 * self.ends.len(), 0),
@@ -156,7 +137,7 @@ impl Input {
         Ok(Some(Record { line, cells: &self.cells[..n_bytes], ends: &self.ends[..n_cells] }))
     }
 
-    /// Fails if a row that begins on `line` takes too much memory.
+    /// Fails if a row that starts on `line` exceeds the size limit.
     #[inline]
     fn check_size(&self, line: u64, n_bytes: usize) -> io::Result<()> {
         let max_bytes = self.max_record_bytes;
@@ -178,7 +159,7 @@ impl Input {
         }
     }
 
-    /// Empty lines are no rows.
+    /// Skips empty lines, which are not rows.
     #[inline]
     fn skip_line_ends(&mut self) {
         while self.start < self.end {
@@ -191,7 +172,7 @@ impl Input {
         }
     }
 
-    /// Reads on; false at the end.
+    /// Reads more text; false at the end.
     fn fill(&mut self) -> io::Result<bool> {
         if self.is_at_end {
             return Ok(false);
@@ -215,7 +196,7 @@ impl Input {
         self.bytes[self.end..self.end + PADDING].fill(0);
         self.lines_end = memrchr(b'\n', &self.bytes[..self.end]).map_or(0, |at| at + 1);
         if self.is_at_end && self.lines_end < self.end {
-            // The last line may do without an end.
+            // The last line may lack its end.
             self.bytes[self.end] = b'\n';
             self.lines_end = self.end + 1;
         }
@@ -260,7 +241,7 @@ mod tests {
         let quoted = "a,b\n1,2\n3,\"".as_bytes().chain(io::repeat(b'\n'));
         let (line, n_read) = too_large(quoted, false);
         assert!(line == 3 && n_read < 4000, "line {line}, {n_read} bytes");
-        // Empty lines are no row.
+        // Empty lines are not a row.
         let rows = begin.replace('\n', &"\n".repeat(3000));
         let mut input = Input::with_block(Box::new(io::Cursor::new(rows)), 64).unwrap();
         input.max_record_bytes = 1000;

@@ -1,15 +1,15 @@
-//! Rows as most files have them, taken where they lie: no quotes, every cell what its column wants.
+//! Parses plain rows in place: no quotes, and every cell valid for its column.
 
 use memchr::memchr2;
 
-use super::cells;
+use super::cell;
 use super::number::Decimal;
 use crate::data::table::columns::Role;
 use crate::data::table::rows::{TableRows, TargetCell, TargetCells};
 
-/// Adds the row in the line at the beginning of `bytes`; the line's length with its end.
+/// Appends the row in the first line of `bytes` and returns the length of the line with its end.
 ///
-/// None for a row that is not plain: a row has then been added, and what is in it means nothing.
+/// Returns `None` for a row that is not plain; the appended row is then undefined.
 #[inline]
 pub(super) fn row(bytes: &[u8], roles: &[Role], rows: &mut TableRows) -> Option<usize> {
     let row = rows.begin_row();
@@ -46,7 +46,7 @@ fn line_end(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// Takes a number that is plain for its column.
+/// Writes a number that is plain for its column.
 #[inline(always)]
 fn put(rows: &mut TableRows, row: usize, first_feature: usize, role: Role, number: Decimal) -> Option<()> {
     match role {
@@ -63,13 +63,13 @@ fn put(rows: &mut TableRows, row: usize, first_feature: usize, role: Role, numbe
             *rows.weights.as_mut()?.get_mut(row)? = weight;
         }
         Role::Dropped => {}
-        // It is the text that counts: 1 and 1.0 are two categories.
+        // Categories are compared as text: 1 and 1.0 are different.
         Role::Category { .. } => return None,
     }
     Some(())
 }
 
-/// Takes a cell that ends at `end` and needs no unquoting; its length.
+/// Writes an unquoted cell that ends at `end` and returns its length.
 fn any_cell(bytes: &[u8], end: u8, rows: &mut TableRows, row: usize, role: Role) -> Option<usize> {
     let len = memchr2(b',', b'\n', bytes)?;
     if bytes[len] != end {
@@ -80,6 +80,6 @@ fn any_cell(bytes: &[u8], end: u8, rows: &mut TableRows, row: usize, role: Role)
     if memchr2(b'"', b'\r', cell).is_some() {
         return None;
     }
-    cells::put(rows, row, role, cell).ok()?;
+    cell::put(rows, row, role, cell).ok()?;
     Some(len)
 }

@@ -1,4 +1,4 @@
-//! Which columns of a Parquet file are needed, and what each can be: by its type.
+//! Needed columns of a Parquet file, and checks of their types against their roles.
 
 use arrow_array::{Array as _, cast::AsArray as _};
 use arrow_schema::DataType;
@@ -7,16 +7,16 @@ use super::file::{ParquetFile, guarded, malformed};
 use crate::data::DataError;
 use crate::data::error::Result;
 use crate::data::source::SourceSpec;
-use crate::data::table::columns::{ColumnPlan, Role, is_categorical};
+use crate::data::table::columns::{ColumnPlan, Role, is_categorical, same_columns};
 
-/// Rows among which the first list is looked for that tells how long lists are.
+/// Rows that are searched for a list, whose length all lists must have.
 const PROBED_ROWS: usize = 1024;
 
 /// The columns of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Columns {
     pub(super) plan: ColumnPlan,
-    /// Those that are needed, in the file's order.
+    /// Needed columns in the order of the file.
     pub(super) needed: Vec<Column>,
 }
 
@@ -27,11 +27,11 @@ pub(super) struct Column {
     /// Index among the file's columns.
     pub(super) root: usize,
     pub(super) data_type: DataType,
-    /// What it is for; a list has one role an element.
+    /// Its roles; a list has one per element.
     pub(super) roles: Vec<Role>,
 }
 
-/// What a type can be.
+/// Kind of a type.
 enum Kind {
     Number,
     Text,
@@ -40,10 +40,10 @@ enum Kind {
 }
 
 impl Columns {
-    /// The columns of `file` and what they are for.
+    /// The columns of `file` with their roles.
     ///
     /// # Errors
-    /// Those of [`ColumnPlan::new`]; a column whose type does not fit what it is for.
+    /// Those of [`ColumnPlan::new`]; [`DataError::ColumnType`].
     pub(super) fn new(file: &ParquetFile, spec: &SourceSpec<'_>) -> Result<Self> {
         let schema = file.metadata.schema();
         let mut names: Vec<String> = Vec::new();
@@ -86,14 +86,14 @@ impl Columns {
         Ok(Columns { plan, needed })
     }
 
-    /// Fails unless `other`, of another file, has the same needed columns of the same types.
+    /// Fails unless `other`, of another file, has the same columns and types.
     pub(super) fn check_same(
         &self,
         file: &ParquetFile,
         other: &Self,
         other_file: &ParquetFile,
     ) -> Result<()> {
-        super::super::same_columns(&file.path, &self.plan.names, &other_file.path, &other.plan.names)?;
+        same_columns(&file.path, &self.plan.names, &other_file.path, &other.plan.names)?;
         let differs = |(a, b): &(&Column, &Column)| a.data_type != b.data_type;
         match self.needed.iter().zip(&other.needed).find(differs) {
             None => Ok(()),
@@ -110,7 +110,7 @@ impl Columns {
 }
 
 impl Column {
-    /// Fails unless its type fits what it is for.
+    /// Fails unless its type fits its role.
     fn check(&self, file: &ParquetFile) -> Result<()> {
         let (expected, hint) = match (kind(&self.data_type), self.roles[0]) {
             (Kind::Number, Role::Category { .. }) if self.data_type.to_string().starts_with("Decimal") => {
@@ -119,14 +119,12 @@ impl Column {
             (Kind::Number, _) | (Kind::List, Role::Feature(_)) | (Kind::Text, Role::Category { .. }) => {
                 return Ok(());
             }
-            (Kind::Text, Role::Feature(_)) => {
-                ("numbers", "name it in `data.categorical`, or take it out with `data.drop`")
-            }
+            (Kind::Text, Role::Feature(_)) => ("numbers", "list it in `data.categorical` or `data.drop`"),
             (Kind::Text, Role::Target(_)) => {
                 ("numbers", "number the classes from 0, for example with pandas.factorize")
             }
-            (_, Role::Category { .. }) => ("texts or numbers", "take it out of `data.categorical`"),
-            (Kind::Text | Kind::List, _) => ("a number a row", "is it the right column?"),
+            (_, Role::Category { .. }) => ("texts or numbers", "remove it from `data.categorical`"),
+            (Kind::Text | Kind::List, _) => ("one number per row", "check the name of the column"),
             (Kind::Other(hint), _) => ("numbers", hint),
         };
         Err(DataError::ColumnType {
@@ -141,7 +139,7 @@ impl Column {
 
 fn kind(data_type: &DataType) -> Kind {
     use DataType as T;
-    const FLATTEN: &str = "give each of its parts a column of its own, or take it out with `data.drop`";
+    const FLATTEN: &str = "split it into columns, or list it in `data.drop`";
     match data_type {
         T::Dictionary(_, of) => match kind(of) {
             Kind::List => Kind::Other(FLATTEN),
@@ -163,10 +161,10 @@ fn kind(data_type: &DataType) -> Kind {
         | T::Time64(_)
         | T::Duration(_)
         | T::Interval(_) => {
-            Kind::Other("make a number of it, such as days since a date, or take it out with `data.drop`")
+            Kind::Other("convert it to a number, such as days since a date, or list it in `data.drop`")
         }
         T::Binary | T::LargeBinary | T::BinaryView | T::FixedSizeBinary(_) => {
-            Kind::Other("write texts as strings (UTF8), or take it out with `data.drop`")
+            Kind::Other("write texts as strings (UTF8), or list it in `data.drop`")
         }
         _ => Kind::Other(FLATTEN),
     }
@@ -197,6 +195,6 @@ fn list_len(file: &ParquetFile, root: usize, name: &str, data_type: &DataType) -
         column: name.to_owned(),
         expected: "lists of one length",
         got: "empty ones".to_owned(),
-        hint: "take it out with `data.drop`",
+        hint: "list it in `data.drop`",
     })
 }

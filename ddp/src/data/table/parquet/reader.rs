@@ -1,4 +1,4 @@
-//! Batches of columns -> rows of a table, every value checked.
+//! Converts batches of columns to rows of a table; every value is checked.
 
 use std::path::Path;
 
@@ -16,33 +16,39 @@ use crate::data::checks;
 use crate::data::error::Result;
 use crate::data::source::SourceSpec;
 use crate::data::table::columns::{ColumnPlan, Role};
+use crate::data::table::reader::TableReader;
 use crate::data::table::rows::{TableRows, TargetCells};
 
-/// Bytes of rows that are decoded at a time.
+/// Bytes of rows per batch.
 const BATCH_BYTES: usize = 1 << 20;
-/// Rows that are written while they are in the cache.
+/// Rows that are written while they are in the CPU's cache.
 const TILE_ROWS: usize = 16;
 
 const FILL_IN: &str = "set `data.missing` to \"mean\" or \"zero\", or fill in the value";
 
-/// Reads the rows of one file in order, whole or some of its row groups.
-pub(crate) struct ParquetReader {
+/// Opens a file to read its rows.
+pub(crate) fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<Box<dyn TableReader>> {
+    Ok(Box::new(ParquetReader::open(path, spec)?))
+}
+
+/// Reads the rows of one file, or of some of its row groups, in order.
+pub(super) struct ParquetReader {
     file: ParquetFile,
     columns: Columns,
     batches: ParquetRecordBatchReader,
-    /// Rows decoded and not yet taken.
+    /// Decoded rows that were not read yet.
     pending: Option<RecordBatch>,
-    /// Number in the file of the first row that was not taken.
+    /// Number of the next row in the file.
     row: usize,
-    /// Number behind the last row that is to be read.
+    /// End of the rows to read.
     end: usize,
-    /// Values of columns, one behind the other.
+    /// Values of columns, concatenated.
     scratch: Vec<f32>,
 }
 
 impl ParquetReader {
     /// Opens the file and reads its footer.
-    pub(crate) fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<Self> {
+    fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<Self> {
         let file = ParquetFile::open(path)?;
         let columns = Columns::new(&file, spec)?;
         let n_groups = file.group_rows.len();
@@ -58,44 +64,12 @@ impl ParquetReader {
         Ok(ParquetReader { file, columns, batches, pending: None, row, end, scratch: Vec::new() })
     }
 
-    pub(crate) fn plan(&self) -> &ColumnPlan {
-        &self.columns.plan
-    }
-
-    /// The part of the rows that was read, from 0 to 1.
-    pub(crate) fn fraction(&self) -> f64 {
-        self.row as f64 / self.end.max(1) as f64
-    }
-
-    /// Appends up to `max_rows` rows to `rows`; how many, 0 only at the end.
-    pub(crate) fn read(&mut self, rows: &mut TableRows, max_rows: usize) -> Result<usize> {
-        let batch = match self.pending.take() {
-            Some(batch) => batch,
-            None => match guarded(&self.file.path, || self.batches.next().transpose())? {
-                Some(batch) => batch,
-                None if self.row == self.end => return Ok(0),
-                None => {
-                    let reason =
-                        format!("its rows end at row {}, and its footer says {}", self.row, self.end);
-                    return Err(malformed(&self.file.path, reason));
-                }
-            },
-        };
-        let n = batch.num_rows().min(max_rows);
-        if n < batch.num_rows() {
-            self.pending = Some(batch.slice(n, batch.num_rows() - n));
-        }
-        self.take(&batch.slice(0, n), rows)?;
-        self.row += n;
-        Ok(n)
-    }
-
     /// Writes the values of a batch to new rows.
     fn take(&mut self, batch: &RecordBatch, rows: &mut TableRows) -> Result<()> {
         let n = batch.num_rows();
         let first = rows.add_rows(n);
         let mut at = 0;
-        // Where each column of numbers goes.
+        // Feature and offset in `scratch` of each column of numbers.
         let mut places = Vec::new();
         for (column, array) in self.columns.needed.iter().zip(batch.columns()) {
             let cells = Cells { path: &self.file.path, row: self.row, column, array };
@@ -121,7 +95,7 @@ impl ParquetReader {
                 Role::Category { feature, index } => cells.category(first, feature, index, rows),
                 Role::Target(index) => cells.target(first, index, rows)?,
                 Role::Weight => {
-                    let weights = rows.weights.as_mut().expect("a column of weights has a place");
+                    let weights = rows.weights.as_mut().expect("a table with a weight column has weights");
                     cells.weights(&mut weights[first..])?;
                 }
                 Role::Dropped => {}
@@ -141,7 +115,39 @@ impl ParquetReader {
     }
 }
 
-/// Rows that are decoded at a time.
+impl TableReader for ParquetReader {
+    fn plan(&self) -> &ColumnPlan {
+        &self.columns.plan
+    }
+
+    fn read(&mut self, rows: &mut TableRows, max_rows: usize) -> Result<usize> {
+        let batch = match self.pending.take() {
+            Some(batch) => batch,
+            None => match guarded(&self.file.path, || self.batches.next().transpose())? {
+                Some(batch) => batch,
+                None if self.row == self.end => return Ok(0),
+                None => {
+                    let reason =
+                        format!("its rows end at row {}, but its footer declares {}", self.row, self.end);
+                    return Err(malformed(&self.file.path, reason));
+                }
+            },
+        };
+        let n = batch.num_rows().min(max_rows);
+        if n < batch.num_rows() {
+            self.pending = Some(batch.slice(n, batch.num_rows() - n));
+        }
+        self.take(&batch.slice(0, n), rows)?;
+        self.row += n;
+        Ok(n)
+    }
+
+    fn fraction(&self) -> Option<f64> {
+        Some(self.row as f64 / self.end.max(1) as f64)
+    }
+}
+
+/// Rows per batch.
 pub(super) fn batch_rows(columns: &Columns) -> usize {
     (BATCH_BYTES / (columns.plan.names.len() * 4)).clamp(64, 8192)
 }
@@ -160,7 +166,7 @@ fn put_lists(column: &Column, lists: &[f32], features: &mut [f32], n_features: u
 /// The values of one column in one batch.
 struct Cells<'a> {
     path: &'a Path,
-    /// Number in the file of the first.
+    /// Number of the first row in the file.
     row: usize,
     column: &'a Column,
     array: &'a dyn Array,
@@ -172,7 +178,7 @@ impl Cells<'_> {
     }
 
     /// Fails at the first missing value.
-    fn all_there(&self, hint: &'static str) -> Result<()> {
+    fn require_all(&self, hint: &'static str) -> Result<()> {
         first_null(self.array).map_or(Ok(()), |row| Err(self.missing(row, hint)))
     }
 
@@ -184,10 +190,10 @@ impl Cells<'_> {
         format!("column \"{}\"", self.column.name)
     }
 
-    /// Numbers, or lists of `width` of them one behind the other.
+    /// Numbers, or concatenated lists of `width` numbers.
     fn features(&self, width: usize, may_miss: bool, out: &mut [f32]) -> Result<()> {
         if !may_miss {
-            self.all_there(FILL_IN)?;
+            self.require_all(FILL_IN)?;
         }
         if self.is_list() {
             self.lists(width, may_miss, out)?;
@@ -240,7 +246,7 @@ impl Cells<'_> {
     }
 
     fn target(&self, first: usize, index: usize, rows: &mut TableRows) -> Result<()> {
-        self.all_there("fill in the value, or leave those rows out")?;
+        self.require_all("fill in the value, or remove those rows")?;
         let place = |row: usize| self.place(row);
         let columns = checks::Columns { rows: &[], place: &place };
         match &mut rows.targets {
@@ -266,7 +272,7 @@ impl Cells<'_> {
     }
 
     fn weights(&self, out: &mut [f32]) -> Result<()> {
-        self.all_there("fill in the weight, or leave those rows out")?;
+        self.require_all("fill in the weight, or remove those rows")?;
         to_f32(self.array, out);
         checks::weights(out, &checks::Columns { rows: &[], place: &|row| self.place(row) })
     }

@@ -8,12 +8,17 @@ use arrow_array::{types, *};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 
-use super::*;
+use super::blocks::ParquetRows;
+use super::columns::Columns;
+use super::file::ParquetFile;
+use super::large::{complete, layout, scratch_bytes};
 use crate::config::{Config, DataFormat};
+use crate::data::error::Result;
+use crate::data::format::Reader;
 use crate::data::order::epoch_order::{BlockLayout, BlockOrder, RowOrder};
 use crate::data::subset::split;
 use crate::data::testing::{gathered, try_gather};
-use crate::data::{Summary, table};
+use crate::data::{Dataset, SourceSpec, Summary, formats, table};
 
 /// Columns in the order of their names.
 pub(super) fn write(path: &Path, columns: Vec<(&str, ArrayRef)>, group_rows: usize) {
@@ -36,7 +41,8 @@ fn open_with(source: &Path, sets: &[&str], memory_bytes: u64) -> Result<Arc<dyn 
     let config = Config::load(None, &sets).unwrap();
     let source = source.display().to_string();
     let spec = SourceSpec { source: &source, memory_bytes, ..SourceSpec::train(&config.data) };
-    table::open(&crate::data::files_of(&source)?, DataFormat::Parquet, &spec)
+    let Reader::Table(parquet) = &formats::find(DataFormat::Parquet).unwrap().reader else { unreachable!() };
+    table::open(&crate::data::files_of(&source)?, parquet, &spec)
 }
 
 /// As [`open_with`], with room for all rows.

@@ -1,28 +1,30 @@
-//! Arrays in files: the columns of the features, and the labels.
+//! Reads files of arrays: the columns of the features, and the labels.
 
 use std::path::PathBuf;
 
-use super::{add_numbers, format_name, sizes};
+use super::numbers::add_numbers;
 use crate::commands::data::inspect::collector::Collector;
-use crate::commands::data::inspect::profile::{ArrayShape, Kind, Origin};
+use crate::commands::data::inspect::column_profile::Kind;
+use crate::commands::data::inspect::origin::{ArrayShape, Origin, format_name, sizes};
 use crate::commands::data::inspect::section::quoted;
-use crate::data::raw::{self, Listing, RawArray, RawFormat};
+use crate::data::raw::{self, ArrayReader, Listing, RawArray};
 use crate::data::{DataError, SourceSpec, numbered_columns};
 use crate::error::Result;
 
-/// Reads all rows of features and labels; other arrays are only listed.
+/// Reads all rows of features and labels in files of the format `title`; other arrays are only listed.
 pub(super) fn scan(
     files: &[PathBuf],
-    format: RawFormat,
+    title: &str,
+    reader: &ArrayReader,
     spec: &SourceSpec<'_>,
 ) -> Result<(Origin, Collector)> {
-    let Listing { arrays, features, labels, feature_names, target_names } = raw::list(files, format, spec)?;
+    let Listing { arrays, features, labels, feature_names, target_names } = raw::list(files, reader, spec)?;
     let shapes = arrays.iter().map(|(name, array)| shape(name, array)).collect();
     let names: Vec<String> = arrays.iter().map(|(name, _)| name.clone()).collect();
     let mut arrays: Vec<Option<Result<RawArray, DataError>>> =
         arrays.into_iter().map(|(_, array)| Some(array)).collect();
     let mut take = |index: Option<usize>| index.and_then(|index| arrays[index].take()).transpose();
-    // One array of single numbers is a table of one column.
+    // An array of single numbers is a table of one column.
     let features_index = features.or_else(|| (0..names.len()).find(|index| Some(*index) != labels));
     let (features, labels_array) = (take(features_index)?, take(labels)?);
     let Some(features) = features else {
@@ -54,18 +56,12 @@ pub(super) fn scan(
         (labels, "labels_key", &spec.data.labels_key),
     ] {
         let name = index.map(|index| &names[index]).filter(|name| *name != given);
-        if let Some(name) = name.filter(|_| matches!(format, RawFormat::Npz | RawFormat::Safetensors)) {
+        if let Some(name) = name.filter(|_| matches!(reader, ArrayReader::Named { .. })) {
             keys.push(format!("{key} = {}", quoted(name)));
         }
     }
-    let name = match format {
-        RawFormat::Npy => "npy",
-        RawFormat::Npz => "npz",
-        RawFormat::Safetensors => "safetensors",
-        RawFormat::Idx => "IDX",
-    };
     let origin = Origin {
-        format: format_name(name, files),
+        format: format_name(title, files),
         files: sizes(files),
         arrays: shapes,
         names: columns,
@@ -81,7 +77,7 @@ pub(super) fn scan(
     Ok((origin, collect(&features, labels.as_ref(), n_rows)?))
 }
 
-/// All rows in their order.
+/// Collects all rows in order.
 fn collect(features: &RawArray, labels: Option<&RawArray>, n_rows: usize) -> Result<Collector> {
     let (width, n_targets) = (features.row_len(), labels.map_or(0, RawArray::row_len));
     let n_columns = width + n_targets;
@@ -131,6 +127,6 @@ fn shape(name: &str, array: &Result<RawArray, DataError>) -> ArrayShape {
             let shape = std::iter::once(array.n_rows()).chain(array.row_dims.iter().copied()).collect();
             ArrayShape { name, kind: array.raw.name().to_owned(), shape }
         }
-        Err(_) => ArrayShape { name, kind: "no numbers".to_owned(), shape: Vec::new() },
+        Err(_) => ArrayShape { name, kind: "not numbers".to_owned(), shape: Vec::new() },
     }
 }

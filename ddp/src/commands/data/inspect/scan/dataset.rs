@@ -1,15 +1,16 @@
-//! Rows as training sees them: the built-in sets, and Parquet.
+//! Reads rows through the training path: built-in sets, and tables with typed columns.
 
 use ddp_kernels::{DType, Device, Tensor, ops};
 
-use super::add_numbers;
+use super::numbers::add_numbers;
 use crate::commands::data::inspect::collector::Collector;
-use crate::commands::data::inspect::profile::{FileSize, Kind, Origin};
+use crate::commands::data::inspect::column_profile::Kind;
+use crate::commands::data::inspect::origin::{FileSize, Origin};
 use crate::data::batch::BatchMut;
 use crate::data::{Dataset, SourceSpec, TargetLayout};
 use crate::error::Result;
 
-/// Reads all rows that `spec` opens.
+/// Reads all rows of `spec`.
 pub(super) fn scan(spec: &SourceSpec<'_>, format: &str, files: Vec<FileSize>) -> Result<(Origin, Collector)> {
     let dataset = spec.open()?;
     let layout = dataset.layout();

@@ -1,12 +1,13 @@
 //! Every bad file says which line and column; good files are read as written.
 
-use std::fs;
+use std::{fs, io};
 
 use super::*;
 use crate::config::{Config, DataFormat, Task};
+use crate::data::format::Reader;
 use crate::data::resident::{ResidentRows, Targets};
 use crate::data::table::read_all;
-use crate::data::{Dataset as _, Summary, TargetLayout};
+use crate::data::{Dataset as _, Summary, TargetLayout, formats};
 
 fn columns(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
@@ -17,7 +18,8 @@ fn read_with(path: &Path, sets: &[String]) -> Result<ResidentRows> {
     let config = Config::load(None, sets).unwrap();
     let source = path.display().to_string();
     let spec = SourceSpec { source: &source, ..SourceSpec::train(&config.data) };
-    read_all(&[path.to_owned()], DataFormat::Csv, &spec)
+    let Reader::Table(csv) = &formats::find(DataFormat::Csv).unwrap().reader else { unreachable!() };
+    read_all(&[path.to_owned()], csv, &spec)
 }
 
 fn read_bytes(bytes: &[u8], task: Task, targets: &[&str], classes: Option<usize>) -> Result<ResidentRows> {
@@ -68,7 +70,7 @@ fn a_line_without_an_end_is_named() {
     let block = vec![b'1'; 1 << 20];
     (0..300).for_each(|_| io::Write::write_all(&mut packer, &block).unwrap());
     packer.finish().unwrap();
-    let parts = ["line 3", "takes more than 256 MiB", "line ends"];
+    let parts = ["line 3", "exceeds 256 MiB", "line ends"];
     assert_refused(read_with(&path, &[]), &parts);
 }
 
@@ -186,7 +188,7 @@ fn labels_that_are_no_classes() {
     assert_refused(label("1e300", Some(3)), &[place, "out of range"]);
     assert_refused(
         label("20240131", None),
-        &[place, "label 20240131 would make as many classes", "`data.classes`"],
+        &[place, "label 20240131 would create as many classes", "`data.classes`"],
     );
     assert_refused(label("0", None), &["label is 0 in all 2 rows", "at least 2 classes"]);
 }

@@ -1,83 +1,86 @@
-//! Files that have temporary names until all of them are on the disk.
+//! Files that keep temporary names until all of them are on disk.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 
-use crate::error::Result;
 use crate::storage::atomic_write::WriteError;
 
-/// How temporary names end; before it stands the process.
+/// Ending of temporary names; the process id precedes it.
 const ENDING: &str = ".convert";
 
-/// The files of one command. Those that were not given their names are removed.
+/// The files of one command. Dropping it removes the files that were not committed.
 #[derive(Debug)]
-pub(super) struct Staging {
+pub(crate) struct Staging {
     /// Temporary name and name.
     files: Vec<(PathBuf, PathBuf)>,
-    /// Folders that were not there.
-    made: Vec<PathBuf>,
+    /// Folders that this command created.
+    created: Vec<PathBuf>,
 }
 
 impl Staging {
-    /// For files in `folder`, where what killed commands left is removed.
-    pub(super) fn new(folder: &Path) -> Result<Self> {
+    /// Prepares for files in `folder` and removes temporary files that killed processes left there.
+    pub(crate) fn new(folder: &Path) -> Self {
         remove_left_over(folder);
-        Ok(Staging { files: Vec::new(), made: Vec::new() })
+        Staging { files: Vec::new(), created: Vec::new() }
     }
 
-    /// A new file that will be `path`.
-    pub(super) fn create(&mut self, path: &Path) -> Result<File> {
+    /// Creates a file that [`Staging::commit`] renames to `path`.
+    pub(crate) fn create(&mut self, path: &Path) -> Result<File, WriteError> {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !folder.exists() {
             let missing =
                 folder.ancestors().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists());
             let missing: Vec<PathBuf> = missing.map(Path::to_owned).collect();
-            self.made.extend(missing.into_iter().rev());
+            self.created.extend(missing.into_iter().rev());
             fs::create_dir_all(folder).map_err(|source| WriteError { path: folder.to_owned(), source })?;
         }
-        let beside = beside(path);
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&beside);
+        let temporary = temporary_path(path);
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&temporary);
         let file = file.map_err(|source| WriteError { path: path.to_owned(), source })?;
-        self.files.push((beside, path.to_owned()));
+        self.files.push((temporary, path.to_owned()));
         Ok(file)
     }
 
-    /// A file without a name on the disk of `path`, which ends with the process.
-    pub(super) fn scratch(&self, path: &Path, what: &str) -> Result<File> {
-        let beside = beside(&path.with_extension(what));
-        let make = || -> std::io::Result<File> {
-            let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&beside)?;
-            fs::remove_file(&beside)?;
+    /// Creates an unnamed file on the disk of `path`; it is freed when it is closed.
+    pub(crate) fn scratch(&self, path: &Path, name: &str) -> Result<File, WriteError> {
+        let temporary = temporary_path(&path.with_extension(name));
+        let create = || -> std::io::Result<File> {
+            let file =
+                OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&temporary)?;
+            fs::remove_file(&temporary)?;
             Ok(file)
         };
-        Ok(make().map_err(|source| WriteError { path: path.to_owned(), source })?)
+        create().map_err(|source| WriteError { path: path.to_owned(), source })
     }
 
-    /// Gives all files their names, which are whole and on the disk, and removes those of `old` that none of them replaces;
-    /// bytes of all files.
-    pub(super) fn commit(mut self, old: &[PathBuf]) -> Result<u64> {
+    /// Renames all files, which must be complete and synced, removes those of `old` that none of them replaced, and returns the
+    /// total size in bytes.
+    ///
+    /// # Errors
+    /// [`WriteError`]; new files without a predecessor are removed again.
+    pub(crate) fn commit(mut self, old: &[PathBuf]) -> Result<u64, WriteError> {
         let mut n_bytes = 0;
         let mut named: Vec<PathBuf> = Vec::new();
         let mut folders: Vec<PathBuf> = Vec::new();
-        // Labels were made after their features, and come before them.
-        while let Some((beside, path)) = self.files.last().cloned() {
-            let len = fs::metadata(&beside).map(|data| data.len());
-            let renamed = len.and_then(|len| fs::rename(&beside, &path).map(|()| len));
+        // Labels were created after their features; they are renamed first, so that features never appear without labels.
+        while let Some((temporary, path)) = self.files.last().cloned() {
+            let len = fs::metadata(&temporary).map(|data| data.len());
+            let renamed = len.and_then(|len| fs::rename(&temporary, &path).map(|()| len));
             match renamed {
                 Ok(len) => n_bytes += len,
                 Err(source) => {
-                    // What had no former content goes again.
+                    // Remove the new files that replaced nothing.
                     for path in named.iter().filter(|path| !old.contains(path)) {
                         let _ = fs::remove_file(path);
                     }
-                    return Err(WriteError { path, source }.into());
+                    return Err(WriteError { path, source });
                 }
             }
             self.files.pop();
             folders.extend(path.parent().map(Path::to_owned));
             named.push(path);
         }
-        self.made.clear();
+        self.created.clear();
         for path in old.iter().filter(|path| !named.contains(path)) {
             fs::remove_file(path).map_err(|source| WriteError { path: path.clone(), source })?;
         }
@@ -94,22 +97,22 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        // The error before matters more than one of these.
-        for (beside, _) in &self.files {
-            let _ = fs::remove_file(beside);
+        // An error that led here matters more than a failed clean-up.
+        for (temporary, _) in &self.files {
+            let _ = fs::remove_file(temporary);
         }
-        for folder in self.made.iter().rev() {
+        for folder in self.created.iter().rev() {
             let _ = fs::remove_dir(folder);
         }
     }
 }
 
-fn beside(path: &Path) -> PathBuf {
+fn temporary_path(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.{}{ENDING}", std::process::id()))
 }
 
-/// Removes temporary files of processes that live no more.
+/// Removes temporary files of processes that have ended.
 fn remove_left_over(folder: &Path) {
     for folder in [folder.to_owned(), folder.join("labels"), folder.join("weights")] {
         let Ok(entries) = fs::read_dir(&folder) else { continue };
@@ -118,10 +121,10 @@ fn remove_left_over(folder: &Path) {
             let process = name
                 .strip_prefix('.')
                 .and_then(|name| name.strip_suffix(ENDING)?.rsplit('.').next()?.parse().ok());
-            let is_left = |process: u32| {
+            let has_ended = |process: u32| {
                 process != std::process::id() && !Path::new(&format!("/proc/{process}")).exists()
             };
-            if process.is_some_and(is_left) {
+            if process.is_some_and(has_ended) {
                 let _ = fs::remove_file(entry.path());
             }
         }

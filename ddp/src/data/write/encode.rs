@@ -1,4 +1,4 @@
-//! Features in the number format of the file that they go to.
+//! Features encoded in the number format of a file.
 
 use ddp_kernels::DType;
 use half::{bf16, f16};
@@ -6,8 +6,8 @@ use half::{bf16, f16};
 /// Appends `values` in the format `dtype`.
 ///
 /// # Errors
-/// The index of a value that the format has not: all but whole numbers of 0 to 255 in u8, what would become infinite in f16
-/// and bf16.
+/// The index of the first value that the format cannot hold: anything but whole numbers from 0 to 255 in u8, values that
+/// overflow in f16 and bf16.
 pub(super) fn encode(dtype: DType, values: &[f32], out: &mut Vec<u8>) -> Result<(), usize> {
     match dtype {
         DType::U8 => {
@@ -40,7 +40,7 @@ pub(super) fn encode(dtype: DType, values: &[f32], out: &mut Vec<u8>) -> Result<
     Ok(())
 }
 
-/// The largest whole number up to which a format has all.
+/// The largest n such that the format holds every whole number from 0 to n.
 pub(super) fn largest_code(dtype: DType) -> usize {
     match dtype {
         DType::U8 => 255,
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_found() {
+    fn values_that_do_not_fit_are_found() {
         let encoded = |dtype, values: &[f32]| {
             let mut out = Vec::new();
             encode(dtype, values, &mut out).map(|()| out)

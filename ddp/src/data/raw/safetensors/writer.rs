@@ -1,7 +1,7 @@
-//! `.safetensors`: features, labels and weights, with the names of columns and the values of categories.
+//! Writes `.safetensors`: features, labels and weights, with the names of columns and the values of categories.
 //!
-//! Source: <https://huggingface.co/docs/safetensors>, the format: length of the header, header in JSON, padded with spaces,
-//! then the tensors without gaps.
+//! Source: <https://huggingface.co/docs/safetensors>: length of the header, header in JSON padded with spaces, then the
+//! tensors without gaps.
 
 use std::fs::File;
 use std::io::{BufWriter, Seek as _, SeekFrom, Write as _};
@@ -10,20 +10,24 @@ use std::path::{Path, PathBuf};
 use ddp_kernels::DType;
 use serde_json::{Value, json};
 
-use super::chunk::Chunk;
-use super::staging::Staging;
-use super::writer::{RowWriter, Schema};
-use crate::data::raw::{CATEGORIES_TEXT, FEATURES_TEXT, TARGETS_TEXT, WEIGHTS_KEY};
-use crate::error::Result;
+use super::texts::{CATEGORIES_TEXT, FEATURES_TEXT, TARGETS_TEXT};
+use crate::data::error::Result;
+use crate::data::raw::reader::WEIGHTS_KEY;
+use crate::data::write::{Chunk, OutFiles, RowWriter, Schema, Staging};
 use crate::storage::atomic_write::WriteError;
 
+/// Opens the file of a writer.
+pub(crate) fn create(schema: Schema, files: &OutFiles, staging: &mut Staging) -> Result<Box<dyn RowWriter>> {
+    Ok(Box::new(SafetensorsWriter::new(schema, &files.rows, staging)?))
+}
+
 /// Writes tensors of features, labels and weights.
-pub(super) struct SafetensorsWriter {
+struct SafetensorsWriter {
     schema: Schema,
     path: PathBuf,
-    /// Room for the header, then the features.
+    /// Space for the header, then the features.
     file: BufWriter<File>,
-    /// Wait until the features are whole.
+    /// Unnamed file; appended after the features.
     targets: BufWriter<File>,
     weights: BufWriter<File>,
     header_len: usize,
@@ -32,14 +36,14 @@ pub(super) struct SafetensorsWriter {
 }
 
 impl SafetensorsWriter {
-    pub(super) fn new(schema: Schema, path: &Path, staging: &mut Staging) -> Result<Self> {
+    fn new(schema: Schema, path: &Path, staging: &mut Staging) -> Result<Self> {
         let buffered = |file| BufWriter::with_capacity(1 << 18, file);
         let mut file = buffered(staging.create(path)?);
-        // The longest numbers that a header can have; the tensors begin at a multiple of 64.
+        // A header with the longest possible numbers; the tensors start at a multiple of 64.
         let longest = header(&schema, u64::MAX).to_string().len();
         let header_len = (8 + longest).next_multiple_of(64);
-        let room = file.write_all(&vec![b' '; header_len]);
-        room.map_err(|source| WriteError { path: path.to_owned(), source })?;
+        let reserved = file.write_all(&vec![b' '; header_len]);
+        reserved.map_err(|source| WriteError { path: path.to_owned(), source })?;
         Ok(SafetensorsWriter {
             file,
             targets: buffered(staging.scratch(path, "labels")?),
@@ -118,7 +122,7 @@ fn header(schema: &Schema, n_rows: u64) -> Value {
     header
 }
 
-/// A value as JSON in a text, for a header's texts are all that it has.
+/// A value as JSON in a string, because the metadata of a header holds strings only.
 fn json_text(value: &impl serde::Serialize) -> Value {
     Value::String(serde_json::to_string(value).expect("names and values of categories are texts and numbers"))
 }

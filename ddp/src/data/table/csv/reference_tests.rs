@@ -1,7 +1,7 @@
 //! The reader against one that takes every row through the `csv` crate: the same rows, or the same error.
 
 use std::fs::{self, File};
-use std::io::{BufReader, Read, Seek as _, SeekFrom, Write as _};
+use std::io::{self, BufReader, Read, Seek as _, SeekFrom, Write as _};
 
 use csv::{ByteRecord, Position, ReaderBuilder};
 use proptest::prelude::*;
@@ -27,8 +27,8 @@ fn reference(path: &Path, spec: &SourceSpec<'_>) -> Result<TableRows, String> {
             return Err(CsvError::Ragged { path: path.to_owned(), line: line(), expected, got }.to_string());
         }
         let row = rows.begin_row();
-        for ((cell, role), name) in record.iter().zip(&plan.roles).zip(&plan.names) {
-            cells::put(&mut rows, row, *role, cell).map_err(|problem| {
+        for ((bytes, role), name) in record.iter().zip(&plan.roles).zip(&plan.names) {
+            cell::put(&mut rows, row, *role, bytes).map_err(|problem| {
                 let (path, column) = (path.to_owned(), name.clone());
                 CsvError::Cell { path, line: line(), column, problem }.to_string()
             })?;

@@ -1,4 +1,4 @@
-//! `.npy`: features in one file, labels and weights in others beside it.
+//! Writes `.npy`: features in one file, labels and weights in files next to it.
 
 use std::fs::File;
 use std::io::{BufWriter, Seek as _, SeekFrom, Write as _};
@@ -6,16 +6,18 @@ use std::path::{Path, PathBuf};
 
 use ddp_kernels::DType;
 
-use super::chunk::Chunk;
-use super::staging::Staging;
-use super::target::Target;
-use super::writer::{RowWriter, Schema};
-use crate::data::raw::npy_header;
-use crate::error::Result;
+use super::header;
+use crate::data::error::Result;
+use crate::data::write::{Chunk, OutFiles, RowWriter, Schema, Staging};
 use crate::storage::atomic_write::WriteError;
 
-/// Writes features, labels and weights, each to a file.
-pub(super) struct NpyWriter {
+/// Opens the files of a writer.
+pub(crate) fn create(schema: Schema, files: &OutFiles, staging: &mut Staging) -> Result<Box<dyn RowWriter>> {
+    Ok(Box::new(NpyWriter::new(schema, files, staging)?))
+}
+
+/// Writes features, labels and weights to a file each.
+struct NpyWriter {
     schema: Schema,
     features: ArrayFile,
     targets: ArrayFile,
@@ -25,17 +27,13 @@ pub(super) struct NpyWriter {
 }
 
 impl NpyWriter {
-    pub(super) fn new(schema: Schema, target: &Target, index: usize, staging: &mut Staging) -> Result<Self> {
-        let mut array = |path: PathBuf, dtype, shape: &[u64]| ArrayFile::new(&path, dtype, shape, staging);
+    fn new(schema: Schema, files: &OutFiles, staging: &mut Staging) -> Result<Self> {
+        let mut array = |path: &Path, dtype, shape: &[u64]| ArrayFile::new(path, dtype, shape, staging);
         Ok(NpyWriter {
-            features: array(target.file(index), schema.dtype, &schema.feature_shape(u64::MAX))?,
-            targets: array(
-                target.beside(index, "labels"),
-                schema.target_dtype(),
-                &schema.target_shape(u64::MAX),
-            )?,
+            features: array(&files.rows, schema.dtype, &schema.feature_shape(u64::MAX))?,
+            targets: array(&files.labels, schema.target_dtype(), &schema.target_shape(u64::MAX))?,
             weights: match schema.weight {
-                Some(_) => Some(array(target.beside(index, "weights"), DType::F32, &[u64::MAX])?),
+                Some(_) => Some(array(&files.weights, DType::F32, &[u64::MAX])?),
                 None => None,
             },
             bytes: Vec::new(),
@@ -64,7 +62,7 @@ impl RowWriter for NpyWriter {
     }
 }
 
-/// One array, whose header is written last.
+/// A file of one array; its header is written last.
 struct ArrayFile {
     file: BufWriter<File>,
     path: PathBuf,
@@ -73,10 +71,10 @@ struct ArrayFile {
 }
 
 impl ArrayFile {
-    /// `largest` is a shape whose header is as long as any that comes.
+    /// `largest` is a shape with the longest possible header.
     fn new(path: &Path, dtype: DType, largest: &[u64], staging: &mut Staging) -> Result<Self> {
         let file = BufWriter::with_capacity(1 << 18, staging.create(path)?);
-        let header = header(dtype, largest, 0);
+        let header = array_header(dtype, largest, 0);
         let mut array = ArrayFile { file, path: path.to_owned(), dtype, header_len: header.len() };
         array.put(&header)?;
         Ok(array)
@@ -87,7 +85,7 @@ impl ArrayFile {
     }
 
     fn finish(mut self, shape: &[u64]) -> Result<()> {
-        let header = header(self.dtype, shape, self.header_len);
+        let header = array_header(self.dtype, shape, self.header_len);
         let mut end = || -> std::io::Result<()> {
             self.file.seek(SeekFrom::Start(0))?;
             self.file.write_all(&header)?;
@@ -99,14 +97,14 @@ impl ArrayFile {
 }
 
 /// The header of an array.
-pub(super) fn header(dtype: DType, shape: &[u64], min_len: usize) -> Vec<u8> {
+pub(crate) fn array_header(dtype: DType, shape: &[u64], min_len: usize) -> Vec<u8> {
     let descr = match dtype {
         DType::F32 => "<f4",
         DType::F64 => "<f8",
         DType::I64 => "<i8",
         DType::U8 => "|u1",
         DType::F16 => "<f2",
-        DType::BF16 => unreachable!("refused before: npy has no bf16"),
+        DType::BF16 => unreachable!("`Schema::fit` refused bf16, which npy lacks"),
     };
-    npy_header::write(descr, shape, min_len)
+    header::write(descr, shape, min_len)
 }

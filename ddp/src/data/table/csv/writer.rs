@@ -1,4 +1,4 @@
-//! `.csv`, plain or compressed: a row of names, then features, targets and weight; a category as its text.
+//! Writes `.csv`, plain or compressed: a row of names, then features, targets and weight; categories as text.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -7,25 +7,28 @@ use std::path::{Path, PathBuf};
 
 use flate2::write::GzEncoder;
 
-use super::chunk::{Chunk, Targets};
-use super::staging::Staging;
-use super::writer::{RowWriter, Schema};
-use crate::data::Compression;
-use crate::error::Result;
+use crate::data::compression::Compression;
+use crate::data::error::Result;
+use crate::data::write::{Chunk, OutFiles, RowWriter, Schema, Staging, Targets};
 use crate::storage::atomic_write::WriteError;
 
-/// Writes a table of texts.
-pub(super) struct CsvWriter {
+/// Opens the file of a writer; its name determines the compression.
+pub(crate) fn create(schema: Schema, files: &OutFiles, staging: &mut Staging) -> Result<Box<dyn RowWriter>> {
+    Ok(Box::new(CsvWriter::new(schema, &files.rows, staging)?))
+}
+
+/// Writes a table as text.
+struct CsvWriter {
     path: PathBuf,
     out: Out,
     n_features: usize,
     n_targets: usize,
-    /// The texts of each categorical column by their numbers, quoted where they must be.
+    /// The quoted values of each categorical column, by number.
     texts: Vec<Option<Vec<String>>>,
     lines: String,
 }
 
-/// The file, or what packs bytes on their way there.
+/// The file or its compressor.
 enum Out {
     Plain(BufWriter<File>),
     Gzip(GzEncoder<BufWriter<File>>),
@@ -33,15 +36,10 @@ enum Out {
 }
 
 impl CsvWriter {
-    pub(super) fn new(
-        schema: Schema,
-        compression: Compression,
-        path: &Path,
-        staging: &mut Staging,
-    ) -> Result<Self> {
+    fn new(schema: Schema, path: &Path, staging: &mut Staging) -> Result<Self> {
         let failed = |source| WriteError { path: path.to_owned(), source };
         let file = BufWriter::with_capacity(1 << 18, staging.create(path)?);
-        let out = match compression {
+        let out = match Compression::of(path) {
             Compression::None => Out::Plain(file),
             Compression::Gzip => Out::Gzip(GzEncoder::new(file, flate2::Compression::default())),
             Compression::Zstd => Out::Zstd(zstd::Encoder::new(file, 0).map_err(failed)?),
@@ -80,7 +78,7 @@ impl CsvWriter {
             lines.push(',');
         }
         match rows.targets {
-            // Writing to a text does not fail.
+            // Writing to a string does not fail.
             Targets::Labels(labels) => drop(write!(lines, "{},", labels[row])),
             Targets::Values(values) => {
                 for &value in &values[row * self.n_targets..][..self.n_targets] {
@@ -138,11 +136,11 @@ impl Write for Out {
     }
 }
 
-/// The shortest text that is read as the same number; none where it is missing.
+/// Appends the shortest text that parses as `value`; nothing for NaN, which marks a missing value.
 fn put_number(out: &mut String, value: f32) {
     let _ = match value.abs() {
         _ if value.is_nan() => Ok(()),
-        // Whole numbers are faster as such.
+        // Integers are formatted faster.
         size if size < 1e6 && value == value.trunc() && (value != 0.0 || value.is_sign_positive()) => {
             write!(out, "{}", value as i32)
         }
@@ -151,7 +149,7 @@ fn put_number(out: &mut String, value: f32) {
     };
 }
 
-/// A text as a cell: in quotes where it would end the cell, the row, or be trimmed.
+/// A text as a cell; quoted if it holds a separator or a quote.
 fn quoted(text: &str) -> String {
     match text.contains(['"', ',', '\n', '\r']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),

@@ -1,31 +1,39 @@
-//! CSV by its cells, whatever they hold: the types of columns come out of them.
+//! Reads tables cell by cell as text; the cells determine the types of columns.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::{format_name, is_finite_f32, sizes, targets_among};
+use super::numbers::is_finite_f32;
 use crate::commands::data::inspect::collector::{Chunk, Collector, Place};
-use crate::commands::data::inspect::profile::Origin;
+use crate::commands::data::inspect::origin::{Origin, format_name, sizes};
 use crate::commands::data::inspect::values::{key_of_number, key_of_text};
-use crate::data::CsvError;
-use crate::data::DataError;
+use crate::config::nearest;
 use crate::data::table::{CellReader, is_missing, same_columns};
+use crate::data::{CsvError, DataError};
 use crate::error::Result;
 
-/// Rows of cells, until they are many enough to be taken.
+/// Cells of the rows of one chunk.
 #[derive(Default)]
 struct Cells {
     numbers: Vec<f64>,
     keys: Vec<u64>,
     places: Vec<Place>,
-    /// All cells one behind the other, trimmed.
+    /// All cells, trimmed and concatenated.
     text: String,
     ends: Vec<usize>,
 }
 
-/// Reads all rows of all files.
-pub(super) fn scan(files: &[PathBuf], targets: &[String]) -> Result<(Origin, Collector)> {
-    // What is no file on a disk can be opened once only.
-    let first = CellReader::open(&files[0])?;
+/// Opens the cells of a file.
+type OpenCells = fn(&Path) -> crate::data::error::Result<Box<dyn CellReader>>;
+
+/// Reads all rows of all files of the format `title`.
+pub(super) fn scan(
+    files: &[PathBuf],
+    title: &str,
+    open: OpenCells,
+    targets: &[String],
+) -> Result<(Origin, Collector)> {
+    // A pipe can be opened only once.
+    let first = open(&files[0])?;
     let names = first.names().to_vec();
     let mut first = Some(first);
     let targets = targets_among(&names, targets, &files[0])?;
@@ -35,7 +43,7 @@ pub(super) fn scan(files: &[PathBuf], targets: &[String]) -> Result<(Origin, Col
     for (file, path) in files.iter().enumerate() {
         let mut reader = match first.take() {
             Some(first) => first,
-            None => CellReader::open(path)?,
+            None => open(path)?,
         };
         same_columns(&files[0], &names, path, reader.names())?;
         let mut n_rows = 0;
@@ -48,16 +56,16 @@ pub(super) fn scan(files: &[PathBuf], targets: &[String]) -> Result<(Origin, Col
             cells.places.push(place);
             n_rows += 1;
             if cells.places.len() == chunk_rows {
-                cells.hand_over(&mut collector);
+                cells.flush(&mut collector);
             }
         }
         if n_rows == 0 {
             return Err(DataError::from(CsvError::NoRows { path: path.clone() }).into());
         }
     }
-    cells.hand_over(&mut collector);
+    cells.flush(&mut collector);
     let origin = Origin {
-        format: format_name("CSV", files),
+        format: format_name(title, files),
         files: sizes(files),
         arrays: Vec::new(),
         kinds: vec![None; names.len()],
@@ -70,7 +78,7 @@ pub(super) fn scan(files: &[PathBuf], targets: &[String]) -> Result<(Origin, Col
 }
 
 impl Cells {
-    /// Takes the next cell of a row.
+    /// Adds the next cell of a row.
     fn add(&mut self, cell: &[u8], place: Place, column: usize, collector: &mut Collector) {
         let (mut number, mut key) = (f64::NAN, 0);
         if !is_missing(cell) {
@@ -95,8 +103,8 @@ impl Cells {
         self.ends.push(self.text.len());
     }
 
-    /// Gives the rows to `collector`.
-    fn hand_over(&mut self, collector: &mut Collector) {
+    /// Moves the rows to `collector`.
+    fn flush(&mut self, collector: &mut Collector) {
         let n_columns = collector.columns.len();
         let text = |row: usize, column: usize| {
             let index = row * n_columns + column;
@@ -110,4 +118,22 @@ impl Cells {
         self.text.clear();
         self.ends.clear();
     }
+}
+
+/// Indices of the columns `targets`, or of `label` if none is named and the column exists.
+fn targets_among(names: &[String], targets: &[String], path: &Path) -> Result<Vec<usize>> {
+    if targets.is_empty() {
+        return Ok(names.iter().position(|name| name == "label").into_iter().collect());
+    }
+    let find = |target: &String| {
+        names.iter().position(|name| name == target).ok_or_else(|| {
+            let hint = match nearest(target, names.iter().map(String::as_str)) {
+                Some(name) => format!("did you mean \"{name}\"?"),
+                None => "without --target all columns are shown".to_owned(),
+            };
+            let (path, column) = (path.to_owned(), target.clone());
+            DataError::ColumnMissing { path, column, key: "--target", hint }.into()
+        })
+    };
+    targets.iter().map(find).collect()
 }

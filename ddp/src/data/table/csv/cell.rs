@@ -1,10 +1,10 @@
-//! What one cell must be, by its column's use.
+//! Parses one cell by the role of its column.
 
 use crate::data::CellProblem;
 use crate::data::table::columns::Role;
 use crate::data::table::rows::{TableRows, TargetCell, TargetCells};
 
-/// Takes one cell.
+/// Writes the value of one cell to `row`.
 pub(super) fn put(rows: &mut TableRows, row: usize, role: Role, cell: &[u8]) -> Result<(), CellProblem> {
     let n = rows.n_features;
     match role {
@@ -13,7 +13,7 @@ pub(super) fn put(rows: &mut TableRows, row: usize, role: Role, cell: &[u8]) -> 
                 if rows.may_miss && is_missing(cell) { f32::NAN } else { number(cell)? };
         }
         Role::Category { feature, index } => {
-            // An empty cell is a value that nobody knows.
+            // An empty cell is the unknown category.
             let code = match text_of(cell) {
                 Ok(value) => rows.code(index, value),
                 Err(CellProblem::Empty) => 0,
@@ -33,14 +33,14 @@ pub(super) fn put(rows: &mut TableRows, row: usize, role: Role, cell: &[u8]) -> 
             if weight < 0.0 {
                 return Err(CellProblem::WeightNegative { text: shown(cell) });
             }
-            rows.weights.as_mut().expect("a column of weights has a place")[row] = weight;
+            rows.weights.as_mut().expect("a table with a weight column has weights")[row] = weight;
         }
         Role::Dropped => {}
     }
     Ok(())
 }
 
-/// Whether a cell says that nothing is known, as pandas reads it.
+/// Whether a cell is a missing value, by the rules of pandas.
 pub(crate) fn is_missing(cell: &[u8]) -> bool {
     matches!(cell.trim_ascii(), b"" | b"NA" | b"N/A" | b"NaN" | b"nan" | b"null" | b"NULL" | b"None" | b"?")
 }
@@ -50,7 +50,7 @@ fn text_of(cell: &[u8]) -> Result<&str, CellProblem> {
     if text.is_empty() { Err(CellProblem::Empty) } else { Ok(text) }
 }
 
-/// The cell for messages, cut where it is long.
+/// The cell for messages, truncated if it is long.
 fn shown(cell: &[u8]) -> String {
     let text = String::from_utf8_lossy(cell);
     let text = text.trim();
@@ -78,7 +78,7 @@ fn label(cell: &[u8]) -> Result<i64, CellProblem> {
     match text.parse::<f64>() {
         Ok(value) if !value.is_finite() => Err(CellProblem::NotFinite { text: shown(cell) }),
         Ok(value) if value.fract() != 0.0 => Err(CellProblem::LabelFractional { text: shown(cell) }),
-        // Saturates, and so ends above every number of classes.
+        // Saturates above every number of classes.
         Ok(value) => Ok(value as i64),
         Err(_) => Err(CellProblem::LabelNotANumber { text: shown(cell) }),
     }

@@ -1,15 +1,16 @@
 //! The header of a `.npy` file: a Python dictionary of three entries.
 //!
-//! Own code, since it must neither recurse nor overflow on any input: the libraries' parsers take all of Python's literals.
+//! A parser of our own, because it must neither recurse nor overflow on any input; parsers in libraries accept all Python
+//! literals.
 //!
 //! Source: numpy.lib.format, versions 1 to 3.
 
-use super::element::RawType;
+use crate::data::raw::RawType;
 
-/// Longer headers are no headers of arrays of numbers; NumPy itself refuses above 10,000 bytes.
+/// Longest accepted header; NumPy itself refuses more than 10,000 bytes.
 const MAX_HEADER: usize = 1 << 14;
 
-/// What a header says.
+/// Contents of a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NpyHeader {
     /// Type of the elements.
@@ -24,14 +25,14 @@ pub struct NpyHeader {
     pub len: usize,
 }
 
-/// The header at the beginning of `bytes`, before anything of the length it claims is read or allocated.
+/// Parses the header at the start of `bytes`; reads and allocates nothing of the length that it declares.
 ///
 /// # Errors
-/// What is wrong with it, as the end of a sentence about the file.
+/// The fault as the end of a sentence about the file.
 pub fn parse(bytes: &[u8]) -> Result<NpyHeader, String> {
     let end = header_end(bytes)?;
     let start = if bytes[6] == 1 { 10 } else { 12 };
-    let text = std::str::from_utf8(&bytes[start..end]).map_err(|_| "its header is no text".to_owned())?;
+    let text = std::str::from_utf8(&bytes[start..end]).map_err(|_| "its header is not text".to_owned())?;
     let mut words = Words(text);
     words.expect("{")?;
     let (mut descr, mut is_fortran, mut shape) = (None, None, None);
@@ -45,7 +46,7 @@ pub fn parse(bytes: &[u8]) -> Result<NpyHeader, String> {
             other => return Err(format!("its header has an entry '{}'", shown(other))),
         }
         if !words.take(",") && !words.0.trim_start().starts_with('}') {
-            return Err("its header is no dictionary".to_owned());
+            return Err("its header is not a dictionary".to_owned());
         }
     }
     let missing = |name: &str| format!("its header has no '{name}'");
@@ -59,19 +60,19 @@ pub fn parse(bytes: &[u8]) -> Result<NpyHeader, String> {
     })
 }
 
-/// Where the header ends.
+/// Offset of the header's end.
 fn header_end(bytes: &[u8]) -> Result<usize, String> {
     let Some((magic, &version)) = bytes.get(..6).zip(bytes.get(6)) else {
         return Err(format!("it has {} bytes, too few for a header", bytes.len()));
     };
     if magic != b"\x93NUMPY" {
-        return Err("it does not begin like one".to_owned());
+        return Err("it does not begin like an npy file".to_owned());
     }
     let (start, len) = match (version, bytes.get(8..10), bytes.get(8..12)) {
         (1, Some(len), _) => (10, usize::from(u16::from_le_bytes([len[0], len[1]]))),
         (2 | 3, _, Some(len)) => (12, u32::from_le_bytes([len[0], len[1], len[2], len[3]]) as usize),
         (1..=3, ..) => return Err("its header is cut off".to_owned()),
-        _ => return Err(format!("it is of version {version}, expected 1, 2 or 3")),
+        _ => return Err(format!("its version is {version}, expected 1, 2 or 3")),
     };
     if len > MAX_HEADER {
         return Err(format!("its header claims {len} bytes"));
@@ -94,12 +95,9 @@ fn element(descr: &str) -> Result<(RawType, bool), String> {
         "f2" => RawType::F16,
         "f4" => RawType::F32,
         "f8" => RawType::F64,
-        "O" => return Err("its elements are Python objects (pickle), which are not loaded".to_owned()),
+        "O" => return Err("its elements are Python objects (pickle), which are never loaded".to_owned()),
         _ => {
-            return Err(format!(
-                "its elements are of type '{}', which is no number to train on",
-                shown(descr)
-            ));
+            return Err(format!("its elements are of type '{}', expected numbers", shown(descr)));
         }
     };
     Ok((raw, is_big_endian))
@@ -109,7 +107,7 @@ fn shown(text: &str) -> String {
     text.chars().take(40).collect()
 }
 
-/// What is left of the header.
+/// The rest of the header.
 struct Words<'a>(&'a str);
 
 impl<'a> Words<'a> {
@@ -120,21 +118,21 @@ impl<'a> Words<'a> {
     }
 
     fn expect(&mut self, token: &str) -> Result<(), String> {
-        if self.take(token) { Ok(()) } else { Err(format!("its header has no `{token}` where one must be")) }
+        if self.take(token) { Ok(()) } else { Err(format!("its header lacks a `{token}`")) }
     }
 
     fn quoted(&mut self) -> Result<&'a str, String> {
         let text = self.0.trim_start();
         let quote = text.chars().next().filter(|c| ['\'', '"'].contains(c));
         let end = quote.and_then(|quote| text[1..].find(quote));
-        let end = end.ok_or("its header has no text where one must be")?;
+        let end = end.ok_or("its header lacks a quoted string")?;
         self.0 = &text[end + 2..];
         Ok(&text[1..=end])
     }
 
     fn descr(&mut self) -> Result<&'a str, String> {
         if self.0.trim_start().starts_with('[') {
-            return Err("its array has fields with names".to_owned());
+            return Err("its array has named fields".to_owned());
         }
         self.quoted()
     }
@@ -154,19 +152,19 @@ impl<'a> Words<'a> {
         while !self.take(")") {
             let text = self.0.trim_start();
             let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-            let dim = text[..digits].parse().map_err(|_| "its shape is no list of lengths".to_owned())?;
+            let dim = text[..digits].parse().map_err(|_| "its shape is not a list of lengths".to_owned())?;
             dims.push(dim);
-            // Python 2 wrote long integers so.
+            // Python 2 wrote long integers with this suffix.
             self.0 = text[digits..].trim_start_matches('L');
             if !self.take(",") && !self.0.trim_start().starts_with(')') {
-                return Err("its shape is no list of lengths".to_owned());
+                return Err("its shape is not a list of lengths".to_owned());
             }
         }
         Ok(dims)
     }
 }
 
-/// A header of version 1 that fills a multiple of 64 bytes, and at least `min_len`, so that another one fits in its place.
+/// A header of version 1, padded to a multiple of 64 bytes and to at least `min_len`, so that a longer one fits in its place.
 pub fn write(descr: &str, shape: &[u64], min_len: usize) -> Vec<u8> {
     let dims: Vec<String> = shape.iter().map(u64::to_string).collect();
     let comma = if dims.len() == 1 { "," } else { "" };
@@ -207,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_array_of_numbers_is_refused() {
+    fn headers_of_other_arrays_are_refused() {
         let shape = "'fortran_order': False, 'shape': (1,), }";
         for (text, part) in [
             (format!("{{'descr': '|O', {shape}"), "pickle"),
@@ -233,7 +231,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(dims in prop::collection::vec(0u64..u64::MAX, 0..4), min_len in 0usize..300) {
+        fn written_headers_are_read_back(dims in prop::collection::vec(0u64..u64::MAX, 0..4), min_len in 0usize..300) {
             let bytes = write("<f2", &dims, min_len);
             prop_assert!(bytes.len().is_multiple_of(64) && bytes.len() >= min_len);
             let header = parse(&bytes).unwrap();
@@ -241,7 +239,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_makes_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn no_input_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = parse(&bytes);
             let mut framed = b"\x93NUMPY\x01\x00".to_vec();
             framed.extend((bytes.len() as u16).to_le_bytes());

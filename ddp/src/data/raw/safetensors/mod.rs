@@ -1,6 +1,9 @@
-//! `.safetensors`: named tensors behind a JSON header.
+//! `.safetensors`: named tensors after a JSON header.
 
-use std::collections::{HashMap, HashSet};
+mod texts;
+mod writer;
+
+use std::collections::HashSet;
 use std::fmt;
 
 use safetensors::tensor::Metadata;
@@ -8,46 +11,71 @@ use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use serde::Deserializer as _;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 
-use super::array::RawArray;
-use super::bytes::Bytes;
+use self::texts::{CATEGORIES_TEXT, FEATURES_TEXT, TARGETS_TEXT};
+use super::array::{RawArray, checked_size};
+use super::bytes::{Bytes, MemoryBudget};
 use super::element::RawType;
-use super::npy::checked_size;
+use super::reader::{ColumnTexts, NamedArrays};
 use crate::data::DataError;
 use crate::data::error::Result;
+pub(crate) use writer::create;
 
-/// The header, checked against the file's length.
-pub(crate) struct Header {
+/// Opens a file and checks its header against its length.
+pub(crate) fn open<'a>(bytes: &'a Bytes, _budget: &'a MemoryBudget) -> Result<Box<dyn NamedArrays + 'a>> {
+    Ok(Box::new(Tensors { header: Header::read(bytes)?, bytes }))
+}
+
+/// The tensors of a file.
+struct Tensors<'a> {
+    header: Header,
+    bytes: &'a Bytes,
+}
+
+impl NamedArrays for Tensors<'_> {
+    fn names(&self) -> Vec<String> {
+        self.header.metadata.offset_keys()
+    }
+
+    fn array(&self, name: &str) -> Result<RawArray> {
+        self.header.array(self.bytes, name)
+    }
+
+    fn texts(&self) -> ColumnTexts {
+        let texts = self.header.metadata.metadata().as_ref();
+        let text = |key: &str| texts.and_then(|texts| texts.get(key));
+        let names = |key: &str| text(key).and_then(|text| serde_json::from_str(text).ok());
+        ColumnTexts {
+            features: names(FEATURES_TEXT),
+            targets: names(TARGETS_TEXT),
+            categories: text(CATEGORIES_TEXT)
+                .and_then(|text| serde_json::from_str(text).ok())
+                .unwrap_or_default(),
+        }
+    }
+}
+
+struct Header {
     metadata: Metadata,
-    /// Where the tensors begin.
+    /// Offset of the first tensor.
     start: u64,
 }
 
 impl Header {
-    pub(crate) fn read(bytes: &Bytes) -> Result<Self> {
+    fn read(bytes: &Bytes) -> Result<Self> {
         let whole = bytes.as_slice().expect("headers are read from mapped files");
         let read = SafeTensors::read_metadata(whole);
-        // The library takes the last of several tensors of one name.
+        // The library accepts repeated names and keeps the last tensor.
         let repeated = read.as_ref().ok().and_then(|(len, _)| repeated_name(whole.get(8..8 + len)?));
         bytes.check()?;
         let (len, metadata) = read.map_err(|error| malformed(bytes, reason(&error)))?;
         if let Some(name) = repeated {
-            return Err(malformed(bytes, format!("its header has `{name}` twice")));
+            return Err(malformed(bytes, format!("its header lists `{name}` twice")));
         }
         Ok(Header { metadata, start: len as u64 + 8 })
     }
 
-    /// Names of the tensors, in the file's order.
-    pub(crate) fn names(&self) -> Vec<String> {
-        self.metadata.offset_keys()
-    }
-
-    /// The texts beside the tensors.
-    pub(crate) fn texts(&self) -> HashMap<String, String> {
-        self.metadata.metadata().clone().unwrap_or_default()
-    }
-
     /// The tensor `name`.
-    pub(crate) fn array(&self, bytes: &Bytes, name: &str) -> Result<RawArray> {
+    fn array(&self, bytes: &Bytes, name: &str) -> Result<RawArray> {
         let info = self.metadata.info(name).expect("its name was found in the header");
         let raw = match info.dtype {
             Dtype::BOOL | Dtype::U8 => RawType::U8,
@@ -63,15 +91,12 @@ impl Header {
             Dtype::F32 => RawType::F32,
             Dtype::F64 => RawType::F64,
             other => {
-                return Err(malformed(
-                    bytes,
-                    format!("`{name}` is of type {other:?}, which is no number to train on"),
-                ));
+                return Err(malformed(bytes, format!("`{name}` has type {other:?}, expected numbers")));
             }
         };
         let shape: Vec<u64> = info.shape.iter().map(|&dim| dim as u64).collect();
         let (dims, len) = checked_size(&shape, raw).ok_or_else(|| {
-            malformed(bytes, format!("`{name}` of shape {shape:?} is more than any file holds"))
+            malformed(bytes, format!("`{name}` of shape {shape:?} is too large for any file"))
         })?;
         let (start, end) = info.data_offsets;
         if (end - start) as u64 != len {
@@ -86,7 +111,7 @@ fn malformed(bytes: &Bytes, reason: String) -> DataError {
     DataError::Malformed { path: bytes.path().to_owned(), format: "safetensors", reason, hint }
 }
 
-/// The first name that a JSON object has twice.
+/// The first repeated name of a JSON object.
 fn repeated_name(json: &[u8]) -> Option<String> {
     struct Names;
     impl<'de> Visitor<'de> for Names {
@@ -111,14 +136,14 @@ fn repeated_name(json: &[u8]) -> Option<String> {
     serde_json::Deserializer::from_slice(json).deserialize_map(Names).ok().flatten()
 }
 
-/// The library's error in a user's words.
+/// The library's error in words for a user.
 fn reason(error: &SafeTensorError) -> String {
     use SafeTensorError as E;
     match error {
         E::HeaderTooSmall | E::HeaderTooLarge | E::InvalidHeaderLength => {
-            "its header is cut off or no header at all".to_owned()
+            "its header is cut off or damaged".to_owned()
         }
-        E::MetadataIncompleteBuffer => "it is shorter or longer than its header says".to_owned(),
+        E::MetadataIncompleteBuffer => "its length differs from the one in its header".to_owned(),
         other => other.to_string(),
     }
 }

@@ -1,7 +1,6 @@
-//! `.npz`: features, labels and weights in one archive, stored as they are, so that they can be mapped.
+//! Writes `.npz`: features, labels and weights in one archive, uncompressed, so that they can be mapped.
 //!
-//! An archive's entry begins with its checksum, which a header that is written last would change: the arrays wait in files
-//! without a name until they are whole.
+//! An entry of an archive starts with its checksum, so arrays can't be completed in place: they wait in unnamed files.
 
 use std::fs::File;
 use std::io::{BufWriter, Seek as _, SeekFrom, Write as _};
@@ -11,16 +10,19 @@ use ddp_kernels::DType;
 use zip::write::{SimpleFileOptions, ZipWriter};
 use zip::{CompressionMethod, DateTime};
 
-use super::chunk::Chunk;
-use super::npy::header;
-use super::staging::Staging;
-use super::writer::{RowWriter, Schema};
-use crate::data::raw::WEIGHTS_KEY;
-use crate::error::{Error, Result};
+use crate::data::error::Result;
+use crate::data::raw::npy::array_header;
+use crate::data::raw::reader::WEIGHTS_KEY;
+use crate::data::write::{Chunk, OutFiles, RowWriter, Schema, Staging};
 use crate::storage::atomic_write::WriteError;
 
+/// Opens the file of a writer.
+pub(crate) fn create(schema: Schema, files: &OutFiles, staging: &mut Staging) -> Result<Box<dyn RowWriter>> {
+    Ok(Box::new(NpzWriter::new(schema, &files.rows, staging)?))
+}
+
 /// Writes an archive of arrays.
-pub(super) struct NpzWriter {
+struct NpzWriter {
     schema: Schema,
     path: PathBuf,
     file: File,
@@ -32,10 +34,10 @@ pub(super) struct NpzWriter {
 }
 
 impl NpzWriter {
-    pub(super) fn new(schema: Schema, path: &Path, staging: &mut Staging) -> Result<Self> {
+    fn new(schema: Schema, path: &Path, staging: &mut Staging) -> Result<Self> {
         let file = staging.create(path)?;
         let scratch =
-            |what: &str| Ok::<_, Error>(BufWriter::with_capacity(1 << 18, staging.scratch(path, what)?));
+            |what: &str| Ok::<_, WriteError>(BufWriter::with_capacity(1 << 18, staging.scratch(path, what)?));
         Ok(NpzWriter {
             file,
             features: scratch("features")?,
@@ -73,7 +75,7 @@ impl RowWriter for NpzWriter {
         }
         let end = || -> std::io::Result<()> {
             let mut archive = ZipWriter::new(BufWriter::with_capacity(1 << 18, file));
-            // The time of day would make each file another one.
+            // The time of day would make equal archives differ.
             let options = SimpleFileOptions::default()
                 .compression_method(CompressionMethod::Stored)
                 .last_modified_time(DateTime::default())
@@ -83,7 +85,7 @@ impl RowWriter for NpzWriter {
                 let mut content = content.into_inner().map_err(std::io::IntoInnerError::into_error)?;
                 content.seek(SeekFrom::Start(0))?;
                 archive.start_file(format!("{name}.npy"), options)?;
-                archive.write_all(&header(dtype, &shape, 0))?;
+                archive.write_all(&array_header(dtype, &shape, 0))?;
                 std::io::copy(&mut content, &mut archive)?;
             }
             let file = archive.finish()?.into_inner().map_err(std::io::IntoInnerError::into_error)?;

@@ -1,4 +1,4 @@
-//! `.parquet`: a column each of features, targets and weight; a category as its text.
+//! Writes `.parquet`: one column per feature and target, and one for the weight; categories as text.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -18,19 +18,22 @@ use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::schema::types::ColumnPath;
 
-use super::chunk::{Chunk, Targets};
-use super::staging::Staging;
-use super::writer::{RowWriter, Schema};
-use crate::error::{Error, Result};
+use crate::data::error::{DataError, Result};
+use crate::data::write::{Chunk, OutFiles, RowWriter, Schema, Staging, Targets};
 use crate::storage::atomic_write::WriteError;
 
-/// Bytes of rows in a row group: what a reader holds at a time.
+/// Bytes of rows in a row group, which readers decode as a unit.
 const GROUP_BYTES: usize = 16 << 20;
-/// Bytes that the writer may take for a row group: texts and their dictionaries are no part of rows.
+/// Memory of the writer for a row group; texts and their dictionaries come on top of the rows.
 const WRITER_BYTES: usize = 3 * GROUP_BYTES;
 
+/// Opens the file of a writer.
+pub(crate) fn create(schema: Schema, files: &OutFiles, staging: &mut Staging) -> Result<Box<dyn RowWriter>> {
+    Ok(Box::new(ParquetWriter::new(schema, &files.rows, staging)?))
+}
+
 /// Writes columns.
-pub(super) struct ParquetWriter {
+struct ParquetWriter {
     schema: Schema,
     path: PathBuf,
     columns: Arc<ArrowSchema>,
@@ -40,7 +43,7 @@ pub(super) struct ParquetWriter {
 }
 
 impl ParquetWriter {
-    pub(super) fn new(schema: Schema, path: &Path, staging: &mut Staging) -> Result<Self> {
+    fn new(schema: Schema, path: &Path, staging: &mut Staging) -> Result<Self> {
         let mut texts: Vec<Option<ArrayRef>> = vec![None; schema.features.len()];
         for category in &schema.categories {
             texts[category.column] =
@@ -60,14 +63,14 @@ impl ParquetWriter {
         fields.extend(schema.targets.iter().map(|name| Field::new(name, target.clone(), false)));
         fields.extend(schema.weight.iter().map(|name| Field::new(name, DataType::Float32, false)));
         let columns = Arc::new(ArrowSchema::new(fields));
-        // As a reader holds them.
+        // Readers hold features as f32.
         let wider = size_of::<f32>() - schema.dtype.size_bytes();
         let row_bytes = schema.row_bytes() + wider * schema.features.len();
-        // Quick to unpack: rows are decoded anew in every epoch if they don't fit in memory.
+        // Fast to decompress: rows that exceed the memory are decoded in every epoch.
         let mut properties = WriterProperties::builder()
             .set_compression(Compression::SNAPPY)
             .set_max_row_group_row_count(Some((GROUP_BYTES / row_bytes).clamp(1, 1 << 20)))
-            // A dictionary of numbers takes far more memory than they do, and there may be thousands of columns.
+            // A dictionary of numbers takes far more memory than the numbers, and there may be thousands of columns.
             .set_dictionary_enabled(false)
             .set_encoding(Encoding::PLAIN);
         for (name, _) in schema.features.iter().zip(&texts).filter(|(_, texts)| texts.is_some()) {
@@ -85,7 +88,7 @@ impl ParquetWriter {
         let width = self.schema.features.len();
         let values = rows.features.iter().skip(column).step_by(width).copied();
         if let Some(texts) = &self.texts[column] {
-            // 0, and what no value has as its number, is an unknown value.
+            // 0 and numbers without a value are unknown values.
             let n_codes = texts.len() as f32;
             let key = |code: f32| (1.0..=n_codes).contains(&code).then(|| code as i32 - 1);
             let keys: Int32Array = values.map(key).collect();
@@ -126,8 +129,7 @@ impl RowWriter for ParquetWriter {
             }
         }
         arrays.extend(rows.weights.map(|weights| Arc::new(Float32Array::from(weights.to_vec())) as ArrayRef));
-        let batch =
-            RecordBatch::try_new(self.columns.clone(), arrays).expect("columns are made for the schema");
+        let batch = RecordBatch::try_new(self.columns.clone(), arrays).expect("columns follow the schema");
         let written =
             self.writer.write(&batch).and_then(|()| match self.writer.memory_size() > WRITER_BYTES {
                 true => self.writer.flush(),
@@ -143,7 +145,7 @@ impl RowWriter for ParquetWriter {
     }
 }
 
-fn failed(path: &Path, error: ParquetError) -> Error {
+fn failed(path: &Path, error: ParquetError) -> DataError {
     let source = match error {
         ParquetError::External(error) => match error.downcast::<std::io::Error>() {
             Ok(error) => *error,

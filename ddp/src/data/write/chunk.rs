@@ -1,20 +1,20 @@
-//! Rows on their way from one file to another.
+//! A block of rows between a reader and a writer.
 
 use std::ops::Range;
 
-/// Some rows, side by side.
+/// Consecutive rows.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Chunk<'a> {
-    pub(super) n_rows: usize,
+pub(crate) struct Chunk<'a> {
+    pub(crate) n_rows: usize,
     /// `[n_rows, features]`; NaN where a value is missing.
-    pub(super) features: &'a [f32],
-    pub(super) targets: Targets<'a>,
-    pub(super) weights: Option<&'a [f32]>,
+    pub(crate) features: &'a [f32],
+    pub(crate) targets: Targets<'a>,
+    pub(crate) weights: Option<&'a [f32]>,
 }
 
-/// What the rows should give.
+/// Targets of the rows.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Targets<'a> {
+pub(crate) enum Targets<'a> {
     /// `[n_rows]`
     Labels(&'a [i64]),
     /// `[n_rows, targets]`
@@ -22,8 +22,8 @@ pub(super) enum Targets<'a> {
 }
 
 impl<'a> Chunk<'a> {
-    /// Some of its rows.
-    pub(super) fn rows(&self, rows: Range<usize>) -> Chunk<'a> {
+    /// A range of these rows.
+    pub(crate) fn rows(&self, rows: Range<usize>) -> Chunk<'a> {
         fn part<'a, T>(all: &'a [T], n_rows: usize, rows: &Range<usize>) -> &'a [T] {
             let width = all.len() / n_rows;
             &all[rows.start * width..rows.end * width]
@@ -41,8 +41,8 @@ impl<'a> Chunk<'a> {
 }
 
 impl Targets<'_> {
-    /// The bytes as they stand in a file.
-    pub(super) fn bytes(&self) -> &[u8] {
+    /// The values as bytes in the order of the file.
+    pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Targets::Labels(labels) => bytemuck::cast_slice(labels),
             Targets::Values(values) => bytemuck::cast_slice(values),

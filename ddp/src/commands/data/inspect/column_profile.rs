@@ -1,0 +1,67 @@
+//! Properties of one column after all rows were read.
+
+use serde::Serialize;
+
+/// Properties of one column.
+#[derive(Debug, Serialize)]
+pub(super) struct ColumnProfile {
+    pub(super) name: String,
+    pub(super) is_target: bool,
+    #[serde(rename = "type")]
+    pub(super) kind: Kind,
+    pub(super) n_missing: u64,
+    /// `None` if there are too many to count.
+    pub(super) n_distinct: Option<usize>,
+    #[serde(flatten)]
+    pub(super) range: Option<Range>,
+    /// The values if they are few, the most frequent first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) values: Vec<ValueCount>,
+}
+
+/// Type of a column's values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Kind {
+    Integer,
+    Number,
+    Text,
+    /// Numbers of categories.
+    Category,
+    /// All values are missing.
+    Empty,
+    /// An element of an array.
+    #[serde(untagged)]
+    Element(&'static str),
+}
+
+/// Range and moments of a column of numbers.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct Range {
+    pub(super) min: f64,
+    pub(super) max: f64,
+    pub(super) mean: f64,
+    pub(super) standard_deviation: f64,
+}
+
+/// A value and its frequency.
+#[derive(Debug, Serialize)]
+pub(super) struct ValueCount {
+    pub(super) value: String,
+    pub(super) n_rows: u64,
+    /// Share of the rows in which the column has a value.
+    pub(super) share: f64,
+}
+
+impl Kind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Kind::Integer => "integer",
+            Kind::Number => "number",
+            Kind::Text => "text",
+            Kind::Category => "category",
+            Kind::Empty => "empty",
+            Kind::Element(name) => name,
+        }
+    }
+}

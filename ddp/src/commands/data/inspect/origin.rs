@@ -1,0 +1,67 @@
+//! Source of inspected rows, and what is known about the columns in advance.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::collector::Place;
+use super::column_profile::Kind;
+use crate::data::Compression;
+
+/// A file and its size, if it is a regular file.
+#[derive(Debug, Serialize)]
+pub(super) struct FileSize {
+    pub(super) path: String,
+    pub(super) size_bytes: Option<u64>,
+}
+
+/// An array in a file.
+#[derive(Debug, Serialize)]
+pub(super) struct ArrayShape {
+    pub(super) name: String,
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    pub(super) shape: Vec<usize>,
+}
+
+/// Source of rows, and what is known about their columns in advance.
+pub(super) struct Origin {
+    pub(super) format: String,
+    pub(super) files: Vec<FileSize>,
+    pub(super) arrays: Vec<ArrayShape>,
+    pub(super) names: Vec<String>,
+    /// Indices of the targets.
+    pub(super) targets: Vec<usize>,
+    /// Types of the columns; `None` if the values determine them.
+    pub(super) kinds: Vec<Option<Kind>>,
+    /// "line" or "row".
+    pub(super) place: &'static str,
+    /// Lines of a config that name arrays.
+    pub(super) keys: Vec<String>,
+}
+
+impl Origin {
+    /// A place for messages.
+    pub(super) fn place(&self, place: Place) -> String {
+        let number = format!("{} {}", self.place, place.number);
+        if self.files.len() > 1 { format!("{number} of {}", self.files[place.file].path) } else { number }
+    }
+}
+
+/// Files with their sizes.
+pub(super) fn sizes(files: &[PathBuf]) -> Vec<FileSize> {
+    let size = |path: &PathBuf| FileSize {
+        path: path.display().to_string(),
+        // Pipes have no size.
+        size_bytes: path.metadata().ok().filter(|data| data.is_file()).map(|data| data.len()),
+    };
+    files.iter().map(size).collect()
+}
+
+/// The name of a format and of its compression.
+pub(super) fn format_name(name: &str, files: &[PathBuf]) -> String {
+    match Compression::of(&files[0]) {
+        Compression::None => name.to_owned(),
+        compression => format!("{name}, {}", compression.name()),
+    }
+}

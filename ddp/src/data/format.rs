@@ -1,0 +1,38 @@
+//! Description of a data format: names, signature, reader and writer.
+//!
+//! Each format has a folder in `raw` or `table`, with a row in that module's `FORMATS`. The rest of the program finds a format
+//! through [`formats`](super::formats) and never matches on its name.
+
+use super::raw::ArrayReader;
+use super::table::TableReaders;
+use super::write::WriteFormat;
+use crate::config::DataFormat;
+
+/// A data format.
+#[derive(Debug)]
+pub(crate) struct Format {
+    pub(crate) id: DataFormat,
+    /// Name in reports and messages.
+    pub(crate) title: &'static str,
+    /// Whether a file that starts with these bytes is of this format.
+    pub(crate) has_signature: fn(&[u8]) -> bool,
+    pub(crate) reader: Reader,
+    /// `None` for a format that is only read.
+    pub(crate) writer: Option<WriteFormat>,
+}
+
+/// The reading half of a format.
+#[derive(Debug)]
+pub(crate) enum Reader {
+    /// Files of arrays, mapped or read in pieces.
+    Arrays(ArrayReader),
+    /// Files of rows with named columns.
+    Table(TableReaders),
+}
+
+impl Format {
+    /// Whether a file is a single array, so that labels and weights need files of their own.
+    pub(crate) fn is_single_array(&self) -> bool {
+        matches!(self.reader, Reader::Arrays(ArrayReader::Single { .. }))
+    }
+}

@@ -1,0 +1,99 @@
+//! Finds the format of a file by its config name, its ending or its first bytes.
+
+use std::path::Path;
+
+use super::format::Format;
+use super::{raw, table};
+use crate::config::{DataFormat, format_by_name};
+
+/// First bytes that [`by_signature`] needs.
+pub(crate) const SIGNATURE_BYTES: usize = 6;
+
+/// All formats, tables first.
+pub(crate) fn all() -> impl Iterator<Item = &'static Format> {
+    table::FORMATS.iter().chain(raw::FORMATS)
+}
+
+/// The format `id`; `None` for [`DataFormat::Auto`].
+pub(crate) fn find(id: DataFormat) -> Option<&'static Format> {
+    all().find(|format| format.id == id)
+}
+
+/// The format of a file name, in any case and without the ending of a compression.
+pub(crate) fn by_name(path: &Path) -> Option<&'static Format> {
+    find(format_by_name(path)?)
+}
+
+/// The format whose signature `begin` carries; CSV has none and is the fallback.
+pub(crate) fn by_signature(begin: &[u8]) -> &'static Format {
+    let found = all().find(|format| (format.has_signature)(begin));
+    found.or_else(|| find(DataFormat::Csv)).expect("CSV is a format")
+}
+
+/// Names in the config and on the command line.
+pub(crate) fn names() -> Vec<&'static str> {
+    all().map(|format| format.id.name()).collect()
+}
+
+/// Endings of files that can be written.
+pub(crate) fn written_endings() -> Vec<&'static str> {
+    all().filter_map(|format| format.writer.as_ref()).flat_map(|writer| writer.endings).copied().collect()
+}
+
+/// The usual endings of all formats as a list for messages.
+pub(crate) fn usual_endings() -> String {
+    listed(all().filter_map(|format| format.id.endings().first().copied()))
+}
+
+/// "a, b or c"
+pub(crate) fn listed<'a>(items: impl Iterator<Item = &'a str>) -> String {
+    let items: Vec<&str> = items.collect();
+    match &items[..] {
+        [] => String::new(),
+        [only] => (*only).to_owned(),
+        [others @ .., last] => format!("{} or {last}", others.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::compression::Compression;
+    use super::*;
+
+    #[test]
+    fn names_determine_format_and_compression_in_any_case() {
+        for (name, format, compression) in [
+            ("x.csv", DataFormat::Csv, Compression::None),
+            ("x.csv.gz", DataFormat::Csv, Compression::Gzip),
+            ("X.CSV.GZ", DataFormat::Csv, Compression::Gzip),
+            ("X.Csv.Zst", DataFormat::Csv, Compression::Zstd),
+            ("T10K-IMAGES-IDX3-UBYTE.GZ", DataFormat::Idx, Compression::Gzip),
+            ("X.NPY", DataFormat::Npy, Compression::None),
+        ] {
+            let path = Path::new(name);
+            let found = by_name(path).map(|format| format.id);
+            assert_eq!((found, Compression::of(path)), (Some(format), compression), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_name_in_the_config_has_a_format() {
+        for &id in DataFormat::ALL {
+            assert_eq!(find(id).is_some(), id != DataFormat::Auto, "{id}");
+        }
+    }
+
+    #[test]
+    fn signatures_are_told_apart() {
+        for (begin, format) in [
+            (&b"\x93NUMPY"[..], DataFormat::Npy),
+            (b"PK\x03\x04..", DataFormat::Npz),
+            (b"PAR1..", DataFormat::Parquet),
+            (b"\0\0\x08\x03\0\0", DataFormat::Idx),
+            (b"a,b\n1,", DataFormat::Csv),
+            (b"", DataFormat::Csv),
+        ] {
+            assert_eq!(by_signature(begin).id, format, "{begin:?}");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! `.npz`: several `.npy` arrays in a zip archive. Uncompressed arrays (numpy.savez) are mapped in place, compressed ones
+//! (numpy.savez_compressed) are unpacked into memory.
+
+mod writer;
+
+use std::io::{Cursor, Read as _};
+use std::path::Path;
+
+use zip::{CompressionMethod, ZipArchive};
+
+use super::array::RawArray;
+use super::bytes::{Bytes, MemoryBudget};
+use super::npy;
+use super::reader::NamedArrays;
+use crate::data::DataError;
+use crate::data::error::Result;
+pub(crate) use writer::create;
+
+/// Opens an archive, whose arrays are unpacked into `budget`.
+pub(crate) fn open<'a>(bytes: &'a Bytes, budget: &'a MemoryBudget) -> Result<Box<dyn NamedArrays + 'a>> {
+    let archive = archive(bytes)?;
+    let names = archive.file_names().filter_map(|name| Some(name.ok()?.strip_suffix(".npy")?.to_owned()));
+    Ok(Box::new(Archive { names: names.collect(), bytes, budget }))
+}
+
+/// The arrays of an archive.
+struct Archive<'a> {
+    names: Vec<String>,
+    bytes: &'a Bytes,
+    budget: &'a MemoryBudget,
+}
+
+impl NamedArrays for Archive<'_> {
+    fn names(&self) -> Vec<String> {
+        self.names.clone()
+    }
+
+    fn array(&self, name: &str) -> Result<RawArray> {
+        array(self.bytes, name, self.budget)
+    }
+}
+
+/// The array `name`; a compressed one is unpacked into `budget`.
+fn array(bytes: &Bytes, name: &str, budget: &MemoryBudget) -> Result<RawArray> {
+    let path = bytes.path();
+    let bad = |error: zip::result::ZipError| malformed(path, error.to_string());
+    let mut archive = archive(bytes)?;
+    let mut entry = archive.by_name(&format!("{name}.npy")).map_err(bad)?;
+    let size = entry.size();
+    if entry.compression() == CompressionMethod::Stored && !entry.encrypted() {
+        let start = entry
+            .data_start()
+            .ok_or_else(|| malformed(path, format!("`{name}` has no offset in the archive")))?;
+        let end = start.checked_add(size).filter(|&end| end <= bytes.len());
+        let end = end.ok_or_else(|| malformed(path, format!("`{name}` extends past the end of the file")))?;
+        drop(entry);
+        return npy::array(bytes.clone(), start, end);
+    }
+    if size > budget.left() {
+        let hint = "save it uncompressed with numpy.savez, or raise the limit";
+        let source_name = format!("{}:{name}", path.display());
+        return Err(budget.too_large(source_name, size, "to be unpacked", hint));
+    }
+    budget.take(size);
+    // The declared size may be wrong: never unpack more than that.
+    let mut unpacked = Vec::new();
+    let read = entry.by_ref().take(size + 1).read_to_end(&mut unpacked);
+    read.map_err(|error| malformed(path, format!("`{name}` can't be unpacked: {error}")))?;
+    if unpacked.len() as u64 != size {
+        return Err(malformed(path, format!("the size of `{name}` differs from the one in the archive")));
+    }
+    drop(entry);
+    let end = unpacked.len() as u64;
+    npy::array(Bytes::memory(unpacked, path), 0, end)
+}
+
+fn archive(bytes: &Bytes) -> Result<ZipArchive<Cursor<&[u8]>>> {
+    let slice = bytes.as_slice().expect("headers are read from mapped files");
+    let archive = ZipArchive::new(Cursor::new(slice)).map_err(|e| malformed(bytes.path(), e.to_string()))?;
+    bytes.check()?;
+    Ok(archive)
+}
+
+fn malformed(path: &Path, reason: String) -> DataError {
+    let hint = "is the file cut off? write it with numpy.savez";
+    DataError::Malformed { path: path.to_owned(), format: "npz", reason, hint }
+}

@@ -1,0 +1,23 @@
+//! CSV: a row of names, then rows of cells; every cell is checked.
+//!
+//! Every column without another role is a feature. Errors name file, line and column.
+//!
+//! Lines of plain numbers are parsed in place ([`plain`]). A row with anything else is read again cell by cell ([`input`],
+//! [`cell`]), with the same result or the error of that cell.
+
+mod cell;
+mod cell_reader;
+mod error;
+mod header;
+mod input;
+mod number;
+mod plain;
+mod read_error;
+mod reader;
+mod writer;
+
+pub(crate) use cell::is_missing;
+pub(crate) use cell_reader::open_cells;
+pub use error::CsvError;
+pub(crate) use reader::open;
+pub(crate) use writer::create;

@@ -1,0 +1,29 @@
+//! Errors of reading text: the disk, a damaged compressed file, or a row without an end.
+
+use std::io;
+use std::path::Path;
+
+use super::input::RecordTooLarge;
+use crate::data::compression::Compression;
+use crate::data::error::DataError;
+use crate::storage::user_file::FileError;
+
+/// The error of a file whose text can't be read.
+pub(super) fn unreadable(path: &Path, error: io::Error) -> DataError {
+    use io::ErrorKind as K;
+    if let Some(&RecordTooLarge { line, max_bytes }) = error.get_ref().and_then(|error| error.downcast_ref())
+    {
+        return DataError::RecordTooLarge { path: path.to_owned(), line, max_mib: max_bytes >> 20 };
+    }
+    let compression = Compression::of(path);
+    let is_content = matches!(error.kind(), K::UnexpectedEof | K::InvalidData | K::InvalidInput | K::Other);
+    if compression != Compression::None && is_content {
+        return DataError::Malformed {
+            path: path.to_owned(),
+            format: compression.name(),
+            reason: error.to_string(),
+            hint: "is the file cut off, or still being written?",
+        };
+    }
+    FileError::Unreadable { what: "data file", path: path.to_owned(), source: error }.into()
+}

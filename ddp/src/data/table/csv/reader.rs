@@ -1,0 +1,107 @@
+//! Reads the rows of a CSV file into a table.
+
+use std::path::{Path, PathBuf};
+
+use super::error::CsvError;
+use super::input::Input;
+use super::read_error::unreadable;
+use super::{cell, header, plain};
+use crate::data::compression::Compression;
+use crate::data::error::Result;
+use crate::data::source::SourceSpec;
+use crate::data::table::columns::ColumnPlan;
+use crate::data::table::reader::TableReader;
+use crate::data::table::rows::TableRows;
+use crate::storage::user_file;
+
+/// Opens a file to read its rows.
+pub(crate) fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<Box<dyn TableReader>> {
+    Ok(Box::new(CsvReader::open(path, spec)?))
+}
+
+/// Reads the rows of one file.
+struct CsvReader {
+    path: PathBuf,
+    input: Input,
+    plan: ColumnPlan,
+    /// Length of an uncompressed file.
+    n_bytes: Option<u64>,
+}
+
+impl CsvReader {
+    /// Opens the file and reads its first row.
+    fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<Self> {
+        let file = user_file::open("data file", path)?;
+        let compression = Compression::of(path);
+        let length = file.metadata().ok().filter(|data| data.is_file() && compression == Compression::None);
+        let n_bytes = length.map(|data| data.len());
+        let content = compression.reader(file, path)?;
+        let input = Input::new(content).map_err(|error| unreadable(path, error))?;
+        Ok(CsvReader { n_bytes, ..Self::from_input(input, path, spec)? })
+    }
+
+    fn from_input(mut input: Input, path: &Path, spec: &SourceSpec<'_>) -> Result<Self> {
+        let names = header::read(&mut input, path)?;
+        let plan = ColumnPlan::new(path, names, spec)?;
+        Ok(CsvReader { path: path.to_owned(), input, plan, n_bytes: None })
+    }
+
+    /// Appends the next row, whatever its cells hold.
+    fn exact_row(&mut self, rows: &mut TableRows) -> Result<()> {
+        let record = self.input.record().map_err(|error| unreadable(&self.path, error))?;
+        let record = record.expect("the input is at a line that is not empty");
+        if record.len() != self.plan.names.len() {
+            return Err(CsvError::Ragged {
+                path: self.path.clone(),
+                line: record.line,
+                expected: self.plan.names.len(),
+                got: record.len(),
+            }
+            .into());
+        }
+        let row = rows.begin_row();
+        for ((cell, role), name) in record.cells().zip(&self.plan.roles).zip(&self.plan.names) {
+            cell::put(rows, row, *role, cell).map_err(|problem| CsvError::Cell {
+                path: self.path.clone(),
+                line: record.line,
+                column: name.clone(),
+                problem,
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl TableReader for CsvReader {
+    fn plan(&self) -> &ColumnPlan {
+        &self.plan
+    }
+
+    fn read(&mut self, rows: &mut TableRows, max_rows: usize) -> Result<usize> {
+        for n in 0..max_rows {
+            if !self.input.next_line().map_err(|error| unreadable(&self.path, error))? {
+                return Ok(n);
+            }
+            match plain::row(self.input.rest(), &self.plan.roles, rows) {
+                Some(len) => self.input.skip_line(len),
+                None => {
+                    rows.drop_rows_from(rows.n_rows - 1);
+                    self.exact_row(rows)?;
+                }
+            }
+        }
+        Ok(max_rows)
+    }
+
+    fn fraction(&self) -> Option<f64> {
+        self.n_bytes.map(|n_bytes| self.input.n_read() as f64 / n_bytes.max(1) as f64)
+    }
+}
+
+#[cfg(test)]
+#[path = "reader_tests.rs"]
+mod tests;
+
+#[cfg(test)]
+#[path = "reference_tests.rs"]
+mod reference_tests;

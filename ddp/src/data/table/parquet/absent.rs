@@ -1,0 +1,22 @@
+//! Takes the place of Parquet in a build without the feature `parquet`: every call fails with the reason.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::data::dataset::Dataset;
+use crate::data::error::{DataError, Result};
+use crate::data::source::SourceSpec;
+use crate::data::table::reader::TableReader;
+use crate::data::write::{OutFiles, RowWriter, Schema, Staging};
+
+pub(crate) fn open(path: &Path, _: &SourceSpec<'_>) -> Result<Box<dyn TableReader>> {
+    Err(DataError::ParquetNotBuilt { path: path.to_owned() })
+}
+
+pub(crate) fn open_large(_: &[PathBuf], _: &SourceSpec<'_>) -> Result<Option<Arc<dyn Dataset>>> {
+    Ok(None)
+}
+
+pub(crate) fn create(_: Schema, files: &OutFiles, _: &mut Staging) -> Result<Box<dyn RowWriter>> {
+    Err(DataError::ParquetNotBuilt { path: files.rows.clone() })
+}

@@ -1,0 +1,166 @@
+//! Opens Parquet files that exceed the memory.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::blocks::{ParquetRows, groups_of};
+use super::columns::Columns;
+use super::file::ParquetFile;
+use super::reader::{ParquetReader, batch_rows};
+use crate::config::{ShuffleMode, Task};
+use crate::data::dataset::{CategoryColumn, Dataset, RowLayout, TargetLayout};
+use crate::data::error::{DataError, Result};
+use crate::data::source::{Part, SourceSpec};
+use crate::data::table::columns::Role;
+use crate::data::table::csv::CsvError;
+use crate::data::table::reader::TableReader as _;
+use crate::data::table::rows::{TableRows, TargetCells, huge_vocabulary};
+use crate::data::vocabulary::Vocabulary;
+
+/// Bytes of a column's page, compressed and decompressed, and of its dictionary; writers keep them near 1 MiB each.
+const PAGE_BYTES: usize = 3 << 20;
+/// Bytes of a column's reader without its pages.
+const COLUMN_BYTES: usize = 16 << 10;
+/// Copies of a batch in memory while it is decoded: compressed, as columns, as rows.
+const BATCH_COPIES: usize = 3;
+/// Rows per chunk when labels and categories are scanned.
+const SCAN_ROWS: usize = 4096;
+
+/// Opens the rows of `files` if they exceed the memory; `None` if they fit.
+///
+/// # Errors
+/// [`DataError::Malformed`], [`DataError::NoRows`], [`DataError::ShardsDiffer`]; [`DataError::ShuffleDecodes`] and
+/// [`DataError::TooLarge`] if row groups can't be decoded on demand.
+pub(crate) fn open_large(paths: &[PathBuf], spec: &SourceSpec<'_>) -> Result<Option<Arc<dyn Dataset>>> {
+    let mut files = Vec::with_capacity(paths.len());
+    for path in paths {
+        let file = ParquetFile::open(path)?;
+        if file.n_rows() == 0 {
+            return Err(DataError::NoRows { path: path.clone() });
+        }
+        let columns = Columns::new(&file, spec)?;
+        files.push((file, columns));
+    }
+    let (first, columns) = &files[0];
+    for (file, other) in &files[1..] {
+        columns.check_same(first, other, file)?;
+    }
+    let layout = layout(columns, spec);
+    let n_rows = files.iter().map(|(file, _)| file.n_rows() as u64).sum::<u64>();
+    let needed = n_rows.saturating_mul(layout.row_bytes() as u64);
+    if needed <= spec.memory_bytes {
+        return Ok(None);
+    }
+    let limit_mib = spec.memory_bytes >> 20;
+    if spec.part == Part::Train && spec.data.shuffle && spec.data.shuffle_mode == ShuffleMode::Full {
+        let source_name = spec.source.to_owned();
+        return Err(DataError::ShuffleDecodes { source_name, needed_mib: (needed >> 20) + 1, limit_mib });
+    }
+    let scratch = scratch_bytes(&files);
+    let largest = groups_of(&files).iter().map(|group| group.n_rows).max().unwrap_or(0);
+    let needed =
+        (2 * largest as u64).saturating_mul(layout.row_bytes() as u64).saturating_add(scratch as u64);
+    if needed > spec.memory_bytes {
+        return Err(DataError::TooLarge {
+            source_name: spec.source.to_owned(),
+            what: "to hold its largest row group and decode the next",
+            needed_mib: (needed >> 20) + 1,
+            limit_mib,
+            hint: format!(
+                "write it with smaller row groups (in pandas and pyarrow `row_group_size`), raise the limit, or convert it once: `ddp-train data convert {} rows.safetensors`",
+                spec.source
+            ),
+        });
+    }
+    let layout = complete(layout, &files, spec)?;
+    Ok(Some(Arc::new(ParquetRows::new(files, layout, scratch, spec))))
+}
+
+/// The layout of a row, without vocabularies and, if the config does not give it, the number of classes.
+pub(super) fn layout(columns: &Columns, spec: &SourceSpec<'_>) -> RowLayout {
+    let targets = match spec.data.task {
+        Task::Classification => TargetLayout::Classes { n_classes: spec.classes.unwrap_or(0) },
+        Task::Regression | Task::Multilabel => TargetLayout::Values { names: spec.data.target.clone() },
+    };
+    let mut layout = RowLayout::new(columns.plan.features.clone(), targets);
+    layout.has_missing = spec.may_miss();
+    layout.has_weights = spec.data.weight.is_some();
+    layout
+}
+
+/// Bytes that a decode needs in addition to its rows.
+pub(super) fn scratch_bytes(files: &[(ParquetFile, Columns)]) -> usize {
+    let of_file = |(file, columns): &(ParquetFile, Columns)| {
+        let metadata = file.metadata.metadata();
+        let schema = file.metadata.parquet_schema();
+        let is_needed = |leaf: usize| {
+            let root = schema.get_column_root_idx(leaf);
+            columns.needed.iter().any(|column| column.root == root)
+        };
+        let leaves: Vec<usize> = (0..schema.num_columns()).filter(|&leaf| is_needed(leaf)).collect();
+        let of_group = metadata.row_groups().iter().map(|group| {
+            let of_leaf = |&leaf: &usize| {
+                let column = group.column(leaf);
+                let both = column.uncompressed_size().saturating_add(column.compressed_size());
+                usize::try_from(both).unwrap_or(0).min(PAGE_BYTES) + COLUMN_BYTES
+            };
+            leaves.iter().map(of_leaf).sum::<usize>()
+        });
+        let largest = file.group_rows.iter().copied().max().unwrap_or(0);
+        let batch = batch_rows(columns).min(largest) * columns.plan.names.len() * size_of::<f32>();
+        of_group.max().unwrap_or(0) + BATCH_COPIES * batch
+    };
+    files.iter().map(of_file).max().unwrap_or(0)
+}
+
+/// Adds the number of classes and the vocabularies; reads only the columns that they need.
+pub(super) fn complete(
+    mut layout: RowLayout,
+    files: &[(ParquetFile, Columns)],
+    spec: &SourceSpec<'_>,
+) -> Result<RowLayout> {
+    let plan = &files[0].1.plan;
+    let counts_classes = layout.targets == (TargetLayout::Classes { n_classes: 0 });
+    let collects = spec.features.is_none() && !plan.categorical.is_empty();
+    let mut vocabularies: Vec<Vocabulary> = TableRows::new(plan, spec).vocabularies;
+    if counts_classes || collects {
+        let is_looked_at = |role: &Role| match role {
+            Role::Target(_) => counts_classes,
+            Role::Category { .. } => collects,
+            _ => false,
+        };
+        let mut rows = TableRows::new(plan, spec);
+        let (mut largest, mut n_rows) = (0, 0);
+        for (file, columns) in files {
+            let mut columns = columns.clone();
+            columns.needed.retain(|column| is_looked_at(&column.roles[0]));
+            let mut reader = ParquetReader::new(file.clone(), columns, 0..file.group_rows.len())?;
+            while reader.read(&mut rows, SCAN_ROWS)? > 0 {
+                if let TargetCells::Classes { labels, .. } = &rows.targets {
+                    largest = labels.iter().copied().fold(largest, i64::max);
+                }
+                if let Some(vocabulary) = rows.huge_vocabulary() {
+                    return Err(huge_vocabulary(&file.path, vocabulary.name()));
+                }
+                n_rows += rows.n_rows;
+                rows.clear();
+            }
+        }
+        if counts_classes && largest == 0 {
+            return Err(CsvError::SingleClass { path: files[0].0.path.clone(), n_rows }.into());
+        }
+        if counts_classes {
+            layout.targets = TargetLayout::Classes { n_classes: largest as usize + 1 };
+        }
+        if collects {
+            vocabularies = rows.vocabularies;
+            vocabularies.iter_mut().for_each(|vocabulary| drop(vocabulary.sort()));
+        }
+    }
+    let category = |vocabulary: Vocabulary| {
+        let column = plan.features.iter().position(|name| name == vocabulary.name());
+        CategoryColumn { column: column.expect("a categorical column is a feature"), vocabulary }
+    };
+    layout.categories = vocabularies.into_iter().map(category).collect();
+    Ok(layout)
+}

@@ -1,0 +1,83 @@
+//! Opens tables as datasets.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::columns::{ColumnPlan, same_columns};
+use super::csv::CsvError;
+use super::reader::TableReaders;
+use super::rows::{TableRows, huge_vocabulary};
+use crate::data::dataset::Dataset;
+use crate::data::error::{DataError, Result};
+use crate::data::resident::ResidentRows;
+use crate::data::source::SourceSpec;
+
+/// Most rows that are read between two checks of the memory limit.
+const CHUNK_ROWS: usize = 4096;
+/// Most numbers that are read between two checks of the memory limit.
+const CHUNK_NUMBERS: usize = 1 << 20;
+
+/// Opens the rows of `files`: reads them into memory, or decodes them on demand if they exceed it and the format can.
+pub(crate) fn open(
+    files: &[PathBuf],
+    readers: &TableReaders,
+    spec: &SourceSpec<'_>,
+) -> Result<Arc<dyn Dataset>> {
+    if let Some(open_large) = readers.open_large
+        && let Some(rows) = open_large(files, spec)?
+    {
+        return Ok(rows);
+    }
+    Ok(Arc::new(read_all(files, readers, spec)?))
+}
+
+/// Reads the rows of all files into memory.
+///
+/// # Errors
+/// [`DataError::TooLarge`] if they exceed the memory that the config grants.
+pub(crate) fn read_all(
+    files: &[PathBuf],
+    readers: &TableReaders,
+    spec: &SourceSpec<'_>,
+) -> Result<ResidentRows> {
+    let mut first: Option<(ColumnPlan, TableRows)> = None;
+    for path in files {
+        let mut reader = (readers.open)(path, spec)?;
+        let (plan, rows) = match &mut first {
+            None => {
+                let rows = TableRows::new(reader.plan(), spec);
+                first.insert((reader.plan().clone(), rows))
+            }
+            Some(first) => first,
+        };
+        same_columns(&files[0], &plan.names, path, &reader.plan().names)?;
+        let n_before = rows.n_rows;
+        let chunk_rows = (CHUNK_NUMBERS / plan.names.len().max(1)).clamp(1, CHUNK_ROWS);
+        while reader.read(rows, chunk_rows)? > 0 {
+            if let Some(vocabulary) = rows.huge_vocabulary() {
+                return Err(huge_vocabulary(path, vocabulary.name()));
+            }
+            if rows.size_bytes() > spec.memory_bytes {
+                return Err(too_large(spec, rows.size_bytes()));
+            }
+        }
+        if rows.n_rows == n_before {
+            return Err(CsvError::NoRows { path: path.clone() }.into());
+        }
+    }
+    let (plan, rows) = first.expect("there is a file");
+    rows.finish(&plan, &files[0], spec)
+}
+
+fn too_large(spec: &SourceSpec<'_>, at_least: u64) -> DataError {
+    DataError::TooLarge {
+        source_name: spec.source.to_owned(),
+        what: "or more as rows of f32",
+        needed_mib: (at_least >> 20) + 1,
+        limit_mib: spec.memory_bytes >> 20,
+        hint: format!(
+            "convert it once to a format that is not read into memory: `ddp-train data convert {} rows.safetensors`, or raise the limit",
+            spec.source
+        ),
+    }
+}

@@ -1,0 +1,69 @@
+//! Contract between the readers of table formats and their callers.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::columns::ColumnPlan;
+use super::rows::TableRows;
+use crate::data::dataset::Dataset;
+use crate::data::error::Result;
+use crate::data::source::SourceSpec;
+
+/// The reading half of a format of tables.
+#[derive(Debug)]
+pub(crate) struct TableReaders {
+    /// Opens a file to read its rows in order.
+    pub(crate) open: fn(&Path, &SourceSpec<'_>) -> Result<Box<dyn TableReader>>,
+    /// Opens files that exceed the memory and are decoded on demand; returns `None` if they fit in memory.
+    pub(crate) open_large: Option<OpenLarge>,
+    /// Opens a file to read its cells as text, for formats whose columns have no types.
+    pub(crate) open_cells: Option<fn(&Path) -> Result<Box<dyn CellReader>>>,
+}
+
+type OpenLarge = fn(&[PathBuf], &SourceSpec<'_>) -> Result<Option<Arc<dyn Dataset>>>;
+
+/// Reads the rows of one file in order.
+pub(crate) trait TableReader {
+    /// Columns of the file and their roles.
+    fn plan(&self) -> &ColumnPlan;
+
+    /// Appends up to `max_rows` rows to `rows` and returns their number, 0 only at the end.
+    fn read(&mut self, rows: &mut TableRows, max_rows: usize) -> Result<usize>;
+
+    /// Share of the file that was read, from 0 to 1; `None` if its length is unknown.
+    fn fraction(&self) -> Option<f64>;
+}
+
+/// Reads the cells of one file in order.
+pub(crate) trait CellReader {
+    /// Names of the columns.
+    fn names(&self) -> &[String];
+
+    /// The next row, with one cell per name; `None` at the end.
+    ///
+    /// # Errors
+    /// A row with more or fewer cells.
+    fn next(&mut self) -> Result<Option<Record<'_>>>;
+}
+
+/// Cells of one row, without quotes.
+pub(crate) struct Record<'a> {
+    /// Line on which the row starts, from 1.
+    pub(crate) line: u64,
+    /// The cells, joined.
+    pub(super) cells: &'a [u8],
+    /// End of each cell.
+    pub(super) ends: &'a [usize],
+}
+
+impl Record<'_> {
+    /// Number of cells.
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub(crate) fn cells(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = std::iter::once(&0).chain(self.ends);
+        starts.zip(self.ends).map(|(&start, &end)| &self.cells[start..end])
+    }
+}

@@ -1,0 +1,15 @@
+//! Writing rows to files: shared by the writers of all formats.
+//!
+//! A caller fits a [`Schema`] to the format, opens a [`RowWriter`] per file and passes it chunks of rows. Files keep temporary
+//! names in a [`Staging`] until all of them are complete.
+
+mod chunk;
+mod encode;
+mod schema;
+mod staging;
+mod writer;
+
+pub(crate) use chunk::{Chunk, Targets};
+pub(crate) use schema::{CategoryStorage, Schema, Storage};
+pub(crate) use staging::Staging;
+pub(crate) use writer::{OutFiles, RowWriter, WriteFormat};
