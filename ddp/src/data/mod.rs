@@ -2,6 +2,13 @@
 //!
 //! Data flow: config -> **dataset** -> loader -> shard of the global batch. [`load`] is the way in, [`Dataset`] what it
 //! gives. Arrays in files (npy, npz, safetensors, IDX) stay there ([`raw`](self)); tables (CSV, Parquet) are read row by row.
+//!
+//! What is done to rows is layered on top of a dataset: a selection of them (`subset.rs`), then missing values and categories
+//! (`preprocess.rs`). Normalisation comes last, on the device and in f64, so that all devices give the same bits. Statistics
+//! are merged over a fixed number of parts of the rows, in order, so that the number of ranks changes no bit.
+//!
+//! The loader changes only the time: batches come in the order of the plan, whatever the number of threads and buffers and the
+//! place of the rows. Small batches are handed over together, since a handover takes as long as their step.
 
 pub mod batch;
 mod builtin;
