@@ -1,27 +1,27 @@
 #!/usr/bin/env bash
-# launch/hosts.sh: ddp-train on several hosts, by mpirun and a host file.
+# launch/hosts.sh: runs ddp-train on several hosts with mpirun and a host file.
 #
 #   ./launch/hosts.sh HOSTFILE RANKS -- train run.toml --out /shared/runs/big
 #
-# HOSTFILE   one host a line, with its count of ranks (one a GPU):   node1 slots=8
+# HOSTFILE   one host per line, with its number of ranks (one per GPU):   node1 slots=8
 #                                                                    node2 slots=8
 # RANKS      ranks of the whole job, filled host by host: 16 for the file above
-# after --   the arguments of ddp-train; the config, the data and --out must be at the same paths on every host
+# after --   the arguments of ddp-train; the config, the data and --out must have the same paths on every host
 #
-# The host where this runs must reach every other by ssh without a password (try: ssh node2 true), and Open MPI and
+# The host that runs this script must reach every other host by ssh without a password (try: ssh node2 true), and Open MPI and
 # ddp-train must be installed on each, in the same versions and at the same paths.
 #
 # Environment
 #   DDP_TRAIN        path of ddp-train on every host; default: this checkout's release build, else ddp-train on the PATH
-#   DDP_IFACE        network interface or subnet for MPI, the same on all hosts: eth0, or 10.1.0.0/16. Set it when the
-#                    job hangs at its start: hosts with Docker or several networks offer addresses that lead nowhere.
-#   DDP_FORWARD      names of further variables to hand to every rank, apart by spaces. Handed on when set:
+#   DDP_IFACE        network interface or subnet for MPI, the same on all hosts: eth0, or 10.1.0.0/16. Set it if the
+#                    job hangs at its start: hosts with Docker or several networks offer addresses that are unreachable.
+#   DDP_FORWARD      names of further variables to forward to every rank, separated by spaces. Forwarded anyway, if set:
 #                    LD_LIBRARY_PATH RUST_BACKTRACE NO_COLOR and all that begin with DDP_, NCCL_, CUDA_ or UCX_.
 #   DDP_TREE_SPAWN   0: this host alone starts all daemons. Default 1: hosts start each other as a tree, which is
-#                    quicker from some tens of hosts up and needs ssh from each to each.
+#                    faster with tens of hosts and needs ssh between all of them.
 #   DDP_SSH          the remote shell, default ssh with no questions asked and 10 s to connect
 #
-# Exit 2: bad usage. Otherwise mpirun's status; whether training ended well is said by ddp-train's last lines.
+# Exit 2: bad usage. Otherwise mpirun's status; the last lines of ddp-train say whether training succeeded.
 set -euo pipefail
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 
@@ -81,7 +81,7 @@ if [[ -n $others && -z ${DDP_SSH:-} ]] && ! command -v ssh >/dev/null; then
     refuse "'$others' is another host, and there is no ssh here to reach it" "install openssh-client, or name a remote shell in DDP_SSH"
 fi
 
-# BatchMode: a host that wants a password is an error at once, not a prompt that nobody sees.
+# BatchMode: a host that asks for a password is an error at once, not a prompt that nobody sees.
 agent=${DDP_SSH:-ssh -o BatchMode=yes -o ConnectTimeout=10}
 no_tree=$((${DDP_TREE_SPAWN:-1} ? 0 : 1))
 case $version in

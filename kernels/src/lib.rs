@@ -3,6 +3,8 @@
 //! The lowest layer: it knows no ranks, no command line and no config. A [`Tensor`] lives on one [`Device`]; operations
 //! ([`ops`]) take views, check device, dtype and shape once, and write into memory that the caller owns, so that a training
 //! step allocates nothing. The CPU implementation of an operation defines it.
+//!
+//! Closed sets (device, dtype, activation) are enums.
 
 pub mod cpu;
 pub mod cuda;

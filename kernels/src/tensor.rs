@@ -1,4 +1,4 @@
-//! Tensors that own their storage, created directly on their device.
+//! Tensors that own their storage, on one device.
 
 use half::{bf16, f16};
 

@@ -4,6 +4,13 @@
 //! Files of arrays (npy, npz, safetensors, IDX) are mapped (`raw`); tables (CSV, Parquet) are read row by row (`table`). A format
 //! is a folder in `raw` or `table` and a row in that module's `FORMATS`, where `formats` finds it; `write` holds what the
 //! formats' writers share.
+//!
+//! What is done to rows is layered on top of a dataset: a selection of them (`subset.rs`), then missing values and categories
+//! (`preprocess.rs`). Normalisation comes last, on the device and in f64, so that all devices give the same bits. Statistics
+//! are merged over a fixed number of parts of the rows, in order, so that the number of ranks changes no bit.
+//!
+//! The loader changes only the time: batches come in the order of the plan, whatever the number of threads and buffers and the
+//! place of the rows. Small batches are handed over together, since a handover takes as long as their step.
 
 pub mod batch;
 mod builtin;

@@ -1,4 +1,18 @@
 //! Gradients over the ranks: buckets of the flat buffer, reduced while backward computes, and which rank updates which weights.
+//!
+//! There are five ways to exchange gradients, and all ranks choose the same one (`gradients.rs`): on one rank none; in buckets,
+//! all-reduced or (ZeRO-1) reduce-scattered while backward computes; block by block together with the update, where ranks share
+//! memory and the weights take 32 MiB or more; in every micro-batch (ZeRO-2); along a fixed tree of micro-shards. On the ranks
+//! of one host that compute on the CPU, all-reduced buckets, blocks and ZeRO-1 give the same bits, unless the gradient is
+//! clipped: its norm is summed over other ranges. With micro-shards the norm is summed parameter by parameter, since ranges
+//! depend on the number of ranks.
+//!
+//! Gradients are scaled by 1/G, G being the rows of the global batch, before they are summed over ranks. The tail of the last
+//! bucket sums losses, weights and votes. With weights of rows or classes, the update multiplies by G over the sum of weights
+//! (`LossSums::mean_scale`; on a GPU in device memory). So neither weights nor votes cost a message. A vote is how ranks agree
+//! on what one of them alone knows, such as a signal.
+//!
+//! Per step on several ranks, one short list of the buckets that are lent out is allocated.
 
 pub(crate) mod averaged_weights;
 pub mod bucket_reducer;

@@ -17,7 +17,7 @@ pub enum GraphMode {
     /// Where the driver and NCCL can; else kernel by kernel.
     #[default]
     Auto,
-    /// Always; where that is not possible, it is an error.
+    /// As `Auto`, but a capture that fails ends the run with its error; no effect on the CPU.
     On,
     /// Never.
     Off,

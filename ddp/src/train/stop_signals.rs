@@ -5,7 +5,7 @@
 //!
 //! mpirun sends SIGTERM too: when it is ended itself, and when a rank has died. It kills whoever is left a second later. So a
 //! rank that it has sent the signal to, and that reaches no step's end in half of that time, waits for a dead rank: it ends, and
-//! the job within 2 s.
+//! the job within 2 s on one host, 3 s on several.
 
 use std::io;
 use std::sync::Arc;

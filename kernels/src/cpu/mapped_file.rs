@@ -4,6 +4,9 @@
 //! the process. Here it reads zeros instead, and [`MappedFile::is_intact`] reports it. One handler per process finds the mapping
 //! of an address in a table of atomics, maps a page of zeros where one is missing, and lets the reader continue; any other
 //! SIGBUS goes to the previous handler.
+//!
+//! A reader asks [`MappedFile::is_intact`] after it has used the bytes, and from time to time whether the file has become shorter
+//! ([`MappedFile::has_shrunk`]).
 
 use std::fs::OpenOptions;
 use std::io;

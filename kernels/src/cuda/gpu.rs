@@ -1,4 +1,8 @@
 //! One device of the process: its context, its three streams, and its caches.
+//!
+//! Operations run on the compute stream, collectives on the communication stream, copies from pinned memory on the copy stream;
+//! events order them. Copies to pinned memory follow the work that they read, on the compute stream. Memory is freed in the
+//! order of the compute stream, so a user of another stream makes the compute stream wait first.
 
 use std::cell::Cell;
 use std::sync::OnceLock;

@@ -3,6 +3,11 @@
 //!
 //! Every operation writes into memory that the caller owns and allocates nothing. Losses return sums, never means: only the
 //! caller knows the number of rows of the global batch.
+//!
+//! Each operation that has a gradient is checked by central differences in f64, and compared with PyTorch (`tests/golden`). One
+//! test body runs on every device that is there.
+//!
+//! The crates that multiply matrices on the CPU keep packing buffers of their own; nothing else is allocated.
 
 mod activation;
 mod add;
