@@ -168,7 +168,7 @@ pub enum CommError {
         hint: &'static str,
     },
 
-    /// NCCL failed, in a call or in the work behind one.
+    /// NCCL failed, in a call or in the work that a call enqueued.
     #[error(
         "rank {rank} on {device}: {call} failed: {text} ({code}){}\n\
          hint: NCCL_DEBUG=INFO makes NCCL print more{}", abort_note(*.aborted), nccl_hint(code)

@@ -10,9 +10,9 @@ use std::fmt;
 pub enum Launcher {
     /// Open MPI's `mpirun`.
     OpenMpi,
-    /// MPICH's or Intel MPI's `mpiexec`, or another that speaks PMI-1 or PMI-2.
+    /// MPICH's or Intel MPI's `mpiexec`, or another launcher with PMI-1 or PMI-2.
     Pmi,
-    /// A launcher that speaks PMIx, such as `prterun`.
+    /// A launcher with PMIx, such as `prterun`.
     Pmix,
     /// Slurm's `srun`.
     Slurm,

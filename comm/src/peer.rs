@@ -2,7 +2,7 @@
 //!
 //! - Between GPUs of one process: directly, by the driver ([`ddp_kernels::cuda::peer`]).
 //! - Between GPUs of two processes on one host: the receiving rank maps the sender's memory (CUDA IPC) and copies out of it. Only
-//!   the memory of a [`SharedTensor`](crate::SharedTensor) can be mapped.
+//!   the memory of a [`SharedTensor`] can be mapped.
 //! - Between other GPUs: by NCCL, if the ranks' devices are joined.
 //! - Otherwise through host memory, by the host's group.
 

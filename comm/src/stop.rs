@@ -8,7 +8,7 @@ pub enum Stop<E> {
     /// All ranks know that one of them failed, and end in good order.
     #[error("{0}")]
     Agreed(Failure<E>),
-    /// This rank failed where the others do not check: it takes the job with it.
+    /// This rank failed where the others do not check: it ends the job.
     #[error("{0}")]
     Alone(E),
 }

@@ -151,7 +151,7 @@ fn a_captured_scope_gives_the_same_bits_as_an_eager_one() {
                 graph.launch().unwrap();
                 assert!(flat.to_vec::<f32>().unwrap() == *want, "step {step}");
             }
-            // And an eager one after it, on streams that were part of a capture.
+            // And an eager one after it, on streams that a capture used.
             reduce_two_buckets(&world, &random(0), &mut flat).unwrap();
             assert!(flat.to_vec::<f32>().unwrap() == eager[0]);
             drop(graph);
@@ -373,7 +373,7 @@ fn a_rank_that_panics_in_a_scope_does_not_leave_the_others_waiting() {
                     Ok::<(), CommError>(())
                 });
             }
-            // The first may still succeed: rank 1 had started its part.
+            // The first may still succeed: rank 1 had started its own.
             let result = read_sum(&world, device).and_then(|_| read_sum(&world, device));
             errors.lock().unwrap().push(result.unwrap_err());
         })
@@ -395,7 +395,7 @@ fn an_error_of_the_polled_work_comes_through() {
             let error = world.tensor_group().wait_until(|| Err(wrong.clone())).unwrap_err();
             assert_eq!(error, CommError::Kernel(wrong));
         } else {
-            // The others learn of it while they wait for whatever it is.
+            // The others learn of it while they wait.
             let error = world.tensor_group().wait_until(|| Ok(false)).unwrap_err();
             assert!(matches!(error, CommError::Nccl { code: "ncclRemoteError", .. }), "{error}");
         }
@@ -403,7 +403,7 @@ fn an_error_of_the_polled_work_comes_through() {
 }
 
 #[test]
-fn one_outcome_of_connecting_is_told_by_one_rank() {
+fn one_rank_reports_the_outcome_of_connecting() {
     let Some(_gpus) = gpus(2) else { return };
     let reporters = threads::run(3, |world| {
         let device = Device::Cuda(if world.rank().0 == 1 { 99 } else { 0 });

@@ -88,12 +88,12 @@ const TESTS: &[Test] = &[
         assert!(run.stderr.starts_with("[rank 2 "), "{}", run.stderr);
         assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
     }),
-    ("an_error_of_all_is_told_once", || {
+    ("an_error_of_all_is_reported_once", || {
         let run = mpirun(3, "error_of_all");
         run.ended_by(2, "unknown key");
         assert_eq!(run.stderr, "unknown key\n");
     }),
-    ("an_error_of_one_is_told_by_it", || {
+    ("an_error_of_one_is_reported_by_it", || {
         let run = mpirun(3, "error_of_one");
         run.ended_by(2, "unreadable");
         assert!(run.stderr.starts_with("[rank 1 "), "{}", run.stderr);
@@ -125,20 +125,20 @@ const TESTS: &[Test] = &[
             mpirun(2, "gpu_shared").succeeded();
         }
     }),
-    ("gpu_of_a_dead_rank_is_let_go_of", || {
+    ("gpu_of_a_dead_rank_is_released", || {
         if has_gpus(2) {
             let run = mpirun(2, "gpu_dead_rank");
             assert!(run.stderr.contains("rank 0 saw ncclRemoteError"), "{}", run.stderr);
         }
     }),
-    ("gpu_failing_collective_is_told", || {
+    ("gpu_failing_collective_is_reported", || {
         if has_virtual_gpus(2) {
             let run = mpirun_with(2, "gpu_fault", &[("VGPU_FAIL", "nccl:step=3,rank=1")]);
             assert!(run.stderr.contains("rank 1 saw ncclSystemError"), "{}", run.stderr);
             assert!(run.stderr.contains("rank 0 saw ncclRemoteError"), "{}", run.stderr);
         }
     }),
-    ("gpu_failing_start_is_told_to_all", || {
+    ("gpu_failing_start_is_reported_to_all", || {
         if has_virtual_gpus(2) {
             let run = mpirun_with(2, "gpu_start_fault", &[("VGPU_FAIL", "nccl:init,rank=1")]);
             run.succeeded();
@@ -186,7 +186,7 @@ fn contract_holds(case: &str) {
     }
 }
 
-/// What came of one job.
+/// The outcome of one job.
 struct Run {
     code: i32,
     stderr: String,
@@ -206,7 +206,7 @@ impl Run {
     }
 }
 
-/// How long a job takes that does nothing; a loaded machine may need seconds.
+/// Duration of a job that does nothing; a loaded machine may need seconds.
 fn start_up() -> Duration {
     static START_UP: std::sync::OnceLock<Duration> = std::sync::OnceLock::new();
     *START_UP.get_or_init(|| mpirun(2, "world").elapsed)
@@ -239,7 +239,7 @@ fn mpirun_with(n_ranks: usize, case: &str, variables: &[(&str, &str)]) -> Run {
     Run { code: output.status.code().unwrap_or(-1), stderr, elapsed: start.elapsed() }
 }
 
-/// A rank's part of a case.
+/// Runs a case on one rank.
 fn run_rank(case: &str) {
     let shared_memory = !case.ends_with("by_mpi");
     let world = World::init_with(WorldOptions { shared_memory, ..WorldOptions::default() }).unwrap();
@@ -355,13 +355,13 @@ fn run_rank(case: &str) {
                 // As if the system had killed it.
                 std::process::abort();
             }
-            tell_how_it_failed(&world, reduce_and_read(&world, device));
+            print_failure(&world, reduce_and_read(&world, device));
         }
         "gpu_fault" => {
             let device = connect(&world, rank, Duration::from_secs(5));
             let results: Result<Vec<f32>, _> = (0..3).map(|_| reduce_and_read(&world, device)).collect();
-            tell_how_it_failed(&world, results);
-            // Nobody leaves before all have spoken.
+            print_failure(&world, results);
+            // No rank leaves before all have printed.
             world.group().barrier().unwrap();
         }
         "gpu_start_fault" => {
@@ -399,7 +399,7 @@ fn reduce_and_read(world: &World, device: Device) -> Result<f32, CommError> {
     Ok(download.wait::<f32>()?[0])
 }
 
-fn tell_how_it_failed<T: std::fmt::Debug>(world: &World, result: Result<T, CommError>) {
+fn print_failure<T: std::fmt::Debug>(world: &World, result: Result<T, CommError>) {
     let error = result.unwrap_err();
     let rank = world.rank();
     let line = match &error {
@@ -407,11 +407,11 @@ fn tell_how_it_failed<T: std::fmt::Debug>(world: &World, result: Result<T, CommE
         CommError::DeviceTimeout { .. } => format!("rank {rank} saw a timeout: {error}\n"),
         other => panic!("{other}"),
     };
-    // One write, so that lines of two ranks don't mix.
+    // One write, so that lines of two ranks do not mix.
     std::io::stderr().write_all(line.as_bytes()).unwrap();
 }
 
-/// Every way of a copy between processes; rank 2 only looks on, and has no GPU.
+/// Every path of a copy between processes; rank 2 has no GPU and only joins the collectives.
 fn copy_between_processes(world: &World) {
     let (rank, n) = (world.rank().0, 3000);
     let (zero, one) = (Rank(0), Rank(1));
@@ -430,7 +430,7 @@ fn copy_between_processes(world: &World) {
     copy(tensor.as_ref(), &values(1), PeerPath::Host);
     let on_host = (rank == 0).then(|| Tensor::from_slice(&values(2), &[n], Device::Cpu).unwrap());
     copy(on_host.as_ref(), &values(2), PeerPath::Host);
-    // Memory that was made for it is mapped, the second time without asking again; a part of it as well.
+    // Shared memory is mapped, without a message the second time; so is a view of a row of it.
     let mut shared = (rank == 0).then(|| world.shared_zeros(&[2, n], DType::F32, device).unwrap());
     for round in 0..3 {
         if let Some(shared) = &mut shared {
@@ -446,7 +446,7 @@ fn copy_between_processes(world: &World) {
             assert!(target.to_vec::<f32>().unwrap() == values(round + 9));
         }
     }
-    // What others have mapped outlives the tensor.
+    // Memory that others have mapped outlives the tensor.
     drop(shared);
     let error = peer::copy(world, zero, one, None, None).unwrap_err();
     assert!(error.to_string().contains("the source is none, the target is none"), "{error}");

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Chunks of 64 bytes take a few hundred elements through every turn of the slots; the usual ones don't.
+    /// With chunks of 64 bytes a few hundred elements use every slot more than once; with the usual chunks they do not.
     #[test]
     fn the_contract_holds(
         world_size in 1usize..6,
@@ -111,7 +111,7 @@ fn different_calls_in_a_scope_are_errors_on_every_rank() {
 
 #[test]
 #[should_panic(expected = "a buffer is returned by the group that it was lent to")]
-fn a_buffer_comes_back_from_its_own_group_alone() {
+fn a_buffer_is_returned_by_its_own_group_only() {
     let (one, other) = (World::single(), World::single());
     let mut buf = [0f32; 4];
     let view = TensorMut::from_slice(&mut buf, &[4]).unwrap();

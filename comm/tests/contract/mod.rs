@@ -1,4 +1,4 @@
-//! What every group must do, whatever carries it: one body for a single process, threads, MPI and GPUs.
+//! The contract of every group, whatever the transport: one body for a single process, threads, MPI and GPUs.
 //!
 //! Each rank makes every rank's data, so it knows the answer.
 
@@ -24,8 +24,8 @@ pub(crate) fn check(world: &World, device: Device, len: usize, sums: Sums) -> Re
     ctx.check_type::<f16>(len, 0.0)?;
     ctx.check_type::<u8>(len, 0.0)?;
     ctx.check_scope(len)?;
-    ctx.check_parts_in_scope::<f32>(len, 1e-5)?;
-    ctx.check_parts_in_scope::<i64>(len, 0.0)?;
+    ctx.check_shards_in_scope::<f32>(len, 1e-5)?;
+    ctx.check_shards_in_scope::<i64>(len, 0.0)?;
     check_traffic(world, device, len)?;
     check_bytes(world, len)?;
     world.group().agree_lengths(&[len, 3, 0])?;
@@ -34,7 +34,7 @@ pub(crate) fn check(world: &World, device: Device, len: usize, sums: Sums) -> Re
 }
 
 /// Element `i` of rank `rank`: of mixed sign and size, so that the order of a sum shows in its last bits. Of short
-/// types small integers, whose sums over a few ranks are exact: 8 bits are too few for anything else to be told apart.
+/// types small integers, whose sums over a few ranks are exact: 8 bits cannot tell larger values apart.
 fn value<T: Element>(rank: usize, i: usize) -> T {
     let hash = (rank as u64 + 1)
         .wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -75,7 +75,7 @@ fn fold<T: Element + std::ops::Add<Output = T>>(op: ReduceOp, values: impl Itera
     values.reduce(combine).expect("a world has a rank")
 }
 
-/// What one run of the checks is about.
+/// The world, device and tolerance of one run of the checks.
 struct Context<'a> {
     world: &'a World,
     device: Device,
@@ -163,8 +163,8 @@ impl Context<'_> {
         assert_same_bits_everywhere(self.world, &flat)
     }
 
-    /// Parts of one buffer on their way to their ranks and back, several at a time, and a buffer that is used again meanwhile.
-    fn check_parts_in_scope<T: Element + std::ops::Add<Output = T>>(
+    /// Reduce-scatters and all-gathers of one buffer, several in flight, and a buffer that is reused within the scope.
+    fn check_shards_in_scope<T: Element + std::ops::Add<Output = T>>(
         &self,
         len: usize,
         rtol: f64,
@@ -200,7 +200,7 @@ impl Context<'_> {
         assert_eq!(got.len(), want.len(), "{what}");
         for (i, (got, want)) in got.iter().zip(want).enumerate() {
             let (g, w) = (got.to_f64(), want.to_f64());
-            // Terms are up to 1e6, whatever remains of them.
+            // Terms are up to 1e6, even if their sum is small.
             let near = self.sums == Sums::Rounded && (g - w).abs() <= rtol * 1e6;
             assert!(got == want || near, "{what}: element {i} is {g}, expected {w}");
         }

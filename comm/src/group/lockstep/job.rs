@@ -216,7 +216,7 @@ struct OwnShard {
 /// Copies `n_bytes` bytes, which may be 0.
 ///
 /// # Safety
-/// `from` is readable and `to` writable for `n_bytes`, and they don't overlap.
+/// `from` is readable and `to` writable for `n_bytes`, and they do not overlap.
 unsafe fn copy(from: *const u8, to: *mut u8, n_bytes: usize) {
     // SAFETY: as this function's.
     unsafe { std::ptr::copy_nonoverlapping(from, to, n_bytes) }

@@ -5,7 +5,7 @@
 //! leaves nothing in flight. A chunk fits the second-level cache, so a large buffer crosses the memory bus twice, once read and
 //! once written, for any number of ranks.
 //!
-//! The first slot of a collective holds its call; ranks compare the calls before they use any data. Sums are consumed in rank order,
+//! The first slot of a collective holds its call; ranks compare the calls before they use any data. Sums are taken in rank order,
 //! so results have the same bits on all ranks and in every run.
 
 mod board;

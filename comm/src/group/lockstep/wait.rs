@@ -59,7 +59,7 @@ impl Idle {
         self.since = None;
     }
 
-    /// Spins or yields once, or asks for a sleep.
+    /// Spins or yields once, or returns that it is time to sleep.
     pub(crate) fn pause(&mut self) -> Step {
         self.n_tries = self.n_tries.saturating_add(1);
         if self.n_tries <= self.patience.n_spins {

@@ -1,7 +1,7 @@
 //! Ranks that are processes, joined by MPI.
 //!
 //! MPI is initialised here and nowhere else, at thread level FUNNELED: all calls come from the thread that created the group,
-//! which is `!Send`. If all ranks are on one host, data go through shared memory ([`lockstep`](super::lockstep)), several times
+//! which is `!Send`. If all ranks are on one host, data go through shared memory ([`lockstep`]), several times
 //! as fast as MPI's own collectives; MPI then only starts and ends the job.
 
 mod call;
