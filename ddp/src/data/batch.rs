@@ -1,26 +1,26 @@
-//! Rows side by side: what a step computes on.
+//! Batches of rows, the input of a step.
 
 use ddp_kernels::{KernelError, TensorMut, TensorRef, ops};
 
-/// Features, targets and weights of some rows, all in one place.
+/// Features, targets and weights of consecutive rows on one device.
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
     /// `[B, features]`.
     pub x: TensorRef<'a>,
     /// `[B]` i64 class indices, or `[B, K]` f32 values.
     pub targets: TensorRef<'a>,
-    /// `[B]` f32, where rows have weights.
+    /// `[B]` f32, if rows have weights.
     pub weights: Option<TensorRef<'a>>,
 }
 
-/// Room for the rows of a [`Batch`].
+/// Memory for the rows of a [`Batch`].
 #[derive(Debug)]
 pub struct BatchMut<'a> {
     /// `[B, features]`.
     pub x: TensorMut<'a>,
     /// `[B]` or `[B, K]`.
     pub targets: TensorMut<'a>,
-    /// `[B]` f32, where rows have weights.
+    /// `[B]` f32, if rows have weights.
     pub weights: Option<TensorMut<'a>>,
 }
 
@@ -42,10 +42,10 @@ impl<'a> Batch<'a> {
         self.x.shape().dims()[0]
     }
 
-    /// Copies the rows to `to`, which has weights where these rows have them.
+    /// Copies the rows to `to`, which has weights if these rows have them.
     ///
     /// # Errors
-    /// [`KernelError::Shape`] for another number of rows.
+    /// [`KernelError::Shape`] for a different number of rows.
     pub fn copy_to(&self, to: BatchMut<'_>) -> Result<(), KernelError> {
         ops::copy(self.x, to.x)?;
         ops::copy(self.targets, to.targets)?;

@@ -1,16 +1,15 @@
-//! What each value of a row must be, and the error that names the one that is not.
+//! Checks of the values of rows; an error names the first bad value.
 
 use super::DataError;
 use crate::config::Task;
 use crate::data::error::Result;
 
-/// A class number above this, where the config gives no `data.classes`, is taken for a slip: the model would get an output
-/// for each class below it.
+/// Largest number of classes that labels alone may imply, without `data.classes`: a model has an output per class.
 pub(crate) const MAX_GUESSED_CLASSES: i64 = 1_000_000;
 
-/// Where values stand, for messages.
+/// Location of values, for messages.
 pub(crate) struct Columns<'a> {
-    /// Numbers of the rows; none where they count from 0.
+    /// Numbers of the rows; empty if they count from 0.
     pub(crate) rows: &'a [usize],
     /// File and row.
     pub(crate) place: &'a dyn Fn(usize) -> String,
@@ -28,14 +27,14 @@ impl Columns<'_> {
     }
 }
 
-/// The index of the first value that `is_bad`. All are looked at without a branch in between, many at a time.
+/// The index of the first value that `is_bad`. Checks many values at a time without branches.
 #[inline(always)]
 fn first<T: Copy>(values: &[T], is_bad: impl Fn(T) -> bool) -> Option<usize> {
     let is_clean = !values.iter().fold(false, |bad, &value| bad | is_bad(value));
     if is_clean { None } else { values.iter().position(|&value| is_bad(value)) }
 }
 
-/// All are finite, or NaN where that stands for a missing value; `values` begin with row `at`.
+/// Checks that all values are finite, or NaN if that marks a missing value; `values` start at row `at`.
 pub(crate) fn floats(
     values: &[f32],
     at: usize,
@@ -51,7 +50,7 @@ pub(crate) fn floats(
     bad.map_or(Ok(()), |index| Err(columns.not_finite(index, at, names, f64::from(values[index]))))
 }
 
-/// All are class indices below `classes`, or likely ones where that is not known.
+/// Checks that all labels are class indices below `classes`, or plausible ones if it is unknown.
 pub(crate) fn labels(labels: &[i64], classes: Option<usize>, columns: &Columns<'_>) -> Result<()> {
     let limit = classes.map_or(MAX_GUESSED_CLASSES, |classes| classes as i64);
     let Some(index) = first(labels, |label| (label < 0) | (label >= limit)) else { return Ok(()) };
@@ -63,7 +62,7 @@ pub(crate) fn labels(labels: &[i64], classes: Option<usize>, columns: &Columns<'
     })
 }
 
-/// Class indices that are stored as floats.
+/// Converts class indices that are stored as floats.
 pub(crate) fn whole(values: &[f64], out: &mut [i64], columns: &Columns<'_>) -> Result<()> {
     for (index, (&value, out)) in values.iter().zip(out).enumerate() {
         if value.fract() != 0.0 || !value.is_finite() {
@@ -74,7 +73,7 @@ pub(crate) fn whole(values: &[f64], out: &mut [i64], columns: &Columns<'_>) -> R
     Ok(())
 }
 
-/// Targets of regression are finite, of multilabel tasks 0 or 1.
+/// Checks that targets are finite in regression, and 0 or 1 in multilabel tasks.
 pub(crate) fn values(values: &[f32], task: Task, names: &[String], columns: &Columns<'_>) -> Result<()> {
     if task == Task::Multilabel {
         let Some(index) = first(values, |v| (v != 0.0) & (v != 1.0)) else { return Ok(()) };
@@ -88,7 +87,7 @@ pub(crate) fn values(values: &[f32], task: Task, names: &[String], columns: &Col
     Err(DataError::TargetNotFinite { place: columns.place(index / names.len()), column, value })
 }
 
-/// Weights are finite and not negative.
+/// Checks that weights are finite and not negative.
 pub(crate) fn weights(weights: &[f32], columns: &Columns<'_>) -> Result<()> {
     let is_bad = |v: f32| (v.to_bits() & 0x7fff_ffff) as i32 > 0x7f7f_ffff || v < 0.0;
     let Some(index) = first(weights, is_bad) else { return Ok(()) };

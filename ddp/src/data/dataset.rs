@@ -1,6 +1,6 @@
-//! What training needs of data: rows that can be asked for by number.
+//! [`Dataset`]: rows that can be gathered by number.
 //!
-//! [`Dataset`] is the seam at which users bring their own rows; all formats of files come through it too.
+//! Users implement it for their own rows; all file formats implement it too.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,86 +12,84 @@ use super::vocabulary::Vocabulary;
 use crate::data::batch::{Batch, BatchMut};
 use crate::data::error::Result;
 
-/// Rows that can be taken in any order.
-///
-/// A loader's threads call it, several at a time.
+/// Rows that can be gathered in any order, by several threads of a loader at a time.
 pub trait Dataset: fmt::Debug + Send + Sync {
     /// Number of rows.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Whether there are no rows.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What a row looks like.
+    /// Layout of a row.
     fn layout(&self) -> &RowLayout;
 
-    /// Writes the rows with these numbers, in this order, to `out`, which has as many.
+    /// Writes the rows with these numbers to `out`, in this order; `out` has the same number of rows.
     ///
-    /// Features must be finite (or NaN where [`RowLayout::has_missing`] says so), class indices in range, weights finite and
-    /// not negative: a dataset that meets others fails here, and names the place.
+    /// Features must be finite (or NaN with [`RowLayout::has_missing`]), class indices in range, weights finite and not
+    /// negative; for other values a dataset returns an error that names their place.
     ///
     /// # Errors
-    /// Those of reading the rows.
+    /// Errors of reading the rows.
     fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()>;
 
-    /// Rows that lie in memory just as [`Dataset::gather`] would write them, so that nothing needs to be copied.
+    /// Rows in memory in the layout of [`Dataset::gather`], without a copy; `None` if they are stored differently.
     ///
     /// # Errors
-    /// Those of reading the rows.
+    /// Errors of reading the rows.
     fn in_place(&self, _rows: Range<usize>) -> Result<Option<Batch<'_>>> {
         Ok(None)
     }
 
-    /// Ends of the parts that are cheapest read whole, ascending, the last one [`Dataset::len`]: row groups of Parquet. None
-    /// where rows can be read one by one.
+    /// Ends of the units that are read as a whole, such as row groups of Parquet: ascending, the last one is
+    /// [`Dataset::len`]. `None` if rows can be read individually.
     fn block_ends(&self) -> Option<&[usize]> {
         None
     }
 
-    /// Says that rows of these ranges will be asked for next, after those of the call before: a window of an epoch's order.
-    /// Whoever has to decode rows may begin with it; nothing waits for it.
+    /// Announces the ranges of rows that follow those of the previous call: a window of an epoch's order. A dataset may start to
+    /// decode them; the call returns at once.
     fn prefetch(&self, _rows: &[Range<usize>]) {}
 
-    /// What would make these rows faster to read, if anything: the end of a sentence that begins with "try".
+    /// A setting that would make these rows faster to read, if there is one: the end of a sentence that starts with "try".
     fn advice(&self) -> Option<String> {
         None
     }
 
-    /// A hash by which ranks compare what they read. Rows in memory are hashed whole, of large files a sample is.
+    /// A hash with which ranks compare their rows: of all rows in memory, or of a sample of large files.
     ///
     /// # Errors
-    /// Those of reading the rows.
+    /// Errors of reading the rows.
     fn fingerprint(&self) -> Result<u64>;
 
-    /// Bytes of host memory that hold rows and that only giving them up would free.
+    /// Bytes of host memory that rows occupy until the dataset is dropped.
     fn resident_bytes(&self) -> usize {
         0
     }
 
-    /// Where the rows come from, for messages: path, pattern or `builtin:NAME`.
+    /// Source of the rows, for messages: path, pattern or `builtin:NAME`.
     fn source(&self) -> &str;
 }
 
-/// What a row looks like.
+/// Layout of a row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RowLayout {
-    /// One name a feature column.
+    /// One name per feature column.
     pub features: Vec<String>,
-    /// Number format in which features are handed out: u8, f16, bf16 or f32.
+    /// Number format of gathered features: u8, f16, bf16 or f32.
     pub dtype: DType,
-    /// What a row should give.
+    /// Targets of a row.
     pub targets: TargetLayout,
     /// Whether rows have weights.
     pub has_weights: bool,
     /// Columns that hold category numbers.
     pub categories: Vec<CategoryColumn>,
-    /// Whether NaN stands for a missing value.
+    /// Whether NaN marks a missing value.
     pub has_missing: bool,
 }
 
-/// A column whose values are category numbers: 0 is unknown, then those of the vocabulary from 1.
+/// A column of category numbers: 0 is unknown, the values of the vocabulary count from 1.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CategoryColumn {
     /// Index among the features.
@@ -100,7 +98,7 @@ pub struct CategoryColumn {
     pub vocabulary: Vocabulary,
 }
 
-/// What a row should give.
+/// Targets of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TargetLayout {
     /// A class index, i64.
@@ -110,13 +108,13 @@ pub enum TargetLayout {
     },
     /// Values, f32: of any size in regression, 0 or 1 in multilabel tasks.
     Values {
-        /// One name a target column.
+        /// One name per target column.
         names: Vec<String>,
     },
 }
 
 impl TargetLayout {
-    /// Outputs that a model for these targets has: classes, or target columns.
+    /// Outputs of a model for these targets: classes, or target columns.
     pub fn n_outputs(&self) -> usize {
         match self {
             Self::Classes { n_classes } => *n_classes,
@@ -147,7 +145,7 @@ impl TargetLayout {
 }
 
 impl RowLayout {
-    /// Features that are numbers, f32, without weights.
+    /// Features of numbers in f32, without weights.
     pub fn new(features: Vec<String>, targets: TargetLayout) -> Self {
         RowLayout {
             features,
@@ -164,19 +162,19 @@ impl RowLayout {
         self.features.len()
     }
 
-    /// Bytes of one row as it is handed out.
+    /// Bytes of one gathered row.
     pub fn row_bytes(&self) -> usize {
         let weight = if self.has_weights { size_of::<f32>() } else { 0 };
         self.n_features() * self.dtype.size_bytes() + self.targets.row_bytes() + weight
     }
 }
 
-/// Names of columns that have none of their own: f0, f1, ...
+/// Names of unnamed columns: f0, f1, ...
 pub fn numbered_columns(n: usize) -> Vec<String> {
     (0..n).map(|i| format!("f{i}")).collect()
 }
 
-/// A dataset in one line: where from, rows, columns.
+/// A dataset in one line: source, rows, columns.
 pub struct Summary<'a>(pub &'a dyn Dataset);
 
 impl fmt::Display for Summary<'_> {

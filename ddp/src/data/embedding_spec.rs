@@ -1,4 +1,4 @@
-//! The shape of a categorical feature's embedding table, which its vocabulary decides.
+//! Shape of a categorical feature's embedding table, determined by its vocabulary.
 
 use serde::{Deserialize, Serialize};
 

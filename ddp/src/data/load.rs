@@ -1,4 +1,4 @@
-//! Config -> training and evaluation rows, with every check that needs both.
+//! Loads the training and evaluation rows of a config and checks them against each other.
 
 use std::sync::Arc;
 
@@ -24,17 +24,17 @@ pub struct Loaded {
     pub train: Arc<dyn Dataset>,
     /// Rows to evaluate on; never empty.
     pub eval: Option<Arc<dyn Dataset>>,
-    /// What was done to both and what is still to be done, to be saved with the model.
+    /// Conversion of the rows, to be saved with the model.
     pub preprocessor: Preprocessor,
     /// A hash of rows and columns, of training and evaluation.
     fingerprint: u64,
 }
 
-/// Opens, splits and checks the rows that the config names, and compares them over the ranks; every rank of the world calls it,
+/// Opens, splits and checks the rows that the config names, and compares them over the ranks. Every rank of the world calls it
 /// with the same config.
 ///
 /// # Errors
-/// All faults of the data, with their place (exit status 2).
+/// Faults of the data, with their place (exit status 2).
 pub fn load(config: &Config, world: &World) -> Result<Loaded, Stop<DataError>> {
     let data = &config.data;
     let opened = world.collective_result(open(&SourceSpec::train(data)))?;
@@ -42,7 +42,7 @@ pub fn load(config: &Config, world: &World) -> Result<Loaded, Stop<DataError>> {
     let whole = world.collective_result(opened.with_max_label(max_label))?;
     let (train, eval) = world.collective_result(divide(config, whole, world.world_size()))?;
     let fingerprint = world.collective_result(fingerprint(&train, eval.as_ref()))?;
-    // Before all ranks look at parts of what must be the same rows.
+    // Before the ranks read parts of rows that must be the same.
     let entry = ("rows and columns of the data (fingerprint)".to_owned(), format!("{fingerprint:016x}"));
     world.agree(&[entry]).map_err(DataError::from)?;
 
@@ -67,7 +67,7 @@ impl Loaded {
     }
 }
 
-/// The largest label, where the number of classes is to be taken from it; each rank looks at a part.
+/// The largest label if it determines the number of classes; each rank reads a part.
 fn max_label(opened: &Opened, world: &World) -> Result<i64, Stop<DataError>> {
     let own = |n_rows| rank_range(n_rows, world.rank().0, world.world_size());
     let mut label = [world.collective_result(opened.max_label(own))?];
@@ -78,7 +78,7 @@ fn max_label(opened: &Opened, world: &World) -> Result<i64, Stop<DataError>> {
 
 type Parts = (Arc<dyn Dataset>, Option<Arc<dyn Dataset>>);
 
-/// Rows to train on and to evaluate on.
+/// Training and evaluation rows.
 fn divide(config: &Config, whole: Arc<dyn Dataset>, world_size: usize) -> Result<Parts> {
     let data = &config.data;
     let (train, eval): Parts = match &data.eval {
@@ -106,7 +106,7 @@ fn divide(config: &Config, whole: Arc<dyn Dataset>, world_size: usize) -> Result
     Ok((train, eval))
 }
 
-/// Whether each of so many ranks has a row to train on.
+/// Checks that each rank has a training row.
 ///
 /// # Errors
 /// [`DataError::FewerRowsThanRanks`].
@@ -118,10 +118,10 @@ pub(crate) fn check_n_rows(train: &dyn Dataset, world_size: usize) -> Result<()>
     Ok(())
 }
 
-/// Rows to evaluate on, with the columns that the model knows.
+/// Opens evaluation rows with the columns of the model.
 ///
 /// # Errors
-/// What is wrong with the name or the files.
+/// A [`DataError`] that names the file or the setting.
 pub fn open_eval(
     data: &DataConfig,
     source: &str,

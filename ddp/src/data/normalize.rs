@@ -1,4 +1,4 @@
-//! Normalisation of features: fitted once on the training rows, applied to all by [`ops::load_rows`].
+//! Normalizes features: fitted once on the training rows, applied to all rows by [`ops::load_rows`].
 
 use ddp_kernels::ops::RowNormalizer;
 use ddp_kernels::{Device, KernelError, Tensor};
@@ -19,7 +19,7 @@ pub struct Normalizer {
 }
 
 impl Normalizer {
-    /// From the statistics of the training rows; `None` for [`Normalize::None`].
+    /// Fits to the statistics of the training rows; `None` for [`Normalize::None`].
     ///
     /// The standard deviation is that of the population (division by n), as in scikit-learn's `StandardScaler`. A column
     /// of one value, and one whose spread has no f32 inverse, keeps its scale: 1.
@@ -45,7 +45,7 @@ impl Normalizer {
     }
 }
 
-/// A normaliser on a device.
+/// A normalizer on a device.
 #[derive(Debug)]
 pub struct DeviceNormalizer {
     shift: Tensor,
@@ -56,13 +56,13 @@ impl DeviceNormalizer {
     /// Copies it to `device`.
     ///
     /// # Errors
-    /// As making tensors there.
+    /// [`ddp_kernels::KernelError`] if the device is out of memory or unavailable.
     pub fn new(normalizer: &Normalizer, device: Device) -> Result<Self, KernelError> {
         let vector = |values: &[f32]| Tensor::from_slice(values, &[values.len()], device);
         Ok(DeviceNormalizer { shift: vector(&normalizer.shift)?, scale: vector(&normalizer.scale)? })
     }
 
-    /// As operations take it.
+    /// The arguments of an operation.
     pub fn view(&self) -> RowNormalizer<'_> {
         RowNormalizer { shift: self.shift.view(), scale: self.scale.view() }
     }
@@ -74,7 +74,7 @@ mod tests {
 
     use super::*;
 
-    /// The columns, normalised.
+    /// The normalized columns.
     fn fitted(kind: Normalize, rows: &[[f32; 3]]) -> (Normalizer, Vec<f32>) {
         let mut stats = ColumnStats::new(3);
         stats.add(&rows.concat());

@@ -1,5 +1,5 @@
-//! From the columns of a dataset to the features of the model: missing values filled, categories spread out, numbers
-//! normalised. Made from the training rows, saved with the model, applied to all rows.
+//! Converts the columns of a dataset to the features of the model: fills missing values, encodes categories, normalizes
+//! numbers. Fitted to the training rows, saved with the model, applied to all rows.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,35 +16,35 @@ use crate::data::EmbeddingSpec;
 use crate::data::batch::BatchMut;
 use crate::data::error::Result;
 
-/// What is done to rows between the dataset and the model.
+/// Conversion of rows between the dataset and the model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Preprocessor {
-    /// Columns and how each becomes features.
+    /// Conversion of each column to features.
     pub plan: ColumnCodes,
-    /// Applied to the features that come out of `plan`; numbers only.
+    /// Applied to the features of `plan`; numbers only.
     pub normalizer: Option<Normalizer>,
 }
 
-/// How each column becomes features: numbers first, then one indicator for each column that had missing values, then
-/// one-hot columns, then the numbers of categories that have an embedding.
+/// Conversion of columns to features: numbers first, then one indicator per column with missing values, then one-hot
+/// columns, then the numbers of categories with an embedding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ColumnCodes {
-    /// Names of the columns, in the dataset's order.
+    /// Names of the columns in the order of the dataset.
     pub columns: Vec<String>,
     /// Categorical columns.
     pub vocabularies: Vec<Vocabulary>,
-    /// What the model gets for a category.
+    /// Encoding of categories.
     embed: bool,
-    /// Width of an embedding; none means one that grows with the number of values.
+    /// Width of an embedding; `None` for one that grows with the number of values.
     embedding_dim: Option<usize>,
-    /// What takes the place of a missing value, one a column.
+    /// Replacement of a missing value, per column.
     fill: Option<Vec<f32>>,
-    /// Columns that had missing values.
+    /// Columns with missing values.
     indicators: Vec<usize>,
 }
 
 impl Preprocessor {
-    /// For rows of `layout`; `stats` are those of the training rows, needed to normalise and where values may be missing.
+    /// Fits to rows of `layout`; `stats` of the training rows are needed to normalize and to fill missing values.
     pub fn new(data: &DataConfig, layout: &RowLayout, stats: Option<&ColumnStats>) -> Self {
         let n_columns = layout.n_features();
         let numbers = |column: usize| !layout.categories.iter().any(|category| category.column == column);
@@ -79,7 +79,7 @@ impl Preprocessor {
         Preprocessor { plan, normalizer }
     }
 
-    /// The rows as the model takes them, but for the normalisation, which whoever gathers them applies on the way.
+    /// The converted rows, except for the normalization, which the loader applies.
     pub fn apply(&self, dataset: Arc<dyn Dataset>) -> Arc<dyn Dataset> {
         if self.plan.is_identity() {
             return dataset;
@@ -90,19 +90,19 @@ impl Preprocessor {
     }
 }
 
-/// Whether a look at all training rows is needed before the first step: also where only rows to evaluate may miss values.
+/// Whether statistics of all training rows are needed, also if only evaluation rows may have missing values.
 pub(super) fn needs_stats(data: &DataConfig) -> bool {
     data.normalize != Normalize::None || data.missing != Missing::Error
 }
 
 impl ColumnCodes {
-    /// Columns that are numbers, none of them missing: the features as they are.
+    /// Columns of numbers without missing values, which are the features.
     pub fn plain(columns: Vec<String>) -> Self {
         let (fill, indicators, vocabularies) = (None, Vec::new(), Vec::new());
         ColumnCodes { columns, vocabularies, embed: false, embedding_dim: None, fill, indicators }
     }
 
-    /// Columns that hold numbers, in their order.
+    /// Columns of numbers, in order.
     fn numbers(&self) -> impl Iterator<Item = usize> + '_ {
         let is_number = |column: &usize| self.vocabulary(*column).is_none();
         (0..self.columns.len()).filter(is_number)
@@ -112,12 +112,12 @@ impl ColumnCodes {
         self.vocabularies.iter().find(|vocabulary| vocabulary.name() == self.columns[column])
     }
 
-    /// Categorical columns with their vocabularies, in their order.
+    /// Categorical columns with their vocabularies, in order.
     fn categories(&self) -> impl Iterator<Item = (usize, &Vocabulary)> + '_ {
         (0..self.columns.len()).filter_map(|column| Some((column, self.vocabulary(column)?)))
     }
 
-    /// Whether the columns are the features as they are.
+    /// Whether the columns are the features.
     fn is_identity(&self) -> bool {
         self.fill.is_none() && self.vocabularies.is_empty()
     }
@@ -145,7 +145,7 @@ impl ColumnCodes {
         names
     }
 
-    /// The tables that the model learns, in the order of the last columns of its input.
+    /// The embedding tables of the model, in the order of the last columns of its input.
     pub fn embeddings(&self) -> Vec<EmbeddingSpec> {
         let columns = self.categories().filter(|_| self.embed).map(|(column, vocabulary)| {
             let n_codes = vocabulary.n_codes();
@@ -200,7 +200,7 @@ impl ColumnCodes {
     }
 }
 
-/// One or several features, from a column.
+/// One or several features of a column.
 #[derive(Debug, Clone, Copy)]
 enum Column {
     Number { column: usize, fill: f32 },
@@ -209,13 +209,13 @@ enum Column {
     Code { column: usize, n_codes: usize },
 }
 
-/// The number of a category; unknown where no value has it.
+/// The number of a category; 0 (unknown) for other numbers.
 fn code(value: f32, n_codes: usize) -> usize {
     let code = value as usize;
     if code < n_codes { code } else { 0 }
 }
 
-/// Rows whose columns become features as they are gathered.
+/// Rows whose columns are converted to features when they are gathered.
 #[derive(Debug)]
 struct EncodedRows {
     of: Arc<dyn Dataset>,

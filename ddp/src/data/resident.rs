@@ -9,22 +9,22 @@ use crate::data::batch::{Batch, BatchMut};
 use crate::data::error::Result;
 use crate::storage::fingerprint::Fingerprint;
 
-/// Rows of features with their targets, row-major, in host memory.
+/// Rows in host memory, row-major.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResidentRows {
     /// `[N, features]`.
     pub features: Vec<f32>,
-    /// What each row should give.
+    /// Targets of the rows.
     pub targets: Targets,
-    /// `[N]`, where rows have weights.
+    /// `[N]`, if rows have weights.
     pub weights: Option<Vec<f32>>,
-    /// What a row looks like.
+    /// Layout of a row.
     pub layout: RowLayout,
-    /// Where the rows came from, for messages.
+    /// Source of the rows, for messages.
     pub source: String,
 }
 
-/// What each row should give.
+/// Targets of rows.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Targets {
     /// Class indices, `[N]`.
@@ -37,7 +37,7 @@ impl ResidentRows {
     /// Rows with a class index each: `features` `[N, features of layout]`, `labels` `[N]`.
     ///
     /// # Panics
-    /// If there are not as many rows of features as labels, or no features.
+    /// If features and labels differ in the number of rows, or there are no features.
     pub fn classes(features: Vec<f32>, labels: Vec<i64>, layout: RowLayout) -> Self {
         assert!(layout.n_features() > 0, "rows have features");
         assert_eq!(features.len(), labels.len() * layout.n_features(), "a row of features a label");

@@ -1,4 +1,4 @@
-//! Mean, spread and range of each column, in one pass over the rows that all ranks share.
+//! Mean, spread and range of each column, in one pass over the rows that the ranks share.
 
 use std::ops::Range;
 
@@ -11,38 +11,38 @@ use crate::data::error::{DataError, Result};
 use crate::data::order::partition::rank_range;
 use ddp_comm::Stop;
 
-/// Rows that are read at a time, and fewer of many columns; their mean is taken before the squares of what differs from it.
+/// Most rows per chunk; the mean of a chunk precedes the squared differences from it.
 const CHUNK_ROWS: usize = 1024;
-/// Bytes of them in f32, unless one row takes more.
+/// Most bytes of a chunk in f32, unless one row takes more.
 const CHUNK_BYTES: usize = 4 << 20;
-/// Parts of the rows whose statistics are merged in their order: the same parts at any number of ranks, so that the result
-/// is the same to the bit.
+/// Parts of the rows whose statistics are merged in order: the same parts for any number of ranks, so that the result is
+/// bit-identical.
 const MAX_PARTS: usize = 64;
 const MIN_PARTS: usize = 8;
-/// Numbers a column that travel, in all parts together, should stay below this.
+/// Most numbers that are exchanged, over all columns and parts.
 const MAX_NUMBERS: usize = 1 << 21;
-/// Numbers of a column: count, mean, sum of squared differences, least, largest.
+/// Numbers per column: count, mean, sum of squared differences, minimum, maximum.
 const N_FIELDS: usize = 5;
 
 /// Statistics of each column over the values that are not missing (NaN).
 #[derive(Debug, Clone, PartialEq)]
 pub struct ColumnStats {
-    /// Rows.
+    /// Number of rows.
     pub n_rows: usize,
-    /// Values that are there.
+    /// Number of values that are not missing.
     pub count: Vec<f64>,
-    /// Their mean; 0 where there are none.
+    /// Mean of the values; 0 if there are none.
     pub mean: Vec<f64>,
     /// Sum of squared differences from the mean.
     pub m2: Vec<f64>,
-    /// Least value.
+    /// Smallest value.
     pub min: Vec<f64>,
     /// Largest value.
     pub max: Vec<f64>,
 }
 
 impl ColumnStats {
-    /// No rows of `n_columns` columns.
+    /// Statistics of `n_columns` columns without rows.
     pub fn new(n_columns: usize) -> Self {
         ColumnStats {
             n_rows: 0,
@@ -54,10 +54,10 @@ impl ColumnStats {
         }
     }
 
-    /// Of all rows of `dataset`; every rank of the world calls it and reads a part.
+    /// Statistics of all rows of `dataset`; every rank of the world calls it and reads a part.
     ///
     /// # Errors
-    /// Those of reading the rows and of the exchange.
+    /// Errors of reading the rows and of the exchange.
     pub fn of(dataset: &dyn Dataset, world: &World) -> Result<Self, Stop<DataError>> {
         let n_columns = dataset.layout().n_features();
         let n_parts = (MAX_NUMBERS / (N_FIELDS * n_columns)).clamp(MIN_PARTS, MAX_PARTS);
@@ -81,10 +81,10 @@ impl ColumnStats {
         Ok(all)
     }
 
-    /// Of some rows.
+    /// Statistics of a range of rows.
     ///
     /// # Errors
-    /// Those of reading the rows.
+    /// Errors of reading the rows.
     pub fn of_rows(dataset: &dyn Dataset, rows: Range<usize>) -> Result<Self> {
         let layout = dataset.layout();
         let n_columns = layout.n_features();
@@ -139,7 +139,7 @@ impl ColumnStats {
         self.merge(&chunk);
     }
 
-    /// Takes the rows of `other` behind its own.
+    /// Merges the statistics of `other`, whose rows follow.
     ///
     /// Source: T. Chan, G. Golub, R. LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
     /// 1979.
@@ -159,17 +159,17 @@ impl ColumnStats {
         }
     }
 
-    /// Standard deviation of the population (division by n), as scikit-learn's `StandardScaler` takes it.
+    /// Standard deviation of the population (division by n), as in scikit-learn's `StandardScaler`.
     pub fn standard_deviation(&self, column: usize) -> f64 {
         (self.m2[column] / self.count[column].max(1.0)).sqrt()
     }
 
-    /// Rows in which the column's value is missing.
+    /// Number of rows in which the column's value is missing.
     pub fn n_missing(&self, column: usize) -> usize {
         self.n_rows - self.count[column] as usize
     }
 
-    /// As numbers that can be added to the zeros of other ranks.
+    /// The statistics as numbers that can be added to the zeros of other ranks.
     fn store(&self, numbers: &mut [f64]) {
         for (column, fields) in numbers.chunks_exact_mut(N_FIELDS).enumerate() {
             if self.count[column] > 0.0 {
@@ -200,7 +200,7 @@ impl ColumnStats {
     }
 }
 
-/// Rows of a chunk. Of the columns alone: where chunks end is in the bits of the result.
+/// Rows per chunk; a function of the columns alone, because chunks affect the bits of the result.
 fn chunk_rows(n_columns: usize) -> usize {
     (CHUNK_BYTES / (size_of::<f32>() * n_columns.max(1))).clamp(1, CHUNK_ROWS)
 }
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
     use crate::data::{ResidentRows, RowLayout, TargetLayout, numbered_columns};
 
-    /// Rows that remember how many of them were asked for at a time.
+    /// Rows that record the size of each request.
     #[derive(Debug)]
     struct Watched(ResidentRows, Mutex<Vec<usize>>);
 

@@ -1,4 +1,4 @@
-//! Some of a dataset's rows: those for evaluation that the seed draws, and the rest.
+//! Subsets of a dataset's rows: evaluation rows drawn by the seed, and the remaining training rows.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ const SPLIT_EPOCH: u64 = u64::MAX;
 /// Words of 64 rows between two entries of the directory.
 const WORDS_A_COUNT: usize = 8;
 
-/// Rows of a dataset in their own order.
+/// A subset of a dataset's rows, in their order.
 ///
-/// One bit a row says whether it belongs to it, and a directory of counts finds the n-th one.
+/// One bit per row marks the subset, and a directory of counts finds its n-th row.
 #[derive(Debug)]
 pub struct Subset {
     of: Arc<dyn Dataset>,
     bits: Vec<u64>,
-    /// Rows before each group of words; the last one is that of all.
+    /// Number of rows before each group of words; the last entry is the total.
     counts: Vec<usize>,
     block_ends: Option<Vec<usize>>,
 }
@@ -68,7 +68,7 @@ impl Subset {
         subset
     }
 
-    /// How many of its rows come before row `row` of the whole.
+    /// Number of its rows before row `row` of the dataset.
     fn rows_before(&self, row: usize) -> usize {
         let (word, bit) = (row / 64, row % 64);
         let group = word / WORDS_A_COUNT;
@@ -78,7 +78,7 @@ impl Subset {
         self.counts[group] + whole.sum::<u32>() as usize + part as usize
     }
 
-    /// The number in the whole of its row `n`.
+    /// The number in the dataset of its row `n`.
     fn row(&self, n: usize) -> usize {
         let group = self.counts.partition_point(|&count| count <= n) - 1;
         let mut left = n - self.counts[group];

@@ -8,14 +8,14 @@ use super::dataset::{Dataset, RowLayout, TargetLayout, numbered_columns};
 use super::resident::ResidentRows;
 use crate::data::batch::BatchMut;
 
-/// Rows whose one feature and whose label are their own number.
+/// Rows whose only feature and label are their number.
 pub(crate) fn numbered(n_rows: usize) -> Arc<dyn Dataset> {
     let layout = RowLayout::new(numbered_columns(1), TargetLayout::Classes { n_classes: n_rows.max(2) });
     let features = (0..n_rows).map(|row| row as f32).collect();
     Arc::new(ResidentRows::classes(features, (0..n_rows as i64).collect(), layout))
 }
 
-/// The features of all rows in their order.
+/// The features of all rows in order.
 pub(crate) fn features_of(dataset: &dyn Dataset) -> Vec<f32> {
     gathered(dataset, &(0..dataset.len()).collect::<Vec<_>>()).0
 }

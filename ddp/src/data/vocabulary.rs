@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Distinct values above this are taken for identifiers: a model would learn a row for each.
+/// Most distinct values of a category; columns with more are identifiers.
 pub(super) const MAX_VALUES: usize = 1 << 20;
 
-/// Values with their numbers: 0 is for all that is not known, the known ones count from 1.
+/// Values with their numbers: 0 is unknown, known values count from 1.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Stored", into = "Stored")]
 pub struct Vocabulary {
@@ -16,7 +16,7 @@ pub struct Vocabulary {
     codes: HashMap<String, u32>,
 }
 
-/// How it stands in a model's file.
+/// Representation in a model's file.
 #[derive(Serialize, Deserialize)]
 struct Stored {
     column: String,
@@ -36,7 +36,7 @@ impl From<Vocabulary> for Stored {
 }
 
 impl Vocabulary {
-    /// The vocabulary of column `name`; a value that comes twice keeps its first number.
+    /// The vocabulary of column `name`; a repeated value keeps its first number.
     pub fn new(name: String, values: Vec<String>) -> Self {
         let mut vocabulary = Vocabulary { name, values: Vec::new(), codes: HashMap::new() };
         for value in values {
@@ -45,17 +45,17 @@ impl Vocabulary {
         vocabulary
     }
 
-    /// The column.
+    /// Name of the column.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The known values, in the order of their numbers.
+    /// The known values in the order of their numbers.
     pub fn values(&self) -> &[String] {
         &self.values
     }
 
-    /// Numbers in use: the known values, and one for all others.
+    /// Number of codes: one per known value, and one for unknown values.
     pub fn n_codes(&self) -> usize {
         self.values.len() + 1
     }
@@ -65,7 +65,7 @@ impl Vocabulary {
         self.codes.get(value).copied().unwrap_or(0)
     }
 
-    /// The number of `value`, which is known from now on.
+    /// The number of `value`, which is added if it is unknown.
     pub fn add(&mut self, value: &str) -> u32 {
         if let Some(&code) = self.codes.get(value) {
             return code;
@@ -76,7 +76,7 @@ impl Vocabulary {
         code
     }
 
-    /// Puts the values in alphabetical order, so that the order of rows does not matter; new numbers by old ones.
+    /// Sorts the values alphabetically, so that the order of rows does not matter, and returns the new numbers by old ones.
     pub fn sort(&mut self) -> Vec<u32> {
         let old = std::mem::take(&mut self.values);
         let mut sorted = old.clone();

@@ -124,7 +124,7 @@ impl RawArray {
         format!("data file `{}`, row {row}", part.bytes.path().display())
     }
 
-    /// Has the system read rows ahead.
+    /// Starts reading rows into the system's cache.
     pub(crate) fn read_ahead(&self, rows: &Range<usize>) {
         let row_bytes = self.row_bytes() as u64;
         let mut start = rows.start;
@@ -137,7 +137,7 @@ impl RawArray {
         }
     }
 
-    /// Fails if a file is shorter than it was.
+    /// Fails if a file was truncated.
     pub(crate) fn check_length(&self) -> Result<()> {
         self.parts.iter().try_for_each(|part| part.bytes.check_length())
     }
@@ -147,10 +147,10 @@ impl RawArray {
         self.parts.iter().try_for_each(|part| part.bytes.check())
     }
 
-    /// Calls `take` with the bytes of each row in turn: its place in `rows`, the bytes, and whether they are big-endian.
+    /// Calls `take` for each row with its position in `rows`, its bytes, and whether they are big-endian.
     ///
     /// # Panics
-    /// If a row is not there: who gathers has checked the numbers.
+    /// If a row does not exist; callers check the numbers.
     pub(crate) fn for_each(&self, rows: &[usize], mut take: impl FnMut(usize, &[u8], bool)) -> Result<()> {
         let row_bytes = self.row_bytes();
         if !self.is_read() {
@@ -162,7 +162,7 @@ impl RawArray {
             }
             return Ok(());
         }
-        // Rows side by side are read at once.
+        // Contiguous rows are read together.
         let chunk_rows = (READ_BYTES / row_bytes.max(1)).max(1);
         let mut scratch = Vec::new();
         for (chunk, rows) in rows.chunks(chunk_rows).enumerate() {
@@ -176,8 +176,8 @@ impl RawArray {
         Ok(())
     }
 
-    /// Writes rows to `out` byte by byte as they are; the place among `rows` of the first one with a value that `check` finds
-    /// wrong.
+    /// Copies rows to `out` without conversion and returns the position in `rows` of the first one with a value that `check`
+    /// rejects.
     pub(crate) fn copy_rows(&self, rows: &[usize], out: &mut [u8], check: RowCheck) -> Result<Option<usize>> {
         debug_assert!(!self.needs_swap());
         let row_bytes = self.row_bytes();
@@ -187,7 +187,7 @@ impl RawArray {
             part.bytes.as_slice().map(|bytes| &bytes[start..start + row_bytes])
         };
         let wrong = if self.parts.iter().all(|part| part.bytes.as_slice().is_some()) {
-            row_copy::copy_rows(|n| row_of(n).expect("looked at above"), row_bytes, out, check)
+            row_copy::copy_rows(|n| row_of(n).expect("checked above"), row_bytes, out, check)
         } else {
             self.read_rows(rows, out)?;
             row_copy::first_wrong(out, row_bytes, check)
@@ -201,7 +201,7 @@ impl RawArray {
         let row_bytes = self.row_bytes();
         let mut n = 0;
         while n < rows.len() && row_bytes > 0 {
-            // Rows side by side in one part are read at once.
+            // Contiguous rows of one part are read together.
             let mut end = n + 1;
             while end < rows.len() && rows[end] == rows[end - 1] + 1 && !self.starts.contains(&rows[end]) {
                 end += 1;
@@ -244,13 +244,13 @@ impl RawArray {
         self.check()
     }
 
-    /// Whether some part has another byte order than this machine.
+    /// Whether some part's byte order differs from this machine's.
     pub(crate) fn needs_swap(&self) -> bool {
         self.raw.size_bytes() > 1
             && self.parts.iter().any(|part| part.is_big_endian != cfg!(target_endian = "big"))
     }
 
-    /// Rows side by side, where they are elements of `T` that lie so in memory and at a fitting address.
+    /// Contiguous rows in memory as elements of `T`; `None` if type, byte order or alignment differ.
     pub(crate) fn in_place<T: Element>(&self, rows: Range<usize>) -> Option<&[T]> {
         if self.raw.dtype() != Some(T::DTYPE) || self.needs_swap() || rows.is_empty() {
             return None;

@@ -1,4 +1,4 @@
-//! Types of elements in files, and their way to those that are computed with.
+//! Types of elements in files, and their conversion to types of computation.
 
 use half::{bf16, f16};
 
@@ -45,7 +45,7 @@ impl RawType {
         }
     }
 
-    /// The format in which it travels to the device: its own where that is as short as it gets, else f32.
+    /// The format in which it is copied to the device: its own if that is shorter than f32, otherwise f32.
     pub fn travels_as(self) -> DType {
         match self {
             RawType::U8 => DType::U8,
@@ -55,7 +55,7 @@ impl RawType {
         }
     }
 
-    /// What it is in memory, if that is something to compute with.
+    /// Its type in memory, if operations support it.
     pub fn dtype(self) -> Option<DType> {
         match self {
             RawType::U8 => Some(DType::U8),
@@ -68,12 +68,12 @@ impl RawType {
         }
     }
 
-    /// Whether it can be a class index as it is.
+    /// Whether it is an integer, as class indices are.
     pub fn is_integer(self) -> bool {
         !matches!(self, RawType::F16 | RawType::Bf16 | RawType::F32 | RawType::F64)
     }
 
-    /// The name in messages.
+    /// Name in messages.
     pub fn name(self) -> &'static str {
         match self {
             RawType::U8 => "u8",
@@ -155,7 +155,7 @@ pub(crate) fn to_f64(raw: RawType, is_big_endian: bool, bytes: &[u8], out: &mut 
     each!(raw, is_big_endian, bytes, |value: out| value as f64);
 }
 
-/// The integers in `bytes` as i64; what is beyond it becomes the largest.
+/// The integers in `bytes` as i64; larger ones saturate.
 pub(crate) fn to_i64(raw: RawType, is_big_endian: bool, bytes: &[u8], out: &mut [i64]) {
     debug_assert!(raw.is_integer());
     if raw == RawType::U64 {
@@ -168,9 +168,9 @@ pub(crate) fn to_i64(raw: RawType, is_big_endian: bool, bytes: &[u8], out: &mut 
     each!(raw, is_big_endian, bytes, |value: out| value as i64);
 }
 
-/// Single integers, picked by their numbers: labels of a batch. Those further on are asked for ahead.
+/// Single integers at the given indices, such as the labels of a batch; later ones are prefetched.
 pub(crate) fn numbers_to_i64(raw: RawType, bytes: &[u8], rows: &[usize], out: &mut [i64]) {
-    /// Integers ahead.
+    /// Distance of the prefetch, in integers.
     const AHEAD: usize = 16;
     macro_rules! pick {
         ($t:ty, $of:expr) => {{

@@ -1,4 +1,4 @@
-//! Arrays of features, targets and weights as one [`Dataset`].
+//! A [`Dataset`] of arrays of features, targets and weights.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -15,12 +15,12 @@ use crate::data::dataset::{Dataset, RowLayout, TargetLayout};
 use crate::data::error::Result;
 use crate::storage::fingerprint::Fingerprint;
 
-/// Rows whose content goes into the fingerprint of a file.
+/// Rows whose content is part of the fingerprint.
 const N_SAMPLES: usize = 1024;
-/// Rows whose labels are read at a time in a scan.
+/// Rows per chunk of a scan of labels.
 const SCAN_ROWS: usize = 1 << 16;
 
-/// Time between two looks at the files' lengths.
+/// Interval between two checks of the files' lengths.
 const LENGTH_CHECK_EVERY: Duration = Duration::from_millis(200);
 
 /// Rows in files.
@@ -35,7 +35,7 @@ pub(crate) struct RawRows {
     pub(crate) length_check: LengthCheck,
 }
 
-/// When the files' lengths were last asked for.
+/// Time of the last check of the files' lengths.
 #[derive(Debug)]
 pub(crate) struct LengthCheck(Mutex<Instant>);
 
@@ -46,7 +46,7 @@ impl Default for LengthCheck {
 }
 
 impl LengthCheck {
-    /// Whether it is time to ask again; then whoever asked does.
+    /// Whether a check is due; the caller that gets `true` makes it.
     fn is_due(&self) -> bool {
         let Ok(mut last) = self.0.try_lock() else { return false };
         let is_due = last.elapsed() >= LENGTH_CHECK_EVERY;
@@ -58,7 +58,7 @@ impl LengthCheck {
 }
 
 impl RawRows {
-    /// Fails if a file got shorter: looked at now and then, for the system is asked.
+    /// Fails if a file was truncated. Checked at intervals, because it needs a system call.
     fn check_lengths(&self) -> Result<()> {
         if !self.length_check.is_due() {
             return Ok(());
@@ -67,7 +67,7 @@ impl RawRows {
         arrays.into_iter().flatten().try_for_each(RawArray::check_length)
     }
 
-    /// The largest class index of some rows; each is checked against `classes`.
+    /// The largest class index of a range of rows; each is checked against `classes`.
     pub(crate) fn max_label(&self, rows: Range<usize>, classes: Option<usize>) -> Result<i64> {
         let mut largest = 0;
         let (mut numbers, mut labels) = (Vec::new(), Vec::new());
@@ -83,7 +83,7 @@ impl RawRows {
         Ok(largest)
     }
 
-    /// Class indices as they stand in the file.
+    /// Reads the class indices of the file.
     fn labels(&self, rows: &[usize], out: &mut [i64]) -> Result<()> {
         if self.targets.raw.is_integer() {
             return self.targets.rows_to_i64(rows, out);
@@ -113,7 +113,7 @@ impl RawRows {
         };
         let out = x.into_bytes(OP, "x")?;
         let Some(wrong) = self.features.copy_rows(rows, out, check)? else { return Ok(()) };
-        // The row is looked at once more, so that its column can be named.
+        // Read the row again to find the column.
         let mut values = vec![0.0; self.features.row_len()];
         self.features.rows_to_f32(&rows[wrong..=wrong], &mut values)?;
         checks::floats(&values, wrong, names, has_missing, &columns)
@@ -212,7 +212,7 @@ impl Dataset for RawRows {
         hash.number(n as u64);
         self.layout.features.iter().for_each(|name| hash.text(name));
         hash.text(&format!("{:?}", self.layout.targets));
-        // First and last row among them; evenly spread, so that a file of another order differs too.
+        // Evenly spaced, including the first and last row, so that a file in a different order differs too.
         let rows: Vec<usize> = if n <= N_SAMPLES {
             (0..n).collect()
         } else {

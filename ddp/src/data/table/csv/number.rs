@@ -1,8 +1,8 @@
-//! Decimal numbers from text, eight digits at a time, rounded as exactly as the standard library rounds them.
+//! Parses decimal numbers, eight digits at a time, with the same rounding as the standard library.
 //!
 //! Source of the eight digits: D. Lemire, "Quickly parsing eight digits", 2018.
 
-/// Powers of ten from the least exponent on, each the nearest f64.
+/// Powers of ten from the smallest exponent on, each the nearest f64.
 const POWERS: [f64; 81] = [
     1e-40, 1e-39, 1e-38, 1e-37, 1e-36, 1e-35, 1e-34, 1e-33, 1e-32, 1e-31, 1e-30, 1e-29, 1e-28, 1e-27, 1e-26,
     1e-25, 1e-24, 1e-23, 1e-22, 1e-21, 1e-20, 1e-19, 1e-18, 1e-17, 1e-16, 1e-15, 1e-14, 1e-13, 1e-12, 1e-11,
@@ -20,14 +20,14 @@ pub(super) struct Decimal {
     is_negative: bool,
     mantissa: u64,
     exponent: i32,
-    /// Written without point and exponent.
+    /// Whether it was written without point and exponent.
     is_whole: bool,
 }
 
 impl Decimal {
-    /// The number at the beginning of `bytes` and its length; there is at least one byte behind it.
+    /// The number at the start of `bytes` and its length; at least one byte must follow it.
     ///
-    /// None where it has more digits than fit, or is none.
+    /// `None` if it has too many digits or is not a number.
     #[inline(always)]
     pub(super) fn read(bytes: &[u8]) -> Option<(Self, usize)> {
         let sign = *bytes.first()?;
@@ -35,7 +35,7 @@ impl Decimal {
         let mut mantissa = 0;
         let n_whole = digits(&bytes[at..], &mut mantissa)?;
         at += n_whole;
-        // Zeros in front don't count, but more digits than fit may have gone round to 0.
+        // Leading zeros don't count, but more digits than fit may have wrapped around to 0.
         let mut n_significant = if mantissa == 0 && n_whole <= MAX_DIGITS { 0 } else { n_whole };
         let mut exponent = 0;
         let mut is_whole = true;
@@ -75,7 +75,7 @@ impl Decimal {
             .then_some((Decimal { is_negative: sign == b'-', mantissa, exponent, is_whole }, at))
     }
 
-    /// The nearest f32; None where that is not seen at once.
+    /// The nearest f32; `None` if that needs more precision.
     #[inline(always)]
     pub(super) fn to_f32(self) -> Option<f32> {
         if self.mantissa == 0 {
@@ -93,7 +93,7 @@ impl Decimal {
         Some(if self.is_negative { -value as f32 } else { value as f32 })
     }
 
-    /// A whole number that is written as one.
+    /// The number as an integer if it was written as one.
     #[inline(always)]
     pub(super) fn to_i64(self) -> Option<i64> {
         let value = i64::try_from(self.mantissa).ok().filter(|_| self.is_whole)?;
@@ -101,14 +101,14 @@ impl Decimal {
     }
 }
 
-/// Appends the digits at the beginning of `bytes` to `number`, modulo 2^64; how many. None at the end of `bytes`.
+/// Appends the digits at the start of `bytes` to `number`, modulo 2^64, and returns their count; `None` at the end of `bytes`.
 #[inline(always)]
 fn digits(bytes: &[u8], number: &mut u64) -> Option<usize> {
     const SHIFTS: [u64; 8] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000];
     let mut n = 0;
     loop {
-        // Each byte becomes its digit; what is no digit becomes 10 or more, and sets the high bit of its byte. A carry out of
-        // such a byte only reaches later ones.
+        // Each byte becomes its digit; other bytes become 10 or more and set the high bit. A carry out of such a byte only
+        // reaches later ones.
         let values = u64::from_le_bytes(*bytes.get(n..)?.first_chunk()?) ^ 0x3030_3030_3030_3030;
         let others = (values.wrapping_add(0x7676_7676_7676_7676) | values) & 0x8080_8080_8080_8080;
         let count = (others.trailing_zeros() / 8) as usize;
@@ -118,7 +118,7 @@ fn digits(bytes: &[u8], number: &mut u64) -> Option<usize> {
             continue;
         }
         if count > 0 {
-            // Zeros come in front.
+            // Pad with leading zeros.
             let values = values << (8 * (8 - count));
             *number = number.wrapping_mul(SHIFTS[count]).wrapping_add(eight(values));
         }
@@ -148,7 +148,7 @@ mod tests {
         (len == text.len()).then(|| (number.to_f32(), number.to_i64()))
     }
 
-    /// What is read at once is what the standard library reads.
+    /// The fast path agrees with the standard library.
     fn check(text: &str) {
         let Some((single, whole)) = read(text) else { return };
         let want: f32 = text.parse().unwrap();
@@ -185,7 +185,7 @@ mod tests {
         ] {
             assert_eq!(read(text), None, "{text}");
         }
-        // Half way between two f32, or too near to it.
+        // Halfway between two f32, or too close to it.
         for text in ["16777217", "1e-45", "1e39", "3.5e38", "1.00000005960464477539"] {
             assert!(read(text).is_none_or(|(single, _)| single.is_none()), "{text}");
             check(text);

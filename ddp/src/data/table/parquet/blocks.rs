@@ -1,4 +1,4 @@
-//! Parquet files larger than memory, as rows that are decoded a row group at a time.
+//! Rows of Parquet files that exceed the memory, decoded one row group at a time.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,16 +22,16 @@ use crate::storage::fingerprint::Fingerprint;
 #[derive(Debug)]
 pub(super) struct ParquetRows {
     shared: Arc<Shared>,
-    /// Decodes what was announced; started with the first announcement.
+    /// Decodes announced groups; started by the first announcement.
     ahead: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the thread that decodes ahead shares with those that gather.
+/// State shared by the thread that decodes ahead and the threads that gather.
 #[derive(Debug)]
 struct Shared {
     files: Vec<(ParquetFile, Columns)>,
     groups: Vec<Group>,
-    /// Row behind the last of each group.
+    /// End of each group, in rows.
     ends: Vec<usize>,
     layout: RowLayout,
     vocabularies: Vec<Vocabulary>,
@@ -48,7 +48,7 @@ pub(super) struct Group {
     pub(super) n_rows: usize,
 }
 
-/// The row groups of all files that have rows.
+/// The row groups of all files, without empty ones.
 pub(super) fn groups_of(files: &[(ParquetFile, Columns)]) -> Vec<Group> {
     let groups = files.iter().enumerate().flat_map(|(file, (of, _))| {
         of.group_rows.iter().enumerate().map(move |(index, &n_rows)| Group { file, index, n_rows })
@@ -57,7 +57,7 @@ pub(super) fn groups_of(files: &[(ParquetFile, Columns)]) -> Vec<Group> {
 }
 
 impl ParquetRows {
-    /// Rows of `files`, whose `layout` is known; a decode needs `scratch_bytes` beside its rows.
+    /// Rows of `files`, whose `layout` is known; a decode needs `scratch_bytes` in addition to its rows.
     pub(super) fn new(
         files: Vec<(ParquetFile, Columns)>,
         layout: RowLayout,
@@ -86,7 +86,7 @@ impl ParquetRows {
         ParquetRows { shared: Arc::new(shared), ahead: Mutex::new(None) }
     }
 
-    /// The most bytes that were held at a time.
+    /// Most bytes that were held at a time.
     #[cfg(test)]
     pub(super) fn peak_bytes(&self) -> usize {
         self.shared.cache.peak_bytes()
@@ -103,7 +103,7 @@ impl Shared {
         self.ends[group] - self.groups[group].n_rows
     }
 
-    /// The rows of a group, as they are handed out.
+    /// Decodes the rows of a group.
     fn decode(&self, group: usize) -> Result<TableRows> {
         let Group { file, index, n_rows } = self.groups[group];
         let (file, columns) = &self.files[file];
@@ -151,7 +151,7 @@ impl Dataset for ParquetRows {
             TargetLayout::Classes { .. } => Out::Labels(out.targets.into_slice::<i64>(OP, "targets")?),
             TargetLayout::Values { .. } => Out::Values(out.targets.into_slice::<f32>(OP, "targets")?),
         };
-        // Places in `out`, those of a group side by side.
+        // Positions in `out`, grouped by row group.
         let mut places: Vec<(usize, usize)> =
             rows.iter().enumerate().map(|(place, &row)| (shared.group_of(row), place)).collect();
         places.sort_unstable();
@@ -189,7 +189,7 @@ impl Dataset for ParquetRows {
         if ahead.is_none() {
             let shared = shared.clone();
             let work = move || shared.cache.work_ahead(|group| shared.decode(group));
-            // Where the system gives no thread, rows are decoded when they are asked for.
+            // Without a thread, rows are decoded when they are needed.
             *ahead = Builder::new().name("parquet".to_owned()).spawn(work).ok();
         }
     }
@@ -220,13 +220,13 @@ impl Drop for ParquetRows {
     fn drop(&mut self) {
         self.shared.cache.close();
         if let Some(thread) = self.ahead.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            // Its panic was told where it happened.
+            // Its panic was reported where it happened.
             let _ = thread.join();
         }
     }
 }
 
-/// Where targets go.
+/// Destination of targets.
 enum Out<'a> {
     Labels(&'a mut [i64]),
     Values(&'a mut [f32]),

@@ -1,7 +1,7 @@
-//! Row groups that are decoded when they are needed, each once at a time, within a bound of memory.
+//! Cache of decoded row groups with a memory limit; each group is decoded by one thread at a time.
 //!
-//! Room is granted before a decode begins, and what was used longest ago goes for it. Whoever asks holds one group at most
-//! while it waits for none, so that someone always gives room back.
+//! Memory is reserved before a decode starts, and the least recently used groups are evicted for it. A caller holds at most one
+//! group and never waits while it holds one, so memory is always released eventually.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -12,26 +12,26 @@ use crate::data::error::Result;
 /// Decoded groups, by their numbers.
 #[derive(Debug)]
 pub(super) struct Cache<T> {
-    /// Bytes of each group once it is decoded.
+    /// Bytes of each decoded group.
     costs: Vec<usize>,
-    /// Bytes that a decode needs beside them.
+    /// Bytes that a decode needs in addition.
     scratch: usize,
     budget: usize,
     state: Mutex<State<T>>,
-    /// A group is ready, room was given back, or the next groups are known.
+    /// Signals a decoded group, released memory, or an announcement of groups.
     changed: Condvar,
 }
 
 #[derive(Debug)]
 struct State<T> {
     slots: Vec<Slot<T>>,
-    /// Bytes of all groups, of those being decoded, and of what their decodes need.
+    /// Bytes of decoded groups, of groups being decoded, and of their scratch memory.
     held: usize,
     peak: usize,
     clock: u64,
-    /// The groups of this window and of the next one, as far as they are known.
+    /// The groups of this window and of the next one, if announced.
     windows: [Vec<usize>; 2],
-    /// Groups to be decoded ahead.
+    /// Groups to decode ahead.
     ahead: VecDeque<usize>,
     is_closed: bool,
 }
@@ -46,13 +46,13 @@ struct Slot<T> {
 #[derive(Debug)]
 enum Content<T> {
     Nothing,
-    /// Someone is at it.
+    /// A thread is decoding it.
     Decoding,
     Held(Arc<T>),
 }
 
 impl<T> Cache<T> {
-    /// For groups of `costs` bytes; `2 * cost + scratch` of each is within `budget`.
+    /// A cache for groups of `costs` bytes; `2 * cost + scratch` of each must not exceed `budget`.
     pub(super) fn new(costs: Vec<usize>, scratch: usize, budget: usize) -> Self {
         let slot = |_: &usize| Slot { content: Content::Nothing, n_users: 0, used_at: 0 };
         let state = State {
@@ -68,15 +68,15 @@ impl<T> Cache<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        // A panic elsewhere leaves the state whole: it changes in single steps.
+        // A panic elsewhere leaves the state consistent: every change is a single step.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One of the groups of `wanted`, which loses it: one that is held, else one that `decode` makes; None where none is
-    /// left.
+    /// Removes one group from `wanted` and returns it: a decoded one if possible, otherwise the result of `decode`. `None` if
+    /// `wanted` is empty.
     ///
     /// # Errors
-    /// Those of `decode`.
+    /// Errors of `decode`.
     pub(super) fn take(
         &self,
         wanted: &mut Vec<usize>,
@@ -112,11 +112,11 @@ impl<T> Cache<T> {
             if self.decode(group, &decode).is_ok() {
                 self.release(group);
             }
-            // Whoever needs the rows meets the error again, and tells it.
+            // The caller that needs the rows gets the error again and reports it.
         }
     }
 
-    /// Says which groups will be asked for after those of the call before.
+    /// Announces the groups that follow those of the previous call.
     pub(super) fn expect(&self, groups: Vec<usize>) {
         let mut state = self.lock();
         if state.windows[1] == groups {
@@ -135,9 +135,9 @@ impl<T> Cache<T> {
         self.changed.notify_all();
     }
 
-    /// Decodes a group for which [`Cache::begin`] was called; it is in use then.
+    /// Decodes a group after [`Cache::begin`] and marks it as in use.
     fn decode(&self, group: usize, decode: &impl Fn(usize) -> Result<T>) -> Result<()> {
-        // Gives the room back should it fail, even by a panic.
+        // Releases the memory if the decode fails or panics.
         let pending = Pending { cache: self, group };
         let rows = decode(group)?;
         std::mem::forget(pending);
@@ -156,7 +156,7 @@ impl<T> Cache<T> {
         state.peak = state.peak.max(state.held);
     }
 
-    /// The next group to decode ahead, once there is room; None at the end.
+    /// Waits for memory and returns the next group to decode ahead; `None` at the end.
     fn next_ahead(&self) -> Option<usize> {
         let mut state = self.lock();
         loop {
@@ -179,8 +179,8 @@ impl<T> Cache<T> {
         }
     }
 
-    /// Gives up groups until `group` can be decoded, if that can be: first those of no window that is known, then, unless it
-    /// is decoded `ahead`, those of the next window, at last those of this one; of each the one that was used longest ago.
+    /// Evicts groups until `group` can be decoded and returns whether it can: first groups outside both windows, then, unless
+    /// it is decoded `ahead`, those of the next window, finally those of this window; the least recently used first.
     fn make_room(&self, state: &mut State<T>, group: usize, ahead: bool) -> bool {
         let needed = self.costs[group] + self.scratch;
         while state.held + needed > self.budget {
@@ -215,19 +215,19 @@ impl<T> Cache<T> {
         self.changed.notify_all();
     }
 
-    /// The most bytes that were held at a time.
+    /// Most bytes that were held at a time.
     #[cfg(test)]
     pub(super) fn peak_bytes(&self) -> usize {
         self.lock().peak
     }
 }
 
-/// A group that stays while this value lives.
+/// A group that stays in the cache while this value lives.
 #[derive(Debug)]
 pub(super) struct InUse<'a, T> {
     cache: &'a Cache<T>,
     pub(super) group: usize,
-    /// There until it is dropped.
+    /// `Some` until it is dropped.
     rows: Option<Arc<T>>,
 }
 
@@ -241,13 +241,13 @@ impl<T> Deref for InUse<'_, T> {
 
 impl<T> Drop for InUse<'_, T> {
     fn drop(&mut self) {
-        // The memory goes before the room is given back.
+        // Free the memory before releasing its reservation.
         self.rows = None;
         self.cache.release(self.group);
     }
 }
 
-/// A decode under way.
+/// A running decode.
 struct Pending<'a, T> {
     cache: &'a Cache<T>,
     group: usize,

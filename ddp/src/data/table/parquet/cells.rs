@@ -1,17 +1,17 @@
-//! Arrow's arrays -> numbers and texts, whatever their type.
+//! Converts Arrow arrays of any type to numbers and texts.
 
 use arrow_array::cast::AsArray as _;
 use arrow_array::types::{self, ArrowPrimitiveType, DecimalType};
 use arrow_array::{Array, downcast_primitive_array};
 use arrow_schema::DataType;
 
-/// The row of the first value that is missing.
+/// The row of the first missing value.
 pub(super) fn first_null(array: &dyn Array) -> Option<usize> {
     let nulls = array.logical_nulls()?;
     (nulls.null_count() > 0).then(|| (0..array.len()).find(|&row| nulls.is_null(row)))?
 }
 
-/// The values as f32, rounded to nearest; NaN where one is missing.
+/// The values as f32, rounded to nearest; NaN for missing ones.
 pub(super) fn to_f32(array: &dyn Array, out: &mut [f32]) {
     macro_rules! numbers {
         ($t:ident, |$v:ident| $value:expr) => {{
@@ -48,7 +48,7 @@ pub(super) fn to_f32(array: &dyn Array, out: &mut [f32]) {
         DataType::Decimal64(_, scale) => decimals!(Decimal64Type, *scale, |v| v as f64),
         DataType::Decimal128(_, scale) => decimals!(Decimal128Type, *scale, |v| v as f64),
         DataType::Decimal256(precision, scale) => numbers!(Decimal256Type, |v| {
-            // Longer than any number that the processor knows.
+            // Wider than any native integer.
             let text = types::Decimal256Type::format_decimal(v, *precision, *scale);
             text.parse().expect("a decimal number")
         }),
@@ -70,7 +70,7 @@ pub(super) fn to_f32(array: &dyn Array, out: &mut [f32]) {
     }
 }
 
-/// Whole numbers as they are, or the others as f64; what is missing is 0.
+/// Integers as i64, other numbers as f64; missing values are 0.
 pub(super) enum Whole {
     Integers(Vec<i64>),
     Floats(Vec<f64>),
@@ -81,7 +81,7 @@ pub(super) fn to_whole(array: &dyn Array) -> Whole {
     macro_rules! integers {
         ($t:ident) => {{
             let values = array.as_primitive::<types::$t>().values();
-            // What is beyond i64 is beyond any number of classes.
+            // Values beyond i64 exceed every number of classes.
             #[allow(clippy::unnecessary_fallible_conversions)]
             Whole::Integers(values.iter().map(|&v| i64::try_from(v).unwrap_or(i64::MAX)).collect())
         }};
@@ -109,14 +109,14 @@ pub(super) fn to_whole(array: &dyn Array) -> Whole {
     }
 }
 
-/// A dictionary's values, one a row.
+/// The values of a dictionary, one per row.
 fn spread<T: Copy + Default>(array: &dyn Array, values: &[T]) -> Vec<T> {
     let mut out = vec![T::default(); array.len()];
     keys(array, |row, key| out[row] = key.and_then(|key| values.get(key)).copied().unwrap_or_default());
     out
 }
 
-/// Calls `take` with each row and its place in the dictionary, None where the value is missing.
+/// Calls `take` with each row and its index in the dictionary, `None` for a missing value.
 fn keys(array: &dyn Array, mut take: impl FnMut(usize, Option<usize>)) {
     let dictionary = array.as_any_dictionary();
     let is_empty = dictionary.values().is_empty();
@@ -128,7 +128,7 @@ fn keys(array: &dyn Array, mut take: impl FnMut(usize, Option<usize>)) {
     }
 }
 
-/// Calls `code` with the text of each category and `take` with each row and what that gave; 0 where the value is missing.
+/// Calls `code` with the text of each category, and `take` with each row and the resulting code; 0 for a missing value.
 pub(super) fn categories(
     array: &dyn Array,
     code: &mut dyn FnMut(&str) -> u32,
@@ -146,7 +146,7 @@ pub(super) fn categories(
         DataType::LargeUtf8 => texts!(array.as_string::<i64>()),
         DataType::Utf8View => texts!(array.as_string_view()),
         DataType::Dictionary(..) => {
-            // Only values that some row has become known.
+            // Only values that occur in a row are added.
             let values = array.as_any_dictionary().values();
             let mut is_used = vec![false; values.len()];
             keys(array, |_, key| key.into_iter().for_each(|key| is_used[key] = true));
@@ -169,7 +169,7 @@ pub(super) fn categories(
     }
 }
 
-/// Numbers as a person writes them.
+/// Numbers in their usual notation.
 fn numbers<T: ArrowPrimitiveType>(
     array: &arrow_array::PrimitiveArray<T>,
     code: &mut dyn FnMut(&str) -> u32,
@@ -179,7 +179,7 @@ fn numbers<T: ArrowPrimitiveType>(
     for (row, value) in array.iter().enumerate() {
         let number = match (value, last) {
             (None, _) => 0,
-            // NaN is what pandas writes for nothing.
+            // pandas writes missing values as NaN.
             (Some(value), _) if value.partial_cmp(&value).is_none() => 0,
             (Some(value), Some((same, number))) if value == same => number,
             (Some(value), _) => {
@@ -194,7 +194,7 @@ fn numbers<T: ArrowPrimitiveType>(
 
 fn text<T: std::fmt::Debug>(data_type: &DataType, value: T) -> String {
     let text = format!("{value:?}");
-    // Integers that pandas made floats because some were missing.
+    // pandas stores integers with missing values as floats.
     match data_type.is_floating() {
         true => text.strip_suffix(".0").map_or(text.clone(), str::to_owned),
         false => text,

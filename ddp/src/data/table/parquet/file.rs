@@ -1,4 +1,4 @@
-//! One Parquet file: its footer, checked, and the way to its rows.
+//! Opens one Parquet file: checks its footer and reads its rows in batches.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub(super) struct ParquetFile {
 }
 
 impl ParquetFile {
-    /// Reads the footer, and nothing else.
+    /// Reads the footer only.
     ///
     /// # Errors
     /// [`DataError::Malformed`] for one that contradicts itself or the file's length.
@@ -62,7 +62,7 @@ impl ParquetFile {
         })
     }
 
-    /// What the footer says of the rows: numbers of rows, types, sizes, and the range of each column's values.
+    /// Hashes the footer's facts about rows: counts, types, sizes, and the range of each column's values.
     pub(super) fn hash(&self, hash: &mut Fingerprint) {
         hash.text(&format!("{:?}", self.metadata.schema()));
         for group in self.metadata.metadata().row_groups() {
@@ -85,7 +85,7 @@ fn length(file: &std::fs::File, path: &Path) -> Result<u64> {
     Ok(metadata.map_err(|source| DataError::Unreadable { path: path.to_owned(), source })?.len())
 }
 
-/// Rows of each row group, as the footer says it.
+/// Rows of each row group according to the footer.
 fn group_rows(metadata: &ArrowReaderMetadata, n_bytes: u64) -> Result<Vec<usize>, String> {
     let metadata = metadata.metadata();
     let groups = metadata.row_groups();
@@ -98,18 +98,18 @@ fn group_rows(metadata: &ArrowReaderMetadata, n_bytes: u64) -> Result<Vec<usize>
             let end = start.checked_add(column.compressed_size());
             let is_within = |end: i64| start >= 0 && end >= start && end as u64 <= n_bytes;
             if !end.is_some_and(is_within) {
-                return Err(format!("row group {index} goes beyond the file's end"));
+                return Err(format!("row group {index} extends past the end of the file"));
             }
         }
     }
     if n_rows != metadata.file_metadata().num_rows() {
         let of_file = metadata.file_metadata().num_rows();
-        return Err(format!("its row groups have {n_rows} rows, and the file {of_file}"));
+        return Err(format!("its row groups have {n_rows} rows, but the file has {of_file}"));
     }
     Ok(groups.iter().map(|group| group.num_rows() as usize).collect())
 }
 
-/// What `call` gives; the library's errors become the user's, and so do its panics at damaged content.
+/// Runs `call` and converts errors and panics of the library, which damaged content causes, to errors for the user.
 pub(super) fn guarded<T, E: Display>(path: &Path, call: impl FnOnce() -> Result<T, E>) -> Result<T> {
     match catch_panic(call) {
         Ok(Ok(value)) => Ok(value),
@@ -119,7 +119,7 @@ pub(super) fn guarded<T, E: Display>(path: &Path, call: impl FnOnce() -> Result<
 }
 
 pub(super) fn malformed(path: &Path, reason: String) -> DataError {
-    // The library puts its own name before what it says.
+    // The library prefixes its messages with its name.
     let reason = ["Parquet error: ", "Parquet argument error: ", "EOF: ", "External: "]
         .iter()
         .fold(reason, |reason, prefix| reason.replace(prefix, ""));

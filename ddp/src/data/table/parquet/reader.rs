@@ -19,7 +19,7 @@ use crate::data::table::columns::{ColumnPlan, Role};
 use crate::data::table::reader::TableReader;
 use crate::data::table::rows::{TableRows, TargetCells};
 
-/// Bytes of rows that are decoded at a time.
+/// Bytes of rows per batch.
 const BATCH_BYTES: usize = 1 << 20;
 /// Rows that are written while they are in the CPU's cache.
 const TILE_ROWS: usize = 16;
@@ -69,7 +69,7 @@ impl ParquetReader {
         let n = batch.num_rows();
         let first = rows.add_rows(n);
         let mut at = 0;
-        // Where each column of numbers goes.
+        // Feature and offset in `scratch` of each column of numbers.
         let mut places = Vec::new();
         for (column, array) in self.columns.needed.iter().zip(batch.columns()) {
             let cells = Cells { path: &self.file.path, row: self.row, column, array };
@@ -95,7 +95,7 @@ impl ParquetReader {
                 Role::Category { feature, index } => cells.category(first, feature, index, rows),
                 Role::Target(index) => cells.target(first, index, rows)?,
                 Role::Weight => {
-                    let weights = rows.weights.as_mut().expect("a column of weights has a place");
+                    let weights = rows.weights.as_mut().expect("a table with a weight column has weights");
                     cells.weights(&mut weights[first..])?;
                 }
                 Role::Dropped => {}
@@ -147,7 +147,7 @@ impl TableReader for ParquetReader {
     }
 }
 
-/// Rows that are decoded at a time.
+/// Rows per batch.
 pub(super) fn batch_rows(columns: &Columns) -> usize {
     (BATCH_BYTES / (columns.plan.names.len() * 4)).clamp(64, 8192)
 }
@@ -166,7 +166,7 @@ fn put_lists(column: &Column, lists: &[f32], features: &mut [f32], n_features: u
 /// The values of one column in one batch.
 struct Cells<'a> {
     path: &'a Path,
-    /// Number in the file of the first.
+    /// Number of the first row in the file.
     row: usize,
     column: &'a Column,
     array: &'a dyn Array,
@@ -178,7 +178,7 @@ impl Cells<'_> {
     }
 
     /// Fails at the first missing value.
-    fn all_there(&self, hint: &'static str) -> Result<()> {
+    fn require_all(&self, hint: &'static str) -> Result<()> {
         first_null(self.array).map_or(Ok(()), |row| Err(self.missing(row, hint)))
     }
 
@@ -190,10 +190,10 @@ impl Cells<'_> {
         format!("column \"{}\"", self.column.name)
     }
 
-    /// Numbers, or lists of `width` of them one behind the other.
+    /// Numbers, or concatenated lists of `width` numbers.
     fn features(&self, width: usize, may_miss: bool, out: &mut [f32]) -> Result<()> {
         if !may_miss {
-            self.all_there(FILL_IN)?;
+            self.require_all(FILL_IN)?;
         }
         if self.is_list() {
             self.lists(width, may_miss, out)?;
@@ -246,7 +246,7 @@ impl Cells<'_> {
     }
 
     fn target(&self, first: usize, index: usize, rows: &mut TableRows) -> Result<()> {
-        self.all_there("fill in the value, or leave those rows out")?;
+        self.require_all("fill in the value, or remove those rows")?;
         let place = |row: usize| self.place(row);
         let columns = checks::Columns { rows: &[], place: &place };
         match &mut rows.targets {
@@ -272,7 +272,7 @@ impl Cells<'_> {
     }
 
     fn weights(&self, out: &mut [f32]) -> Result<()> {
-        self.all_there("fill in the weight, or leave those rows out")?;
+        self.require_all("fill in the weight, or remove those rows")?;
         to_f32(self.array, out);
         checks::weights(out, &checks::Columns { rows: &[], place: &|row| self.place(row) })
     }
