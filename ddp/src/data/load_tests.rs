@@ -200,5 +200,5 @@ fn rows_to_evaluate_have_weights_of_their_own() {
     // The rows of a table have theirs in a column.
     let sets = [set("train", "train.csv"), set("eval", "eval.csv"), eval_weight];
     let of_table = files.load(&sets.each_ref().map(String::as_str), 1);
-    assert_refused(of_table, &["`data.eval_weight` is given", "eval.csv", "`data.weight` names the column"]);
+    assert_refused(of_table, &["`data.eval_weight` is set", "eval.csv", "`data.weight` names the column"]);
 }

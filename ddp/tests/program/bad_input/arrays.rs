@@ -28,7 +28,7 @@ fn types_that_are_no_numbers() {
         ("'|S3'", 3, "of type '|S3'"),
         ("'<M8[ns]'", 8, "of type '<M8[ns]'"),
         ("'<f16'", 16, "of type '<f16'"),
-        ("[('a', '<f4'), ('b', '<f4')]", 8, "fields with names"),
+        ("[('a', '<f4'), ('b', '<f4')]", 8, "named fields"),
     ] {
         let file = of_type(descr, "False", item_bytes);
         let parts = ["`x.npy` is not a valid npy file", part, "hint: save it with numpy.save as float32"];
@@ -237,10 +237,10 @@ fn folders_and_patterns() {
     place.write("a-labels-idx1-ubyte", &y_idx());
     for (source, parts) in [
         ("mixed", ["mixed", "hint: "]),
-        ("other", ["no data file for `other`", "hint: the folder holds no file"]),
+        ("other", ["no data file for `other`", "hint: the folder contains no file"]),
         ("other/*.npy", ["no data file for `other/*.npy`", "hint: no file name matches the pattern"]),
         ("gone", ["data file `gone` does not exist", "hint: "]),
-        ("shaped.npy", ["no data file for `shaped.npy`", "hint: the folder holds no file"]),
+        ("shaped.npy", ["no data file for `shaped.npy`", "hint: the folder contains no file"]),
         ("shaped*", ["`shaped.npy` is a folder", "hint: "]),
         ("loop.npy", ["`loop.npy` can't be read", "hint: "]),
         ("dangling.npy", ["`dangling.npy` does not exist", "hint: "]),

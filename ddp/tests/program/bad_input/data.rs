@@ -61,7 +61,7 @@ fn ragged_rows() {
             "hint: is the row cut off",
         ],
     );
-    refuses("x,y,label\n0,1,0\n\n1,5,0,1\n", &["line 4: expected 3 cells", "got 4", "numbers take a point"]);
+    refuses("x,y,label\n0,1,0\n\n1,5,0,1\n", &["line 4: expected 3 cells", "got 4", "decimals need a point"]);
 }
 
 #[test]

@@ -365,12 +365,12 @@ fn rows_of_any_format_have_the_categories_of_a_converted_file() {
     // An array says nothing of its columns, but it has no categories.
     let labels = format!("data.eval_labels={:?}", at("plain.labels.npy"));
     let message = load("rows.safetensors", "plain.npy", &[&labels]).unwrap_err();
-    assert!(message.contains("\"city\" has categories in") && message.contains("hint: "), "{message}");
+    assert!(message.contains("\"city\" holds categories in") && message.contains("hint: "), "{message}");
     let labels = format!("data.labels={:?}", at("plain.labels.npy"));
     let message = load("plain.npy", "rows.safetensors", &[&labels]).unwrap_err();
-    assert!(message.contains("\"city\" has categories in"), "{message}");
+    assert!(message.contains("\"city\" holds categories in"), "{message}");
     let message = load("rows.safetensors", "plain.safetensors", &[]).unwrap_err();
-    assert!(message.contains("\"city\" has categories in"), "{message}");
+    assert!(message.contains("\"city\" holds categories in"), "{message}");
 }
 
 #[test]

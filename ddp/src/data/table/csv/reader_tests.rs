@@ -136,7 +136,7 @@ fn ragged_rows() {
     );
     assert_refused(
         classes_of("x,y,label\n1,2,0,5\n"),
-        &["line 2: expected 3 cells", "got 4", "numbers take a point"],
+        &["line 2: expected 3 cells", "got 4", "decimals need a point"],
     );
 }
 

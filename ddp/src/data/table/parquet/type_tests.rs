@@ -193,7 +193,7 @@ fn columns_that_cant_be_used_are_named() {
     let text = "data.categorical=[\"text\"]";
     assert_refused(
         open(&["data.target=number", text]),
-        &["column \"nested\"", "Struct", "a column of its own"],
+        &["column \"nested\"", "Struct", "split it into columns"],
     );
     let nested = "data.drop=[\"nested\"]";
     assert_refused(open(&["data.target=number", text, nested]), &["row 1, column \"huge\"", "finite"]);
