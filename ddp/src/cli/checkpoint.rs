@@ -25,7 +25,9 @@ pub enum CheckpointCommand {
 
 /// `ddp-train checkpoint ls`
 #[derive(Debug, Clone, Args)]
-#[command(after_help = "Checks manifests and file lengths only; `ddp-train checkpoint verify` reads every byte.")]
+#[command(
+    after_help = "Checks manifests and file lengths only; `ddp-train checkpoint verify` reads every byte."
+)]
 pub struct CheckpointLsArgs {
     /// Run folder, its checkpoints folder, or one checkpoint
     pub path: PathBuf,
