@@ -1,8 +1,7 @@
-//! Clocks: the host's for what has ended when it returns, the GPU's own for what it was only asked for.
+//! Clocks: the host clock for synchronous work, GPU events for enqueued work.
 //!
-//! The first call of anything is not timed: it compiles, plans and allocates. Short things are done several times in one
-//! measurement. On a GPU they are captured as a graph and replayed, so that the time which the host takes to ask does
-//! not count; a training step asks in the same way.
+//! The first call is not timed: it compiles, plans and allocates. Short operations are repeated within one measurement. On a GPU
+//! they are captured as a graph and replayed, so that launch overhead on the host does not count; training steps do the same.
 
 use std::time::Instant;
 
@@ -15,12 +14,12 @@ use crate::cli::BenchTimingArgs;
 
 type Result<T> = std::result::Result<T, KernelError>;
 
-/// Calls in one graph: enough that the launch of a graph of tiny kernels does not count.
+/// Calls per graph: enough to hide the launch of a graph of tiny kernels.
 const MAX_CALLS_A_GRAPH: usize = 256;
-/// Calls in one measurement.
+/// Maximum calls per measurement.
 const MAX_CALLS: usize = 100_000;
 
-/// How often and for how long something is measured.
+/// Number and length of measurements.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Effort {
     pub(super) repeats: usize,
@@ -32,13 +31,13 @@ impl Effort {
         Effort { repeats: args.repeats, repeat_ms: f64::from(args.repeat_ms) }
     }
 
-    /// How often something that takes `once_ms` is done in one measurement.
+    /// Number of calls per measurement for an operation that takes `once_ms`.
     pub(super) fn n_calls(self, once_ms: f64) -> usize {
         ((self.repeat_ms / once_ms.max(1e-4)).ceil() as usize).clamp(1, MAX_CALLS)
     }
 }
 
-/// What several measurements of one call came to, in ms.
+/// Statistics of several measurements of one call, in ms.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Times {
     #[serde(rename = "ms_median")]
@@ -50,7 +49,7 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// NaN of no measurements.
+    /// Computes the statistics; NaN without measurements.
     pub(super) fn of(mut ms: Vec<f64>) -> Self {
         ms.sort_by(f64::total_cmp);
         let n = ms.len();
@@ -62,13 +61,13 @@ impl Times {
         }
     }
 
-    /// `amount` a median time in units of 10^9 a second.
+    /// `amount` per median time, in 10^9 per second.
     pub(super) fn giga_per_s(&self, amount: f64) -> f64 {
         amount / self.median * 1e-6
     }
 }
 
-/// Who tells the time.
+/// Clock of a measurement.
 pub(super) enum Clock {
     Host,
     Gpu(&'static Gpu, Timer),
