@@ -165,5 +165,5 @@ fn a_run_on_gpus_that_are_not_there_is_described() {
     assert_eq!(stages[0]["total_bytes"], total);
 
     let text = run_ok(single(&["describe"])).stdout;
-    assert!(text.contains("layers.0.weight  128 x 64") && text.contains("MiB of rank 0 of 1"), "{text}");
+    assert!(text.contains("layers.0.weight  128 x 64") && text.contains("MiB on rank 0 of 1"), "{text}");
 }

@@ -11,7 +11,7 @@ use ddp_kernels::ops::{
 use ddp_kernels::{DType, KernelError};
 use serde::Serialize;
 
-use super::buffers::{Rotating, n_sets};
+use super::buffers::{Rotating, UniformValues, n_sets};
 use super::place::Place;
 use super::report::{self, Row, number, percent, spread};
 use super::timing::{Clock, Effort, Times};
@@ -266,7 +266,13 @@ impl Bench<'_> {
         let (mut w, grads) = (self.random(&[n], DType::F32, 1)?, self.random(&[n], DType::F32, 2)?);
         // Second moments are not negative.
         let sets = n_sets(self.place, self.whole());
-        let mut v = Rotating::uniform(self.place, &[n], DType::F32, sets, (3, 0.0..1.0))?;
+        let mut v = Rotating::uniform(
+            self.place,
+            &[n],
+            DType::F32,
+            sets,
+            UniformValues { seed: 3, range: 0.0..1.0 },
+        )?;
         let (mut m, mut copy) = (self.random(&[n], DType::F32, 4)?, self.random(&[n], DType::BF16, 5)?);
         let sgd = SgdConfig {
             lr: 1e-3,

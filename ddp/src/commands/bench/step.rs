@@ -1,4 +1,4 @@
-//! `ddp-train bench step`: the time of a training step on resident random rows.
+//! `ddp-train bench step`: time of a training step on random rows in memory.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -31,14 +31,14 @@ use crate::report::process;
 use crate::report::stdout::print_result;
 use crate::train::trainer::{MicroBatch, StepRequest, StepRows, Trainer, TrainerOptions};
 
-/// Batches of random rows that steps take in turn.
+/// Number of random batches that steps use in turn.
 const POOL: usize = 8;
-/// How the single parts behind the steps are timed.
+/// Measurements of the separate parts of a step.
 const PART: Effort = Effort { repeats: 7, repeat_ms: 1.0 };
-/// Steps until a step on a GPU is what it stays: one that compiles, and one for the graph of each of the two input slots.
+/// Warm-up steps on a GPU: compilation, and the capture of a graph for each of the two input slots.
 const GPU_WARMUP: usize = 4;
 
-/// The result, one JSON object.
+/// Result; one JSON object.
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]
@@ -50,18 +50,18 @@ struct Report {
     dtype: &'static str,
     transport: &'static str,
     params: usize,
-    /// Rows of all ranks a second over all timed steps.
+    /// Rows of all ranks per second over all timed steps.
     samples_per_s: f64,
     step_ms_median: f64,
     step_ms_min: f64,
     step_ms_max: f64,
-    /// The optimiser's pass alone.
+    /// Optimiser update alone.
     optimizer_ms_median: f64,
-    /// The matrix products of a step alone, at their median times.
+    /// Matmuls of a step alone, at their median times.
     gemm_gflops_per_s: f64,
-    /// All of a step's products over the time of a step.
+    /// FLOPs of all matmuls of a step over the time of a step.
     gflops_per_s: f64,
-    /// From the start, the launcher's where there is one, to the end of the first step.
+    /// Time from the start of the process or its launcher to the end of the first step.
     startup_s: f64,
     peak_rss_mib: f64,
     peak_rss_mib_all_ranks: f64,
@@ -111,10 +111,10 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
     let mut step_ms = Vec::with_capacity(args.steps);
     let started = Instant::now();
     let mut mark = started;
-    for asked in 1..=args.steps {
+    for n_enqueued in 1..=args.steps {
         trainer.step(&mut batches, StepRequest::default())?;
         // On a GPU the next step is enqueued while one computes; a step lasts from outcome to outcome.
-        while let Some((_, outcome)) = trainer.outcome(asked == args.steps)? {
+        while let Some((_, outcome)) = trainer.outcome(n_enqueued == args.steps)? {
             final_loss = outcome.sums.mean();
             let now = Instant::now();
             step_ms.push((now - mark).as_secs_f64() * 1e3);
@@ -129,8 +129,8 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
     let wall_s = sums[0] / world.world_size() as f64;
 
     let rows = (args.batch * world.world_size()) as f64;
-    let gflop_a_step = ModelSpec::plain(&args.dims.0, Activation::Relu).flop_per_row() as f64 * rows * 1e-9;
-    let gflops_per_s = gflop_a_step * args.steps as f64 / wall_s;
+    let gflop_per_step = ModelSpec::plain(&args.dims.0, Activation::Relu).flop_per_row() as f64 * rows * 1e-9;
+    let gflops_per_s = gflop_per_step * args.steps as f64 / wall_s;
     // Before the parts are timed separately, which allocates memory.
     let gpu = gpu.map(|gpu| gpu_report(gpu, &trainer, gflops_per_s)).transpose()?;
     let times = Times::of(step_ms);

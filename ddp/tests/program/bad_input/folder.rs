@@ -21,7 +21,11 @@ fn a_file_stands_in_the_way() {
     );
     place.refuses(&["train", "--overwrite", "--out", "out"], &["a file of that name exists"]);
     place.refuses(&["train", "--dry-run", "--out", "out", "-q"], &["a file of that name exists"]);
-    place.refuses(&["train", "--out", "a/b/c"], &["output folder `a/b/c` can't be written", "hint: "]);
+    place.refuses_with(
+        74,
+        &["train", "--out", "a/b/c"],
+        &["output folder `a/b/c` can't be written", "hint: "],
+    );
 }
 
 #[test]
