@@ -39,16 +39,16 @@ pub fn write_atomic_with(
         _ => Path::new("."),
     };
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let beside = folder.join(format!(".{name}.{}.tmp", std::process::id()));
-    let write_beside = || -> io::Result<()> {
-        let mut file = BufWriter::with_capacity(1 << 20, File::create(&beside)?);
+    let temporary = folder.join(format!(".{name}.{}.tmp", std::process::id()));
+    let write_temporary = || -> io::Result<()> {
+        let mut file = BufWriter::with_capacity(1 << 20, File::create(&temporary)?);
         write(&mut file)?;
         file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-        fs::rename(&beside, path)
+        fs::rename(&temporary, path)
     };
-    write_beside().map_err(|source| {
+    write_temporary().map_err(|source| {
         // The temporary file may not exist; the first error is the one to report.
-        let _ = fs::remove_file(&beside);
+        let _ = fs::remove_file(&temporary);
         failed(source)
     })?;
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)

@@ -136,16 +136,16 @@ pub(crate) fn at(action: &'static str, path: &Path) -> impl FnOnce(io::Error) ->
 /// Replaces `path` by a small file that is written next to it and synced; the directory entry is not synced yet.
 pub(crate) fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> Result<(), DiskError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let beside = path.with_file_name(format!(".{name}.new"));
+    let temporary = path.with_file_name(format!(".{name}.new"));
     let written = (|| {
-        let mut file = disk.create(&beside).map_err(at("make", &beside))?;
-        disk.write(&mut file, bytes).map_err(at("write", &beside))?;
-        disk.sync(&file).map_err(at("sync", &beside))?;
-        disk.rename(&beside, path).map_err(at("rename a file to", path))
+        let mut file = disk.create(&temporary).map_err(at("make", &temporary))?;
+        disk.write(&mut file, bytes).map_err(at("write", &temporary))?;
+        disk.sync(&file).map_err(at("sync", &temporary))?;
+        disk.rename(&temporary, path).map_err(at("rename a file to", path))
     })();
     if written.is_err() {
         // The temporary file may not exist; the first error is the one to report.
-        let _ = disk.remove_file(&beside);
+        let _ = disk.remove_file(&temporary);
     }
     written
 }

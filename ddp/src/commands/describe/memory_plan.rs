@@ -109,7 +109,7 @@ pub struct RankPlan<'a> {
     /// Device of the rank; it need not exist.
     pub device: Device,
     /// Whether all rows are kept on the GPU.
-    pub keeps_rows_there: bool,
+    pub keeps_rows_on_device: bool,
     /// Threads of the rank.
     pub n_threads: usize,
 }
@@ -212,7 +212,7 @@ impl RankPlan<'_> {
     fn rows_on_gpu(&self) -> usize {
         let train = self.data.train.layout();
         let converts = train.dtype != DType::F32 || self.data.preprocessor.normalizer.is_some();
-        let shape = if self.keeps_rows_there {
+        let shape = if self.keeps_rows_on_device {
             DeviceShape::gathered(train)
         } else {
             DeviceShape::sent(train, converts)
@@ -223,7 +223,7 @@ impl RankPlan<'_> {
             let n_rows = self.cuts.eval.max_rows.min(eval.len().div_ceil(self.cuts.eval.n_parts));
             2 * DeviceShape::sent(eval.layout(), converts).size_bytes(n_rows)
         });
-        let table = if self.keeps_rows_there { DeviceTable::size_bytes(&*self.data.train) } else { 0 };
+        let table = if self.keeps_rows_on_device { DeviceTable::size_bytes(&*self.data.train) } else { 0 };
         steps + eval + table
     }
 
@@ -234,7 +234,7 @@ impl RankPlan<'_> {
         let eval = self.data.eval.as_ref().map_or(0, |eval| eval.resident_bytes());
         self.data.train.resident_bytes()
             + eval
-            + host_buffer_bytes(&*self.data.train, self.step_rows(), &options, self.keeps_rows_there)
+            + host_buffer_bytes(&*self.data.train, self.step_rows(), &options, self.keeps_rows_on_device)
     }
 }
 
@@ -242,7 +242,7 @@ impl RankPlan<'_> {
 ///
 /// # Errors
 /// [`Error::Kernel`](crate::Error::Kernel) if the GPU can't report its free memory.
-pub fn keeps_rows_there(config: &Config, data: &Loaded, device: Device) -> Result<bool> {
+pub fn keeps_rows_on_device(config: &Config, data: &Loaded, device: Device) -> Result<bool> {
     match (device, config.data.placement) {
         (Device::Cpu, _) | (_, Placement::Host) => Ok(false),
         (_, Placement::Device) => Ok(true),

@@ -11,7 +11,7 @@ use ddp_kernels::cuda::Gpu;
 use serde::Serialize;
 
 use crate::cli::DescribeArgs;
-use crate::commands::describe::memory_plan::{MemoryKind, MemoryPlan, RankPlan, keeps_rows_there};
+use crate::commands::describe::memory_plan::{MemoryKind, MemoryPlan, RankPlan, keeps_rows_on_device};
 use crate::config::{Config, ZeroStage};
 use crate::data::{self, Loaded};
 use crate::error::{Error, Result};
@@ -129,7 +129,7 @@ impl Report {
             cuts,
             zero: config.comm.zero,
             device,
-            keeps_rows_there: keeps_rows_there(config, data, device)?,
+            keeps_rows_on_device: keeps_rows_on_device(config, data, device)?,
             n_threads: threads::current(),
         };
         let params = plan.layout();
