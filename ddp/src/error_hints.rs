@@ -1,15 +1,15 @@
-//! Hints that name a flag or config key: the layers below know neither, so their errors get them here.
+//! Hints that name a flag or config key, added to errors of the crates below, which know neither.
 
 use ddp_comm::CommError;
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{Device, KernelError, MemoryUse};
 
-/// The message of a [`KernelError`], its hint completed by the flag or key that helps.
+/// The message of a [`KernelError`], with a hint that names the flag or key to change.
 pub(crate) fn kernel_message(error: &KernelError) -> String {
     with_hint(error.to_string(), kernel_hint(error))
 }
 
-/// The message of a [`CommError`], its hint completed by the flag or key that helps.
+/// The message of a [`CommError`], with a hint that names the flag or key to change.
 pub(crate) fn comm_message(error: &CommError) -> String {
     let hint = match error {
         CommError::Kernel(error) => kernel_hint(error),
@@ -39,12 +39,12 @@ fn kernel_hint(error: &KernelError) -> Option<&'static str> {
         KernelError::Cuda { .. } if error.is_driver_mismatch() => {
             Some("`ddp-train devices` shows both versions")
         }
-        KernelError::Threads { .. } => Some("--threads takes a smaller number"),
+        KernelError::Threads { .. } => Some("lower --threads"),
         _ => None,
     }
 }
 
-/// Appends a hint to a message: to its last line if that is a hint, else as a line of its own.
+/// Appends a hint to the last line of a message if that is a hint, else on a line of its own.
 fn with_hint(message: String, hint: Option<&str>) -> String {
     let Some(hint) = hint else { return message };
     let ends_in_hint = message.rsplit('\n').next().is_some_and(|line| line.starts_with("hint: "));
@@ -57,13 +57,11 @@ mod tests {
     use crate::error::Error;
 
     #[test]
-    fn errors_of_the_layers_below_name_the_flag_that_helps() {
+    fn errors_of_lower_crates_name_the_flag_to_change() {
         let threads = KernelError::Threads { threads: 9, reason: "no memory".to_owned() };
-        assert!(
-            Error::from(threads.clone()).to_string().ends_with("\nhint: --threads takes a smaller number")
-        );
+        assert!(Error::from(threads.clone()).to_string().ends_with("\nhint: lower --threads"));
         let through_comm = Error::from(CommError::from(threads)).to_string();
-        assert!(through_comm.ends_with("\nhint: --threads takes a smaller number"), "{through_comm}");
+        assert!(through_comm.ends_with("\nhint: lower --threads"), "{through_comm}");
         let text = Error::from(CommError::TooFewGpus { n_gpus: 2, n_ranks: 3 }).to_string();
         assert!(
             text.contains("2 GPUs and 3 ranks\nhint: ") && text.contains("; for tests, --share-gpu"),

@@ -1,4 +1,4 @@
-//! `ddp-train completions`: shell completions, written from the definition of the command line.
+//! `ddp-train completions`: shell completions, generated from the definition of the command line.
 
 use clap::CommandFactory as _;
 use clap_complete::Shell;

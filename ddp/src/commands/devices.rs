@@ -1,4 +1,4 @@
-//! `ddp-train devices`: what there is to compute on, and what is missing.
+//! `ddp-train devices`: available devices and libraries, and what is missing.
 
 use std::collections::HashSet;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::report::metrics::json_line;
 use crate::report::stdout::print_result;
 use crate::report::table::table;
 
-/// Prints the list on rank 0. A machine without a GPU, or without a library, is an answer as good as another.
+/// Prints the list on rank 0. A missing GPU or library is not an error.
 ///
 /// # Errors
 /// [`ReportError::Stdout`](crate::report::ReportError::Stdout).
@@ -28,17 +28,17 @@ pub fn devices(world: &World, args: &DevicesArgs) -> Result<(), Stop> {
     Ok(world.collective_result(if world.rank().0 == 0 { print() } else { Ok(()) })?)
 }
 
-/// All of it, one JSON object.
+/// Devices and libraries; one JSON object.
 #[derive(Debug, Serialize)]
 struct Report {
     gpus: Vec<Gpu>,
-    /// Why there is none.
+    /// Reason why there is no GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     no_gpu: Option<Missing>,
-    /// The newest CUDA that the driver knows.
+    /// Newest CUDA version that the driver supports.
     driver_cuda_version: Option<String>,
     libraries: Vec<Found>,
-    /// How each GPU, in the order of `gpus`, reaches the memory of each.
+    /// Link from each GPU to each, in the order of `gpus`.
     peer_links: Vec<Vec<&'static str>>,
     cpu: Cpu,
 }
@@ -63,7 +63,7 @@ struct Missing {
     hint: String,
 }
 
-/// A library of NVIDIA's: its version and path, or why it is not there.
+/// An NVIDIA library: its version and path, or the reason why it is missing.
 #[derive(Debug, Serialize)]
 struct Found {
     name: &'static str,
@@ -73,14 +73,14 @@ struct Found {
     missing: Option<Missing>,
 }
 
-/// The host's processor.
+/// CPU of the host.
 #[derive(Debug, Serialize)]
 pub(crate) struct Cpu {
-    /// As the system calls it.
+    /// Model name from `/proc/cpuinfo`.
     pub(crate) model: String,
-    /// Cores of the machine; None where the system does not tell.
+    /// Physical cores of the machine, if known.
     cores: Option<usize>,
-    /// Threads that this process may run at a time.
+    /// Threads that this process may use.
     threads: usize,
 }
 
@@ -120,7 +120,7 @@ impl Report {
         let rows: Vec<_> = self.libraries.iter().map(Found::cells).collect();
         text += "\n";
         text += &table(&["<library", "<version", "<found"], &rows);
-        // Without a GPU no library would be of use.
+        // Without a GPU the libraries are not needed.
         let missing = self.libraries.iter().filter(|_| self.no_gpu.is_none());
         for (name, missing) in missing.filter_map(|found| Some((found.name, found.missing.as_ref()?))) {
             text += &format!("hint: {name}: {}\n", missing.hint);
@@ -135,12 +135,12 @@ impl Report {
     fn gpus_text(&self) -> String {
         if let Some(missing) = &self.no_gpu {
             let text = format!("no GPU: {}\nhint: {}\n", missing.reason, missing.hint);
-            return text + "Training runs on the CPU: --device auto and --device cpu do.\n";
+            return text + "Training runs on the CPU with --device auto or --device cpu.\n";
         }
         let titles = ["GPU", "<name", "memory", "compute capability", "SMs", "<PCI address", "<UUID"];
         let mut text = table(&titles, &self.gpus.iter().map(Gpu::cells).collect::<Vec<_>>());
         if self.gpus.iter().any(|gpu| gpu.is_virtual) {
-            text += "warning: a virtual GPU computes on the CPU; it is for tests, and no time of it means anything\n";
+            text += "warning: a virtual GPU computes on the CPU; it is for tests only, and its timings are meaningless\n";
         }
         text
     }
@@ -154,8 +154,8 @@ impl Report {
         };
         let rows: Vec<Vec<String>> = indices.iter().zip(&self.peer_links).map(row).collect();
         table(&titles, &rows)
-            + "p2p: from memory to memory, as over PCIe; p2p+atomics: over a link that does atomic operations too, as \
-               NVLink; host: through the host's memory\n"
+            + "p2p: direct copies, as over PCIe; p2p+atomics: direct copies and remote atomics, as over NVLink; \
+               host: through host memory\n"
     }
 }
 
@@ -218,7 +218,7 @@ fn link_name(link: Link) -> &'static str {
 }
 
 impl Cpu {
-    /// What the system tells of its processor.
+    /// Reads the CPU of the host.
     pub(crate) fn new() -> Self {
         Self::from_cpuinfo(
             &fs::read_to_string("/proc/cpuinfo").unwrap_or_default(),
@@ -231,7 +231,7 @@ impl Cpu {
             || cpuinfo.lines().filter_map(|line| line.split_once(':')).map(|(k, v)| (k.trim(), v.trim()));
         let model =
             fields().find(|(key, _)| *key == "model name").map_or("unknown model", |(_, model)| model);
-        // Threads of one core share its socket and its number there, which stand in that order.
+        // Hardware threads of a core share `physical id` and `core id`, which are listed in that order.
         let (mut socket, mut cores) = ("", HashSet::new());
         for (key, value) in fields() {
             match key {
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_of_one_core_count_once() {
+    fn hardware_threads_of_a_core_count_once() {
         let one = |socket: u32, core: u32| {
             format!("model name\t: X 1\nphysical id\t: {socket}\ncore id\t: {core}\n\n")
         };
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_told_with_the_way_out() {
+    fn missing_parts_are_reported_with_a_hint() {
         let missing = |what: &str| Missing { reason: format!("no {what}"), hint: format!("install {what}") };
         let library = Found { name: "NCCL", version: None, path: None, missing: Some(missing("libnccl")) };
         let mut report = Report {

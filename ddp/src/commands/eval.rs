@@ -1,4 +1,4 @@
-//! `ddp-train eval`: a trained model on rows of its kind.
+//! `ddp-train eval`: evaluates a trained model.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,13 +24,13 @@ use crate::report::stdout::print_result;
 use crate::run_folder::folder::MODEL_FILE;
 use crate::train::evaluate::evaluate;
 
-/// Rows of a pass.
+/// Maximum rows per forward pass.
 const MAX_ROWS: usize = 1024;
 
-/// Evaluates as `args` say and prints the metrics on rank 0; every rank of the world calls it.
+/// Evaluates the model and prints the metrics on rank 0; every rank of the world calls it.
 ///
 /// # Errors
-/// [`Stop`], which knows whether all ranks have heard of it.
+/// [`Stop`], which records whether all ranks know of the failure.
 pub fn eval(world: &World, args: &EvalArgs) -> Result<(), Stop> {
     let device = pin_device(world, &args.device, Pinning::default())?.device;
     let Ready { config, mut model, rows, normalizer, fingerprint } =
@@ -48,21 +48,21 @@ pub fn eval(world: &World, args: &EvalArgs) -> Result<(), Stop> {
     let loading = LoaderOptions::from_config(&config.data, device, cores, normalizer);
     let partition = EvalPartition::of_ranks(world.world_size());
     let metrics = evaluate(world, &mut model, &loss, config.data.task, &rows, partition, &loading)?;
-    let told = match world.rank().0 {
+    let printed = match world.rank().0 {
         0 => print_result(&text(args, &*rows, &metrics)),
         _ => Ok(()),
     };
-    Ok(world.collective_result(told)?)
+    Ok(world.collective_result(printed)?)
 }
 
-/// Everything that an evaluation needs.
+/// Model and rows of an evaluation.
 struct Ready {
     config: Config,
     model: Mlp,
-    /// With their columns in the model's order.
+    /// Rows with their columns in the order of the model.
     rows: Arc<dyn Dataset>,
     normalizer: Option<Normalizer>,
-    /// Of the model's file.
+    /// Fingerprint of the model file.
     fingerprint: u64,
 }
 
@@ -91,7 +91,7 @@ fn load(args: &EvalArgs, device: Device) -> Result<Ready> {
     let rows = info.preprocessor.apply(rows);
     let spec = ModelSpec::new(&config.model, plan.n_features(), n_outputs);
     let spec = spec.with_embeddings(file.embeddings()?);
-    // In the precision that it was trained in.
+    // In the precision of training.
     let mut model = Mlp::new(spec, MAX_ROWS.min(rows.len()), device, config.train.precision)?;
     model.set_weights(file.weights(model.layout())?.view())?;
     if let Some(checkpoint) = &checkpoint
@@ -103,8 +103,8 @@ fn load(args: &EvalArgs, device: Device) -> Result<Ready> {
     Ok(Ready { config, model, rows, normalizer, fingerprint })
 }
 
-/// The model's file that `path` stands for, and the checkpoint that it lies in, every byte of which is right. A run's folder stands
-/// for the model inside, once it is there; a folder of checkpoints, `latest` and `best` stand for one of them.
+/// Resolves `path` to a model file and, if it is in a checkpoint, to that verified checkpoint. A run folder resolves to its model
+/// file if it exists, else to its newest checkpoint.
 fn locate(path: &Path) -> Result<(PathBuf, Option<Checkpoint>)> {
     let inside = path.join(MODEL_FILE);
     let is_model_of_run = inside.exists() && !path.join(MANIFEST_FILE).exists();
@@ -114,17 +114,17 @@ fn locate(path: &Path) -> Result<(PathBuf, Option<Checkpoint>)> {
     }
     match Checkpoint::find(path) {
         Ok(search) => {
-            let found = search.found.expect("an error where there is none");
+            let found = search.found.expect("`find` fails if there is none");
             Ok((found.model_path(), Some(found)))
         }
-        // A folder without either lacks the model that it should hold.
+        // For a folder without model and checkpoints, report the missing model file.
         Err(CheckpointError::NotFound { .. }) if path.is_dir() => Ok((inside, None)),
         Err(CheckpointError::NotFound { .. }) if !is_marker => Ok((path.to_owned(), None)),
         Err(error) => Err(error.into()),
     }
 }
 
-/// The average of the weights out of a checkpoint of a run that keeps one: it is what the run evaluates.
+/// Reads the EMA of the weights from a checkpoint, if the run keeps one: the run evaluates the EMA too.
 fn average(checkpoint: &Checkpoint, layout: &ParamLayout) -> Result<Option<Vec<f32>>> {
     let manifest = checkpoint.manifest();
     if manifest.run.step == 0 || !manifest.state.iter().any(|name| name == EMA_STATE) {
@@ -137,7 +137,7 @@ fn average(checkpoint: &Checkpoint, layout: &ParamLayout) -> Result<Option<Vec<f
     Ok(Some(flat))
 }
 
-/// The result, as asked for.
+/// Formats the result as text or JSON.
 fn text(args: &EvalArgs, rows: &dyn Dataset, metrics: &EvalMetrics) -> String {
     if args.json {
         return json_line(metrics);

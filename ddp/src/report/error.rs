@@ -1,20 +1,20 @@
-//! Errors of reporting: results and events that could not be written.
+//! Errors of writing results and events.
 
 use std::io;
 
 use crate::storage::atomic_write::WriteError;
 
-/// An error of writing results to stdout or events to a file.
+/// An error of writing results or events.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReportError {
-    /// Results that can't be written to where stdout leads.
+    /// Stdout can't be written.
     #[error("can't write to stdout: {source}\nhint: {}", stdout_hint(source))]
     Stdout {
-        /// The system's answer.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The file of events could not be written.
+    /// The event file can't be written.
     #[error(transparent)]
     Write(#[from] WriteError),
 }
@@ -22,8 +22,8 @@ pub enum ReportError {
 fn stdout_hint(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::StorageFull => {
-            "the disk that it leads to is full: free some space, or send it elsewhere"
+            "the disk it is redirected to is full: free some space, or redirect it elsewhere"
         }
-        _ => "check where it leads",
+        _ => "check where it is redirected to",
     }
 }

@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::EvalMetrics;
 use crate::report::ReportError;
+use crate::report::stdout::say;
 use crate::storage::atomic_write::{WriteError, write_atomic};
 
 type Result<T, E = ReportError> = std::result::Result<T, E>;
-use crate::report::stdout::say;
 
-/// One line. Numbers that are not finite are written as `null`.
+/// An event: one line of JSON. Non-finite numbers are written as `null`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum Event {
@@ -21,111 +21,111 @@ pub enum Event {
     Step(StepEvent),
     /// After each epoch.
     Epoch(EpochEvent),
-    /// A checkpoint that is safe on disk.
+    /// A checkpoint is safe on disk.
     Checkpoint(CheckpointEvent),
-    /// Where a run goes on from a checkpoint.
+    /// A run resumes from a checkpoint.
     Resume(ResumeEvent),
-    /// A run that ends before its end: signal or `train.stop_after_steps`.
+    /// A run stops early, on a signal or `train.stop_after_steps`.
     Stop(StopEvent),
-    /// At the end.
+    /// A run is complete.
     End(EndEvent),
 }
 
-/// A checkpoint.
+/// A checkpoint was written.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CheckpointEvent {
-    /// Steps done when it was taken.
+    /// Steps completed at its snapshot.
     pub step: u64,
-    /// Bytes that rank 0 has written.
+    /// Bytes written by rank 0.
     pub bytes: u64,
-    /// How long training waited for it, in ms.
+    /// Pause of training for the snapshot, in ms.
     pub pause_ms: f64,
-    /// From the snapshot to safe on disk, in s; training went on meanwhile.
+    /// Time from the snapshot until it is safe on disk, in s; training continues meanwhile.
     pub write_s: f64,
 }
 
-/// A run that goes on.
+/// A run was resumed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ResumeEvent {
-    /// Steps done.
+    /// Steps completed.
     pub step: u64,
-    /// Ranks now, and when the checkpoint was written.
+    /// Ranks now.
     pub world_size: usize,
-    /// See `world_size`.
+    /// Ranks when the checkpoint was written.
     pub world_size_before: usize,
 }
 
-/// A run that ends before its end.
+/// A run stopped early.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StopEvent {
-    /// Steps done.
+    /// Steps completed.
     pub step: u64,
-    /// What it was asked by.
+    /// Signal or config key that stopped it.
     pub reason: String,
 }
 
 /// One optimiser step.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StepEvent {
-    /// Steps done, from 1.
+    /// Steps completed, from 1.
     pub step: u64,
     /// Epoch of the step, from 1.
     pub epoch: u64,
     /// Mean loss over the rows of the step's global batch.
     pub loss: f64,
-    /// Learning rate.
+    /// Base learning rate of the step.
     pub lr: f64,
     /// 2-norm of the gradient before clipping.
     pub grad_norm: f64,
-    /// Rows of all ranks a second since the last step event.
+    /// Rows of all ranks per second since the last step event.
     pub samples_per_s: f64,
-    /// Time that a step of rank 0 waited for its rows, in ms: the mean since the last step event.
+    /// Mean time that a step of rank 0 waited for its rows since the last step event, in ms.
     pub data_wait_ms: f64,
-    /// Time of copying a step's rows to the GPU, in ms: the mean since the last step event; 0 without a GPU.
+    /// Mean time of copying a step's rows to the GPU since the last step event, in ms; 0 without a GPU.
     pub h2d_ms: f64,
 }
 
-/// One epoch.
+/// An epoch is complete.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EpochEvent {
-    /// Epochs done, from 1.
+    /// Epochs completed, from 1.
     pub epoch: u64,
-    /// Steps done.
+    /// Steps completed.
     pub step: u64,
-    /// Mean loss over the epoch's rows, as seen in training.
+    /// Mean training loss over the rows of the epoch.
     pub train_loss: f64,
     /// Means over the evaluation rows.
     #[serde(flatten)]
     pub eval: EvalMetrics,
 }
 
-/// The whole run.
+/// Summary of a complete run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EndEvent {
-    /// Optimiser steps.
+    /// Number of optimiser steps.
     pub steps: u64,
-    /// Rows trained on, of all ranks; a row counts in each epoch.
+    /// Rows that all ranks trained on; a row counts once per epoch.
     pub samples: u64,
-    /// Ranks.
+    /// Number of ranks.
     pub world_size: usize,
     /// Mean loss over the last epoch's rows.
     pub train_loss: f64,
     /// Means over the evaluation rows at the end.
     #[serde(flatten)]
     pub eval: EvalMetrics,
-    /// From the process's start to its end, in s.
+    /// Time since the start of the process, in s.
     pub elapsed_s: f64,
     /// Time in training steps, in s.
     pub train_s: f64,
     /// `samples / train_s`
     pub samples_per_s: f64,
-    /// From the process's start to the end of the first step, in s.
+    /// Time from the start of the process to the end of the first step, in s.
     pub startup_s: f64,
-    /// Time in which steps of rank 0 waited for their rows, in s; part of `train_s`.
+    /// Time that steps of rank 0 waited for their rows, in s; included in `train_s`.
     pub data_wait_s: f64,
 }
 
-/// Where events go. Rank 0 has one; the other ranks have [`MetricsSink::none`].
+/// Destination of events. Ranks other than 0 use [`MetricsSink::none`].
 #[derive(Debug)]
 pub struct MetricsSink {
     file: Option<(PathBuf, File)>,
@@ -136,17 +136,16 @@ impl MetricsSink {
     /// Writes to the new file `path`, and to stdout if `json`.
     ///
     /// # Errors
-    /// [`Error::Write`] if the file can't be made.
+    /// [`ReportError::Write`] if the file can't be created.
     pub fn create(path: &Path, json: bool) -> Result<Self> {
         let file = File::create(path).map_err(|source| WriteError { path: path.to_owned(), source })?;
         Ok(Self { file: Some((path.to_owned(), file)), stdout: json })
     }
 
-    /// Goes on with the file of a run that is resumed behind step `step`: what it tells of later steps, which will be taken
-    /// again, is cut off.
+    /// Appends to the file of a run that is resumed after step `step`, without the lines of later steps: those steps run again.
     ///
     /// # Errors
-    /// [`Error::Write`] if the file can't be read or written.
+    /// [`ReportError::Write`] if the file can't be read or written.
     pub fn resume(path: &Path, json: bool, step: u64) -> Result<Self> {
         let failed = |source| WriteError { path: path.to_owned(), source };
         let old = match std::fs::read_to_string(path) {
@@ -168,9 +167,8 @@ impl MetricsSink {
     /// Writes one line, whole, so that a reader never sees half of one.
     ///
     /// # Errors
-    /// [`Error::Write`] the first time that the file can't be written, with its path; after that
-    /// the file is left alone. A stdout that can't be written ends no run: the file has all lines. It is told once,
-    /// but for a pipe whose reader has seen enough.
+    /// [`ReportError::Write`] the first time that the file can't be written; later events skip the file. An error of stdout does
+    /// not end the run, because the file has all events: it is reported once, and not at all for a closed pipe.
     pub fn write(&mut self, event: &Event) -> Result<()> {
         if self.file.is_none() && !self.stdout {
             return Ok(());
@@ -181,7 +179,9 @@ impl MetricsSink {
         {
             self.stdout = false;
             if error.kind() != io::ErrorKind::BrokenPipe {
-                say(&format!("warning: no more events go to stdout: {error}; metrics.jsonl has them all"));
+                say(&format!(
+                    "warning: stopped writing events to stdout: {error}; metrics.jsonl has all of them"
+                ));
             }
         }
         if let Some((path, mut file)) = self.file.take() {
@@ -192,7 +192,7 @@ impl MetricsSink {
     }
 }
 
-/// Whether the line is whole and tells of nothing behind step `step`.
+/// Whether the line is complete and not after step `step`.
 fn is_until(line: &str, step: u64) -> bool {
     #[derive(Deserialize)]
     struct Line {
@@ -202,7 +202,7 @@ fn is_until(line: &str, step: u64) -> bool {
     is_whole && serde_json::from_str::<Line>(line).is_ok_and(|line| line.step <= step)
 }
 
-/// `value` as one line of JSON with its line end.
+/// Formats `value` as one line of JSON, including the newline.
 pub fn json_line(value: &impl Serialize) -> String {
     let mut line = serde_json::to_string(value).expect("metrics are plain numbers under text keys");
     line.push('\n');
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_null() {
+    fn non_finite_numbers_are_null() {
         for loss in [f64::NAN, f64::INFINITY] {
             assert!(json_line(&step(loss)).contains("\"loss\":null"));
         }
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resumed_run_tells_no_step_twice() {
+    fn a_resumed_run_reports_no_step_twice() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
         let mut sink = MetricsSink::resume(&path, false, 0).unwrap();
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn full_disk_is_told_once() {
+    fn full_disk_is_reported_once() {
         let mut sink = MetricsSink::create(Path::new("/dev/full"), false).unwrap();
         let error = sink.write(&step(1.0)).unwrap_err();
         let message = error.to_string();

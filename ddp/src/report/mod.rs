@@ -1,4 +1,4 @@
-//! What a command shows: events of a run, the progress bar, tables and results on stdout.
+//! Output of commands: events of a run, the progress bar, tables and results on stdout.
 
 mod error;
 mod eval_metrics;

@@ -1,20 +1,20 @@
-//! What the system knows of this process: when it began, how much memory it took.
+//! Start time and peak memory of this process, from `/proc`.
 
 use std::fs;
 
-/// Ticks of `/proc/PID/stat` in a second; a constant of the kernel's interface on every architecture that matters.
+/// Ticks per second in `/proc/PID/stat` (`USER_HZ`): 100 on every supported architecture.
 const TICKS_PER_S: f64 = 100.0;
 
-/// Seconds since this process, or the launcher that is its parent, began; 0 where the system does not tell.
+/// Seconds since the start of this process, or of its launcher; 0 if `/proc` is not readable. Resolution 10 ms.
 ///
-/// Under a launcher its own start counts too: that is what a user waits for. Resolution 10 ms.
+/// The start of the launcher counts because the user waits for it too.
 pub fn seconds_since_start(under_launcher: bool) -> f64 {
     let own = stat_fields("self");
     let parent = own.as_ref().filter(|_| under_launcher).and_then(|fields| stat_fields(fields.get(1)?));
     parent.or(own).and_then(|fields| age(&fields)).unwrap_or(0.0)
 }
 
-/// The largest resident memory of this process so far, in MiB; 0 where the system does not tell.
+/// Peak resident memory of this process in MiB; 0 if `/proc` is not readable.
 pub fn peak_rss_mib() -> f64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -22,7 +22,7 @@ pub fn peak_rss_mib() -> f64 {
     kib.unwrap_or(0.0) / 1024.0
 }
 
-/// The fields of `/proc/PID/stat` behind the command's name, which may hold anything.
+/// Fields of `/proc/PID/stat` after the command name, which may contain any character.
 fn stat_fields(pid: &str) -> Option<Vec<String>> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;

@@ -1,4 +1,4 @@
-//! What a person sees while the run goes on: a bar or plain lines, on stderr, from rank 0.
+//! Progress of a run on stderr of rank 0: a bar or plain lines.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -11,31 +11,31 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::report::EvalMetrics;
 use crate::report::metrics::{EndEvent, EpochEvent, StepEvent};
 
-/// The form of progress on stderr.
+/// Form of the progress report on stderr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum ProgressChoice {
-    /// A bar if stderr is a terminal, else lines.
+    /// A bar if stderr is a terminal, else plain lines.
     #[default]
     Auto,
-    /// A bar; without a terminal, lines.
+    /// A bar; plain lines without a terminal.
     Bar,
-    /// Lines.
+    /// Plain lines.
     Plain,
     /// Nothing.
     None,
 }
 
-/// Least time between two lines above a bar; plain lines are all told.
+/// Minimum time between two lines above a bar; plain lines are never dropped.
 const BETWEEN_LINES: Duration = Duration::from_millis(100);
 
-/// Progress of one run. Rank 0 has one; the other ranks have [`Progress::none`].
+/// Progress report of a run. Ranks other than 0 use [`Progress::none`].
 #[derive(Debug)]
 pub struct Progress {
     view: View,
-    /// Whether the end is told: not on other ranks, nor with `--quiet`.
-    tells_end: bool,
+    /// Whether to report the end of the run: not on other ranks, nor with `--quiet`.
+    reports_end: bool,
     n_epochs: Option<u64>,
-    /// When the last epoch was told above the bar.
+    /// Time of the last line above the bar.
     line_above_bar: Cell<Option<Instant>>,
 }
 
@@ -47,28 +47,27 @@ enum View {
 }
 
 impl Progress {
-    /// Progress over `total_rows` rows of all ranks and epochs; `n_epochs` where that is known.
-    /// `quiet` shows nothing at all.
+    /// Progress over `total_rows` rows of all ranks and epochs; `n_epochs` if it is known. `quiet` shows nothing.
     pub fn new(choice: ProgressChoice, quiet: bool, total_rows: u64, n_epochs: Option<u64>) -> Self {
         let view = match choice {
             _ if quiet => View::None,
             ProgressChoice::None => View::None,
             ProgressChoice::Plain => View::Plain,
-            // A bar would show nothing at all elsewhere.
+            // A bar needs a terminal.
             ProgressChoice::Bar | ProgressChoice::Auto if io::stderr().is_terminal() => {
                 View::Bar(bar(total_rows))
             }
             ProgressChoice::Bar | ProgressChoice::Auto => View::Plain,
         };
-        Self { view, tells_end: !quiet, n_epochs, line_above_bar: Cell::default() }
+        Self { view, reports_end: !quiet, n_epochs, line_above_bar: Cell::default() }
     }
 
     /// Shows nothing.
     pub fn none() -> Self {
-        Self { view: View::None, tells_end: false, n_epochs: None, line_above_bar: Cell::default() }
+        Self { view: View::None, reports_end: false, n_epochs: None, line_above_bar: Cell::default() }
     }
 
-    /// Rows of all ranks that a step has used. Cheap enough for every step.
+    /// Adds the rows that a step has used on all ranks. Cheap enough for every step.
     #[inline]
     pub fn advance(&self, n_rows: u64) {
         if let View::Bar(bar) = &self.view {
@@ -76,7 +75,7 @@ impl Progress {
         }
     }
 
-    /// A step that is logged.
+    /// Reports a logged step.
     pub fn step(&self, event: &StepEvent) {
         match &self.view {
             View::None => {}
@@ -88,7 +87,7 @@ impl Progress {
         }
     }
 
-    /// An epoch's end.
+    /// Reports the end of an epoch.
     pub fn epoch_end(&self, event: &EpochEvent) {
         match &self.view {
             View::None => {}
@@ -99,7 +98,7 @@ impl Progress {
                     self.epoch(event.epoch),
                     short(event.train_loss)
                 ));
-                // Each line draws the bar anew: epochs of a millisecond would do nothing else.
+                // Each line redraws the bar, which would dominate epochs of a millisecond.
                 let now = Instant::now();
                 let last = self.line_above_bar.get();
                 if self.n_epochs == Some(event.epoch) || last.is_none_or(|last| now - last >= BETWEEN_LINES) {
@@ -110,21 +109,21 @@ impl Progress {
         }
     }
 
-    /// A line that is neither step nor epoch, such as where the run's files go.
+    /// Prints a line of text.
     pub fn note(&self, text: &str) {
         match &self.view {
-            View::None if !self.tells_end => {}
+            View::None if !self.reports_end => {}
             View::None | View::Plain => line(text),
             View::Bar(bar) => bar.println(text),
         }
     }
 
-    /// The end of a run that went well, and where its files are.
+    /// Reports the end of a successful run and the folder of its files.
     pub fn end(&self, event: &EndEvent, folder: Option<&Path>) {
         if let View::Bar(bar) = &self.view {
             bar.finish_and_clear();
         }
-        if self.tells_end {
+        if self.reports_end {
             line(&end_lines(event, folder));
         }
     }
@@ -149,13 +148,13 @@ impl Progress {
 
     fn epoch_line(&self, event: &EpochEvent) -> String {
         let mut text = format!("epoch {}  train_loss {}", self.epoch(event.epoch), short(event.train_loss));
-        put_eval(&mut text, &event.eval);
+        append_eval(&mut text, &event.eval);
         text
     }
 }
 
 impl Drop for Progress {
-    /// A bar that did not end goes away, so that the error behind it stands on a line of its own.
+    /// Clears an unfinished bar, so that a following error is on a line of its own.
     fn drop(&mut self) {
         if let View::Bar(bar) = &self.view {
             bar.finish_and_clear();
@@ -164,14 +163,14 @@ impl Drop for Progress {
 }
 
 fn bar(total_rows: u64) -> ProgressBar {
-    // At most 10 frames a second: the bar must not slow the run.
+    // At most 10 frames per second: the bar must not slow the run.
     let bar = ProgressBar::with_draw_target(Some(total_rows), ProgressDrawTarget::stderr_with_hz(10));
     let template = if colours() {
         "{bar:30.cyan/blue} {percent:>3}%  {per_sec}  {eta} left  {msg}"
     } else {
         "{bar:30} {percent:>3}%  {per_sec}  {eta} left  {msg}"
     };
-    let style = ProgressStyle::with_template(template).expect("the template is constant and right");
+    let style = ProgressStyle::with_template(template).expect("the template is constant and valid");
     let style =
         style.with_key("per_sec", |state: &indicatif::ProgressState, text: &mut dyn std::fmt::Write| {
             let _ = write!(text, "{} rows/s", rate(state.per_sec()));
@@ -181,7 +180,7 @@ fn bar(total_rows: u64) -> ProgressBar {
     bar
 }
 
-/// Source: <https://no-color.org>: set and not empty means no colours.
+/// Whether to use colours: not if `NO_COLOR` is set and not empty. Source: <https://no-color.org>.
 pub(crate) fn colours() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
@@ -190,7 +189,7 @@ fn end_lines(event: &EndEvent, folder: Option<&Path>) -> String {
     let EndEvent { steps, samples, world_size, elapsed_s, samples_per_s, .. } = event;
     let ranks = if *world_size == 1 { "rank" } else { "ranks" };
     let mut text = format!("done  train_loss {}", short(event.train_loss));
-    put_eval(&mut text, &event.eval);
+    append_eval(&mut text, &event.eval);
     let _ = write!(
         text,
         "\n      {steps} steps, {samples} samples in {elapsed_s:.2} s on {world_size} {ranks}, \
@@ -203,13 +202,13 @@ fn end_lines(event: &EndEvent, folder: Option<&Path>) -> String {
     text
 }
 
-fn put_eval(text: &mut String, eval: &EvalMetrics) {
+fn append_eval(text: &mut String, eval: &EvalMetrics) {
     for (metric, value) in eval.iter() {
         let _ = write!(text, "  {} {}", metric.name(), short(value));
     }
 }
 
-/// Four decimals where they say something, else an exponent.
+/// Formats with four decimals where those are significant, else with an exponent.
 fn short(number: f64) -> String {
     if number == 0.0 || !number.is_finite() || (1e-3..1e5).contains(&number.abs()) {
         format!("{number:.4}")
@@ -218,7 +217,7 @@ fn short(number: f64) -> String {
     }
 }
 
-/// Whole numbers, in groups of three digits.
+/// Formats a rate as a whole number, in groups of three digits.
 pub(crate) fn rate(per_s: f64) -> String {
     let digits = format!("{:.0}", per_s.max(0.0));
     let mut text = String::new();
@@ -231,7 +230,7 @@ pub(crate) fn rate(per_s: f64) -> String {
     text
 }
 
-/// One line on stderr. That no one listens is no reason to stop a run.
+/// Prints a line to stderr; a closed stderr does not stop a run.
 pub(crate) fn line(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
@@ -242,7 +241,7 @@ mod tests {
     use crate::config::EvalMetric;
 
     fn progress(n_epochs: Option<u64>) -> Progress {
-        Progress { view: View::Plain, tells_end: true, n_epochs, line_above_bar: Cell::default() }
+        Progress { view: View::Plain, reports_end: true, n_epochs, line_above_bar: Cell::default() }
     }
 
     #[test]
@@ -298,12 +297,12 @@ mod tests {
     #[test]
     fn none_and_quiet_show_nothing() {
         for progress in [Progress::none(), Progress::new(ProgressChoice::Bar, true, 10, None)] {
-            assert!(matches!(progress.view, View::None) && !progress.tells_end);
+            assert!(matches!(progress.view, View::None) && !progress.reports_end);
             progress.advance(3);
             progress.note("hidden");
         }
         let progress = Progress::new(ProgressChoice::None, false, 10, None);
-        assert!(matches!(progress.view, View::None) && progress.tells_end);
+        assert!(matches!(progress.view, View::None) && progress.reports_end);
     }
 
     #[test]
@@ -317,7 +316,7 @@ mod tests {
     fn bar_counts_rows() {
         let progress = Progress {
             view: View::Bar(bar(100)),
-            tells_end: true,
+            reports_end: true,
             n_epochs: Some(2),
             line_above_bar: Cell::default(),
         };

@@ -1,10 +1,10 @@
-//! Results on stdout: for the commands whose results are what they are for.
+//! Results on stdout, and single lines on stderr.
 
 use std::io::{self, Write as _};
 
 use crate::report::ReportError;
 
-/// Writes all of `text` to stdout. A pipe that its reader has closed is no error: the reader has seen enough.
+/// Writes all of `text` to stdout. A closed pipe is not an error: the reader has seen enough.
 ///
 /// # Errors
 /// [`ReportError::Stdout`] if it can't be written.
@@ -16,8 +16,8 @@ pub(crate) fn print_result(text: &str) -> Result<(), ReportError> {
     }
 }
 
-/// One write to stderr, so that lines of several ranks don't mix.
+/// Writes a line to stderr with a single call, so that lines of several ranks don't mix.
 pub fn say(text: &str) {
-    // Nobody is left to hear that stderr is closed.
+    // A closed stderr cannot be reported anywhere.
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }

@@ -1,8 +1,8 @@
-//! Columns of text for people.
+//! Text tables.
 
-/// Lines of cells under their titles, each column as wide as its widest cell, with a line end behind each line.
+/// Formats rows of cells under their titles; each column is as wide as its widest cell.
 ///
-/// - a title that begins with `<` stands, with its column, at the left: names; others at the right: numbers
+/// - a title that starts with `<` aligns its column left (names); other columns are aligned right (numbers)
 pub(crate) fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
     let bare: Vec<String> = titles.iter().map(|title| title.trim_start_matches('<').to_owned()).collect();
     let lines: Vec<&Vec<String>> = std::iter::once(&bare).chain(rows).collect();

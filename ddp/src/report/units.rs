@@ -1,4 +1,4 @@
-//! Numbers with units, for people.
+//! Human-readable numbers with units.
 
 /// Formats a number of bytes, such as `12.3 MiB`.
 pub(crate) fn mib(bytes: u64) -> String {

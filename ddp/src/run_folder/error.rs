@@ -1,100 +1,100 @@
-//! What can be wrong with the folder that a run writes to, and with going on with the run in it.
+//! Errors of the run folder and of resuming the run in it.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::storage::disk::is_out_of_inodes;
 
-/// Why a run does not begin, or not go on, in a folder.
+/// A reason why a run cannot start or resume in a folder.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FolderError {
-    /// `--out` names something that is no folder.
+    /// `--out` names a file.
     #[error(
         "output folder `{}`: a file of that name exists\n\
-         hint: name another folder with --out",
+         hint: choose another folder with --out",
         path.display()
     )]
     IsFile {
-        /// The folder asked for.
+        /// The requested folder.
         path: PathBuf,
     },
-    /// `--out` names a folder with a run in it.
+    /// `--out` names a folder that holds a run.
     #[error(
         "output folder `{}` already holds a run ({found})\n\
-         hint: name another folder with --out, or give --resume auto to go on with that run, or --overwrite to lose it",
+         hint: choose another folder with --out, resume that run with --resume auto, or delete it with --overwrite",
         path.display()
     )]
     HoldsRun {
         /// The folder.
         path: PathBuf,
-        /// The file that shows it.
+        /// A file of that run.
         found: &'static str,
     },
-    /// `--resume` with something else than the checkpoint's run.
+    /// `--resume` names a checkpoint of a run with another config or other data.
     #[error(
-        "checkpoint `{}` is of another run than this:\n  {differences}\n\
-         hint: take the run's own config (leave RUN.toml out), or start a new run with --init-from its model.safetensors; \
-         `ddp-train train --help` lists what may differ",
+        "checkpoint `{}` belongs to a different run:\n  {differences}\n\
+         hint: use the run's own config (omit RUN.toml), or start a new run with --init-from its model.safetensors; \
+         `ddp-train train --help` lists the keys that may differ",
         path.display()
     )]
     OtherRun {
         /// The checkpoint.
         path: PathBuf,
-        /// Every difference, a line each.
+        /// The differences, one per line.
         differences: String,
     },
-    /// `--resume auto` without a folder to look in.
+    /// `--resume auto` without an output folder.
     #[error(
-        "--resume auto looks for checkpoints in the output folder, and there is none\nhint: --out DIR, or --resume PATH"
+        "--resume auto needs the output folder of the run to find checkpoints\nhint: add --out DIR, or name a checkpoint with --resume PATH"
     )]
     NoneToResume,
-    /// A checkpoint that is not the newest of its run's folder.
+    /// The checkpoint is not the newest one in its run folder.
     #[error(
-        "`{}` holds checkpoints up to step {newest}, and the run would go on in it from step {step}\n\
-         hint: name another folder with --out; --resume auto goes on from step {newest}",
+        "`{}` holds checkpoints up to step {newest}, but the run would resume there from step {step}\n\
+         hint: choose another folder with --out, or resume from step {newest} with --resume auto",
         run.display()
     )]
     Behind {
-        /// The run's folder.
+        /// The run folder.
         run: PathBuf,
-        /// Step of the checkpoint that was named.
+        /// Step of the named checkpoint.
         step: u64,
-        /// Step of the newest.
+        /// Step of the newest checkpoint.
         newest: u64,
     },
-    /// A finished run without checkpoints, which was to be gone on with.
+    /// The run to resume is finished and has no checkpoints.
     #[error(
-        "output folder `{}` holds a run that has come to its end, and no checkpoint to go on from\n\
-         hint: name another folder with --out, or give --overwrite instead of --resume to lose that run",
+        "output folder `{}` holds a finished run and no checkpoint to resume from\n\
+         hint: choose another folder with --out, or give --overwrite instead of --resume to delete that run",
         path.display()
     )]
     Finished {
         /// The folder.
         path: PathBuf,
     },
-    /// Another process that still runs writes to the folder.
+    /// Another running process owns the folder.
     #[error(
-        "output folder `{}` is in use by {holder}, which still runs (it holds {}/.lock)\n\
-         hint: name another folder with --out, or wait until that run has ended",
+        "output folder `{}` is in use by {holder}, which is still running (it holds {}/.lock)\n\
+         hint: choose another folder with --out, or wait for that run to end",
         path.display(), path.display()
     )]
     Busy {
         /// The folder.
         path: PathBuf,
-        /// "process 1234 on HOST", as that process wrote it.
+        /// Owner of the lock, such as "process 1234 on HOST".
         holder: String,
     },
-    /// The folder can't be made or written to.
+    /// The folder can't be created or written.
     #[error(
         "output folder `{}` can't be written: {source}\n\
-         hint: {}, or name another folder with --out",
+         hint: {}, or choose another folder with --out",
         path.display(), folder_hint(path, source)
     )]
     Unwritable {
         /// The folder.
         path: PathBuf,
-        /// The system's answer.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
@@ -102,13 +102,13 @@ pub enum FolderError {
 fn folder_hint(path: &Path, source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::StorageFull if is_out_of_inodes(path) => {
-            "the disk holds as many files as it can (`df -i`): delete some"
+            "the disk has no inodes left (`df -i`): delete some files"
         }
         io::ErrorKind::StorageFull => "the disk is full: free some space",
         io::ErrorKind::QuotaExceeded => "the disk quota is used up: free some space",
-        io::ErrorKind::ReadOnlyFilesystem => "that disk is read-only: mount it writable",
-        io::ErrorKind::PermissionDenied => "check who may write there",
-        io::ErrorKind::NotADirectory => "a part of its path is a file: check the spelling",
-        _ => "check its path and the disk",
+        io::ErrorKind::ReadOnlyFilesystem => "the disk is mounted read-only: remount it writable",
+        io::ErrorKind::PermissionDenied => "check the permissions",
+        io::ErrorKind::NotADirectory => "a component of the path is a file: check the spelling",
+        _ => "check the path and the disk",
     }
 }

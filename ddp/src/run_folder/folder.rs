@@ -1,7 +1,7 @@
-//! The run's folder: claimed by one process, never written over by accident.
+//! Run folder: owned by one process, never overwritten by accident.
 //!
-//! Holds `config.toml`, `metrics.jsonl`, `checkpoints/` and, at the end, `model.safetensors`. An operating system's
-//! lock on `.lock` inside it shows that a live process owns it; a killed process leaves none.
+//! Holds `config.toml`, `metrics.jsonl`, `checkpoints/` and, at the end, `model.safetensors`. A file lock on `.lock` inside it
+//! shows that a live process owns it; the operating system releases the lock of a killed process.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -16,7 +16,7 @@ type Result<T, E = FolderError> = std::result::Result<T, E>;
 
 /// The resolved config.
 pub const CONFIG_FILE: &str = "config.toml";
-/// Events, one JSON object a line.
+/// Events, one JSON object per line.
 pub const METRICS_FILE: &str = "metrics.jsonl";
 /// The trained model.
 pub const MODEL_FILE: &str = "model.safetensors";
@@ -24,38 +24,38 @@ pub const MODEL_FILE: &str = "model.safetensors";
 /// Folder of the checkpoints.
 pub const CHECKPOINTS: &str = "checkpoints";
 
-/// Each of these shows that a folder holds a run.
+/// Entries that show that a folder holds a run.
 const RUN_FILES: [&str; 4] = [CONFIG_FILE, METRICS_FILE, MODEL_FILE, CHECKPOINTS];
 const LOCK_FILE: &str = ".lock";
 
-/// What becomes of a run that the folder holds.
+/// Treatment of a run that the folder already holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Existing {
-    /// It is left alone: the folder is refused.
+    /// Keep it and refuse the folder.
     Refuse,
-    /// Its files are removed.
+    /// Delete its files.
     Overwrite,
-    /// It goes on.
+    /// Resume it.
     Continue,
 }
 
-/// A folder that belongs to this process until the value is dropped.
+/// A folder that this process owns until the value is dropped.
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
-    /// Open for as long as the folder is ours: closing it gives the lock back.
+    /// Open for as long as this process owns the folder: closing it releases the lock.
     _lock: File,
 }
 
 impl RunDir {
-    /// Claims the folder `out`, or a new `runs/<name>-<time>`, and makes it where it is missing. A run inside is refused with
-    /// [`Existing::Refuse`]; nothing is removed before [`RunDir::clear`].
+    /// Claims the folder `out`, or a new `runs/<name>-<time>`, and creates it if it is missing. [`Existing::Refuse`] refuses a folder
+    /// that holds a run; nothing is deleted before [`RunDir::clear`].
     ///
-    /// Call it with a config and data that were checked, on one rank only.
+    /// Call it on one rank only, after config and data are checked.
     ///
     /// # Errors
     /// [`FolderError::IsFile`], [`FolderError::HoldsRun`], [`FolderError::Busy`], [`FolderError::Unwritable`];
-    /// nothing was changed in a folder that existed.
+    /// an existing folder is unchanged.
     pub fn open(out: Option<&Path>, name: &str, existing: Existing) -> Result<Self> {
         let path = match out {
             Some(path) => path.to_owned(),
@@ -70,7 +70,7 @@ impl RunDir {
             return Err(FolderError::IsFile { path });
         }
         if path.is_dir() {
-            // A live owner is the better news than the run that it is writing.
+            // A live owner matters more than the run that it writes.
             check_free(&path)?;
             refuse_run(&path, existing)?;
         }
@@ -80,13 +80,13 @@ impl RunDir {
         let lock = Lock { file: lock.open(path.join(LOCK_FILE)).map_err(unwritable)?, is_writable: true };
         try_lock(&lock, &path)?;
         let lock = lock.file;
-        // Again, now that no one else can write here.
+        // Again, now that no other process can write here.
         refuse_run(&path, existing)?;
         lock.set_len(0).and_then(|()| (&lock).write_all(holder().as_bytes())).map_err(unwritable)?;
         Ok(Self { path, _lock: lock })
     }
 
-    /// Removes the files of an earlier run, for a run that replaces it. Its checkpoints are removed first, by those who know them.
+    /// Deletes the files of an earlier run that this run replaces, except its checkpoints, which the caller deletes first.
     ///
     /// # Errors
     /// [`FolderError::Unwritable`].
@@ -114,10 +114,10 @@ impl RunDir {
     }
 }
 
-/// Checks what [`RunDir::open`] would refuse for the folder `out`, and changes nothing.
+/// Checks whether [`RunDir::open`] would refuse the folder `out`, without changing anything.
 ///
 /// # Errors
-/// As [`RunDir::open`], but whether the folder can be written is not tried.
+/// As [`RunDir::open`], except that it does not try to write.
 pub fn check(out: &Path, existing: Existing) -> Result<()> {
     if out.exists() && !out.is_dir() {
         return Err(FolderError::IsFile { path: out.to_owned() });
@@ -126,12 +126,12 @@ pub fn check(out: &Path, existing: Existing) -> Result<()> {
     refuse_run(out, existing)
 }
 
-/// Whether no run is under way in the folder `run`.
+/// Checks that no run is active in the folder `run`.
 ///
 /// # Errors
 /// As [`hold`].
 pub(crate) fn check_free(run: &Path) -> Result<(), FolderError> {
-    // What can't be opened is held by no one, as far as can be told.
+    // A lock file that can't be opened counts as free.
     let Ok(Some(lock)) = open_lock(run) else { return Ok(()) };
     try_lock(&lock, run).map(|_| ())
 }
@@ -145,27 +145,27 @@ fn refuse_run(path: &Path, existing: Existing) -> Result<()> {
     }
 }
 
-/// The lock of a run's folder, open.
+/// Open lock file of a run folder.
 struct Lock {
     file: File,
     is_writable: bool,
 }
 
-/// What [`hold`] came to.
+/// Result of [`hold`].
 #[derive(Debug)]
 pub(crate) enum Held {
-    /// Runs are kept out while this lives.
+    /// The folder is locked while this value lives.
     Yes { _lock: File },
-    /// No run has ever begun there, as in a copy of checkpoints.
+    /// No run has used the folder, as in a copy of checkpoints.
     NoRun,
-    /// The file system knows no locks: whether a run is under way, nobody can tell.
+    /// The file system has no locks, so an active run can't be detected.
     Unknown,
 }
 
-/// Keeps runs out of the folder `run`, if none is under way there.
+/// Locks the folder `run` against runs, if none is active there.
 ///
 /// # Errors
-/// [`FolderError::Busy`]; [`FolderError::Unwritable`] if the lock can't be asked for.
+/// [`FolderError::Busy`]; [`FolderError::Unwritable`] if the lock file can't be opened.
 pub(crate) fn hold(run: &Path) -> Result<Held, FolderError> {
     let unwritable = |source| FolderError::Unwritable { path: run.join(LOCK_FILE), source };
     let Some(lock) = open_lock(run).map_err(unwritable)? else { return Ok(Held::NoRun) };
@@ -173,7 +173,7 @@ pub(crate) fn hold(run: &Path) -> Result<Held, FolderError> {
         return Ok(Held::Unknown);
     }
     if lock.is_writable {
-        // Only for the message of a run that begins meanwhile.
+        // Only for the error message of a run that starts meanwhile.
         let _ = lock.file.set_len(0).and_then(|()| (&lock.file).write_all(holder().as_bytes()));
     }
     Ok(Held::Yes { _lock: lock.file })
@@ -193,15 +193,15 @@ fn open_lock(run: &Path) -> io::Result<Option<Lock>> {
     }
 }
 
-/// Whether the lock was taken: it is not where the file system knows none.
+/// Takes the lock; `false` if the file system has no locks.
 fn try_lock(lock: &Lock, folder: &Path) -> Result<bool, FolderError> {
-    // Over NFS a lock of one's own wants a file that is open for writing. One that is shared keeps out its owner as well.
+    // An exclusive lock over NFS needs a file that is open for writing. A shared lock keeps an owner out as well.
     let locked = if lock.is_writable { lock.file.try_lock() } else { lock.file.try_lock_shared() };
     match locked {
         Ok(()) => Ok(true),
         Err(TryLockError::WouldBlock) => {
             let mut holder = String::new();
-            // Only for the message: the owner may be about to write it.
+            // Only for the message; the owner may not have written it yet.
             let _ = (&lock.file).take(200).read_to_string(&mut holder);
             let holder = if holder.is_empty() { "another process".to_owned() } else { holder };
             Err(FolderError::Busy { path: folder.to_owned(), holder })
@@ -211,7 +211,7 @@ fn try_lock(lock: &Lock, folder: &Path) -> Result<bool, FolderError> {
     }
 }
 
-/// Whether the file system knows no locks, as NFS without its lock daemon: then who runs two runs in one folder is not told.
+/// Whether the file system has no locks, as NFS without its lock daemon: then two runs in one folder are not detected.
 fn is_without_locks(error: &io::Error) -> bool {
     [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS].contains(&Errno::from_io_error(error).unwrap_or(Errno::IO))
 }
@@ -224,7 +224,7 @@ fn holder() -> String {
     }
 }
 
-/// Makes `runs/<name>-<time>`; a run of the same second gets a number behind.
+/// Creates `runs/<name>-<time>`; a run of the same second gets a number appended.
 fn make_default(runs: &Path, name: &str, now: SystemTime) -> Result<PathBuf> {
     let unwritable = |path: &Path, source| FolderError::Unwritable { path: path.to_owned(), source };
     fs::create_dir_all(runs).map_err(|source| unwritable(runs, source))?;
@@ -237,10 +237,10 @@ fn make_default(runs: &Path, name: &str, now: SystemTime) -> Result<PathBuf> {
             Err(source) => return Err(unwritable(&path, source)),
         }
     }
-    unreachable!("a free number is found before numbers end")
+    unreachable!("a free number exists")
 }
 
-/// `YYYYMMDD-HHMMSS` in UTC.
+/// Formats a time as `YYYYMMDD-HHMMSS` in UTC.
 fn utc(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (year, month, day) = date_of_days(seconds / 86_400);
@@ -248,7 +248,7 @@ fn utc(time: SystemTime) -> String {
     format!("{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}")
 }
 
-/// Year, month and day so many days after 1970-01-01.
+/// Converts days since 1970-01-01 to year, month and day.
 ///
 /// Source: H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
 pub(crate) fn date_of_days(days: u64) -> (u64, u64, u64) {

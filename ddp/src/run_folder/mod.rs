@@ -1,4 +1,4 @@
-//! The folder of a run: claimed by one process, never overwritten by accident.
+//! Run folder: owned by one process, never overwritten by accident.
 
 pub mod error;
 pub mod folder;

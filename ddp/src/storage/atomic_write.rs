@@ -1,4 +1,4 @@
-//! Writing a file so that readers see the old content or the new content, never a part of it.
+//! Atomic replacement of a file: readers see the old content or the new content, never a part.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write as _};
@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 
 use crate::storage::disk::is_out_of_inodes;
 
-/// An error of writing a file of a run.
+/// An error of writing a file.
 #[derive(Debug, thiserror::Error)]
 #[error("can't write `{}`: {source}\nhint: {}", path.display(), write_hint(path, source))]
 pub struct WriteError {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// The system's answer.
+    /// Error of the operating system.
     pub source: io::Error,
 }
 
-/// Writes `bytes` to `path` so that the old content is there until the new one is safe on disk.
+/// Writes `bytes` to `path`, keeping the old content until the new content is safe on disk.
 ///
 /// # Errors
 /// [`WriteError`]; the old file is unchanged.
@@ -24,8 +24,8 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), WriteError> {
     write_atomic_with(path, |file| file.write_all(bytes))
 }
 
-/// [`write_atomic`] for content that `write` produces piece by piece: a file beside, synced to disk,
-/// renamed, the folder synced.
+/// [`write_atomic`] for content that `write` produces piece by piece: a temporary file next to `path` is written, synced and
+/// renamed, then the folder is synced.
 ///
 /// # Errors
 /// [`WriteError`]; the old file is unchanged.
@@ -39,16 +39,16 @@ pub fn write_atomic_with(
         _ => Path::new("."),
     };
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let beside = folder.join(format!(".{name}.{}.tmp", std::process::id()));
-    let write_beside = || -> io::Result<()> {
-        let mut file = BufWriter::with_capacity(1 << 20, File::create(&beside)?);
+    let temporary = folder.join(format!(".{name}.{}.tmp", std::process::id()));
+    let write_temporary = || -> io::Result<()> {
+        let mut file = BufWriter::with_capacity(1 << 20, File::create(&temporary)?);
         write(&mut file)?;
         file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-        fs::rename(&beside, path)
+        fs::rename(&temporary, path)
     };
-    write_beside().map_err(|source| {
-        // It may never have been made; what matters is the error before.
-        let _ = fs::remove_file(&beside);
+    write_temporary().map_err(|source| {
+        // The temporary file may not exist; the first error is the one to report.
+        let _ = fs::remove_file(&temporary);
         failed(source)
     })?;
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
@@ -58,22 +58,22 @@ fn write_hint(path: &Path, source: &io::Error) -> String {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let hint = match source.kind() {
         io::ErrorKind::StorageFull if is_out_of_inodes(path) => {
-            "the disk holds as many files as it can (`df -i`): delete some and run again"
+            "the disk has no inodes left (`df -i`): delete some files and run again"
         }
         io::ErrorKind::StorageFull => "the disk is full: free some space and run again",
         io::ErrorKind::QuotaExceeded => "the disk quota is used up: free some space and run again",
-        io::ErrorKind::ReadOnlyFilesystem => "that disk is read-only: mount it writable",
-        io::ErrorKind::PermissionDenied => "check who may write there",
+        io::ErrorKind::ReadOnlyFilesystem => "the disk is mounted read-only: remount it writable",
+        io::ErrorKind::PermissionDenied => "check the permissions",
         io::ErrorKind::IsADirectory => "it is a folder: name a file in it",
-        io::ErrorKind::NotADirectory => "a part of its path is a file: check the spelling",
+        io::ErrorKind::NotADirectory => "a component of the path is a file: check the spelling",
         io::ErrorKind::NotFound => match folder.filter(|folder| !folder.exists()) {
             Some(folder) => {
                 return format!(
-                    "the folder `{}` does not exist: make it, or name another place",
+                    "the folder `{}` does not exist: create it, or choose another path",
                     folder.display()
                 );
             }
-            None => "was its folder removed meanwhile?",
+            None => "its folder was deleted during the run",
         },
         _ => "check permissions and the disk",
     };

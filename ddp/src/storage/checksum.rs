@@ -1,6 +1,6 @@
-//! The checksum of a checkpoint's files: XXH3 with 128 bits, written as 32 hexadecimal digits.
+//! Checksum of checkpoint files: 128-bit XXH3, written as 32 hexadecimal digits.
 //!
-//! It finds every accident (a random change passes by chance of 2^-128) at several GB/s; it guards against no forger.
+//! Detects accidental changes (a random change goes unnoticed with probability 2^-128) at several GB/s; it is not cryptographic.
 //!
 //! Source: Y. Collet, xxHash, `XXH3_128bits`.
 
@@ -12,13 +12,13 @@ use xxhash_rust::xxh3::Xxh3;
 /// Digits of a [`Checksum`] in text.
 pub(crate) const N_DIGITS: usize = 32;
 
-/// XXH3-128 of some bytes, as text of 32 lower-case hexadecimal digits.
+/// XXH3-128 digest as 32 lower-case hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Checksum(String);
 
 impl Checksum {
-    /// That of `bytes`.
+    /// Hashes `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         Checksum::from_u128(xxhash_rust::xxh3::xxh3_128(bytes))
     }
@@ -39,7 +39,7 @@ impl fmt::Display for Checksum {
     }
 }
 
-/// A checksum of bytes that come piece by piece.
+/// Incremental checksum.
 #[derive(Clone)]
 pub struct Hasher {
     hash: Box<Xxh3>,
@@ -47,12 +47,12 @@ pub struct Hasher {
 }
 
 impl Hasher {
-    /// Of no bytes yet.
+    /// Creates a hasher of no bytes.
     pub fn new() -> Self {
         Hasher { hash: Box::new(Xxh3::new()), n_bytes: 0 }
     }
 
-    /// Takes the next bytes.
+    /// Appends bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.hash.update(bytes);
         self.n_bytes += bytes.len() as u64;

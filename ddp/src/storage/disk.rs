@@ -1,4 +1,4 @@
-//! What saving a checkpoint asks of a file system, in one place, so that a test can have each of it fail.
+//! File-system calls of saving a checkpoint, behind a trait so that tests can make each of them fail.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -11,20 +11,19 @@ use rustix::fs::{Advice, CWD, RenameFlags, fadvise, renameat_with, statvfs};
 
 use super::stream::{self, BLOCK_BYTES};
 
-/// The calls by which checkpoints are written; as they stand here those of the operating system.
+/// File-system calls that write checkpoints; the default methods call the operating system.
 pub trait Disk: fmt::Debug + Send + Sync {
-    /// Makes a folder and those above it; one that is there is right.
+    /// Creates a folder and its parents; an existing folder is not an error.
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
         fs::create_dir_all(path)
     }
 
-    /// Makes an empty file, in place of what is there.
+    /// Creates an empty file, truncating an existing one.
     fn create(&self, path: &Path) -> io::Result<OpenFile> {
         Ok(OpenFile { path: path.to_owned(), file: File::create(path)?, is_direct: false })
     }
 
-    /// Has what is written go around the system's cache, as long as it comes in whole blocks. Only for speed: a file system that
-    /// can't do so goes on as it was.
+    /// Requests direct I/O for whole blocks. Only for speed: without support, writes go through the page cache.
     fn bypass_cache(&self, file: &mut OpenFile) {
         file.is_direct = stream::bypass_cache(&file.file);
     }
@@ -34,35 +33,32 @@ pub trait Disk: fmt::Debug + Send + Sync {
         file.append(bytes)
     }
 
-    /// Has the disk begin with these bytes of the file, and returns at once: later [`sync`](Self::sync) has less to wait for.
-    /// Only for speed: whoever can't do so leaves it.
+    /// Starts writing these bytes of the file back to disk without waiting, so that [`sync`](Self::sync) has less to do. Only for
+    /// speed: an implementation may do nothing.
     fn begin_to_sync(&self, file: &OpenFile, bytes: Range<u64>) {
         if file.is_direct {
             return;
         }
-        // Linux writes what it is told to forget; what is not on the disk yet it keeps.
+        // Linux starts writeback of dirty pages that it is told to drop, and keeps them until then.
         let _ = fadvise(&file.file, bytes.start, NonZeroU64::new(bytes.end - bytes.start), Advice::DontNeed);
     }
 
-    /// Returns when the file's bytes are on the disk.
+    /// Syncs the file to disk.
     fn sync(&self, file: &OpenFile) -> io::Result<()> {
         file.file.sync_all()
     }
 
-    /// Returns when the names in the folder are on the disk.
+    /// Syncs the directory entries of a folder to disk.
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         File::open(path)?.sync_all()
     }
 
-    /// Gives a file or folder another name; a file of that name is replaced.
+    /// Renames a file or folder; an existing file of that name is replaced.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         fs::rename(from, to)
     }
 
-    /// Exchanges two names at once.
-    ///
-    /// # Errors
-    /// Also that the file system can't.
+    /// Exchanges two names atomically; fails where the file system does not support it.
     fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
         Ok(renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)?)
     }
@@ -72,13 +68,13 @@ pub trait Disk: fmt::Debug + Send + Sync {
         fs::remove_file(path)
     }
 
-    /// Removes a folder with all in it.
+    /// Removes a folder and its content.
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
         fs::remove_dir_all(path)
     }
 }
 
-/// The operating system's.
+/// The file system of the operating system.
 #[derive(Debug, Clone, Copy)]
 pub struct OsDisk;
 
@@ -87,11 +83,11 @@ impl Disk for OsDisk {}
 /// A file that is being written.
 #[derive(Debug)]
 pub struct OpenFile {
-    /// Its path.
+    /// Path of the file.
     pub path: PathBuf,
-    /// The file.
+    /// Open handle.
     pub file: File,
-    /// Whether it is written around the system's cache.
+    /// Whether it is written with direct I/O.
     is_direct: bool,
 }
 
@@ -120,62 +116,62 @@ impl OpenFile {
     }
 }
 
-/// A call that failed, and on what.
+/// A failed file-system call.
 #[derive(Debug)]
 pub struct DiskError {
-    /// Such as "write".
+    /// The failed action, such as "write".
     pub action: &'static str,
-    /// The file or folder.
+    /// Path of the file or folder.
     pub path: PathBuf,
-    /// The system's answer.
+    /// Error of the operating system.
     pub source: io::Error,
 }
 
-/// Says on what a call failed.
+/// Adds action and path to an I/O error.
 pub(crate) fn at(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DiskError {
     let path = path.to_owned();
     move |source| DiskError { action, path, source }
 }
 
-/// Writes a small file beside, syncs it, and puts it in the place of `path`; the name is not synced yet.
+/// Replaces `path` by a small file that is written next to it and synced; the directory entry is not synced yet.
 pub(crate) fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> Result<(), DiskError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let beside = path.with_file_name(format!(".{name}.new"));
+    let temporary = path.with_file_name(format!(".{name}.new"));
     let written = (|| {
-        let mut file = disk.create(&beside).map_err(at("make", &beside))?;
-        disk.write(&mut file, bytes).map_err(at("write", &beside))?;
-        disk.sync(&file).map_err(at("sync", &beside))?;
-        disk.rename(&beside, path).map_err(at("rename a file to", path))
+        let mut file = disk.create(&temporary).map_err(at("make", &temporary))?;
+        disk.write(&mut file, bytes).map_err(at("write", &temporary))?;
+        disk.sync(&file).map_err(at("sync", &temporary))?;
+        disk.rename(&temporary, path).map_err(at("rename a file to", path))
     })();
     if written.is_err() {
-        // It may never have been made; what matters is the error before.
-        let _ = disk.remove_file(&beside);
+        // The temporary file may not exist; the first error is the one to report.
+        let _ = disk.remove_file(&temporary);
     }
     written
 }
 
-/// Bytes that this user may still write to the disk of `path`; None where the system can't tell.
+/// Free bytes for this user on the disk of `path`; `None` if unknown.
 pub(crate) fn free_bytes(path: &Path) -> Option<u64> {
     let stat = statvfs(path).ok()?;
     Some(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// Whether an error is about room.
+/// Whether an error means that the disk or quota is full.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Whether the disk of `path` has bytes left, and can hold hardly any more files. It asks now: what could not be written may
-/// have been removed since, so that a few more fit than when it failed.
+/// Whether the disk of `path` has free bytes but (almost) no free inodes. A few may have become free since the failure, because
+/// partial files were deleted.
 pub(crate) fn is_out_of_inodes(path: &Path) -> bool {
     const FEW: u64 = 64;
     const AMPLE_BYTES: u64 = 1 << 20;
-    // The file itself, and the folder it was in, may be gone.
+    // The file and its folder may no longer exist.
     let stat = path.ancestors().find_map(|path| {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         statvfs(path).ok()
     });
-    // File systems that make inodes as they need them say 0 of 0.
+    // File systems that create inodes on demand report 0 of 0.
     stat.is_some_and(|stat| {
         let free_bytes = stat.f_bavail.saturating_mul(stat.f_frsize);
         stat.f_files > 0 && stat.f_favail < FEW && free_bytes >= AMPLE_BYTES

@@ -1,65 +1,65 @@
-//! Files whose length and checksum are known, and what can be wrong with them.
+//! Files with known length and checksum, and their faults.
 
 use serde::{Deserialize, Serialize};
 
 use super::checksum::Checksum;
 
-/// A file as it was written.
+/// Name, length and checksum of a file when it was written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileEntry {
-    /// Its name in its folder.
+    /// Name within its folder.
     pub name: String,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
-    /// Of all its bytes.
+    /// XXH3-128 checksum of all bytes.
     pub xxh3_128: Checksum,
 }
 
-/// A fault of a file that a checkpoint or model holds.
+/// A fault of a checkpoint or model file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileFault {
-    /// A file that belongs to it is missing.
+    /// The file is missing.
     #[error("{name} is missing")]
     Missing {
-        /// The file.
+        /// Name of the file.
         name: String,
     },
-    /// A file can't be read.
+    /// The file can't be read.
     #[error("{name} can't be read: {reason}")]
     Unreadable {
-        /// The file.
+        /// Name of the file.
         name: String,
-        /// The system's answer.
+        /// Error of the operating system.
         reason: String,
     },
-    /// A file is shorter or longer than it was written.
+    /// The file is shorter or longer than when it was written.
     #[error("{name} has {got} bytes, expected {expected}")]
     Length {
-        /// The file.
+        /// Name of the file.
         name: String,
-        /// Its length.
+        /// Length on disk.
         got: u64,
-        /// What the manifest says.
+        /// Value in the manifest.
         expected: u64,
     },
-    /// The bytes of a file are others than those that were written.
+    /// The content differs from what was written.
     #[error("{name} was changed: its checksum is {got}, expected {expected}")]
     Changed {
-        /// The file.
+        /// Name of the file.
         name: String,
-        /// Its checksum.
+        /// Checksum on disk.
         got: String,
-        /// What the manifest says.
+        /// Value in the manifest.
         expected: String,
     },
-    /// A file whose bytes are those that were written, and make no sense.
+    /// The content is as written but invalid.
     #[error("{name}: {reason}")]
     Malformed {
-        /// The file.
+        /// Name of the file.
         name: String,
-        /// What is wrong with it.
+        /// The defect.
         reason: String,
     },
 }

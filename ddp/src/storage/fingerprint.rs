@@ -1,6 +1,6 @@
-//! Hashes by which ranks compare what they read. They guard against different files, not against an adversary.
+//! Hashes with which ranks compare their input files. They detect differences, but are not cryptographic.
 
-/// FNV-1a's scheme on 64-bit words, with a rotation so that high bits reach low ones.
+/// FNV-1a on 64-bit words, with a rotation that moves high bits to low ones.
 pub(crate) struct Fingerprint(u64);
 
 impl Default for Fingerprint {
@@ -32,7 +32,7 @@ impl Fingerprint {
     }
 }
 
-/// The hash of some bytes.
+/// Hashes `bytes`.
 pub(crate) fn fingerprint(bytes: &[u8]) -> u64 {
     let mut hash = Fingerprint::default();
     hash.bytes(bytes);

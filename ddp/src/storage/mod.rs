@@ -1,6 +1,6 @@
-//! Files and bytes on disk: reading what the user named, writing so that nothing half-written is ever seen, checksums.
+//! Files on disk: reading files that the user named, atomic writes, checksums.
 //!
-//! The lowest room: it knows no config, no model and no checkpoint.
+//! The lowest module: it knows no config, no model and no checkpoint.
 
 pub mod atomic_write;
 pub mod checksum;

@@ -1,8 +1,8 @@
-//! Large files in chunks: one thread writes or reads a chunk while another hashes and copies the one next to it, so that a file
-//! takes as long as the disk does.
+//! Chunked transfer of large files: one thread writes or reads a chunk while another hashes and copies the next, so that the disk
+//! is the bottleneck.
 //!
-//! Chunks begin and end at multiples of a disk's block. So they can go around the system's cache ([`Caching::Bypass`]), whose
-//! pages cost more than many disks take, and which had better keep the training data.
+//! Chunks start and end at multiples of the disk block, as direct I/O ([`Caching::Bypass`]) requires. Direct I/O avoids the cost of
+//! the page cache and leaves the cache to the training data.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -14,23 +14,23 @@ use std::thread;
 use rustix::fs::{Advice, OFlags, fadvise, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
-/// What memory and place of a transfer around the cache are multiples of: enough for most disks.
+/// Alignment of memory and file offset for direct I/O: sufficient for most disks.
 pub(crate) const BLOCK_BYTES: usize = 4096;
-/// Bytes that travel at a time.
+/// Bytes per transfer.
 pub(crate) const CHUNK_BYTES: usize = 8 << 20;
-/// Bytes that are looked at and then copied, while they are in the core's own cache.
+/// Bytes that are hashed and then copied while they are in the core's cache.
 pub(crate) const SEEN_BYTES: usize = 256 << 10;
 
-/// What the system's cache has to do with a file.
+/// Use of the page cache for a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Caching {
-    /// It holds what was read, for others of this host, or for a second look.
+    /// Read through the page cache, for other processes of the host or a second read.
     Keep,
-    /// It is left as it is.
+    /// Use direct I/O.
     Bypass,
 }
 
-/// Memory from a multiple of [`BLOCK_BYTES`] on, the first `len` bytes of which are in use.
+/// Buffer aligned to [`BLOCK_BYTES`], of which the first `len` bytes are in use.
 #[derive(Debug)]
 struct Chunk {
     memory: Vec<u8>,
@@ -56,11 +56,10 @@ impl Chunk {
     }
 }
 
-/// Hands `parts`, one behind the other, to `write` in chunks; the next is made ready meanwhile. `see` sees the same bytes in
-/// their order.
+/// Passes the concatenation of `parts` to `write` in chunks, while the next chunk is filled. `see` gets the same bytes in order.
 ///
 /// # Errors
-/// The first of `write`, or of starting a thread, as `failed` has it.
+/// The first error of `write`; `failed` converts an error of starting the thread.
 pub(crate) fn write<E: Send>(
     parts: &[&[u8]],
     mut see: impl FnMut(&[u8]),
@@ -70,7 +69,7 @@ pub(crate) fn write<E: Send>(
     let n_bytes: usize = parts.iter().map(|part| part.len()).sum();
     let mut pieces = parts.iter().flat_map(|part| part.chunks(SEEN_BYTES)).peekable();
     let mut rest: &[u8] = &[];
-    // Whether there is something in the chunk.
+    // Returns whether the chunk holds data.
     let mut fill = |chunk: &mut Chunk| {
         chunk.len = 0;
         while !chunk.room().is_empty() {
@@ -97,7 +96,7 @@ pub(crate) fn write<E: Send>(
         let work = move || -> Result<(), E> {
             for chunk in to_write {
                 write(chunk.bytes())?;
-                // Nobody wants it back after the last.
+                // The receiver may be gone after the last chunk.
                 let _ = written.send(chunk);
             }
             Ok(())
@@ -107,25 +106,22 @@ pub(crate) fn write<E: Send>(
             Ok(writer) => writer,
             Err(error) => return Err(failed(error)),
         };
-        // The writer hangs up only with an error, which it returns.
+        // The writer disconnects only on an error, which it returns.
         produce(chunk, &full, &empty, |chunk| Ok(fill(chunk)))?;
         drop(full);
         writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
 
-/// Reads a file from its beginning to its end; `see` gets the place of each chunk and its bytes, while the next is read.
-/// Returns the number of bytes.
-///
-/// # Errors
-/// Those of the system.
+/// Reads a file from start to end; `see` gets the offset and bytes of each chunk while the next is read. Returns the number of
+/// bytes.
 pub(crate) fn read(path: &Path, caching: Caching, mut see: impl FnMut(u64, &[u8])) -> io::Result<u64> {
     let file = File::open(path)?;
     let n_bytes = file.metadata()?.len();
     let is_large = n_bytes > CHUNK_BYTES as u64;
     let mut is_direct = caching == Caching::Bypass && is_large && bypass_cache(&file);
     if !is_direct {
-        // Only for speed: where the system takes no advice, it reads as it likes.
+        // Only for speed: the system may ignore the advice.
         let _ = fadvise(&file, 0, None, Advice::Sequential);
     }
     let mut fill = move |chunk: &mut Chunk| -> io::Result<bool> {
@@ -135,7 +131,7 @@ pub(crate) fn read(path: &Path, caching: Caching, mut see: impl FnMut(u64, &[u8]
                 Ok(0) => break,
                 Ok(n) => {
                     chunk.len += n;
-                    // A part of a block is the file's end; what is left of the chunk begins at no block.
+                    // A partial block is the end of the file; the rest of the chunk is unaligned.
                     if is_direct && n % BLOCK_BYTES > 0 {
                         break;
                     }
@@ -169,7 +165,7 @@ pub(crate) fn read(path: &Path, caching: Caching, mut see: impl FnMut(u64, &[u8]
         let reader = thread::Builder::new().name("checkpoint-read".to_owned()).spawn_scoped(scope, work)?;
         for chunk in to_take {
             take(&chunk);
-            // Nobody wants it back after the last.
+            // The receiver may be gone after the last chunk.
             let _ = taken.send(chunk);
         }
         reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -177,7 +173,8 @@ pub(crate) fn read(path: &Path, caching: Caching, mut see: impl FnMut(u64, &[u8]
     Ok(at)
 }
 
-/// Fills `chunk` and one more in turn, hands them over and gets them back, until nothing is left to `fill` or nobody takes any.
+/// Fills `chunk` and a second one in turn, sends them and receives them back, until `fill` has no more data or the receiver is
+/// gone.
 fn produce<E>(
     mut chunk: Chunk,
     full: &Sender<Chunk>,
@@ -197,7 +194,7 @@ fn produce<E>(
     Ok(())
 }
 
-/// Has later transfers go around the cache; whether the file system can.
+/// Switches later transfers to direct I/O; returns whether the file system supports it.
 pub(crate) fn bypass_cache(file: impl AsFd) -> bool {
     fcntl_getfl(&file).is_ok_and(|flags| fcntl_setfl(&file, flags | OFlags::DIRECT).is_ok())
 }

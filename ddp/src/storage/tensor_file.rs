@@ -1,6 +1,6 @@
-//! A safetensors file of f32 tensors, written and read piece by piece: nothing is held in memory twice.
+//! Safetensors files of f32 tensors, written and read piece by piece without a second copy in memory.
 //!
-//! Format: the header's length as u64, the header as JSON (name -> dtype, shape, place), the values; little-endian.
+//! Format: the header's length as u64, the header as JSON (name -> dtype, shape, offsets), the values; little-endian.
 //! Source: <https://github.com/huggingface/safetensors>, "Format".
 
 use std::collections::HashMap;
@@ -17,21 +17,21 @@ use super::disk::{Disk, DiskError, OpenFile, at};
 use super::fault::{FileEntry, FileFault};
 use super::stream::{self, CHUNK_BYTES, Caching};
 
-/// The format's own limit of a header.
+/// Maximum header length of the format.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// A tensor to write.
 #[derive(Debug, Clone)]
 pub struct TensorToWrite<'a> {
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
-    /// Its dimensions.
+    /// Shape.
     pub dims: Vec<usize>,
-    /// Its values, row by row.
+    /// Values in row-major order.
     pub values: &'a [f32],
 }
 
-/// The first bytes of a file that holds `tensors` in their order.
+/// Builds the header of a file that holds `tensors` in this order.
 pub fn header(tensors: &[TensorToWrite<'_>], metadata: &HashMap<String, String>) -> Vec<u8> {
     let mut entries = Map::new();
     if !metadata.is_empty() {
@@ -45,23 +45,20 @@ pub fn header(tensors: &[TensorToWrite<'_>], metadata: &HashMap<String, String>)
         start = end;
     }
     let mut text = Value::Object(entries).to_string().into_bytes();
-    // Values begin at a multiple of 8, as the format's library has it.
+    // The values start at a multiple of 8, as in the reference implementation.
     text.resize(text.len().next_multiple_of(8), b' ');
     let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
     bytes.append(&mut text);
     bytes
 }
 
-/// Length of the file that holds `tensors`.
+/// Length in bytes of a file that holds `tensors`.
 pub fn file_bytes(tensors: &[TensorToWrite<'_>], metadata: &HashMap<String, String>) -> u64 {
     let values: usize = tensors.iter().map(|tensor| size_of_val(tensor.values)).sum();
     (header(tensors, metadata).len() + values) as u64
 }
 
-/// Writes a file of `tensors`, which is to be synced; its checksum is that of the bytes handed over.
-///
-/// # Errors
-/// The call that failed.
+/// Writes a file of `tensors`, which the caller syncs. The checksum is computed from memory, not read back.
 pub fn write(
     disk: &dyn Disk,
     path: &Path,
@@ -91,17 +88,14 @@ pub fn write(
     Ok((file, FileEntry { name, bytes: hasher.n_bytes(), xxh3_128: hasher.checksum() }))
 }
 
-/// Length and checksum of a file.
-///
-/// # Errors
-/// Those of the system.
+/// Reads a file and returns its length and checksum.
 pub(crate) fn checksum(path: &Path, caching: Caching) -> std::io::Result<(u64, Checksum)> {
     let mut hasher = Hasher::new();
     stream::read(path, caching, |_, bytes| hasher.update(bytes))?;
     Ok((hasher.n_bytes(), hasher.checksum()))
 }
 
-/// Bytes of a file from `at` on, and where they go to.
+/// Destination of the bytes of a file from offset `at`.
 pub(crate) struct Target<'a> {
     pub(crate) at: u64,
     pub(crate) out: &'a mut [u8],
@@ -113,15 +107,12 @@ pub struct TensorFile {
     name: String,
     file: File,
     header: Metadata,
-    /// Place of the first value.
+    /// File offset of the first value.
     values_at: u64,
 }
 
 impl TensorFile {
     /// Opens the file and reads its header.
-    ///
-    /// # Errors
-    /// What is wrong with it.
     pub fn open(path: &Path) -> Result<Self, FileFault> {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let unreadable = |error: std::io::Error| match error.kind() {
@@ -131,7 +122,7 @@ impl TensorFile {
         let malformed = |reason: String| FileFault::Malformed { name: name.clone(), reason };
         let file = File::open(path).map_err(unreadable)?;
         let n_bytes = file.metadata().map_err(unreadable)?.len();
-        let cut = || malformed("it is cut off within its header, or no safetensors file".to_owned());
+        let cut = || malformed("the header is truncated, or it is not a safetensors file".to_owned());
         if n_bytes < 8 {
             return Err(cut());
         }
@@ -158,12 +149,12 @@ impl TensorFile {
         Ok(TensorFile { name, file, header, values_at })
     }
 
-    /// Its name in its folder.
+    /// Name within its folder.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its texts.
+    /// Text metadata of the header.
     pub fn metadata(&self) -> HashMap<String, String> {
         self.header.metadata().clone().unwrap_or_default()
     }
@@ -173,12 +164,12 @@ impl TensorFile {
         self.header.offset_keys()
     }
 
-    /// Dimensions of a tensor, if there is one of that name.
+    /// Shape of a tensor, if it exists.
     pub fn dims(&self, name: &str) -> Option<&[usize]> {
         self.header.info(name).map(|info| info.shape.as_slice())
     }
 
-    /// The first byte of elements `range` of the flattened tensor `name`.
+    /// File offset of elements `range` of the flattened tensor `name`.
     ///
     /// # Errors
     /// [`FileFault::Malformed`] if there is no such tensor or it has fewer elements.
@@ -192,10 +183,10 @@ impl TensorFile {
         Ok(self.values_at + (info.data_offsets.0 + range.start * size_of::<f32>()) as u64)
     }
 
-    /// Reads elements `range` of the flattened tensor `name` to `out`.
+    /// Reads elements `range` of the flattened tensor `name` into `out`.
     ///
     /// # Errors
-    /// [`FileFault::Malformed`] if there is no such tensor or it has fewer elements, and those of the system.
+    /// [`FileFault::Malformed`] if there is no such tensor or it has fewer elements; [`FileFault::Unreadable`].
     ///
     /// # Panics
     /// If `out` is not of the range's length.
@@ -204,10 +195,7 @@ impl TensorFile {
         self.read_at(self.place(name, range)?, bytemuck::cast_slice_mut(out))
     }
 
-    /// Reads the bytes from `place` on.
-    ///
-    /// # Errors
-    /// Those of the system.
+    /// Reads the bytes from file offset `place`.
     pub(crate) fn read_at(&self, place: u64, out: &mut [u8]) -> Result<(), FileFault> {
         let unreadable = |error: std::io::Error| FileFault::Unreadable {
             name: self.name.clone(),
@@ -216,10 +204,7 @@ impl TensorFile {
         self.file.read_exact_at(out, place).map_err(unreadable)
     }
 
-    /// A whole tensor.
-    ///
-    /// # Errors
-    /// As [`read`](Self::read).
+    /// Reads a whole tensor; errors as [`read`](Self::read).
     pub fn tensor(&self, name: &str) -> Result<Vec<f32>, FileFault> {
         let numel = self.dims(name).map_or(0, |dims| dims.iter().product());
         let mut values = vec![0.0; numel];
@@ -271,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_headers_are_told() {
+    fn truncated_headers_are_errors() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.safetensors");
         write(&OsDisk, &path, &tensors(&[1.0], &[0.0; 6]), &HashMap::new()).unwrap();

@@ -15,9 +15,9 @@ pub enum FileError {
         path.display(), missing_hint(path)
     )]
     Missing {
-        /// What the file is for: "config file", "data file".
+        /// Purpose of the file, such as "config file".
         what: &'static str,
-        /// As the user wrote it.
+        /// Path as the user wrote it.
         path: PathBuf,
     },
     /// The path names a folder.
@@ -27,9 +27,9 @@ pub enum FileError {
         path.display()
     )]
     IsFolder {
-        /// What the file is for.
+        /// Purpose of the file.
         what: &'static str,
-        /// As the user wrote it.
+        /// Path as the user wrote it.
         path: PathBuf,
     },
     /// The system refused to open or read the file.
@@ -39,16 +39,16 @@ pub enum FileError {
         path.display()
     )]
     Unreadable {
-        /// What the file is for.
+        /// Purpose of the file.
         what: &'static str,
-        /// As the user wrote it.
+        /// Path as the user wrote it.
         path: PathBuf,
-        /// The system's answer.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
 
-/// Opens `path` for reading; `what` names its purpose in messages, such as "data file".
+/// Opens `path` for reading; `what` names its purpose in error messages, such as "data file".
 pub fn open(what: &'static str, path: &Path) -> Result<File, FileError> {
     let unreadable = |source| FileError::Unreadable { what, path: path.to_owned(), source };
     let file = match File::open(path) {
@@ -64,7 +64,7 @@ pub fn open(what: &'static str, path: &Path) -> Result<File, FileError> {
     Ok(file)
 }
 
-/// Reads all of `path`; `what` names its purpose in messages.
+/// Reads all of `path`; `what` names its purpose in error messages.
 pub fn read(what: &'static str, path: &Path) -> Result<Vec<u8>, FileError> {
     let mut bytes = Vec::new();
     let read = open(what, path)?.read_to_end(&mut bytes);
@@ -79,6 +79,6 @@ pub(crate) fn missing_hint(path: &Path) -> String {
             let folder = folder.display();
             format!("relative paths start at the current folder, {folder}")
         }
-        _ => "check the spelling; on several hosts, that each of them has it".to_owned(),
+        _ => "check the spelling; with several hosts, check that each has the file".to_owned(),
     }
 }

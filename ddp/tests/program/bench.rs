@@ -138,7 +138,7 @@ fn formats_that_the_cpu_has_not_are_refused() {
         let outcome = run(single(&["bench", name, "--device", "cpu", "--dtype", dtype]));
         assert_eq!(outcome.status.code(), Some(2), "{outcome:?}");
         let named = dtype.rsplit(',').next().unwrap();
-        let reason = format!("only GPUs have matrix products in {named}");
+        let reason = format!("only GPUs have matmuls in {named}");
         assert!(
             outcome.stderr.contains(&reason) && outcome.stderr.contains("hint: --dtype f32"),
             "{outcome:?}"

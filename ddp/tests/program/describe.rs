@@ -5,7 +5,7 @@
 use std::sync::Barrier;
 
 use crate::common::{made_up_csv, run_ok, single, temp_dir, write};
-use ddp::commands::describe::memory_plan::{MemoryKind, MemoryPlan, RankPlan, keeps_rows_there};
+use ddp::commands::describe::memory_plan::{MemoryKind, MemoryPlan, RankPlan, keeps_rows_on_device};
 use ddp::config::{CommDtype, Config, Determinism, ZeroStage};
 use ddp::data::{self, Loaded};
 use ddp::model::ModelSpec;
@@ -36,7 +36,7 @@ fn account_and_plan(world: &World, config: &Config) -> [Vec<usize>; 2] {
         cuts,
         zero: config.comm.zero,
         device,
-        keeps_rows_there: keeps_rows_there(config, &data, device).unwrap(),
+        keeps_rows_on_device: keeps_rows_on_device(config, &data, device).unwrap(),
         n_threads: cpu_threads::current(),
     };
     let planned = MemoryPlan::new(&plan);
@@ -165,5 +165,5 @@ fn a_run_on_gpus_that_are_not_there_is_described() {
     assert_eq!(stages[0]["total_bytes"], total);
 
     let text = run_ok(single(&["describe"])).stdout;
-    assert!(text.contains("layers.0.weight  128 x 64") && text.contains("MiB of rank 0 of 1"), "{text}");
+    assert!(text.contains("layers.0.weight  128 x 64") && text.contains("MiB on rank 0 of 1"), "{text}");
 }

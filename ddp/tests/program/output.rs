@@ -87,7 +87,7 @@ fn a_dry_run_gives_a_config_and_writes_nothing() {
     let dry = run(folder.path(), &train(&[&sets[..], &["--dry-run"]].concat()));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     let stderr = text(dry.stderr);
-    for part in ["64-128-64-10 layers", "128 -> 64", "32 rows a step", "dry run: "] {
+    for part in ["64-128-64-10 layers", "128 -> 64", "32 rows per step", "dry run: "] {
         assert!(stderr.contains(part), "no {part:?} in {stderr}");
     }
     // The config is whole: training with it writes the same one.
@@ -188,7 +188,7 @@ fn results_that_cannot_be_written_are_an_error() {
         let stderr = text(output.stderr);
         assert_eq!(output.status.code(), Some(74), "{args:?}: {stderr}");
         let want = "error: can't write to stdout: No space left on device (os error 28)\n\
-                    hint: the disk that it leads to is full: free some space, or send it elsewhere\n";
+                    hint: the disk it is redirected to is full: free some space, or redirect it elsewhere\n";
         assert!(stderr.ends_with(want), "{args:?}: {stderr}");
     }
     // The run itself is worth more than what is told of it.
@@ -197,7 +197,11 @@ fn results_that_cannot_be_written_are_an_error() {
     let output = command.output().unwrap();
     let stderr = text(output.stderr);
     assert!(output.status.success(), "{stderr}");
-    assert_eq!(stderr.matches("warning: no more events go to stdout: No space left").count(), 1, "{stderr}");
+    assert_eq!(
+        stderr.matches("warning: stopped writing events to stdout: No space left").count(),
+        1,
+        "{stderr}"
+    );
     assert!(folder.path().join("json/model.safetensors").exists());
 }
 

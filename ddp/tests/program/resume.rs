@@ -390,7 +390,7 @@ fn what_was_changed_is_not_evaluated() {
 fn a_run_without_checkpoints_is_not_gone_on_with() {
     let run = Run::new(RUN);
     run.to_the_end(1, &["checkpoint.every_epochs=0"]);
-    assert_refused(&run.leg(1, &[]), &["no checkpoint to go on from", "--overwrite instead of --resume"]);
+    assert_refused(&run.leg(1, &[]), &["no checkpoint to resume from", "--overwrite instead of --resume"]);
     // One that was killed before its first checkpoint starts afresh.
     std::fs::remove_file(run.out().join("model.safetensors")).unwrap();
     run.to_the_end(1, &[]);

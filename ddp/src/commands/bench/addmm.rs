@@ -1,4 +1,4 @@
-//! `ddp-train bench addmm`: matrix products, those of a model's layers and square ones.
+//! `ddp-train bench addmm`: matmuls of a model's layers, and square ones.
 
 use ddp_comm::World;
 use ddp_kernels::{DType, KernelError, ops};
@@ -14,22 +14,22 @@ use crate::exit::Stop;
 
 const ALL_DTYPES: [BenchDtype; 3] = [BenchDtype::F32, BenchDtype::Tf32, BenchDtype::Bf16];
 
-/// A product `[m, k] · [k, n]`, each factor possibly stored the other way round.
+/// A matmul `[m, k] · [k, n]`, either operand possibly stored transposed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) struct Product {
-    /// Which pass of a layer it is, or `square`.
+    /// Pass of the layer, or `square`.
     pub(super) pass: &'static str,
     pub(super) m: usize,
     pub(super) n: usize,
     pub(super) k: usize,
     pub(super) transpose_a: bool,
     pub(super) transpose_b: bool,
-    /// Whether the result is f32 also of bf16 factors.
+    /// Whether the result is f32 even for bf16 operands.
     #[serde(skip)]
     pub(super) is_wide: bool,
 }
 
-/// The products of a training step, layer by layer; the first layer's input needs no gradient.
+/// The matmuls of a training step, layer by layer; the input of the first layer needs no gradient.
 pub(super) fn products_of_layers(dims: &[usize], batch: usize) -> Vec<Product> {
     let mut products = Vec::new();
     for (layer, widths) in dims.windows(2).enumerate() {
@@ -67,7 +67,7 @@ pub(super) fn square(side: usize) -> Product {
 }
 
 impl Product {
-    /// The same product as a linear layer of the CPU computes it: forward as `yᵀ = W·xᵀ`, the weight in its own order.
+    /// The same matmul as a linear layer computes it on the CPU: forward as `yᵀ = W·xᵀ`, with the weight not transposed.
     pub(super) fn as_on_cpu(self) -> Self {
         match self.pass {
             "forward" => Product { m: self.n, n: self.m, transpose_b: false, ..self },
@@ -79,26 +79,26 @@ impl Product {
         2.0 * self.m as f64 * self.n as f64 * self.k as f64
     }
 
-    /// Times it on random factors that are in no cache.
+    /// Times it on random operands that are not in a cache.
     pub(super) fn time(
         &self,
         place: &Place,
         dtype: BenchDtype,
         effort: Effort,
     ) -> Result<Times, KernelError> {
-        let (inputs, output) = self.formats(dtype);
+        let (inputs, output) = self.dtypes(dtype);
         let n_factors = (self.m + self.n) * self.k;
         let bytes = n_factors * inputs.size_bytes() + self.m * self.n * output.size_bytes();
         self.time_on(place, dtype, effort, n_sets(place, bytes))
     }
 
-    /// Formats of the factors and of the result.
-    fn formats(&self, dtype: BenchDtype) -> (DType, DType) {
+    /// Data types of the operands and of the result.
+    fn dtypes(&self, dtype: BenchDtype) -> (DType, DType) {
         let inputs = dtype.precision().activations();
         (inputs, if self.is_wide { DType::F32 } else { inputs })
     }
 
-    /// Times it on `sets` sets of factors in turn; one set stays in a cache that is large enough, as in a step.
+    /// Times it on `sets` rotating sets of operands; a single set stays in a large enough cache, as in a step.
     pub(super) fn time_on(
         &self,
         place: &Place,
@@ -106,7 +106,7 @@ impl Product {
         effort: Effort,
         sets: usize,
     ) -> Result<Times, KernelError> {
-        let (inputs, output) = self.formats(dtype);
+        let (inputs, output) = self.dtypes(dtype);
         let mode = dtype.precision().matmul_mode();
         let stored = |rows, cols, transpose| if transpose { [cols, rows] } else { [rows, cols] };
         let a_dims = stored(self.m, self.k, self.transpose_a);
@@ -121,7 +121,7 @@ impl Product {
     }
 }
 
-/// The result of one product.
+/// Result of one matmul.
 #[derive(Debug, Serialize)]
 struct Measured {
     dtype: &'static str,
@@ -130,13 +130,13 @@ struct Measured {
     #[serde(flatten)]
     times: Times,
     tflops_per_s: f64,
-    /// Of the fastest product in the same format.
+    /// Fraction of the fastest matmul of the same data type.
     fraction_of_best: f64,
 }
 
 impl Row for Measured {
     const TITLES: &'static [&'static str] =
-        &["<format", "<product", "m", "n", "k", "ms median (least to largest)", "TFLOP/s", "of the best"];
+        &["<dtype", "<matmul", "m", "n", "k", "ms median (min to max)", "TFLOP/s", "of best"];
 
     fn cells(&self) -> Vec<String> {
         let Product { pass, m, n, k, .. } = self.product;
@@ -153,7 +153,7 @@ impl Row for Measured {
     }
 }
 
-/// Times as `args` say and prints the results on rank 0; every rank of the world calls it.
+/// Runs the benchmark and prints the results on rank 0; every rank of the world calls it.
 pub(super) fn addmm(world: &World, args: &BenchAddmmArgs) -> Result<(), Stop> {
     let place = Place::pin(world, &args.place, &args.dtype)?;
     let sides: &[usize] = match (&args.square[..], place.is_cpu()) {

@@ -1,7 +1,7 @@
-//! `ddp-train bench allreduce`: sums over all ranks, on the host's group and on NCCL's.
+//! `ddp-train bench allreduce`: all-reduce over all ranks, on the host and through NCCL.
 //!
-//! As nccl-tests counts: `algbw = bytes / time`, `busbw = algbw · 2(n - 1)/n`, which is the traffic of the slowest link
-//! whatever the algorithm, and so can be held against the speed of links. The time is that of the slowest rank.
+//! Bandwidths as in nccl-tests: `algbw = bytes / time`, `busbw = algbw · 2(n - 1)/n`, which is the traffic of the slowest link
+//! for any algorithm and can be compared with the link speed. The time is that of the slowest rank.
 //!
 //! Source: `doc/PERFORMANCE.md` of NVIDIA's nccl-tests.
 
@@ -20,34 +20,27 @@ use crate::cli::BenchAllreduceArgs;
 use crate::error::{Error, Result};
 use crate::exit::Stop;
 
-/// Elements of the first sum that are compared with what they should be.
+/// Elements of the first result that are checked.
 const N_CHECKED: usize = 1024;
 
-/// The result of one size on one group.
+/// Result of one size on one group.
 #[derive(Debug, Serialize)]
 struct Measured {
     transport: &'static str,
-    /// Memory that the buffers are in.
+    /// Memory of the buffers: `host` or `gpu`.
     memory: &'static str,
     size_bytes: usize,
     #[serde(flatten)]
     times: Times,
     algbw_gb_per_s: f64,
     busbw_gb_per_s: f64,
-    /// Of the first sum, not in the timed ones: 0 where all is well.
+    /// Wrong elements of the first, untimed result; expected 0.
     wrong_elements: usize,
 }
 
 impl Row for Measured {
-    const TITLES: &'static [&'static str] = &[
-        "<transport",
-        "<memory",
-        "size",
-        "ms median (least to largest)",
-        "algbw GB/s",
-        "busbw GB/s",
-        "wrong",
-    ];
+    const TITLES: &'static [&'static str] =
+        &["<transport", "<memory", "size", "ms median (min to max)", "algbw GB/s", "busbw GB/s", "wrong"];
 
     fn cells(&self) -> Vec<String> {
         vec![
@@ -62,7 +55,7 @@ impl Row for Measured {
     }
 }
 
-/// Times as `args` say and prints the results on rank 0; every rank of the world calls it.
+/// Runs the benchmark and prints the results on rank 0; every rank of the world calls it.
 pub(super) fn allreduce(world: &World, args: &BenchAllreduceArgs) -> Result<(), Stop> {
     let place = Place::pin(world, &args.place, &[])?;
     let gpu = place.gpu().map_err(Error::from)?;
@@ -79,7 +72,7 @@ pub(super) fn allreduce(world: &World, args: &BenchAllreduceArgs) -> Result<(), 
     Ok(())
 }
 
-/// Times sums of `n` f32.
+/// Times the all-reduce of `n` f32.
 fn measure(
     world: &World,
     group: &Group,
@@ -95,7 +88,7 @@ fn measure(
     let wrong_elements = n_wrong(world, &buf)?;
 
     let mut time = |n_calls: usize| -> Result<f64> {
-        // Sums of sums grow by the number of ranks each time.
+        // Repeated in-place sums grow by the number of ranks each time.
         ops::copy(source.view(), buf.view_mut())?;
         gpu.map_or(Ok(()), Gpu::synchronize)?;
         world.group().barrier()?;
@@ -122,14 +115,14 @@ fn measure(
     })
 }
 
-/// Numbers in `-1..1` that are a function of rank and place.
+/// Random numbers in `-1..1` that depend on rank and index only.
 fn random(rank: usize, n: usize, device: Device) -> Result<Tensor, KernelError> {
     let mut tensor = Tensor::zeros(&[n], DType::F32, device)?;
     uniform(tensor.view_mut(), -1.0, 1.0, UniformStream { seed: 11, stream: [rank as u32, 0] })?;
     Ok(tensor)
 }
 
-/// How many elements at the front of the first sum are not the sum of what all ranks brought.
+/// Counts the wrong elements at the start of the first result.
 fn n_wrong(world: &World, sum: &Tensor) -> Result<usize> {
     let n = sum.numel().min(N_CHECKED);
     let got = sum.view().range(0, n)?.to_vec::<f32>()?;
@@ -140,21 +133,21 @@ fn n_wrong(world: &World, sum: &Tensor) -> Result<usize> {
     }
     // Each addition rounds by at most 2^-24 of a partial sum, none of which is larger than the number of ranks.
     let bound = (world.world_size() as f64).powi(2) * 2f64.powi(-24);
-    // NaN is not right.
+    // NaN counts as wrong.
     let is_right = |(got, want): &(&f32, &f64)| (f64::from(**got) - **want).abs() <= bound;
     Ok(n - got.iter().zip(&want).filter(is_right).count())
 }
 
-/// Sums in a row that no f32 overflows by.
+/// Maximum number of consecutive in-place sums without f32 overflow.
 fn max_calls(world_size: usize) -> usize {
     match world_size {
         1 => usize::MAX,
-        // An f32 holds 2^127, and each sum adds this many bits.
+        // f32 holds up to 2^127, and each sum adds this many bits.
         n => 120 / n.next_power_of_two().trailing_zeros() as usize,
     }
 }
 
-/// How many ms `work` takes: by the host's clock, or as they pass in the GPU's compute stream, which waits for each sum.
+/// Times `work` in ms: by the host clock, or by events in the GPU's compute stream, which waits for each all-reduce.
 fn timed(
     group: &Group,
     gpu: Option<&'static Gpu>,
@@ -170,12 +163,12 @@ fn timed(
     work()?;
     timer.stop(gpu.compute())?;
     done.record(gpu.compute())?;
-    // Unlike the timer this hears of ranks that are gone.
+    // Unlike the timer, this detects ranks that are gone.
     group.wait_until(|| done.is_done())?;
     Ok(timer.elapsed_ms()?)
 }
 
-/// The largest of all ranks' times.
+/// Maximum time over all ranks.
 fn slowest(world: &World, ms: f64) -> Result<f64> {
     let mut ms = [ms];
     world.group().all_reduce(ReduceOp::Max, TensorMut::from_slice(&mut ms, &[1])?)?;

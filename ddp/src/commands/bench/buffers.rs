@@ -1,4 +1,4 @@
-//! Random operands, several sets of them in turn, so that none is in a cache when its turn comes.
+//! Rotating sets of random operands, so that none is still in a cache when it is used again.
 
 use std::ops::Range;
 
@@ -9,10 +9,10 @@ use super::place::Place;
 
 type Result<T> = std::result::Result<T, KernelError>;
 
-/// Elements between the starts of two sets are a multiple of this: vectors of any width stay aligned.
+/// Alignment of the sets in elements: vector accesses of any width stay aligned.
 const ALIGN: usize = 128;
 
-/// Tensors of one shape, one for each turn.
+/// Tensors of one shape, used in turn.
 #[derive(Debug)]
 pub(super) struct Rotating {
     all: Tensor,
@@ -21,8 +21,15 @@ pub(super) struct Rotating {
     n_sets: usize,
 }
 
+/// Seed and range of uniform random values.
+#[derive(Debug)]
+pub(super) struct UniformValues {
+    pub(super) seed: u64,
+    pub(super) range: Range<f32>,
+}
+
 impl Rotating {
-    /// Uniform numbers in `-1..1`: about as hard for a matrix unit as what training brings.
+    /// Uniform numbers in `-1..1`: similar to training data in their effect on the power of a GPU.
     pub(super) fn random(
         place: &Place,
         dims: &[usize],
@@ -30,17 +37,16 @@ impl Rotating {
         n_sets: usize,
         seed: u64,
     ) -> Result<Self> {
-        Self::uniform(place, dims, dtype, n_sets, (seed, -1.0..1.0))
+        Self::uniform(place, dims, dtype, n_sets, UniformValues { seed, range: -1.0..1.0 })
     }
 
-    /// Uniform numbers in a range. Also what is only written begins so: all of its pages are there then, and a clock meets
-    /// none that the system has to bring first.
+    /// Uniform numbers in a range. Outputs are initialised too, so that no page fault is timed.
     pub(super) fn uniform(
         place: &Place,
         dims: &[usize],
         dtype: DType,
         n_sets: usize,
-        (seed, range): (u64, Range<f32>),
+        UniformValues { seed, range }: UniformValues,
     ) -> Result<Self> {
         let mut rotating = Self::zeros(place, dims, dtype, n_sets)?;
         uniform(rotating.all.view_mut(), range.start, range.end, UniformStream { seed, stream: [0, 0] })?;
@@ -55,7 +61,7 @@ impl Rotating {
         Ok(Rotating { all, shape, stride, n_sets })
     }
 
-    /// Numbers in `0..bound`, not in order, as i64.
+    /// Shuffled i64 indices in `0..bound`.
     pub(super) fn indices(place: &Place, n: usize, bound: usize, n_sets: usize) -> Result<Self> {
         let stride = n.next_multiple_of(ALIGN);
         // A multiplicative hash: spread out, and never twice the same where `bound` is a power of two.
@@ -75,23 +81,23 @@ impl Rotating {
         self.all.view().range(start, start + self.shape.numel())?.reshape(self.shape.dims())
     }
 
-    /// The tensor of call `call`, writable.
+    /// The tensor of call `call`, mutable.
     pub(super) fn get_mut(&mut self, call: usize) -> Result<TensorMut<'_>> {
         let (start, shape) = (self.start(call), self.shape);
         self.all.view_mut().range(start, start + shape.numel())?.reshape(shape.dims())
     }
 }
 
-/// Sets that are needed so that a call which touches `bytes_a_call` finds nothing of its last turn in a cache.
-pub(super) fn n_sets(place: &Place, bytes_a_call: usize) -> usize {
+/// Number of sets so that a call that touches `bytes_per_call` finds none of its operands in a cache.
+pub(super) fn n_sets(place: &Place, bytes_per_call: usize) -> usize {
     let cache_bytes: usize = match place.device {
         _ if place.is_virtual => 1 << 16,
-        // More than the last level of one socket.
+        // Larger than the last-level cache of a socket.
         Device::Cpu => 256 << 20,
         // Several times the L2 of the largest GPUs (about 126 MB).
         Device::Cuda(_) => 512 << 20,
     };
-    cache_bytes.div_ceil(bytes_a_call.max(1)).clamp(1, 64)
+    cache_bytes.div_ceil(bytes_per_call.max(1)).clamp(1, 64)
 }
 
 #[cfg(test)]
@@ -109,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_come_round_and_do_not_overlap() {
+    fn sets_rotate_and_do_not_overlap() {
         let mut rotating = Rotating::random(&place(), &[3, 5], DType::F32, 2, 7).unwrap();
         let of = |rotating: &Rotating, call| rotating.get(call).unwrap().to_vec::<f32>().unwrap();
         let (first, second) = (of(&rotating, 0), of(&rotating, 1));

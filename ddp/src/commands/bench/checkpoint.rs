@@ -1,4 +1,4 @@
-//! `ddp-train bench checkpoint`: the pause of a snapshot, and how fast checkpoints are written and read.
+//! `ddp-train bench checkpoint`: pause of the snapshot, and speed of checkpoint write and read.
 
 use std::fs::File;
 use std::path::Path;
@@ -25,7 +25,7 @@ use crate::model::{ModelSpec, ParamLayout};
 use crate::storage::stream::Caching;
 use crate::storage::user_file::FileError;
 
-/// The result of one thing.
+/// Result of one phase.
 #[derive(Debug, Serialize)]
 struct Measured {
     what: &'static str,
@@ -36,7 +36,7 @@ struct Measured {
 }
 
 impl Row for Measured {
-    const TITLES: &'static [&'static str] = &["<what", "size", "ms median (least to largest)", "GB/s"];
+    const TITLES: &'static [&'static str] = &["<what", "size", "ms median (min to max)", "GB/s"];
 
     fn cells(&self) -> Vec<String> {
         let Measured { what, size_bytes, times, gb_per_s } = self;
@@ -44,7 +44,7 @@ impl Row for Measured {
     }
 }
 
-/// Times as `args` say and prints the results; rank 0 measures, and the others wait.
+/// Runs the benchmark on rank 0 and prints the results; the other ranks wait.
 pub(super) fn checkpoint(world: &World, args: &BenchCheckpointArgs) -> Result<(), Stop> {
     let place = Place::pin(world, &args.place, &[])?;
     let rows = if world.rank().0 == 0 { measure(args) } else { Ok(Vec::new()) };
@@ -62,7 +62,7 @@ fn measure(args: &BenchCheckpointArgs) -> Result<Vec<Measured>> {
     let state: Vec<&[f32]> = state.iter().map(Vec::as_slice).collect();
     let mut buffers = SnapshotBuffers::touched(n, &vec![n; args.states]);
 
-    // A folder of its own: what else is in the one that was named stays.
+    // A folder of its own, so that other files in the named folder are kept.
     let store = CheckpointStore::at(&args.out.join(format!("checkpoint-bench-{}", std::process::id())));
     store.prepare()?;
     let options = SaveOptions {
@@ -97,7 +97,7 @@ fn measure(args: &BenchCheckpointArgs) -> Result<Vec<Measured>> {
         ms[1].push(save_ms);
 
         let folder = store.step_folder(step);
-        forget(&folder)?;
+        drop_cache(&folder)?;
         let (read, read_ms) = timed(|| -> Result<()> {
             let checkpoint = Checkpoint::read(&folder)
                 .map_err(|fault| CheckpointError::Damaged { path: folder.clone(), fault })?;
@@ -133,20 +133,20 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
     (result, start.elapsed().as_secs_f64() * 1e3)
 }
 
-/// Lets the system forget what it keeps of the files in memory, so that the disk is read.
-fn forget(folder: &Path) -> Result<()> {
-    let forget = || -> std::io::Result<()> {
+/// Drops the files from the page cache, so that they are read from disk.
+fn drop_cache(folder: &Path) -> Result<()> {
+    let advise = || -> std::io::Result<()> {
         for entry in std::fs::read_dir(folder)? {
             fadvise(File::open(entry?.path())?, 0, None, Advice::DontNeed)?;
         }
         Ok(())
     };
-    forget().map_err(|source| {
+    advise().map_err(|source| {
         FileError::Unreadable { what: "checkpoint", path: folder.to_owned(), source }.into()
     })
 }
 
-/// Numbers that no disk can shorten.
+/// Incompressible random numbers.
 fn random(n: usize, seed: u32) -> Vec<f32> {
     let mut x = seed.wrapping_mul(0x9e37_79b9) | 1;
     let mut next = || {

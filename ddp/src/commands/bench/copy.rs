@@ -1,4 +1,4 @@
-//! `ddp-train bench copy`: from memory to memory, on every way that training has.
+//! `ddp-train bench copy`: copies on every path that training uses.
 
 use ddp_comm::World;
 use ddp_kernels::cuda::peer::{self, PeerPath};
@@ -16,13 +16,13 @@ use crate::exit::Stop;
 
 type Result<T> = std::result::Result<T, KernelError>;
 
-/// The result of one way at one size.
+/// Result of one path at one size.
 #[derive(Debug, Serialize)]
 struct Measured {
-    /// `host to gpu, pinned` and the like.
+    /// Path, such as `host to gpu, pinned`.
     way: String,
     size_bytes: usize,
-    /// Within one memory what is read and what is written counts; between two, what passes.
+    /// Bytes read plus written within one memory; bytes transferred between two.
     counted_bytes: usize,
     #[serde(flatten)]
     times: Times,
@@ -38,8 +38,7 @@ impl Measured {
 }
 
 impl Row for Measured {
-    const TITLES: &'static [&'static str] =
-        &["<copy", "size", "counted", "ms median (least to largest)", "GB/s"];
+    const TITLES: &'static [&'static str] = &["<copy", "size", "counted", "ms median (min to max)", "GB/s"];
 
     fn cells(&self) -> Vec<String> {
         let (size, counted) = (bytes(self.size_bytes), bytes(self.counted_bytes));
@@ -47,14 +46,14 @@ impl Row for Measured {
     }
 }
 
-/// Times as `args` say and prints the results on rank 0; every rank of the world calls it.
+/// Runs the benchmark and prints the results on rank 0; every rank of the world calls it.
 pub(super) fn copy(world: &World, args: &BenchCopyArgs) -> std::result::Result<(), Stop> {
     let place = Place::pin(world, &args.place, &[])?;
     let effort = Effort::new(args.timing);
     let mut rows = Vec::new();
     let gpu = place.gpu().map_err(Error::from)?;
     for &size in &args.sizes {
-        // Elements of four bytes, at least one.
+        // At least one f32.
         let n = (size / 4).max(1);
         let measured = match gpu {
             None => within(&place, "host to host", n, effort).map(|row| vec![row]),
@@ -75,7 +74,7 @@ fn on_gpu(place: &Place, gpu: &'static Gpu, n: usize, effort: Effort) -> Result<
         pinned_down(place, gpu, n, effort)?,
         within(place, "gpu to itself", n, effort)?,
     ];
-    // With several ranks the other GPUs are those of other ranks.
+    // With several ranks the other GPUs belong to other ranks.
     let others = if place.world_size == 1 { Gpu::count() as u32 } else { 0 };
     for other in (0..others).filter(|&index| index != gpu.index()) {
         rows.push(to_peer(place, gpu, Gpu::get(other)?, n, effort)?);
@@ -83,7 +82,7 @@ fn on_gpu(place: &Place, gpu: &'static Gpu, n: usize, effort: Effort) -> Result<
     Ok(rows)
 }
 
-/// Within the memory of the device.
+/// Times a copy within the memory of the device.
 fn within(place: &Place, way: &str, n: usize, effort: Effort) -> Result<Measured> {
     let sets = n_sets(place, 2 * 4 * n);
     let from = Rotating::random(place, &[n], DType::F32, sets, 1)?;
@@ -92,7 +91,7 @@ fn within(place: &Place, way: &str, n: usize, effort: Effort) -> Result<Measured
     Ok(Measured::new(way, 4 * n, 2, times))
 }
 
-/// Between ordinary host memory and the GPU: the host waits until it is done.
+/// Times a synchronous copy between pageable host memory and the GPU.
 fn pageable(place: &Place, n: usize, effort: Effort, up: bool) -> Result<Measured> {
     let host = Place { device: Device::Cpu, ..place.clone() };
     let (source, target) = if up { (&host, place) } else { (place, &host) };
@@ -103,7 +102,7 @@ fn pageable(place: &Place, n: usize, effort: Effort, up: bool) -> Result<Measure
     Ok(Measured::new(way, 4 * n, 1, times))
 }
 
-/// From pinned host memory, in the copy stream, as batches travel.
+/// Times a copy from pinned host memory in the copy stream, as for batches.
 fn pinned_up(gpu: &'static Gpu, n: usize, effort: Effort) -> Result<Measured> {
     let mut upload = Upload::new(gpu, &[n], DType::F32)?;
     let host = upload.host()?.into_slice::<f32>("bench", "host")?;
@@ -118,7 +117,7 @@ fn pinned_up(gpu: &'static Gpu, n: usize, effort: Effort) -> Result<Measured> {
     Ok(Measured::new("host to gpu, pinned", 4 * n, 1, repeat(effort, &mut time)?))
 }
 
-/// To pinned host memory, in the compute stream, as results travel.
+/// Times a copy to pinned host memory in the compute stream, as for results.
 fn pinned_down(place: &Place, gpu: &'static Gpu, n: usize, effort: Effort) -> Result<Measured> {
     let from = Rotating::random(place, &[n], DType::F32, 1, 1)?;
     let mut download = Download::new(gpu, 4 * n)?;
@@ -132,7 +131,7 @@ fn pinned_down(place: &Place, gpu: &'static Gpu, n: usize, effort: Effort) -> Re
     Ok(Measured::new("gpu to host, pinned", 4 * n, 1, repeat(effort, &mut time)?))
 }
 
-/// Times of one call, where `time` gives the ms of several.
+/// Times one call, where `time` measures the ms of several.
 fn repeat(effort: Effort, time: &mut impl FnMut(usize) -> Result<f64>) -> Result<Times> {
     time(1)?;
     let n_calls = effort.n_calls(time(1)?);
@@ -140,7 +139,7 @@ fn repeat(effort: Effort, time: &mut impl FnMut(usize) -> Result<f64>) -> Result
     std::iter::repeat_with(one).take(effort.repeats).collect::<Result<_>>().map(Times::of)
 }
 
-/// To another GPU of this process.
+/// Times a copy to another GPU of this process.
 fn to_peer(
     place: &Place,
     gpu: &'static Gpu,
@@ -155,7 +154,7 @@ fn to_peer(
     let path = peer::path(gpu, other)?;
     let clock = match path {
         PeerPath::Staged => Clock::Host,
-        // The copy runs in the stream of its target.
+        // The copy runs in a stream of its target.
         PeerPath::Direct | PeerPath::SameDevice => Clock::of(&there)?,
     };
     let times = clock.time_eagerly(effort, |call| ops::copy(from.get(call)?, to.get_mut(call)?))?;

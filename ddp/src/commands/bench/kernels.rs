@@ -1,7 +1,7 @@
-//! `ddp-train bench kernels`: the operations that are bound by memory.
+//! `ddp-train bench kernels`: memory-bound operations.
 //!
-//! Of each, the bytes that it must move (every input read once, every output written once) over its time, and what share
-//! that is of a plain copy's bandwidth on the same device: what is far below 1 moves more than it must, or waits.
+//! Reports the bytes that each must move (every input read once, every output written once) per time, and the fraction of the
+//! bandwidth of a plain copy on the same device: a value far below 1 means extra traffic or stalls.
 
 use ddp_comm::World;
 use ddp_kernels::ops::{
@@ -11,7 +11,7 @@ use ddp_kernels::ops::{
 use ddp_kernels::{DType, KernelError};
 use serde::Serialize;
 
-use super::buffers::{Rotating, n_sets};
+use super::buffers::{Rotating, UniformValues, n_sets};
 use super::place::Place;
 use super::report::{self, Row, number, percent, spread};
 use super::timing::{Clock, Effort, Times};
@@ -21,7 +21,7 @@ use crate::exit::Stop;
 
 type Result<T> = std::result::Result<T, KernelError>;
 
-/// The result of one operation.
+/// Result of one operation.
 #[derive(Debug, Serialize)]
 struct Measured {
     op: &'static str,
@@ -37,7 +37,7 @@ struct Measured {
 
 impl Row for Measured {
     const TITLES: &'static [&'static str] =
-        &["<operation", "<format", "moved MB", "ms median (least to largest)", "GB/s", "of a copy"];
+        &["<operation", "<dtype", "moved MB", "ms median (min to max)", "GB/s", "of copy"];
 
     fn cells(&self) -> Vec<String> {
         vec![
@@ -51,7 +51,7 @@ impl Row for Measured {
     }
 }
 
-/// Times as `args` say and prints the results on rank 0; every rank of the world calls it.
+/// Runs the benchmark and prints the results on rank 0; every rank of the world calls it.
 pub(super) fn kernels(world: &World, args: &BenchKernelsArgs) -> std::result::Result<(), Stop> {
     let place = Place::pin(world, &args.place, &args.dtype)?;
     let clock = Clock::of(&place).map_err(Error::from)?;
@@ -68,7 +68,7 @@ pub(super) fn kernels(world: &World, args: &BenchKernelsArgs) -> std::result::Re
         done: Vec::new(),
     };
     let mut dtypes = place.dtypes(&args.dtype, &[BenchDtype::F32, BenchDtype::Bf16]);
-    // Products alone know tf32.
+    // Only matmuls support tf32.
     dtypes.iter_mut().filter(|dtype| **dtype == BenchDtype::Tf32).for_each(|dtype| *dtype = BenchDtype::F32);
     dtypes.dedup();
     for dtype in dtypes {
@@ -79,7 +79,7 @@ pub(super) fn kernels(world: &World, args: &BenchKernelsArgs) -> std::result::Re
     Ok(())
 }
 
-/// Operations on `[rows, cols]` in one format, and what they came to.
+/// Operations on `[rows, cols]` in one data type, and their results.
 struct Bench<'a> {
     place: &'a Place,
     clock: Clock,
@@ -87,7 +87,7 @@ struct Bench<'a> {
     rows: usize,
     cols: usize,
     dtype: DType,
-    /// Of a plain copy of as many elements.
+    /// Bandwidth of a plain copy of as many elements.
     copy_gb_per_s: f64,
     done: Vec<Measured>,
 }
@@ -115,7 +115,7 @@ impl Bench<'_> {
         self.n() * self.dtype.size_bytes()
     }
 
-    /// Statistics and gradients of parameters are f32 beside bf16, which is what the CPU has anyway.
+    /// A random tensor. Statistics and parameter gradients stay f32 in bf16 runs.
     fn random(&self, dims: &[usize], dtype: DType, seed: u64) -> Result<Rotating> {
         Rotating::random(self.place, dims, dtype, n_sets(self.place, self.whole()), seed)
     }
@@ -220,7 +220,7 @@ impl Bench<'_> {
         })
     }
 
-    /// Sums and gradients in one pass.
+    /// Loss sums and gradients in one pass.
     fn losses(&mut self) -> Result<()> {
         let (whole, rows, cols) = (self.whole(), self.rows, self.cols);
         let (x, mut d) = (self.tensor(1)?, self.tensor(2)?);
@@ -260,13 +260,19 @@ impl Bench<'_> {
         })
     }
 
-    /// As they run over the flat buffers: with the bf16 copy where products are in bf16.
+    /// Updates of the flat buffers, with and without the bf16 copy of the weights.
     fn optimizers(&mut self) -> Result<()> {
         let n = self.n();
         let (mut w, grads) = (self.random(&[n], DType::F32, 1)?, self.random(&[n], DType::F32, 2)?);
-        // No second moment is below 0.
+        // Second moments are not negative.
         let sets = n_sets(self.place, self.whole());
-        let mut v = Rotating::uniform(self.place, &[n], DType::F32, sets, (3, 0.0..1.0))?;
+        let mut v = Rotating::uniform(
+            self.place,
+            &[n],
+            DType::F32,
+            sets,
+            UniformValues { seed: 3, range: 0.0..1.0 },
+        )?;
         let (mut m, mut copy) = (self.random(&[n], DType::F32, 4)?, self.random(&[n], DType::BF16, 5)?);
         let sgd = SgdConfig {
             lr: 1e-3,

@@ -1,7 +1,7 @@
-//! `ddp-train bench loader`: how fast a run's rows are made ready, with nobody to compute on them.
+//! `ddp-train bench loader`: data loading of a run, without training.
 //!
-//! The rows, their order and the loader are those of `ddp-train train` with the same config; beside it stands what one
-//! thread of this machine copies from memory to memory.
+//! Rows, order and loader are those of `ddp-train train` with the same config; the result is compared with a memcpy of one thread
+//! of this machine.
 
 use std::time::Instant;
 
@@ -22,11 +22,11 @@ use crate::exit::Stop;
 use crate::train::TrainError;
 use crate::train::trainer::StepRows as _;
 
-/// Size of the copy that rows are compared with; no cache holds it.
+/// Size of the reference copy; larger than any cache.
 const COPY_BYTES: usize = 128 << 20;
-/// Size of the copies of rows: as a loader's buffers together.
+/// Size of the reference copy of rows: as all buffers of a loader.
 const ROW_COPIES_BYTES: usize = 16 << 20;
-/// Time of reading rows before the clock starts, at most: the first pass brings files into the system's cache.
+/// Maximum warm-up time; the first pass reads files into the page cache.
 const WARM_UP_S: f64 = 20.0;
 
 #[derive(Debug, Serialize)]
@@ -34,42 +34,34 @@ struct Measured {
     source: String,
     rows: usize,
     features: usize,
-    /// Bytes of a row's features, targets and weight.
+    /// Bytes per row: features, targets and weight.
     row_bytes: usize,
     batch: usize,
     shuffle: String,
-    /// Where the rows wait.
+    /// Memory of the rows.
     placement: &'static str,
-    /// Threads that make batches ready; 0 where whoever takes them does.
+    /// Threads that prepare batches; 0 if the training thread does.
     loader_threads: usize,
-    /// Of a pass over some batches.
+    /// Times of a pass over some batches.
     #[serde(flatten)]
     times: Times,
-    /// Rows of a pass.
+    /// Rows per pass.
     rows_timed: usize,
     rows_per_s: f64,
     gb_per_s: f64,
-    /// One thread's copy from memory to memory, in bytes copied.
+    /// Memcpy of one thread, in bytes copied.
     memcpy_gb_per_s: f64,
-    /// One thread's plain copies of the same rows in the same order; absent where rows don't lie in memory as they are used.
+    /// Plain copies of the same rows in the same order by one thread; absent if rows are not in memory in their final form.
     row_memcpy_gb_per_s: Option<f64>,
-    /// `gb_per_s` over that of as many threads' copies of the rows (else of any bytes), were they as fast as one alone.
+    /// `gb_per_s` relative to the same number of threads copying rows (else bytes) at the speed of a single one.
     of_memcpy: f64,
-    /// Files that are mapped or in memory, as against read piece by piece.
+    /// Data mapped or held in memory, rather than read piece by piece.
     resident_mib: usize,
 }
 
 impl Row for Measured {
-    const TITLES: &'static [&'static str] = &[
-        "<rows",
-        "bytes a row",
-        "batch",
-        "threads",
-        "ms median (least to largest)",
-        "rows/s",
-        "GB/s",
-        "of memcpy",
-    ];
+    const TITLES: &'static [&'static str] =
+        &["<rows", "bytes/row", "batch", "threads", "ms median (min to max)", "rows/s", "GB/s", "of memcpy"];
 
     fn cells(&self) -> Vec<String> {
         vec![
@@ -85,7 +77,7 @@ impl Row for Measured {
     }
 }
 
-/// Times as `args` say and prints the results on rank 0; every rank of the world calls it.
+/// Runs the benchmark and prints the results on rank 0; every rank of the world calls it.
 pub(super) fn loader(world: &World, args: &BenchLoaderArgs) -> Result<(), Stop> {
     let config =
         world.collective_result(Config::load(args.config.as_deref(), &args.set).map_err(Error::from))?;
@@ -110,7 +102,7 @@ fn measure(
     let plan = BatchPlan::new(world, rows.len(), global_rows, 1, config.train.seed, shuffle);
     let normalizer = data.preprocessor.normalizer.clone();
     let options = LoaderOptions::from_config(&config.data, place.device, place.threads, normalizer);
-    let mut taker = Taker {
+    let mut consumer = Consumer {
         loader: Loader::new(rows.clone(), plan, options)?,
         place: place.clone(),
         slots: Vec::new(),
@@ -119,13 +111,13 @@ fn measure(
     let started = Instant::now();
     let mut warm = 0;
     while warm < rows.len() && started.elapsed().as_secs_f64() < WARM_UP_S {
-        warm += taker.take()?;
+        warm += consumer.fetch()?;
     }
-    taker.finish()?;
+    consumer.finish()?;
     let memcpy_gb_per_s = memcpy();
     let row_memcpy_gb_per_s = row_memcpy(&**rows, config)?;
     let (mut times, mut rows_timed) = (Vec::new(), 0);
-    // As many batches in each pass, found by the first.
+    // The first pass determines the number of batches per pass.
     let mut n_batches = usize::MAX;
     for repeat in 0..=args.repeats {
         let started = Instant::now();
@@ -134,10 +126,10 @@ fn measure(
         while n < n_batches
             && !(is_first && started.elapsed().as_secs_f64() * 1e3 > f64::from(args.repeat_ms))
         {
-            taken += taker.take()?;
+            taken += consumer.fetch()?;
             n += 1;
         }
-        taker.finish()?;
+        consumer.finish()?;
         if is_first {
             n_batches = n;
         } else {
@@ -149,7 +141,7 @@ fn measure(
     let rows_per_s = rows_timed as f64 / times.median * 1e3;
     let row_bytes = rows.layout().row_bytes();
     let gb_per_s = rows_per_s * row_bytes as f64 * 1e-9;
-    let loader_threads = taker.loader.n_threads();
+    let loader_threads = consumer.loader.n_threads();
     Ok(Measured {
         source: rows.source().to_owned(),
         rows: rows.len(),
@@ -161,7 +153,7 @@ fn measure(
         } else {
             "in order".to_owned()
         },
-        placement: if taker.loader.is_on_gpu() { "on the GPU" } else { "on the host" },
+        placement: if consumer.loader.is_on_gpu() { "on the GPU" } else { "on the host" },
         loader_threads,
         times,
         rows_timed,
@@ -174,17 +166,17 @@ fn measure(
     })
 }
 
-/// Takes batches, to the GPU where there is one, and does nothing with them.
-struct Taker {
+/// Fetches batches, to the GPU if there is one, and discards them.
+struct Consumer {
     loader: Loader,
     place: Place,
     slots: Vec<DeviceRows>,
     next: usize,
 }
 
-impl Taker {
-    /// Takes the next batch; its rows.
-    fn take(&mut self) -> Result<usize> {
+impl Consumer {
+    /// Fetches the next batch and returns its number of rows.
+    fn fetch(&mut self) -> Result<usize> {
         let gpu = self.place.gpu()?;
         let mut step = self.loader.next_step()?.expect("the plan has no end");
         let n_rows = step.own_rows().len();
@@ -207,7 +199,7 @@ impl Taker {
     }
 }
 
-/// GB/s of one thread's copy from memory to memory.
+/// Measures the memcpy of one thread in GB/s.
 fn memcpy() -> f64 {
     let from = vec![1u8; COPY_BYTES];
     let mut to = vec![0u8; COPY_BYTES];
@@ -221,13 +213,14 @@ fn memcpy() -> f64 {
     COPY_BYTES as f64 / best * 1e-9
 }
 
-/// GB/s of one thread's plain copies of rows from where they lie, in the order of an epoch; into buffers like the loader's.
+/// Measures plain row copies of one thread in GB/s, in the order of an epoch, into buffers like those of the loader.
 fn row_memcpy(rows: &dyn Dataset, config: &Config) -> Result<Option<f64>> {
     const OP: &str = "bench";
     let n_rows = rows.len();
-    let order = match config.data.shuffle {
-        true => KeyedPermutation::new(n_rows, config.train.seed, 1),
-        false => KeyedPermutation::identity(n_rows),
+    let order = if config.data.shuffle {
+        KeyedPermutation::new(n_rows, config.train.seed, 1)
+    } else {
+        KeyedPermutation::identity(n_rows)
     };
     let n_features = rows.layout().n_features();
     let Some(all) = rows.in_place(0..n_rows)? else { return Ok(None) };

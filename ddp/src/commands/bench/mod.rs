@@ -1,18 +1,18 @@
-//! `ddp-train bench`: how fast a machine does what training consists of.
+//! `ddp-train bench`: speed of the parts of training on this machine.
 //!
-//! | command | what is timed |
+//! | command | measurement |
 //! |---|---|
 //! | `step` | whole training steps, as [`crate::train::trainer`] runs them |
-//! | `addmm` | matrix products by shape and number format |
-//! | `kernels` | operations that are bound by memory, beside a plain copy |
-//! | `copy` | copies in memory, between host and GPU, between GPUs |
-//! | `allreduce` | sums over ranks |
-//! | `loader` | rows made ready, with nobody to compute on them |
-//! | `checkpoint` | the pause of a snapshot, and a checkpoint on its way to the disk and back |
+//! | `addmm` | matmuls by shape and data type |
+//! | `kernels` | memory-bound operations, next to a plain copy |
+//! | `copy` | copies within memory, between host and GPU, between GPUs |
+//! | `allreduce` | all-reduce over ranks |
+//! | `loader` | data loading without training |
+//! | `checkpoint` | pause of the snapshot, checkpoint write and read |
 //!
-//! Ranks measure at the same time, each on its own device; rank 0 tells what it found, in `allreduce` and `step` for all
-//! of them. Inputs are random, since zeros are faster, and taken in turn from more memory than caches hold where an
-//! operation by itself would find them there (`buffers`). Work on a GPU is timed by the GPU (`timing`).
+//! Ranks measure at the same time, each on its own device; rank 0 reports its own results, in `allreduce` and `step` those of all
+//! ranks. Inputs are random, because zeros are faster, and rotate through more memory than the caches hold where a single
+//! operation would otherwise find them there (`buffers`). Work on a GPU is timed by GPU events (`timing`).
 
 mod addmm;
 mod allreduce;
@@ -31,10 +31,10 @@ use ddp_comm::World;
 use crate::cli::BenchCommand;
 use crate::exit::Stop;
 
-/// Measures what `command` says and prints the results on rank 0; every rank of the world calls it.
+/// Runs the benchmark and prints the results on rank 0; every rank of the world calls it.
 ///
 /// # Errors
-/// [`Stop`], which knows whether all ranks have heard of it.
+/// [`Stop`], which records whether all ranks know of the failure.
 pub fn bench(world: &World, command: &BenchCommand) -> Result<(), Stop> {
     match command {
         BenchCommand::Step(args) => step::step(world, args),

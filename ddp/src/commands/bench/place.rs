@@ -1,4 +1,4 @@
-//! Where a benchmark runs.
+//! Device of a benchmark.
 
 use ddp_comm::World;
 use ddp_kernels::cpu::threads;
@@ -13,20 +13,20 @@ use crate::config::precision::Precision;
 use crate::error::Result;
 use crate::exit::Stop;
 
-/// Lets the project's own tests run benchmarks on their virtual GPU.
+/// Environment variable with which the project's tests run benchmarks on their virtual GPU.
 const ALLOW_VIRTUAL: &str = "DDP_TRAIN_BENCH_VIRTUAL";
 
-/// The rank's device, and with how many others it measures.
+/// Device of the rank and size of the world.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Place {
     #[serde(serialize_with = "as_text")]
     pub(super) device: Device,
     pub(super) device_name: String,
-    /// Only there where it is true: then no time means anything.
+    /// Written only if true: then the timings are meaningless.
     #[serde(rename = "virtual", skip_serializing_if = "std::ops::Not::not")]
     pub(super) is_virtual: bool,
     pub(super) world_size: usize,
-    /// Of the CPU, for this rank.
+    /// CPU threads of this rank.
     pub(super) threads: usize,
 }
 
@@ -35,10 +35,10 @@ fn as_text<S: Serializer>(device: &Device, serializer: S) -> Result<S::Ok, S::Er
 }
 
 impl Place {
-    /// The device that `args` ask for, for products in these formats; every rank calls it.
+    /// Pins the rank to the requested device and checks that it supports `dtypes`; every rank calls it.
     ///
     /// # Errors
-    /// [`Stop`] where it is not there, computes in no such format, or is virtual.
+    /// [`KernelError::DeviceUnavailable`] if the device is missing, lacks a data type, or is virtual.
     pub(super) fn pin(world: &World, args: &BenchPlaceArgs, dtypes: &[BenchDtype]) -> Result<Self, Stop> {
         let pinning =
             Pinning { share_gpu: args.share_gpu, deterministic: args.deterministic, n_threads: args.threads };
@@ -53,11 +53,11 @@ impl Place {
             Err(KernelError::DeviceUnavailable { device, reason, hint: hint.to_owned() }.into())
         };
         if is_virtual && std::env::var_os(ALLOW_VIRTUAL).is_none_or(|value| value != "1") {
-            let reason = "it is a virtual GPU, which computes on the CPU: what a benchmark measured there would mean nothing";
-            return refuse(reason.to_owned(), "a real GPU, or --device cpu");
+            let reason = "it is a virtual GPU, which computes on the CPU: its timings are meaningless";
+            return refuse(reason.to_owned(), "use a real GPU, or --device cpu");
         }
         if let (None, Some(dtype)) = (gpu, dtypes.iter().find(|dtype| **dtype != BenchDtype::F32)) {
-            let reason = format!("only GPUs have matrix products in {}", dtype.precision().name());
+            let reason = format!("only GPUs have matmuls in {}", dtype.precision().name());
             return refuse(reason, "--dtype f32, or --device cuda to see why there is no GPU");
         }
         Ok(Place {
@@ -69,25 +69,21 @@ impl Place {
         })
     }
 
-    /// The GPU, where the device is one.
-    ///
-    /// # Errors
-    /// As [`Gpu::get`].
+    /// The GPU, if the device is one; errors as [`Gpu::get`].
     pub(super) fn gpu(&self) -> Result<Option<&'static Gpu>, KernelError> {
         gpu_of(self.device)
     }
 
-    /// Whether it is the CPU.
     pub(super) fn is_cpu(&self) -> bool {
         self.device == Device::Cpu
     }
 
-    /// Formats to measure in: those that were asked for, else all of `all` that the device has.
-    pub(super) fn dtypes(&self, asked: &[BenchDtype], all: &[BenchDtype]) -> Vec<BenchDtype> {
-        match (asked, self.is_cpu()) {
+    /// Data types to measure: the requested ones, else those of `all` that the device supports.
+    pub(super) fn dtypes(&self, requested: &[BenchDtype], all: &[BenchDtype]) -> Vec<BenchDtype> {
+        match (requested, self.is_cpu()) {
             ([], true) => vec![BenchDtype::F32],
             ([], false) => all.to_vec(),
-            (asked, _) => asked.to_vec(),
+            (requested, _) => requested.to_vec(),
         }
     }
 }
@@ -100,7 +96,7 @@ fn gpu_of(device: Device) -> Result<Option<&'static Gpu>, KernelError> {
 }
 
 impl BenchDtype {
-    /// As the trainer knows it.
+    /// The precision of the trainer.
     pub(super) fn precision(self) -> Precision {
         match self {
             BenchDtype::F32 => Precision::F32,

@@ -1,4 +1,4 @@
-//! Results on stdout: a table for people, a line of JSON each for programs.
+//! Benchmark results on stdout: a table, or one JSON object per line.
 
 use ddp_comm::World;
 use serde::Serialize;
@@ -9,15 +9,15 @@ use crate::report::metrics::json_line;
 use crate::report::stdout::print_result;
 use crate::report::table::table;
 
-/// One measured thing.
+/// One result.
 pub(super) trait Row: Serialize {
-    /// Titles of the table's columns, as [`table`] takes them.
+    /// Column titles of the table, in the form of [`table`].
     const TITLES: &'static [&'static str];
-    /// The cells under them.
+    /// Cells of the row.
     fn cells(&self) -> Vec<String>;
 }
 
-/// What each line of JSON holds.
+/// Content of a JSON line.
 #[derive(Debug, Serialize)]
 struct Line<'a, R> {
     bench: &'static str,
@@ -30,7 +30,7 @@ struct Line<'a, R> {
 /// Prints the results on rank 0.
 ///
 /// # Errors
-/// As [`put`].
+/// As [`print_result`].
 pub(super) fn print<R: Row>(
     world: &World,
     bench: &'static str,
@@ -50,11 +50,11 @@ pub(super) fn print<R: Row>(
     Ok(print_result(&format!("{}\n{}", heading(place), table(R::TITLES, &cells)))?)
 }
 
-/// The place in one line.
+/// Describes device and world in one line.
 pub(super) fn heading(place: &Place) -> String {
     let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let Place { device, device_name, is_virtual, world_size, threads } = place;
-    let warning = if *is_virtual { "; a virtual GPU, whose times mean nothing" } else { "" };
+    let warning = if *is_virtual { "; a virtual GPU: timings are meaningless" } else { "" };
     format!(
         "{device} ({device_name}{warning}), {}, {} each",
         count(*world_size, "rank"),
@@ -62,24 +62,24 @@ pub(super) fn heading(place: &Place) -> String {
     )
 }
 
-/// A number with three digits that count, or more before the point; at most six behind it.
+/// Formats a number with three significant digits, or all digits before the point; at most six decimals.
 pub(super) fn number(value: f64) -> String {
     let magnitude = value.abs().log10().floor().clamp(-4.0, 2.0);
     let decimals = if value == 0.0 || !value.is_finite() { 0 } else { (2.0 - magnitude) as usize };
     format!("{value:.decimals$}")
 }
 
-/// A median and, behind it, the least and the largest.
+/// Formats the median, with minimum and maximum in parentheses.
 pub(super) fn spread(times: &super::timing::Times) -> String {
     format!("{} ({} to {})", number(times.median), number(times.min), number(times.max))
 }
 
-/// A part of a whole in percent.
+/// Formats a fraction as a percentage.
 pub(super) fn percent(fraction: f64) -> String {
     format!("{:.1}%", fraction * 100.0)
 }
 
-/// Bytes as people write them, exactly.
+/// Formats a number of bytes exactly, in the largest unit that divides it.
 pub(super) fn bytes(n: usize) -> String {
     let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     match units.into_iter().find(|(unit, _)| n >= *unit && n.is_multiple_of(*unit)) {

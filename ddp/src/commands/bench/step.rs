@@ -1,4 +1,4 @@
-//! `ddp-train bench step`: the time of a training step on resident random rows.
+//! `ddp-train bench step`: time of a training step on random rows in memory.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -31,14 +31,14 @@ use crate::report::process;
 use crate::report::stdout::print_result;
 use crate::train::trainer::{MicroBatch, StepRequest, StepRows, Trainer, TrainerOptions};
 
-/// Batches of random rows that steps take in turn.
+/// Number of random batches that steps use in turn.
 const POOL: usize = 8;
-/// How the single parts behind the steps are timed.
+/// Measurements of the separate parts of a step.
 const PART: Effort = Effort { repeats: 7, repeat_ms: 1.0 };
-/// Steps until a step on a GPU is what it stays: one that compiles, and one for the graph of each of the two input slots.
+/// Warm-up steps on a GPU: compilation, and the capture of a graph for each of the two input slots.
 const GPU_WARMUP: usize = 4;
 
-/// The result, one JSON object.
+/// Result; one JSON object.
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]
@@ -50,18 +50,18 @@ struct Report {
     dtype: &'static str,
     transport: &'static str,
     params: usize,
-    /// Rows of all ranks a second over all timed steps.
+    /// Rows of all ranks per second over all timed steps.
     samples_per_s: f64,
     step_ms_median: f64,
     step_ms_min: f64,
     step_ms_max: f64,
-    /// The optimiser's pass alone.
+    /// Optimiser update alone.
     optimizer_ms_median: f64,
-    /// The matrix products of a step alone, at their median times.
+    /// Matmuls of a step alone, at their median times.
     gemm_gflops_per_s: f64,
-    /// All of a step's products over the time of a step.
+    /// FLOPs of all matmuls of a step over the time of a step.
     gflops_per_s: f64,
-    /// From the start, the launcher's where there is one, to the end of the first step.
+    /// Time from the start of the process or its launcher to the end of the first step.
     startup_s: f64,
     peak_rss_mib: f64,
     peak_rss_mib_all_ranks: f64,
@@ -70,26 +70,26 @@ struct Report {
     gpu: Option<GpuReport>,
 }
 
-/// What only a step on a GPU has.
+/// Additional results of a step on a GPU.
 #[derive(Debug, Serialize)]
 struct GpuReport {
-    /// Whether steps were replayed, else they ran kernel by kernel.
+    /// Whether steps were replayed as CUDA graphs.
     cuda_graph: bool,
-    /// Of all ranks.
+    /// Over all ranks.
     tflops_per_s: f64,
-    /// The fastest square product of the same number format on this GPU.
+    /// The fastest square matmul of the same data type on this GPU.
     best_gemm_tflops_per_s: f64,
-    /// `tflops_per_s` over that of the fastest product on every rank.
+    /// `tflops_per_s` relative to the fastest matmul on every rank.
     mfu: f64,
-    /// The most that tensors of this rank held during the timed steps.
+    /// Peak memory of this rank's tensors during the timed steps.
     peak_gpu_memory_mib: f64,
-    /// What they hold, by use.
+    /// Memory of the tensors, by use.
     gpu_memory_mib: BTreeMap<&'static str, f64>,
-    /// What the pool holds of the device, in use or kept for later.
+    /// Memory reserved by the pool, in use or cached.
     gpu_memory_reserved_mib: f64,
 }
 
-/// Times as `args` say and prints the result on rank 0; every rank of the world calls it.
+/// Runs the benchmark and prints the result on rank 0; every rank of the world calls it.
 pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
     let place = Place::pin(world, &args.place, &[args.dtype])?;
     let mut trainer = trainer(world, args, place.device)?;
@@ -111,10 +111,10 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
     let mut step_ms = Vec::with_capacity(args.steps);
     let started = Instant::now();
     let mut mark = started;
-    for asked in 1..=args.steps {
+    for n_enqueued in 1..=args.steps {
         trainer.step(&mut batches, StepRequest::default())?;
-        // On a GPU one step computes while the next is asked for; a step lasts from outcome to outcome.
-        while let Some((_, outcome)) = trainer.outcome(asked == args.steps)? {
+        // On a GPU the next step is enqueued while one computes; a step lasts from outcome to outcome.
+        while let Some((_, outcome)) = trainer.outcome(n_enqueued == args.steps)? {
             final_loss = outcome.sums.mean();
             let now = Instant::now();
             step_ms.push((now - mark).as_secs_f64() * 1e3);
@@ -129,9 +129,9 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
     let wall_s = sums[0] / world.world_size() as f64;
 
     let rows = (args.batch * world.world_size()) as f64;
-    let gflop_a_step = ModelSpec::plain(&args.dims.0, Activation::Relu).flop_per_row() as f64 * rows * 1e-9;
-    let gflops_per_s = gflop_a_step * args.steps as f64 / wall_s;
-    // Before the parts alone are timed, which need memory of their own.
+    let gflop_per_step = ModelSpec::plain(&args.dims.0, Activation::Relu).flop_per_row() as f64 * rows * 1e-9;
+    let gflops_per_s = gflop_per_step * args.steps as f64 / wall_s;
+    // Before the parts are timed separately, which allocates memory.
     let gpu = gpu.map(|gpu| gpu_report(gpu, &trainer, gflops_per_s)).transpose()?;
     let times = Times::of(step_ms);
     let mut report = Report {
@@ -186,7 +186,7 @@ fn optimizer_config(optim: BenchOptim) -> OptimizerConfig {
     }
 }
 
-/// Random rows whose labels a linear map of the features gives, so that there is something to learn.
+/// Random rows with labels from a linear teacher, so that there is something to learn.
 fn random_rows(world: &World, args: &BenchStepArgs, device: Device) -> Result<Pool, KernelError> {
     let (n_rows, dims) = (POOL * args.batch, &args.dims.0);
     let (n_features, n_classes) = (dims[0], dims[dims.len() - 1]);
@@ -219,7 +219,7 @@ fn random_rows(world: &World, args: &BenchStepArgs, device: Device) -> Result<Po
     })
 }
 
-/// Rows where the model is, whose batches are taken in turn.
+/// Resident rows whose batches are used in turn.
 struct Pool {
     /// `[POOL * batch, features]`.
     x: Tensor,
@@ -266,7 +266,7 @@ impl StepRows for Pool {
     }
 }
 
-/// Median time of the optimiser's pass over buffers like the model's.
+/// Median time of an optimiser update on buffers like those of the model.
 fn time_optimizer(place: &Place, args: &BenchStepArgs, model: &Mlp) -> Result<f64, KernelError> {
     let weights = model.weights();
     let config = optimizer_config(args.optim);
@@ -276,10 +276,13 @@ fn time_optimizer(place: &Place, args: &BenchStepArgs, model: &Mlp) -> Result<f6
         DType::F32 => None,
         _ => Some(Tensor::zeros(&[n], format, place.device)?),
     };
-    // Zeros, as the CPU has always been timed; random ones where the memory's speed depends on what it holds.
-    let like = |seed| match place.is_cpu() {
-        true => weights.zeros_like(),
-        false => Rotating::random(place, &[n], DType::F32, 1, seed)?.get(0)?.to_tensor(),
+    // Zeros on the CPU, for comparison with earlier results; random numbers where memory speed depends on the content.
+    let like = |seed| {
+        if place.is_cpu() {
+            weights.zeros_like()
+        } else {
+            Rotating::random(place, &[n], DType::F32, 1, seed)?.get(0)?.to_tensor()
+        }
     };
     let (mut weights, grads) = (like(1)?, like(2)?);
     let times = Clock::of(place)?.time(PART, |_| {
@@ -289,7 +292,7 @@ fn time_optimizer(place: &Place, args: &BenchStepArgs, model: &Mlp) -> Result<f6
     Ok(times.median)
 }
 
-/// FLOP of a step's matrix products over the sum of their median times, in GFLOP/s.
+/// FLOPs of a step's matmuls over the sum of their median times, in GFLOP/s.
 fn gemm_rate(place: &Place, args: &BenchStepArgs) -> Result<f64, KernelError> {
     let (mut ms, mut flop) = (0.0, 0.0);
     for product in products_of_layers(&args.dims.0, args.batch) {
@@ -300,7 +303,7 @@ fn gemm_rate(place: &Place, args: &BenchStepArgs) -> Result<f64, KernelError> {
     Ok(flop / ms * 1e-6)
 }
 
-/// What the GPU's memory holds now; the comparison with the best product comes later.
+/// Reports the GPU memory now; [`GpuReport::compare`] adds the comparison with the fastest matmul.
 fn gpu_report(gpu: &'static Gpu, trainer: &Trainer<'_>, gflops_per_s: f64) -> Result<GpuReport> {
     let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
     let in_use = gpu.memory_in_use()?;
@@ -317,7 +320,7 @@ fn gpu_report(gpu: &'static Gpu, trainer: &Trainer<'_>, gflops_per_s: f64) -> Re
 }
 
 impl GpuReport {
-    /// Measures the fastest square product and compares.
+    /// Measures the fastest square matmul and compares.
     fn compare(&mut self, place: &Place, dtype: BenchDtype) -> Result<(), KernelError> {
         let sides: &[usize] = if place.is_virtual { &[64] } else { &[4096, 8192] };
         let effort = Effort { repeats: 5, repeat_ms: if place.is_virtual { 0.0 } else { 20.0 } };
@@ -331,15 +334,15 @@ impl GpuReport {
     }
 }
 
-/// The result on stdout: it is what the command is for.
+/// Prints the result to stdout.
 fn print(report: &Report, json: bool) -> Result<()> {
     if json {
         return Ok(print_result(&json_line(report))?);
     }
     let Report { place, gpu, .. } = report;
     let mut text = format!(
-        "{}: {:.0} samples/s, {} ms a step (median), {:.0} GFLOP/s; optimiser {} ms; start {:.2} s; peak memory {:.0} MiB \
-         a rank\n",
+        "{}: {:.0} samples/s, {} ms per step (median), {:.0} GFLOP/s; optimiser {} ms; startup {:.2} s; peak memory {:.0} MiB \
+         per rank\n",
         heading(place),
         report.samples_per_s,
         number(report.step_ms_median),
@@ -352,8 +355,8 @@ fn print(report: &Report, json: bool) -> Result<()> {
     let memory: Vec<_> =
         gpu.gpu_memory_mib.iter().map(|(kind, mib)| format!("{kind} {}", number(*mib))).collect();
     text += &format!(
-        "{}, {} by {}; {} TFLOP/s, {} of the best {} product ({} TFLOP/s); GPU memory {} MiB at most, now {}\n",
-        if gpu.cuda_graph { "steps replayed as graphs" } else { "steps kernel by kernel" },
+        "{}, {} by {}; {} TFLOP/s, {} of the fastest {} matmul ({} TFLOP/s); GPU memory peak {} MiB, now {}\n",
+        if gpu.cuda_graph { "steps replayed as CUDA graphs" } else { "steps launched kernel by kernel" },
         report.dtype,
         report.transport,
         number(gpu.tflops_per_s),

@@ -1,8 +1,7 @@
-//! Clocks: the host's for what has ended when it returns, the GPU's own for what it was only asked for.
+//! Clocks: the host clock for synchronous work, GPU events for enqueued work.
 //!
-//! The first call of anything is not timed: it compiles, plans and allocates. Short things are done several times in one
-//! measurement. On a GPU they are captured as a graph and replayed, so that the time which the host takes to ask does
-//! not count; a training step asks in the same way.
+//! The first call is not timed: it compiles, plans and allocates. Short operations are repeated within one measurement. On a GPU
+//! they are captured as a graph and replayed, so that launch overhead on the host does not count; training steps do the same.
 
 use std::time::Instant;
 
@@ -15,12 +14,12 @@ use crate::cli::BenchTimingArgs;
 
 type Result<T> = std::result::Result<T, KernelError>;
 
-/// Calls in one graph: enough that the launch of a graph of tiny kernels does not count.
-const MAX_CALLS_A_GRAPH: usize = 256;
-/// Calls in one measurement.
+/// Calls per graph: enough to hide the launch of a graph of tiny kernels.
+const MAX_CALLS_PER_GRAPH: usize = 256;
+/// Maximum calls per measurement.
 const MAX_CALLS: usize = 100_000;
 
-/// How often and for how long something is measured.
+/// Number and length of measurements.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Effort {
     pub(super) repeats: usize,
@@ -32,13 +31,13 @@ impl Effort {
         Effort { repeats: args.repeats, repeat_ms: f64::from(args.repeat_ms) }
     }
 
-    /// How often something that takes `once_ms` is done in one measurement.
+    /// Number of calls per measurement for an operation that takes `once_ms`.
     pub(super) fn n_calls(self, once_ms: f64) -> usize {
         ((self.repeat_ms / once_ms.max(1e-4)).ceil() as usize).clamp(1, MAX_CALLS)
     }
 }
 
-/// What several measurements of one call came to, in ms.
+/// Statistics of several measurements of one call, in ms.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Times {
     #[serde(rename = "ms_median")]
@@ -50,7 +49,7 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// NaN of no measurements.
+    /// Computes the statistics; NaN without measurements.
     pub(super) fn of(mut ms: Vec<f64>) -> Self {
         ms.sort_by(f64::total_cmp);
         let n = ms.len();
@@ -62,20 +61,20 @@ impl Times {
         }
     }
 
-    /// `amount` a median time in units of 10^9 a second.
+    /// `amount` per median time, in 10^9 per second.
     pub(super) fn giga_per_s(&self, amount: f64) -> f64 {
         amount / self.median * 1e-6
     }
 }
 
-/// Who tells the time.
+/// Clock of a measurement.
 pub(super) enum Clock {
     Host,
     Gpu(&'static Gpu, Timer),
 }
 
 impl Clock {
-    /// The clock of work on this device.
+    /// The clock for work on this device.
     pub(super) fn of(place: &Place) -> Result<Self> {
         match place.gpu()? {
             None => Ok(Clock::Host),
@@ -87,7 +86,7 @@ impl Clock {
     pub(super) fn time(&self, effort: Effort, mut work: impl FnMut(usize) -> Result<()>) -> Result<Times> {
         let Clock::Gpu(gpu, _) = self else { return self.time_eagerly(effort, work) };
         let n_calls = effort.n_calls(self.warm_up(&mut work)?);
-        let n_captured = n_calls.min(MAX_CALLS_A_GRAPH);
+        let n_captured = n_calls.min(MAX_CALLS_PER_GRAPH);
         let mut graph = Graph::capture(gpu, || (0..n_captured).try_for_each(&mut work))?;
         let n_launches = n_calls.div_ceil(n_captured);
         let mut replay = || (0..n_launches).try_for_each(|_| graph.launch());
@@ -96,7 +95,7 @@ impl Clock {
         std::iter::repeat_with(one).take(effort.repeats).collect::<Result<_>>().map(Times::of)
     }
 
-    /// As [`Clock::time`], each call by itself.
+    /// As [`Clock::time`], without a graph.
     pub(super) fn time_eagerly(
         &self,
         effort: Effort,
@@ -107,14 +106,14 @@ impl Clock {
         std::iter::repeat_with(one).take(effort.repeats).collect::<Result<_>>().map(Times::of)
     }
 
-    /// Does it once or twice in vain, then tells how many ms it takes.
+    /// Calls `work` once or twice to warm up and returns the ms of the last call.
     fn warm_up(&self, work: &mut impl FnMut(usize) -> Result<()>) -> Result<f64> {
         let first = self.measure(|| work(0))?;
-        // What takes long by itself was long enough; what was made ready by the first call was not.
+        // A long first call is representative; a short one may be dominated by one-time work.
         if matches!(self, Clock::Host) && first > 1e3 { Ok(first) } else { self.measure(|| work(1)) }
     }
 
-    /// How many ms `work` takes; on a GPU, how many pass for its compute stream.
+    /// Times `work` in ms; on a GPU by events in its compute stream.
     fn measure(&self, work: impl FnOnce() -> Result<()>) -> Result<f64> {
         match self {
             Clock::Host => {
@@ -137,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_told_by_median_and_ends() {
+    fn times_are_reported_by_median_and_range() {
         let times = Times::of(vec![4.0, 1.0, 2.0, 8.0]);
         assert_eq!(times, Times { median: 3.0, min: 1.0, max: 8.0 });
         assert_eq!(Times::of(vec![5.0]), Times { median: 5.0, min: 5.0, max: 5.0 });
@@ -147,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn short_calls_are_done_often() {
+    fn short_calls_are_repeated() {
         let effort = Effort { repeats: 1, repeat_ms: 20.0 };
         assert_eq!((effort.n_calls(50.0), effort.n_calls(3.0), effort.n_calls(0.0)), (1, 7, MAX_CALLS));
         let mut calls = Vec::new();

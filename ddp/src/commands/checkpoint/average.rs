@@ -1,4 +1,4 @@
-//! `ddp-train checkpoint average`: the arithmetic mean of weights, summed in f64.
+//! `ddp-train checkpoint average`: arithmetic mean of weights, accumulated in f64.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::cli::CheckpointAverageArgs;
 use crate::error::Result;
 
-/// Averages as `args` say.
+/// Averages the weights and writes the result.
 pub(super) fn average(args: &CheckpointAverageArgs) -> Result<()> {
     check_out(&args.out, args.overwrite)?;
     let checkpoints = match (args.last, args.paths.as_slice()) {
@@ -40,7 +40,7 @@ pub(super) fn average(args: &CheckpointAverageArgs) -> Result<()> {
     Ok(print_result(&format!("wrote the {} to {}\n", mean.origin, args.out.display()))?)
 }
 
-/// The `last` newest checkpoints of `path`, every byte of them right, the newest first.
+/// Returns the `last` newest verified checkpoints of `path`, newest first.
 fn newest(path: &Path, last: usize) -> Result<Vec<Checkpoint>> {
     let (named, _) = all_at(path)?;
     let good = named.into_iter().rev().filter_map(|named| named.checkpoint.ok());
@@ -52,7 +52,7 @@ fn newest(path: &Path, last: usize) -> Result<Vec<Checkpoint>> {
     Ok(good)
 }
 
-/// Refuses what is no mean: one checkpoint alone, or one that counts twice.
+/// Checks that there are at least two checkpoints and none is named twice.
 fn check_several(checkpoints: &[Checkpoint]) -> Result<()> {
     if let [one] = checkpoints {
         return Err(CheckpointError::TooFewToAverage { path: one.path().to_owned() }.into());
@@ -67,7 +67,7 @@ fn check_several(checkpoints: &[Checkpoint]) -> Result<()> {
     Ok(())
 }
 
-/// Refuses weights of another model, and such that were trained on inputs of another scale.
+/// Checks that both checkpoints have the same parameters and input normalisation.
 fn check_same(checkpoint: &Checkpoint, first: &Weights, other: &Weights) -> Result<()> {
     let mut differences = Vec::new();
     let find =
@@ -79,13 +79,13 @@ fn check_same(checkpoint: &Checkpoint, first: &Weights, other: &Weights) -> Resu
             Some(_) => {}
         }
     }
-    let strangers = other.parameters.iter().filter(|p| find(first, &p.name).is_none());
-    differences.extend(strangers.map(|p| format!("{} {:?} is in none of the others", p.name, p.dims)));
+    let extra = other.parameters.iter().filter(|p| find(first, &p.name).is_none());
+    differences.extend(extra.map(|p| format!("{} {:?} is not in the first checkpoint", p.name, p.dims)));
     let bits = |of: &Weights| -> Vec<(String, Vec<u32>)> {
         of.others.iter().map(|n| (n.name.clone(), n.values.iter().map(|x| x.to_bits()).collect())).collect()
     };
     if bits(first) != bits(other) {
-        differences.push("its inputs were normalised in another way".to_owned());
+        differences.push("its input normalisation differs".to_owned());
     }
     if differences.is_empty() {
         return Ok(());

@@ -1,11 +1,11 @@
-//! `ddp-train checkpoint export`: the weights alone.
+//! `ddp-train checkpoint export`: the weights as a safetensors file.
 
 use super::weights::{Weights, check_out};
 use super::{one_at, print_result};
 use crate::cli::CheckpointExportArgs;
 use crate::error::Result;
 
-/// Exports as `args` say.
+/// Exports the weights.
 pub(super) fn export(args: &CheckpointExportArgs) -> Result<()> {
     check_out(&args.out, args.overwrite)?;
     let weights = Weights::load(&one_at(&args.path)?, args.weights)?;

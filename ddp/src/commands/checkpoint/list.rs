@@ -1,4 +1,4 @@
-//! `ddp-train checkpoint ls`: a line a checkpoint.
+//! `ddp-train checkpoint ls`: one line per checkpoint.
 
 use serde::Serialize;
 
@@ -20,13 +20,13 @@ fn titles() -> Vec<&'static str> {
     titles
 }
 
-/// What is told of a checkpoint.
+/// Report of one checkpoint.
 #[derive(Debug, Serialize)]
 struct Line<'a> {
     checkpoint: &'a str,
     #[serde(flatten)]
     good: Option<Good<'a>>,
-    /// What is wrong with it.
+    /// Reason why it can't be used.
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<String>,
     /// `latest` and `best`.
@@ -36,7 +36,7 @@ struct Line<'a> {
 #[derive(Debug, Serialize)]
 struct Good<'a> {
     step: u64,
-    /// Epochs done, with the part of the one under way.
+    /// Epochs completed, with the fraction of the current one.
     epochs: f64,
     time: &'a str,
     size_bytes: u64,
@@ -73,7 +73,7 @@ impl<'a> Good<'a> {
     }
 }
 
-/// Lists as `args` say.
+/// Lists the checkpoints.
 pub(super) fn list(args: &CheckpointLsArgs) -> Result<()> {
     let (checkpoints, store) = all_at(&args.path)?;
     let markers = [Marker::Latest, Marker::Best];

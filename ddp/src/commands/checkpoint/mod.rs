@@ -1,4 +1,4 @@
-//! `ddp-train checkpoint`: what can be done with checkpoints without training.
+//! `ddp-train checkpoint`: commands on existing checkpoints.
 
 mod average;
 mod export;
@@ -16,13 +16,12 @@ use crate::checkpoint::{Checkpoint, CheckpointError, CheckpointStore, Fault, Loc
 use crate::cli::CheckpointCommand;
 use crate::error::Result;
 use crate::exit::Stop;
-use crate::report::stdout::print_result;
-use crate::report::stdout::say;
+use crate::report::stdout::{print_result, say};
 
-/// Runs the command on rank 0; the other ranks wait for its end.
+/// Runs the command on rank 0; the other ranks wait.
 ///
 /// # Errors
-/// [`crate::Error::Checkpoint`] and those of writing a file.
+/// [`crate::Error::Checkpoint`], [`crate::Error::Write`], [`crate::Error::Report`].
 pub fn checkpoint(world: &World, command: &CheckpointCommand) -> Result<(), Stop> {
     let result = match command {
         _ if world.rank().0 > 0 => Ok(()),
@@ -36,13 +35,13 @@ pub fn checkpoint(world: &World, command: &CheckpointCommand) -> Result<(), Stop
     Ok(world.collective_result(result)?)
 }
 
-/// A checkpoint by its name, and what it says or what is wrong with it.
+/// A checkpoint with its name, or the reason why it can't be used.
 struct Named {
     name: String,
-    checkpoint: std::result::Result<Checkpoint, Fault>,
+    checkpoint: Result<Checkpoint, Fault>,
 }
 
-/// All checkpoints that `path` stands for, in the order of their steps, and the folder they are in.
+/// Finds all checkpoints at `path`, in step order, and their folder.
 fn all_at(path: &Path) -> Result<(Vec<Named>, CheckpointStore)> {
     match Located::new(path)? {
         Located::One(path) => {
@@ -61,9 +60,9 @@ fn all_at(path: &Path) -> Result<(Vec<Named>, CheckpointStore)> {
     }
 }
 
-/// The one checkpoint that `path` stands for, every byte of it right; what was passed over is told on stderr.
+/// Finds the one verified checkpoint at `path`; reports skipped ones on stderr.
 fn one_at(path: &Path) -> Result<Checkpoint> {
     let search = Checkpoint::find(path)?;
-    search.skipped.iter().for_each(|skipped| say(&format!("passed over {skipped}")));
+    search.skipped.iter().for_each(|skipped| say(&format!("skipped {skipped}")));
     search.found.ok_or_else(|| CheckpointError::NotFound { path: path.to_owned() }.into())
 }

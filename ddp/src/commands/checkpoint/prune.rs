@@ -10,25 +10,24 @@ use crate::cli::CheckpointPruneArgs;
 use crate::error::Result;
 use crate::report::units::mib;
 use crate::run_folder::error::FolderError;
-use crate::run_folder::folder;
-use crate::run_folder::folder::Held;
+use crate::run_folder::folder::{self, Held};
 
-/// Deletes as `args` say.
+/// Deletes old checkpoints.
 pub(super) fn prune(args: &CheckpointPruneArgs) -> Result<()> {
     let Located::Store(store) = Located::new(&args.path)? else {
         return Err(CheckpointError::OneOnly { path: args.path.clone() }.into());
     };
-    // Until all is deleted.
+    // Held until all is deleted.
     let held = if args.dry_run { Vec::new() } else { hold(&store)? };
     if held.iter().any(|held| matches!(held, Held::Unknown)) {
-        print_result("this file system knows no locks: whether a run goes on here can't be told\n")?;
+        print_result("this file system has no locks: cannot tell whether a run is active here\n")?;
     }
     let best = store.marked_step(Marker::Best).filter(|_| !args.also_best);
-    // Looked at once: that reads every byte.
+    // Verified once only, because that reads every byte.
     let known = RefCell::new(HashMap::new());
     let is_valid = |step| {
-        let look = || store.checkpoint(step).is_ok_and(|checkpoint| checkpoint.verify().is_ok());
-        *known.borrow_mut().entry(step).or_insert_with(look)
+        let verify = || store.checkpoint(step).is_ok_and(|checkpoint| checkpoint.verify().is_ok());
+        *known.borrow_mut().entry(step).or_insert_with(verify)
     };
     let superfluous = store.superfluous(u64::MAX, args.keep, best.as_slice(), is_valid)?;
     for &step in &superfluous {
@@ -43,27 +42,26 @@ pub(super) fn prune(args: &CheckpointPruneArgs) -> Result<()> {
         print_result(&format!("{what} {} ({size})\n", step_name(step)))?;
     }
     if superfluous.is_empty() {
-        // Whoever asks for less to be kept expects some to go.
+        // A user who keeps fewer expects deletions, so explain why there are none.
         let broken: Vec<_> =
             store.steps()?.into_iter().filter(|&step| !is_valid(step)).map(step_name).collect();
         print_result(&match broken.as_slice() {
             [] => "nothing to delete\n".to_owned(),
-            names => format!("nothing to delete; broken, and so none that counts: {}\n", names.join(", ")),
+            names => format!("nothing to delete; broken checkpoints do not count: {}\n", names.join(", ")),
         })?;
     }
     Ok(())
 }
 
-/// Keeps a run out of the folder that the checkpoints are in, if none is under way there.
+/// Locks the run folder of the checkpoints against runs, if none is active.
 fn hold(store: &CheckpointStore) -> Result<Vec<Held>> {
     let folder = store.folder();
-    // Where the folder is a link its own name counts, and for names such as `.` what they stand for.
-    let by_name = folder.file_name().and(folder.parent()).and_then(|run| match run.as_os_str().is_empty() {
-        true => std::env::current_dir().ok(),
-        false => Some(run.to_owned()),
+    // For a symbolic link its own parent counts, and for names such as `.` the folder they resolve to.
+    let by_name = folder.file_name().and(folder.parent()).and_then(|run| {
+        if run.as_os_str().is_empty() { std::env::current_dir().ok() } else { Some(run.to_owned()) }
     });
     let by_place = folder.canonicalize().ok().and_then(|folder| Some(folder.parent()?.to_owned()));
-    // A lock that this process has, it does not get again.
+    // This process can't take the same lock twice.
     let is_named =
         |place: &PathBuf| by_name.as_ref().and_then(|run| run.canonicalize().ok()).as_ref() == Some(place);
     let by_place = by_place.filter(|place| !is_named(place));

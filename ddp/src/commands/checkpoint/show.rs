@@ -1,4 +1,4 @@
-//! `ddp-train checkpoint show`: a manifest in words.
+//! `ddp-train checkpoint show`: the manifest as text.
 
 use super::{one_at, print_result};
 use crate::checkpoint::{Checkpoint, Parameter, RunState};
@@ -9,7 +9,7 @@ use crate::report::metrics::json_line;
 use crate::report::table::table;
 use crate::report::units::mib;
 
-/// Shows as `args` say.
+/// Shows the manifest.
 pub(super) fn show(args: &CheckpointShowArgs) -> Result<()> {
     let checkpoint = one_at(&args.path)?;
     Ok(print_result(&if args.config {
@@ -17,11 +17,11 @@ pub(super) fn show(args: &CheckpointShowArgs) -> Result<()> {
     } else if args.json {
         json_line(checkpoint.manifest())
     } else {
-        words(&checkpoint)
+        to_text(&checkpoint)
     })?)
 }
 
-fn words(checkpoint: &Checkpoint) -> String {
+fn to_text(checkpoint: &Checkpoint) -> String {
     let manifest = checkpoint.manifest();
     let run = &manifest.run;
     let mut text = String::new();
@@ -29,25 +29,25 @@ fn words(checkpoint: &Checkpoint) -> String {
     line("checkpoint", checkpoint.path().display().to_string());
     line("written", format!("{} on {}, by {}", manifest.time, manifest.host, manifest.program));
     line("run", format!("step {}, {} rows used by {} ranks", run.step, run.cursor, manifest.world_size));
-    line("", format!("{} rows a step, seed {}", run.global_rows, run.seed));
+    line("", format!("{} rows per step, seed {}", run.global_rows, run.seed));
     line("epochs", epochs(checkpoint));
     line("evaluation", evaluation(&run.eval));
     if let Some(best) = &run.best {
         line("best", format!("{} {} after step {}", best.metric, best.value, best.step));
     }
-    line("waiting", waiting(run));
+    line("patience", patience(run));
     if let Some(scaler) = &run.loss_scaler {
         line("loss scale", format!("{}, {} steps skipped", scaler.scale, scaler.n_skipped));
     }
     let numel: usize = manifest.parameters.iter().map(Parameter::numel).sum();
-    line("model", format!("{numel} numbers in {} parameters", manifest.parameters.len()));
+    line("model", format!("{numel} elements in {} parameters", manifest.parameters.len()));
     let state = if manifest.state.is_empty() { "none".to_owned() } else { manifest.state.join(", ") };
     line("state", state);
     line("data", format!("{} rows, fingerprint {}", run.n_rows, manifest.data_fingerprint));
     text.push('\n');
     let parameter = |p: &Parameter| vec![p.name.clone(), format!("{:?}", p.shape), p.numel().to_string()];
     text += &table(
-        &["<parameter", "<shape", "numbers"],
+        &["<parameter", "<shape", "elements"],
         &manifest.parameters.iter().map(parameter).collect::<Vec<_>>(),
     );
     text.push('\n');
@@ -64,13 +64,13 @@ fn epochs(checkpoint: &Checkpoint) -> String {
 }
 
 fn evaluation(eval: &EvalMetrics) -> String {
-    let told: Vec<_> = eval.iter().map(|(metric, value)| format!("{} {value}", metric.title())).collect();
-    if told.is_empty() { "none yet".to_owned() } else { told.join(", ") }
+    let values: Vec<_> = eval.iter().map(|(metric, value)| format!("{} {value}", metric.title())).collect();
+    if values.is_empty() { "none yet".to_owned() } else { values.join(", ") }
 }
 
-fn waiting(run: &RunState) -> String {
+fn patience(run: &RunState) -> String {
     match run.early_stopping.best {
         Some(best) => format!("{} evaluations since the best of {best}", run.early_stopping.n_worse),
-        None => "no early stopping under way".to_owned(),
+        None => "early stopping is off or has not started".to_owned(),
     }
 }

@@ -1,4 +1,4 @@
-//! `ddp-train checkpoint verify`: reads every byte, and says plainly what was proved.
+//! `ddp-train checkpoint verify`: reads every byte and reports what is proved.
 
 use serde::Serialize;
 
@@ -10,20 +10,20 @@ use crate::error::Result;
 use crate::report::metrics::json_line;
 use crate::report::units::mib;
 
-/// What came out for a checkpoint.
+/// Result of verifying one checkpoint.
 #[derive(Debug, Serialize)]
 struct Verdict {
     checkpoint: String,
     ok: bool,
     n_files: usize,
     size_bytes: u64,
-    /// What is wrong with its bytes.
+    /// Fault of its files.
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<String>,
-    /// What its epochs are proved to have used.
+    /// Proof of the rows that its epochs used.
     #[serde(skip_serializing_if = "Option::is_none")]
     proved: Option<Proved>,
-    /// What is wrong with its epochs, a line each.
+    /// Faults of its epochs, one per line.
     #[serde(skip_serializing_if = "Option::is_none")]
     epochs_fault: Option<String>,
 }
@@ -58,7 +58,7 @@ impl Verdict {
         let Verdict { checkpoint, n_files, size_bytes, fault, proved, epochs_fault, .. } = self;
         let bytes = match fault {
             Some(fault) => format!("BROKEN: {fault}"),
-            None => format!("every byte of {n_files} files ({}) is as it was written", mib(*size_bytes)),
+            None => format!("all {n_files} files ({}) match their checksums", mib(*size_bytes)),
         };
         let mut lines = format!("{checkpoint}: {bytes}\n");
         for line in epochs_fault.iter().flat_map(|fault| fault.lines()) {
@@ -71,7 +71,7 @@ impl Verdict {
     }
 }
 
-/// Verifies as `args` say.
+/// Verifies the checkpoints.
 pub(super) fn verify(args: &CheckpointVerifyArgs) -> Result<()> {
     let (checkpoints, store) = all_at(&args.path)?;
     let mut n_bad = 0;
@@ -80,7 +80,7 @@ pub(super) fn verify(args: &CheckpointVerifyArgs) -> Result<()> {
         n_bad += usize::from(!verdict.ok);
         print_result(&if args.json { json_line(&verdict) } else { verdict.lines() })?;
     }
-    // A hint for people: resuming looks at the checkpoints themselves.
+    // For information only: resuming checks the checkpoints themselves.
     for marker in [Marker::Latest, Marker::Best] {
         let Some(name) = store.marked(marker) else { continue };
         let is_there = store.steps()?.into_iter().any(|step| step_name(step) == name);

@@ -1,4 +1,4 @@
-//! The weights of a checkpoint, named as in PyTorch, and a file of them.
+//! Weights of a checkpoint under PyTorch's parameter names, and the file to export them to.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::storage::atomic_write::write_atomic_with;
 use crate::storage::fault::FileFault;
 use crate::storage::tensor_file::{TensorFile, TensorToWrite, header};
 
-/// Metadata key that says where a file's weights come from.
+/// Metadata key for the origin of the weights.
 const WEIGHTS_KEY: &str = "ddp_train.weights";
 
 /// A tensor with its values.
@@ -24,18 +24,18 @@ pub(super) struct Named {
     pub(super) values: Vec<f32>,
 }
 
-/// All tensors of a model's file: the parameters, and the normalisation of its inputs.
+/// All tensors of a model file: the parameters and the input normalisation.
 #[derive(Debug, Clone)]
 pub(super) struct Weights {
     pub(super) parameters: Vec<Named>,
     pub(super) others: Vec<Named>,
     metadata: HashMap<String, String>,
-    /// Such as "weights of step 12".
+    /// Origin, such as "weights of step 12".
     pub(super) origin: String,
 }
 
 impl Weights {
-    /// Those of a checkpoint.
+    /// Loads the weights of a checkpoint.
     pub(super) fn load(checkpoint: &Checkpoint, choice: WeightsChoice) -> Result<Self> {
         let manifest = checkpoint.manifest();
         let has_ema = manifest.state.iter().any(|name| name == EMA_STATE);
@@ -67,7 +67,7 @@ impl Weights {
         Ok(Weights { parameters, others, metadata: model.metadata(), origin })
     }
 
-    /// Writes them to `path`, in place of what is there: see [`check_out`].
+    /// Writes them to `path`, replacing an existing file; see [`check_out`].
     pub(super) fn write(&self, path: &Path) -> Result<()> {
         let all = self.parameters.iter().chain(&self.others);
         let tensors: Vec<_> = all
@@ -86,8 +86,7 @@ impl Weights {
     }
 }
 
-/// Whether a file can be written at `path`, as far as that shows before it is; one that is there is replaced only if
-/// `overwrite`. Before the work, which may take long.
+/// Checks before the work that a file can be written at `path`; an existing file needs `overwrite`.
 pub(super) fn check_out(path: &Path, overwrite: bool) -> Result<()> {
     let refuse = |kind: io::ErrorKind| Err(WriteError { path: path.to_owned(), source: kind.into() });
     if path.is_dir() {
@@ -103,7 +102,7 @@ pub(super) fn check_out(path: &Path, overwrite: bool) -> Result<()> {
     }
 }
 
-/// The moving average of a parameter, out of the pieces that ranks held.
+/// Reads the moving average of a parameter from the pieces of all ranks.
 fn ema(reader: &StateReader, name: &str, numel: usize) -> Result<Vec<f32>> {
     let mut values = vec![0.0; numel];
     let whole = ShardRange { param: name.to_owned(), start: 0, end: numel, offset: 0 };

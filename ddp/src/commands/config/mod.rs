@@ -1,4 +1,4 @@
-//! `ddp-train config`: the reference of the config's keys, and their JSON schema.
+//! `ddp-train config`: reference of the config keys, and their JSON schema.
 
 use ddp_comm::World;
 
@@ -11,14 +11,14 @@ use crate::report::stdout::print_result;
 /// Prints the keys or the schema, on rank 0.
 ///
 /// # Errors
-/// [`ConfigError::NoSuchPrefix`](crate::config::ConfigError::NoSuchPrefix); stdout can't be written.
+/// [`ConfigError::NoSuchPrefix`](crate::config::ConfigError::NoSuchPrefix), [`ReportError::Stdout`](crate::report::ReportError::Stdout).
 pub fn config(world: &World, command: &ConfigCommand) -> Result<(), Stop> {
     let text = match command {
         ConfigCommand::Keys(args) => world.collective_result(keys(args))?,
         ConfigCommand::Schema => format!("{:#}\n", schema::schema()),
     };
-    let put = if world.rank().0 == 0 { print_result(&text) } else { Ok(()) };
-    Ok(world.collective_result(put)?)
+    let printed = if world.rank().0 == 0 { print_result(&text) } else { Ok(()) };
+    Ok(world.collective_result(printed)?)
 }
 
 fn keys(args: &ConfigKeysArgs) -> Result<String> {

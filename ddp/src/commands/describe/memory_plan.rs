@@ -1,6 +1,6 @@
-//! How much memory a rank of a run takes, and what for, without making any of it.
+//! Memory of a rank by use, computed without allocating any of it.
 //!
-//! The sizes come from where the memory is made: the model's buffers, the layout of its parameters, the optimiser's tensors,
+//! The sizes come from the code that allocates: the model's buffers, the layout of its parameters, the optimiser's tensors,
 //! the loader's buffers.
 
 use ddp_kernels::cuda::{FIXED_WORKSPACE_BYTES, Gpu, MemoryUse};
@@ -22,36 +22,36 @@ use crate::train::gpu_step::N_SLOTS;
 use crate::train::setup::BatchPartition;
 use crate::train::trainer::TrainerOptions;
 
-/// What memory is for.
+/// Use of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryKind {
-    /// The weights that are updated.
+    /// The f32 weights that the optimiser updates.
     Parameters,
-    /// Their copy in a shorter format.
-    WorkingCopy,
-    /// Gradients of the weights, and what they need to travel: a copy in another format, or partial sums.
+    /// Their copy in the compute precision.
+    ComputeWeights,
+    /// Gradients of the weights, with the buffers of their exchange: a copy in another data type, or partial sums.
     Gradients,
-    /// Moments or velocity.
+    /// Optimiser state: moments or velocity.
     Optimizer,
-    /// The weights' moving average.
+    /// Moving average of the weights.
     Average,
-    /// What a forward pass leaves, and gradients of it.
+    /// Activations of the forward pass and their gradients.
     Activations,
-    /// Scratch.
+    /// Scratch memory of matmuls and kernels.
     Workspace,
-    /// Rows where the model computes: those of the steps, and all of them where they are kept there.
+    /// Rows on the device: those of the current steps, or the whole data set if it is kept there.
     Rows,
-    /// Rows that wait on the host.
+    /// Rows on the host: data set and loader buffers.
     Loader,
-    /// The host's copy of what a checkpoint writes while training goes on; page-locked where the rank computes on a GPU.
+    /// Host copy of the state that an asynchronous checkpoint writes; pinned if the rank computes on a GPU.
     Snapshot,
 }
 
 impl MemoryKind {
-    /// All of them, in the order of reports.
+    /// All kinds, in the order of reports.
     pub const ALL: [MemoryKind; 10] = [
         MemoryKind::Parameters,
-        MemoryKind::WorkingCopy,
+        MemoryKind::ComputeWeights,
         MemoryKind::Gradients,
         MemoryKind::Optimizer,
         MemoryKind::Average,
@@ -62,11 +62,11 @@ impl MemoryKind {
         MemoryKind::Snapshot,
     ];
 
-    /// Its name in reports.
+    /// Name in reports.
     pub fn name(self) -> &'static str {
         match self {
             MemoryKind::Parameters => "parameters",
-            MemoryKind::WorkingCopy => "working copy",
+            MemoryKind::ComputeWeights => "working copy",
             MemoryKind::Gradients => "gradients",
             MemoryKind::Optimizer => "optimiser",
             MemoryKind::Average => "average",
@@ -78,10 +78,10 @@ impl MemoryKind {
         }
     }
 
-    /// The account of a GPU's memory that it is in; `None` where it is the host's on a GPU run too.
+    /// The use under which GPU memory is accounted; `None` for memory that is always on the host.
     pub fn memory_use(self) -> Option<MemoryUse> {
         Some(match self {
-            MemoryKind::Parameters | MemoryKind::WorkingCopy => MemoryUse::Parameters,
+            MemoryKind::Parameters | MemoryKind::ComputeWeights => MemoryUse::Parameters,
             MemoryKind::Gradients => MemoryUse::Gradients,
             MemoryKind::Optimizer => MemoryUse::Optimizer,
             MemoryKind::Average => MemoryUse::Average,
@@ -93,28 +93,28 @@ impl MemoryKind {
     }
 }
 
-/// A run as one rank sees it, real or imagined.
+/// A run as seen by one rank, which need not exist.
 #[derive(Debug, Clone)]
 pub struct RankPlan<'a> {
-    /// The run's config.
+    /// Config of the run.
     pub config: &'a Config,
-    /// Its rows.
+    /// Training and evaluation rows.
     pub data: &'a Loaded,
-    /// Its model.
+    /// Model of the run.
     pub spec: &'a ModelSpec,
-    /// How its rows are cut, as rank 0 of the run sees it.
+    /// Partition of its batches, for rank 0.
     pub cuts: BatchPartition,
-    /// What the ranks divide between them.
+    /// ZeRO stage.
     pub zero: ZeroStage,
-    /// Where the rank computes; it need not be there.
+    /// Device of the rank; it need not exist.
     pub device: Device,
     /// Whether all rows are kept on the GPU.
-    pub keeps_rows_there: bool,
+    pub keeps_rows_on_device: bool,
     /// Threads of the rank.
     pub n_threads: usize,
 }
 
-/// Bytes of a rank's memory by what they are for: on rank 0, which no rank exceeds.
+/// Memory of rank 0 in bytes, by use; no rank needs more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryPlan {
     /// Bytes of each [`MemoryKind`], in the order of [`MemoryKind::ALL`].
@@ -122,7 +122,7 @@ pub struct MemoryPlan {
 }
 
 impl MemoryPlan {
-    /// The memory that the rank takes.
+    /// Computes the memory of the rank.
     pub fn new(plan: &RankPlan<'_>) -> Self {
         let layout = plan.layout();
         let RankPlan { config, spec, cuts, zero, device, .. } = *plan;
@@ -131,7 +131,7 @@ impl MemoryPlan {
         let on_gpu = device != Device::Cpu;
         let model = ModelBytes::of(BufferPlan { spec, layout: &layout, max_rows, device, precision });
         let (flat_len, single) = (layout.flat_len(), DType::F32.size_bytes());
-        // A rank alone divides nothing.
+        // A single rank shards nothing.
         let zero = if world_size == 1 { ZeroStage::Off } else { zero };
         let state_len = if zero == ZeroStage::Off { flat_len } else { flat_len / world_size };
         let gradients = match zero {
@@ -156,13 +156,13 @@ impl MemoryPlan {
         let average = match (config.optimizer.ema_decay > 0.0, &plan.data.eval) {
             (false, _) => 0,
             (true, None) => state_len * single,
-            // An evaluation gathers it, and keeps the weights whose place it takes.
+            // An evaluation gathers the average and saves the weights that it replaces.
             (true, Some(_)) => (state_len + 2 * flat_len) * single,
         };
         let mut bytes = MemoryPlan::default();
         let mut put = |kind: MemoryKind, n: usize| bytes.bytes[kind as usize] = n;
         put(MemoryKind::Parameters, model.parameters);
-        put(MemoryKind::WorkingCopy, model.compute_weights);
+        put(MemoryKind::ComputeWeights, model.compute_weights);
         put(MemoryKind::Gradients, (gradients + TAIL_ELEMENTS) * single + wire);
         put(MemoryKind::Optimizer, optimizer);
         put(MemoryKind::Average, average);
@@ -184,7 +184,7 @@ impl MemoryPlan {
         self.bytes[kind as usize]
     }
 
-    /// Bytes where the model computes.
+    /// Bytes on the device.
     pub fn on_device(&self) -> usize {
         let kinds = MemoryKind::ALL.into_iter().filter(|kind| kind.memory_use().is_some());
         kinds.map(|kind| self.of(kind)).sum()
@@ -197,24 +197,25 @@ impl MemoryPlan {
 }
 
 impl RankPlan<'_> {
-    /// Where the parameters lie, with the gaps that the ranks need to divide them.
+    /// Layout of the parameters, with the padding that sharding needs.
     pub fn layout(&self) -> ParamLayout {
         let options = TrainerOptions { zero: self.zero, ..TrainerOptions::default() };
         options.layout(self.spec, self.cuts.train.world_size)
     }
 
-    /// Rows of the rank in the largest step.
+    /// Rows of this rank in the largest step.
     fn step_rows(&self) -> usize {
         self.cuts.train.own_rows(self.cuts.global_rows.min(self.data.train.len())).len()
     }
 
-    /// Of the steps whose rows are copied while the one before computes, of evaluations likewise, and what keeps all rows.
+    /// Bytes of the double-buffered rows of steps and evaluations, and of the data set if it is kept on the GPU.
     fn rows_on_gpu(&self) -> usize {
         let train = self.data.train.layout();
         let converts = train.dtype != DType::F32 || self.data.preprocessor.normalizer.is_some();
-        let shape = match self.keeps_rows_there {
-            true => DeviceShape::gathered(train),
-            false => DeviceShape::sent(train, converts),
+        let shape = if self.keeps_rows_on_device {
+            DeviceShape::gathered(train)
+        } else {
+            DeviceShape::sent(train, converts)
         };
         let scalars = STEP_SCALARS_LEN * DType::F64.size_bytes();
         let steps = N_SLOTS * (shape.size_bytes(self.step_rows()) + scalars);
@@ -222,32 +223,32 @@ impl RankPlan<'_> {
             let n_rows = self.cuts.eval.max_rows.min(eval.len().div_ceil(self.cuts.eval.n_parts));
             2 * DeviceShape::sent(eval.layout(), converts).size_bytes(n_rows)
         });
-        let table = if self.keeps_rows_there { DeviceTable::size_bytes(&*self.data.train) } else { 0 };
+        let table = if self.keeps_rows_on_device { DeviceTable::size_bytes(&*self.data.train) } else { 0 };
         steps + eval + table
     }
 
-    /// What the datasets hold in memory, and the loader's buffers.
+    /// Bytes of the data sets in host memory and of the loader buffers.
     fn rows_on_host(&self) -> usize {
         let normalizer = self.data.preprocessor.normalizer.clone();
         let options = LoaderOptions::from_config(&self.config.data, self.device, self.n_threads, normalizer);
         let eval = self.data.eval.as_ref().map_or(0, |eval| eval.resident_bytes());
         self.data.train.resident_bytes()
             + eval
-            + host_buffer_bytes(&*self.data.train, self.step_rows(), &options, self.keeps_rows_there)
+            + host_buffer_bytes(&*self.data.train, self.step_rows(), &options, self.keeps_rows_on_device)
     }
 }
 
-/// Whether all rows are kept on the device: where nobody asks for it, there must be a GPU that has room for them.
+/// Whether the whole data set is kept on the device; `auto` needs a GPU with enough free memory.
 ///
 /// # Errors
-/// Those of asking the GPU.
-pub fn keeps_rows_there(config: &Config, data: &Loaded, device: Device) -> Result<bool> {
+/// [`Error::Kernel`](crate::Error::Kernel) if the GPU can't report its free memory.
+pub fn keeps_rows_on_device(config: &Config, data: &Loaded, device: Device) -> Result<bool> {
     match (device, config.data.placement) {
         (Device::Cpu, _) | (_, Placement::Host) => Ok(false),
         (_, Placement::Device) => Ok(true),
         (Device::Cuda(index), Placement::Auto) => match Gpu::get(index) {
             Ok(gpu) => Ok(DeviceTable::fits(&*data.train, gpu)?),
-            // The plan is for a GPU elsewhere.
+            // The plan is for a GPU of another machine.
             Err(_) => Ok(false),
         },
     }

@@ -1,4 +1,4 @@
-//! `ddp-train describe`: layers, work and memory of a run, for any number of ranks, without training.
+//! `ddp-train describe`: layers, FLOPs and memory of a run, for any number of ranks, without training.
 
 pub mod memory_plan;
 
@@ -11,7 +11,7 @@ use ddp_kernels::cuda::Gpu;
 use serde::Serialize;
 
 use crate::cli::DescribeArgs;
-use crate::commands::describe::memory_plan::{MemoryKind, MemoryPlan, RankPlan, keeps_rows_there};
+use crate::commands::describe::memory_plan::{MemoryKind, MemoryPlan, RankPlan, keeps_rows_on_device};
 use crate::config::{Config, ZeroStage};
 use crate::data::{self, Loaded};
 use crate::error::{Error, Result};
@@ -25,10 +25,10 @@ use crate::train::setup;
 use crate::train::setup::BatchPartition;
 use crate::train::trainer::GraphMode;
 
-/// Prints what the run comes to, on rank 0.
+/// Prints the description of the run, on rank 0.
 ///
 /// # Errors
-/// Those of the config and of reading the data.
+/// [`Error::Config`], [`Error::Data`], and the errors of [`Report::new`].
 pub fn describe(world: &World, args: &DescribeArgs) -> Result<(), Stop> {
     let mut set = args.set.clone();
     set.extend(args.zero.map(|zero| format!("comm.zero={zero}")));
@@ -36,23 +36,23 @@ pub fn describe(world: &World, args: &DescribeArgs) -> Result<(), Stop> {
     let data = data::load(&config, world)?;
     let world_size = args.world_size.unwrap_or(world.world_size());
     let report = world.collective_result(Report::new(&config, &data, world_size, device(&args.device)))?;
-    let put = match world.rank().0 {
+    let printed = match world.rank().0 {
         0 => print_result(&if args.json { json_line(&report) } else { report.to_text() }),
         _ => Ok(()),
     };
-    Ok(world.collective_result(put)?)
+    Ok(world.collective_result(printed)?)
 }
 
-/// The first GPU, if GPUs are wished for; it need not be there, but for `auto`.
-fn device(wish: &str) -> Device {
-    match wish {
+/// The device to describe: the first GPU for `cuda`, even if there is none.
+fn device(request: &str) -> Device {
+    match request {
         "cpu" => Device::Cpu,
         "auto" if Gpu::count() == 0 => Device::Cpu,
-        _ => Device::Cuda(wish.strip_prefix("cuda:").and_then(|index| index.parse().ok()).unwrap_or(0)),
+        _ => Device::Cuda(request.strip_prefix("cuda:").and_then(|index| index.parse().ok()).unwrap_or(0)),
     }
 }
 
-/// All of it, one JSON object.
+/// Description of a run; one JSON object.
 #[derive(Debug, Serialize)]
 pub struct Report {
     name: String,
@@ -62,9 +62,9 @@ pub struct Report {
     /// `comm.zero` of the config.
     zero: u8,
     global_rows: usize,
-    /// Rows of a rank's largest pass.
+    /// Rows of the largest forward pass of a rank.
     max_pass_rows: usize,
-    /// A line per layer, in forward order.
+    /// One line per layer, in forward order.
     layers: Vec<String>,
     parameters: Vec<Parameter>,
     n_parameters: usize,
@@ -79,18 +79,18 @@ struct Parameter {
     n_parameters: usize,
 }
 
-/// Work of the matrix products, a multiply-add being 2.
+/// FLOPs of the matmuls; a multiply-add counts 2.
 #[derive(Debug, Serialize, PartialEq, Eq)]
 pub struct Flop {
-    /// Of a row forward: 2 a weight.
+    /// Forward, per row: 2 per weight.
     forward_a_row: usize,
-    /// Of a row backward: 4 a weight, 2 of the first layer's where nothing asks for the gradient of its input.
+    /// Backward, per row: 4 per weight, 2 in the first layer if its input needs no gradient.
     backward_a_row: usize,
-    /// Of an optimiser step over all ranks.
+    /// Forward and backward, per optimiser step over all ranks.
     a_step: usize,
 }
 
-/// A rank's memory under one stage of ZeRO.
+/// Memory of a rank under one ZeRO stage.
 #[derive(Debug, Serialize)]
 struct Memory {
     zero: u8,
@@ -102,17 +102,17 @@ struct Memory {
 #[derive(Debug, Serialize)]
 struct Bytes {
     what: &'static str,
-    /// `device` where the model computes, `host` beside it.
+    /// `device` where the model computes, else `host`.
     place: &'static str,
     bytes: usize,
 }
 
 impl Report {
-    /// What `config` comes to for these rows on so many ranks.
+    /// Describes a run of `config` on these rows and `world_size` ranks.
     ///
     /// # Errors
-    /// What keeps such a run from being trained: those of [`BatchPartition::new`], [`setup::schedule`], [`ParamGroups::new`] and of asking a
-    /// GPU, and options that exclude each other.
+    /// The errors that would keep this run from training: of [`BatchPartition::new`], [`setup::schedule`], [`ParamGroups::new`] and the GPU,
+    /// and options that exclude each other.
     pub fn new(config: &Config, data: &Loaded, world_size: usize, device: Device) -> Result<Self> {
         let layout = data.train.layout();
         let spec = ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs())
@@ -129,7 +129,7 @@ impl Report {
             cuts,
             zero: config.comm.zero,
             device,
-            keeps_rows_there: keeps_rows_there(config, data, device)?,
+            keeps_rows_on_device: keeps_rows_on_device(config, data, device)?,
             n_threads: threads::current(),
         };
         let params = plan.layout();
@@ -155,7 +155,7 @@ impl Report {
         })
     }
 
-    /// The same for people.
+    /// Formats the description as text.
     fn to_text(&self) -> String {
         let mut rows: Vec<Vec<String>> = self.parameters.iter().map(Parameter::cells).collect();
         rows.push(vec!["total".to_owned(), String::new(), grouped(self.n_parameters)]);
@@ -164,7 +164,7 @@ impl Report {
         let Flop { forward_a_row, backward_a_row, a_step } = self.flop;
         let _ = writeln!(
             text,
-            "\nFLOP of a row: {} forward, {} backward; of a step of {} rows: {}",
+            "\nFLOPs per row: {} forward, {} backward; per step of {} rows: {}",
             grouped(forward_a_row),
             grouped(backward_a_row),
             grouped(self.global_rows),
@@ -172,7 +172,7 @@ impl Report {
         );
         let _ = writeln!(
             text,
-            "\nMiB of rank 0 of {}, on {} in {}, up to {} rows a pass; the config says comm.zero = {}\n",
+            "\nMiB on rank 0 of {}, on {} in {}, up to {} rows per pass; the config sets comm.zero = {}\n",
             self.world_size,
             self.device,
             self.precision,
@@ -204,7 +204,7 @@ impl Parameter {
 }
 
 impl Flop {
-    /// Work on this model; a step takes `global_rows` rows.
+    /// FLOPs of this model; a step has `global_rows` rows.
     pub fn new(spec: &ModelSpec, global_rows: usize) -> Self {
         let model::Flop { forward: forward_a_row, backward: backward_a_row } =
             model::Flop::per_row(&model::layers::of_spec(spec));
@@ -233,7 +233,7 @@ fn mib(bytes: usize) -> String {
     format!("{:.3}", bytes as f64 / f64::from(1 << 20))
 }
 
-/// With a comma between thousands.
+/// Formats a number with commas between thousands.
 fn grouped(number: usize) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -261,15 +261,15 @@ mod tests {
     }
 
     #[test]
-    fn tells_parameters_work_and_memory() {
+    fn reports_parameters_flops_and_memory() {
         let text = report(&["train.batch_size=8"], 4, Device::Cpu).to_text();
         for part in [
             "parameter        shape     elements\n",
             "\nlayers.0.weight  128 x 64     8,192\n",
             "\nlayers.2.bias    10              10\n",
             "\ntotal                        17,226\n",
-            "\nFLOP of a row: 34,048 forward, 51,712 backward; of a step of 32 rows: 2,744,320\n",
-            "\nMiB of rank 0 of 4, on cpu in f32, up to 90 rows a pass; the config says comm.zero = 0\n",
+            "\nFLOPs per row: 34,048 forward, 51,712 backward; per step of 32 rows: 2,744,320\n",
+            "\nMiB on rank 0 of 4, on cpu in f32, up to 90 rows per pass; the config sets comm.zero = 0\n",
             "\nmemory        where   zero 0  zero 1  zero 2\n",
             "\noptimiser     device   0.131   0.033   0.033\n",
         ] {
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_cannot_be_is_not_described() {
+    fn an_impossible_run_is_refused() {
         let refused = |sets: &[&str], world_size: usize, device: Device| {
             let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
             let config = Config::load(None, &sets).unwrap();
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_divides_what_it_should() {
+    fn zero_shards_state_and_gradients() {
         for device in [Device::Cpu, Device::Cuda(0)] {
             let sets = ["data.eval=none", "train.ema_decay=0.9", "comm.zero=1", "comm.bucket_mib=0.001"];
             let small = report(&sets, 4, device);
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn embeddings_ask_for_the_gradient_of_the_first_input() {
+    fn embeddings_need_the_gradient_of_the_first_input() {
         let spec = ModelSpec::plain(&[10, 20, 3], Activation::Relu);
         let flop = Flop::new(&spec, 7);
         assert_eq!((flop.forward_a_row, flop.backward_a_row), (2 * 260, 2 * 260 + 2 * 60));

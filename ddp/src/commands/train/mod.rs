@@ -204,10 +204,10 @@ fn pinning(args: &TrainArgs, config: &Config) -> Pinning {
 }
 
 /// Chooses the rank's device, connects it to the other ranks' devices, and starts the rank's compute threads.
-pub(crate) fn pin_device(world: &World, wish: &str, pinning: Pinning) -> Result<DeviceChoice, Stop> {
+pub(crate) fn pin_device(world: &World, device: &str, pinning: Pinning) -> Result<DeviceChoice, Stop> {
     let Pinning { share_gpu, deterministic, n_threads } = pinning;
     let choose = || -> Result<DeviceChoice> {
-        let request: DeviceRequest = wish.parse()?;
+        let request: DeviceRequest = device.parse()?;
         let choice = world.choose_device(request, share_gpu)?;
         if let (true, Device::Cuda(index)) = (deterministic, choice.device) {
             Gpu::get(index)?.set_deterministic(true);

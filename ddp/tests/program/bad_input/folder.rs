@@ -17,11 +17,15 @@ fn a_file_stands_in_the_way() {
     let place = Place::with(&[("out", "a letter"), ("a/b", "another")]);
     place.refuses(
         &SHORT,
-        &["output folder `out`: a file of that name exists", "hint: name another folder with --out"],
+        &["output folder `out`: a file of that name exists", "hint: choose another folder with --out"],
     );
     place.refuses(&["train", "--overwrite", "--out", "out"], &["a file of that name exists"]);
     place.refuses(&["train", "--dry-run", "--out", "out", "-q"], &["a file of that name exists"]);
-    place.refuses(&["train", "--out", "a/b/c"], &["output folder `a/b/c` can't be written", "hint: "]);
+    place.refuses_with(
+        74,
+        &["train", "--out", "a/b/c"],
+        &["output folder `a/b/c` can't be written", "hint: "],
+    );
 }
 
 #[test]
@@ -32,7 +36,7 @@ fn a_run_is_kept_unless_told_otherwise() {
         &SHORT,
         &[
             "output folder `out` already holds a run (config.toml)",
-            "hint: name another folder",
+            "hint: choose another folder",
             "--overwrite",
         ],
     );
@@ -79,7 +83,7 @@ fn two_jobs_want_one_folder() {
     let process = format!("output folder `out` is in use by process {}", first.0.id());
     for extra in [&[][..], &["--overwrite"], &["--dry-run"]] {
         let ended = place.run(&[&SHORT[..], extra].concat());
-        ended.is_error(2, &[&process, "which still runs", "hint: name another folder"]);
+        ended.is_error(2, &[&process, "which is still running", "hint: choose another folder"]);
     }
     let prune = ["checkpoint", "prune", "--keep", "1"];
     symlink(place.file("out/checkpoints"), place.file("link")).unwrap();
@@ -133,10 +137,7 @@ fn a_folder_that_cannot_be_written() {
     place.refuses_with(
         74,
         &["train", "--out", "locked/out"],
-        &[
-            "output folder `locked/out` can't be written: Permission denied",
-            "hint: check who may write there",
-        ],
+        &["output folder `locked/out` can't be written: Permission denied", "hint: check the permissions"],
     );
 }
 

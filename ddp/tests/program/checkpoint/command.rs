@@ -85,7 +85,7 @@ fn verify_says_what_it_proved_and_ends_with_1_if_anything_is_wrong() {
     let layout = layout(&[3, 5, 2]);
     let (dir, store) = a_run(&layout);
     let told = stdout(&["verify", text(dir.path())]);
-    assert!(told.contains("step-10: every byte of 3 files ("), "{told}");
+    assert!(told.contains("step-10: all 3 files ("), "{told}");
     assert!(told.contains("  each of 10 rows was used exactly once in each of epochs 1 to 4\n"), "{told}");
     let one = stdout(&["verify", text(&store.step_folder(10))]);
     assert!(told.contains(&one) && one.lines().count() == 2, "{one}");
@@ -137,7 +137,7 @@ fn show_tells_it_in_words() {
     );
     fs::write(store.step_folder(15).join("manifest.json"), "").unwrap();
     let outcome = checkpoint(&["show", text(dir.path())]);
-    assert!(outcome.stderr.contains("passed over step-15: manifest.json is truncated"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("skipped step-15: manifest.json is truncated"), "{}", outcome.stderr);
     assert!(outcome.stdout.contains("step 10, 40 rows"), "{}", outcome.stdout);
 }
 
@@ -163,7 +163,7 @@ fn prune_keeps_the_newest_and_the_best() {
     *bad.last_mut().unwrap() ^= 1;
     fs::write(&path, bad).unwrap();
     let told = stdout(&["prune", text(dir.path()), "--keep", "1", "--also-best"]);
-    assert_eq!(told, "nothing to delete; broken, and so none that counts: step-15\n");
+    assert_eq!(told, "nothing to delete; broken checkpoints do not count: step-15\n");
     fs::write(&path, good).unwrap();
     assert!(
         stdout(&["prune", text(dir.path()), "--keep", "1", "--also-best"]).starts_with("deleted step-10 (")
@@ -269,10 +269,10 @@ fn a_file_that_cannot_be_written_is_told_before_the_work() {
     for (out, hint) in [
         (
             dir.path().join("no/w.safetensors"),
-            format!("the folder `{run}/no` does not exist: make it, or name another place"),
+            format!("the folder `{run}/no` does not exist: create it, or choose another path"),
         ),
         (dir.path().to_owned(), "it is a folder: name a file in it".to_owned()),
-        (manifest.join("w.safetensors"), "a part of its path is a file: check the spelling".to_owned()),
+        (manifest.join("w.safetensors"), "a component of the path is a file: check the spelling".to_owned()),
     ] {
         let parts = [format!("error: can't write `{}`: ", out.display()), format!("\nhint: {hint}\n")];
         let parts = [parts[0].as_str(), &parts[1]];
@@ -386,7 +386,7 @@ fn what_a_marker_holds_is_cut_where_it_is_told() {
     assert!(line.len() < 130 && line.ends_with("...\", and there is no such checkpoint"), "{line}");
     let outcome = checkpoint(&["show", text(dir.path())]);
     assert!(
-        outcome.stderr.len() < 160 && outcome.stderr.contains("passed over latest: it names \""),
+        outcome.stderr.len() < 160 && outcome.stderr.contains("skipped latest: it names \""),
         "{}",
         outcome.stderr
     );
