@@ -1,4 +1,4 @@
-//! Gradients over the ranks: buckets of the flat buffer, reduced while backward computes, and which rank updates which weights.
+//! Data parallelism: buckets of gradients reduced while backward computes, and the sharding of weights and state over ranks.
 
 pub(crate) mod averaged_weights;
 pub mod bucket_reducer;
