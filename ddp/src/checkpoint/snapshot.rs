@@ -71,7 +71,7 @@ impl SnapshotBuffers {
     /// complete. Pageable memory grows if it is too small.
     ///
     /// # Errors
-    /// Those of [`ops::cat`] and [`Download::start_all`]; then there is no snapshot.
+    /// See [`ops::cat`] and [`Download::start_all`]; the buffers then hold no snapshot.
     pub fn take(
         &mut self,
         weights: &[TensorRef<'_>],

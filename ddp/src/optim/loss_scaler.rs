@@ -30,7 +30,7 @@ pub struct LossScalerConfig {
 }
 
 impl Default for LossScalerConfig {
-    /// Those of `torch.amp.GradScaler`; down to 1, and 50 skips there.
+    /// Defaults of `torch.amp.GradScaler`, with a smallest scale of 1 and 50 skips there.
     fn default() -> Self {
         LossScalerConfig {
             init_scale: 65536.0,

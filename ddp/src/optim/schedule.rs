@@ -13,7 +13,7 @@
 //! | `one_cycle` | `lr·(1 + (s-1)·(1 + cos(π·t/(W-1)))/2)` | `lr·(f + (1-f)·(1 + cos(π·(u+1)/U))/2)` | `OneCycleLR(lr, T, W/T, "cos")` |
 //!
 //! `s` is `schedule.warmup_start`, by default `1/(W+1)` so that the rise is even and no step has a learning rate of 0; `f` is
-//! `schedule.final_fraction`. The warm-up is `LinearLR(s, 1, W)`, joined to what follows by `SequentialLR`. As there, all
+//! `schedule.final_fraction`. The warm-up is `LinearLR(s, 1, W)`, joined to what follows by `SequentialLR`. As in PyTorch, all
 //! but `one_cycle` reach `f·lr` with the step that would come after the last one; `one_cycle` reaches it in the last one. A
 //! fraction of `T` is rounded to whole steps, but for the warm-up of `one_cycle`, as in PyTorch.
 

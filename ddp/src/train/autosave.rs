@@ -210,7 +210,7 @@ impl RankSave {
         let state_names: Vec<String> = trainer.state().iter().map(|(name, _)| (*name).to_owned()).collect();
         let checkpoint = &config.checkpoint;
         let ranges = ranges_of(own);
-        let owned: Vec<Range<usize>> = own.iter().map(|piece| piece.flat.clone()).collect();
+        let owned: Vec<Range<usize>> = own.iter().map(|shard| shard.flat.clone()).collect();
         let n_state = ranges.iter().map(ExactSizeIterator::len).sum();
         let n_weights = if rank == 0 { layout.flat_len() } else { 0 };
         let n_tensors = state_names.len();

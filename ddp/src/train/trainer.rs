@@ -47,8 +47,8 @@ impl<'w> Trainer<'w> {
     /// - `optimizer`: with state of [`TrainerOptions::state_len`]
     ///
     /// # Errors
-    /// [`TrainError::Exchange`] for options that exclude each other; [`TrainError::Comm`] if the ranks' buckets differ;
-    /// [`TrainError::Kernel`] if the device is out of memory.
+    /// `TrainError::Exchange` for options that exclude each other; `TrainError::Comm` if the ranks' buckets differ;
+    /// `TrainError::Kernel` if the device is out of memory.
     ///
     /// # Panics
     /// If the number of micro-shards is not a power of two, or less than the number of ranks.
@@ -169,7 +169,7 @@ impl<'w> Trainer<'w> {
     /// no average is kept. Collective.
     ///
     /// # Errors
-    /// [`TrainError::Kernel`] if the device is out of memory; [`TrainError::Comm`] if a collective fails.
+    /// `TrainError::Kernel` if the device is out of memory; `TrainError::Comm` if a collective fails.
     pub fn averaged_weights(&mut self) -> Result<Option<&Tensor>> {
         let Replica { world, model, optimizer, shard_plan, .. } = &self.replica;
         Ok(self.averaged.gather(world, model, optimizer, shard_plan)?)
@@ -193,8 +193,8 @@ impl<'w> Trainer<'w> {
     /// outcome. Where the loss is scaled, the host waits for the step.
     ///
     /// # Errors
-    /// [`TrainError::Kernel`], [`TrainError::Comm`]; on the CPU also [`TrainError::LossNotFinite`], on all ranks alike and before
-    /// the weights change; [`TrainError::Optim`] if the loss scaler gives up.
+    /// `TrainError::Kernel`, `TrainError::Comm`; on the CPU also `TrainError::LossNotFinite`, on all ranks alike and before
+    /// the weights change; `TrainError::Optim` if the loss scaler gives up.
     pub fn step(&mut self, rows: &mut impl StepRows, request: StepRequest) -> Result<()> {
         let info = StepInfo { step: self.n_steps + 1, n_rows: rows.global_rows(), lr: self.lr() };
         if self.gpu.is_some() {
@@ -234,7 +234,7 @@ impl<'w> Trainer<'w> {
     /// others.
     ///
     /// # Errors
-    /// [`TrainError::LossNotFinite`], on all ranks alike; on a GPU any error of the step's work.
+    /// `TrainError::LossNotFinite`, on all ranks alike; on a GPU any error of the step's work.
     pub fn outcome(&mut self, all: bool) -> Result<Option<(StepInfo, StepOutcome)>> {
         if let Some(outcome) = self.done.pop_front() {
             return Ok(Some(outcome));
