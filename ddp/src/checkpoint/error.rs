@@ -80,7 +80,7 @@ pub enum CheckpointError {
     ReadBack {
         /// Its step.
         step: u64,
-        /// What is wrong.
+        /// The fault.
         fault: Fault,
     },
     /// The writer thread can't be started, or has ended.
@@ -109,7 +109,7 @@ pub enum CheckpointError {
     Damaged {
         /// Its folder.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         fault: Fault,
     },
     /// No checkpoint at the given path.

@@ -1,4 +1,4 @@
-//! From the path that a user named to a checkpoint.
+//! Resolves a user's path to a checkpoint.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use super::opened::Checkpoint;
 use super::store::{CheckpointStore, Search};
 use crate::storage::stream::Caching;
 
-/// The meaning of a path that a user named.
+/// Meaning of a user's path.
 #[derive(Debug)]
 pub enum Located {
     /// The folder of one checkpoint.
@@ -18,7 +18,7 @@ pub enum Located {
 }
 
 impl Located {
-    /// What `path` stands for: the folder of a checkpoint, a folder of checkpoints, a run's folder, or `latest` or `best`
+    /// Resolves `path`: the folder of a checkpoint, a folder of checkpoints, a run's folder, or `latest` or `best`
     /// in a folder of checkpoints.
     ///
     /// # Errors
@@ -48,11 +48,11 @@ impl Located {
 }
 
 impl Checkpoint {
-    /// Finds the checkpoint that `path` stands for, every byte of it right: of a folder with many the newest that is.
+    /// Finds and verifies the checkpoint that `path` stands for; in a folder of checkpoints the newest intact one.
     ///
     /// # Errors
     /// [`CheckpointError::NotFound`] for a path with no checkpoint, [`CheckpointError::Damaged`] for one that can't be used,
-    /// [`CheckpointError::NoneValid`] for several.
+    /// [`CheckpointError::NoneValid`] if none of several can be used.
     pub fn find(path: &Path) -> Result<Search, CheckpointError> {
         match Located::new(path)? {
             Located::One(path) => Ok(Search { found: Some(Checkpoint::open(&path)?), skipped: Vec::new() }),
@@ -60,14 +60,14 @@ impl Checkpoint {
         }
     }
 
-    /// The checkpoint in the folder `path`, every byte of it right.
+    /// Opens and verifies the checkpoint in the folder `path`.
     ///
     /// # Errors
     /// [`CheckpointError::Damaged`].
     fn open(path: &Path) -> Result<Self, CheckpointError> {
         let damaged = |fault| CheckpointError::Damaged { path: path.to_owned(), fault };
         let checkpoint = Checkpoint::read(path).map_err(damaged)?;
-        // Whoever opens it reads some of it next.
+        // The caller reads some of it next.
         checkpoint.verify_with(Caching::Keep).map_err(damaged)?;
         Ok(checkpoint)
     }

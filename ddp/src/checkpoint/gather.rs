@@ -1,7 +1,7 @@
-//! How the ranks of a save meet without a message between them: each notes in the checkpoint's folder that its files are on
-//! the disk, and rank 0 waits for the notes of all.
+//! Coordination of a save through files: each rank leaves a note in the checkpoint's folder once its files are on disk, and
+//! rank 0 waits for the notes of all ranks.
 //!
-//! No MPI here: the threads that write are not those that train, and MPI may serve only one thread.
+//! It avoids MPI: the writer threads are not the training threads, and MPI may support only one thread.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,27 +15,27 @@ use serde::{Deserialize, Serialize};
 use crate::storage::disk::{Disk, DiskError, replace};
 use crate::storage::fault::FileEntry;
 
-/// Between two looks, at first and later.
+/// Polling interval, at first and later.
 const POLL: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
-/// Between two looks at how far the others' files have come.
+/// Interval between checks of the sizes of the other ranks' files.
 const LOOK_AT_SIZES: Duration = Duration::from_secs(1);
 
-/// What a rank says of its part.
+/// A rank's note about its files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Note {
-    /// Its files are on the disk.
+    /// Its files are on disk.
     Done(Vec<FileEntry>),
     /// It could not write them.
     Failed(String),
 }
 
-/// Why parts are missing.
+/// Reason why files are missing.
 #[derive(Debug)]
 pub(super) enum Missing {
-    /// Nothing came from these ranks for so long.
+    /// These ranks wrote nothing for this long.
     Silent { ranks: Vec<usize>, waited: Duration },
-    /// A rank could not write its part.
+    /// A rank could not write its files.
     Failed { rank: usize, reason: String },
     /// This process is ending.
     Abandoned { ranks: Vec<usize> },
@@ -45,12 +45,12 @@ fn note_path(folder: &Path, rank: usize) -> PathBuf {
     folder.join(format!(".rank-{rank:05}.json"))
 }
 
-/// Leaves the note of this rank; where not even that of a failure can be written, an empty file, which takes no room, says as much.
+/// Leaves the note of this rank; if a failure note can't be written, an empty file, which takes no space, stands for it.
 pub(super) fn leave_note(disk: &dyn Disk, folder: &Path, rank: usize, note: &Note) -> Result<(), DiskError> {
     let text = serde_json::to_vec(note).expect("names and numbers are plain text");
     let left = replace(disk, &note_path(folder, rank), &text);
     if let (Err(_), Note::Failed(_)) = (&left, note) {
-        // If this can't be made either, rank 0 has only its patience.
+        // If this fails too, rank 0 runs into its timeout.
         let _ = disk.create(&failed_path(folder, rank));
     }
     left
@@ -60,8 +60,8 @@ fn failed_path(folder: &Path, rank: usize) -> PathBuf {
     folder.join(format!(".rank-{rank:05}.failed"))
 }
 
-/// Waits for the notes of ranks `1..n_savers`, and returns the files of all, by rank. While files in the folder still grow,
-/// nobody counts as silent.
+/// Waits for the notes of ranks `1..n_savers` and returns their files by rank. While files in the folder still grow, no rank
+/// counts as silent.
 pub(super) fn wait(
     folder: &Path,
     n_savers: usize,

@@ -1,10 +1,9 @@
-//! Weights and state out of a checkpoint in one pass: bytes are compared with their file's checksum while they are put in their
-//! places, so that going on takes as long as reading does.
+//! Loads weights and state from a checkpoint in one pass: checksums are computed while bytes are copied to their targets, so
+//! resuming takes as long as reading.
 //!
-//! The files of state are dealt to the ranks. Each rank reads those of its own whole, and of the others what it needs; so all
-//! ranks together have seen every byte, and with as many ranks as before each reads the file that it wrote. With another number of
-//! ranks, what a rank reads of a file that another one answers for rests on that one's look: it guards against what is wrong on
-//! the disk, not on the way to one host.
+//! The state files are assigned to the ranks. Each rank reads its own files whole, and of the others what it needs; so all
+//! ranks together verify every byte, and with the same number of ranks each reads the file that it wrote. With another number of
+//! ranks, a rank also reads bytes that another rank verifies: this detects faults on the disk, not on the way to one host.
 
 use std::collections::HashMap;
 
@@ -24,45 +23,45 @@ use crate::storage::stream;
 use crate::storage::stream::Caching;
 use crate::storage::tensor_file::{Target, TensorFile};
 
-/// What a rank takes out of a checkpoint.
+/// Targets of a rank's load.
 #[derive(Debug)]
 pub struct Load<'a> {
-    /// Where weights go to: the model's parameters in the flat buffer.
+    /// Layout of the model's parameters in the flat buffer.
     pub layout: &'a ParamLayout,
-    /// The flat buffer; its gaps stay as they are.
+    /// The flat buffer; its gaps are unchanged.
     pub weights: &'a mut [f32],
-    /// Which elements of which parameters the rank has state of.
+    /// Ranges of parameters that the rank holds state of.
     pub shard_ranges: &'a [ShardRange],
-    /// The state's tensors by name; elements in no piece stay as they are.
+    /// State tensors by name; elements in no range are unchanged.
     pub state: Vec<(&'a str, &'a mut [f32])>,
     /// This rank.
     pub rank: usize,
-    /// Ranks, all of which load.
+    /// Number of ranks, all of which load.
     pub world_size: usize,
     /// Whether other processes of the host read the same files.
     pub caching: Caching,
 }
 
 impl Checkpoint {
-    /// Reads weights and state, and compares the checksums of this rank's share of the files. The checkpoint is whole if this
-    /// went well on all ranks; until then nobody may use what was read.
+    /// Reads weights and state, and compares the checksums of this rank's share of the files. The checkpoint is intact only if
+    /// this succeeds on all ranks; until then the result must not be used.
     ///
     /// # Errors
-    /// [`CheckpointError::OtherModel`] with every difference if names or shapes are others than the layout's,
-    /// [`CheckpointError::Gap`] for state that is not there, and [`CheckpointError::Damaged`].
+    /// [`CheckpointError::OtherModel`] with every difference if names or shapes differ from the layout's,
+    /// [`CheckpointError::Gap`] for missing state, and [`CheckpointError::Damaged`].
     ///
     /// # Panics
-    /// If the weights are not of the layout's length, or pieces overlap in a state's tensor or end behind it.
+    /// If the weights are not of the layout's length, or ranges overlap in a state tensor or end after it.
     pub fn load(&self, load: Load<'_>) -> Result<(), CheckpointError> {
         let Load { layout, weights, shard_ranges, state, rank, world_size, caching } = load;
         assert_eq!(weights.len(), layout.flat_len(), "elements of the flat buffer");
         self.check_layout(layout)?;
         let damaged = |fault: Fault| self.damaged(fault);
-        // Headers that make no sense were changed, as a rule, which is what to tell then.
-        let senseless = |fault| self.damaged(self.verify().err().unwrap_or(fault));
-        let model = TensorFile::open(&self.model_path()).map_err(Fault::File).map_err(senseless)?;
-        let reader = StateReader::open(self).map_err(senseless)?;
-        self.check_content(&model, &reader).map_err(senseless)?;
+        // Invalid headers usually mean a changed file: report that fault first.
+        let invalid = |fault| self.damaged(self.verify().err().unwrap_or(fault));
+        let model = TensorFile::open(&self.model_path()).map_err(Fault::File).map_err(invalid)?;
+        let reader = StateReader::open(self).map_err(invalid)?;
+        self.check_content(&model, &reader).map_err(invalid)?;
 
         let mut targets: HashMap<&str, Vec<Target<'_>>> = HashMap::new();
         for (name, values) in by_parameter(layout, weights) {
@@ -77,13 +76,13 @@ impl Checkpoint {
         let mut files = Vec::new();
         let mut n_state = 0;
         for entry in &self.manifest().files {
-            // All ranks read the weights whole, anyway.
+            // All ranks read the weights whole.
             let is_whole = entry.name == MODEL_FILE || n_state % world_size == rank;
             n_state += usize::from(entry.name != MODEL_FILE);
             files.push((entry, is_whole, targets.remove(entry.name.as_str()).unwrap_or_default()));
         }
         if let Some(name) = targets.keys().next() {
-            // There, but not among the files that the manifest answers for.
+            // The file exists, but the manifest does not list it.
             return Err(damaged(FileFault::Missing { name: (*name).to_owned() }.into()));
         }
         let read = |(entry, is_whole, targets): (&FileEntry, bool, Vec<Target<'_>>)| {
@@ -92,7 +91,7 @@ impl Checkpoint {
         files.into_par_iter().map(read).collect::<Result<(), Fault>>().map_err(damaged)
     }
 
-    /// Reads all of a file, puts the targets' bytes in their places, and compares its checksum.
+    /// Reads a whole file, copies the targets' bytes, and compares its checksum.
     fn read_whole(
         &self,
         entry: &FileEntry,
@@ -102,7 +101,7 @@ impl Checkpoint {
         targets.sort_by_key(|target| target.at);
         let (mut hasher, mut first) = (Hasher::new(), 0);
         let take = |start: u64, bytes: &[u8]| {
-            // In pieces that stay in the core's cache between the two looks at them.
+            // In chunks that stay in the core's cache between hashing and copying.
             for (i, bytes) in bytes.chunks(stream::SEEN_BYTES).enumerate() {
                 let start = start + (i * stream::SEEN_BYTES) as u64;
                 hasher.update(bytes);
@@ -122,20 +121,20 @@ impl Checkpoint {
     }
 }
 
-/// Each parameter's part of the flat buffer.
+/// Each parameter's slice of the flat buffer.
 fn by_parameter<'a>(layout: &'a ParamLayout, flat: &'a mut [f32]) -> Vec<(&'a str, &'a mut [f32])> {
     let (mut rest, mut at, mut parts) = (flat, 0, Vec::new());
     for slot in layout.slots() {
-        let (_, behind) = rest.split_at_mut(slot.start - at);
-        let (values, behind) = behind.split_at_mut(slot.numel());
-        (rest, at) = (behind, slot.range().end);
+        let (_, after) = rest.split_at_mut(slot.start - at);
+        let (values, after) = after.split_at_mut(slot.numel());
+        (rest, at) = (after, slot.range().end);
         parts.push((slot.name.as_str(), values));
     }
     parts
 }
 
-/// Copies what of a file's `bytes` from `start` on belongs to `targets`, which are in the file's order. Returns how many of
-/// the first are complete.
+/// Copies a file's `bytes` at `start` to the overlapping `targets`, which are in file order. Returns how many leading targets
+/// are complete.
 fn scatter(start: u64, bytes: &[u8], targets: &mut [Target<'_>]) -> usize {
     let end = start + bytes.len() as u64;
     let mut n_complete = 0;

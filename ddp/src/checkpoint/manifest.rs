@@ -1,7 +1,7 @@
-//! The manifest of a checkpoint: what it is of, where the run stood, and which files belong to it, with a checksum of each.
+//! The manifest of a checkpoint: model, run state, and the list of files with a checksum of each.
 //!
-//! JSON for people, too. It guards itself: its first field is the checksum of its own bytes, taken with zeros for that field's
-//! digits. It is written last, so where there is one, all files were on disk before it.
+//! Readable JSON. Its first field is the checksum of its own bytes, computed with zeros for that field's digits. It is written
+//! last, so if it exists, all files were on disk before it.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,12 +14,12 @@ use super::run_state::RunState;
 use crate::storage::checksum::{Checksum, N_DIGITS};
 use crate::storage::fault::{FileEntry, FileFault};
 
-/// A manifest larger than this is none: one of 1,000 ranks and 10,000 parameters takes some 2 MB.
+/// Largest manifest: one of 1,000 ranks and 10,000 parameters takes some 2 MB.
 const MAX_BYTES: u64 = 256 << 20;
-/// What stands before the manifest's own checksum.
+/// Text before the manifest's own checksum.
 const CHECKSUM_FIELD: &[u8] = b"\"checksum\": \"";
 
-/// What a checkpoint is of, and what belongs to it.
+/// Content of a checkpoint: model, run state and files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
@@ -31,13 +31,13 @@ pub struct Manifest {
     pub program: String,
     /// When it was written, UTC, as in RFC 3339.
     pub time: String,
-    /// Where rank 0 ran.
+    /// Host of rank 0.
     pub host: String,
     /// Ranks of the run.
     pub world_size: usize,
     /// Hash of the training data, hexadecimal.
     pub data_fingerprint: String,
-    /// Where the run stood.
+    /// State of the run.
     pub run: RunState,
     /// The model's parameters in the order of PyTorch's `state_dict`.
     pub parameters: Vec<Parameter>,
@@ -66,14 +66,14 @@ impl Parameter {
     }
 }
 
-/// What a [`Manifest`] says that does not come from the files.
+/// Fields of a [`Manifest`] that do not come from the files.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ManifestHead {
     /// Ranks of the run.
     pub world_size: usize,
     /// Hash of the training data, hexadecimal.
     pub data_fingerprint: String,
-    /// Where the run stands.
+    /// State of the run.
     pub run: RunState,
     /// The model's parameters in the order of PyTorch's `state_dict`.
     pub parameters: Vec<Parameter>,
@@ -84,7 +84,7 @@ pub struct ManifestHead {
 }
 
 impl Manifest {
-    /// A manifest of this program, host and moment.
+    /// Creates a manifest with this program, host and time.
     pub fn new(head: ManifestHead, files: Vec<FileEntry>) -> Self {
         let ManifestHead { world_size, data_fingerprint, run, parameters, state, config } = head;
         Manifest {
@@ -114,10 +114,10 @@ impl Manifest {
         bytes
     }
 
-    /// The manifest whose bytes these are.
+    /// Parses and verifies a manifest.
     ///
     /// # Errors
-    /// What is wrong with them: any change of any byte is.
+    /// A [`Fault`] for any changed byte.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Fault> {
         let at = checksum_at(bytes).ok_or(Fault::NoManifest)?;
         let mut blank = bytes.to_vec();
@@ -125,7 +125,7 @@ impl Manifest {
         if Checksum::of(&blank).as_str().as_bytes() != &bytes[at..at + N_DIGITS] {
             return Err(Fault::ManifestChanged);
         }
-        // Before all fields: those of a later version may be others.
+        // Before all other fields: those of a later version may differ.
         #[derive(Deserialize)]
         struct Version {
             format_version: u64,
@@ -141,7 +141,7 @@ impl Manifest {
     /// Reads and checks the manifest of the checkpoint in `folder`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The [`Fault`] that it finds.
     pub fn read(folder: &Path) -> Result<Self, Fault> {
         let path = folder.join(MANIFEST_FILE);
         let unreadable = |error: std::io::Error| match error.kind() {
@@ -149,7 +149,7 @@ impl Manifest {
             _ => FileFault::Unreadable { name: MANIFEST_FILE.to_owned(), reason: error.to_string() },
         };
         let file = std::fs::metadata(&path).map_err(unreadable)?;
-        // Whoever opens a pipe waits for its other end.
+        // Opening a pipe would block.
         if !file.is_file() || file.len() > MAX_BYTES {
             return Err(Fault::NoManifest);
         }
@@ -162,7 +162,7 @@ impl Manifest {
     }
 }
 
-/// Place of the manifest's own checksum.
+/// Position of the manifest's own checksum.
 fn checksum_at(bytes: &[u8]) -> Option<usize> {
     let at = memchr::memmem::find(bytes, CHECKSUM_FIELD)? + CHECKSUM_FIELD.len();
     (bytes.len() >= at + N_DIGITS).then_some(at)
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn later_format_is_told_from_damage() {
+    fn later_format_is_distinguished_from_damage() {
         let later = Manifest { format_version: FORMAT_VERSION + 1, ..manifest() };
         let fault = Manifest::from_bytes(&later.to_bytes()).unwrap_err();
         assert!(matches!(fault, Fault::LaterFormat { format_version: 2 }), "{fault}");

@@ -1,17 +1,17 @@
-//! Checkpoints on disk: what a run needs to go on from where it was.
+//! Checkpoints on disk: everything that a run needs to resume.
 //!
 //! ```text
 //! <out>/checkpoints/step-<N>/
-//!     manifest.json                         what it is of and what belongs to it; written last
+//!     manifest.json                         run, parameters and files, with checksums; written last
 //!     model.safetensors                     the weights, as in a run's model file; by rank 0
-//!     optimizer-00000-of-00002.safetensors  optimiser state of the pieces of parameters that a rank owns; one a rank with state
+//!     optimizer-00000-of-00002.safetensors  optimiser state of a rank's shards; one per rank with state
 //! <out>/checkpoints/latest                  name of the newest; `best` likewise
-//! <out>/checkpoints/.step-<N>-<k>.tmp/      while it is written, by the k-th save of the process
+//! <out>/checkpoints/.step-<N>-<k>.tmp/      being written by the k-th save of the process
 //! ```
 //!
-//! Writing: a [`Saver`] saves at once, a [`Writer`] while training goes on. Reading: a run that goes on takes the
-//! newest that looks whole ([`CheckpointStore::newest`]) and compares checksums while it reads ([`Checkpoint::load`]); all else looks
-//! at every byte first ([`Checkpoint::find`]), then takes what it needs ([`TensorFile`](crate::storage::tensor_file::TensorFile), [`StateReader`]). All ranks
+//! Writing: a [`Saver`] blocks, a [`Writer`] saves in the background while training continues. Reading: a resumed run takes the
+//! newest that looks intact ([`CheckpointStore::newest`]) and compares checksums while it reads ([`Checkpoint::load`]); everything else
+//! verifies every byte first ([`Checkpoint::find`]), then takes what it needs ([`TensorFile`](crate::storage::tensor_file::TensorFile), [`StateReader`]). All ranks
 //! need to see the same folder.
 
 mod absence;

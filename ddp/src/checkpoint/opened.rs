@@ -1,4 +1,4 @@
-//! A checkpoint that is there: what it says, whether its bytes are right, and the weights in it.
+//! An opened checkpoint: its manifest, its files and its layout checks.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,7 +13,7 @@ use crate::data::order::epoch_proof::Proved;
 use crate::model::layout::ParamLayout;
 use crate::storage::fault::{FileEntry, FileFault};
 
-/// A checkpoint with a good manifest and files of the right lengths.
+/// A checkpoint with a valid manifest and files of the right lengths.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Checkpoint {
     path: PathBuf,
@@ -21,11 +21,10 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// The checkpoint in the folder `path`, by its manifest and its files' lengths; their bytes are not read. For ranks that
-    /// rank 0 has told of a checkpoint that it verified, and for lists.
+    /// Opens the checkpoint in the folder `path` and checks its manifest and its files' lengths, but not their bytes.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The [`Fault`] that it finds.
     pub fn read(path: &Path) -> Result<Self, Fault> {
         let manifest = Manifest::read(path)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -55,28 +54,28 @@ impl Checkpoint {
     /// Checks that each row was used exactly once in each finished epoch.
     ///
     /// # Errors
-    /// What is wrong, a line for each epoch or run of epochs.
+    /// The faults, one line per epoch or run of epochs.
     pub fn verify_epochs(&self) -> Result<Proved, String> {
         let run = &self.manifest.run;
         run.proof.verify(run.n_rows, run.cursor)
     }
 
-    /// Its folder.
+    /// Folder of the checkpoint.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it says.
+    /// Manifest of the checkpoint.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Its file of weights, a model's file as any run writes one at its end.
+    /// Its model file, in the same format as the one a run writes at its end.
     pub fn model_path(&self) -> PathBuf {
         self.path.join(MODEL_FILE)
     }
 
-    /// Says what is wrong with it.
+    /// Turns a fault into an error of this checkpoint.
     pub(crate) fn damaged(&self, fault: impl Into<Fault>) -> CheckpointError {
         CheckpointError::Damaged { path: self.path.clone(), fault: fault.into() }
     }
@@ -99,9 +98,9 @@ impl Checkpoint {
                 Some(_) => {}
             }
         }
-        let strangers =
+        let extra =
             self.manifest.parameters.iter().filter(|p| !layout.slots().iter().any(|s| s.name == p.name));
-        differences.extend(strangers.map(|p| format!("{} {:?} is not in the model", p.name, p.shape)));
+        differences.extend(extra.map(|p| format!("{} {:?} is not in the model", p.name, p.shape)));
         if differences.is_empty() {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! What a rank saves at every checkpoint of a run, and what of it changes.
+//! Options of saving: everything about a rank's checkpoints that stays the same over a run.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::storage::tensor_file::TensorToWrite;
 pub const MODEL_FILE: &str = "model.safetensors";
 /// Name of the state tensor that is the moving average of the weights.
 pub const EMA_STATE: &str = "ema";
-/// Metadata key of a state file's pieces, as JSON.
+/// Metadata key of a state file's shard ranges, as JSON.
 pub(super) const SHARD_RANGES_KEY: &str = "ddp_train.pieces";
 
-/// What stays the same over a run.
+/// Options of a saver, constant over a run.
 #[derive(Debug, Clone)]
 pub struct SaveOptions {
     /// Config and columns, as in the run's model file.
@@ -29,22 +29,22 @@ pub struct SaveOptions {
     pub world_size: usize,
     /// This rank.
     pub rank: usize,
-    /// Ranks that save: ranks 0 to this, each with a part of the state. 1 where rank 0 has all of it.
+    /// Number of ranks that save, from rank 0 on, each with shards of the state; 1 where rank 0 holds all of it.
     pub n_savers: usize,
-    /// Names of the state's tensors, alike on all ranks; without any there are no state files.
+    /// Names of the state tensors, the same on all ranks; without any there are no state files.
     pub state_names: Vec<String>,
-    /// Which elements this rank's state is of.
+    /// Ranges of parameters in this rank's state.
     pub shard_ranges: Vec<ShardRange>,
-    /// How many of the newest checkpoints stay; 0: all of them.
+    /// Number of newest checkpoints to keep; 0 keeps all.
     pub keep: usize,
-    /// Whether the best one stays, too: that of the step that [`RunState::best`](super::RunState::best) names.
+    /// Whether to keep the best one too: that of the step that [`RunState::best`](super::RunState::best) names.
     pub keep_best: bool,
-    /// After this time without a sign of the ranks that are awaited, rank 0 gives up.
+    /// Time without progress of the other ranks after which rank 0 gives up.
     pub rank_timeout: Duration,
 }
 
 impl SaveOptions {
-    /// For [`rank_timeout`](Self::rank_timeout).
+    /// Default of [`rank_timeout`](Self::rank_timeout).
     pub const RANK_TIMEOUT: Duration = Duration::from_secs(300);
 
     /// The parameters in the order of PyTorch's `state_dict`.
@@ -53,7 +53,7 @@ impl SaveOptions {
         slots.map(|slot| Parameter { name: slot.name.clone(), shape: slot.dims.clone() }).collect()
     }
 
-    /// Tensors and texts of the model's file.
+    /// Tensors and metadata of the model file.
     pub(super) fn model<'a>(
         &'a self,
         weights: &'a [f32],
@@ -63,7 +63,7 @@ impl SaveOptions {
         (tensors.collect(), file::metadata(&self.layout, &self.info))
     }
 
-    /// Tensors and texts of this rank's state file.
+    /// Tensors and metadata of this rank's state file.
     pub(super) fn state<'a>(&self, state: &[&'a [f32]]) -> (Vec<TensorToWrite<'a>>, HashMap<String, String>) {
         let tensor = |(name, values): (&String, &&'a [f32])| TensorToWrite {
             name: name.clone(),

@@ -1,4 +1,4 @@
-//! Where a run stands, but for its numbers by the million: what a resumed run needs beside weights and optimiser state.
+//! State of a run without its tensors: everything else that a resumed run needs.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use crate::data::order::epoch_proof::EpochProof;
 pub use crate::optim::loss_scaler::LossScalerState;
 use crate::report::EvalMetrics;
 
-/// Where a run stands after a step. Floats survive the way through the file bit for bit, also where they are not finite.
+/// State of a run after a step. Floats round-trip through the file bit for bit, also non-finite ones.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunState {
@@ -24,16 +24,16 @@ pub struct RunState {
     pub seed: u64,
     /// Loss of the epoch under way so far.
     pub epoch_loss: EpochLossState,
-    /// Of a run in f16.
+    /// Loss scaler of a run in f16.
     pub loss_scaler: Option<LossScalerState>,
-    /// How long the watched metric has not become better.
+    /// Progress of early stopping.
     pub early_stopping: EarlyStoppingState,
     /// The best evaluation so far.
     pub best: Option<Best>,
     /// The last evaluation.
     #[serde(with = "exact::eval")]
     pub eval: EvalMetrics,
-    /// Which rows each epoch has used.
+    /// Proof of the rows that each epoch has used.
     pub proof: EpochProof,
 }
 
@@ -63,7 +63,7 @@ pub struct EpochLossState {
     pub n_rows: u64,
 }
 
-/// How long the watched metric has not become better.
+/// Progress of early stopping.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EarlyStoppingState {

@@ -1,8 +1,8 @@
-//! Saves checkpoints so that at each moment, whatever ends the process, a whole one is there.
+//! Saves checkpoints atomically: whenever the process ends, an intact one exists.
 //!
 //! Each rank writes its files to a temporary folder and syncs them. Rank 0 then writes the manifest, syncs it and the folder,
-//! renames the folder, and syncs the folder above. Only then is the checkpoint one; `latest` follows, and older ones go after
-//! the new one was read back.
+//! renames the folder, and syncs the parent folder. Only then does the checkpoint count; `latest` follows, and older ones are
+//! deleted after the new one was verified.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,44 +24,44 @@ use crate::storage::disk::{DiskError, OpenFile, at, free_bytes, is_full};
 use crate::storage::fault::FileEntry;
 use crate::storage::tensor_file;
 
-/// Saves the checkpoints of a run, one after another; every rank that has a part has one.
+/// Saves the checkpoints of a run; one per rank that saves.
 #[derive(Debug)]
 pub struct Saver {
     store: CheckpointStore,
     options: SaveOptions,
-    /// Saves so far, alike on all ranks.
+    /// Saves so far, the same on all ranks.
     n_saves: u64,
-    /// Set when the process ends: nobody waits for other ranks any more.
+    /// Set when the process ends: rank 0 then stops waiting for other ranks.
     abandoned: Arc<AtomicBool>,
 }
 
-/// A checkpoint that was saved; on ranks other than 0, this rank's part of it.
+/// A saved checkpoint; on ranks other than 0, this rank's files.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Saved {
     /// Its step.
     pub step: u64,
-    /// From the call to the last sync, in s.
+    /// Time from the call to the last sync, in s.
     pub seconds: f64,
     /// Bytes of its files; on ranks other than 0, of their own.
     pub bytes: u64,
     /// Steps whose checkpoints were deleted.
     pub deleted: Vec<u64>,
-    /// What went wrong after it was safe, such as a `latest` that could not be written.
+    /// Warnings after the checkpoint was safe, such as a `latest` that could not be written.
     pub notes: Vec<String>,
 }
 
 impl Saver {
-    /// Saves to `store`, which rank 0 has [prepared](CheckpointStore::prepare) before any rank saves.
+    /// Creates a saver to `store`, which rank 0 has [prepared](CheckpointStore::prepare) before any rank saves.
     pub fn new(store: CheckpointStore, options: SaveOptions) -> Self {
         Saver { store, options, n_saves: 0, abandoned: Arc::default() }
     }
 
-    /// What is saved.
+    /// Options of the saver.
     pub fn options(&self) -> &SaveOptions {
         &self.options
     }
 
-    /// Where it is saved.
+    /// Store that it saves to.
     pub fn store(&self) -> &CheckpointStore {
         &self.store
     }
@@ -70,15 +70,15 @@ impl Saver {
         self.abandoned.clone()
     }
 
-    /// Saves a checkpoint, which is on the disk when rank 0's call returns. All ranks below
+    /// Saves a checkpoint, which is on disk when rank 0's call returns. All ranks below
     /// [`n_savers`](SaveOptions::n_savers) call it, equally often, with the same `run`.
     ///
     /// - `weights`: all of them on rank 0, in the flat buffer's order; None on the others
-    /// - `state`: this rank's, one a name of [`state_names`](SaveOptions::state_names)
+    /// - `state`: this rank's state, one tensor per name of [`state_names`](SaveOptions::state_names)
     ///
     /// # Errors
-    /// [`CheckpointError::Save`], [`CheckpointError::RanksMissing`], [`CheckpointError::RankFailed`]: older checkpoints are as
-    /// they were. [`CheckpointError::ReadBack`]: so are they, and there is a bad one beside them.
+    /// [`CheckpointError::Save`], [`CheckpointError::RanksMissing`], [`CheckpointError::RankFailed`]: older checkpoints are
+    /// unchanged. [`CheckpointError::ReadBack`]: older checkpoints are unchanged, next to a bad new one.
     pub fn save(
         &mut self,
         run: &RunState,
@@ -91,12 +91,12 @@ impl Saver {
         if self.options.rank == 0 {
             self.store.remove_temps_before(attempt);
         }
-        // No later step makes them finite again, and older checkpoints would go for it.
+        // No later step makes the weights finite again, and saving them would delete older checkpoints.
         if weights.is_some_and(|weights| !weights.par_iter().all(|weight| weight.is_finite())) {
             return Err(CheckpointError::NotFinite { step: run.step, newest: self.newest(run.step) });
         }
         let needed = self.needed_bytes(weights, state);
-        let own = self.write_part(&temp, weights, state).map_err(|error| {
+        let own = self.write_files(&temp, weights, state).map_err(|error| {
             let error = self.failed(run.step, needed, error);
             self.give_up(&temp, &error);
             error
@@ -123,7 +123,7 @@ impl Saver {
     }
 
     /// Writes this rank's files.
-    fn write_part(
+    fn write_files(
         &self,
         temp: &Path,
         weights: Option<&[f32]>,
@@ -158,7 +158,7 @@ impl Saver {
         model + state
     }
 
-    /// Rank 0: waits for the others' files, and makes a checkpoint of all.
+    /// Waits for the other ranks' files and completes the checkpoint, on rank 0.
     fn finish(
         &self,
         temp: &Path,
@@ -193,7 +193,7 @@ impl Saver {
         self.store.commit(temp, manifest.run.step)
     }
 
-    /// Rank 0, with the checkpoint safe: the markers, and older ones go if this one reads back as it was written.
+    /// Updates the markers and deletes old checkpoints after verifying the new one, on rank 0.
     fn follow_up(&self, run: &RunState, saved: &mut Saved) -> Result<(), CheckpointError> {
         let is_best = run.best.as_ref().is_some_and(|best| best.step == run.step);
         let markers = [(true, Marker::Latest), (self.options.keep_best && is_best, Marker::Best)];
@@ -202,18 +202,18 @@ impl Saver {
                 saved.notes.push(format!("can't {action} `{}`: {source}", path.display()));
             }
         }
-        // Also what the marker names: an older one, where that of the run's best could not be saved.
+        // The marker can name an older checkpoint, if the run's best could not be saved.
         let spared: Vec<u64> = match &run.best {
             Some(best) if self.options.keep_best => {
                 self.store.marked_step(Marker::Best).into_iter().chain([best.step]).collect()
             }
             _ => Vec::new(),
         };
-        // What stands ahead was damaged when this run went on before it.
-        let looks_whole = |step| self.store.checkpoint(step).is_ok();
+        // Checkpoints of later steps were damaged when this run resumed.
+        let looks_intact = |step| self.store.checkpoint(step).is_ok();
         let due = match self.options.keep {
             0 => Ok(Vec::new()),
-            keep => self.store.superfluous(run.step, keep, &spared, looks_whole),
+            keep => self.store.superfluous(run.step, keep, &spared, looks_intact),
         };
         let due = due.unwrap_or_else(|error| {
             saved.notes.push(error.to_string());
@@ -233,9 +233,9 @@ impl Saver {
         Ok(())
     }
 
-    /// After a failure: nothing stays of what was written, and rank 0 hears of the other ranks' trouble.
+    /// Removes the written files after a failure, and reports the failure to rank 0.
     fn give_up(&self, temp: &Path, error: &CheckpointError) {
-        // The disk is in trouble already: what can't be removed now goes at the next start.
+        // The disk has failed already: the next start removes what this can't.
         if self.options.rank == 0 {
             let _ = self.store.remove(temp);
         } else {
@@ -250,7 +250,7 @@ impl Saver {
         let DiskError { action, path, source } = error;
         let free_bytes = if is_full(&source) { free_bytes(self.store.folder()) } else { None };
         let room = Room { needed_bytes, free_bytes };
-        // The new one has its name by then, but nobody knows whether the disk does.
+        // The new one has its final name by then, but may not be on disk.
         let is_placed = action == "sync" && path == self.store.folder();
         let newest = if is_placed { Newest(self.store.newest_step_below(step)) } else { self.newest(step) };
         CheckpointError::Save { step, action, path, source, room, newest }
@@ -267,7 +267,7 @@ impl Saver {
         };
         match missing {
             Missing::Failed { rank, reason } => {
-                // What that rank knows of the newest one is told below.
+                // The newest checkpoint is reported by this rank's own error.
                 let reason = reason.lines().next().unwrap_or_default().to_owned();
                 CheckpointError::RankFailed { step, rank, reason, newest }
             }
@@ -276,7 +276,7 @@ impl Saver {
         }
     }
 
-    /// What is there to go on from, up to `step`: what stands ahead was damaged when this run went on before it.
+    /// Newest checkpoint to resume from, up to `step`: later ones were damaged when this run resumed.
     fn newest(&self, step: u64) -> Newest {
         Newest(self.store.newest_step_below(step + 1))
     }

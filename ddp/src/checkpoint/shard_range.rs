@@ -1,4 +1,4 @@
-//! Which elements of which parameters a file of optimiser state holds.
+//! Ranges of parameters in a file of optimiser state.
 
 use std::ops::Range;
 
@@ -7,24 +7,24 @@ use serde::{Deserialize, Serialize};
 use crate::data_parallel::shard_plan::StateShard;
 use crate::model::{ParamLayout, ParamSlot};
 
-/// A part of a parameter in a file of optimiser state: elements `start..end` of the flattened parameter stand from `offset` on
-/// in each state tensor of the file.
+/// A range of a parameter in a file of optimiser state: elements `start..end` of the flattened parameter start at `offset` in
+/// each state tensor of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShardRange {
     /// Name of the parameter.
     pub param: String,
-    /// Its first element.
+    /// First element.
     pub start: usize,
-    /// The element behind its last.
+    /// End, exclusive.
     pub end: usize,
-    /// Place of the first element in the state tensors.
+    /// Position of the first element in the state tensors.
     pub offset: usize,
 }
 
 impl ShardRange {
-    /// What the parts of the flat buffer that a rank holds state of are in terms of parameters. The gaps between parameters that
-    /// lie in them are in no piece, but have their place in the state tensors.
+    /// Maps a rank's shards of the flat buffer to ranges of parameters. Gaps between parameters belong to no range, but occupy space
+    /// in the state tensors.
     pub fn of_state(layout: &ParamLayout, own: &[StateShard]) -> Vec<ShardRange> {
         let of_one = |StateShard { flat, offset }: &StateShard| {
             let within = |slot: &ParamSlot| {
@@ -41,15 +41,15 @@ impl ShardRange {
         own.iter().flat_map(of_one).collect()
     }
 
-    /// As [`ShardRange::of_state`], of ranges whose state stands one behind the other.
+    /// [`ShardRange::of_state`] for flat ranges whose state is packed in order.
     pub fn of_ranges(layout: &ParamLayout, ranges: &[Range<usize>]) -> Vec<ShardRange> {
         let mut offset = 0;
-        let behind = |flat: &Range<usize>| {
-            let piece = StateShard { flat: flat.clone(), offset };
+        let packed = |flat: &Range<usize>| {
+            let shard = StateShard { flat: flat.clone(), offset };
             offset += flat.len();
-            piece
+            shard
         };
-        Self::of_state(layout, &ranges.iter().map(behind).collect::<Vec<_>>())
+        Self::of_state(layout, &ranges.iter().map(packed).collect::<Vec<_>>())
     }
 
     /// Number of elements.
@@ -57,7 +57,7 @@ impl ShardRange {
         self.end - self.start
     }
 
-    /// Whether it holds nothing.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.end == self.start
     }
@@ -71,10 +71,10 @@ mod tests {
     use crate::model::ModelSpec;
 
     #[test]
-    fn pieces_stand_where_their_state_does_and_leave_out_gaps() {
+    fn ranges_follow_their_state_and_leave_out_gaps() {
         // The first parameter has 2 elements, the next ones begin at elements 16 and 32.
         let layout = ParamLayout::new(&ModelSpec::plain(&[3, 5, 2], Activation::Relu));
-        let piece = |param: &str, start: usize, end: usize, offset: usize| ShardRange {
+        let range = |param: &str, start: usize, end: usize, offset: usize| ShardRange {
             param: param.to_owned(),
             start,
             end,
@@ -83,9 +83,9 @@ mod tests {
         let own = [StateShard { flat: 1..18, offset: 1000 }, StateShard { flat: 32..33, offset: 7 }];
         let want = |offsets: [usize; 3]| {
             [
-                piece("layers.1.bias", 1, 2, offsets[0]),
-                piece("layers.1.weight", 0, 2, offsets[1]),
-                piece("layers.0.bias", 0, 1, offsets[2]),
+                range("layers.1.bias", 1, 2, offsets[0]),
+                range("layers.1.weight", 0, 2, offsets[1]),
+                range("layers.0.bias", 0, 1, offsets[2]),
             ]
         };
         assert_eq!(ShardRange::of_state(&layout, &own), want([1000, 1015, 7]));

@@ -1,9 +1,9 @@
-//! The copy of a rank's weights and state that a checkpoint is written from while training goes on. Training waits until it is
-//! taken, and for nothing else of a checkpoint.
+//! Snapshot of a rank's weights and state, from which a checkpoint is written while training continues. Training waits only for
+//! the snapshot.
 //!
-//! Its memory is made once, when checkpoints begin: memory that a GPU copies to directly is slow to come by, and so are pages
-//! that are touched for the first time. What is saved stands in it one behind the other, so that it is taken by one copy within
-//! the host's memory, or by copies from a GPU of which the last one alone is waited for.
+//! Its memory is allocated once, when checkpoints begin: page-locked memory is slow to allocate, and so are pages that are touched
+//! for the first time. The tensors are packed, so a snapshot is one copy within host memory, or asynchronous copies from a GPU
+//! with one wait.
 
 use ddp_kernels::cuda::{Download, Gpu};
 use ddp_kernels::{DType, Device, KernelError, TensorMut, TensorRef, ops};
@@ -18,14 +18,14 @@ pub struct SnapshotBuffers {
     memory: Memory,
     /// Elements of the weights.
     n_weights: usize,
-    /// Those of each tensor of state.
+    /// Elements of each state tensor.
     n_state: Vec<usize>,
 }
 
 #[derive(Debug)]
 enum Memory {
     Plain(Vec<f32>),
-    /// Page-locked, of the GPU that copies to it.
+    /// Page-locked memory that a GPU copies to.
     Pinned(Box<Download>),
 }
 
@@ -36,8 +36,8 @@ impl Default for Memory {
 }
 
 impl SnapshotBuffers {
-    /// Room for that much of a model on `device`: page-locked memory for a GPU's, else, and where the system has none left, plain
-    /// memory; [`SnapshotBuffers::is_pinned`] tells which.
+    /// Allocates buffers for a model on `device`: page-locked memory for a GPU, or pageable memory on the CPU and where no page-locked
+    /// memory is left; see [`SnapshotBuffers::is_pinned`].
     ///
     /// # Errors
     /// [`KernelError::DeviceUnavailable`]; [`KernelError::Cuda`].
@@ -54,10 +54,10 @@ impl SnapshotBuffers {
         }
     }
 
-    /// Plain memory for that much, which is there: copying to it takes no page fault.
+    /// Allocates pageable memory and touches it, so that copying to it causes no page fault.
     pub fn touched(n_weights: usize, n_state: &[usize]) -> Self {
         let mut values = vec![0.0f32; n_weights + n_state.iter().sum::<usize>()];
-        // Not zeros, which are there without being written: the system would hand out the memory when it is first used.
+        // Not zeros: zeroed pages are mapped only when they are first written.
         values.par_chunks_mut(TOUCH_ELEMENTS).for_each(|part| part.fill(1.0));
         SnapshotBuffers { memory: Memory::Plain(values), ..Self::default() }
     }
@@ -67,11 +67,11 @@ impl SnapshotBuffers {
         matches!(self.memory, Memory::Pinned(_))
     }
 
-    /// Takes a snapshot of these weights and states, f32, each the parts that follow each other in it. Returns when it is
-    /// taken. Plain memory grows where it is too small.
+    /// Takes a snapshot of these weights and states, f32, each given as slices in order. Returns when it is
+    /// complete. Pageable memory grows if it is too small.
     ///
     /// # Errors
-    /// Those of [`ops::cat`] and [`Download::start_all`]; then there is no snapshot.
+    /// See [`ops::cat`] and [`Download::start_all`]; the buffers then hold no snapshot.
     pub fn take(
         &mut self,
         weights: &[TensorRef<'_>],
@@ -117,8 +117,8 @@ impl SnapshotBuffers {
     pub fn state(&self) -> Vec<&[f32]> {
         let mut rest = &self.values()[self.n_weights..];
         let next = |&n: &usize| {
-            let (values, behind) = rest.split_at(n);
-            rest = behind;
+            let (values, after) = rest.split_at(n);
+            rest = after;
             values
         };
         self.n_state.iter().map(next).collect()
@@ -127,7 +127,7 @@ impl SnapshotBuffers {
     fn values(&self) -> &[f32] {
         match &self.memory {
             Memory::Plain(values) => values,
-            // Without a snapshot that was waited for there are no lengths either.
+            // Without a completed snapshot the lengths are empty too.
             Memory::Pinned(memory) => memory.arrived().unwrap_or_default(),
         }
     }

@@ -1,7 +1,7 @@
-//! Optimiser state out of a checkpoint, for whatever pieces of parameters a rank owns now.
+//! Reads optimiser state from a checkpoint for the shards that a rank holds now.
 //!
-//! The state files say which elements of which parameters they hold, so that a run goes on with another number of ranks, or
-//! with the state cut in another way, than it was saved with.
+//! The state files record which elements of which parameters they hold, so a run can resume with another number of ranks, or
+//! another sharding, than it was saved with.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -25,13 +25,13 @@ pub struct StateReader {
     path: PathBuf,
     names: Vec<String>,
     files: Vec<TensorFile>,
-    /// By name of the parameter: what is stored of it, in the order of its elements.
+    /// Stored ranges by name of the parameter, in the order of its elements.
     stored: HashMap<String, Vec<Stored>>,
     /// Elements of each parameter.
     numels: HashMap<String, usize>,
 }
 
-/// Some elements of a parameter, and where they are.
+/// A stored range of a parameter and its location.
 #[derive(Debug, Clone, Copy)]
 struct Stored {
     start: usize,
@@ -40,7 +40,7 @@ struct Stored {
     offset: usize,
 }
 
-/// Elements of a state tensor to read from one place.
+/// Elements of a state tensor to read from one location.
 struct Run<'a> {
     file: usize,
     offset: usize,
@@ -51,7 +51,7 @@ impl StateReader {
     /// Opens the state files of a checkpoint.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The [`Fault`] of a file.
     pub fn open(checkpoint: &Checkpoint) -> Result<Self, Fault> {
         let manifest = checkpoint.manifest();
         let (mut files, mut stored) = (Vec::new(), HashMap::<String, Vec<Stored>>::new());
@@ -75,19 +75,19 @@ impl StateReader {
         Ok(StateReader { path, names, files, stored, numels })
     }
 
-    /// Names of the state's tensors.
+    /// Names of the state tensors.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// Reads the elements `wanted` of the state `name`, each piece to its offset in `out`, from all files that hold some of
-    /// them; elements of `out` in no piece stay as they are.
+    /// Reads the ranges `wanted` of the state `name`, each to its offset in `out`, from all files that hold some of them; other
+    /// elements of `out` are unchanged.
     ///
     /// # Errors
     /// [`CheckpointError::Gap`] if an element is in no file, [`CheckpointError::Damaged`] if a file can't be read.
     ///
     /// # Panics
-    /// If pieces overlap in `out` or end behind it.
+    /// If ranges overlap in `out` or end after it.
     pub fn read(&self, wanted: &[ShardRange], name: &str, out: &mut [f32]) -> Result<(), CheckpointError> {
         let runs = self.runs(wanted, name, out)?;
         let read =
@@ -96,13 +96,13 @@ impl StateReader {
         all.map_err(|fault| CheckpointError::Damaged { path: self.path.clone(), fault: fault.into() })
     }
 
-    /// As [`read`](Self::read), where the elements are and where they go to, each with the name of its file.
+    /// Locates the elements that [`read`](Self::read) reads, with their targets, each with the name of its file.
     ///
     /// # Errors
-    /// As there.
+    /// See [`read`](Self::read).
     ///
     /// # Panics
-    /// As there.
+    /// See [`read`](Self::read).
     pub(super) fn places<'a>(
         &self,
         wanted: &[ShardRange],
@@ -124,22 +124,22 @@ impl StateReader {
         name: &str,
         out: &'a mut [f32],
     ) -> Result<Vec<Run<'a>>, CheckpointError> {
-        let mut in_order: Vec<&ShardRange> = wanted.iter().filter(|piece| !piece.is_empty()).collect();
-        in_order.sort_by_key(|piece| piece.offset);
+        let mut in_order: Vec<&ShardRange> = wanted.iter().filter(|range| !range.is_empty()).collect();
+        in_order.sort_by_key(|range| range.offset);
         let (mut rest, mut at, mut runs) = (out, 0, Vec::new());
-        for piece in in_order {
-            let (_, behind) = rest.split_at_mut(piece.offset - at);
-            let (values, behind) = behind.split_at_mut(piece.len());
-            (rest, at) = (behind, piece.offset + piece.len());
-            self.find(piece, name, values, &mut runs)?;
+        for range in in_order {
+            let (_, after) = rest.split_at_mut(range.offset - at);
+            let (values, after) = after.split_at_mut(range.len());
+            (rest, at) = (after, range.offset + range.len());
+            self.find(range, name, values, &mut runs)?;
         }
         Ok(runs)
     }
 
-    /// Adds to `runs` the places from which `out`, the elements of `piece`, are to be read.
+    /// Adds to `runs` the locations from which `out`, the elements of `range`, are read.
     fn find<'a>(
         &self,
-        piece: &ShardRange,
+        range: &ShardRange,
         name: &str,
         mut out: &'a mut [f32],
         runs: &mut Vec<Run<'a>>,
@@ -147,32 +147,32 @@ impl StateReader {
         let gap = |start, end| CheckpointError::Gap {
             path: self.path.clone(),
             state: name.to_owned(),
-            param: piece.param.clone(),
+            param: range.param.clone(),
             start,
             end,
         };
-        let stored = match self.stored.get(&piece.param) {
+        let stored = match self.stored.get(&range.param) {
             Some(stored) if self.names.iter().any(|known| known == name) => stored.as_slice(),
-            _ => return Err(gap(piece.start, piece.end)),
+            _ => return Err(gap(range.start, range.end)),
         };
-        let mut at = piece.start;
+        let mut at = range.start;
         for part in stored {
-            if at < piece.end && part.start > at {
-                return Err(gap(at, part.start.min(piece.end)));
+            if at < range.end && part.start > at {
+                return Err(gap(at, part.start.min(range.end)));
             }
-            let end = part.end.min(piece.end);
+            let end = part.end.min(range.end);
             while at < end {
-                let (values, behind) = out.split_at_mut((end - at).min(READ_ELEMENTS));
+                let (values, after) = out.split_at_mut((end - at).min(READ_ELEMENTS));
                 runs.push(Run { file: part.file, offset: part.offset + at - part.start, out: values });
                 at += runs.last().map_or(0, |run| run.out.len());
-                out = behind;
+                out = after;
             }
         }
-        if at < piece.end { Err(gap(at, piece.end)) } else { Ok(()) }
+        if at < range.end { Err(gap(at, range.end)) } else { Ok(()) }
     }
 
     /// Checks that each element of each parameter is stored exactly once, and that the files' tensors are as long as their
-    /// pieces say. Nothing is checked where the run had no state.
+    /// ranges say. Checks nothing where the run had no state.
     pub(super) fn check(&self) -> Result<(), Fault> {
         if self.names.is_empty() {
             return Ok(());

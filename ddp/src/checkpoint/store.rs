@@ -1,4 +1,4 @@
-//! The folder of a run's checkpoints: which there are, which is the newest that can be used, and which may go.
+//! The folder of a run's checkpoints: lists them, finds the newest usable one, and prunes old ones.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use super::opened::Checkpoint;
 use crate::storage::disk::{Disk, DiskError, OsDisk, at, replace};
 use crate::storage::stream::Caching;
 
-/// Of a checkpoint that is being written.
+/// Prefix of a checkpoint that is being written.
 const TEMP_PREFIX: &str = ".step-";
 const TEMP_SUFFIX: &str = ".tmp";
-/// Of one that is being deleted.
+/// Prefix of a checkpoint that is being deleted.
 const OLD_PREFIX: &str = ".old-";
-/// Of one that makes room for another of the same step, where the file system can't exchange names.
+/// Prefix of a checkpoint that is replaced by another of the same step, where the file system can't exchange names.
 const ASIDE_PREFIX: &str = ".aside-";
 
 /// The checkpoints of a run.
@@ -26,23 +26,23 @@ pub struct CheckpointStore {
     disk: Arc<dyn Disk>,
 }
 
-/// What a search for the newest checkpoint came to.
+/// Result of a search for the newest checkpoint.
 #[derive(Debug)]
 pub struct Search {
-    /// The newest that can be used.
+    /// Newest usable checkpoint.
     pub found: Option<Checkpoint>,
-    /// Newer ones that can't, the newest first.
+    /// Newer checkpoints that can't be used, newest first.
     pub skipped: Vec<Skipped>,
 }
 
 impl Search {
-    /// Itself, if something was found in `store`, which is what a user named `asked`.
+    /// Returns the search if it found a checkpoint in `store`, which the user named `named`.
     ///
     /// # Errors
     /// [`CheckpointError::NotFound`] if there was nothing, [`CheckpointError::NoneValid`] if nothing could be used.
-    pub fn found_in(self, store: &CheckpointStore, asked: &Path) -> Result<Self, CheckpointError> {
+    pub fn found_in(self, store: &CheckpointStore, named: &Path) -> Result<Self, CheckpointError> {
         match (&self.found, self.skipped.is_empty()) {
-            (None, true) => Err(CheckpointError::NotFound { path: asked.to_owned() }),
+            (None, true) => Err(CheckpointError::NotFound { path: named.to_owned() }),
             (None, false) => {
                 let path = store.folder().to_owned();
                 let skipped: Vec<_> = self.skipped.iter().map(ToString::to_string).collect();
@@ -58,7 +58,7 @@ impl Search {
 pub struct Skipped {
     /// Name of its folder, or of the marker.
     pub name: String,
-    /// What is wrong with it.
+    /// Its fault.
     pub fault: Fault,
 }
 
@@ -69,30 +69,30 @@ impl std::fmt::Display for Skipped {
 }
 
 impl CheckpointStore {
-    /// The checkpoints in this folder, which need not be there; nothing is touched.
+    /// Store in this folder, which need not exist; creates nothing.
     pub fn at(folder: &Path) -> Self {
         CheckpointStore { folder: folder.to_owned(), disk: Arc::new(OsDisk) }
     }
 
-    /// The checkpoints of the run in the folder `out`; nothing is touched.
+    /// Store of the run in the folder `out`; creates nothing.
     pub fn of_run(out: &Path) -> Self {
         CheckpointStore::at(&out.join(CHECKPOINTS_FOLDER))
     }
 
-    /// The same, through another file system.
+    /// The same store through another file system.
     #[must_use]
     pub fn with_disk(self, disk: Arc<dyn Disk>) -> Self {
         CheckpointStore { disk, ..self }
     }
 
-    /// Makes the folder ready for writing: makes it where it is missing, and removes what an ended process left half-written
-    /// or half-deleted. For rank 0 of the run that owns the folder, before any rank writes. Returns what it removed.
+    /// Prepares the folder for writing: creates it if it is missing, and removes what an ended process left half-written or
+    /// half-deleted. Called by rank 0 of the run that owns the folder, before any rank writes. Returns the removed names.
     ///
     /// # Errors
     /// [`CheckpointError::Folder`].
     pub fn prepare(&self) -> Result<Vec<String>, CheckpointError> {
         let make = || {
-            // A link to a disk that is not there now is no folder to make anew.
+            // A dangling link, such as to an unmounted disk, must not be replaced by a folder.
             if self.folder.is_symlink() && !self.folder.exists() {
                 return Err(at("follow the link", &self.folder)(io::ErrorKind::NotFound.into()));
             }
@@ -124,17 +124,17 @@ impl CheckpointStore {
         &*self.disk
     }
 
-    /// The folder of a step's checkpoint.
+    /// Folder of a step's checkpoint.
     pub fn step_folder(&self, step: u64) -> PathBuf {
         self.folder.join(step_name(step))
     }
 
-    /// Where a step's checkpoint is written, by all ranks; `attempt` counts the saves of the process.
+    /// Temporary folder that all ranks write a step's checkpoint to; `attempt` counts the saves of the process.
     pub(super) fn temp_folder(&self, step: u64, attempt: u64) -> PathBuf {
         self.folder.join(format!("{TEMP_PREFIX}{step}-{attempt}{TEMP_SUFFIX}"))
     }
 
-    /// Steps of all checkpoints, whole or not, in their order; none where there is no folder.
+    /// Steps of all checkpoints, valid or not, in order; empty if there is no folder.
     ///
     /// # Errors
     /// [`CheckpointError::Folder`] if the folder can't be read.
@@ -156,31 +156,31 @@ impl CheckpointStore {
         names.map_err(failed)
     }
 
-    /// The checkpoint of a step, if its manifest and its files' lengths are right; its bytes are not read.
+    /// Opens the checkpoint of a step and checks its manifest and its files' lengths, but not their bytes.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The [`Fault`] that it finds.
     pub fn checkpoint(&self, step: u64) -> Result<Checkpoint, Fault> {
         Checkpoint::read(&self.step_folder(step))
     }
 
-    /// The highest step below `end` whose checkpoint looks whole, by its manifest and its files' lengths.
+    /// The highest step below `end` whose checkpoint looks intact, by its manifest and its files' lengths.
     pub(super) fn newest_step_below(&self, end: u64) -> Option<u64> {
         let steps = self.steps().unwrap_or_default().into_iter();
         steps.rev().filter(|&step| step < end).find(|&step| self.checkpoint(step).is_ok())
     }
 
-    /// The newest checkpoint whose every byte is right, from the highest step downwards, and what was passed over on the way.
+    /// Finds the newest checkpoint that passes full verification, and the newer ones skipped.
     ///
     /// # Errors
     /// [`CheckpointError::Folder`] if the folder can't be read.
     pub fn newest_valid(&self) -> Result<Search, CheckpointError> {
-        // Whoever looks for it reads some of it next.
+        // The caller reads some of it next.
         self.newest(u64::MAX, |checkpoint| checkpoint.verify_with(Caching::Keep))
     }
 
-    /// The newest checkpoint of a step below `end` that looks whole, by its manifest and its files' lengths, and that `check` finds good;
-    /// and what was passed over on the way.
+    /// Finds the newest checkpoint below step `end` that looks intact, by its manifest and its files' lengths, and passes `check`; and
+    /// the newer ones skipped.
     ///
     /// # Errors
     /// [`CheckpointError::Folder`] if the folder can't be read.
@@ -211,7 +211,7 @@ impl CheckpointStore {
         Ok(Search { found: None, skipped })
     }
 
-    /// What a marker's file says, if there is one.
+    /// Content of a marker's file, if it exists.
     pub fn marked(&self, marker: Marker) -> Option<String> {
         let text = std::fs::read(self.folder.join(marker.name())).ok()?;
         Some(String::from_utf8_lossy(&text).trim().to_owned())
@@ -222,15 +222,15 @@ impl CheckpointStore {
         step_of(&self.marked(marker)?)
     }
 
-    /// Lets a marker name this step's checkpoint; on the disk when it returns.
+    /// Points a marker at this step's checkpoint; on disk when it returns.
     pub(super) fn mark(&self, marker: Marker, step: u64) -> Result<(), DiskError> {
         let path = self.folder.join(marker.name());
         replace(&*self.disk, &path, format!("{}\n", step_name(step)).as_bytes())?;
         self.disk.sync_dir(&self.folder).map_err(at("sync", &self.folder))
     }
 
-    /// Steps that go when the `keep` newest of those up to step `newest` that `is_valid` stay, and all in `spared`; what is newer than
-    /// the last of them stays too, valid or not. Nothing goes while fewer than `keep` are valid.
+    /// Steps to delete: all older than the `keep` newest valid ones up to step `newest`, except those in `spared`. Returns none while
+    /// fewer than `keep` are valid.
     ///
     /// # Errors
     /// [`CheckpointError::Folder`] if the folder can't be read.
@@ -247,7 +247,7 @@ impl CheckpointStore {
         Ok(steps.into_iter().filter(|&step| step < oldest_kept && !spared.contains(&step)).collect())
     }
 
-    /// Deletes a step's checkpoint. It has another name first, so that what is left of it after a crash looks like none.
+    /// Deletes a step's checkpoint. It is renamed first, so that a crash never leaves a partial checkpoint under its name.
     ///
     /// # Errors
     /// [`CheckpointError::Folder`].
@@ -265,8 +265,7 @@ impl CheckpointStore {
         delete().map_err(folder_error)
     }
 
-    /// Deletes all checkpoints, for a run that replaces the one before, and the folder where nothing else is in it and it is no
-    /// link to another place.
+    /// Deletes all checkpoints, for a run that replaces an earlier one, and the folder if it is empty and not a link.
     ///
     /// # Errors
     /// [`CheckpointError::Folder`].
@@ -288,8 +287,8 @@ impl CheckpointStore {
         Ok(())
     }
 
-    /// Gives the whole checkpoint in `temp` its name, on the disk when it returns. Another of the same step is replaced, so
-    /// that at each moment one of the two is there.
+    /// Renames the complete checkpoint in `temp` to its final name; on disk when it returns. An older one of the same step is
+    /// replaced, so that one of the two exists at any time.
     pub(super) fn commit(&self, temp: &Path, step: u64) -> Result<(), DiskError> {
         let home = self.step_folder(step);
         if !home.exists() {
@@ -297,17 +296,17 @@ impl CheckpointStore {
             return self.disk.sync_dir(&self.folder).map_err(at("sync", &self.folder));
         }
         if self.disk.exchange(temp, &home).is_err() {
-            // `prepare` gives it its name back if this process ends in between.
+            // `prepare` restores the name if this process ends in between.
             let aside = self.folder.join(format!("{ASIDE_PREFIX}{}", step_name(step)));
             self.disk.rename(&home, &aside).map_err(at("rename a folder to", &aside))?;
             if let Err(error) = self.disk.rename(temp, &home) {
-                // What was there is better than nothing; the error is that of the new one.
+                // Restore the old one; report the error of the new one.
                 let _ = self.disk.rename(&aside, &home);
                 return Err(at("rename a folder to", &home)(error));
             }
         }
         self.disk.sync_dir(&self.folder).map_err(at("sync", &self.folder))?;
-        // The old one, in either place, is a leftover that goes at the next start if it does not go now.
+        // The old one is a leftover: the next start removes it if this fails.
         let aside = self.folder.join(format!("{ASIDE_PREFIX}{}", step_name(step)));
         for path in [temp, &aside].into_iter().filter(|path| path.exists()) {
             let _ = self.remove(path);
@@ -315,19 +314,19 @@ impl CheckpointStore {
         Ok(())
     }
 
-    /// Removes what earlier saves of this process left half-written.
+    /// Removes half-written checkpoints of earlier saves of this process.
     pub(super) fn remove_temps_before(&self, attempt: u64) {
         for name in self.names().unwrap_or_default() {
             let of = name.strip_prefix(TEMP_PREFIX).and_then(|name| name.strip_suffix(TEMP_SUFFIX));
             let of = of.and_then(|name| name.split_once('-')?.1.parse::<u64>().ok());
             if of.is_some_and(|of| of < attempt) {
-                // It stays for the next start if it can't go now.
+                // The next start removes it if this fails.
                 let _ = self.remove(&self.folder.join(name));
             }
         }
     }
 
-    /// Removes a file or a folder with all in it.
+    /// Removes a file or a folder with its contents.
     pub(super) fn remove(&self, path: &Path) -> Result<(), DiskError> {
         let removed =
             if path.is_dir() { self.disk.remove_dir_all(path) } else { self.disk.remove_file(path) };

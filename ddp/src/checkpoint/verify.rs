@@ -14,11 +14,11 @@ use crate::storage::stream::Caching;
 use crate::storage::tensor_file::{self, TensorFile};
 
 impl Checkpoint {
-    /// Reads all of its files, around the system's cache, and compares their checksums; then whether they hold what the manifest
-    /// says: each parameter of its shape, and each element of the optimiser's state exactly once.
+    /// Reads all files, bypassing the page cache, and compares their checksums; then checks that they hold what the manifest
+    /// lists: each parameter with its shape, and each element of the optimiser state exactly once.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first [`Fault`] found.
     pub fn verify(&self) -> Result<(), Fault> {
         self.verify_with(Caching::Bypass)
     }
@@ -32,7 +32,7 @@ impl Checkpoint {
         self.check_content(&TensorFile::open(&self.model_path())?, &StateReader::open(self)?)
     }
 
-    /// Whether the files, by their headers, hold what the manifest says.
+    /// Checks the files' headers against the manifest.
     pub(super) fn check_content(&self, model: &TensorFile, state: &StateReader) -> Result<(), Fault> {
         if let Some(difference) = self.differences(model).first() {
             return Err(
@@ -42,7 +42,7 @@ impl Checkpoint {
         state.check()
     }
 
-    /// What the model's file holds other than the manifest says.
+    /// Differences between the model file and the manifest.
     fn differences(&self, model: &TensorFile) -> Vec<String> {
         let parameters = self.manifest().parameters.iter();
         let difference = parameters.filter_map(|parameter| match model.dims(&parameter.name) {
@@ -56,7 +56,7 @@ impl Checkpoint {
     }
 }
 
-/// Whether a file's length and checksum, as they were read, are those of its entry.
+/// Compares a file's length and checksum with its entry.
 pub(super) fn check_checksum(entry: &FileEntry, read: io::Result<(u64, Checksum)>) -> Result<(), Fault> {
     let FileEntry { name, bytes, xxh3_128 } = entry;
     let (got, sum) =

@@ -1,7 +1,7 @@
-//! Writes checkpoints while training goes on: a thread that is handed copies, and hands their memory back.
+//! Writes checkpoints in the background: a thread receives snapshots and returns their memory.
 //!
-//! What training waits for is one copy in memory. There is one set of buffers, so a save that is due while the one before is
-//! still being written waits for it, and says how long.
+//! Training waits only for the snapshot. There is one set of buffers, so a save waits until the previous one is written, and
+//! returns how long it waited.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,10 +14,10 @@ use super::run_state::RunState;
 use super::saver::{Saved, Saver};
 use super::snapshot::SnapshotBuffers;
 
-/// A thread that saves, one checkpoint after another.
+/// A thread that saves checkpoints one after another.
 #[derive(Debug)]
 pub struct Writer {
-    /// None once no more is to be saved.
+    /// None after the last save.
     jobs: Option<Sender<Job>>,
     done: Receiver<Done>,
     thread: Option<JoinHandle<()>>,
@@ -25,16 +25,16 @@ pub struct Writer {
     /// Step that is being saved.
     saving: Option<u64>,
     buffers: SnapshotBuffers,
-    /// Not asked for yet.
+    /// Outcomes that are not polled yet.
     outcomes: Vec<SaveOutcome>,
 }
 
-/// How a save ended.
+/// Outcome of a save.
 #[derive(Debug)]
 pub enum SaveOutcome {
-    /// The checkpoint is on the disk.
+    /// The checkpoint is on disk.
     Saved(Saved),
-    /// It is not, and the run can go on.
+    /// The save failed; the run can continue.
     Failed {
         /// Its step.
         step: u64,
@@ -46,7 +46,7 @@ pub enum SaveOutcome {
 #[derive(Debug)]
 struct Job {
     run: RunState,
-    /// Whether the weights are this rank's to save.
+    /// Whether this rank saves the weights.
     has_weights: bool,
     buffers: SnapshotBuffers,
 }
@@ -79,7 +79,7 @@ impl Writer {
     /// [made for their device](SnapshotBuffers::of_device).
     ///
     /// # Errors
-    /// [`CheckpointError::Thread`] if the system gives none.
+    /// [`CheckpointError::Thread`] if the system can't start one.
     pub fn start(mut saver: Saver, buffers: SnapshotBuffers) -> Result<Self, CheckpointError> {
         let (jobs, to_do) = mpsc::channel::<Job>();
         let (finished, done) = mpsc::channel();
@@ -140,7 +140,7 @@ impl Writer {
         self.saving
     }
 
-    /// How the saves ended that have ended since the last call; waits for none.
+    /// Returns the outcomes of saves that finished since the last call, without waiting.
     pub fn poll(&mut self) -> Vec<SaveOutcome> {
         while let Ok(done) = self.done.try_recv() {
             self.take(done);
@@ -156,7 +156,7 @@ impl Writer {
         outcomes
     }
 
-    /// Waits until nothing is being saved; how long it took.
+    /// Waits until nothing is being saved; returns the time it took.
     fn wait(&mut self) -> Duration {
         let started = Instant::now();
         let was_saving = self.saving.is_some();
@@ -181,7 +181,7 @@ impl Writer {
     fn join(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
-            // If it panicked, the panic hook has spoken.
+            // If it panicked, the panic hook has reported it.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! The moving average of the weights, whole again, and in the place of the weights while a body of code looks at the model.
+//! Averaged weights: gathers the moving average from all ranks and swaps it with the model's weights.
 
 use ddp_comm::World;
 use ddp_kernels::{MemoryUse, Tensor, ops};
@@ -8,19 +8,17 @@ use crate::data_parallel::shard_plan::ShardPlan;
 use crate::model::Mlp;
 use crate::optim::optimizer::Optimizer;
 
-/// Room for the average and for the weights that it stands in for; made when first needed.
+/// Buffers for the average and for the weights that it replaces; allocated on first use.
 #[derive(Debug, Default)]
 pub(crate) struct AveragedWeights {
     whole: Option<Tensor>,
-    /// The weights, while the average is in their place.
+    /// The weights, while the average replaces them.
     kept: Option<Tensor>,
 }
 
 impl AveragedWeights {
-    /// The average in the weights' layout, of all ranks' parts; the weights before the first step. None where none is kept.
-    ///
-    /// # Errors
-    /// As making a tensor, and those of the collectives.
+    /// Gathers the average from all ranks' shards, in the weights' layout; returns the weights before the first step, and None if no
+    /// average is kept.
     pub(crate) fn gather(
         &mut self,
         world: &World,
@@ -34,9 +32,9 @@ impl AveragedWeights {
             ops::copy(model.weights().view(), whole.view_mut())?;
             return Ok(Some(whole));
         }
-        for part in shard_plan.own_shards() {
-            let from = average.view().range(part.state_start, part.state_start + part.flat.len())?;
-            ops::copy(from, whole.view_mut().range(part.flat.start, part.flat.end)?)?;
+        for shard in shard_plan.own_shards() {
+            let from = average.view().range(shard.state_start, shard.state_start + shard.flat.len())?;
+            ops::copy(from, whole.view_mut().range(shard.flat.start, shard.flat.end)?)?;
         }
         for block in shard_plan.blocks() {
             shard_plan.gather(world, whole, block)?;
@@ -44,10 +42,7 @@ impl AveragedWeights {
         Ok(Some(whole))
     }
 
-    /// Puts the average in the place of the weights; whether there is one.
-    ///
-    /// # Errors
-    /// As [`AveragedWeights::gather`].
+    /// Replaces the weights by the average; returns whether one is kept.
     pub(crate) fn swap_in(
         &mut self,
         world: &World,
@@ -66,10 +61,7 @@ impl AveragedWeights {
         Ok(true)
     }
 
-    /// Puts the weights back; the copy of them that products take is rounded from them, as the update does.
-    ///
-    /// # Errors
-    /// Those of the copy.
+    /// Restores the weights, and rounds the compute weights from them as the update does.
     pub(crate) fn swap_out(&self, model: &mut Mlp) -> Result<()> {
         match &self.kept {
             Some(kept) => Ok(model.set_weights(kept.view())?),

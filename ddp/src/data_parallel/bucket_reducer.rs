@@ -1,4 +1,4 @@
-//! Gradients on their way over the ranks: bucket by bucket while backward computes, as they are or in bf16.
+//! Reduction of gradients over the ranks, bucket by bucket while backward computes, in f32 or bf16.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
 use crate::data_parallel::error::{ExchangeError, Result};
 use crate::model::GradientSink;
 
-/// Gradients that stay on this rank: those of all micro-batches but the last, or of a world of one.
+/// Gradients that are not reduced: those of all micro-batches but the last, or of a world of one.
 #[derive(Debug)]
 pub struct LocalGradients<'a>(pub TensorMut<'a>);
 
@@ -29,12 +29,12 @@ impl GradientSink for LocalGradients<'_> {
     }
 }
 
-/// Who gets the sum of a bucket over the ranks.
+/// Collective that reduces a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reduction {
-    /// Every rank all of it.
+    /// All-reduce: every rank gets the whole bucket.
     ToAll,
-    /// Each rank its part, where it stands in the bucket; the other parts then mean nothing.
+    /// Reduce-scatter in place: each rank gets its shard of the bucket; the other shards are undefined.
     ToOwners,
 }
 
@@ -48,21 +48,21 @@ impl Reduction {
     }
 }
 
-/// Gradients whose buckets are reduced as they are finished.
+/// Gradients whose buckets are reduced as backward finishes them.
 #[derive(Debug)]
 pub struct ReducedGradients<'a, 'env> {
     scope: &'a mut Scope<'env>,
-    /// Buckets that are not yet on their way, the next one last.
+    /// Buckets whose reduction has not started, the next one last.
     waiting: Vec<(usize, TensorMut<'env>)>,
     overlap: bool,
     reduction: Reduction,
-    /// Elements of the last bucket behind its gradients.
+    /// Elements of the last bucket after its gradients.
     tail_len: usize,
 }
 
 impl<'a, 'env> ReducedGradients<'a, 'env> {
-    /// The buckets of `grads`, the whole flat buffer with its tail. Without `overlap` they start when all are finished. The sums
-    /// in the tail, which all ranks need, travel with the last bucket, or alone and at once where that goes to its owners.
+    /// Splits `grads`, the whole flat buffer with its tail, into buckets. Without `overlap` they start when all are finished. The
+    /// sums in the tail, which all ranks need, are reduced with the last bucket, or at once and separately for a reduce-scatter.
     ///
     /// # Errors
     /// [`KernelError::OutOfRange`] if the buffer is not as long as the plan's; those of the collective.
@@ -84,10 +84,7 @@ impl<'a, 'env> ReducedGradients<'a, 'env> {
         Ok(ReducedGradients { scope, waiting, overlap, reduction, tail_len: 0 })
     }
 
-    /// Starts whatever has not started and waits for all buckets.
-    ///
-    /// # Errors
-    /// Those of the collectives.
+    /// Starts the remaining buckets and waits for all of them.
     pub fn finish(mut self) -> Result<()> {
         while let Some((_, bucket)) = self.waiting.pop() {
             self.reduction.start(self.scope, bucket)?;
@@ -96,7 +93,7 @@ impl<'a, 'env> ReducedGradients<'a, 'env> {
     }
 }
 
-/// The buckets with their first elements, the last one first.
+/// Splits the buffer into buckets with their start, the last one first.
 fn split_buckets<'env>(
     plan: &BucketPlan,
     mut rest: TensorMut<'env>,
@@ -116,7 +113,7 @@ impl GradientSink for ReducedGradients<'_, '_> {
 
     fn gradients(&mut self, start: usize, end: usize) -> Result<TensorMut<'_>> {
         let out_of_range = KernelError::OutOfRange { op: "gradients", start, end, len: 0 };
-        // Without overlap a later bucket can be asked for while earlier ones still wait.
+        // Without overlap a later bucket can be written while earlier ones have not started.
         let bucket = self
             .waiting
             .iter_mut()
@@ -130,7 +127,7 @@ impl GradientSink for ReducedGradients<'_, '_> {
         if !self.overlap {
             return Ok(());
         }
-        // The last bucket's end lies behind the last parameter by the tail, which was written before backward began.
+        // The last bucket ends with the tail, which was written before backward began.
         let tail_len = self.tail_len;
         let ready = |first: usize, bucket: &TensorMut<'_>, is_last: bool| {
             first + bucket.numel() - if is_last { tail_len } else { 0 } <= end
@@ -151,21 +148,21 @@ impl GradientSink for ReducedGradients<'_, '_> {
     }
 }
 
-/// Gradients that travel in bf16: each finished bucket is rounded into a buffer of its own, which is reduced. The step's
-/// sums travel as they are.
+/// Gradients that are reduced in bf16: each finished bucket is rounded into a separate buffer, which is reduced. The step's
+/// sums are reduced in f32.
 #[derive(Debug)]
 pub struct CompressedGradients<'a, 'env> {
     scope: &'a mut Scope<'env>,
     grads: TensorMut<'env>,
-    /// Buckets in bf16 that are not yet on their way, the next one last.
+    /// Buckets in bf16 whose reduction has not started, the next one last.
     waiting: Vec<(usize, TensorMut<'env>)>,
     overlap: bool,
     reduction: Reduction,
 }
 
 impl<'a, 'env> CompressedGradients<'a, 'env> {
-    /// The buckets of `grads`, the flat buffer without its tail, through `wire`, of as many bf16. The sums in `tail` start at
-    /// once.
+    /// Reduces `grads`, the flat buffer without its tail, through `wire`, a bf16 buffer of the same length. The sums in `tail`
+    /// start at once.
     ///
     /// # Errors
     /// [`KernelError::OutOfRange`] if the buffers are not as long as the plan's; those of the collective.
@@ -192,10 +189,7 @@ impl<'a, 'env> CompressedGradients<'a, 'env> {
         Ok(())
     }
 
-    /// Starts whatever has not started and waits for all buckets; [`decompress`] then gives the sums back to the gradients.
-    ///
-    /// # Errors
-    /// Those of the collectives.
+    /// Starts the remaining buckets and waits for all of them; [`decompress`] then copies the sums back to the gradients.
     pub fn finish(mut self) -> Result<()> {
         while !self.waiting.is_empty() {
             self.start_next()?;
@@ -204,10 +198,7 @@ impl<'a, 'env> CompressedGradients<'a, 'env> {
     }
 }
 
-/// The gradients of a flat range from what travelled.
-///
-/// # Errors
-/// Those of the operation.
+/// Casts a reduced bf16 range back to f32 gradients.
 pub fn decompress(wire: &Tensor, grads: &mut Tensor, range: Range<usize>) -> Result<()> {
     let wire = wire.view().range(range.start, range.end)?;
     Ok(ops::cast(wire, grads.view_mut().range(range.start, range.end)?)?)

@@ -1,8 +1,8 @@
 //! Buckets: ranges of the flat gradient buffer that are reduced over the ranks while backward still computes.
 //!
 //! The gradients lie in the order in which backward finishes them, so a bucket is a range, and it is ready when backward
-//! has passed its end. Behind the last parameter stand the step's sums of loss and weight ([`STEP_SUMS_LEN`]); they ride
-//! with the last bucket, so a step costs no message of its own for them.
+//! has passed its end. The step's sums of loss and weight ([`STEP_SUMS_LEN`]) follow the last parameter; they are reduced
+//! with the last bucket, so they cost no extra message.
 
 use std::ops::Range;
 
@@ -10,14 +10,14 @@ use ddp_kernels::ops::{STEP_SUMS_EXTRA, STEP_SUMS_LEN};
 
 use crate::model::ParamLayout;
 
-/// Elements behind the gradients for the sums of a step.
+/// Elements after the gradients for the sums of a step.
 pub const TAIL_ELEMENTS: usize = STEP_SUMS_LEN;
 /// Index in the tail of the sum of the ranks' votes: small whole numbers, which f32 adds exactly.
 pub const STEP_VOTE: usize = STEP_SUMS_EXTRA;
-/// The most that the first bucket holds: it is on its way while backward has hardly begun.
+/// Largest first bucket: small, so that its reduction starts early in backward.
 const FIRST_BUCKET_BYTES: usize = 1 << 20;
 
-/// How the flat gradient buffer is cut.
+/// Division of the flat gradient buffer into buckets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketPlan {
     /// Ranges of the buffer, in the order of reduction; they cover it, the tail included.
@@ -25,8 +25,7 @@ pub struct BucketPlan {
 }
 
 impl BucketPlan {
-    /// Whole layers are joined while they fit `cap_bytes` of f32, in the first bucket 1 MiB; a larger layer is a bucket of its
-    /// own.
+    /// Joins whole layers up to `cap_bytes` of f32 per bucket, in the first bucket up to 1 MiB; a larger layer is a bucket of its own.
     pub fn new(layout: &ParamLayout, cap_bytes: usize) -> Self {
         let cap = cap_bytes / size_of::<f32>();
         let first_cap = cap.min(FIRST_BUCKET_BYTES / size_of::<f32>());
@@ -46,12 +45,12 @@ impl BucketPlan {
         BucketPlan { ranges }
     }
 
-    /// The buckets.
+    /// Ranges of the buckets.
     pub fn ranges(&self) -> &[Range<usize>] {
         &self.ranges
     }
 
-    /// The same cuts of a buffer without the tail.
+    /// The same buckets for a buffer without the tail.
     pub fn without_tail(&self) -> Self {
         let mut plan = self.clone();
         if let Some(last) = plan.ranges.last_mut() {
@@ -60,7 +59,7 @@ impl BucketPlan {
         plan
     }
 
-    /// Their lengths, for the comparison between ranks at start.
+    /// Lengths of the buckets, compared between ranks at start.
     pub fn lens(&self) -> Vec<usize> {
         self.ranges.iter().map(ExactSizeIterator::len).collect()
     }

@@ -1,9 +1,9 @@
 //! Sums over the micro-shards of a step along one fixed binary tree, whatever the number of ranks.
 //!
-//! The leaves are the micro-shards in their order, a power of two of them. A rank has a run of leaves; as their gradients are
-//! finished it adds up those that are siblings in the tree, and then what these come to. What is left are the complete
-//! subtrees of its run. The ranks exchange those, and each adds them up along the rest of the tree. So each sum has the same
-//! two summands at any number of ranks, and the result the same bits.
+//! The leaves are the micro-shards in order, a power of two of them. A rank owns a run of leaves; as their gradients are
+//! finished it adds siblings in the tree, then their parents, and so on. The complete subtrees of its run remain. The ranks
+//! exchange those, and each rank adds them along the rest of the tree. So each sum has the same two operands at any number of
+//! ranks, and the result the same bits.
 //!
 //! Source: pairwise summation, N. J. Higham, "The Accuracy of Floating Point Summation", SIAM J. Sci. Comput. 14, 1993.
 
@@ -15,26 +15,26 @@ use ddp_kernels::{DType, Device, MemoryUse, Tensor, TensorMut, ops};
 use crate::data::order::partition::{PartitionKind, RankPartition};
 use crate::data_parallel::error::Result;
 
-/// Elements that the ranks exchange at a time: their parts of it all fit a cache.
+/// Elements per exchange: the buffers of all ranks fit a cache.
 const CHUNK_ELEMENTS: usize = 1 << 18;
 
-/// Partial sums of a step on their way to the root.
+/// Partial sums of a step along the tree.
 #[derive(Debug)]
 pub struct TreeSum {
     n_shards: usize,
     own: Range<usize>,
     world_size: usize,
     len: usize,
-    /// Subtrees that are complete so far, from left to right. That at place 0 lies in the gradients, the others in `extra`.
+    /// Complete subtrees so far, from left to right. The first one is in the gradients, the others are in `extra`.
     stack: Vec<Subtree>,
     extra: Vec<Tensor>,
-    /// What the ranks exchange of a chunk: for each of them as many subtrees as any has. None for a rank alone.
+    /// Exchange buffer of one chunk: `n_subtrees` per rank. None for a world of one.
     gathered: Option<Tensor>,
-    /// The most subtrees that a rank is left with.
-    n_slots: usize,
+    /// Largest number of subtrees that remain on any rank.
+    n_subtrees: usize,
 }
 
-/// A complete subtree: so many leaves from this one on, a power of two that divides the first's number.
+/// A complete subtree: `n_leaves` leaves from `first` on, a power of two that divides `first`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Subtree {
     first: usize,
@@ -42,7 +42,7 @@ struct Subtree {
 }
 
 impl Subtree {
-    /// The subtree of this one and `right`, if they are siblings.
+    /// Joins this subtree with `right`, if they are siblings.
     fn joined(self, right: Subtree) -> Option<Subtree> {
         let are_siblings = self.n_leaves == right.n_leaves
             && self.first.is_multiple_of(2 * self.n_leaves)
@@ -51,7 +51,7 @@ impl Subtree {
     }
 }
 
-/// The subtrees that a run of leaves comes to, and how many there are at most on the way, the leaf under way included.
+/// Returns the subtrees that remain of a run of leaves, and the largest number of them at any time, including the current leaf.
 fn subtrees_of(run: Range<usize>) -> (Vec<Subtree>, usize) {
     let (mut stack, mut most) = (Vec::new(), 0);
     for first in run {
@@ -67,44 +67,44 @@ fn subtrees_of(run: Range<usize>) -> (Vec<Subtree>, usize) {
     (stack, most)
 }
 
-/// Elements of what a tree keeps beside the gradients.
+/// Sizes of a tree's buffers in addition to the gradients.
 struct TreeLens {
     /// Buffers as long as the gradients.
     n_extra: usize,
-    n_slots: usize,
-    /// What the ranks exchange at a time; 0 for a rank alone.
+    n_subtrees: usize,
+    /// Elements of the exchange buffer; 0 for a world of one.
     gathered: usize,
 }
 
 impl TreeLens {
     fn new(partition: &RankPartition, len: usize) -> Self {
         let (_, most) = subtrees_of(partition.own_micro_shards());
-        let n_slots = (0..partition.world_size)
+        let n_subtrees = (0..partition.world_size)
             .map(|rank| subtrees_of(RankPartition { rank, ..*partition }.own_micro_shards()).0.len())
             .max()
             .unwrap_or(0);
         let gathered = match partition.world_size {
             1 => 0,
-            world_size => world_size * n_slots * CHUNK_ELEMENTS.min(len),
+            world_size => world_size * n_subtrees * CHUNK_ELEMENTS.min(len),
         };
-        TreeLens { n_extra: most.saturating_sub(1), n_slots, gathered }
+        TreeLens { n_extra: most.saturating_sub(1), n_subtrees, gathered }
     }
 }
 
 impl TreeSum {
-    /// Elements (f32) that it keeps beside the `len` of the sums.
+    /// Elements (f32) of its buffers, in addition to the `len` of the sums.
     pub fn extra_len(partition: &RankPartition, len: usize) -> usize {
         let TreeLens { n_extra, gathered, .. } = TreeLens::new(partition, len);
         n_extra * len + gathered
     }
 
-    /// For sums of `len` f32 on `device`, over the micro-shards of `cut`.
+    /// Creates a tree for sums of `len` f32 on `device`, over the micro-shards of `partition`.
     ///
     /// # Errors
-    /// As making tensors.
+    /// [`ExchangeError::Kernel`](crate::data_parallel::ExchangeError::Kernel) if the device is out of memory.
     ///
     /// # Panics
-    /// If `cut` has no micro-shards, or their number is no power of two.
+    /// If `partition` has no micro-shards, or their number is not a power of two.
     pub fn new(partition: &RankPartition, len: usize, device: Device) -> Result<Self> {
         let PartitionKind::MicroShards { n_shards } = partition.kind else {
             panic!("a tree has micro-shards as its leaves")
@@ -112,7 +112,7 @@ impl TreeSum {
         assert!(n_shards.is_power_of_two(), "{n_shards} micro-shards");
         let world_size = partition.world_size;
         let zeros = |n| Tensor::zeros_for(MemoryUse::Gradients, &[n], DType::F32, device);
-        let TreeLens { n_extra, n_slots, gathered } = TreeLens::new(partition, len);
+        let TreeLens { n_extra, n_subtrees, gathered } = TreeLens::new(partition, len);
         let gathered = (gathered > 0).then(|| zeros(gathered)).transpose()?;
         Ok(TreeSum {
             extra: (0..n_extra).map(|_| zeros(len)).collect::<Result<_, _>>()?,
@@ -122,16 +122,16 @@ impl TreeSum {
             world_size,
             len,
             gathered,
-            n_slots,
+            n_subtrees,
         })
     }
 
-    /// Bytes that this rank sends for a step, by the count of a ring.
+    /// Bytes that this rank sends in a step, counted for a ring.
     pub fn exchange_bytes(&self) -> u64 {
-        ((self.world_size - 1) * self.n_slots * self.len * size_of::<f32>()) as u64
+        ((self.world_size - 1) * self.n_subtrees * self.len * size_of::<f32>()) as u64
     }
 
-    /// Where the next micro-shard's gradient goes, of the length of `grads`.
+    /// Buffer for the next micro-shard's gradient, as long as `grads`.
     pub fn leaf<'a>(&'a mut self, grads: &'a mut Tensor) -> TensorMut<'a> {
         self.place(grads, self.stack.len()).view_mut()
     }
@@ -143,10 +143,7 @@ impl TreeSum {
         }
     }
 
-    /// The gradient in the place that [`TreeSum::leaf`] gave is finished: it is added to its sibling's, and so on.
-    ///
-    /// # Errors
-    /// Those of the operation.
+    /// Adds the finished gradient in [`TreeSum::leaf`] to its sibling's, and so on up the tree.
     pub fn push(&mut self, grads: &mut Tensor) -> Result<()> {
         let done: usize = self.stack.iter().map(|subtree| subtree.n_leaves).sum();
         self.stack.push(Subtree { first: self.own.start + done, n_leaves: 1 });
@@ -167,11 +164,8 @@ impl TreeSum {
         Ok(())
     }
 
-    /// All of this rank's micro-shards are in: leaves the sum over all ranks in `grads`, the same bits everywhere, and begins
-    /// anew.
-    ///
-    /// # Errors
-    /// Those of the collective and the operations.
+    /// Exchanges the subtrees after this rank's last micro-shard: `grads` then holds the sum over all ranks, the same bits everywhere,
+    /// and the tree is empty again.
     pub fn exchange(&mut self, world: &World, grads: &mut Tensor) -> Result<()> {
         if let Some(mut gathered) = self.gathered.take() {
             let chunk = CHUNK_ELEMENTS.min(self.len);
@@ -193,27 +187,27 @@ impl TreeSum {
         chunk: Range<usize>,
     ) -> Result<()> {
         let n = chunk.len();
-        let slots = self.world_size * self.n_slots;
-        let first_own = world.rank().0 * self.n_slots;
+        let n_gathered = self.world_size * self.n_subtrees;
+        let first_own = world.rank().0 * self.n_subtrees;
         for index in 0..self.stack.len() {
             let from = self.place(grads, index).view().range(chunk.start, chunk.end)?;
             let start = (first_own + index) * n;
             ops::copy(from, gathered.view_mut().range(start, start + n)?)?;
         }
-        world.tensor_group().all_gather_in_place(gathered.view_mut().range(0, slots * n)?)?;
-        // The subtrees of all ranks in the order of their leaves, and where they lie.
-        let mut stack: Vec<(Subtree, usize)> = Vec::with_capacity(slots);
+        world.tensor_group().all_gather_in_place(gathered.view_mut().range(0, n_gathered * n)?)?;
+        // The subtrees of all ranks in the order of their leaves, with their offsets.
+        let mut stack: Vec<(Subtree, usize)> = Vec::with_capacity(n_gathered);
         for rank in 0..self.world_size {
             let kind = PartitionKind::MicroShards { n_shards: self.n_shards };
             let run = RankPartition { kind, rank, world_size: self.world_size }.own_micro_shards();
             for (index, subtree) in subtrees_of(run).0.into_iter().enumerate() {
-                stack.push((subtree, (rank * self.n_slots + index) * n));
+                stack.push((subtree, (rank * self.n_subtrees + index) * n));
                 while let [.., (left, to), (right, from)] = stack[..]
                     && let Some(joined) = left.joined(right)
                 {
                     stack.truncate(stack.len() - 2);
                     stack.push((joined, to));
-                    // The right one always lies behind the left one.
+                    // The right subtree always comes after the left one.
                     let (before, after) = gathered.view_mut().split_at(from)?;
                     ops::add_assign(before.range(to, to + n)?, after.range(0, n)?.as_ref())?;
                 }

@@ -1,6 +1,6 @@
-//! The gradients of a step: where they lie, and how those of one rank become those of all.
+//! Gradients of a step: their flat buffer and their reduction over the ranks.
 //!
-//! Behind the gradients stands the tail with the step's sums ([`TAIL_ELEMENTS`]): of losses and weights, and of the ranks' votes.
+//! After the gradients comes the tail with the step's sums ([`TAIL_ELEMENTS`]): of losses, weights and the ranks' votes.
 
 use std::ops::Range;
 
@@ -20,40 +20,40 @@ use crate::data_parallel::shard_plan::{Shard, ShardPlan};
 use crate::data_parallel::zero2::{BucketBuffers, ShardedGradients};
 use crate::model::{DropoutStep, Mlp, ParamSlot};
 
-/// Gradients, and how they are reduced.
+/// Gradients of one rank and their exchange.
 #[derive(Debug)]
 pub(crate) struct Gradients {
-    /// All gradients in the weights' layout, or only this rank's parts of them; behind them the tail.
+    /// All gradients in the weights' layout, or only this rank's shards of them; followed by the tail.
     sums: Tensor,
     /// Elements before the tail.
     len: usize,
     exchange: Exchange,
     buckets: BucketPlan,
-    /// Whether ranks update weights for each other.
+    /// Whether ranks gather weights that other ranks updated.
     gathers_weights: bool,
-    /// Where each parameter's gradients lie.
+    /// Range of each parameter's gradients.
     params: Vec<Range<usize>>,
     overlap: bool,
-    /// A rank's vote in all of its micro-shards but the first, `[1]`.
+    /// Zero, `[1]`: a rank's vote in all of its micro-shards but the first.
     no_vote: Tensor,
 }
 
-/// How gradients become those of all ranks.
+/// Reduction of the gradients over the ranks.
 #[derive(Debug)]
 enum Exchange {
-    /// They are: there is one rank.
+    /// No reduction: there is one rank.
     Alone,
-    /// Bucket by bucket while backward computes; as they are or rounded into a buffer of their own.
+    /// Bucket by bucket while backward computes; in f32, or rounded into a separate bf16 buffer.
     Buckets(Reduction, Option<Tensor>),
-    /// Block by block with the update, but for what is behind the blocks.
+    /// Block by block with the update; the range after the blocks before it.
     WithUpdate,
-    /// In every pass, and no rank keeps more than its parts.
+    /// In every micro-batch; each rank keeps only its shards (ZeRO-2).
     EveryMicroBatch(Box<BucketBuffers>),
-    /// Along a fixed tree of micro-shards, each of which is a pass.
+    /// Along a fixed tree of micro-shards, each of which is a micro-batch.
     Tree(Box<TreeSum>),
 }
 
-/// The settings of the exchange of gradients.
+/// Options of the gradient exchange.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ExchangeOptions {
     pub(crate) zero: ZeroStage,
@@ -65,21 +65,21 @@ pub(crate) struct ExchangeOptions {
     pub(crate) overlap: bool,
 }
 
-/// What a step sends.
+/// Bytes that a step sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExchangeBytes {
-    /// By this rank.
+    /// Bytes sent by this rank.
     pub sent: u64,
-    /// By a rank that all-reduces the same gradients over a ring, to compare.
+    /// Bytes that a ring all-reduce of the same gradients would send, for comparison.
     pub all_reduce: u64,
 }
 
-/// Which of a step's passes it is.
+/// Position of a micro-batch within its step.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MicroStep {
-    /// Its number, from 0.
+    /// Index, from 0.
     pub(crate) index: usize,
-    /// Whether it is the step's last.
+    /// Whether it is the step's last micro-batch.
     pub(crate) is_last: bool,
 }
 
@@ -92,7 +92,7 @@ pub(crate) enum Vote<'a> {
 }
 
 impl Gradients {
-    /// Zeros for `model`, to be reduced as `options` and `updates` say.
+    /// Allocates zeroed gradients for `model`, to be reduced as `options` and `shard_plan` say.
     pub(crate) fn new(
         world: &World,
         model: &Mlp,
@@ -103,8 +103,8 @@ impl Gradients {
         let (layout, device) = (model.layout(), model.device());
         let is_alone = world.world_size() == 1;
         let zeros = |n: usize, dtype| Tensor::zeros_for(MemoryUse::Gradients, &[n], dtype, device);
-        let keeps_parts = options.zero == ZeroStage::Gradients && !is_alone;
-        let len = if keeps_parts { shard_plan.state_len() } else { layout.flat_len() };
+        let keeps_shards = options.zero == ZeroStage::Gradients && !is_alone;
+        let len = if keeps_shards { shard_plan.state_len() } else { layout.flat_len() };
         let is_rounded = device != Device::Cpu && options.comm_dtype == CommDtype::Bf16;
         let wire = || is_rounded.then(|| zeros(layout.flat_len(), DType::BF16)).transpose();
         let exchange = match options.zero {
@@ -132,7 +132,7 @@ impl Gradients {
         Ok(Gradients { sums, len, exchange, buckets, gathers_weights, params, overlap, no_vote })
     }
 
-    /// Where a pass leaves its sums of losses and weights, and whether it adds to what is there.
+    /// Tail for the sums of a micro-batch, and whether it accumulates.
     pub(crate) fn tail_mut(&mut self, micro_step: MicroStep) -> Result<(TensorMut<'_>, bool)> {
         let Gradients { sums, len, exchange, .. } = self;
         let (grads, accumulate) = match exchange {
@@ -147,13 +147,13 @@ impl Gradients {
         Ok(self.sums.view().range(self.len, self.len + TAIL_ELEMENTS)?)
     }
 
-    /// The reduced gradients of what this rank updates.
-    pub(crate) fn of_shard(&self, part: &Shard) -> Result<TensorRef<'_>> {
+    /// Reduced gradients of a shard.
+    pub(crate) fn of_shard(&self, shard: &Shard) -> Result<TensorRef<'_>> {
         let start = match self.exchange {
-            Exchange::EveryMicroBatch(_) => part.state_start,
-            _ => part.flat.start,
+            Exchange::EveryMicroBatch(_) => shard.state_start,
+            _ => shard.flat.start,
         };
-        Ok(self.sums.view().range(start, start + part.flat.len())?)
+        Ok(self.sums.view().range(start, start + shard.flat.len())?)
     }
 
     /// All gradients and the tail, where they are reduced with the update.
@@ -161,11 +161,11 @@ impl Gradients {
         &mut self.sums
     }
 
-    /// Puts this rank's vote into the tail, before the pass goes backward.
+    /// Writes this rank's vote into the tail, before backward.
     pub(crate) fn vote(&mut self, vote: Vote<'_>, micro_step: MicroStep) -> Result<()> {
         let Gradients { sums, len, exchange, no_vote, .. } = self;
         let (grads, votes) = match exchange {
-            // Each micro-shard has a tail, and the sum over all of them has one vote of this rank.
+            // Each micro-shard has a tail, and their sum must hold this rank's vote once.
             Exchange::Tree(tree) => (tree.leaf(sums), micro_step.index == 0),
             _ if micro_step.is_last => (sums.view_mut(), true),
             _ => return Ok(()),
@@ -181,8 +181,8 @@ impl Gradients {
         Ok(())
     }
 
-    /// Bytes that this rank sends in a step of so many passes a rank, by the count of a ring: gradients, sums, and the weights that
-    /// ranks update for each other.
+    /// Bytes that this rank sends in a step of `n_micro_batches` micro-batches per rank, counted for ring algorithms: gradients, sums and
+    /// gathered weights.
     pub(crate) fn exchange_bytes(
         &self,
         world_size: usize,
@@ -190,7 +190,7 @@ impl Gradients {
         n_micro_batches: usize,
     ) -> ExchangeBytes {
         let (n, f32_bytes) = (world_size as u64, size_of::<f32>() as u64);
-        // Of a buffer of so many bytes, once around the ring but for one hop.
+        // A reduce-scatter or all-gather over a ring sends all shards but one.
         let once = |bytes: u64| (n - 1) * bytes / n;
         let (flat, tail) = (f32_bytes * flat_len as u64, f32_bytes * TAIL_ELEMENTS as u64);
         let all_reduce = 2 * once(flat + tail);
@@ -206,8 +206,8 @@ impl Gradients {
         ExchangeBytes { sent, all_reduce }
     }
 
-    /// The gradients of a pass of `model` over `x`, added to those of the passes before it. Behind the step's last pass they are
-    /// reduced over the ranks, but for what is reduced with the update.
+    /// Computes the gradients of a micro-batch `x` and adds them to those of earlier micro-batches. After the step's last one they are
+    /// reduced over the ranks, except for what is reduced with the update.
     pub(crate) fn backward(
         &mut self,
         world: &World,
@@ -223,14 +223,14 @@ impl Gradients {
         let group = world.tensor_group();
         match exchange {
             Exchange::EveryMicroBatch(buffers) => {
-                let (parts, tail) = sums.view_mut().split_at(len)?;
-                let lent = buffers.lend(parts);
+                let (shards, tail) = sums.view_mut().split_at(len)?;
+                let lent = buffers.lend(shards);
                 group.scope(|scope| {
                     if micro_step.is_last {
                         scope.all_reduce(ReduceOp::Sum, tail)?;
                     }
                     let mut sink = ShardedGradients::new(scope, lent, accumulate, overlap);
-                    // What a buffer holds is another bucket's.
+                    // The buffers hold other buckets, so nothing accumulates in them.
                     model.backward(x, dropout, false, &mut sink)?;
                     sink.finish()
                 })
@@ -254,7 +254,7 @@ impl Gradients {
                     model.backward(x, dropout, accumulate, &mut sink)?;
                     sink.finish()
                 })?;
-                shard_plan.own_shards().try_for_each(|part| decompress(wire, sums, part.flat))
+                shard_plan.own_shards().try_for_each(|shard| decompress(wire, sums, shard.flat))
             }
             Exchange::Tree(tree) => {
                 model.backward(x, dropout, false, &mut LocalGradients(tree.leaf(sums)))?;
@@ -271,8 +271,7 @@ impl Gradients {
         }
     }
 
-    /// The sum of squares of the reduced gradients, all ranks' parts together, into `sum`, `[1]` f64 where the group exchanges
-    /// tensors.
+    /// Computes the sum of squares of the reduced gradients of all ranks into `sum`, `[1]` f64.
     pub(crate) fn sum_of_squares(
         &self,
         world: &World,
@@ -280,7 +279,7 @@ impl Gradients {
         sum: &mut Tensor,
     ) -> Result<()> {
         if let Exchange::Tree(_) = self.exchange {
-            // Parameter by parameter, whatever stands between them: that depends on the number of ranks.
+            // Per parameter, without the gaps between them, which depend on the number of ranks.
             for (index, param) in self.params.iter().enumerate() {
                 let grads = self.sums.view().range(param.start, param.end)?;
                 ops::sum_of_squares(grads, sum.view_mut(), index > 0)?;
@@ -288,9 +287,9 @@ impl Gradients {
             return Ok(());
         }
         let mut is_first = true;
-        let mut add = |part: Shard, sum: &mut Tensor| -> Result<()> {
+        let mut add = |shard: Shard, sum: &mut Tensor| -> Result<()> {
             let accumulate = !std::mem::take(&mut is_first);
-            Ok(ops::sum_of_squares(self.of_shard(&part)?, sum.view_mut(), accumulate)?)
+            Ok(ops::sum_of_squares(self.of_shard(&shard)?, sum.view_mut(), accumulate)?)
         };
         for block in shard_plan.blocks() {
             add(shard_plan.own_shard(block), sum)?;
@@ -298,7 +297,7 @@ impl Gradients {
         if !shard_plan.blocks().is_empty() {
             world.tensor_group().all_reduce(ReduceOp::Sum, sum.view_mut())?;
         }
-        // All ranks have the same of the rest.
+        // All ranks have the same rest.
         let rest = shard_plan.rest();
         if rest.flat.is_empty() { Ok(()) } else { add(rest, sum) }
     }

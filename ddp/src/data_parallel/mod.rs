@@ -1,4 +1,4 @@
-//! Gradients over the ranks: buckets of the flat buffer, reduced while backward computes, and which rank updates which weights.
+//! Data parallelism: buckets of gradients reduced while backward computes, and the sharding of weights and state over ranks.
 //!
 //! There are five ways to exchange gradients, and all ranks choose the same one (`gradients.rs`): on one rank none; in buckets,
 //! all-reduced or (ZeRO-1) reduce-scattered while backward computes; block by block together with the update, where ranks share

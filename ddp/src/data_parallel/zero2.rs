@@ -1,8 +1,8 @@
-//! ZeRO-2: gradients of which no rank ever holds more than its parts and two buckets.
+//! ZeRO-2: sharded gradients. No rank ever holds more than its shards and two buckets.
 //!
 //! Backward writes into two buffers in turn, each as long as the longest bucket. A finished bucket is reduced over the ranks
-//! where it stands, while backward fills the other buffer; before the buffer is needed again, this rank's part of the sum is
-//! added to what earlier micro-batches have left of it.
+//! where it stands, while backward fills the other buffer; before the buffer is needed again, this rank's shard of the sum is
+//! added to that of earlier micro-batches.
 //!
 //! Source: ZeRO, arXiv:1910.02054, section 5.2.
 
@@ -15,12 +15,12 @@ use crate::data_parallel::buckets::BucketPlan;
 use crate::data_parallel::error::{ExchangeError, Result};
 use crate::model::{GradientSink, ParamLayout};
 
-/// The two buffers, and what a rank must know of the buckets.
+/// The two buffers and the layout of the buckets.
 #[derive(Debug)]
 pub struct BucketBuffers {
     buffers: [Tensor; 2],
     buckets: Vec<Bucket>,
-    /// Longest gap between parameters.
+    /// Zeros, as many as the longest gap between parameters.
     zeros: Tensor,
     rank: usize,
     world_size: usize,
@@ -30,15 +30,15 @@ pub struct BucketBuffers {
 #[derive(Debug)]
 struct Bucket {
     flat: Range<usize>,
-    /// Its elements that are no parameter's, from its beginning on.
+    /// Gaps between parameters, relative to its start.
     gaps: Vec<Range<usize>>,
 }
 
 impl BucketBuffers {
-    /// Buffers for the buckets of `layout`, which was made for this world.
+    /// Allocates buffers for the buckets of `layout`, which was made for this world.
     ///
     /// # Errors
-    /// As making tensors.
+    /// [`ExchangeError::Kernel`] if the device is out of memory.
     pub fn new(world: &World, layout: &ParamLayout, plan: &BucketPlan, device: Device) -> Result<Self> {
         let plan = plan.without_tail();
         let gaps: Vec<_> = layout.gaps().collect();
@@ -58,17 +58,17 @@ impl BucketBuffers {
         })
     }
 
-    /// Elements of each of the two buffers, and of the zeros beside them; `plan` is without the tail.
+    /// Elements of each of the two buffers, and of the zeros; `plan` is without the tail.
     pub(crate) fn lens(layout: &ParamLayout, plan: &BucketPlan) -> (usize, usize) {
         let longest_gap = layout.gaps().map(|gap| gap.len()).max().unwrap_or(0);
         (plan.lens().into_iter().max().unwrap_or(0), longest_gap)
     }
 
-    /// The buffers for one backward pass, and `parts`, this rank's parts of all buckets, one behind the other.
-    pub fn lend<'env>(&'env mut self, parts: TensorMut<'env>) -> LentBuffers<'env> {
+    /// Lends the buffers to one backward pass, with `shards`, this rank's shards of all buckets, one after the other.
+    pub fn lend<'env>(&'env mut self, shards: TensorMut<'env>) -> LentBuffers<'env> {
         let BucketBuffers { buffers: [a, b], buckets, zeros, rank, world_size } = self;
         let slots = [Slot::Free(a.view_mut()), Slot::Free(b.view_mut())];
-        LentBuffers { slots, buckets, zeros, place: (*rank, *world_size), parts }
+        LentBuffers { slots, buckets, zeros, place: (*rank, *world_size), shards }
     }
 }
 
@@ -80,39 +80,39 @@ pub struct LentBuffers<'env> {
     zeros: &'env Tensor,
     /// Rank and world size.
     place: (usize, usize),
-    parts: TensorMut<'env>,
+    shards: TensorMut<'env>,
 }
 
-/// Gradients whose buckets are reduced to their owners as they are finished, and then forgotten.
+/// Gradients whose buckets are reduce-scattered as backward finishes them, and then discarded.
 #[derive(Debug)]
 pub struct ShardedGradients<'a, 'env> {
     scope: &'a mut Scope<'env>,
     lent: LentBuffers<'env>,
-    /// The bucket that backward fills.
+    /// Index of the bucket that backward fills.
     next: usize,
-    /// Buckets whose buffers were made ready.
+    /// Buckets whose buffers were prepared.
     begun: usize,
     accumulate: bool,
     overlap: bool,
 }
 
-/// Where one of the buffers is.
+/// Owner of one buffer.
 #[derive(Debug)]
 enum Slot<'env> {
     Free(TensorMut<'env>),
-    /// On its way with this bucket.
+    /// In the reduction of this bucket.
     Lent(OnLoan<'env>, usize),
-    /// With a collective that failed.
+    /// Lost to a failed collective.
     Lost,
 }
 
 impl<'a, 'env> ShardedGradients<'a, 'env> {
-    /// A sink whose sums are added to the lent parts, or take their place. Without `overlap` each bucket is waited for.
+    /// Creates a sink that adds its sums to the lent shards, or overwrites them. Without `overlap` it waits for each bucket.
     pub fn new(scope: &'a mut Scope<'env>, lent: LentBuffers<'env>, accumulate: bool, overlap: bool) -> Self {
         ShardedGradients { scope, lent, next: 0, begun: 0, accumulate, overlap }
     }
 
-    /// Waits for the bucket that has the buffer, and takes this rank's part of its sum.
+    /// Waits for the bucket in a buffer and collects this rank's shard of its sum.
     fn collect(&mut self, slot: usize) -> Result<()> {
         let (loan, bucket) = match std::mem::replace(&mut self.lent.slots[slot], Slot::Lost) {
             Slot::Lent(loan, bucket) => (loan, bucket),
@@ -126,11 +126,11 @@ impl<'a, 'env> ShardedGradients<'a, 'env> {
         let Bucket { flat, .. } = &self.lent.buckets[bucket];
         let (len, start) = (flat.len() / world_size, flat.start / world_size);
         let sum = buffer.as_ref().range(rank * len, (rank + 1) * len)?;
-        let part = self.lent.parts.reborrow().range(start, start + len)?;
+        let shard = self.lent.shards.reborrow().range(start, start + len)?;
         if self.accumulate {
-            ops::add_assign(part, sum)?;
+            ops::add_assign(shard, sum)?;
         } else {
-            ops::copy(sum, part)?;
+            ops::copy(sum, shard)?;
         }
         self.lent.slots[slot] = Slot::Free(buffer);
         Ok(())
@@ -153,9 +153,6 @@ impl<'a, 'env> ShardedGradients<'a, 'env> {
     }
 
     /// Waits for all buckets.
-    ///
-    /// # Errors
-    /// Those of the collectives and operations.
     pub fn finish(mut self) -> Result<()> {
         self.collect(self.next % 2)?;
         self.collect((self.next + 1) % 2)?;

@@ -1,18 +1,18 @@
-//! The loss scale of f16 training: large enough that small gradients are no zeros in f16, small enough that large ones are finite.
+//! Dynamic loss scaling for f16: large enough that small gradients do not underflow, small enough that large ones stay finite.
 //!
 //! The loss's gradient is multiplied by the scale before backward, and the gradients of the weights, in f32, by its reciprocal in
-//! the update. A step whose gradients are not finite is skipped: it changes no weight and no state of the optimiser and does not
-//! count as done. The scale is halved then, and doubled after [`LossScalerConfig::growth_interval`] finite steps in a row. It only
-//! takes powers of two as long as its factors are such, so that scaling rounds nothing.
+//! the update. A step whose gradients are not finite is skipped: it changes no weight and no optimiser state and does not
+//! count. The scale is halved then, and doubled after [`LossScalerConfig::growth_interval`] finite steps in a row. With
+//! factors that are powers of two the scale stays one, so scaling rounds nothing.
 //!
-//! All ranks see the same reduced gradients, so their scalers stay alike without a message.
+//! All ranks see the same reduced gradients, so their scalers stay equal without communication.
 //!
 //! Source: `torch.amp.GradScaler`, with two differences: the scale never falls below [`LossScalerConfig::min_scale`], and steps
-//! that are skipped at that scale one after another end in an error, since no scale can help them.
+//! that are skipped in a row at that scale end in an error, since a smaller scale can't help.
 
 use serde::{Deserialize, Serialize};
 
-/// How the scale moves.
+/// Settings of the loss scale.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LossScalerConfig {
     /// The first scale.
@@ -30,7 +30,7 @@ pub struct LossScalerConfig {
 }
 
 impl Default for LossScalerConfig {
-    /// Those of `torch.amp.GradScaler`; down to 1, and 50 skips there.
+    /// Defaults of `torch.amp.GradScaler`, with a smallest scale of 1 and 50 skips there.
     fn default() -> Self {
         LossScalerConfig {
             init_scale: 65536.0,
@@ -43,7 +43,7 @@ impl Default for LossScalerConfig {
     }
 }
 
-/// What a checkpoint keeps of a scaler.
+/// State of a scaler in a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LossScalerState {
@@ -51,13 +51,13 @@ pub struct LossScalerState {
     pub scale: f64,
     /// Finite steps since the scale last changed.
     pub n_good_in_row: u64,
-    /// Steps that were skipped one after another, up to the last one, at the smallest scale.
+    /// Most recent steps skipped in a row at the smallest scale.
     pub n_skipped_in_row: u64,
-    /// Steps that were skipped since the start.
+    /// Skipped steps since the start.
     pub n_skipped: u64,
 }
 
-/// Why a scaler gives up, or is refused.
+/// An error of loss scaling.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LossScalerError {
@@ -68,22 +68,22 @@ pub enum LossScalerError {
          `data.normalize = \"standard\"`"
     )]
     Exhausted {
-        /// Skips one after another.
+        /// Steps skipped in a row.
         n_skipped_in_row: u64,
         /// The smallest scale.
         scale: f64,
     },
-    /// A state that no scaler comes to.
+    /// The state is invalid.
     #[error("loss scale is {scale}, expected a finite number of at least {min_scale}")]
     State {
-        /// That of the state.
+        /// Scale in the state.
         scale: f64,
-        /// The smallest that can be.
+        /// Smallest valid scale.
         min_scale: f64,
     },
 }
 
-/// The scale and what decides about the next one.
+/// Adapts the loss scale.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LossScaler {
     config: LossScalerConfig,
@@ -91,7 +91,7 @@ pub struct LossScaler {
 }
 
 impl LossScaler {
-    /// A scaler before its first step.
+    /// Creates a scaler before its first step.
     pub fn new(config: LossScalerConfig) -> Self {
         let state = LossScalerState {
             scale: config.init_scale.max(config.min_scale),
@@ -102,7 +102,7 @@ impl LossScaler {
         LossScaler { config, state }
     }
 
-    /// A scaler that goes on from `state`.
+    /// Creates a scaler that resumes from `state`.
     ///
     /// # Errors
     /// [`LossScalerError::State`] for a scale that is not finite or below the smallest.
@@ -114,23 +114,22 @@ impl LossScaler {
         Ok(LossScaler { config, state })
     }
 
-    /// What the loss's gradient of the next step is multiplied by.
+    /// Loss scale of the next step.
     pub fn scale(&self) -> f64 {
         self.state.scale
     }
 
-    /// What a checkpoint keeps.
+    /// State for a checkpoint.
     pub fn state(&self) -> LossScalerState {
         self.state
     }
 
-    /// Steps that were skipped since the start.
+    /// Skipped steps since the start.
     pub fn n_skipped(&self) -> u64 {
         self.state.n_skipped
     }
 
-    /// Takes note of a step at the present scale: whether its reduced gradients were finite. One that was not is skipped by the
-    /// caller and changes nothing but the scale and the counts here.
+    /// Adapts the scale after a step: `is_finite` says whether its reduced gradients were finite. If not, the caller skips the step.
     ///
     /// # Errors
     /// [`LossScalerError::Exhausted`] after [`LossScalerConfig::max_skips`] such steps in a row at the smallest scale.
@@ -197,11 +196,11 @@ mod tests {
     #[test]
     fn recovers_from_overflows_and_a_skipped_step_is_not_done() {
         let mut scaler = LossScaler::new(LossScalerConfig { growth_interval: 10, ..Default::default() });
-        let (mut weight, mut n_done, mut n_asked) = (0.0, 0, 0);
+        let (mut weight, mut n_done, mut n_tried) = (0.0, 0, 0);
         while n_done < 100 {
-            n_asked += 1;
+            n_tried += 1;
             // An overflow in the middle of training, at any scale: a spike.
-            let largest_scale = if n_asked == 50 { 0.5 } else { 1024.0 };
+            let largest_scale = if n_tried == 50 { 0.5 } else { 1024.0 };
             let gradient = if scaler.scale() <= largest_scale { scaler.scale() } else { f64::INFINITY };
             let before = weight;
             if gradient.is_finite() {
@@ -211,7 +210,7 @@ mod tests {
             scaler.update(gradient.is_finite()).unwrap();
             assert_eq!(weight - before, f64::from(u8::from(gradient.is_finite())));
         }
-        assert_eq!((weight, n_asked - n_done), (100.0, scaler.n_skipped()));
+        assert_eq!((weight, n_tried - n_done), (100.0, scaler.n_skipped()));
         assert!((256.0..=2048.0).contains(&scaler.scale()), "{}", scaler.scale());
         // Six halvings to 1024, the spike, and one for each attempt to grow beyond.
         assert!((7..=20).contains(&scaler.n_skipped()), "{}", scaler.n_skipped());
@@ -255,9 +254,9 @@ mod tests {
     }
 
     proptest! {
-        /// Wherever a run is stopped, one that goes on from the state in JSON comes to the same.
+        /// Wherever a run is stopped, one that resumes from the state in JSON gives the same result.
         #[test]
-        fn goes_on_from_its_state_as_if_nothing_was(steps: Vec<bool>, stop in 0usize..100) {
+        fn resumes_from_its_state_unchanged(steps: Vec<bool>, stop in 0usize..100) {
             let config = LossScalerConfig { growth_interval: 3, max_skips: u64::MAX, ..Default::default() };
             let stop = stop.min(steps.len());
             let stopped = after(&LossScaler::new(config), steps[..stop].iter().copied());

@@ -1,4 +1,4 @@
-//! The optimiser: one pass over the flat buffers, or over a range of them, and the moving average behind it.
+//! The optimiser: one fused update of the flat buffers, or of a range of them, followed by the moving average of the weights.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::config::{OptimizerConfig, OptimizerKind};
 use crate::model::Mlp;
 use crate::optim::error::Result;
 
-/// The optimiser with its state, of all weights or of the part of them that this rank updates.
+/// The optimiser with its state, for all weights or for the shards that this rank updates.
 #[derive(Debug)]
 pub struct Optimizer {
     config: OptimizerConfig,
@@ -25,12 +25,12 @@ pub struct Optimizer {
     n_steps: u64,
 }
 
-/// Where a step's factor of the gradient comes from.
+/// Source of the factor that a step applies to the gradient.
 #[derive(Debug, Clone, Copy)]
 pub enum UpdateScale<'a> {
     /// The host knows it.
     Host(f64),
-    /// The device computes it, and has learning rate and step too.
+    /// The device computes it, and holds learning rate and step too.
     Device(&'a UpdateInputs<'a>),
 }
 
@@ -41,13 +41,13 @@ enum State {
 }
 
 impl Optimizer {
-    /// The optimiser of `config` before its first step.
+    /// Creates the optimiser of `config` before its first step.
     ///
     /// - `groups`: the settings of each range of the flat buffers
-    /// - `state_len`: elements (f32) of each tensor of state: as many as there are weights, or as this rank updates
+    /// - `state_len`: elements (f32) of each tensor of state: as many as all weights, or as this rank's shards
     ///
     /// # Errors
-    /// As making tensors.
+    /// [`KernelError::OutOfMemory`], [`KernelError::DeviceUnavailable`].
     pub fn new(
         config: &OptimizerConfig,
         groups: ParamGroups,
@@ -66,7 +66,7 @@ impl Optimizer {
         Ok(Optimizer { config: config.clone(), groups, state, ema, lr: config.lr, n_steps: 0 })
     }
 
-    /// Tensors of state that the optimiser of `config` keeps beside the average of the weights.
+    /// State tensors of the optimiser of `config`, without the averaged weights.
     pub fn n_moments(config: &OptimizerConfig) -> usize {
         match config.kind {
             OptimizerKind::Sgd => usize::from(config.momentum > 0.0),
@@ -74,10 +74,10 @@ impl Optimizer {
         }
     }
 
-    /// The optimiser of `config` for all weights of `model`, before its first step.
+    /// Creates the optimiser of `config` for all weights of `model`, before its first step.
     ///
     /// # Errors
-    /// As [`ParamGroups::new`] and [`Optimizer::new`].
+    /// See [`ParamGroups::new`] and [`Optimizer::new`].
     pub fn for_model(config: &OptimizerConfig, model: &Mlp) -> Result<Self> {
         let layout = model.layout();
         Ok(Self::new(config, ParamGroups::new(config, layout)?, layout.flat_len(), model.device())?)
@@ -88,27 +88,27 @@ impl Optimizer {
         self.lr
     }
 
-    /// Sets the learning rate of the next step. A step whose scale comes from the device takes that from there, too.
+    /// Sets the learning rate of the next step. A step with [`UpdateScale::Device`] reads the rate from the device instead.
     pub fn set_lr(&mut self, lr: f64) {
         self.lr = lr;
     }
 
-    /// Steps that were begun.
+    /// Steps begun so far.
     pub fn n_steps(&self) -> u64 {
         self.n_steps
     }
 
-    /// Goes on as after this many steps; for a state that was read, or a step that came to nothing.
+    /// Sets the number of steps, after state was restored or a step was skipped.
     pub fn set_n_steps(&mut self, n_steps: u64) {
         self.n_steps = n_steps;
     }
 
-    /// Begins the next step, which [`Optimizer::step_on`] then takes range by range.
+    /// Begins the next step, which [`Optimizer::step_on`] then applies range by range.
     pub fn begin_step(&mut self) {
         self.n_steps += 1;
     }
 
-    /// The tensors of state by name, each of `state_len` elements: `m` and `v`, or `velocity`; then `ema`.
+    /// State tensors by name, each of `state_len` elements: `m` and `v`, or `velocity`; then `ema`.
     pub fn state(&self) -> Vec<(&'static str, &Tensor)> {
         let mut state = match &self.state {
             State::Sgd { velocity } => velocity.iter().map(|velocity| ("velocity", velocity)).collect(),
@@ -118,7 +118,7 @@ impl Optimizer {
         state
     }
 
-    /// [`Optimizer::state`], to be set.
+    /// Mutable [`Optimizer::state`].
     pub fn state_mut(&mut self) -> Vec<(&'static str, &mut Tensor)> {
         let mut state = match &mut self.state {
             State::Sgd { velocity } => velocity.iter_mut().map(|velocity| ("velocity", velocity)).collect(),
@@ -133,12 +133,12 @@ impl Optimizer {
         self.ema.as_ref()
     }
 
-    /// The step that was begun, on this range of the flat buffers; see [`Optimizer::step_on_slice`].
+    /// Applies the current step to a range of the flat buffers; see [`Optimizer::step_on_slice`].
     ///
-    /// - `weights`: all weights, and the copy of them that must be kept alike, where there is one
+    /// - `weights`: all master weights, and the compute weights, if they differ
     ///
     /// # Errors
-    /// As there.
+    /// See [`Optimizer::step_on_slice`].
     pub fn step_on(
         &mut self,
         (weights, compute_weights): (&mut Tensor, Option<&mut Tensor>),
@@ -151,16 +151,16 @@ impl Optimizer {
         self.step_on_slice((slice(weights.view_mut(), &range)?, copy), grads, scale, range, state_start)
     }
 
-    /// The step that was begun, on this range of the flat buffers.
+    /// Applies the current step to slices of the flat buffers.
     ///
-    /// - `weights`: those of `range`, and the copy of them that must be kept alike, where there is one
-    /// - `grads`: the gradients of `range`, and nothing else
-    /// - `state_start`: where in the tensors of state that of `range` begins
+    /// - `weights`: master weights of `range`, and its compute weights, if they differ
+    /// - `grads`: gradients of exactly `range`
+    /// - `state_start`: start of the state of `range` in the state tensors
     ///
-    /// On a GPU one launch for each segment of the groups within the range, and as many for the average.
+    /// On a GPU one launch per segment of the groups within the range, and one for the average.
     ///
     /// # Errors
-    /// Those of the optimiser's operation; [`KernelError::Shape`] if `grads` is not as long as `range`.
+    /// [`KernelError::Shape`] if `grads` is not as long as `range`.
     pub fn step_on_slice(
         &mut self,
         (mut weights, mut compute_weights): (TensorMut<'_>, Option<TensorMut<'_>>),
@@ -174,11 +174,11 @@ impl Optimizer {
             // A whole range keeps its gradients as they are: the operation rejects a wrong length.
             let is_whole = at == (0..range.len());
             let grads = if is_whole { grads } else { grads.range(at.start, at.end)? };
-            let own = StateSlice { state: &mut self.state, start: state_start + at.start, n: at.len() };
+            let state = StateSlice { state: &mut self.state, start: state_start + at.start, n: at.len() };
             let weights = slice(weights.reborrow(), &at)?;
             let copy = compute_weights.as_mut().map(|copy| slice(copy.reborrow(), &at)).transpose()?;
             let hyperparams = StepHyperparams { config: &self.config, lr: self.lr, step: self.n_steps };
-            update(hyperparams, segment, weights, copy, grads, scale, own)?;
+            update(hyperparams, segment, weights, copy, grads, scale, state)?;
         }
         let Some(ema) = &mut self.ema else { return Ok(()) };
         let config = EmaConfig { decay: self.config.ema_decay, step: self.n_steps };
@@ -191,14 +191,14 @@ impl Optimizer {
     }
 }
 
-/// What the host knows of the step.
+/// Hyperparameters of a step, as the host knows them.
 struct StepHyperparams<'a> {
     config: &'a OptimizerConfig,
     lr: f64,
     step: u64,
 }
 
-/// The part of the state that an update needs.
+/// Slice of the state for one update.
 struct StateSlice<'a> {
     state: &'a mut State,
     start: usize,
@@ -209,7 +209,7 @@ fn slice<'a>(tensor: TensorMut<'a>, range: &Range<usize>) -> Result<TensorMut<'a
     tensor.range(range.start, range.end)
 }
 
-/// The step on parameters of one setting.
+/// Updates one segment.
 fn update(
     StepHyperparams { config: c, lr, step }: StepHyperparams<'_>,
     segment: Segment,
@@ -217,15 +217,16 @@ fn update(
     compute_weights: Option<TensorMut<'_>>,
     grads: TensorRef<'_>,
     scale: UpdateScale<'_>,
-    own: StateSlice<'_>,
+    state_slice: StateSlice<'_>,
 ) -> Result<(), KernelError> {
     let (grad_scale, inputs) = match scale {
         UpdateScale::Host(grad_scale) => (grad_scale, None),
         UpdateScale::Device(inputs) => (1.0, Some(inputs)),
     };
     let Segment { lr_scale, weight_decay, .. } = segment;
-    let own_range = own.start..own.start + own.n;
-    match own.state {
+    let StateSlice { state, start, n } = state_slice;
+    let state_range = start..start + n;
+    match state {
         State::Sgd { velocity } => {
             let config = SgdConfig {
                 lr,
@@ -236,7 +237,7 @@ fn update(
                 grad_scale,
             };
             let velocity =
-                velocity.as_mut().map(|velocity| slice(velocity.view_mut(), &own_range)).transpose()?;
+                velocity.as_mut().map(|velocity| slice(velocity.view_mut(), &state_range)).transpose()?;
             ops::sgd_step(&config, weights, grads, velocity, compute_weights, inputs)
         }
         State::Adam { m, v } => {
@@ -254,7 +255,7 @@ fn update(
                 grad_scale,
             };
             let state =
-                AdamState { m: slice(m.view_mut(), &own_range)?, v: slice(v.view_mut(), &own_range)? };
+                AdamState { m: slice(m.view_mut(), &state_range)?, v: slice(v.view_mut(), &state_range)? };
             ops::adam_step(&config, weights, grads, state, compute_weights, inputs)
         }
     }
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_come_to_the_same_as_the_whole() {
+    fn updates_by_range_equal_one_update_of_the_whole() {
         for kind in [OptimizerKind::Sgd, OptimizerKind::Adam, OptimizerKind::AdamW] {
             let n = model().layout().flat_len();
             // Cut within segments and at their ends.

@@ -1,4 +1,4 @@
-//! Which learning rate and weight decay each range of the flat buffers has.
+//! Parameter groups: learning rate and weight decay of each range of the flat buffers.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -7,16 +7,16 @@ use crate::config::{OptimizerConfig, ParamGroup};
 use crate::model::{ParamKind, ParamLayout, ParamSlot};
 use crate::optim::error::{OptimError, Result};
 
-/// The settings of each element of the flat buffers, as ranges in their order.
+/// Settings of each element of the flat buffers, as consecutive segments.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParamGroups {
     segments: Vec<Segment>,
 }
 
-/// Neighbours with the same settings.
+/// Adjacent elements with the same settings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Segment {
-    /// Where it ends in the flat buffers; it begins where the one before ends.
+    /// End in the flat buffers; it starts at the end of the previous one.
     pub end: usize,
     /// Factor of the learning rate.
     pub lr_scale: f64,
@@ -25,9 +25,9 @@ pub struct Segment {
 }
 
 impl ParamGroups {
-    /// The settings that `config` gives to the parameters of `layout`. Of the groups whose pattern matches a name the first
-    /// one counts; a group without a weight decay leaves it to `decay_bias_norm`. The gap behind a parameter has its
-    /// settings, and neighbours of equal settings are one segment.
+    /// Resolves the settings that `config` gives to the parameters of `layout`. The first group whose pattern matches a name
+    /// applies; a group without a weight decay leaves it to `decay_bias_norm`. The gap after a parameter has its settings,
+    /// and adjacent elements with equal settings form one segment.
     ///
     /// # Errors
     /// [`OptimError::NoSuchParameter`] if a pattern matches no name, [`OptimError::HiddenGroup`] if earlier groups match all of its names.
@@ -84,7 +84,7 @@ impl ParamGroups {
         &self.segments
     }
 
-    /// The parts of `range` that lie in one segment each, in order, with their settings.
+    /// Splits `range` at the segments, in order, with their settings.
     pub fn within(&self, range: Range<usize>) -> impl Iterator<Item = (Range<usize>, Segment)> + '_ {
         let first = self.segments.partition_point(|segment| segment.end <= range.start);
         let mut start = range.start;
@@ -100,7 +100,7 @@ fn pattern(group: &ParamGroup) -> glob::Pattern {
     glob::Pattern::new(&group.pattern).expect("the config's check parsed it")
 }
 
-/// The weight decay of a parameter that no group gives one.
+/// Weight decay of a parameter without one from a group.
 fn default_decay(config: &OptimizerConfig, slot: &ParamSlot) -> f64 {
     match slot.kind {
         ParamKind::Bias | ParamKind::NormWeight | ParamKind::NormBias if !config.decay_bias_norm => 0.0,
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_matches_nothing_is_told_the_names() {
+    fn a_pattern_that_matches_nothing_reports_the_names() {
         let config = OptimizerConfig {
             groups: vec![group("layers.0.*", 1.0, None), group("layer.1.*", 1.0, None)],
             ..OptimizerConfig::new(OptimizerKind::Sgd, 0.1)
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_earlier_ones_hide_is_told_which() {
+    fn a_hidden_group_reports_the_earlier_ones() {
         let groups = |patterns: &[&str]| {
             groups_of(&OptimizerConfig {
                 groups: patterns.iter().map(|pattern| group(pattern, 1.0, None)).collect(),

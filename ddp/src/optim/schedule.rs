@@ -1,4 +1,4 @@
-//! The learning rate of each step, a pure function of its number: a run that is resumed needs no state of it.
+//! Learning-rate schedules: the rate is a pure function of the step, so a resumed run needs no state for it.
 //!
 //! `t` counts updates from 0, `T` is their number in the run, `W` that of the warm-up, `lr` is `optimizer.lr`. The formulas
 //! are those of `torch.optim.lr_scheduler`, whose schedulers are stepped once after each update:
@@ -13,7 +13,7 @@
 //! | `one_cycle` | `lr·(1 + (s-1)·(1 + cos(π·t/(W-1)))/2)` | `lr·(f + (1-f)·(1 + cos(π·(u+1)/U))/2)` | `OneCycleLR(lr, T, W/T, "cos")` |
 //!
 //! `s` is `schedule.warmup_start`, by default `1/(W+1)` so that the rise is even and no step has a learning rate of 0; `f` is
-//! `schedule.final_fraction`. The warm-up is `LinearLR(s, 1, W)`, joined to what follows by `SequentialLR`. As there, all
+//! `schedule.final_fraction`. The warm-up is `LinearLR(s, 1, W)`, joined to what follows by `SequentialLR`. As in PyTorch, all
 //! but `one_cycle` reach `f·lr` with the step that would come after the last one; `one_cycle` reaches it in the last one. A
 //! fraction of `T` is rounded to whole steps, but for the warm-up of `one_cycle`, as in PyTorch.
 
@@ -31,11 +31,11 @@ pub struct Schedule {
     /// `s`.
     warmup_start: f64,
     decay: Decay,
-    /// `T`; infinity where nobody knows it and nothing depends on it.
+    /// `T`; infinity where it is unknown and nothing depends on it.
     total_steps: f64,
 }
 
-/// What comes after the warm-up, with its numbers of steps.
+/// Decay after the warm-up, with its step counts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Decay {
     Constant,
@@ -47,7 +47,7 @@ enum Decay {
 }
 
 impl Schedule {
-    /// The schedule of `config` for a run of this many optimiser steps.
+    /// Creates the schedule of `config` for a run of `total_steps` optimiser steps.
     ///
     /// - `total_steps`: `None` where it isn't known; then only `constant` and `step` in steps are possible
     ///
@@ -97,7 +97,7 @@ impl Schedule {
         self.warmup_steps > self.total_steps
     }
 
-    /// The learning rate of the update after `step` others. From the run's end on it stays as it is there.
+    /// Learning rate of the update after `step` earlier ones. After the end of the run it stays constant.
     pub fn lr(&self, step: u64) -> f64 {
         let (total, warmup) = (self.total_steps, self.warmup_steps);
         let t = (step as f64).min(total);
@@ -108,12 +108,12 @@ impl Schedule {
             return self.base_lr * (self.warmup_start + (1.0 - self.warmup_start) * t / warmup);
         }
         let u = t - warmup;
-        // Where the run ends with the warm-up, this is not asked for.
-        let part = if total > warmup { u / (total - warmup) } else { 1.0 };
+        // Not used where the run ends within the warm-up.
+        let progress = if total > warmup { u / (total - warmup) } else { 1.0 };
         let factor = match self.decay {
             Decay::Constant | Decay::OneCycle { .. } => 1.0,
-            Decay::Linear { end } => 1.0 + (end - 1.0) * part,
-            Decay::Cosine { end } => cosine(1.0, end, part),
+            Decay::Linear { end } => 1.0 + (end - 1.0) * progress,
+            Decay::Cosine { end } => cosine(1.0, end, progress),
             Decay::Step { every, factor } => factor.powf((u / every).floor()),
             Decay::Wsd { decay_steps, end } => {
                 let into = t - (total - decay_steps);
@@ -127,16 +127,16 @@ impl Schedule {
     fn one_cycle(&self, t: f64, end: f64) -> f64 {
         let (peak, last) = (self.warmup_steps - 1.0, self.total_steps - 1.0);
         if t <= peak {
-            let part = if peak > 0.0 { t / peak } else { 1.0 };
-            return cosine(self.warmup_start, 1.0, part);
+            let progress = if peak > 0.0 { t / peak } else { 1.0 };
+            return cosine(self.warmup_start, 1.0, progress);
         }
         cosine(1.0, end, (t - peak) / (last - peak))
     }
 }
 
-/// Along half a cosine from `start` to `end`.
-fn cosine(start: f64, end: f64, part: f64) -> f64 {
-    end + (start - end) / 2.0 * (1.0 + (PI * part).cos())
+/// Half a cosine from `start` to `end`; `progress` from 0 to 1.
+fn cosine(start: f64, end: f64, progress: f64) -> f64 {
+    end + (start - end) / 2.0 * (1.0 + (PI * progress).cos())
 }
 
 #[cfg(test)]
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn step_and_wsd_go_down_where_they_should() {
+    fn step_and_wsd_decay_where_they_should() {
         let shape = ScheduleShape::Step { every: Span::Steps(2), factor: 0.5 };
         assert_rates(schedule(shape, Span::Steps(0), 6), &[2.0, 2.0, 1.0, 1.0, 0.5, 0.5]);
         let shape = ScheduleShape::Wsd { decay: Span::Fraction(0.4), final_fraction: 0.0 };

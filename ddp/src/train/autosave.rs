@@ -1,5 +1,5 @@
-//! When a run is saved, and what of it: between the loop, which knows when a step is over, and [`crate::checkpoint`], which
-//! knows how files become safe.
+//! Automatic checkpoints of a run: when to save and what to save. The training loop calls it between steps;
+//! [`crate::checkpoint`] writes the files.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use crate::train::error::{Result, TrainError};
 use crate::train::resume::shared_path;
 use crate::train::trainer::{StateShard, Trainer};
 
-/// The checkpoints of one run, as one rank sees them.
+/// Automatic checkpoints of one run on one rank.
 pub struct Autosave<'a> {
     world: &'a World,
     config: &'a CheckpointConfig,
@@ -31,36 +31,36 @@ pub struct Autosave<'a> {
     rank_save: Option<RankSave>,
     /// Step and cursor of the last one, and when it was taken.
     last: (Option<(u64, u64)>, Instant),
-    /// What training waited for those that nobody has told of.
+    /// Pauses of training by step, for saves that are not reported yet.
     pauses: Vec<(u64, Duration)>,
-    /// The last one that failed.
+    /// Error of the last save, if it failed.
     failed: Option<CheckpointError>,
-    /// What the user should know from the start.
+    /// Warning to print before the run begins.
     note: Option<String>,
 }
 
-/// What this rank saves of the run, and how.
+/// This rank's share of each checkpoint, and the way it is saved.
 struct RankSave {
     mode: SaveMode,
     /// Ranges of the state's tensors, which follow each other in the file.
     ranges: Vec<Range<usize>>,
     has_weights: bool,
-    /// The system had no page-locked memory left for what a GPU copies.
+    /// Whether the system had no page-locked memory left for copies from the GPU.
     lacks_pinned: bool,
 }
 
 enum SaveMode {
-    /// While training goes on, from copies in memory that is kept for them.
+    /// In the background while training continues, from snapshots in memory that is kept for them.
     Async(Writer),
-    /// At once, from copies that are made for it.
+    /// While training waits, from snapshots that are allocated for each save.
     Blocking(Box<Saver>, SnapshotBuffers, Vec<SaveOutcome>),
 }
 
 impl<'a> Autosave<'a> {
-    /// Makes ready to save the run of `trainer` in `folder`, which rank 0 knows; every rank of the world calls it.
+    /// Prepares to save the run of `trainer` in `folder`, which rank 0 knows. Collective.
     ///
     /// # Errors
-    /// [`Stop`] with a folder that can't be made.
+    /// [`Stop`] if the folder can't be created.
     pub fn new(
         world: &'a World,
         config: &'a Config,
@@ -88,40 +88,40 @@ impl<'a> Autosave<'a> {
         Ok(Autosave { world, config, rank_save, last, pauses: Vec::new(), failed: None, note })
     }
 
-    /// What the user should know before the run begins, on rank 0 of all ranks.
+    /// Warning to print before the run begins, the same on all ranks.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
 
-    /// Whether the run is saved now and then, unasked.
+    /// Whether the config enables automatic checkpoints.
     pub fn is_on(&self) -> bool {
         self.config.is_on()
     }
 
-    /// Whether one is due when step `step` is done; the same on all ranks.
+    /// Whether a checkpoint is due after step `step`; the same on all ranks.
     pub fn is_due_after_step(&self, step: u64) -> bool {
         let every = self.config.every_steps;
-        // A step that was skipped leaves the number as it was.
+        // A skipped step does not change the step number.
         every > 0 && step.is_multiple_of(every) && self.last.0.is_none_or(|(last, _)| last != step)
     }
 
-    /// Whether one is due when epoch `epoch`, from 1, is done; the same on all ranks.
+    /// Whether a checkpoint is due after epoch `epoch`, counted from 1; the same on all ranks.
     pub fn is_due_after_epoch(&self, epoch: u64) -> bool {
         let every = self.config.every_epochs;
         every > 0 && epoch.is_multiple_of(every)
     }
 
-    /// Whether rank 0's clock says that one is due; other ranks ask theirs nothing.
+    /// Whether a checkpoint is due by rank 0's clock; always false on other ranks.
     pub fn is_due_by_clock(&self) -> bool {
         let minutes = self.config.every_minutes;
         minutes > 0.0 && self.world.rank().0 == 0 && self.last.1.elapsed().as_secs_f64() >= minutes * 60.0
     }
 
-    /// Saves the run as it stands after step `run.step`, or starts to; nothing where that was done already. `started` is when
-    /// training began to wait for it.
+    /// Saves the run after step `run.step`, or starts to; does nothing if that step is saved already. `started` is the start of
+    /// training's pause.
     ///
     /// # Errors
-    /// Those of taking copies. One that can't be written is told of by [`Autosave::report`].
+    /// [`TrainError::Kernel`] if the snapshot fails. [`Autosave::report`] reports a failed write.
     pub fn save(&mut self, trainer: &Trainer<'_>, run: &RunState, started: Instant) -> Result<()> {
         let place = Some((run.step, run.cursor));
         if self.last.0 == place {
@@ -135,11 +135,10 @@ impl<'a> Autosave<'a> {
         Ok(())
     }
 
-    /// Tells of the checkpoints that have been finished meanwhile. One that failed is no reason to stop training: it is told,
-    /// with the newest that is good.
+    /// Reports the checkpoints that have finished since the last call. A failed save is reported; training continues.
     ///
     /// # Errors
-    /// That of writing the events.
+    /// [`TrainError::Report`] if an event can't be written.
     pub fn report(&mut self, metrics: &mut MetricsSink, progress: &Progress) -> Result<()> {
         let outcomes = match self.rank_save.as_mut().map(|rank_save| &mut rank_save.mode) {
             Some(SaveMode::Async(writer)) => writer.poll(),
@@ -177,10 +176,10 @@ impl<'a> Autosave<'a> {
         Ok(())
     }
 
-    /// Waits for what this rank is writing; the error of the last one, if it failed. No more are saved.
+    /// Waits for the save in progress and ends saving; returns the error of the last save, if it failed.
     ///
     /// # Errors
-    /// That of writing the events.
+    /// [`TrainError::Report`] if an event can't be written.
     pub fn finish(
         &mut self,
         metrics: &mut MetricsSink,
@@ -211,13 +210,13 @@ impl RankSave {
         let state_names: Vec<String> = trainer.state().iter().map(|(name, _)| (*name).to_owned()).collect();
         let checkpoint = &config.checkpoint;
         let ranges = ranges_of(own);
-        let owned: Vec<Range<usize>> = own.iter().map(|piece| piece.flat.clone()).collect();
+        let owned: Vec<Range<usize>> = own.iter().map(|shard| shard.flat.clone()).collect();
         let n_state = ranges.iter().map(ExactSizeIterator::len).sum();
         let n_weights = if rank == 0 { layout.flat_len() } else { 0 };
         let n_tensors = state_names.len();
         let mut lacks_pinned = false;
         let options = SaveOptions {
-            // A limit that this leg of the run was given is none of the next one's.
+            // `train.stop_after_steps` applies to this leg of the run only.
             info: ModelInfo {
                 config: config.without_stop().to_toml(),
                 preprocessor: data.preprocessor.clone(),
@@ -271,7 +270,7 @@ impl RankSave {
     }
 }
 
-/// Takes a snapshot of what a rank saves.
+/// Takes a snapshot of this rank's weights and state.
 fn snapshot(
     buffers: &mut SnapshotBuffers,
     weights: Option<&Tensor>,
@@ -287,7 +286,7 @@ fn slices_of<'a>(tensor: &'a Tensor, ranges: &[Range<usize>]) -> Result<Vec<Tens
     ranges.iter().map(|range| Ok(tensor.view().range(range.start, range.end)?)).collect()
 }
 
-/// The ranges of the state's tensors that a rank saves, as few as there can be.
+/// Merges adjacent shards into ranges of the state's tensors.
 fn ranges_of(own: &[StateShard]) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for StateShard { flat, offset } in own {
@@ -299,13 +298,13 @@ fn ranges_of(own: &[StateShard]) -> Vec<Range<usize>> {
     ranges
 }
 
-/// How many ranks save: all that have some of the state, and rank 0.
+/// Counts the ranks that save: all up to the last rank that holds state, at least rank 0.
 fn count_savers(world: &World, has_state: bool) -> Result<usize> {
     let all = world.group().all_gather_bytes(&[u8::from(has_state)]).map_err(TrainError::from)?;
     Ok(all.iter().rposition(|of_rank| of_rank[0] == 1).map_or(1, |last| last + 1))
 }
 
-/// What is to be said of ranks that lack page-locked memory.
+/// Warning about ranks that lack page-locked memory.
 fn note(world: &World, lacks_pinned: bool) -> Result<Option<String>> {
     let all = world.group().all_gather_bytes(&[u8::from(lacks_pinned)]).map_err(TrainError::from)?;
     let n_ranks = all.iter().filter(|of_rank| of_rank[0] == 1).count();
@@ -318,7 +317,7 @@ fn note(world: &World, lacks_pinned: bool) -> Result<Option<String>> {
     }))
 }
 
-/// Rank 0's folder, the same path on all ranks: they share a file system if several of them save.
+/// Rank 0's folder as an absolute path on all ranks, which share a file system if several of them save.
 fn shared_folder(world: &World, folder: Option<&Path>) -> Result<PathBuf, Stop> {
     let absolute = folder.map(|folder| {
         std::path::absolute(folder)

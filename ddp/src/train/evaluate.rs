@@ -19,15 +19,16 @@ use crate::train::error::Result;
 use crate::train::trainer::StepRows as _;
 
 /// Evaluates the model on all rows of `dataset`; every rank gets the metrics of all rows. Where rows have weights, each row
-/// counts as often as its weight says, in all means and sums; what would be a mean over no weight is absent. The metrics depend on
-/// `cut` and not on the number of ranks.
+/// counts as often as its weight says, in all means and sums; a mean over zero weight is absent. The metrics depend on
+/// `partition` and not on the number of ranks.
 ///
 /// - classification: accuracy, the share of rows whose largest output is the label's
 /// - multilabel: accuracy, the share of labels whose output is on the right side of 0
 /// - regression: R², `1 - Σ(y - ŷ)²/Σ(y - mean)²`, the mean over the targets; absent where a target is constant
 ///
 /// # Errors
-/// Those of reading the rows, of the operations and of the collectives.
+/// [`TrainError::Data`](crate::train::TrainError::Data), [`TrainError::Kernel`](crate::train::TrainError::Kernel),
+/// [`TrainError::Comm`](crate::train::TrainError::Comm).
 pub fn evaluate(
     world: &World,
     model: &mut Mlp,
@@ -40,13 +41,13 @@ pub fn evaluate(
     let n_outputs = model.n_outputs();
     let partition =
         EvalPartition { max_rows: partition.max_rows.min(model.max_rows()).min(dataset.len()), ..partition };
-    // Rows that are looked at once need not be moved to the GPU first.
+    // Rows that are read once need not be kept on the GPU.
     let options = LoaderOptions { placement: Placement::Host, ..options.clone() };
     let mut loader = Loader::passes(world, dataset.clone(), partition, options)?;
     let mut feed = Feed::new(model.device())?;
     let zeros = |n, dtype| Tensor::zeros(&[n], dtype, model.device());
     let (mut sums, mut count) = (zeros(STEP_SUMS_LEN, DType::F32)?, zeros(1, DType::F64)?);
-    // One of each part that this rank has rows of.
+    // Totals of each part that this rank has rows of.
     let mut parts: Vec<(usize, Totals)> = Vec::new();
     while let Some(mut rows) = loader.next_step()? {
         let n_rows = rows.own_rows().len();
@@ -100,7 +101,7 @@ fn floats(view: TensorRef<'_>) -> Result<&[f32], KernelError> {
 /// Weights of some rows, on the host.
 struct RowWeights<'a> {
     n_rows: usize,
-    /// None where each is 1.
+    /// None if all weights are 1.
     weights: Option<&'a [f32]>,
 }
 
@@ -114,7 +115,7 @@ impl RowWeights<'_> {
     }
 }
 
-/// Batches where the model is: as they were loaded, or copied to the GPU while the batch before is computed on.
+/// Batches on the model's device: as loaded, or copied to the GPU while the previous batch computes.
 enum Feed {
     Host,
     Gpu { gpu: &'static Gpu, slots: Vec<DeviceRows>, next: usize },
@@ -129,7 +130,7 @@ impl Feed {
     fn next<'a>(&'a mut self, rows: &'a mut LoadedStep<'_>) -> Result<Batch<'a>> {
         let Feed::Gpu { gpu, slots, next } = self else { return Ok(rows.batch()?) };
         let n_rows = rows.own_rows().len();
-        // The first pass is the longest.
+        // The first batch is the largest.
         while slots.len() < 2 {
             slots.push(DeviceRows::new(gpu, n_rows, rows.device_shape())?);
         }
@@ -138,7 +139,7 @@ impl Feed {
         Ok(slot.batch(0..n_rows)?)
     }
 
-    /// The work on the last batch was asked for.
+    /// Marks the last batch as consumed by enqueued work.
     fn consumed(&mut self) -> Result<()> {
         if let Feed::Gpu { slots, next, .. } = self {
             slots[*next].consumed()?;
@@ -154,11 +155,11 @@ struct Totals {
     /// Sum of the rows' weights.
     weight: f64,
     n_correct: f64,
-    /// One a target.
+    /// One per target.
     targets: Vec<TargetTotals>,
 }
 
-/// What R² needs of a target.
+/// Sums for R² of one target.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 struct TargetTotals {
@@ -184,7 +185,7 @@ impl TargetTotals {
         TargetTotals { squared_errors, weight, mean: y, spread: 0.0, min: y, max: y }
     }
 
-    /// As [`crate::data::ColumnStats::merge`].
+    /// Merges means and spreads in parallel; see [`crate::data::ColumnStats::merge`].
     fn merge(&mut self, other: &Self) {
         if other.weight == 0.0 {
             return;
@@ -226,14 +227,14 @@ impl Totals {
         }
     }
 
-    /// Takes what was summed on the device.
+    /// Adds the sums from the device.
     fn take_sums(&mut self, sums: &Tensor, count: &Tensor) -> Result<()> {
         self.loss = LossSums::load(&sums.to_vec::<f32>()?);
         self.n_correct += count.to_vec::<f64>()?[0];
         Ok(())
     }
 
-    /// The totals of all parts, added up in their order, which is that of the ranks.
+    /// Totals of all parts, added in rank order.
     fn of_all_ranks(world: &World, n_targets: usize, parts: &[(usize, Totals)]) -> Result<Self> {
         let mut bytes = Vec::new();
         for (_, totals) in parts {
@@ -259,7 +260,7 @@ impl Totals {
 
     /// The mean R² of the targets, if each of them varies.
     fn r2(&self) -> Option<f64> {
-        // A constant target's mean need not be it to the bit, so it is not known by its spread.
+        // The mean of a constant target can differ in the last bit, so a constant is detected by min and max, not by its spread.
         let r2 = |totals: &TargetTotals| {
             (totals.min < totals.max).then(|| 1.0 - totals.squared_errors / totals.spread)
         };

@@ -1,8 +1,7 @@
-//! What a step on a GPU needs beside the model: inputs that are copied while the step before computes, numbers that a
-//! replayed graph reads, the graphs, and outcomes that are read a step late.
+//! Buffers of steps on a GPU: inputs that are copied while the previous step computes, scalars that a replayed graph reads,
+//! captured graphs, and outcomes that are read one step late.
 //!
-//! Nothing here blocks the host but for two things that are a step old: pinned memory that shall be written again, and
-//! the outcome of the step before.
+//! The host blocks only on work that is one step old: pinned memory that is reused, and the outcome of the previous step.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -20,7 +19,7 @@ use crate::train::error::{Result, TrainError};
 use crate::train::options::GraphMode;
 use crate::train::step_info::{StepInfo, StepOutcome, StepShape};
 
-/// Inputs that are in turn copied and computed on.
+/// Input slots: one is copied while the other computes.
 pub(crate) const N_SLOTS: usize = 2;
 
 /// Inputs, graphs and outcomes of steps on one GPU.
@@ -33,21 +32,21 @@ pub(crate) struct GpuStep {
     pending: VecDeque<Pending>,
 }
 
-/// Rows of a step and its numbers, on the host and on the device.
+/// Rows and scalars of a step, on the host and on the device.
 #[derive(Debug)]
 pub(crate) struct InputSlot {
     rows: DeviceRows,
     scalars: Upload,
 }
 
-/// A step's sums and norm on their way to the host.
+/// A step's sums and norm in transfer to the host.
 #[derive(Debug)]
 struct OutcomeSlot {
     sums: Download,
     sum_of_squares: Download,
 }
 
-/// A step that was asked for and whose outcome nobody has read.
+/// An enqueued step with an unread outcome.
 #[derive(Debug, Clone, Copy)]
 struct Pending {
     slot: usize,
@@ -56,14 +55,14 @@ struct Pending {
     info: StepInfo,
 }
 
-/// Steps that were captured.
+/// Captured steps.
 #[derive(Debug)]
 struct Graphs {
     mode: GraphMode,
-    /// How often a shape has run; the first run compiles, plans and allocates, which no capture may.
+    /// Runs of each shape; the first one compiles, plans and allocates, which a capture must not do.
     n_runs: HashMap<StepShape, usize>,
     captured: HashMap<(StepShape, usize), Graph>,
-    /// Rows of the largest global batch so far: only such steps are captured.
+    /// Rows of the largest global batch so far: only full steps are captured.
     full_rows: usize,
 }
 
@@ -82,7 +81,7 @@ impl GpuStep {
         })
     }
 
-    /// Puts the rows of a step and its numbers on their way to the device, into slot `slot`.
+    /// Starts the copy of a step's rows and scalars to slot `slot` on the device.
     pub(crate) fn send(&mut self, slot: usize, rows: &mut impl StepRows, scalars: StepScalars) -> Result<()> {
         let n_own = rows.own_rows().len();
         let shape = rows.device_shape();
@@ -95,7 +94,7 @@ impl GpuStep {
     }
 
     fn make_slots(&mut self, n_own: usize, shape: DeviceShape) -> Result<()> {
-        // Graphs know the old slots' addresses.
+        // Graphs hold the old slots' addresses.
         self.graphs.captured.clear();
         self.slots.clear();
         for _ in 0..N_SLOTS {
@@ -117,10 +116,10 @@ impl GpuStep {
         self.gpu
     }
 
-    /// Whether this run of a step of that shape is to be a graph's, and whether the graph must be captured first.
+    /// Decides whether a step of this shape runs eagerly, captures a graph or replays one.
     pub(crate) fn graph_plan(&mut self, shape: StepShape, slot: usize) -> GraphPlan {
         let graphs = &mut self.graphs;
-        // Another scale is another argument, and the old one comes back seldom.
+        // The loss scale is a kernel argument, and an old scale rarely returns.
         graphs.captured.retain(|(captured, _), _| captured.loss_scale == shape.loss_scale);
         graphs.full_rows = graphs.full_rows.max(shape.global_rows);
         let n_runs = graphs.n_runs.entry(shape).or_default();
@@ -133,7 +132,7 @@ impl GpuStep {
         }
     }
 
-    /// Keeps a captured step, or gives up graphs where capturing failed and nobody insisted.
+    /// Keeps a captured step; turns graphs off if capturing failed and the mode is not [`GraphMode::On`]. Returns whether it was kept.
     pub(crate) fn keep(&mut self, shape: StepShape, slot: usize, captured: Result<Graph>) -> Result<bool> {
         match captured {
             Ok(graph) => {
@@ -150,15 +149,15 @@ impl GpuStep {
 
     pub(crate) fn replay(&mut self, shape: StepShape, slot: usize) -> Result<()> {
         let graph = self.graphs.captured.get_mut(&(shape, slot));
-        Ok(graph.expect("the plan said that it is there").launch()?)
+        Ok(graph.expect("`graph_plan` replays only captured graphs").launch()?)
     }
 
-    /// Graphs that were captured.
+    /// Captured graphs.
     pub(crate) fn n_graphs(&self) -> usize {
         self.graphs.captured.len()
     }
 
-    /// The step in slot `slot` was asked for: its outcome is copied behind it, its inputs may be overwritten behind it.
+    /// Registers the enqueued step in slot `slot`: its outcome is copied after it, and its inputs may be overwritten after it.
     pub(crate) fn enqueued(
         &mut self,
         slot: usize,
@@ -180,7 +179,7 @@ impl GpuStep {
         Ok(())
     }
 
-    /// The oldest outcome, if more than `in_flight` are still to be read; waits for it.
+    /// Waits for and returns the oldest outcome, if more than `in_flight` are unread.
     pub(crate) fn outcome(
         &mut self,
         world: &World,
@@ -203,7 +202,7 @@ impl GpuStep {
         if !sums.loss.is_finite() {
             return Err(TrainError::LossNotFinite { step: info.step, loss: sums.mean() });
         }
-        // A fused ReLU makes zero of NaN, so weights that went astray can leave the loss finite: the gradient shows them.
+        // A fused ReLU maps NaN to zero, so NaN weights can leave the loss finite: the gradient shows them.
         let not_finite = grad_norm.filter(|norm| !norm.is_finite());
         let skipped = shape.loss_scale.is_some() && not_finite.is_some();
         if let Some(norm) = not_finite.filter(|_| !skipped) {
@@ -213,7 +212,7 @@ impl GpuStep {
     }
 }
 
-/// How a step is run.
+/// Execution mode of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GraphPlan {
     Eager,
@@ -222,7 +221,7 @@ pub(crate) enum GraphPlan {
 }
 
 impl InputSlot {
-    /// Rows `rows` of this rank's rows of the step, on the device.
+    /// Batch of this rank's rows `rows`, on the device.
     pub(crate) fn batch(&self, rows: Range<usize>) -> Result<Batch<'_>> {
         Ok(self.rows.batch(rows)?)
     }

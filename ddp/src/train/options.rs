@@ -1,4 +1,4 @@
-//! How a run is trained: the settings of [`Trainer`](crate::train::trainer::Trainer).
+//! Options of [`Trainer`](crate::train::trainer::Trainer).
 
 use ddp_comm::World;
 use ddp_kernels::Device;
@@ -23,7 +23,7 @@ pub enum GraphMode {
     Off,
 }
 
-/// What the config says of a step.
+/// Options of a trainer, resolved from the config.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TrainerOptions {
     /// Seed of the dropout masks.
@@ -40,12 +40,12 @@ pub struct TrainerOptions {
     pub divide_update_from: usize,
     /// Whether steps on a GPU are graphs.
     pub graph: GraphMode,
-    /// What of the training state each rank holds only its part of.
+    /// ZeRO stage: the training state that is sharded over the ranks.
     pub zero: ZeroStage,
-    /// Micro-shards that every global batch is cut into, a power of two and no fewer than there are ranks, whose gradients are
-    /// added up along one fixed tree: then any number of ranks trains to the same bits.
+    /// Number of micro-shards of every global batch, a power of two and at least the number of ranks. Their gradients are summed
+    /// along one fixed tree, so any number of ranks trains to the same bits.
     pub micro_shards: Option<usize>,
-    /// Whether, and how, the loss is scaled: where gradients travel through f16.
+    /// Loss scaling, for gradients in f16.
     pub loss_scaling: Option<LossScalerConfig>,
 }
 
@@ -69,7 +69,7 @@ impl Default for TrainerOptions {
 }
 
 impl TrainerOptions {
-    /// Whether a model on `device` can be trained so.
+    /// Checks that a model on `device` can be trained with these options.
     ///
     /// # Errors
     /// [`ExchangeError::ZeroWire`] and [`ExchangeError::TreeOfWhole`].
@@ -84,7 +84,7 @@ impl TrainerOptions {
         Ok(())
     }
 
-    /// The layout of a model that is trained so: with ZeRO, ranks share each layer evenly.
+    /// Parameter layout for these options: with ZeRO, ranks share each layer evenly.
     pub fn layout(&self, spec: &ModelSpec, world_size: usize) -> ParamLayout {
         let n_ranks = if self.zero == ZeroStage::Off { 1 } else { world_size };
         ParamLayout::shared_by(spec, n_ranks)
@@ -95,7 +95,7 @@ impl TrainerOptions {
         self.shard_plan(world, layout, &self.buckets(layout)).state_len()
     }
 
-    /// The settings of the exchange of gradients.
+    /// Options of the gradient exchange.
     pub(crate) fn exchange(&self) -> ExchangeOptions {
         let TrainerOptions { zero, comm_dtype, micro_shards, overlap, .. } = *self;
         ExchangeOptions { zero, comm_dtype, micro_shards, overlap }
@@ -105,10 +105,10 @@ impl TrainerOptions {
         BucketPlan::new(layout, self.bucket_bytes)
     }
 
-    /// Who updates what.
+    /// Plan of which rank updates which weights.
     pub(crate) fn shard_plan(&self, world: &World, layout: &ParamLayout, buckets: &BucketPlan) -> ShardPlan {
         match self.zero {
-            // Whoever adds up along the tree has all gradients.
+            // Every rank that sums along the tree holds all gradients.
             ZeroStage::Off if self.micro_shards.is_some() => {
                 ShardPlan::whole(layout.flat_len(), world.rank().0)
             }

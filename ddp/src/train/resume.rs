@@ -1,4 +1,4 @@
-//! Where a run goes on: which checkpoint, whether it is of this very run, and what is taken from it.
+//! Resuming a run: finds the checkpoint, checks that it belongs to this run, and restores the trainer from it.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -25,19 +25,19 @@ use crate::train::trainer::Trainer;
 /// The checkpoint to resume from, as the user named it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ResumeFrom {
-    /// The newest valid one of the output folder.
+    /// The newest valid checkpoint of the output folder.
     Auto,
-    /// This one, or the newest valid one of this run.
+    /// This checkpoint, or the newest valid one of this run.
     Path(PathBuf),
 }
 
-/// The checkpoint that a run goes on from.
+/// The checkpoint that a run resumes from.
 #[derive(Debug)]
 pub struct Resumed {
     checkpoint: Checkpoint,
-    /// Where older ones are, if any of a folder will do; known to rank 0.
+    /// Store with older checkpoints, unless one checkpoint was named; known to rank 0.
     store: Option<CheckpointStore>,
-    /// Newer ones that can't be used, and why; known to rank 0.
+    /// Newer checkpoints that can't be used, with their faults; known to rank 0.
     skipped: Vec<Skipped>,
 }
 
@@ -56,7 +56,7 @@ impl Resumed {
         Self::on_all_ranks(world, found)
     }
 
-    /// What rank 0 has found, on all ranks.
+    /// Shares rank 0's result with all ranks.
     fn on_all_ranks(world: &World, found: Result<Option<Self>>) -> Result<Option<Self>, Stop> {
         let found = world.collective_result(found)?;
         let path = found.as_ref().map(|found| std::path::absolute(found.checkpoint.path()));
@@ -78,25 +78,25 @@ impl Resumed {
         Ok(Some(resumed))
     }
 
-    /// Where the run stood.
+    /// State of the run at the checkpoint.
     pub fn state(&self) -> &RunState {
         &self.manifest().run
     }
 
-    /// What it says of itself.
+    /// Manifest of the checkpoint.
     pub fn manifest(&self) -> &Manifest {
         self.checkpoint.manifest()
     }
 
-    /// The config to train with where no file of it is given: the run's own, with what flags say of it.
+    /// Returns the run's saved config with the settings `sets` applied, for a run without a config file.
     ///
     /// # Errors
-    /// As [`Config::load`].
+    /// See [`Config::load`].
     pub fn config(&self, sets: &[String]) -> Result<Config> {
         Ok(Config::from_saved_with(&self.manifest().config, self.checkpoint.path(), sets)?)
     }
 
-    /// Whether `config` trains the very run that the checkpoint is of, on `world_size` ranks.
+    /// Checks that `config` on `world_size` ranks continues the checkpoint's run.
     ///
     /// # Errors
     /// [`FolderError::OtherRun`], with every difference.
@@ -107,7 +107,7 @@ impl Resumed {
             let (key, ours, theirs) = (difference.key, difference.ours, difference.theirs);
             differences.push(format!("{key} is {ours}, but {theirs} in the checkpoint"));
         }
-        // Rows of a rank are what they are told to be, and with another number of ranks the global batch stays.
+        // The per-rank batch is as configured; with another number of ranks the global batch must stay the same.
         let (train, rows) = (&config.train, self.manifest().run.global_rows);
         let keeps_batch = match train.batch {
             Batch::PerRank(_) => {
@@ -124,7 +124,7 @@ impl Resumed {
         self.refuse(differences)
     }
 
-    /// Whether these are the rows that the run was trained on.
+    /// Checks that the data is that of the checkpoint's run.
     ///
     /// # Errors
     /// [`FolderError::OtherRun`].
@@ -135,7 +135,7 @@ impl Resumed {
         self.refuse((*theirs != ours).then(difference).into_iter().collect())
     }
 
-    /// Whether its steps took so many rows.
+    /// Checks the rows per step of an older checkpoint.
     fn check_rows(&self, global_rows: u64) -> Result<()> {
         let theirs = self.state().global_rows;
         let difference = || {
@@ -154,10 +154,10 @@ impl Resumed {
         Err(FolderError::OtherRun { path, differences }.into())
     }
 
-    /// The folder in which the run goes on, and what becomes of what it holds.
+    /// Returns the folder in which the run continues, and how to treat its contents.
     ///
     /// # Errors
-    /// [`FolderError::Behind`] where that folder holds later checkpoints: two runs would go on in it.
+    /// [`FolderError::Behind`] if that folder holds later checkpoints: two runs would continue in it.
     pub fn folder(&self, out: Option<&Path>) -> Result<(PathBuf, Existing)> {
         // <run>/checkpoints/step-<N>
         let run = self.checkpoint.path().ancestors().nth(2).unwrap_or(Path::new(".")).to_owned();
@@ -168,10 +168,10 @@ impl Resumed {
         let (store, step) = (CheckpointStore::of_run(&run), self.state().step);
         let is_good =
             |later: &u64| store.checkpoint(*later).is_ok_and(|checkpoint| checkpoint.verify().is_ok());
-        // Those that can't be used are no run that goes on.
+        // Later checkpoints that can't be used do not block the run.
         if let Some(newest) = store.steps()?.into_iter().rev().take_while(|later| *later > step).find(is_good)
         {
-            // Another rank, or an earlier look, found it damaged, which it does not look now.
+            // Another rank, or an earlier check, found it damaged, although it looks intact now.
             if let Some(skipped) = self.skipped.iter().find(|skipped| skipped.name == step_name(newest)) {
                 let (path, fault) = (store.step_folder(newest), skipped.fault.clone());
                 return Err(CheckpointError::Damaged { path, fault }.into());
@@ -181,12 +181,12 @@ impl Resumed {
         Ok((run, Existing::Continue))
     }
 
-    /// Gives the trainer weights, optimiser state and number of steps of the checkpoint; every rank of the world calls it. If
-    /// bytes turn out to be wrong, those of the next older one that is good and of the same run; which one it was in the end.
+    /// Restores weights, optimiser state and step count of the trainer. Collective. If the checkpoint turns out to be damaged, the next
+    /// older intact one of the same run is used; returns the one that was used.
     ///
     /// # Errors
-    /// [`Stop`] with a [`CheckpointError`] of files that are of another model, hold less than the run needs, or are damaged with
-    /// none before them.
+    /// [`Stop`] with [`CheckpointError::OtherModel`], [`CheckpointError::Gap`], or [`CheckpointError::Damaged`] if no older checkpoint
+    /// is left.
     pub fn restore(
         mut self,
         world: &World,
@@ -194,7 +194,7 @@ impl Resumed {
         data: &Loaded,
         trainer: &mut Trainer<'_>,
     ) -> Result<Self, Stop> {
-        // By which batches are cut.
+        // The loader's partition depends on it.
         let global_rows = self.state().global_rows;
         loop {
             let (damage, rest) = match self.read(world, trainer) {
@@ -210,7 +210,8 @@ impl Resumed {
                 0 => self.older(damage).map(Some),
                 _ => Ok(None),
             };
-            self = Self::on_all_ranks(world, older)?.expect("rank 0 has one, or an error");
+            self = Self::on_all_ranks(world, older)?
+                .expect("rank 0 found a checkpoint, or its error was returned");
             let is_same = self
                 .check_config(config, world.world_size())
                 .and_then(|()| self.check_data(data))
@@ -219,7 +220,7 @@ impl Resumed {
         }
     }
 
-    /// On rank 0: the next older checkpoint that looks whole.
+    /// Finds the next older checkpoint that looks intact, on rank 0.
     fn older(&self, damage: Fault) -> Result<Self> {
         let path = self.checkpoint.path().to_owned();
         let Some(store) = self.store.clone() else {
@@ -239,8 +240,8 @@ impl Resumed {
         let layout = trainer.model().layout().clone();
         let shard_ranges = ShardRange::of_state(&layout, &trainer.state_shards_to_restore());
         let mut weights = vec![0.0f32; layout.flat_len()];
-        // Ranks of one host read many bytes together: the cache holds them for all. Alone, a rank reads all of them at once; of
-        // several each has room for one tensor of its GPU's state at a time.
+        // Ranks of one host read the same bytes, and the page cache holds them for all. A rank alone on its host reads all tensors at
+        // once; several ranks hold one tensor of GPU state at a time.
         let is_alone = world.local_size() == 1;
         let (mut state, mut on_gpu) = (Vec::new(), Vec::new());
         for (name, tensor) in trainer.state_mut() {
@@ -280,7 +281,7 @@ impl Resumed {
         Ok(())
     }
 
-    /// Tells where the run goes on.
+    /// Reports the checkpoint that the run resumes from, and the skipped ones.
     pub fn announce(&self, progress: &Progress, world_size: usize) {
         for skipped in &self.skipped {
             progress.note(&format!("skipped checkpoint {skipped}"));
@@ -299,9 +300,9 @@ impl Resumed {
     }
 }
 
-/// The checkpoint that is asked for.
+/// Finds the requested checkpoint.
 fn find_checkpoint(from: &ResumeFrom, out: Option<&Path>) -> Result<Option<Resumed>> {
-    let (asked, store) = match from {
+    let (named, store) = match from {
         ResumeFrom::Path(path) => match Located::new(path)? {
             Located::One(path) => {
                 let checkpoint = open(&path)?;
@@ -315,7 +316,7 @@ fn find_checkpoint(from: &ResumeFrom, out: Option<&Path>) -> Result<Option<Resum
                 return Err(FolderError::IsFile { path: out.to_owned() }.into());
             }
             let store = CheckpointStore::of_run(out);
-            // What is there and can't be used is an error: starting afresh would lose what may be mended.
+            // Checkpoints that can't be used are an error: a new run would overwrite what may be repairable.
             if store.steps()?.is_empty() {
                 let is_finished = out.join(MODEL_FILE).exists();
                 let finished = || FolderError::Finished { path: out.to_owned() }.into();
@@ -324,29 +325,29 @@ fn find_checkpoint(from: &ResumeFrom, out: Option<&Path>) -> Result<Option<Resum
             (out, store)
         }
     };
-    let Search { found, skipped } = store.newest(u64::MAX, |_| Ok(()))?.found_in(&store, asked)?;
+    let Search { found, skipped } = store.newest(u64::MAX, |_| Ok(()))?.found_in(&store, named)?;
     Ok(found.map(|checkpoint| Resumed { checkpoint, store: Some(store), skipped }))
 }
 
-/// The checkpoint in a folder, if it looks whole.
+/// Opens the checkpoint in a folder, if it looks intact.
 fn open(path: &Path) -> Result<Checkpoint> {
     let damaged = |fault| CheckpointError::Damaged { path: path.to_owned(), fault };
     Ok(Checkpoint::read(path).map_err(damaged)?)
 }
 
-/// What of the ranks' files is damaged, on all ranks: rank 0's word if it has one, or that of the first rank that has.
+/// Shares the first fault that any rank found with all ranks; rank 0 keeps its own.
 fn of_any_rank(world: &World, damage: Option<Fault>) -> Result<Option<Fault>> {
     let text = damage.as_ref().map(ToString::to_string).unwrap_or_default();
     let all = world.group().all_gather_bytes(text.as_bytes())?;
-    let told = all
+    let first = all
         .iter()
         .enumerate()
         .find(|(_, text)| !text.is_empty())
         .map(|(rank, text)| Fault::OnRank { rank, reason: String::from_utf8_lossy(text).into_owned() });
-    Ok(if world.rank().0 == 0 { damage.or(told) } else { told })
+    Ok(if world.rank().0 == 0 { damage.or(first) } else { first })
 }
 
-/// Rank 0's path, on all ranks.
+/// Shares rank 0's path with all ranks.
 pub(crate) fn shared_path(world: &World, own: &Path) -> Result<PathBuf> {
     let paths = world.group().all_gather_bytes(own.as_os_str().as_bytes())?;
     Ok(PathBuf::from(OsString::from_vec(paths[0].clone())))

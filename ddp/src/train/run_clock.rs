@@ -1,4 +1,4 @@
-//! What a run's time went to.
+//! Times of a run: start-up, steps, waiting for data.
 
 use ddp_kernels::DType;
 
@@ -6,26 +6,26 @@ use crate::config::{DataConfig, ShuffleMode};
 use crate::data::Dataset;
 use crate::data::loader::{Loader, LoaderTimes};
 
-/// Share of the training time from which waiting for data is worth a word.
+/// Share of the training time from which waiting for data is reported.
 const DATA_BOUND_SHARE: f64 = 0.1;
 
-/// Times of a run, or of the leg of it that this process trains.
+/// Times of a run, or of this process's leg of it.
 #[derive(Debug, Default)]
 pub(crate) struct RunClock {
-    /// From the process's start to the end of the first step, in s.
+    /// Time from process start to the end of the first step, in s.
     pub(crate) startup_s: Option<f64>,
-    /// In steps, in s.
+    /// Time in steps, in s.
     pub(crate) train_s: f64,
     /// Rows of all ranks in those steps.
     pub(crate) samples: u64,
-    /// At the last lap.
+    /// Values at the last lap.
     last: (f64, u64, LoaderTimes),
 }
 
-/// What was measured since the lap before.
+/// Rates since the last lap.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RecentRates {
-    /// Rows of all ranks a second.
+    /// Rows of all ranks per second.
     pub(crate) samples_per_s: f64,
     /// Time that a step waited for its rows, in ms.
     pub(crate) data_wait_ms: f64,
@@ -34,7 +34,7 @@ pub(crate) struct RecentRates {
 }
 
 impl RunClock {
-    /// What was measured since this was last asked for.
+    /// Returns the rates since the last call.
     pub(crate) fn lap(&mut self, times: LoaderTimes) -> RecentRates {
         let RunClock { train_s, samples, last, .. } = self;
         let (last_s, last_samples, last_times) = std::mem::replace(last, (*train_s, *samples, times));
@@ -46,7 +46,7 @@ impl RunClock {
         }
     }
 
-    /// What to try, if the run waited for data rather than computed.
+    /// Returns advice if the run was bound by data loading.
     pub(crate) fn data_bound(
         &self,
         loader: &Loader,

@@ -1,4 +1,4 @@
-//! What a config comes to on a world: how batches are cut, the model, the trainer and the loader.
+//! Builds the partition, model, trainer and loader of a run from its config.
 
 use ddp_comm::{Rank, World};
 use ddp_kernels::Device;
@@ -19,35 +19,35 @@ use crate::optim::schedule::Schedule;
 use crate::train::error::{Result, TrainError};
 use crate::train::trainer::{GraphMode, Trainer, TrainerOptions};
 
-/// Rows of a pass in evaluation, where training's micro-batches are smaller.
+/// Rows of an evaluation batch, where training's micro-batches are smaller.
 const EVAL_ROWS: usize = 256;
 
-/// How the rows of a run are cut, over steps, ranks and passes.
+/// Partition of a run's rows over steps, ranks and micro-batches.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchPartition {
     /// Rows of a step over all ranks.
     pub global_rows: usize,
-    /// A step's passes.
+    /// Partition of a training step.
     pub train: RankPartition,
-    /// An evaluation's.
+    /// Partition of an evaluation.
     pub eval: EvalPartition,
-    /// Rows of the largest pass.
+    /// Rows of the largest batch that the model must hold.
     pub max_rows: usize,
 }
 
 impl BatchPartition {
-    /// The partition that `config` asks for; a run that is resumed keeps its `global_rows`.
+    /// Creates the partition that `config` describes; a resumed run keeps its `global_rows`.
     ///
     /// # Errors
-    /// [`TrainError::BatchOverflows`]; [`TrainError::MoreRanksThanShards`] where a rank would have nothing to do in any step.
+    /// [`TrainError::BatchOverflows`]; [`TrainError::MoreRanksThanShards`] where a rank would have no rows in any step.
     pub fn new(config: &Config, world: &World, data: &Loaded, global_rows: Option<usize>) -> Result<Self> {
         Self::of_rank(config, world.rank(), world.world_size(), data, global_rows)
     }
 
-    /// As [`BatchPartition::new`], for a rank, by its number and how many there are, that need not be there.
+    /// [`BatchPartition::new`] as seen by rank `rank` of `world_size`, which need not be running.
     ///
     /// # Errors
-    /// As there.
+    /// See [`BatchPartition::new`].
     pub fn of_rank(
         config: &Config,
         rank: Rank,
@@ -77,17 +77,17 @@ impl BatchPartition {
         let largest_step = partition.max_micro_batch_rows(global_rows.min(data.train.len()));
         let eval_rows = n_eval.div_ceil(n_parts).min(EVAL_ROWS);
         let max_rows = largest_step.max(eval_rows).max(1);
-        // Where the number of ranks shall change nothing, it changes no pass of an evaluation either.
+        // Where the result must not depend on the number of ranks, the evaluation batches must not either.
         let eval_rows = if train.deterministic == Determinism::World { eval_rows } else { max_rows };
         let eval = EvalPartition { n_parts, max_rows: eval_rows };
         Ok(BatchPartition { global_rows, train: partition, eval, max_rows })
     }
 }
 
-/// The learning rates of the run over `n_rows` rows.
+/// Returns the learning-rate schedule of a run over `n_rows` rows.
 ///
 /// # Errors
-/// Those of [`Schedule::new`].
+/// See [`Schedule::new`].
 pub fn schedule(config: &Config, n_rows: usize, global_rows: usize) -> Result<Schedule> {
     let n_steps = match config.train.length {
         Length::Steps(n) => n as u64,
@@ -96,10 +96,10 @@ pub fn schedule(config: &Config, n_rows: usize, global_rows: usize) -> Result<Sc
     Ok(Schedule::new(&config.schedule, config.optimizer.lr, Some(n_steps))?)
 }
 
-/// The trainer before its first step, with the weights that the seed draws.
+/// Creates the trainer before its first step, with weights initialized from the seed.
 ///
 /// # Errors
-/// As making tensors on `device`, and those of the ranks' comparison.
+/// [`TrainError::Kernel`] if `device` is unavailable or out of memory; [`TrainError::Comm`] if the ranks' buckets differ.
 pub fn trainer<'w>(
     world: &'w World,
     graph: GraphMode,
@@ -119,7 +119,7 @@ pub fn trainer<'w>(
     Trainer::new(world, model, loss, optimizer, options)
 }
 
-/// How a run of `config` is trained.
+/// Returns the trainer's options for a run of `config`.
 pub(crate) fn trainer_options(
     config: &Config,
     partition: &BatchPartition,
@@ -144,19 +144,19 @@ pub(crate) fn trainer_options(
     }
 }
 
-/// Gives the trainer the weights of a model's file.
+/// Loads the trainer's weights from a model file.
 ///
 /// # Errors
-/// Those of [`ModelFile::weights`].
+/// See [`ModelFile::weights`].
 pub fn init_from(trainer: &mut Trainer<'_>, file: &ModelFile) -> Result<()> {
     let weights = file.weights(trainer.model().layout())?;
     trainer.set_weights(weights.view())
 }
 
-/// The loader of the run's steps, from where `state` stands, and how rows are loaded.
+/// Creates the loader of the run's steps, starting at `state`, and the options it loads rows with.
 ///
 /// # Errors
-/// Those of [`Loader::new`].
+/// See [`Loader::new`].
 pub fn loader(
     config: &Config,
     data: &Loaded,
@@ -181,7 +181,7 @@ pub fn loader(
     Ok((Loader::new(data.train.clone(), plan, loading.clone())?, loading))
 }
 
-/// Where a run stands that begins.
+/// Returns the state of a new run.
 pub fn first_state(config: &Config, data: &Loaded, partition: &BatchPartition) -> RunState {
     RunState {
         n_rows: data.train.len() as u64,

@@ -1,5 +1,4 @@
-//! What a step computes with: forward and backward of its passes, and the update, on the CPU at once and on a GPU as work that
-//! is put into its streams.
+//! Forward, backward and update of one step: run on the CPU, enqueued on a GPU.
 
 use ddp_comm::World;
 use ddp_kernels::ops::{LossSums, SumsOutput, UpdateInputs};
@@ -52,7 +51,7 @@ impl<'w> Replica<'w> {
         self.options.clip_grad_norm > 0.0 || loss_scale.is_some()
     }
 
-    /// Puts a step on the rows in slot `slot` into the GPU's streams; nothing waits.
+    /// Enqueues a step on the rows in slot `slot` on the GPU's streams; asynchronous.
     pub(crate) fn enqueue(&mut self, gpu: &mut GpuStep, slot: usize, shape: StepShape) -> Result<()> {
         let inputs = gpu.slot(slot);
         let scalars = inputs.scalars().view();
@@ -63,7 +62,7 @@ impl<'w> Replica<'w> {
         for index in 0..n_micro_batches {
             let positions = shape.partition.micro_batch(shape.global_rows, index);
             let rows = positions.start - first_own..positions.end - first_own;
-            // The place of this rank's first row is among the scalars.
+            // The scalars hold the position of this rank's first row.
             let batch = MicroBatch { first_row: rows.start, rows: inputs.batch(rows)? };
             let dropout = Some(self.dropout(batch.first_row, 0, Some(scalars)));
             let micro_step = MicroStep { index, is_last: index + 1 == n_micro_batches };
@@ -90,12 +89,12 @@ impl<'w> Replica<'w> {
         update(world, model, optimizer, grads, shard_plan, UpdateScale::Device(&inputs))
     }
 
-    /// Where the sum of squares of the gradients is left.
+    /// The sum of squares of the gradients, on the device.
     pub(crate) fn squares(&self) -> TensorRef<'_> {
         self.sum_of_squares.view()
     }
 
-    /// One step on this rank's rows; `step` is its number, from 1.
+    /// Runs one step on this rank's rows; `step` is its number, from 1.
     pub(crate) fn step_on_cpu(
         &mut self,
         rows: &mut impl StepRows,
@@ -119,7 +118,7 @@ impl<'w> Replica<'w> {
         if !sums.loss.is_finite() {
             return Err(TrainError::LossNotFinite { step, loss: sums.mean() });
         }
-        // Weights make the true divisor known only now.
+        // With row weights the true divisor is known only after the reduction.
         let is_weighted = self.loss.is_weighted(rows.has_weights());
         let mean_scale = if is_weighted { sums.mean_scale(expected_weight) } else { 1.0 };
         let scale = mean_scale / loss_scale.unwrap_or(1.0);
@@ -127,8 +126,8 @@ impl<'w> Replica<'w> {
         Ok(StepOutcome { sums, grad_norm, votes, skipped })
     }
 
-    /// Outputs and loss of a pass; leaves the gradient of the outputs, `scale` times that of the sum of losses, and the sums in
-    /// the tail.
+    /// Computes outputs and loss of a micro-batch; writes the gradient of the outputs, `scale` times that of the sum of losses,
+    /// and adds the sums to the tail.
     fn forward(
         &mut self,
         batch: MicroBatch<'_>,
@@ -147,7 +146,7 @@ impl<'w> Replica<'w> {
         Ok(self.grads.vote(vote, micro_step)?)
     }
 
-    /// Gradients of a pass; behind the step's last one they are reduced over the ranks.
+    /// Computes the gradients of a micro-batch; after the step's last one they are reduced over the ranks.
     fn backward(
         &mut self,
         batch: MicroBatch<'_>,
@@ -158,8 +157,8 @@ impl<'w> Replica<'w> {
         Ok(grads.backward(world, model, batch.rows.x, dropout, micro_step, shard_plan)?)
     }
 
-    /// Clips and updates, if the gradient of a scaled loss is finite; the norm of the gradient, and whether the update was skipped.
-    /// `scale` makes the mean's gradient of the gradient.
+    /// Clips and updates, unless the gradient of a scaled loss is not finite. Returns the norm of the gradient, and whether the
+    /// update was skipped. `scale` turns the accumulated gradient into that of the mean.
     fn update_on_cpu(
         &mut self,
         scale: f64,
@@ -203,7 +202,7 @@ impl<'w> Replica<'w> {
                 let own_grads = grads.of_shard(&own)?;
                 optimizer.step_on(model.weights_mut(), own_grads, scale, own.flat, own.state_start)?;
                 shard_plan.gather(world, model.weights_mut().0, block)?;
-                // Of the others' parts only the weights have come.
+                // The other ranks' shards arrive as f32 weights only.
                 model.refresh_compute_weights(block.clone())?;
             }
             let rest = shard_plan.rest();
@@ -214,7 +213,7 @@ impl<'w> Replica<'w> {
         }
         if want_grad_norm && grad_norm.is_none() {
             let norm = norm(grads)?;
-            // As on a GPU: known only when the weights have taken it, and no checkpoint will.
+            // As on a GPU: known only after the update, but before a checkpoint can save it.
             if !norm.is_finite() {
                 return Err(TrainError::GradientNotFinite { step: optimizer.n_steps(), norm });
             }
@@ -229,11 +228,11 @@ impl<'w> Replica<'w> {
     }
 }
 
-/// Updates what this rank has the reduced gradients of: all weights, or its part of each block, whose weights the ranks then
-/// gather while the next block is updated.
+/// Updates the weights whose reduced gradients this rank holds: all of them, or its shard of each block, whose weights the ranks
+/// then gather while the next block is updated.
 ///
-/// The weights travel in f32, and the copy for products is rounded from them again: norms, biases and embeddings are read in
-/// f32, and so every rank can save and evaluate the model. It costs as many bytes as the second half of an all-reduce.
+/// The master weights are sent in f32, and the compute weights are rounded from them again: norms, biases and embeddings are read
+/// in f32, so every rank can save and evaluate the model. It costs as many bytes as the second half of an all-reduce.
 fn update(
     world: &World,
     model: &mut Mlp,
@@ -252,12 +251,12 @@ fn update(
     let mut weights = weights.view_mut();
     world.tensor_group().scope(|scope| {
         for block in shard_plan.blocks() {
-            let (mut of_block, behind) = weights.split_at(block.len())?;
-            weights = behind;
+            let (mut of_block, after) = weights.split_at(block.len())?;
+            weights = after;
             let own = shard_plan.own_shard(block);
             let own_weights =
                 of_block.reborrow().range(own.flat.start - block.start, own.flat.end - block.start)?;
-            // The copy is rounded from what the ranks gather.
+            // The compute weights are rounded from the gathered weights below.
             optimizer.step_on_slice(
                 (own_weights, None),
                 grads.of_shard(&own)?,

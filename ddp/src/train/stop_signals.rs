@@ -1,11 +1,11 @@
-//! Wishes to stop: SIGTERM, SIGINT and SIGUSR1 let the step under way end, and the run saves itself before it goes.
+//! Stop signals: after SIGTERM, SIGINT or SIGUSR1 the current step finishes, and the run saves a checkpoint before it exits.
 //!
-//! A signal reaches one rank, or some of them at different moments. So a rank only votes to stop, with its next step, and
-//! the votes travel with the step's sums: all ranks learn of it in the same step.
+//! A signal reaches one rank, or several at different moments. So a rank only votes to stop with its next step; the votes
+//! are reduced with the step's sums, and all ranks see the result in the same step.
 //!
-//! mpirun sends SIGTERM too: when it is ended itself, and when a rank has died. It kills whoever is left a second later. So a
-//! rank that it has sent the signal to, and that reaches no step's end in half of that time, waits for a dead rank: it ends, and
-//! the job within 2 s on one host, 3 s on several.
+//! mpirun sends SIGTERM too: when it is terminated itself, and when a rank has died. One second later it kills the remaining
+//! ranks. A rank that received SIGTERM from mpirun and finishes no step in half of that time waits for a dead rank: it exits, and
+//! the job ends within 2 s on one host, 3 s on several.
 
 use std::io;
 use std::sync::Arc;
@@ -23,21 +23,21 @@ use crate::exit_code;
 /// Half of the time between mpirun's SIGTERM and its SIGKILL (`odls_base_sigkill_timeout`).
 const GRACE: Duration = Duration::from_millis(500);
 
-/// The signals that this process has got.
+/// Stop signals received by this process.
 #[derive(Debug, Default)]
 pub struct StopSignals {
-    /// The last one; 0 for none.
+    /// Number of the last signal; 0 for none.
     last: Arc<AtomicUsize>,
-    /// Whether somebody has asked for it since.
+    /// Whether the loop has seen it since.
     is_seen: Arc<AtomicBool>,
 }
 
 impl StopSignals {
-    /// From now on the signals are noted. A second SIGINT ends the process at once; a SIGTERM of mpirun does where no step ends
+    /// Installs the signal handlers. A second SIGINT ends the process at once; a SIGTERM from mpirun does if no step finishes
     /// soon.
     ///
     /// # Errors
-    /// The system's, for a handler or a thread.
+    /// The system's error for a handler or a thread.
     pub fn listen(world: &World) -> io::Result<Self> {
         let signals = StopSignals::default();
         let is_interrupted = Arc::new(AtomicBool::new(false));
@@ -70,7 +70,7 @@ impl StopSignals {
         std::thread::Builder::new().name("signals".to_owned()).spawn(watch).map(drop)
     }
 
-    /// The name of the last signal that this process has got, if it has got one; asked for between two steps.
+    /// Name of the last received signal, if any; called between two steps.
     pub fn received(&self) -> Option<&'static str> {
         let last = self.last.load(Ordering::Relaxed) as i32;
         if last != 0 {
@@ -85,7 +85,7 @@ impl StopSignals {
     }
 }
 
-/// What ranks tell each other with a step: sums of small whole numbers, exact in f32.
+/// Votes that the ranks exchange with a step: sums of small whole numbers, exact in f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Votes {
     /// Ranks that want to stop.
@@ -94,22 +94,22 @@ pub struct Votes {
     pub checkpoint: bool,
 }
 
-/// More ranks than there are.
+/// Weight of a checkpoint vote, above any number of ranks.
 const CHECKPOINT_VOTE: u32 = 1 << 20;
 
 impl Votes {
-    /// One rank's vote. Of all ranks only one may ask for a checkpoint.
+    /// Encodes one rank's vote. Only one rank may vote for a checkpoint.
     pub fn of_rank(stops: bool, wants_checkpoint: bool) -> u32 {
         u32::from(stops) + if wants_checkpoint { CHECKPOINT_VOTE } else { 0 }
     }
 
-    /// What is asked for by these or by `other`.
+    /// Combines these votes with `other`.
     #[must_use]
     pub fn and(self, other: Votes) -> Self {
         Votes { stop: self.stop.max(other.stop), checkpoint: self.checkpoint || other.checkpoint }
     }
 
-    /// What the sum of all ranks' votes says.
+    /// Decodes the sum of all ranks' votes.
     pub fn from_sum(sum: u64) -> Self {
         let unit = u64::from(CHECKPOINT_VOTE);
         Votes { stop: sum % unit, checkpoint: sum >= unit }
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_is_noted_and_the_process_goes_on() {
+    fn a_signal_is_recorded_and_the_process_continues() {
         let signals = StopSignals::listen(&World::single()).unwrap();
         assert_eq!(signals.received(), None);
         low_level::raise(SIGUSR1).unwrap();

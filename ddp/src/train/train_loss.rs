@@ -12,13 +12,13 @@ pub struct TrainLoss {
 }
 
 impl TrainLoss {
-    /// As it stood in a checkpoint.
+    /// Restores the sums from a checkpoint.
     pub fn from_state(state: &EpochLossState) -> Self {
         let sums = LossSums { loss: state.loss, weight: state.weight };
         TrainLoss { sums, n_rows: state.n_rows as usize }
     }
 
-    /// For a checkpoint.
+    /// State for a checkpoint.
     pub fn to_state(&self) -> EpochLossState {
         EpochLossState { loss: self.sums.loss, weight: self.sums.weight, n_rows: self.n_rows as u64 }
     }
@@ -34,7 +34,7 @@ impl TrainLoss {
         self.n_rows
     }
 
-    /// The mean.
+    /// Mean loss.
     pub fn mean(&self) -> f64 {
         self.sums.mean()
     }

@@ -1,7 +1,7 @@
-//! One optimiser step: micro-batches forward and backward, gradients over the ranks, clipping, update.
+//! Runs optimiser steps: forward and backward of the micro-batches, gradient reduction over the ranks, clipping, update.
 //!
-//! On the CPU a step is over when [`Trainer::step`] returns. On a GPU it has been asked for then, and its outcome is read
-//! while the next one computes: [`Trainer::outcome`] gives outcomes in order, on both.
+//! On the CPU a step is complete when [`Trainer::step`] returns. On a GPU it is enqueued by then, and its outcome is read
+//! while the next one computes: [`Trainer::outcome`] returns outcomes in order, on both.
 
 use std::collections::VecDeque;
 
@@ -26,32 +26,32 @@ pub use crate::model::DropoutStep;
 pub use crate::train::options::{GraphMode, TrainerOptions};
 pub use crate::train::step_info::{StepInfo, StepOutcome, StepRequest};
 
-/// Everything that a step needs, made once.
+/// Model, optimiser and buffers of a run, allocated once.
 #[derive(Debug)]
 pub struct Trainer<'w> {
     replica: Replica<'w>,
     n_steps: u64,
-    /// Outcomes of steps on the CPU that nobody has read.
+    /// Unread outcomes of steps.
     done: VecDeque<(StepInfo, StepOutcome)>,
-    /// What steps on a GPU need.
+    /// Inputs, graphs and outcomes of steps on a GPU.
     gpu: Option<GpuStep>,
-    /// Of a loss that is scaled.
+    /// Loss scaler of a run in f16.
     scaler: Option<LossScaler>,
     averaged: AveragedWeights,
 }
 
 impl<'w> Trainer<'w> {
-    /// A trainer before its first step. All ranks compare their buckets.
+    /// Creates a trainer before its first step. All ranks compare their buckets.
     ///
-    /// - `model`: with a layout as [`TrainerOptions::layout`] gives
+    /// - `model`: with the layout of [`TrainerOptions::layout`]
     /// - `optimizer`: with state of [`TrainerOptions::state_len`]
     ///
     /// # Errors
-    /// As making tensors, and those of the comparison; [`TrainError::ZeroWire`] and [`TrainError::TreeOfWhole`] for options that exclude
-    /// each other.
+    /// `TrainError::Exchange` for options that exclude each other; `TrainError::Comm` if the ranks' buckets differ;
+    /// `TrainError::Kernel` if the device is out of memory.
     ///
     /// # Panics
-    /// If there are micro-shards, but no power of two of them, or fewer than ranks.
+    /// If the number of micro-shards is not a power of two, or less than the number of ranks.
     pub fn new(
         world: &'w World,
         model: Mlp,
@@ -83,25 +83,25 @@ impl<'w> Trainer<'w> {
         &self.replica.model
     }
 
-    /// The model and its loss, for passes without training.
+    /// The model and its loss, for use outside training.
     pub fn model_and_loss(&mut self) -> (&mut Mlp, &LossHead) {
         (&mut self.replica.model, &self.replica.loss)
     }
 
-    /// Takes these weights, flat in the layout's order, on any device. The optimiser's state stays.
+    /// Sets the weights, flat in the layout's order, from any device. The optimiser's state is unchanged.
     ///
     /// # Errors
-    /// As [`Mlp::set_weights`].
+    /// See [`Mlp::set_weights`].
     pub fn set_weights(&mut self, weights: TensorRef<'_>) -> Result<()> {
         Ok(self.replica.model.set_weights(weights)?)
     }
 
-    /// Steps that were asked for, and not skipped.
+    /// Steps enqueued so far, without skipped ones.
     pub fn n_steps(&self) -> u64 {
         self.n_steps
     }
 
-    /// Goes on as after this many steps.
+    /// Resumes after this many steps.
     pub fn set_n_steps(&mut self, n_steps: u64) {
         self.n_steps = n_steps;
         self.replica.optimizer.set_n_steps(n_steps);
@@ -117,7 +117,7 @@ impl<'w> Trainer<'w> {
         self.replica.optimizer.set_lr(lr);
     }
 
-    /// Bytes that this rank sends in a step of `n_micro_batches` passes a rank.
+    /// Bytes that this rank sends in a step of `n_micro_batches` micro-batches per rank.
     pub fn exchange_bytes(&self, n_micro_batches: usize) -> ExchangeBytes {
         let Replica { world, model, grads, .. } = &self.replica;
         grads.exchange_bytes(world.world_size(), model.layout().flat_len(), n_micro_batches)
@@ -128,36 +128,36 @@ impl<'w> Trainer<'w> {
         self.gpu.as_ref().map_or(0, GpuStep::n_graphs)
     }
 
-    /// The optimiser's tensors of state on this rank, by name; of the weights' average too, where there is one. Each is valid
-    /// where [`Trainer::state_shards`] and those of the other ranks say.
+    /// The optimiser's state tensors on this rank by name, including the averaged weights if kept. [`Trainer::state_shards`] of all
+    /// ranks says which elements are valid.
     pub fn state(&self) -> Vec<(&'static str, &Tensor)> {
         self.replica.optimizer.state()
     }
 
-    /// [`Trainer::state`], to be set.
+    /// Mutable [`Trainer::state`].
     pub fn state_mut(&mut self) -> Vec<(&'static str, &mut Tensor)> {
         self.replica.optimizer.state_mut()
     }
 
-    /// What this rank's state is to be stored of: each element of the flat buffer is one rank's.
+    /// Shards of the state that this rank stores: each element of the flat buffer belongs to one rank.
     pub fn state_shards(&self) -> Vec<StateShard> {
         self.replica.shard_plan.shards_to_store()
     }
 
-    /// What this rank's state is to be restored of: all that it has room for.
+    /// Shards of the state that this rank restores: all that it holds.
     pub fn state_shards_to_restore(&self) -> Vec<StateShard> {
         self.replica.shard_plan.shards_to_restore()
     }
 
-    /// Where the scale of the loss stands, if it is scaled.
+    /// State of the loss scaler, if the loss is scaled.
     pub fn loss_scaler_state(&self) -> Option<LossScalerState> {
         self.scaler.as_ref().map(LossScaler::state)
     }
 
-    /// Goes on with this scale of the loss, if it is scaled.
+    /// Restores the loss scaler, if the loss is scaled.
     ///
     /// # Errors
-    /// Those of [`LossScaler::from_state`].
+    /// See [`LossScaler::from_state`].
     pub fn set_loss_scaler_state(&mut self, state: LossScalerState) -> Result<()> {
         if let (Some(scaler), Some(config)) = (&mut self.scaler, self.replica.options.loss_scaling) {
             *scaler = LossScaler::from_state(config, state)?;
@@ -165,21 +165,20 @@ impl<'w> Trainer<'w> {
         Ok(())
     }
 
-    /// The moving average of the weights, whole and in their layout; the weights themselves before the first step. None where
-    /// none is kept. Collective.
+    /// Gathers the moving average of the weights in their layout; returns the weights themselves before the first step, and None if
+    /// no average is kept. Collective.
     ///
     /// # Errors
-    /// As making a tensor, and those of the collectives.
+    /// `TrainError::Kernel` if the device is out of memory; `TrainError::Comm` if a collective fails.
     pub fn averaged_weights(&mut self) -> Result<Option<&Tensor>> {
         let Replica { world, model, optimizer, shard_plan, .. } = &self.replica;
         Ok(self.averaged.gather(world, model, optimizer, shard_plan)?)
     }
 
-    /// Runs `body` on the model with the average in the place of the weights, where one is kept, and puts the weights back, bit
-    /// for bit. Collective.
+    /// Runs `body` on the model with the averaged weights, if kept, and then restores the weights bit for bit. Collective.
     ///
     /// # Errors
-    /// Those of `body`, with the weights back in place; as [`Trainer::averaged_weights`].
+    /// The error of `body`, with the weights restored; see also [`Trainer::averaged_weights`].
     pub fn with_averaged<R>(&mut self, body: impl FnOnce(&mut Mlp, &LossHead) -> Result<R>) -> Result<R> {
         let Replica { world, model, optimizer, shard_plan, loss, .. } = &mut self.replica;
         if !self.averaged.swap_in(world, model, optimizer, shard_plan)? {
@@ -190,12 +189,12 @@ impl<'w> Trainer<'w> {
         result
     }
 
-    /// One step over a global batch, of which `rows` holds this rank's part. [`Trainer::outcome`] tells what it came to. Where
-    /// the loss is scaled, the host waits for it.
+    /// Runs or enqueues one step over a global batch, of which `rows` holds this rank's rows. [`Trainer::outcome`] returns its
+    /// outcome. Where the loss is scaled, the host waits for the step.
     ///
     /// # Errors
-    /// Those of the operations and collectives; on the CPU also [`TrainError::LossNotFinite`], on all ranks alike and before the
-    /// weights change; [`TrainError::LossScaler`] where no scale helps.
+    /// `TrainError::Kernel`, `TrainError::Comm`; on the CPU also `TrainError::LossNotFinite`, on all ranks alike and before
+    /// the weights change; `TrainError::Optim` if the loss scaler gives up.
     pub fn step(&mut self, rows: &mut impl StepRows, request: StepRequest) -> Result<()> {
         let info = StepInfo { step: self.n_steps + 1, n_rows: rows.global_rows(), lr: self.lr() };
         if self.gpu.is_some() {
@@ -218,24 +217,24 @@ impl<'w> Trainer<'w> {
         Ok(scaler.update(!skipped)?)
     }
 
-    /// One step, and what it came to; on a GPU the host waits for it.
+    /// Runs one step and returns its outcome; on a GPU the host waits for it.
     ///
     /// # Errors
-    /// As [`Trainer::step`] and [`Trainer::outcome`].
+    /// See [`Trainer::step`] and [`Trainer::outcome`].
     pub fn step_and_wait(&mut self, rows: &mut impl StepRows, want_grad_norm: bool) -> Result<StepOutcome> {
         self.step(rows, StepRequest { want_grad_norm, vote: 0 })?;
         let mut last = None;
         while let Some((_, outcome)) = self.outcome(true)? {
             last = Some(outcome);
         }
-        Ok(last.expect("a step was asked for"))
+        Ok(last.expect("a step was enqueued"))
     }
 
-    /// What the oldest step came to that nobody has asked about. On a GPU the newest step is left to compute, unless `all`
-    /// are asked for, and the host waits for the others.
+    /// Returns the oldest unread outcome. On a GPU the newest step keeps computing unless `all` is set; the host waits for the
+    /// others.
     ///
     /// # Errors
-    /// [`TrainError::LossNotFinite`], on all ranks alike; on a GPU whatever went wrong in the work of the step.
+    /// `TrainError::LossNotFinite`, on all ranks alike; on a GPU any error of the step's work.
     pub fn outcome(&mut self, all: bool) -> Result<Option<(StepInfo, StepOutcome)>> {
         if let Some(outcome) = self.done.pop_front() {
             return Ok(Some(outcome));

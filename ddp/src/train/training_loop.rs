@@ -1,7 +1,7 @@
-//! The loop of a training run: steps, evaluation after each epoch, checkpoints, and the events that tell of them.
+//! The training loop: steps, evaluation after each epoch, checkpoints, and the events that report them.
 //!
-//! Between two steps all ranks decide alike whether to evaluate, to save, or to stop: by the number of the step, or by what
-//! the ranks voted for with an earlier one.
+//! Between two steps all ranks make the same decision whether to evaluate, save or stop: by the step number, or by the ranks'
+//! votes in an earlier step.
 
 use std::path::Path;
 use std::time::Instant;
@@ -28,7 +28,7 @@ use crate::train::stop_signals::{StopSignals, Votes};
 use crate::train::train_loss::TrainLoss;
 use crate::train::trainer::{StepInfo, StepRequest, StepRows as _, Trainer};
 
-/// A run under way: what it trains on, where it stands, and what it tells.
+/// A run in progress: its plan, its state and its reports.
 pub struct TrainingLoop<'a> {
     plan: LoopPlan<'a>,
     loader: Loader,
@@ -36,48 +36,47 @@ pub struct TrainingLoop<'a> {
     metrics: MetricsSink,
     progress: Progress,
     stopping: EarlyStopping,
-    /// Where the run stands after the last step that was asked for; the losses are those of the steps whose outcome was read.
+    /// State of the run after the last enqueued step; the losses are those of the steps whose outcome was read.
     state: RunState,
     train_loss: TrainLoss,
-    /// Rows of this rank since the ranks last added them up in the state.
+    /// Rows of this rank since the ranks last merged them into the state.
     own_rows: RowsHash,
-    /// Steps after which the last evaluation took place.
+    /// Step of the last evaluation.
     evaluated_at: Option<u64>,
-    /// What the ranks have asked for since the last decision.
+    /// Votes of the ranks since the last decision.
     votes: Votes,
     clock: RunClock,
 }
 
-/// What a loop is told at its start.
+/// Inputs of a training loop.
 pub struct LoopPlan<'a> {
-    /// The ranks.
+    /// Ranks and collectives.
     pub world: &'a World,
-    /// The run's config.
+    /// Config of the run.
     pub config: &'a Config,
-    /// Its rows.
+    /// Training and evaluation rows.
     pub data: &'a Loaded,
-    /// Learning rates.
+    /// Learning-rate schedule.
     pub schedule: Schedule,
-    /// How evaluation is cut into passes.
+    /// Partition of the evaluation rows.
     pub eval_partition: EvalPartition,
-    /// How rows for evaluation are loaded.
+    /// Options for loading evaluation rows.
     pub loading: LoaderOptions,
-    /// Signals that this rank gets.
+    /// Signals that this rank receives.
     pub signals: &'a StopSignals,
 }
 
-/// How a loop ended.
+/// End of a training loop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
-    /// The run has come to its end.
+    /// The run is complete.
     Complete,
-    /// It was asked to stop and has saved itself; what asked.
+    /// The run stopped early and saved a checkpoint; holds the reason.
     Stopped(String),
 }
 
 impl<'a> TrainingLoop<'a> {
-    /// A loop over the batches of `loader`, from where `state` stands. Ranks other than 0 bring a sink and a progress that say
-    /// nothing.
+    /// Creates a loop over the batches of `loader` that starts at `state`. Ranks other than 0 pass a silent sink and progress.
     pub fn new(
         plan: LoopPlan<'a>,
         loader: Loader,
@@ -104,10 +103,10 @@ impl<'a> TrainingLoop<'a> {
         }
     }
 
-    /// Trains until the run has come to its end or is asked to stop, evaluating after each epoch and at the end.
+    /// Trains until the run is complete or must stop; evaluates after each epoch and at the end.
     ///
     /// # Errors
-    /// Those of the steps, the evaluation, the events and the last checkpoint.
+    /// [`Stop`] with the error of a step, an evaluation, an event or the last checkpoint.
     pub fn train(&mut self, trainer: &mut Trainer<'_>) -> Result<Ending, Stop> {
         let mut stop = self.stop_reason(trainer);
         while stop.is_none() && !self.is_complete(trainer) {
@@ -119,7 +118,7 @@ impl<'a> TrainingLoop<'a> {
             if !is_boundary && !self.is_complete(trainer) {
                 continue;
             }
-            // What a GPU still computes belongs to what is decided now.
+            // Steps in flight belong to this decision.
             self.outcomes(trainer, true)?;
             stop = self.stop_reason(trainer);
             let mut is_due = is_due || self.votes.checkpoint || stop.is_some();
@@ -127,7 +126,7 @@ impl<'a> TrainingLoop<'a> {
                 is_due |= self.end_epoch(trainer)?;
             }
             if self.is_complete(trainer) {
-                // Before it is saved, so that the last one, too, may be the best.
+                // Before saving, so that the last evaluation can be the best.
                 is_due |= self.evaluate_once(trainer)? || self.autosave.is_on();
             }
             if is_due {
@@ -145,10 +144,10 @@ impl<'a> TrainingLoop<'a> {
         Ok(Ending::Stopped(reason))
     }
 
-    /// Tells of the end of a run that is complete, whose files lie in `folder`.
+    /// Reports the end of a complete run, whose files are in `folder`.
     ///
     /// # Errors
-    /// That of writing the event.
+    /// [`TrainError::Report`] if the event can't be written.
     pub fn finish(mut self, folder: Option<&Path>) -> Result<()> {
         let RunClock { startup_s, train_s, samples, .. } = self.clock;
         let event = EndEvent {
@@ -174,25 +173,25 @@ impl<'a> TrainingLoop<'a> {
         Ok(self.metrics.write(&Event::End(event))?)
     }
 
-    /// Steps that are done.
+    /// Completed steps.
     pub fn n_steps(&self) -> u64 {
         self.state.step
     }
 
-    /// The last evaluation for the run's model, and the last checkpoints on their way to the disk.
+    /// Evaluates the final model and waits for the last checkpoints.
     fn complete(&mut self, trainer: &mut Trainer<'_>) -> Result<(), Stop> {
         self.evaluate_once(trainer)?;
         self.note_state(trainer);
-        // The run's model is still to be saved.
+        // The caller still saves the run's model.
         if self.autosave.finish(&mut self.metrics, &self.progress)?.is_some() {
             self.progress.note("warning: the final checkpoint of the run was not saved");
         }
         Ok(())
     }
 
-    /// The checkpoint of a run that stops must be safe before the run says that it is.
+    /// Saves a stopping run; reports it only after the checkpoint is on disk.
     fn stopped(&mut self, trainer: &mut Trainer<'_>, reason: &str) -> Result<(), Stop> {
-        // Nothing where it was saved above: but there may have been no step at all, in a folder of its own.
+        // A no-op if the loop saved this step; a run without any step is saved here.
         self.save(trainer)?;
         let failed = self.autosave.finish(&mut self.metrics, &self.progress)?.map_or(Ok(()), Err);
         self.plan.world.collective_result(failed.map_err(TrainError::from))?;
@@ -204,7 +203,7 @@ impl<'a> TrainingLoop<'a> {
         Ok(self.metrics.write(&Event::Stop(event)).map_err(TrainError::from)?)
     }
 
-    /// Whether the run has come to its end.
+    /// Whether the run is complete.
     fn is_complete(&self, trainer: &Trainer<'_>) -> bool {
         let is_long_enough = match self.plan.config.train.length {
             Length::Epochs(n) => self.state.cursor >= n as u64 * self.state.n_rows,
@@ -213,17 +212,17 @@ impl<'a> TrainingLoop<'a> {
         is_long_enough || self.stopping.is_over()
     }
 
-    /// What asks the run to stop, if anything does: the same on all ranks.
+    /// Reason to stop, if any: the same on all ranks.
     fn stop_reason(&self, trainer: &Trainer<'_>) -> Option<String> {
         let limit = self.plan.config.train.stop_after_steps;
         if self.votes.stop > 0 {
-            // Which signal it was, only some ranks know.
+            // Only some ranks know which signal it was.
             return Some(self.plan.signals.received().unwrap_or("a signal to another rank").to_owned());
         }
         limit.filter(|&limit| trainer.n_steps() >= limit).map(|_| "train.stop_after_steps".to_owned())
     }
 
-    /// Asks for one step; whether it is the epoch's last.
+    /// Runs or enqueues one step; returns whether it is the epoch's last.
     fn step(&mut self, trainer: &mut Trainer<'_>) -> Result<bool> {
         let want_grad_norm = self.is_logged(trainer.n_steps() + 1);
         let vote = Votes::of_rank(self.plan.signals.received().is_some(), self.autosave.is_due_by_clock());
@@ -245,7 +244,7 @@ impl<'a> TrainingLoop<'a> {
         step.is_multiple_of(self.plan.config.log.every_steps as u64)
     }
 
-    /// Tells of the steps that are over, or of all that were asked for.
+    /// Reports the steps that have finished, or all enqueued ones.
     fn outcomes(&mut self, trainer: &mut Trainer<'_>, all: bool) -> Result<()> {
         loop {
             let started = Instant::now();
@@ -260,7 +259,7 @@ impl<'a> TrainingLoop<'a> {
                 self.clock.startup_s = Some(self.seconds_since_start());
             }
             if outcome.skipped {
-                // Not a step: the weights are as they were, and the next one has its number.
+                // A skipped step does not count: the next one has its number.
                 continue;
             }
             if self.is_logged(step) {
@@ -281,12 +280,12 @@ impl<'a> TrainingLoop<'a> {
         }
     }
 
-    /// Epoch of the last step that was asked for, from 1: all outcomes of an epoch are read before the next one begins.
+    /// Epoch of the last enqueued step, from 1: all outcomes of an epoch are read before the next one begins.
     fn epoch_under_way(&self) -> u64 {
         (self.state.cursor.max(1) - 1) / self.state.n_rows.max(1) + 1
     }
 
-    /// An epoch is over: evaluates and tells of it. Whether a checkpoint is due.
+    /// Evaluates and reports a finished epoch; returns whether a checkpoint is due.
     fn end_epoch(&mut self, trainer: &mut Trainer<'_>) -> Result<bool> {
         let epoch = self.epoch_under_way();
         self.gather_rows()?;
@@ -312,7 +311,7 @@ impl<'a> TrainingLoop<'a> {
         Ok(self.autosave.is_due_after_epoch(epoch) || (is_best && self.autosave.is_on()))
     }
 
-    /// Evaluates, if that was not done behind the last step; whether it is the best so far, and to be saved.
+    /// Evaluates, unless that was done after the last step; returns whether it is the best so far and must be saved.
     fn evaluate_once(&mut self, trainer: &mut Trainer<'_>) -> Result<bool> {
         if self.evaluated_at == Some(trainer.n_steps()) {
             return Ok(false);
@@ -320,7 +319,7 @@ impl<'a> TrainingLoop<'a> {
         Ok(self.evaluate(trainer)? && self.autosave.is_on())
     }
 
-    /// Evaluates, if there are rows for it, with the average of the weights where one is kept; whether it is the best so far.
+    /// Evaluates, if there are evaluation rows, with the averaged weights where kept; returns whether it is the best so far.
     fn evaluate(&mut self, trainer: &mut Trainer<'_>) -> Result<bool> {
         let LoopPlan { world, config, data, eval_partition, loading, .. } = &self.plan;
         let Some(rows) = &data.eval else { return Ok(false) };
@@ -345,7 +344,7 @@ impl<'a> TrainingLoop<'a> {
         }
     }
 
-    /// Adds up which rows the ranks have used since they did so last.
+    /// Merges the rows that the ranks have used since the last call into the state.
     fn gather_rows(&mut self) -> Result<()> {
         for bytes in self.plan.world.group().all_gather_bytes(&self.own_rows.to_bytes())? {
             let rows = RowsHash::from_bytes(&bytes).expect("all ranks run one program");
@@ -355,7 +354,7 @@ impl<'a> TrainingLoop<'a> {
         Ok(())
     }
 
-    /// Starts a checkpoint of the run as it stands.
+    /// Starts a checkpoint of the run's current state.
     fn save(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
         let started = Instant::now();
         self.gather_rows()?;

@@ -1,4 +1,4 @@
-//! Which part of a global batch is whose: ranges of positions for ranks, micro-batches and micro-shards.
+//! Partition of a global batch: ranges of positions for ranks, micro-batches and micro-shards.
 //!
 //! A global step takes the next `G` positions of the epoch's order; a rank takes its contiguous part
 //! of them, and a micro-batch its contiguous part of that. Parts differ by one row at most, the
@@ -15,18 +15,18 @@ fn part(n: usize, index: usize, parts: usize) -> Range<usize> {
     start..start + size + usize::from(index < n_larger)
 }
 
-/// Passes over rows for evaluation: the rows are cut into parts, of which a rank has a run, and a part into passes.
+/// Partition of evaluation rows into parts, a run of which belongs to each rank, and of a part into batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EvalPartition {
     /// Parts of all rows. What is summed is summed part by part, so the result depends on their number and not on that of the
     /// ranks.
     pub n_parts: usize,
-    /// The most rows of a pass.
+    /// Most rows of a batch.
     pub max_rows: usize,
 }
 
 impl EvalPartition {
-    /// One part a rank, in passes as long as the model takes.
+    /// One part per rank, in batches as large as the model allows.
     pub fn of_ranks(world_size: usize) -> Self {
         EvalPartition { n_parts: world_size, max_rows: usize::MAX }
     }
@@ -51,25 +51,25 @@ pub fn rank_range(global_rows: usize, rank: usize, world_size: usize) -> Range<u
     part(global_rows, rank, world_size)
 }
 
-/// How global batches are cut into the passes of the ranks.
+/// Kind of partition of global batches into the ranks' micro-batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PartitionKind {
-    /// One part a rank, each in so many micro-batches.
+    /// One part per rank, each split into micro-batches.
     Ranks {
         /// Micro-batches a rank; fewer where the last of them would be empty on every rank.
         n_micro: usize,
     },
-    /// A fixed number of micro-shards, whatever the number of ranks; each is one pass, and a rank has a run of them.
+    /// A fixed number of micro-shards at any number of ranks; each is one micro-batch, and a rank has a run of them.
     MicroShards {
         /// Micro-shards of all ranks.
         n_shards: usize,
     },
 }
 
-/// A [`PartitionKind`] as one rank sees it.
+/// Partition of global batches as one rank sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RankPartition {
-    /// How batches are cut.
+    /// Kind of partition.
     pub kind: PartitionKind,
     /// This rank.
     pub rank: usize,
@@ -99,12 +99,12 @@ impl RankPartition {
         RankPartition { rank: 0, ..*self }.own_rows(global_rows).len()
     }
 
-    /// The most rows of a pass over a global batch of `global_rows`.
+    /// Most rows of a micro-batch of a global batch of `global_rows`.
     pub fn max_micro_batch_rows(&self, global_rows: usize) -> usize {
         RankPartition { rank: 0, ..*self }.micro_batch(global_rows, 0).len()
     }
 
-    /// Passes that this rank makes over its part: the same number on every rank, but with micro-shards.
+    /// Micro-batches of this rank: the same number on every rank, except with micro-shards.
     pub fn n_micro_batches(&self, global_rows: usize) -> usize {
         match self.kind {
             PartitionKind::Ranks { n_micro } => n_micro.min(global_rows.div_ceil(self.world_size)).max(1),
@@ -112,10 +112,10 @@ impl RankPartition {
         }
     }
 
-    /// The places in the global batch of the rows of pass `index`.
+    /// The places in the global batch of the rows of micro-batch `index`.
     ///
     /// # Panics
-    /// If there is no such pass.
+    /// If there is no such micro-batch.
     pub fn micro_batch(&self, global_rows: usize, index: usize) -> Range<usize> {
         match self.kind {
             PartitionKind::Ranks { .. } => {
@@ -137,7 +137,7 @@ impl RankPartition {
 }
 
 /// The micro-batches of one rank's `rows`: as many ranges as `grad_accum_steps`, on every rank, so
-/// that all ranks take the same number of passes.
+/// that all ranks run the same number.
 pub fn micro_ranges(
     rows: Range<usize>,
     grad_accum_steps: usize,
