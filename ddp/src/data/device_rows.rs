@@ -1,4 +1,4 @@
-//! Rows of a step on a GPU: copied from pinned memory, or gathered from those that are there.
+//! Rows of a step on a GPU: copied from pinned memory, or gathered from rows that are on the GPU.
 
 use std::ops::Range;
 
@@ -8,13 +8,13 @@ use ddp_kernels::{DType, KernelError, MemoryUse, Tensor, ops};
 use crate::data::batch::{Batch, BatchMut};
 use crate::data::{DeviceNormalizer, RowLayout, TargetLayout};
 
-/// What rows look like on their way to a GPU.
+/// Layout of rows that are sent to a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceShape {
     n_features: usize,
-    /// Format in which features come.
+    /// Number format of the features that are sent.
     dtype: DType,
-    /// Targets of a row; None for a class index.
+    /// Targets of a row; `None` for a class index.
     n_targets: Option<usize>,
     has_weights: bool,
     way: Way,
@@ -22,16 +22,16 @@ pub struct DeviceShape {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// As the model takes them.
+    /// In the model's format.
     Sent,
-    /// To be converted or normalised there.
+    /// To be converted or normalized on the GPU.
     Converted,
-    /// By their numbers, from rows that are there.
+    /// As row numbers, gathered from rows on the GPU.
     Gathered,
 }
 
 impl DeviceShape {
-    /// Rows of `layout` that come as the model takes them, or are converted on the GPU if `converts`.
+    /// Rows of `layout` in the model's format, or converted on the GPU if `converts`.
     pub fn sent(layout: &RowLayout, converts: bool) -> Self {
         let n_targets = match &layout.targets {
             TargetLayout::Classes { .. } => None,
@@ -42,14 +42,14 @@ impl DeviceShape {
         DeviceShape { n_features, dtype, n_targets, has_weights, way }
     }
 
-    /// Rows of `layout` that are gathered from those on the GPU.
+    /// Rows of `layout` that are gathered on the GPU.
     pub fn gathered(layout: &RowLayout) -> Self {
         DeviceShape { dtype: DType::F32, way: Way::Gathered, ..Self::sent(layout, false) }
     }
 }
 
 impl DeviceShape {
-    /// Bytes of the GPU's memory that a [`DeviceRows`] of so many rows takes.
+    /// Bytes of GPU memory of a [`DeviceRows`] with this number of rows.
     pub fn size_bytes(&self, n_rows: usize) -> usize {
         let x = self.n_features * self.dtype.size_bytes();
         let floats = if self.way == Way::Converted { self.n_features * DType::F32.size_bytes() } else { 0 };
@@ -60,26 +60,26 @@ impl DeviceShape {
     }
 }
 
-/// Features, targets and weights of up to a number of rows.
+/// Features, targets and weights of a limited number of rows.
 #[derive(Debug)]
 pub struct DeviceRows {
     shape: DeviceShape,
-    /// Features as they come.
+    /// Features in the format in which they are sent.
     x: Upload,
-    /// Features as the model takes them, where that is something else.
+    /// Features in the model's format, if it differs.
     floats: Option<Tensor>,
     targets: Upload,
-    /// Where rows have weights.
+    /// `Some` if rows have weights.
     weights: Option<Upload>,
-    /// Numbers of rows, where they are gathered on the GPU.
+    /// Row numbers, if rows are gathered on the GPU.
     indices: Option<Upload>,
 }
 
 impl DeviceRows {
-    /// Room for `n_rows` rows.
+    /// Allocates memory for `n_rows` rows.
     ///
     /// # Errors
-    /// As making tensors there.
+    /// Out of memory, or the device is unavailable.
     pub fn new(gpu: &'static Gpu, n_rows: usize, shape: DeviceShape) -> Result<Self, KernelError> {
         let n_rows = n_rows.max(1);
         let dims = [n_rows, shape.n_features];
@@ -99,12 +99,12 @@ impl DeviceRows {
         })
     }
 
-    /// Whether there is room for `n_rows` such rows.
+    /// Whether `n_rows` such rows fit.
     pub(crate) fn holds(&self, n_rows: usize, shape: DeviceShape) -> bool {
         n_rows <= self.x.device().shape().dims()[0] && shape == self.shape
     }
 
-    /// Starts the copy of the first `n_rows` rows, and what makes features of them.
+    /// Enqueues the copy of the first `n_rows` rows and their conversion.
     pub(crate) fn send(
         &mut self,
         n_rows: usize,
@@ -126,7 +126,7 @@ impl DeviceRows {
         }
     }
 
-    /// Sends the numbers of `n_rows` rows, and has `gather` make the rows of them.
+    /// Sends the numbers of `n_rows` rows and enqueues `gather`.
     pub(crate) fn gather(
         &mut self,
         n_rows: usize,
@@ -134,7 +134,7 @@ impl DeviceRows {
         gather: impl FnOnce(ddp_kernels::TensorRef<'_>, BatchMut<'_>) -> Result<(), KernelError>,
     ) -> Result<(), KernelError> {
         let DeviceRows { x, targets, weights, indices, .. } = self;
-        let indices = indices.as_mut().expect("made for rows that are gathered");
+        let indices = indices.as_mut().expect("allocated for rows that are gathered");
         indices.send_from(numbers, n_rows)?;
         let out = BatchMut {
             x: x.device_mut().rows(0, n_rows)?,
@@ -147,10 +147,10 @@ impl DeviceRows {
         if n_rows == 0 { Ok(()) } else { gather(indices.device().view().rows(0, n_rows)?, out) }
     }
 
-    /// Takes rows that are on the GPU already, as the model takes them.
+    /// Copies rows on the GPU that are in the model's format.
     ///
     /// # Errors
-    /// [`KernelError::Shape`] for other rows than it was made for.
+    /// [`KernelError::Shape`] for rows of a different layout.
     pub fn copy(&mut self, batch: Batch<'_>) -> Result<(), KernelError> {
         let n = batch.n_rows();
         batch.copy_to(BatchMut {
@@ -176,7 +176,7 @@ impl DeviceRows {
         })
     }
 
-    /// The work that reads the rows was asked for.
+    /// Marks the work that reads the rows as enqueued.
     pub(crate) fn consumed(&mut self) -> Result<(), KernelError> {
         let DeviceRows { x, targets, weights, indices, .. } = self;
         for upload in [x, targets].into_iter().chain(weights).chain(indices) {

@@ -1,4 +1,4 @@
-//! All rows on the GPU: batches are gathered there, and only the rows' numbers travel.
+//! All rows on the GPU: batches are gathered there, and only row numbers are sent.
 
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, TensorRef, ops};
@@ -7,12 +7,12 @@ use crate::data::batch::BatchMut;
 use crate::data::error::Result;
 use crate::data::{Dataset, RowLayout};
 
-/// Rows that are copied at a time, in bytes.
+/// Bytes of rows per copy.
 const CHUNK_BYTES: usize = 16 << 20;
-/// Share of the GPU's free memory that rows may take where nobody asked for it.
+/// Largest share of the GPU's free memory that rows take with `data.placement = "auto"`.
 const MAX_SHARE: f64 = 0.5;
 
-/// The rows of a dataset on a GPU, in the format in which they are stored.
+/// The rows of a dataset on a GPU, in their stored format.
 #[derive(Debug)]
 pub(crate) struct DeviceTable {
     x: Tensor,
@@ -21,12 +21,12 @@ pub(crate) struct DeviceTable {
 }
 
 impl DeviceTable {
-    /// Bytes that the rows would take.
+    /// Bytes of GPU memory for the rows.
     pub(crate) fn size_bytes(dataset: &dyn Dataset) -> usize {
         dataset.len().saturating_mul(dataset.layout().row_bytes())
     }
 
-    /// Whether the rows fit and leave enough of the free memory for others.
+    /// Whether the rows fit and leave enough free memory.
     pub(crate) fn fits(dataset: &dyn Dataset, gpu: &'static Gpu) -> Result<bool> {
         Ok(Self::size_bytes(dataset) as f64 <= gpu.memory_in_use()?.free as f64 * MAX_SHARE)
     }
@@ -76,7 +76,7 @@ impl DeviceTable {
         })
     }
 
-    /// Writes the rows `indices` to `out`, features as f32 and normalised.
+    /// Gathers the rows `indices` into `out`, with features as normalized f32.
     pub(crate) fn gather(
         &self,
         indices: TensorRef<'_>,
@@ -92,7 +92,7 @@ impl DeviceTable {
     }
 }
 
-/// [`ops::gather_rows`] also for vectors, whose rows are single elements.
+/// [`ops::gather_rows`] that also accepts vectors, whose rows are single elements.
 fn gather_rows(from: TensorRef<'_>, indices: TensorRef<'_>, to: TensorMut<'_>) -> Result<(), KernelError> {
     let (n_from, n_to) = (from.shape().dims()[0], indices.numel());
     let width = from.numel() / n_from.max(1);

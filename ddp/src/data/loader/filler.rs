@@ -1,4 +1,4 @@
-//! What it takes to fill a batch.
+//! Fills buffers with the rows of batches.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,17 +8,17 @@ use crate::data::error::Result;
 use crate::data::order::epoch_order::RowOrder;
 use crate::data::{Dataset, DeviceNormalizer};
 
-/// Rows, and what is done to them on the way.
+/// Dataset, plan and conversion of the rows.
 #[derive(Debug)]
 pub(super) struct Filler {
     pub(super) dataset: Arc<dyn Dataset>,
-    /// On the CPU; on a GPU the GPU normalises.
+    /// Normalizer on the CPU; a GPU normalizes itself.
     pub(super) normalizer: Option<Arc<DeviceNormalizer>>,
-    /// The most rows of a job.
+    /// Most rows of a job.
     pub(super) max_rows: usize,
-    /// Jobs that are handed over together.
+    /// Jobs per buffer.
     pub(super) jobs_a_batch: usize,
-    /// Epoch and number of the last window whose rows the dataset was told to expect.
+    /// Epoch and number of the last window that was announced to the dataset.
     announced: Mutex<Option<(u64, usize)>>,
 }
 
@@ -32,19 +32,19 @@ impl Filler {
         Filler { dataset, normalizer, max_rows, jobs_a_batch, announced: Mutex::new(None) }
     }
 
-    /// Takes the next jobs of `plan`, as many as go into one buffer; none at its end.
+    /// The next jobs of `plan` for one buffer; empty at the end.
     pub(super) fn take_jobs(&self, batch: &mut HostBatch, plan: &mut dyn Iterator<Item = Job>) {
         batch.jobs.clear();
         batch.jobs.extend(plan.take(self.jobs_a_batch));
     }
 
-    /// Takes the rows of the jobs.
+    /// Gathers the rows of the jobs.
     pub(super) fn fill(&self, batch: &mut HostBatch) -> Result<()> {
         batch.jobs.iter().for_each(|job| self.announce(job));
         batch.fill(&*self.dataset, self.normalizer.as_deref(), self.max_rows * self.jobs_a_batch)
     }
 
-    /// Tells the dataset which rows come next, when a batch is the first of its window.
+    /// Announces the next rows to the dataset if a batch is the first of its window.
     fn announce(&self, job: &Job) {
         let RowOrder::Blocks(order) = &*job.order else { return };
         if job.own.is_empty() {
@@ -56,7 +56,7 @@ impl Filler {
             Some((epoch, last)) if epoch == job.epoch => last + 1,
             _ => window,
         };
-        // The window itself where nobody announced it, and the one behind it.
+        // The window itself unless it was announced, and the one after it.
         for window in first..=window + 1 {
             let rows: Vec<_> = order.window_rows(window).collect();
             if !rows.is_empty() {

@@ -1,4 +1,4 @@
-//! Memory in which batches wait for their steps: one, or several small ones.
+//! Host memory of one batch, or of several small ones, until their steps.
 
 use std::ops::Range;
 
@@ -11,25 +11,25 @@ use crate::data::error::Result;
 use crate::data::order::epoch_proof::RowsHash;
 use crate::data::{Dataset, DeviceNormalizer, RowLayout};
 
-/// Rows of consecutive batches on the host, or only their numbers where the rows are on the GPU.
+/// Rows of consecutive batches on the host, or only row numbers if the rows are on the GPU.
 #[derive(Debug)]
 pub(super) struct HostBatch {
     memory: Memory,
     /// Numbers of the rows.
     rows: Vec<usize>,
-    /// The rows where they lie, instead of copies.
+    /// Rows in the dataset's own memory, without copies.
     in_place: Option<Range<usize>>,
     /// The batches; several only on the CPU.
     pub(super) jobs: Vec<Job>,
-    /// Which rows they have, one of each batch.
+    /// Hashes of the rows, one per batch.
     hashes: Vec<RowsHash>,
-    /// The batch whose step it is, and the place of its first row.
+    /// The current batch and the offset of its first row.
     current: (usize, usize),
 }
 
 #[derive(Debug)]
 enum Memory {
-    /// Nothing yet: made with the first rows that are copied.
+    /// Empty: allocated with the first rows that are copied.
     None,
     Rows(Box<RowMemory>),
     Indices(PinnedTensor),
@@ -41,11 +41,11 @@ pub(super) struct RowMemory {
     pub(super) x: HostTensor,
     pub(super) targets: HostTensor,
     pub(super) weights: Option<HostTensor>,
-    /// `x` as the model takes it, where it computes on the CPU and that is something else.
+    /// `x` in the model's format, if the model runs on the CPU and the format differs.
     floats: Option<Tensor>,
 }
 
-/// Host memory that a GPU can copy from, or any.
+/// Host memory, page-locked if a GPU copies from it.
 #[derive(Debug)]
 pub(super) enum HostTensor {
     Pageable(Tensor),
@@ -74,7 +74,7 @@ impl HostTensor {
         }
     }
 
-    /// The memory that a GPU copies from.
+    /// The page-locked memory.
     pub(super) fn pinned(&mut self) -> &mut PinnedTensor {
         match self {
             HostTensor::Pinned(tensor) => tensor,
@@ -84,7 +84,7 @@ impl HostTensor {
 }
 
 impl HostBatch {
-    /// Room for up to `n_rows` rows: made now if a GPU shall copy from it, for that must not happen beside a capture.
+    /// Memory for up to `n_rows` rows: allocated now if a GPU copies from it, because that must not happen during a capture.
     pub(super) fn new(layout: &RowLayout, n_rows: usize, gpu: Option<&'static Gpu>) -> Result<Self> {
         let memory = match gpu {
             Some(_) => Memory::Rows(Box::new(RowMemory::new(layout, n_rows, gpu)?)),
@@ -100,7 +100,7 @@ impl HostBatch {
         })
     }
 
-    /// Room for the numbers of up to `n_rows` rows.
+    /// Memory for the numbers of up to `n_rows` rows.
     pub(super) fn indices(n_rows: usize, gpu: &'static Gpu) -> Result<Self> {
         let memory = Memory::Indices(PinnedTensor::new(gpu, &[n_rows.max(1)], DType::I64)?);
         Ok(HostBatch {
@@ -113,7 +113,7 @@ impl HostBatch {
         })
     }
 
-    /// Takes the rows of its jobs.
+    /// Gathers the rows of its jobs.
     pub(super) fn fill(
         &mut self,
         dataset: &dyn Dataset,
@@ -127,7 +127,7 @@ impl HostBatch {
         for Job { own, order, .. } in &self.jobs {
             let first = self.rows.len();
             self.rows.extend(own.clone().map(|position| order.index(position)));
-            // Of the very numbers that the rows are taken by.
+            // Hash the numbers with which the rows are gathered.
             self.hashes.push(self.rows[first..].iter().map(|&row| row as u64).collect());
         }
         if let Memory::Indices(indices) = &mut self.memory {
@@ -156,23 +156,23 @@ impl HostBatch {
         Ok(())
     }
 
-    /// Which rows the batch has whose step it is.
+    /// Hash of the current batch's rows.
     pub(super) fn rows_hash(&self) -> RowsHash {
         self.hashes[self.current.0]
     }
 
-    /// The batch whose step it is.
+    /// The current batch.
     pub(super) fn job(&self) -> &Job {
         &self.jobs[self.current.0]
     }
 
-    /// Goes on to the next batch; whether there is one.
+    /// Advances to the next batch; returns false if there is none.
     pub(super) fn advance(&mut self) -> bool {
         self.current = (self.current.0 + 1, self.current.1 + self.job().own.len());
         self.current.0 < self.jobs.len()
     }
 
-    /// Rows `rows` of the batch whose step it is, as the model takes them, on the CPU.
+    /// Rows `rows` of the current batch in the model's format, on the CPU.
     pub(super) fn rows<'a>(&'a self, dataset: &'a dyn Dataset, rows: Range<usize>) -> Result<Batch<'a>> {
         if let Some(place) = &self.in_place {
             let rows = place.start + rows.start..place.start + rows.end;
@@ -194,17 +194,17 @@ impl HostBatch {
         }
     }
 
-    /// Whether no copy to the GPU reads this memory any more.
+    /// Whether all copies from this memory to the GPU have finished.
     pub(super) fn is_sent(&self) -> Result<bool> {
         self.all_pinned(|tensor| Ok(tensor.is_sent()?))
     }
 
-    /// Waits until no copy to the GPU reads this memory any more.
+    /// Waits until all copies from this memory to the GPU have finished.
     pub(super) fn wait_sent(&self) -> Result<()> {
         self.all_pinned(|tensor| Ok(tensor.wait_sent().map(|()| true)?)).map(|_| ())
     }
 
-    /// How long its copies took, in ms, if they are over.
+    /// Duration of its copies in ms, if they have finished.
     pub(super) fn sent_ms(&self) -> Result<f64> {
         let mut sum = 0.0;
         self.all_pinned(|tensor| {
@@ -228,7 +228,7 @@ impl HostBatch {
     }
 }
 
-/// What is to be copied to a GPU.
+/// Source of copies to a GPU.
 pub(super) enum Sending<'a> {
     Rows(&'a mut RowMemory),
     Indices(&'a mut PinnedTensor),
@@ -275,7 +275,7 @@ impl RowMemory {
         dataset.gather(rows, out)
     }
 
-    /// Makes what the model takes of the features, if that is something else.
+    /// Converts the features to the model's format, if it differs.
     fn convert(&mut self, n_rows: usize, normalizer: Option<&DeviceNormalizer>) -> Result<()> {
         let x = self.x.view();
         if x.dtype() == DType::F32 && normalizer.is_none() {

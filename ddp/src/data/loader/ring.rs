@@ -1,4 +1,4 @@
-//! Threads that fill batches in turn, and the order in which they are taken.
+//! Threads that fill batches, which are consumed in the order of the plan.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use super::host_batch::HostBatch;
 use super::plan::Job;
 use crate::data::error::{DataError, Result};
 
-/// Threads at work.
+/// The loader's threads and their shared state.
 pub(super) struct Ring {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -20,20 +20,20 @@ pub(super) struct Ring {
 struct Shared {
     filler: Filler,
     state: Mutex<State>,
-    /// A buffer was given back, or the end has come.
+    /// Signals a returned buffer, or the end.
     may_fill: Condvar,
-    /// A batch is ready, or the plan is at its end.
+    /// Signals a filled batch, or the end of the plan.
     may_take: Condvar,
 }
 
 struct State {
     jobs: Box<dyn Iterator<Item = Job> + Send>,
     free: Vec<HostBatch>,
-    /// Batches from the next one on that is to be taken; None where a thread is still at it.
+    /// Batches from the next one on; `None` while a thread fills it.
     ready: VecDeque<Option<(HostBatch, Result<()>)>>,
-    /// Number of the batch in front of `ready`.
+    /// Number of the first batch in `ready`.
     n_taken: u64,
-    /// Number of the next batch that a thread begins.
+    /// Number of the next batch to fill.
     n_begun: u64,
     is_at_end: bool,
 }
@@ -72,7 +72,7 @@ impl Ring {
         self.threads.len()
     }
 
-    /// The next batch in the plan's order, None behind its last; waits for it.
+    /// Waits for the next batch of the plan and returns it; `None` at the end.
     pub(super) fn take(&mut self) -> Result<Option<HostBatch>> {
         let mut state = self.shared.lock();
         loop {
@@ -94,7 +94,7 @@ impl Ring {
         }
     }
 
-    /// Memory that is free again.
+    /// Returns a buffer.
     pub(super) fn give_back(&mut self, batch: HostBatch) {
         self.shared.lock().free.push(batch);
         self.shared.may_fill.notify_one();
@@ -106,11 +106,11 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fills batches until the plan, or the ring, is at its end.
+    /// Fills batches until the end of the plan or the ring.
     fn work(&self) {
         let mut state = self.lock();
         loop {
-            // The buffer first, then the batch: so whoever has the first batch also has memory for it.
+            // The buffer first, then the batch, so that the thread with the first batch also has memory for it.
             let Some(mut batch) = (if state.is_at_end { return } else { state.free.pop() }) else {
                 state = self.may_fill.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
@@ -127,7 +127,7 @@ impl Shared {
             state.n_begun += 1;
             state.ready.push_back(None);
             drop(state);
-            // A user's dataset that panics must not leave the step waiting for ever.
+            // A panic in a user's dataset must not leave the step waiting forever.
             let filled = catch_panic(|| self.filler.fill(&mut batch));
             let filled = filled.unwrap_or_else(|_| {
                 let source_name = self.filler.dataset.source().to_owned();
@@ -149,7 +149,7 @@ impl Drop for Ring {
         self.shared.lock().is_at_end = true;
         self.shared.may_fill.notify_all();
         for thread in self.threads.drain(..) {
-            // It catches its panics.
+            // The thread catches its panics.
             let _ = thread.join();
         }
     }

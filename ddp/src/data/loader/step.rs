@@ -1,4 +1,4 @@
-//! One loaded batch as a step takes it.
+//! One loaded batch, the input of a step.
 
 use ddp_kernels::{DType, TensorRef};
 
@@ -44,12 +44,12 @@ impl<'a> LoadedStep<'a> {
         self.job().ends_epoch()
     }
 
-    /// Which rows of the dataset this rank has in the step.
+    /// Hash of this rank's rows of the step.
     pub fn rows_hash(&self) -> RowsHash {
         self.batch.rows_hash()
     }
 
-    /// Which part of the rows it is, in evaluation.
+    /// Part of the rows, in evaluation.
     pub(crate) fn part(&self) -> usize {
         self.job().part
     }
@@ -57,16 +57,16 @@ impl<'a> LoadedStep<'a> {
     /// Targets and weights, in host memory.
     ///
     /// # Errors
-    /// Those of reading them.
+    /// Errors of reading them.
     pub(crate) fn targets_and_weights(&self) -> Result<(TensorRef<'_>, Option<TensorRef<'_>>)> {
         let Batch { targets, weights, .. } = self.batch()?;
         Ok((targets, weights))
     }
 
-    /// The rows as the model takes them, on the CPU; of a batch that a GPU will get, the host's copies as they are stored.
+    /// The rows in the model's format, on the CPU; for a batch that is sent to a GPU, the host's copies in their stored format.
     ///
     /// # Errors
-    /// Those of reading them.
+    /// Errors of reading them.
     ///
     /// # Panics
     /// If the rows are on the GPU ([`super::Loader::is_on_gpu`]).
