@@ -2,8 +2,8 @@
 
 mod error;
 pub mod metrics;
-pub mod process;
-pub mod progress;
+pub(crate) mod process;
+pub(crate) mod progress;
 pub mod stdout;
 pub(crate) mod table;
 pub(crate) mod units;
