@@ -3,8 +3,8 @@
 mod error;
 mod eval_metrics;
 pub mod metrics;
-pub mod process;
-pub mod progress;
+pub(crate) mod process;
+pub(crate) mod progress;
 pub mod stdout;
 pub(crate) mod table;
 pub(crate) mod units;

@@ -41,30 +41,30 @@ impl fmt::Display for Checksum {
 
 /// Incremental checksum.
 #[derive(Clone)]
-pub struct Hasher {
+pub(crate) struct Hasher {
     hash: Box<Xxh3>,
     n_bytes: u64,
 }
 
 impl Hasher {
     /// Creates a hasher of no bytes.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Hasher { hash: Box::new(Xxh3::new()), n_bytes: 0 }
     }
 
     /// Appends bytes.
-    pub fn update(&mut self, bytes: &[u8]) {
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
         self.hash.update(bytes);
         self.n_bytes += bytes.len() as u64;
     }
 
     /// Bytes so far.
-    pub fn n_bytes(&self) -> u64 {
+    pub(crate) fn n_bytes(&self) -> u64 {
         self.n_bytes
     }
 
     /// The checksum of the bytes so far.
-    pub fn checksum(&self) -> Checksum {
+    pub(crate) fn checksum(&self) -> Checksum {
         Checksum::from_u128(self.hash.digest128())
     }
 }

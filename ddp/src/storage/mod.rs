@@ -2,11 +2,11 @@
 //!
 //! The lowest module: it knows no config, no model and no checkpoint.
 
-pub mod atomic_write;
-pub mod checksum;
+pub(crate) mod atomic_write;
+pub(crate) mod checksum;
 pub mod disk;
 pub mod fault;
 pub(crate) mod fingerprint;
 pub mod stream;
 pub mod tensor_file;
-pub mod user_file;
+pub(crate) mod user_file;

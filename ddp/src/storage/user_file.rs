@@ -49,7 +49,7 @@ pub enum FileError {
 }
 
 /// Opens `path` for reading; `what` names its purpose in error messages, such as "data file".
-pub fn open(what: &'static str, path: &Path) -> Result<File, FileError> {
+pub(crate) fn open(what: &'static str, path: &Path) -> Result<File, FileError> {
     let unreadable = |source| FileError::Unreadable { what, path: path.to_owned(), source };
     let file = match File::open(path) {
         Ok(file) => file,
@@ -65,7 +65,7 @@ pub fn open(what: &'static str, path: &Path) -> Result<File, FileError> {
 }
 
 /// Reads all of `path`; `what` names its purpose in error messages.
-pub fn read(what: &'static str, path: &Path) -> Result<Vec<u8>, FileError> {
+pub(crate) fn read(what: &'static str, path: &Path) -> Result<Vec<u8>, FileError> {
     let mut bytes = Vec::new();
     let read = open(what, path)?.read_to_end(&mut bytes);
     read.map_err(|source| FileError::Unreadable { what, path: path.to_owned(), source })?;

@@ -28,7 +28,7 @@ use crate::train::trainer::GraphMode;
 /// Prints the description of the run, on rank 0.
 ///
 /// # Errors
-/// [`Error::Config`], [`Error::Data`], and the errors of [`Report::new`].
+/// [`Error::Config`], [`Error::Data`], and the errors that would keep the run from training.
 pub fn describe(world: &World, args: &DescribeArgs) -> Result<(), Stop> {
     let mut set = args.set.clone();
     set.extend(args.zero.map(|zero| format!("comm.zero={zero}")));
@@ -54,7 +54,7 @@ fn device(request: &str) -> Device {
 
 /// Description of a run; one JSON object.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub(crate) struct Report {
     name: String,
     device: &'static str,
     precision: &'static str,
@@ -81,7 +81,7 @@ struct Parameter {
 
 /// FLOPs of the matmuls; a multiply-add counts 2.
 #[derive(Debug, Serialize, PartialEq, Eq)]
-pub struct Flop {
+pub(crate) struct Flop {
     /// Forward, per row: 2 per weight.
     forward_a_row: usize,
     /// Backward, per row: 4 per weight, 2 in the first layer if its input needs no gradient.
@@ -113,7 +113,7 @@ impl Report {
     /// # Errors
     /// The errors that would keep this run from training: of [`BatchPartition::new`], [`setup::schedule`], [`ParamGroups::new`] and the GPU,
     /// and options that exclude each other.
-    pub fn new(config: &Config, data: &Loaded, world_size: usize, device: Device) -> Result<Self> {
+    pub(crate) fn new(config: &Config, data: &Loaded, world_size: usize, device: Device) -> Result<Self> {
         let layout = data.train.layout();
         let spec = ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs())
             .with_embeddings(data.preprocessor.plan.embeddings());
@@ -205,7 +205,7 @@ impl Parameter {
 
 impl Flop {
     /// FLOPs of this model; a step has `global_rows` rows.
-    pub fn new(spec: &ModelSpec, global_rows: usize) -> Self {
+    pub(crate) fn new(spec: &ModelSpec, global_rows: usize) -> Self {
         let model::Flop { forward: forward_a_row, backward: backward_a_row } =
             model::Flop::per_row(&model::layers::of_spec(spec));
         Flop { forward_a_row, backward_a_row, a_step: (forward_a_row + backward_a_row) * global_rows }
