@@ -471,7 +471,7 @@ fn only_former_parts_are_replaced_and_never_what_is_read() {
         let to_folder: &[&str] = if to.ends_with('/') { &["--to", "npz"] } else { &[] };
         let message = convert("part-00000.csv", to, to_folder).unwrap_err().to_string();
         assert!(
-            message.contains("part-00000.csv`, which is read") && message.contains("hint: "),
+            message.contains("part-00000.csv`, which is an input") && message.contains("hint: "),
             "{message}"
         );
     }
@@ -485,7 +485,7 @@ fn only_former_parts_are_replaced_and_never_what_is_read() {
     let labels = at("labels/part-00000.npy");
     let words = [&again[0][..], &out, "--to", "npy", "--overwrite", "--labels", text(&labels)];
     let message = run(&args(&words)).unwrap_err().to_string();
-    assert!(message.contains("labels/part-00000.npy`, which is read"), "{message}");
+    assert!(message.contains("labels/part-00000.npy`, which is an input"), "{message}");
     assert_eq!(fs::read(at("part-00000.csv")).unwrap(), before);
     assert!(labels.exists());
 }

@@ -113,7 +113,7 @@ class  rows   share
 0         3  60.0 %
 1         2  40.0 %
 
-warning: text in city: `data.categorical` treats it as categories, `data.drop` ignores the columns
+warning: text in city: `data.categorical` treats it as categories, `data.drop` ignores it
 warning: missing values in size, first in line 3: `data.missing` = \"mean\" or \"zero\" fills them
 warning: the same value in all rows: note
 warning: only 5 rows: patterns in so few rows may be chance

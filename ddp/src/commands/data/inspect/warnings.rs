@@ -190,9 +190,7 @@ impl Judge<'_> {
         }
         texts.retain(|&index| !self.is_identifier(index) && !self.is_constant(index));
         self.about(all, WarningKind::Text, &texts, |names| {
-            format!(
-                "text in {names}: `data.categorical` treats it as categories, `data.drop` ignores the columns"
-            )
+            format!("text in {names}: `data.categorical` treats it as categories, `data.drop` ignores it")
         });
         let first = missing.iter().filter_map(|&index| self.collected.columns[index].first_missing);
         let first = self.first(first.min_by_key(|place| (place.file, place.number)));
