@@ -25,7 +25,6 @@ pub use self::config::{ConfigCommand, ConfigKeysArgs};
 pub use self::data::{ConvertArgs, ConvertDtype, DataCommand, InspectArgs};
 pub use self::describe::DescribeArgs;
 use crate::config::{CommDtype, resumable_keys};
-use crate::error::Result;
 use crate::report::progress::ProgressChoice;
 use crate::train::resume::ResumeFrom;
 use crate::train::trainer::GraphMode;

@@ -4,7 +4,8 @@
 use ddp_kernels::Device;
 
 use super::layer::{Layer, LayerKind};
-use super::layers::{Linear, LinearSpec};
+use super::layers::Linear;
+use super::linear_spec::LinearSpec;
 
 /// The same function in fewer calls on `device`.
 pub(crate) fn fuse(layers: Vec<Box<dyn Layer>>, device: Device) -> Vec<Box<dyn Layer>> {

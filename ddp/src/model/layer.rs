@@ -9,7 +9,7 @@ use ddp_kernels::ops::{Activation, ThroughActivation};
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, TensorRef};
 
 use super::EmbeddingSpec;
-use super::layers::LinearSpec;
+use super::linear_spec::LinearSpec;
 use super::param::{ParamSlot, ParamSpec};
 use super::pass::{BackwardPass, ForwardPass, InputGradientPass};
 use crate::config::precision::Precision;

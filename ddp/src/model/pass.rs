@@ -3,9 +3,7 @@
 use std::ops::Range;
 
 use ddp_kernels::ops::{self, DropoutKey, MatmulMode, ThroughActivation};
-use ddp_kernels::{Tensor, TensorMut, TensorRef};
-
-use super::layer::Result;
+use ddp_kernels::{KernelError, Tensor, TensorMut, TensorRef};
 
 /// Key of the dropout masks of one pass: masks differ per step and row.
 #[derive(Debug, Clone, Copy)]
@@ -21,7 +19,7 @@ pub struct DropoutStep<'a> {
 }
 
 impl DropoutStep<'_> {
-    pub(crate) fn apply(self, x: TensorMut<'_>, p: f64, layer: u16) -> Result<()> {
+    pub(crate) fn apply(self, x: TensorMut<'_>, p: f64, layer: u16) -> Result<(), KernelError> {
         let DropoutStep { seed, step, first_row, scalars } = self;
         ops::dropout(x, p, DropoutKey { seed, step, layer, first_row }, scalars)
     }
@@ -118,7 +116,7 @@ impl<'a> ParamViews<'a> {
     ///
     /// # Panics
     /// If the layer has no such parameter.
-    pub fn master(&self, index: usize) -> Result<TensorRef<'a>> {
+    pub fn master(&self, index: usize) -> Result<TensorRef<'a>, KernelError> {
         self.of(self.master, index)
     }
 
@@ -129,17 +127,17 @@ impl<'a> ParamViews<'a> {
     ///
     /// # Panics
     /// If the layer has no such parameter.
-    pub fn compute(&self, index: usize) -> Result<TensorRef<'a>> {
+    pub fn compute(&self, index: usize) -> Result<TensorRef<'a>, KernelError> {
         self.of(self.compute, index)
     }
 
     /// The f32 range from the layer's first parameter to the end of its last one.
-    pub(crate) fn master_range(&self) -> Result<TensorRef<'a>> {
+    pub(crate) fn master_range(&self) -> Result<TensorRef<'a>, KernelError> {
         let end = self.places.last().map_or(0, |last| last.range.end);
         self.master.view().range(self.places.first().map_or(0, |first| first.range.start), end)
     }
 
-    fn of(&self, flat: &'a Tensor, index: usize) -> Result<TensorRef<'a>> {
+    fn of(&self, flat: &'a Tensor, index: usize) -> Result<TensorRef<'a>, KernelError> {
         let ParamPlace { range, dims, .. } = &self.places[index];
         flat.view().range(range.start, range.end)?.reshape(dims)
     }
@@ -173,7 +171,7 @@ impl<'a> ParamGradients<'a> {
     ///
     /// # Panics
     /// If the layer has no more parameters.
-    pub fn take(&mut self) -> Result<ParamGradient<'a>> {
+    pub fn take(&mut self) -> Result<ParamGradient<'a>, KernelError> {
         let (ParamPlace { range, dims, gradient }, rest) =
             self.places.split_first().expect("one gradient per parameter");
         self.places = rest;

@@ -2,8 +2,7 @@
 
 use ddp_kernels::ops::Activation;
 
-use super::layer::Layer;
-use super::{EmbeddingSpec, layers};
+use super::EmbeddingSpec;
 use crate::config::{ModelConfig, Norm};
 
 /// A multilayer perceptron: linear layers with an activation after each but the last.
@@ -103,37 +102,6 @@ impl ModelSpec {
     pub fn has_residual(&self, layer: usize) -> bool {
         let (i, o) = self.in_out(layer);
         self.residual && self.is_hidden(layer) && i == o
-    }
-
-    /// Floating-point operations of the matmuls of one training step on one row, forward and backward.
-    pub fn flop_per_row(&self) -> u64 {
-        let Flop { forward, backward } = Flop::per_row(&layers::of_spec(self));
-        (forward + backward) as u64
-    }
-}
-
-/// Floating-point operations of matmuls, a multiply-add being 2.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Flop {
-    /// Of a forward pass: 2 per weight.
-    pub forward: usize,
-    /// Of a backward pass: 2 per weight for its gradient, and 2 for the gradient of the layer's input where a parameter in
-    /// front of it needs that.
-    pub backward: usize,
-}
-
-impl Flop {
-    /// The operations of these layers on one row.
-    pub fn per_row(layers: &[Box<dyn Layer>]) -> Self {
-        let mut flop = Flop { forward: 0, backward: 0 };
-        let mut needs_input_gradient = false;
-        for layer in layers {
-            let one = 2 * layer.matmul_size();
-            flop.forward += one;
-            flop.backward += if needs_input_gradient { 2 * one } else { one };
-            needs_input_gradient |= !layer.parameters().is_empty();
-        }
-        flop
     }
 }
 

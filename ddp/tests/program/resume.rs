@@ -428,10 +428,7 @@ fn an_earlier_checkpoint_begins_a_branch() {
     assert_refused(&crate::common::run(single(&args)), &["up to step 7", "from step 5", "--out"]);
     // Where another process goes on in that folder, that is why it is ahead.
     let held = RunDir::open(Some(&run.out()), "held", Existing::Continue).unwrap();
-    assert_refused(
-        &crate::common::run(single(&args)),
-        &["in use by process", "wait until that run has ended"],
-    );
+    assert_refused(&crate::common::run(single(&args)), &["in use by process", "wait for that run to end"]);
     drop(held);
     let branch = run.folder.path().join("branch");
     let outcome = crate::common::run(single(&[&args[..], &["--out", branch.to_str().unwrap()]].concat()));

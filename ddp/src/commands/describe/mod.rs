@@ -288,7 +288,7 @@ mod tests {
         for (sets, world_size, want) in [
             (&["train.deterministic=world"][..], 16, "16 ranks, but `train.micro_shards` splits"),
             (&[], 1439, "builtin:digits: 1438 training rows, fewer than the 1439 ranks"),
-            (&["train.deterministic=world", "comm.zero=2"], 2, "`train.deterministic = \"world\"` adds up"),
+            (&["train.deterministic=world", "comm.zero=2"], 2, "`train.deterministic = \"world\"` sums"),
             (
                 &["comm.dtype=bf16", "comm.zero=2"],
                 2,

@@ -13,10 +13,11 @@ pub use cast::Cast;
 pub use dropout::Dropout;
 pub use embedding::EmbeddingLayer;
 pub use layer_norm::LayerNorm;
-pub use linear::{Linear, LinearSpec};
+pub use linear::Linear;
 pub use residual::{SkipBegin, SkipEnd};
 
 use super::layer::Layer;
+use super::linear_spec::LinearSpec;
 use super::spec::ModelSpec;
 
 /// The layers of `spec` in forward order, before any fusion.

@@ -74,7 +74,7 @@ fn labels_that_are_no_classes() {
         (i64s(7, 2e9), "", ["row 7: label 2000000000 would create as many classes", "is it an identifier?"]),
         (f32s(11, 0.5), "", ["row 11: expected a whole class number, got 0.5", "\"regression\""]),
         (f32s(11, f64::NAN), "", ["row 11: expected a whole class number, got NaN", "hint: "]),
-        (f32s(11, 1e30), "", ["row 11: label 9223372036854775807 would make", "hint: "]),
+        (f32s(11, 1e30), "", ["row 11: label 9223372036854775807 would create", "hint: "]),
         (npy_i64(&[N_ROWS], &[0.0; N_ROWS]), "", ["all 12 rows have label 0", "`data.labels`"]),
         (npy_i64(&[N_ROWS, 2], &[0.0; 2 * N_ROWS]), "", ["`y.npy` have shape [12, 2]", "numpy.argmax"]),
         (

@@ -130,7 +130,7 @@ fn models_to_evaluate() {
     );
     eval("run", &data("bare.csv"), &["bare.csv`: line 1: no target column \"label\""]);
     eval("run", &data("no.csv"), &["data file `no.csv` does not exist"]);
-    eval("run", &[], &["the run had no evaluation data", "hint: name some with --data"]);
+    eval("run", &[], &["the run had no evaluation data", "hint: name the rows to evaluate with --data"]);
     eval("no", &[], &["model file `no` does not exist"]);
 
     fs::create_dir(place.file("started")).unwrap();
