@@ -25,7 +25,7 @@ const CHECKSUM_FIELD: &[u8] = b"\"checksum\": \"";
 pub struct Manifest {
     /// Checksum of the manifest's bytes, with zeros in this place. First, so that no text before it can look like it.
     checksum: String,
-    /// [`FORMAT_VERSION`] of the program that wrote it.
+    /// `FORMAT_VERSION` of the program that wrote it.
     pub format_version: u64,
     /// Version and build of the program that wrote it.
     pub program: String,

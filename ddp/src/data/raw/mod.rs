@@ -1,6 +1,6 @@
 //! Formats whose rows lie in files as arrays: npy, npz, safetensors, IDX. Rows are read when they are needed, not before.
 //!
-//! A format is a folder or file with its reader and writer, and a row in [`FORMATS`].
+//! A format is a folder or file with its reader and writer, and a row in `FORMATS`.
 
 mod array;
 mod bytes;

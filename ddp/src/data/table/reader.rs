@@ -17,9 +17,10 @@ pub(crate) struct TableReaders {
     /// Opens files that exceed the memory and are decoded on demand; returns `None` if they fit in memory.
     pub(crate) open_large: Option<OpenLarge>,
     /// Opens a file to read its cells as text, for formats whose columns have no types.
-    pub(crate) open_cells: Option<fn(&Path) -> Result<Box<dyn CellReader>>>,
+    pub(crate) open_cells: Option<OpenCells>,
 }
 
+type OpenCells = fn(&Path) -> Result<Box<dyn CellReader>>;
 type OpenLarge = fn(&[PathBuf], &SourceSpec<'_>) -> Result<Option<Arc<dyn Dataset>>>;
 
 /// Reads the rows of one file in order.
