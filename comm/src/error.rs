@@ -280,7 +280,7 @@ pub enum CommError {
         call: Call,
         /// The rank that left.
         rank: usize,
-        /// How it left.
+        /// Kind of its departure.
         how: Departure,
     },
 

@@ -119,7 +119,7 @@ struct Offer {
     source: Option<Endpoint>,
     target: Option<Endpoint>,
     host: String,
-    /// How to map the source.
+    /// Handle that maps the source.
     export: Option<Export>,
 }
 

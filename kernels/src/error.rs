@@ -243,7 +243,7 @@ pub enum KernelError {
     },
 }
 
-/// How to save memory, by its largest use.
+/// Advice on saving memory, by its largest use.
 fn memory_hint(in_use: Option<&MemoryInUse>) -> &'static str {
     match in_use {
         None => "a smaller model or batch",

@@ -166,7 +166,7 @@ pub(super) const KEYS: &[Key] = &[
     number("schedule.step_factor", Range::above_to(0.0, 1.0, "a number above 0 and at most 1"))
         .help("Factor of each reduction of the learning rate (step)")
         .default("0.1")
-        .hint("0.1 goes on with a tenth")
+        .hint("0.1 continues with a tenth of the learning rate")
         .synonyms(&["gamma"]),
 ];
 

@@ -52,7 +52,7 @@ pub(crate) fn files_of(source: &str) -> Result<Vec<PathBuf>> {
 /// The files of `spec` and their format.
 ///
 /// # Errors
-/// Those of [`files_of`]; [`DataError::MixedFormats`].
+/// [`DataError::MixedFormats`], and the errors of [`files_of`].
 pub(crate) fn files_and_format(spec: &SourceSpec<'_>) -> Result<(Vec<PathBuf>, &'static Format)> {
     let files = files_of(spec.source)?;
     let format = format_of_all(&files, spec)?;

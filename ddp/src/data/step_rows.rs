@@ -16,15 +16,15 @@ pub struct MicroBatch<'a> {
     pub first_row: usize,
 }
 
-/// This rank's rows of one global batch.
+/// The rows of one global batch that belong to this rank.
 pub trait StepRows {
-    /// How global batches are cut into this rank's passes.
+    /// Partition of the global batch over ranks and micro-batches.
     fn partition(&self) -> RankPartition;
 
     /// Rows of the global batch over all ranks.
     fn global_rows(&self) -> usize;
 
-    /// How many passes this rank makes over its rows.
+    /// Number of micro-batches of this rank.
     fn n_micro_batches(&self) -> usize {
         self.partition().n_micro_batches(self.global_rows())
     }
@@ -40,15 +40,15 @@ pub trait StepRows {
     /// Micro-batch `index`, in host memory.
     ///
     /// # Errors
-    /// Those of taking the rows.
+    /// [`DataError`](crate::data::DataError) of reading the rows.
     fn micro_batch(&mut self, index: usize) -> Result<MicroBatch<'_>>;
 
-    /// What the rows look like on their way to a GPU.
+    /// Shape and data type of the rows as they are copied to a GPU.
     fn device_shape(&self) -> DeviceShape;
 
-    /// Puts all of this rank's rows on their way to `to`, made for rows of [`StepRows::device_shape`].
+    /// Starts copying all of this rank's rows to `to`, made for rows of [`StepRows::device_shape`].
     ///
     /// # Errors
-    /// Those of taking the rows and of the copies.
+    /// [`DataError`](crate::data::DataError) of reading the rows or of the copies.
     fn send(&mut self, to: &mut DeviceRows) -> Result<()>;
 }

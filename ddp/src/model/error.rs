@@ -6,7 +6,7 @@ use ddp_kernels::KernelError;
 
 use crate::storage::user_file::FileError;
 
-/// What the functions of a model's file return.
+/// The result of this room's functions.
 pub type Result<T, E = ModelError> = std::result::Result<T, E>;
 
 /// A model file that can't be used, or a failed operation.
@@ -24,11 +24,11 @@ pub enum ModelError {
     ModelFile {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// The file holds another model.
-    #[error("model file `{}` is of another model:\n  {differences}\nhint: compare `model` and the data's columns with those of the run that wrote it", path.display())]
+    #[error("model file `{}` belongs to a different model:\n  {differences}\nhint: compare `model` and the data's columns with those of the run that wrote it", path.display())]
     ModelMismatch {
         /// The file.
         path: PathBuf,

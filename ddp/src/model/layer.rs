@@ -14,7 +14,7 @@ use super::param::{ParamSlot, ParamSpec};
 use super::pass::{BackwardPass, ForwardPass, InputGradientPass};
 use crate::config::precision::Precision;
 
-/// What the operations of a layer return.
+/// Result of the operations of a layer.
 pub type Result<T> = std::result::Result<T, KernelError>;
 
 /// One step of a model: maps rows `[B, in_features]` to rows `[B, out_features]`.
@@ -145,7 +145,7 @@ pub enum LayerKind<'a> {
     SkipEnd,
 }
 
-/// What decides the sizes of buffers.
+/// Quantities that decide the sizes of buffers.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
     /// Most rows of one pass.

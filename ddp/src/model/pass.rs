@@ -1,4 +1,4 @@
-//! What the model lends to a layer for one pass: views of parameters, buffers and gradients.
+//! Memory that the model lends to a layer for one pass: views of parameters, buffers and gradients.
 
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ impl DropoutStep<'_> {
     }
 }
 
-/// What [`super::Layer::forward`] works with.
+/// Arguments of [`super::Layer::forward`].
 #[derive(Debug)]
 pub struct ForwardPass<'a> {
     /// Values of the layer's parameters.
@@ -42,7 +42,7 @@ pub struct ForwardPass<'a> {
     pub skip: Option<TensorRef<'a>>,
 }
 
-/// What [`super::Layer::backward`] works with.
+/// Arguments of [`super::Layer::backward`].
 #[derive(Debug)]
 pub struct BackwardPass<'a> {
     /// Input of the forward pass.
@@ -66,7 +66,7 @@ pub struct BackwardPass<'a> {
     pub skip: Option<TensorMut<'a>>,
 }
 
-/// What [`super::Layer::backward_input`] works with.
+/// Arguments of [`super::Layer::backward_input`].
 #[derive(Debug)]
 pub struct InputGradientPass<'a> {
     /// Values of the layer's parameters.

@@ -26,7 +26,7 @@ const FLOORS: [&str; 12] = [
     "commands",
 ];
 
-/// What only commands and the files above the rooms import.
+/// Files that only commands and the files above the rooms import.
 const ABOVE: [&str; 2] = ["error", "exit"];
 
 /// The most files that lie beside the rooms.

@@ -50,7 +50,7 @@ impl Library {
         }
     }
 
-    /// How to install it.
+    /// Installation hint.
     pub fn hint(self) -> &'static str {
         match self {
             Library::Driver => "install NVIDIA's driver; in a container, start it with --gpus all",

@@ -90,7 +90,7 @@ impl RankLine {
         &self.sleep
     }
 
-    /// How the rank left, if it has.
+    /// The rank's departure, if it has left.
     pub(crate) fn departure(&self) -> Option<Departure> {
         match self.state.load(Acquire) {
             1 => Some(Departure::Closed),

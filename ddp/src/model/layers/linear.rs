@@ -35,7 +35,7 @@ impl Linear {
         self.spec.params.len() - 1
     }
 
-    /// What the derivative of the activation is computed from.
+    /// Tensor from which the derivative of the activation is computed.
     fn saved<'a>(&self, y: TensorRef<'a>, buffers: &'a [Tensor]) -> Result<TensorRef<'a>> {
         let (n_rows, _) = y.shape().rows_cols();
         match self.spec.keeps_pre_activation() {
@@ -65,7 +65,7 @@ impl Layer for Linear {
         &self.spec.params
     }
 
-    /// What is before the activation, then the mask of ReLU.
+    /// The pre-activation, then the mask of ReLU.
     fn buffers(&self, sizes: Sizes) -> Vec<BufferSpec> {
         let Sizes { max_rows, precision, .. } = sizes;
         let (out_features, format) = (self.spec.out_features, precision.activations());

@@ -81,7 +81,7 @@ fn weights_to_start_from() {
         "shape.safetensors",
         &safetensors(&wrong, Dtype::F32),
         &[
-            "model file `shape.safetensors` is of another model",
+            "model file `shape.safetensors` belongs to a different model",
             "layers.1.weight is [2, 4] in the file, [2, 3] in the model",
             "hint: compare",
         ],

@@ -41,7 +41,7 @@ pub(crate) fn shards(layout: &ParamLayout, n_savers: usize) -> Vec<Range<usize>>
     (0..n_savers).map(|i| (i * len).min(layout.flat_len())..((i + 1) * len).min(layout.flat_len())).collect()
 }
 
-/// What rank `rank` of `n_savers` saves.
+/// The options with which rank `rank` of `n_savers` saves.
 pub(crate) fn options(layout: &ParamLayout, rank: usize, n_savers: usize) -> SaveOptions {
     let shard_ranges = ShardRange::of_ranges(layout, &[shards(layout, n_savers)[rank].clone()]);
     SaveOptions {

@@ -43,7 +43,7 @@ impl Columns {
     /// The columns of `file` with their roles.
     ///
     /// # Errors
-    /// Those of [`ColumnPlan::new`]; [`DataError::ColumnType`].
+    /// [`DataError::ColumnType`], and the errors of [`ColumnPlan::new`].
     pub(super) fn new(file: &ParquetFile, spec: &SourceSpec<'_>) -> Result<Self> {
         let schema = file.metadata.schema();
         let mut names: Vec<String> = Vec::new();
