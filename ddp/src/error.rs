@@ -14,6 +14,7 @@ use crate::error_hints::{comm_message, kernel_message};
 use crate::exit_code;
 use crate::model::ModelError;
 use crate::optim::OptimError;
+use crate::predict::PredictError;
 use crate::report::ReportError;
 use crate::run_folder::FolderError;
 use crate::storage::atomic_write::WriteError;
@@ -64,6 +65,9 @@ pub enum Error {
     /// A training run failed.
     #[error(transparent)]
     Train(Box<TrainError>),
+    /// Predictions could not be made or written.
+    #[error(transparent)]
+    Predict(Box<PredictError>),
 
     // ------------------------------------------------------------------ model and training
     /// The model file cannot be used.
@@ -240,6 +244,22 @@ impl From<TrainError> for Error {
             TrainError::Report(error) => error.into(),
             TrainError::Model(error) => error.into(),
             error => Error::Train(Box::new(error)),
+        }
+    }
+}
+
+impl From<PredictError> for Error {
+    fn from(error: PredictError) -> Self {
+        match error {
+            PredictError::Kernel(error) => Error::Kernel(error),
+            PredictError::Comm(error) => Error::Comm(error),
+            PredictError::Data(error) => (*error).into(),
+            PredictError::Model(error) => error.into(),
+            PredictError::Checkpoint(error) => Error::Checkpoint(error),
+            PredictError::Config(error) => Error::Config(error),
+            PredictError::Write(error) => Error::Write(error),
+            PredictError::Report(error) => error.into(),
+            error => Error::Predict(Box::new(error)),
         }
     }
 }

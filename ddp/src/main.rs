@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use ddp::cli::{Cli, Command};
-use ddp::commands::{bench, checkpoint, completions, config, data, describe, devices, eval, train};
+use ddp::commands::{bench, checkpoint, completions, config, data, describe, devices, eval, predict, train};
 use ddp::exit::{conclude, conclude_usage};
 use ddp::exit_code;
 use ddp::report::stdout::say;
@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         Ok(cli) => match &cli.command {
             Command::Train(args) => train::train(&world, args),
             Command::Eval(args) => eval::eval(&world, args),
+            Command::Predict(args) => predict::predict(&world, args),
             Command::Describe(args) => describe::describe(&world, args),
             Command::Config(command) => config::config(&world, command),
             Command::Data(command) => data::data(&world, command),

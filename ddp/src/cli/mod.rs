@@ -5,6 +5,7 @@ mod checkpoint;
 mod config;
 mod data;
 mod describe;
+mod predict;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +25,7 @@ pub use self::checkpoint::{
 pub use self::config::{ConfigCommand, ConfigKeysArgs};
 pub use self::data::{ConvertArgs, ConvertDtype, DataCommand, InspectArgs};
 pub use self::describe::DescribeArgs;
+pub use self::predict::{BadRows, PredictArgs};
 use crate::config::{CommDtype, resumable_keys};
 use crate::report::progress::ProgressChoice;
 use crate::train::resume::ResumeFrom;
@@ -54,6 +56,8 @@ pub enum Command {
     Train(TrainArgs),
     /// Evaluate a trained model
     Eval(EvalArgs),
+    /// Predict rows with a trained model
+    Predict(PredictArgs),
     /// Show layers, FLOPs and memory of a run, for any number of ranks
     Describe(DescribeArgs),
     /// List the keys of a config or print its JSON schema

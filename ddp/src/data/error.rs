@@ -149,6 +149,20 @@ pub enum DataError {
         /// The remedy.
         hint: &'static str,
     },
+    /// No row is in the range that the user asked for.
+    #[error(
+        "`{source_name}` has {n_rows} rows, so none is in {start}..{end}\nhint: rows are counted from 0; check --rows"
+    )]
+    NoRowsInRange {
+        /// Source of the rows.
+        source_name: String,
+        /// Number of rows.
+        n_rows: usize,
+        /// First row of the range.
+        start: usize,
+        /// End of the range.
+        end: usize,
+    },
     /// Parquet in a build without it.
     #[error(
         "data file `{}`: this build does not support Parquet\nhint: build with `cargo build --release --features parquet`, or convert the file to npy or safetensors",

@@ -41,6 +41,9 @@ pub struct ColumnCodes {
     fill: Option<Vec<f32>>,
     /// Columns with missing values.
     indicators: Vec<usize>,
+    /// Smallest and largest value of each column in the training rows, if they were all read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ranges: Option<Vec<[f32; 2]>>,
 }
 
 impl Preprocessor {
@@ -65,6 +68,10 @@ impl Preprocessor {
             embedding_dim: data.embedding_dim,
             fill,
             indicators: (0..n_columns).filter(is_indicated).collect(),
+            ranges: stats.map(|stats| {
+                let range = |column: usize| [stats.min[column] as f32, stats.max[column] as f32];
+                (0..n_columns).map(range).collect()
+            }),
         };
         let normalizer = stats.and_then(|stats| Normalizer::fit(data.normalize, stats)).map(|of_columns| {
             let mut normalizer = Normalizer { shift: Vec::new(), scale: Vec::new() };
@@ -99,7 +106,25 @@ impl ColumnCodes {
     /// Columns of numbers without missing values, which are the features.
     pub fn plain(columns: Vec<String>) -> Self {
         let (fill, indicators, vocabularies) = (None, Vec::new(), Vec::new());
-        ColumnCodes { columns, vocabularies, embed: false, embedding_dim: None, fill, indicators }
+        ColumnCodes {
+            columns,
+            vocabularies,
+            embed: false,
+            embedding_dim: None,
+            fill,
+            indicators,
+            ranges: None,
+        }
+    }
+
+    /// Whether missing values are filled in.
+    pub(crate) fn fills_missing(&self) -> bool {
+        self.fill.is_some()
+    }
+
+    /// Smallest and largest value of a column in the training rows, if they are known and there is one.
+    pub(crate) fn training_range(&self, column: usize) -> Option<[f32; 2]> {
+        self.ranges.as_ref().map(|ranges| ranges[column]).filter(|[min, max]| min <= max)
     }
 
     /// Columns of numbers, in order.

@@ -29,6 +29,17 @@ pub struct SourceSpec<'a> {
     pub features: Option<KnownFeatures<'a>>,
     /// Host memory for rows that can't be read from their files again.
     pub memory_bytes: u64,
+    /// Rows to predict: their targets and weights are not read, nor need they exist.
+    pub to_predict: Option<ToPredict<'a>>,
+}
+
+/// Columns of rows that are read to predict them.
+#[derive(Debug, Clone, Copy)]
+pub struct ToPredict<'a> {
+    /// Columns to pass through as text.
+    pub kept: &'a [String],
+    /// Whether a row with a value that can't be used is skipped rather than an error.
+    pub skips_bad_rows: bool,
 }
 
 /// The feature columns of a model.
@@ -53,6 +64,7 @@ impl<'a> SourceSpec<'a> {
             classes: data.classes,
             features: None,
             memory_bytes: (data.loader_memory_mib as u64) << 20,
+            to_predict: None,
         }
     }
 
@@ -64,6 +76,6 @@ impl<'a> SourceSpec<'a> {
 
     /// Whether missing values are accepted.
     pub fn may_miss(&self) -> bool {
-        self.data.missing != Missing::Error
+        self.data.missing != Missing::Error || self.to_predict.is_some_and(|rows| rows.skips_bad_rows)
     }
 }

@@ -11,7 +11,7 @@ use syn::visit::{self, Visit};
 use syn::{Item, UseTree, Visibility};
 
 /// The rooms from bottom to top.
-const FLOORS: [&str; 12] = [
+const FLOORS: [&str; 13] = [
     "storage",
     "config",
     "run_folder",
@@ -21,6 +21,7 @@ const FLOORS: [&str; 12] = [
     "optim",
     "data_parallel",
     "checkpoint",
+    "predict",
     "train",
     "cli",
     "commands",

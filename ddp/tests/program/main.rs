@@ -22,6 +22,7 @@ mod gpu_program;
 mod law;
 mod output;
 mod parity;
+mod predict;
 mod quality;
 mod resume;
 mod saved_runs;

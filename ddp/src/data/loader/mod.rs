@@ -5,6 +5,7 @@
 //! computes on are gathered by the step itself, and rows that lie side by side are not copied at all. Where all rows are on
 //! the GPU, only their numbers travel.
 
+pub mod device_feed;
 mod device_table;
 mod filler;
 mod host_batch;
@@ -22,8 +23,8 @@ use ddp_kernels::{Device, KernelError};
 pub(crate) use self::device_table::DeviceTable;
 use self::filler::Filler;
 use self::host_batch::HostBatch;
-use self::plan::passes;
 pub use self::plan::{BatchPlan, Job, Shuffle};
+use self::plan::{passes, ranges};
 use self::ring::Ring;
 pub use self::step::LoadedStep;
 use crate::config::{DataConfig, Placement};
@@ -194,6 +195,20 @@ impl Loader {
     ) -> Result<Self> {
         let jobs = passes(world, dataset.len(), partition);
         Self::start(Rows::Host(dataset), Box::new(jobs), partition.max_rows, options)
+    }
+
+    /// Loads ranges of rows in the order of `ranges`, in batches of at most `max_rows`, none across two ranges.
+    ///
+    /// # Errors
+    /// Errors of allocating buffers and starting threads.
+    pub fn ranges(
+        dataset: Arc<dyn Dataset>,
+        of_rows: impl Iterator<Item = std::ops::Range<usize>> + Send + 'static,
+        max_rows: usize,
+        options: LoaderOptions,
+    ) -> Result<Self> {
+        let jobs = ranges(dataset.len(), of_rows, max_rows);
+        Self::start(Rows::Host(dataset), Box::new(jobs), max_rows, options)
     }
 
     fn start(

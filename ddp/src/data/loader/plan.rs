@@ -172,13 +172,32 @@ pub(crate) fn passes(
     n_rows: usize,
     partition: EvalPartition,
 ) -> impl Iterator<Item = Job> + Send + use<> {
+    let parts = partition.of_rank(n_rows, world.rank().0, world.world_size());
+    batches(n_rows, parts, partition.max_rows)
+}
+
+/// Batches of at most `max_rows` rows of each range; the part of a batch is the number of its range.
+pub(crate) fn ranges(
+    n_rows: usize,
+    of_rows: impl Iterator<Item = Range<usize>> + Send,
+    max_rows: usize,
+) -> impl Iterator<Item = Job> + Send {
+    batches(n_rows, of_rows.enumerate(), max_rows)
+}
+
+/// Batches of at most `max_rows` rows of the ranges, in the rows' own order.
+fn batches(
+    n_rows: usize,
+    parts: impl Iterator<Item = (usize, Range<usize>)> + Send,
+    max_rows: usize,
+) -> impl Iterator<Item = Job> + Send {
     let order = Arc::new(RowOrder::Rows(KeyedPermutation::identity(n_rows)));
-    let max_rows = partition.max_rows.max(1);
-    partition.of_rank(n_rows, world.rank().0, world.world_size()).flat_map(move |(part, own)| {
+    let max_rows = max_rows.max(1);
+    parts.flat_map(move |(part, own)| {
         let (order, end) = (order.clone(), own.end);
         own.step_by(max_rows).map(move |start| {
             let rows = start..(start + max_rows).min(end);
-            // A rank's passes are its own: nobody shares them.
+            // The batches of a rank are its own.
             let partition =
                 RankPartition { kind: PartitionKind::Ranks { n_micro: 1 }, rank: 0, world_size: 1 };
             Job { epoch: 0, order: order.clone(), global: rows.clone(), own: rows, partition, part }

@@ -49,6 +49,11 @@ impl<'a> LoadedStep<'a> {
         self.batch.rows_hash()
     }
 
+    /// Positions of the rows in the epoch's order: their numbers where the order is that of the rows.
+    pub(crate) fn positions(&self) -> std::ops::Range<usize> {
+        self.job().own.clone()
+    }
+
     /// Part of the rows, in evaluation.
     pub(crate) fn part(&self) -> usize {
         self.job().part

@@ -49,6 +49,11 @@ impl RawArray {
         RawArray { raw, row_dims: dims.get(1..).unwrap_or_default().to_vec(), parts, starts: vec![0, n_rows] }
     }
 
+    /// Rows of no elements, next to the rows of the file `path`.
+    pub(crate) fn empty_rows(n_rows: usize, path: &Path) -> RawArray {
+        RawArray::new(Bytes::memory(Vec::new(), path), 0, RawType::F32, false, &[n_rows, 0])
+    }
+
     /// Joins the rows of several arrays in this order.
     pub(crate) fn concat(arrays: Vec<RawArray>) -> Result<RawArray> {
         let mut arrays = arrays.into_iter();
@@ -254,6 +259,9 @@ impl RawArray {
     pub(crate) fn in_place<T: Element>(&self, rows: Range<usize>) -> Option<&[T]> {
         if self.raw.dtype() != Some(T::DTYPE) || self.needs_swap() || rows.is_empty() {
             return None;
+        }
+        if self.row_bytes() == 0 {
+            return Some(&[]);
         }
         let (part, first) = self.part_of(rows.start);
         let (last_part, _) = self.part_of(rows.end - 1);

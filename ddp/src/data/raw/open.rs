@@ -56,12 +56,15 @@ pub(crate) fn open(files: &[PathBuf], reader: &ArrayReader, spec: &SourceSpec<'_
         weights.extend(part.weights);
     }
     let features = RawArray::concat(features)?;
-    let targets = if targets.is_empty() {
+    let targets = if spec.to_predict.is_some() {
+        RawArray::empty_rows(features.n_rows(), features.path())
+    } else if targets.is_empty() {
         labels_beside(files, reader, spec, &budget)?
     } else {
         RawArray::concat(targets)?
     };
     let beside = if spec.part == Part::Train { spec.data.weight.as_deref() } else { spec.eval_weight() };
+    let beside = beside.filter(|_| spec.to_predict.is_none());
     let weights = match (weights.is_empty(), beside) {
         (false, _) => Some(RawArray::concat(weights)?),
         (true, Some(source)) => Some(arrays_in(source, reader, spec, &budget)?),
@@ -72,6 +75,17 @@ pub(crate) fn open(files: &[PathBuf], reader: &ArrayReader, spec: &SourceSpec<'_
 
 /// Fails for settings that select columns, which arrays don't have.
 fn refuse_columns(spec: &SourceSpec<'_>) -> Result<()> {
+    if let Some(rows) = spec.to_predict {
+        return match rows.kept {
+            [] => Ok(()),
+            _ => Err(DataError::NotForFormat {
+                key: "--keep",
+                source_name: spec.source.to_owned(),
+                why: "holds an array, which has no columns of text",
+                hint: "remove it: predictions are in the order of the rows".to_owned(),
+            }),
+        };
+    }
     for (key, columns) in [("data.drop", &spec.data.drop), ("data.categorical", &spec.data.categorical)] {
         if !columns.is_empty() {
             return Err(DataError::NotForFormat {
@@ -145,10 +159,11 @@ fn named(path: &Path, arrays: &dyn NamedArrays, spec: &SourceSpec<'_>) -> Result
     };
     let features = arrays.array(&find(&spec.data.features_key, FEATURE_KEYS, "features")?)?;
     let targets = match spec.labels {
+        _ if spec.to_predict.is_some() => None,
         Some(_) => None,
         None => Some(arrays.array(&find(&spec.data.labels_key, LABEL_KEYS, "labels")?)?),
     };
-    let weights = match spec.data.weight.as_deref() {
+    let weights = match spec.data.weight.as_deref().filter(|_| spec.to_predict.is_none()) {
         Some(name) if has(name) => Some(arrays.array(name)?),
         Some(name) => {
             return Err(DataError::NoArray {
@@ -292,6 +307,9 @@ fn target_layout(
         let source_name = targets.path().display().to_string();
         Err(DataError::LabelShape { source_name, shape: shape(), expected, hint })
     };
+    if spec.to_predict.is_some() {
+        return Ok(TargetLayout::Values { names: Vec::new() });
+    }
     if spec.data.task == Task::Classification {
         return if targets.row_len() == 1 {
             Ok(TargetLayout::Classes { n_classes: spec.classes.unwrap_or(0) })

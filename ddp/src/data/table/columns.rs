@@ -5,7 +5,7 @@ use std::path::Path;
 use super::csv::CsvError;
 use crate::config::nearest;
 use crate::data::error::{DataError, Result};
-use crate::data::source::SourceSpec;
+use crate::data::source::{SourceSpec, ToPredict};
 
 /// Role of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +31,8 @@ pub(crate) struct ColumnPlan {
     pub(crate) features: Vec<String>,
     /// Names of the categorical columns, in the order of their indices.
     pub(crate) categorical: Vec<String>,
+    /// Indices of the columns that are passed through as text, in the order of the user.
+    pub(crate) kept: Vec<usize>,
 }
 
 impl ColumnPlan {
@@ -41,6 +43,9 @@ impl ColumnPlan {
     /// the model needs; [`CsvError::NoFeatures`].
     pub(crate) fn new(path: &Path, names: Vec<String>, spec: &SourceSpec<'_>) -> Result<Self> {
         let data = spec.data;
+        if let Some(rows) = spec.to_predict {
+            return Self::to_predict(path, names, spec, rows);
+        }
         if let Some(target) = data.target.iter().find(|target| !names.contains(target)) {
             return Err(target_missing(path, target, &names));
         }
@@ -48,16 +53,7 @@ impl ColumnPlan {
         let weight: Vec<String> = data.weight.iter().cloned().collect();
         for (key, columns) in lists.into_iter().chain([("data.weight", &weight)]) {
             if let Some(column) = columns.iter().find(|column| !names.contains(column)) {
-                let hint = match nearest(column, names.iter().map(String::as_str)) {
-                    Some(name) => format!("did you mean \"{name}\"?"),
-                    None => format!("the columns are {}", shown(&names)),
-                };
-                return Err(DataError::ColumnMissing {
-                    path: path.to_owned(),
-                    column: column.clone(),
-                    key,
-                    hint,
-                });
+                return Err(column_missing(path, column, key, &names));
             }
         }
         let is_feature = |name: &&String| {
@@ -76,9 +72,7 @@ impl ColumnPlan {
             }
             None => present,
         };
-        // In the order of the features, not of the config.
-        let categorical: Vec<String> =
-            features.iter().filter(|name| is_categorical(name, spec)).cloned().collect();
+        let categorical = categorical(&features, spec);
         let role = |name: &String| {
             if let Some(index) = data.target.iter().position(|target| target == name) {
                 return Role::Target(index);
@@ -92,8 +86,61 @@ impl ColumnPlan {
             }
         };
         let roles = names.iter().map(role).collect();
-        Ok(ColumnPlan { names, roles, features, categorical })
+        Ok(ColumnPlan { names, roles, features, categorical, kept: Vec::new() })
     }
+
+    /// Roles of the columns of rows to predict: targets, weights and dropped columns of the config are not needed.
+    fn to_predict(
+        path: &Path,
+        names: Vec<String>,
+        spec: &SourceSpec<'_>,
+        rows: ToPredict<'_>,
+    ) -> Result<Self> {
+        let data = spec.data;
+        let position = |column: &String| {
+            let found = names.iter().position(|name| name == column);
+            found.ok_or_else(|| column_missing(path, column, "--keep", &names))
+        };
+        let kept = rows.kept.iter().map(position).collect::<Result<Vec<_>>>()?;
+        let features = match spec.features {
+            Some(known) => known.names.to_vec(),
+            None => names.clone(),
+        };
+        let is_needed = |name: &&String| {
+            let is_aside = data.target.contains(name)
+                || data.drop.contains(name)
+                || data.weight.as_ref() == Some(*name)
+                || rows.kept.contains(name);
+            features.contains(name) || !is_aside
+        };
+        if let Some(known) = spec.features {
+            let present: Vec<String> = names.iter().filter(is_needed).cloned().collect();
+            same_features(path, &present, known.names, known.of)?;
+        }
+        let categorical = categorical(&features, spec);
+        let role = |name: &String| match features.iter().position(|feature| feature == name) {
+            None => Role::Dropped,
+            Some(feature) => match categorical.iter().position(|column| column == name) {
+                Some(index) => Role::Category { feature, index },
+                None => Role::Feature(feature),
+            },
+        };
+        let roles = names.iter().map(role).collect();
+        Ok(ColumnPlan { names, roles, features, categorical, kept })
+    }
+}
+
+/// Names of the categorical features, in the order of the features, not of the config.
+fn categorical(features: &[String], spec: &SourceSpec<'_>) -> Vec<String> {
+    features.iter().filter(|name| is_categorical(name, spec)).cloned().collect()
+}
+
+fn column_missing(path: &Path, column: &str, key: &'static str, names: &[String]) -> DataError {
+    let hint = match nearest(column, names.iter().map(String::as_str)) {
+        Some(name) => format!("did you mean \"{name}\"?"),
+        None => format!("the columns are {}", shown(names)),
+    };
+    DataError::ColumnMissing { path: path.to_owned(), column: column.to_owned(), key, hint }
 }
 
 /// Whether the column is categorical, by the config or by the model that `spec` names.

@@ -12,17 +12,21 @@ mod parquet;
 mod read;
 mod reader;
 mod rows;
+mod stream;
 #[cfg(test)]
 mod tests;
+mod texts;
 
 pub(crate) use columns::{ColumnPlan, same_columns};
 pub use csv::CsvError;
-pub(crate) use csv::is_missing;
+pub(crate) use csv::{is_missing, quoted as quoted_cell};
 pub(crate) use read::open;
 #[cfg(test)]
 pub(crate) use read::read_all;
 pub(crate) use reader::{CellReader, TableReader, TableReaders};
 pub(crate) use rows::{TableRows, TargetCells, huge_vocabulary};
+pub(crate) use stream::TableStream;
+pub(crate) use texts::Texts;
 
 use ddp_kernels::DType;
 

@@ -24,7 +24,7 @@ type OpenCells = fn(&Path) -> Result<Box<dyn CellReader>>;
 type OpenLarge = fn(&[PathBuf], &SourceSpec<'_>) -> Result<Option<Arc<dyn Dataset>>>;
 
 /// Reads the rows of one file in order.
-pub(crate) trait TableReader {
+pub(crate) trait TableReader: Send {
     /// Columns of the file and their roles.
     fn plan(&self) -> &ColumnPlan;
 
@@ -61,6 +61,11 @@ impl Record<'_> {
     /// Number of cells.
     pub(crate) fn len(&self) -> usize {
         self.ends.len()
+    }
+
+    pub(crate) fn cell(&self, index: usize) -> &[u8] {
+        let start = if index == 0 { 0 } else { self.ends[index - 1] };
+        &self.cells[start..self.ends[index]]
     }
 
     pub(crate) fn cells(&self) -> impl Iterator<Item = &[u8]> {

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::columns::ColumnPlan;
 use super::csv::CsvError;
+use super::texts::Texts;
 use crate::config::Task;
 use crate::data::CellProblem;
 use crate::data::checks::MAX_GUESSED_CLASSES;
@@ -28,6 +29,10 @@ pub(crate) struct TableRows {
     is_closed: bool,
     /// Whether missing values are accepted.
     pub(crate) may_miss: bool,
+    /// Columns that are passed through as text.
+    pub(crate) kept: Vec<Texts>,
+    /// Rows with a value that can't be used, in order, if they are skipped.
+    pub(crate) bad_rows: Option<Vec<usize>>,
 }
 
 /// Targets read so far.
@@ -49,20 +54,26 @@ impl TableRows {
                 .unwrap_or_else(|| Vocabulary::new(name.clone(), Vec::new()))
         };
         let n_targets = spec.data.target.len();
+        let to_predict = spec.to_predict;
         TableRows {
             n_rows: 0,
             n_features: plan.features.len(),
             features: Vec::new(),
             targets: match spec.data.task {
+                _ if to_predict.is_some() => {
+                    TargetCells::Values { values: Vec::new(), n_targets: 0, is_binary: false }
+                }
                 Task::Classification => TargetCells::Classes { labels: Vec::new(), classes: spec.classes },
                 task => {
                     TargetCells::Values { values: Vec::new(), n_targets, is_binary: task == Task::Multilabel }
                 }
             },
-            weights: spec.data.weight.as_ref().map(|_| Vec::new()),
+            weights: spec.data.weight.as_ref().filter(|_| to_predict.is_none()).map(|_| Vec::new()),
             vocabularies: plan.categorical.iter().map(vocabulary).collect(),
             is_closed: known.is_some(),
             may_miss: spec.may_miss(),
+            kept: vec![Texts::default(); plan.kept.len()],
+            bad_rows: to_predict.filter(|rows| rows.skips_bad_rows).map(|_| Vec::new()),
         }
     }
 
@@ -87,6 +98,8 @@ impl TableRows {
             TargetCells::Values { values, n_targets, .. } => values.truncate(first * *n_targets),
         }
         self.weights.iter_mut().for_each(|weights| weights.truncate(first));
+        self.kept.iter_mut().for_each(|texts| texts.truncate(first));
+        self.bad_rows.iter_mut().for_each(|rows| rows.retain(|row| *row < first));
     }
 
     /// Adds rows whose values are still to be set and returns the number of the first.
@@ -171,6 +184,8 @@ impl TableRows {
             TargetCells::Values { values, .. } => values.clear(),
         }
         self.weights.iter_mut().for_each(Vec::clear);
+        self.kept.iter_mut().for_each(|texts| texts.truncate(0));
+        self.bad_rows.iter_mut().for_each(Vec::clear);
     }
 
     /// The rows as a dataset.

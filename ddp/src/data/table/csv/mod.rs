@@ -20,4 +20,4 @@ pub(crate) use cell::is_missing;
 pub(crate) use cell_reader::open_cells;
 pub use error::CsvError;
 pub(crate) use reader::open;
-pub(crate) use writer::create;
+pub(crate) use writer::{create, quoted};

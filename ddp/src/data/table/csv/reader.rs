@@ -61,12 +61,15 @@ impl CsvReader {
         }
         let row = rows.begin_row();
         for ((cell, role), name) in record.cells().zip(&self.plan.roles).zip(&self.plan.names) {
-            cell::put(rows, row, *role, cell).map_err(|problem| CsvError::Cell {
-                path: self.path.clone(),
-                line: record.line,
-                column: name.clone(),
-                problem,
-            })?;
+            let Err(problem) = cell::put(rows, row, *role, cell) else { continue };
+            let Some(bad_rows) = &mut rows.bad_rows else {
+                let (path, line, column) = (self.path.clone(), record.line, name.clone());
+                return Err(CsvError::Cell { path, line, column, problem }.into());
+            };
+            bad_rows.push(row);
+        }
+        for (&column, texts) in self.plan.kept.iter().zip(&mut rows.kept) {
+            texts.push(&String::from_utf8_lossy(record.cell(column)));
         }
         Ok(())
     }
@@ -81,6 +84,11 @@ impl TableReader for CsvReader {
         for n in 0..max_rows {
             if !self.input.next_line().map_err(|error| unreadable(&self.path, error))? {
                 return Ok(n);
+            }
+            // Cells that are kept as text are read one by one.
+            if !self.plan.kept.is_empty() {
+                self.exact_row(rows)?;
+                continue;
             }
             match plain::row(self.input.rest(), &self.plan.roles, rows) {
                 Some(len) => self.input.skip_line(len),

@@ -150,7 +150,7 @@ fn put_number(out: &mut String, value: f32) {
 }
 
 /// A text as a cell; quoted if it holds a separator or a quote.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     match text.contains(['"', ',', '\n', '\r']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text.to_owned(),

@@ -1,0 +1,127 @@
+//! `ddp-train predict`: rows in, predictions out, in the order of the rows.
+
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use ddp_comm::World;
+use ddp_kernels::cpu::threads;
+
+use crate::cli::{BadRows, PredictArgs};
+use crate::commands::train::{Pinning, pin_device};
+use crate::config::DataFormat;
+use crate::data::loader::LoaderOptions;
+use crate::error::{Error, Result};
+use crate::exit::Stop;
+use crate::predict::input::InputSpec;
+use crate::predict::observed_rows::ColumnCounts;
+use crate::predict::run::{OutputPlace, OutputSpec, Summary, run};
+use crate::predict::{PredictError, SavedModel};
+use crate::report::ReportError;
+use crate::report::stdout::say;
+
+/// Name of stdin and stdout.
+const STREAM: &str = "-";
+/// Columns that a warning names.
+const SHOWN_COLUMNS: usize = 8;
+
+/// Predicts rows and writes the predictions; every rank of the world calls it.
+///
+/// # Errors
+/// [`Stop`], which records whether all ranks know of the failure.
+pub fn predict(world: &World, args: &PredictArgs) -> Result<(), Stop> {
+    world.collective_result(check_streams(world, args))?;
+    let pinning = Pinning { share_gpu: args.share_gpu, n_threads: args.threads, ..Pinning::default() };
+    let device = pin_device(world, &args.device, pinning)?.device;
+    let saved = world.collective_result(open(args))?;
+    let entry = ("--checkpoint (fingerprint)".to_owned(), format!("{:016x}", saved.fingerprint()));
+    world.agree(&[entry]).map_err(Error::from)?;
+    let is_stdin = args.data == STREAM;
+    let input = InputSpec {
+        source: if is_stdin { "/dev/stdin".to_owned() } else { args.data.clone() },
+        keep: args.keep.clone(),
+        rows: args.rows.clone().unwrap_or(0..usize::MAX),
+        skips_bad_rows: args.bad_rows == BadRows::Null,
+    };
+    let place = match args.out == Path::new(STREAM) {
+        true => OutputPlace::Stdout,
+        false => OutputPlace::File(args.out.clone()),
+    };
+    let output = OutputSpec {
+        place: place.clone(),
+        with_probabilities: args.proba,
+        threshold: args.threshold,
+        overwrite: args.overwrite,
+    };
+    let loading = LoaderOptions::from_config(&saved.config.data, device, threads::current(), None);
+    let summary = run(world, &saved, device, loading, &input, &output, &mut print)?;
+    if world.rank().0 == 0 {
+        warnings(&summary).iter().for_each(|line| say(line));
+        let bad = match summary.n_bad_rows {
+            0 => String::new(),
+            n => format!(", {n} without a prediction"),
+        };
+        match place {
+            OutputPlace::Stdout => say(&format!("{} rows{bad}", summary.n_rows)),
+            OutputPlace::File(path) => say(&format!("{} rows{bad} -> {}", summary.n_rows, path.display())),
+        }
+    }
+    Ok(())
+}
+
+/// Lines about values that differ from those of training; at most [`SHOWN_COLUMNS`] columns each.
+fn warnings(summary: &Summary) -> Vec<String> {
+    let line = |what: &str, count: fn(&ColumnCounts) -> u64| {
+        let columns: Vec<(&String, u64)> = summary
+            .counts
+            .iter()
+            .map(|(name, counts)| (name, count(counts)))
+            .filter(|(_, n)| *n > 0)
+            .collect();
+        let shown = columns.iter().take(SHOWN_COLUMNS).map(|(name, n)| format!("\"{name}\" {n}"));
+        let mut shown = shown.collect::<Vec<_>>().join(", ");
+        if columns.len() > SHOWN_COLUMNS {
+            shown += &format!(", and {} more columns", columns.len() - SHOWN_COLUMNS);
+        }
+        (!columns.is_empty()).then(|| format!("{what}: {shown}"))
+    };
+    let lines = [
+        line("warning: categories that training did not see", |counts| counts.n_unseen),
+        line("missing values filled in", |counts| counts.n_filled),
+        line("warning: values outside the range of training", |counts| counts.n_outside),
+    ];
+    lines.into_iter().flatten().collect()
+}
+
+fn check_streams(world: &World, args: &PredictArgs) -> Result<()> {
+    let is_stream = args.data == STREAM || args.out == Path::new(STREAM);
+    match is_stream && world.world_size() > 1 {
+        true => Err(PredictError::Usage {
+            reason: format!("`-` needs a single rank, and there are {}", world.world_size()),
+            hint: "name files, or run without mpirun".to_owned(),
+        }
+        .into()),
+        false => Ok(()),
+    }
+}
+
+fn open(args: &PredictArgs) -> Result<SavedModel> {
+    let mut saved = SavedModel::open(&args.checkpoint)?;
+    let data = &mut saved.config.data;
+    // The rows may be in another format than those of training.
+    data.format = match args.format {
+        Some(format) => format,
+        None if args.data == STREAM => DataFormat::Csv,
+        None => DataFormat::Auto,
+    };
+    Ok(saved)
+}
+
+fn print(bytes: &[u8]) -> crate::predict::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(source) if source.kind() != io::ErrorKind::BrokenPipe => {
+            Err(PredictError::Report(ReportError::Stdout { source }))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,65 @@
+//! Batches on the model's device, for passes over rows without training.
+
+use ddp_kernels::cuda::Gpu;
+use ddp_kernels::{Device, KernelError};
+
+use super::LoadedStep;
+use crate::data::batch::Batch;
+use crate::data::device_rows::DeviceRows;
+use crate::data::error::Result;
+use crate::data::step_rows::StepRows as _;
+
+/// Batches as loaded, or copied to the GPU while the previous batch computes.
+#[derive(Debug)]
+pub enum DeviceFeed {
+    /// The model computes on the CPU.
+    Host,
+    /// The model computes on a GPU.
+    Gpu(GpuFeed),
+}
+
+/// Memory of batches on a GPU.
+#[derive(Debug)]
+pub struct GpuFeed {
+    gpu: &'static Gpu,
+    slots: Vec<DeviceRows>,
+    next: usize,
+}
+
+impl DeviceFeed {
+    /// For a model on `device`.
+    ///
+    /// # Errors
+    /// [`KernelError::DeviceUnavailable`].
+    pub fn new(device: Device) -> Result<Self, KernelError> {
+        let Device::Cuda(index) = device else { return Ok(DeviceFeed::Host) };
+        Ok(DeviceFeed::Gpu(GpuFeed { gpu: Gpu::get(index)?, slots: Vec::new(), next: 0 }))
+    }
+
+    /// The rows on the device. The first batch must be the largest.
+    ///
+    /// # Errors
+    /// Errors of reading or copying the rows.
+    pub fn next<'a>(&'a mut self, rows: &'a mut LoadedStep<'_>) -> Result<Batch<'a>> {
+        let DeviceFeed::Gpu(GpuFeed { gpu, slots, next }) = self else { return rows.batch() };
+        let n_rows = rows.own_rows().len();
+        while slots.len() < 2 {
+            slots.push(DeviceRows::new(gpu, n_rows, rows.device_shape())?);
+        }
+        let slot = &mut slots[*next];
+        rows.send(slot)?;
+        Ok(slot.batch(0..n_rows)?)
+    }
+
+    /// Marks the last batch as consumed by enqueued work.
+    ///
+    /// # Errors
+    /// [`KernelError::Cuda`] of earlier work.
+    pub fn consumed(&mut self) -> Result<(), KernelError> {
+        if let DeviceFeed::Gpu(GpuFeed { slots, next, .. }) = self {
+            slots[*next].consumed()?;
+            *next = (*next + 1) % slots.len();
+        }
+        Ok(())
+    }
+}

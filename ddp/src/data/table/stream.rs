@@ -1,0 +1,77 @@
+//! Rows of tables, read from the first to the last in blocks, whatever their number.
+
+use std::path::PathBuf;
+
+use super::columns::{ColumnPlan, same_columns};
+use super::csv::CsvError;
+use super::reader::{TableReader, TableReaders};
+use super::rows::TableRows;
+use crate::data::error::Result;
+use crate::data::source::SourceSpec;
+
+/// Reads the rows of several files as one table.
+pub(crate) struct TableStream {
+    files: Vec<PathBuf>,
+    plan: ColumnPlan,
+    readers: &'static TableReaders,
+    /// Reader of the current file.
+    reader: Option<Box<dyn TableReader>>,
+    n_opened: usize,
+    /// Whether the current file has yielded a row.
+    has_rows: bool,
+}
+
+impl TableStream {
+    /// Opens the first file.
+    ///
+    /// # Errors
+    /// A [`DataError`](crate::data::DataError) that names the file or the column.
+    pub(crate) fn open(
+        files: Vec<PathBuf>,
+        readers: &'static TableReaders,
+        spec: &SourceSpec<'_>,
+    ) -> Result<Self> {
+        let reader = (readers.open)(&files[0], spec)?;
+        let plan = reader.plan().clone();
+        Ok(TableStream { files, plan, readers, reader: Some(reader), n_opened: 1, has_rows: false })
+    }
+
+    /// Columns of the files and their roles.
+    pub(crate) fn plan(&self) -> &ColumnPlan {
+        &self.plan
+    }
+
+    /// Appends up to `max_rows` rows to `rows` and returns their number, which is smaller only at the end.
+    ///
+    /// # Errors
+    /// A [`DataError`](crate::data::DataError) that names the file, the row and the column.
+    pub(crate) fn read(
+        &mut self,
+        rows: &mut TableRows,
+        max_rows: usize,
+        spec: &SourceSpec<'_>,
+    ) -> Result<usize> {
+        let mut n_read = 0;
+        while n_read < max_rows {
+            let Some(reader) = &mut self.reader else {
+                let Some(path) = self.files.get(self.n_opened) else { break };
+                let reader = (self.readers.open)(path, spec)?;
+                same_columns(&self.files[0], &self.plan.names, path, &reader.plan().names)?;
+                (self.reader, self.has_rows) = (Some(reader), false);
+                self.n_opened += 1;
+                continue;
+            };
+            match reader.read(rows, max_rows - n_read)? {
+                0 if !self.has_rows => {
+                    return Err(CsvError::NoRows { path: self.files[self.n_opened - 1].clone() }.into());
+                }
+                0 => self.reader = None,
+                n => {
+                    self.has_rows = true;
+                    n_read += n;
+                }
+            }
+        }
+        Ok(n_read)
+    }
+}

@@ -1,0 +1,184 @@
+//! Columns of the output, and their values from the outputs of a model.
+
+use std::sync::Arc;
+
+use super::error::{PredictError, Result};
+use super::output::block::{ColumnKind, Labels, OutputColumn, Values};
+use super::predictions::{argmax, sigmoid, softmax};
+use crate::config::Task;
+
+/// Predicted columns: what is written for each row.
+#[derive(Debug, Clone)]
+pub(crate) struct PredictedColumns {
+    task: Task,
+    labels: Arc<Labels>,
+    n_outputs: usize,
+    /// Whether probabilities are written.
+    with_probabilities: bool,
+    /// Probability from which a label applies, or the second of two classes is predicted.
+    threshold: Option<f64>,
+    /// The columns, without those of the input.
+    pub(crate) columns: Vec<OutputColumn>,
+}
+
+impl PredictedColumns {
+    /// - `names`: the classes' labels in classification, else the names of the targets
+    ///
+    /// # Errors
+    /// [`PredictError::Usage`] for probabilities or a threshold where there are none.
+    pub(crate) fn new(
+        task: Task,
+        names: &[String],
+        with_probabilities: bool,
+        threshold: Option<f64>,
+    ) -> Result<Self> {
+        let usage = |reason: &str, hint: &str| {
+            Err(PredictError::Usage { reason: reason.to_owned(), hint: hint.to_owned() })
+        };
+        match task {
+            Task::Regression if with_probabilities => {
+                return usage("--proba: a regression has no probabilities", "remove --proba");
+            }
+            Task::Regression if threshold.is_some() => {
+                return usage("--threshold: a regression has no probabilities", "remove --threshold");
+            }
+            Task::Classification if threshold.is_some() && names.len() != 2 => {
+                let reason = format!("--threshold: the model has {} classes", names.len());
+                return usage(
+                    &reason,
+                    "it applies to two classes or to labels; use --proba and choose a class yourself",
+                );
+            }
+            _ => {}
+        }
+        let labels = Arc::new(Labels::new(names.to_vec()));
+        let column = |name: String, kind| OutputColumn { name, kind };
+        let prediction = |name: &String| match names.len() {
+            1 => "prediction".to_owned(),
+            _ => format!("prediction_{name}"),
+        };
+        let mut columns: Vec<OutputColumn> = match task {
+            Task::Classification => {
+                vec![column("prediction".to_owned(), ColumnKind::Label(labels.clone()))]
+            }
+            Task::Multilabel => {
+                names.iter().map(|name| column(prediction(name), ColumnKind::Binary)).collect()
+            }
+            Task::Regression => {
+                names.iter().map(|name| column(prediction(name), ColumnKind::Value)).collect()
+            }
+        };
+        if with_probabilities {
+            columns.extend(names.iter().map(|name| column(format!("proba_{name}"), ColumnKind::Probability)));
+        }
+        Ok(PredictedColumns { task, labels, n_outputs: names.len(), with_probabilities, threshold, columns })
+    }
+
+    /// The values of the columns for outputs `[n_rows, n_outputs]`.
+    pub(crate) fn values(&self, outputs: &[f32]) -> Vec<Values> {
+        let rows = || outputs.chunks_exact(self.n_outputs);
+        let column = |k: usize| outputs.iter().skip(k).step_by(self.n_outputs).copied();
+        let mut values: Vec<Values> = match self.task {
+            Task::Classification => vec![Values::Labels(rows().map(|row| self.class(row)).collect())],
+            Task::Multilabel => {
+                let applies = |logit: f32| match self.threshold {
+                    None => u8::from(logit >= 0.0),
+                    Some(threshold) => u8::from(f64::from(sigmoid(logit)) >= threshold),
+                };
+                (0..self.n_outputs).map(|k| Values::Binary(column(k).map(applies).collect())).collect()
+            }
+            Task::Regression => {
+                (0..self.n_outputs).map(|k| Values::Numbers(column(k).map(f64::from).collect())).collect()
+            }
+        };
+        if !self.with_probabilities {
+            return values;
+        }
+        let n_rows = outputs.len() / self.n_outputs;
+        let mut probabilities = vec![Vec::with_capacity(n_rows); self.n_outputs];
+        for row in rows() {
+            match self.task {
+                Task::Classification => {
+                    softmax(row).zip(&mut probabilities).for_each(|(p, column)| column.push(p));
+                }
+                _ => row
+                    .iter()
+                    .zip(&mut probabilities)
+                    .for_each(|(&logit, column)| column.push(sigmoid(logit))),
+            }
+        }
+        values.extend(probabilities.into_iter().map(Values::Probabilities));
+        values
+    }
+
+    fn class(&self, logits: &[f32]) -> u32 {
+        match self.threshold {
+            None => argmax(logits) as u32,
+            Some(threshold) => {
+                let second = softmax(logits).nth(1).map_or(0.0, f64::from);
+                u32::from(second >= threshold)
+            }
+        }
+    }
+
+    /// Labels of the classes, unless they are integers, which arrays hold.
+    pub(crate) fn text_labels(&self) -> Option<Arc<Labels>> {
+        let is_text = self.task == Task::Classification && self.labels.integers.is_none();
+        is_text.then(|| self.labels.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn columns(task: Task, names: &[&str], proba: bool, threshold: Option<f64>) -> Result<PredictedColumns> {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        PredictedColumns::new(task, &names, proba, threshold)
+    }
+
+    fn names(columns: &PredictedColumns) -> Vec<&str> {
+        columns.columns.iter().map(|column| column.name.as_str()).collect()
+    }
+
+    #[test]
+    fn columns_are_named_by_task() {
+        let of = |task, labels: &[&str], proba| columns(task, labels, proba, None).unwrap();
+        let classes = of(Task::Classification, &["no", "yes"], true);
+        assert_eq!(names(&classes), ["prediction", "proba_no", "proba_yes"]);
+        assert_eq!(names(&of(Task::Regression, &["price"], false)), ["prediction"]);
+        assert_eq!(names(&of(Task::Regression, &["a", "b"], false)), ["prediction_a", "prediction_b"]);
+        let labels = of(Task::Multilabel, &["a", "b"], true);
+        assert_eq!(names(&labels), ["prediction_a", "prediction_b", "proba_a", "proba_b"]);
+    }
+
+    #[test]
+    fn thresholds_move_the_decision() {
+        let class = |threshold| {
+            let columns = columns(Task::Classification, &["no", "yes"], false, threshold).unwrap();
+            match columns.values(&[0.0, 0.0, 0.0, -1.0]).remove(0) {
+                Values::Labels(classes) => classes,
+                _ => unreachable!(),
+            }
+        };
+        // The probabilities of "yes" are 0.5 and 0.27.
+        assert_eq!((class(None), class(Some(0.5)), class(Some(0.2))), (vec![0, 0], vec![1, 0], vec![1, 1]));
+        let labels = |threshold| {
+            let columns = columns(Task::Multilabel, &["a", "b"], false, threshold).unwrap();
+            let values = columns.values(&[0.0, -1.0]).into_iter();
+            let bits = values.map(|values| if let Values::Binary(bits) = values { bits[0] } else { 9 });
+            bits.collect::<Vec<u8>>()
+        };
+        assert_eq!(
+            (labels(None), labels(Some(0.2)), labels(Some(0.9))),
+            (vec![1, 0], vec![1, 1], vec![0, 0])
+        );
+    }
+
+    #[test]
+    fn flags_that_do_not_apply_are_refused() {
+        assert!(columns(Task::Regression, &["y"], true, None).is_err());
+        assert!(columns(Task::Regression, &["y"], false, Some(0.5)).is_err());
+        assert!(columns(Task::Classification, &["a", "b", "c"], false, Some(0.5)).is_err());
+    }
+}

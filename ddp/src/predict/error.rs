@@ -1,0 +1,114 @@
+//! Errors of predicting: the sum of the lower rooms' errors and those of the output.
+
+use std::path::PathBuf;
+
+use ddp_comm::CommError;
+use ddp_kernels::KernelError;
+
+use crate::checkpoint::CheckpointError;
+use crate::config::ConfigError;
+use crate::data::DataError;
+use crate::model::ModelError;
+use crate::report::ReportError;
+use crate::storage::atomic_write::WriteError;
+
+/// Result of this room's functions.
+pub type Result<T, E = PredictError> = std::result::Result<T, E>;
+
+/// An error of predicting.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PredictError {
+    /// An operation on a tensor or device failed.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// A collective failed.
+    #[error(transparent)]
+    Comm(Box<CommError>),
+    /// The rows cannot be read or used.
+    #[error(transparent)]
+    Data(Box<DataError>),
+    /// The model file cannot be used.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The checkpoint cannot be found or read.
+    #[error(transparent)]
+    Checkpoint(Box<CheckpointError>),
+    /// The config of the model cannot be read.
+    #[error(transparent)]
+    Config(Box<ConfigError>),
+    /// The predictions could not be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// The predictions could not be printed.
+    #[error(transparent)]
+    Report(#[from] ReportError),
+    /// The predictions cannot be written to this place or in this form.
+    #[error("can't write predictions to `{out}`: {reason}\nhint: {hint}")]
+    Output {
+        /// The output as the user wrote it.
+        out: String,
+        /// Explanation.
+        reason: String,
+        /// Way out.
+        hint: String,
+    },
+    /// The arguments do not fit the model.
+    #[error("{reason}\nhint: {hint}")]
+    Usage {
+        /// The argument and what is wrong with it.
+        reason: String,
+        /// Way out.
+        hint: String,
+    },
+    /// The output exists.
+    #[error("`{}` exists\nhint: name another file, or replace it with --overwrite", path.display())]
+    OutExists {
+        /// The existing file.
+        path: PathBuf,
+    },
+    /// A rank wrote its part to a folder that rank 0 does not see.
+    #[error(
+        "the part of rank {rank} is not at `{}`: the ranks do not share the folder of the output\n\
+         hint: write to a shared file system, or run on one host",
+        path.display()
+    )]
+    NotShared {
+        /// Rank that wrote the part.
+        rank: usize,
+        /// Path of the part.
+        path: PathBuf,
+    },
+    /// Rows in memory have the wrong width.
+    #[error("expected rows of {expected} features, got {got} values, which is no multiple of it")]
+    RowWidth {
+        /// Features of a row.
+        expected: usize,
+        /// Number of values.
+        got: usize,
+    },
+}
+
+impl From<CommError> for PredictError {
+    fn from(error: CommError) -> Self {
+        PredictError::Comm(Box::new(error))
+    }
+}
+
+impl From<DataError> for PredictError {
+    fn from(error: DataError) -> Self {
+        PredictError::Data(Box::new(error))
+    }
+}
+
+impl From<CheckpointError> for PredictError {
+    fn from(error: CheckpointError) -> Self {
+        PredictError::Checkpoint(Box::new(error))
+    }
+}
+
+impl From<ConfigError> for PredictError {
+    fn from(error: ConfigError) -> Self {
+        PredictError::Config(Box::new(error))
+    }
+}

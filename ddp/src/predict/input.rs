@@ -1,0 +1,341 @@
+//! Rows to predict: blocks of arrays, or blocks read from tables.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::error::Result;
+use super::saved_model::SavedModel;
+use crate::config::DataConfig;
+use crate::data::batch::BatchMut;
+use crate::data::format::Reader;
+use crate::data::table::{TableRows, TableStream, Texts};
+use crate::data::{
+    CategoryColumn, DataError, Dataset, KnownFeatures, ResidentRows, RowLayout, SourceSpec, TargetLayout,
+    Targets, ToPredict, Vocabulary, files_and_format,
+};
+
+/// Bytes of a block's features as f32.
+const BLOCK_BYTES: usize = 32 << 20;
+/// Most rows of a block.
+const BLOCK_ROWS: usize = 1 << 16;
+
+/// Names of the rows that the user asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct InputSpec {
+    /// A file, a folder, a file name pattern or `builtin:NAME`.
+    pub(crate) source: String,
+    /// Columns to pass through.
+    pub(crate) keep: Vec<String>,
+    /// Rows to predict, from 0.
+    pub(crate) rows: Range<usize>,
+    pub(crate) skips_bad_rows: bool,
+}
+
+/// This rank's blocks: every `world_size`-th one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Share {
+    pub(crate) rank: usize,
+    pub(crate) world_size: usize,
+}
+
+impl Share {
+    fn owns(self, block: usize) -> bool {
+        block % self.world_size == self.rank
+    }
+}
+
+/// Blocks of rows, with the columns of the model.
+pub(crate) struct Input {
+    /// The rows by number; of a table only those of blocks that are in use.
+    pub(crate) rows: Arc<dyn Dataset>,
+    /// Ranges of this rank's blocks, in order.
+    pub(crate) blocks: Box<dyn Iterator<Item = Range<usize>> + Send>,
+    /// Rows of a block; the last one may have fewer.
+    pub(crate) block_rows: usize,
+    /// The table behind `rows`.
+    pub(crate) table: Option<Arc<StreamedRows>>,
+    /// Number of the first row.
+    pub(crate) first_row: usize,
+}
+
+impl Input {
+    /// Opens the rows.
+    ///
+    /// # Errors
+    /// [`PredictError::Data`](super::PredictError::Data), with file and column.
+    pub(crate) fn open(saved: &SavedModel, spec: &InputSpec, share: Share) -> Result<Self> {
+        let to_predict = ToPredict { kept: &spec.keep, skips_bad_rows: spec.skips_bad_rows };
+        let of_model = SourceSpec::train(&saved.config.data);
+        let source = SourceSpec {
+            source: &spec.source,
+            labels: None,
+            features: Some(saved.known_features()),
+            to_predict: Some(to_predict),
+            ..of_model
+        };
+        let columns = saved.preprocessor.plan.columns.len();
+        let block_rows = (BLOCK_BYTES / (4 * columns.max(1))).clamp(1, BLOCK_ROWS);
+        if !spec.source.starts_with("builtin:") {
+            let (files, format) = files_and_format(&source)?;
+            if let Reader::Table(readers) = &format.reader {
+                let stream = TableStream::open(files, readers, &source)?;
+                return Ok(Self::of_table(stream, saved, spec, share, block_rows));
+            }
+        }
+        let rows = source.open()?;
+        let range = spec.rows.start.min(rows.len())..spec.rows.end.min(rows.len());
+        if range.is_empty() {
+            return Err(no_rows(spec, rows.len()).into());
+        }
+        let first_row = range.start;
+        let starts = range.clone().step_by(block_rows).enumerate();
+        let blocks = starts
+            .filter(move |(block, _)| share.owns(*block))
+            .map(move |(_, start)| start..(start + block_rows).min(range.end));
+        Ok(Input { rows, blocks: Box::new(blocks), block_rows, table: None, first_row })
+    }
+
+    fn of_table(
+        stream: TableStream,
+        saved: &SavedModel,
+        spec: &InputSpec,
+        share: Share,
+        block_rows: usize,
+    ) -> Self {
+        let known = OwnedColumns::new(saved, spec);
+        let plan = &saved.preprocessor.plan;
+        let mut layout = RowLayout::new(plan.columns.clone(), TargetLayout::Values { names: Vec::new() });
+        layout.has_missing = known.spec().may_miss();
+        layout.categories = categories(&plan.columns, &plan.vocabularies);
+        let rows = Arc::new(StreamedRows {
+            layout: layout.clone(),
+            source: spec.source.clone(),
+            in_use: Mutex::default(),
+            end: Mutex::default(),
+        });
+        let blocks = BlockReader {
+            block_of_rows: TableRows::new(stream.plan(), &known.spec()),
+            stream,
+            columns: known,
+            rows: rows.clone(),
+            share,
+            block_rows,
+            range: spec.rows.clone(),
+            next_row: 0,
+            block: 0,
+            is_over: false,
+        };
+        let first_row = spec.rows.start;
+        Input { rows: rows.clone(), blocks: Box::new(blocks), block_rows, table: Some(rows), first_row }
+    }
+
+    /// Number over all ranks of the block that starts at row `start`.
+    pub(crate) fn block_number(&self, start: usize) -> u64 {
+        ((start - self.first_row) / self.block_rows) as u64
+    }
+}
+
+fn no_rows(spec: &InputSpec, n_rows: usize) -> DataError {
+    DataError::NoRowsInRange {
+        source_name: spec.source.clone(),
+        n_rows,
+        start: spec.rows.start,
+        end: spec.rows.end,
+    }
+}
+
+fn categories(columns: &[String], vocabularies: &[Vocabulary]) -> Vec<CategoryColumn> {
+    let column = |vocabulary: &Vocabulary| {
+        let column = columns.iter().position(|name| name == vocabulary.name())?;
+        Some(CategoryColumn { column, vocabulary: vocabulary.clone() })
+    };
+    vocabularies.iter().filter_map(column).collect()
+}
+
+/// What a [`SourceSpec`] borrows.
+struct OwnedColumns {
+    data: DataConfig,
+    names: Vec<String>,
+    vocabularies: Vec<Vocabulary>,
+    spec: InputSpec,
+}
+
+impl OwnedColumns {
+    fn new(saved: &SavedModel, spec: &InputSpec) -> Self {
+        let plan = &saved.preprocessor.plan;
+        OwnedColumns {
+            data: saved.config.data.clone(),
+            names: plan.columns.clone(),
+            vocabularies: plan.vocabularies.clone(),
+            spec: spec.clone(),
+        }
+    }
+
+    fn spec(&self) -> SourceSpec<'_> {
+        SourceSpec {
+            source: &self.spec.source,
+            labels: None,
+            features: Some(KnownFeatures {
+                names: &self.names,
+                vocabularies: &self.vocabularies,
+                of: "the model",
+            }),
+            to_predict: Some(ToPredict { kept: &self.spec.keep, skips_bad_rows: self.spec.skips_bad_rows }),
+            ..SourceSpec::train(&self.data)
+        }
+    }
+}
+
+/// Reads a table block by block, drops the blocks of other ranks, and publishes its own in [`StreamedRows`].
+struct BlockReader {
+    stream: TableStream,
+    /// The block that is being read.
+    block_of_rows: TableRows,
+    columns: OwnedColumns,
+    rows: Arc<StreamedRows>,
+    share: Share,
+    block_rows: usize,
+    range: Range<usize>,
+    /// Number of the next row of the table.
+    next_row: usize,
+    /// Number of the next block.
+    block: usize,
+    is_over: bool,
+}
+
+impl BlockReader {
+    /// The next block of this rank; `None` at the end.
+    fn read(&mut self) -> crate::data::error::Result<Option<Range<usize>>> {
+        loop {
+            let spec = self.columns.spec();
+            let rows = &mut self.block_of_rows;
+            rows.clear();
+            // Rows before the first one that the user asked for are a block that nobody owns.
+            let is_before = self.next_row < self.range.start;
+            let wanted = match is_before {
+                true => (self.range.start - self.next_row).min(self.block_rows),
+                false => self.block_rows.min(self.range.end - self.next_row),
+            };
+            let n = if wanted == 0 { 0 } else { self.stream.read(rows, wanted, &spec)? };
+            let range = self.next_row..self.next_row + n;
+            self.next_row = range.end;
+            if n == 0 {
+                if self.block == 0 {
+                    return Err(no_rows(&self.columns.spec, self.next_row));
+                }
+                return Ok(None);
+            }
+            if is_before {
+                continue;
+            }
+            let is_own = self.share.owns(self.block);
+            self.block += 1;
+            if is_own {
+                self.rows.publish(range.start, rows);
+                return Ok(Some(range));
+            }
+        }
+    }
+}
+
+impl Iterator for BlockReader {
+    type Item = Range<usize>;
+
+    fn next(&mut self) -> Option<Range<usize>> {
+        if self.is_over {
+            return None;
+        }
+        let block = self.read();
+        self.is_over = !matches!(block, Ok(Some(_)));
+        match block {
+            Ok(block) => block,
+            Err(error) => {
+                *lock(&self.rows.end) = Some(error);
+                None
+            }
+        }
+    }
+}
+
+/// Rows of the blocks of a table that were read and are not done yet.
+#[derive(Debug)]
+pub(crate) struct StreamedRows {
+    layout: RowLayout,
+    source: String,
+    /// By number of the first row.
+    in_use: Mutex<BTreeMap<usize, Arc<StreamedBlock>>>,
+    /// The error that ended the reading.
+    end: Mutex<Option<DataError>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct StreamedBlock {
+    rows: ResidentRows,
+    pub(crate) kept: Vec<Texts>,
+    /// Rows with values that can't be used.
+    pub(crate) bad_rows: Vec<usize>,
+}
+
+impl StreamedRows {
+    /// Moves the rows out of `rows`.
+    fn publish(&self, first: usize, rows: &mut TableRows) {
+        let block = StreamedBlock {
+            rows: ResidentRows {
+                features: std::mem::take(&mut rows.features),
+                targets: Targets::Values(Vec::new()),
+                weights: None,
+                layout: self.layout.clone(),
+                source: self.source.clone(),
+            },
+            kept: rows.kept.iter_mut().map(std::mem::take).collect(),
+            bad_rows: rows.bad_rows.as_mut().map(std::mem::take).unwrap_or_default(),
+        };
+        lock(&self.in_use).insert(first, Arc::new(block));
+    }
+
+    /// Takes the block that starts at row `first`, which frees its memory.
+    pub(crate) fn take(&self, first: usize) -> Arc<StreamedBlock> {
+        lock(&self.in_use).remove(&first).expect("a block is taken once")
+    }
+
+    /// The error that ended the reading, if any.
+    pub(crate) fn take_error(&self) -> Option<DataError> {
+        lock(&self.end).take()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Dataset for StreamedRows {
+    /// No row has a larger number; the number of rows is unknown until the last was read.
+    fn len(&self) -> usize {
+        isize::MAX as usize
+    }
+
+    fn layout(&self) -> &RowLayout {
+        &self.layout
+    }
+
+    fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> crate::data::error::Result<()> {
+        let Some(&first) = rows.first() else { return Ok(()) };
+        // A batch lies in one block.
+        let (start, block) = {
+            let in_use = lock(&self.in_use);
+            let (start, block) = in_use.range(..=first).next_back().expect("rows of a block in use");
+            (*start, block.clone())
+        };
+        let rows: Vec<usize> = rows.iter().map(|row| row - start).collect();
+        block.rows.gather(&rows, out)
+    }
+
+    fn fingerprint(&self) -> crate::data::error::Result<u64> {
+        Ok(0)
+    }
+
+    fn source(&self) -> &str {
+        &self.source
+    }
+}

@@ -1,0 +1,66 @@
+//! Formats of predictions, and the names of files that mean them.
+
+use std::path::Path;
+
+use super::block::OutputColumn;
+use super::csv::CsvEncoder;
+use super::encoder::Encoder;
+use super::jsonl::JsonlEncoder;
+use super::npy::NpyEncoder;
+use super::safetensors::SafetensorsEncoder;
+use crate::data::Compression;
+use crate::predict::error::{PredictError, Result};
+
+/// Formats of predictions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OutputFormat {
+    Csv(Compression),
+    JsonLines(Compression),
+    Npy,
+    Safetensors,
+    Parquet,
+}
+
+impl OutputFormat {
+    /// Endings of names, for messages.
+    pub(crate) const ENDINGS: &str = ".csv, .csv.gz, .jsonl, .parquet, .npy or .safetensors";
+
+    /// The format that the end of a file's name determines.
+    ///
+    /// # Errors
+    /// [`PredictError::Output`] for other names.
+    pub(crate) fn of(path: &Path) -> Result<Self> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+        let compression = Compression::of(path);
+        let plain = name.strip_suffix(".gz").or(name.strip_suffix(".zst")).unwrap_or(&name);
+        let is_plain = compression == Compression::None;
+        match plain.rsplit_once('.').map(|(_, ending)| ending) {
+            Some("csv") => Ok(OutputFormat::Csv(compression)),
+            Some("jsonl" | "ndjson") => Ok(OutputFormat::JsonLines(compression)),
+            Some("npy") if is_plain => Ok(OutputFormat::Npy),
+            Some("safetensors") if is_plain => Ok(OutputFormat::Safetensors),
+            Some("parquet") if is_plain => Ok(OutputFormat::Parquet),
+            _ => Err(PredictError::Output {
+                out: path.display().to_string(),
+                reason: "its name does not determine the format of the predictions".to_owned(),
+                hint: format!("end it in {}, or use `-` for CSV on stdout", Self::ENDINGS),
+            }),
+        }
+    }
+
+    /// Whether the format has columns with names, so that columns of the input can be kept.
+    pub(crate) fn has_columns(self) -> bool {
+        !matches!(self, OutputFormat::Npy | OutputFormat::Safetensors)
+    }
+
+    /// The encoder of a format of streams; `None` for Parquet.
+    pub(crate) fn encoder(self, columns: &[OutputColumn]) -> Option<Box<dyn Encoder>> {
+        Some(match self {
+            OutputFormat::Csv(compression) => Box::new(CsvEncoder::new(columns, compression)),
+            OutputFormat::JsonLines(compression) => Box::new(JsonlEncoder::new(columns, compression)),
+            OutputFormat::Npy => Box::new(NpyEncoder::new(columns)),
+            OutputFormat::Safetensors => Box::new(SafetensorsEncoder::new(columns)),
+            OutputFormat::Parquet => return None,
+        })
+    }
+}

@@ -1,0 +1,23 @@
+//! Writes predictions: blocks of rows, encoded by every rank on its own, joined in order by rank 0.
+//!
+//! [`file`] names the files and joins the parts. A format is an [`encoder::Encoder`], except for Parquet, whose row groups are
+//! appended without decoding them.
+
+pub(crate) mod block;
+mod compress;
+mod csv;
+mod encoder;
+pub(crate) mod file;
+pub(crate) mod format;
+mod index;
+mod jsonl;
+mod matrix;
+mod npy;
+#[cfg(feature = "parquet")]
+mod parquet;
+#[cfg(not(feature = "parquet"))]
+#[path = "parquet_absent.rs"]
+mod parquet;
+mod safetensors;
+mod streams;
+mod temporary;

@@ -1,0 +1,78 @@
+//! Names of unfinished output, and its removal.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const ENDING: &str = ".predict";
+/// Age from which a file of a process that is not on this host is left over.
+const LEFT_OVER_AGE: Duration = Duration::from_secs(600);
+
+/// Names of the temporary files of one command, next to its output.
+#[derive(Debug, Clone)]
+pub(super) struct Temporary {
+    out: PathBuf,
+    /// Process of rank 0.
+    process: u32,
+}
+
+impl Temporary {
+    pub(super) fn new(out: &Path, process: u32) -> Self {
+        Temporary { out: out.to_owned(), process }
+    }
+
+    /// The output.
+    #[cfg(not(feature = "parquet"))]
+    pub(super) fn out(&self) -> &Path {
+        &self.out
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        let out = self.out.file_name().unwrap_or_default().to_string_lossy();
+        self.out.with_file_name(format!(".{out}.{name}.{}{ENDING}", self.process))
+    }
+
+    /// The output before it is complete.
+    pub(super) fn whole(&self) -> PathBuf {
+        self.file("whole")
+    }
+
+    pub(super) fn stream(&self, rank: usize, stream: usize) -> PathBuf {
+        self.file(&format!("rank-{rank}-{stream}"))
+    }
+
+    /// Removes files that killed processes left next to the output.
+    pub(super) fn remove_left_over(&self) {
+        let folder = self.out.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let Ok(entries) = fs::read_dir(folder.unwrap_or(Path::new("."))) else { return };
+        let begin = format!(".{}.", self.out.file_name().unwrap_or_default().to_string_lossy());
+        for entry in entries.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let process = name
+                .strip_prefix(&begin)
+                .and_then(|rest| rest.strip_suffix(ENDING)?.rsplit('.').next()?.parse::<u32>().ok());
+            let is_old = || {
+                let modified = entry.metadata().and_then(|data| data.modified());
+                modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > LEFT_OVER_AGE))
+            };
+            if process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists() && is_old()) {
+                // The next command tries again.
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+
+    /// Removes the files of this rank, and those of all ranks on rank 0.
+    pub(super) fn remove_all(&self, rank: usize, world_size: usize, n_streams: usize) {
+        let ranks = if rank == 0 { 0..world_size } else { rank..rank + 1 };
+        for rank in ranks {
+            for stream in 0..n_streams {
+                // It may never have been made.
+                let _ = fs::remove_file(self.stream(rank, stream));
+            }
+        }
+        if rank == 0 {
+            let _ = fs::remove_file(self.whole());
+        }
+    }
+}

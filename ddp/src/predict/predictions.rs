@@ -1,0 +1,84 @@
+//! Outputs of a model, and what they say: classes, probabilities, values.
+
+use crate::config::Task;
+
+/// Predictions for consecutive rows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Predictions {
+    task: Task,
+    /// `[n_rows, n_outputs]`, row-major: logits, or values in the unit of the targets.
+    outputs: Vec<f32>,
+    n_outputs: usize,
+}
+
+impl Predictions {
+    pub(super) fn new(task: Task, outputs: Vec<f32>, n_outputs: usize) -> Self {
+        Predictions { task, outputs, n_outputs }
+    }
+
+    /// Number of rows.
+    pub fn n_rows(&self) -> usize {
+        self.outputs.len() / self.n_outputs
+    }
+
+    /// The model's outputs, `[n_rows, n_outputs]`: logits of classes or labels, or values.
+    pub fn outputs(&self) -> &[f32] {
+        &self.outputs
+    }
+
+    /// Classification: the class of each row, that of the largest logit, the first of equal ones.
+    pub fn classes(&self) -> Vec<usize> {
+        self.outputs.chunks_exact(self.n_outputs).map(argmax).collect()
+    }
+
+    /// Probabilities, `[n_rows, n_outputs]`: softmax in classification, sigmoid of each label in multilabel tasks. Empty in
+    /// regression.
+    pub fn probabilities(&self) -> Vec<f32> {
+        match self.task {
+            Task::Classification => self.outputs.chunks_exact(self.n_outputs).flat_map(softmax).collect(),
+            Task::Multilabel => self.outputs.iter().map(|&logit| sigmoid(logit)).collect(),
+            Task::Regression => Vec::new(),
+        }
+    }
+}
+
+/// Index of the largest value; the first of equal ones.
+pub(super) fn argmax(values: &[f32]) -> usize {
+    let mut best = 0;
+    for (index, value) in values.iter().enumerate() {
+        if *value > values[best] {
+            best = index;
+        }
+    }
+    best
+}
+
+/// `p[k] = exp(z[k] - max(z)) / Σ exp(z[j] - max(z))`, computed in f64.
+pub(super) fn softmax(logits: &[f32]) -> impl Iterator<Item = f32> + '_ {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let power = move |logit: &f32| f64::from(logit - max).exp();
+    let sum: f64 = logits.iter().map(power).sum();
+    logits.iter().map(move |logit| (power(logit) / sum) as f32)
+}
+
+/// `1 / (1 + exp(-z))`, computed in f64.
+pub(super) fn sigmoid(logit: f32) -> f32 {
+    (1.0 / (1.0 + (-f64::from(logit)).exp())) as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_and_probabilities() {
+        let predictions = Predictions::new(Task::Classification, vec![1.0, 1.0, -2.0, 0.0, 1000.0, 2.0], 3);
+        assert_eq!((predictions.n_rows(), predictions.classes()), (2, vec![0, 1]));
+        let p = predictions.probabilities();
+        assert!((p[..3].iter().sum::<f32>() - 1.0).abs() < 1e-6 && p[0] == p[1]);
+        assert_eq!(p[3..], [0.0, 1.0, 0.0]);
+        let labels = Predictions::new(Task::Multilabel, vec![0.0, -800.0], 2);
+        assert_eq!(labels.probabilities(), [0.5, 0.0]);
+        assert!(Predictions::new(Task::Regression, vec![3.5], 1).probabilities().is_empty());
+    }
+}

@@ -1,0 +1,124 @@
+//! A trained model, ready to predict.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use ddp_kernels::Device;
+
+use super::error::{PredictError, Result};
+use super::predictions::Predictions;
+use super::saved_model::SavedModel;
+use crate::config::Task;
+use crate::data::loader::device_feed::DeviceFeed;
+use crate::data::loader::{Loader, LoaderOptions};
+use crate::data::{Dataset, Preprocessor, ResidentRows, RowLayout, TargetLayout, Targets};
+use crate::model::Network;
+
+/// Rows of a forward pass on the CPU, where they stay in its caches.
+const CPU_ROWS: usize = 1024;
+/// Rows of a forward pass on a GPU.
+const GPU_ROWS: usize = 8192;
+
+/// A trained model, ready to predict rows: `Predictor::open("runs/digits")?.predict(&rows)?`.
+#[derive(Debug)]
+pub struct Predictor {
+    network: Network,
+    preprocessor: Preprocessor,
+    task: Task,
+    feed: DeviceFeed,
+}
+
+impl Predictor {
+    /// Opens a run folder, a checkpoint folder or a model file, to compute on the CPU.
+    ///
+    /// # Errors
+    /// [`PredictError::Model`] for a file that is no model of this program, [`PredictError::Checkpoint`] for a damaged
+    /// checkpoint.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::of_model(&SavedModel::open(path.as_ref())?, Device::Cpu)
+    }
+
+    /// Copies the model to `device`.
+    ///
+    /// # Errors
+    /// [`PredictError::Model`] if the file does not fit its config, [`PredictError::Kernel`] if the device is unavailable or
+    /// out of memory.
+    pub fn of_model(saved: &SavedModel, device: Device) -> Result<Self> {
+        let max_rows = if device == Device::Cpu { CPU_ROWS } else { GPU_ROWS };
+        Ok(Predictor {
+            network: saved.network(max_rows, device)?,
+            preprocessor: saved.preprocessor.clone(),
+            task: saved.config.data.task,
+            feed: DeviceFeed::new(device)?,
+        })
+    }
+
+    /// Columns of a row, in the order of [`Predictor::predict`].
+    pub fn columns(&self) -> &[String] {
+        &self.preprocessor.plan.columns
+    }
+
+    /// Outputs per row.
+    pub fn n_outputs(&self) -> usize {
+        self.network.n_outputs()
+    }
+
+    /// Predicts rows in memory.
+    ///
+    /// - `rows`: `[n_rows, columns]`, row-major, before normalization; NaN where a value is missing; a category is its number
+    ///   in the vocabulary, from 1, and 0 if it is unknown
+    ///
+    /// # Errors
+    /// [`PredictError::RowWidth`], [`PredictError::Kernel`].
+    pub fn predict(&mut self, rows: &[f32]) -> Result<Predictions> {
+        let (expected, got) = (self.columns().len(), rows.len());
+        if got % expected != 0 {
+            return Err(PredictError::RowWidth { expected, got });
+        }
+        let mut layout = RowLayout::new(self.columns().to_vec(), TargetLayout::Values { names: Vec::new() });
+        layout.has_missing = true;
+        let n_rows = got / expected;
+        let rows: Arc<dyn Dataset> = Arc::new(ResidentRows {
+            features: rows.to_vec(),
+            targets: Targets::Values(Vec::new()),
+            weights: None,
+            layout,
+            source: "rows in memory".to_owned(),
+        });
+        let mut outputs = Vec::with_capacity(n_rows * self.n_outputs());
+        let whole = std::iter::once(0..n_rows).filter(|rows| !rows.is_empty());
+        self.predict_ranges(rows, whole, LoaderOptions::new(self.network.device()), |_, _, batch| {
+            outputs.extend_from_slice(batch);
+            Ok(())
+        })?;
+        Ok(Predictions::new(self.task, outputs, self.n_outputs()))
+    }
+
+    /// Predicts ranges of the rows of `dataset`, whose columns are those of the model, in order. `take` gets the number of the
+    /// range, the rows of a batch and their outputs `[rows, n_outputs]`.
+    pub(crate) fn predict_ranges(
+        &mut self,
+        dataset: Arc<dyn Dataset>,
+        ranges: impl Iterator<Item = Range<usize>> + Send + 'static,
+        options: LoaderOptions,
+        mut take: impl FnMut(usize, Range<usize>, &[f32]) -> Result<()>,
+    ) -> Result<()> {
+        let normalizer = self.preprocessor.normalizer.clone();
+        let rows = self.preprocessor.apply(dataset);
+        let options = LoaderOptions { normalizer, ..options };
+        let mut loader = Loader::ranges(rows, ranges, self.network.max_rows(), options)?;
+        while let Some(mut step) = loader.next_step()? {
+            let (range, own) = (step.part(), step.positions());
+            let batch = self.feed.next(&mut step)?;
+            self.network.forward(batch.x, None)?;
+            self.feed.consumed()?;
+            let outputs = self.network.outputs(own.len())?;
+            match self.network.device() {
+                Device::Cpu => take(range, own, outputs.as_slice::<f32>("predict", "outputs")?)?,
+                Device::Cuda(_) => take(range, own, &outputs.to_vec::<f32>()?)?,
+            }
+        }
+        Ok(())
+    }
+}

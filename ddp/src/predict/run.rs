@@ -1,0 +1,242 @@
+//! Predicts all rows of an input and writes them to an output.
+
+use std::mem;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ddp_comm::World;
+use ddp_kernels::Device;
+
+use super::columns::PredictedColumns;
+use super::error::{PredictError, Result};
+use super::input::{Input, InputSpec, Share};
+use super::observed_rows::{ColumnCounts, ObservedRows};
+use super::output::block::{Block, ColumnKind, Labels, OutputColumn, Values};
+use super::output::file::{OutputFile, OutputStream, Stop};
+use super::output::format::OutputFormat;
+use super::predictor::Predictor;
+use super::saved_model::SavedModel;
+use crate::data::Compression;
+use crate::data::loader::LoaderOptions;
+use crate::storage::atomic_write::write_atomic;
+
+/// Place and form of the predictions.
+#[derive(Debug, Clone)]
+pub(crate) struct OutputSpec {
+    pub(crate) place: OutputPlace,
+    pub(crate) with_probabilities: bool,
+    pub(crate) threshold: Option<f64>,
+    pub(crate) overwrite: bool,
+}
+
+/// Place of the predictions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum OutputPlace {
+    /// CSV on stdout.
+    Stdout,
+    /// A file, in the format that its name determines.
+    File(PathBuf),
+}
+
+/// Result of a command.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Summary {
+    pub(crate) n_rows: u64,
+    /// Bytes of the file, on rank 0.
+    pub(crate) n_bytes: u64,
+    /// Rows without a prediction.
+    pub(crate) n_bad_rows: u64,
+    /// Values that differ from those of training, by column.
+    pub(crate) counts: Vec<(String, ColumnCounts)>,
+}
+
+/// Predicts the rows of `input` on all ranks; `print` writes to stdout.
+///
+/// # Errors
+/// [`PredictError`], on all ranks.
+pub(crate) fn run(
+    world: &World,
+    saved: &SavedModel,
+    device: Device,
+    loading: LoaderOptions,
+    input: &InputSpec,
+    output: &OutputSpec,
+    print: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<Summary, Stop> {
+    let prepare = || -> Result<_> {
+        let format = match &output.place {
+            OutputPlace::Stdout => OutputFormat::Csv(Compression::None),
+            OutputPlace::File(path) => OutputFormat::of(path)?,
+        };
+        let names = saved.output_names();
+        let predicted = PredictedColumns::new(
+            saved.config.data.task,
+            &names,
+            output.with_probabilities,
+            output.threshold,
+        )?;
+        let columns = all_columns(&input.keep, &predicted, format, &output.place)?;
+        let share = Share { rank: world.rank().0, world_size: world.world_size() };
+        Ok((
+            format,
+            columns,
+            predicted,
+            Input::open(saved, input, share)?,
+            Predictor::of_model(saved, device)?,
+        ))
+    };
+    let (format, columns, predicted, rows, predictor) = world.collective_result(prepare())?;
+    let labels = predicted.text_labels();
+    let plan = &saved.preprocessor.plan;
+    let observed = Arc::new(ObservedRows::new(rows.rows.clone(), plan, input.skips_bad_rows));
+    let job = Job { predicted, rows, observed: observed.clone(), predictor, loading };
+    let counts = |world: &World| -> Result<_> {
+        let counts = sum_counts(world, &observed.counts())?;
+        Ok(plan.columns.iter().cloned().zip(counts).collect())
+    };
+    let path = match &output.place {
+        OutputPlace::Stdout => {
+            let encoder = format.encoder(&columns).expect("CSV has an encoder");
+            let mut stream = OutputStream::new(encoder);
+            let (mut n_rows, mut printed) = (0, Ok(()));
+            let done = job.predict(|_, block| {
+                n_rows += block.n_rows as u64;
+                printed = print(stream.encode(block));
+                mem::replace(&mut printed, Ok(()))
+            });
+            let n_bad_rows = world.collective_result(done)?;
+            let counts = counts(world).map_err(Stop::from)?;
+            return Ok(Summary { n_rows, n_bytes: 0, n_bad_rows, counts });
+        }
+        OutputPlace::File(path) => path,
+    };
+    let mut file = OutputFile::create(world, path, format, &columns, output.overwrite)?;
+    let done = job.predict(|number, block| file.write(number, block));
+    let n_bad_rows = world.collective_result(done)?;
+    let n_bad_rows = sums(world, &[n_bad_rows]).map_err(Stop::from)?[0];
+    let counts = counts(world).map_err(Stop::from)?;
+    // Before the predictions get their name, which must not be without their meaning.
+    let labels = match format == OutputFormat::Npy && !output.with_probabilities && world.rank().0 == 0 {
+        true => labels.map_or(Ok(()), |labels| write_labels(path, &labels)),
+        false => Ok(()),
+    };
+    world.collective_result(labels)?;
+    let (n_rows, n_bytes) = file.finish(world)?;
+    Ok(Summary { n_rows, n_bytes, n_bad_rows, counts })
+}
+
+/// Kept and predicted columns.
+fn all_columns(
+    keep: &[String],
+    predicted: &PredictedColumns,
+    format: OutputFormat,
+    place: &OutputPlace,
+) -> Result<Vec<OutputColumn>> {
+    if !keep.is_empty() && !format.has_columns() {
+        let OutputPlace::File(path) = place else { unreachable!("CSV has columns") };
+        return Err(PredictError::Output {
+            out: path.display().to_string(),
+            reason: "arrays can't hold the text of kept columns".to_owned(),
+            hint: "remove --keep, or write to .csv, .jsonl or .parquet".to_owned(),
+        });
+    }
+    let clash = keep.iter().enumerate().find(|(index, name)| {
+        predicted.columns.iter().any(|column| column.name == **name) || keep[..*index].contains(name)
+    });
+    if let Some((_, name)) = clash {
+        return Err(PredictError::Usage {
+            reason: format!("--keep: there would be two columns \"{name}\""),
+            hint: "rename the column in the input, or do not keep it".to_owned(),
+        });
+    }
+    let kept = keep.iter().map(|name| OutputColumn { name: name.clone(), kind: ColumnKind::Kept });
+    Ok(kept.chain(predicted.columns.iter().cloned()).collect())
+}
+
+/// Sums of the ranks' numbers, one by one.
+fn sums(world: &World, own: &[u64]) -> Result<Vec<u64>> {
+    let bytes: Vec<u8> = own.iter().flat_map(|number| number.to_le_bytes()).collect();
+    let of_ranks = world.group().all_gather_bytes(&bytes)?;
+    let mut sums = vec![0; own.len()];
+    for bytes in &of_ranks {
+        for (sum, bytes) in sums.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *sum += u64::from_le_bytes(*bytes);
+        }
+    }
+    Ok(sums)
+}
+
+fn sum_counts(world: &World, own: &[ColumnCounts]) -> Result<Vec<ColumnCounts>> {
+    let numbers = own.iter().flat_map(|counts| [counts.n_unseen, counts.n_filled, counts.n_outside]);
+    let sums = sums(world, &numbers.collect::<Vec<_>>())?;
+    let counts = |&[n_unseen, n_filled, n_outside]: &[u64; 3]| ColumnCounts { n_unseen, n_filled, n_outside };
+    Ok(sums.as_chunks::<3>().0.iter().map(counts).collect())
+}
+
+/// This rank's work.
+struct Job {
+    predicted: PredictedColumns,
+    rows: Input,
+    observed: Arc<ObservedRows>,
+    predictor: Predictor,
+    loading: LoaderOptions,
+}
+
+impl Job {
+    /// Predicts this rank's blocks, passes them to `write` with their numbers, and returns the number of rows without a
+    /// prediction.
+    fn predict(self, mut write: impl FnMut(u64, &Block) -> Result<()>) -> Result<u64> {
+        let Job { predicted, mut rows, observed, mut predictor, loading } = self;
+        let blocks = mem::replace(&mut rows.blocks, Box::new(std::iter::empty()));
+        let (table, n_outputs) = (rows.table.clone(), predictor.n_outputs());
+        let mut n_bad_rows = 0;
+        // Outputs of the block under way and its first row.
+        let mut outputs: Vec<f32> = Vec::new();
+        let mut current: Option<usize> = None;
+        let mut end_block = |first: usize, outputs: &mut Vec<f32>| -> Result<()> {
+            let n = outputs.len() / n_outputs;
+            let mut block = Block { n_rows: n, columns: Vec::new(), is_valid: Vec::new() };
+            let of_values = observed.take_bad_rows(&(first..first + n)).into_iter().map(|row| row - first);
+            let mut bad_rows: Vec<usize> = of_values.collect();
+            if let Some(table) = &table {
+                let read = table.take(first);
+                block.columns.extend(read.kept.iter().cloned().map(Values::Texts));
+                bad_rows.extend(&read.bad_rows);
+            }
+            if !bad_rows.is_empty() {
+                block.is_valid = vec![true; n];
+                bad_rows.iter().for_each(|&row| block.is_valid[row] = false);
+                n_bad_rows += block.is_valid.iter().filter(|is_valid| !**is_valid).count() as u64;
+            }
+            block.columns.extend(predicted.values(outputs));
+            outputs.clear();
+            write(rows.block_number(first), &block)
+        };
+        let mut last_range = None;
+        predictor.predict_ranges(observed.clone(), blocks, loading, |range, own, batch| {
+            if last_range != Some(range) {
+                if let Some(first) = current.replace(own.start) {
+                    end_block(first, &mut outputs)?;
+                }
+                last_range = Some(range);
+            }
+            outputs.extend_from_slice(batch);
+            Ok(())
+        })?;
+        if let Some(error) = rows.table.as_ref().and_then(|table| table.take_error()) {
+            return Err(error.into());
+        }
+        if let Some(first) = current {
+            end_block(first, &mut outputs)?;
+        }
+        Ok(n_bad_rows)
+    }
+}
+
+/// Writes the labels of the class numbers to `OUT.labels.json`, for arrays, which can't hold text.
+fn write_labels(out: &Path, labels: &Labels) -> Result<()> {
+    let mut name = out.as_os_str().to_owned();
+    name.push(".labels.json");
+    let text = serde_json::Value::from(labels.names.clone()).to_string() + "\n";
+    Ok(write_atomic(Path::new(&name), text.as_bytes())?)
+}

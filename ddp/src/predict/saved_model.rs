@@ -1,0 +1,124 @@
+//! A trained model on disk: its file, config, preprocessing, and the weights to evaluate or predict with.
+
+use std::path::{Path, PathBuf};
+
+use ddp_kernels::{Device, TensorRef};
+
+use super::error::Result;
+use crate::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, MANIFEST_FILE, ShardRange, StateReader};
+use crate::config::{Config, Task};
+use crate::data::{KnownFeatures, Preprocessor};
+use crate::model::file::ModelFile;
+use crate::model::{ModelSpec, Network, ParamLayout};
+use crate::run_folder::folder::MODEL_FILE;
+
+/// A model file with what is stored next to its weights.
+#[derive(Debug)]
+pub struct SavedModel {
+    /// Config of the run that trained the model.
+    pub config: Config,
+    /// Conversion of rows to the model's input.
+    pub preprocessor: Preprocessor,
+    /// Width of the last layer.
+    pub n_outputs: usize,
+    file: ModelFile,
+    /// The checkpoint that holds the file.
+    checkpoint: Option<Checkpoint>,
+}
+
+impl SavedModel {
+    /// Reads the model that `path` names: a run folder, a checkpoint folder or a model file. A run folder stands for its model
+    /// file if there is one, else for its newest checkpoint.
+    ///
+    /// # Errors
+    /// [`PredictError::Model`](super::PredictError::Model) for a file that is no model of this program,
+    /// [`PredictError::Checkpoint`](super::PredictError::Checkpoint) for a damaged checkpoint.
+    pub fn open(path: &Path) -> Result<Self> {
+        let (file, checkpoint) = locate(path)?;
+        let file = ModelFile::read(&file)?;
+        let info = file.info()?;
+        let config = Config::from_saved(&info.config, path)?;
+        let n_outputs = file.n_outputs(&config.model)?;
+        Ok(SavedModel { config, preprocessor: info.preprocessor, n_outputs, file, checkpoint })
+    }
+
+    /// A hash of the model file, for the comparison between ranks.
+    pub fn fingerprint(&self) -> u64 {
+        self.file.fingerprint()
+    }
+
+    /// Number of classes; `None` for other tasks.
+    pub fn n_classes(&self) -> Option<usize> {
+        (self.config.data.task == Task::Classification).then_some(self.n_outputs)
+    }
+
+    /// Names of the outputs: labels of the classes, or names of the targets.
+    pub fn output_names(&self) -> Vec<String> {
+        let targets = &self.config.data.target;
+        match self.n_classes() {
+            Some(n_classes) => (0..n_classes).map(|class| class.to_string()).collect(),
+            None if targets.len() == self.n_outputs => targets.clone(),
+            None => (0..self.n_outputs).map(|target| format!("t{target}")).collect(),
+        }
+    }
+
+    /// The columns that the model expects.
+    pub fn known_features(&self) -> KnownFeatures<'_> {
+        let plan = &self.preprocessor.plan;
+        KnownFeatures { names: &plan.columns, vocabularies: &plan.vocabularies, of: "the model" }
+    }
+
+    /// The network with its weights, or with their average where the run kept one, in the precision of training.
+    ///
+    /// - `max_rows`: rows of the largest batch
+    ///
+    /// # Errors
+    /// [`PredictError::Model`](super::PredictError::Model) if the file does not fit its config,
+    /// [`PredictError::Kernel`](super::PredictError::Kernel) if the device is unavailable or out of memory.
+    pub fn network(&self, max_rows: usize, device: Device) -> Result<Network> {
+        let spec = ModelSpec::new(&self.config.model, self.preprocessor.plan.n_features(), self.n_outputs);
+        let spec = spec.with_embeddings(self.file.embeddings()?);
+        let mut network = Network::new(spec, max_rows, device, self.config.train.precision)?;
+        network.set_weights(self.file.weights(network.layout())?.view())?;
+        if let Some(checkpoint) = &self.checkpoint
+            && let Some(average) = average(checkpoint, network.layout())?
+        {
+            network.set_weights(TensorRef::from_slice(&average, &[average.len()])?)?;
+        }
+        Ok(network)
+    }
+}
+
+/// Resolves `path` to a model file and, if it is in a checkpoint, to that verified checkpoint. A run folder resolves to its model
+/// file if it exists, else to its newest checkpoint.
+fn locate(path: &Path) -> Result<(PathBuf, Option<Checkpoint>)> {
+    let inside = path.join(MODEL_FILE);
+    let is_model_of_run = inside.exists() && !path.join(MANIFEST_FILE).exists();
+    let is_marker = path.file_name().is_some_and(|name| name == "latest" || name == "best");
+    if is_model_of_run || (path.is_file() && !is_marker) {
+        return Ok((if is_model_of_run { inside } else { path.to_owned() }, None));
+    }
+    match Checkpoint::find(path) {
+        Ok(search) => {
+            let found = search.found.expect("`find` fails if there is none");
+            Ok((found.model_path(), Some(found)))
+        }
+        // For a folder without model and checkpoints, report the missing model file.
+        Err(CheckpointError::NotFound { .. }) if path.is_dir() => Ok((inside, None)),
+        Err(CheckpointError::NotFound { .. }) if !is_marker => Ok((path.to_owned(), None)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Reads the EMA of the weights from a checkpoint, if the run keeps one: the run evaluates the EMA too.
+fn average(checkpoint: &Checkpoint, layout: &ParamLayout) -> Result<Option<Vec<f32>>> {
+    let manifest = checkpoint.manifest();
+    if manifest.run.step == 0 || !manifest.state.iter().any(|name| name == EMA_STATE) {
+        return Ok(None);
+    }
+    let reader = StateReader::open(checkpoint).map_err(|fault| checkpoint.damaged(fault))?;
+    let mut flat = vec![0.0; layout.flat_len()];
+    let whole = 0..layout.flat_len();
+    reader.read(&ShardRange::of_ranges(layout, &[whole]), EMA_STATE, &mut flat)?;
+    Ok(Some(flat))
+}
