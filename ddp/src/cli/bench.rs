@@ -77,6 +77,10 @@ pub struct BenchStepArgs {
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = count)]
     pub steps: usize,
 
+    /// Time forward passes alone
+    #[arg(long, conflicts_with_all = ["optim", "cuda_graph"])]
+    pub forward: bool,
+
     /// Warm-up steps that are not timed; at least 4 on a GPU, so that graphs are captured
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub warmup: usize,

@@ -9,7 +9,7 @@ use crate::common::{mpirun, run, run_ok, single};
 use crate::virtual_gpu::{command_under_virtual_gpus, under_virtual_gpus};
 
 /// A benchmark, its smallest form, and keys of numbers above 0 that each line has.
-const BENCHMARKS: [(&str, &[&str], &[&str]); 6] = [
+const BENCHMARKS: [(&str, &[&str], &[&str]); 7] = [
     (
         "step",
         &["--dims", "8,16,4", "--batch", "4", "--steps", "5", "--warmup", "1"],
@@ -25,6 +25,11 @@ const BENCHMARKS: [(&str, &[&str], &[&str]); 6] = [
             "final_loss",
             "params",
         ],
+    ),
+    (
+        "step",
+        &["--forward", "--dims", "8,16,4", "--batch", "4", "--steps", "5", "--warmup", "1"],
+        &["samples_per_s", "forward_ms_median", "forward_ms_min", "forward_ms_max", "gflops_per_s"],
     ),
     (
         "addmm",
@@ -233,7 +238,7 @@ fn operations_on_a_gpu_are_held_against_a_copy() {
 
 #[test]
 fn sums_over_two_gpus_go_through_nccl() {
-    let (name, args, keys) = BENCHMARKS[3];
+    let (name, args, keys) = *BENCHMARKS.iter().find(|(name, ..)| *name == "allreduce").unwrap();
     let args = command_line(name, args, &["--device", "cuda", "--json"]);
     let mut job = mpirun(&[(2, &args)]);
     job.env("DDP_TRAIN_BENCH_VIRTUAL", "1");

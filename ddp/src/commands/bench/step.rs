@@ -5,22 +5,19 @@ use std::time::Instant;
 
 use ddp_comm::{ReduceOp, World};
 use ddp_kernels::cuda::Gpu;
-use ddp_kernels::ops::{self, Activation};
+use ddp_kernels::ops::Activation;
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut};
 use serde::Serialize;
 
 use super::addmm::{Product, products_of_layers, square};
 use super::buffers::Rotating;
+use super::forward::forward;
 use super::place::Place;
+use super::random_rows::random_rows;
 use super::report::{heading, number, percent};
 use super::timing::{Clock, Effort, Times};
 use crate::cli::{BenchDtype, BenchOptim, BenchStepArgs};
 use crate::config::{OptimizerConfig, OptimizerKind};
-use crate::data::DataError;
-use crate::data::batch::Batch;
-use crate::data::device_rows::{DeviceRows, DeviceShape};
-use crate::data::order::partition::{PartitionKind, RankPartition};
-use crate::data::{RowLayout, TargetLayout, numbered_columns};
 use crate::error::{Error, Result};
 use crate::exit::Stop;
 use crate::model::{LossHead, Mlp, ModelSpec};
@@ -29,10 +26,8 @@ use crate::optim::param_groups::ParamGroups;
 use crate::report::metrics::json_line;
 use crate::report::process;
 use crate::report::stdout::print_result;
-use crate::train::trainer::{MicroBatch, StepRequest, StepRows, Trainer, TrainerOptions};
+use crate::train::trainer::{StepRequest, Trainer, TrainerOptions};
 
-/// Number of random batches that steps use in turn.
-const POOL: usize = 8;
 /// Measurements of the separate parts of a step.
 const PART: Effort = Effort { repeats: 7, repeat_ms: 1.0 };
 /// Warm-up steps on a GPU: compilation, and the capture of a graph for each of the two input slots.
@@ -91,6 +86,9 @@ struct GpuReport {
 
 /// Runs the benchmark and prints the result on rank 0; every rank of the world calls it.
 pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
+    if args.forward {
+        return forward(world, args);
+    }
     let place = Place::pin(world, &args.place, &[args.dtype])?;
     let mut trainer = trainer(world, args, place.device)?;
     let mut batches = random_rows(world, args, place.device).map_err(Error::from)?;
@@ -183,86 +181,6 @@ fn optimizer_config(optim: BenchOptim) -> OptimizerConfig {
     match optim {
         BenchOptim::Sgd => OptimizerConfig::new(OptimizerKind::Sgd, 0.01),
         BenchOptim::AdamW => OptimizerConfig::new(OptimizerKind::AdamW, 1e-3),
-    }
-}
-
-/// Random rows with labels from a linear teacher, so that there is something to learn.
-fn random_rows(world: &World, args: &BenchStepArgs, device: Device) -> Result<Pool, KernelError> {
-    let (n_rows, dims) = (POOL * args.batch, &args.dims.0);
-    let (n_features, n_classes) = (dims[0], dims[dims.len() - 1]);
-    let to_device = |tensor: Tensor| match device {
-        Device::Cpu => Ok(tensor),
-        Device::Cuda(_) => tensor.to_for(MemoryUse::Data, device),
-    };
-    let seed = 1000 + world.rank().0 as u64;
-    let x = to_device(Tensor::randn(&[n_rows, n_features], DType::F32, Device::Cpu, seed)?)?;
-    let teacher = Tensor::randn(&[n_features, n_classes], DType::F32, device, 999)?;
-    let mut scores = Tensor::zeros(&[n_rows, n_classes], DType::F32, device)?;
-    ops::addmm(1.0, x.view(), false, teacher.view(), false, 0.0, scores.view_mut())?;
-    let scores = scores.to_vec::<f32>()?;
-    let largest =
-        |row: &[f32]| row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(i, _)| i as i64);
-    let labels: Vec<i64> = scores.chunks_exact(n_classes).map(largest).collect();
-    let labels = Tensor::from_slice(&labels, &[n_rows], Device::Cpu)?;
-    let layout = RowLayout::new(numbered_columns(n_features), TargetLayout::Classes { n_classes });
-    Ok(Pool {
-        x,
-        labels: to_device(labels)?,
-        layout,
-        batch: args.batch,
-        partition: RankPartition {
-            kind: PartitionKind::Ranks { n_micro: 1 },
-            rank: world.rank().0,
-            world_size: world.world_size(),
-        },
-        next: 0,
-    })
-}
-
-/// Resident rows whose batches are used in turn.
-struct Pool {
-    /// `[POOL * batch, features]`.
-    x: Tensor,
-    labels: Tensor,
-    layout: RowLayout,
-    batch: usize,
-    partition: RankPartition,
-    next: usize,
-}
-
-impl Pool {
-    fn take(&mut self) -> Result<Batch<'_>, KernelError> {
-        let start = self.next * self.batch;
-        self.next = (self.next + 1) % POOL;
-        let whole = Batch { x: self.x.view(), targets: self.labels.view(), weights: None };
-        whole.rows(start, start + self.batch)
-    }
-}
-
-impl StepRows for Pool {
-    fn partition(&self) -> RankPartition {
-        self.partition
-    }
-
-    fn global_rows(&self) -> usize {
-        self.batch * self.partition.world_size
-    }
-
-    fn has_weights(&self) -> bool {
-        false
-    }
-
-    fn micro_batch(&mut self, _index: usize) -> Result<MicroBatch<'_>, DataError> {
-        let first_row = self.own_rows().start;
-        Ok(MicroBatch { rows: self.take()?, first_row })
-    }
-
-    fn device_shape(&self) -> DeviceShape {
-        DeviceShape::sent(&self.layout, false)
-    }
-
-    fn send(&mut self, to: &mut DeviceRows) -> Result<(), DataError> {
-        Ok(to.copy(self.take()?)?)
     }
 }
 
