@@ -2,11 +2,12 @@
 
 use ddp_kernels::ops::Activation;
 
+use super::error::Result;
 use super::key::{Key, Kind, Range, key, number, one_of, switch};
+use super::limits::MAX_WIDTH;
 use super::raw::RawConfig;
 use super::value::{ConfigEnum, config_enum};
 use super::writer::Writer;
-use super::{MAX_WIDTH, Result};
 
 const MAX_LAYERS: usize = 1024;
 

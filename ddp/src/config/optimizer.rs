@@ -2,11 +2,11 @@
 
 use toml::Value;
 
-use super::Result;
+use super::error::Result;
 use super::key::{Key, Kind, Range, key, number, one_of, switch, text};
+use super::nearest::nearest;
 use super::raw::RawConfig;
 use super::setting::{Setting, as_number};
-use super::table::nearest;
 use super::value::{ConfigEnum as _, ConfigValue as _, config_enum, list};
 use super::writer::Writer;
 
