@@ -17,7 +17,7 @@ use crate::data::{self, Dataset, KnownFeatures, Normalizer, SourceSpec, open_eva
 use crate::error::{Error, Result};
 use crate::exit::Stop;
 use crate::model::file::ModelFile;
-use crate::model::{LossHead, Mlp, ModelSpec, ParamLayout};
+use crate::model::{LossHead, ModelSpec, Network, ParamLayout};
 use crate::report::EvalMetrics;
 use crate::report::metrics::json_line;
 use crate::report::stdout::print_result;
@@ -58,7 +58,7 @@ pub fn eval(world: &World, args: &EvalArgs) -> Result<(), Stop> {
 /// Model and rows of an evaluation.
 struct Ready {
     config: Config,
-    model: Mlp,
+    model: Network,
     /// Rows with their columns in the order of the model.
     rows: Arc<dyn Dataset>,
     normalizer: Option<Normalizer>,
@@ -92,7 +92,7 @@ fn load(args: &EvalArgs, device: Device) -> Result<Ready> {
     let spec = ModelSpec::new(&config.model, plan.n_features(), n_outputs);
     let spec = spec.with_embeddings(file.embeddings()?);
     // In the precision of training.
-    let mut model = Mlp::new(spec, MAX_ROWS.min(rows.len()), device, config.train.precision)?;
+    let mut model = Network::new(spec, MAX_ROWS.min(rows.len()), device, config.train.precision)?;
     model.set_weights(file.weights(model.layout())?.view())?;
     if let Some(checkpoint) = &checkpoint
         && let Some(average) = average(checkpoint, model.layout())?

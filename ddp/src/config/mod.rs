@@ -55,14 +55,14 @@ pub use self::log::LogConfig;
 pub use self::loss::Loss;
 pub use self::model::{ModelConfig, Norm};
 pub(crate) use self::nearest::nearest;
-pub use self::optimizer::{OptimizerConfig, OptimizerKind, ParamGroup};
+pub use self::optimizer::{OptimizerConfig, ParamGroup};
 pub use self::origin::Origin;
 pub use self::precision::Precision;
 pub use self::resume::{Difference, resumable_keys};
 pub use self::schedule::{ScheduleConfig, ScheduleShape, Span, Warmup};
 pub use self::table::{keys, keys_with_prefix};
 pub use self::train::{Batch, Determinism, EvalMetric, Length, TrainConfig};
-pub use ddp_kernels::ops::Activation;
+pub use ddp_kernels::ops::{Activation, OptimizerKind};
 
 /// The whole config of a run, checked. Made by [`Config::load`] and [`Config::from_saved`].
 #[derive(Debug, Clone, PartialEq)]

@@ -38,14 +38,10 @@ config_enum! {
     }
 }
 
-config_enum!(impl Activation {
-    Relu = "relu",
-    Gelu = "gelu",
-    GeluTanh = "gelu_tanh",
-    Silu = "silu",
-    Tanh = "tanh",
-    Sigmoid = "sigmoid",
-});
+impl ConfigEnum for Activation {
+    const NAMES: &'static [&'static str] = Activation::NAMES;
+    const VALUES: &'static [Self] = Activation::ALL;
+}
 
 pub(super) const KEYS: &[Key] = &[
     key("model.hidden", Kind::Counts { min: 1, max: MAX_WIDTH })
