@@ -38,6 +38,13 @@ pub enum CommError {
     #[error(transparent)]
     Kernel(#[from] KernelError),
 
+    /// A collective that only ranks joined by MPI have.
+    #[error("{op}: the ranks are not processes joined by MPI")]
+    NotJoinedByMpi {
+        /// The collective.
+        op: &'static str,
+    },
+
     /// Ranks entered different collectives, or one with different lengths (elements, not bytes).
     #[error(
         "rank {rank} entered {got}, rank 0 entered {expected}\n\

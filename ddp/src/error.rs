@@ -73,6 +73,17 @@ pub enum Error {
     /// The model file cannot be used.
     #[error(transparent)]
     Model(Box<ModelError>),
+    /// Ranks that are threads, in a process that a launcher started as one of several.
+    #[error(
+        "--rank-threads {n_threads} makes ranks of threads, and the launcher has started {world_size} processes\n\
+         hint: start one process, or leave --rank-threads out"
+    )]
+    RankThreadsUnderLauncher {
+        /// The flag's value.
+        n_threads: usize,
+        /// Processes.
+        world_size: usize,
+    },
     /// The model was trained without evaluation data, and the command names none.
     #[error("the run had no evaluation data\nhint: name the rows to evaluate with --data")]
     NoEvalData,
@@ -137,6 +148,7 @@ fn comm_exit_code(error: &CommError) -> u8 {
         | CommError::GpuTaken { .. }
         | CommError::NcclUnavailable { .. }
         | CommError::UnorderedSums { .. }
+        | CommError::NotJoinedByMpi { .. }
         | CommError::LauncherWithoutMpi { .. }
         | CommError::LauncherMismatch { .. } => exit_code::ENVIRONMENT,
         _ => exit_code::FAILED,

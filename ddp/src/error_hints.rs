@@ -14,6 +14,7 @@ pub(crate) fn comm_message(error: &CommError) -> String {
     let hint = match error {
         CommError::Kernel(error) => kernel_hint(error),
         CommError::TooFewGpus { .. } => Some("for tests, --share-gpu lets ranks share a GPU"),
+        CommError::NotJoinedByMpi { .. } => Some("start them by `mpirun -n N ddp-train ...`"),
         CommError::CountMismatch { .. } => Some("compare `model` in their configs"),
         CommError::BucketCountMismatch { .. } => Some("compare `model` and `comm` in their configs"),
         CommError::UnorderedSums { .. } => Some("or leave out `train.deterministic`"),

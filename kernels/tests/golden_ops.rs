@@ -7,9 +7,9 @@ use std::path::Path;
 
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::{
-    self, Activation, AdamConfig, AdamState, CrossEntropyConfig, EmaConfig, EmbeddingTable, EmbeddingTables,
-    LayerNormGrads, LayerNormStats, LinearOutput, LossSums, MatmulMode, STEP_SUMS_LEN, SavedForBackward,
-    SgdConfig, SumsOutput, WeightDecay,
+    self, Activation, CrossEntropyConfig, EmaConfig, EmbeddingTable, EmbeddingTables, LayerNormGrads,
+    LayerNormStats, LinearOutput, LossSums, MatmulMode, OptimizerKind, OptimizerParams, OptimizerTensors,
+    STEP_SUMS_LEN, SavedForBackward, SumsOutput,
 };
 use ddp_kernels::{DType, Device, Result, Tensor, TensorMut, TensorRef};
 use serde_json::Value;
@@ -47,8 +47,8 @@ const OPS: [(&str, Check); 18] = [
     ("layer_norm", layer_norm),
     ("embedding", embedding),
     ("sgd", sgd),
-    ("adam", |case| adam(case, WeightDecay::Coupled)),
-    ("adamw", |case| adam(case, WeightDecay::Decoupled)),
+    ("adam", |case| adam(case, OptimizerKind::Adam)),
+    ("adamw", |case| adam(case, OptimizerKind::AdamW)),
     ("ema", ema),
 ];
 
@@ -372,28 +372,28 @@ fn embedding(case: &Case<'_>) {
     }
 }
 
-/// The gradient of one step, of the weights' shape.
-fn step_of<'a>(g: &'a Tensor, w: &Tensor, step: usize) -> TensorRef<'a> {
-    g.view().rows(step, step + 1).unwrap().reshape(w.shape().dims()).unwrap()
-}
-
 fn sgd(case: &Case<'_>) {
     let (mut w, g) = (case.input("w"), case.input("g"));
     let (want_w, want_v) = (case.output("w"), case.output("momentum_buffer"));
     assert_eq!(case.number("dampening"), 0.0, "{}", case.label());
-    let config = SgdConfig {
+    let params = OptimizerParams {
         lr: case.number("lr"),
         momentum: case.number("momentum"),
         nesterov: case.flag("nesterov"),
-        lr_scale: 1.0,
         weight_decay: case.number("weight_decay"),
-        grad_scale: 1.0,
+        ..OptimizerParams::default()
     };
+    let dims = w.shape().dims().to_vec();
     let mut velocity = w.zeros_like().unwrap();
     for step in 0..g.shape().dims()[0] {
-        let g = step_of(&g, &w, step);
-        let velocity_view = (config.momentum > 0.0).then(|| velocity.view_mut());
-        ops::sgd_step(&config, w.view_mut(), g, velocity_view, None, None).unwrap();
+        let grads = g.view().rows(step, step + 1).unwrap().reshape(&dims).unwrap();
+        let tensors = OptimizerTensors {
+            grads,
+            master_weights: w.view_mut(),
+            state: [(params.momentum > 0.0).then(|| velocity.view_mut()), None],
+            compute_weights: None,
+        };
+        ops::optimizer_step(OptimizerKind::Sgd, &params, tensors, None).unwrap();
         // At most three steps of three roundings each, of numbers below 5.
         let atol = 16.0 * EPS;
         case.close_to(&format!("w after step {step}"), &values(&w), want_w.row(step), atol, 0.0);
@@ -415,26 +415,30 @@ fn ema(case: &Case<'_>) {
     }
 }
 
-fn adam(case: &Case<'_>, decay: WeightDecay) {
+fn adam(case: &Case<'_>, kind: OptimizerKind) {
     let (mut w, g) = (case.input("w"), case.input("g"));
     let (want_w, want_m, want_v) = (case.output("w"), case.output("m"), case.output("v"));
     let betas = case.param("betas").as_array().unwrap();
-    let mut config = AdamConfig {
+    let mut params = OptimizerParams {
         lr: case.number("lr"),
         betas: [betas[0].as_f64().unwrap(), betas[1].as_f64().unwrap()],
         eps: case.number("eps"),
-        lr_scale: 1.0,
         weight_decay: case.number("weight_decay"),
-        decay,
         step: 0,
-        grad_scale: 1.0,
+        ..OptimizerParams::default()
     };
+    let dims = w.shape().dims().to_vec();
     let (mut m, mut v) = (w.zeros_like().unwrap(), w.zeros_like().unwrap());
     for step in 0..g.shape().dims()[0] {
-        config.step += 1;
-        let g = step_of(&g, &w, step);
-        let state = AdamState { m: m.view_mut(), v: v.view_mut() };
-        ops::adam_step(&config, w.view_mut(), g, state, None, None).unwrap();
+        params.step += 1;
+        let grads = g.view().rows(step, step + 1).unwrap().reshape(&dims).unwrap();
+        let tensors = OptimizerTensors {
+            grads,
+            master_weights: w.view_mut(),
+            state: [Some(m.view_mut()), Some(v.view_mut())],
+            compute_weights: None,
+        };
+        ops::optimizer_step(kind, &params, tensors, None).unwrap();
         // Three steps of a rounding or two of w, below 4; the steps themselves are a few thousandths of that.
         case.close_to(&format!("w after step {step}"), &values(&w), want_w.row(step), 8.0 * EPS, 0.0);
         // Sums of terms below 1 that may cancel in m, and never do in v.

@@ -12,6 +12,7 @@
 //! In a reduce-scatter or all-gather the large buffer consists of one *shard* per rank, in rank order.
 
 mod buffer;
+mod by_mpi;
 #[cfg(all(feature = "mpi", target_os = "linux"))]
 mod host_memory;
 mod lockstep;

@@ -181,6 +181,14 @@ pub struct BenchAllreduceArgs {
     #[arg(long, value_name = "BYTES,...", default_value = "4KiB,64KiB,1MiB,4MiB,16MiB,32MiB,64MiB,128MiB", value_delimiter = ',', value_parser = bytes)]
     pub sizes: Vec<usize>,
 
+    /// Ways to reduce, to compare them
+    #[arg(long, value_enum, value_name = "PATH,...", value_delimiter = ',', default_value = "group")]
+    pub path: Vec<AllreducePath>,
+
+    /// Make this many ranks of threads of this process, without a launcher, and reduce in host memory
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub rank_threads: Option<usize>,
+
     /// Repetitions.
     #[command(flatten)]
     pub timing: BenchTimingArgs,
@@ -188,6 +196,19 @@ pub struct BenchAllreduceArgs {
     /// Device and output.
     #[command(flatten)]
     pub place: BenchPlaceArgs,
+}
+
+/// Way of an all-reduce.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum AllreducePath {
+    /// One call of the group: shared memory on one host, else MPI; NCCL between GPUs
+    Group,
+    /// Four buckets at a time, as in a training step
+    Scope,
+    /// MPI messages in chunks, also on one host (host memory only)
+    Messages,
+    /// One MPI_Allreduce (host memory only)
+    Mpi,
 }
 
 /// `ddp-train bench kernels`

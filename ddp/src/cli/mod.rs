@@ -15,8 +15,9 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 pub use self::bench::{
-    BenchAddmmArgs, BenchAllreduceArgs, BenchCheckpointArgs, BenchCommand, BenchCopyArgs, BenchDtype,
-    BenchKernelsArgs, BenchLoaderArgs, BenchOptim, BenchPlaceArgs, BenchStepArgs, BenchTimingArgs, Dims,
+    AllreducePath, BenchAddmmArgs, BenchAllreduceArgs, BenchCheckpointArgs, BenchCommand, BenchCopyArgs,
+    BenchDtype, BenchKernelsArgs, BenchLoaderArgs, BenchOptim, BenchPlaceArgs, BenchStepArgs,
+    BenchTimingArgs, Dims,
 };
 pub use self::checkpoint::{
     CheckpointAverageArgs, CheckpointCommand, CheckpointExportArgs, CheckpointLsArgs, CheckpointPruneArgs,

@@ -14,7 +14,7 @@ use crate::data::order::partition::EvalPartition;
 use crate::data::{self, Dataset, Normalizer, SourceSpec, open_eval};
 use crate::error::{Error, Result};
 use crate::exit::Stop;
-use crate::model::{LossHead, Mlp};
+use crate::model::{LossHead, Network};
 use crate::predict::SavedModel;
 use crate::report::EvalMetrics;
 use crate::report::metrics::json_line;
@@ -55,7 +55,7 @@ pub fn eval(world: &World, args: &EvalArgs) -> Result<(), Stop> {
 /// Model and rows of an evaluation.
 struct Ready {
     config: Config,
-    model: Mlp,
+    model: Network,
     /// Rows with their columns in the order of the model.
     rows: Arc<dyn Dataset>,
     normalizer: Option<Normalizer>,

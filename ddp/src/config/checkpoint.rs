@@ -1,12 +1,14 @@
 //! `[checkpoint]`: when checkpoints are written, and which are kept.
 
+use super::data::DataConfig;
+use super::error::Result;
 use super::key::{Key, Range, count, number, one_of, switch};
+use super::limits::{MAX_EPOCHS, MAX_STEPS};
 use super::raw::RawConfig;
 use super::setting::Setting;
-use super::train::{EvalMetric, MAX_EPOCHS, check_metric};
+use super::train::{EvalMetric, check_metric};
 use super::value::{ConfigEnum, ConfigValue as _};
 use super::writer::Writer;
-use super::{DataConfig, MAX_STEPS, Result};
 
 /// `[checkpoint]`
 #[derive(Debug, Clone, PartialEq)]

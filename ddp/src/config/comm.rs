@@ -1,6 +1,6 @@
 //! `[comm]`: how gradients travel between ranks, and what ranks divide between them.
 
-use super::Result;
+use super::error::Result;
 use super::key::{Key, Range, count, number, one_of, switch};
 use super::raw::RawConfig;
 use super::value::{ConfigEnum, config_enum};

@@ -3,11 +3,12 @@
 use std::path::Path;
 
 use super::data_format::{DataFormat, format_by_name};
-use super::key::{Key, Kind, Range, count, key, number, one_of, switch, text};
+use super::error::Result;
+use super::key::{Key, Kind, Lookup, Range, count, key, number, one_of, switch, text};
+use super::limits::MAX_WIDTH;
 use super::raw::RawConfig;
 use super::value::{ConfigEnum, ConfigValue as _, config_enum};
 use super::writer::Writer;
-use super::{Config, MAX_WIDTH, Result};
 
 /// `[data]`
 #[derive(Debug, Clone, PartialEq)]
@@ -205,7 +206,7 @@ pub(super) const KEYS: &[Key] = &[
         .absent("all rows weigh the same")
         .example(r#""weight""#)
         .synonyms(&["sample_weight", "weights"])
-        .may_change_if(are_weights_files, "if it names files"),
+        .may_change_if(names_weight_files, "if it names files"),
     key("data.drop", Kind::Texts { may_be_empty: true })
         .help("Columns that are not features")
         .default("[]")
@@ -373,21 +374,17 @@ impl DataConfig {
         writer.put("data.loader_threads", &self.loader_threads);
         writer.put("data.loader_memory_mib", &self.loader_memory_mib);
     }
-
-    /// Whether `weight` names files, rather than a column or array.
-    fn is_weight_files(&self) -> bool {
-        let is_beside = |format| matches!(format, DataFormat::Npy | DataFormat::Idx);
-        self.weight.as_deref().is_some_and(|weight| {
-            is_beside(self.format)
-                || weight.contains('/')
-                || format_by_name(Path::new(weight)).is_some_and(is_beside)
-        })
-    }
 }
 
-/// Files may move, as next to npy and IDX; the name of a column or array is part of the run.
-fn are_weights_files(ours: &Config, saved: &Config) -> bool {
-    ours.data.is_weight_files() && saved.data.is_weight_files()
+/// Whether `data.weight` names files, rather than a column or array: files may move, as next to npy and IDX; the name of a column or
+/// array is part of the run.
+fn names_weight_files(value: Lookup<'_>) -> bool {
+    let text = |key: &str| Some(value(key)?.as_str()?.to_owned());
+    let Some(weight) = text("data.weight") else { return false };
+    let is_beside = |name: &str| ["npy", "idx"].contains(&name);
+    text("data.format").is_some_and(|format| is_beside(&format))
+        || weight.contains('/')
+        || format_by_name(Path::new(&weight)).is_some_and(|format| is_beside(format.name()))
 }
 
 fn eval(raw: &RawConfig, train: &str) -> Result<EvalSource> {

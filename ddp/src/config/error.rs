@@ -2,8 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::Origin;
+use super::origin::Origin;
 use crate::storage::user_file::FileError;
+
+/// Result of this room's functions.
+pub(super) type Result<T, E = ConfigError> = std::result::Result<T, E>;
 
 /// A config that can't be used. Messages hold the place, the key, the expected and the given value, and end in a hint.
 #[derive(Debug, thiserror::Error)]

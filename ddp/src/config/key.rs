@@ -3,7 +3,7 @@
 //! Rows are constants in the file of their section. Reading, `--set`, errors, writing, the comparison of ranks, the resume rules,
 //! `config keys` and `config schema` all come from them.
 
-use super::Config;
+use toml::Value;
 
 /// Everything that is known about one key.
 #[derive(Debug, Clone, Copy)]
@@ -130,9 +130,12 @@ pub enum OnResume {
     Fixed,
     /// Yes.
     MayChange,
-    /// If this holds for the new and the saved config; the condition in words.
-    MayChangeIf(fn(&Config, &Config) -> bool, &'static str),
+    /// If this holds for the new and for the saved config; the condition in words.
+    MayChangeIf(fn(Lookup<'_>) -> bool, &'static str),
 }
+
+/// Looks up the value of a key by its name; `None` if it has none.
+pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<Value>;
 
 /// A row for a key of this name and kind, with no value by default.
 pub(super) const fn key(name: &'static str, kind: Kind) -> Key {
@@ -244,7 +247,7 @@ impl Key {
     /// Lets a resumed run change the key if `condition` holds for the new and the saved config.
     pub(super) const fn may_change_if(
         mut self,
-        condition: fn(&Config, &Config) -> bool,
+        condition: fn(Lookup<'_>) -> bool,
         words: &'static str,
     ) -> Self {
         self.on_resume = OnResume::MayChangeIf(condition, words);

@@ -1,9 +1,10 @@
 //! `[log]`: how often metrics are written.
 
+use super::error::Result;
 use super::key::{Key, count};
+use super::limits::MAX_STEPS;
 use super::raw::RawConfig;
 use super::writer::Writer;
-use super::{MAX_STEPS, Result};
 
 /// `[log]`
 #[derive(Debug, Clone, PartialEq)]

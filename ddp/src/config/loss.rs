@@ -1,11 +1,11 @@
 //! `[loss]`: the training objective.
 
-use super::data::Task;
+use super::data::{DataConfig, Task};
+use super::error::Result;
 use super::key::{Key, Kind, Range, key, number, one_of};
 use super::raw::RawConfig;
 use super::value::{ConfigEnum, config_enum, list};
 use super::writer::Writer;
-use super::{DataConfig, Result};
 
 /// `[loss]`: the training objective; always the mean over the rows of a global batch.
 #[derive(Debug, Clone, PartialEq)]

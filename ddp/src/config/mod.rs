@@ -2,7 +2,8 @@
 //!
 //! First in the data flow: everything after it takes these types as they are and checks nothing again. A section is a file: its
 //! struct, the rows of its keys ([`key`]), reading with checks, writing. `reader` turns text into settings, `raw` adds the defaults,
-//! `writer` writes; `reference` and `schema` describe the keys.
+//! `document` writes; `reference` and `schema` describe the keys. `table` has the rows of all sections; the files that sections
+//! import know no section and take the table as an argument.
 //!
 //! To add a key, edit its section's file: the field, the row, and a line each in `read` and `write`.
 
@@ -10,12 +11,16 @@ mod checkpoint;
 mod comm;
 mod data;
 mod data_format;
+mod document;
 mod error;
 pub mod key;
+mod key_table;
+mod limits;
 mod log;
 mod loss;
 mod model;
 mod name;
+mod nearest;
 mod optimizer;
 mod origin;
 pub mod precision;
@@ -36,7 +41,9 @@ mod tests;
 
 use std::path::Path;
 
+use self::error::Result;
 use self::raw::{RawConfig, Source};
+use self::table::TABLE;
 
 pub use self::checkpoint::CheckpointConfig;
 pub use self::comm::{CommConfig, CommDtype, ZeroStage};
@@ -47,22 +54,15 @@ pub use self::error::ConfigError;
 pub use self::log::LogConfig;
 pub use self::loss::Loss;
 pub use self::model::{ModelConfig, Norm};
-pub use self::optimizer::{OptimizerConfig, OptimizerKind, ParamGroup};
+pub(crate) use self::nearest::nearest;
+pub use self::optimizer::{OptimizerConfig, ParamGroup};
 pub use self::origin::Origin;
 pub use self::precision::Precision;
 pub use self::resume::{Difference, resumable_keys};
 pub use self::schedule::{ScheduleConfig, ScheduleShape, Span, Warmup};
-pub(crate) use self::table::nearest;
 pub use self::table::{keys, keys_with_prefix};
 pub use self::train::{Batch, Determinism, EvalMetric, Length, TrainConfig};
-pub use ddp_kernels::ops::Activation;
-
-/// Result of this room's functions.
-type Result<T, E = ConfigError> = std::result::Result<T, E>;
-
-/// Widths and counts beyond these are typing errors; below them nothing overflows.
-const MAX_WIDTH: u64 = 1 << 24;
-const MAX_STEPS: u64 = 1_000_000_000_000;
+pub use ddp_kernels::ops::{Activation, OptimizerKind};
 
 /// The whole config of a run, checked. Made by [`Config::load`] and [`Config::from_saved`].
 #[derive(Debug, Clone, PartialEq)]
@@ -99,11 +99,11 @@ impl Config {
     /// The first key that can't be used, with its place.
     pub fn load(file: Option<&Path>, sets: &[String]) -> Result<Self> {
         let settings = match file {
-            Some(path) => reader::file(path)?,
+            Some(path) => reader::file(TABLE, path)?,
             None => Vec::new(),
         };
-        let sets = reader::set_arguments(sets)?;
-        Self::resolve(&RawConfig::layered(settings, sets, Source::Typed)?, file)
+        let sets = reader::set_arguments(TABLE, sets)?;
+        Self::resolve(&RawConfig::layered(TABLE, settings, sets, Source::Typed)?, file)
     }
 
     /// Reads a config that [`Config::to_toml`] wrote, from a checkpoint or model; `path` is where messages say that it stands.
@@ -121,9 +121,9 @@ impl Config {
     /// # Errors
     /// As [`Config::load`].
     pub fn from_saved_with(text: &str, path: &Path, sets: &[String]) -> Result<Self> {
-        let settings = reader::document(text, path)?;
-        let sets = reader::set_arguments(sets)?;
-        Self::resolve(&RawConfig::layered(settings, sets, Source::Saved)?, None)
+        let settings = reader::document(TABLE, text, path)?;
+        let sets = reader::set_arguments(TABLE, sets)?;
+        Self::resolve(&RawConfig::layered(TABLE, settings, sets, Source::Saved)?, None)
     }
 
     /// Checks the settings; `file` gives the name of a run that has none.
@@ -144,23 +144,11 @@ impl Config {
         })
     }
 
-    /// The resolved config as TOML, with every key: loading it gives this config again. Values that equal the default are marked
-    /// `# default`; keys without a value are comments.
-    pub fn to_toml(&self) -> String {
-        writer::document(self)
-    }
-
     /// This config without a limit that was set for one leg of the run.
     #[must_use]
     pub fn without_stop(&self) -> Self {
         let mut config = self.clone();
         config.train.stop_after_steps = None;
         config
-    }
-
-    /// Each key with its value as TOML text, in fixed order: the list that ranks compare at start.
-    pub fn agreement_entries(&self) -> Vec<(String, String)> {
-        let entries = writer::entries(self).into_iter().filter(|entry| entry.key.is_compared);
-        entries.map(|entry| (entry.key.name.to_owned(), entry.value)).collect()
     }
 }

@@ -2,11 +2,12 @@
 
 use ddp_kernels::ops::Activation;
 
+use super::error::Result;
 use super::key::{Key, Kind, Range, key, number, one_of, switch};
+use super::limits::MAX_WIDTH;
 use super::raw::RawConfig;
 use super::value::{ConfigEnum, config_enum};
 use super::writer::Writer;
-use super::{MAX_WIDTH, Result};
 
 const MAX_LAYERS: usize = 1024;
 
@@ -37,14 +38,10 @@ config_enum! {
     }
 }
 
-config_enum!(impl Activation {
-    Relu = "relu",
-    Gelu = "gelu",
-    GeluTanh = "gelu_tanh",
-    Silu = "silu",
-    Tanh = "tanh",
-    Sigmoid = "sigmoid",
-});
+impl ConfigEnum for Activation {
+    const NAMES: &'static [&'static str] = Activation::NAMES;
+    const VALUES: &'static [Self] = Activation::ALL;
+}
 
 pub(super) const KEYS: &[Key] = &[
     key("model.hidden", Kind::Counts { min: 1, max: MAX_WIDTH })

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use super::data::DataConfig;
+use super::error::Result;
 use super::key::{Key, text};
 use super::raw::RawConfig;
-use super::{DataConfig, Result};
 
 pub(super) const KEYS: &[Key] = &[text("name")
     .help("Name of the run, used in the name of its folder")

@@ -1,13 +1,14 @@
 //! `[optimizer]`: the update rule, and parameters with settings of their own.
 
+use ddp_kernels::ops::{OptimizerKind, OptimizerParams};
 use toml::Value;
 
-use super::Result;
+use super::error::Result;
 use super::key::{Key, Kind, Range, key, number, one_of, switch, text};
+use super::nearest::nearest;
 use super::raw::RawConfig;
 use super::setting::{Setting, as_number};
-use super::table::nearest;
-use super::value::{ConfigEnum as _, ConfigValue as _, config_enum, list};
+use super::value::{ConfigEnum, ConfigValue as _, list};
 use super::writer::Writer;
 
 /// `[optimizer]`. Keys that the kind does not use are kept and ignored.
@@ -46,16 +47,9 @@ pub struct ParamGroup {
     pub weight_decay: Option<f64>,
 }
 
-config_enum! {
-    /// Update rule of the optimiser; semantics of PyTorch.
-    pub enum OptimizerKind {
-        /// Stochastic gradient descent with momentum.
-        Sgd = "sgd",
-        /// Adam (arXiv:1412.6980).
-        Adam = "adam",
-        /// Adam with decoupled weight decay (arXiv:1711.05101).
-        AdamW = "adamw",
-    }
+impl ConfigEnum for OptimizerKind {
+    const NAMES: &'static [&'static str] = OptimizerKind::NAMES;
+    const VALUES: &'static [Self] = OptimizerKind::ALL;
 }
 
 const NOT_NEGATIVE: Range = Range::at_least(0.0, "a number of 0 or above");
@@ -130,13 +124,19 @@ impl OptimizerConfig {
             lr,
             betas: [0.9, 0.999],
             eps: 1e-8,
-            weight_decay: default_weight_decay(kind),
+            weight_decay: kind.default_weight_decay(),
             momentum: 0.9,
             nesterov: false,
             decay_bias_norm: true,
             groups: Vec::new(),
             ema_decay: 0.0,
         }
+    }
+
+    /// The hyper-parameters of the first step, on parameters without a group of their own.
+    pub fn params(&self) -> OptimizerParams {
+        let OptimizerConfig { lr, betas, eps, weight_decay, momentum, nesterov, .. } = *self;
+        OptimizerParams { lr, betas, eps, weight_decay, momentum, nesterov, ..OptimizerParams::default() }
     }
 
     pub(super) fn read(raw: &RawConfig) -> Result<Self> {
@@ -146,7 +146,7 @@ impl OptimizerConfig {
             betas: raw.get("optimizer.betas")?,
             lr: raw.get("optimizer.lr")?,
             eps: raw.get("optimizer.eps")?,
-            weight_decay: raw.get_or("optimizer.weight_decay", default_weight_decay(kind))?,
+            weight_decay: raw.get_or("optimizer.weight_decay", kind.default_weight_decay())?,
             momentum: raw.get("optimizer.momentum")?,
             nesterov: raw.get("optimizer.nesterov")?,
             decay_bias_norm: raw.get("optimizer.decay_bias_norm")?,
@@ -174,14 +174,6 @@ impl OptimizerConfig {
         writer.put("optimizer.decay_bias_norm", decay_bias_norm);
         writer.put_toml("optimizer.groups", list(groups, ParamGroup::to_toml));
         writer.put("train.ema_decay", ema_decay);
-    }
-}
-
-/// PyTorch's: only AdamW decays weights by default.
-fn default_weight_decay(kind: OptimizerKind) -> f64 {
-    match kind {
-        OptimizerKind::AdamW => 0.01,
-        OptimizerKind::Adam | OptimizerKind::Sgd => 0.0,
     }
 }
 

@@ -1,19 +1,16 @@
 //! A config before it is checked: the given settings, with the defaults of keys that are not given.
 
-use serde::Deserialize as _;
-use toml::Value;
-use toml::de::ValueDeserializer;
-
-use super::error::ConfigError;
+use super::error::{ConfigError, Result};
 use super::key::{Before, Key, KeyDefault};
+use super::key_table::KeyTable;
 use super::origin::Origin;
 use super::setting::Setting;
-use super::value::ConfigValue;
-use super::{Result, table};
+use super::value::{ConfigValue, parse};
 
 /// Settings, each key at most once, and the rule for keys that are not among them.
 #[derive(Debug, Clone)]
 pub(super) struct RawConfig {
+    table: KeyTable,
     settings: Vec<Setting>,
     source: Source,
 }
@@ -32,28 +29,33 @@ impl RawConfig {
     ///
     /// # Errors
     /// [`ConfigError::Conflict`] if one layer holds both keys of an alternative.
-    pub(super) fn layered(lower: Vec<Setting>, upper: Vec<Setting>, source: Source) -> Result<Self> {
-        check_no_conflict(&lower)?;
-        check_no_conflict(&upper)?;
+    pub(super) fn layered(
+        table: KeyTable,
+        lower: Vec<Setting>,
+        upper: Vec<Setting>,
+        source: Source,
+    ) -> Result<Self> {
+        check_no_conflict(table, &lower)?;
+        check_no_conflict(table, &upper)?;
         let mut settings = lower;
         for setting in upper {
-            let alternative = alternative(setting.key);
+            let alternative = alternative(table, setting.key);
             settings.retain(|old| old.key.name != setting.key.name && Some(old.key.name) != alternative);
             settings.push(setting);
         }
-        Ok(RawConfig { settings, source })
+        Ok(RawConfig { table, settings, source })
     }
 
     /// The settings without the key `name`, as if a user had left it out.
     pub(super) fn without(&self, name: &str) -> Self {
         let mut settings = self.settings.clone();
         settings.retain(|setting| setting.key.name != name);
-        RawConfig { settings, source: Source::Typed }
+        RawConfig { table: self.table, settings, source: Source::Typed }
     }
 
     /// The setting that was given for this key.
     pub(super) fn given(&self, name: &str) -> Option<&Setting> {
-        debug_assert!(table::find(name).is_some(), "the config has no row `{name}`");
+        debug_assert!(self.table.find(name).is_some(), "the config has no row `{name}`");
         self.settings.iter().find(|setting| setting.key.name == name)
     }
 
@@ -62,7 +64,7 @@ impl RawConfig {
         if let Some(setting) = self.given(name) {
             return Some(setting.clone());
         }
-        let key = table::row(name);
+        let key = self.table.row(name);
         Some(Setting {
             key,
             value: parse(missing_value(key, self.source)?),
@@ -97,18 +99,13 @@ pub(super) fn missing_value(key: &Key, source: Source) -> Option<&'static str> {
     }
 }
 
-/// The value of a row's TOML text, or of one that this crate wrote.
-pub(super) fn parse(text: &str) -> Value {
-    ValueDeserializer::parse(text).and_then(Value::deserialize).expect("rows and saved values are TOML")
-}
-
-fn alternative(key: &Key) -> Option<&'static str> {
-    let of_other = || table::keys().find(|other| other.alternative.is_some_and(|of| of.name == key.name));
+fn alternative(table: KeyTable, key: &Key) -> Option<&'static str> {
+    let of_other = || table.keys().find(|other| other.alternative.is_some_and(|of| of.name == key.name));
     key.alternative.map(|other| other.name).or_else(|| Some(of_other()?.name))
 }
 
-fn check_no_conflict(layer: &[Setting]) -> Result<()> {
-    for second in table::keys() {
+fn check_no_conflict(table: KeyTable, layer: &[Setting]) -> Result<()> {
+    for second in table.keys() {
         let Some(first) = second.alternative else { continue };
         let place = |name: &str| layer.iter().rposition(|setting| setting.key.name == name);
         if let (Some(first_place), Some(second_place)) = (place(first.name), place(second.name)) {

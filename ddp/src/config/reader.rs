@@ -8,22 +8,22 @@ use serde::Deserialize;
 use toml::Value;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
-use super::error::ConfigError;
+use super::error::{ConfigError, Result};
+use super::key_table::KeyTable;
 use super::origin::Origin;
 use super::setting::Setting;
-use super::{Result, table};
 use crate::storage::user_file::{self, FileError};
 
 /// Far above any config that a person writes.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Reads the settings of a config file, in the file's order.
-pub(super) fn file(path: &Path) -> Result<Vec<Setting>> {
-    document(&text_of(path)?, path)
+pub(super) fn file(table: KeyTable, path: &Path) -> Result<Vec<Setting>> {
+    document(table, &text_of(path)?, path)
 }
 
 /// Reads the settings of a TOML text; `path` is where messages say that it stands.
-pub(super) fn document(text: &str, path: &Path) -> Result<Vec<Setting>> {
+pub(super) fn document(table: KeyTable, text: &str, path: &Path) -> Result<Vec<Setting>> {
     let syntax = |message: &str, offset: usize| ConfigError::Syntax {
         at: Box::new(Origin::in_file(path, text, offset)),
         message: message.trim().replace('\n', ", "),
@@ -43,8 +43,8 @@ pub(super) fn document(text: &str, path: &Path) -> Result<Vec<Setting>> {
                     value: &toml::Spanned<DeValue<'_>>,
                     fail: &mut dyn FnMut(usize, ConfigError)| {
         let at = Origin::in_file(path, text, key_at);
-        let Some(key) = table::find(&name) else {
-            let hint = table::hint(&name);
+        let Some(key) = table.find(&name) else {
+            let hint = table.hint(&name);
             return fail(key_at, ConfigError::UnknownKey { at: Box::new(at), key: name, hint });
         };
         match Value::deserialize(ValueDeserializer::from(value.clone())) {
@@ -58,12 +58,12 @@ pub(super) fn document(text: &str, path: &Path) -> Result<Vec<Setting>> {
     for (section, value) in root.get_ref() {
         let name = section.get_ref().as_ref();
         match value.get_ref() {
-            DeValue::Table(table) if table::is_section(name) => {
-                for (key, value) in table {
+            DeValue::Table(keys) if table.is_section(name) => {
+                for (key, value) in keys {
                     leaf(format!("{name}.{}", key.get_ref()), key.span().start, value, &mut fail);
                 }
             }
-            _ if table::is_section(name) => {
+            _ if table.is_section(name) => {
                 let at = Box::new(Origin::in_file(path, text, section.span().start));
                 fail(section.span().start, not_a_section(at, name, value.get_ref()));
             }
@@ -88,22 +88,22 @@ fn not_a_section(at: Box<Origin>, name: &str, value: &DeValue<'_>) -> ConfigErro
 }
 
 /// Reads the `--set` arguments.
-pub(super) fn set_arguments(sets: &[String]) -> Result<Vec<Setting>> {
-    sets.iter().map(|arg| set_argument(arg)).collect()
+pub(super) fn set_arguments(table: KeyTable, sets: &[String]) -> Result<Vec<Setting>> {
+    sets.iter().map(|arg| set_argument(table, arg)).collect()
 }
 
 /// Reads one `--set KEY=VALUE`. The value is TOML; a word that is not valid TOML is a text.
-fn set_argument(arg: &str) -> Result<Setting> {
+fn set_argument(table: KeyTable, arg: &str) -> Result<Setting> {
     let Some((name, raw)) = arg.split_once('=') else {
         return Err(ConfigError::BadSet { arg: arg.to_owned() });
     };
     let (name, raw) = (name.trim(), raw.trim());
     let origin = Origin::Set(arg.to_owned());
-    if name.is_empty() || table::is_section(name) {
+    if name.is_empty() || table.is_section(name) {
         return Err(ConfigError::BadSet { arg: arg.to_owned() });
     }
-    let Some(key) = table::find(name) else {
-        let hint = table::hint(name);
+    let Some(key) = table.find(name) else {
+        let hint = table.hint(name);
         return Err(ConfigError::UnknownKey { at: Box::new(origin), key: name.to_owned(), hint });
     };
     let value = match ValueDeserializer::parse(raw).ok().and_then(|value| Value::deserialize(value).ok()) {

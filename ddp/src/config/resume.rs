@@ -1,9 +1,11 @@
 //! Keys that may differ between a checkpoint's config and the run that resumes it.
 
-use std::collections::BTreeMap;
-
+use super::Config;
+use super::document::entries;
 use super::key::{Key, OnResume};
-use super::{Config, table, writer};
+use super::table::keys;
+use super::value::parse;
+use super::writer::Entry;
 
 /// A key whose value differs between two configs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,10 +25,10 @@ pub struct Difference {
 pub fn resumable_keys() -> Vec<String> {
     let may_change = |key: &Key| !matches!(key.on_resume, OnResume::Fixed);
     let mut names = Vec::new();
-    for key in table::keys().filter(|key| may_change(key)) {
+    for key in keys().filter(|key| may_change(key)) {
         let section = key.section();
         let is_whole =
-            !section.is_empty() && table::keys().filter(|other| other.section() == section).all(may_change);
+            !section.is_empty() && keys().filter(|other| other.section() == section).all(may_change);
         let name = match key.on_resume {
             _ if is_whole => format!("{section}.*"),
             OnResume::MayChangeIf(_, condition) => format!("{} ({condition})", key.name),
@@ -40,27 +42,33 @@ pub fn resumable_keys() -> Vec<String> {
 }
 
 impl Config {
-    /// The differences from the `saved` config in keys that a resumed run may not change. Keys that only `saved` has come last.
+    /// The differences from the `saved` config in keys that a resumed run may not change. Keys that only
+    /// `saved` has come last.
     pub fn differences(&self, saved: &Config) -> Vec<Difference> {
-        let theirs = writer::entries(saved).into_iter().map(|entry| (entry.key.name, entry.value));
-        let mut theirs: BTreeMap<&str, String> = theirs.collect();
-        let absent = || "absent".to_owned();
-        let mut differences = Vec::new();
-        for entry in writer::entries(self) {
-            let theirs = theirs.remove(entry.key.name).unwrap_or_else(absent);
-            differences.push(Difference { key: entry.key.name.to_owned(), ours: entry.value, theirs });
-        }
-        differences.extend(theirs.into_iter().map(|(key, theirs)| Difference {
-            key: key.to_owned(),
-            ours: absent(),
-            theirs,
-        }));
-        let may_differ = |key: &str| match table::row(key).on_resume {
+        let (ours, theirs) = (entries(self), entries(saved));
+        let value = |entries: &[Entry], key: &str| {
+            entries.iter().find(|entry| entry.key.name == key).map(|entry| entry.value.clone())
+        };
+        let only_theirs = theirs.iter().filter(|entry| value(&ours, entry.key.name).is_none());
+        let may_differ = |key: &Key| match key.on_resume {
             OnResume::Fixed => false,
             OnResume::MayChange => true,
-            OnResume::MayChangeIf(condition, _) => condition(self, saved),
+            OnResume::MayChangeIf(condition, _) => [&ours, &theirs]
+                .iter()
+                .all(|entries| condition(&|key| value(entries, key).map(|text| parse(&text)))),
         };
-        differences.retain(|d| d.ours != d.theirs && !may_differ(&d.key));
+        let mut differences = Vec::new();
+        for key in ours.iter().chain(only_theirs).map(|entry| entry.key) {
+            let (ours, theirs) = (value(&ours, key.name), value(&theirs, key.name));
+            if ours != theirs && !may_differ(key) {
+                let text = |value: Option<String>| value.unwrap_or_else(|| "absent".to_owned());
+                differences.push(Difference {
+                    key: key.name.to_owned(),
+                    ours: text(ours),
+                    theirs: text(theirs),
+                });
+            }
+        }
         differences
     }
 }

@@ -1,10 +1,11 @@
 //! `[schedule]`: the learning rate of each step. The formulas are in the room `optim`, `schedule.rs`.
 
+use super::error::Result;
 use super::key::{Key, Kind, Range, count, key, number, one_of};
+use super::limits::MAX_STEPS;
 use super::raw::RawConfig;
 use super::value::{ConfigEnum, config_enum};
 use super::writer::Writer;
-use super::{MAX_STEPS, Result};
 
 /// `[schedule]`
 #[derive(Debug, Clone, Copy, PartialEq)]

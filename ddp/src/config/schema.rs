@@ -3,17 +3,17 @@
 use serde_json::{Map, Value, json};
 
 use super::key::{Key, KeyDefault, Kind, Range};
-use super::raw::parse;
-use super::table;
+use super::table::TABLE;
+use super::value::parse;
 
 /// The schema of a whole config.
 pub fn schema() -> Value {
     let mut properties = Map::new();
-    for key in table::keys().filter(|key| key.section().is_empty()) {
+    for key in TABLE.keys().filter(|key| key.section().is_empty()) {
         properties.insert(key.name.to_owned(), property(key));
     }
-    for section in table::sections() {
-        let keys: Vec<_> = table::keys().filter(|key| key.section() == section).collect();
+    for section in TABLE.sections() {
+        let keys: Vec<_> = TABLE.keys().filter(|key| key.section() == section).collect();
         properties.insert(section.to_owned(), object(&keys));
     }
     json!({
@@ -31,7 +31,7 @@ fn object(keys: &[&Key]) -> Value {
     let mut object = json!({ "type": "object", "additionalProperties": false, "properties": properties });
     let conflicts: Vec<_> = keys
         .iter()
-        .filter_map(|key| Some((table::row(key.alternative?.name), key)))
+        .filter_map(|key| Some((TABLE.row(key.alternative?.name), key)))
         .map(|(other, key)| json!({ "not": { "required": [other.short_name(), key.short_name()] } }))
         .collect();
     if !conflicts.is_empty() {

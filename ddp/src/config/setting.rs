@@ -2,11 +2,10 @@
 
 use toml::Value;
 
-use super::Result;
-use super::error::ConfigError;
+use super::error::{ConfigError, Result};
 use super::key::{Key, Kind, Range};
+use super::nearest::nearest;
 use super::origin::Origin;
-use super::table;
 
 /// One key with a value.
 #[derive(Debug, Clone)]
@@ -147,7 +146,7 @@ impl Setting {
         if let Some(name) = names.iter().find(|name| **name == text) {
             return Ok(name);
         }
-        let hint = match table::nearest(&text, names.iter().copied()) {
+        let hint = match nearest(&text, names.iter().copied()) {
             Some(name) => format!("did you mean \"{name}\"?"),
             None => self.for_example(),
         };

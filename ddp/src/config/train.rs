@@ -2,17 +2,18 @@
 
 use toml::Value;
 
-use super::data::{EvalSource, Task};
+use super::data::{DataConfig, EvalSource, Task};
+use super::error::Result;
 use super::key::{Key, Kind, Range, count, key, number, one_of};
+use super::limits::{MAX_EPOCHS, MAX_STEPS};
+use super::nearest::nearest;
+use super::precision::Precision;
 use super::raw::RawConfig;
 use super::setting::Setting;
-use super::table::nearest;
 use super::value::{ConfigEnum, ConfigValue as _, config_enum};
 use super::writer::Writer;
-use super::{DataConfig, MAX_STEPS, Precision, Result};
 
 const MAX_ROWS: u64 = 1 << 31;
-pub(super) const MAX_EPOCHS: u64 = 1_000_000_000;
 const MAX_MICRO_SHARDS: u64 = 1 << 12;
 const MAX_LOSS_SCALE: f64 = (1u64 << 30) as f64;
 const ROWS_HINT: &str = "32 is a good start";

@@ -1,6 +1,10 @@
 //! Rust types of config values: each is read from a setting and written as TOML.
 
-use super::Result;
+use serde::Deserialize as _;
+use toml::Value;
+use toml::de::ValueDeserializer;
+
+use super::error::Result;
 use super::key::Kind;
 use super::setting::Setting;
 
@@ -112,7 +116,7 @@ impl ConfigValue for String {
     }
 
     fn write(&self) -> String {
-        toml::Value::from(self.as_str()).to_string()
+        Value::from(self.as_str()).to_string()
     }
 }
 
@@ -157,6 +161,11 @@ impl<T: ConfigEnum> ConfigValue for T {
     fn write(&self) -> String {
         format!("\"{}\"", self.config_name())
     }
+}
+
+/// The value of a row's TOML text, or of one that this crate wrote.
+pub(super) fn parse(text: &str) -> Value {
+    ValueDeserializer::parse(text).and_then(Value::deserialize).expect("rows and saved values are TOML")
 }
 
 /// Writes a list in brackets.

@@ -5,7 +5,7 @@ use ddp_kernels::{MemoryUse, Tensor, ops};
 
 use crate::data_parallel::error::Result;
 use crate::data_parallel::shard_plan::ShardPlan;
-use crate::model::Mlp;
+use crate::model::Network;
 use crate::optim::optimizer::Optimizer;
 
 /// Buffers for the average and for the weights that it replaces; allocated on first use.
@@ -22,7 +22,7 @@ impl AveragedWeights {
     pub(crate) fn gather(
         &mut self,
         world: &World,
-        model: &Mlp,
+        model: &Network,
         optimizer: &Optimizer,
         shard_plan: &ShardPlan,
     ) -> Result<Option<&Tensor>> {
@@ -46,7 +46,7 @@ impl AveragedWeights {
     pub(crate) fn swap_in(
         &mut self,
         world: &World,
-        model: &mut Mlp,
+        model: &mut Network,
         optimizer: &Optimizer,
         shard_plan: &ShardPlan,
     ) -> Result<bool> {
@@ -62,7 +62,7 @@ impl AveragedWeights {
     }
 
     /// Restores the weights, and rounds the compute weights from them as the update does.
-    pub(crate) fn swap_out(&self, model: &mut Mlp) -> Result<()> {
+    pub(crate) fn swap_out(&self, model: &mut Network) -> Result<()> {
         match &self.kept {
             Some(kept) => Ok(model.set_weights(kept.view())?),
             None => Ok(()),
@@ -70,7 +70,7 @@ impl AveragedWeights {
     }
 }
 
-fn room_for<'a>(room: &'a mut Option<Tensor>, model: &Mlp) -> Result<&'a mut Tensor> {
+fn room_for<'a>(room: &'a mut Option<Tensor>, model: &Network) -> Result<&'a mut Tensor> {
     let tensor = match room.take() {
         Some(tensor) => tensor,
         None => {

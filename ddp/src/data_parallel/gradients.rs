@@ -18,7 +18,7 @@ use crate::data_parallel::error::Result;
 use crate::data_parallel::fixed_tree::TreeSum;
 use crate::data_parallel::shard_plan::{Shard, ShardPlan};
 use crate::data_parallel::zero2::{BucketBuffers, ShardedGradients};
-use crate::model::{DropoutStep, Mlp, ParamSlot};
+use crate::model::{DropoutStep, Network, ParamSlot};
 
 /// Gradients of one rank and their exchange.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl Gradients {
     /// Allocates zeroed gradients for `model`, to be reduced as `options` and `shard_plan` say.
     pub(crate) fn new(
         world: &World,
-        model: &Mlp,
+        model: &Network,
         buckets: BucketPlan,
         shard_plan: &ShardPlan,
         options: ExchangeOptions,
@@ -211,7 +211,7 @@ impl Gradients {
     pub(crate) fn backward(
         &mut self,
         world: &World,
-        model: &mut Mlp,
+        model: &mut Network,
         x: TensorRef<'_>,
         dropout: Option<DropoutStep<'_>>,
         micro_step: MicroStep,

@@ -36,7 +36,6 @@ pub use layer::{Layer, LayerKind};
 pub use layout::ParamLayout;
 pub use loss_head::LossHead;
 pub use network::Network;
-pub use network::Network as Mlp;
 pub use param::{ParamKind, ParamSlot, ParamSpec};
 pub use pass::DropoutStep;
 pub use spec::ModelSpec;

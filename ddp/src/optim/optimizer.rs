@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use ddp_kernels::ops::{self, AdamConfig, AdamState, EmaConfig, SgdConfig, UpdateInputs, WeightDecay};
+use ddp_kernels::ops::{self, EmaConfig, OptimizerParams, OptimizerTensors, UpdateInputs};
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, TensorRef};
 
 use super::param_groups::{ParamGroups, Segment};
-use crate::config::{OptimizerConfig, OptimizerKind};
-use crate::model::Mlp;
+use crate::config::OptimizerConfig;
+use crate::model::Network;
 use crate::optim::error::Result;
 
 /// The optimiser with its state, for all weights or for the shards that this rank updates.
@@ -15,8 +15,8 @@ use crate::optim::error::Result;
 pub struct Optimizer {
     config: OptimizerConfig,
     groups: ParamGroups,
-    /// Velocity, or the two moments.
-    state: State,
+    /// State tensors, by name.
+    state: Vec<(&'static str, Tensor)>,
     /// Moving average of the weights, where one is kept.
     ema: Option<Tensor>,
     /// The learning rate of the next step.
@@ -34,12 +34,6 @@ pub enum UpdateScale<'a> {
     Device(&'a UpdateInputs<'a>),
 }
 
-#[derive(Debug)]
-enum State {
-    Sgd { velocity: Option<Tensor> },
-    Adam { m: Tensor, v: Tensor },
-}
-
 impl Optimizer {
     /// Creates the optimiser of `config` before its first step.
     ///
@@ -55,30 +49,23 @@ impl Optimizer {
         device: Device,
     ) -> Result<Self, KernelError> {
         let zeros = |kind| Tensor::zeros_for(kind, &[state_len], DType::F32, device);
-        let state = |is_there: bool| is_there.then(|| zeros(MemoryUse::Optimizer)).transpose();
-        let state = match config.kind {
-            OptimizerKind::Sgd => State::Sgd { velocity: state(Self::n_moments(config) > 0)? },
-            OptimizerKind::Adam | OptimizerKind::AdamW => {
-                State::Adam { m: zeros(MemoryUse::Optimizer)?, v: zeros(MemoryUse::Optimizer)? }
-            }
-        };
+        let names = config.kind.state_names(&config.params());
+        let state = names.iter().map(|name| Ok((*name, zeros(MemoryUse::Optimizer)?)));
+        let state = state.collect::<Result<_, KernelError>>()?;
         let ema = (config.ema_decay > 0.0).then(|| zeros(MemoryUse::Average)).transpose()?;
         Ok(Optimizer { config: config.clone(), groups, state, ema, lr: config.lr, n_steps: 0 })
     }
 
     /// State tensors of the optimiser of `config`, without the averaged weights.
     pub fn n_moments(config: &OptimizerConfig) -> usize {
-        match config.kind {
-            OptimizerKind::Sgd => usize::from(config.momentum > 0.0),
-            OptimizerKind::Adam | OptimizerKind::AdamW => 2,
-        }
+        config.kind.state_names(&config.params()).len()
     }
 
     /// Creates the optimiser of `config` for all weights of `model`, before its first step.
     ///
     /// # Errors
     /// See [`ParamGroups::new`] and [`Optimizer::new`].
-    pub fn for_model(config: &OptimizerConfig, model: &Mlp) -> Result<Self> {
+    pub fn for_model(config: &OptimizerConfig, model: &Network) -> Result<Self> {
         let layout = model.layout();
         Ok(Self::new(config, ParamGroups::new(config, layout)?, layout.flat_len(), model.device())?)
     }
@@ -108,22 +95,16 @@ impl Optimizer {
         self.n_steps += 1;
     }
 
-    /// State tensors by name, each of `state_len` elements: `m` and `v`, or `velocity`; then `ema`.
+    /// State tensors by name, each of `state_len` elements, such as `m` and `v`; then `ema`.
     pub fn state(&self) -> Vec<(&'static str, &Tensor)> {
-        let mut state = match &self.state {
-            State::Sgd { velocity } => velocity.iter().map(|velocity| ("velocity", velocity)).collect(),
-            State::Adam { m, v } => vec![("m", m), ("v", v)],
-        };
+        let mut state: Vec<_> = self.state.iter().map(|(name, tensor)| (*name, tensor)).collect();
         state.extend(self.ema.iter().map(|ema| ("ema", ema)));
         state
     }
 
     /// Mutable [`Optimizer::state`].
     pub fn state_mut(&mut self) -> Vec<(&'static str, &mut Tensor)> {
-        let mut state = match &mut self.state {
-            State::Sgd { velocity } => velocity.iter_mut().map(|velocity| ("velocity", velocity)).collect(),
-            State::Adam { m, v } => vec![("m", m), ("v", v)],
-        };
+        let mut state: Vec<_> = self.state.iter_mut().map(|(name, tensor)| (*name, tensor)).collect();
         state.extend(self.ema.iter_mut().map(|ema| ("ema", ema)));
         state
     }
@@ -169,96 +150,40 @@ impl Optimizer {
         range: Range<usize>,
         state_start: usize,
     ) -> Result<(), KernelError> {
-        for (part, segment) in self.groups.within(range.clone()) {
+        let (grad_scale, inputs) = match scale {
+            UpdateScale::Host(grad_scale) => (grad_scale, None),
+            UpdateScale::Device(inputs) => (1.0, Some(inputs)),
+        };
+        for (part, Segment { lr_scale, weight_decay, .. }) in self.groups.within(range.clone()) {
             let at = part.start - range.start..part.end - range.start;
             // A whole range keeps its gradients as they are: the operation rejects a wrong length.
             let is_whole = at == (0..range.len());
-            let grads = if is_whole { grads } else { grads.range(at.start, at.end)? };
-            let state = StateSlice { state: &mut self.state, start: state_start + at.start, n: at.len() };
-            let weights = slice(weights.reborrow(), &at)?;
-            let copy = compute_weights.as_mut().map(|copy| slice(copy.reborrow(), &at)).transpose()?;
-            let hyperparams = StepHyperparams { config: &self.config, lr: self.lr, step: self.n_steps };
-            update(hyperparams, segment, weights, copy, grads, scale, state)?;
+            let state_range = state_start + at.start..state_start + at.end;
+            let mut state = self.state.iter_mut().map(|(_, tensor)| slice(tensor.view_mut(), &state_range));
+            let mut state = || state.next().transpose();
+            let tensors = OptimizerTensors {
+                master_weights: slice(weights.reborrow(), &at)?,
+                grads: if is_whole { grads } else { grads.range(at.start, at.end)? },
+                state: [state()?, state()?],
+                compute_weights: compute_weights
+                    .as_mut()
+                    .map(|copy| slice(copy.reborrow(), &at))
+                    .transpose()?,
+            };
+            let (lr, step) = (self.lr, self.n_steps);
+            let params =
+                OptimizerParams { lr, lr_scale, weight_decay, step, grad_scale, ..self.config.params() };
+            ops::optimizer_step(self.config.kind, &params, tensors, inputs)?;
         }
         let Some(ema) = &mut self.ema else { return Ok(()) };
         let config = EmaConfig { decay: self.config.ema_decay, step: self.n_steps };
         let ema = slice(ema.view_mut(), &(state_start..state_start + range.len()))?;
-        let inputs = match scale {
-            UpdateScale::Host(_) => None,
-            UpdateScale::Device(inputs) => Some(inputs),
-        };
         ops::ema_update(&config, ema, weights.as_ref(), inputs)
     }
 }
 
-/// Hyperparameters of a step, as the host knows them.
-struct StepHyperparams<'a> {
-    config: &'a OptimizerConfig,
-    lr: f64,
-    step: u64,
-}
-
-/// Slice of the state for one update.
-struct StateSlice<'a> {
-    state: &'a mut State,
-    start: usize,
-    n: usize,
-}
-
 fn slice<'a>(tensor: TensorMut<'a>, range: &Range<usize>) -> Result<TensorMut<'a>, KernelError> {
     tensor.range(range.start, range.end)
-}
-
-/// Updates one segment.
-fn update(
-    StepHyperparams { config: c, lr, step }: StepHyperparams<'_>,
-    segment: Segment,
-    weights: TensorMut<'_>,
-    compute_weights: Option<TensorMut<'_>>,
-    grads: TensorRef<'_>,
-    scale: UpdateScale<'_>,
-    state_slice: StateSlice<'_>,
-) -> Result<(), KernelError> {
-    let (grad_scale, inputs) = match scale {
-        UpdateScale::Host(grad_scale) => (grad_scale, None),
-        UpdateScale::Device(inputs) => (1.0, Some(inputs)),
-    };
-    let Segment { lr_scale, weight_decay, .. } = segment;
-    let StateSlice { state, start, n } = state_slice;
-    let state_range = start..start + n;
-    match state {
-        State::Sgd { velocity } => {
-            let config = SgdConfig {
-                lr,
-                momentum: c.momentum,
-                nesterov: c.nesterov,
-                lr_scale,
-                weight_decay,
-                grad_scale,
-            };
-            let velocity =
-                velocity.as_mut().map(|velocity| slice(velocity.view_mut(), &state_range)).transpose()?;
-            ops::sgd_step(&config, weights, grads, velocity, compute_weights, inputs)
-        }
-        State::Adam { m, v } => {
-            let config = AdamConfig {
-                lr,
-                betas: c.betas,
-                eps: c.eps,
-                lr_scale,
-                weight_decay,
-                decay: match c.kind {
-                    OptimizerKind::AdamW => WeightDecay::Decoupled,
-                    OptimizerKind::Adam | OptimizerKind::Sgd => WeightDecay::Coupled,
-                },
-                step,
-                grad_scale,
-            };
-            let state =
-                AdamState { m: slice(m.view_mut(), &state_range)?, v: slice(v.view_mut(), &state_range)? };
-            ops::adam_step(&config, weights, grads, state, compute_weights, inputs)
-        }
-    }
 }
 
 #[cfg(test)]
@@ -266,13 +191,13 @@ mod tests {
     use ddp_kernels::ops::Activation;
 
     use super::*;
-    use crate::config::ParamGroup;
     use crate::config::precision::Precision;
+    use crate::config::{OptimizerKind, ParamGroup};
     use crate::model::ModelSpec;
 
-    fn model() -> Mlp {
+    fn model() -> Network {
         let spec = ModelSpec { layer_norm: true, ..ModelSpec::plain(&[3, 20, 2], Activation::Relu) };
-        let mut model = Mlp::new(spec, 1, Device::Cpu, Precision::F32).unwrap();
+        let mut model = Network::new(spec, 1, Device::Cpu, Precision::F32).unwrap();
         model.initialize(1).unwrap();
         model
     }

@@ -13,7 +13,7 @@ use crate::data::batch::Batch;
 use crate::data::device_rows::DeviceRows;
 use crate::data::loader::{LoadedStep, Loader, LoaderOptions};
 use crate::data::order::partition::EvalPartition;
-use crate::model::{LossHead, Mlp};
+use crate::model::{LossHead, Network};
 use crate::report::EvalMetrics;
 use crate::train::error::Result;
 use crate::train::trainer::StepRows as _;
@@ -31,7 +31,7 @@ use crate::train::trainer::StepRows as _;
 /// [`TrainError::Comm`](crate::train::TrainError::Comm).
 pub fn evaluate(
     world: &World,
-    model: &mut Mlp,
+    model: &mut Network,
     loss: &LossHead,
     task: Task,
     dataset: &Arc<dyn Dataset>,

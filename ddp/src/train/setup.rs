@@ -11,7 +11,7 @@ use crate::data::Loaded;
 use crate::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use crate::data::order::partition::{EvalPartition, GlobalBatches, PartitionKind, RankPartition};
 use crate::model::file::ModelFile;
-use crate::model::{LossHead, Mlp, ModelSpec};
+use crate::model::{LossHead, ModelSpec, Network};
 use crate::optim::loss_scaler::LossScalerConfig;
 use crate::optim::optimizer::Optimizer;
 use crate::optim::param_groups::ParamGroups;
@@ -112,7 +112,7 @@ pub fn trainer<'w>(
     let layout = options.layout(&spec, world.world_size());
     let groups = ParamGroups::new(&config.optimizer, &layout)?;
     let state_len = options.state_len(world, &layout);
-    let mut model = Mlp::with_layout(spec, layout, partition.max_rows, device, config.train.precision)?;
+    let mut model = Network::with_layout(spec, layout, partition.max_rows, device, config.train.precision)?;
     model.initialize(config.train.seed)?;
     let optimizer = Optimizer::new(&config.optimizer, groups, state_len, device)?;
     let loss = LossHead::new(&config.loss, device)?;

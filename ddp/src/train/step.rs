@@ -10,7 +10,7 @@ use crate::data_parallel::buckets::BucketPlan;
 use crate::data_parallel::buckets::STEP_VOTE;
 use crate::data_parallel::gradients::{Gradients, MicroStep, Vote};
 use crate::data_parallel::shard_plan::ShardPlan;
-use crate::model::{DropoutStep, LossHead, Mlp};
+use crate::model::{DropoutStep, LossHead, Network};
 use crate::optim::optimizer::{Optimizer, UpdateScale};
 use crate::train::error::{Result, TrainError};
 use crate::train::gpu_step::GpuStep;
@@ -21,7 +21,7 @@ use crate::train::step_info::{StepOutcome, StepRequest, StepShape};
 #[derive(Debug)]
 pub(crate) struct Replica<'w> {
     pub(crate) world: &'w World,
-    pub(crate) model: Mlp,
+    pub(crate) model: Network,
     pub(crate) loss: LossHead,
     pub(crate) optimizer: Optimizer,
     pub(crate) grads: Gradients,
@@ -34,7 +34,7 @@ pub(crate) struct Replica<'w> {
 impl<'w> Replica<'w> {
     pub(crate) fn new(
         world: &'w World,
-        model: Mlp,
+        model: Network,
         loss: LossHead,
         optimizer: Optimizer,
         buckets: BucketPlan,
@@ -235,7 +235,7 @@ impl<'w> Replica<'w> {
 /// in f32, so every rank can save and evaluate the model. It costs as many bytes as the second half of an all-reduce.
 fn update(
     world: &World,
-    model: &mut Mlp,
+    model: &mut Network,
     optimizer: &mut Optimizer,
     grads: &Gradients,
     shard_plan: &ShardPlan,

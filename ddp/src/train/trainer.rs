@@ -11,7 +11,7 @@ use ddp_kernels::ops::StepScalars;
 use ddp_kernels::{Device, Tensor, TensorRef};
 
 use crate::data_parallel::averaged_weights::AveragedWeights;
-use crate::model::{LossHead, Mlp};
+use crate::model::{LossHead, Network};
 use crate::optim::loss_scaler::{LossScaler, LossScalerState};
 use crate::optim::optimizer::Optimizer;
 use crate::train::error::Result;
@@ -54,7 +54,7 @@ impl<'w> Trainer<'w> {
     /// If the number of micro-shards is not a power of two, or less than the number of ranks.
     pub fn new(
         world: &'w World,
-        model: Mlp,
+        model: Network,
         loss: LossHead,
         optimizer: Optimizer,
         options: TrainerOptions,
@@ -79,19 +79,19 @@ impl<'w> Trainer<'w> {
     }
 
     /// The model.
-    pub fn model(&self) -> &Mlp {
+    pub fn model(&self) -> &Network {
         &self.replica.model
     }
 
     /// The model and its loss, for use outside training.
-    pub fn model_and_loss(&mut self) -> (&mut Mlp, &LossHead) {
+    pub fn model_and_loss(&mut self) -> (&mut Network, &LossHead) {
         (&mut self.replica.model, &self.replica.loss)
     }
 
     /// Sets the weights, flat in the layout's order, from any device. The optimiser's state is unchanged.
     ///
     /// # Errors
-    /// See [`Mlp::set_weights`].
+    /// See [`Network::set_weights`].
     pub fn set_weights(&mut self, weights: TensorRef<'_>) -> Result<()> {
         Ok(self.replica.model.set_weights(weights)?)
     }
@@ -179,7 +179,7 @@ impl<'w> Trainer<'w> {
     ///
     /// # Errors
     /// The error of `body`, with the weights restored; see also [`Trainer::averaged_weights`].
-    pub fn with_averaged<R>(&mut self, body: impl FnOnce(&mut Mlp, &LossHead) -> Result<R>) -> Result<R> {
+    pub fn with_averaged<R>(&mut self, body: impl FnOnce(&mut Network, &LossHead) -> Result<R>) -> Result<R> {
         let Replica { world, model, optimizer, shard_plan, loss, .. } = &mut self.replica;
         if !self.averaged.swap_in(world, model, optimizer, shard_plan)? {
             return body(model, loss);

@@ -5,7 +5,7 @@
 use crate::made_up::gpus::cpu_and_gpu;
 use ddp::config::precision::Precision;
 use ddp::data_parallel::bucket_reducer::LocalGradients;
-use ddp::model::{EmbeddingSpec, GradientSink, Mlp, ModelSpec};
+use ddp::model::{EmbeddingSpec, GradientSink, ModelSpec, Network};
 use ddp_kernels::ops::Activation;
 use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut};
 
@@ -60,7 +60,7 @@ fn run(
     n_passes: usize,
     device: Device,
 ) -> (Vec<f32>, Vec<f32>) {
-    let mut model = Mlp::new(spec.clone(), N_ROWS, device, Precision::F32).unwrap();
+    let mut model = Network::new(spec.clone(), N_ROWS, device, Precision::F32).unwrap();
     let flat = Tensor::from_slice(weights, &[weights.len()], Device::Cpu).unwrap();
     model.set_weights(flat.view()).unwrap();
     let x = Tensor::from_slice(x, &[N_ROWS, spec.n_features()], device).unwrap();
@@ -138,7 +138,7 @@ fn assert_close(what: &str, got: &[f32], want: impl IntoIterator<Item = f64>) {
 #[test]
 fn an_embedding_is_a_linear_layer_on_one_hot_columns() {
     let (spec, one_hot) = (embedded(), one_hot());
-    let mut model = Mlp::new(spec.clone(), 1, Device::Cpu, Precision::F32).unwrap();
+    let mut model = Network::new(spec.clone(), 1, Device::Cpu, Precision::F32).unwrap();
     model.initialize(5).unwrap();
     let weights = model.weights().to_vec::<f32>().unwrap();
     let x: Vec<f32> = (0..N_ROWS).flat_map(row).collect();
@@ -215,7 +215,7 @@ impl GradientSink for Recorder {
 #[test]
 fn tables_are_finished_last_and_layers_before_them() {
     for (spec, n_told) in [(embedded(), 3), (one_hot(), 2)] {
-        let mut model = Mlp::new(spec.clone(), 1, Device::Cpu, Precision::F32).unwrap();
+        let mut model = Network::new(spec.clone(), 1, Device::Cpu, Precision::F32).unwrap();
         let flat_len = model.layout().flat_len();
         assert_eq!(model.layout().layer_ends().len(), n_told);
         let x = Tensor::zeros(&[1, spec.n_features()], DType::F32, Device::Cpu).unwrap();
@@ -251,7 +251,7 @@ fn a_code_that_an_embedding_does_not_have_is_an_error_or_nan() {
     let spec = embedded();
     let (devices, _lock) = cpu_and_gpu();
     for device in devices {
-        let mut model = Mlp::new(spec.clone(), 2, device, Precision::F32).unwrap();
+        let mut model = Network::new(spec.clone(), 2, device, Precision::F32).unwrap();
         model.initialize(1).unwrap();
         let x = Tensor::from_slice(&[0.0f32, 0.0, 5.0, 10.0, 0.0, 0.0, 6.0, 10.0], &[2, 4], device).unwrap();
         let forward = model.forward(x.view(), None);

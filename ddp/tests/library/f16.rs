@@ -7,7 +7,7 @@ use crate::made_up::gpus::cpu_and_gpu;
 use ddp::config::precision::Precision;
 use ddp::config::{Loss, OptimizerConfig, OptimizerKind};
 use ddp::data_parallel::bucket_reducer::LocalGradients;
-use ddp::model::{LossHead, Mlp, ModelSpec};
+use ddp::model::{LossHead, ModelSpec, Network};
 use ddp::optim::loss_scaler::{LossScaler, LossScalerConfig};
 use ddp::optim::optimizer::{Optimizer, UpdateScale};
 use ddp_kernels::ops::{self, Activation, STEP_SUMS_LEN, SumsOutput};
@@ -38,7 +38,7 @@ impl Rows {
 
 /// A model with its loss, gradients and sums, on one device.
 struct Parts {
-    model: Mlp,
+    model: Network,
     loss: LossHead,
     grads: Tensor,
     sums: Tensor,
@@ -55,7 +55,7 @@ impl Parts {
             bias: true,
             embeddings: Vec::new(),
         };
-        let mut model = Mlp::new(spec, N_ROWS, device, precision).unwrap();
+        let mut model = Network::new(spec, N_ROWS, device, precision).unwrap();
         model.initialize(3).unwrap();
         let zeros = |n| Tensor::zeros(&[n], DType::F32, device).unwrap();
         Parts {

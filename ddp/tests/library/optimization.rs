@@ -14,7 +14,7 @@ use ddp::config::Config;
 use ddp::data;
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::model::file::ModelFile;
-use ddp::model::{LossHead, Mlp, ModelSpec, ParamLayout};
+use ddp::model::{LossHead, ModelSpec, Network, ParamLayout};
 use ddp::optim::optimizer::Optimizer;
 use ddp::optim::schedule::Schedule;
 use ddp::train::trainer::{Trainer, TrainerOptions};
@@ -107,7 +107,7 @@ fn train(world: &World, config: &Config, init: &Path, device: Device) -> Trained
     let layout = data.train.layout();
     let spec = ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs());
     let global_rows = config.train.global_rows(world.world_size()).unwrap();
-    let mut model = Mlp::new(spec, global_rows, device, config.train.precision).unwrap();
+    let mut model = Network::new(spec, global_rows, device, config.train.precision).unwrap();
     model.set_weights(ModelFile::read(init).unwrap().weights(model.layout()).unwrap().view()).unwrap();
     let loss = LossHead::new(&config.loss, device).unwrap();
     let optimizer = Optimizer::for_model(&config.optimizer, &model).unwrap();

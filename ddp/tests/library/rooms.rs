@@ -33,30 +33,6 @@ const ABOVE: [&str; 2] = ["error", "exit"];
 /// The most files that lie beside the rooms.
 const MAX_FILES: usize = 6;
 
-/// Files that import each other because they are one idea; each group has its reason.
-const ONE_IDEA: [(&[&str], &str); 1] = [(
-    &[
-        "config",
-        "config/checkpoint",
-        "config/comm",
-        "config/data",
-        "config/key",
-        "config/log",
-        "config/loss",
-        "config/model",
-        "config/name",
-        "config/optimizer",
-        "config/raw",
-        "config/schedule",
-        "config/setting",
-        "config/table",
-        "config/train",
-        "config/value",
-        "config/writer",
-    ],
-    "a config is its sections, whose rows make the table of keys in which reading and writing look keys up",
-)];
-
 type ModPath = Vec<String>;
 
 /// A source file: its module, the names it refers to and those that it re-exports.
@@ -300,11 +276,7 @@ fn no_files_import_each_other() {
     let mut faults = Vec::new();
     for circle in circles(&rooms.cloned().collect()) {
         let files: Vec<String> = circle.iter().map(|module| text(module)).collect();
-        let is_known =
-            ONE_IDEA.iter().any(|(known, _)| files.iter().all(|file| known.contains(&file.as_str())));
-        if !is_known {
-            faults.push(files.join(", "));
-        }
+        faults.push(files.join(", "));
     }
     assert!(faults.is_empty(), "files that import each other:\n  {}", faults.join("\n  "));
 }

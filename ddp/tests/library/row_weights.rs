@@ -12,7 +12,7 @@ use ddp::config::{EvalMetric, Loss, OptimizerKind, Task};
 use ddp::data::loader::LoaderOptions;
 use ddp::data::order::partition::EvalPartition;
 use ddp::data::{Dataset, ResidentRows, Targets};
-use ddp::model::{LossHead, Mlp, ModelSpec};
+use ddp::model::{LossHead, ModelSpec, Network};
 use ddp::report::EvalMetrics;
 use ddp::train::evaluate::evaluate;
 use ddp::train::trainer::TrainerOptions;
@@ -94,7 +94,7 @@ fn a_step_without_weight_leaves_the_weights_alone() {
                 trained.losses.iter().chain(&trained.grad_norms).all(|&v| v == 0.0),
                 "{what}: {trained:?}"
             );
-            let mut model = Mlp::new(setup.spec.clone(), 1, Device::Cpu, Precision::F32).unwrap();
+            let mut model = Network::new(setup.spec.clone(), 1, Device::Cpu, Precision::F32).unwrap();
             model.initialize(setup.options.seed).unwrap();
             let before = model.weights().to_vec::<f32>().unwrap();
             assert!(
@@ -169,7 +169,7 @@ fn an_evaluation_counts_each_row_by_its_weight() {
         let setup = Setup { loss, row_weights: Some(weights.clone()), ..Setup::usual() };
         let rows = setup.rows();
         let model = |max_rows| {
-            let mut model = Mlp::new(setup.spec.clone(), max_rows, Device::Cpu, Precision::F32).unwrap();
+            let mut model = Network::new(setup.spec.clone(), max_rows, Device::Cpu, Precision::F32).unwrap();
             model.initialize(5).unwrap();
             model
         };
@@ -210,7 +210,7 @@ fn r2_of_a_constant_target_is_absent_however_its_mean_is_rounded() {
     let setup = one_step(Loss::Mse, 3);
     let targets = Targets::Values([0.1f32, 0.2, 0.3].repeat(3));
     let rows: Arc<dyn Dataset> = rows_of(vec![0.0; 18], 6, targets, Some(vec![0.1, 0.7, 1.3]));
-    let mut model = Mlp::new(setup.spec.clone(), 3, Device::Cpu, Precision::F32).unwrap();
+    let mut model = Network::new(setup.spec.clone(), 3, Device::Cpu, Precision::F32).unwrap();
     model.initialize(5).unwrap();
     let head = LossHead::new(&setup.loss, Device::Cpu).unwrap();
     let world = ddp_comm::World::single();

@@ -11,7 +11,7 @@ use ddp::config::{EvalMetric, Loss, OptimizerConfig, OptimizerKind, Placement, T
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::data::order::partition::{EvalPartition, PartitionKind, RankPartition};
 use ddp::data::{Dataset, Normalizer, ResidentRows, RowLayout, TargetLayout, Targets, numbered_columns};
-use ddp::model::{EmbeddingSpec, LossHead, Mlp, ModelSpec, ParamLayout};
+use ddp::model::{EmbeddingSpec, LossHead, ModelSpec, Network, ParamLayout};
 use ddp::optim::optimizer::Optimizer;
 use ddp::optim::param_groups::ParamGroups;
 use ddp::report::EvalMetrics;
@@ -186,7 +186,7 @@ impl Setup {
         let max_rows = self.partition(world).max_micro_batch_rows(self.global_rows.min(self.n_rows));
         let state_len = options.state_len(world, &layout);
         let mut model =
-            Mlp::with_layout(self.spec.clone(), layout, max_rows, device, self.precision).unwrap();
+            Network::with_layout(self.spec.clone(), layout, max_rows, device, self.precision).unwrap();
         model.initialize(options.seed).unwrap();
         let config = OptimizerConfig {
             betas: [0.9, 0.999],

@@ -138,6 +138,40 @@ fn sums_over_two_ranks_are_counted_as_nccl_tests_does() {
 }
 
 #[test]
+fn sums_go_by_every_path() {
+    let args = |more: &[&'static str]| {
+        let (name, args, _) = BENCHMARKS[3];
+        command_line(name, args, &[&["--device", "cpu", "--json"], more].concat())
+    };
+    let all = args(&["--path", "group,scope,messages,mpi"]);
+    let of_ranks = lines(&run_ok(mpirun(&[(2, &all)])).stdout, &["busbw_gb_per_s"]);
+    let found: Vec<_> = of_ranks
+        .iter()
+        .map(|line| (line["path"].as_str().unwrap(), line["transport"].as_str().unwrap()))
+        .collect();
+    let expected =
+        [("group", "shared memory"), ("scope", "shared memory"), ("messages", "mpi"), ("mpi", "mpi")];
+    assert_eq!(found, expected.map(|path| [path, path]).concat());
+    let of_threads = lines(
+        &run_ok(single(&args(&["--path", "group,scope", "--rank-threads", "3"]))).stdout,
+        &["busbw_gb_per_s"],
+    );
+    assert_eq!(values(&of_threads, "transport"), ["threads"]);
+    assert!(of_threads.iter().all(|line| line["world_size"].as_u64() == Some(3)));
+    assert!(of_ranks.iter().chain(&of_threads).all(|line| line["wrong_elements"].as_u64() == Some(0)));
+
+    let refused = run(single(&args(&["--path", "mpi"])));
+    assert_eq!(refused.status.code(), Some(78), "{refused:?}");
+    assert!(
+        refused.stderr.contains("not processes joined by MPI\nhint: start them by `mpirun"),
+        "{refused:?}"
+    );
+    let both = args(&["--rank-threads", "2"]);
+    let refused = run(mpirun(&[(2, &both)]));
+    assert!(refused.stderr.contains("the launcher has started 2 processes"), "{refused:?}");
+}
+
+#[test]
 fn formats_that_the_cpu_has_not_are_refused() {
     for (name, dtype) in [("step", "bf16"), ("addmm", "f32,tf32"), ("kernels", "bf16")] {
         let outcome = run(single(&["bench", name, "--device", "cpu", "--dtype", dtype]));

@@ -16,7 +16,7 @@ use ddp::data::batch::BatchMut;
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::data::order::partition::EvalPartition;
 use ddp::data::{DataError, Dataset, RowLayout, TargetLayout, numbered_columns};
-use ddp::model::{LossHead, Mlp, ModelSpec};
+use ddp::model::{LossHead, ModelSpec, Network};
 use ddp::optim::optimizer::Optimizer;
 use ddp::train::evaluate::evaluate;
 use ddp::train::trainer::{Trainer, TrainerOptions};
@@ -93,7 +93,7 @@ fn main() -> ddp::Result<()> {
     let test: Arc<dyn Dataset> = Arc::new(Waves::new(2_000_000_000, 2000));
 
     let spec = ModelSpec::plain(&[N_FEATURES, 64, N_CLASSES], Activation::Relu);
-    let mut model = Mlp::new(spec, BATCH, device, Precision::F32)?;
+    let mut model = Network::new(spec, BATCH, device, Precision::F32)?;
     model.initialize(0)?;
     let optimizer = Optimizer::for_model(&OptimizerConfig::new(OptimizerKind::AdamW, 1e-3), &model)?;
     let (loss, options) = (LossHead::cross_entropy(), TrainerOptions::default());

@@ -12,7 +12,7 @@ use ddp::config::{Activation, EvalMetric, OptimizerConfig, OptimizerKind, Task};
 use ddp::data::Dataset;
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::data::order::partition::EvalPartition;
-use ddp::model::{LossHead, Mlp, ModelSpec};
+use ddp::model::{LossHead, ModelSpec, Network};
 use ddp::optim::optimizer::Optimizer;
 use ddp::train::evaluate::evaluate;
 use ddp::train::trainer::{Trainer, TrainerOptions};
@@ -32,7 +32,7 @@ fn main() -> ddp::Result<()> {
 
     // The model, with buffers for passes over up to BATCH rows, its weights drawn as in PyTorch.
     let spec = ModelSpec::plain(&[64, 128, 64, 10], Activation::Relu);
-    let mut model = Mlp::new(spec, BATCH, device, Precision::F32)?;
+    let mut model = Network::new(spec, BATCH, device, Precision::F32)?;
     model.initialize(SEED)?;
 
     let adamw = OptimizerConfig::new(OptimizerKind::AdamW, 1e-3);

@@ -13,7 +13,7 @@ use ddp::config::{Activation, EvalMetric, OptimizerConfig, OptimizerKind, Task};
 use ddp::data::Dataset;
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::data::order::partition::EvalPartition;
-use ddp::model::{LossHead, Mlp, ModelSpec};
+use ddp::model::{LossHead, ModelSpec, Network};
 use ddp::optim::optimizer::Optimizer;
 use ddp::train::evaluate::evaluate;
 use ddp::train::trainer::{Trainer, TrainerOptions};
@@ -31,7 +31,7 @@ fn train(world: &World, train: &Arc<dyn Dataset>, test: &Arc<dyn Dataset>) -> dd
     let device = Device::Cpu;
     let rows_a_rank = GLOBAL_BATCH.div_ceil(world.world_size());
     let spec = ModelSpec::plain(&[64, 128, 64, 10], Activation::Relu);
-    let mut model = Mlp::new(spec, rows_a_rank, device, Precision::F32)?;
+    let mut model = Network::new(spec, rows_a_rank, device, Precision::F32)?;
     model.initialize(0)?;
     let sgd = OptimizerConfig::new(OptimizerKind::Sgd, 0.05);
     let optimizer = Optimizer::for_model(&sgd, &model)?;

@@ -207,7 +207,7 @@ fn options(architecture: &str) -> Vec<String> {
 
 /// Names and complete texts of all kernel files.
 pub fn kernel_sources() -> Vec<(&'static str, String)> {
-    crate::ops::CUDA_SOURCES.iter().map(|source| (source.name, source.whole())).collect()
+    crate::ops::cuda_sources().map(|source| (source.name, source.whole())).collect()
 }
 
 /// Result of compiling one file's kernels of one format.
@@ -234,7 +234,7 @@ pub fn compile_all(architecture: &str) -> std::result::Result<Vec<CompiledKernel
     let mut options = options(&format!("--gpu-architecture={architecture}"));
     options.push("--ptxas-options=-v".to_owned());
     let mut all = Vec::new();
-    for source in crate::ops::CUDA_SOURCES {
+    for source in crate::ops::cuda_sources() {
         for format in KernelFormat::ALL {
             let file = format!("{}.cu", source.name);
             let started = Instant::now();
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn each_kernel_of_a_format_is_in_one_module() {
-        for source in crate::ops::CUDA_SOURCES {
+        for source in crate::ops::cuda_sources() {
             for line in source.text.lines() {
                 if instance_arguments(line).is_none() {
                     continue;

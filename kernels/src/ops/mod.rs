@@ -63,11 +63,15 @@ pub use step_sums::{STEP_SUMS_EXTRA, STEP_SUMS_LEN, SumsOutput};
 pub use sum_of_squares::sum_of_squares;
 pub use uniform::{UniformStream, uniform};
 pub use update::{
-    AdamConfig, AdamState, EmaConfig, SgdConfig, UpdateInputs, WeightDecay, adam_step, ema_update, sgd_step,
+    EmaConfig, OptimizerKind, OptimizerParams, OptimizerTensors, UpdateInputs, ema_update, optimizer_step,
 };
 
 /// All kernel files.
-pub(crate) static CUDA_SOURCES: &[&crate::cuda::launch::Source] = &[
+pub(crate) fn cuda_sources() -> impl Iterator<Item = &'static crate::cuda::launch::Source> {
+    SOURCES.iter().chain(&update::OPTIMIZER_SOURCES).copied()
+}
+
+static SOURCES: &[&crate::cuda::launch::Source] = &[
     &activation::SOURCE,
     &add::SOURCE,
     &addmm::SOURCE,
@@ -86,9 +90,7 @@ pub(crate) static CUDA_SOURCES: &[&crate::cuda::launch::Source] = &[
     &softmax_cross_entropy::WEIGHTED_SOURCE,
     &sum_of_squares::SOURCE,
     &uniform::SOURCE,
-    &update::ADAM_SOURCE,
     &update::EMA_SOURCE,
-    &update::SGD_SOURCE,
 ];
 
 #[cfg(test)]

@@ -268,6 +268,26 @@ impl MpiCollectives {
         }
     }
 
+    /// One blocking `MPI_Allreduce`, after the collectives in flight.
+    ///
+    /// # Safety
+    /// `input` and `output` hold the call's elements, disjoint.
+    pub(super) unsafe fn all_reduce_whole(
+        &mut self,
+        call: Call,
+        input: RawRef,
+        output: RawMut,
+    ) -> Result<()> {
+        const NAME: &str = "MPI_Allreduce";
+        self.wait(None)?;
+        can_reduce(call)?;
+        let CallKind::AllReduce(op) = call.kind else { unreachable!("the caller makes an all-reduce") };
+        let (n, dtype, op) = (count(NAME, call.len)?, datatype(call.dtype), operation(op));
+        let (from, to) = (input.ptr.cast(), output.ptr.cast());
+        // SAFETY: both hold `n` elements, disjoint; the communicator is alive.
+        check(NAME, unsafe { ffi::MPI_Allreduce(from, to, n, dtype, op, self.comm) })
+    }
+
     /// Runs one collective in a blocking call of MPI.
     ///
     /// # Safety

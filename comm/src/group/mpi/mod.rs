@@ -120,15 +120,31 @@ impl MpiGroup {
         match &self.shared {
             // SAFETY: as this function's.
             Some(shared) => unsafe { lockstep::run(shared, call, input, output) },
-            None => {
-                // SAFETY: as this function's.
-                let result = unsafe { self.messages.borrow_mut().run(call, input, output) };
-                if let Err(error) = &result {
-                    self.end_job_if_in_flight(error);
-                }
-                result
-            }
+            // SAFETY: as this function's.
+            None => unsafe { self.run_by_messages(call, input, output) },
         }
+    }
+
+    /// Runs a collective by messages, also where the ranks share memory.
+    ///
+    /// # Safety
+    /// As `Group::run`.
+    pub(super) unsafe fn run_by_messages(&self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
+        // SAFETY: as this function's.
+        let result = unsafe { self.messages.borrow_mut().run(call, input, output) };
+        if let Err(error) = &result {
+            self.end_job_if_in_flight(error);
+        }
+        result
+    }
+
+    /// One call of `MPI_Allreduce`.
+    ///
+    /// # Safety
+    /// `input` and `output` hold the call's elements, disjoint, and nothing else accesses them meanwhile.
+    pub(super) unsafe fn all_reduce_whole(&self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
+        // SAFETY: as this function's.
+        unsafe { self.messages.borrow_mut().all_reduce_whole(call, input, output) }
     }
 
     /// Starts a collective in place on `buf`, within which `input` and `output` lie, and returns its number.

@@ -1,4 +1,4 @@
-//! `ddp-train bench allreduce`: all-reduce over all ranks, on the host and through NCCL.
+//! `ddp-train bench allreduce`: all-reduce over all ranks, on the host and through NCCL, in several ways.
 //!
 //! Bandwidths as in nccl-tests: `algbw = bytes / time`, `busbw = algbw · 2(n - 1)/n`, which is the traffic of the slowest link
 //! for any algorithm and can be compared with the link speed. The time is that of the slowest rank.
@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use ddp_comm::{Group, ReduceOp, World};
+use ddp_comm::{CommError, Group, ReduceOp, World, threads};
 use ddp_kernels::cuda::{Event, Gpu, Timer};
 use ddp_kernels::ops::{self, UniformStream, uniform};
 use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut};
@@ -16,9 +16,12 @@ use serde::Serialize;
 use super::place::Place;
 use super::report::{self, Row, bytes, number, spread};
 use super::timing::{Effort, Times};
-use crate::cli::BenchAllreduceArgs;
+use crate::cli::{AllreducePath, BenchAllreduceArgs};
 use crate::error::{Error, Result};
 use crate::exit::Stop;
+
+/// Buckets of [`AllreducePath::Scope`].
+const N_BUCKETS: usize = 4;
 
 /// Elements of the first result that are checked.
 const N_CHECKED: usize = 1024;
@@ -26,6 +29,7 @@ const N_CHECKED: usize = 1024;
 /// Result of one size on one group.
 #[derive(Debug, Serialize)]
 struct Measured {
+    path: &'static str,
     transport: &'static str,
     /// Memory of the buffers: `host` or `gpu`.
     memory: &'static str,
@@ -39,11 +43,20 @@ struct Measured {
 }
 
 impl Row for Measured {
-    const TITLES: &'static [&'static str] =
-        &["<transport", "<memory", "size", "ms median (min to max)", "algbw GB/s", "busbw GB/s", "wrong"];
+    const TITLES: &'static [&'static str] = &[
+        "<path",
+        "<transport",
+        "<memory",
+        "size",
+        "ms median (min to max)",
+        "algbw GB/s",
+        "busbw GB/s",
+        "wrong",
+    ];
 
     fn cells(&self) -> Vec<String> {
         vec![
+            self.path.to_owned(),
             self.transport.to_owned(),
             self.memory.to_owned(),
             bytes(self.size_bytes),
@@ -57,34 +70,56 @@ impl Row for Measured {
 
 /// Runs the benchmark and prints the results on rank 0; every rank of the world calls it.
 pub(super) fn allreduce(world: &World, args: &BenchAllreduceArgs) -> Result<(), Stop> {
-    let place = Place::pin(world, &args.place, &[])?;
-    let gpu = place.gpu().map_err(Error::from)?;
-    let mut groups = vec![(world.group(), None)];
-    groups.extend(gpu.map(|gpu| (world.tensor_group(), Some(gpu))));
-    let effort = Effort::new(args.timing);
-    let mut rows = Vec::new();
-    for (group, gpu) in groups {
-        for &size in &args.sizes {
-            rows.push(measure(world, group, gpu, (size / 4).max(1), effort)?);
-        }
+    if let Some(n_threads) = args.rank_threads
+        && world.world_size() > 1
+    {
+        return Err(Error::RankThreadsUnderLauncher { n_threads, world_size: world.world_size() }.into());
     }
+    let mut place = Place::pin(world, &args.place, &[])?;
+    let rows = match args.rank_threads {
+        Some(n_ranks) => {
+            place.world_size = n_ranks;
+            let mut results = threads::run(n_ranks, |world| measure_all(&world, None, args));
+            // All ranks have the same times.
+            results.swap_remove(0)?
+        }
+        None => measure_all(world, place.gpu().map_err(Error::from)?, args)?,
+    };
     report::print(world, "allreduce", &place, args.place.json, &rows)?;
     Ok(())
+}
+
+/// Measures each path and size in host memory, then, on a GPU, the paths that it has.
+fn measure_all(world: &World, gpu: Option<&'static Gpu>, args: &BenchAllreduceArgs) -> Result<Vec<Measured>> {
+    let effort = Effort::new(args.timing);
+    let mut rows = Vec::new();
+    for place in std::iter::once(None).chain(gpu.map(Some)) {
+        let is_there = |path: &&AllreducePath| {
+            place.is_none() || matches!(path, AllreducePath::Group | AllreducePath::Scope)
+        };
+        for &path in args.path.iter().filter(is_there) {
+            for &size in &args.sizes {
+                rows.push(measure(world, path, place, (size / 4).max(1), effort)?);
+            }
+        }
+    }
+    Ok(rows)
 }
 
 /// Times the all-reduce of `n` f32.
 fn measure(
     world: &World,
-    group: &Group,
+    path: AllreducePath,
     gpu: Option<&'static Gpu>,
     n: usize,
     effort: Effort,
 ) -> Result<Measured> {
+    let group = if gpu.is_some() { world.tensor_group() } else { world.group() };
     let device = gpu.map_or(Device::Cpu, Gpu::device);
     let source = random(world.rank().0, n, device)?;
     let mut buf = source.zeros_like()?;
     ops::copy(source.view(), buf.view_mut())?;
-    group.all_reduce(ReduceOp::Sum, buf.view_mut())?;
+    path.reduce(group, &source, &mut buf)?;
     let wrong_elements = n_wrong(world, &buf)?;
 
     let mut time = |n_calls: usize| -> Result<f64> {
@@ -92,9 +127,7 @@ fn measure(
         ops::copy(source.view(), buf.view_mut())?;
         gpu.map_or(Ok(()), Gpu::synchronize)?;
         world.group().barrier()?;
-        let ms = timed(group, gpu, || {
-            (0..n_calls).try_for_each(|_| group.all_reduce(ReduceOp::Sum, buf.view_mut()))
-        })?;
+        let ms = timed(group, gpu, || (0..n_calls).try_for_each(|_| path.reduce(group, &source, &mut buf)))?;
         slowest(world, ms)
     };
     time(1)?;
@@ -105,7 +138,8 @@ fn measure(
     let (size_bytes, n_ranks) = (4 * n, world.world_size() as f64);
     let algbw_gb_per_s = times.giga_per_s(size_bytes as f64);
     Ok(Measured {
-        transport: group.transport(),
+        path: path.name(),
+        transport: path.transport(group),
         memory: if gpu.is_some() { "gpu" } else { "host" },
         size_bytes,
         times,
@@ -113,6 +147,48 @@ fn measure(
         busbw_gb_per_s: algbw_gb_per_s * 2.0 * (n_ranks - 1.0) / n_ranks,
         wrong_elements,
     })
+}
+
+impl AllreducePath {
+    fn name(self) -> &'static str {
+        match self {
+            AllreducePath::Group => "group",
+            AllreducePath::Scope => "scope",
+            AllreducePath::Messages => "messages",
+            AllreducePath::Mpi => "mpi",
+        }
+    }
+
+    fn transport(self, group: &Group) -> &'static str {
+        match self {
+            AllreducePath::Group | AllreducePath::Scope => group.transport(),
+            AllreducePath::Messages | AllreducePath::Mpi => "mpi",
+        }
+    }
+
+    /// Sums `buf` over all ranks, in place; `MPI_Allreduce` sums `source` into it.
+    fn reduce(self, group: &Group, source: &Tensor, buf: &mut Tensor) -> ddp_comm::Result<()> {
+        let sum = ReduceOp::Sum;
+        match self {
+            AllreducePath::Group => group.all_reduce(sum, buf.view_mut()),
+            AllreducePath::Messages => group.all_reduce_by_messages(sum, buf.view_mut()),
+            AllreducePath::Mpi => group.mpi_all_reduce(sum, source.view(), buf.view_mut()),
+            AllreducePath::Scope => {
+                let bucket_len = buf.numel().div_ceil(N_BUCKETS);
+                let view = buf.view_mut();
+                group.scope(|scope| {
+                    let mut rest = view;
+                    while rest.numel() > bucket_len {
+                        let (bucket, others) = rest.split_at(bucket_len)?;
+                        scope.all_reduce(sum, bucket)?;
+                        rest = others;
+                    }
+                    scope.all_reduce(sum, rest)?;
+                    Ok::<_, CommError>(())
+                })
+            }
+        }
+    }
 }
 
 /// Random numbers in `-1..1` that depend on rank and index only.
@@ -182,17 +258,20 @@ mod tests {
     #[test]
     fn sums_are_right_and_bandwidths_those_of_nccl_tests() {
         let effort = Effort { repeats: 2, repeat_ms: 0.0 };
-        for row in
-            ddp_comm::threads::run(4, |world| measure(&world, world.group(), None, 256, effort).unwrap())
-        {
-            assert_eq!((row.size_bytes, row.memory, row.wrong_elements), (1024, "host", 0));
-            assert!((row.busbw_gb_per_s / row.algbw_gb_per_s - 1.5).abs() < 1e-12);
+        for path in [AllreducePath::Group, AllreducePath::Scope] {
+            // Not a multiple of the number of buckets; fewer elements than buckets.
+            for n in [257, 2] {
+                for row in threads::run(4, |world| measure(&world, path, None, n, effort).unwrap()) {
+                    assert_eq!((row.size_bytes, row.memory, row.wrong_elements), (4 * n, "host", 0));
+                    assert!((row.busbw_gb_per_s / row.algbw_gb_per_s - 1.5).abs() < 1e-12);
+                }
+            }
         }
     }
 
     #[test]
     fn wrong_elements_are_counted() {
-        ddp_comm::threads::run(2, |world| {
+        threads::run(2, |world| {
             let mut sum = random(0, 8, Device::Cpu).unwrap();
             let other = random(1, 8, Device::Cpu).unwrap();
             ops::add_assign(sum.view_mut(), other.view()).unwrap();

@@ -5,8 +5,8 @@
 
 use ddp_comm::World;
 use ddp_kernels::ops::{
-    self, Activation, AdamConfig, AdamState, CrossEntropyConfig, DropoutKey, LayerNormGrads, LayerNormStats,
-    STEP_SUMS_LEN, SgdConfig, SumsOutput, UniformStream, WeightDecay,
+    self, Activation, CrossEntropyConfig, DropoutKey, LayerNormGrads, LayerNormStats, OptimizerKind,
+    OptimizerParams, OptimizerTensors, STEP_SUMS_LEN, SumsOutput, UniformStream,
 };
 use ddp_kernels::{DType, KernelError};
 use serde::Serialize;
@@ -274,32 +274,21 @@ impl Bench<'_> {
             UniformValues { seed: 3, range: 0.0..1.0 },
         )?;
         let (mut m, mut copy) = (self.random(&[n], DType::F32, 4)?, self.random(&[n], DType::BF16, 5)?);
-        let sgd = SgdConfig {
-            lr: 1e-3,
-            momentum: 0.9,
-            nesterov: false,
-            lr_scale: 1.0,
-            weight_decay: 0.0,
-            grad_scale: 1.0,
-        };
+        let sgd = OptimizerParams { momentum: 0.9, ..OptimizerParams::default() };
         self.run("sgd_step (momentum)", 20 * n, |call| {
-            ops::sgd_step(&sgd, w.get_mut(call)?, grads.get(call)?, Some(m.get_mut(call)?), None, None)
+            let (master_weights, grads) = (w.get_mut(call)?, grads.get(call)?);
+            let state = [Some(m.get_mut(call)?), None];
+            let tensors = OptimizerTensors { master_weights, grads, state, compute_weights: None };
+            ops::optimizer_step(OptimizerKind::Sgd, &sgd, tensors, None)
         })?;
-        let adam = AdamConfig {
-            lr: 1e-3,
-            betas: [0.9, 0.999],
-            eps: 1e-8,
-            lr_scale: 1.0,
-            weight_decay: 0.01,
-            decay: WeightDecay::Decoupled,
-            step: 1,
-            grad_scale: 1.0,
-        };
+        let adam = OptimizerParams { weight_decay: 0.01, ..OptimizerParams::default() };
         for (op, bytes, has_copy) in [("adam_step", 28, false), ("adam_step (and a bf16 copy)", 30, true)] {
             self.run(op, bytes * n, |call| {
-                let state = AdamState { m: m.get_mut(call)?, v: v.get_mut(call)? };
-                let copy = if has_copy { Some(copy.get_mut(call)?) } else { None };
-                ops::adam_step(&adam, w.get_mut(call)?, grads.get(call)?, state, copy, None)
+                let (master_weights, grads) = (w.get_mut(call)?, grads.get(call)?);
+                let state = [Some(m.get_mut(call)?), Some(v.get_mut(call)?)];
+                let compute_weights = if has_copy { Some(copy.get_mut(call)?) } else { None };
+                let tensors = OptimizerTensors { master_weights, grads, state, compute_weights };
+                ops::optimizer_step(OptimizerKind::AdamW, &adam, tensors, None)
             })?;
         }
         Ok(())

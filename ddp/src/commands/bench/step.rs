@@ -20,7 +20,7 @@ use crate::cli::{BenchDtype, BenchOptim, BenchStepArgs};
 use crate::config::{OptimizerConfig, OptimizerKind};
 use crate::error::{Error, Result};
 use crate::exit::Stop;
-use crate::model::{LossHead, Mlp, ModelSpec};
+use crate::model::{LossHead, ModelSpec, Network};
 use crate::optim::optimizer::{Optimizer, UpdateScale};
 use crate::optim::param_groups::ParamGroups;
 use crate::report::metrics::json_line;
@@ -169,7 +169,7 @@ fn synchronize(gpu: Option<&'static Gpu>) -> Result<()> {
 
 fn trainer<'w>(world: &'w World, args: &BenchStepArgs, device: Device) -> Result<Trainer<'w>> {
     let spec = ModelSpec::plain(&args.dims.0, Activation::Relu);
-    let mut model = Mlp::new(spec, args.batch, device, args.dtype.precision())?;
+    let mut model = Network::new(spec, args.batch, device, args.dtype.precision())?;
     model.initialize(0)?;
     let optimizer = Optimizer::for_model(&optimizer_config(args.optim), &model)?;
     let loss = LossHead::cross_entropy();
@@ -185,7 +185,7 @@ fn optimizer_config(optim: BenchOptim) -> OptimizerConfig {
 }
 
 /// Median time of an optimiser update on buffers like those of the model.
-fn time_optimizer(place: &Place, args: &BenchStepArgs, model: &Mlp) -> Result<f64, KernelError> {
+fn time_optimizer(place: &Place, args: &BenchStepArgs, model: &Network) -> Result<f64, KernelError> {
     let weights = model.weights();
     let config = optimizer_config(args.optim);
     let (n, format) = (weights.numel(), model.precision().activations());

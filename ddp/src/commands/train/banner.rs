@@ -239,7 +239,7 @@ mod tests {
     use super::*;
     use crate::data;
     use crate::data_parallel::buckets::TAIL_ELEMENTS;
-    use crate::model::{LossHead, Mlp};
+    use crate::model::{LossHead, Network};
     use crate::optim::optimizer::Optimizer;
     use crate::optim::param_groups::ParamGroups;
     use crate::train::setup;
@@ -273,7 +273,8 @@ mod tests {
         let groups = ParamGroups::new(&config.optimizer, &layout).unwrap();
         let state_len = options.state_len(world, &layout);
         let precision = config.train.precision;
-        let model = Mlp::with_layout(spec.clone(), layout, cuts.max_rows, Device::Cpu, precision).unwrap();
+        let model =
+            Network::with_layout(spec.clone(), layout, cuts.max_rows, Device::Cpu, precision).unwrap();
         let optimizer = Optimizer::new(&config.optimizer, groups, state_len, Device::Cpu).unwrap();
         let loss = LossHead::new(&config.loss, Device::Cpu).unwrap();
         let trainer = Trainer::new(world, model, loss, optimizer, options).unwrap();

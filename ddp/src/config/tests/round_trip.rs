@@ -118,7 +118,7 @@ fn any_loss(data: &DataConfig) -> BoxedStrategy<Loss> {
 prop_compose! {
     fn any_model()(
         hidden in proptest::collection::vec(1usize..1 << 24, 0..5),
-        activation in pick(&Activation::ALL),
+        activation in pick(Activation::ALL),
         dropout in 0.0..0.999f64,
         norm in pick(Norm::ALL),
         residual: bool,

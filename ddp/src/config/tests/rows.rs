@@ -1,7 +1,9 @@
 //! Each row is complete, and is the one source of its key's default, example and documentation.
 
+use super::super::document::entries;
 use super::super::key::{Key, KeyDefault, Kind, OnResume};
-use super::super::{raw, table, value, writer};
+use super::super::table::TABLE;
+use super::super::value;
 use super::*;
 
 #[test]
@@ -14,7 +16,7 @@ fn rows_are_complete_and_sections_together() {
         assert_eq!(names.iter().filter(|other| **other == name).count(), 1, "{name}");
         assert!(!help.is_empty() && !help.ends_with('.') && !help.contains('\n'), "{name}: {help}");
         assert!(!example.is_empty(), "{name}");
-        raw::parse(example);
+        value::parse(example);
         if matches!(
             key.kind,
             Kind::Count { .. } | Kind::Counts { .. } | Kind::Number(_) | Kind::Numbers { .. }
@@ -27,7 +29,7 @@ fn rows_are_complete_and_sections_together() {
         }
         if let Some(other) = key.alternative {
             assert_eq!(
-                table::row(other.name).section(),
+                TABLE.row(other.name).section(),
                 key.section(),
                 "{name}: the schema excludes pairs of a section"
             );
@@ -43,7 +45,7 @@ fn rows_are_complete_and_sections_together() {
 #[test]
 fn defaults_are_valid_and_in_the_form_of_saved_configs() {
     let config = Config::load(None, &[]).unwrap();
-    let entries = writer::entries(&config);
+    let entries = entries(&config);
     for key in keys() {
         let KeyDefault::Value(default) = key.default else { continue };
         match entries.iter().find(|entry| entry.key.name == key.name) {
@@ -63,11 +65,11 @@ fn every_key_is_read_and_written() {
     for key in keys() {
         let example = format!("{}={}", key.name, key.example);
         let config = from_sets(&[beside(key.name), &[&example]].concat()).unwrap();
-        let entries = writer::entries(&config);
+        let entries = entries(&config);
         let entry = entries.iter().find(|entry| entry.key.name == key.name);
         let written = &entry.unwrap_or_else(|| panic!("{} is not written", key.name)).value;
         if key.name != "loss.kind" {
-            assert_eq!(raw::parse(written), raw::parse(key.example), "{}", key.name);
+            assert_eq!(value::parse(written), value::parse(key.example), "{}", key.name);
         }
     }
 }
@@ -107,7 +109,7 @@ fn saved_configs_hold_every_key() {
 fn ranks_compare_every_value_but_the_name() {
     let config = Config::load(None, &[]).unwrap();
     let compared = config.agreement_entries();
-    let all = writer::entries(&config);
+    let all = entries(&config);
     assert_eq!(compared.len() + 1, all.len());
     assert!(compared.iter().all(|(key, _)| key != "name"));
 }

@@ -7,7 +7,7 @@ use ddp::checkpoint::{CheckpointStore, EMA_STATE, RunState, SaveOptions, Saver, 
 use ddp::config::Config;
 use ddp::config::precision::Precision;
 use ddp::model::file::ModelFile;
-use ddp::model::{Mlp, ModelSpec};
+use ddp::model::{ModelSpec, Network};
 use ddp_kernels::{Device, Tensor};
 
 use super::fixture::{layout, options};
@@ -38,7 +38,7 @@ fn logits_are_the_same() {
     let config = Config::from_saved(&info.config, &out).unwrap();
     let n_features = info.preprocessor.plan.feature_names().len();
     let spec = ModelSpec::new(&config.model, n_features, 10);
-    let mut model = Mlp::new(spec, 400, Device::Cpu, Precision::F32).unwrap();
+    let mut model = Network::new(spec, 400, Device::Cpu, Precision::F32).unwrap();
     let weights = file.weights(model.layout()).unwrap().to_vec::<f32>().unwrap();
     let ema: Vec<f32> = weights.iter().enumerate().map(|(i, w)| w * 0.75 + 0.02 * (i as f32).sin()).collect();
     let flat_len = weights.len();

@@ -70,36 +70,30 @@ fn gelu_inner<T: Float>(x: T) -> T {
 
 /// Runs `$body` with `$f` as the function's type.
 macro_rules! with_function {
-    ($activation:expr, $f:ident => $body:expr) => {
+    ($activation:expr, $f:ident => $body:expr) => {{
+        #[allow(unused_imports, reason = "in this file the macro is in scope anyway")]
+        use $crate::ops::activation::cpu::match_function;
+        $crate::ops::activation::activations!(match_function!($activation, $f => $body))
+    }};
+}
+pub(crate) use with_function;
+
+macro_rules! match_function {
+    (
+        ($activation:expr, $f:ident => $body:expr)
+        $($(#[$doc:meta])* $variant:ident $name:literal $saved:ident,)+
+    ) => {
         match $activation {
-            $crate::ops::Activation::Relu => {
-                type $f = $crate::ops::activation::cpu::Relu;
-                $body
-            }
-            $crate::ops::Activation::Gelu => {
-                type $f = $crate::ops::activation::cpu::Gelu;
-                $body
-            }
-            $crate::ops::Activation::GeluTanh => {
-                type $f = $crate::ops::activation::cpu::GeluTanh;
-                $body
-            }
-            $crate::ops::Activation::Silu => {
-                type $f = $crate::ops::activation::cpu::Silu;
-                $body
-            }
-            $crate::ops::Activation::Tanh => {
-                type $f = $crate::ops::activation::cpu::Tanh;
-                $body
-            }
-            $crate::ops::Activation::Sigmoid => {
-                type $f = $crate::ops::activation::cpu::Sigmoid;
-                $body
-            }
+            $(
+                $crate::ops::Activation::$variant => {
+                    type $f = $crate::ops::activation::cpu::$variant;
+                    $body
+                }
+            )+
         }
     };
 }
-pub(crate) use with_function;
+pub(crate) use match_function;
 
 pub(super) fn forward<T: Stored>(activation: Activation, x: &[T], y: &mut [T]) {
     with_function!(activation, F => map::<T, F>(x, y));

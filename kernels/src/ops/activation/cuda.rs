@@ -2,7 +2,7 @@
 
 use cudarc::driver::sys::CUdeviceptr;
 
-use super::Activation;
+use super::{Activation, activations};
 use crate::cuda::launch::{Launch, Source};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
 use crate::{DType, Result};
@@ -12,31 +12,22 @@ pub(crate) static SOURCE: Source = Source::new("activation", include_str!("kerne
 /// The kernel of a pass of this activation for this dtype.
 macro_rules! kernel_name {
     ($activation:expr, $dtype:expr, $pass:literal) => {
+        activations!(match_kernel!($activation, $dtype, $pass))
+    };
+}
+
+macro_rules! match_kernel {
+    (
+        ($activation:expr, $dtype:expr, $pass:literal)
+        $($(#[$doc:meta])* $variant:ident $name:literal $saved:ident,)+
+    ) => {
         match ($activation, $dtype) {
-            (Activation::Relu, DType::F64) => concat!("relu_", $pass, "_f64"),
-            (Activation::Relu, DType::BF16) => concat!("relu_", $pass, "_bf16"),
-            (Activation::Relu, DType::F16) => concat!("relu_", $pass, "_f16"),
-            (Activation::Relu, _) => concat!("relu_", $pass, "_f32"),
-            (Activation::Gelu, DType::F64) => concat!("gelu_", $pass, "_f64"),
-            (Activation::Gelu, DType::BF16) => concat!("gelu_", $pass, "_bf16"),
-            (Activation::Gelu, DType::F16) => concat!("gelu_", $pass, "_f16"),
-            (Activation::Gelu, _) => concat!("gelu_", $pass, "_f32"),
-            (Activation::GeluTanh, DType::F64) => concat!("gelu_tanh_", $pass, "_f64"),
-            (Activation::GeluTanh, DType::BF16) => concat!("gelu_tanh_", $pass, "_bf16"),
-            (Activation::GeluTanh, DType::F16) => concat!("gelu_tanh_", $pass, "_f16"),
-            (Activation::GeluTanh, _) => concat!("gelu_tanh_", $pass, "_f32"),
-            (Activation::Silu, DType::F64) => concat!("silu_", $pass, "_f64"),
-            (Activation::Silu, DType::BF16) => concat!("silu_", $pass, "_bf16"),
-            (Activation::Silu, DType::F16) => concat!("silu_", $pass, "_f16"),
-            (Activation::Silu, _) => concat!("silu_", $pass, "_f32"),
-            (Activation::Tanh, DType::F64) => concat!("tanh_", $pass, "_f64"),
-            (Activation::Tanh, DType::BF16) => concat!("tanh_", $pass, "_bf16"),
-            (Activation::Tanh, DType::F16) => concat!("tanh_", $pass, "_f16"),
-            (Activation::Tanh, _) => concat!("tanh_", $pass, "_f32"),
-            (Activation::Sigmoid, DType::F64) => concat!("sigmoid_", $pass, "_f64"),
-            (Activation::Sigmoid, DType::BF16) => concat!("sigmoid_", $pass, "_bf16"),
-            (Activation::Sigmoid, DType::F16) => concat!("sigmoid_", $pass, "_f16"),
-            (Activation::Sigmoid, _) => concat!("sigmoid_", $pass, "_f32"),
+            $(
+                (Activation::$variant, DType::F64) => concat!($name, "_", $pass, "_f64"),
+                (Activation::$variant, DType::BF16) => concat!($name, "_", $pass, "_bf16"),
+                (Activation::$variant, DType::F16) => concat!($name, "_", $pass, "_f16"),
+                (Activation::$variant, _) => concat!($name, "_", $pass, "_f32"),
+            )+
         }
     };
 }

@@ -11,22 +11,50 @@ use super::addmm::check_output_kind;
 use super::{bias, check};
 use crate::{Result, Shape, TensorMut, TensorRef};
 
-/// An elementwise activation function, defined as in PyTorch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Activation {
-    /// `max(x, 0)`; NaN stays NaN.
-    Relu,
-    /// `x·Φ(x)` with the error function (arXiv:1606.08415).
-    Gelu,
-    /// GELU in its tanh approximation.
-    GeluTanh,
-    /// `x·sigmoid(x)`.
-    Silu,
-    /// Hyperbolic tangent.
-    Tanh,
-    /// `1 / (1 + e^-x)`.
-    Sigmoid,
+/// Calls `$callback` with `$args` and the table of all activations: variant, name, and the value of the forward pass from which
+/// the derivative is computed. The functions themselves stand in `cpu.rs` and `kernel.cu`.
+macro_rules! activations {
+    ($callback:ident!($($args:tt)*)) => {
+        $callback! {
+            ($($args)*)
+            /// `max(x, 0)`; NaN stays NaN.
+            Relu "relu" Output,
+            /// `x·Φ(x)` with the error function (arXiv:1606.08415).
+            Gelu "gelu" Input,
+            /// GELU in its tanh approximation.
+            GeluTanh "gelu_tanh" Input,
+            /// `x·sigmoid(x)`.
+            Silu "silu" Input,
+            /// Hyperbolic tangent.
+            Tanh "tanh" Output,
+            /// `1 / (1 + e^-x)`.
+            Sigmoid "sigmoid" Output,
+        }
+    };
 }
+pub(crate) use activations;
+
+macro_rules! define {
+    (() $($(#[$doc:meta])* $variant:ident $name:literal $saved:ident,)+) => {
+        /// An elementwise activation function, defined as in PyTorch.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Activation { $($(#[$doc])* $variant),+ }
+
+        impl Activation {
+            /// All activations.
+            pub const ALL: &'static [Activation] = &[$(Activation::$variant),+];
+
+            /// Their names, in the same order.
+            pub const NAMES: &'static [&'static str] = &[$($name),+];
+
+            /// The argument `saved` of [`activation_backward`].
+            pub fn saved_for_backward(self) -> SavedForBackward {
+                match self { $(Activation::$variant => SavedForBackward::$saved),+ }
+            }
+        }
+    };
+}
+activations!(define!());
 
 /// The value of the forward pass from which the derivative is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,36 +65,9 @@ pub enum SavedForBackward {
     Output,
 }
 
-impl Activation {
-    /// All activations.
-    pub const ALL: [Activation; 6] = [
-        Activation::Relu,
-        Activation::Gelu,
-        Activation::GeluTanh,
-        Activation::Silu,
-        Activation::Tanh,
-        Activation::Sigmoid,
-    ];
-
-    /// The argument `saved` of [`activation_backward`].
-    pub fn saved_for_backward(self) -> SavedForBackward {
-        match self {
-            Activation::Relu | Activation::Tanh | Activation::Sigmoid => SavedForBackward::Output,
-            Activation::Gelu | Activation::GeluTanh | Activation::Silu => SavedForBackward::Input,
-        }
-    }
-}
-
 impl fmt::Display for Activation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Activation::Relu => "relu",
-            Activation::Gelu => "gelu",
-            Activation::GeluTanh => "gelu_tanh",
-            Activation::Silu => "silu",
-            Activation::Tanh => "tanh",
-            Activation::Sigmoid => "sigmoid",
-        })
+        f.pad(Self::NAMES[*self as usize])
     }
 }
 
@@ -162,7 +163,7 @@ mod tests {
         let x: Vec<f64> = random::<f64>(rows * cols, 1).iter().map(|v| 4.0 * v + 1e-3 * v.signum()).collect();
         let d_y = random::<f64>(rows * cols, 2);
         for device in devices() {
-            for activation in Activation::ALL {
+            for &activation in Activation::ALL {
                 let y = forward(activation, &x, device);
                 let saved = if activation.saved_for_backward() == SavedForBackward::Input { &x } else { &y };
                 let mut d = tensor(&d_y, &[rows, cols], device);
@@ -187,7 +188,7 @@ mod tests {
             let x: Vec<f32> = random::<f32>(70 * 1003 + 1, 3).iter().map(|v| 10.0 * v).collect();
             let x64 = rounded::<f32, f64>(&x);
             for device in devices() {
-                for activation in Activation::ALL {
+                for &activation in Activation::ALL {
                     let want = rounded::<f64, f32>(&forward(activation, &x64, Device::Cpu));
                     // erf and tanh near -1 leave a few units of 2^-24 absolutely, times x up to 10.
                     assert_close(&forward(activation, &x, device), &want, 1e-6, 1e-6);
@@ -209,7 +210,7 @@ mod tests {
         let x = rounded::<f64, S>(&random::<f64>(1003, 3).iter().map(|v| 5.0 * v).collect::<Vec<_>>());
         let d = random::<S>(1003, 4);
         for device in devices() {
-            for activation in Activation::ALL {
+            for &activation in Activation::ALL {
                 let x64 = rounded::<S, f64>(&x);
                 let y64 = forward(activation, &x64, Device::Cpu);
                 let got = forward(activation, &x, device);

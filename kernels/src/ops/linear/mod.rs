@@ -363,7 +363,7 @@ mod tests {
             let (x, w, bias) = (random::<f32>(b * i, 1), random::<f32>(o * i, 2), random::<f32>(o, 3));
             let (next_o, d_y) = (11, random::<f32>(b * 11, 4));
             let next_w = random::<f32>(next_o * o, 5);
-            for activation in Activation::ALL {
+            for &activation in Activation::ALL {
                 let all = (&x[..], &w[..], Some(&bias[..]));
                 let cpu = forward(Device::Cpu, sizes, all, Some(activation), false);
                 for device in devices() {

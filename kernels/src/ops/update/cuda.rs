@@ -1,6 +1,6 @@
 //! One launch over the flat buffers, 16 bytes per access.
 
-use super::{Tensors, Update, UpdateInputs};
+use super::{MAX_STATE, Tensors, Update, UpdateInputs};
 use crate::cuda::launch::{Launch, Source};
 use crate::cuda::{CudaSliceMut, Gpu};
 use crate::{DType, Result, TensorMut};
@@ -29,9 +29,6 @@ impl Kernels {
     }
 }
 
-/// State tensors that `UPDATE` in `update.cuh` has parameters for.
-const MAX_STATE: usize = 2;
-
 /// Enqueues `update` on the compute stream. [`super::run`] checked the tensors.
 pub(super) fn launch<U: Update<N>, const N: usize>(
     gpu: &'static Gpu,
@@ -39,7 +36,8 @@ pub(super) fn launch<U: Update<N>, const N: usize>(
     tensors: Tensors<'_, N>,
     inputs: Option<&UpdateInputs<'_>>,
 ) -> Result<()> {
-    const { assert!(N <= MAX_STATE) };
+    // `UPDATE` in `update.cuh` has parameters for so many.
+    const { assert!(N <= MAX_STATE && MAX_STATE == 2) };
     let Tensors { target, source, state, compute_weights } = tensors;
     let n = target.numel();
     if n == 0 {

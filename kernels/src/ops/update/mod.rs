@@ -1,25 +1,22 @@
 //! Updates of a flat range of parameters: operands, checks, threads or launch, and compute weights, alike for all optimisers.
 //!
-//! An optimiser is a folder: its hyper-parameters and public function in `mod.rs`, its formula in `cpu.rs` and `kernel.cu`. It
-//! implements [`Update`] and is listed in `ops/mod.rs`; [`run`] does the rest.
+//! An update is its formula for the CPU, which implements [`Update`], and for GPUs; [`run`] does the rest. The updates are those of
+//! the optimisers (`optimizer`) and of the moving average of weights (`ema`).
 
-mod adam;
 mod cpu;
 mod cuda;
 mod ema;
 mod inputs;
-mod sgd;
+mod optimizer;
 #[cfg(test)]
 mod testing;
 
-pub use adam::{AdamConfig, AdamState, WeightDecay, adam_step};
 pub use ema::{EmaConfig, ema_update};
 pub use inputs::UpdateInputs;
-pub use sgd::{SgdConfig, sgd_step};
+pub use optimizer::{OptimizerKind, OptimizerParams, OptimizerTensors, optimizer_step};
 
-pub(crate) use adam::SOURCE as ADAM_SOURCE;
 pub(crate) use ema::SOURCE as EMA_SOURCE;
-pub(crate) use sgd::SOURCE as SGD_SOURCE;
+pub(crate) use optimizer::SOURCES as OPTIMIZER_SOURCES;
 
 use half::bf16;
 
@@ -28,6 +25,9 @@ use super::step_scalars::StepScalars;
 use crate::cpu::Float;
 use crate::cuda::launch::{Argument, Source};
 use crate::{DType, Result, TensorMut, TensorRef};
+
+/// The most state tensors of an update.
+const MAX_STATE: usize = 2;
 
 /// The hyper-parameters of an update with `N_STATE` state tensors, and its formula on each kind of device.
 trait Update<const N_STATE: usize>: Copy + Sync {
@@ -42,7 +42,7 @@ trait Update<const N_STATE: usize>: Copy + Sync {
     /// The kernels.
     const KERNELS: cuda::Kernels;
 
-    /// `struct Params` of `kernel.cu`, field by field.
+    /// `struct Params` of its kernels, field by field.
     type Params: Argument;
     fn params(&self) -> Self::Params;
 
@@ -123,7 +123,7 @@ fn run<U: Update<N>, const N: usize>(
     })
 }
 
-/// The kernels that `UPDATE(name, ...)` instantiates in the caller's `kernel.cu`.
+/// The kernels that `UPDATE(name, ...)` instantiates in the caller's source.
 macro_rules! kernels {
     ($name:literal) => {
         $crate::ops::update::cuda::Kernels {

@@ -3,7 +3,7 @@
 // state   s0: v, or null
 // moved   20 B/element in f32 (read w v g, write w v), 12 without v, 2 more with the copy: memory-bound
 
-// SgdParams in mod.rs.
+// SgdParams in sgd.rs.
 struct Params {
     double lr, lr_scale, momentum, weight_decay, scale;
     u64 nesterov;

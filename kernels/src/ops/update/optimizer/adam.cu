@@ -4,7 +4,7 @@
 // state   s0: m; s1: v
 // moved   28 B/element in f32 (read w m v g, write w m v), 30 with the copy: memory-bound
 
-// AdamParams in mod.rs.
+// AdamParams in adam.rs.
 struct Params {
     double lr, lr_scale, beta1, beta2, eps, weight_decay, scale;
     u64 step, coupled;

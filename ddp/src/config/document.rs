@@ -1,0 +1,84 @@
+//! A config as text: as TOML with every key, and as the flat list that ranks and resumed runs compare.
+
+use super::Config;
+use super::key::KeyDefault;
+use super::origin::Origin;
+use super::raw::{RawConfig, Source};
+use super::setting::Setting;
+use super::table::TABLE;
+use super::value::parse;
+use super::writer::{Entry, Writer};
+
+impl Config {
+    /// The resolved config as TOML, with every key: loading it gives this config again. Values that equal the default are marked
+    /// `# default`; keys without a value are comments.
+    pub fn to_toml(&self) -> String {
+        let entries = entries(self);
+        let mut document = String::new();
+        let mut open_section = "";
+        for key in TABLE.keys() {
+            if key.section() != open_section {
+                open_section = key.section();
+                document += &format!("\n[{open_section}]\n");
+            }
+            let name = key.short_name();
+            document += &match entries.iter().find(|entry| entry.key.name == key.name) {
+                Some(entry) if is_default(entry, &entries) => {
+                    format!("{name} = {}  # default\n", entry.value)
+                }
+                Some(entry) => format!("{name} = {}\n", entry.value),
+                None => match key.default {
+                    KeyDefault::Absent(meaning) => format!("# {name}: {meaning}\n"),
+                    KeyDefault::Value(_) | KeyDefault::Depends(_) => format!("# {name}: not used\n"),
+                },
+            };
+        }
+        document
+    }
+
+    /// Each key with its value as TOML text, in fixed order: the list that ranks compare at start.
+    pub fn agreement_entries(&self) -> Vec<(String, String)> {
+        let entries = entries(self).into_iter().filter(|entry| entry.key.is_compared);
+        entries.map(|entry| (entry.key.name.to_owned(), entry.value)).collect()
+    }
+}
+
+/// Every key that has a value, in the order of the rows.
+pub(super) fn entries(config: &Config) -> Vec<Entry> {
+    let Config { name, data, model, loss, optimizer, schedule, train, comm, checkpoint, log } = config;
+    let mut writer = Writer::new(TABLE);
+    writer.put("name", name);
+    data.write(&mut writer);
+    model.write(&mut writer);
+    loss.write(&mut writer);
+    optimizer.write(&mut writer);
+    schedule.write(&mut writer);
+    train.write(&mut writer);
+    comm.write(&mut writer);
+    checkpoint.write(&mut writer);
+    log.write(&mut writer);
+    writer.finish()
+}
+
+/// Whether the config would be the same if a user left this key out.
+fn is_default(entry: &Entry, all: &[Entry]) -> bool {
+    match entry.key.default {
+        KeyDefault::Value(value) => value == entry.value,
+        KeyDefault::Absent(_) => false,
+        KeyDefault::Depends(_) => {
+            let setting = |Entry { key, value }: &Entry| Setting {
+                key,
+                value: parse(value),
+                raw: None,
+                origin: Origin::Default,
+            };
+            let raw = RawConfig::layered(TABLE, all.iter().map(setting).collect(), Vec::new(), Source::Typed);
+            let resolved = raw.and_then(|raw| Config::resolve(&raw.without(entry.key.name), None));
+            resolved.is_ok_and(|config| {
+                entries(&config)
+                    .iter()
+                    .any(|other| other.key.name == entry.key.name && other.value == entry.value)
+            })
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! A table of keys: its rows in order, and look-ups by name. Reading and writing take the table as an argument.
+
+use super::key::Key;
+use super::nearest::nearest;
+
+/// Flags of the command line that people write into configs.
+const FLAGS: &[&str] = &[
+    "device",
+    "share_gpu",
+    "cuda_graph",
+    "threads",
+    "out",
+    "init_from",
+    "resume",
+    "progress",
+    "json",
+    "overwrite",
+];
+
+/// The rows of all sections, in the order in which configs are written; no section is empty.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct KeyTable(pub(super) &'static [&'static [Key]]);
+
+impl KeyTable {
+    /// Every key, in order.
+    pub(super) fn keys(self) -> impl Iterator<Item = &'static Key> + Clone {
+        self.0.iter().copied().flatten()
+    }
+
+    /// The key of this name.
+    pub(super) fn find(self, name: &str) -> Option<&'static Key> {
+        self.keys().find(|key| key.name == name)
+    }
+
+    /// The key of this name, which is one of the rows.
+    pub(super) fn row(self, name: &str) -> &'static Key {
+        self.find(name).unwrap_or_else(|| panic!("the config has no row `{name}`"))
+    }
+
+    /// The names of the sections, in order.
+    pub(super) fn sections(self) -> Vec<&'static str> {
+        self.0.iter().map(|keys| keys[0].section()).filter(|section| !section.is_empty()).collect()
+    }
+
+    /// Whether `name` is a section.
+    pub(super) fn is_section(self, name: &str) -> bool {
+        self.sections().contains(&name)
+    }
+
+    /// Advice for the unknown key `name`: the nearest known one, or the list that it is missing from.
+    pub(super) fn hint(self, name: &str) -> String {
+        let last = name.rsplit('.').next().unwrap_or(name);
+        let (section, _) = name.split_once('.').unwrap_or((name, ""));
+        // The right name in the wrong section is nearer than a similar name in the right one.
+        let elsewhere = self.keys().find(|key| key.short_name() == last);
+        if let Some(key) = elsewhere.or_else(|| self.keys().find(|key| key.synonyms.contains(&last))) {
+            return format!("did you mean `{}`?", key.name);
+        }
+        if FLAGS.contains(&last) {
+            return format!("it is a flag of the command line: --{}", last.replace('_', "-"));
+        }
+        let own_section = self.keys().filter(|key| key.section() == section);
+        if let Some(name) = nearest(name, own_section.clone().map(|key| key.name))
+            .or_else(|| nearest(name, self.keys().map(|key| key.name)))
+        {
+            return format!("did you mean `{name}`?");
+        }
+        if self.is_section(section) {
+            let names: Vec<_> = own_section.map(Key::short_name).collect();
+            return format!("the keys of [{section}] are {}", names.join(", "));
+        }
+        let sections = self.sections();
+        match nearest(section, sections.iter().copied()) {
+            Some(section) => format!("did you mean the section [{section}]?"),
+            None => format!("the sections are {}", sections.join(", ")),
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Stochastic gradient descent with momentum: 20 bytes per element in f32, 12 without momentum.
+//!
+//! `g = grad_scale·grad + weight_decay·w`, `v = momentum·v + g`, `w -= lr_scale·lr·(nesterov ? g + momentum·v : v)`
+//!
+//! Source: `torch.optim.SGD` with dampening 0.
+
+use super::super::{StepScalars, Update, cuda, kernels, source};
+use super::OptimizerParams;
+use crate::cpu::Float;
+use crate::cuda::launch::{Argument, Source};
+
+pub(super) static SOURCE: Source = source("sgd", include_str!("sgd.cu"));
+
+/// One step.
+#[derive(Clone, Copy)]
+pub(super) struct Sgd(pub(super) OptimizerParams);
+
+/// `Params` of `sgd.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+pub(in super::super) struct SgdParams {
+    lr: f64,
+    lr_scale: f64,
+    momentum: f64,
+    weight_decay: f64,
+    scale: f64,
+    nesterov: u64,
+}
+
+impl Argument for SgdParams {}
+
+impl Update<1> for Sgd {
+    const OP: &'static str = "optimizer_step (sgd)";
+    const STATE: [&'static str; 1] = ["velocity"];
+    const KERNELS: cuda::Kernels = kernels!("sgd");
+    type Params = SgdParams;
+
+    fn params(&self) -> SgdParams {
+        let OptimizerParams { lr, lr_scale, momentum, weight_decay, grad_scale: scale, .. } = self.0;
+        SgdParams { lr, lr_scale, momentum, weight_decay, scale, nesterov: self.0.nesterov.into() }
+    }
+
+    fn at_step(self, scalars: &StepScalars, grad_scale: f64) -> Self {
+        Sgd(self.0.at_step(scalars, grad_scale))
+    }
+
+    #[inline(always)]
+    fn apply<T: Float>(&self, w: &mut [T], g: &[T], [velocity]: [&mut [T]; 1]) {
+        let p = &self.0;
+        let [lr, momentum, decay, scale] =
+            [p.lr_scale * p.lr, p.momentum, p.weight_decay, p.grad_scale].map(T::from_f64);
+        if velocity.is_empty() {
+            for (w, &g) in w.iter_mut().zip(g) {
+                *w -= lr * (g * scale + decay * *w);
+            }
+            return;
+        }
+        let nesterov = p.nesterov;
+        for ((w, v), &g) in w.iter_mut().zip(velocity).zip(g) {
+            let g = g * scale + decay * *w;
+            *v = momentum * *v + g;
+            *w -= lr * if nesterov { g + momentum * *v } else { *v };
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Every optimiser on every device.
+
+use half::{bf16, f16};
+
+use super::*;
+use crate::ops::LossSums;
+use crate::ops::testing::{assert_close, devices, random, tensor};
+use crate::ops::update::testing::{Case, Inputs, cases};
+use crate::{Device, Element, Tensor};
+
+const PARAMS: OptimizerParams = OptimizerParams {
+    lr: 1e-2,
+    lr_scale: 0.5,
+    betas: [0.9, 0.999],
+    eps: 1e-8,
+    momentum: 0.9,
+    nesterov: false,
+    weight_decay: 0.1,
+    step: 5,
+    grad_scale: 1.0,
+};
+
+/// Every optimiser, in the forms that its parameters give it.
+fn variants() -> Vec<(OptimizerKind, OptimizerParams)> {
+    let mut variants: Vec<_> = OptimizerKind::ALL.iter().map(|kind| (*kind, PARAMS)).collect();
+    variants.push((OptimizerKind::Sgd, OptimizerParams { momentum: 0.0, ..PARAMS }));
+    variants.push((OptimizerKind::Sgd, OptimizerParams { nesterov: true, ..PARAMS }));
+    variants
+}
+
+/// Buffers after a step.
+#[derive(Debug, PartialEq)]
+struct Stepped<T, C> {
+    weights: Vec<T>,
+    state: Vec<Vec<T>>,
+    copy: Vec<C>,
+}
+
+/// Numbers that any state tensor may hold: moments and their squares.
+fn state<T: Element>(n: usize, i: usize) -> Vec<T> {
+    let squares = random::<T>(n, 3 + i as u64).into_iter().map(|v| v.to_f64() * v.to_f64());
+    squares.map(|v| T::from_f64(v)).collect()
+}
+
+/// A step on elements `from..` of buffers of `n`: from 1 on, no wide access is aligned.
+fn step<T: Element, C: Element>(
+    (kind, params): (OptimizerKind, OptimizerParams),
+    (n, from): (usize, usize),
+    inputs: Option<&UpdateInputs<'_>>,
+    device: Device,
+) -> Stepped<T, C> {
+    let (mut w, g) = (tensor(&random::<T>(n, 1), &[n], device), tensor(&random::<T>(n, 2), &[n], device));
+    let names = kind.state_names(&params);
+    let mut buffers: Vec<_> = (0..names.len()).map(|i| tensor(&state::<T>(n, i), &[n], device)).collect();
+    let mut copy = Tensor::full(&[n], 7.0, C::DTYPE, device).unwrap();
+    let mut views = buffers.iter_mut().map(|buffer| buffer.view_mut().range(from, n).unwrap());
+    let tensors = OptimizerTensors {
+        master_weights: w.view_mut().range(from, n).unwrap(),
+        grads: g.view().range(from, n).unwrap(),
+        state: std::array::from_fn(|_| views.next()),
+        compute_weights: Some(copy.view_mut().range(from, n).unwrap()),
+    };
+    optimizer_step(kind, &params, tensors, inputs).unwrap();
+    Stepped {
+        weights: w.to_vec().unwrap(),
+        state: buffers.iter().map(|buffer| buffer.to_vec().unwrap()).collect(),
+        copy: copy.to_vec().unwrap(),
+    }
+}
+
+fn check_device<T: Element, C: Element>(device: Device, tolerance: f64) {
+    for (kind, params) in variants() {
+        for (n, from) in [(1, 0), (1003, 0), (1003, 1), (5000, 4)] {
+            let variant = (kind, OptimizerParams { grad_scale: 0.5, ..params });
+            let got = step::<T, C>(variant, (n, from), None, device);
+            let want = step::<T, C>(variant, (n, from), None, Device::Cpu);
+            // The kernel contracts to FMAs: values differ by a rounding or two of numbers up to 2.
+            assert_close(&got.weights, &want.weights, tolerance, tolerance);
+            for (got, want) in got.state.iter().zip(&want.state) {
+                assert_close(got, want, tolerance, tolerance);
+            }
+            // The copy is of this device's weights, in every bit.
+            let rounded: Vec<C> =
+                got.weights[from..].iter().map(|w| C::from_f64(f64::from(w.to_f64() as f32))).collect();
+            assert_eq!(got.copy[from..], rounded, "{kind}");
+            let before = &got.copy[..from];
+            assert!(before.iter().all(|v| v.to_f64() == 7.0), "nothing is written before the range");
+        }
+    }
+}
+
+#[test]
+fn devices_agree_and_the_copy_is_the_rounded_weights() {
+    for device in devices() {
+        check_device::<f32, bf16>(device, 5e-7);
+        check_device::<f64, bf16>(device, 1e-14);
+        check_device::<f32, f16>(device, 5e-7);
+        check_device::<f64, f16>(device, 1e-14);
+    }
+}
+
+#[test]
+fn numbers_from_device_memory_do_the_same_as_numbers_by_value() {
+    for device in devices() {
+        for (kind, params) in variants() {
+            for Case { expected_weight, unscale, sums, clip, factor } in cases() {
+                // These fields are ignored.
+                let other = OptimizerParams { lr: 5.0, step: 9, grad_scale: 3.0, ..params };
+                for step_number in [1, 2, 1000, 1 << 40] {
+                    let inputs =
+                        Inputs::new(params.lr, step_number, (expected_weight, unscale), sums, clip, device);
+                    let by_value = OptimizerParams { step: step_number, grad_scale: factor, ..params };
+                    let got = step::<f32, bf16>((kind, other), (1003, 0), Some(&inputs.view()), device);
+                    assert_eq!(got, step((kind, by_value), (1003, 0), None, device), "{kind}");
+                    let got = step::<f64, bf16>((kind, other), (1003, 0), Some(&inputs.view()), device);
+                    assert_eq!(got, step((kind, by_value), (1003, 0), None, device), "{kind}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_is_written_where_the_loss_is_not_finite() {
+    for device in devices() {
+        for variant in variants() {
+            for loss in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+                let sums = LossSums { loss, weight: 1.0 };
+                let inputs = Inputs::new(1e-2, 5, (0.0, 1.0), sums, Some((1.0, 1.0)), device);
+                let got = step::<f32, bf16>(variant, (1003, 0), Some(&inputs.view()), device);
+                assert_eq!(got.weights, random::<f32>(1003, 1));
+                for (i, buffer) in got.state.iter().enumerate() {
+                    assert_eq!(*buffer, state::<f32>(1003, i));
+                }
+                assert!(got.copy.iter().all(|v| v.to_f64() == 7.0));
+            }
+        }
+    }
+}
+
+/// [`OptimizerKind::name`] looks names up by the kind's place.
+#[test]
+fn kinds_and_names_are_in_one_order() {
+    assert_eq!(OptimizerKind::ALL.len(), OptimizerKind::NAMES.len());
+    assert!(OptimizerKind::ALL.iter().enumerate().all(|(i, kind)| *kind as usize == i));
+    assert_eq!(OptimizerKind::AdamW.to_string(), "adamw");
+}
+
+#[test]
+fn wrong_copies_and_inputs_are_named() {
+    let inputs = Inputs::new(1e-2, 5, (0.0, 1.0), LossSums::default(), None, Device::Cpu);
+    let mut buffers = [[0.0f32; 4]; 5];
+    let [w, g, m, v, copy] = &mut buffers;
+    let view = |v| TensorMut::from_slice(v, &[4]).unwrap();
+    let tensors = OptimizerTensors {
+        master_weights: view(w),
+        grads: TensorRef::from_slice(g, &[4]).unwrap(),
+        state: [Some(view(m)), Some(view(v))],
+        compute_weights: Some(view(copy)),
+    };
+    let error = optimizer_step(OptimizerKind::AdamW, &PARAMS, tensors, Some(&inputs.view())).unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("compute_weights [4] f32 on cpu") && error.contains("bf16"), "{error}");
+}
