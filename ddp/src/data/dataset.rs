@@ -8,6 +8,7 @@ use std::ops::Range;
 use ddp_kernels::DType;
 use serde::{Deserialize, Serialize};
 
+use super::target_scale::TargetScale;
 use super::vocabulary::Vocabulary;
 use crate::data::batch::{Batch, BatchMut};
 use crate::data::error::Result;
@@ -87,6 +88,9 @@ pub struct RowLayout {
     pub categories: Vec<CategoryColumn>,
     /// Whether NaN marks a missing value.
     pub has_missing: bool,
+    /// Scale of the targets, if gathered targets are standardised; a prediction is in the user's units after
+    /// [`TargetScale::undo`].
+    pub target_scale: Option<TargetScale>,
 }
 
 /// A column of category numbers: 0 is unknown, the values of the vocabulary count from 1.
@@ -154,6 +158,7 @@ impl RowLayout {
             has_weights: false,
             categories: Vec::new(),
             has_missing: false,
+            target_scale: None,
         }
     }
 

@@ -1,4 +1,7 @@
 //! Normalizes features: fitted once on the training rows, applied to all rows by [`ops::load_rows`].
+//!
+//! Where f32 would round away the differences between large values, an offset is subtracted from them before they become f32
+//! (`offsets.rs`); shift and scale apply to the rest.
 
 use ddp_kernels::ops::RowNormalizer;
 use ddp_kernels::{Device, KernelError, Tensor};
@@ -9,16 +12,23 @@ use ddp_kernels::ops;
 use super::stats::ColumnStats;
 use crate::config::Normalize;
 
-/// `x' = (x - shift) * scale`, column by column.
+/// `x' = ((x - offset) - shift) * scale`, column by column.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Normalizer {
-    /// `[n_features]`: mean or smallest value.
-    pub shift: Vec<f32>,
+    /// `[n_features]`: subtracted from the stored values before they become f32; `None` if all are 0.
+    pub offset: Option<Vec<f64>>,
+    /// `[n_features]`: mean or smallest value, less the offset.
+    pub shift: Vec<f64>,
     /// `[n_features]`: one over the standard deviation or the range.
-    pub scale: Vec<f32>,
+    pub scale: Vec<f64>,
 }
 
 impl Normalizer {
+    /// Shift and scale without offsets.
+    pub fn new(shift: Vec<f64>, scale: Vec<f64>) -> Self {
+        Normalizer { offset: None, shift, scale }
+    }
+
     /// Fits to the statistics of the training rows; `None` for [`Normalize::None`].
     ///
     /// The standard deviation is that of the population (division by n), as in scikit-learn's `StandardScaler`. A column
@@ -38,10 +48,10 @@ impl Normalizer {
             };
             let inverse = (1.0 / spread) as f32;
             let is_constant = min >= max;
-            shift.push(if stats.count[column] > 0.0 { middle as f32 } else { 0.0 });
-            scale.push(if is_constant || !inverse.is_finite() { 1.0 } else { inverse });
+            shift.push(if stats.count[column] > 0.0 { middle } else { 0.0 });
+            scale.push(if is_constant || !inverse.is_finite() { 1.0 } else { 1.0 / spread });
         }
-        Some(Self { shift, scale })
+        Some(Self::new(shift, scale))
     }
 }
 
@@ -58,7 +68,7 @@ impl DeviceNormalizer {
     /// # Errors
     /// [`ddp_kernels::KernelError`] if the device is out of memory or unavailable.
     pub fn new(normalizer: &Normalizer, device: Device) -> Result<Self, KernelError> {
-        let vector = |values: &[f32]| Tensor::from_slice(values, &[values.len()], device);
+        let vector = |values: &[f64]| Tensor::from_slice(values, &[values.len()], device);
         Ok(DeviceNormalizer { shift: vector(&normalizer.shift)?, scale: vector(&normalizer.scale)? })
     }
 
@@ -115,6 +125,6 @@ mod tests {
         stats.add(&[f32::NAN, f32::NAN]);
         assert_eq!(Normalizer::fit(Normalize::None, &stats), None);
         let normalizer = Normalizer::fit(Normalize::Standard, &stats).unwrap();
-        assert_eq!(normalizer, Normalizer { shift: vec![0.0], scale: vec![1.0] });
+        assert_eq!(normalizer, Normalizer::new(vec![0.0], vec![1.0]));
     }
 }

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::dataset::{Dataset, RowLayout};
 use super::normalize::Normalizer;
+use super::scaled_targets;
 use super::stats::ColumnStats;
+use super::target_scale::TargetScale;
 use super::vocabulary::Vocabulary;
 use crate::config::{DataConfig, Encode, Missing, Normalize};
 use crate::data::EmbeddingSpec;
@@ -23,6 +25,8 @@ pub struct Preprocessor {
     pub plan: ColumnCodes,
     /// Applied to the features of `plan`; numbers only.
     pub normalizer: Option<Normalizer>,
+    /// Applied to the targets in regression.
+    pub target_scale: Option<TargetScale>,
 }
 
 /// Conversion of columns to features: numbers first, then one indicator per column with missing values, then one-hot
@@ -67,7 +71,7 @@ impl Preprocessor {
             indicators: (0..n_columns).filter(is_indicated).collect(),
         };
         let normalizer = stats.and_then(|stats| Normalizer::fit(data.normalize, stats)).map(|of_columns| {
-            let mut normalizer = Normalizer { shift: Vec::new(), scale: Vec::new() };
+            let mut normalizer = Normalizer::new(Vec::new(), Vec::new());
             for column in plan.numbers() {
                 normalizer.shift.push(of_columns.shift[column]);
                 normalizer.scale.push(of_columns.scale[column]);
@@ -76,16 +80,21 @@ impl Preprocessor {
             normalizer.scale.resize(plan.n_features(), 1.0);
             normalizer
         });
-        Preprocessor { plan, normalizer }
+        Preprocessor { plan, normalizer, target_scale: None }
     }
 
     /// The converted rows, except for the normalization, which the loader applies.
     pub fn apply(&self, dataset: Arc<dyn Dataset>) -> Arc<dyn Dataset> {
+        let dataset = match &self.target_scale {
+            Some(scale) => scaled_targets::apply(scale, dataset),
+            None => dataset,
+        };
         if self.plan.is_identity() {
             return dataset;
         }
         let mut layout = RowLayout::new(self.plan.feature_names(), dataset.layout().targets.clone());
         layout.has_weights = dataset.layout().has_weights;
+        layout.target_scale = dataset.layout().target_scale.clone();
         Arc::new(EncodedRows { of: dataset, plan: self.plan.clone(), layout })
     }
 }
