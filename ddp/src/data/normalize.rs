@@ -9,6 +9,7 @@ use ddp_kernels::{Device, KernelError, Tensor};
 #[cfg(doc)]
 use ddp_kernels::ops;
 
+use super::offsets;
 use super::stats::ColumnStats;
 use crate::config::Normalize;
 
@@ -32,26 +33,33 @@ impl Normalizer {
     /// Fits to the statistics of the training rows; `None` for [`Normalize::None`].
     ///
     /// The standard deviation is that of the population (division by n), as in scikit-learn's `StandardScaler`. A column
-    /// of one value, and one whose spread has no f32 inverse, keeps its scale: 1.
+    /// of one value, and one whose spread has no f32 inverse, keeps its scale: 1. [`Normalize::Auto`] counts as
+    /// [`Normalize::Standard`].
     pub fn fit(kind: Normalize, stats: &ColumnStats) -> Option<Self> {
         if kind == Normalize::None {
             return None;
         }
-        let (mut shift, mut scale) = (Vec::new(), Vec::new());
+        let (mut offset, mut shift, mut scale) = (Vec::new(), Vec::new(), Vec::new());
         for column in 0..stats.mean.len() {
             let (min, max) = (stats.min[column], stats.max[column]);
             let (middle, spread) = match kind {
-                Normalize::Standard | Normalize::None => {
+                Normalize::MinMax => (min, max - min),
+                Normalize::Auto | Normalize::Standard | Normalize::None => {
                     (stats.mean[column], stats.standard_deviation(column))
                 }
-                Normalize::MinMax => (min, max - min),
             };
             let inverse = (1.0 / spread) as f32;
             let is_constant = min >= max;
-            shift.push(if stats.count[column] > 0.0 { middle } else { 0.0 });
-            scale.push(if is_constant || !inverse.is_finite() { 1.0 } else { 1.0 / spread });
+            let less = offsets::of_column(stats, column);
+            // Values that f32 holds are normalised with the numbers that f32 holds, as in earlier versions.
+            let rounded = |value: f64| if stats.is_single(column) { f64::from(value as f32) } else { value };
+            let middle = if stats.count[column] > 0.0 { stats.origin[column] - less + middle } else { 0.0 };
+            offset.push(less);
+            shift.push(rounded(middle));
+            scale.push(if is_constant || !inverse.is_finite() { 1.0 } else { rounded(1.0 / spread) });
         }
-        Some(Self::new(shift, scale))
+        let offset = Some(offset).filter(|all| all.iter().any(|&offset| offset != 0.0));
+        Some(Normalizer { offset, shift, scale })
     }
 }
 

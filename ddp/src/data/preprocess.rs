@@ -4,11 +4,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ddp_kernels::{DType, Device, Tensor, ops};
+use ddp_kernels::{DType, Device, Tensor, TensorMut, ops};
 use serde::{Deserialize, Serialize};
 
 use super::dataset::{Dataset, RowLayout};
 use super::normalize::Normalizer;
+use super::offsets;
 use super::scaled_targets;
 use super::stats::ColumnStats;
 use super::target_scale::TargetScale;
@@ -16,7 +17,7 @@ use super::vocabulary::Vocabulary;
 use crate::config::{DataConfig, Encode, Missing, Normalize};
 use crate::data::EmbeddingSpec;
 use crate::data::batch::BatchMut;
-use crate::data::error::Result;
+use crate::data::error::{DataError, Result};
 
 /// Conversion of rows between the dataset and the model.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,21 +42,32 @@ pub struct ColumnCodes {
     embed: bool,
     /// Width of an embedding; `None` for one that grows with the number of values.
     embedding_dim: Option<usize>,
-    /// Replacement of a missing value, per column.
+    /// Replacement of a missing value, per column, less the column's offset.
     fill: Option<Vec<f32>>,
     /// Columns with missing values.
     indicators: Vec<usize>,
 }
 
 impl Preprocessor {
-    /// Fits to rows of `layout`; `stats` of the training rows are needed to normalize and to fill missing values.
-    pub fn new(data: &DataConfig, layout: &RowLayout, stats: Option<&ColumnStats>) -> Self {
+    /// Fits to rows of `layout`; `stats` of the training rows are needed to normalize (`normalize` is what `data.normalize` means
+    /// for them) and to fill missing values.
+    pub fn new(
+        data: &DataConfig,
+        normalize: Normalize,
+        layout: &RowLayout,
+        stats: Option<&ColumnStats>,
+    ) -> Self {
         let n_columns = layout.n_features();
+        let of_columns = stats.and_then(|stats| Normalizer::fit(normalize, stats));
         let numbers = |column: usize| !layout.categories.iter().any(|category| category.column == column);
+        let offsets = of_columns.as_ref().and_then(|normalizer| normalizer.offset.as_ref());
         let fill = stats.filter(|_| data.missing != Missing::Error).map(|stats| {
-            let value = |column: usize| match data.missing {
-                Missing::Mean => stats.mean[column] as f32,
-                Missing::Error | Missing::Zero => 0.0,
+            let value = |column: usize| {
+                let value = match data.missing {
+                    Missing::Mean => (stats.origin[column], stats.mean[column]),
+                    Missing::Error | Missing::Zero => (0.0, 0.0),
+                };
+                (value.0 - offsets.map_or(0.0, |offsets| offsets[column]) + value.1) as f32
             };
             (0..n_columns).map(value).collect()
         });
@@ -70,15 +82,17 @@ impl Preprocessor {
             fill,
             indicators: (0..n_columns).filter(is_indicated).collect(),
         };
-        let normalizer = stats.and_then(|stats| Normalizer::fit(data.normalize, stats)).map(|of_columns| {
-            let mut normalizer = Normalizer::new(Vec::new(), Vec::new());
-            for column in plan.numbers() {
-                normalizer.shift.push(of_columns.shift[column]);
-                normalizer.scale.push(of_columns.scale[column]);
+        let normalizer = of_columns.map(|of_columns| {
+            let of_features = |values: &[f64], other: f64| {
+                let mut values: Vec<f64> = plan.numbers().map(|column| values[column]).collect();
+                values.resize(plan.n_features(), other);
+                values
+            };
+            Normalizer {
+                offset: of_columns.offset.map(|offset| of_features(&offset, 0.0)),
+                shift: of_features(&of_columns.shift, 0.0),
+                scale: of_features(&of_columns.scale, 1.0),
             }
-            normalizer.shift.resize(plan.n_features(), 0.0);
-            normalizer.scale.resize(plan.n_features(), 1.0);
-            normalizer
         });
         Preprocessor { plan, normalizer, target_scale: None }
     }
@@ -87,6 +101,10 @@ impl Preprocessor {
     pub fn apply(&self, dataset: Arc<dyn Dataset>) -> Arc<dyn Dataset> {
         let dataset = match &self.target_scale {
             Some(scale) => scaled_targets::apply(scale, dataset),
+            None => dataset,
+        };
+        let dataset = match self.normalizer.as_ref().and_then(|normalizer| normalizer.offset.as_ref()) {
+            Some(of_features) => offsets::apply(self.plan.of_columns(of_features), dataset),
             None => dataset,
         };
         if self.plan.is_identity() {
@@ -100,8 +118,8 @@ impl Preprocessor {
 }
 
 /// Whether statistics of all training rows are needed, also if only evaluation rows may have missing values.
-pub(super) fn needs_stats(data: &DataConfig) -> bool {
-    data.normalize != Normalize::None || data.missing != Missing::Error
+pub(super) fn needs_stats(data: &DataConfig, normalize: Normalize) -> bool {
+    normalize != Normalize::None || data.missing != Missing::Error
 }
 
 impl ColumnCodes {
@@ -111,10 +129,41 @@ impl ColumnCodes {
         ColumnCodes { columns, vocabularies, embed: false, embedding_dim: None, fill, indicators }
     }
 
+    /// Whether rows of `layout` have its columns and values of categories.
+    pub(super) fn is_of(&self, layout: &RowLayout) -> bool {
+        let vocabularies = layout.categories.iter().map(|category| &category.vocabulary);
+        self.columns == layout.features && vocabularies.eq(&self.vocabularies)
+    }
+
+    /// Fails for settings that a new fit would follow, but this one does not.
+    pub(super) fn check_settings(&self, data: &DataConfig) -> Result<()> {
+        let fills = |yes| {
+            if yes { "values that replace missing ones" } else { "no values that replace missing ones" }
+        };
+        let has_fill = self.fill.is_some();
+        if has_fill != (data.missing != Missing::Error) {
+            let (key, value) = ("data.missing", data.missing.name());
+            return Err(DataError::OtherPreprocessing { key, value, there: fills(has_fill) });
+        }
+        let embeds = |yes| if yes { "embeddings" } else { "a column per value" };
+        if !self.vocabularies.is_empty() && self.embed != (data.encode == Encode::Embedding) {
+            let (key, value) = ("data.encode", data.encode.name());
+            return Err(DataError::OtherPreprocessing { key, value, there: embeds(self.embed) });
+        }
+        Ok(())
+    }
+
     /// Columns of numbers, in order.
-    fn numbers(&self) -> impl Iterator<Item = usize> + '_ {
+    pub(super) fn numbers(&self) -> impl Iterator<Item = usize> + '_ {
         let is_number = |column: &usize| self.vocabulary(*column).is_none();
         (0..self.columns.len()).filter(is_number)
+    }
+
+    /// Values of the columns from those of the features; 0 for categories.
+    pub(super) fn of_columns(&self, of_features: &[f64]) -> Vec<f64> {
+        let mut values = vec![0.0; self.columns.len()];
+        self.numbers().zip(of_features).for_each(|(column, value)| values[column] = *value);
+        values
     }
 
     fn vocabulary(&self, column: usize) -> Option<&Vocabulary> {
@@ -259,6 +308,10 @@ impl Dataset for EncodedRows {
             self.plan.encode(&columns, row, out);
         }
         Ok(())
+    }
+
+    fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {
+        self.of.gather_targets(rows, out)
     }
 
     fn block_ends(&self) -> Option<&[usize]> {

@@ -61,6 +61,15 @@ impl Dataset for ScaledTargets {
         self.standardize(targets)
     }
 
+    fn gather_targets(&self, rows: &[usize], mut out: TensorMut<'_>) -> Result<()> {
+        self.of.gather_targets(rows, out.reborrow())?;
+        self.standardize(out)
+    }
+
+    fn gather_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
+        self.of.gather_doubles(rows, origin, out)
+    }
+
     fn block_ends(&self) -> Option<&[usize]> {
         self.of.block_ends()
     }

@@ -12,8 +12,9 @@ use super::layout::ParamLayout;
 use crate::config::ModelConfig;
 use crate::data::EmbeddingSpec;
 use crate::data::{Normalizer, Preprocessor, TargetScale};
+use crate::storage::fault::FileFault;
 use crate::storage::fingerprint::fingerprint;
-use crate::storage::tensor_file::{TensorToWrite, Values};
+use crate::storage::tensor_file::{TensorFile, TensorToWrite, Values};
 use crate::storage::{tensor_file, user_file};
 
 /// Metadata key of the resolved config, as TOML.
@@ -44,6 +45,44 @@ pub struct ModelInfo {
     pub config: String,
     /// Preprocessing of the rows.
     pub preprocessor: Preprocessor,
+}
+
+impl ModelInfo {
+    /// Reads config and preprocessor from the model file of a checkpoint, without the weights.
+    ///
+    /// # Errors
+    /// [`ModelError::ModelFile`] if this program did not write the file.
+    pub fn read(path: &Path) -> Result<Self> {
+        let bad = |fault: FileFault| bad_file(path, fault.to_string());
+        let file = TensorFile::open(path).map_err(bad)?;
+        info(path, &file.metadata(), |name| match file.dims(name) {
+            None => Ok(None),
+            Some(_) if file.is_f64(name) => file.tensor_f64(name).map(Some).map_err(bad),
+            Some(_) => Ok(Some(file.tensor(name).map_err(bad)?.into_iter().map(f64::from).collect())),
+        })
+    }
+}
+
+/// Config and preprocessor from the metadata of the file at `path` and from its vectors.
+fn info(
+    path: &Path,
+    metadata: &HashMap<String, String>,
+    vector: impl Fn(&str) -> Result<Option<Vec<f64>>>,
+) -> Result<ModelInfo> {
+    let foreign =
+        || bad_file(path, "it holds no config of a run: not written by `ddp-train train`".to_owned());
+    let config = metadata.get(CONFIG_KEY).ok_or_else(foreign)?.clone();
+    let plan = metadata.get(COLUMNS_KEY).ok_or_else(foreign)?;
+    let plan = serde_json::from_str(plan).map_err(|_| foreign())?;
+    let normalizer = match (vector(SHIFT)?, vector(SCALE)?) {
+        (Some(shift), Some(scale)) => Some(Normalizer { offset: vector(OFFSET)?, shift, scale }),
+        _ => None,
+    };
+    let target_scale = match (vector(TARGET_SHIFT)?, vector(TARGET_SCALE)?) {
+        (Some(shift), Some(scale)) => Some(TargetScale { shift, scale }),
+        _ => None,
+    };
+    Ok(ModelInfo { config, preprocessor: Preprocessor { plan, normalizer, target_scale } })
 }
 
 /// The bytes of a model's file.
@@ -163,24 +202,10 @@ impl ModelFile {
     /// # Errors
     /// [`ModelError::ModelFile`] if this program did not write the file.
     pub fn info(&self) -> Result<ModelInfo> {
-        let foreign = || {
-            bad_file(&self.path, "it holds no config of a run: not written by `ddp-train train`".to_owned())
-        };
-        let metadata = self.metadata();
-        let config = metadata.get(CONFIG_KEY).ok_or_else(foreign)?.clone();
-        let plan = metadata.get(COLUMNS_KEY).ok_or_else(foreign)?;
-        let plan = serde_json::from_str(plan).map_err(|_| foreign())?;
         let tensors = self.tensors();
-        let vector = |name| tensors.tensor(name).ok().map(|view| self.doubles(name, &view)).transpose();
-        let normalizer = match (vector(SHIFT)?, vector(SCALE)?) {
-            (Some(shift), Some(scale)) => Some(Normalizer { offset: vector(OFFSET)?, shift, scale }),
-            _ => None,
-        };
-        let target_scale = match (vector(TARGET_SHIFT)?, vector(TARGET_SCALE)?) {
-            (Some(shift), Some(scale)) => Some(TargetScale { shift, scale }),
-            _ => None,
-        };
-        Ok(ModelInfo { config, preprocessor: Preprocessor { plan, normalizer, target_scale } })
+        info(&self.path, &self.metadata(), |name| {
+            tensors.tensor(name).ok().map(|view| self.doubles(name, &view)).transpose()
+        })
     }
 
     /// Width of the last layer of a model like `config`'s.

@@ -4,6 +4,7 @@
 
 mod columns;
 mod csv;
+mod exact_rows;
 #[cfg(feature = "parquet")]
 mod parquet;
 #[cfg(not(feature = "parquet"))]
