@@ -28,13 +28,11 @@ pub(super) fn warnings(dataset: &dyn Dataset, preprocessor: &Preprocessor) -> Re
         Some(of_features) => preprocessor.plan.of_columns(of_features),
         None => vec![0.0; n_columns],
     };
+    let Some(origin) = scan::origin(dataset)? else { return Ok(Vec::new()) };
     let mut exact = vec![0.0; rows.len() * n_columns];
     let mut kept = exact.clone();
-    let is_wide = dataset.gather_doubles(&rows, &scan::origin(dataset)?, &mut exact)?
-        && dataset.gather_doubles(&rows, &offsets, &mut kept)?;
-    if !is_wide {
-        return Ok(Vec::new());
-    }
+    dataset.gather_doubles(&rows, &origin, &mut exact)?;
+    dataset.gather_doubles(&rows, &offsets, &mut kept)?;
     let mut warnings = Vec::new();
     for column in preprocessor.plan.numbers() {
         let of_column =

@@ -1,15 +1,19 @@
 //! What f32 rounds away from the values of a table's columns.
 //!
-//! Kept for columns far from 0 relative to their spread, such as times: their mean is subtracted from the exact values. In other
-//! columns the rounding is small next to the spread, and remainders would only take memory.
+//! Kept for columns far from 0 relative to their spread, such as times: their mean is subtracted from the exact values. Kept, too,
+//! where distinct values have the same f32, so that the user can be warned. In other columns the rounding is small next to the
+//! spread, and remainders would only take memory.
 
 use crate::storage::fingerprint::Fingerprint;
 
 /// Columns whose mean is fewer standard deviations from 0 lose their remainders. Half of what an offset needs (`offsets.rs`), which
 /// is decided later and on other rows.
 const MIN_DEVIATIONS: f64 = 4.0;
-/// Rows from which columns are pruned while a table is read.
-const FIRST_PRUNE_ROWS: usize = 4096;
+/// Values and rows from which columns are pruned while a table is read.
+const FIRST_PRUNE_VALUES: usize = 1 << 20;
+const FIRST_PRUNE_ROWS: std::ops::RangeInclusive<usize> = 64..=4096;
+/// Share of the distinct values that share an f32 with another one: of random numbers some always do.
+const MAX_LOST_SHARE: f64 = 0.01;
 
 /// Remainders by feature and row. The value of row `n` is the f32 there plus the remainder, both exactly.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,7 +26,9 @@ pub(crate) struct Remainders {
 
 impl Remainders {
     pub(crate) fn new(n_features: usize) -> Self {
-        Remainders { columns: vec![Some(Vec::new()); n_features], prune_at: FIRST_PRUNE_ROWS }
+        let rows = FIRST_PRUNE_VALUES / n_features.max(1);
+        let prune_at = rows.clamp(*FIRST_PRUNE_ROWS.start(), *FIRST_PRUNE_ROWS.end());
+        Remainders { columns: vec![Some(Vec::new()); n_features], prune_at }
     }
 
     /// Whether remainders of the feature are kept.
@@ -74,8 +80,11 @@ impl Remainders {
     pub(crate) fn prune(&mut self, features: &[f32]) {
         let n_features = self.columns.len();
         for feature in 0..n_features {
-            let has_any = self.columns[feature].as_ref().is_some_and(|column| !column.is_empty());
-            if has_any && !is_far(features.iter().skip(feature).step_by(n_features)) {
+            let Some(column) = self.columns[feature].as_ref().filter(|column| !column.is_empty()) else {
+                continue;
+            };
+            let singles = features.iter().skip(feature).step_by(n_features);
+            if !is_far(singles.clone()) && !has_lost(singles, column) {
                 self.columns[feature] = None;
             }
         }
@@ -110,9 +119,34 @@ fn is_far<'a>(values: impl Iterator<Item = &'a f32> + Clone) -> bool {
     mean.abs() >= MIN_DEVIATIONS * (squares / f64::max(n, 1.0)).sqrt()
 }
 
+/// Whether distinct values have the same f32.
+fn has_lost<'a>(singles: impl Iterator<Item = &'a f32>, remainders: &[f64]) -> bool {
+    let remainders = remainders.iter().copied().chain(std::iter::repeat(0.0));
+    let bits = |(single, remainder): (&f32, f64)| (single.to_bits(), remainder.to_bits());
+    let mut values: Vec<(u32, u64)> = singles.zip(remainders).map(bits).collect();
+    values.sort_unstable();
+    values.dedup();
+    let n_exact = values.len();
+    values.dedup_by_key(|value| value.0);
+    (n_exact - values.len()) as f64 > MAX_LOST_SHARE * n_exact as f64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn columns_with_values_that_fall_together_are_kept() {
+        let mut remainders = Remainders::new(1);
+        // Times with zeros in place of missing ones: no offset keeps both.
+        let features: Vec<f32> = (0..100).map(|row| if row % 5 == 0 { 0.0 } else { 1.7e18 }).collect();
+        for row in (0..100).filter(|row| row % 5 > 0) {
+            remainders.set(0, row, row as f64);
+        }
+        assert!(!is_far(features.iter()));
+        remainders.prune(&features);
+        assert!(remainders.keeps(0));
+    }
 
     #[test]
     fn values_come_back_exactly_and_integers_beyond_f64_too() {

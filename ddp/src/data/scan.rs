@@ -6,6 +6,7 @@ use ddp_comm::{ReduceOp, Stop, World};
 use ddp_kernels::{DType, Device, Tensor, TensorMut, ops};
 
 use super::dataset::{Dataset, TargetLayout};
+use super::offsets;
 use super::stats::{ColumnStats, N_FIELDS};
 use crate::data::batch::BatchMut;
 use crate::data::error::{DataError, Result};
@@ -30,8 +31,11 @@ const LARGE: f64 = (1 << 24) as f64;
 /// What one pass finds.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Scan {
-    /// Statistics of the features.
+    /// Statistics of the features: of their exact values in columns that have an offset, else of their f32, so that the format
+    /// in which they are stored does not matter.
     pub(super) features: ColumnStats,
+    /// Statistics of the exact values, if f32 rounds some.
+    exact: Option<ColumnStats>,
     /// Statistics of the targets if they are values; empty for classes.
     pub(super) targets: ColumnStats,
     /// Hash of all features, targets and weights.
@@ -61,21 +65,33 @@ impl Scan {
         for of_part in numbers.chunks_exact(empty.n_numbers()) {
             let part = empty.load(of_part);
             all.features.merge(&part.features);
+            all.exact.iter_mut().zip(&part.exact).for_each(|(exact, part)| exact.merge(part));
             all.targets.merge(&part.targets);
             hash.number(part.hash);
         }
         all.features.n_rows = dataset.len();
         all.targets.n_rows = dataset.len();
+        if let Some(exact) = all.exact.take() {
+            let has_offset = |column: &usize| offsets::of_column(&exact, *column) != 0.0;
+            for column in (0..exact.mean.len()).filter(has_offset) {
+                all.features.copy_column(column, &exact);
+            }
+        }
         Ok(Scan { hash: hash.finish(), ..all })
     }
 
-    /// Without rows.
-    fn new(dataset: &dyn Dataset, origin: Vec<f64>) -> Self {
+    /// Without rows; with the origin of exact values.
+    fn new(dataset: &dyn Dataset, origin: Option<Vec<f64>>) -> Self {
         let n_targets = match &dataset.layout().targets {
             TargetLayout::Classes { .. } => 0,
             TargetLayout::Values { names } => names.len(),
         };
-        Scan { features: ColumnStats::from_origin(origin), targets: ColumnStats::new(n_targets), hash: 0 }
+        Scan {
+            features: ColumnStats::new(dataset.layout().n_features()),
+            exact: origin.map(ColumnStats::from_origin),
+            targets: ColumnStats::new(n_targets),
+            hash: 0,
+        }
     }
 
     /// Adds a range of rows; its hash is that of these rows.
@@ -101,23 +117,19 @@ impl Scan {
                 weights: if layout.has_weights { Some(weights.view_mut().rows(0, n)?) } else { None },
             };
             dataset.gather(&numbers, out)?;
-            doubles.resize(n * n_columns, 0.0);
-            if dataset.gather_doubles(&numbers, &self.features.origin, &mut doubles)? {
-                hash.bytes(bytemuck::cast_slice(&doubles));
-                self.features.add(&doubles);
-            } else {
-                ops::load_rows(raw.view().rows(0, n)?, None, None, x.view_mut().rows(0, n)?)?;
-                let x = x.view().rows(0, n)?;
-                let x = x.as_slice::<f32>("statistics", "x")?;
-                hash.bytes(bytemuck::cast_slice(x));
-                if self.features.origin.iter().all(|&origin| origin == 0.0) {
-                    self.features.add(x);
-                } else {
-                    let origin = self.features.origin.iter().cycle();
-                    let less = |(x, origin): (&f32, &f64)| f64::from(*x) - origin;
-                    self.features.add(&x.iter().zip(origin).map(less).collect::<Vec<f64>>());
+            if let Some(exact) = &mut self.exact {
+                doubles.resize(n * n_columns, 0.0);
+                if !dataset.gather_doubles(&numbers, &exact.origin, &mut doubles)? {
+                    unreachable!("the first rows have exact values");
                 }
+                hash.bytes(bytemuck::cast_slice(&doubles));
+                exact.add(&doubles);
             }
+            ops::load_rows(raw.view().rows(0, n)?, None, None, x.view_mut().rows(0, n)?)?;
+            let x = x.view().rows(0, n)?;
+            let x = x.as_slice::<f32>("statistics", "x")?;
+            hash.bytes(bytemuck::cast_slice(x));
+            self.features.add(x);
             let targets = targets.view().rows(0, n)?;
             match &layout.targets {
                 TargetLayout::Classes { .. } => {
@@ -140,22 +152,27 @@ impl Scan {
 
     /// Numbers that one part exchanges.
     fn n_numbers(&self) -> usize {
-        N_FIELDS * (self.features.mean.len() + self.targets.mean.len()) + 2
+        let n_exact = self.exact.as_ref().map_or(0, |exact| exact.mean.len());
+        N_FIELDS * (self.features.mean.len() + n_exact + self.targets.mean.len()) + 2
     }
 
     fn store(&self, numbers: &mut [f64]) {
         let (hash, numbers) = numbers.split_at_mut(2);
         // In halves, which f64 holds.
         hash.copy_from_slice(&[(self.hash >> 32) as f64, (self.hash & 0xffff_ffff) as f64]);
-        let (features, targets) = numbers.split_at_mut(N_FIELDS * self.features.mean.len());
+        let (features, numbers) = numbers.split_at_mut(N_FIELDS * self.features.mean.len());
+        let (targets, exact) = numbers.split_at_mut(N_FIELDS * self.targets.mean.len());
         self.features.store(features);
         self.targets.store(targets);
+        self.exact.iter().for_each(|stats| stats.store(exact));
     }
 
     fn load(&self, numbers: &[f64]) -> Self {
         let (hash, numbers) = numbers.split_at(2);
-        let (features, targets) = numbers.split_at(N_FIELDS * self.features.mean.len());
+        let (features, numbers) = numbers.split_at(N_FIELDS * self.features.mean.len());
+        let (targets, exact) = numbers.split_at(N_FIELDS * self.targets.mean.len());
         Scan {
+            exact: self.exact.as_ref().map(|stats| ColumnStats::load(exact, &stats.origin)),
             features: ColumnStats::load(features, &self.features.origin),
             targets: ColumnStats::load(targets, &self.targets.origin),
             hash: (hash[0] as u64) << 32 | hash[1] as u64,
@@ -196,7 +213,7 @@ pub(super) fn targets(dataset: &dyn Dataset, world: &World) -> Result<ColumnStat
 /// # Errors
 /// Errors of reading the rows.
 pub fn column_stats(dataset: &dyn Dataset, rows: Range<usize>) -> Result<ColumnStats> {
-    let mut scan = Scan::new(dataset, vec![0.0; dataset.layout().n_features()]);
+    let mut scan = Scan::new(dataset, None);
     scan.add_rows(dataset, rows)?;
     Ok(scan.features)
 }
@@ -218,25 +235,26 @@ fn exchange(
     Ok(numbers)
 }
 
-/// A whole number near the first large value of each column; 0 for columns without large values.
+/// A whole number near the first large value of each column, 0 for columns without large values; `None` if f32 holds all values.
 ///
 /// # Errors
 /// Errors of reading the first rows.
-pub(super) fn origin(dataset: &dyn Dataset) -> Result<Vec<f64>> {
+pub(super) fn origin(dataset: &dyn Dataset) -> Result<Option<Vec<f64>>> {
     let n_columns = dataset.layout().n_features();
     let rows: Vec<usize> = (0..dataset.len().min(ORIGIN_ROWS)).collect();
     let mut origin = vec![0.0; n_columns];
     let mut values = vec![0.0; rows.len() * n_columns];
-    if dataset.gather_doubles(&rows, &origin.clone(), &mut values)? {
-        for row in values.chunks_exact(n_columns).rev() {
-            for (origin, value) in origin.iter_mut().zip(row) {
-                if value.is_finite() && value.abs() >= LARGE {
-                    *origin = value.trunc();
-                }
+    if !dataset.gather_doubles(&rows, &origin.clone(), &mut values)? {
+        return Ok(None);
+    }
+    for row in values.chunks_exact(n_columns).rev() {
+        for (origin, value) in origin.iter_mut().zip(row) {
+            if value.is_finite() && value.abs() >= LARGE {
+                *origin = value.trunc();
             }
         }
     }
-    Ok(origin)
+    Ok(Some(origin))
 }
 
 /// Rows per chunk; a function of the columns alone, because chunks affect the bits of the result.

@@ -108,6 +108,18 @@ impl ColumnStats {
         }
     }
 
+    /// Replaces the statistics of a column by those of `other`.
+    pub(super) fn copy_column(&mut self, column: usize, other: &Self) {
+        self.origin[column] = other.origin[column];
+        self.count[column] = other.count[column];
+        self.mean[column] = other.mean[column];
+        self.m2[column] = other.m2[column];
+        self.min[column] = other.min[column];
+        self.max[column] = other.max[column];
+        self.n_inexact[column] = other.n_inexact[column];
+        self.n_fractional[column] = other.n_fractional[column];
+    }
+
     /// Standard deviation of the population (division by n), as in scikit-learn's `StandardScaler`.
     pub fn standard_deviation(&self, column: usize) -> f64 {
         (self.m2[column] / self.count[column].max(1.0)).sqrt()

@@ -149,3 +149,41 @@ fn values_that_fall_together_all_the_same_are_warned_of() {
     let stderr = stderr_of("standard", "--set=data.normalize=standard");
     assert!(!stderr.contains("distinct"), "{stderr}");
 }
+
+/// The offset is subtracted on the host, shift and scale are applied on the GPU, wherever the rows wait.
+#[cfg(feature = "mpi")]
+#[test]
+fn gpus_normalise_times_as_the_cpu_does() {
+    use crate::common::{largest_gap, read_weights};
+    use crate::virtual_gpu::under_virtual_gpus;
+
+    let folder = temp_dir();
+    let data = write(folder.path(), "ns.csv", &csv(&nanoseconds()));
+    let data = format!("--set=data.train={}", data.display());
+    let args = |out: &Path, device: &str, placement: &str| {
+        let sets = ["train.steps=20", "train.global_batch_size=32", "model.hidden=[16]", placement];
+        let sets = sets.iter().map(|set| format!("--set={set}"));
+        let fixed =
+            ["train", "--quiet", "--device", device, "--out", out.to_str().unwrap()].map(str::to_owned);
+        fixed.into_iter().chain(sets).chain([data.clone()]).collect::<Vec<_>>()
+    };
+    let out = |name: &str| folder.path().join(name);
+    let borrowed = |args: &[String]| args.iter().map(String::as_str).collect::<Vec<_>>().join("\n");
+    let on_cpu = borrowed(&args(&out("cpu"), "cpu", "data.placement=auto"));
+    run_ok(single(&on_cpu.split('\n').collect::<Vec<_>>()));
+    let want = read_weights(&out("cpu").join("model.safetensors"));
+    for placement in ["host", "device"] {
+        let on_gpu = borrowed(&args(&out(placement), "cuda", &format!("data.placement={placement}")));
+        let Some(outcome) = under_virtual_gpus(1, &on_gpu.split('\n').collect::<Vec<_>>(), &[]) else {
+            return;
+        };
+        outcome.ok();
+        let got = read_weights(&out(placement).join("model.safetensors"));
+        let (gap, place) = largest_gap(&got, &want);
+        // 20 steps whose sums are taken in another order; without the offset the inputs would all be the same.
+        assert!(gap <= 2e-5, "{placement}: {place}: {gap:e} apart");
+        for name in ["normalize.offset", "normalize.shift", "normalize.scale"] {
+            assert_eq!(got[name], want[name], "{placement} {name}");
+        }
+    }
+}

@@ -12,6 +12,7 @@ mod virtual_gpu;
 
 mod bad_input;
 mod bench;
+mod changed_data;
 mod checkpoint;
 mod data;
 mod describe;

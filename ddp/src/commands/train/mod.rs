@@ -29,6 +29,7 @@ use crate::run_folder::error::FolderError;
 use crate::run_folder::folder;
 use crate::run_folder::folder::{Existing, RunDir};
 use crate::storage::atomic_write::write_atomic;
+use crate::storage::fingerprint::fingerprint;
 use crate::train::TrainError;
 use crate::train::autosave::Autosave;
 use crate::train::resume::Resumed;
@@ -78,6 +79,7 @@ impl<'w> Run<'w> {
         let init_from = args.init_from.as_deref().map(ModelFile::read).transpose().map_err(Error::from);
         let init_from = world.collective_result(init_from)?;
         let fitted = fitted(args, init_from.as_ref(), resumed.as_ref());
+        agree_on_start(world, init_from.as_ref(), fitted.as_ref())?;
         let data = data::load_with(
             &config,
             world,
@@ -92,7 +94,7 @@ impl<'w> Run<'w> {
         let layout = data.train.layout();
         let spec = ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs())
             .with_embeddings(data.preprocessor.plan.embeddings());
-        agree_on_model(world, &spec, init_from.as_ref())?;
+        agree_on_model(world, &spec)?;
 
         let global_rows = resumed.as_ref().map(|resumed| resumed.state().global_rows as usize);
         let cuts = BatchPartition::new(&config, world, &data, global_rows);
@@ -256,11 +258,19 @@ fn agree_on_config(world: &World, args: &TrainArgs, config: &Config) -> Result<(
     Ok(world.agree(&entries)?)
 }
 
-/// Checks that all ranks build the same model.
-fn agree_on_model(world: &World, spec: &ModelSpec, init_from: Option<&ModelFile>) -> Result<()> {
+/// Checks that all ranks start from the same weights and preprocessing, which decide how rows are read.
+fn agree_on_start(world: &World, init_from: Option<&ModelFile>, fitted: Option<&ModelInfo>) -> Result<()> {
     let init_from = init_from.map_or("none".to_owned(), |file| format!("{:016x}", file.fingerprint()));
+    let fitted = fitted.map(|info| format!("{:?}", info.preprocessor));
+    let fitted = fitted.map_or("none".to_owned(), |text| format!("{:016x}", fingerprint(text.as_bytes())));
+    let entries =
+        [("--init-from (fingerprint)", init_from), ("preprocessing that is kept (fingerprint)", fitted)];
+    Ok(world.agree(&entries.map(|(key, value)| (key.to_owned(), value)))?)
+}
+
+/// Checks that all ranks build the same model.
+fn agree_on_model(world: &World, spec: &ModelSpec) -> Result<()> {
     let entries = [
-        ("--init-from (fingerprint)", init_from),
         ("widths of the model's layers", format!("{:?}", spec.dims)),
         ("embeddings of the model", format!("{:?}", spec.embeddings)),
     ];

@@ -98,6 +98,11 @@ impl Decimal {
     pub(super) fn remainder(self, single: f32) -> Option<f64> {
         /// Largest power of ten that f64 holds exactly.
         const MAX_EXACT: i32 = 22;
+        if self.is_whole && self.mantissa <= 1 << 53 {
+            // Exact, as is the difference from its nearest f32.
+            let whole = self.mantissa as f64;
+            return Some(if self.is_negative { -whole } else { whole } - f64::from(single));
+        }
         if self.is_whole {
             let whole = if self.is_negative { -i128::from(self.mantissa) } else { i128::from(self.mantissa) };
             return Some((whole - single as i128) as f64);
