@@ -107,6 +107,7 @@ def goldens(part):
         name = case["name"]
         toml = [f"[data]\ntrain = {json.dumps(str(folder / case['csv']))}\nshuffle = {json.dumps(file['shuffle'])}",
                 f"task = {json.dumps(case['task'])}\ntarget = {json.dumps(case['targets'])}",
+                'normalize = "none"\nnormalize_target = "none"',
                 f"[model]\nhidden = {case['hidden']}\nactivation = {json.dumps(case['activation'])}",
                 f"[train]\nsteps = {file['steps']}\nbatch_size = {file['batch_size']}\n[log]\nevery_steps = 1"]
         for section in ("loss", "optimizer"):

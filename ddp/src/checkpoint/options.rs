@@ -7,7 +7,7 @@ use super::manifest::Parameter;
 use super::shard_range::ShardRange;
 use crate::model::file::{self, ModelInfo};
 use crate::model::layout::ParamLayout;
-use crate::storage::tensor_file::TensorToWrite;
+use crate::storage::tensor_file::{TensorToWrite, Values};
 
 /// Name of the file of weights.
 pub const MODEL_FILE: &str = "model.safetensors";
@@ -58,9 +58,8 @@ impl SaveOptions {
         &'a self,
         weights: &'a [f32],
     ) -> (Vec<TensorToWrite<'a>>, HashMap<String, String>) {
-        let tensors = file::tensors(&self.layout, weights, &self.info).into_iter();
-        let tensors = tensors.map(|(name, dims, values)| TensorToWrite { name, dims, values });
-        (tensors.collect(), file::metadata(&self.layout, &self.info))
+        let tensors = file::tensors(&self.layout, weights, &self.info);
+        (tensors, file::metadata(&self.layout, &self.info))
     }
 
     /// Tensors and metadata of this rank's state file.
@@ -68,7 +67,7 @@ impl SaveOptions {
         let tensor = |(name, values): (&String, &&'a [f32])| TensorToWrite {
             name: name.clone(),
             dims: vec![values.len()],
-            values,
+            values: Values::F32(values),
         };
         let shard_ranges =
             serde_json::to_string(&self.shard_ranges).expect("names and numbers are plain text");

@@ -123,6 +123,11 @@ pub struct TrainArgs {
     #[arg(long, value_name = "FILE.safetensors")]
     pub init_from: Option<PathBuf>,
 
+    /// With --init-from: fit normalisation, missing values, vocabularies and target scale to the training rows instead of
+    /// taking them from the file
+    #[arg(long, requires = "init_from")]
+    pub refit_preprocessing: bool,
+
     /// Resume from a checkpoint: `auto` uses the newest valid one in --out, or starts a new run if there is none yet; PATH
     /// is a run folder or one checkpoint. Without RUN.toml the run's saved config is used
     #[arg(long, value_name = "auto|PATH", value_parser = resume_from, conflicts_with_all = ["overwrite", "init_from"])]

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::data_format::{DataFormat, format_by_name};
 use super::error::Result;
-use super::key::{Key, Kind, Lookup, Range, count, key, number, one_of, switch, text};
+use super::key::{Before, Key, Kind, Lookup, Range, count, key, number, one_of, switch, text};
 use super::limits::MAX_WIDTH;
 use super::raw::RawConfig;
 use super::value::{ConfigEnum, ConfigValue as _, config_enum};
@@ -49,6 +49,10 @@ pub struct DataConfig {
     pub missing: Missing,
     /// Normalisation of the features.
     pub normalize: Normalize,
+    /// Normalisation of the targets in regression.
+    pub normalize_target: NormalizeTarget,
+    /// Values that the fingerprint of the rows covers.
+    pub fingerprint: FingerprintKind,
     /// Whether each epoch visits the training rows in a new order.
     pub shuffle: bool,
     /// Range over which rows move in that order.
@@ -135,12 +139,36 @@ config_enum! {
 config_enum! {
     /// Normalisation of features, fitted on the training rows.
     pub enum Normalize {
+        /// [`Normalize::Standard`] for tables, [`Normalize::None`] for arrays and built-in sets.
+        Auto = "auto",
         /// Features as they are.
         None = "none",
         /// Mean 0, standard deviation 1 (population).
         Standard = "standard",
         /// Smallest value 0, largest 1.
         MinMax = "minmax",
+    }
+}
+
+config_enum! {
+    /// Normalisation of the targets in regression, fitted on the training rows and undone in predictions.
+    pub enum NormalizeTarget {
+        /// Mean 0, standard deviation 1 (population).
+        Standard = "standard",
+        /// Targets as they are.
+        None = "none",
+    }
+}
+
+config_enum! {
+    /// Values that the fingerprint of the rows covers.
+    pub enum FingerprintKind {
+        /// All values where statistics of the training rows read them anyway, else a sample.
+        Auto = "auto",
+        /// All values of all rows.
+        Full = "full",
+        /// All rows in memory; of arrays on disk 1,024 rows.
+        Sampled = "sampled",
     }
 }
 
@@ -231,9 +259,19 @@ pub(super) const KEYS: &[Key] = &[
         .example(r#""mean""#)
         .synonyms(&["na"]),
     one_of("data.normalize", Normalize::NAMES)
-        .help("Normalisation of the features, fitted on the training rows")
-        .default(r#""none""#)
+        .help("Normalisation of the features, fitted on the training rows; \"auto\" is standard for tables, none for arrays and built-in sets")
+        .default(r#""auto""#)
+        .before(Before::Value(r#""none""#))
         .example(r#""standard""#),
+    one_of("data.normalize_target", NormalizeTarget::NAMES)
+        .help("Normalisation of the targets in regression, fitted on the training rows and undone in predictions; losses are in its units")
+        .default(r#""standard""#)
+        .before(Before::Value(r#""none""#)),
+    one_of("data.fingerprint", FingerprintKind::NAMES)
+        .help("Values that a resumed run compares: all, or a sample of arrays on disk; \"auto\" is full where statistics read all rows anyway")
+        .default(r#""auto""#)
+        .before(Before::Value(r#""sampled""#))
+        .example(r#""full""#),
     switch("data.shuffle").help("Visit the training rows in a new order each epoch").default("true"),
     one_of("data.shuffle_mode", ShuffleMode::NAMES)
         .help("Move rows anywhere (full), or in blocks of neighbouring rows, for data on disk (blocks)")
@@ -290,6 +328,8 @@ impl DataConfig {
             embedding_dim: Some(raw.get("data.embedding_dim")?).filter(|dim| *dim > 0),
             missing: raw.get("data.missing")?,
             normalize: raw.get("data.normalize")?,
+            normalize_target: raw.get("data.normalize_target")?,
+            fingerprint: raw.get("data.fingerprint")?,
             shuffle: raw.get("data.shuffle")?,
             shuffle_mode: raw.get("data.shuffle_mode")?,
             placement: raw.get("data.placement")?,
@@ -366,6 +406,8 @@ impl DataConfig {
         writer.put("data.embedding_dim", &self.embedding_dim.unwrap_or(0));
         writer.put("data.missing", &self.missing);
         writer.put("data.normalize", &self.normalize);
+        writer.put("data.normalize_target", &self.normalize_target);
+        writer.put("data.fingerprint", &self.fingerprint);
         writer.put("data.shuffle", &self.shuffle);
         writer.put("data.shuffle_mode", &self.shuffle_mode);
         writer.put("data.shuffle_window_mib", &self.shuffle_window_mib);

@@ -208,7 +208,6 @@ impl Key {
     }
 
     /// Sets the value of saved configs that lack the key, where that is not the default.
-    #[allow(dead_code, reason = "no key has changed its default yet")]
     pub(super) const fn before(mut self, before: Before) -> Self {
         self.before = before;
         self

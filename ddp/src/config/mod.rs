@@ -47,7 +47,10 @@ use self::table::TABLE;
 
 pub use self::checkpoint::CheckpointConfig;
 pub use self::comm::{CommConfig, CommDtype, ZeroStage};
-pub use self::data::{DataConfig, Encode, EvalSource, Missing, Normalize, Placement, ShuffleMode, Task};
+pub use self::data::{
+    DataConfig, Encode, EvalSource, FingerprintKind, Missing, Normalize, NormalizeTarget, Placement,
+    ShuffleMode, Task,
+};
 pub use self::data_format::DataFormat;
 pub(crate) use self::data_format::format_by_name;
 pub use self::error::ConfigError;

@@ -5,9 +5,10 @@
 use std::fmt;
 use std::ops::Range;
 
-use ddp_kernels::DType;
+use ddp_kernels::{DType, Device, Tensor, TensorMut};
 use serde::{Deserialize, Serialize};
 
+use super::target_scale::TargetScale;
 use super::vocabulary::Vocabulary;
 use crate::data::batch::{Batch, BatchMut};
 use crate::data::error::Result;
@@ -33,6 +34,28 @@ pub trait Dataset: fmt::Debug + Send + Sync {
     /// # Errors
     /// Errors of reading the rows.
     fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()>;
+
+    /// Writes the targets of the rows with these numbers to `out`, as [`Dataset::gather`] does.
+    ///
+    /// # Errors
+    /// Errors of reading the rows.
+    fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {
+        let layout = self.layout();
+        let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, Device::Cpu);
+        let mut x = zeros(&[rows.len(), layout.n_features()], layout.dtype)?;
+        let mut weights = zeros(&[rows.len()], DType::F32)?;
+        let weights = layout.has_weights.then(|| weights.view_mut());
+        self.gather(rows, BatchMut { x: x.view_mut(), targets: out, weights })
+    }
+
+    /// Writes features minus `origin` in f64, `[rows, n_features]`, where they are stored in more precision than
+    /// [`Dataset::gather`] gives: integers minus a whole number exactly. Returns false, and writes nothing, where they are not.
+    ///
+    /// # Errors
+    /// Errors of reading the rows.
+    fn gather_doubles(&self, _rows: &[usize], _origin: &[f64], _out: &mut [f64]) -> Result<bool> {
+        Ok(false)
+    }
 
     /// Rows in memory in the layout of [`Dataset::gather`], without a copy; `None` if they are stored differently.
     ///
@@ -87,6 +110,9 @@ pub struct RowLayout {
     pub categories: Vec<CategoryColumn>,
     /// Whether NaN marks a missing value.
     pub has_missing: bool,
+    /// Scale of the targets, if gathered targets are standardised; a prediction is in the user's units after
+    /// [`TargetScale::undo`].
+    pub target_scale: Option<TargetScale>,
 }
 
 /// A column of category numbers: 0 is unknown, the values of the vocabulary count from 1.
@@ -154,6 +180,7 @@ impl RowLayout {
             has_weights: false,
             categories: Vec::new(),
             has_missing: false,
+            target_scale: None,
         }
     }
 

@@ -32,6 +32,19 @@ pub enum DataError {
     /// A fault of a CSV file.
     #[error(transparent)]
     Csv(#[from] CsvError),
+    /// A setting that contradicts the preprocessing that comes with the weights.
+    #[error(
+        "`{key}` is \"{value}\", but the model of --init-from has {there}\n\
+         hint: use the setting of that model, or fit the preprocessing to the training rows with --refit-preprocessing"
+    )]
+    OtherPreprocessing {
+        /// The config key.
+        key: &'static str,
+        /// Its value.
+        value: &'static str,
+        /// The model's preprocessing.
+        there: &'static str,
+    },
     /// Rows that exceed the memory of the GPU.
     #[error(
         "no room on the GPU for {rows} ({mib} MiB): {source}\nhint: leave `data.placement` at \"auto\", or store the features as f16, bf16 or u8"

@@ -5,14 +5,19 @@ use std::sync::Arc;
 use ddp_comm::{ReduceOp, World};
 use ddp_kernels::TensorMut;
 
+use super::data_fingerprint::DataFingerprint;
 use super::dataset::{Dataset, TargetLayout};
+use super::lost_values;
 use super::open::{Opened, open};
 use super::preprocess::{Preprocessor, needs_stats};
+use super::scaled_targets;
+use super::scan::{self, Scan};
 use super::source::{KnownFeatures, Part, SourceSpec};
-use super::stats::ColumnStats;
 use super::subset::split;
 use super::vocabulary::Vocabulary;
-use crate::config::{Config, DataConfig, EvalSource, Loss};
+use crate::config::{
+    Config, DataConfig, EvalSource, FingerprintKind, Loss, Normalize, NormalizeTarget, Task,
+};
 use crate::data::error::{DataError, Result};
 use crate::data::order::partition::rank_range;
 use ddp_comm::Stop;
@@ -26,8 +31,19 @@ pub struct Loaded {
     pub eval: Option<Arc<dyn Dataset>>,
     /// Conversion of the rows, to be saved with the model.
     pub preprocessor: Preprocessor,
+    /// Columns whose distinct values f32 does not keep apart, as warnings; known to rank 0.
+    pub warnings: Vec<String>,
     /// A hash of rows and columns, of training and evaluation.
-    fingerprint: u64,
+    fingerprint: DataFingerprint,
+}
+
+/// A preprocessor that was fitted before.
+#[derive(Debug, Clone, Copy)]
+pub enum Fitted<'a> {
+    /// Of this run, to be resumed: it is kept if the rows have its columns.
+    Resumed(&'a Preprocessor),
+    /// Of the model whose weights the run starts from: rows are read with its columns and vocabularies.
+    Initial(&'a Preprocessor),
 }
 
 /// Opens, splits and checks the rows that the config names, and compares them over the ranks. Every rank of the world calls it
@@ -36,23 +52,78 @@ pub struct Loaded {
 /// # Errors
 /// Faults of the data, with their place (exit status 2).
 pub fn load(config: &Config, world: &World) -> Result<Loaded, Stop<DataError>> {
+    load_with(config, world, None)
+}
+
+/// [`load`] with a preprocessor that was fitted before.
+///
+/// # Errors
+/// As [`load`]; [`DataError::OtherPreprocessing`] for settings that contradict the preprocessor.
+pub fn load_with(
+    config: &Config,
+    world: &World,
+    fitted: Option<Fitted<'_>>,
+) -> Result<Loaded, Stop<DataError>> {
     let data = &config.data;
-    let opened = world.collective_result(open(&SourceSpec::train(data)))?;
+    let mut spec = SourceSpec::train(data);
+    if let Some(Fitted::Initial(preprocessor)) = fitted {
+        let plan = &preprocessor.plan;
+        world.collective_result(plan.check_settings(data))?;
+        let (names, vocabularies) = (&plan.columns, &plan.vocabularies);
+        spec.features = Some(KnownFeatures { names, vocabularies, of: "the model of --init-from" });
+    }
+    let opened = world.collective_result(open(&spec))?;
+    let normalize = match data.normalize {
+        Normalize::Auto if opened.is_table(&spec) => Normalize::Standard,
+        Normalize::Auto => Normalize::None,
+        other => other,
+    };
     let max_label = max_label(&opened, world)?;
     let whole = world.collective_result(opened.with_max_label(max_label))?;
     let (train, eval) = world.collective_result(divide(config, whole, world.world_size()))?;
-    let fingerprint = world.collective_result(fingerprint(&train, eval.as_ref()))?;
+    let sampled = world.collective_result(fingerprint(&train, eval.as_ref()))?;
     // Before the ranks read parts of rows that must be the same.
-    let entry = ("rows and columns of the data (fingerprint)".to_owned(), format!("{fingerprint:016x}"));
+    let entry = ("rows and columns of the data (fingerprint)".to_owned(), format!("{sampled:016x}"));
     world.agree(&[entry]).map_err(DataError::from)?;
 
-    let layout = train.layout();
-    let stats = match needs_stats(data) {
-        true => Some(ColumnStats::of(&*train, world)?),
-        false => None,
+    let needs_stats = needs_stats(data, normalize);
+    let is_full = match data.fingerprint {
+        FingerprintKind::Auto => needs_stats,
+        FingerprintKind::Full => true,
+        FingerprintKind::Sampled => false,
     };
-    let preprocessor = Preprocessor::new(data, layout, stats.as_ref());
+    let scan = if needs_stats || is_full { Some(Scan::of(&*train, world)?) } else { None };
+    let fingerprint = match scan.as_ref().filter(|_| is_full) {
+        None => DataFingerprint::Sampled(sampled),
+        Some(scan) => {
+            let eval = eval.as_ref().map(|eval| Scan::of(&**eval, world)).transpose()?;
+            DataFingerprint::full(sampled, scan.hash, eval.map(|scan| scan.hash))
+        }
+    };
+    let preprocessor = match fitted {
+        Some(Fitted::Initial(known)) => known.clone(),
+        Some(Fitted::Resumed(known)) if known.plan.is_of(train.layout()) => known.clone(),
+        Some(Fitted::Resumed(_)) | None => {
+            let stats = scan.as_ref().filter(|_| needs_stats).map(|scan| &scan.features);
+            let mut preprocessor = Preprocessor::new(data, normalize, train.layout(), stats);
+            let is_scaled =
+                data.task == Task::Regression && data.normalize_target == NormalizeTarget::Standard;
+            if is_scaled {
+                let stats = match &scan {
+                    Some(scan) => scan.targets.clone(),
+                    None => scan::targets(&*train, world)?,
+                };
+                preprocessor.target_scale = Some(scaled_targets::fit(&stats));
+            }
+            preprocessor
+        }
+    };
+    let warnings = match world.rank().0 {
+        0 => lost_values::warnings(&*train, &preprocessor),
+        _ => Ok(Vec::new()),
+    };
     Ok(Loaded {
+        warnings: world.collective_result(warnings)?,
         train: preprocessor.apply(train),
         eval: eval.map(|eval| preprocessor.apply(eval)),
         preprocessor,
@@ -63,7 +134,7 @@ pub fn load(config: &Config, world: &World) -> Result<Loaded, Stop<DataError>> {
 impl Loaded {
     /// A hash of rows and columns, of training and evaluation, as text.
     pub fn fingerprint_hex(&self) -> String {
-        format!("{:016x}", self.fingerprint)
+        self.fingerprint.to_string()
     }
 }
 

@@ -81,7 +81,7 @@ fn both_are_normalised_by_training_rows() {
     let loaded = files.load(&["data.normalize=minmax"], 1).unwrap();
     assert_eq!(features_of(&*loaded.eval.unwrap()), [5.0, 10.0], "normalised on the way to the model");
     let normalizer = loaded.preprocessor.normalizer.unwrap();
-    assert_eq!((normalizer.shift, normalizer.scale), (vec![1.0, 10.0], vec![0.5, 0.05]));
+    assert_eq!((normalizer.shift, normalizer.scale), (vec![1.0, 10.0], vec![0.5, f64::from(0.05f32)]));
 }
 
 #[test]

@@ -1,4 +1,7 @@
 //! Normalizes features: fitted once on the training rows, applied to all rows by [`ops::load_rows`].
+//!
+//! Where f32 would round away the differences between large values, an offset is subtracted from them before they become f32
+//! (`offsets.rs`); shift and scale apply to the rest.
 
 use ddp_kernels::ops::RowNormalizer;
 use ddp_kernels::{Device, KernelError, Tensor};
@@ -6,42 +9,57 @@ use ddp_kernels::{Device, KernelError, Tensor};
 #[cfg(doc)]
 use ddp_kernels::ops;
 
+use super::offsets;
 use super::stats::ColumnStats;
 use crate::config::Normalize;
 
-/// `x' = (x - shift) * scale`, column by column.
+/// `x' = ((x - offset) - shift) * scale`, column by column.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Normalizer {
-    /// `[n_features]`: mean or smallest value.
-    pub shift: Vec<f32>,
+    /// `[n_features]`: subtracted from the stored values before they become f32; `None` if all are 0.
+    pub offset: Option<Vec<f64>>,
+    /// `[n_features]`: mean or smallest value, less the offset.
+    pub shift: Vec<f64>,
     /// `[n_features]`: one over the standard deviation or the range.
-    pub scale: Vec<f32>,
+    pub scale: Vec<f64>,
 }
 
 impl Normalizer {
+    /// Shift and scale without offsets.
+    pub fn new(shift: Vec<f64>, scale: Vec<f64>) -> Self {
+        Normalizer { offset: None, shift, scale }
+    }
+
     /// Fits to the statistics of the training rows; `None` for [`Normalize::None`].
     ///
     /// The standard deviation is that of the population (division by n), as in scikit-learn's `StandardScaler`. A column
-    /// of one value, and one whose spread has no f32 inverse, keeps its scale: 1.
+    /// of one value, and one whose spread has no f32 inverse, keeps its scale: 1. [`Normalize::Auto`] counts as
+    /// [`Normalize::Standard`].
     pub fn fit(kind: Normalize, stats: &ColumnStats) -> Option<Self> {
         if kind == Normalize::None {
             return None;
         }
-        let (mut shift, mut scale) = (Vec::new(), Vec::new());
+        let (mut offset, mut shift, mut scale) = (Vec::new(), Vec::new(), Vec::new());
         for column in 0..stats.mean.len() {
             let (min, max) = (stats.min[column], stats.max[column]);
             let (middle, spread) = match kind {
-                Normalize::Standard | Normalize::None => {
+                Normalize::MinMax => (min, max - min),
+                Normalize::Auto | Normalize::Standard | Normalize::None => {
                     (stats.mean[column], stats.standard_deviation(column))
                 }
-                Normalize::MinMax => (min, max - min),
             };
             let inverse = (1.0 / spread) as f32;
             let is_constant = min >= max;
-            shift.push(if stats.count[column] > 0.0 { middle as f32 } else { 0.0 });
-            scale.push(if is_constant || !inverse.is_finite() { 1.0 } else { inverse });
+            let less = offsets::of_column(stats, column);
+            // Values that f32 holds are normalised with the numbers that f32 holds, as in earlier versions.
+            let rounded = |value: f64| if stats.is_single(column) { f64::from(value as f32) } else { value };
+            let middle = if stats.count[column] > 0.0 { stats.origin[column] - less + middle } else { 0.0 };
+            offset.push(less);
+            shift.push(rounded(middle));
+            scale.push(if is_constant || !inverse.is_finite() { 1.0 } else { rounded(1.0 / spread) });
         }
-        Some(Self { shift, scale })
+        let offset = Some(offset).filter(|all| all.iter().any(|&offset| offset != 0.0));
+        Some(Normalizer { offset, shift, scale })
     }
 }
 
@@ -58,7 +76,7 @@ impl DeviceNormalizer {
     /// # Errors
     /// [`ddp_kernels::KernelError`] if the device is out of memory or unavailable.
     pub fn new(normalizer: &Normalizer, device: Device) -> Result<Self, KernelError> {
-        let vector = |values: &[f32]| Tensor::from_slice(values, &[values.len()], device);
+        let vector = |values: &[f64]| Tensor::from_slice(values, &[values.len()], device);
         Ok(DeviceNormalizer { shift: vector(&normalizer.shift)?, scale: vector(&normalizer.scale)? })
     }
 
@@ -115,6 +133,6 @@ mod tests {
         stats.add(&[f32::NAN, f32::NAN]);
         assert_eq!(Normalizer::fit(Normalize::None, &stats), None);
         let normalizer = Normalizer::fit(Normalize::Standard, &stats).unwrap();
-        assert_eq!(normalizer, Normalizer { shift: vec![0.0], scale: vec![1.0] });
+        assert_eq!(normalizer, Normalizer::new(vec![0.0], vec![1.0]));
     }
 }

@@ -46,6 +46,11 @@ impl Opened {
         }
     }
 
+    /// Whether the rows of `spec` come from a table, rather than from arrays or a built-in set.
+    pub(crate) fn is_table(&self, spec: &SourceSpec<'_>) -> bool {
+        matches!(self, Opened::Ready(_)) && !spec.source.starts_with("builtin:")
+    }
+
     /// The rows; reads all labels if the number of classes is unknown.
     pub(crate) fn ready(self) -> Result<Arc<dyn Dataset>> {
         let max_label = self.max_label(|n_rows| 0..n_rows)?;

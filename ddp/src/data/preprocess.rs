@@ -4,17 +4,20 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ddp_kernels::{DType, Device, Tensor, ops};
+use ddp_kernels::{DType, Device, Tensor, TensorMut, ops};
 use serde::{Deserialize, Serialize};
 
 use super::dataset::{Dataset, RowLayout};
 use super::normalize::Normalizer;
+use super::offsets;
+use super::scaled_targets;
 use super::stats::ColumnStats;
+use super::target_scale::TargetScale;
 use super::vocabulary::Vocabulary;
 use crate::config::{DataConfig, Encode, Missing, Normalize};
 use crate::data::EmbeddingSpec;
 use crate::data::batch::BatchMut;
-use crate::data::error::Result;
+use crate::data::error::{DataError, Result};
 
 /// Conversion of rows between the dataset and the model.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,6 +26,8 @@ pub struct Preprocessor {
     pub plan: ColumnCodes,
     /// Applied to the features of `plan`; numbers only.
     pub normalizer: Option<Normalizer>,
+    /// Applied to the targets in regression.
+    pub target_scale: Option<TargetScale>,
 }
 
 /// Conversion of columns to features: numbers first, then one indicator per column with missing values, then one-hot
@@ -37,7 +42,7 @@ pub struct ColumnCodes {
     embed: bool,
     /// Width of an embedding; `None` for one that grows with the number of values.
     embedding_dim: Option<usize>,
-    /// Replacement of a missing value, per column.
+    /// Replacement of a missing value, per column, less the column's offset.
     fill: Option<Vec<f32>>,
     /// Columns with missing values.
     indicators: Vec<usize>,
@@ -47,14 +52,25 @@ pub struct ColumnCodes {
 }
 
 impl Preprocessor {
-    /// Fits to rows of `layout`; `stats` of the training rows are needed to normalize and to fill missing values.
-    pub fn new(data: &DataConfig, layout: &RowLayout, stats: Option<&ColumnStats>) -> Self {
+    /// Fits to rows of `layout`; `stats` of the training rows are needed to normalize (`normalize` is what `data.normalize` means
+    /// for them) and to fill missing values.
+    pub fn new(
+        data: &DataConfig,
+        normalize: Normalize,
+        layout: &RowLayout,
+        stats: Option<&ColumnStats>,
+    ) -> Self {
         let n_columns = layout.n_features();
+        let of_columns = stats.and_then(|stats| Normalizer::fit(normalize, stats));
         let numbers = |column: usize| !layout.categories.iter().any(|category| category.column == column);
+        let offsets = of_columns.as_ref().and_then(|normalizer| normalizer.offset.as_ref());
         let fill = stats.filter(|_| data.missing != Missing::Error).map(|stats| {
-            let value = |column: usize| match data.missing {
-                Missing::Mean => stats.mean[column] as f32,
-                Missing::Error | Missing::Zero => 0.0,
+            let value = |column: usize| {
+                let value = match data.missing {
+                    Missing::Mean => (stats.origin[column], stats.mean[column]),
+                    Missing::Error | Missing::Zero => (0.0, 0.0),
+                };
+                (value.0 - offsets.map_or(0.0, |offsets| offsets[column]) + value.1) as f32
             };
             (0..n_columns).map(value).collect()
         });
@@ -69,37 +85,60 @@ impl Preprocessor {
             fill,
             indicators: (0..n_columns).filter(is_indicated).collect(),
             ranges: stats.map(|stats| {
-                let range = |column: usize| [stats.min[column] as f32, stats.max[column] as f32];
+                let value = |column: usize, difference: f64| (stats.origin[column] + difference) as f32;
+                let range =
+                    |column: usize| [value(column, stats.min[column]), value(column, stats.max[column])];
                 (0..n_columns).map(range).collect()
             }),
         };
-        let normalizer = stats.and_then(|stats| Normalizer::fit(data.normalize, stats)).map(|of_columns| {
-            let mut normalizer = Normalizer { shift: Vec::new(), scale: Vec::new() };
-            for column in plan.numbers() {
-                normalizer.shift.push(of_columns.shift[column]);
-                normalizer.scale.push(of_columns.scale[column]);
+        let normalizer = of_columns.map(|of_columns| {
+            let of_features = |values: &[f64], other: f64| {
+                let mut values: Vec<f64> = plan.numbers().map(|column| values[column]).collect();
+                values.resize(plan.n_features(), other);
+                values
+            };
+            Normalizer {
+                offset: of_columns.offset.map(|offset| of_features(&offset, 0.0)),
+                shift: of_features(&of_columns.shift, 0.0),
+                scale: of_features(&of_columns.scale, 1.0),
             }
-            normalizer.shift.resize(plan.n_features(), 0.0);
-            normalizer.scale.resize(plan.n_features(), 1.0);
-            normalizer
         });
-        Preprocessor { plan, normalizer }
+        Preprocessor { plan, normalizer, target_scale: None }
+    }
+
+    /// Whether an offset is subtracted from a column in f64 before it becomes f32, for each column.
+    pub(crate) fn has_offsets(&self) -> Vec<bool> {
+        let offsets = self.normalizer.as_ref().and_then(|normalizer| normalizer.offset.as_ref());
+        let of_columns = offsets.map(|of_features| self.plan.of_columns(of_features));
+        match of_columns {
+            Some(offsets) => offsets.iter().map(|offset| *offset != 0.0).collect(),
+            None => vec![false; self.plan.columns.len()],
+        }
     }
 
     /// The converted rows, except for the normalization, which the loader applies.
     pub fn apply(&self, dataset: Arc<dyn Dataset>) -> Arc<dyn Dataset> {
+        let dataset = match &self.target_scale {
+            Some(scale) => scaled_targets::apply(scale, dataset),
+            None => dataset,
+        };
+        let dataset = match self.normalizer.as_ref().and_then(|normalizer| normalizer.offset.as_ref()) {
+            Some(of_features) => offsets::apply(self.plan.of_columns(of_features), dataset),
+            None => dataset,
+        };
         if self.plan.is_identity() {
             return dataset;
         }
         let mut layout = RowLayout::new(self.plan.feature_names(), dataset.layout().targets.clone());
         layout.has_weights = dataset.layout().has_weights;
+        layout.target_scale = dataset.layout().target_scale.clone();
         Arc::new(EncodedRows { of: dataset, plan: self.plan.clone(), layout })
     }
 }
 
 /// Whether statistics of all training rows are needed, also if only evaluation rows may have missing values.
-pub(super) fn needs_stats(data: &DataConfig) -> bool {
-    data.normalize != Normalize::None || data.missing != Missing::Error
+pub(super) fn needs_stats(data: &DataConfig, normalize: Normalize) -> bool {
+    normalize != Normalize::None || data.missing != Missing::Error
 }
 
 impl ColumnCodes {
@@ -127,10 +166,41 @@ impl ColumnCodes {
         self.ranges.as_ref().map(|ranges| ranges[column]).filter(|[min, max]| min <= max)
     }
 
+    /// Whether rows of `layout` have its columns and values of categories.
+    pub(super) fn is_of(&self, layout: &RowLayout) -> bool {
+        let vocabularies = layout.categories.iter().map(|category| &category.vocabulary);
+        self.columns == layout.features && vocabularies.eq(&self.vocabularies)
+    }
+
+    /// Fails for settings that a new fit would follow, but this one does not.
+    pub(super) fn check_settings(&self, data: &DataConfig) -> Result<()> {
+        let fills = |yes| {
+            if yes { "values that replace missing ones" } else { "no values that replace missing ones" }
+        };
+        let has_fill = self.fill.is_some();
+        if has_fill != (data.missing != Missing::Error) {
+            let (key, value) = ("data.missing", data.missing.name());
+            return Err(DataError::OtherPreprocessing { key, value, there: fills(has_fill) });
+        }
+        let embeds = |yes| if yes { "embeddings" } else { "a column per value" };
+        if !self.vocabularies.is_empty() && self.embed != (data.encode == Encode::Embedding) {
+            let (key, value) = ("data.encode", data.encode.name());
+            return Err(DataError::OtherPreprocessing { key, value, there: embeds(self.embed) });
+        }
+        Ok(())
+    }
+
     /// Columns of numbers, in order.
-    fn numbers(&self) -> impl Iterator<Item = usize> + '_ {
+    pub(super) fn numbers(&self) -> impl Iterator<Item = usize> + '_ {
         let is_number = |column: &usize| self.vocabulary(*column).is_none();
         (0..self.columns.len()).filter(is_number)
+    }
+
+    /// Values of the columns from those of the features; 0 for categories.
+    pub(super) fn of_columns(&self, of_features: &[f64]) -> Vec<f64> {
+        let mut values = vec![0.0; self.columns.len()];
+        self.numbers().zip(of_features).for_each(|(column, value)| values[column] = *value);
+        values
     }
 
     fn vocabulary(&self, column: usize) -> Option<&Vocabulary> {
@@ -275,6 +345,10 @@ impl Dataset for EncodedRows {
             self.plan.encode(&columns, row, out);
         }
         Ok(())
+    }
+
+    fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {
+        self.of.gather_targets(rows, out)
     }
 
     fn block_ends(&self) -> Option<&[usize]> {

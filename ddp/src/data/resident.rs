@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ddp_kernels::TensorRef;
+use ddp_kernels::{TensorMut, TensorRef};
 
 use super::dataset::{Dataset, RowLayout, TargetLayout};
 use crate::data::batch::{Batch, BatchMut};
@@ -66,15 +66,21 @@ impl Dataset for ResidentRows {
         &self.layout
     }
 
+    fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {
+        const OP: &str = "gather";
+        match &self.targets {
+            Targets::Labels(labels) => gather(labels, 1, rows, out.into_slice::<i64>(OP, "targets")?),
+            Targets::Values(values) => {
+                gather(values, self.n_targets(), rows, out.into_slice::<f32>(OP, "targets")?);
+            }
+        }
+        Ok(())
+    }
+
     fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()> {
         const OP: &str = "gather";
         gather(&self.features, self.n_features(), rows, out.x.into_slice::<f32>(OP, "x")?);
-        match &self.targets {
-            Targets::Labels(labels) => gather(labels, 1, rows, out.targets.into_slice::<i64>(OP, "targets")?),
-            Targets::Values(values) => {
-                gather(values, self.n_targets(), rows, out.targets.into_slice::<f32>(OP, "targets")?);
-            }
-        }
+        self.gather_targets(rows, out.targets)?;
         if let (Some(weights), Some(out)) = (&self.weights, out.weights) {
             gather(weights, 1, rows, out.into_slice::<f32>(OP, "weights")?);
         }

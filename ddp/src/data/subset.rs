@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use ddp_kernels::TensorMut;
+
 use super::dataset::{Dataset, RowLayout};
 use crate::data::batch::BatchMut;
 use crate::data::error::{DataError, Result};
@@ -107,6 +109,16 @@ impl Dataset for Subset {
     fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()> {
         let rows: Vec<usize> = rows.iter().map(|&n| self.row(n)).collect();
         self.of.gather(&rows, out)
+    }
+
+    fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {
+        let rows: Vec<usize> = rows.iter().map(|&n| self.row(n)).collect();
+        self.of.gather_targets(&rows, out)
+    }
+
+    fn gather_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
+        let rows: Vec<usize> = rows.iter().map(|&n| self.row(n)).collect();
+        self.of.gather_doubles(&rows, origin, out)
     }
 
     fn block_ends(&self) -> Option<&[usize]> {

@@ -11,9 +11,10 @@ use super::error::{ModelError, Result};
 use super::layout::ParamLayout;
 use crate::config::ModelConfig;
 use crate::data::EmbeddingSpec;
-use crate::data::{Normalizer, Preprocessor};
+use crate::data::{Normalizer, Preprocessor, TargetScale};
+use crate::storage::fault::FileFault;
 use crate::storage::fingerprint::fingerprint;
-use crate::storage::tensor_file::TensorToWrite;
+use crate::storage::tensor_file::{TensorFile, TensorToWrite, Values};
 use crate::storage::{tensor_file, user_file};
 
 /// Metadata key of the resolved config, as TOML.
@@ -27,9 +28,15 @@ const FEATURES_KEY: &str = "ddp_train.features";
 const EMBEDDINGS_KEY: &str = "ddp_train.embeddings";
 /// Metadata key of the version that wrote the file.
 const VERSION_KEY: &str = "ddp_train.version";
-/// Normalisation of the features: `x' = (x - shift) · scale`.
+/// Normalisation of the features: `x' = ((x - offset) - shift) · scale`; without the offset if it is 0 in all columns.
+const OFFSET: &str = "normalize.offset";
 const SHIFT: &str = "normalize.shift";
 const SCALE: &str = "normalize.scale";
+/// Scale of the targets: a prediction is `output · scale + shift`.
+const TARGET_SHIFT: &str = "target.shift";
+const TARGET_SCALE: &str = "target.scale";
+/// Tensors next to the weights. They are f64, in files of earlier versions f32.
+const EXTRAS: [&str; 5] = [OFFSET, SHIFT, SCALE, TARGET_SHIFT, TARGET_SCALE];
 
 /// Contents of the file next to the weights.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,34 +47,82 @@ pub struct ModelInfo {
     pub preprocessor: Preprocessor,
 }
 
+impl ModelInfo {
+    /// Reads config and preprocessor from the model file of a checkpoint, without the weights.
+    ///
+    /// # Errors
+    /// [`ModelError::ModelFile`] if this program did not write the file.
+    pub fn read(path: &Path) -> Result<Self> {
+        let bad = |fault: FileFault| bad_file(path, fault.to_string());
+        let file = TensorFile::open(path).map_err(bad)?;
+        info(path, &file.metadata(), |name| match file.dims(name) {
+            None => Ok(None),
+            Some(_) if file.is_f64(name) => file.tensor_f64(name).map(Some).map_err(bad),
+            Some(_) => Ok(Some(file.tensor(name).map_err(bad)?.into_iter().map(f64::from).collect())),
+        })
+    }
+}
+
+/// Config and preprocessor from the metadata of the file at `path` and from its vectors.
+fn info(
+    path: &Path,
+    metadata: &HashMap<String, String>,
+    vector: impl Fn(&str) -> Result<Option<Vec<f64>>>,
+) -> Result<ModelInfo> {
+    let foreign =
+        || bad_file(path, "it holds no config of a run: not written by `ddp-train train`".to_owned());
+    let config = metadata.get(CONFIG_KEY).ok_or_else(foreign)?.clone();
+    let plan = metadata.get(COLUMNS_KEY).ok_or_else(foreign)?;
+    let plan = serde_json::from_str(plan).map_err(|_| foreign())?;
+    let normalizer = match (vector(SHIFT)?, vector(SCALE)?) {
+        (Some(shift), Some(scale)) => Some(Normalizer { offset: vector(OFFSET)?, shift, scale }),
+        _ => None,
+    };
+    let target_scale = match (vector(TARGET_SHIFT)?, vector(TARGET_SCALE)?) {
+        (Some(shift), Some(scale)) => Some(TargetScale { shift, scale }),
+        _ => None,
+    };
+    Ok(ModelInfo { config, preprocessor: Preprocessor { plan, normalizer, target_scale } })
+}
+
 /// The bytes of a model's file.
 ///
 /// # Errors
 /// [`ModelError::Kernel`] if the weights can't be read from their device.
 pub fn to_bytes(layout: &ParamLayout, weights: &Tensor, info: &ModelInfo) -> Result<Vec<u8>> {
     let flat = weights.to_vec::<f32>()?;
-    let tensors = tensors(layout, &flat, info).into_iter();
-    let tensors: Vec<_> = tensors.map(|(name, dims, values)| TensorToWrite { name, dims, values }).collect();
+    let tensors = tensors(layout, &flat, info);
     // Not by the format's library, which writes the metadata in another order each time.
     let mut bytes = tensor_file::header(&tensors, &metadata(layout, info));
-    tensors.iter().for_each(|tensor| bytes.extend_from_slice(bytemuck::cast_slice(tensor.values)));
+    tensors.iter().for_each(|tensor| bytes.extend_from_slice(tensor.values.bytes()));
     Ok(bytes)
 }
 
-/// Name, dimensions and values of each tensor of a model's file, the weights taken from the flat buffer.
+/// The tensors of a model's file, the weights taken from the flat buffer.
 pub(crate) fn tensors<'a>(
     layout: &ParamLayout,
     flat: &'a [f32],
     info: &'a ModelInfo,
-) -> Vec<(String, Vec<usize>, &'a [f32])> {
-    let slots = layout.forward_order().into_iter();
-    let mut tensors: Vec<_> =
-        slots.map(|slot| (slot.name.clone(), slot.dims.clone(), &flat[slot.range()])).collect();
-    if let Some(Normalizer { shift, scale }) = &info.preprocessor.normalizer {
-        for (name, values) in [(SHIFT, shift), (SCALE, scale)] {
-            tensors.push((name.to_owned(), vec![values.len()], values));
-        }
+) -> Vec<TensorToWrite<'a>> {
+    let mut tensors = Vec::new();
+    let mut vector = |name: &str, values: &'a [f64]| {
+        let (name, dims) = (name.to_owned(), vec![values.len()]);
+        tensors.push(TensorToWrite { name, dims, values: Values::F64(values) });
+    };
+    if let Some(Normalizer { offset, shift, scale }) = &info.preprocessor.normalizer {
+        offset.iter().for_each(|offset| vector(OFFSET, offset));
+        vector(SHIFT, shift);
+        vector(SCALE, scale);
     }
+    if let Some(TargetScale { shift, scale }) = &info.preprocessor.target_scale {
+        vector(TARGET_SHIFT, shift);
+        vector(TARGET_SCALE, scale);
+    }
+    tensors.extend(layout.forward_order().into_iter().map(|slot| TensorToWrite {
+        name: slot.name.clone(),
+        dims: slot.dims.clone(),
+        values: Values::F32(&flat[slot.range()]),
+    }));
     tensors
 }
 
@@ -147,20 +202,10 @@ impl ModelFile {
     /// # Errors
     /// [`ModelError::ModelFile`] if this program did not write the file.
     pub fn info(&self) -> Result<ModelInfo> {
-        let foreign = || {
-            bad_file(&self.path, "it holds no config of a run: not written by `ddp-train train`".to_owned())
-        };
-        let metadata = self.metadata();
-        let config = metadata.get(CONFIG_KEY).ok_or_else(foreign)?.clone();
-        let plan = metadata.get(COLUMNS_KEY).ok_or_else(foreign)?;
-        let plan = serde_json::from_str(plan).map_err(|_| foreign())?;
         let tensors = self.tensors();
-        let vector = |name| tensors.tensor(name).ok().map(|view| self.floats(name, &view)).transpose();
-        let normalizer = match (vector(SHIFT)?, vector(SCALE)?) {
-            (Some(shift), Some(scale)) => Some(Normalizer { shift, scale }),
-            _ => None,
-        };
-        Ok(ModelInfo { config, preprocessor: Preprocessor { plan, normalizer } })
+        info(&self.path, &self.metadata(), |name| {
+            tensors.tensor(name).ok().map(|view| self.doubles(name, &view)).transpose()
+        })
     }
 
     /// Width of the last layer of a model like `config`'s.
@@ -203,9 +248,8 @@ impl ModelFile {
                 Ok(_) => {}
             }
         }
-        let is_known = |name: &str| {
-            layout.slots().iter().any(|slot| slot.name == name) || name == SHIFT || name == SCALE
-        };
+        let is_known =
+            |name: &str| layout.slots().iter().any(|slot| slot.name == name) || EXTRAS.contains(&name);
         let mut strangers: Vec<_> = tensors.names().into_iter().filter(|name| !is_known(name)).collect();
         strangers.sort_unstable();
         differences.extend(strangers.into_iter().map(|name| format!("{name} is not in the model")));
@@ -222,6 +266,20 @@ impl ModelFile {
             flat[slot.range()].copy_from_slice(&self.floats(&slot.name, &view)?);
         }
         Ok(weights)
+    }
+
+    /// A vector of f64, or of f32 as earlier versions wrote it.
+    fn doubles(&self, name: &str, view: &TensorView<'_>) -> Result<Vec<f64>> {
+        if view.dtype() == Dtype::F64 {
+            return Ok(view
+                .data()
+                .as_chunks::<8>()
+                .0
+                .iter()
+                .map(|&bytes| f64::from_le_bytes(bytes))
+                .collect());
+        }
+        Ok(self.floats(name, view)?.into_iter().map(f64::from).collect())
     }
 
     fn floats(&self, name: &str, view: &TensorView<'_>) -> Result<Vec<f32>> {
@@ -282,7 +340,12 @@ mod tests {
             config: "[data]\n".to_owned(),
             preprocessor: Preprocessor {
                 plan: ColumnCodes::plain(vec!["a\"b".to_owned(), "c".to_owned(), "d".to_owned()]),
-                normalizer: Some(Normalizer { shift: vec![1.0, 2.0, 3.0], scale: vec![0.5; 3] }),
+                normalizer: Some(Normalizer {
+                    offset: Some(vec![0.0, 1.7e18, 0.0]),
+                    shift: vec![1.0, 2.0, 0.1],
+                    scale: vec![0.5; 3],
+                }),
+                target_scale: Some(TargetScale { shift: vec![3e5, 0.1], scale: vec![1e5, 1.0] }),
             },
         }
     }

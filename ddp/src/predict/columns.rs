@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::error::{PredictError, Result};
 use super::output::block::{ColumnKind, Labels, OutputColumn, Values};
-use super::predictions::{argmax, sigmoid, softmax};
+use super::predictions::{argmax, in_user_units, sigmoid, softmax};
 use crate::config::Task;
+use crate::data::TargetScale;
 
 /// Predicted columns: what is written for each row.
 #[derive(Debug, Clone)]
@@ -17,6 +18,7 @@ pub(crate) struct PredictedColumns {
     with_probabilities: bool,
     /// Probability from which a label applies, or the second of two classes is predicted.
     threshold: Option<f64>,
+    target_scale: Option<TargetScale>,
     /// The columns, without those of the input.
     pub(crate) columns: Vec<OutputColumn>,
 }
@@ -31,6 +33,7 @@ impl PredictedColumns {
         names: &[String],
         with_probabilities: bool,
         threshold: Option<f64>,
+        target_scale: Option<TargetScale>,
     ) -> Result<Self> {
         let usage = |reason: &str, hint: &str| {
             Err(PredictError::Usage { reason: reason.to_owned(), hint: hint.to_owned() })
@@ -71,7 +74,15 @@ impl PredictedColumns {
         if with_probabilities {
             columns.extend(names.iter().map(|name| column(format!("proba_{name}"), ColumnKind::Probability)));
         }
-        Ok(PredictedColumns { task, labels, n_outputs: names.len(), with_probabilities, threshold, columns })
+        Ok(PredictedColumns {
+            task,
+            labels,
+            n_outputs: names.len(),
+            with_probabilities,
+            threshold,
+            target_scale,
+            columns,
+        })
     }
 
     /// The values of the columns for outputs `[n_rows, n_outputs]`.
@@ -88,7 +99,9 @@ impl PredictedColumns {
                 (0..self.n_outputs).map(|k| Values::Binary(column(k).map(applies).collect())).collect()
             }
             Task::Regression => {
-                (0..self.n_outputs).map(|k| Values::Numbers(column(k).map(f64::from).collect())).collect()
+                let all = in_user_units(outputs, self.target_scale.as_ref());
+                let column = |k: usize| all.iter().skip(k).step_by(self.n_outputs).copied().collect();
+                (0..self.n_outputs).map(|k| Values::Numbers(column(k))).collect()
             }
         };
         if !self.with_probabilities {
@@ -134,7 +147,7 @@ mod tests {
 
     fn columns(task: Task, names: &[&str], proba: bool, threshold: Option<f64>) -> Result<PredictedColumns> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        PredictedColumns::new(task, &names, proba, threshold)
+        PredictedColumns::new(task, &names, proba, threshold, None)
     }
 
     fn names(columns: &PredictedColumns) -> Vec<&str> {

@@ -9,7 +9,8 @@ use super::saved_model::SavedModel;
 use crate::config::DataConfig;
 use crate::data::batch::BatchMut;
 use crate::data::format::Reader;
-use crate::data::table::{TableRows, TableStream, Texts};
+use crate::data::remainders::Remainders;
+use crate::data::table::{ExactRows, TableRows, TableStream, Texts};
 use crate::data::{
     CategoryColumn, DataError, Dataset, KnownFeatures, ResidentRows, RowLayout, SourceSpec, TargetLayout,
     Targets, ToPredict, Vocabulary, files_and_format,
@@ -114,8 +115,10 @@ impl Input {
             in_use: Mutex::default(),
             end: Mutex::default(),
         });
+        let mut block_of_rows = TableRows::new(stream.plan(), &known.spec());
+        block_of_rows.remainders = Remainders::of_features(&saved.preprocessor.has_offsets());
         let blocks = BlockReader {
-            block_of_rows: TableRows::new(stream.plan(), &known.spec()),
+            block_of_rows,
             stream,
             columns: known,
             rows: rows.clone(),
@@ -271,7 +274,7 @@ pub(crate) struct StreamedRows {
 
 #[derive(Debug)]
 pub(crate) struct StreamedBlock {
-    rows: ResidentRows,
+    rows: ExactRows,
     pub(crate) kept: Vec<Texts>,
     /// Rows with values that can't be used.
     pub(crate) bad_rows: Vec<usize>,
@@ -281,17 +284,28 @@ impl StreamedRows {
     /// Moves the rows out of `rows`.
     fn publish(&self, first: usize, rows: &mut TableRows) {
         let block = StreamedBlock {
-            rows: ResidentRows {
-                features: std::mem::take(&mut rows.features),
-                targets: Targets::Values(Vec::new()),
-                weights: None,
-                layout: self.layout.clone(),
-                source: self.source.clone(),
+            rows: ExactRows {
+                rows: ResidentRows {
+                    features: std::mem::take(&mut rows.features),
+                    targets: Targets::Values(Vec::new()),
+                    weights: None,
+                    layout: self.layout.clone(),
+                    source: self.source.clone(),
+                },
+                remainders: rows.remainders.take(),
             },
             kept: rows.kept.iter_mut().map(std::mem::take).collect(),
             bad_rows: rows.bad_rows.as_mut().map(std::mem::take).unwrap_or_default(),
         };
         lock(&self.in_use).insert(first, Arc::new(block));
+    }
+
+    /// The block of the rows, all of which lie in one, and their numbers in it; `None` for no rows.
+    fn block_of(&self, rows: &[usize]) -> Option<(Arc<StreamedBlock>, Vec<usize>)> {
+        let first = *rows.first()?;
+        let in_use = lock(&self.in_use);
+        let (start, block) = in_use.range(..=first).next_back().expect("rows of a block in use");
+        Some((block.clone(), rows.iter().map(|row| row - start).collect()))
     }
 
     /// Takes the block that starts at row `first`, which frees its memory.
@@ -320,15 +334,18 @@ impl Dataset for StreamedRows {
     }
 
     fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> crate::data::error::Result<()> {
-        let Some(&first) = rows.first() else { return Ok(()) };
-        // A batch lies in one block.
-        let (start, block) = {
-            let in_use = lock(&self.in_use);
-            let (start, block) = in_use.range(..=first).next_back().expect("rows of a block in use");
-            (*start, block.clone())
-        };
-        let rows: Vec<usize> = rows.iter().map(|row| row - start).collect();
+        let Some((block, rows)) = self.block_of(rows) else { return Ok(()) };
         block.rows.gather(&rows, out)
+    }
+
+    fn gather_doubles(
+        &self,
+        rows: &[usize],
+        origin: &[f64],
+        out: &mut [f64],
+    ) -> crate::data::error::Result<bool> {
+        let Some((block, rows)) = self.block_of(rows) else { return Ok(true) };
+        block.rows.gather_doubles(&rows, origin, out)
     }
 
     fn fingerprint(&self) -> crate::data::error::Result<u64> {

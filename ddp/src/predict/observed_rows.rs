@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ddp_kernels::{DType, Device, Tensor};
+use ddp_kernels::{DType, Device, Tensor, TensorMut};
 
 use crate::data::batch::{Batch, BatchMut};
 use crate::data::error::Result;
@@ -177,6 +177,14 @@ impl Dataset for ObservedRows {
         let values = batch.x.as_slice::<f32>("gather", "x")?;
         self.watch(&values[(first_new - rows.start) * self.columns.len()..], |n| first_new + n);
         Ok(Some(batch))
+    }
+
+    fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {
+        self.of.gather_targets(rows, out)
+    }
+
+    fn gather_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
+        self.of.gather_doubles(rows, origin, out)
     }
 
     fn block_ends(&self) -> Option<&[usize]> {

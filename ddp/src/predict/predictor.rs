@@ -12,6 +12,8 @@ use super::saved_model::SavedModel;
 use crate::config::Task;
 use crate::data::loader::device_feed::DeviceFeed;
 use crate::data::loader::{Loader, LoaderOptions};
+use crate::data::remainders::Remainders;
+use crate::data::table::ExactRows;
 use crate::data::{Dataset, Preprocessor, ResidentRows, RowLayout, TargetLayout, Targets};
 use crate::model::Network;
 
@@ -64,35 +66,48 @@ impl Predictor {
         self.network.n_outputs()
     }
 
-    /// Predicts rows in memory.
+    /// Predicts rows in memory, of f32, f64 or smaller numbers.
     ///
     /// - `rows`: `[n_rows, columns]`, row-major, before normalization; NaN where a value is missing; a category is its number
     ///   in the vocabulary, from 1, and 0 if it is unknown
     ///
     /// # Errors
     /// [`PredictError::RowWidth`], [`PredictError::Kernel`].
-    pub fn predict(&mut self, rows: &[f32]) -> Result<Predictions> {
+    pub fn predict<T: Copy + Into<f64>>(&mut self, rows: &[T]) -> Result<Predictions> {
         let (expected, got) = (self.columns().len(), rows.len());
         if got % expected != 0 {
             return Err(PredictError::RowWidth { expected, got });
         }
-        let mut layout = RowLayout::new(self.columns().to_vec(), TargetLayout::Values { names: Vec::new() });
-        layout.has_missing = true;
         let n_rows = got / expected;
-        let rows: Arc<dyn Dataset> = Arc::new(ResidentRows {
-            features: rows.to_vec(),
-            targets: Targets::Values(Vec::new()),
-            weights: None,
-            layout,
-            source: "rows in memory".to_owned(),
-        });
+        let rows: Arc<dyn Dataset> = Arc::new(self.exact_rows(rows));
         let mut outputs = Vec::with_capacity(n_rows * self.n_outputs());
         let whole = std::iter::once(0..n_rows).filter(|rows| !rows.is_empty());
         self.predict_ranges(rows, whole, LoaderOptions::new(self.network.device()), |_, _, batch| {
             outputs.extend_from_slice(batch);
             Ok(())
         })?;
-        Ok(Predictions::new(self.task, outputs, self.n_outputs()))
+        let scale = self.preprocessor.target_scale.clone();
+        Ok(Predictions::new(self.task, outputs, self.n_outputs(), scale))
+    }
+
+    /// Rows as f32, with what that rounds away where the model subtracts an offset.
+    fn exact_rows<T: Copy + Into<f64>>(&self, rows: &[T]) -> ExactRows {
+        let n_columns = self.columns().len();
+        let mut remainders = Remainders::of_features(&self.preprocessor.has_offsets());
+        let mut features = Vec::with_capacity(rows.len());
+        for (index, &value) in rows.iter().enumerate() {
+            let value: f64 = value.into();
+            let single = value as f32;
+            if single.is_finite() {
+                remainders.set(index % n_columns, index / n_columns, value - f64::from(single));
+            }
+            features.push(single);
+        }
+        let mut layout = RowLayout::new(self.columns().to_vec(), TargetLayout::Values { names: Vec::new() });
+        layout.has_missing = true;
+        let source = "rows in memory".to_owned();
+        let targets = Targets::Values(Vec::new());
+        ExactRows { rows: ResidentRows { features, targets, weights: None, layout, source }, remainders }
     }
 
     /// Predicts ranges of the rows of `dataset`, whose columns are those of the model, in order. `take` gets the number of the

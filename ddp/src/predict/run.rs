@@ -74,6 +74,7 @@ pub(crate) fn run(
             &names,
             output.with_probabilities,
             output.threshold,
+            saved.preprocessor.target_scale.clone(),
         )?;
         let columns = all_columns(&input.keep, &predicted, format, &output.place)?;
         let share = Share { rank: world.rank().0, world_size: world.world_size() };

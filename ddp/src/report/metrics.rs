@@ -113,6 +113,13 @@ pub struct EndEvent {
     /// Means over the evaluation rows at the end.
     #[serde(flatten)]
     pub eval: EvalMetrics,
+    /// Mean of each target over the training rows, if targets are standardised: losses are then those of
+    /// `(target - target_shift) / target_scale`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_shift: Option<Vec<f64>>,
+    /// Standard deviation of each target over the training rows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_scale: Option<Vec<f64>>,
     /// Time since the start of the process, in s.
     pub elapsed_s: f64,
     /// Time in training steps, in s.
@@ -241,6 +248,8 @@ mod tests {
             world_size: 2,
             train_loss: 0.5,
             eval: [(EvalMetric::Loss, 0.75), (EvalMetric::R2, 0.5)].into_iter().collect(),
+            target_shift: Some(vec![3.0]),
+            target_scale: Some(vec![0.5]),
             elapsed_s: 2.0,
             train_s: 1.0,
             samples_per_s: 320.0,
@@ -267,7 +276,7 @@ mod tests {
         assert_eq!(
             json_line(&Event::End(end())),
             r#"{"event":"end","steps":10,"samples":320,"world_size":2,"train_loss":0.5,"#.to_owned()
-                + r#""eval_loss":0.75,"eval_r2":0.5,"elapsed_s":2.0,"train_s":1.0,"#
+                + r#""eval_loss":0.75,"eval_r2":0.5,"target_shift":[3.0],"target_scale":[0.5],"elapsed_s":2.0,"train_s":1.0,"#
                 + r#""samples_per_s":320.0,"startup_s":0.25,"data_wait_s":0.125}"#
                 + "\n"
         );

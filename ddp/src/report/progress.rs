@@ -270,6 +270,8 @@ mod tests {
     #[test]
     fn end_tells_accuracy_and_folder() {
         let event = EndEvent {
+            target_shift: None,
+            target_scale: None,
             steps: 10,
             samples: 3200,
             world_size: 2,

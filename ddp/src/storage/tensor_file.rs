@@ -1,4 +1,4 @@
-//! Safetensors files of f32 tensors, written and read piece by piece without a second copy in memory.
+//! Safetensors files of f32 and f64 tensors, written and read piece by piece without a second copy in memory.
 //!
 //! Format: the header's length as u64, the header as JSON (name -> dtype, shape, offsets), the values; little-endian.
 //! Source: <https://github.com/huggingface/safetensors>, "Format".
@@ -28,7 +28,33 @@ pub struct TensorToWrite<'a> {
     /// Shape.
     pub dims: Vec<usize>,
     /// Values in row-major order.
-    pub values: &'a [f32],
+    pub values: Values<'a>,
+}
+
+/// Values of a tensor to write. Tensors of f64 must precede those of f32, so that all of them are aligned in the file.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Values<'a> {
+    /// Single precision.
+    F32(&'a [f32]),
+    /// Double precision.
+    F64(&'a [f64]),
+}
+
+impl<'a> Values<'a> {
+    /// The values as bytes.
+    pub fn bytes(self) -> &'a [u8] {
+        match self {
+            Values::F32(values) => bytemuck::cast_slice(values),
+            Values::F64(values) => bytemuck::cast_slice(values),
+        }
+    }
+
+    fn dtype(self) -> &'static str {
+        match self {
+            Values::F32(_) => "F32",
+            Values::F64(_) => "F64",
+        }
+    }
 }
 
 /// Builds the header of a file that holds `tensors` in this order.
@@ -39,8 +65,9 @@ pub fn header(tensors: &[TensorToWrite<'_>], metadata: &HashMap<String, String>)
     }
     let mut start = 0;
     for tensor in tensors {
-        let end = start + size_of_val(tensor.values);
-        let entry = json!({ "dtype": "F32", "shape": tensor.dims, "data_offsets": [start, end] });
+        let end = start + tensor.values.bytes().len();
+        let entry =
+            json!({ "dtype": tensor.values.dtype(), "shape": tensor.dims, "data_offsets": [start, end] });
         entries.insert(tensor.name.clone(), entry);
         start = end;
     }
@@ -54,7 +81,7 @@ pub fn header(tensors: &[TensorToWrite<'_>], metadata: &HashMap<String, String>)
 
 /// Length in bytes of a file that holds `tensors`.
 pub fn file_bytes(tensors: &[TensorToWrite<'_>], metadata: &HashMap<String, String>) -> u64 {
-    let values: usize = tensors.iter().map(|tensor| size_of_val(tensor.values)).sum();
+    let values: usize = tensors.iter().map(|tensor| tensor.values.bytes().len()).sum();
     (header(tensors, metadata).len() + values) as u64
 }
 
@@ -67,7 +94,7 @@ pub fn write(
 ) -> Result<(OpenFile, FileEntry), DiskError> {
     let mut file = disk.create(path).map_err(at("make", path))?;
     let header = header(tensors, metadata);
-    let values = tensors.iter().map(|tensor| bytemuck::cast_slice(tensor.values));
+    let values = tensors.iter().map(|tensor| tensor.values.bytes());
     let parts: Vec<&[u8]> = std::iter::once(header.as_slice()).chain(values).collect();
     if parts.iter().map(|part| part.len()).sum::<usize>() >= CHUNK_BYTES {
         disk.bypass_cache(&mut file);
@@ -101,7 +128,7 @@ pub(crate) struct Target<'a> {
     pub(crate) out: &'a mut [u8],
 }
 
-/// A safetensors file of f32 tensors, open for reading.
+/// A safetensors file of f32 and f64 tensors, open for reading.
 #[derive(Debug)]
 pub struct TensorFile {
     name: String,
@@ -141,10 +168,9 @@ impl TensorFile {
         if n_bytes != expected {
             return Err(FileFault::Length { name, got: n_bytes, expected });
         }
-        let others: Vec<_> =
-            header.tensors().into_iter().filter(|(_, info)| info.dtype != Dtype::F32).collect();
+        let others: Vec<_> = header.tensors().into_iter().filter(|(_, info)| !is_known(info.dtype)).collect();
         if let Some((tensor, info)) = others.first() {
-            return Err(malformed(format!("{tensor} is {:?}, expected F32", info.dtype)));
+            return Err(malformed(format!("{tensor} is {:?}, expected F32 or F64", info.dtype)));
         }
         Ok(TensorFile { name, file, header, values_at })
     }
@@ -169,21 +195,33 @@ impl TensorFile {
         self.header.info(name).map(|info| info.shape.as_slice())
     }
 
-    /// File offset of elements `range` of the flattened tensor `name`.
+    /// Whether a tensor exists and holds f64.
+    pub fn is_f64(&self, name: &str) -> bool {
+        self.header.info(name).is_some_and(|info| info.dtype == Dtype::F64)
+    }
+
+    /// File offset of elements `range` of the flattened f32 tensor `name`.
     ///
     /// # Errors
     /// [`FileFault::Malformed`] if there is no such tensor or it has fewer elements.
     pub(crate) fn place(&self, name: &str, range: Range<usize>) -> Result<u64, FileFault> {
+        self.place_of(name, range, Dtype::F32, size_of::<f32>())
+    }
+
+    fn place_of(&self, name: &str, range: Range<usize>, dtype: Dtype, size: usize) -> Result<u64, FileFault> {
         let malformed = |reason: String| FileFault::Malformed { name: self.name.clone(), reason };
         let info = self.header.info(name).ok_or_else(|| malformed(format!("it holds no tensor {name}")))?;
+        if info.dtype != dtype {
+            return Err(malformed(format!("{name} is {:?}, expected {dtype:?}", info.dtype)));
+        }
         let numel: usize = info.shape.iter().product();
         if range.end > numel {
             return Err(malformed(format!("{name} has {numel} elements, expected at least {}", range.end)));
         }
-        Ok(self.values_at + (info.data_offsets.0 + range.start * size_of::<f32>()) as u64)
+        Ok(self.values_at + (info.data_offsets.0 + range.start * size) as u64)
     }
 
-    /// Reads elements `range` of the flattened tensor `name` into `out`.
+    /// Reads elements `range` of the flattened f32 tensor `name` into `out`.
     ///
     /// # Errors
     /// [`FileFault::Malformed`] if there is no such tensor or it has fewer elements; [`FileFault::Unreadable`].
@@ -211,6 +249,19 @@ impl TensorFile {
         self.read(name, 0..numel, &mut values)?;
         Ok(values)
     }
+
+    /// Reads a whole f64 tensor; errors as [`read`](Self::read).
+    pub fn tensor_f64(&self, name: &str) -> Result<Vec<f64>, FileFault> {
+        let numel = self.dims(name).map_or(0, |dims| dims.iter().product());
+        let mut values = vec![0.0; numel];
+        let place = self.place_of(name, 0..numel, Dtype::F64, size_of::<f64>())?;
+        self.read_at(place, bytemuck::cast_slice_mut(&mut values))?;
+        Ok(values)
+    }
+}
+
+fn is_known(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::F32 | Dtype::F64)
 }
 
 #[cfg(test)]
@@ -221,7 +272,11 @@ mod tests {
     use super::*;
 
     fn tensors<'a>(a: &'a [f32], b: &'a [f32]) -> Vec<TensorToWrite<'a>> {
-        let tensor = |name: &str, dims, values| TensorToWrite { name: name.to_owned(), dims, values };
+        let tensor = |name: &str, dims, values| TensorToWrite {
+            name: name.to_owned(),
+            dims,
+            values: Values::F32(values),
+        };
         vec![tensor("b", vec![2, 3], b), tensor("a", vec![a.len()], a), tensor("none", vec![0], &[])]
     }
 
@@ -253,6 +308,25 @@ mod tests {
         assert_eq!(bits(&part), bits(&a[399_997..]));
         assert!(matches!(file.read("a", 399_998..400_001, &mut part), Err(FileFault::Malformed { .. })));
         assert!(file.tensor("c").is_err());
+    }
+
+    #[test]
+    fn doubles_are_written_before_singles_and_read_as_such() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.safetensors");
+        let doubles = [1.7e18 + 256.0, 0.1, f64::MIN_POSITIVE];
+        let double = TensorToWrite { name: "d".to_owned(), dims: vec![3], values: Values::F64(&doubles) };
+        let mut all = vec![double];
+        all.extend(tensors(&[1.0], &[0.5; 6]));
+        write(&OsDisk, &path, &all, &HashMap::new()).unwrap();
+        let file = TensorFile::open(&path).unwrap();
+        assert!(file.is_f64("d") && !file.is_f64("a"));
+        assert_eq!(file.tensor_f64("d").unwrap(), doubles);
+        assert_eq!(file.tensor("b").unwrap(), [0.5; 6]);
+        assert!(file.tensor("d").is_err() && file.tensor_f64("b").is_err());
+        let bytes = std::fs::read(&path).unwrap();
+        let library = SafeTensors::deserialize(&bytes).unwrap();
+        assert_eq!(library.tensor("d").unwrap().data(), bytemuck::cast_slice::<f64, u8>(&doubles));
     }
 
     #[test]

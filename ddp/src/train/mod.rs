@@ -21,5 +21,6 @@ pub mod stop_signals;
 pub mod train_loss;
 pub mod trainer;
 pub mod training_loop;
+mod verdict;
 
 pub use error::TrainError;

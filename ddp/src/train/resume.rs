@@ -13,6 +13,7 @@ use crate::checkpoint::{
 };
 use crate::config::{Batch, Config};
 use crate::data::Loaded;
+use crate::model::file::ModelInfo;
 use crate::report::progress::Progress;
 use crate::run_folder::error::FolderError;
 use crate::run_folder::folder::{Existing, MODEL_FILE};
@@ -135,6 +136,22 @@ impl Resumed {
         self.refuse((*theirs != ours).then(difference).into_iter().collect())
     }
 
+    /// Config and preprocessor of the checkpoint's model.
+    ///
+    /// # Errors
+    /// See [`ModelInfo::read`].
+    pub fn model_info(&self) -> Result<ModelInfo> {
+        Ok(ModelInfo::read(&self.checkpoint.model_path())?)
+    }
+
+    /// Checks that the rows are converted as the checkpoint's model expects, once its bytes are verified.
+    fn check_preprocessor(&self, data: &Loaded) -> Result<()> {
+        let is_same = self.model_info()?.preprocessor == data.preprocessor;
+        let difference = "the normalisation of the rows was read from a newer, damaged checkpoint: \
+                          resume from this one with --resume and its path";
+        self.refuse((!is_same).then(|| difference.to_owned()).into_iter().collect())
+    }
+
     /// Checks the rows per step of an older checkpoint.
     fn check_rows(&self, global_rows: u64) -> Result<()> {
         let theirs = self.state().global_rows;
@@ -205,7 +222,10 @@ impl Resumed {
                 rest => (None, rest),
             };
             world.collective_result(rest)?;
-            let Some(damage) = of_any_rank(world, damage)? else { return Ok(self) };
+            let Some(damage) = of_any_rank(world, damage)? else {
+                world.collective_result(self.check_preprocessor(data))?;
+                return Ok(self);
+            };
             let older = match world.rank().0 {
                 0 => self.older(damage).map(Some),
                 _ => Ok(None),

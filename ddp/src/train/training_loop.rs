@@ -27,6 +27,7 @@ use crate::train::run_clock::{RecentRates, RunClock};
 use crate::train::stop_signals::{StopSignals, Votes};
 use crate::train::train_loss::TrainLoss;
 use crate::train::trainer::{StepInfo, StepRequest, StepRows as _, Trainer};
+use crate::train::verdict;
 
 /// A run in progress: its plan, its state and its reports.
 pub struct TrainingLoop<'a> {
@@ -150,12 +151,15 @@ impl<'a> TrainingLoop<'a> {
     /// [`TrainError::Report`] if the event can't be written.
     pub fn finish(mut self, folder: Option<&Path>) -> Result<()> {
         let RunClock { startup_s, train_s, samples, .. } = self.clock;
+        let scale = self.plan.data.preprocessor.target_scale.as_ref();
         let event = EndEvent {
             steps: self.state.step,
             samples,
             world_size: self.plan.world.world_size(),
             train_loss: self.train_loss.mean(),
             eval: self.state.eval,
+            target_shift: scale.map(|scale| scale.shift.clone()),
+            target_scale: scale.map(|scale| scale.scale.clone()),
             elapsed_s: self.seconds_since_start(),
             train_s,
             samples_per_s: samples as f64 / train_s,
@@ -170,6 +174,12 @@ impl<'a> TrainingLoop<'a> {
             self.progress.note(&format!("skipped {n_skipped} steps: gradients overflowed in f16"));
         }
         self.progress.end(&event, folder);
+        let LoopPlan { world, config, data, .. } = &self.plan;
+        if let (0, Some(rows)) = (world.rank().0, &data.eval)
+            && let Some(warning) = verdict::warning(config.data.task, &event.eval, &**rows)?
+        {
+            self.progress.note(&warning);
+        }
         Ok(self.metrics.write(&Event::End(event))?)
     }
 

@@ -280,17 +280,21 @@ pub struct Tensor {
     pub values: Vec<f32>,
 }
 
-/// The tensors of a safetensors file, all f32.
+/// The tensors of a safetensors file; those of f64, next to the weights, are rounded to f32.
 pub fn read_weights(path: &Path) -> Weights {
     let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let tensor = |view: &safetensors::tensor::TensorView<'_>| {
-        assert_eq!(view.dtype(), safetensors::Dtype::F32, "{}", path.display());
-        let chunks = view.data().as_chunks::<4>().0.iter();
-        Tensor {
-            shape: view.shape().to_vec(),
-            values: chunks.map(|bytes| f32::from_le_bytes(*bytes)).collect(),
-        }
+        let values = match view.dtype() {
+            safetensors::Dtype::F32 => {
+                view.data().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+            }
+            safetensors::Dtype::F64 => {
+                view.data().as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes) as f32).collect()
+            }
+            other => panic!("{}: {other:?}", path.display()),
+        };
+        Tensor { shape: view.shape().to_vec(), values }
     };
     file.tensors().iter().map(|(name, view)| (name.clone(), tensor(view))).collect()
 }

@@ -87,8 +87,8 @@ fn stored_rows_train_on_a_gpu_as_on_the_cpu_wherever_they_wait() {
             let usual = Setup { row_weights: Some(row_weights(29)), n_epochs: 2, ..Setup::usual() };
             let n_features = usual.spec.n_features();
             let normalizer = || match dtype {
-                DType::U8 => Normalizer { shift: vec![128.0; n_features], scale: vec![0.02; n_features] },
-                _ => Normalizer { shift: vec![0.25; n_features], scale: vec![0.5; n_features] },
+                DType::U8 => Normalizer::new(vec![128.0; n_features], vec![0.02; n_features]),
+                _ => Normalizer::new(vec![0.25; n_features], vec![0.5; n_features]),
             };
             // Bytes as they are would drive the weights far away.
             let normalizer = (normalize || dtype == DType::U8).then(normalizer);

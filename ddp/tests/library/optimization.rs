@@ -143,7 +143,7 @@ fn check_all(n_ranks: usize, device: impl Fn(usize) -> Device + Sync) {
     for case in cases {
         let name = case["name"].as_str().unwrap();
         let toml = format!(
-            "[data]\ntrain = {}\nshuffle = {}\n[model]\nhidden = {}\nactivation = \"gelu\"\nnorm = \"layer\"\n\
+            "[data]\ntrain = {}\nshuffle = {}\nnormalize = \"none\"\n[model]\nhidden = {}\nactivation = \"gelu\"\nnorm = \"layer\"\n\
              {}{}{}global_batch_size = {}\n",
             quoted(&golden(case["csv"].as_str().unwrap())),
             file["shuffle"],

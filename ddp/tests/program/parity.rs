@@ -22,7 +22,7 @@ fn golden_file() -> Value {
 fn config(file: &Value, case: &Value, batch: &str, grad_accum_steps: usize) -> String {
     let csv = golden_folder().join(case["csv"].as_str().unwrap());
     let mut toml = format!(
-        "[data]\ntrain = {}\nshuffle = {}\ntask = {}\ntarget = {}\n\
+        "[data]\ntrain = {}\nshuffle = {}\ntask = {}\ntarget = {}\nnormalize = \"none\"\nnormalize_target = \"none\"\n\
          [model]\nhidden = {}\nactivation = {}\n\
          [train]\nsteps = {}\n{batch} = {}\ngrad_accum_steps = {grad_accum_steps}\n\
          [log]\nevery_steps = 1\n",

@@ -353,6 +353,46 @@ fn thresholds_and_probabilities_fit_the_task() {
 }
 
 #[test]
+fn targets_and_times_keep_their_units_and_digits() {
+    let folder = temp_dir();
+    // The price depends on the second within a minute, which f32 can't tell apart.
+    let mut text = "time,price\n".to_owned();
+    for row in 0..200_u64 {
+        writeln!(text, "{},{}", 1_700_000_000_000_000_000 + row * 1_000, 250_000 + 40 * row).unwrap();
+    }
+    let data = write(folder.path(), "prices.csv", &text);
+    let config = format!(
+        "[data]\ntrain = {}\ntask = \"regression\"\ntarget = [\"price\"]\nnormalize = \"standard\"\nnormalize_target = \"standard\"\n\
+         [train]\nepochs = 60\n[model]\nhidden = [16]\n[optimizer]\nkind = \"adamw\"\nlr = 0.01\n",
+        crate::common::quoted(&data)
+    );
+    let trained = train(1, &config, &["--device", "cpu"]);
+    let (checkpoint, data) = (trained.out().display().to_string(), data.display().to_string());
+    let out = folder.path().join("out.csv");
+    for n_ranks in [1, 2] {
+        let mut args =
+            vec!["predict", "--checkpoint", &checkpoint, "--data", &data, "--keep", "price", "--overwrite"];
+        args.extend(["--out", out.to_str().unwrap(), "--device", "cpu"]);
+        run_ok(ranks(n_ranks, &args));
+        let rows = lines(&std::fs::read(&out).unwrap());
+        assert_eq!(rows[0], ["price", "prediction"]);
+        let numbers =
+            rows[1..].iter().map(|row| (row[0].parse::<f64>().unwrap(), row[1].parse::<f64>().unwrap()));
+        let worst = numbers.map(|(price, predicted)| (price - predicted).abs()).fold(0.0, f64::max);
+        // The prices span 8,000.
+        assert!(worst < 400.0, "{worst}");
+    }
+    let mut predictor = ddp::Predictor::open(&trained.out()).unwrap();
+    let times: Vec<f64> = (0..200).map(|row| 1.7e18 + f64::from(row) * 1e3).collect();
+    let values = predictor.predict(&times).unwrap().values();
+    let from_file = lines(&std::fs::read(&out).unwrap());
+    for (value, row) in values.iter().zip(&from_file[1..]) {
+        // f64 holds these times to 256 ns.
+        assert!((value - row[1].parse::<f64>().unwrap()).abs() < 50.0, "{value} {row:?}");
+    }
+}
+
+#[test]
 fn virtual_gpus_predict_like_the_cpu() {
     let model = Model::new();
     let cpu = lines(&model.predict(1, &model.path("train.csv"), "cpu.csv", &["--proba", "--keep", "id"]));

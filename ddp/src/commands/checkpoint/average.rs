@@ -67,7 +67,7 @@ fn check_several(checkpoints: &[Checkpoint]) -> Result<()> {
     Ok(())
 }
 
-/// Checks that both checkpoints have the same parameters and input normalisation.
+/// Checks that both checkpoints have the same parameters, normalisation of the features and scale of the targets.
 fn check_same(checkpoint: &Checkpoint, first: &Weights, other: &Weights) -> Result<()> {
     let mut differences = Vec::new();
     let find =
@@ -81,11 +81,8 @@ fn check_same(checkpoint: &Checkpoint, first: &Weights, other: &Weights) -> Resu
     }
     let extra = other.parameters.iter().filter(|p| find(first, &p.name).is_none());
     differences.extend(extra.map(|p| format!("{} {:?} is not in the first checkpoint", p.name, p.dims)));
-    let bits = |of: &Weights| -> Vec<(String, Vec<u32>)> {
-        of.others.iter().map(|n| (n.name.clone(), n.values.iter().map(|x| x.to_bits()).collect())).collect()
-    };
-    if bits(first) != bits(other) {
-        differences.push("its input normalisation differs".to_owned());
+    if first.others != other.others {
+        differences.push("its normalisation of the features or scale of the targets differs".to_owned());
     }
     if differences.is_empty() {
         return Ok(());

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::storage::atomic_write::WriteError;
 use crate::storage::atomic_write::write_atomic_with;
 use crate::storage::fault::FileFault;
-use crate::storage::tensor_file::{TensorFile, TensorToWrite, header};
+use crate::storage::tensor_file::{TensorFile, TensorToWrite, Values, header};
 
 /// Metadata key for the origin of the weights.
 const WEIGHTS_KEY: &str = "ddp_train.weights";
@@ -24,11 +24,39 @@ pub(super) struct Named {
     pub(super) values: Vec<f32>,
 }
 
-/// All tensors of a model file: the parameters and the input normalisation.
+/// A tensor next to the parameters: normalisation of the features, scale of the targets.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Extra {
+    /// As this version writes it.
+    F64(String, Vec<usize>, Vec<f64>),
+    /// As earlier versions wrote it.
+    F32(String, Vec<usize>, Vec<f32>),
+}
+
+impl Extra {
+    /// The tensor in a model file.
+    fn read(model: &TensorFile, name: &str) -> Result<Self, FileFault> {
+        let (name, dims) = (name.to_owned(), model.dims(name).unwrap_or_default().to_vec());
+        Ok(match model.is_f64(&name) {
+            true => Extra::F64(name.clone(), dims, model.tensor_f64(&name)?),
+            false => Extra::F32(name.clone(), dims, model.tensor(&name)?),
+        })
+    }
+
+    fn to_write(&self) -> TensorToWrite<'_> {
+        let (name, dims, values) = match self {
+            Extra::F64(name, dims, values) => (name, dims, Values::F64(values)),
+            Extra::F32(name, dims, values) => (name, dims, Values::F32(values)),
+        };
+        TensorToWrite { name: name.clone(), dims: dims.clone(), values }
+    }
+}
+
+/// All tensors of a model file.
 #[derive(Debug, Clone)]
 pub(super) struct Weights {
     pub(super) parameters: Vec<Named>,
-    pub(super) others: Vec<Named>,
+    pub(super) others: Vec<Extra>,
     metadata: HashMap<String, String>,
     /// Origin, such as "weights of step 12".
     pub(super) origin: String,
@@ -53,14 +81,16 @@ impl Weights {
         let (mut parameters, mut others) = (Vec::new(), Vec::new());
         for name in model.names() {
             let dims = model.dims(&name).unwrap_or_default().to_vec();
-            let is_parameter = manifest.parameters.iter().any(|parameter| parameter.name == name);
-            let values = if is_parameter && is_ema {
+            if !manifest.parameters.iter().any(|parameter| parameter.name == name) {
+                others.push(Extra::read(&model, &name).map_err(damaged)?);
+                continue;
+            }
+            let values = if is_ema {
                 ema(&reader, &name, dims.iter().product())?
             } else {
                 model.tensor(&name).map_err(damaged)?
             };
-            let to = if is_parameter { &mut parameters } else { &mut others };
-            to.push(Named { name, dims, values });
+            parameters.push(Named { name, dims, values });
         }
         let what = if is_ema { "moving average of the weights" } else { "weights" };
         let origin = format!("{what} of step {}", manifest.run.step);
@@ -69,19 +99,21 @@ impl Weights {
 
     /// Writes them to `path`, replacing an existing file; see [`check_out`].
     pub(super) fn write(&self, path: &Path) -> Result<()> {
-        let all = self.parameters.iter().chain(&self.others);
-        let tensors: Vec<_> = all
-            .map(|Named { name, dims, values }| TensorToWrite {
-                name: name.clone(),
-                dims: dims.clone(),
-                values,
-            })
-            .collect();
+        // Doubles first, so that all values are aligned.
+        let doubles = self.others.iter().filter(|extra| matches!(extra, Extra::F64(..)));
+        let singles = self.others.iter().filter(|extra| matches!(extra, Extra::F32(..)));
+        let parameters = self.parameters.iter().map(|Named { name, dims, values }| TensorToWrite {
+            name: name.clone(),
+            dims: dims.clone(),
+            values: Values::F32(values),
+        });
+        let tensors: Vec<_> =
+            doubles.map(Extra::to_write).chain(parameters).chain(singles.map(Extra::to_write)).collect();
         let mut metadata = self.metadata.clone();
         metadata.insert(WEIGHTS_KEY.to_owned(), self.origin.clone());
         Ok(write_atomic_with(path, |file| {
             file.write_all(&header(&tensors, &metadata))?;
-            tensors.iter().try_for_each(|tensor| file.write_all(bytemuck::cast_slice(tensor.values)))
+            tensors.iter().try_for_each(|tensor| file.write_all(tensor.values.bytes()))
         })?)
     }
 }

@@ -164,6 +164,18 @@ pub(crate) fn determinism(config: &Config, cuts: &BatchPartition, trainer: &Trai
     lines
 }
 
+/// Reports the units of losses where targets are standardised.
+pub(crate) fn target_scale(data: &Loaded) -> Option<String> {
+    let scale = data.preprocessor.target_scale.as_ref()?;
+    let (shift, spread) = match (scale.shift.as_slice(), scale.scale.as_slice()) {
+        ([shift], [spread]) => (format!("{shift:.6}"), format!("{spread:.6}")),
+        _ => ("its mean".to_owned(), "its standard deviation".to_owned()),
+    };
+    Some(format!(
+        "targets are standardised, (target - {shift}) / {spread}: losses are in these units, other metrics and predictions in yours"
+    ))
+}
+
 /// Reports where the rows are kept and how many threads prepare them; nothing where a step reads them directly from memory.
 pub(crate) fn loading(loader: &Loader) -> Option<String> {
     match (loader.is_on_gpu(), loader.n_threads()) {

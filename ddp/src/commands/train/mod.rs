@@ -16,7 +16,7 @@ use crate::checkpoint::CheckpointStore;
 use crate::cli::TrainArgs;
 use crate::commands::train::banner::Banner;
 use crate::config::{Config, Determinism, Length};
-use crate::data::{self, Loaded};
+use crate::data::{self, Fitted, Loaded};
 use crate::error::{Error, Result};
 use crate::exit::Stop;
 use crate::model::file::{self, ModelFile, ModelInfo};
@@ -29,6 +29,7 @@ use crate::run_folder::error::FolderError;
 use crate::run_folder::folder;
 use crate::run_folder::folder::{Existing, RunDir};
 use crate::storage::atomic_write::write_atomic;
+use crate::storage::fingerprint::fingerprint;
 use crate::train::TrainError;
 use crate::train::autosave::Autosave;
 use crate::train::resume::Resumed;
@@ -75,16 +76,25 @@ impl<'w> Run<'w> {
         let config = world.collective_result(load_config(world, args, resumed.as_ref()))?;
         agree_on_config(world, args, &config)?;
         let choice = pin_device(world, &args.device, pinning(args, &config))?;
-        let data = data::load(&config, world)?;
+        let init_from = args.init_from.as_deref().map(ModelFile::read).transpose().map_err(Error::from);
+        let init_from = world.collective_result(init_from)?;
+        let fitted = fitted(args, init_from.as_ref(), resumed.as_ref());
+        agree_on_start(world, init_from.as_ref(), fitted.as_ref())?;
+        let data = data::load_with(
+            &config,
+            world,
+            fitted.as_ref().map(|info| match &resumed {
+                Some(_) => Fitted::Resumed(&info.preprocessor),
+                None => Fitted::Initial(&info.preprocessor),
+            }),
+        )?;
         if let Some(resumed) = &resumed {
             world.collective_result(resumed.check_data(&data))?;
         }
-        let init_from = args.init_from.as_deref().map(ModelFile::read).transpose().map_err(Error::from);
-        let init_from = world.collective_result(init_from)?;
         let layout = data.train.layout();
         let spec = ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs())
             .with_embeddings(data.preprocessor.plan.embeddings());
-        agree_on_model(world, &spec, init_from.as_ref())?;
+        agree_on_model(world, &spec)?;
 
         let global_rows = resumed.as_ref().map(|resumed| resumed.state().global_rows as usize);
         let cuts = BatchPartition::new(&config, world, &data, global_rows);
@@ -114,6 +124,14 @@ impl<'w> Run<'w> {
             options: &setup::trainer_options(&config, &cuts, args.cuda_graph),
         };
         world.collective_result(announce(&banner, args, &choice, &progress))?;
+        data.warnings.iter().for_each(|warning| progress.note(warning));
+        banner::target_scale(&data).iter().for_each(|line| progress.note(line));
+        if let (Some(file), Some(_), None) = (&args.init_from, &fitted, &resumed) {
+            progress.note(&format!(
+                "preprocessing of the rows is that of {}; --refit-preprocessing fits it to the training rows",
+                file.display()
+            ));
+        }
         let device = choice.device;
         Ok(Run { world, args, signals, config, data, device, cuts, schedule, trainer, resumed, progress })
     }
@@ -221,6 +239,17 @@ pub(crate) fn pin_device(world: &World, device: &str, pinning: Pinning) -> Resul
     Ok(choice)
 }
 
+/// The preprocessor that comes with the weights: of the checkpoint to resume from, or of `--init-from`. A file of another program
+/// has none.
+fn fitted(args: &TrainArgs, init_from: Option<&ModelFile>, resumed: Option<&Resumed>) -> Option<ModelInfo> {
+    match (resumed, init_from) {
+        // Damage is found when the checkpoint is restored.
+        (Some(resumed), _) => resumed.model_info().ok(),
+        (None, Some(file)) if !args.refit_preprocessing => file.info().ok(),
+        (None, _) => None,
+    }
+}
+
 /// Checks that all ranks run the same program on the same config.
 fn agree_on_config(world: &World, args: &TrainArgs, config: &Config) -> Result<()> {
     let mut entries = vec![("version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
@@ -229,11 +258,19 @@ fn agree_on_config(world: &World, args: &TrainArgs, config: &Config) -> Result<(
     Ok(world.agree(&entries)?)
 }
 
-/// Checks that all ranks build the same model.
-fn agree_on_model(world: &World, spec: &ModelSpec, init_from: Option<&ModelFile>) -> Result<()> {
+/// Checks that all ranks start from the same weights and preprocessing, which decide how rows are read.
+fn agree_on_start(world: &World, init_from: Option<&ModelFile>, fitted: Option<&ModelInfo>) -> Result<()> {
     let init_from = init_from.map_or("none".to_owned(), |file| format!("{:016x}", file.fingerprint()));
+    let fitted = fitted.map(|info| format!("{:?}", info.preprocessor));
+    let fitted = fitted.map_or("none".to_owned(), |text| format!("{:016x}", fingerprint(text.as_bytes())));
+    let entries =
+        [("--init-from (fingerprint)", init_from), ("preprocessing that is kept (fingerprint)", fitted)];
+    Ok(world.agree(&entries.map(|(key, value)| (key.to_owned(), value)))?)
+}
+
+/// Checks that all ranks build the same model.
+fn agree_on_model(world: &World, spec: &ModelSpec) -> Result<()> {
     let entries = [
-        ("--init-from (fingerprint)", init_from),
         ("widths of the model's layers", format!("{:?}", spec.dims)),
         ("embeddings of the model", format!("{:?}", spec.embeddings)),
     ];

@@ -7,7 +7,7 @@ use ddp_kernels::Element;
 use ddp_kernels::cpu::row_copy::{self, RowCheck};
 
 use super::bytes::Bytes;
-use super::element::{RawType, numbers_to_i64, to_f32, to_f64, to_i64};
+use super::element::{RawType, differences, numbers_to_i64, to_f32, to_f64, to_i64};
 use crate::data::DataError;
 use crate::data::error::Result;
 
@@ -233,6 +233,15 @@ impl RawArray {
     pub(crate) fn rows_to_f64(&self, rows: &[usize], out: &mut [f64]) -> Result<()> {
         let len = self.row_len();
         self.for_each(rows, |n, bytes, big| to_f64(self.raw, big, bytes, &mut out[n * len..][..len]))?;
+        self.check()
+    }
+
+    /// Writes rows minus `origin`, one number per element of a row, to `out` as f64.
+    pub(crate) fn rows_less(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<()> {
+        let len = self.row_len();
+        self.for_each(rows, |n, bytes, big| {
+            differences(self.raw, big, bytes, origin, &mut out[n * len..][..len])
+        })?;
         self.check()
     }
 

@@ -68,6 +68,11 @@ impl RawType {
         }
     }
 
+    /// Whether f32 rounds some of its values.
+    pub fn is_wide(self) -> bool {
+        matches!(self, RawType::U32 | RawType::I32 | RawType::U64 | RawType::I64 | RawType::F64)
+    }
+
     /// Whether it is an integer, as class indices are.
     pub fn is_integer(self) -> bool {
         !matches!(self, RawType::F16 | RawType::Bf16 | RawType::F32 | RawType::F64)
@@ -153,6 +158,32 @@ pub(crate) fn to_f64(raw: RawType, is_big_endian: bool, bytes: &[u8], out: &mut 
         return;
     }
     each!(raw, is_big_endian, bytes, |value: out| value as f64);
+}
+
+/// The elements in `bytes` minus those of `origin`, as f64; integers minus a whole number are not rounded on the way.
+pub(crate) fn differences(raw: RawType, is_big_endian: bool, bytes: &[u8], origin: &[f64], out: &mut [f64]) {
+    if !matches!(raw, RawType::I64 | RawType::U64) {
+        to_f64(raw, is_big_endian, bytes, out);
+        out.iter_mut().zip(origin).for_each(|(out, origin)| *out -= origin);
+        return;
+    }
+    let words = bytes.as_chunks::<8>().0.iter().zip(origin).zip(out);
+    for ((&bytes, &origin), out) in words {
+        let word = if is_big_endian { u64::from_be_bytes(bytes) } else { u64::from_le_bytes(bytes) };
+        *out = match raw {
+            RawType::U64 => whole_less(i128::from(word), origin),
+            _ => whole_less(i128::from(word as i64), origin),
+        };
+    }
+}
+
+/// `whole - origin`, exactly if `origin` is whole and the difference fits.
+pub(crate) fn whole_less(whole: i128, origin: f64) -> f64 {
+    // Below 2^53 both are exact as f64, and their difference is rounded once.
+    if whole.unsigned_abs() <= 1 << 53 || origin.fract() != 0.0 {
+        return whole as f64 - origin;
+    }
+    (whole - origin as i128) as f64
 }
 
 /// The integers in `bytes` as i64; larger ones saturate.

@@ -119,7 +119,7 @@ impl RawRows {
         checks::floats(&values, wrong, names, has_missing, &columns)
     }
 
-    fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {
+    fn read_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {
         const OP: &str = "gather";
         let columns = Columns { rows, place: &|row| self.targets.place(row) };
         match &self.layout.targets {
@@ -148,13 +148,26 @@ impl Dataset for RawRows {
 
     fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()> {
         self.gather_features(rows, out.x)?;
-        self.gather_targets(rows, out.targets)?;
+        self.read_targets(rows, out.targets)?;
         if let (Some(weights), Some(out)) = (&self.weights, out.weights) {
             let out = out.into_slice::<f32>("gather", "weights")?;
             weights.rows_to_f32(rows, out)?;
             checks::weights(out, &Columns { rows, place: &|row| weights.place(row) })?;
         }
         self.check_lengths()
+    }
+
+    fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {
+        self.read_targets(rows, out)?;
+        self.check_lengths()
+    }
+
+    fn gather_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
+        if !self.features.raw.is_wide() {
+            return Ok(false);
+        }
+        self.features.rows_less(rows, origin, out)?;
+        Ok(true)
     }
 
     fn in_place(&self, rows: Range<usize>) -> Result<Option<Batch<'_>>> {

@@ -4,6 +4,7 @@
 
 mod columns;
 mod csv;
+mod exact_rows;
 #[cfg(feature = "parquet")]
 mod parquet;
 #[cfg(not(feature = "parquet"))]
@@ -20,6 +21,7 @@ mod texts;
 pub(crate) use columns::{ColumnPlan, same_columns};
 pub use csv::CsvError;
 pub(crate) use csv::{is_missing, quoted as quoted_cell};
+pub(crate) use exact_rows::ExactRows;
 pub(crate) use read::open;
 #[cfg(test)]
 pub(crate) use read::read_all;

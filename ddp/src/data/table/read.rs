@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use super::columns::{ColumnPlan, same_columns};
 use super::csv::CsvError;
+use super::exact_rows::ExactRows;
 use super::reader::TableReaders;
 use super::rows::{TableRows, huge_vocabulary};
 use crate::data::dataset::Dataset;
 use crate::data::error::{DataError, Result};
+use crate::data::remainders::Remainders;
 use crate::data::resident::ResidentRows;
 use crate::data::source::SourceSpec;
 
@@ -28,18 +30,43 @@ pub(crate) fn open(
     {
         return Ok(rows);
     }
-    Ok(Arc::new(read_all(files, readers, spec)?))
+    let mut read = read_tables(files, readers, spec)?;
+    read.rows.remainders.prune(&read.rows.features);
+    let none = Remainders::new(read.rows.n_features);
+    let remainders = std::mem::replace(&mut read.rows.remainders, none);
+    let rows = read.finish(files, spec)?;
+    Ok(match remainders.is_empty() {
+        true => Arc::new(rows),
+        false => Arc::new(ExactRows { rows, remainders }),
+    })
 }
 
-/// Reads the rows of all files into memory.
+/// The rows of all files.
+struct Read {
+    plan: ColumnPlan,
+    rows: TableRows,
+}
+
+impl Read {
+    fn finish(self, files: &[PathBuf], spec: &SourceSpec<'_>) -> Result<ResidentRows> {
+        self.rows.finish(&self.plan, &files[0], spec)
+    }
+}
+
+/// Reads the rows of all files into memory, as f32.
 ///
 /// # Errors
 /// [`DataError::TooLarge`] if they exceed the memory that the config grants.
+#[cfg(test)]
 pub(crate) fn read_all(
     files: &[PathBuf],
     readers: &TableReaders,
     spec: &SourceSpec<'_>,
 ) -> Result<ResidentRows> {
+    read_tables(files, readers, spec)?.finish(files, spec)
+}
+
+fn read_tables(files: &[PathBuf], readers: &TableReaders, spec: &SourceSpec<'_>) -> Result<Read> {
     let mut first: Option<(ColumnPlan, TableRows)> = None;
     for path in files {
         let mut reader = (readers.open)(path, spec)?;
@@ -57,6 +84,7 @@ pub(crate) fn read_all(
             if let Some(vocabulary) = rows.huge_vocabulary() {
                 return Err(huge_vocabulary(path, vocabulary.name()));
             }
+            rows.remainders.prune_sometimes(&rows.features);
             if rows.size_bytes() > spec.memory_bytes {
                 return Err(too_large(spec, rows.size_bytes()));
             }
@@ -66,7 +94,7 @@ pub(crate) fn read_all(
         }
     }
     let (plan, rows) = first.expect("there is a file");
-    rows.finish(&plan, &files[0], spec)
+    Ok(Read { plan, rows })
 }
 
 fn too_large(spec: &SourceSpec<'_>, at_least: u64) -> DataError {

@@ -10,6 +10,7 @@ use crate::data::CellProblem;
 use crate::data::checks::MAX_GUESSED_CLASSES;
 use crate::data::dataset::{CategoryColumn, RowLayout, TargetLayout};
 use crate::data::error::{DataError, Result};
+use crate::data::remainders::Remainders;
 use crate::data::resident::{ResidentRows, Targets};
 use crate::data::source::SourceSpec;
 use crate::data::vocabulary::{MAX_VALUES, Vocabulary};
@@ -21,6 +22,8 @@ pub(crate) struct TableRows {
     pub(crate) n_features: usize,
     /// `[n_rows, n_features]`; NaN where a value is missing.
     pub(crate) features: Vec<f32>,
+    /// What f32 rounds away from the features.
+    pub(crate) remainders: Remainders,
     pub(crate) targets: TargetCells,
     pub(crate) weights: Option<Vec<f32>>,
     /// One per categorical column.
@@ -59,6 +62,7 @@ impl TableRows {
             n_rows: 0,
             n_features: plan.features.len(),
             features: Vec::new(),
+            remainders: Remainders::new(plan.features.len()),
             targets: match spec.data.task {
                 _ if to_predict.is_some() => {
                     TargetCells::Values { values: Vec::new(), n_targets: 0, is_binary: false }
@@ -93,6 +97,7 @@ impl TableRows {
     pub(crate) fn drop_rows_from(&mut self, first: usize) {
         self.n_rows = first;
         self.features.truncate(first * self.n_features);
+        self.remainders.truncate(first);
         match &mut self.targets {
             TargetCells::Classes { labels, .. } => labels.truncate(first),
             TargetCells::Values { values, n_targets, .. } => values.truncate(first * *n_targets),
@@ -172,13 +177,14 @@ impl TableRows {
             TargetCells::Values { values, .. } => values.len() * 4,
         };
         let weights = self.weights.as_ref().map_or(0, |weights| weights.len() * 4);
-        (self.features.len() * 4 + targets + weights) as u64
+        (self.features.len() * 4 + self.remainders.size_bytes() + targets + weights) as u64
     }
 
     /// Removes all rows but keeps the vocabularies.
     pub(crate) fn clear(&mut self) {
         self.n_rows = 0;
         self.features.clear();
+        self.remainders.truncate(0);
         match &mut self.targets {
             TargetCells::Classes { labels, .. } => labels.clear(),
             TargetCells::Values { values, .. } => values.clear(),

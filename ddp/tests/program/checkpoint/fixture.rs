@@ -49,7 +49,8 @@ pub(crate) fn options(layout: &ParamLayout, rank: usize, n_savers: usize) -> Sav
             config: "[train]\nepochs = 3\n".to_owned(),
             preprocessor: Preprocessor {
                 plan: ColumnCodes::plain(vec!["a".to_owned(), "b".to_owned(), "c".to_owned()]),
-                normalizer: Some(Normalizer { shift: vec![1.0, 2.0, 3.0], scale: vec![0.5; 3] }),
+                normalizer: Some(Normalizer::new(vec![1.0, 2.0, 3.0], vec![0.5; 3])),
+                target_scale: None,
             },
         },
         layout: layout.clone(),

@@ -91,9 +91,7 @@ fn features(path: &Path, names: &[String], normalizer: Option<&ddp::data::Normal
         let record = record.unwrap();
         for (i, &column) in columns.iter().enumerate() {
             let value: f32 = record[column].parse().unwrap();
-            x.push(normalizer.map_or(value, |n| {
-                ((f64::from(value) - f64::from(n.shift[i])) * f64::from(n.scale[i])) as f32
-            }));
+            x.push(normalizer.map_or(value, |n| ((f64::from(value) - n.shift[i]) * n.scale[i]) as f32));
         }
     }
     x

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ddp::data::ColumnStats;
+use ddp::data::{ColumnStats, column_stats};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -90,7 +90,7 @@ fn read(set: &Set, memory_bytes: u64) -> Result<ColumnStats, String> {
     let dataset = set.open(memory_bytes, &[]).map_err(|error| error.to_string())?;
     assert!(dataset.len() <= 10_000, "{} rows of a file of a few kB", dataset.len());
     dataset.fingerprint().map_err(|error| error.to_string())?;
-    ColumnStats::of_rows(&*dataset, 0..dataset.len()).map_err(|error| error.to_string())
+    column_stats(&*dataset, 0..dataset.len()).map_err(|error| error.to_string())
 }
 
 fn damage_one(folder: &Path, which: Index, damages: &[Damage]) {

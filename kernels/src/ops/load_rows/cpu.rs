@@ -54,7 +54,7 @@ pub(super) fn load<T: Kept>(
     x: &[T],
     (n_rows, cols): (usize, usize),
     indices: Option<&[i64]>,
-    normalizer: Option<(&[f32], &[f32])>,
+    normalizer: Option<(&[f64], &[f64])>,
     out: &mut [f32],
 ) -> Result<()> {
     let wrong = indices.and_then(|all| all.iter().find(|&&index| index < 0 || index as usize >= n_rows));
@@ -79,8 +79,7 @@ pub(super) fn load<T: Kept>(
                         Some((shift, scale)) => {
                             for (((to, &x), &shift), &scale) in to.iter_mut().zip(from).zip(shift).zip(scale)
                             {
-                                let difference = f64::from(x.value()) - f64::from(shift);
-                                *to = (difference * f64::from(scale)) as f32;
+                                *to = ((f64::from(x.value()) - shift) * scale) as f32;
                             }
                         }
                         None => {

@@ -22,9 +22,12 @@ pub(super) fn load(
         return Ok(());
     }
     let (shift, scale) = normalizer.unzip();
-    let floats = [Some(out.as_ref()), shift, scale].into_iter().flatten().fold(0, |all, s| all | s.ptr());
+    let doubles = [shift, scale].into_iter().flatten().fold(0, |all, s| all | s.ptr());
     let x_word = 4 * x.dtype().size_bytes() as u64;
-    let by_4 = cols.is_multiple_of(4) && floats.is_multiple_of(16) && x.ptr().is_multiple_of(x_word);
+    let by_4 = cols.is_multiple_of(4)
+        && out.as_ref().ptr().is_multiple_of(16)
+        && doubles.is_multiple_of(32)
+        && x.ptr().is_multiple_of(x_word);
     let kernel = match (x.dtype(), by_4) {
         (DType::U8, true) => "load_rows_u8_f32_by_4",
         (DType::U8, false) => "load_rows_u8_f32",
@@ -40,7 +43,7 @@ pub(super) fn load(
     let launch = tiles.grid(Launch::new(gpu, &SOURCE, kernel)?).read(x).read_opt(indices);
     let launch = launch.read_opt(shift).read_opt(scale).write(out);
     let launch = launch.arg(n_rows).arg(rows).arg(items).arg(tiles.log2_width());
-    // SAFETY: load_rows(const T* x, const i64* indices, const float* shift, const float* scale, float* out, size_t n_rows,
+    // SAFETY: load_rows(const T* x, const i64* indices, const double* shift, const double* scale, float* out, size_t n_rows,
     // size_t rows, size_t items, u32 log2_width); items of 1 or 4 elements fill a row, of which x holds n_rows and out `rows`,
     // indices one number each, shift and scale one row; for 4 all addresses are multiples of 4 elements. Without indices
     // n_rows is `rows`, as the caller checked.

@@ -1,7 +1,7 @@
 // load_rows.cu: gathers stored rows, casts them to f32 and normalises them.
 // maths   out[n, c] <- (x[indices[n], c] - shift[c]) * scale[c] in f64, rounded once; without shift and scale the exact
 //         value; without indices row n; for an index outside 0..n_rows NaN
-// shapes  x: T[n_rows, items * N], out: f32[rows, items * N], indices: i64[rows], shift, scale: f32[items * N]; T is u8, f16,
+// shapes  x: T[n_rows, items * N], out: f32[rows, items * N], indices: i64[rows], shift, scale: f64[items * N]; T is u8, f16,
 //         bf16 or f32, N is 1 or 4
 // launch  row_walk: rows over blocks in x, a row's items over 2^log2_width threads and over blocks in y; block 256; any shape
 // moved   1 row of T and 1 of f32 written per index: memory-bound (the two rows of shift and scale stay in the cache)
@@ -11,8 +11,8 @@
 __device__ __forceinline__ float to_float(u8 x) { return (float)x; }
 
 template <class T, int N>
-__device__ void load(const T* __restrict__ x, const i64* __restrict__ indices, const float* __restrict__ shift,
-                     const float* __restrict__ scale, float* __restrict__ out, size_t n_rows, size_t rows, size_t items,
+__device__ void load(const T* __restrict__ x, const i64* __restrict__ indices, const double* __restrict__ shift,
+                     const double* __restrict__ scale, float* __restrict__ out, size_t n_rows, size_t rows, size_t items,
                      u32 log2_width) {
     RowWalk at = row_walk(log2_width);
     for (size_t row = at.row; row < rows; row += at.row_stride) {
@@ -35,10 +35,10 @@ __device__ void load(const T* __restrict__ x, const i64* __restrict__ indices, c
 #pragma unroll
                     for (int j = 0; j < N; j++) r.v[j] = to_float(v[k].v[j]);
                     if (shift) {
-                        Pack<float, N> less = load_pack<N>(shift, i), times = load_pack<N>(scale, i);
+                        Pack<double, N> less = load_pack<N>(shift, i), times = load_pack<N>(scale, i);
 #pragma unroll
                         for (int j = 0; j < N; j++)
-                            r.v[j] = (float)(((double)r.v[j] - (double)less.v[j]) * (double)times.v[j]);
+                            r.v[j] = (float)(((double)r.v[j] - less.v[j]) * times.v[j]);
                     }
                     store_pack(to, i, r);
                 }
@@ -52,9 +52,9 @@ __device__ void load(const T* __restrict__ x, const i64* __restrict__ indices, c
     }
 }
 #define LOAD(name, T, N)                                                                                              \
-    extern "C" __global__ void load_rows_##name(const T* x, const i64* indices, const float* shift, const float* scale, \
-                                                float* out, size_t n_rows, size_t rows, size_t items,                 \
-                                                u32 log2_width) {                                                     \
+    extern "C" __global__ void load_rows_##name(const T* x, const i64* indices, const double* shift,                  \
+                                                const double* scale, float* out, size_t n_rows, size_t rows,          \
+                                                size_t items, u32 log2_width) {                                       \
         load<T, N>(x, indices, shift, scale, out, n_rows, rows, items, log2_width);                                   \
     }
 LOAD(u8_f32, u8, 1)

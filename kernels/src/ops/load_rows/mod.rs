@@ -11,9 +11,9 @@ use crate::{DType, Result, Shape, TensorMut, TensorRef};
 /// Normalisation of each column: `(x - shift) · scale`.
 #[derive(Debug, Clone, Copy)]
 pub struct RowNormalizer<'a> {
-    /// `[C]` f32, usually the means of the columns.
+    /// `[C]` f64, usually the means of the columns.
     pub shift: TensorRef<'a>,
-    /// `[C]` f32, usually 1 over the standard deviations of the columns.
+    /// `[C]` f64, usually 1 over the standard deviations of the columns.
     pub scale: TensorRef<'a>,
 }
 
@@ -54,7 +54,7 @@ pub fn load_rows(
     if let Some(RowNormalizer { shift, scale }) = normalizer {
         for operand in [shift.operand("shift"), scale.operand("scale")] {
             check::same_device(OP, &[x_op, operand])?;
-            check::dtype(OP, operand, &[DType::F32], "f32")?;
+            check::dtype(OP, operand, &[DType::F64], "f64")?;
             check::shape(OP, operand, Shape::vector(cols))?;
         }
     }
@@ -70,7 +70,7 @@ pub fn load_rows(
     let indices = indices.map(|indices| indices.as_slice::<i64>(OP, "indices")).transpose()?;
     let normalizer = match normalizer {
         Some(RowNormalizer { shift, scale }) => {
-            Some((shift.as_slice::<f32>(OP, "shift")?, scale.as_slice::<f32>(OP, "scale")?))
+            Some((shift.as_slice::<f64>(OP, "shift")?, scale.as_slice::<f64>(OP, "scale")?))
         }
         None => None,
     };
@@ -102,7 +102,7 @@ mod tests {
         values: &[T],
         (cols, start): (usize, usize),
         indices: Option<&[i64]>,
-        normalizer: Option<(&[f32], &[f32])>,
+        normalizer: Option<(&[f64], &[f64])>,
         device: Device,
     ) -> Vec<f32> {
         let n_rows = (values.len() - start) / cols;
@@ -110,7 +110,7 @@ mod tests {
         let rows = indices.map_or(n_rows, <[i64]>::len);
         let mut out = Tensor::zeros(&[start + rows * cols], DType::F32, device).unwrap();
         let indices = indices.map(|indices| tensor(indices, &[rows], device));
-        let placed = |v: &[f32]| tensor(&[&vec![0.0; start], v].concat(), &[start + cols], device);
+        let placed = |v: &[f64]| tensor(&[&vec![0.0; start], v].concat(), &[start + cols], device);
         let normalizer = normalizer.map(|(shift, scale)| (placed(shift), placed(scale)));
         load_rows(
             x.view().range(start, start + n_rows * cols).unwrap().reshape(&[n_rows, cols]).unwrap(),
@@ -130,16 +130,14 @@ mod tests {
         values: &[T],
         (cols, start): (usize, usize),
         indices: Option<&[i64]>,
-        normalizer: Option<(&[f32], &[f32])>,
+        normalizer: Option<(&[f64], &[f64])>,
     ) -> Vec<f32> {
         let all: Vec<i64> = (0..((values.len() - start) / cols) as i64).collect();
         let mut out = Vec::new();
         for &row in indices.unwrap_or(&all) {
             for c in 0..cols {
                 let x = values[start + row as usize * cols + c].to_f64();
-                out.push(normalizer.map_or(x as f32, |(shift, scale)| {
-                    ((x - f64::from(shift[c])) * f64::from(scale[c])) as f32
-                }));
+                out.push(normalizer.map_or(x as f32, |(shift, scale)| ((x - shift[c]) * scale[c]) as f32));
             }
         }
         out
@@ -158,8 +156,8 @@ mod tests {
     fn check<T: Element>(device: Device, value: impl Fn(usize) -> T) {
         const INDICES: [i64; 7] = [5, 0, 5, 12, 1, 11, 3];
         for cols in [1, 3, 4, 12, 196, 1030, 5000] {
-            let shift: Vec<f32> = random::<f32>(cols, 2).iter().map(|v| v * 100.0).collect();
-            let scale = random::<f32>(cols, 3);
+            let shift: Vec<f64> = random::<f64>(cols, 2).iter().map(|v| v * 100.0).collect();
+            let scale = random::<f64>(cols, 3);
             for start in [0, 1, 4, 8] {
                 let values: Vec<T> = (0..start + 13 * cols).map(&value).collect();
                 for indices in [None, Some(&INDICES[..])] {
@@ -214,7 +212,8 @@ mod tests {
     #[test]
     fn arithmetic_is_in_f64_and_rounds_once() {
         let x = [f32::MAX, -f32::MAX, 16_777_217.0, 1e-38, 0.1, 1.0, f32::INFINITY, f32::NAN];
-        let shift = [-f32::MAX, f32::MAX, -1.0, 0.9e-38, 0.3, 1.0 - f32::EPSILON, 0.0, 0.0];
+        let max = f64::from(f32::MAX);
+        let shift = [-max, max, -1.0, 0.9e-38, 0.3, 1.0 - f64::EPSILON, 0.0, 0.0];
         let scale = [0.5, 0.25, 1.0, 1e-3, 3.0, 1e30, -1.0, 1.0];
         for device in devices() {
             let got = run(&x, (8, 0), None, Some((&shift, &scale)), device);
@@ -257,7 +256,7 @@ mod tests {
         let (n_rows, cols) = (3000, 100);
         let values: Vec<u8> = (0..n_rows * cols).map(|i| (i * 31 % 251) as u8).collect();
         let indices: Vec<i64> = (0..20_000).map(|i| i * 7919 % n_rows as i64).collect();
-        let (shift, scale) = (random::<f32>(cols, 1), random::<f32>(cols, 2));
+        let (shift, scale) = (random::<f64>(cols, 1), random::<f64>(cols, 2));
         let normalizer = Some((&shift[..], &scale[..]));
         let want = want(&values, (cols, 0), Some(&indices), normalizer);
         for device in devices() {
@@ -290,7 +289,7 @@ mod tests {
             let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, device).unwrap();
             let x = zeros(&[4, 3], DType::U8);
             let (mut two, mut four) = (zeros(&[2, 3], DType::F32), zeros(&[4, 3], DType::F32));
-            let (columns, wide) = (zeros(&[3], DType::F32), zeros(&[4], DType::F32));
+            let (columns, wide) = (zeros(&[3], DType::F64), zeros(&[4], DType::F64));
             let fine = RowNormalizer { shift: columns.view(), scale: columns.view() };
             load_rows(x.view(), None, Some(fine), four.view_mut()).unwrap();
             let is_refused = |x: &Tensor,
@@ -306,13 +305,15 @@ mod tests {
             for dtype in [DType::F64, DType::I64] {
                 assert!(is_refused(&zeros(&[4, 3], dtype), None, None, &mut four));
                 assert!(is_refused(&x, None, None, &mut zeros(&[4, 3], dtype)));
+            }
+            for dtype in [DType::F32, DType::I64] {
                 let wrong = zeros(&[3], dtype);
                 assert!(is_refused(&x, None, Some(RowNormalizer { shift: wrong.view(), ..fine }), &mut four));
             }
             assert!(is_refused(&x, None, Some(RowNormalizer { scale: wide.view(), ..fine }), &mut four));
             assert!(is_refused(&zeros(&[12], DType::U8), None, None, &mut four));
             if device != Device::Cpu {
-                let elsewhere = Tensor::zeros(&[3], DType::F32, Device::Cpu).unwrap();
+                let elsewhere = Tensor::zeros(&[3], DType::F64, Device::Cpu).unwrap();
                 let normalizer = RowNormalizer { shift: elsewhere.view(), ..fine };
                 assert!(is_refused(&x, None, Some(normalizer), &mut four));
             }

@@ -9,8 +9,12 @@ pub(super) fn put(rows: &mut TableRows, row: usize, role: Role, cell: &[u8]) -> 
     let n = rows.n_features;
     match role {
         Role::Feature(index) => {
-            rows.features[row * n + index] =
-                if rows.may_miss && is_missing(cell) { f32::NAN } else { number(cell)? };
+            let is_missing = rows.may_miss && is_missing(cell);
+            let value = if is_missing { f32::NAN } else { number(cell)? };
+            rows.features[row * n + index] = value;
+            if rows.remainders.keeps(index) && !is_missing {
+                rows.remainders.set(index, row, remainder(cell, value)?);
+            }
         }
         Role::Category { feature, index } => {
             // An empty cell is the unknown category.
@@ -66,6 +70,18 @@ fn number(cell: &[u8]) -> Result<f32, CellProblem> {
         Ok(value) if value.is_finite() => Ok(value),
         Ok(_) => Err(CellProblem::NotFinite { text: shown(cell) }),
         Err(_) => Err(CellProblem::NotANumber { text: shown(cell) }),
+    }
+}
+
+/// The number in `cell` minus `single`, its nearest f32.
+fn remainder(cell: &[u8], single: f32) -> Result<f64, CellProblem> {
+    let text = text_of(cell)?;
+    match text.parse::<i128>() {
+        Ok(whole) => Ok((whole - single as i128) as f64),
+        Err(_) => match text.parse::<f64>() {
+            Ok(value) => Ok(value - f64::from(single)),
+            Err(_) => Err(CellProblem::NotANumber { text: shown(cell) }),
+        },
     }
 }
 

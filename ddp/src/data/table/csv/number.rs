@@ -93,6 +93,30 @@ impl Decimal {
         Some(if self.is_negative { -value as f32 } else { value as f32 })
     }
 
+    /// The number minus `single`, its nearest f32; `None` if that needs more precision.
+    #[inline(always)]
+    pub(super) fn remainder(self, single: f32) -> Option<f64> {
+        /// Largest power of ten that f64 holds exactly.
+        const MAX_EXACT: i32 = 22;
+        if self.is_whole && self.mantissa <= 1 << 53 {
+            // Exact, as is the difference from its nearest f32.
+            let whole = self.mantissa as f64;
+            return Some(if self.is_negative { -whole } else { whole } - f64::from(single));
+        }
+        if self.is_whole {
+            let whole = if self.is_negative { -i128::from(self.mantissa) } else { i128::from(self.mantissa) };
+            return Some((whole - single as i128) as f64);
+        }
+        if self.mantissa > 1 << 53 || self.exponent.abs() > MAX_EXACT {
+            return None;
+        }
+        // Both are exact, so that the result is rounded once.
+        let power = POWERS[(self.exponent.abs() - MIN_EXPONENT) as usize];
+        let mantissa = self.mantissa as f64;
+        let value = if self.exponent < 0 { mantissa / power } else { mantissa * power };
+        Some(if self.is_negative { -value } else { value } - f64::from(single))
+    }
+
     /// The number as an integer if it was written as one.
     #[inline(always)]
     pub(super) fn to_i64(self) -> Option<i64> {
@@ -148,8 +172,26 @@ mod tests {
         (len == text.len()).then(|| (number.to_f32(), number.to_i64()))
     }
 
+    /// The remainder is that of the standard library's f64, or of the whole number.
+    fn check_remainder(text: &str) {
+        let padded = format!("{text},\0\0\0\0\0\0\0\0");
+        let Some((number, _)) = Decimal::read(padded.as_bytes()) else { return };
+        let single: f32 = text.parse().unwrap();
+        if !single.is_finite() {
+            return;
+        }
+        if let Some(got) = number.remainder(single) {
+            let want = match text.parse::<i128>() {
+                Ok(whole) => (whole - single as i128) as f64,
+                Err(_) => text.parse::<f64>().unwrap() - f64::from(single),
+            };
+            assert_eq!(got, want, "{text}");
+        }
+    }
+
     /// The fast path agrees with the standard library.
     fn check(text: &str) {
+        check_remainder(text);
         let Some((single, whole)) = read(text) else { return };
         let want: f32 = text.parse().unwrap();
         if let Some(got) = single {

@@ -50,7 +50,13 @@ fn line_end(bytes: &[u8]) -> Option<usize> {
 #[inline(always)]
 fn put(rows: &mut TableRows, row: usize, first_feature: usize, role: Role, number: Decimal) -> Option<()> {
     match role {
-        Role::Feature(index) => rows.features[first_feature + index] = number.to_f32()?,
+        Role::Feature(index) => {
+            let value = number.to_f32()?;
+            rows.features[first_feature + index] = value;
+            if rows.remainders.keeps(index) {
+                rows.remainders.set(index, row, number.remainder(value)?);
+            }
+        }
         Role::Target(index) => {
             let target = match &rows.targets {
                 TargetCells::Classes { .. } => TargetCell::Label(number.to_i64()?),

@@ -56,6 +56,11 @@ pub(super) fn groups_of(files: &[(ParquetFile, Columns)]) -> Vec<Group> {
     groups.filter(|group| group.n_rows > 0).collect()
 }
 
+/// Bytes of a decoded row: with what f32 rounds away from its features.
+pub(super) fn decoded_row_bytes(columns: &Columns, layout: &RowLayout) -> usize {
+    layout.row_bytes() + columns.n_wide_features() * size_of::<f64>()
+}
+
 impl ParquetRows {
     /// Rows of `files`, whose `layout` is known; a decode needs `scratch_bytes` in addition to its rows.
     pub(super) fn new(
@@ -71,7 +76,8 @@ impl ParquetRows {
             n_rows += group.n_rows;
             ends.push(n_rows);
         }
-        let costs = groups.iter().map(|group| group.n_rows * layout.row_bytes()).collect();
+        let row_bytes = decoded_row_bytes(&files[0].1, &layout);
+        let costs = groups.iter().map(|group| group.n_rows * row_bytes).collect();
         let budget = usize::try_from(spec.memory_bytes).unwrap_or(usize::MAX);
         let shared = Shared {
             vocabularies: layout.categories.iter().map(|category| category.vocabulary.clone()).collect(),
@@ -128,6 +134,7 @@ impl Shared {
             let reason = format!("row group {index} has {} rows, and its footer says {n_rows}", rows.n_rows);
             return Err(malformed(&file.path, reason));
         }
+        rows.remainders.prune(&rows.features);
         Ok(rows)
     }
 }
@@ -171,6 +178,30 @@ impl Dataset for ParquetRows {
             }
         }
         Ok(())
+    }
+
+    fn gather_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
+        let shared = &*self.shared;
+        if shared.files[0].1.n_wide_features() == 0 {
+            return Ok(false);
+        }
+        let width = shared.layout.n_features();
+        let mut places: Vec<(usize, usize)> =
+            rows.iter().enumerate().map(|(place, &row)| (shared.group_of(row), place)).collect();
+        places.sort_unstable();
+        let mut wanted: Vec<usize> = places.iter().map(|(group, _)| *group).collect();
+        wanted.dedup();
+        while let Some(of_group) = shared.cache.take(&mut wanted, |group| shared.decode(group))? {
+            let group = of_group.group;
+            let start = shared.start_of(group);
+            let from = places.partition_point(|(other, _)| *other < group);
+            for &(_, place) in places[from..].iter().take_while(|(other, _)| *other == group) {
+                let row = [rows[place] - start];
+                let out = &mut out[place * width..][..width];
+                of_group.remainders.differences(&of_group.features, &row, origin, out);
+            }
+        }
+        Ok(true)
     }
 
     fn block_ends(&self) -> Option<&[usize]> {

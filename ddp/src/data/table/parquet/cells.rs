@@ -70,6 +70,49 @@ pub(super) fn to_f32(array: &dyn Array, out: &mut [f32]) {
     }
 }
 
+/// The values minus `singles`, which [`to_f32`] gave; `None` if f32 holds all values of the type. Missing values have 0.
+pub(super) fn remainders(array: &dyn Array, singles: &[f32]) -> Option<Vec<f64>> {
+    macro_rules! numbers {
+        ($t:ident, |$v:ident, $single:ident| $value:expr) => {{
+            let values = array.as_primitive::<types::$t>().values().iter().zip(singles);
+            values
+                .enumerate()
+                .map(|(row, (&$v, &$single))| if array.is_null(row) { 0.0 } else { $value })
+                .collect()
+        }};
+    }
+    macro_rules! integers {
+        ($t:ident) => {
+            numbers!($t, |v, single| (i128::from(v) - single as i128) as f64)
+        };
+    }
+    macro_rules! decimals {
+        ($t:ident, $scale:expr, |$v:ident| $value:expr) => {{
+            let unit = 10f64.powi(i32::from($scale));
+            numbers!($t, |$v, single| $value / unit - f64::from(single))
+        }};
+    }
+    Some(match array.data_type() {
+        DataType::Int32 => integers!(Int32Type),
+        DataType::Int64 => integers!(Int64Type),
+        DataType::UInt32 => integers!(UInt32Type),
+        DataType::UInt64 => integers!(UInt64Type),
+        DataType::Float64 => {
+            numbers!(Float64Type, |v, single| if v.is_nan() { 0.0 } else { v - f64::from(single) })
+        }
+        DataType::Decimal32(_, scale) => decimals!(Decimal32Type, *scale, |v| f64::from(v)),
+        DataType::Decimal64(_, scale) => decimals!(Decimal64Type, *scale, |v| v as f64),
+        DataType::Decimal128(_, scale) => decimals!(Decimal128Type, *scale, |v| v as f64),
+        DataType::Dictionary(..) => {
+            let dictionary = array.as_any_dictionary();
+            let mut values = vec![f32::NAN; dictionary.values().len()];
+            to_f32(dictionary.values(), &mut values);
+            spread(array, &remainders(dictionary.values(), &values)?)
+        }
+        _ => return None,
+    })
+}
+
 /// Integers as i64, other numbers as f64; missing values are 0.
 pub(super) enum Whole {
     Integers(Vec<i64>),

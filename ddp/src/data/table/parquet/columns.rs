@@ -86,6 +86,13 @@ impl Columns {
         Ok(Columns { plan, needed })
     }
 
+    /// Features of numbers that f32 rounds.
+    pub(super) fn n_wide_features(&self) -> usize {
+        let is_wide =
+            |column: &&Column| matches!(column.roles[..], [Role::Feature(_)]) && is_wide(&column.data_type);
+        self.needed.iter().filter(is_wide).count()
+    }
+
     /// Fails unless `other`, of another file, has the same columns and types.
     pub(super) fn check_same(
         &self,
@@ -167,6 +174,17 @@ fn kind(data_type: &DataType) -> Kind {
             Kind::Other("write texts as strings (UTF8), or list it in `data.drop`")
         }
         _ => Kind::Other(FLATTEN),
+    }
+}
+
+/// Whether f32 rounds some values of the type.
+fn is_wide(data_type: &DataType) -> bool {
+    use DataType as T;
+    match data_type {
+        T::Dictionary(_, of) => is_wide(of),
+        T::Int32 | T::Int64 | T::UInt32 | T::UInt64 | T::Float64 => true,
+        T::Decimal32(..) | T::Decimal64(..) | T::Decimal128(..) => true,
+        _ => false,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::blocks::{ParquetRows, groups_of};
+use super::blocks::{ParquetRows, decoded_row_bytes, groups_of};
 use super::columns::Columns;
 use super::file::ParquetFile;
 use super::reader::{ParquetReader, batch_rows};
@@ -57,9 +57,9 @@ pub(crate) fn open_large(paths: &[PathBuf], spec: &SourceSpec<'_>) -> Result<Opt
         return Err(DataError::ShuffleDecodes { source_name, needed_mib: (needed >> 20) + 1, limit_mib });
     }
     let scratch = scratch_bytes(&files);
+    let row_bytes = decoded_row_bytes(&files[0].1, &layout);
     let largest = groups_of(&files).iter().map(|group| group.n_rows).max().unwrap_or(0);
-    let needed =
-        (2 * largest as u64).saturating_mul(layout.row_bytes() as u64).saturating_add(scratch as u64);
+    let needed = (2 * largest as u64).saturating_mul(row_bytes as u64).saturating_add(scratch as u64);
     if needed > spec.memory_bytes {
         return Err(DataError::TooLarge {
             source_name: spec.source.to_owned(),

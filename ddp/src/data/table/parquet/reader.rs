@@ -7,7 +7,7 @@ use arrow_array::{Array, RecordBatch};
 use arrow_schema::DataType;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
 
-use super::cells::{Whole, categories, first_null, to_f32, to_whole};
+use super::cells::{Whole, categories, first_null, remainders, to_f32, to_whole};
 use super::columns::{Column, Columns};
 use super::file::{ParquetFile, guarded, malformed};
 use crate::config::Task;
@@ -80,6 +80,13 @@ impl ParquetReader {
                     let out = &mut self.scratch[at..][..n * width];
                     cells.features(width, rows.may_miss, out)?;
                     if width == 1 {
+                        if rows.remainders.keeps(feature)
+                            && let Some(remainders) = remainders(array, out)
+                        {
+                            for (row, remainder) in remainders.into_iter().enumerate() {
+                                rows.remainders.set(feature, first + row, remainder);
+                            }
+                        }
                         places.push((feature, at));
                         at += n;
                     } else {

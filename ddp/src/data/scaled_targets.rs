@@ -1,0 +1,157 @@
+//! Standardises the targets of a dataset, and fits the scale to its statistics.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ddp_kernels::TensorMut;
+
+use super::dataset::{Dataset, RowLayout};
+use super::stats::ColumnStats;
+use super::target_scale::TargetScale;
+use crate::data::batch::BatchMut;
+use crate::data::error::Result;
+
+/// Fits the scale to the statistics of the targets of the training rows.
+///
+/// Source: scikit-learn's `TransformedTargetRegressor` with a `StandardScaler`.
+pub(super) fn fit(stats: &ColumnStats) -> TargetScale {
+    let scale = |target: usize| {
+        let deviation = stats.standard_deviation(target);
+        let is_usable = stats.min[target] < stats.max[target] && (deviation as f32).is_normal();
+        if is_usable { deviation } else { 1.0 }
+    };
+    TargetScale { shift: stats.mean.clone(), scale: (0..stats.mean.len()).map(scale).collect() }
+}
+
+/// `dataset` with standardised targets.
+pub(super) fn apply(scale: &TargetScale, dataset: Arc<dyn Dataset>) -> Arc<dyn Dataset> {
+    let mut layout = dataset.layout().clone();
+    layout.target_scale = Some(scale.clone());
+    Arc::new(ScaledTargets { of: dataset, layout })
+}
+
+/// Rows whose targets are standardised when they are gathered; its layout holds the scale.
+#[derive(Debug)]
+struct ScaledTargets {
+    of: Arc<dyn Dataset>,
+    layout: RowLayout,
+}
+
+impl ScaledTargets {
+    fn standardize(&self, targets: TensorMut<'_>) -> Result<()> {
+        if let Some(scale) = &self.layout.target_scale {
+            scale.standardize(targets.into_slice::<f32>("gather", "targets")?);
+        }
+        Ok(())
+    }
+}
+
+impl Dataset for ScaledTargets {
+    fn len(&self) -> usize {
+        self.of.len()
+    }
+
+    fn layout(&self) -> &RowLayout {
+        &self.layout
+    }
+
+    fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()> {
+        let BatchMut { x, mut targets, weights } = out;
+        self.of.gather(rows, BatchMut { x, targets: targets.reborrow(), weights })?;
+        self.standardize(targets)
+    }
+
+    fn gather_targets(&self, rows: &[usize], mut out: TensorMut<'_>) -> Result<()> {
+        self.of.gather_targets(rows, out.reborrow())?;
+        self.standardize(out)
+    }
+
+    fn gather_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
+        self.of.gather_doubles(rows, origin, out)
+    }
+
+    fn block_ends(&self) -> Option<&[usize]> {
+        self.of.block_ends()
+    }
+
+    fn prefetch(&self, rows: &[Range<usize>]) {
+        self.of.prefetch(rows);
+    }
+
+    fn advice(&self) -> Option<String> {
+        self.of.advice()
+    }
+
+    fn fingerprint(&self) -> Result<u64> {
+        self.of.fingerprint()
+    }
+
+    fn resident_bytes(&self) -> usize {
+        self.of.resident_bytes()
+    }
+
+    fn source(&self) -> &str {
+        self.of.source()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_kernels::{DType, Device, Tensor};
+
+    use super::*;
+    use crate::data::{ResidentRows, TargetLayout, Targets, numbered_columns};
+
+    fn fitted(rows: &[[f64; 3]]) -> TargetScale {
+        let mut stats = ColumnStats::new(3);
+        stats.add(&rows.concat());
+        fit(&stats)
+    }
+
+    #[test]
+    fn targets_get_mean_0_and_deviation_1_and_come_back() {
+        let rows = [[3e5, 7.0, -1e-3], [5e5, 7.0, 1e-3], [1e5, 7.0, 3e-3], [3e5, 7.0, 1e-3]];
+        let scale = fitted(&rows);
+        assert_eq!(scale.shift[..2], [3e5, 7.0]);
+        assert_eq!(scale.scale[1], 1.0, "a constant target keeps its scale");
+        let mut values: Vec<f32> = rows.concat().iter().map(|&y| y as f32).collect();
+        let given = values.clone();
+        scale.standardize(&mut values);
+        for target in [0, 2] {
+            let y: Vec<f64> = values.iter().skip(target).step_by(3).map(|&y| f64::from(y)).collect();
+            assert!(y.iter().sum::<f64>().abs() < 1e-6, "{y:?}");
+            assert!((y.iter().map(|y| y * y).sum::<f64>() / 4.0 - 1.0).abs() < 1e-6, "{y:?}");
+        }
+        for (back, given) in scale.undo(&values).into_iter().zip(given) {
+            assert!((back - f64::from(given)).abs() <= 1e-6 * f64::from(given).abs(), "{back} of {given}");
+        }
+    }
+
+    #[test]
+    fn gathered_targets_are_standardised_and_features_are_not() {
+        let mut layout =
+            RowLayout::new(numbered_columns(1), TargetLayout::Values { names: numbered_columns(1) });
+        layout.has_weights = true;
+        let rows = ResidentRows {
+            features: vec![1.0, 2.0],
+            targets: Targets::Values(vec![10.0, 30.0]),
+            weights: Some(vec![1.0, 5.0]),
+            layout,
+            source: "rows in memory".to_owned(),
+        };
+        let scale = TargetScale { shift: vec![20.0], scale: vec![10.0] };
+        let scaled = apply(&scale, Arc::new(rows));
+        assert_eq!(scaled.layout().target_scale.as_ref(), Some(&scale));
+        assert!(scaled.in_place(0..2).unwrap().is_none(), "rows in memory have the user's targets");
+        let zeros = |dims: &[usize]| Tensor::zeros(dims, DType::F32, Device::Cpu).unwrap();
+        let (mut x, mut targets, mut weights) = (zeros(&[2, 1]), zeros(&[2, 1]), zeros(&[2]));
+        let out =
+            BatchMut { x: x.view_mut(), targets: targets.view_mut(), weights: Some(weights.view_mut()) };
+        scaled.gather(&[1, 0], out).unwrap();
+        assert_eq!(targets.to_vec::<f32>().unwrap(), [1.0, -1.0]);
+        assert_eq!(
+            (x.to_vec::<f32>().unwrap(), weights.to_vec::<f32>().unwrap()),
+            (vec![2.0, 1.0], vec![5.0, 1.0])
+        );
+    }
+}

@@ -1,0 +1,337 @@
+//! One pass over rows that the ranks share: statistics of features and targets, and a hash of all values.
+
+use std::ops::Range;
+
+use ddp_comm::{ReduceOp, Stop, World};
+use ddp_kernels::{DType, Device, Tensor, TensorMut, ops};
+
+use super::dataset::{Dataset, TargetLayout};
+use super::offsets;
+use super::stats::{ColumnStats, N_FIELDS};
+use crate::data::batch::BatchMut;
+use crate::data::error::{DataError, Result};
+use crate::data::order::partition::rank_range;
+use crate::storage::fingerprint::Fingerprint;
+
+/// Most rows per chunk; the mean of a chunk precedes the squared differences from it.
+const CHUNK_ROWS: usize = 1024;
+/// Most bytes of a chunk in f32, unless one row takes more.
+const CHUNK_BYTES: usize = 4 << 20;
+/// Parts of the rows whose statistics are merged in order: the same parts for any number of ranks, so that the result is
+/// bit-identical.
+const MAX_PARTS: usize = 64;
+const MIN_PARTS: usize = 8;
+/// Most columns over all parts.
+const MAX_COLUMN_PARTS: usize = (1 << 21) / 5;
+/// Rows that are searched for large values.
+const ORIGIN_ROWS: usize = 16;
+/// Values from here on may be whole numbers that f32 rounds.
+const LARGE: f64 = (1 << 24) as f64;
+
+/// What one pass finds.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Scan {
+    /// Statistics of the features: of their exact values in columns that have an offset, else of their f32, so that the format
+    /// in which they are stored does not matter.
+    pub(super) features: ColumnStats,
+    /// Statistics of the exact values, if f32 rounds some.
+    exact: Option<ColumnStats>,
+    /// Statistics of the targets if they are values; empty for classes.
+    pub(super) targets: ColumnStats,
+    /// Hash of all features, targets and weights.
+    pub(super) hash: u64,
+}
+
+impl Scan {
+    /// Scans all rows of `dataset`; every rank of the world calls it and reads a part.
+    ///
+    /// # Errors
+    /// Errors of reading the rows and of the exchange.
+    pub(super) fn of(dataset: &dyn Dataset, world: &World) -> Result<Self, Stop<DataError>> {
+        let origin = world.collective_result(origin(dataset))?;
+        let empty = Scan::new(dataset, origin);
+        let n_parts = (MAX_COLUMN_PARTS / empty.features.mean.len().max(1)).clamp(MIN_PARTS, MAX_PARTS);
+        let part_of = |part| {
+            let rows = rank_range(dataset.len(), part, n_parts);
+            let mut scan = empty.clone();
+            scan.add_rows(dataset, rows)?;
+            Ok(scan)
+        };
+        let numbers = exchange(world, n_parts, empty.n_numbers(), |part, numbers| {
+            part_of(part).map(|scan| scan.store(numbers))
+        })?;
+        let mut all = empty.clone();
+        let mut hash = Fingerprint::default();
+        for of_part in numbers.chunks_exact(empty.n_numbers()) {
+            let part = empty.load(of_part);
+            all.features.merge(&part.features);
+            all.exact.iter_mut().zip(&part.exact).for_each(|(exact, part)| exact.merge(part));
+            all.targets.merge(&part.targets);
+            hash.number(part.hash);
+        }
+        all.features.n_rows = dataset.len();
+        all.targets.n_rows = dataset.len();
+        if let Some(exact) = all.exact.take() {
+            let has_offset = |column: &usize| offsets::of_column(&exact, *column) != 0.0;
+            for column in (0..exact.mean.len()).filter(has_offset) {
+                all.features.copy_column(column, &exact);
+            }
+        }
+        Ok(Scan { hash: hash.finish(), ..all })
+    }
+
+    /// Without rows; with the origin of exact values.
+    fn new(dataset: &dyn Dataset, origin: Option<Vec<f64>>) -> Self {
+        let n_targets = match &dataset.layout().targets {
+            TargetLayout::Classes { .. } => 0,
+            TargetLayout::Values { names } => names.len(),
+        };
+        Scan {
+            features: ColumnStats::new(dataset.layout().n_features()),
+            exact: origin.map(ColumnStats::from_origin),
+            targets: ColumnStats::new(n_targets),
+            hash: 0,
+        }
+    }
+
+    /// Adds a range of rows; its hash is that of these rows.
+    fn add_rows(&mut self, dataset: &dyn Dataset, rows: Range<usize>) -> Result<()> {
+        let layout = dataset.layout();
+        let n_columns = layout.n_features();
+        let chunk_rows = chunk_rows(n_columns).min(rows.len().max(1));
+        let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, Device::Cpu);
+        let mut raw = zeros(&[chunk_rows, n_columns], layout.dtype)?;
+        let mut x = zeros(&[chunk_rows, n_columns], DType::F32)?;
+        let mut targets = zeros(&layout.targets.dims(chunk_rows), layout.targets.dtype())?;
+        let mut weights = zeros(&[chunk_rows], DType::F32)?;
+        let mut doubles = Vec::new();
+        let mut hash = Fingerprint::default();
+        let mut numbers = Vec::with_capacity(chunk_rows);
+        for start in rows.clone().step_by(chunk_rows) {
+            numbers.clear();
+            numbers.extend(start..(start + chunk_rows).min(rows.end));
+            let n = numbers.len();
+            let out = BatchMut {
+                x: raw.view_mut().rows(0, n)?,
+                targets: targets.view_mut().rows(0, n)?,
+                weights: if layout.has_weights { Some(weights.view_mut().rows(0, n)?) } else { None },
+            };
+            dataset.gather(&numbers, out)?;
+            if let Some(exact) = &mut self.exact {
+                doubles.resize(n * n_columns, 0.0);
+                if !dataset.gather_doubles(&numbers, &exact.origin, &mut doubles)? {
+                    unreachable!("the first rows have exact values");
+                }
+                hash.bytes(bytemuck::cast_slice(&doubles));
+                exact.add(&doubles);
+            }
+            ops::load_rows(raw.view().rows(0, n)?, None, None, x.view_mut().rows(0, n)?)?;
+            let x = x.view().rows(0, n)?;
+            let x = x.as_slice::<f32>("statistics", "x")?;
+            hash.bytes(bytemuck::cast_slice(x));
+            self.features.add(x);
+            let targets = targets.view().rows(0, n)?;
+            match &layout.targets {
+                TargetLayout::Classes { .. } => {
+                    hash.bytes(bytemuck::cast_slice(targets.as_slice::<i64>("statistics", "targets")?));
+                }
+                TargetLayout::Values { .. } => {
+                    let values = targets.as_slice::<f32>("statistics", "targets")?;
+                    hash.bytes(bytemuck::cast_slice(values));
+                    self.targets.add(values);
+                }
+            }
+            if layout.has_weights {
+                let weights = weights.view().rows(0, n)?;
+                hash.bytes(bytemuck::cast_slice(weights.as_slice::<f32>("statistics", "weights")?));
+            }
+        }
+        self.hash = hash.finish();
+        Ok(())
+    }
+
+    /// Numbers that one part exchanges.
+    fn n_numbers(&self) -> usize {
+        let n_exact = self.exact.as_ref().map_or(0, |exact| exact.mean.len());
+        N_FIELDS * (self.features.mean.len() + n_exact + self.targets.mean.len()) + 2
+    }
+
+    fn store(&self, numbers: &mut [f64]) {
+        let (hash, numbers) = numbers.split_at_mut(2);
+        // In halves, which f64 holds.
+        hash.copy_from_slice(&[(self.hash >> 32) as f64, (self.hash & 0xffff_ffff) as f64]);
+        let (features, numbers) = numbers.split_at_mut(N_FIELDS * self.features.mean.len());
+        let (targets, exact) = numbers.split_at_mut(N_FIELDS * self.targets.mean.len());
+        self.features.store(features);
+        self.targets.store(targets);
+        self.exact.iter().for_each(|stats| stats.store(exact));
+    }
+
+    fn load(&self, numbers: &[f64]) -> Self {
+        let (hash, numbers) = numbers.split_at(2);
+        let (features, numbers) = numbers.split_at(N_FIELDS * self.features.mean.len());
+        let (targets, exact) = numbers.split_at(N_FIELDS * self.targets.mean.len());
+        Scan {
+            exact: self.exact.as_ref().map(|stats| ColumnStats::load(exact, &stats.origin)),
+            features: ColumnStats::load(features, &self.features.origin),
+            targets: ColumnStats::load(targets, &self.targets.origin),
+            hash: (hash[0] as u64) << 32 | hash[1] as u64,
+        }
+    }
+}
+
+/// Statistics of the targets alone; every rank of the world calls it and reads a part.
+///
+/// # Errors
+/// Errors of reading the rows and of the exchange.
+pub(super) fn targets(dataset: &dyn Dataset, world: &World) -> Result<ColumnStats, Stop<DataError>> {
+    let n_targets = dataset.layout().targets.n_outputs();
+    let empty = ColumnStats::new(n_targets);
+    let read = |part: usize, numbers: &mut [f64]| {
+        let rows = rank_range(dataset.len(), part, MAX_PARTS);
+        let mut stats = empty.clone();
+        let mut values = Tensor::zeros(&[chunk_rows(n_targets), n_targets], DType::F32, Device::Cpu)?;
+        for start in rows.clone().step_by(chunk_rows(n_targets)) {
+            let own: Vec<usize> = (start..(start + chunk_rows(n_targets)).min(rows.end)).collect();
+            dataset.gather_targets(&own, values.view_mut().rows(0, own.len())?)?;
+            stats.add(values.view().rows(0, own.len())?.as_slice::<f32>("statistics", "targets")?);
+        }
+        stats.store(numbers);
+        Ok(())
+    };
+    let numbers = exchange(world, MAX_PARTS, N_FIELDS * n_targets, read)?;
+    let mut all = empty.clone();
+    for of_part in numbers.chunks_exact(N_FIELDS * n_targets) {
+        all.merge(&ColumnStats::load(of_part, &empty.origin));
+    }
+    all.n_rows = dataset.len();
+    Ok(all)
+}
+
+/// Statistics of the features of a range of rows.
+///
+/// # Errors
+/// Errors of reading the rows.
+pub fn column_stats(dataset: &dyn Dataset, rows: Range<usize>) -> Result<ColumnStats> {
+    let mut scan = Scan::new(dataset, None);
+    scan.add_rows(dataset, rows)?;
+    Ok(scan.features)
+}
+
+/// The numbers of all parts, each written by the rank that `read` it.
+fn exchange(
+    world: &World,
+    n_parts: usize,
+    part_len: usize,
+    read: impl Fn(usize, &mut [f64]) -> Result<()>,
+) -> Result<Vec<f64>, Stop<DataError>> {
+    let mut numbers = vec![0.0; n_parts * part_len];
+    let own = rank_range(n_parts, world.rank().0, world.world_size());
+    let read = own.into_iter().try_for_each(|part| read(part, &mut numbers[part * part_len..][..part_len]));
+    world.collective_result(read)?;
+    let len = numbers.len();
+    let numbers_of_all = TensorMut::from_slice(&mut numbers, &[len]).map_err(DataError::from)?;
+    world.group().all_reduce(ReduceOp::Sum, numbers_of_all).map_err(DataError::from)?;
+    Ok(numbers)
+}
+
+/// A whole number near the first large value of each column, 0 for columns without large values; `None` if f32 holds all values.
+///
+/// # Errors
+/// Errors of reading the first rows.
+pub(super) fn origin(dataset: &dyn Dataset) -> Result<Option<Vec<f64>>> {
+    let n_columns = dataset.layout().n_features();
+    let rows: Vec<usize> = (0..dataset.len().min(ORIGIN_ROWS)).collect();
+    let mut origin = vec![0.0; n_columns];
+    let mut values = vec![0.0; rows.len() * n_columns];
+    if !dataset.gather_doubles(&rows, &origin.clone(), &mut values)? {
+        return Ok(None);
+    }
+    for row in values.chunks_exact(n_columns).rev() {
+        for (origin, value) in origin.iter_mut().zip(row) {
+            if value.is_finite() && value.abs() >= LARGE {
+                *origin = value.trunc();
+            }
+        }
+    }
+    Ok(Some(origin))
+}
+
+/// Rows per chunk; a function of the columns alone, because chunks affect the bits of the result.
+fn chunk_rows(n_columns: usize) -> usize {
+    (CHUNK_BYTES / (size_of::<f32>() * n_columns.max(1))).clamp(1, CHUNK_ROWS)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::data::{ResidentRows, RowLayout, TargetLayout, numbered_columns};
+
+    /// Rows that record the size of each request.
+    #[derive(Debug)]
+    struct Watched(ResidentRows, Mutex<Vec<usize>>);
+
+    impl Dataset for Watched {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        fn layout(&self) -> &RowLayout {
+            self.0.layout()
+        }
+
+        fn source(&self) -> &str {
+            self.0.source()
+        }
+
+        fn fingerprint(&self) -> Result<u64> {
+            self.0.fingerprint()
+        }
+
+        fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()> {
+            self.1.lock().unwrap().push(rows.len());
+            self.0.gather(rows, out)
+        }
+    }
+
+    #[test]
+    fn wide_rows_are_read_fewer_at_a_time() {
+        for (n_columns, n_rows, want) in
+            [(3, 1500, vec![1024, 476]), (1 << 18, 10, vec![4, 4, 2]), (3 << 20, 2, vec![1, 1])]
+        {
+            let layout = RowLayout::new(numbered_columns(n_columns), TargetLayout::Classes { n_classes: 2 });
+            let features = (0..n_rows * n_columns).map(|i| (i / n_columns) as f32).collect();
+            let rows = ResidentRows::classes(features, vec![0; n_rows], layout);
+            let rows = Watched(rows, Mutex::default());
+            let stats = column_stats(&rows, 0..n_rows).unwrap();
+            assert_eq!(*rows.1.lock().unwrap(), want, "{n_columns} columns");
+            assert_eq!(stats.max[n_columns - 1], (n_rows - 1) as f64);
+        }
+    }
+
+    #[test]
+    fn every_changed_value_changes_the_hash_and_the_number_of_ranks_changes_nothing() {
+        let n_rows = 300;
+        let rows = |changed: Option<(usize, f32)>| {
+            let layout = RowLayout::new(numbered_columns(2), TargetLayout::Classes { n_classes: 2 });
+            let mut features: Vec<f32> = (0..2 * n_rows).map(|i| (i * 31 % 17) as f32 * 0.1).collect();
+            if let Some((at, value)) = changed {
+                features[at] = value;
+            }
+            ResidentRows::classes(features, (0..n_rows as i64).map(|i| i % 2).collect(), layout)
+        };
+        let scan = |world_size: usize, rows: &ResidentRows| {
+            let of_ranks = ddp_comm::threads::run(world_size, |world| Scan::of(rows, &world).unwrap());
+            assert!(of_ranks.iter().all(|scan| *scan == of_ranks[0]));
+            of_ranks[0].clone()
+        };
+        let whole = scan(1, &rows(None));
+        assert_eq!(whole, scan(2, &rows(None)));
+        assert_eq!(whole, scan(3, &rows(None)));
+        for at in [0, 101, 599] {
+            assert_ne!(whole.hash, scan(2, &rows(Some((at, 0.05)))).hash, "value {at}");
+        }
+    }
+}
