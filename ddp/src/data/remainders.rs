@@ -4,8 +4,6 @@
 //! where distinct values have the same f32, so that the user can be warned. In other columns the rounding is small next to the
 //! spread, and remainders would only take memory.
 
-use crate::storage::fingerprint::Fingerprint;
-
 /// Columns whose mean is fewer standard deviations from 0 lose their remainders. Half of what an offset needs (`offsets.rs`), which
 /// is decided later and on other rows.
 const MIN_DEVIATIONS: f64 = 4.0;
@@ -87,13 +85,6 @@ impl Remainders {
             if !is_far(singles.clone()) && !has_lost(singles, column) {
                 self.columns[feature] = None;
             }
-        }
-    }
-
-    /// Adds all remainders to a hash.
-    pub(crate) fn hash(&self, hash: &mut Fingerprint) {
-        for column in &self.columns {
-            hash.bytes(bytemuck::cast_slice(column.as_deref().unwrap_or_default()));
         }
     }
 
