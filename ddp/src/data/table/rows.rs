@@ -56,7 +56,7 @@ impl TableRows {
             n_rows: 0,
             n_features: plan.features.len(),
             features: Vec::new(),
-            remainders: Remainders::new(plan.features.len()),
+            remainders: Remainders::new(plan.features.len(), known.is_none()),
             targets: match spec.data.task {
                 Task::Classification => TargetCells::Classes { labels: Vec::new(), classes: spec.classes },
                 task => {
