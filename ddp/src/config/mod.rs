@@ -109,6 +109,18 @@ impl Config {
         Self::resolve(&RawConfig::layered(TABLE, settings, sets, Source::Typed)?, file)
     }
 
+    /// As [`Config::load`] for the continuation of a run whose `saved` config is in `path`: a key that `file`, `sets` and `saved` lack
+    /// has the value that was meant before the key existed.
+    ///
+    /// # Errors
+    /// As [`Config::load`] and [`Config::from_saved`].
+    pub fn load_to_resume(file: &Path, sets: &[String], saved: &str, path: &Path) -> Result<Self> {
+        let saved = reader::document(TABLE, saved, path)?;
+        let sets = reader::set_arguments(TABLE, sets)?;
+        let raw = RawConfig::layered(TABLE, reader::file(TABLE, file)?, sets, Source::Typed)?.resuming(&saved);
+        Self::resolve(&raw, Some(file))
+    }
+
     /// Reads a config that [`Config::to_toml`] wrote, from a checkpoint or model; `path` is where messages say that it stands.
     ///
     /// A key that it lacks has the value that was meant before the key existed, which need not be today's default.

@@ -13,6 +13,8 @@ pub(super) struct RawConfig {
     table: KeyTable,
     settings: Vec<Setting>,
     source: Source,
+    /// Keys that a run to be resumed did not know: leaving them out means [`Key::before`].
+    unknown_to_run: Vec<&'static str>,
 }
 
 /// The kind of text that a config comes from: it decides the value of a key that the text lacks.
@@ -43,14 +45,21 @@ impl RawConfig {
             settings.retain(|old| old.key.name != setting.key.name && Some(old.key.name) != alternative);
             settings.push(setting);
         }
-        Ok(RawConfig { table, settings, source })
+        Ok(RawConfig { table, settings, source, unknown_to_run: Vec::new() })
+    }
+
+    /// The same for the continuation of a run with these settings: a key that neither has keeps the meaning of that run.
+    pub(super) fn resuming(self, saved: &[Setting]) -> Self {
+        let is_unknown = |key: &&'static Key| saved.iter().all(|setting| setting.key.name != key.name);
+        let unknown_to_run = self.table.keys().filter(is_unknown).map(|key| key.name).collect();
+        RawConfig { unknown_to_run, ..self }
     }
 
     /// The settings without the key `name`, as if a user had left it out.
     pub(super) fn without(&self, name: &str) -> Self {
         let mut settings = self.settings.clone();
         settings.retain(|setting| setting.key.name != name);
-        RawConfig { table: self.table, settings, source: Source::Typed }
+        RawConfig { settings, source: Source::Typed, ..self.clone() }
     }
 
     /// The setting that was given for this key.
@@ -65,12 +74,8 @@ impl RawConfig {
             return Some(setting.clone());
         }
         let key = self.table.row(name);
-        Some(Setting {
-            key,
-            value: parse(missing_value(key, self.source)?),
-            raw: None,
-            origin: Origin::Default,
-        })
+        let source = if self.unknown_to_run.contains(&name) { Source::Saved } else { self.source };
+        Some(Setting { key, value: parse(missing_value(key, source)?), raw: None, origin: Origin::Default })
     }
 
     /// The value of a key that may have none.

@@ -49,7 +49,8 @@ pub trait Dataset: fmt::Debug + Send + Sync {
     }
 
     /// Writes features minus `origin` in f64, `[rows, n_features]`, where they are stored in more precision than
-    /// [`Dataset::gather`] gives: integers minus a whole number exactly. Returns false, and writes nothing, where they are not.
+    /// [`Dataset::gather`] gives: integers minus a whole number exactly. Returns false, and writes nothing, where they are not: for
+    /// all rows alike.
     ///
     /// # Errors
     /// Errors of reading the rows.

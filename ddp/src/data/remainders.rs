@@ -4,8 +4,6 @@
 //! where distinct values have the same f32, so that the user can be warned. In other columns the rounding is small next to the
 //! spread, and remainders would only take memory.
 
-use crate::storage::fingerprint::Fingerprint;
-
 /// Columns whose mean is fewer standard deviations from 0 lose their remainders. Half of what an offset needs (`offsets.rs`), which
 /// is decided later and on other rows.
 const MIN_DEVIATIONS: f64 = 4.0;
@@ -20,15 +18,16 @@ const MAX_LOST_SHARE: f64 = 0.01;
 pub(crate) struct Remainders {
     /// One per feature; `None` if its remainders are dropped. Those of the last rows may be missing: they are 0.
     columns: Vec<Option<Vec<f64>>>,
-    /// Rows with which columns are pruned next.
-    prune_at: usize,
+    /// Rows with which columns are pruned next; `None` if all columns are kept, because a model decides which have offsets.
+    prune_at: Option<usize>,
 }
 
 impl Remainders {
-    pub(crate) fn new(n_features: usize) -> Self {
+    /// Without rows; `prunes` if the rows decide which columns are worth their memory.
+    pub(crate) fn new(n_features: usize, prunes: bool) -> Self {
         let rows = FIRST_PRUNE_VALUES / n_features.max(1);
         let prune_at = rows.clamp(*FIRST_PRUNE_ROWS.start(), *FIRST_PRUNE_ROWS.end());
-        Remainders { columns: vec![Some(Vec::new()); n_features], prune_at }
+        Remainders { columns: vec![Some(Vec::new()); n_features], prune_at: prunes.then_some(prune_at) }
     }
 
     /// Keeps the remainders of the features for which `keep` is true, however many rows there are.
@@ -81,30 +80,40 @@ impl Remainders {
     /// rows.
     pub(crate) fn prune_sometimes(&mut self, features: &[f32]) {
         let n_rows = features.len() / self.columns.len().max(1);
-        if n_rows >= self.prune_at {
-            self.prune_at = 2 * n_rows;
-            self.prune(features);
+        if let Some(prune_at) = self.prune_at
+            && n_rows >= prune_at
+        {
+            self.prune_at = Some(2 * n_rows);
+            self.prune(features, |_, _| false);
         }
     }
 
-    /// Drops the remainders that are not worth their memory.
-    pub(crate) fn prune(&mut self, features: &[f32]) {
+    /// Drops the remainders that are not worth their memory once all rows are read, among them those of decimal numbers that f32
+    /// reproduces to the digit.
+    pub(crate) fn finish(&mut self, features: &[f32]) {
+        if self.prune_at.is_some() {
+            self.prune(features, is_short);
+        }
+    }
+
+    /// Drops the remainders that are not worth their memory, also those of a model's columns: memory is short.
+    pub(crate) fn shrink(&mut self, features: &[f32]) {
+        self.prune(features, |_, _| false);
+    }
+
+    /// Drops remainders; `is_short` tells columns whose f32 are as good as their values.
+    fn prune(&mut self, features: &[f32], is_short: impl Fn(f32, f64) -> bool) {
         let n_features = self.columns.len();
         for feature in 0..n_features {
             let Some(column) = self.columns[feature].as_ref().filter(|column| !column.is_empty()) else {
                 continue;
             };
             let singles = features.iter().skip(feature).step_by(n_features);
-            if !is_far(singles.clone()) && !has_lost(singles, column) {
+            let mut all = singles.clone().zip(column.iter().copied().chain(std::iter::repeat(0.0)));
+            let is_needed = is_far(singles.clone()) && !all.all(|(&single, less)| is_short(single, less));
+            if !is_needed && !has_lost(singles, column) {
                 self.columns[feature] = None;
             }
-        }
-    }
-
-    /// Adds all remainders to a hash.
-    pub(crate) fn hash(&self, hash: &mut Fingerprint) {
-        for column in &self.columns {
-            hash.bytes(bytemuck::cast_slice(column.as_deref().unwrap_or_default()));
         }
     }
 
@@ -130,6 +139,12 @@ fn is_far<'a>(values: impl Iterator<Item = &'a f32> + Clone) -> bool {
     mean.abs() >= MIN_DEVIATIONS * (squares / f64::max(n, 1.0)).sqrt()
 }
 
+/// Whether the value is what the shortest decimal notation of its f32 says.
+fn is_short(single: f32, remainder: f64) -> bool {
+    let value = f64::from(single) + remainder;
+    remainder == 0.0 || single.to_string().parse() == Ok(value)
+}
+
 /// Whether distinct values have the same f32.
 fn has_lost<'a>(singles: impl Iterator<Item = &'a f32>, remainders: &[f64]) -> bool {
     let remainders = remainders.iter().copied().chain(std::iter::repeat(0.0));
@@ -148,14 +163,14 @@ mod tests {
 
     #[test]
     fn columns_with_values_that_fall_together_are_kept() {
-        let mut remainders = Remainders::new(1);
+        let mut remainders = Remainders::new(1, true);
         // Times with zeros in place of missing ones: no offset keeps both.
         let features: Vec<f32> = (0..100).map(|row| if row % 5 == 0 { 0.0 } else { 1.7e18 }).collect();
         for row in (0..100).filter(|row| row % 5 > 0) {
             remainders.set(0, row, row as f64);
         }
         assert!(!is_far(features.iter()));
-        remainders.prune(&features);
+        remainders.finish(&features);
         assert!(remainders.keeps(0));
     }
 
@@ -164,7 +179,7 @@ mod tests {
         let whole = 1_700_000_000_000_000_123_i64;
         let values = [0.1 + 1e6, 7.0, -3e5 + 1.0 / 3.0];
         let singles: Vec<f32> = values.iter().map(|&v| v as f32).chain([whole as f32]).collect();
-        let mut remainders = Remainders::new(1);
+        let mut remainders = Remainders::new(1, true);
         for (row, value) in values.iter().enumerate() {
             remainders.set(0, row, value - f64::from(singles[row]));
         }
@@ -180,15 +195,36 @@ mod tests {
 
     #[test]
     fn only_columns_far_from_0_are_kept() {
-        let mut remainders = Remainders::new(3);
+        let mut remainders = Remainders::new(3, true);
         let features: Vec<f32> =
             (0..100).flat_map(|row| [1.7e9 + row as f32, row as f32 - 50.0, 3.0]).collect();
         for row in 0..100 {
             remainders.set(0, row, 0.25);
             remainders.set(1, row, 1e-9);
         }
-        remainders.prune(&features);
+        let mut of_model = Remainders { prune_at: None, ..remainders.clone() };
+        remainders.finish(&features);
         assert!(remainders.keeps(0) && !remainders.keeps(1) && remainders.keeps(2));
         assert_eq!(remainders.size_bytes(), 800);
+        of_model.finish(&features);
+        assert!((0..3).all(|feature| of_model.keeps(feature)));
+        of_model.shrink(&features);
+        assert!(!of_model.keeps(1));
+    }
+
+    #[test]
+    fn short_decimals_are_what_f32_holds() {
+        let fill = |values: [f64; 3]| {
+            let singles = values.map(|value| value as f32);
+            let mut remainders = Remainders::new(1, true);
+            for (row, (value, single)) in values.iter().zip(singles).enumerate() {
+                remainders.set(0, row, value - f64::from(single));
+            }
+            remainders.finish(&singles);
+            remainders.keeps(0)
+        };
+        assert!(!fill([3.01, 3.02, 3.03]));
+        assert!(fill([3.01, 3.02, 3.030_000_001]));
+        assert!(fill([123_456_789.0, 123_456_790.0, 123_456_791.0]));
     }
 }

@@ -97,6 +97,14 @@ impl Resumed {
         Ok(Config::from_saved_with(&self.manifest().config, self.checkpoint.path(), sets)?)
     }
 
+    /// Returns the config of `file` with the settings `sets` applied; keys that this run did not know keep their meaning.
+    ///
+    /// # Errors
+    /// See [`Config::load_to_resume`].
+    pub fn config_of_file(&self, file: &Path, sets: &[String]) -> Result<Config> {
+        Ok(Config::load_to_resume(file, sets, &self.manifest().config, self.checkpoint.path())?)
+    }
+
     /// Checks that `config` on `world_size` ranks continues the checkpoint's run.
     ///
     /// # Errors

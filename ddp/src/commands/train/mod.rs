@@ -198,7 +198,7 @@ fn load_config(world: &World, args: &TrainArgs, resumed: Option<&Resumed>) -> Re
     set.extend(args.comm_dtype.map(|dtype| format!("comm.dtype={}", dtype.name())));
     let Some(resumed) = resumed else { return Ok(Config::load(args.config.as_deref(), &set)?) };
     let config = match &args.config {
-        Some(file) => Config::load(Some(file), &set)?,
+        Some(file) => resumed.config_of_file(file, &set)?,
         None => resumed.config(&set)?,
     };
     resumed.check_config(&config, world.world_size())?;

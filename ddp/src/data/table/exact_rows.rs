@@ -9,7 +9,6 @@ use crate::data::dataset::{Dataset, RowLayout};
 use crate::data::error::Result;
 use crate::data::remainders::Remainders;
 use crate::data::resident::ResidentRows;
-use crate::storage::fingerprint::Fingerprint;
 
 /// Rows of f32 and the remainders of their features.
 #[derive(Debug)]
@@ -45,10 +44,8 @@ impl Dataset for ExactRows {
     }
 
     fn fingerprint(&self) -> Result<u64> {
-        let mut hash = Fingerprint::default();
-        hash.number(self.rows.fingerprint()?);
-        self.remainders.hash(&mut hash);
-        Ok(hash.finish())
+        // As in earlier versions; a full fingerprint covers the exact values.
+        self.rows.fingerprint()
     }
 
     fn resident_bytes(&self) -> usize {

@@ -31,8 +31,8 @@ pub(crate) fn open(
         return Ok(rows);
     }
     let mut read = read_tables(files, readers, spec)?;
-    read.rows.remainders.prune(&read.rows.features);
-    let none = Remainders::new(read.rows.n_features);
+    read.rows.remainders.finish(&read.rows.features);
+    let none = Remainders::new(read.rows.n_features, true);
     let remainders = std::mem::replace(&mut read.rows.remainders, none);
     let rows = read.finish(files, spec)?;
     Ok(match remainders.is_empty() {
@@ -85,6 +85,9 @@ fn read_tables(files: &[PathBuf], readers: &TableReaders, spec: &SourceSpec<'_>)
                 return Err(huge_vocabulary(path, vocabulary.name()));
             }
             rows.remainders.prune_sometimes(&rows.features);
+            if rows.size_bytes() > spec.memory_bytes {
+                rows.remainders.shrink(&rows.features);
+            }
             if rows.size_bytes() > spec.memory_bytes {
                 return Err(too_large(spec, rows.size_bytes()));
             }

@@ -62,7 +62,7 @@ impl TableRows {
             n_rows: 0,
             n_features: plan.features.len(),
             features: Vec::new(),
-            remainders: Remainders::new(plan.features.len()),
+            remainders: Remainders::new(plan.features.len(), known.is_none()),
             targets: match spec.data.task {
                 _ if to_predict.is_some() => {
                     TargetCells::Values { values: Vec::new(), n_targets: 0, is_binary: false }

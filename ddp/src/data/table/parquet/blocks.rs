@@ -134,7 +134,6 @@ impl Shared {
             let reason = format!("row group {index} has {} rows, and its footer says {n_rows}", rows.n_rows);
             return Err(malformed(&file.path, reason));
         }
-        rows.remainders.prune(&rows.features);
         Ok(rows)
     }
 }
