@@ -32,7 +32,7 @@ impl Remainders {
 
     /// Keeps the remainders of the features for which `keep` is true, however many rows there are.
     pub(crate) fn of_features(keep: &[bool]) -> Self {
-        Remainders { columns: keep.iter().map(|keep| keep.then(Vec::new)).collect(), prune_at: usize::MAX }
+        Remainders { columns: keep.iter().map(|keep| keep.then(Vec::new)).collect(), prune_at: None }
     }
 
     /// The remainders so far; those of the next rows start empty.
