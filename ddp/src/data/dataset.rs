@@ -4,10 +4,12 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use ddp_kernels::DType;
 use serde::{Deserialize, Serialize};
 
+use super::labels::LabelVocabulary;
 use super::vocabulary::Vocabulary;
 use crate::data::batch::{Batch, BatchMut};
 use crate::data::error::Result;
@@ -81,6 +83,8 @@ pub struct RowLayout {
     pub dtype: DType,
     /// Targets of a row.
     pub targets: TargetLayout,
+    /// Labels of the classes; `None` without classes, and where class indices are the labels.
+    pub labels: Option<Arc<LabelVocabulary>>,
     /// Whether rows have weights.
     pub has_weights: bool,
     /// Columns that hold category numbers.
@@ -151,6 +155,7 @@ impl RowLayout {
             features,
             dtype: DType::F32,
             targets,
+            labels: None,
             has_weights: false,
             categories: Vec::new(),
             has_missing: false,

@@ -24,6 +24,7 @@ pub mod error;
 mod files;
 pub(crate) mod format;
 pub(crate) mod formats;
+pub mod labels;
 mod load;
 pub mod loader;
 mod normalize;
@@ -50,6 +51,7 @@ pub use self::dataset::{CategoryColumn, Dataset, RowLayout, Summary, TargetLayou
 pub use self::embedding_spec::EmbeddingSpec;
 pub use self::error::DataError;
 pub(crate) use self::files::{files_and_format, files_of};
+pub use self::labels::{Label, LabelVocabulary};
 pub(crate) use self::load::check_n_rows;
 pub use self::load::{Loaded, load, open_eval};
 pub use self::normalize::{DeviceNormalizer, Normalizer};

@@ -8,6 +8,7 @@ use ddp_kernels::{DType, Device, Tensor, ops};
 use serde::{Deserialize, Serialize};
 
 use super::dataset::{Dataset, RowLayout};
+use super::labels::LabelVocabulary;
 use super::normalize::Normalizer;
 use super::stats::ColumnStats;
 use super::vocabulary::Vocabulary;
@@ -23,6 +24,8 @@ pub struct Preprocessor {
     pub plan: ColumnCodes,
     /// Applied to the features of `plan`; numbers only.
     pub normalizer: Option<Normalizer>,
+    /// Labels of the classes; `None` without classes, and where they are the numbers of the model's outputs.
+    pub labels: Option<Arc<LabelVocabulary>>,
 }
 
 /// Conversion of columns to features: numbers first, then one indicator per column with missing values, then one-hot
@@ -76,7 +79,7 @@ impl Preprocessor {
             normalizer.scale.resize(plan.n_features(), 1.0);
             normalizer
         });
-        Preprocessor { plan, normalizer }
+        Preprocessor { plan, normalizer, labels: layout.labels.clone() }
     }
 
     /// The converted rows, except for the normalization, which the loader applies.
@@ -86,6 +89,7 @@ impl Preprocessor {
         }
         let mut layout = RowLayout::new(self.plan.feature_names(), dataset.layout().targets.clone());
         layout.has_weights = dataset.layout().has_weights;
+        layout.labels.clone_from(&dataset.layout().labels);
         Arc::new(EncodedRows { of: dataset, plan: self.plan.clone(), layout })
     }
 }

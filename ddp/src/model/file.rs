@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ddp_kernels::{DType, Device, Tensor};
 use safetensors::tensor::TensorView;
@@ -11,6 +12,7 @@ use super::error::{ModelError, Result};
 use super::layout::ParamLayout;
 use crate::config::ModelConfig;
 use crate::data::EmbeddingSpec;
+use crate::data::labels::{LabelVocabulary, MAX_CLASSES};
 use crate::data::{Normalizer, Preprocessor};
 use crate::storage::fingerprint::fingerprint;
 use crate::storage::tensor_file::TensorToWrite;
@@ -25,6 +27,9 @@ const FEATURES_KEY: &str = "ddp_train.features";
 /// Metadata key of the embeddings in the order of the last columns, as JSON: name, key ([`EmbeddingSpec::key`]), n_codes, dim.
 /// Missing where there are none.
 const EMBEDDINGS_KEY: &str = "ddp_train.embeddings";
+/// Metadata key of the labels of the classes in the order of the outputs, as JSON. Missing without classes, in files of earlier
+/// versions, and where classes are more than [`MAX_CLASSES`]: they are numbered then.
+const LABELS_KEY: &str = "ddp_train.labels";
 /// Metadata key of the version that wrote the file.
 const VERSION_KEY: &str = "ddp_train.version";
 /// Normalisation of the features: `x' = (x - shift) · scale`.
@@ -83,6 +88,9 @@ pub(crate) fn metadata(layout: &ParamLayout, info: &ModelInfo) -> HashMap<String
         (FEATURES_KEY.to_owned(), features),
         (VERSION_KEY.to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
     ]);
+    if let Some(labels) = info.preprocessor.labels.as_ref().filter(|labels| labels.len() <= MAX_CLASSES) {
+        metadata.insert(LABELS_KEY.to_owned(), labels.to_json());
+    }
     if !layout.embeddings().is_empty() {
         let entry = |e: &EmbeddingSpec| serde_json::json!({ "name": e.name, "key": e.key(), "n_codes": e.n_codes, "dim": e.dim });
         let entries = serde_json::Value::Array(layout.embeddings().iter().map(entry).collect());
@@ -160,7 +168,19 @@ impl ModelFile {
             (Some(shift), Some(scale)) => Some(Normalizer { shift, scale }),
             _ => None,
         };
-        Ok(ModelInfo { config, preprocessor: Preprocessor { plan, normalizer } })
+        let labels = self.labels()?.map(Arc::new);
+        Ok(ModelInfo { config, preprocessor: Preprocessor { plan, normalizer, labels } })
+    }
+
+    /// The labels of the classes; `None` if the file lists none.
+    ///
+    /// # Errors
+    /// [`ModelError::ModelFile`] for labels that are damaged.
+    pub fn labels(&self) -> Result<Option<LabelVocabulary>> {
+        let metadata = self.metadata();
+        let Some(text) = metadata.get(LABELS_KEY) else { return Ok(None) };
+        let bad = |reason: String| bad_file(&self.path, format!("its {LABELS_KEY}: {reason}"));
+        LabelVocabulary::from_json(text).map(Some).map_err(bad)
     }
 
     /// Width of the last layer of a model like `config`'s.
@@ -254,7 +274,7 @@ mod tests {
     use ddp_kernels::{DType, Device};
 
     use super::*;
-    use crate::data::ColumnCodes;
+    use crate::data::{ColumnCodes, Label};
     use crate::model::{ModelSpec, init};
 
     fn model(dims: Vec<usize>) -> (ParamLayout, Tensor) {
@@ -283,6 +303,7 @@ mod tests {
             preprocessor: Preprocessor {
                 plan: ColumnCodes::plain(vec!["a\"b".to_owned(), "c".to_owned(), "d".to_owned()]),
                 normalizer: Some(Normalizer { shift: vec![1.0, 2.0, 3.0], scale: vec![0.5; 3] }),
+                labels: Some(Arc::new(LabelVocabulary::new(["no", "-1", "a\"b"].map(Label::from)))),
             },
         }
     }

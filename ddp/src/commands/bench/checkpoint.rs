@@ -71,6 +71,7 @@ fn measure(args: &BenchCheckpointArgs) -> Result<Vec<Measured>> {
             preprocessor: Preprocessor {
                 plan: ColumnCodes::plain(vec!["x".to_owned(); args.dims.0[0]]),
                 normalizer: None,
+                labels: None,
             },
         },
         layout: layout.clone(),

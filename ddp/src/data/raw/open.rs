@@ -250,6 +250,7 @@ fn combine(
             .unwrap_or_else(|| numbered_columns(n_features)),
         dtype: if features.needs_swap() { ddp_kernels::DType::F32 } else { features.raw.travels_as() },
         targets: target_layout(&targets, texts.targets, spec)?,
+        labels: None,
         has_weights: weights.is_some(),
         categories: texts.categories.into_iter().filter(|category| category.column < n_features).collect(),
         has_missing: spec.may_miss() && !features.raw.is_integer(),

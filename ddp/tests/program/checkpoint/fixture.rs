@@ -50,6 +50,7 @@ pub(crate) fn options(layout: &ParamLayout, rank: usize, n_savers: usize) -> Sav
             preprocessor: Preprocessor {
                 plan: ColumnCodes::plain(vec!["a".to_owned(), "b".to_owned(), "c".to_owned()]),
                 normalizer: Some(Normalizer { shift: vec![1.0, 2.0, 3.0], scale: vec![0.5; 3] }),
+                labels: None,
             },
         },
         layout: layout.clone(),
