@@ -60,6 +60,8 @@ pub enum Kind {
         /// Number of items; `None` for any.
         len: Option<usize>,
     },
+    /// A list of finite numbers in this range, or this name.
+    NumbersOr(Range, &'static str),
     /// A text that is not blank.
     Text,
     /// A text or a list of texts.
@@ -205,7 +207,6 @@ impl Key {
     }
 
     /// Sets the value of saved configs that lack the key, where that is not the default.
-    #[allow(dead_code, reason = "no key has changed its default yet")]
     pub(super) const fn before(mut self, before: Before) -> Self {
         self.before = before;
         self
@@ -277,6 +278,7 @@ impl Kind {
             Kind::Counts { .. } => "a list of whole numbers",
             Kind::Number(_) => "a number",
             Kind::Numbers { .. } => "a list of numbers",
+            Kind::NumbersOr(..) => "a list of numbers or a text",
             Kind::Text | Kind::OneOf(_) => "a text",
             Kind::Texts { .. } => "a text or a list of texts",
             Kind::BoolOr(_) => "true, false or a text",
@@ -294,6 +296,7 @@ impl Kind {
             Kind::Number(range) | Kind::Numbers { range, .. } => {
                 range.words.strip_prefix("a ").unwrap_or(range.words).to_owned()
             }
+            Kind::NumbersOr(range, name) => format!("{} or \"{name}\"", range.words),
             Kind::Text => "text".to_owned(),
             Kind::Texts { .. } => "text or list of texts".to_owned(),
             Kind::OneOf(names) => quoted(names),

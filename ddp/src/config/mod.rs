@@ -40,12 +40,13 @@ use self::raw::{RawConfig, Source};
 
 pub use self::checkpoint::CheckpointConfig;
 pub use self::comm::{CommConfig, CommDtype, ZeroStage};
-pub use self::data::{DataConfig, Encode, EvalSource, Missing, Normalize, Placement, ShuffleMode, Task};
+pub use self::data::{DataConfig, Encode, EvalSource, Missing, Normalize, Placement, ShuffleMode, Task, UnknownLabel};
 pub use self::data_format::DataFormat;
+pub(crate) use self::data::{DEFAULT_FEATURES_KEY, DEFAULT_LABELS_KEY};
 pub(crate) use self::data_format::format_by_name;
 pub use self::error::ConfigError;
 pub use self::log::LogConfig;
-pub use self::loss::Loss;
+pub use self::loss::{ClassWeights, Loss};
 pub use self::model::{ModelConfig, Norm};
 pub use self::optimizer::{OptimizerConfig, OptimizerKind, ParamGroup};
 pub use self::origin::Origin;

@@ -90,6 +90,7 @@ impl Preprocessor {
         let mut layout = RowLayout::new(self.plan.feature_names(), dataset.layout().targets.clone());
         layout.has_weights = dataset.layout().has_weights;
         layout.labels.clone_from(&dataset.layout().labels);
+        layout.task_choice.clone_from(&dataset.layout().task_choice);
         Arc::new(EncodedRows { of: dataset, plan: self.plan.clone(), layout })
     }
 }
@@ -254,6 +255,10 @@ impl Dataset for EncodedRows {
             self.plan.encode(&columns, row, out);
         }
         Ok(())
+    }
+
+    fn class_indices(&self, rows: Range<usize>, out: &mut [i64]) -> Result<()> {
+        self.of.class_indices(rows, out)
     }
 
     fn block_ends(&self) -> Option<&[usize]> {

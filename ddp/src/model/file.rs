@@ -177,10 +177,7 @@ impl ModelFile {
     /// # Errors
     /// [`ModelError::ModelFile`] for labels that are damaged.
     pub fn labels(&self) -> Result<Option<LabelVocabulary>> {
-        let metadata = self.metadata();
-        let Some(text) = metadata.get(LABELS_KEY) else { return Ok(None) };
-        let bad = |reason: String| bad_file(&self.path, format!("its {LABELS_KEY}: {reason}"));
-        LabelVocabulary::from_json(text).map(Some).map_err(bad)
+        labels_of(&self.metadata()).map_err(|reason| bad_file(&self.path, reason))
     }
 
     /// Width of the last layer of a model like `config`'s.
@@ -250,6 +247,15 @@ impl ModelFile {
         }
         Ok(view.data().as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect())
     }
+}
+
+/// The labels in the metadata of a model's file; `None` if there are none.
+///
+/// # Errors
+/// The fault, for labels that are damaged.
+pub(crate) fn labels_of(metadata: &HashMap<String, String>) -> Result<Option<LabelVocabulary>, String> {
+    let Some(text) = metadata.get(LABELS_KEY) else { return Ok(None) };
+    LabelVocabulary::from_json(text).map(Some).map_err(|reason| format!("its {LABELS_KEY}: {reason}"))
 }
 
 fn bad_file(path: &Path, reason: String) -> ModelError {

@@ -84,6 +84,9 @@ fn check_same(checkpoint: &Checkpoint, first: &Weights, other: &Weights) -> Resu
     let bits = |of: &Weights| -> Vec<(String, Vec<u32>)> {
         of.others.iter().map(|n| (n.name.clone(), n.values.iter().map(|x| x.to_bits()).collect())).collect()
     };
+    if first.labels() != other.labels() {
+        differences.push("its classes have other labels".to_owned());
+    }
     if bits(first) != bits(other) {
         differences.push("its input normalisation differs".to_owned());
     }

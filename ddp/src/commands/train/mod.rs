@@ -72,12 +72,19 @@ impl<'w> Run<'w> {
     fn prepare(world: &'w World, args: &'w TrainArgs) -> Result<Self, Stop> {
         let signals = StopSignals::listen(world).map_err(|source| TrainError::Signals { source })?;
         let resumed = Resumed::find(world, args.resume.as_ref(), args.out.as_deref())?;
-        let config = world.collective_result(load_config(world, args, resumed.as_ref()))?;
+        let config = world.collective_result(load_config(world, args, resumed.as_ref(), None))?;
         agree_on_config(world, args, &config)?;
         let choice = pin_device(world, &args.device, pinning(args, &config))?;
-        let data = data::load(&config, world)?;
+        let config_of_data = resumed.as_ref().map(|resumed| resumed.config_of_data(&config));
+        let data = data::load(config_of_data.as_ref().unwrap_or(&config), world)?;
         if let Some(resumed) = &resumed {
             world.collective_result(resumed.check_data(&data))?;
+        }
+        let was_balanced = config.loss.is_balanced();
+        let decided = |task| load_config(world, args, resumed.as_ref(), Some(task));
+        let config = world.collective_result(data.resolve(config, decided))?;
+        if let Some(resumed) = resumed.as_ref().filter(|_| was_balanced) {
+            world.collective_result(resumed.check_config(&config, world.world_size()))?;
         }
         let init_from = args.init_from.as_deref().map(ModelFile::read).transpose().map_err(Error::from);
         let init_from = world.collective_result(init_from)?;
@@ -113,6 +120,7 @@ impl<'w> Run<'w> {
             trainer: &trainer,
             options: &setup::trainer_options(&config, &cuts, args.cuda_graph),
         };
+        data.notes().iter().for_each(|note| progress.note(note));
         world.collective_result(announce(&banner, args, &choice, &progress))?;
         let device = choice.device;
         Ok(Run { world, args, signals, config, data, device, cuts, schedule, trainer, resumed, progress })
@@ -174,13 +182,26 @@ impl<'w> Run<'w> {
     }
 }
 
-/// Loads the config of the file, or of the resumed run, and applies the flags to it.
-fn load_config(world: &World, args: &TrainArgs, resumed: Option<&Resumed>) -> Result<Config> {
+/// Loads the config of the file, or of the resumed run, and applies the flags to it, and the setting `decided`.
+fn load_config(
+    world: &World,
+    args: &TrainArgs,
+    resumed: Option<&Resumed>,
+    decided: Option<String>,
+) -> Result<Config> {
     let mut set = args.set.clone();
     set.extend(args.comm_dtype.map(|dtype| format!("comm.dtype={}", dtype.name())));
+    set.extend(decided);
     let Some(resumed) = resumed else { return Ok(Config::load(args.config.as_deref(), &set)?) };
     let config = match &args.config {
-        Some(file) => Config::load(Some(file), &set)?,
+        Some(file) => match Config::load(Some(file), &set)? {
+            // The targets have decided when the run began.
+            config if config.data.auto_task => {
+                set.push(format!("data.task={}", resumed.config(&[])?.data.task));
+                Config::load(Some(file), &set)?
+            }
+            config => config,
+        },
         None => resumed.config(&set)?,
     };
     resumed.check_config(&config, world.world_size())?;

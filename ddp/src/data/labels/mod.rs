@@ -8,12 +8,15 @@
 //! `vocabulary` -> class indices.
 
 mod label;
+mod resolve;
 mod survey;
 mod task;
 mod vocabulary;
 
 pub use label::Label;
+pub(crate) use label::{bool_text, whole};
+pub(crate) use resolve::{Meaning, resolve};
 pub(crate) use survey::LabelSurvey;
-pub(crate) use task::{TargetFacts, Undecided, decide};
 pub use task::TaskChoice;
+pub(crate) use task::{MAX_AUTO_CLASSES, TargetFacts, decide, decide_several};
 pub use vocabulary::{LabelVocabulary, MAX_CLASSES};

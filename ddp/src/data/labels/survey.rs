@@ -85,10 +85,18 @@ impl LabelSurvey {
 
     /// Adds a row.
     pub(crate) fn add_text(&mut self, text: &str) {
+        self.add_texts(text, 1);
+    }
+
+    /// Adds rows of the same text.
+    pub(crate) fn add_texts(&mut self, text: &str, n_rows: u64) {
+        self.n_rows += n_rows;
         match Label::parse(text) {
-            Label::Integer(number) => self.add_integers(&[number]),
+            Label::Integer(number) => {
+                self.add_integers(&[number]);
+                self.n_rows -= 1;
+            }
             Label::Text(text) => {
-                self.n_rows += 1;
                 if !self.is_full && !self.texts.contains(&text) {
                     self.texts.insert(text);
                     self.is_full = self.texts.len() > MAX_CLASSES;

@@ -46,10 +46,7 @@ pub(crate) struct Undecided {
 pub(crate) fn decide(names: &[String], facts: &[TargetFacts]) -> Result<TaskChoice, Undecided> {
     let choice = |task, reason: String| Ok(TaskChoice { task, reason });
     let ([name], [facts]) = (names, facts) else {
-        return match facts.iter().all(|facts| facts.is_binary) {
-            true => choice(Task::Multilabel, format!("because all {} targets hold 0 or 1", facts.len())),
-            false => choice(Task::Regression, format!("because {} targets hold numbers", facts.len())),
-        };
+        return Ok(decide_several(names, facts.iter().all(|facts| facts.is_binary)));
     };
     match facts.n_distinct {
         _ if facts.is_boolean => choice(Task::Classification, format!("because \"{name}\" holds truth values")),
@@ -63,6 +60,17 @@ pub(crate) fn decide(names: &[String], facts: &[TargetFacts]) -> Result<TaskChoi
         }
         Some(n) => Err(Undecided { values: format!("{n} distinct integers") }),
         None => Err(Undecided { values: "too many distinct integers to count".to_owned() }),
+    }
+}
+
+/// Decides on the task of several targets.
+pub(crate) fn decide_several(names: &[String], are_binary: bool) -> TaskChoice {
+    let n = names.len();
+    match are_binary {
+        true => {
+            TaskChoice { task: Task::Multilabel, reason: format!("because all {n} targets hold 0 or 1") }
+        }
+        false => TaskChoice { task: Task::Regression, reason: format!("because {n} targets hold numbers") },
     }
 }
 

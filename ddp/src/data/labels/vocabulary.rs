@@ -1,5 +1,7 @@
 //! The classes of a model: labels in sorted order.
 
+use serde::{Serialize, Serializer};
+
 use super::label::{Label, bool_text, integer, truth};
 
 /// Most classes that the data alone may imply; a model has an output per class.
@@ -146,7 +148,9 @@ impl LabelVocabulary {
         }
         self.listed_text(text).or_else(|| {
             let value = truth(text)?;
-            self.listed_truth(value).or_else(|| self.listed_integer(i64::from(value)))
+            // Earlier versions numbered truth values.
+            let number = || self.listed_integer(i64::from(value)).filter(|_| self.is_numbers());
+            self.listed_truth(value).or_else(number)
         })
     }
 
@@ -232,6 +236,16 @@ impl LabelVocabulary {
         }
         let first: Vec<_> = (0..SHOWN - 2).map(shown).collect();
         format!("{}, ... {}", first.join(", "), shown(n - 1))
+    }
+}
+
+/// Labels as a list of numbers and texts; the number of classes instead where they are too many to list.
+impl Serialize for LabelVocabulary {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.len() {
+            n if n > MAX_CLASSES => serializer.serialize_u64(n as u64),
+            _ => serializer.collect_seq(self.labels()),
+        }
     }
 }
 

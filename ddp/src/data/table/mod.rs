@@ -4,6 +4,7 @@
 
 mod columns;
 mod csv;
+mod label_column;
 #[cfg(feature = "parquet")]
 mod parquet;
 #[cfg(not(feature = "parquet"))]
@@ -18,6 +19,7 @@ mod tests;
 pub(crate) use columns::{ColumnPlan, same_columns};
 pub use csv::CsvError;
 pub(crate) use csv::is_missing;
+pub(crate) use label_column::LabelColumn;
 pub(crate) use read::open;
 #[cfg(test)]
 pub(crate) use read::read_all;
