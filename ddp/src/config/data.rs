@@ -234,7 +234,7 @@ pub(super) const KEYS: &[Key] = &[
     one_of("data.task", TaskSetting::NAMES)
         .help("Kind of the targets; \"auto\" takes text, truth values and up to 20 distinct integers for classes")
         .default_depends("auto; classification for built-in sets and where data.classes is set")
-        .example(r#""auto""#)
+        .example(r#""regression""#)
         .before(Before::Value(r#""classification""#)),
     count("data.classes", 2, MAX_WIDTH)
         .help("Number of classes, whose labels are the numbers from 0")

@@ -184,9 +184,10 @@ mod tests {
         #[test]
         fn each_class_gives_its_share(
             classes in proptest::collection::vec(prop_oneof![4 => Just(0i64), 2 => 0i64..4, 1 => 0i64..40], 2..400),
-            fraction in 0.01..0.99,
+            fraction in 0.01..0.99f64,
             seed: u64,
         ) {
+            let classes: Vec<i64> = classes;
             let whole = rows_of(&classes, 40);
             let counts = |rows: &[(usize, i64)]| {
                 let mut counts = [0usize; 40];

@@ -1,6 +1,7 @@
 //! The labels of a table's rows: class indices where the classes are known, else the values until all rows are read.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
 use crate::data::CellProblem;
@@ -33,7 +34,7 @@ pub(crate) struct Fraction {
 }
 
 /// Texts by number.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Texts {
     codes: Vec<u32>,
     texts: Vec<String>,
@@ -279,6 +280,13 @@ impl Collected {
             Collected::Numbers(values) => values.into_iter().map(|value| value as f32).collect(),
             Collected::Classes(..) | Collected::Texts(..) => unreachable!("texts are classes"),
         }
+    }
+}
+
+impl fmt::Debug for Texts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The rest follows, in no fixed order.
+        f.debug_struct("Texts").field("codes", &self.codes).field("texts", &self.texts).finish_non_exhaustive()
     }
 }
 

@@ -254,18 +254,33 @@ fn single_target(
         None => {
             let mut survey = LabelSurvey::default();
             labels.survey(&mut survey);
-            let meaning = meaning(&survey, spec)?;
-            check_fractions(labels.fraction(), &survey, &meaning, path)?;
-            meaning
+            check_fractions(labels.fraction(), &survey, path, spec)?;
+            meaning(&survey, spec)?
         }
     };
     let collected = labels.into_collected();
     let targets = match &meaning.vocabulary {
         Some(vocabulary) => Targets::Labels(collected.into_classes(vocabulary)),
-        None => Targets::Values(collected.into_values()),
+        None => {
+            let values = collected.into_values();
+            check_finite(&values, path, spec)?;
+            Targets::Values(values)
+        }
     };
     meaning.complete(layout, &spec.data.target);
     Ok(targets)
+}
+
+/// Values that decided to be quantities must be finite in f32.
+fn check_finite(values: &[f32], path: &Path, spec: &SourceSpec<'_>) -> Result<()> {
+    match values.iter().position(|value| !value.is_finite()) {
+        Some(row) => Err(DataError::TargetNotFinite {
+            place: format!("data file `{}`, row {row}", path.display()),
+            column: format!("column \"{}\"", spec.data.target[0]),
+            value: f64::from(values[row]),
+        }),
+        None => Ok(()),
+    }
 }
 
 /// The meaning of labels with this survey.
@@ -291,11 +306,12 @@ fn as_stored(survey: &LabelSurvey) -> Meaning {
 pub(crate) fn check_fractions(
     first: Option<&Fraction>,
     survey: &LabelSurvey,
-    meaning: &Meaning,
     path: &Path,
+    spec: &SourceSpec<'_>,
 ) -> Result<()> {
+    let are_classes = !spec.data.auto_task && !matches!(spec.classes, ClassLabels::AsStored);
     match first {
-        Some(fraction) if meaning.vocabulary.is_some() && survey.has_fractions() => {
+        Some(fraction) if are_classes && survey.has_fractions() => {
             Err(DataError::LabelNotWhole {
                 place: fraction.place.clone().unwrap_or_else(|| format!("data file `{}`", path.display())),
                 label: fraction.value,

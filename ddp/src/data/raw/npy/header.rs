@@ -224,7 +224,9 @@ mod tests {
         let shape = "'fortran_order': False, 'shape': (1,), }";
         for (text, part) in [
             (format!("{{'descr': '|O', {shape}"), "pickle"),
-            (format!("{{'descr': '<U5', {shape}"), "'<U5'"),
+            (format!("{{'descr': '<U0', {shape}"), "'<U0'"),
+            (format!("{{'descr': '<U-5', {shape}"), "'<U-5'"),
+            (format!("{{'descr': '|V5', {shape}"), "'|V5'"),
             (format!("{{'descr': [('a', '<f4')], {shape}"), "fields"),
             (format!("{{'descr': '<c8', {shape}"), "'<c8'"),
             ("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }".to_owned(), "shape"),

@@ -158,9 +158,8 @@ pub(super) fn complete(
             }
         }
         if finds_classes {
-            let meaning = meaning(&survey, spec)?;
-            check_fractions(first_fraction.as_ref(), &survey, &meaning, &files[0].0.path)?;
-            meaning.complete(&mut layout, &spec.data.target);
+            check_fractions(first_fraction.as_ref(), &survey, &files[0].0.path, spec)?;
+            meaning(&survey, spec)?.complete(&mut layout, &spec.data.target);
         } else if spec.data.auto_task {
             layout.task_choice = Some(decide_several(&spec.data.target, are_binary));
         }
