@@ -69,7 +69,7 @@ class Mlp(nn.Module):
 
 
 def load(path):
-    """The module, the names of its features in their order, and the name of the target."""
+    """The module, the names of its features in their order, the name of the target, and the labels in the order of the outputs."""
     state = load_file(path)
     with safe_open(path, "pt") as file:
         metadata = file.metadata()
@@ -81,17 +81,19 @@ def load(path):
     n_normalized = len(state.get("normalize.shift", []))
     model = Mlp(widths, len(features), embeddings, config["model"], n_normalized)
     model.load_state_dict(state)
-    return model.eval(), features, config["data"]["target"]
+    # Files of earlier versions number their classes.
+    labels = json.loads(metadata.get("ddp_train.labels", json.dumps(list(range(widths[-1])))))
+    return model.eval(), features, config["data"]["target"], [str(label) for label in labels]
 
 
 def main():
     if len(sys.argv) not in (3, 4):
         sys.exit(__doc__)
-    model, features, target = load(sys.argv[1])
+    model, features, target, classes = load(sys.argv[1])
     with open(sys.argv[2], newline="") as file:
         rows = list(csv.DictReader(file))
     x = torch.tensor([[float(row[name]) for name in features] for row in rows])
-    labels = torch.tensor([int(row[target]) for row in rows])
+    labels = torch.tensor([classes.index(row[target]) for row in rows])
     with torch.no_grad():
         logits = model(x)
     if len(sys.argv) == 4:

@@ -14,7 +14,9 @@ use crate::commands::train::{Pinning, pin_device};
 use crate::config::{Config, EvalMetric, EvalSource};
 use crate::data::loader::LoaderOptions;
 use crate::data::order::partition::EvalPartition;
-use crate::data::{self, ClassLabels, Dataset, KnownFeatures, LabelVocabulary, Normalizer, SourceSpec, open_eval};
+use crate::data::{
+    self, ClassLabels, Dataset, KnownFeatures, LabelVocabulary, Normalizer, SourceSpec, open_eval,
+};
 use crate::error::{Error, Result};
 use crate::exit::Stop;
 use crate::model::file::ModelFile;

@@ -40,9 +40,11 @@ use self::raw::{RawConfig, Source};
 
 pub use self::checkpoint::CheckpointConfig;
 pub use self::comm::{CommConfig, CommDtype, ZeroStage};
-pub use self::data::{DataConfig, Encode, EvalSource, Missing, Normalize, Placement, ShuffleMode, Task, UnknownLabel};
-pub use self::data_format::DataFormat;
 pub(crate) use self::data::{DEFAULT_FEATURES_KEY, DEFAULT_LABELS_KEY};
+pub use self::data::{
+    DataConfig, Encode, EvalSource, Missing, Normalize, Placement, ShuffleMode, Task, UnknownLabel,
+};
+pub use self::data_format::DataFormat;
 pub(crate) use self::data_format::format_by_name;
 pub use self::error::ConfigError;
 pub use self::log::LogConfig;
@@ -125,6 +127,20 @@ impl Config {
         let settings = reader::document(text, path)?;
         let sets = reader::set_arguments(sets)?;
         Self::resolve(&RawConfig::layered(settings, sets, Source::Saved)?, None)
+    }
+
+    /// As [`Config::load`] for a run that resumes with its config `file`: a key that both the file and the `saved` config lack has
+    /// the value that was meant before the key existed.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load_resumed(file: &Path, sets: &[String], saved: &str, saved_path: &Path) -> Result<Self> {
+        let settings = reader::file(file)?;
+        let saved = reader::document(saved, saved_path)?;
+        let mut all = raw::before(&[&settings, &saved]);
+        all.extend(settings);
+        let sets = reader::set_arguments(sets)?;
+        Self::resolve(&RawConfig::layered(all, sets, Source::Typed)?, Some(file))
     }
 
     /// Checks the settings; `file` gives the name of a run that has none.

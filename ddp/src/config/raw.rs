@@ -97,6 +97,19 @@ pub(super) fn missing_value(key: &Key, source: Source) -> Option<&'static str> {
     }
 }
 
+/// Settings of the keys that none of `given` holds and that were left out with another meaning before they existed.
+pub(super) fn before(given: &[&[Setting]]) -> Vec<Setting> {
+    let is_given =
+        |key: &Key| given.iter().any(|layer| layer.iter().any(|setting| setting.key.name == key.name));
+    let setting = |key: &'static Key| match key.before {
+        Before::Value(text) if !is_given(key) => {
+            Some(Setting { key, value: parse(text), raw: None, origin: Origin::Default })
+        }
+        _ => None,
+    };
+    table::keys().filter_map(setting).collect()
+}
+
 /// The value of a row's TOML text, or of one that this crate wrote.
 pub(super) fn parse(text: &str) -> Value {
     ValueDeserializer::parse(text).and_then(Value::deserialize).expect("rows and saved values are TOML")

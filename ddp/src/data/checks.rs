@@ -112,9 +112,7 @@ mod tests {
         assert!(floats(&[nan; 6], 0, &names, true, &columns).is_ok());
         assert!(message(floats(&[nan, inf], 1, &names, true, &columns)).contains("row 3"));
 
-        assert!(
-            message(labels(&[0, 2, -1], 3, &columns)).contains("row 9: expected a class number of 0")
-        );
+        assert!(message(labels(&[0, 2, -1], 3, &columns)).contains("row 9: expected a class number of 0"));
         assert!(message(labels(&[0, 3, 1], 3, &columns)).contains("row 3: label 3 is out of range"));
         assert!(message(whole(&[1.0, 1.5], &mut [0; 2], &columns)).contains("row 3: expected a whole"));
         assert!(message(values(&[0.0, 0.5], Task::Multilabel, &names, &columns)).contains("target \"b\""));

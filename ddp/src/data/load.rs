@@ -47,7 +47,8 @@ pub fn load(config: &Config, world: &World) -> Result<Loaded, Stop<DataError>> {
     let whole = open_train(&config.data, world)?;
     let config = &decided(config, whole.layout());
     let data = &config.data;
-    let Parts { train, eval, n_skipped } = world.collective_result(divide(config, whole, world.world_size()))?;
+    let Parts { train, eval, n_skipped } =
+        world.collective_result(divide(config, whole, world.world_size()))?;
     let fingerprint = world.collective_result(fingerprint(&train, eval.as_ref()))?;
     // Before the ranks read parts of rows that must be the same.
     let entry = ("rows and columns of the data (fingerprint)".to_owned(), format!("{fingerprint:016x}"));
@@ -258,7 +259,8 @@ fn check_class_weights(loss: &Loss, train: &dyn Dataset) -> Result<()> {
     let n_classes = train.layout().targets.n_outputs();
     match loss {
         Loss::CrossEntropy { class_weights: Some(ClassWeights::PerClass(weights)), .. }
-            if weights.len() != n_classes && matches!(train.layout().targets, TargetLayout::Classes { .. }) =>
+            if weights.len() != n_classes
+                && matches!(train.layout().targets, TargetLayout::Classes { .. }) =>
         {
             let (source_name, n_weights) = (train.source().to_owned(), weights.len());
             Err(DataError::ClassWeightsCount { source_name, n_classes, n_weights })

@@ -46,8 +46,8 @@ pub(crate) mod write;
 
 pub use self::builtin::{NAMES as BUILTIN_NAMES, digits};
 pub use self::cell_problem::CellProblem;
-pub(crate) use self::compression::Compression;
 pub use self::class_rows::split_by_class;
+pub(crate) use self::compression::Compression;
 pub use self::dataset::{CategoryColumn, Dataset, RowLayout, Summary, TargetLayout, numbered_columns};
 pub use self::embedding_spec::EmbeddingSpec;
 pub use self::error::DataError;

@@ -9,8 +9,8 @@ use super::files::files_and_format;
 use super::format::Reader;
 use super::labels::LabelSurvey;
 use super::source::{Part, SourceSpec};
-use crate::config::{DEFAULT_FEATURES_KEY, DEFAULT_LABELS_KEY};
 use super::{builtin, raw, table};
+use crate::config::{DEFAULT_FEATURES_KEY, DEFAULT_LABELS_KEY};
 
 impl SourceSpec<'_> {
     /// Opens the rows. Files of arrays are not read, except targets that decide on classes or task; tables are.

@@ -98,6 +98,14 @@ impl Resumed {
         Ok(Config::from_saved_with(&self.manifest().config, self.checkpoint.path(), sets)?)
     }
 
+    /// Loads the run's config from `file`, with the settings `sets` applied.
+    ///
+    /// # Errors
+    /// See [`Config::load_resumed`].
+    pub fn config_from(&self, file: &Path, sets: &[String]) -> Result<Config> {
+        Ok(Config::load_resumed(file, sets, &self.manifest().config, self.checkpoint.path())?)
+    }
+
     /// Checks that `config` on `world_size` ranks continues the checkpoint's run.
     ///
     /// # Errors
@@ -146,8 +154,7 @@ impl Resumed {
             let (ours, theirs) = (ours.summary(), theirs.summary());
             differences.push(format!("the classes are {ours}, but {theirs} in the checkpoint"));
         }
-        differences
-            .push(format!("the fingerprint of the data is {ours}, but {theirs} in the checkpoint"));
+        differences.push(format!("the fingerprint of the data is {ours}, but {theirs} in the checkpoint"));
         let (path, differences) = (self.checkpoint.path().to_owned(), differences.join("\n  "));
         Err(FolderError::OtherData { path, differences }.into())
     }

@@ -8,7 +8,7 @@ use crate::made_up::{
     N_CLASSES, Setup, Trained, assert_close, by_parameter, cross_entropy, losses, row_weights, rows_of,
 };
 use ddp::config::precision::Precision;
-use ddp::config::{EvalMetric, ClassWeights, Loss, OptimizerKind, Task};
+use ddp::config::{ClassWeights, EvalMetric, Loss, OptimizerKind, Task};
 use ddp::data::loader::LoaderOptions;
 use ddp::data::order::partition::EvalPartition;
 use ddp::data::{Dataset, ResidentRows, Targets};

@@ -58,7 +58,10 @@ pub fn by_parameter(layout: &ParamLayout, flat: &[f32]) -> Vec<u32> {
 }
 
 pub fn cross_entropy(class_weights: Option<[f32; N_CLASSES]>) -> Loss {
-    Loss::CrossEntropy { label_smoothing: 0.05, class_weights: class_weights.map(|weights| ClassWeights::PerClass(weights.into())) }
+    Loss::CrossEntropy {
+        label_smoothing: 0.05,
+        class_weights: class_weights.map(|weights| ClassWeights::PerClass(weights.into())),
+    }
 }
 
 /// All losses.

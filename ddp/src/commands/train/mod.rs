@@ -194,11 +194,11 @@ fn load_config(
     set.extend(decided);
     let Some(resumed) = resumed else { return Ok(Config::load(args.config.as_deref(), &set)?) };
     let config = match &args.config {
-        Some(file) => match Config::load(Some(file), &set)? {
+        Some(file) => match resumed.config_from(file, &set)? {
             // The targets have decided when the run began.
             config if config.data.auto_task => {
                 set.push(format!("data.task={}", resumed.config(&[])?.data.task));
-                Config::load(Some(file), &set)?
+                resumed.config_from(file, &set)?
             }
             config => config,
         },

@@ -190,7 +190,8 @@ fn targets_may_decide_on_the_task() {
     let csv = "data.train=a.csv";
     let config = from_sets(&[csv]).unwrap();
     assert!(config.data.auto_task && config.to_toml().contains("\ntask = \"auto\"  # default\n"));
-    for sets in [&[][..], &["data.classes=10"], &[csv, "data.classes=3"], &[csv, "data.task=classification"]] {
+    for sets in [&[][..], &["data.classes=10"], &[csv, "data.classes=3"], &[csv, "data.task=classification"]]
+    {
         let data = from_sets(sets).unwrap().data;
         assert_eq!((data.task, data.auto_task), (Task::Classification, false), "{sets:?}");
     }

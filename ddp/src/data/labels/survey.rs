@@ -262,7 +262,8 @@ mod tests {
 
     #[test]
     fn facts_follow_the_values() {
-        let facts = |texts: &[&str]| of(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>()).facts();
+        let facts =
+            |texts: &[&str]| of(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>()).facts();
         assert!(facts(&["True", "False"]).is_boolean);
         assert!(!facts(&["True", "maybe"]).is_boolean && facts(&["True", "maybe"]).has_text);
         assert!(!facts(&["True", "0"]).is_boolean);

@@ -49,7 +49,9 @@ pub(crate) fn decide(names: &[String], facts: &[TargetFacts]) -> Result<TaskChoi
         return Ok(decide_several(names, facts.iter().all(|facts| facts.is_binary)));
     };
     match facts.n_distinct {
-        _ if facts.is_boolean => choice(Task::Classification, format!("because \"{name}\" holds truth values")),
+        _ if facts.is_boolean => {
+            choice(Task::Classification, format!("because \"{name}\" holds truth values"))
+        }
         _ if facts.has_text => choice(Task::Classification, format!("because \"{name}\" holds text")),
         _ if facts.has_fractions => {
             choice(Task::Regression, format!("because \"{name}\" holds numbers with fractions"))
@@ -67,9 +69,7 @@ pub(crate) fn decide(names: &[String], facts: &[TargetFacts]) -> Result<TaskChoi
 pub(crate) fn decide_several(names: &[String], are_binary: bool) -> TaskChoice {
     let n = names.len();
     match are_binary {
-        true => {
-            TaskChoice { task: Task::Multilabel, reason: format!("because all {n} targets hold 0 or 1") }
-        }
+        true => TaskChoice { task: Task::Multilabel, reason: format!("because all {n} targets hold 0 or 1") },
         false => TaskChoice { task: Task::Regression, reason: format!("because {n} targets hold numbers") },
     }
 }

@@ -44,7 +44,9 @@ enum Classes {
 impl PartialEq for LabelVocabulary {
     fn eq(&self, other: &Self) -> bool {
         // The rest follows from the labels.
-        self.len() == other.len() && self.is_numbers() == other.is_numbers() && self.labels().eq(other.labels())
+        self.len() == other.len()
+            && self.is_numbers() == other.is_numbers()
+            && self.labels().eq(other.labels())
     }
 }
 
@@ -180,7 +182,9 @@ impl LabelVocabulary {
     fn listed_integer(&self, number: i64) -> Option<usize> {
         match &self.classes {
             Classes::Numbers(n) => usize::try_from(number).ok().filter(|class| class < n),
-            Classes::Listed { integers, table, .. } if table.is_empty() => integers.binary_search(&number).ok(),
+            Classes::Listed { integers, table, .. } if table.is_empty() => {
+                integers.binary_search(&number).ok()
+            }
             Classes::Listed { integers, table, .. } => {
                 let place = usize::try_from(number.checked_sub(integers[0])?).ok()?;
                 table.get(place).filter(|class| **class != NONE).map(|class| *class as usize)
@@ -307,7 +311,8 @@ mod tests {
     fn truth_values_match_their_spellings() {
         let texts = LabelVocabulary::new([true, false].map(Label::of_bool));
         assert_eq!(names(&texts), ["False", "True"]);
-        for vocabulary in [texts, of(&["true", "false"]), of(&["TRUE", "FALSE"]), LabelVocabulary::numbers(2)] {
+        for vocabulary in [texts, of(&["true", "false"]), of(&["TRUE", "FALSE"]), LabelVocabulary::numbers(2)]
+        {
             for (text, class) in [("true", 1), ("False", 0), ("TRUE", 1), ("0", 0), ("1", 1)] {
                 assert_eq!(vocabulary.class_of_text(text), Some(class), "{text} in {vocabulary:?}");
             }

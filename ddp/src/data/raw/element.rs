@@ -221,12 +221,7 @@ pub(crate) fn numbers_to_i64(raw: RawType, bytes: &[u8], rows: &[usize], out: &m
         RawType::I32 => pick!(i32, i64::from),
         RawType::I64 => pick!(i64, i64::from),
         RawType::U64 => pick!(u64, |value| i64::try_from(value).unwrap_or(i64::MAX)),
-        RawType::F16
-        | RawType::Bf16
-        | RawType::F32
-        | RawType::F64
-        | RawType::Ascii
-        | RawType::Unicode => {
+        RawType::F16 | RawType::Bf16 | RawType::F32 | RawType::F64 | RawType::Ascii | RawType::Unicode => {
             unreachable!("labels that are integers")
         }
     }

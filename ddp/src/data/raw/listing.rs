@@ -95,7 +95,9 @@ fn find(arrays: &[(String, Result<RawArray>)], key: &str, usual: &[&str]) -> Opt
 /// Index of the largest array whose rows hold several numbers.
 fn largest(arrays: &[(String, Result<RawArray>)]) -> Option<usize> {
     let size = |index: &usize| arrays[*index].1.as_ref().map_or(0, RawArray::size_bytes);
-    let is_table = |index: &usize| arrays[*index].1.as_ref().is_ok_and(|array| array.n_values() > 1 && !array.raw.is_text());
+    let is_table = |index: &usize| {
+        arrays[*index].1.as_ref().is_ok_and(|array| array.n_values() > 1 && !array.raw.is_text())
+    };
     (0..arrays.len()).filter(is_table).max_by_key(size)
 }
 

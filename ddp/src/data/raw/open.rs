@@ -265,7 +265,8 @@ fn combine(
         categories: texts.categories.into_iter().filter(|category| category.column < n_features).collect(),
         has_missing: spec.may_miss() && !features.raw.is_integer(),
     };
-    if let Some(weights) = weights.as_ref().filter(|weights| weights.row_len() != 1 || weights.raw.is_text()) {
+    if let Some(weights) = weights.as_ref().filter(|weights| weights.row_len() != 1 || weights.raw.is_text())
+    {
         return Err(DataError::LabelShape {
             source_name: weights.path().display().to_string(),
             shape: std::iter::once(n_rows).chain(weights.row_dims.iter().copied()).collect(),

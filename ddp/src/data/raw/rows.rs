@@ -124,9 +124,10 @@ impl RawRows {
                     values.resize(numbers.len() * width, 0.0);
                     self.targets.rows_to_f64(&numbers, &mut values)?;
                     let is_class = !spec.data.auto_task;
-                    if let Some(at) = values.iter().position(|value: &f64| {
-                        !value.is_finite() || (is_class && whole(*value).is_none())
-                    }) {
+                    if let Some(at) = values
+                        .iter()
+                        .position(|value: &f64| !value.is_finite() || (is_class && whole(*value).is_none()))
+                    {
                         let (place, value) = (place(at / width), values[at]);
                         return Err(match is_class {
                             true => DataError::LabelNotWhole { place, label: value },
@@ -289,7 +290,9 @@ impl Dataset for RawRows {
         let target_columns = Columns { rows: &[], place: &place_of_target };
         let targets = match &self.layout.targets {
             TargetLayout::Classes { n_classes } => {
-                if !self.layout.labels.as_ref().is_some_and(|labels| labels.is_numbers()) || self.skips_unknown {
+                if !self.layout.labels.as_ref().is_some_and(|labels| labels.is_numbers())
+                    || self.skips_unknown
+                {
                     return Ok(None);
                 }
                 let Some(labels) = self.targets.in_place::<i64>(rows.clone()) else { return Ok(None) };

@@ -19,7 +19,11 @@ pub(crate) struct LabelColumn {
 #[derive(Debug)]
 enum Cells {
     /// Class indices; -1 for a label that is no class, if such rows are left out.
-    Known { classes: Vec<i64>, vocabulary: Arc<LabelVocabulary>, skips_unknown: bool },
+    Known {
+        classes: Vec<i64>,
+        vocabulary: Arc<LabelVocabulary>,
+        skips_unknown: bool,
+    },
     Integers(Vec<i64>),
     Numbers(Vec<f64>),
     Texts(Texts),
@@ -286,7 +290,10 @@ impl Collected {
 impl fmt::Debug for Texts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The rest follows, in no fixed order.
-        f.debug_struct("Texts").field("codes", &self.codes).field("texts", &self.texts).finish_non_exhaustive()
+        f.debug_struct("Texts")
+            .field("codes", &self.codes)
+            .field("texts", &self.texts)
+            .finish_non_exhaustive()
     }
 }
 

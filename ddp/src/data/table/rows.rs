@@ -311,12 +311,10 @@ pub(crate) fn check_fractions(
 ) -> Result<()> {
     let are_classes = !spec.data.auto_task && !matches!(spec.classes, ClassLabels::AsStored);
     match first {
-        Some(fraction) if are_classes && survey.has_fractions() => {
-            Err(DataError::LabelNotWhole {
-                place: fraction.place.clone().unwrap_or_else(|| format!("data file `{}`", path.display())),
-                label: fraction.value,
-            })
-        }
+        Some(fraction) if are_classes && survey.has_fractions() => Err(DataError::LabelNotWhole {
+            place: fraction.place.clone().unwrap_or_else(|| format!("data file `{}`", path.display())),
+            label: fraction.value,
+        }),
         _ => Ok(()),
     }
 }

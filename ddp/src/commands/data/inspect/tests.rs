@@ -259,9 +259,14 @@ fn targets_that_cannot_be_learned_are_reported() {
     assert!(message(&profile, WarningKind::TargetMissing).contains("missing in 1 row, first in line 3"));
     assert!(profile.data_section.contains("# label must have a value"));
     // A few texts among quantities make all of them classes.
-    let text = rows("x,label", 200, |n| format!("{},{}", noise(n), if n == 7 { "old".into() } else { noise(n + 1).to_string() }));
+    let text = rows("x,label", 200, |n| {
+        format!("{},{}", noise(n), if n == 7 { "old".into() } else { noise(n + 1).to_string() })
+    });
     let profile = inspect_text(&text, &[]);
-    assert!(message(&profile, WarningKind::TargetText).contains("1 of 200 values are text, the first is \"old\" in line 9"));
+    assert!(
+        message(&profile, WarningKind::TargetText)
+            .contains("1 of 200 values are text, the first is \"old\" in line 9")
+    );
     assert!(message(&profile, WarningKind::ManyClasses).contains("200 distinct labels in 200 rows"));
     let profile = inspect_text("x,a,b\n1,0,cat\n2,1,dog\n", &["--target", "a", "--target", "b"]);
     assert!(message(&profile, WarningKind::TargetText).contains("for example \"cat\" in line 2"));
@@ -277,7 +282,10 @@ fn targets_that_cannot_be_learned_are_reported() {
 #[test]
 fn labels_of_all_kinds_train_by_the_section() {
     for (label, task) in [
-        (&(|n: usize| ["no", "yes", "may be, or not"][n % 3].to_owned()) as &dyn Fn(usize) -> String, "classification"),
+        (
+            &(|n: usize| ["no", "yes", "may be, or not"][n % 3].to_owned()) as &dyn Fn(usize) -> String,
+            "classification",
+        ),
         (&|n| ["-1", "1"][n % 2].to_owned(), "classification"),
         (&|n| ["0", "100000", "200000"][n % 3].to_owned(), "classification"),
         (&|n| ["True", "False"][n % 2].to_owned(), "classification"),
@@ -297,7 +305,10 @@ fn labels_of_all_kinds_train_by_the_section() {
     }
     let undecided = rows("x,label", 200, |n| format!("{},{}", noise(n + 3), n * 7 % 150));
     let section = inspect_text(&undecided, &[]).data_section;
-    assert!(section.contains("task = \"regression\"  # or \"classification\": 150 distinct integers"), "{section}");
+    assert!(
+        section.contains("task = \"regression\"  # or \"classification\": 150 distinct integers"),
+        "{section}"
+    );
 }
 
 #[test]

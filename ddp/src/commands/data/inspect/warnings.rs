@@ -115,7 +115,9 @@ impl Judge<'_> {
             if self.columns[target].kind == Kind::Text && self.origin.targets.len() > 1 {
                 let odd = self.odd(&column.texts);
                 self.about(all, WarningKind::TargetText, &[target], |name| {
-                    format!("{name} contains text, for example {odd}: one of several targets must be a number")
+                    format!(
+                        "{name} contains text, for example {odd}: one of several targets must be a number"
+                    )
                 });
             } else if column.texts.n > 0 && self.are_mostly_numbers(target) {
                 let odd = self.odd(&column.texts);

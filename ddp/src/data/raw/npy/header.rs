@@ -102,7 +102,11 @@ fn element(descr: &str) -> Result<(RawType, bool), String> {
         "f8" => RawType::F64,
         "O" => return Err("its elements are Python objects (pickle), which are never loaded".to_owned()),
         text if width(text).is_some() => {
-            if text.starts_with('U') { RawType::Unicode } else { RawType::Ascii }
+            if text.starts_with('U') {
+                RawType::Unicode
+            } else {
+                RawType::Ascii
+            }
         }
         _ => {
             return Err(format!("its elements are of type '{}', expected numbers", shown(descr)));

@@ -79,7 +79,10 @@ pub(super) enum LabelValues {
     Integers(Vec<i64>),
     Floats(Vec<f64>),
     /// The number of each row's text, from 1; 0 for empty ones.
-    Texts { codes: Vec<u32>, texts: Vec<String> },
+    Texts {
+        codes: Vec<u32>,
+        texts: Vec<String>,
+    },
 }
 
 /// The values as class labels.
@@ -106,7 +109,9 @@ pub(super) fn label_values(array: &dyn Array) -> LabelValues {
         DataType::UInt16 => integers!(UInt16Type),
         DataType::UInt32 => integers!(UInt32Type),
         DataType::UInt64 => integers!(UInt64Type),
-        DataType::Float64 => LabelValues::Floats(array.as_primitive::<types::Float64Type>().values().to_vec()),
+        DataType::Float64 => {
+            LabelValues::Floats(array.as_primitive::<types::Float64Type>().values().to_vec())
+        }
         DataType::Dictionary(..) => match label_values(array.as_any_dictionary().values()) {
             LabelValues::Integers(values) => LabelValues::Integers(spread(array, &values)),
             LabelValues::Floats(values) => LabelValues::Floats(spread(array, &values)),

@@ -15,7 +15,9 @@ use crate::data::source::{Part, SourceSpec};
 use crate::data::table::columns::Role;
 use crate::data::table::label_column::Fraction;
 use crate::data::table::reader::TableReader as _;
-use crate::data::table::rows::{TableRows, TargetCells, check_fractions, huge_vocabulary, is_binary, meaning};
+use crate::data::table::rows::{
+    TableRows, TargetCells, check_fractions, huge_vocabulary, is_binary, meaning,
+};
 use crate::data::vocabulary::Vocabulary;
 
 /// Bytes of a column's page, compressed and decompressed, and of its dictionary; writers keep them near 1 MiB each.

@@ -11,15 +11,15 @@ use super::cells::{LabelValues, categories, first_null, label_values, to_f32};
 use super::columns::{Column, Columns};
 use super::file::{ParquetFile, guarded, malformed};
 use crate::config::Task;
-use crate::data::labels::Label;
-use crate::data::table::label_column::{LabelCell, LabelColumn};
-use crate::data::{CellProblem, DataError};
 use crate::data::checks;
 use crate::data::error::Result;
+use crate::data::labels::Label;
 use crate::data::source::SourceSpec;
 use crate::data::table::columns::{ColumnPlan, Role};
+use crate::data::table::label_column::{LabelCell, LabelColumn};
 use crate::data::table::reader::TableReader;
 use crate::data::table::rows::{TableRows, TargetCells};
+use crate::data::{CellProblem, DataError};
 
 /// Bytes of rows per batch.
 const BATCH_BYTES: usize = 1 << 20;

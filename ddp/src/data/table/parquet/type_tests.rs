@@ -240,5 +240,5 @@ fn columns_that_cant_be_used_are_named() {
     );
     assert_refused(open_whole(&path, &["data.target=label"]), &["has no rows"]);
     write(&path, vec![("x", numbers()), ("label", Arc::new(Int8Array::from(vec![0, 0])))], 5);
-    assert_refused(open_whole(&path, &["data.target=label"]), &["label is 0 in all 2 rows"]);
+    assert_refused(open_whole(&path, &["data.target=label"]), &["all 2 rows have label 0"]);
 }
