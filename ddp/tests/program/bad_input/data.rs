@@ -104,8 +104,14 @@ fn labels() {
         &["data.classes=2"],
         &["line 3, column \"label\": label \"cat\" is none of the 2 classes"],
     );
-    refuses("x,y,label\n0,1,a\n1,0,NA\n", &["line 3, column \"label\": the label is missing, got \"NA\""]);
-    refuses("x,y,label\n0,1,a\n1,0,a\n", &["all 2 rows have label a", "two classes or more"]);
+    refuses(
+        "x,y,label\n0,1,0\n1,0,NA\n",
+        &["line 3, column \"label\": the label is missing, got \"NA\"", "hint: fill in the label"],
+    );
+    Place::with(&[("rows.csv", "x,y,label\n0,1,a\n1,0,a\n")]).refuses(
+        &["train", "--set", "data.train=rows.csv"],
+        &["all 2 rows have label a", "two classes or more"],
+    );
     refuses_with(
         "x,y,label\n0,1,0\n1,0,2\n",
         &["data.task=multilabel"],

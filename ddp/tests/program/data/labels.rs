@@ -79,7 +79,9 @@ fn trained(folder: &Path, n_ranks: usize, data: &[String]) -> (Weights, String, 
     let out = tempfile::tempdir_in(folder).unwrap();
     let out = out.path().join("run");
     let mut args = vec!["train".to_owned(), "--quiet".into(), "--out".into(), out.display().to_string()];
-    for set in SETS.iter().map(|set| (*set).to_owned()).chain(data.iter().cloned()) {
+    let is_global = data.iter().any(|set| set.starts_with("train.global_batch_size"));
+    let own = SETS.iter().filter(|set| !(is_global && set.starts_with("train.batch_size")));
+    for set in own.map(|set| (*set).to_owned()).chain(data.iter().cloned()) {
         args.extend(["--set".to_owned(), set]);
     }
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
