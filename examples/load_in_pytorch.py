@@ -85,7 +85,7 @@ class Mlp(nn.Module):
 
 
 def load(path):
-    """The module, the names of its features in their order, and the data's section of the config."""
+    """The module, the names of its features, the data's section of the config, and the labels in the order of the outputs."""
     state = load_file(path)
     with safe_open(path, "pt") as file:
         metadata = file.metadata()
@@ -99,13 +99,15 @@ def load(path):
         state.setdefault("normalize.offset", torch.zeros(n_normalized, dtype=torch.float64))
     model = Mlp(widths, len(features), embeddings, config["model"], n_normalized, len(state.get("target.shift", [])))
     model.load_state_dict(state)
-    return model.eval(), features, config["data"]
+    # Files of earlier versions number their classes.
+    labels = json.loads(metadata.get("ddp_train.labels", json.dumps(list(range(widths[-1])))))
+    return model.eval(), features, config["data"], [str(label) for label in labels]
 
 
 def main():
     if len(sys.argv) not in (3, 4):
         sys.exit(__doc__)
-    model, features, data = load(sys.argv[1])
+    model, features, data, classes = load(sys.argv[1])
     target = data["target"]
     with open(sys.argv[2], newline="") as file:
         rows = list(csv.DictReader(file))
@@ -121,7 +123,7 @@ def main():
         r2 = 1 - ((y - logits) ** 2).sum(dim=0) / ((y - y.mean(dim=0)) ** 2).sum(dim=0)
         print(f"R² {r2.mean():.6f} ({len(rows)} rows)")
         return
-    labels = torch.tensor([int(row[target]) for row in rows])
+    labels = torch.tensor([classes.index(row[target]) for row in rows])
     n_right = int((logits.argmax(dim=1) == labels).sum())
     print(f"accuracy {n_right / len(rows):.6f} ({n_right} of {len(rows)} rows)")
 

@@ -33,8 +33,14 @@ pub struct DataConfig {
     pub target: Vec<String>,
     /// Kind of the targets.
     pub task: Task,
-    /// Number of classes; `None` means largest label of the training rows + 1.
+    /// Whether the targets decide on `task`, which is provisional until [`load`](crate::data::load) has read them.
+    pub auto_task: bool,
+    /// Number of classes, whose labels are the numbers from 0; `None` means the labels of the training rows.
     pub classes: Option<usize>,
+    /// Treatment of evaluation rows whose label is no class.
+    pub unknown_label: UnknownLabel,
+    /// Whether `eval_fraction` takes the same part of each class.
+    pub stratify: bool,
     /// Weight of a row in loss and metrics: a column, an array's name, or an npy file with those of `train`.
     pub weight: Option<String>,
     /// Columns that are not features.
@@ -76,6 +82,16 @@ config_enum! {
         OneHot = "one_hot",
         /// A row of a learned table.
         Embedding = "embedding",
+    }
+}
+
+config_enum! {
+    /// Treatment of evaluation rows whose label does not occur in training.
+    pub enum UnknownLabel {
+        /// An error that names the first one.
+        Error = "error",
+        /// They are left out, and their number is reported.
+        Skip = "skip",
     }
 }
 
@@ -136,6 +152,23 @@ config_enum! {
     }
 }
 
+/// The values of `data.task`.
+#[derive(Clone, Copy, PartialEq)]
+enum TaskSetting {
+    Auto,
+    Task(Task),
+}
+
+impl ConfigEnum for TaskSetting {
+    const NAMES: &'static [&'static str] = &["auto", "classification", "regression", "multilabel"];
+    const VALUES: &'static [Self] = &[
+        TaskSetting::Auto,
+        TaskSetting::Task(Task::Classification),
+        TaskSetting::Task(Task::Regression),
+        TaskSetting::Task(Task::Multilabel),
+    ];
+}
+
 config_enum! {
     /// Normalisation of features, fitted on the training rows.
     pub enum Normalize {
@@ -171,6 +204,10 @@ config_enum! {
         Sampled = "sampled",
     }
 }
+/// Default of `data.features_key`.
+pub(crate) const DEFAULT_FEATURES_KEY: &str = "features";
+/// Default of `data.labels_key`.
+pub(crate) const DEFAULT_LABELS_KEY: &str = "labels";
 
 const COLUMN_HINT: &str = "a column is a feature, a target, the weight, or left out";
 
@@ -222,19 +259,31 @@ pub(super) const KEYS: &[Key] = &[
         .help("Column names of the targets; one for classification")
         .default(r#""label""#)
         .synonyms(&["label", "targets"]),
-    one_of("data.task", Task::NAMES).help("Kind of the targets").default(r#""classification""#),
+    one_of("data.task", TaskSetting::NAMES)
+        .help("Kind of the targets; \"auto\" takes text, truth values and up to 20 distinct integers for classes")
+        .default_depends("auto; classification for built-in sets and where data.classes is set")
+        .example(r#""regression""#)
+        .before(Before::Value(r#""classification""#)),
     count("data.classes", 2, MAX_WIDTH)
-        .help("Number of classes")
-        .absent("largest label of the training rows + 1")
+        .help("Number of classes, whose labels are the numbers from 0")
+        .absent("the labels of the training rows")
         .example("10")
         .hint("leave it out to take it from the data")
         .synonyms(&["num_classes", "n_classes"]),
+    one_of("data.unknown_label", UnknownLabel::NAMES)
+        .help("Treatment of evaluation rows whose label does not occur in training: an error, or leave them out")
+        .default(r#""error""#)
+        .may_change(),
+    switch("data.stratify")
+        .help("Whether data.eval_fraction takes the same part of each class")
+        .default("true")
+        .before(Before::Value("false")),
     text("data.weight")
         .help("Weight of a row in loss and metrics: a column, an array's name, or an npy file next to data.train")
         .absent("all rows weigh the same")
         .example(r#""weight""#)
         .synonyms(&["sample_weight", "weights"])
-        .may_change_if(names_weight_files, "if it names files"),
+        .may_change_if(|ours, theirs| names_weight_files(ours) && names_weight_files(theirs), "if it names files"),
     key("data.drop", Kind::Texts { may_be_empty: true })
         .help("Columns that are not features")
         .default("[]")
@@ -309,10 +358,12 @@ impl DataConfig {
     pub(super) fn read(raw: &RawConfig) -> Result<Self> {
         let train: String = raw.get("data.train")?;
         let eval = eval(raw, &train)?;
-        let task = raw.get("data.task")?;
+        let (task, auto_task) = task(raw, &train)?;
         let data = DataConfig {
-            target: target(raw, task)?,
+            target: target(raw, task, auto_task)?,
             classes: classes(raw, task)?,
+            unknown_label: raw.get("data.unknown_label")?,
+            stratify: raw.get("data.stratify")?,
             drop: raw.get("data.drop")?,
             categorical: raw.get("data.categorical")?,
             weight: raw.optional("data.weight")?,
@@ -338,6 +389,7 @@ impl DataConfig {
             train,
             eval,
             task,
+            auto_task,
         };
         data.check_weights(raw)?;
         data.check_columns(raw)?;
@@ -397,8 +449,11 @@ impl DataConfig {
             [one] => writer.put("data.target", one),
             _ => writer.put("data.target", &self.target),
         }
-        writer.put("data.task", &self.task);
+        let task = if self.auto_task { TaskSetting::Auto } else { TaskSetting::Task(self.task) };
+        writer.put("data.task", &task);
         writer.put_optional("data.classes", self.classes.as_ref());
+        writer.put("data.unknown_label", &self.unknown_label);
+        writer.put("data.stratify", &self.stratify);
         writer.put_optional("data.weight", self.weight.as_ref());
         writer.put("data.drop", &self.drop);
         writer.put("data.categorical", &self.categorical);
@@ -441,7 +496,19 @@ fn eval(raw: &RawConfig, train: &str) -> Result<EvalSource> {
     })
 }
 
-fn target(raw: &RawConfig, task: Task) -> Result<Vec<String>> {
+/// The task, and whether the targets decide on it.
+fn task(raw: &RawConfig, train: &str) -> Result<(Task, bool)> {
+    Ok(match raw.get_or("data.task", TaskSetting::Auto)? {
+        TaskSetting::Task(task) => (task, false),
+        // Only classes are counted, and the built-in sets hold classes.
+        TaskSetting::Auto if raw.given("data.classes").is_some() || train.starts_with("builtin:") => {
+            (Task::Classification, false)
+        }
+        TaskSetting::Auto => (Task::Classification, true),
+    })
+}
+
+fn target(raw: &RawConfig, task: Task, auto_task: bool) -> Result<Vec<String>> {
     let target: Vec<String> = raw.get("data.target")?;
     let Some(setting) = raw.given("data.target") else { return Ok(target) };
     for (i, name) in target.iter().enumerate() {
@@ -449,7 +516,7 @@ fn target(raw: &RawConfig, task: Task) -> Result<Vec<String>> {
             return Err(setting.bad("each column once", format!("remove one `{name}`")));
         }
     }
-    if task == Task::Classification && target.len() > 1 {
+    if task == Task::Classification && !auto_task && target.len() > 1 {
         return Err(setting.bad(
             "one column for task \"classification\"",
             "set `data.task` to \"regression\" or \"multilabel\" for several targets",

@@ -60,6 +60,8 @@ pub enum Kind {
         /// Number of items; `None` for any.
         len: Option<usize>,
     },
+    /// A list of finite numbers in this range, or this name.
+    NumbersOr(Range, &'static str),
     /// A text that is not blank.
     Text,
     /// A text or a list of texts.
@@ -130,8 +132,8 @@ pub enum OnResume {
     Fixed,
     /// Yes.
     MayChange,
-    /// If this holds for the new and for the saved config; the condition in words.
-    MayChangeIf(fn(Lookup<'_>) -> bool, &'static str),
+    /// If this holds for the values of the new and of the saved config; the condition in words.
+    MayChangeIf(fn(Lookup<'_>, Lookup<'_>) -> bool, &'static str),
 }
 
 /// Looks up the value of a key by its name; `None` if it has none.
@@ -246,7 +248,7 @@ impl Key {
     /// Lets a resumed run change the key if `condition` holds for the new and the saved config.
     pub(super) const fn may_change_if(
         mut self,
-        condition: fn(Lookup<'_>) -> bool,
+        condition: fn(Lookup<'_>, Lookup<'_>) -> bool,
         words: &'static str,
     ) -> Self {
         self.on_resume = OnResume::MayChangeIf(condition, words);
@@ -279,6 +281,7 @@ impl Kind {
             Kind::Counts { .. } => "a list of whole numbers",
             Kind::Number(_) => "a number",
             Kind::Numbers { .. } => "a list of numbers",
+            Kind::NumbersOr(..) => "a list of numbers or a text",
             Kind::Text | Kind::OneOf(_) => "a text",
             Kind::Texts { .. } => "a text or a list of texts",
             Kind::BoolOr(_) => "true, false or a text",
@@ -296,6 +299,7 @@ impl Kind {
             Kind::Number(range) | Kind::Numbers { range, .. } => {
                 range.words.strip_prefix("a ").unwrap_or(range.words).to_owned()
             }
+            Kind::NumbersOr(range, name) => format!("{} or \"{name}\"", range.words),
             Kind::Text => "text".to_owned(),
             Kind::Texts { .. } => "text or list of texts".to_owned(),
             Kind::OneOf(names) => quoted(names),

@@ -1,8 +1,10 @@
 //! `[loss]`: the training objective.
 
+use toml::Value;
+
 use super::data::{DataConfig, Task};
 use super::error::Result;
-use super::key::{Key, Kind, Range, key, number, one_of};
+use super::key::{Key, Kind, Lookup, Range, key, number, one_of};
 use super::raw::RawConfig;
 use super::value::{ConfigEnum, config_enum, list};
 use super::writer::Writer;
@@ -14,8 +16,8 @@ pub enum Loss {
     CrossEntropy {
         /// In [0, 1), as in PyTorch.
         label_smoothing: f64,
-        /// One positive weight per class; the mean is then weighted, as in PyTorch.
-        class_weights: Option<Vec<f32>>,
+        /// Weights of the classes; the mean is then weighted, as in PyTorch.
+        class_weights: Option<ClassWeights>,
     },
     /// Binary cross-entropy with logits.
     Bce,
@@ -26,6 +28,15 @@ pub enum Loss {
         /// Positive.
         delta: f64,
     },
+}
+
+/// Weights of the classes in the loss.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ClassWeights {
+    /// Weights that the training rows determine, so that each class has the same total; see [`Loss::with_class_counts`].
+    Balanced,
+    /// One positive weight per class.
+    PerClass(Vec<f32>),
 }
 
 /// The values of `loss.kind`.
@@ -53,6 +64,8 @@ const OWNERS: [(&str, LossKind); 3] = [
     ("loss.delta", LossKind::Huber),
 ];
 
+const BALANCED: &str = "balanced";
+
 /// In single precision too: that is how losses are weighted.
 const WEIGHTS: Range = Range::above(0.0, "finite numbers above 0")
     .also(|weight| weight as f32 > 0.0 && (weight as f32).is_finite());
@@ -67,11 +80,12 @@ pub(super) const KEYS: &[Key] = &[
         .default("0.0")
         .example("0.1")
         .hint("0 switches smoothing off, 0.1 is usual"),
-    key("loss.class_weights", Kind::Numbers { range: WEIGHTS, len: None })
-        .help("One weight per class for cross_entropy; the mean is then weighted, as in PyTorch")
+    key("loss.class_weights", Kind::NumbersOr(WEIGHTS, BALANCED))
+        .help("One weight per class for cross_entropy, or \"balanced\"; the mean is then weighted, as in PyTorch")
         .absent("all classes weigh the same")
         .example("[1.0, 2.0]")
-        .hint("1.0 leaves a class as it is"),
+        .hint("1.0 leaves a class as it is, \"balanced\" gives each class the same total weight")
+        .may_change_if(are_balanced, "from \"balanced\" to its numbers"),
     number("loss.delta", Range::above(0.0, "a number above 0"))
         .help("Error at which huber changes from quadratic to linear")
         .default("1.0")
@@ -80,7 +94,7 @@ pub(super) const KEYS: &[Key] = &[
 
 impl Loss {
     pub(super) fn read(raw: &RawConfig, data: &DataConfig) -> Result<Self> {
-        let kind = kind(raw, data.task)?;
+        let kind = kind(raw, data.task, data.auto_task)?;
         for (key, owner) in OWNERS {
             if kind != owner
                 && let Some(setting) = raw.given(key)
@@ -107,12 +121,40 @@ impl Loss {
             Self::CrossEntropy { label_smoothing, class_weights } => {
                 writer.put("loss.label_smoothing", label_smoothing);
                 if let Some(weights) = class_weights {
-                    writer.put_toml("loss.class_weights", list(weights, |weight| single(*weight)));
+                    let weights = match weights {
+                        ClassWeights::Balanced => format!("\"{BALANCED}\""),
+                        ClassWeights::PerClass(weights) => list(weights, |weight| single(*weight)),
+                    };
+                    writer.put_toml("loss.class_weights", weights);
                 }
             }
             Self::Huber { delta } => writer.put("loss.delta", delta),
             Self::Bce | Self::Mse => {}
         }
+    }
+
+    /// Whether the training rows determine the weights of the classes.
+    pub fn is_balanced(&self) -> bool {
+        matches!(self, Self::CrossEntropy { class_weights: Some(ClassWeights::Balanced), .. })
+    }
+
+    /// This loss, with balanced class weights replaced by their numbers: `n / (k * n_c)` for a class of `n_c` of the `n` training
+    /// rows, with `k` classes that have rows; 1 for a class without rows. Weights of rows do not count.
+    ///
+    /// Source: `sklearn.utils.class_weight.compute_class_weight`.
+    #[must_use]
+    pub fn with_class_counts(&self, counts: &[u64]) -> Self {
+        let mut loss = self.clone();
+        if let Self::CrossEntropy { class_weights: Some(weights @ ClassWeights::Balanced), .. } = &mut loss {
+            let n_rows: u64 = counts.iter().sum();
+            let n_classes = counts.iter().filter(|count| **count > 0).count();
+            let weight = |&count: &u64| match count {
+                0 => 1.0,
+                _ => (n_rows as f64 / (n_classes as f64 * count as f64)) as f32,
+            };
+            *weights = ClassWeights::PerClass(counts.iter().map(weight).collect());
+        }
+        loss
     }
 
     /// The name in the config.
@@ -127,8 +169,10 @@ impl Loss {
 }
 
 /// Reads the kind, which must fit the task.
-fn kind(raw: &RawConfig, task: Task) -> Result<LossKind> {
+fn kind(raw: &RawConfig, task: Task, auto_task: bool) -> Result<LossKind> {
     let fitting: &[LossKind] = match task {
+        // The loss is checked again when the targets have decided on the task.
+        _ if auto_task => &[LossKind::CrossEntropy, LossKind::Bce, LossKind::Mse, LossKind::Huber],
         Task::Classification => &[LossKind::CrossEntropy],
         Task::Multilabel => &[LossKind::Bce],
         Task::Regression => &[LossKind::Mse, LossKind::Huber],
@@ -149,8 +193,19 @@ fn kind(raw: &RawConfig, task: Task) -> Result<LossKind> {
     }
 }
 
-fn class_weights(raw: &RawConfig, data: &DataConfig) -> Result<Option<Vec<f32>>> {
+/// A saved config holds the numbers; those of a new one follow from the same rows.
+fn are_balanced(ours: Lookup<'_>, _: Lookup<'_>) -> bool {
+    ours("loss.class_weights").is_some_and(|value| value.as_str() == Some(BALANCED))
+}
+
+fn class_weights(raw: &RawConfig, data: &DataConfig) -> Result<Option<ClassWeights>> {
     let Some(setting) = raw.setting("loss.class_weights") else { return Ok(None) };
+    if let Value::String(text) = &setting.value {
+        return match text.as_str() {
+            BALANCED => Ok(Some(ClassWeights::Balanced)),
+            _ => Err(setting.bad(format!("a list of numbers or \"{BALANCED}\""), setting.key.hint)),
+        };
+    }
     let weights = setting.numbers()?;
     if weights.is_empty() || data.classes.is_some_and(|classes| classes != weights.len()) {
         let expected = match data.classes {
@@ -159,7 +214,7 @@ fn class_weights(raw: &RawConfig, data: &DataConfig) -> Result<Option<Vec<f32>>>
         };
         return Err(setting.bad(expected, "give one weight for each class, or leave the key out"));
     }
-    Ok(Some(weights.into_iter().map(|weight| weight as f32).collect()))
+    Ok(Some(ClassWeights::PerClass(weights.into_iter().map(|weight| weight as f32).collect())))
 }
 
 /// Writes an f32 in its short form where that reads back as the same f32 through f64, which is nearly always.

@@ -47,15 +47,16 @@ use self::table::TABLE;
 
 pub use self::checkpoint::CheckpointConfig;
 pub use self::comm::{CommConfig, CommDtype, ZeroStage};
+pub(crate) use self::data::{DEFAULT_FEATURES_KEY, DEFAULT_LABELS_KEY};
 pub use self::data::{
     DataConfig, Encode, EvalSource, FingerprintKind, Missing, Normalize, NormalizeTarget, Placement,
-    ShuffleMode, Task,
+    ShuffleMode, Task, UnknownLabel,
 };
 pub use self::data_format::DataFormat;
 pub(crate) use self::data_format::format_by_name;
 pub use self::error::ConfigError;
 pub use self::log::LogConfig;
-pub use self::loss::Loss;
+pub use self::loss::{ClassWeights, Loss};
 pub use self::model::{ModelConfig, Norm};
 pub(crate) use self::nearest::nearest;
 pub use self::optimizer::{OptimizerConfig, ParamGroup};
@@ -117,7 +118,8 @@ impl Config {
     pub fn load_to_resume(file: &Path, sets: &[String], saved: &str, path: &Path) -> Result<Self> {
         let saved = reader::document(TABLE, saved, path)?;
         let sets = reader::set_arguments(TABLE, sets)?;
-        let raw = RawConfig::layered(TABLE, reader::file(TABLE, file)?, sets, Source::Typed)?.resuming(&saved);
+        let raw =
+            RawConfig::layered(TABLE, reader::file(TABLE, file)?, sets, Source::Typed)?.resuming(&saved);
         Self::resolve(&raw, Some(file))
     }
 

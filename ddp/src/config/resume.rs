@@ -53,9 +53,11 @@ impl Config {
         let may_differ = |key: &Key| match key.on_resume {
             OnResume::Fixed => false,
             OnResume::MayChange => true,
-            OnResume::MayChangeIf(condition, _) => [&ours, &theirs]
-                .iter()
-                .all(|entries| condition(&|key| value(entries, key).map(|text| parse(&text)))),
+            OnResume::MayChangeIf(condition, _) => {
+                condition(&|key| value(&ours, key).map(|text| parse(&text)), &|key| {
+                    value(&theirs, key).map(|text| parse(&text))
+                })
+            }
         };
         let mut differences = Vec::new();
         for key in ours.iter().chain(only_theirs).map(|entry| entry.key) {

@@ -71,6 +71,10 @@ fn kind(kind: Kind) -> Value {
             }
             list
         }
+        Kind::NumbersOr(range, name) => {
+            let list = json!({ "type": "array", "items": number(range), "minItems": 1 });
+            json!({ "anyOf": [list, { "enum": [name] }] })
+        }
         Kind::Text => json!({ "type": "string", "minLength": 1 }),
         Kind::Texts { may_be_empty } => texts(usize::from(!may_be_empty)),
         Kind::OneOf(names) => json!({ "type": "string", "enum": names }),

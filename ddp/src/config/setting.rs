@@ -96,7 +96,11 @@ impl Setting {
 
     /// A list of finite numbers in the row's range, as many as the row says.
     pub(super) fn numbers(&self) -> Result<Vec<f64>> {
-        let Kind::Numbers { range, len } = self.key.kind else { return self.no_such_kind("list") };
+        let (range, len) = match self.key.kind {
+            Kind::Numbers { range, len } => (range, len),
+            Kind::NumbersOr(range, _) => (range, None),
+            _ => return self.no_such_kind("list"),
+        };
         let items = self.value.as_array().ok_or_else(|| self.wrong_type())?;
         let numbers = items
             .iter()

@@ -326,7 +326,8 @@ fn early_stop_patience(raw: &RawConfig, data: &DataConfig) -> Result<u64> {
 
 /// Returns `metric` if evaluations of the run give it.
 pub(super) fn check_metric(setting: &Setting, metric: EvalMetric, data: &DataConfig) -> Result<EvalMetric> {
-    if metric.fits(data.task) {
+    // The metric is checked again when the targets have decided on the task.
+    if data.auto_task || metric.fits(data.task) {
         // The loss is the default, which saved configs hold: it needs no evaluation.
         return if metric == EvalMetric::Loss || data.eval != EvalSource::None {
             Ok(metric)

@@ -4,7 +4,10 @@
 //! Repository, 1998 (CC BY 4.0), doi:10.24432/C50P49: its test part, as in scikit-learn's
 //! `load_digits`. 1797 images of 8 x 8 pixels, 10 classes, with a fixed 80/20 split.
 
+use std::sync::Arc;
+
 use super::dataset::{RowLayout, TargetLayout, numbered_columns};
+use super::labels::LabelVocabulary;
 use super::resident::{ResidentRows, Targets};
 use super::source::{Part, SourceSpec};
 use crate::config::Task;
@@ -35,9 +38,10 @@ pub(super) fn read(name: &str, spec: &SourceSpec<'_>) -> Result<ResidentRows> {
         return Err(DataError::BuiltinUnknown { name: name.to_owned(), known: NAMES.join(", builtin:") });
     }
     let (task, target) = (spec.data.task, &spec.data.target);
-    let n_classes = spec.classes.unwrap_or(N_CLASSES);
+    let n_classes = spec.vocabulary().map_or(N_CLASSES, |vocabulary| vocabulary.len());
     if task != Task::Classification || target[..] != ["label"] || n_classes < N_CLASSES {
-        let classes = spec.classes.map_or(String::new(), |classes| format!(" with {classes} classes"));
+        let classes = spec.vocabulary().map(|vocabulary| format!(" with {} classes", vocabulary.len()));
+        let classes = classes.unwrap_or_default();
         let asked = format!("task \"{task}\" on {}{classes}", target.join(", "));
         return Err(DataError::BuiltinTargets { name: name.to_owned(), asked });
     }
@@ -56,7 +60,10 @@ fn digits_part(part: Part, n_classes: usize) -> ResidentRows {
         features: pixels.map(|&pixel| f32::from(pixel) / 16.0).collect(),
         targets: Targets::Labels(rows.iter().map(|row| i64::from(row[N_PIXELS])).collect()),
         weights: None,
-        layout: RowLayout::new(numbered_columns(N_PIXELS), TargetLayout::Classes { n_classes }),
+        layout: RowLayout {
+            labels: Some(Arc::new(LabelVocabulary::numbers(n_classes))),
+            ..RowLayout::new(numbered_columns(N_PIXELS), TargetLayout::Classes { n_classes })
+        },
         source: "builtin:digits".to_owned(),
     }
 }

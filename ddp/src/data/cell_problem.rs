@@ -1,5 +1,7 @@
 //! Faults of one cell of a table.
 
+use super::labels::{Label, LabelVocabulary};
+
 /// Fault of one cell of a CSV file, with a remedy.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -25,11 +27,33 @@ pub enum CellProblem {
         /// The cell.
         text: String,
     },
-    /// Text in the label column.
-    #[error("expected a class number, got \"{text}\"\nhint: number the classes from 0")]
-    LabelNotANumber {
+    /// A missing label.
+    #[error("the label is missing, got \"{text}\"\nhint: fill in the label, or remove rows without one")]
+    LabelMissing {
         /// The cell.
         text: String,
+    },
+    /// Labels with too many distinct values.
+    #[error(
+        "more than {limit} distinct labels\n\
+         hint: is the target an identifier? name another column in `data.target`"
+    )]
+    TooManyLabels {
+        /// Most labels.
+        limit: usize,
+    },
+    /// A label that is no class.
+    #[error(
+        "label \"{label}\" is none of the {n_classes} classes of the training rows: {classes}\n\
+         hint: correct the label, or leave out such evaluation rows with `data.unknown_label` = \"skip\""
+    )]
+    LabelUnknown {
+        /// The label.
+        label: String,
+        /// Number of classes.
+        n_classes: usize,
+        /// The classes in one line.
+        classes: String,
     },
     /// A label with a fraction.
     #[error(
@@ -49,7 +73,8 @@ pub enum CellProblem {
     /// A label that exceeds the number of classes.
     #[error(
         "label {label} is out of range, expected 0 to {} ({classes} classes)\n\
-         hint: set `data.classes` to {} or more, or number the classes from 0",
+         hint: set `data.classes` to {} or more, number the classes from 0, or leave out such evaluation rows with \
+         `data.unknown_label` = \"skip\"",
         classes - 1, label.saturating_add(1)
     )]
     LabelOutOfRange {
@@ -57,16 +82,6 @@ pub enum CellProblem {
         label: i64,
         /// Number of classes.
         classes: usize,
-    },
-    /// A label that is too large to be a class.
-    #[error(
-        "label {label} would create as many classes\n\
-         hint: is it an identifier? number the classes from 0, or set `data.classes`; for \
-         real-valued targets set `data.task` to \"regression\""
-    )]
-    LabelHuge {
-        /// The label.
-        label: i64,
     },
     /// A weight below 0.
     #[error("expected a weight of 0 or above, got {text}\nhint: check `data.weight`")]
@@ -83,4 +98,23 @@ pub enum CellProblem {
         /// The cell.
         text: String,
     },
+}
+
+impl CellProblem {
+    /// The problem of a label that is no class.
+    pub(crate) fn unknown_label(label: &Label, vocabulary: &LabelVocabulary) -> Self {
+        match label {
+            Label::Integer(label) if vocabulary.is_numbers() && *label < 0 => {
+                CellProblem::LabelNegative { label: *label }
+            }
+            Label::Integer(label) if vocabulary.is_numbers() => {
+                CellProblem::LabelOutOfRange { label: *label, classes: vocabulary.len() }
+            }
+            label => CellProblem::LabelUnknown {
+                label: label.to_string(),
+                n_classes: vocabulary.len(),
+                classes: vocabulary.summary(),
+            },
+        }
+    }
 }

@@ -3,9 +3,7 @@
 use super::DataError;
 use crate::config::Task;
 use crate::data::error::Result;
-
-/// Largest number of classes that labels alone may imply, without `data.classes`: a model has an output per class.
-pub(crate) const MAX_GUESSED_CLASSES: i64 = 1_000_000;
+use crate::data::labels::{Label, LabelVocabulary};
 
 /// Location of values, for messages.
 pub(crate) struct Columns<'a> {
@@ -50,16 +48,12 @@ pub(crate) fn floats(
     bad.map_or(Ok(()), |index| Err(columns.not_finite(index, at, names, f64::from(values[index]))))
 }
 
-/// Checks that all labels are class indices below `classes`, or plausible ones if it is unknown.
-pub(crate) fn labels(labels: &[i64], classes: Option<usize>, columns: &Columns<'_>) -> Result<()> {
-    let limit = classes.map_or(MAX_GUESSED_CLASSES, |classes| classes as i64);
+/// Checks that all labels are class indices below `n_classes`.
+pub(crate) fn labels(labels: &[i64], n_classes: usize, columns: &Columns<'_>) -> Result<()> {
+    let limit = n_classes as i64;
     let Some(index) = first(labels, |label| (label < 0) | (label >= limit)) else { return Ok(()) };
-    let (place, label) = (columns.place(index), labels[index]);
-    Err(match classes {
-        _ if label < 0 => DataError::LabelNegative { place, label },
-        Some(classes) => DataError::LabelOutOfRange { place, label, classes },
-        None => DataError::LabelHuge { place, label },
-    })
+    let vocabulary = LabelVocabulary::numbers(n_classes);
+    Err(DataError::unknown_label(columns.place(index), &Label::Integer(labels[index]), &vocabulary))
 }
 
 /// Converts class indices that are stored as floats.
@@ -118,11 +112,8 @@ mod tests {
         assert!(floats(&[nan; 6], 0, &names, true, &columns).is_ok());
         assert!(message(floats(&[nan, inf], 1, &names, true, &columns)).contains("row 3"));
 
-        assert!(
-            message(labels(&[0, 2, -1], Some(3), &columns)).contains("row 9: expected a class number of 0")
-        );
-        assert!(message(labels(&[0, 3, 1], Some(3), &columns)).contains("row 3: label 3 is out of range"));
-        assert!(message(labels(&[5_000_000], None, &columns)).contains("identifier"));
+        assert!(message(labels(&[0, 2, -1], 3, &columns)).contains("row 9: expected a class number of 0"));
+        assert!(message(labels(&[0, 3, 1], 3, &columns)).contains("row 3: label 3 is out of range"));
         assert!(message(whole(&[1.0, 1.5], &mut [0; 2], &columns)).contains("row 3: expected a whole"));
         assert!(message(values(&[0.0, 0.5], Task::Multilabel, &names, &columns)).contains("target \"b\""));
         assert!(message(values(&[0.0, nan], Task::Regression, &names, &columns)).contains("target \"b\""));

@@ -4,10 +4,12 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use ddp_kernels::{DType, Device, Tensor, TensorMut};
 use serde::{Deserialize, Serialize};
 
+use super::labels::{LabelVocabulary, TaskChoice};
 use super::target_scale::TargetScale;
 use super::vocabulary::Vocabulary;
 use crate::data::batch::{Batch, BatchMut};
@@ -58,6 +60,37 @@ pub trait Dataset: fmt::Debug + Send + Sync {
         Ok(false)
     }
 
+    /// Writes the class indices of consecutive rows to `out`, one per row, without the features where that saves time. -1 marks a
+    /// label that is no class, in datasets that leave such rows out.
+    ///
+    /// # Errors
+    /// Errors of reading the rows.
+    ///
+    /// # Panics
+    /// If the targets are not classes.
+    fn class_indices(&self, rows: Range<usize>, out: &mut [i64]) -> Result<()> {
+        const CHUNK_ROWS: usize = 256;
+        let layout = self.layout();
+        assert!(matches!(layout.targets, TargetLayout::Classes { .. }), "targets are classes");
+        let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, Device::Cpu);
+        let n = CHUNK_ROWS.min(rows.len().max(1));
+        let mut x = zeros(&[n, layout.n_features()], layout.dtype)?;
+        let mut weights = zeros(&[n], DType::F32)?;
+        let mut numbers = Vec::with_capacity(n);
+        for (start, out) in rows.clone().step_by(n).zip(out.chunks_mut(n)) {
+            numbers.clear();
+            numbers.extend(start..start + out.len());
+            let dims = [out.len()];
+            let weights = match layout.has_weights {
+                true => Some(weights.view_mut().rows(0, out.len())?),
+                false => None,
+            };
+            let x = x.view_mut().rows(0, dims[0])?;
+            self.gather(&numbers, BatchMut { x, targets: TensorMut::from_slice(out, &dims)?, weights })?;
+        }
+        Ok(())
+    }
+
     /// Rows in memory in the layout of [`Dataset::gather`], without a copy; `None` if they are stored differently.
     ///
     /// # Errors
@@ -105,6 +138,10 @@ pub struct RowLayout {
     pub dtype: DType,
     /// Targets of a row.
     pub targets: TargetLayout,
+    /// Labels of the classes; `None` without classes, and where class indices are the labels.
+    pub labels: Option<Arc<LabelVocabulary>>,
+    /// The decision on the task and its reason, where the values of the targets decided on it.
+    pub task_choice: Option<TaskChoice>,
     /// Whether rows have weights.
     pub has_weights: bool,
     /// Columns that hold category numbers.
@@ -178,6 +215,8 @@ impl RowLayout {
             features,
             dtype: DType::F32,
             targets,
+            labels: None,
+            task_choice: None,
             has_weights: false,
             categories: Vec::new(),
             has_missing: false,

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use ddp_comm::CommError;
 use ddp_kernels::KernelError;
 
+use crate::data::CellProblem;
+use crate::data::labels::{Label, LabelVocabulary};
 use crate::data::table::CsvError;
 use crate::storage::atomic_write::WriteError;
 use crate::storage::user_file::FileError;
@@ -287,7 +289,7 @@ pub enum DataError {
     },
     /// A label that exceeds the number of classes.
     #[error(
-        "{place}: label {label} is out of range, expected 0 to {} ({classes} classes)\nhint: set `data.classes` to {} or more, or number the classes from 0",
+        "{place}: label {label} is out of range, expected 0 to {} ({classes} classes)\nhint: set `data.classes` to {} or more, number the classes from 0, or leave out such evaluation rows with `data.unknown_label` = \"skip\"",
         classes - 1, label.saturating_add(1)
     )]
     LabelOutOfRange {
@@ -306,6 +308,72 @@ pub enum DataError {
         /// The label.
         label: i64,
     },
+    /// A label that is no class.
+    #[error(
+        "{place}: label \"{label}\" is none of the {n_classes} classes of the training rows: {classes}\nhint: correct the label, or leave out such evaluation rows with `data.unknown_label` = \"skip\""
+    )]
+    LabelUnknown {
+        /// File and row.
+        place: String,
+        /// The label.
+        label: String,
+        /// Number of classes.
+        n_classes: usize,
+        /// The classes in one line.
+        classes: String,
+    },
+    /// A label that can't be used.
+    #[error("{place}: {problem}")]
+    Label {
+        /// File, row and column.
+        place: String,
+        /// The fault.
+        problem: CellProblem,
+    },
+    /// Labels that are no number and not text.
+    #[error("{place}: the label is missing\nhint: fill in the label, or remove rows without one")]
+    LabelMissing {
+        /// File and row.
+        place: String,
+    },
+    /// Evaluation rows all of whose labels are unknown.
+    #[error(
+        "`{source_name}`: no row has a label that occurs in training\nhint: check `data.target` or `data.eval_labels`"
+    )]
+    NoKnownLabels {
+        /// The data.
+        source_name: String,
+    },
+    /// Targets that may be classes or quantities.
+    #[error(
+        "`{source_name}`: \"{column}\" holds {values}, which may be classes or quantities\nhint: set `data.task` to \"classification\" or \"regression\""
+    )]
+    TaskUndecided {
+        /// The data.
+        source_name: String,
+        /// The target.
+        column: String,
+        /// Its values in words.
+        values: String,
+    },
+    /// Labels with too many distinct values.
+    #[error(
+        "`{source_name}`: more than {limit} distinct labels\nhint: is the target an identifier? name another column in `data.target`; for real-valued targets set `data.task` to \"regression\"; labels that are numbers from 0 may be more with `data.classes`"
+    )]
+    TooManyClasses {
+        /// The data.
+        source_name: String,
+        /// Most classes.
+        limit: usize,
+    },
+    /// Targets of a type that the task does not take.
+    #[error("{place}: expected numbers, got text\nhint: {hint}")]
+    TargetText {
+        /// The file.
+        place: String,
+        /// The remedy.
+        hint: &'static str,
+    },
     /// A label with a fraction.
     #[error(
         "{place}: expected a whole class number, got {label}\nhint: for real-valued targets set `data.task` to \"regression\""
@@ -316,25 +384,17 @@ pub enum DataError {
         /// The label.
         label: f64,
     },
-    /// A label that is too large to be a class.
-    #[error(
-        "{place}: label {label} would create as many classes\nhint: is it an identifier? number the classes from 0, or set `data.classes`; for real-valued targets set `data.task` to \"regression\""
-    )]
-    LabelHuge {
-        /// File and row.
-        place: String,
-        /// The label.
-        label: i64,
-    },
     /// Labels of a single class.
     #[error(
-        "`{source_name}`: all {n_rows} rows have label 0, expected two classes or more\nhint: check `data.target` or `data.labels`, or set `data.classes`"
+        "`{source_name}`: all {n_rows} rows have label {label}, expected two classes or more\nhint: check `data.target` or `data.labels`, or set `data.classes`"
     )]
     SingleClass {
         /// The data.
         source_name: String,
         /// Its rows.
         n_rows: usize,
+        /// The only label.
+        label: String,
     },
     /// A multilabel target that is neither 0 nor 1.
     #[error(
@@ -555,6 +615,26 @@ impl DataError {
                 | Self::RowsNotOnDevice { .. }
                 | Self::LoaderThread { .. }
         )
+    }
+}
+
+impl DataError {
+    /// The error for a label that is no class.
+    pub(crate) fn unknown_label(place: String, label: &Label, vocabulary: &LabelVocabulary) -> Self {
+        match label {
+            Label::Integer(label) if vocabulary.is_numbers() && *label < 0 => {
+                DataError::LabelNegative { place, label: *label }
+            }
+            Label::Integer(label) if vocabulary.is_numbers() => {
+                DataError::LabelOutOfRange { place, label: *label, classes: vocabulary.len() }
+            }
+            label => DataError::LabelUnknown {
+                place,
+                label: label.to_string(),
+                n_classes: vocabulary.len(),
+                classes: vocabulary.summary(),
+            },
+        }
     }
 }
 

@@ -2,24 +2,26 @@
 
 use std::sync::Arc;
 
-use ddp_comm::{ReduceOp, World};
-use ddp_kernels::TensorMut;
+use ddp_comm::World;
 
+use super::class_rows::{class_counts, split_by_class, without_unknown};
 use super::data_fingerprint::DataFingerprint;
-use super::dataset::{Dataset, TargetLayout};
+use super::dataset::{Dataset, RowLayout, TargetLayout};
+use super::labels::{LabelSurvey, LabelVocabulary, TaskChoice};
 use super::lost_values;
-use super::open::{Opened, open};
+use super::open::open;
 use super::preprocess::{Preprocessor, needs_stats};
 use super::scaled_targets;
 use super::scan::{self, Scan};
-use super::source::{KnownFeatures, Part, SourceSpec};
-use super::subset::split;
+use super::source::{ClassLabels, KnownFeatures, Part, SourceSpec};
+use super::subset::{Subset, split};
 use super::vocabulary::Vocabulary;
 use crate::config::{
-    Config, DataConfig, EvalSource, FingerprintKind, Loss, Normalize, NormalizeTarget, Task,
+    ClassWeights, Config, DataConfig, EvalSource, FingerprintKind, Loss, Normalize, NormalizeTarget, Task,
 };
 use crate::data::error::{DataError, Result};
 use crate::data::order::partition::rank_range;
+use crate::storage::fingerprint::Fingerprint;
 use ddp_comm::Stop;
 
 /// The rows of a run, checked against each other.
@@ -33,6 +35,12 @@ pub struct Loaded {
     pub preprocessor: Preprocessor,
     /// Columns whose distinct values f32 does not keep apart, as warnings; known to rank 0.
     pub warnings: Vec<String>,
+    /// The decision on the task, for `data.task = "auto"`.
+    pub task_choice: Option<TaskChoice>,
+    /// Training rows of each class, if the config needs them.
+    pub class_counts: Option<Vec<u64>>,
+    /// Evaluation rows that were left out because of their labels.
+    pub n_skipped: usize,
     /// A hash of rows and columns, of training and evaluation.
     fingerprint: DataFingerprint,
 }
@@ -64,28 +72,40 @@ pub fn load_with(
     world: &World,
     fitted: Option<Fitted<'_>>,
 ) -> Result<Loaded, Stop<DataError>> {
-    let data = &config.data;
-    let mut spec = SourceSpec::train(data);
+    let mut spec = SourceSpec::train(&config.data);
     if let Some(Fitted::Initial(preprocessor)) = fitted {
         let plan = &preprocessor.plan;
-        world.collective_result(plan.check_settings(data))?;
+        world.collective_result(plan.check_settings(&config.data))?;
         let (names, vocabularies) = (&plan.columns, &plan.vocabularies);
         spec.features = Some(KnownFeatures { names, vocabularies, of: "the model of --init-from" });
+        if let Some(labels) = &preprocessor.labels {
+            spec.classes = ClassLabels::Known(labels);
+        }
     }
-    let opened = world.collective_result(open(&spec))?;
+    let (whole, is_table) = open_train(&spec, world)?;
+    let config = &decided(config, whole.layout());
+    let data = &config.data;
     let normalize = match data.normalize {
-        Normalize::Auto if opened.is_table(&spec) => Normalize::Standard,
+        Normalize::Auto if is_table => Normalize::Standard,
         Normalize::Auto => Normalize::None,
         other => other,
     };
-    let max_label = max_label(&opened, world)?;
-    let whole = world.collective_result(opened.with_max_label(max_label))?;
-    let (train, eval) = world.collective_result(divide(config, whole, world.world_size()))?;
+    let Parts { train, eval, n_skipped } =
+        world.collective_result(divide(config, whole, world.world_size()))?;
     let sampled = world.collective_result(fingerprint(&train, eval.as_ref()))?;
     // Before the ranks read parts of rows that must be the same.
     let entry = ("rows and columns of the data (fingerprint)".to_owned(), format!("{sampled:016x}"));
     world.agree(&[entry]).map_err(DataError::from)?;
 
+    let counts = match config.loss.is_balanced() && data.task == Task::Classification {
+        true => Some(class_counts(&*train, world)?),
+        false => None,
+    };
+    if let Some(eval) = eval.as_ref().filter(|_| data.task == Task::Classification) {
+        // Before training starts, rather than at its first evaluation.
+        class_counts(&**eval, world)?;
+    }
+    let task_choice = train.layout().task_choice.clone();
     let needs_stats = needs_stats(data, normalize);
     let is_full = match data.fingerprint {
         FingerprintKind::Auto => needs_stats,
@@ -102,7 +122,13 @@ pub fn load_with(
     };
     let preprocessor = match fitted {
         Some(Fitted::Initial(known)) => known.clone(),
-        Some(Fitted::Resumed(known)) if known.plan.is_of(train.layout()) => known.clone(),
+        Some(Fitted::Resumed(known))
+            if known.plan.is_of(train.layout())
+                && (known.labels.is_none() || known.labels == train.layout().labels) =>
+        {
+            // Files of earlier versions list no labels.
+            Preprocessor { labels: train.layout().labels.clone(), ..known.clone() }
+        }
         Some(Fitted::Resumed(_)) | None => {
             let stats = scan.as_ref().filter(|_| needs_stats).map(|scan| &scan.features);
             let mut preprocessor = Preprocessor::new(data, normalize, train.layout(), stats);
@@ -127,54 +153,136 @@ pub fn load_with(
         train: preprocessor.apply(train),
         eval: eval.map(|eval| preprocessor.apply(eval)),
         preprocessor,
+        task_choice,
+        class_counts: counts,
+        n_skipped,
         fingerprint,
     })
 }
 
+/// Opens the training rows; each rank reads a part of the targets that decide on classes or task. Returns, too, whether the rows
+/// come from a table.
+fn open_train(spec: &SourceSpec<'_>, world: &World) -> Result<(Arc<dyn Dataset>, bool), Stop<DataError>> {
+    let opened = world.collective_result(open(spec))?;
+    let is_table = opened.is_table(spec);
+    let own = |n_rows| rank_range(n_rows, world.rank().0, world.world_size());
+    let survey = match world.collective_result(opened.survey(spec, own))? {
+        Some(survey) => {
+            let ranks = world.group().all_gather_bytes(&survey.to_bytes()).map_err(DataError::from)?;
+            Some(LabelSurvey::of_ranks(&ranks))
+        }
+        None => None,
+    };
+    Ok((world.collective_result(opened.with_survey(spec, survey.as_ref()))?, is_table))
+}
+
+/// The config with the task that the targets decided on.
+fn decided(config: &Config, layout: &RowLayout) -> Config {
+    let mut config = config.clone();
+    if let Some(choice) = &layout.task_choice {
+        config.data.task = choice.task;
+    }
+    config.data.auto_task = false;
+    config
+}
+
 impl Loaded {
+    /// The resolved config: the task that the targets decided on is checked against the other keys by `load`, which loads the
+    /// config again with `data.task=TASK`; balanced class weights become numbers.
+    ///
+    /// # Errors
+    /// Errors of `load`.
+    pub fn resolve<E>(
+        &self,
+        config: Config,
+        load: impl FnOnce(String) -> Result<Config, E>,
+    ) -> Result<Config, E> {
+        let mut config = match &self.task_choice {
+            Some(choice) => load(format!("data.task={}", choice.task))?,
+            None => config,
+        };
+        if let Some(counts) = &self.class_counts {
+            config.loss = config.loss.with_class_counts(counts);
+        }
+        Ok(config)
+    }
+
+    /// Decisions that the data brought about, one per line.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if let Some(TaskChoice { task, reason }) = &self.task_choice {
+            let classes = self.labels().map(|labels| format!(" of {} classes", labels.len()));
+            notes.push(format!("task: {task}{}, {reason}", classes.unwrap_or_default()));
+        }
+        if self.n_skipped > 0 {
+            let rows = if self.n_skipped == 1 { "row" } else { "rows" };
+            let n = self.n_skipped;
+            notes.push(format!("left out {n} evaluation {rows} whose labels do not occur in training"));
+        }
+        notes
+    }
+
+    /// The labels of the classes; `None` without classes, and for datasets that number them.
+    pub fn labels(&self) -> Option<&LabelVocabulary> {
+        self.preprocessor.labels.as_deref()
+    }
+
     /// A hash of rows and columns, of training and evaluation, as text.
     pub fn fingerprint_hex(&self) -> String {
         self.fingerprint.to_string()
     }
 }
 
-/// The largest label if it determines the number of classes; each rank reads a part.
-fn max_label(opened: &Opened, world: &World) -> Result<i64, Stop<DataError>> {
-    let own = |n_rows| rank_range(n_rows, world.rank().0, world.world_size());
-    let mut label = [world.collective_result(opened.max_label(own))?];
-    let view = TensorMut::from_slice(&mut label, &[1]).map_err(DataError::from)?;
-    world.group().all_reduce(ReduceOp::Max, view).map_err(DataError::from)?;
-    Ok(label[0])
+/// Training and evaluation rows.
+struct Parts {
+    train: Arc<dyn Dataset>,
+    eval: Option<Arc<dyn Dataset>>,
+    /// Evaluation rows that were left out.
+    n_skipped: usize,
 }
 
-type Parts = (Arc<dyn Dataset>, Option<Arc<dyn Dataset>>);
-
-/// Training and evaluation rows.
 fn divide(config: &Config, whole: Arc<dyn Dataset>, world_size: usize) -> Result<Parts> {
     let data = &config.data;
-    let (train, eval): Parts = match &data.eval {
-        EvalSource::None => (whole, None),
+    let parts = match &data.eval {
+        EvalSource::None => Parts { train: whole, eval: None, n_skipped: 0 },
         EvalSource::Fraction(fraction) => {
-            let (train, eval) = split(&whole, *fraction, config.train.seed)?;
-            (Arc::new(train), Some(Arc::new(eval)))
+            let (train, eval) = split_eval(data, &whole, *fraction, config.train.seed)?;
+            Parts { train: Arc::new(train), eval: Some(Arc::new(eval)), n_skipped: 0 }
         }
         EvalSource::Source(source) => {
             let layout = whole.layout();
             let vocabularies = vocabularies(&*whole);
             // Labels of the evaluation rows must be classes of the training rows.
-            let classes = match layout.targets {
-                TargetLayout::Classes { n_classes } => Some(n_classes),
-                TargetLayout::Values { .. } => None,
+            let classes = match (&layout.labels, &layout.targets) {
+                (Some(labels), _) => ClassLabels::Known(labels),
+                (None, TargetLayout::Classes { n_classes }) => ClassLabels::Numbers(*n_classes),
+                (None, TargetLayout::Values { .. }) => ClassLabels::Discover,
             };
             let known =
                 KnownFeatures { names: &layout.features, vocabularies: &vocabularies, of: whole.source() };
-            let eval = open_eval(data, source, data.eval_labels.as_deref(), classes, known)?;
-            (whole, Some(eval))
+            let (eval, n_skipped) = open_eval(data, source, data.eval_labels.as_deref(), classes, known)?;
+            Parts { train: whole.clone(), eval: Some(eval), n_skipped }
         }
     };
-    check_n_rows(&*train, world_size)?;
-    check_class_weights(&config.loss, &*train)?;
-    Ok((train, eval))
+    check_n_rows(&*parts.train, world_size)?;
+    check_class_weights(&config.loss, &*parts.train)?;
+    Ok(parts)
+}
+
+/// Splits into training and evaluation rows as `data` says.
+///
+/// # Errors
+/// See [`split`] and [`split_by_class`].
+pub fn split_eval(
+    data: &DataConfig,
+    dataset: &Arc<dyn Dataset>,
+    fraction: f64,
+    seed: u64,
+) -> Result<(Subset, Subset)> {
+    match (&dataset.layout().targets, data.stratify) {
+        (TargetLayout::Classes { .. }, true) => split_by_class(dataset, fraction, seed),
+        _ => split(dataset, fraction, seed),
+    }
 }
 
 /// Checks that each rank has a training row.
@@ -189,7 +297,8 @@ pub(crate) fn check_n_rows(train: &dyn Dataset, world_size: usize) -> Result<()>
     Ok(())
 }
 
-/// Opens evaluation rows with the columns of the model.
+/// Opens evaluation rows with the columns and classes of the model, and returns the number of rows that were left out because
+/// their labels are no classes.
 ///
 /// # Errors
 /// A [`DataError`] that names the file or the setting.
@@ -197,9 +306,9 @@ pub fn open_eval(
     data: &DataConfig,
     source: &str,
     labels: Option<&str>,
-    classes: Option<usize>,
+    classes: ClassLabels<'_>,
     features: KnownFeatures<'_>,
-) -> Result<Arc<dyn Dataset>> {
+) -> Result<(Arc<dyn Dataset>, usize)> {
     let spec = SourceSpec {
         source,
         labels,
@@ -208,18 +317,32 @@ pub fn open_eval(
         features: Some(features),
         ..SourceSpec::train(data)
     };
-    open(&spec)?.ready()
+    let rows = spec.open()?;
+    match (&rows.layout().targets, spec.skips_unknown()) {
+        (TargetLayout::Classes { .. }, true) => without_unknown(rows),
+        _ => Ok((rows, 0)),
+    }
 }
 
 fn fingerprint(train: &Arc<dyn Dataset>, eval: Option<&Arc<dyn Dataset>>) -> Result<u64> {
     let eval = eval.map_or(Ok(0), |eval| eval.fingerprint())?;
-    Ok(train.fingerprint()? ^ eval.rotate_left(1))
+    let mut of_labels = 0;
+    // Numbers need no vocabulary: their classes are in the rows.
+    if let Some(labels) = train.layout().labels.as_ref().filter(|labels| !labels.is_numbers()) {
+        let mut hash = Fingerprint::default();
+        labels.labels().for_each(|label| hash.text(&label.to_string()));
+        of_labels = hash.finish();
+    }
+    Ok(train.fingerprint()? ^ eval.rotate_left(1) ^ of_labels.rotate_left(2))
 }
 
 fn check_class_weights(loss: &Loss, train: &dyn Dataset) -> Result<()> {
     let n_classes = train.layout().targets.n_outputs();
     match loss {
-        Loss::CrossEntropy { class_weights: Some(weights), .. } if weights.len() != n_classes => {
+        Loss::CrossEntropy { class_weights: Some(ClassWeights::PerClass(weights)), .. }
+            if weights.len() != n_classes
+                && matches!(train.layout().targets, TargetLayout::Classes { .. }) =>
+        {
             let (source_name, n_weights) = (train.source().to_owned(), weights.len());
             Err(DataError::ClassWeightsCount { source_name, n_classes, n_weights })
         }

@@ -139,16 +139,19 @@ fn fingerprint_tells_contents_apart() {
         let loaded = Files::new(train, eval).load(&[], 1).unwrap();
         fingerprint(&loaded.train, loaded.eval.as_ref()).unwrap()
     };
-    let eval = "a,b,label\n1,2,0\n";
+    let eval = "a,b,label\n1,2,2\n";
     let base = of(TRAIN, eval);
     assert_eq!(base, of(TRAIN, eval), "the path does not count");
     for (train, eval) in [
         (TRAIN.replace("20", "21"), eval.to_owned()),
         (TRAIN.replace("3,30,2", "3,30,1\n3,30,2"), eval.to_owned()),
         (TRAIN.replace("1,10,0", "1,10,1"), eval.to_owned()),
+        (TRAIN.replace("1,10,0", "1,10,-1"), eval.to_owned()),
+        (TRAIN.replace("1,10,0", "1,10,a").replace("2,20,1", "2,20,b"), eval.replace(",2\n", ",b\n")),
         (TRAIN.replace("1,10,0\n2,20,1", "2,20,1\n1,10,0"), eval.to_owned()),
         (TRAIN.replace("a,b", "a,c"), eval.replace("a,b", "a,c")),
-        (TRAIN.to_owned(), eval.replace('2', "3")),
+        (TRAIN.to_owned(), eval.replace(",2,", ",3,")),
+        (TRAIN.to_owned(), eval.replace(",2\n", ",1\n")),
     ] {
         assert_ne!(base, of(&train, &eval), "{train}{eval}");
     }

@@ -1,48 +1,47 @@
 //! Opens the rows that a [`SourceSpec`] names: finds files and format, then reads or maps them.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use super::dataset::{Dataset, TargetLayout};
+use super::dataset::Dataset;
 use super::error::{DataError, Result};
 use super::files::files_and_format;
 use super::format::Reader;
-use super::source::SourceSpec;
+use super::labels::LabelSurvey;
+use super::source::{Part, SourceSpec};
 use super::{builtin, raw, table};
+use crate::config::{DEFAULT_FEATURES_KEY, DEFAULT_LABELS_KEY};
 
 impl SourceSpec<'_> {
-    /// Opens the rows. Files of arrays are not read, except labels that determine the number of classes; tables are.
+    /// Opens the rows. Files of arrays are not read, except targets that decide on classes or task; tables are.
     ///
     /// # Errors
     /// A [`DataError`] that names the file or the setting.
     pub fn open(&self) -> Result<Arc<dyn Dataset>> {
-        open(self)?.ready()
+        let opened = open(self)?;
+        let survey = opened.survey(self, |n_rows| 0..n_rows)?;
+        opened.with_survey(self, survey.as_ref())
     }
 }
 
-/// Rows whose number of classes may still be unknown.
+/// Rows whose classes or task may still be unknown.
 #[derive(Debug)]
 pub(crate) enum Opened {
-    /// Rows in files whose labels were not read yet.
+    /// Rows in files whose targets were not read yet.
     Raw(Box<raw::RawRows>),
     Ready(Arc<dyn Dataset>),
 }
 
 impl Opened {
-    /// The rows, with `max_label` as their largest label.
-    pub(crate) fn with_max_label(self, max_label: i64) -> Result<Arc<dyn Dataset>> {
+    /// The labels of the rows `part(n_rows)`; `None` if nothing depends on them.
+    pub(crate) fn survey(
+        &self,
+        spec: &SourceSpec<'_>,
+        part: impl Fn(usize) -> Range<usize>,
+    ) -> Result<Option<LabelSurvey>> {
         match self {
-            Opened::Ready(rows) => Ok(rows),
-            Opened::Raw(mut rows) => {
-                if rows.layout.targets == (TargetLayout::Classes { n_classes: 0 }) {
-                    if max_label == 0 {
-                        let n_rows = rows.len();
-                        return Err(DataError::SingleClass { source_name: rows.source, n_rows });
-                    }
-                    rows.layout.targets = TargetLayout::Classes { n_classes: max_label as usize + 1 };
-                }
-                let rows: Arc<raw::RawRows> = Arc::from(rows);
-                Ok(rows)
-            }
+            Opened::Raw(rows) if rows.is_open(spec) => Ok(Some(rows.survey(part(rows.len()), spec)?)),
+            _ => Ok(None),
         }
     }
 
@@ -51,19 +50,23 @@ impl Opened {
         matches!(self, Opened::Ready(_)) && !spec.source.starts_with("builtin:")
     }
 
-    /// The rows; reads all labels if the number of classes is unknown.
-    pub(crate) fn ready(self) -> Result<Arc<dyn Dataset>> {
-        let max_label = self.max_label(|n_rows| 0..n_rows)?;
-        self.with_max_label(max_label)
-    }
-
-    /// The largest label of the rows `part(n_rows)`; 0 if the number of classes is known.
-    pub(crate) fn max_label(&self, part: impl Fn(usize) -> std::ops::Range<usize>) -> Result<i64> {
-        match self {
-            Opened::Raw(rows) if rows.layout.targets == (TargetLayout::Classes { n_classes: 0 }) => {
-                rows.max_label(part(rows.len()), None)
+    /// The rows, with the classes or the task that the survey of all rows gives.
+    pub(crate) fn with_survey(
+        self,
+        spec: &SourceSpec<'_>,
+        survey: Option<&LabelSurvey>,
+    ) -> Result<Arc<dyn Dataset>> {
+        match (self, survey) {
+            (Opened::Ready(rows), _) => Ok(rows),
+            (Opened::Raw(rows), None) => {
+                let rows: Arc<raw::RawRows> = Arc::from(rows);
+                Ok(rows)
             }
-            _ => Ok(0),
+            (Opened::Raw(mut rows), Some(survey)) => {
+                rows.resolve(survey, spec)?;
+                let rows: Arc<raw::RawRows> = Arc::from(rows);
+                Ok(rows)
+            }
         }
     }
 }
@@ -85,6 +88,7 @@ pub(crate) fn open(spec: &SourceSpec<'_>) -> Result<Opened> {
             hint: "remove it: `data.weight` names the column or array".to_owned(),
         });
     }
+    refuse_array_keys(spec, &format.reader)?;
     match &format.reader {
         Reader::Table(readers) => Ok(Opened::Ready(table::open(&files, readers, spec)?)),
         Reader::Arrays(reader) => {
@@ -94,5 +98,28 @@ pub(crate) fn open(spec: &SourceSpec<'_>) -> Result<Opened> {
             }
             Ok(Opened::Raw(Box::new(rows)))
         }
+    }
+}
+
+/// Fails for settings that name arrays, which tables don't have.
+fn refuse_array_keys(spec: &SourceSpec<'_>, reader: &Reader) -> Result<()> {
+    if !matches!(reader, Reader::Table(_)) {
+        return Ok(());
+    }
+    let is_train = spec.part == Part::Train;
+    let keys = [
+        (if is_train { "data.labels" } else { "data.eval_labels" }, spec.labels.is_some()),
+        // Rows for evaluation may be in another format than those the keys are for.
+        ("data.features_key", is_train && spec.data.features_key != DEFAULT_FEATURES_KEY),
+        ("data.labels_key", is_train && spec.data.labels_key != DEFAULT_LABELS_KEY),
+    ];
+    match keys.into_iter().find(|(_, is_set)| *is_set) {
+        Some((key, _)) => Err(DataError::NotForFormat {
+            key,
+            source_name: spec.source.to_owned(),
+            why: "is a table, which holds its labels in a column",
+            hint: "remove it: `data.target` names the column of the labels".to_owned(),
+        }),
+        None => Ok(()),
     }
 }

@@ -8,6 +8,7 @@ use ddp_kernels::{DType, Device, Tensor, TensorMut, ops};
 use serde::{Deserialize, Serialize};
 
 use super::dataset::{Dataset, RowLayout};
+use super::labels::LabelVocabulary;
 use super::normalize::Normalizer;
 use super::offsets;
 use super::scaled_targets;
@@ -28,6 +29,8 @@ pub struct Preprocessor {
     pub normalizer: Option<Normalizer>,
     /// Applied to the targets in regression.
     pub target_scale: Option<TargetScale>,
+    /// Labels of the classes; `None` without classes, and where they are the numbers of the model's outputs.
+    pub labels: Option<Arc<LabelVocabulary>>,
 }
 
 /// Conversion of columns to features: numbers first, then one indicator per column with missing values, then one-hot
@@ -103,7 +106,7 @@ impl Preprocessor {
                 scale: of_features(&of_columns.scale, 1.0),
             }
         });
-        Preprocessor { plan, normalizer, target_scale: None }
+        Preprocessor { plan, normalizer, target_scale: None, labels: layout.labels.clone() }
     }
 
     /// Whether an offset is subtracted from a column in f64 before it becomes f32, for each column.
@@ -132,6 +135,8 @@ impl Preprocessor {
         let mut layout = RowLayout::new(self.plan.feature_names(), dataset.layout().targets.clone());
         layout.has_weights = dataset.layout().has_weights;
         layout.target_scale = dataset.layout().target_scale.clone();
+        layout.labels.clone_from(&dataset.layout().labels);
+        layout.task_choice.clone_from(&dataset.layout().task_choice);
         Arc::new(EncodedRows { of: dataset, plan: self.plan.clone(), layout })
     }
 }
@@ -349,6 +354,10 @@ impl Dataset for EncodedRows {
 
     fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {
         self.of.gather_targets(rows, out)
+    }
+
+    fn class_indices(&self, rows: Range<usize>, out: &mut [i64]) -> Result<()> {
+        self.of.class_indices(rows, out)
     }
 
     fn block_ends(&self) -> Option<&[usize]> {

@@ -87,6 +87,14 @@ impl Dataset for ResidentRows {
         Ok(())
     }
 
+    fn class_indices(&self, rows: Range<usize>, out: &mut [i64]) -> Result<()> {
+        match &self.targets {
+            Targets::Labels(labels) => out.copy_from_slice(&labels[rows]),
+            Targets::Values(_) => panic!("targets are classes"),
+        }
+        Ok(())
+    }
+
     fn in_place(&self, rows: Range<usize>) -> Result<Option<Batch<'_>>> {
         let (n, n_features, n_targets) = (rows.len(), self.n_features(), self.n_targets());
         let weights =

@@ -1,7 +1,10 @@
 //! Source of rows: the files that the config names, and what is known about the rows in advance.
 
+use std::sync::Arc;
+
+use super::labels::LabelVocabulary;
 use super::vocabulary::Vocabulary;
-use crate::config::{DataConfig, EvalSource, Missing};
+use crate::config::{DataConfig, EvalSource, Missing, UnknownLabel};
 
 /// Part of a built-in set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,8 +26,8 @@ pub struct SourceSpec<'a> {
     pub labels: Option<&'a str>,
     /// The part of a built-in set.
     pub part: Part,
-    /// Number of classes; `None` for the largest label + 1.
-    pub classes: Option<usize>,
+    /// Classes of the labels.
+    pub classes: ClassLabels<'a>,
     /// The features that a model expects; `None` for all features of the files in their order.
     pub features: Option<KnownFeatures<'a>>,
     /// Host memory for rows that can't be read from their files again.
@@ -40,6 +43,19 @@ pub struct ToPredict<'a> {
     pub kept: &'a [String],
     /// Whether a row with a value that can't be used is skipped rather than an error.
     pub skips_bad_rows: bool,
+}
+
+/// Classes of a source's labels.
+#[derive(Debug, Clone, Copy)]
+pub enum ClassLabels<'a> {
+    /// The labels of all its rows, sorted.
+    Discover,
+    /// The numbers 0 to n - 1.
+    Numbers(usize),
+    /// Those of a model or of other rows.
+    Known(&'a Arc<LabelVocabulary>),
+    /// None: integers stay as they are, to be inspected or converted.
+    AsStored,
 }
 
 /// The feature columns of a model.
@@ -61,7 +77,7 @@ impl<'a> SourceSpec<'a> {
             source: &data.train,
             labels: data.labels.as_deref(),
             part: Part::Train,
-            classes: data.classes,
+            classes: data.classes.map_or(ClassLabels::Discover, ClassLabels::Numbers),
             features: None,
             memory_bytes: (data.loader_memory_mib as u64) << 20,
             to_predict: None,
@@ -72,6 +88,20 @@ impl<'a> SourceSpec<'a> {
     pub(crate) fn eval_weight(&self) -> Option<&'a str> {
         let is_eval = matches!(&self.data.eval, EvalSource::Source(eval) if eval == self.source);
         self.data.eval_weight.as_deref().filter(|_| is_eval && self.part == Part::Test)
+    }
+
+    /// The classes, if they are known before the rows are read.
+    pub fn vocabulary(&self) -> Option<Arc<LabelVocabulary>> {
+        match self.classes {
+            ClassLabels::Numbers(n) => Some(Arc::new(LabelVocabulary::numbers(n))),
+            ClassLabels::Known(vocabulary) => Some(vocabulary.clone()),
+            ClassLabels::Discover | ClassLabels::AsStored => None,
+        }
+    }
+
+    /// Whether rows whose label is no class are left out, marked by the class -1 until then.
+    pub(crate) fn skips_unknown(&self) -> bool {
+        self.part == Part::Test && self.data.unknown_label == UnknownLabel::Skip
     }
 
     /// Whether missing values are accepted.

@@ -35,30 +35,67 @@ pub struct Subset {
 pub fn split(dataset: &Arc<dyn Dataset>, fraction: f64, seed: u64) -> Result<(Subset, Subset)> {
     let n_rows = dataset.len();
     let n_eval_rows = (n_rows as f64 * fraction).round() as usize;
-    if n_eval_rows == 0 || n_eval_rows >= n_rows {
-        return Err(DataError::EmptySplit {
-            source_name: dataset.source().to_owned(),
-            n_rows,
-            fraction,
-            empty: if n_eval_rows == 0 { "no test rows" } else { "no training rows" },
-        });
-    }
+    check_sizes(&**dataset, fraction, n_eval_rows)?;
     let permutation = KeyedPermutation::new(n_rows, seed, SPLIT_EPOCH);
-    let mut is_eval = vec![0u64; n_rows.div_ceil(64)];
-    for row in (0..n_eval_rows).map(|i| permutation.index(i)) {
-        is_eval[row / 64] |= 1 << (row % 64);
+    let mut is_eval = Bits::new(n_rows);
+    (0..n_eval_rows).for_each(|i| is_eval.set(permutation.index(i)));
+    Ok((Subset::new(dataset, is_eval.inverted()), Subset::new(dataset, is_eval)))
+}
+
+/// Checks that both parts of a split have rows.
+///
+/// # Errors
+/// [`DataError::EmptySplit`].
+pub(super) fn check_sizes(dataset: &dyn Dataset, fraction: f64, n_eval_rows: usize) -> Result<()> {
+    let n_rows = dataset.len();
+    if (1..n_rows).contains(&n_eval_rows) {
+        return Ok(());
     }
-    let mut is_train: Vec<u64> = is_eval.iter().map(|word| !word).collect();
-    if !n_rows.is_multiple_of(64)
-        && let Some(last) = is_train.last_mut()
-    {
-        *last &= (1 << (n_rows % 64)) - 1;
+    Err(DataError::EmptySplit {
+        source_name: dataset.source().to_owned(),
+        n_rows,
+        fraction,
+        empty: if n_eval_rows == 0 { "no test rows" } else { "no training rows" },
+    })
+}
+
+/// A bit per row.
+#[derive(Debug)]
+pub(super) struct Bits {
+    n_rows: usize,
+    words: Vec<u64>,
+}
+
+impl Bits {
+    /// No row of `n_rows`.
+    pub(super) fn new(n_rows: usize) -> Self {
+        Bits { n_rows, words: vec![0; n_rows.div_ceil(64)] }
     }
-    Ok((Subset::new(dataset, is_train), Subset::new(dataset, is_eval)))
+
+    pub(super) fn set(&mut self, row: usize) {
+        self.words[row / 64] |= 1 << (row % 64);
+    }
+
+    pub(super) fn has(&self, row: usize) -> bool {
+        self.words[row / 64] >> (row % 64) & 1 == 1
+    }
+
+    /// The other rows.
+    pub(super) fn inverted(&self) -> Self {
+        let mut words: Vec<u64> = self.words.iter().map(|word| !word).collect();
+        if !self.n_rows.is_multiple_of(64)
+            && let Some(last) = words.last_mut()
+        {
+            *last &= (1 << (self.n_rows % 64)) - 1;
+        }
+        Bits { n_rows: self.n_rows, words }
+    }
 }
 
 impl Subset {
-    fn new(of: &Arc<dyn Dataset>, bits: Vec<u64>) -> Self {
+    /// The rows of `of` whose bits are set.
+    pub(super) fn new(of: &Arc<dyn Dataset>, bits: Bits) -> Self {
+        let bits = bits.words;
         let mut counts = vec![0];
         for words in bits.chunks(WORDS_A_COUNT) {
             let n = words.iter().map(|word| word.count_ones() as usize).sum::<usize>();
@@ -119,6 +156,25 @@ impl Dataset for Subset {
     fn gather_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
         let rows: Vec<usize> = rows.iter().map(|&n| self.row(n)).collect();
         self.of.gather_doubles(&rows, origin, out)
+    }
+
+    fn class_indices(&self, rows: Range<usize>, out: &mut [i64]) -> Result<()> {
+        const CHUNK_ROWS: usize = 1 << 14;
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let (first, last) = (self.row(rows.start), self.row(rows.end - 1));
+        let mut classes = vec![0; CHUNK_ROWS.min(last + 1 - first)];
+        let mut out = out.iter_mut();
+        for start in (first..=last).step_by(CHUNK_ROWS) {
+            let end = (start + CHUNK_ROWS).min(last + 1);
+            let classes = &mut classes[..end - start];
+            self.of.class_indices(start..end, classes)?;
+            for row in (start..end).filter(|row| self.bits[row / 64] >> (row % 64) & 1 == 1) {
+                *out.next().expect("as many rows as numbers") = classes[row - start];
+            }
+        }
+        Ok(())
     }
 
     fn block_ends(&self) -> Option<&[usize]> {

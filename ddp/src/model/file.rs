@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ddp_kernels::{DType, Device, Tensor};
 use safetensors::tensor::TensorView;
@@ -11,6 +12,7 @@ use super::error::{ModelError, Result};
 use super::layout::ParamLayout;
 use crate::config::ModelConfig;
 use crate::data::EmbeddingSpec;
+use crate::data::labels::{LabelVocabulary, MAX_CLASSES};
 use crate::data::{Normalizer, Preprocessor, TargetScale};
 use crate::storage::fault::FileFault;
 use crate::storage::fingerprint::fingerprint;
@@ -26,6 +28,9 @@ const FEATURES_KEY: &str = "ddp_train.features";
 /// Metadata key of the embeddings in the order of the last columns, as JSON: name, key ([`EmbeddingSpec::key`]), n_codes, dim.
 /// Missing where there are none.
 const EMBEDDINGS_KEY: &str = "ddp_train.embeddings";
+/// Metadata key of the labels of the classes in the order of the outputs, as JSON. Missing without classes, in files of earlier
+/// versions, and where classes are more than [`MAX_CLASSES`]: they are numbered then.
+const LABELS_KEY: &str = "ddp_train.labels";
 /// Metadata key of the version that wrote the file.
 const VERSION_KEY: &str = "ddp_train.version";
 /// Normalisation of the features: `x' = ((x - offset) - shift) · scale`; without the offset if it is 0 in all columns.
@@ -82,7 +87,8 @@ fn info(
         (Some(shift), Some(scale)) => Some(TargetScale { shift, scale }),
         _ => None,
     };
-    Ok(ModelInfo { config, preprocessor: Preprocessor { plan, normalizer, target_scale } })
+    let labels = labels_of(metadata).map_err(|reason| bad_file(path, reason))?.map(Arc::new);
+    Ok(ModelInfo { config, preprocessor: Preprocessor { plan, normalizer, target_scale, labels } })
 }
 
 /// The bytes of a model's file.
@@ -138,6 +144,9 @@ pub(crate) fn metadata(layout: &ParamLayout, info: &ModelInfo) -> HashMap<String
         (FEATURES_KEY.to_owned(), features),
         (VERSION_KEY.to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
     ]);
+    if let Some(labels) = info.preprocessor.labels.as_ref().filter(|labels| labels.len() <= MAX_CLASSES) {
+        metadata.insert(LABELS_KEY.to_owned(), labels.to_json());
+    }
     if !layout.embeddings().is_empty() {
         let entry = |e: &EmbeddingSpec| serde_json::json!({ "name": e.name, "key": e.key(), "n_codes": e.n_codes, "dim": e.dim });
         let entries = serde_json::Value::Array(layout.embeddings().iter().map(entry).collect());
@@ -206,6 +215,14 @@ impl ModelFile {
         info(&self.path, &self.metadata(), |name| {
             tensors.tensor(name).ok().map(|view| self.doubles(name, &view)).transpose()
         })
+    }
+
+    /// The labels of the classes; `None` if the file lists none.
+    ///
+    /// # Errors
+    /// [`ModelError::ModelFile`] for labels that are damaged.
+    pub fn labels(&self) -> Result<Option<LabelVocabulary>> {
+        labels_of(&self.metadata()).map_err(|reason| bad_file(&self.path, reason))
     }
 
     /// Width of the last layer of a model like `config`'s.
@@ -290,6 +307,15 @@ impl ModelFile {
     }
 }
 
+/// The labels in the metadata of a model's file; `None` if there are none.
+///
+/// # Errors
+/// The fault, for labels that are damaged.
+pub(crate) fn labels_of(metadata: &HashMap<String, String>) -> Result<Option<LabelVocabulary>, String> {
+    let Some(text) = metadata.get(LABELS_KEY) else { return Ok(None) };
+    LabelVocabulary::from_json(text).map(Some).map_err(|reason| format!("its {LABELS_KEY}: {reason}"))
+}
+
 fn bad_file(path: &Path, reason: String) -> ModelError {
     ModelError::ModelFile { path: path.to_owned(), reason }
 }
@@ -312,7 +338,7 @@ mod tests {
     use ddp_kernels::{DType, Device};
 
     use super::*;
-    use crate::data::ColumnCodes;
+    use crate::data::{ColumnCodes, Label};
     use crate::model::{ModelSpec, init};
 
     fn model(dims: Vec<usize>) -> (ParamLayout, Tensor) {
@@ -346,6 +372,7 @@ mod tests {
                     scale: vec![0.5; 3],
                 }),
                 target_scale: Some(TargetScale { shift: vec![3e5, 0.1], scale: vec![1e5, 1.0] }),
+                labels: Some(Arc::new(LabelVocabulary::new(["no", "-1", "a\"b"].map(Label::from)))),
             },
         }
     }

@@ -3,7 +3,7 @@
 use ddp_kernels::ops::{self, CrossEntropyConfig, SumsOutput};
 use ddp_kernels::{Device, KernelError, Tensor, TensorMut, TensorRef};
 
-use crate::config::Loss;
+use crate::config::{ClassWeights, Loss};
 
 /// The loss with its constants on the device.
 #[derive(Debug)]
@@ -36,12 +36,18 @@ impl LossHead {
     ///
     /// # Errors
     /// Out of memory, or no such device.
+    ///
+    /// # Panics
+    /// For balanced class weights before [`Loss::with_class_counts`].
     pub fn new(config: &Loss, device: Device) -> Result<Self, KernelError> {
         Ok(match config {
             Loss::CrossEntropy { label_smoothing, class_weights } => LossHead::CrossEntropy {
                 label_smoothing: *label_smoothing,
                 class_weights: match class_weights {
-                    Some(weights) => Some(Tensor::from_slice(weights, &[weights.len()], device)?),
+                    Some(ClassWeights::PerClass(weights)) => {
+                        Some(Tensor::from_slice(weights, &[weights.len()], device)?)
+                    }
+                    Some(ClassWeights::Balanced) => panic!("balanced class weights need the training rows"),
                     None => None,
                 },
             },

@@ -1,13 +1,14 @@
 //! A trained model on disk: its file, config, preprocessing, and the weights to evaluate or predict with.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ddp_kernels::{Device, TensorRef};
 
 use super::error::Result;
 use crate::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, MANIFEST_FILE, ShardRange, StateReader};
 use crate::config::{Config, Task};
-use crate::data::{KnownFeatures, Preprocessor};
+use crate::data::{KnownFeatures, LabelVocabulary, Preprocessor};
 use crate::model::file::ModelFile;
 use crate::model::{ModelSpec, Network, ParamLayout};
 use crate::run_folder::folder::MODEL_FILE;
@@ -47,18 +48,22 @@ impl SavedModel {
         self.file.fingerprint()
     }
 
-    /// Number of classes; `None` for other tasks.
-    pub fn n_classes(&self) -> Option<usize> {
-        (self.config.data.task == Task::Classification).then_some(self.n_outputs)
+    /// Labels of the classes; files of earlier versions list none: they are the numbers of the outputs.
+    pub fn labels(&self) -> Arc<LabelVocabulary> {
+        let numbers = || Arc::new(LabelVocabulary::numbers(self.n_outputs));
+        self.preprocessor.labels.clone().unwrap_or_else(numbers)
     }
 
     /// Names of the outputs: labels of the classes, or names of the targets.
     pub fn output_names(&self) -> Vec<String> {
         let targets = &self.config.data.target;
-        match self.n_classes() {
-            Some(n_classes) => (0..n_classes).map(|class| class.to_string()).collect(),
-            None if targets.len() == self.n_outputs => targets.clone(),
-            None => (0..self.n_outputs).map(|target| format!("t{target}")).collect(),
+        match self.config.data.task {
+            Task::Classification => {
+                let labels = self.labels();
+                (0..labels.len()).map(|class| labels.name(class)).collect()
+            }
+            _ if targets.len() == self.n_outputs => targets.clone(),
+            _ => (0..self.n_outputs).map(|target| format!("t{target}")).collect(),
         }
     }
 

@@ -44,6 +44,19 @@ pub enum FolderError {
         /// The differences, one per line.
         differences: String,
     },
+    /// The data changed since the checkpoint was written.
+    #[error(
+        "checkpoint `{}` was trained on other data:\n  {differences}\n\
+         hint: restore the data, or name the run's data with `--set data.train=PATH`; to go on training on changed data, start a \
+         new run with --init-from and the model.safetensors of this one",
+        path.display()
+    )]
+    OtherData {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The differences, one per line.
+        differences: String,
+    },
     /// `--resume auto` without an output folder.
     #[error(
         "--resume auto needs the output folder of the run to find checkpoints\nhint: add --out DIR, or name a checkpoint with --resume PATH"

@@ -11,14 +11,15 @@ use crate::checkpoint::{
     Checkpoint, CheckpointError, CheckpointStore, Fault, Load, Located, Manifest, RunState, Search,
     ShardRange, Skipped, StateReader, step_name,
 };
-use crate::config::{Batch, Config};
-use crate::data::Loaded;
-use crate::model::file::ModelInfo;
+use crate::config::{Batch, Config, Task};
+use crate::data::{LabelVocabulary, Loaded};
+use crate::model::file::{ModelInfo, labels_of};
 use crate::report::progress::Progress;
 use crate::run_folder::error::FolderError;
 use crate::run_folder::folder::{Existing, MODEL_FILE};
 use crate::storage::fingerprint::fingerprint;
 use crate::storage::stream::Caching;
+use crate::storage::tensor_file::TensorFile;
 use crate::train::error::Stop;
 use crate::train::error::{Result, TrainError};
 use crate::train::trainer::Trainer;
@@ -136,12 +137,48 @@ impl Resumed {
     /// Checks that the data is that of the checkpoint's run.
     ///
     /// # Errors
-    /// [`FolderError::OtherRun`].
+    /// [`FolderError::OtherData`].
     pub fn check_data(&self, data: &Loaded) -> Result<()> {
         let (theirs, ours) = (&self.manifest().data_fingerprint, data.fingerprint_hex());
-        let difference =
-            || format!("the fingerprint of the training data is {ours}, but {theirs} in the checkpoint");
-        self.refuse((*theirs != ours).then(difference).into_iter().collect())
+        if *theirs == ours {
+            return Ok(());
+        }
+        let mut differences = Vec::new();
+        let (n_rows, n_before) = (data.train.len() as u64, self.state().n_rows);
+        if n_rows != n_before {
+            differences.push(format!("{n_rows} training rows, but {n_before} in the checkpoint"));
+        }
+        if let (Ok(Some(theirs)), Some(ours)) = (self.labels(), data.labels())
+            && theirs != *ours
+        {
+            let (ours, theirs) = (ours.summary(), theirs.summary());
+            differences.push(format!("the classes are {ours}, but {theirs} in the checkpoint"));
+        }
+        differences.push(format!("the fingerprint of the data is {ours}, but {theirs} in the checkpoint"));
+        let (path, differences) = (self.checkpoint.path().to_owned(), differences.join("\n  "));
+        Err(FolderError::OtherData { path, differences }.into())
+    }
+
+    /// The config with which the data of the run is loaded: runs of earlier versions number their classes from 0, also where
+    /// some have no rows.
+    #[must_use]
+    pub fn config_of_data(&self, config: &Config) -> Config {
+        let mut config = config.clone();
+        let last = format!("layers.{}.weight", config.model.hidden.len());
+        let last = self.manifest().parameters.iter().find(|parameter| parameter.name == last);
+        if config.data.task == Task::Classification
+            && config.data.classes.is_none()
+            && let (Ok(None), Some(last)) = (self.labels(), last)
+        {
+            config.data.classes = last.shape.first().copied();
+        }
+        config
+    }
+
+    /// The labels of the checkpoint's classes; `None` if it lists none.
+    fn labels(&self) -> Result<Option<LabelVocabulary>, String> {
+        let file = TensorFile::open(&self.checkpoint.model_path()).map_err(|fault| fault.to_string())?;
+        labels_of(&file.metadata())
     }
 
     /// Config and preprocessor of the checkpoint's model.
@@ -154,7 +191,10 @@ impl Resumed {
 
     /// Checks that the rows are converted as the checkpoint's model expects, once its bytes are verified.
     fn check_preprocessor(&self, data: &Loaded) -> Result<()> {
-        let is_same = self.model_info()?.preprocessor == data.preprocessor;
+        let mut theirs = self.model_info()?.preprocessor;
+        // Files of earlier versions list no labels.
+        theirs.labels = theirs.labels.or_else(|| data.preprocessor.labels.clone());
+        let is_same = theirs == data.preprocessor;
         let difference = "the normalisation of the rows was read from a newer, damaged checkpoint: \
                           resume from this one with --resume and its path";
         self.refuse((!is_same).then(|| difference.to_owned()).into_iter().collect())

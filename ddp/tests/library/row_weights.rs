@@ -8,7 +8,7 @@ use crate::made_up::{
     N_CLASSES, Setup, Trained, assert_close, by_parameter, cross_entropy, losses, row_weights, rows_of,
 };
 use ddp::config::precision::Precision;
-use ddp::config::{EvalMetric, Loss, OptimizerKind, Task};
+use ddp::config::{ClassWeights, EvalMetric, Loss, OptimizerKind, Task};
 use ddp::data::loader::LoaderOptions;
 use ddp::data::order::partition::EvalPartition;
 use ddp::data::{Dataset, ResidentRows, Targets};
@@ -119,7 +119,11 @@ fn plain(setup: &Setup, outputs: &[f32], rows: &ResidentRows) -> EvalMetrics {
     let (mut loss, mut divisor, mut right) = (0.0, 0.0, 0.0);
     if let Loss::CrossEntropy { label_smoothing, class_weights } = &setup.loss {
         let Targets::Labels(labels) = &rows.targets else { panic!() };
-        let class = |c: usize| class_weights.as_ref().map_or(1.0, |w| f64::from(w[c]));
+        let class = |c: usize| match class_weights {
+            Some(ClassWeights::PerClass(weights)) => f64::from(weights[c]),
+            Some(ClassWeights::Balanced) => panic!("the weights are numbers"),
+            None => 1.0,
+        };
         for ((z, &label), &w) in outputs.chunks_exact(k).zip(labels).zip(&weights) {
             let (label, log_sum) = (label as usize, z.iter().map(|v| v.exp()).sum::<f64>().ln());
             let smooth: f64 = (0..k).map(|c| class(c) * (log_sum - z[c])).sum();

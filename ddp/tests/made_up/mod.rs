@@ -7,7 +7,7 @@ pub mod gpus;
 use std::sync::Arc;
 
 use ddp::config::precision::Precision;
-use ddp::config::{EvalMetric, Loss, OptimizerConfig, OptimizerKind, Placement, Task};
+use ddp::config::{ClassWeights, EvalMetric, Loss, OptimizerConfig, OptimizerKind, Placement, Task};
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use ddp::data::order::partition::{EvalPartition, PartitionKind, RankPartition};
 use ddp::data::{Dataset, Normalizer, ResidentRows, RowLayout, TargetLayout, Targets, numbered_columns};
@@ -58,7 +58,10 @@ pub fn by_parameter(layout: &ParamLayout, flat: &[f32]) -> Vec<u32> {
 }
 
 pub fn cross_entropy(class_weights: Option<[f32; N_CLASSES]>) -> Loss {
-    Loss::CrossEntropy { label_smoothing: 0.05, class_weights: class_weights.map(Vec::from) }
+    Loss::CrossEntropy {
+        label_smoothing: 0.05,
+        class_weights: class_weights.map(|weights| ClassWeights::PerClass(weights.into())),
+    }
 }
 
 /// All losses.

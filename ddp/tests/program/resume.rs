@@ -289,7 +289,10 @@ fn other_rows_are_no_continuation() {
     let run = Run::new(RUN);
     run.until(1, 2, &sets);
     rows(310);
-    assert_refused(&run.leg(1, &sets), &["the fingerprint of the training data is"]);
+    assert_refused(
+        &run.leg(1, &sets),
+        &["other data", "248 training rows, but 240", "the fingerprint of the data is"],
+    );
 }
 
 #[test]

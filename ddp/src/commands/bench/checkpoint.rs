@@ -72,6 +72,7 @@ fn measure(args: &BenchCheckpointArgs) -> Result<Vec<Measured>> {
                 plan: ColumnCodes::plain(vec!["x".to_owned(); args.dims.0[0]]),
                 normalizer: None,
                 target_scale: None,
+                labels: None,
             },
         },
         layout: layout.clone(),

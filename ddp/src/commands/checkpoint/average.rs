@@ -81,6 +81,9 @@ fn check_same(checkpoint: &Checkpoint, first: &Weights, other: &Weights) -> Resu
     }
     let extra = other.parameters.iter().filter(|p| find(first, &p.name).is_none());
     differences.extend(extra.map(|p| format!("{} {:?} is not in the first checkpoint", p.name, p.dims)));
+    if first.labels() != other.labels() {
+        differences.push("its classes have other labels".to_owned());
+    }
     if first.others != other.others {
         differences.push("its normalisation of the features or scale of the targets differs".to_owned());
     }

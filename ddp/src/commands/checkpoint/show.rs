@@ -3,11 +3,14 @@
 use super::{one_at, print_result};
 use crate::checkpoint::{Checkpoint, Parameter, RunState};
 use crate::cli::CheckpointShowArgs;
+use crate::data::LabelVocabulary;
 use crate::error::Result;
+use crate::model::file::labels_of;
 use crate::report::EvalMetrics;
 use crate::report::metrics::json_line;
 use crate::report::table::table;
 use crate::report::units::mib;
+use crate::storage::tensor_file::TensorFile;
 
 /// Shows the manifest.
 pub(super) fn show(args: &CheckpointShowArgs) -> Result<()> {
@@ -41,6 +44,9 @@ fn to_text(checkpoint: &Checkpoint) -> String {
     }
     let numel: usize = manifest.parameters.iter().map(Parameter::numel).sum();
     line("model", format!("{numel} elements in {} parameters", manifest.parameters.len()));
+    if let Some(labels) = labels(checkpoint) {
+        line("classes", format!("{}: {}", labels.len(), labels.summary()));
+    }
     let state = if manifest.state.is_empty() { "none".to_owned() } else { manifest.state.join(", ") };
     line("state", state);
     line("data", format!("{} rows, fingerprint {}", run.n_rows, manifest.data_fingerprint));
@@ -54,6 +60,12 @@ fn to_text(checkpoint: &Checkpoint) -> String {
     let files = manifest.files.iter().map(|f| vec![f.name.clone(), mib(f.bytes), f.xxh3_128.to_string()]);
     text += &table(&["<file", "size", "<xxh3-128"], &files.collect::<Vec<_>>());
     text
+}
+
+/// The labels of the model's classes, if its file can be read; `checkpoint verify` reports damage.
+fn labels(checkpoint: &Checkpoint) -> Option<LabelVocabulary> {
+    let file = TensorFile::open(&checkpoint.model_path()).ok()?;
+    labels_of(&file.metadata()).ok()?
 }
 
 fn epochs(checkpoint: &Checkpoint) -> String {

@@ -7,7 +7,9 @@ use std::path::Path;
 
 use crate::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, ShardRange, StateReader};
 use crate::cli::WeightsChoice;
+use crate::data::LabelVocabulary;
 use crate::error::Result;
+use crate::model::file::labels_of;
 use crate::storage::atomic_write::WriteError;
 use crate::storage::atomic_write::write_atomic_with;
 use crate::storage::fault::FileFault;
@@ -95,6 +97,11 @@ impl Weights {
         let what = if is_ema { "moving average of the weights" } else { "weights" };
         let origin = format!("{what} of step {}", manifest.run.step);
         Ok(Weights { parameters, others, metadata: model.metadata(), origin })
+    }
+
+    /// The labels of the classes as the file lists them.
+    pub(super) fn labels(&self) -> Option<LabelVocabulary> {
+        labels_of(&self.metadata).ok()?
     }
 
     /// Writes them to `path`, replacing an existing file; see [`check_out`].

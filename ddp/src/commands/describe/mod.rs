@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::cli::DescribeArgs;
 use crate::commands::describe::memory_plan::{MemoryKind, MemoryPlan, RankPlan, keeps_rows_on_device};
 use crate::config::{Config, ZeroStage};
-use crate::data::{self, Loaded};
+use crate::data::{self, LabelVocabulary, Loaded};
 use crate::error::{Error, Result};
 use crate::exit::Stop;
 use crate::model::{self, ModelSpec};
@@ -34,6 +34,11 @@ pub fn describe(world: &World, args: &DescribeArgs) -> Result<(), Stop> {
     set.extend(args.zero.map(|zero| format!("comm.zero={zero}")));
     let config = world.collective_result(Config::load(args.config.as_deref(), &set).map_err(Error::from))?;
     let data = data::load(&config, world)?;
+    let decided = |task| {
+        set.push(task);
+        Config::load(args.config.as_deref(), &set).map_err(Error::from)
+    };
+    let config = world.collective_result(data.resolve(config, decided))?;
     let world_size = args.world_size.unwrap_or(world.world_size());
     let report = world.collective_result(Report::new(&config, &data, world_size, device(&args.device)))?;
     let printed = match world.rank().0 {
@@ -56,6 +61,14 @@ fn device(request: &str) -> Device {
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     name: String,
+    /// Task of the model.
+    task: &'static str,
+    /// Reason for the task, where the targets decided on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task_reason: Option<String>,
+    /// Labels of the classes, in the order of the outputs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    labels: Option<LabelVocabulary>,
     device: &'static str,
     precision: &'static str,
     world_size: usize,
@@ -141,6 +154,9 @@ impl Report {
         });
         Ok(Report {
             name: config.name.clone(),
+            task: config.data.task.name(),
+            task_reason: data.task_choice.as_ref().map(|choice| choice.reason.clone()),
+            labels: data.labels().cloned(),
             device: if device == Device::Cpu { "cpu" } else { "cuda" },
             precision: config.train.precision.name(),
             world_size,
@@ -159,7 +175,12 @@ impl Report {
     fn to_text(&self) -> String {
         let mut rows: Vec<Vec<String>> = self.parameters.iter().map(Parameter::cells).collect();
         rows.push(vec!["total".to_owned(), String::new(), grouped(self.n_parameters)]);
-        let mut text = format!("layers: {}\n\n", self.layers.join("; "));
+        let reason = self.task_reason.as_ref().map_or(String::new(), |reason| format!(", {reason}"));
+        let mut text = format!("task: {}{reason}\n", self.task);
+        if let Some(labels) = &self.labels {
+            let _ = writeln!(text, "{} classes: {}", labels.len(), labels.summary());
+        }
+        let _ = write!(text, "layers: {}\n\n", self.layers.join("; "));
         text += &table(&["<parameter", "<shape", "elements"], &rows);
         let Flop { forward_a_row, backward_a_row, a_step } = self.flop;
         let _ = writeln!(

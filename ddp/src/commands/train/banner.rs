@@ -59,6 +59,9 @@ impl Banner<'_> {
         if let Some(eval) = &data.eval {
             let _ = write!(text, "\neval   {}", Summary(&**eval));
         }
+        if let Some(labels) = data.labels() {
+            let _ = write!(text, "\nclasses {}", labels.summary());
+        }
         text += &tables(spec);
         text += "\n\nlayer    in -> out          parameters  then\n";
         for layer in 0..spec.n_layers() {

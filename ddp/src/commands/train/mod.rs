@@ -73,15 +73,16 @@ impl<'w> Run<'w> {
     fn prepare(world: &'w World, args: &'w TrainArgs) -> Result<Self, Stop> {
         let signals = StopSignals::listen(world).map_err(|source| TrainError::Signals { source })?;
         let resumed = Resumed::find(world, args.resume.as_ref(), args.out.as_deref())?;
-        let config = world.collective_result(load_config(world, args, resumed.as_ref()))?;
+        let config = world.collective_result(load_config(world, args, resumed.as_ref(), None))?;
         agree_on_config(world, args, &config)?;
         let choice = pin_device(world, &args.device, pinning(args, &config))?;
         let init_from = args.init_from.as_deref().map(ModelFile::read).transpose().map_err(Error::from);
         let init_from = world.collective_result(init_from)?;
         let fitted = fitted(args, init_from.as_ref(), resumed.as_ref());
         agree_on_start(world, init_from.as_ref(), fitted.as_ref())?;
+        let config_of_data = resumed.as_ref().map(|resumed| resumed.config_of_data(&config));
         let data = data::load_with(
-            &config,
+            config_of_data.as_ref().unwrap_or(&config),
             world,
             fitted.as_ref().map(|info| match &resumed {
                 Some(_) => Fitted::Resumed(&info.preprocessor),
@@ -90,6 +91,12 @@ impl<'w> Run<'w> {
         )?;
         if let Some(resumed) = &resumed {
             world.collective_result(resumed.check_data(&data))?;
+        }
+        let was_balanced = config.loss.is_balanced();
+        let decided = |task| load_config(world, args, resumed.as_ref(), Some(task));
+        let config = world.collective_result(data.resolve(config, decided))?;
+        if let Some(resumed) = resumed.as_ref().filter(|_| was_balanced) {
+            world.collective_result(resumed.check_config(&config, world.world_size()))?;
         }
         let layout = data.train.layout();
         let spec = ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs())
@@ -123,6 +130,7 @@ impl<'w> Run<'w> {
             trainer: &trainer,
             options: &setup::trainer_options(&config, &cuts, args.cuda_graph),
         };
+        data.notes().iter().for_each(|note| progress.note(note));
         world.collective_result(announce(&banner, args, &choice, &progress))?;
         data.warnings.iter().for_each(|warning| progress.note(warning));
         banner::target_scale(&data).iter().for_each(|line| progress.note(line));
@@ -192,13 +200,26 @@ impl<'w> Run<'w> {
     }
 }
 
-/// Loads the config of the file, or of the resumed run, and applies the flags to it.
-fn load_config(world: &World, args: &TrainArgs, resumed: Option<&Resumed>) -> Result<Config> {
+/// Loads the config of the file, or of the resumed run, and applies the flags to it, and the setting `decided`.
+fn load_config(
+    world: &World,
+    args: &TrainArgs,
+    resumed: Option<&Resumed>,
+    decided: Option<String>,
+) -> Result<Config> {
     let mut set = args.set.clone();
     set.extend(args.comm_dtype.map(|dtype| format!("comm.dtype={}", dtype.name())));
+    set.extend(decided);
     let Some(resumed) = resumed else { return Ok(Config::load(args.config.as_deref(), &set)?) };
     let config = match &args.config {
-        Some(file) => resumed.config_of_file(file, &set)?,
+        Some(file) => match resumed.config_of_file(file, &set)? {
+            // The targets have decided when the run began.
+            config if config.data.auto_task => {
+                set.push(format!("data.task={}", resumed.config(&[])?.data.task));
+                resumed.config_of_file(file, &set)?
+            }
+            config => config,
+        },
         None => resumed.config(&set)?,
     };
     resumed.check_config(&config, world.world_size())?;

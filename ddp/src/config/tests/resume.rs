@@ -32,6 +32,8 @@ fn differences_leave_out_what_may_change() {
     let may_change = [
         "name=other",
         "data.train=elsewhere.csv",
+        // As resuming sets it: the targets have decided when the run began.
+        "data.task=classification",
         "data.eval_fraction=0.2",
         "optimizer.groups=[{match=\"a\"}]",
         "data.prefetch=9",

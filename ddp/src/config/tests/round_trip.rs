@@ -39,7 +39,7 @@ fn any_data() -> impl Strategy<Value = DataConfig> {
     ];
     let target = proptest::collection::hash_set("[^\\pC]{0,8}z", 1..4);
     let classes = proptest::option::of(2usize..100);
-    let names = (pick(Task::ALL), pick(Normalize::ALL));
+    let names = (pick(Task::ALL), pick(Normalize::ALL), pick(UnknownLabel::ALL), any::<bool>());
     let optional = || proptest::option::of("[^\\pC]{0,8}o");
     let files = (optional(), optional(), pick(DataFormat::ALL), "[a-z]{1,9}k", "[a-z]{1,9}l");
     let columns = (
@@ -56,7 +56,7 @@ fn any_data() -> impl Strategy<Value = DataConfig> {
     let given = ("[^\\pC]{0,12}x", eval, any::<bool>(), target, classes, names);
     (given, files, columns, loading).prop_map(
         |(given, files, (weight, drop, categorical, codes), (shuffle_mode, placement, sizes))| {
-            let (train, eval, shuffle, target, classes, (task, normalize)) = given;
+            let (train, eval, shuffle, target, classes, (task, normalize, unknown_label, stratify)) = given;
             let (labels, eval_labels, format, features_key, labels_key) = files;
             let (prefetch, loader_threads, shuffle_window_mib, loader_memory_mib) = sizes;
             let (encode, embedding_dim, missing) = codes;
@@ -74,6 +74,9 @@ fn any_data() -> impl Strategy<Value = DataConfig> {
                 labels_key,
                 target: target.into_iter().take(n_targets).collect(),
                 task,
+                auto_task: false,
+                unknown_label,
+                stratify,
                 classes: classes.filter(|_| is_classes),
                 weight,
                 drop,
@@ -103,7 +106,7 @@ fn any_loss(data: &DataConfig) -> BoxedStrategy<Loss> {
             (0.0..0.999f64, proptest::option::of(weights))
                 .prop_map(|(label_smoothing, class_weights)| Loss::CrossEntropy {
                     label_smoothing,
-                    class_weights,
+                    class_weights: class_weights.map(ClassWeights::PerClass),
                 })
                 .boxed()
         }

@@ -184,3 +184,44 @@ fn keys_that_do_not_fit_together() {
         &["`optimizer.nesterov` must be false where `optimizer.momentum` is 0"],
     );
 }
+
+#[test]
+fn targets_may_decide_on_the_task() {
+    let csv = "data.train=a.csv";
+    let config = from_sets(&[csv]).unwrap();
+    assert!(config.data.auto_task && config.to_toml().contains("\ntask = \"auto\"  # default\n"));
+    for sets in [&[][..], &["data.classes=10"], &[csv, "data.classes=3"], &[csv, "data.task=classification"]]
+    {
+        let data = from_sets(sets).unwrap().data;
+        assert_eq!((data.task, data.auto_task), (Task::Classification, false), "{sets:?}");
+    }
+    // Keys that one task alone uses are checked when it is known.
+    for set in ["loss.kind=huber", "loss.class_weights=balanced", "data.target=[\"a\", \"b\"]"] {
+        assert!(from_sets(&[csv, set]).is_ok(), "{set}");
+    }
+    assert_refused(from_sets(&[csv, "loss.kind=huber", "data.task=classification"]), &["cross_entropy"]);
+    // A saved config without the key is of a time without the choice.
+    let saved = Config::from_saved("[data]\ntrain = \"a.csv\"\n", Path::new("saved")).unwrap();
+    assert_eq!((saved.data.task, saved.data.auto_task), (Task::Classification, false));
+    assert!(!saved.data.stratify);
+}
+
+#[test]
+fn balanced_weights_follow_from_the_counts() {
+    let config = from_sets(&["loss.class_weights=balanced"]).unwrap();
+    assert!(config.loss.is_balanced());
+    assert!(config.to_toml().contains("\nclass_weights = \"balanced\"\n"));
+    // scikit-learn: compute_class_weight("balanced", classes=[0, 1, 2], y=[0]*6 + [1]*3 + [2]*1).
+    let weights = |counts: &[u64]| match config.loss.with_class_counts(counts) {
+        Loss::CrossEntropy { class_weights: Some(ClassWeights::PerClass(weights)), .. } => weights,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(weights(&[6, 3, 1]), [0.555_555_6, 1.111_111_2, 3.333_333_3]);
+    assert_eq!(weights(&[6, 0, 3]), [0.75, 1.0, 1.5], "a class without rows does not count");
+    // A new run of "balanced" continues one that was saved with the numbers.
+    let mut saved = config.clone();
+    saved.loss = config.loss.with_class_counts(&[6, 3, 1]);
+    assert_eq!(config.differences(&saved), []);
+    assert_eq!(saved.differences(&config).len(), 1);
+    assert_refused(from_sets(&["loss.class_weights=even"]), &["a list of numbers or \"balanced\""]);
+}

@@ -7,7 +7,7 @@ use ddp_kernels::Element;
 use ddp_kernels::cpu::row_copy::{self, RowCheck};
 
 use super::bytes::Bytes;
-use super::element::{RawType, differences, numbers_to_i64, to_f32, to_f64, to_i64};
+use super::element::{RawType, differences, numbers_to_i64, to_f32, to_f64, to_i64, to_text};
 use crate::data::DataError;
 use crate::data::error::Result;
 
@@ -243,6 +243,18 @@ impl RawArray {
             differences(self.raw, big, bytes, origin, &mut out[n * len..][..len])
         })?;
         self.check()
+    }
+
+    /// Calls `take` with each row as text, with its position in `rows`.
+    pub(crate) fn rows_to_text(&self, rows: &[usize], mut take: impl FnMut(usize, &str)) -> Result<()> {
+        self.for_each(rows, |n, bytes, big| take(n, &to_text(self.raw, big, bytes)))?;
+        self.check()
+    }
+
+    /// Numbers of a row; texts have one value.
+    pub(crate) fn n_values(&self) -> usize {
+        let is_text = usize::from(self.raw.is_text());
+        self.row_dims[..self.row_dims.len() - is_text].iter().product()
     }
 
     /// Writes rows of integers to `out`.

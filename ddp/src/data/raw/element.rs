@@ -8,8 +8,10 @@ use ddp_kernels::cpu::row_copy::prefetch;
 /// Type of an element in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RawType {
-    /// One byte, 0 or 1 for truth values.
+    /// One byte.
     U8,
+    /// One byte, 0 or 1 for a truth value.
+    Bool,
     /// Signed byte.
     I8,
     /// 16 bits.
@@ -32,15 +34,19 @@ pub enum RawType {
     F32,
     /// IEEE 754 double precision.
     F64,
+    /// One byte of a text of fixed length, padded with zeros; labels only.
+    Ascii,
+    /// One code point of a text of fixed length, padded with zeros; labels only.
+    Unicode,
 }
 
 impl RawType {
     /// Bytes of one element.
     pub fn size_bytes(self) -> usize {
         match self {
-            RawType::U8 | RawType::I8 => 1,
+            RawType::U8 | RawType::Bool | RawType::I8 | RawType::Ascii => 1,
             RawType::U16 | RawType::I16 | RawType::F16 | RawType::Bf16 => 2,
-            RawType::U32 | RawType::I32 | RawType::F32 => 4,
+            RawType::U32 | RawType::I32 | RawType::F32 | RawType::Unicode => 4,
             RawType::U64 | RawType::I64 | RawType::F64 => 8,
         }
     }
@@ -48,7 +54,7 @@ impl RawType {
     /// The format in which it is copied to the device: its own if that is shorter than f32, otherwise f32.
     pub fn travels_as(self) -> DType {
         match self {
-            RawType::U8 => DType::U8,
+            RawType::U8 | RawType::Bool => DType::U8,
             RawType::F16 => DType::F16,
             RawType::Bf16 => DType::BF16,
             _ => DType::F32,
@@ -58,13 +64,14 @@ impl RawType {
     /// Its type in memory, if operations support it.
     pub fn dtype(self) -> Option<DType> {
         match self {
-            RawType::U8 => Some(DType::U8),
+            RawType::U8 | RawType::Bool => Some(DType::U8),
             RawType::I64 => Some(DType::I64),
             RawType::F16 => Some(DType::F16),
             RawType::Bf16 => Some(DType::BF16),
             RawType::F32 => Some(DType::F32),
             RawType::F64 => Some(DType::F64),
             RawType::I8 | RawType::U16 | RawType::I16 | RawType::U32 | RawType::I32 | RawType::U64 => None,
+            RawType::Ascii | RawType::Unicode => None,
         }
     }
 
@@ -75,13 +82,20 @@ impl RawType {
 
     /// Whether it is an integer, as class indices are.
     pub fn is_integer(self) -> bool {
-        !matches!(self, RawType::F16 | RawType::Bf16 | RawType::F32 | RawType::F64)
+        !self.is_text() && !matches!(self, RawType::F16 | RawType::Bf16 | RawType::F32 | RawType::F64)
+    }
+
+    /// Whether rows of it are texts.
+    pub fn is_text(self) -> bool {
+        matches!(self, RawType::Ascii | RawType::Unicode)
     }
 
     /// Name in messages.
     pub fn name(self) -> &'static str {
         match self {
             RawType::U8 => "u8",
+            RawType::Bool => "bool",
+            RawType::Ascii | RawType::Unicode => "text",
             RawType::I8 => "i8",
             RawType::U16 => "u16",
             RawType::I16 => "i16",
@@ -115,7 +129,7 @@ macro_rules! each {
             }};
         }
         match $raw {
-            RawType::U8 => walk!(u8),
+            RawType::U8 | RawType::Bool => walk!(u8),
             RawType::I8 => walk!(i8),
             RawType::U16 => walk!(u16),
             RawType::I16 => walk!(i16),
@@ -126,6 +140,7 @@ macro_rules! each {
             RawType::F32 => walk!(f32),
             RawType::F64 => walk!(f64),
             RawType::F16 | RawType::Bf16 => unreachable!("handled before"),
+            RawType::Ascii | RawType::Unicode => unreachable!("texts are no numbers"),
         }
     }};
 }
@@ -199,6 +214,22 @@ pub(crate) fn to_i64(raw: RawType, is_big_endian: bool, bytes: &[u8], out: &mut 
     each!(raw, is_big_endian, bytes, |value: out| value as i64);
 }
 
+/// The text in `bytes`, without the zeros at its end; replacement characters stand for anything but text.
+pub(crate) fn to_text(raw: RawType, is_big_endian: bool, bytes: &[u8]) -> String {
+    if raw == RawType::Ascii {
+        let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        return String::from_utf8_lossy(&bytes[..end]).into_owned();
+    }
+    let point = |bytes: &[u8; 4]| match is_big_endian {
+        true => u32::from_be_bytes(*bytes),
+        false => u32::from_le_bytes(*bytes),
+    };
+    let points = bytes.as_chunks::<4>().0.iter().map(point);
+    let text: String =
+        points.map(|point| char::from_u32(point).unwrap_or(char::REPLACEMENT_CHARACTER)).collect();
+    text.trim_end_matches('\0').to_owned()
+}
+
 /// Single integers at the given indices, such as the labels of a batch; later ones are prefetched.
 pub(crate) fn numbers_to_i64(raw: RawType, bytes: &[u8], rows: &[usize], out: &mut [i64]) {
     /// Distance of the prefetch, in integers.
@@ -213,7 +244,7 @@ pub(crate) fn numbers_to_i64(raw: RawType, bytes: &[u8], rows: &[usize], out: &m
         }};
     }
     match raw {
-        RawType::U8 => pick!(u8, i64::from),
+        RawType::U8 | RawType::Bool => pick!(u8, i64::from),
         RawType::I8 => pick!(i8, i64::from),
         RawType::U16 => pick!(u16, i64::from),
         RawType::I16 => pick!(i16, i64::from),
@@ -221,7 +252,7 @@ pub(crate) fn numbers_to_i64(raw: RawType, bytes: &[u8], rows: &[usize], out: &m
         RawType::I32 => pick!(i32, i64::from),
         RawType::I64 => pick!(i64, i64::from),
         RawType::U64 => pick!(u64, |value| i64::try_from(value).unwrap_or(i64::MAX)),
-        RawType::F16 | RawType::Bf16 | RawType::F32 | RawType::F64 => {
+        RawType::F16 | RawType::Bf16 | RawType::F32 | RawType::F64 | RawType::Ascii | RawType::Unicode => {
             unreachable!("labels that are integers")
         }
     }

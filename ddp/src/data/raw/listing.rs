@@ -95,7 +95,9 @@ fn find(arrays: &[(String, Result<RawArray>)], key: &str, usual: &[&str]) -> Opt
 /// Index of the largest array whose rows hold several numbers.
 fn largest(arrays: &[(String, Result<RawArray>)]) -> Option<usize> {
     let size = |index: &usize| arrays[*index].1.as_ref().map_or(0, RawArray::size_bytes);
-    let is_table = |index: &usize| arrays[*index].1.as_ref().is_ok_and(|array| array.row_len() > 1);
+    let is_table = |index: &usize| {
+        arrays[*index].1.as_ref().is_ok_and(|array| array.n_values() > 1 && !array.raw.is_text())
+    };
     (0..arrays.len()).filter(is_table).max_by_key(size)
 }
 
@@ -104,7 +106,7 @@ fn only_column(listing: &Listing) -> Option<usize> {
     let n_rows = listing.arrays[listing.features?].1.as_ref().ok()?.n_rows();
     let is_column = |index: &usize| {
         let array = listing.arrays[*index].1.as_ref();
-        array.is_ok_and(|array| array.row_len() == 1 && array.n_rows() == n_rows)
+        array.is_ok_and(|array| array.n_values() == 1 && array.n_rows() == n_rows)
     };
     let mut columns = (0..listing.arrays.len()).filter(is_column);
     columns.next().filter(|_| columns.next().is_none())

@@ -14,6 +14,7 @@ mod open;
 mod reader;
 mod rows;
 mod safetensors;
+mod targets;
 
 pub(crate) use array::RawArray;
 pub use element::RawType;

@@ -7,9 +7,10 @@ use super::array::RawArray;
 use super::bytes::{Bytes, MemoryBudget};
 use super::reader::{ArrayReader, ColumnTexts, NamedArrays};
 use super::rows::{LengthCheck, RawRows};
+use super::targets::target_layout;
 use crate::config::{DataFormat, Task};
 use crate::data::compression::Compression;
-use crate::data::dataset::{RowLayout, TargetLayout, numbered_columns};
+use crate::data::dataset::{RowLayout, numbered_columns};
 use crate::data::error::{DataError, Result};
 use crate::data::files::files_of;
 use crate::data::format::Reader;
@@ -258,19 +259,30 @@ fn combine(
             hint: "expected [rows, features]",
         });
     }
+    let is_classification = spec.data.task == Task::Classification;
+    if features.raw.is_text() {
+        return Err(DataError::TargetText {
+            place: format!("data file `{}`", features.path().display()),
+            hint: "number the texts of each feature, or write a table: CSV and Parquet files take `data.categorical`",
+        });
+    }
+    let target_names = texts.targets;
     let layout = RowLayout {
         features: texts
             .features
             .filter(|names| names.len() == n_features)
             .unwrap_or_else(|| numbered_columns(n_features)),
         dtype: if features.needs_swap() { ddp_kernels::DType::F32 } else { features.raw.travels_as() },
-        targets: target_layout(&targets, texts.targets, spec)?,
+        targets: target_layout(&targets, target_names.as_deref(), spec.data.task, spec)?,
+        labels: spec.vocabulary().filter(|_| targets.n_values() == 1 && is_classification),
+        task_choice: None,
         has_weights: weights.is_some(),
         categories: texts.categories.into_iter().filter(|category| category.column < n_features).collect(),
         has_missing: spec.may_miss() && !features.raw.is_integer(),
         target_scale: None,
     };
-    if let Some(weights) = weights.as_ref().filter(|weights| weights.row_len() != 1) {
+    if let Some(weights) = weights.as_ref().filter(|weights| weights.row_len() != 1 || weights.raw.is_text())
+    {
         return Err(DataError::LabelShape {
             source_name: weights.path().display().to_string(),
             shape: std::iter::once(n_rows).chain(weights.row_dims.iter().copied()).collect(),
@@ -290,43 +302,10 @@ fn combine(
         targets: place(targets)?,
         weights: weights.map(place).transpose()?,
         task: spec.data.task,
+        target_names,
+        skips_unknown: spec.skips_unknown(),
         layout,
         source: spec.source.to_owned(),
         length_check: LengthCheck::default(),
     })
-}
-
-/// The layout of the targets by task; 0 classes if their number is still unknown.
-fn target_layout(
-    targets: &RawArray,
-    names: Option<Vec<String>>,
-    spec: &SourceSpec<'_>,
-) -> Result<TargetLayout> {
-    let shape =
-        || std::iter::once(targets.n_rows()).chain(targets.row_dims.iter().copied()).collect::<Vec<_>>();
-    let wrong = |expected: String, hint| {
-        let source_name = targets.path().display().to_string();
-        Err(DataError::LabelShape { source_name, shape: shape(), expected, hint })
-    };
-    if spec.to_predict.is_some() {
-        return Ok(TargetLayout::Values { names: Vec::new() });
-    }
-    if spec.data.task == Task::Classification {
-        return if targets.row_len() == 1 {
-            Ok(TargetLayout::Classes { n_classes: spec.classes.unwrap_or(0) })
-        } else {
-            wrong(
-                "one class number per row".to_owned(),
-                "for one-hot labels use numpy.argmax; for several targets set `data.task` to \"regression\" or \"multilabel\"",
-            )
-        };
-    }
-    if targets.row_dims.len() > 1 || targets.row_len() == 0 {
-        return wrong("[rows] or [rows, targets]".to_owned(), "check `data.labels`");
-    }
-    let n = targets.row_len();
-    let stored = names.filter(|names| names.len() == n);
-    let given = Some(spec.data.target.clone()).filter(|names| names.len() == n);
-    let names = stored.or(given).unwrap_or_else(|| (0..n).map(|i| format!("t{i}")).collect());
-    Ok(TargetLayout::Values { names })
 }

@@ -8,11 +8,15 @@ use ddp_kernels::cpu::row_copy::{FloatBits, RowCheck};
 use ddp_kernels::{DType, TensorMut, TensorRef};
 
 use super::array::RawArray;
+use super::element::RawType;
+use super::targets::target_layout;
 use crate::config::Task;
 use crate::data::batch::{Batch, BatchMut};
 use crate::data::checks::{self, Columns};
 use crate::data::dataset::{Dataset, RowLayout, TargetLayout};
-use crate::data::error::Result;
+use crate::data::error::{DataError, Result};
+use crate::data::labels::{Label, LabelSurvey, bool_text, resolve, whole};
+use crate::data::source::SourceSpec;
 use crate::storage::fingerprint::Fingerprint;
 
 /// Rows whose content is part of the fingerprint.
@@ -30,6 +34,10 @@ pub(crate) struct RawRows {
     pub(crate) targets: RawArray,
     pub(crate) weights: Option<RawArray>,
     pub(crate) task: Task,
+    /// Names of the targets, if the file holds them.
+    pub(crate) target_names: Option<Vec<String>>,
+    /// Whether a label that is no class is class -1 rather than an error.
+    pub(crate) skips_unknown: bool,
     pub(crate) layout: RowLayout,
     pub(crate) source: String,
     pub(crate) length_check: LengthCheck,
@@ -67,31 +75,138 @@ impl RawRows {
         arrays.into_iter().flatten().try_for_each(RawArray::check_length)
     }
 
-    /// The largest class index of a range of rows; each is checked against `classes`.
-    pub(crate) fn max_label(&self, rows: Range<usize>, classes: Option<usize>) -> Result<i64> {
-        let mut largest = 0;
-        let (mut numbers, mut labels) = (Vec::new(), Vec::new());
-        for start in rows.clone().step_by(SCAN_ROWS) {
-            numbers.clear();
-            numbers.extend(start..(start + SCAN_ROWS).min(rows.end));
-            labels.resize(numbers.len(), 0);
-            self.labels(&numbers, &mut labels)?;
-            let columns = Columns { rows: &numbers, place: &|row| self.targets.place(row) };
-            checks::labels(&labels, classes, &columns)?;
-            largest = labels.iter().copied().fold(largest, i64::max);
-        }
-        Ok(largest)
+    /// Whether the values of the targets decide on classes or task.
+    pub(crate) fn is_open(&self, spec: &SourceSpec<'_>) -> bool {
+        spec.data.auto_task || self.layout.targets == (TargetLayout::Classes { n_classes: 0 })
     }
 
-    /// Reads the class indices of the file.
-    fn labels(&self, rows: &[usize], out: &mut [i64]) -> Result<()> {
-        if self.targets.raw.is_integer() {
-            return self.targets.rows_to_i64(rows, out);
+    /// The labels of a range of rows.
+    ///
+    /// # Errors
+    /// [`DataError::LabelNotWhole`] for a fraction among class labels, [`DataError::TargetNotFinite`],
+    /// [`DataError::LabelMissing`].
+    pub(crate) fn survey(&self, rows: Range<usize>, spec: &SourceSpec<'_>) -> Result<LabelSurvey> {
+        let mut survey = LabelSurvey::default();
+        let width = self.targets.n_values().max(1);
+        let chunk_rows = (SCAN_ROWS / width).max(1);
+        let (mut numbers, mut labels, mut values) = (Vec::new(), Vec::new(), Vec::new());
+        for start in rows.clone().step_by(chunk_rows) {
+            numbers.clear();
+            numbers.extend(start..(start + chunk_rows).min(rows.end));
+            let place = |row: usize| self.targets.place(numbers[row]);
+            match self.targets.raw {
+                raw if raw.is_text() => {
+                    let mut empty = None;
+                    self.targets.rows_to_text(&numbers, |row, text| match text.trim() {
+                        "" => drop(empty.get_or_insert(row)),
+                        text => survey.add_text(text),
+                    })?;
+                    if let Some(row) = empty {
+                        return Err(DataError::LabelMissing { place: place(row) });
+                    }
+                }
+                raw if raw.is_integer() => {
+                    labels.resize(numbers.len() * width, 0);
+                    self.targets.rows_to_i64(&numbers, &mut labels)?;
+                    match raw {
+                        RawType::Bool if width == 1 => {
+                            let n_true = labels.iter().filter(|label| **label != 0).count() as u64;
+                            for (value, n) in [(false, labels.len() as u64 - n_true), (true, n_true)] {
+                                if n > 0 {
+                                    survey.add_texts(bool_text(value), n);
+                                }
+                            }
+                        }
+                        _ => survey.add_integers(&labels),
+                    }
+                }
+                _ => {
+                    values.resize(numbers.len() * width, 0.0);
+                    self.targets.rows_to_f64(&numbers, &mut values)?;
+                    let is_class = !spec.data.auto_task;
+                    if let Some(at) = values
+                        .iter()
+                        .position(|value: &f64| !value.is_finite() || (is_class && whole(*value).is_none()))
+                    {
+                        let (place, value) = (place(at / width), values[at]);
+                        return Err(match is_class {
+                            true => DataError::LabelNotWhole { place, label: value },
+                            false => {
+                                let column = format!("target {}", at % width);
+                                DataError::TargetNotFinite { place, column, value }
+                            }
+                        });
+                    }
+                    survey.add_numbers(&values);
+                }
+            }
         }
-        let mut values = vec![0.0; out.len()];
-        self.targets.rows_to_f64(rows, &mut values)?;
-        let columns = Columns { rows, place: &|row| self.targets.place(row) };
-        checks::whole(&values, out, &columns)
+        Ok(survey)
+    }
+
+    /// Sets the classes or the task that the survey of all rows gives.
+    ///
+    /// # Errors
+    /// See [`resolve`]; [`DataError::LabelShape`] for targets that the task does not take.
+    pub(crate) fn resolve(&mut self, survey: &LabelSurvey, spec: &SourceSpec<'_>) -> Result<()> {
+        let names = match &self.layout.targets {
+            TargetLayout::Classes { .. } => spec.data.target[..1].to_vec(),
+            TargetLayout::Values { names } => names.clone(),
+        };
+        let meaning = resolve(survey, &names, spec)?;
+        self.task = meaning.choice.as_ref().map_or(self.task, |choice| choice.task);
+        let targets = target_layout(&self.targets, self.target_names.as_deref(), self.task, spec)?;
+        let names = match &targets {
+            TargetLayout::Values { names } => names.clone(),
+            TargetLayout::Classes { .. } => Vec::new(),
+        };
+        meaning.complete(&mut self.layout, &names);
+        Ok(())
+    }
+
+    /// Reads the labels of the file and replaces them by class indices.
+    fn labels(&self, rows: &[usize], out: &mut [i64]) -> Result<()> {
+        let vocabulary = self.layout.labels.as_deref();
+        let mut unknown = None;
+        match self.targets.raw {
+            raw if raw.is_text() => {
+                let Some(vocabulary) = vocabulary else {
+                    return Err(DataError::TargetText {
+                        place: self.targets.place(0),
+                        hint: "number the classes from 0",
+                    });
+                };
+                self.targets.rows_to_text(rows, |n, text| {
+                    out[n] = vocabulary.class_of_text(text).map_or(-1, |class| class as i64);
+                    if out[n] < 0 {
+                        unknown.get_or_insert((n, Label::parse(text)));
+                    }
+                })?;
+            }
+            raw if raw.is_integer() => {
+                self.targets.rows_to_i64(rows, out)?;
+                if let Some(n) = vocabulary.and_then(|vocabulary| vocabulary.map_integers(out, -1)) {
+                    let mut label = [0];
+                    self.targets.rows_to_i64(&rows[n..=n], &mut label)?;
+                    unknown = Some((n, Label::Integer(label[0])));
+                }
+            }
+            _ => {
+                let mut values = vec![0.0; out.len()];
+                self.targets.rows_to_f64(rows, &mut values)?;
+                let columns = Columns { rows, place: &|row| self.targets.place(row) };
+                checks::whole(&values, out, &columns)?;
+                if let Some(n) = vocabulary.and_then(|vocabulary| vocabulary.map_integers(out, -1)) {
+                    unknown = Some((n, Label::Integer(values[n] as i64)));
+                }
+            }
+        }
+        match (unknown, vocabulary) {
+            (Some((n, label)), Some(vocabulary)) if !self.skips_unknown => {
+                Err(DataError::unknown_label(self.targets.place(rows[n]), &label, vocabulary))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn gather_features(&self, rows: &[usize], x: TensorMut<'_>) -> Result<()> {
@@ -123,11 +238,7 @@ impl RawRows {
         const OP: &str = "gather";
         let columns = Columns { rows, place: &|row| self.targets.place(row) };
         match &self.layout.targets {
-            TargetLayout::Classes { n_classes } => {
-                let out = out.into_slice::<i64>(OP, "targets")?;
-                self.labels(rows, out)?;
-                checks::labels(out, Some(*n_classes), &columns)
-            }
+            TargetLayout::Classes { .. } => self.labels(rows, out.into_slice::<i64>(OP, "targets")?),
             TargetLayout::Values { names } => {
                 let out = out.into_slice::<f32>(OP, "targets")?;
                 self.targets.rows_to_f32(rows, out)?;
@@ -170,6 +281,16 @@ impl Dataset for RawRows {
         Ok(true)
     }
 
+    fn class_indices(&self, rows: Range<usize>, out: &mut [i64]) -> Result<()> {
+        let mut numbers = Vec::new();
+        for (start, out) in rows.step_by(SCAN_ROWS).zip(out.chunks_mut(SCAN_ROWS)) {
+            numbers.clear();
+            numbers.extend(start..start + out.len());
+            self.labels(&numbers, out)?;
+        }
+        self.check_lengths()
+    }
+
     fn in_place(&self, rows: Range<usize>) -> Result<Option<Batch<'_>>> {
         let n = rows.len();
         if self.layout.dtype != DType::F32 || self.weights.is_some() || self.layout.has_missing {
@@ -182,8 +303,13 @@ impl Dataset for RawRows {
         let target_columns = Columns { rows: &[], place: &place_of_target };
         let targets = match &self.layout.targets {
             TargetLayout::Classes { n_classes } => {
+                if !self.layout.labels.as_ref().is_some_and(|labels| labels.is_numbers())
+                    || self.skips_unknown
+                {
+                    return Ok(None);
+                }
                 let Some(labels) = self.targets.in_place::<i64>(rows.clone()) else { return Ok(None) };
-                checks::labels(labels, Some(*n_classes), &target_columns)?;
+                checks::labels(labels, *n_classes, &target_columns)?;
                 TensorRef::from_slice(labels, &[n])?
             }
             TargetLayout::Values { names } => {

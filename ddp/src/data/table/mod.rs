@@ -5,6 +5,7 @@
 mod columns;
 mod csv;
 mod exact_rows;
+mod label_column;
 #[cfg(feature = "parquet")]
 mod parquet;
 #[cfg(not(feature = "parquet"))]
@@ -22,6 +23,7 @@ pub(crate) use columns::{ColumnPlan, same_columns};
 pub use csv::CsvError;
 pub(crate) use csv::{is_missing, quoted as quoted_cell};
 pub(crate) use exact_rows::ExactRows;
+pub(crate) use label_column::LabelColumn;
 pub(crate) use read::open;
 #[cfg(test)]
 pub(crate) use read::read_all;

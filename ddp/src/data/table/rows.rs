@@ -1,18 +1,19 @@
 //! Rows read from a table: features in f32, categories as numbers.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::columns::ColumnPlan;
-use super::csv::CsvError;
+use super::label_column::{Fraction, LabelCell, LabelColumn};
 use super::texts::Texts;
 use crate::config::Task;
 use crate::data::CellProblem;
-use crate::data::checks::MAX_GUESSED_CLASSES;
 use crate::data::dataset::{CategoryColumn, RowLayout, TargetLayout};
 use crate::data::error::{DataError, Result};
+use crate::data::labels::{LabelSurvey, Meaning, TaskChoice, decide_several, resolve};
 use crate::data::remainders::Remainders;
 use crate::data::resident::{ResidentRows, Targets};
-use crate::data::source::SourceSpec;
+use crate::data::source::{ClassLabels, SourceSpec};
 use crate::data::vocabulary::{MAX_VALUES, Vocabulary};
 
 /// Rows read so far. A reader adds a row and then sets its features, targets and weight.
@@ -41,8 +42,8 @@ pub(crate) struct TableRows {
 /// Targets read so far.
 #[derive(Debug)]
 pub(crate) enum TargetCells {
-    /// Class indices, below `classes` if it is known.
-    Classes { labels: Vec<i64>, classes: Option<usize> },
+    /// The label of a row; also the values of a single target that decide on the task.
+    Classes(LabelColumn),
     /// `n_targets` values per row.
     Values { values: Vec<f32>, n_targets: usize, is_binary: bool },
 }
@@ -67,7 +68,7 @@ impl TableRows {
                 _ if to_predict.is_some() => {
                     TargetCells::Values { values: Vec::new(), n_targets: 0, is_binary: false }
                 }
-                Task::Classification => TargetCells::Classes { labels: Vec::new(), classes: spec.classes },
+                Task::Classification if n_targets == 1 => TargetCells::Classes(LabelColumn::new(spec)),
                 task => {
                     TargetCells::Values { values: Vec::new(), n_targets, is_binary: task == Task::Multilabel }
                 }
@@ -85,7 +86,7 @@ impl TableRows {
     pub(crate) fn begin_row(&mut self) -> usize {
         self.features.resize(self.features.len() + self.n_features, 0.0);
         match &mut self.targets {
-            TargetCells::Classes { labels, .. } => labels.push(0),
+            TargetCells::Classes(labels) => labels.resize(self.n_rows + 1),
             TargetCells::Values { values, n_targets, .. } => values.resize(values.len() + *n_targets, 0.0),
         }
         self.weights.iter_mut().for_each(|weights| weights.push(1.0));
@@ -99,7 +100,7 @@ impl TableRows {
         self.features.truncate(first * self.n_features);
         self.remainders.truncate(first);
         match &mut self.targets {
-            TargetCells::Classes { labels, .. } => labels.truncate(first),
+            TargetCells::Classes(labels) => labels.resize(first),
             TargetCells::Values { values, n_targets, .. } => values.truncate(first * *n_targets),
         }
         self.weights.iter_mut().for_each(|weights| weights.truncate(first));
@@ -112,7 +113,7 @@ impl TableRows {
     pub(crate) fn add_rows(&mut self, n: usize) -> usize {
         self.features.resize(self.features.len() + n * self.n_features, 0.0);
         match &mut self.targets {
-            TargetCells::Classes { labels, .. } => labels.resize(labels.len() + n, 0),
+            TargetCells::Classes(labels) => labels.resize(self.n_rows + n),
             TargetCells::Values { values, n_targets, .. } => {
                 values.resize(values.len() + n * *n_targets, 0.0)
             }
@@ -127,7 +128,7 @@ impl TableRows {
     pub(crate) fn reserve(&mut self, n: usize) {
         self.features.reserve_exact(n * self.n_features);
         match &mut self.targets {
-            TargetCells::Classes { labels, .. } => labels.reserve_exact(n),
+            TargetCells::Classes(labels) => labels.reserve(n),
             TargetCells::Values { values, n_targets, .. } => values.reserve_exact(n * *n_targets),
         }
         self.weights.iter_mut().for_each(|weights| weights.reserve_exact(n));
@@ -149,20 +150,17 @@ impl TableRows {
         &mut self,
         row: usize,
         index: usize,
-        cell: TargetCell,
+        cell: TargetCell<'_>,
     ) -> Result<(), CellProblem> {
         match (&mut self.targets, cell) {
-            (TargetCells::Classes { labels, classes }, TargetCell::Label(label)) => {
-                check_label(label, *classes)?;
-                labels[row] = label;
-            }
+            (TargetCells::Classes(labels), TargetCell::Label(label)) => labels.set(row, label)?,
             (TargetCells::Values { values, n_targets, is_binary }, TargetCell::Value(value)) => {
                 if *is_binary && value != 0.0 && value != 1.0 {
                     return Err(CellProblem::NotBinary { text: value.to_string() });
                 }
                 values[row * *n_targets + index] = value;
             }
-            (TargetCells::Classes { .. }, TargetCell::Value(_))
+            (TargetCells::Classes(_), TargetCell::Value(_))
             | (TargetCells::Values { .. }, TargetCell::Label(_)) => {
                 unreachable!("readers parse targets by the kind of `targets`")
             }
@@ -170,10 +168,22 @@ impl TableRows {
         Ok(())
     }
 
+    /// Whether the first label with a fraction lacks its place.
+    pub(crate) fn lacks_place(&self) -> bool {
+        matches!(&self.targets, TargetCells::Classes(labels) if labels.lacks_place())
+    }
+
+    /// Sets the place of the first label with a fraction, which is in the last row.
+    pub(crate) fn set_place(&mut self, place: impl FnOnce() -> String) {
+        if let TargetCells::Classes(labels) = &mut self.targets {
+            labels.set_place(place);
+        }
+    }
+
     /// Bytes of memory in use.
     pub(crate) fn size_bytes(&self) -> u64 {
         let targets = match &self.targets {
-            TargetCells::Classes { labels, .. } => labels.len() * 8,
+            TargetCells::Classes(labels) => labels.size_bytes(),
             TargetCells::Values { values, .. } => values.len() * 4,
         };
         let weights = self.weights.as_ref().map_or(0, |weights| weights.len() * 4);
@@ -186,7 +196,7 @@ impl TableRows {
         self.features.clear();
         self.remainders.truncate(0);
         match &mut self.targets {
-            TargetCells::Classes { labels, .. } => labels.clear(),
+            TargetCells::Classes(labels) => labels.clear(),
             TargetCells::Values { values, .. } => values.clear(),
         }
         self.weights.iter_mut().for_each(Vec::clear);
@@ -197,7 +207,7 @@ impl TableRows {
     /// The rows as a dataset.
     ///
     /// # Errors
-    /// [`CsvError::SingleClass`] for labels that are all 0.
+    /// See [`resolve`]; [`DataError::LabelNotWhole`] for a number with a fraction among class labels.
     pub(crate) fn finish(
         mut self,
         plan: &ColumnPlan,
@@ -214,17 +224,10 @@ impl TableRows {
         layout.has_missing = self.may_miss;
         layout.has_weights = self.weights.is_some();
         let targets = match self.targets {
-            TargetCells::Classes { labels, classes } => {
-                let largest = labels.iter().copied().max().unwrap_or(0);
-                let n_classes = classes.unwrap_or(largest as usize + 1);
-                if n_classes < 2 {
-                    return Err(CsvError::SingleClass { path: path.to_owned(), n_rows: labels.len() }.into());
-                }
-                layout.targets = TargetLayout::Classes { n_classes };
-                Targets::Labels(labels)
-            }
+            TargetCells::Classes(labels) => single_target(labels, &mut layout, path, spec)?,
             TargetCells::Values { values, .. } => {
                 layout.targets = TargetLayout::Values { names: spec.data.target.clone() };
+                layout.task_choice = several_targets(&values, spec);
                 Targets::Values(values)
             }
         };
@@ -255,18 +258,97 @@ impl TableRows {
 
 /// The value of a target cell.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum TargetCell {
-    Label(i64),
+pub(crate) enum TargetCell<'a> {
+    Label(LabelCell<'a>),
     Value(f32),
 }
 
-fn check_label(label: i64, classes: Option<usize>) -> Result<(), CellProblem> {
-    match classes {
-        _ if label < 0 => Err(CellProblem::LabelNegative { label }),
-        Some(classes) if label >= classes as i64 => Err(CellProblem::LabelOutOfRange { label, classes }),
-        None if label >= MAX_GUESSED_CLASSES => Err(CellProblem::LabelHuge { label }),
+/// The rows of one target: class indices, or the values if they decide so; completes `layout`.
+fn single_target(
+    labels: LabelColumn,
+    layout: &mut RowLayout,
+    path: &Path,
+    spec: &SourceSpec<'_>,
+) -> Result<Targets> {
+    let meaning = match spec.vocabulary() {
+        Some(vocabulary) => Meaning { vocabulary: Some(vocabulary), choice: None },
+        None => {
+            let mut survey = LabelSurvey::default();
+            labels.survey(&mut survey);
+            check_fractions(labels.fraction(), &survey, path, spec)?;
+            meaning(&survey, spec)?
+        }
+    };
+    let collected = labels.into_collected();
+    let targets = match &meaning.vocabulary {
+        Some(vocabulary) => Targets::Labels(collected.into_classes(vocabulary)),
+        None => {
+            let values = collected.into_values();
+            check_finite(&values, path, spec)?;
+            Targets::Values(values)
+        }
+    };
+    meaning.complete(layout, &spec.data.target);
+    Ok(targets)
+}
+
+/// Values that decided to be quantities must be finite in f32.
+fn check_finite(values: &[f32], path: &Path, spec: &SourceSpec<'_>) -> Result<()> {
+    match values.iter().position(|value| !value.is_finite()) {
+        Some(row) => Err(DataError::TargetNotFinite {
+            place: format!("data file `{}`, row {row}", path.display()),
+            column: format!("column \"{}\"", spec.data.target[0]),
+            value: f64::from(values[row]),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// The meaning of labels with this survey.
+///
+/// # Errors
+/// See [`resolve`].
+pub(crate) fn meaning(survey: &LabelSurvey, spec: &SourceSpec<'_>) -> Result<Meaning> {
+    match spec.classes {
+        ClassLabels::AsStored => Ok(as_stored(survey)),
+        _ => resolve(survey, &spec.data.target, spec),
+    }
+}
+
+/// The meaning of labels that are only looked at: numbers with fractions, and integers without end, are values.
+fn as_stored(survey: &LabelSurvey) -> Meaning {
+    let facts = survey.facts();
+    let are_values = facts.has_fractions && !facts.has_text;
+    let vocabulary = survey.vocabulary().filter(|_| !are_values);
+    Meaning { vocabulary: vocabulary.map(Arc::new), choice: None }
+}
+
+/// A number with a fraction is no class label, unless there is text among the labels.
+pub(crate) fn check_fractions(
+    first: Option<&Fraction>,
+    survey: &LabelSurvey,
+    path: &Path,
+    spec: &SourceSpec<'_>,
+) -> Result<()> {
+    let are_classes = !spec.data.auto_task && !matches!(spec.classes, ClassLabels::AsStored);
+    match first {
+        Some(fraction) if are_classes && survey.has_fractions() => Err(DataError::LabelNotWhole {
+            place: fraction.place.clone().unwrap_or_else(|| format!("data file `{}`", path.display())),
+            label: fraction.value,
+        }),
         _ => Ok(()),
     }
+}
+
+/// The decision on the task of several targets, if their values decide on it.
+fn several_targets(values: &[f32], spec: &SourceSpec<'_>) -> Option<TaskChoice> {
+    let names = &spec.data.target;
+    spec.data.auto_task.then(|| decide_several(names, values.iter().all(|value| is_binary(*value))))
+}
+
+/// Whether the value may be one of a multilabel target.
+pub(crate) fn is_binary(value: f32) -> bool {
+    value == 0.0 || value == 1.0
 }
 
 /// The error for [`TableRows::huge_vocabulary`].

@@ -24,8 +24,7 @@ fn types_that_are_no_numbers() {
     for (descr, item_bytes, part) in [
         ("'|O'", 8, "Python objects (pickle), which are never loaded"),
         ("'<c8'", 8, "of type '<c8', expected numbers"),
-        ("'<U5'", 20, "of type '<U5'"),
-        ("'|S3'", 3, "of type '|S3'"),
+        ("'|V3'", 3, "of type '|V3'"),
         ("'<M8[ns]'", 8, "of type '<M8[ns]'"),
         ("'<f16'", 16, "of type '<f16'"),
         ("[('a', '<f4'), ('b', '<f4')]", 8, "named fields"),
@@ -34,6 +33,12 @@ fn types_that_are_no_numbers() {
         let parts = ["`x.npy` is not a valid npy file", part, "hint: save it with numpy.save as float32"];
         pair_refused(&file, &y_npy(), &[], &parts);
         pair_refused(&x_npy(), &file, &[], &["`y.npy` is not a valid npy file", part]);
+    }
+    // Texts may be labels, one per row.
+    for (descr, item_bytes) in [("'<U5'", 20), ("'|S3'", 3)] {
+        let file = of_type(descr, "False", item_bytes);
+        pair_refused(&file, &y_npy(), &[], &["data file `x.npy`: expected numbers, got text", "hint: "]);
+        pair_refused(&x_npy(), &file, &[], &["the labels in `y.npy` have shape", "one class number per row"]);
     }
     let parts = ["`x.npy`", "Fortran order", "hint: save numpy.ascontiguousarray(array)"];
     pair_refused(&of_type("'<f4'", "True", 4), &y_npy(), &[], &parts);
@@ -67,14 +72,17 @@ fn labels_that_are_no_classes() {
     let f32s = |row, label| npy_f32(&[N_ROWS], &with(row, label));
     for (y, more, parts) in [
         (
-            i64s(7, -1.0),
-            "",
-            ["data file `y.npy`, row 7: expected a class number of 0 or above, got -1", "hint: "],
+            f32s(11, 0.5),
+            "data.task=classification",
+            ["row 11: expected a whole class number, got 0.5", "\"regression\""],
         ),
-        (i64s(7, 2e9), "", ["row 7: label 2000000000 would create as many classes", "is it an identifier?"]),
-        (f32s(11, 0.5), "", ["row 11: expected a whole class number, got 0.5", "\"regression\""]),
-        (f32s(11, f64::NAN), "", ["row 11: expected a whole class number, got NaN", "hint: "]),
-        (f32s(11, 1e30), "", ["row 11: label 9223372036854775807 would create", "hint: "]),
+        (
+            f32s(11, f64::NAN),
+            "data.task=classification",
+            ["row 11: expected a whole class number, got NaN", "hint: "],
+        ),
+        (f32s(11, f64::NAN), "", ["row 11, target 0: expected a finite number, got NaN", "hint: "]),
+        (f32s(11, 1e30), "data.task=classification", ["row 11: expected a whole class number", "hint: "]),
         (npy_i64(&[N_ROWS], &[0.0; N_ROWS]), "", ["all 12 rows have label 0", "`data.labels`"]),
         (npy_i64(&[N_ROWS, 2], &[0.0; 2 * N_ROWS]), "", ["`y.npy` have shape [12, 2]", "numpy.argmax"]),
         (
@@ -92,6 +100,7 @@ fn labels_that_are_no_classes() {
     for (y, classes, parts) in [
         (i64s(7, 3.0), "data.classes=3", &out_of_range[..]),
         (i64s(7, -1.0), "data.classes=2", &["row 7: expected a class number of 0 or above, got -1"]),
+        (i64s(7, 2e9), "data.classes=2", &["row 7: label 2000000000 is out of range, expected 0 to 1"]),
     ] {
         pair_refused(&x_npy(), &y, &[classes, "data.normalize=standard"], parts);
         for shuffle in ["data.shuffle=true", "data.shuffle=false"] {
@@ -262,7 +271,8 @@ fn files_that_cannot_be_read() {
     assert!(Command::new("mkfifo").arg(place.file("pipe.npy")).status().unwrap().success());
     for name in ["memory.npy", "memory.csv", "null.npy", "pipe.npy"] {
         let source = format!("data.train={name}");
-        let ended = place.run(&train(&[&source, "data.labels=y.npy"]));
+        let labels = if name.ends_with("npy") { "data.labels=y.npy" } else { "data.target=label" };
+        let ended = place.run(&train(&[&source, labels]));
         ended.is_error(2, &[&format!("data file `{name}`"), "hint: "]);
     }
     if is_root() {

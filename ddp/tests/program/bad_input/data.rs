@@ -93,14 +93,24 @@ fn labels() {
             "set `data.classes` to 8",
         ],
     );
-    refuses(
+    refuses_with(
         "x,y,label\n0,1,0\n1,0,1.5\n",
+        &["data.task=classification"],
         &["line 3, column \"label\": expected a whole class number, got 1.5", "\"regression\""],
     );
-    refuses("x,y,label\n0,1,0\n1,0,-1\n", &["line 3", "0 or above, got -1"]);
-    refuses(
+    refuses_with("x,y,label\n0,1,0\n1,0,-1\n", &["data.classes=2"], &["line 3", "0 or above, got -1"]);
+    refuses_with(
         "x,y,label\n0,1,0\n1,0,cat\n",
-        &["line 3, column \"label\": expected a class number, got \"cat\""],
+        &["data.classes=2"],
+        &["line 3, column \"label\": label \"cat\" is none of the 2 classes"],
+    );
+    refuses(
+        "x,y,label\n0,1,0\n1,0,NA\n",
+        &["line 3, column \"label\": the label is missing, got \"NA\"", "hint: fill in the label"],
+    );
+    Place::with(&[("rows.csv", "x,y,label\n0,1,a\n1,0,a\n")]).refuses(
+        &["train", "--set", "data.train=rows.csv"],
+        &["all 2 rows have label a", "two classes or more"],
     );
     refuses_with(
         "x,y,label\n0,1,0\n1,0,2\n",

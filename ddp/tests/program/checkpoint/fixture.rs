@@ -51,6 +51,7 @@ pub(crate) fn options(layout: &ParamLayout, rank: usize, n_savers: usize) -> Sav
                 plan: ColumnCodes::plain(vec!["a".to_owned(), "b".to_owned(), "c".to_owned()]),
                 normalizer: Some(Normalizer::new(vec![1.0, 2.0, 3.0], vec![0.5; 3])),
                 target_scale: None,
+                labels: None,
             },
         },
         layout: layout.clone(),

@@ -3,6 +3,7 @@
 
 mod every_row;
 pub(crate) mod files;
+mod labels;
 mod memory;
 mod mutated;
 mod runs;

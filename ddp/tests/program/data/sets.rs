@@ -96,7 +96,8 @@ impl Set {
         let pattern = |name: &str| folder.join(name).display().to_string();
         let labels = |rows: &std::ops::Range<usize>| rows.clone().map(Rows::label).collect::<Vec<_>>();
         let weights = |rows: &std::ops::Range<usize>| rows.clone().map(Rows::weight).collect::<Vec<_>>();
-        let mut sets = Vec::new();
+        // More labels than are classes by themselves.
+        let mut sets = vec!["data.task=classification".to_owned()];
         let mut set = |key: &str, value: String| sets.push(format!("{key}={value}"));
         match format {
             Format::Npy { features, labels: label, is_big_endian } => {

@@ -15,7 +15,7 @@ use self::meter::Meter;
 use self::source::Source;
 use self::target::Target;
 use crate::cli::{ConvertArgs, ConvertDtype};
-use crate::config::Config;
+use crate::config::{Config, Task};
 use crate::data::files_of;
 use crate::data::write::{RowWriter, Staging};
 use crate::error::Result;
@@ -33,7 +33,12 @@ pub(super) fn convert(args: &ConvertArgs) -> Result<()> {
 /// Converts rows and returns the summary.
 fn run(args: &ConvertArgs) -> Result<String> {
     let target = Target::new(args)?;
-    let config = Config::load(None, &sets(args))?;
+    let mut config = Config::load(None, &sets(args))?;
+    // Rows are read once: their values do not decide on the task.
+    if config.data.auto_task {
+        config.data.auto_task = false;
+        config.data.task = if config.data.target.len() > 1 { Task::Regression } else { Task::Classification };
+    }
     let old = target.existing(args.overwrite, &inputs(args, &config))?;
     let mut source = Source::open(&config.data, args.labels.as_deref())?;
     let writer = target.writer;

@@ -10,12 +10,12 @@ use crate::data::batch::BatchMut;
 use crate::data::format::Reader;
 use crate::data::raw::ArrayReader;
 use crate::data::table::{
-    ColumnPlan, TableReader, TableReaders, TableRows, TargetCells, huge_vocabulary, same_columns,
+    ColumnPlan, LabelColumn, TableReader, TableReaders, TableRows, TargetCells, huge_vocabulary, same_columns,
 };
 use crate::data::write::{Chunk, Schema, Targets};
 use crate::data::{
-    CategoryColumn, Compression, CsvError, DataError, Dataset, KnownFeatures, MAX_GUESSED_CLASSES,
-    SourceSpec, TargetLayout, Vocabulary, files_and_format,
+    CategoryColumn, ClassLabels, Compression, CsvError, DataError, Dataset, KnownFeatures, SourceSpec,
+    TargetLayout, Vocabulary, files_and_format,
 };
 use crate::error::Result;
 
@@ -37,7 +37,7 @@ impl Source {
     /// # Errors
     /// A [`DataError`] that names the file.
     pub(super) fn open(data: &DataConfig, labels: Option<&str>) -> Result<Self> {
-        let spec = SourceSpec { labels, ..SourceSpec::train(data) };
+        let spec = SourceSpec { labels, classes: as_stored(data), ..SourceSpec::train(data) };
         if spec.source.starts_with("builtin:") {
             return Ok(Source::Rows(Box::new(RowSource::new(spec.open()?, &spec)?)));
         }
@@ -52,9 +52,7 @@ impl Source {
         let is_packed = matches!(reader, ArrayReader::Named { is_archive: true, .. })
             || files.iter().any(|path| Compression::of(path) != Compression::None);
         let memory_bytes = if is_packed { spec.memory_bytes } else { spec.memory_bytes.min(MAPPED_BYTES) };
-        let classes =
-            (data.task == Task::Classification).then(|| spec.classes.unwrap_or(MAX_GUESSED_CLASSES as usize));
-        let spec = SourceSpec { memory_bytes, classes, ..spec };
+        let spec = SourceSpec { memory_bytes, ..spec };
         Ok(Source::Rows(Box::new(RowSource::new(spec.open()?, &spec)?)))
     }
 
@@ -244,7 +242,7 @@ impl TableSource {
         let names = &self.plan.features;
         let known = KnownFeatures { names, vocabularies: &self.vocabularies, of: &self.schema.source };
         let features = (!self.vocabularies.is_empty()).then_some(known);
-        SourceSpec { features, ..SourceSpec::train(&self.data) }
+        SourceSpec { features, classes: as_stored(&self.data), ..SourceSpec::train(&self.data) }
     }
 
     fn next(&mut self) -> Result<Option<Chunk<'_>>> {
@@ -277,7 +275,7 @@ impl TableSource {
             n_rows: rows.n_rows,
             features: &rows.features,
             targets: match &rows.targets {
-                TargetCells::Classes { labels, .. } => Targets::Labels(labels),
+                TargetCells::Classes(labels) => Targets::Labels(integers(labels, &self.schema)?),
                 TargetCells::Values { values, .. } => Targets::Values(values),
             },
             weights: rows.weights.as_deref(),
@@ -291,6 +289,23 @@ impl TableSource {
         };
         Some((self.n_opened.saturating_sub(1) as f64 + of_file) / self.files.len() as f64)
     }
+}
+
+/// Labels stay as they are, unless the config numbers them.
+fn as_stored(data: &DataConfig) -> ClassLabels<'static> {
+    data.classes.map_or(ClassLabels::AsStored, ClassLabels::Numbers)
+}
+
+/// The labels of a chunk, which must be integers.
+fn integers<'a>(labels: &'a LabelColumn, schema: &Schema) -> Result<&'a [i64]> {
+    labels.integers().ok_or_else(|| {
+        let reason = match labels.fraction() {
+            Some(fraction) => format!("label {} of \"{}\" is not whole", fraction.value, schema.targets[0]),
+            None => format!("the labels in \"{}\" are text, and files hold class numbers", schema.targets[0]),
+        };
+        let hint = "for real-valued targets use --task regression; number text labels from 0".to_owned();
+        DataError::OutFormat { out: schema.source.clone(), reason, hint }.into()
+    })
 }
 
 /// Rows per chunk.

@@ -18,7 +18,7 @@ mod warnings;
 use self::profile::Profile;
 use crate::cli::InspectArgs;
 use crate::config::{Config, DataConfig, DataFormat, Task};
-use crate::data::SourceSpec;
+use crate::data::{ClassLabels, SourceSpec};
 use crate::error::Result;
 use crate::report::metrics::json_line;
 use crate::report::stdout::print_result;
@@ -32,7 +32,8 @@ pub(super) fn inspect(args: &InspectArgs) -> Result<()> {
 /// The profile of the files that `args` name.
 fn profile(args: &InspectArgs) -> Result<Profile> {
     let data = config(args)?;
-    scan::scan(&SourceSpec::train(&data), &args.target)
+    let spec = SourceSpec { classes: ClassLabels::AsStored, ..SourceSpec::train(&data) };
+    scan::scan(&spec, &args.target)
 }
 
 /// The config that opens the files, with defaults for everything else.
@@ -41,6 +42,8 @@ fn config(args: &InspectArgs) -> Result<DataConfig> {
     data.train.clone_from(&args.path);
     data.labels.clone_from(&args.labels);
     data.format = args.format.unwrap_or(DataFormat::Auto);
+    // Any values are shown; the profile decides on the task.
+    data.auto_task = false;
     if args.target.len() > 1 {
         data.task = Task::Regression;
     }

@@ -5,10 +5,11 @@ use serde::Serialize;
 use super::collector::{Collector, Column};
 use super::column_profile::{ColumnProfile, Kind, Range, ValueCount};
 use super::origin::{ArrayShape, FileSize, Origin};
-use super::section;
+use super::section::{self, FittingTask};
 use super::warnings::{self, Warning};
 use crate::config::Task;
 use crate::data::SourceSpec;
+use crate::data::labels::{TargetFacts, decide};
 
 /// The result of an inspection, printed as text or as one JSON object.
 #[derive(Debug, Serialize)]
@@ -37,7 +38,7 @@ impl Profile {
         let columns: Vec<ColumnProfile> =
             (0..origin.names.len()).map(|index| column(&origin, collected, index)).collect();
         let task = task(&origin, collected, &columns);
-        let warnings = warnings::warnings(&origin, collected, &columns, task);
+        let warnings = warnings::warnings(&origin, collected, &columns, task.map(|fitting| fitting.task));
         let data_section = section::lines(&origin, collected, &columns, task, &warnings, spec);
         Profile {
             source: spec.source.to_owned(),
@@ -46,7 +47,7 @@ impl Profile {
             arrays: origin.arrays,
             n_rows: collected.n_rows,
             columns,
-            task: task.map(Task::name),
+            task: task.map(|fitting| fitting.task.name()),
             warnings,
             data_section,
         }
@@ -90,25 +91,35 @@ fn kind(column: &Column, has_numbers: bool) -> Kind {
     }
 }
 
-/// The task that fits the targets' values.
-fn task(origin: &Origin, collected: &Collector, columns: &[ColumnProfile]) -> Option<Task> {
+/// The task that fits the targets' values; `None` without a target.
+fn task(origin: &Origin, collected: &Collector, columns: &[ColumnProfile]) -> Option<FittingTask> {
     const MAX_CLASSES: usize = 1000;
-    let is_class = |&index: &usize| {
-        let (column, profile) = (&collected.columns[index], &columns[index]);
-        let is_whole = !column.has_fractions && profile.range.is_none_or(|range| range.min >= 0.0);
-        let is_few = profile.n_distinct.is_some_and(|n| n <= MAX_CLASSES && n <= collected.n_rows / 5 + 2);
-        is_few && (profile.kind == Kind::Text || is_whole)
-    };
-    let is_binary = |&index: &usize| {
-        let range = columns[index].range;
-        range.is_some_and(|range| range.min >= 0.0 && range.max <= 1.0)
-            && !collected.columns[index].has_fractions
-    };
-    match &origin.targets[..] {
-        [] => None,
-        [target] if is_class(target) => Some(Task::Classification),
-        [_] => Some(Task::Regression),
-        targets if targets.iter().all(is_binary) => Some(Task::Multilabel),
-        _ => Some(Task::Regression),
+    let facts: Vec<TargetFacts> =
+        origin.targets.iter().map(|&index| facts(&collected.columns[index], &columns[index])).collect();
+    let names: Vec<String> = origin.targets.iter().map(|&index| origin.names[index].clone()).collect();
+    if names.is_empty() {
+        return None;
+    }
+    match decide(&names, &facts) {
+        Ok(choice) => Some(FittingTask { task: choice.task, undecided: None }),
+        Err(_) => {
+            let n = facts[0].n_distinct.unwrap_or(collected.n_rows);
+            let is_few = n <= MAX_CLASSES && n <= collected.n_rows / 5 + 2;
+            let task = if is_few { Task::Classification } else { Task::Regression };
+            Some(FittingTask { task, undecided: Some(n) })
+        }
+    }
+}
+
+fn facts(column: &Column, profile: &ColumnProfile) -> TargetFacts {
+    let is_truth = |value: &ValueCount| ["true", "false"].contains(&value.value.to_lowercase().as_str());
+    let has_text = profile.kind == Kind::Text;
+    TargetFacts {
+        n_distinct: profile.n_distinct,
+        has_text,
+        is_boolean: has_text && !profile.values.is_empty() && profile.values.iter().all(is_truth),
+        has_fractions: column.has_fractions,
+        is_binary: !column.has_fractions
+            && profile.range.is_some_and(|range| range.min >= 0.0 && range.max <= 1.0),
     }
 }

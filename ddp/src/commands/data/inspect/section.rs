@@ -7,12 +7,20 @@ use super::warnings::{Warning, WarningKind};
 use crate::config::{DataFormat, Task};
 use crate::data::SourceSpec;
 
+/// Task that fits the targets' values, as `data.task = "auto"` decides.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FittingTask {
+    pub(super) task: Task,
+    /// Number of distinct integers that may be classes or quantities, so that the config must name the task.
+    pub(super) undecided: Option<usize>,
+}
+
 /// `[data]` in TOML, with all settings that differ from the defaults.
 pub(super) fn lines(
     origin: &Origin,
     collected: &Collector,
     columns: &[ColumnProfile],
-    task: Option<Task>,
+    task: Option<FittingTask>,
     warnings: &[Warning],
     spec: &SourceSpec<'_>,
 ) -> String {
@@ -40,11 +48,22 @@ pub(super) fn lines(
         [_, _, ..] if is_table => lines.push(format!("target = {}", list(&targets))),
         _ => {}
     }
-    if !of_kinds(&[WarningKind::TargetText, WarningKind::TargetMissing]).is_empty() {
+    if !of_kinds(&[WarningKind::TargetMissing]).is_empty() {
+        lines.push(format!("# {} must have a value in all rows: see the warnings", targets.join(", ")));
+    }
+    if !of_kinds(&[WarningKind::TargetText]).is_empty() {
         lines.push(format!("# {} must hold numbers in all rows: see the warnings", targets.join(", ")));
     }
-    if let Some(task) = task.filter(|task| *task != Task::Classification) {
-        lines.push(format!("task = {}", quoted(task.name())));
+    match task {
+        Some(FittingTask { task, undecided: Some(n) }) => {
+            let other = if task == Task::Classification { Task::Regression } else { Task::Classification };
+            let line = format!("task = {}", quoted(task.name()));
+            lines.push(format!("{line}  # or {}: {n} distinct integers may be either", quoted(other.name())));
+        }
+        Some(FittingTask { task, .. }) if task != Task::Classification => {
+            lines.push(format!("task = {}", quoted(task.name())));
+        }
+        _ => {}
     }
     let mut dropped = Vec::new();
     if is_table {

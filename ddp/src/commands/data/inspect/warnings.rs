@@ -8,6 +8,7 @@ use super::collector::{Collector, Odd, Place};
 use super::column_profile::{ColumnProfile, Kind};
 use super::origin::Origin;
 use crate::config::Task;
+use crate::data::labels::{MAX_AUTO_CLASSES, MAX_CLASSES};
 
 /// Correlation above which a column is a copy of the target.
 const MAX_CORRELATION: f64 = 0.999;
@@ -30,8 +31,11 @@ pub(super) struct Warning {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum WarningKind {
+    NoFeatures,
     TargetText,
     TargetMissing,
+    OneClass,
+    ManyClasses,
     NotFinite,
     OddText,
     Text,
@@ -41,7 +45,7 @@ pub(super) enum WarningKind {
     Constant,
     Duplicate,
     Imbalance,
-    EmptyClass,
+    Signs,
     FewRows,
 }
 
@@ -108,11 +112,20 @@ impl Judge<'_> {
     fn targets(&self, all: &mut Vec<Warning>) {
         for &target in &self.origin.targets {
             let column = &self.collected.columns[target];
-            if self.columns[target].kind == Kind::Text {
+            if self.columns[target].kind == Kind::Text && self.origin.targets.len() > 1 {
                 let odd = self.odd(&column.texts);
                 self.about(all, WarningKind::TargetText, &[target], |name| {
                     format!(
-                        "{name} contains text, for example {odd}: a target must be a number; number the classes from 0"
+                        "{name} contains text, for example {odd}: one of several targets must be a number"
+                    )
+                });
+            } else if column.texts.n > 0 && self.are_mostly_numbers(target) {
+                let odd = self.odd(&column.texts);
+                self.about(all, WarningKind::TargetText, &[target], |name| {
+                    format!(
+                        "{name}: {} of {} values are text, the first is {odd}, so that all of them are class labels: correct or remove them",
+                        column.texts.n,
+                        self.collected.n_rows as u64 - column.n_missing,
                     )
                 });
             }
@@ -124,32 +137,54 @@ impl Judge<'_> {
             }
         }
         let &[target] = &self.origin.targets[..] else { return };
-        let counts = &self.columns[target].values;
-        if self.task != Some(Task::Classification) || counts.is_empty() {
+        if self.task != Some(Task::Classification) {
             return;
         }
-        let (most, least) = (&counts[0], &counts[counts.len() - 1]);
+        self.classes(target, all);
+    }
+
+    /// Warns of classes that can't be learned.
+    fn classes(&self, target: usize, all: &mut Vec<Warning>) {
+        let profile = &self.columns[target];
+        let counts = &profile.values;
+        if let [only] = &counts[..] {
+            self.about(all, WarningKind::OneClass, &[target], |name| {
+                format!("{name} is {} in all rows: training needs two classes or more", cut(&only.value, 40))
+            });
+            return;
+        }
+        let n_rows = self.collected.n_rows;
+        let limit = MAX_CLASSES.min(if n_rows < MIN_ROWS { usize::MAX } else { n_rows / 2 });
+        if profile.n_distinct.is_none_or(|n| n > limit) {
+            let n = profile.n_distinct.map_or("too many".to_owned(), |n| n.to_string());
+            self.about(all, WarningKind::ManyClasses, &[target], |name| {
+                format!("{name} has {n} distinct labels in {n_rows} rows: is it an identifier, or a quantity with text?")
+            });
+        }
+        let (Some(most), Some(least)) = (counts.first(), counts.last()) else { return };
         if most.n_rows > MAX_IMBALANCE * least.n_rows {
             self.about(all, WarningKind::Imbalance, &[target], |_| {
                 format!(
-                    "class {} has {} for each row of class {}: accuracy will be misleading; see `loss.class_weights`",
+                    "class {} has {} for each row of class {}: accuracy will be misleading; see `loss.class_weights` = \"balanced\"",
                     most.value,
                     rows(most.n_rows / least.n_rows),
                     least.value,
                 )
             });
         }
-        let n_classes = self.columns[target].range.map_or(0, |range| range.max as usize + 1);
-        if self.columns[target].kind != Kind::Text && n_classes > counts.len() {
-            let is_there = |class: &usize| counts.iter().any(|count| count.value == class.to_string());
-            let gap = (0..n_classes).find(|class| !is_there(class)).unwrap_or(0);
-            self.about(all, WarningKind::EmptyClass, &[target], |_| {
-                format!(
-                    "class {gap} has no rows, but the largest class is {}: number the classes from 0",
-                    n_classes - 1
-                )
+        if profile.range.is_some_and(|range| (range.min, range.max) == (-1.0, 1.0)) && counts.len() == 2 {
+            self.about(all, WarningKind::Signs, &[target], |name| {
+                format!("{name} holds -1 and 1: they are the classes 0 and 1 of the model's outputs")
             });
         }
+    }
+
+    /// Whether most values are numbers that are no classes.
+    fn are_mostly_numbers(&self, target: usize) -> bool {
+        let column = &self.collected.columns[target];
+        let n = self.collected.n_rows as u64 - column.n_missing;
+        let are_many = self.columns[target].n_distinct.is_none_or(|n| n > MAX_AUTO_CLASSES);
+        2 * column.texts.n < n && (column.has_fractions || are_many)
     }
 
     fn values(&self, all: &mut Vec<Warning>) {
@@ -267,7 +302,13 @@ impl Judge<'_> {
 
     fn rows(&self, all: &mut Vec<Warning>) {
         let (n_rows, n_features) = (self.collected.n_rows, self.features().count());
-        let message = if n_rows < n_features {
+        if n_features == 0 && !self.origin.targets.is_empty() {
+            let message = "no features: the target is the only column".to_owned();
+            all.push(Warning { kind: WarningKind::NoFeatures, columns: Vec::new(), message });
+        }
+        let message = if n_rows == 1 {
+            "only one row: training needs at least two, and evaluation rows besides".to_owned()
+        } else if n_rows < n_features {
             format!("fewer rows ({n_rows}) than features ({n_features}): a model can memorize them")
         } else if n_rows < 100 {
             format!("only {}: patterns in so few rows may be chance", rows(n_rows as u64))

@@ -19,7 +19,7 @@ pub struct NpyHeader {
     pub is_big_endian: bool,
     /// Whether the first index changes fastest.
     pub is_fortran: bool,
-    /// Dimensions.
+    /// Dimensions; the last one of texts is their length.
     pub shape: Vec<u64>,
     /// Bytes before the first element.
     pub len: usize,
@@ -50,12 +50,16 @@ pub fn parse(bytes: &[u8]) -> Result<NpyHeader, String> {
         }
     }
     let missing = |name: &str| format!("its header has no '{name}'");
-    let (raw, is_big_endian) = element(descr.ok_or_else(|| missing("descr"))?)?;
+    let descr = descr.ok_or_else(|| missing("descr"))?;
+    let (raw, is_big_endian) = element(descr)?;
+    let mut shape: Vec<u64> = shape.ok_or_else(|| missing("shape"))?;
+    // A text is a row of its characters.
+    shape.extend(width(descr.trim_start_matches(['<', '>', '|', '='])));
     Ok(NpyHeader {
         raw,
         is_big_endian,
         is_fortran: is_fortran.ok_or_else(|| missing("fortran_order"))?,
-        shape: shape.ok_or_else(|| missing("shape"))?,
+        shape,
         len: end,
     })
 }
@@ -84,7 +88,8 @@ fn header_end(bytes: &[u8]) -> Result<usize, String> {
 fn element(descr: &str) -> Result<(RawType, bool), String> {
     let is_big_endian = descr.starts_with('>') || descr.starts_with('=') && cfg!(target_endian = "big");
     let raw = match descr.trim_start_matches(['<', '>', '|', '=']) {
-        "b1" | "?" | "u1" => RawType::U8,
+        "b1" | "?" => RawType::Bool,
+        "u1" => RawType::U8,
         "i1" => RawType::I8,
         "u2" => RawType::U16,
         "i2" => RawType::I16,
@@ -96,11 +101,25 @@ fn element(descr: &str) -> Result<(RawType, bool), String> {
         "f4" => RawType::F32,
         "f8" => RawType::F64,
         "O" => return Err("its elements are Python objects (pickle), which are never loaded".to_owned()),
+        text if width(text).is_some() => {
+            if text.starts_with('U') {
+                RawType::Unicode
+            } else {
+                RawType::Ascii
+            }
+        }
         _ => {
             return Err(format!("its elements are of type '{}', expected numbers", shown(descr)));
         }
     };
     Ok((raw, is_big_endian))
+}
+
+/// The length of the texts of a type such as `U10` or `S3`.
+fn width(descr: &str) -> Option<u64> {
+    let digits = descr.strip_prefix(['U', 'S'])?;
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|width| is_number && *width > 0)
 }
 
 fn shown(text: &str) -> String {
@@ -209,7 +228,9 @@ mod tests {
         let shape = "'fortran_order': False, 'shape': (1,), }";
         for (text, part) in [
             (format!("{{'descr': '|O', {shape}"), "pickle"),
-            (format!("{{'descr': '<U5', {shape}"), "'<U5'"),
+            (format!("{{'descr': '<U0', {shape}"), "'<U0'"),
+            (format!("{{'descr': '<U-5', {shape}"), "'<U-5'"),
+            (format!("{{'descr': '|V5', {shape}"), "'|V5'"),
             (format!("{{'descr': [('a', '<f4')], {shape}"), "fields"),
             (format!("{{'descr': '<c8', {shape}"), "'<c8'"),
             ("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }".to_owned(), "shape"),

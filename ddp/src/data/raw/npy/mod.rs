@@ -29,7 +29,8 @@ pub(super) fn array(bytes: Bytes, start: u64, end: u64) -> Result<RawArray> {
         let is_cut = reason.contains("cut off") || reason.contains("bytes");
         bad(reason, if is_cut { CUT } else { "save it with numpy.save as float32, float16 or uint8" })
     })?;
-    if header.is_fortran && header.shape.len() > 1 {
+    let n_dims = header.shape.len() - usize::from(header.raw.is_text());
+    if header.is_fortran && n_dims > 1 {
         return Err(bad(
             "its array is in Fortran order, so its rows are not contiguous".to_owned(),
             "save numpy.ascontiguousarray(array)",

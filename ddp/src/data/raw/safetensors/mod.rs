@@ -78,7 +78,8 @@ impl Header {
     fn array(&self, bytes: &Bytes, name: &str) -> Result<RawArray> {
         let info = self.metadata.info(name).expect("its name was found in the header");
         let raw = match info.dtype {
-            Dtype::BOOL | Dtype::U8 => RawType::U8,
+            Dtype::BOOL => RawType::Bool,
+            Dtype::U8 => RawType::U8,
             Dtype::I8 => RawType::I8,
             Dtype::U16 => RawType::U16,
             Dtype::I16 => RawType::I16,

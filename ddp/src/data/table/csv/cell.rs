@@ -2,6 +2,7 @@
 
 use crate::data::CellProblem;
 use crate::data::table::columns::Role;
+use crate::data::table::label_column::LabelCell;
 use crate::data::table::rows::{TableRows, TargetCell, TargetCells};
 
 /// Writes the value of one cell to `row`.
@@ -27,7 +28,7 @@ pub(super) fn put(rows: &mut TableRows, row: usize, role: Role, cell: &[u8]) -> 
         }
         Role::Target(index) => {
             let target = match &rows.targets {
-                TargetCells::Classes { .. } => TargetCell::Label(label(cell)?),
+                TargetCells::Classes(_) => TargetCell::Label(label(cell)?),
                 TargetCells::Values { .. } => TargetCell::Value(number(cell)?),
             };
             rows.set_target(row, index, target)?;
@@ -85,17 +86,18 @@ fn remainder(cell: &[u8], single: f32) -> Result<f64, CellProblem> {
     }
 }
 
-/// A class index; `3.0` is one too, as floating-point tables write it.
-fn label(cell: &[u8]) -> Result<i64, CellProblem> {
+/// A class label; `3.0` is an integer too, as floating-point tables write it.
+fn label(cell: &[u8]) -> Result<LabelCell<'_>, CellProblem> {
     let text = text_of(cell)?;
+    if is_missing(cell) {
+        return Err(CellProblem::LabelMissing { text: shown(cell) });
+    }
     if let Ok(label) = text.parse::<i64>() {
-        return Ok(label);
+        return Ok(LabelCell::Integer(label));
     }
     match text.parse::<f64>() {
-        Ok(value) if !value.is_finite() => Err(CellProblem::NotFinite { text: shown(cell) }),
-        Ok(value) if value.fract() != 0.0 => Err(CellProblem::LabelFractional { text: shown(cell) }),
-        // Saturates above every number of classes.
-        Ok(value) => Ok(value as i64),
-        Err(_) => Err(CellProblem::LabelNotANumber { text: shown(cell) }),
+        Ok(value) if value.is_finite() => Ok(LabelCell::of_number(value)),
+        Ok(_) => Err(CellProblem::NotFinite { text: shown(cell) }),
+        Err(_) => Ok(LabelCell::Text(text)),
     }
 }

@@ -120,18 +120,6 @@ pub enum CsvError {
         /// The fault.
         problem: CellProblem,
     },
-    /// All labels are 0.
-    #[error(
-        "data file `{}`: the label is 0 in all {n_rows} rows, expected at least 2 classes\n\
-         hint: check `data.target`, or set `data.classes`",
-        path.display()
-    )]
-    SingleClass {
-        /// The file.
-        path: PathBuf,
-        /// Its rows.
-        n_rows: usize,
-    },
 }
 
 fn ragged_hint(expected: usize, got: usize) -> &'static str {

@@ -5,6 +5,7 @@ use memchr::memchr2;
 use super::cell;
 use super::number::Decimal;
 use crate::data::table::columns::Role;
+use crate::data::table::label_column::LabelCell;
 use crate::data::table::rows::{TableRows, TargetCell, TargetCells};
 
 /// Appends the row in the first line of `bytes` and returns the length of the line with its end.
@@ -59,7 +60,7 @@ fn put(rows: &mut TableRows, row: usize, first_feature: usize, role: Role, numbe
         }
         Role::Target(index) => {
             let target = match &rows.targets {
-                TargetCells::Classes { .. } => TargetCell::Label(number.to_i64()?),
+                TargetCells::Classes(_) => TargetCell::Label(LabelCell::Integer(number.to_i64()?)),
                 TargetCells::Values { .. } => TargetCell::Value(number.to_f32()?),
             };
             rows.set_target(row, index, target).ok()?;
@@ -87,5 +88,6 @@ fn any_cell(bytes: &[u8], end: u8, rows: &mut TableRows, row: usize, role: Role)
         return None;
     }
     cell::put(rows, row, role, cell).ok()?;
-    Some(len)
+    // Only the exact reader knows the line.
+    if rows.lacks_place() { None } else { Some(len) }
 }

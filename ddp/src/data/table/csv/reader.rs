@@ -9,7 +9,7 @@ use super::{cell, header, plain};
 use crate::data::compression::Compression;
 use crate::data::error::Result;
 use crate::data::source::SourceSpec;
-use crate::data::table::columns::ColumnPlan;
+use crate::data::table::columns::{ColumnPlan, Role};
 use crate::data::table::reader::TableReader;
 use crate::data::table::rows::TableRows;
 use crate::storage::user_file;
@@ -70,6 +70,14 @@ impl CsvReader {
         }
         for (&column, texts) in self.plan.kept.iter().zip(&mut rows.kept) {
             texts.push(&String::from_utf8_lossy(record.cell(column)));
+        }
+        if rows.lacks_place() {
+            let target = self.plan.roles.iter().position(|role| matches!(role, Role::Target(_)));
+            let column = target.map_or("", |target| &self.plan.names[target]);
+            let line = record.line;
+            rows.set_place(|| {
+                format!("data file `{}`: line {line}, column \"{column}\"", self.path.display())
+            });
         }
         Ok(())
     }

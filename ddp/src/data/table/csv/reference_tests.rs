@@ -33,6 +33,8 @@ fn reference(path: &Path, spec: &SourceSpec<'_>) -> Result<TableRows, String> {
                 CsvError::Cell { path, line: line(), column, problem }.to_string()
             })?;
         }
+        let column = if plan.names.iter().any(|name| name == "label") { "label" } else { "" };
+        rows.set_place(|| format!("data file `{}`: line {}, column \"{column}\"", path.display(), line()));
     }
     Ok(rows)
 }

@@ -8,11 +8,12 @@ use super::cache::Cache;
 use super::columns::Columns;
 use super::file::{ParquetFile, malformed};
 use super::reader::ParquetReader;
-use crate::config::DataConfig;
+use crate::config::{DataConfig, Task};
 use crate::data::batch::BatchMut;
 use crate::data::dataset::{Dataset, RowLayout, TargetLayout};
 use crate::data::error::Result;
-use crate::data::source::{KnownFeatures, SourceSpec};
+use crate::data::source::{ClassLabels, KnownFeatures, Part, SourceSpec};
+use crate::data::table::columns::Role;
 use crate::data::table::reader::TableReader as _;
 use crate::data::table::rows::{TableRows, TargetCells};
 use crate::data::vocabulary::Vocabulary;
@@ -36,6 +37,7 @@ struct Shared {
     layout: RowLayout,
     vocabularies: Vec<Vocabulary>,
     data: DataConfig,
+    part: Part,
     source: String,
     cache: Cache<TableRows>,
 }
@@ -82,7 +84,8 @@ impl ParquetRows {
         let shared = Shared {
             vocabularies: layout.categories.iter().map(|category| category.vocabulary.clone()).collect(),
             cache: Cache::new(costs, scratch_bytes, budget),
-            data: spec.data.clone(),
+            data: decided(spec.data, &layout),
+            part: spec.part,
             source: spec.source.to_owned(),
             files,
             groups,
@@ -109,20 +112,23 @@ impl Shared {
         self.ends[group] - self.groups[group].n_rows
     }
 
-    /// Decodes the rows of a group.
-    fn decode(&self, group: usize) -> Result<TableRows> {
+    /// Decodes the rows of a group, or only their targets.
+    fn decode(&self, group: usize, only_targets: bool) -> Result<TableRows> {
         let Group { file, index, n_rows } = self.groups[group];
         let (file, columns) = &self.files[file];
         let names = &self.layout.features;
-        let classes = match self.layout.targets {
-            TargetLayout::Classes { n_classes } => Some(n_classes),
-            TargetLayout::Values { .. } => None,
-        };
+        let classes = self.layout.labels.as_ref().map_or(ClassLabels::AsStored, ClassLabels::Known);
         let known = KnownFeatures { names, vocabularies: &self.vocabularies, of: &self.source };
-        let spec = SourceSpec { classes, features: Some(known), ..SourceSpec::train(&self.data) };
+        let train = SourceSpec::train(&self.data);
+        let spec = SourceSpec { classes, features: Some(known), part: self.part, ..train };
         let mut rows = TableRows::new(&columns.plan, &spec);
+        let mut columns = columns.clone();
+        if only_targets {
+            rows.n_features = 0;
+            columns.needed.retain(|column| matches!(column.roles[0], Role::Target(_)));
+        }
         rows.reserve(n_rows);
-        let mut reader = ParquetReader::new(file.clone(), columns.clone(), index..index + 1)?;
+        let mut reader = ParquetReader::new(file.clone(), columns, index..index + 1)?;
         let mut left = n_rows;
         while left > 0 {
             match reader.read(&mut rows, left)? {
@@ -163,7 +169,7 @@ impl Dataset for ParquetRows {
         places.sort_unstable();
         let mut wanted: Vec<usize> = places.iter().map(|(group, _)| *group).collect();
         wanted.dedup();
-        while let Some(of_group) = shared.cache.take(&mut wanted, |group| shared.decode(group))? {
+        while let Some(of_group) = shared.cache.take(&mut wanted, |group| shared.decode(group, false))? {
             let group = of_group.group;
             let start = shared.start_of(group);
             let from = places.partition_point(|(other, _)| *other < group);
@@ -190,7 +196,7 @@ impl Dataset for ParquetRows {
         places.sort_unstable();
         let mut wanted: Vec<usize> = places.iter().map(|(group, _)| *group).collect();
         wanted.dedup();
-        while let Some(of_group) = shared.cache.take(&mut wanted, |group| shared.decode(group))? {
+        while let Some(of_group) = shared.cache.take(&mut wanted, |group| shared.decode(group, false))? {
             let group = of_group.group;
             let start = shared.start_of(group);
             let from = places.partition_point(|(other, _)| *other < group);
@@ -201,6 +207,21 @@ impl Dataset for ParquetRows {
             }
         }
         Ok(true)
+    }
+
+    fn class_indices(&self, rows: Range<usize>, out: &mut [i64]) -> Result<()> {
+        let shared = &*self.shared;
+        let mut at = rows.start;
+        while at < rows.end {
+            let group = shared.group_of(at);
+            let (start, end) = (shared.start_of(group), shared.ends[group].min(rows.end));
+            let of_group = shared.decode(group, true)?;
+            let TargetCells::Classes(labels) = &of_group.targets else { panic!("targets are classes") };
+            let labels = labels.integers().expect("labels of known classes");
+            out[at - rows.start..end - rows.start].copy_from_slice(&labels[at - start..end - start]);
+            at = end;
+        }
+        Ok(())
     }
 
     fn block_ends(&self) -> Option<&[usize]> {
@@ -218,7 +239,7 @@ impl Dataset for ParquetRows {
         let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
         if ahead.is_none() {
             let shared = shared.clone();
-            let work = move || shared.cache.work_ahead(|group| shared.decode(group));
+            let work = move || shared.cache.work_ahead(|group| shared.decode(group, false));
             // Without a thread, rows are decoded when they are needed.
             *ahead = Builder::new().name("parquet".to_owned()).spawn(work).ok();
         }
@@ -256,6 +277,18 @@ impl Drop for ParquetRows {
     }
 }
 
+/// The config with the decision on the task.
+fn decided(data: &DataConfig, layout: &RowLayout) -> DataConfig {
+    let mut data = data.clone();
+    if let Some(choice) = &layout.task_choice {
+        (data.task, data.auto_task) = (choice.task, false);
+    } else if matches!(layout.targets, TargetLayout::Values { .. }) && data.task == Task::Classification {
+        // Labels that are only looked at may be numbers with fractions.
+        data.task = Task::Regression;
+    }
+    data
+}
+
 /// Destination of targets.
 enum Out<'a> {
     Labels(&'a mut [i64]),
@@ -266,7 +299,9 @@ impl Out<'_> {
     /// Copies the targets of row `row` to `place`.
     fn put(&mut self, place: usize, from: &TargetCells, row: usize) {
         match (self, from) {
-            (Out::Labels(out), TargetCells::Classes { labels, .. }) => out[place] = labels[row],
+            (Out::Labels(out), TargetCells::Classes(labels)) => {
+                out[place] = labels.integers().expect("labels of known classes")[row];
+            }
             (Out::Values(out), TargetCells::Values { values, n_targets, .. }) => {
                 out[place * n_targets..][..*n_targets]
                     .copy_from_slice(&values[row * n_targets..][..*n_targets]);

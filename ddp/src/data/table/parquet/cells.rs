@@ -1,9 +1,13 @@
 //! Converts Arrow arrays of any type to numbers and texts.
 
+use std::collections::HashMap;
+
 use arrow_array::cast::AsArray as _;
 use arrow_array::types::{self, ArrowPrimitiveType, DecimalType};
 use arrow_array::{Array, downcast_primitive_array};
 use arrow_schema::DataType;
+
+use crate::data::labels::bool_text;
 
 /// The row of the first missing value.
 pub(super) fn first_null(array: &dyn Array) -> Option<usize> {
@@ -114,23 +118,32 @@ pub(super) fn remainders(array: &dyn Array, singles: &[f32]) -> Option<Vec<f64>>
 }
 
 /// Integers as i64, other numbers as f64; missing values are 0.
-pub(super) enum Whole {
+pub(super) enum LabelValues {
     Integers(Vec<i64>),
     Floats(Vec<f64>),
+    /// The number of each row's text, from 1; 0 for empty ones.
+    Texts {
+        codes: Vec<u32>,
+        texts: Vec<String>,
+    },
 }
 
-/// The values as class indices.
-pub(super) fn to_whole(array: &dyn Array) -> Whole {
+/// The values as class labels.
+pub(super) fn label_values(array: &dyn Array) -> LabelValues {
     macro_rules! integers {
         ($t:ident) => {{
             let values = array.as_primitive::<types::$t>().values();
             // Values beyond i64 exceed every number of classes.
             #[allow(clippy::unnecessary_fallible_conversions)]
-            Whole::Integers(values.iter().map(|&v| i64::try_from(v).unwrap_or(i64::MAX)).collect())
+            LabelValues::Integers(values.iter().map(|&v| i64::try_from(v).unwrap_or(i64::MAX)).collect())
         }};
     }
     match array.data_type() {
-        DataType::Boolean => Whole::Integers(array.as_boolean().values().iter().map(i64::from).collect()),
+        DataType::Boolean => LabelValues::Texts {
+            codes: array.as_boolean().values().iter().map(|value| 1 + u32::from(value)).collect(),
+            texts: [false, true].map(|value| bool_text(value).to_owned()).into(),
+        },
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => texts(array),
         DataType::Int8 => integers!(Int8Type),
         DataType::Int16 => integers!(Int16Type),
         DataType::Int32 => integers!(Int32Type),
@@ -139,17 +152,35 @@ pub(super) fn to_whole(array: &dyn Array) -> Whole {
         DataType::UInt16 => integers!(UInt16Type),
         DataType::UInt32 => integers!(UInt32Type),
         DataType::UInt64 => integers!(UInt64Type),
-        DataType::Float64 => Whole::Floats(array.as_primitive::<types::Float64Type>().values().to_vec()),
-        DataType::Dictionary(..) => match to_whole(array.as_any_dictionary().values()) {
-            Whole::Integers(values) => Whole::Integers(spread(array, &values)),
-            Whole::Floats(values) => Whole::Floats(spread(array, &values)),
+        DataType::Float64 => {
+            LabelValues::Floats(array.as_primitive::<types::Float64Type>().values().to_vec())
+        }
+        DataType::Dictionary(..) => match label_values(array.as_any_dictionary().values()) {
+            LabelValues::Integers(values) => LabelValues::Integers(spread(array, &values)),
+            LabelValues::Floats(values) => LabelValues::Floats(spread(array, &values)),
+            LabelValues::Texts { codes, texts } => LabelValues::Texts { codes: spread(array, &codes), texts },
         },
         _ => {
             let mut values = vec![0.0; array.len()];
             to_f32(array, &mut values);
-            Whole::Floats(values.into_iter().map(f64::from).collect())
+            LabelValues::Floats(values.into_iter().map(f64::from).collect())
         }
     }
+}
+
+fn texts(array: &dyn Array) -> LabelValues {
+    let (mut codes, mut texts, mut numbers) = (vec![0; array.len()], Vec::new(), HashMap::new());
+    let mut code = |text: &str| match numbers.get(text) {
+        Some(&number) => number,
+        None => {
+            texts.push(text.to_owned());
+            let number = texts.len() as u32;
+            numbers.insert(text.to_owned(), number);
+            number
+        }
+    };
+    categories(array, &mut code, &mut |row, code| codes[row] = code);
+    LabelValues::Texts { codes, texts }
 }
 
 /// The values of a dictionary, one per row.

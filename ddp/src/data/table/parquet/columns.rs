@@ -4,6 +4,7 @@ use arrow_array::{Array as _, cast::AsArray as _};
 use arrow_schema::DataType;
 
 use super::file::{ParquetFile, guarded, malformed};
+use crate::config::Task;
 use crate::data::DataError;
 use crate::data::error::Result;
 use crate::data::source::SourceSpec;
@@ -71,6 +72,8 @@ impl Columns {
             }
         }
         let plan = ColumnPlan::new(&file.path, names, spec)?;
+        // Before the values decide on the task, a single target may hold labels.
+        let takes_labels = spec.data.task == Task::Classification && spec.data.target.len() == 1;
         let mut needed = Vec::new();
         let mut at = 0;
         for ((root, field), width) in schema.fields().iter().enumerate().zip(widths) {
@@ -79,7 +82,7 @@ impl Columns {
             if roles.iter().any(|role| *role != Role::Dropped) {
                 let column =
                     Column { name: field.name().clone(), root, data_type: field.data_type().clone(), roles };
-                column.check(file)?;
+                column.check(file, takes_labels)?;
                 needed.push(column);
             }
         }
@@ -117,8 +120,8 @@ impl Columns {
 }
 
 impl Column {
-    /// Fails unless its type fits its role.
-    fn check(&self, file: &ParquetFile) -> Result<()> {
+    /// Fails unless its type fits its role; a target that `takes_labels` may hold text.
+    fn check(&self, file: &ParquetFile, takes_labels: bool) -> Result<()> {
         let (expected, hint) = match (kind(&self.data_type), self.roles[0]) {
             (Kind::Number, Role::Category { .. }) if self.data_type.to_string().starts_with("Decimal") => {
                 ("texts or whole numbers", "write them as strings")
@@ -127,8 +130,9 @@ impl Column {
                 return Ok(());
             }
             (Kind::Text, Role::Feature(_)) => ("numbers", "list it in `data.categorical` or `data.drop`"),
+            (Kind::Text, Role::Target(_)) if takes_labels => return Ok(()),
             (Kind::Text, Role::Target(_)) => {
-                ("numbers", "number the classes from 0, for example with pandas.factorize")
+                ("numbers", "set `data.task` to \"classification\" for targets of text, with one target")
             }
             (_, Role::Category { .. }) => ("texts or numbers", "remove it from `data.categorical`"),
             (Kind::Text | Kind::List, _) => ("one number per row", "check the name of the column"),

@@ -10,11 +10,14 @@ use super::reader::{ParquetReader, batch_rows};
 use crate::config::{ShuffleMode, Task};
 use crate::data::dataset::{CategoryColumn, Dataset, RowLayout, TargetLayout};
 use crate::data::error::{DataError, Result};
+use crate::data::labels::{LabelSurvey, decide_several};
 use crate::data::source::{Part, SourceSpec};
 use crate::data::table::columns::Role;
-use crate::data::table::csv::CsvError;
+use crate::data::table::label_column::Fraction;
 use crate::data::table::reader::TableReader as _;
-use crate::data::table::rows::{TableRows, TargetCells, huge_vocabulary};
+use crate::data::table::rows::{
+    TableRows, TargetCells, check_fractions, huge_vocabulary, is_binary, meaning,
+};
 use crate::data::vocabulary::Vocabulary;
 
 /// Bytes of a column's page, compressed and decompressed, and of its dictionary; writers keep them near 1 MiB each.
@@ -76,13 +79,16 @@ pub(crate) fn open_large(paths: &[PathBuf], spec: &SourceSpec<'_>) -> Result<Opt
     Ok(Some(Arc::new(ParquetRows::new(files, layout, scratch, spec))))
 }
 
-/// The layout of a row, without vocabularies and, if the config does not give it, the number of classes.
+/// The layout of a row, without vocabularies and, unless they are known, the classes.
 pub(super) fn layout(columns: &Columns, spec: &SourceSpec<'_>) -> RowLayout {
     let targets = match spec.data.task {
-        Task::Classification => TargetLayout::Classes { n_classes: spec.classes.unwrap_or(0) },
-        Task::Regression | Task::Multilabel => TargetLayout::Values { names: spec.data.target.clone() },
+        Task::Classification if spec.data.target.len() == 1 => {
+            TargetLayout::Classes { n_classes: spec.vocabulary().map_or(0, |vocabulary| vocabulary.len()) }
+        }
+        _ => TargetLayout::Values { names: spec.data.target.clone() },
     };
     let mut layout = RowLayout::new(columns.plan.features.clone(), targets);
+    layout.labels = spec.vocabulary().filter(|_| matches!(layout.targets, TargetLayout::Classes { .. }));
     layout.has_missing = spec.may_miss();
     layout.has_weights = spec.data.weight.is_some();
     layout
@@ -113,44 +119,51 @@ pub(super) fn scratch_bytes(files: &[(ParquetFile, Columns)]) -> usize {
     files.iter().map(of_file).max().unwrap_or(0)
 }
 
-/// Adds the number of classes and the vocabularies; reads only the columns that they need.
+/// Adds the classes, the decision on the task, and the vocabularies; reads only the columns that they need.
 pub(super) fn complete(
     mut layout: RowLayout,
     files: &[(ParquetFile, Columns)],
     spec: &SourceSpec<'_>,
 ) -> Result<RowLayout> {
     let plan = &files[0].1.plan;
-    let counts_classes = layout.targets == (TargetLayout::Classes { n_classes: 0 });
+    let finds_classes = layout.targets == (TargetLayout::Classes { n_classes: 0 });
+    let reads_targets = finds_classes || spec.data.auto_task;
     let collects = spec.features.is_none() && !plan.categorical.is_empty();
     let mut vocabularies: Vec<Vocabulary> = TableRows::new(plan, spec).vocabularies;
-    if counts_classes || collects {
+    if reads_targets || collects {
         let is_looked_at = |role: &Role| match role {
-            Role::Target(_) => counts_classes,
+            Role::Target(_) => reads_targets,
             Role::Category { .. } => collects,
             _ => false,
         };
         let mut rows = TableRows::new(plan, spec);
-        let (mut largest, mut n_rows) = (0, 0);
+        let (mut survey, mut are_binary) = (LabelSurvey::default(), true);
+        let mut first_fraction: Option<Fraction> = None;
         for (file, columns) in files {
             let mut columns = columns.clone();
             columns.needed.retain(|column| is_looked_at(&column.roles[0]));
             let mut reader = ParquetReader::new(file.clone(), columns, 0..file.group_rows.len())?;
             while reader.read(&mut rows, SCAN_ROWS)? > 0 {
-                if let TargetCells::Classes { labels, .. } = &rows.targets {
-                    largest = labels.iter().copied().fold(largest, i64::max);
+                match &rows.targets {
+                    TargetCells::Classes(labels) => {
+                        labels.survey(&mut survey);
+                        first_fraction = first_fraction.or_else(|| labels.fraction().cloned());
+                    }
+                    TargetCells::Values { values, .. } => {
+                        are_binary &= values.iter().all(|value| is_binary(*value));
+                    }
                 }
                 if let Some(vocabulary) = rows.huge_vocabulary() {
                     return Err(huge_vocabulary(&file.path, vocabulary.name()));
                 }
-                n_rows += rows.n_rows;
                 rows.clear();
             }
         }
-        if counts_classes && largest == 0 {
-            return Err(CsvError::SingleClass { path: files[0].0.path.clone(), n_rows }.into());
-        }
-        if counts_classes {
-            layout.targets = TargetLayout::Classes { n_classes: largest as usize + 1 };
+        if finds_classes {
+            check_fractions(first_fraction.as_ref(), &survey, &files[0].0.path, spec)?;
+            meaning(&survey, spec)?.complete(&mut layout, &spec.data.target);
+        } else if spec.data.auto_task {
+            layout.task_choice = Some(decide_several(&spec.data.target, are_binary));
         }
         if collects {
             vocabularies = rows.vocabularies;

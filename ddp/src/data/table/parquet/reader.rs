@@ -7,17 +7,19 @@ use arrow_array::{Array, RecordBatch};
 use arrow_schema::DataType;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
 
-use super::cells::{Whole, categories, first_null, remainders, to_f32, to_whole};
+use super::cells::{LabelValues, categories, first_null, label_values, remainders, to_f32};
 use super::columns::{Column, Columns};
 use super::file::{ParquetFile, guarded, malformed};
 use crate::config::Task;
-use crate::data::DataError;
 use crate::data::checks;
 use crate::data::error::Result;
+use crate::data::labels::Label;
 use crate::data::source::SourceSpec;
 use crate::data::table::columns::{ColumnPlan, Role};
+use crate::data::table::label_column::{LabelCell, LabelColumn};
 use crate::data::table::reader::TableReader;
 use crate::data::table::rows::{TableRows, TargetCells};
+use crate::data::{CellProblem, DataError};
 
 /// Bytes of rows per batch.
 const BATCH_BYTES: usize = 1 << 20;
@@ -170,6 +172,14 @@ fn put_lists(column: &Column, lists: &[f32], features: &mut [f32], n_features: u
     }
 }
 
+/// The label of a text.
+fn label_of_text(text: &str) -> LabelCell<'_> {
+    match Label::parse(text) {
+        Label::Integer(number) => LabelCell::Integer(number),
+        Label::Text(_) => LabelCell::Text(text),
+    }
+}
+
 /// The values of one column in one batch.
 struct Cells<'a> {
     path: &'a Path,
@@ -257,13 +267,12 @@ impl Cells<'_> {
         let place = |row: usize| self.place(row);
         let columns = checks::Columns { rows: &[], place: &place };
         match &mut rows.targets {
-            TargetCells::Classes { labels, classes } => {
-                let labels = &mut labels[first..];
-                match to_whole(self.array) {
-                    Whole::Integers(values) => labels.copy_from_slice(&values),
-                    Whole::Floats(values) => checks::whole(&values, labels, &columns)?,
-                }
-                checks::labels(labels, *classes, &columns)
+            TargetCells::Classes(labels) => {
+                self.labels(first, labels).map_err(|(row, problem)| DataError::Label {
+                    place: format!("{}, {}", self.place(row), self.name()),
+                    problem,
+                })?;
+                Ok(())
             }
             TargetCells::Values { values, n_targets, is_binary } => {
                 let mut column = vec![0.0; self.array.len()];
@@ -272,6 +281,35 @@ impl Cells<'_> {
                 checks::values(&column, task, std::slice::from_ref(&self.column.name), &columns)?;
                 for (row, value) in column.into_iter().enumerate() {
                     values[(first + row) * *n_targets + index] = value;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Sets the labels of the rows from `first` on; an error has the index of its row.
+    fn labels(&self, first: usize, labels: &mut LabelColumn) -> Result<(), (usize, CellProblem)> {
+        match label_values(self.array) {
+            LabelValues::Integers(values) => labels.set_integers(first, &values),
+            LabelValues::Floats(values) => {
+                for (row, &value) in values.iter().enumerate() {
+                    if !value.is_finite() {
+                        return Err((row, CellProblem::NotFinite { text: value.to_string() }));
+                    }
+                    let set = labels.set(first + row, LabelCell::of_number(value));
+                    set.map_err(|problem| (row, problem))?;
+                    labels.set_place(|| format!("{}, {}", self.place(row), self.name()));
+                }
+                Ok(())
+            }
+            LabelValues::Texts { codes, texts } => {
+                for (row, &code) in codes.iter().enumerate() {
+                    let Some(text) = (code as usize).checked_sub(1).map(|code| &texts[code]) else {
+                        return Err((row, CellProblem::Empty));
+                    };
+                    let set = labels.set(first + row, label_of_text(text));
+                    set.map_err(|problem| (row, problem))?;
+                    labels.set_place(|| format!("{}, {}", self.place(row), self.name()));
                 }
                 Ok(())
             }

@@ -161,7 +161,8 @@ fn missing_values_are_named_or_taken() {
     write(&path, columns(vec![Some(0), Some(1), None, Some(1)]), 3);
     assert_refused(open_whole(&path, &sets), &["row 2, column \"label\"", "missing"]);
     write(&path, columns(vec![Some(0), Some(-1), Some(1), Some(1)]), 1);
-    assert_refused(open_whole(&path, &sets), &["row 1: expected a class number of 0"]);
+    let numbered = [&sets[..], &["data.classes=2"]].concat();
+    assert_refused(open_whole(&path, &numbered), &["row 1, column \"label\": expected a class number of 0"]);
 }
 
 #[test]
@@ -188,7 +189,7 @@ fn columns_that_cant_be_used_are_named() {
     );
     assert_refused(
         open(&["data.target=text", "data.drop=[\"nested\"]"]),
-        &["column \"text\"", "number the classes from 0"],
+        &["row 1, column \"huge\"", "finite"],
     );
     let text = "data.categorical=[\"text\"]";
     assert_refused(
@@ -199,8 +200,8 @@ fn columns_that_cant_be_used_are_named() {
     assert_refused(open(&["data.target=number", text, nested]), &["row 1, column \"huge\"", "finite"]);
     let drops = "data.drop=[\"nested\", \"huge\"]";
     assert_refused(
-        open(&["data.target=huge", nested, text]),
-        &["row 0: expected a whole class number, got 0.5"],
+        open(&["data.target=huge", "data.task=classification", nested, text]),
+        &["row 0, column \"huge\": expected a whole class number, got 0.5"],
     );
     assert_refused(open(&["data.target=number", text, "data.drop=[\"nope\"]"]), &["\"nope\"", "data.drop"]);
     assert!(open(&["data.target=number", text, drops]).is_ok());
@@ -239,5 +240,5 @@ fn columns_that_cant_be_used_are_named() {
     );
     assert_refused(open_whole(&path, &["data.target=label"]), &["has no rows"]);
     write(&path, vec![("x", numbers()), ("label", Arc::new(Int8Array::from(vec![0, 0])))], 5);
-    assert_refused(open_whole(&path, &["data.target=label"]), &["label is 0 in all 2 rows"]);
+    assert_refused(open_whole(&path, &["data.target=label"]), &["all 2 rows have label 0"]);
 }

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use super::numbers::add_numbers;
+use super::numbers::add_rows;
 use crate::commands::data::inspect::collector::Collector;
 use crate::commands::data::inspect::column_profile::Kind;
 use crate::commands::data::inspect::origin::{ArrayShape, Origin, format_name, sizes};
 use crate::commands::data::inspect::section::quoted;
 use crate::data::raw::{self, ArrayReader, Listing, RawArray};
-use crate::data::{DataError, SourceSpec, numbered_columns};
+use crate::data::{DataError, Label, SourceSpec, numbered_columns};
 use crate::error::Result;
 
 /// Reads all rows of features and labels in files of the format `title`; other arrays are only listed.
@@ -38,7 +38,7 @@ pub(super) fn scan(
     };
     check(&features, labels_array.as_ref(), spec)?;
     let n_rows = features.n_rows();
-    let (width, n_targets) = (features.row_len(), labels_array.as_ref().map_or(0, RawArray::row_len));
+    let (width, n_targets) = (features.row_len(), labels_array.as_ref().map_or(0, RawArray::n_values));
     let named = |names: Option<Vec<String>>, n: usize| names.filter(|names| names.len() == n);
     let mut columns = named(feature_names, width).unwrap_or_else(|| numbered_columns(width));
     let mut kinds = vec![Some(Kind::Element(features.raw.name())); width];
@@ -48,7 +48,8 @@ pub(super) fn scan(
             n => (0..n).map(|i| format!("t{i}")).collect(),
         };
         columns.extend(named(target_names, n_targets).unwrap_or(own));
-        kinds.resize(width + n_targets, Some(Kind::Element(labels.raw.name())));
+        let kind = if labels.raw.is_text() { Kind::Text } else { Kind::Element(labels.raw.name()) };
+        kinds.resize(width + n_targets, Some(kind));
     }
     let mut keys = Vec::new();
     for (index, key, given) in [
@@ -79,16 +80,28 @@ pub(super) fn scan(
 
 /// Collects all rows in order.
 fn collect(features: &RawArray, labels: Option<&RawArray>, n_rows: usize) -> Result<Collector> {
-    let (width, n_targets) = (features.row_len(), labels.map_or(0, RawArray::row_len));
+    let (width, n_targets) = (features.row_len(), labels.map_or(0, RawArray::n_values));
     let n_columns = width + n_targets;
     let mut collector = Collector::new(n_columns, (n_targets > 0).then_some(width));
     let chunk_rows = collector.chunk_rows();
     let (mut numbers, mut x, mut y, mut keys) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut texts: Vec<String> = Vec::new();
     for start in (0..n_rows).step_by(chunk_rows) {
         let rows: Vec<usize> = (start..(start + chunk_rows).min(n_rows)).collect();
         x.resize(rows.len() * width, 0.0);
         features.rows_to_f64(&rows, &mut x)?;
-        if let Some(labels) = labels {
+        texts.clear();
+        if let Some(labels) = labels.filter(|labels| labels.raw.is_text()) {
+            y.clear();
+            y.resize(rows.len(), f64::NAN);
+            labels.rows_to_text(&rows, |row, text| match Label::parse(text) {
+                Label::Integer(number) => {
+                    y[row] = number as f64;
+                    texts.push(String::new());
+                }
+                Label::Text(text) => texts.push(text),
+            })?;
+        } else if let Some(labels) = labels {
             y.resize(rows.len() * n_targets, 0.0);
             labels.rows_to_f64(&rows, &mut y)?;
         }
@@ -97,7 +110,7 @@ fn collect(features: &RawArray, labels: Option<&RawArray>, n_rows: usize) -> Res
             numbers.extend_from_slice(&x[row * width..][..width]);
             numbers.extend_from_slice(&y[row * n_targets..][..n_targets]);
         }
-        add_numbers(&mut collector, &mut numbers, start, &mut keys);
+        add_rows(&mut collector, &mut numbers, &texts, start, &mut keys);
     }
     Ok(collector)
 }
@@ -106,6 +119,13 @@ fn check(features: &RawArray, labels: Option<&RawArray>, spec: &SourceSpec<'_>) 
     let n_features = features.n_rows();
     if n_features == 0 || features.row_len() == 0 {
         return Err(DataError::NoRows { path: features.path().to_owned() }.into());
+    }
+    if features.raw.is_text() || labels.is_some_and(|labels| labels.raw.is_text() && labels.n_values() != 1) {
+        return Err(DataError::TargetText {
+            place: format!("data file `{}`", features.path().display()),
+            hint: "number the texts of features; labels may be one text per row",
+        }
+        .into());
     }
     match labels {
         Some(labels) if labels.n_rows() != n_features => Err(DataError::RowsDiffer {

@@ -2,12 +2,12 @@
 
 use ddp_kernels::{DType, Device, Tensor, ops};
 
-use super::numbers::add_numbers;
+use super::numbers::{add_labels, add_numbers};
 use crate::commands::data::inspect::collector::Collector;
 use crate::commands::data::inspect::column_profile::Kind;
 use crate::commands::data::inspect::origin::{FileSize, Origin};
 use crate::data::batch::BatchMut;
-use crate::data::{Dataset, SourceSpec, TargetLayout};
+use crate::data::{Dataset, Label, LabelVocabulary, SourceSpec, TargetLayout};
 use crate::error::Result;
 
 /// Reads all rows of `spec`.
@@ -30,7 +30,9 @@ pub(super) fn scan(spec: &SourceSpec<'_>, format: &str, files: Vec<FileSize>) ->
         TargetLayout::Classes { .. } => names.push(spec.data.target[0].clone()),
         TargetLayout::Values { names: targets } => names.extend(targets.iter().cloned()),
     }
-    kinds.resize(names.len(), None);
+    let holds_text = |labels: &LabelVocabulary| labels.labels().any(|label| matches!(label, Label::Text(_)));
+    let of_target = layout.labels.as_deref().filter(|labels| holds_text(labels)).map(|_| Kind::Text);
+    kinds.resize(names.len(), of_target);
     let origin = Origin {
         format: format.to_owned(),
         files,
@@ -79,7 +81,12 @@ fn collect(dataset: &dyn Dataset) -> Result<Collector> {
             numbers.extend(x[row * width..][..width].iter().copied().map(f64::from));
             numbers.extend_from_slice(&targets[row * n_targets..][..n_targets]);
         }
-        add_numbers(&mut collector, &mut numbers, start, &mut keys);
+        match layout.labels.as_deref() {
+            Some(labels) if !labels.is_numbers() => {
+                add_labels(&mut collector, &mut numbers, labels, start, &mut keys);
+            }
+            _ => add_numbers(&mut collector, &mut numbers, start, &mut keys),
+        }
     }
     Ok(collector)
 }

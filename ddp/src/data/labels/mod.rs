@@ -1,0 +1,22 @@
+//! Class labels: what the data hold, and the class indices of a model.
+//!
+//! Label columns and arrays hold texts, truth values or integers. The distinct labels of the training rows, sorted, are the
+//! [`LabelVocabulary`] of a model; a label's position is its class index. It is saved with the model, so that evaluation and
+//! prediction use the same classes.
+//!
+//! Data flow: values of the target -> `survey` (distinct labels, merged over the ranks) -> `task` (classes or quantities) ->
+//! `vocabulary` -> class indices.
+
+mod label;
+mod resolve;
+mod survey;
+mod task;
+mod vocabulary;
+
+pub use label::Label;
+pub(crate) use label::{bool_text, whole};
+pub(crate) use resolve::{Meaning, resolve};
+pub(crate) use survey::LabelSurvey;
+pub use task::TaskChoice;
+pub(crate) use task::{MAX_AUTO_CLASSES, TargetFacts, decide, decide_several};
+pub use vocabulary::{LabelVocabulary, MAX_CLASSES};

@@ -1,0 +1,64 @@
+//! Turns what is known of all labels into the meaning of the targets.
+
+use std::sync::Arc;
+
+use super::survey::LabelSurvey;
+use super::task::{TaskChoice, Undecided, decide};
+use super::vocabulary::{LabelVocabulary, MAX_CLASSES};
+use crate::config::Task;
+use crate::data::dataset::{RowLayout, TargetLayout};
+use crate::data::error::{DataError, Result};
+use crate::data::source::SourceSpec;
+
+/// Meaning of the targets.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Meaning {
+    /// The classes; `None` for values.
+    pub(crate) vocabulary: Option<Arc<LabelVocabulary>>,
+    /// The decision, for `data.task = "auto"`.
+    pub(crate) choice: Option<TaskChoice>,
+}
+
+impl Meaning {
+    /// Sets the targets of `layout`; `names` are the targets'.
+    pub(crate) fn complete(self, layout: &mut RowLayout, names: &[String]) {
+        layout.targets = match &self.vocabulary {
+            Some(vocabulary) => TargetLayout::Classes { n_classes: vocabulary.len() },
+            None => TargetLayout::Values { names: names.to_vec() },
+        };
+        layout.labels = self.vocabulary;
+        layout.task_choice = self.choice;
+    }
+}
+
+/// The meaning of targets with this survey, which covers all rows.
+///
+/// # Errors
+/// [`DataError::TaskUndecided`], [`DataError::TooManyClasses`] and [`DataError::SingleClass`].
+pub(crate) fn resolve(survey: &LabelSurvey, names: &[String], spec: &SourceSpec<'_>) -> Result<Meaning> {
+    let source_name = || spec.source.to_owned();
+    let choice = match spec.data.auto_task {
+        false => None,
+        true => {
+            let facts = vec![survey.facts(); names.len()];
+            let undecided = |Undecided { values }| DataError::TaskUndecided {
+                source_name: source_name(),
+                column: names[0].clone(),
+                values,
+            };
+            Some(decide(names, &facts).map_err(undecided)?)
+        }
+    };
+    if choice.as_ref().map_or(spec.data.task, |choice| choice.task) != Task::Classification {
+        return Ok(Meaning { vocabulary: None, choice });
+    }
+    let Some(vocabulary) = survey.vocabulary() else {
+        return Err(DataError::TooManyClasses { source_name: source_name(), limit: MAX_CLASSES });
+    };
+    if vocabulary.len() < 2 {
+        let label = vocabulary.labels().next().map_or(String::new(), |label| label.to_string());
+        let n_rows = survey.n_rows() as usize;
+        return Err(DataError::SingleClass { source_name: source_name(), n_rows, label });
+    }
+    Ok(Meaning { vocabulary: Some(Arc::new(vocabulary)), choice })
+}

@@ -1,0 +1,107 @@
+//! Decides whether targets are classes or quantities.
+
+use crate::config::Task;
+
+/// Most distinct integers that are classes unless the config says so.
+pub(crate) const MAX_AUTO_CLASSES: usize = 20;
+
+/// What is known about the values of a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TargetFacts {
+    /// Number of distinct values; `None` if there are too many to count.
+    pub(crate) n_distinct: Option<usize>,
+    /// Whether some value is a text.
+    pub(crate) has_text: bool,
+    /// Whether all values are truth values.
+    pub(crate) is_boolean: bool,
+    /// Whether some number has a fraction.
+    pub(crate) has_fractions: bool,
+    /// Whether all values are 0 or 1.
+    pub(crate) is_binary: bool,
+}
+
+/// The task of `data.task = "auto"`, and the reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskChoice {
+    /// The task.
+    pub task: Task,
+    /// The reason as the end of a sentence: "because ...".
+    pub reason: String,
+}
+
+/// A target that may be classes or quantities.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Undecided {
+    /// The values in words.
+    pub(crate) values: String,
+}
+
+/// Decides on the task by the values of the targets `names`.
+///
+/// One target: texts, truth values and integers with at most 20 distinct values are classes, numbers with fractions are
+/// quantities. Several targets: multilabel if all values are 0 or 1, else quantities.
+///
+/// # Errors
+/// [`Undecided`] for more than 20 distinct integers in a single target.
+pub(crate) fn decide(names: &[String], facts: &[TargetFacts]) -> Result<TaskChoice, Undecided> {
+    let choice = |task, reason: String| Ok(TaskChoice { task, reason });
+    let ([name], [facts]) = (names, facts) else {
+        return Ok(decide_several(names, facts.iter().all(|facts| facts.is_binary)));
+    };
+    match facts.n_distinct {
+        _ if facts.is_boolean => {
+            choice(Task::Classification, format!("because \"{name}\" holds truth values"))
+        }
+        _ if facts.has_text => choice(Task::Classification, format!("because \"{name}\" holds text")),
+        _ if facts.has_fractions => {
+            choice(Task::Regression, format!("because \"{name}\" holds numbers with fractions"))
+        }
+        Some(n) if n <= MAX_AUTO_CLASSES => {
+            let integers = if n == 1 { "distinct integer" } else { "distinct integers" };
+            choice(Task::Classification, format!("because \"{name}\" holds {n} {integers}"))
+        }
+        Some(n) => Err(Undecided { values: format!("{n} distinct integers") }),
+        None => Err(Undecided { values: "too many distinct integers to count".to_owned() }),
+    }
+}
+
+/// Decides on the task of several targets.
+pub(crate) fn decide_several(names: &[String], are_binary: bool) -> TaskChoice {
+    let n = names.len();
+    match are_binary {
+        true => TaskChoice { task: Task::Multilabel, reason: format!("because all {n} targets hold 0 or 1") },
+        false => TaskChoice { task: Task::Regression, reason: format!("because {n} targets hold numbers") },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_decide() {
+        let integers = |n: usize| TargetFacts {
+            n_distinct: Some(n),
+            has_text: false,
+            is_boolean: false,
+            has_fractions: false,
+            is_binary: n <= 2,
+        };
+        let names = ["price".to_owned(), "rent".to_owned()];
+        let of = |facts: TargetFacts| decide(&names[..1], &[facts]);
+        let task = |facts| of(facts).map(|choice| choice.task);
+        assert_eq!(task(integers(20)), Ok(Task::Classification));
+        assert_eq!(of(integers(21)).unwrap_err().values, "21 distinct integers");
+        assert!(task(TargetFacts { n_distinct: None, ..integers(0) }).is_err());
+        let fractions = TargetFacts { has_fractions: true, ..integers(5) };
+        assert_eq!(task(fractions), Ok(Task::Regression));
+        let text = TargetFacts { has_text: true, n_distinct: Some(500), ..integers(0) };
+        assert_eq!(task(text), Ok(Task::Classification));
+        // A text among numbers is a name, so the numbers are names too.
+        assert_eq!(task(TargetFacts { has_fractions: true, ..text }), Ok(Task::Classification));
+        assert_eq!(of(integers(3)).unwrap().reason, "because \"price\" holds 3 distinct integers");
+        let several = |facts: [TargetFacts; 2]| decide(&names, &facts).unwrap().task;
+        assert_eq!(several([integers(2), integers(1)]), Task::Multilabel);
+        assert_eq!(several([integers(2), integers(3)]), Task::Regression);
+    }
+}

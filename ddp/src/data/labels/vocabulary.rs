@@ -1,0 +1,367 @@
+//! The classes of a model: labels in sorted order.
+
+use serde::{Serialize, Serializer};
+
+use super::label::{Label, bool_text, integer, truth};
+
+/// Most classes that the data alone may imply; a model has an output per class.
+pub const MAX_CLASSES: usize = 65_536;
+
+/// Marks an integer of the table that is no label.
+const NONE: u32 = u32::MAX;
+/// Largest table per integer label, and its smallest limit.
+const TABLE_PER_LABEL: usize = 16;
+const MIN_TABLE: usize = 1 << 16;
+
+/// Distinct labels in sorted order: integers by value, then texts by their bytes. The position of a label is its class index.
+///
+/// ```
+/// use ddp::data::labels::{Label, LabelVocabulary};
+///
+/// let vocabulary = LabelVocabulary::new(["setosa", "virginica", "setosa"].map(Label::from));
+/// assert_eq!(vocabulary.len(), 2);
+/// assert_eq!(vocabulary.class_of(&Label::from("virginica")), Some(1));
+/// assert_eq!(vocabulary.name(0), "setosa");
+/// assert_eq!(LabelVocabulary::from_json(&vocabulary.to_json()).unwrap(), vocabulary);
+/// ```
+#[derive(Debug, Clone)]
+pub struct LabelVocabulary {
+    classes: Classes,
+}
+
+#[derive(Debug, Clone)]
+enum Classes {
+    /// The integers 0 to n - 1.
+    Numbers(usize),
+    Listed {
+        integers: Vec<i64>,
+        /// Class of `integers[0] + i`, or [`NONE`]; empty if the integers are too far apart.
+        table: Vec<u32>,
+        texts: Vec<String>,
+    },
+}
+
+impl PartialEq for LabelVocabulary {
+    fn eq(&self, other: &Self) -> bool {
+        // The rest follows from the labels.
+        self.len() == other.len()
+            && self.is_numbers() == other.is_numbers()
+            && self.labels().eq(other.labels())
+    }
+}
+
+impl Eq for LabelVocabulary {}
+
+impl LabelVocabulary {
+    /// The vocabulary of these labels, in any order and with repetitions.
+    pub fn new(labels: impl IntoIterator<Item = Label>) -> Self {
+        let (mut integers, mut texts) = (Vec::new(), Vec::new());
+        for label in labels {
+            match label {
+                Label::Integer(number) => integers.push(number),
+                Label::Text(text) => texts.push(text),
+            }
+        }
+        integers.sort_unstable();
+        integers.dedup();
+        texts.sort_unstable();
+        texts.dedup();
+        let is_range = integers.first() == Some(&0) && integers.last() == Some(&(integers.len() as i64 - 1));
+        let classes = match texts.is_empty() && is_range {
+            true => Classes::Numbers(integers.len()),
+            false => Classes::Listed { table: table(&integers), integers, texts },
+        };
+        LabelVocabulary { classes }
+    }
+
+    /// The integers 0 to `n_classes - 1`.
+    pub fn numbers(n_classes: usize) -> Self {
+        LabelVocabulary { classes: Classes::Numbers(n_classes) }
+    }
+
+    /// Number of classes.
+    pub fn len(&self) -> usize {
+        match &self.classes {
+            Classes::Numbers(n) => *n,
+            Classes::Listed { integers, texts, .. } => integers.len() + texts.len(),
+        }
+    }
+
+    /// Whether there are no classes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the labels are the class indices themselves: the integers from 0.
+    pub fn is_numbers(&self) -> bool {
+        matches!(self.classes, Classes::Numbers(_))
+    }
+
+    /// The label of class `class`.
+    ///
+    /// # Panics
+    /// If `class` is not below [`len`](Self::len).
+    pub fn label(&self, class: usize) -> Label {
+        assert!(class < self.len(), "class {class} of {}", self.len());
+        match &self.classes {
+            Classes::Numbers(_) => Label::Integer(class as i64),
+            Classes::Listed { integers, texts, .. } => match class.checked_sub(integers.len()) {
+                None => Label::Integer(integers[class]),
+                Some(text) => Label::Text(texts[text].clone()),
+            },
+        }
+    }
+
+    /// The label of class `class` as text, as the user wrote it.
+    ///
+    /// # Panics
+    /// If `class` is not below [`len`](Self::len).
+    pub fn name(&self, class: usize) -> String {
+        self.label(class).to_string()
+    }
+
+    /// All labels in the order of their classes.
+    pub fn labels(&self) -> impl Iterator<Item = Label> + '_ {
+        (0..self.len()).map(|class| self.label(class))
+    }
+
+    /// The class index of a label; `None` if it is not among the labels. Truth values match their other spellings, and 0 and 1.
+    pub fn class_of(&self, label: &Label) -> Option<usize> {
+        match label {
+            Label::Integer(number) => self.class_of_integer(*number),
+            Label::Text(text) => self.class_of_text(text),
+        }
+    }
+
+    /// [`LabelVocabulary::class_of`] for an integer.
+    pub fn class_of_integer(&self, number: i64) -> Option<usize> {
+        self.listed_integer(number).or_else(|| match number {
+            0 => self.listed_truth(false),
+            1 => self.listed_truth(true),
+            _ => None,
+        })
+    }
+
+    /// [`LabelVocabulary::class_of`] for a text, which may spell an integer.
+    pub fn class_of_text(&self, text: &str) -> Option<usize> {
+        let text = text.trim();
+        if let Some(number) = integer(text) {
+            return self.class_of_integer(number);
+        }
+        self.listed_text(text).or_else(|| {
+            let value = truth(text)?;
+            // Earlier versions numbered truth values.
+            let number = || self.listed_integer(i64::from(value)).filter(|_| self.is_numbers());
+            self.listed_truth(value).or_else(number)
+        })
+    }
+
+    /// Replaces integer labels by class indices, and labels that are not known by `unknown`; returns the position of the first of
+    /// those.
+    pub(crate) fn map_integers(&self, labels: &mut [i64], unknown: i64) -> Option<usize> {
+        if let Classes::Numbers(n) = self.classes {
+            // Without branches, because this is the usual case.
+            let is_bad = |label: i64| (label < 0) | (label >= n as i64);
+            if !labels.iter().fold(false, |bad, &label| bad | is_bad(label)) {
+                return None;
+            }
+        }
+        let mut first = None;
+        for (index, label) in labels.iter_mut().enumerate() {
+            *label = match self.class_of_integer(*label) {
+                Some(class) => class as i64,
+                None => {
+                    first.get_or_insert(index);
+                    unknown
+                }
+            };
+        }
+        first
+    }
+
+    fn listed_integer(&self, number: i64) -> Option<usize> {
+        match &self.classes {
+            Classes::Numbers(n) => usize::try_from(number).ok().filter(|class| class < n),
+            Classes::Listed { integers, table, .. } if table.is_empty() => {
+                integers.binary_search(&number).ok()
+            }
+            Classes::Listed { integers, table, .. } => {
+                let place = usize::try_from(number.checked_sub(integers[0])?).ok()?;
+                table.get(place).filter(|class| **class != NONE).map(|class| *class as usize)
+            }
+        }
+    }
+
+    fn listed_text(&self, text: &str) -> Option<usize> {
+        let Classes::Listed { integers, texts, .. } = &self.classes else { return None };
+        let place = texts.binary_search_by(|other| other.as_str().cmp(text)).ok()?;
+        Some(integers.len() + place)
+    }
+
+    /// The class of a truth value, in any of its usual spellings.
+    fn listed_truth(&self, value: bool) -> Option<usize> {
+        let usual = bool_text(value);
+        self.listed_text(usual)
+            .or_else(|| self.listed_text(&usual.to_lowercase()))
+            .or_else(|| self.listed_text(&usual.to_uppercase()))
+    }
+
+    /// The labels as a JSON array of numbers and strings, for the model's file.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(&self.labels().collect::<Vec<_>>()).expect("numbers and texts")
+    }
+
+    /// The vocabulary that [`to_json`](Self::to_json) wrote.
+    ///
+    /// # Errors
+    /// The fault, for anything but an array of distinct, sorted labels.
+    pub fn from_json(text: &str) -> Result<Self, String> {
+        let labels: Vec<Label> = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        if let Some(pair) = labels.windows(2).find(|pair| pair[0] >= pair[1]) {
+            return Err(format!("the labels \"{}\" and \"{}\" are not in order", pair[0], pair[1]));
+        }
+        Ok(Self::new(labels))
+    }
+
+    /// The labels in one line, the middle ones left out if there are many.
+    pub fn summary(&self) -> String {
+        const SHOWN: usize = 12;
+        const MAX_CHARS: usize = 30;
+        let shown = |class: usize| {
+            let name = self.name(class);
+            match name.char_indices().nth(MAX_CHARS) {
+                Some((cut, _)) => format!("{}...", &name[..cut]),
+                None => name,
+            }
+        };
+        let n = self.len();
+        if n <= SHOWN {
+            return (0..n).map(shown).collect::<Vec<_>>().join(", ");
+        }
+        let first: Vec<_> = (0..SHOWN - 2).map(shown).collect();
+        format!("{}, ... {}", first.join(", "), shown(n - 1))
+    }
+}
+
+/// Labels as a list of numbers and texts; the number of classes instead where they are too many to list.
+impl Serialize for LabelVocabulary {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.len() {
+            n if n > MAX_CLASSES => serializer.serialize_u64(n as u64),
+            _ => serializer.collect_seq(self.labels()),
+        }
+    }
+}
+
+/// Class of each integer from the first to the last; empty if that would take too much memory.
+fn table(integers: &[i64]) -> Vec<u32> {
+    let (Some(first), Some(last)) = (integers.first(), integers.last()) else { return Vec::new() };
+    let len = last.checked_sub(*first).and_then(|span| usize::try_from(span).ok());
+    let limit = (TABLE_PER_LABEL * integers.len()).max(MIN_TABLE);
+    let Some(len) = len.filter(|len| *len < limit) else { return Vec::new() };
+    let mut table = vec![NONE; len + 1];
+    for (class, number) in integers.iter().enumerate() {
+        table[(number - first) as usize] = class as u32;
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn of(texts: &[&str]) -> LabelVocabulary {
+        LabelVocabulary::new(texts.iter().map(|text| Label::from(*text)))
+    }
+
+    fn names(vocabulary: &LabelVocabulary) -> Vec<String> {
+        (0..vocabulary.len()).map(|class| vocabulary.name(class)).collect()
+    }
+
+    #[test]
+    fn labels_are_sorted_numbers_first() {
+        assert_eq!(names(&of(&["b", "10", "9", "a", "-1", "é", "10.0"])), ["-1", "9", "10", "a", "b", "é"]);
+        assert_eq!(names(&of(&["1", "-1"])), ["-1", "1"]);
+        assert_eq!(names(&of(&["200000", "0", "100000"])), ["0", "100000", "200000"]);
+        assert!(of(&["2", "0", "1.0"]).is_numbers());
+        assert!(!of(&["1", "2"]).is_numbers());
+        assert_eq!(of(&["0", "1", "2"]), LabelVocabulary::numbers(3));
+        assert!(LabelVocabulary::new([]).is_empty());
+    }
+
+    #[test]
+    fn the_same_number_is_the_same_class() {
+        let vocabulary = of(&["1", "2", "3.5"]);
+        for one in ["1", "1.0", " 1 ", "1e0", "+1"] {
+            assert_eq!(vocabulary.class_of_text(one), Some(0), "{one}");
+        }
+        assert_eq!(vocabulary.class_of_integer(2), Some(1));
+        assert_eq!(vocabulary.class_of_text("3.5"), Some(2));
+        for unknown in ["0", "3", "inf", "nan", "", "true"] {
+            assert_eq!(vocabulary.class_of_text(unknown), None, "{unknown}");
+        }
+        // Beyond the integers that f64 holds exactly, the text counts.
+        let ids = of(&["12345678901234567890123", "12345678901234567890124"]);
+        assert_eq!(ids.len(), 2);
+    }
+
+    #[test]
+    fn truth_values_match_their_spellings() {
+        let texts = LabelVocabulary::new([true, false].map(Label::of_bool));
+        assert_eq!(names(&texts), ["False", "True"]);
+        for vocabulary in [texts, of(&["true", "false"]), of(&["TRUE", "FALSE"]), LabelVocabulary::numbers(2)]
+        {
+            for (text, class) in [("true", 1), ("False", 0), ("TRUE", 1), ("0", 0), ("1", 1)] {
+                assert_eq!(vocabulary.class_of_text(text), Some(class), "{text} in {vocabulary:?}");
+            }
+            assert_eq!(vocabulary.class_of_integer(2), None);
+        }
+        assert_eq!(of(&["no", "yes"]).class_of_integer(1), None);
+    }
+
+    #[test]
+    fn a_saved_vocabulary_is_checked() {
+        assert_eq!(of(&["a", "-3", "b\"c"]).to_json(), r#"[-3,"a","b\"c"]"#);
+        for bad in ["", "{}", "[1.5]", "[2,1]", "[1,1]", r#"["a",1]"#, "[null]"] {
+            assert!(LabelVocabulary::from_json(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn many_labels_are_summed_up() {
+        assert_eq!(of(&["a", "b"]).summary(), "a, b");
+        assert_eq!(LabelVocabulary::numbers(100).summary(), "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ... 99");
+        assert_eq!(of(&["x".repeat(40).as_str()]).summary(), format!("{}...", "x".repeat(30)));
+    }
+
+    proptest! {
+        #[test]
+        fn each_label_finds_its_class(
+            integers in proptest::collection::vec(prop_oneof![-9i64..9, -70_000i64..70_000, any::<i64>()], 0..40),
+            texts in proptest::collection::vec("[a-c]{1,3}|[^\\pC\\s]{1,4}", 0..10),
+        ) {
+            let labels: Vec<Label> = integers
+                .iter()
+                .map(|&number| Label::Integer(number))
+                .chain(texts.iter().map(|text| Label::parse(text)))
+                .collect();
+            let vocabulary = LabelVocabulary::new(labels.clone());
+            let mut sorted = labels.clone();
+            sorted.sort();
+            sorted.dedup();
+            prop_assert!(vocabulary.labels().eq(sorted.iter().cloned()));
+            for (class, label) in sorted.iter().enumerate() {
+                prop_assert_eq!(vocabulary.class_of(label), Some(class));
+                prop_assert_eq!(vocabulary.class_of_text(&label.to_string()), Some(class));
+            }
+            let mut mapped = integers.clone();
+            prop_assert_eq!(vocabulary.map_integers(&mut mapped, -1), None);
+            for (number, class) in integers.iter().zip(mapped) {
+                prop_assert_eq!(vocabulary.label(class as usize), Label::Integer(*number));
+            }
+            prop_assert_eq!(LabelVocabulary::from_json(&vocabulary.to_json()), Ok(vocabulary));
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! The labels of a table's rows: class indices where the classes are known, else the values until all rows are read.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::data::CellProblem;
+use crate::data::labels::{Label, LabelSurvey, LabelVocabulary, MAX_CLASSES, whole};
+use crate::data::source::SourceSpec;
+
+/// Labels read so far.
+#[derive(Debug)]
+pub(crate) struct LabelColumn {
+    cells: Cells,
+    /// The first number with a fraction, which is no label unless another row holds text.
+    fraction: Option<Fraction>,
+}
+
+#[derive(Debug)]
+enum Cells {
+    /// Class indices; -1 for a label that is no class, if such rows are left out.
+    Known {
+        classes: Vec<i64>,
+        vocabulary: Arc<LabelVocabulary>,
+        skips_unknown: bool,
+    },
+    Integers(Vec<i64>),
+    Numbers(Vec<f64>),
+    Texts(Texts),
+}
+
+/// A number among the labels that is not whole.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Fraction {
+    pub(crate) value: f64,
+    /// File and line, once the reader has told it.
+    pub(crate) place: Option<String>,
+}
+
+/// Texts by number.
+#[derive(Default)]
+struct Texts {
+    codes: Vec<u32>,
+    texts: Vec<String>,
+    numbers: HashMap<String, u32>,
+}
+
+/// The value of one cell.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum LabelCell<'a> {
+    Integer(i64),
+    /// A finite number that is not whole.
+    Fraction(f64),
+    Text(&'a str),
+}
+
+/// Labels of all rows.
+#[derive(Debug)]
+pub(crate) enum Collected {
+    /// Class indices of a known vocabulary.
+    Classes(Vec<i64>),
+    Integers(Vec<i64>),
+    Numbers(Vec<f64>),
+    /// Numbers of texts, and the texts.
+    Texts(Vec<u32>, Vec<String>),
+}
+
+impl LabelColumn {
+    /// An empty column; its classes are known if `spec` knows them.
+    pub(crate) fn new(spec: &SourceSpec<'_>) -> Self {
+        let cells = match spec.vocabulary() {
+            Some(vocabulary) => {
+                Cells::Known { classes: Vec::new(), vocabulary, skips_unknown: spec.skips_unknown() }
+            }
+            None => Cells::Integers(Vec::new()),
+        };
+        LabelColumn { cells, fraction: None }
+    }
+
+    /// Appends rows whose labels are still to be set, or removes rows at the end.
+    pub(crate) fn resize(&mut self, n_rows: usize) {
+        match &mut self.cells {
+            Cells::Known { classes: labels, .. } | Cells::Integers(labels) => labels.resize(n_rows, 0),
+            Cells::Numbers(numbers) => numbers.resize(n_rows, 0.0),
+            Cells::Texts(texts) => texts.codes.resize(n_rows, 0),
+        }
+    }
+
+    /// Reserves memory for exactly `n` more rows.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn reserve(&mut self, n: usize) {
+        match &mut self.cells {
+            Cells::Known { classes: labels, .. } | Cells::Integers(labels) => labels.reserve_exact(n),
+            Cells::Numbers(numbers) => numbers.reserve_exact(n),
+            Cells::Texts(texts) => texts.codes.reserve_exact(n),
+        }
+    }
+
+    /// Removes all rows.
+    pub(crate) fn clear(&mut self) {
+        self.fraction = None;
+        match &mut self.cells {
+            Cells::Known { classes: labels, .. } | Cells::Integers(labels) => labels.clear(),
+            Cells::Numbers(_) | Cells::Texts(_) => self.cells = Cells::Integers(Vec::new()),
+        }
+    }
+
+    /// Bytes of memory in use.
+    pub(crate) fn size_bytes(&self) -> usize {
+        match &self.cells {
+            Cells::Known { classes: labels, .. } | Cells::Integers(labels) => 8 * labels.len(),
+            Cells::Numbers(numbers) => 8 * numbers.len(),
+            Cells::Texts(texts) => 4 * texts.codes.len(),
+        }
+    }
+
+    /// Class indices, or integers as stored; `None` for numbers with fractions and for texts.
+    pub(crate) fn integers(&self) -> Option<&[i64]> {
+        match &self.cells {
+            Cells::Known { classes: labels, .. } | Cells::Integers(labels) => Some(labels),
+            Cells::Numbers(_) | Cells::Texts(_) => None,
+        }
+    }
+
+    /// Sets the label of row `row`.
+    #[inline]
+    pub(crate) fn set(&mut self, row: usize, cell: LabelCell<'_>) -> Result<(), CellProblem> {
+        match (&mut self.cells, cell) {
+            (Cells::Integers(labels), LabelCell::Integer(number)) => labels[row] = number,
+            (Cells::Known { classes, vocabulary, skips_unknown }, cell) => {
+                let class = match cell {
+                    LabelCell::Integer(number) => vocabulary.class_of_integer(number),
+                    LabelCell::Text(text) => vocabulary.class_of_text(text),
+                    // A text among other texts, if at all.
+                    LabelCell::Fraction(number) => vocabulary.class_of_text(&number.to_string()),
+                };
+                classes[row] = match class {
+                    Some(class) => class as i64,
+                    None if *skips_unknown => -1,
+                    None => return Err(unknown(&cell, vocabulary)),
+                };
+            }
+            (_, cell) => self.set_other(row, cell)?,
+        }
+        Ok(())
+    }
+
+    /// Sets the labels of rows from `first` on; an error has the index of its row among `numbers`.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn set_integers(&mut self, first: usize, numbers: &[i64]) -> Result<(), (usize, CellProblem)> {
+        match &mut self.cells {
+            Cells::Integers(labels) => labels[first..][..numbers.len()].copy_from_slice(numbers),
+            Cells::Known { classes, vocabulary, skips_unknown } => {
+                let classes = &mut classes[first..][..numbers.len()];
+                classes.copy_from_slice(numbers);
+                if let Some(row) = vocabulary.map_integers(classes, -1).filter(|_| !*skips_unknown) {
+                    return Err((row, unknown(&LabelCell::Integer(numbers[row]), vocabulary)));
+                }
+            }
+            _ => {
+                for (row, &number) in numbers.iter().enumerate() {
+                    self.set(first + row, LabelCell::Integer(number)).map_err(|problem| (row, problem))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets a label that changes the kind of the column, or one in a column of numbers or texts.
+    fn set_other(&mut self, row: usize, cell: LabelCell<'_>) -> Result<(), CellProblem> {
+        if let LabelCell::Fraction(value) = cell {
+            self.fraction.get_or_insert(Fraction { value, place: None });
+        }
+        match (&mut self.cells, cell) {
+            (Cells::Integers(labels), LabelCell::Fraction(_)) => {
+                self.cells = Cells::Numbers(labels.iter().map(|&label| label as f64).collect());
+            }
+            (Cells::Integers(labels), LabelCell::Text(_)) => {
+                let mut texts = Texts::default();
+                for &label in &*labels {
+                    let code = texts.code(&label.to_string())?;
+                    texts.codes.push(code);
+                }
+                self.cells = Cells::Texts(texts);
+            }
+            (Cells::Numbers(numbers), LabelCell::Text(_)) => {
+                let mut texts = Texts::default();
+                for number in &*numbers {
+                    let code = texts.code(&number.to_string())?;
+                    texts.codes.push(code);
+                }
+                self.cells = Cells::Texts(texts);
+            }
+            _ => {}
+        }
+        match (&mut self.cells, cell) {
+            (Cells::Numbers(numbers), LabelCell::Integer(number)) => numbers[row] = number as f64,
+            (Cells::Numbers(numbers), LabelCell::Fraction(number)) => numbers[row] = number,
+            (Cells::Texts(texts), cell) => {
+                texts.codes[row] = match cell {
+                    LabelCell::Integer(number) => texts.code(&number.to_string())?,
+                    LabelCell::Fraction(number) => texts.code(&number.to_string())?,
+                    LabelCell::Text(text) => texts.code(text)?,
+                };
+            }
+            _ => unreachable!("the column was changed to a kind that holds the cell"),
+        }
+        Ok(())
+    }
+
+    /// Whether a number with a fraction was set whose place is unknown.
+    pub(crate) fn lacks_place(&self) -> bool {
+        self.fraction.as_ref().is_some_and(|fraction| fraction.place.is_none())
+    }
+
+    /// Sets the place of the first number with a fraction.
+    pub(crate) fn set_place(&mut self, place: impl FnOnce() -> String) {
+        if let Some(fraction) = self.fraction.as_mut().filter(|fraction| fraction.place.is_none()) {
+            fraction.place = Some(place());
+        }
+    }
+
+    /// The first number with a fraction.
+    pub(crate) fn fraction(&self) -> Option<&Fraction> {
+        self.fraction.as_ref()
+    }
+
+    /// Adds the labels of all rows to `survey`.
+    pub(crate) fn survey(&self, survey: &mut LabelSurvey) {
+        match &self.cells {
+            Cells::Known { .. } => {}
+            Cells::Integers(labels) => survey.add_integers(labels),
+            Cells::Numbers(numbers) => survey.add_numbers(numbers),
+            Cells::Texts(texts) => {
+                // A text may have been replaced in the only row that had it.
+                let mut counts = vec![0u64; texts.texts.len()];
+                texts.codes.iter().for_each(|&code| counts[code as usize] += 1);
+                for (text, &n_rows) in texts.texts.iter().zip(&counts).filter(|(_, n_rows)| **n_rows > 0) {
+                    survey.add_texts(text, n_rows);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn into_collected(self) -> Collected {
+        match self.cells {
+            Cells::Known { classes, .. } => Collected::Classes(classes),
+            Cells::Integers(labels) => Collected::Integers(labels),
+            Cells::Numbers(numbers) => Collected::Numbers(numbers),
+            Cells::Texts(texts) => Collected::Texts(texts.codes, texts.texts),
+        }
+    }
+}
+
+impl Collected {
+    /// Class indices of the rows, all of whose labels are in `vocabulary`.
+    pub(crate) fn into_classes(self, vocabulary: &LabelVocabulary) -> Vec<i64> {
+        const KNOWN: &str = "the vocabulary holds all labels";
+        match self {
+            Collected::Classes(classes) => classes,
+            Collected::Integers(mut labels) => {
+                let unknown = vocabulary.map_integers(&mut labels, -1);
+                debug_assert_eq!(unknown, None, "{KNOWN}");
+                labels
+            }
+            Collected::Numbers(numbers) => {
+                let class = |number: f64| vocabulary.class_of_integer(whole(number).expect(KNOWN));
+                numbers.into_iter().map(|number| class(number).expect(KNOWN) as i64).collect()
+            }
+            Collected::Texts(codes, texts) => {
+                // Texts in no row may be unknown.
+                let classes: Vec<_> = texts.iter().map(|text| vocabulary.class_of_text(text)).collect();
+                codes.into_iter().map(|code| classes[code as usize].expect(KNOWN) as i64).collect()
+            }
+        }
+    }
+}
+
+impl Collected {
+    /// The numbers of the rows.
+    pub(crate) fn into_values(self) -> Vec<f32> {
+        match self {
+            Collected::Integers(values) => values.into_iter().map(|value| value as f32).collect(),
+            Collected::Numbers(values) => values.into_iter().map(|value| value as f32).collect(),
+            Collected::Classes(..) | Collected::Texts(..) => unreachable!("texts are classes"),
+        }
+    }
+}
+
+impl fmt::Debug for Texts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The rest follows, in no fixed order.
+        f.debug_struct("Texts")
+            .field("codes", &self.codes)
+            .field("texts", &self.texts)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Texts {
+    /// The number of a text, which is added if it is new.
+    fn code(&mut self, text: &str) -> Result<u32, CellProblem> {
+        if let Some(&code) = self.numbers.get(text) {
+            return Ok(code);
+        }
+        if self.texts.len() > MAX_CLASSES {
+            return Err(CellProblem::TooManyLabels { limit: MAX_CLASSES });
+        }
+        let code = self.texts.len() as u32;
+        self.texts.push(text.to_owned());
+        self.numbers.insert(text.to_owned(), code);
+        Ok(code)
+    }
+}
+
+impl LabelCell<'_> {
+    /// A finite number.
+    pub(crate) fn of_number(number: f64) -> Self {
+        whole(number).map_or(LabelCell::Fraction(number), LabelCell::Integer)
+    }
+}
+
+/// The problem of a label that is no class.
+fn unknown(cell: &LabelCell<'_>, vocabulary: &LabelVocabulary) -> CellProblem {
+    match cell {
+        LabelCell::Integer(number) => CellProblem::unknown_label(&Label::Integer(*number), vocabulary),
+        LabelCell::Text(text) => CellProblem::unknown_label(&Label::parse(text), vocabulary),
+        LabelCell::Fraction(number) => CellProblem::LabelFractional { text: number.to_string() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn column(cells: &[LabelCell<'_>]) -> LabelColumn {
+        let config = Config::load(None, &["data.train=x.csv".to_owned()]).unwrap();
+        let mut column = LabelColumn::new(&SourceSpec::train(&config.data));
+        for (row, cell) in cells.iter().enumerate() {
+            column.resize(row + 1);
+            column.set(row, *cell).unwrap();
+        }
+        column
+    }
+
+    /// Class names of the rows.
+    fn names(cells: &[LabelCell<'_>]) -> Vec<String> {
+        let column = column(cells);
+        let mut survey = LabelSurvey::default();
+        column.survey(&mut survey);
+        assert_eq!(survey.n_rows(), cells.len() as u64);
+        let vocabulary = survey.vocabulary().unwrap();
+        let classes = column.into_collected().into_classes(&vocabulary);
+        classes.into_iter().map(|class| vocabulary.name(class as usize)).collect()
+    }
+
+    #[test]
+    fn labels_keep_their_values_in_any_order() {
+        use LabelCell::{Fraction, Integer, Text};
+        assert_eq!(names(&[Integer(3), Integer(-1), Integer(3)]), ["3", "-1", "3"]);
+        assert_eq!(names(&[Text("b"), Text("a")]), ["b", "a"]);
+        assert_eq!(names(&[Integer(7), Text("a"), Integer(7)]), ["7", "a", "7"]);
+        // The place of a row that is not set yet holds no label.
+        assert_eq!(names(&[Integer(5), Integer(6), Text("x")]).len(), 3);
+        assert_eq!(names(&[Integer(1), Fraction(2.5), Text("x"), Fraction(2.5)]), ["1", "2.5", "x", "2.5"]);
+        assert_eq!(names(&[Text("x"), Fraction(2.5), Integer(1)]), ["x", "2.5", "1"]);
+        let mut spare = column(&[Integer(1), Text("x")]);
+        let mut survey = LabelSurvey::default();
+        spare.survey(&mut survey);
+        assert_eq!(survey.vocabulary().unwrap().len(), 2, "0 was in a row before it was set");
+        spare.clear();
+        assert_eq!(spare.integers(), Some(&[][..]));
+    }
+
+    #[test]
+    fn a_fraction_is_remembered_with_its_place() {
+        let mut column = column(&[LabelCell::Integer(1), LabelCell::Fraction(0.5), LabelCell::Fraction(0.7)]);
+        assert!(column.lacks_place());
+        column.set_place(|| "line 3".to_owned());
+        column.set_place(|| "line 4".to_owned());
+        let fraction = Fraction { value: 0.5, place: Some("line 3".to_owned()) };
+        assert_eq!((column.fraction(), column.lacks_place()), (Some(&fraction), false));
+    }
+}
