@@ -84,7 +84,11 @@ fn labels_that_are_no_classes() {
         (f32s(11, f64::NAN), "", ["row 11, target 0: expected a finite number, got NaN", "hint: "]),
         (f32s(11, 1e30), "data.task=classification", ["row 11: expected a whole class number", "hint: "]),
         (npy_i64(&[N_ROWS], &[0.0; N_ROWS]), "", ["all 12 rows have label 0", "`data.labels`"]),
-        (npy_i64(&[N_ROWS, 2], &[0.0; 2 * N_ROWS]), "", ["`y.npy` have shape [12, 2]", "numpy.argmax"]),
+        (
+            npy_i64(&[N_ROWS, 2], &[0.0; 2 * N_ROWS]),
+            "data.task=classification",
+            ["`y.npy` have shape [12, 2]", "numpy.argmax"],
+        ),
         (
             files::npy_with("{'descr': '<i8', 'fortran_order': False, 'shape': (12, 0), }"),
             "",
