@@ -282,7 +282,13 @@ impl ColumnCodes {
         }
     }
 
-    fn compiled(&self) -> Vec<Column> {
+    /// Whether missing values are filled.
+    pub(crate) fn fills_missing(&self) -> bool {
+        self.fill.is_some()
+    }
+
+    /// Conversion of the columns, in the order of the features.
+    pub(crate) fn compiled(&self) -> Vec<Column> {
         let fill = |column: usize| self.fill.as_ref().map_or(0.0, |fill| fill[column]);
         let mut columns: Vec<_> =
             self.numbers().map(|column| Column::Number { column, fill: fill(column) }).collect();
@@ -295,9 +301,9 @@ impl ColumnCodes {
     }
 }
 
-/// One or several features of a column.
+/// One or several features of a column, which is named by its number.
 #[derive(Debug, Clone, Copy)]
-enum Column {
+pub(crate) enum Column {
     Number { column: usize, fill: f32 },
     Indicator { column: usize },
     OneHot { column: usize, n_codes: usize },

@@ -18,6 +18,7 @@ const FLOORS: [&str; 13] = [
     "report",
     "data",
     "model",
+    "export",
     "optim",
     "data_parallel",
     "checkpoint",

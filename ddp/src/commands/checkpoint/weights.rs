@@ -8,6 +8,7 @@ use std::path::Path;
 use crate::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, ShardRange, StateReader};
 use crate::cli::WeightsChoice;
 use crate::error::Result;
+use crate::model::{ModelError, ParamLayout};
 use crate::storage::atomic_write::WriteError;
 use crate::storage::atomic_write::write_atomic_with;
 use crate::storage::fault::FileFault;
@@ -95,6 +96,25 @@ impl Weights {
         let what = if is_ema { "moving average of the weights" } else { "weights" };
         let origin = format!("{what} of step {}", manifest.run.step);
         Ok(Weights { parameters, others, metadata: model.metadata(), origin })
+    }
+
+    /// Loads the weights of a model file; `layout` is that of its model.
+    pub(super) fn of_file(path: &Path, layout: &ParamLayout, choice: WeightsChoice) -> Result<Self> {
+        if choice == WeightsChoice::Ema {
+            return Err(CheckpointError::NoEma { path: path.to_owned() }.into());
+        }
+        let damaged =
+            |fault: FileFault| ModelError::ModelFile { path: path.to_owned(), reason: fault.to_string() };
+        let file = TensorFile::open(path).map_err(damaged)?;
+        let (mut parameters, mut others) = (Vec::new(), Vec::new());
+        for name in file.names() {
+            let dims = file.dims(&name).unwrap_or_default().to_vec();
+            let values = file.tensor(&name).map_err(damaged)?;
+            let to = if layout.find(&name).is_some() { &mut parameters } else { &mut others };
+            to.push(Named { name, dims, values });
+        }
+        let origin = format!("weights of {}", path.display());
+        Ok(Weights { parameters, others, metadata: file.metadata(), origin })
     }
 
     /// Writes them to `path`, replacing an existing file; see [`check_out`].

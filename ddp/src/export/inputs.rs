@@ -1,0 +1,188 @@
+//! The inputs of a graph and the preprocessing of their values, as [`crate::data::Preprocessor`] does it.
+//!
+//! Numbers: missing values are filled, then `(x - shift) · scale` is computed in f64 and rounded once, as for training. Categories
+//! become codes by their texts, 0 for unknown ones, and codes one-hot columns or rows of tables.
+
+use super::graph::{Attribute, Graph, Value};
+use super::proto::ElementType;
+use crate::data::{ColumnCodes, EncodedColumn, Normalizer, Preprocessor, Vocabulary};
+
+/// Name of the input of models with one input for all columns.
+const X: &str = "x";
+
+/// Features of the model, computed from the inputs.
+pub(super) struct Features {
+    /// `[N, n_values]`: numbers, indicators and one-hot columns; `None` if there are none.
+    pub(super) values: Option<Value>,
+    /// Columns of `values`.
+    pub(super) n_values: usize,
+    /// `[N]` i64 each: codes of the categories that have embeddings.
+    pub(super) codes: Vec<Value>,
+    /// The inputs.
+    pub(super) inputs: Vec<Input>,
+}
+
+/// An input of the graph.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Input {
+    /// Its name.
+    pub(super) name: String,
+    /// Columns of the data that it takes, in order.
+    pub(super) columns: Vec<String>,
+    /// Its element type.
+    pub(super) element: ElementType,
+}
+
+/// Adds inputs and preprocessing to the graph.
+pub(super) fn add(graph: &mut Graph, preprocessor: &Preprocessor) -> Features {
+    let plan = &preprocessor.plan;
+    let encoded = plan.compiled();
+    let inputs = declare(graph, plan);
+    let value_of = |column: usize| match inputs.as_slice() {
+        [(_, value)] if is_one_input(plan) => value.clone(),
+        many => many[column].1.clone(),
+    };
+
+    let fills: Vec<(usize, f32)> = encoded
+        .iter()
+        .filter_map(|encoded| match *encoded {
+            EncodedColumn::Number { column, fill } => Some((column, fill)),
+            _ => None,
+        })
+        .collect();
+    let mut values = Vec::new();
+    if !fills.is_empty() {
+        let numbers = if is_one_input(plan) {
+            value_of(0)
+        } else {
+            let columns: Vec<Value> = fills.iter().map(|&(column, _)| value_of(column)).collect();
+            graph.side_by_side(&columns, "numbers")
+        };
+        values = add_numbers(graph, numbers, preprocessor, &fills, &encoded);
+    }
+    let (mut codes, mut axis) = (Vec::new(), None);
+    for encoded in &encoded {
+        match *encoded {
+            EncodedColumn::OneHot { column, .. } => {
+                let code = add_code(graph, plan, column, &value_of(column));
+                values.push(add_one_hot(graph, plan, column, &code));
+            }
+            EncodedColumn::Code { column, .. } => {
+                let code = add_code(graph, plan, column, &value_of(column));
+                let axis = axis.get_or_insert_with(|| graph.integers("codes.axis", vec![1]));
+                codes.push(graph.op("Squeeze", &[&code, axis], &format!("{}.code", plan.columns[column])));
+            }
+            EncodedColumn::Number { .. } | EncodedColumn::Indicator { .. } => {}
+        }
+    }
+    let n_values = plan.n_features() - codes.len();
+    let values = (!values.is_empty()).then(|| graph.side_by_side(&values, "features"));
+    Features { values, n_values, codes, inputs: inputs.into_iter().map(|(input, _)| input).collect() }
+}
+
+/// Whether all columns are numbers, so that one matrix takes them.
+fn is_one_input(plan: &ColumnCodes) -> bool {
+    plan.vocabularies.is_empty()
+}
+
+/// Declares one input for all columns, or one per column.
+fn declare(graph: &mut Graph, plan: &ColumnCodes) -> Vec<(Input, Value)> {
+    let element_of = |column: &String| match plan.vocabularies.iter().any(|known| known.name() == column) {
+        true => ElementType::String,
+        false => ElementType::Float,
+    };
+    let mut declare = |name: &str, columns: &[String], element| {
+        let about = match element {
+            ElementType::String => "text of a category; unknown texts and \"\" are one more category",
+            _ => "numbers as in the data; NaN is a missing value, where training allowed it",
+        };
+        let value = graph.input(name, element, columns.len(), about);
+        (Input { name: value.0.clone(), columns: columns.to_vec(), element }, value)
+    };
+    if is_one_input(plan) {
+        return vec![declare(X, &plan.columns, ElementType::Float)];
+    }
+    let one = |column: &String| declare(column, std::slice::from_ref(column), element_of(column));
+    plan.columns.iter().map(one).collect()
+}
+
+/// Fills and normalises the columns of numbers, `[N, n]`; returns them and the indicators of missing values.
+fn add_numbers(
+    graph: &mut Graph,
+    mut numbers: Value,
+    preprocessor: &Preprocessor,
+    fills: &[(usize, f32)],
+    encoded: &[EncodedColumn],
+) -> Vec<Value> {
+    let mut indicators = None;
+    if preprocessor.plan.fills_missing() {
+        let is_missing = graph.op("IsNaN", &[&numbers], "numbers.is_missing");
+        let fill = fills.iter().map(|&(_, fill)| fill).collect();
+        let fill = graph.floats("numbers.fill", &[fills.len()], fill);
+        numbers = graph.op("Where", &[&is_missing, &fill, &numbers], "numbers.filled");
+        let place = |encoded: &EncodedColumn| match encoded {
+            EncodedColumn::Indicator { column } => fills.iter().position(|(number, _)| number == column),
+            _ => None,
+        };
+        let places: Vec<i64> = encoded.iter().filter_map(place).map(|place| place as i64).collect();
+        if !places.is_empty() {
+            let places = graph.integers("indicators.columns", places);
+            let axis = [("axis", Attribute::Int(1))];
+            let of_columns = graph.op_with("Gather", &[&is_missing, &places], &axis, "indicators.is_missing");
+            indicators = Some(graph.cast(&of_columns, ElementType::Float, "indicators"));
+        }
+    }
+    if let Some(normalizer) = &preprocessor.normalizer {
+        numbers = add_normalizer(graph, &numbers, normalizer, fills.len());
+    }
+    std::iter::once(numbers).chain(indicators).collect()
+}
+
+/// `(x - shift) · scale` in f64, rounded to f32. The features behind the first `n_numbers` keep their values: their shift is 0 and
+/// their scale 1.
+fn add_normalizer(graph: &mut Graph, x: &Value, normalizer: &Normalizer, n_numbers: usize) -> Value {
+    let wide = |values: &[f32]| values[..n_numbers].iter().map(|&value| f64::from(value)).collect();
+    let shift = graph.doubles("normalize.shift", wide(&normalizer.shift));
+    let scale = graph.doubles("normalize.scale", wide(&normalizer.scale));
+    let x = graph.cast(x, ElementType::Double, "numbers.f64");
+    let x = graph.op("Sub", &[&x, &shift], "numbers.shifted");
+    let x = graph.op("Mul", &[&x, &scale], "numbers.scaled");
+    graph.cast(&x, ElementType::Float, "numbers.normalized")
+}
+
+fn vocabulary(plan: &ColumnCodes, column: usize) -> &Vocabulary {
+    let name = &plan.columns[column];
+    let known = plan.vocabularies.iter().find(|known| known.name() == name);
+    known.expect("a column that is encoded as a category has a vocabulary")
+}
+
+/// The code of each text, `[N, 1]` i64.
+fn add_code(graph: &mut Graph, plan: &ColumnCodes, column: usize, texts: &Value) -> Value {
+    let values = vocabulary(plan, column).values();
+    let name = format!("{}.codes", plan.columns[column]);
+    if values.is_empty() {
+        // The encoder needs at least one text; every text is unknown here, the empty one included.
+        let encoder = encoder(vec![String::new()], vec![0]);
+        return graph.ml_op("LabelEncoder", &[texts], &encoder, &name);
+    }
+    let encoder = encoder(values.to_vec(), (1..=values.len() as i64).collect());
+    graph.ml_op("LabelEncoder", &[texts], &encoder, &name)
+}
+
+/// Settings of an encoder of texts; other texts become 0.
+fn encoder(texts: Vec<String>, codes: Vec<i64>) -> [(&'static str, Attribute<'static>); 3] {
+    [
+        ("keys_strings", Attribute::Texts(texts)),
+        ("values_int64s", Attribute::Ints(codes)),
+        ("default_int64", Attribute::Int(0)),
+    ]
+}
+
+/// One column per code, `[N, n_codes]`: 1 in that of the row's code, else 0.
+fn add_one_hot(graph: &mut Graph, plan: &ColumnCodes, column: usize, code: &Value) -> Value {
+    let name = &plan.columns[column];
+    let n_codes = vocabulary(plan, column).n_codes() as i64;
+    let all = graph.integers(&format!("{name}.all_codes"), (0..n_codes).collect());
+    let is_code = graph.op("Equal", &[code, &all], &format!("{name}.is_code"));
+    graph.cast(&is_code, ElementType::Float, &format!("{name}.one_hot"))
+}
