@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
+use ddp_kernels::KernelError;
 use ddp_kernels::ops::Activation;
 
 use super::error::{ExportError, Result};
 use super::graph::{Attribute, Graph, Value};
 use super::inputs::Features;
-use crate::model::param::ParamSpec;
-use crate::model::{EmbeddingSpec, Layer, LayerKind};
+use crate::model::{EmbeddingSpec, Layer, LayerKind, Network, ParamSlot, ParamSpec};
 
 /// A trained parameter.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,6 +19,22 @@ pub struct TrainedParam {
     pub dims: Vec<usize>,
     /// Its values in row-major order.
     pub values: Vec<f32>,
+}
+
+impl TrainedParam {
+    /// The parameters of a network.
+    ///
+    /// # Errors
+    /// [`KernelError`] if the weights can't be read from their device.
+    pub fn of_network(network: &Network) -> Result<Vec<Self>, KernelError> {
+        let flat = network.weights().to_vec::<f32>()?;
+        let param = |slot: &ParamSlot| TrainedParam {
+            name: slot.name.clone(),
+            dims: slot.dims.clone(),
+            values: flat[slot.range()].to_vec(),
+        };
+        Ok(network.layout().slots().iter().map(param).collect())
+    }
 }
 
 /// The trained parameters, and which of them the graph holds already.
@@ -60,10 +76,10 @@ impl Parameters {
 pub(super) fn add(
     graph: &mut Graph,
     features: &Features,
-    layers: &[Box<dyn Layer>],
+    layers: &[&dyn Layer],
     parameters: &mut Parameters,
 ) -> Result<Value> {
-    let is_embedding = |layer: &Box<dyn Layer>| matches!(layer.kind(), LayerKind::Embedding(_));
+    let is_embedding = |layer: &&dyn Layer| matches!(layer.kind(), LayerKind::Embedding(_));
     let mut x = match (&features.values, features.codes.as_slice()) {
         (Some(values), []) => values.clone(),
         // The tables come first and take values and codes.

@@ -13,7 +13,7 @@ use super::proto::{
 };
 use crate::config::Task;
 use crate::data::Preprocessor;
-use crate::model::Layer;
+use crate::model::{Layer, LayerKind};
 
 /// Version of the file format: that of ONNX 1.15, the first with [`OPSET`].
 const IR_VERSION: i64 = 9;
@@ -42,8 +42,8 @@ const VERSION_KEY: &str = "ddp_train.version";
 pub struct Trained<'a> {
     /// Conversion of the data's columns to features.
     pub preprocessor: &'a Preprocessor,
-    /// Layers in forward order, before any fusion.
-    pub layers: &'a [Box<dyn Layer>],
+    /// Layers in forward order, before or after fusion, such as [`crate::model::Network::layers`].
+    pub layers: &'a [&'a dyn Layer],
     /// Parameters of the layers.
     pub parameters: Vec<TrainedParam>,
     /// Meaning of the outputs.
@@ -129,8 +129,7 @@ impl OnnxModel {
 }
 
 /// Checks that the first layer takes the features.
-fn check_width(features: &inputs::Features, layers: &[Box<dyn Layer>]) -> Result<()> {
-    use crate::model::LayerKind;
+fn check_width(features: &inputs::Features, layers: &[&dyn Layer]) -> Result<()> {
     let expected = match layers.first().map(|layer| layer.kind()) {
         Some(LayerKind::Linear(linear)) => linear.in_features,
         Some(LayerKind::Embedding(specs)) => {

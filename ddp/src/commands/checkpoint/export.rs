@@ -31,9 +31,10 @@ pub(super) fn export(args: &CheckpointExportArgs) -> Result<()> {
         ExportFormat::Onnx => {
             let (config, info, spec) = architecture(&file)?;
             let Weights { parameters, origin, .. } = weights(&file, checkpoint.as_ref(), args.weights)?;
+            let layers = layers::of_spec(&spec);
             let model = OnnxModel::new(Trained {
                 preprocessor: &info.preprocessor,
-                layers: &layers::of_spec(&spec),
+                layers: &layers.iter().map(|layer| &**layer).collect::<Vec<_>>(),
                 parameters: parameters.into_iter().map(TrainedParam::from).collect(),
                 task: config.data.task,
                 targets: &config.data.target,
