@@ -282,11 +282,6 @@ impl ColumnCodes {
         }
     }
 
-    /// Whether missing values are filled.
-    pub(crate) fn fills_missing(&self) -> bool {
-        self.fill.is_some()
-    }
-
     /// Conversion of the columns, in the order of the features.
     pub(crate) fn compiled(&self) -> Vec<Column> {
         let fill = |column: usize| self.fill.as_ref().map_or(0.0, |fill| fill[column]);

@@ -76,12 +76,12 @@ fn add_classes(graph: &mut Graph, outputs: &Value, n_outputs: usize, labels: &Cl
     }
 }
 
-/// A label applies where its output is above 0, that is its probability above 1/2, as in evaluation.
+/// A label applies where its output is at least 0, that is its probability at least 1/2, as in `predict` without a threshold.
 fn add_labels(graph: &mut Graph, outputs: &Value, n_outputs: usize) {
     graph.output_op("Sigmoid", &[outputs], &[], PROBABILITIES);
     graph.output(PROBABILITIES, ElementType::Float, Some(n_outputs), "probability of each label");
     let zero = graph.floats("label.threshold", &[], vec![0.0]);
-    let applies = graph.op("Greater", &[outputs, &zero], "label.applies");
+    let applies = graph.op("GreaterOrEqual", &[outputs, &zero], "label.applies");
     let to = [("to", Attribute::Int(ElementType::Int64 as i64))];
     graph.output_op("Cast", &[&applies], &to, LABEL);
     graph.output(LABEL, ElementType::Int64, Some(n_outputs), "1 where the label applies, else 0");

@@ -6,11 +6,10 @@ use super::weights::{Named, Weights, check_out};
 use super::{one_at, print_result};
 use crate::checkpoint::{Checkpoint, MANIFEST_FILE};
 use crate::cli::{CheckpointExportArgs, ExportFormat, WeightsChoice};
-use crate::config::Config;
 use crate::error::Result;
 use crate::export::{ExportError, OnnxModel, Trained, TrainedParam, WeightsPlace};
-use crate::model::file::{ModelFile, ModelInfo};
-use crate::model::{ModelSpec, ParamLayout, layers};
+use crate::model::{ParamLayout, layers};
+use crate::predict::SavedModel;
 use crate::run_folder::folder::MODEL_FILE;
 
 /// Exports the model.
@@ -29,16 +28,16 @@ pub(super) fn export(args: &CheckpointExportArgs) -> Result<()> {
             (weights.origin, None)
         }
         ExportFormat::Onnx => {
-            let (config, info, spec) = architecture(&file)?;
+            let saved = SavedModel::open(&file)?;
             let Weights { parameters, origin, .. } = weights(&file, checkpoint.as_ref(), args.weights)?;
-            let layers = layers::of_spec(&spec);
+            let layers = layers::of_spec(&saved.spec()?);
             let model = OnnxModel::new(Trained {
-                preprocessor: &info.preprocessor,
+                preprocessor: &saved.preprocessor,
                 layers: &layers.iter().map(|layer| &**layer).collect::<Vec<_>>(),
                 parameters: parameters.into_iter().map(TrainedParam::from).collect(),
-                task: config.data.task,
-                targets: &config.data.target,
-                config: &info.config,
+                task: saved.config.data.task,
+                targets: &saved.config.data.target,
+                config: &saved.config.to_toml(),
                 origin: &origin,
             })?;
             let place = if args.external_data { WeightsPlace::SecondFile } else { WeightsPlace::Auto };
@@ -88,19 +87,8 @@ impl Source {
 fn weights(file: &Path, checkpoint: Option<&Checkpoint>, choice: WeightsChoice) -> Result<Weights> {
     match checkpoint {
         Some(checkpoint) => Weights::load(checkpoint, choice),
-        None => Weights::of_file(file, &ParamLayout::new(&architecture(file)?.2), choice),
+        None => Weights::of_file(file, &ParamLayout::new(&SavedModel::open(file)?.spec()?), choice),
     }
-}
-
-/// The layers of the model in a file, and what is known of its data.
-fn architecture(path: &Path) -> Result<(Config, ModelInfo, ModelSpec)> {
-    let file = ModelFile::read(path)?;
-    let info = file.info()?;
-    let config = Config::from_saved(&info.config, path)?;
-    let n_outputs = file.n_outputs(&config.model)?;
-    let spec = ModelSpec::new(&config.model, info.preprocessor.plan.n_features(), n_outputs);
-    let spec = spec.with_embeddings(file.embeddings()?);
-    Ok((config, info, spec))
 }
 
 impl From<Named> for TrainedParam {

@@ -16,6 +16,8 @@ pub(super) struct Case {
     pub(super) onnx: PathBuf,
     /// Rows to predict, in training or not.
     pub(super) rows: PathBuf,
+    /// Whether the task has probabilities.
+    pub(super) has_probabilities: bool,
 }
 
 /// All kinds of models, trained once for all tests.
@@ -96,7 +98,7 @@ fn make(dir: &Path) -> Vec<Case> {
         train.current_dir(root());
         run_ok(train);
         run_ok(single(&["checkpoint", "export", out, "--out", onnx.to_str().unwrap()]));
-        Case { name, run, onnx, rows }
+        Case { name, run, onnx, rows, has_probabilities: !["diabetes", "regression"].contains(&name) }
     };
     all.into_iter().map(make).collect()
 }

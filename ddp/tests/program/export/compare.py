@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Compares exported models in onnxruntime with the outputs that ddp-train computed.
+"""Compares exported models in onnxruntime with `ddp-train predict`.
 
   compare.py CASES.json EXAMPLES
 
-CASES.json is a list of {name, model, rows, expected}: an ONNX file, a CSV file and one list of outputs per row. EXAMPLES is the
-folder of predict_with_onnxruntime.py, which reads the rows. Each model must pass the checker, give outputs within
+CASES.json is a list of {name, model, rows, predictions}: an ONNX file, a CSV file, and what `predict --proba` wrote for it as CSV.
+EXAMPLES is the folder of predict_with_onnxruntime.py, which reads the rows. Each model must pass the checker, give outputs within
 1e-5 + 1e-5 * |expected|, and give for one row what it gives for all. Prints one line per case.
 """
 import csv
@@ -29,20 +29,22 @@ def check(path):
         assert not schema.deprecated, node.op_type
 
 
-def labels_of(name, expected, metadata):
-    """The labels that belong to the outputs."""
-    if metadata["ddp_train.task"] == "multilabel":
-        return (expected > 0.5).astype(np.int64)
-    return np.array(json.loads(metadata["ddp_train.labels"]), dtype=object)[expected.argmax(axis=1)]
+def read_predictions(path):
+    """The probabilities or quantities, `[rows, outputs]`, and the predictions as texts."""
+    with open(path, newline="") as file:
+        header, *rows = csv.reader(file)
+    probabilities = [i for i, name in enumerate(header) if name.startswith("proba_")]
+    predictions = [i for i, name in enumerate(header) if name.startswith("prediction")]
+    values = [[float(row[i]) for i in probabilities or predictions] for row in rows]
+    return np.array(values), [[row[i] for i in predictions] for row in rows]
 
 
 def compare(case, predict):
     check(case["model"])
     session = onnxruntime.InferenceSession(case["model"], providers=["CPUExecutionProvider"])
-    metadata = session.get_modelmeta().custom_metadata_map
     with open(case["rows"], newline="") as file:
         rows = list(csv.DictReader(file))
-    expected = np.array(case["expected"])
+    expected, labels = read_predictions(case["predictions"])
     got = predict(session, rows)
     values = got.get("probabilities", got.get("prediction"))
     assert values.shape == expected.shape, (values.shape, expected.shape)
@@ -50,10 +52,12 @@ def compare(case, predict):
     excess = (difference - 1e-5 - 1e-5 * np.abs(expected)).max()
     assert excess <= 0, f"{case['name']}: largest difference {difference.max():.3g}"
     if "label" in got:
-        assert (got["label"] == labels_of(case["name"], expected, metadata)).all(), case["name"]
-    one = predict(session, rows[:1])
-    assert all(np.allclose(one[name][0].astype(float), got[name][0].astype(float), 1e-5, 1e-6)
-               for name in one if got[name].dtype != object)
+        texts = [[str(label) for label in np.ravel(row)] for row in got["label"].tolist()]
+        assert texts == labels, case["name"]
+    # One row alone, and all of them.
+    for name, value in predict(session, rows[:1]).items():
+        same = np.array_equal if value.dtype.kind in "iO" else lambda a, b: np.allclose(a, b, 1e-5, 1e-6)
+        assert same(value[0], got[name][0]), (case["name"], name)
     print(f"{case['name']}: {len(rows)} rows, largest difference {difference.max():.3g}")
 
 

@@ -31,7 +31,7 @@ fn all_use_the_same_operator_sets_and_known_operators() {
         "Gather",
         "Gelu",
         "Gemm",
-        "Greater",
+        "GreaterOrEqual",
         "IsNaN",
         "LabelEncoder",
         "LayerNormalization",
@@ -147,7 +147,7 @@ fn categories_become_rows_of_tables() {
 fn outputs_follow_the_task() {
     let model = model("multilabel");
     assert_eq!(outputs(model.graph()), ["probabilities f32 [N, 2]", "label i64 [N, 2]"]);
-    assert!(model.graph().operators().ends_with(&["Gemm", "Sigmoid", "Greater", "Cast"]));
+    assert!(model.graph().operators().ends_with(&["Gemm", "Sigmoid", "GreaterOrEqual", "Cast"]));
     assert_eq!(model.metadata("ddp_train.labels"), None);
     assert_eq!(model.metadata("ddp_train.targets"), Some("[\"yes\",\"no\"]"));
     let model = self::model("regression");
