@@ -32,7 +32,9 @@ def feeds(session, rows):
         if given.type == "tensor(string)":
             arrays[given.name] = np.array(texts, dtype=object)
         else:
-            numbers = [[np.nan if text in MISSING else float(text) for text in row] for row in texts]
+            # Integers may have more digits than a float.
+            number = int if given.type == "tensor(int64)" else float
+            numbers = [[np.nan if text in MISSING else number(text) for text in row] for row in texts]
             arrays[given.name] = np.array(numbers, dtype=DTYPES[given.type])
     return arrays
 

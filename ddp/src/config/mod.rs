@@ -117,7 +117,8 @@ impl Config {
     pub fn load_to_resume(file: &Path, sets: &[String], saved: &str, path: &Path) -> Result<Self> {
         let saved = reader::document(TABLE, saved, path)?;
         let sets = reader::set_arguments(TABLE, sets)?;
-        let raw = RawConfig::layered(TABLE, reader::file(TABLE, file)?, sets, Source::Typed)?.resuming(&saved);
+        let raw =
+            RawConfig::layered(TABLE, reader::file(TABLE, file)?, sets, Source::Typed)?.resuming(&saved);
         Self::resolve(&raw, Some(file))
     }
 

@@ -108,11 +108,15 @@ impl Preprocessor {
 
     /// Whether an offset is subtracted from a column in f64 before it becomes f32, for each column.
     pub(crate) fn has_offsets(&self) -> Vec<bool> {
+        self.column_offsets().iter().map(|offset| *offset != 0.0).collect()
+    }
+
+    /// What is subtracted from each column in f64 before it becomes f32; 0 for most.
+    pub(crate) fn column_offsets(&self) -> Vec<f64> {
         let offsets = self.normalizer.as_ref().and_then(|normalizer| normalizer.offset.as_ref());
-        let of_columns = offsets.map(|of_features| self.plan.of_columns(of_features));
-        match of_columns {
-            Some(offsets) => offsets.iter().map(|offset| *offset != 0.0).collect(),
-            None => vec![false; self.plan.columns.len()],
+        match offsets {
+            Some(of_features) => self.plan.of_columns(of_features),
+            None => vec![0.0; self.plan.columns.len()],
         }
     }
 
@@ -299,9 +303,13 @@ impl ColumnCodes {
 /// One or several features of a column, which is named by its number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Column {
+    /// The value, less the column's offset, or `fill` where it is missing.
     Number { column: usize, fill: f32 },
+    /// 1 where the value is missing, else 0.
     Indicator { column: usize },
+    /// One feature per code.
     OneHot { column: usize, n_codes: usize },
+    /// The code of a category with an embedding.
     Code { column: usize, n_codes: usize },
 }
 

@@ -1,7 +1,8 @@
 //! The inputs of a graph and the preprocessing of their values, as [`crate::data::Preprocessor`] does it.
 //!
-//! Numbers: missing values are filled, then `(x - shift) · scale` is computed in f64 and rounded once, as for training. Categories
-//! become codes by their texts, 0 for unknown ones, and codes one-hot columns or rows of tables.
+//! Numbers: an offset is subtracted from columns that need more digits than f32 has, missing values are filled, then
+//! `(x - shift) · scale` is computed in f64 and rounded once, as for training. Categories become codes by their texts, 0 for unknown
+//! ones, and codes one-hot columns or rows of tables.
 
 use super::graph::{Attribute, Graph, Value};
 use super::proto::ElementType;
@@ -9,6 +10,8 @@ use crate::data::{ColumnCodes, EncodedColumn, Normalizer, Preprocessor, Vocabula
 
 /// Name of the input of models with one input for all columns.
 const X: &str = "x";
+/// Beyond this size not all integers are exact in f64.
+const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// Features of the model, computed from the inputs.
 pub(super) struct Features {
@@ -29,81 +32,101 @@ pub(super) struct Input {
     pub(super) name: String,
     /// Columns of the data that it takes, in order.
     pub(super) columns: Vec<String>,
-    /// Its element type.
-    pub(super) element: ElementType,
 }
 
 /// Adds inputs and preprocessing to the graph.
 pub(super) fn add(graph: &mut Graph, preprocessor: &Preprocessor) -> Features {
     let plan = &preprocessor.plan;
     let encoded = plan.compiled();
-    let inputs = declare(graph, plan);
-    let value_of = |column: usize| match inputs.as_slice() {
-        [(_, value)] if is_one_input(plan) => value.clone(),
-        many => many[column].1.clone(),
-    };
+    let (inputs, columns) = declare(graph, preprocessor);
 
-    let fills: Vec<(usize, f32)> = encoded
-        .iter()
-        .filter_map(|encoded| match *encoded {
-            EncodedColumn::Number { column, fill } => Some((column, fill)),
-            _ => None,
-        })
-        .collect();
+    let fill = |encoded: &EncodedColumn| match *encoded {
+        EncodedColumn::Number { column, fill } => Some((column, fill)),
+        _ => None,
+    };
+    let fills: Vec<(usize, f32)> = encoded.iter().filter_map(fill).collect();
     let mut values = Vec::new();
     if !fills.is_empty() {
-        let numbers = if is_one_input(plan) {
-            value_of(0)
-        } else {
-            let columns: Vec<Value> = fills.iter().map(|&(column, _)| value_of(column)).collect();
-            graph.side_by_side(&columns, "numbers")
+        let numbers = match &columns {
+            Columns::Matrix(x) => x.clone(),
+            Columns::Each(columns) => {
+                let numbers = fills.iter().map(|&(column, _)| columns[column].clone());
+                graph.side_by_side(&numbers.collect::<Vec<_>>(), "numbers")
+            }
         };
         values = add_numbers(graph, numbers, preprocessor, &fills, &encoded);
     }
     let (mut codes, mut axis) = (Vec::new(), None);
     for encoded in &encoded {
-        match *encoded {
-            EncodedColumn::OneHot { column, .. } => {
-                let code = add_code(graph, plan, column, &value_of(column));
-                values.push(add_one_hot(graph, plan, column, &code));
-            }
-            EncodedColumn::Code { column, .. } => {
-                let code = add_code(graph, plan, column, &value_of(column));
-                let axis = axis.get_or_insert_with(|| graph.integers("codes.axis", vec![1]));
-                codes.push(graph.op("Squeeze", &[&code, axis], &format!("{}.code", plan.columns[column])));
-            }
-            EncodedColumn::Number { .. } | EncodedColumn::Indicator { .. } => {}
+        let (EncodedColumn::OneHot { column, .. } | EncodedColumn::Code { column, .. }) = *encoded else {
+            continue;
+        };
+        let Columns::Each(columns) = &columns else { unreachable!("categories have inputs of their own") };
+        let code = add_code(graph, plan, column, &columns[column]);
+        if let EncodedColumn::OneHot { .. } = encoded {
+            values.push(add_one_hot(graph, plan, column, &code));
+        } else {
+            let axis = axis.get_or_insert_with(|| graph.integers("codes.axis", vec![1]));
+            codes.push(graph.op("Squeeze", &[&code, axis], &format!("{}.code", plan.columns[column])));
         }
     }
     let n_values = plan.n_features() - codes.len();
     let values = (!values.is_empty()).then(|| graph.side_by_side(&values, "features"));
-    Features { values, n_values, codes, inputs: inputs.into_iter().map(|(input, _)| input).collect() }
+    Features { values, n_values, codes, inputs }
 }
 
-/// Whether all columns are numbers, so that one matrix takes them.
-fn is_one_input(plan: &ColumnCodes) -> bool {
-    plan.vocabularies.is_empty()
+/// The columns of the data as values of the graph.
+enum Columns {
+    /// `[N, columns]` f32.
+    Matrix(Value),
+    /// `[N, 1]` each: f32 numbers, less the column's offset, or texts.
+    Each(Vec<Value>),
 }
 
-/// Declares one input for all columns, or one per column.
-fn declare(graph: &mut Graph, plan: &ColumnCodes) -> Vec<(Input, Value)> {
-    let element_of = |column: &String| match plan.vocabularies.iter().any(|known| known.name() == column) {
-        true => ElementType::String,
-        false => ElementType::Float,
-    };
-    let mut declare = |name: &str, columns: &[String], element| {
+/// Declares one input for all columns if all are numbers that f32 holds, or one per column.
+fn declare(graph: &mut Graph, preprocessor: &Preprocessor) -> (Vec<Input>, Columns) {
+    let plan = &preprocessor.plan;
+    let offsets = preprocessor.column_offsets();
+    let declare = |graph: &mut Graph, name: &str, columns: &[String], element| {
         let about = match element {
             ElementType::String => "text of a category; unknown texts and \"\" are one more category",
+            ElementType::Int64 => "integers as in the data",
             _ => "numbers as in the data; NaN is a missing value, where training allowed it",
         };
         let value = graph.input(name, element, columns.len(), about);
-        (Input { name: value.0.clone(), columns: columns.to_vec(), element }, value)
+        (Input { name: value.0.clone(), columns: columns.to_vec() }, value)
     };
-    if is_one_input(plan) {
-        return vec![declare(X, &plan.columns, ElementType::Float)];
+    if plan.vocabularies.is_empty() && offsets.iter().all(|offset| *offset == 0.0) {
+        let (input, x) = declare(graph, X, &plan.columns, ElementType::Float);
+        return (vec![input], Columns::Matrix(x));
     }
-    let one = |column: &String| declare(column, std::slice::from_ref(column), element_of(column));
-    plan.columns.iter().map(one).collect()
+    let is_category = |column: &String| plan.vocabularies.iter().any(|known| known.name() == column);
+    let (mut inputs, mut values) = (Vec::new(), Vec::new());
+    for (column, &offset) in plan.columns.iter().zip(&offsets) {
+        let element = match offset {
+            _ if is_category(column) => ElementType::String,
+            0.0 => ElementType::Float,
+            // A double would lose digits of such integers, but an integer can't be missing.
+            _ if offset.abs() >= MAX_EXACT && !plan.fills_missing() => ElementType::Int64,
+            _ => ElementType::Double,
+        };
+        let (input, value) = declare(graph, column, std::slice::from_ref(column), element);
+        inputs.push(input);
+        values.push(add_offset(graph, column, element, value, offset));
+    }
+    (inputs, Columns::Each(values))
+}
+
+/// The values less their offset, as f32; others as they are.
+fn add_offset(graph: &mut Graph, column: &str, element: ElementType, value: Value, offset: f64) -> Value {
+    let name = format!("{column}.offset");
+    let offset = match element {
+        ElementType::Double => graph.doubles(&name, vec![offset]),
+        ElementType::Int64 => graph.integers(&name, vec![offset as i64]),
+        _ => return value,
+    };
+    let less = graph.op("Sub", &[&value, &offset], &format!("{column}.less_offset"));
+    graph.cast(&less, ElementType::Float, &format!("{column}.f32"))
 }
 
 /// Fills and normalises the columns of numbers, `[N, n]`; returns them and the indicators of missing values.
@@ -141,9 +164,8 @@ fn add_numbers(
 /// `(x - shift) · scale` in f64, rounded to f32. The features behind the first `n_numbers` keep their values: their shift is 0 and
 /// their scale 1.
 fn add_normalizer(graph: &mut Graph, x: &Value, normalizer: &Normalizer, n_numbers: usize) -> Value {
-    let wide = |values: &[f32]| values[..n_numbers].iter().map(|&value| f64::from(value)).collect();
-    let shift = graph.doubles("normalize.shift", wide(&normalizer.shift));
-    let scale = graph.doubles("normalize.scale", wide(&normalizer.scale));
+    let shift = graph.doubles("normalize.shift", normalizer.shift[..n_numbers].to_vec());
+    let scale = graph.doubles("normalize.scale", normalizer.scale[..n_numbers].to_vec());
     let x = graph.cast(x, ElementType::Double, "numbers.f64");
     let x = graph.op("Sub", &[&x, &shift], "numbers.shifted");
     let x = graph.op("Mul", &[&x, &scale], "numbers.scaled");

@@ -76,7 +76,7 @@ impl OnnxModel {
         let mut parameters = Parameters::new(parameters);
         let outputs = layers::add(&mut graph, &features, layers, &mut parameters)?;
         let n_outputs = layers.last().map_or(0, |layer| layer.out_features());
-        let head = Head::new(task, n_outputs);
+        let head = Head::new(task, preprocessor, n_outputs);
         head.add(&mut graph, &outputs, n_outputs);
 
         let columns = |input: &Input| (input.name.clone(), json!(input.columns));

@@ -3,6 +3,7 @@
 use super::graph::{Attribute, Graph, Value};
 use super::proto::ElementType;
 use crate::config::Task;
+use crate::data::{Preprocessor, TargetScale};
 
 /// Name of the output of probabilities.
 const PROBABILITIES: &str = "probabilities";
@@ -20,8 +21,8 @@ pub(super) enum Head {
     Classes(ClassLabels),
     /// One yes or no per output.
     Labels,
-    /// Quantities.
-    Values,
+    /// Quantities, which the layers give in standardised units if there is a scale.
+    Values(Option<TargetScale>),
 }
 
 /// Labels of the classes, in the order of the outputs.
@@ -42,11 +43,11 @@ impl ClassLabels {
 
 impl Head {
     /// The head of a model for `task`.
-    pub(super) fn new(task: Task, n_outputs: usize) -> Self {
+    pub(super) fn new(task: Task, preprocessor: &Preprocessor, n_outputs: usize) -> Self {
         match task {
             Task::Classification => Head::Classes(ClassLabels::Indices(n_outputs)),
             Task::Multilabel => Head::Labels,
-            Task::Regression => Head::Values,
+            Task::Regression => Head::Values(preprocessor.target_scale.clone()),
         }
     }
 
@@ -55,13 +56,24 @@ impl Head {
         match self {
             Head::Classes(labels) => add_classes(graph, outputs, n_outputs, labels),
             Head::Labels => add_labels(graph, outputs, n_outputs),
-            Head::Values => {
-                let to = [("to", Attribute::Int(ElementType::Double as i64))];
-                graph.output_op("Cast", &[outputs], &to, PREDICTION);
-                graph.output(PREDICTION, ElementType::Double, Some(n_outputs), "predicted quantities");
-            }
+            Head::Values(scale) => add_values(graph, outputs, n_outputs, scale.as_ref()),
         }
     }
+}
+
+/// `outputs · scale + shift` in f64, as [`TargetScale::to_user_units`].
+fn add_values(graph: &mut Graph, outputs: &Value, n_outputs: usize, scale: Option<&TargetScale>) {
+    graph.output(PREDICTION, ElementType::Double, Some(n_outputs), "predicted quantities");
+    let Some(TargetScale { shift, scale }) = scale else {
+        let to = [("to", Attribute::Int(ElementType::Double as i64))];
+        graph.output_op("Cast", &[outputs], &to, PREDICTION);
+        return;
+    };
+    let shift = graph.doubles("target.shift", shift.clone());
+    let scale = graph.doubles("target.scale", scale.clone());
+    let outputs = graph.cast(outputs, ElementType::Double, "target.standardized");
+    let scaled = graph.op("Mul", &[&outputs, &scale], "target.scaled");
+    graph.output_op("Add", &[&scaled, &shift], &[], PREDICTION);
 }
 
 fn add_classes(graph: &mut Graph, outputs: &Value, n_outputs: usize, labels: &ClassLabels) {

@@ -108,10 +108,13 @@ impl Weights {
         let file = TensorFile::open(path).map_err(damaged)?;
         let (mut parameters, mut others) = (Vec::new(), Vec::new());
         for name in file.names() {
+            if layout.find(&name).is_none() {
+                others.push(Extra::read(&file, &name).map_err(damaged)?);
+                continue;
+            }
             let dims = file.dims(&name).unwrap_or_default().to_vec();
             let values = file.tensor(&name).map_err(damaged)?;
-            let to = if layout.find(&name).is_some() { &mut parameters } else { &mut others };
-            to.push(Named { name, dims, values });
+            parameters.push(Named { name, dims, values });
         }
         let origin = format!("weights of {}", path.display());
         Ok(Weights { parameters, others, metadata: file.metadata(), origin })

@@ -79,6 +79,17 @@ fn make(dir: &Path) -> Vec<Case> {
         "target = [\"price\", \"height\"]\ntask = \"regression\"\ndrop = [\"kind\", \"yes\", \"no\", \"city\", \"code\"]\n\
          missing = \"mean\"\nnormalize = \"standard\"\n[model]\nhidden = []",
     );
+    let times = write(dir, "times.csv", &times());
+    let of_times = |name: &str, more: &str| {
+        let text = format!(
+            "[data]\ntrain = {}\ntarget = \"y\"\ntask = \"regression\"\n{more}\n[model]\nhidden = [6]\nactivation = \"tanh\"\n\
+             [train]\nepochs = 2\nbatch_size = 8\n",
+            quoted(&times)
+        );
+        write(dir, &format!("{name}.toml"), &text)
+    };
+    let exact = of_times("times", "drop = [\"gaps\"]");
+    let filled = of_times("filled-times", "missing = \"mean\"");
     let digits = write(dir, "digits.csv", &digits());
     let example = |name: &str| root().join("examples").join(name);
     let all = [
@@ -90,6 +101,8 @@ fn make(dir: &Path) -> Vec<Case> {
         ("only-categories", only_categories, rows.clone()),
         ("multilabel", multilabel, rows.clone()),
         ("regression", regression, write(dir, "whole.csv", &table(160, 40))),
+        ("times", exact, times.clone()),
+        ("filled-times", filled, times.clone()),
     ];
     let make = |(name, config, rows): (&'static str, PathBuf, PathBuf)| {
         let (run, onnx) = (dir.join(name), dir.join(format!("{name}.onnx")));
@@ -98,7 +111,13 @@ fn make(dir: &Path) -> Vec<Case> {
         train.current_dir(root());
         run_ok(train);
         run_ok(single(&["checkpoint", "export", out, "--out", onnx.to_str().unwrap()]));
-        Case { name, run, onnx, rows, has_probabilities: !["diabetes", "regression"].contains(&name) }
+        Case {
+            name,
+            run,
+            onnx,
+            rows,
+            has_probabilities: !["diabetes", "regression", "times", "filled-times"].contains(&name),
+        }
     };
     all.into_iter().map(make).collect()
 }
@@ -116,6 +135,17 @@ fn table(first: usize, n_rows: usize) -> String {
         let (yes, no) = (u8::from(wave(0.7) > 0.0), u8::from(row % 3 == 0));
         let price = 3.0 * wave(0.7) + wave(1.3);
         text += &format!("{age},{label},{height:.4},{city},{code},{yes},{no},{price:.5},{}\n", row % 3);
+    }
+    text
+}
+
+/// Times in nanoseconds and in seconds, small numbers, times with gaps, and targets far from 0.
+fn times() -> String {
+    let mut text = "ns,s,small,gaps,y\n".to_owned();
+    for row in 0..60_u64 {
+        let (ns, s) = (1_700_000_000_000_000_000 + row * 7, 1.7e9 + row as f64 * 0.125);
+        let gaps = if row % 9 == 4 { String::new() } else { format!("{}", 1_699_999_999_000 + row * 3) };
+        text += &format!("{ns},{s},{},{gaps},{}\n", row % 5, 3e5 + 1e5 * (row as f64 * 0.1).sin());
     }
     text
 }

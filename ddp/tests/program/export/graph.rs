@@ -17,8 +17,9 @@ fn outputs(graph: &Graph) -> Vec<String> {
     graph.output.iter().map(|output| output.describe()).collect()
 }
 
-/// The operators of a model whose numbers are filled, indicated and normalised.
-const NUMBERS: [&str; 9] = ["Concat", "IsNaN", "Where", "Gather", "Cast", "Cast", "Sub", "Mul", "Cast"];
+/// The operators of a model whose numbers are filled, indicated and normalised; one column has an offset.
+const NUMBERS: [&str; 11] =
+    ["Sub", "Cast", "Concat", "IsNaN", "Where", "Gather", "Cast", "Cast", "Sub", "Mul", "Cast"];
 
 #[test]
 fn all_use_the_same_operator_sets_and_known_operators() {
@@ -88,7 +89,7 @@ fn categories_become_one_hot_columns() {
     let graph = model.graph();
     // A column is called as an output is.
     let want =
-        ["age f32 [N, 1]", "label_2 f32 [N, 1]", "height f32 [N, 1]", "city text [N, 1]", "code text [N, 1]"];
+        ["age f32 [N, 1]", "label_2 f32 [N, 1]", "height f64 [N, 1]", "city text [N, 1]", "code text [N, 1]"];
     assert_eq!(inputs(graph), want);
     let columns: Value = serde_json::from_str(model.metadata("ddp_train.inputs").unwrap()).unwrap();
     assert_eq!(columns["label_2"], Value::from(vec!["label"]));
@@ -152,6 +153,23 @@ fn outputs_follow_the_task() {
     assert_eq!(model.metadata("ddp_train.targets"), Some("[\"yes\",\"no\"]"));
     let model = self::model("regression");
     assert_eq!(outputs(model.graph()), ["prediction f64 [N, 2]"]);
-    let want = ["IsNaN", "Where", "Gather", "Cast", "Cast", "Sub", "Mul", "Cast", "Concat", "Gemm", "Cast"];
-    assert_eq!(model.graph().operators(), want);
+    let want = ["IsNaN", "Where", "Gather", "Cast", "Cast", "Sub", "Mul", "Cast", "Concat", "Gemm"];
+    // Back to the units of the targets.
+    assert_eq!(model.graph().operators(), [&want[..], &["Cast", "Mul", "Add"]].concat());
+    assert_eq!(model.graph().constant("target.shift").dims, [2]);
+}
+
+#[test]
+fn columns_with_many_digits_are_inputs_of_many_digits() {
+    let model = model("times");
+    let graph = model.graph();
+    assert_eq!(inputs(graph), ["ns i64 [N, 1]", "s f64 [N, 1]", "small f32 [N, 1]"]);
+    assert_eq!(graph.operators()[..5], ["Sub", "Cast", "Sub", "Cast", "Concat"]);
+    let offset = graph.constant("ns.offset");
+    let bytes: [u8; 8] = offset.raw_data.as_slice().try_into().unwrap();
+    assert!((i64::from_le_bytes(bytes) - 1_700_000_000_000_000_200).abs() < 1000);
+    // An integer can't be missing.
+    let model = self::model("filled-times");
+    let want = ["ns f64 [N, 1]", "s f64 [N, 1]", "small f32 [N, 1]", "gaps f64 [N, 1]"];
+    assert_eq!(inputs(model.graph()), want);
 }
