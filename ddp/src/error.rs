@@ -12,6 +12,7 @@ use crate::data::DataError;
 use crate::data_parallel::ExchangeError;
 use crate::error_hints::{comm_message, kernel_message};
 use crate::exit_code;
+use crate::export::ExportError;
 use crate::model::ModelError;
 use crate::optim::OptimError;
 use crate::predict::PredictError;
@@ -84,6 +85,9 @@ pub enum Error {
         /// Processes.
         world_size: usize,
     },
+    /// The model has no form in the requested format.
+    #[error(transparent)]
+    Export(Box<ExportError>),
     /// The model was trained without evaluation data, and the command names none.
     #[error("the run had no evaluation data\nhint: name the rows to evaluate with --data")]
     NoEvalData,
@@ -184,6 +188,15 @@ impl From<ModelError> for Error {
             ModelError::Kernel(error) => error.into(),
             ModelError::File(error) => error.into(),
             other => Error::Model(Box::new(other)),
+        }
+    }
+}
+
+impl From<ExportError> for Error {
+    fn from(error: ExportError) -> Self {
+        match error {
+            ExportError::Write(error) => Error::Write(error),
+            other => Error::Export(Box::new(other)),
         }
     }
 }

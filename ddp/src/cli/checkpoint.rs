@@ -19,7 +19,7 @@ pub enum CheckpointCommand {
     Prune(CheckpointPruneArgs),
     /// Average the weights of several checkpoints
     Average(CheckpointAverageArgs),
-    /// Write the weights of a checkpoint as safetensors with PyTorch's parameter names
+    /// Write a model for other programs: safetensors with PyTorch's parameter names, or ONNX with the preprocessing inside
     Export(CheckpointExportArgs),
 }
 
@@ -122,20 +122,39 @@ pub struct CheckpointAverageArgs {
     pub overwrite: bool,
 }
 
+/// Format of an exported model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    /// The weights, with PyTorch's parameter names.
+    Safetensors,
+    /// From the columns of the data to labels or quantities, for onnxruntime and others.
+    Onnx,
+}
+
 /// `ddp-train checkpoint export`
 #[derive(Debug, Clone, Args)]
-#[command(after_help = "examples/load_in_pytorch.py loads the file.")]
+#[command(after_help = "\
+For example: `ddp-train checkpoint export runs/a --out model.onnx`.
+examples/load_in_pytorch.py and examples/predict_with_onnxruntime.py load the files.")]
 pub struct CheckpointExportArgs {
-    /// One checkpoint, `latest` or `best`; for a run folder, its newest valid checkpoint
+    /// One checkpoint, `latest` or `best`; for a run folder, its newest valid checkpoint; or a model file (`.safetensors`)
     pub path: PathBuf,
+
+    /// Format; by default ONNX for an output file that ends in .onnx, else safetensors
+    #[arg(long, value_enum)]
+    pub format: Option<ExportFormat>,
 
     /// Weights to use
     #[arg(long, value_enum, default_value_t)]
     pub weights: WeightsChoice,
 
     /// Output file
-    #[arg(long, value_name = "FILE.safetensors")]
+    #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
+
+    /// ONNX: write the weights to FILE.data next to FILE, as is always done above 2 GiB
+    #[arg(long)]
+    pub external_data: bool,
 
     /// Replace an existing file
     #[arg(long)]

@@ -21,7 +21,7 @@ pub use self::bench::{
 };
 pub use self::checkpoint::{
     CheckpointAverageArgs, CheckpointCommand, CheckpointExportArgs, CheckpointLsArgs, CheckpointPruneArgs,
-    CheckpointShowArgs, CheckpointVerifyArgs, WeightsChoice,
+    CheckpointShowArgs, CheckpointVerifyArgs, ExportFormat, WeightsChoice,
 };
 pub use self::config::{ConfigCommand, ConfigKeysArgs};
 pub use self::data::{ConvertArgs, ConvertDtype, DataCommand, InspectArgs};

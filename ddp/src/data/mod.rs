@@ -63,6 +63,7 @@ pub use self::labels::{Label, LabelVocabulary};
 pub(crate) use self::load::check_n_rows;
 pub use self::load::{Fitted, Loaded, load, load_with, open_eval, split_eval};
 pub use self::normalize::{DeviceNormalizer, Normalizer};
+pub(crate) use self::preprocess::Column as EncodedColumn;
 pub use self::preprocess::{ColumnCodes, Preprocessor};
 pub use self::resident::{ResidentRows, Targets};
 pub use self::scan::column_stats;

@@ -111,11 +111,15 @@ impl Preprocessor {
 
     /// Whether an offset is subtracted from a column in f64 before it becomes f32, for each column.
     pub(crate) fn has_offsets(&self) -> Vec<bool> {
+        self.column_offsets().iter().map(|offset| *offset != 0.0).collect()
+    }
+
+    /// What is subtracted from each column in f64 before it becomes f32; 0 for most.
+    pub(crate) fn column_offsets(&self) -> Vec<f64> {
         let offsets = self.normalizer.as_ref().and_then(|normalizer| normalizer.offset.as_ref());
-        let of_columns = offsets.map(|of_features| self.plan.of_columns(of_features));
-        match of_columns {
-            Some(offsets) => offsets.iter().map(|offset| *offset != 0.0).collect(),
-            None => vec![false; self.plan.columns.len()],
+        match offsets {
+            Some(of_features) => self.plan.of_columns(of_features),
+            None => vec![0.0; self.plan.columns.len()],
         }
     }
 
@@ -287,7 +291,8 @@ impl ColumnCodes {
         }
     }
 
-    fn compiled(&self) -> Vec<Column> {
+    /// Conversion of the columns, in the order of the features.
+    pub(crate) fn compiled(&self) -> Vec<Column> {
         let fill = |column: usize| self.fill.as_ref().map_or(0.0, |fill| fill[column]);
         let mut columns: Vec<_> =
             self.numbers().map(|column| Column::Number { column, fill: fill(column) }).collect();
@@ -300,12 +305,16 @@ impl ColumnCodes {
     }
 }
 
-/// One or several features of a column.
+/// One or several features of a column, which is named by its number.
 #[derive(Debug, Clone, Copy)]
-enum Column {
+pub(crate) enum Column {
+    /// The value, less the column's offset, or `fill` where it is missing.
     Number { column: usize, fill: f32 },
+    /// 1 where the value is missing, else 0.
     Indicator { column: usize },
+    /// One feature per code.
     OneHot { column: usize, n_codes: usize },
+    /// The code of a category with an embedding.
     Code { column: usize, n_codes: usize },
 }
 

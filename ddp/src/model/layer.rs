@@ -143,6 +143,15 @@ pub enum LayerKind<'a> {
     SkipBegin,
     /// End of the innermost open skip connection.
     SkipEnd,
+    /// Layer norm: its parameters are the scale and the shift.
+    LayerNorm {
+        /// Added to the variance.
+        eps: f64,
+    },
+    /// Dropout: does nothing after training.
+    Dropout,
+    /// Conversion between number formats.
+    Cast,
 }
 
 /// Quantities that decide the sizes of buffers.

@@ -73,6 +73,15 @@ impl SavedModel {
         KnownFeatures { names: &plan.columns, vocabularies: &plan.vocabularies, of: "the model" }
     }
 
+    /// Sizes and kinds of the layers.
+    ///
+    /// # Errors
+    /// [`PredictError::Model`](super::PredictError::Model) for embeddings that don't fit the columns.
+    pub fn spec(&self) -> Result<ModelSpec> {
+        let spec = ModelSpec::new(&self.config.model, self.preprocessor.plan.n_features(), self.n_outputs);
+        Ok(spec.with_embeddings(self.file.embeddings()?))
+    }
+
     /// The network with its weights, or with their average where the run kept one, in the precision of training.
     ///
     /// - `max_rows`: rows of the largest batch
@@ -81,9 +90,7 @@ impl SavedModel {
     /// [`PredictError::Model`](super::PredictError::Model) if the file does not fit its config,
     /// [`PredictError::Kernel`](super::PredictError::Kernel) if the device is unavailable or out of memory.
     pub fn network(&self, max_rows: usize, device: Device) -> Result<Network> {
-        let spec = ModelSpec::new(&self.config.model, self.preprocessor.plan.n_features(), self.n_outputs);
-        let spec = spec.with_embeddings(self.file.embeddings()?);
-        let mut network = Network::new(spec, max_rows, device, self.config.train.precision)?;
+        let mut network = Network::new(self.spec()?, max_rows, device, self.config.train.precision)?;
         network.set_weights(self.file.weights(network.layout())?.view())?;
         if let Some(checkpoint) = &self.checkpoint
             && let Some(average) = average(checkpoint, network.layout())?

@@ -11,13 +11,14 @@ use syn::visit::{self, Visit};
 use syn::{Item, UseTree, Visibility};
 
 /// The rooms from bottom to top.
-const FLOORS: [&str; 13] = [
+const FLOORS: [&str; 14] = [
     "storage",
     "config",
     "run_folder",
     "report",
     "data",
     "model",
+    "export",
     "optim",
     "data_parallel",
     "checkpoint",

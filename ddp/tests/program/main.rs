@@ -19,6 +19,7 @@ mod describe;
 mod determinism;
 mod devices;
 mod digits_kept;
+mod export;
 mod failure;
 mod gpu_program;
 mod law;

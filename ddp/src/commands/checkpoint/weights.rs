@@ -10,6 +10,7 @@ use crate::cli::WeightsChoice;
 use crate::data::LabelVocabulary;
 use crate::error::Result;
 use crate::model::file::labels_of;
+use crate::model::{ModelError, ParamLayout};
 use crate::storage::atomic_write::WriteError;
 use crate::storage::atomic_write::write_atomic_with;
 use crate::storage::fault::FileFault;
@@ -102,6 +103,28 @@ impl Weights {
     /// The labels of the classes as the file lists them.
     pub(super) fn labels(&self) -> Option<LabelVocabulary> {
         labels_of(&self.metadata).ok()?
+    }
+
+    /// Loads the weights of a model file; `layout` is that of its model.
+    pub(super) fn of_file(path: &Path, layout: &ParamLayout, choice: WeightsChoice) -> Result<Self> {
+        if choice == WeightsChoice::Ema {
+            return Err(CheckpointError::NoEma { path: path.to_owned() }.into());
+        }
+        let damaged =
+            |fault: FileFault| ModelError::ModelFile { path: path.to_owned(), reason: fault.to_string() };
+        let file = TensorFile::open(path).map_err(damaged)?;
+        let (mut parameters, mut others) = (Vec::new(), Vec::new());
+        for name in file.names() {
+            if layout.find(&name).is_none() {
+                others.push(Extra::read(&file, &name).map_err(damaged)?);
+                continue;
+            }
+            let dims = file.dims(&name).unwrap_or_default().to_vec();
+            let values = file.tensor(&name).map_err(damaged)?;
+            parameters.push(Named { name, dims, values });
+        }
+        let origin = format!("weights of {}", path.display());
+        Ok(Weights { parameters, others, metadata: file.metadata(), origin })
     }
 
     /// Writes them to `path`, replacing an existing file; see [`check_out`].

@@ -2,7 +2,7 @@
 
 use ddp_kernels::{TensorMut, TensorRef, ops};
 
-use crate::model::layer::{Layer, Result};
+use crate::model::layer::{Layer, LayerKind, Result};
 use crate::model::pass::{BackwardPass, ForwardPass};
 
 /// `y = x` in the format of activations. Nothing is in front of it, so it has no backward pass.
@@ -19,6 +19,10 @@ impl Cast {
 }
 
 impl Layer for Cast {
+    fn kind(&self) -> LayerKind<'_> {
+        LayerKind::Cast
+    }
+
     fn describe(&self) -> String {
         "cast".to_owned()
     }

@@ -2,7 +2,7 @@
 
 use ddp_kernels::{TensorMut, TensorRef, ops};
 
-use crate::model::layer::{Layer, Result};
+use crate::model::layer::{Layer, LayerKind, Result};
 use crate::model::pass::{BackwardPass, ForwardPass};
 
 /// In training, drops each value with probability `p` and divides the others by `1 - p`.
@@ -21,6 +21,10 @@ impl Dropout {
 }
 
 impl Layer for Dropout {
+    fn kind(&self) -> LayerKind<'_> {
+        LayerKind::Dropout
+    }
+
     fn describe(&self) -> String {
         format!("dropout {}", self.p)
     }

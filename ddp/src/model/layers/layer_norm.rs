@@ -3,7 +3,7 @@
 use ddp_kernels::ops::{self, LayerNormGrads, LayerNormStats};
 use ddp_kernels::{DType, TensorMut, TensorRef};
 
-use crate::model::layer::{BufferSpec, Layer, Result, Sizes};
+use crate::model::layer::{BufferSpec, Layer, LayerKind, Result, Sizes};
 use crate::model::param::{Init, ParamKind, ParamSpec};
 use crate::model::pass::{BackwardPass, ForwardPass};
 
@@ -31,6 +31,10 @@ impl LayerNorm {
 }
 
 impl Layer for LayerNorm {
+    fn kind(&self) -> LayerKind<'_> {
+        LayerKind::LayerNorm { eps: EPS }
+    }
+
     fn describe(&self) -> String {
         "layer norm".to_owned()
     }

@@ -57,7 +57,9 @@ fn logits_are_the_same() {
     for (choice, weights) in [("model", &weights), ("auto", &ema)] {
         let exported = dir.path().join(format!("{choice}.safetensors"));
         let exported_text = exported.to_str().unwrap();
-        run_ok(single(&["checkpoint", "export", out_text, "--weights", choice, "--out", exported_text]));
+        let checkpoints = out.join("checkpoints");
+        let from = checkpoints.to_str().unwrap();
+        run_ok(single(&["checkpoint", "export", from, "--weights", choice, "--out", exported_text]));
         let logits = dir.path().join("logits.json");
         let mut python = Command::new("python3");
         python.arg(root.join("examples/load_in_pytorch.py")).args([&exported, &rows, &logits]);

@@ -1,0 +1,53 @@
+//! Errors of exporting a model.
+
+use crate::storage::atomic_write::WriteError;
+
+/// The result of this room's functions.
+pub(super) type Result<T, E = ExportError> = std::result::Result<T, E>;
+
+/// A model that has no ONNX form, or a file that can't be written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExportError {
+    /// A layer of a user's own kind.
+    #[error(
+        "layer {index} of the model ({layer}) has no ONNX form; expected linear, activation, layer norm, dropout, embedding or \
+         residual layers\nhint: `--format safetensors` exports the weights of any model"
+    )]
+    UnknownLayer {
+        /// Position in the model, from 0.
+        index: usize,
+        /// The layer's description of itself.
+        layer: String,
+    },
+    /// A layer's parameter is missing among the weights, or has another shape.
+    #[error(
+        "parameter {name} is {got} among the weights, expected {expected:?}\nhint: the file was changed, or belongs to a different model"
+    )]
+    Parameter {
+        /// Its name.
+        name: String,
+        /// Its shape, or "missing".
+        got: String,
+        /// The shape that the layer declares.
+        expected: Vec<usize>,
+    },
+    /// The layers expect other features than the preprocessing gives.
+    #[error(
+        "the columns give {got}, but the layers expect {expected}\nhint: the file was changed, or belongs to a different model"
+    )]
+    Features {
+        /// Features that the columns give.
+        got: String,
+        /// Features that the layers expect.
+        expected: String,
+    },
+    /// Only ONNX knows a second file of weights.
+    #[error(
+        "--external-data is for ONNX, and the output is safetensors\nhint: add --format onnx, or leave --external-data out"
+    )]
+    ExternalDataOfSafetensors,
+    /// The file can't be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}

@@ -1,0 +1,210 @@
+//! The inputs of a graph and the preprocessing of their values, as [`crate::data::Preprocessor`] does it.
+//!
+//! Numbers: an offset is subtracted from columns that need more digits than f32 has, missing values are filled, then
+//! `(x - shift) · scale` is computed in f64 and rounded once, as for training. Categories become codes by their texts, 0 for unknown
+//! ones, and codes one-hot columns or rows of tables.
+
+use super::graph::{Attribute, Graph, Value};
+use super::proto::ElementType;
+use crate::data::{ColumnCodes, EncodedColumn, Normalizer, Preprocessor, Vocabulary};
+
+/// Name of the input of models with one input for all columns.
+const X: &str = "x";
+/// Beyond this size not all integers are exact in f64.
+const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
+
+/// Features of the model, computed from the inputs.
+pub(super) struct Features {
+    /// `[N, n_values]`: numbers, indicators and one-hot columns; `None` if there are none.
+    pub(super) values: Option<Value>,
+    /// Columns of `values`.
+    pub(super) n_values: usize,
+    /// `[N]` i64 each: codes of the categories that have embeddings.
+    pub(super) codes: Vec<Value>,
+    /// The inputs.
+    pub(super) inputs: Vec<Input>,
+}
+
+/// An input of the graph.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Input {
+    /// Its name.
+    pub(super) name: String,
+    /// Columns of the data that it takes, in order.
+    pub(super) columns: Vec<String>,
+}
+
+/// Adds inputs and preprocessing to the graph.
+pub(super) fn add(graph: &mut Graph, preprocessor: &Preprocessor) -> Features {
+    let plan = &preprocessor.plan;
+    let encoded = plan.compiled();
+    let (inputs, columns) = declare(graph, preprocessor);
+
+    let fill = |encoded: &EncodedColumn| match *encoded {
+        EncodedColumn::Number { column, fill } => Some((column, fill)),
+        _ => None,
+    };
+    let fills: Vec<(usize, f32)> = encoded.iter().filter_map(fill).collect();
+    let mut values = Vec::new();
+    if !fills.is_empty() {
+        let numbers = match &columns {
+            Columns::Matrix(x) => x.clone(),
+            Columns::Each(columns) => {
+                let numbers = fills.iter().map(|&(column, _)| columns[column].clone());
+                graph.side_by_side(&numbers.collect::<Vec<_>>(), "numbers")
+            }
+        };
+        values = add_numbers(graph, numbers, preprocessor, &fills, &encoded);
+    }
+    let (mut codes, mut axis) = (Vec::new(), None);
+    for encoded in &encoded {
+        let (EncodedColumn::OneHot { column, .. } | EncodedColumn::Code { column, .. }) = *encoded else {
+            continue;
+        };
+        let Columns::Each(columns) = &columns else { unreachable!("categories have inputs of their own") };
+        let code = add_code(graph, plan, column, &columns[column]);
+        if let EncodedColumn::OneHot { .. } = encoded {
+            values.push(add_one_hot(graph, plan, column, &code));
+        } else {
+            let axis = axis.get_or_insert_with(|| graph.integers("codes.axis", vec![1]));
+            codes.push(graph.op("Squeeze", &[&code, axis], &format!("{}.code", plan.columns[column])));
+        }
+    }
+    let n_values = plan.n_features() - codes.len();
+    let values = (!values.is_empty()).then(|| graph.side_by_side(&values, "features"));
+    Features { values, n_values, codes, inputs }
+}
+
+/// The columns of the data as values of the graph.
+enum Columns {
+    /// `[N, columns]` f32.
+    Matrix(Value),
+    /// `[N, 1]` each: f32 numbers, less the column's offset, or texts.
+    Each(Vec<Value>),
+}
+
+/// Declares one input for all columns if all are numbers that f32 holds, or one per column.
+fn declare(graph: &mut Graph, preprocessor: &Preprocessor) -> (Vec<Input>, Columns) {
+    let plan = &preprocessor.plan;
+    let offsets = preprocessor.column_offsets();
+    let declare = |graph: &mut Graph, name: &str, columns: &[String], element| {
+        let about = match element {
+            ElementType::String => "text of a category; unknown texts and \"\" are one more category",
+            ElementType::Int64 => "integers as in the data",
+            _ => "numbers as in the data; NaN is a missing value, where training allowed it",
+        };
+        let value = graph.input(name, element, columns.len(), about);
+        (Input { name: value.0.clone(), columns: columns.to_vec() }, value)
+    };
+    if plan.vocabularies.is_empty() && offsets.iter().all(|offset| *offset == 0.0) {
+        let (input, x) = declare(graph, X, &plan.columns, ElementType::Float);
+        return (vec![input], Columns::Matrix(x));
+    }
+    let is_category = |column: &String| plan.vocabularies.iter().any(|known| known.name() == column);
+    let (mut inputs, mut values) = (Vec::new(), Vec::new());
+    for (column, &offset) in plan.columns.iter().zip(&offsets) {
+        let element = match offset {
+            _ if is_category(column) => ElementType::String,
+            0.0 => ElementType::Float,
+            // A double would lose digits of such integers, but an integer can't be missing.
+            _ if offset.abs() >= MAX_EXACT && !plan.fills_missing() => ElementType::Int64,
+            _ => ElementType::Double,
+        };
+        let (input, value) = declare(graph, column, std::slice::from_ref(column), element);
+        inputs.push(input);
+        values.push(add_offset(graph, column, element, value, offset));
+    }
+    (inputs, Columns::Each(values))
+}
+
+/// The values less their offset, as f32; others as they are.
+fn add_offset(graph: &mut Graph, column: &str, element: ElementType, value: Value, offset: f64) -> Value {
+    let name = format!("{column}.offset");
+    let offset = match element {
+        ElementType::Double => graph.doubles(&name, vec![offset]),
+        ElementType::Int64 => graph.integers(&name, vec![offset as i64]),
+        _ => return value,
+    };
+    let less = graph.op("Sub", &[&value, &offset], &format!("{column}.less_offset"));
+    graph.cast(&less, ElementType::Float, &format!("{column}.f32"))
+}
+
+/// Fills and normalises the columns of numbers, `[N, n]`; returns them and the indicators of missing values.
+fn add_numbers(
+    graph: &mut Graph,
+    mut numbers: Value,
+    preprocessor: &Preprocessor,
+    fills: &[(usize, f32)],
+    encoded: &[EncodedColumn],
+) -> Vec<Value> {
+    let mut indicators = None;
+    if preprocessor.plan.fills_missing() {
+        let is_missing = graph.op("IsNaN", &[&numbers], "numbers.is_missing");
+        let fill = fills.iter().map(|&(_, fill)| fill).collect();
+        let fill = graph.floats("numbers.fill", &[fills.len()], fill);
+        numbers = graph.op("Where", &[&is_missing, &fill, &numbers], "numbers.filled");
+        let place = |encoded: &EncodedColumn| match encoded {
+            EncodedColumn::Indicator { column } => fills.iter().position(|(number, _)| number == column),
+            _ => None,
+        };
+        let places: Vec<i64> = encoded.iter().filter_map(place).map(|place| place as i64).collect();
+        if !places.is_empty() {
+            let places = graph.integers("indicators.columns", places);
+            let axis = [("axis", Attribute::Int(1))];
+            let of_columns = graph.op_with("Gather", &[&is_missing, &places], &axis, "indicators.is_missing");
+            indicators = Some(graph.cast(&of_columns, ElementType::Float, "indicators"));
+        }
+    }
+    if let Some(normalizer) = &preprocessor.normalizer {
+        numbers = add_normalizer(graph, &numbers, normalizer, fills.len());
+    }
+    std::iter::once(numbers).chain(indicators).collect()
+}
+
+/// `(x - shift) · scale` in f64, rounded to f32. The features behind the first `n_numbers` keep their values: their shift is 0 and
+/// their scale 1.
+fn add_normalizer(graph: &mut Graph, x: &Value, normalizer: &Normalizer, n_numbers: usize) -> Value {
+    let shift = graph.doubles("normalize.shift", normalizer.shift[..n_numbers].to_vec());
+    let scale = graph.doubles("normalize.scale", normalizer.scale[..n_numbers].to_vec());
+    let x = graph.cast(x, ElementType::Double, "numbers.f64");
+    let x = graph.op("Sub", &[&x, &shift], "numbers.shifted");
+    let x = graph.op("Mul", &[&x, &scale], "numbers.scaled");
+    graph.cast(&x, ElementType::Float, "numbers.normalized")
+}
+
+fn vocabulary(plan: &ColumnCodes, column: usize) -> &Vocabulary {
+    let name = &plan.columns[column];
+    let known = plan.vocabularies.iter().find(|known| known.name() == name);
+    known.expect("a column that is encoded as a category has a vocabulary")
+}
+
+/// The code of each text, `[N, 1]` i64.
+fn add_code(graph: &mut Graph, plan: &ColumnCodes, column: usize, texts: &Value) -> Value {
+    let values = vocabulary(plan, column).values();
+    let name = format!("{}.codes", plan.columns[column]);
+    if values.is_empty() {
+        // The encoder needs at least one text; every text is unknown here, the empty one included.
+        let encoder = encoder(vec![String::new()], vec![0]);
+        return graph.ml_op("LabelEncoder", &[texts], &encoder, &name);
+    }
+    let encoder = encoder(values.to_vec(), (1..=values.len() as i64).collect());
+    graph.ml_op("LabelEncoder", &[texts], &encoder, &name)
+}
+
+/// Settings of an encoder of texts; other texts become 0.
+fn encoder(texts: Vec<String>, codes: Vec<i64>) -> [(&'static str, Attribute<'static>); 3] {
+    [
+        ("keys_strings", Attribute::Texts(texts)),
+        ("values_int64s", Attribute::Ints(codes)),
+        ("default_int64", Attribute::Int(0)),
+    ]
+}
+
+/// One column per code, `[N, n_codes]`: 1 in that of the row's code, else 0.
+fn add_one_hot(graph: &mut Graph, plan: &ColumnCodes, column: usize, code: &Value) -> Value {
+    let name = &plan.columns[column];
+    let n_codes = vocabulary(plan, column).n_codes() as i64;
+    let all = graph.integers(&format!("{name}.all_codes"), (0..n_codes).collect());
+    let is_code = graph.op("Equal", &[code, &all], &format!("{name}.is_code"));
+    graph.cast(&is_code, ElementType::Float, &format!("{name}.one_hot"))
+}

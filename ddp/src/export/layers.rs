@@ -1,0 +1,176 @@
+//! The layers of a model as operators. Dropout is none: it does nothing after training.
+
+use std::collections::HashMap;
+
+use ddp_kernels::KernelError;
+use ddp_kernels::ops::Activation;
+
+use super::error::{ExportError, Result};
+use super::graph::{Attribute, Graph, Value};
+use super::inputs::Features;
+use crate::model::{EmbeddingSpec, Layer, LayerKind, Network, ParamSlot, ParamSpec};
+
+/// A trained parameter.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrainedParam {
+    /// Its name.
+    pub name: String,
+    /// Its shape.
+    pub dims: Vec<usize>,
+    /// Its values in row-major order.
+    pub values: Vec<f32>,
+}
+
+impl TrainedParam {
+    /// The parameters of a network.
+    ///
+    /// # Errors
+    /// [`KernelError`] if the weights can't be read from their device.
+    pub fn of_network(network: &Network) -> Result<Vec<Self>, KernelError> {
+        let flat = network.weights().to_vec::<f32>()?;
+        let param = |slot: &ParamSlot| TrainedParam {
+            name: slot.name.clone(),
+            dims: slot.dims.clone(),
+            values: flat[slot.range()].to_vec(),
+        };
+        Ok(network.layout().slots().iter().map(param).collect())
+    }
+}
+
+/// The trained parameters, and which of them the graph holds already.
+pub(super) struct Parameters {
+    trained: HashMap<String, TrainedParam>,
+    placed: HashMap<String, Value>,
+}
+
+impl Parameters {
+    pub(super) fn new(trained: Vec<TrainedParam>) -> Self {
+        let trained = trained.into_iter().map(|param| (param.name.clone(), param)).collect();
+        Parameters { trained, placed: HashMap::new() }
+    }
+
+    /// The parameter as a constant of the graph, made at its first use.
+    fn place(&mut self, graph: &mut Graph, spec: &ParamSpec) -> Result<Value> {
+        if let Some(value) = self.placed.get(&spec.name) {
+            return Ok(value.clone());
+        }
+        let wrong = |got: String| {
+            Err(ExportError::Parameter { name: spec.name.clone(), got, expected: spec.dims.clone() })
+        };
+        let Some(TrainedParam { dims, values, .. }) = self.trained.remove(&spec.name) else {
+            return wrong("missing".to_owned());
+        };
+        if dims != spec.dims || values.len() != dims.iter().product::<usize>() {
+            return wrong(format!("{dims:?}"));
+        }
+        let value = graph.floats(&spec.name, &dims, values);
+        self.placed.insert(spec.name.clone(), value.clone());
+        Ok(value)
+    }
+}
+
+/// Adds the layers, in order, to the features; returns the outputs of the last one.
+///
+/// # Errors
+/// [`ExportError::UnknownLayer`], [`ExportError::Parameter`], [`ExportError::Features`].
+pub(super) fn add(
+    graph: &mut Graph,
+    features: &Features,
+    layers: &[&dyn Layer],
+    parameters: &mut Parameters,
+) -> Result<Value> {
+    let is_embedding = |layer: &&dyn Layer| matches!(layer.kind(), LayerKind::Embedding(_));
+    let mut x = match (&features.values, features.codes.as_slice()) {
+        (Some(values), []) => values.clone(),
+        // The tables come first and take values and codes.
+        (_, codes) if layers.first().is_some_and(is_embedding) => {
+            let LayerKind::Embedding(specs) = layers[0].kind() else { unreachable!("as just checked") };
+            add_embeddings(graph, features, codes, specs, layers[0].parameters(), parameters)?
+        }
+        (_, codes) => {
+            let (got, expected) = (format!("{} codes to embed", codes.len()), "none".to_owned());
+            return Err(ExportError::Features { got, expected });
+        }
+    };
+    let mut skips = Vec::new();
+    for (index, layer) in layers.iter().enumerate() {
+        let unknown = || ExportError::UnknownLayer { index, layer: layer.describe() };
+        let params = layer.parameters();
+        match layer.kind() {
+            LayerKind::Embedding(specs) if index == 0 && specs.len() == features.codes.len() => {}
+            LayerKind::Linear(linear) => {
+                let name = params.last().map_or("linear", |weight| &weight.name).to_owned();
+                // The bias, if there is one, precedes the weight.
+                let weight = parameters.place(graph, &params[params.len() - 1])?;
+                let bias = params[..params.len() - 1].iter().map(|bias| parameters.place(graph, bias)).next();
+                let bias = bias.transpose()?;
+                let inputs: Vec<&Value> = [&x, &weight].into_iter().chain(&bias).collect();
+                let trans_b = [("transB", Attribute::Int(1))];
+                x = graph.op_with("Gemm", &inputs, &trans_b, &output_of(&name));
+                if let Some(activation) = linear.activation {
+                    x = add_activation(graph, &x, activation);
+                }
+            }
+            LayerKind::Activation(activation) => x = add_activation(graph, &x, activation),
+            LayerKind::LayerNorm { eps } => {
+                let [weight, bias] = params else { return Err(unknown()) };
+                let name = output_of(&weight.name);
+                let (weight, bias) = (parameters.place(graph, weight)?, parameters.place(graph, bias)?);
+                let settings = [("axis", Attribute::Int(-1)), ("epsilon", Attribute::Float(eps as f32))];
+                x = graph.op_with("LayerNormalization", &[&x, &weight, &bias], &settings, &name);
+            }
+            LayerKind::Dropout | LayerKind::Cast => {}
+            LayerKind::SkipBegin => skips.push(x.clone()),
+            LayerKind::SkipEnd => {
+                let skip = skips.pop().ok_or_else(unknown)?;
+                x = graph.op("Add", &[&x, &skip], "residual");
+            }
+            LayerKind::Embedding(_) | LayerKind::Opaque => return Err(unknown()),
+        }
+    }
+    Ok(x)
+}
+
+/// Name of the output of the layer whose weight is `weight`.
+fn output_of(weight: &str) -> String {
+    format!("{}.output", weight.strip_suffix(".weight").unwrap_or(weight))
+}
+
+/// The values and, behind them, the rows of the tables for the codes.
+fn add_embeddings(
+    graph: &mut Graph,
+    features: &Features,
+    codes: &[Value],
+    specs: &[EmbeddingSpec],
+    params: &[ParamSpec],
+    parameters: &mut Parameters,
+) -> Result<Value> {
+    if specs.len() != codes.len() {
+        return Err(ExportError::Features {
+            got: format!("{} codes to embed", codes.len()),
+            expected: format!("{} codes", specs.len()),
+        });
+    }
+    let mut all: Vec<Value> = features.values.iter().cloned().collect();
+    for (code, param) in codes.iter().zip(params) {
+        let table = parameters.place(graph, param)?;
+        all.push(graph.op("Gather", &[&table, code], &output_of(&param.name)));
+    }
+    Ok(graph.side_by_side(&all, "embedded"))
+}
+
+fn add_activation(graph: &mut Graph, x: &Value, activation: Activation) -> Value {
+    let name = activation.to_string();
+    let gelu = |approximate| [("approximate", Attribute::Text(approximate))];
+    match activation {
+        Activation::Relu => graph.op("Relu", &[x], &name),
+        Activation::Gelu => graph.op_with("Gelu", &[x], &gelu("none"), &name),
+        Activation::GeluTanh => graph.op_with("Gelu", &[x], &gelu("tanh"), &name),
+        Activation::Silu => {
+            let gate = graph.op("Sigmoid", &[x], "silu.gate");
+            graph.op("Mul", &[x, &gate], &name)
+        }
+        Activation::Tanh => graph.op("Tanh", &[x], &name),
+        Activation::Sigmoid => graph.op("Sigmoid", &[x], &name),
+    }
+}

@@ -1,0 +1,168 @@
+//! A whole model as an ONNX graph.
+
+use prost::Message as _;
+use serde_json::json;
+
+use super::error::{ExportError, Result};
+use super::graph::{Graph, ML_DOMAIN};
+use super::inputs::{self, Input};
+use super::layers::{self, Parameters, TrainedParam};
+use super::outputs::{Head, NAMES};
+use super::proto::{
+    Dimension, ElementType, ModelProto, OperatorSetIdProto, StringStringEntryProto, ValueInfoProto,
+};
+use crate::config::Task;
+use crate::data::Preprocessor;
+use crate::model::{Layer, LayerKind};
+
+/// Version of the file format: that of ONNX 1.15, the first with [`OPSET`].
+const IR_VERSION: i64 = 9;
+/// Version of the operators.
+const OPSET: i64 = 20;
+/// Version of the operators for categories.
+const ML_OPSET: i64 = 2;
+
+/// Metadata key of the columns of each input, as JSON: name of the input to names of columns.
+const INPUTS_KEY: &str = "ddp_train.inputs";
+/// Metadata key of the labels of the classes in the order of the outputs, as JSON; missing without classes.
+const LABELS_KEY: &str = "ddp_train.labels";
+/// Metadata key of the names of the target columns, as JSON.
+const TARGETS_KEY: &str = "ddp_train.targets";
+/// Metadata key of the task.
+const TASK_KEY: &str = "ddp_train.task";
+/// Metadata key of the resolved config, as TOML.
+const CONFIG_KEY: &str = "ddp_train.config";
+/// Metadata key for the origin of the weights.
+const WEIGHTS_KEY: &str = "ddp_train.weights";
+/// Metadata key of the version that wrote the file.
+const VERSION_KEY: &str = "ddp_train.version";
+
+/// A trained model to export.
+#[derive(Debug)]
+pub struct Trained<'a> {
+    /// Conversion of the data's columns to features.
+    pub preprocessor: &'a Preprocessor,
+    /// Layers in forward order, before or after fusion, such as [`crate::model::Network::layers`].
+    pub layers: &'a [&'a dyn Layer],
+    /// Parameters of the layers.
+    pub parameters: Vec<TrainedParam>,
+    /// Meaning of the outputs.
+    pub task: Task,
+    /// Names of the target columns.
+    pub targets: &'a [String],
+    /// The resolved config, as TOML.
+    pub config: &'a str,
+    /// Origin of the weights, such as "weights of step 12".
+    pub origin: &'a str,
+}
+
+/// A model as an ONNX graph.
+#[derive(Debug)]
+pub struct OnnxModel {
+    pub(super) proto: ModelProto,
+}
+
+impl OnnxModel {
+    /// Builds the graph: inputs, preprocessing, layers, outputs.
+    ///
+    /// # Errors
+    /// [`ExportError::UnknownLayer`] for a layer of a user's own kind; [`ExportError::Parameter`] and [`ExportError::Features`]
+    /// for weights and columns of another model.
+    pub fn new(trained: Trained<'_>) -> Result<Self> {
+        let Trained { preprocessor, layers, parameters, task, targets, config, origin } = trained;
+        let mut graph = Graph::new("ddp-train", &NAMES);
+        let features = inputs::add(&mut graph, preprocessor);
+        check_width(&features, layers)?;
+        let mut parameters = Parameters::new(parameters);
+        let outputs = layers::add(&mut graph, &features, layers, &mut parameters)?;
+        let n_outputs = layers.last().map_or(0, |layer| layer.out_features());
+        let head = Head::new(task, preprocessor, n_outputs);
+        head.add(&mut graph, &outputs, n_outputs);
+
+        let columns = |input: &Input| (input.name.clone(), json!(input.columns));
+        let columns: serde_json::Map<_, _> = features.inputs.iter().map(columns).collect();
+        let mut metadata = vec![
+            (TASK_KEY, task.to_string()),
+            (INPUTS_KEY, json!(columns).to_string()),
+            (TARGETS_KEY, json!(targets).to_string()),
+            (CONFIG_KEY, config.to_owned()),
+            (WEIGHTS_KEY, origin.to_owned()),
+            (VERSION_KEY, env!("CARGO_PKG_VERSION").to_owned()),
+        ];
+        if let Head::Classes(labels) = &head {
+            metadata.push((LABELS_KEY, labels.to_json().to_string()));
+        }
+        let opset = |domain: &str, version| OperatorSetIdProto { domain: Some(domain.to_owned()), version };
+        let proto = ModelProto {
+            ir_version: IR_VERSION,
+            producer_name: "ddp-train".to_owned(),
+            producer_version: env!("CARGO_PKG_VERSION").to_owned(),
+            doc_string: format!("{task} of {}; {origin}", targets.join(", ")),
+            graph: Some(graph.into_proto()),
+            opset_import: vec![opset("", OPSET), opset(ML_DOMAIN, ML_OPSET)],
+            metadata_props: metadata
+                .into_iter()
+                .map(|(key, value)| StringStringEntryProto::new(key, value))
+                .collect(),
+        };
+        Ok(OnnxModel { proto })
+    }
+
+    /// The file's bytes, weights included.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.proto.encode_to_vec()
+    }
+
+    /// Inputs and outputs with their shapes and element types, in one line.
+    pub fn signature(&self) -> String {
+        let Some(graph) = &self.proto.graph else { return String::new() };
+        let list = |values: &[ValueInfoProto]| {
+            const SHOWN: usize = 6;
+            let mut shown: Vec<_> = values.iter().take(SHOWN).map(describe).collect();
+            if values.len() > SHOWN {
+                shown.push(format!("... {} in all", values.len()));
+            }
+            shown.join(", ")
+        };
+        format!("{} -> {}", list(&graph.input), list(&graph.output))
+    }
+}
+
+/// Checks that the first layer takes the features.
+fn check_width(features: &inputs::Features, layers: &[&dyn Layer]) -> Result<()> {
+    let expected = match layers.first().map(|layer| layer.kind()) {
+        Some(LayerKind::Linear(linear)) => linear.in_features,
+        Some(LayerKind::Embedding(specs)) => {
+            layers[0].out_features() - specs.iter().map(|spec| spec.dim).sum::<usize>()
+        }
+        _ => return Ok(()),
+    };
+    if features.n_values == expected {
+        return Ok(());
+    }
+    Err(ExportError::Features {
+        got: format!("{} features", features.n_values),
+        expected: expected.to_string(),
+    })
+}
+
+/// Name, shape and element type of an input or output: `x [N, 4] float32`.
+fn describe(value: &ValueInfoProto) -> String {
+    let tensor = value.r#type.as_ref().and_then(|of| of.tensor_type.as_ref());
+    let dims = tensor.and_then(|tensor| tensor.shape.as_ref()).map_or(&[][..], |shape| &shape.dim);
+    let dim = |dim: &Option<Dimension>| match dim {
+        Some(Dimension::Value(n)) => n.to_string(),
+        Some(Dimension::Param(name)) => name.clone(),
+        None => "?".to_owned(),
+    };
+    let dims: Vec<_> = dims.iter().map(|value| dim(&value.value)).collect();
+    let element = match tensor.map_or(ElementType::Undefined, |tensor| tensor.elem_type()) {
+        ElementType::Float => "float32",
+        ElementType::Double => "float64",
+        ElementType::Int64 => "int64",
+        ElementType::String => "string",
+        ElementType::Bool => "bool",
+        ElementType::Undefined => "unknown",
+    };
+    format!("{} [{}] {element}", value.name, dims.join(", "))
+}

@@ -1,0 +1,100 @@
+//! The outputs of a graph, by the task: probabilities and labels, or predictions.
+
+use super::graph::{Attribute, Graph, Value};
+use super::proto::ElementType;
+use crate::config::Task;
+use crate::data::{Preprocessor, TargetScale};
+
+/// Name of the output of probabilities.
+const PROBABILITIES: &str = "probabilities";
+/// Name of the output of labels.
+const LABEL: &str = "label";
+/// Name of the output of quantities.
+const PREDICTION: &str = "prediction";
+/// All of them.
+pub(super) const NAMES: [&str; 3] = [PROBABILITIES, LABEL, PREDICTION];
+
+/// Meaning of the last layer's outputs.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Head {
+    /// One class, with these labels.
+    Classes(ClassLabels),
+    /// One yes or no per output.
+    Labels,
+    /// Quantities, which the layers give in standardised units if there is a scale.
+    Values(Option<TargetScale>),
+}
+
+/// Labels of the classes, in the order of the outputs.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum ClassLabels {
+    /// Class indices.
+    Indices(usize),
+}
+
+impl ClassLabels {
+    /// The labels as a JSON array.
+    pub(super) fn to_json(&self) -> serde_json::Value {
+        match self {
+            ClassLabels::Indices(n) => (0..*n).collect(),
+        }
+    }
+}
+
+impl Head {
+    /// The head of a model for `task`.
+    pub(super) fn new(task: Task, preprocessor: &Preprocessor, n_outputs: usize) -> Self {
+        match task {
+            Task::Classification => Head::Classes(ClassLabels::Indices(n_outputs)),
+            Task::Multilabel => Head::Labels,
+            Task::Regression => Head::Values(preprocessor.target_scale.clone()),
+        }
+    }
+
+    /// Adds the graph's outputs, computed from `[N, n_outputs]` of the last layer.
+    pub(super) fn add(&self, graph: &mut Graph, outputs: &Value, n_outputs: usize) {
+        match self {
+            Head::Classes(labels) => add_classes(graph, outputs, n_outputs, labels),
+            Head::Labels => add_labels(graph, outputs, n_outputs),
+            Head::Values(scale) => add_values(graph, outputs, n_outputs, scale.as_ref()),
+        }
+    }
+}
+
+/// `outputs · scale + shift` in f64, as [`TargetScale::to_user_units`].
+fn add_values(graph: &mut Graph, outputs: &Value, n_outputs: usize, scale: Option<&TargetScale>) {
+    graph.output(PREDICTION, ElementType::Double, Some(n_outputs), "predicted quantities");
+    let Some(TargetScale { shift, scale }) = scale else {
+        let to = [("to", Attribute::Int(ElementType::Double as i64))];
+        graph.output_op("Cast", &[outputs], &to, PREDICTION);
+        return;
+    };
+    let shift = graph.doubles("target.shift", shift.clone());
+    let scale = graph.doubles("target.scale", scale.clone());
+    let outputs = graph.cast(outputs, ElementType::Double, "target.standardized");
+    let scaled = graph.op("Mul", &[&outputs, &scale], "target.scaled");
+    graph.output_op("Add", &[&scaled, &shift], &[], PREDICTION);
+}
+
+fn add_classes(graph: &mut Graph, outputs: &Value, n_outputs: usize, labels: &ClassLabels) {
+    graph.output_op("Softmax", &[outputs], &[("axis", Attribute::Int(-1))], PROBABILITIES);
+    graph.output(PROBABILITIES, ElementType::Float, Some(n_outputs), "probability of each class");
+    let first_of_largest = [("axis", Attribute::Int(1)), ("keepdims", Attribute::Int(0))];
+    match labels {
+        ClassLabels::Indices(_) => {
+            graph.output_op("ArgMax", &[outputs], &first_of_largest, LABEL);
+            graph.output(LABEL, ElementType::Int64, None, "the most probable class");
+        }
+    }
+}
+
+/// A label applies where its output is at least 0, that is its probability at least 1/2, as in `predict` without a threshold.
+fn add_labels(graph: &mut Graph, outputs: &Value, n_outputs: usize) {
+    graph.output_op("Sigmoid", &[outputs], &[], PROBABILITIES);
+    graph.output(PROBABILITIES, ElementType::Float, Some(n_outputs), "probability of each label");
+    let zero = graph.floats("label.threshold", &[], vec![0.0]);
+    let applies = graph.op("GreaterOrEqual", &[outputs, &zero], "label.applies");
+    let to = [("to", Attribute::Int(ElementType::Int64 as i64))];
+    graph.output_op("Cast", &[&applies], &to, LABEL);
+    graph.output(LABEL, ElementType::Int64, Some(n_outputs), "1 where the label applies, else 0");
+}

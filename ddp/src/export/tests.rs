@@ -1,0 +1,213 @@
+//! Graphs that no config makes: layers of a user's own, shared weights, weights that don't fit, names that clash.
+
+use ddp_kernels::ops::Activation;
+use ddp_kernels::{Device, TensorMut, TensorRef, ops};
+use prost::Message as _;
+
+use super::external::WeightsPlace;
+use super::onnx::{OnnxModel, Trained};
+use super::proto::{DataLocation, GraphProto, ModelProto};
+use super::{ExportError, TrainedParam};
+use crate::config::Task;
+use crate::config::precision::Precision;
+use crate::data::{ColumnCodes, Preprocessor, Vocabulary};
+use crate::model::layer::Sizes;
+use crate::model::layers::{ActivationLayer, Linear};
+use crate::model::linear_spec::LinearSpec;
+use crate::model::pass::{BackwardPass, ForwardPass};
+use crate::model::{Layer, ModelSpec, Network, ParamKind, ParamLayout, ParamSpec};
+
+fn network(layers: Vec<Box<dyn Layer>>, n_features: usize) -> Network {
+    let layout = ParamLayout::of_layers(&layers, 1);
+    let sizes = Sizes { max_rows: 4, device: Device::Cpu, precision: Precision::F32 };
+    let mut network = Network::of_layers(layers, layout, n_features, sizes).unwrap();
+    network.initialize(1).unwrap();
+    network
+}
+
+fn plain(n_columns: usize) -> Preprocessor {
+    let columns = (0..n_columns).map(|column| format!("c{column}")).collect();
+    Preprocessor { plan: ColumnCodes::plain(columns), normalizer: None, target_scale: None, labels: None }
+}
+
+fn exported(network: &Network, preprocessor: &Preprocessor) -> Result<OnnxModel, ExportError> {
+    OnnxModel::new(Trained {
+        preprocessor,
+        layers: &network.layers().collect::<Vec<_>>(),
+        parameters: TrainedParam::of_network(network).unwrap(),
+        task: Task::Regression,
+        targets: &["y".to_owned()],
+        config: "",
+        origin: "weights",
+    })
+}
+
+fn graph(model: &OnnxModel) -> GraphProto {
+    ModelProto::decode(&*model.to_bytes()).unwrap().graph.unwrap()
+}
+
+fn operators(graph: &GraphProto) -> Vec<&str> {
+    graph.node.iter().map(|node| node.op_type.as_str()).collect()
+}
+
+/// Twice the input.
+#[derive(Debug)]
+struct Double;
+
+impl Layer for Double {
+    fn describe(&self) -> String {
+        "double".to_owned()
+    }
+
+    fn out_features(&self) -> usize {
+        3
+    }
+
+    fn forward(
+        &mut self,
+        x: TensorRef<'_>,
+        mut y: TensorMut<'_>,
+        _pass: ForwardPass<'_>,
+    ) -> crate::model::layer::Result<()> {
+        ops::copy(x, y.reborrow())?;
+        ops::add_assign(y, x)
+    }
+
+    fn backward(&mut self, _d: TensorMut<'_>, _pass: BackwardPass<'_>) -> crate::model::layer::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_layer_of_an_unknown_kind_is_named() {
+    let linear = Linear::new(LinearSpec::new(0, 3, 3, true));
+    let network = network(vec![Box::new(linear), Box::new(Double)], 3);
+    let error = exported(&network, &plain(3)).unwrap_err();
+    assert!(matches!(error, ExportError::UnknownLayer { index: 1, .. }), "{error}");
+    let message = error.to_string();
+    assert!(message.contains("layer 1 of the model (double) has no ONNX form"), "{message}");
+    assert!(message.contains("hint: `--format safetensors`"), "{message}");
+}
+
+#[test]
+fn fused_layers_and_layers_of_a_spec_give_the_same_operators() {
+    let spec = ModelSpec {
+        residual: true,
+        dropout: 0.5,
+        layer_norm: true,
+        ..ModelSpec::plain(&[3, 3, 3, 1], Activation::Silu)
+    };
+    let network = Network::new(spec, 4, Device::Cpu, Precision::Bf16).unwrap();
+    let model = exported(&network, &plain(3)).unwrap();
+    let hidden = ["Gemm", "LayerNormalization", "Sigmoid", "Mul", "Add"];
+    assert_eq!(operators(&graph(&model)), [&hidden[..], &hidden, &["Gemm", "Cast"]].concat());
+    let spec = ModelSpec::plain(&[3, 4, 1], Activation::GeluTanh);
+    let network = Network::new(spec, 4, Device::Cpu, Precision::F32).unwrap();
+    let model = exported(&network, &plain(3)).unwrap();
+    assert_eq!(operators(&graph(&model)), ["Gemm", "Gelu", "Gemm", "Cast"]);
+    assert_eq!(model.signature(), "x [N, 3] float32 -> prediction [N, 1] float64");
+}
+
+#[test]
+fn a_shared_weight_is_one_constant() {
+    let init = crate::model::param::Init::Constant(0.5);
+    let tied = ParamSpec::new("tied", ParamKind::Weight, &[3, 3], init).shared();
+    let linear = || Box::new(Linear::new(LinearSpec::of_params(tied.clone(), None)));
+    let activation = Box::new(ActivationLayer::new(Activation::Tanh, 3));
+    let network = network(vec![linear(), activation, linear()], 3);
+    let graph = graph(&exported(&network, &plain(3)).unwrap());
+    let names: Vec<_> = graph.initializer.iter().map(|tensor| tensor.name.as_str()).collect();
+    assert_eq!(names, ["tied"]);
+    assert_eq!(graph.initializer[0].raw_data, bytemuck::cast_slice::<f32, u8>(&[0.5; 9]));
+    let inputs: Vec<_> = graph.node.iter().filter(|node| node.op_type == "Gemm").collect();
+    assert!(inputs.len() == 2 && inputs.iter().all(|node| node.input.len() == 2 && node.input[1] == "tied"));
+}
+
+#[test]
+fn weights_and_columns_of_another_model_are_refused() {
+    let network = Network::new(ModelSpec::plain(&[3, 2], Activation::Relu), 4, Device::Cpu, Precision::F32);
+    let network = network.unwrap();
+    let layers: Vec<_> = network.layers().collect();
+    let preprocessor = plain(3);
+    let with = |parameters| {
+        let trained = Trained {
+            preprocessor: &preprocessor,
+            layers: &layers,
+            parameters,
+            task: Task::Classification,
+            targets: &[],
+            config: "",
+            origin: "",
+        };
+        OnnxModel::new(trained).unwrap_err().to_string()
+    };
+    let mut parameters = TrainedParam::of_network(&network).unwrap();
+    parameters.iter_mut().for_each(|param| param.dims.insert(0, 1));
+    assert!(with(parameters).contains("is [1, "), "the shape is named");
+    assert!(with(Vec::new()).contains("layers.0.weight is missing among the weights, expected [2, 3]"));
+    let error = exported(&network, &plain(5)).unwrap_err().to_string();
+    assert!(error.contains("the columns give 5 features, but the layers expect 3"), "{error}");
+}
+
+#[test]
+fn columns_may_be_called_like_outputs_and_weights() {
+    let columns = ["label", "prediction", "layers.0.weight", "numbers", "", "kind"].map(str::to_owned);
+    let mut plan = ColumnCodes::plain(columns.to_vec());
+    plan.vocabularies.push(Vocabulary::new("kind".to_owned(), vec!["a".to_owned(), "b".to_owned()]));
+    let preprocessor = Preprocessor { plan, normalizer: None, target_scale: None, labels: None };
+    let network =
+        Network::new(ModelSpec::plain(&[8, 1], Activation::Relu), 4, Device::Cpu, Precision::F32).unwrap();
+    let model = exported(&network, &preprocessor).unwrap();
+    let graph = graph(&model);
+    let inputs: Vec<_> = graph.input.iter().map(|input| input.name.as_str()).collect();
+    assert_eq!(inputs, ["label_2", "prediction_2", "layers.0.weight", "numbers", "_", "kind"]);
+    let mut written: Vec<_> = graph.node.iter().flat_map(|node| &node.output).collect();
+    written.extend(graph.input.iter().map(|input| &input.name));
+    written.extend(graph.initializer.iter().map(|tensor| &tensor.name));
+    let n = written.len();
+    written.sort();
+    written.dedup();
+    assert_eq!(written.len(), n, "each value has one origin");
+    let metadata = &model.proto.metadata_props;
+    let of_inputs = &metadata.iter().find(|entry| entry.key == "ddp_train.inputs").unwrap().value;
+    assert!(of_inputs.contains(r#""label_2":["label"]"#) && of_inputs.contains(r#""_":[""]"#), "{of_inputs}");
+}
+
+#[test]
+fn large_weights_lie_in_a_second_file() {
+    let network =
+        Network::new(ModelSpec::plain(&[300, 7, 1], Activation::Relu), 4, Device::Cpu, Precision::F32);
+    let mut network = network.unwrap();
+    network.initialize(3).unwrap();
+    let model = || exported(&network, &plain(300)).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let (path, data) = (dir.path().join("m.onnx"), dir.path().join("m.onnx.data"));
+    assert_eq!(model().second_file(&path, WeightsPlace::Auto), None);
+    assert_eq!(model().second_file(&path, WeightsPlace::SecondFile), Some(data.clone()));
+
+    model().write(&path, WeightsPlace::Auto).unwrap();
+    assert!(path.exists() && !data.exists());
+    let whole = graph(&model());
+    model().write(&path, WeightsPlace::SecondFile).unwrap();
+    let proto = ModelProto::decode(&*std::fs::read(&path).unwrap()).unwrap();
+    let values = std::fs::read(&data).unwrap();
+    let mut n_external = 0;
+    for (tensor, in_one) in proto.graph.unwrap().initializer.iter().zip(&whole.initializer) {
+        if tensor.data_location() == DataLocation::Default {
+            assert_eq!(tensor, in_one);
+            continue;
+        }
+        n_external += 1;
+        let entry = |key: &str| {
+            let found = tensor.external_data.iter().find(|entry| entry.key == key);
+            found.unwrap().value.clone()
+        };
+        let (start, len): (usize, usize) =
+            (entry("offset").parse().unwrap(), entry("length").parse().unwrap());
+        assert_eq!(entry("location"), "m.onnx.data");
+        assert!(start.is_multiple_of(4096) && tensor.raw_data.is_empty());
+        assert_eq!(values[start..start + len], in_one.raw_data);
+    }
+    assert_eq!(n_external, 1, "the first matrix alone is large");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "no half file is left");
+}

@@ -1,0 +1,163 @@
+//! Models of each kind, trained and exported by the binary.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use tempfile::TempDir;
+
+use crate::common::{quoted, run_ok, single, temp_dir, write};
+
+/// A trained model and its ONNX file.
+pub(super) struct Case {
+    pub(super) name: &'static str,
+    /// Folder of the run.
+    pub(super) run: PathBuf,
+    /// The exported file.
+    pub(super) onnx: PathBuf,
+    /// Rows to predict, in training or not.
+    pub(super) rows: PathBuf,
+    /// Whether the task has probabilities.
+    pub(super) has_probabilities: bool,
+}
+
+/// All kinds of models, trained once for all tests.
+pub(super) fn cases() -> &'static [Case] {
+    static CASES: OnceLock<(TempDir, Vec<Case>)> = OnceLock::new();
+    &CASES
+        .get_or_init(|| {
+            let dir = temp_dir();
+            let cases = make(dir.path());
+            (dir, cases)
+        })
+        .1
+}
+
+pub(super) fn case(name: &str) -> &'static Case {
+    cases().iter().find(|case| case.name == name).unwrap()
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+fn make(dir: &Path) -> Vec<Case> {
+    let train = write(dir, "train.csv", &table(0, 160));
+    // Categories that training never saw, empty cells, and missing values where training had none.
+    let odd = "12.5,,0.5,\"Oslo, \"\"N\"\"\",x,0,1,1.0,1\n,99,,,,1,0,-4.5,2\n-3,7,2,Köln , 3,1,1,nan,0\n";
+    let rows = write(dir, "rows.csv", &(table(160, 40) + odd));
+    let config = |name: &str, text: &str| {
+        let text =
+            format!("[data]\ntrain = {}\n{text}\n[train]\nepochs = 2\nbatch_size = 16\n", quoted(&train));
+        write(dir, &format!("{name}.toml"), &text)
+    };
+    // Both targets of a case leave the others' columns out.
+    let one_hot = config(
+        "one-hot",
+        "target = \"kind\"\ndrop = [\"yes\", \"no\", \"price\"]\ncategorical = [\"city\", \"code\"]\n\
+         missing = \"mean\"\nnormalize = \"standard\"\n\
+         [model]\nhidden = [12, 12]\nactivation = \"silu\"\nresidual = true\ndropout = 0.2",
+    );
+    let embedding = config(
+        "embedding",
+        "target = \"kind\"\ndrop = [\"yes\", \"no\", \"price\"]\ncategorical = [\"city\", \"code\"]\n\
+         encode = \"embedding\"\nmissing = \"zero\"\nnormalize = \"minmax\"\n\
+         [model]\nhidden = [12, 12]\nactivation = \"gelu_tanh\"\nresidual = true\nnorm = \"layer\"\nbias = false",
+    );
+    let only_categories = config(
+        "only-categories",
+        "target = \"kind\"\ndrop = [\"yes\", \"no\", \"price\", \"age\", \"label\", \"height\"]\n\
+         categorical = [\"city\", \"code\"]\nencode = \"embedding\"\nembedding_dim = 3\nmissing = \"zero\"\n\
+         [model]\nhidden = [8]",
+    );
+    let multilabel = config(
+        "multilabel",
+        "target = [\"yes\", \"no\"]\ntask = \"multilabel\"\ndrop = [\"kind\", \"price\"]\ncategorical = [\"city\", \"code\"]\n\
+         missing = \"mean\"\nnormalize = \"standard\"\n[model]\nhidden = [8]\nactivation = \"sigmoid\"",
+    );
+    let regression = config(
+        "regression",
+        "target = [\"price\", \"height\"]\ntask = \"regression\"\ndrop = [\"kind\", \"yes\", \"no\", \"city\", \"code\"]\n\
+         missing = \"mean\"\nnormalize = \"standard\"\n[model]\nhidden = []",
+    );
+    let times = write(dir, "times.csv", &times());
+    let of_times = |name: &str, more: &str| {
+        let text = format!(
+            "[data]\ntrain = {}\ntarget = \"y\"\ntask = \"regression\"\n{more}\n[model]\nhidden = [6]\nactivation = \"tanh\"\n\
+             [train]\nepochs = 2\nbatch_size = 8\n",
+            quoted(&times)
+        );
+        write(dir, &format!("{name}.toml"), &text)
+    };
+    let exact = of_times("times", "drop = [\"gaps\"]");
+    let filled = of_times("filled-times", "missing = \"mean\"");
+    let digits = write(dir, "digits.csv", &digits());
+    let example = |name: &str| root().join("examples").join(name);
+    let all = [
+        ("digits", example("digits.toml"), digits),
+        ("csv", example("csv.toml"), example("data/digits_test.csv")),
+        ("diabetes", example("diabetes.toml"), example("data/diabetes_test.csv")),
+        ("one-hot", one_hot, rows.clone()),
+        ("embedding", embedding, rows.clone()),
+        ("only-categories", only_categories, rows.clone()),
+        ("multilabel", multilabel, rows.clone()),
+        ("regression", regression, write(dir, "whole.csv", &table(160, 40))),
+        ("times", exact, times.clone()),
+        ("filled-times", filled, times.clone()),
+    ];
+    let make = |(name, config, rows): (&'static str, PathBuf, PathBuf)| {
+        let (run, onnx) = (dir.join(name), dir.join(format!("{name}.onnx")));
+        let (config, out) = (config.to_str().unwrap(), run.to_str().unwrap());
+        let mut train = single(&["train", config, "--set", "train.epochs=2", "--quiet", "--out", out]);
+        train.current_dir(root());
+        run_ok(train);
+        run_ok(single(&["checkpoint", "export", out, "--out", onnx.to_str().unwrap()]));
+        Case {
+            name,
+            run,
+            onnx,
+            rows,
+            has_probabilities: !["diabetes", "regression", "times", "filled-times"].contains(&name),
+        }
+    };
+    all.into_iter().map(make).collect()
+}
+
+/// A table of numbers with missing ones, texts, and targets of each kind.
+fn table(first: usize, n_rows: usize) -> String {
+    const CITIES: [&str; 5] = ["Bern", "Köln", "\"New York, NY\"", "São Paulo", "a\u{1F600}b"];
+    let mut text = "age,label,height,city,code,yes,no,price,kind\n".to_owned();
+    for row in first..first + n_rows {
+        let wave = |step: f64| (row as f64 * step).sin();
+        let age = if row % 7 == 3 { String::new() } else { format!("{:.3}", 40.0 + 25.0 * wave(0.7)) };
+        let label = if row % 11 == 5 { "NA".to_owned() } else { (row * 7 % 13).to_string() };
+        let height = 1e4 + 10.0 * wave(1.3);
+        let (city, code) = (CITIES[row * 3 % 5], row % 4);
+        let (yes, no) = (u8::from(wave(0.7) > 0.0), u8::from(row % 3 == 0));
+        let price = 3.0 * wave(0.7) + wave(1.3);
+        text += &format!("{age},{label},{height:.4},{city},{code},{yes},{no},{price:.5},{}\n", row % 3);
+    }
+    text
+}
+
+/// Times in nanoseconds and in seconds, small numbers, times with gaps, and targets far from 0.
+fn times() -> String {
+    let mut text = "ns,s,small,gaps,y\n".to_owned();
+    for row in 0..60_u64 {
+        let (ns, s) = (1_700_000_000_000_000_000 + row * 7, 1.7e9 + row as f64 * 0.125);
+        let gaps = if row % 9 == 4 { String::new() } else { format!("{}", 1_699_999_999_000 + row * 3) };
+        text += &format!("{ns},{s},{},{gaps},{}\n", row % 5, 3e5 + 1e5 * (row as f64 * 0.1).sin());
+    }
+    text
+}
+
+/// The built-in digits' test rows as a table.
+fn digits() -> String {
+    let (_, test) = ddp::data::digits();
+    let ddp::data::Targets::Labels(labels) = &test.targets else { panic!("digits have labels") };
+    let mut text = test.layout.features.join(",") + ",label\n";
+    for (row, label) in test.features.chunks(test.layout.n_features()).zip(labels) {
+        let pixels: Vec<_> = row.iter().map(f32::to_string).collect();
+        text += &format!("{},{label}\n", pixels.join(","));
+    }
+    text
+}
