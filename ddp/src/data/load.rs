@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ddp_comm::{ReduceOp, World};
 use ddp_kernels::TensorMut;
+use tracing::info_span;
 
 use super::dataset::{Dataset, TargetLayout};
 use super::open::{Opened, open};
@@ -37,6 +38,7 @@ pub struct Loaded {
 /// Faults of the data, with their place (exit status 2).
 pub fn load(config: &Config, world: &World) -> Result<Loaded, Stop<DataError>> {
     let data = &config.data;
+    let _span = info_span!("load", data = data.train).entered();
     let opened = world.collective_result(open(&SourceSpec::train(data)))?;
     let max_label = max_label(&opened, world)?;
     let whole = world.collective_result(opened.with_max_label(max_label))?;
