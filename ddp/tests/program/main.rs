@@ -20,6 +20,7 @@ mod devices;
 mod failure;
 mod gpu_program;
 mod law;
+mod logging;
 mod output;
 mod parity;
 mod quality;

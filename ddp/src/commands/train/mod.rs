@@ -48,7 +48,7 @@ use crate::train::training_loop::{Ending, LoopPlan, TrainingLoop};
 /// [`Stop`], which records whether all ranks know of the failure.
 pub fn train(world: &World, log: &Log, args: &TrainArgs) -> Result<(), Stop> {
     let (rank, world_size) = (world.rank().0, world.world_size());
-    let _span = info_span!("run", rank, world_size, name = field::Empty).entered();
+    let _span = info_span!("run", rank, world_size, run_name = field::Empty).entered();
     let mut failed = FailedRun { json: args.json, ..FailedRun::default() };
     match run(world, log, args, &mut failed) {
         Err(Stop::Failed(stop)) => Err(Stop::FailedRun(stop, failed)),
@@ -89,7 +89,7 @@ impl<'w> Run<'w> {
         let resumed = Resumed::find(world, args.resume.as_ref(), args.out.as_deref())?;
         let config = world.collective_result(load_config(world, args, resumed.as_ref()))?;
         agree_on_config(world, args, &config)?;
-        Span::current().record("name", &config.name);
+        Span::current().record("run_name", &config.name);
         let choice = pin_device(world, &args.device, pinning(args, &config))?;
         let data = data::load(&config, world)?;
         if let Some(resumed) = &resumed {
@@ -300,7 +300,7 @@ fn announce(banner: &Banner<'_>, args: &TrainArgs, device: &DeviceChoice) -> Res
         }
         info!("{}", banner.details());
     } else if enabled!(Level::DEBUG) {
-        debug!("config of the run:\n{}", banner.config.to_toml());
+        debug!("config of the run:\n{}", banner.config.to_toml().trim_end());
         debug!("data, model and exchange of the run:\n{}", banner.details());
     }
     Ok(())

@@ -42,8 +42,8 @@ impl Fields {
         self.values.is_empty()
     }
 
-    pub(super) fn add_to(&self, map: &mut Map<String, Value>) {
-        map.extend(self.values.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+    pub(super) fn to_map(&self) -> Map<String, Value> {
+        self.values.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
     }
 }
 

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value};
 use tracing::Level;
 
 use super::fields::Fields;
@@ -16,6 +17,19 @@ pub(super) struct Origin {
     pub(super) host: String,
     /// Prefix of this rank's messages on the terminal; empty for rank 0.
     pub(super) prefix: String,
+}
+
+/// The keys of a JSON line, in their order.
+#[derive(Serialize)]
+struct JsonLine<'a> {
+    timestamp: String,
+    level: String,
+    rank: usize,
+    host: &'a str,
+    target: &'a str,
+    message: &'a str,
+    fields: Map<String, Value>,
+    spans: Vec<Map<String, Value>>,
 }
 
 /// An event, with the spans that it is in.
@@ -65,24 +79,22 @@ impl Record {
 
     /// The line as one JSON object.
     pub(super) fn to_json(&self, origin: &Origin) -> String {
-        let mut fields = Map::new();
-        self.fields.add_to(&mut fields);
         let span = |(name, fields): &(&'static str, Fields)| {
-            let mut span = Map::from_iter([("name".to_owned(), Value::from(*name))]);
-            fields.add_to(&mut span);
-            Value::from(span)
+            let mut span = fields.to_map();
+            span.insert("name".to_owned(), (*name).into());
+            span
         };
-        let line = json!({
-            "timestamp": timestamp(self.time),
-            "level": self.level.as_str().to_lowercase(),
-            "rank": origin.rank,
-            "host": origin.host,
-            "target": self.target,
-            "message": self.fields.message,
-            "fields": fields,
-            "spans": self.spans.iter().map(span).collect::<Vec<_>>(),
-        });
-        line.to_string()
+        let line = JsonLine {
+            timestamp: timestamp(self.time),
+            level: self.level.as_str().to_lowercase(),
+            rank: origin.rank,
+            host: &origin.host,
+            target: &self.target,
+            message: &self.fields.message,
+            fields: self.fields.to_map(),
+            spans: self.spans.iter().map(span).collect(),
+        };
+        serde_json::to_string(&line).expect("names, texts and numbers are plain JSON")
     }
 
     /// The message; spans and fields too below info.
@@ -119,6 +131,8 @@ fn timestamp(time: SystemTime) -> String {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use serde_json::json;
 
     use super::*;
 
@@ -162,7 +176,7 @@ mod tests {
     fn json_is_one_object() {
         let text = record(Level::INFO, "a \"b\"\nc").to_json(&origin(1));
         let line: Value = serde_json::from_str(&text).unwrap();
-        assert!(!text.contains('\n'));
+        assert!(!text.contains('\n') && text.starts_with("{\"timestamp\":"), "{text}");
         assert_eq!(
             line,
             json!({

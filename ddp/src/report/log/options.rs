@@ -90,7 +90,6 @@ mod tests {
             (of(0, true, None), 0, L::ERROR, L::INFO),
             (of(0, false, Some("")), 0, L::INFO, L::INFO),
             (of(0, false, Some("debug")), 0, L::DEBUG, L::DEBUG),
-            (of(0, false, Some("error")), 0, L::ERROR, L::ERROR),
             (of(0, false, Some("ddp::train=trace")), 1, L::WARN, L::TRACE),
             (of(0, true, Some("trace")), 0, L::ERROR, L::TRACE),
         ] {

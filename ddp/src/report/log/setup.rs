@@ -263,6 +263,17 @@ mod tests {
     }
 
     #[test]
+    fn a_directive_wins_over_the_usual_level() {
+        let (log, text) = log(false);
+        let filter = LogOptions { directives: Some("error".to_owned()), ..LogOptions::default() };
+        tracing::subscriber::with_default(log.subscriber(filter.terminal_filter(0).unwrap(), None), || {
+            warn!("hidden");
+            error!("shown");
+        });
+        assert_eq!(text(), "error: shown\n");
+    }
+
+    #[test]
     fn disabled_spans_are_nothing() {
         let (log, _) = log(false);
         tracing::subscriber::with_default(log.subscriber(filter("info"), Some(filter("warn"))), || {
