@@ -20,7 +20,7 @@ pub enum Stop {
     Failed(ddp_comm::Stop<Error>),
     /// A rank failed in a training run, whose last event reports it.
     #[error("{0}")]
-    FailedRun(ddp_comm::Stop<Error>, FailedRun),
+    FailedRun(ddp_comm::Stop<Error>, Box<FailedRun>),
     /// All ranks stopped as requested, and the run saved a checkpoint.
     #[error("stopped by {0}")]
     Saved(String),
@@ -77,6 +77,7 @@ pub fn conclude(world: World, log: &Log, result: Result<(), Stop>) -> ExitCode {
         ddp_comm::Stop::Alone(error @ Error::Comm(comm)) => (comm.reporter(), error.exit_code()),
         ddp_comm::Stop::Alone(error) => (Reporter::ThisRank, error.exit_code()),
     };
+    log.terminal().begin_failure();
     error!(target: LOG_FILE, "{stop}");
     failure::abort_with(&world, code.into(), reporter, |prefix| {
         let message = stop.to_string();

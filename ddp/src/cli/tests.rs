@@ -47,7 +47,8 @@ fn train_takes_all_its_flags() {
 #[test]
 fn flags_of_the_log_belong_to_all_commands() {
     let options = |line: &str| parse(line).unwrap().log_options(None);
-    for (line, verbosity) in [("train", 0), ("train -v", 1), ("-v train", 1), ("eval --checkpoint a -vv", 2)] {
+    for (line, verbosity) in [("train", 0), ("train -v", 1), ("-v train", 1), ("eval --checkpoint a -vv", 2)]
+    {
         assert_eq!(options(line), LogOptions { verbosity, ..LogOptions::default() }, "{line}");
     }
     let json = options("devices --log-format json");
@@ -55,7 +56,9 @@ fn flags_of_the_log_belong_to_all_commands() {
     assert!(options("train -q").quiet);
     let cli = parse("train --verbose --verbose").unwrap();
     assert_eq!(cli.log_options(Some("debug".to_owned())).directives.as_deref(), Some("debug"));
-    assert!(parse("train --log-format yaml").unwrap_err().to_string().contains("[possible values: text, json]"));
+    assert!(
+        parse("train --log-format yaml").unwrap_err().to_string().contains("[possible values: text, json]")
+    );
 }
 
 #[test]

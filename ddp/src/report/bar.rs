@@ -54,9 +54,9 @@ impl Bar {
     pub(crate) fn line(&mut self, width: usize, colours: bool, now: Instant) -> String {
         let position = self.position.load(Ordering::Relaxed);
         let per_s = self.speed.as_mut().and_then(|speed| speed.at(position, now));
-        let left = per_s.filter(|per_s| *per_s > 0.0).map(|per_s| {
-            format!("{} left", clock(self.total.saturating_sub(position) as f64 / per_s))
-        });
+        let left = per_s
+            .filter(|per_s| *per_s > 0.0)
+            .map(|per_s| format!("{} left", clock(self.total.saturating_sub(position) as f64 / per_s)));
         let texts = Texts {
             fraction: (position as f64 / self.total.max(1) as f64).min(1.0),
             speed: per_s.map(|per_s| format!("{} rows/s", rate(per_s))),
@@ -159,7 +159,10 @@ mod tests {
                 let line = bar.line(width, false, now);
                 assert!(line.chars().count() < width, "{width}: {line}");
                 if width >= 40 && message.len() < 30 {
-                    assert!(line.contains("50%") && line.contains('█') && line.contains(message), "{width}: {line}");
+                    assert!(
+                        line.contains("50%") && line.contains('█') && line.contains(message),
+                        "{width}: {line}"
+                    );
                 }
             }
             let colours = bar.line(120, true, now);

@@ -58,6 +58,9 @@ mod tests {
         );
         run.write(74, 0, "no hint");
         let text = std::fs::read_to_string(&path).unwrap();
-        assert!(text.ends_with("\"error\":\"no hint\",\"hint\":null}\n") && text.lines().count() == 3, "{text}");
+        assert!(
+            text.ends_with("\"error\":\"no hint\",\"hint\":null}\n") && text.lines().count() == 3,
+            "{text}"
+        );
     }
 }

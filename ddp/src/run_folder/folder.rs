@@ -93,7 +93,8 @@ impl RunDir {
     /// [`FolderError::Unwritable`].
     pub fn clear(&self) -> Result<()> {
         let is_file = |name: &&str| *name != CHECKPOINTS || self.file(name).is_file();
-        for name in RUN_FILES.into_iter().filter(is_file) {
+        // Log files are deleted with those of the other ranks.
+        for name in RUN_FILES.into_iter().filter(|name| is_file(name) && *name != logs::RANK_0) {
             match fs::remove_file(self.file(name)) {
                 Err(source) if source.kind() != io::ErrorKind::NotFound => {
                     return Err(FolderError::Unwritable { path: self.path.clone(), source });

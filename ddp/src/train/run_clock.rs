@@ -93,7 +93,8 @@ mod tests {
     fn a_short_run_gets_no_advice() {
         let share = |train_s, wait_s| {
             let wait = Duration::from_secs_f64(wait_s);
-            RunClock { train_s, ..RunClock::default() }.share_of(LoaderTimes { wait, ..LoaderTimes::default() })
+            RunClock { train_s, ..RunClock::default() }
+                .share_of(LoaderTimes { wait, ..LoaderTimes::default() })
         };
         assert_eq!(share(0.05, 0.05), None);
         assert_eq!(share(0.0, 0.0), None);

@@ -17,10 +17,10 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::{flag, low_level};
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::exit_code;
-use crate::report::log::STOPPING;
+use crate::report::log::{LOG_FILE, STOPPING};
 
 /// Half of the time between mpirun's SIGTERM and its SIGKILL (`odls_base_sigkill_timeout`).
 const GRACE: Duration = Duration::from_millis(500);
@@ -61,7 +61,9 @@ impl StopSignals {
             for origin in &mut received {
                 match origin.signal {
                     SIGINT => info!(target: STOPPING, "stopping after this step; again to quit now"),
-                    signal => info!(target: STOPPING, "stopping after this step: {}", name(signal)),
+                    // On the terminal it could hide the message of the rank whose death is the reason.
+                    SIGTERM => info!(target: LOG_FILE, "received SIGTERM; stopping after this step"),
+                    _ => info!(target: STOPPING, "stopping after this step"),
                 }
                 // mpirun, or its daemon on this host.
                 let parent = std::os::unix::process::parent_id();
@@ -70,6 +72,7 @@ impl StopSignals {
                 if ends_with_mpirun && origin.signal == SIGTERM && is_from_parent {
                     std::thread::sleep(GRACE);
                     if !is_seen.load(Ordering::Relaxed) {
+                        warn!(target: LOG_FILE, "ended by mpirun's SIGTERM: no step finished within {GRACE:?}");
                         low_level::exit(exit_code::TERMINATED.into());
                     }
                 }

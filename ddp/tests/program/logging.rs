@@ -39,7 +39,9 @@ fn levels(log: &str) -> Vec<&str> {
 }
 
 fn json_lines(text: &str) -> Vec<Value> {
-    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect()
 }
 
 #[test]
@@ -143,7 +145,11 @@ fn more_is_shown_on_request() {
     let usual = with("usual", &[], None);
     assert!(!usual.contains("debug: ") && !usual.contains("trace: "), "{usual}");
     let debug = with("v", &["-v"], None);
-    for part in ["debug: config of the run:\nname = \"digits\"", "layer    in -> out", "debug: checkpoint saved step=45"] {
+    for part in [
+        "debug: config of the run:\nname = \"digits\"",
+        "layer    in -> out",
+        "debug: checkpoint saved step=45",
+    ] {
         assert!(debug.contains(part), "no {part:?} in {debug}");
     }
     assert!(!debug.contains("trace: "), "{debug}");
@@ -153,10 +159,17 @@ fn more_is_shown_on_request() {
     assert_eq!(trace.matches("trace: epoch{epoch=1}: step{step=").count(), 45, "{trace}");
     assert!(trace.contains("load{data=builtin:digits}: collective{call=all_gather of "), "{trace}");
     let by_module = with("m", &[], Some("ddp::train=debug"));
-    assert!(by_module.contains("debug: checkpoint saved") && !by_module.contains("config of the run"), "{by_module}");
+    assert!(
+        by_module.contains("debug: checkpoint saved") && !by_module.contains("config of the run"),
+        "{by_module}"
+    );
     assert!(log_of(&out("m"), 0).contains("DEBUG rank=0"));
     let invalid = with("i", &[], Some("ddp=loud"));
-    assert_eq!(invalid.matches("warning: RUST_LOG is ignored: `ddp=loud` is invalid").count(), 1, "{invalid}");
+    assert_eq!(
+        invalid.matches("warning: RUST_LOG is ignored: `ddp=loud` is invalid").count(),
+        1,
+        "{invalid}"
+    );
     let quiet = with("q", &["-q"], Some("trace"));
     assert_eq!(quiet, "");
 }
@@ -293,7 +306,10 @@ fn errors_have_colours_on_a_terminal_only() {
         return;
     };
     let shown = run(colours).stdout;
-    assert!(shown.contains("\x1b[1;31merror:\x1b[0m ") && shown.contains("\x1b[1;32mhint:\x1b[0m "), "{shown}");
+    assert!(
+        shown.contains("\x1b[1;31merror:\x1b[0m ") && shown.contains("\x1b[1;32mhint:\x1b[0m "),
+        "{shown}"
+    );
     for shown in [run(plain).stdout, run(single(&args)).stderr] {
         assert!(shown.contains("error: ") && !shown.contains('\x1b'), "{shown}");
     }

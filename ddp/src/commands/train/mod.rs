@@ -51,7 +51,7 @@ pub fn train(world: &World, log: &Log, args: &TrainArgs) -> Result<(), Stop> {
     let _span = info_span!("run", rank, world_size, run_name = field::Empty).entered();
     let mut failed = FailedRun { json: args.json, ..FailedRun::default() };
     match run(world, log, args, &mut failed) {
-        Err(Stop::Failed(stop)) => Err(Stop::FailedRun(stop, failed)),
+        Err(Stop::Failed(stop)) => Err(Stop::FailedRun(stop, Box::new(failed))),
         ended => ended,
     }
 }

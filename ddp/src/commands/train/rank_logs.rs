@@ -71,7 +71,10 @@ mod tests {
         let message = |all: &[&str]| blind_ranks(&hosts(all), "a", Path::new("/runs/x"));
         assert_eq!(message(&["", "", ""]), None);
         let one = message(&["", "", "b"]).unwrap();
-        assert!(one.starts_with("1 rank of 3 (first rank 2 on b) can't see `/runs/x` of a, so it writes"), "{one}");
+        assert!(
+            one.starts_with("1 rank of 3 (first rank 2 on b) can't see `/runs/x` of a, so it writes"),
+            "{one}"
+        );
         let two = message(&["", "b", "c"]).unwrap();
         assert!(two.starts_with("2 ranks of 3 (first rank 1 on b)") && two.contains("\nhint: "), "{two}");
     }

@@ -71,7 +71,10 @@ mod tests {
         for line in ["one\n", "two\n", "three\n"] {
             file.write(line).unwrap();
         }
-        assert_eq!((text("rank-0.log"), text("rank-0.log.1")), ("three\n".to_owned(), "one\ntwo\n".to_owned()));
+        assert_eq!(
+            (text("rank-0.log"), text("rank-0.log.1")),
+            ("three\n".to_owned(), "one\ntwo\n".to_owned())
+        );
         file.write("four\n").unwrap();
         file.write("a line above the limit\n").unwrap();
         assert_eq!(text("rank-0.log.1"), "four\n");
@@ -80,7 +83,10 @@ mod tests {
         drop(file);
         let mut file = RotatingFile::open(&path, 10).unwrap();
         file.write("five\n").unwrap();
-        assert_eq!((text("rank-0.log"), text("rank-0.log.1")), ("five\n".to_owned(), "a line above the limit\n".to_owned()));
+        assert_eq!(
+            (text("rank-0.log"), text("rank-0.log.1")),
+            ("five\n".to_owned(), "a line above the limit\n".to_owned())
+        );
         file.write("six\n").unwrap();
         assert_eq!(text("rank-0.log"), "five\nsix\n");
     }

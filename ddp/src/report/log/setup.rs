@@ -31,7 +31,7 @@ impl Log {
     ///
     /// Only for the program itself: the events of a process have one destination.
     pub fn install(world: &World, options: &LogOptions, has_file: bool) -> Self {
-        let terminal = Arc::new(Terminal::stderr(world, options.format));
+        let terminal = Arc::new(Terminal::stderr(world, options));
         let log = Log { terminal, file: Arc::new(RankLog::new(has_file)) };
         let rank = world.rank().0;
         let invalid = log.start(options, rank, has_file).err();
@@ -46,6 +46,12 @@ impl Log {
             }
         }
         log
+    }
+
+    /// Shows nothing: for programs with a subscriber of their own.
+    pub fn none(world: &World) -> Self {
+        let terminal = Arc::new(Terminal::silent(world));
+        Log { terminal, file: Arc::new(RankLog::new(false)) }
     }
 
     fn start(
@@ -67,7 +73,8 @@ impl Log {
         to_file: Option<EnvFilter>,
     ) -> impl Subscriber + Send + Sync + use<> {
         let terminal = Lines { log: self.clone(), to: Destination::Terminal };
-        let file = to_file.map(|filter| Lines { log: self.clone(), to: Destination::File }.with_filter(filter));
+        let file =
+            to_file.map(|filter| Lines { log: self.clone(), to: Destination::File }.with_filter(filter));
         Registry::default().with(terminal.with_filter(to_terminal)).with(file)
     }
 
@@ -91,7 +98,8 @@ impl Log {
     fn write_file(&self, record: &Record) {
         if let Err((path, error)) = self.file.write(&record.to_file(self.terminal.origin())) {
             let path = path.display();
-            self.terminal.warn(&format!("stopped writing the log `{path}`: {error}; the run continues without it"));
+            self.terminal
+                .warn(&format!("stopped writing the log `{path}`: {error}; the run continues without it"));
         }
     }
 }
@@ -123,7 +131,8 @@ impl Lines {
     where
         S: LookupSpan<'a>,
     {
-        let fields_of = |span: &SpanRef<'a, S>| span.extensions().get::<Fields>().cloned().unwrap_or_default();
+        let fields_of =
+            |span: &SpanRef<'a, S>| span.extensions().get::<Fields>().cloned().unwrap_or_default();
         let spans = within.into_iter().flat_map(|span| span.scope().from_root());
         Record {
             time: SystemTime::now(),
@@ -229,8 +238,11 @@ mod tests {
         });
         assert_eq!(text(), "warning: odd\n");
         let written = std::fs::read_to_string(path).unwrap();
-        let parts = ["INFO  rank=0 host=here early\n", "DEBUG rank=0 host=here load{path=a.csv}: read n_rows=3\n"];
-        for part in parts.into_iter().chain(["WARN  rank=0 host=here odd\n", "ERROR rank=0 host=here shown in"]) {
+        let parts =
+            ["INFO  rank=0 host=here early\n", "DEBUG rank=0 host=here load{path=a.csv}: read n_rows=3\n"];
+        for part in
+            parts.into_iter().chain(["WARN  rank=0 host=here odd\n", "ERROR rank=0 host=here shown in"])
+        {
             assert!(written.contains(part), "no {part:?} in {written}");
         }
         assert_eq!(written.lines().count(), 4, "{written}");
@@ -291,7 +303,12 @@ mod tests {
             info!("a");
             info!("b");
         });
-        assert_eq!(text().matches("stopped writing the log `/dev/full`: No space left").count(), 1, "{}", text());
+        assert_eq!(
+            text().matches("stopped writing the log `/dev/full`: No space left").count(),
+            1,
+            "{}",
+            text()
+        );
         assert_eq!(text().lines().count(), 1);
     }
 }

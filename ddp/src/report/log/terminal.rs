@@ -14,7 +14,7 @@ use ddp_comm::World;
 use tracing::Level;
 
 use super::line::{Origin, Record};
-use super::options::LogFormat;
+use super::options::{LogFormat, LogOptions};
 use crate::report::bar::Bar;
 
 /// Time between two frames of a bar that advances: it must not slow the run.
@@ -30,6 +30,8 @@ const CLEAR: &str = "\r\x1b[J";
 pub struct Terminal {
     inner: Mutex<Inner>,
     format: LogFormat,
+    /// Whether warnings are shown.
+    shows_warnings: AtomicBool,
     origin: Origin,
     is_terminal: bool,
     has_colours: bool,
@@ -54,19 +56,26 @@ pub struct ShownBar {
 
 impl Terminal {
     /// Stderr of this rank.
-    pub(super) fn stderr(world: &World, format: LogFormat) -> Self {
+    pub(super) fn stderr(world: &World, options: &LogOptions) -> Self {
         let rank = world.rank().0;
         let prefix = if rank == 0 { String::new() } else { world.prefix() };
         let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let is_terminal = io::stderr().is_terminal() && !is_dumb;
         Terminal {
             inner: Mutex::new(Inner { out: Box::new(io::stderr()), width: stderr_width, bar: None }),
-            format,
+            format: options.format,
+            shows_warnings: AtomicBool::new(!options.quiet),
             origin: Origin { rank, host: world.hostname().to_owned(), prefix },
             is_terminal,
             has_colours: is_terminal && colours(),
             prints_progress: AtomicBool::new(true),
         }
+    }
+
+    /// Takes no bar and shows no warnings of the log.
+    pub(super) fn silent(world: &World) -> Self {
+        let options = LogOptions { quiet: true, ..LogOptions::default() };
+        Terminal { is_terminal: false, ..Self::stderr(world, &options) }
     }
 
     /// Whether a bar can be shown.
@@ -135,7 +144,14 @@ impl Terminal {
 
     /// Prints a warning that cannot be an event.
     pub(super) fn warn(&self, message: &str) {
-        self.print(&Record::of_message(Level::WARN, message));
+        if self.shows_warnings.load(Ordering::Relaxed) {
+            self.print(&Record::of_message(Level::WARN, message));
+        }
+    }
+
+    /// Keeps the terminal free for the message of a failure, which is its last one: faults of the log are no longer shown.
+    pub fn begin_failure(&self) {
+        self.shows_warnings.store(false, Ordering::Relaxed);
     }
 
     /// The last line of a failed command; `prefix` names the rank, if it is not obvious.
@@ -264,6 +280,7 @@ impl Terminal {
         let terminal = Terminal {
             inner: Mutex::new(inner),
             format: LogFormat::Text,
+            shows_warnings: AtomicBool::new(true),
             origin: Origin { rank: 0, host: "here".to_owned(), prefix: String::new() },
             is_terminal,
             has_colours: false,
