@@ -3,6 +3,7 @@
 use std::fmt;
 
 use ddp_kernels::DType;
+use tracing::{Span, trace_span};
 
 /// A reduction over ranks.
 ///
@@ -70,6 +71,11 @@ pub struct Call {
 impl Call {
     /// A barrier.
     pub(crate) const BARRIER: Self = Call { kind: CallKind::Barrier, dtype: DType::I64, len: 0 };
+
+    /// The span of a collective, or of starting one that is asynchronous.
+    pub(crate) fn span(&self) -> Span {
+        trace_span!("collective", call = %self)
+    }
 
     /// Encodes the call as two words for ranks to exchange; different calls have different words.
     pub(crate) fn to_words(self) -> [u64; 2] {

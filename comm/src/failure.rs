@@ -97,6 +97,17 @@ impl World {
 /// The world must still be alive: if a rank leaves it, the others report that instead. If ranks are threads, this ends the
 /// process.
 pub fn abort(world: &World, exit_code: i32, reporter: Reporter, message: impl Display) -> ! {
+    abort_with(world, exit_code, reporter, |prefix| format!("{prefix}{message}"))
+}
+
+/// Ends the job as [`abort`] does; `report` returns the message. It is called on a rank that reports, with the prefix that names
+/// the rank where that is not obvious.
+pub fn abort_with(
+    world: &World,
+    exit_code: i32,
+    reporter: Reporter,
+    report: impl FnOnce(&str) -> String,
+) -> ! {
     let (reports, prefix) = match reporter {
         Reporter::ThisRank => (true, world.prefix()),
         Reporter::RankZero => (world.rank().0 == 0, String::new()),
@@ -105,7 +116,7 @@ pub fn abort(world: &World, exit_code: i32, reporter: Reporter, message: impl Di
     if !reports {
         std::thread::sleep(REPORTER_GRACE);
     }
-    write_stderr(&format!("{prefix}{message}\n"));
+    write_stderr(&format!("{}\n", report(&prefix)));
     end_job(exit_code)
 }
 

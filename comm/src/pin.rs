@@ -1,6 +1,6 @@
 //! Pins each rank to a device of its host.
 
-use ddp_kernels::cuda::{self, Gpu};
+use ddp_kernels::cuda::{self, Gpu, Unavailable};
 use ddp_kernels::{Device, DeviceRequest};
 
 use crate::{CommError, Result, World};
@@ -11,7 +11,7 @@ pub struct DeviceChoice {
     /// The device.
     pub device: Device,
     /// Why [`DeviceRequest::Auto`] chose the CPU.
-    pub reason: Option<String>,
+    pub reason: Option<Unavailable>,
 }
 
 impl World {
@@ -33,7 +33,7 @@ impl World {
                 let n_gpus = match cuda::devices() {
                     Ok(devices) => devices.len(),
                     Err(why) if request == DeviceRequest::Auto => {
-                        return Ok(DeviceChoice { device: Device::Cpu, reason: Some(why.reason) });
+                        return Ok(DeviceChoice { device: Device::Cpu, reason: Some(why) });
                     }
                     // Without a driver there are none: opening the first one reports why.
                     Err(_) => Gpu::count().max(1),
@@ -74,7 +74,8 @@ mod tests {
             }
             let choice = world.choose_device(DeviceRequest::Auto, false).unwrap();
             assert_eq!(choice.device, Device::Cpu);
-            assert!(choice.reason.is_some(), "the reason for the CPU is reported");
+            let reason = choice.reason.expect("the reason for the CPU is reported");
+            assert!(!reason.has_driver || !reason.reason.starts_with("no NVIDIA driver"), "{reason:?}");
             for request in [DeviceRequest::Cuda, DeviceRequest::CudaIndex(3)] {
                 let message = world.choose_device(request, false).unwrap_err().to_string();
                 assert!(message.contains("cuda:") && message.contains("hint: "), "{message}");

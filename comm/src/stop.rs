@@ -14,6 +14,14 @@ pub enum Stop<E> {
 }
 
 impl<E> Stop<E> {
+    /// The error of this rank, if it has failed itself.
+    pub fn error(&self) -> Option<&E> {
+        match self {
+            Stop::Agreed(Failure::Here { error, .. }) | Stop::Alone(error) => Some(error),
+            Stop::Agreed(_) => None,
+        }
+    }
+
     /// The same stop, with the error type of the caller.
     pub fn convert<F: From<E>>(self) -> Stop<F> {
         match self {

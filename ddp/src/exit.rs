@@ -4,11 +4,13 @@ use std::io;
 use std::process::ExitCode;
 
 use ddp_comm::{Failure, Reporter, World, failure};
+use tracing::error;
 
 use crate::error::Error;
 use crate::exit_code;
-use crate::report::ReportError;
+use crate::report::log::{LOG_FILE, Log, LogOptions, error_line};
 use crate::report::stdout::say;
+use crate::report::{FailedRun, ReportError};
 
 /// Why a command ended early.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +18,9 @@ pub enum Stop {
     /// A rank failed.
     #[error(transparent)]
     Failed(ddp_comm::Stop<Error>),
+    /// A rank failed in a training run, whose last event reports it.
+    #[error("{0}")]
+    FailedRun(ddp_comm::Stop<Error>, Box<FailedRun>),
     /// All ranks stopped as requested, and the run saved a checkpoint.
     #[error("stopped by {0}")]
     Saved(String),
@@ -49,8 +54,8 @@ where
 }
 
 /// Leaves the world, or reports why the command failed and aborts the job. Every rank calls it last.
-pub fn conclude(world: World, result: Result<(), Stop>) -> ExitCode {
-    let stop = match result {
+pub fn conclude(world: World, log: &Log, result: Result<(), Stop>) -> ExitCode {
+    let (stop, run) = match result {
         Ok(()) => return leave(world),
         Err(Stop::Saved(_)) => {
             return match leave(world) {
@@ -58,7 +63,8 @@ pub fn conclude(world: World, result: Result<(), Stop>) -> ExitCode {
                 failed => failed,
             };
         }
-        Err(Stop::Failed(stop)) => stop,
+        Err(Stop::Failed(stop)) => (stop, None),
+        Err(Stop::FailedRun(stop, run)) => (stop, Some(run)),
     };
     let (reporter, code) = match &stop {
         ddp_comm::Stop::Agreed(failure) => match failure {
@@ -71,14 +77,22 @@ pub fn conclude(world: World, result: Result<(), Stop>) -> ExitCode {
         ddp_comm::Stop::Alone(error @ Error::Comm(comm)) => (comm.reporter(), error.exit_code()),
         ddp_comm::Stop::Alone(error) => (Reporter::ThisRank, error.exit_code()),
     };
-    failure::abort(&world, code.into(), reporter, format!("error: {stop}"))
+    log.terminal().begin_failure();
+    error!(target: LOG_FILE, "{stop}");
+    failure::abort_with(&world, code.into(), reporter, |prefix| {
+        let message = stop.to_string();
+        if let Some(run) = run {
+            run.write(code, world.rank().0, &message);
+        }
+        log.terminal().failure(prefix, &message)
+    })
 }
 
 fn leave(world: World) -> ExitCode {
     match world.close() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(&format!("error: {error}"));
+            say(&error_line(&error.to_string()));
             ExitCode::from(exit_code::FAILED)
         }
     }
@@ -93,7 +107,8 @@ pub fn conclude_usage(world: World, usage: &clap::Error) -> ExitCode {
         match usage.print() {
             // Help was requested and cannot be printed. A usage error that stderr refuses cannot be reported anywhere.
             Err(source) if usage.exit_code() == 0 && source.kind() != io::ErrorKind::BrokenPipe => {
-                return conclude(world, Err(Error::Report(ReportError::Stdout { source }).into()));
+                let log = Log::install(&world, &LogOptions::default(), false);
+                return conclude(world, &log, Err(Error::Report(ReportError::Stdout { source }).into()));
             }
             _ => {}
         }

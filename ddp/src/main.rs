@@ -9,6 +9,7 @@ use ddp::cli::{Cli, Command};
 use ddp::commands::{bench, checkpoint, completions, config, data, describe, devices, eval, predict, train};
 use ddp::exit::{conclude, conclude_usage};
 use ddp::exit_code;
+use ddp::report::log::{Log, error_line};
 use ddp::report::stdout::say;
 use ddp_comm::{World, failure};
 
@@ -17,25 +18,28 @@ fn main() -> ExitCode {
     let world = match World::init() {
         Ok(world) => world,
         Err(error) => {
-            say(&format!("error: {error}"));
+            say(&error_line(&error.to_string()));
             return ExitCode::from(exit_code::ENVIRONMENT);
         }
     };
     failure::install_panic_hook(&world);
-    let result = match Cli::try_parse() {
+    let cli = match Cli::try_parse() {
         Err(usage) => return conclude_usage(world, &usage),
-        Ok(cli) => match &cli.command {
-            Command::Train(args) => train::train(&world, args),
-            Command::Eval(args) => eval::eval(&world, args),
-            Command::Predict(args) => predict::predict(&world, args),
-            Command::Describe(args) => describe::describe(&world, args),
-            Command::Config(command) => config::config(&world, command),
-            Command::Data(command) => data::data(&world, command),
-            Command::Checkpoint(command) => checkpoint::checkpoint(&world, command),
-            Command::Bench(command) => bench::bench(&world, command),
-            Command::Devices(args) => devices::devices(&world, args),
-            Command::Completions { shell } => completions::completions(&world, *shell),
-        },
+        Ok(cli) => cli,
     };
-    conclude(world, result)
+    let has_log_file = matches!(&cli.command, Command::Train(args) if !args.dry_run);
+    let log = Log::install(&world, &cli.log_options(std::env::var("RUST_LOG").ok()), has_log_file);
+    let result = match &cli.command {
+        Command::Train(args) => train::train(&world, &log, args),
+        Command::Eval(args) => eval::eval(&world, args),
+        Command::Predict(args) => predict::predict(&world, args),
+        Command::Describe(args) => describe::describe(&world, args),
+        Command::Config(command) => config::config(&world, command),
+        Command::Data(command) => data::data(&world, &log, command),
+        Command::Checkpoint(command) => checkpoint::checkpoint(&world, command),
+        Command::Bench(command) => bench::bench(&world, command),
+        Command::Devices(args) => devices::devices(&world, args),
+        Command::Completions { shell } => completions::completions(&world, *shell),
+    };
+    conclude(world, &log, result)
 }

@@ -94,7 +94,8 @@ fn train(config: &str, out: &Path) -> Value {
     let out_arg = out.to_str().unwrap();
     let args = ["ddp-train", "train", config, "--out", out_arg, "--threads", "1", "-q"];
     let Subcommand::Train(args) = Cli::parse_from(args).command else { panic!() };
-    ddp::commands::train::train(&World::single(), &args).unwrap();
+    let world = World::single();
+    ddp::commands::train::train(&world, &ddp::report::log::Log::none(&world), &args).unwrap();
     let metrics = std::fs::read_to_string(out.join("metrics.jsonl")).unwrap();
     serde_json::from_str(metrics.lines().last().unwrap()).unwrap()
 }

@@ -305,6 +305,7 @@ impl Group {
     /// Source: MPI 4.0, section 6.3, `MPI_Barrier`.
     pub fn barrier(&self) -> Result<()> {
         if let Group::Nccl(group) = self {
+            let _span = Call::BARRIER.span().entered();
             group.traffic.add(Call::BARRIER, self.world_size());
             return group.barrier();
         }
@@ -421,6 +422,7 @@ impl Group {
     /// `input` is readable and `output` writable for the elements of `call` (see [`Call`]), nothing else accesses them before
     /// this returns, and they are the same if the call works in place, else disjoint.
     unsafe fn run(&self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
+        let _span = call.span().entered();
         self.counter().add(call, self.world_size());
         match self {
             // SAFETY: as this function's.
@@ -447,6 +449,7 @@ impl Group {
             _ => (buf.len, buf.as_ref(), buf),
         };
         let call = Call { kind, dtype: buf.dtype, len };
+        let _span = call.span().entered();
         self.counter().add(call, self.world_size());
         match self {
             Group::Single(_) => Ok(0),

@@ -9,6 +9,8 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use tracing::{Span, info_span};
+
 use super::error::CheckpointError;
 use super::run_state::RunState;
 use super::saver::{Saved, Saver};
@@ -84,8 +86,10 @@ impl Writer {
         let (jobs, to_do) = mpsc::channel::<Job>();
         let (finished, done) = mpsc::channel();
         let abandoned = saver.abandoned();
+        let parent = Span::current();
         let work = move || {
             for Job { run, has_weights, buffers } in to_do {
+                let _span = info_span!(parent: &parent, "checkpoint", step = run.step).entered();
                 let weights = has_weights.then(|| buffers.weights());
                 let outcome = SaveOutcome::new(run.step, saver.save(&run, weights, &buffers.state()));
                 if finished.send(Done { outcome, buffers }).is_err() {

@@ -28,6 +28,7 @@ pub use self::data::{ConvertArgs, ConvertDtype, DataCommand, InspectArgs};
 pub use self::describe::DescribeArgs;
 pub use self::predict::{BadRows, PredictArgs};
 use crate::config::{CommDtype, resumable_keys};
+use crate::report::log::{LogFormat, LogOptions};
 use crate::report::progress::ProgressChoice;
 use crate::train::resume::ResumeFrom;
 use crate::train::trainer::GraphMode;
@@ -45,9 +46,34 @@ use crate::train::trainer::GraphMode;
                   130 interrupted twice, 143 ended by mpirun before saving."
 )]
 pub struct Cli {
+    /// The log.
+    #[command(flatten)]
+    pub log: LogArgs,
+
     /// The command.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// Flags of all commands about notes and warnings.
+#[derive(Debug, Clone, Args)]
+pub struct LogArgs {
+    /// Show more: -v for details (train: also the resolved config, the layers of the model and the exchange of gradients), -vv
+    /// for every step and collective. The environment variable RUST_LOG chooses by module
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub verbose: u8,
+
+    /// Form of the lines on stderr
+    #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t)]
+    pub log_format: LogFormat,
+}
+
+impl Cli {
+    /// What the user asked to see; `directives` are those of `RUST_LOG`.
+    pub fn log_options(&self, directives: Option<String>) -> LogOptions {
+        let quiet = matches!(&self.command, Command::Train(args) if args.quiet);
+        LogOptions { verbosity: self.log.verbose, quiet, format: self.log.log_format, directives }
+    }
 }
 
 /// The subcommands.
@@ -149,12 +175,8 @@ pub struct TrainArgs {
     #[arg(long)]
     pub overwrite: bool,
 
-    /// Also show the resolved config, the layers of the model and the exchange of gradients
-    #[arg(short, long, conflicts_with = "quiet")]
-    pub verbose: bool,
-
     /// Print errors only
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "verbose")]
     pub quiet: bool,
 }
 

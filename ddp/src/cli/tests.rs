@@ -4,6 +4,7 @@ use clap::CommandFactory as _;
 
 use super::*;
 use crate::config::DataFormat;
+use crate::report::log::{LogFormat, LogOptions};
 use crate::report::progress::ProgressChoice;
 
 fn parse(line: &str) -> Result<Cli, clap::Error> {
@@ -35,12 +36,29 @@ fn train_takes_all_its_flags() {
         (args.device.as_str(), args.threads, args.progress),
         ("cuda:1", Some(2), ProgressChoice::Plain)
     );
-    assert!(args.json && args.dry_run && args.overwrite && args.verbose && !args.quiet);
+    assert!(args.json && args.dry_run && args.overwrite && !args.quiet);
 
     let args = train("train");
     assert_eq!((args.config, args.device.as_str(), args.threads), (None, "auto", None));
     assert_eq!(args.progress, ProgressChoice::Auto);
     assert!(train("train --set a=1 run.toml").config.is_some(), "--set takes one value");
+}
+
+#[test]
+fn flags_of_the_log_belong_to_all_commands() {
+    let options = |line: &str| parse(line).unwrap().log_options(None);
+    for (line, verbosity) in [("train", 0), ("train -v", 1), ("-v train", 1), ("eval --checkpoint a -vv", 2)]
+    {
+        assert_eq!(options(line), LogOptions { verbosity, ..LogOptions::default() }, "{line}");
+    }
+    let json = options("devices --log-format json");
+    assert_eq!((json.format, json.quiet), (LogFormat::Json, false));
+    assert!(options("train -q").quiet);
+    let cli = parse("train --verbose --verbose").unwrap();
+    assert_eq!(cli.log_options(Some("debug".to_owned())).directives.as_deref(), Some("debug"));
+    assert!(
+        parse("train --log-format yaml").unwrap_err().to_string().contains("[possible values: text, json]")
+    );
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use ddp_comm::World;
 use ddp_kernels::cpu::threads;
+use tracing::{info, warn};
 
 use crate::cli::{BadRows, PredictArgs};
 use crate::commands::train::{Pinning, pin_device};
@@ -17,7 +18,6 @@ use crate::predict::observed_rows::ColumnCounts;
 use crate::predict::run::{OutputPlace, OutputSpec, Summary, run};
 use crate::predict::{PredictError, SavedModel};
 use crate::report::ReportError;
-use crate::report::stdout::say;
 
 /// Name of stdin and stdout.
 const STREAM: &str = "-";
@@ -55,22 +55,22 @@ pub fn predict(world: &World, args: &PredictArgs) -> Result<(), Stop> {
     let loading = LoaderOptions::from_config(&saved.config.data, device, threads::current(), None);
     let summary = run(world, &saved, device, loading, &input, &output, &mut print)?;
     if world.rank().0 == 0 {
-        warnings(&summary).iter().for_each(|line| say(line));
+        report(&summary);
         let bad = match summary.n_bad_rows {
             0 => String::new(),
             n => format!(", {n} without a prediction"),
         };
         match place {
-            OutputPlace::Stdout => say(&format!("{} rows{bad}", summary.n_rows)),
-            OutputPlace::File(path) => say(&format!("{} rows{bad} -> {}", summary.n_rows, path.display())),
+            OutputPlace::Stdout => info!("{} rows{bad}", summary.n_rows),
+            OutputPlace::File(path) => info!("{} rows{bad} -> {}", summary.n_rows, path.display()),
         }
     }
     Ok(())
 }
 
-/// Lines about values that differ from those of training; at most [`SHOWN_COLUMNS`] columns each.
-fn warnings(summary: &Summary) -> Vec<String> {
-    let line = |what: &str, count: fn(&ColumnCounts) -> u64| {
+/// Reports values that differ from those of training; at most [`SHOWN_COLUMNS`] columns each.
+fn report(summary: &Summary) {
+    let columns = |count: fn(&ColumnCounts) -> u64| {
         let columns: Vec<(&String, u64)> = summary
             .counts
             .iter()
@@ -82,14 +82,17 @@ fn warnings(summary: &Summary) -> Vec<String> {
         if columns.len() > SHOWN_COLUMNS {
             shown += &format!(", and {} more columns", columns.len() - SHOWN_COLUMNS);
         }
-        (!columns.is_empty()).then(|| format!("{what}: {shown}"))
+        (!columns.is_empty()).then_some(shown)
     };
-    let lines = [
-        line("warning: categories that training did not see", |counts| counts.n_unseen),
-        line("missing values filled in", |counts| counts.n_filled),
-        line("warning: values outside the range of training", |counts| counts.n_outside),
-    ];
-    lines.into_iter().flatten().collect()
+    if let Some(shown) = columns(|counts| counts.n_unseen) {
+        warn!("categories that training did not see: {shown}");
+    }
+    if let Some(shown) = columns(|counts| counts.n_filled) {
+        info!("missing values filled in: {shown}");
+    }
+    if let Some(shown) = columns(|counts| counts.n_outside) {
+        warn!("values outside the range of training: {shown}");
+    }
 }
 
 fn check_streams(world: &World, args: &PredictArgs) -> Result<()> {

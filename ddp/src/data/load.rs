@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ddp_comm::World;
+use tracing::info_span;
 
 use super::class_rows::{class_counts, split_by_class, without_unknown};
 use super::data_fingerprint::DataFingerprint;
@@ -85,6 +86,7 @@ pub fn load_with(
     let (whole, is_table) = open_train(&spec, world)?;
     let config = &decided(config, whole.layout());
     let data = &config.data;
+    let _span = info_span!("load", data = data.train).entered();
     let normalize = match data.normalize {
         Normalize::Auto if is_table => Normalize::Standard,
         Normalize::Auto => Normalize::None,

@@ -56,7 +56,7 @@ pub(super) fn warnings(dataset: &dyn Dataset, preprocessor: &Preprocessor) -> Re
         let name = &dataset.layout().features[column];
         let of = if rows.len() < n { format!(" in {} of {n} rows", rows.len()) } else { String::new() };
         warnings.push(format!(
-            "warning: column \"{name}\" of {} has {n_exact} distinct values{of}, of which f32 keeps {n_kept} apart\nhint: {hint}",
+            "column \"{name}\" of {} has {n_exact} distinct values{of}, of which f32 keeps {n_kept} apart\nhint: {hint}",
             dataset.source()
         ));
     }

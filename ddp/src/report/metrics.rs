@@ -5,10 +5,10 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use tracing::warn;
 
 use crate::report::EvalMetrics;
 use crate::report::ReportError;
-use crate::report::stdout::say;
 use crate::storage::atomic_write::{WriteError, write_atomic};
 
 type Result<T, E = ReportError> = std::result::Result<T, E>;
@@ -29,6 +29,8 @@ pub enum Event {
     Stop(StopEvent),
     /// A run is complete.
     End(EndEvent),
+    /// A run failed.
+    Failed(FailedEvent),
 }
 
 /// A checkpoint was written.
@@ -132,6 +134,21 @@ pub struct EndEvent {
     pub data_wait_s: f64,
 }
 
+/// A run failed: the last line, written by the rank that reports the failure.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FailedEvent {
+    /// Exit status of the command.
+    pub exit_code: u8,
+    /// Rank that reports the failure.
+    pub rank: usize,
+    /// Steps completed; absent before training began.
+    pub step: Option<u64>,
+    /// What happened.
+    pub error: String,
+    /// What to do about it, if that is known.
+    pub hint: Option<String>,
+}
+
 /// Destination of events. Ranks other than 0 use [`MetricsSink::none`].
 #[derive(Debug)]
 pub struct MetricsSink {
@@ -145,7 +162,10 @@ impl MetricsSink {
     /// # Errors
     /// [`ReportError::Write`] if the file can't be created.
     pub fn create(path: &Path, json: bool) -> Result<Self> {
-        let file = File::create(path).map_err(|source| WriteError { path: path.to_owned(), source })?;
+        let failed = |source| WriteError { path: path.to_owned(), source };
+        // To append, since a rank that fails may write the last line.
+        let file = OpenOptions::new().append(true).create(true).open(path).map_err(failed)?;
+        file.set_len(0).or_else(allow_device).map_err(failed)?;
         Ok(Self { file: Some((path.to_owned(), file)), stdout: json })
     }
 
@@ -186,9 +206,7 @@ impl MetricsSink {
         {
             self.stdout = false;
             if error.kind() != io::ErrorKind::BrokenPipe {
-                say(&format!(
-                    "warning: stopped writing events to stdout: {error}; metrics.jsonl has all of them"
-                ));
+                warn!("stopped writing events to stdout: {error}; metrics.jsonl has all of them");
             }
         }
         if let Some((path, mut file)) = self.file.take() {
@@ -216,7 +234,12 @@ pub fn json_line(value: &impl Serialize) -> String {
     line
 }
 
-fn write_stdout(line: &str) -> io::Result<()> {
+/// Ignores that a device, such as `/dev/full`, cannot be truncated.
+fn allow_device(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::InvalidInput { Ok(()) } else { Err(error) }
+}
+
+pub(super) fn write_stdout(line: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(line.as_bytes())?;
     stdout.flush()

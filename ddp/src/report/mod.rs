@@ -1,7 +1,10 @@
-//! Output of commands: events of a run, the progress bar, tables and results on stdout.
+//! Output of commands: events of a run, the log, the progress bar, tables and results on stdout.
 
+mod bar;
 mod error;
 mod eval_metrics;
+mod failed_run;
+pub mod log;
 pub mod metrics;
 pub(crate) mod process;
 pub(crate) mod progress;
@@ -11,3 +14,4 @@ pub(crate) mod units;
 
 pub use error::ReportError;
 pub use eval_metrics::EvalMetrics;
+pub use failed_run::FailedRun;

@@ -1,15 +1,16 @@
 //! Progress of a run on stderr of rank 0: a bar or plain lines.
 
-use std::cell::Cell;
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal, Write as _};
+use std::ops::Range;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tracing::info;
 
 use crate::report::EvalMetrics;
+use crate::report::log::{PROGRESS, ShownBar, Terminal};
 use crate::report::metrics::{EndEvent, EpochEvent, StepEvent};
+use crate::report::units::rate;
 
 /// Form of the progress report on stderr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -25,106 +26,79 @@ pub enum ProgressChoice {
     None,
 }
 
-/// Minimum time between two lines above a bar; plain lines are never dropped.
-const BETWEEN_LINES: Duration = Duration::from_millis(100);
-
 /// Progress report of a run. Ranks other than 0 use [`Progress::none`].
 #[derive(Debug)]
 pub struct Progress {
-    view: View,
-    /// Whether to report the end of the run: not on other ranks, nor with `--quiet`.
-    reports_end: bool,
+    /// None without a bar.
+    bar: Option<ShownBar>,
+    /// Whether this rank reports: not on other ranks.
+    reports: bool,
     n_epochs: Option<u64>,
-    /// Time of the last line above the bar.
-    line_above_bar: Cell<Option<Instant>>,
-}
-
-#[derive(Debug)]
-enum View {
-    None,
-    Plain,
-    Bar(ProgressBar),
 }
 
 impl Progress {
-    /// Progress over `total_rows` rows of all ranks and epochs; `n_epochs` if it is known. `quiet` shows nothing.
-    pub fn new(choice: ProgressChoice, quiet: bool, total_rows: u64, n_epochs: Option<u64>) -> Self {
-        let view = match choice {
-            _ if quiet => View::None,
-            ProgressChoice::None => View::None,
-            ProgressChoice::Plain => View::Plain,
-            // A bar needs a terminal.
-            ProgressChoice::Bar | ProgressChoice::Auto if io::stderr().is_terminal() => {
-                View::Bar(bar(total_rows))
-            }
-            ProgressChoice::Bar | ProgressChoice::Auto => View::Plain,
-        };
-        Self { view, reports_end: !quiet, n_epochs, line_above_bar: Cell::default() }
+    /// Progress over `total_rows` rows of all ranks and epochs, of which `first_row` are done; `n_epochs` if it is known. `quiet`
+    /// shows no bar, and the terminal shows no lines.
+    pub fn new(
+        terminal: &Arc<Terminal>,
+        choice: ProgressChoice,
+        quiet: bool,
+        rows: Range<u64>,
+        n_epochs: Option<u64>,
+    ) -> Self {
+        let may_have_bar = matches!(choice, ProgressChoice::Bar | ProgressChoice::Auto);
+        let has_bar = may_have_bar && !quiet && terminal.takes_bar();
+        terminal.set_prints_progress(!has_bar && choice != ProgressChoice::None);
+        let bar = has_bar.then(|| terminal.show_bar(rows.end, rows.start, true, "starting"));
+        Self { bar, reports: true, n_epochs }
     }
 
-    /// Shows nothing.
+    /// Reports nothing.
     pub fn none() -> Self {
-        Self { view: View::None, reports_end: false, n_epochs: None, line_above_bar: Cell::default() }
+        Self { bar: None, reports: false, n_epochs: None }
     }
 
     /// Adds the rows that a step has used on all ranks. Cheap enough for every step.
     #[inline]
     pub fn advance(&self, n_rows: u64) {
-        if let View::Bar(bar) = &self.view {
-            bar.inc(n_rows);
+        if let Some(bar) = &self.bar {
+            bar.advance(n_rows);
         }
     }
 
     /// Reports a logged step.
     pub fn step(&self, event: &StepEvent) {
-        match &self.view {
-            View::None => {}
-            View::Plain => line(&self.step_line(event)),
-            View::Bar(bar) => {
-                let epoch = self.epoch(event.epoch);
-                bar.set_message(format!("epoch {epoch}, loss {}", short(event.loss)));
-            }
+        if let Some(bar) = &self.bar {
+            bar.set_message(format!("epoch {}, loss {}", self.epoch(event.epoch), short(event.loss)));
+        }
+        if self.reports {
+            let StepEvent { step, epoch, loss, lr, grad_norm, samples_per_s, .. } = *event;
+            info!(target: PROGRESS, step, epoch, loss, lr, grad_norm, samples_per_s, "{}", self.step_line(event));
         }
     }
 
     /// Reports the end of an epoch.
     pub fn epoch_end(&self, event: &EpochEvent) {
-        match &self.view {
-            View::None => {}
-            View::Plain => line(&self.epoch_line(event)),
-            View::Bar(bar) => {
-                bar.set_message(format!(
-                    "epoch {}, loss {}",
-                    self.epoch(event.epoch),
-                    short(event.train_loss)
-                ));
-                // Each line redraws the bar, which would dominate epochs of a millisecond.
-                let now = Instant::now();
-                let last = self.line_above_bar.get();
-                if self.n_epochs == Some(event.epoch) || last.is_none_or(|last| now - last >= BETWEEN_LINES) {
-                    bar.println(self.epoch_line(event));
-                    self.line_above_bar.set(Some(now));
-                }
-            }
+        if !self.reports {
+            return;
         }
-    }
-
-    /// Prints a line of text.
-    pub fn note(&self, text: &str) {
-        match &self.view {
-            View::None if !self.reports_end => {}
-            View::None | View::Plain => line(text),
-            View::Bar(bar) => bar.println(text),
+        let EpochEvent { epoch, step, train_loss, .. } = *event;
+        let text = self.epoch_line(event);
+        match &self.bar {
+            Some(bar) => {
+                bar.set_message(format!("epoch {}, loss {}", self.epoch(epoch), short(train_loss)));
+                info!(epoch, step, train_loss, "{text}");
+            }
+            None => info!(target: PROGRESS, epoch, step, train_loss, "{text}"),
         }
     }
 
     /// Reports the end of a successful run and the folder of its files.
-    pub fn end(&self, event: &EndEvent, folder: Option<&Path>) {
-        if let View::Bar(bar) = &self.view {
-            bar.finish_and_clear();
-        }
-        if self.reports_end {
-            line(&end_lines(event, folder));
+    pub fn end(&mut self, event: &EndEvent, folder: Option<&Path>) {
+        self.bar = None;
+        if self.reports {
+            let EndEvent { steps, samples, train_loss, elapsed_s, train_s, .. } = *event;
+            info!(steps, samples, train_loss, elapsed_s, train_s, "{}", end_lines(event, folder));
         }
     }
 
@@ -153,47 +127,15 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
-    /// Clears an unfinished bar, so that a following error is on a line of its own.
-    fn drop(&mut self) {
-        if let View::Bar(bar) = &self.view {
-            bar.finish_and_clear();
-        }
-    }
-}
-
-fn bar(total_rows: u64) -> ProgressBar {
-    // At most 10 frames per second: the bar must not slow the run.
-    let bar = ProgressBar::with_draw_target(Some(total_rows), ProgressDrawTarget::stderr_with_hz(10));
-    let template = if colours() {
-        "{bar:30.cyan/blue} {percent:>3}%  {per_sec}  {eta} left  {msg}"
-    } else {
-        "{bar:30} {percent:>3}%  {per_sec}  {eta} left  {msg}"
-    };
-    let style = ProgressStyle::with_template(template).expect("the template is constant and valid");
-    let style =
-        style.with_key("per_sec", |state: &indicatif::ProgressState, text: &mut dyn std::fmt::Write| {
-            let _ = write!(text, "{} rows/s", rate(state.per_sec()));
-        });
-    bar.set_style(style);
-    bar.enable_steady_tick(Duration::from_millis(500));
-    bar
-}
-
-/// Whether to use colours: not if `NO_COLOR` is set and not empty. Source: <https://no-color.org>.
-pub(crate) fn colours() -> bool {
-    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-}
-
 fn end_lines(event: &EndEvent, folder: Option<&Path>) -> String {
-    let EndEvent { steps, samples, world_size, elapsed_s, samples_per_s, .. } = event;
+    let EndEvent { steps, samples, world_size, elapsed_s, train_s, samples_per_s, .. } = event;
     let ranks = if *world_size == 1 { "rank" } else { "ranks" };
     let mut text = format!("done  train_loss {}", short(event.train_loss));
     append_eval(&mut text, &event.eval);
     let _ = write!(
         text,
-        "\n      {steps} steps, {samples} samples in {elapsed_s:.2} s on {world_size} {ranks}, \
-         {} samples/s",
+        "\n      {steps} steps; {samples} samples in {train_s:.2} s of training on {world_size} {ranks}, {} samples/s; \
+         {elapsed_s:.2} s in all",
         rate(*samples_per_s)
     );
     if let Some(folder) = folder {
@@ -217,31 +159,13 @@ fn short(number: f64) -> String {
     }
 }
 
-/// Formats a rate as a whole number, in groups of three digits.
-pub(crate) fn rate(per_s: f64) -> String {
-    let digits = format!("{:.0}", per_s.max(0.0));
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(' ');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// Prints a line to stderr; a closed stderr does not stop a run.
-pub(crate) fn line(text: &str) {
-    let _ = writeln!(io::stderr(), "{text}");
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::EvalMetric;
 
     fn progress(n_epochs: Option<u64>) -> Progress {
-        Progress { view: View::Plain, reports_end: true, n_epochs, line_above_bar: Cell::default() }
+        Progress { n_epochs, ..Progress::none() }
     }
 
     #[test]
@@ -277,7 +201,7 @@ mod tests {
             world_size: 2,
             train_loss: f64::NAN,
             eval: EvalMetrics::default().with(EvalMetric::Accuracy, 0.97),
-            elapsed_s: 2.0,
+            elapsed_s: 2.5,
             train_s: 1.0,
             samples_per_s: 3200.0,
             startup_s: 0.1,
@@ -287,9 +211,7 @@ mod tests {
         for part in [
             "train_loss NaN",
             "eval_accuracy 0.9700",
-            "10 steps",
-            "2 ranks",
-            "3 200 samples/s",
+            "10 steps; 3200 samples in 1.00 s of training on 2 ranks, 3 200 samples/s; 2.50 s in all",
             "files in runs/x",
         ] {
             assert!(text.contains(part), "{part}: {text}");
@@ -297,46 +219,35 @@ mod tests {
     }
 
     #[test]
-    fn none_and_quiet_show_nothing() {
-        for progress in [Progress::none(), Progress::new(ProgressChoice::Bar, true, 10, None)] {
-            assert!(matches!(progress.view, View::None) && !progress.reports_end);
-            progress.advance(3);
-            progress.note("hidden");
+    fn a_bar_needs_a_terminal_and_a_listener() {
+        for (choice, quiet, is_terminal, has_bar, prints) in [
+            (ProgressChoice::Auto, false, true, true, false),
+            (ProgressChoice::Bar, false, true, true, false),
+            (ProgressChoice::Bar, false, false, false, true),
+            (ProgressChoice::Bar, true, true, false, true),
+            (ProgressChoice::Plain, false, true, false, true),
+            (ProgressChoice::None, false, true, false, false),
+        ] {
+            let (terminal, _) = Terminal::in_memory(is_terminal);
+            let progress = Progress::new(&terminal, choice, quiet, 0..10, None);
+            let got = (progress.bar.is_some(), terminal.prints_progress());
+            assert_eq!(got, (has_bar, prints), "{choice:?}, quiet {quiet}, terminal {is_terminal}");
         }
-        let progress = Progress::new(ProgressChoice::None, false, 10, None);
-        assert!(matches!(progress.view, View::None) && progress.reports_end);
+        Progress::none().advance(3);
     }
 
     #[test]
-    fn without_a_terminal_there_are_lines() {
-        let progress = Progress::new(ProgressChoice::Bar, false, 100, Some(2));
-        // Someone who runs the tests by hand may sit at a terminal.
-        assert!(io::stderr().is_terminal() || matches!(progress.view, View::Plain));
-    }
-
-    #[test]
-    fn bar_counts_rows() {
-        let progress = Progress {
-            view: View::Bar(bar(100)),
-            reports_end: true,
-            n_epochs: Some(2),
-            line_above_bar: Cell::default(),
-        };
+    fn the_bar_shows_epoch_and_loss() {
+        let (terminal, text) = Terminal::in_memory(true);
+        let progress = Progress::new(&terminal, ProgressChoice::Auto, false, 0..100, Some(2));
+        assert!(text().ends_with("  0%  starting\r"), "{}", text());
         progress.advance(10);
-        progress.step(&StepEvent {
-            step: 1,
-            epoch: 1,
-            loss: 1.0,
-            lr: 0.1,
-            grad_norm: 1.0,
-            samples_per_s: 1.0,
-            data_wait_ms: 0.0,
-            h2d_ms: 0.0,
-        });
-        progress.epoch_end(&EpochEvent { epoch: 1, step: 9, train_loss: 1.0, eval: EvalMetrics::default() });
-        let View::Bar(bar) = &progress.view else { panic!() };
-        assert_eq!(bar.position(), 10);
-        assert_eq!(bar.message(), "epoch 1/2, loss 1.0000");
+        let event = EpochEvent { epoch: 1, step: 9, train_loss: 1.0, eval: EvalMetrics::default() };
+        progress.epoch_end(&event);
+        terminal.redraw();
+        assert!(text().ends_with(" 10%  epoch 1/2, loss 1.0000\r"), "{}", text());
+        drop(progress);
+        assert!(text().ends_with("\r\x1b[J"), "{}", text());
     }
 
     #[test]
@@ -345,6 +256,5 @@ mod tests {
             [short(0.0), short(123_456.0), short(-0.5), short(f64::INFINITY)],
             ["0.0000", "1.235e5", "-0.5000", "inf"]
         );
-        assert_eq!([rate(999.6), rate(12.3), rate(-1.0)], ["1 000", "12", "0"]);
     }
 }

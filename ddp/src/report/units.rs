@@ -10,3 +10,26 @@ pub(crate) fn mib(bytes: u64) -> String {
         _ => format!("{:.2} GiB", in_unit(1_073_741_824.0)),
     }
 }
+
+/// Formats a rate as a whole number, in groups of three digits.
+pub(crate) fn rate(per_s: f64) -> String {
+    let digits = format!("{:.0}", per_s.max(0.0));
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_whole_numbers() {
+        assert_eq!([rate(999.6), rate(12.3), rate(-1.0)], ["1 000", "12", "0"]);
+    }
+}

@@ -1,6 +1,6 @@
 //! Run folder: owned by one process, never overwritten by accident.
 //!
-//! Holds `config.toml`, `metrics.jsonl`, `checkpoints/` and, at the end, `model.safetensors`. A file lock on `.lock` inside it
+//! Holds `config.toml`, `metrics.jsonl`, `checkpoints/`, [`logs/`](super::logs) and, at the end, `model.safetensors`. A file lock on `.lock` inside it
 //! shows that a live process owns it; the operating system releases the lock of a killed process.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -11,6 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::io::Errno;
 
 use crate::run_folder::error::FolderError;
+use crate::run_folder::logs;
 
 type Result<T, E = FolderError> = std::result::Result<T, E>;
 
@@ -25,7 +26,7 @@ pub const MODEL_FILE: &str = "model.safetensors";
 pub const CHECKPOINTS: &str = "checkpoints";
 
 /// Entries that show that a folder holds a run.
-const RUN_FILES: [&str; 4] = [CONFIG_FILE, METRICS_FILE, MODEL_FILE, CHECKPOINTS];
+const RUN_FILES: [&str; 5] = [CONFIG_FILE, METRICS_FILE, MODEL_FILE, CHECKPOINTS, logs::RANK_0];
 const LOCK_FILE: &str = ".lock";
 
 /// Treatment of a run that the folder already holds.
@@ -92,7 +93,8 @@ impl RunDir {
     /// [`FolderError::Unwritable`].
     pub fn clear(&self) -> Result<()> {
         let is_file = |name: &&str| *name != CHECKPOINTS || self.file(name).is_file();
-        for name in RUN_FILES.into_iter().filter(is_file) {
+        // Log files are deleted with those of the other ranks.
+        for name in RUN_FILES.into_iter().filter(|name| is_file(name) && *name != logs::RANK_0) {
             match fs::remove_file(self.file(name)) {
                 Err(source) if source.kind() != io::ErrorKind::NotFound => {
                     return Err(FolderError::Unwritable { path: self.path.clone(), source });
@@ -100,7 +102,7 @@ impl RunDir {
                 _ => {}
             }
         }
-        Ok(())
+        logs::delete(&self.path)
     }
 
     /// The folder.

@@ -35,6 +35,7 @@ fn missing_folders_are_made() {
 fn a_run_is_not_written_over() {
     for file in RUN_FILES {
         let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join(file).parent().unwrap()).unwrap();
         fs::write(folder.path().join(file), "old").unwrap();
         fs::write(folder.path().join("notes.txt"), "mine").unwrap();
         assert_refused(

@@ -2,6 +2,7 @@
 
 pub mod error;
 pub mod folder;
+pub mod logs;
 
 pub use error::FolderError;
 pub use folder::{Existing, RunDir};

@@ -2,11 +2,12 @@
 //! [`crate::checkpoint`] writes the files.
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ddp_comm::World;
 use ddp_kernels::{Device, Tensor, TensorRef};
+use tracing::{debug, warn};
 
 use crate::checkpoint::{
     CheckpointError, CheckpointStore, RunState, SaveOptions, SaveOutcome, Saver, ShardRange, SnapshotBuffers,
@@ -15,12 +16,10 @@ use crate::checkpoint::{
 use crate::config::{CheckpointConfig, Config};
 use crate::data::Loaded;
 use crate::model::file::ModelInfo;
+use crate::report::log::warn_of_all_ranks;
 use crate::report::metrics::{CheckpointEvent, Event, MetricsSink};
-use crate::report::progress::Progress;
-use crate::run_folder::error::FolderError;
 use crate::train::error::Stop;
 use crate::train::error::{Result, TrainError};
-use crate::train::resume::shared_path;
 use crate::train::trainer::{StateShard, Trainer};
 
 /// Automatic checkpoints of one run on one rank.
@@ -35,8 +34,6 @@ pub struct Autosave<'a> {
     pauses: Vec<(u64, Duration)>,
     /// Error of the last save, if it failed.
     failed: Option<CheckpointError>,
-    /// Warning to print before the run begins.
-    note: Option<String>,
 }
 
 /// This rank's share of each checkpoint, and the way it is saved.
@@ -57,7 +54,7 @@ enum SaveMode {
 }
 
 impl<'a> Autosave<'a> {
-    /// Prepares to save the run of `trainer` in `folder`, which rank 0 knows. Collective.
+    /// Prepares to save the run of `trainer` in `folder`, which is the same on all ranks. Collective.
     ///
     /// # Errors
     /// [`Stop`] if the folder can't be created.
@@ -66,10 +63,9 @@ impl<'a> Autosave<'a> {
         config: &'a Config,
         data: &Loaded,
         trainer: &Trainer<'_>,
-        folder: Option<&Path>,
+        folder: &Path,
     ) -> Result<Self, Stop> {
-        let folder = shared_folder(world, folder)?;
-        let store = CheckpointStore::of_run(&folder);
+        let store = CheckpointStore::of_run(folder);
         // Before any rank writes there.
         let prepared = match world.rank().0 {
             0 => store.prepare().map(|_| ()),
@@ -83,14 +79,9 @@ impl<'a> Autosave<'a> {
             saves.then(|| RankSave::new(world, config, data, trainer, store, n_savers, &own)).transpose();
         let rank_save = world.collective_result(rank_save)?;
         let last = (None, Instant::now());
-        let note = note(world, rank_save.as_ref().is_some_and(|rank_save| rank_save.lacks_pinned))?;
+        warn_of_pageable_memory(world, rank_save.as_ref().is_some_and(|rank_save| rank_save.lacks_pinned))?;
         let config = &config.checkpoint;
-        Ok(Autosave { world, config, rank_save, last, pauses: Vec::new(), failed: None, note })
-    }
-
-    /// Warning to print before the run begins, the same on all ranks.
-    pub fn note(&self) -> Option<&str> {
-        self.note.as_deref()
+        Ok(Autosave { world, config, rank_save, last, pauses: Vec::new(), failed: None })
     }
 
     /// Whether the config enables automatic checkpoints.
@@ -139,21 +130,16 @@ impl<'a> Autosave<'a> {
     ///
     /// # Errors
     /// [`TrainError::Report`] if an event can't be written.
-    pub fn report(&mut self, metrics: &mut MetricsSink, progress: &Progress) -> Result<()> {
+    pub fn report(&mut self, metrics: &mut MetricsSink) -> Result<()> {
         let outcomes = match self.rank_save.as_mut().map(|rank_save| &mut rank_save.mode) {
             Some(SaveMode::Async(writer)) => writer.poll(),
             Some(SaveMode::Blocking(_, _, outcomes)) => std::mem::take(outcomes),
             None => return Ok(()),
         };
-        self.report_outcomes(outcomes, metrics, progress)
+        self.report_outcomes(outcomes, metrics)
     }
 
-    fn report_outcomes(
-        &mut self,
-        outcomes: Vec<SaveOutcome>,
-        metrics: &mut MetricsSink,
-        progress: &Progress,
-    ) -> Result<()> {
+    fn report_outcomes(&mut self, outcomes: Vec<SaveOutcome>, metrics: &mut MetricsSink) -> Result<()> {
         for outcome in outcomes {
             let step = outcome.step();
             let pause =
@@ -161,14 +147,16 @@ impl<'a> Autosave<'a> {
             self.pauses.retain(|(of, _)| *of > step);
             match outcome {
                 SaveOutcome::Saved(saved) => {
-                    saved.notes.iter().for_each(|note| progress.note(&format!("warning: {note}")));
+                    saved.notes.iter().for_each(|note| warn!("{note}"));
                     self.failed = None;
                     let (bytes, write_s) = (saved.bytes, saved.seconds);
                     let pause_ms = pause.as_secs_f64() * 1e3;
+                    debug!(step, bytes, pause_ms, write_s, "checkpoint saved");
                     metrics.write(&Event::Checkpoint(CheckpointEvent { step, bytes, pause_ms, write_s }))?;
                 }
                 SaveOutcome::Failed { error, .. } => {
-                    progress.note(&format!("warning: {error}"));
+                    // Rank 0 fails with the error of any rank.
+                    warn_of_all_ranks(self.world.rank().0, &error.to_string());
                     self.failed = Some(error);
                 }
             }
@@ -180,17 +168,13 @@ impl<'a> Autosave<'a> {
     ///
     /// # Errors
     /// [`TrainError::Report`] if an event can't be written.
-    pub fn finish(
-        &mut self,
-        metrics: &mut MetricsSink,
-        progress: &Progress,
-    ) -> Result<Option<CheckpointError>> {
+    pub fn finish(&mut self, metrics: &mut MetricsSink) -> Result<Option<CheckpointError>> {
         let outcomes = match self.rank_save.take().map(|rank_save| rank_save.mode) {
             Some(SaveMode::Async(writer)) => writer.finish(),
             Some(SaveMode::Blocking(_, _, outcomes)) => outcomes,
             None => Vec::new(),
         };
-        self.report_outcomes(outcomes, metrics, progress)?;
+        self.report_outcomes(outcomes, metrics)?;
         Ok(self.failed.take())
     }
 }
@@ -304,25 +288,17 @@ fn count_savers(world: &World, has_state: bool) -> Result<usize> {
     Ok(all.iter().rposition(|of_rank| of_rank[0] == 1).map_or(1, |last| last + 1))
 }
 
-/// Warning about ranks that lack page-locked memory.
-fn note(world: &World, lacks_pinned: bool) -> Result<Option<String>> {
+/// Warns of ranks that lack page-locked memory.
+fn warn_of_pageable_memory(world: &World, lacks_pinned: bool) -> Result<()> {
     let all = world.group().all_gather_bytes(&[u8::from(lacks_pinned)]).map_err(TrainError::from)?;
     let n_ranks = all.iter().filter(|of_rank| of_rank[0] == 1).count();
-    Ok((n_ranks > 0).then(|| {
-        format!(
-            "warning: {n_ranks} of {} ranks could not allocate page-locked host memory for checkpoints and use pageable memory: \
+    if n_ranks > 0 {
+        let warning = format!(
+            "{n_ranks} of {} ranks could not allocate page-locked host memory for checkpoints and use pageable memory: \
              each checkpoint pauses training for longer\nhint: use fewer ranks per host, or more memory; checkpoint.async = false needs none",
             world.world_size()
-        )
-    }))
-}
-
-/// Rank 0's folder as an absolute path on all ranks, which share a file system if several of them save.
-fn shared_folder(world: &World, folder: Option<&Path>) -> Result<PathBuf, Stop> {
-    let absolute = folder.map(|folder| {
-        std::path::absolute(folder)
-            .map_err(|source| TrainError::from(FolderError::Unwritable { path: folder.to_owned(), source }))
-    });
-    let own = world.collective_result(absolute.transpose())?;
-    Ok(shared_path(world, own.as_deref().unwrap_or(Path::new("")))?)
+        );
+        warn_of_all_ranks(world.rank().0, &warning);
+    }
+    Ok(())
 }

@@ -105,6 +105,14 @@ impl TrainError {
         matches!(self, Self::LossNotFinite { .. } | Self::GradientNotFinite { .. })
     }
 
+    /// The step that failed, from 1, if the error belongs to one.
+    pub fn step(&self) -> Option<u64> {
+        match self {
+            Self::LossNotFinite { step, .. } | Self::GradientNotFinite { step, .. } => Some(*step),
+            _ => None,
+        }
+    }
+
     /// Whether every rank has this very error at the same place.
     pub fn is_same_on_all_ranks(&self) -> bool {
         matches!(self, Self::LossNotFinite { .. } | Self::GradientNotFinite { .. } | Self::BatchOverflows)

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ddp_comm::World;
 use ddp_kernels::{Device, TensorRef, ops};
+use tracing::{info, warn};
 
 use crate::checkpoint::{
     Checkpoint, CheckpointError, CheckpointStore, Fault, Load, Located, Manifest, RunState, Search,
@@ -14,7 +15,6 @@ use crate::checkpoint::{
 use crate::config::{Batch, Config, Task};
 use crate::data::{LabelVocabulary, Loaded};
 use crate::model::file::{ModelInfo, labels_of};
-use crate::report::progress::Progress;
 use crate::run_folder::error::FolderError;
 use crate::run_folder::folder::{Existing, MODEL_FILE};
 use crate::storage::fingerprint::fingerprint;
@@ -350,9 +350,9 @@ impl Resumed {
     }
 
     /// Reports the checkpoint that the run resumes from, and the skipped ones.
-    pub fn announce(&self, progress: &Progress, world_size: usize) {
+    pub fn announce(&self, world_size: usize) {
         for skipped in &self.skipped {
-            progress.note(&format!("skipped checkpoint {skipped}"));
+            warn!("skipped checkpoint {skipped}");
         }
         let Manifest { run, world_size: before, .. } = self.manifest();
         let ranks = if world_size == *before {
@@ -360,11 +360,7 @@ impl Resumed {
         } else {
             format!("; {before} ranks before, {world_size} now, still {} rows per step", run.global_rows)
         };
-        progress.note(&format!(
-            "resuming after step {} from {}{ranks}",
-            run.step,
-            self.checkpoint.path().display()
-        ));
+        info!("resuming after step {} from {}{ranks}", run.step, self.checkpoint.path().display());
     }
 }
 
@@ -413,6 +409,19 @@ fn of_any_rank(world: &World, damage: Option<Fault>) -> Result<Option<Fault>> {
         .find(|(_, text)| !text.is_empty())
         .map(|(rank, text)| Fault::OnRank { rank, reason: String::from_utf8_lossy(text).into_owned() });
     Ok(if world.rank().0 == 0 { damage.or(first) } else { first })
+}
+
+/// Shares rank 0's path with all ranks, as an absolute one.
+///
+/// # Errors
+/// [`FolderError::Unwritable`] if it can't be made absolute.
+pub(crate) fn shared_folder(world: &World, folder: Option<&Path>) -> Result<PathBuf, Stop> {
+    let absolute = folder.map(|folder| {
+        std::path::absolute(folder)
+            .map_err(|source| TrainError::from(FolderError::Unwritable { path: folder.to_owned(), source }))
+    });
+    let own = world.collective_result(absolute.transpose())?;
+    Ok(shared_path(world, own.as_deref().unwrap_or(Path::new("")))?)
 }
 
 /// Shares rank 0's path with all ranks.

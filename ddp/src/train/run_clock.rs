@@ -6,6 +6,8 @@ use crate::config::{DataConfig, ShuffleMode};
 use crate::data::Dataset;
 use crate::data::loader::{Loader, LoaderTimes};
 
+/// Least training time, in s, after which waiting for data is reported: the first batches of a run are always waited for.
+const MIN_TRAIN_S: f64 = 5.0;
 /// Share of the training time from which waiting for data is reported.
 const DATA_BOUND_SHARE: f64 = 0.1;
 
@@ -46,6 +48,12 @@ impl RunClock {
         }
     }
 
+    /// The share of the training time that was spent waiting for data, if it is worth a report.
+    fn share_of(&self, times: LoaderTimes) -> Option<f64> {
+        let share = times.wait.as_secs_f64() / self.train_s;
+        (self.train_s >= MIN_TRAIN_S && share >= DATA_BOUND_SHARE).then_some(share)
+    }
+
     /// Returns advice if the run was bound by data loading.
     pub(crate) fn data_bound(
         &self,
@@ -53,10 +61,7 @@ impl RunClock {
         train: &dyn Dataset,
         data: &DataConfig,
     ) -> Option<String> {
-        let share = loader.times().wait.as_secs_f64() / self.train_s;
-        if share.is_nan() || share < DATA_BOUND_SHARE {
-            return None;
-        }
+        let share = self.share_of(loader.times())?;
         let mut advice = Vec::from_iter(train.advice());
         if loader.n_threads() > 0 {
             advice.push(format!("`data.loader_threads` above {}", loader.n_threads()));
@@ -75,5 +80,25 @@ impl RunClock {
             share * 100.0,
             advice.join(", or ")
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_short_run_gets_no_advice() {
+        let share = |train_s, wait_s| {
+            let wait = Duration::from_secs_f64(wait_s);
+            RunClock { train_s, ..RunClock::default() }
+                .share_of(LoaderTimes { wait, ..LoaderTimes::default() })
+        };
+        assert_eq!(share(0.05, 0.05), None);
+        assert_eq!(share(0.0, 0.0), None);
+        assert_eq!(share(10.0, 0.5), None);
+        assert_eq!(share(10.0, 5.0), Some(0.5));
     }
 }

@@ -17,8 +17,10 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::{flag, low_level};
+use tracing::{info, warn};
 
 use crate::exit_code;
+use crate::report::log::{LOG_FILE, STOPPING};
 
 /// Half of the time between mpirun's SIGTERM and its SIGKILL (`odls_base_sigkill_timeout`).
 const GRACE: Duration = Duration::from_millis(500);
@@ -47,21 +49,30 @@ impl StopSignals {
         for signal in [SIGTERM, SIGINT, SIGUSR1] {
             flag::register_usize(signal, signals.last.clone(), signal as usize)?;
         }
-        if world.launcher() == Some(Launcher::OpenMpi) {
-            signals.end_with_mpirun()?;
-        }
+        signals.answer(world.launcher() == Some(Launcher::OpenMpi))?;
         Ok(signals)
     }
 
-    fn end_with_mpirun(&self) -> io::Result<()> {
-        let (mut terminations, is_seen) = (SignalsInfo::<WithOrigin>::new([SIGTERM])?, self.is_seen.clone());
+    /// Starts the thread that answers signals at once; `ends_with_mpirun` if mpirun's SIGTERM ends a rank that finishes no step.
+    fn answer(&self, ends_with_mpirun: bool) -> io::Result<()> {
+        let mut received = SignalsInfo::<WithOrigin>::new([SIGTERM, SIGINT, SIGUSR1])?;
+        let is_seen = self.is_seen.clone();
         let watch = move || {
-            for signal in &mut terminations {
+            for origin in &mut received {
+                match origin.signal {
+                    SIGINT => info!(target: STOPPING, "stopping after this step; again to quit now"),
+                    // On the terminal it could hide the message of the rank whose death is the reason.
+                    SIGTERM => info!(target: LOG_FILE, "received SIGTERM; stopping after this step"),
+                    _ => info!(target: STOPPING, "stopping after this step"),
+                }
                 // mpirun, or its daemon on this host.
                 let parent = std::os::unix::process::parent_id();
-                if signal.process.is_some_and(|sender| u32::try_from(sender.pid) == Ok(parent)) {
+                let is_from_parent =
+                    origin.process.is_some_and(|sender| u32::try_from(sender.pid) == Ok(parent));
+                if ends_with_mpirun && origin.signal == SIGTERM && is_from_parent {
                     std::thread::sleep(GRACE);
                     if !is_seen.load(Ordering::Relaxed) {
+                        warn!(target: LOG_FILE, "ended by mpirun's SIGTERM: no step finished within {GRACE:?}");
                         low_level::exit(exit_code::TERMINATED.into());
                     }
                 }
@@ -76,12 +87,16 @@ impl StopSignals {
         if last != 0 {
             self.is_seen.store(true, Ordering::Relaxed);
         }
-        match last {
-            0 => None,
-            SIGTERM => Some("SIGTERM"),
-            SIGINT => Some("SIGINT"),
-            _ => Some("SIGUSR1"),
-        }
+        (last != 0).then(|| name(last))
+    }
+}
+
+/// Name of a signal that is listened for.
+fn name(signal: i32) -> &'static str {
+    match signal {
+        SIGTERM => "SIGTERM",
+        SIGINT => "SIGINT",
+        _ => "SIGUSR1",
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use ddp_comm::World;
+use tracing::{Span, debug_span, info, info_span, trace_span, warn};
 
 use crate::checkpoint::{Best, RunState};
 use crate::config::{Config, Length};
@@ -15,6 +16,7 @@ use crate::data::loader::{LoadedStep, Loader, LoaderOptions};
 use crate::data::order::epoch_proof::RowsHash;
 use crate::data::order::partition::EvalPartition;
 use crate::optim::schedule::Schedule;
+use crate::report::log::warn_of_all_ranks;
 use crate::report::metrics::{EndEvent, EpochEvent, Event, MetricsSink, StepEvent, StopEvent};
 use crate::report::process;
 use crate::report::progress::Progress;
@@ -47,6 +49,8 @@ pub struct TrainingLoop<'a> {
     /// Votes of the ranks since the last decision.
     votes: Votes,
     clock: RunClock,
+    /// Span of the epoch under way, and its number from 1.
+    span: (Span, u64),
 }
 
 /// Inputs of a training loop.
@@ -86,7 +90,6 @@ impl<'a> TrainingLoop<'a> {
         progress: Progress,
         state: RunState,
     ) -> Self {
-        progress.advance(state.cursor);
         TrainingLoop {
             stopping: stopping(plan.config).resumed(state.early_stopping),
             train_loss: TrainLoss::from_state(&state.epoch_loss),
@@ -95,6 +98,7 @@ impl<'a> TrainingLoop<'a> {
             own_rows: RowsHash::default(),
             votes: Votes::default(),
             clock: RunClock::default(),
+            span: (Span::none(), 0),
             plan,
             loader,
             autosave,
@@ -111,6 +115,8 @@ impl<'a> TrainingLoop<'a> {
     pub fn train(&mut self, trainer: &mut Trainer<'_>) -> Result<Ending, Stop> {
         let mut stop = self.stop_reason(trainer);
         while stop.is_none() && !self.is_complete(trainer) {
+            let span = self.epoch_span();
+            let _epoch = span.enter();
             let ends_epoch = self.step(trainer)?;
             self.outcomes(trainer, false)?;
             let is_due = self.autosave.is_due_after_step(trainer.n_steps());
@@ -134,7 +140,7 @@ impl<'a> TrainingLoop<'a> {
                 self.save(trainer)?;
             }
             self.votes = Votes::default();
-            self.autosave.report(&mut self.metrics, &self.progress)?;
+            self.autosave.report(&mut self.metrics)?;
         }
         if self.is_complete(trainer) {
             self.complete(trainer)?;
@@ -168,17 +174,17 @@ impl<'a> TrainingLoop<'a> {
         };
         let advice = self.clock.data_bound(&self.loader, &*self.plan.data.train, &self.plan.config.data);
         if let Some(advice) = advice {
-            self.progress.note(&advice);
+            info!("{advice}");
         }
         if let Some(n_skipped) = self.state.loss_scaler.map(|scaler| scaler.n_skipped).filter(|n| *n > 0) {
-            self.progress.note(&format!("skipped {n_skipped} steps: gradients overflowed in f16"));
+            info!("skipped {n_skipped} steps: gradients overflowed in f16");
         }
         self.progress.end(&event, folder);
         let LoopPlan { world, config, data, .. } = &self.plan;
         if let (0, Some(rows)) = (world.rank().0, &data.eval)
             && let Some(warning) = verdict::warning(config.data.task, &event.eval, &**rows)?
         {
-            self.progress.note(&warning);
+            warn!("{warning}");
         }
         Ok(self.metrics.write(&Event::End(event))?)
     }
@@ -193,8 +199,8 @@ impl<'a> TrainingLoop<'a> {
         self.evaluate_once(trainer)?;
         self.note_state(trainer);
         // The caller still saves the run's model.
-        if self.autosave.finish(&mut self.metrics, &self.progress)?.is_some() {
-            self.progress.note("warning: the final checkpoint of the run was not saved");
+        if self.autosave.finish(&mut self.metrics)?.is_some() {
+            warn_of_all_ranks(self.plan.world.rank().0, "the final checkpoint of the run was not saved");
         }
         Ok(())
     }
@@ -203,12 +209,12 @@ impl<'a> TrainingLoop<'a> {
     fn stopped(&mut self, trainer: &mut Trainer<'_>, reason: &str) -> Result<(), Stop> {
         // A no-op if the loop saved this step; a run without any step is saved here.
         self.save(trainer)?;
-        let failed = self.autosave.finish(&mut self.metrics, &self.progress)?.map_or(Ok(()), Err);
+        let failed = self.autosave.finish(&mut self.metrics)?.map_or(Ok(()), Err);
         self.plan.world.collective_result(failed.map_err(TrainError::from))?;
-        self.progress.note(&format!(
+        info!(
             "stopped by {reason} after step {}; checkpoint saved\nhint: run the same command with --resume auto to continue",
             trainer.n_steps()
-        ));
+        );
         let event = StopEvent { step: trainer.n_steps(), reason: reason.to_owned() };
         Ok(self.metrics.write(&Event::Stop(event)).map_err(TrainError::from)?)
     }
@@ -234,7 +240,10 @@ impl<'a> TrainingLoop<'a> {
 
     /// Runs or enqueues one step; returns whether it is the epoch's last.
     fn step(&mut self, trainer: &mut Trainer<'_>) -> Result<bool> {
-        let want_grad_norm = self.is_logged(trainer.n_steps() + 1);
+        let step = trainer.n_steps() + 1;
+        let want_grad_norm = self.is_logged(step);
+        let span = if want_grad_norm { debug_span!("step", step) } else { trace_span!("step", step) };
+        let _step = span.enter();
         let vote = Votes::of_rank(self.plan.signals.received().is_some(), self.autosave.is_due_by_clock());
         trainer.set_lr(self.plan.schedule.lr(trainer.n_steps()));
         let started = Instant::now();
@@ -295,6 +304,15 @@ impl<'a> TrainingLoop<'a> {
         (self.state.cursor.max(1) - 1) / self.state.n_rows.max(1) + 1
     }
 
+    /// The span of the epoch of the next step.
+    fn epoch_span(&mut self) -> Span {
+        let epoch = self.state.cursor / self.state.n_rows.max(1) + 1;
+        if self.span.1 != epoch {
+            self.span = (info_span!("epoch", epoch), epoch);
+        }
+        self.span.0.clone()
+    }
+
     /// Evaluates and reports a finished epoch; returns whether a checkpoint is due.
     fn end_epoch(&mut self, trainer: &mut Trainer<'_>) -> Result<bool> {
         let epoch = self.epoch_under_way();
@@ -312,11 +330,11 @@ impl<'a> TrainingLoop<'a> {
         self.metrics.write(&Event::Epoch(event))?;
         if self.stopping.is_over() {
             let (metric, progress) = (self.stopping.metric(), self.stopping.progress());
-            self.progress.note(&format!(
+            info!(
                 "early stopping: {metric} has not improved on {:.6} in {} evaluations",
                 progress.best.unwrap_or(f64::NAN),
                 progress.n_worse,
-            ));
+            );
         }
         Ok(self.autosave.is_due_after_epoch(epoch) || (is_best && self.autosave.is_on()))
     }
@@ -366,6 +384,7 @@ impl<'a> TrainingLoop<'a> {
 
     /// Starts a checkpoint of the run's current state.
     fn save(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
+        let _checkpoint = info_span!("checkpoint", step = trainer.n_steps()).entered();
         let started = Instant::now();
         self.gather_rows()?;
         self.note_state(trainer);

@@ -18,7 +18,7 @@ pub(super) fn warning(task: Task, metrics: &EvalMetrics, rows: &dyn Dataset) -> 
     if let (Task::Regression, Some(r2)) = (task, metrics.get(EvalMetric::R2)) {
         return Ok((r2 < 0.0).then(|| {
             format!(
-                "warning: eval_r2 {r2:.4} is below 0: the mean of the targets would predict the evaluation rows better\n\
+                "eval_r2 {r2:.4} is below 0: the mean of the targets would predict the evaluation rows better\n\
                  hint: look at the columns with `ddp-train data inspect {}`; then try data.normalize=standard, a lower optimizer.lr, or more \
                  epochs",
                 rows.source()
@@ -35,7 +35,7 @@ pub(super) fn warning(task: Task, metrics: &EvalMetrics, rows: &dyn Dataset) -> 
     // The accuracy is a quotient of counts.
     Ok((accuracy < majority - 1e-9).then(|| {
         format!(
-            "warning: eval_accuracy {accuracy:.4} is below {majority:.4}, the share of the most frequent class of the evaluation rows\n\
+            "eval_accuracy {accuracy:.4} is below {majority:.4}, the share of the most frequent class of the evaluation rows\n\
              hint: look at labels and columns with `ddp-train data inspect {}`; then try data.normalize=standard, a lower optimizer.lr, or \
              more epochs",
             rows.source()

@@ -23,6 +23,7 @@ mod export;
 mod failure;
 mod gpu_program;
 mod law;
+mod logging;
 mod output;
 mod parity;
 mod predict;

@@ -13,6 +13,8 @@ pub struct Unavailable {
     pub reason: String,
     /// The fix.
     pub hint: String,
+    /// Whether NVIDIA's driver is installed: without it, no GPU is expected.
+    pub has_driver: bool,
 }
 
 /// An initialised driver.
@@ -34,9 +36,14 @@ pub(super) fn driver() -> Result<&'static Driver, &'static Unavailable> {
 }
 
 fn initialize() -> Result<Driver, Unavailable> {
-    let unavailable = |reason: String, hint: &str| Unavailable { reason, hint: hint.to_owned() };
+    let unavailable =
+        |reason: String, hint: &str| Unavailable { reason, hint: hint.to_owned(), has_driver: true };
     let driver = Library::Driver;
-    library::open(driver, 0).map_err(|why| unavailable(format!("no NVIDIA driver: {why}"), driver.hint()))?;
+    library::open(driver, 0).map_err(|why| Unavailable {
+        reason: format!("no NVIDIA driver: {why}"),
+        hint: driver.hint().to_owned(),
+        has_driver: false,
+    })?;
     let mut version = 0;
     // SAFETY: the library is open, and the pointer is valid for one int.
     let status = unsafe { sys::cuDriverGetVersion(&mut version) };

@@ -88,6 +88,7 @@ pub fn devices() -> std::result::Result<Vec<GpuInfo>, Unavailable> {
     let failed = |error: crate::KernelError| Unavailable {
         reason: error.to_string(),
         hint: "does nvidia-smi list it?".to_owned(),
+        has_driver: true,
     };
     (0..driver.n_devices).map(|index| GpuInfo::of(index).map_err(failed)).collect()
 }

@@ -11,12 +11,13 @@ mod weights;
 use std::path::Path;
 
 use ddp_comm::World;
+use tracing::info;
 
 use crate::checkpoint::{Checkpoint, CheckpointError, CheckpointStore, Fault, Located, step_name};
 use crate::cli::CheckpointCommand;
 use crate::error::Result;
 use crate::exit::Stop;
-use crate::report::stdout::{print_result, say};
+use crate::report::stdout::print_result;
 
 /// Runs the command on rank 0; the other ranks wait.
 ///
@@ -63,6 +64,6 @@ fn all_at(path: &Path) -> Result<(Vec<Named>, CheckpointStore)> {
 /// Finds the one verified checkpoint at `path`; reports skipped ones on stderr.
 fn one_at(path: &Path) -> Result<Checkpoint> {
     let search = Checkpoint::find(path)?;
-    search.skipped.iter().for_each(|skipped| say(&format!("skipped {skipped}")));
+    search.skipped.iter().for_each(|skipped| info!("skipped {skipped}"));
     search.found.ok_or_else(|| CheckpointError::NotFound { path: path.to_owned() }.into())
 }

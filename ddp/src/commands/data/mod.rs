@@ -7,16 +7,17 @@ use ddp_comm::World;
 
 use crate::cli::DataCommand;
 use crate::exit::Stop;
+use crate::report::log::Log;
 
 /// Runs the command on rank 0; the other ranks wait for it.
 ///
 /// # Errors
 /// Errors of reading or writing the files, on every rank.
-pub fn data(world: &World, command: &DataCommand) -> Result<(), Stop> {
+pub fn data(world: &World, log: &Log, command: &DataCommand) -> Result<(), Stop> {
     let result = match command {
         _ if world.rank().0 > 0 => Ok(()),
         DataCommand::Inspect(args) => inspect::inspect(args),
-        DataCommand::Convert(args) => convert::convert(args),
+        DataCommand::Convert(args) => convert::convert(log, args),
     };
     Ok(world.collective_result(result)?)
 }

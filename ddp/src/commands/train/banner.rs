@@ -1,4 +1,4 @@
-//! Report at the start of a run: always one line, all of it with `--verbose` and `--dry-run`.
+//! Report at the start of a run: always one line, all of it with `-v` and `--dry-run`.
 
 use std::fmt::Write as _;
 
@@ -188,15 +188,16 @@ pub(crate) fn loading(loader: &Loader) -> Option<String> {
     }
 }
 
-/// The device: the product name of a GPU, or the reason why `auto` chose the CPU.
+/// The device: the product name of a GPU, or the reason why `auto` chose the CPU although there is a driver.
 fn device_words(choice: &DeviceChoice) -> String {
     match (choice.device, &choice.reason) {
         (Device::Cuda(index), _) => match Gpu::get(index) {
             Ok(gpu) => format!("{} ({})", choice.device, gpu.info().name),
             Err(_) => choice.device.to_string(),
         },
-        (Device::Cpu, Some(reason)) => format!("cpu ({reason})"),
-        (Device::Cpu, None) => "cpu".to_owned(),
+        // A machine without GPUs is as expected.
+        (Device::Cpu, Some(why)) if why.has_driver => format!("cpu ({})", why.reason),
+        (Device::Cpu, _) => "cpu".to_owned(),
     }
 }
 
@@ -249,6 +250,7 @@ fn count(n: usize, what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use ddp_comm::threads::run;
+    use ddp_kernels::cuda::Unavailable;
     use ddp_kernels::ops::Activation;
 
     use super::*;
@@ -306,6 +308,15 @@ mod tests {
 
     fn cpu() -> DeviceChoice {
         DeviceChoice { device: Device::Cpu, reason: None }
+    }
+
+    #[test]
+    fn only_an_unexpected_cpu_is_explained() {
+        let words = |has_driver| {
+            let why = Unavailable { reason: "no GPU".to_owned(), hint: String::new(), has_driver };
+            device_words(&DeviceChoice { device: Device::Cpu, reason: Some(why) })
+        };
+        assert_eq!([words(false), words(true)], ["cpu", "cpu (no GPU)"]);
     }
 
     #[test]

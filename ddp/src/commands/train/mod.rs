@@ -4,6 +4,7 @@
 //! (buckets start) -> wait -> clip -> step -> metrics -> checkpoint; at the end the model file.
 
 pub(crate) mod banner;
+mod rank_logs;
 
 use std::path::{Path, PathBuf};
 
@@ -11,8 +12,9 @@ use ddp_comm::{DeviceChoice, DeviceOptions, World};
 use ddp_kernels::cpu::threads;
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{Device, DeviceRequest, Tensor};
+use tracing::{Level, Span, debug, enabled, field, info, info_span, warn};
 
-use crate::checkpoint::CheckpointStore;
+use crate::checkpoint::{CheckpointStore, RunState};
 use crate::cli::TrainArgs;
 use crate::commands::train::banner::Banner;
 use crate::config::{Config, Determinism, Length};
@@ -22,6 +24,8 @@ use crate::exit::Stop;
 use crate::model::file::{self, ModelFile, ModelInfo};
 use crate::model::{ModelSpec, ParamLayout};
 use crate::optim::schedule::Schedule;
+use crate::report::FailedRun;
+use crate::report::log::{Log, warn_of_all_ranks};
 use crate::report::metrics::{Event, MetricsSink, ResumeEvent};
 use crate::report::progress::Progress;
 use crate::report::stdout::print_result;
@@ -32,7 +36,7 @@ use crate::storage::atomic_write::write_atomic;
 use crate::storage::fingerprint::fingerprint;
 use crate::train::TrainError;
 use crate::train::autosave::Autosave;
-use crate::train::resume::Resumed;
+use crate::train::resume::{Resumed, shared_folder};
 use crate::train::setup;
 use crate::train::setup::BatchPartition;
 use crate::train::stop_signals::StopSignals;
@@ -43,18 +47,30 @@ use crate::train::training_loop::{Ending, LoopPlan, TrainingLoop};
 ///
 /// # Errors
 /// [`Stop`], which records whether all ranks know of the failure.
-pub fn train(world: &World, args: &TrainArgs) -> Result<(), Stop> {
-    let run = Run::prepare(world, args)?;
+pub fn train(world: &World, log: &Log, args: &TrainArgs) -> Result<(), Stop> {
+    let (rank, world_size) = (world.rank().0, world.world_size());
+    let _span = info_span!("run", rank, world_size, run_name = field::Empty).entered();
+    let mut failed = FailedRun { json: args.json, ..FailedRun::default() };
+    match run(world, log, args, &mut failed) {
+        Err(Stop::Failed(stop)) => Err(Stop::FailedRun(stop, Box::new(failed))),
+        ended => ended,
+    }
+}
+
+/// Runs the training and keeps in `failed` what the report of a failure needs.
+fn run(world: &World, log: &Log, args: &TrainArgs, failed: &mut FailedRun) -> Result<(), Stop> {
+    let run = Run::prepare(world, log, args)?;
     if args.dry_run {
-        run.progress.note("dry run: config, data and model are in order; nothing was trained");
+        info!("dry run: config, data and model are in order; nothing was trained");
         return Ok(());
     }
-    run.train()
+    run.train(failed)
 }
 
 /// A run that is checked on all ranks and ready to train; nothing is written yet.
 struct Run<'w> {
     world: &'w World,
+    log: &'w Log,
     args: &'w TrainArgs,
     signals: StopSignals,
     config: Config,
@@ -65,16 +81,16 @@ struct Run<'w> {
     trainer: Trainer<'w>,
     /// The checkpoint that the trainer was restored from.
     resumed: Option<Resumed>,
-    progress: Progress,
 }
 
 impl<'w> Run<'w> {
     /// Loads config and data, agrees on them with the other ranks, builds the model, and announces the run.
-    fn prepare(world: &'w World, args: &'w TrainArgs) -> Result<Self, Stop> {
+    fn prepare(world: &'w World, log: &'w Log, args: &'w TrainArgs) -> Result<Self, Stop> {
         let signals = StopSignals::listen(world).map_err(|source| TrainError::Signals { source })?;
         let resumed = Resumed::find(world, args.resume.as_ref(), args.out.as_deref())?;
         let config = world.collective_result(load_config(world, args, resumed.as_ref(), None))?;
         agree_on_config(world, args, &config)?;
+        Span::current().record("run_name", &config.name);
         let choice = pin_device(world, &args.device, pinning(args, &config))?;
         let init_from = args.init_from.as_deref().map(ModelFile::read).transpose().map_err(Error::from);
         let init_from = world.collective_result(init_from)?;
@@ -120,7 +136,6 @@ impl<'w> Run<'w> {
         if args.dry_run {
             world.collective_result(check_out(world, args))?;
         }
-        let progress = progress(world, args, &config, &cuts, data.train.len());
         let banner = Banner {
             world,
             config: &config,
@@ -130,49 +145,41 @@ impl<'w> Run<'w> {
             trainer: &trainer,
             options: &setup::trainer_options(&config, &cuts, args.cuda_graph),
         };
-        data.notes().iter().for_each(|note| progress.note(note));
-        world.collective_result(announce(&banner, args, &choice, &progress))?;
-        data.warnings.iter().for_each(|warning| progress.note(warning));
-        banner::target_scale(&data).iter().for_each(|line| progress.note(line));
+        data.notes().iter().for_each(|note| info!("{note}"));
+        world.collective_result(announce(&banner, args, &choice))?;
+        data.warnings.iter().for_each(|warning| warn!("{warning}"));
+        banner::target_scale(&data).iter().for_each(|line| info!("{line}"));
         if let (Some(file), Some(_), None) = (&args.init_from, &fitted, &resumed) {
-            progress.note(&format!(
+            info!(
                 "preprocessing of the rows is that of {}; --refit-preprocessing fits it to the training rows",
                 file.display()
-            ));
+            );
         }
         let device = choice.device;
-        Ok(Run { world, args, signals, config, data, device, cuts, schedule, trainer, resumed, progress })
+        Ok(Run { world, log, args, signals, config, data, device, cuts, schedule, trainer, resumed })
     }
 
     /// Trains to the end or to a request to stop, and writes the model file.
-    fn train(self) -> Result<(), Stop> {
-        let Run {
-            world,
-            args,
-            signals,
-            config,
-            data,
-            device,
-            cuts,
-            schedule,
-            mut trainer,
-            resumed,
-            progress,
-        } = self;
+    fn train(self, failed: &mut FailedRun) -> Result<(), Stop> {
+        let Run { world, log, args, signals, config, data, device, cuts, schedule, mut trainer, resumed } =
+            self;
         let state = resumed.as_ref().map(Resumed::state);
         let folder = world.collective_result(open_folder(world, args, &config, resumed.as_ref()))?;
+        let path = shared_folder(world, folder.as_ref().map(RunDir::path))?;
+        rank_logs::open(world, log, &path)?;
         let (loader, loading) =
             world.collective_result(setup::loader(&config, &data, &cuts, world, device, state))?;
         if schedule.ends_in_warmup() {
-            progress.note("warning: training ends during the warm-up\nhint: lower schedule.warmup_steps, or set schedule.warmup_fraction");
+            let warning = "training ends during the warm-up\nhint: lower schedule.warmup_steps, or set schedule.warmup_fraction";
+            warn_of_all_ranks(world.rank().0, warning);
         }
-        banner::determinism(&config, &cuts, &trainer).iter().for_each(|line| progress.note(line));
-        banner::loading(&loader).iter().for_each(|line| progress.note(line));
-        let saver = Autosave::new(world, &config, &data, &trainer, folder.as_ref().map(RunDir::path))?;
-        saver.note().iter().for_each(|note| progress.note(note));
+        banner::determinism(&config, &cuts, &trainer).iter().for_each(|line| info!("{line}"));
+        banner::loading(&loader).iter().for_each(|line| info!("{line}"));
+        let saver = Autosave::new(world, &config, &data, &trainer, &path)?;
         let metrics = open_metrics(world, folder.as_ref(), args.json, resumed.as_ref())?;
+        failed.metrics = Some(path.join(folder::METRICS_FILE));
         if let Some(resumed) = &resumed {
-            resumed.announce(&progress, world.world_size());
+            resumed.announce(world.world_size());
         }
 
         let plan = LoopPlan {
@@ -185,8 +192,13 @@ impl<'w> Run<'w> {
             signals: &signals,
         };
         let state = state.cloned().unwrap_or_else(|| setup::first_state(&config, &data, &cuts));
+        let progress = progress(world, log, args, &config, &cuts, &state);
         let mut training = TrainingLoop::new(plan, loader, saver, metrics, progress, state);
-        match training.train(&mut trainer)? {
+        let ended = training.train(&mut trainer);
+        // On a GPU the next step may be enqueued when one fails.
+        let failed_step = ended.as_ref().err().and_then(|stop| stop.error()).and_then(TrainError::step);
+        failed.step = Some(failed_step.map_or(trainer.n_steps(), |step| step - 1));
+        match ended? {
             Ending::Stopped(reason) => return Err(Stop::Saved(reason)),
             Ending::Complete => {}
         }
@@ -314,34 +326,41 @@ fn save(
 
 fn progress(
     world: &World,
+    log: &Log,
     args: &TrainArgs,
     config: &Config,
     cuts: &BatchPartition,
-    n_rows: usize,
+    state: &RunState,
 ) -> Progress {
     if world.rank().0 > 0 {
         return Progress::none();
     }
+    let n_rows = state.n_rows;
     let (total_rows, n_epochs) = match config.train.length {
-        Length::Epochs(n) => (n as u64 * n_rows as u64, Some(n as u64)),
-        Length::Steps(n) => (n as u64 * cuts.global_rows.min(n_rows) as u64, None),
+        Length::Epochs(n) => (n as u64 * n_rows, Some(n as u64)),
+        Length::Steps(n) => (n as u64 * n_rows.min(cuts.global_rows as u64), None),
     };
-    Progress::new(args.progress, args.quiet, total_rows, n_epochs)
+    Progress::new(log.terminal(), args.progress, args.quiet, state.cursor..total_rows, n_epochs)
 }
 
-/// Reports the run: one line, or all of it with `--verbose`. A dry run prints its config to stdout.
-fn announce(banner: &Banner<'_>, args: &TrainArgs, device: &DeviceChoice, progress: &Progress) -> Result<()> {
-    progress.note(&banner.line(device));
-    if !args.verbose && !args.dry_run {
-        return Ok(());
+/// Reports the run: one line, or all of it at level debug. A dry run prints its config to stdout, and the rest on stderr.
+fn announce(banner: &Banner<'_>, args: &TrainArgs, device: &DeviceChoice) -> Result<()> {
+    info!("{}", banner.line(device));
+    if let Some(why) = &device.reason {
+        debug!("--device auto chose the CPU: {}", why.reason);
     }
-    let toml = banner.config.to_toml();
-    if !args.dry_run || args.json {
-        progress.note(&toml);
-    } else if banner.world.rank().0 == 0 && !args.quiet {
-        print_result(&toml)?;
+    if args.dry_run {
+        let toml = banner.config.to_toml();
+        match args.json {
+            true => info!("{toml}"),
+            false if banner.world.rank().0 == 0 && !args.quiet => print_result(&toml)?,
+            false => {}
+        }
+        info!("{}", banner.details());
+    } else if enabled!(Level::DEBUG) {
+        debug!("config of the run:\n{}", banner.config.to_toml().trim_end());
+        debug!("data, model and exchange of the run:\n{}", banner.details());
     }
-    progress.note(&banner.details());
     Ok(())
 }
 

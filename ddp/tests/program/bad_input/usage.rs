@@ -15,7 +15,7 @@ fn unknown_words() {
     refuses("train a.toml b.toml", &["unexpected argument 'b.toml'"]);
     refuses("bench steps", &["unrecognized subcommand 'steps'"]);
     refuses("eval", &["--checkpoint <PATH>"]);
-    refuses("train -v -q", &["'--verbose' cannot be used with '--quiet'"]);
+    refuses("train -v -q", &["'--verbose...' cannot be used with '--quiet'"]);
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! Reports progress and speed of a conversion on stderr.
 
-use std::io::{IsTerminal as _, stderr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tracing::info;
 
+use crate::report::log::{ShownBar, Terminal};
 use crate::report::progress::ProgressChoice;
-use crate::report::progress::{colours, line, rate};
+use crate::report::units::rate;
 
 /// Interval between two plain lines.
 const BETWEEN_LINES: Duration = Duration::from_secs(5);
@@ -22,18 +23,26 @@ pub(super) struct Meter {
 enum View {
     None,
     Plain { last: Instant },
-    Bar(ProgressBar),
+    Bar(ShownBar),
 }
 
 impl Meter {
-    pub(super) fn new(choice: ProgressChoice) -> Self {
+    pub(super) fn new(choice: ProgressChoice, terminal: &Arc<Terminal>) -> Self {
         let started = Instant::now();
         let view = match choice {
             ProgressChoice::None => View::None,
-            ProgressChoice::Bar | ProgressChoice::Auto if stderr().is_terminal() => View::Bar(bar()),
+            ProgressChoice::Bar | ProgressChoice::Auto if terminal.takes_bar() => {
+                View::Bar(terminal.show_bar(LEN, 0, false, "starting"))
+            }
             _ => View::Plain { last: started },
         };
         Meter { view, started }
+    }
+
+    /// Reports nothing.
+    #[cfg(test)]
+    pub(super) fn none() -> Self {
+        Meter { view: View::None, started: Instant::now() }
     }
 
     /// Reports that `n_rows` rows of `n_bytes` bytes are written; `fraction` is their share, if it is known.
@@ -44,7 +53,7 @@ impl Meter {
                 if last.elapsed() >= BETWEEN_LINES {
                     *last = Instant::now();
                     let part = fraction.map_or(String::new(), |part| format!("{:.0} %  ", part * 100.0));
-                    line(&format!("{part}{}", speed(n_rows, n_bytes, self.started)));
+                    info!("{part}{}", speed(n_rows, n_bytes, self.started));
                 }
             }
             View::Bar(bar) => {
@@ -69,25 +78,8 @@ impl Meter {
     }
 }
 
-impl Drop for Meter {
-    fn drop(&mut self) {
-        if let View::Bar(bar) = &self.view {
-            bar.finish_and_clear();
-        }
-    }
-}
-
 fn speed(n_rows: usize, n_bytes: usize, started: Instant) -> String {
     let elapsed_s = started.elapsed().as_secs_f64().max(1e-9);
     let (rows_per_s, mb_per_s) = (n_rows as f64 / elapsed_s, n_bytes as f64 / 1e6 / elapsed_s);
     format!("{} rows  {} rows/s  {mb_per_s:.1} MB/s", rate(n_rows as f64), rate(rows_per_s))
-}
-
-fn bar() -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(LEN), ProgressDrawTarget::stderr_with_hz(10));
-    let template =
-        if colours() { "{bar:30.cyan/blue} {percent:>3}%  {msg}" } else { "{bar:30} {percent:>3}%  {msg}" };
-    bar.set_style(ProgressStyle::with_template(template).expect("the template is a valid constant"));
-    bar.enable_steady_tick(Duration::from_millis(500));
-    bar
 }

@@ -19,19 +19,20 @@ use crate::config::{Config, Task};
 use crate::data::files_of;
 use crate::data::write::{RowWriter, Staging};
 use crate::error::Result;
+use crate::report::log::Log;
 use crate::report::stdout::print_result;
 
 /// Converts rows and prints a summary on stdout.
 ///
 /// # Errors
 /// Faults of the arguments, the rows or the output path; no new files are left then.
-pub(super) fn convert(args: &ConvertArgs) -> Result<()> {
-    let summary = run(args)?;
+pub(super) fn convert(log: &Log, args: &ConvertArgs) -> Result<()> {
+    let summary = run(args, Meter::new(args.progress, log.terminal()))?;
     Ok(print_result(&format!("{summary}\n"))?)
 }
 
 /// Converts rows and returns the summary.
-fn run(args: &ConvertArgs) -> Result<String> {
+fn run(args: &ConvertArgs, mut meter: Meter) -> Result<String> {
     let target = Target::new(args)?;
     let mut config = Config::load(None, &sets(args))?;
     // Rows are read once: their values do not decide on the task.
@@ -50,7 +51,6 @@ fn run(args: &ConvertArgs) -> Result<String> {
         (None, None) => usize::MAX,
     };
     let mut staging = Staging::new(&target.folder());
-    let mut meter = Meter::new(args.progress);
     let mut current: Option<(Box<dyn RowWriter>, usize)> = None;
     let (mut n_rows, mut n_files) = (0, 0);
     while let Some(chunk) = source.next()? {

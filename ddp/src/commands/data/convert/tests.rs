@@ -5,6 +5,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser as _;
 
+fn run(args: &ConvertArgs) -> Result<String> {
+    super::run(args, Meter::none())
+}
+
 use super::source::CHUNK_BYTES;
 use super::*;
 use crate::cli::{Cli, Command, DataCommand};

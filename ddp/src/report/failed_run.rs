@@ -1,0 +1,66 @@
+//! The last event of a failed run.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use crate::report::metrics::{Event, FailedEvent, json_line, write_stdout};
+
+/// Where a run that fails writes its last event, and how far it came.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FailedRun {
+    /// Whether events go to stdout as well.
+    pub json: bool,
+    /// The event file, once there is one.
+    pub metrics: Option<PathBuf>,
+    /// Steps completed, once training began.
+    pub step: Option<u64>,
+}
+
+impl FailedRun {
+    /// Writes the event of `message`, whose last lines may be a hint. Best effort: the failure itself is reported on stderr.
+    pub fn write(&self, exit_code: u8, rank: usize, message: &str) {
+        let (error, hint) = match message.split_once("\nhint: ") {
+            Some((error, hint)) => (error, Some(hint.to_owned())),
+            None => (message, None),
+        };
+        let error = error.to_owned();
+        let line = json_line(&Event::Failed(FailedEvent { exit_code, rank, step: self.step, error, hint }));
+        if self.json {
+            let _ = write_stdout(&line);
+        }
+        // Not created: a rank of another host may not see the run's folder.
+        if let Some(path) = &self.metrics
+            && let Ok(mut file) = OpenOptions::new().append(true).open(path)
+        {
+            let _ = file.write_all(line.as_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_event_is_the_last_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let run = FailedRun { json: false, metrics: Some(path.clone()), step: Some(6) };
+        run.write(1, 0, "not created");
+        assert!(!path.exists());
+        std::fs::write(&path, "{\"event\":\"step\"}\n").unwrap();
+        run.write(1, 2, "loss is NaN at step 7\nhint: try a smaller `optimizer.lr`");
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(
+            text.lines().last().unwrap(),
+            r#"{"event":"failed","exit_code":1,"rank":2,"step":6,"error":"loss is NaN at step 7","hint":"try a smaller `optimizer.lr`"}"#
+        );
+        run.write(74, 0, "no hint");
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(
+            text.ends_with("\"error\":\"no hint\",\"hint\":null}\n") && text.lines().count() == 3,
+            "{text}"
+        );
+    }
+}

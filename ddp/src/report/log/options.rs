@@ -1,0 +1,100 @@
+//! Which events are shown and written, and in which form.
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::ParseError;
+
+/// Form of the lines on the terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// What the user asked to see.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LogOptions {
+    /// Number of `-v`: 1 for debug, 2 for trace.
+    pub verbosity: u8,
+    /// Whether the terminal shows errors only.
+    pub quiet: bool,
+    /// Form of the lines on the terminal.
+    pub format: LogFormat,
+    /// Directives of `RUST_LOG`, added to the level of `verbosity`.
+    pub directives: Option<String>,
+}
+
+impl LogOptions {
+    /// Events that the terminal shows: of rank 0 all from info, of other ranks warnings.
+    ///
+    /// # Errors
+    /// [`ParseError`] if the directives are invalid.
+    pub(super) fn terminal_filter(&self, rank: usize) -> Result<EnvFilter, ParseError> {
+        match (self.quiet, rank) {
+            (true, _) => EnvFilter::builder().parse("error"),
+            (false, 0) => self.filter("info"),
+            (false, _) => EnvFilter::builder().parse("warn"),
+        }
+    }
+
+    /// Events that the rank's log file holds: of rank 0 all from info, of other ranks warnings, unless more was asked for.
+    ///
+    /// # Errors
+    /// [`ParseError`] if the directives are invalid.
+    pub(super) fn file_filter(&self, rank: usize) -> Result<EnvFilter, ParseError> {
+        self.filter(if rank == 0 { "info" } else { "warn" })
+    }
+
+    fn filter(&self, usual: &str) -> Result<EnvFilter, ParseError> {
+        let level = match self.verbosity {
+            0 => usual,
+            1 => "debug",
+            _ => "trace",
+        };
+        match self.directives.as_deref() {
+            None | Some("") => EnvFilter::builder().parse(level),
+            // A later directive wins over an earlier one of the same target.
+            Some(directives) => EnvFilter::builder().parse(format!("{level},{directives}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::level_filters::LevelFilter;
+
+    use super::*;
+
+    fn levels(options: &LogOptions, rank: usize) -> [Option<LevelFilter>; 2] {
+        let (terminal, file) = (options.terminal_filter(rank).unwrap(), options.file_filter(rank).unwrap());
+        [terminal.max_level_hint(), file.max_level_hint()]
+    }
+
+    #[test]
+    fn rank_0_shows_more_than_the_others() {
+        let of = |verbosity, quiet, directives: Option<&str>| LogOptions {
+            verbosity,
+            quiet,
+            directives: directives.map(str::to_owned),
+            ..LogOptions::default()
+        };
+        use LevelFilter as L;
+        for (options, rank, terminal, file) in [
+            (of(0, false, None), 0, L::INFO, L::INFO),
+            (of(0, false, None), 1, L::WARN, L::WARN),
+            (of(1, false, None), 0, L::DEBUG, L::DEBUG),
+            (of(1, false, None), 1, L::WARN, L::DEBUG),
+            (of(2, false, None), 0, L::TRACE, L::TRACE),
+            (of(0, true, None), 0, L::ERROR, L::INFO),
+            (of(0, false, Some("")), 0, L::INFO, L::INFO),
+            (of(0, false, Some("debug")), 0, L::DEBUG, L::DEBUG),
+            (of(0, false, Some("ddp::train=trace")), 1, L::WARN, L::TRACE),
+            (of(0, true, Some("trace")), 0, L::ERROR, L::TRACE),
+        ] {
+            assert_eq!(levels(&options, rank), [Some(terminal), Some(file)], "{options:?}, rank {rank}");
+        }
+        assert!(of(0, false, Some("ddp=loud")).terminal_filter(0).is_err());
+    }
+}
