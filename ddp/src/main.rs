@@ -5,8 +5,10 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use ddp::cli::{Cli, Command};
-use ddp::commands::{bench, checkpoint, completions, config, data, describe, devices, eval, train};
+use ddp::cli::{Cli, Command, with_implied_command};
+use ddp::commands::{
+    bench, checkpoint, completions, config, data, describe, devices, eval, man, torchrun, train,
+};
 use ddp::exit::{conclude, conclude_usage};
 use ddp::exit_code;
 use ddp::report::stdout::say;
@@ -22,9 +24,10 @@ fn main() -> ExitCode {
         }
     };
     failure::install_panic_hook(&world);
-    let result = match Cli::try_parse() {
+    let args = with_implied_command(std::env::args_os(), world.launcher().is_some());
+    let result = match Cli::try_parse_from(args) {
         Err(usage) => return conclude_usage(world, &usage),
-        Ok(cli) => match &cli.command {
+        Ok(cli) => torchrun::refuse_torchrun(&world, &cli.command).and_then(|()| match &cli.command {
             Command::Train(args) => train::train(&world, args),
             Command::Eval(args) => eval::eval(&world, args),
             Command::Describe(args) => describe::describe(&world, args),
@@ -34,7 +37,8 @@ fn main() -> ExitCode {
             Command::Bench(command) => bench::bench(&world, command),
             Command::Devices(args) => devices::devices(&world, args),
             Command::Completions { shell } => completions::completions(&world, *shell),
-        },
+            Command::Man { folder } => man::man(&world, folder),
+        }),
     };
     conclude(world, result)
 }

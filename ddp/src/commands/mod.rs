@@ -8,4 +8,6 @@ pub mod data;
 pub mod describe;
 pub mod devices;
 pub mod eval;
+pub mod man;
+pub mod torchrun;
 pub mod train;

@@ -208,7 +208,6 @@ impl Key {
     }
 
     /// Sets the value of saved configs that lack the key, where that is not the default.
-    #[allow(dead_code, reason = "no key has changed its default yet")]
     pub(super) const fn before(mut self, before: Before) -> Self {
         self.before = before;
         self
@@ -285,6 +284,11 @@ impl Kind {
             Kind::BoolOr(_) => "true, false or a text",
             Kind::Tables(_) => "a list of groups",
         }
+    }
+
+    /// Whether values are numbers, or lists of them.
+    pub(super) fn is_number(self) -> bool {
+        matches!(self, Kind::Count { .. } | Kind::Counts { .. } | Kind::Number(_) | Kind::Numbers { .. })
     }
 
     /// Type and range, for the reference.

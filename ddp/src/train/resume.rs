@@ -11,7 +11,7 @@ use crate::checkpoint::{
     Checkpoint, CheckpointError, CheckpointStore, Fault, Load, Located, Manifest, RunState, Search,
     ShardRange, Skipped, StateReader, step_name,
 };
-use crate::config::{Batch, Config};
+use crate::config::{Batch, Config, Overrides};
 use crate::data::Loaded;
 use crate::report::progress::Progress;
 use crate::run_folder::error::FolderError;
@@ -88,12 +88,12 @@ impl Resumed {
         self.checkpoint.manifest()
     }
 
-    /// Returns the run's saved config with the settings `sets` applied, for a run without a config file.
+    /// Returns the run's saved config with the settings of the command line applied, for a run without a config file.
     ///
     /// # Errors
     /// See [`Config::load`].
-    pub fn config(&self, sets: &[String]) -> Result<Config> {
-        Ok(Config::from_saved_with(&self.manifest().config, self.checkpoint.path(), sets)?)
+    pub fn config(&self, overrides: &Overrides) -> Result<Config> {
+        Ok(Config::from_saved_with(&self.manifest().config, self.checkpoint.path(), overrides)?)
     }
 
     /// Checks that `config` on `world_size` ranks continues the checkpoint's run.

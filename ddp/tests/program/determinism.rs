@@ -7,7 +7,7 @@ use crate::common::{largest_gap, same_bits, train};
 /// Digits with shuffling and dropout, so that everything random takes part.
 fn digits(seed: u64) -> String {
     format!(
-        "[model]\nhidden = [32, 32]\ndropout = 0.2\nnorm = \"layer\"\nresidual = true\n\
+        "[data]\ntrain = \"builtin:digits\"\n[model]\nhidden = [32, 32]\ndropout = 0.2\nnorm = \"layer\"\nresidual = true\n\
          [train]\nsteps = 60\nglobal_batch_size = 50\nseed = {seed}\n[log]\nevery_steps = 1\n"
     )
 }

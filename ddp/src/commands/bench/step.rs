@@ -15,6 +15,7 @@ use super::place::Place;
 use super::report::{heading, number, percent};
 use super::timing::{Clock, Effort, Times};
 use crate::cli::{BenchDtype, BenchOptim, BenchStepArgs};
+use crate::commands::train::check_graph;
 use crate::config::{OptimizerConfig, OptimizerKind};
 use crate::data::DataError;
 use crate::data::batch::Batch;
@@ -92,6 +93,7 @@ struct GpuReport {
 /// Runs the benchmark and prints the result on rank 0; every rank of the world calls it.
 pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
     let place = Place::pin(world, &args.place, &[args.dtype])?;
+    world.collective_result(check_graph(args.cuda_graph, place.device))?;
     let mut trainer = trainer(world, args, place.device)?;
     let mut batches = random_rows(world, args, place.device).map_err(Error::from)?;
     let gpu = place.gpu().map_err(Error::from)?;

@@ -5,6 +5,7 @@
 
 pub(crate) mod banner;
 
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
 use ddp_comm::{DeviceChoice, DeviceOptions, World};
@@ -15,9 +16,9 @@ use ddp_kernels::{Device, DeviceRequest, Tensor};
 use crate::checkpoint::CheckpointStore;
 use crate::cli::TrainArgs;
 use crate::commands::train::banner::Banner;
-use crate::config::{Config, Determinism, Length};
+use crate::config::{CommDtype, Config, Determinism, EvalSource, Length};
 use crate::data::{self, Loaded};
-use crate::error::{Error, Result};
+use crate::error::{Error, MAX_THREADS_PER_CORE, Result};
 use crate::exit::Stop;
 use crate::model::file::{self, ModelFile, ModelInfo};
 use crate::model::{ModelSpec, ParamLayout};
@@ -35,7 +36,7 @@ use crate::train::resume::Resumed;
 use crate::train::setup;
 use crate::train::setup::BatchPartition;
 use crate::train::stop_signals::StopSignals;
-use crate::train::trainer::Trainer;
+use crate::train::trainer::{GraphMode, Trainer};
 use crate::train::training_loop::{Ending, LoopPlan, TrainingLoop};
 
 /// Trains as `args` say; every rank of the world calls it.
@@ -75,6 +76,7 @@ impl<'w> Run<'w> {
         let config = world.collective_result(load_config(world, args, resumed.as_ref()))?;
         agree_on_config(world, args, &config)?;
         let choice = pin_device(world, &args.device, pinning(args, &config))?;
+        world.collective_result(check_graph(args.cuda_graph, choice.device))?;
         let data = data::load(&config, world)?;
         if let Some(resumed) = &resumed {
             world.collective_result(resumed.check_data(&data))?;
@@ -115,6 +117,17 @@ impl<'w> Run<'w> {
         };
         world.collective_result(announce(&banner, args, &choice, &progress))?;
         let device = choice.device;
+        if device == Device::Cpu && config.comm.dtype != CommDtype::F32 {
+            progress.note(&format!(
+                "warning: comm.dtype = \"{}\" applies to gradients between GPUs; on the CPU they travel as f32",
+                config.comm.dtype
+            ));
+        }
+        if config.data.eval == EvalSource::None && resumed.is_none() {
+            progress.note(
+                "no rows are held out for evaluation: --eval-fraction 0.2 evaluates on a fifth of them",
+            );
+        }
         Ok(Run { world, args, signals, config, data, device, cuts, schedule, trainer, resumed, progress })
     }
 
@@ -157,6 +170,9 @@ impl<'w> Run<'w> {
             eval_partition: cuts.eval,
             loading,
             signals: &signals,
+            resume_command: folder
+                .as_ref()
+                .map_or_else(String::new, |folder| resume_command(world, args, folder)),
         };
         let state = state.cloned().unwrap_or_else(|| setup::first_state(&config, &data, &cuts));
         let mut training = TrainingLoop::new(plan, loader, saver, metrics, progress, state);
@@ -164,24 +180,56 @@ impl<'w> Run<'w> {
             Ending::Stopped(reason) => return Err(Stop::Saved(reason)),
             Ending::Complete => {}
         }
+        let is_gone = folder.as_ref().is_some_and(RunDir::is_gone);
+        if let Some(folder) = folder.as_ref().filter(|_| is_gone) {
+            // The model is worth saving all the same.
+            let unwritable = |source| FolderError::Unwritable { path: folder.path().to_owned(), source };
+            std::fs::create_dir_all(folder.path()).map_err(unwritable)?;
+        }
         let layout = trainer.model().layout().clone();
         match trainer.averaged_weights()? {
             Some(average) => save(folder.as_ref(), &layout, average, &config, &data)?,
             None => save(folder.as_ref(), &layout, trainer.model().weights(), &config, &data)?,
         }
+        let deleted = folder.as_ref().filter(|_| is_gone).map(|folder| folder.path().to_owned());
+        world.collective_result(
+            deleted.map_or(Ok(()), |path| Err(Error::from(FolderError::Deleted { path }))),
+        )?;
         training.finish(folder.as_ref().map(RunDir::path))?;
         Ok(())
     }
 }
 
+/// The command that resumes the run in `folder`, on as many ranks and with the flags that a checkpoint does not hold.
+fn resume_command(world: &World, args: &TrainArgs, folder: &RunDir) -> String {
+    let ranks = match world.world_size() {
+        1 => String::new(),
+        n => format!("mpirun -n {n} "),
+    };
+    let path = folder.path().display().to_string();
+    let is_plain = path.chars().all(|c| c.is_alphanumeric() || "/._-+=:@%".contains(c));
+    let path = if is_plain { path } else { format!("'{}'", path.replace('\'', r"'\''")) };
+    let mut command = format!("{ranks}ddp-train train --resume {path}");
+    if args.device != "auto" {
+        command += &format!(" --device {}", args.device);
+    }
+    if args.share_gpu {
+        command += " --share-gpu";
+    }
+    if let Some(n_threads) = args.threads {
+        command += &format!(" --threads {n_threads}");
+    }
+    command
+}
+
 /// Loads the config of the file, or of the resumed run, and applies the flags to it.
 fn load_config(world: &World, args: &TrainArgs, resumed: Option<&Resumed>) -> Result<Config> {
-    let mut set = args.set.clone();
-    set.extend(args.comm_dtype.map(|dtype| format!("comm.dtype={}", dtype.name())));
-    let Some(resumed) = resumed else { return Ok(Config::load(args.config.as_deref(), &set)?) };
-    let config = match &args.config {
-        Some(file) => Config::load(Some(file), &set)?,
-        None => resumed.config(&set)?,
+    let mut overrides = args.run.overrides();
+    overrides.sets.extend(args.comm_dtype.map(|dtype| format!("comm.dtype={}", dtype.name())));
+    let Some(resumed) = resumed else { return Ok(Config::load_with(args.run.file(), &overrides)?) };
+    let config = match args.run.file() {
+        Some(file) => Config::load_with(Some(file), &overrides)?,
+        None => resumed.config(&overrides)?,
     };
     resumed.check_config(&config, world.world_size())?;
     Ok(config)
@@ -212,6 +260,7 @@ pub(crate) fn pin_device(world: &World, device: &str, pinning: Pinning) -> Resul
         if let (true, Device::Cuda(index)) = (deterministic, choice.device) {
             Gpu::get(index)?.set_deterministic(true);
         }
+        check_threads(n_threads)?;
         threads::join_pool(n_threads.unwrap_or_else(|| threads::default_per_rank(world.local_size())))?;
         Ok(choice)
     };
@@ -219,6 +268,23 @@ pub(crate) fn pin_device(world: &World, device: &str, pinning: Pinning) -> Resul
     let options = DeviceOptions { share_gpu, deterministic, ..DeviceOptions::default() };
     world.connect_device(choice.device, options).map_err(Error::from)?;
     Ok(choice)
+}
+
+/// Checks that a CUDA graph that was requested can be captured.
+pub(crate) fn check_graph(mode: GraphMode, device: Device) -> Result<()> {
+    match (mode, device) {
+        (GraphMode::On, Device::Cpu) => Err(Error::NoGraphOnCpu),
+        _ => Ok(()),
+    }
+}
+
+fn check_threads(n_threads: Option<usize>) -> Result<()> {
+    let n_cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let max = MAX_THREADS_PER_CORE * n_cores;
+    match n_threads {
+        Some(n_threads) if n_threads > max => Err(Error::TooManyThreads { n_threads, max }),
+        _ => Ok(()),
+    }
 }
 
 /// Checks that all ranks run the same program on the same config.
