@@ -47,7 +47,8 @@ fn another_seed_is_another_run() {
 fn threads_change_no_bit() {
     for optimizer in ["adamw", "sgd"] {
         let config = format!(
-            "[model]\nhidden = [301, 301]\nactivation = \"gelu\"\ndropout = 0.2\nnorm = \"layer\"\n\
+            "[data]\ntrain = \"builtin:digits\"\n\
+             [model]\nhidden = [301, 301]\nactivation = \"gelu\"\ndropout = 0.2\nnorm = \"layer\"\n\
              [optimizer]\nkind = \"{optimizer}\"\n[train]\nsteps = 4\nbatch_size = 401\n[log]\nevery_steps = 1\n"
         );
         let one = train(1, &config, &["--threads", "1"]);
