@@ -25,6 +25,9 @@ use crate::train::TrainError;
 /// Result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// The most threads of a rank per core of its host.
+pub(crate) const MAX_THREADS_PER_CORE: usize = 4;
+
 /// An error of a command.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -88,6 +91,45 @@ pub enum Error {
     /// The model has no form in the requested format.
     #[error(transparent)]
     Export(Box<ExportError>),
+    /// Far more threads than cores, which only wait for each other.
+    #[error(
+        "--threads {n_threads}: expected at most {max}, which is {} per core of this host\n\
+         hint: leave --threads out, and each rank takes its share of the cores",
+        MAX_THREADS_PER_CORE
+    )]
+    TooManyThreads {
+        /// The flag's value.
+        n_threads: usize,
+        /// The most.
+        max: usize,
+    },
+    /// A CUDA graph, requested where there is no GPU.
+    #[error(
+        "--cuda-graph on: this rank computes on the CPU, which has no CUDA graphs\n\
+         hint: add --device cuda to see why there is no GPU, or leave --cuda-graph out"
+    )]
+    NoGraphOnCpu,
+    /// Several processes of PyTorch's launcher, which would each train alone.
+    #[error(
+        "torchrun started this process as rank {rank} of {world_size}, but the ranks of ddp-train are started by MPI\n\
+         hint: mpirun -n {world_size} ddp-train {arguments}"
+    )]
+    Torchrun {
+        /// `RANK`.
+        rank: usize,
+        /// `WORLD_SIZE`.
+        world_size: usize,
+        /// The arguments of this process.
+        arguments: String,
+    },
+    /// The man pages could not be written.
+    #[error("can't write the man page `{}`: {source}\nhint: check the folder and its permissions", path.display())]
+    ManPage {
+        /// The file.
+        path: std::path::PathBuf,
+        /// The error of the operating system.
+        source: std::io::Error,
+    },
     /// The model was trained without evaluation data, and the command names none.
     #[error("the run had no evaluation data\nhint: name the rows to evaluate with --data")]
     NoEvalData,
@@ -97,10 +139,15 @@ impl Error {
     /// Exit status of a process that ends with this error; see [`exit_code`].
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Write(_) | Self::Report(_) => exit_code::IO,
+            Self::Write(_) | Self::Report(_) | Self::ManPage { .. } => exit_code::IO,
+            Self::Torchrun { .. } => exit_code::ENVIRONMENT,
             Self::Kernel(error) => kernel_exit_code(error),
             Self::Comm(error) => comm_exit_code(error),
-            Self::Folder(error) if matches!(**error, FolderError::Unwritable { .. }) => exit_code::IO,
+            Self::Folder(error)
+                if matches!(**error, FolderError::Unwritable { .. } | FolderError::Deleted { .. }) =>
+            {
+                exit_code::IO
+            }
             Self::Data(error) if matches!(**error, DataError::FewerRowsThanRanks { .. }) => {
                 exit_code::ENVIRONMENT
             }
@@ -136,7 +183,7 @@ impl Error {
 
 fn kernel_exit_code(error: &KernelError) -> u8 {
     match error {
-        KernelError::UnknownDevice { .. } => exit_code::USAGE,
+        KernelError::UnknownDevice { .. } | KernelError::UnsupportedDevice { .. } => exit_code::USAGE,
         // A CPU is always there: the command asks it for something that only GPUs do.
         KernelError::DeviceUnavailable { device: Device::Cpu, .. } => exit_code::USAGE,
         KernelError::DeviceUnavailable { .. } => exit_code::ENVIRONMENT,

@@ -5,8 +5,10 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use ddp::cli::{Cli, Command};
-use ddp::commands::{bench, checkpoint, completions, config, data, describe, devices, eval, predict, train};
+use ddp::cli::{Cli, Command, with_implied_command};
+use ddp::commands::{
+    bench, checkpoint, completions, config, data, describe, devices, eval, man, predict, torchrun, train,
+};
 use ddp::exit::{conclude, conclude_usage};
 use ddp::exit_code;
 use ddp::report::log::{Log, error_line};
@@ -23,13 +25,14 @@ fn main() -> ExitCode {
         }
     };
     failure::install_panic_hook(&world);
-    let cli = match Cli::try_parse() {
+    let args = with_implied_command(std::env::args_os(), world.launcher().is_some());
+    let cli = match Cli::try_parse_from(args) {
         Err(usage) => return conclude_usage(world, &usage),
         Ok(cli) => cli,
     };
     let has_log_file = matches!(&cli.command, Command::Train(args) if !args.dry_run);
     let log = Log::install(&world, &cli.log_options(std::env::var("RUST_LOG").ok()), has_log_file);
-    let result = match &cli.command {
+    let result = torchrun::refuse_torchrun(&world, &cli.command).and_then(|()| match &cli.command {
         Command::Train(args) => train::train(&world, &log, args),
         Command::Eval(args) => eval::eval(&world, args),
         Command::Predict(args) => predict::predict(&world, args),
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Command::Bench(command) => bench::bench(&world, command),
         Command::Devices(args) => devices::devices(&world, args),
         Command::Completions { shell } => completions::completions(&world, *shell),
-    };
+        Command::Man { folder } => man::man(&world, folder),
+    });
     conclude(world, &log, result)
 }

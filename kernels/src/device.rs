@@ -6,6 +6,9 @@ use std::str::FromStr;
 use crate::cuda::Gpu;
 use crate::{KernelError, Result};
 
+/// Names of devices that other programs compute on and this one does not.
+pub const OTHER_DEVICES: [&str; 8] = ["mps", "metal", "rocm", "hip", "xpu", "tpu", "vulkan", "npu"];
+
 /// A device that holds tensors and computes on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Device {
@@ -42,6 +45,9 @@ impl FromStr for Device {
 
     fn from_str(name: &str) -> Result<Self> {
         let unknown = || KernelError::UnknownDevice { name: name.to_owned() };
+        if OTHER_DEVICES.contains(&name.split(':').next().unwrap_or_default()) {
+            return Err(KernelError::UnsupportedDevice { name: name.to_owned() });
+        }
         match name.split_once(':') {
             None if name == "cpu" => Ok(Device::Cpu),
             None if name == "cuda" => Ok(Device::Cuda(0)),
@@ -111,9 +117,16 @@ mod tests {
 
     #[test]
     fn wrong_names_are_refused_with_the_right_ones() {
-        for name in ["", "gpu", "cuda:", "cuda:-1", "cuda:+1", "cuda:99999999999", "CPU", "cpu:0", "mps"] {
+        for name in ["", "gpu", "cuda:", "cuda:-1", "cuda:+1", "cuda:99999999999", "CPU", "cpu:0"] {
             let message = name.parse::<DeviceRequest>().unwrap_err().to_string();
             assert!(message.contains(&format!("'{name}'")) && message.contains("cuda:N"), "{message}");
+        }
+        for name in ["mps", "xpu:1"] {
+            let message = name.parse::<DeviceRequest>().unwrap_err().to_string();
+            assert!(
+                message.starts_with(&format!("the device '{name}' is not supported by this build")),
+                "{message}"
+            );
         }
     }
 }

@@ -168,6 +168,16 @@ pub enum KernelError {
         name: String,
     },
 
+    /// A device of a kind that this crate does not compute on.
+    #[error(
+        "the device '{name}' is not supported by this build, which computes on CPUs and on NVIDIA's GPUs\n\
+         hint: cpu, cuda, cuda:N (N from 0), or auto"
+    )]
+    UnsupportedDevice {
+        /// The name.
+        name: String,
+    },
+
     /// An allocation failed.
     #[error(
         "out of memory on {device}: requested {bytes} bytes ({:.1} GiB){}\nhint: {}",

@@ -19,7 +19,7 @@ mod tensor;
 mod view;
 
 pub use cuda::{MemoryInUse, MemoryUse};
-pub use device::{Device, DeviceRequest};
+pub use device::{Device, DeviceRequest, OTHER_DEVICES};
 pub use dtype::{DType, Element};
 pub use error::{KernelError, Operand, Result};
 pub use rng::Philox;

@@ -34,9 +34,12 @@ pub fn step_name(step: u64) -> String {
     format!("{STEP_PREFIX}{step}")
 }
 
+/// Largest step of a checkpoint, beyond which no run comes; below it, the number of the next step is a number.
+const MAX_STEP: u64 = i64::MAX as u64;
+
 /// Returns the step that a folder's name stands for, if it is the name of a checkpoint's folder.
 pub fn step_of(name: &str) -> Option<u64> {
-    let step = name.strip_prefix(STEP_PREFIX)?.parse().ok()?;
+    let step = name.strip_prefix(STEP_PREFIX)?.parse().ok().filter(|step| *step <= MAX_STEP)?;
     (step_name(step) == name).then_some(step)
 }
 

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 
-use super::{count, device};
+use super::{RunConfigArgs, count, device};
 use crate::train::trainer::GraphMode;
 
 /// `ddp-train bench`
@@ -19,7 +19,7 @@ pub enum BenchCommand {
     /// Time all-reduce by size: ms, and algorithm and bus bandwidth in GB/s as in nccl-tests
     Allreduce(BenchAllreduceArgs),
     /// Time data loading of a run: rows/s and GB/s, next to a plain copy
-    Loader(BenchLoaderArgs),
+    Loader(Box<BenchLoaderArgs>),
     /// Time checkpoints: pause of the snapshot, write, read
     Checkpoint(BenchCheckpointArgs),
     /// Time the memory-bound kernels, in GB/s and as a fraction of a plain copy
@@ -237,17 +237,11 @@ pub struct BenchKernelsArgs {
 
 /// `ddp-train bench loader`
 #[derive(Debug, Clone, Args)]
-#[command(
-    after_help = "For example: `ddp-train bench loader --set data.train=x.npy --set data.labels=y.npy`."
-)]
+#[command(after_help = "For example: `ddp-train bench loader x.npy --set data.labels=y.npy`.")]
 pub struct BenchLoaderArgs {
-    /// Config of the run whose rows are loaded [default: builtin:digits]
-    #[arg(value_name = "RUN.toml")]
-    pub config: Option<PathBuf>,
-
-    /// Override one key of the config; may be repeated
-    #[arg(long, value_name = "SECTION.KEY=VALUE", action = ArgAction::Append)]
-    pub set: Vec<String>,
+    /// Config or data of the run whose rows are loaded.
+    #[command(flatten)]
+    pub run: RunConfigArgs,
 
     /// Number of measurements; median, minimum and maximum are reported
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = count)]

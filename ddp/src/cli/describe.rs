@@ -1,10 +1,8 @@
 //! Arguments of `ddp-train describe`.
 
-use std::path::PathBuf;
+use clap::Args;
 
-use clap::{ArgAction, Args};
-
-use super::{count, device};
+use super::{RunConfigArgs, count, device};
 
 /// `ddp-train describe`
 #[derive(Debug, Clone, Args)]
@@ -14,13 +12,9 @@ use super::{count, device};
                   For example: `ddp-train describe run.toml --world-size 8 --device cuda`."
 )]
 pub struct DescribeArgs {
-    /// TOML config of the run [default: train on builtin:digits]
-    #[arg(value_name = "RUN.toml")]
-    pub config: Option<PathBuf>,
-
-    /// Override one key of the config; may be repeated
-    #[arg(long, value_name = "SECTION.KEY=VALUE", action = ArgAction::Append)]
-    pub set: Vec<String>,
+    /// Config or data of the run.
+    #[command(flatten)]
+    pub run: RunConfigArgs,
 
     /// Ranks of the run [default: ranks of this command]
     #[arg(long, value_name = "N", value_parser = count)]

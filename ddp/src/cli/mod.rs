@@ -5,7 +5,9 @@ mod checkpoint;
 mod config;
 mod data;
 mod describe;
+mod implied;
 mod predict;
+mod run_config;
 #[cfg(test)]
 mod tests;
 
@@ -13,6 +15,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 use clap_complete::Shell;
+use ddp_kernels::OTHER_DEVICES;
 
 pub use self::bench::{
     AllreducePath, BenchAddmmArgs, BenchAllreduceArgs, BenchCheckpointArgs, BenchCommand, BenchCopyArgs,
@@ -26,7 +29,9 @@ pub use self::checkpoint::{
 pub use self::config::{ConfigCommand, ConfigKeysArgs};
 pub use self::data::{ConvertArgs, ConvertDtype, DataCommand, InspectArgs};
 pub use self::describe::DescribeArgs;
+pub use self::implied::with_implied_command;
 pub use self::predict::{BadRows, PredictArgs};
+pub use self::run_config::{RunConfigArgs, ShortFlags};
 use crate::config::{CommDtype, resumable_keys};
 use crate::report::log::{LogFormat, LogOptions};
 use crate::report::progress::ProgressChoice;
@@ -37,10 +42,11 @@ use crate::train::trainer::GraphMode;
 #[derive(Debug, Parser)]
 #[command(
     name = "ddp-train",
-    version,
     about,
     arg_required_else_help = true,
-    after_help = "Several ranks: `mpirun -n N ddp-train train ...`.\n\
+    version = env!("DDP_TRAIN_VERSION"),
+    after_help = "A table or a config alone is trained: `ddp-train table.csv --target label`, `ddp-train run.toml`.\n\
+                  Several ranks: `mpirun -n N ddp-train ...`; without arguments they train the bundled digits.\n\
                   Exit status: 0 done, 1 the run failed, 2 bad usage, config or data, 74 disk full or I/O error, \
                   78 wrong world or environment, 85 stopped by a signal or train.stop_after_steps and saved, \
                   130 interrupted twice, 143 ended by mpirun before saving."
@@ -106,20 +112,21 @@ pub enum Command {
         /// Shell to generate the script for
         shell: Shell,
     },
+    /// Write the man pages into a folder
+    Man {
+        /// Folder of the pages, such as ~/.local/share/man/man1
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
 }
 
 /// `ddp-train train`
 #[derive(Debug, Clone, Args)]
 #[command(after_help = train_help())]
 pub struct TrainArgs {
-    /// TOML config of the run [default: train on builtin:digits]
-    #[arg(value_name = "RUN.toml")]
-    pub config: Option<PathBuf>,
-
-    /// Override one key of the config; may be repeated. For example
-    /// `--set optimizer.lr=0.01 --set model.hidden=[64,32]`
-    #[arg(long, value_name = "SECTION.KEY=VALUE", action = ArgAction::Append)]
-    pub set: Vec<String>,
+    /// Config or data of the run.
+    #[command(flatten)]
+    pub run: RunConfigArgs,
 
     /// Output folder of the run [default: runs/NAME-TIME]
     #[arg(long, value_name = "DIR")]
@@ -155,7 +162,7 @@ pub struct TrainArgs {
     pub refit_preprocessing: bool,
 
     /// Resume from a checkpoint: `auto` uses the newest valid one in --out, or starts a new run if there is none yet; PATH
-    /// is a run folder or one checkpoint. Without RUN.toml the run's saved config is used
+    /// is a run folder or one checkpoint. Without RUN.toml the saved config of the run is used
     #[arg(long, value_name = "auto|PATH", value_parser = resume_from, conflicts_with_all = ["overwrite", "init_from"])]
     pub resume: Option<ResumeFrom>,
 
@@ -236,7 +243,7 @@ fn device(text: &str) -> Result<String, String> {
     match text {
         "auto" | "cpu" | "cuda" => Ok(text.to_owned()),
         _ if text.strip_prefix("cuda:").is_some_and(is_index) => Ok(text.to_owned()),
-        "mps" | "rocm" | "hip" | "xpu" | "tpu" | "vulkan" | "metal" => {
+        _ if OTHER_DEVICES.contains(&text) => {
             Err("not supported by this build\nhint: use auto, cpu, cuda or cuda:N".to_owned())
         }
         _ => Err("expected auto, cpu, cuda or cuda:N\nhint: cuda:0 is the first GPU".to_owned()),

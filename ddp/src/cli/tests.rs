@@ -29,8 +29,8 @@ fn train_takes_all_its_flags() {
         "train run.toml --set model.hidden=[64,32] --set train.seed=-1 --out o --device cuda:1 --threads 2 \
          --init-from w.safetensors --progress plain --json --dry-run --overwrite -v",
     );
-    assert_eq!(args.config, Some(PathBuf::from("run.toml")));
-    assert_eq!(args.set, ["model.hidden=[64,32]", "train.seed=-1"]);
+    assert_eq!(args.run.run, Some(PathBuf::from("run.toml")));
+    assert_eq!(args.run.set, ["model.hidden=[64,32]", "train.seed=-1"]);
     assert_eq!((args.out, args.init_from), (Some("o".into()), Some("w.safetensors".into())));
     assert_eq!(
         (args.device.as_str(), args.threads, args.progress),
@@ -39,9 +39,9 @@ fn train_takes_all_its_flags() {
     assert!(args.json && args.dry_run && args.overwrite && !args.quiet);
 
     let args = train("train");
-    assert_eq!((args.config, args.device.as_str(), args.threads), (None, "auto", None));
+    assert_eq!((args.run.run, args.device.as_str(), args.threads), (None, "auto", None));
     assert_eq!(args.progress, ProgressChoice::Auto);
-    assert!(train("train --set a=1 run.toml").config.is_some(), "--set takes one value");
+    assert!(train("train --set a=1 run.toml").run.run.is_some(), "--set takes one value");
 }
 
 #[test]

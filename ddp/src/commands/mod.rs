@@ -8,5 +8,7 @@ pub mod data;
 pub mod describe;
 pub mod devices;
 pub mod eval;
+pub mod man;
 pub mod predict;
+pub mod torchrun;
 pub mod train;

@@ -2,7 +2,7 @@
 
 use super::data::DataConfig;
 use super::error::Result;
-use super::key::{Key, Range, count, number, one_of, switch};
+use super::key::{Before, Key, Range, count, number, one_of, switch};
 use super::limits::{MAX_EPOCHS, MAX_STEPS};
 use super::raw::RawConfig;
 use super::setting::Setting;
@@ -38,14 +38,17 @@ pub(super) const KEYS: &[Key] = &[
         .synonyms(&["save_every", "save_steps", "save_every_steps", "checkpoint_every"])
         .may_change(),
     number("checkpoint.every_minutes", Range::from_to(0.0, 1e6, "a number of minutes from 0 to 1e6"))
-        .help("Minutes between two checkpoints; 0 for none")
-        .default("0.0")
+        .help("Minutes between two checkpoints; 0 for none; the end of the run is saved too")
+        .default("5.0")
+        .before(Before::Value("0.0"))
         .example("30.0")
         .hint(NEVER)
         .may_change(),
     count("checkpoint.every_epochs", 0, MAX_EPOCHS)
         .help("Epochs between two checkpoints; 0 for none")
-        .default("1")
+        .default("0")
+        .before(Before::Value("1"))
+        .example("1")
         .hint(NEVER)
         .may_change(),
     count("checkpoint.keep", 0, 1 << 20)
@@ -55,7 +58,7 @@ pub(super) const KEYS: &[Key] = &[
         .synonyms(&["save_total_limit", "save_top_k", "keep_last"])
         .may_change(),
     one_of("checkpoint.keep_best", Option::<EvalMetric>::NAMES)
-        .help("Metric of the best checkpoint, which is kept too")
+        .help("Metric of the best checkpoint, which is kept too; every_steps or every_epochs also save each new best")
         .default(r#""eval_loss""#)
         .synonyms(&["metric_for_best_model"])
         .may_change(),
@@ -99,7 +102,13 @@ impl CheckpointConfig {
 
     /// Whether any is written before the run ends.
     pub fn is_on(&self) -> bool {
-        self.every_steps > 0 || self.every_minutes > 0.0 || self.every_epochs > 0
+        self.saves_best() || self.every_minutes > 0.0
+    }
+
+    /// Whether each new best evaluation is saved at once: not where only the clock says when, for early epochs are each the best
+    /// so far, and saving them all can take longer than training.
+    pub fn saves_best(&self) -> bool {
+        self.every_steps > 0 || self.every_epochs > 0
     }
 }
 

@@ -6,6 +6,7 @@ use super::data_format::{DataFormat, format_by_name};
 use super::error::Result;
 use super::key::{Before, Key, Kind, Lookup, Range, count, key, number, one_of, switch, text};
 use super::limits::MAX_WIDTH;
+use super::origin::Origin;
 use super::raw::RawConfig;
 use super::value::{ConfigEnum, ConfigValue as _, config_enum};
 use super::writer::Writer;
@@ -329,7 +330,8 @@ pub(super) const KEYS: &[Key] = &[
         .help("Size of the window within which shuffle_mode = \"blocks\" mixes rows, in MiB")
         .default_depends("64, at most half of data.loader_memory_mib")
         .example("64")
-        .hint("64 is a good start"),
+        .hint("64 is a good start")
+        .may_change_if(|ours, theirs| shuffles_anywhere(ours) && shuffles_anywhere(theirs), "if shuffle_mode is \"full\""),
     one_of("data.placement", Placement::NAMES)
         .help("Place where rows wait for their step: host or GPU; auto takes the GPU if there is room")
         .default(r#""auto""#)
@@ -484,6 +486,11 @@ fn names_weight_files(value: Lookup<'_>) -> bool {
         || format_by_name(Path::new(&weight)).is_some_and(|format| is_beside(format.name()))
 }
 
+/// Whether the window is not used.
+fn shuffles_anywhere(value: Lookup<'_>) -> bool {
+    value("data.shuffle_mode").is_some_and(|mode| mode.as_str() == Some(ShuffleMode::Full.name()))
+}
+
 fn eval(raw: &RawConfig, train: &str) -> Result<EvalSource> {
     let fraction = raw.optional("data.eval_fraction")?;
     Ok(match (raw.optional::<String>("data.eval")?, fraction) {
@@ -540,7 +547,20 @@ fn shuffle_window_mib(raw: &RawConfig) -> Result<usize> {
     let max_window = (memory / 2).max(1);
     let Some(setting) = raw.setting("data.shuffle_window_mib") else { return Ok(max_window.min(64)) };
     let window = usize::read(&setting)?;
+    let is_typed = matches!(setting.origin, Origin::Set(_));
+    if window > max_window && !is_typed && raw.get::<ShuffleMode>("data.shuffle_mode")? == ShuffleMode::Full {
+        // Not used. A saved config holds the window that fitted the memory of that time.
+        return Ok(max_window);
+    }
     if window > max_window {
+        // The setting of the command line is the one that the user can take back.
+        if let Some(memory) = raw.given("data.loader_memory_mib")
+            && matches!(memory.origin, Origin::Set(_))
+            && !is_typed
+        {
+            let expected = format!("at least twice `data.shuffle_window_mib`, {} MiB", 2 * window);
+            return Err(memory.bad(expected, "one window is read while another one is used"));
+        }
         let expected = format!("at most half of `data.loader_memory_mib`, {max_window} MiB");
         return Err(setting.bad(expected, "one window is read while another one is used"));
     }

@@ -97,6 +97,26 @@ pub enum ConfigError {
         /// The meaning of each.
         hint: &'static str,
     },
+    /// A key that the command line gives twice.
+    #[error("`{first}` and `{second}` both give `{key}`\nhint: keep one of them")]
+    GivenTwice {
+        /// The key.
+        key: &'static str,
+        /// One argument.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// A config file without data.
+    #[error(
+        "config file {}: `data.train` is missing\n\
+         hint: write `train = \"FILE\"` under [data], or add --data FILE; --data builtin:digits trains on the bundled digits",
+        path.display()
+    )]
+    NoData {
+        /// The file.
+        path: PathBuf,
+    },
     /// A `--set` argument that is no assignment.
     #[error("`--set {arg}`: expected SECTION.KEY=VALUE\nhint: for example `--set optimizer.lr=0.001`")]
     BadSet {
@@ -115,8 +135,8 @@ pub enum ConfigError {
 
 fn syntax_hint(at: &Origin) -> &'static str {
     match at {
-        Origin::File { path, .. } if path.extension().is_some_and(|ext| ext == "csv") => {
-            "a data file goes to the config's `data.train`, or to `--set data.train=FILE`"
+        Origin::File { path, .. } if path.extension().is_none_or(|ext| ext != "toml") => {
+            "if it is data, name it by --data FILE; a config is TOML"
         }
         _ => "lines are `key = value` under `[section]`; texts need quotes",
     }

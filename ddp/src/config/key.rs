@@ -289,6 +289,11 @@ impl Kind {
         }
     }
 
+    /// Whether values are numbers, or lists of them.
+    pub(super) fn is_number(self) -> bool {
+        matches!(self, Kind::Count { .. } | Kind::Counts { .. } | Kind::Number(_) | Kind::Numbers { .. })
+    }
+
     /// Type and range, for the reference.
     pub fn words(self) -> String {
         let quoted = |names: &[&str]| format!("\"{}\"", names.join("\", \""));

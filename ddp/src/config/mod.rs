@@ -23,6 +23,7 @@ mod name;
 mod nearest;
 mod optimizer;
 mod origin;
+mod overrides;
 pub mod precision;
 mod raw;
 mod reader;
@@ -61,6 +62,7 @@ pub use self::model::{ModelConfig, Norm};
 pub(crate) use self::nearest::nearest;
 pub use self::optimizer::{OptimizerConfig, ParamGroup};
 pub use self::origin::Origin;
+pub use self::overrides::{Overrides, ShortForm};
 pub use self::precision::Precision;
 pub use self::resume::{Difference, resumable_keys};
 pub use self::schedule::{ScheduleConfig, ScheduleShape, Span, Warmup};
@@ -94,33 +96,49 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads `file` (none: all defaults, on `builtin:digits`), lays the `--set` arguments over it in their order, and checks
-    /// everything.
+    /// Reads `file` (none: all defaults, on `builtin:digits`), lays the settings of the command line over it, and checks everything.
     ///
-    /// A key given by `--set` also replaces its alternative in the file: `--set train.steps=5` over `epochs = 30` is no conflict.
+    /// A key given there also replaces its alternative in the file: `--set train.steps=5` over `epochs = 30` is no conflict.
     ///
     /// # Errors
-    /// The first key that can't be used, with its place.
-    pub fn load(file: Option<&Path>, sets: &[String]) -> Result<Self> {
+    /// The first key that can't be used, with its place; [`ConfigError::NoData`] for a file without `data.train`.
+    pub fn load_with(file: Option<&Path>, overrides: &Overrides) -> Result<Self> {
         let settings = match file {
             Some(path) => reader::file(TABLE, path)?,
             None => Vec::new(),
         };
-        let sets = reader::set_arguments(TABLE, sets)?;
-        Self::resolve(&RawConfig::layered(TABLE, settings, sets, Source::Typed)?, file)
+        let upper = reader::overrides(TABLE, overrides)?;
+        let raw = RawConfig::layered(TABLE, settings, upper, Source::Typed)?;
+        let config = Self::resolve(&raw, file)?;
+        match file {
+            Some(path) if raw.given("data.train").is_none() => {
+                Err(ConfigError::NoData { path: path.to_owned() })
+            }
+            _ => Ok(config),
+        }
     }
 
-    /// As [`Config::load`] for the continuation of a run whose `saved` config is in `path`: a key that `file`, `sets` and `saved` lack
-    /// has the value that was meant before the key existed.
+    /// [`Config::load_with`] with `--set` arguments only.
     ///
     /// # Errors
-    /// As [`Config::load`] and [`Config::from_saved`].
-    pub fn load_to_resume(file: &Path, sets: &[String], saved: &str, path: &Path) -> Result<Self> {
+    /// As [`Config::load_with`].
+    pub fn load(file: Option<&Path>, sets: &[String]) -> Result<Self> {
+        Self::load_with(file, &Overrides::of_sets(sets))
+    }
+
+    /// As [`Config::load_with`] for the continuation of a run whose `saved` config is in `path`: a key that `file`, `overrides` and
+    /// `saved` lack has the value that was meant before the key existed.
+    ///
+    /// # Errors
+    /// As [`Config::load_with`] and [`Config::from_saved`].
+    pub fn load_to_resume(file: &Path, overrides: &Overrides, saved: &str, path: &Path) -> Result<Self> {
         let saved = reader::document(TABLE, saved, path)?;
-        let sets = reader::set_arguments(TABLE, sets)?;
-        let raw =
-            RawConfig::layered(TABLE, reader::file(TABLE, file)?, sets, Source::Typed)?.resuming(&saved);
-        Self::resolve(&raw, Some(file))
+        let upper = reader::overrides(TABLE, overrides)?;
+        let raw = RawConfig::layered(TABLE, reader::file(TABLE, file)?, upper, Source::Typed)?;
+        if raw.given("data.train").is_none() {
+            return Err(ConfigError::NoData { path: file.to_owned() });
+        }
+        Self::resolve(&raw.resuming(&saved), Some(file))
     }
 
     /// Reads a config that [`Config::to_toml`] wrote, from a checkpoint or model; `path` is where messages say that it stands.
@@ -130,17 +148,17 @@ impl Config {
     /// # Errors
     /// As [`Config::load`]: keys of later versions may be unknown to this one.
     pub fn from_saved(text: &str, path: &Path) -> Result<Self> {
-        Self::from_saved_with(text, path, &[])
+        Self::from_saved_with(text, path, &Overrides::default())
     }
 
-    /// As [`Config::from_saved`], with the `--set` arguments laid over it as by [`Config::load`].
+    /// As [`Config::from_saved`], with the settings of the command line laid over it as by [`Config::load_with`].
     ///
     /// # Errors
     /// As [`Config::load`].
-    pub fn from_saved_with(text: &str, path: &Path, sets: &[String]) -> Result<Self> {
+    pub fn from_saved_with(text: &str, path: &Path, overrides: &Overrides) -> Result<Self> {
         let settings = reader::document(TABLE, text, path)?;
-        let sets = reader::set_arguments(TABLE, sets)?;
-        Self::resolve(&RawConfig::layered(TABLE, settings, sets, Source::Saved)?, None)
+        let upper = reader::overrides(TABLE, overrides)?;
+        Self::resolve(&RawConfig::layered(TABLE, settings, upper, Source::Saved)?, None)
     }
 
     /// Checks the settings; `file` gives the name of a run that has none.

@@ -1,11 +1,53 @@
 //! The nearest known name to one that was probably mistyped.
 
-/// The candidate nearest to `word`, at most a third of the word's length in edits away.
+/// The candidate nearest to `word`: at most a third of the word's length in edits away, where parts of the name that both begin
+/// with do not count: `eval_f1` is not near to `eval_r2`. Else one whose first parts are the word: `eval_f1_macro`.
 pub(crate) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_lowercase();
-    candidates
-        .map(|candidate| (strsim::damerau_levenshtein(&lower, &candidate.to_lowercase()), candidate))
-        .min_by_key(|(distance, _)| *distance)
-        .filter(|(distance, _)| *distance <= (word.chars().count() / 3).clamp(1, 4))
-        .map(|(_, candidate)| candidate)
+    let mut best: Option<(usize, &str)> = None;
+    let mut longer = None;
+    for candidate in candidates {
+        let other = candidate.to_lowercase();
+        let (ours, theirs) = without_shared_parts(&lower, &other);
+        let distance = strsim::damerau_levenshtein(ours, theirs);
+        let is_near = distance <= (ours.chars().count() / 3).clamp(1, 4);
+        if is_near && best.is_none_or(|(least, _)| distance < least) {
+            best = Some((distance, candidate));
+        }
+        let rest = other.strip_prefix(&lower).filter(|_| !lower.is_empty());
+        if longer.is_none() && rest.is_some_and(|rest| rest.starts_with(SEPARATORS)) {
+            longer = Some(candidate);
+        }
+    }
+    best.map(|(_, candidate)| candidate).or(longer)
+}
+
+/// The characters between the parts of a name.
+const SEPARATORS: [char; 3] = ['.', '_', '-'];
+
+/// Both names without the parts that they begin with alike.
+fn without_shared_parts<'a>(a: &'a str, b: &'a str) -> (&'a str, &'a str) {
+    let shared = a.char_indices().zip(b.chars()).take_while(|((_, a), b)| a == b);
+    let end = shared
+        .filter(|((_, c), _)| SEPARATORS.contains(c))
+        .last()
+        .map_or(0, |((at, c), _)| at + c.len_utf8());
+    (&a[end..], &b[end..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_parts_do_not_make_names_near() {
+        let near = |word| nearest(word, ["eval_loss", "eval_accuracy", "eval_r2"].into_iter());
+        assert_eq!(near("eval_los"), Some("eval_loss"));
+        assert_eq!(near("eval_acuracy"), Some("eval_accuracy"));
+        assert_eq!(near("val_loss"), Some("eval_loss"));
+        assert_eq!((near("eval_f1"), near("eval_mae")), (None, None));
+        assert_eq!(nearest("eval_f1", ["eval_r2", "eval_f1_macro"].into_iter()), Some("eval_f1_macro"));
+        assert_eq!(nearest("", ["a", ".b"].into_iter()), Some("a"));
+        assert_eq!(nearest("größe_x", ["größe_y"].into_iter()), Some("größe_y"));
+    }
 }

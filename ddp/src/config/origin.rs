@@ -17,6 +17,13 @@ pub enum Origin {
     },
     /// By `--set`, with the argument as given.
     Set(String),
+    /// By a flag or argument that is short for the key.
+    Short {
+        /// The flag; "" for an argument without one.
+        flag: &'static str,
+        /// Flag and value as typed.
+        shown: String,
+    },
     /// Nowhere: the value is a default.
     Default,
 }
@@ -46,6 +53,7 @@ impl fmt::Display for Origin {
                 write!(f, "{}: line {line}, column {column}", path.display())
             }
             Self::Set(arg) => write!(f, "`--set {arg}`"),
+            Self::Short { shown, .. } => write!(f, "`{shown}`"),
             Self::Default => f.write_str("default"),
         }
     }

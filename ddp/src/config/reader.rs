@@ -11,6 +11,7 @@ use toml::de::{DeTable, DeValue, ValueDeserializer};
 use super::error::{ConfigError, Result};
 use super::key_table::KeyTable;
 use super::origin::Origin;
+use super::overrides::Overrides;
 use super::setting::Setting;
 use crate::storage::user_file::{self, FileError};
 
@@ -49,6 +50,11 @@ pub(super) fn document(table: KeyTable, text: &str, path: &Path) -> Result<Vec<S
         };
         match Value::deserialize(ValueDeserializer::from(value.clone())) {
             Ok(value) => found.push((key_at, Setting { key, value, raw: None, origin: at })),
+            // TOML's integers have 64 bits with a sign.
+            Err(_) if matches!(value.get_ref(), DeValue::Integer(_)) => {
+                let raw = text[value.span()].to_owned();
+                fail(key_at, Setting { key, value: Value::String(raw), raw: None, origin: at }.out_of_i64());
+            }
             Err(error) => {
                 let value_at = value.span().start;
                 fail(key_at, syntax(&format!("`{name}`: {}", error.message()), value_at));
@@ -87,9 +93,20 @@ fn not_a_section(at: Box<Origin>, name: &str, value: &DeValue<'_>) -> ConfigErro
     }
 }
 
-/// Reads the `--set` arguments.
-pub(super) fn set_arguments(table: KeyTable, sets: &[String]) -> Result<Vec<Setting>> {
-    sets.iter().map(|arg| set_argument(table, arg)).collect()
+/// Reads the settings of the command line.
+pub(super) fn overrides(table: KeyTable, overrides: &Overrides) -> Result<Vec<Setting>> {
+    let sets = overrides.sets.iter().map(|arg| set_argument(table, arg));
+    let mut settings = sets.collect::<Result<Vec<_>>>()?;
+    for short in &overrides.shorts {
+        let key = table.row(short.key);
+        if let Some(other) = settings.iter().find(|setting| setting.key.name == key.name) {
+            let first = other.origin.to_string().trim_matches('`').to_owned();
+            return Err(ConfigError::GivenTwice { key: key.name, first, second: short.shown() });
+        }
+        let origin = Origin::Short { flag: short.flag, shown: short.shown() };
+        settings.push(Setting { key, value: short.value.clone(), raw: Some(short.raw.clone()), origin });
+    }
+    Ok(settings)
 }
 
 /// Reads one `--set KEY=VALUE`. The value is TOML; a word that is not valid TOML is a text.
@@ -110,7 +127,14 @@ fn set_argument(table: KeyTable, arg: &str) -> Result<Setting> {
         Some(value) => value,
         None => Value::String(raw.to_owned()),
     };
-    Ok(Setting { key, value, raw: Some(raw.to_owned()), origin })
+    let setting = Setting { key, value, raw: Some(raw.to_owned()), origin };
+    let digits = raw.trim_start_matches(['+', '-']);
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    // A number that is no value of TOML: its integers have 64 bits with a sign.
+    if is_number && setting.value.is_str() && !digits.starts_with('0') && setting.key.kind.is_number() {
+        return Err(setting.out_of_i64());
+    }
+    Ok(setting)
 }
 
 fn text_of(path: &Path) -> Result<String> {

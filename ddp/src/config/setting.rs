@@ -42,6 +42,17 @@ impl Setting {
         }
     }
 
+    /// The error for a whole number beyond 64 bits.
+    pub(super) fn out_of_i64(&self) -> ConfigError {
+        let expected = match self.key.kind {
+            Kind::Count { min, max } => format!("a whole number from {min} to {max}"),
+            _ => format!("{} of at most {}", self.key.kind.type_words(), i64::MAX),
+        };
+        let got = self.value.as_str().unwrap_or_default().to_owned();
+        let (at, key, hint) = (self.at(), self.key.name, self.key.hint.to_owned());
+        ConfigError::BadValue { at, key, expected, got, hint }
+    }
+
     /// Advice that holds the key's example.
     pub(super) fn for_example(&self) -> String {
         format!("for example {}", self.key.example)
@@ -51,6 +62,9 @@ impl Setting {
         let Key { name, example, .. } = *self.key;
         let example = match &self.origin {
             Origin::Set(_) => format!("--set {name}={}", example.replace(' ', "")),
+            Origin::Short { flag, .. } if !flag.is_empty() => {
+                format!("{flag} {}", example.replace([' ', '[', ']'], ""))
+            }
             _ => format!("{} = {example}", self.key.short_name()),
         };
         ConfigError::WrongType {

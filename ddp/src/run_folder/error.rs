@@ -98,6 +98,16 @@ pub enum FolderError {
         /// Owner of the lock, such as "process 1234 on HOST".
         holder: String,
     },
+    /// The folder was deleted or moved while the run wrote into it.
+    #[error(
+        "output folder `{}` was deleted or moved during the run: its config, metrics and earlier checkpoints are not there\n\
+         hint: the model was saved as {}/model.safetensors; keep the folder until the run ends",
+        path.display(), path.display()
+    )]
+    Deleted {
+        /// The folder.
+        path: PathBuf,
+    },
     /// The folder can't be created or written.
     #[error(
         "output folder `{}` can't be written: {source}\n\

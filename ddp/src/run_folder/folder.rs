@@ -5,6 +5,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -45,7 +46,7 @@ pub enum Existing {
 pub struct RunDir {
     path: PathBuf,
     /// Open for as long as this process owns the folder: closing it releases the lock.
-    _lock: File,
+    lock: File,
 }
 
 impl RunDir {
@@ -84,7 +85,7 @@ impl RunDir {
         // Again, now that no other process can write here.
         refuse_run(&path, existing)?;
         lock.set_len(0).and_then(|()| (&lock).write_all(holder().as_bytes())).map_err(unwritable)?;
-        Ok(Self { path, _lock: lock })
+        Ok(Self { path, lock })
     }
 
     /// Deletes the files of an earlier run that this run replaces, except its checkpoints, which the caller deletes first.
@@ -103,6 +104,14 @@ impl RunDir {
             }
         }
         logs::delete(&self.path)
+    }
+
+    /// Whether the folder is no longer the one that was claimed: deleted, moved, or replaced.
+    pub fn is_gone(&self) -> bool {
+        let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+        let now = fs::metadata(self.path.join(LOCK_FILE)).map(id).ok();
+        let claimed = self.lock.metadata().map(id).ok();
+        now != claimed
     }
 
     /// The folder.

@@ -89,6 +89,11 @@ impl<'a> Autosave<'a> {
         self.config.is_on()
     }
 
+    /// Whether each new best evaluation is saved at once.
+    pub fn saves_best(&self) -> bool {
+        self.config.saves_best()
+    }
+
     /// Whether a checkpoint is due after step `step`; the same on all ranks.
     pub fn is_due_after_step(&self, step: u64) -> bool {
         let every = self.config.every_steps;

@@ -12,7 +12,7 @@ use crate::checkpoint::{
     Checkpoint, CheckpointError, CheckpointStore, Fault, Load, Located, Manifest, RunState, Search,
     ShardRange, Skipped, StateReader, step_name,
 };
-use crate::config::{Batch, Config, Task};
+use crate::config::{Batch, Config, Overrides, Task};
 use crate::data::{LabelVocabulary, Loaded};
 use crate::model::file::{ModelInfo, labels_of};
 use crate::run_folder::error::FolderError;
@@ -90,20 +90,20 @@ impl Resumed {
         self.checkpoint.manifest()
     }
 
-    /// Returns the run's saved config with the settings `sets` applied, for a run without a config file.
+    /// Returns the run's saved config with the settings of the command line applied, for a run without a config file.
     ///
     /// # Errors
     /// See [`Config::load`].
-    pub fn config(&self, sets: &[String]) -> Result<Config> {
-        Ok(Config::from_saved_with(&self.manifest().config, self.checkpoint.path(), sets)?)
+    pub fn config(&self, overrides: &Overrides) -> Result<Config> {
+        Ok(Config::from_saved_with(&self.manifest().config, self.checkpoint.path(), overrides)?)
     }
 
-    /// Returns the config of `file` with the settings `sets` applied; keys that this run did not know keep their meaning.
+    /// Returns the config of `file` with `overrides` applied; keys that this run did not know keep their meaning.
     ///
     /// # Errors
     /// See [`Config::load_to_resume`].
-    pub fn config_of_file(&self, file: &Path, sets: &[String]) -> Result<Config> {
-        Ok(Config::load_to_resume(file, sets, &self.manifest().config, self.checkpoint.path())?)
+    pub fn config_of_file(&self, file: &Path, overrides: &Overrides) -> Result<Config> {
+        Ok(Config::load_to_resume(file, overrides, &self.manifest().config, self.checkpoint.path())?)
     }
 
     /// Checks that `config` on `world_size` ranks continues the checkpoint's run.

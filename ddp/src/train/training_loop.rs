@@ -69,6 +69,8 @@ pub struct LoopPlan<'a> {
     pub loading: LoaderOptions,
     /// Signals that this rank receives.
     pub signals: &'a StopSignals,
+    /// The command that resumes the run after it was stopped.
+    pub resume_command: String,
 }
 
 /// End of a training loop.
@@ -212,8 +214,9 @@ impl<'a> TrainingLoop<'a> {
         let failed = self.autosave.finish(&mut self.metrics)?.map_or(Ok(()), Err);
         self.plan.world.collective_result(failed.map_err(TrainError::from))?;
         info!(
-            "stopped by {reason} after step {}; checkpoint saved\nhint: run the same command with --resume auto to continue",
-            trainer.n_steps()
+            "stopped by {reason} after step {}; checkpoint saved\nhint: {} continues the run",
+            trainer.n_steps(),
+            self.plan.resume_command,
         );
         let event = StopEvent { step: trainer.n_steps(), reason: reason.to_owned() };
         Ok(self.metrics.write(&Event::Stop(event)).map_err(TrainError::from)?)
@@ -336,7 +339,7 @@ impl<'a> TrainingLoop<'a> {
                 progress.n_worse,
             );
         }
-        Ok(self.autosave.is_due_after_epoch(epoch) || (is_best && self.autosave.is_on()))
+        Ok(self.autosave.is_due_after_epoch(epoch) || (is_best && self.autosave.saves_best()))
     }
 
     /// Evaluates, unless that was done after the last step; returns whether it is the best so far and must be saved.
@@ -344,7 +347,7 @@ impl<'a> TrainingLoop<'a> {
         if self.evaluated_at == Some(trainer.n_steps()) {
             return Ok(false);
         }
-        Ok(self.evaluate(trainer)? && self.autosave.is_on())
+        Ok(self.evaluate(trainer)? && self.autosave.saves_best())
     }
 
     /// Evaluates, if there are evaluation rows, with the averaged weights where kept; returns whether it is the best so far.

@@ -59,7 +59,9 @@ fn section(name: &str, keys: &Value) -> String {
 fn load(toml: &str) -> Config {
     let folder = temp_dir();
     let path = write(folder.path(), "run.toml", toml);
-    Config::load(Some(&path), &[]).unwrap_or_else(|error| panic!("{error}\n{toml}"))
+    let digits = ["data.train=builtin:digits".to_owned()];
+    let sets = if toml.contains("[data]") { &[][..] } else { &digits };
+    Config::load(Some(&path), sets).unwrap_or_else(|error| panic!("{error}\n{toml}"))
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::common::{largest_gap, same_bits, train};
 /// Digits with shuffling and dropout, so that everything random takes part.
 fn digits(seed: u64) -> String {
     format!(
-        "[model]\nhidden = [32, 32]\ndropout = 0.2\nnorm = \"layer\"\nresidual = true\n\
+        "[data]\ntrain = \"builtin:digits\"\n[model]\nhidden = [32, 32]\ndropout = 0.2\nnorm = \"layer\"\nresidual = true\n\
          [train]\nsteps = 60\nglobal_batch_size = 50\nseed = {seed}\n[log]\nevery_steps = 1\n"
     )
 }
@@ -47,7 +47,8 @@ fn another_seed_is_another_run() {
 fn threads_change_no_bit() {
     for optimizer in ["adamw", "sgd"] {
         let config = format!(
-            "[model]\nhidden = [301, 301]\nactivation = \"gelu\"\ndropout = 0.2\nnorm = \"layer\"\n\
+            "[data]\ntrain = \"builtin:digits\"\n\
+             [model]\nhidden = [301, 301]\nactivation = \"gelu\"\ndropout = 0.2\nnorm = \"layer\"\n\
              [optimizer]\nkind = \"{optimizer}\"\n[train]\nsteps = 4\nbatch_size = 401\n[log]\nevery_steps = 1\n"
         );
         let one = train(1, &config, &["--threads", "1"]);

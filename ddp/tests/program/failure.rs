@@ -184,7 +184,8 @@ mod mpi {
     fn configs_that_differ_between_ranks_end_the_job() {
         let folder = temp_dir();
         let usual = usual_time();
-        let config = |seed: u64| format!("[train]\nepochs = 2\nseed = {seed}\n");
+        let config =
+            |seed: u64| format!("[data]\ntrain = \"builtin:digits\"\n[train]\nepochs = 2\nseed = {seed}\n");
         let outcome = two_configs(folder.path(), [&config(3), &config(7)]);
         assert_ended(&outcome, 78, ALL, &["rank 1", "'train.seed': '7' there, '3' on rank 0"]);
         assert!(outcome.elapsed < usual + SOON, "{:?}, usually {usual:?}", outcome.elapsed);

@@ -16,7 +16,9 @@ const SAVED: i32 = 85;
 
 /// 2 epochs of 8 steps, the last of them smaller, with everything that keeps something from step to step, or goes by the
 /// number of the step or the row.
-const RUN: &str = "[model]\nhidden = [24, 24]\ndropout = 0.1\nnorm = \"layer\"\n\
+const RUN: &str = "[data]\ntrain = \"builtin:digits\"\n\
+    [checkpoint]\nevery_minutes = 0\nevery_epochs = 1\n\
+    [model]\nhidden = [24, 24]\ndropout = 0.1\nnorm = \"layer\"\n\
     [optimizer]\nlr = 0.003\ndecay_bias_norm = false\n\
     [schedule]\nkind = \"cosine\"\nwarmup_steps = 3\n\
     [train]\nepochs = 2\nglobal_batch_size = 200\nclip_grad_norm = 0.5\nema_decay = 0.9\n\

@@ -5,8 +5,8 @@
 use crate::common::{assert_all_close, read_weights, run, run_ok, same_bits, single, train};
 use serde_json::Value;
 
-const DIGITS: &str =
-    "[model]\nhidden = [32]\n[train]\nepochs = 4\nglobal_batch_size = 64\n[log]\nevery_steps = 1\n";
+const DIGITS: &str = "[data]\ntrain = \"builtin:digits\"\n\
+    [model]\nhidden = [32]\n[train]\nepochs = 4\nglobal_batch_size = 64\n[log]\nevery_steps = 1\n";
 
 fn set(text: &str) -> [&str; 2] {
     ["--set", text]
@@ -64,15 +64,17 @@ fn checkpoints_come_by_steps_by_minutes_and_at_once() {
         let args: Vec<&str> = sets.iter().flat_map(|text| set(text)).collect();
         train(1, DIGITS, &args).numbers("checkpoint", "step")
     };
-    let off = "checkpoint.every_epochs=0";
+    let off = "checkpoint.every_minutes=0";
     assert_eq!(saved(&[off]), [0.0; 0]);
+    // The default: every five minutes, and at the end.
+    assert_eq!(saved(&[]), [92.0]);
     // 23 steps an epoch; the last step of the run is saved too.
     let none = "checkpoint.keep_best=\"none\"";
     assert_eq!(saved(&[off, none, "checkpoint.every_steps=40"]), [40.0, 80.0, 92.0]);
     // An evaluation that is the best so far is a reason to save, too.
     assert_eq!(saved(&[off, "checkpoint.every_steps=40"]), [23.0, 40.0, 46.0, 69.0, 80.0, 92.0]);
-    assert_eq!(saved(&["checkpoint.every_epochs=3", none, "checkpoint.async=false"]), [69.0, 92.0]);
-    let by_minutes = saved(&[off, "checkpoint.every_minutes=1e-9"]);
+    assert_eq!(saved(&[off, "checkpoint.every_epochs=3", none, "checkpoint.async=false"]), [69.0, 92.0]);
+    let by_minutes = saved(&["checkpoint.every_minutes=1e-9"]);
     assert!(by_minutes.len() > 20 && by_minutes.is_sorted(), "{by_minutes:?}");
 }
 

@@ -79,8 +79,8 @@ impl Row for Measured {
 
 /// Runs the benchmark and prints the results on rank 0; every rank of the world calls it.
 pub(super) fn loader(world: &World, args: &BenchLoaderArgs) -> Result<(), Stop> {
-    let config =
-        world.collective_result(Config::load(args.config.as_deref(), &args.set).map_err(Error::from))?;
+    let config = world
+        .collective_result(Config::load_with(args.run.file(), &args.run.overrides()).map_err(Error::from))?;
     world.agree(&config.agreement_entries()).map_err(Error::from)?;
     let place = Place::pin(world, &args.place, &[])?;
     let data = data::load(&config, world)?;

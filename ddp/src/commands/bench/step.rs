@@ -17,6 +17,7 @@ use super::random_rows::random_rows;
 use super::report::{heading, number, percent};
 use super::timing::{Clock, Effort, Times};
 use crate::cli::{BenchDtype, BenchOptim, BenchStepArgs};
+use crate::commands::train::check_graph;
 use crate::config::{OptimizerConfig, OptimizerKind};
 use crate::error::{Error, Result};
 use crate::exit::Stop;
@@ -90,6 +91,7 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
         return forward(world, args);
     }
     let place = Place::pin(world, &args.place, &[args.dtype])?;
+    world.collective_result(check_graph(args.cuda_graph, place.device))?;
     let mut trainer = trainer(world, args, place.device)?;
     let mut batches = random_rows(world, args, place.device).map_err(Error::from)?;
     let gpu = place.gpu().map_err(Error::from)?;

@@ -30,13 +30,14 @@ use crate::train::trainer::GraphMode;
 /// # Errors
 /// [`Error::Config`], [`Error::Data`], and the errors that would keep the run from training.
 pub fn describe(world: &World, args: &DescribeArgs) -> Result<(), Stop> {
-    let mut set = args.set.clone();
-    set.extend(args.zero.map(|zero| format!("comm.zero={zero}")));
-    let config = world.collective_result(Config::load(args.config.as_deref(), &set).map_err(Error::from))?;
+    let mut overrides = args.run.overrides();
+    overrides.sets.extend(args.zero.map(|zero| format!("comm.zero={zero}")));
+    let config = Config::load_with(args.run.file(), &overrides).map_err(Error::from);
+    let config = world.collective_result(config)?;
     let data = data::load(&config, world)?;
     let decided = |task| {
-        set.push(task);
-        Config::load(args.config.as_deref(), &set).map_err(Error::from)
+        overrides.decide_task(task);
+        Config::load_with(args.run.file(), &overrides).map_err(Error::from)
     };
     let config = world.collective_result(data.resolve(config, decided))?;
     let world_size = args.world_size.unwrap_or(world.world_size());

@@ -6,6 +6,7 @@
 pub(crate) mod banner;
 mod rank_logs;
 
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
 use ddp_comm::{DeviceChoice, DeviceOptions, World};
@@ -17,9 +18,9 @@ use tracing::{Level, Span, debug, enabled, field, info, info_span, warn};
 use crate::checkpoint::{CheckpointStore, RunState};
 use crate::cli::TrainArgs;
 use crate::commands::train::banner::Banner;
-use crate::config::{Config, Determinism, Length};
+use crate::config::{CommDtype, Config, Determinism, EvalSource, Length, Overrides};
 use crate::data::{self, Fitted, Loaded};
-use crate::error::{Error, Result};
+use crate::error::{Error, MAX_THREADS_PER_CORE, Result};
 use crate::exit::Stop;
 use crate::model::file::{self, ModelFile, ModelInfo};
 use crate::model::{ModelSpec, ParamLayout};
@@ -40,7 +41,7 @@ use crate::train::resume::{Resumed, shared_folder};
 use crate::train::setup;
 use crate::train::setup::BatchPartition;
 use crate::train::stop_signals::StopSignals;
-use crate::train::trainer::Trainer;
+use crate::train::trainer::{GraphMode, Trainer};
 use crate::train::training_loop::{Ending, LoopPlan, TrainingLoop};
 
 /// Trains as `args` say; every rank of the world calls it.
@@ -92,6 +93,7 @@ impl<'w> Run<'w> {
         agree_on_config(world, args, &config)?;
         Span::current().record("run_name", &config.name);
         let choice = pin_device(world, &args.device, pinning(args, &config))?;
+        world.collective_result(check_graph(args.cuda_graph, choice.device))?;
         let init_from = args.init_from.as_deref().map(ModelFile::read).transpose().map_err(Error::from);
         let init_from = world.collective_result(init_from)?;
         let fitted = fitted(args, init_from.as_ref(), resumed.as_ref());
@@ -156,6 +158,16 @@ impl<'w> Run<'w> {
             );
         }
         let device = choice.device;
+        if device == Device::Cpu && config.comm.dtype != CommDtype::F32 {
+            let message = format!(
+                "comm.dtype = \"{}\" applies to gradients between GPUs; on the CPU they travel as f32",
+                config.comm.dtype
+            );
+            warn_of_all_ranks(world.rank().0, &message);
+        }
+        if config.data.eval == EvalSource::None && resumed.is_none() {
+            info!("no rows are held out for evaluation: --eval-fraction 0.2 evaluates on a fifth of them");
+        }
         Ok(Run { world, log, args, signals, config, data, device, cuts, schedule, trainer, resumed })
     }
 
@@ -190,6 +202,9 @@ impl<'w> Run<'w> {
             eval_partition: cuts.eval,
             loading,
             signals: &signals,
+            resume_command: folder
+                .as_ref()
+                .map_or_else(String::new, |folder| resume_command(world, args, folder)),
         };
         let state = state.cloned().unwrap_or_else(|| setup::first_state(&config, &data, &cuts));
         let progress = progress(world, log, args, &config, &cuts, &state);
@@ -202,14 +217,46 @@ impl<'w> Run<'w> {
             Ending::Stopped(reason) => return Err(Stop::Saved(reason)),
             Ending::Complete => {}
         }
+        let is_gone = folder.as_ref().is_some_and(RunDir::is_gone);
+        if let Some(folder) = folder.as_ref().filter(|_| is_gone) {
+            // The model is worth saving all the same.
+            let unwritable = |source| FolderError::Unwritable { path: folder.path().to_owned(), source };
+            std::fs::create_dir_all(folder.path()).map_err(unwritable)?;
+        }
         let layout = trainer.model().layout().clone();
         match trainer.averaged_weights()? {
             Some(average) => save(folder.as_ref(), &layout, average, &config, &data)?,
             None => save(folder.as_ref(), &layout, trainer.model().weights(), &config, &data)?,
         }
+        let deleted = folder.as_ref().filter(|_| is_gone).map(|folder| folder.path().to_owned());
+        world.collective_result(
+            deleted.map_or(Ok(()), |path| Err(Error::from(FolderError::Deleted { path }))),
+        )?;
         training.finish(folder.as_ref().map(RunDir::path))?;
         Ok(())
     }
+}
+
+/// The command that resumes the run in `folder`, on as many ranks and with the flags that a checkpoint does not hold.
+fn resume_command(world: &World, args: &TrainArgs, folder: &RunDir) -> String {
+    let ranks = match world.world_size() {
+        1 => String::new(),
+        n => format!("mpirun -n {n} "),
+    };
+    let path = folder.path().display().to_string();
+    let is_plain = path.chars().all(|c| c.is_alphanumeric() || "/._-+=:@%".contains(c));
+    let path = if is_plain { path } else { format!("'{}'", path.replace('\'', r"'\''")) };
+    let mut command = format!("{ranks}ddp-train train --resume {path}");
+    if args.device != "auto" {
+        command += &format!(" --device {}", args.device);
+    }
+    if args.share_gpu {
+        command += " --share-gpu";
+    }
+    if let Some(n_threads) = args.threads {
+        command += &format!(" --threads {n_threads}");
+    }
+    command
 }
 
 /// Loads the config of the file, or of the resumed run, and applies the flags to it, and the setting `decided`.
@@ -219,20 +266,23 @@ fn load_config(
     resumed: Option<&Resumed>,
     decided: Option<String>,
 ) -> Result<Config> {
-    let mut set = args.set.clone();
-    set.extend(args.comm_dtype.map(|dtype| format!("comm.dtype={}", dtype.name())));
-    set.extend(decided);
-    let Some(resumed) = resumed else { return Ok(Config::load(args.config.as_deref(), &set)?) };
-    let config = match &args.config {
-        Some(file) => match resumed.config_of_file(file, &set)? {
+    let mut overrides = args.run.overrides();
+    overrides.sets.extend(args.comm_dtype.map(|dtype| format!("comm.dtype={}", dtype.name())));
+    if let Some(task) = decided {
+        overrides.decide_task(task);
+    }
+    let Some(resumed) = resumed else { return Ok(Config::load_with(args.run.file(), &overrides)?) };
+    let config = match args.run.file() {
+        Some(file) => match resumed.config_of_file(file, &overrides)? {
             // The targets have decided when the run began.
             config if config.data.auto_task => {
-                set.push(format!("data.task={}", resumed.config(&[])?.data.task));
-                resumed.config_of_file(file, &set)?
+                let task = resumed.config(&Overrides::default())?.data.task;
+                overrides.decide_task(format!("data.task={task}"));
+                resumed.config_of_file(file, &overrides)?
             }
             config => config,
         },
-        None => resumed.config(&set)?,
+        None => resumed.config(&overrides)?,
     };
     resumed.check_config(&config, world.world_size())?;
     Ok(config)
@@ -263,6 +313,7 @@ pub(crate) fn pin_device(world: &World, device: &str, pinning: Pinning) -> Resul
         if let (true, Device::Cuda(index)) = (deterministic, choice.device) {
             Gpu::get(index)?.set_deterministic(true);
         }
+        check_threads(n_threads)?;
         threads::join_pool(n_threads.unwrap_or_else(|| threads::default_per_rank(world.local_size())))?;
         Ok(choice)
     };
@@ -280,6 +331,23 @@ fn fitted(args: &TrainArgs, init_from: Option<&ModelFile>, resumed: Option<&Resu
         (Some(resumed), _) => resumed.model_info().ok(),
         (None, Some(file)) if !args.refit_preprocessing => file.info().ok(),
         (None, _) => None,
+    }
+}
+
+/// Checks that a CUDA graph that was requested can be captured.
+pub(crate) fn check_graph(mode: GraphMode, device: Device) -> Result<()> {
+    match (mode, device) {
+        (GraphMode::On, Device::Cpu) => Err(Error::NoGraphOnCpu),
+        _ => Ok(()),
+    }
+}
+
+fn check_threads(n_threads: Option<usize>) -> Result<()> {
+    let n_cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let max = MAX_THREADS_PER_CORE * n_cores;
+    match n_threads {
+        Some(n_threads) if n_threads > max => Err(Error::TooManyThreads { n_threads, max }),
+        _ => Ok(()),
     }
 }
 

@@ -68,7 +68,10 @@ fn what_a_wrong_type_proposes_is_right_for_its_key() {
     let mut n_told = 0;
     for key in keys() {
         let Key { name: key, example, .. } = *key;
-        let sets: Vec<String> = beside(key).iter().map(|set| (*set).to_owned()).collect();
+        let mut sets: Vec<String> = beside(key).iter().map(|set| (*set).to_owned()).collect();
+        if key != "data.train" && !sets.iter().any(|set| set.starts_with("data.train=")) {
+            sets.push("data.train=builtin:digits".to_owned());
+        }
         let (section, name) = key.split_once('.').unwrap_or(("", key));
         let load = |line: &str| {
             let folder = tempfile::tempdir().unwrap();

@@ -109,7 +109,8 @@ fn saved_configs_without_comments_read_the_same() {
     for text in [&toml, &plain] {
         assert_eq!(Config::from_saved(text, path).unwrap(), config);
     }
-    let resumed = Config::from_saved_with(&plain, path, &["train.epochs=2".to_owned()]).unwrap();
+    let resumed =
+        Config::from_saved_with(&plain, path, &Overrides::of_sets(&["train.epochs=2".to_owned()])).unwrap();
     assert_eq!(resumed.train.length, Length::Epochs(2));
     let before = keys().filter_map(|key| match key.before {
         Before::Value(value) => Some(format!("{}={value}", key.name)),

@@ -93,7 +93,7 @@ fn what_stops_a_run_and_what_is_kept() {
     assert_eq!(config.train.deterministic, Determinism::Off);
     let CheckpointConfig { every_steps, every_minutes, every_epochs, keep, keep_best, is_async, .. } =
         config.checkpoint;
-    assert_eq!((every_steps, every_minutes, every_epochs, keep), (0, 0.0, 1, 3));
+    assert_eq!((every_steps, every_minutes, every_epochs, keep), (0, 5.0, 0, 3));
     assert_eq!((keep_best, is_async), (Some(EvalMetric::Loss), true));
 
     let config = from_text(

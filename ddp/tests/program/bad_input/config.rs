@@ -73,16 +73,17 @@ fn no_config_file() {
         &["train", "missing.toml", "--out", "out"],
         &["config file `missing.toml` does not exist", "hint: relative paths start at the current folder"],
     );
-    place.refuses(&["train", "folder"], &["config file `folder` is a folder, expected a file"]);
+    // A folder, like a table, is data.
+    place.refuses(&["train", "folder"], &["`folder`", "hint: "]);
     place.write("latin1.toml", b"[data]\ntrain = \"caf\xe9.csv\"\n");
     place.refuses(
         &["train", "latin1.toml"],
         &["latin1.toml: line 2, column 13: not UTF-8 text", "hint: save"],
     );
-    place.write("rows.csv", GOOD_CSV.as_bytes());
+    place.write("rows.txt", GOOD_CSV.as_bytes());
     place.refuses(
-        &["train", "rows.csv"],
-        &["rows.csv: line 1, column", "not valid TOML", "--set data.train=FILE"],
+        &["train", "rows.txt"],
+        &["rows.txt: line 1, column", "not valid TOML", "hint: if it is data"],
     );
     place.refuses(
         &["train", "/no/such/run.toml"],

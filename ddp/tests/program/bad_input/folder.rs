@@ -71,7 +71,7 @@ fn two_jobs_want_one_folder() {
     let place = Place::with(&[("rows.csv", GOOD_CSV)]);
     let first = Command::new(PROGRAM)
         .args(["train", "--set", "data.train=rows.csv", "--set", "train.epochs=1000000000"])
-        .args(["--out", "out", "--threads", "1", "-q"])
+        .args(["--out", "out", "--threads", "1", "-q", "--set", "checkpoint.every_epochs=1"])
         .current_dir(place.path())
         .stdin(Stdio::null())
         .spawn()

@@ -1,6 +1,6 @@
 //! Row by row, four columns per Philox block.
 
-use super::DropoutKey;
+use super::{DropoutKey, Rate};
 use crate::Element;
 use crate::cpu::Stored;
 use crate::cpu::simd::vectorize;
@@ -10,7 +10,7 @@ use crate::rng::Philox;
 /// Elements per thread below which a second thread does not pay off.
 const MIN_PART: usize = 1 << 13;
 
-pub(super) fn apply<T: Stored>(x: &mut [T], cols: usize, (threshold, keep): (u32, f64), key: DropoutKey) {
+pub(super) fn apply<T: Stored>(x: &mut [T], cols: usize, Rate { threshold, keep }: Rate, key: DropoutKey) {
     if cols == 0 {
         return;
     }

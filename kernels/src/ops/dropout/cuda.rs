@@ -1,6 +1,6 @@
 //! Each thread takes four columns at a time, or 16 bytes if that is more.
 
-use super::DropoutKey;
+use super::{DropoutKey, Rate};
 use crate::cuda::launch::{Launch, Source};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
 use crate::ops::row_tiles::RowTiles;
@@ -16,7 +16,7 @@ pub(super) fn apply(
     gpu: &'static Gpu,
     x: &mut CudaSliceMut<'_>,
     cols: usize,
-    (threshold, keep): (u32, f64),
+    Rate { threshold, keep }: Rate,
     key: DropoutKey,
     scalars: Option<CudaSlice<'_>>,
 ) -> Result<()> {

@@ -9,6 +9,15 @@ use super::check;
 use super::step_scalars::{STEP_SCALARS_LEN, StepScalars};
 use crate::{DType, Result, Shape, TensorMut, TensorRef};
 
+/// Share of the elements that are dropped.
+#[derive(Debug, Clone, Copy)]
+struct Rate {
+    /// Random words below it drop their element.
+    threshold: u32,
+    /// Factor of the elements that stay.
+    keep: f64,
+}
+
 /// Key of a dropout mask: equal keys drop the same elements on every device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DropoutKey {
@@ -59,14 +68,14 @@ pub fn dropout(x: TensorMut<'_>, p: f64, key: DropoutKey, scalars: Option<Tensor
         check::shape(OP, scalars_op, Shape::vector(STEP_SCALARS_LEN))?;
     }
     let (_, cols) = x.shape().rows_cols();
-    let (threshold, keep) = ((p * 2f64.powi(32)) as u32, 1.0 / (1.0 - p));
+    let rate = Rate { threshold: (p * 2f64.powi(32)) as u32, keep: 1.0 / (1.0 - p) };
     if let Some(gpu) = x.gpu() {
         check::dtype(OP, x_op, check::FLOATS, check::FLOATS_NAMES)?;
         if p == 0.0 {
             return Ok(());
         }
         let scalars = scalars.map(TensorRef::cuda).transpose()?;
-        return cuda::apply(gpu, &mut x.into_cuda()?, cols, (threshold, keep), key, scalars);
+        return cuda::apply(gpu, &mut x.into_cuda()?, cols, rate, key, scalars);
     }
     let key = match scalars {
         Some(scalars) => key.of_step(StepScalars::from_slice(scalars.as_slice(OP, "scalars")?)),
@@ -75,7 +84,7 @@ pub fn dropout(x: TensorMut<'_>, p: f64, key: DropoutKey, scalars: Option<Tensor
     check::stored_dispatch!(OP, x_op, T => {
         let x = x.into_slice::<T>(OP, "x")?;
         if p != 0.0 {
-            cpu::apply::<T>(x, cols, (threshold, keep), key);
+            cpu::apply::<T>(x, cols, rate, key);
         }
         Ok(())
     })

@@ -1,5 +1,6 @@
 //! Row by row, split over the threads.
 
+use super::Table;
 use crate::cpu::threads::{SharedMut, for_parts};
 use crate::{Element, KernelError, Result};
 
@@ -10,7 +11,7 @@ const MIN_PART: usize = 1 << 15;
 pub(super) fn gather<T: Copy + Sync, U: Element>(
     op: &'static str,
     x: &[T],
-    (n_rows, cols): (usize, usize),
+    Table { n_rows, cols }: Table,
     indices: &[i64],
     out: &mut [U],
     convert: impl Fn(T) -> U + Sync,

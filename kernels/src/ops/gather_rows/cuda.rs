@@ -1,5 +1,6 @@
 //! Moves rows as words of up to 16 bytes.
 
+use super::Table;
 use crate::cuda::launch::{Launch, Source};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
 use crate::ops::row_tiles::RowTiles;
@@ -12,7 +13,7 @@ pub(crate) static SOURCE: Source = Source::new("gather_rows", include_str!("kern
 pub(super) fn gather(
     gpu: &'static Gpu,
     x: CudaSlice<'_>,
-    (n_rows, cols): (usize, usize),
+    Table { n_rows, cols }: Table,
     indices: CudaSlice<'_>,
     out: &mut CudaSliceMut<'_>,
 ) -> Result<()> {

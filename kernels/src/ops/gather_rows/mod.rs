@@ -9,6 +9,13 @@ use super::check;
 use crate::cpu::Stored;
 use crate::{DType, Result, Shape, TensorMut, TensorRef};
 
+/// The rows from which some are gathered.
+#[derive(Debug, Clone, Copy)]
+struct Table {
+    n_rows: usize,
+    cols: usize,
+}
+
 /// `out[n, :] = x[indices[n], :]`.
 ///
 /// - `x`: `[N, C]` of any dtype; `indices`: `[B]` i64, row numbers; `out`: `[B, C]` of the same dtype, or bf16 or f16 if `x` is f32
@@ -33,23 +40,24 @@ pub fn gather_rows(x: TensorRef<'_>, indices: TensorRef<'_>, out: TensorMut<'_>)
         check::same_dtype(OP, &[x_op, out_op])?;
     }
     check::shape(OP, indices_op, Shape::vector(indices.numel()))?;
-    let shape = x.shape().rows_cols();
-    check::shape(OP, out_op, Shape::matrix(indices.numel(), shape.1))?;
+    let (n_rows, cols) = x.shape().rows_cols();
+    let table = Table { n_rows, cols };
+    check::shape(OP, out_op, Shape::matrix(indices.numel(), cols))?;
     if let Some(gpu) = x.gpu() {
-        return cuda::gather(gpu, x.cuda()?, shape, indices.cuda()?, &mut out.into_cuda()?);
+        return cuda::gather(gpu, x.cuda()?, table, indices.cuda()?, &mut out.into_cuda()?);
     }
     let indices = indices.as_slice::<i64>(OP, "indices")?;
     macro_rules! gather {
         ($t:ty) => {{
             let (x, out) = (x.as_slice::<$t>(OP, "x")?, out.into_slice::<$t>(OP, "out")?);
-            cpu::gather(OP, x, shape, indices, out, |v| v)
+            cpu::gather(OP, x, table, indices, out, |v| v)
         }};
     }
     match x.dtype() {
         DType::F32 if is_narrowed => {
             let x = x.as_slice::<f32>(OP, "x")?;
             check::short_dispatch!(OP, out_op, S => {
-                cpu::gather(OP, x, shape, indices, out.into_slice::<S>(OP, "out")?, S::store)
+                cpu::gather(OP, x, table, indices, out.into_slice::<S>(OP, "out")?, S::store)
             })
         }
         DType::F32 => gather!(f32),

@@ -38,13 +38,17 @@ pub fn linear_workspace_len(
     }
 }
 
+/// Rows and features of a linear layer.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    n_rows: usize,
+    in_features: usize,
+    out_features: usize,
+}
+
 /// Checks the CPU workspace of a matmul with operand `x`: its dtype, that of the sums, and its length.
-fn check_workspace(
-    op: &'static str,
-    x: Operand,
-    workspace: Operand,
-    (n_rows, in_features, out_features): (usize, usize, usize),
-) -> Result<()> {
+fn check_workspace(op: &'static str, x: Operand, workspace: Operand, sizes: Sizes) -> Result<()> {
+    let Sizes { n_rows, in_features, out_features } = sizes;
     let sums = if check::is_short(x.dtype) { DType::F32 } else { x.dtype };
     check::same_kind(op, &[Operand { dtype: sums, ..x }, workspace])?;
     let needed = linear_workspace_len(n_rows, in_features, out_features, x.dtype, Device::Cpu);
@@ -115,7 +119,7 @@ pub fn linear_forward(
         let bias = bias.map(TensorRef::cuda).transpose()?;
         return cuda::forward(gpu, layer, x.cuda()?, weight.cuda()?, bias, activation, output);
     }
-    let sizes = (n_rows, in_features, out_features);
+    let sizes = Sizes { n_rows, in_features, out_features };
     check_workspace(OP, x_op, workspace.operand("workspace"), sizes)?;
     if check::is_short(x_op.dtype) {
         return check::short_dispatch!(OP, x_op, S => check::short_dispatch!(f32: OP, y_op, Y => {
@@ -176,7 +180,7 @@ pub fn linear_backward_weight(
     }
     let Some(gpu) = d_y.gpu() else {
         if check::is_short(d_y_op.dtype) {
-            let sizes = (n_rows, in_features, out_features);
+            let sizes = Sizes { n_rows, in_features, out_features };
             check_workspace(OP, d_y_op, workspace.operand("workspace"), sizes)?;
             check::short_dispatch!(OP, d_y_op, S => {
                 let (d_y, x) = (d_y.as_slice::<S>(OP, "d_y")?, x.as_slice::<S>(OP, "x")?);
@@ -236,7 +240,7 @@ pub fn linear_backward_input(
     check::shape(OP, d_x_op, Shape::matrix(n_rows, in_features))?;
     let Some(gpu) = d_y.gpu() else {
         if check::is_short(d_y_op.dtype) {
-            let sizes = (n_rows, in_features, out_features);
+            let sizes = Sizes { n_rows, in_features, out_features };
             check_workspace(OP, d_y_op, workspace.operand("workspace"), sizes)?;
             check::short_dispatch!(OP, d_y_op, S => {
                 let (d_y, weight) = (d_y.as_slice::<S>(OP, "d_y")?, weight.as_slice::<S>(OP, "weight")?);
@@ -293,7 +297,8 @@ mod tests {
     };
     use crate::{Element, Tensor};
 
-    type Sizes = (usize, usize, usize);
+    /// Rows, inputs, outputs.
+    type Dims = (usize, usize, usize);
     const STRICT: MatmulMode = MatmulMode::Strict;
 
     struct Forward<T> {
@@ -304,7 +309,7 @@ mod tests {
     }
 
     /// Scratch of the layer's matmuls, filled with NaN.
-    fn workspace<T: Element>((b, i, o): Sizes, device: Device) -> Tensor {
+    fn workspace<T: Element>((b, i, o): Dims, device: Device) -> Tensor {
         let dtype = if check::is_short(T::DTYPE) { DType::F32 } else { T::DTYPE };
         let n = linear_workspace_len(b, i, o, T::DTYPE, device);
         Tensor::full(&[n], f64::NAN, dtype, device).unwrap()
@@ -313,7 +318,7 @@ mod tests {
     /// The layer on `device`: with the values before the activation, or with the ReLU mask.
     fn forward<T: Element>(
         device: Device,
-        sizes @ (b, i, o): Sizes,
+        sizes @ (b, i, o): Dims,
         (x, w, bias): (&[T], &[T], Option<&[T]>),
         activation: Option<Activation>,
         masked: bool,

@@ -1,7 +1,7 @@
 //! Matmuls of bf16 and f16 on the CPU: operands widened to f32 in the workspace, the same matmuls as for f32, results rounded
 //! when stored. The numerics are those of a GPU's tensor cores; the speed is that of f32 at best.
 
-use super::cpu;
+use super::{Sizes, cpu};
 use crate::cpu::Stored;
 use crate::cpu::gemm::{Mat, gemm};
 use crate::cpu::stored::{narrow, widen};
@@ -39,7 +39,7 @@ pub(super) fn forward<S: Stored<Real = f32>, Y: Stored<Real = f32>>(
     x: &[S],
     weight: &[S],
     bias: Option<&[Y]>,
-    (n_rows, in_features, out_features): (usize, usize, usize),
+    Sizes { n_rows, in_features, out_features }: Sizes,
     activation: Option<Activation>,
     y: &mut [Y],
     pre: Option<&mut [Y]>,
@@ -69,7 +69,7 @@ pub(super) fn forward<S: Stored<Real = f32>, Y: Stored<Real = f32>>(
 pub(super) fn backward_weight<S: Stored<Real = f32>>(
     d_y: &[S],
     x: &[S],
-    (n_rows, in_features, out_features): (usize, usize, usize),
+    Sizes { n_rows, in_features, out_features }: Sizes,
     d_weight: &mut [f32],
     accumulate: bool,
     workspace: &mut [f32],
@@ -84,7 +84,7 @@ pub(super) fn backward_weight<S: Stored<Real = f32>>(
 pub(super) fn backward_input<S: Stored<Real = f32>>(
     d_y: &[S],
     weight: &[S],
-    (n_rows, in_features, out_features): (usize, usize, usize),
+    Sizes { n_rows, in_features, out_features }: Sizes,
     d_x: &mut [S],
     accumulate: bool,
     workspace: &mut [f32],

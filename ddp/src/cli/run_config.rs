@@ -1,0 +1,157 @@
+//! Arguments that say which run is meant: a config or a table, `--set`, and flags that are short for the usual keys.
+
+use std::path::{Path, PathBuf};
+
+use clap::{ArgAction, Args};
+use toml::Value;
+
+use crate::config::{Overrides, ShortForm, format_by_name};
+
+/// Config of a run, as typed.
+#[derive(Debug, Clone, Default, Args)]
+pub struct RunConfigArgs {
+    /// TOML config of the run, or its training rows: a table (csv, parquet, npy, ...), a folder or a pattern of files [default:
+    /// train on builtin:digits]
+    #[arg(value_name = "RUN.toml|TABLE")]
+    pub run: Option<PathBuf>,
+
+    /// Override one key of the config; may be repeated. For example
+    /// `--set optimizer.lr=0.01 --set model.hidden=[64,32]`
+    #[arg(long, value_name = "SECTION.KEY=VALUE", action = ArgAction::Append)]
+    pub set: Vec<String>,
+
+    /// Short forms of `--set`.
+    #[command(flatten)]
+    pub short: ShortFlags,
+}
+
+/// Heading of the flags in the help.
+const SHORT_FLAGS: &str = "Short for keys of the config, which they override";
+
+/// Flags that are short for keys; the config checks their values.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ShortFlags {
+    /// Training rows: a file, folder, glob pattern or builtin:digits (data.train)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "PATH")]
+    pub data: Option<String>,
+
+    /// Rows to evaluate on (data.eval)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "PATH")]
+    pub eval: Option<String>,
+
+    /// Part of the training rows to evaluate on instead (data.eval_fraction)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "FRACTION", allow_hyphen_values = true)]
+    pub eval_fraction: Option<String>,
+
+    /// Column of the target; may be repeated for several (data.target)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "COLUMN", action = ArgAction::Append)]
+    pub target: Vec<String>,
+
+    /// Kind of the targets (data.task)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "TASK")]
+    pub task: Option<String>,
+
+    /// Widths of the hidden layers (model.hidden)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "N,N,...")]
+    pub hidden: Option<String>,
+
+    /// Passes over the training rows (train.epochs)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "N", allow_hyphen_values = true)]
+    pub epochs: Option<String>,
+
+    /// Learning rate (optimizer.lr)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "RATE", allow_hyphen_values = true)]
+    pub lr: Option<String>,
+
+    /// Rows per rank and micro-batch (train.batch_size)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "N", allow_hyphen_values = true)]
+    pub batch_size: Option<String>,
+
+    /// Rows per step over all ranks (train.global_batch_size)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "N", allow_hyphen_values = true)]
+    pub global_batch_size: Option<String>,
+}
+
+impl RunConfigArgs {
+    /// The config file; none if the run is named by its data or by nothing.
+    pub fn file(&self) -> Option<&Path> {
+        self.run.as_deref().filter(|path| !is_data(path))
+    }
+
+    /// What lies over the config file.
+    pub fn overrides(&self) -> Overrides {
+        let table = self.run.as_ref().filter(|path| is_data(path)).map(|path| path.display().to_string());
+        let mut shorts: Vec<_> = table
+            .map(|path| short("data.train", "", path.clone(), Value::String(path)))
+            .into_iter()
+            .collect();
+        let ShortFlags {
+            data,
+            eval,
+            eval_fraction,
+            target,
+            task,
+            hidden,
+            epochs,
+            lr,
+            batch_size,
+            global_batch_size,
+        } = self.short.clone();
+        let texts =
+            [("data.train", "--data", data), ("data.eval", "--eval", eval), ("data.task", "--task", task)];
+        for (key, flag, text) in texts {
+            shorts.extend(text.map(|text| short(key, flag, text.clone(), Value::String(text))));
+        }
+        let numbers = [
+            ("data.eval_fraction", "--eval-fraction", eval_fraction),
+            ("train.epochs", "--epochs", epochs),
+            ("optimizer.lr", "--lr", lr),
+            ("train.batch_size", "--batch-size", batch_size),
+            ("train.global_batch_size", "--global-batch-size", global_batch_size),
+        ];
+        for (key, flag, text) in numbers {
+            shorts.extend(text.map(|text| short(key, flag, text.clone(), number(&text))));
+        }
+        shorts.extend(hidden.map(|text| short("model.hidden", "--hidden", text.clone(), list(&text))));
+        match target.as_slice() {
+            [] => {}
+            [one] => {
+                shorts.push(short("data.target", "--target", one.clone(), Value::String(one.clone())));
+            }
+            several => {
+                let value = Value::from(several.to_vec());
+                shorts.push(short("data.target", "--target", several.join(" --target "), value));
+            }
+        }
+        Overrides { sets: self.set.clone(), shorts }
+    }
+}
+
+fn short(key: &'static str, flag: &'static str, raw: String, value: Value) -> ShortForm {
+    ShortForm { key, flag, raw, value }
+}
+
+/// A number, or the text that is none, which the config refuses.
+fn number(text: &str) -> Value {
+    let parsed = text.parse().map(Value::Integer).or_else(|_| text.parse().map(Value::Float));
+    parsed.unwrap_or_else(|_| Value::String(text.to_owned()))
+}
+
+/// A list of whole numbers, or the text that is none.
+fn list(text: &str) -> Value {
+    let items = text.trim().trim_start_matches('[').trim_end_matches(']').split(',').map(str::trim);
+    let numbers: Result<Vec<i64>, _> = items.filter(|item| !item.is_empty()).map(str::parse).collect();
+    numbers.map_or_else(|_| Value::String(text.to_owned()), Value::from)
+}
+
+/// Whether a path names data rather than a config: by its name, or because it is a folder.
+fn is_data(path: &Path) -> bool {
+    format_by_name(path).is_some()
+        || path.is_dir()
+        || path.to_str().is_some_and(|path| path.starts_with("builtin:"))
+}
+
+/// Whether a word that stands where a subcommand should names a run: a config, data, or anything that exists.
+pub(super) fn is_run(word: &Path) -> bool {
+    word.exists() || is_data(word) || word.extension().is_some_and(|ending| ending == "toml")
+}

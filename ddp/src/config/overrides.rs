@@ -1,0 +1,50 @@
+//! What the command line says of a config: `--set` arguments, and the flags and arguments that are short for them.
+
+use toml::Value;
+
+/// Settings of the command line, which win over those of a file.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Overrides {
+    /// `--set` arguments, as typed; a later one replaces an earlier one.
+    pub sets: Vec<String>,
+    /// Short forms; each excludes a `--set` of its key.
+    pub shorts: Vec<ShortForm>,
+}
+
+/// A flag or argument that is short for one key.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShortForm {
+    /// The key.
+    pub key: &'static str,
+    /// The flag, such as `--epochs`; "" for an argument without one.
+    pub flag: &'static str,
+    /// The value as typed.
+    pub raw: String,
+    /// The value that it stands for.
+    pub value: Value,
+}
+
+impl Overrides {
+    /// `--set` arguments only.
+    pub fn of_sets(sets: &[String]) -> Self {
+        Overrides { sets: sets.to_vec(), shorts: Vec::new() }
+    }
+
+    /// Replaces what was said of `data.task` by `set`, the decision of the targets.
+    pub fn decide_task(&mut self, set: String) {
+        self.shorts.retain(|short| short.key != "data.task");
+        self.sets.push(set);
+    }
+
+    /// Whether nothing is set.
+    pub fn is_empty(&self) -> bool {
+        self.sets.is_empty() && self.shorts.is_empty()
+    }
+}
+
+impl ShortForm {
+    /// The form as messages show it.
+    pub(super) fn shown(&self) -> String {
+        format!("{} {}", self.flag, self.raw).trim_start().to_owned()
+    }
+}

@@ -1,0 +1,234 @@
+//! Short forms of commands: a table or a config in place of a subcommand, and flags for the usual keys.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::{Outcome, made_up_csv, mpirun, run, run_ok, single, temp_dir, write};
+
+/// Runs the program in `folder`.
+fn in_folder(folder: &Path, line: &str) -> Outcome {
+    let args: Vec<&str> = line.split_whitespace().collect();
+    let mut command = single(&args);
+    command.current_dir(folder);
+    run(command)
+}
+
+#[track_caller]
+fn ok(folder: &Path, line: &str) -> Outcome {
+    let outcome = in_folder(folder, line);
+    assert!(outcome.status.success(), "{line}: {}", outcome.stderr);
+    outcome
+}
+
+#[track_caller]
+fn refused(folder: &Path, line: &str, parts: &[&str]) {
+    let outcome = in_folder(folder, line);
+    assert_eq!(outcome.status.code(), Some(2), "{line}: {outcome:?}");
+    for part in parts {
+        assert!(outcome.stderr.contains(part), "{line}: no {part:?} in {}", outcome.stderr);
+    }
+}
+
+/// A folder with a table, a config of it, and rows to evaluate on.
+fn folder() -> tempfile::TempDir {
+    let folder = temp_dir();
+    write(folder.path(), "rows.csv", &made_up_csv(40, 3, "classification", 0));
+    write(folder.path(), "test.csv", &made_up_csv(20, 3, "classification", 40));
+    let config =
+        "[data]\ntrain = \"rows.csv\"\neval = \"test.csv\"\n[train]\nepochs = 30\n[model]\nhidden = [4]\n";
+    write(folder.path(), "run.toml", config);
+    folder
+}
+
+#[track_caller]
+fn has_lines(toml: &str, lines: &[&str]) {
+    for line in lines {
+        assert!(toml.lines().any(|other| other == *line), "no {line:?} in\n{toml}");
+    }
+}
+
+#[test]
+fn a_table_and_flags_make_a_run() {
+    let folder = folder();
+    let line = "rows.csv --target label --eval-fraction 0.25 --epochs 2 --lr 1e-2 --batch-size 4 --hidden 8,4 \
+                --task classification --out first";
+    let outcome = ok(folder.path(), line);
+    assert!(
+        outcome.stderr.starts_with("rows: 30 rows and 10 for evaluation, 3-8-4-4 layers"),
+        "{}",
+        outcome.stderr
+    );
+    let toml = std::fs::read_to_string(folder.path().join("first/config.toml")).unwrap();
+    has_lines(
+        &toml,
+        &[
+            "train = \"rows.csv\"",
+            "eval_fraction = 0.25",
+            "epochs = 2",
+            "lr = 0.01",
+            "batch_size = 4",
+            "hidden = [8, 4]",
+        ],
+    );
+    let line =
+        "train --data rows.csv --eval test.csv --global-batch-size 10 --epochs 1 --hidden 5 --out second";
+    ok(folder.path(), line);
+    let toml = std::fs::read_to_string(folder.path().join("second/config.toml")).unwrap();
+    has_lines(&toml, &["eval = \"test.csv\"", "global_batch_size = 10", "hidden = [5]"]);
+    // The model of a folder of tables, described.
+    std::fs::create_dir(folder.path().join("shards")).unwrap();
+    std::fs::copy(folder.path().join("rows.csv"), folder.path().join("shards/1.csv")).unwrap();
+    let described = ok(folder.path(), "describe shards --hidden 7 --batch-size 8").stdout;
+    assert!(described.contains("3 -> 7"), "{described}");
+}
+
+#[test]
+fn several_targets_are_several_flags() {
+    let folder = folder();
+    write(folder.path(), "two.csv", &made_up_csv(20, 3, "regression", 0));
+    let toml = ok(folder.path(), "two.csv --target t0 --target t1 --task regression --dry-run").stdout;
+    has_lines(&toml, &["target = [\"t0\", \"t1\"]"]);
+}
+
+#[test]
+fn a_config_alone_is_trained_and_flags_win_over_it() {
+    let folder = folder();
+    let toml = ok(folder.path(), "run.toml --dry-run").stdout;
+    has_lines(&toml, &["epochs = 30  # default", "hidden = [4]", "eval = \"test.csv\""]);
+    let line = "run.toml --epochs 3 --hidden 6,6 --eval-fraction 0.5 --data test.csv --dry-run";
+    let toml = ok(folder.path(), line).stdout;
+    has_lines(&toml, &["epochs = 3", "hidden = [6, 6]", "eval_fraction = 0.5", "train = \"test.csv\""]);
+    assert!(!toml.contains("\neval = "), "{toml}");
+    // The name of a file that is not there is still no mistyped subcommand.
+    refused(folder.path(), "missing.toml", &["config file `missing.toml`", "hint: "]);
+    refused(folder.path(), "missing.csv", &["missing.csv", "hint: "]);
+    refused(folder.path(), "trian", &["unrecognized subcommand 'trian'"]);
+}
+
+#[test]
+fn a_key_is_given_once() {
+    let folder = folder();
+    for (line, both) in [
+        (
+            "run.toml --epochs 5 --set train.epochs=3",
+            ["`--set train.epochs=3` and `--epochs 5` both give `train.epochs`"; 1],
+        ),
+        ("rows.csv --data test.csv", ["`rows.csv` and `--data test.csv` both give `data.train`"]),
+        ("rows.csv --set data.train=test.csv", ["`--set data.train=test.csv` and `rows.csv` both give"]),
+        ("run.toml --epochs 5 --set train.steps=3", ["`train.epochs` and `train.steps` are both given"]),
+        (
+            "run.toml --batch-size 5 --global-batch-size 3",
+            ["`train.batch_size` and `train.global_batch_size` are both"],
+        ),
+        (
+            "run.toml --eval test.csv --eval-fraction 0.5",
+            ["`data.eval` and `data.eval_fraction` are both given"],
+        ),
+    ] {
+        refused(folder.path(), line, &both);
+    }
+}
+
+#[test]
+fn values_of_flags_are_checked_as_those_of_keys() {
+    let folder = folder();
+    for (line, parts) in [
+        (
+            "run.toml --epochs five",
+            [
+                "`--epochs five`: `train.epochs` must be a whole number, got the text",
+                "hint: write `--epochs 30`",
+            ],
+        ),
+        ("run.toml --epochs 0", ["`--epochs 0`: `train.epochs` must be", "from 1 to"]),
+        ("run.toml --epochs -1", ["`--epochs -1`", "from 1 to"]),
+        ("run.toml --lr fast", ["`--lr fast`: `optimizer.lr` must be a number", "hint: write `--lr 0.001`"]),
+        (
+            "run.toml --hidden 8,x",
+            [
+                "`--hidden 8,x`: `model.hidden` must be a list of whole numbers",
+                "hint: write `--hidden 128,64`",
+            ],
+        ),
+        ("run.toml --hidden 0", ["`--hidden 0`", "hint: each number is the width of one hidden layer"]),
+        ("run.toml --eval-fraction 1.5", ["`--eval-fraction 1.5`", "a fraction between 0 and 1"]),
+        ("run.toml --task clasification", ["`--task clasification`", "did you mean \"classification\"?"]),
+    ] {
+        refused(folder.path(), line, &parts);
+    }
+}
+
+#[test]
+fn no_argument_is_help_alone_and_the_digits_under_a_launcher() {
+    let folder = temp_dir();
+    let help = in_folder(folder.path(), "");
+    assert_eq!(help.status.code(), Some(2));
+    assert!(help.stderr.contains("Usage: ddp-train <COMMAND>"), "{help:?}");
+    assert!(help.stderr.contains("`ddp-train table.csv --target label`"), "{help:?}");
+    let mut job = mpirun(&[(2, &[])]);
+    job.current_dir(folder.path());
+    let outcome = run_ok(job);
+    assert!(outcome.stderr.starts_with("digits: 1438 rows"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("2 ranks on cpu"), "{}", outcome.stderr);
+    let config = folder.path().join("run.toml");
+    std::fs::write(&config, "[data]\ntrain = \"builtin:digits\"\n").unwrap();
+    let mut job = mpirun(&[(2, &["run.toml", "--epochs", "1", "--out", "implied"])]);
+    job.current_dir(folder.path());
+    assert!(run_ok(job).stderr.contains("epoch 1/1"));
+}
+
+#[test]
+fn a_config_without_data_is_refused() {
+    let folder = folder();
+    write(folder.path(), "empty.toml", "[train]\nepochs = 1\n");
+    refused(
+        folder.path(),
+        "empty.toml",
+        &[
+            "error: config file empty.toml: `data.train` is missing",
+            "hint: write `train = \"FILE\"` under [data], or add --data FILE",
+        ],
+    );
+    ok(folder.path(), "empty.toml --data rows.csv --dry-run");
+    ok(folder.path(), "train --epochs 1 --dry-run");
+}
+
+#[test]
+fn held_out_rows_are_proposed_in_one_line() {
+    let folder = folder();
+    let proposal = "--eval-fraction 0.2 evaluates on a fifth of them";
+    let shown = |line: &str| ok(folder.path(), line).stderr.matches(proposal).count();
+    assert_eq!(shown("rows.csv --epochs 1 --out a"), 1);
+    assert_eq!(shown("train --resume a --epochs 2"), 0);
+    assert_eq!(shown("rows.csv --epochs 1 --out b --eval-fraction 0.2"), 0);
+    assert_eq!(shown("rows.csv --epochs 1 --out c --quiet"), 0);
+}
+
+#[test]
+fn processes_of_torchrun_are_refused() {
+    let folder = folder();
+    let torchrun = |line: &str, world_size: &str| {
+        let args: Vec<&str> = line.split_whitespace().collect();
+        let mut command = single(&args);
+        command.env("WORLD_SIZE", world_size).env("RANK", "1").env("MASTER_ADDR", "localhost");
+        run({
+            command.current_dir(folder.path());
+            command
+        })
+    };
+    let outcome = torchrun("run.toml --epochs 1", "2");
+    assert_eq!(outcome.status.code(), Some(78), "{outcome:?}");
+    assert_eq!(
+        outcome.stderr,
+        "error: torchrun started this process as rank 1 of 2, but the ranks of ddp-train are started by MPI\n\
+         hint: mpirun -n 2 ddp-train run.toml --epochs 1\n"
+    );
+    assert_eq!(torchrun("eval --checkpoint x", "2").status.code(), Some(78));
+    for (line, world_size) in [("run.toml --dry-run", "1"), ("describe run.toml", "2"), ("--version", "2")] {
+        assert!(torchrun(line, world_size).status.success(), "{line}");
+    }
+    // Under MPI the variables mean nothing: some sites set them for every job.
+    let mut job: Command = mpirun(&[(2, &["run.toml", "--dry-run"])]);
+    job.current_dir(folder.path()).env("WORLD_SIZE", "2").env("RANK", "1").env("MASTER_ADDR", "localhost");
+    run_ok(job);
+}
