@@ -10,7 +10,8 @@ use ddp_kernels::{Device, TensorRef};
 use crate::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, MANIFEST_FILE, ShardRange, StateReader};
 use crate::cli::EvalArgs;
 use crate::commands::train::{Pinning, pin_device};
-use crate::config::{Config, EvalMetric, EvalSource, Task};
+use crate::commands::eval_report::EvalReport;
+use crate::config::{Config, EvalSource, MetricSet, Task};
 use crate::data::loader::LoaderOptions;
 use crate::data::order::partition::EvalPartition;
 use crate::data::{self, Dataset, KnownFeatures, Normalizer, SourceSpec, open_eval};
@@ -18,11 +19,10 @@ use crate::error::{Error, Result};
 use crate::exit::Stop;
 use crate::model::file::ModelFile;
 use crate::model::{LossHead, Mlp, ModelSpec, ParamLayout};
-use crate::report::EvalMetrics;
-use crate::report::metrics::json_line;
-use crate::report::stdout::print_result;
+use crate::report::stdout::{print_result, say};
 use crate::run_folder::folder::MODEL_FILE;
 use crate::train::evaluate::evaluate;
+use crate::train::metrics::request::MetricRequest;
 
 /// Maximum rows per forward pass.
 const MAX_ROWS: usize = 1024;
@@ -33,7 +33,7 @@ const MAX_ROWS: usize = 1024;
 /// [`Stop`], which records whether all ranks know of the failure.
 pub fn eval(world: &World, args: &EvalArgs) -> Result<(), Stop> {
     let device = pin_device(world, &args.device, Pinning::default())?.device;
-    let Ready { config, mut model, rows, normalizer, fingerprint } =
+    let Ready { config, request, mut model, path, rows, normalizer, fingerprint } =
         world.collective_result(load(args, device))?;
     let hex = |fingerprint: u64| format!("{fingerprint:016x}");
     let of_rows = world.collective_result(rows.fingerprint())?;
@@ -47,18 +47,40 @@ pub fn eval(world: &World, args: &EvalArgs) -> Result<(), Stop> {
     let cores = threads::current();
     let loading = LoaderOptions::from_config(&config.data, device, cores, normalizer);
     let partition = EvalPartition::of_ranks(world.world_size());
-    let metrics = evaluate(world, &mut model, &loss, config.data.task, &rows, partition, &loading)?;
+    let metrics = evaluate(world, &mut model, &loss, &request, &rows, partition, &loading)?;
+    let report = EvalReport { metrics: &metrics, rows: rows.len(), data: rows.source(), model: &path };
     let printed = match world.rank().0 {
-        0 => print_result(&text(args, &*rows, &metrics)),
+        0 => {
+            request.left_out(model.n_outputs()).iter().for_each(|warning| say(warning));
+            if let Some((metric, value)) = metrics.not_finite() {
+                say(&format!(
+                    "warning: {metric} is {value}\nhint: look for outputs that overflow, and for damaged weights"
+                ));
+            }
+            print_result(&if args.json { report.to_json() } else { report.to_text() })
+        }
         _ => Ok(()),
     };
     Ok(world.collective_result(printed)?)
 }
 
+/// The metrics that the arguments ask for, or else those of the run's last evaluation.
+fn request(args: &EvalArgs, config: &Config) -> Result<MetricRequest> {
+    let task = config.data.task;
+    let metrics = match &args.metrics[..] {
+        [] => config.train.metrics(task)[1],
+        names => MetricSet::of_names(names, task).map_err(|unknown| Error::UnknownMetric(Box::new(unknown)))?,
+    };
+    Ok(MetricRequest { names: config.output_names(), ..MetricRequest::new(task, metrics) })
+}
+
 /// Model and rows of an evaluation.
 struct Ready {
     config: Config,
+    request: MetricRequest,
     model: Mlp,
+    /// File of the model's weights.
+    path: PathBuf,
     /// Rows with their columns in the order of the model.
     rows: Arc<dyn Dataset>,
     normalizer: Option<Normalizer>,
@@ -71,6 +93,7 @@ fn load(args: &EvalArgs, device: Device) -> Result<Ready> {
     let file = ModelFile::read(&path)?;
     let info = file.info()?;
     let config = Config::from_saved(&info.config, &args.checkpoint)?;
+    let request = request(args, &config)?;
     let n_outputs = file.n_outputs(&config.model)?;
     let classes = (config.data.task == Task::Classification).then_some(n_outputs);
     let plan = &info.preprocessor.plan;
@@ -100,7 +123,7 @@ fn load(args: &EvalArgs, device: Device) -> Result<Ready> {
         model.set_weights(TensorRef::from_slice(&average, &[average.len()])?)?;
     }
     let (normalizer, fingerprint) = (info.preprocessor.normalizer, file.fingerprint());
-    Ok(Ready { config, model, rows, normalizer, fingerprint })
+    Ok(Ready { config, request, model, path, rows, normalizer, fingerprint })
 }
 
 /// Resolves `path` to a model file and, if it is in a checkpoint, to that verified checkpoint. A run folder resolves to its model
@@ -135,15 +158,4 @@ fn average(checkpoint: &Checkpoint, layout: &ParamLayout) -> Result<Option<Vec<f
     let whole = 0..layout.flat_len();
     reader.read(&ShardRange::of_ranges(layout, &[whole]), EMA_STATE, &mut flat)?;
     Ok(Some(flat))
-}
-
-/// Formats the result as text or JSON.
-fn text(args: &EvalArgs, rows: &dyn Dataset, metrics: &EvalMetrics) -> String {
-    if args.json {
-        return json_line(metrics);
-    }
-    let loss = metrics.get(EvalMetric::Loss).unwrap_or(f64::NAN);
-    let others = metrics.iter().filter(|(metric, _)| *metric != EvalMetric::Loss);
-    let others: String = others.map(|(metric, value)| format!(", {} {value:.4}", metric.title())).collect();
-    format!("{} rows of {}: loss {loss:.6}{others}\n", rows.len(), rows.source())
 }

@@ -8,4 +8,5 @@ pub mod data;
 pub mod describe;
 pub mod devices;
 pub mod eval;
+mod eval_report;
 pub mod train;

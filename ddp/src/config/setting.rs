@@ -147,7 +147,7 @@ impl Setting {
         if let Some(name) = names.iter().find(|name| **name == text) {
             return Ok(name);
         }
-        let hint = match table::nearest(&text, names.iter().copied()) {
+        let hint = match table::similar(&text, names) {
             Some(name) => format!("did you mean \"{name}\"?"),
             None => self.for_example(),
         };

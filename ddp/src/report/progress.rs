@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::report::EvalMetrics;
-use crate::report::metrics::{EndEvent, EpochEvent, StepEvent};
+use crate::report::metrics::{BestEvent, EndEvent, EpochEvent, EvalEvent, StepEvent};
 
 /// Form of the progress report on stderr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -109,6 +109,20 @@ impl Progress {
         }
     }
 
+    /// Reports an evaluation within an epoch.
+    pub fn eval(&self, event: &EvalEvent) {
+        let text = || {
+            let mut text = format!("step {}  epoch {}", event.step, self.epoch(event.epoch));
+            append_eval(&mut text, &event.eval);
+            text
+        };
+        match &self.view {
+            View::None => {}
+            View::Plain => line(&text()),
+            View::Bar(bar) => bar.println(text()),
+        }
+    }
+
     /// Prints a line of text.
     pub fn note(&self, text: &str) {
         match &self.view {
@@ -148,6 +162,9 @@ impl Progress {
 
     fn epoch_line(&self, event: &EpochEvent) -> String {
         let mut text = format!("epoch {}  train_loss {}", self.epoch(event.epoch), short(event.train_loss));
+        for (name, value) in event.train.iter() {
+            let _ = write!(text, "  {name} {}", short(value));
+        }
         append_eval(&mut text, &event.eval);
         text
     }
@@ -196,6 +213,9 @@ fn end_lines(event: &EndEvent, folder: Option<&Path>) -> String {
          {} samples/s",
         rate(*samples_per_s)
     );
+    if let Some(BestEvent { metric, value, step, epoch }) = &event.best {
+        let _ = write!(text, "\n      best {metric} {} after step {step}, epoch {epoch}: its weights are the model", short(*value));
+    }
     if let Some(folder) = folder {
         let _ = write!(text, "\n      files in {}", folder.display());
     }
@@ -239,6 +259,7 @@ pub(crate) fn line(text: &str) {
 mod tests {
     use super::*;
     use crate::config::EvalMetric;
+    use crate::report::metrics::TrainMetrics;
 
     fn progress(n_epochs: Option<u64>) -> Progress {
         Progress { view: View::Plain, reports_end: true, n_epochs, line_above_bar: Cell::default() }
@@ -262,7 +283,7 @@ mod tests {
         );
         let eval = [(EvalMetric::Loss, 0.25), (EvalMetric::Accuracy, 0.97)].into_iter().collect();
         assert_eq!(
-            progress(None).epoch_line(&EpochEvent { epoch: 3, step: 9, train_loss: 0.5, eval }),
+            progress(None).epoch_line(&EpochEvent { epoch: 3, step: 9, train_loss: 0.5, train: TrainMetrics::default(), eval }),
             "epoch 3  train_loss 0.5000  eval_loss 0.2500  eval_accuracy 0.9700"
         );
     }
@@ -275,6 +296,7 @@ mod tests {
             world_size: 2,
             train_loss: f64::NAN,
             eval: EvalMetrics::default().with(EvalMetric::Accuracy, 0.97),
+            best: Some(BestEvent { metric: "eval_loss".to_owned(), value: 0.125, step: 8, epoch: 4 }),
             elapsed_s: 2.0,
             train_s: 1.0,
             samples_per_s: 3200.0,
@@ -285,6 +307,7 @@ mod tests {
         for part in [
             "train_loss NaN",
             "eval_accuracy 0.9700",
+            "best eval_loss 0.1250 after step 8, epoch 4",
             "10 steps",
             "2 ranks",
             "3 200 samples/s",
@@ -331,7 +354,13 @@ mod tests {
             data_wait_ms: 0.0,
             h2d_ms: 0.0,
         });
-        progress.epoch_end(&EpochEvent { epoch: 1, step: 9, train_loss: 1.0, eval: EvalMetrics::default() });
+        progress.epoch_end(&EpochEvent {
+            epoch: 1,
+            step: 9,
+            train_loss: 1.0,
+            train: TrainMetrics::default(),
+            eval: EvalMetrics::default(),
+        });
         let View::Bar(bar) = &progress.view else { panic!() };
         assert_eq!(bar.position(), 10);
         assert_eq!(bar.message(), "epoch 1/2, loss 1.0000");

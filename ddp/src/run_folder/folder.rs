@@ -20,12 +20,14 @@ pub const CONFIG_FILE: &str = "config.toml";
 pub const METRICS_FILE: &str = "metrics.jsonl";
 /// The trained model.
 pub const MODEL_FILE: &str = "model.safetensors";
+/// Weights after the last step, where the model file holds those of the best evaluation.
+pub const LAST_FILE: &str = "last.safetensors";
 
 /// Folder of the checkpoints.
 pub const CHECKPOINTS: &str = "checkpoints";
 
 /// Entries that show that a folder holds a run.
-const RUN_FILES: [&str; 4] = [CONFIG_FILE, METRICS_FILE, MODEL_FILE, CHECKPOINTS];
+const RUN_FILES: [&str; 5] = [CONFIG_FILE, METRICS_FILE, MODEL_FILE, LAST_FILE, CHECKPOINTS];
 const LOCK_FILE: &str = ".lock";
 
 /// Treatment of a run that the folder already holds.
@@ -92,15 +94,20 @@ impl RunDir {
     /// [`FolderError::Unwritable`].
     pub fn clear(&self) -> Result<()> {
         let is_file = |name: &&str| *name != CHECKPOINTS || self.file(name).is_file();
-        for name in RUN_FILES.into_iter().filter(is_file) {
-            match fs::remove_file(self.file(name)) {
-                Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                    return Err(FolderError::Unwritable { path: self.path.clone(), source });
-                }
-                _ => {}
+        RUN_FILES.into_iter().filter(is_file).try_for_each(|name| self.remove(name))
+    }
+
+    /// Deletes a file of the run, if it exists.
+    ///
+    /// # Errors
+    /// [`FolderError::Unwritable`].
+    pub fn remove(&self, name: &str) -> Result<()> {
+        match fs::remove_file(self.file(name)) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(FolderError::Unwritable { path: self.path.clone(), source })
             }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// The folder.

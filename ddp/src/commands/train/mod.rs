@@ -20,7 +20,7 @@ use crate::data::{self, Loaded};
 use crate::error::{Error, Result};
 use crate::exit::Stop;
 use crate::model::file::{self, ModelFile, ModelInfo};
-use crate::model::{ModelSpec, ParamLayout};
+use crate::model::ModelSpec;
 use crate::optim::schedule::Schedule;
 use crate::report::metrics::{Event, MetricsSink, ResumeEvent};
 use crate::report::progress::Progress;
@@ -156,6 +156,8 @@ impl<'w> Run<'w> {
             schedule,
             eval_partition: cuts.eval,
             loading,
+            output_names: config.output_names(),
+            best_weights: resumed.as_ref().and_then(Resumed::best_weights).map(<[f32]>::to_vec),
             signals: &signals,
         };
         let state = state.cloned().unwrap_or_else(|| setup::first_state(&config, &data, &cuts));
@@ -164,11 +166,7 @@ impl<'w> Run<'w> {
             Ending::Stopped(reason) => return Err(Stop::Saved(reason)),
             Ending::Complete => {}
         }
-        let layout = trainer.model().layout().clone();
-        match trainer.averaged_weights()? {
-            Some(average) => save(folder.as_ref(), &layout, average, &config, &data)?,
-            None => save(folder.as_ref(), &layout, trainer.model().weights(), &config, &data)?,
-        }
+        save(folder.as_ref(), &mut trainer, training.best_weights(), &config, &data)?;
         training.finish(folder.as_ref().map(RunDir::path))?;
         Ok(())
     }
@@ -240,18 +238,39 @@ fn agree_on_model(world: &World, spec: &ModelSpec, init_from: Option<&ModelFile>
     Ok(world.agree(&entries.map(|(key, value)| (key.to_owned(), value)))?)
 }
 
-/// Writes the model file, on the rank that has the folder.
+/// Writes the model file, on the rank that has the folder: the weights of the best evaluation where there is one, and then the
+/// last weights next to it if they differ. Collective.
 fn save(
     folder: Option<&RunDir>,
-    layout: &ParamLayout,
-    weights: &Tensor,
+    trainer: &mut Trainer<'_>,
+    best: Option<&[f32]>,
     config: &Config,
     data: &Loaded,
 ) -> Result<()> {
+    let layout = trainer.model().layout().clone();
+    let average = trainer.averaged_weights()?.map(|average| average.to_vec::<f32>()).transpose()?;
     let Some(folder) = folder else { return Ok(()) };
+    let last = match average {
+        Some(average) => average,
+        None => trainer.model().weights().to_vec::<f32>()?,
+    };
     let info = ModelInfo { config: config.to_toml(), preprocessor: data.preprocessor.clone() };
-    let bytes = file::to_bytes(layout, weights, &info)?;
-    Ok(write_atomic(&folder.file(folder::MODEL_FILE), &bytes)?)
+    let write = |name: &str, weights: &[f32]| -> Result<()> {
+        let weights = Tensor::from_slice(weights, &[weights.len()], Device::Cpu)?;
+        Ok(write_atomic(&folder.file(name), &file::to_bytes(&layout, &weights, &info)?)?)
+    };
+    let bits = |weights: &[f32]| weights.iter().map(|weight| weight.to_bits()).collect::<Vec<_>>();
+    // The model comes last: it marks the run as finished.
+    match best.filter(|best| bits(best) != bits(&last)) {
+        Some(best) => {
+            write(folder::LAST_FILE, &last)?;
+            write(folder::MODEL_FILE, best)
+        }
+        None => {
+            folder.remove(folder::LAST_FILE)?;
+            write(folder::MODEL_FILE, &last)
+        }
+    }
 }
 
 fn progress(
