@@ -76,9 +76,15 @@ impl Checkpoint {
         let mut files = Vec::new();
         let mut n_state = 0;
         for entry in &self.manifest().files {
-            // All ranks read the weights whole.
-            let is_whole = entry.name == MODEL_FILE || n_state % world_size == rank;
-            n_state += usize::from(entry.name != MODEL_FILE);
+            let is_whole = match entry.name.as_str() {
+                // All ranks read the weights whole.
+                MODEL_FILE => true,
+                BEST_FILE => rank == 0,
+                _ => {
+                    n_state += 1;
+                    (n_state - 1) % world_size == rank
+                }
+            };
             files.push((entry, is_whole, targets.remove(entry.name.as_str()).unwrap_or_default()));
         }
         if let Some(name) = targets.keys().next() {

@@ -87,7 +87,10 @@ impl Writer {
         let work = move || {
             for Job { run, has_weights, buffers } in to_do {
                 let weights = has_weights.then(|| buffers.weights());
-                let outcome = SaveOutcome::new(run.step, saver.save_with_best(&run, weights, buffers.best(), &buffers.state()));
+                let outcome = SaveOutcome::new(
+                    run.step,
+                    saver.save_with_best(&run, weights, buffers.best(), &buffers.state()),
+                );
                 if finished.send(Done { outcome, buffers }).is_err() {
                     return;
                 }

@@ -9,8 +9,8 @@ use ddp_kernels::{Device, TensorRef};
 
 use crate::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, MANIFEST_FILE, ShardRange, StateReader};
 use crate::cli::EvalArgs;
-use crate::commands::train::{Pinning, pin_device};
 use crate::commands::eval_report::EvalReport;
+use crate::commands::train::{Pinning, pin_device};
 use crate::config::{Config, EvalSource, MetricSet, Task};
 use crate::data::loader::LoaderOptions;
 use crate::data::order::partition::EvalPartition;
@@ -20,7 +20,7 @@ use crate::exit::Stop;
 use crate::model::file::ModelFile;
 use crate::model::{LossHead, Mlp, ModelSpec, ParamLayout};
 use crate::report::stdout::{print_result, say};
-use crate::run_folder::folder::MODEL_FILE;
+use crate::run_folder::folder::{self, MODEL_FILE};
 use crate::train::evaluate::evaluate;
 use crate::train::metrics::request::MetricRequest;
 
@@ -33,8 +33,9 @@ const MAX_ROWS: usize = 1024;
 /// [`Stop`], which records whether all ranks know of the failure.
 pub fn eval(world: &World, args: &EvalArgs) -> Result<(), Stop> {
     let device = pin_device(world, &args.device, Pinning::default())?.device;
+    let is_active = is_active(world, &args.checkpoint)?;
     let Ready { config, request, mut model, path, rows, normalizer, fingerprint } =
-        world.collective_result(load(args, device))?;
+        world.collective_result(load(args, device, is_active))?;
     let hex = |fingerprint: u64| format!("{fingerprint:016x}");
     let of_rows = world.collective_result(rows.fingerprint())?;
     let entries = [
@@ -69,7 +70,9 @@ fn request(args: &EvalArgs, config: &Config) -> Result<MetricRequest> {
     let task = config.data.task;
     let metrics = match &args.metrics[..] {
         [] => config.train.metrics(task)[1],
-        names => MetricSet::of_names(names, task).map_err(|unknown| Error::UnknownMetric(Box::new(unknown)))?,
+        names => {
+            MetricSet::of_names(names, task).map_err(|unknown| Error::UnknownMetric(Box::new(unknown)))?
+        }
     };
     Ok(MetricRequest { names: config.output_names(), ..MetricRequest::new(task, metrics) })
 }
@@ -88,8 +91,14 @@ struct Ready {
     fingerprint: u64,
 }
 
-fn load(args: &EvalArgs, device: Device) -> Result<Ready> {
-    let (path, checkpoint) = locate(&args.checkpoint)?;
+/// Whether a run is in progress in the folder `path`. Collective: rank 0 looks, since looking takes the folder's lock for a moment.
+fn is_active(world: &World, path: &Path) -> Result<bool> {
+    let is_active = world.rank().0 == 0 && path.is_dir() && folder::check_free(path).is_err();
+    Ok(world.group().all_gather_bytes(&[u8::from(is_active)])?[0] == [1])
+}
+
+fn load(args: &EvalArgs, device: Device, is_active: bool) -> Result<Ready> {
+    let (path, checkpoint) = locate(&args.checkpoint, is_active)?;
     let file = ModelFile::read(&path)?;
     let info = file.info()?;
     let config = Config::from_saved(&info.config, &args.checkpoint)?;
@@ -127,12 +136,12 @@ fn load(args: &EvalArgs, device: Device) -> Result<Ready> {
 }
 
 /// Resolves `path` to a model file and, if it is in a checkpoint, to that verified checkpoint. A run folder resolves to its model
-/// file if it exists, else to its newest checkpoint.
-fn locate(path: &Path) -> Result<(PathBuf, Option<Checkpoint>)> {
+/// file if it exists, else, and while a run is in progress there, to its newest checkpoint.
+fn locate(path: &Path, is_active: bool) -> Result<(PathBuf, Option<Checkpoint>)> {
     let inside = path.join(MODEL_FILE);
     let is_model_of_run = inside.exists() && !path.join(MANIFEST_FILE).exists();
     let is_marker = path.file_name().is_some_and(|name| name == "latest" || name == "best");
-    if is_model_of_run || (path.is_file() && !is_marker) {
+    if (is_model_of_run && !is_active) || (path.is_file() && !is_marker) {
         return Ok((if is_model_of_run { inside } else { path.to_owned() }, None));
     }
     match Checkpoint::find(path) {

@@ -40,8 +40,9 @@ impl EvalReport<'_> {
             }
         }
         if let Some(matrix) = &tables.confusion_matrix {
-            let titles: Vec<&str> =
-                std::iter::once("<true \\ predicted").chain(matrix.classes.iter().map(String::as_str)).collect();
+            let titles: Vec<&str> = std::iter::once("<true \\ predicted")
+                .chain(matrix.classes.iter().map(String::as_str))
+                .collect();
             let line = |(class, counts): (&String, &Vec<f64>)| {
                 std::iter::once(class.clone()).chain(counts.iter().map(|count| number(*count))).collect()
             };
@@ -104,7 +105,8 @@ mod tests {
         };
         let metrics = EvalMetrics::default().with(EvalMetric::Loss, 0.125).with(EvalMetric::RocAuc, 1.0);
         let metrics = metrics.with_tables(tables);
-        let report = EvalReport { metrics: &metrics, rows: 4, data: "pets.csv", model: Path::new("m.safetensors") };
+        let report =
+            EvalReport { metrics: &metrics, rows: 4, data: "pets.csv", model: Path::new("m.safetensors") };
         assert_eq!(
             report.to_text(),
             "4 rows of pets.csv, by m.safetensors\n\
@@ -130,6 +132,9 @@ mod tests {
 
     #[test]
     fn numbers_stay_short() {
-        assert_eq!([number(3.0), number(-0.5), number(1e-7), number(f64::NAN)], ["3", "-0.500000", "1.00000e-7", "NaN"]);
+        assert_eq!(
+            [number(3.0), number(-0.5), number(1e-7), number(f64::NAN)],
+            ["3", "-0.500000", "1.00000e-7", "NaN"]
+        );
     }
 }

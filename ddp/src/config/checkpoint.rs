@@ -1,8 +1,8 @@
 //! `[checkpoint]`: when checkpoints are written, and which are kept.
 
+use super::eval_metric::EvalMetric;
 use super::key::{Key, Range, count, number, one_of, switch};
 use super::raw::RawConfig;
-use super::eval_metric::EvalMetric;
 use super::raw::Source;
 use super::train::{MAX_EPOCHS, TrainConfig, check_metric};
 use super::value::{ConfigEnum, ConfigValue as _};
@@ -102,10 +102,11 @@ fn keep_best(raw: &RawConfig, data: &DataConfig, train: &TrainConfig) -> Result<
     let metric = metric.map(|metric| check_metric(setting, metric, data)).transpose()?;
     match (metric, stops_by) {
         // Saved configs of earlier versions may have two.
-        (Some(metric), Some(stops_by)) if metric != stops_by && raw.source() == Source::Typed => Err(setting.bad(
-            format!("\"{stops_by}\", the metric of early stopping"),
-            "leave `checkpoint.keep_best` out: early stopping keeps the best by its own metric",
-        )),
+        (Some(metric), Some(stops_by)) if metric != stops_by && raw.source() == Source::Typed => Err(setting
+            .bad(
+                format!("\"{stops_by}\", the metric of early stopping"),
+                "leave `checkpoint.keep_best` out: early stopping keeps the best by its own metric",
+            )),
         _ => Ok(metric),
     }
 }

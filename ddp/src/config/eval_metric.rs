@@ -241,7 +241,8 @@ impl UnknownMetric {
         let tables = MetricTable::ALL.iter().filter(|table| table.fits(task)).map(|table| table.name());
         let short = |name: &'static str| name.trim_start_matches("eval_");
         let names: Vec<_> = ["all", "default"].into_iter().chain(metrics.chain(tables).map(short)).collect();
-        let is_of_other_task = M::ALL.iter().map(|metric| metric.name()).any(|full| short(full) == short_of(name));
+        let is_of_other_task =
+            M::ALL.iter().map(|metric| metric.name()).any(|full| short(full) == short_of(name));
         let hint = match similar(short_of(name), &names) {
             _ if is_of_other_task => format!("task \"{task}\" does not give it"),
             Some(name) => format!("did you mean {name}?"),

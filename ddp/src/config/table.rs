@@ -101,7 +101,8 @@ pub(super) fn hint(name: &str) -> String {
 /// The name among `names` that a user most likely meant: one that continues or ends with the word, else the one nearest in
 /// spelling.
 pub(super) fn similar<'a>(word: &str, names: &[&'a str]) -> Option<&'a str> {
-    let continues = |name: &str| word.len() > 1 && name.strip_prefix(word).is_some_and(|rest| rest.starts_with('_'));
+    let continues =
+        |name: &str| word.len() > 1 && name.strip_prefix(word).is_some_and(|rest| rest.starts_with('_'));
     let ends = |name: &str| word.len() > 1 && name.strip_suffix(word).is_some_and(|rest| rest.ends_with('_'));
     let find = |fits: &dyn Fn(&str) -> bool| names.iter().copied().find(|name| fits(name));
     find(&continues).or_else(|| find(&ends)).or_else(|| nearest(word, names.iter().copied()))

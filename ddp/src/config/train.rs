@@ -382,7 +382,7 @@ pub(super) fn check_metric(setting: &Setting, metric: EvalMetric, data: &DataCon
     let fitting = EvalMetric::ALL.iter().filter(|metric| metric.fits(data.task));
     let names: Vec<_> = fitting.map(|metric| metric.name()).collect();
     Err(setting.bad(
-        format!("\"{}\" for task \"{}\"", names.join("\" or \""), data.task),
+        format!("a metric of task \"{}\": {}", data.task, names.join(", ")),
         "evaluations of this task give no other number",
     ))
 }

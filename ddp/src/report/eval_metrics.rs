@@ -72,7 +72,8 @@ impl EvalMetrics {
     /// Marks that areas were computed from bins of scores.
     #[must_use]
     pub fn approximate(mut self, is_approximate: bool) -> Self {
-        let has_areas = [EvalMetric::RocAuc, EvalMetric::AveragePrecision].iter().any(|area| self.get(*area).is_some());
+        let has_areas =
+            [EvalMetric::RocAuc, EvalMetric::AveragePrecision].iter().any(|area| self.get(*area).is_some());
         if is_approximate && has_areas {
             self.tables.get_or_insert_default().is_approximate = true;
         }

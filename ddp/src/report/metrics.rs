@@ -312,7 +312,13 @@ mod tests {
         );
         let eval = [(EvalMetric::Loss, 0.25), (EvalMetric::Accuracy, 0.5)].into_iter().collect();
         assert_eq!(
-            json_line(&Event::Epoch(EpochEvent { epoch: 1, step: 45, train_loss: 1.5, train: TrainMetrics::default(), eval })),
+            json_line(&Event::Epoch(EpochEvent {
+                epoch: 1,
+                step: 45,
+                train_loss: 1.5,
+                train: TrainMetrics::default(),
+                eval
+            })),
             r#"{"event":"epoch","epoch":1,"step":45,"train_loss":1.5,"eval_loss":0.25,"eval_accuracy":0.5}"#
                 .to_owned()
                 + "\n"

@@ -214,7 +214,11 @@ fn end_lines(event: &EndEvent, folder: Option<&Path>) -> String {
         rate(*samples_per_s)
     );
     if let Some(BestEvent { metric, value, step, epoch }) = &event.best {
-        let _ = write!(text, "\n      best {metric} {} after step {step}, epoch {epoch}: its weights are the model", short(*value));
+        let _ = write!(
+            text,
+            "\n      best {metric} {} after step {step}, epoch {epoch}: its weights are the model",
+            short(*value)
+        );
     }
     if let Some(folder) = folder {
         let _ = write!(text, "\n      files in {}", folder.display());
@@ -283,7 +287,13 @@ mod tests {
         );
         let eval = [(EvalMetric::Loss, 0.25), (EvalMetric::Accuracy, 0.97)].into_iter().collect();
         assert_eq!(
-            progress(None).epoch_line(&EpochEvent { epoch: 3, step: 9, train_loss: 0.5, train: TrainMetrics::default(), eval }),
+            progress(None).epoch_line(&EpochEvent {
+                epoch: 3,
+                step: 9,
+                train_loss: 0.5,
+                train: TrainMetrics::default(),
+                eval
+            }),
             "epoch 3  train_loss 0.5000  eval_loss 0.2500  eval_accuracy 0.9700"
         );
     }

@@ -33,8 +33,15 @@ impl BestWeights {
     }
 
     /// Makes this evaluation the run's best. `weights` are those that were evaluated, on rank 0 of a run that keeps them.
-    pub fn record(&mut self, state: &mut RunState, metrics: &EvalMetrics, epoch: u64, weights: Option<Vec<f32>>) {
-        let Some((metric, value)) = self.metric.and_then(|metric| Some((metric, metrics.get(metric)?))) else {
+    pub fn record(
+        &mut self,
+        state: &mut RunState,
+        metrics: &EvalMetrics,
+        epoch: u64,
+        weights: Option<Vec<f32>>,
+    ) {
+        let Some((metric, value)) = self.metric.and_then(|metric| Some((metric, metrics.get(metric)?)))
+        else {
             return;
         };
         state.best = Some(Best { metric: metric.name().to_owned(), value, step: state.step, epoch });

@@ -19,8 +19,15 @@ pub(crate) struct Readback {
 
 enum Way {
     /// The outputs are on the host already; holds the last batch's.
-    Host { outputs: Vec<f32>, predicted: Vec<i64> },
-    Gpu { gpu: &'static Gpu, slots: Vec<Slot>, next: usize },
+    Host {
+        outputs: Vec<f32>,
+        predicted: Vec<i64>,
+    },
+    Gpu {
+        gpu: &'static Gpu,
+        slots: Vec<Slot>,
+        next: usize,
+    },
 }
 
 /// A batch whose copy is enqueued.

@@ -137,7 +137,8 @@ impl<'a> TrainingLoop<'a> {
             let is_due = self.autosave.is_due_after_step(trainer.n_steps());
             stop = self.stop_reason(trainer);
             let is_eval_due = !ends_epoch && self.is_eval_due(trainer.n_steps());
-            let is_boundary = ends_epoch || is_due || is_eval_due || stop.is_some() || self.votes != Votes::default();
+            let is_boundary =
+                ends_epoch || is_due || is_eval_due || stop.is_some() || self.votes != Votes::default();
             if !is_boundary && !self.is_complete(trainer) {
                 continue;
             }

@@ -23,7 +23,6 @@ use serde_json::Value;
 
 use crate::made_up::gpus::gpus;
 
-
 /// scikit-learn computes in f64; the loss sums of a batch are f32.
 const TOLERANCE: f64 = 1e-6;
 
@@ -70,7 +69,12 @@ fn case(golden: &Value) -> Case {
     }
 }
 
-fn rows(outputs: Vec<f32>, n_outputs: usize, targets: Targets, weights: Option<Vec<f32>>) -> Arc<dyn Dataset> {
+fn rows(
+    outputs: Vec<f32>,
+    n_outputs: usize,
+    targets: Targets,
+    weights: Option<Vec<f32>>,
+) -> Arc<dyn Dataset> {
     let names = (0..n_outputs).map(|i| format!("t{i}")).collect();
     let target_layout = match &targets {
         Targets::Labels(_) => TargetLayout::Classes { n_classes: n_outputs },
@@ -94,7 +98,12 @@ fn identity(n_outputs: usize, max_rows: usize, device: Device) -> Mlp {
     model
 }
 
-fn measure(world: &World, case: &Case, metrics: MetricSet, device: Device) -> Result<EvalMetrics, TrainError> {
+fn measure(
+    world: &World,
+    case: &Case,
+    metrics: MetricSet,
+    device: Device,
+) -> Result<EvalMetrics, TrainError> {
     let loss = match case.task {
         Task::Classification => Loss::CrossEntropy { label_smoothing: 0.0, class_weights: None },
         Task::Multilabel => Loss::Bce,
@@ -202,7 +211,8 @@ fn weights_that_are_all_0_are_an_error_on_every_rank() {
             rows: rows(vec![0.25; 8], 2, targets, Some(vec![0.0; 4])),
             expected: Value::Null,
         };
-        for result in threads::run(2, |world| measure(&world, &case, MetricSet::defaults(task), Device::Cpu)) {
+        for result in threads::run(2, |world| measure(&world, &case, MetricSet::defaults(task), Device::Cpu))
+        {
             let error = result.unwrap_err();
             assert!(matches!(error, TrainError::NoEvalWeight { n_rows: 4, .. }), "{error}");
             assert!(error.is_same_on_all_ranks());

@@ -39,6 +39,7 @@ const ONE_IDEA: [(&[&str], &str); 1] = [(
         "config/checkpoint",
         "config/comm",
         "config/data",
+        "config/eval_metric",
         "config/key",
         "config/log",
         "config/loss",

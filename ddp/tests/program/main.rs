@@ -20,6 +20,7 @@ mod devices;
 mod failure;
 mod gpu_program;
 mod law;
+mod metrics;
 mod output;
 mod parity;
 mod quality;

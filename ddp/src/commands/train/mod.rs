@@ -19,8 +19,8 @@ use crate::config::{Config, Determinism, Length};
 use crate::data::{self, Loaded};
 use crate::error::{Error, Result};
 use crate::exit::Stop;
-use crate::model::file::{self, ModelFile, ModelInfo};
 use crate::model::ModelSpec;
+use crate::model::file::{self, ModelFile, ModelInfo};
 use crate::optim::schedule::Schedule;
 use crate::report::metrics::{Event, MetricsSink, ResumeEvent};
 use crate::report::progress::Progress;
@@ -140,6 +140,7 @@ impl<'w> Run<'w> {
         if schedule.ends_in_warmup() {
             progress.note("warning: training ends during the warm-up\nhint: lower schedule.warmup_steps, or set schedule.warmup_fraction");
         }
+        banner::same_rows(&config.data).iter().for_each(|line| progress.note(line));
         banner::determinism(&config, &cuts, &trainer).iter().for_each(|line| progress.note(line));
         banner::loading(&loader).iter().for_each(|line| progress.note(line));
         let saver = Autosave::new(world, &config, &data, &trainer, folder.as_ref().map(RunDir::path))?;

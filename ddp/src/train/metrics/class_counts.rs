@@ -141,7 +141,13 @@ mod tests {
     fn counts(labels: &[i64], predicted: &[i64], n_classes: usize) -> ClassCounts {
         let mut counts = ClassCounts::new(n_classes, true);
         let targets = RowTargets::Labels(labels);
-        counts.add_classes(&EvalRows { n_rows: labels.len(), outputs: &[], predicted, targets, weights: None });
+        counts.add_classes(&EvalRows {
+            n_rows: labels.len(),
+            outputs: &[],
+            predicted,
+            targets,
+            weights: None,
+        });
         counts
     }
 

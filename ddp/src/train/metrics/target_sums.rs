@@ -95,7 +95,8 @@ mod tests {
             sums.merge(&TargetSums::of(y, output, 1.0));
         }
         let scaled = sums.in_units(10.0);
-        let close = |got: Option<f64>, want: f64| assert!((got.unwrap() - want).abs() < 1e-12, "{got:?} {want}");
+        let close =
+            |got: Option<f64>, want: f64| assert!((got.unwrap() - want).abs() < 1e-12, "{got:?} {want}");
         close(sums.mae(), 0.5);
         close(scaled.mae(), 5.0);
         close(sums.rmse(), (1.25f64 / 3.0).sqrt());

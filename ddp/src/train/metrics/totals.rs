@@ -73,8 +73,8 @@ pub(crate) struct Totals {
 impl Totals {
     pub(crate) fn new(request: &MetricRequest, n_outputs: usize) -> Self {
         let n_targets = if request.task == Task::Regression { n_outputs } else { 0 };
-        let classes = has_counts(request)
-            .then(|| ClassCounts::new(n_outputs, request.has_confusion_matrix(n_outputs)));
+        let classes =
+            has_counts(request).then(|| ClassCounts::new(n_outputs, request.has_confusion_matrix(n_outputs)));
         Totals {
             task: request.task,
             n_outputs,
@@ -156,7 +156,7 @@ impl Totals {
         sums
     }
 
-    fn to_values(&mut self) -> Vec<f64> {
+    fn values(&mut self) -> Vec<f64> {
         let mut values: Vec<f64> = self.sums_mut().iter().flat_map(|sums| sums.iter().copied()).collect();
         values.extend_from_slice(bytemuck::cast_slice(&self.targets));
         values
@@ -179,9 +179,9 @@ impl Totals {
         n_outputs: usize,
         parts: &mut [(usize, Totals)],
     ) -> Result<Self> {
-        let values: Vec<f64> = parts.iter_mut().flat_map(|(_, totals)| totals.to_values()).collect();
+        let values: Vec<f64> = parts.iter_mut().flat_map(|(_, totals)| totals.values()).collect();
         let mut all = Totals::new(request, n_outputs);
-        let part_bytes = all.to_values().len() * size_of::<f64>();
+        let part_bytes = all.values().len() * size_of::<f64>();
         for of_rank in world.group().all_gather_bytes(bytemuck::cast_slice(&values))? {
             for of_part in of_rank.chunks_exact(part_bytes) {
                 all.merge_values(&bytemuck::pod_collect_to_vec::<u8, f64>(of_part));
@@ -196,7 +196,11 @@ impl Totals {
     }
 
     /// The metrics that the request asks for, where they are defined. `scores` gives the outputs that have areas.
-    pub(crate) fn metrics(&self, request: &MetricRequest, areas: Option<(&[usize], &[Areas])>) -> EvalMetrics {
+    pub(crate) fn metrics(
+        &self,
+        request: &MetricRequest,
+        areas: Option<(&[usize], &[Areas])>,
+    ) -> EvalMetrics {
         let is_multilabel = self.task == Task::Multilabel;
         let mut metrics = EvalMetrics::default();
         let mut put = |metric: M, value: Option<f64>| {

@@ -58,7 +58,8 @@ mod tests {
     #[test]
     fn takes_the_first_of_equal_maxima_and_none_of_a_row_with_nan() {
         let (nan, inf) = (f32::NAN, f32::INFINITY);
-        let rows = [[1.0, 2.0, 2.0], [5.0, nan, 0.0], [nan; 3], [-inf; 3], [0.0, 0.0, inf], [-3.0, -2.0, -1.0]];
+        let rows =
+            [[1.0, 2.0, 2.0], [5.0, nan, 0.0], [nan; 3], [-inf; 3], [0.0, 0.0, inf], [-3.0, -2.0, -1.0]];
         for device in devices() {
             assert_eq!(run(rows.as_flattened(), 3, device), [1, -1, -1, 0, 2, 2], "{device}");
             assert_eq!(run::<f32>(&[], 3, device), [] as [i64; 0]);
