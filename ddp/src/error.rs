@@ -7,7 +7,7 @@ use ddp_comm::CommError;
 use ddp_kernels::{Device, KernelError};
 
 use crate::checkpoint::CheckpointError;
-use crate::config::ConfigError;
+use crate::config::{ConfigError, UnknownMetric};
 use crate::data::DataError;
 use crate::data_parallel::ExchangeError;
 use crate::error_hints::{comm_message, kernel_message};
@@ -130,6 +130,9 @@ pub enum Error {
         /// The error of the operating system.
         source: std::io::Error,
     },
+    /// `--metrics` names a metric that evaluations do not give.
+    #[error("--metrics: `{}` is no metric here, expected names of: {}\nhint: {}", .0.name, .0.expected, .0.hint)]
+    UnknownMetric(Box<UnknownMetric>),
     /// The model was trained without evaluation data, and the command names none.
     #[error("the run had no evaluation data\nhint: name the rows to evaluate with --data")]
     NoEvalData,

@@ -66,7 +66,7 @@ pub(super) mod option {
     }
 }
 
-/// The metrics of an evaluation: every one by its name, `null` where it was not measured.
+/// The metrics of an evaluation that were measured, by name; earlier versions wrote `null` for the others. Tables are left out.
 pub(super) mod eval {
     use std::collections::BTreeMap;
 
@@ -81,9 +81,9 @@ pub(super) mod eval {
         eval: &EvalMetrics,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(EvalMetric::ALL.len()))?;
-        for metric in EvalMetric::ALL {
-            map.serialize_entry(metric.name(), &eval.get(*metric).map(Exact))?;
+        let mut map = serializer.serialize_map(None)?;
+        for (metric, value) in eval.iter() {
+            map.serialize_entry(metric.name(), &Exact(value))?;
         }
         map.end()
     }

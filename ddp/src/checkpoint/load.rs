@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use super::error::CheckpointError;
 use super::fault::Fault;
 use super::opened::Checkpoint;
-use super::options::MODEL_FILE;
+use super::options::{BEST_FILE, MODEL_FILE};
 use super::shard_range::ShardRange;
 use super::state_reader::StateReader;
 use super::verify::check_checksum;
@@ -76,9 +76,15 @@ impl Checkpoint {
         let mut files = Vec::new();
         let mut n_state = 0;
         for entry in &self.manifest().files {
-            // All ranks read the weights whole.
-            let is_whole = entry.name == MODEL_FILE || n_state % world_size == rank;
-            n_state += usize::from(entry.name != MODEL_FILE);
+            let is_whole = match entry.name.as_str() {
+                // All ranks read the weights whole.
+                MODEL_FILE => true,
+                BEST_FILE => rank == 0,
+                _ => {
+                    n_state += 1;
+                    (n_state - 1) % world_size == rank
+                }
+            };
             files.push((entry, is_whole, targets.remove(entry.name.as_str()).unwrap_or_default()));
         }
         if let Some(name) = targets.keys().next() {
@@ -89,6 +95,24 @@ impl Checkpoint {
             if is_whole { self.read_whole(entry, targets, caching) } else { self.read_some(entry, targets) }
         };
         files.into_par_iter().map(read).collect::<Result<(), Fault>>().map_err(damaged)
+    }
+
+    /// Reads the weights of the best evaluation into a flat buffer of the layout, if the checkpoint has them in a file of their
+    /// own. [`Checkpoint::load`] compares the file's checksum.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Damaged`].
+    pub fn best_weights(&self, layout: &ParamLayout) -> Result<Option<Vec<f32>>, CheckpointError> {
+        if !self.manifest().files.iter().any(|entry| entry.name == BEST_FILE) {
+            return Ok(None);
+        }
+        let damaged = |fault: FileFault| self.damaged(fault);
+        let file = TensorFile::open(&self.path().join(BEST_FILE)).map_err(damaged)?;
+        let mut weights = vec![0.0; layout.flat_len()];
+        for (name, values) in by_parameter(layout, &mut weights) {
+            file.read(name, 0..values.len(), values).map_err(damaged)?;
+        }
+        Ok(Some(weights))
     }
 
     /// Reads a whole file, copies the targets' bytes, and compares its checksum.

@@ -11,6 +11,8 @@ use crate::storage::tensor_file::{TensorToWrite, Values};
 
 /// Name of the file of weights.
 pub const MODEL_FILE: &str = "model.safetensors";
+/// Name of the file of the best evaluation's weights, where they are not those of the checkpoint.
+pub(super) const BEST_FILE: &str = "best.safetensors";
 /// Name of the state tensor that is the moving average of the weights.
 pub const EMA_STATE: &str = "ema";
 /// Metadata key of a state file's shard ranges, as JSON.

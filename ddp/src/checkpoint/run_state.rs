@@ -30,6 +30,9 @@ pub struct RunState {
     pub early_stopping: EarlyStoppingState,
     /// The best evaluation so far.
     pub best: Option<Best>,
+    /// Whether the weights of the best evaluation are kept, for the run's model file. Runs of earlier versions kept none.
+    #[serde(default)]
+    pub keeps_best_weights: bool,
     /// The last evaluation.
     #[serde(with = "exact::eval")]
     pub eval: EvalMetrics,
@@ -85,6 +88,9 @@ pub struct Best {
     pub value: f64,
     /// Step after which it was measured.
     pub step: u64,
+    /// Epoch of that step, from 1; 0 in runs of earlier versions.
+    #[serde(default)]
+    pub epoch: u64,
 }
 
 #[cfg(test)]
@@ -112,7 +118,7 @@ mod tests {
                 epoch_loss: EpochLossState { loss: a, weight: b, n_rows: n },
                 loss_scaler: Some(LossScalerState { scale: 65536.0, n_good_in_row: n, n_skipped_in_row: 0, n_skipped: 1 }),
                 early_stopping: EarlyStoppingState { best: (n > 1).then_some(d), n_worse: n },
-                best: Some(Best { metric: "eval_loss".to_owned(), value: d, step: 3 }),
+                best: Some(Best { metric: "eval_loss".to_owned(), value: d, step: 3, epoch: 1 }),
                 eval: EvalMetrics::default().with(EvalMetric::Loss, a).with(EvalMetric::Accuracy, (n > 2).then_some(c)),
                 ..RunState::default()
             };

@@ -17,7 +17,7 @@ use super::gather::{self, Missing, Note};
 use super::manifest::{Manifest, ManifestHead};
 use super::names::MANIFEST_FILE;
 use super::names::Marker;
-use super::options::{MODEL_FILE, SaveOptions};
+use super::options::{BEST_FILE, MODEL_FILE, SaveOptions};
 use super::run_state::RunState;
 use super::store::CheckpointStore;
 use crate::storage::disk::{DiskError, OpenFile, at, free_bytes, is_full};
@@ -85,6 +85,21 @@ impl Saver {
         weights: Option<&[f32]>,
         state: &[&[f32]],
     ) -> Result<Saved, CheckpointError> {
+        self.save_with_best(run, weights, None, state)
+    }
+
+    /// As [`Saver::save`], with the weights of the best evaluation on rank 0, in the flat buffer's order.
+    ///
+    /// # Errors
+    /// See [`Saver::save`].
+    pub fn save_with_best(
+        &mut self,
+        run: &RunState,
+        weights: Option<&[f32]>,
+        best: Option<&[f32]>,
+        state: &[&[f32]],
+    ) -> Result<Saved, CheckpointError> {
+        let models = [(MODEL_FILE, weights), (BEST_FILE, best)];
         let (started, attempt) = (Instant::now(), self.n_saves);
         self.n_saves += 1;
         let temp = self.store.temp_folder(run.step, attempt);
@@ -95,8 +110,8 @@ impl Saver {
         if weights.is_some_and(|weights| !weights.par_iter().all(|weight| weight.is_finite())) {
             return Err(CheckpointError::NotFinite { step: run.step, newest: self.newest(run.step) });
         }
-        let needed = self.needed_bytes(weights, state);
-        let own = self.write_files(&temp, weights, state).map_err(|error| {
+        let needed = self.needed_bytes(&models, state);
+        let own = self.write_files(&temp, &models, state).map_err(|error| {
             let error = self.failed(run.step, needed, error);
             self.give_up(&temp, &error);
             error
@@ -126,15 +141,16 @@ impl Saver {
     fn write_files(
         &self,
         temp: &Path,
-        weights: Option<&[f32]>,
+        models: &[(&str, Option<&[f32]>)],
         state: &[&[f32]],
     ) -> Result<Vec<FileEntry>, DiskError> {
         let (disk, options) = (self.store.disk(), &self.options);
         disk.create_dir_all(temp).map_err(at("make", temp))?;
         let mut files = Vec::new();
-        if let Some(weights) = weights {
+        for (name, weights) in models {
+            let Some(weights) = weights else { continue };
             let (tensors, metadata) = options.model(weights);
-            files.push(tensor_file::write(disk, &temp.join(MODEL_FILE), &tensors, &metadata)?);
+            files.push(tensor_file::write(disk, &temp.join(name), &tensors, &metadata)?);
         }
         if !options.state_names.is_empty() {
             let (tensors, metadata) = options.state(state);
@@ -148,14 +164,14 @@ impl Saver {
         files.into_iter().map(sync).collect()
     }
 
-    fn needed_bytes(&self, weights: Option<&[f32]>, state: &[&[f32]]) -> u64 {
+    fn needed_bytes(&self, models: &[(&str, Option<&[f32]>)], state: &[&[f32]]) -> u64 {
         let (tensors, metadata) = self.options.state(state);
         let state = if tensors.is_empty() { 0 } else { tensor_file::file_bytes(&tensors, &metadata) };
-        let model = weights.map_or(0, |weights| {
+        let of_model = |weights: &[f32]| {
             let (tensors, metadata) = self.options.model(weights);
             tensor_file::file_bytes(&tensors, &metadata)
-        });
-        model + state
+        };
+        state + models.iter().filter_map(|(_, weights)| weights.map(of_model)).sum::<u64>()
     }
 
     /// Waits for the other ranks' files and completes the checkpoint, on rank 0.

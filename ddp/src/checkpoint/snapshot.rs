@@ -5,6 +5,8 @@
 //! for the first time. The tensors are packed, so a snapshot is one copy within host memory, or asynchronous copies from a GPU
 //! with one wait.
 
+use std::sync::Arc;
+
 use ddp_kernels::cuda::{Download, Gpu};
 use ddp_kernels::{DType, Device, KernelError, TensorMut, TensorRef, ops};
 use rayon::prelude::*;
@@ -20,6 +22,8 @@ pub struct SnapshotBuffers {
     n_weights: usize,
     /// Elements of each state tensor.
     n_state: Vec<usize>,
+    /// Weights of the best evaluation, which are on the host already.
+    best: Option<Arc<Vec<f32>>>,
 }
 
 #[derive(Debug)]
@@ -106,6 +110,16 @@ impl SnapshotBuffers {
         let weights = weights.map(|weights| TensorRef::from_slice(weights, &[weights.len()])).transpose()?;
         let state = state.iter().map(|values| Ok(vec![TensorRef::from_slice(values, &[values.len()])?]));
         self.take(weights.as_slice(), &state.collect::<Result<Vec<_>, KernelError>>()?)
+    }
+
+    /// Adds the weights of the best evaluation to the next save; `None` for no such file.
+    pub fn set_best(&mut self, best: Option<Arc<Vec<f32>>>) {
+        self.best = best;
+    }
+
+    /// The weights of the best evaluation, if they are saved.
+    pub fn best(&self) -> Option<&[f32]> {
+        self.best.as_deref().map(Vec::as_slice)
     }
 
     /// The weights of the snapshot; empty on ranks that save none.

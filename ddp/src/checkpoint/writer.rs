@@ -91,7 +91,10 @@ impl Writer {
             for Job { run, has_weights, buffers } in to_do {
                 let _span = info_span!(parent: &parent, "checkpoint", step = run.step).entered();
                 let weights = has_weights.then(|| buffers.weights());
-                let outcome = SaveOutcome::new(run.step, saver.save(&run, weights, &buffers.state()));
+                let outcome = SaveOutcome::new(
+                    run.step,
+                    saver.save_with_best(&run, weights, buffers.best(), &buffers.state()),
+                );
                 if finished.send(Done { outcome, buffers }).is_err() {
                     return;
                 }

@@ -219,6 +219,11 @@ pub struct EvalArgs {
     #[arg(long, value_name = "PATH")]
     pub labels: Option<String>,
 
+    /// Metrics to measure, such as accuracy,roc_auc,confusion_matrix; `all` for all of docs/metrics.md, `default` for the
+    /// task's four [default: those of the run]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub metrics: Vec<String>,
+
     /// Device to compute on: auto, cpu, cuda (one GPU per rank) or cuda:N
     #[arg(long, default_value = "auto", value_parser = device)]
     pub device: String,

@@ -1,26 +1,27 @@
 //! `ddp-train eval`: evaluates a trained model.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use ddp_comm::World;
 use ddp_kernels::Device;
 use ddp_kernels::cpu::threads;
-use serde::Serialize;
+use tracing::warn;
 
 use crate::cli::EvalArgs;
+use crate::commands::eval_report::EvalReport;
 use crate::commands::train::{Pinning, pin_device};
-use crate::config::{Config, EvalMetric, EvalSource};
+use crate::config::{Config, EvalSource, MetricSet};
 use crate::data::loader::LoaderOptions;
 use crate::data::order::partition::EvalPartition;
 use crate::data::{self, ClassLabels, Dataset, Normalizer, SourceSpec, open_eval};
 use crate::error::{Error, Result};
 use crate::exit::Stop;
 use crate::model::{LossHead, Network};
-use crate::predict::SavedModel;
-use crate::report::EvalMetrics;
-use crate::report::metrics::json_line;
+use crate::predict::{SavedModel, is_active};
 use crate::report::stdout::print_result;
 use crate::train::evaluate::evaluate;
+use crate::train::metrics::request::MetricRequest;
 
 /// Maximum rows per forward pass.
 const MAX_ROWS: usize = 1024;
@@ -31,8 +32,9 @@ const MAX_ROWS: usize = 1024;
 /// [`Stop`], which records whether all ranks know of the failure.
 pub fn eval(world: &World, args: &EvalArgs) -> Result<(), Stop> {
     let device = pin_device(world, &args.device, Pinning::default())?.device;
-    let Ready { config, mut model, rows, n_skipped, normalizer, fingerprint } =
-        world.collective_result(load(args, device))?;
+    let is_active = is_active(world, &args.checkpoint).map_err(Error::from)?;
+    let Ready { config, request, mut model, path, rows, n_skipped, normalizer, fingerprint } =
+        world.collective_result(load(args, device, is_active))?;
     let hex = |fingerprint: u64| format!("{fingerprint:016x}");
     let of_rows = world.collective_result(rows.fingerprint())?;
     let entries = [
@@ -45,18 +47,42 @@ pub fn eval(world: &World, args: &EvalArgs) -> Result<(), Stop> {
     let cores = threads::current();
     let loading = LoaderOptions::from_config(&config.data, device, cores, normalizer);
     let partition = EvalPartition::of_ranks(world.world_size());
-    let metrics = evaluate(world, &mut model, &loss, config.data.task, &rows, partition, &loading)?;
+    let metrics = evaluate(world, &mut model, &loss, &request, &rows, partition, &loading)?;
+    let skipped_rows = (n_skipped > 0).then_some(n_skipped);
+    let (n_rows, data) = (rows.len(), rows.source());
+    let report = EvalReport { metrics: &metrics, rows: n_rows, skipped_rows, data, model: &path };
     let printed = match world.rank().0 {
-        0 => print_result(&text(args, &*rows, n_skipped, &metrics)),
+        0 => {
+            request.left_out(model.n_outputs()).iter().for_each(|warning| warn!("{warning}"));
+            if let Some((metric, value)) = metrics.not_finite() {
+                warn!("{metric} is {value}\nhint: look for outputs that overflow, and for damaged weights");
+            }
+            print_result(&if args.json { report.to_json() } else { report.to_text() })
+        }
         _ => Ok(()),
     };
     Ok(world.collective_result(printed)?)
 }
 
+/// The metrics that the arguments ask for, or else those of the run's last evaluation.
+fn request(args: &EvalArgs, config: &Config) -> Result<MetricRequest> {
+    let task = config.data.task;
+    let metrics = match &args.metrics[..] {
+        [] => config.train.metrics(task)[1],
+        names => {
+            MetricSet::of_names(names, task).map_err(|unknown| Error::UnknownMetric(Box::new(unknown)))?
+        }
+    };
+    Ok(MetricRequest::new(task, metrics))
+}
+
 /// Model and rows of an evaluation.
 struct Ready {
     config: Config,
+    request: MetricRequest,
     model: Network,
+    /// File of the model's weights.
+    path: PathBuf,
     /// Rows with their columns in the order of the model.
     rows: Arc<dyn Dataset>,
     /// Rows that were left out because the model does not know their labels.
@@ -66,9 +92,10 @@ struct Ready {
     fingerprint: u64,
 }
 
-fn load(args: &EvalArgs, device: Device) -> Result<Ready> {
-    let saved = SavedModel::open(&args.checkpoint)?;
+fn load(args: &EvalArgs, device: Device, is_active: bool) -> Result<Ready> {
+    let saved = SavedModel::open_of(&args.checkpoint, is_active)?;
     let (config, known, labels_of_model) = (&saved.config, saved.known_features(), saved.labels());
+    let request = request(args, config)?;
     let classes = ClassLabels::Known(&labels_of_model);
     let data = &config.data;
     let labels = args.labels.as_deref();
@@ -86,32 +113,18 @@ fn load(args: &EvalArgs, device: Device) -> Result<Ready> {
         (None, EvalSource::None) => return Err(Error::NoEvalData),
     };
     let rows = saved.preprocessor.apply(rows);
+    let request = MetricRequest { names: Some(saved.output_names()), ..request }.in_units_of(rows.layout());
     let model = saved.network(MAX_ROWS.min(rows.len()), device)?;
     let fingerprint = saved.fingerprint();
-    let SavedModel { config, preprocessor, .. } = saved;
-    Ok(Ready { config, model, rows, n_skipped, normalizer: preprocessor.normalizer, fingerprint })
-}
-
-/// The result as JSON.
-#[derive(Serialize)]
-struct Line<'a> {
-    #[serde(flatten)]
-    metrics: &'a EvalMetrics,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    skipped_rows: Option<usize>,
-}
-
-/// Formats the result as text or JSON.
-fn text(args: &EvalArgs, rows: &dyn Dataset, n_skipped: usize, metrics: &EvalMetrics) -> String {
-    if args.json {
-        return json_line(&Line { metrics, skipped_rows: (n_skipped > 0).then_some(n_skipped) });
-    }
-    let loss = metrics.get(EvalMetric::Loss).unwrap_or(f64::NAN);
-    let others = metrics.iter().filter(|(metric, _)| *metric != EvalMetric::Loss);
-    let others: String = others.map(|(metric, value)| format!(", {} {value:.4}", metric.title())).collect();
-    let skipped = match n_skipped {
-        0 => String::new(),
-        n => format!(" (left out {n} whose labels the model does not know)"),
-    };
-    format!("{} rows of {}{skipped}: loss {loss:.6}{others}\n", rows.len(), rows.source())
+    let SavedModel { config, preprocessor, path, .. } = saved;
+    Ok(Ready {
+        config,
+        request,
+        model,
+        path,
+        rows,
+        n_skipped,
+        normalizer: preprocessor.normalizer,
+        fingerprint,
+    })
 }

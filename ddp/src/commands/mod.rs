@@ -8,6 +8,7 @@ pub mod data;
 pub mod describe;
 pub mod devices;
 pub mod eval;
+mod eval_report;
 pub mod man;
 pub mod predict;
 pub mod torchrun;

@@ -16,7 +16,7 @@ use crate::exit::Stop;
 use crate::predict::input::InputSpec;
 use crate::predict::observed_rows::ColumnCounts;
 use crate::predict::run::{OutputPlace, OutputSpec, Summary, run};
-use crate::predict::{PredictError, SavedModel};
+use crate::predict::{PredictError, SavedModel, is_active};
 use crate::report::ReportError;
 
 /// Name of stdin and stdout.
@@ -32,7 +32,8 @@ pub fn predict(world: &World, args: &PredictArgs) -> Result<(), Stop> {
     world.collective_result(check_streams(world, args))?;
     let pinning = Pinning { share_gpu: args.share_gpu, n_threads: args.threads, ..Pinning::default() };
     let device = pin_device(world, &args.device, pinning)?.device;
-    let saved = world.collective_result(open(args))?;
+    let is_active = is_active(world, &args.checkpoint).map_err(Error::from)?;
+    let saved = world.collective_result(open(args, is_active))?;
     let entry = ("--checkpoint (fingerprint)".to_owned(), format!("{:016x}", saved.fingerprint()));
     world.agree(&[entry]).map_err(Error::from)?;
     let is_stdin = args.data == STREAM;
@@ -62,7 +63,9 @@ pub fn predict(world: &World, args: &PredictArgs) -> Result<(), Stop> {
         };
         match place {
             OutputPlace::Stdout => info!("{} rows{bad}", summary.n_rows),
-            OutputPlace::File(path) => info!("{} rows{bad} -> {}", summary.n_rows, path.display()),
+            OutputPlace::File(path) => {
+                info!("{} rows{bad} -> {}, by {}", summary.n_rows, path.display(), saved.path.display())
+            }
         }
     }
     Ok(())
@@ -107,8 +110,8 @@ fn check_streams(world: &World, args: &PredictArgs) -> Result<()> {
     }
 }
 
-fn open(args: &PredictArgs) -> Result<SavedModel> {
-    let mut saved = SavedModel::open(&args.checkpoint)?;
+fn open(args: &PredictArgs, is_active: bool) -> Result<SavedModel> {
+    let mut saved = SavedModel::open_of(&args.checkpoint, is_active)?;
     let data = &mut saved.config.data;
     // The rows may be in another format than those of training.
     data.format = match args.format {

@@ -2,11 +2,11 @@
 
 use super::data::DataConfig;
 use super::error::Result;
+use super::eval_metric::EvalMetric;
 use super::key::{Before, Key, Range, count, number, one_of, switch};
 use super::limits::{MAX_EPOCHS, MAX_STEPS};
-use super::raw::RawConfig;
-use super::setting::Setting;
-use super::train::{EvalMetric, check_metric};
+use super::raw::{RawConfig, Source};
+use super::train::{TrainConfig, check_metric};
 use super::value::{ConfigEnum, ConfigValue as _};
 use super::writer::Writer;
 
@@ -58,7 +58,7 @@ pub(super) const KEYS: &[Key] = &[
         .synonyms(&["save_total_limit", "save_top_k", "keep_last"])
         .may_change(),
     one_of("checkpoint.keep_best", Option::<EvalMetric>::NAMES)
-        .help("Metric of the best checkpoint, which is kept too; every_steps or every_epochs also save each new best")
+        .help("Metric of the best evaluation: its checkpoint is kept too, and model.safetensors holds its weights; every_steps or every_epochs also save each new best")
         .default(r#""eval_loss""#)
         .synonyms(&["metric_for_best_model"])
         .may_change(),
@@ -68,24 +68,14 @@ pub(super) const KEYS: &[Key] = &[
         .may_change(),
 ];
 
-/// `checkpoint.keep_best`
-impl ConfigEnum for Option<EvalMetric> {
-    const NAMES: &'static [&'static str] = &["eval_loss", "eval_accuracy", "eval_r2", "none"];
-    const VALUES: &'static [Self] =
-        &[Some(EvalMetric::Loss), Some(EvalMetric::Accuracy), Some(EvalMetric::R2), None];
-}
-
 impl CheckpointConfig {
-    pub(super) fn read(raw: &RawConfig, data: &DataConfig) -> Result<Self> {
+    pub(super) fn read(raw: &RawConfig, data: &DataConfig, train: &TrainConfig) -> Result<Self> {
         Ok(CheckpointConfig {
             every_steps: raw.get("checkpoint.every_steps")?,
             every_minutes: raw.get("checkpoint.every_minutes")?,
             every_epochs: raw.get("checkpoint.every_epochs")?,
             keep: raw.get("checkpoint.keep")?,
-            keep_best: match raw.given("checkpoint.keep_best") {
-                Some(setting) => keep_best(setting, data)?,
-                None => raw.get("checkpoint.keep_best")?,
-            },
+            keep_best: keep_best(raw, data, train)?,
             is_async: raw.get("checkpoint.async")?,
         })
     }
@@ -112,7 +102,21 @@ impl CheckpointConfig {
     }
 }
 
-fn keep_best(setting: &Setting, data: &DataConfig) -> Result<Option<EvalMetric>> {
+/// The metric of the best checkpoint; that of early stopping, where that is on.
+fn keep_best(raw: &RawConfig, data: &DataConfig, train: &TrainConfig) -> Result<Option<EvalMetric>> {
+    let stops_by = (train.early_stop_patience > 0).then_some(train.early_stop_metric);
+    let Some(setting) = raw.given("checkpoint.keep_best") else {
+        return stops_by.map_or_else(|| raw.get("checkpoint.keep_best"), |metric| Ok(Some(metric)));
+    };
     let metric = Option::<EvalMetric>::read(setting)?;
-    metric.map(|metric| check_metric(setting, metric, data)).transpose()
+    let metric = metric.map(|metric| check_metric(setting, metric, data)).transpose()?;
+    match (metric, stops_by) {
+        // Saved configs of earlier versions may have two.
+        (Some(metric), Some(stops_by)) if metric != stops_by && raw.source() == Source::Typed => Err(setting
+            .bad(
+                format!("\"{stops_by}\", the metric of early stopping"),
+                "leave `checkpoint.keep_best` out: early stopping keeps the best by its own metric",
+            )),
+        _ => Ok(metric),
+    }
 }

@@ -13,6 +13,7 @@ mod data;
 mod data_format;
 mod document;
 mod error;
+mod eval_metric;
 pub mod key;
 mod key_table;
 mod limits;
@@ -56,6 +57,7 @@ pub use self::data::{
 pub use self::data_format::DataFormat;
 pub(crate) use self::data_format::format_by_name;
 pub use self::error::ConfigError;
+pub use self::eval_metric::{EvalMetric, MetricSet, MetricTable, UnknownMetric};
 pub use self::log::LogConfig;
 pub use self::loss::{ClassWeights, Loss};
 pub use self::model::{ModelConfig, Norm};
@@ -67,7 +69,7 @@ pub use self::precision::Precision;
 pub use self::resume::{Difference, resumable_keys};
 pub use self::schedule::{ScheduleConfig, ScheduleShape, Span, Warmup};
 pub use self::table::{keys, keys_with_prefix};
-pub use self::train::{Batch, Determinism, EvalMetric, Length, TrainConfig};
+pub use self::train::{Batch, Determinism, Length, TrainConfig};
 pub use ddp_kernels::ops::{Activation, OptimizerKind};
 
 /// The whole config of a run, checked. Made by [`Config::load`] and [`Config::from_saved`].
@@ -165,18 +167,25 @@ impl Config {
     fn resolve(raw: &RawConfig, file: Option<&Path>) -> Result<Self> {
         let data = DataConfig::read(raw)?;
         let loss = Loss::read(raw, &data)?;
+        let train = TrainConfig::read(raw, &data)?;
         Ok(Config {
             name: name::read(raw, file, &data)?,
             model: ModelConfig::read(raw)?,
             optimizer: OptimizerConfig::read(raw)?,
             schedule: ScheduleConfig::read(raw)?,
-            train: TrainConfig::read(raw, &data)?,
             comm: CommConfig::read(raw)?,
-            checkpoint: CheckpointConfig::read(raw, &data)?,
+            checkpoint: CheckpointConfig::read(raw, &data, &train)?,
+            train,
             log: LogConfig::read(raw)?,
             data,
             loss,
         })
+    }
+
+    /// Names of the model's outputs as far as the config knows them: the target columns of multilabel and regression.
+    pub fn output_names(&self) -> Option<Vec<String>> {
+        let is_named = self.data.task != Task::Classification && !self.data.target.is_empty();
+        is_named.then(|| self.data.target.clone())
     }
 
     /// This config without a limit that was set for one leg of the run.

@@ -22,6 +22,15 @@ pub(crate) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>)
     best.map(|(_, candidate)| candidate).or(longer)
 }
 
+/// The name among `names` that a user most likely meant: one that continues or ends with the word, else the nearest one.
+pub(super) fn similar<'a>(word: &str, names: &[&'a str]) -> Option<&'a str> {
+    let continues =
+        |name: &str| word.len() > 1 && name.strip_prefix(word).is_some_and(|rest| rest.starts_with('_'));
+    let ends = |name: &str| word.len() > 1 && name.strip_suffix(word).is_some_and(|rest| rest.ends_with('_'));
+    let find = |fits: &dyn Fn(&str) -> bool| names.iter().copied().find(|name| fits(name));
+    find(&continues).or_else(|| find(&ends)).or_else(|| nearest(word, names.iter().copied()))
+}
+
 /// The characters between the parts of a name.
 const SEPARATORS: [char; 3] = ['.', '_', '-'];
 

@@ -62,6 +62,11 @@ impl RawConfig {
         RawConfig { settings, source: Source::Typed, ..self.clone() }
     }
 
+    /// The kind of text that it comes from.
+    pub(super) fn source(&self) -> Source {
+        self.source
+    }
+
     /// The setting that was given for this key.
     pub(super) fn given(&self, name: &str) -> Option<&Setting> {
         debug_assert!(self.table.find(name).is_some(), "the config has no row `{name}`");

@@ -4,7 +4,7 @@ use toml::Value;
 
 use super::error::{ConfigError, Result};
 use super::key::{Key, Kind, Range};
-use super::nearest::nearest;
+use super::nearest::similar;
 use super::origin::Origin;
 
 /// One key with a value.
@@ -164,7 +164,7 @@ impl Setting {
         if let Some(name) = names.iter().find(|name| **name == text) {
             return Ok(name);
         }
-        let hint = match nearest(&text, names.iter().copied()) {
+        let hint = match similar(&text, names) {
             Some(name) => format!("did you mean \"{name}\"?"),
             None => self.for_example(),
         };

@@ -4,7 +4,8 @@ use toml::Value;
 
 use super::data::{DataConfig, EvalSource, Task};
 use super::error::Result;
-use super::key::{Key, Kind, Range, count, key, number, one_of};
+use super::eval_metric::{self, EvalMetric, MetricSet};
+use super::key::{Key, Kind, Range, count, key, number, one_of, switch};
 use super::limits::{MAX_EPOCHS, MAX_STEPS};
 use super::nearest::nearest;
 use super::precision::Precision;
@@ -41,6 +42,12 @@ pub struct TrainConfig {
     pub deterministic: Determinism,
     /// Shards of each global batch for [`Determinism::World`], a power of two. No world may be larger.
     pub micro_shards: usize,
+    /// Steps between two evaluations within an epoch; 0 evaluates after epochs only.
+    pub eval_every_steps: u64,
+    /// Names of the metrics that evaluations measure, checked; `None` for the task's defaults.
+    pub eval_metrics: Option<Vec<String>>,
+    /// Whether the training rows are evaluated too after each epoch.
+    pub train_metrics: bool,
     /// Metric of early stopping.
     pub early_stop_metric: EvalMetric,
     /// Evaluations without improvement after which training stops; 0 for never.
@@ -60,18 +67,6 @@ pub enum Determinism {
     On,
     /// Runs on any number of ranks.
     World,
-}
-
-config_enum! {
-    /// A metric of an evaluation.
-    pub enum EvalMetric {
-        /// Mean loss; less is better.
-        Loss = "eval_loss",
-        /// Share of right answers (classification, multilabel); more is better.
-        Accuracy = "eval_accuracy",
-        /// Share of the targets' variance that is explained (regression); more is better.
-        R2 = "eval_r2",
-    }
 }
 
 /// End of training.
@@ -174,6 +169,23 @@ pub(super) const KEYS: &[Key] = &[
         .help("Shards of each global batch for deterministic = \"world\", a power of two; no more ranks than these")
         .default("8")
         .hint("8 trains alike on 1, 2, 4 and 8 ranks"),
+    count("train.eval_every_steps", 0, MAX_STEPS)
+        .help("Optimiser steps between two evaluations within an epoch; 0 evaluates after each epoch only")
+        .default("0")
+        .example("1000")
+        .hint("0 evaluates after each epoch only")
+        .synonyms(&["eval_steps", "eval_every", "val_check_interval"])
+        .may_change(),
+    key("train.eval_metrics", Kind::Texts { may_be_empty: false })
+        .help("Metrics that evaluations measure: names of docs/metrics.md, \"default\", \"all\" (the costly ones at the end only)")
+        .absent("four metrics of the task")
+        .example(r#"["default", "roc_auc"]"#)
+        .synonyms(&["metrics"])
+        .may_change(),
+    switch("train.train_metrics")
+        .help("Evaluate the training rows too after each epoch, at the cost of a forward pass over them")
+        .default("false")
+        .may_change(),
     one_of("train.early_stop_metric", EvalMetric::NAMES)
         .help("Metric of early stopping")
         .default(r#""eval_loss""#)
@@ -218,6 +230,9 @@ impl TrainConfig {
             precision: raw.get("train.precision")?,
             loss_scale_init: raw.get("train.loss_scale_init")?,
             micro_shards: micro_shards(raw)?,
+            eval_every_steps: eval_every_steps(raw, data)?,
+            eval_metrics: eval_metrics(raw, data)?,
+            train_metrics: raw.get("train.train_metrics")?,
             early_stop_metric: early_stop_metric(raw, data)?,
             early_stop_patience: early_stop_patience(raw, data)?,
             early_stop_min_delta: raw.get("train.early_stop_min_delta")?,
@@ -247,10 +262,23 @@ impl TrainConfig {
         };
         writer.put_toml("train.deterministic", deterministic.to_owned());
         writer.put("train.micro_shards", &self.micro_shards);
+        writer.put("train.eval_every_steps", &self.eval_every_steps);
+        writer.put_optional("train.eval_metrics", self.eval_metrics.as_ref());
+        writer.put("train.train_metrics", &self.train_metrics);
         writer.put("train.early_stop_metric", &self.early_stop_metric);
         writer.put("train.early_stop_patience", &self.early_stop_patience);
         writer.put("train.early_stop_min_delta", &self.early_stop_min_delta);
         writer.put_optional("train.stop_after_steps", self.stop_after_steps.as_ref());
+    }
+
+    /// The metrics of each evaluation, and those of the last one. `"all"` leaves costly ones to the last.
+    pub fn metrics(&self, task: Task) -> [MetricSet; 2] {
+        let Some(names) = &self.eval_metrics else { return [MetricSet::defaults(task); 2] };
+        // Checked when they were read.
+        let of = |names: &[String]| MetricSet::of_names(names, task).unwrap_or_default();
+        let (all, named): (Vec<String>, Vec<String>) = names.iter().cloned().partition(|name| name == "all");
+        let of_all = of(&all);
+        [of(&named).union(of_all.without_costly()), of(&named).union(of_all)]
     }
 
     /// Rows of one optimiser step over all ranks and micro-batches, `G`; `None` if it overflows.
@@ -307,6 +335,24 @@ fn micro_shards(raw: &RawConfig) -> Result<usize> {
     }
 }
 
+fn eval_every_steps(raw: &RawConfig, data: &DataConfig) -> Result<u64> {
+    let every = raw.get("train.eval_every_steps")?;
+    match raw.given("train.eval_every_steps") {
+        Some(setting) if every > 0 && data.eval == EvalSource::None => {
+            Err(setting.bad("0 without rows to evaluate on", EVAL_HINT))
+        }
+        _ => Ok(every),
+    }
+}
+
+fn eval_metrics(raw: &RawConfig, data: &DataConfig) -> Result<Option<Vec<String>>> {
+    let names: Option<Vec<String>> = raw.optional("train.eval_metrics")?;
+    if let (Some(setting), Some(names)) = (raw.given("train.eval_metrics"), &names) {
+        eval_metric::check_names(setting, names, data.task)?;
+    }
+    Ok(names)
+}
+
 fn early_stop_metric(raw: &RawConfig, data: &DataConfig) -> Result<EvalMetric> {
     match raw.given("train.early_stop_metric") {
         Some(setting) => check_metric(setting, EvalMetric::read(setting)?, data),
@@ -338,32 +384,7 @@ pub(super) fn check_metric(setting: &Setting, metric: EvalMetric, data: &DataCon
     let fitting = EvalMetric::ALL.iter().filter(|metric| metric.fits(data.task));
     let names: Vec<_> = fitting.map(|metric| metric.name()).collect();
     Err(setting.bad(
-        format!("\"{}\" for task \"{}\"", names.join("\" or \""), data.task),
+        format!("a metric of task \"{}\": {}", data.task, names.join(", ")),
         "evaluations of this task give no other number",
     ))
-}
-
-impl EvalMetric {
-    /// Whether evaluations of this task give it.
-    pub fn fits(self, task: Task) -> bool {
-        match self {
-            EvalMetric::Loss => true,
-            EvalMetric::Accuracy => task != Task::Regression,
-            EvalMetric::R2 => task == Task::Regression,
-        }
-    }
-
-    /// Returns its name in tables and sentences.
-    pub fn title(self) -> &'static str {
-        match self {
-            EvalMetric::Loss => "loss",
-            EvalMetric::Accuracy => "accuracy",
-            EvalMetric::R2 => "R²",
-        }
-    }
-
-    /// Whether more of it is better.
-    pub fn grows(self) -> bool {
-        self != EvalMetric::Loss
-    }
 }

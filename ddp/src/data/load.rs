@@ -229,6 +229,11 @@ impl Loaded {
         self.preprocessor.labels.as_deref()
     }
 
+    /// Names of the classes in the order of the outputs; `None` without classes, and for datasets that number them.
+    pub fn label_names(&self) -> Option<Vec<String>> {
+        self.labels().map(|labels| (0..labels.len()).map(|class| labels.name(class)).collect())
+    }
+
     /// A hash of rows and columns, of training and evaluation, as text.
     pub fn fingerprint_hex(&self) -> String {
         self.fingerprint.to_string()

@@ -18,3 +18,4 @@ pub use error::{PredictError, Result};
 pub use predictions::Predictions;
 pub use predictor::Predictor;
 pub use saved_model::SavedModel;
+pub(crate) use saved_model::is_active;

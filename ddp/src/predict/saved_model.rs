@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ddp_comm::World;
 use ddp_kernels::{Device, TensorRef};
 
 use super::error::Result;
@@ -11,7 +12,7 @@ use crate::config::{Config, Task};
 use crate::data::{KnownFeatures, LabelVocabulary, Preprocessor};
 use crate::model::file::ModelFile;
 use crate::model::{ModelSpec, Network, ParamLayout};
-use crate::run_folder::folder::MODEL_FILE;
+use crate::run_folder::folder::{self, MODEL_FILE};
 
 /// A model file with what is stored next to its weights.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub struct SavedModel {
     pub preprocessor: Preprocessor,
     /// Width of the last layer.
     pub n_outputs: usize,
+    /// Path of the file.
+    pub path: PathBuf,
     file: ModelFile,
     /// The checkpoint that holds the file.
     checkpoint: Option<Checkpoint>,
@@ -35,12 +38,27 @@ impl SavedModel {
     /// [`PredictError::Model`](super::PredictError::Model) for a file that is no model of this program,
     /// [`PredictError::Checkpoint`](super::PredictError::Checkpoint) for a damaged checkpoint.
     pub fn open(path: &Path) -> Result<Self> {
-        let (file, checkpoint) = locate(path)?;
-        let file = ModelFile::read(&file)?;
+        Self::open_of(path, false)
+    }
+
+    /// [`SavedModel::open`] for a run that may be in progress (`is_active`): its newest checkpoint then stands for its folder.
+    ///
+    /// # Errors
+    /// See [`SavedModel::open`].
+    pub(crate) fn open_of(path: &Path, is_active: bool) -> Result<Self> {
+        let (model_path, checkpoint) = locate(path, is_active)?;
+        let file = ModelFile::read(&model_path)?;
         let info = file.info()?;
         let config = Config::from_saved(&info.config, path)?;
         let n_outputs = file.n_outputs(&config.model)?;
-        Ok(SavedModel { config, preprocessor: info.preprocessor, n_outputs, file, checkpoint })
+        Ok(SavedModel {
+            config,
+            preprocessor: info.preprocessor,
+            n_outputs,
+            path: model_path,
+            file,
+            checkpoint,
+        })
     }
 
     /// A hash of the model file, for the comparison between ranks.
@@ -101,13 +119,19 @@ impl SavedModel {
     }
 }
 
+/// Whether a run is in progress in the folder `path`. Collective: rank 0 looks, since looking takes the folder's lock for a moment.
+pub(crate) fn is_active(world: &World, path: &Path) -> Result<bool> {
+    let is_active = world.rank().0 == 0 && path.is_dir() && folder::check_free(path).is_err();
+    Ok(world.group().all_gather_bytes(&[u8::from(is_active)])?[0] == [1])
+}
+
 /// Resolves `path` to a model file and, if it is in a checkpoint, to that verified checkpoint. A run folder resolves to its model
-/// file if it exists, else to its newest checkpoint.
-fn locate(path: &Path) -> Result<(PathBuf, Option<Checkpoint>)> {
+/// file if it exists, else, and while a run is in progress there, to its newest checkpoint.
+fn locate(path: &Path, is_active: bool) -> Result<(PathBuf, Option<Checkpoint>)> {
     let inside = path.join(MODEL_FILE);
     let is_model_of_run = inside.exists() && !path.join(MANIFEST_FILE).exists();
     let is_marker = path.file_name().is_some_and(|name| name == "latest" || name == "best");
-    if is_model_of_run || (path.is_file() && !is_marker) {
+    if (is_model_of_run && !is_active) || (path.is_file() && !is_marker) {
         return Ok((if is_model_of_run { inside } else { path.to_owned() }, None));
     }
     match Checkpoint::find(path) {

@@ -4,9 +4,10 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use tracing::warn;
 
+use crate::config::EvalMetric;
 use crate::report::EvalMetrics;
 use crate::report::ReportError;
 use crate::storage::atomic_write::{WriteError, write_atomic};
@@ -21,6 +22,8 @@ pub enum Event {
     Step(StepEvent),
     /// After each epoch.
     Epoch(EpochEvent),
+    /// After an evaluation within an epoch.
+    Eval(EvalEvent),
     /// A checkpoint is safe on disk.
     Checkpoint(CheckpointEvent),
     /// A run resumes from a checkpoint.
@@ -96,9 +99,56 @@ pub struct EpochEvent {
     pub step: u64,
     /// Mean training loss over the rows of the epoch.
     pub train_loss: f64,
-    /// Means over the evaluation rows.
+    /// Metrics of the training rows, where they are evaluated.
+    #[serde(flatten)]
+    pub train: TrainMetrics,
+    /// Metrics of the evaluation rows.
     #[serde(flatten)]
     pub eval: EvalMetrics,
+}
+
+/// An evaluation within an epoch.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EvalEvent {
+    /// Steps completed.
+    pub step: u64,
+    /// Epoch under way, from 1.
+    pub epoch: u64,
+    /// Metrics of the evaluation rows.
+    #[serde(flatten)]
+    pub eval: EvalMetrics,
+}
+
+/// Metrics of the training rows, under names such as `train_accuracy`. Their loss is left out: `train_loss` is that of the
+/// steps.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct TrainMetrics(pub EvalMetrics);
+
+impl TrainMetrics {
+    /// Names and values.
+    pub fn iter(&self) -> impl Iterator<Item = (String, f64)> {
+        let metrics = self.0.iter().filter(|(metric, _)| *metric != EvalMetric::Loss);
+        metrics.map(|(metric, value)| (metric.name().replacen("eval_", "train_", 1), value))
+    }
+}
+
+impl Serialize for TrainMetrics {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}
+
+/// The best evaluation of a run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct BestEvent {
+    /// Name of the metric.
+    pub metric: String,
+    /// Its value.
+    pub value: f64,
+    /// Steps completed then.
+    pub step: u64,
+    /// Epoch of that step, from 1.
+    pub epoch: u64,
 }
 
 /// Summary of a complete run.
@@ -112,9 +162,12 @@ pub struct EndEvent {
     pub world_size: usize,
     /// Mean loss over the last epoch's rows.
     pub train_loss: f64,
-    /// Means over the evaluation rows at the end.
+    /// Metrics of the evaluation rows at the end.
     #[serde(flatten)]
     pub eval: EvalMetrics,
+    /// The best evaluation, whose weights are the run's model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best: Option<BestEvent>,
     /// Mean of each target over the training rows, if targets are standardised: losses are then those of
     /// `(target - target_shift) / target_scale`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -248,7 +301,6 @@ pub(super) fn write_stdout(line: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::EvalMetric;
 
     fn step(loss: f64) -> Event {
         let (samples_per_s, data_wait_ms) = (1e6, 0.5);
@@ -273,6 +325,7 @@ mod tests {
             eval: [(EvalMetric::Loss, 0.75), (EvalMetric::R2, 0.5)].into_iter().collect(),
             target_shift: Some(vec![3.0]),
             target_scale: Some(vec![0.5]),
+            best: None,
             elapsed_s: 2.0,
             train_s: 1.0,
             samples_per_s: 320.0,
@@ -291,10 +344,27 @@ mod tests {
         );
         let eval = [(EvalMetric::Loss, 0.25), (EvalMetric::Accuracy, 0.5)].into_iter().collect();
         assert_eq!(
-            json_line(&Event::Epoch(EpochEvent { epoch: 1, step: 45, train_loss: 1.5, eval })),
+            json_line(&Event::Epoch(EpochEvent {
+                epoch: 1,
+                step: 45,
+                train_loss: 1.5,
+                train: TrainMetrics::default(),
+                eval
+            })),
             r#"{"event":"epoch","epoch":1,"step":45,"train_loss":1.5,"eval_loss":0.25,"eval_accuracy":0.5}"#
                 .to_owned()
                 + "\n"
+        );
+        let eval = EvalMetrics::default().with(EvalMetric::Mae, 2.0);
+        assert_eq!(
+            json_line(&Event::Eval(EvalEvent { step: 7, epoch: 2, eval: eval.clone() })),
+            "{\"event\":\"eval\",\"step\":7,\"epoch\":2,\"eval_mae\":2.0}\n"
+        );
+        let train = TrainMetrics(eval.with(EvalMetric::Loss, 1.0));
+        let eval = EvalMetrics::default();
+        assert_eq!(
+            json_line(&Event::Epoch(EpochEvent { epoch: 1, step: 45, train_loss: 1.5, train, eval })),
+            "{\"event\":\"epoch\",\"epoch\":1,\"step\":45,\"train_loss\":1.5,\"train_mae\":2.0}\n"
         );
         assert_eq!(
             json_line(&Event::End(end())),
@@ -336,6 +406,7 @@ mod tests {
                 epoch,
                 step,
                 train_loss: 1.5,
+                train: TrainMetrics::default(),
                 eval: EvalMetrics::default(),
             }))
         };

@@ -13,5 +13,5 @@ pub(crate) mod table;
 pub(crate) mod units;
 
 pub use error::ReportError;
-pub use eval_metrics::EvalMetrics;
+pub use eval_metrics::{ConfusionMatrix, EvalMetrics, EvalTables, NamedFigures, ROWS};
 pub use failed_run::FailedRun;

@@ -9,7 +9,7 @@ use tracing::info;
 
 use crate::report::EvalMetrics;
 use crate::report::log::{PROGRESS, ShownBar, Terminal};
-use crate::report::metrics::{EndEvent, EpochEvent, StepEvent};
+use crate::report::metrics::{BestEvent, EndEvent, EpochEvent, EvalEvent, StepEvent};
 use crate::report::units::rate;
 
 /// Form of the progress report on stderr.
@@ -93,6 +93,20 @@ impl Progress {
         }
     }
 
+    /// Reports an evaluation within an epoch.
+    pub fn eval(&self, event: &EvalEvent) {
+        if !self.reports {
+            return;
+        }
+        let (step, epoch) = (event.step, event.epoch);
+        let mut text = format!("step {step}  epoch {}", self.epoch(epoch));
+        append_eval(&mut text, &event.eval);
+        match &self.bar {
+            Some(_) => info!(epoch, step, "{text}"),
+            None => info!(target: PROGRESS, epoch, step, "{text}"),
+        }
+    }
+
     /// Reports the end of a successful run and the folder of its files.
     pub fn end(&mut self, event: &EndEvent, folder: Option<&Path>) {
         self.bar = None;
@@ -122,6 +136,9 @@ impl Progress {
 
     fn epoch_line(&self, event: &EpochEvent) -> String {
         let mut text = format!("epoch {}  train_loss {}", self.epoch(event.epoch), short(event.train_loss));
+        for (name, value) in event.train.iter() {
+            let _ = write!(text, "  {name} {}", short(value));
+        }
         append_eval(&mut text, &event.eval);
         text
     }
@@ -138,6 +155,13 @@ fn end_lines(event: &EndEvent, folder: Option<&Path>) -> String {
          {elapsed_s:.2} s in all",
         rate(*samples_per_s)
     );
+    if let Some(BestEvent { metric, value, step, epoch }) = &event.best {
+        let _ = write!(
+            text,
+            "\n      best {metric} {} after step {step}, epoch {epoch}: its weights are the model",
+            short(*value)
+        );
+    }
     if let Some(folder) = folder {
         let _ = write!(text, "\n      files in {}", folder.display());
     }
@@ -163,6 +187,7 @@ fn short(number: f64) -> String {
 mod tests {
     use super::*;
     use crate::config::EvalMetric;
+    use crate::report::metrics::TrainMetrics;
 
     fn progress(n_epochs: Option<u64>) -> Progress {
         Progress { n_epochs, ..Progress::none() }
@@ -186,7 +211,13 @@ mod tests {
         );
         let eval = [(EvalMetric::Loss, 0.25), (EvalMetric::Accuracy, 0.97)].into_iter().collect();
         assert_eq!(
-            progress(None).epoch_line(&EpochEvent { epoch: 3, step: 9, train_loss: 0.5, eval }),
+            progress(None).epoch_line(&EpochEvent {
+                epoch: 3,
+                step: 9,
+                train_loss: 0.5,
+                train: TrainMetrics::default(),
+                eval
+            }),
             "epoch 3  train_loss 0.5000  eval_loss 0.2500  eval_accuracy 0.9700"
         );
     }
@@ -201,6 +232,7 @@ mod tests {
             world_size: 2,
             train_loss: f64::NAN,
             eval: EvalMetrics::default().with(EvalMetric::Accuracy, 0.97),
+            best: Some(BestEvent { metric: "eval_loss".to_owned(), value: 0.125, step: 8, epoch: 4 }),
             elapsed_s: 2.5,
             train_s: 1.0,
             samples_per_s: 3200.0,
@@ -212,6 +244,7 @@ mod tests {
             "train_loss NaN",
             "eval_accuracy 0.9700",
             "10 steps; 3200 samples in 1.00 s of training on 2 ranks, 3 200 samples/s; 2.50 s in all",
+            "best eval_loss 0.1250 after step 8, epoch 4",
             "files in runs/x",
         ] {
             assert!(text.contains(part), "{part}: {text}");
@@ -242,7 +275,13 @@ mod tests {
         let progress = Progress::new(&terminal, ProgressChoice::Auto, false, 0..100, Some(2));
         assert!(text().ends_with("  0%  starting\r"), "{}", text());
         progress.advance(10);
-        let event = EpochEvent { epoch: 1, step: 9, train_loss: 1.0, eval: EvalMetrics::default() };
+        let event = EpochEvent {
+            epoch: 1,
+            step: 9,
+            train_loss: 1.0,
+            train: TrainMetrics::default(),
+            eval: EvalMetrics::default(),
+        };
         progress.epoch_end(&event);
         terminal.redraw();
         assert!(text().ends_with(" 10%  epoch 1/2, loss 1.0000\r"), "{}", text());

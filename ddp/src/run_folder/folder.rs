@@ -22,12 +22,14 @@ pub const CONFIG_FILE: &str = "config.toml";
 pub const METRICS_FILE: &str = "metrics.jsonl";
 /// The trained model.
 pub const MODEL_FILE: &str = "model.safetensors";
+/// Weights after the last step, where the model file holds those of the best evaluation.
+pub const LAST_FILE: &str = "last.safetensors";
 
 /// Folder of the checkpoints.
 pub const CHECKPOINTS: &str = "checkpoints";
 
 /// Entries that show that a folder holds a run.
-const RUN_FILES: [&str; 5] = [CONFIG_FILE, METRICS_FILE, MODEL_FILE, CHECKPOINTS, logs::RANK_0];
+const RUN_FILES: [&str; 6] = [CONFIG_FILE, METRICS_FILE, MODEL_FILE, LAST_FILE, CHECKPOINTS, logs::RANK_0];
 const LOCK_FILE: &str = ".lock";
 
 /// Treatment of a run that the folder already holds.
@@ -95,15 +97,22 @@ impl RunDir {
     pub fn clear(&self) -> Result<()> {
         let is_file = |name: &&str| *name != CHECKPOINTS || self.file(name).is_file();
         // Log files are deleted with those of the other ranks.
-        for name in RUN_FILES.into_iter().filter(|name| is_file(name) && *name != logs::RANK_0) {
-            match fs::remove_file(self.file(name)) {
-                Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                    return Err(FolderError::Unwritable { path: self.path.clone(), source });
-                }
-                _ => {}
-            }
-        }
+        let of_run = RUN_FILES.into_iter().filter(|name| is_file(name) && *name != logs::RANK_0);
+        of_run.into_iter().try_for_each(|name| self.remove(name))?;
         logs::delete(&self.path)
+    }
+
+    /// Deletes a file of the run, if it exists.
+    ///
+    /// # Errors
+    /// [`FolderError::Unwritable`].
+    pub fn remove(&self, name: &str) -> Result<()> {
+        match fs::remove_file(self.file(name)) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(FolderError::Unwritable { path: self.path.clone(), source })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether the folder is no longer the one that was claimed: deleted, moved, or replaced.

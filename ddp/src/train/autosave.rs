@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ddp_comm::World;
@@ -113,18 +114,25 @@ impl<'a> Autosave<'a> {
         minutes > 0.0 && self.world.rank().0 == 0 && self.last.1.elapsed().as_secs_f64() >= minutes * 60.0
     }
 
-    /// Saves the run after step `run.step`, or starts to; does nothing if that step is saved already. `started` is the start of
+    /// Saves the run after step `run.step`, or starts to; does nothing if that step is saved already. `best` holds the weights of
+    /// the best evaluation on rank 0, if they are kept and not those of this step. `started` is the start of
     /// training's pause.
     ///
     /// # Errors
     /// [`TrainError::Kernel`] if the snapshot fails. [`Autosave::report`] reports a failed write.
-    pub fn save(&mut self, trainer: &Trainer<'_>, run: &RunState, started: Instant) -> Result<()> {
+    pub fn save(
+        &mut self,
+        trainer: &Trainer<'_>,
+        run: &RunState,
+        best: Option<Arc<Vec<f32>>>,
+        started: Instant,
+    ) -> Result<()> {
         let place = Some((run.step, run.cursor));
         if self.last.0 == place {
             return Ok(());
         }
         if let Some(rank_save) = &mut self.rank_save {
-            rank_save.save(trainer, run)?;
+            rank_save.save(trainer, run, best)?;
         }
         self.last = (place, Instant::now());
         self.pauses.push((run.step, started.elapsed()));
@@ -235,19 +243,21 @@ impl RankSave {
         Ok(RankSave { mode, ranges, has_weights: rank == 0, lacks_pinned })
     }
 
-    fn save(&mut self, trainer: &Trainer<'_>, run: &RunState) -> Result<()> {
+    fn save(&mut self, trainer: &Trainer<'_>, run: &RunState, best: Option<Arc<Vec<f32>>>) -> Result<()> {
         let state: Vec<&Tensor> = trainer.state().into_iter().map(|(_, tensor)| tensor).collect();
         let weights = self.has_weights.then(|| trainer.model().weights());
         match &mut self.mode {
             SaveMode::Async(writer) => {
                 let (mut buffers, _) = writer.take_buffers();
                 snapshot(&mut buffers, weights, &state, &self.ranges)?;
+                buffers.set_best(best);
                 writer.save(run.clone(), self.has_weights, buffers)?;
             }
             SaveMode::Blocking(saver, buffers, outcomes) => {
                 snapshot(buffers, weights, &state, &self.ranges)?;
                 let weights = self.has_weights.then(|| buffers.weights());
-                let outcome = match saver.save(run, weights, &buffers.state()) {
+                let best = best.as_deref().map(Vec::as_slice);
+                let outcome = match saver.save_with_best(run, weights, best, &buffers.state()) {
                     Ok(saved) => SaveOutcome::Saved(saved),
                     Err(error) => SaveOutcome::Failed { step: run.step, error },
                 };

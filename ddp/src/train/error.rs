@@ -75,6 +75,16 @@ pub enum TrainError {
         /// The gradient's 2-norm.
         norm: f64,
     },
+    /// The weights of all evaluation rows are 0.
+    #[error(
+        "the weights of all {n_rows} evaluation rows of {source_name} are 0: no metric is defined\nhint: give rows to evaluate on a weight above 0"
+    )]
+    NoEvalWeight {
+        /// The rows' source.
+        source_name: String,
+        /// Number of rows.
+        n_rows: usize,
+    },
     /// The number of rows of a global batch overflows.
     #[error(
         "`train.batch_size` times ranks times `train.grad_accum_steps` overflows the row count\nhint: use a smaller `train.batch_size`"
@@ -115,7 +125,13 @@ impl TrainError {
 
     /// Whether every rank has this very error at the same place.
     pub fn is_same_on_all_ranks(&self) -> bool {
-        matches!(self, Self::LossNotFinite { .. } | Self::GradientNotFinite { .. } | Self::BatchOverflows)
+        matches!(
+            self,
+            Self::LossNotFinite { .. }
+                | Self::GradientNotFinite { .. }
+                | Self::NoEvalWeight { .. }
+                | Self::BatchOverflows
+        )
     }
 }
 

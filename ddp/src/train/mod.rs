@@ -7,10 +7,13 @@
 //! that overflowed is not counted.
 
 pub mod autosave;
+pub mod best_weights;
 pub mod early_stopping;
 pub mod error;
+mod eval_readback;
 pub mod evaluate;
 pub(crate) mod gpu_step;
+pub mod metrics;
 pub mod options;
 pub mod resume;
 mod run_clock;

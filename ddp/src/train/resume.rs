@@ -41,6 +41,8 @@ pub struct Resumed {
     store: Option<CheckpointStore>,
     /// Newer checkpoints that can't be used, with their faults; known to rank 0.
     skipped: Vec<Skipped>,
+    /// Weights of the run's best evaluation after [`Resumed::restore`], on rank 0, if the checkpoint has them.
+    best_weights: Option<Vec<f32>>,
 }
 
 impl Resumed {
@@ -70,7 +72,12 @@ impl Resumed {
         }
         let resumed = match found {
             Some(found) => Ok(found),
-            None => open(&path).map(|checkpoint| Resumed { checkpoint, store: None, skipped: Vec::new() }),
+            None => open(&path).map(|checkpoint| Resumed {
+                checkpoint,
+                store: None,
+                skipped: Vec::new(),
+                best_weights: None,
+            }),
         };
         let resumed = world.collective_result(resumed)?;
         let manifest = format!("{:016x}", fingerprint(&resumed.manifest().to_bytes()));
@@ -88,6 +95,11 @@ impl Resumed {
     /// Manifest of the checkpoint.
     pub fn manifest(&self) -> &Manifest {
         self.checkpoint.manifest()
+    }
+
+    /// Weights of the run's best evaluation, on rank 0 after [`Resumed::restore`], if the run keeps them.
+    pub fn best_weights(&self) -> Option<&[f32]> {
+        self.best_weights.as_deref()
     }
 
     /// Returns the run's saved config with the settings of the command line applied, for a run without a config file.
@@ -262,7 +274,8 @@ impl Resumed {
         // The loader's partition depends on it.
         let global_rows = self.state().global_rows;
         loop {
-            let (damage, rest) = match self.read(world, trainer) {
+            let read = self.read(world, trainer).map(|best_weights| self.best_weights = best_weights);
+            let (damage, rest) = match read {
                 Err(TrainError::Checkpoint(error)) => match *error {
                     CheckpointError::Damaged { fault, .. } => (Some(fault), Ok(())),
                     other => (None, Err(other.into())),
@@ -301,10 +314,11 @@ impl Resumed {
         skipped.append(&mut search.skipped);
         let Search { found, skipped } = Search { skipped, ..search }.found_in(&store, store.folder())?;
         let checkpoint = found.expect("something was found");
-        Ok(Resumed { checkpoint, store: Some(store), skipped })
+        Ok(Resumed { checkpoint, store: Some(store), skipped, best_weights: None })
     }
 
-    fn read(&self, world: &World, trainer: &mut Trainer<'_>) -> Result<()> {
+    /// Reads the checkpoint into the trainer; returns the weights of the best evaluation.
+    fn read(&self, world: &World, trainer: &mut Trainer<'_>) -> Result<Option<Vec<f32>>> {
         let layout = trainer.model().layout().clone();
         let shard_ranges = ShardRange::of_state(&layout, &trainer.state_shards_to_restore());
         let mut weights = vec![0.0f32; layout.flat_len()];
@@ -346,7 +360,15 @@ impl Resumed {
         if let Some(state) = self.state().loss_scaler {
             trainer.set_loss_scaler_state(state)?;
         }
-        Ok(())
+        let best = self.state().best.as_ref().filter(|_| self.state().keeps_best_weights);
+        match best {
+            Some(best) if world.rank().0 == 0 => {
+                let in_own_file = self.checkpoint.best_weights(&layout)?;
+                // Without a file of their own they are the checkpoint's.
+                Ok(in_own_file.or_else(|| (best.step == self.state().step).then_some(weights)))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Reports the checkpoint that the run resumes from, and the skipped ones.
@@ -370,7 +392,12 @@ fn find_checkpoint(from: &ResumeFrom, out: Option<&Path>) -> Result<Option<Resum
         ResumeFrom::Path(path) => match Located::new(path)? {
             Located::One(path) => {
                 let checkpoint = open(&path)?;
-                return Ok(Some(Resumed { checkpoint, store: None, skipped: Vec::new() }));
+                return Ok(Some(Resumed {
+                    checkpoint,
+                    store: None,
+                    skipped: Vec::new(),
+                    best_weights: None,
+                }));
             }
             Located::Store(store) => (path.as_path(), store),
         },
@@ -390,7 +417,7 @@ fn find_checkpoint(from: &ResumeFrom, out: Option<&Path>) -> Result<Option<Resum
         }
     };
     let Search { found, skipped } = store.newest(u64::MAX, |_| Ok(()))?.found_in(&store, named)?;
-    Ok(found.map(|checkpoint| Resumed { checkpoint, store: Some(store), skipped }))
+    Ok(found.map(|checkpoint| Resumed { checkpoint, store: Some(store), skipped, best_weights: None }))
 }
 
 /// Opens the checkpoint in a folder, if it looks intact.

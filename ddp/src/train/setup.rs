@@ -78,7 +78,8 @@ impl BatchPartition {
         let eval_rows = n_eval.div_ceil(n_parts).min(EVAL_ROWS);
         let max_rows = largest_step.max(eval_rows).max(1);
         // Where the result must not depend on the number of ranks, the evaluation batches must not either.
-        let eval_rows = if train.deterministic == Determinism::World { eval_rows } else { max_rows };
+        let is_fixed = train.deterministic == Determinism::World && n_eval > 0;
+        let eval_rows = if is_fixed { eval_rows } else { max_rows };
         let eval = EvalPartition { n_parts, max_rows: eval_rows };
         Ok(BatchPartition { global_rows, train: partition, eval, max_rows })
     }
@@ -187,6 +188,7 @@ pub fn first_state(config: &Config, data: &Loaded, partition: &BatchPartition) -
         n_rows: data.train.len() as u64,
         global_rows: partition.global_rows as u64,
         seed: config.train.seed,
+        keeps_best_weights: config.checkpoint.keep_best.is_some(),
         ..RunState::default()
     }
 }

@@ -9,22 +9,28 @@ use std::time::Instant;
 use ddp_comm::World;
 use tracing::{Span, debug_span, info, info_span, trace_span, warn};
 
-use crate::checkpoint::{Best, RunState};
-use crate::config::{Config, Length};
+use crate::checkpoint::RunState;
+use crate::config::{Config, Length, MetricSet};
 use crate::data::Loaded;
 use crate::data::loader::{LoadedStep, Loader, LoaderOptions};
 use crate::data::order::epoch_proof::RowsHash;
 use crate::data::order::partition::EvalPartition;
+use crate::model::{LossHead, Network};
 use crate::optim::schedule::Schedule;
+use crate::report::EvalMetrics;
 use crate::report::log::warn_of_all_ranks;
-use crate::report::metrics::{EndEvent, EpochEvent, Event, MetricsSink, StepEvent, StopEvent};
+use crate::report::metrics::{
+    BestEvent, EndEvent, EpochEvent, EvalEvent, Event, MetricsSink, StepEvent, StopEvent, TrainMetrics,
+};
 use crate::report::process;
 use crate::report::progress::Progress;
 use crate::train::autosave::Autosave;
+use crate::train::best_weights::{self, BestWeights};
 use crate::train::early_stopping::EarlyStopping;
 use crate::train::error::Stop;
 use crate::train::error::{Result, TrainError};
 use crate::train::evaluate::evaluate;
+use crate::train::metrics::request::MetricRequest;
 use crate::train::run_clock::{RecentRates, RunClock};
 use crate::train::stop_signals::{StopSignals, Votes};
 use crate::train::train_loss::TrainLoss;
@@ -44,8 +50,13 @@ pub struct TrainingLoop<'a> {
     train_loss: TrainLoss,
     /// Rows of this rank since the ranks last merged them into the state.
     own_rows: RowsHash,
-    /// Step of the last evaluation.
-    evaluated_at: Option<u64>,
+    /// Metrics of each evaluation, and those of the last one.
+    metric_sets: [MetricSet; 2],
+    /// Step and metrics of the last evaluation.
+    evaluated: Option<(u64, MetricSet)>,
+    best: BestWeights,
+    /// Whether a metric that is no number was reported.
+    warned_not_finite: bool,
     /// Votes of the ranks since the last decision.
     votes: Votes,
     clock: RunClock,
@@ -67,6 +78,10 @@ pub struct LoopPlan<'a> {
     pub eval_partition: EvalPartition,
     /// Options for loading evaluation rows.
     pub loading: LoaderOptions,
+    /// Names of the model's outputs for reports; `None` for their numbers.
+    pub output_names: Option<Vec<String>>,
+    /// Weights of a resumed run's best evaluation, on rank 0.
+    pub best_weights: Option<Vec<f32>>,
     /// Signals that this rank receives.
     pub signals: &'a StopSignals,
     /// The command that resumes the run after it was stopped.
@@ -85,18 +100,25 @@ pub enum Ending {
 impl<'a> TrainingLoop<'a> {
     /// Creates a loop over the batches of `loader` that starts at `state`. Ranks other than 0 pass a silent sink and progress.
     pub fn new(
-        plan: LoopPlan<'a>,
+        mut plan: LoopPlan<'a>,
         loader: Loader,
         autosave: Autosave<'a>,
         metrics: MetricsSink,
         progress: Progress,
         state: RunState,
     ) -> Self {
+        let Config { train, checkpoint, data, .. } = plan.config;
+        let judge = checkpoint.keep_best.into_iter().chain([train.early_stop_metric]);
+        let judge = judge.fold(MetricSet::default(), MetricSet::with);
         TrainingLoop {
+            metric_sets: train.metrics(data.task).map(|set| set.union(judge)),
+            best: BestWeights::new(checkpoint.keep_best, plan.best_weights.take()),
+            warned_not_finite: false,
             stopping: stopping(plan.config).resumed(state.early_stopping),
             train_loss: TrainLoss::from_state(&state.epoch_loss),
-            // An epoch that has ended was evaluated before it was saved.
-            evaluated_at: (state.cursor > 0 && state.rows_of_epoch() == 0).then_some(state.step),
+            // An epoch that has ended was evaluated before it was saved; its tables were not saved.
+            evaluated: (state.cursor > 0 && state.rows_of_epoch() == 0)
+                .then_some((state.step, MetricSet::default())),
             own_rows: RowsHash::default(),
             votes: Votes::default(),
             clock: RunClock::default(),
@@ -123,7 +145,9 @@ impl<'a> TrainingLoop<'a> {
             self.outcomes(trainer, false)?;
             let is_due = self.autosave.is_due_after_step(trainer.n_steps());
             stop = self.stop_reason(trainer);
-            let is_boundary = ends_epoch || is_due || stop.is_some() || self.votes != Votes::default();
+            let is_eval_due = !ends_epoch && self.is_eval_due(trainer.n_steps());
+            let is_boundary =
+                ends_epoch || is_due || is_eval_due || stop.is_some() || self.votes != Votes::default();
             if !is_boundary && !self.is_complete(trainer) {
                 continue;
             }
@@ -133,6 +157,8 @@ impl<'a> TrainingLoop<'a> {
             let mut is_due = is_due || self.votes.checkpoint || stop.is_some();
             if ends_epoch {
                 is_due |= self.end_epoch(trainer)?;
+            } else if is_eval_due {
+                is_due |= self.evaluate_within_epoch(trainer)?;
             }
             if self.is_complete(trainer) {
                 // Before saving, so that the last evaluation can be the best.
@@ -165,7 +191,13 @@ impl<'a> TrainingLoop<'a> {
             samples,
             world_size: self.plan.world.world_size(),
             train_loss: self.train_loss.mean(),
-            eval: self.state.eval,
+            eval: self.state.eval.clone(),
+            best: self.best.best(&self.state).map(|best| BestEvent {
+                metric: best.metric.clone(),
+                value: best.value,
+                step: best.step,
+                epoch: best.epoch,
+            }),
             target_shift: scale.map(|scale| scale.shift.clone()),
             target_scale: scale.map(|scale| scale.scale.clone()),
             elapsed_s: self.seconds_since_start(),
@@ -189,6 +221,11 @@ impl<'a> TrainingLoop<'a> {
             warn!("{warning}");
         }
         Ok(self.metrics.write(&Event::End(event))?)
+    }
+
+    /// Weights of the best evaluation on rank 0, if the run is judged by a metric.
+    pub fn best_weights(&self) -> Option<&[f32]> {
+        self.best.weights(&self.state).map(|weights| weights.as_slice())
     }
 
     /// Completed steps.
@@ -323,14 +360,43 @@ impl<'a> TrainingLoop<'a> {
         let rows = self.state.proof.current;
         self.state.proof.finish_epoch(rows);
         let is_best = self.evaluate(trainer)?;
+        let train = self.evaluate_training_rows(trainer)?;
         let event = EpochEvent {
             epoch,
             step: trainer.n_steps(),
             train_loss: self.train_loss.mean(),
-            eval: self.state.eval,
+            train,
+            eval: self.state.eval.clone(),
         };
         self.progress.epoch_end(&event);
         self.metrics.write(&Event::Epoch(event))?;
+        self.note_early_stop();
+        Ok(self.autosave.is_due_after_epoch(epoch) || (is_best && self.autosave.saves_best()))
+    }
+
+    /// Whether an evaluation is due after step `step`, within an epoch; the same on all ranks.
+    fn is_eval_due(&self, step: u64) -> bool {
+        let every = self.plan.config.train.eval_every_steps;
+        let is_done = self.evaluated.is_some_and(|(evaluated, _)| evaluated == step);
+        // A skipped step does not change the step number.
+        every > 0 && step > 0 && step.is_multiple_of(every) && !is_done && self.plan.data.eval.is_some()
+    }
+
+    /// Evaluates and reports within an epoch; returns whether a checkpoint is due.
+    fn evaluate_within_epoch(&mut self, trainer: &mut Trainer<'_>) -> Result<bool> {
+        let is_best = self.evaluate(trainer)?;
+        let event = EvalEvent {
+            step: trainer.n_steps(),
+            epoch: self.epoch_under_way(),
+            eval: self.state.eval.clone(),
+        };
+        self.progress.eval(&event);
+        self.metrics.write(&Event::Eval(event))?;
+        self.note_early_stop();
+        Ok(is_best && self.autosave.saves_best())
+    }
+
+    fn note_early_stop(&self) {
         if self.stopping.is_over() {
             let (metric, progress) = (self.stopping.metric(), self.stopping.progress());
             info!(
@@ -339,40 +405,89 @@ impl<'a> TrainingLoop<'a> {
                 progress.n_worse,
             );
         }
-        Ok(self.autosave.is_due_after_epoch(epoch) || (is_best && self.autosave.saves_best()))
     }
 
-    /// Evaluates, unless that was done after the last step; returns whether it is the best so far and must be saved.
+    /// Evaluates at the run's end, unless the last evaluation was after the same step with the same metrics; returns whether it is
+    /// the best so far and must be saved.
     fn evaluate_once(&mut self, trainer: &mut Trainer<'_>) -> Result<bool> {
-        if self.evaluated_at == Some(trainer.n_steps()) {
-            return Ok(false);
+        let (step, wanted) = (trainer.n_steps(), self.metric_sets[1]);
+        match self.evaluated {
+            Some(evaluated) if evaluated == (step, wanted) => Ok(false),
+            // The weights were judged already.
+            Some((evaluated, _)) if evaluated == step => {
+                if let Some((metrics, _)) = self.measure(trainer, wanted, false)? {
+                    self.state.eval = metrics;
+                    self.evaluated = Some((step, wanted));
+                }
+                Ok(false)
+            }
+            _ => Ok(self.evaluate(trainer)? && self.autosave.saves_best()),
         }
-        Ok(self.evaluate(trainer)? && self.autosave.saves_best())
     }
 
-    /// Evaluates, if there are evaluation rows, with the averaged weights where kept; returns whether it is the best so far.
+    /// Evaluates and judges the weights, the averaged ones where kept, if there are evaluation rows; returns whether they are the
+    /// best so far.
     fn evaluate(&mut self, trainer: &mut Trainer<'_>) -> Result<bool> {
-        let LoopPlan { world, config, data, eval_partition, loading, .. } = &self.plan;
-        let Some(rows) = &data.eval else { return Ok(false) };
         let step = trainer.n_steps();
-        let task = config.data.task;
-        self.state.eval = trainer.with_averaged(|model, loss| {
-            evaluate(world, model, loss, task, rows, *eval_partition, loading)
-        })?;
-        self.evaluated_at = Some(step);
-        self.stopping.record(self.state.eval.get(self.stopping.metric()));
-        let Some(metric) = config.checkpoint.keep_best else { return Ok(false) };
-        let best =
-            self.state.best.as_ref().filter(|best| best.metric == metric.name()).map(|best| best.value);
-        let value = self.state.eval.get(metric).filter(|value| value.is_finite());
-        let is_better = |best: f64, value: f64| if metric.grows() { value > best } else { value < best };
-        match value {
-            Some(value) if best.is_none_or(|best| is_better(best, value)) => {
-                self.state.best = Some(Best { metric: metric.name().to_owned(), value, step });
-                Ok(true)
-            }
-            _ => Ok(false),
+        let metrics = self.metric_sets[usize::from(self.is_complete(trainer))];
+        self.state.step = step;
+        let Some((eval, weights)) = self.measure(trainer, metrics, true)? else { return Ok(false) };
+        self.evaluated = Some((step, metrics));
+        self.stopping.record(eval.get(self.stopping.metric()));
+        let is_best = self.best.is_better(&self.state, &eval);
+        if is_best {
+            let epoch = self.epoch_under_way();
+            self.best.record(&mut self.state, &eval, epoch, weights);
         }
+        if let Some((metric, value)) = eval.not_finite().filter(|_| !self.warned_not_finite) {
+            self.warned_not_finite = true;
+            let message = format!(
+                "{metric} is {value} after step {step}: this evaluation counts as no better than any other\n\
+                 hint: look for outputs that overflow: a smaller `optimizer.lr`, or `data.normalize = \"standard\"`"
+            );
+            warn_of_all_ranks(self.plan.world.rank().0, &message);
+        }
+        self.state.eval = eval;
+        Ok(is_best)
+    }
+
+    /// Measures these metrics on the evaluation rows, if there are some. Where `keeps_best` is set and they are the best so far,
+    /// also returns the evaluated weights, on rank 0 of a run that keeps them.
+    fn measure(
+        &self,
+        trainer: &mut Trainer<'_>,
+        metrics: MetricSet,
+        keeps_best: bool,
+    ) -> Result<Option<(EvalMetrics, Option<Vec<f32>>)>> {
+        let LoopPlan { world, config, data, eval_partition, loading, output_names, .. } = &self.plan;
+        let Some(rows) = &data.eval else { return Ok(None) };
+        let request =
+            MetricRequest { names: output_names.clone(), ..MetricRequest::new(config.data.task, metrics) };
+        let request = request.in_units_of(rows.layout());
+        let measured = trainer.with_averaged(|model, loss| {
+            let eval = evaluate(world, model, loss, &request, rows, *eval_partition, loading)?;
+            let is_kept = keeps_best && self.state.keeps_best_weights && world.rank().0 == 0;
+            let is_best = is_kept && self.best.is_better(&self.state, &eval);
+            let weights = is_best.then(|| best_weights::to_host(model.weights())).transpose()?;
+            Ok((eval, weights))
+        })?;
+        Ok(Some(measured))
+    }
+
+    /// Measures the metrics of all training rows, if they are asked for.
+    fn evaluate_training_rows(&self, trainer: &mut Trainer<'_>) -> Result<TrainMetrics> {
+        let LoopPlan { world, config, data, eval_partition, loading, output_names, .. } = &self.plan;
+        if !config.train.train_metrics {
+            return Ok(TrainMetrics::default());
+        }
+        let request = MetricRequest {
+            names: output_names.clone(),
+            ..MetricRequest::new(config.data.task, self.metric_sets[0])
+        };
+        let measure = |model: &mut Network, loss: &LossHead| {
+            evaluate(world, model, loss, &request, &data.train, *eval_partition, loading)
+        };
+        Ok(TrainMetrics(trainer.with_averaged(measure)?))
     }
 
     /// Merges the rows that the ranks have used since the last call into the state.
@@ -391,7 +506,9 @@ impl<'a> TrainingLoop<'a> {
         let started = Instant::now();
         self.gather_rows()?;
         self.note_state(trainer);
-        self.autosave.save(trainer, &self.state, started)
+        let is_averaged = self.plan.config.optimizer.ema_decay > 0.0;
+        let best = self.best.for_checkpoint(&self.state, is_averaged);
+        self.autosave.save(trainer, &self.state, best, started)
     }
 
     fn note_state(&mut self, trainer: &Trainer<'_>) {

@@ -35,8 +35,9 @@ fn setups() -> Vec<(String, Setup)> {
 
 /// All that training and evaluation come to; graphs are a matter of the device.
 fn same(got: &Trained, want: &Trained) -> bool {
-    let numbers =
-        |t: &Trained| (t.weights.clone(), t.averaged.clone(), t.losses.clone(), t.grad_norms.clone(), t.eval);
+    let numbers = |t: &Trained| {
+        (t.weights.clone(), t.averaged.clone(), t.losses.clone(), t.grad_norms.clone(), t.eval.clone())
+    };
     numbers(got) == numbers(want)
 }
 

@@ -15,6 +15,7 @@ mod f16;
 mod fixed_tree;
 mod law_threads;
 mod layers;
+mod metrics;
 mod optimization;
 mod precision;
 mod rooms;

@@ -15,6 +15,7 @@ use ddp::data::{Dataset, ResidentRows, Targets};
 use ddp::model::{LossHead, ModelSpec, Network};
 use ddp::report::EvalMetrics;
 use ddp::train::evaluate::evaluate;
+use ddp::train::metrics::request::MetricRequest;
 use ddp::train::trainer::TrainerOptions;
 use ddp_comm::threads;
 use ddp_kernels::Device;
@@ -190,7 +191,7 @@ fn an_evaluation_counts_each_row_by_its_weight() {
                     &world,
                     &mut model(4),
                     &head,
-                    setup.task(),
+                    &MetricRequest::defaults(setup.task()),
                     &rows,
                     EvalPartition::of_ranks(world_size),
                     &loading,
@@ -219,8 +220,8 @@ fn r2_of_a_constant_target_is_absent_however_its_mean_is_rounded() {
     let head = LossHead::new(&setup.loss, Device::Cpu).unwrap();
     let world = ddp_comm::World::single();
     let loading = LoaderOptions::new(Device::Cpu);
+    let request = MetricRequest::defaults(Task::Regression);
     let metrics =
-        evaluate(&world, &mut model, &head, Task::Regression, &rows, EvalPartition::of_ranks(1), &loading)
-            .unwrap();
+        evaluate(&world, &mut model, &head, &request, &rows, EvalPartition::of_ranks(1), &loading).unwrap();
     assert_eq!(metrics.get(EvalMetric::R2), None);
 }

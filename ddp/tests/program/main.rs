@@ -25,6 +25,7 @@ mod failure;
 mod gpu_program;
 mod law;
 mod logging;
+mod metrics;
 mod output;
 mod parity;
 mod predict;

@@ -67,7 +67,8 @@ fn progress_is_lines_where_no_one_watches() {
         assert!(output.stdout.is_empty());
         let stderr = text(output.stderr);
         assert!(!stderr.contains('\x1b') && !stderr.contains('\r'), "{stderr}");
-        let starts = ["digits: 1438 rows", "epoch 1/2  ", "step 50  ", "epoch 2/2  ", "done  ", "  ", "  "];
+        let starts =
+            ["digits: 1438 rows", "epoch 1/2  ", "step 50  ", "epoch 2/2  ", "done  ", "  ", "  ", "  "];
         // Whether the run has waited for its data is up to the machine.
         let lines: Vec<_> = stderr.lines().filter(|line| !line.starts_with("data-bound: ")).collect();
         assert_eq!(lines.len(), starts.len(), "{stderr}");

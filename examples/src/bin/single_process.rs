@@ -15,6 +15,7 @@ use ddp::data::order::partition::EvalPartition;
 use ddp::model::{LossHead, ModelSpec, Network};
 use ddp::optim::optimizer::Optimizer;
 use ddp::train::evaluate::evaluate;
+use ddp::train::metrics::request::MetricRequest;
 use ddp::train::trainer::{Trainer, TrainerOptions};
 use ddp_comm::World;
 use ddp_kernels::Device;
@@ -56,7 +57,8 @@ fn main() -> ddp::Result<()> {
 
     let (model, loss) = trainer.model_and_loss();
     let cut = EvalPartition::of_ranks(1);
-    let metrics = evaluate(&world, model, loss, Task::Classification, &test, cut, &loading)?;
+    let request = MetricRequest::defaults(Task::Classification);
+    let metrics = evaluate(&world, model, loss, &request, &test, cut, &loading)?;
     println!("test accuracy {:.4}", metrics.get(EvalMetric::Accuracy).unwrap_or(f64::NAN));
     Ok(())
 }

@@ -16,6 +16,7 @@ use ddp::data::order::partition::EvalPartition;
 use ddp::model::{LossHead, ModelSpec, Network};
 use ddp::optim::optimizer::Optimizer;
 use ddp::train::evaluate::evaluate;
+use ddp::train::metrics::request::MetricRequest;
 use ddp::train::trainer::{Trainer, TrainerOptions};
 use ddp_comm::{World, threads};
 use ddp_kernels::Device;
@@ -47,7 +48,8 @@ fn train(world: &World, train: &Arc<dyn Dataset>, test: &Arc<dyn Dataset>) -> dd
     }
     let (model, loss) = trainer.model_and_loss();
     let cut = EvalPartition::of_ranks(world.world_size());
-    let metrics = evaluate(world, model, loss, Task::Classification, test, cut, &loading)?;
+    let request = MetricRequest::defaults(Task::Classification);
+    let metrics = evaluate(world, model, loss, &request, test, cut, &loading)?;
     let accuracy = metrics.get(EvalMetric::Accuracy).unwrap_or(f64::NAN);
     Ok((trainer.model().weights().to_vec()?, accuracy))
 }

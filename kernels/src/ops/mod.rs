@@ -12,6 +12,7 @@
 mod activation;
 mod add;
 mod addmm;
+mod argmax;
 mod bce_with_logits;
 mod bias;
 mod cast;
@@ -39,6 +40,7 @@ mod update;
 pub use activation::{Activation, SavedForBackward, activation_backward, activation_forward};
 pub use add::add_assign;
 pub use addmm::{MatmulMode, addmm, addmm_with};
+pub use argmax::argmax;
 pub use bce_with_logits::bce_with_logits;
 pub use bias::{bias_backward, bias_forward};
 pub use cast::cast;
@@ -75,6 +77,7 @@ static SOURCES: &[&crate::cuda::launch::Source] = &[
     &activation::SOURCE,
     &add::SOURCE,
     &addmm::SOURCE,
+    &argmax::SOURCE,
     &bias::SOURCE,
     &cast::SOURCE,
     &count_correct::SOURCE,

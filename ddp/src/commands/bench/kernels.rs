@@ -257,7 +257,9 @@ impl Bench<'_> {
         let labels = Rotating::indices(self.place, rows, cols, n_sets(self.place, whole))?;
         self.run("count_correct", whole + 8 * rows, |call| {
             ops::count_correct(x.get(call)?, labels.get(call)?, None, out.get_mut(0)?, false)
-        })
+        })?;
+        let mut index = Rotating::zeros(self.place, &[rows], DType::I64, 1)?;
+        self.run("argmax", whole + 8 * rows, |call| ops::argmax(x.get(call)?, index.get_mut(0)?))
     }
 
     /// Updates of the flat buffers, with and without the bf16 copy of the weights.

@@ -12,10 +12,10 @@ use crate::report::metrics::json_line;
 use crate::report::table::table;
 use crate::report::units::mib;
 
-/// Titles of the columns; `<` aligns to the left.
-fn titles() -> Vec<&'static str> {
+/// Titles of the columns, with the metrics that some checkpoint has; `<` aligns to the left.
+fn titles(metrics: &[EvalMetric]) -> Vec<&'static str> {
     let mut titles = vec!["<checkpoint", "step", "epochs", "<written (UTC)", "size", "ranks"];
-    titles.extend(EvalMetric::ALL.iter().map(|metric| metric.title()));
+    titles.extend(metrics.iter().map(|metric| metric.title()));
     titles.push("<");
     titles
 }
@@ -55,11 +55,11 @@ impl<'a> Good<'a> {
             time: &manifest.time,
             size_bytes: manifest.n_bytes(),
             world_size: manifest.world_size,
-            eval: run.eval,
+            eval: run.eval.clone(),
         }
     }
 
-    fn cells(&self) -> Vec<String> {
+    fn cells(&self, metrics: &[EvalMetric]) -> Vec<String> {
         let metric = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.5}"));
         let mut cells = vec![
             self.step.to_string(),
@@ -68,7 +68,7 @@ impl<'a> Good<'a> {
             mib(self.size_bytes),
             self.world_size.to_string(),
         ];
-        cells.extend(EvalMetric::ALL.iter().map(|name| metric(self.eval.get(*name))));
+        cells.extend(metrics.iter().map(|name| metric(self.eval.get(*name))));
         cells
     }
 }
@@ -93,14 +93,18 @@ pub(super) fn list(args: &CheckpointLsArgs) -> Result<()> {
     if args.json {
         return Ok(checkpoints.iter().try_for_each(|named| print_result(&line(named)))?);
     }
-    let titles = titles();
+    let manifests = checkpoints.iter().filter_map(|named| Some(named.checkpoint.as_ref().ok()?.manifest()));
+    let is_measured =
+        |metric: &EvalMetric| manifests.clone().any(|manifest| manifest.run.eval.get(*metric).is_some());
+    let metrics: Vec<EvalMetric> = EvalMetric::ALL.iter().copied().filter(is_measured).collect();
+    let titles = titles(&metrics);
     let row = |named: &Named| {
         let step = step_of(&named.name);
         let marks = marked.iter().filter(|(_, of)| of.is_some() && *of == step).map(|(name, _)| *name);
         let mut cells = vec![named.name.clone()];
         let marks: Vec<_> = match &named.checkpoint {
             Ok(checkpoint) => {
-                cells.extend(Good::new(checkpoint.manifest()).cells());
+                cells.extend(Good::new(checkpoint.manifest()).cells(&metrics));
                 marks.map(str::to_owned).collect()
             }
             Err(fault) => {

@@ -1,13 +1,14 @@
 //! Report at the start of a run: always one line, all of it with `-v` and `--dry-run`.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use ddp_comm::{DeviceChoice, World};
 use ddp_kernels::Device;
 use ddp_kernels::cpu::threads;
 use ddp_kernels::cuda::Gpu;
 
-use crate::config::{CommDtype, Config, Determinism, ZeroStage};
+use crate::config::{CommDtype, Config, DataConfig, Determinism, EvalSource, ZeroStage};
 use crate::data::loader::Loader;
 use crate::data::order::partition::PartitionKind;
 use crate::data::{Loaded, Summary};
@@ -177,6 +178,22 @@ pub(crate) fn target_scale(data: &Loaded) -> Option<String> {
     Some(format!(
         "targets are standardised, (target - {shift}) / {spread}: losses are in these units, other metrics and predictions in yours"
     ))
+}
+
+/// Warns of evaluation rows that are the training rows.
+pub(crate) fn same_rows(data: &DataConfig) -> Option<String> {
+    let EvalSource::Source(eval) = &data.eval else { return None };
+    let file = |source: &str| Path::new(source).canonicalize().ok();
+    let is_same = *eval == data.train || file(eval).is_some_and(|eval| file(&data.train) == Some(eval));
+    // The rows of a built-in set are its test rows; labels of their own make other rows.
+    let is_other =
+        eval.starts_with("builtin:") || data.eval_labels.is_some() && data.eval_labels != data.labels;
+    (is_same && !is_other).then(|| {
+        format!(
+            "data.eval is data.train, `{eval}`: evaluation says nothing about rows that the model has not seen\n\
+             hint: use `data.eval_fraction = 0.2` instead, or name other rows"
+        )
+    })
 }
 
 /// Reports where the rows are kept and how many threads prepare them; nothing where a step reads them directly from memory.

@@ -22,8 +22,8 @@ use crate::config::{CommDtype, Config, Determinism, EvalSource, Length, Override
 use crate::data::{self, Fitted, Loaded};
 use crate::error::{Error, MAX_THREADS_PER_CORE, Result};
 use crate::exit::Stop;
+use crate::model::ModelSpec;
 use crate::model::file::{self, ModelFile, ModelInfo};
-use crate::model::{ModelSpec, ParamLayout};
 use crate::optim::schedule::Schedule;
 use crate::report::FailedRun;
 use crate::report::log::{Log, warn_of_all_ranks};
@@ -185,6 +185,7 @@ impl<'w> Run<'w> {
             let warning = "training ends during the warm-up\nhint: lower schedule.warmup_steps, or set schedule.warmup_fraction";
             warn_of_all_ranks(world.rank().0, warning);
         }
+        banner::same_rows(&config.data).iter().for_each(|warning| warn_of_all_ranks(world.rank().0, warning));
         banner::determinism(&config, &cuts, &trainer).iter().for_each(|line| info!("{line}"));
         banner::loading(&loader).iter().for_each(|line| info!("{line}"));
         let saver = Autosave::new(world, &config, &data, &trainer, &path)?;
@@ -201,6 +202,8 @@ impl<'w> Run<'w> {
             schedule,
             eval_partition: cuts.eval,
             loading,
+            output_names: config.output_names().or_else(|| data.label_names()),
+            best_weights: resumed.as_ref().and_then(Resumed::best_weights).map(<[f32]>::to_vec),
             signals: &signals,
             resume_command: folder
                 .as_ref()
@@ -223,11 +226,7 @@ impl<'w> Run<'w> {
             let unwritable = |source| FolderError::Unwritable { path: folder.path().to_owned(), source };
             std::fs::create_dir_all(folder.path()).map_err(unwritable)?;
         }
-        let layout = trainer.model().layout().clone();
-        match trainer.averaged_weights()? {
-            Some(average) => save(folder.as_ref(), &layout, average, &config, &data)?,
-            None => save(folder.as_ref(), &layout, trainer.model().weights(), &config, &data)?,
-        }
+        save(folder.as_ref(), &mut trainer, training.best_weights(), &config, &data)?;
         let deleted = folder.as_ref().filter(|_| is_gone).map(|folder| folder.path().to_owned());
         world.collective_result(
             deleted.map_or(Ok(()), |path| Err(Error::from(FolderError::Deleted { path }))),
@@ -378,18 +377,39 @@ fn agree_on_model(world: &World, spec: &ModelSpec) -> Result<()> {
     Ok(world.agree(&entries.map(|(key, value)| (key.to_owned(), value)))?)
 }
 
-/// Writes the model file, on the rank that has the folder.
+/// Writes the model file, on the rank that has the folder: the weights of the best evaluation where there is one, and then the
+/// last weights next to it if they differ. Collective.
 fn save(
     folder: Option<&RunDir>,
-    layout: &ParamLayout,
-    weights: &Tensor,
+    trainer: &mut Trainer<'_>,
+    best: Option<&[f32]>,
     config: &Config,
     data: &Loaded,
 ) -> Result<()> {
+    let layout = trainer.model().layout().clone();
+    let average = trainer.averaged_weights()?.map(|average| average.to_vec::<f32>()).transpose()?;
     let Some(folder) = folder else { return Ok(()) };
+    let last = match average {
+        Some(average) => average,
+        None => trainer.model().weights().to_vec::<f32>()?,
+    };
     let info = ModelInfo { config: config.to_toml(), preprocessor: data.preprocessor.clone() };
-    let bytes = file::to_bytes(layout, weights, &info)?;
-    Ok(write_atomic(&folder.file(folder::MODEL_FILE), &bytes)?)
+    let write = |name: &str, weights: &[f32]| -> Result<()> {
+        let weights = Tensor::from_slice(weights, &[weights.len()], Device::Cpu)?;
+        Ok(write_atomic(&folder.file(name), &file::to_bytes(&layout, &weights, &info)?)?)
+    };
+    let bits = |weights: &[f32]| weights.iter().map(|weight| weight.to_bits()).collect::<Vec<_>>();
+    // The model comes last: it marks the run as finished.
+    match best.filter(|best| bits(best) != bits(&last)) {
+        Some(best) => {
+            write(folder::LAST_FILE, &last)?;
+            write(folder::MODEL_FILE, best)
+        }
+        None => {
+            folder.remove(folder::LAST_FILE)?;
+            write(folder::MODEL_FILE, &last)
+        }
+    }
 }
 
 fn progress(

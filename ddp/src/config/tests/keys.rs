@@ -107,7 +107,7 @@ fn what_a_wrong_type_proposes_is_right_for_its_key() {
     assert_refused(from_text("[checkpoint]\nevery_minutes = \"5\""), &["hint: write `every_minutes = 30.0`"]);
     assert_refused(
         from_text("[checkpoint]\nkeep_best = \"no\""),
-        &["must be one of eval_loss, eval_accuracy, eval_r2, none", "hint: "],
+        &["must be one of eval_loss, eval_accuracy, eval_subset_accuracy,", "hint: "],
     );
 }
 
@@ -171,6 +171,8 @@ fn values_out_of_range_are_refused() {
         ("train.loss_scale_init", &["0", "0.5", "3", "2147483648", "inf"]),
         ("train.deterministic", &["\"worl\"", "\"yes\"", "1"]),
         ("train.micro_shards", &["0", "3", "8192"]),
+        ("train.eval_every_steps", &["-1"]),
+        ("train.eval_metrics", &["[]", "\"f1\"", "[\"all\", \"mae\"]"]),
         ("train.early_stop_metric", &["\"eval_r2\"", "\"loss\""]),
         ("train.early_stop_patience", &["-1"]),
         ("train.early_stop_min_delta", &["-1", "inf"]),

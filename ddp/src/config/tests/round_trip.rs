@@ -225,6 +225,8 @@ prop_compose! {
         (precision, loss_scale_log2) in (pick(&Precision::ALL), 0..=30i32),
         (deterministic, micro_shards_log2) in
             (pick(&[Determinism::Off, Determinism::On, Determinism::World]), 0..=12u32),
+        (eval_every_steps, train_metrics) in (0u64..1_000_000, any::<bool>()),
+        eval_metrics in proptest::option::of(Just(vec!["default".to_owned(), "all".to_owned()])),
         early_stop_metric in any_metric(has_eval, task),
         early_stop_patience in 0u64..100,
         early_stop_min_delta in 0.0..1e300f64,
@@ -240,6 +242,9 @@ prop_compose! {
             loss_scale_init: f64::from(loss_scale_log2).exp2(),
             deterministic,
             micro_shards: 1 << micro_shards_log2,
+            eval_every_steps: if has_eval { eval_every_steps } else { 0 },
+            eval_metrics,
+            train_metrics,
             early_stop_metric,
             early_stop_patience: if has_eval { early_stop_patience } else { 0 },
             early_stop_min_delta,
@@ -267,17 +272,12 @@ fn any_config() -> impl Strategy<Value = Config> {
     let log = (1usize..1_000_000).prop_map(|every_steps| LogConfig { every_steps, ..default().log });
     let name = "[a-zA-Z0-9_-]{1,40}";
     (name, by_data, any_model(), any_optimizer(), any_schedule(), comm, log).prop_map(
-        |(name, (loss, train, checkpoint, data), model, optimizer, schedule, comm, log)| Config {
-            name,
-            data,
-            model,
-            loss,
-            optimizer,
-            schedule,
-            train,
-            comm,
-            checkpoint,
-            log,
+        |(name, (loss, train, checkpoint, data), model, optimizer, schedule, comm, log)| {
+            // Early stopping keeps the best by its own metric.
+            let stops_by = (train.early_stop_patience > 0).then_some(train.early_stop_metric);
+            let keep_best = checkpoint.keep_best.map(|metric| stops_by.unwrap_or(metric));
+            let checkpoint = CheckpointConfig { keep_best, ..checkpoint };
+            Config { name, data, model, loss, optimizer, schedule, train, comm, checkpoint, log }
         },
     )
 }

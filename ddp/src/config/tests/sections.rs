@@ -129,11 +129,11 @@ fn what_stops_a_run_and_what_is_kept() {
     }
     assert_refused(
         from_sets(&["train.early_stop_metric=eval_r2"]),
-        &["must be \"eval_loss\" or \"eval_accuracy\" for task \"classification\""],
+        &["must be a metric of task \"classification\": eval_loss, eval_accuracy, eval_balanced_accuracy,"],
     );
     assert_refused(
         from_sets(&["data.task=regression", "checkpoint.keep_best=eval_accuracy"]),
-        &["must be \"eval_loss\" or \"eval_r2\" for task \"regression\""],
+        &["must be a metric of task \"regression\": eval_loss, eval_mae, eval_rmse, eval_r2, "],
     );
 }
 

@@ -78,7 +78,7 @@ pub(crate) fn run_state(step: u64) -> RunState {
 
 /// The same, with the best evaluation so far after step `best`.
 pub(crate) fn run_state_with_best(step: u64, best: u64) -> RunState {
-    let best = Best { metric: "eval_loss".to_owned(), value: 0.25, step: best };
+    let best = Best { metric: "eval_loss".to_owned(), value: 0.25, step: best, epoch: 1 };
     RunState { best: Some(best), ..run_state(step) }
 }
 

@@ -1,0 +1,114 @@
+//! Weights of the best evaluation so far, in host memory of rank 0: the run's model at the end.
+
+use std::sync::Arc;
+
+use ddp_kernels::Tensor;
+
+use crate::checkpoint::{Best, RunState};
+use crate::config::EvalMetric;
+use crate::report::EvalMetrics;
+use crate::train::error::Result;
+
+/// Judges evaluations by one metric and keeps the weights of the best.
+#[derive(Debug)]
+pub struct BestWeights {
+    /// None where nothing is to be kept.
+    metric: Option<EvalMetric>,
+    /// On rank 0, once there is a best evaluation; shared with a checkpoint that is being written.
+    weights: Option<Arc<Vec<f32>>>,
+}
+
+impl BestWeights {
+    /// Judges by `metric`; a resumed run has the weights of its best evaluation so far, on rank 0.
+    pub fn new(metric: Option<EvalMetric>, weights: Option<Vec<f32>>) -> Self {
+        BestWeights { metric, weights: weights.map(Arc::new) }
+    }
+
+    /// Whether an evaluation is better than the run's best so far. NaN, infinity and a missing value are never better.
+    pub fn is_better(&self, state: &RunState, metrics: &EvalMetrics) -> bool {
+        let Some(metric) = self.metric else { return false };
+        let best = state.best.as_ref().filter(|best| best.metric == metric.name()).map(|best| best.value);
+        let Some(value) = metrics.get(metric).filter(|value| value.is_finite()) else { return false };
+        best.is_none_or(|best| if metric.grows() { value > best } else { value < best })
+    }
+
+    /// Makes this evaluation the run's best. `weights` are those that were evaluated, on rank 0 of a run that keeps them.
+    pub fn record(
+        &mut self,
+        state: &mut RunState,
+        metrics: &EvalMetrics,
+        epoch: u64,
+        weights: Option<Vec<f32>>,
+    ) {
+        let Some((metric, value)) = self.metric.and_then(|metric| Some((metric, metrics.get(metric)?)))
+        else {
+            return;
+        };
+        state.best = Some(Best { metric: metric.name().to_owned(), value, step: state.step, epoch });
+        self.weights = weights.map(Arc::new);
+    }
+
+    /// The best evaluation, if the run keeps its weights.
+    pub fn best<'a>(&self, state: &'a RunState) -> Option<&'a Best> {
+        let metric = self.metric?;
+        state.best.as_ref().filter(|best| state.keeps_best_weights && best.metric == metric.name())
+    }
+
+    /// Its weights on rank 0.
+    pub fn weights(&self, state: &RunState) -> Option<&Arc<Vec<f32>>> {
+        self.best(state).and(self.weights.as_ref())
+    }
+
+    /// The weights for a checkpoint's file of its own: none if they are the checkpoint's, which are `current` unless an average
+    /// was evaluated.
+    pub fn for_checkpoint(&self, state: &RunState, is_averaged: bool) -> Option<Arc<Vec<f32>>> {
+        let best = self.best(state)?;
+        if best.step == state.step && !is_averaged { None } else { self.weights.clone() }
+    }
+}
+
+/// Copies weights to the host.
+pub(crate) fn to_host(weights: &Tensor) -> Result<Vec<f32>> {
+    Ok(weights.to_vec::<f32>()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metrics(loss: f64, accuracy: f64) -> EvalMetrics {
+        [(EvalMetric::Loss, loss), (EvalMetric::Accuracy, accuracy)].into_iter().collect()
+    }
+
+    #[test]
+    fn only_a_better_number_is_better() {
+        let mut state = RunState { step: 3, keeps_best_weights: true, ..RunState::default() };
+        let mut best = BestWeights::new(Some(EvalMetric::Accuracy), None);
+        assert!(!best.is_better(&state, &metrics(1.0, f64::NAN)));
+        assert!(best.is_better(&state, &metrics(f64::NAN, 0.5)));
+        best.record(&mut state, &metrics(f64::NAN, 0.5), 1, Some(vec![1.0]));
+        for accuracy in [0.5, 0.25, f64::NAN, f64::INFINITY] {
+            assert!(!best.is_better(&state, &metrics(0.0, accuracy)), "{accuracy}");
+        }
+        assert!(best.is_better(&state, &metrics(2.0, 0.75)));
+        // A run that is judged by another metric from now on has no best yet.
+        let other = BestWeights::new(Some(EvalMetric::Loss), None);
+        assert!(other.best(&state).is_none() && other.is_better(&state, &metrics(9.0, 0.0)));
+        assert!(!BestWeights::new(None, None).is_better(&state, &metrics(0.0, 1.0)));
+    }
+
+    #[test]
+    fn a_checkpoint_holds_weights_once() {
+        let mut state = RunState { step: 3, keeps_best_weights: true, ..RunState::default() };
+        let mut best = BestWeights::new(Some(EvalMetric::Loss), None);
+        assert_eq!(best.for_checkpoint(&state, false), None);
+        best.record(&mut state, &metrics(1.0, 0.0), 1, Some(vec![1.0]));
+        assert_eq!(best.for_checkpoint(&state, false), None);
+        assert_eq!(best.for_checkpoint(&state, true).as_deref(), Some(&vec![1.0]));
+        state.step = 4;
+        assert_eq!(best.for_checkpoint(&state, false).as_deref(), Some(&vec![1.0]));
+        // Runs of earlier versions keep none.
+        state.keeps_best_weights = false;
+        assert_eq!((best.for_checkpoint(&state, false), best.weights(&state)), (None, None));
+    }
+}

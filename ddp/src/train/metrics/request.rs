@@ -1,0 +1,83 @@
+//! The metrics that an evaluation measures, and the names under which it reports them.
+
+use crate::config::{MetricSet, MetricTable, Task};
+use crate::data::RowLayout;
+
+/// Most classes of a confusion matrix, and of areas that are computed from bins.
+pub const MAX_TABLE_CLASSES: usize = 1024;
+
+/// The metrics of an evaluation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MetricRequest {
+    /// Task of the model.
+    pub task: Task,
+    /// Metrics and tables to measure.
+    pub metrics: MetricSet,
+    /// Names of the classes, labels or targets in the order of the outputs; `None` for their numbers.
+    pub names: Option<Vec<String>>,
+    /// Units of each target per unit of the model's output, for models of scaled targets: errors are reported in the targets'
+    /// units. `None` if they are not scaled.
+    pub target_scale: Option<Vec<f64>>,
+}
+
+impl MetricRequest {
+    /// These metrics, with numbers for names and targets that are not scaled.
+    pub fn new(task: Task, metrics: MetricSet) -> Self {
+        MetricRequest { task, metrics, names: None, target_scale: None }
+    }
+
+    /// The task's default metrics.
+    pub fn defaults(task: Task) -> Self {
+        Self::new(task, MetricSet::defaults(task))
+    }
+
+    /// With errors in the units of the targets of rows with this layout.
+    #[must_use]
+    pub fn in_units_of(mut self, layout: &RowLayout) -> Self {
+        self.target_scale = layout.target_scale.as_ref().map(|scale| scale.scale.clone());
+        self
+    }
+
+    /// Name of an output's class, label or target: as the user wrote it where names are known.
+    pub fn output_name(&self, output: usize) -> String {
+        let name = self.names.as_ref().and_then(|names| names.get(output));
+        name.cloned().unwrap_or_else(|| output.to_string())
+    }
+
+    /// Whether the confusion matrix is asked for and not too large.
+    pub(crate) fn has_confusion_matrix(&self, n_outputs: usize) -> bool {
+        self.metrics.has_table(MetricTable::ConfusionMatrix) && n_outputs <= MAX_TABLE_CLASSES
+    }
+
+    /// A warning about metrics that are left out for `n_outputs` classes, if some are.
+    pub fn left_out(&self, n_outputs: usize) -> Option<String> {
+        (self.metrics.has_table(MetricTable::ConfusionMatrix) && n_outputs > MAX_TABLE_CLASSES).then(|| {
+            format!(
+                "the confusion matrix is left out: {n_outputs} classes, expected at most {MAX_TABLE_CLASSES}\n\
+                 hint: eval_per_class has the figures of each class"
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outputs_have_their_name_or_number() {
+        let mut request = MetricRequest::defaults(Task::Classification);
+        assert_eq!(request.output_name(7), "7");
+        request.names = Some(vec!["setosa".to_owned()]);
+        assert_eq!((request.output_name(0), request.output_name(1)), ("setosa".to_owned(), "1".to_owned()));
+    }
+
+    #[test]
+    fn a_huge_confusion_matrix_is_left_out_and_said_so() {
+        let all = MetricRequest::new(Task::Classification, MetricSet::all(Task::Classification));
+        assert!(all.has_confusion_matrix(1024) && all.left_out(1024).is_none());
+        assert!(!all.has_confusion_matrix(1025));
+        assert!(all.left_out(1025).unwrap().contains("1025 classes"));
+        assert_eq!(MetricRequest::defaults(Task::Classification).left_out(1025), None);
+    }
+}

@@ -1,0 +1,289 @@
+//! All sums of an evaluation, merged over parts and ranks, and the metrics that follow from them.
+
+use ddp_comm::World;
+use ddp_kernels::ops::LossSums;
+
+use super::class_counts::ClassCounts;
+use super::probabilities::{ProbabilitySums, softmax};
+use super::request::MetricRequest;
+use super::rows::EvalRows;
+use super::scores::{Areas, Scores};
+use super::target_sums::{self, TargetSums};
+use crate::config::{EvalMetric as M, MetricTable, Task};
+use crate::report::{ConfusionMatrix, EvalMetrics, EvalTables, NamedFigures};
+use crate::train::error::Result;
+
+/// Metrics that follow from the counts of classes.
+const OF_CLASSES: [M; 6] =
+    [M::BalancedAccuracy, M::PrecisionMacro, M::RecallMacro, M::F1Macro, M::F1Weighted, M::F1Micro];
+/// Metrics that need the probabilities of classes.
+const OF_PROBABILITIES: [M; 3] = [M::LogLoss, M::Top5Accuracy, M::Ece];
+/// Metrics that need all scores.
+const OF_SCORES: [M; 2] = [M::RocAuc, M::AveragePrecision];
+
+/// What an evaluation must bring to the host for the metrics that are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Needs {
+    pub(crate) outputs: bool,
+    /// Place of each row's largest output.
+    pub(crate) predicted: bool,
+}
+
+impl Needs {
+    pub(crate) fn of(request: &MetricRequest) -> Self {
+        let metrics = &request.metrics;
+        let probabilities = metrics.has_any(&OF_PROBABILITIES);
+        match request.task {
+            Task::Classification => Needs {
+                outputs: probabilities || metrics.has_any(&OF_SCORES),
+                predicted: probabilities || has_counts(request),
+            },
+            Task::Multilabel | Task::Regression => Needs { outputs: true, predicted: false },
+        }
+    }
+}
+
+fn has_counts(request: &MetricRequest) -> bool {
+    let tables = [MetricTable::PerClass, MetricTable::ConfusionMatrix];
+    request.metrics.has_any(&OF_CLASSES) || tables.iter().any(|table| request.metrics.has_table(*table))
+}
+
+/// Scores of the rows, if the request needs them.
+pub(crate) fn scores(request: &MetricRequest, n_outputs: usize, n_rows: usize) -> Option<Scores> {
+    let is_multilabel = request.task == Task::Multilabel;
+    request.metrics.has_any(&OF_SCORES).then(|| Scores::new(n_outputs, is_multilabel, n_rows))
+}
+
+/// Sums over the rows of one part.
+#[derive(Debug, Clone)]
+pub(crate) struct Totals {
+    task: Task,
+    n_outputs: usize,
+    pub(crate) loss: LossSums,
+    /// Weight of the rows, of right rows or labels, and of rows whose labels are all right.
+    weight: f64,
+    pub(crate) n_correct: f64,
+    n_all_correct: f64,
+    classes: Option<ClassCounts>,
+    probabilities: Option<ProbabilitySums>,
+    /// One per target; none for other tasks.
+    targets: Vec<TargetSums>,
+}
+
+impl Totals {
+    pub(crate) fn new(request: &MetricRequest, n_outputs: usize) -> Self {
+        let n_targets = if request.task == Task::Regression { n_outputs } else { 0 };
+        let classes =
+            has_counts(request).then(|| ClassCounts::new(n_outputs, request.has_confusion_matrix(n_outputs)));
+        Totals {
+            task: request.task,
+            n_outputs,
+            loss: LossSums::default(),
+            weight: 0.0,
+            n_correct: 0.0,
+            n_all_correct: 0.0,
+            classes: classes.filter(|_| request.task != Task::Regression),
+            probabilities: request.metrics.has_any(&OF_PROBABILITIES).then(ProbabilitySums::new),
+            targets: vec![TargetSums::new(); n_targets],
+        }
+    }
+
+    /// Adds a batch. The losses, and for classification the right rows, are added up on the device.
+    pub(crate) fn add(&mut self, rows: &EvalRows<'_>, scores: Option<&mut Scores>) {
+        self.weight += rows.weights().sum::<f64>();
+        match self.task {
+            Task::Classification => self.add_classes(rows, scores),
+            Task::Multilabel => self.add_labels(rows, scores),
+            Task::Regression => self.add_targets(rows),
+        }
+    }
+
+    fn add_classes(&mut self, rows: &EvalRows<'_>, scores: Option<&mut Scores>) {
+        if let Some(classes) = &mut self.classes {
+            classes.add_classes(rows);
+        }
+        if self.probabilities.is_none() && scores.is_none() {
+            return;
+        }
+        let probabilities = softmax(rows.outputs, self.n_outputs);
+        if let Some(sums) = &mut self.probabilities {
+            sums.add(rows, &probabilities, self.n_outputs);
+        }
+        let Some(scores) = scores else { return };
+        let of_rows = probabilities.chunks_exact(self.n_outputs).zip(rows.labels()).zip(rows.weights());
+        for ((probabilities, label), weight) in of_rows {
+            scores.add(weight, |class| (probabilities[class], class == label));
+        }
+    }
+
+    fn add_labels(&mut self, rows: &EvalRows<'_>, mut scores: Option<&mut Scores>) {
+        if let Some(classes) = &mut self.classes {
+            classes.add_labels(rows);
+        }
+        for (row, weight) in rows.values(self.n_outputs) {
+            let is_right = |(output, target): (f32, f32)| (output > 0.0) == (target > 0.5);
+            let n_right = row.clone().filter(|&label| is_right(label)).count();
+            self.n_correct += weight * n_right as f64;
+            self.n_all_correct += if n_right == self.n_outputs { weight } else { 0.0 };
+            if let Some(scores) = scores.as_deref_mut() {
+                let labels: Vec<(f32, f32)> = row.collect();
+                let sigmoid = |output: f32| 1.0 / (1.0 + (-f64::from(output)).exp());
+                scores.add(weight, |label| (sigmoid(labels[label].0), labels[label].1 > 0.5));
+            }
+        }
+    }
+
+    fn add_targets(&mut self, rows: &EvalRows<'_>) {
+        for (row, weight) in rows.values(self.n_outputs) {
+            for (sums, (output, target)) in self.targets.iter_mut().zip(row) {
+                sums.merge(&TargetSums::of(f64::from(target), f64::from(output), weight));
+            }
+        }
+    }
+
+    /// All sums that merge by addition.
+    fn sums_mut(&mut self) -> Vec<&mut [f64]> {
+        use std::slice::from_mut;
+        let mut sums = vec![
+            from_mut(&mut self.loss.loss),
+            from_mut(&mut self.loss.weight),
+            from_mut(&mut self.weight),
+            from_mut(&mut self.n_correct),
+            from_mut(&mut self.n_all_correct),
+        ];
+        sums.extend(self.classes.iter_mut().flat_map(ClassCounts::sums_mut));
+        sums.extend(self.probabilities.iter_mut().map(ProbabilitySums::sums_mut));
+        sums
+    }
+
+    fn values(&mut self) -> Vec<f64> {
+        let mut values: Vec<f64> = self.sums_mut().iter().flat_map(|sums| sums.iter().copied()).collect();
+        values.extend_from_slice(bytemuck::cast_slice(&self.targets));
+        values
+    }
+
+    fn merge_values(&mut self, values: &[f64]) {
+        let mut values = values.iter().copied();
+        for sum in self.sums_mut().into_iter().flatten() {
+            *sum += values.next().expect("all ranks measure the same");
+        }
+        let targets: Vec<f64> = values.collect();
+        let targets = bytemuck::cast_slice::<f64, TargetSums>(&targets);
+        self.targets.iter_mut().zip(targets).for_each(|(sums, other)| sums.merge(other));
+    }
+
+    /// Totals of the parts of all ranks, added in their order. Collective.
+    pub(crate) fn of_all_ranks(
+        world: &World,
+        request: &MetricRequest,
+        n_outputs: usize,
+        parts: &mut [(usize, Totals)],
+    ) -> Result<Self> {
+        let values: Vec<f64> = parts.iter_mut().flat_map(|(_, totals)| totals.values()).collect();
+        let mut all = Totals::new(request, n_outputs);
+        let part_bytes = all.values().len() * size_of::<f64>();
+        for of_rank in world.group().all_gather_bytes(bytemuck::cast_slice(&values))? {
+            for of_part in of_rank.chunks_exact(part_bytes) {
+                all.merge_values(&bytemuck::pod_collect_to_vec::<u8, f64>(of_part));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Sum of the rows' weights.
+    pub(crate) fn weight(&self) -> f64 {
+        self.weight
+    }
+
+    /// The metrics that the request asks for, where they are defined. `scores` gives the outputs that have areas.
+    pub(crate) fn metrics(
+        &self,
+        request: &MetricRequest,
+        areas: Option<(&[usize], &[Areas])>,
+    ) -> EvalMetrics {
+        let is_multilabel = self.task == Task::Multilabel;
+        let mut metrics = EvalMetrics::default();
+        let mut put = |metric: M, value: Option<f64>| {
+            if request.metrics.has(metric) {
+                metrics = std::mem::take(&mut metrics).with(metric, value);
+            }
+        };
+        put(M::Loss, (self.loss.weight > 0.0).then(|| self.loss.mean()));
+        let share = |part: f64, of: f64| (of > 0.0).then(|| part / of);
+        match self.task {
+            Task::Classification => put(M::Accuracy, share(self.n_correct, self.weight)),
+            Task::Multilabel => {
+                put(M::Accuracy, share(self.n_correct, self.weight * self.n_outputs as f64));
+                put(M::SubsetAccuracy, share(self.n_all_correct, self.weight));
+            }
+            Task::Regression => {}
+        }
+        if let Some(classes) = &self.classes {
+            let averages = classes.averages(is_multilabel);
+            put(M::BalancedAccuracy, averages.balanced_accuracy);
+            put(M::PrecisionMacro, averages.precision_macro);
+            put(M::RecallMacro, averages.recall_macro);
+            put(M::F1Macro, averages.f1_macro);
+            put(M::F1Weighted, averages.f1_weighted);
+            put(M::F1Micro, averages.f1_micro);
+        }
+        if let Some(sums) = &self.probabilities {
+            put(M::LogLoss, Some(sums.log_loss(self.weight)));
+            put(M::Top5Accuracy, sums.top_5(self.weight, self.n_outputs));
+            put(M::Ece, Some(sums.ece(self.weight)));
+        }
+        if let Some((_, areas)) = areas {
+            let mean = |of: fn(&Areas) -> Option<f64>| -> Option<f64> {
+                Some(areas.iter().map(of).sum::<Option<f64>>()? / areas.len() as f64)
+            };
+            put(M::RocAuc, mean(Areas::roc_auc));
+            put(M::AveragePrecision, mean(Areas::average_precision));
+        }
+        let targets = self.targets_in_units(request);
+        put(M::Mae, target_sums::mean(&targets, TargetSums::mae));
+        put(M::Rmse, target_sums::mean(&targets, TargetSums::rmse));
+        put(M::R2, target_sums::mean(&targets, TargetSums::r2));
+        metrics.with_tables(self.tables(request, &targets, areas))
+    }
+
+    /// The targets' sums in the user's units: the only place where the scale of targets is undone in metrics.
+    fn targets_in_units(&self, request: &MetricRequest) -> Vec<TargetSums> {
+        let scale = |target: usize| request.target_scale.as_ref().map_or(1.0, |scale| scale[target]);
+        self.targets.iter().enumerate().map(|(target, sums)| sums.in_units(scale(target))).collect()
+    }
+
+    fn tables(
+        &self,
+        request: &MetricRequest,
+        targets: &[TargetSums],
+        areas: Option<(&[usize], &[Areas])>,
+    ) -> EvalTables {
+        let named = |output: usize, figures| NamedFigures { name: request.output_name(output), figures };
+        let mut tables = EvalTables::default();
+        if let (Some(classes), true) = (&self.classes, request.metrics.has_table(MetricTable::PerClass)) {
+            for (class, mut figures) in classes.figures(self.task == Task::Multilabel) {
+                let areas = areas.and_then(|(columns, areas)| {
+                    columns.iter().position(|column| *column == class).map(|place| areas[place])
+                });
+                let roc_auc = areas.and_then(|areas| areas.roc_auc()).map(|value| ("roc_auc", value));
+                let precision = areas.and_then(|areas| areas.average_precision());
+                figures.extend(roc_auc.filter(|_| request.metrics.has(M::RocAuc)));
+                let precision = precision.filter(|_| request.metrics.has(M::AveragePrecision));
+                figures.extend(precision.map(|value| ("average_precision", value)));
+                tables.per_class.push(named(class, figures));
+            }
+        }
+        if request.metrics.has_table(MetricTable::PerTarget) {
+            for (target, sums) in targets.iter().enumerate() {
+                let figures = [("mae", sums.mae()), ("rmse", sums.rmse()), ("r2", sums.r2())];
+                let figures = figures.into_iter().filter_map(|(name, value)| Some((name, value?)));
+                tables.per_target.push(named(target, figures.collect()));
+            }
+        }
+        tables.confusion_matrix = self.classes.as_ref().and_then(ClassCounts::confusion).map(|counts| {
+            let classes = (0..self.n_outputs).map(|class| request.output_name(class)).collect();
+            ConfusionMatrix { classes, counts }
+        });
+        tables
+    }
+}
