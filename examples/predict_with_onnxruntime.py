@@ -8,8 +8,8 @@
 Prints one JSON object per row: the label with its probability, or the predicted quantities. If the file has the target's column
 too, the last line tells the accuracy or the mean absolute error on stderr.
 
-The model takes the columns as they are in the file. Its metadata names the columns of each input; missing numbers are NaN, missing
-texts are empty. Needs onnxruntime and numpy.
+The model takes the columns as they are in the file. Its metadata names the columns of each input; missing numbers are NaN (the
+smallest int64 among integers), missing texts are empty. Needs onnxruntime and numpy.
 """
 import csv
 import json
@@ -33,8 +33,9 @@ def feeds(session, rows):
             arrays[given.name] = np.array(texts, dtype=object)
         else:
             # Integers may have more digits than a float.
-            number = int if given.type == "tensor(int64)" else float
-            numbers = [[np.nan if text in MISSING else number(text) for text in row] for row in texts]
+            is_integer = given.type == "tensor(int64)"
+            number, missing = (int, np.iinfo(np.int64).min) if is_integer else (float, np.nan)
+            numbers = [[missing if text in MISSING else number(text) for text in row] for row in texts]
             arrays[given.name] = np.array(numbers, dtype=DTYPES[given.type])
     return arrays
 

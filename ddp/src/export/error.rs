@@ -42,6 +42,16 @@ pub enum ExportError {
         /// Features that the layers expect.
         expected: String,
     },
+    /// The number of classes differs from that of the outputs.
+    #[error(
+        "the model has {got} labels for {expected} outputs\nhint: the file was changed, or belongs to a different model"
+    )]
+    Labels {
+        /// Labels of the classes.
+        got: usize,
+        /// Outputs of the last layer.
+        expected: usize,
+    },
     /// Only ONNX knows a second file of weights.
     #[error(
         "--external-data is for ONNX, and the output is safetensors\nhint: add --format onnx, or leave --external-data out"

@@ -177,6 +177,13 @@ impl Graph {
         self.constant(name, ElementType::Int64, &[values.len()], bytes_of(values), Vec::new())
     }
 
+    /// A vector of texts.
+    pub(super) fn texts(&mut self, name: &str, values: Vec<String>) -> Value {
+        let dims = [values.len()];
+        let texts = values.into_iter().map(Bytes::from).collect();
+        self.constant(name, ElementType::String, &dims, Bytes::new(), texts)
+    }
+
     fn constant(
         &mut self,
         name: &str,

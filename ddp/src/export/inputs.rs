@@ -10,6 +10,8 @@ use crate::data::{ColumnCodes, EncodedColumn, Normalizer, Preprocessor, Vocabula
 
 /// Name of the input of models with one input for all columns.
 const X: &str = "x";
+/// Missing value of an integer input, as NaT in numpy and pandas.
+const MISSING_INTEGER: i64 = i64::MIN;
 /// Beyond this size not all integers are exact in f64.
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
@@ -90,7 +92,9 @@ fn declare(graph: &mut Graph, preprocessor: &Preprocessor) -> (Vec<Input>, Colum
     let declare = |graph: &mut Graph, name: &str, columns: &[String], element| {
         let about = match element {
             ElementType::String => "text of a category; unknown texts and \"\" are one more category",
-            ElementType::Int64 => "integers as in the data",
+            ElementType::Int64 => {
+                "integers as in the data; the smallest int64 is a missing value, where training allowed it"
+            }
             _ => "numbers as in the data; NaN is a missing value, where training allowed it",
         };
         let value = graph.input(name, element, columns.len(), about);
@@ -106,27 +110,40 @@ fn declare(graph: &mut Graph, preprocessor: &Preprocessor) -> (Vec<Input>, Colum
         let element = match offset {
             _ if is_category(column) => ElementType::String,
             0.0 => ElementType::Float,
-            // A double would lose digits of such integers, but an integer can't be missing.
-            _ if offset.abs() >= MAX_EXACT && !plan.fills_missing() => ElementType::Int64,
+            _ if offset.abs() >= MAX_EXACT => ElementType::Int64,
             _ => ElementType::Double,
         };
         let (input, value) = declare(graph, column, std::slice::from_ref(column), element);
         inputs.push(input);
-        values.push(add_offset(graph, column, element, value, offset));
+        let value = match element {
+            ElementType::Double => add_offset(graph, column, value, offset),
+            ElementType::Int64 => add_integer_offset(graph, column, value, offset, plan.fills_missing()),
+            _ => value,
+        };
+        values.push(value);
     }
     (inputs, Columns::Each(values))
 }
 
-/// The values less their offset, as f32; others as they are.
-fn add_offset(graph: &mut Graph, column: &str, element: ElementType, value: Value, offset: f64) -> Value {
-    let name = format!("{column}.offset");
-    let offset = match element {
-        ElementType::Double => graph.doubles(&name, vec![offset]),
-        ElementType::Int64 => graph.integers(&name, vec![offset as i64]),
-        _ => return value,
-    };
+/// The values less their offset, as f32.
+fn add_offset(graph: &mut Graph, column: &str, value: Value, offset: f64) -> Value {
+    let offset = graph.doubles(&format!("{column}.offset"), vec![offset]);
     let less = graph.op("Sub", &[&value, &offset], &format!("{column}.less_offset"));
     graph.cast(&less, ElementType::Float, &format!("{column}.f32"))
+}
+
+/// [`add_offset`] for integers; NaN for [`MISSING_INTEGER`] where missing values are filled.
+fn add_integer_offset(graph: &mut Graph, column: &str, value: Value, offset: f64, may_miss: bool) -> Value {
+    let offset = graph.integers(&format!("{column}.offset"), vec![offset as i64]);
+    let less = graph.op("Sub", &[&value, &offset], &format!("{column}.less_offset"));
+    let number = graph.cast(&less, ElementType::Float, &format!("{column}.f32"));
+    if !may_miss {
+        return number;
+    }
+    let missing = graph.integers(&format!("{column}.missing"), vec![MISSING_INTEGER]);
+    let is_missing = graph.op("Equal", &[&value, &missing], &format!("{column}.is_missing"));
+    let nan = graph.floats(&format!("{column}.nan"), &[1], vec![f32::NAN]);
+    graph.op("Where", &[&is_missing, &nan, &number], &format!("{column}.or_nan"))
 }
 
 /// Fills and normalises the columns of numbers, `[N, n]`; returns them and the indicators of missing values.

@@ -78,7 +78,6 @@ impl OnnxModel {
         let n_outputs = layers.last().map_or(0, |layer| layer.out_features());
         let head = Head::new(task, preprocessor, n_outputs);
         head.add(&mut graph, &outputs, n_outputs);
-
         let columns = |input: &Input| (input.name.clone(), json!(input.columns));
         let columns: serde_json::Map<_, _> = features.inputs.iter().map(columns).collect();
         let mut metadata = vec![
@@ -90,7 +89,10 @@ impl OnnxModel {
             (VERSION_KEY, env!("CARGO_PKG_VERSION").to_owned()),
         ];
         if let Head::Classes(labels) = &head {
-            metadata.push((LABELS_KEY, labels.to_json().to_string()));
+            if labels.len() != n_outputs {
+                return Err(ExportError::Labels { got: labels.len(), expected: n_outputs });
+            }
+            metadata.push((LABELS_KEY, labels.to_json()));
         }
         let opset = |domain: &str, version| OperatorSetIdProto { domain: Some(domain.to_owned()), version };
         let proto = ModelProto {

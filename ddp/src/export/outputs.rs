@@ -1,9 +1,11 @@
 //! The outputs of a graph, by the task: probabilities and labels, or predictions.
 
+use std::sync::Arc;
+
 use super::graph::{Attribute, Graph, Value};
 use super::proto::ElementType;
 use crate::config::Task;
-use crate::data::{Preprocessor, TargetScale};
+use crate::data::{Label, LabelVocabulary, Preprocessor, TargetScale};
 
 /// Name of the output of probabilities.
 const PROBABILITIES: &str = "probabilities";
@@ -18,34 +20,21 @@ pub(super) const NAMES: [&str; 3] = [PROBABILITIES, LABEL, PREDICTION];
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Head {
     /// One class, with these labels.
-    Classes(ClassLabels),
+    Classes(Arc<LabelVocabulary>),
     /// One yes or no per output.
     Labels,
     /// Quantities, which the layers give in standardised units if there is a scale.
     Values(Option<TargetScale>),
 }
 
-/// Labels of the classes, in the order of the outputs.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum ClassLabels {
-    /// Class indices.
-    Indices(usize),
-}
-
-impl ClassLabels {
-    /// The labels as a JSON array.
-    pub(super) fn to_json(&self) -> serde_json::Value {
-        match self {
-            ClassLabels::Indices(n) => (0..*n).collect(),
-        }
-    }
-}
-
 impl Head {
     /// The head of a model for `task`.
     pub(super) fn new(task: Task, preprocessor: &Preprocessor, n_outputs: usize) -> Self {
         match task {
-            Task::Classification => Head::Classes(ClassLabels::Indices(n_outputs)),
+            Task::Classification => {
+                let numbers = || Arc::new(LabelVocabulary::numbers(n_outputs));
+                Head::Classes(preprocessor.labels.clone().unwrap_or_else(numbers))
+            }
             Task::Multilabel => Head::Labels,
             Task::Regression => Head::Values(preprocessor.target_scale.clone()),
         }
@@ -76,16 +65,30 @@ fn add_values(graph: &mut Graph, outputs: &Value, n_outputs: usize, scale: Optio
     graph.output_op("Add", &[&scaled, &shift], &[], PREDICTION);
 }
 
-fn add_classes(graph: &mut Graph, outputs: &Value, n_outputs: usize, labels: &ClassLabels) {
+fn add_classes(graph: &mut Graph, outputs: &Value, n_outputs: usize, labels: &LabelVocabulary) {
     graph.output_op("Softmax", &[outputs], &[("axis", Attribute::Int(-1))], PROBABILITIES);
     graph.output(PROBABILITIES, ElementType::Float, Some(n_outputs), "probability of each class");
     let first_of_largest = [("axis", Attribute::Int(1)), ("keepdims", Attribute::Int(0))];
-    match labels {
-        ClassLabels::Indices(_) => {
-            graph.output_op("ArgMax", &[outputs], &first_of_largest, LABEL);
-            graph.output(LABEL, ElementType::Int64, None, "the most probable class");
-        }
+    if labels.is_numbers() {
+        graph.output_op("ArgMax", &[outputs], &first_of_largest, LABEL);
+        graph.output(LABEL, ElementType::Int64, None, "the most probable class");
+        return;
     }
+    let class = graph.op_with("ArgMax", &[outputs], &first_of_largest, "label.class");
+    let integer = |label: Label| match label {
+        Label::Integer(number) => Some(number),
+        Label::Text(_) => None,
+    };
+    // One output has one type: integers next to texts are texts.
+    let (all, element) = match labels.labels().map(integer).collect::<Option<Vec<i64>>>() {
+        Some(integers) => (graph.integers("label.all", integers), ElementType::Int64),
+        None => {
+            let texts = labels.labels().map(|label| label.to_string()).collect();
+            (graph.texts("label.all", texts), ElementType::String)
+        }
+    };
+    graph.output_op("Gather", &[&all, &class], &[], LABEL);
+    graph.output(LABEL, element, None, "label of the most probable class");
 }
 
 /// A label applies where its output is at least 0, that is its probability at least 1/2, as in `predict` without a threshold.

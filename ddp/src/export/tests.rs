@@ -10,7 +10,7 @@ use super::proto::{DataLocation, GraphProto, ModelProto};
 use super::{ExportError, TrainedParam};
 use crate::config::Task;
 use crate::config::precision::Precision;
-use crate::data::{ColumnCodes, Preprocessor, Vocabulary};
+use crate::data::{ColumnCodes, Label, LabelVocabulary, Preprocessor, Vocabulary};
 use crate::model::layer::Sizes;
 use crate::model::layers::{ActivationLayer, Linear};
 use crate::model::linear_spec::LinearSpec;
@@ -128,23 +128,25 @@ fn weights_and_columns_of_another_model_are_refused() {
     let network = Network::new(ModelSpec::plain(&[3, 2], Activation::Relu), 4, Device::Cpu, Precision::F32);
     let network = network.unwrap();
     let layers: Vec<_> = network.layers().collect();
-    let preprocessor = plain(3);
-    let with = |parameters| {
-        let trained = Trained {
-            preprocessor: &preprocessor,
-            layers: &layers,
-            parameters,
-            task: Task::Classification,
-            targets: &[],
-            config: "",
-            origin: "",
-        };
-        OnnxModel::new(trained).unwrap_err().to_string()
+    let trained = |preprocessor, parameters| Trained {
+        preprocessor,
+        layers: &layers,
+        parameters,
+        task: Task::Classification,
+        targets: &[],
+        config: "",
+        origin: "",
     };
+    let plain_columns = plain(3);
+    let with = |parameters| OnnxModel::new(trained(&plain_columns, parameters)).unwrap_err().to_string();
     let mut parameters = TrainedParam::of_network(&network).unwrap();
     parameters.iter_mut().for_each(|param| param.dims.insert(0, 1));
     assert!(with(parameters).contains("is [1, "), "the shape is named");
     assert!(with(Vec::new()).contains("layers.0.weight is missing among the weights, expected [2, 3]"));
+    let labels = Some(std::sync::Arc::new(LabelVocabulary::new(["a", "b", "c"].map(Label::from))));
+    let preprocessor = Preprocessor { labels, ..plain(3) };
+    let error = OnnxModel::new(trained(&preprocessor, TrainedParam::of_network(&network).unwrap()));
+    assert!(error.unwrap_err().to_string().starts_with("the model has 3 labels for 2 outputs"));
     let error = exported(&network, &plain(5)).unwrap_err().to_string();
     assert!(error.contains("the columns give 5 features, but the layers expect 3"), "{error}");
 }

@@ -79,6 +79,15 @@ fn make(dir: &Path) -> Vec<Case> {
         "target = [\"price\", \"height\"]\ntask = \"regression\"\ndrop = [\"kind\", \"yes\", \"no\", \"city\", \"code\"]\n\
          missing = \"mean\"\nnormalize = \"standard\"\n[model]\nhidden = []",
     );
+    let labels = |name: &str, texts: [&str; 3]| {
+        let rows = write(dir, &format!("{name}.csv"), &labelled(texts));
+        let data = format!("[data]\ntrain = {}\ntarget = \"class\"\n[model]\nhidden = [6]\n", quoted(&rows));
+        let config = write(dir, &format!("{name}.toml"), &(data + "[train]\nepochs = 2\nbatch_size = 8\n"));
+        (config, rows)
+    };
+    let (texts, text_rows) = labels("texts", ["Iris setosa", "\"a, b\"", "Öl"]);
+    let (integers, integer_rows) = labels("integers", ["-1", "7", "200000"]);
+    let (mixed, mixed_rows) = labels("mixed", ["10", "9", "none of both"]);
     let times = write(dir, "times.csv", &times());
     let of_times = |name: &str, more: &str| {
         let text = format!(
@@ -101,6 +110,9 @@ fn make(dir: &Path) -> Vec<Case> {
         ("only-categories", only_categories, rows.clone()),
         ("multilabel", multilabel, rows.clone()),
         ("regression", regression, write(dir, "whole.csv", &table(160, 40))),
+        ("texts", texts, text_rows),
+        ("integers", integers, integer_rows),
+        ("mixed", mixed, mixed_rows),
         ("times", exact, times.clone()),
         ("filled-times", filled, times.clone()),
     ];
@@ -139,12 +151,23 @@ fn table(first: usize, n_rows: usize) -> String {
     text
 }
 
+/// Rows of three classes with these labels.
+fn labelled(labels: [&str; 3]) -> String {
+    let mut text = "a,b,class\n".to_owned();
+    for row in 0..60 {
+        let angle = row as f64 * 2.4;
+        text += &format!("{:.4},{:.4},{}\n", angle.sin(), angle.cos(), labels[row % 3]);
+    }
+    text
+}
+
 /// Times in nanoseconds and in seconds, small numbers, times with gaps, and targets far from 0.
 fn times() -> String {
     let mut text = "ns,s,small,gaps,y\n".to_owned();
     for row in 0..60_u64 {
         let (ns, s) = (1_700_000_000_000_000_000 + row * 7, 1.7e9 + row as f64 * 0.125);
-        let gaps = if row % 9 == 4 { String::new() } else { format!("{}", 1_699_999_999_000 + row * 3) };
+        let gaps =
+            if row % 9 == 4 { String::new() } else { format!("{}", 1_699_999_999_000_000_000 + row * 3) };
         text += &format!("{ns},{s},{},{gaps},{}\n", row % 5, 3e5 + 1e5 * (row as f64 * 0.1).sin());
     }
     text

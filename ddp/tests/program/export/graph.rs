@@ -168,8 +168,24 @@ fn columns_with_many_digits_are_inputs_of_many_digits() {
     let offset = graph.constant("ns.offset");
     let bytes: [u8; 8] = offset.raw_data.as_slice().try_into().unwrap();
     assert!((i64::from_le_bytes(bytes) - 1_700_000_000_000_000_200).abs() < 1000);
-    // An integer can't be missing.
+    // The smallest integer is a missing one.
     let model = self::model("filled-times");
-    let want = ["ns f64 [N, 1]", "s f64 [N, 1]", "small f32 [N, 1]", "gaps f64 [N, 1]"];
+    let want = ["ns i64 [N, 1]", "s f64 [N, 1]", "small f32 [N, 1]", "gaps i64 [N, 1]"];
     assert_eq!(inputs(model.graph()), want);
+    assert_eq!(model.graph().operators()[..4], ["Sub", "Cast", "Equal", "Where"]);
+    assert_eq!(model.graph().constant("gaps.missing").raw_data, i64::MIN.to_le_bytes());
+}
+
+#[test]
+fn labels_are_those_of_the_data() {
+    let labels = |name: &str| {
+        let model = model(name);
+        let graph = model.graph();
+        assert!(graph.operators().ends_with(&["Softmax", "ArgMax", "Gather"]), "{name}");
+        (outputs(graph)[1].clone(), model.metadata("ddp_train.labels").unwrap().to_owned())
+    };
+    let of = |output: &str, json: &str| (output.to_owned(), json.to_owned());
+    assert_eq!(labels("texts"), of("label text [N]", r#"["Iris setosa","a, b","Öl"]"#));
+    assert_eq!(labels("integers"), of("label i64 [N]", "[-1,7,200000]"));
+    assert_eq!(labels("mixed"), of("label text [N]", r#"[9,10,"none of both"]"#));
 }
