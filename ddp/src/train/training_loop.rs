@@ -484,6 +484,7 @@ impl<'a> TrainingLoop<'a> {
             names: output_names.clone(),
             ..MetricRequest::new(config.data.task, self.metric_sets[0])
         };
+        let request = request.in_units_of(data.train.layout());
         let measure = |model: &mut Network, loss: &LossHead| {
             evaluate(world, model, loss, &request, &data.train, *eval_partition, loading)
         };
