@@ -46,7 +46,7 @@ fn every_changed_value_is_found_where_statistics_read_all_rows() {
         for more in [&["--set=data.normalize=standard"][..], &["--set=data.fingerprint=full"]] {
             let outcome = resumed_after_a_change(at, by, more);
             assert_eq!(outcome.status.code(), Some(2), "{at} {more:?}: {}", outcome.stderr);
-            let message = "the fingerprint of the training data is full-1:";
+            let message = "the fingerprint of the data is full-1:";
             assert!(outcome.stderr.contains(message), "{}", outcome.stderr);
         }
     }
@@ -56,7 +56,7 @@ fn every_changed_value_is_found_where_statistics_read_all_rows() {
 fn arrays_that_no_statistics_read_are_sampled() {
     // Of 4,000 rows 1,024 are compared: row 0 and not row 1.
     let outcome = resumed_after_a_change(0, 1.0, &[]);
-    assert!(outcome.stderr.contains("the fingerprint of the training data is "), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("the fingerprint of the data is "), "{}", outcome.stderr);
     assert!(!outcome.stderr.contains("full-1:"), "{}", outcome.stderr);
     assert!(resumed_after_a_change(2, 1.0, &[]).status.success());
 }

@@ -163,7 +163,7 @@ fn no_argument_is_help_alone_and_the_digits_under_a_launcher() {
     let folder = temp_dir();
     let help = in_folder(folder.path(), "");
     assert_eq!(help.status.code(), Some(2));
-    assert!(help.stderr.contains("Usage: ddp-train <COMMAND>"), "{help:?}");
+    assert!(help.stderr.contains("Usage: ddp-train [OPTIONS] <COMMAND>"), "{help:?}");
     assert!(help.stderr.contains("`ddp-train table.csv --target label`"), "{help:?}");
     let mut job = mpirun(&[(2, &[])]);
     job.current_dir(folder.path());

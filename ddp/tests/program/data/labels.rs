@@ -70,8 +70,14 @@ fn npy_bool(labels: &[f64]) -> Vec<u8> {
     file
 }
 
-const SETS: [&str; 4] =
-    ["model.hidden=[4]", "train.epochs=2", "train.batch_size=16", "checkpoint.every_epochs=0"];
+/// Tables are normalised by default, and arrays are not.
+const SETS: [&str; 5] = [
+    "data.normalize=none",
+    "model.hidden=[4]",
+    "train.epochs=2",
+    "train.batch_size=16",
+    "checkpoint.every_epochs=0",
+];
 
 /// Trains in `folder` on `data`, `--set` arguments for the section; returns weights, labels and config of the model.
 #[track_caller]
