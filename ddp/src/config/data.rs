@@ -5,6 +5,7 @@ use std::path::Path;
 use super::data_format::{DataFormat, format_by_name};
 use super::key::{Key, Kind, Range, count, key, number, one_of, switch, text};
 use super::raw::RawConfig;
+use super::table_text::{Datetime, Delimiter};
 use super::value::{ConfigEnum, ConfigValue as _, config_enum};
 use super::writer::Writer;
 use super::{Config, MAX_WIDTH, Result};
@@ -46,6 +47,12 @@ pub struct DataConfig {
     pub embedding_dim: Option<usize>,
     /// Replacement of a missing value.
     pub missing: Missing,
+    /// Texts that mark a missing value, in addition to the usual ones.
+    pub missing_values: Vec<String>,
+    /// Delimiter of the cells of a text file.
+    pub delimiter: Delimiter,
+    /// Features that a column of dates becomes.
+    pub datetime: Datetime,
     /// Normalisation of the features.
     pub normalize: Normalize,
     /// Whether each epoch visits the training rows in a new order.
@@ -229,6 +236,19 @@ pub(super) const KEYS: &[Key] = &[
         .default(r#""error""#)
         .example(r#""mean""#)
         .synonyms(&["na"]),
+    key("data.missing_values", Kind::Texts { may_be_empty: true })
+        .help("Texts that mark a missing value in tables of text, besides an empty cell, NA, N/A, NaN, null, None, - and ?")
+        .default("[]")
+        .example(r#"["-999", "unknown"]"#)
+        .synonyms(&["na_values", "null_values"]),
+    one_of("data.delimiter", Delimiter::NAMES)
+        .help("Delimiter of the cells in text files; \"auto\" finds it in the first rows")
+        .default(r#""auto""#)
+        .synonyms(&["sep", "separator"]),
+    one_of("data.datetime", Datetime::NAMES)
+        .help("Dates as features: seconds since 1970, or year, month, day, weekday, hour, minute and second")
+        .default(r#""seconds""#)
+        .synonyms(&["dates", "parse_dates"]),
     one_of("data.normalize", Normalize::NAMES)
         .help("Normalisation of the features, fitted on the training rows")
         .default(r#""none""#)
@@ -288,6 +308,9 @@ impl DataConfig {
             encode: raw.get("data.encode")?,
             embedding_dim: Some(raw.get("data.embedding_dim")?).filter(|dim| *dim > 0),
             missing: raw.get("data.missing")?,
+            missing_values: raw.get("data.missing_values")?,
+            delimiter: raw.get("data.delimiter")?,
+            datetime: raw.get("data.datetime")?,
             normalize: raw.get("data.normalize")?,
             shuffle: raw.get("data.shuffle")?,
             shuffle_mode: raw.get("data.shuffle_mode")?,
@@ -364,6 +387,9 @@ impl DataConfig {
         writer.put("data.encode", &self.encode);
         writer.put("data.embedding_dim", &self.embedding_dim.unwrap_or(0));
         writer.put("data.missing", &self.missing);
+        writer.put("data.missing_values", &self.missing_values);
+        writer.put("data.delimiter", &self.delimiter);
+        writer.put("data.datetime", &self.datetime);
         writer.put("data.normalize", &self.normalize);
         writer.put("data.shuffle", &self.shuffle);
         writer.put("data.shuffle_mode", &self.shuffle_mode);

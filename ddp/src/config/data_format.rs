@@ -9,7 +9,7 @@ config_enum! {
     pub enum DataFormat {
         /// By the file's name.
         Auto = "auto",
-        /// Comma-separated values.
+        /// Values separated by commas, tabs, semicolons or vertical bars.
         Csv = "csv",
         /// NumPy's file of one array.
         Npy = "npy",
@@ -29,7 +29,7 @@ impl DataFormat {
     pub(crate) fn endings(self) -> &'static [&'static str] {
         match self {
             DataFormat::Auto => &[],
-            DataFormat::Csv => &["csv"],
+            DataFormat::Csv => &["csv", "tsv"],
             DataFormat::Npy => &["npy"],
             DataFormat::Npz => &["npz"],
             DataFormat::Safetensors => &["safetensors"],

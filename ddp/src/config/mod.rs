@@ -27,6 +27,7 @@ mod schedule;
 pub mod schema;
 mod setting;
 mod table;
+mod table_text;
 mod train;
 mod value;
 mod writer;
@@ -54,6 +55,7 @@ pub use self::resume::{Difference, resumable_keys};
 pub use self::schedule::{ScheduleConfig, ScheduleShape, Span, Warmup};
 pub(crate) use self::table::nearest;
 pub use self::table::{keys, keys_with_prefix};
+pub use self::table_text::{Datetime, Delimiter};
 pub use self::train::{Batch, Determinism, EvalMetric, Length, TrainConfig};
 pub use ddp_kernels::ops::Activation;
 

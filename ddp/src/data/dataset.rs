@@ -87,6 +87,8 @@ pub struct RowLayout {
     pub categories: Vec<CategoryColumn>,
     /// Whether NaN marks a missing value.
     pub has_missing: bool,
+    /// Columns of the files that are not used although no setting excludes them, with the reason: ends of sentences.
+    pub left_out: Vec<String>,
 }
 
 /// A column of category numbers: 0 is unknown, the values of the vocabulary count from 1.
@@ -154,6 +156,7 @@ impl RowLayout {
             has_weights: false,
             categories: Vec::new(),
             has_missing: false,
+            left_out: Vec::new(),
         }
     }
 

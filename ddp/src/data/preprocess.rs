@@ -86,6 +86,7 @@ impl Preprocessor {
         }
         let mut layout = RowLayout::new(self.plan.feature_names(), dataset.layout().targets.clone());
         layout.has_weights = dataset.layout().has_weights;
+        layout.left_out.clone_from(&dataset.layout().left_out);
         Arc::new(EncodedRows { of: dataset, plan: self.plan.clone(), layout })
     }
 }

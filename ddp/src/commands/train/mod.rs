@@ -274,6 +274,8 @@ fn progress(
 /// Reports the run: one line, or all of it with `--verbose`. A dry run prints its config to stdout.
 fn announce(banner: &Banner<'_>, args: &TrainArgs, device: &DeviceChoice, progress: &Progress) -> Result<()> {
     progress.note(&banner.line(device));
+    let rows = &banner.data.train;
+    rows.layout().left_out.iter().for_each(|note| progress.note(&format!("{}: {note}", rows.source())));
     if !args.verbose && !args.dry_run {
         return Ok(());
     }

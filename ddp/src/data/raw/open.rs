@@ -253,6 +253,7 @@ fn combine(
         has_weights: weights.is_some(),
         categories: texts.categories.into_iter().filter(|category| category.column < n_features).collect(),
         has_missing: spec.may_miss() && !features.raw.is_integer(),
+        left_out: Vec::new(),
     };
     if let Some(weights) = weights.as_ref().filter(|weights| weights.row_len() != 1) {
         return Err(DataError::LabelShape {

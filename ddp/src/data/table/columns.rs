@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use super::csv::CsvError;
-use crate::config::nearest;
+use super::time;
+use crate::config::{Datetime, nearest};
 use crate::data::error::{DataError, Result};
 use crate::data::source::SourceSpec;
 
@@ -12,6 +13,8 @@ use crate::data::source::SourceSpec;
 pub(crate) enum Role {
     /// A number; its index among the features.
     Feature(usize),
+    /// A date; the index of the first of its parts among the features.
+    Date(usize),
     /// A category; its index among the features and among the categorical columns.
     Category { feature: usize, index: usize },
     /// A target; its index in the config.
@@ -31,6 +34,26 @@ pub(crate) struct ColumnPlan {
     pub(crate) features: Vec<String>,
     /// Names of the categorical columns, in the order of their indices.
     pub(crate) categorical: Vec<String>,
+    /// Columns that are not used although no setting excludes them, with the reason: ends of sentences.
+    pub(crate) left_out: Vec<String>,
+}
+
+/// Columns of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct FileColumns {
+    pub(crate) names: Vec<String>,
+    /// Whether a column holds dates.
+    pub(crate) are_dates: Vec<bool>,
+    /// Columns of row numbers, which pandas writes unasked.
+    pub(crate) indices: Vec<usize>,
+}
+
+impl FileColumns {
+    /// Columns without dates and row numbers.
+    #[cfg(test)]
+    pub(crate) fn named(names: Vec<String>) -> Self {
+        FileColumns { are_dates: vec![false; names.len()], indices: Vec::new(), names }
+    }
 }
 
 impl ColumnPlan {
@@ -39,8 +62,9 @@ impl ColumnPlan {
     /// # Errors
     /// [`CsvError::TargetMissing`], [`DataError::ColumnMissing`] and [`DataError::ColumnsDiffer`] for columns that the config or
     /// the model needs; [`CsvError::NoFeatures`].
-    pub(crate) fn new(path: &Path, names: Vec<String>, spec: &SourceSpec<'_>) -> Result<Self> {
+    pub(crate) fn new(path: &Path, columns: FileColumns, spec: &SourceSpec<'_>) -> Result<Self> {
         let data = spec.data;
+        let FileColumns { names, are_dates, indices } = columns;
         if let Some(target) = data.target.iter().find(|target| !names.contains(target)) {
             return Err(target_missing(path, target, &names));
         }
@@ -60,10 +84,27 @@ impl ColumnPlan {
                 });
             }
         }
-        let is_feature = |name: &&String| {
-            !data.target.contains(name) && !data.drop.contains(name) && data.weight.as_ref() != Some(*name)
+        let is_known = |name: &String| spec.features.is_some_and(|known| known.names.contains(name));
+        let has_use = |name: &String| data.target.contains(name) || data.weight.as_ref() == Some(name);
+        let is_index =
+            |at: usize| indices.contains(&at) && !is_known(&names[at]) && !is_categorical(&names[at], spec);
+        let is_feature =
+            |at: usize| !has_use(&names[at]) && !data.drop.contains(&names[at]) && !is_index(at);
+        let left_out = |&at: &usize| is_index(at) && !has_use(&names[at]) && !data.drop.contains(&names[at]);
+        let left_out = indices.iter().filter(|at| left_out(at)).map(|&at| index_note(at, &names[at])).collect();
+        // What the model was trained on decides.
+        let is_divided = |at: usize| match spec.features {
+            Some(_) => !is_known(&names[at]) && is_known(&part_names(&names[at])[0]),
+            None => {
+                data.datetime == Datetime::Parts && are_dates[at] && !is_categorical(&names[at], spec)
+            }
         };
-        let present: Vec<String> = names.iter().filter(is_feature).cloned().collect();
+        let features_of = |at: usize| match is_divided(at) {
+            true => part_names(&names[at]),
+            false => vec![names[at].clone()],
+        };
+        let present: Vec<String> =
+            (0..names.len()).filter(|&at| is_feature(at)).flat_map(features_of).collect();
         if present.is_empty() {
             return Err(
                 CsvError::NoFeatures { path: path.to_owned(), targets: data.target.join(", ") }.into()
@@ -79,9 +120,15 @@ impl ColumnPlan {
         // In the order of the features, not of the config.
         let categorical: Vec<String> =
             features.iter().filter(|name| is_categorical(name, spec)).cloned().collect();
-        let role = |name: &String| {
+        let role = |at: usize| {
+            let name = &names[at];
             if let Some(index) = data.target.iter().position(|target| target == name) {
                 return Role::Target(index);
+            }
+            if is_feature(at) && is_divided(at) {
+                let first = &part_names(name)[0];
+                let first = features.iter().position(|feature| feature == first);
+                return Role::Date(first.expect("the parts of a date are features"));
             }
             let Some(feature) = features.iter().position(|feature| feature == name) else {
                 return if data.weight.as_ref() == Some(name) { Role::Weight } else { Role::Dropped };
@@ -91,8 +138,21 @@ impl ColumnPlan {
                 None => Role::Feature(feature),
             }
         };
-        let roles = names.iter().map(role).collect();
-        Ok(ColumnPlan { names, roles, features, categorical })
+        let roles = (0..names.len()).map(role).collect();
+        Ok(ColumnPlan { roles, features, categorical, left_out, names })
+    }
+}
+
+/// Names of the parts of a date.
+fn part_names(name: &str) -> Vec<String> {
+    time::PARTS.iter().map(|part| format!("{name}{part}")).collect()
+}
+
+/// The reason for leaving out column number `at`.
+pub(crate) fn index_note(at: usize, name: &str) -> String {
+    match name {
+        "" => format!("column {} has no name and is left out, like an index that pandas wrote", at + 1),
+        _ => format!("column \"{name}\" is left out, because it is an index that pandas wrote"),
     }
 }
 
@@ -138,8 +198,8 @@ pub(crate) fn same_columns(first: &Path, expected: &[String], path: &Path, got: 
 fn target_missing(path: &Path, target: &str, names: &[String]) -> DataError {
     let hint = if let Some(name) = nearest(target, names.iter().map(String::as_str)) {
         format!("did you mean \"{name}\"?")
-    } else if names.len() == 1 && names[0].contains([';', '\t', '|']) {
-        "columns must be separated by commas".to_owned()
+    } else if names.len() == 1 && names[0].contains([',', ';', '\t', '|']) {
+        "set `data.delimiter` to the character between the columns".to_owned()
     } else {
         format!("set `data.target` to one of the columns: {}", shown(names))
     };

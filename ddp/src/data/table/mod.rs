@@ -2,6 +2,7 @@
 //!
 //! A format is a folder with its reader and writer, and a row in [`FORMATS`].
 
+mod cell;
 mod columns;
 mod csv;
 #[cfg(feature = "parquet")]
@@ -14,10 +15,11 @@ mod reader;
 mod rows;
 #[cfg(test)]
 mod tests;
+mod time;
 
-pub(crate) use columns::{ColumnPlan, same_columns};
+pub(crate) use cell::{Meaning, Notation};
+pub(crate) use columns::{ColumnPlan, index_note, same_columns};
 pub use csv::CsvError;
-pub(crate) use csv::is_missing;
 pub(crate) use read::open;
 #[cfg(test)]
 pub(crate) use read::read_all;
@@ -43,7 +45,7 @@ pub(crate) const FORMATS: &[Format] = &[
         }),
         writer: Some(WriteFormat {
             open: csv::create,
-            endings: &["csv", "csv.gz", "csv.zst"],
+            endings: &["csv", "csv.gz", "csv.zst", "tsv", "tsv.gz", "tsv.zst"],
             storage: Storage { dtypes: &[DType::F32], categories: CategoryStorage::Text },
         }),
     },

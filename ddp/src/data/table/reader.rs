@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::cell::Notation;
 use super::columns::ColumnPlan;
 use super::rows::TableRows;
 use crate::data::dataset::Dataset;
@@ -20,7 +21,7 @@ pub(crate) struct TableReaders {
     pub(crate) open_cells: Option<OpenCells>,
 }
 
-type OpenCells = fn(&Path) -> Result<Box<dyn CellReader>>;
+type OpenCells = fn(&Path, &SourceSpec<'_>) -> Result<Box<dyn CellReader>>;
 type OpenLarge = fn(&[PathBuf], &SourceSpec<'_>) -> Result<Option<Arc<dyn Dataset>>>;
 
 /// Reads the rows of one file in order.
@@ -39,6 +40,12 @@ pub(crate) trait TableReader {
 pub(crate) trait CellReader {
     /// Names of the columns.
     fn names(&self) -> &[String];
+
+    /// Notation of numbers and missing values.
+    fn notation(&self) -> &Notation;
+
+    /// The column of row numbers, which is not used.
+    fn index(&self) -> Option<usize>;
 
     /// The next row, with one cell per name; `None` at the end.
     ///

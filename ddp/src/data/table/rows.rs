@@ -78,6 +78,17 @@ impl TableRows {
         self.n_rows - 1
     }
 
+    /// Sets a feature of row `row`.
+    #[inline(always)]
+    pub(crate) fn set_feature(&mut self, row: usize, feature: usize, value: f32) {
+        self.features[row * self.n_features + feature] = value;
+    }
+
+    /// Sets a feature of row `row` that f32 may not hold exactly.
+    pub(crate) fn set_feature_f64(&mut self, row: usize, feature: usize, value: f64) {
+        self.set_feature(row, feature, value as f32);
+    }
+
     /// Removes the rows from `first` on.
     pub(crate) fn drop_rows_from(&mut self, first: usize) {
         self.n_rows = first;
@@ -192,6 +203,7 @@ impl TableRows {
         layout.categories = categories.collect();
         layout.has_missing = self.may_miss;
         layout.has_weights = self.weights.is_some();
+        layout.left_out.clone_from(&plan.left_out);
         let targets = match self.targets {
             TargetCells::Classes { labels, classes } => {
                 let largest = labels.iter().copied().max().unwrap_or(0);

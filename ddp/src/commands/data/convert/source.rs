@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ddp_kernels::{DType, Device, Tensor, ops};
 
-use crate::config::{DataConfig, Task};
+use crate::config::{DataConfig, Datetime, Task};
 use crate::data::batch::BatchMut;
 use crate::data::format::Reader;
 use crate::data::raw::ArrayReader;
@@ -243,7 +243,8 @@ impl TableSource {
     fn spec(&self) -> SourceSpec<'_> {
         let names = &self.plan.features;
         let known = KnownFeatures { names, vocabularies: &self.vocabularies, of: &self.schema.source };
-        let features = (!self.vocabularies.is_empty()).then_some(known);
+        let is_known = !self.vocabularies.is_empty() || self.data.datetime == Datetime::Parts;
+        let features = is_known.then_some(known);
         SourceSpec { features, ..SourceSpec::train(&self.data) }
     }
 

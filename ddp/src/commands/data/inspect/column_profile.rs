@@ -26,6 +26,14 @@ pub(super) enum Kind {
     Integer,
     Number,
     Text,
+    /// True and false, or yes and no.
+    Boolean,
+    /// Dates, with or without a time.
+    Date,
+    /// Times of day.
+    Time,
+    /// Row numbers that pandas wrote, which are not used.
+    Index,
     /// Numbers of categories.
     Category,
     /// All values are missing.
@@ -59,6 +67,10 @@ impl Kind {
             Kind::Integer => "integer",
             Kind::Number => "number",
             Kind::Text => "text",
+            Kind::Boolean => "boolean",
+            Kind::Date => "date",
+            Kind::Time => "time",
+            Kind::Index => "index",
             Kind::Category => "category",
             Kind::Empty => "empty",
             Kind::Element(name) => name,

@@ -34,6 +34,8 @@ pub(super) struct Origin {
     pub(super) targets: Vec<usize>,
     /// Types of the columns; `None` if the values determine them.
     pub(super) kinds: Vec<Option<Kind>>,
+    /// Columns that are not used unasked, with the reason: ends of sentences.
+    pub(super) left_out: Vec<String>,
     /// "line" or "row".
     pub(super) place: &'static str,
     /// Lines of a config that name arrays.

@@ -23,6 +23,9 @@ pub(super) struct Profile {
     pub(super) columns: Vec<ColumnProfile>,
     /// The task of a model; `None` without a target.
     pub(super) task: Option<&'static str>,
+    /// Columns that are not used unasked, with the reason.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) left_out: Vec<String>,
     pub(super) warnings: Vec<Warning>,
     /// Section `[data]` of a config.
     pub(super) data_section: String,
@@ -47,6 +50,7 @@ impl Profile {
             n_rows: collected.n_rows,
             columns,
             task: task.map(Task::name),
+            left_out: origin.left_out,
             warnings,
             data_section,
         }
@@ -62,7 +66,9 @@ fn column(origin: &Origin, collected: &Collector, index: usize) -> ColumnProfile
         mean: stats.mean[index],
         standard_deviation: stats.standard_deviation(index),
     });
-    let kind = origin.kinds[index].unwrap_or_else(|| kind(column, range.is_some()));
+    let kind = origin.kinds[index].unwrap_or_else(|| {
+        kind(column, collected.n_rows as u64 - column.n_missing, range.is_some())
+    });
     let counts = column.values.by_count();
     let n: u64 = counts.iter().map(|(_, count)| count).sum();
     let values = if counts.len() <= MAX_SHOWN_VALUES { counts } else { Vec::new() };
@@ -73,7 +79,7 @@ fn column(origin: &Origin, collected: &Collector, index: usize) -> ColumnProfile
         kind,
         n_missing: column.n_missing,
         n_distinct: column.values.len(),
-        range: range.filter(|_| !matches!(kind, Kind::Text | Kind::Category)),
+        range: range.filter(|_| !matches!(kind, Kind::Text | Kind::Category | Kind::Index)),
         values: values
             .into_iter()
             .map(|(value, n_rows)| ValueCount { value, n_rows, share: share(n_rows) })
@@ -81,9 +87,12 @@ fn column(origin: &Origin, collected: &Collector, index: usize) -> ColumnProfile
     }
 }
 
-fn kind(column: &Column, has_numbers: bool) -> Kind {
+fn kind(column: &Column, n: u64, has_numbers: bool) -> Kind {
     match () {
         () if column.texts.n > 0 => Kind::Text,
+        () if column.n_truths > 0 && column.n_truths == n => Kind::Boolean,
+        () if column.n_times > 0 && column.n_times == n && column.has_dates => Kind::Date,
+        () if column.n_times > 0 && column.n_times == n => Kind::Time,
         () if column.has_fractions || column.not_finite.n > 0 => Kind::Number,
         () if has_numbers => Kind::Integer,
         () => Kind::Empty,

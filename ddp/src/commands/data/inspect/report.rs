@@ -19,8 +19,11 @@ pub(super) fn text(profile: &Profile, all: bool) -> String {
     for target in profile.columns.iter().filter(|column| column.is_target) {
         text += &classes(target, profile);
     }
-    if !profile.warnings.is_empty() {
+    if !profile.warnings.is_empty() || !profile.left_out.is_empty() {
         text += "\n";
+    }
+    for left_out in &profile.left_out {
+        text += &wrapped(left_out);
     }
     for warning in &profile.warnings {
         text += &wrapped(&format!("warning: {}", warning.message));

@@ -75,7 +75,7 @@ pub(super) fn lines(
     }
     let numbers: Vec<&ColumnProfile> = columns
         .iter()
-        .filter(|column| !column.is_target && !matches!(column.kind, Kind::Text | Kind::Category))
+        .filter(|column| !column.is_target && !matches!(column.kind, Kind::Text | Kind::Category | Kind::Index))
         .filter(|column| !dropped.contains(&column.name))
         .collect();
     if numbers.iter().any(|column| column.n_missing > 0) {

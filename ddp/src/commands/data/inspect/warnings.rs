@@ -72,7 +72,8 @@ struct Judge<'a> {
 
 impl Judge<'_> {
     fn features(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.columns.len()).filter(|&index| !self.columns[index].is_target)
+        (0..self.columns.len())
+            .filter(|&index| !self.columns[index].is_target && self.columns[index].kind != Kind::Index)
     }
 
     fn names(&self, indices: &[usize]) -> Vec<String> {
@@ -108,7 +109,7 @@ impl Judge<'_> {
     fn targets(&self, all: &mut Vec<Warning>) {
         for &target in &self.origin.targets {
             let column = &self.collected.columns[target];
-            if self.columns[target].kind == Kind::Text {
+            if matches!(self.columns[target].kind, Kind::Text | Kind::Boolean) {
                 let odd = self.odd(&column.texts);
                 self.about(all, WarningKind::TargetText, &[target], |name| {
                     format!(
@@ -158,7 +159,7 @@ impl Judge<'_> {
         for index in self.features() {
             let (column, profile) = (&self.collected.columns[index], &self.columns[index]);
             let n = self.collected.n_rows as u64 - column.n_missing;
-            let is_text = 2 * column.texts.n > n;
+            let is_text = 2 * column.n_words() > n;
             if is_text {
                 texts.push(index);
             } else if column.texts.n > 0 {

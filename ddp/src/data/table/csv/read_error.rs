@@ -3,7 +3,8 @@
 use std::io;
 use std::path::Path;
 
-use super::input::RecordTooLarge;
+use super::error::CsvError;
+use super::input::{QuoteUnclosed, RecordTooLarge};
 use crate::data::compression::Compression;
 use crate::data::error::DataError;
 use crate::storage::user_file::FileError;
@@ -14,6 +15,9 @@ pub(super) fn unreadable(path: &Path, error: io::Error) -> DataError {
     if let Some(&RecordTooLarge { line, max_bytes }) = error.get_ref().and_then(|error| error.downcast_ref())
     {
         return DataError::RecordTooLarge { path: path.to_owned(), line, max_mib: max_bytes >> 20 };
+    }
+    if let Some(&QuoteUnclosed { line }) = error.get_ref().and_then(|error| error.downcast_ref()) {
+        return CsvError::QuoteUnclosed { path: path.to_owned(), line }.into();
     }
     let compression = Compression::of(path);
     let is_content = matches!(error.kind(), K::UnexpectedEof | K::InvalidData | K::InvalidInput | K::Other);

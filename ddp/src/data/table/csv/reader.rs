@@ -2,14 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
+use super::dialect::Dialect;
 use super::error::CsvError;
 use super::input::Input;
 use super::read_error::unreadable;
-use super::{cell, header, plain};
+use super::{header, plain};
 use crate::data::compression::Compression;
 use crate::data::error::Result;
 use crate::data::source::SourceSpec;
-use crate::data::table::columns::ColumnPlan;
+use crate::data::table::cell;
+use crate::data::table::columns::{ColumnPlan, FileColumns};
 use crate::data::table::reader::TableReader;
 use crate::data::table::rows::TableRows;
 use crate::storage::user_file;
@@ -24,6 +26,7 @@ struct CsvReader {
     path: PathBuf,
     input: Input,
     plan: ColumnPlan,
+    dialect: Dialect,
     /// Length of an uncompressed file.
     n_bytes: Option<u64>,
 }
@@ -41,9 +44,13 @@ impl CsvReader {
     }
 
     fn from_input(mut input: Input, path: &Path, spec: &SourceSpec<'_>) -> Result<Self> {
+        let dialect = Dialect::find(&mut input, spec).map_err(|error| unreadable(path, error))?;
         let names = header::read(&mut input, path)?;
-        let plan = ColumnPlan::new(path, names, spec)?;
-        Ok(CsvReader { path: path.to_owned(), input, plan, n_bytes: None })
+        let mut are_dates = dialect.are_dates.clone();
+        are_dates.resize(names.len(), false);
+        let indices = if names[0].is_empty() { vec![0] } else { Vec::new() };
+        let plan = ColumnPlan::new(path, FileColumns { names, are_dates, indices }, spec)?;
+        Ok(CsvReader { path: path.to_owned(), input, plan, dialect, n_bytes: None })
     }
 
     /// Appends the next row, whatever its cells hold.
@@ -61,7 +68,7 @@ impl CsvReader {
         }
         let row = rows.begin_row();
         for ((cell, role), name) in record.cells().zip(&self.plan.roles).zip(&self.plan.names) {
-            cell::put(rows, row, *role, cell).map_err(|problem| CsvError::Cell {
+            cell::put(rows, row, *role, cell, &self.dialect.notation).map_err(|problem| CsvError::Cell {
                 path: self.path.clone(),
                 line: record.line,
                 column: name.clone(),
@@ -82,7 +89,7 @@ impl TableReader for CsvReader {
             if !self.input.next_line().map_err(|error| unreadable(&self.path, error))? {
                 return Ok(n);
             }
-            match plain::row(self.input.rest(), &self.plan.roles, rows) {
+            match plain::row(self.input.rest(), &self.plan.roles, &self.dialect, rows) {
                 Some(len) => self.input.skip_line(len),
                 None => {
                     rows.drop_rows_from(rows.n_rows - 1);

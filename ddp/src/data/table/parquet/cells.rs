@@ -3,7 +3,9 @@
 use arrow_array::cast::AsArray as _;
 use arrow_array::types::{self, ArrowPrimitiveType, DecimalType};
 use arrow_array::{Array, downcast_primitive_array};
-use arrow_schema::DataType;
+use arrow_schema::{DataType, TimeUnit};
+
+use crate::data::table::time;
 
 /// The row of the first missing value.
 pub(super) fn first_null(array: &dyn Array) -> Option<usize> {
@@ -52,6 +54,16 @@ pub(super) fn to_f32(array: &dyn Array, out: &mut [f32]) {
             let text = types::Decimal256Type::format_decimal(v, *precision, *scale);
             text.parse().expect("a decimal number")
         }),
+        DataType::Date32
+        | DataType::Date64
+        | DataType::Timestamp(..)
+        | DataType::Time32(_)
+        | DataType::Time64(_)
+        | DataType::Duration(_) => {
+            for (row, out) in out.iter_mut().enumerate() {
+                *out = seconds(array, row) as f32;
+            }
+        }
         DataType::Dictionary(..) => {
             let dictionary = array.as_any_dictionary();
             let mut values = vec![f32::NAN; dictionary.values().len()];
@@ -65,6 +77,72 @@ pub(super) fn to_f32(array: &dyn Array, out: &mut [f32]) {
         for (row, out) in out.iter_mut().enumerate() {
             if nulls.is_null(row) {
                 *out = f32::NAN;
+            }
+        }
+    }
+}
+
+/// Seconds of a date, time or duration; since 1970 for a date. Missing ones have no meaning.
+fn seconds(array: &dyn Array, row: usize) -> f64 {
+    macro_rules! value {
+        ($t:ident) => {
+            array.as_primitive::<types::$t>().value(row)
+        };
+    }
+    let (value, unit) = match array.data_type() {
+        DataType::Date32 => return f64::from(value!(Date32Type)) * 86_400.0,
+        DataType::Date64 => (value!(Date64Type), TimeUnit::Millisecond),
+        DataType::Time32(TimeUnit::Second) => return f64::from(value!(Time32SecondType)),
+        DataType::Time32(_) => return f64::from(value!(Time32MillisecondType)) / 1e3,
+        DataType::Time64(TimeUnit::Microsecond) => (value!(Time64MicrosecondType), TimeUnit::Microsecond),
+        DataType::Time64(_) => (value!(Time64NanosecondType), TimeUnit::Nanosecond),
+        DataType::Timestamp(unit, _) => {
+            let value = match unit {
+                TimeUnit::Second => value!(TimestampSecondType),
+                TimeUnit::Millisecond => value!(TimestampMillisecondType),
+                TimeUnit::Microsecond => value!(TimestampMicrosecondType),
+                TimeUnit::Nanosecond => value!(TimestampNanosecondType),
+            };
+            (value, *unit)
+        }
+        DataType::Duration(unit) => {
+            let value = match unit {
+                TimeUnit::Second => value!(DurationSecondType),
+                TimeUnit::Millisecond => value!(DurationMillisecondType),
+                TimeUnit::Microsecond => value!(DurationMicrosecondType),
+                TimeUnit::Nanosecond => value!(DurationNanosecondType),
+            };
+            (value, *unit)
+        }
+        other => unreachable!("{other} is no time"),
+    };
+    // Whole seconds and the rest apart: a product would round large numbers of nanoseconds.
+    let per_second = match unit {
+        TimeUnit::Second => 1,
+        TimeUnit::Millisecond => 1_000,
+        TimeUnit::Microsecond => 1_000_000,
+        TimeUnit::Nanosecond => 1_000_000_000,
+    };
+    value.div_euclid(per_second) as f64 + value.rem_euclid(per_second) as f64 / per_second as f64
+}
+
+/// The parts of dates, seven per row; NaN for a missing date.
+pub(super) fn to_date_parts(array: &dyn Array, out: &mut [f32]) {
+    let write = |out: &mut [f32], parts: [f32; 7]| out.copy_from_slice(&parts);
+    let rows = out.chunks_exact_mut(time::PARTS.len()).enumerate();
+    match array.data_type() {
+        DataType::Dictionary(..) => {
+            let values = array.as_any_dictionary().values();
+            let mut places = vec![None; array.len()];
+            keys(array, |row, key| places[row] = key.filter(|&key| !values.is_null(key)));
+            for (row, out) in rows {
+                write(out, places[row].map_or([f32::NAN; 7], |key| time::parts(seconds(values, key))));
+            }
+        }
+        _ => {
+            for (row, out) in rows {
+                let is_null = array.is_null(row);
+                write(out, if is_null { [f32::NAN; 7] } else { time::parts(seconds(array, row)) });
             }
         }
     }

@@ -1,13 +1,14 @@
 //! Needed columns of a Parquet file, and checks of their types against their roles.
 
 use arrow_array::{Array as _, cast::AsArray as _};
-use arrow_schema::DataType;
+use arrow_schema::{DataType, Schema};
+use serde_json::Value;
 
 use super::file::{ParquetFile, guarded, malformed};
 use crate::data::DataError;
 use crate::data::error::Result;
 use crate::data::source::SourceSpec;
-use crate::data::table::columns::{ColumnPlan, Role, is_categorical, same_columns};
+use crate::data::table::columns::{ColumnPlan, FileColumns, Role, is_categorical, same_columns};
 
 /// Rows that are searched for a list, whose length all lists must have.
 const PROBED_ROWS: usize = 1024;
@@ -46,7 +47,8 @@ impl Columns {
     /// [`DataError::ColumnType`], and the errors of [`ColumnPlan::new`].
     pub(super) fn new(file: &ParquetFile, spec: &SourceSpec<'_>) -> Result<Self> {
         let schema = file.metadata.schema();
-        let mut names: Vec<String> = Vec::new();
+        let of_pandas = pandas_indices(schema);
+        let (mut names, mut are_dates, mut indices) = (Vec::<String>::new(), Vec::new(), Vec::new());
         // Number of names that each column stands for.
         let mut widths = Vec::new();
         for (root, field) in schema.fields().iter().enumerate() {
@@ -65,12 +67,16 @@ impl Columns {
                     widths.push(len);
                 }
                 _ => {
+                    if of_pandas.contains(name) {
+                        indices.push(names.len());
+                    }
                     names.push(name.clone());
                     widths.push(1);
                 }
             }
+            are_dates.resize(names.len(), is_date(field.data_type()));
         }
-        let plan = ColumnPlan::new(&file.path, names, spec)?;
+        let plan = ColumnPlan::new(&file.path, FileColumns { names, are_dates, indices }, spec)?;
         let mut needed = Vec::new();
         let mut at = 0;
         for ((root, field), width) in schema.fields().iter().enumerate().zip(widths) {
@@ -110,10 +116,24 @@ impl Columns {
 }
 
 impl Column {
+    /// Whether its numbers have no text that a category could have.
+    fn is_no_category(&self) -> bool {
+        use DataType as T;
+        let of = match &self.data_type {
+            T::Dictionary(_, of) => of,
+            other => other,
+        };
+        matches!(
+            of,
+            T::Decimal32(..) | T::Decimal64(..) | T::Decimal128(..) | T::Decimal256(..)
+                | T::Timestamp(..) | T::Date32 | T::Date64 | T::Time32(_) | T::Time64(_) | T::Duration(_)
+        )
+    }
+
     /// Fails unless its type fits its role.
     fn check(&self, file: &ParquetFile) -> Result<()> {
         let (expected, hint) = match (kind(&self.data_type), self.roles[0]) {
-            (Kind::Number, Role::Category { .. }) if self.data_type.to_string().starts_with("Decimal") => {
+            (Kind::Number, Role::Category { .. }) if self.is_no_category() => {
                 ("texts or whole numbers", "write them as strings")
             }
             (Kind::Number, _) | (Kind::List, Role::Feature(_)) | (Kind::Text, Role::Category { .. }) => {
@@ -137,6 +157,28 @@ impl Column {
     }
 }
 
+/// Names of the columns that pandas wrote for an index: `__index_level_0__`, and those that its metadata lists.
+fn pandas_indices(schema: &Schema) -> Vec<String> {
+    let is_unnamed = |name: &&String| {
+        let number = name.strip_prefix("__index_level_").and_then(|rest| rest.strip_suffix("__"));
+        number.is_some_and(|number| number.parse::<u32>().is_ok())
+    };
+    let names = schema.fields().iter().map(|field| field.name());
+    let mut indices: Vec<String> = names.filter(is_unnamed).cloned().collect();
+    let metadata = schema.metadata().get("pandas").and_then(|text| serde_json::from_str::<Value>(text).ok());
+    // A range is not stored as a column, and is described instead of named.
+    let listed = metadata.as_ref().and_then(|metadata| metadata["index_columns"].as_array());
+    indices.extend(listed.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned));
+    indices
+}
+
+fn is_date(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Dictionary(_, of) => is_date(of),
+        other => matches!(other, DataType::Date32 | DataType::Date64 | DataType::Timestamp(..)),
+    }
+}
+
 fn kind(data_type: &DataType) -> Kind {
     use DataType as T;
     const FLATTEN: &str = "split it into columns, or list it in `data.drop`";
@@ -154,15 +196,8 @@ fn kind(data_type: &DataType) -> Kind {
         T::Null | T::Boolean => Kind::Number,
         T::Decimal32(..) | T::Decimal64(..) | T::Decimal128(..) | T::Decimal256(..) => Kind::Number,
         of if of.is_integer() || of.is_floating() => Kind::Number,
-        T::Timestamp(..)
-        | T::Date32
-        | T::Date64
-        | T::Time32(_)
-        | T::Time64(_)
-        | T::Duration(_)
-        | T::Interval(_) => {
-            Kind::Other("convert it to a number, such as days since a date, or list it in `data.drop`")
-        }
+        T::Timestamp(..) | T::Date32 | T::Date64 | T::Time32(_) | T::Time64(_) | T::Duration(_) => Kind::Number,
+        T::Interval(_) => Kind::Other("convert it to a number of seconds, or list it in `data.drop`"),
         T::Binary | T::LargeBinary | T::BinaryView | T::FixedSizeBinary(_) => {
             Kind::Other("write texts as strings (UTF8), or list it in `data.drop`")
         }

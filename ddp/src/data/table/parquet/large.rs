@@ -85,6 +85,7 @@ pub(super) fn layout(columns: &Columns, spec: &SourceSpec<'_>) -> RowLayout {
     let mut layout = RowLayout::new(columns.plan.features.clone(), targets);
     layout.has_missing = spec.may_miss();
     layout.has_weights = spec.data.weight.is_some();
+    layout.left_out.clone_from(&columns.plan.left_out);
     layout
 }
 

@@ -7,7 +7,7 @@ use arrow_array::{Array, RecordBatch};
 use arrow_schema::DataType;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
 
-use super::cells::{Whole, categories, first_null, to_f32, to_whole};
+use super::cells::{Whole, categories, first_null, to_date_parts, to_f32, to_whole};
 use super::columns::{Column, Columns};
 use super::file::{ParquetFile, guarded, malformed};
 use crate::config::Task;
@@ -18,6 +18,7 @@ use crate::data::source::SourceSpec;
 use crate::data::table::columns::{ColumnPlan, Role};
 use crate::data::table::reader::TableReader;
 use crate::data::table::rows::{TableRows, TargetCells};
+use crate::data::table::time::PARTS;
 
 /// Bytes of rows per batch.
 const BATCH_BYTES: usize = 1 << 20;
@@ -91,6 +92,11 @@ impl ParquetReader {
                             rows.n_features,
                         );
                     }
+                }
+                Role::Date(feature) => {
+                    let n_features = rows.n_features;
+                    let may_miss = rows.may_miss;
+                    cells.dates(feature, n_features, may_miss, &mut rows.features[first * n_features..])?;
                 }
                 Role::Category { feature, index } => cells.category(first, feature, index, rows),
                 Role::Target(index) => cells.target(first, index, rows)?,
@@ -204,6 +210,19 @@ impl Cells<'_> {
         let columns = checks::Columns { rows: &[], place: &place };
         let names = [self.column.name.clone()];
         checks::floats(out, 0, &names, may_miss, &columns)
+    }
+
+    /// The parts of dates, from feature `feature` on.
+    fn dates(&self, feature: usize, n_features: usize, may_miss: bool, out: &mut [f32]) -> Result<()> {
+        if !may_miss {
+            self.require_all(FILL_IN)?;
+        }
+        let mut parts = vec![0.0; PARTS.len() * self.array.len()];
+        to_date_parts(self.array, &mut parts);
+        for (parts, out) in parts.chunks_exact(PARTS.len()).zip(out.chunks_exact_mut(n_features)) {
+            out[feature..][..PARTS.len()].copy_from_slice(parts);
+        }
+        Ok(())
     }
 
     fn is_list(&self) -> bool {

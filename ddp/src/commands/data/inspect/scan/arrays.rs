@@ -67,6 +67,7 @@ pub(super) fn scan(
         names: columns,
         targets: (width..width + n_targets).collect(),
         kinds,
+        left_out: Vec::new(),
         place: "row",
         keys,
     };

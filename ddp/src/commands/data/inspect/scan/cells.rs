@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use super::numbers::is_finite_f32;
 use crate::commands::data::inspect::collector::{Chunk, Collector, Place};
+use crate::commands::data::inspect::column_profile::Kind;
 use crate::commands::data::inspect::origin::{Origin, format_name, sizes};
 use crate::commands::data::inspect::values::{key_of_number, key_of_text};
 use crate::config::nearest;
-use crate::data::table::{CellReader, is_missing, same_columns};
-use crate::data::{CsvError, DataError};
+use crate::data::table::{CellReader, Meaning, Notation, index_note, same_columns};
+use crate::data::{CsvError, DataError, SourceSpec};
 use crate::error::Result;
 
 /// Cells of the rows of one chunk.
@@ -23,7 +24,7 @@ struct Cells {
 }
 
 /// Opens the cells of a file.
-type OpenCells = fn(&Path) -> crate::data::error::Result<Box<dyn CellReader>>;
+type OpenCells = fn(&Path, &SourceSpec<'_>) -> crate::data::error::Result<Box<dyn CellReader>>;
 
 /// Reads all rows of all files of the format `title`.
 pub(super) fn scan(
@@ -31,10 +32,12 @@ pub(super) fn scan(
     title: &str,
     open: OpenCells,
     targets: &[String],
+    spec: &SourceSpec<'_>,
 ) -> Result<(Origin, Collector)> {
     // A pipe can be opened only once.
-    let first = open(&files[0])?;
+    let first = open(&files[0], spec)?;
     let names = first.names().to_vec();
+    let index = first.index();
     let mut first = Some(first);
     let targets = targets_among(&names, targets, &files[0])?;
     let mut collector = Collector::new(names.len(), targets.first().copied());
@@ -43,16 +46,17 @@ pub(super) fn scan(
     for (file, path) in files.iter().enumerate() {
         let mut reader = match first.take() {
             Some(first) => first,
-            None => open(path)?,
+            None => open(path, spec)?,
         };
         same_columns(&files[0], &names, path, reader.names())?;
+        let notation = reader.notation().clone();
         let mut n_rows = 0;
         while let Some(record) = reader.next()? {
             let place = Place { file, number: record.line };
             record
                 .cells()
                 .enumerate()
-                .for_each(|(column, cell)| cells.add(cell, place, column, &mut collector));
+                .for_each(|(column, cell)| cells.add(cell, &notation, place, column, &mut collector));
             cells.places.push(place);
             n_rows += 1;
             if cells.places.len() == chunk_rows {
@@ -68,7 +72,8 @@ pub(super) fn scan(
         format: format_name(title, files),
         files: sizes(files),
         arrays: Vec::new(),
-        kinds: vec![None; names.len()],
+        kinds: (0..names.len()).map(|column| (Some(column) == index).then_some(Kind::Index)).collect(),
+        left_out: index.iter().map(|&column| index_note(column, &names[column])).collect(),
         names,
         targets,
         place: "line",
@@ -79,24 +84,41 @@ pub(super) fn scan(
 
 impl Cells {
     /// Adds the next cell of a row.
-    fn add(&mut self, cell: &[u8], place: Place, column: usize, collector: &mut Collector) {
-        let (mut number, mut key) = (f64::NAN, 0);
-        if !is_missing(cell) {
-            let text = String::from_utf8_lossy(cell);
-            let text = text.trim();
-            self.text += text;
-            let column = &mut collector.columns[column];
-            match text.parse::<f64>() {
-                Ok(value) if is_finite_f32(value) => (number, key) = (value, key_of_number(value)),
-                Ok(_) => {
-                    key = key_of_text(text);
-                    column.not_finite.add(place, || text.to_owned());
-                }
-                Err(_) => {
-                    key = key_of_text(text);
-                    column.texts.add(place, || text.to_owned());
-                }
+    fn add(
+        &mut self,
+        cell: &[u8],
+        notation: &Notation,
+        place: Place,
+        column: usize,
+        collector: &mut Collector,
+    ) {
+        let text = String::from_utf8_lossy(cell);
+        let text = text.trim();
+        let column = &mut collector.columns[column];
+        let meaning = notation.meaning(text);
+        let (number, key) = match meaning {
+            Meaning::Missing => (f64::NAN, 0),
+            Meaning::Number(value) if is_finite_f32(value) => (value, key_of_number(value)),
+            Meaning::Number(_) => {
+                column.not_finite.add(place, || text.to_owned());
+                (f64::NAN, key_of_text(text))
             }
+            Meaning::Truth(truth) => {
+                column.n_truths += 1;
+                (f64::from(u8::from(truth)), key_of_text(text))
+            }
+            Meaning::Seconds { seconds, has_date } => {
+                column.n_times += 1;
+                column.has_dates |= has_date;
+                (seconds, key_of_text(text))
+            }
+            Meaning::Text => {
+                column.texts.add(place, || text.to_owned());
+                (f64::NAN, key_of_text(text))
+            }
+        };
+        if meaning != Meaning::Missing {
+            self.text += text;
         }
         self.numbers.push(number);
         self.keys.push(key);

@@ -38,6 +38,7 @@ pub(super) fn scan(spec: &SourceSpec<'_>, format: &str, files: Vec<FileSize>) ->
         targets: (width..names.len()).collect(),
         kinds,
         names,
+        left_out: layout.left_out.clone(),
         place: "row",
         keys: Vec::new(),
     };

@@ -23,7 +23,7 @@ pub(super) fn scan(spec: &SourceSpec<'_>, targets: &[String]) -> Result<Profile>
         match &format.reader {
             Reader::Arrays(reader) => arrays::scan(&files, format.title, reader, spec)?,
             Reader::Table(readers) => match readers.open_cells {
-                Some(open) => cells::scan(&files, format.title, open, targets)?,
+                Some(open) => cells::scan(&files, format.title, open, targets, spec)?,
                 None => dataset::scan(spec, format.title, sizes(&files))?,
             },
         }
