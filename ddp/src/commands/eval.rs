@@ -86,7 +86,7 @@ fn load(args: &EvalArgs, device: Device) -> Result<Ready> {
             let spec = SourceSpec { classes, features: Some(known), ..SourceSpec::train(data) };
             Arc::new(data::split(&spec.open()?, *fraction, config.train.seed)?.1)
         }
-        (None, EvalSource::None) => return Err(Error::NoEvalData),
+        (None, EvalSource::Unset | EvalSource::None) => return Err(Error::NoEvalData),
     };
     let rows = info.preprocessor.apply(rows);
     let spec = ModelSpec::new(&config.model, plan.n_features(), n_outputs);

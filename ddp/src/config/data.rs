@@ -118,6 +118,8 @@ config_enum! {
 /// Source of evaluation rows.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EvalSource {
+    /// Not given: test rows that lie next to the training rows, if there are any.
+    Unset,
     /// No evaluation.
     None,
     /// `builtin:NAME` (its test rows), a file, a folder, or a pattern of files.
@@ -164,7 +166,7 @@ pub(super) const KEYS: &[Key] = &[
         .may_change(),
     text("data.eval")
         .help("Rows to evaluate on: builtin:NAME, a file, a folder, a pattern of files, or none")
-        .default_depends("test rows of a built-in data set, else none")
+        .default_depends("test rows of a built-in data set or next to the training rows (x_test in npz, t10k of MNIST), else none")
         .example(r#""builtin:digits""#)
         .synonyms(&["test", "valid", "validation"])
         .may_change(),
@@ -192,7 +194,7 @@ pub(super) const KEYS: &[Key] = &[
         "`eval` names rows to evaluate on, `eval_fraction` takes them out of the training rows",
     ),
     one_of("data.format", DataFormat::NAMES)
-        .help("Format of the files; \"auto\" goes by their names")
+        .help("Format of the files; \"auto\" goes by their first bytes and their names")
         .default(r#""auto""#),
     text("data.features_key").help("Name of the features in npz and safetensors files").default(r#""features""#),
     text("data.labels_key").help("Name of the labels in npz and safetensors files").default(r#""labels""#),
@@ -366,7 +368,7 @@ impl DataConfig {
         writer.put("data.train", train);
         writer.put_optional("data.labels", labels.as_ref());
         match eval {
-            EvalSource::None => writer.put("data.eval", &"none".to_owned()),
+            EvalSource::Unset | EvalSource::None => writer.put("data.eval", &"none".to_owned()),
             EvalSource::Source(source) => writer.put("data.eval", source),
             EvalSource::Fraction(fraction) => writer.put("data.eval_fraction", fraction),
         }
@@ -401,7 +403,7 @@ impl DataConfig {
     }
 
     /// Whether `weight` names files, rather than a column or array.
-    fn is_weight_files(&self) -> bool {
+    pub(super) fn is_weight_files(&self) -> bool {
         let is_beside = |format| matches!(format, DataFormat::Npy | DataFormat::Idx);
         self.weight.as_deref().is_some_and(|weight| {
             is_beside(self.format)
@@ -424,7 +426,7 @@ fn eval(raw: &RawConfig, train: &str) -> Result<EvalSource> {
         (Some(source), _) => EvalSource::Source(source),
         // A built-in set brings its own test rows.
         (None, None) if train.starts_with("builtin:") => EvalSource::Source(train.to_owned()),
-        (None, None) => EvalSource::None,
+        (None, None) => EvalSource::Unset,
     })
 }
 

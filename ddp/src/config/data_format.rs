@@ -19,6 +19,10 @@ config_enum! {
         Safetensors = "safetensors",
         /// Apache Parquet.
         Parquet = "parquet",
+        /// Arrow IPC: Feather, and what Polars writes.
+        Arrow = "arrow",
+        /// One JSON object per line.
+        JsonLines = "jsonl",
         /// MNIST's format.
         Idx = "idx",
     }
@@ -34,6 +38,8 @@ impl DataFormat {
             DataFormat::Npz => &["npz"],
             DataFormat::Safetensors => &["safetensors"],
             DataFormat::Parquet => &["parquet", "pq"],
+            DataFormat::Arrow => &["arrow", "feather", "ipc"],
+            DataFormat::JsonLines => &["jsonl", "ndjson"],
             DataFormat::Idx => &["ubyte", "idx"],
         }
     }

@@ -18,6 +18,7 @@ mod model;
 mod name;
 mod optimizer;
 mod origin;
+mod paths;
 pub mod precision;
 mod raw;
 mod reader;

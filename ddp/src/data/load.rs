@@ -82,7 +82,7 @@ type Parts = (Arc<dyn Dataset>, Option<Arc<dyn Dataset>>);
 fn divide(config: &Config, whole: Arc<dyn Dataset>, world_size: usize) -> Result<Parts> {
     let data = &config.data;
     let (train, eval): Parts = match &data.eval {
-        EvalSource::None => (whole, None),
+        EvalSource::Unset | EvalSource::None => (whole, None),
         EvalSource::Fraction(fraction) => {
             let (train, eval) = split(&whole, *fraction, config.train.seed)?;
             (Arc::new(train), Some(Arc::new(eval)))

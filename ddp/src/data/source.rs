@@ -29,6 +29,8 @@ pub struct SourceSpec<'a> {
     pub features: Option<KnownFeatures<'a>>,
     /// Host memory for rows that can't be read from their files again.
     pub memory_bytes: u64,
+    /// Host memory for arrays that must be unpacked or rearranged; `None` for `memory_bytes`.
+    pub unpack_bytes: Option<u64>,
 }
 
 /// The feature columns of a model.
@@ -53,6 +55,7 @@ impl<'a> SourceSpec<'a> {
             classes: data.classes,
             features: None,
             memory_bytes: (data.loader_memory_mib as u64) << 20,
+            unpack_bytes: None,
         }
     }
 

@@ -26,4 +26,5 @@ mod quality;
 mod resume;
 mod saved_runs;
 mod stopping;
+mod tables;
 mod training;

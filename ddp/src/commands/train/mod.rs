@@ -178,11 +178,13 @@ impl<'w> Run<'w> {
 fn load_config(world: &World, args: &TrainArgs, resumed: Option<&Resumed>) -> Result<Config> {
     let mut set = args.set.clone();
     set.extend(args.comm_dtype.map(|dtype| format!("comm.dtype={}", dtype.name())));
-    let Some(resumed) = resumed else { return Ok(Config::load(args.config.as_deref(), &set)?) };
-    let config = match &args.config {
-        Some(file) => Config::load(Some(file), &set)?,
-        None => resumed.config(&set)?,
+    let mut config = match (&args.config, resumed) {
+        (Some(file), _) => Config::load(Some(file), &set)?,
+        (None, Some(resumed)) => resumed.config(&set)?,
+        (None, None) => Config::load(None, &set)?,
     };
+    data::resolve_eval(&mut config.data)?;
+    let Some(resumed) = resumed else { return Ok(config) };
     resumed.check_config(&config, world.world_size())?;
     Ok(config)
 }
@@ -249,7 +251,7 @@ fn save(
     data: &Loaded,
 ) -> Result<()> {
     let Some(folder) = folder else { return Ok(()) };
-    let info = ModelInfo { config: config.to_toml(), preprocessor: data.preprocessor.clone() };
+    let info = ModelInfo { config: config.to_saved_toml(), preprocessor: data.preprocessor.clone() };
     let bytes = file::to_bytes(layout, weights, &info)?;
     Ok(write_atomic(&folder.file(folder::MODEL_FILE), &bytes)?)
 }
@@ -328,7 +330,7 @@ fn open_folder(
         }
         None => claim_folder(args.out.as_deref(), &config.name, existing(args))?,
     };
-    write_atomic(&folder.file(folder::CONFIG_FILE), config.to_toml().as_bytes())?;
+    write_atomic(&folder.file(folder::CONFIG_FILE), config.to_saved_toml().as_bytes())?;
     Ok(Some(folder))
 }
 

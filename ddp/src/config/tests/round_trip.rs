@@ -47,11 +47,7 @@ fn any_data() -> impl Strategy<Value = DataConfig> {
         proptest::collection::vec("[^\\pC]{0,8}d", 0..3),
         proptest::collection::vec("[^\\pC]{0,8}c", 0..3),
         (pick(Encode::ALL), proptest::option::of(1usize..99), pick(Missing::ALL)),
-        (
-            pick(Delimiter::ALL),
-            pick(Datetime::ALL),
-            proptest::collection::vec("[^\\pC]{0,8}m", 0..3),
-        ),
+        (pick(Delimiter::ALL), pick(Datetime::ALL), proptest::collection::vec("[^\\pC]{0,8}m", 0..3)),
     );
     let loading = (
         pick(ShuffleMode::ALL),

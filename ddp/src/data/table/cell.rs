@@ -56,9 +56,8 @@ impl Notation {
         if self.missing.is_empty() {
             return false;
         }
-        let is_number = |text: &str| {
-            text.parse::<f64>().is_ok_and(|number| self.missing_numbers.contains(&number))
-        };
+        let is_number =
+            |text: &str| text.parse::<f64>().is_ok_and(|number| self.missing_numbers.contains(&number));
         self.missing.iter().any(|mark| mark.as_bytes() == cell)
             || self.has_missing_numbers() && std::str::from_utf8(cell).is_ok_and(is_number)
     }
@@ -68,7 +67,19 @@ impl Notation {
 fn is_usual_mark(cell: &[u8]) -> bool {
     matches!(
         cell,
-        b"" | b"NA" | b"N/A" | b"n/a" | b"<NA>" | b"#N/A" | b"NaN" | b"nan" | b"null" | b"NULL" | b"None" | b"NaT" | b"-" | b"?"
+        b"" | b"NA"
+            | b"N/A"
+            | b"n/a"
+            | b"<NA>"
+            | b"#N/A"
+            | b"NaN"
+            | b"nan"
+            | b"null"
+            | b"NULL"
+            | b"None"
+            | b"NaT"
+            | b"-"
+            | b"?"
     )
 }
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::csv::CsvError;
+use super::partition::{self, Partition};
 use super::time;
 use crate::config::{Datetime, nearest};
 use crate::data::error::{DataError, Result};
@@ -36,6 +37,8 @@ pub(crate) struct ColumnPlan {
     pub(crate) categorical: Vec<String>,
     /// Columns that are not used although no setting excludes them, with the reason: ends of sentences.
     pub(crate) left_out: Vec<String>,
+    /// Columns with one value for the whole file; they follow those of the file.
+    pub(crate) partitions: Vec<Partition>,
 }
 
 /// Columns of a file.
@@ -48,14 +51,6 @@ pub(crate) struct FileColumns {
     pub(crate) indices: Vec<usize>,
 }
 
-impl FileColumns {
-    /// Columns without dates and row numbers.
-    #[cfg(test)]
-    pub(crate) fn named(names: Vec<String>) -> Self {
-        FileColumns { are_dates: vec![false; names.len()], indices: Vec::new(), names }
-    }
-}
-
 impl ColumnPlan {
     /// Assigns roles to the columns `names` of the file `path`.
     ///
@@ -64,7 +59,14 @@ impl ColumnPlan {
     /// the model needs; [`CsvError::NoFeatures`].
     pub(crate) fn new(path: &Path, columns: FileColumns, spec: &SourceSpec<'_>) -> Result<Self> {
         let data = spec.data;
-        let FileColumns { names, are_dates, indices } = columns;
+        let FileColumns { names, mut are_dates, indices } = columns;
+        let mut names = names;
+        let n_own = names.len();
+        let partitions = partition::columns_of(path, spec);
+        // A file may repeat the column of its folder.
+        let partitions: Vec<_> = partitions.into_iter().filter(|(name, _)| !names.contains(name)).collect();
+        names.extend(partitions.iter().map(|(name, _)| name.clone()));
+        are_dates.resize(names.len(), false);
         if let Some(target) = data.target.iter().find(|target| !names.contains(target)) {
             return Err(target_missing(path, target, &names));
         }
@@ -88,16 +90,14 @@ impl ColumnPlan {
         let has_use = |name: &String| data.target.contains(name) || data.weight.as_ref() == Some(name);
         let is_index =
             |at: usize| indices.contains(&at) && !is_known(&names[at]) && !is_categorical(&names[at], spec);
-        let is_feature =
-            |at: usize| !has_use(&names[at]) && !data.drop.contains(&names[at]) && !is_index(at);
+        let is_feature = |at: usize| !has_use(&names[at]) && !data.drop.contains(&names[at]) && !is_index(at);
         let left_out = |&at: &usize| is_index(at) && !has_use(&names[at]) && !data.drop.contains(&names[at]);
-        let left_out = indices.iter().filter(|at| left_out(at)).map(|&at| index_note(at, &names[at])).collect();
+        let left_out =
+            indices.iter().filter(|at| left_out(at)).map(|&at| index_note(at, &names[at])).collect();
         // What the model was trained on decides.
         let is_divided = |at: usize| match spec.features {
             Some(_) => !is_known(&names[at]) && is_known(&part_names(&names[at])[0]),
-            None => {
-                data.datetime == Datetime::Parts && are_dates[at] && !is_categorical(&names[at], spec)
-            }
+            None => data.datetime == Datetime::Parts && are_dates[at] && !is_categorical(&names[at], spec),
         };
         let features_of = |at: usize| match is_divided(at) {
             true => part_names(&names[at]),
@@ -138,8 +138,17 @@ impl ColumnPlan {
                 None => Role::Feature(feature),
             }
         };
-        let roles = (0..names.len()).map(role).collect();
-        Ok(ColumnPlan { roles, features, categorical, left_out, names })
+        let mut roles: Vec<Role> = (0..names.len()).map(role).collect();
+        let partitions = partitions.into_iter().zip(roles.split_off(n_own));
+        let partitions = partitions.map(|((name, value), role)| Partition { name, value, role }).collect();
+        names.truncate(n_own);
+        Ok(ColumnPlan { roles, features, categorical, left_out, partitions, names })
+    }
+
+    /// Names of the columns of the file and of its folders.
+    pub(crate) fn all_names(&self) -> Vec<String> {
+        let of_folders = self.partitions.iter().map(|partition| &partition.name);
+        self.names.iter().chain(of_folders).cloned().collect()
     }
 }
 

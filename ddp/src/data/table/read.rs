@@ -56,7 +56,7 @@ pub(crate) fn read_all(
             }
             Some(first) => first,
         };
-        same_columns(&files[0], &plan.names, path, &reader.plan().names)?;
+        same_columns(&files[0], &plan.all_names(), path, &reader.plan().all_names())?;
         let n_before = rows.n_rows;
         let chunk_rows = (CHUNK_NUMBERS / plan.names.len().max(1)).clamp(1, CHUNK_ROWS);
         while reader.read(rows, chunk_rows)? > 0 {

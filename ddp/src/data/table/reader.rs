@@ -17,8 +17,8 @@ pub(crate) struct TableReaders {
     pub(crate) open: fn(&Path, &SourceSpec<'_>) -> Result<Box<dyn TableReader>>,
     /// Opens files that exceed the memory and are decoded on demand; returns `None` if they fit in memory.
     pub(crate) open_large: Option<OpenLarge>,
-    /// Opens a file to read its cells as text, for formats whose columns have no types.
-    pub(crate) open_cells: Option<OpenCells>,
+    /// Opens a file to read its cells as text.
+    pub(crate) open_cells: OpenCells,
 }
 
 type OpenCells = fn(&Path, &SourceSpec<'_>) -> Result<Box<dyn CellReader>>;
@@ -44,8 +44,15 @@ pub(crate) trait CellReader {
     /// Notation of numbers and missing values.
     fn notation(&self) -> &Notation;
 
-    /// The column of row numbers, which is not used.
-    fn index(&self) -> Option<usize>;
+    /// Columns of row numbers, which are not used.
+    fn indices(&self) -> &[usize] {
+        &[]
+    }
+
+    /// Types of the columns, if the file has them. Its rows are counted from 0 then; otherwise lines are, from 1.
+    fn types(&self) -> Option<&[ColumnType]> {
+        None
+    }
 
     /// The next row, with one cell per name; `None` at the end.
     ///
@@ -54,9 +61,17 @@ pub(crate) trait CellReader {
     fn next(&mut self) -> Result<Option<Record<'_>>>;
 }
 
+/// Type of a column in the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ColumnType {
+    pub(crate) name: String,
+    /// Whether a model can use it.
+    pub(crate) is_usable: bool,
+}
+
 /// Cells of one row, without quotes.
 pub(crate) struct Record<'a> {
-    /// Line on which the row starts, from 1.
+    /// Line on which the row starts, from 1, or number of the row, from 0.
     pub(crate) line: u64,
     /// The cells, joined.
     pub(super) cells: &'a [u8],

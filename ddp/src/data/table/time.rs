@@ -3,8 +3,7 @@
 //! Source of the calendar: H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", 2013.
 
 /// Ends of the names of the features that a date becomes with `data.datetime = "parts"`.
-pub(crate) const PARTS: [&str; 7] =
-    [".year", ".month", ".day", ".weekday", ".hour", ".minute", ".second"];
+pub(crate) const PARTS: [&str; 7] = [".year", ".month", ".day", ".weekday", ".hour", ".minute", ".second"];
 
 const DAY_S: i64 = 86_400;
 
@@ -62,6 +61,23 @@ pub(crate) fn parts(seconds: f64) -> [f32; 7] {
         (minute - 60.0 * hour) as f32,
         (of_day - 60.0 * minute) as f32,
     ]
+}
+
+/// A moment as text that [`parse`] reads: `2024-05-31`, with a time unless `is_date`.
+pub(crate) fn format(seconds: i64, nanoseconds: u32, is_date: bool) -> String {
+    let (year, month, day) = date_of_days(seconds.div_euclid(DAY_S));
+    let date = format!("{year:04}-{month:02}-{day:02}");
+    if is_date { date } else { format!("{date} {}", format_time(seconds.rem_euclid(DAY_S), nanoseconds)) }
+}
+
+/// A time of day as text that [`parse`] reads.
+pub(crate) fn format_time(seconds: i64, nanoseconds: u32) -> String {
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let time = format!("{hour:02}:{minute:02}:{second:02}");
+    match nanoseconds {
+        0 => time,
+        _ => format!("{time}.{}", format!("{nanoseconds:09}").trim_end_matches('0')),
+    }
 }
 
 /// The rest of a text.
@@ -160,8 +176,7 @@ fn date_of_days(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);
     let day_of_era = days - 146_097 * era;
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * from_march + 2) / 5 + 1;
@@ -206,10 +221,32 @@ mod tests {
     #[test]
     fn other_texts_are_none() {
         for text in [
-            "", "2024", "2024-", "2024-5-31", "2024-13-01", "2023-02-29", "2024-00-10", "2024-01-32", "31.05.2024",
-            "2024-05-31x", "2024-05-31 ", "2024-05-31T", "2024-05-31 25:00", "2024-05-31 12:60", "12:3", "12:30:",
-            "12:30:15.", "24:00", "12:30 pm", "2024-05-31T12:30+2", "2024-05-31T12:30+25:00", "-2024-05-31", "1234-567",
-            "a:b", "é:30", "20:é",
+            "",
+            "2024",
+            "2024-",
+            "2024-5-31",
+            "2024-13-01",
+            "2023-02-29",
+            "2024-00-10",
+            "2024-01-32",
+            "31.05.2024",
+            "2024-05-31x",
+            "2024-05-31 ",
+            "2024-05-31T",
+            "2024-05-31 25:00",
+            "2024-05-31 12:60",
+            "12:3",
+            "12:30:",
+            "12:30:15.",
+            "24:00",
+            "12:30 pm",
+            "2024-05-31T12:30+2",
+            "2024-05-31T12:30+25:00",
+            "-2024-05-31",
+            "1234-567",
+            "a:b",
+            "é:30",
+            "20:é",
         ] {
             assert_eq!(parse(text), None, "{text}");
         }
@@ -228,6 +265,13 @@ mod tests {
             let (year, month, day) = date_of_days(days);
             prop_assert!((1..=12).contains(&month) && (1..=days_of_month(year, month)).contains(&day));
             prop_assert_eq!(days_of_date(year, month, day), days);
+        }
+
+        #[test]
+        fn texts_of_moments_are_read_back(seconds in -62_135_596_800i64..253_402_300_800, nanoseconds in 0u32..1_000_000_000) {
+            let moment = parse(&format(seconds, nanoseconds, false)).unwrap();
+            let want = seconds as f64 + f64::from(nanoseconds) / 1e9;
+            prop_assert!((moment.seconds - want).abs() < 1e-4 && moment.has_date);
         }
 
         #[test]

@@ -35,8 +35,9 @@ fn types_that_are_no_numbers() {
         pair_refused(&file, &y_npy(), &[], &parts);
         pair_refused(&x_npy(), &file, &[], &["`y.npy` is not a valid npy file", part]);
     }
-    let parts = ["`x.npy`", "Fortran order", "hint: save numpy.ascontiguousarray(array)"];
-    pair_refused(&of_type("'<f4'", "True", 4), &y_npy(), &[], &parts);
+    let scalar = files::npy_with("{'descr': '<f4', 'fortran_order': False, 'shape': (), }");
+    let parts = ["`x.npy`", "no dimensions", "hint: save an array of shape [rows, features]"];
+    pair_refused(&[&scalar[..], &[0; 4]].concat(), &y_npy(), &[], &parts);
 }
 
 #[test]

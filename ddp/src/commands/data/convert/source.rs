@@ -50,11 +50,11 @@ impl Source {
         };
         // Decompressed rows may take the memory that the config grants.
         let is_packed = matches!(reader, ArrayReader::Named { is_archive: true, .. })
-            || files.iter().any(|path| Compression::of(path) != Compression::None);
+            || files.iter().any(|path| Compression::of_file(path) != Compression::None);
         let memory_bytes = if is_packed { spec.memory_bytes } else { spec.memory_bytes.min(MAPPED_BYTES) };
         let classes =
             (data.task == Task::Classification).then(|| spec.classes.unwrap_or(MAX_GUESSED_CLASSES as usize));
-        let spec = SourceSpec { memory_bytes, classes, ..spec };
+        let spec = SourceSpec { memory_bytes, unpack_bytes: Some(spec.memory_bytes), classes, ..spec };
         Ok(Source::Rows(Box::new(RowSource::new(spec.open()?, &spec)?)))
     }
 
@@ -255,7 +255,7 @@ impl TableSource {
             let Some(reader) = &mut self.reader else {
                 let Some(path) = self.files.get(self.n_opened) else { return Ok(None) };
                 let reader = (self.readers.open)(path, &self.spec())?;
-                same_columns(&self.files[0], &self.plan.names, path, &reader.plan().names)?;
+                same_columns(&self.files[0], &self.plan.all_names(), path, &reader.plan().all_names())?;
                 self.reader = Some(reader);
                 self.n_opened += 1;
                 self.has_rows = false;

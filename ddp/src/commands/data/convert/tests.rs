@@ -43,7 +43,7 @@ fn keys(path: &Path, task: &str, is_weighted: bool) -> Vec<(&'static str, String
     let name = path.to_string_lossy();
     let targets = if task == "classification" { "kind" } else { "a b" };
     let mut keys = vec![("task", task.to_owned())];
-    let is_table = name.contains(".csv") || name.contains(".parquet");
+    let is_table = [".csv", ".tsv", ".jsonl", ".parquet", ".feather"].iter().any(|part| name.contains(part));
     if is_table {
         keys.extend(targets.split(' ').map(|target| ("target", target.to_owned())));
     }
@@ -132,8 +132,8 @@ fn table(path: &Path, task: &str, is_weighted: bool, n_rows: usize) {
 }
 
 fn endings() -> Vec<&'static str> {
-    let mut endings = vec!["csv", "csv.gz", "csv.zst", "npy", "npz", "safetensors"];
-    endings.extend(cfg!(feature = "parquet").then_some("parquet"));
+    let mut endings = vec!["csv", "csv.gz", "csv.zst", "tsv", "jsonl", "npy", "npz", "safetensors"];
+    endings.extend(["parquet", "feather"].into_iter().filter(|_| cfg!(feature = "parquet")));
     endings
 }
 
@@ -158,7 +158,7 @@ fn rows_are_the_same_bit_for_bit_from_any_format_to_any() {
                 let to = folder.path().join(format!("to.{to_ending}"));
                 let mut keys_from = keys(&from, task, is_weighted);
                 // Arrays have no names of class indices and weights.
-                let is_named = from_ending.contains("csv") || from_ending == "parquet";
+                let is_named = !["npy", "npz", "safetensors"].contains(&from_ending);
                 if !is_named && task == "classification" {
                     keys_from.push(("target", "kind".to_owned()));
                 }

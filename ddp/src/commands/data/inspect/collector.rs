@@ -45,6 +45,8 @@ pub(super) struct Column {
     pub(super) first_missing: Option<Place>,
     /// Values that are not numbers.
     pub(super) texts: Odd,
+    /// Values that are not UTF-8.
+    pub(super) not_utf8: Odd,
     /// Truth values.
     pub(super) n_truths: u64,
     /// Dates and times.

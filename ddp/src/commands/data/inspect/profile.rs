@@ -66,9 +66,8 @@ fn column(origin: &Origin, collected: &Collector, index: usize) -> ColumnProfile
         mean: stats.mean[index],
         standard_deviation: stats.standard_deviation(index),
     });
-    let kind = origin.kinds[index].unwrap_or_else(|| {
-        kind(column, collected.n_rows as u64 - column.n_missing, range.is_some())
-    });
+    let kind = origin.kinds[index]
+        .unwrap_or_else(|| kind(column, collected.n_rows as u64 - column.n_missing, range.is_some()));
     let counts = column.values.by_count();
     let n: u64 = counts.iter().map(|(_, count)| count).sum();
     let values = if counts.len() <= MAX_SHOWN_VALUES { counts } else { Vec::new() };
@@ -77,9 +76,13 @@ fn column(origin: &Origin, collected: &Collector, index: usize) -> ColumnProfile
         name: origin.names[index].clone(),
         is_target: origin.targets.contains(&index),
         kind,
+        stored_as: origin.types.get(index).cloned(),
+        has_faults: column.not_finite.n > 0
+            || column.not_utf8.n > 0
+            || column.texts.n > 0 && 2 * column.n_words() <= collected.n_rows as u64 - column.n_missing,
         n_missing: column.n_missing,
         n_distinct: column.values.len(),
-        range: range.filter(|_| !matches!(kind, Kind::Text | Kind::Category | Kind::Index)),
+        range: range.filter(|_| !matches!(kind, Kind::Text | Kind::Category | Kind::Index | Kind::Other)),
         values: values
             .into_iter()
             .map(|(value, n_rows)| ValueCount { value, n_rows, share: share(n_rows) })

@@ -99,7 +99,7 @@ fn row(column: &ColumnProfile) -> Vec<String> {
     let name = cut(&column.name, 24);
     let mut cells = vec![
         if column.is_target { format!("{name} (target)") } else { name },
-        column.kind.name().to_owned(),
+        column.stored_as.clone().unwrap_or_else(|| column.kind.name().to_owned()),
         if column.n_missing == 0 { "-".to_owned() } else { column.n_missing.to_string() },
         column.n_distinct.map_or("many".to_owned(), |n| n.to_string()),
     ];

@@ -32,7 +32,12 @@ pub(super) struct Warning {
 pub(super) enum WarningKind {
     TargetText,
     TargetMissing,
+    OnlyTarget,
+    SingleClass,
+    OneRow,
     NotFinite,
+    Encoding,
+    Unusable,
     OddText,
     Text,
     Missing,
@@ -129,6 +134,15 @@ impl Judge<'_> {
         if self.task != Some(Task::Classification) || counts.is_empty() {
             return;
         }
+        if let [only] = &counts[..] {
+            self.about(all, WarningKind::SingleClass, &[target], |name| {
+                format!(
+                    "{name} is {} in all rows: there is nothing to learn from one class",
+                    cut(&only.value, 40)
+                )
+            });
+            return;
+        }
         let (most, least) = (&counts[0], &counts[counts.len() - 1]);
         if most.n_rows > MAX_IMBALANCE * least.n_rows {
             self.about(all, WarningKind::Imbalance, &[target], |_| {
@@ -172,7 +186,7 @@ impl Judge<'_> {
                 });
             }
             // A missing text is an unknown category.
-            if column.n_missing > 0 && !is_text && profile.kind != Kind::Empty {
+            if column.n_missing > 0 && !is_text && !matches!(profile.kind, Kind::Empty | Kind::Other) {
                 missing.push(index);
             }
         }
@@ -189,6 +203,21 @@ impl Judge<'_> {
                 });
             }
         }
+        for index in self.features() {
+            let odd = &self.collected.columns[index].not_utf8;
+            if odd.n > 0 {
+                let first = self.odd(odd);
+                self.about(all, WarningKind::Encoding, &[index], |name| {
+                    let n = count(odd.n, "value is", "values are");
+                    format!("{name}: {n} not UTF-8, the first is {first}: save the file as UTF-8")
+                });
+            }
+        }
+        let unusable: Vec<usize> =
+            self.features().filter(|&index| self.columns[index].kind == Kind::Other).collect();
+        self.about(all, WarningKind::Unusable, &unusable, |names| {
+            format!("neither numbers nor text: {names}; split them into columns, or `data.drop` ignores them")
+        });
         texts.retain(|&index| !self.is_identifier(index) && !self.is_constant(index));
         self.about(all, WarningKind::Text, &texts, |names| {
             format!("text in {names}: `data.categorical` treats it as categories, `data.drop` ignores it")
@@ -256,7 +285,10 @@ impl Judge<'_> {
             )
         });
         let mut groups: HashMap<u64, Vec<usize>> = HashMap::new();
-        for index in self.features().filter(|&index| !self.is_constant(index)) {
+        for index in self
+            .features()
+            .filter(|&index| !self.is_constant(index) && self.columns[index].kind != Kind::Other)
+        {
             groups.entry(self.collected.columns[index].hash).or_default().push(index);
         }
         let mut groups: Vec<_> = groups.into_values().filter(|group| group.len() > 1).collect();
@@ -268,6 +300,16 @@ impl Judge<'_> {
 
     fn rows(&self, all: &mut Vec<Warning>) {
         let (n_rows, n_features) = (self.collected.n_rows, self.features().count());
+        if n_features == 0 && !self.origin.targets.is_empty() {
+            let message = "no columns besides the target: a model needs a feature".to_owned();
+            all.push(Warning { kind: WarningKind::OnlyTarget, columns: Vec::new(), message });
+            return;
+        }
+        if n_rows == 1 {
+            let message = "only one row: nothing can be learned from it, or evaluated".to_owned();
+            all.push(Warning { kind: WarningKind::OneRow, columns: Vec::new(), message });
+            return;
+        }
         let message = if n_rows < n_features {
             format!("fewer rows ({n_rows}) than features ({n_features}): a model can memorize them")
         } else if n_rows < 100 {

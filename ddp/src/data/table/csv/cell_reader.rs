@@ -33,7 +33,7 @@ struct CsvCells {
 impl CsvCells {
     fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<Self> {
         let file = user_file::open("data file", path)?;
-        let content = Compression::of(path).reader(file, path)?;
+        let content = Compression::of_file(path).reader(file, path)?;
         let mut input = Input::new(content).map_err(|error| unreadable(path, error))?;
         let dialect = Dialect::find(&mut input, spec).map_err(|error| unreadable(path, error))?;
         let names = header::read(&mut input, path)?;
@@ -50,8 +50,8 @@ impl CellReader for CsvCells {
         &self.dialect.notation
     }
 
-    fn index(&self) -> Option<usize> {
-        self.names[0].is_empty().then_some(0)
+    fn indices(&self) -> &[usize] {
+        if self.names[0].is_empty() { &[0] } else { &[] }
     }
 
     fn next(&mut self) -> Result<Option<Record<'_>>> {

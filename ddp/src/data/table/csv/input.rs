@@ -66,7 +66,7 @@ impl Input {
     }
 
     /// Bytes read so far.
-    pub(super) fn n_read(&self) -> u64 {
+    pub(crate) fn n_read(&self) -> u64 {
         self.n_read
     }
 
@@ -128,6 +128,11 @@ impl Input {
     #[inline]
     pub(crate) fn rest(&self) -> &[u8] {
         &self.bytes[self.start..]
+    }
+
+    /// Number of the line at the current position, from 1.
+    pub(crate) fn line(&self) -> u64 {
+        self.line
     }
 
     /// Skips a line of `len` bytes, including its end.

@@ -19,5 +19,7 @@ mod writer;
 
 pub(crate) use cell_reader::open_cells;
 pub use error::CsvError;
+pub(in crate::data::table) use input::Input;
+pub(in crate::data::table) use read_error::unreadable;
 pub(crate) use reader::open;
-pub(crate) use writer::create;
+pub(crate) use writer::{create, create_text};

@@ -10,7 +10,7 @@ use crate::data::error::DataError;
 use crate::storage::user_file::FileError;
 
 /// The error of a file whose text can't be read.
-pub(super) fn unreadable(path: &Path, error: io::Error) -> DataError {
+pub(in crate::data::table) fn unreadable(path: &Path, error: io::Error) -> DataError {
     use io::ErrorKind as K;
     if let Some(&RecordTooLarge { line, max_bytes }) = error.get_ref().and_then(|error| error.downcast_ref())
     {
@@ -19,7 +19,7 @@ pub(super) fn unreadable(path: &Path, error: io::Error) -> DataError {
     if let Some(&QuoteUnclosed { line }) = error.get_ref().and_then(|error| error.downcast_ref()) {
         return CsvError::QuoteUnclosed { path: path.to_owned(), line }.into();
     }
-    let compression = Compression::of(path);
+    let compression = Compression::of_file(path);
     let is_content = matches!(error.kind(), K::UnexpectedEof | K::InvalidData | K::InvalidInput | K::Other);
     if compression != Compression::None && is_content {
         return DataError::Malformed {

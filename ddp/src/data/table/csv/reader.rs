@@ -12,6 +12,7 @@ use crate::data::error::Result;
 use crate::data::source::SourceSpec;
 use crate::data::table::cell;
 use crate::data::table::columns::{ColumnPlan, FileColumns};
+use crate::data::table::partition;
 use crate::data::table::reader::TableReader;
 use crate::data::table::rows::TableRows;
 use crate::storage::user_file;
@@ -35,7 +36,7 @@ impl CsvReader {
     /// Opens the file and reads its first row.
     fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<Self> {
         let file = user_file::open("data file", path)?;
-        let compression = Compression::of(path);
+        let compression = Compression::of_file(path);
         let length = file.metadata().ok().filter(|data| data.is_file() && compression == Compression::None);
         let n_bytes = length.map(|data| data.len());
         let content = compression.reader(file, path)?;
@@ -85,10 +86,10 @@ impl TableReader for CsvReader {
     }
 
     fn read(&mut self, rows: &mut TableRows, max_rows: usize) -> Result<usize> {
-        for n in 0..max_rows {
-            if !self.input.next_line().map_err(|error| unreadable(&self.path, error))? {
-                return Ok(n);
-            }
+        let first = rows.n_rows;
+        while rows.n_rows < first + max_rows
+            && self.input.next_line().map_err(|error| unreadable(&self.path, error))?
+        {
             match plain::row(self.input.rest(), &self.plan.roles, &self.dialect, rows) {
                 Some(len) => self.input.skip_line(len),
                 None => {
@@ -97,7 +98,8 @@ impl TableReader for CsvReader {
                 }
             }
         }
-        Ok(max_rows)
+        partition::fill(&self.plan, rows, first, &self.path)?;
+        Ok(rows.n_rows - first)
     }
 
     fn fraction(&self) -> Option<f64> {

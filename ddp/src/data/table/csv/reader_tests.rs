@@ -294,7 +294,10 @@ fn dates_become_parts() {
         .to_vec();
     assert_eq!(rows.layout.features, names);
     assert_refused(read("when,label\n2024-05-31,0\nlater,1\n"), &["line 3", "expected a date", "\"later\""]);
-    assert_refused(read("when,label\n2024-05-31,0\n,1\n"), &["line 3", "the cell is empty", "`data.missing`"]);
+    assert_refused(
+        read("when,label\n2024-05-31,0\n,1\n"),
+        &["line 3", "the cell is empty", "`data.missing`"],
+    );
 }
 
 #[test]
@@ -310,7 +313,8 @@ fn a_quote_without_its_end_is_named() {
         assert_refused(classes_of(text), &["line 3", "a quote", "never closed"]);
     }
     assert_refused(classes_of("\"x,label\n1,0\n"), &["line 1", "never closed"]);
-    assert!(classes_of("x,note,label\n1,\"a\nb\",0\n2,\"\"\"\",\"1\"").is_err_and(|error| {
-        error.to_string().contains("column \"note\"")
-    }));
+    assert!(
+        classes_of("x,note,label\n1,\"a\nb\",0\n2,\"\"\"\",\"1\"")
+            .is_err_and(|error| { error.to_string().contains("column \"note\"") })
+    );
 }

@@ -84,16 +84,22 @@ pub(super) fn to_f32(array: &dyn Array, out: &mut [f32]) {
 
 /// Seconds of a date, time or duration; since 1970 for a date. Missing ones have no meaning.
 fn seconds(array: &dyn Array, row: usize) -> f64 {
+    let (seconds, nanoseconds) = seconds_and_nanoseconds(array, row);
+    seconds as f64 + f64::from(nanoseconds) / 1e9
+}
+
+/// Whole seconds and the nanoseconds after them of a date, time or duration.
+pub(super) fn seconds_and_nanoseconds(array: &dyn Array, row: usize) -> (i64, u32) {
     macro_rules! value {
         ($t:ident) => {
-            array.as_primitive::<types::$t>().value(row)
+            i64::from(array.as_primitive::<types::$t>().value(row))
         };
     }
     let (value, unit) = match array.data_type() {
-        DataType::Date32 => return f64::from(value!(Date32Type)) * 86_400.0,
+        DataType::Date32 => (86_400 * value!(Date32Type), TimeUnit::Second),
         DataType::Date64 => (value!(Date64Type), TimeUnit::Millisecond),
-        DataType::Time32(TimeUnit::Second) => return f64::from(value!(Time32SecondType)),
-        DataType::Time32(_) => return f64::from(value!(Time32MillisecondType)) / 1e3,
+        DataType::Time32(TimeUnit::Second) => (value!(Time32SecondType), TimeUnit::Second),
+        DataType::Time32(_) => (value!(Time32MillisecondType), TimeUnit::Millisecond),
         DataType::Time64(TimeUnit::Microsecond) => (value!(Time64MicrosecondType), TimeUnit::Microsecond),
         DataType::Time64(_) => (value!(Time64NanosecondType), TimeUnit::Nanosecond),
         DataType::Timestamp(unit, _) => {
@@ -116,14 +122,14 @@ fn seconds(array: &dyn Array, row: usize) -> f64 {
         }
         other => unreachable!("{other} is no time"),
     };
-    // Whole seconds and the rest apart: a product would round large numbers of nanoseconds.
     let per_second = match unit {
         TimeUnit::Second => 1,
         TimeUnit::Millisecond => 1_000,
         TimeUnit::Microsecond => 1_000_000,
         TimeUnit::Nanosecond => 1_000_000_000,
     };
-    value.div_euclid(per_second) as f64 + value.rem_euclid(per_second) as f64 / per_second as f64
+    let rest = value.rem_euclid(per_second) * (1_000_000_000 / per_second);
+    (value.div_euclid(per_second), rest as u32)
 }
 
 /// The parts of dates, seven per row; NaN for a missing date.
@@ -195,7 +201,7 @@ fn spread<T: Copy + Default>(array: &dyn Array, values: &[T]) -> Vec<T> {
 }
 
 /// Calls `take` with each row and its index in the dictionary, `None` for a missing value.
-fn keys(array: &dyn Array, mut take: impl FnMut(usize, Option<usize>)) {
+pub(super) fn keys(array: &dyn Array, mut take: impl FnMut(usize, Option<usize>)) {
     let dictionary = array.as_any_dictionary();
     let is_empty = dictionary.values().is_empty();
     let keys = if is_empty { vec![0; array.len()] } else { dictionary.normalized_keys() };

@@ -1,6 +1,6 @@
 //! Converts batches of columns to rows of a table; every value is checked.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use arrow_array::cast::AsArray as _;
 use arrow_array::{Array, RecordBatch};
@@ -16,6 +16,7 @@ use crate::data::checks;
 use crate::data::error::Result;
 use crate::data::source::SourceSpec;
 use crate::data::table::columns::{ColumnPlan, Role};
+use crate::data::table::partition;
 use crate::data::table::reader::TableReader;
 use crate::data::table::rows::{TableRows, TargetCells};
 use crate::data::table::time::PARTS;
@@ -34,15 +35,20 @@ pub(crate) fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<Box<dyn TableRe
 
 /// Reads the rows of one file, or of some of its row groups, in order.
 pub(super) struct ParquetReader {
-    file: ParquetFile,
-    columns: Columns,
     batches: ParquetRecordBatchReader,
-    /// Decoded rows that were not read yet.
-    pending: Option<RecordBatch>,
-    /// Number of the next row in the file.
-    row: usize,
+    rows: BatchRows,
     /// End of the rows to read.
     end: usize,
+}
+
+/// Converts the batches of a file to rows.
+pub(in crate::data::table) struct BatchRows {
+    pub(in crate::data::table) path: PathBuf,
+    pub(in crate::data::table) columns: Columns,
+    /// Decoded rows that were not read yet.
+    pub(in crate::data::table) pending: Option<RecordBatch>,
+    /// Number of the next row in the file.
+    pub(in crate::data::table) row: usize,
     /// Values of columns, concatenated.
     scratch: Vec<f32>,
 }
@@ -51,7 +57,7 @@ impl ParquetReader {
     /// Opens the file and reads its footer.
     fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<Self> {
         let file = ParquetFile::open(path)?;
-        let columns = Columns::new(&file, spec)?;
+        let columns = Columns::of_file(&file, spec)?;
         let n_groups = file.group_rows.len();
         Self::new(file, columns, 0..n_groups)
     }
@@ -62,7 +68,32 @@ impl ParquetReader {
         let row = file.group_rows[..groups.start].iter().sum();
         let end = row + file.group_rows[groups.clone()].iter().sum::<usize>();
         let batches = file.batches(groups.collect(), &roots, batch_rows(&columns))?;
-        Ok(ParquetReader { file, columns, batches, pending: None, row, end, scratch: Vec::new() })
+        Ok(ParquetReader { batches, rows: BatchRows::new(&file.path, columns, row), end })
+    }
+}
+
+impl BatchRows {
+    /// Rows of `columns` from row `row` on.
+    pub(in crate::data::table) fn new(path: &Path, columns: Columns, row: usize) -> Self {
+        BatchRows { path: path.to_owned(), columns, pending: None, row, scratch: Vec::new() }
+    }
+
+    /// Appends up to `max_rows` rows of `batch`, keeps the others, and returns their number.
+    pub(in crate::data::table) fn read(
+        &mut self,
+        batch: RecordBatch,
+        rows: &mut TableRows,
+        max_rows: usize,
+    ) -> Result<usize> {
+        let n = batch.num_rows().min(max_rows);
+        if n < batch.num_rows() {
+            self.pending = Some(batch.slice(n, batch.num_rows() - n));
+        }
+        let first = rows.n_rows;
+        self.take(&batch.slice(0, n), rows)?;
+        partition::fill(&self.columns.plan, rows, first, &self.path)?;
+        self.row += n;
+        Ok(n)
     }
 
     /// Writes the values of a batch to new rows.
@@ -73,7 +104,7 @@ impl ParquetReader {
         // Feature and offset in `scratch` of each column of numbers.
         let mut places = Vec::new();
         for (column, array) in self.columns.needed.iter().zip(batch.columns()) {
-            let cells = Cells { path: &self.file.path, row: self.row, column, array };
+            let cells = Cells { path: &self.path, row: self.row, column, array };
             match column.roles[0] {
                 Role::Feature(feature) => {
                     let width = column.roles.len();
@@ -123,33 +154,29 @@ impl ParquetReader {
 
 impl TableReader for ParquetReader {
     fn plan(&self) -> &ColumnPlan {
-        &self.columns.plan
+        &self.rows.columns.plan
     }
 
     fn read(&mut self, rows: &mut TableRows, max_rows: usize) -> Result<usize> {
-        let batch = match self.pending.take() {
+        let batch = match self.rows.pending.take() {
             Some(batch) => batch,
-            None => match guarded(&self.file.path, || self.batches.next().transpose())? {
+            None => match guarded(&self.rows.path, || self.batches.next().transpose())? {
                 Some(batch) => batch,
-                None if self.row == self.end => return Ok(0),
+                None if self.rows.row == self.end => return Ok(0),
                 None => {
-                    let reason =
-                        format!("its rows end at row {}, but its footer declares {}", self.row, self.end);
-                    return Err(malformed(&self.file.path, reason));
+                    let reason = format!(
+                        "its rows end at row {}, but its footer declares {}",
+                        self.rows.row, self.end
+                    );
+                    return Err(malformed(&self.rows.path, reason));
                 }
             },
         };
-        let n = batch.num_rows().min(max_rows);
-        if n < batch.num_rows() {
-            self.pending = Some(batch.slice(n, batch.num_rows() - n));
-        }
-        self.take(&batch.slice(0, n), rows)?;
-        self.row += n;
-        Ok(n)
+        self.rows.read(batch, rows, max_rows)
     }
 
     fn fraction(&self) -> Option<f64> {
-        Some(self.row as f64 / self.end.max(1) as f64)
+        Some(self.rows.row as f64 / self.end.max(1) as f64)
     }
 }
 

@@ -69,6 +69,7 @@ pub(super) fn scan(
         kinds,
         left_out: Vec::new(),
         place: "row",
+        types: Vec::new(),
         keys,
     };
     let total = features.size_bytes() + labels_array.as_ref().map_or(0, RawArray::size_bytes);

@@ -8,7 +8,9 @@ use crate::commands::data::inspect::column_profile::Kind;
 use crate::commands::data::inspect::origin::{Origin, format_name, sizes};
 use crate::commands::data::inspect::values::{key_of_number, key_of_text};
 use crate::config::nearest;
-use crate::data::table::{CellReader, Meaning, Notation, index_note, same_columns};
+use crate::data::table::{
+    CellReader, ColumnType, Meaning, Notation, index_note, partition_columns, same_columns,
+};
 use crate::data::{CsvError, DataError, SourceSpec};
 use crate::error::Result;
 
@@ -36,8 +38,16 @@ pub(super) fn scan(
 ) -> Result<(Origin, Collector)> {
     // A pipe can be opened only once.
     let first = open(&files[0], spec)?;
-    let names = first.names().to_vec();
-    let index = first.index();
+    let own_names = first.names().to_vec();
+    let indices = first.indices().to_vec();
+    let types = first.types().map(<[ColumnType]>::to_vec);
+    let mut names = own_names.clone();
+    let partitions = |path: &Path| {
+        let mut columns = partition_columns(path, spec);
+        columns.retain(|(name, _)| !own_names.contains(name));
+        columns
+    };
+    names.extend(partitions(&files[0]).into_iter().map(|(name, _)| name));
     let mut first = Some(first);
     let targets = targets_among(&names, targets, &files[0])?;
     let mut collector = Collector::new(names.len(), targets.first().copied());
@@ -48,13 +58,18 @@ pub(super) fn scan(
             Some(first) => first,
             None => open(path, spec)?,
         };
-        same_columns(&files[0], &names, path, reader.names())?;
+        let of_folders = partitions(path);
+        let all_names: Vec<String> =
+            reader.names().iter().chain(of_folders.iter().map(|(name, _)| name)).cloned().collect();
+        same_columns(&files[0], &names, path, &all_names)?;
         let notation = reader.notation().clone();
         let mut n_rows = 0;
         while let Some(record) = reader.next()? {
             let place = Place { file, number: record.line };
+            let of_folders = of_folders.iter().map(|(_, value)| value.as_bytes());
             record
                 .cells()
+                .chain(of_folders)
                 .enumerate()
                 .for_each(|(column, cell)| cells.add(cell, &notation, place, column, &mut collector));
             cells.places.push(place);
@@ -72,11 +87,18 @@ pub(super) fn scan(
         format: format_name(title, files),
         files: sizes(files),
         arrays: Vec::new(),
-        kinds: (0..names.len()).map(|column| (Some(column) == index).then_some(Kind::Index)).collect(),
-        left_out: index.iter().map(|&column| index_note(column, &names[column])).collect(),
+        kinds: (0..names.len())
+            .map(|column| match &types {
+                _ if indices.contains(&column) => Some(Kind::Index),
+                Some(types) if types.get(column).is_some_and(|of| !of.is_usable) => Some(Kind::Other),
+                _ => None,
+            })
+            .collect(),
+        left_out: indices.iter().map(|&column| index_note(column, &names[column])).collect(),
+        place: if types.is_some() { "row" } else { "line" },
+        types: types.into_iter().flatten().map(|of| of.name).collect(),
         names,
         targets,
-        place: "line",
         keys: Vec::new(),
     };
     Ok((origin, collector))
@@ -95,6 +117,9 @@ impl Cells {
         let text = String::from_utf8_lossy(cell);
         let text = text.trim();
         let column = &mut collector.columns[column];
+        if std::str::from_utf8(cell).is_err() {
+            column.not_utf8.add(place, || text.to_owned());
+        }
         let meaning = notation.meaning(text);
         let (number, key) = match meaning {
             Meaning::Missing => (f64::NAN, 0),
