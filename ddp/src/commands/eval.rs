@@ -83,7 +83,7 @@ fn load(args: &EvalArgs, device: Device) -> Result<Ready> {
                 Arc::new(data::split_eval(data, &spec.open()?, *fraction, config.train.seed)?.1);
             (rows, 0)
         }
-        (None, EvalSource::None) => return Err(Error::NoEvalData),
+        (None, EvalSource::Unset | EvalSource::None) => return Err(Error::NoEvalData),
     };
     let rows = saved.preprocessor.apply(rows);
     let model = saved.network(MAX_ROWS.min(rows.len()), device)?;
