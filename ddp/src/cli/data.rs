@@ -39,6 +39,14 @@ pub struct InspectArgs {
     #[arg(long, value_name = "FORMAT", value_parser = format, help = format_help())]
     pub format: Option<DataFormat>,
 
+    /// Delimiter of text files, as `data.delimiter`: a comma, a semicolon, `|` or `tab` [default: found in the first rows]
+    #[arg(long, value_name = "CHARACTER", value_parser = PossibleValuesParser::new([",", ";", "|", "tab"]))]
+    pub delimiter: Option<String>,
+
+    /// Text that marks a missing value, as `data.missing_values`; may be repeated
+    #[arg(long, value_name = "TEXT", action = ArgAction::Append)]
+    pub missing_value: Vec<String>,
+
     /// Show all columns, not only the first ten
     #[arg(long)]
     pub all: bool,
@@ -51,7 +59,7 @@ pub struct InspectArgs {
 /// `ddp-train data convert`
 #[derive(Debug, Clone, Args)]
 #[command(
-    after_help = "Output formats by extension: .csv .csv.gz .csv.zst .npy .npz .safetensors .parquet; for .npy the labels and \
+    after_help = "Output formats by extension: .csv .tsv .jsonl (also .gz and .zst), .npy .npz .safetensors .parquet .arrow .feather; for .npy the labels and \
                   weights go to NAME.labels.npy and NAME.weights.npy next to it.\n\
                   For example: `ddp-train data convert rows.csv rows.safetensors --target price --task regression`."
 )]

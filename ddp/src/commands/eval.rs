@@ -110,7 +110,7 @@ fn load(args: &EvalArgs, device: Device, is_active: bool) -> Result<Ready> {
                 Arc::new(data::split_eval(data, &spec.open()?, *fraction, config.train.seed)?.1);
             (rows, 0)
         }
-        (None, EvalSource::None) => return Err(Error::NoEvalData),
+        (None, EvalSource::Unset | EvalSource::None) => return Err(Error::NoEvalData),
     };
     let rows = saved.preprocessor.apply(rows);
     let request = MetricRequest { names: Some(saved.output_names()), ..request }.in_units_of(rows.layout());

@@ -8,6 +8,7 @@ use super::key::{Before, Key, Kind, Lookup, Range, count, key, number, one_of, s
 use super::limits::MAX_WIDTH;
 use super::origin::Origin;
 use super::raw::RawConfig;
+use super::table_text::{Datetime, Delimiter};
 use super::value::{ConfigEnum, ConfigValue as _, config_enum};
 use super::writer::Writer;
 
@@ -54,6 +55,12 @@ pub struct DataConfig {
     pub embedding_dim: Option<usize>,
     /// Replacement of a missing value.
     pub missing: Missing,
+    /// Texts that mark a missing value, in addition to the usual ones.
+    pub missing_values: Vec<String>,
+    /// Delimiter of the cells of a text file.
+    pub delimiter: Delimiter,
+    /// Features that a column of dates becomes.
+    pub datetime: Datetime,
     /// Normalisation of the features.
     pub normalize: Normalize,
     /// Normalisation of the targets in regression.
@@ -133,6 +140,8 @@ config_enum! {
 /// Source of evaluation rows.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EvalSource {
+    /// Not given: test rows that lie next to the training rows, if there are any.
+    Unset,
     /// No evaluation.
     None,
     /// `builtin:NAME` (its test rows), a file, a folder, or a pattern of files.
@@ -224,7 +233,7 @@ pub(super) const KEYS: &[Key] = &[
         .may_change(),
     text("data.eval")
         .help("Rows to evaluate on: builtin:NAME, a file, a folder, a pattern of files, or none")
-        .default_depends("test rows of a built-in data set, else none")
+        .default_depends("test rows of a built-in data set or next to the training rows (x_test in npz, t10k of MNIST), else none")
         .example(r#""builtin:digits""#)
         .synonyms(&["test", "valid", "validation"])
         .may_change(),
@@ -252,7 +261,7 @@ pub(super) const KEYS: &[Key] = &[
         "`eval` names rows to evaluate on, `eval_fraction` takes them out of the training rows",
     ),
     one_of("data.format", DataFormat::NAMES)
-        .help("Format of the files; \"auto\" goes by their names")
+        .help("Format of the files; \"auto\" goes by their first bytes and their names")
         .default(r#""auto""#),
     text("data.features_key").help("Name of the features in npz and safetensors files").default(r#""features""#),
     text("data.labels_key").help("Name of the labels in npz and safetensors files").default(r#""labels""#),
@@ -308,6 +317,19 @@ pub(super) const KEYS: &[Key] = &[
         .default(r#""error""#)
         .example(r#""mean""#)
         .synonyms(&["na"]),
+    key("data.missing_values", Kind::Texts { may_be_empty: true })
+        .help("Texts that mark a missing value in tables of text, besides an empty cell, NA, N/A, NaN, null, None, - and ?")
+        .default("[]")
+        .example(r#"["-999", "unknown"]"#)
+        .synonyms(&["na_values", "null_values"]),
+    one_of("data.delimiter", Delimiter::NAMES)
+        .help("Delimiter of the cells in text files; \"auto\" finds it in the first rows")
+        .default(r#""auto""#)
+        .synonyms(&["sep", "separator"]),
+    one_of("data.datetime", Datetime::NAMES)
+        .help("Dates as features: seconds since 1970, or year, month, day, weekday, hour, minute and second")
+        .default(r#""seconds""#)
+        .synonyms(&["dates", "parse_dates"]),
     one_of("data.normalize", Normalize::NAMES)
         .help("Normalisation of the features, fitted on the training rows; \"auto\" is standard for tables, none for arrays and built-in sets")
         .default(r#""auto""#)
@@ -380,6 +402,9 @@ impl DataConfig {
             encode: raw.get("data.encode")?,
             embedding_dim: Some(raw.get("data.embedding_dim")?).filter(|dim| *dim > 0),
             missing: raw.get("data.missing")?,
+            missing_values: raw.get("data.missing_values")?,
+            delimiter: raw.get("data.delimiter")?,
+            datetime: raw.get("data.datetime")?,
             normalize: raw.get("data.normalize")?,
             normalize_target: raw.get("data.normalize_target")?,
             fingerprint: raw.get("data.fingerprint")?,
@@ -438,7 +463,7 @@ impl DataConfig {
         writer.put("data.train", train);
         writer.put_optional("data.labels", labels.as_ref());
         match eval {
-            EvalSource::None => writer.put("data.eval", &"none".to_owned()),
+            EvalSource::Unset | EvalSource::None => writer.put("data.eval", &"none".to_owned()),
             EvalSource::Source(source) => writer.put("data.eval", source),
             EvalSource::Fraction(fraction) => writer.put("data.eval_fraction", fraction),
         }
@@ -462,6 +487,9 @@ impl DataConfig {
         writer.put("data.encode", &self.encode);
         writer.put("data.embedding_dim", &self.embedding_dim.unwrap_or(0));
         writer.put("data.missing", &self.missing);
+        writer.put("data.missing_values", &self.missing_values);
+        writer.put("data.delimiter", &self.delimiter);
+        writer.put("data.datetime", &self.datetime);
         writer.put("data.normalize", &self.normalize);
         writer.put("data.normalize_target", &self.normalize_target);
         writer.put("data.fingerprint", &self.fingerprint);
@@ -473,6 +501,11 @@ impl DataConfig {
         writer.put("data.loader_threads", &self.loader_threads);
         writer.put("data.loader_memory_mib", &self.loader_memory_mib);
     }
+
+    /// Whether `weight` names files, rather than a column or array.
+    pub(super) fn is_weight_files(&self) -> bool {
+        self.weight.as_deref().is_some_and(|weight| is_files_beside(weight, self.format.name()))
+    }
 }
 
 /// Whether `data.weight` names files, rather than a column or array: files may move, as next to npy and IDX; the name of a column or
@@ -480,10 +513,15 @@ impl DataConfig {
 fn names_weight_files(value: Lookup<'_>) -> bool {
     let text = |key: &str| Some(value(key)?.as_str()?.to_owned());
     let Some(weight) = text("data.weight") else { return false };
+    is_files_beside(&weight, &text("data.format").unwrap_or_default())
+}
+
+/// Whether weights next to rows of the format are files.
+fn is_files_beside(weight: &str, format: &str) -> bool {
     let is_beside = |name: &str| ["npy", "idx"].contains(&name);
-    text("data.format").is_some_and(|format| is_beside(&format))
+    is_beside(format)
         || weight.contains('/')
-        || format_by_name(Path::new(&weight)).is_some_and(|format| is_beside(format.name()))
+        || format_by_name(Path::new(weight)).is_some_and(|format| is_beside(format.name()))
 }
 
 /// Whether the window is not used.
@@ -499,7 +537,7 @@ fn eval(raw: &RawConfig, train: &str) -> Result<EvalSource> {
         (Some(source), _) => EvalSource::Source(source),
         // A built-in set brings its own test rows.
         (None, None) if train.starts_with("builtin:") => EvalSource::Source(train.to_owned()),
-        (None, None) => EvalSource::None,
+        (None, None) => EvalSource::Unset,
     })
 }
 

@@ -9,7 +9,7 @@ config_enum! {
     pub enum DataFormat {
         /// By the file's name.
         Auto = "auto",
-        /// Comma-separated values.
+        /// Values separated by commas, tabs, semicolons or vertical bars.
         Csv = "csv",
         /// NumPy's file of one array.
         Npy = "npy",
@@ -19,6 +19,10 @@ config_enum! {
         Safetensors = "safetensors",
         /// Apache Parquet.
         Parquet = "parquet",
+        /// Arrow IPC: Feather, and what Polars writes.
+        Arrow = "arrow",
+        /// One JSON object per line.
+        JsonLines = "jsonl",
         /// MNIST's format.
         Idx = "idx",
     }
@@ -29,11 +33,13 @@ impl DataFormat {
     pub(crate) fn endings(self) -> &'static [&'static str] {
         match self {
             DataFormat::Auto => &[],
-            DataFormat::Csv => &["csv"],
+            DataFormat::Csv => &["csv", "tsv"],
             DataFormat::Npy => &["npy"],
             DataFormat::Npz => &["npz"],
             DataFormat::Safetensors => &["safetensors"],
             DataFormat::Parquet => &["parquet", "pq"],
+            DataFormat::Arrow => &["arrow", "feather", "ipc"],
+            DataFormat::JsonLines => &["jsonl", "ndjson"],
             DataFormat::Idx => &["ubyte", "idx"],
         }
     }

@@ -363,7 +363,7 @@ fn early_stop_metric(raw: &RawConfig, data: &DataConfig) -> Result<EvalMetric> {
 fn early_stop_patience(raw: &RawConfig, data: &DataConfig) -> Result<u64> {
     let patience = raw.get("train.early_stop_patience")?;
     match raw.given("train.early_stop_patience") {
-        Some(setting) if patience > 0 && data.eval == EvalSource::None => {
+        Some(setting) if patience > 0 && !has_eval(data) => {
             Err(setting.bad("0 without rows to evaluate on", EVAL_HINT))
         }
         _ => Ok(patience),
@@ -375,7 +375,7 @@ pub(super) fn check_metric(setting: &Setting, metric: EvalMetric, data: &DataCon
     // The metric is checked again when the targets have decided on the task.
     if data.auto_task || metric.fits(data.task) {
         // The loss is the default, which saved configs hold: it needs no evaluation.
-        return if metric == EvalMetric::Loss || data.eval != EvalSource::None {
+        return if metric == EvalMetric::Loss || has_eval(data) {
             Ok(metric)
         } else {
             Err(setting.bad("absent without rows to evaluate on", EVAL_HINT))
@@ -387,4 +387,9 @@ pub(super) fn check_metric(setting: &Setting, metric: EvalMetric, data: &DataCon
         format!("a metric of task \"{}\": {}", data.task, names.join(", ")),
         "evaluations of this task give no other number",
     ))
+}
+
+/// Whether the config names rows to evaluate on.
+fn has_eval(data: &DataConfig) -> bool {
+    !matches!(data.eval, EvalSource::Unset | EvalSource::None)
 }

@@ -9,19 +9,63 @@ pub enum CellProblem {
     /// Bytes that are not UTF-8.
     #[error("not UTF-8 text\nhint: save the file as UTF-8")]
     NotUtf8,
-    /// Nothing but white space.
-    #[error("the cell is empty, expected a number\nhint: fill in missing values or remove those rows")]
+    /// Nothing but white space in a feature.
+    #[error(
+        "the cell is empty, expected a number\n\
+         hint: set `data.missing` to \"mean\" or \"zero\", or list the column in `data.drop`"
+    )]
     Empty,
-    /// Text.
-    #[error("expected a number, got \"{text}\"\nhint: remove the column, or convert its texts to numbers")]
+    /// Nothing but white space in a target or weight.
+    #[error("the cell is empty, expected a value\nhint: fill in the value, or remove those rows")]
+    TargetEmpty,
+    /// A mark of a missing value in a feature.
+    #[error(
+        "the value is missing (\"{text}\"), expected a number\n\
+         hint: set `data.missing` to \"mean\" or \"zero\", or list the column in `data.drop`"
+    )]
+    Missing {
+        /// The cell.
+        text: String,
+    },
+    /// Text in a feature.
+    #[error(
+        "expected a number, got \"{text}\"\n\
+         hint: list the column in `data.categorical` or `data.drop`; if the text marks a missing value, list it in \
+         `data.missing_values` and set `data.missing`"
+    )]
     NotANumber {
+        /// The cell.
+        text: String,
+    },
+    /// Text in a target or weight.
+    #[error("expected a number, got \"{text}\"\nhint: correct the value, or check the name of the column")]
+    TargetNotANumber {
+        /// The cell.
+        text: String,
+    },
+    /// A number with a comma where numbers have points.
+    #[error(
+        "expected a number, got \"{text}\"\n\
+         hint: remove commas between thousands; a decimal comma needs another delimiter than a comma, and no \
+         number of the file may have a point"
+    )]
+    CommaInNumber {
+        /// The cell.
+        text: String,
+    },
+    /// Something else in a column whose first value is a date.
+    #[error(
+        "expected a date as in the first rows, got \"{text}\"\n\
+         hint: correct the value, or set `data.datetime` to \"seconds\""
+    )]
+    NotADate {
         /// The cell.
         text: String,
     },
     /// NaN, infinity, or beyond f32.
     #[error(
         "expected a finite number, got \"{text}\"\n\
-         hint: fill in missing values or remove those rows; the largest number is 3.4e38"
+         hint: correct the value, or list the column in `data.drop`; the largest number is 3.4e38"
     )]
     NotFinite {
         /// The cell.

@@ -27,6 +27,21 @@ impl Compression {
         }
     }
 
+    /// The compression of the existing file at `path`: by the ending of its name, or else by its first bytes.
+    pub(crate) fn of_file(path: &Path) -> Self {
+        let named = Self::of(path);
+        // Opening a named pipe would wait for a writer.
+        if named != Compression::None || !std::fs::metadata(path).is_ok_and(|data| data.is_file()) {
+            return named;
+        }
+        let mut begin = [0; 4];
+        match File::open(path).and_then(|mut file| file.read_exact(&mut begin)).map(|()| begin) {
+            Ok([0x1f, 0x8b, ..]) => Compression::Gzip,
+            Ok([0x28, 0xb5, 0x2f, 0xfd]) => Compression::Zstd,
+            _ => Compression::None,
+        }
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Compression::None => "plain",

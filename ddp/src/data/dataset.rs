@@ -151,6 +151,8 @@ pub struct RowLayout {
     /// Scale of the targets, if gathered targets are standardised; a prediction is in the user's units after
     /// [`TargetScale::undo`].
     pub target_scale: Option<TargetScale>,
+    /// Columns of the files that are not used although no setting excludes them, with the reason: ends of sentences.
+    pub left_out: Vec<String>,
 }
 
 /// A column of category numbers: 0 is unknown, the values of the vocabulary count from 1.
@@ -221,6 +223,7 @@ impl RowLayout {
             categories: Vec::new(),
             has_missing: false,
             target_scale: None,
+            left_out: Vec::new(),
         }
     }
 

@@ -178,9 +178,19 @@ pub enum DataError {
         /// End of the range.
         end: usize,
     },
-    /// Parquet in a build without it.
+    /// A file of a format that is not read.
+    #[error("data file `{}` is {name}\nhint: {hint}", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// The format.
+        name: &'static str,
+        /// The line that converts it.
+        hint: String,
+    },
+    /// Parquet or Arrow in a build without them.
     #[error(
-        "data file `{}`: this build does not support Parquet\nhint: build with `cargo build --release --features parquet`, or convert the file to npy or safetensors",
+        "data file `{}`: this build does not support Parquet and Arrow files\nhint: build with `cargo build --release --features parquet`, or convert the file to npy or safetensors",
         path.display()
     )]
     ParquetNotBuilt {
@@ -500,6 +510,26 @@ pub enum DataError {
         got: String,
         /// The remedy.
         hint: &'static str,
+    },
+    /// A cell that can't be converted.
+    #[error("{place}, column \"{column}\": {problem}")]
+    Cell {
+        /// File and line or row.
+        place: String,
+        /// The column.
+        column: String,
+        /// The fault.
+        problem: CellProblem,
+    },
+    /// A value in the name of a folder that does not fit the role of its column.
+    #[error("data file `{}`, column \"{column}\" of its folder's name: {problem}", path.display())]
+    Partition {
+        /// The file.
+        path: PathBuf,
+        /// The column.
+        column: String,
+        /// The fault.
+        problem: CellProblem,
     },
     /// A missing value where one is required.
     #[error("{place}, {column}: the value is missing\nhint: {hint}")]

@@ -3,10 +3,12 @@
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use super::compression::Compression;
 use super::error::{DataError, Result};
-use super::format::Format;
-use super::formats;
+use super::format::{Format, Reader};
 use super::source::SourceSpec;
+use super::{foreign, formats, raw, table};
+use crate::config::{DataFormat, Datetime, Delimiter};
 use crate::storage::user_file;
 
 /// The files that `source` names, sorted by name.
@@ -17,15 +19,8 @@ pub(crate) fn files_of(source: &str) -> Result<Vec<PathBuf>> {
     let path = Path::new(source);
     let no_files = |hint: &str| DataError::NoFiles { pattern: source.to_owned(), hint: hint.to_owned() };
     if path.is_dir() {
-        let unreadable = |error| DataError::Unreadable { path: path.to_owned(), source: error };
         let mut files = Vec::new();
-        for entry in std::fs::read_dir(path).map_err(unreadable)? {
-            let entry = entry.map_err(unreadable)?.path();
-            let is_hidden = entry.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-            if !is_hidden && !entry.is_dir() && formats::by_name(&entry).is_some() {
-                files.push(entry);
-            }
-        }
+        add_files(path, &mut files)?;
         files.sort();
         if files.is_empty() {
             let endings = formats::usual_endings();
@@ -49,11 +44,65 @@ pub(crate) fn files_of(source: &str) -> Result<Vec<PathBuf>> {
     if files.is_empty() { Err(no_files("no file name matches the pattern")) } else { Ok(files) }
 }
 
-/// The files of `spec` and their format.
+/// Adds the data files of a folder, and of its folders that are named like a column and its value.
+fn add_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    let unreadable = |error| DataError::Unreadable { path: folder.to_owned(), source: error };
+    for entry in std::fs::read_dir(folder).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?.path();
+        let name = entry.file_name().unwrap_or_default().as_encoded_bytes();
+        if name.starts_with(b".") {
+            continue;
+        }
+        if entry.is_dir() {
+            if table::is_partition(&entry) {
+                add_files(&entry, files)?;
+            }
+        } else if formats::by_name(&entry).is_some() {
+            files.push(entry);
+        }
+    }
+    Ok(())
+}
+
+/// The files of `spec` and their format; of files for training and for tests in one folder, those of its part.
 ///
 /// # Errors
-/// [`DataError::MixedFormats`], and the errors of [`files_of`].
+/// [`DataError::MixedFormats`], [`DataError::Foreign`], and the errors of [`files_of`].
 pub(crate) fn files_and_format(spec: &SourceSpec<'_>) -> Result<(Vec<PathBuf>, &'static Format)> {
+    let (files, format) = all_files_and_format(spec)?;
+    check_settings(format, spec)?;
+    match &format.reader {
+        Reader::Arrays(reader) if files.len() > 1 => Ok((raw::of_part(files, reader, spec.part), format)),
+        _ => Ok((files, format)),
+    }
+}
+
+/// Fails for settings that have no meaning in files of `format`.
+fn check_settings(format: &Format, spec: &SourceSpec<'_>) -> Result<()> {
+    let data = spec.data;
+    let not_for = |key, why, hint: &str| {
+        let (source_name, hint) = (spec.source.to_owned(), hint.to_owned());
+        Err(DataError::NotForFormat { key, source_name, why, hint })
+    };
+    let is_table = matches!(format.reader, Reader::Table(_));
+    if data.delimiter != Delimiter::Auto && !format.has_delimiter {
+        return not_for("data.delimiter", "holds no cells with delimiters", "remove the setting");
+    }
+    if !data.missing_values.is_empty() && !format.is_text {
+        let hint = "in this format null and NaN are missing values; remove the setting";
+        return not_for("data.missing_values", "holds values, not text", hint);
+    }
+    if data.datetime != Datetime::Seconds && !is_table {
+        return not_for("data.datetime", "holds an array, which has no dates", "remove the setting");
+    }
+    Ok(())
+}
+
+/// All files of `spec`, and their format.
+///
+/// # Errors
+/// As [`files_and_format`].
+pub(super) fn all_files_and_format(spec: &SourceSpec<'_>) -> Result<(Vec<PathBuf>, &'static Format)> {
     let files = files_of(spec.source)?;
     let format = format_of_all(&files, spec)?;
     Ok((files, format))
@@ -75,17 +124,37 @@ fn format_of_all(files: &[PathBuf], spec: &SourceSpec<'_>) -> Result<&'static Fo
     }
 }
 
-/// The format of one file: by its name, otherwise by its first bytes, otherwise CSV.
+/// The format of one file: by its first bytes, or by its name if they are text or mean nothing, otherwise CSV.
 fn format_of(path: &Path) -> Result<&'static Format> {
-    if let Some(format) = formats::by_name(path) {
-        return Ok(format);
-    }
-    let mut begin = [0; formats::SIGNATURE_BYTES];
     let file = user_file::open("data file", path)?;
     // A pipe can be read only once, so its first bytes stay unread.
     if !file.metadata().is_ok_and(|data| data.is_file()) {
-        return Ok(formats::by_signature(b""));
+        return Ok(formats::by_name(path).unwrap_or_else(|| formats::by_signature(b"")));
     }
-    let n = file.take(begin.len() as u64).read(&mut begin).unwrap_or(0);
-    Ok(formats::by_signature(&begin[..n]))
+    let begin = first_bytes(file, path);
+    if let Some(format) = formats::by_binary_signature(&begin) {
+        return Ok(format);
+    }
+    let named = formats::by_name(path);
+    let foreign = foreign::find(&begin).or_else(|| foreign::by_name(path).filter(|_| named.is_none()));
+    // A damaged archive is reported as what its name says.
+    if let Some(foreign) = foreign.filter(|_| !named.is_some_and(|named| is_zip(named, &begin))) {
+        let (path, name, hint) = (path.to_owned(), foreign.name, foreign.hint(&path.display().to_string()));
+        return Err(DataError::Foreign { path, name, hint });
+    }
+    Ok(named.unwrap_or_else(|| formats::by_signature(&begin)))
+}
+
+/// Whether both the name and the content of a file are those of a zip archive.
+fn is_zip(named: &Format, begin: &[u8]) -> bool {
+    named.id == DataFormat::Npz && begin.starts_with(b"PK\x03\x04")
+}
+
+/// The first bytes of the unpacked content; none if it can't be unpacked.
+fn first_bytes(file: std::fs::File, path: &Path) -> Vec<u8> {
+    let mut begin = Vec::new();
+    if let Ok(content) = Compression::of_file(path).reader(file, path) {
+        let _ = content.take(formats::SIGNATURE_BYTES as u64).read_to_end(&mut begin);
+    }
+    begin
 }

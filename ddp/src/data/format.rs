@@ -16,6 +16,10 @@ pub(crate) struct Format {
     pub(crate) title: &'static str,
     /// Whether a file that starts with these bytes is of this format.
     pub(crate) has_signature: fn(&[u8]) -> bool,
+    /// Whether files are text, so that their names say more than their first bytes.
+    pub(crate) is_text: bool,
+    /// Whether cells are separated by a delimiter.
+    pub(crate) has_delimiter: bool,
     pub(crate) reader: Reader,
     /// `None` for a format that is only read.
     pub(crate) writer: Option<WriteFormat>,

@@ -1,4 +1,4 @@
-//! Finds the format of a file by its config name, its ending or its first bytes.
+//! Finds the format of a file by its config name, its first bytes or its ending.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use super::{raw, table};
 use crate::config::{DataFormat, format_by_name};
 
 /// First bytes that [`by_signature`] needs.
-pub(crate) const SIGNATURE_BYTES: usize = 6;
+pub(crate) const SIGNATURE_BYTES: usize = 128;
 
 /// All formats, tables first.
 pub(crate) fn all() -> impl Iterator<Item = &'static Format> {
@@ -22,6 +22,11 @@ pub(crate) fn find(id: DataFormat) -> Option<&'static Format> {
 /// The format of a file name, in any case and without the ending of a compression.
 pub(crate) fn by_name(path: &Path) -> Option<&'static Format> {
     find(format_by_name(path)?)
+}
+
+/// The format of bytes whose signature `begin` carries, unless it is one of text.
+pub(crate) fn by_binary_signature(begin: &[u8]) -> Option<&'static Format> {
+    all().find(|format| !format.is_text && (format.has_signature)(begin))
 }
 
 /// The format whose signature `begin` carries; CSV has none and is the fallback.
@@ -87,9 +92,15 @@ mod tests {
     fn signatures_are_told_apart() {
         for (begin, format) in [
             (&b"\x93NUMPY"[..], DataFormat::Npy),
-            (b"PK\x03\x04..", DataFormat::Npz),
+            (
+                b"PK\x03\x04\x14\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x05\0\0\0x.npy\x93NUMPY",
+                DataFormat::Npz,
+            ),
+            (b"\x40\0\0\0\0\0\0\0{\"x\":", DataFormat::Safetensors),
             (b"PAR1..", DataFormat::Parquet),
             (b"\0\0\x08\x03\0\0", DataFormat::Idx),
+            (b"ARROW1\0\0", DataFormat::Arrow),
+            (b"{\"a\": 1}\n", DataFormat::JsonLines),
             (b"a,b\n1,", DataFormat::Csv),
             (b"", DataFormat::Csv),
         ] {

@@ -251,7 +251,7 @@ struct Parts {
 fn divide(config: &Config, whole: Arc<dyn Dataset>, world_size: usize) -> Result<Parts> {
     let data = &config.data;
     let parts = match &data.eval {
-        EvalSource::None => Parts { train: whole, eval: None, n_skipped: 0 },
+        EvalSource::Unset | EvalSource::None => Parts { train: whole, eval: None, n_skipped: 0 },
         EvalSource::Fraction(fraction) => {
             let (train, eval) = split_eval(data, &whole, *fraction, config.train.seed)?;
             Parts { train: Arc::new(train), eval: Some(Arc::new(eval)), n_skipped: 0 }

@@ -141,6 +141,7 @@ impl Preprocessor {
         layout.target_scale = dataset.layout().target_scale.clone();
         layout.labels.clone_from(&dataset.layout().labels);
         layout.task_choice.clone_from(&dataset.layout().task_choice);
+        layout.left_out.clone_from(&dataset.layout().left_out);
         Arc::new(EncodedRows { of: dataset, plan: self.plan.clone(), layout })
     }
 }

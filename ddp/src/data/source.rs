@@ -32,6 +32,8 @@ pub struct SourceSpec<'a> {
     pub features: Option<KnownFeatures<'a>>,
     /// Host memory for rows that can't be read from their files again.
     pub memory_bytes: u64,
+    /// Host memory for arrays that must be unpacked or rearranged; `None` for `memory_bytes`.
+    pub unpack_bytes: Option<u64>,
     /// Rows to predict: their targets and weights are not read, nor need they exist.
     pub to_predict: Option<ToPredict<'a>>,
 }
@@ -80,6 +82,7 @@ impl<'a> SourceSpec<'a> {
             classes: data.classes.map_or(ClassLabels::Discover, ClassLabels::Numbers),
             features: None,
             memory_bytes: (data.loader_memory_mib as u64) << 20,
+            unpack_bytes: None,
             to_predict: None,
         }
     }

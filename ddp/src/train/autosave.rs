@@ -215,7 +215,7 @@ impl RankSave {
         let options = SaveOptions {
             // `train.stop_after_steps` applies to this leg of the run only.
             info: ModelInfo {
-                config: config.without_stop().to_toml(),
+                config: config.without_stop().to_saved_toml(),
                 preprocessor: data.preprocessor.clone(),
             },
             layout: layout.clone(),

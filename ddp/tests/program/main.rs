@@ -34,5 +34,6 @@ mod resume;
 mod saved_runs;
 mod short_commands;
 mod stopping;
+mod tables;
 mod targets;
 mod training;

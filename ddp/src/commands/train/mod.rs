@@ -165,7 +165,7 @@ impl<'w> Run<'w> {
             );
             warn_of_all_ranks(world.rank().0, &message);
         }
-        if config.data.eval == EvalSource::None && resumed.is_none() {
+        if config.data.eval == EvalSource::Unset && data.eval.is_none() && resumed.is_none() {
             info!("no rows are held out for evaluation: --eval-fraction 0.2 evaluates on a fifth of them");
         }
         Ok(Run { world, log, args, signals, config, data, device, cuts, schedule, trainer, resumed })
@@ -270,9 +270,9 @@ fn load_config(
     if let Some(task) = decided {
         overrides.decide_task(task);
     }
-    let Some(resumed) = resumed else { return Ok(Config::load_with(args.run.file(), &overrides)?) };
-    let config = match args.run.file() {
-        Some(file) => match resumed.config_of_file(file, &overrides)? {
+    let mut config = match (resumed, args.run.file()) {
+        (None, file) => Config::load_with(file, &overrides)?,
+        (Some(resumed), Some(file)) => match resumed.config_of_file(file, &overrides)? {
             // The targets have decided when the run began.
             config if config.data.auto_task => {
                 let task = resumed.config(&Overrides::default())?.data.task;
@@ -281,8 +281,10 @@ fn load_config(
             }
             config => config,
         },
-        None => resumed.config(&overrides)?,
+        (Some(resumed), None) => resumed.config(&overrides)?,
     };
+    data::resolve_eval(&mut config.data)?;
+    let Some(resumed) = resumed else { return Ok(config) };
     resumed.check_config(&config, world.world_size())?;
     Ok(config)
 }
@@ -393,7 +395,7 @@ fn save(
         Some(average) => average,
         None => trainer.model().weights().to_vec::<f32>()?,
     };
-    let info = ModelInfo { config: config.to_toml(), preprocessor: data.preprocessor.clone() };
+    let info = ModelInfo { config: config.to_saved_toml(), preprocessor: data.preprocessor.clone() };
     let write = |name: &str, weights: &[f32]| -> Result<()> {
         let weights = Tensor::from_slice(weights, &[weights.len()], Device::Cpu)?;
         Ok(write_atomic(&folder.file(name), &file::to_bytes(&layout, &weights, &info)?)?)
@@ -434,6 +436,8 @@ fn progress(
 /// Reports the run: one line, or all of it at level debug. A dry run prints its config to stdout, and the rest on stderr.
 fn announce(banner: &Banner<'_>, args: &TrainArgs, device: &DeviceChoice) -> Result<()> {
     info!("{}", banner.line(device));
+    let rows = &banner.data.train;
+    rows.layout().left_out.iter().for_each(|note| info!("{}: {note}", rows.source()));
     if let Some(why) = &device.reason {
         debug!("--device auto chose the CPU: {}", why.reason);
     }
@@ -491,7 +495,7 @@ fn open_folder(
         }
         None => claim_folder(args.out.as_deref(), &config.name, existing(args))?,
     };
-    write_atomic(&folder.file(folder::CONFIG_FILE), config.to_toml().as_bytes())?;
+    write_atomic(&folder.file(folder::CONFIG_FILE), config.to_saved_toml().as_bytes())?;
     Ok(Some(folder))
 }
 

@@ -47,6 +47,7 @@ fn any_data() -> impl Strategy<Value = DataConfig> {
         proptest::collection::vec("[^\\pC]{0,8}d", 0..3),
         proptest::collection::vec("[^\\pC]{0,8}c", 0..3),
         (pick(Encode::ALL), proptest::option::of(1usize..99), pick(Missing::ALL)),
+        (pick(Delimiter::ALL), pick(Datetime::ALL), proptest::collection::vec("[^\\pC]{0,8}m", 0..3)),
     );
     let loading = (
         pick(ShuffleMode::ALL),
@@ -55,11 +56,12 @@ fn any_data() -> impl Strategy<Value = DataConfig> {
     );
     let given = ("[^\\pC]{0,12}x", eval, any::<bool>(), target, classes, names);
     (given, files, columns, loading).prop_map(
-        |(given, files, (weight, drop, categorical, codes), (shuffle_mode, placement, sizes))| {
+        |(given, files, (weight, drop, categorical, codes, text), (shuffle_mode, placement, sizes))| {
             let (train, eval, shuffle, target, classes, (task, normalize, unknown_label, stratify)) = given;
             let (labels, eval_labels, format, features_key, labels_key) = files;
             let (prefetch, loader_threads, shuffle_window_mib, loader_memory_mib) = sizes;
             let (encode, embedding_dim, missing) = codes;
+            let (delimiter, datetime, missing_values) = text;
             let is_classes = task == Task::Classification;
             let is_files = matches!(&eval, EvalSource::Source(source) if !source.starts_with("builtin:"));
             let n_targets = if is_classes { 1 } else { target.len() };
@@ -84,6 +86,9 @@ fn any_data() -> impl Strategy<Value = DataConfig> {
                 encode,
                 embedding_dim,
                 missing,
+                missing_values,
+                delimiter,
+                datetime,
                 normalize,
                 shuffle,
                 shuffle_mode,

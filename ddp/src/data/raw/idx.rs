@@ -3,16 +3,17 @@
 //! Source: Y. LeCun, C. Cortes, C. Burges, "The MNIST database of handwritten digits", file formats.
 
 use super::array::{RawArray, checked_size};
-use super::bytes::Bytes;
+use super::bytes::{Bytes, MemoryBudget};
 use super::element::RawType;
 use crate::data::DataError;
 use crate::data::error::Result;
+use crate::data::source::Part;
 
 /// Most dimensions of an array of rows.
 const MAX_DIMS: u8 = 8;
 
 /// Opens the array of a file.
-pub(crate) fn open(bytes: Bytes) -> Result<RawArray> {
+pub(crate) fn open(bytes: Bytes, _budget: &MemoryBudget) -> Result<RawArray> {
     let path = bytes.path().to_owned();
     let bad = |reason: String| {
         let hint = "is the file cut off, or not an IDX file?";
@@ -35,6 +36,15 @@ pub(crate) fn open(bytes: Bytes) -> Result<RawArray> {
 pub(crate) fn labels_name(images: &str) -> Option<String> {
     let labels = images.replace("images", "labels").replace("idx3", "idx1");
     (labels != images).then_some(labels)
+}
+
+/// Training or test rows, by the name of a file in MNIST's naming scheme.
+pub(crate) fn part(name: &str) -> Option<Part> {
+    match () {
+        () if name.contains("train") => Some(Part::Train),
+        () if name.contains("t10k") || name.contains("test") => Some(Part::Test),
+        () => None,
+    }
 }
 
 /// Type and shape of the array.

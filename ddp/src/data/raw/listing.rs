@@ -71,7 +71,7 @@ fn file(path: &Path, reader: &ArrayReader, budget: &MemoryBudget) -> Result<List
     let bytes = bytes_of(path, budget)?;
     let (arrays, texts) = match reader {
         ArrayReader::Single { open, .. } => {
-            (vec![("features".to_owned(), Ok(open(bytes)?))], ColumnTexts::default())
+            (vec![("features".to_owned(), Ok(open(bytes, budget)?))], ColumnTexts::default())
         }
         ArrayReader::Named { open, .. } => {
             let arrays = open(&bytes, budget)?;

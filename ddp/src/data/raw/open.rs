@@ -18,8 +18,15 @@ use crate::data::formats;
 use crate::data::source::{Part, SourceSpec};
 
 /// Conventional names of features and labels.
-pub(super) const FEATURE_KEYS: &[&str] = &["features", "x", "X", "x_train", "data", "images", "embeddings"];
-pub(super) const LABEL_KEYS: &[&str] = &["labels", "y", "Y", "y_train", "targets", "label", "target"];
+pub(super) const FEATURE_KEYS: &[&str] =
+    &["features", "x", "X", "x_train", "X_train", "train_features", "data", "images", "embeddings"];
+pub(super) const LABEL_KEYS: &[&str] =
+    &["labels", "y", "Y", "y_train", "Y_train", "train_labels", "targets", "label", "target"];
+
+/// The name of the array of test rows for that of training rows; "" if there is no usual one.
+pub(super) fn test_key(key: &str) -> String {
+    if key.contains("train") { key.replace("train", "test") } else { String::new() }
+}
 
 /// Arrays of one file.
 struct FileArrays {
@@ -35,7 +42,7 @@ struct FileArrays {
 /// [`DataError::Malformed`], [`DataError::NoArray`], [`DataError::ShardsDiffer`] and others that name the file.
 pub(crate) fn open(files: &[PathBuf], reader: &ArrayReader, spec: &SourceSpec<'_>) -> Result<RawRows> {
     refuse_columns(spec)?;
-    let budget = MemoryBudget::new(spec.memory_bytes);
+    let budget = MemoryBudget::new(spec.unpack_bytes.unwrap_or(spec.memory_bytes));
     let parts = files.iter().map(|path| read(path, reader, spec, &budget)).collect::<Result<Vec<_>>>()?;
     let texts = parts[0].texts.clone();
     for (part, path) in parts.iter().zip(files) {
@@ -102,7 +109,7 @@ fn refuse_columns(spec: &SourceSpec<'_>) -> Result<()> {
 
 /// The bytes of a file; a compressed one is unpacked into `budget`.
 pub(super) fn bytes_of(path: &Path, budget: &MemoryBudget) -> Result<Bytes> {
-    let compression = Compression::of(path);
+    let compression = Compression::of_file(path);
     if compression == Compression::None {
         return Bytes::map(path);
     }
@@ -133,7 +140,7 @@ fn read(
     let bytes = bytes_of(path, budget)?;
     match reader {
         ArrayReader::Single { open, .. } => Ok(FileArrays {
-            features: open(bytes)?,
+            features: open(bytes, budget)?,
             targets: None,
             weights: None,
             texts: ColumnTexts::default(),
@@ -146,11 +153,15 @@ fn read(
 fn named(path: &Path, arrays: &dyn NamedArrays, spec: &SourceSpec<'_>) -> Result<FileArrays> {
     let names = arrays.names();
     let has = |name: &str| names.iter().any(|other| other == name);
-    let find = |key: &str, usual: &[&str], content: &str| -> Result<String> {
+    let find = |key: &str, usual_names: &[&str], content: &str| -> Result<String> {
         // A name that the user chose has no substitutes.
-        let is_default = usual.first() == Some(&key);
-        let usual = usual.iter().copied().filter(|_| is_default);
-        let found = std::iter::once(key).chain(usual).find(|name| has(name)).map(str::to_owned);
+        let is_default = usual_names.first() == Some(&key);
+        let usual = usual_names.iter().copied().filter(|_| is_default);
+        let mut found = std::iter::once(key).chain(usual).find(|name| has(name)).map(str::to_owned);
+        if spec.part == Part::Test {
+            let of_test = std::iter::once(key).chain(usual_names.iter().copied().filter(|_| is_default));
+            found = of_test.map(test_key).find(|name| has(name)).or(found);
+        }
         found.ok_or_else(|| DataError::NoArray {
             path: path.to_owned(),
             key: key.to_owned(),
@@ -280,6 +291,7 @@ fn combine(
         categories: texts.categories.into_iter().filter(|category| category.column < n_features).collect(),
         has_missing: spec.may_miss() && !features.raw.is_integer(),
         target_scale: None,
+        left_out: Vec::new(),
     };
     if let Some(weights) = weights.as_ref().filter(|weights| weights.row_len() != 1 || weights.raw.is_text())
     {

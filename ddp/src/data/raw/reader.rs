@@ -4,6 +4,7 @@ use super::array::RawArray;
 use super::bytes::{Bytes, MemoryBudget};
 use crate::data::dataset::CategoryColumn;
 use crate::data::error::Result;
+use crate::data::source::Part;
 
 /// Name of the array of row weights in converted files.
 pub(crate) const WEIGHTS_KEY: &str = "weights";
@@ -13,9 +14,11 @@ pub(crate) const WEIGHTS_KEY: &str = "weights";
 pub(crate) enum ArrayReader {
     /// A file is one array; labels and weights are files of their own.
     Single {
-        open: fn(Bytes) -> Result<RawArray>,
+        open: fn(Bytes, &MemoryBudget) -> Result<RawArray>,
         /// Conventional name of the file of labels for a file of features, if there is one.
         labels_name: fn(&str) -> Option<String>,
+        /// Training or test rows, by the conventional name of a file.
+        part: fn(&str) -> Option<Part>,
     },
     /// A file holds named arrays.
     Named {

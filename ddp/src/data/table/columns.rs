@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use super::csv::CsvError;
-use crate::config::nearest;
+use super::partition::{self, Partition};
+use super::time;
+use crate::config::{DataConfig, Datetime, nearest};
 use crate::data::error::{DataError, Result};
 use crate::data::source::{SourceSpec, ToPredict};
 
@@ -12,6 +14,8 @@ use crate::data::source::{SourceSpec, ToPredict};
 pub(crate) enum Role {
     /// A number; its index among the features.
     Feature(usize),
+    /// A date; the index of the first of its parts among the features.
+    Date(usize),
     /// A category; its index among the features and among the categorical columns.
     Category { feature: usize, index: usize },
     /// A target; its index in the config.
@@ -31,36 +35,76 @@ pub(crate) struct ColumnPlan {
     pub(crate) features: Vec<String>,
     /// Names of the categorical columns, in the order of their indices.
     pub(crate) categorical: Vec<String>,
-    /// Indices of the columns that are passed through as text, in the order of the user.
+    /// Indices of the columns that are passed through as text, in the order of the user; those of folders follow those of the file.
     pub(crate) kept: Vec<usize>,
+    /// Columns that are not used although no setting excludes them, with the reason: ends of sentences.
+    pub(crate) left_out: Vec<String>,
+    /// Columns with one value for the whole file; they follow those of the file.
+    pub(crate) partitions: Vec<Partition>,
+}
+
+/// Columns of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct FileColumns {
+    pub(crate) names: Vec<String>,
+    /// Whether a column holds dates.
+    pub(crate) are_dates: Vec<bool>,
+    /// Columns of row numbers, which pandas writes unasked.
+    pub(crate) indices: Vec<usize>,
 }
 
 impl ColumnPlan {
-    /// Assigns roles to the columns `names` of the file `path`.
+    /// Assigns roles to the columns of the file `path` and of its folders.
+    ///
+    /// Rows to predict need neither targets, weights and dropped columns of the config, nor are kept columns features unless the
+    /// model knows them.
     ///
     /// # Errors
-    /// [`CsvError::TargetMissing`], [`DataError::ColumnMissing`] and [`DataError::ColumnsDiffer`] for columns that the config or
-    /// the model needs; [`CsvError::NoFeatures`].
-    pub(crate) fn new(path: &Path, names: Vec<String>, spec: &SourceSpec<'_>) -> Result<Self> {
+    /// [`CsvError::TargetMissing`], [`DataError::ColumnMissing`] and [`DataError::ColumnsDiffer`] for columns that the config, the
+    /// user or the model needs; [`CsvError::NoFeatures`].
+    pub(crate) fn new(path: &Path, columns: FileColumns, spec: &SourceSpec<'_>) -> Result<Self> {
         let data = spec.data;
-        if let Some(rows) = spec.to_predict {
-            return Self::to_predict(path, names, spec, rows);
-        }
-        if let Some(target) = data.target.iter().find(|target| !names.contains(target)) {
-            return Err(target_missing(path, target, &names));
-        }
-        let lists = [("data.drop", &data.drop), ("data.categorical", &data.categorical)];
-        let weight: Vec<String> = data.weight.iter().cloned().collect();
-        for (key, columns) in lists.into_iter().chain([("data.weight", &weight)]) {
-            if let Some(column) = columns.iter().find(|column| !names.contains(column)) {
-                return Err(column_missing(path, column, key, &names));
+        let FileColumns { mut names, mut are_dates, indices } = columns;
+        let n_own = names.len();
+        let partitions = partition::columns_of(path, spec);
+        // A file may repeat the column of its folder.
+        let partitions: Vec<_> = partitions.into_iter().filter(|(name, _)| !names.contains(name)).collect();
+        names.extend(partitions.iter().map(|(name, _)| name.clone()));
+        are_dates.resize(names.len(), false);
+        let kept = match spec.to_predict {
+            Some(rows) => kept(path, rows, &names)?,
+            None => {
+                check_names(path, data, &names)?;
+                Vec::new()
             }
-        }
-        let is_feature = |name: &&String| {
-            !data.target.contains(name) && !data.drop.contains(name) && data.weight.as_ref() != Some(*name)
         };
-        let present: Vec<String> = names.iter().filter(is_feature).cloned().collect();
-        if present.is_empty() {
+        let is_known = |name: &String| spec.features.is_some_and(|known| known.names.contains(name));
+        let has_use = |name: &String| data.target.contains(name) || data.weight.as_ref() == Some(name);
+        let is_index =
+            |at: usize| indices.contains(&at) && !is_known(&names[at]) && !is_categorical(&names[at], spec);
+        // What the model was trained on decides.
+        let is_divided = |at: usize| match spec.features {
+            Some(_) => !is_known(&names[at]) && is_known(&part_names(&names[at])[0]),
+            None => data.datetime == Datetime::Parts && are_dates[at] && !is_categorical(&names[at], spec),
+        };
+        let is_feature = |at: usize| {
+            let is_aside = has_use(&names[at]) || data.drop.contains(&names[at]) || is_index(at);
+            match spec.to_predict {
+                None => !is_aside,
+                Some(_) if is_known(&names[at]) || spec.features.is_some() && is_divided(at) => true,
+                Some(rows) => !is_aside && !rows.kept.contains(&names[at]),
+            }
+        };
+        let left_out = |&at: &usize| is_index(at) && !has_use(&names[at]) && !data.drop.contains(&names[at]);
+        let left_out =
+            indices.iter().filter(|at| left_out(at)).map(|&at| index_note(at, &names[at])).collect();
+        let features_of = |at: usize| match is_divided(at) {
+            true => part_names(&names[at]),
+            false => vec![names[at].clone()],
+        };
+        let present: Vec<String> =
+            (0..names.len()).filter(|&at| is_feature(at)).flat_map(features_of).collect();
+        if present.is_empty() && spec.to_predict.is_none() {
             return Err(
                 CsvError::NoFeatures { path: path.to_owned(), targets: data.target.join(", ") }.into()
             );
@@ -72,67 +116,84 @@ impl ColumnPlan {
             }
             None => present,
         };
-        let categorical = categorical(&features, spec);
-        let role = |name: &String| {
-            if let Some(index) = data.target.iter().position(|target| target == name) {
+        // In the order of the features, not of the config.
+        let categorical: Vec<String> =
+            features.iter().filter(|name| is_categorical(name, spec)).cloned().collect();
+        let reads_uses = spec.to_predict.is_none();
+        let role = |at: usize| {
+            let name = &names[at];
+            if let Some(index) = data.target.iter().position(|target| target == name).filter(|_| reads_uses) {
                 return Role::Target(index);
             }
+            if is_feature(at) && is_divided(at) {
+                let first = &part_names(name)[0];
+                let first = features.iter().position(|feature| feature == first);
+                return Role::Date(first.expect("the parts of a date are features"));
+            }
             let Some(feature) = features.iter().position(|feature| feature == name) else {
-                return if data.weight.as_ref() == Some(name) { Role::Weight } else { Role::Dropped };
+                let is_weight = reads_uses && data.weight.as_ref() == Some(name);
+                return if is_weight { Role::Weight } else { Role::Dropped };
             };
             match categorical.iter().position(|column| column == name) {
                 Some(index) => Role::Category { feature, index },
                 None => Role::Feature(feature),
             }
         };
-        let roles = names.iter().map(role).collect();
-        Ok(ColumnPlan { names, roles, features, categorical, kept: Vec::new() })
+        let mut roles: Vec<Role> = (0..names.len()).map(role).collect();
+        let partitions = partitions.into_iter().zip(roles.split_off(n_own));
+        let partitions = partitions.map(|((name, value), role)| Partition { name, value, role }).collect();
+        names.truncate(n_own);
+        Ok(ColumnPlan { names, roles, features, categorical, kept, left_out, partitions })
     }
 
-    /// Roles of the columns of rows to predict: targets, weights and dropped columns of the config are not needed.
-    fn to_predict(
-        path: &Path,
-        names: Vec<String>,
-        spec: &SourceSpec<'_>,
-        rows: ToPredict<'_>,
-    ) -> Result<Self> {
-        let data = spec.data;
-        let position = |column: &String| {
-            let found = names.iter().position(|name| name == column);
-            found.ok_or_else(|| column_missing(path, column, "--keep", &names))
-        };
-        let kept = rows.kept.iter().map(position).collect::<Result<Vec<_>>>()?;
-        let features = match spec.features {
-            Some(known) => known.names.to_vec(),
-            None => names.clone(),
-        };
-        let is_needed = |name: &&String| {
-            let is_aside = data.target.contains(name)
-                || data.drop.contains(name)
-                || data.weight.as_ref() == Some(*name)
-                || rows.kept.contains(name);
-            features.contains(name) || !is_aside
-        };
-        if let Some(known) = spec.features {
-            let present: Vec<String> = names.iter().filter(is_needed).cloned().collect();
-            same_features(path, &present, known.names, known.of)?;
-        }
-        let categorical = categorical(&features, spec);
-        let role = |name: &String| match features.iter().position(|feature| feature == name) {
-            None => Role::Dropped,
-            Some(feature) => match categorical.iter().position(|column| column == name) {
-                Some(index) => Role::Category { feature, index },
-                None => Role::Feature(feature),
-            },
-        };
-        let roles = names.iter().map(role).collect();
-        Ok(ColumnPlan { names, roles, features, categorical, kept })
+    /// Names of the columns of the file and of its folders.
+    pub(crate) fn all_names(&self) -> Vec<String> {
+        let of_folders = self.partitions.iter().map(|partition| &partition.name);
+        self.names.iter().chain(of_folders).cloned().collect()
+    }
+
+    /// The name of the first target among the columns of the file.
+    pub(crate) fn target_name(&self) -> &str {
+        let target = self.roles.iter().position(|role| matches!(role, Role::Target(_)));
+        target.map_or("", |target| &self.names[target])
     }
 }
 
-/// Names of the categorical features, in the order of the features, not of the config.
-fn categorical(features: &[String], spec: &SourceSpec<'_>) -> Vec<String> {
-    features.iter().filter(|name| is_categorical(name, spec)).cloned().collect()
+/// Checks that the columns of the config are there.
+fn check_names(path: &Path, data: &DataConfig, names: &[String]) -> Result<()> {
+    if let Some(target) = data.target.iter().find(|target| !names.contains(target)) {
+        return Err(target_missing(path, target, names));
+    }
+    let lists = [("data.drop", &data.drop), ("data.categorical", &data.categorical)];
+    let weight: Vec<String> = data.weight.iter().cloned().collect();
+    for (key, columns) in lists.into_iter().chain([("data.weight", &weight)]) {
+        if let Some(column) = columns.iter().find(|column| !names.contains(column)) {
+            return Err(column_missing(path, column, key, names));
+        }
+    }
+    Ok(())
+}
+
+/// Places of the columns to keep.
+fn kept(path: &Path, rows: ToPredict<'_>, names: &[String]) -> Result<Vec<usize>> {
+    let position = |column: &String| {
+        let found = names.iter().position(|name| name == column);
+        found.ok_or_else(|| column_missing(path, column, "--keep", names))
+    };
+    rows.kept.iter().map(position).collect()
+}
+
+/// Names of the parts of a date.
+fn part_names(name: &str) -> Vec<String> {
+    time::PARTS.iter().map(|part| format!("{name}{part}")).collect()
+}
+
+/// The reason for leaving out column number `at`.
+pub(crate) fn index_note(at: usize, name: &str) -> String {
+    match name {
+        "" => format!("column {} has no name and is left out, like an index that pandas wrote", at + 1),
+        _ => format!("column \"{name}\" is left out, because it is an index that pandas wrote"),
+    }
 }
 
 fn column_missing(path: &Path, column: &str, key: &'static str, names: &[String]) -> DataError {
@@ -185,8 +246,8 @@ pub(crate) fn same_columns(first: &Path, expected: &[String], path: &Path, got: 
 fn target_missing(path: &Path, target: &str, names: &[String]) -> DataError {
     let hint = if let Some(name) = nearest(target, names.iter().map(String::as_str)) {
         format!("did you mean \"{name}\"?")
-    } else if names.len() == 1 && names[0].contains([';', '\t', '|']) {
-        "columns must be separated by commas".to_owned()
+    } else if names.len() == 1 && names[0].contains([',', ';', '\t', '|']) {
+        "set `data.delimiter` to the character between the columns".to_owned()
     } else {
         format!("set `data.target` to one of the columns: {}", shown(names))
     };

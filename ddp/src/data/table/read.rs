@@ -8,11 +8,12 @@ use super::csv::CsvError;
 use super::exact_rows::ExactRows;
 use super::reader::TableReaders;
 use super::rows::{TableRows, huge_vocabulary};
+use crate::config::Datetime;
 use crate::data::dataset::Dataset;
 use crate::data::error::{DataError, Result};
 use crate::data::remainders::Remainders;
 use crate::data::resident::ResidentRows;
-use crate::data::source::SourceSpec;
+use crate::data::source::{KnownFeatures, SourceSpec};
 
 /// Most rows that are read between two checks of the memory limit.
 const CHUNK_ROWS: usize = 4096;
@@ -69,7 +70,12 @@ pub(crate) fn read_all(
 fn read_tables(files: &[PathBuf], readers: &TableReaders, spec: &SourceSpec<'_>) -> Result<Read> {
     let mut first: Option<(ColumnPlan, TableRows)> = None;
     for path in files {
-        let mut reader = (readers.open)(path, spec)?;
+        // Each file shows its dates in rows of its own: those of the first file decide.
+        let columns = first.as_ref().map(|(plan, _)| plan.features.clone());
+        let columns = columns.filter(|_| spec.features.is_none() && spec.data.datetime == Datetime::Parts);
+        let known = columns.as_ref().map(|names| KnownFeatures { names, vocabularies: &[], of: spec.source });
+        let of_file = SourceSpec { features: known.or(spec.features), ..*spec };
+        let mut reader = (readers.open)(path, &of_file)?;
         let (plan, rows) = match &mut first {
             None => {
                 let rows = TableRows::new(reader.plan(), spec);
@@ -77,7 +83,7 @@ fn read_tables(files: &[PathBuf], readers: &TableReaders, spec: &SourceSpec<'_>)
             }
             Some(first) => first,
         };
-        same_columns(&files[0], &plan.names, path, &reader.plan().names)?;
+        same_columns(&files[0], &plan.all_names(), path, &reader.plan().all_names())?;
         let n_before = rows.n_rows;
         let chunk_rows = (CHUNK_NUMBERS / plan.names.len().max(1)).clamp(1, CHUNK_ROWS);
         while reader.read(rows, chunk_rows)? > 0 {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::cell::Notation;
 use super::columns::ColumnPlan;
 use super::rows::TableRows;
 use crate::data::dataset::Dataset;
@@ -16,11 +17,11 @@ pub(crate) struct TableReaders {
     pub(crate) open: fn(&Path, &SourceSpec<'_>) -> Result<Box<dyn TableReader>>,
     /// Opens files that exceed the memory and are decoded on demand; returns `None` if they fit in memory.
     pub(crate) open_large: Option<OpenLarge>,
-    /// Opens a file to read its cells as text, for formats whose columns have no types.
-    pub(crate) open_cells: Option<OpenCells>,
+    /// Opens a file to read its cells as text.
+    pub(crate) open_cells: OpenCells,
 }
 
-type OpenCells = fn(&Path) -> Result<Box<dyn CellReader>>;
+type OpenCells = fn(&Path, &SourceSpec<'_>) -> Result<Box<dyn CellReader>>;
 type OpenLarge = fn(&[PathBuf], &SourceSpec<'_>) -> Result<Option<Arc<dyn Dataset>>>;
 
 /// Reads the rows of one file in order.
@@ -40,6 +41,19 @@ pub(crate) trait CellReader {
     /// Names of the columns.
     fn names(&self) -> &[String];
 
+    /// Notation of numbers and missing values.
+    fn notation(&self) -> &Notation;
+
+    /// Columns of row numbers, which are not used.
+    fn indices(&self) -> &[usize] {
+        &[]
+    }
+
+    /// Types of the columns, if the file has them. Its rows are counted from 0 then; otherwise lines are, from 1.
+    fn types(&self) -> Option<&[ColumnType]> {
+        None
+    }
+
     /// The next row, with one cell per name; `None` at the end.
     ///
     /// # Errors
@@ -47,9 +61,17 @@ pub(crate) trait CellReader {
     fn next(&mut self) -> Result<Option<Record<'_>>>;
 }
 
+/// Type of a column in the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ColumnType {
+    pub(crate) name: String,
+    /// Whether a model can use it.
+    pub(crate) is_usable: bool,
+}
+
 /// Cells of one row, without quotes.
 pub(crate) struct Record<'a> {
-    /// Line on which the row starts, from 1.
+    /// Line on which the row starts, from 1, or number of the row, from 0.
     pub(crate) line: u64,
     /// The cells, joined.
     pub(super) cells: &'a [u8],

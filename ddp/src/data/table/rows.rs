@@ -35,7 +35,7 @@ pub(crate) struct TableRows {
     pub(crate) may_miss: bool,
     /// Columns that are passed through as text.
     pub(crate) kept: Vec<Texts>,
-    /// Rows with a value that can't be used, in order, if they are skipped.
+    /// Rows with a value that can't be used, if they are skipped; a row may occur several times.
     pub(crate) bad_rows: Option<Vec<usize>>,
 }
 
@@ -92,6 +92,28 @@ impl TableRows {
         self.weights.iter_mut().for_each(|weights| weights.push(1.0));
         self.n_rows += 1;
         self.n_rows - 1
+    }
+
+    /// Sets a feature of row `row`.
+    #[inline(always)]
+    pub(crate) fn set_feature(&mut self, row: usize, feature: usize, value: f32) {
+        self.features[row * self.n_features + feature] = value;
+    }
+
+    /// Sets a feature of row `row` that f32 may not hold exactly.
+    pub(crate) fn set_feature_f64(&mut self, row: usize, feature: usize, value: f64) {
+        let single = value as f32;
+        self.set_feature(row, feature, single);
+        self.remainders.set(feature, row, value - f64::from(single));
+    }
+
+    /// Marks a row with a value that can't be used; false if such a value is an error.
+    pub(crate) fn mark_bad(&mut self, row: usize) -> bool {
+        match &mut self.bad_rows {
+            Some(rows) => rows.push(row),
+            None => return false,
+        }
+        true
     }
 
     /// Removes the rows from `first` on.
@@ -223,6 +245,7 @@ impl TableRows {
         layout.categories = categories.collect();
         layout.has_missing = self.may_miss;
         layout.has_weights = self.weights.is_some();
+        layout.left_out.clone_from(&plan.left_out);
         let targets = match self.targets {
             TargetCells::Classes(labels) => single_target(labels, &mut layout, path, spec)?,
             TargetCells::Values { values, .. } => {

@@ -180,7 +180,7 @@ fn missing_values_become_means_with_an_indicator() {
         let want = [[1.0, b, 0.0, 1.0], [a, 4.0, 1.0, 0.0], [a, 6.0, 1.0, 0.0], [5.0, b, 0.0, 1.0]];
         assert_eq!(rows, want, "{missing}");
     }
-    assert_refused(load_text(text, &[]), &["line 2, column \"b\": expected a number, got \"NA\""]);
+    assert_refused(load_text(text, &[]), &["line 2, column \"b\": the value is missing (\"NA\")"]);
     // Neither other words nor a target are missing values.
     let refused = load_text("a,label\n1,0\nnone,1\n", &["data.missing=mean"]);
     assert_refused(refused, &["line 3, column \"a\": expected a number, got \"none\""]);

@@ -7,9 +7,11 @@ mod chunk;
 mod encode;
 mod schema;
 mod staging;
+mod text_file;
 mod writer;
 
 pub(crate) use chunk::{Chunk, Targets};
 pub(crate) use schema::{CategoryStorage, Schema, Storage};
 pub(crate) use staging::Staging;
-pub(crate) use writer::{OutFiles, RowWriter, WriteFormat};
+pub(crate) use text_file::{TextFile, put_number};
+pub(crate) use writer::{OutFiles, RowWriter, TextWriter, WriteFormat};

@@ -30,7 +30,20 @@ pub(crate) struct OutFiles {
 #[derive(Debug)]
 pub(crate) struct WriteFormat {
     pub(crate) open: fn(Schema, &OutFiles, &mut Staging) -> Result<Box<dyn RowWriter>>,
+    /// Opens a file whose cells are copied as text; `None` for formats that hold values.
+    pub(crate) open_text: Option<OpenText>,
     /// Endings that `--to` accepts, with those of compressed files.
     pub(crate) endings: &'static [&'static str],
     pub(crate) storage: Storage,
+}
+
+type OpenText = fn(&[String], &OutFiles, &mut Staging) -> Result<Box<dyn TextWriter>>;
+
+/// Writes rows of cells to one file.
+pub(crate) trait TextWriter {
+    /// Appends a row.
+    fn write(&mut self, cells: &mut dyn Iterator<Item = &str>) -> Result<()>;
+
+    /// Completes the file on the disk; it keeps its temporary name.
+    fn finish(self: Box<Self>) -> Result<()>;
 }

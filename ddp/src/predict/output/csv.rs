@@ -18,11 +18,11 @@ pub(crate) struct CsvEncoder {
 impl CsvEncoder {
     pub(crate) fn new(columns: &[OutputColumn], compression: Compression) -> Self {
         let cells = |column: &OutputColumn| match &column.kind {
-            ColumnKind::Label(labels) => labels.names.iter().map(|name| quoted_cell(name)).collect(),
+            ColumnKind::Label(labels) => labels.names.iter().map(|name| quoted_cell(name, ',')).collect(),
             _ => Vec::new(),
         };
         CsvEncoder {
-            names: columns.iter().map(|column| quoted_cell(&column.name)).collect(),
+            names: columns.iter().map(|column| quoted_cell(&column.name, ',')).collect(),
             cells: columns.iter().map(cells).collect(),
             compression,
         }
@@ -31,7 +31,7 @@ impl CsvEncoder {
     fn cell(&self, column: usize, values: &Values, row: usize, out: &mut Vec<u8>) {
         // Writing to memory does not fail.
         let _ = match values {
-            Values::Texts(texts) => out.write_all(quoted_cell(texts.get(row)).as_bytes()),
+            Values::Texts(texts) => out.write_all(quoted_cell(texts.get(row), ',').as_bytes()),
             Values::Labels(classes) => out.write_all(self.cells[column][classes[row] as usize].as_bytes()),
             Values::Binary(values) => write!(out, "{}", values[row]),
             Values::Numbers(values) => write!(out, "{}", values[row]),

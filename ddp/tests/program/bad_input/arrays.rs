@@ -40,8 +40,9 @@ fn types_that_are_no_numbers() {
         pair_refused(&file, &y_npy(), &[], &["data file `x.npy`: expected numbers, got text", "hint: "]);
         pair_refused(&x_npy(), &file, &[], &["the labels in `y.npy` have shape", "one class number per row"]);
     }
-    let parts = ["`x.npy`", "Fortran order", "hint: save numpy.ascontiguousarray(array)"];
-    pair_refused(&of_type("'<f4'", "True", 4), &y_npy(), &[], &parts);
+    let scalar = files::npy_with("{'descr': '<f4', 'fortran_order': False, 'shape': (), }");
+    let parts = ["`x.npy`", "no dimensions", "hint: save an array of shape [rows, features]"];
+    pair_refused(&[&scalar[..], &[0; 4]].concat(), &y_npy(), &[], &parts);
 }
 
 #[test]

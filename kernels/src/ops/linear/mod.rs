@@ -93,9 +93,10 @@ pub fn linear_forward(
     let (x_op, y_op) = (x.operand("x"), y.operand("y"));
     check::same_kind(OP, &[x_op, weight.operand("weight")])?;
     check_output_kind(OP, x_op, y_op)?;
-    let (n_rows, in_features) = check::matrix(OP, x_op)?;
-    let (out_features, _) = check::matrix(OP, weight.operand("weight"))?;
-    check::shape(OP, weight.operand("weight"), Shape::matrix(out_features, in_features))?;
+    let (n_rows, _) = check::matrix(OP, x_op)?;
+    // The layer decides how many features a row has, so a difference is a fault of x.
+    let (out_features, in_features) = check::matrix(OP, weight.operand("weight"))?;
+    check::shape(OP, x_op, Shape::matrix(n_rows, in_features))?;
     check::shape(OP, y_op, Shape::matrix(n_rows, out_features))?;
     if let Some(bias) = bias {
         check::same_kind(OP, &[y_op, bias.operand("bias")])?;
@@ -611,6 +612,6 @@ mod tests {
         let x = TensorRef::from_slice(&x, &[2, 3]).unwrap();
         let w = TensorRef::from_slice(&w, &[2, 4]).unwrap();
         let message = linear_forward(STRICT, x, w, None, None, output).unwrap_err().to_string();
-        assert_eq!(message, "linear_forward: weight [2, 4] f32 on cpu should be [2, 3]");
+        assert_eq!(message, "linear_forward: x [2, 3] f32 on cpu should be [2, 4]");
     }
 }

@@ -6,6 +6,7 @@
 mod meter;
 mod source;
 mod target;
+mod text_copy;
 
 use std::path::PathBuf;
 
@@ -14,6 +15,7 @@ use ddp_kernels::DType;
 use self::meter::Meter;
 use self::source::Source;
 use self::target::Target;
+use self::text_copy::TextCopy;
 use crate::cli::{ConvertArgs, ConvertDtype};
 use crate::config::{Config, Task};
 use crate::data::files_of;
@@ -41,6 +43,20 @@ fn run(args: &ConvertArgs, mut meter: Meter) -> Result<String> {
         config.data.task = if config.data.target.len() > 1 { Task::Regression } else { Task::Classification };
     }
     let old = target.existing(args.overwrite, &inputs(args, &config))?;
+    if args.dtype.is_none()
+        && args.labels.is_none()
+        && target.writer.open_text.is_some()
+        && let Some(copy) = TextCopy::find(&config.data)?
+    {
+        let rows_per_file = |row_bytes: usize| match (args.rows_per_file, args.mib_per_file) {
+            (Some(rows), _) => rows,
+            (None, Some(mib)) => ((mib << 20) / row_bytes).max(1),
+            (None, None) => usize::MAX,
+        };
+        let mut staging = Staging::new(&target.folder());
+        let (n_rows, n_files) = copy.run(&target, rows_per_file, &mut staging, &mut meter)?;
+        return Ok(meter.end(n_rows, n_files, staging.commit(&old)?));
+    }
     let mut source = Source::open(&config.data, args.labels.as_deref())?;
     let writer = target.writer;
     let schema = source.schema().clone();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ddp_kernels::{DType, Device, Tensor, ops};
 
-use crate::config::{DataConfig, Task};
+use crate::config::{DataConfig, Datetime, Task};
 use crate::data::batch::BatchMut;
 use crate::data::format::Reader;
 use crate::data::raw::ArrayReader;
@@ -50,9 +50,9 @@ impl Source {
         };
         // Decompressed rows may take the memory that the config grants.
         let is_packed = matches!(reader, ArrayReader::Named { is_archive: true, .. })
-            || files.iter().any(|path| Compression::of(path) != Compression::None);
+            || files.iter().any(|path| Compression::of_file(path) != Compression::None);
         let memory_bytes = if is_packed { spec.memory_bytes } else { spec.memory_bytes.min(MAPPED_BYTES) };
-        let spec = SourceSpec { memory_bytes, ..spec };
+        let spec = SourceSpec { memory_bytes, unpack_bytes: Some(spec.memory_bytes), ..spec };
         Ok(Source::Rows(Box::new(RowSource::new(spec.open()?, &spec)?)))
     }
 
@@ -241,7 +241,8 @@ impl TableSource {
     fn spec(&self) -> SourceSpec<'_> {
         let names = &self.plan.features;
         let known = KnownFeatures { names, vocabularies: &self.vocabularies, of: &self.schema.source };
-        let features = (!self.vocabularies.is_empty()).then_some(known);
+        let is_known = !self.vocabularies.is_empty() || self.data.datetime == Datetime::Parts;
+        let features = is_known.then_some(known);
         SourceSpec { features, classes: as_stored(&self.data), ..SourceSpec::train(&self.data) }
     }
 
@@ -252,7 +253,7 @@ impl TableSource {
             let Some(reader) = &mut self.reader else {
                 let Some(path) = self.files.get(self.n_opened) else { return Ok(None) };
                 let reader = (self.readers.open)(path, &self.spec())?;
-                same_columns(&self.files[0], &self.plan.names, path, &reader.plan().names)?;
+                same_columns(&self.files[0], &self.plan.all_names(), path, &reader.plan().all_names())?;
                 self.reader = Some(reader);
                 self.n_opened += 1;
                 self.has_rows = false;

@@ -39,7 +39,9 @@ impl Target {
             reason,
             hint: hint.to_owned(),
         };
-        let is_folder = args.out.ends_with('/') || path.is_dir();
+        // With --to, a name without the ending of a format is that of a folder, whether or not it exists.
+        let is_named_folder = args.to.is_some() && ending_of(path).is_none() && !path.is_file();
+        let is_folder = args.out.ends_with('/') || path.is_dir() || is_named_folder;
         let ending = match (&args.to, is_folder) {
             (Some(to), true) => to.clone(),
             (None, true) => {

@@ -45,6 +45,13 @@ pub(super) struct Column {
     pub(super) first_missing: Option<Place>,
     /// Values that are not numbers.
     pub(super) texts: Odd,
+    /// Values that are not UTF-8.
+    pub(super) not_utf8: Odd,
+    /// Truth values.
+    pub(super) n_truths: u64,
+    /// Dates and times.
+    pub(super) n_times: u64,
+    pub(super) has_dates: bool,
     /// NaN and infinity, and numbers beyond f32.
     pub(super) not_finite: Odd,
     pub(super) has_fractions: bool,
@@ -147,6 +154,11 @@ impl Collector {
 }
 
 impl Column {
+    /// Values that are words if the column is one of words: in such a column, yes and dates are words too.
+    pub(super) fn n_words(&self) -> u64 {
+        if self.texts.n == 0 { 0 } else { self.texts.n + self.n_truths + self.n_times }
+    }
+
     /// Pearson's correlation with the target, if both vary.
     pub(super) fn correlation(&self) -> Option<f64> {
         self.pair.correlation()

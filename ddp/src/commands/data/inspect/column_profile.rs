@@ -9,6 +9,12 @@ pub(super) struct ColumnProfile {
     pub(super) is_target: bool,
     #[serde(rename = "type")]
     pub(super) kind: Kind,
+    /// Type in the file, if the file has types.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) stored_as: Option<String>,
+    /// Whether some values can't be read for the kind of the column.
+    #[serde(skip)]
+    pub(super) has_faults: bool,
     pub(super) n_missing: u64,
     /// `None` if there are too many to count.
     pub(super) n_distinct: Option<usize>,
@@ -26,6 +32,16 @@ pub(super) enum Kind {
     Integer,
     Number,
     Text,
+    /// True and false, or yes and no.
+    Boolean,
+    /// Dates, with or without a time.
+    Date,
+    /// Times of day.
+    Time,
+    /// Row numbers that pandas wrote, which are not used.
+    Index,
+    /// Values that a model can't use, such as structures and bytes.
+    Other,
     /// Numbers of categories.
     Category,
     /// All values are missing.
@@ -59,6 +75,11 @@ impl Kind {
             Kind::Integer => "integer",
             Kind::Number => "number",
             Kind::Text => "text",
+            Kind::Boolean => "boolean",
+            Kind::Date => "date",
+            Kind::Time => "time",
+            Kind::Index => "index",
+            Kind::Other => "other",
             Kind::Category => "category",
             Kind::Empty => "empty",
             Kind::Element(name) => name,

@@ -38,7 +38,10 @@ fn profile(args: &InspectArgs) -> Result<Profile> {
 
 /// The config that opens the files, with defaults for everything else.
 fn config(args: &InspectArgs) -> Result<DataConfig> {
-    let mut data = Config::load(None, &[])?.data;
+    let delimiter =
+        args.delimiter.iter().map(|delimiter| format!("data.delimiter={}", section::quoted(delimiter)));
+    let mut data = Config::load(None, &delimiter.collect::<Vec<_>>())?.data;
+    data.missing_values.clone_from(&args.missing_value);
     data.train.clone_from(&args.path);
     data.labels.clone_from(&args.labels);
     data.format = args.format.unwrap_or(DataFormat::Auto);

@@ -34,6 +34,10 @@ pub(super) struct Origin {
     pub(super) targets: Vec<usize>,
     /// Types of the columns; `None` if the values determine them.
     pub(super) kinds: Vec<Option<Kind>>,
+    /// Types of the columns in the file, if it has them; those of folders have none.
+    pub(super) types: Vec<String>,
+    /// Columns that are not used unasked, with the reason: ends of sentences.
+    pub(super) left_out: Vec<String>,
     /// "line" or "row".
     pub(super) place: &'static str,
     /// Lines of a config that name arrays.
@@ -60,7 +64,7 @@ pub(super) fn sizes(files: &[PathBuf]) -> Vec<FileSize> {
 
 /// The name of a format and of its compression.
 pub(super) fn format_name(name: &str, files: &[PathBuf]) -> String {
-    match Compression::of(&files[0]) {
+    match Compression::of_file(&files[0]) {
         Compression::None => name.to_owned(),
         compression => format!("{name}, {}", compression.name()),
     }

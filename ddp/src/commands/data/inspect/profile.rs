@@ -24,6 +24,9 @@ pub(super) struct Profile {
     pub(super) columns: Vec<ColumnProfile>,
     /// The task of a model; `None` without a target.
     pub(super) task: Option<&'static str>,
+    /// Columns that are not used unasked, with the reason.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) left_out: Vec<String>,
     pub(super) warnings: Vec<Warning>,
     /// Section `[data]` of a config.
     pub(super) data_section: String,
@@ -48,6 +51,7 @@ impl Profile {
             n_rows: collected.n_rows,
             columns,
             task: task.map(|fitting| fitting.task.name()),
+            left_out: origin.left_out,
             warnings,
             data_section,
         }
@@ -63,7 +67,8 @@ fn column(origin: &Origin, collected: &Collector, index: usize) -> ColumnProfile
         mean: stats.mean[index],
         standard_deviation: stats.standard_deviation(index),
     });
-    let kind = origin.kinds[index].unwrap_or_else(|| kind(column, range.is_some()));
+    let kind = origin.kinds[index]
+        .unwrap_or_else(|| kind(column, collected.n_rows as u64 - column.n_missing, range.is_some()));
     let counts = column.values.by_count();
     let n: u64 = counts.iter().map(|(_, count)| count).sum();
     let values = if counts.len() <= MAX_SHOWN_VALUES { counts } else { Vec::new() };
@@ -72,9 +77,13 @@ fn column(origin: &Origin, collected: &Collector, index: usize) -> ColumnProfile
         name: origin.names[index].clone(),
         is_target: origin.targets.contains(&index),
         kind,
+        stored_as: origin.types.get(index).cloned(),
+        has_faults: column.not_finite.n > 0
+            || column.not_utf8.n > 0
+            || column.texts.n > 0 && 2 * column.n_words() <= collected.n_rows as u64 - column.n_missing,
         n_missing: column.n_missing,
         n_distinct: column.values.len(),
-        range: range.filter(|_| !matches!(kind, Kind::Text | Kind::Category)),
+        range: range.filter(|_| !matches!(kind, Kind::Text | Kind::Category | Kind::Index | Kind::Other)),
         values: values
             .into_iter()
             .map(|(value, n_rows)| ValueCount { value, n_rows, share: share(n_rows) })
@@ -82,9 +91,12 @@ fn column(origin: &Origin, collected: &Collector, index: usize) -> ColumnProfile
     }
 }
 
-fn kind(column: &Column, has_numbers: bool) -> Kind {
+fn kind(column: &Column, n: u64, has_numbers: bool) -> Kind {
     match () {
         () if column.texts.n > 0 => Kind::Text,
+        () if column.n_truths > 0 && column.n_truths == n => Kind::Boolean,
+        () if column.n_times > 0 && column.n_times == n && column.has_dates => Kind::Date,
+        () if column.n_times > 0 && column.n_times == n => Kind::Time,
         () if column.has_fractions || column.not_finite.n > 0 => Kind::Number,
         () if has_numbers => Kind::Integer,
         () => Kind::Empty,
@@ -113,7 +125,7 @@ fn task(origin: &Origin, collected: &Collector, columns: &[ColumnProfile]) -> Op
 
 fn facts(column: &Column, profile: &ColumnProfile) -> TargetFacts {
     let is_truth = |value: &ValueCount| ["true", "false"].contains(&value.value.to_lowercase().as_str());
-    let has_text = profile.kind == Kind::Text;
+    let has_text = matches!(profile.kind, Kind::Text | Kind::Boolean | Kind::Date | Kind::Time);
     TargetFacts {
         n_distinct: profile.n_distinct,
         has_text,

@@ -19,8 +19,11 @@ pub(super) fn text(profile: &Profile, all: bool) -> String {
     for target in profile.columns.iter().filter(|column| column.is_target) {
         text += &classes(target, profile);
     }
-    if !profile.warnings.is_empty() {
+    if !profile.warnings.is_empty() || !profile.left_out.is_empty() {
         text += "\n";
+    }
+    for left_out in &profile.left_out {
+        text += &wrapped(left_out);
     }
     for warning in &profile.warnings {
         text += &wrapped(&format!("warning: {}", warning.message));
@@ -96,7 +99,7 @@ fn row(column: &ColumnProfile) -> Vec<String> {
     let name = cut(&column.name, 24);
     let mut cells = vec![
         if column.is_target { format!("{name} (target)") } else { name },
-        column.kind.name().to_owned(),
+        column.stored_as.clone().unwrap_or_else(|| column.kind.name().to_owned()),
         if column.n_missing == 0 { "-".to_owned() } else { column.n_missing.to_string() },
         column.n_distinct.map_or("many".to_owned(), |n| n.to_string()),
     ];

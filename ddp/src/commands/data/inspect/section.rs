@@ -4,7 +4,7 @@ use super::collector::Collector;
 use super::column_profile::{ColumnProfile, Kind};
 use super::origin::Origin;
 use super::warnings::{Warning, WarningKind};
-use crate::config::{DataFormat, Task};
+use crate::config::{DataFormat, Delimiter, Task};
 use crate::data::SourceSpec;
 
 /// Task that fits the targets' values, as `data.task = "auto"` decides.
@@ -40,6 +40,12 @@ pub(super) fn lines(
     if spec.data.format != DataFormat::Auto {
         lines.push(format!("format = {}", quoted(spec.data.format.name())));
     }
+    if spec.data.delimiter != Delimiter::Auto {
+        lines.push(format!("delimiter = {}", quoted(spec.data.delimiter.name())));
+    }
+    if !spec.data.missing_values.is_empty() {
+        lines.push(format!("missing_values = {}", list(&spec.data.missing_values)));
+    }
     lines.extend(origin.keys.iter().cloned());
     let targets: Vec<String> = origin.targets.iter().map(|&target| columns[target].name.clone()).collect();
     match &targets[..] {
@@ -65,6 +71,13 @@ pub(super) fn lines(
         }
         _ => {}
     }
+    let of_one_class = warnings.iter().any(|warning| warning.kind == WarningKind::OneClass);
+    let are_integers = origin.targets.iter().all(|&target| columns[target].kind == Kind::Integer);
+    if task.is_some_and(|fitting| fitting.task == Task::Classification) && of_one_class && are_integers {
+        let largest = origin.targets.iter().filter_map(|&target| columns[target].range);
+        let n_classes = largest.fold(2, |n, range| n.max(range.max as usize + 1));
+        lines.push(format!("classes = {n_classes}  # see the warnings"));
+    }
     let mut dropped = Vec::new();
     if is_table {
         dropped = of_kinds(&[
@@ -72,21 +85,30 @@ pub(super) fn lines(
             WarningKind::Identifier,
             WarningKind::OddText,
             WarningKind::NotFinite,
+            WarningKind::Unusable,
+            WarningKind::Encoding,
         ]);
         // The first of several equal columns stays.
         let duplicates = warnings.iter().filter(|warning| warning.kind == WarningKind::Duplicate);
         dropped.extend(duplicates.flat_map(|warning| warning.columns[1..].to_vec()));
         // Constant numbers are harmless, but constant texts can't be read as numbers.
-        let is_text =
-            |name: &String| columns.iter().any(|column| column.name == *name && column.kind == Kind::Text);
-        dropped.extend(of_kinds(&[WarningKind::Constant]).into_iter().filter(is_text));
+        let is_useless = |name: &String| {
+            let is = |column: &&ColumnProfile| {
+                column.name == *name && matches!(column.kind, Kind::Text | Kind::Empty)
+            };
+            columns.iter().any(|column| is(&column))
+        };
+        dropped.extend(of_kinds(&[WarningKind::Constant]).into_iter().filter(is_useless));
         dropped.retain(|name| !targets.contains(name));
         dropped.sort_by_key(|name| origin.names.iter().position(|other| other == name));
         dropped.dedup();
+        keep_one(&mut dropped, columns);
         if !dropped.is_empty() {
             lines.push(format!("drop = {}  # see the warnings", list(&dropped)));
         }
-        let mut categorical = of_kinds(&[WarningKind::Text]);
+        let is_text = |column: &&ColumnProfile| column.kind == Kind::Text && !column.is_target;
+        let mut categorical: Vec<String> =
+            columns.iter().filter(is_text).map(|column| column.name.clone()).collect();
         categorical.retain(|name| !dropped.contains(name));
         if !categorical.is_empty() {
             lines.push(format!("categorical = {}", list(&categorical)));
@@ -94,7 +116,10 @@ pub(super) fn lines(
     }
     let numbers: Vec<&ColumnProfile> = columns
         .iter()
-        .filter(|column| !column.is_target && !matches!(column.kind, Kind::Text | Kind::Category))
+        .filter(|column| {
+            !column.is_target
+                && !matches!(column.kind, Kind::Text | Kind::Category | Kind::Index | Kind::Other)
+        })
         .filter(|column| !dropped.contains(&column.name))
         .collect();
     if numbers.iter().any(|column| column.n_missing > 0) {
@@ -110,6 +135,21 @@ pub(super) fn lines(
         lines.push("eval_fraction = 0.2".to_owned());
     }
     lines.join("\n") + "\n"
+}
+
+/// Takes a column that can be a feature out of `dropped` if no other feature is left: a model needs one.
+fn keep_one(dropped: &mut Vec<String>, columns: &[ColumnProfile]) {
+    let is_feature = |column: &&ColumnProfile| !column.is_target && column.kind != Kind::Index;
+    if columns.iter().filter(is_feature).any(|column| !dropped.contains(&column.name)) {
+        return;
+    }
+    let is_usable = |column: &&ColumnProfile| {
+        let is_clean = !column.has_faults;
+        is_clean && !matches!(column.kind, Kind::Other | Kind::Empty)
+    };
+    if let Some(kept) = columns.iter().filter(is_feature).find(is_usable) {
+        dropped.retain(|name| *name != kept.name);
+    }
 }
 
 /// A TOML string.

@@ -276,7 +276,7 @@ fn targets_that_cannot_be_learned_are_reported() {
     let profile = inspect_text("label\n1\n0\n", &[]);
     assert!(message(&profile, WarningKind::NoFeatures).contains("the target is the only column"));
     let profile = inspect_text("x,label\n1,0\n", &[]);
-    assert!(message(&profile, WarningKind::FewRows).contains("only one row"));
+    assert!(message(&profile, WarningKind::OneRow).contains("only one row"));
 }
 
 #[test]
@@ -450,4 +450,103 @@ fn json_is_one_object_with_units() {
     assert_eq!(city["values"][0], serde_json::json!({ "value": "Bern", "n_rows": 1, "share": 1.0 }));
     assert_eq!(json["warnings"][0]["kind"], "constant");
     assert!(json["data_section"].as_str().unwrap().starts_with("[data]\n"));
+}
+
+#[test]
+fn degenerate_tables_are_warned_of() {
+    let of_one_class = rows("x,label", 40, |n| format!("{},0", noise(n)));
+    let profile = inspect_text(&of_one_class, &[]);
+    assert!(message(&profile, WarningKind::OneClass).contains("in all rows"));
+    let profile = inspect_text("x,label\n1,1\n", &[]);
+    assert!(message(&profile, WarningKind::OneRow).contains("only one row"));
+    let profile = inspect_text(&rows("label", 40, |n| (n % 3).to_string()), &[]);
+    assert!(message(&profile, WarningKind::NoFeatures).contains("only column"));
+}
+
+/// The text of a value of a column of kind `kind`.
+fn cell_of(kind: usize, row: usize) -> String {
+    let odd = |every: usize| row % every == every - 1;
+    match kind {
+        0 => format!("{:.3}", noise(row) * 8.0 - 4.0),
+        1 => (row * 7 % 100).to_string(),
+        2 => ["red", "green, light", "\u{fc}ber \"x\""][row * 5 % 3].to_owned(),
+        3 => {
+            if odd(3) {
+                "NA".to_owned()
+            } else {
+                format!("{:e}", noise(row) * 1e9)
+            }
+        }
+        4 => ["True", "no", "YES"][row % 3].to_owned(),
+        5 => format!("2024-{:02}-{:02} 12:00", row % 12 + 1, row % 28 + 1),
+        6 => String::new(),
+        7 => "same".to_owned(),
+        8 => format!("id-{row}"),
+        9 => row.to_string(),
+        10 => {
+            if odd(7) {
+                "oops".to_owned()
+            } else {
+                row.to_string()
+            }
+        }
+        11 => {
+            if odd(5) {
+                "inf".to_owned()
+            } else {
+                "1.5".to_owned()
+            }
+        }
+        12 => if odd(2) { "yes" } else { "maybe" }.to_owned(),
+        13 => format!("{:.2}", -1e38 + noise(row)),
+        _ => {
+            if odd(4) {
+                "-".to_owned()
+            } else {
+                format!("text {}", row % 5)
+            }
+        }
+    }
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(150))]
+
+    /// Every table with a target and a column that can be a feature.
+    #[test]
+    fn the_suggested_config_loads_its_rows(
+        kinds in proptest::collection::vec(0usize..15, 1..6),
+        n_rows in proptest::prop_oneof![1usize..4, 5usize..120],
+        target in 0usize..4,
+        delimiter in proptest::sample::select(vec![',', ';', '\t', '|']),
+        has_index in proptest::bool::ANY,
+    ) {
+        let can_be_feature = |kind: &usize| !matches!(kind, 6 | 10 | 11);
+        if !kinds.iter().any(can_be_feature) {
+            return Ok(());
+        }
+        let quoted = |cell: String| match cell.contains([',', ';', '\t', '|', '"']) {
+            true => format!("\"{}\"", cell.replace('"', "\"\"")),
+            false => cell,
+        };
+        let line = |cells: Vec<String>| cells.into_iter().map(quoted).collect::<Vec<_>>().join(&delimiter.to_string());
+        let index = |text: String| has_index.then_some(text);
+        let names = (0..kinds.len()).map(|i| format!("column {i}"));
+        let mut text = line(index(String::new()).into_iter().chain(names).chain(["the target".to_owned()]).collect());
+        for row in 0..n_rows {
+            let target = match target {
+                0 => (row % 2).to_string(),
+                1 => (row * 3 % 7).to_string(),
+                2 => format!("{:.4}", noise(row) * 1e5),
+                _ => "0".to_owned(),
+            };
+            let cells = kinds.iter().map(|&kind| cell_of(kind, row));
+            text += "\n";
+            text += &line(index(row.to_string()).into_iter().chain(cells).chain([target]).collect());
+        }
+        let folder = Files::new(&[("rows.csv", &text)]);
+        let profile = folder.inspect("rows.csv", &["--target", "the target"]).unwrap();
+        let (n, features) = folder.loaded(&profile);
+        proptest::prop_assert!(n == n_rows && !features.is_empty(), "{}", profile.data_section);
+    }
 }

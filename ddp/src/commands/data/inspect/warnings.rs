@@ -36,7 +36,10 @@ pub(super) enum WarningKind {
     TargetMissing,
     OneClass,
     ManyClasses,
+    OneRow,
     NotFinite,
+    Encoding,
+    Unusable,
     OddText,
     Text,
     Missing,
@@ -76,7 +79,8 @@ struct Judge<'a> {
 
 impl Judge<'_> {
     fn features(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.columns.len()).filter(|&index| !self.columns[index].is_target)
+        (0..self.columns.len())
+            .filter(|&index| !self.columns[index].is_target && self.columns[index].kind != Kind::Index)
     }
 
     fn names(&self, indices: &[usize]) -> Vec<String> {
@@ -193,7 +197,7 @@ impl Judge<'_> {
         for index in self.features() {
             let (column, profile) = (&self.collected.columns[index], &self.columns[index]);
             let n = self.collected.n_rows as u64 - column.n_missing;
-            let is_text = 2 * column.texts.n > n;
+            let is_text = 2 * column.n_words() > n;
             if is_text {
                 texts.push(index);
             } else if column.texts.n > 0 {
@@ -206,7 +210,7 @@ impl Judge<'_> {
                 });
             }
             // A missing text is an unknown category.
-            if column.n_missing > 0 && !is_text && profile.kind != Kind::Empty {
+            if column.n_missing > 0 && !is_text && !matches!(profile.kind, Kind::Empty | Kind::Other) {
                 missing.push(index);
             }
         }
@@ -223,6 +227,21 @@ impl Judge<'_> {
                 });
             }
         }
+        for index in self.features() {
+            let odd = &self.collected.columns[index].not_utf8;
+            if odd.n > 0 {
+                let first = self.odd(odd);
+                self.about(all, WarningKind::Encoding, &[index], |name| {
+                    let n = count(odd.n, "value is", "values are");
+                    format!("{name}: {n} not UTF-8, the first is {first}: save the file as UTF-8")
+                });
+            }
+        }
+        let unusable: Vec<usize> =
+            self.features().filter(|&index| self.columns[index].kind == Kind::Other).collect();
+        self.about(all, WarningKind::Unusable, &unusable, |names| {
+            format!("neither numbers nor text: {names}; split them into columns, or `data.drop` ignores them")
+        });
         texts.retain(|&index| !self.is_identifier(index) && !self.is_constant(index));
         self.about(all, WarningKind::Text, &texts, |names| {
             format!("text in {names}: `data.categorical` treats it as categories, `data.drop` ignores it")
@@ -290,7 +309,10 @@ impl Judge<'_> {
             )
         });
         let mut groups: HashMap<u64, Vec<usize>> = HashMap::new();
-        for index in self.features().filter(|&index| !self.is_constant(index)) {
+        for index in self
+            .features()
+            .filter(|&index| !self.is_constant(index) && self.columns[index].kind != Kind::Other)
+        {
             groups.entry(self.collected.columns[index].hash).or_default().push(index);
         }
         let mut groups: Vec<_> = groups.into_values().filter(|group| group.len() > 1).collect();
@@ -305,10 +327,14 @@ impl Judge<'_> {
         if n_features == 0 && !self.origin.targets.is_empty() {
             let message = "no features: the target is the only column".to_owned();
             all.push(Warning { kind: WarningKind::NoFeatures, columns: Vec::new(), message });
+            return;
         }
-        let message = if n_rows == 1 {
-            "only one row: training needs at least two, and evaluation rows besides".to_owned()
-        } else if n_rows < n_features {
+        if n_rows == 1 {
+            let message = "only one row: training needs at least two, and evaluation rows besides".to_owned();
+            all.push(Warning { kind: WarningKind::OneRow, columns: Vec::new(), message });
+            return;
+        }
+        let message = if n_rows < n_features {
             format!("fewer rows ({n_rows}) than features ({n_features}): a model can memorize them")
         } else if n_rows < 100 {
             format!("only {}: patterns in so few rows may be chance", rows(n_rows as u64))

@@ -23,6 +23,15 @@ pub(crate) fn open<'a>(bytes: &'a Bytes, budget: &'a MemoryBudget) -> Result<Box
     Ok(Box::new(Archive { names: names.collect(), bytes, budget }))
 }
 
+/// Whether a file that begins like this is an archive whose first entry is an array.
+pub(crate) fn has_signature(begin: &[u8]) -> bool {
+    let name = || {
+        let len = u16::from_le_bytes([*begin.get(26)?, *begin.get(27)?]);
+        begin.get(30..30 + usize::from(len))
+    };
+    begin.starts_with(b"PK\x03\x04") && name().is_some_and(|name| name.ends_with(b".npy"))
+}
+
 /// The arrays of an archive.
 struct Archive<'a> {
     names: Vec<String>,
@@ -54,7 +63,7 @@ fn array(bytes: &Bytes, name: &str, budget: &MemoryBudget) -> Result<RawArray> {
         let end = start.checked_add(size).filter(|&end| end <= bytes.len());
         let end = end.ok_or_else(|| malformed(path, format!("`{name}` extends past the end of the file")))?;
         drop(entry);
-        return npy::array(bytes.clone(), start, end);
+        return npy::array(bytes.clone(), start, end, budget);
     }
     if size > budget.left() {
         let hint = "save it uncompressed with numpy.savez, or raise the limit";
@@ -71,7 +80,7 @@ fn array(bytes: &Bytes, name: &str, budget: &MemoryBudget) -> Result<RawArray> {
     }
     drop(entry);
     let end = unpacked.len() as u64;
-    npy::array(Bytes::memory(unpacked, path), 0, end)
+    npy::array(Bytes::memory(unpacked, path), 0, end, budget)
 }
 
 fn archive(bytes: &Bytes) -> Result<ZipArchive<Cursor<&[u8]>>> {

@@ -25,6 +25,14 @@ pub(crate) fn open<'a>(bytes: &'a Bytes, _budget: &'a MemoryBudget) -> Result<Bo
     Ok(Box::new(Tensors { header: Header::read(bytes)?, bytes }))
 }
 
+/// Whether a file that begins like this starts with the length of a header and the header.
+pub(crate) fn has_signature(begin: &[u8]) -> bool {
+    // The library's limit; text would be a far larger number.
+    const MAX_HEADER: u64 = 100_000_000;
+    let len = begin.first_chunk().map_or(0, |len| u64::from_le_bytes(*len));
+    (2..=MAX_HEADER).contains(&len) && begin.get(8) == Some(&b'{')
+}
+
 /// The tensors of a file.
 struct Tensors<'a> {
     header: Header,

@@ -44,8 +44,8 @@ pub enum CsvError {
     /// An empty cell in the header.
     #[error(
         "data file `{}`: line 1: column {position} has no name\n\
-         hint: name it or remove it; pandas writes an unnamed index column unless `index=False` \
-         is set",
+         hint: name it or remove it; only the first column may be without a name, as the index that pandas \
+         writes",
         path.display()
     )]
     UnnamedColumn {
@@ -120,12 +120,24 @@ pub enum CsvError {
         /// The fault.
         problem: CellProblem,
     },
+    /// A quote without its end.
+    #[error(
+        "data file `{}`: line {line}: a quote in this row is never closed\n\
+         hint: close it; a quote inside quotes is written twice (\"\")",
+        path.display()
+    )]
+    QuoteUnclosed {
+        /// The file.
+        path: PathBuf,
+        /// Line on which the row starts, from 1.
+        line: u64,
+    },
 }
 
 fn ragged_hint(expected: usize, got: usize) -> &'static str {
     if got < expected {
-        "is the row cut off, or a comma missing?"
+        "is the row cut off, or a delimiter missing?"
     } else {
-        "texts with commas need quotes; decimals need a point, not a comma"
+        "texts with delimiters need quotes; in a comma-separated file decimals need a point"
     }
 }

@@ -8,7 +8,7 @@ use super::read_error::unreadable;
 use crate::data::CellProblem;
 use crate::data::error::Result;
 
-/// Reads the column names, which must be unique.
+/// Reads the column names, which must be unique; the first one may be empty.
 ///
 /// # Errors
 /// [`CsvError::Empty`], [`CsvError::NoHeader`], [`CsvError::UnnamedColumn`], [`CsvError::DuplicateColumn`].
@@ -29,8 +29,8 @@ pub(crate) fn read(input: &mut Input, path: &Path) -> Result<Vec<String>> {
     if names.iter().all(|name| name.parse::<f64>().is_ok()) {
         return Err(CsvError::NoHeader { path: path.to_owned(), first: names[0].clone() }.into());
     }
-    if let Some(index) = names.iter().position(String::is_empty) {
-        return Err(CsvError::UnnamedColumn { path: path.to_owned(), position: index + 1 }.into());
+    if let Some(index) = names.iter().skip(1).position(String::is_empty) {
+        return Err(CsvError::UnnamedColumn { path: path.to_owned(), position: index + 2 }.into());
     }
     let mut sorted: Vec<_> = names.iter().enumerate().map(|(index, name)| (name, index + 1)).collect();
     sorted.sort();

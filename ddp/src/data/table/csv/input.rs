@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use csv_core::{ReadRecordResult, Reader};
+use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
 use memchr::{memchr_iter, memrchr};
 
 use crate::data::table::reader::Record;
@@ -43,6 +43,22 @@ pub(crate) struct RecordTooLarge {
     pub(crate) max_bytes: usize,
 }
 
+/// A quote that is never closed: the rest of the file would be one cell.
+#[derive(Debug, thiserror::Error)]
+#[error("a quote that opens on line {line} is never closed")]
+pub(crate) struct QuoteUnclosed {
+    /// Line on which the row starts, from 1.
+    pub(crate) line: u64,
+}
+
+/// A splitter of records.
+fn reader(delimiter: u8) -> Reader {
+    let mut core = ReaderBuilder::new().delimiter(delimiter).build();
+    // The reader strips a byte order mark from its first input only, which could be any record.
+    core.read_record(b"\n", &mut [0], &mut [0]);
+    core
+}
+
 impl Input {
     /// Starts after the byte order mark, if there is one.
     pub(crate) fn new(source: Box<dyn Read + Send>) -> io::Result<Self> {
@@ -50,15 +66,12 @@ impl Input {
     }
 
     /// Bytes read so far.
-    pub(super) fn n_read(&self) -> u64 {
+    pub(crate) fn n_read(&self) -> u64 {
         self.n_read
     }
 
     /// [`Input::new`] with blocks of `block_bytes`.
     pub(crate) fn with_block(source: Box<dyn Read + Send>, block_bytes: usize) -> io::Result<Self> {
-        let mut core = Reader::new();
-        // The reader strips a byte order mark from its first input only, which could be any record.
-        core.read_record(b"\n", &mut [0], &mut [0]);
         let mut input = Input {
             source,
             bytes: vec![0; block_bytes + PADDING],
@@ -68,7 +81,7 @@ impl Input {
             is_at_end: false,
             n_read: 0,
             line: 1,
-            core,
+            core: reader(b','),
             cells: vec![0; 1024],
             ends: vec![0; 64],
             max_record_bytes: MAX_RECORD_BYTES,
@@ -78,6 +91,22 @@ impl Input {
             input.start = 3;
         }
         Ok(input)
+    }
+
+    /// Splits records at `delimiter` from now on.
+    pub(super) fn set_delimiter(&mut self, delimiter: u8) {
+        self.core = reader(delimiter);
+    }
+
+    /// Reads until the buffer is full, or to the end, and returns whether the buffer holds the whole text.
+    pub(super) fn fill_buffer(&mut self) -> io::Result<bool> {
+        while self.end + PADDING < self.bytes.len() && self.fill()? {}
+        Ok(self.is_at_end)
+    }
+
+    /// The buffered text from the current position.
+    pub(super) fn rest_of_text(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
     }
 
     /// Moves to the next line that is not empty and buffers it for [`Input::rest`]; returns false at the end.
@@ -101,6 +130,11 @@ impl Input {
         &self.bytes[self.start..]
     }
 
+    /// Number of the line at the current position, from 1.
+    pub(crate) fn line(&self) -> u64 {
+        self.line
+    }
+
     /// Skips a line of `len` bytes, including its end.
     #[inline]
     pub(crate) fn skip_line(&mut self, len: usize) {
@@ -115,19 +149,25 @@ impl Input {
         }
         let line = self.line;
         let (mut n_bytes, mut n_cells, mut n_taken) = (0, 0, 0);
+        let mut is_ended = false;
         loop {
-            let text = &self.bytes[self.start..self.end];
+            // A line end at the end of the text completes a record, unless it is inside quotes.
+            let text = if is_ended { b"\n" } else { &self.bytes[self.start..self.end] };
             let out = &mut self.cells[n_bytes..];
             let (result, n_read, n_out, n_ends) = self.core.read_record(text, out, &mut self.ends[n_cells..]);
-            self.line += memchr_iter(b'\n', &text[..n_read]).count() as u64;
-            self.start += n_read;
-            n_taken += n_read;
+            if !is_ended {
+                self.line += memchr_iter(b'\n', &text[..n_read]).count() as u64;
+                self.start += n_read;
+                n_taken += n_read;
+            }
             n_bytes += n_out;
             n_cells += n_ends;
             self.check_size(line, n_taken + size_of::<usize>() * n_cells)?;
             match result {
-                // At the end of the file, empty input completes the record.
-                ReadRecordResult::InputEmpty => _ = self.fill()?,
+                ReadRecordResult::InputEmpty if is_ended => {
+                    return Err(io::Error::other(QuoteUnclosed { line }));
+                }
+                ReadRecordResult::InputEmpty => is_ended = !self.fill()?,
                 ReadRecordResult::OutputFull => self.cells.resize(2 * self.cells.len(), 0),
                 ReadRecordResult::OutputEndsFull => self.ends.resize(2 * self.ends.len(), 0),
                 ReadRecordResult::Record => break,

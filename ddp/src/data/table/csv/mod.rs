@@ -1,12 +1,13 @@
 //! CSV: a row of names, then rows of cells; every cell is checked.
 //!
-//! Every column without another role is a feature. Errors name file, line and column.
+//! Every column without another role is a feature. Errors name file, line and column. Delimiter and decimal mark are found in
+//! the first rows ([`dialect`]).
 //!
 //! Lines of plain numbers are parsed in place ([`plain`]). A row with anything else is read again cell by cell ([`input`],
-//! [`cell`]), with the same result or the error of that cell.
+//! [`cell`](super::cell)), with the same result or the error of that cell.
 
-mod cell;
 mod cell_reader;
+mod dialect;
 mod error;
 mod header;
 mod input;
@@ -16,8 +17,9 @@ mod read_error;
 mod reader;
 mod writer;
 
-pub(crate) use cell::is_missing;
 pub(crate) use cell_reader::open_cells;
 pub use error::CsvError;
+pub(in crate::data::table) use input::Input;
+pub(in crate::data::table) use read_error::unreadable;
 pub(crate) use reader::open;
-pub(crate) use writer::{create, quoted};
+pub(crate) use writer::{create, create_text, quoted};

@@ -25,11 +25,11 @@ pub(super) struct Decimal {
 }
 
 impl Decimal {
-    /// The number at the start of `bytes` and its length; at least one byte must follow it.
+    /// The number at the start of `bytes`, with the decimal mark `point`, and its length; at least one byte must follow it.
     ///
     /// `None` if it has too many digits or is not a number.
     #[inline(always)]
-    pub(super) fn read(bytes: &[u8]) -> Option<(Self, usize)> {
+    pub(super) fn read(bytes: &[u8], point: u8) -> Option<(Self, usize)> {
         let sign = *bytes.first()?;
         let mut at = usize::from(sign == b'-' || sign == b'+');
         let mut mantissa = 0;
@@ -40,7 +40,7 @@ impl Decimal {
         let mut exponent = 0;
         let mut is_whole = true;
         let mut n_digits = n_whole;
-        if *bytes.get(at)? == b'.' {
+        if *bytes.get(at)? == point {
             at += 1;
             is_whole = false;
             let start = at;
@@ -168,14 +168,14 @@ mod tests {
 
     fn read(text: &str) -> Option<(Option<f32>, Option<i64>)> {
         let padded = format!("{text},\0\0\0\0\0\0\0\0");
-        let (number, len) = Decimal::read(padded.as_bytes())?;
+        let (number, len) = Decimal::read(padded.as_bytes(), b'.')?;
         (len == text.len()).then(|| (number.to_f32(), number.to_i64()))
     }
 
     /// The remainder is that of the standard library's f64, or of the whole number.
     fn check_remainder(text: &str) {
         let padded = format!("{text},\0\0\0\0\0\0\0\0");
-        let Some((number, _)) = Decimal::read(padded.as_bytes()) else { return };
+        let Some((number, _)) = Decimal::read(padded.as_bytes(), b'.') else { return };
         let single: f32 = text.parse().unwrap();
         if !single.is_finite() {
             return;

@@ -2,8 +2,9 @@
 
 use memchr::memchr2;
 
-use super::cell;
+use super::dialect::Dialect;
 use super::number::Decimal;
+use crate::data::table::cell::{self, DecimalMark, Notation};
 use crate::data::table::columns::Role;
 use crate::data::table::label_column::LabelCell;
 use crate::data::table::rows::{TableRows, TargetCell, TargetCells};
@@ -12,30 +13,53 @@ use crate::data::table::rows::{TableRows, TargetCell, TargetCells};
 ///
 /// Returns `None` for a row that is not plain; the appended row is then undefined.
 #[inline]
-pub(super) fn row(bytes: &[u8], roles: &[Role], rows: &mut TableRows) -> Option<usize> {
+pub(super) fn row(bytes: &[u8], roles: &[Role], dialect: &Dialect, rows: &mut TableRows) -> Option<usize> {
+    let notation = &dialect.notation;
+    if notation.has_missing_numbers() {
+        rows.begin_row();
+        return None;
+    }
+    // The usual characters as constants, so that the compiler knows them.
+    match (dialect.delimiter, notation.decimal) {
+        (b',', _) => row_of(bytes, roles, b',', b'.', notation, rows),
+        (delimiter, DecimalMark::Comma) => row_of(bytes, roles, delimiter, b',', notation, rows),
+        (delimiter, _) => row_of(bytes, roles, delimiter, b'.', notation, rows),
+    }
+}
+
+/// [`row`] with cells that end at `delimiter` and numbers with the mark `point`.
+#[inline(always)]
+fn row_of(
+    bytes: &[u8],
+    roles: &[Role],
+    delimiter: u8,
+    point: u8,
+    notation: &Notation,
+    rows: &mut TableRows,
+) -> Option<usize> {
     let row = rows.begin_row();
     let first_feature = row * rows.n_features;
     let mut at = 0;
     let (last, others) = roles.split_last()?;
     for &role in others {
         let cell = bytes.get(at..)?;
-        if let Some((number, len)) = Decimal::read(cell)
-            && cell[len] == b','
+        if let Some((number, len)) = Decimal::read(cell, point)
+            && cell[len] == delimiter
             && let Some(()) = put(rows, row, first_feature, role, number)
         {
             at += len + 1;
         } else {
-            at += any_cell(cell, b',', rows, row, role)? + 1;
+            at += any_cell(cell, delimiter, delimiter, notation, rows, row, role)? + 1;
         }
     }
     let cell = bytes.get(at..)?;
-    if let Some((number, len)) = Decimal::read(cell)
+    if let Some((number, len)) = Decimal::read(cell, point)
         && let Some(end) = line_end(&cell[len..])
         && let Some(()) = put(rows, row, first_feature, *last, number)
     {
         return Some(at + len + end);
     }
-    Some(at + any_cell(cell, b'\n', rows, row, *last)? + 1)
+    Some(at + any_cell(cell, delimiter, b'\n', notation, rows, row, *last)? + 1)
 }
 
 #[inline]
@@ -71,14 +95,22 @@ fn put(rows: &mut TableRows, row: usize, first_feature: usize, role: Role, numbe
         }
         Role::Dropped => {}
         // Categories are compared as text: 1 and 1.0 are different.
-        Role::Category { .. } => return None,
+        Role::Category { .. } | Role::Date(_) => return None,
     }
     Some(())
 }
 
 /// Writes an unquoted cell that ends at `end` and returns its length.
-fn any_cell(bytes: &[u8], end: u8, rows: &mut TableRows, row: usize, role: Role) -> Option<usize> {
-    let len = memchr2(b',', b'\n', bytes)?;
+fn any_cell(
+    bytes: &[u8],
+    delimiter: u8,
+    end: u8,
+    notation: &Notation,
+    rows: &mut TableRows,
+    row: usize,
+    role: Role,
+) -> Option<usize> {
+    let len = memchr2(delimiter, b'\n', bytes)?;
     if bytes[len] != end {
         return None;
     }
@@ -87,7 +119,7 @@ fn any_cell(bytes: &[u8], end: u8, rows: &mut TableRows, row: usize, role: Role)
     if memchr2(b'"', b'\r', cell).is_some() {
         return None;
     }
-    cell::put(rows, row, role, cell).ok()?;
+    cell::put(rows, row, role, cell, notation).ok()?;
     // Only the exact reader knows the line.
     if rows.lacks_place() { None } else { Some(len) }
 }

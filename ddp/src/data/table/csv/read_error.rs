@@ -3,19 +3,23 @@
 use std::io;
 use std::path::Path;
 
-use super::input::RecordTooLarge;
+use super::error::CsvError;
+use super::input::{QuoteUnclosed, RecordTooLarge};
 use crate::data::compression::Compression;
 use crate::data::error::DataError;
 use crate::storage::user_file::FileError;
 
 /// The error of a file whose text can't be read.
-pub(super) fn unreadable(path: &Path, error: io::Error) -> DataError {
+pub(in crate::data::table) fn unreadable(path: &Path, error: io::Error) -> DataError {
     use io::ErrorKind as K;
     if let Some(&RecordTooLarge { line, max_bytes }) = error.get_ref().and_then(|error| error.downcast_ref())
     {
         return DataError::RecordTooLarge { path: path.to_owned(), line, max_mib: max_bytes >> 20 };
     }
-    let compression = Compression::of(path);
+    if let Some(&QuoteUnclosed { line }) = error.get_ref().and_then(|error| error.downcast_ref()) {
+        return CsvError::QuoteUnclosed { path: path.to_owned(), line }.into();
+    }
+    let compression = Compression::of_file(path);
     let is_content = matches!(error.kind(), K::UnexpectedEof | K::InvalidData | K::InvalidInput | K::Other);
     if compression != Compression::None && is_content {
         return DataError::Malformed {

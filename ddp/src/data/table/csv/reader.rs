@@ -2,14 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
+use super::dialect::Dialect;
 use super::error::CsvError;
 use super::input::Input;
 use super::read_error::unreadable;
-use super::{cell, header, plain};
+use super::{header, plain};
 use crate::data::compression::Compression;
 use crate::data::error::Result;
 use crate::data::source::SourceSpec;
-use crate::data::table::columns::{ColumnPlan, Role};
+use crate::data::table::cell;
+use crate::data::table::columns::{ColumnPlan, FileColumns};
+use crate::data::table::partition;
 use crate::data::table::reader::TableReader;
 use crate::data::table::rows::TableRows;
 use crate::storage::user_file;
@@ -24,6 +27,7 @@ struct CsvReader {
     path: PathBuf,
     input: Input,
     plan: ColumnPlan,
+    dialect: Dialect,
     /// Length of an uncompressed file.
     n_bytes: Option<u64>,
 }
@@ -32,7 +36,7 @@ impl CsvReader {
     /// Opens the file and reads its first row.
     fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<Self> {
         let file = user_file::open("data file", path)?;
-        let compression = Compression::of(path);
+        let compression = Compression::of_file(path);
         let length = file.metadata().ok().filter(|data| data.is_file() && compression == Compression::None);
         let n_bytes = length.map(|data| data.len());
         let content = compression.reader(file, path)?;
@@ -41,9 +45,13 @@ impl CsvReader {
     }
 
     fn from_input(mut input: Input, path: &Path, spec: &SourceSpec<'_>) -> Result<Self> {
+        let dialect = Dialect::find(&mut input, spec).map_err(|error| unreadable(path, error))?;
         let names = header::read(&mut input, path)?;
-        let plan = ColumnPlan::new(path, names, spec)?;
-        Ok(CsvReader { path: path.to_owned(), input, plan, n_bytes: None })
+        let mut are_dates = dialect.are_dates.clone();
+        are_dates.resize(names.len(), false);
+        let indices = if names[0].is_empty() { vec![0] } else { Vec::new() };
+        let plan = ColumnPlan::new(path, FileColumns { names, are_dates, indices }, spec)?;
+        Ok(CsvReader { path: path.to_owned(), input, plan, dialect, n_bytes: None })
     }
 
     /// Appends the next row, whatever its cells hold.
@@ -61,23 +69,21 @@ impl CsvReader {
         }
         let row = rows.begin_row();
         for ((cell, role), name) in record.cells().zip(&self.plan.roles).zip(&self.plan.names) {
-            let Err(problem) = cell::put(rows, row, *role, cell) else { continue };
-            let Some(bad_rows) = &mut rows.bad_rows else {
+            let Err(problem) = cell::put(rows, row, *role, cell, &self.dialect.notation) else { continue };
+            if !rows.mark_bad(row) {
                 let (path, line, column) = (self.path.clone(), record.line, name.clone());
                 return Err(CsvError::Cell { path, line, column, problem }.into());
-            };
-            bad_rows.push(row);
+            }
         }
+        // Columns of folders follow those of the file.
         for (&column, texts) in self.plan.kept.iter().zip(&mut rows.kept) {
-            texts.push(&String::from_utf8_lossy(record.cell(column)));
+            if column < record.len() {
+                texts.push(&String::from_utf8_lossy(record.cell(column)));
+            }
         }
         if rows.lacks_place() {
-            let target = self.plan.roles.iter().position(|role| matches!(role, Role::Target(_)));
-            let column = target.map_or("", |target| &self.plan.names[target]);
-            let line = record.line;
-            rows.set_place(|| {
-                format!("data file `{}`: line {line}, column \"{column}\"", self.path.display())
-            });
+            let (path, line, column) = (self.path.display(), record.line, self.plan.target_name());
+            rows.set_place(|| format!("data file `{path}`: line {line}, column \"{column}\""));
         }
         Ok(())
     }
@@ -89,16 +95,16 @@ impl TableReader for CsvReader {
     }
 
     fn read(&mut self, rows: &mut TableRows, max_rows: usize) -> Result<usize> {
-        for n in 0..max_rows {
-            if !self.input.next_line().map_err(|error| unreadable(&self.path, error))? {
-                return Ok(n);
-            }
+        let first = rows.n_rows;
+        while rows.n_rows < first + max_rows
+            && self.input.next_line().map_err(|error| unreadable(&self.path, error))?
+        {
             // Cells that are kept as text are read one by one.
             if !self.plan.kept.is_empty() {
                 self.exact_row(rows)?;
                 continue;
             }
-            match plain::row(self.input.rest(), &self.plan.roles, rows) {
+            match plain::row(self.input.rest(), &self.plan.roles, &self.dialect, rows) {
                 Some(len) => self.input.skip_line(len),
                 None => {
                     rows.drop_rows_from(rows.n_rows - 1);
@@ -106,7 +112,8 @@ impl TableReader for CsvReader {
                 }
             }
         }
-        Ok(max_rows)
+        partition::fill(&self.plan, rows, first, &self.path)?;
+        Ok(rows.n_rows - first)
     }
 
     fn fraction(&self) -> Option<f64> {

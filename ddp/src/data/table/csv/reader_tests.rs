@@ -115,12 +115,11 @@ fn headers_that_are_none() {
         classes_of("1,2,0\n3,4,1\n"),
         &["line 1: expected column names, got numbers", "\"1\" comes first"],
     );
-    assert_refused(classes_of(",x,label\n0,1,0\n"), &["line 1: column 1 has no name", "index=False"]);
+    assert_refused(classes_of("x,,label\n0,1,0\n"), &["line 1: column 2 has no name", "the first column"]);
     assert_refused(classes_of("x,y,x,label\n1,2,3,0\n"), &["line 1: columns 1 and 3 are both named \"x\""]);
     assert_refused(classes_of("label\n1\n"), &["line 1: no feature columns, only the target label"]);
     assert_refused(classes_of("x,lable\n1,0\n"), &["no target column \"label\"", "did you mean \"lable\"?"]);
     assert_refused(classes_of("x,y,z\n1,0,1\n"), &["set `data.target` to one of the columns: x, y, z"]);
-    assert_refused(classes_of("a;b;label\n1;0;1\n"), &["no target column", "separated by commas"]);
     let wide = (0..99).map(|i| format!("c{i},")).collect::<String>() + "end\n";
     assert_refused(classes_of(&wide), &["c0, c1, c2, c3, c4, c5, c6, ... end"]);
     assert_refused(
@@ -162,7 +161,7 @@ fn cells_that_are_no_numbers() {
     for text in ["old", "1.5.5", "1 2", "0x10", "--1", "1_000", "\"a\nb\""] {
         assert_refused(cell(text), &[place, "expected a number, got \""]);
     }
-    for text in ["nan", "NaN", "inf", "-Infinity", "1e39"] {
+    for text in ["NAN", "inf", "-Infinity", "1e39"] {
         assert_refused(cell(text), &[place, &format!("expected a finite number, got \"{text}\"")]);
     }
     for text in ["", "  ", "\"\""] {
@@ -209,4 +208,112 @@ fn files_that_are_none() {
     );
     let message = read(folder.path()).unwrap_err().to_string();
     assert!(message.contains("is a folder") && message.contains("hint: "), "{message}");
+}
+
+/// The features of a table, NaN as a missing value.
+fn features_of(text: &str, sets: &[&str]) -> Vec<f32> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.csv");
+    fs::write(&path, text).unwrap();
+    let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+    read_with(&path, &sets).unwrap_or_else(|error| panic!("{text:?}: {error}")).features
+}
+
+#[test]
+fn a_wrong_delimiter_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.csv");
+    fs::write(&path, "a;b;label\n1;0;1\n").unwrap();
+    let read = read_with(&path, &["data.delimiter=tab".to_owned()]);
+    assert_refused(read, &["no target column", "set `data.delimiter`"]);
+}
+
+#[test]
+fn all_delimiters_and_decimal_marks_give_the_same_rows() {
+    let plain = features_of("a,b,label\n1.5,-2,0\n0.25,1e3,1\n", &[]);
+    assert_eq!(plain, [1.5, -2.0, 0.25, 1000.0]);
+    for text in [
+        "a\tb\tlabel\n1.5\t-2\t0\n0.25\t1e3\t1\n",
+        "a;b;label\r\n1,5;-2;0\r\n0,25;1e3;1\r\n",
+        "\u{feff}\"a\"|\"b\"|\"label\"\n\"1.5\"|-2|0\n0.25|1e3|1",
+        "a\tb\tlabel\n1,5\t-2\t0\n,25\t1e3\t1\n".replace("\n,25", "\n0,25").as_str(),
+        ",a,b,label\n0,1.5,-2,0\n1,0.25,1e3,1\n",
+    ] {
+        assert_eq!(features_of(text, &[]), plain, "{text:?}");
+    }
+    // The first comma comes after the rows that are looked at.
+    let rows: String = (0..100).map(|row| format!("{row};{}\n", row % 2)).collect();
+    let last = *features_of(&format!("a;label\n{rows}1,5;1\n"), &[]).last().unwrap();
+    assert_eq!(last, 1.5);
+}
+
+#[test]
+fn commas_in_numbers_are_named() {
+    let hint = "remove commas between thousands";
+    assert_refused(classes_of("a,label\n\"1,234\",0\n"), &["line 2, column \"a\"", "\"1,234\"", hint]);
+    assert_refused(classes_of("a;label\n2.5;1\n1,234;0\n"), &["line 3", "\"1,234\"", hint]);
+    assert_refused(classes_of("a;label\n1.234,5;0\n"), &["\"1.234,5\"", "`data.categorical`"]);
+}
+
+#[test]
+fn words_marks_and_times_are_numbers() {
+    let text = "a,b,label\nTrue,2024-05-31T12:30:15Z,0\nno,1970-01-02,1\nYES,00:01:00,1\n";
+    assert_eq!(features_of(text, &[]), [1.0, 1_717_158_615.0, 0.0, 86_400.0, 1.0, 60.0]);
+
+    let marks = ["", "NA", "N/A", "n/a", "null", "NULL", "-", "?", "NaN", "None", "<NA>"];
+    for mark in marks {
+        let text = format!("a,b,label\n1,{mark},0\n{mark},2,1\n");
+        let features = features_of(&text, &["data.missing=mean"]);
+        assert!(features[1].is_nan() && features[2].is_nan(), "{mark}: {features:?}");
+        assert_refused(classes_of(&text), &["line 2, column \"b\"", "expected a number", "`data.missing`"]);
+    }
+    let sets = ["data.missing=mean", "data.missing_values=[\"-999\", \"unknown\"]"];
+    let features = features_of("a,b,label\n-999,unknown,0\n-999.0,-99,1\n", &sets);
+    assert!(features[..3].iter().all(|value| value.is_nan()) && features[3] == -99.0, "{features:?}");
+}
+
+#[test]
+fn dates_become_parts() {
+    let parts = "data.datetime=parts";
+    let text = "when,x,label\n2024-05-31 12:30:15,1,0\n,2,1\n";
+    let features = features_of(text, &[parts, "data.missing=mean"]);
+    assert_eq!(features[..8], [2024.0, 5.0, 31.0, 4.0, 12.0, 30.0, 15.0, 1.0]);
+    assert!(features[8..15].iter().all(|value| value.is_nan()) && features[15] == 2.0);
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.csv");
+    fs::write(&path, text).unwrap();
+    let read = |text: &str| {
+        fs::write(&path, text).unwrap();
+        read_with(&path, &[parts.to_owned()])
+    };
+    let rows = read("when,label\n2024-05-31,0\n2024-06-01,1\n").unwrap();
+    let names: Vec<_> = ["year", "month", "day", "weekday", "hour", "minute", "second"]
+        .map(|part| format!("when.{part}"))
+        .to_vec();
+    assert_eq!(rows.layout.features, names);
+    assert_refused(read("when,label\n2024-05-31,0\nlater,1\n"), &["line 3", "expected a date", "\"later\""]);
+    assert_refused(
+        read("when,label\n2024-05-31,0\n,1\n"),
+        &["line 3", "the cell is empty", "`data.missing`"],
+    );
+}
+
+#[test]
+fn an_index_without_a_name_is_left_out() {
+    let rows = classes_of(",x,label\n0,5,0\n1,6,1\n").unwrap();
+    assert_eq!((rows.layout.features, rows.features), (columns(&["x"]), vec![5.0, 6.0]));
+    assert_eq!(rows.layout.left_out.len(), 1);
+}
+
+#[test]
+fn a_quote_without_its_end_is_named() {
+    for text in ["x,label\n1,0\n\"2,1\n3,0\n4,1\n", "x,label\n1,0\n2,\"1", "x,label\n1,0\n2,\"1\n"] {
+        assert_refused(classes_of(text), &["line 3", "a quote", "never closed"]);
+    }
+    assert_refused(classes_of("\"x,label\n1,0\n"), &["line 1", "never closed"]);
+    assert!(
+        classes_of("x,note,label\n1,\"a\nb\",0\n2,\"\"\"\",\"1\"")
+            .is_err_and(|error| { error.to_string().contains("column \"note\"") })
+    );
 }

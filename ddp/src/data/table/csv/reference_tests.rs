@@ -13,22 +13,26 @@ use crate::data::table::CsvError;
 
 /// Rows of the file at `path`, or the message of what is wrong with it, cell by cell.
 fn reference(path: &Path, spec: &SourceSpec<'_>) -> Result<TableRows, String> {
-    let names = CsvReader::open(path, spec).map_err(|error| error.to_string())?.plan.names;
-    let plan = ColumnPlan::new(path, names, spec).map_err(|error| error.to_string())?;
+    let CsvReader { plan, dialect, .. } = CsvReader::open(path, spec).map_err(|error| error.to_string())?;
     let file = File::open(path).unwrap();
-    let mut reader = ReaderBuilder::new().flexible(true).buffer_capacity(1 << 20).from_reader(file);
+    let mut builder = ReaderBuilder::new();
+    builder.flexible(true).buffer_capacity(1 << 20).delimiter(dialect.delimiter);
+    let mut reader = builder.from_reader(file);
     reader.byte_headers().unwrap();
     let mut rows = TableRows::new(&plan, spec);
     let mut record = ByteRecord::new();
     while reader.read_byte_record(&mut record).unwrap() {
         let line = || line_of(path, record.position());
+        if is_unclosed(path, record.position().unwrap(), dialect.delimiter) {
+            return Err(CsvError::QuoteUnclosed { path: path.to_owned(), line: line() }.to_string());
+        }
         if record.len() != plan.names.len() {
             let (expected, got) = (plan.names.len(), record.len());
             return Err(CsvError::Ragged { path: path.to_owned(), line: line(), expected, got }.to_string());
         }
         let row = rows.begin_row();
         for ((bytes, role), name) in record.iter().zip(&plan.roles).zip(&plan.names) {
-            cell::put(&mut rows, row, *role, bytes).map_err(|problem| {
+            cell::put(&mut rows, row, *role, bytes, &dialect.notation).map_err(|problem| {
                 let (path, column) = (path.to_owned(), name.clone());
                 CsvError::Cell { path, line: line(), column, problem }.to_string()
             })?;
@@ -47,6 +51,32 @@ fn line_of(path: &Path, position: Option<&Position>) -> u64 {
     let bytes = BufReader::new(file).bytes().map(Result::unwrap);
     let blank = bytes.take_while(|byte| matches!(byte, b'\r' | b'\n'));
     position.line() + blank.filter(|&byte| byte == b'\n').count() as u64
+}
+
+/// Whether the file ends inside quotes of the record that starts at `position`.
+fn is_unclosed(path: &Path, position: &Position, delimiter: u8) -> bool {
+    let text = fs::read(path).unwrap();
+    let text = &text[position.byte() as usize..];
+    let blank = text.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+    let (mut is_quoted, mut is_cell_start) = (false, true);
+    let mut at = blank;
+    while at < text.len() {
+        let byte = text[at];
+        if is_quoted {
+            match (byte, text.get(at + 1)) {
+                (b'"', Some(b'"')) => at += 1,
+                (b'"', _) => is_quoted = false,
+                _ => {}
+            }
+        } else if byte == b'"' && is_cell_start {
+            is_quoted = true;
+        } else if matches!(byte, b'\r' | b'\n') {
+            return false;
+        }
+        is_cell_start = !is_quoted && byte == delimiter;
+        at += 1;
+    }
+    is_quoted
 }
 
 /// Gives a few bytes at a time, as a pipe may.
@@ -97,6 +127,8 @@ const SETS: &[&[&str]] = &[
     &["data.drop=[\"b\"]", "data.missing=zero"],
     &["data.task=multilabel", "data.target=[\"a\", \"label\"]"],
     &["data.categorical=[\"c\", \"b\"]", "data.classes=2"],
+    &["data.missing=mean", "data.missing_values=[\"-1\", \"a\"]"],
+    &["data.missing=mean", "data.delimiter=;"],
 ];
 
 fn cell() -> impl Strategy<Value = String> {

@@ -1,16 +1,12 @@
-//! Writes `.csv`, plain or compressed: a row of names, then features, targets and weight; categories as text.
+//! Writes `.csv` and `.tsv`, plain or compressed: a row of names, then features, targets and weight; categories as text.
 
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use flate2::write::GzEncoder;
-
-use crate::data::compression::Compression;
 use crate::data::error::Result;
-use crate::data::write::{Chunk, OutFiles, RowWriter, Schema, Staging, Targets};
-use crate::storage::atomic_write::WriteError;
+use crate::data::write::{
+    Chunk, OutFiles, RowWriter, Schema, Staging, Targets, TextFile, TextWriter, put_number,
+};
 
 /// Opens the file of a writer; its name determines the compression.
 pub(crate) fn create(schema: Schema, files: &OutFiles, staging: &mut Staging) -> Result<Box<dyn RowWriter>> {
@@ -19,8 +15,9 @@ pub(crate) fn create(schema: Schema, files: &OutFiles, staging: &mut Staging) ->
 
 /// Writes a table as text.
 struct CsvWriter {
-    path: PathBuf,
-    out: Out,
+    out: TextFile,
+    /// The character between cells.
+    delimiter: char,
     n_features: usize,
     n_targets: usize,
     /// The quoted values of each categorical column, by number.
@@ -28,22 +25,11 @@ struct CsvWriter {
     lines: String,
 }
 
-/// The file or its compressor.
-enum Out {
-    Plain(BufWriter<File>),
-    Gzip(GzEncoder<BufWriter<File>>),
-    Zstd(zstd::Encoder<'static, BufWriter<File>>),
-}
-
 impl CsvWriter {
     fn new(schema: Schema, path: &Path, staging: &mut Staging) -> Result<Self> {
-        let failed = |source| WriteError { path: path.to_owned(), source };
-        let file = BufWriter::with_capacity(1 << 18, staging.create(path)?);
-        let out = match Compression::of(path) {
-            Compression::None => Out::Plain(file),
-            Compression::Gzip => Out::Gzip(GzEncoder::new(file, flate2::Compression::default())),
-            Compression::Zstd => Out::Zstd(zstd::Encoder::new(file, 0).map_err(failed)?),
-        };
+        let out = TextFile::create(path, staging)?;
+        let delimiter = delimiter_of(path);
+        let quoted = |text: &str| quoted(text, delimiter);
         let mut texts = vec![None; schema.features.len()];
         for category in &schema.categories {
             let values = category.vocabulary.values().iter().map(|value| quoted(value));
@@ -57,17 +43,17 @@ impl CsvWriter {
             .map(|name| quoted(name))
             .collect();
         Ok(CsvWriter {
-            path: path.to_owned(),
             out,
+            delimiter,
             n_features: schema.features.len(),
             n_targets: schema.targets.len(),
             texts,
-            lines: names.join(",") + "\n",
+            lines: names.join(delimiter.encode_utf8(&mut [0; 4])) + "\n",
         })
     }
 
     fn put_row(&mut self, rows: &Chunk<'_>, row: usize) {
-        let lines = &mut self.lines;
+        let (lines, delimiter) = (&mut self.lines, self.delimiter);
         for (&value, texts) in
             rows.features[row * self.n_features..][..self.n_features].iter().zip(&self.texts)
         {
@@ -75,15 +61,15 @@ impl CsvWriter {
                 Some(texts) => lines.push_str(texts.get(value as usize).map_or("", String::as_str)),
                 None => put_number(lines, value),
             }
-            lines.push(',');
+            lines.push(delimiter);
         }
         match rows.targets {
             // Writing to a string does not fail.
-            Targets::Labels(labels) => drop(write!(lines, "{},", labels[row])),
+            Targets::Labels(labels) => drop(write!(lines, "{}{delimiter}", labels[row])),
             Targets::Values(values) => {
                 for &value in &values[row * self.n_targets..][..self.n_targets] {
                     put_number(lines, value);
-                    lines.push(',');
+                    lines.push(delimiter);
                 }
             }
         }
@@ -100,8 +86,7 @@ impl RowWriter for CsvWriter {
         for row in 0..rows.n_rows {
             self.put_row(rows, row);
             if self.lines.len() >= 1 << 16 || row + 1 == rows.n_rows {
-                let written = self.out.write_all(self.lines.as_bytes());
-                written.map_err(|source| WriteError { path: self.path.clone(), source })?;
+                self.out.write(&self.lines)?;
                 self.lines.clear();
             }
         }
@@ -109,49 +94,64 @@ impl RowWriter for CsvWriter {
     }
 
     fn finish(self: Box<Self>) -> Result<()> {
-        let Self { path, out, .. } = *self;
-        let end = || -> std::io::Result<()> {
-            let buffered = match out {
-                Out::Plain(file) => file,
-                Out::Gzip(packer) => packer.finish()?,
-                Out::Zstd(packer) => packer.finish()?,
-            };
-            buffered.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()
-        };
-        Ok(end().map_err(|source| WriteError { path, source })?)
+        self.out.finish()
     }
 }
 
-impl Write for Out {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        match self {
-            Out::Plain(file) => file.write(bytes),
-            Out::Gzip(packer) => packer.write(bytes),
-            Out::Zstd(packer) => packer.write(bytes),
-        }
-    }
+/// Opens the file of a writer of text.
+pub(crate) fn create_text(
+    names: &[String],
+    files: &OutFiles,
+    staging: &mut Staging,
+) -> Result<Box<dyn TextWriter>> {
+    let out = TextFile::create(&files.rows, staging)?;
+    let mut writer = CsvText { out, delimiter: delimiter_of(&files.rows), lines: String::new() };
+    writer.write(&mut names.iter().map(String::as_str))?;
+    Ok(Box::new(writer))
+}
 
-    fn flush(&mut self) -> std::io::Result<()> {
+/// Writes cells as they are.
+struct CsvText {
+    out: TextFile,
+    delimiter: char,
+    lines: String,
+}
+
+impl TextWriter for CsvText {
+    fn write(&mut self, cells: &mut dyn Iterator<Item = &str>) -> Result<()> {
+        let start = self.lines.len();
+        for cell in cells {
+            self.lines += &quoted(cell, self.delimiter);
+            self.lines.push(self.delimiter);
+        }
+        self.lines.pop();
+        // A line without a character would not be a row.
+        if self.lines.len() == start {
+            self.lines += "\"\"";
+        }
+        self.lines.push('\n');
+        if self.lines.len() >= 1 << 16 {
+            self.out.write(&self.lines)?;
+            self.lines.clear();
+        }
         Ok(())
     }
+
+    fn finish(mut self: Box<Self>) -> Result<()> {
+        self.out.write(&self.lines)?;
+        self.out.finish()
+    }
 }
 
-/// Appends the shortest text that parses as `value`; nothing for NaN, which marks a missing value.
-fn put_number(out: &mut String, value: f32) {
-    let _ = match value.abs() {
-        _ if value.is_nan() => Ok(()),
-        // Integers are formatted faster.
-        size if size < 1e6 && value == value.trunc() && (value != 0.0 || value.is_sign_positive()) => {
-            write!(out, "{}", value as i32)
-        }
-        size if size == 0.0 || (1e-5..1e9).contains(&size) => write!(out, "{value}"),
-        _ => write!(out, "{value:e}"),
-    };
+/// A tab for `.tsv`, otherwise a comma.
+fn delimiter_of(path: &Path) -> char {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+    if name.split('.').skip(1).any(|part| part == "tsv") { '\t' } else { ',' }
 }
 
-/// A text as a cell; quoted if it holds a separator or a quote.
-pub(crate) fn quoted(text: &str) -> String {
-    match text.contains(['"', ',', '\n', '\r']) {
+/// A text as a cell; quoted if it holds a delimiter or a quote.
+pub(crate) fn quoted(text: &str, delimiter: char) -> String {
+    match text.contains(['"', delimiter, '\n', '\r']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text.to_owned(),
     }

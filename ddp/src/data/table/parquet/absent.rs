@@ -6,10 +6,14 @@ use std::sync::Arc;
 use crate::data::dataset::Dataset;
 use crate::data::error::{DataError, Result};
 use crate::data::source::SourceSpec;
-use crate::data::table::reader::TableReader;
+use crate::data::table::reader::{CellReader, TableReader};
 use crate::data::write::{OutFiles, RowWriter, Schema, Staging};
 
 pub(crate) fn open(path: &Path, _: &SourceSpec<'_>) -> Result<Box<dyn TableReader>> {
+    Err(DataError::ParquetNotBuilt { path: path.to_owned() })
+}
+
+pub(crate) fn open_cells(path: &Path, _: &SourceSpec<'_>) -> Result<Box<dyn CellReader>> {
     Err(DataError::ParquetNotBuilt { path: path.to_owned() })
 }
 

@@ -126,6 +126,7 @@ impl Shared {
         if only_targets {
             rows.n_features = 0;
             columns.needed.retain(|column| matches!(column.roles[0], Role::Target(_)));
+            columns.plan.partitions.retain(|partition| matches!(partition.role, Role::Target(_)));
         }
         rows.reserve(n_rows);
         let mut reader = ParquetReader::new(file.clone(), columns, index..index + 1)?;

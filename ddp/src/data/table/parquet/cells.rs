@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use arrow_array::cast::AsArray as _;
 use arrow_array::types::{self, ArrowPrimitiveType, DecimalType};
 use arrow_array::{Array, downcast_primitive_array};
-use arrow_schema::DataType;
+use arrow_schema::{DataType, TimeUnit};
+
+use crate::data::table::time;
 
 use crate::data::labels::bool_text;
 
@@ -56,6 +58,16 @@ pub(super) fn to_f32(array: &dyn Array, out: &mut [f32]) {
             let text = types::Decimal256Type::format_decimal(v, *precision, *scale);
             text.parse().expect("a decimal number")
         }),
+        DataType::Date32
+        | DataType::Date64
+        | DataType::Timestamp(..)
+        | DataType::Time32(_)
+        | DataType::Time64(_)
+        | DataType::Duration(_) => {
+            for (row, out) in out.iter_mut().enumerate() {
+                *out = seconds(array, row) as f32;
+            }
+        }
         DataType::Dictionary(..) => {
             let dictionary = array.as_any_dictionary();
             let mut values = vec![f32::NAN; dictionary.values().len()];
@@ -107,6 +119,27 @@ pub(super) fn remainders(array: &dyn Array, singles: &[f32]) -> Option<Vec<f64>>
         DataType::Decimal32(_, scale) => decimals!(Decimal32Type, *scale, |v| f64::from(v)),
         DataType::Decimal64(_, scale) => decimals!(Decimal64Type, *scale, |v| v as f64),
         DataType::Decimal128(_, scale) => decimals!(Decimal128Type, *scale, |v| v as f64),
+        DataType::Decimal256(precision, scale) => numbers!(Decimal256Type, |v, single| {
+            let text = types::Decimal256Type::format_decimal(v, *precision, *scale);
+            text.parse::<f64>().expect("a decimal number") - f64::from(single)
+        }),
+        DataType::Date32
+        | DataType::Date64
+        | DataType::Timestamp(..)
+        | DataType::Time32(_)
+        | DataType::Time64(_)
+        | DataType::Duration(_) => {
+            let remainder = |(row, &single): (usize, &f32)| match array.is_null(row) {
+                true => 0.0,
+                false => {
+                    // The difference of whole seconds is exact.
+                    let (seconds, nanoseconds) = seconds_and_nanoseconds(array, row);
+                    (f64::from(nanoseconds) / 1e9 - f64::from(single.fract()))
+                        + (i128::from(seconds) - single.trunc() as i128) as f64
+                }
+            };
+            singles.iter().enumerate().map(remainder).collect()
+        }
         DataType::Dictionary(..) => {
             let dictionary = array.as_any_dictionary();
             let mut values = vec![f32::NAN; dictionary.values().len()];
@@ -115,6 +148,78 @@ pub(super) fn remainders(array: &dyn Array, singles: &[f32]) -> Option<Vec<f64>>
         }
         _ => return None,
     })
+}
+
+/// Seconds of a date, time or duration; since 1970 for a date. Missing ones have no meaning.
+fn seconds(array: &dyn Array, row: usize) -> f64 {
+    let (seconds, nanoseconds) = seconds_and_nanoseconds(array, row);
+    seconds as f64 + f64::from(nanoseconds) / 1e9
+}
+
+/// Whole seconds and the nanoseconds after them of a date, time or duration.
+pub(super) fn seconds_and_nanoseconds(array: &dyn Array, row: usize) -> (i64, u32) {
+    macro_rules! value {
+        ($t:ident) => {
+            i64::from(array.as_primitive::<types::$t>().value(row))
+        };
+    }
+    let (value, unit) = match array.data_type() {
+        DataType::Date32 => (86_400 * value!(Date32Type), TimeUnit::Second),
+        DataType::Date64 => (value!(Date64Type), TimeUnit::Millisecond),
+        DataType::Time32(TimeUnit::Second) => (value!(Time32SecondType), TimeUnit::Second),
+        DataType::Time32(_) => (value!(Time32MillisecondType), TimeUnit::Millisecond),
+        DataType::Time64(TimeUnit::Microsecond) => (value!(Time64MicrosecondType), TimeUnit::Microsecond),
+        DataType::Time64(_) => (value!(Time64NanosecondType), TimeUnit::Nanosecond),
+        DataType::Timestamp(unit, _) => {
+            let value = match unit {
+                TimeUnit::Second => value!(TimestampSecondType),
+                TimeUnit::Millisecond => value!(TimestampMillisecondType),
+                TimeUnit::Microsecond => value!(TimestampMicrosecondType),
+                TimeUnit::Nanosecond => value!(TimestampNanosecondType),
+            };
+            (value, *unit)
+        }
+        DataType::Duration(unit) => {
+            let value = match unit {
+                TimeUnit::Second => value!(DurationSecondType),
+                TimeUnit::Millisecond => value!(DurationMillisecondType),
+                TimeUnit::Microsecond => value!(DurationMicrosecondType),
+                TimeUnit::Nanosecond => value!(DurationNanosecondType),
+            };
+            (value, *unit)
+        }
+        other => unreachable!("{other} is no time"),
+    };
+    let per_second = match unit {
+        TimeUnit::Second => 1,
+        TimeUnit::Millisecond => 1_000,
+        TimeUnit::Microsecond => 1_000_000,
+        TimeUnit::Nanosecond => 1_000_000_000,
+    };
+    let rest = value.rem_euclid(per_second) * (1_000_000_000 / per_second);
+    (value.div_euclid(per_second), rest as u32)
+}
+
+/// The parts of dates, seven per row; NaN for a missing date.
+pub(super) fn to_date_parts(array: &dyn Array, out: &mut [f32]) {
+    let write = |out: &mut [f32], parts: [f32; 7]| out.copy_from_slice(&parts);
+    let rows = out.chunks_exact_mut(time::PARTS.len()).enumerate();
+    match array.data_type() {
+        DataType::Dictionary(..) => {
+            let values = array.as_any_dictionary().values();
+            let mut places = vec![None; array.len()];
+            keys(array, |row, key| places[row] = key.filter(|&key| !values.is_null(key)));
+            for (row, out) in rows {
+                write(out, places[row].map_or([f32::NAN; 7], |key| time::parts(seconds(values, key))));
+            }
+        }
+        _ => {
+            for (row, out) in rows {
+                let is_null = array.is_null(row);
+                write(out, if is_null { [f32::NAN; 7] } else { time::parts(seconds(array, row)) });
+            }
+        }
+    }
 }
 
 /// Integers as i64, other numbers as f64; missing values are 0.
@@ -191,7 +296,7 @@ fn spread<T: Copy + Default>(array: &dyn Array, values: &[T]) -> Vec<T> {
 }
 
 /// Calls `take` with each row and its index in the dictionary, `None` for a missing value.
-fn keys(array: &dyn Array, mut take: impl FnMut(usize, Option<usize>)) {
+pub(super) fn keys(array: &dyn Array, mut take: impl FnMut(usize, Option<usize>)) {
     let dictionary = array.as_any_dictionary();
     let is_empty = dictionary.values().is_empty();
     let keys = if is_empty { vec![0; array.len()] } else { dictionary.normalized_keys() };

@@ -1,39 +1,54 @@
 //! Needed columns of a Parquet file, and checks of their types against their roles.
 
-use arrow_array::{Array as _, cast::AsArray as _};
-use arrow_schema::DataType;
+use std::path::Path;
 
-use super::file::{ParquetFile, guarded, malformed};
+use arrow_array::Array;
+use arrow_array::cast::AsArray as _;
+use arrow_schema::{DataType, Schema};
+use serde_json::Value;
+
+use super::file::{ParquetFile, guarded};
 use crate::config::Task;
 use crate::data::DataError;
 use crate::data::error::Result;
 use crate::data::source::SourceSpec;
-use crate::data::table::columns::{ColumnPlan, Role, is_categorical, same_columns};
+use crate::data::table::columns::{ColumnPlan, FileColumns, Role, is_categorical, same_columns};
 
 /// Rows that are searched for a list, whose length all lists must have.
 const PROBED_ROWS: usize = 1024;
 
 /// The columns of a file.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Columns {
-    pub(super) plan: ColumnPlan,
+pub(in crate::data::table) struct Columns {
+    pub(in crate::data::table) plan: ColumnPlan,
     /// Needed columns in the order of the file.
-    pub(super) needed: Vec<Column>,
+    pub(in crate::data::table) needed: Vec<Column>,
+    /// Columns that are passed through as text, one per kept column of the plan; `None` for one of the file's folders.
+    pub(super) kept: Vec<Option<Kept>>,
+}
+
+/// A column that is kept as text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Kept {
+    /// Index among the file's columns.
+    pub(super) root: usize,
+    /// Index in its list.
+    pub(super) element: Option<usize>,
 }
 
 /// A column that is needed.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Column {
+pub(in crate::data::table) struct Column {
     pub(super) name: String,
     /// Index among the file's columns.
-    pub(super) root: usize,
+    pub(in crate::data::table) root: usize,
     pub(super) data_type: DataType,
     /// Its roles; a list has one per element.
     pub(super) roles: Vec<Role>,
 }
 
 /// Kind of a type.
-enum Kind {
+pub(in crate::data::table) enum Kind {
     Number,
     Text,
     List,
@@ -41,19 +56,35 @@ enum Kind {
 }
 
 impl Columns {
-    /// The columns of `file` with their roles.
+    /// The columns of a Parquet file with their roles.
+    ///
+    /// # Errors
+    /// The errors of [`Columns::new`].
+    pub(super) fn of_file(file: &ParquetFile, spec: &SourceSpec<'_>) -> Result<Self> {
+        let of_file = |root: usize| first_list_len(file, root);
+        Self::new(&file.path, file.metadata.schema(), &of_file, spec)
+    }
+
+    /// The columns of the file `path` with their roles; `first_list_len` is the length of the first list of a column.
     ///
     /// # Errors
     /// [`DataError::ColumnType`], and the errors of [`ColumnPlan::new`].
-    pub(super) fn new(file: &ParquetFile, spec: &SourceSpec<'_>) -> Result<Self> {
-        let schema = file.metadata.schema();
-        let mut names: Vec<String> = Vec::new();
+    pub(in crate::data::table) fn new(
+        path: &Path,
+        schema: &Schema,
+        first_list_len: &dyn Fn(usize) -> Result<Option<usize>>,
+        spec: &SourceSpec<'_>,
+    ) -> Result<Self> {
+        let of_pandas = pandas_indices(schema);
+        let (mut names, mut are_dates, mut indices) = (Vec::<String>::new(), Vec::new(), Vec::new());
         // Number of names that each column stands for.
         let mut widths = Vec::new();
         for (root, field) in schema.fields().iter().enumerate() {
             let name = field.name();
             if schema.fields()[..root].iter().any(|other| other.name() == name) {
-                return Err(malformed(&file.path, format!("two of its columns are named \"{name}\"")));
+                let reason = format!("two of its columns are named \"{name}\"");
+                let hint = "rename one of them";
+                return Err(DataError::Malformed { path: path.to_owned(), format: "table", reason, hint });
             }
             let is_feature = !spec.data.target.contains(name)
                 && !spec.data.drop.contains(name)
@@ -61,32 +92,51 @@ impl Columns {
                 && !is_categorical(name, spec);
             match kind(field.data_type()) {
                 Kind::List if is_feature => {
-                    let len = list_len(file, root, name, field.data_type())?;
+                    let len = list_len(path, name, field.data_type(), &|| first_list_len(root))?;
                     names.extend((0..len).map(|i| format!("{name}[{i}]")));
                     widths.push(len);
                 }
                 _ => {
+                    if of_pandas.contains(name) {
+                        indices.push(names.len());
+                    }
                     names.push(name.clone());
                     widths.push(1);
                 }
             }
+            are_dates.resize(names.len(), is_date(field.data_type()));
         }
-        let plan = ColumnPlan::new(&file.path, names, spec)?;
+        let plan = ColumnPlan::new(path, FileColumns { names, are_dates, indices }, spec)?;
         // Before the values decide on the task, a single target may hold labels.
         let takes_labels = spec.data.task == Task::Classification && spec.data.target.len() == 1;
         let mut needed = Vec::new();
+        // The column of each name.
+        let mut places = Vec::new();
         let mut at = 0;
         for ((root, field), width) in schema.fields().iter().enumerate().zip(widths) {
             let roles = plan.roles[at..at + width].to_vec();
             at += width;
+            let is_list =
+                matches!(kind(field.data_type()), Kind::List) && plan.names[at - width] != *field.name();
+            places.extend((0..width).map(|element| Kept { root, element: is_list.then_some(element) }));
             if roles.iter().any(|role| *role != Role::Dropped) {
                 let column =
                     Column { name: field.name().clone(), root, data_type: field.data_type().clone(), roles };
-                column.check(file, takes_labels)?;
+                column.check(path, takes_labels)?;
                 needed.push(column);
             }
         }
-        Ok(Columns { plan, needed })
+        let kept = plan.kept.iter().map(|&at| places.get(at).copied()).collect();
+        Ok(Columns { plan, needed, kept })
+    }
+
+    /// Indices of the file's columns that are read, ascending.
+    pub(in crate::data::table) fn roots(&self) -> Vec<usize> {
+        let of_kept = self.kept.iter().flatten().map(|kept| kept.root);
+        let mut roots: Vec<usize> = self.needed.iter().map(|column| column.root).chain(of_kept).collect();
+        roots.sort_unstable();
+        roots.dedup();
+        roots
     }
 
     /// Features of numbers that f32 rounds.
@@ -103,7 +153,7 @@ impl Columns {
         other: &Self,
         other_file: &ParquetFile,
     ) -> Result<()> {
-        same_columns(&file.path, &self.plan.names, &other_file.path, &other.plan.names)?;
+        same_columns(&file.path, &self.plan.all_names(), &other_file.path, &other.plan.all_names())?;
         let differs = |(a, b): &(&Column, &Column)| a.data_type != b.data_type;
         match self.needed.iter().zip(&other.needed).find(differs) {
             None => Ok(()),
@@ -120,10 +170,32 @@ impl Columns {
 }
 
 impl Column {
+    /// Whether its numbers have no text that a category could have.
+    fn is_no_category(&self) -> bool {
+        use DataType as T;
+        let of = match &self.data_type {
+            T::Dictionary(_, of) => of,
+            other => other,
+        };
+        matches!(
+            of,
+            T::Decimal32(..)
+                | T::Decimal64(..)
+                | T::Decimal128(..)
+                | T::Decimal256(..)
+                | T::Timestamp(..)
+                | T::Date32
+                | T::Date64
+                | T::Time32(_)
+                | T::Time64(_)
+                | T::Duration(_)
+        )
+    }
+
     /// Fails unless its type fits its role; a target that `takes_labels` may hold text.
-    fn check(&self, file: &ParquetFile, takes_labels: bool) -> Result<()> {
+    fn check(&self, path: &Path, takes_labels: bool) -> Result<()> {
         let (expected, hint) = match (kind(&self.data_type), self.roles[0]) {
-            (Kind::Number, Role::Category { .. }) if self.data_type.to_string().starts_with("Decimal") => {
+            (Kind::Number, Role::Category { .. }) if self.is_no_category() => {
                 ("texts or whole numbers", "write them as strings")
             }
             (Kind::Number, _) | (Kind::List, Role::Feature(_)) | (Kind::Text, Role::Category { .. }) => {
@@ -139,7 +211,7 @@ impl Column {
             (Kind::Other(hint), _) => ("numbers", hint),
         };
         Err(DataError::ColumnType {
-            path: file.path.clone(),
+            path: path.to_owned(),
             column: self.name.clone(),
             expected,
             got: self.data_type.to_string(),
@@ -148,7 +220,29 @@ impl Column {
     }
 }
 
-fn kind(data_type: &DataType) -> Kind {
+/// Names of the columns that pandas wrote for an index: `__index_level_0__`, and those that its metadata lists.
+pub(in crate::data::table) fn pandas_indices(schema: &Schema) -> Vec<String> {
+    let is_unnamed = |name: &&String| {
+        let number = name.strip_prefix("__index_level_").and_then(|rest| rest.strip_suffix("__"));
+        number.is_some_and(|number| number.parse::<u32>().is_ok())
+    };
+    let names = schema.fields().iter().map(|field| field.name());
+    let mut indices: Vec<String> = names.filter(is_unnamed).cloned().collect();
+    let metadata = schema.metadata().get("pandas").and_then(|text| serde_json::from_str::<Value>(text).ok());
+    // A range is not stored as a column, and is described instead of named.
+    let listed = metadata.as_ref().and_then(|metadata| metadata["index_columns"].as_array());
+    indices.extend(listed.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned));
+    indices
+}
+
+fn is_date(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Dictionary(_, of) => is_date(of),
+        other => matches!(other, DataType::Date32 | DataType::Date64 | DataType::Timestamp(..)),
+    }
+}
+
+pub(in crate::data::table) fn kind(data_type: &DataType) -> Kind {
     use DataType as T;
     const FLATTEN: &str = "split it into columns, or list it in `data.drop`";
     match data_type {
@@ -165,15 +259,10 @@ fn kind(data_type: &DataType) -> Kind {
         T::Null | T::Boolean => Kind::Number,
         T::Decimal32(..) | T::Decimal64(..) | T::Decimal128(..) | T::Decimal256(..) => Kind::Number,
         of if of.is_integer() || of.is_floating() => Kind::Number,
-        T::Timestamp(..)
-        | T::Date32
-        | T::Date64
-        | T::Time32(_)
-        | T::Time64(_)
-        | T::Duration(_)
-        | T::Interval(_) => {
-            Kind::Other("convert it to a number, such as days since a date, or list it in `data.drop`")
+        T::Timestamp(..) | T::Date32 | T::Date64 | T::Time32(_) | T::Time64(_) | T::Duration(_) => {
+            Kind::Number
         }
+        T::Interval(_) => Kind::Other("convert it to a number of seconds, or list it in `data.drop`"),
         T::Binary | T::LargeBinary | T::BinaryView | T::FixedSizeBinary(_) => {
             Kind::Other("write texts as strings (UTF8), or list it in `data.drop`")
         }
@@ -187,36 +276,48 @@ fn is_wide(data_type: &DataType) -> bool {
     match data_type {
         T::Dictionary(_, of) => is_wide(of),
         T::Int32 | T::Int64 | T::UInt32 | T::UInt64 | T::Float64 => true,
-        T::Decimal32(..) | T::Decimal64(..) | T::Decimal128(..) => true,
+        T::Decimal32(..) | T::Decimal64(..) | T::Decimal128(..) | T::Decimal256(..) => true,
+        T::Timestamp(..) | T::Date32 | T::Date64 | T::Time32(_) | T::Time64(_) | T::Duration(_) => true,
         _ => false,
     }
 }
 
 /// The length of a column's lists: that of the first one.
-fn list_len(file: &ParquetFile, root: usize, name: &str, data_type: &DataType) -> Result<usize> {
+pub(in crate::data::table) fn list_len(
+    path: &Path,
+    name: &str,
+    data_type: &DataType,
+    first: &dyn Fn() -> Result<Option<usize>>,
+) -> Result<usize> {
     let len = match data_type {
         DataType::FixedSizeList(_, len) => usize::try_from(*len).ok(),
-        _ => {
-            let groups = (0..file.group_rows.len()).collect();
-            let mut batches = file.batches(groups, &[root], PROBED_ROWS)?;
-            match guarded(&file.path, || batches.next().transpose())? {
-                None => return Err(DataError::NoRows { path: file.path.clone() }),
-                Some(batch) => {
-                    let lists = batch.column(0);
-                    let first = (0..lists.len()).find(|&row| lists.is_valid(row));
-                    first.map(|row| match data_type {
-                        DataType::LargeList(_) => lists.as_list::<i64>().value_length(row) as usize,
-                        _ => lists.as_list::<i32>().value_length(row) as usize,
-                    })
-                }
-            }
-        }
+        _ => first()?,
     };
     len.filter(|&len| len > 0).ok_or_else(|| DataError::ColumnType {
-        path: file.path.clone(),
+        path: path.to_owned(),
         column: name.to_owned(),
         expected: "lists of one length",
         got: "empty ones".to_owned(),
         hint: "list it in `data.drop`",
     })
+}
+
+/// The length of the first list of a column of a Parquet file.
+pub(super) fn first_list_len(file: &ParquetFile, root: usize) -> Result<Option<usize>> {
+    let groups = (0..file.group_rows.len()).collect();
+    let mut batches = file.batches(groups, &[root], PROBED_ROWS)?;
+    match guarded(&file.path, || batches.next().transpose())? {
+        None => Err(DataError::NoRows { path: file.path.clone() }),
+        Some(batch) => Ok(list_len_in(batch.column(0))),
+    }
+}
+
+/// The length of the first list of an array.
+pub(in crate::data::table) fn list_len_in(lists: &dyn Array) -> Option<usize> {
+    let first = (0..lists.len()).find(|&row| lists.is_valid(row))?;
+    match lists.data_type() {
+        DataType::List(_) => Some(lists.as_list::<i32>().value_length(first) as usize),
+        DataType::LargeList(_) => Some(lists.as_list::<i64>().value_length(first) as usize),
+        _ => None,
+    }
 }

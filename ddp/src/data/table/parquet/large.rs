@@ -41,7 +41,7 @@ pub(crate) fn open_large(paths: &[PathBuf], spec: &SourceSpec<'_>) -> Result<Opt
         if file.n_rows() == 0 {
             return Err(DataError::NoRows { path: path.clone() });
         }
-        let columns = Columns::new(&file, spec)?;
+        let columns = Columns::of_file(&file, spec)?;
         files.push((file, columns));
     }
     let (first, columns) = &files[0];
@@ -91,6 +91,7 @@ pub(super) fn layout(columns: &Columns, spec: &SourceSpec<'_>) -> RowLayout {
     layout.labels = spec.vocabulary().filter(|_| matches!(layout.targets, TargetLayout::Classes { .. }));
     layout.has_missing = spec.may_miss();
     layout.has_weights = spec.data.weight.is_some();
+    layout.left_out.clone_from(&columns.plan.left_out);
     layout
 }
 
@@ -113,7 +114,7 @@ pub(super) fn scratch_bytes(files: &[(ParquetFile, Columns)]) -> usize {
             leaves.iter().map(of_leaf).sum::<usize>()
         });
         let largest = file.group_rows.iter().copied().max().unwrap_or(0);
-        let batch = batch_rows(columns).min(largest) * columns.plan.names.len() * size_of::<f32>();
+        let batch = batch_rows(columns).min(largest) * columns.plan.names.len().max(1) * size_of::<f32>();
         of_group.max().unwrap_or(0) + BATCH_COPIES * batch
     };
     files.iter().map(of_file).max().unwrap_or(0)

@@ -5,6 +5,7 @@
 
 mod blocks;
 mod cache;
+mod cell_reader;
 mod cells;
 mod columns;
 mod file;
@@ -12,10 +13,16 @@ mod large;
 mod reader;
 #[cfg(test)]
 mod tests;
+mod text;
 #[cfg(test)]
 mod type_tests;
 mod writer;
 
+pub(in crate::data::table) use cell_reader::ArrowCells;
+pub(crate) use cell_reader::open_cells;
+pub(in crate::data::table) use columns::{Columns, list_len_in};
 pub(crate) use large::open_large;
+pub(in crate::data::table) use reader::BatchRows;
 pub(crate) use reader::open;
+pub(in crate::data::table) use writer::Batches;
 pub(crate) use writer::create;

@@ -1,15 +1,16 @@
 //! Converts batches of columns to rows of a table; every value is checked.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use arrow_array::cast::AsArray as _;
-use arrow_array::{Array, RecordBatch};
+use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::DataType;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
 
-use super::cells::{LabelValues, categories, first_null, label_values, remainders, to_f32};
-use super::columns::{Column, Columns};
+use super::cells::{LabelValues, categories, first_null, label_values, remainders, to_date_parts, to_f32};
+use super::columns::{Column, Columns, Kept};
 use super::file::{ParquetFile, guarded, malformed};
+use super::text;
 use crate::config::Task;
 use crate::data::checks;
 use crate::data::error::Result;
@@ -17,8 +18,11 @@ use crate::data::labels::Label;
 use crate::data::source::SourceSpec;
 use crate::data::table::columns::{ColumnPlan, Role};
 use crate::data::table::label_column::{LabelCell, LabelColumn};
+use crate::data::table::partition;
 use crate::data::table::reader::TableReader;
 use crate::data::table::rows::{TableRows, TargetCells};
+use crate::data::table::texts::Texts;
+use crate::data::table::time::PARTS;
 use crate::data::{CellProblem, DataError};
 
 /// Bytes of rows per batch.
@@ -35,15 +39,20 @@ pub(crate) fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<Box<dyn TableRe
 
 /// Reads the rows of one file, or of some of its row groups, in order.
 pub(super) struct ParquetReader {
-    file: ParquetFile,
-    columns: Columns,
     batches: ParquetRecordBatchReader,
-    /// Decoded rows that were not read yet.
-    pending: Option<RecordBatch>,
-    /// Number of the next row in the file.
-    row: usize,
+    rows: BatchRows,
     /// End of the rows to read.
     end: usize,
+}
+
+/// Converts the batches of a file to rows.
+pub(in crate::data::table) struct BatchRows {
+    pub(in crate::data::table) path: PathBuf,
+    pub(in crate::data::table) columns: Columns,
+    /// Decoded rows that were not read yet.
+    pub(in crate::data::table) pending: Option<RecordBatch>,
+    /// Number of the next row in the file.
+    pub(in crate::data::table) row: usize,
     /// Values of columns, concatenated.
     scratch: Vec<f32>,
 }
@@ -52,18 +61,43 @@ impl ParquetReader {
     /// Opens the file and reads its footer.
     fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<Self> {
         let file = ParquetFile::open(path)?;
-        let columns = Columns::new(&file, spec)?;
+        let columns = Columns::of_file(&file, spec)?;
         let n_groups = file.group_rows.len();
         Self::new(file, columns, 0..n_groups)
     }
 
     /// Reads some row groups of `file`.
     pub(super) fn new(file: ParquetFile, columns: Columns, groups: std::ops::Range<usize>) -> Result<Self> {
-        let roots: Vec<usize> = columns.needed.iter().map(|column| column.root).collect();
+        let roots = columns.roots();
         let row = file.group_rows[..groups.start].iter().sum();
         let end = row + file.group_rows[groups.clone()].iter().sum::<usize>();
         let batches = file.batches(groups.collect(), &roots, batch_rows(&columns))?;
-        Ok(ParquetReader { file, columns, batches, pending: None, row, end, scratch: Vec::new() })
+        Ok(ParquetReader { batches, rows: BatchRows::new(&file.path, columns, row), end })
+    }
+}
+
+impl BatchRows {
+    /// Rows of `columns` from row `row` on.
+    pub(in crate::data::table) fn new(path: &Path, columns: Columns, row: usize) -> Self {
+        BatchRows { path: path.to_owned(), columns, pending: None, row, scratch: Vec::new() }
+    }
+
+    /// Appends up to `max_rows` rows of `batch`, keeps the others, and returns their number.
+    pub(in crate::data::table) fn read(
+        &mut self,
+        batch: RecordBatch,
+        rows: &mut TableRows,
+        max_rows: usize,
+    ) -> Result<usize> {
+        let n = batch.num_rows().min(max_rows);
+        if n < batch.num_rows() {
+            self.pending = Some(batch.slice(n, batch.num_rows() - n));
+        }
+        let first = rows.n_rows;
+        self.take(&batch.slice(0, n), rows)?;
+        partition::fill(&self.columns.plan, rows, first, &self.path)?;
+        self.row += n;
+        Ok(n)
     }
 
     /// Writes the values of a batch to new rows.
@@ -73,17 +107,20 @@ impl ParquetReader {
         let mut at = 0;
         // Feature and offset in `scratch` of each column of numbers.
         let mut places = Vec::new();
-        for (column, array) in self.columns.needed.iter().zip(batch.columns()) {
-            let cells = Cells { path: &self.file.path, row: self.row, column, array };
+        let roots = self.columns.roots();
+        let array_of = |root: usize| batch.column(roots.binary_search(&root).expect("the column is read"));
+        let mut bad_rows = rows.bad_rows.as_ref().map(|_| Vec::new());
+        for column in &self.columns.needed {
+            let cells = Cells { path: &self.path, row: self.row, column, array: array_of(column.root) };
             match column.roles[0] {
                 Role::Feature(feature) => {
                     let width = column.roles.len();
                     self.scratch.resize(self.scratch.len().max(at + n * width), 0.0);
                     let out = &mut self.scratch[at..][..n * width];
-                    cells.features(width, rows.may_miss, out)?;
+                    cells.features(width, rows.may_miss, out, bad_rows.as_mut())?;
                     if width == 1 {
                         if rows.remainders.keeps(feature)
-                            && let Some(remainders) = remainders(array, out)
+                            && let Some(remainders) = remainders(cells.array, out)
                         {
                             for (row, remainder) in remainders.into_iter().enumerate() {
                                 rows.remainders.set(feature, first + row, remainder);
@@ -100,6 +137,11 @@ impl ParquetReader {
                             rows.n_features,
                         );
                     }
+                }
+                Role::Date(feature) => {
+                    let n_features = rows.n_features;
+                    let may_miss = rows.may_miss;
+                    cells.dates(feature, n_features, may_miss, &mut rows.features[first * n_features..])?;
                 }
                 Role::Category { feature, index } => cells.category(first, feature, index, rows),
                 Role::Target(index) => cells.target(first, index, rows)?,
@@ -120,39 +162,44 @@ impl ParquetReader {
                 }
             }
         }
+        for row in bad_rows.into_iter().flatten() {
+            rows.mark_bad(first + row);
+        }
+        for (kept, texts) in self.columns.kept.iter().zip(&mut rows.kept) {
+            // Columns of folders are written afterwards.
+            if let Some(kept) = kept {
+                put_kept(array_of(kept.root), *kept, texts);
+            }
+        }
         Ok(())
     }
 }
 
 impl TableReader for ParquetReader {
     fn plan(&self) -> &ColumnPlan {
-        &self.columns.plan
+        &self.rows.columns.plan
     }
 
     fn read(&mut self, rows: &mut TableRows, max_rows: usize) -> Result<usize> {
-        let batch = match self.pending.take() {
+        let batch = match self.rows.pending.take() {
             Some(batch) => batch,
-            None => match guarded(&self.file.path, || self.batches.next().transpose())? {
+            None => match guarded(&self.rows.path, || self.batches.next().transpose())? {
                 Some(batch) => batch,
-                None if self.row == self.end => return Ok(0),
+                None if self.rows.row == self.end => return Ok(0),
                 None => {
-                    let reason =
-                        format!("its rows end at row {}, but its footer declares {}", self.row, self.end);
-                    return Err(malformed(&self.file.path, reason));
+                    let reason = format!(
+                        "its rows end at row {}, but its footer declares {}",
+                        self.rows.row, self.end
+                    );
+                    return Err(malformed(&self.rows.path, reason));
                 }
             },
         };
-        let n = batch.num_rows().min(max_rows);
-        if n < batch.num_rows() {
-            self.pending = Some(batch.slice(n, batch.num_rows() - n));
-        }
-        self.take(&batch.slice(0, n), rows)?;
-        self.row += n;
-        Ok(n)
+        self.rows.read(batch, rows, max_rows)
     }
 
     fn fraction(&self) -> Option<f64> {
-        Some(self.row as f64 / self.end.max(1) as f64)
+        Some(self.rows.row as f64 / self.end.max(1) as f64)
     }
 }
 
@@ -169,6 +216,33 @@ fn put_lists(column: &Column, lists: &[f32], features: &mut [f32], n_features: u
                 features[*feature] = *value;
             }
         }
+    }
+}
+
+/// Appends the values of a column as text.
+fn put_kept(array: &dyn Array, kept: Kept, texts: &mut Texts) {
+    let mut text = Vec::new();
+    for row in 0..array.len() {
+        text.clear();
+        match kept.element {
+            None => text::put(array, row, &mut text),
+            Some(element) => {
+                if let Some(list) = list(array, row).filter(|list| element < list.len()) {
+                    text::put(&list, element, &mut text);
+                }
+            }
+        }
+        texts.push(&String::from_utf8_lossy(&text));
+    }
+}
+
+/// The list in a row; `None` for a missing one.
+fn list(array: &dyn Array, row: usize) -> Option<ArrayRef> {
+    match array.data_type() {
+        _ if array.is_null(row) => None,
+        DataType::List(_) => Some(array.as_list::<i32>().value(row)),
+        DataType::LargeList(_) => Some(array.as_list::<i64>().value(row)),
+        _ => Some(array.as_fixed_size_list().value(row)),
     }
 }
 
@@ -207,20 +281,46 @@ impl Cells<'_> {
         format!("column \"{}\"", self.column.name)
     }
 
-    /// Numbers, or concatenated lists of `width` numbers.
-    fn features(&self, width: usize, may_miss: bool, out: &mut [f32]) -> Result<()> {
+    /// Numbers, or concatenated lists of `width` numbers. Rows with other values are added to `bad_rows` instead of being an
+    /// error, and those values become NaN.
+    fn features(
+        &self,
+        width: usize,
+        may_miss: bool,
+        out: &mut [f32],
+        mut bad_rows: Option<&mut Vec<usize>>,
+    ) -> Result<()> {
         if !may_miss {
             self.require_all(FILL_IN)?;
         }
         if self.is_list() {
-            self.lists(width, may_miss, out)?;
+            self.lists(width, may_miss, out, bad_rows.as_deref_mut())?;
         } else {
             to_f32(self.array, out);
+        }
+        if let Some(bad_rows) = bad_rows {
+            for (index, value) in out.iter_mut().enumerate().filter(|(_, value)| value.is_infinite()) {
+                *value = f32::NAN;
+                bad_rows.push(index / width);
+            }
         }
         let place = |index: usize| self.place(index / width);
         let columns = checks::Columns { rows: &[], place: &place };
         let names = [self.column.name.clone()];
         checks::floats(out, 0, &names, may_miss, &columns)
+    }
+
+    /// The parts of dates, from feature `feature` on.
+    fn dates(&self, feature: usize, n_features: usize, may_miss: bool, out: &mut [f32]) -> Result<()> {
+        if !may_miss {
+            self.require_all(FILL_IN)?;
+        }
+        let mut parts = vec![0.0; PARTS.len() * self.array.len()];
+        to_date_parts(self.array, &mut parts);
+        for (parts, out) in parts.chunks_exact(PARTS.len()).zip(out.chunks_exact_mut(n_features)) {
+            out[feature..][..PARTS.len()].copy_from_slice(parts);
+        }
+        Ok(())
     }
 
     fn is_list(&self) -> bool {
@@ -230,18 +330,24 @@ impl Cells<'_> {
         )
     }
 
-    fn lists(&self, width: usize, may_miss: bool, out: &mut [f32]) -> Result<()> {
+    fn lists(
+        &self,
+        width: usize,
+        may_miss: bool,
+        out: &mut [f32],
+        mut bad_rows: Option<&mut Vec<usize>>,
+    ) -> Result<()> {
         for (row, out) in out.chunks_exact_mut(width).enumerate() {
-            if self.array.is_null(row) {
+            let Some(list) = list(self.array, row) else {
                 out.fill(f32::NAN);
                 continue;
-            }
-            let list = match self.array.data_type() {
-                DataType::List(_) => self.array.as_list::<i32>().value(row),
-                DataType::LargeList(_) => self.array.as_list::<i64>().value(row),
-                _ => self.array.as_fixed_size_list().value(row),
             };
             if list.len() != width {
+                if let Some(bad_rows) = &mut bad_rows {
+                    out.fill(f32::NAN);
+                    bad_rows.push(row);
+                    continue;
+                }
                 let (place, column, got) = (self.place(row), self.name(), list.len());
                 return Err(DataError::ListLength { place, column, expected: width, got });
             }
@@ -305,7 +411,7 @@ impl Cells<'_> {
             LabelValues::Texts { codes, texts } => {
                 for (row, &code) in codes.iter().enumerate() {
                     let Some(text) = (code as usize).checked_sub(1).map(|code| &texts[code]) else {
-                        return Err((row, CellProblem::Empty));
+                        return Err((row, CellProblem::TargetEmpty));
                     };
                     let set = labels.set(first + row, label_of_text(text));
                     set.map_err(|problem| (row, problem))?;

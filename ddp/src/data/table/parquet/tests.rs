@@ -114,7 +114,7 @@ fn rows_are_the_same_whole_and_by_row_groups_and_within_the_budget() {
     let source = folder.path().display().to_string();
     let spec = SourceSpec { source: &source, ..SourceSpec::train(&config.data) };
     let opened: Vec<_> =
-        spec_files.into_iter().map(|file| (file.clone(), Columns::new(&file, &spec).unwrap())).collect();
+        spec_files.into_iter().map(|file| (file.clone(), Columns::of_file(&file, &spec).unwrap())).collect();
     let scratch = scratch_bytes(&opened);
     let budget = scratch + 3 * 96 * 40;
     let layout = complete(layout(&opened[0].1, &spec), &opened, &spec).unwrap();

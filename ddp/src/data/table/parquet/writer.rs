@@ -34,16 +34,22 @@ pub(crate) fn create(schema: Schema, files: &OutFiles, staging: &mut Staging) ->
 
 /// Writes columns.
 struct ParquetWriter {
-    schema: Schema,
     path: PathBuf,
-    columns: Arc<ArrowSchema>,
+    batches: Batches,
     writer: ArrowWriter<File>,
+}
+
+/// Converts rows to record batches.
+pub(in crate::data::table) struct Batches {
+    schema: Schema,
+    columns: Arc<ArrowSchema>,
     /// The values of each categorical column.
     texts: Vec<Option<ArrayRef>>,
 }
 
-impl ParquetWriter {
-    fn new(schema: Schema, path: &Path, staging: &mut Staging) -> Result<Self> {
+impl Batches {
+    /// Batches with the columns of `schema`.
+    pub(in crate::data::table) fn new(schema: Schema) -> Self {
         let mut texts: Vec<Option<ArrayRef>> = vec![None; schema.features.len()];
         for category in &schema.categories {
             texts[category.column] =
@@ -62,25 +68,30 @@ impl ParquetWriter {
         let target = if schema.are_labels { DataType::Int64 } else { DataType::Float32 };
         fields.extend(schema.targets.iter().map(|name| Field::new(name, target.clone(), false)));
         fields.extend(schema.weight.iter().map(|name| Field::new(name, DataType::Float32, false)));
-        let columns = Arc::new(ArrowSchema::new(fields));
-        // Readers hold features as f32.
-        let wider = size_of::<f32>() - schema.dtype.size_bytes();
-        let row_bytes = schema.row_bytes() + wider * schema.features.len();
-        // Fast to decompress: rows that exceed the memory are decoded in every epoch.
-        let mut properties = WriterProperties::builder()
-            .set_compression(Compression::SNAPPY)
-            .set_max_row_group_row_count(Some((GROUP_BYTES / row_bytes).clamp(1, 1 << 20)))
-            // A dictionary of numbers takes far more memory than the numbers, and there may be thousands of columns.
-            .set_dictionary_enabled(false)
-            .set_encoding(Encoding::PLAIN);
-        for (name, _) in schema.features.iter().zip(&texts).filter(|(_, texts)| texts.is_some()) {
-            properties = properties.set_column_dictionary_enabled(ColumnPath::from(name.clone()), true);
+        Batches { columns: Arc::new(ArrowSchema::new(fields)), schema, texts }
+    }
+
+    /// Columns of the batches.
+    pub(in crate::data::table) fn columns(&self) -> &ArrowSchema {
+        &self.columns
+    }
+
+    /// Rows as a batch; the first one has the number `first`.
+    pub(in crate::data::table) fn batch(&self, rows: &Chunk<'_>, first: usize) -> Result<RecordBatch> {
+        let features = (0..self.schema.features.len()).map(|column| self.feature(rows, column, first));
+        let mut arrays = features.collect::<Result<Vec<_>>>()?;
+        match rows.targets {
+            Targets::Labels(labels) => arrays.push(Arc::new(Int64Array::from(labels.to_vec()))),
+            Targets::Values(values) => {
+                let n = self.schema.targets.len();
+                for target in 0..n {
+                    let values = values.iter().skip(target).step_by(n).copied();
+                    arrays.push(Arc::new(Float32Array::from_iter_values(values)));
+                }
+            }
         }
-        let properties = properties.build();
-        let file = staging.create(path)?;
-        let writer = ArrowWriter::try_new(file, columns.clone(), Some(properties));
-        let writer = writer.map_err(|error| failed(path, error))?;
-        Ok(ParquetWriter { schema, path: path.to_owned(), columns, writer, texts })
+        arrays.extend(rows.weights.map(|weights| Arc::new(Float32Array::from(weights.to_vec())) as ArrayRef));
+        Ok(RecordBatch::try_new(self.columns.clone(), arrays).expect("columns follow the schema"))
     }
 
     /// The features of one column.
@@ -114,22 +125,34 @@ impl ParquetWriter {
     }
 }
 
+impl ParquetWriter {
+    fn new(schema: Schema, path: &Path, staging: &mut Staging) -> Result<Self> {
+        // Readers hold features as f32.
+        let wider = size_of::<f32>() - schema.dtype.size_bytes();
+        let row_bytes = schema.row_bytes() + wider * schema.features.len();
+        // Fast to decompress: rows that exceed the memory are decoded in every epoch.
+        let mut properties = WriterProperties::builder()
+            .set_compression(Compression::SNAPPY)
+            .set_max_row_group_row_count(Some((GROUP_BYTES / row_bytes).clamp(1, 1 << 20)))
+            // A dictionary of numbers takes far more memory than the numbers, and there may be thousands of columns.
+            .set_dictionary_enabled(false)
+            .set_encoding(Encoding::PLAIN);
+        for category in &schema.categories {
+            let name = schema.features[category.column].clone();
+            properties = properties.set_column_dictionary_enabled(ColumnPath::from(name), true);
+        }
+        let properties = properties.build();
+        let file = staging.create(path)?;
+        let batches = Batches::new(schema);
+        let writer = ArrowWriter::try_new(file, batches.columns.clone(), Some(properties));
+        let writer = writer.map_err(|error| failed(path, error))?;
+        Ok(ParquetWriter { path: path.to_owned(), batches, writer })
+    }
+}
+
 impl RowWriter for ParquetWriter {
     fn write(&mut self, rows: &Chunk<'_>, first: usize) -> Result<()> {
-        let features = (0..self.schema.features.len()).map(|column| self.feature(rows, column, first));
-        let mut arrays = features.collect::<Result<Vec<_>>>()?;
-        match rows.targets {
-            Targets::Labels(labels) => arrays.push(Arc::new(Int64Array::from(labels.to_vec()))),
-            Targets::Values(values) => {
-                let n = self.schema.targets.len();
-                for target in 0..n {
-                    let values = values.iter().skip(target).step_by(n).copied();
-                    arrays.push(Arc::new(Float32Array::from_iter_values(values)));
-                }
-            }
-        }
-        arrays.extend(rows.weights.map(|weights| Arc::new(Float32Array::from(weights.to_vec())) as ArrayRef));
-        let batch = RecordBatch::try_new(self.columns.clone(), arrays).expect("columns follow the schema");
+        let batch = self.batches.batch(rows, first)?;
         let written =
             self.writer.write(&batch).and_then(|()| match self.writer.memory_size() > WRITER_BYTES {
                 true => self.writer.flush(),

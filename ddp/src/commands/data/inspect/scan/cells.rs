@@ -4,11 +4,14 @@ use std::path::{Path, PathBuf};
 
 use super::numbers::is_finite_f32;
 use crate::commands::data::inspect::collector::{Chunk, Collector, Place};
+use crate::commands::data::inspect::column_profile::Kind;
 use crate::commands::data::inspect::origin::{Origin, format_name, sizes};
 use crate::commands::data::inspect::values::{key_of_number, key_of_text};
 use crate::config::nearest;
-use crate::data::table::{CellReader, is_missing, same_columns};
-use crate::data::{CsvError, DataError};
+use crate::data::table::{
+    CellReader, ColumnType, Meaning, Notation, index_note, partition_columns, same_columns,
+};
+use crate::data::{CsvError, DataError, SourceSpec};
 use crate::error::Result;
 
 /// Cells of the rows of one chunk.
@@ -23,7 +26,7 @@ struct Cells {
 }
 
 /// Opens the cells of a file.
-type OpenCells = fn(&Path) -> crate::data::error::Result<Box<dyn CellReader>>;
+type OpenCells = fn(&Path, &SourceSpec<'_>) -> crate::data::error::Result<Box<dyn CellReader>>;
 
 /// Reads all rows of all files of the format `title`.
 pub(super) fn scan(
@@ -31,10 +34,20 @@ pub(super) fn scan(
     title: &str,
     open: OpenCells,
     targets: &[String],
+    spec: &SourceSpec<'_>,
 ) -> Result<(Origin, Collector)> {
     // A pipe can be opened only once.
-    let first = open(&files[0])?;
-    let names = first.names().to_vec();
+    let first = open(&files[0], spec)?;
+    let own_names = first.names().to_vec();
+    let indices = first.indices().to_vec();
+    let types = first.types().map(<[ColumnType]>::to_vec);
+    let mut names = own_names.clone();
+    let partitions = |path: &Path| {
+        let mut columns = partition_columns(path, spec);
+        columns.retain(|(name, _)| !own_names.contains(name));
+        columns
+    };
+    names.extend(partitions(&files[0]).into_iter().map(|(name, _)| name));
     let mut first = Some(first);
     let targets = targets_among(&names, targets, &files[0])?;
     let mut collector = Collector::new(names.len(), targets.first().copied());
@@ -43,16 +56,21 @@ pub(super) fn scan(
     for (file, path) in files.iter().enumerate() {
         let mut reader = match first.take() {
             Some(first) => first,
-            None => open(path)?,
+            None => open(path, spec)?,
         };
-        same_columns(&files[0], &names, path, reader.names())?;
+        let of_folders = partitions(path);
+        let all_names: Vec<String> =
+            reader.names().iter().chain(of_folders.iter().map(|(name, _)| name)).cloned().collect();
+        same_columns(&files[0], &names, path, &all_names)?;
+        let notation = reader.notation().clone();
         let mut n_rows = 0;
         while let Some(record) = reader.next()? {
             let place = Place { file, number: record.line };
-            record
-                .cells()
-                .enumerate()
-                .for_each(|(column, cell)| cells.add(cell, place, column, &mut collector));
+            let of_folders = of_folders.iter().map(|(_, value)| value.as_bytes());
+            for (column, cell) in record.cells().chain(of_folders).enumerate() {
+                let is_target = targets.contains(&column);
+                cells.add(cell, &notation, place, (column, is_target), &mut collector);
+            }
             cells.places.push(place);
             n_rows += 1;
             if cells.places.len() == chunk_rows {
@@ -68,10 +86,18 @@ pub(super) fn scan(
         format: format_name(title, files),
         files: sizes(files),
         arrays: Vec::new(),
-        kinds: vec![None; names.len()],
+        kinds: (0..names.len())
+            .map(|column| match &types {
+                _ if indices.contains(&column) => Some(Kind::Index),
+                Some(types) if types.get(column).is_some_and(|of| !of.is_usable) => Some(Kind::Other),
+                _ => None,
+            })
+            .collect(),
+        left_out: indices.iter().map(|&column| index_note(column, &names[column])).collect(),
+        place: if types.is_some() { "row" } else { "line" },
+        types: types.into_iter().flatten().map(|of| of.name).collect(),
         names,
         targets,
-        place: "line",
         keys: Vec::new(),
     };
     Ok((origin, collector))
@@ -79,24 +105,47 @@ pub(super) fn scan(
 
 impl Cells {
     /// Adds the next cell of a row.
-    fn add(&mut self, cell: &[u8], place: Place, column: usize, collector: &mut Collector) {
-        let (mut number, mut key) = (f64::NAN, 0);
-        if !is_missing(cell) {
-            let text = String::from_utf8_lossy(cell);
-            let text = text.trim();
-            self.text += text;
-            let column = &mut collector.columns[column];
-            match text.parse::<f64>() {
-                Ok(value) if is_finite_f32(value) => (number, key) = (value, key_of_number(value)),
-                Ok(_) => {
-                    key = key_of_text(text);
-                    column.not_finite.add(place, || text.to_owned());
-                }
-                Err(_) => {
-                    key = key_of_text(text);
-                    column.texts.add(place, || text.to_owned());
-                }
+    fn add(
+        &mut self,
+        cell: &[u8],
+        notation: &Notation,
+        place: Place,
+        (column, is_target): (usize, bool),
+        collector: &mut Collector,
+    ) {
+        let text = String::from_utf8_lossy(cell);
+        let text = text.trim();
+        let column = &mut collector.columns[column];
+        if std::str::from_utf8(cell).is_err() {
+            column.not_utf8.add(place, || text.to_owned());
+        }
+        let meaning = match notation.meaning(text) {
+            Meaning::Missing if is_target && !notation.is_missing_label(text) => Meaning::Text,
+            meaning => meaning,
+        };
+        let (number, key) = match meaning {
+            Meaning::Missing => (f64::NAN, 0),
+            Meaning::Number(value) if is_finite_f32(value) => (value, key_of_number(value)),
+            Meaning::Number(_) => {
+                column.not_finite.add(place, || text.to_owned());
+                (f64::NAN, key_of_text(text))
             }
+            Meaning::Truth(truth) => {
+                column.n_truths += 1;
+                (f64::from(u8::from(truth)), key_of_text(text))
+            }
+            Meaning::Seconds { seconds, has_date } => {
+                column.n_times += 1;
+                column.has_dates |= has_date;
+                (seconds, key_of_text(text))
+            }
+            Meaning::Text => {
+                column.texts.add(place, || text.to_owned());
+                (f64::NAN, key_of_text(text))
+            }
+        };
+        if meaning != Meaning::Missing {
+            self.text += text;
         }
         self.numbers.push(number);
         self.keys.push(key);

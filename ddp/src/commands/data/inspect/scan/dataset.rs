@@ -1,4 +1,4 @@
-//! Reads rows through the training path: built-in sets, and tables with typed columns.
+//! Reads the rows of built-in sets through the training path.
 
 use ddp_kernels::{DType, Device, Tensor, ops};
 
@@ -40,7 +40,9 @@ pub(super) fn scan(spec: &SourceSpec<'_>, format: &str, files: Vec<FileSize>) ->
         targets: (width..names.len()).collect(),
         kinds,
         names,
+        left_out: layout.left_out.clone(),
         place: "row",
+        types: Vec::new(),
         keys: Vec::new(),
     };
     Ok((origin, collect(&*dataset)?))

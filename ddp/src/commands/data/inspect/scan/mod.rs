@@ -5,7 +5,6 @@ mod cells;
 mod dataset;
 mod numbers;
 
-use super::origin::sizes;
 use super::profile::Profile;
 use crate::data::format::Reader;
 use crate::data::{SourceSpec, files_and_format};
@@ -22,10 +21,7 @@ pub(super) fn scan(spec: &SourceSpec<'_>, targets: &[String]) -> Result<Profile>
         let (files, format) = files_and_format(spec)?;
         match &format.reader {
             Reader::Arrays(reader) => arrays::scan(&files, format.title, reader, spec)?,
-            Reader::Table(readers) => match readers.open_cells {
-                Some(open) => cells::scan(&files, format.title, open, targets)?,
-                None => dataset::scan(spec, format.title, sizes(&files))?,
-            },
+            Reader::Table(readers) => cells::scan(&files, format.title, readers.open_cells, targets, spec)?,
         }
     };
     Ok(Profile::new(origin, &collected, spec))

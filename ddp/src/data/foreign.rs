@@ -1,0 +1,205 @@
+//! Files of formats that are not read: named as what they are, with the line of Python that converts them.
+
+/// A format that is not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Foreign {
+    /// With its article, for a message.
+    pub(crate) name: &'static str,
+    /// The line that converts `IN` to `OUT`, without its ending.
+    line: &'static str,
+}
+
+impl Foreign {
+    /// The remedy for the file `path`.
+    pub(crate) fn hint(self, path: &str) -> String {
+        let stem = std::path::Path::new(path).with_extension("");
+        let line = self.line.replace("IN", path).replace("OUT", &stem.display().to_string());
+        if self.line.contains("IN") { format!("convert it: {line}") } else { line }
+    }
+}
+
+macro_rules! foreign {
+    ($name:literal, $line:literal) => {
+        Foreign { name: $name, line: $line }
+    };
+}
+
+const PICKLE: Foreign = foreign!(
+    "a Python pickle, which can run any code and is never loaded",
+    "python -c \"import pandas as pd; pd.DataFrame(pd.read_pickle('IN')).to_parquet('OUT.parquet')\""
+);
+const HDF5: Foreign = foreign!(
+    "an HDF5 file",
+    "python -c \"import pandas as pd; pd.read_hdf('IN').to_parquet('OUT.parquet')\", or with h5py: numpy.save('OUT.npy', h5py.File('IN')['NAME'][:])"
+);
+const EXCEL: Foreign = foreign!(
+    "an Excel workbook",
+    "python -c \"import pandas as pd; pd.read_excel('IN').to_csv('OUT.csv', index=False)\""
+);
+const OPEN_DOCUMENT: Foreign = foreign!(
+    "an OpenDocument spreadsheet",
+    "python -c \"import pandas as pd; pd.read_excel('IN', engine='odf').to_csv('OUT.csv', index=False)\""
+);
+const TORCH: Foreign = foreign!(
+    "a file of torch.save",
+    "python -c \"import torch; from safetensors.torch import save_file; save_file(torch.load('IN', weights_only=True), 'OUT.safetensors')\""
+);
+const ZIP: Foreign = foreign!("a zip archive", "unpack it: unzip IN");
+const TAR: Foreign = foreign!("a tar archive", "unpack it: tar xf IN");
+const BZIP2: Foreign = foreign!("compressed by bzip2", "unpack it: bunzip2 IN");
+const XZ: Foreign = foreign!("compressed by xz", "unpack it: unxz IN");
+const LZ4: Foreign = foreign!("compressed by lz4", "unpack it: unlz4 IN");
+const ORC: Foreign =
+    foreign!("an ORC file", "python -c \"import pandas as pd; pd.read_orc('IN').to_parquet('OUT.parquet')\"");
+const AVRO: Foreign = foreign!(
+    "an Avro file",
+    "python -c \"import polars as pl; pl.read_avro('IN').write_parquet('OUT.parquet')\""
+);
+const FEATHER_1: Foreign = foreign!(
+    "a Feather file of version 1",
+    "python -c \"import pandas as pd; pd.read_feather('IN').to_parquet('OUT.parquet')\""
+);
+const MATLAB: Foreign = foreign!(
+    "a MATLAB file",
+    "python -c \"import numpy, scipy.io; numpy.savez('OUT.npz', **{k: v for k, v in scipy.io.loadmat('IN').items() if k[0] != '_'})\""
+);
+const SQLITE: Foreign =
+    foreign!("an SQLite database", "sqlite3 -csv -header IN \"SELECT * FROM NAME\" > OUT.csv");
+const STATA: Foreign = foreign!(
+    "a Stata file",
+    "python -c \"import pandas as pd; pd.read_stata('IN').to_parquet('OUT.parquet')\""
+);
+const SPSS: Foreign = foreign!(
+    "an SPSS file",
+    "python -c \"import pandas as pd; pd.read_spss('IN').to_parquet('OUT.parquet')\""
+);
+const UTF_16: Foreign =
+    foreign!("text in UTF-16, expected UTF-8", "iconv -f UTF-16 -t UTF-8 IN > OUT-utf8.csv");
+const JSON: Foreign = foreign!(
+    "one JSON array, expected one JSON object per line",
+    "python -c \"import pandas as pd; pd.read_json('IN').to_json('OUT.jsonl', orient='records', lines=True)\""
+);
+const IMAGE: Foreign = foreign!(
+    "an image",
+    "a row is a vector of numbers: save the images as one array [rows, pixels] with numpy.save, and the labels as another"
+);
+const PDF: Foreign = foreign!("a PDF document", "export the table as CSV");
+const HTML: Foreign = foreign!(
+    "a page of HTML",
+    "was it downloaded from a page instead of from its data link? tables in it: python -c \"import pandas as pd; pd.read_html('IN')[0].to_csv('OUT.csv', index=False)\""
+);
+
+/// First bytes, and the format that they mean.
+const SIGNATURES: &[(&[u8], Foreign)] = &[
+    (b"\x80\x02", PICKLE),
+    (b"\x80\x03", PICKLE),
+    (b"\x80\x04\x95", PICKLE),
+    (b"\x80\x05\x95", PICKLE),
+    (b"\x89HDF\r\n\x1a\n", HDF5),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", EXCEL),
+    (b"BZh", BZIP2),
+    (b"\xfd7zXZ\0", XZ),
+    (b"\x04\x22\x4d\x18", LZ4),
+    (b"ORC", ORC),
+    (b"Obj\x01", AVRO),
+    (b"FEA1", FEATHER_1),
+    (b"MATLAB 5.0", MATLAB),
+    (b"SQLite format 3\0", SQLITE),
+    (b"<stata_dta>", STATA),
+    (b"$FL2", SPSS),
+    (b"\xff\xfe", UTF_16),
+    (b"\xfe\xff", UTF_16),
+    (b"\x89PNG\r\n", IMAGE),
+    (b"\xff\xd8\xff", IMAGE),
+    (b"GIF8", IMAGE),
+    (b"%PDF-", PDF),
+    (b"<!DOCTYPE html", HTML),
+    (b"<!doctype html", HTML),
+    (b"<html", HTML),
+];
+
+/// The format of a file that begins with `begin`, if it is one of those that are not read.
+pub(crate) fn find(begin: &[u8]) -> Option<Foreign> {
+    if begin.starts_with(b"PK\x03\x04") {
+        return Some(of_zip(begin));
+    }
+    let text = begin.trim_ascii_start();
+    if text.starts_with(b"[{") || text.starts_with(b"[") && text[1..].trim_ascii_start().starts_with(b"{") {
+        return Some(JSON);
+    }
+    // The bytes of a name in a header of tar, and the mark far behind it, are not all in `begin`.
+    let found = SIGNATURES.iter().find(|(signature, _)| begin.starts_with(signature));
+    found.map(|(_, foreign)| *foreign)
+}
+
+/// The format of a zip archive that is no npz, by its first entry.
+fn of_zip(begin: &[u8]) -> Foreign {
+    let name = String::from_utf8_lossy(begin.get(30..).unwrap_or_default());
+    match &*name {
+        name if ["[Content_Types].xml", "_rels/", "xl/", "docProps/"]
+            .iter()
+            .any(|part| name.starts_with(part)) =>
+        {
+            EXCEL
+        }
+        name if name.starts_with("mimetypeapplication/vnd.oasis.opendocument.spreadsheet") => OPEN_DOCUMENT,
+        name if name.contains("/data.pkl")
+            || name.contains("/byteorder")
+            || name.contains("/.format_version") =>
+        {
+            TORCH
+        }
+        _ => ZIP,
+    }
+}
+
+/// The format of a file by the ending of its name, for content that could be anything.
+pub(crate) fn by_name(path: &std::path::Path) -> Option<Foreign> {
+    let ending = path.extension()?.to_str()?.to_ascii_lowercase();
+    Some(match &*ending {
+        "pkl" | "pickle" | "joblib" => PICKLE,
+        "h5" | "hdf5" | "hdf" => HDF5,
+        "xlsx" | "xls" | "xlsm" | "xlsb" => EXCEL,
+        "pt" | "pth" => TORCH,
+        "tar" | "tgz" => TAR,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contents_are_named() {
+        for (begin, name) in [
+            (&b"\x80\x04\x95\x10\0"[..], "pickle"),
+            (b"\x80\x02}q\0", "pickle"),
+            (b"\x89HDF\r\n\x1a\n\0\0", "HDF5"),
+            (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1\0", "Excel"),
+            (b"\xff\xfea\0,\0b\0", "UTF-16"),
+            (b" [ {\"a\": 1}, {\"a\": 2}]", "JSON array"),
+            (b"BZh91AY&SY", "bzip2"),
+        ] {
+            assert!(find(begin).is_some_and(|foreign| foreign.name.contains(name)), "{begin:?}");
+        }
+        let zip = |entry: &str| [&b"PK\x03\x04"[..], &[0; 26], entry.as_bytes()].concat();
+        for (entry, name) in
+            [("[Content_Types].xml", "Excel"), ("archive/data.pkl", "torch"), ("readme.txt", "zip")]
+        {
+            assert!(find(&zip(entry)).is_some_and(|foreign| foreign.name.contains(name)), "{entry}");
+        }
+        for text in ["", "a,b\n", "[1, 2]", "{\"a\": 1}\n", "ORacle,b\n"] {
+            assert_eq!(find(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn hints_name_the_file() {
+        let hint = find(b"\x80\x04\x95").unwrap().hint("data/rows.pkl");
+        assert!(
+            hint.contains("read_pickle('data/rows.pkl')") && hint.contains("'data/rows.parquet'"),
+            "{hint}"
+        );
+    }
+}

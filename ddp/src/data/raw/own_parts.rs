@@ -1,0 +1,51 @@
+//! Files that hold training and test rows side by side: MNIST's four files in a folder, and npz files with `x_train` and `x_test`.
+
+use std::path::{Path, PathBuf};
+
+use super::bytes::MemoryBudget;
+use super::open::{FEATURE_KEYS, LABEL_KEYS, bytes_of, test_key};
+use super::reader::ArrayReader;
+use crate::data::error::Result;
+use crate::data::source::Part;
+
+/// The files of `part` among the files of a folder or pattern, without those of labels.
+pub(crate) fn of_part(files: Vec<PathBuf>, reader: &ArrayReader, part: Part) -> Vec<PathBuf> {
+    let ArrayReader::Single { labels_name, part: part_of, .. } = reader else { return files };
+    let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
+    let labels: Vec<PathBuf> =
+        files.iter().filter_map(|path| Some(path.with_file_name(labels_name(&name(path)?)?))).collect();
+    // A file may lie next to its compressed form.
+    let is_copy = |path: &PathBuf| {
+        let plain = path.with_extension("");
+        path.extension().is_some_and(|ending| ending == "gz") && files.contains(&plain)
+    };
+    let rows: Vec<PathBuf> =
+        files.iter().filter(|path| !labels.contains(path) && !is_copy(path)).cloned().collect();
+    let parts: Vec<Option<Part>> = rows.iter().map(|path| part_of(&name(path)?)).collect();
+    let has_both = parts.contains(&Some(Part::Train)) && parts.contains(&Some(Part::Test));
+    if !has_both {
+        return if rows.is_empty() { files } else { rows };
+    }
+    let of_part = rows.into_iter().zip(parts).filter(|(_, of)| of.is_none_or(|of| of == part));
+    of_part.map(|(path, _)| path).collect()
+}
+
+/// Whether the files hold test rows next to the training rows.
+pub(crate) fn has_test_rows(all: &[PathBuf], reader: &ArrayReader) -> Result<bool> {
+    match reader {
+        ArrayReader::Single { .. } => {
+            let (train, test) =
+                (of_part(all.to_vec(), reader, Part::Train), of_part(all.to_vec(), reader, Part::Test));
+            Ok(train != test)
+        }
+        ArrayReader::Named { open, .. } => {
+            let [path] = all else { return Ok(false) };
+            let budget = MemoryBudget::new(u64::MAX);
+            let bytes = bytes_of(path, &budget)?;
+            let names = open(&bytes, &budget)?.names();
+            let has_test = |usual: &[&str]| usual.iter().any(|key| names.contains(&test_key(key)));
+            let has = |usual: &[&str]| usual.iter().any(|key| names.iter().any(|name| name == key));
+            Ok([FEATURE_KEYS, LABEL_KEYS].iter().all(|usual| has(usual) && has_test(usual)))
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Parses one cell of text by the role of its column.
+
+use super::columns::Role;
+use super::label_column::LabelCell;
+use super::rows::{TableRows, TargetCell, TargetCells};
+use super::time;
+use crate::data::CellProblem;
+
+/// Notation of numbers and missing values in a file.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Notation {
+    pub(crate) decimal: DecimalMark,
+    /// Texts that mark a missing value, in addition to the usual ones.
+    missing: Vec<String>,
+    /// Those of them that are numbers.
+    missing_numbers: Vec<f64>,
+}
+
+/// Mark between the whole part of a number and its fraction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DecimalMark {
+    Point,
+    Comma,
+    /// Either of them: the first rows have whole numbers only.
+    Either,
+}
+
+/// A cell as a number.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Number {
+    /// A number of the file, or a truth value.
+    Single(f32),
+    /// Seconds of a date or time.
+    Seconds { seconds: f64, has_date: bool },
+}
+
+impl Notation {
+    pub(crate) fn new(decimal: DecimalMark, missing: &[String]) -> Self {
+        let missing: Vec<String> = missing.iter().map(|text| text.trim().to_owned()).collect();
+        let missing_numbers = missing.iter().filter_map(|text| text.parse().ok()).collect();
+        Notation { decimal, missing, missing_numbers }
+    }
+
+    /// Whether a number may mark a missing value.
+    pub(crate) fn has_missing_numbers(&self) -> bool {
+        !self.missing_numbers.is_empty()
+    }
+
+    /// Whether a cell is a missing value, by the rules of pandas or by the config.
+    pub(crate) fn is_missing(&self, cell: &[u8]) -> bool {
+        let cell = cell.trim_ascii();
+        is_usual_mark(cell) || self.is_marked(cell)
+    }
+
+    /// Whether the trimmed text of a label marks a missing one; a sign alone may be a label.
+    pub(crate) fn is_missing_label(&self, text: &str) -> bool {
+        if text == "-" { self.is_marked(b"-") } else { self.is_missing(text.as_bytes()) }
+    }
+
+    /// Whether a trimmed cell is one of the config's marks.
+    fn is_marked(&self, cell: &[u8]) -> bool {
+        if self.missing.is_empty() {
+            return false;
+        }
+        let is_number =
+            |text: &str| text.parse::<f64>().is_ok_and(|number| self.missing_numbers.contains(&number));
+        self.missing.iter().any(|mark| mark.as_bytes() == cell)
+            || self.has_missing_numbers() && std::str::from_utf8(cell).is_ok_and(is_number)
+    }
+}
+
+/// Whether a trimmed cell marks a missing value in most programs.
+fn is_usual_mark(cell: &[u8]) -> bool {
+    matches!(
+        cell,
+        b"" | b"NA"
+            | b"N/A"
+            | b"n/a"
+            | b"<NA>"
+            | b"#N/A"
+            | b"NaN"
+            | b"nan"
+            | b"null"
+            | b"NULL"
+            | b"None"
+            | b"NaT"
+            | b"-"
+            | b"?"
+    )
+}
+
+/// Meaning of a text without regard to the role of its column.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Meaning {
+    Missing,
+    Number(f64),
+    Truth(bool),
+    /// Seconds of a date or time.
+    Seconds {
+        seconds: f64,
+        has_date: bool,
+    },
+    Text,
+}
+
+impl Notation {
+    /// The meaning of a cell's trimmed text.
+    pub(crate) fn meaning(&self, text: &str) -> Meaning {
+        if self.is_missing(text.as_bytes()) {
+            return Meaning::Missing;
+        }
+        if let Ok(number) = text.parse() {
+            return Meaning::Number(number);
+        }
+        if let Some(truth) = truth(text) {
+            return Meaning::Truth(truth);
+        }
+        if let Some(time::Moment { seconds, has_date }) = time::parse(text) {
+            return Meaning::Seconds { seconds, has_date };
+        }
+        let number = with_point(text).filter(|_| self.decimal != DecimalMark::Point);
+        number.and_then(|number| number.parse().ok()).map_or(Meaning::Text, Meaning::Number)
+    }
+}
+
+/// Writes the value of one cell to `row`.
+pub(crate) fn put(
+    rows: &mut TableRows,
+    row: usize,
+    role: Role,
+    cell: &[u8],
+    notation: &Notation,
+) -> Result<(), CellProblem> {
+    match role {
+        Role::Feature(feature) => {
+            if notation.is_missing(cell) {
+                let value = missing(rows.may_miss, cell)?;
+                rows.set_feature(row, feature, value);
+                return Ok(());
+            }
+            match number(cell, notation)? {
+                Number::Single(value) => {
+                    rows.set_feature(row, feature, value);
+                    if rows.remainders.keeps(feature) {
+                        rows.remainders.set(feature, row, remainder(cell, value)?);
+                    }
+                }
+                Number::Seconds { seconds, .. } => rows.set_feature_f64(row, feature, seconds),
+            }
+        }
+        Role::Date(first) => {
+            let parts = if notation.is_missing(cell) {
+                [missing(rows.may_miss, cell)?; time::PARTS.len()]
+            } else {
+                match number(cell, notation) {
+                    Ok(Number::Seconds { seconds, has_date: true }) => time::parts(seconds),
+                    _ => return Err(CellProblem::NotADate { text: shown(cell) }),
+                }
+            };
+            for (place, value) in parts.into_iter().enumerate() {
+                rows.set_feature(row, first + place, value);
+            }
+        }
+        Role::Category { feature, index } => {
+            // An empty cell is the unknown category.
+            let code = match text_of(cell) {
+                Ok(value) if notation.is_marked(value.as_bytes()) => 0,
+                Ok(value) => rows.code(index, value),
+                Err(CellProblem::TargetEmpty) => 0,
+                Err(problem) => return Err(problem),
+            };
+            rows.set_feature(row, feature, code as f32);
+        }
+        Role::Target(index) => {
+            let target = match &rows.targets {
+                TargetCells::Classes(_) => TargetCell::Label(label(cell, notation)?),
+                TargetCells::Values { .. } => TargetCell::Value(value(cell, notation)?),
+            };
+            rows.set_target(row, index, target)?;
+        }
+        Role::Weight => {
+            let weight = value(cell, notation)?;
+            if weight < 0.0 {
+                return Err(CellProblem::WeightNegative { text: shown(cell) });
+            }
+            rows.weights.as_mut().expect("a table with a weight column has weights")[row] = weight;
+        }
+        Role::Dropped => {}
+    }
+    Ok(())
+}
+
+/// NaN for a missing value, if they are accepted.
+fn missing(may_miss: bool, cell: &[u8]) -> Result<f32, CellProblem> {
+    match cell.trim_ascii() {
+        _ if may_miss => Ok(f32::NAN),
+        b"" => Err(CellProblem::Empty),
+        cell => Err(CellProblem::Missing { text: shown(cell) }),
+    }
+}
+
+fn text_of(cell: &[u8]) -> Result<&str, CellProblem> {
+    let text = std::str::from_utf8(cell).map_err(|_| CellProblem::NotUtf8)?.trim();
+    if text.is_empty() { Err(CellProblem::TargetEmpty) } else { Ok(text) }
+}
+
+/// The cell for messages, truncated if it is long.
+fn shown(cell: &[u8]) -> String {
+    let text = String::from_utf8_lossy(cell);
+    let text = text.trim();
+    match text.char_indices().nth(40) {
+        Some((cut, _)) => format!("{}...", &text[..cut]),
+        None => text.to_owned(),
+    }
+}
+
+/// The number of a cell; 1 and 0 for truth values, seconds for dates and times.
+fn number(cell: &[u8], notation: &Notation) -> Result<Number, CellProblem> {
+    let text = text_of(cell)?;
+    match text.parse::<f32>() {
+        Ok(value) if value.is_finite() => return Ok(Number::Single(value)),
+        Ok(_) => return Err(CellProblem::NotFinite { text: shown(cell) }),
+        Err(_) => {}
+    }
+    if let Some(truth) = truth(text) {
+        return Ok(Number::Single(f32::from(u8::from(truth))));
+    }
+    if let Some(time::Moment { seconds, has_date }) = time::parse(text) {
+        return Ok(Number::Seconds { seconds, has_date });
+    }
+    let Some(point) = with_point(text) else { return Err(CellProblem::NotANumber { text: shown(cell) }) };
+    match point.parse::<f32>() {
+        Ok(value) if notation.decimal != DecimalMark::Point && value.is_finite() => Ok(Number::Single(value)),
+        _ => Err(CellProblem::CommaInNumber { text: shown(cell) }),
+    }
+}
+
+/// The number of a target or weight.
+fn value(cell: &[u8], notation: &Notation) -> Result<f32, CellProblem> {
+    match number(cell, notation) {
+        Ok(Number::Single(value)) => Ok(value),
+        Ok(Number::Seconds { seconds, .. }) => Ok(seconds as f32),
+        Err(CellProblem::NotANumber { text }) => Err(CellProblem::TargetNotANumber { text }),
+        Err(problem) => Err(problem),
+    }
+}
+
+/// The truth value of a text.
+fn truth(text: &str) -> Option<bool> {
+    match () {
+        () if text.eq_ignore_ascii_case("true") || text.eq_ignore_ascii_case("yes") => Some(true),
+        () if text.eq_ignore_ascii_case("false") || text.eq_ignore_ascii_case("no") => Some(false),
+        () => None,
+    }
+}
+
+/// A number that has a comma instead of a point, with a point; thousands are not separated.
+pub(crate) fn with_point(text: &str) -> Option<String> {
+    let (whole, fraction) = text.split_once(',')?;
+    let is_fraction = !fraction.is_empty() && fraction.starts_with(|c: char| c.is_ascii_digit());
+    let is_number = !whole.contains('.') && is_fraction && !fraction.contains([',', '.']);
+    let number = is_number.then(|| format!("{whole}.{fraction}"))?;
+    number.parse::<f64>().is_ok().then_some(number)
+}
+
+/// The number in `cell` minus `single`, its nearest f32.
+fn remainder(cell: &[u8], single: f32) -> Result<f64, CellProblem> {
+    let text = text_of(cell)?;
+    if let Ok(whole) = text.parse::<i128>() {
+        return Ok((whole - single as i128) as f64);
+    }
+    let number = text.parse::<f64>().ok().or_else(|| with_point(text)?.parse().ok());
+    // Truth values have none.
+    Ok(number.map_or(0.0, |number| number - f64::from(single)))
+}
+
+/// A class label; `3.0` is an integer too, as floating-point tables write it.
+fn label<'a>(cell: &'a [u8], notation: &Notation) -> Result<LabelCell<'a>, CellProblem> {
+    let text = text_of(cell)?;
+    if notation.is_missing_label(text) {
+        return Err(CellProblem::LabelMissing { text: shown(cell) });
+    }
+    if let Ok(label) = text.parse::<i64>() {
+        return Ok(LabelCell::Integer(label));
+    }
+    let number = text.parse::<f64>().ok();
+    let number = number.or_else(|| match notation.decimal {
+        DecimalMark::Point => None,
+        DecimalMark::Comma | DecimalMark::Either => with_point(text)?.parse().ok(),
+    });
+    match number {
+        Some(value) if value.is_finite() => Ok(LabelCell::of_number(value)),
+        Some(_) => Err(CellProblem::NotFinite { text: shown(cell) }),
+        None => Ok(LabelCell::Text(text)),
+    }
+}

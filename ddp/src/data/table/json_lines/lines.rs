@@ -1,0 +1,251 @@
+//! Splits the lines of a file into keys and values.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use memchr::memchr;
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::data::compression::Compression;
+use crate::data::error::{DataError, Result};
+use crate::data::table::csv::{Input, unreadable};
+use crate::storage::user_file;
+
+/// The lines of a file.
+pub(super) struct Lines {
+    path: PathBuf,
+    input: Input,
+    pub(super) n_bytes: Option<u64>,
+}
+
+/// Names of the columns of a file, by key.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Keys {
+    /// Keys in the order in which they first appear.
+    keys: Vec<Key>,
+    index: HashMap<String, usize>,
+    pub(super) n_columns: usize,
+}
+
+#[derive(Debug, Clone)]
+struct Key {
+    name: String,
+    /// Index of its first column.
+    first: usize,
+    /// Number of elements of a list; `None` for one value.
+    len: Option<usize>,
+}
+
+/// The cells of one line, as text; empty where a value is missing.
+#[derive(Debug, Default)]
+pub(super) struct Cells {
+    pub(super) text: Vec<u8>,
+    /// Range of each cell in `text`.
+    pub(super) ranges: Vec<(usize, usize)>,
+}
+
+impl Lines {
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let file = user_file::open("data file", path)?;
+        let compression = Compression::of_file(path);
+        let length = file.metadata().ok().filter(|data| data.is_file() && compression == Compression::None);
+        let n_bytes = length.map(|data| data.len());
+        let content = compression.reader(file, path)?;
+        let input = Input::new(content).map_err(|error| unreadable(path, error))?;
+        Ok(Lines { path: path.to_owned(), input, n_bytes })
+    }
+
+    /// Bytes read so far.
+    pub(super) fn n_read(&self) -> u64 {
+        self.input.n_read()
+    }
+
+    /// Calls `take` with the number of the next line, from 1, and its object; returns `None` at the end.
+    pub(super) fn next<T>(
+        &mut self,
+        mut take: impl FnMut(u64, Object<'_>) -> Result<T>,
+    ) -> Result<Option<T>> {
+        loop {
+            if !self.input.next_line().map_err(|error| unreadable(&self.path, error))? {
+                return Ok(None);
+            }
+            let (number, rest) = (self.input.line(), self.input.rest());
+            let len = memchr(b'\n', rest).map_or(rest.len(), |at| at + 1);
+            let line = rest[..len].trim_ascii();
+            let taken = match line {
+                b"" => None,
+                line => {
+                    let object = serde_json::from_slice(line);
+                    Some(take(number, object.map_err(|error| malformed(&self.path, number, &error))?)?)
+                }
+            };
+            self.input.skip_line(len);
+            if taken.is_some() {
+                return Ok(taken);
+            }
+        }
+    }
+}
+
+fn malformed(path: &Path, line: u64, error: &serde_json::Error) -> DataError {
+    let reason = error.to_string();
+    let reason = reason.split(" at line ").next().unwrap_or_default();
+    DataError::Malformed {
+        path: path.to_owned(),
+        format: "JSON lines",
+        reason: format!("line {line}, character {}: {reason}", error.column()),
+        hint: "each line is one object, such as {\"x\": 1.5, \"label\": 0}",
+    }
+}
+
+impl Keys {
+    /// The keys of all lines of a file.
+    pub(super) fn of_file(path: &Path) -> Result<Self> {
+        let mut keys = Keys::default();
+        let mut lines = Lines::open(path)?;
+        while lines.next(|_, object| Ok(keys.add(&object)))?.is_some() {}
+        for key in &mut keys.keys {
+            key.first = keys.n_columns;
+            keys.n_columns += key.len.unwrap_or(1);
+        }
+        Ok(keys)
+    }
+
+    fn add(&mut self, object: &Object<'_>) {
+        for (n, (name, value)) in object.0.iter().enumerate() {
+            let at = match self.place(n, name) {
+                Some(at) => at,
+                None => {
+                    self.index.insert(name.to_string(), self.keys.len());
+                    self.keys.push(Key { name: name.to_string(), first: 0, len: None });
+                    self.keys.len() - 1
+                }
+            };
+            if self.keys[at].len.is_none()
+                && let Some(items) = items(value)
+            {
+                self.keys[at].len = Some(items.len()).filter(|&len| len > 0);
+            }
+        }
+    }
+
+    /// The index of a key, which is expected to be number `n`.
+    fn place(&self, n: usize, name: &str) -> Option<usize> {
+        match self.keys.get(n) {
+            Some(key) if key.name == name => Some(n),
+            _ => self.index.get(name).copied(),
+        }
+    }
+
+    /// Names of the columns.
+    pub(super) fn names(&self) -> Vec<String> {
+        let of_key = |key: &Key| match key.len {
+            None => vec![key.name.clone()],
+            Some(len) => (0..len).map(|i| format!("{}[{i}]", key.name)).collect(),
+        };
+        self.keys.iter().flat_map(of_key).collect()
+    }
+
+    /// The cells of a line.
+    ///
+    /// # Errors
+    /// The message of a list of another length, or of a key that was not there before.
+    pub(super) fn cells(&self, object: &Object<'_>, cells: &mut Cells) -> Result<(), (String, Fault)> {
+        cells.text.clear();
+        cells.ranges.clear();
+        cells.ranges.resize(self.n_columns, (0, 0));
+        let mut fault = None;
+        for (n, (name, value)) in object.0.iter().enumerate() {
+            let Some(at) = self.place(n, name) else { return Err((name.to_string(), Fault::NewKey)) };
+            let key = &self.keys[at];
+            match key.len {
+                None => cells.put(key.first, value),
+                Some(_) if value.get() == "null" => {}
+                Some(len) => {
+                    let items = items(value).unwrap_or_default();
+                    if items.len() != len {
+                        // The elements stay empty.
+                        fault.get_or_insert_with(|| {
+                            (name.to_string(), Fault::Length { expected: len, got: items.len() })
+                        });
+                        continue;
+                    }
+                    for (place, item) in items.into_iter().enumerate() {
+                        cells.put(key.first + place, item);
+                    }
+                }
+            }
+        }
+        fault.map_or(Ok(()), Err)
+    }
+}
+
+/// Fault of a key of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    NewKey,
+    Length { expected: usize, got: usize },
+}
+
+impl Cells {
+    fn put(&mut self, column: usize, value: &RawValue) {
+        let start = self.text.len();
+        let raw = value.get();
+        match raw.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
+            _ if raw == "null" => {}
+            Some(text) if !text.contains('\\') => self.text.extend_from_slice(text.as_bytes()),
+            // The value was parsed before, so its escapes are valid.
+            Some(_) => {
+                let text: String = serde_json::from_str(raw).unwrap_or_default();
+                self.text.extend_from_slice(text.as_bytes());
+            }
+            None => self.text.extend_from_slice(raw.as_bytes()),
+        }
+        self.ranges[column] = (start, self.text.len());
+    }
+
+    pub(super) fn cell(&self, column: usize) -> &[u8] {
+        let (start, end) = self.ranges[column];
+        &self.text[start..end]
+    }
+}
+
+/// The elements of a list of numbers, truth values or texts; `None` for another value.
+fn items(value: &RawValue) -> Option<Vec<&RawValue>> {
+    let items: Vec<&RawValue> =
+        value.get().starts_with('[').then(|| serde_json::from_str(value.get()).ok())??;
+    let is_single = |item: &&RawValue| !item.get().starts_with(['[', '{']);
+    items.iter().all(is_single).then_some(items)
+}
+
+/// The keys and values of a line in their order.
+pub(super) struct Object<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+#[derive(Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Vec<(Cow<'de, str>, &'de RawValue)>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut entries = Vec::with_capacity(map.size_hint().unwrap_or(0));
+                while let Some((Name(name), value)) = map.next_entry()? {
+                    entries.push((name, value));
+                }
+                Ok(entries)
+            }
+        }
+        deserializer.deserialize_map(Entries).map(Object)
+    }
+}
