@@ -159,6 +159,13 @@ fn values_of_flags_are_checked_as_those_of_keys() {
 }
 
 #[test]
+fn targets_with_commas_are_several_flags() {
+    let folder = temp_dir();
+    write(folder.path(), "two.csv", "x,a,b\n1,0,1\n2,1,0\n");
+    refused(folder.path(), "two.csv --target a,b", &["[\"a\", \"b\"]", "repeat --target"]);
+}
+
+#[test]
 fn no_argument_is_help_alone_and_the_digits_under_a_launcher() {
     let folder = temp_dir();
     let help = in_folder(folder.path(), "");

@@ -244,7 +244,12 @@ pub(crate) fn same_columns(first: &Path, expected: &[String], path: &Path, got: 
 }
 
 fn target_missing(path: &Path, target: &str, names: &[String]) -> DataError {
-    let hint = if let Some(name) = nearest(target, names.iter().map(String::as_str)) {
+    let several: Vec<&str> = target.split(',').map(str::trim).collect();
+    let are_columns = several.iter().all(|part| names.iter().any(|name| name == part));
+    let hint = if are_columns {
+        let list: Vec<String> = several.iter().map(|part| format!("\"{part}\"")).collect();
+        format!("for several targets set `data.target` to [{}], or repeat --target", list.join(", "))
+    } else if let Some(name) = nearest(target, names.iter().map(String::as_str)) {
         format!("did you mean \"{name}\"?")
     } else if names.len() == 1 && names[0].contains([',', ';', '\t', '|']) {
         "set `data.delimiter` to the character between the columns".to_owned()
