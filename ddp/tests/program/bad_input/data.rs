@@ -31,7 +31,7 @@ fn missing_files() {
         &train("data.train=folder"),
         &[
             "no data file for `folder`",
-            "hint: the folder contains no file whose name ends in csv, parquet, npy",
+            "hint: the folder contains no file whose name ends in csv, parquet, arrow, jsonl, npy",
         ],
     );
     place.refuses(&train("data.eval=no.csv"), &["data file `no.csv` does not exist"]);
@@ -70,7 +70,7 @@ fn cells_that_are_no_numbers() {
         "x,y,label\n0,1,0\n1,red,1\n",
         &[
             "data file `rows.csv`: line 3, column \"y\": expected a number, got \"red\"",
-            "hint: remove the column",
+            "hint: list the column in `data.categorical` or `data.drop`",
         ],
     );
     for text in ["NaN", "nan", "inf", "-Infinity", "1e39"] {
@@ -126,10 +126,10 @@ fn headers() {
     refuses("0,1,0\n1,0,1\n", &["line 1: expected column names, got numbers", "hint: add a first row"]);
     refuses("label\n0\n1\n", &["no feature columns"]);
     refuses("x,,label\n0,1,0\n", &["line 1: column 2 has no name"]);
-    refuses(
-        "x;y;label\n0;1;0\n",
-        &["no target column \"label\"", "hint: columns must be separated by commas"],
-    );
+    let place = Place::with(&[("rows.csv", "x;y;label\n0;1;0\n")]);
+    let sets = ["--set", "data.train=rows.csv", "--set", "data.delimiter=tab"];
+    let args = [&["train", "--out", "out"][..], &sets].concat();
+    place.refuses(&args, &["no target column \"label\"", "hint: set `data.delimiter` to the character"]);
 }
 
 #[test]
