@@ -73,10 +73,14 @@ fn cells_that_are_no_numbers() {
             "hint: list the column in `data.categorical` or `data.drop`",
         ],
     );
-    for text in ["NaN", "nan", "inf", "-Infinity", "1e39"] {
+    for text in ["NaN", "nan", "-", "n/a", "?"] {
+        let parts = ["line 2, column \"x\": the value is missing", text, "hint: set `data.missing`"];
+        refuses(&format!("x,y,label\n{text},1,0\n1,0,1\n"), &parts);
+    }
+    for text in ["NAN", "inf", "-Infinity", "1e39"] {
         refuses(
             &format!("x,y,label\n{text},1,0\n1,0,1\n"),
-            &["line 2, column \"x\": expected a finite number", text, "hint: fill in"],
+            &["line 2, column \"x\": expected a finite number", text, "hint: correct the value"],
         );
     }
     refuses("x,y,label\n0,1,0\n1,,1\n", &["line 3, column \"y\": the cell is empty, expected a number"]);

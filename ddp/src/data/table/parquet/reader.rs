@@ -16,7 +16,7 @@ use crate::data::checks;
 use crate::data::error::Result;
 use crate::data::source::SourceSpec;
 use crate::data::table::columns::{ColumnPlan, Role};
-use crate::data::table::partition;
+use crate::data::table::partition_rows;
 use crate::data::table::reader::TableReader;
 use crate::data::table::rows::{TableRows, TargetCells};
 use crate::data::table::time::PARTS;
@@ -91,7 +91,7 @@ impl BatchRows {
         }
         let first = rows.n_rows;
         self.take(&batch.slice(0, n), rows)?;
-        partition::fill(&self.columns.plan, rows, first, &self.path)?;
+        partition_rows::fill(&self.columns.plan, rows, first, &self.path)?;
         self.row += n;
         Ok(n)
     }
