@@ -243,7 +243,7 @@ fn copies_as_text_keep_every_digit_and_word() {
     let text = "id,price,city,label\n1,0.1000000000000000055511151231257827,\"Rome, old\",0\n2,12345678901234567890,,1\n";
     fs::write(folder.path().join("in.csv"), text).unwrap();
     let convert = |from: &str, to: &str| {
-        run_ok(in_folder(folder.path(), &["data", "convert", from, to, "--target", "label", "--overwrite"]));
+        run_ok(in_folder(folder.path(), &["data", "convert", from, to, "--keep-missing", "--overwrite"]));
         fs::read_to_string(folder.path().join(to)).unwrap()
     };
     assert_eq!(convert("in.csv", "out.csv"), text);

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use super::bytes::MemoryBudget;
 use super::open::{FEATURE_KEYS, LABEL_KEYS, bytes_of, test_key};
 use super::reader::ArrayReader;
+use crate::data::compression::Compression;
 use crate::data::error::Result;
 use crate::data::source::Part;
 
@@ -40,7 +41,11 @@ pub(crate) fn has_test_rows(all: &[PathBuf], reader: &ArrayReader) -> Result<boo
         }
         ArrayReader::Named { open, .. } => {
             let [path] = all else { return Ok(false) };
-            let budget = MemoryBudget::new(u64::MAX);
+            // Only the names are read, without unpacking anything.
+            if Compression::of_file(path) != Compression::None {
+                return Ok(false);
+            }
+            let budget = MemoryBudget::new(0);
             let bytes = bytes_of(path, &budget)?;
             let names = open(&bytes, &budget)?.names();
             let has_test = |usual: &[&str]| usual.iter().any(|key| names.contains(&test_key(key)));

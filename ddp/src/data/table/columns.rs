@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::csv::CsvError;
-use super::partition::{self, Partition};
+use super::partition;
 use super::time;
 use crate::config::{DataConfig, Datetime, nearest};
 use crate::data::error::{DataError, Result};
@@ -41,6 +41,15 @@ pub(crate) struct ColumnPlan {
     pub(crate) left_out: Vec<String>,
     /// Columns with one value for the whole file; they follow those of the file.
     pub(crate) partitions: Vec<Partition>,
+}
+
+/// A column with one value for all rows of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Partition {
+    pub(crate) name: String,
+    /// Empty for a missing value.
+    pub(crate) value: String,
+    pub(crate) role: Role,
 }
 
 /// Columns of a file.

@@ -19,6 +19,7 @@ mod parquet;
 #[path = "parquet/absent.rs"]
 mod parquet;
 mod partition;
+mod partition_rows;
 mod read;
 mod reader;
 mod rows;

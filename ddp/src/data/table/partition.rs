@@ -2,23 +2,10 @@
 
 use std::path::Path;
 
-use super::cell::{self, DecimalMark, Notation};
-use super::columns::{ColumnPlan, Role};
-use super::rows::TableRows;
-use crate::data::error::{DataError, Result};
 use crate::data::source::SourceSpec;
 
 /// Value of a folder for rows without one.
 const NO_VALUE: &str = "__HIVE_DEFAULT_PARTITION__";
-
-/// A column with one value for all rows of a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Partition {
-    pub(crate) name: String,
-    /// Empty for a missing value.
-    pub(crate) value: String,
-    pub(crate) role: Role,
-}
 
 /// Whether a folder is named like a column and its value.
 pub(crate) fn is_partition(folder: &Path) -> bool {
@@ -61,37 +48,6 @@ fn decoded(text: &str) -> String {
         }
     }
     String::from_utf8(out).unwrap_or_else(|_| text.to_owned())
-}
-
-/// Writes the values of `plan`'s partitions to the rows from `first` on.
-///
-/// # Errors
-/// [`DataError::Partition`]
-pub(crate) fn fill(plan: &ColumnPlan, rows: &mut TableRows, first: usize, path: &Path) -> Result<()> {
-    if plan.partitions.is_empty() {
-        return Ok(());
-    }
-    let notation = Notation::new(DecimalMark::Point, &[]);
-    for partition in &plan.partitions {
-        for row in first..rows.n_rows {
-            let put = cell::put(rows, row, partition.role, partition.value.as_bytes(), &notation);
-            if let Err(problem) = put
-                && !rows.mark_bad(row)
-            {
-                let (path, column) = (path.to_owned(), partition.name.clone());
-                return Err(DataError::Partition { path, column, problem });
-            }
-            rows.set_place(|| {
-                format!("data file `{}`: column \"{}\" of its folder", path.display(), partition.name)
-            });
-        }
-    }
-    for (&column, texts) in plan.kept.iter().zip(&mut rows.kept) {
-        if let Some(partition) = column.checked_sub(plan.names.len()).map(|at| &plan.partitions[at]) {
-            (first..rows.n_rows).for_each(|_| texts.push(&partition.value));
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -64,6 +64,7 @@ pub(crate) fn parts(seconds: f64) -> [f32; 7] {
 }
 
 /// A moment as text that [`parse`] reads: `2024-05-31`, with a time unless `is_date`.
+#[cfg(any(test, feature = "parquet"))]
 pub(crate) fn format(seconds: i64, nanoseconds: u32, is_date: bool) -> String {
     let (year, month, day) = date_of_days(seconds.div_euclid(DAY_S));
     let date = format!("{year:04}-{month:02}-{day:02}");
@@ -71,6 +72,7 @@ pub(crate) fn format(seconds: i64, nanoseconds: u32, is_date: bool) -> String {
 }
 
 /// A time of day as text that [`parse`] reads.
+#[cfg(any(test, feature = "parquet"))]
 pub(crate) fn format_time(seconds: i64, nanoseconds: u32) -> String {
     let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     let time = format!("{hour:02}:{minute:02}:{second:02}");

@@ -232,7 +232,7 @@ fn shards_that_differ() {
     place.write("x/1.npy", &npy_f32(&[6, 0], &[]));
     place.refuses(&train(&sets), &["don't match"]);
     pair_refused(&npy_f32(&[N_ROWS, 0], &[]), &y_npy(), &[], &["`x.npy`", "no features"]);
-    pair_refused(&npy_f32(&[], &[1.0]), &y_npy(), &[], &["`x.npy` has no rows"]);
+    pair_refused(&npy_f32(&[], &[1.0]), &y_npy(), &[], &["`x.npy`", "no dimensions"]);
     // Another byte order is no difference.
     place.write("x/1.npy", &files::npy(Element::F32, true, &[6, 3], &half(3)));
     place.run(&train(&sets)).is_good();

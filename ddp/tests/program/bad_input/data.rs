@@ -31,7 +31,7 @@ fn missing_files() {
         &train("data.train=folder"),
         &[
             "no data file for `folder`",
-            "hint: the folder contains no file whose name ends in csv, parquet, npy",
+            "hint: the folder contains no file whose name ends in csv, parquet, arrow, jsonl, npy",
         ],
     );
     place.refuses(&train("data.eval=no.csv"), &["data file `no.csv` does not exist"]);
@@ -70,13 +70,17 @@ fn cells_that_are_no_numbers() {
         "x,y,label\n0,1,0\n1,red,1\n",
         &[
             "data file `rows.csv`: line 3, column \"y\": expected a number, got \"red\"",
-            "hint: remove the column",
+            "hint: list the column in `data.categorical` or `data.drop`",
         ],
     );
-    for text in ["NaN", "nan", "inf", "-Infinity", "1e39"] {
+    for text in ["NaN", "nan", "-", "n/a", "?"] {
+        let parts = ["line 2, column \"x\": the value is missing", text, "hint: set `data.missing`"];
+        refuses(&format!("x,y,label\n{text},1,0\n1,0,1\n"), &parts);
+    }
+    for text in ["NAN", "inf", "-Infinity", "1e39"] {
         refuses(
             &format!("x,y,label\n{text},1,0\n1,0,1\n"),
-            &["line 2, column \"x\": expected a finite number", text, "hint: fill in"],
+            &["line 2, column \"x\": expected a finite number", text, "hint: correct the value"],
         );
     }
     refuses("x,y,label\n0,1,0\n1,,1\n", &["line 3, column \"y\": the cell is empty, expected a number"]);
@@ -136,10 +140,10 @@ fn headers() {
     refuses("0,1,0\n1,0,1\n", &["line 1: expected column names, got numbers", "hint: add a first row"]);
     refuses("label\n0\n1\n", &["no feature columns"]);
     refuses("x,,label\n0,1,0\n", &["line 1: column 2 has no name"]);
-    refuses(
-        "x;y;label\n0;1;0\n",
-        &["no target column \"label\"", "hint: columns must be separated by commas"],
-    );
+    let place = Place::with(&[("rows.csv", "x;y;label\n0;1;0\n")]);
+    let sets = ["--set", "data.train=rows.csv", "--set", "data.delimiter=tab"];
+    let args = [&["train", "--out", "out"][..], &sets].concat();
+    place.refuses(&args, &["no target column \"label\"", "hint: set `data.delimiter` to the character"]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::data::error::Result;
 use crate::data::source::SourceSpec;
 use crate::data::table::cell;
 use crate::data::table::columns::{ColumnPlan, FileColumns};
-use crate::data::table::partition;
+use crate::data::table::partition_rows;
 use crate::data::table::reader::TableReader;
 use crate::data::table::rows::TableRows;
 use crate::storage::user_file;
@@ -112,7 +112,7 @@ impl TableReader for CsvReader {
                 }
             }
         }
-        partition::fill(&self.plan, rows, first, &self.path)?;
+        partition_rows::fill(&self.plan, rows, first, &self.path)?;
         Ok(rows.n_rows - first)
     }
 

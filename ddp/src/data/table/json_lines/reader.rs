@@ -8,7 +8,7 @@ use crate::data::source::SourceSpec;
 use crate::data::table::cell::{self, DecimalMark, Notation};
 use crate::data::table::columns::{ColumnPlan, FileColumns};
 use crate::data::table::csv::CsvError;
-use crate::data::table::partition;
+use crate::data::table::partition_rows;
 use crate::data::table::reader::{CellReader, Record, TableReader};
 use crate::data::table::rows::TableRows;
 use crate::data::table::time;
@@ -137,7 +137,7 @@ impl TableReader for JsonReader {
                 rows.set_place(|| format!("data file `{path}`: line {line}, column \"{column}\""));
             }
         }
-        partition::fill(&self.plan, rows, first, &self.rows.path)?;
+        partition_rows::fill(&self.plan, rows, first, &self.rows.path)?;
         Ok(rows.n_rows - first)
     }
 

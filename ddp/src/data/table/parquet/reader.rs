@@ -18,7 +18,7 @@ use crate::data::labels::Label;
 use crate::data::source::SourceSpec;
 use crate::data::table::columns::{ColumnPlan, Role};
 use crate::data::table::label_column::{LabelCell, LabelColumn};
-use crate::data::table::partition;
+use crate::data::table::partition_rows;
 use crate::data::table::reader::TableReader;
 use crate::data::table::rows::{TableRows, TargetCells};
 use crate::data::table::texts::Texts;
@@ -95,7 +95,7 @@ impl BatchRows {
         }
         let first = rows.n_rows;
         self.take(&batch.slice(0, n), rows)?;
-        partition::fill(&self.columns.plan, rows, first, &self.path)?;
+        partition_rows::fill(&self.columns.plan, rows, first, &self.path)?;
         self.row += n;
         Ok(n)
     }
