@@ -126,11 +126,11 @@ fn format_of_all(files: &[PathBuf], spec: &SourceSpec<'_>) -> Result<&'static Fo
 
 /// The format of one file: by its first bytes, or by its name if they are text or mean nothing, otherwise CSV.
 fn format_of(path: &Path) -> Result<&'static Format> {
-    let file = user_file::open("data file", path)?;
-    // A pipe can be read only once, so its first bytes stay unread.
-    if !file.metadata().is_ok_and(|data| data.is_file()) {
+    // A pipe can be read only once, so its first bytes stay unread; opening it would wait for a writer.
+    if std::fs::metadata(path).is_ok_and(|data| !data.is_file() && !data.is_dir()) {
         return Ok(formats::by_name(path).unwrap_or_else(|| formats::by_signature(b"")));
     }
+    let file = user_file::open("data file", path)?;
     let begin = first_bytes(file, path);
     if let Some(format) = formats::by_binary_signature(&begin) {
         return Ok(format);
