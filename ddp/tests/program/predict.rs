@@ -431,3 +431,75 @@ fn virtual_gpus_predict_like_the_cpu() {
         assert_eq!(gpu.len(), cpu.len());
     }
 }
+
+/// The rows of `csv` in each format of tables that this build has, without quotes around numbers.
+fn in_every_table(model: &Model, csv: &str, more: &[&str]) -> Vec<PathBuf> {
+    let comma = write(model.folder.path(), "rows.csv", csv);
+    let mut endings = vec!["jsonl"];
+    endings.extend(["parquet", "feather"].iter().filter(|_| cfg!(feature = "parquet")));
+    let converted = endings.iter().map(|ending| {
+        let path = model.path(&format!("rows.{ending}"));
+        let words = ["data", "convert", comma.to_str().unwrap(), path.to_str().unwrap()];
+        let roles = ["--target", "label", "--categorical", "id", "--overwrite"];
+        run_ok(single(&[&words[..], &roles, more].concat()));
+        path
+    });
+    let converted: Vec<PathBuf> = converted.collect();
+    // Ids have a comma, and are in quotes.
+    let semicolon = csv.replace("\"row, ", "\"row\u{0} ").replace(',', ";").replace('\u{0}', ",");
+    let semicolon = write(model.folder.path(), "semicolon.csv", &semicolon);
+    [comma, semicolon].into_iter().chain(converted).collect()
+}
+
+#[test]
+fn every_table_gives_the_same_predictions_and_kept_columns() {
+    let model = Model::new();
+    let tables = in_every_table(&model, &table(50), &[]);
+    let more = ["--keep", "id,b,label", "--proba"];
+    let expected = model.predict(1, &tables[0], "expected.csv", &more);
+    assert_eq!(lines(&expected)[0][..4], ["id", "b", "label", "prediction"]);
+    for path in &tables[1..] {
+        let got = lines(&model.predict(1, path, "got.csv", &[&more[..], &["--overwrite"]].concat()));
+        for (row, (got, want)) in got.iter().zip(lines(&expected)).enumerate() {
+            // Not all formats keep the zeros at the end of a number.
+            let number = |row: &[String]| row[1].parse::<f32>().ok();
+            assert_eq!(number(got), number(&want), "{} row {row}", path.display());
+            assert_eq!((&got[0], &got[2..]), (&want[0], &want[2..]), "{} row {row}", path.display());
+        }
+        assert_eq!(got.len(), 51);
+    }
+}
+
+#[test]
+fn rows_that_cannot_be_predicted_stay_empty_in_every_table() {
+    let model = Model::new();
+    let csv = "id,a,b,label\n\"row, 0\",0.5,0.1,0\n\"row, 1\",,0.2,1\n\"row, 2\",0.25,0.3,0\n";
+    let more = ["--keep", "id", "--bad-rows", "null", "--overwrite"];
+    let mut tables = in_every_table(&model, csv, &["--keep-missing"]);
+    let json = [r#"{"id": "row, 0", "a": 0.5, "b": 0.1}"#, r#"{"a": "oops", "id": "row, 1", "b": 0.2}"#];
+    let json = format!("{}\n{}\n{}\n", json[0], json[1], r#"{"id": "row, 2", "a": 0.25, "b": 0.3}"#);
+    tables.push(write(model.folder.path(), "bad.jsonl", &json));
+    let expected = lines(&model.predict(1, &tables[0], "out.csv", &more));
+    assert_eq!((expected[2][0].as_str(), expected[2][1].as_str()), ("row, 1", ""));
+    assert!(!expected[1][1].is_empty() && !expected[3][1].is_empty());
+    for path in &tables[1..] {
+        let got = lines(&model.predict(1, path, "out.csv", &more));
+        assert_eq!(got, expected, "{}", path.display());
+    }
+}
+
+#[test]
+fn stdin_may_have_any_delimiter() {
+    let model = Model::new();
+    let rows = "x;a;b\nr0;0,5;0,25\nr1;-0,5;1\n";
+    let file = write(model.folder.path(), "comma.csv", "x,a,b\nr0,0.5,0.25\nr1,-0.5,1\n");
+    let expected = model.predict(1, &file, "out.csv", &["--keep", "x", "--proba"]);
+    let args = model.args(Path::new("-"), "-", &["--keep", "x", "--proba"]);
+    let mut command = single(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(rows.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.stdout, expected);
+}
