@@ -107,7 +107,11 @@ impl Keys {
     pub(super) fn of_file(path: &Path) -> Result<Self> {
         let mut keys = Keys::default();
         let mut lines = Lines::open(path)?;
-        while lines.next(|_, object| Ok(keys.add(&object)))?.is_some() {}
+        let mut add = |_: u64, object: Object<'_>| {
+            keys.add(&object);
+            Ok(())
+        };
+        while lines.next(&mut add)?.is_some() {}
         for key in &mut keys.keys {
             key.first = keys.n_columns;
             keys.n_columns += key.len.unwrap_or(1);
