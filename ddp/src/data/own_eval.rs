@@ -7,7 +7,7 @@ use super::raw;
 use super::source::SourceSpec;
 use crate::config::{DataConfig, EvalSource};
 
-/// Replaces [`EvalSource::Unset`]: by the source of the training rows if it holds test rows too, otherwise by none.
+/// Replaces [`EvalSource::Unset`] by the source of the training rows if it holds test rows too.
 ///
 /// # Errors
 /// Errors of finding the files.
@@ -15,7 +15,6 @@ pub(crate) fn resolve_eval(data: &mut DataConfig) -> Result<()> {
     if data.eval != EvalSource::Unset {
         return Ok(());
     }
-    data.eval = EvalSource::None;
     let spec = SourceSpec::train(data);
     // Labels in files of their own belong to the training rows only.
     if spec.source.starts_with("builtin:") || spec.labels.is_some() || files_of(spec.source).is_err() {

@@ -61,20 +61,17 @@ fn a_table_and_flags_make_a_run() {
     let toml = std::fs::read_to_string(folder.path().join("first/config.toml")).unwrap();
     has_lines(
         &toml,
-        &[
-            "train = \"rows.csv\"",
-            "eval_fraction = 0.25",
-            "epochs = 2",
-            "lr = 0.01",
-            "batch_size = 4",
-            "hidden = [8, 4]",
-        ],
+        &["eval_fraction = 0.25", "epochs = 2", "lr = 0.01", "batch_size = 4", "hidden = [8, 4]"],
     );
     let line =
         "train --data rows.csv --eval test.csv --global-batch-size 10 --epochs 1 --hidden 5 --out second";
     ok(folder.path(), line);
     let toml = std::fs::read_to_string(folder.path().join("second/config.toml")).unwrap();
-    has_lines(&toml, &["eval = \"test.csv\"", "global_batch_size = 10", "hidden = [5]"]);
+    assert!(
+        toml.lines().any(|line| line.starts_with("eval = \"/") && line.ends_with("/test.csv\"")),
+        "{toml}"
+    );
+    has_lines(&toml, &["global_batch_size = 10", "hidden = [5]"]);
     // The model of a folder of tables, described.
     std::fs::create_dir(folder.path().join("shards")).unwrap();
     std::fs::copy(folder.path().join("rows.csv"), folder.path().join("shards/1.csv")).unwrap();

@@ -165,7 +165,7 @@ impl<'w> Run<'w> {
             );
             warn_of_all_ranks(world.rank().0, &message);
         }
-        if config.data.eval == EvalSource::Unset && data.eval.is_none() && resumed.is_none() {
+        if config.data.eval == EvalSource::Unset && resumed.is_none() {
             info!("no rows are held out for evaluation: --eval-fraction 0.2 evaluates on a fifth of them");
         }
         Ok(Run { world, log, args, signals, config, data, device, cuts, schedule, trainer, resumed })
