@@ -14,6 +14,7 @@ impl Texts {
     }
 
     /// Number of texts.
+    #[cfg(any(test, feature = "parquet"))]
     pub(crate) fn len(&self) -> usize {
         self.ends.len()
     }
@@ -23,6 +24,8 @@ impl Texts {
         &self.bytes[start..self.ends[row]]
     }
 
+    /// The texts, in order.
+    #[cfg(any(test, feature = "parquet"))]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &str> {
         (0..self.len()).map(|row| self.get(row))
     }
