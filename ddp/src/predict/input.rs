@@ -300,12 +300,28 @@ impl StreamedRows {
         lock(&self.in_use).insert(first, Arc::new(block));
     }
 
-    /// The block of the rows, all of which lie in one, and their numbers in it; `None` for no rows.
-    fn block_of(&self, rows: &[usize]) -> Option<(Arc<StreamedBlock>, Vec<usize>)> {
-        let first = *rows.first()?;
-        let in_use = lock(&self.in_use);
-        let (start, block) = in_use.range(..=first).next_back().expect("rows of a block in use");
-        Some((block.clone(), rows.iter().map(|row| row - start).collect()))
+    /// Calls `read` for each run of `rows` that lies in one block, with its positions in `rows`, the block, and the numbers of the
+    /// rows in it.
+    fn by_block(
+        &self,
+        rows: &[usize],
+        mut read: impl FnMut(Range<usize>, &StreamedBlock, &[usize]) -> crate::data::error::Result<()>,
+    ) -> crate::data::error::Result<()> {
+        let mut start = 0;
+        while let Some(&first) = rows.get(start) {
+            let (begin, block) = {
+                let in_use = lock(&self.in_use);
+                let (begin, block) = in_use.range(..=first).next_back().expect("rows of a block in use");
+                (*begin, block.clone())
+            };
+            let block_end = begin + block.rows.len();
+            let n = rows[start..].iter().take_while(|row| (begin..block_end).contains(*row)).count();
+            let numbers: Vec<usize> = rows[start..start + n].iter().map(|row| row - begin).collect();
+            assert!(n > 0, "row {first} is in a block in use");
+            read(start..start + n, &block, &numbers)?;
+            start += n;
+        }
+        Ok(())
     }
 
     /// Takes the block that starts at row `first`, which frees its memory.
@@ -334,8 +350,12 @@ impl Dataset for StreamedRows {
     }
 
     fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> crate::data::error::Result<()> {
-        let Some((block, rows)) = self.block_of(rows) else { return Ok(()) };
-        block.rows.gather(&rows, out)
+        let BatchMut { mut x, mut targets, .. } = out;
+        self.by_block(rows, |places, block, numbers| {
+            let x = x.reborrow().rows(places.start, places.end)?;
+            let targets = targets.reborrow().rows(places.start, places.end)?;
+            block.rows.gather(numbers, BatchMut { x, targets, weights: None })
+        })
     }
 
     fn gather_doubles(
@@ -344,8 +364,12 @@ impl Dataset for StreamedRows {
         origin: &[f64],
         out: &mut [f64],
     ) -> crate::data::error::Result<bool> {
-        let Some((block, rows)) = self.block_of(rows) else { return Ok(true) };
-        block.rows.gather_doubles(&rows, origin, out)
+        let width = origin.len();
+        self.by_block(rows, |places, block, numbers| {
+            let out = &mut out[places.start * width..places.end * width];
+            block.rows.gather_doubles(numbers, origin, out).map(|_| ())
+        })?;
+        Ok(true)
     }
 
     fn fingerprint(&self) -> crate::data::error::Result<u64> {

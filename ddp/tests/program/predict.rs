@@ -210,6 +210,53 @@ fn any_number_of_ranks_writes_the_same_bytes() {
 }
 
 #[test]
+fn batches_may_end_within_a_block_of_a_table() {
+    let folder = temp_dir();
+    // So many columns that several batches, but not a whole number of blocks, are handed over together.
+    let header: String = (0..20).map(|column| format!("f{column},")).collect();
+    let rows = |n: usize, label: bool| {
+        let mut text = format!("{}{}\n", header.trim_end_matches(','), if label { ",label" } else { "" });
+        for row in 0..n {
+            let cells: Vec<String> =
+                (0..20).map(|column| ((row * 7 + column * 3) % 11).to_string()).collect();
+            text += &cells.join(",");
+            text += if label { [",0\n", ",1\n"][row % 2] } else { "\n" };
+        }
+        text
+    };
+    let data = write(folder.path(), "train.csv", &rows(64, true));
+    let config = format!("[data]\ntrain = {}\n[train]\nepochs = 1\n", crate::common::quoted(&data));
+    let trained = train(1, &config, &["--device", "cpu"]);
+    let data = write(folder.path(), "rows.csv", &rows(70_000, false)).display().to_string();
+    let checkpoint = trained.out().display().to_string();
+    let predicted = |n_ranks: usize| {
+        let out = folder.path().join(format!("{n_ranks}.csv"));
+        let out_text = out.display().to_string();
+        run_ok(ranks(
+            n_ranks,
+            &[
+                "predict",
+                "--checkpoint",
+                &checkpoint,
+                "--data",
+                &data,
+                "--out",
+                &out_text,
+                "--proba",
+                "--device",
+                "cpu",
+            ],
+        ));
+        lines(&std::fs::read(out).unwrap())
+    };
+    let one = predicted(1);
+    assert_eq!(one.len(), 70_001);
+    // The rows repeat.
+    assert_eq!(one[1..12], one[66_001..66_012]);
+    assert_eq!(predicted(2), one);
+}
+
+#[test]
 fn arrays_are_predicted_without_labels() {
     let model = Model::new();
     let csv = lines(&model.predict(1, &model.path("train.csv"), "out.csv", &["--proba"]));
