@@ -41,6 +41,7 @@ mod tests {
         for line in [
             "p run.toml",
             "p missing.csv --target y",
+            "p missing.xlsx",
             "p x.csv.gz",
             "p shards/*.npy",
             "p builtin:digits",

@@ -1,5 +1,7 @@
 //! Arguments that say which run is meant: a config or a table, `--set`, and flags that are short for the usual keys.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Args};
@@ -149,9 +151,20 @@ fn is_data(path: &Path) -> bool {
     format_by_name(path).is_some()
         || path.is_dir()
         || path.to_str().is_some_and(|path| path.starts_with("builtin:"))
+        || is_binary(path)
 }
 
-/// Whether a word that stands where a subcommand should names a run: a config, data, or anything that exists.
+/// Whether a file holds bytes that no config does, such as a workbook: as data it is named for what it is.
+fn is_binary(path: &Path) -> bool {
+    let mut begin = Vec::new();
+    // A pipe can be read only once.
+    let is_file = path.metadata().is_ok_and(|data| data.is_file());
+    let read = is_file && File::open(path).is_ok_and(|file| file.take(512).read_to_end(&mut begin).is_ok());
+    read && begin.contains(&0)
+}
+
+/// Whether a word that stands where a subcommand should names a run: data, or a path that exists or has an
+/// ending, which no subcommand has.
 pub(super) fn is_run(word: &Path) -> bool {
-    word.exists() || is_data(word) || word.extension().is_some_and(|ending| ending == "toml")
+    word.exists() || is_data(word) || word.extension().is_some()
 }
