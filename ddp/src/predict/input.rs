@@ -156,7 +156,7 @@ fn categories(columns: &[String], vocabularies: &[Vocabulary]) -> Vec<CategoryCo
     vocabularies.iter().filter_map(column).collect()
 }
 
-/// What a [`SourceSpec`] borrows.
+/// Owns everything that a [`SourceSpec`] borrows.
 struct OwnedColumns {
     data: DataConfig,
     names: Vec<String>,

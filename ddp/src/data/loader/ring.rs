@@ -129,9 +129,11 @@ impl Shared {
             drop(state);
             // A panic in a user's dataset must not leave the step waiting forever.
             let filled = catch_panic(|| self.filler.fill(&mut batch));
-            let filled = filled.unwrap_or_else(|_| {
+            let filled = filled.unwrap_or_else(|panic| {
                 let source_name = self.filler.dataset.source().to_owned();
-                let reason = "it panicked while rows were read".to_owned();
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+                let reason = format!("it panicked while rows were read: {text}");
                 Err(DataError::Custom { source_name, reason })
             });
             state = self.lock();
