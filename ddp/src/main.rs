@@ -4,7 +4,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use ddp::cli::{Cli, Command, with_implied_command};
 use ddp::commands::{
     bench, checkpoint, completions, config, data, describe, devices, eval, man, predict, torchrun, train,
@@ -14,6 +13,9 @@ use ddp::exit_code;
 use ddp::report::log::{Log, error_line};
 use ddp::report::stdout::say;
 use ddp_comm::{World, failure};
+
+/// The commit that `launch/build` names. It is read in this file alone: a new commit compiles the program again, not the library.
+const COMMIT: Option<&str> = option_env!("DDP_COMMIT");
 
 fn main() -> ExitCode {
     // Before the arguments are parsed, so that only one of many ranks reports what is wrong with them.
@@ -26,7 +28,7 @@ fn main() -> ExitCode {
     };
     failure::install_panic_hook(&world);
     let args = with_implied_command(std::env::args_os(), world.launcher().is_some());
-    let cli = match Cli::try_parse_from(args) {
+    let cli = match Cli::parse_arguments(args, COMMIT) {
         Err(usage) => return conclude_usage(world, &usage),
         Ok(cli) => cli,
     };

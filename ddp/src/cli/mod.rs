@@ -11,9 +11,10 @@ mod run_config;
 #[cfg(test)]
 mod tests;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
 use ddp_kernels::OTHER_DEVICES;
 
@@ -44,7 +45,7 @@ use crate::train::trainer::GraphMode;
     name = "ddp-train",
     about,
     arg_required_else_help = true,
-    version = env!("DDP_TRAIN_VERSION"),
+    version,
     after_help = "A table or a config alone is trained: `ddp-train table.csv --target label`, `ddp-train run.toml`.\n\
                   Several ranks: `mpirun -n N ddp-train ...`; without arguments they train the bundled digits.\n\
                   Exit status: 0 done, 1 the run failed, 2 bad usage, config or data, 74 disk full or I/O error, \
@@ -75,6 +76,17 @@ pub struct LogArgs {
 }
 
 impl Cli {
+    /// The arguments `args`, of which the first is the program's name; `--version` names `commit`, features and target.
+    pub fn parse_arguments(args: Vec<OsString>, commit: Option<&str>) -> Result<Self, clap::Error> {
+        let version = env!("CARGO_PKG_VERSION");
+        let commit = commit.filter(|commit| !commit.is_empty()).unwrap_or("unknown");
+        let version = format!("{version} (commit {commit}; {})", env!("DDP_TRAIN_BUILD"));
+        // clap takes a text that lives as long as the program.
+        let mut command = Self::command().version(&*version.leak());
+        let matches = command.try_get_matches_from_mut(args)?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    }
+
     /// What the user asked to see; `directives` are those of `RUST_LOG`.
     pub fn log_options(&self, directives: Option<String>) -> LogOptions {
         let quiet = matches!(&self.command, Command::Train(args) if args.quiet);
