@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::storage::disk::{Disk, DiskError, replace};
 use crate::storage::fault::FileEntry;
+use crate::storage::user_file::read_regular;
 
 /// Polling interval, at first and later.
 const POLL: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
@@ -109,7 +110,7 @@ pub(super) fn wait(
 
 fn read_note(folder: &Path, rank: usize) -> Option<Note> {
     let note =
-        std::fs::read(note_path(folder, rank)).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        read_regular(&note_path(folder, rank)).ok().and_then(|text| serde_json::from_slice(&text).ok());
     let silent = || Note::Failed("it could not write the reason".to_owned());
     note.or_else(|| failed_path(folder, rank).exists().then(silent))
 }

@@ -10,6 +10,7 @@ use super::names::{CHECKPOINTS_FOLDER, Marker, step_name, step_of};
 use super::opened::Checkpoint;
 use crate::storage::disk::{Disk, DiskError, OsDisk, at, replace};
 use crate::storage::stream::Caching;
+use crate::storage::user_file::read_regular;
 
 /// Prefix of a checkpoint that is being written.
 const TEMP_PREFIX: &str = ".step-";
@@ -213,7 +214,7 @@ impl CheckpointStore {
 
     /// Content of a marker's file, if it exists.
     pub fn marked(&self, marker: Marker) -> Option<String> {
-        let text = std::fs::read(self.folder.join(marker.name())).ok()?;
+        let text = read_regular(&self.folder.join(marker.name())).ok()?;
         Some(String::from_utf8_lossy(&text).trim().to_owned())
     }
 

@@ -5,14 +5,16 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::run_folder::error::FolderError;
 use crate::run_folder::logs;
+use crate::storage::user_file::check_regular;
 
 type Result<T, E = FolderError> = std::result::Result<T, E>;
 
@@ -79,9 +81,13 @@ impl RunDir {
             refuse_run(&path, existing)?;
         }
         fs::create_dir_all(&path).map_err(unwritable)?;
-        let mut lock = OpenOptions::new();
-        lock.read(true).write(true).create(true).truncate(false);
-        let lock = Lock { file: lock.open(path.join(LOCK_FILE)).map_err(unwritable)?, is_writable: true };
+        let of_lock = |source| FolderError::Unwritable { path: path.join(LOCK_FILE), source };
+        let mut create = OpenOptions::new();
+        create.read(true).write(true).create(true).truncate(false);
+        let lock = Lock {
+            file: open_unlinked(&mut create, &path.join(LOCK_FILE)).map_err(of_lock)?,
+            is_writable: true,
+        };
         try_lock(&lock, &path)?;
         let lock = lock.file;
         // Again, now that no other process can write here.
@@ -201,9 +207,11 @@ pub(crate) fn hold(run: &Path) -> Result<Held, FolderError> {
 
 fn open_lock(run: &Path) -> io::Result<Option<Lock>> {
     let path = run.join(LOCK_FILE);
-    let opened = match OpenOptions::new().read(true).write(true).open(&path) {
+    let mut read = OpenOptions::new();
+    read.read(true);
+    let opened = match open_unlinked(read.clone().write(true), &path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            File::open(&path).map(|file| Lock { file, is_writable: false })
+            open_unlinked(&mut read, &path).map(|file| Lock { file, is_writable: false })
         }
         opened => opened.map(|file| Lock { file, is_writable: true }),
     };
@@ -211,6 +219,19 @@ fn open_lock(run: &Path) -> io::Result<Option<Lock>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         opened => opened.map(Some),
     }
+}
+
+/// Opens a regular file. A link in its place is refused: it would let a lock overwrite any file of the user.
+fn open_unlinked(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = options.custom_flags(flags.bits().cast_signed()).open(path).map_err(|error| {
+        match Errno::from_io_error(&error) {
+            Some(Errno::LOOP) => io::Error::other("it is a link, expected a regular file"),
+            _ => error,
+        }
+    })?;
+    check_regular(file.metadata()?.file_type())?;
+    Ok(file)
 }
 
 /// Takes the lock; `false` if the file system has no locks.

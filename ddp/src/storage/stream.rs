@@ -4,7 +4,6 @@
 //! Chunks start and end at multiples of the disk block, as direct I/O ([`Caching::Bypass`]) requires. Direct I/O avoids the cost of
 //! the page cache and leaves the cache to the training data.
 
-use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -13,6 +12,8 @@ use std::thread;
 
 use rustix::fs::{Advice, OFlags, fadvise, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
+
+use super::user_file::open_regular;
 
 /// Alignment of memory and file offset for direct I/O: sufficient for most disks.
 pub(crate) const BLOCK_BYTES: usize = 4096;
@@ -116,7 +117,7 @@ pub(crate) fn write<E: Send>(
 /// Reads a file from start to end; `see` gets the offset and bytes of each chunk while the next is read. Returns the number of
 /// bytes.
 pub(crate) fn read(path: &Path, caching: Caching, mut see: impl FnMut(u64, &[u8])) -> io::Result<u64> {
-    let file = File::open(path)?;
+    let file = open_regular(path)?;
     let n_bytes = file.metadata()?.len();
     let is_large = n_bytes > CHUNK_BYTES as u64;
     let mut is_direct = caching == Caching::Bypass && is_large && bypass_cache(&file);

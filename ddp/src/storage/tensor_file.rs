@@ -16,6 +16,7 @@ use super::checksum::{Checksum, Hasher};
 use super::disk::{Disk, DiskError, OpenFile, at};
 use super::fault::{FileEntry, FileFault};
 use super::stream::{self, CHUNK_BYTES, Caching};
+use super::user_file::open_regular;
 
 /// Maximum header length of the format.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
@@ -147,7 +148,7 @@ impl TensorFile {
             _ => FileFault::Unreadable { name: name.clone(), reason: error.to_string() },
         };
         let malformed = |reason: String| FileFault::Malformed { name: name.clone(), reason };
-        let file = File::open(path).map_err(unreadable)?;
+        let file = open_regular(path).map_err(unreadable)?;
         let n_bytes = file.metadata().map_err(unreadable)?.len();
         let cut = || malformed("the header is truncated, or it is not a safetensors file".to_owned());
         if n_bytes < 8 {

@@ -1,8 +1,11 @@
 //! Opening and reading files that the user named.
 
-use std::fs::File;
+use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, Read as _};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 /// An error of opening or reading a file that the user named.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +35,20 @@ pub enum FileError {
         /// Path as the user wrote it.
         path: PathBuf,
     },
+    /// The path names a device, a socket, or a pipe that another program has yet to open.
+    #[error(
+        "{what} `{}` is {kind}, expected a regular file\n\
+         hint: write what it gives to a file first, and name that",
+        path.display()
+    )]
+    NotRegular {
+        /// Purpose of the file.
+        what: &'static str,
+        /// Path as the user wrote it.
+        path: PathBuf,
+        /// What it is, with its article.
+        kind: &'static str,
+    },
     /// The system refused to open or read the file.
     #[error(
         "{what} `{}` can't be read: {source}\n\
@@ -49,19 +66,34 @@ pub enum FileError {
 }
 
 /// Opens `path` for reading; `what` names its purpose in error messages, such as "data file".
+///
+/// A pipe that this process inherited, such as `<(zcat rows.csv.gz)` in a shell, is opened as well.
 pub(crate) fn open(what: &'static str, path: &Path) -> Result<File, FileError> {
     let unreadable = |source| FileError::Unreadable { what, path: path.to_owned(), source };
-    let file = match File::open(path) {
+    let opened = if is_inherited_pipe(path) { File::open(path) } else { open_regular(path) };
+    let file = match opened {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(FileError::Missing { what, path: path.to_owned() });
         }
-        Err(error) => return Err(unreadable(error)),
+        Err(error) => {
+            return Err(match error.downcast::<NotRegular>() {
+                Ok(NotRegular(kind)) => FileError::NotRegular { what, path: path.to_owned(), kind },
+                Err(error) => unreadable(error),
+            });
+        }
     };
     if file.metadata().map_err(unreadable)?.is_dir() {
         return Err(FileError::IsFolder { what, path: path.to_owned() });
     }
     Ok(file)
+}
+
+/// Reads all of a regular file.
+pub(crate) fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Reads all of `path`; `what` names its purpose in error messages.
@@ -70,6 +102,42 @@ pub(crate) fn read(what: &'static str, path: &Path) -> Result<Vec<u8>, FileError
     let read = open(what, path)?.read_to_end(&mut bytes);
     read.map_err(|source| FileError::Unreadable { what, path: path.to_owned(), source })?;
     Ok(bytes)
+}
+
+/// Opens a regular file or a folder. Anything else is not opened: opening a named pipe waits for a writer, and reading a device may
+/// never end.
+///
+/// # Errors
+/// Those of the system, and one that says what the path names.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    check_regular(path.metadata()?.file_type())?;
+    // Another program may replace the file meanwhile. The flag changes nothing for regular files.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    check_regular(file.metadata()?.file_type())?;
+    Ok(file)
+}
+
+/// What a path names in place of a file.
+#[derive(Debug, thiserror::Error)]
+#[error("it is {0}, expected a regular file")]
+struct NotRegular(&'static str);
+
+/// Fails for what is neither a file nor a folder.
+pub(crate) fn check_regular(kind: FileType) -> io::Result<()> {
+    match kind {
+        kind if kind.is_file() || kind.is_dir() => Ok(()),
+        kind if kind.is_fifo() => Err(io::Error::other(NotRegular("a named pipe"))),
+        kind if kind.is_socket() => Err(io::Error::other(NotRegular("a socket"))),
+        _ => Err(io::Error::other(NotRegular("a device"))),
+    }
+}
+
+/// Whether the path is a pipe among the open files of this process.
+fn is_inherited_pipe(path: &Path) -> bool {
+    let is_open =
+        path == Path::new("/dev/stdin") || path.starts_with("/dev/fd") || path.starts_with("/proc/self/fd");
+    is_open && path.metadata().is_ok_and(|data| data.file_type().is_fifo())
 }
 
 /// The hint for a path that does not exist.

@@ -68,11 +68,7 @@ impl Bytes {
     /// The file at `path`, mapped.
     pub(crate) fn map(path: &Path) -> Result<Self> {
         let unreadable = |source| DataError::Unreadable { path: path.to_owned(), source };
-        // Opening a named pipe would wait for a writer.
-        if std::fs::metadata(path).is_ok_and(|data| !data.is_file() && !data.is_dir()) {
-            return Err(unreadable(std::io::Error::other("it is not a regular file")));
-        }
-        // Reports a missing file and a folder with errors of their own.
+        // Reports a missing file, a folder and a pipe with errors of their own.
         drop(crate::storage::user_file::open("data file", path)?);
         let file = MappedFile::open(path).map_err(unreadable)?;
         Ok(Bytes::Mapped { file: Arc::new(file), path: path.to_owned() })

@@ -1,5 +1,6 @@
 //! Names and roles of the columns of a table.
 
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use super::csv::CsvError;
@@ -8,6 +9,10 @@ use super::time;
 use crate::config::{DataConfig, Datetime, nearest};
 use crate::data::error::{DataError, Result};
 use crate::data::source::{SourceSpec, ToPredict};
+use crate::data::vocabulary::Vocabulary;
+
+/// Columns that a table may have, elements of lists included. A longer header is a mistake or an attack: more columns fit an array.
+pub(crate) const MAX_COLUMNS: usize = 1 << 20;
 
 /// Role of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +80,14 @@ impl ColumnPlan {
         let data = spec.data;
         let FileColumns { mut names, mut are_dates, indices } = columns;
         let n_own = names.len();
+        if n_own > MAX_COLUMNS {
+            return Err(DataError::Malformed {
+                path: path.to_owned(),
+                format: "table",
+                reason: format!("it has {n_own} columns, more than {MAX_COLUMNS}"),
+                hint: "write them as an array (npy)",
+            });
+        }
         let partitions = partition::columns_of(path, spec);
         // A file may repeat the column of its folder.
         let partitions: Vec<_> = partitions.into_iter().filter(|(name, _)| !names.contains(name)).collect();
@@ -87,26 +100,32 @@ impl ColumnPlan {
                 Vec::new()
             }
         };
-        let is_known = |name: &String| spec.features.is_some_and(|known| known.names.contains(name));
+        // A table may have a hundred thousand columns: no list is searched for each of them.
+        let known = set(spec.features.map_or(&[][..], |known| known.names));
+        let dropped = set(&data.drop);
+        let categories = categories(spec);
+        let passed_on = set(spec.to_predict.map_or(&[][..], |rows| rows.kept));
+        let is_known = |name: &String| known.contains(name.as_str());
+        let is_categorical = |name: &String| categories.contains(name.as_str());
         let has_use = |name: &String| data.target.contains(name) || data.weight.as_ref() == Some(name);
+        let indices: HashSet<usize> = indices.into_iter().collect();
         let is_index =
-            |at: usize| indices.contains(&at) && !is_known(&names[at]) && !is_categorical(&names[at], spec);
+            |at: usize| indices.contains(&at) && !is_known(&names[at]) && !is_categorical(&names[at]);
         // What the model was trained on decides.
         let is_divided = |at: usize| match spec.features {
             Some(_) => !is_known(&names[at]) && is_known(&part_names(&names[at])[0]),
-            None => data.datetime == Datetime::Parts && are_dates[at] && !is_categorical(&names[at], spec),
+            None => data.datetime == Datetime::Parts && are_dates[at] && !is_categorical(&names[at]),
         };
         let is_feature = |at: usize| {
-            let is_aside = has_use(&names[at]) || data.drop.contains(&names[at]) || is_index(at);
+            let is_aside = has_use(&names[at]) || dropped.contains(&*names[at]) || is_index(at);
             match spec.to_predict {
                 None => !is_aside,
                 Some(_) if is_known(&names[at]) || spec.features.is_some() && is_divided(at) => true,
-                Some(rows) => !is_aside && !rows.kept.contains(&names[at]),
+                Some(_) => !is_aside && !passed_on.contains(&*names[at]),
             }
         };
-        let left_out = |&at: &usize| is_index(at) && !has_use(&names[at]) && !data.drop.contains(&names[at]);
-        let left_out =
-            indices.iter().filter(|at| left_out(at)).map(|&at| index_note(at, &names[at])).collect();
+        let left_out = |&at: &usize| is_index(at) && !has_use(&names[at]) && !dropped.contains(&*names[at]);
+        let left_out = (0..names.len()).filter(left_out).map(|at| index_note(at, &names[at])).collect();
         let features_of = |at: usize| match is_divided(at) {
             true => part_names(&names[at]),
             false => vec![names[at].clone()],
@@ -126,8 +145,8 @@ impl ColumnPlan {
             None => present,
         };
         // In the order of the features, not of the config.
-        let categorical: Vec<String> =
-            features.iter().filter(|name| is_categorical(name, spec)).cloned().collect();
+        let categorical: Vec<String> = features.iter().filter(|name| is_categorical(name)).cloned().collect();
+        let (feature_at, category_at) = (places(&features), places(&categorical));
         let reads_uses = spec.to_predict.is_none();
         let role = |at: usize| {
             let name = &names[at];
@@ -135,16 +154,15 @@ impl ColumnPlan {
                 return Role::Target(index);
             }
             if is_feature(at) && is_divided(at) {
-                let first = &part_names(name)[0];
-                let first = features.iter().position(|feature| feature == first);
-                return Role::Date(first.expect("the parts of a date are features"));
+                let first = feature_at.get(&*part_names(name)[0]);
+                return Role::Date(*first.expect("the parts of a date are features"));
             }
-            let Some(feature) = features.iter().position(|feature| feature == name) else {
+            let Some(&feature) = feature_at.get(name.as_str()) else {
                 let is_weight = reads_uses && data.weight.as_ref() == Some(name);
                 return if is_weight { Role::Weight } else { Role::Dropped };
             };
-            match categorical.iter().position(|column| column == name) {
-                Some(index) => Role::Category { feature, index },
+            match category_at.get(name.as_str()) {
+                Some(&index) => Role::Category { feature, index },
                 None => Role::Feature(feature),
             }
         };
@@ -170,13 +188,14 @@ impl ColumnPlan {
 
 /// Checks that the columns of the config are there.
 fn check_names(path: &Path, data: &DataConfig, names: &[String]) -> Result<()> {
-    if let Some(target) = data.target.iter().find(|target| !names.contains(target)) {
+    let there = set(names);
+    if let Some(target) = data.target.iter().find(|target| !there.contains(target.as_str())) {
         return Err(target_missing(path, target, names));
     }
     let lists = [("data.drop", &data.drop), ("data.categorical", &data.categorical)];
     let weight: Vec<String> = data.weight.iter().cloned().collect();
     for (key, columns) in lists.into_iter().chain([("data.weight", &weight)]) {
-        if let Some(column) = columns.iter().find(|column| !names.contains(column)) {
+        if let Some(column) = columns.iter().find(|column| !there.contains(column.as_str())) {
             return Err(column_missing(path, column, key, names));
         }
     }
@@ -185,8 +204,9 @@ fn check_names(path: &Path, data: &DataConfig, names: &[String]) -> Result<()> {
 
 /// Places of the columns to keep.
 fn kept(path: &Path, rows: ToPredict<'_>, names: &[String]) -> Result<Vec<usize>> {
+    let places = places(names);
     let position = |column: &String| {
-        let found = names.iter().position(|name| name == column);
+        let found = places.get(column.as_str()).copied();
         found.ok_or_else(|| column_missing(path, column, "--keep", names))
     };
     rows.kept.iter().map(position).collect()
@@ -213,16 +233,26 @@ fn column_missing(path: &Path, column: &str, key: &'static str, names: &[String]
     DataError::ColumnMissing { path: path.to_owned(), column: column.to_owned(), key, hint }
 }
 
-/// Whether the column is categorical, by the config or by the model that `spec` names.
-pub(super) fn is_categorical(name: &String, spec: &SourceSpec<'_>) -> bool {
+/// Names of the columns that are categorical, by the config or by the model that `spec` names.
+pub(super) fn categories<'a>(spec: &SourceSpec<'a>) -> HashSet<&'a str> {
     let known = spec.features.map_or(&[][..], |known| known.vocabularies);
-    spec.data.categorical.contains(name) || known.iter().any(|vocabulary| vocabulary.name() == name)
+    spec.data.categorical.iter().map(String::as_str).chain(known.iter().map(Vocabulary::name)).collect()
+}
+
+fn set(names: &[String]) -> HashSet<&str> {
+    names.iter().map(String::as_str).collect()
+}
+
+/// Place of each name, the first where a name is repeated.
+fn places(names: &[String]) -> HashMap<&str, usize> {
+    names.iter().enumerate().rev().map(|(at, name)| (name.as_str(), at)).collect()
 }
 
 /// Checks that the feature columns are those expected, in any order.
 fn same_features(path: &Path, there: &[String], expected: &[String], of: &str) -> Result<()> {
     let without = |names: &[String], others: &[String]| -> Option<String> {
-        names.iter().find(|name| !others.contains(name)).cloned()
+        let others = set(others);
+        names.iter().find(|name| !others.contains(name.as_str())).cloned()
     };
     let difference = match (without(expected, there), without(there, expected)) {
         (None, None) => return Ok(()),

@@ -225,3 +225,35 @@ fn packed_files() {
         refused(&place, &sets, &[&format!("`{name}` needs"), "or more as rows of f32", "is 4", "hint: "]);
     }
 }
+
+/// Work that grows with the square of the number of columns would take minutes.
+#[test]
+fn wide_tables_take_linear_time() {
+    let n_columns = 60_000;
+    let names: String = (0..n_columns).map(|i| format!("c{i},")).collect();
+    let cells = "1,".repeat(n_columns);
+    let place = Place::new();
+    place.write("wide.csv", format!("{names}label\n{cells}0\n{cells}1\n{cells}0\n").as_bytes());
+    in_time(&place, "data inspect wide.csv");
+    in_time(&place, "train wide.csv --epochs 1 --hidden 2 --out out");
+}
+
+#[test]
+fn archives_of_many_arrays_take_linear_time() {
+    let names: Vec<String> = (0..10_000).map(|i| format!("a{i}")).collect();
+    let (x, y) = (x_npy(), y_npy());
+    let mut arrays: Vec<(&str, &[u8])> = names.iter().map(|name| (name.as_str(), &y[..])).collect();
+    arrays.extend([("features", &x[..]), ("labels", &y[..])]);
+    let place = Place::new();
+    place.write("many.npz", &files::npz(&arrays, false));
+    in_time(&place, "data inspect many.npz");
+    in_time(&place, "train many.npz --epochs 1 --out out");
+}
+
+/// The program succeeds within a time that is long for what it has to do, also on a busy machine.
+#[track_caller]
+fn in_time(place: &Place, line: &str) {
+    place
+        .end(Command::new("timeout").args(["-s", "KILL", "20", PROGRAM]).args(line.split_whitespace()))
+        .is_good();
+}

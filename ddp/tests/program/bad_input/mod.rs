@@ -12,4 +12,5 @@ mod folder;
 mod harness;
 mod model_file;
 mod ranks;
+mod special_files;
 mod usage;

@@ -1,5 +1,7 @@
 //! Writes the section `[data]` of a config for the inspected data.
 
+use std::collections::{HashMap, HashSet};
+
 use super::collector::Collector;
 use super::column_profile::{ColumnProfile, Kind};
 use super::origin::Origin;
@@ -92,15 +94,13 @@ pub(super) fn lines(
         let duplicates = warnings.iter().filter(|warning| warning.kind == WarningKind::Duplicate);
         dropped.extend(duplicates.flat_map(|warning| warning.columns[1..].to_vec()));
         // Constant numbers are harmless, but constant texts can't be read as numbers.
-        let is_useless = |name: &String| {
-            let is = |column: &&ColumnProfile| {
-                column.name == *name && matches!(column.kind, Kind::Text | Kind::Empty)
-            };
-            columns.iter().any(|column| is(&column))
-        };
-        dropped.extend(of_kinds(&[WarningKind::Constant]).into_iter().filter(is_useless));
+        let is_useless = |column: &&ColumnProfile| matches!(column.kind, Kind::Text | Kind::Empty);
+        let useless: HashSet<&str> = columns.iter().filter(is_useless).map(|column| &*column.name).collect();
+        let constant = of_kinds(&[WarningKind::Constant]);
+        dropped.extend(constant.into_iter().filter(|name| useless.contains(name.as_str())));
         dropped.retain(|name| !targets.contains(name));
-        dropped.sort_by_key(|name| origin.names.iter().position(|other| other == name));
+        let places: HashMap<&String, usize> = origin.names.iter().zip(0..).collect();
+        dropped.sort_by_key(|name| places.get(name));
         dropped.dedup();
         keep_one(&mut dropped, columns);
         if !dropped.is_empty() {
@@ -109,18 +109,20 @@ pub(super) fn lines(
         let is_text = |column: &&ColumnProfile| column.kind == Kind::Text && !column.is_target;
         let mut categorical: Vec<String> =
             columns.iter().filter(is_text).map(|column| column.name.clone()).collect();
-        categorical.retain(|name| !dropped.contains(name));
+        let among_dropped: HashSet<&String> = dropped.iter().collect();
+        categorical.retain(|name| !among_dropped.contains(name));
         if !categorical.is_empty() {
             lines.push(format!("categorical = {}", list(&categorical)));
         }
     }
+    let among_dropped: HashSet<&String> = dropped.iter().collect();
     let numbers: Vec<&ColumnProfile> = columns
         .iter()
         .filter(|column| {
             !column.is_target
                 && !matches!(column.kind, Kind::Text | Kind::Category | Kind::Index | Kind::Other)
         })
-        .filter(|column| !dropped.contains(&column.name))
+        .filter(|column| !among_dropped.contains(&column.name))
         .collect();
     if numbers.iter().any(|column| column.n_missing > 0) {
         lines.push("missing = \"mean\"".to_owned());
@@ -140,7 +142,8 @@ pub(super) fn lines(
 /// Takes a column that can be a feature out of `dropped` if no other feature is left: a model needs one.
 fn keep_one(dropped: &mut Vec<String>, columns: &[ColumnProfile]) {
     let is_feature = |column: &&ColumnProfile| !column.is_target && column.kind != Kind::Index;
-    if columns.iter().filter(is_feature).any(|column| !dropped.contains(&column.name)) {
+    let among_dropped: HashSet<&String> = dropped.iter().collect();
+    if columns.iter().filter(is_feature).any(|column| !among_dropped.contains(&column.name)) {
         return;
     }
     let is_usable = |column: &&ColumnProfile| {

@@ -20,7 +20,7 @@ pub(crate) use writer::create;
 pub(crate) fn open<'a>(bytes: &'a Bytes, budget: &'a MemoryBudget) -> Result<Box<dyn NamedArrays + 'a>> {
     let archive = archive(bytes)?;
     let names = archive.file_names().filter_map(|name| Some(name.ok()?.strip_suffix(".npy")?.to_owned()));
-    Ok(Box::new(Archive { names: names.collect(), bytes, budget }))
+    Ok(Box::new(Archive { names: names.collect(), archive, bytes, budget }))
 }
 
 /// Whether a file that begins like this is an archive whose first entry is an array.
@@ -35,6 +35,8 @@ pub(crate) fn has_signature(begin: &[u8]) -> bool {
 /// The arrays of an archive.
 struct Archive<'a> {
     names: Vec<String>,
+    /// Its copies share the list of entries.
+    archive: ZipArchive<Cursor<&'a [u8]>>,
     bytes: &'a Bytes,
     budget: &'a MemoryBudget,
 }
@@ -45,15 +47,20 @@ impl NamedArrays for Archive<'_> {
     }
 
     fn array(&self, name: &str) -> Result<RawArray> {
-        array(self.bytes, name, self.budget)
+        array(self.archive.clone(), self.bytes, name, self.budget)
     }
 }
 
 /// The array `name`; a compressed one is unpacked into `budget`.
-fn array(bytes: &Bytes, name: &str, budget: &MemoryBudget) -> Result<RawArray> {
+fn array(
+    mut archive: ZipArchive<Cursor<&[u8]>>,
+    bytes: &Bytes,
+    name: &str,
+    budget: &MemoryBudget,
+) -> Result<RawArray> {
     let path = bytes.path();
     let bad = |error: zip::result::ZipError| malformed(path, error.to_string());
-    let mut archive = archive(bytes)?;
+    bytes.check()?;
     let mut entry = archive.by_name(&format!("{name}.npy")).map_err(bad)?;
     let size = entry.size();
     if entry.compression() == CompressionMethod::Stored && !entry.encrypted() {

@@ -12,6 +12,7 @@ use crate::data::table::partition_rows;
 use crate::data::table::reader::{CellReader, Record, TableReader};
 use crate::data::table::rows::TableRows;
 use crate::data::table::time;
+use crate::storage::user_file;
 
 /// Opens a file to read its rows.
 pub(crate) fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<Box<dyn TableReader>> {
@@ -41,9 +42,10 @@ struct Rows {
 impl Rows {
     /// Reads the keys of all lines, then starts again.
     fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<Self> {
-        if !std::fs::metadata(path).is_ok_and(|data| data.is_file() || data.is_dir()) && path.exists() {
+        let file = user_file::open("data file", path)?;
+        if !file.metadata().is_ok_and(|data| data.is_file()) {
             let (path, format) = (path.to_owned(), "JSON lines");
-            let reason = "it is not a regular file, and its lines are read twice".to_owned();
+            let reason = "it is a pipe, but its lines are read twice".to_owned();
             return Err(DataError::Malformed { path, format, reason, hint: "save it as a file first" });
         }
         let keys = Keys::of_file(path)?;

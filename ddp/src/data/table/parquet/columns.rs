@@ -1,5 +1,6 @@
 //! Needed columns of a Parquet file, and checks of their types against their roles.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use arrow_array::Array;
@@ -12,7 +13,7 @@ use crate::config::Task;
 use crate::data::DataError;
 use crate::data::error::Result;
 use crate::data::source::SourceSpec;
-use crate::data::table::columns::{ColumnPlan, FileColumns, Role, is_categorical, same_columns};
+use crate::data::table::columns::{ColumnPlan, FileColumns, MAX_COLUMNS, Role, categories, same_columns};
 
 /// Rows that are searched for a list, whose length all lists must have.
 const PROBED_ROWS: usize = 1024;
@@ -79,17 +80,19 @@ impl Columns {
         let (mut names, mut are_dates, mut indices) = (Vec::<String>::new(), Vec::new(), Vec::new());
         // Number of names that each column stands for.
         let mut widths = Vec::new();
+        let (categories, mut seen) = (categories(spec), HashSet::new());
+        let dropped: HashSet<&String> = spec.data.drop.iter().collect();
         for (root, field) in schema.fields().iter().enumerate() {
             let name = field.name();
-            if schema.fields()[..root].iter().any(|other| other.name() == name) {
+            if !seen.insert(name) {
                 let reason = format!("two of its columns are named \"{name}\"");
                 let hint = "rename one of them";
                 return Err(DataError::Malformed { path: path.to_owned(), format: "table", reason, hint });
             }
             let is_feature = !spec.data.target.contains(name)
-                && !spec.data.drop.contains(name)
+                && !dropped.contains(name)
                 && spec.data.weight.as_ref() != Some(name)
-                && !is_categorical(name, spec);
+                && !categories.contains(name.as_str());
             match kind(field.data_type()) {
                 Kind::List if is_feature => {
                     let len = list_len(path, name, field.data_type(), &|| first_list_len(root))?;
@@ -293,17 +296,47 @@ pub(in crate::data::table) fn list_len(
         DataType::FixedSizeList(_, len) => usize::try_from(*len).ok(),
         _ => first()?,
     };
-    len.filter(|&len| len > 0).ok_or_else(|| DataError::ColumnType {
+    let column_type = |expected, got, hint| DataError::ColumnType {
         path: path.to_owned(),
         column: name.to_owned(),
-        expected: "lists of one length",
-        got: "empty ones".to_owned(),
-        hint: "list it in `data.drop`",
-    })
+        expected,
+        got,
+        hint,
+    };
+    match len {
+        Some(len @ 1..=MAX_COLUMNS) => Ok(len),
+        Some(0) | None => {
+            Err(column_type("lists of one length", "empty ones".to_owned(), "list it in `data.drop`"))
+        }
+        Some(len) => Err(column_type(
+            "lists of at most 1048576 numbers",
+            format!("lists of {len} or more"),
+            "write them as an array (npy), or list it in `data.drop`",
+        )),
+    }
+}
+
+/// The mean length of a column's lists in the row group with the longest ones, by the footer.
+fn mean_list_len(file: &ParquetFile, root: usize) -> usize {
+    let schema = file.metadata.parquet_schema();
+    let leaves: Vec<usize> =
+        (0..schema.num_columns()).filter(|&leaf| schema.get_column_root_idx(leaf) == root).collect();
+    let groups = file.metadata.metadata().row_groups().iter();
+    let of_group = groups.map(|group| {
+        let n_values =
+            leaves.iter().map(|&leaf| group.column(leaf).num_values()).fold(0, i64::saturating_add);
+        n_values / group.num_rows().max(1)
+    });
+    of_group.max().and_then(|mean| usize::try_from(mean).ok()).unwrap_or(0)
 }
 
 /// The length of the first list of a column of a Parquet file.
 pub(super) fn first_list_len(file: &ParquetFile, root: usize) -> Result<Option<usize>> {
+    // A kilobyte may hold lists of any length, so those that are too long are not decoded.
+    let mean = mean_list_len(file, root);
+    if mean > MAX_COLUMNS {
+        return Ok(Some(mean));
+    }
     let groups = (0..file.group_rows.len()).collect();
     let mut batches = file.batches(groups, &[root], PROBED_ROWS)?;
     match guarded(&file.path, || batches.next().transpose())? {

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Arc;
 
+use arrow_array::builder::{Float32Builder, ListBuilder};
 use arrow_array::{types, *};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
@@ -203,4 +204,23 @@ fn damaged_files_are_errors_and_nothing_else() {
         n_errors += usize::from(result.is_err());
     }
     assert!(n_errors > 50, "{n_errors} errors");
+}
+
+/// A kilobyte of zeros may stand for a list of any length.
+#[test]
+fn lists_longer_than_a_table_has_columns_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("list.parquet");
+    let n = 1 << 21;
+    let mut lists = ListBuilder::new(Float32Builder::new());
+    for _ in 0..2 {
+        lists.values().append_slice(&vec![0.0; n]);
+        lists.append(true);
+    }
+    let labels: ArrayRef = Arc::new(Int64Array::from(vec![1, 0]));
+    write(&path, vec![("label", labels), ("x", Arc::new(lists.finish()))], 2);
+    assert_refused(
+        open_whole(&path, &["data.target=label"]),
+        &["column \"x\"", "lists of at most 1048576 numbers", &format!("lists of {n} or more"), "npy"],
+    );
 }

@@ -1,0 +1,73 @@
+//! Pipes, devices and links where a file belongs: refused before they are opened.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use super::harness::{Ended, GOOD_CSV, PROGRAM, Place};
+
+/// Runs the program, which must not wait for what nobody writes.
+fn run(place: &Place, line: &str) -> Ended {
+    place.end(Command::new("timeout").args(["-s", "KILL", "60", PROGRAM]).args(line.split_whitespace()))
+}
+
+#[test]
+fn pipes_and_devices_are_refused() {
+    let place = Place::with(&[("good.csv", GOOD_CSV), ("run/x", "")]);
+    let pipes = ["p.toml", "p.csv", "p.npy", "p.jsonl", "p.safetensors", "run/model.safetensors"];
+    for pipe in pipes {
+        assert!(Command::new("mkfifo").arg(place.file(pipe)).status().unwrap().success());
+    }
+    let lines = [
+        ("config", "p.toml", "train @"),
+        ("config", "p.toml", "describe @"),
+        ("data", "p.csv", "train @ --target label"),
+        ("data", "p.csv", "train good.csv --eval @"),
+        ("data", "p.csv", "data inspect @"),
+        ("data", "p.npy", "train @ --set data.labels=y.npy"),
+        ("data", "p.npy", "data inspect @"),
+        ("data", "p.jsonl", "train @ --target label"),
+        ("model", "p.safetensors", "eval --checkpoint @"),
+        ("model", "p.safetensors", "predict --checkpoint @ --data good.csv --out o.csv"),
+        ("model", "p.safetensors", "train good.csv --init-from @"),
+        ("model", "run/model.safetensors", "eval --checkpoint run"),
+    ];
+    for (what, pipe, line) in lines {
+        let ended = run(&place, &line.replace('@', pipe));
+        ended.is_error(2, &[&format!("{what} file `{pipe}` is a named pipe, expected a regular file")]);
+        // A positional path is taken for a table by its name alone.
+        if !line.starts_with("train @") {
+            let ended = run(&place, &line.replace('@', "/dev/zero"));
+            ended.is_error(2, &[&format!("{what} file `/dev/zero` is a device, expected a regular file")]);
+        }
+    }
+    assert!(!place.file("runs").exists() && !place.file("o.csv").exists());
+}
+
+#[test]
+fn a_pipe_of_the_shell_is_read() {
+    let place = Place::with(&[("good.csv", GOOD_CSV)]);
+    let line = format!("{PROGRAM} train --data <(cat good.csv) --target label --epochs 1 --out out");
+    place.end(Command::new("bash").args(["-c", &line])).is_good();
+}
+
+/// A lock that is a link would have the file behind it overwritten.
+#[test]
+fn a_lock_that_is_no_file_is_refused() {
+    let place = Place::with(&[("good.csv", GOOD_CSV), ("precious", "my thesis")]);
+    for (folder, kind) in [("a", "a link"), ("b", "a named pipe")] {
+        run(&place, &format!("train good.csv --epochs 1 --out {folder}")).is_good();
+        let lock = place.file(folder).join(".lock");
+        fs::remove_file(&lock).unwrap();
+        match kind {
+            "a link" => symlink(place.file("precious"), lock).unwrap(),
+            _ => assert!(Command::new("mkfifo").arg(lock).status().unwrap().success()),
+        }
+        for line in ["train good.csv --epochs 2 --out @ --overwrite", "checkpoint prune @ --keep 1"] {
+            let ended = run(&place, &line.replace('@', folder));
+            assert_ne!(ended.status, Some(0), "{ended:#?}");
+            ended.says_once(&[&format!("{folder}/.lock"), &format!("it is {kind}, expected a regular file")]);
+        }
+    }
+    assert_eq!(fs::read_to_string(place.file("precious")).unwrap(), "my thesis");
+}
