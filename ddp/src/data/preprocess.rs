@@ -125,14 +125,24 @@ impl Preprocessor {
 
     /// The converted rows, except for the normalization, which the loader applies.
     pub fn apply(&self, dataset: Arc<dyn Dataset>) -> Arc<dyn Dataset> {
+        self.encode(self.scale(dataset))
+    }
+
+    /// The first half of [`Preprocessor::apply`]: targets are standardised and offsets subtracted; the columns stay.
+    pub fn scale(&self, dataset: Arc<dyn Dataset>) -> Arc<dyn Dataset> {
         let dataset = match &self.target_scale {
             Some(scale) => scaled_targets::apply(scale, dataset),
             None => dataset,
         };
-        let dataset = match self.normalizer.as_ref().and_then(|normalizer| normalizer.offset.as_ref()) {
+        match self.normalizer.as_ref().and_then(|normalizer| normalizer.offset.as_ref()) {
             Some(of_features) => offsets::apply(self.plan.of_columns(of_features), dataset),
             None => dataset,
-        };
+        }
+    }
+
+    /// The second half of [`Preprocessor::apply`]: missing values are filled in and categories encoded, so that columns become
+    /// features.
+    pub fn encode(&self, dataset: Arc<dyn Dataset>) -> Arc<dyn Dataset> {
         if self.plan.is_identity() {
             return dataset;
         }
