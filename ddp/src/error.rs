@@ -133,6 +133,17 @@ pub enum Error {
     /// `--metrics` names a metric that evaluations do not give.
     #[error("--metrics: `{}` is no metric here, expected names of: {}\nhint: {}", .0.name, .0.expected, .0.hint)]
     UnknownMetric(Box<UnknownMetric>),
+    /// `--importance` with another number of metrics than one, or with a table.
+    #[error(
+        "--importance measures one metric, got --metrics {names}\n\
+         hint: name one that is a number, such as --metrics {example}"
+    )]
+    ImportanceMetrics {
+        /// The names, as given.
+        names: String,
+        /// A metric of the model's task.
+        example: String,
+    },
     /// The model was trained without evaluation data, and the command names none.
     #[error("the run had no evaluation data\nhint: name the rows to evaluate with --data")]
     NoEvalData,

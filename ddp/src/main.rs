@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     let log = Log::install(&world, &cli.log_options(std::env::var("RUST_LOG").ok()), has_log_file);
     let result = torchrun::refuse_torchrun(&world, &cli.command).and_then(|()| match &cli.command {
         Command::Train(args) => train::train(&world, &log, args),
-        Command::Eval(args) => eval::eval(&world, args),
+        Command::Eval(args) => eval::eval(&world, &log, args),
         Command::Predict(args) => predict::predict(&world, args),
         Command::Describe(args) => describe::describe(&world, args),
         Command::Config(command) => config::config(&world, command),

@@ -58,7 +58,7 @@ pub struct CheckpointShowArgs {
     #[arg(long, conflicts_with = "json")]
     pub config: bool,
 
-    /// Print its manifest as JSON
+    /// Print its manifest and the model's preprocessing as JSON
     #[arg(long)]
     pub json: bool,
 }

@@ -236,6 +236,20 @@ pub struct EvalArgs {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub metrics: Vec<String>,
 
+    /// Measure how much the model relies on each column: how much worse the metric gets when the column's values are permuted over
+    /// the rows. Takes one evaluation per column and repeat. The metric is that of --metrics (one name), by default the one that
+    /// the run judged by, or accuracy or R² where that is the loss
+    #[arg(long)]
+    pub importance: bool,
+
+    /// With --importance: permutations of each column
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = count, requires = "importance")]
+    pub repeats: usize,
+
+    /// With --importance: seed of the permutations
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "importance")]
+    pub seed: u64,
+
     /// Device to compute on: auto, cpu, cuda (one GPU per rank) or cuda:N
     #[arg(long, default_value = "auto", value_parser = device)]
     pub device: String,

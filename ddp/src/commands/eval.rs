@@ -10,45 +10,63 @@ use tracing::warn;
 
 use crate::cli::EvalArgs;
 use crate::commands::eval_report::EvalReport;
+use crate::commands::importance::{Subject, measure, metric};
 use crate::commands::train::{Pinning, pin_device};
 use crate::config::{Config, EvalSource, MetricSet};
 use crate::data::loader::LoaderOptions;
 use crate::data::order::partition::EvalPartition;
-use crate::data::{self, ClassLabels, Dataset, Normalizer, SourceSpec, open_eval};
+use crate::data::{self, ClassLabels, Dataset, Preprocessor, SourceSpec, open_eval};
 use crate::error::{Error, Result};
 use crate::exit::Stop;
 use crate::model::{LossHead, Network};
 use crate::predict::{SavedModel, is_active};
+use crate::report::log::Log;
 use crate::report::stdout::print_result;
 use crate::train::evaluate::evaluate;
+use crate::train::importance::EvalSetup;
 use crate::train::metrics::request::MetricRequest;
 
 /// Maximum rows per forward pass.
 const MAX_ROWS: usize = 1024;
 
-/// Evaluates the model and prints the metrics on rank 0; every rank of the world calls it.
+/// Evaluates the model and prints the metrics, or the importance of the columns, on rank 0; every rank of the world calls it.
 ///
 /// # Errors
 /// [`Stop`], which records whether all ranks know of the failure.
-pub fn eval(world: &World, args: &EvalArgs) -> Result<(), Stop> {
+pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
     let device = pin_device(world, &args.device, Pinning::default())?.device;
     let is_active = is_active(world, &args.checkpoint).map_err(Error::from)?;
-    let Ready { config, request, mut model, path, rows, n_skipped, normalizer, fingerprint } =
+    let Ready { config, request, mut model, path, rows, n_skipped, preprocessor, fingerprint } =
         world.collective_result(load(args, device, is_active))?;
     let hex = |fingerprint: u64| format!("{fingerprint:016x}");
     let of_rows = world.collective_result(rows.fingerprint())?;
     let entries = [
         ("--checkpoint (fingerprint)", hex(fingerprint)),
         ("rows and columns of the data (fingerprint)", hex(of_rows)),
+        ("--importance, --repeats, --seed", format!("{}, {}, {}", args.importance, args.repeats, args.seed)),
     ];
     let entries = entries.map(|(key, value)| (key.to_owned(), value));
     world.agree(&entries).map_err(Error::from)?;
     let loss = LossHead::new(&config.loss, device).map_err(Error::from)?;
     let cores = threads::current();
-    let loading = LoaderOptions::from_config(&config.data, device, cores, normalizer);
-    let partition = EvalPartition::of_ranks(world.world_size());
-    let metrics = evaluate(world, &mut model, &loss, &request, &rows, partition, &loading)?;
+    let loading = LoaderOptions::from_config(&config.data, device, cores, preprocessor.normalizer.clone());
     let skipped_rows = (n_skipped > 0).then_some(n_skipped);
+    if args.importance {
+        let metric = world.collective_result(metric(args, &config))?;
+        let setup = EvalSetup {
+            model: &mut model,
+            loss: &loss,
+            request: &request,
+            rows: &rows,
+            preprocessor: &preprocessor,
+            loading: &loading,
+        };
+        let subject = Subject { data: &config.data, skipped_rows, model: &path };
+        return measure(world, log, args, setup, metric, &subject);
+    }
+    let partition = EvalPartition::of_ranks(world.world_size());
+    let rows = preprocessor.encode(rows);
+    let metrics = evaluate(world, &mut model, &loss, &request, &rows, partition, &loading)?;
     let (n_rows, data) = (rows.len(), rows.source());
     let report = EvalReport { metrics: &metrics, rows: n_rows, skipped_rows, data, model: &path };
     let printed = match world.rank().0 {
@@ -83,11 +101,11 @@ struct Ready {
     model: Network,
     /// File of the model's weights.
     path: PathBuf,
-    /// Rows with their columns in the order of the model.
+    /// Rows with their columns in the order of the model, to be encoded by `preprocessor`.
     rows: Arc<dyn Dataset>,
     /// Rows that were left out because the model does not know their labels.
     n_skipped: usize,
-    normalizer: Option<Normalizer>,
+    preprocessor: Preprocessor,
     /// Fingerprint of the model file.
     fingerprint: u64,
 }
@@ -112,19 +130,10 @@ fn load(args: &EvalArgs, device: Device, is_active: bool) -> Result<Ready> {
         }
         (None, EvalSource::Unset | EvalSource::None) => return Err(Error::NoEvalData),
     };
-    let rows = saved.preprocessor.apply(rows);
+    let rows = saved.preprocessor.scale(rows);
     let request = MetricRequest { names: Some(saved.output_names()), ..request }.in_units_of(rows.layout());
     let model = saved.network(MAX_ROWS.min(rows.len()), device)?;
     let fingerprint = saved.fingerprint();
     let SavedModel { config, preprocessor, path, .. } = saved;
-    Ok(Ready {
-        config,
-        request,
-        model,
-        path,
-        rows,
-        n_skipped,
-        normalizer: preprocessor.normalizer,
-        fingerprint,
-    })
+    Ok(Ready { config, request, model, path, rows, n_skipped, preprocessor, fingerprint })
 }

@@ -30,11 +30,16 @@ impl EvalReport<'_> {
         json_line(self)
     }
 
-    pub(super) fn to_text(&self) -> String {
-        let EvalReport { metrics, rows, skipped_rows, data, model } = self;
+    /// The rows and the model, in one line.
+    pub(super) fn headline(&self) -> String {
+        let EvalReport { rows, skipped_rows, data, model, .. } = self;
         let skipped = skipped_rows.map(|n| format!(" (left out {n} whose labels the model does not know)"));
-        let skipped = skipped.unwrap_or_default();
-        let mut text = format!("{rows} rows of {data}{skipped}, by {}\n\n", model.display());
+        format!("{rows} rows of {data}{}, by {}", skipped.unwrap_or_default(), model.display())
+    }
+
+    pub(super) fn to_text(&self) -> String {
+        let metrics = self.metrics;
+        let mut text = self.headline() + "\n\n";
         let line = |title: &str, value: f64| vec![title.to_owned(), number(value)];
         let lines: Vec<_> = metrics.iter().map(|(metric, value)| line(metric.title(), value)).collect();
         text += &table(&["<metric", "value"], &lines);
@@ -78,7 +83,7 @@ fn figures_table(title: &str, of: &[NamedFigures]) -> String {
 }
 
 /// Six significant decimals, fewer for whole numbers and more for small ones.
-fn number(value: f64) -> String {
+pub(super) fn number(value: f64) -> String {
     match value.abs() {
         _ if value.fract() == 0.0 && value.abs() < 1e15 => format!("{value:.0}"),
         size if (1e-3..1e6).contains(&size) => format!("{value:.6}"),

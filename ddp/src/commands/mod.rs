@@ -9,6 +9,8 @@ pub mod describe;
 pub mod devices;
 pub mod eval;
 mod eval_report;
+mod importance;
+mod importance_report;
 pub mod man;
 pub mod predict;
 pub mod torchrun;

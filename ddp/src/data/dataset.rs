@@ -42,12 +42,7 @@ pub trait Dataset: fmt::Debug + Send + Sync {
     /// # Errors
     /// Errors of reading the rows.
     fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {
-        let layout = self.layout();
-        let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, Device::Cpu);
-        let mut x = zeros(&[rows.len(), layout.n_features()], layout.dtype)?;
-        let mut weights = zeros(&[rows.len()], DType::F32)?;
-        let weights = layout.has_weights.then(|| weights.view_mut());
-        self.gather(rows, BatchMut { x: x.view_mut(), targets: out, weights })
+        targets_of_gathered(self, rows, out)
     }
 
     /// Writes features minus `origin` in f64, `[rows, n_features]`, where they are stored in more precision than
@@ -69,26 +64,7 @@ pub trait Dataset: fmt::Debug + Send + Sync {
     /// # Panics
     /// If the targets are not classes.
     fn class_indices(&self, rows: Range<usize>, out: &mut [i64]) -> Result<()> {
-        const CHUNK_ROWS: usize = 256;
-        let layout = self.layout();
-        assert!(matches!(layout.targets, TargetLayout::Classes { .. }), "targets are classes");
-        let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, Device::Cpu);
-        let n = CHUNK_ROWS.min(rows.len().max(1));
-        let mut x = zeros(&[n, layout.n_features()], layout.dtype)?;
-        let mut weights = zeros(&[n], DType::F32)?;
-        let mut numbers = Vec::with_capacity(n);
-        for (start, out) in rows.clone().step_by(n).zip(out.chunks_mut(n)) {
-            numbers.clear();
-            numbers.extend(start..start + out.len());
-            let dims = [out.len()];
-            let weights = match layout.has_weights {
-                true => Some(weights.view_mut().rows(0, out.len())?),
-                false => None,
-            };
-            let x = x.view_mut().rows(0, dims[0])?;
-            self.gather(&numbers, BatchMut { x, targets: TensorMut::from_slice(out, &dims)?, weights })?;
-        }
-        Ok(())
+        class_indices_of_gathered(self, rows, out)
     }
 
     /// Rows in memory in the layout of [`Dataset::gather`], without a copy; `None` if they are stored differently.
@@ -127,6 +103,48 @@ pub trait Dataset: fmt::Debug + Send + Sync {
 
     /// Source of the rows, for messages: path, pattern or `builtin:NAME`.
     fn source(&self) -> &str;
+}
+
+/// [`Dataset::gather_targets`] for datasets that read whole rows.
+pub(super) fn targets_of_gathered<D: Dataset + ?Sized>(
+    dataset: &D,
+    rows: &[usize],
+    out: TensorMut<'_>,
+) -> Result<()> {
+    let layout = dataset.layout();
+    let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, Device::Cpu);
+    let mut x = zeros(&[rows.len(), layout.n_features()], layout.dtype)?;
+    let mut weights = zeros(&[rows.len()], DType::F32)?;
+    let weights = layout.has_weights.then(|| weights.view_mut());
+    dataset.gather(rows, BatchMut { x: x.view_mut(), targets: out, weights })
+}
+
+/// [`Dataset::class_indices`] for datasets that read whole rows.
+pub(super) fn class_indices_of_gathered<D: Dataset + ?Sized>(
+    dataset: &D,
+    rows: Range<usize>,
+    out: &mut [i64],
+) -> Result<()> {
+    const CHUNK_ROWS: usize = 256;
+    let layout = dataset.layout();
+    assert!(matches!(layout.targets, TargetLayout::Classes { .. }), "targets are classes");
+    let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, Device::Cpu);
+    let n = CHUNK_ROWS.min(rows.len().max(1));
+    let mut x = zeros(&[n, layout.n_features()], layout.dtype)?;
+    let mut weights = zeros(&[n], DType::F32)?;
+    let mut numbers = Vec::with_capacity(n);
+    for (start, out) in rows.clone().step_by(n).zip(out.chunks_mut(n)) {
+        numbers.clear();
+        numbers.extend(start..start + out.len());
+        let dims = [out.len()];
+        let weights = match layout.has_weights {
+            true => Some(weights.view_mut().rows(0, out.len())?),
+            false => None,
+        };
+        let x = x.view_mut().rows(0, dims[0])?;
+        dataset.gather(&numbers, BatchMut { x, targets: TensorMut::from_slice(out, &dims)?, weights })?;
+    }
+    Ok(())
 }
 
 /// Layout of a row.

@@ -6,7 +6,7 @@
 //! formats' writers share.
 //!
 //! What is done to rows is layered on top of a dataset: a selection of them (`subset.rs`), then missing values and categories
-//! (`preprocess.rs`). Normalisation comes last, on the device and in f64, so that all devices give the same bits. Statistics
+//! (`preprocess.rs`). Each layer is a [`DatasetWrapper`], which states only what it changes. Normalisation comes last, on the device and in f64, so that all devices give the same bits. Statistics
 //! are merged over a fixed number of parts of the rows, in order, so that the number of ranks changes no bit.
 //!
 //! The loader changes only the time: batches come in the order of the plan, whatever the number of threads and buffers and the
@@ -36,6 +36,7 @@ mod offsets;
 mod open;
 pub mod order;
 mod own_eval;
+mod permuted_columns;
 mod preprocess;
 pub mod raw;
 pub(crate) mod remainders;
@@ -51,6 +52,7 @@ mod target_scale;
 #[cfg(test)]
 pub(crate) mod testing;
 mod vocabulary;
+mod wrapper;
 pub(crate) mod write;
 
 pub use self::builtin::{NAMES as BUILTIN_NAMES, digits};
@@ -66,6 +68,7 @@ pub(crate) use self::load::check_n_rows;
 pub use self::load::{Fitted, Loaded, load, load_with, open_eval, split_eval};
 pub use self::normalize::{DeviceNormalizer, Normalizer};
 pub(crate) use self::own_eval::resolve_eval;
+pub use self::permuted_columns::{ColumnValues, UserColumn, permuted_columns};
 pub(crate) use self::preprocess::Column as EncodedColumn;
 pub use self::preprocess::{ColumnCodes, Preprocessor};
 pub use self::resident::{ResidentRows, Targets};
@@ -77,3 +80,4 @@ pub use self::table::CsvError;
 pub(crate) use self::table::quoted_cell;
 pub use self::target_scale::TargetScale;
 pub use self::vocabulary::Vocabulary;
+pub use self::wrapper::{Changes, DatasetWrapper};

@@ -4,13 +4,13 @@
 //! number near its mean have fewer, so they are computed in f64 (integers exactly) where the rows are read. Other columns have
 //! the offset 0.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use ddp_kernels::{DType, Device, Tensor, TensorMut, ops};
+use ddp_kernels::{DType, Device, Tensor, ops};
 
 use super::dataset::{Dataset, RowLayout};
 use super::stats::ColumnStats;
+use super::wrapper::{Changes, DatasetWrapper};
 use crate::data::batch::BatchMut;
 use crate::data::error::Result;
 
@@ -41,9 +41,11 @@ struct OffsetRows {
     layout: RowLayout,
 }
 
-impl Dataset for OffsetRows {
-    fn len(&self) -> usize {
-        self.of.len()
+impl DatasetWrapper for OffsetRows {
+    const CHANGES: Changes = Changes::Features;
+
+    fn inner(&self) -> &dyn Dataset {
+        &*self.of
     }
 
     fn layout(&self) -> &RowLayout {
@@ -74,33 +76,5 @@ impl Dataset for OffsetRows {
             row.iter_mut().zip(&self.offsets).for_each(|(x, offset)| *x = (f64::from(*x) - offset) as f32);
         }
         Ok(())
-    }
-
-    fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {
-        self.of.gather_targets(rows, out)
-    }
-
-    fn block_ends(&self) -> Option<&[usize]> {
-        self.of.block_ends()
-    }
-
-    fn prefetch(&self, rows: &[Range<usize>]) {
-        self.of.prefetch(rows);
-    }
-
-    fn advice(&self) -> Option<String> {
-        self.of.advice()
-    }
-
-    fn fingerprint(&self) -> Result<u64> {
-        self.of.fingerprint()
-    }
-
-    fn resident_bytes(&self) -> usize {
-        self.of.resident_bytes()
-    }
-
-    fn source(&self) -> &str {
-        self.of.source()
     }
 }

@@ -1,10 +1,9 @@
 //! Converts the columns of a dataset to the features of the model: fills missing values, encodes categories, normalizes
 //! numbers. Fitted to the training rows, saved with the model, applied to all rows.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use ddp_kernels::{DType, Device, Tensor, TensorMut, ops};
+use ddp_kernels::{DType, Device, Tensor, ops};
 use serde::{Deserialize, Serialize};
 
 use super::dataset::{Dataset, RowLayout};
@@ -15,6 +14,7 @@ use super::scaled_targets;
 use super::stats::ColumnStats;
 use super::target_scale::TargetScale;
 use super::vocabulary::Vocabulary;
+use super::wrapper::{Changes, DatasetWrapper};
 use crate::config::{DataConfig, Encode, Missing, Normalize};
 use crate::data::EmbeddingSpec;
 use crate::data::batch::BatchMut;
@@ -125,14 +125,24 @@ impl Preprocessor {
 
     /// The converted rows, except for the normalization, which the loader applies.
     pub fn apply(&self, dataset: Arc<dyn Dataset>) -> Arc<dyn Dataset> {
+        self.encode(self.scale(dataset))
+    }
+
+    /// The first half of [`Preprocessor::apply`]: targets are standardised and offsets subtracted; the columns stay.
+    pub fn scale(&self, dataset: Arc<dyn Dataset>) -> Arc<dyn Dataset> {
         let dataset = match &self.target_scale {
             Some(scale) => scaled_targets::apply(scale, dataset),
             None => dataset,
         };
-        let dataset = match self.normalizer.as_ref().and_then(|normalizer| normalizer.offset.as_ref()) {
+        match self.normalizer.as_ref().and_then(|normalizer| normalizer.offset.as_ref()) {
             Some(of_features) => offsets::apply(self.plan.of_columns(of_features), dataset),
             None => dataset,
-        };
+        }
+    }
+
+    /// The second half of [`Preprocessor::apply`]: missing values are filled in and categories encoded, so that columns become
+    /// features.
+    pub fn encode(&self, dataset: Arc<dyn Dataset>) -> Arc<dyn Dataset> {
         if self.plan.is_identity() {
             return dataset;
         }
@@ -333,9 +343,11 @@ struct EncodedRows {
     layout: RowLayout,
 }
 
-impl Dataset for EncodedRows {
-    fn len(&self) -> usize {
-        self.of.len()
+impl DatasetWrapper for EncodedRows {
+    const CHANGES: Changes = Changes::Features;
+
+    fn inner(&self) -> &dyn Dataset {
+        &*self.of
     }
 
     fn layout(&self) -> &RowLayout {
@@ -360,37 +372,5 @@ impl Dataset for EncodedRows {
             self.plan.encode(&columns, row, out);
         }
         Ok(())
-    }
-
-    fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {
-        self.of.gather_targets(rows, out)
-    }
-
-    fn class_indices(&self, rows: Range<usize>, out: &mut [i64]) -> Result<()> {
-        self.of.class_indices(rows, out)
-    }
-
-    fn block_ends(&self) -> Option<&[usize]> {
-        self.of.block_ends()
-    }
-
-    fn prefetch(&self, rows: &[Range<usize>]) {
-        self.of.prefetch(rows);
-    }
-
-    fn advice(&self) -> Option<String> {
-        self.of.advice()
-    }
-
-    fn fingerprint(&self) -> Result<u64> {
-        self.of.fingerprint()
-    }
-
-    fn resident_bytes(&self) -> usize {
-        self.of.resident_bytes()
-    }
-
-    fn source(&self) -> &str {
-        self.of.source()
     }
 }

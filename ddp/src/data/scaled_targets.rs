@@ -1,6 +1,5 @@
 //! Standardises the targets of a dataset, and fits the scale to its statistics.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use ddp_kernels::TensorMut;
@@ -8,6 +7,7 @@ use ddp_kernels::TensorMut;
 use super::dataset::{Dataset, RowLayout};
 use super::stats::ColumnStats;
 use super::target_scale::TargetScale;
+use super::wrapper::{Changes, DatasetWrapper};
 use crate::data::batch::BatchMut;
 use crate::data::error::Result;
 
@@ -46,9 +46,11 @@ impl ScaledTargets {
     }
 }
 
-impl Dataset for ScaledTargets {
-    fn len(&self) -> usize {
-        self.of.len()
+impl DatasetWrapper for ScaledTargets {
+    const CHANGES: Changes = Changes::Targets;
+
+    fn inner(&self) -> &dyn Dataset {
+        &*self.of
     }
 
     fn layout(&self) -> &RowLayout {
@@ -64,34 +66,6 @@ impl Dataset for ScaledTargets {
     fn gather_targets(&self, rows: &[usize], mut out: TensorMut<'_>) -> Result<()> {
         self.of.gather_targets(rows, out.reborrow())?;
         self.standardize(out)
-    }
-
-    fn gather_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
-        self.of.gather_doubles(rows, origin, out)
-    }
-
-    fn block_ends(&self) -> Option<&[usize]> {
-        self.of.block_ends()
-    }
-
-    fn prefetch(&self, rows: &[Range<usize>]) {
-        self.of.prefetch(rows);
-    }
-
-    fn advice(&self) -> Option<String> {
-        self.of.advice()
-    }
-
-    fn fingerprint(&self) -> Result<u64> {
-        self.of.fingerprint()
-    }
-
-    fn resident_bytes(&self) -> usize {
-        self.of.resident_bytes()
-    }
-
-    fn source(&self) -> &str {
-        self.of.source()
     }
 }
 

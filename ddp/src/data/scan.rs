@@ -267,27 +267,17 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::data::{ResidentRows, RowLayout, TargetLayout, numbered_columns};
+    use crate::data::{Changes, DatasetWrapper, ResidentRows, RowLayout, TargetLayout, numbered_columns};
 
     /// Rows that record the size of each request.
     #[derive(Debug)]
     struct Watched(ResidentRows, Mutex<Vec<usize>>);
 
-    impl Dataset for Watched {
-        fn len(&self) -> usize {
-            self.0.len()
-        }
+    impl DatasetWrapper for Watched {
+        const CHANGES: Changes = Changes::Features;
 
-        fn layout(&self) -> &RowLayout {
-            self.0.layout()
-        }
-
-        fn source(&self) -> &str {
-            self.0.source()
-        }
-
-        fn fingerprint(&self) -> Result<u64> {
-            self.0.fingerprint()
+        fn inner(&self) -> &dyn Dataset {
+            &self.0
         }
 
         fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()> {

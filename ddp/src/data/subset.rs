@@ -3,10 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ddp_kernels::TensorMut;
-
-use super::dataset::{Dataset, RowLayout};
-use crate::data::batch::BatchMut;
+use super::dataset::Dataset;
+use super::wrapper::{Changes, DatasetWrapper};
 use crate::data::error::{DataError, Result};
 use crate::data::order::permutation::KeyedPermutation;
 use crate::storage::fingerprint::Fingerprint;
@@ -116,8 +114,15 @@ impl Subset {
         let part = self.bits.get(word).map_or(0, |word| (word & ((1 << bit) - 1)).count_ones());
         self.counts[group] + whole.sum::<u32>() as usize + part as usize
     }
+}
 
-    /// The number in the dataset of its row `n`.
+impl DatasetWrapper for Subset {
+    const CHANGES: Changes = Changes::Rows;
+
+    fn inner(&self) -> &dyn Dataset {
+        &*self.of
+    }
+
     fn row(&self, n: usize) -> usize {
         let group = self.counts.partition_point(|&count| count <= n) - 1;
         let mut left = n - self.counts[group];
@@ -132,30 +137,9 @@ impl Subset {
         }
         at * 64 + word.trailing_zeros() as usize
     }
-}
 
-impl Dataset for Subset {
     fn len(&self) -> usize {
         self.counts[self.counts.len() - 1]
-    }
-
-    fn layout(&self) -> &RowLayout {
-        self.of.layout()
-    }
-
-    fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()> {
-        let rows: Vec<usize> = rows.iter().map(|&n| self.row(n)).collect();
-        self.of.gather(&rows, out)
-    }
-
-    fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {
-        let rows: Vec<usize> = rows.iter().map(|&n| self.row(n)).collect();
-        self.of.gather_targets(&rows, out)
-    }
-
-    fn gather_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
-        let rows: Vec<usize> = rows.iter().map(|&n| self.row(n)).collect();
-        self.of.gather_doubles(&rows, origin, out)
     }
 
     fn class_indices(&self, rows: Range<usize>, out: &mut [i64]) -> Result<()> {
@@ -187,23 +171,11 @@ impl Dataset for Subset {
         self.of.prefetch(&rows);
     }
 
-    fn advice(&self) -> Option<String> {
-        self.of.advice()
-    }
-
     fn fingerprint(&self) -> Result<u64> {
         let mut hash = Fingerprint::default();
         hash.number(self.of.fingerprint()?);
         hash.bytes(bytemuck::cast_slice(&self.bits));
         Ok(hash.finish())
-    }
-
-    fn resident_bytes(&self) -> usize {
-        self.of.resident_bytes()
-    }
-
-    fn source(&self) -> &str {
-        self.of.source()
     }
 }
 
@@ -219,14 +191,14 @@ mod tests {
         fn parts_hold_each_row_once_and_in_order(n_rows in 2usize..3000, fraction in 0.01..0.99, seed: u64) {
             let whole = numbered(n_rows);
             let Ok((train, eval)) = split(&whole, fraction, seed) else { return Ok(()) };
-            prop_assert_eq!(eval.len(), (n_rows as f64 * fraction).round() as usize);
+            prop_assert_eq!(Dataset::len(&eval), (n_rows as f64 * fraction).round() as usize);
             let (train_rows, eval_rows) = (numbers_of(&train), numbers_of(&eval));
             prop_assert!(train_rows.is_sorted() && eval_rows.is_sorted());
             for (subset, rows) in [(&train, &train_rows), (&eval, &eval_rows)] {
                 for (n, &row) in rows.iter().enumerate().step_by(17) {
                     prop_assert_eq!(subset.rows_before(row), n);
                 }
-                prop_assert_eq!(subset.rows_before(n_rows), subset.len());
+                prop_assert_eq!(subset.rows_before(n_rows), Dataset::len(subset));
             }
             let mut all = [train_rows, eval_rows].concat();
             all.sort();

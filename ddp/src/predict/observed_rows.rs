@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ddp_kernels::{DType, Device, Tensor, TensorMut};
+use ddp_kernels::{DType, Device, Tensor};
 
 use crate::data::batch::{Batch, BatchMut};
 use crate::data::error::Result;
-use crate::data::{ColumnCodes, DataError, Dataset, RowLayout};
+use crate::data::{Changes, ColumnCodes, DataError, Dataset, DatasetWrapper};
 
 /// Values that differ from those of training, per column.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -136,13 +136,11 @@ fn is_bad_value(error: &DataError) -> bool {
     )
 }
 
-impl Dataset for ObservedRows {
-    fn len(&self) -> usize {
-        self.of.len()
-    }
+impl DatasetWrapper for ObservedRows {
+    const CHANGES: Changes = Changes::Nothing;
 
-    fn layout(&self) -> &RowLayout {
-        self.of.layout()
+    fn inner(&self) -> &dyn Dataset {
+        &*self.of
     }
 
     fn gather(&self, rows: &[usize], mut out: BatchMut<'_>) -> Result<()> {
@@ -155,7 +153,7 @@ impl Dataset for ObservedRows {
             }
             gathered => gathered?,
         }
-        if self.layout().dtype == DType::F32 {
+        if self.of.layout().dtype == DType::F32 {
             self.watch(out.x.into_slice::<f32>(OP, "x")?, |n| rows[n]);
         }
         Ok(())
@@ -177,33 +175,5 @@ impl Dataset for ObservedRows {
         let values = batch.x.as_slice::<f32>("gather", "x")?;
         self.watch(&values[(first_new - rows.start) * self.columns.len()..], |n| first_new + n);
         Ok(Some(batch))
-    }
-
-    fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {
-        self.of.gather_targets(rows, out)
-    }
-
-    fn gather_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
-        self.of.gather_doubles(rows, origin, out)
-    }
-
-    fn block_ends(&self) -> Option<&[usize]> {
-        self.of.block_ends()
-    }
-
-    fn prefetch(&self, rows: &[Range<usize>]) {
-        self.of.prefetch(rows);
-    }
-
-    fn fingerprint(&self) -> Result<u64> {
-        self.of.fingerprint()
-    }
-
-    fn resident_bytes(&self) -> usize {
-        self.of.resident_bytes()
-    }
-
-    fn source(&self) -> &str {
-        self.of.source()
     }
 }

@@ -6,7 +6,7 @@ use ddp_comm::CommError;
 use ddp_kernels::KernelError;
 
 use crate::checkpoint::CheckpointError;
-use crate::config::ConfigError;
+use crate::config::{ConfigError, EvalMetric};
 use crate::data::DataError;
 use crate::data_parallel::ExchangeError;
 use crate::model::ModelError;
@@ -85,6 +85,27 @@ pub enum TrainError {
         /// Number of rows.
         n_rows: usize,
     },
+    /// A permutation of so few rows changes nothing.
+    #[error(
+        "permutation importance needs at least 2 evaluation rows, got {n_rows} of {source_name}\nhint: name more rows with --data"
+    )]
+    TooFewRowsToPermute {
+        /// The rows' source.
+        source_name: String,
+        /// Number of rows.
+        n_rows: usize,
+    },
+    /// The evaluation rows do not define the metric.
+    #[error(
+        "{} is not defined for the rows of {source_name}\nhint: docs/metrics.md says when it is; choose another with --metrics",
+        .metric.title()
+    )]
+    MetricUndefined {
+        /// The metric.
+        metric: EvalMetric,
+        /// The rows' source.
+        source_name: String,
+    },
     /// The number of rows of a global batch overflows.
     #[error(
         "`train.batch_size` times ranks times `train.grad_accum_steps` overflows the row count\nhint: use a smaller `train.batch_size`"
@@ -130,6 +151,8 @@ impl TrainError {
             Self::LossNotFinite { .. }
                 | Self::GradientNotFinite { .. }
                 | Self::NoEvalWeight { .. }
+                | Self::TooFewRowsToPermute { .. }
+                | Self::MetricUndefined { .. }
                 | Self::BatchOverflows
         )
     }

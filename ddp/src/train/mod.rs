@@ -13,6 +13,7 @@ pub mod error;
 mod eval_readback;
 pub mod evaluate;
 pub(crate) mod gpu_step;
+pub mod importance;
 pub mod metrics;
 pub mod options;
 pub mod resume;

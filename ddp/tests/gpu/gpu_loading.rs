@@ -3,14 +3,13 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use crate::made_up::gpus::gpus;
 use crate::made_up::{Setup, Trained, assert_close, row_weights};
 use ddp::config::Placement;
 use ddp::data::batch::BatchMut;
-use ddp::data::{Dataset, Normalizer, ResidentRows, RowLayout};
+use ddp::data::{Changes, Dataset, DatasetWrapper, Normalizer, ResidentRows, RowLayout};
 use ddp_comm::threads;
 use ddp_kernels::{DType, TensorMut};
 use half::{bf16, f16};
@@ -29,9 +28,11 @@ impl Stored {
     }
 }
 
-impl Dataset for Stored {
-    fn len(&self) -> usize {
-        self.of.len()
+impl DatasetWrapper for Stored {
+    const CHANGES: Changes = Changes::Features;
+
+    fn inner(&self) -> &dyn Dataset {
+        &*self.of
     }
 
     fn layout(&self) -> &RowLayout {
@@ -61,16 +62,6 @@ impl Dataset for Stored {
             _ => out.x.into_slice::<f32>("test", "x")?.iter_mut().zip(floats).for_each(|(x, v)| *x = v),
         }
         Ok(())
-    }
-
-    fn prefetch(&self, _rows: &[Range<usize>]) {}
-
-    fn fingerprint(&self) -> Result<u64, ddp::data::DataError> {
-        self.of.fingerprint()
-    }
-
-    fn source(&self) -> &str {
-        "stored rows"
     }
 }
 

@@ -23,6 +23,7 @@ mod digits_kept;
 mod export;
 mod failure;
 mod gpu_program;
+mod importance;
 mod law;
 mod logging;
 mod metrics;

@@ -1,13 +1,14 @@
 //! Metrics and the best evaluation, as a user of the program sees them.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 #[cfg(feature = "mpi")]
 use crate::common::ranks;
 use crate::common::{
-    Outcome, Run, assert_all_close, made_up_csv, run, run_ok, single, temp_dir, train, write,
+    Outcome, Run, assert_all_close, made_up_csv, run, run_ok, single, start, temp_dir, train, write,
 };
 
 /// Few rows and a large step: the evaluation loss falls, and then rises for the rest of the run.
@@ -95,6 +96,29 @@ fn a_resumed_run_ends_with_the_same_model_and_last_weights() {
             assert!(std::fs::read(out.join(name)).unwrap() == file(&whole, name), "{ema}: {name} differs");
         }
     }
+}
+
+#[test]
+fn a_run_in_progress_is_evaluated_by_its_newest_checkpoint() {
+    let folder = temp_dir();
+    let config = write(folder.path(), "run.toml", OVERFITS);
+    let out = folder.path().join("out");
+    let sets = ["train.epochs=1000000", "checkpoint.every_steps=200", "checkpoint.keep=1000"];
+    let mut args = vec!["train", text(&config), "--out", text(&out), "--quiet", "--device", "cpu"];
+    sets.iter().for_each(|set| args.extend(["--set", set]));
+    let _job = start(single(&args));
+    let started = Instant::now();
+    while !out.join("checkpoints/latest").exists() {
+        assert!(started.elapsed() < Duration::from_secs(100), "no checkpoint");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // As after a run that was resumed: the file of the earlier end is not that of the run.
+    std::fs::write(out.join("model.safetensors"), "an earlier end").unwrap();
+    let report = eval(&["--checkpoint", text(&out)]);
+    let model = report["model"].as_str().unwrap();
+    assert!(model.contains("checkpoints") && model.contains("step-"), "{model}");
+    let told = run_ok(single(&["eval", "--device", "cpu", "--checkpoint", text(&out)])).stdout;
+    assert!(told.lines().next().unwrap().contains("step-"), "{told}");
 }
 
 #[test]

@@ -1,27 +1,103 @@
-//! `ddp-train checkpoint show`: the manifest as text.
+//! `ddp-train checkpoint show`: the manifest and the model's preprocessing, as text or JSON.
+
+use serde::Serialize;
 
 use super::{one_at, print_result};
-use crate::checkpoint::{Checkpoint, Parameter, RunState};
+use crate::checkpoint::{Checkpoint, Manifest, Parameter, RunState};
 use crate::cli::CheckpointShowArgs;
-use crate::data::LabelVocabulary;
+use crate::data::{LabelVocabulary, Preprocessor, Vocabulary};
 use crate::error::Result;
-use crate::model::file::labels_of;
+use crate::model::file::ModelInfo;
 use crate::report::EvalMetrics;
 use crate::report::metrics::json_line;
 use crate::report::table::table;
 use crate::report::units::mib;
-use crate::storage::tensor_file::TensorFile;
 
-/// Shows the manifest.
+/// Shows one checkpoint.
 pub(super) fn show(args: &CheckpointShowArgs) -> Result<()> {
     let checkpoint = one_at(&args.path)?;
     Ok(print_result(&if args.config {
         checkpoint.manifest().config.clone()
     } else if args.json {
-        json_line(checkpoint.manifest())
+        to_json(&checkpoint)
     } else {
         to_text(&checkpoint)
     })?)
+}
+
+/// A checkpoint in JSON: the fields of its manifest, and what its model file says of the data.
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    manifest: &'a Manifest,
+    /// Which rows were used, or what is wrong with that.
+    epochs: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    preprocessing: Option<Preprocessing<'a>>,
+}
+
+/// Conversion of the rows to the model's input and output.
+#[derive(Serialize)]
+struct Preprocessing<'a> {
+    /// Columns of the data, in order.
+    columns: &'a [String],
+    /// Values of the categorical ones.
+    vocabularies: &'a [Vocabulary],
+    /// Whether numbers are normalised.
+    is_normalized: bool,
+    /// Whether missing values are filled in.
+    fills_missing: bool,
+    /// Labels of the classes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    classes: Option<Vec<String>>,
+    /// Per target, a prediction is `output * scale + shift`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target_scale: Option<Scale<'a>>,
+}
+
+#[derive(Serialize)]
+struct Scale<'a> {
+    shift: &'a [f64],
+    scale: &'a [f64],
+}
+
+impl<'a> Preprocessing<'a> {
+    fn of(preprocessor: &'a Preprocessor) -> Self {
+        let Preprocessor { plan, normalizer, target_scale, labels } = preprocessor;
+        let names = |labels: &LabelVocabulary| (0..labels.len()).map(|class| labels.name(class)).collect();
+        Preprocessing {
+            columns: &plan.columns,
+            vocabularies: &plan.vocabularies,
+            is_normalized: normalizer.is_some(),
+            fills_missing: plan.fills_missing(),
+            classes: labels.as_deref().map(names),
+            target_scale: target_scale.as_ref().map(|of| Scale { shift: &of.shift, scale: &of.scale }),
+        }
+    }
+
+    /// The columns in words.
+    fn summary(&self) -> String {
+        let mut text = self.columns.len().to_string();
+        if !self.vocabularies.is_empty() {
+            text += &format!(", {} of them with categories", self.vocabularies.len());
+        }
+        if self.is_normalized {
+            text += ", numbers normalised";
+        }
+        if self.fills_missing {
+            text += ", missing values filled in";
+        }
+        text
+    }
+}
+
+fn to_json(checkpoint: &Checkpoint) -> String {
+    let preprocessor = preprocessor(checkpoint);
+    json_line(&Shown {
+        manifest: checkpoint.manifest(),
+        epochs: epochs(checkpoint),
+        preprocessing: preprocessor.as_ref().map(Preprocessing::of),
+    })
 }
 
 fn to_text(checkpoint: &Checkpoint) -> String {
@@ -44,8 +120,14 @@ fn to_text(checkpoint: &Checkpoint) -> String {
     }
     let numel: usize = manifest.parameters.iter().map(Parameter::numel).sum();
     line("model", format!("{numel} elements in {} parameters", manifest.parameters.len()));
-    if let Some(labels) = labels(checkpoint) {
-        line("classes", format!("{}: {}", labels.len(), labels.summary()));
+    if let Some(preprocessor) = preprocessor(checkpoint) {
+        line("columns", Preprocessing::of(&preprocessor).summary());
+        if let Some(labels) = &preprocessor.labels {
+            line("classes", format!("{}: {}", labels.len(), labels.summary()));
+        }
+        if let Some(scale) = &preprocessor.target_scale {
+            line("targets", format!("{}, standardised", scale.n_targets()));
+        }
     }
     let state = if manifest.state.is_empty() { "none".to_owned() } else { manifest.state.join(", ") };
     line("state", state);
@@ -62,10 +144,9 @@ fn to_text(checkpoint: &Checkpoint) -> String {
     text
 }
 
-/// The labels of the model's classes, if its file can be read; `checkpoint verify` reports damage.
-fn labels(checkpoint: &Checkpoint) -> Option<LabelVocabulary> {
-    let file = TensorFile::open(&checkpoint.model_path()).ok()?;
-    labels_of(&file.metadata()).ok()?
+/// The preprocessing in the model's file, if it can be read; `checkpoint verify` reports damage.
+fn preprocessor(checkpoint: &Checkpoint) -> Option<Preprocessor> {
+    ModelInfo::read(&checkpoint.model_path()).ok().map(|info| info.preprocessor)
 }
 
 fn epochs(checkpoint: &Checkpoint) -> String {

@@ -27,7 +27,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod texts;
-mod time;
+pub(crate) mod time;
 
 pub(crate) use cell::{Meaning, Notation, put as put_cell, with_point};
 pub(crate) use columns::{ColumnPlan, FileColumns, Role, index_note, same_columns};

@@ -10,10 +10,10 @@ use ddp::config::EvalMetric;
 use ddp::data::order::epoch_proof::RowsHash;
 use ddp::model::ParamLayout;
 use ddp::report::EvalMetrics;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::fixture::*;
-use crate::common::{DDP_TRAIN, Outcome, read_weights, run, single};
+use crate::common::{DDP_TRAIN, Outcome, read_weights, run, run_ok, single, temp_dir, write};
 
 fn checkpoint(args: &[&str]) -> Outcome {
     run(single(&[&["checkpoint"], args].concat()))
@@ -139,6 +139,39 @@ fn show_tells_it_in_words() {
     let outcome = checkpoint(&["show", text(dir.path())]);
     assert!(outcome.stderr.contains("skipped step-15: manifest.json is truncated"), "{}", outcome.stderr);
     assert!(outcome.stdout.contains("step 10, 40 rows"), "{}", outcome.stdout);
+}
+
+#[test]
+fn show_tells_how_rows_become_input_and_output() {
+    let folder = temp_dir();
+    let train = |name: &str, table: &str, target: &str| {
+        let table = write(folder.path(), &format!("{name}.csv"), table);
+        let out = folder.path().join(name);
+        let target = format!("data.target={target}");
+        let categorical = "data.categorical=[\"kind\"]";
+        let args = ["train", text(&table), "--out", text(&out), "--quiet", "--epochs", "1"];
+        let sets = ["--set", &target, "--set", categorical, "--set", "data.missing=mean"];
+        run_ok(single(&[&args[..], &sets].concat()));
+        let json: Value = serde_json::from_str(&stdout(&["show", text(&out), "--json"])).unwrap();
+        (stdout(&["show", text(&out)]), json)
+    };
+    let (told, json) = train("pets", "kind,x,label\ncat,1,yes\ndog,2.5,no\ncat,,yes\n", "label");
+    for part in [
+        "columns     2, 1 of them with categories, numbers normalised, missing values filled in\n",
+        "classes     2: no, yes\n",
+    ] {
+        assert!(told.contains(part), "no {part:?} in {told}");
+    }
+    let of = &json["preprocessing"];
+    assert_eq!((&of["columns"], &of["classes"]), (&json!(["kind", "x"]), &json!(["no", "yes"])));
+    assert_eq!(of["vocabularies"], json!([{"column": "kind", "values": ["cat", "dog"]}]));
+    assert_eq!((&of["is_normalized"], &of["fills_missing"]), (&json!(true), &json!(true)));
+    assert!(of.get("target_scale").is_none(), "{of}");
+    assert!(json["epochs"].as_str().unwrap().starts_with("each of 3 rows was used"), "{json}");
+    assert_eq!(json["run"]["step"], 1);
+    let (told, json) = train("prices", "kind,x,price\na,1,10.5\nb,2,30.5\na,3,10.5\nb,4,30.5\n", "price");
+    assert!(told.contains("targets     1, standardised\n"), "{told}");
+    assert_eq!(json["preprocessing"]["target_scale"], json!({"shift": [20.5], "scale": [10.0]}));
 }
 
 #[test]
