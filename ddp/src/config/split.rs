@@ -91,7 +91,7 @@ impl Split {
             return Err(setting.bad(expected, "`data.eval_fraction` says how many rows are evaluated"));
         }
         let Some(fraction) = fraction else {
-            let expected = format!("together with `data.eval_fraction` where it names a `{kind}`");
+            let expected = format!("given with `data.eval_fraction` where it names a `{kind}`");
             let hint = "set `data.eval_fraction` to 0.2 to evaluate on about a fifth of the rows";
             return Err(setting.bad(expected, hint));
         };

@@ -124,8 +124,10 @@ fn by_value(
         let named =
             recognised(values, column).filter(|&value| train.is_empty() || sides[value] == Side::LeftOut);
         let Some(value) = named else {
+            let example = values.texts.iter().min_by_key(|text| (!is_eval_name(text), *text));
+            let example = example.map_or("test", String::as_str);
             let hint = format!(
-                "name the values of the rows to evaluate on, as in split = {{ column = \"{column}\", eval = \"test\" }}"
+                "name the values of the rows to evaluate on, as in split = {{ column = \"{column}\", eval = \"{example}\" }}"
             );
             return Err(unclear("does not say which rows to evaluate on".to_owned(), hint));
         };

@@ -195,12 +195,16 @@ fn a_split_names_one_column_and_what_it_needs() {
     refused(&["data.split=patient"], &["a table with one of `column`, `group` and `time`", example]);
     refused(&["data.split={eval=\"x\"}"], &["one of `column`, `group` and `time`"]);
     refused(&["data.split={group=\"a\",time=\"b\"}"], &["one of `column`, `group` and `time`"]);
+    refused(
+        &["data.split.group=a"],
+        &["unknown key `data.split.group`", "did you mean `data.split`? for example data.split = { column"],
+    );
     refused(&["data.split={groups=\"a\"}"], &["did you mean `group`?"]);
     refused(&["data.split={group=3}"], &["whose `group` is the name of a column"]);
     refused(&["data.split={column=\"a\",eval=1}"], &["`eval` is a text", "eval = \"1\""]);
     refused(&["data.split={column=\"a\",eval=\"x\",train=[\"x\"]}"], &["\"x\" is in both"]);
     let fraction = "data.eval_fraction=0.2";
-    refused(&["data.split={group=\"a\"}"], &["together with `data.eval_fraction`", "0.2"]);
+    refused(&["data.split={group=\"a\"}"], &["must be given with `data.eval_fraction`", "0.2"]);
     refused(&["data.split={time=\"a\",eval=\"b\"}", fraction], &["without `eval` and `train`"]);
     refused(&["data.split={column=\"a\"}", fraction], &["`data.eval_fraction`", "absent where `data.split`"]);
     let by_group = "data.split={group=\"a\"}";
