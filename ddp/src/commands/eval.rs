@@ -122,11 +122,10 @@ fn load(args: &EvalArgs, device: Device, is_active: bool) -> Result<Ready> {
         (None, EvalSource::Source(source)) => {
             open_eval(data, source, labels.or(data.eval_labels.as_deref()), classes, known)?
         }
-        (None, EvalSource::Fraction(fraction)) => {
+        (None, EvalSource::Fraction(_) | EvalSource::Split(_)) => {
             let spec = SourceSpec { classes, features: Some(known), ..SourceSpec::train(data) };
-            let rows: Arc<dyn Dataset> =
-                Arc::new(data::split_eval(data, &spec.open()?, *fraction, config.train.seed)?.1);
-            (rows, 0)
+            let divided = data::take_eval(data, &spec.open()?, config.train.seed)?;
+            (divided.expect("the config takes evaluation rows out of the training rows").eval, 0)
         }
         (None, EvalSource::Unset | EvalSource::None) => return Err(Error::NoEvalData),
     };

@@ -8,6 +8,7 @@ use super::key::{Before, Key, Kind, Lookup, Range, count, key, number, one_of, s
 use super::limits::MAX_WIDTH;
 use super::origin::Origin;
 use super::raw::RawConfig;
+use super::split::{SPLIT_KEYS, Split};
 use super::table_text::{Datetime, Delimiter};
 use super::value::{ConfigEnum, ConfigValue as _, config_enum};
 use super::writer::Writer;
@@ -148,6 +149,8 @@ pub enum EvalSource {
     Source(String),
     /// This part of the training rows, in (0, 1), drawn by the seed and taken out of training.
     Fraction(f64),
+    /// The training rows that a column decides on, taken out of training.
+    Split(Split),
 }
 
 config_enum! {
@@ -260,6 +263,12 @@ pub(super) const KEYS: &[Key] = &[
         "data.eval",
         "`eval` names rows to evaluate on, `eval_fraction` takes them out of the training rows",
     ),
+    key("data.split", Kind::Table(SPLIT_KEYS))
+        .help("Column by which rows are taken out of training to evaluate on: of the values `eval`, or with data.eval_fraction whole groups or the last rows by time; it is no feature")
+        .absent("data.eval_fraction draws single rows")
+        .example(r#"{ column = "fold", eval = "test" }"#)
+        .synonyms(&["group_by", "split_column"])
+        .instead_of("data.eval", "`eval` names rows to evaluate on, `split` takes them out of the training rows"),
     one_of("data.format", DataFormat::NAMES)
         .help("Format of the files; \"auto\" goes by their first bytes and their names")
         .default(r#""auto""#),
@@ -387,7 +396,7 @@ impl DataConfig {
             target: target(raw, task, auto_task)?,
             classes: classes(raw, task)?,
             unknown_label: raw.get("data.unknown_label")?,
-            stratify: raw.get("data.stratify")?,
+            stratify: stratify(raw, &eval)?,
             drop: raw.get("data.drop")?,
             categorical: raw.get("data.categorical")?,
             weight: raw.optional("data.weight")?,
@@ -420,6 +429,7 @@ impl DataConfig {
         };
         data.check_weights(raw)?;
         data.check_columns(raw)?;
+        data.check_split(raw)?;
         Ok(data)
     }
 
@@ -458,6 +468,32 @@ impl DataConfig {
         Ok(())
     }
 
+    /// The column of `data.split` has no other use.
+    fn check_split(&self, raw: &RawConfig) -> Result<()> {
+        let (Some(split), Some(setting)) = (self.split(), raw.given("data.split")) else { return Ok(()) };
+        let column = split.column().to_owned();
+        let uses = [
+            ("data.target", self.target.contains(&column)),
+            ("data.weight", self.weight.as_ref() == Some(&column)),
+            ("data.categorical", self.categorical.contains(&column)),
+        ];
+        match uses.into_iter().find(|(_, is_used)| *is_used) {
+            Some((key, _)) => {
+                let expected = format!("a column without another use, and `{key}` names \"{column}\" too");
+                Err(setting.bad(expected, "the column of a split is no feature, target or weight"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The split of the training rows by a column.
+    pub fn split(&self) -> Option<&Split> {
+        match &self.eval {
+            EvalSource::Split(split) => Some(split),
+            EvalSource::Unset | EvalSource::None | EvalSource::Source(_) | EvalSource::Fraction(_) => None,
+        }
+    }
+
     pub(super) fn write(&self, writer: &mut Writer) {
         let DataConfig { train, labels, eval, eval_labels, eval_weight, format, .. } = self;
         writer.put("data.train", train);
@@ -466,6 +502,10 @@ impl DataConfig {
             EvalSource::Unset | EvalSource::None => writer.put("data.eval", &"none".to_owned()),
             EvalSource::Source(source) => writer.put("data.eval", source),
             EvalSource::Fraction(fraction) => writer.put("data.eval_fraction", fraction),
+            EvalSource::Split(split) => {
+                writer.put_toml("data.split", split.to_toml());
+                writer.put_optional("data.eval_fraction", split.fraction().as_ref());
+            }
         }
         writer.put_optional("data.eval_labels", eval_labels.as_ref());
         writer.put_optional("data.eval_weight", eval_weight.as_ref());
@@ -530,6 +570,9 @@ fn shuffles_anywhere(value: Lookup<'_>) -> bool {
 }
 
 fn eval(raw: &RawConfig, train: &str) -> Result<EvalSource> {
+    if let Some(split) = raw.given("data.split") {
+        return Ok(EvalSource::Split(Split::read(split, raw.given("data.eval_fraction"))?));
+    }
     let fraction = raw.optional("data.eval_fraction")?;
     Ok(match (raw.optional::<String>("data.eval")?, fraction) {
         (_, Some(fraction)) => EvalSource::Fraction(fraction),
@@ -539,6 +582,17 @@ fn eval(raw: &RawConfig, train: &str) -> Result<EvalSource> {
         (None, None) if train.starts_with("builtin:") => EvalSource::Source(train.to_owned()),
         (None, None) => EvalSource::Unset,
     })
+}
+
+/// Whether single rows are drawn class by class; the column of a split decides alone.
+fn stratify(raw: &RawConfig, eval: &EvalSource) -> Result<bool> {
+    let stratify = raw.get("data.stratify")?;
+    match (eval, raw.given("data.stratify")) {
+        (EvalSource::Split(_), Some(setting)) if stratify => Err(setting
+            .bad("false or absent next to `data.split`", "the column of the split decides, not the classes")),
+        (EvalSource::Split(_), _) => Ok(false),
+        _ => Ok(stratify),
+    }
 }
 
 /// The task, and whether the targets decide on it.

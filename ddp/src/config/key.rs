@@ -75,6 +75,8 @@ pub enum Kind {
     BoolOr(&'static str),
     /// A list of tables with these keys, the first of which is required.
     Tables(&'static [Key]),
+    /// A table with some of these keys.
+    Table(&'static [Key]),
 }
 
 /// A range of finite numbers.
@@ -286,6 +288,7 @@ impl Kind {
             Kind::Texts { .. } => "a text or a list of texts",
             Kind::BoolOr(_) => "true, false or a text",
             Kind::Tables(_) => "a list of groups",
+            Kind::Table(_) => "a table",
         }
     }
 
@@ -312,6 +315,10 @@ impl Kind {
             Kind::Tables(keys) => {
                 let names: Vec<_> = keys.iter().map(Key::short_name).collect();
                 format!("list of tables of `{}`", names.join("`, `"))
+            }
+            Kind::Table(keys) => {
+                let names: Vec<_> = keys.iter().map(Key::short_name).collect();
+                format!("table of `{}`", names.join("`, `"))
             }
         }
     }

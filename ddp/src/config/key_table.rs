@@ -51,6 +51,10 @@ impl KeyTable {
     pub(super) fn hint(self, name: &str) -> String {
         let last = name.rsplit('.').next().unwrap_or(name);
         let (section, _) = name.split_once('.').unwrap_or((name, ""));
+        let is_inside = |key: &&Key| name.strip_prefix(key.name).is_some_and(|rest| rest.starts_with('.'));
+        if let Some(key) = self.keys().find(is_inside) {
+            return format!("did you mean `{0}`? for example {0} = {1}", key.name, key.example);
+        }
         // The right name in the wrong section is nearer than a similar name in the right one.
         let elsewhere = self.keys().find(|key| key.short_name() == last);
         if let Some(key) = elsewhere.or_else(|| self.keys().find(|key| key.synonyms.contains(&last))) {

@@ -27,7 +27,7 @@ pub(super) enum Source {
 }
 
 impl RawConfig {
-    /// Lays `upper` over `lower`: a later value replaces an earlier one, and that of its key's alternative.
+    /// Lays `upper` over `lower`: a later value replaces an earlier one, and those of its key's alternatives.
     ///
     /// # Errors
     /// [`ConfigError::Conflict`] if one layer holds both keys of an alternative.
@@ -41,8 +41,7 @@ impl RawConfig {
         check_no_conflict(table, &upper)?;
         let mut settings = lower;
         for setting in upper {
-            let alternative = alternative(table, setting.key);
-            settings.retain(|old| old.key.name != setting.key.name && Some(old.key.name) != alternative);
+            settings.retain(|old| old.key.name != setting.key.name && !exclude(old.key, setting.key));
             settings.push(setting);
         }
         Ok(RawConfig { table, settings, source, unknown_to_run: Vec::new() })
@@ -109,9 +108,10 @@ pub(super) fn missing_value(key: &Key, source: Source) -> Option<&'static str> {
     }
 }
 
-fn alternative(table: KeyTable, key: &Key) -> Option<&'static str> {
-    let of_other = || table.keys().find(|other| other.alternative.is_some_and(|of| of.name == key.name));
-    key.alternative.map(|other| other.name).or_else(|| Some(of_other()?.name))
+/// Whether only one of the two keys may be given.
+fn exclude(a: &Key, b: &Key) -> bool {
+    let names = |key: &Key, other: &Key| key.alternative.is_some_and(|of| of.name == other.name);
+    names(a, b) || names(b, a)
 }
 
 fn check_no_conflict(table: KeyTable, layer: &[Setting]) -> Result<()> {

@@ -84,6 +84,7 @@ fn kind(kind: Kind) -> Value {
             item["required"] = json!([keys[0].short_name()]);
             json!({ "type": "array", "items": item })
         }
+        Kind::Table(keys) => object(&keys.iter().collect::<Vec<_>>()),
     }
 }
 

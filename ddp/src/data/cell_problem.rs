@@ -133,6 +133,29 @@ pub enum CellProblem {
         /// The cell.
         text: String,
     },
+    /// No value in the column of `data.split`.
+    #[error(
+        "the value is missing, and `data.split` needs it in every row\nhint: fill in the value, or remove those rows"
+    )]
+    SplitMissing,
+    /// Text in the column of times.
+    #[error(
+        "expected a date, a time or a number, got \"{text}\"\n\
+         hint: write dates as 2024-05-31 or 2024-05-31 12:30:00"
+    )]
+    NotATime {
+        /// The cell.
+        text: String,
+    },
+    /// A date among numbers, or the reverse.
+    #[error(
+        "expected a time in the notation of the rows before it, got \"{text}\"\n\
+         hint: write all times as dates, or all of them as numbers"
+    )]
+    OtherTime {
+        /// The cell.
+        text: String,
+    },
     /// A multilabel target that is neither 0 nor 1.
     #[error(
         "expected 0 or 1 for task \"multilabel\", got {text}\n\

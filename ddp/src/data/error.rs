@@ -8,6 +8,7 @@ use ddp_kernels::KernelError;
 
 use crate::data::CellProblem;
 use crate::data::labels::{Label, LabelVocabulary};
+use crate::data::split_error::SplitError;
 use crate::data::table::CsvError;
 use crate::storage::atomic_write::WriteError;
 use crate::storage::user_file::FileError;
@@ -106,6 +107,27 @@ pub enum DataError {
         fraction: f64,
         /// "no test rows" or "no training rows".
         empty: &'static str,
+    },
+    /// A value by which rows can't be split.
+    #[error("{place}, column \"{column}\": {problem}")]
+    SplitCell {
+        /// File and line, or row.
+        place: String,
+        /// The column of `data.split`.
+        column: String,
+        /// The fault.
+        problem: CellProblem,
+    },
+    /// A split by a column that can't be made.
+    #[error(transparent)]
+    Split(Box<SplitError>),
+    /// Files that were changed while they were read.
+    #[error(
+        "{source_name}: its number of rows changed while it was read\nhint: start again when nothing writes to it"
+    )]
+    RowsChanged {
+        /// The data.
+        source_name: String,
     },
     /// Training and evaluation rows with different columns.
     #[error(
@@ -671,5 +693,11 @@ impl DataError {
 impl From<CommError> for DataError {
     fn from(error: CommError) -> Self {
         DataError::Comm(Box::new(error))
+    }
+}
+
+impl From<SplitError> for DataError {
+    fn from(error: SplitError) -> Self {
+        DataError::Split(Box::new(error))
     }
 }

@@ -6,6 +6,7 @@ use ddp_comm::World;
 use tracing::info_span;
 
 use super::class_rows::{class_counts, split_by_class, without_unknown};
+use super::column_split::split_by_column;
 use super::data_fingerprint::DataFingerprint;
 use super::dataset::{Dataset, RowLayout, TargetLayout};
 use super::labels::{LabelSurvey, LabelVocabulary, TaskChoice};
@@ -15,7 +16,8 @@ use super::preprocess::{Preprocessor, needs_stats};
 use super::scaled_targets;
 use super::scan::{self, Scan};
 use super::source::{ClassLabels, KnownFeatures, Part, SourceSpec};
-use super::subset::{Subset, split};
+use super::subset::split;
+use super::train_categories;
 use super::vocabulary::Vocabulary;
 use crate::config::{
     ClassWeights, Config, DataConfig, EvalSource, FingerprintKind, Loss, Normalize, NormalizeTarget, Task,
@@ -42,6 +44,8 @@ pub struct Loaded {
     pub class_counts: Option<Vec<u64>>,
     /// Evaluation rows that were left out because of their labels.
     pub n_skipped: usize,
+    /// The parts of the rows in one line, if a column divides them.
+    pub split: Option<String>,
     /// A hash of rows and columns, of training and evaluation.
     fingerprint: DataFingerprint,
 }
@@ -92,8 +96,8 @@ pub fn load_with(
         Normalize::Auto => Normalize::None,
         other => other,
     };
-    let Parts { train, eval, n_skipped } =
-        world.collective_result(divide(config, whole, world.world_size()))?;
+    let Parts { train, eval, n_skipped, split } =
+        world.collective_result(divide(config, &spec, whole, world.world_size()))?;
     let sampled = world.collective_result(fingerprint(&train, eval.as_ref()))?;
     // Before the ranks read parts of rows that must be the same.
     let entry = ("rows and columns of the data (fingerprint)".to_owned(), format!("{sampled:016x}"));
@@ -103,9 +107,13 @@ pub fn load_with(
         true => Some(class_counts(&*train, world)?),
         false => None,
     };
+    let mut unseen = None;
     if let Some(eval) = eval.as_ref().filter(|_| data.task == Task::Classification) {
         // Before training starts, rather than at its first evaluation.
-        class_counts(&**eval, world)?;
+        let of_eval = class_counts(&**eval, world)?;
+        if split.is_some() {
+            unseen = unseen_classes(train.layout(), &class_counts(&*train, world)?, &of_eval);
+        }
     }
     let task_choice = train.layout().task_choice.clone();
     let needs_stats = needs_stats(data, normalize);
@@ -150,15 +158,39 @@ pub fn load_with(
         0 => lost_values::warnings(&*train, &preprocessor),
         _ => Ok(Vec::new()),
     };
+    let mut warnings = world.collective_result(warnings)?;
+    warnings.extend(unseen.filter(|_| world.rank().0 == 0));
     Ok(Loaded {
-        warnings: world.collective_result(warnings)?,
+        warnings,
         train: preprocessor.apply(train),
         eval: eval.map(|eval| preprocessor.apply(eval)),
         preprocessor,
         task_choice,
         class_counts: counts,
         n_skipped,
+        split,
         fingerprint,
+    })
+}
+
+/// Warns of classes that a split by a column left to the evaluation rows alone.
+fn unseen_classes(layout: &RowLayout, of_train: &[u64], of_eval: &[u64]) -> Option<String> {
+    const SHOWN: usize = 5;
+    let unseen: Vec<usize> =
+        (0..of_eval.len()).filter(|&class| of_eval[class] > 0 && of_train[class] == 0).collect();
+    let name = |class: &usize| match &layout.labels {
+        Some(labels) => format!("\"{}\"", labels.name(*class)),
+        None => class.to_string(),
+    };
+    let n_rows: u64 = unseen.iter().map(|&class| of_eval[class]).sum();
+    let names: Vec<String> = unseen.iter().take(SHOWN).map(name).collect();
+    let more = if unseen.len() > SHOWN { " and others" } else { "" };
+    (!unseen.is_empty()).then(|| {
+        format!(
+            "{n_rows} evaluation rows have labels that no training row has: {}{more}; the model can't learn them\n\
+             hint: split by another column, or remove those rows",
+            names.join(", ")
+        )
     })
 }
 
@@ -216,6 +248,7 @@ impl Loaded {
             let classes = self.labels().map(|labels| format!(" of {} classes", labels.len()));
             notes.push(format!("task: {task}{}, {reason}", classes.unwrap_or_default()));
         }
+        notes.extend(self.split.clone());
         if self.n_skipped > 0 {
             let rows = if self.n_skipped == 1 { "row" } else { "rows" };
             let n = self.n_skipped;
@@ -246,17 +279,27 @@ struct Parts {
     eval: Option<Arc<dyn Dataset>>,
     /// Evaluation rows that were left out.
     n_skipped: usize,
+    split: Option<String>,
 }
 
-fn divide(config: &Config, whole: Arc<dyn Dataset>, world_size: usize) -> Result<Parts> {
+fn divide(
+    config: &Config,
+    spec: &SourceSpec<'_>,
+    whole: Arc<dyn Dataset>,
+    world_size: usize,
+) -> Result<Parts> {
     let data = &config.data;
-    let parts = match &data.eval {
-        EvalSource::Unset | EvalSource::None => Parts { train: whole, eval: None, n_skipped: 0 },
-        EvalSource::Fraction(fraction) => {
-            let (train, eval) = split_eval(data, &whole, *fraction, config.train.seed)?;
-            Parts { train: Arc::new(train), eval: Some(Arc::new(eval)), n_skipped: 0 }
+    let parts = match (&data.eval, take_eval(data, &whole, config.train.seed)?) {
+        (by, Some(Divided { train, eval, note })) => {
+            let (train, eval) = match by {
+                EvalSource::Split(_) if spec.features.is_none() => {
+                    train_categories::by_train_rows(train, eval)?
+                }
+                _ => (train, eval),
+            };
+            Parts { train, eval: Some(eval), n_skipped: 0, split: note }
         }
-        EvalSource::Source(source) => {
+        (EvalSource::Source(source), None) => {
             let layout = whole.layout();
             let vocabularies = vocabularies(&*whole);
             // Labels of the evaluation rows must be classes of the training rows.
@@ -268,28 +311,47 @@ fn divide(config: &Config, whole: Arc<dyn Dataset>, world_size: usize) -> Result
             let known =
                 KnownFeatures { names: &layout.features, vocabularies: &vocabularies, of: whole.source() };
             let (eval, n_skipped) = open_eval(data, source, data.eval_labels.as_deref(), classes, known)?;
-            Parts { train: whole.clone(), eval: Some(eval), n_skipped }
+            Parts { train: whole.clone(), eval: Some(eval), n_skipped, split: None }
         }
+        (_, None) => Parts { train: whole, eval: None, n_skipped: 0, split: None },
     };
     check_n_rows(&*parts.train, world_size)?;
     check_class_weights(&config.loss, &*parts.train)?;
     Ok(parts)
 }
 
-/// Splits into training and evaluation rows as `data` says.
+/// Rows that were divided into two parts, both in the order of the files.
+#[derive(Debug)]
+pub struct Divided {
+    /// Rows to train on.
+    pub train: Arc<dyn Dataset>,
+    /// Rows to evaluate on.
+    pub eval: Arc<dyn Dataset>,
+    /// The parts in one line, if a column decided.
+    pub note: Option<String>,
+}
+
+/// Takes evaluation rows out of the training rows `dataset` as `data` says; `None` if it says nothing of the kind.
 ///
 /// # Errors
-/// See [`split`] and [`split_by_class`].
-pub fn split_eval(
-    data: &DataConfig,
-    dataset: &Arc<dyn Dataset>,
-    fraction: f64,
-    seed: u64,
-) -> Result<(Subset, Subset)> {
-    match (&dataset.layout().targets, data.stratify) {
-        (TargetLayout::Classes { .. }, true) => split_by_class(dataset, fraction, seed),
-        _ => split(dataset, fraction, seed),
-    }
+/// Errors of [`split`], [`split_by_class`] and of a split by a column.
+pub fn take_eval(data: &DataConfig, dataset: &Arc<dyn Dataset>, seed: u64) -> Result<Option<Divided>> {
+    let (train, eval, note) = match (&data.eval, &dataset.layout().targets) {
+        (EvalSource::Fraction(fraction), TargetLayout::Classes { .. }) if data.stratify => {
+            let (train, eval) = split_by_class(dataset, *fraction, seed)?;
+            (train, eval, None)
+        }
+        (EvalSource::Fraction(fraction), _) => {
+            let (train, eval) = split(dataset, *fraction, seed)?;
+            (train, eval, None)
+        }
+        (EvalSource::Split(by), _) => {
+            let parts = split_by_column(data, dataset, by, seed)?;
+            (parts.train, parts.eval, Some(parts.note))
+        }
+        (EvalSource::Unset | EvalSource::None | EvalSource::Source(_), _) => return Ok(None),
+    };
+    Ok(Some(Divided { train: Arc::new(train), eval: Arc::new(eval), note }))
 }
 
 /// Checks that each rank has a training row.

@@ -45,6 +45,8 @@ pub struct ToPredict<'a> {
     pub kept: &'a [String],
     /// Whether a row with a value that can't be used is skipped rather than an error.
     pub skips_bad_rows: bool,
+    /// Whether nothing else is read, no features either.
+    pub only_kept: bool,
 }
 
 /// Classes of a source's labels.

@@ -66,7 +66,8 @@ impl Input {
     /// # Errors
     /// [`PredictError::Data`](super::PredictError::Data), with file and column.
     pub(crate) fn open(saved: &SavedModel, spec: &InputSpec, share: Share) -> Result<Self> {
-        let to_predict = ToPredict { kept: &spec.keep, skips_bad_rows: spec.skips_bad_rows };
+        let to_predict =
+            ToPredict { kept: &spec.keep, skips_bad_rows: spec.skips_bad_rows, only_kept: false };
         let of_model = SourceSpec::train(&saved.config.data);
         let source = SourceSpec {
             source: &spec.source,
@@ -184,7 +185,11 @@ impl OwnedColumns {
                 vocabularies: &self.vocabularies,
                 of: "the model",
             }),
-            to_predict: Some(ToPredict { kept: &self.spec.keep, skips_bad_rows: self.spec.skips_bad_rows }),
+            to_predict: Some(ToPredict {
+                kept: &self.spec.keep,
+                skips_bad_rows: self.spec.skips_bad_rows,
+                only_kept: false,
+            }),
             ..SourceSpec::train(&self.data)
         }
     }

@@ -14,7 +14,7 @@ use ddp::config::{Config, keys};
 use serde_json::{Value, json};
 
 /// Configs that are refused, each for a reason of its own.
-const WRONG: [(&str, &str); 16] = [
+const WRONG: [(&str, &str); 17] = [
     ("a text for a number", "[optimizer]\nlr = \"0.1\""),
     ("a fraction for a whole number", "[train]\nepochs = 2.5"),
     ("a number for a list", "[model]\nhidden = 64"),
@@ -30,6 +30,7 @@ const WRONG: [(&str, &str); 16] = [
     ("neither a switch nor the name", "[train]\ndeterministic = \"worl\""),
     ("a list of the wrong length", "[optimizer]\nbetas = [0.9]"),
     ("a group without a pattern", "[[optimizer.groups]]\nlr_scale = 0.1"),
+    ("a table with an unknown key", "[data]\nsplit = { groups = \"a\" }"),
     ("two keys of a pair", "[train]\nepochs = 3\nsteps = 5"),
 ];
 

@@ -16,6 +16,7 @@ mod changed_data;
 mod checkpoint;
 mod command_line;
 mod data;
+mod data_split;
 mod describe;
 mod determinism;
 mod devices;

@@ -94,6 +94,26 @@ fn texts_dates_and_gaps_give_the_same_figures_in_every_table() {
 }
 
 #[test]
+fn a_column_splits_the_rows_alike_in_every_table() {
+    let folder = fixtures("mixed");
+    for sets in [
+        &["data.split={group=\"city\"}", "data.eval_fraction=0.3", "data.drop=[\"joined\"]"][..],
+        &["data.split={time=\"joined\"}", "data.eval_fraction=0.25", "data.categorical=[\"city\"]"],
+        &["data.split={column=\"member\",eval=\"true\"}", "data.drop=[\"joined\", \"city\"]"],
+    ] {
+        let sets = [sets, &["data.missing=mean"]].concat();
+        let (out, outcome) = train(&folder, "comma.csv", &sets);
+        let first = evaluate(&folder, &out, &[]);
+        assert!(outcome.stderr.contains("split by \"") && first["rows"].as_u64().unwrap() < 30, "{first}");
+        for name in files("mixed") {
+            let (out, outcome) = train(&folder, &name, &sets);
+            assert!(outcome.stderr.contains("split by \""), "{name}: {}", outcome.stderr);
+            assert_eq!(evaluate(&folder, &out, &[]), first, "{name} with {sets:?}");
+        }
+    }
+}
+
+#[test]
 fn an_index_that_pandas_wrote_is_left_out_and_reported() {
     let names: &[&str] =
         if cfg!(feature = "parquet") { &["index.csv", "index.parquet"] } else { &["index.csv"] };

@@ -31,11 +31,23 @@ fn any_key() -> impl Strategy<Value = &'static str> {
     proptest::sample::select(keys().map(|key| key.name).collect::<Vec<_>>())
 }
 
+fn any_split() -> impl Strategy<Value = Split> {
+    let column = || "[^\\pC]{0,8}s";
+    let values = |pattern: &'static str| proptest::collection::vec(pattern, 0..3);
+    prop_oneof![
+        (column(), values("[^\\pC]{0,8}e"), values("[^\\pC]{0,8}t"))
+            .prop_map(|(column, eval, train)| Split::Column { column, eval, train }),
+        (column(), 1e-9..0.999f64).prop_map(|(column, fraction)| Split::Group { column, fraction }),
+        (column(), 1e-9..0.999f64).prop_map(|(column, fraction)| Split::Time { column, fraction }),
+    ]
+}
+
 fn any_data() -> impl Strategy<Value = DataConfig> {
     let eval = prop_oneof![
         Just(EvalSource::None),
         "\\PC{0,5}[a-z]/".prop_map(EvalSource::Source),
         (1e-9..0.999f64).prop_map(EvalSource::Fraction),
+        any_split().prop_map(EvalSource::Split),
     ];
     let target = proptest::collection::hash_set("[^\\pC]{0,8}z", 1..4);
     let classes = proptest::option::of(2usize..100);
@@ -64,6 +76,7 @@ fn any_data() -> impl Strategy<Value = DataConfig> {
             let (delimiter, datetime, missing_values) = text;
             let is_classes = task == Task::Classification;
             let is_files = matches!(&eval, EvalSource::Source(source) if !source.starts_with("builtin:"));
+            let is_split = matches!(&eval, EvalSource::Split(_));
             let n_targets = if is_classes { 1 } else { target.len() };
             DataConfig {
                 train,
@@ -78,7 +91,7 @@ fn any_data() -> impl Strategy<Value = DataConfig> {
                 task,
                 auto_task: false,
                 unknown_label,
-                stratify,
+                stratify: stratify && !is_split,
                 classes: classes.filter(|_| is_classes),
                 weight,
                 drop,

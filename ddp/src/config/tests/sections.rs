@@ -186,6 +186,45 @@ fn keys_that_do_not_fit_together() {
 }
 
 #[test]
+fn a_split_names_one_column_and_what_it_needs() {
+    let refused = |sets: &[&str], parts: &[&str]| {
+        let all = [&["data.train=a.csv"], sets].concat();
+        assert_refused(from_sets(&all), parts);
+    };
+    let example = "in a config, --set 'data.split={group=\"patient\"}' on the command line";
+    refused(&["data.split=patient"], &["a table with one of `column`, `group` and `time`", example]);
+    refused(&["data.split={eval=\"x\"}"], &["one of `column`, `group` and `time`"]);
+    refused(&["data.split={group=\"a\",time=\"b\"}"], &["one of `column`, `group` and `time`"]);
+    refused(
+        &["data.split.group=a"],
+        &["unknown key `data.split.group`", "did you mean `data.split`? for example data.split = { column"],
+    );
+    refused(&["data.split={groups=\"a\"}"], &["did you mean `group`?"]);
+    refused(&["data.split={group=3}"], &["whose `group` is the name of a column"]);
+    refused(&["data.split={column=\"a\",eval=1}"], &["`eval` is a text", "eval = \"1\""]);
+    refused(&["data.split={column=\"a\",eval=\"x\",train=[\"x\"]}"], &["\"x\" is in both"]);
+    let fraction = "data.eval_fraction=0.2";
+    refused(&["data.split={group=\"a\"}"], &["must be given with `data.eval_fraction`", "0.2"]);
+    refused(&["data.split={time=\"a\",eval=\"b\"}", fraction], &["without `eval` and `train`"]);
+    refused(&["data.split={column=\"a\"}", fraction], &["`data.eval_fraction`", "absent where `data.split`"]);
+    let by_group = "data.split={group=\"a\"}";
+    refused(&[by_group, "data.eval=b.csv"], &["`data.eval` and `data.split` are both given"]);
+    refused(&[by_group, fraction, "data.stratify=true"], &["`data.stratify`", "next to `data.split`"]);
+    for (key, other) in [("target", "a"), ("weight", "a"), ("categorical", "[\"a\"]")] {
+        let set = format!("data.{key}={other}");
+        refused(&[by_group, fraction, &set], &["a column without another use", &format!("`data.{key}`")]);
+    }
+    let config = from_sets(&["data.train=a.csv", by_group, fraction, "data.drop=[\"a\"]"]).unwrap();
+    assert_eq!(config.data.split().unwrap().column(), "a");
+    // A later `data.eval` replaces the split of a file.
+    let text = "[data]\ntrain = \"a.csv\"\neval_fraction = 0.2\nsplit = { group = \"a\" }\n";
+    let file = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
+    fs::write(file.path(), text).unwrap();
+    let replaced = Config::load(Some(file.path()), &["data.eval=none".to_owned()]).unwrap();
+    assert_eq!(replaced.data.eval, EvalSource::None);
+}
+
+#[test]
 fn targets_may_decide_on_the_task() {
     let csv = "data.train=a.csv";
     let config = from_sets(&[csv]).unwrap();

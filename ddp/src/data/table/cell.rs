@@ -41,6 +41,11 @@ impl Notation {
         Notation { decimal, missing, missing_numbers }
     }
 
+    /// The notation of numbers with a point or a comma.
+    pub(crate) fn of_any_decimal(missing: &[String]) -> Self {
+        Self::new(DecimalMark::Either, missing)
+    }
+
     /// Whether a number may mark a missing value.
     pub(crate) fn has_missing_numbers(&self) -> bool {
         !self.missing_numbers.is_empty()

@@ -6,9 +6,9 @@ use std::path::Path;
 use super::csv::CsvError;
 use super::partition;
 use super::time;
-use crate::config::{DataConfig, Datetime, nearest};
+use crate::config::{Datetime, nearest};
 use crate::data::error::{DataError, Result};
-use crate::data::source::{SourceSpec, ToPredict};
+use crate::data::source::{Part, SourceSpec, ToPredict};
 use crate::data::vocabulary::Vocabulary;
 
 /// Columns that a table may have, elements of lists included. A longer header is a mistake or an attack: more columns fit an array.
@@ -96,7 +96,7 @@ impl ColumnPlan {
         let kept = match spec.to_predict {
             Some(rows) => kept(path, rows, &names)?,
             None => {
-                check_names(path, data, &names)?;
+                check_names(path, spec, &names)?;
                 Vec::new()
             }
         };
@@ -107,7 +107,9 @@ impl ColumnPlan {
         let passed_on = set(spec.to_predict.map_or(&[][..], |rows| rows.kept));
         let is_known = |name: &String| known.contains(name.as_str());
         let is_categorical = |name: &String| categories.contains(name.as_str());
-        let has_use = |name: &String| data.target.contains(name) || data.weight.as_ref() == Some(name);
+        let decides = |name: &String| data.split().is_some_and(|split| split.column() == name);
+        let has_use =
+            |name: &String| data.target.contains(name) || data.weight.as_ref() == Some(name) || decides(name);
         let indices: HashSet<usize> = indices.into_iter().collect();
         let is_index =
             |at: usize| indices.contains(&at) && !is_known(&names[at]) && !is_categorical(&names[at]);
@@ -120,6 +122,7 @@ impl ColumnPlan {
             let is_aside = has_use(&names[at]) || dropped.contains(&*names[at]) || is_index(at);
             match spec.to_predict {
                 None => !is_aside,
+                Some(rows) if rows.only_kept => false,
                 Some(_) if is_known(&names[at]) || spec.features.is_some() && is_divided(at) => true,
                 Some(_) => !is_aside && !passed_on.contains(&*names[at]),
             }
@@ -187,14 +190,18 @@ impl ColumnPlan {
 }
 
 /// Checks that the columns of the config are there.
-fn check_names(path: &Path, data: &DataConfig, names: &[String]) -> Result<()> {
+fn check_names(path: &Path, spec: &SourceSpec<'_>, names: &[String]) -> Result<()> {
+    let data = spec.data;
     let there = set(names);
     if let Some(target) = data.target.iter().find(|target| !there.contains(target.as_str())) {
         return Err(target_missing(path, target, names));
     }
     let lists = [("data.drop", &data.drop), ("data.categorical", &data.categorical)];
     let weight: Vec<String> = data.weight.iter().cloned().collect();
-    for (key, columns) in lists.into_iter().chain([("data.weight", &weight)]) {
+    // Rows for evaluation in files of their own need no such column.
+    let split = data.split().filter(|_| spec.part == Part::Train).map(|split| split.column().to_owned());
+    let split: Vec<String> = split.into_iter().collect();
+    for (key, columns) in lists.into_iter().chain([("data.weight", &weight), ("data.split", &split)]) {
         if let Some(column) = columns.iter().find(|column| !there.contains(column.as_str())) {
             return Err(column_missing(path, column, key, names));
         }

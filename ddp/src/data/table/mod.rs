@@ -3,6 +3,7 @@
 //! A format is a folder with its reader and writer, and a row in [`FORMATS`].
 
 mod cell;
+mod column_texts;
 mod columns;
 mod csv;
 mod exact_rows;
@@ -30,6 +31,7 @@ mod texts;
 pub(crate) mod time;
 
 pub(crate) use cell::{Meaning, Notation, put as put_cell, with_point};
+pub(crate) use column_texts::for_each_text;
 pub(crate) use columns::{ColumnPlan, FileColumns, Role, index_note, same_columns};
 pub use csv::CsvError;
 pub(crate) use csv::quoted as quoted_cell;
@@ -43,6 +45,7 @@ pub(crate) use reader::{CellReader, ColumnType, TableReader, TableReaders};
 pub(crate) use rows::{TableRows, TargetCells, huge_vocabulary};
 pub(crate) use stream::TableStream;
 pub(crate) use texts::Texts;
+pub(crate) use time::format_seconds as format_moment;
 
 use ddp_kernels::DType;
 

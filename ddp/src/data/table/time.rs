@@ -64,7 +64,6 @@ pub(crate) fn parts(seconds: f64) -> [f32; 7] {
 }
 
 /// A moment as text that [`parse`] reads: `2024-05-31`, with a time unless `is_date`.
-#[cfg(any(test, feature = "parquet"))]
 pub(crate) fn format(seconds: i64, nanoseconds: u32, is_date: bool) -> String {
     let (year, month, day) = date_of_days(seconds.div_euclid(DAY_S));
     let date = format!("{year:04}-{month:02}-{day:02}");
@@ -72,13 +71,22 @@ pub(crate) fn format(seconds: i64, nanoseconds: u32, is_date: bool) -> String {
 }
 
 /// A time of day as text that [`parse`] reads.
-#[cfg(any(test, feature = "parquet"))]
 pub(crate) fn format_time(seconds: i64, nanoseconds: u32) -> String {
     let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     let time = format!("{hour:02}:{minute:02}:{second:02}");
     match nanoseconds {
         0 => time,
         _ => format!("{time}.{}", format!("{nanoseconds:09}").trim_end_matches('0')),
+    }
+}
+
+/// Seconds since 1970, or since midnight without `has_date`, as text; a moment at midnight is a date.
+pub(crate) fn format_seconds(seconds: f64, has_date: bool) -> String {
+    let whole = seconds.floor();
+    let nanoseconds = ((seconds - whole) * 1e9) as u32;
+    match has_date {
+        true => format(whole as i64, nanoseconds, nanoseconds == 0 && whole as i64 % DAY_S == 0),
+        false => format_time(whole as i64, nanoseconds),
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
-use std::process::Command;
 
 use super::file_sets::{
     N_FEATURES, N_ROWS, PAIR, features, labels, npy_f32, npy_i64, pair, pair_refused, train, x_idx, x_npy,

@@ -5,11 +5,14 @@
 
 mod collector;
 mod column_profile;
+mod dropped;
 mod origin;
 mod profile;
 mod report;
 mod scan;
 mod section;
+#[cfg(test)]
+mod suggestion_tests;
 #[cfg(test)]
 mod tests;
 mod values;

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::collector::{Collector, Column};
 use super::column_profile::{ColumnProfile, Kind, Range, ValueCount};
+use super::dropped::{dropped, has_features};
 use super::origin::{ArrayShape, FileSize, Origin};
 use super::section::{self, FittingTask};
 use super::warnings::{self, Warning};
@@ -41,8 +42,16 @@ impl Profile {
         let columns: Vec<ColumnProfile> =
             (0..origin.names.len()).map(|index| column(&origin, collected, index)).collect();
         let task = task(&origin, collected, &columns);
-        let warnings = warnings::warnings(&origin, collected, &columns, task.map(|fitting| fitting.task));
-        let data_section = section::lines(&origin, collected, &columns, task, &warnings, spec);
+        let mut warnings = warnings::warnings(&origin, collected, &columns, task.map(|fitting| fitting.task));
+        let mut dropped_columns = Vec::new();
+        if section::is_table(&origin, spec) {
+            dropped_columns = dropped(&origin, &columns, &warnings);
+            if !has_features(&dropped_columns, &columns) {
+                warnings::no_features_left(&mut warnings, &dropped_columns);
+            }
+        }
+        let data_section =
+            section::lines(&origin, collected, &columns, task, &warnings, &dropped_columns, spec);
         Profile {
             source: spec.source.to_owned(),
             format: origin.format,

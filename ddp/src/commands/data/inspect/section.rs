@@ -1,6 +1,6 @@
 //! Writes the section `[data]` of a config for the inspected data.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use super::collector::Collector;
 use super::column_profile::{ColumnProfile, Kind};
@@ -8,6 +8,7 @@ use super::origin::Origin;
 use super::warnings::{Warning, WarningKind};
 use crate::config::{DataFormat, Delimiter, Task};
 use crate::data::SourceSpec;
+use crate::data::labels::MAX_CLASSES;
 
 /// Task that fits the targets' values, as `data.task = "auto"` decides.
 #[derive(Debug, Clone, Copy)]
@@ -24,9 +25,10 @@ pub(super) fn lines(
     columns: &[ColumnProfile],
     task: Option<FittingTask>,
     warnings: &[Warning],
+    dropped: &[String],
     spec: &SourceSpec<'_>,
 ) -> String {
-    let is_table = origin.arrays.is_empty() && !spec.source.starts_with("builtin:");
+    let is_table = is_table(origin, spec);
     let of_kinds = |kinds: &[WarningKind]| -> Vec<String> {
         let of = warnings.iter().filter(|warning| kinds.contains(&warning.kind));
         of.flat_map(|warning| warning.columns.clone()).collect()
@@ -62,6 +64,9 @@ pub(super) fn lines(
     if !of_kinds(&[WarningKind::TargetText]).is_empty() {
         lines.push(format!("# {} must hold numbers in all rows: see the warnings", targets.join(", ")));
     }
+    if !of_kinds(&[WarningKind::NoFeatures]).is_empty() {
+        lines.push("# no column is left as a feature: see the warnings".to_owned());
+    }
     match task {
         Some(FittingTask { task, undecided: Some(n) }) => {
             let other = if task == Task::Classification { Task::Regression } else { Task::Classification };
@@ -76,35 +81,15 @@ pub(super) fn lines(
     let of_one_class = warnings.iter().any(|warning| warning.kind == WarningKind::OneClass);
     let are_integers = origin.targets.iter().all(|&target| columns[target].kind == Kind::Integer);
     if task.is_some_and(|fitting| fitting.task == Task::Classification) && of_one_class && are_integers {
-        let largest = origin.targets.iter().filter_map(|&target| columns[target].range);
-        let n_classes = largest.fold(2, |n, range| n.max(range.max as usize + 1));
-        lines.push(format!("classes = {n_classes}  # see the warnings"));
+        let label = origin.targets.iter().find_map(|&target| columns[target].range);
+        // Other labels are no class numbers.
+        if let Some(label) = label.filter(|label| label.min >= 0.0 && label.max < MAX_CLASSES as f64) {
+            lines.push(format!("classes = {}  # see the warnings", (label.max as usize + 1).max(2)));
+        }
     }
-    let mut dropped = Vec::new();
     if is_table {
-        dropped = of_kinds(&[
-            WarningKind::Leak,
-            WarningKind::Identifier,
-            WarningKind::OddText,
-            WarningKind::NotFinite,
-            WarningKind::Unusable,
-            WarningKind::Encoding,
-        ]);
-        // The first of several equal columns stays.
-        let duplicates = warnings.iter().filter(|warning| warning.kind == WarningKind::Duplicate);
-        dropped.extend(duplicates.flat_map(|warning| warning.columns[1..].to_vec()));
-        // Constant numbers are harmless, but constant texts can't be read as numbers.
-        let is_useless = |column: &&ColumnProfile| matches!(column.kind, Kind::Text | Kind::Empty);
-        let useless: HashSet<&str> = columns.iter().filter(is_useless).map(|column| &*column.name).collect();
-        let constant = of_kinds(&[WarningKind::Constant]);
-        dropped.extend(constant.into_iter().filter(|name| useless.contains(name.as_str())));
-        dropped.retain(|name| !targets.contains(name));
-        let places: HashMap<&String, usize> = origin.names.iter().zip(0..).collect();
-        dropped.sort_by_key(|name| places.get(name));
-        dropped.dedup();
-        keep_one(&mut dropped, columns);
         if !dropped.is_empty() {
-            lines.push(format!("drop = {}  # see the warnings", list(&dropped)));
+            lines.push(format!("drop = {}  # see the warnings", list(dropped)));
         }
         let is_text = |column: &&ColumnProfile| column.kind == Kind::Text && !column.is_target;
         let mut categorical: Vec<String> =
@@ -133,26 +118,19 @@ pub(super) fn lines(
     {
         lines.push("normalize = \"standard\"".to_owned());
     }
-    if !spec.source.starts_with("builtin:") && collected.n_rows >= 10 {
+    // A class of one row trains, so there must be another one to evaluate on.
+    let is_single = |&target: &usize| columns[target].n_distinct == Some(collected.n_rows);
+    let are_single = task.is_some_and(|fitting| fitting.task == Task::Classification)
+        && origin.targets.iter().any(is_single);
+    if !spec.source.starts_with("builtin:") && collected.n_rows >= 10 && !are_single {
         lines.push("eval_fraction = 0.2".to_owned());
     }
     lines.join("\n") + "\n"
 }
 
-/// Takes a column that can be a feature out of `dropped` if no other feature is left: a model needs one.
-fn keep_one(dropped: &mut Vec<String>, columns: &[ColumnProfile]) {
-    let is_feature = |column: &&ColumnProfile| !column.is_target && column.kind != Kind::Index;
-    let among_dropped: HashSet<&String> = dropped.iter().collect();
-    if columns.iter().filter(is_feature).any(|column| !among_dropped.contains(&column.name)) {
-        return;
-    }
-    let is_usable = |column: &&ColumnProfile| {
-        let is_clean = !column.has_faults;
-        is_clean && !matches!(column.kind, Kind::Other | Kind::Empty)
-    };
-    if let Some(kept) = columns.iter().filter(is_feature).find(is_usable) {
-        dropped.retain(|name| *name != kept.name);
-    }
+/// Whether the data are a table, whose columns have names.
+pub(super) fn is_table(origin: &Origin, spec: &SourceSpec<'_>) -> bool {
+    origin.arrays.is_empty() && !spec.source.starts_with("builtin:")
 }
 
 /// A TOML string.

@@ -16,24 +16,24 @@ use crate::data;
 use crate::error::Result;
 
 /// A folder with files.
-struct Files(tempfile::TempDir);
+pub(super) struct Files(tempfile::TempDir);
 
 impl Files {
-    fn new(files: &[(&str, &str)]) -> Self {
+    pub(super) fn new(files: &[(&str, &str)]) -> Self {
         let folder = Files(tempfile::tempdir().unwrap());
         files.iter().for_each(|(name, text)| folder.write(name, text.as_bytes()));
         folder
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    fn write(&self, name: &str, bytes: &[u8]) {
+    pub(super) fn write(&self, name: &str, bytes: &[u8]) {
         fs::write(self.path(name), bytes).unwrap();
     }
 
-    fn inspect(&self, name: &str, flags: &[&str]) -> Result<Profile> {
+    pub(super) fn inspect(&self, name: &str, flags: &[&str]) -> Result<Profile> {
         profile_of(&args(&self.path(name).display().to_string(), flags))
     }
 
@@ -72,7 +72,7 @@ fn rows(header: &str, n: usize, row: impl Fn(usize) -> String) -> String {
 }
 
 /// A number in [0, 1) that looks random.
-fn noise(n: usize) -> f64 {
+pub(super) fn noise(n: usize) -> f64 {
     ((n as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f64 / f64::from(1 << 24)
 }
 
@@ -461,92 +461,4 @@ fn degenerate_tables_are_warned_of() {
     assert!(message(&profile, WarningKind::OneRow).contains("only one row"));
     let profile = inspect_text(&rows("label", 40, |n| (n % 3).to_string()), &[]);
     assert!(message(&profile, WarningKind::NoFeatures).contains("only column"));
-}
-
-/// The text of a value of a column of kind `kind`.
-fn cell_of(kind: usize, row: usize) -> String {
-    let odd = |every: usize| row % every == every - 1;
-    match kind {
-        0 => format!("{:.3}", noise(row) * 8.0 - 4.0),
-        1 => (row * 7 % 100).to_string(),
-        2 => ["red", "green, light", "\u{fc}ber \"x\""][row * 5 % 3].to_owned(),
-        3 => {
-            if odd(3) {
-                "NA".to_owned()
-            } else {
-                format!("{:e}", noise(row) * 1e9)
-            }
-        }
-        4 => ["True", "no", "YES"][row % 3].to_owned(),
-        5 => format!("2024-{:02}-{:02} 12:00", row % 12 + 1, row % 28 + 1),
-        6 => String::new(),
-        7 => "same".to_owned(),
-        8 => format!("id-{row}"),
-        9 => row.to_string(),
-        10 => {
-            if odd(7) {
-                "oops".to_owned()
-            } else {
-                row.to_string()
-            }
-        }
-        11 => {
-            if odd(5) {
-                "inf".to_owned()
-            } else {
-                "1.5".to_owned()
-            }
-        }
-        12 => if odd(2) { "yes" } else { "maybe" }.to_owned(),
-        13 => format!("{:.2}", -1e38 + noise(row)),
-        _ => {
-            if odd(4) {
-                "-".to_owned()
-            } else {
-                format!("text {}", row % 5)
-            }
-        }
-    }
-}
-
-proptest::proptest! {
-    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(150))]
-
-    /// Every table with a target and a column that can be a feature.
-    #[test]
-    fn the_suggested_config_loads_its_rows(
-        kinds in proptest::collection::vec(0usize..15, 1..6),
-        n_rows in proptest::prop_oneof![1usize..4, 5usize..120],
-        target in 0usize..4,
-        delimiter in proptest::sample::select(vec![',', ';', '\t', '|']),
-        has_index in proptest::bool::ANY,
-    ) {
-        let can_be_feature = |kind: &usize| !matches!(kind, 6 | 10 | 11);
-        if !kinds.iter().any(can_be_feature) {
-            return Ok(());
-        }
-        let quoted = |cell: String| match cell.contains([',', ';', '\t', '|', '"']) {
-            true => format!("\"{}\"", cell.replace('"', "\"\"")),
-            false => cell,
-        };
-        let line = |cells: Vec<String>| cells.into_iter().map(quoted).collect::<Vec<_>>().join(&delimiter.to_string());
-        let index = |text: String| has_index.then_some(text);
-        let names = (0..kinds.len()).map(|i| format!("column {i}"));
-        let mut text = line(index(String::new()).into_iter().chain(names).chain(["the target".to_owned()]).collect());
-        for row in 0..n_rows {
-            let target = match target {
-                0 => (row % 2).to_string(),
-                1 => (row * 3 % 7).to_string(),
-                2 => format!("{:.4}", noise(row) * 1e5),
-                _ => "0".to_owned(),
-            };
-            let cells = kinds.iter().map(|&kind| cell_of(kind, row));
-            text += "\n";
-            text += &line(index(row.to_string()).into_iter().chain(cells).chain([target]).collect());
-        }
-        let folder = Files::new(&[("rows.csv", &text)]);
-        let profile = folder.inspect("rows.csv", &["--target", "the target"]).unwrap();
-        let (n, features) = folder.loaded(&profile);
-        proptest::prop_assert!(n == n_rows && !features.is_empty(), "{}", profile.data_section);
-    }
 }

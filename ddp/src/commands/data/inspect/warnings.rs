@@ -70,6 +70,16 @@ pub(super) fn warnings(
     all
 }
 
+/// Adds a warning that no column is left as a feature without the `dropped` ones, unless there is none at all.
+pub(super) fn no_features_left(all: &mut Vec<Warning>, dropped: &[String]) {
+    if all.iter().any(|warning| warning.kind == WarningKind::NoFeatures) || dropped.is_empty() {
+        return;
+    }
+    let message =
+        format!("no features: no column is left without {}; correct their values to train", listed(dropped));
+    all.insert(0, Warning { kind: WarningKind::NoFeatures, columns: dropped.to_vec(), message });
+}
+
 struct Judge<'a> {
     origin: &'a Origin,
     collected: &'a Collector,

@@ -14,6 +14,9 @@ use crate::data::table::{
 use crate::data::{CsvError, DataError, SourceSpec};
 use crate::error::Result;
 
+/// Integers below are exact in f64.
+const MAX_EXACT: f64 = (1u64 << 53) as f64;
+
 /// Cells of the rows of one chunk.
 #[derive(Default)]
 struct Cells {
@@ -125,7 +128,9 @@ impl Cells {
         };
         let (number, key) = match meaning {
             Meaning::Missing => (f64::NAN, 0),
-            Meaning::Number(value) if is_finite_f32(value) => (value, key_of_number(value)),
+            // f64 would not keep larger integers apart.
+            Meaning::Number(value) if value.abs() < MAX_EXACT => (value, key_of_number(value)),
+            Meaning::Number(value) if is_finite_f32(value) => (value, key_of_text(text)),
             Meaning::Number(_) => {
                 column.not_finite.add(place, || text.to_owned());
                 (f64::NAN, key_of_text(text))

@@ -1,0 +1,158 @@
+//! `data.split`: the training rows to evaluate on, by one of their columns.
+
+use toml::Value;
+
+use super::error::Result;
+use super::key::{Key, Kind, key, text};
+use super::nearest::nearest;
+use super::setting::Setting;
+use super::value::ConfigValue as _;
+
+/// Rows to evaluate on, taken out of the training rows by the values of a column, which is no feature.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Split {
+    /// By the values of a column.
+    Column {
+        /// The column.
+        column: String,
+        /// Values of the rows to evaluate on; empty for the one that the data name so, such as `test`.
+        eval: Vec<String>,
+        /// Values of the rows to train on; empty for all others.
+        train: Vec<String>,
+    },
+    /// Whole groups of rows, drawn by the seed.
+    Group {
+        /// The column that names a row's group.
+        column: String,
+        /// The part of the rows to evaluate on, in (0, 1).
+        fraction: f64,
+    },
+    /// The last rows by time.
+    Time {
+        /// The column of dates, times or numbers.
+        column: String,
+        /// The part of the rows to evaluate on, in (0, 1).
+        fraction: f64,
+    },
+}
+
+/// Keys of `data.split`.
+pub(super) const SPLIT_KEYS: &[Key] = &[
+    text("data.split.column").help("Column whose value says where a row belongs").example(r#""fold""#),
+    key("data.split.eval", Kind::Texts { may_be_empty: false })
+        .help("Values of the rows to evaluate on")
+        .example(r#""test""#),
+    key("data.split.train", Kind::Texts { may_be_empty: false })
+        .help("Values of the rows to train on; rows with other values are left out")
+        .example(r#""train""#),
+    text("data.split.group")
+        .help("Column of groups, which are evaluated or trained on as a whole")
+        .example(r#""patient""#),
+    text("data.split.time")
+        .help("Column of dates, times or numbers, whose last rows are evaluated")
+        .example(r#""date""#),
+];
+
+const ONE_OF: &str = "a table with one of `column`, `group` and `time`";
+
+impl Split {
+    /// Reads the table; `fraction` is `data.eval_fraction`.
+    pub(super) fn read(setting: &Setting, fraction: Option<&Setting>) -> Result<Self> {
+        let names = || SPLIT_KEYS.iter().map(Key::short_name);
+        let Some(table) = setting.value.as_table() else {
+            return Err(setting.bad(ONE_OF, example()));
+        };
+        if let Some(key) = table.keys().find(|key| !names().any(|name| name == key.as_str())) {
+            let hint = nearest(key, names()).map_or_else(example, |key| format!("did you mean `{key}`?"));
+            let names = names().collect::<Vec<_>>().join("`, `");
+            return Err(setting.bad(format!("a table of `{names}`, and `{key}` is none of these"), hint));
+        }
+        let kinds: Vec<&str> =
+            ["column", "group", "time"].into_iter().filter(|kind| table.contains_key(*kind)).collect();
+        let [kind] = kinds[..] else { return Err(setting.bad(ONE_OF, example())) };
+        let Some(column) = table[kind].as_str().filter(|name| !name.trim().is_empty()) else {
+            return Err(setting.bad(format!("a table whose `{kind}` is the name of a column"), example()));
+        };
+        let column = column.to_owned();
+        let (eval, train) = (values(setting, table, "eval")?, values(setting, table, "train")?);
+        if kind == "column" {
+            if let Some(fraction) = fraction {
+                let expected = "absent where `data.split` names a `column`";
+                return Err(fraction.bad(expected, "the values of that column say which rows are evaluated"));
+            }
+            if let Some(both) = eval.iter().find(|value| train.contains(value)) {
+                let expected = format!("different values in `eval` and `train`, and \"{both}\" is in both");
+                return Err(setting.bad(expected, "a row is evaluated or trained on"));
+            }
+            return Ok(Split::Column { column, eval, train });
+        }
+        if !eval.is_empty() || !train.is_empty() {
+            let expected = format!("a table without `eval` and `train` where it names a `{kind}`");
+            return Err(setting.bad(expected, "`data.eval_fraction` says how many rows are evaluated"));
+        }
+        let Some(fraction) = fraction else {
+            let expected = format!("given with `data.eval_fraction` where it names a `{kind}`");
+            let hint = "set `data.eval_fraction` to 0.2 to evaluate on about a fifth of the rows";
+            return Err(setting.bad(expected, hint));
+        };
+        let fraction = f64::read(fraction)?;
+        Ok(match kind {
+            "group" => Split::Group { column, fraction },
+            _ => Split::Time { column, fraction },
+        })
+    }
+
+    /// Writes the table; [`Split::read`] gives it back.
+    pub(super) fn to_toml(&self) -> String {
+        match self {
+            Split::Column { column, eval, train } => {
+                let mut pairs = format!("column = {}", column.write());
+                for (name, values) in [("eval", eval), ("train", train)] {
+                    match &values[..] {
+                        [] => {}
+                        [value] => pairs += &format!(", {name} = {}", value.write()),
+                        _ => pairs += &format!(", {name} = {}", values.write()),
+                    }
+                }
+                format!("{{ {pairs} }}")
+            }
+            Split::Group { column, .. } => format!("{{ group = {} }}", column.write()),
+            Split::Time { column, .. } => format!("{{ time = {} }}", column.write()),
+        }
+    }
+
+    /// The column that decides.
+    pub fn column(&self) -> &str {
+        match self {
+            Split::Column { column, .. } | Split::Group { column, .. } | Split::Time { column, .. } => column,
+        }
+    }
+
+    /// `data.eval_fraction`, where it counts.
+    pub(super) fn fraction(&self) -> Option<f64> {
+        match self {
+            Split::Column { .. } => None,
+            Split::Group { fraction, .. } | Split::Time { fraction, .. } => Some(*fraction),
+        }
+    }
+}
+
+/// One text, or a list of them; empty if the table has no such key.
+fn values(setting: &Setting, table: &toml::Table, key: &str) -> Result<Vec<String>> {
+    let text = |value: &Value| value.as_str().filter(|text| !text.trim().is_empty()).map(str::to_owned);
+    let texts = match table.get(key) {
+        None => return Ok(Vec::new()),
+        Some(Value::Array(items)) => items.iter().map(text).collect::<Option<Vec<_>>>(),
+        Some(value) => text(value).map(|text| vec![text]),
+    };
+    texts.filter(|texts| !texts.is_empty()).ok_or_else(|| {
+        let hint = format!("write a number as a text too: {key} = \"1\"");
+        setting.bad(format!("a table whose `{key}` is a text or a list of texts"), hint)
+    })
+}
+
+/// In quotes, because a shell would take the braces and the inner quotes away.
+fn example() -> String {
+    "write split = { group = \"patient\" } in a config, --set 'data.split={group=\"patient\"}' on the command line"
+        .to_owned()
+}

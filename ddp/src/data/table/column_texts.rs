@@ -1,0 +1,58 @@
+//! One column of a table as text, read from the first row to the last in blocks.
+
+use std::path::{Path, PathBuf};
+
+use super::reader::TableReaders;
+use super::rows::TableRows;
+use crate::data::CellProblem;
+use crate::data::error::{DataError, Result};
+use crate::data::source::{KnownFeatures, SourceSpec, ToPredict};
+
+/// Rows that are read at a time.
+const BLOCK_ROWS: usize = 4096;
+
+/// Calls `take` with the text of `column` in each row of `files`, in order and without white space around it.
+///
+/// # Errors
+/// Errors of reading; [`DataError::SplitCell`], with file and line, for a problem that `take` returns.
+pub(crate) fn for_each_text(
+    files: &[PathBuf],
+    readers: &TableReaders,
+    spec: &SourceSpec<'_>,
+    column: &str,
+    mut take: impl FnMut(&str) -> Result<(), CellProblem>,
+) -> Result<()> {
+    let kept = [column.to_owned()];
+    let spec = SourceSpec {
+        features: Some(KnownFeatures { names: &[], vocabularies: &[], of: spec.source }),
+        to_predict: Some(ToPredict { kept: &kept, skips_bad_rows: false, only_kept: true }),
+        ..*spec
+    };
+    for path in files {
+        let mut reader = (readers.open)(path, &spec)?;
+        let mut rows = TableRows::new(reader.plan(), &spec);
+        let mut first = 0;
+        while reader.read(&mut rows, BLOCK_ROWS)? > 0 {
+            for row in 0..rows.n_rows {
+                if let Err(problem) = take(rows.kept[0].get(row).trim()) {
+                    let place = place(path, readers, &spec, first + row)?;
+                    return Err(DataError::SplitCell { place, column: column.to_owned(), problem });
+                }
+            }
+            first += rows.n_rows;
+            rows.clear();
+        }
+    }
+    Ok(())
+}
+
+/// The place of row `row` of a file, from 0: its line in a text.
+fn place(path: &Path, readers: &TableReaders, spec: &SourceSpec<'_>, row: usize) -> Result<String> {
+    let mut cells = (readers.open_cells)(path, spec)?;
+    for _ in 0..row {
+        cells.next()?;
+    }
+    let unit = if cells.types().is_some() { "row" } else { "line" };
+    let line = cells.next()?.map_or(row as u64, |record| record.line);
+    Ok(format!("data file `{}`, {unit} {line}", path.display()))
+}

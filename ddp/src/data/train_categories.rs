@@ -1,0 +1,151 @@
+//! Categories whose known values are those of the training rows: a value that only evaluation rows have is unknown, as it will be
+//! when the model is used.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ddp_kernels::{DType, Device, Tensor, TensorMut};
+
+use super::dataset::{Dataset, RowLayout};
+use super::vocabulary::Vocabulary;
+use crate::data::batch::BatchMut;
+use crate::data::error::Result;
+
+/// Rows that are read at a time.
+const CHUNK_ROWS: usize = 1024;
+
+/// Training and evaluation rows with the vocabularies of the training rows; the rows themselves where they need no others.
+///
+/// # Errors
+/// Errors of reading the training rows.
+pub(super) fn by_train_rows(
+    train: Arc<dyn Dataset>,
+    eval: Arc<dyn Dataset>,
+) -> Result<(Arc<dyn Dataset>, Arc<dyn Dataset>)> {
+    let used = used_codes(&*train)?;
+    if used.iter().flatten().all(|is_used| *is_used) {
+        return Ok((train, eval));
+    }
+    let mut layout = train.layout().clone();
+    let mut codes = Vec::with_capacity(used.len());
+    for (category, used) in layout.categories.iter_mut().zip(&used) {
+        let values = category.vocabulary.values();
+        let known = (1..).zip(values).filter(|(code, _)| used[*code]).map(|(_, value)| value.clone());
+        let known = Vocabulary::new(category.vocabulary.name().to_owned(), known.collect());
+        let new = std::iter::once(0).chain(values.iter().map(|value| known.code(value)));
+        codes.push((category.column, new.collect::<Vec<u32>>()));
+        category.vocabulary = known;
+    }
+    let codes = Arc::new(codes);
+    let with_codes = |of: Arc<dyn Dataset>| -> Arc<dyn Dataset> {
+        Arc::new(Recoded { of, layout: layout.clone(), codes: codes.clone() })
+    };
+    Ok((with_codes(train), with_codes(eval)))
+}
+
+/// Whether a row has each code of each categorical column; the code of unknown values counts as used.
+fn used_codes(rows: &dyn Dataset) -> Result<Vec<Vec<bool>>> {
+    let layout = rows.layout();
+    let mut used: Vec<Vec<bool>> =
+        layout.categories.iter().map(|category| vec![false; category.vocabulary.n_codes()]).collect();
+    if used.is_empty() {
+        return Ok(used);
+    }
+    let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, Device::Cpu);
+    let mut x = zeros(&[CHUNK_ROWS, layout.n_features()], DType::F32)?;
+    let mut targets = zeros(&layout.targets.dims(CHUNK_ROWS), layout.targets.dtype())?;
+    let mut weights = zeros(&[CHUNK_ROWS], DType::F32)?;
+    for start in (0..rows.len()).step_by(CHUNK_ROWS) {
+        let numbers: Vec<usize> = (start..(start + CHUNK_ROWS).min(rows.len())).collect();
+        let n = numbers.len();
+        let out = BatchMut {
+            x: x.view_mut().rows(0, n)?,
+            targets: targets.view_mut().rows(0, n)?,
+            weights: if layout.has_weights { Some(weights.view_mut().rows(0, n)?) } else { None },
+        };
+        rows.gather(&numbers, out)?;
+        let x = x.view().rows(0, n)?;
+        for row in x.as_slice::<f32>("categories", "x")?.chunks_exact(layout.n_features()) {
+            for (category, used) in layout.categories.iter().zip(&mut used) {
+                used[row[category.column] as usize] = true;
+            }
+        }
+    }
+    used.iter_mut().for_each(|used| used[0] = true);
+    Ok(used)
+}
+
+/// Rows whose categories have other numbers.
+#[derive(Debug)]
+struct Recoded {
+    of: Arc<dyn Dataset>,
+    layout: RowLayout,
+    /// Categorical columns, and the new number of each old one.
+    codes: Arc<Vec<(usize, Vec<u32>)>>,
+}
+
+impl Dataset for Recoded {
+    fn len(&self) -> usize {
+        self.of.len()
+    }
+
+    fn layout(&self) -> &RowLayout {
+        &self.layout
+    }
+
+    fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()> {
+        let BatchMut { mut x, targets, weights } = out;
+        self.of.gather(rows, BatchMut { x: x.reborrow(), targets, weights })?;
+        for row in x.into_slice::<f32>("gather", "x")?.chunks_exact_mut(self.layout.n_features()) {
+            for (column, codes) in self.codes.iter() {
+                row[*column] = codes[row[*column] as usize] as f32;
+            }
+        }
+        Ok(())
+    }
+
+    fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {
+        self.of.gather_targets(rows, out)
+    }
+
+    fn gather_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
+        if !self.of.gather_doubles(rows, origin, out)? {
+            return Ok(false);
+        }
+        for row in out.chunks_exact_mut(self.layout.n_features()) {
+            for (column, codes) in self.codes.iter() {
+                let code = codes[(row[*column] + origin[*column]) as usize];
+                row[*column] = f64::from(code) - origin[*column];
+            }
+        }
+        Ok(true)
+    }
+
+    fn class_indices(&self, rows: Range<usize>, out: &mut [i64]) -> Result<()> {
+        self.of.class_indices(rows, out)
+    }
+
+    fn block_ends(&self) -> Option<&[usize]> {
+        self.of.block_ends()
+    }
+
+    fn prefetch(&self, rows: &[Range<usize>]) {
+        self.of.prefetch(rows);
+    }
+
+    fn advice(&self) -> Option<String> {
+        self.of.advice()
+    }
+
+    fn fingerprint(&self) -> Result<u64> {
+        self.of.fingerprint()
+    }
+
+    fn resident_bytes(&self) -> usize {
+        self.of.resident_bytes()
+    }
+
+    fn source(&self) -> &str {
+        self.of.source()
+    }
+}
