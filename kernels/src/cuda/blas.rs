@@ -114,6 +114,21 @@ pub(crate) struct Matmul {
     pub(crate) epilogue: Epilogue,
 }
 
+impl Matmul {
+    /// Whether cuBLASLt may be asked for this epilogue in this shape. It supports the values before a GELU only in rows of multiples
+    /// of 8. For products of vectors, such as the gradients of a single target or of a batch of one row, it has no derivatives of
+    /// activations, and gradients of a bias that cannot be relied on: nvmath-python excludes both.
+    fn may_be_fused(&self) -> bool {
+        let has_aux_rows = self.epilogue.aux_row(self.n).is_none_or(|row| row.is_multiple_of(8));
+        let is_defined = match self.epilogue {
+            Epilogue::DRelu | Epilogue::DGelu => self.k > 1,
+            Epilogue::BiasGradient => ![self.m, self.n, self.k].contains(&1),
+            _ => true,
+        };
+        has_aux_rows && is_defined
+    }
+}
+
 /// Factors of a matmul's result and of the previous contents of C.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scales {
@@ -156,16 +171,26 @@ unsafe impl Sync for Blas {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     matmul: Matmul,
-    /// Alignments of a, b, c and aux: powers of two, at most 256.
-    aligned_to: [u32; 4],
+    aligned_to: AlignedTo,
     /// [`Gpu::is_deterministic`] when the matmul was enqueued.
     is_deterministic: bool,
 }
 
+/// Alignments of a matmul's operands in bytes: powers of two, at most 256; 256 for an operand that is not used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct AlignedTo {
+    a: u32,
+    b: u32,
+    c: u32,
+    bias: u32,
+    aux: u32,
+}
+
 impl Key {
     fn new(matmul: Matmul, operands: Operands, is_deterministic: bool) -> Self {
-        let aligned_to = [operands.b, operands.a, operands.c, operands.aux]
-            .map(|address| if address == 0 { 256 } else { 1 << address.trailing_zeros().min(8) });
+        let of = |address: CUdeviceptr| if address == 0 { 256 } else { 1 << address.trailing_zeros().min(8) };
+        let Operands { a, b, c, bias, aux } = operands;
+        let aligned_to = AlignedTo { a: of(a), b: of(b), c: of(c), bias: of(bias), aux: of(aux) };
         Key { matmul, aligned_to, is_deterministic }
     }
 }
@@ -243,7 +268,7 @@ impl Gpu {
             )
         };
         match launched {
-            // The heuristic saw no pointers; the call itself may still reject them.
+            // The heuristic saw no pointers of matrices; the call itself may still reject them.
             Err(error) if matmul.epilogue != Epilogue::None && is_unsupported(error) => {
                 plans.insert(key, None);
                 Ok(false)
@@ -277,9 +302,7 @@ impl Blas {
     ) -> std::result::Result<Option<&'a Plan>, CublasError> {
         let matmul = key.matmul;
         if !plans.contains_key(&key) {
-            // cuBLASLt supports the values before a GELU only in rows of multiples of 8.
-            let has_aux_rows = matmul.epilogue.aux_row(matmul.n).is_none_or(|row| row.is_multiple_of(8));
-            if !has_aux_rows {
+            if !matmul.may_be_fused() {
                 return Ok(plans.entry(key).or_insert(None).as_ref());
             }
             let plan = match Plan::new(self.handle, &key) {
@@ -350,8 +373,9 @@ impl Plan {
         if let Some(row) = p.epilogue.aux_row(p.n) {
             set(description, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &(row as i64))?;
         }
-        // The heuristic requires non-null pointers if the epilogue has some; it does not read them.
-        plan.point_to(256, 256, p.epilogue)?;
+        // The heuristic reads the alignment of these addresses, not the memory there.
+        let AlignedTo { bias, aux, .. } = key.aligned_to;
+        plan.point_to(bias.into(), aux.into(), p.epilogue)?;
         plan.algorithm = plan.choose(handle, key)?;
         Ok(plan)
     }
@@ -363,7 +387,8 @@ impl Plan {
         key: &Key,
     ) -> std::result::Result<sys::cublasLtMatmulAlgo_t, CublasError> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
-        let [a, b, c, _] = key.aligned_to;
+        // As for the layouts, our operands have swapped places.
+        let AlignedTo { a: b, b: a, c, .. } = key.aligned_to;
         let preference = result::create_matmul_pref()?;
         let schemes = if key.is_deterministic { OUT_OF_PLACE } else { ALL_SCHEMES };
         let numbers = [
@@ -471,6 +496,25 @@ mod tests {
         };
         assert_eq!((status, written), (sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS, size_of::<u32>()));
         scheme
+    }
+
+    #[test]
+    fn products_of_vectors_are_not_fused_with_gradients() {
+        let asked = |epilogue, [m, n, k]: [usize; 3]| {
+            let (transpose_a, transpose_b, inputs, output) = (false, false, DType::F32, DType::F32);
+            let mode = MatmulMode::Strict;
+            let matmul = Matmul { m, n, k, transpose_a, transpose_b, inputs, output, mode, epilogue };
+            matmul.may_be_fused()
+        };
+        for epilogue in [Epilogue::DRelu, Epilogue::DGelu] {
+            assert!(!asked(epilogue, [32, 8, 1]), "one output behind the layer");
+            assert!(asked(epilogue, [32, 8, 2]) && asked(epilogue, [1, 8, 2]));
+        }
+        for dims in [[8, 16, 1], [1, 16, 32], [8, 1, 32]] {
+            assert!(!asked(Epilogue::BiasGradient, dims));
+        }
+        assert!(asked(Epilogue::BiasGradient, [2, 2, 2]) && asked(Epilogue::ReluAuxBias, [1, 1, 1]));
+        assert!(!asked(Epilogue::GeluAuxBias, [32, 7, 16]), "rows of 7 values");
     }
 
     /// A matmul that is one long sum, which every heuristic tends to split.
