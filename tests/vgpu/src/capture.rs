@@ -79,11 +79,11 @@ pub(crate) fn exchange_mode(mode: Mode) -> Mode {
 }
 
 impl Branch {
-    /// Records a piece of work of a stream of `device`.
-    pub(crate) fn record(&mut self, device: usize, task: Task) {
+    /// Records a piece of work of a stream of `device` with this priority.
+    pub(crate) fn record(&mut self, device: usize, priority: i32, task: Task) {
         let mut state = lock(&self.capture.state);
         let after = std::mem::take(&mut self.frontier);
-        state.nodes.push(Node { task: Arc::new(task), device, after });
+        state.nodes.push(Node { task: Arc::new(task), device, priority, after });
         self.frontier = vec![state.nodes.len() - 1];
     }
 
