@@ -100,3 +100,28 @@ fn two_drivers_are_refused_by_name() {
         assert!(outcome.ok().contains(part), "no {part:?} in\n{}", outcome.ok());
     }
 }
+
+#[test]
+fn a_rank_shows_its_cpus_and_can_be_left_unbound() {
+    let cpus = ddp_kernels::cpu::cpu_set::CpuSet::of_thread().to_string();
+    let text = without_gpu(&["devices"]);
+    assert!(text.contains(&format!(" (CPUs {cpus})")), "{text}");
+    let out = tempfile::tempdir().unwrap();
+    let folder = out.path().join("run").display().to_string();
+    let args = [
+        "train",
+        "-v",
+        "--device",
+        "cpu",
+        "--bind",
+        "none",
+        "--threads",
+        "1",
+        "--set",
+        "train.steps=1",
+        "--out",
+        &folder,
+    ];
+    let outcome = run_ok(single(&args));
+    assert!(outcome.stderr.contains(&format!("1 thread on CPUs {cpus}")), "{}", outcome.stderr);
+}

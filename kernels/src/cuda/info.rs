@@ -10,6 +10,7 @@ use super::driver::{Unavailable, driver, version_name};
 use super::library::{self, Library};
 use super::nvrtc::Nvrtc;
 use crate::Result;
+use crate::cpu::cpu_set::CpuSet;
 
 /// Description of a device by the driver; creates no context on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +62,12 @@ impl GpuInfo {
             pci_bus_id,
             uuid: uuid_text(uuid.bytes.map(|byte| byte as u8)),
         })
+    }
+
+    /// The CPUs near the device, which share its NUMA node; None if the system does not report them.
+    pub fn local_cpus(&self) -> Option<CpuSet> {
+        let path = format!("/sys/bus/pci/devices/{}/local_cpulist", self.pci_bus_id.to_lowercase());
+        CpuSet::parse(&std::fs::read_to_string(path).ok()?).filter(|cpus| !cpus.is_empty())
     }
 
     /// Whether this is the virtual GPU of this project's tests, which computes on the CPU.
