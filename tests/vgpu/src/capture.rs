@@ -15,6 +15,7 @@ use crate::code::{
     CAPTURE_INVALIDATED, CAPTURE_ISOLATION, CAPTURE_MERGE, CAPTURE_UNJOINED, CAPTURE_UNMATCHED,
     CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, INVALID_VALUE,
 };
+use crate::fault;
 use crate::graph::{Graph, Node};
 use crate::report::report;
 use crate::stream::{Kind, Stream, Task};
@@ -158,7 +159,7 @@ pub(crate) fn end(stream: &Arc<Stream>) -> Result<Graph, i32> {
             unjoined = Some(member.id);
         }
     }
-    if state.broken {
+    if state.broken || fault::due("capture") {
         return Err(CAPTURE_INVALIDATED);
     }
     if let Some(id) = unjoined {
