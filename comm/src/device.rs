@@ -6,7 +6,7 @@ use ddp_kernels::Device;
 use ddp_kernels::cuda::Gpu;
 
 use crate::group::nccl::{self, NcclGroup, NcclOptions, UniqueId};
-use crate::{CommError, Group, Result, World};
+use crate::{CommError, Group, Reporter, Result, World};
 
 /// Options of [`World::connect_device`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,22 +83,85 @@ impl World {
             set_environment(&sharing_environment(self, devices[0].nccl_version));
         }
         let (rank, world_size) = (self.rank().0, self.world_size());
-        let id = if rank == 0 { nccl::new_unique_id(gpu, rank).map(Vec::from) } else { Ok(Vec::new()) };
-        let (_, ids) = self.gather_all_or_none(JOINING, id, Vec::clone)?;
-        let id = UniqueId::try_from(&ids[0][..]).expect("rank 0 sent an id of that length");
         let options =
             NcclOptions { rank, world_size, shares_gpu: shared.is_some(), timeout: options.timeout };
-        let mut group = None;
-        let joined = NcclGroup::join(gpu, &id, options).map(|joined| group = Some(joined));
-        let joined = self.all_or_none(JOINING, joined);
-        let Some(group) = group else { return joined };
-        if let Err(error) = joined {
-            group.abandon();
-            return Err(error);
-        }
+        let group = self.join_nccl(gpu, options)?;
         // It was empty above, and a world stays on its thread.
         let _ = self.device_group.set(Group::Nccl(Box::new(group)));
         Ok(())
+    }
+
+    /// Joins all ranks by a new communicator, or none. Collective.
+    fn join_nccl(&self, gpu: &'static Gpu, options: NcclOptions) -> Result<NcclGroup> {
+        let rank = options.rank;
+        let id = if rank == 0 { nccl::new_unique_id(gpu, rank).map(Vec::from) } else { Ok(Vec::new()) };
+        let (_, ids) = self.gather_all_or_none(JOINING, id, Vec::clone)?;
+        let id = UniqueId::try_from(&ids[0][..]).expect("rank 0 sent an id of that length");
+        let mut group = None;
+        let joined = NcclGroup::join(gpu, &id, options).map(|joined| group = Some(joined));
+        let joined = self.all_or_none(JOINING, joined);
+        match (group, joined) {
+            (Some(group), Ok(())) => Ok(group),
+            (Some(group), Err(error)) => {
+                group.abandon();
+                Err(error)
+            }
+            (None, joined) => Err(joined.expect_err("a rank without a group has an error")),
+        }
+    }
+
+    /// Captures a collective as a CUDA graph and replays it, on a communicator of its own that is closed again: a failure harms no
+    /// other work. Returns the first rank's reason why it failed, the same on all ranks; None if graphs can hold collectives,
+    /// or if no GPUs are joined. Collective; waits for all ranks.
+    ///
+    /// NCCL may do something at a collective that a capture forbids, for example in a plugin for a network.
+    ///
+    /// # Errors
+    /// As [`World::connect_device`], while the communicator is set up or closed.
+    pub fn try_graph_capture(&self) -> Result<Option<String>> {
+        let Some(Group::Nccl(group)) = self.device_group.get() else { return Ok(None) };
+        let trial = self.join_nccl(group.gpu(), group.options())?;
+        // Nothing is under way when a rank aborts the communicator, or others would wait for it forever.
+        let mut failure = self.first_cause(cause(&trial.connect()))?;
+        if failure.is_some() {
+            trial.abandon();
+            return Ok(failure);
+        }
+        let mut captured = trial.capture_barrier();
+        failure = self.first_cause(cause(&captured))?;
+        if let (Ok(graph), None) = (&mut captured, &failure) {
+            failure = self.first_cause(cause(&trial.replay(graph)))?;
+        }
+        // Before the communicator: NCCL up to 2.21 waits for graphs that hold its collectives.
+        drop(captured);
+        match failure {
+            None => trial.close()?,
+            Some(_) => trial.abandon(),
+        }
+        Ok(failure)
+    }
+
+    /// The text of the first rank that has an error, with its number; None if no rank has one. Collective.
+    ///
+    /// # Errors
+    /// See [`Group::all_gather_bytes`].
+    pub fn first_failure(&self, own: Option<&impl std::error::Error>) -> Result<Option<String>> {
+        self.first_cause(own.map(|error| (error.to_string(), Reporter::ThisRank)))
+    }
+
+    /// As [`World::first_failure`]; an error that follows from another rank's counts only if there is no other.
+    fn first_cause(&self, own: Option<(String, Reporter)>) -> Result<Option<String>> {
+        // The first byte says whether the rank has failed by itself (0), because another has (1), or not at all (2).
+        let record = match own {
+            None => vec![2],
+            Some((text, reporter)) => {
+                let follows = u8::from(reporter == Reporter::OtherRank);
+                [&[follows], format!("rank {}: {text}", self.rank().0).as_bytes()].concat()
+            }
+        };
+        let all = self.group().all_gather_bytes(&record)?;
+        let first = all.iter().filter(|record| record[0] < 2).min_by_key(|record| record[0]);
+        Ok(first.map(|record| String::from_utf8_lossy(&record[1..]).into_owned()))
     }
 
     /// The group that exchanges tensors of this rank's device: that of NCCL once [`World::connect_device`] has joined GPUs, else
@@ -155,6 +218,11 @@ impl World {
         }
         Ok((value, all.into_iter().map(|record| record[1..].to_vec()).collect()))
     }
+}
+
+/// The error's text, and the rank that reports it.
+fn cause<T>(result: &Result<T>) -> Option<(String, Reporter)> {
+    result.as_ref().err().map(|error| (error.to_string(), error.reporter()))
 }
 
 /// This rank's device, opened.
@@ -266,6 +334,32 @@ mod tests {
     fn records_round_trip() {
         let device = device_of("node7", "Some GPU (GPU-0123)");
         assert_eq!(RankDevice::decode(&device.encode()), device);
+    }
+
+    #[test]
+    fn the_cause_of_a_failure_comes_before_what_follows_from_it() {
+        let causes = threads::run(3, |world| {
+            let gone = CommError::Nccl {
+                call: "ncclAllReduce",
+                rank: 0,
+                device: Device::Cuda(0),
+                code: "ncclRemoteError",
+                text: String::new(),
+                aborted: true,
+            };
+            let own = match world.rank().0 {
+                0 => Err(gone),
+                1 => Ok(()),
+                _ => Err(CommError::AlreadyConnected),
+            };
+            world.first_cause(cause(&own)).unwrap().unwrap()
+        });
+        assert!(
+            causes.iter().all(|cause| cause.starts_with("rank 2: ") && *cause == causes[0]),
+            "{causes:?}"
+        );
+        let none = threads::run(2, |world| world.first_failure(None::<&CommError>).unwrap());
+        assert_eq!(none, [None, None]);
     }
 
     #[test]

@@ -22,6 +22,7 @@
 
 mod agree;
 mod call;
+pub mod cores;
 mod device;
 mod end_job;
 mod error;

@@ -170,7 +170,7 @@ impl Error {
             Self::Checkpoint(error) => checkpoint_exit_code(error),
             Self::Train(error) => match **error {
                 TrainError::MoreRanksThanShards { .. } => exit_code::ENVIRONMENT,
-                TrainError::Signals { .. } => exit_code::FAILED,
+                TrainError::Signals { .. } | TrainError::NoGraph { .. } => exit_code::FAILED,
                 _ if error.is_failure() => exit_code::FAILED,
                 _ => exit_code::USAGE,
             },
@@ -380,6 +380,7 @@ mod tests {
             (TrainError::MoreRanksThanShards { world_size: 16, n_shards: 8 }.into(), ENVIRONMENT),
             (TrainError::LossNotFinite { step: 7, loss: f64::NAN }.into(), FAILED),
             (TrainError::Signals { source: full() }.into(), FAILED),
+            (TrainError::NoGraph { reason: String::new() }.into(), FAILED),
             (TrainError::BatchOverflows.into(), USAGE),
             (
                 DataError::FewerRowsThanRanks { source_name: "a.csv".to_owned(), n_rows: 3, world_size: 4 }

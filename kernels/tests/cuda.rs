@@ -343,6 +343,14 @@ fn a_failed_capture_leaves_the_stream_usable() {
 }
 
 #[test]
+fn any_thread_can_wait_for_a_stream() {
+    let Some((gpu, _alone)) = gpu() else { return };
+    for kind in [StreamKind::Compute, StreamKind::Communication, StreamKind::Copy] {
+        std::thread::spawn(move || gpu.stream(kind).synchronize()).join().unwrap().unwrap();
+    }
+}
+
+#[test]
 fn the_device_measures_time_and_the_host_can_wait_for_all_of_it() {
     let Some((gpu, _alone)) = gpu() else { return };
     let timer = Timer::new(gpu).unwrap();

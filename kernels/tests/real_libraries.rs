@@ -7,6 +7,7 @@ use ddp_kernels::cuda::library::{self, Library};
 
 const NVRTC: &[&str] = &[
     "nvrtcVersion",
+    "nvrtcGetErrorString",
     "nvrtcGetNumSupportedArchs",
     "nvrtcGetSupportedArchs",
     "nvrtcCreateProgram",
@@ -23,6 +24,7 @@ const CUBLAS_LT: &[&str] = &[
     "cublasLtCreate",
     "cublasLtDestroy",
     "cublasLtGetVersion",
+    "cublasLtGetStatusName",
     "cublasLtMatmul",
     "cublasLtMatmulAlgoGetHeuristic",
     "cublasLtMatmulDescCreate",

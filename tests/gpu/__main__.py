@@ -5,6 +5,8 @@ import shutil
 import signal
 import sys
 import tempfile
+import typing
+from dataclasses import dataclass
 
 import checks
 import machine
@@ -15,33 +17,48 @@ from session import ROOT, Session
 from torch_side import TorchSide
 
 
-def parts():
-    """(name, limit in s, function, whether running out of time is a failure), the most valuable first."""
-    return [
-        ("machine", 30, machine.machine, True),
-        ("training", 60, quality.cpu_and_gpu, True),
-        ("tests", 150, checks.test_programs, True),
-        ("exact", 60, quality.graphs_and_repeats, True),
-        ("precision", 90, quality.precisions, True),
-        ("goldens", 60, quality.goldens, True),
-        # By now PyTorch has compiled what it had to, beside the parts above.
-        ("speed step", 200, speed.steps, False),
-        ("speed addmm", 60, speed.addmm, False),
-        ("speed kernels", 50, speed.kernels, False),
-        ("speed copy", 40, speed.copy, False),
-        ("speed loader", 60, speed.loader, False),
-        ("ranks", 90, checks.several_ranks, True),
-        ("sanitizer", 150, sanitizer.sanitizer, False),
-    ]
+@dataclass(frozen=True)
+class Plan:
+    """A part, the seconds that it is expected to take on an H200, and what it runs.
+
+    A part is cut at twice its expected seconds, so that none eats the time of those behind it.
+    """
+
+    name: str
+    predicted_s: float
+    function: "typing.Callable"
+
+    @property
+    def limit_s(self):
+        return 2 * self.predicted_s
+
+
+# The most telling first: a run that is cut leaves the last ones out.
+PARTS = [
+    Plan("machine", 10, machine.machine),
+    Plan("tests", 75, checks.test_programs),
+    Plan("ranks", 45, checks.several_ranks),
+    Plan("training", 25, quality.cpu_and_gpu),
+    Plan("exact", 30, quality.graphs_and_repeats),
+    Plan("goldens", 15, quality.goldens),
+    Plan("precision", 40, quality.precisions),
+    # PyTorch compiles within this part: nothing runs beside what is timed.
+    Plan("speed step", 80, speed.steps),
+    Plan("speed addmm", 15, speed.addmm),
+    Plan("speed kernels", 15, speed.kernels),
+    Plan("speed copy", 10, speed.copy),
+    Plan("speed loader", 15, speed.loader),
+    Plan("sanitizer", 25, sanitizer.sanitizer),
+]
 
 
 def options():
     p = argparse.ArgumentParser(prog="tests/gpu.sh", description="Everything that needs a real GPU: tests, training quality, speed beside PyTorch.")
     p.add_argument("--out", metavar="FILE.json", help="the JSON to write [default: none]")
     p.add_argument("--quick", action="store_true", help="fewer repeats, two minutes")
-    p.add_argument("--budget", type=float, metavar="S", help="seconds for all of it [default: 460; with --quick 120; of a dry run 1800]")
+    p.add_argument("--budget", type=float, metavar="S", help="seconds after which no part is started and the running one is cut [default: 460; with --quick 120; of a dry run 1800]")
     p.add_argument("--only", action="append", metavar="TEXT", help="only parts whose name holds TEXT; may be repeated")
-    p.add_argument("--list", action="store_true", help="name the parts and stop")
+    p.add_argument("--list", action="store_true", help="name the parts with their expected seconds and stop")
     p.add_argument("--dry-run", action="store_true", help="tiny sizes, to try the script itself; the one way to run on a virtual GPU")
     p.add_argument("--no-torch", action="store_true", help="leave PyTorch's side out")
     p.add_argument("--keep", action="store_true", help="keep the folder of the training runs and say where it is")
@@ -85,15 +102,16 @@ def summary(session):
         if part["status"] != "passed":
             failing = [check["check"] for check in part["checks"] if not check["passed"]]
             print(f"{part['status']}: {part['part']}: {', '.join(failing[:6]) or (part['note'].strip().splitlines() or ['?'])[-1]}")
-    print(f"{passed} checks passed, {failed} failed, {other} parts skipped or cut, {session.report.get('seconds', 0):.0f} s")
+    print(f"{passed} checks passed, {failed} failed, {other} parts skipped or not reached, {session.report.get('seconds', 0):.0f} s")
     return 1 if failed else 0
 
 
 def main():
     opt = options()
     if opt.list:
-        for name, limit_s, _, _ in parts():
-            print(f"{name:16} {limit_s} s at most")
+        for plan in PARTS:
+            print(f"{plan.name:16} {plan.predicted_s:3g} s expected, {plan.limit_s:3g} s at most")
+        print(f"{'all':16} {sum(plan.predicted_s for plan in PARTS):3g} s expected")
         return 0
     work = tempfile.mkdtemp(prefix="ddp-gpu-")
     # Tests read their data relative to the root.
@@ -111,10 +129,8 @@ def main():
         # An older report must not be taken for this run's.
         session.write()
         session.torch = TorchSide(session)
-        if not opt.only or any(word in "speed step" for word in opt.only):
-            speed.prepare(session)
-        for name, limit_s, function, must_finish in parts():
-            session.part(name, limit_s, function, must_finish)
+        for plan in PARTS:
+            session.part(plan)
         session.report["ended"] = True
         session.report["table"] = [list(row) for row in session.table]
         session.write()

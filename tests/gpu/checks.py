@@ -4,28 +4,33 @@ import re
 from runs import DIGITS, largest_relative, relative_distance, train
 from session import ROOT, Skipped
 
-# The order in which they say most about a new device. What is not named comes behind.
-FIRST = ["ddp-kernels.lib", "ddp.gpu", "ddp-comm.gpu", "ddp-kernels.golden_ops", "ddp.lib"]
-# What the virtual GPU has no stand-in for: NVIDIA's compiler.
-NEED_NVIDIA = ["ddp-kernels.real_compilation"]
+# The programs that use a GPU and the tests of each that do, the telling ones first. All other tests pass without one, in
+# tests/run: here they would only cost time.
+GPU_TESTS = {
+    "ddp-kernels.lib": ["ops::", "cuda::"],
+    "ddp.gpu": [],
+    "ddp-comm.gpu": [],
+    "ddp-kernels.cuda": [],
+    "ddp-kernels.golden_ops": [],
+    "ddp-kernels.real_libraries": [],
+    "ddp-comm.real_nccl": [],
+}
 
 
 def programs(session):
-    """The test programs that are there, the telling ones first."""
+    """The test programs that use a GPU and are there, the telling ones first."""
     if not session.tests or not session.tests.is_dir():
         raise Skipped("the test programs, which launch/pack or cargo makes")
-    found = {path.name: path for path in session.tests.iterdir()}
-    return [found[name] for name in sorted(found, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name))]
+    return [session.tests / name for name in GPU_TESTS if (session.tests / name).exists()]
 
 
 def test_programs(part):
     """Runs each; a test that needs more GPUs than there are says so and passes."""
     n_passed = n_failed = n_skipped = 0
     for program in programs(part.session):
-        if part.session.report["virtual"] and program.name in NEED_NVIDIA:
-            continue
         # One test at a time: they share the device's streams, and what one captures as a graph no other may touch.
-        outcome = part.run([program, "--show-output", "--test-threads=1"], 100, {"RUST_BACKTRACE": "0"}, ROOT)
+        words = [program, *GPU_TESTS[program.name], "--show-output", "--test-threads=1"]
+        outcome = part.run(words, 100, {"RUST_BACKTRACE": "0"}, ROOT)
         text = outcome.stdout
         counts = [tuple(map(int, m)) for m in re.findall(r"^test result: \w+\. (\d+) passed; (\d+) failed", text, re.M)]
         passed, failed = (sum(column) for column in zip(*counts)) if counts else (0, 0)

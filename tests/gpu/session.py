@@ -109,35 +109,36 @@ class Session:
         """A line of the short table."""
         self.table.append((name, value))
 
-    def part(self, name, limit_s, function, must_finish=True):
+    def part(self, plan):
         """Runs one part, whatever becomes of it, and writes the report so far.
 
-        - `must_finish`: whether a part that runs out of its time has failed
+        A part that runs out of its time, or for which none is left, is "not reached", which is no failure: what it found counts.
         """
+        name = plan.name
         if self.options.only and not any(word in name for word in self.options.only):
             return
-        print(f"== {name}", flush=True)
-        part = Part(self, name, limit_s)
+        print(f"== {name} ({plan.predicted_s:g} s expected)", flush=True)
+        part = Part(self, name, plan.limit_s)
         started = time.monotonic()
         status, note, stopped = "passed", "", None
         try:
             if part.remaining_s() < LEAST_S:
                 raise OutOfTime
-            function(part)
+            plan.function(part)
         except OutOfTime:
-            status, note = "cut", "out of time"
+            status, note = "not reached", f"out of time after {time.monotonic() - started:.0f} s"
         except Skipped as why:
             status, note = "skipped", f"needs {why}"
         except (KeyboardInterrupt, SystemExit) as why:
-            status, note, stopped = "cut", "the run was stopped", why
+            status, note, stopped = "not reached", "the run was stopped", why
         except Exception:  # a fault of this script must not cost the rest of the run
             status, note = "failed", traceback.format_exc()
         n_failed = sum(not check["passed"] for check in part.checks)
-        if n_failed or (status == "cut" and must_finish):
+        if n_failed:
             status = "failed"
         seconds = time.monotonic() - started
-        self.report["parts"].append({"part": name, "status": status, "note": note, "seconds": round(seconds, 2), "checks": part.checks,
-                                     "results": part.results, "tails": part.tails})
+        self.report["parts"].append({"part": name, "status": status, "note": note, "predicted_s": plan.predicted_s,
+                                     "seconds": round(seconds, 2), "checks": part.checks, "results": part.results, "tails": part.tails})
         for tail in part.tails[-3:]:
             print("  | " + "\n  | ".join(tail.splitlines()[-12:]))
         n_passed = len(part.checks) - n_failed
@@ -158,11 +159,11 @@ class Session:
         os.replace(beside, out)
 
     def counts(self):
-        """(passed, failed, cut or skipped parts): checks, and parts that failed by themselves."""
+        """(passed, failed, skipped or unreached parts): checks, and parts that failed by themselves."""
         passed = failed = other = 0
         for part in self.report["parts"]:
             n_failed = sum(not check["passed"] for check in part["checks"])
             passed += len(part["checks"]) - n_failed
             failed += n_failed or part["status"] == "failed"
-            other += part["status"] in ("cut", "skipped")
+            other += part["status"] in ("not reached", "skipped")
         return passed, failed, other

@@ -60,27 +60,24 @@ def torch_request(case, dtype, form, steps):
     return {"do": "step", "dims": case.dims, "batch": case.batch, "dtype": dtype, "optim": case.optim, "form": form, "steps": steps}
 
 
-def prepare(session):
-    """Has PyTorch compile and capture everything, beside the tests."""
-    for case, dtype, form in torch_keys(session):
-        session.torch.send(torch_request(case, dtype, form, 0))
-
-
-def ours(part, case, dtype, form):
+def ours(part, case, dtype, form, n_repeats):
+    """Times of a step in ms, one for each repeat in one process, and the whole line; none and a failed check where it fails."""
     words = [part.session.binary, "bench", "step", "--dims", ",".join(map(str, case.dims)), "--batch", case.batch, "--steps", case.steps,
-             "--warmup", 5 if part.session.options.dry_run else 10, "--optim", case.optim, "--dtype", dtype, "--cuda-graph",
-             OUR_FORMS[form], "--device", "cuda", "--json"]
+             "--repeats", n_repeats, "--warmup", 5 if part.session.options.dry_run else 10, "--optim", case.optim, "--dtype", dtype,
+             "--cuda-graph", OUR_FORMS[form], "--device", "cuda", "--json"]
     name = f"bench step, {case.name} {dtype} {form}"
     lines = part.json_lines(name, words, 60)
     if not lines:
-        return None
-    if lines[-1].get("cuda_graph") != (form == "graph"):
-        part.check(name, False, f"asked for {form}, and its cuda_graph is {lines[-1].get('cuda_graph')}")
-    return lines[-1]
+        return []
+    line = lines[-1]
+    if line.get("cuda_graph") != (form == "graph"):
+        part.check(name, False, f"asked for {form}, and its cuda_graph is {line.get('cuda_graph')}")
+    return [{"step_ms": ms, **({"line": line} if index == 0 else {}), "mfu": line.get("mfu")}
+            for index, ms in enumerate(line["repeat_step_ms"])]
 
 
 def steps(part):
-    """Medians over interleaved repeats, and the ratio of the best forms."""
+    """Medians over repeats, and the ratio of the best forms. PyTorch compiles first, and is idle while ddp-train is timed."""
     session = part.session
     has_torch = session.torch.start(min(60, part.remaining_s()))
     part.results["pytorch"] = session.torch.about if has_torch else f"skipped: needs {session.torch.why}"
@@ -88,6 +85,8 @@ def steps(part):
     if has_torch:
         asked = [(case.name, dtype, form) for case, dtype, form in torch_keys(session)]
         try:
+            for case, dtype, form in torch_keys(session):
+                session.torch.send(torch_request(case, dtype, form, 0))
             built_forms = session.torch.drain(part.remaining_s() * 0.5)
             part.results["pytorch_prepared_s"] = {" ".join(key): built.get("prepared_s") for key, built in zip(asked, built_forms)}
             for key, built in zip(asked, built_forms):
@@ -100,38 +99,29 @@ def steps(part):
             part.results["pytorch"] = f"skipped: needs {session.torch.why}"
             has_torch = False
 
-    samples, ours_failed = {}, set()
+    samples = {}
     n_repeats = 1 if session.options.dry_run else 2 if session.options.quick else 5
-    done = 0
     try:
-        for done in range(n_repeats):
-            for case in cases(session):
-                for dtype in case.dtypes:
-                    for form in OUR_FORMS:
-                        # What failed once would fail again, and cost its time.
-                        line = None if (case.name, dtype, form) in ours_failed else ours(part, case, dtype, form)
-                        if not line:
-                            ours_failed.add((case.name, dtype, form))
-                        else:
-                            samples.setdefault((case.name, dtype, "ours", form), []).append(line)
-                    for form in torch_forms(session, case, dtype) if has_torch else []:
-                        if (case.name, dtype, form) in failed_forms:
-                            continue
+        for case in cases(session):
+            for dtype in case.dtypes:
+                for form in OUR_FORMS:
+                    samples[case.name, dtype, "ours", form] = ours(part, case, dtype, form, n_repeats)
+                for form in torch_forms(session, case, dtype) if has_torch else []:
+                    if (case.name, dtype, form) in failed_forms:
+                        continue
+                    for _ in range(n_repeats):
                         line = session.torch.ask(torch_request(case, dtype, form, case.steps), part.remaining_s())
                         if "error" in line:
-                            failed_forms.add((case.name, dtype, form))
                             part.results[f"PyTorch cannot: {case.name} {dtype} {form}"] = line["error"]
-                        else:
-                            samples.setdefault((case.name, dtype, "torch", form), []).append(line)
-        done = n_repeats
-    except OutOfTime:
-        # What is complete counts; the table says how many repeats there were.
-        pass
-    part.results["repeats"] = done
-    part.results["samples"] = [{"case": key[0], "dtype": key[1], "side": key[2], "form": key[3], "runs": runs} for key, runs in samples.items()]
-    tell(part, samples)
-    if done < n_repeats:
-        raise OutOfTime
+                            break
+                        step_ms = case.batch / line["samples_per_s"] * 1e3
+                        samples.setdefault((case.name, dtype, "torch", form), []).append({"step_ms": step_ms, "line": line})
+    finally:
+        # What is complete counts, also of a part that is cut.
+        samples = {key: runs for key, runs in samples.items() if runs}
+        part.results["repeats"] = n_repeats
+        part.results["samples"] = [{"case": key[0], "dtype": key[1], "side": key[2], "form": key[3], "runs": runs} for key, runs in samples.items()]
+        tell(part, samples)
 
 
 def tell(part, samples):
@@ -143,7 +133,7 @@ def tell(part, samples):
             medians = {}
             for (name, of, side, form), runs in samples.items():
                 if (name, of) == (case.name, dtype):
-                    ms = [case.batch / run["samples_per_s"] * 1e3 for run in runs]
+                    ms = [run["step_ms"] for run in runs]
                     medians[side, form] = (statistics.median(ms), min(ms), max(ms), len(ms))
             best = {side: min(((m[0], form) for (s, form), m in medians.items() if s == side), default=None) for side in ("ours", "torch")}
             line = {"case": case.name, "dims": case.dims, "batch": case.batch, "optim": case.optim, "dtype": dtype,

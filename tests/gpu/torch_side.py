@@ -1,4 +1,4 @@
-"""PyTorch's side as a process that stays: it compiles while the tests run, and is idle while ddp-train is timed."""
+"""PyTorch's side as a process that stays: it starts when it is first needed, and is idle while ddp-train is timed."""
 import json
 import os
 import queue
@@ -14,11 +14,13 @@ class TorchSide:
     """Answers requests in their order. Where there is no torch, `why` says so and nothing is asked."""
 
     def __init__(self, session):
+        self.session = session
         self.process, self.answers, self.n_waiting = None, queue.Queue(), 0
-        self.why, self.about = "", None
-        if session.options.no_torch:
-            self.why = "PyTorch, left out by --no-torch"
-            return
+        self.about = None
+        self.why = "PyTorch, left out by --no-torch" if session.options.no_torch else ""
+
+    def _launch(self):
+        session = self.session
         words = [os.environ.get("TORCH_PYTHON", sys.executable), str(ROOT / "tests" / "bench" / "gpu_torch.py"), "--serve"]
         env = dict(os.environ)
         if session.report["virtual"]:
@@ -50,6 +52,8 @@ class TorchSide:
 
     def start(self, timeout_s):
         """Whether it is there; waits for its import."""
+        if not self.process and not self.why:
+            self._launch()
         if self.process and not self.about and not self.why:
             hello = self._next(timeout_s)
             if "error" in hello and not self.why:

@@ -362,6 +362,11 @@ impl Group {
         Ok(())
     }
 
+    /// Whether a failure has ended the group, so that no further collective can succeed; NCCL's alone can tell.
+    pub fn is_broken(&self) -> bool {
+        matches!(self, Group::Nccl(group) if group.is_broken())
+    }
+
     /// Closes the group: `MPI_Finalize` or `ncclCommFinalize`, which wait for all ranks. Threads do not wait.
     ///
     /// # Errors

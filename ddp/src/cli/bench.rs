@@ -41,7 +41,11 @@ pub struct BenchPlaceArgs {
     #[arg(long)]
     pub deterministic: bool,
 
-    /// Threads per rank [default: cores of the host divided by its ranks]
+    /// Bind each rank to the CPUs near its GPU (auto), unless the launcher has bound it, or bind nothing (none)
+    #[arg(long, value_enum, value_name = "MODE", default_value_t)]
+    pub bind: super::Bind,
+
+    /// Threads per rank [default: the cores that it may run on, divided by the ranks that share them]
     #[arg(long, value_name = "N", value_parser = count)]
     pub threads: Option<usize>,
 
@@ -76,6 +80,10 @@ pub struct BenchStepArgs {
     /// Steps to time
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = count)]
     pub steps: usize,
+
+    /// Times to measure --steps steps, one after the other in the same process; reported one by one and together
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count, conflicts_with = "forward")]
+    pub repeats: usize,
 
     /// Time forward passes alone
     #[arg(long, conflicts_with_all = ["optim", "cuda_graph"])]

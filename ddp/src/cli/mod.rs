@@ -14,7 +14,7 @@ mod tests;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use ddp_kernels::OTHER_DEVICES;
 
@@ -132,6 +132,16 @@ pub enum Command {
     },
 }
 
+/// CPUs that a rank is bound to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Bind {
+    /// Those near its GPU, unless the launcher has bound it; on a CPU all that it may run on.
+    #[default]
+    Auto,
+    /// All that it may run on.
+    None,
+}
+
 /// `ddp-train train`
 #[derive(Debug, Clone, Args)]
 #[command(after_help = train_help())]
@@ -160,7 +170,11 @@ pub struct TrainArgs {
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub comm_dtype: Option<CommDtype>,
 
-    /// Threads per rank [default: cores of the host divided by its ranks]
+    /// Bind each rank to the CPUs near its GPU (auto), unless the launcher has bound it, or bind nothing (none)
+    #[arg(long, value_enum, value_name = "MODE", default_value_t)]
+    pub bind: Bind,
+
+    /// Threads per rank [default: the cores that it may run on, divided by the ranks that share them]
     #[arg(long, value_name = "N", value_parser = count)]
     pub threads: Option<usize>,
 

@@ -60,7 +60,11 @@ pub struct PredictArgs {
     #[arg(long)]
     pub share_gpu: bool,
 
-    /// Threads per rank [default: cores of the host divided by its ranks]
+    /// Bind each rank to the CPUs near its GPU (auto), unless the launcher has bound it, or bind nothing (none)
+    #[arg(long, value_enum, value_name = "MODE", default_value_t)]
+    pub bind: super::Bind,
+
+    /// Threads per rank [default: the cores that it may run on, divided by the ranks that share them]
     #[arg(long, value_name = "N", value_parser = super::count)]
     pub threads: Option<usize>,
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fs;
 
 use ddp_comm::World;
-use ddp_kernels::cpu::threads;
+use ddp_kernels::cpu::cpu_set::CpuSet;
 use ddp_kernels::cuda::library::Library;
 use ddp_kernels::cuda::{self, GpuInfo, Link};
 use serde::Serialize;
@@ -53,6 +53,9 @@ struct Gpu {
     multiprocessors: u32,
     pci_bus_id: String,
     uuid: String,
+    /// CPUs near it, such as `0-31,64-95`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    local_cpus: Option<String>,
     #[serde(rename = "virtual")]
     is_virtual: bool,
 }
@@ -82,6 +85,8 @@ pub(crate) struct Cpu {
     cores: Option<usize>,
     /// Threads that this process may use.
     threads: usize,
+    /// CPUs that it may run on, such as `0-7`.
+    allowed: String,
 }
 
 impl Report {
@@ -137,7 +142,8 @@ impl Report {
             let text = format!("no GPU: {}\nhint: {}\n", missing.reason, missing.hint);
             return text + "Training runs on the CPU with --device auto or --device cpu.\n";
         }
-        let titles = ["GPU", "<name", "memory", "compute capability", "SMs", "<PCI address", "<UUID"];
+        let titles =
+            ["GPU", "<name", "memory", "compute capability", "SMs", "<PCI address", "<UUID", "<CPUs near it"];
         let mut text = table(&titles, &self.gpus.iter().map(Gpu::cells).collect::<Vec<_>>());
         if self.gpus.iter().any(|gpu| gpu.is_virtual) {
             text += "warning: a virtual GPU computes on the CPU; it is for tests only, and its timings are meaningless\n";
@@ -171,6 +177,7 @@ impl Gpu {
             multiprocessors: info.multiprocessors,
             pci_bus_id: info.pci_bus_id.clone(),
             uuid: info.uuid.clone(),
+            local_cpus: info.local_cpus().map(|cpus| cpus.to_string()),
             is_virtual: info.is_virtual(),
         }
     }
@@ -184,6 +191,7 @@ impl Gpu {
             self.multiprocessors.to_string(),
             self.pci_bus_id.clone(),
             self.uuid.clone(),
+            self.local_cpus.clone().unwrap_or_else(|| "-".to_owned()),
         ]
     }
 }
@@ -222,11 +230,12 @@ impl Cpu {
     pub(crate) fn new() -> Self {
         Self::from_cpuinfo(
             &fs::read_to_string("/proc/cpuinfo").unwrap_or_default(),
-            threads::default_per_rank(1),
+            std::thread::available_parallelism().map_or(1, usize::from),
+            CpuSet::of_thread(),
         )
     }
 
-    fn from_cpuinfo(cpuinfo: &str, threads: usize) -> Self {
+    fn from_cpuinfo(cpuinfo: &str, threads: usize, allowed: CpuSet) -> Self {
         let fields =
             || cpuinfo.lines().filter_map(|line| line.split_once(':')).map(|(k, v)| (k.trim(), v.trim()));
         let model =
@@ -240,13 +249,15 @@ impl Cpu {
                 _ => {}
             }
         }
-        Cpu { model: model.to_owned(), cores: Some(cores.len()).filter(|&n| n > 0), threads }
+        let (model, cores) = (model.to_owned(), Some(cores.len()).filter(|&n| n > 0));
+        Cpu { model, cores, threads, allowed: allowed.to_string() }
     }
 
     fn to_text(&self) -> String {
         let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
         let cores = self.cores.map_or(String::new(), |n| format!(", {}", count(n, "core")));
-        format!("{}{cores}, {} for this process", self.model, count(self.threads, "thread"))
+        let allowed = if self.allowed.is_empty() { "" } else { &format!(" (CPUs {})", self.allowed) };
+        format!("{}{cores}, {} for this process{allowed}", self.model, count(self.threads, "thread"))
     }
 }
 
@@ -260,9 +271,12 @@ mod tests {
             format!("model name\t: X 1\nphysical id\t: {socket}\ncore id\t: {core}\n\n")
         };
         let text = [one(0, 0), one(0, 0), one(0, 1), one(1, 0)].concat();
-        let cpu = Cpu::from_cpuinfo(&text, 3);
-        assert_eq!(cpu.to_text(), "X 1, 3 cores, 3 threads for this process");
-        assert_eq!(Cpu::from_cpuinfo("", 1).to_text(), "unknown model, 1 thread for this process");
+        let cpu = Cpu::from_cpuinfo(&text, 3, CpuSet::parse("0-1,4").unwrap());
+        assert_eq!(cpu.to_text(), "X 1, 3 cores, 3 threads for this process (CPUs 0-1,4)");
+        assert_eq!(
+            Cpu::from_cpuinfo("", 1, CpuSet::default()).to_text(),
+            "unknown model, 1 thread for this process"
+        );
     }
 
     #[test]
@@ -275,7 +289,7 @@ mod tests {
             driver_cuda_version: None,
             libraries: vec![library],
             peer_links: Vec::new(),
-            cpu: Cpu::from_cpuinfo("", 1),
+            cpu: Cpu::from_cpuinfo("", 1, CpuSet::default()),
         };
         let text = report.to_text();
         for part in ["no GPU: no driver\nhint: install driver\n", "not found: no libnccl"] {

@@ -30,7 +30,8 @@ const SHOWN_COLUMNS: usize = 8;
 /// [`Stop`], which records whether all ranks know of the failure.
 pub fn predict(world: &World, args: &PredictArgs) -> Result<(), Stop> {
     world.collective_result(check_streams(world, args))?;
-    let pinning = Pinning { share_gpu: args.share_gpu, n_threads: args.threads, ..Pinning::default() };
+    let pinning =
+        Pinning { share_gpu: args.share_gpu, n_threads: args.threads, bind: args.bind, ..Pinning::default() };
     let device = pin_device(world, &args.device, pinning)?.device;
     let is_active = is_active(world, &args.checkpoint).map_err(Error::from)?;
     let saved = world.collective_result(open(args, is_active))?;

@@ -75,6 +75,14 @@ pub enum TrainError {
         /// The gradient's 2-norm.
         norm: f64,
     },
+    /// A CUDA graph was requested, and none can be captured.
+    #[error(
+        "the step cannot be captured as a CUDA graph: {reason}\nhint: --cuda-graph auto continues without one"
+    )]
+    NoGraph {
+        /// The first rank with a failure, and its error.
+        reason: String,
+    },
     /// The weights of all evaluation rows are 0.
     #[error(
         "the weights of all {n_rows} evaluation rows of {source_name} are 0: no metric is defined\nhint: give rows to evaluate on a weight above 0"

@@ -10,6 +10,7 @@ use ddp_comm::World;
 use ddp_kernels::cuda::{Download, Gpu, Graph, Upload};
 use ddp_kernels::ops::{LossSums, STEP_SCALARS_LEN, STEP_SUMS_LEN, StepScalars};
 use ddp_kernels::{DType, Tensor, TensorRef};
+use tracing::warn;
 
 use crate::data::batch::Batch;
 use crate::data::device_rows::{DeviceRows, DeviceShape};
@@ -64,6 +65,24 @@ struct Graphs {
     captured: HashMap<(StepShape, usize), Graph>,
     /// Rows of the largest global batch so far: only full steps are captured.
     full_rows: usize,
+}
+
+impl Graphs {
+    /// Runs all further steps kernel by kernel, and reports the reason on rank 0.
+    ///
+    /// # Errors
+    /// [`TrainError::NoGraph`] in the mode [`GraphMode::On`].
+    fn give_up(&mut self, world: &World, reason: String) -> Result<()> {
+        if self.mode == GraphMode::On {
+            return Err(TrainError::NoGraph { reason });
+        }
+        self.mode = GraphMode::Off;
+        self.captured.clear();
+        if world.rank().0 == 0 {
+            warn!("no CUDA graph could be captured, so steps run kernel by kernel: {reason}");
+        }
+        Ok(())
+    }
 }
 
 impl GpuStep {
@@ -132,17 +151,38 @@ impl GpuStep {
         }
     }
 
-    /// Keeps a captured step; turns graphs off if capturing failed and the mode is not [`GraphMode::On`]. Returns whether it was kept.
-    pub(crate) fn keep(&mut self, shape: StepShape, slot: usize, captured: Result<Graph>) -> Result<bool> {
-        match captured {
-            Ok(graph) => {
+    /// Checks that the ranks' collectives can be part of a graph, before the first step; if not, as [`Graphs::give_up`].
+    /// Collective.
+    pub(crate) fn try_capture(&mut self, world: &World) -> Result<()> {
+        if self.graphs.mode == GraphMode::Off {
+            return Ok(());
+        }
+        world.try_graph_capture()?.map_or(Ok(()), |reason| self.graphs.give_up(world, reason))
+    }
+
+    /// Keeps a captured step if all ranks have captured theirs; else as [`Graphs::give_up`]. Returns whether it was kept. Collective.
+    ///
+    /// # Errors
+    /// The error of the capture, if it has ended the communicator.
+    pub(crate) fn keep(
+        &mut self,
+        world: &World,
+        shape: StepShape,
+        slot: usize,
+        captured: Result<Graph>,
+    ) -> Result<bool> {
+        if captured.is_err() && world.tensor_group().is_broken() {
+            return captured.map(|_| false);
+        }
+        match (world.first_failure(captured.as_ref().err())?, captured) {
+            (None, Ok(graph)) => {
                 self.graphs.captured.insert((shape, slot), graph);
                 Ok(true)
             }
-            Err(error) if self.graphs.mode == GraphMode::On => Err(error),
-            Err(_) => {
-                self.graphs.mode = GraphMode::Off;
-                Ok(false)
+            (None, Err(error)) => Err(error),
+            (Some(reason), captured) => {
+                drop(captured);
+                self.graphs.give_up(world, reason).map(|()| false)
             }
         }
     }

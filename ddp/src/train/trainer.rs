@@ -63,10 +63,13 @@ impl<'w> Trainer<'w> {
         let buckets = options.buckets(model.layout());
         world.group().agree_lengths(&buckets.lens())?;
         let shard_plan = options.shard_plan(world, model.layout(), &buckets);
-        let gpu = match model.device() {
+        let mut gpu = match model.device() {
             Device::Cpu => None,
             Device::Cuda(index) => Some(GpuStep::new(Gpu::get(index)?, options.graph)?),
         };
+        if let Some(gpu) = &mut gpu {
+            gpu.try_capture(world)?;
+        }
         let replica = Replica::new(world, model, loss, optimizer, buckets, shard_plan, options)?;
         Ok(Trainer {
             replica,
@@ -274,7 +277,7 @@ impl<'w> Trainer<'w> {
             GraphPlan::Replay => gpu.replay(shape, slot)?,
             GraphPlan::Capture => {
                 let captured = Graph::capture(gpu.gpu(), || replica.enqueue(gpu, slot, shape));
-                if gpu.keep(shape, slot, captured)? {
+                if gpu.keep(replica.world, shape, slot, captured)? {
                     gpu.replay(shape, slot)?;
                 } else {
                     replica.enqueue(gpu, slot, shape)?;

@@ -1,11 +1,13 @@
 //! `ddp-train devices`: lists what there is, on machines with and without GPUs.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+use std::process::Command;
 
 use serde_json::Value;
 
-use crate::common::{run_ok, single};
-use crate::virtual_gpu::under_virtual_gpus;
+use crate::common::{DDP_TRAIN, Outcome, run_ok, single};
+use crate::virtual_gpu::{command_under_virtual_gpus, under_virtual_gpus};
 
 /// The program with arguments that it must take, and no GPU to see.
 fn without_gpu(args: &[&str]) -> String {
@@ -56,4 +58,70 @@ fn virtual_gpus_are_listed_and_warned_of() {
     for library in json["libraries"].as_array().unwrap() {
         assert!(library["path"].is_string() && library["version"].is_string(), "{library}");
     }
+}
+
+/// Runs `ddp-train ARGS` on a virtual GPU, with a folder in front of the libraries' that holds `name`, a library without any
+/// function but `cuInit`. None where there can be no virtual GPU.
+fn behind_a_decoy(name: &str, args: &str) -> Option<Outcome> {
+    let folder = tempfile::tempdir().unwrap();
+    let decoy = folder.path().join(name);
+    let compiler = std::env::var_os("CXX").unwrap_or("g++".into());
+    let source = folder.path().join("decoy.cpp");
+    std::fs::write(&source, "extern \"C\" int cuInit(unsigned) { return 999; }\n").unwrap();
+    let compiled = Command::new(compiler).args(["-shared", "-fPIC", "-o"]).arg(&decoy).arg(&source).status();
+    if !compiled.is_ok_and(|status| status.success()) {
+        println!("skipped: needs a C++ compiler");
+        return None;
+    }
+    let mut command = Command::new("sh");
+    let line =
+        format!("LD_LIBRARY_PATH='{}':$LD_LIBRARY_PATH exec '{DDP_TRAIN}' {args}", folder.path().display());
+    command.args(["-c", &line]);
+    command_under_virtual_gpus(1, &command)
+}
+
+#[test]
+fn another_library_under_a_shorter_name_is_not_taken() {
+    for name in ["libcublasLt.so", "libnvrtc.so"] {
+        let out = tempfile::tempdir().unwrap();
+        let args = format!(
+            "train --device cuda --set train.steps=2 --progress none --out '{}/run'",
+            out.path().display()
+        );
+        let Some(outcome) = behind_a_decoy(name, &args) else { return };
+        outcome.ok();
+    }
+}
+
+#[test]
+fn two_drivers_are_refused_by_name() {
+    let Some(outcome) = behind_a_decoy("libcuda.so", "devices") else { return };
+    for part in ["no GPU: two drivers are found: libcuda.so.1, and /", "/libcuda.so as libcuda.so", "stubs"] {
+        assert!(outcome.ok().contains(part), "no {part:?} in\n{}", outcome.ok());
+    }
+}
+
+#[test]
+fn a_rank_shows_its_cpus_and_can_be_left_unbound() {
+    let cpus = ddp_kernels::cpu::cpu_set::CpuSet::of_thread().to_string();
+    let text = without_gpu(&["devices"]);
+    assert!(text.contains(&format!(" (CPUs {cpus})")), "{text}");
+    let out = tempfile::tempdir().unwrap();
+    let folder = out.path().join("run").display().to_string();
+    let args = [
+        "train",
+        "-v",
+        "--device",
+        "cpu",
+        "--bind",
+        "none",
+        "--threads",
+        "1",
+        "--set",
+        "train.steps=1",
+        "--out",
+        &folder,
+    ];
+    let outcome = run_ok(single(&args));
+    assert!(outcome.stderr.contains(&format!("1 thread on CPUs {cpus}")), "{}", outcome.stderr);
 }

@@ -281,3 +281,37 @@ fn a_failing_collective_ends_the_job() {
     assert!(outcome.stderr.contains("nccl") || outcome.stderr.contains("NCCL"), "{outcome:#?}");
     assert!(outcome.stderr.contains("NCCL_DEBUG"), "{outcome:#?}");
 }
+
+/// A capture that fails on one rank, in NCCL or at its end, before the first step or later: all ranks go on without graphs, come
+/// to the same, and say why.
+#[test]
+fn a_failed_capture_on_one_rank_turns_graphs_off_on_all() {
+    let folder = temp_dir();
+    let weights = |name: &str, graph: &str, fail: &str| {
+        let out = folder.path().join(name).to_str().unwrap().to_owned();
+        let args = ["train", "--progress", "none", "--device", "cuda", "--cuda-graph", graph, "--out", &out];
+        let args = [&args[..], &RUN].concat();
+        let outcome = on_gpus(2, 2, &args, &[("VGPU_FAIL", fail)])?;
+        Some((outcome, Path::new(&out).join("model.safetensors")))
+    };
+    let Some((eager, want)) = weights("eager", "off", "") else { return };
+    eager.ok();
+    let want = read_weights(&want);
+    let faults = [
+        ("nccl:capture,rank=1", "ncclUnhandledCudaError"),
+        ("capture:1,rank=1", "INVALIDATED"),
+        ("capture:2,rank=1", "INVALIDATED"),
+    ];
+    for (index, (fault, reason)) in faults.into_iter().enumerate() {
+        let (outcome, model) = weights(&format!("auto{index}"), "auto", fault).unwrap();
+        outcome.ok();
+        assert_eq!(largest_gap(&read_weights(&model), &want).0, 0.0, "{fault}");
+        let said: Vec<&str> =
+            outcome.stderr.lines().filter(|line| line.contains("no CUDA graph could be captured")).collect();
+        let is_told = |line: &&str| line.contains("rank 1: ") && line.contains(reason);
+        assert!(said.len() == 1 && said.iter().all(is_told), "{fault}: {}", outcome.stderr);
+    }
+    let (outcome, _) = weights("on", "on", "nccl:capture,rank=1").unwrap();
+    assert_eq!(outcome.status.code(), Some(1), "{outcome:#?}");
+    assert!(outcome.stderr.contains("hint: --cuda-graph auto"), "{}", outcome.stderr);
+}

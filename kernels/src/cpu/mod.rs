@@ -1,5 +1,5 @@
-//! Building blocks of the operations on the CPU: vector dispatch, elementary functions, GEMM, transposition, copies, threads
-//! and mapped files.
+//! Building blocks of the operations on the CPU: vector dispatch, elementary functions, GEMM, transposition, copies, threads,
+//! sets of CPUs and mapped files.
 //!
 //! The speed of training steps on the CPU has four sources:
 //! - forward reads the weight in its own order (`yᵀ = W·xᵀ`, `ops/linear/cpu.rs`);
@@ -9,6 +9,7 @@
 //! - ranks of one host reduce through memory that they share (crate `ddp-comm`).
 
 pub(crate) mod copy;
+pub mod cpu_set;
 pub(crate) mod float;
 pub(crate) mod gemm;
 pub mod mapped_file;

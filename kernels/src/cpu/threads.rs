@@ -32,12 +32,6 @@ pub fn current() -> usize {
     if rayon::current_thread_index().is_some() { rayon::current_num_threads() } else { 1 }
 }
 
-/// Cores available to this process (affinity mask and container quota), divided by the processes that share the host.
-pub fn default_per_rank(ranks_on_host: usize) -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    (cores / ranks_on_host.max(1)).max(1)
-}
-
 /// Runs `f` on disjoint parts that cover `0..len`, one part per thread, each but the last a multiple of `align`; in one part if
 /// `len < 2 * min_part`.
 #[inline]
@@ -124,13 +118,5 @@ mod tests {
     #[test]
     fn a_thread_in_no_pool_computes_alone() {
         assert_eq!(std::thread::spawn(current).join().unwrap(), 1);
-    }
-
-    #[test]
-    fn cores_are_divided_over_the_ranks_of_a_host() {
-        let cores = std::thread::available_parallelism().unwrap().get();
-        assert_eq!(default_per_rank(1), cores);
-        assert_eq!(default_per_rank(cores), 1);
-        assert_eq!(default_per_rank(10 * cores), 1);
     }
 }

@@ -11,14 +11,15 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
+use std::ptr::null_mut;
 use std::sync::{Mutex, PoisonError};
 
-use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys;
 use cudarc::driver::sys::CUdeviceptr;
 
+use super::cublas_lt::{self, CublasLt, Heuristic, Status};
 use super::driver::driver;
-use super::library::{self, Library};
+use super::library::Library;
 use super::memory::DeviceBuffer;
 use super::{Gpu, MemoryUse};
 use crate::ops::MatmulMode;
@@ -114,6 +115,21 @@ pub(crate) struct Matmul {
     pub(crate) epilogue: Epilogue,
 }
 
+impl Matmul {
+    /// Whether cuBLASLt may be asked for this epilogue in this shape. It supports the values before a GELU only in rows of multiples
+    /// of 8. For products of vectors, such as the gradients of a single target or of a batch of one row, it has no derivatives of
+    /// activations, and gradients of a bias that cannot be relied on: nvmath-python excludes both.
+    fn may_be_fused(&self) -> bool {
+        let has_aux_rows = self.epilogue.aux_row(self.n).is_none_or(|row| row.is_multiple_of(8));
+        let is_defined = match self.epilogue {
+            Epilogue::DRelu | Epilogue::DGelu => self.k > 1,
+            Epilogue::BiasGradient => ![self.m, self.n, self.k].contains(&1),
+            _ => true,
+        };
+        has_aux_rows && is_defined
+    }
+}
+
 /// Factors of a matmul's result and of the previous contents of C.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scales {
@@ -142,6 +158,7 @@ pub(crate) struct Operands {
 
 /// A device's handle, scratch and plans.
 pub(crate) struct Blas {
+    lt: &'static CublasLt,
     handle: sys::cublasLtHandle_t,
     workspace: DeviceBuffer,
     plans: Mutex<HashMap<Key, Option<Plan>>>,
@@ -156,21 +173,32 @@ unsafe impl Sync for Blas {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     matmul: Matmul,
-    /// Alignments of a, b, c and aux: powers of two, at most 256.
-    aligned_to: [u32; 4],
+    aligned_to: AlignedTo,
     /// [`Gpu::is_deterministic`] when the matmul was enqueued.
     is_deterministic: bool,
 }
 
+/// Alignments of a matmul's operands in bytes: powers of two, at most 256; 256 for an operand that is not used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct AlignedTo {
+    a: u32,
+    b: u32,
+    c: u32,
+    bias: u32,
+    aux: u32,
+}
+
 impl Key {
     fn new(matmul: Matmul, operands: Operands, is_deterministic: bool) -> Self {
-        let aligned_to = [operands.b, operands.a, operands.c, operands.aux]
-            .map(|address| if address == 0 { 256 } else { 1 << address.trailing_zeros().min(8) });
+        let of = |address: CUdeviceptr| if address == 0 { 256 } else { 1 << address.trailing_zeros().min(8) };
+        let Operands { a, b, c, bias, aux } = operands;
+        let aligned_to = AlignedTo { a: of(a), b: of(b), c: of(c), bias: of(bias), aux: of(aux) };
         Key { matmul, aligned_to, is_deterministic }
     }
 }
 
 struct Plan {
+    lt: &'static CublasLt,
     description: sys::cublasLtMatmulDesc_t,
     a: sys::cublasLtMatrixLayout_t,
     b: sys::cublasLtMatrixLayout_t,
@@ -203,13 +231,13 @@ impl Gpu {
     ) -> Result<bool> {
         self.bind()?;
         let blas = self.blas()?;
-        let fail = |call| move |error: CublasError| self.cublas_error(call, error);
+        let fail = |call| move |status| cublas_error(self, blas.lt, call, status);
         let mut plans = blas.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let key = Key::new(matmul, operands, self.is_deterministic());
         let plan = match blas.plan(&mut plans, key) {
             Ok(Some(plan)) => plan,
             Ok(None) => return Ok(false),
-            Err(error) => return Err(self.cublas_error("cublasLtMatmulAlgoGetHeuristic", error)),
+            Err(status) => return Err(fail("cublasLtMatmulAlgoGetHeuristic")(status)),
         };
         plan.point_to(operands.bias, operands.aux, matmul.epilogue)
             .map_err(fail("cublasLtMatmulDescSetAttribute"))?;
@@ -223,69 +251,70 @@ impl Gpu {
         // SAFETY: the plan's descriptors are alive and match the operands, which the caller guarantees; a and b swap places as
         // described above; scratch and stream are this device's, and all its matmuls are ordered on that stream.
         let launched = unsafe {
-            result::matmul(
+            (blas.lt.matmul)(
                 blas.handle,
                 plan.description,
                 alpha,
-                beta,
                 operands.b as *const c_void,
                 plan.a,
                 operands.a as *const c_void,
                 plan.b,
+                beta,
                 operands.c as *const c_void,
                 plan.c,
                 operands.c as *mut c_void,
                 plan.c,
-                &plan.algorithm,
+                &raw const plan.algorithm,
                 blas.workspace.ptr() as *mut c_void,
                 WORKSPACE_BYTES,
                 self.compute().raw().cast(),
             )
         };
-        match launched {
-            // The heuristic saw no pointers; the call itself may still reject them.
-            Err(error) if matmul.epilogue != Epilogue::None && is_unsupported(error) => {
+        match launched.result() {
+            // The heuristic saw no pointers of matrices; the call itself may still reject them.
+            Err(status) if matmul.epilogue != Epilogue::None && is_unsupported(status) => {
                 plans.insert(key, None);
                 Ok(false)
             }
             other => other.map_err(fail("cublasLtMatmul")).map(|()| true),
         }
     }
+}
 
-    fn cublas_error(&self, call: &'static str, error: CublasError) -> KernelError {
-        KernelError::Cublas { device: self.device(), call, code: format!("{:?}", error.0) }
-    }
+fn cublas_error(gpu: &Gpu, lt: &CublasLt, call: &'static str, status: Status) -> KernelError {
+    KernelError::Cublas { device: gpu.device(), call, code: lt.name_of(status) }
 }
 
 impl Blas {
     fn new(gpu: &'static Gpu) -> Result<Self> {
         let driver_version = driver().map_or(0, |driver| driver.version);
-        library::open(Library::CublasLt, driver_version).map_err(|why| KernelError::DeviceUnavailable {
+        let lt = CublasLt::open(driver_version).map_err(|why| KernelError::DeviceUnavailable {
             device: gpu.device(),
             reason: format!("no matmul library: {why}"),
             hint: Library::CublasLt.hint().to_owned(),
         })?;
-        let handle = result::create_handle().map_err(|error| gpu.cublas_error("cublasLtCreate", error))?;
+        let mut handle = null_mut();
+        // SAFETY: the pointer is valid for one handle; the device's context is current.
+        let status = unsafe { (lt.create)(&raw mut handle) };
+        status.result().map_err(|status| cublas_error(gpu, lt, "cublasLtCreate", status))?;
         let workspace = DeviceBuffer::new(gpu, WORKSPACE_BYTES, MemoryUse::Workspace)?;
-        Ok(Blas { handle, workspace, plans: Mutex::default() })
+        Ok(Blas { lt, handle, workspace, plans: Mutex::default() })
     }
 
     fn plan<'a>(
         &self,
         plans: &'a mut HashMap<Key, Option<Plan>>,
         key: Key,
-    ) -> std::result::Result<Option<&'a Plan>, CublasError> {
+    ) -> cublas_lt::Result<Option<&'a Plan>> {
         let matmul = key.matmul;
         if !plans.contains_key(&key) {
-            // cuBLASLt supports the values before a GELU only in rows of multiples of 8.
-            let has_aux_rows = matmul.epilogue.aux_row(matmul.n).is_none_or(|row| row.is_multiple_of(8));
-            if !has_aux_rows {
+            if !matmul.may_be_fused() {
                 return Ok(plans.entry(key).or_insert(None).as_ref());
             }
-            let plan = match Plan::new(self.handle, &key) {
+            let plan = match Plan::new(self.lt, self.handle, &key) {
                 Ok(plan) => Some(plan),
                 // A plain matmul must be possible; one with an epilogue may not be.
-                Err(error) if matmul.epilogue != Epilogue::None && is_unsupported(error) => None,
+                Err(status) if matmul.epilogue != Epilogue::None && is_unsupported(status) => None,
                 Err(error) => return Err(error),
             };
             plans.insert(key, plan);
@@ -294,12 +323,8 @@ impl Blas {
     }
 }
 
-fn is_unsupported(error: CublasError) -> bool {
-    use sys::cublasStatus_t as S;
-    matches!(
-        error.0,
-        S::CUBLAS_STATUS_NOT_SUPPORTED | S::CUBLAS_STATUS_INVALID_VALUE | S::CUBLAS_STATUS_ARCH_MISMATCH
-    )
+fn is_unsupported(status: Status) -> bool {
+    matches!(status, Status::NOT_SUPPORTED | Status::INVALID_VALUE | Status::ARCH_MISMATCH)
 }
 
 fn data_type(dtype: DType) -> sys::cudaDataType {
@@ -313,7 +338,7 @@ fn data_type(dtype: DType) -> sys::cudaDataType {
 }
 
 impl Plan {
-    fn new(handle: sys::cublasLtHandle_t, key: &Key) -> std::result::Result<Self, CublasError> {
+    fn new(lt: &'static CublasLt, handle: sys::cublasLtHandle_t, key: &Key) -> cublas_lt::Result<Self> {
         let p = key.matmul;
         let compute = match (p.output, p.mode) {
             (DType::F64, _) => sys::cublasComputeType_t::CUBLAS_COMPUTE_64F,
@@ -330,28 +355,33 @@ impl Plan {
             |rows: usize, cols: usize, transpose: bool| if transpose { (cols, rows) } else { (rows, cols) };
         let (a_rows, a_cols) = stored(p.m, p.k, p.transpose_a);
         let (b_rows, b_cols) = stored(p.k, p.n, p.transpose_b);
-        let layout = |dtype, rows: usize, cols: usize| {
-            result::create_matrix_layout(dtype, cols as u64, rows as u64, cols.max(1) as i64)
-        };
-        let description = result::create_matmul_desc(compute, data_type(scale))?;
+        let algorithm = Heuristic::empty().algorithm;
+        let (description, a, b, c) = (null_mut(), null_mut(), null_mut(), null_mut());
+        let mut plan = Plan { lt, description, a, b, c, algorithm };
+        // SAFETY: the pointer is valid for one descriptor.
+        unsafe { (lt.operation_create)(&raw mut plan.description, compute as i32, data_type(scale) as i32) }
+            .result()?;
+        let layouts = [
+            (&mut plan.a, inputs, b_rows, b_cols),
+            (&mut plan.b, inputs, a_rows, a_cols),
+            (&mut plan.c, data_type(p.output), p.m, p.n),
+        ];
+        for (layout, dtype, rows, cols) in layouts {
+            let (rows, cols, ld) = (rows as u64, cols as u64, cols.max(1) as i64);
+            // SAFETY: the pointer is valid for one descriptor.
+            unsafe { (lt.layout_create)(layout, dtype as i32, cols, rows, ld) }.result()?;
+        }
         let operation = |transpose: bool| i32::from(transpose); // CUBLAS_OP_N is 0, CUBLAS_OP_T is 1.
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
-        set(description, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &operation(p.transpose_b))?;
-        set(description, Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &operation(p.transpose_a))?;
-        set(description, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &(p.epilogue.raw() as i32))?;
-        let mut plan = Plan {
-            description,
-            a: layout(inputs, b_rows, b_cols)?,
-            b: layout(inputs, a_rows, a_cols)?,
-            c: layout(data_type(p.output), p.m, p.n)?,
-            // SAFETY: plain data, replaced below.
-            algorithm: unsafe { std::mem::zeroed() },
-        };
+        plan.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &operation(p.transpose_b))?;
+        plan.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &operation(p.transpose_a))?;
+        plan.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &(p.epilogue.raw() as i32))?;
         if let Some(row) = p.epilogue.aux_row(p.n) {
-            set(description, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &(row as i64))?;
+            plan.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &(row as i64))?;
         }
-        // The heuristic requires non-null pointers if the epilogue has some; it does not read them.
-        plan.point_to(256, 256, p.epilogue)?;
+        // The heuristic reads the alignment of these addresses, not the memory there.
+        let AlignedTo { bias, aux, .. } = key.aligned_to;
+        plan.point_to(bias.into(), aux.into(), p.epilogue)?;
         plan.algorithm = plan.choose(handle, key)?;
         Ok(plan)
     }
@@ -361,10 +391,13 @@ impl Plan {
         &self,
         handle: sys::cublasLtHandle_t,
         key: &Key,
-    ) -> std::result::Result<sys::cublasLtMatmulAlgo_t, CublasError> {
+    ) -> cublas_lt::Result<sys::cublasLtMatmulAlgo_t> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
-        let [a, b, c, _] = key.aligned_to;
-        let preference = result::create_matmul_pref()?;
+        // As for the layouts, our operands have swapped places.
+        let AlignedTo { a: b, b: a, c, .. } = key.aligned_to;
+        let mut preference = null_mut();
+        // SAFETY: the pointer is valid for one descriptor.
+        unsafe { (self.lt.preference_create)(&raw mut preference) }.result()?;
         let schemes = if key.is_deterministic { OUT_OF_PLACE } else { ALL_SCHEMES };
         let numbers = [
             (Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes),
@@ -375,82 +408,83 @@ impl Plan {
         ];
         let workspace = Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
         let bytes = WORKSPACE_BYTES as u64;
-        // SAFETY: the preference is alive, and the attribute a 64-bit number.
-        let mut set =
-            unsafe { result::set_matmul_pref_attribute(preference, workspace, (&raw const bytes).cast(), 8) };
-        for (attribute, number) in numbers {
-            // SAFETY: the preference is alive, and the attribute a 32-bit number.
-            set = set.and(unsafe {
-                result::set_matmul_pref_attribute(preference, attribute, (&raw const number).cast(), 4)
-            });
+        let set = |attribute, value: *const c_void, size| {
+            // SAFETY: the preference is alive, and the value of the attribute's size is read before the call returns.
+            unsafe { (self.lt.preference_set)(preference, attribute as i32, value, size) }.result()
+        };
+        let mut all_set = set(workspace, (&raw const bytes).cast(), size_of::<u64>());
+        for (attribute, number) in &numbers {
+            let number: *const u32 = number;
+            all_set = all_set.and(set(*attribute, number.cast(), size_of::<u32>()));
         }
-        let found = set.and_then(|()| {
-            // SAFETY: all descriptors are alive.
+        let (mut best, mut n_found) = (Heuristic::empty(), 0);
+        let found = all_set.and_then(|()| {
+            let (layouts, operation) = ((self.a, self.b, self.c), self.description);
+            let (a, b, c) = layouts;
+            // SAFETY: all descriptors are alive; there is room for one result and one number.
             unsafe {
-                result::get_matmul_algo_heuristic(
+                (self.lt.heuristic)(
                     handle,
-                    self.description,
-                    self.a,
-                    self.b,
-                    self.c,
-                    self.c,
+                    operation,
+                    a,
+                    b,
+                    c,
+                    c,
                     preference,
+                    1,
+                    &raw mut best,
+                    &raw mut n_found,
                 )
             }
+            .result()
         });
         // SAFETY: created above, destroyed once.
-        let _ = unsafe { result::destroy_matmul_pref(preference) };
-        Ok(found?.algo)
+        let _ = unsafe { (self.lt.preference_destroy)(preference) };
+        found?;
+        if n_found == 0 {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        best.state.result().map(|()| best.algorithm)
     }
 
     /// Sets the addresses of bias and aux in the descriptor.
-    fn point_to(
-        &self,
-        bias: CUdeviceptr,
-        aux: CUdeviceptr,
-        epilogue: Epilogue,
-    ) -> std::result::Result<(), CublasError> {
+    fn point_to(&self, bias: CUdeviceptr, aux: CUdeviceptr, epilogue: Epilogue) -> cublas_lt::Result<()> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         if epilogue.takes_bias() {
-            set(self.description, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
+            self.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
         }
         if epilogue.aux_row(1).is_some() {
-            set(self.description, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux)?;
+            self.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux)?;
         }
         Ok(())
+    }
+
+    /// Sets an attribute of the operation's descriptor.
+    fn set<T>(&self, attribute: sys::cublasLtMatmulDescAttributes_t, value: &T) -> cublas_lt::Result<()> {
+        let value = std::ptr::from_ref(value);
+        // SAFETY: the descriptor is alive, and the value is read before the call returns.
+        unsafe { (self.lt.operation_set)(self.description, attribute as i32, value.cast(), size_of::<T>()) }
+            .result()
     }
 }
 
 impl Drop for Plan {
     fn drop(&mut self) {
-        // SAFETY: created in `new`, destroyed once; the same for the three below.
-        let _ = unsafe { result::destroy_matmul_desc(self.description) };
-        for layout in [self.a, self.b, self.c] {
-            // SAFETY: as above.
-            let _ = unsafe { result::destroy_matrix_layout(layout) };
+        if !self.description.is_null() {
+            // SAFETY: created in `new`, destroyed once.
+            let _ = unsafe { (self.lt.operation_destroy)(self.description) };
         }
-    }
-}
-
-fn set<T>(
-    description: sys::cublasLtMatmulDesc_t,
-    attribute: sys::cublasLtMatmulDescAttributes_t,
-    value: &T,
-) -> std::result::Result<(), CublasError> {
-    // SAFETY: the descriptor is alive, and the value is read before the call returns.
-    unsafe {
-        result::set_matmul_desc_attribute(
-            description,
-            attribute,
-            std::ptr::from_ref(value).cast(),
-            size_of::<T>(),
-        )
+        for layout in [self.a, self.b, self.c].into_iter().filter(|layout| !layout.is_null()) {
+            // SAFETY: as above.
+            let _ = unsafe { (self.lt.layout_destroy)(layout) };
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::library;
     use crate::ops::addmm;
     use crate::ops::testing::{devices, random, tensor};
     use crate::{Device, Tensor};
@@ -459,18 +493,43 @@ mod tests {
     fn reduction_scheme(plan: &Plan) -> u32 {
         use sys::cublasLtMatmulAlgoConfigAttributes_t as Attribute;
         let (mut scheme, mut written) = (u32::MAX, 0);
+        let library = library::open(Library::CublasLt, i32::MAX).unwrap();
+        type Get = unsafe extern "C" fn(
+            *const sys::cublasLtMatmulAlgo_t,
+            i32,
+            *mut c_void,
+            usize,
+            *mut usize,
+        ) -> Status;
+        // SAFETY: the type is that of cublasLt.h.
+        let get = unsafe { library.symbol::<Get>("cublasLtMatmulAlgoConfigGetAttribute") }.unwrap();
+        let attribute = Attribute::CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME as i32;
+        let algorithm = &raw const plan.algorithm;
         // SAFETY: the algorithm is the library's own, and the attribute a 32-bit number.
         let status = unsafe {
-            sys::cublasLtMatmulAlgoConfigGetAttribute(
-                &raw const plan.algorithm,
-                Attribute::CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
-                (&raw mut scheme).cast(),
-                size_of::<u32>(),
-                &raw mut written,
-            )
+            get(algorithm, attribute, (&raw mut scheme).cast(), size_of::<u32>(), &raw mut written)
         };
-        assert_eq!((status, written), (sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS, size_of::<u32>()));
+        assert_eq!((status, written), (Status::SUCCESS, size_of::<u32>()));
         scheme
+    }
+
+    #[test]
+    fn products_of_vectors_are_not_fused_with_gradients() {
+        let asked = |epilogue, [m, n, k]: [usize; 3]| {
+            let (transpose_a, transpose_b, inputs, output) = (false, false, DType::F32, DType::F32);
+            let mode = MatmulMode::Strict;
+            let matmul = Matmul { m, n, k, transpose_a, transpose_b, inputs, output, mode, epilogue };
+            matmul.may_be_fused()
+        };
+        for epilogue in [Epilogue::DRelu, Epilogue::DGelu] {
+            assert!(!asked(epilogue, [32, 8, 1]), "one output behind the layer");
+            assert!(asked(epilogue, [32, 8, 2]) && asked(epilogue, [1, 8, 2]));
+        }
+        for dims in [[8, 16, 1], [1, 16, 32], [8, 1, 32]] {
+            assert!(!asked(Epilogue::BiasGradient, dims));
+        }
+        assert!(asked(Epilogue::BiasGradient, [2, 2, 2]) && asked(Epilogue::ReluAuxBias, [1, 1, 1]));
+        assert!(!asked(Epilogue::GeluAuxBias, [32, 7, 16]), "rows of 7 values");
     }
 
     /// A matmul that is one long sum, which every heuristic tends to split.

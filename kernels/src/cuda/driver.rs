@@ -39,11 +39,19 @@ fn initialize() -> Result<Driver, Unavailable> {
     let unavailable =
         |reason: String, hint: &str| Unavailable { reason, hint: hint.to_owned(), has_driver: true };
     let driver = Library::Driver;
-    library::open(driver, 0).map_err(|why| Unavailable {
+    let open = library::open(driver, 0).map_err(|why| Unavailable {
         reason: format!("no NVIDIA driver: {why}"),
         hint: driver.hint().to_owned(),
         has_driver: false,
     })?;
+    // SAFETY: a driver is open under a name that cudarc tries, so it finds one.
+    if let Some(other) = open.differs_from(unsafe { sys::culib() }, "cuInit") {
+        let (own, other) = (open.path.display(), other.display());
+        return Err(unavailable(
+            format!("two drivers are found: {own}, and {other} as libcuda.so"),
+            "take the folder of the second one out of LD_LIBRARY_PATH; a toolkit's stubs folder holds no driver",
+        ));
+    }
     let mut version = 0;
     // SAFETY: the library is open, and the pointer is valid for one int.
     let status = unsafe { sys::cuDriverGetVersion(&mut version) };

@@ -5,10 +5,12 @@ use std::ffi::CStr;
 use cudarc::driver::{result, sys};
 
 use super::call::check_driver;
+use super::cublas_lt::CublasLt;
 use super::driver::{Unavailable, driver, version_name};
 use super::library::{self, Library};
-use super::nvrtc;
+use super::nvrtc::Nvrtc;
 use crate::Result;
+use crate::cpu::cpu_set::CpuSet;
 
 /// Description of a device by the driver; creates no context on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,6 +64,12 @@ impl GpuInfo {
         })
     }
 
+    /// The CPUs near the device, which share its NUMA node; None if the system does not report them.
+    pub fn local_cpus(&self) -> Option<CpuSet> {
+        let path = format!("/sys/bus/pci/devices/{}/local_cpulist", self.pci_bus_id.to_lowercase());
+        CpuSet::parse(&std::fs::read_to_string(path).ok()?).filter(|cpus| !cpus.is_empty())
+    }
+
     /// Whether this is the virtual GPU of this project's tests, which computes on the CPU.
     pub fn is_virtual(&self) -> bool {
         self.name.starts_with("Virtual GPU")
@@ -109,6 +117,7 @@ pub struct Versions {
 /// Finds every library and queries its version.
 pub fn versions() -> Versions {
     let driver_version = driver().ok().map(|driver| driver.version);
+    let driver_cuda = driver_version.map(version_name);
     let found: Vec<_> = Library::ALL
         .into_iter()
         .map(|library| {
@@ -117,17 +126,12 @@ pub fn versions() -> Versions {
             (library, path)
         })
         .collect();
-    let has = |library| found.iter().any(|(l, path)| *l == library && path.is_ok());
-    let cublas_lt = || {
-        // SAFETY: the library is open; the call has no arguments.
-        let version = unsafe { cudarc::cublaslt::sys::cublasLtGetVersion() };
-        // 10,000 · major + 100 · minor + patch since 11.
-        format!("{}.{}.{}", version / 10_000, version % 10_000 / 100, version % 100)
-    };
+    let driver_version = driver_version.unwrap_or(i32::MAX);
+    let nvrtc = Nvrtc::open(driver_version).ok().and_then(Nvrtc::version);
     Versions {
-        driver_cuda: driver_version.map(version_name),
-        nvrtc: if has(Library::Nvrtc) { nvrtc::version().map(|(a, b)| format!("{a}.{b}")) } else { None },
-        cublas_lt: has(Library::CublasLt).then(cublas_lt),
+        driver_cuda,
+        nvrtc: nvrtc.map(|(major, minor)| format!("{major}.{minor}")),
+        cublas_lt: CublasLt::open(driver_version).ok().map(CublasLt::version),
         found,
     }
 }

@@ -1,10 +1,11 @@
 //! Finds and opens NVIDIA's libraries.
 //!
 //! Search order: the loader's path (`LD_LIBRARY_PATH`, `ld.so.cache`), `CUDA_HOME` and `CUDA_PATH`, `/usr/local/cuda`, the
-//! wheels `nvidia/*/lib` of the active Python. A library is opened globally (`RTLD_GLOBAL`) under its versioned name; cudarc,
-//! which opens it by name, then gets the same one.
+//! wheels `nvidia/*/lib` of the active Python. Functions of NVRTC, cuBLASLt and NCCL are looked up in the library that was opened.
+//! Those of the driver are called by cudarc, which opens it by name: [`Open::differs_from`] compares the two.
 
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr, c_void};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -80,6 +81,33 @@ impl Open {
         let symbol = unsafe { self.handle.get::<F>(name.as_bytes()) };
         symbol.ok().map(|symbol| *symbol)
     }
+
+    /// The file that holds the function `name` as `other` resolves it, if that is another function than this library's.
+    pub(super) fn differs_from(&self, other: &libloading::Library, name: &str) -> Option<PathBuf> {
+        // SAFETY: the addresses are compared and looked up, never called.
+        let own = unsafe { self.symbol::<*const c_void>(name) };
+        // SAFETY: as above.
+        let theirs = unsafe { other.get::<*const c_void>(name.as_bytes()) }.ok().map(|symbol| *symbol);
+        if own == theirs { None } else { Some(theirs.map_or_else(PathBuf::new, file_of)) }
+    }
+}
+
+/// The file from which the code at `address` was loaded; empty if the loader does not know.
+fn file_of(address: *const c_void) -> PathBuf {
+    let mut info = libc::Dl_info {
+        dli_fname: std::ptr::null(),
+        dli_fbase: std::ptr::null_mut(),
+        dli_sname: std::ptr::null(),
+        dli_saddr: std::ptr::null_mut(),
+    };
+    // SAFETY: any address is allowed, and the pointer is valid for one result.
+    let is_known = unsafe { libc::dladdr(address, &raw mut info) } != 0;
+    if !is_known || info.dli_fname.is_null() {
+        return PathBuf::new();
+    }
+    // SAFETY: the loader's name of an open file ends in a zero byte and stays while the file is open.
+    let name = unsafe { CStr::from_ptr(info.dli_fname) };
+    PathBuf::from(OsStr::from_bytes(name.to_bytes()))
 }
 
 /// Returns the library, opened once per process and never closed.

@@ -11,8 +11,10 @@
 pub(crate) mod blas;
 mod cache;
 mod call;
+mod cublas_lt;
 mod download;
 mod driver;
+mod functions;
 mod gpu;
 mod graph;
 mod info;

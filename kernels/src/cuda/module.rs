@@ -7,11 +7,12 @@ use std::time::Instant;
 
 use cudarc::driver::{result, sys};
 
+use super::Gpu;
 use super::cache::{Cache, Key};
 use super::call::check_driver;
 use super::driver::driver;
-use super::library::{self, Library};
-use super::{Gpu, nvrtc};
+use super::library::Library;
+use super::nvrtc::Nvrtc;
 use crate::{KernelError, Result};
 
 /// Code shared by all kernels: reductions, formats, random numbers.
@@ -155,15 +156,15 @@ impl Gpu {
     fn load(&self, source: &Source, format: KernelFormat) -> Result<sys::CUmodule> {
         let fail = |log: String| KernelError::Compile { device: self.device(), kernel: source.name, log };
         let driver_version = driver().map_or(0, |driver| driver.version);
-        library::open(Library::Nvrtc, driver_version).map_err(|why| KernelError::DeviceUnavailable {
+        let nvrtc = Nvrtc::open(driver_version).map_err(|why| KernelError::DeviceUnavailable {
             device: self.device(),
             reason: format!("its kernels cannot be compiled: {why}"),
             hint: Library::Nvrtc.hint().to_owned(),
         })?;
         let (major, minor) = self.info().compute_capability;
-        let options = options(&architecture(major as i32 * 10 + minor as i32));
+        let options = options(&architecture(nvrtc, major as i32 * 10 + minor as i32));
         let text = source.of_format(format);
-        let version = format!("nvrtc {:?}", nvrtc::version());
+        let version = format!("nvrtc {:?}", nvrtc.version());
         let mut parts = vec![text.as_bytes(), version.as_bytes()];
         parts.extend(options.iter().map(String::as_bytes));
         let key = Key::new(&parts);
@@ -173,7 +174,7 @@ impl Gpu {
         if let Some(Ok(module)) = kept.map(|image| load_image(&image)) {
             return Ok(module);
         }
-        let compiled = nvrtc::compile(&format!("{}.cu", source.name), &text, &options).map_err(fail)?;
+        let compiled = nvrtc.compile(&format!("{}.cu", source.name), &text, &options).map_err(fail)?;
         let module = check_driver(self.index(), "cuModuleLoadData", load_image(&compiled.image))?;
         if let Some(cache) = cache {
             cache.write(&key, &compiled.image);
@@ -192,8 +193,8 @@ fn load_image(image: &[u8]) -> std::result::Result<sys::CUmodule, result::Driver
 
 /// The compiler option for the architecture: the device's own, or, for a device newer than the compiler, the newest PTX that it
 /// supports.
-fn architecture(device: i32) -> String {
-    let known = nvrtc::supported_architectures();
+fn architecture(nvrtc: &Nvrtc, device: i32) -> String {
+    let known = nvrtc.supported_architectures();
     if known.is_empty() || known.contains(&device) {
         return format!("--gpu-architecture=sm_{device}");
     }
@@ -230,7 +231,7 @@ pub struct CompiledKernel {
 /// # Errors
 /// The reason that there is no compiler, or the log of the first file that fails.
 pub fn compile_all(architecture: &str) -> std::result::Result<Vec<CompiledKernel>, String> {
-    library::open(Library::Nvrtc, i32::MAX)?;
+    let nvrtc = Nvrtc::open(i32::MAX)?;
     let mut options = options(&format!("--gpu-architecture={architecture}"));
     options.push("--ptxas-options=-v".to_owned());
     let mut all = Vec::new();
@@ -238,7 +239,7 @@ pub fn compile_all(architecture: &str) -> std::result::Result<Vec<CompiledKernel
         for format in KernelFormat::ALL {
             let file = format!("{}.cu", source.name);
             let started = Instant::now();
-            let compiled = nvrtc::compile(&file, &source.of_format(format), &options);
+            let compiled = nvrtc.compile(&file, &source.of_format(format), &options);
             let compiled = compiled.map_err(|log| format!("{file}: {log}"))?;
             all.push(CompiledKernel {
                 name: source.name,

@@ -53,6 +53,7 @@ impl Stream {
     /// # Errors
     /// [`crate::KernelError::Cuda`].
     pub fn synchronize(&self) -> Result<()> {
+        Gpu::get(self.device)?.bind()?;
         // SAFETY: the handle is alive.
         let done = unsafe { result::stream::synchronize(self.raw) };
         check_driver(self.device, "cuStreamSynchronize", done)

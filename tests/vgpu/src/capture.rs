@@ -15,6 +15,7 @@ use crate::code::{
     CAPTURE_INVALIDATED, CAPTURE_ISOLATION, CAPTURE_MERGE, CAPTURE_UNJOINED, CAPTURE_UNMATCHED,
     CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, INVALID_VALUE,
 };
+use crate::fault;
 use crate::graph::{Graph, Node};
 use crate::report::report;
 use crate::stream::{Kind, Stream, Task};
@@ -79,11 +80,11 @@ pub(crate) fn exchange_mode(mode: Mode) -> Mode {
 }
 
 impl Branch {
-    /// Records a piece of work of a stream of `device`.
-    pub(crate) fn record(&mut self, device: usize, task: Task) {
+    /// Records a piece of work of a stream of `device` with this priority.
+    pub(crate) fn record(&mut self, device: usize, priority: i32, task: Task) {
         let mut state = lock(&self.capture.state);
         let after = std::mem::take(&mut self.frontier);
-        state.nodes.push(Node { task: Arc::new(task), device, after });
+        state.nodes.push(Node { task: Arc::new(task), device, priority, after });
         self.frontier = vec![state.nodes.len() - 1];
     }
 
@@ -158,7 +159,7 @@ pub(crate) fn end(stream: &Arc<Stream>) -> Result<Graph, i32> {
             unjoined = Some(member.id);
         }
     }
-    if state.broken {
+    if state.broken || fault::due("capture") {
         return Err(CAPTURE_INVALIDATED);
     }
     if let Some(id) = unjoined {

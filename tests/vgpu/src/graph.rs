@@ -6,6 +6,7 @@
 //! fuzzed, counted and checked in the same way, and each launch has stamps of its own.
 
 use crate::abi::lock;
+use crate::report::report;
 use crate::stream::{Flag, Kind, Stream, Task};
 use std::sync::{Arc, Mutex};
 
@@ -13,6 +14,8 @@ use std::sync::{Arc, Mutex};
 pub(crate) struct Node {
     pub(crate) task: Arc<Task>,
     pub(crate) device: usize,
+    /// Of the stream that it was captured from.
+    pub(crate) priority: i32,
     /// The nodes that must be done before, its own stream's first.
     pub(crate) after: Vec<usize>,
 }
@@ -40,7 +43,19 @@ impl Graph {
     }
 
     /// Makes it executable. The graph itself may be destroyed afterwards.
-    pub(crate) fn instantiate(&self) -> Exec {
+    ///
+    /// - `keeps_priorities`: whether nodes keep the priorities of their streams; otherwise they lose them, which is a
+    ///   finding where they differ
+    pub(crate) fn instantiate(&self, keeps_priorities: bool) -> Exec {
+        let priorities = || self.nodes.iter().map(|node| node.priority);
+        if let (false, Some(least), Some(most)) = (keeps_priorities, priorities().max(), priorities().min())
+            && least != most
+        {
+            report(&format!(
+                "cuGraphInstantiate: the graph was captured from streams of priorities {least} to {most}, and without \
+                 USE_NODE_PRIORITY (8) all its nodes run at the priority of the stream that launches it"
+            ));
+        }
         let mut lanes: Vec<Lane> = Vec::new();
         let mut steps: Vec<Step> = Vec::new();
         for (index, node) in self.nodes.iter().enumerate() {
@@ -51,7 +66,7 @@ impl Graph {
             let lane = match node.after.iter().copied().find(follows) {
                 Some(before) => steps[before].lane,
                 None => {
-                    let stream = Stream::new(node.device, Kind::Graph, 0);
+                    let stream = Stream::new(node.device, Kind::Graph, node.priority);
                     lanes.push(Lane { device: node.device, last: index, stream });
                     lanes.len() - 1
                 }

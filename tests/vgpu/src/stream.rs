@@ -135,7 +135,7 @@ impl Stream {
     /// As [`Stream::run`], with what the counts and the checks of host memory want to know.
     pub(crate) fn submit(self: &Arc<Self>, task: Task) {
         if let Some(branch) = &mut *lock(&self.branch) {
-            branch.record(self.device, task);
+            branch.record(self.device, self.priority, task);
             return;
         }
         self.enqueue(Arc::new(task));

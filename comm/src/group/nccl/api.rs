@@ -6,6 +6,7 @@
 //! Source: nccl.h of NCCL 2.18 and later.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ops::Deref;
 
 use cudarc::driver::sys::CUstream;
 use cudarc::nccl::sys;
@@ -80,45 +81,40 @@ type Comm = sys::ncclComm_t;
 type Read = *const c_void;
 type Write = *mut c_void;
 
-/// Defines a table of function pointers, each looked up by its name.
-macro_rules! functions {
-    ($($field:ident = $name:literal: fn($($argument:ty),*) -> $result:ty;)*) => {
-        /// NCCL's functions. Arguments as in nccl.h.
-        pub(super) struct Api {
-            $(pub(super) $field: unsafe extern "C" fn($($argument),*) -> $result,)*
-            version: c_int,
-        }
-
-        impl Api {
-            /// Looks up all functions; the error is the name of a missing one.
-            fn find(library: &library::Open) -> std::result::Result<Self, &'static str> {
-                Ok(Api {
-                    // SAFETY: for each: the type is that of nccl.h, `ncclResult_t` being an int.
-                    $($field: unsafe { library.symbol($name) }.ok_or($name)?,)*
-                    version: 0,
-                })
-            }
-        }
-    };
+ddp_kernels::library_functions! {
+    /// NCCL's functions. Arguments as in nccl.h.
+    pub(super) struct Functions {
+        get_version = "ncclGetVersion": fn(*mut c_int) -> Status;
+        get_unique_id = "ncclGetUniqueId": fn(*mut sys::ncclUniqueId) -> Status;
+        init_rank_config = "ncclCommInitRankConfig":
+            fn(*mut Comm, c_int, sys::ncclUniqueId, c_int, *mut Config) -> Status;
+        get_async_error = "ncclCommGetAsyncError": fn(Comm, *mut Status) -> Status;
+        finalize = "ncclCommFinalize": fn(Comm) -> Status;
+        destroy = "ncclCommDestroy": fn(Comm) -> Status;
+        abort = "ncclCommAbort": fn(Comm) -> Status;
+        get_error_string = "ncclGetErrorString": fn(Status) -> *const c_char;
+        get_last_error = "ncclGetLastError": fn(Comm) -> *const c_char;
+        all_reduce = "ncclAllReduce": fn(Read, Write, usize, c_int, c_int, Comm, CUstream) -> Status;
+        broadcast = "ncclBroadcast": fn(Read, Write, usize, c_int, c_int, Comm, CUstream) -> Status;
+        reduce_scatter = "ncclReduceScatter": fn(Read, Write, usize, c_int, c_int, Comm, CUstream) -> Status;
+        all_gather = "ncclAllGather": fn(Read, Write, usize, c_int, Comm, CUstream) -> Status;
+        send = "ncclSend": fn(Read, usize, c_int, c_int, Comm, CUstream) -> Status;
+        receive = "ncclRecv": fn(Write, usize, c_int, c_int, Comm, CUstream) -> Status;
+    }
 }
 
-functions! {
-    get_version = "ncclGetVersion": fn(*mut c_int) -> Status;
-    get_unique_id = "ncclGetUniqueId": fn(*mut sys::ncclUniqueId) -> Status;
-    init_rank_config = "ncclCommInitRankConfig":
-        fn(*mut Comm, c_int, sys::ncclUniqueId, c_int, *mut Config) -> Status;
-    get_async_error = "ncclCommGetAsyncError": fn(Comm, *mut Status) -> Status;
-    finalize = "ncclCommFinalize": fn(Comm) -> Status;
-    destroy = "ncclCommDestroy": fn(Comm) -> Status;
-    abort = "ncclCommAbort": fn(Comm) -> Status;
-    get_error_string = "ncclGetErrorString": fn(Status) -> *const c_char;
-    get_last_error = "ncclGetLastError": fn(Comm) -> *const c_char;
-    all_reduce = "ncclAllReduce": fn(Read, Write, usize, c_int, c_int, Comm, CUstream) -> Status;
-    broadcast = "ncclBroadcast": fn(Read, Write, usize, c_int, c_int, Comm, CUstream) -> Status;
-    reduce_scatter = "ncclReduceScatter": fn(Read, Write, usize, c_int, c_int, Comm, CUstream) -> Status;
-    all_gather = "ncclAllGather": fn(Read, Write, usize, c_int, Comm, CUstream) -> Status;
-    send = "ncclSend": fn(Read, usize, c_int, c_int, Comm, CUstream) -> Status;
-    receive = "ncclRecv": fn(Write, usize, c_int, c_int, Comm, CUstream) -> Status;
+/// NCCL's functions and its version.
+pub(super) struct Api {
+    functions: Functions,
+    version: c_int,
+}
+
+impl Deref for Api {
+    type Target = Functions;
+
+    fn deref(&self) -> &Functions {
+        &self.functions
+    }
 }
 
 impl Api {
@@ -138,9 +134,10 @@ impl Api {
         // The driver's version chooses among CUDA libraries; NCCL is not one of them.
         let library = library::open(Library::Nccl, i32::MAX).map_err(str::to_owned)?;
         let path = library.path.display();
-        let mut api = Self::find(library).map_err(|name| format!("{path} has no function {name}"))?;
+        let functions = Functions::find(library).map_err(|name| format!("{path} has no function {name}"))?;
+        let mut api = Api { functions, version: 0 };
         // SAFETY: the pointer is valid for one int.
-        let status = unsafe { (api.get_version)(&raw mut api.version) };
+        let status = unsafe { (api.functions.get_version)(&raw mut api.version) };
         if status != Status::SUCCESS {
             return Err(format!("{path} does not report its version: {}", status.name()));
         }

@@ -21,7 +21,7 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
-use ddp_kernels::cuda::{Event, Gpu, Stream, StreamKind};
+use ddp_kernels::cuda::{Event, Gpu, Graph, Stream, StreamKind};
 use ddp_kernels::{DType, KernelError, MemoryUse, Tensor};
 
 use super::buffer::{RawMut, RawRef};
@@ -62,6 +62,7 @@ pub(crate) struct NcclOptions {
 pub struct NcclGroup {
     comm: Communicator,
     gpu: &'static Gpu,
+    options: NcclOptions,
     rank: usize,
     world_size: usize,
     /// Marks the work in the compute stream when the last collective was enqueued.
@@ -96,6 +97,7 @@ impl NcclGroup {
             barrier_operand: RefCell::new(barrier_operand),
             comm: Communicator::join(gpu, id, Options { rank, world_size, max_ctas, timeout })?,
             gpu,
+            options,
             rank,
             world_size,
             n_enqueued: Cell::new(0),
@@ -114,8 +116,41 @@ impl NcclGroup {
         self.world_size
     }
 
-    pub(super) fn gpu(&self) -> &'static Gpu {
+    pub(crate) fn gpu(&self) -> &'static Gpu {
         self.gpu
+    }
+
+    /// The options with which it was joined.
+    pub(crate) fn options(&self) -> NcclOptions {
+        self.options
+    }
+
+    /// Whether no further collective can succeed.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.borrow().is_some()
+    }
+
+    /// Runs a barrier, in which NCCL sets up its connections, and waits for it on the host.
+    pub(crate) fn connect(&self) -> Result<()> {
+        self.barrier()?;
+        self.wait_for_device()
+    }
+
+    /// Captures a barrier as a graph; every rank has connected before.
+    pub(crate) fn capture_barrier(&self) -> Result<Graph> {
+        Graph::capture(self.gpu, || self.barrier())
+    }
+
+    /// Replays the graph of [`NcclGroup::capture_barrier`] and waits for it on the host.
+    pub(crate) fn replay(&self, graph: &mut Graph) -> Result<()> {
+        graph.launch()?;
+        self.wait_for_device()
+    }
+
+    fn wait_for_device(&self) -> Result<()> {
+        let done = Event::new(self.gpu)?;
+        done.record(self.gpu.compute())?;
+        self.wait_until(|| done.is_done())
     }
 
     /// Enqueues one collective and makes the compute stream wait for it.
@@ -294,7 +329,7 @@ impl NcclGroup {
     }
 
     /// Closes the communicator. Collective.
-    pub(super) fn close(self) -> Result<()> {
+    pub(crate) fn close(self) -> Result<()> {
         self.comm.close()
     }
 }

@@ -40,8 +40,8 @@ impl Place {
     /// # Errors
     /// [`KernelError::DeviceUnavailable`] if the device is missing, lacks a data type, or is virtual.
     pub(super) fn pin(world: &World, args: &BenchPlaceArgs, dtypes: &[BenchDtype]) -> Result<Self, Stop> {
-        let pinning =
-            Pinning { share_gpu: args.share_gpu, deterministic: args.deterministic, n_threads: args.threads };
+        let BenchPlaceArgs { share_gpu, deterministic, threads: n_threads, bind, .. } = *args;
+        let pinning = Pinning { share_gpu, deterministic, n_threads, bind };
         let device = pin_device(world, &args.device, pinning)?.device;
         Ok(world.collective_result(Self::check(world, device, dtypes))?)
     }

@@ -1,7 +1,7 @@
 //! Random rows in memory, for the benchmarks of steps.
 
 use ddp_comm::World;
-use ddp_kernels::ops;
+use ddp_kernels::ops::{self, UniformStream};
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor};
 
 use crate::cli::BenchStepArgs;
@@ -18,12 +18,17 @@ const POOL: usize = 8;
 pub(super) fn random_rows(world: &World, args: &BenchStepArgs, device: Device) -> Result<Pool, KernelError> {
     let (n_rows, dims) = (POOL * args.batch, &args.dims.0);
     let (n_features, n_classes) = (dims[0], dims[dims.len() - 1]);
-    let to_device = |tensor: Tensor| match device {
-        Device::Cpu => Ok(tensor),
-        Device::Cuda(_) => tensor.to_for(MemoryUse::Data, device),
-    };
     let seed = 1000 + world.rank().0 as u64;
-    let x = to_device(Tensor::randn(&[n_rows, n_features], DType::F32, Device::Cpu, seed)?)?;
+    let x = match device {
+        Device::Cpu => Tensor::randn(&[n_rows, n_features], DType::F32, device, seed)?,
+        // Made where it stays: normal numbers are made on the host, one by one. The variance is that of normal ones, 1.
+        Device::Cuda(_) => {
+            let mut x = Tensor::zeros_for(MemoryUse::Data, &[n_rows, n_features], DType::F32, device)?;
+            let bound = 3f32.sqrt();
+            ops::uniform(x.view_mut(), -bound, bound, UniformStream { seed, stream: [0, 0] })?;
+            x
+        }
+    };
     let teacher = Tensor::randn(&[n_features, n_classes], DType::F32, device, 999)?;
     let mut scores = Tensor::zeros(&[n_rows, n_classes], DType::F32, device)?;
     ops::addmm(1.0, x.view(), false, teacher.view(), false, 0.0, scores.view_mut())?;
@@ -32,10 +37,11 @@ pub(super) fn random_rows(world: &World, args: &BenchStepArgs, device: Device) -
         |row: &[f32]| row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(i, _)| i as i64);
     let labels: Vec<i64> = scores.chunks_exact(n_classes).map(largest).collect();
     let labels = Tensor::from_slice(&labels, &[n_rows], Device::Cpu)?;
+    let labels = if device == Device::Cpu { labels } else { labels.to_for(MemoryUse::Data, device)? };
     let layout = RowLayout::new(numbered_columns(n_features), TargetLayout::Classes { n_classes });
     Ok(Pool {
         x,
-        labels: to_device(labels)?,
+        labels,
         layout,
         batch: args.batch,
         partition: RankPartition {

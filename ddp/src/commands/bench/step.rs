@@ -49,6 +49,8 @@ struct Report {
     /// Rows of all ranks per second over all timed steps.
     samples_per_s: f64,
     step_ms_median: f64,
+    /// Mean time of a step in each repeat, on this rank.
+    repeat_step_ms: Vec<f64>,
     step_ms_min: f64,
     step_ms_max: f64,
     /// Optimiser update alone.
@@ -108,21 +110,25 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
     synchronize(gpu)?;
     gpu.inspect(|gpu| gpu.reset_peak_memory());
     world.group().barrier().map_err(Error::from)?;
-    let mut step_ms = Vec::with_capacity(args.steps);
-    let started = Instant::now();
-    let mut mark = started;
-    for n_enqueued in 1..=args.steps {
-        trainer.step(&mut batches, StepRequest::default())?;
-        // On a GPU the next step is enqueued while one computes; a step lasts from outcome to outcome.
-        while let Some((_, outcome)) = trainer.outcome(n_enqueued == args.steps)? {
-            final_loss = outcome.sums.mean();
-            let now = Instant::now();
-            step_ms.push((now - mark).as_secs_f64() * 1e3);
-            mark = now;
+    let mut step_ms = Vec::with_capacity(args.repeats * args.steps);
+    let mut repeat_s = Vec::with_capacity(args.repeats);
+    for _ in 0..args.repeats {
+        let started = Instant::now();
+        let mut mark = started;
+        for n_enqueued in 1..=args.steps {
+            trainer.step(&mut batches, StepRequest::default())?;
+            // On a GPU the next step is enqueued while one computes; a step lasts from outcome to outcome.
+            while let Some((_, outcome)) = trainer.outcome(n_enqueued == args.steps)? {
+                final_loss = outcome.sums.mean();
+                let now = Instant::now();
+                step_ms.push((now - mark).as_secs_f64() * 1e3);
+                mark = now;
+            }
         }
+        synchronize(gpu)?;
+        repeat_s.push(started.elapsed().as_secs_f64());
     }
-    synchronize(gpu)?;
-    let mut sums = [started.elapsed().as_secs_f64(), process::peak_rss_mib()];
+    let mut sums = [repeat_s.iter().sum(), process::peak_rss_mib()];
     let peak_rss_mib = sums[1];
     let all = TensorMut::from_slice(&mut sums, &[2]).map_err(Error::from)?;
     world.group().all_reduce(ReduceOp::Sum, all).map_err(Error::from)?;
@@ -130,7 +136,8 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
 
     let rows = (args.batch * world.world_size()) as f64;
     let gflop_per_step = ModelSpec::plain(&args.dims.0, Activation::Relu).flop_per_row() as f64 * rows * 1e-9;
-    let gflops_per_s = gflop_per_step * args.steps as f64 / wall_s;
+    let n_steps = (args.repeats * args.steps) as f64;
+    let gflops_per_s = gflop_per_step * n_steps / wall_s;
     // Before the parts are timed separately, which allocates memory.
     let gpu = gpu.map(|gpu| gpu_report(gpu, &trainer, gflops_per_s)).transpose()?;
     let times = Times::of(step_ms);
@@ -142,7 +149,8 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
         dtype: args.dtype.precision().name(),
         transport: world.tensor_group().transport(),
         params: trainer.model().layout().n_params(),
-        samples_per_s: rows * args.steps as f64 / wall_s,
+        samples_per_s: rows * n_steps / wall_s,
+        repeat_step_ms: repeat_s.iter().map(|s| s * 1e3 / args.steps as f64).collect(),
         step_ms_median: times.median,
         step_ms_min: times.min,
         step_ms_max: times.max,

@@ -9,14 +9,15 @@ mod rank_logs;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
-use ddp_comm::{DeviceChoice, DeviceOptions, World};
+use ddp_comm::{DeviceChoice, DeviceOptions, World, cores};
+use ddp_kernels::cpu::cpu_set::CpuSet;
 use ddp_kernels::cpu::threads;
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{Device, DeviceRequest, Tensor};
 use tracing::{Level, Span, debug, enabled, field, info, info_span, warn};
 
 use crate::checkpoint::{CheckpointStore, RunState};
-use crate::cli::TrainArgs;
+use crate::cli::{Bind, TrainArgs};
 use crate::commands::train::banner::Banner;
 use crate::config::{CommDtype, Config, Determinism, EvalSource, Length, Overrides};
 use crate::data::{self, Fitted, Loaded};
@@ -252,6 +253,9 @@ fn resume_command(world: &World, args: &TrainArgs, folder: &RunDir) -> String {
     if args.share_gpu {
         command += " --share-gpu";
     }
+    if args.bind == Bind::None {
+        command += " --bind none";
+    }
     if let Some(n_threads) = args.threads {
         command += &format!(" --threads {n_threads}");
     }
@@ -296,18 +300,20 @@ pub(crate) struct Pinning {
     pub(crate) share_gpu: bool,
     /// Whether matmuls and reductions on GPUs use only deterministic algorithms.
     pub(crate) deterministic: bool,
-    /// Compute threads per rank; `None` for its share of the host's cores.
+    /// Compute threads per rank; `None` for its share of the cores that it may run on.
     pub(crate) n_threads: Option<usize>,
+    /// Whether the rank is bound to the CPUs near its GPU.
+    pub(crate) bind: Bind,
 }
 
 fn pinning(args: &TrainArgs, config: &Config) -> Pinning {
     let deterministic = config.train.deterministic != Determinism::Off;
-    Pinning { share_gpu: args.share_gpu, deterministic, n_threads: args.threads }
+    Pinning { share_gpu: args.share_gpu, deterministic, n_threads: args.threads, bind: args.bind }
 }
 
 /// Chooses the rank's device, connects it to the other ranks' devices, and starts the rank's compute threads.
 pub(crate) fn pin_device(world: &World, device: &str, pinning: Pinning) -> Result<DeviceChoice, Stop> {
-    let Pinning { share_gpu, deterministic, n_threads } = pinning;
+    let Pinning { share_gpu, deterministic, n_threads, bind } = pinning;
     let choose = || -> Result<DeviceChoice> {
         let request: DeviceRequest = device.parse()?;
         let choice = world.choose_device(request, share_gpu)?;
@@ -315,13 +321,24 @@ pub(crate) fn pin_device(world: &World, device: &str, pinning: Pinning) -> Resul
             Gpu::get(index)?.set_deterministic(true);
         }
         check_threads(n_threads)?;
-        threads::join_pool(n_threads.unwrap_or_else(|| threads::default_per_rank(world.local_size())))?;
         Ok(choice)
     };
     let choice = world.collective_result(choose())?;
+    let near = if bind == Bind::Auto { cores::bind_near(choice.device) } else { None };
+    let share = world.cores_per_rank().map_err(Error::from)?;
+    let n_threads = n_threads.unwrap_or(share);
+    world.collective_result(threads::join_pool(n_threads).map_err(Error::from))?;
+    debug!("{}", cpu_words(n_threads, near, choice.device));
     let options = DeviceOptions { share_gpu, deterministic, ..DeviceOptions::default() };
     world.connect_device(choice.device, options).map_err(Error::from)?;
     Ok(choice)
+}
+
+/// The rank's threads and CPUs, and why it runs on these.
+fn cpu_words(n_threads: usize, near: Option<CpuSet>, device: Device) -> String {
+    let why =
+        near.map_or_else(String::new, |_| format!(", those near {device}; --bind none leaves them all"));
+    format!("{} on CPUs {}{why}", banner::count(n_threads, "thread"), CpuSet::of_thread())
 }
 
 /// The preprocessor that comes with the weights: of the checkpoint to resume from, or of `--init-from`. A file of another program

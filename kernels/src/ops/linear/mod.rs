@@ -2,6 +2,8 @@
 
 mod cpu;
 mod cuda;
+#[cfg(test)]
+mod operand_tests;
 mod short;
 
 use super::addmm::check_output_kind;

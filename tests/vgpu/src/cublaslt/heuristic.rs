@@ -33,22 +33,30 @@ const NOT_SPLIT: u64 = 0;
 const IN_PLACE: u64 = 1;
 const COMPUTE_TYPE: u64 = 2;
 
+/// The operands whose alignment a search depends on. It is told of the first four by the preference
+/// (`CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_*_BYTES`), and reads the addresses of the other two in the descriptor.
+const ALIGNED: [&str; 6] = ["A", "B", "C", "D", "the bias vector", "the auxiliary buffer"];
+/// The default of the preference; a larger alignment makes no difference.
+const MOST_ALIGNED: u64 = 256;
+
 /// What a search has promised, as stored in an [`Algo`].
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Choice {
     key: u64,
     /// Bytes of workspace that the algorithm writes.
     pub(crate) workspace: u64,
-    /// The alignments of A, B, C and D, in bytes, on which it relies.
-    alignments: [u64; 4],
+    /// The alignments, in bytes, on which it relies: those of [`ALIGNED`].
+    alignments: [u64; 6],
     /// How the parts of the sum over k are added up.
     scheme: u64,
 }
 
 impl Choice {
     fn encode(self) -> Algo {
-        let [a, b, c, d] = self.alignments;
-        [MARK, self.key, self.workspace, a, b, c, d, self.scheme]
+        // A byte for the exponent of each alignment.
+        let packed =
+            self.alignments.iter().rev().fold(0, |packed, a| packed << 8 | u64::from(a.trailing_zeros()));
+        [MARK, self.key, self.workspace, packed, 0, 0, 0, self.scheme]
     }
 
     /// Reads an algorithm that the caller brings to a multiplication.
@@ -56,7 +64,7 @@ impl Choice {
     /// # Errors
     /// `INVALID_VALUE` and a finding if it did not come from a search, or from one for another kind of problem.
     pub(crate) fn decode(algo: &Algo, problem: &Problem) -> Result<Choice, Status> {
-        let [mark, key, workspace, a, b, c, d, scheme] = *algo;
+        let [mark, key, workspace, packed, .., scheme] = *algo;
         if mark != MARK {
             return Err(misuse(
                 INVALID_VALUE,
@@ -72,39 +80,35 @@ impl Choice {
                 ),
             ));
         }
-        Ok(Choice { key, workspace, alignments: [a, b, c, d], scheme })
+        let alignments = std::array::from_fn(|i| 1 << (packed >> (8 * i) & 0x3F));
+        Ok(Choice { key, workspace, alignments, scheme })
     }
 
     /// The search with default preferences that a multiplication without an algorithm makes: no workspace, and
     /// matrices aligned to 256 bytes.
     pub(crate) fn implicit(problem: &Problem) -> Result<Choice, Status> {
         check(problem)?;
-        Ok(Choice { key: problem.key(), workspace: 0, alignments: [256; 4], scheme: NOT_SPLIT })
+        let alignments = all_alignments([MOST_ALIGNED; 4], problem);
+        Ok(Choice { key: problem.key(), workspace: 0, alignments, scheme: NOT_SPLIT })
     }
 
-    /// Compares the addresses of A, B, C and D with the alignments that the search was told of
-    /// (`CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_*_BYTES`).
-    pub(crate) fn check_alignment(
-        &self,
-        problem: &Problem,
-        addresses: [u64; 4],
-        reads_c: bool,
-    ) -> Result<(), Status> {
-        for (i, name) in ["A", "B", "C", "D"].into_iter().enumerate() {
-            let (address, alignment) = (addresses[i], self.alignments[i]);
-            if (name != "C" || reads_c) && !address.is_multiple_of(alignment) {
-                return Err(misuse(
-                    INVALID_VALUE,
-                    format!(
-                        "{}: {name} at {address:#x} is not aligned to the {alignment} bytes of which the search was told \
-                         (MIN_ALIGNMENT_{name}_BYTES, default 256)",
-                        problem.describe()
-                    ),
-                ));
-            }
-        }
-        Ok(())
+    /// Compares the addresses of the operands in [`ALIGNED`], 0 for those that are not used, with the alignments that
+    /// the search was told of. Returns the first that is aligned to less, in words.
+    pub(crate) fn misaligned(&self, addresses: [u64; 6]) -> Option<String> {
+        let each = addresses.into_iter().zip(self.alignments).zip(ALIGNED);
+        each.into_iter().find(|((address, alignment), _)| !address.is_multiple_of(*alignment)).map(
+            |((address, alignment), name)| {
+                format!("{name} at {address:#x} is not aligned to the {alignment} bytes of which the search was told")
+            },
+        )
     }
+}
+
+/// Adds the alignments of the vectors, which the search reads in the descriptor, to those of the matrices.
+fn all_alignments(matrices: [u64; 4], problem: &Problem) -> [u64; 6] {
+    let of = |address: u64| 1 << address.trailing_zeros().min(MOST_ALIGNED.trailing_zeros());
+    let [a, b, c, d] = matrices;
+    [a, b, c, d, of(problem.bias), of(problem.aux)]
 }
 
 /// `CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME` of an algorithm that came from a search.
@@ -131,6 +135,16 @@ fn refused(epilogue: Epilogue) -> bool {
     })
 }
 
+/// Products of vectors for which cuBLASLt has no DRELU, DGELU or BGRADB, or none to rely on: nvmath-python, whose matmul
+/// is a thin layer over the library, excludes them too.
+fn is_vector_product(problem: &Problem) -> bool {
+    match problem.epilogue.name() {
+        "DRELU" | "DGELU" => problem.k == 1,
+        "BGRADB" => [problem.m(), problem.n(), problem.k].contains(&1),
+        _ => false,
+    }
+}
+
 /// Whether any algorithm can run this problem.
 ///
 /// The addresses of the bias and of the auxiliary buffer are part of the question: cublasLt.h says of both that the
@@ -138,6 +152,7 @@ fn refused(epilogue: Epilogue) -> bool {
 fn check(problem: &Problem) -> Result<(), Status> {
     let unaligned = |address: u64| !address.is_multiple_of(WIDEST_ACCESS);
     if refused(problem.epilogue)
+        || is_vector_product(problem)
         || problem.epilogue.uses_bias_pointer() && unaligned(problem.bias)
         || problem.epilogue.uses_aux() && unaligned(problem.aux)
     {
@@ -163,6 +178,7 @@ pub(crate) fn search(handles: Descriptors, preference: usize) -> Result<Vec<Heur
     if layouts.iter().zip(alignments).any(|(layout, alignment)| alignment < layout.dtype.size()) {
         return Err(NOT_SUPPORTED);
     }
+    let alignments = all_alignments(alignments, &problem);
     let wanted =
         (problem.m() as u64 * problem.n() as u64 * 4).next_multiple_of(256).min(MAX_USEFUL_WORKSPACE);
     let allowed = preference.get(desc::preference::MAX_WORKSPACE_BYTES);

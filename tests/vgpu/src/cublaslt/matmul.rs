@@ -4,7 +4,7 @@ use super::problem::{Layout, Problem, misuse};
 use super::types::{BiasGradient, Compute, Type, d_gelu, round_to_tf32};
 use super::{INVALID_VALUE, Status};
 use crate::abi::lock;
-use crate::code::ILLEGAL_ADDRESS;
+use crate::code::{ILLEGAL_ADDRESS, MISALIGNED_ADDRESS};
 use crate::mem::MEMORY;
 use crate::order::Stamp;
 use crate::stream::{Outcome, Stream};
@@ -25,8 +25,7 @@ pub(crate) struct Matmul {
     pub(crate) c: u64,
     pub(crate) d: u64,
     pub(crate) workspace: u64,
-    /// Bytes of the workspace that the algorithm uses.
-    pub(crate) workspace_bytes: u64,
+    pub(crate) choice: Choice,
 }
 
 /// A range of device memory that the multiplication touches.
@@ -40,13 +39,12 @@ struct Operand {
 }
 
 impl Matmul {
-    /// Checks what can be known at the call: alignments, the workspace, missing pointers, overlaps.
+    /// Checks what the library sees at the call: the workspace, missing pointers, overlaps.
     ///
     /// # Errors
     /// `INVALID_VALUE` and a finding.
-    pub(crate) fn check(&self, choice: &Choice, workspace_bytes: u64) -> Result<(), Status> {
+    pub(crate) fn check(&self, workspace_bytes: u64) -> Result<(), Status> {
         let what = || self.problem.describe();
-        choice.check_alignment(&self.problem, [self.a, self.b, self.c, self.d], self.beta != 0.0)?;
         let missing = [
             ("A", self.a == 0),
             ("B", self.b == 0),
@@ -58,26 +56,13 @@ impl Matmul {
         if let Some((name, _)) = missing.into_iter().find(|(_, missing)| *missing) {
             return Err(misuse(INVALID_VALUE, format!("{}: {name} is null", what())));
         }
-        for (name, address) in [("bias", self.problem.bias), ("auxiliary buffer", self.problem.aux)] {
-            let used = if name == "bias" {
-                self.problem.epilogue.uses_bias_pointer()
-            } else {
-                self.problem.epilogue.uses_aux()
-            };
-            if used && !address.is_multiple_of(16) {
-                return Err(misuse(
-                    INVALID_VALUE,
-                    format!("{}: the {name} at {address:#x} is not aligned to 16 bytes", what()),
-                ));
-            }
-        }
-        if self.workspace_bytes > 0 {
+        if self.choice.workspace > 0 {
             let problem = match () {
                 () if self.workspace == 0 => "is null".to_owned(),
                 () if !self.workspace.is_multiple_of(WORKSPACE_ALIGNMENT) => {
                     format!("at {:#x} is not aligned to {WORKSPACE_ALIGNMENT} bytes", self.workspace)
                 }
-                () if workspace_bytes < self.workspace_bytes => format!("has {workspace_bytes} bytes"),
+                () if workspace_bytes < self.choice.workspace => format!("has {workspace_bytes} bytes"),
                 () => return self.check_overlaps(),
             };
             return Err(misuse(
@@ -85,7 +70,7 @@ impl Matmul {
                 format!(
                     "{}: the algorithm needs {} bytes of workspace, which {problem}",
                     what(),
-                    self.workspace_bytes
+                    self.choice.workspace
                 ),
             ));
         }
@@ -135,10 +120,24 @@ impl Matmul {
         if p.epilogue.uses_aux() {
             all.push(vector("the auxiliary buffer", p.aux, p.aux_bytes(), p.epilogue.writes_aux()));
         }
-        if self.workspace_bytes > 0 {
-            all.push(vector("the workspace", self.workspace, self.workspace_bytes, true));
+        if self.choice.workspace > 0 {
+            all.push(vector("the workspace", self.workspace, self.choice.workspace, true));
         }
         all
+    }
+
+    /// Addresses of A, B, C, D, the bias vector and the auxiliary buffer; 0 for those that are not used.
+    fn addresses(&self) -> [u64; 6] {
+        let p = &self.problem;
+        let used = |address, is_used: bool| if is_used { address } else { 0 };
+        [
+            self.a,
+            self.b,
+            used(self.c, self.beta != 0.0),
+            self.d,
+            used(p.bias, p.epilogue.uses_bias_pointer()),
+            used(p.aux, p.epilogue.uses_aux()),
+        ]
     }
 
     /// Puts the multiplication on the stream.
@@ -149,6 +148,9 @@ impl Matmul {
     }
 
     fn run(&self, device: usize, stamp: &Stamp) -> Outcome {
+        if let Some(misaligned) = self.choice.misaligned(self.addresses()) {
+            return Err((MISALIGNED_ADDRESS, format!("{}: {misaligned}", self.problem.describe())));
+        }
         for operand in self.operands() {
             stamp.access(operand.address, operand.bytes, operand.writes)?;
             let memory = lock(&MEMORY);
@@ -156,10 +158,10 @@ impl Matmul {
                 (ILLEGAL_ADDRESS, format!("{}: {}: {fault}", self.problem.describe(), operand.name))
             })?;
         }
-        if self.workspace_bytes > 0 {
+        if self.choice.workspace > 0 {
             // SAFETY: the whole workspace was found to be memory of this device just above.
             unsafe {
-                std::ptr::write_bytes(real(device, self.workspace), POISON, self.workspace_bytes as usize)
+                std::ptr::write_bytes(real(device, self.workspace), POISON, self.choice.workspace as usize)
             };
         }
         match self.problem.compute {

@@ -166,9 +166,8 @@ api! {
             return Err(misuse(INVALID_VALUE, format!("{}: alpha or beta is null", problem.describe())));
         }
         let (alpha, beta) = (scalar(alpha, problem.compute)?, scalar(beta, problem.compute)?);
-        let workspace_used = choice.workspace;
-        let matmul = Matmul { problem, alpha, beta, a, b, c, d, workspace, workspace_bytes: workspace_used };
-        matmul.check(&choice, workspace_bytes as u64)?;
+        let matmul = Matmul { problem, alpha, beta, a, b, c, d, workspace, choice };
+        matmul.check(workspace_bytes as u64)?;
         matmul.enqueue(&stream);
     }
 }

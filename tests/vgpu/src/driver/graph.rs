@@ -13,14 +13,14 @@ pub(crate) static GRAPHS: Registry<Graph> = Registry::new("a graph");
 static EXECS: Registry<Exec> = Registry::new("an executable graph");
 
 api! {
-    fn cuGraphInstantiateWithFlags(exec: *mut usize, graph: usize, _flags: c_ulonglong) {
-        put(exec, instantiate(graph)?)?;
+    fn cuGraphInstantiateWithFlags(exec: *mut usize, graph: usize, flags: c_ulonglong) {
+        put(exec, instantiate(graph, flags)?)?;
     }
 
     /// Of the parameters only the result is written: success.
     fn cuGraphInstantiateWithParams(exec: *mut usize, graph: usize, params: *mut [u64; 4]) {
-        put(exec, instantiate(graph)?)?;
         let [flags, upload, _, _] = get(params)?;
+        put(exec, instantiate(graph, flags)?)?;
         put(params, [flags, upload, 0, 0])?;
     }
 
@@ -57,6 +57,9 @@ api! {
     }
 }
 
-fn instantiate(graph: usize) -> Result<usize, i32> {
-    Ok(EXECS.insert(Arc::new(GRAPHS.get(graph)?.instantiate())))
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY`.
+const USE_NODE_PRIORITY: u64 = 8;
+
+fn instantiate(graph: usize, flags: u64) -> Result<usize, i32> {
+    Ok(EXECS.insert(Arc::new(GRAPHS.get(graph)?.instantiate(flags & USE_NODE_PRIORITY != 0))))
 }

@@ -3,11 +3,12 @@ use super::comm::{Comm, Reply, misuse};
 use super::fault::{Fault, is_due};
 use super::reduce::{Reduction, dtype_name, element_bytes};
 use super::wire::{Words, kind};
-use super::{INVALID_ARGUMENT, INVALID_USAGE, SYSTEM_ERROR};
+use super::{INVALID_ARGUMENT, INVALID_USAGE, SYSTEM_ERROR, UNHANDLED_CUDA_ERROR};
 use crate::abi::lock;
 use crate::code::{ILLEGAL_ADDRESS, LAUNCH_FAILED};
 use crate::mem::MEMORY;
 use crate::order::Stamp;
+use crate::report::note;
 use crate::stream::{Outcome, Stream};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -266,6 +267,10 @@ fn launch(calls: Vec<Call>) -> Result<(), i32> {
     let mut result = Ok(());
     for calls in batches {
         let (comm, stream) = (calls[0].comm.clone(), calls[0].stream.clone());
+        if lock(&stream.branch).is_some() && is_due(Fault::Capture, comm.rank) {
+            note("nccl: a collective in a capture fails on request (VGPU_FAIL)");
+            return Err(UNHANDLED_CUDA_ERROR);
+        }
         if let Some(before) = comm.swap_stream(&stream)
             && !Arc::ptr_eq(&before, &stream)
             && lock(&stream.branch).is_none()

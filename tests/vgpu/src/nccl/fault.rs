@@ -4,6 +4,7 @@
 //! - `nccl:hang=5,rank=1`: rank 1 never enters its fifth collective
 //! - `nccl:init,rank=1`: rank 1 can't be initialised
 //! - `nccl:init-hang,rank=1`: the initialisation of rank 1 never ends
+//! - `nccl:capture,rank=1`: rank 1 does what a capture forbids, so that a collective fails within one
 //! - `nccl:abort-hang`: ncclCommAbort never returns
 //!
 //! `rank` is the rank in the communicator; without it a rule is for each rank.
@@ -19,6 +20,7 @@ pub(crate) enum Fault {
     Init,
     InitHang,
     AbortHang,
+    Capture,
 }
 
 struct Rule {
@@ -38,6 +40,7 @@ impl Rule {
             Some("init") => Some(Fault::Init),
             Some("init-hang") => Some(Fault::InitHang),
             Some("abort-hang") => Some(Fault::AbortHang),
+            Some("capture") => Some(Fault::Capture),
             Some(_) => None,
             None => rule.number("step").map(Fault::Step).or_else(|| rule.number("hang").map(Fault::Hang)),
         };

@@ -96,6 +96,8 @@ pub(crate) struct Case {
     pub(crate) aux_ld: Option<i64>,
     pub(crate) no_bias: bool,
     pub(crate) bias_offset: u64,
+    /// Bytes by which the bias moves between the search and the multiplication.
+    pub(crate) bias_moves: u64,
     pub(crate) a_offset: u64,
     pub(crate) max_workspace: u64,
     pub(crate) workspace_bytes: usize,
@@ -122,6 +124,7 @@ impl Case {
             aux_ld: None,
             no_bias: false,
             bias_offset: 0,
+            bias_moves: 0,
             a_offset: 0,
             max_workspace: 1 << 20,
             workspace_bytes: 1 << 20,
@@ -257,6 +260,10 @@ pub(crate) fn multiply_on(case: &Case, stream: &Arc<CudaStream>) -> Result<Outco
         )
     }
     .map_err(|error| error.0)?;
+    if case.bias_moves > 0 {
+        let address = bias.address(stream) + case.bias_offset + case.bias_moves;
+        set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &address.to_le_bytes())?;
+    }
     let scalars = [case.alpha, case.beta];
     let narrow = scalars.map(|x| x as f32);
     let scalar = |i: usize| -> *const c_void {

@@ -30,6 +30,30 @@ fn unsupported_problems_are_refused_without_a_finding() {
 }
 
 #[test]
+fn products_of_vectors_have_no_gradient_epilogues() {
+    let body = || {
+        let is_refused = |case: Case| match multiply(&case) {
+            Ok(_) => false,
+            Err(status) => {
+                assert_eq!(status, Status::CUBLAS_STATUS_NOT_SUPPORTED);
+                true
+            }
+        };
+        for epilogue in [Epilogue::CUBLASLT_EPILOGUE_DRELU, Epilogue::CUBLASLT_EPILOGUE_DGELU] {
+            let case = Case::new(epilogue);
+            assert!(is_refused(Case { k: 1, ..case.clone() }));
+            assert!(!is_refused(Case { m: 1, ..case.clone() }) && !is_refused(Case { n: 1, ..case }));
+        }
+        let case = Case::new(Epilogue::CUBLASLT_EPILOGUE_BGRADB);
+        let one_each =
+            [Case { m: 1, ..case.clone() }, Case { n: 1, ..case.clone() }, Case { k: 1, ..case.clone() }];
+        assert!(one_each.into_iter().all(is_refused) && !is_refused(case));
+        assert!(!is_refused(Case { k: 1, ..Case::new(Epilogue::CUBLASLT_EPILOGUE_RELU_AUX_BIAS) }));
+    };
+    Body::here().run(body).is_clean();
+}
+
+#[test]
 fn the_search_refuses_on_request() {
     let body = || {
         let all = std::env::var("VGPU_LT_REFUSE").unwrap() == "all";
@@ -46,7 +70,7 @@ fn the_search_refuses_on_request() {
 }
 
 /// Mistakes: the name of the case, the status, words of the finding.
-const MISTAKES: [(&str, Status, &str); 9] = [
+const MISTAKES: [(&str, Status, &str); 10] = [
     (
         "relu aux ld",
         Status::CUBLAS_STATUS_INVALID_VALUE,
@@ -61,9 +85,10 @@ const MISTAKES: [(&str, Status, &str); 9] = [
     ("no bias", Status::CUBLAS_STATUS_INVALID_VALUE, "the bias pointer is null"),
     (
         "unaligned A",
-        Status::CUBLAS_STATUS_INVALID_VALUE,
+        Status::CUBLAS_STATUS_EXECUTION_FAILED,
         "is not aligned to the 256 bytes of which the search was told",
     ),
+    ("moved bias", Status::CUBLAS_STATUS_EXECUTION_FAILED, "the bias vector at "),
     ("small workspace", Status::CUBLAS_STATUS_INVALID_VALUE, "bytes of workspace, which has 16 bytes"),
     ("unaligned workspace", Status::CUBLAS_STATUS_INVALID_VALUE, "is not aligned to 16 bytes"),
     ("D is A", Status::CUBLAS_STATUS_INVALID_VALUE, "D overlaps A"),
@@ -80,6 +105,7 @@ fn mistakes_are_found() {
             "short aux ld" => Case { aux_ld: Some(32), ..Case::new(Epilogue::CUBLASLT_EPILOGUE_GELU_AUX) },
             "no bias" => Case { no_bias: true, ..Case::new(Epilogue::CUBLASLT_EPILOGUE_BIAS) },
             "unaligned A" => Case { a_offset: 4, ..Case::new(DEFAULT) },
+            "moved bias" => Case { bias_moves: 16, ..Case::new(Epilogue::CUBLASLT_EPILOGUE_BIAS) },
             "small workspace" => Case { workspace_bytes: 16, ..Case::new(DEFAULT) },
             "unaligned workspace" => {
                 Case { workspace_offset: 8, workspace_bytes: (1 << 20) - 8, ..Case::new(DEFAULT) }

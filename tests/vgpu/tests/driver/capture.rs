@@ -79,6 +79,31 @@ fn a_fork_and_a_join_are_replayed_in_order() {
     }
 }
 
+/// Work of an urgent stream, instantiated without and with the priorities of the nodes.
+#[test]
+fn lost_priorities_are_found() {
+    let client = || {
+        let gpu = Gpu::new(0);
+        let first = &gpu.stream;
+        let urgent = gpu.ctx.new_stream_with_priority(-1).unwrap();
+        let [x, y] = std::array::from_fn(|_| plain(256));
+        begin(first, THREAD);
+        add(&gpu, first, x, x, x);
+        urgent.wait(&first.record_event(None).unwrap()).unwrap();
+        add(&gpu, &urgent, y, y, y);
+        first.wait(&urgent.record_event(None).unwrap()).unwrap();
+        let (result, graph) = end(first);
+        ok(result);
+        let flags = std::env::var("VGPU_TEST_FLAGS").unwrap().parse().unwrap();
+        let mut exec = null_mut();
+        ok(unsafe { sys::cuGraphInstantiateWithFlags(&mut exec, graph, flags) });
+        ok(unsafe { sys::cuGraphLaunch(exec, first.cu_stream()) });
+        first.synchronize().unwrap();
+    };
+    run!(["-n", "1"], [("VGPU_TEST_FLAGS", "8")], client).clean();
+    run!(["-n", "1"], [("VGPU_TEST_FLAGS", "0")], client).found("streams of priorities 0 to -1");
+}
+
 /// The branches of the graph write the same memory.
 #[test]
 fn a_missing_join_inside_of_a_graph_is_found() {

@@ -1,0 +1,125 @@
+//! Operands where cuBLASLt is particular: slices that start anywhere in their memory, and layers of a single row, input or output.
+
+use super::*;
+use crate::ops::testing::{assert_close, devices, random, rounded};
+use crate::ops::{Activation, SavedForBackward};
+use crate::{Element, Tensor};
+
+/// A tensor whose first element is `offset` elements behind the start of its memory.
+struct Moved {
+    memory: Tensor,
+    offset: usize,
+    dims: Vec<usize>,
+}
+
+impl Moved {
+    fn new<T: Element>(values: &[T], dims: &[usize], offset: usize, device: Device) -> Self {
+        let padded = [&vec![T::from_f64(0.0); offset], values].concat();
+        let memory = Tensor::from_slice(&padded, &[padded.len()], device).unwrap();
+        Moved { memory, offset, dims: dims.to_vec() }
+    }
+
+    fn nan(dims: &[usize], dtype: DType, offset: usize, device: Device) -> Self {
+        let n = offset + dims.iter().product::<usize>();
+        let memory = Tensor::full(&[n], f64::NAN, dtype, device).unwrap();
+        Moved { memory, offset, dims: dims.to_vec() }
+    }
+
+    fn view(&self) -> TensorRef<'_> {
+        self.memory.view().range(self.offset, self.memory.numel()).unwrap().reshape(&self.dims).unwrap()
+    }
+
+    fn view_mut(&mut self) -> TensorMut<'_> {
+        let n = self.memory.numel();
+        self.memory.view_mut().range(self.offset, n).unwrap().reshape(&self.dims).unwrap()
+    }
+
+    fn values<T: Element>(&self) -> Vec<f64> {
+        match self.memory.dtype() {
+            DType::F32 => rounded(&self.memory.to_vec::<f32>().unwrap()[self.offset..]),
+            _ => rounded(&self.memory.to_vec::<T>().unwrap()[self.offset..]),
+        }
+    }
+}
+
+/// Runs a layer of `[rows, inputs, outputs]`, then the gradients of a layer behind it with as many outputs as this one has
+/// inputs. All operands start `offset` elements behind the start of their memory. Returns the output and the gradients of the
+/// second layer's weights, bias and input.
+fn two_layers<T: Element>(
+    device: Device,
+    [b, i, o]: [usize; 3],
+    activation: Activation,
+    offset: usize,
+) -> [Vec<f64>; 4] {
+    let moved =
+        |dims: &[usize], seed| Moved::new(&random::<T>(dims.iter().product(), seed), dims, offset, device);
+    let sums = if check::is_short(T::DTYPE) { DType::F32 } else { T::DTYPE };
+    let nan = |dims: &[usize]| Moved::nan(dims, T::DTYPE, offset, device);
+    let nan_sums = |dims: &[usize]| Moved::nan(dims, sums, offset, device);
+    let (x, weight, bias) = (moved(&[b, i], 1), moved(&[o, i], 2), moved(&[o], 3));
+    let (mut y, mut pre) = (nan(&[b, o]), nan(&[b, o]));
+    let mask_len = relu_mask_len(b, o);
+    let mut mask = Moved::new(&vec![0i64; mask_len], &[mask_len], offset, device);
+    let lens = [(i, o), (o, i)].map(|(i, o)| linear_workspace_len(b, i, o, T::DTYPE, device));
+    let mut scratch = Tensor::zeros(&[lens[0].max(lens[1])], sums, device).unwrap();
+    let has_mask = activation == Activation::Relu && device != Device::Cpu;
+    let output = LinearOutput {
+        y: y.view_mut(),
+        pre_activation: (!has_mask).then(|| pre.view_mut()),
+        relu_mask: has_mask.then(|| mask.view_mut()),
+        workspace: scratch.view_mut(),
+    };
+    let mode = MatmulMode::Strict;
+    let (x, weight, bias) = (x.view(), weight.view(), Some(bias.view()));
+    let is_masked = linear_forward(mode, x, weight, bias, Some(activation), output).unwrap();
+
+    let (d_y, weight) = (moved(&[b, i], 4), moved(&[i, o], 5));
+    let (mut d_weight, mut d_bias, mut d_x) = (nan_sums(&[i, o]), nan_sums(&[i]), nan(&[b, o]));
+    let saved = match activation.saved_for_backward() {
+        SavedForBackward::Input => &pre,
+        SavedForBackward::Output => &y,
+    };
+    let relu_mask = is_masked.then(|| mask.view());
+    let through = Some(ThroughActivation { activation, saved: saved.view(), relu_mask });
+    let workspace = scratch.view_mut();
+    linear_backward_input(mode, d_y.view(), weight.view(), d_x.view_mut(), through, false, workspace)
+        .unwrap();
+    let (of_weight, of_bias, workspace) = (d_weight.view_mut(), Some(d_bias.view_mut()), scratch.view_mut());
+    linear_backward_weight(mode, d_y.view(), y.view(), of_weight, of_bias, false, workspace).unwrap();
+    [y, d_weight, d_bias, d_x].map(|moved| moved.values::<T>())
+}
+
+/// Compares [`two_layers`] on every device, with operands at `offset`, with the CPU; `rtol` is relative to the largest value.
+fn assert_as_on_the_cpu<T: Element>(dims: [usize; 3], offset: usize, rtol: f64) {
+    for activation in [Activation::Relu, Activation::GeluTanh] {
+        let want = two_layers::<T>(Device::Cpu, dims, activation, 0);
+        for device in devices() {
+            let got = two_layers::<T>(device, dims, activation, offset);
+            for (got, want) in got.iter().zip(&want) {
+                let largest = want.iter().fold(0.0, |largest: f64, value| largest.max(value.abs()));
+                assert_close(got, want, rtol * largest, 0.0);
+            }
+        }
+    }
+}
+
+#[test]
+fn operands_may_start_anywhere_in_their_memory() {
+    // Aligned operands come first, so that plans for them are there already.
+    for offset in [0, 1, 2, 5] {
+        for dims in [[16, 24, 136], [5, 7, 3], [8, 16, 8]] {
+            assert_as_on_the_cpu::<f32>(dims, offset, 1e-5);
+            // The format rounds to 2^-9, and on a GPU the value before the activation too.
+            assert_as_on_the_cpu::<half::bf16>(dims, offset, 0.02);
+        }
+    }
+}
+
+/// With one input, the layer behind has one output, as in a regression with one target.
+#[test]
+fn layers_of_one_row_input_or_output_are_sums_of_their_parts() {
+    for dims in [[1, 16, 8], [16, 1, 8], [16, 8, 1], [1, 1, 8], [1, 8, 1], [1, 1, 1]] {
+        assert_as_on_the_cpu::<f32>(dims, 0, 1e-5);
+        assert_as_on_the_cpu::<half::bf16>(dims, 0, 0.02);
+    }
+}
