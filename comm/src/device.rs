@@ -88,6 +88,7 @@ impl World {
         let group = self.join_nccl(gpu, options)?;
         // It was empty above, and a world stays on its thread.
         let _ = self.device_group.set(Group::Nccl(Box::new(group)));
+        self.count_progress();
         Ok(())
     }
 

@@ -14,6 +14,13 @@
 //! which the system killed: do not pass it.
 
 use std::io::Write;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// The longest time that a process which ends at once takes for its report.
+const REPORT_WAIT: Duration = Duration::from_secs(1);
+/// How long the launcher may take to end the job. It does not answer if it ends the job already.
+const LAUNCHER_WAIT: Duration = Duration::from_millis(300);
 
 /// Writes to stderr in one call, so that lines of several ranks do not mix. An error of stderr is ignored: there is no other
 /// place to report it.
@@ -26,6 +33,34 @@ pub(crate) fn end_job(exit_code: i32) -> ! {
     #[cfg(feature = "mpi")]
     by_mpi::abort(exit_code);
     std::process::exit(exit_code)
+}
+
+/// Ends this process with this exit status within 1.3 s, whatever its other threads are stuck in. With a message, which is printed
+/// first, the launcher is asked to end the others without lines of its own. `record` writes files: it has a thread of its own,
+/// since stderr and the disk may hang too.
+pub(crate) fn end_at_once(
+    exit_code: i32,
+    message: Option<String>,
+    record: impl FnOnce() + Send + 'static,
+) -> ! {
+    let (done, is_done) = mpsc::channel();
+    let write = move || {
+        if let Some(message) = &message {
+            write_stderr(&format!("{message}\n"));
+        }
+        record();
+        let _ = done.send(());
+        #[cfg(feature = "mpi")]
+        if message.is_some() {
+            by_mpi::abort(exit_code);
+        }
+    };
+    if std::thread::Builder::new().name("last words".to_owned()).spawn(write).is_ok() {
+        let _ = is_done.recv_timeout(REPORT_WAIT);
+    }
+    std::thread::sleep(LAUNCHER_WAIT);
+    // SAFETY: ends the process without running anything else of it.
+    unsafe { libc::_exit(exit_code) }
 }
 
 /// Prints the reason and ends the job with status 1, for places that cannot return an error.

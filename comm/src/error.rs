@@ -372,8 +372,8 @@ impl CommError {
             | CommError::GpuTaken { .. }
             | CommError::PeerMismatch { .. } => Reporter::RankZero,
             CommError::PeerLeft { .. } | CommError::FailedElsewhere { .. } => Reporter::OtherRank,
-            // Another process is gone: it, or the launcher, reports first.
-            CommError::Nccl { code: "ncclRemoteError", .. } => Reporter::OtherRank,
+            // Another process is gone: it, the watchdog or the launcher reports first.
+            CommError::Nccl { code: "ncclRemoteError", .. } | CommError::Mpi { .. } => Reporter::OtherRank,
             _ => Reporter::ThisRank,
         }
     }

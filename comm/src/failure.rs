@@ -113,10 +113,14 @@ pub fn abort_with(
         Reporter::RankZero => (world.rank().0 == 0, String::new()),
         Reporter::OtherRank => (world.world_size() == 1, world.prefix()),
     };
+    let watchdog = world.watchdog();
     if !reports {
         std::thread::sleep(REPORTER_GRACE);
     }
-    write_stderr(&format!("{}\n", report(&prefix)));
+    watchdog.yield_to_end();
+    let message = report(&prefix);
+    watchdog.announce_failure(&message);
+    write_stderr(&format!("{message}\n"));
     end_job(exit_code)
 }
 
@@ -135,11 +139,12 @@ pub fn install_panic_hook(world: &World) {
         }));
         return;
     }
-    let prefix = world.prefix();
+    let (prefix, watchdog) = (world.prefix(), world.watchdog().clone());
     std::panic::set_hook(Box::new(move |panic| {
         if IS_CAUGHT.get() {
             return;
         }
+        watchdog.yield_to_end();
         if PANICKED.swap(true, Ordering::SeqCst) {
             // Another thread of this rank is ending the job.
             std::thread::sleep(REPORTER_GRACE);
@@ -149,6 +154,7 @@ pub fn install_panic_hook(world: &World) {
             std::backtrace::BacktraceStatus::Captured => format!("{backtrace}\n"),
             _ => String::new(),
         };
+        watchdog.announce_failure(&panic.to_string());
         write_stderr(&format!("{trace}{prefix}{panic}\n"));
         end_job(PANIC_EXIT_CODE)
     }));

@@ -1,8 +1,8 @@
 //! Ranks and collectives.
 //!
 //! The middle layer of the workspace. It knows who the ranks of a job are ([`World`]), combines their tensors ([`Group`],
-//! [`Scope`]), checks that all ranks run the same program ([`World::agree`]), and ends the job if one of them fails
-//! ([`failure`]). It knows no models, no config keys, no flags and no files.
+//! [`Scope`]), checks that all ranks run the same program ([`World::agree`]), ends the job if one of them fails
+//! ([`failure`]), and notices one that is lost ([`watchdog`]). It knows no models, no config keys, no flags and no files.
 //!
 //! A rank is a process started by an MPI launcher, a thread of this process ([`threads::run`]), or this process alone. Each
 //! rank may have a GPU, and then tensors go directly from GPU to GPU ([`World::connect_device`], [`peer::copy`]). The same code
@@ -36,6 +36,7 @@ mod reporter;
 mod shared_tensor;
 mod stop;
 pub mod threads;
+pub mod watchdog;
 mod world;
 
 pub use call::{Call, CallKind, ReduceOp};
@@ -49,4 +50,5 @@ pub use rank::{LocalRank, Rank};
 pub use reporter::Reporter;
 pub use shared_tensor::SharedTensor;
 pub use stop::Stop;
+pub use watchdog::{Phase, Watchdog, WatchdogOptions};
 pub use world::{World, WorldOptions};

@@ -8,6 +8,7 @@ use crate::group::SingleGroup;
 use crate::group::mpi::MpiGroup;
 use crate::launcher::{self, Found};
 use crate::shared_tensor::Peers;
+use crate::watchdog::Watchdog;
 use crate::{Group, Launcher, LocalRank, Rank, Result};
 
 /// Options of [`World::init_with`].
@@ -38,6 +39,7 @@ pub struct World {
     pub(crate) device_group: OnceCell<Group>,
     /// Memory of this rank that other ranks have mapped, and memory of theirs that this rank has mapped.
     pub(crate) peers: Peers,
+    pub(crate) watchdog: Watchdog,
     group: Group,
 }
 
@@ -78,6 +80,7 @@ impl World {
             launcher: None,
             device_group: OnceCell::new(),
             peers: Peers::default(),
+            watchdog: Watchdog::default(),
             group: Group::Single(SingleGroup::default()),
         }
     }
@@ -92,6 +95,7 @@ impl World {
             launcher: Some(found.launcher),
             device_group: OnceCell::new(),
             peers: Peers::default(),
+            watchdog: Watchdog::default(),
             group: Group::Mpi(Box::new(group)),
         })
     }
@@ -110,6 +114,7 @@ impl World {
             launcher: None,
             device_group: OnceCell::new(),
             peers: Peers::default(),
+            watchdog: Watchdog::default(),
             group,
         }
     }
@@ -160,7 +165,11 @@ impl World {
         let device = self.device_group.into_inner().map_or(Ok(()), Group::close);
         let peers = self.peers.close(&self.group);
         let host = self.group.close();
-        device.and(peers).and(host)
+        let closed = device.and(peers).and(host);
+        if closed.is_ok() {
+            self.watchdog.leave();
+        }
+        closed
     }
 }
 

@@ -11,7 +11,7 @@ pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
 /// Output could not be written: disk full, quota used up, read-only or faulty disk.
 pub const IO: u8 = 74;
-/// Reserved for failures after which the same command can simply be started again; nothing returns it yet.
+/// A rank died, froze or was cut off, and the others ended: the same command with `--resume auto` continues.
 pub const RESTARTABLE: u8 = 75;
 /// The world or the environment is not the one that the command needs: a device, driver or library is missing, the ranks
 /// disagree, there are too many of them, or the launcher and this build do not fit together.

@@ -26,8 +26,11 @@ mod single;
 mod threads;
 mod traffic;
 
+use std::sync::Arc;
+
 use ddp_kernels::{Device, KernelError, Operand, TensorMut, TensorRef};
 
+use crate::watchdog::progress::Progress;
 use crate::{Call, CallKind, CommError, Departure, Rank, ReduceOp, Result};
 use buffer::{RawMut, RawRef};
 use pause::Pause;
@@ -100,6 +103,18 @@ impl Group {
     /// The traffic of this rank's collectives so far.
     pub fn traffic(&self) -> Traffic {
         self.counter().get()
+    }
+
+    /// Records this group's collectives in the watchdog's progress from now on.
+    pub(crate) fn record_in(&self, progress: &Arc<Progress>) {
+        self.counter().record_in(progress);
+    }
+
+    /// Records that this rank waits for others, until the value is dropped.
+    fn waiting(&self, begin: impl FnOnce(&Progress)) -> Option<Waiting<'_>> {
+        let progress = self.counter().progress()?;
+        begin(progress);
+        Some(Waiting(progress))
     }
 
     fn counter(&self) -> &Counter {
@@ -429,6 +444,7 @@ impl Group {
     unsafe fn run(&self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
         let _span = call.span().entered();
         self.counter().add(call, self.world_size());
+        let _waiting = self.waiting(|progress| progress.enter(call));
         match self {
             // SAFETY: as this function's.
             Group::Single(group) => unsafe { group.run(input, output) },
@@ -456,6 +472,9 @@ impl Group {
         let call = Call { kind, dtype: buf.dtype, len };
         let _span = call.span().entered();
         self.counter().add(call, self.world_size());
+        if let Some(progress) = self.counter().progress() {
+            progress.start(call);
+        }
         match self {
             Group::Single(_) => Ok(0),
             // SAFETY: as this function's; a shard is read or copied elsewhere before it is written.
@@ -480,6 +499,7 @@ impl Group {
 
     /// Waits for the collective of this number and all before it; without a number, for all.
     fn wait(&self, number: Option<u64>) -> Result<()> {
+        let _waiting = self.waiting(Progress::wait);
         match self {
             Group::Single(_) => Ok(()),
             Group::Threads(group) => group.lockstep().borrow_mut().wait(number),
@@ -501,6 +521,15 @@ impl Group {
                 group.give_up(CommError::PeerLeft { call: Call::BARRIER, rank, how });
             }
         }
+    }
+}
+
+/// A rank that waits for others.
+struct Waiting<'a>(&'a Progress);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
     }
 }
 

@@ -1,7 +1,9 @@
 //! Counts the collectives of one rank, and the bytes that a ring algorithm sends for them.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
+use std::sync::Arc;
 
+use crate::watchdog::progress::Progress;
 use crate::{Call, CallKind};
 
 /// Number of collectives of one rank, and the bytes that a ring algorithm sends for them.
@@ -66,21 +68,34 @@ impl Traffic {
     }
 }
 
-/// The traffic of one group, counted.
+/// The traffic of one group, counted, and recorded in the watchdog's progress where there is one.
 #[derive(Debug, Default)]
-pub(crate) struct Counter(Cell<Traffic>);
+pub(crate) struct Counter {
+    traffic: Cell<Traffic>,
+    progress: OnceCell<Arc<Progress>>,
+}
 
 impl Counter {
     /// The traffic so far.
     pub(super) fn get(&self) -> Traffic {
-        self.0.get()
+        self.traffic.get()
     }
 
     /// Counts one more collective.
     pub(super) fn add(&self, call: Call, n_ranks: usize) {
-        let mut traffic = self.0.get();
+        let mut traffic = self.traffic.get();
         traffic.add(call, n_ranks);
-        self.0.set(traffic);
+        self.traffic.set(traffic);
+    }
+
+    /// Records collectives in `progress` from now on.
+    pub(super) fn record_in(&self, progress: &Arc<Progress>) {
+        let _ = self.progress.set(progress.clone());
+    }
+
+    /// The watchdog's progress.
+    pub(super) fn progress(&self) -> Option<&Progress> {
+        self.progress.get().map(|progress| &**progress)
     }
 }
 

@@ -105,6 +105,10 @@ pub struct BenchStepArgs {
     #[arg(long, value_enum, value_name = "MODE", default_value_t)]
     pub cuda_graph: GraphMode,
 
+    /// Run the watchdog of several ranks, as training does
+    #[arg(long)]
+    pub watchdog: bool,
+
     /// Device and output.
     #[command(flatten)]
     pub place: BenchPlaceArgs,

@@ -45,7 +45,8 @@ impl Config {
 
 /// Every key that has a value, in the order of the rows.
 pub(super) fn entries(config: &Config) -> Vec<Entry> {
-    let Config { name, data, model, loss, optimizer, schedule, train, comm, checkpoint, log } = config;
+    let Config { name, data, model, loss, optimizer, schedule, train, comm, checkpoint, log, watchdog } =
+        config;
     let mut writer = Writer::new(TABLE);
     writer.put("name", name);
     data.write(&mut writer);
@@ -57,6 +58,7 @@ pub(super) fn entries(config: &Config) -> Vec<Entry> {
     comm.write(&mut writer);
     checkpoint.write(&mut writer);
     log.write(&mut writer);
+    watchdog.write(&mut writer);
     writer.finish()
 }
 

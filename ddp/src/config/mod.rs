@@ -39,6 +39,7 @@ mod table;
 mod table_text;
 mod train;
 mod value;
+mod watchdog;
 mod writer;
 
 #[cfg(test)]
@@ -75,6 +76,7 @@ pub use self::split::Split;
 pub use self::table::{keys, keys_with_prefix};
 pub use self::table_text::{Datetime, Delimiter};
 pub use self::train::{Batch, Determinism, Length, TrainConfig};
+pub use self::watchdog::WatchdogConfig;
 pub use ddp_kernels::ops::{Activation, OptimizerKind};
 
 /// The whole config of a run, checked. Made by [`Config::load`] and [`Config::from_saved`].
@@ -100,6 +102,8 @@ pub struct Config {
     pub checkpoint: CheckpointConfig,
     /// `[log]`
     pub log: LogConfig,
+    /// `[watchdog]`
+    pub watchdog: WatchdogConfig,
 }
 
 impl Config {
@@ -182,6 +186,7 @@ impl Config {
             checkpoint: CheckpointConfig::read(raw, &data, &train)?,
             train,
             log: LogConfig::read(raw)?,
+            watchdog: WatchdogConfig::read(raw)?,
             data,
             loss,
         })

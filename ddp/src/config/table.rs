@@ -3,7 +3,7 @@
 use super::error::ConfigError;
 use super::key::Key;
 use super::key_table::KeyTable;
-use super::{checkpoint, comm, data, log, loss, model, name, optimizer, schedule, train};
+use super::{checkpoint, comm, data, log, loss, model, name, optimizer, schedule, train, watchdog};
 
 /// The rows, a section each, in the order in which configs are written.
 pub(super) const TABLE: KeyTable = KeyTable(&[
@@ -17,6 +17,7 @@ pub(super) const TABLE: KeyTable = KeyTable(&[
     comm::KEYS,
     checkpoint::KEYS,
     log::KEYS,
+    watchdog::KEYS,
 ]);
 
 /// Every key, in the order in which configs are written.

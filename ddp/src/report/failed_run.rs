@@ -3,6 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
 use crate::report::metrics::{Event, FailedEvent, json_line, write_stdout};
 
@@ -11,8 +12,8 @@ use crate::report::metrics::{Event, FailedEvent, json_line, write_stdout};
 pub struct FailedRun {
     /// Whether events go to stdout as well.
     pub json: bool,
-    /// The event file, once there is one.
-    pub metrics: Option<PathBuf>,
+    /// The event file, once there is one; shared with the watchdog.
+    pub metrics: Arc<OnceLock<PathBuf>>,
     /// Steps completed, once training began.
     pub step: Option<u64>,
 }
@@ -30,7 +31,7 @@ impl FailedRun {
             let _ = write_stdout(&line);
         }
         // Not created: a rank of another host may not see the run's folder.
-        if let Some(path) = &self.metrics
+        if let Some(path) = self.metrics.get()
             && let Ok(mut file) = OpenOptions::new().append(true).open(path)
         {
             let _ = file.write_all(line.as_bytes());
@@ -46,7 +47,7 @@ mod tests {
     fn the_event_is_the_last_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
-        let run = FailedRun { json: false, metrics: Some(path.clone()), step: Some(6) };
+        let run = FailedRun { json: false, metrics: Arc::new(path.clone().into()), step: Some(6) };
         run.write(1, 0, "not created");
         assert!(!path.exists());
         std::fs::write(&path, "{\"event\":\"step\"}\n").unwrap();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ddp_comm::World;
+use ddp_comm::{Phase, World};
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::{self, LossSums, STEP_SUMS_LEN, SumsOutput};
 use ddp_kernels::{DType, Device, Tensor};
@@ -43,6 +43,7 @@ pub fn evaluate(
     partition: EvalPartition,
     options: &LoaderOptions,
 ) -> Result<EvalMetrics> {
+    let _phase = world.watchdog().during(Phase::Evaluation);
     let n_outputs = model.n_outputs();
     let partition =
         EvalPartition { max_rows: partition.max_rows.min(model.max_rows()).min(dataset.len()), ..partition };
@@ -60,6 +61,7 @@ pub fn evaluate(
         scores: totals::scores(request, n_outputs, dataset.len()),
     };
     while let Some(mut rows) = loader.next_step()? {
+        world.watchdog().tick();
         let n_rows = rows.own_rows().len();
         let accumulate = totals.last() == Some(rows.part());
         if !accumulate {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ddp_comm::{Launcher, World};
+use ddp_comm::{Launcher, Watchdog, World};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
@@ -49,12 +49,12 @@ impl StopSignals {
         for signal in [SIGTERM, SIGINT, SIGUSR1] {
             flag::register_usize(signal, signals.last.clone(), signal as usize)?;
         }
-        signals.answer(world.launcher() == Some(Launcher::OpenMpi))?;
+        signals.answer(world.launcher() == Some(Launcher::OpenMpi), world.watchdog().clone())?;
         Ok(signals)
     }
 
     /// Starts the thread that answers signals at once; `ends_with_mpirun` if mpirun's SIGTERM ends a rank that finishes no step.
-    fn answer(&self, ends_with_mpirun: bool) -> io::Result<()> {
+    fn answer(&self, ends_with_mpirun: bool, watchdog: Watchdog) -> io::Result<()> {
         let mut received = SignalsInfo::<WithOrigin>::new([SIGTERM, SIGINT, SIGUSR1])?;
         let is_seen = self.is_seen.clone();
         let watch = move || {
@@ -71,7 +71,9 @@ impl StopSignals {
                     origin.process.is_some_and(|sender| u32::try_from(sender.pid) == Ok(parent));
                 if ends_with_mpirun && origin.signal == SIGTERM && is_from_parent {
                     std::thread::sleep(GRACE);
-                    if !is_seen.load(Ordering::Relaxed) {
+                    // The watchdog ends the process in its own way.
+                    if !is_seen.load(Ordering::Relaxed) && !watchdog.is_ending() {
+                        watchdog.announce_failure("ended by mpirun's SIGTERM");
                         warn!(target: LOG_FILE, "ended by mpirun's SIGTERM: no step finished within {GRACE:?}");
                         low_level::exit(exit_code::TERMINATED.into());
                     }

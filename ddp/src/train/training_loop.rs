@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use ddp_comm::World;
+use ddp_comm::{Phase, World};
 use tracing::{Span, debug_span, info, info_span, trace_span, warn};
 
 use crate::checkpoint::RunState;
@@ -237,6 +237,7 @@ impl<'a> TrainingLoop<'a> {
     fn complete(&mut self, trainer: &mut Trainer<'_>) -> Result<(), Stop> {
         self.evaluate_once(trainer)?;
         self.note_state(trainer);
+        let _phase = self.plan.world.watchdog().during(Phase::Checkpoint);
         // The caller still saves the run's model.
         if self.autosave.finish(&mut self.metrics)?.is_some() {
             warn_of_all_ranks(self.plan.world.rank().0, "the final checkpoint of the run was not saved");
@@ -248,6 +249,7 @@ impl<'a> TrainingLoop<'a> {
     fn stopped(&mut self, trainer: &mut Trainer<'_>, reason: &str) -> Result<(), Stop> {
         // A no-op if the loop saved this step; a run without any step is saved here.
         self.save(trainer)?;
+        let _phase = self.plan.world.watchdog().during(Phase::Checkpoint);
         let failed = self.autosave.finish(&mut self.metrics)?.map_or(Ok(()), Err);
         self.plan.world.collective_result(failed.map_err(TrainError::from))?;
         info!(
@@ -284,6 +286,7 @@ impl<'a> TrainingLoop<'a> {
         let want_grad_norm = self.is_logged(step);
         let span = if want_grad_norm { debug_span!("step", step) } else { trace_span!("step", step) };
         let _step = span.enter();
+        self.plan.world.watchdog().step(step);
         let vote = Votes::of_rank(self.plan.signals.received().is_some(), self.autosave.is_due_by_clock());
         trainer.set_lr(self.plan.schedule.lr(trainer.n_steps()));
         let started = Instant::now();
@@ -504,6 +507,7 @@ impl<'a> TrainingLoop<'a> {
     /// Starts a checkpoint of the run's current state.
     fn save(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
         let _checkpoint = info_span!("checkpoint", step = trainer.n_steps()).entered();
+        let _phase = self.plan.world.watchdog().during(Phase::Checkpoint);
         let started = Instant::now();
         self.gather_rows()?;
         self.note_state(trainer);

@@ -27,6 +27,8 @@ mod gpu_program;
 mod importance;
 mod law;
 mod logging;
+#[cfg(feature = "mpi")]
+mod lost_rank;
 mod metrics;
 mod output;
 mod parity;

@@ -17,13 +17,15 @@ use super::random_rows::random_rows;
 use super::report::{heading, number, percent};
 use super::timing::{Clock, Effort, Times};
 use crate::cli::{BenchDtype, BenchOptim, BenchStepArgs};
-use crate::commands::train::check_graph;
-use crate::config::{OptimizerConfig, OptimizerKind};
+use crate::commands::train::{check_graph, watchdog};
+use crate::config::{OptimizerConfig, OptimizerKind, WatchdogConfig};
 use crate::error::{Error, Result};
 use crate::exit::Stop;
 use crate::model::{LossHead, ModelSpec, Network};
 use crate::optim::optimizer::{Optimizer, UpdateScale};
 use crate::optim::param_groups::ParamGroups;
+use crate::report::FailedRun;
+use crate::report::log::Log;
 use crate::report::metrics::json_line;
 use crate::report::process;
 use crate::report::stdout::print_result;
@@ -92,6 +94,10 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
     if args.forward {
         return forward(world, args);
     }
+    if args.watchdog {
+        let config = WatchdogConfig { enabled: true, interval_s: 0.5, timeout_s: 10.0 };
+        watchdog::start(world, &Log::none(world), &config, &FailedRun::default())?;
+    }
     let place = Place::pin(world, &args.place, &[args.dtype])?;
     world.collective_result(check_graph(args.cuda_graph, place.device))?;
     let mut trainer = trainer(world, args, place.device)?;
@@ -116,6 +122,7 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
         let started = Instant::now();
         let mut mark = started;
         for n_enqueued in 1..=args.steps {
+            world.watchdog().step(n_enqueued as u64);
             trainer.step(&mut batches, StepRequest::default())?;
             // On a GPU the next step is enqueued while one computes; a step lasts from outcome to outcome.
             while let Some((_, outcome)) = trainer.outcome(n_enqueued == args.steps)? {

@@ -5,11 +5,12 @@
 
 pub(crate) mod banner;
 mod rank_logs;
+pub(crate) mod watchdog;
 
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
-use ddp_comm::{DeviceChoice, DeviceOptions, World, cores};
+use ddp_comm::{DeviceChoice, DeviceOptions, Phase, World, cores};
 use ddp_kernels::cpu::cpu_set::CpuSet;
 use ddp_kernels::cpu::threads;
 use ddp_kernels::cuda::Gpu;
@@ -61,7 +62,7 @@ pub fn train(world: &World, log: &Log, args: &TrainArgs) -> Result<(), Stop> {
 
 /// Runs the training and keeps in `failed` what the report of a failure needs.
 fn run(world: &World, log: &Log, args: &TrainArgs, failed: &mut FailedRun) -> Result<(), Stop> {
-    let run = Run::prepare(world, log, args)?;
+    let run = Run::prepare(world, log, args, failed)?;
     if args.dry_run {
         info!("dry run: config, data and model are in order; nothing was trained");
         return Ok(());
@@ -87,13 +88,20 @@ struct Run<'w> {
 
 impl<'w> Run<'w> {
     /// Loads config and data, agrees on them with the other ranks, builds the model, and announces the run.
-    fn prepare(world: &'w World, log: &'w Log, args: &'w TrainArgs) -> Result<Self, Stop> {
+    fn prepare(
+        world: &'w World,
+        log: &'w Log,
+        args: &'w TrainArgs,
+        failed: &FailedRun,
+    ) -> Result<Self, Stop> {
         let signals = StopSignals::listen(world).map_err(|source| TrainError::Signals { source })?;
         let resumed = Resumed::find(world, args.resume.as_ref(), args.out.as_deref())?;
         let config = world.collective_result(load_config(world, args, resumed.as_ref(), None))?;
         agree_on_config(world, args, &config)?;
+        watchdog::start(world, log, &config.watchdog, failed)?;
         Span::current().record("run_name", &config.name);
         let choice = pin_device(world, &args.device, pinning(args, &config))?;
+        world.watchdog().set_device(&choice.device.to_string());
         world.collective_result(check_graph(args.cuda_graph, choice.device))?;
         let init_from = args.init_from.as_deref().map(ModelFile::read).transpose().map_err(Error::from);
         let init_from = world.collective_result(init_from)?;
@@ -191,7 +199,7 @@ impl<'w> Run<'w> {
         banner::loading(&loader).iter().for_each(|line| info!("{line}"));
         let saver = Autosave::new(world, &config, &data, &trainer, &path)?;
         let metrics = open_metrics(world, folder.as_ref(), args.json, resumed.as_ref())?;
-        failed.metrics = Some(path.join(folder::METRICS_FILE));
+        let _ = failed.metrics.set(path.join(folder::METRICS_FILE));
         if let Some(resumed) = &resumed {
             resumed.announce(world.world_size());
         }
@@ -217,6 +225,7 @@ impl<'w> Run<'w> {
         // On a GPU the next step may be enqueued when one fails.
         let failed_step = ended.as_ref().err().and_then(|stop| stop.error()).and_then(TrainError::step);
         failed.step = Some(failed_step.map_or(trainer.n_steps(), |step| step - 1));
+        world.watchdog().enter(Phase::End);
         match ended? {
             Ending::Stopped(reason) => return Err(Stop::Saved(reason)),
             Ending::Complete => {}

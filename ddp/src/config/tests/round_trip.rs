@@ -288,14 +288,16 @@ fn any_config() -> impl Strategy<Value = Config> {
         },
     );
     let log = (1usize..1_000_000).prop_map(|every_steps| LogConfig { every_steps, ..default().log });
+    let watchdog = (any::<bool>(), 0.01..60.0f64, 0.1..86_400.0f64)
+        .prop_map(|(enabled, interval_s, timeout_s)| WatchdogConfig { enabled, interval_s, timeout_s });
     let name = "[a-zA-Z0-9_-]{1,40}";
-    (name, by_data, any_model(), any_optimizer(), any_schedule(), comm, log).prop_map(
-        |(name, (loss, train, checkpoint, data), model, optimizer, schedule, comm, log)| {
+    (name, by_data, any_model(), any_optimizer(), any_schedule(), comm, log, watchdog).prop_map(
+        |(name, (loss, train, checkpoint, data), model, optimizer, schedule, comm, log, watchdog)| {
             // Early stopping keeps the best by its own metric.
             let stops_by = (train.early_stop_patience > 0).then_some(train.early_stop_metric);
             let keep_best = checkpoint.keep_best.map(|metric| stops_by.unwrap_or(metric));
             let checkpoint = CheckpointConfig { keep_best, ..checkpoint };
-            Config { name, data, model, loss, optimizer, schedule, train, comm, checkpoint, log }
+            Config { name, data, model, loss, optimizer, schedule, train, comm, checkpoint, log, watchdog }
         },
     )
 }

@@ -1,0 +1,292 @@
+//! Notices a rank that died, froze, was cut off or is stuck, says which one and where, and ends all ranks with status 75.
+//!
+//! Ranks wait for each other in collectives, so one lost rank would hang the job in silence. Each rank has a thread that exchanges
+//! heartbeats with rank 0, the hub, and with a deputy that reports if rank 0 is lost; over TCP, on the loopback interface where all
+//! ranks are on one host. A rank is lost if its connection closes without a goodbye (it died), if nothing is heard of it for the
+//! timeout (it is frozen or cut off), or if no rank makes progress (it is stuck). The rank that notices writes a [`Certificate`]
+//! and sends its text to the others.
+//!
+//! The thread that trains writes its progress to atomics ([`progress`]) and does nothing else.
+
+mod certificate;
+mod connect;
+mod frame;
+mod link;
+mod monitor;
+pub(crate) mod progress;
+mod watch;
+
+use std::io::Write as _;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use crate::{Result, World};
+use certificate::Identity;
+use connect::{addresses_from_bytes, addresses_to_bytes};
+use monitor::{Limits, Monitor, Role};
+use progress::Progress;
+use watch::{Command, Watch};
+
+pub use certificate::Certificate;
+pub use progress::Phase;
+
+/// How long a rank that fails waits until the others know.
+const FAILURE_SENT: Duration = Duration::from_millis(300);
+/// How long a rank that leaves waits for the others; a bound for a thread that is gone.
+const LEFT: Duration = Duration::from_secs(5);
+/// How long a thread waits that fails while the watchdog ends the process.
+const ENDING: Duration = Duration::from_secs(5);
+
+/// Options of [`World::start_watchdog`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WatchdogOptions {
+    /// Time between two heartbeats of a rank.
+    pub interval: Duration,
+    /// Silence after which a rank is lost, in addition to two intervals.
+    pub timeout: Duration,
+    /// Exit status of all ranks after one was lost.
+    pub exit_code: i32,
+}
+
+/// Writes the certificate where the caller keeps such things, on a thread of its own. It calls no MPI, CUDA or collective.
+pub trait LossReport: Send + 'static {
+    /// The message for stderr, on the rank that reports for all. It waits for nothing.
+    fn message(&self, certificate: &Certificate) -> String;
+
+    /// Records the certificate in files, on each rank.
+    fn record(&self, certificate: &Certificate);
+}
+
+/// A handle on this rank's watchdog. Before it is started, and in a world of one, every function does nothing.
+#[derive(Debug, Clone, Default)]
+pub struct Watchdog(Arc<OnceLock<Running>>);
+
+#[derive(Debug)]
+struct Running {
+    progress: Arc<Progress>,
+    commands: Sender<Command>,
+    bell: UnixStream,
+}
+
+/// Restores the phase before it when it is dropped.
+#[derive(Debug)]
+pub struct PhaseGuard<'a>(&'a Watchdog, Phase);
+
+impl Drop for PhaseGuard<'_> {
+    fn drop(&mut self) {
+        self.0.enter(self.1);
+    }
+}
+
+impl Watchdog {
+    /// This rank begins a phase.
+    pub fn enter(&self, phase: Phase) {
+        if let Some(running) = self.0.get() {
+            running.progress.set_phase(phase);
+        }
+    }
+
+    /// This rank is in a phase until the guard is dropped.
+    pub fn during(&self, phase: Phase) -> PhaseGuard<'_> {
+        let before = self.0.get().map_or(Phase::Start, |running| running.progress.phase());
+        self.enter(phase);
+        PhaseGuard(self, before)
+    }
+
+    /// This rank begins a training step, counted from 1. Costs a few stores to memory.
+    #[inline]
+    pub fn step(&self, step: u64) {
+        if let Some(running) = self.0.get() {
+            running.progress.set_step(step);
+        }
+    }
+
+    /// This rank makes progress of another kind, such as a batch of an evaluation.
+    #[inline]
+    pub fn tick(&self) {
+        if let Some(running) = self.0.get() {
+            running.progress.tick();
+        }
+    }
+
+    /// Names the device of this rank in reports.
+    pub fn set_device(&self, device: &str) {
+        if let Some(running) = self.0.get() {
+            running.progress.set_device(device.to_owned());
+        }
+    }
+
+    /// Tells the other ranks that this one ends the job because of `error`, so that they do not report its death. Returns once it
+    /// is sent, within 0.3 s.
+    pub fn announce_failure(&self, error: &str) {
+        self.request(|done| Command::Fail(error.to_owned(), done), FAILURE_SENT);
+    }
+
+    /// Whether the watchdog of this rank has found a lost rank and ends the process.
+    pub fn is_ending(&self) -> bool {
+        self.0.get().is_some_and(|running| running.progress.is_ending())
+    }
+
+    /// Waits for the end if the watchdog ends the process: what fails then follows from the lost rank, which is reported.
+    pub(crate) fn yield_to_end(&self) {
+        if self.is_ending() {
+            std::thread::sleep(ENDING);
+        }
+    }
+
+    /// Says goodbye and ends the thread.
+    pub(crate) fn leave(&self) {
+        self.request(Command::Leave, LEFT);
+    }
+
+    pub(crate) fn progress(&self) -> Option<&Arc<Progress>> {
+        self.0.get().map(|running| &running.progress)
+    }
+
+    fn request(&self, command: impl FnOnce(Sender<()>) -> Command, wait: Duration) {
+        let Some(running) = self.0.get() else { return };
+        let (done, is_done) = mpsc::channel();
+        running.send(command(done));
+        let _ = is_done.recv_timeout(wait);
+    }
+}
+
+impl Running {
+    fn send(&self, command: Command) {
+        // The thread has ended if nobody listens.
+        let _ = self.commands.send(command);
+        let _ = (&self.bell).write(&[1]);
+    }
+}
+
+impl World {
+    /// The watchdog of this rank.
+    pub fn watchdog(&self) -> &Watchdog {
+        &self.watchdog
+    }
+
+    /// Starts the watchdog of each rank that is a process; ranks that are threads, and a rank alone, have none. Collective.
+    ///
+    /// When a rank is lost, each of the others writes its `report` and ends within 1.3 s, whatever its own thread is stuck in.
+    ///
+    /// Returns a warning, on rank 0, if some ranks cannot be watched; the job goes on without.
+    ///
+    /// # Errors
+    /// The errors of [`Group::all_gather_bytes`](crate::Group::all_gather_bytes).
+    pub fn start_watchdog(
+        &self,
+        options: WatchdogOptions,
+        report: impl LossReport,
+    ) -> Result<Option<String>> {
+        if self.launcher().is_none() || self.world_size() == 1 || self.watchdog.0.get().is_some() {
+            return Ok(None);
+        }
+        let (rank, world_size, group) = (self.rank().0, self.world_size(), self.group());
+        let identity = format!("{} {}", std::process::id(), self.hostname());
+        let identities = group.all_gather_bytes(identity.as_bytes())?;
+        let identities: Vec<_> = identities.iter().map(|bytes| identity_of(bytes)).collect();
+        let deputy = connect::deputy(&identities);
+        let role = match rank {
+            0 => Role::Hub,
+            rank if rank == deputy => Role::Deputy,
+            _ => Role::Leaf,
+        };
+        let listening = match role {
+            Role::Hub | Role::Deputy => connect::listen(self.local_size() == world_size).ok(),
+            Role::Leaf => None,
+        };
+        let token = if rank == 0 { connect::random_token().unwrap_or_default() } else { Default::default() };
+        let addresses =
+            listening.as_ref().map_or_else(Vec::new, |(_, addresses)| addresses_to_bytes(addresses));
+        let offers = group.all_gather_bytes(&[&token[..], &addresses[..]].concat())?;
+        let (token, _) = offers[0].split_first_chunk().expect("every offer begins with a token");
+        let token = *token;
+        let addresses = |of: usize| addresses_from_bytes(&offers[of][token.len()..]);
+        // Without a token anybody could end the job.
+        let is_possible = token != [0; 16];
+
+        let limits = Limits { interval: options.interval, timeout: options.timeout };
+        let (progress, now) = (Arc::new(Progress::new()), Instant::now());
+        let (commands, received) = mpsc::channel();
+        let watch = |(bell, commands): (UnixStream, Receiver<Command>)| Watch {
+            rank,
+            token,
+            identities: identities.clone(),
+            interval: options.interval,
+            progress: progress.clone(),
+            monitor: Monitor::new(role, limits, progress.standing(), now),
+            listener: listening.map(|(listener, _)| listener),
+            commands,
+            bell,
+            exit_code: options.exit_code,
+            report: Box::new(report),
+            links: Default::default(),
+            strangers: Vec::new(),
+            leaving: None,
+            has_failed: false,
+        };
+        let started = is_possible.then(|| spawn(|bell| watch((bell, received)))).transpose();
+        let mut problem = match &started {
+            Ok(Some(_)) => String::new(),
+            Ok(None) => "no random bytes on rank 0".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        if let Ok(Some(bell)) = started {
+            let running = Running { progress: progress.clone(), commands, bell };
+            for hub in
+                [0, deputy].into_iter().filter(|hub| *hub < rank || (*hub != rank && role == Role::Leaf))
+            {
+                match connect::connect(&addresses(hub), rank, progress.standing(), &token, world_size) {
+                    Ok(stream) => running.send(Command::Join(hub, stream)),
+                    Err(error) => problem = format!("rank {hub}: {error}"),
+                }
+            }
+            let _ = self.watchdog.0.set(running);
+        }
+        let problems = group.all_gather_bytes(problem.as_bytes())?;
+        if let Some(running) = self.watchdog.0.get() {
+            running.send(Command::StopListening);
+        }
+        self.count_progress();
+        Ok(warning(&problems).filter(|_| rank == 0))
+    }
+
+    /// Lets the groups of this world record their collectives in the watchdog's progress.
+    pub(crate) fn count_progress(&self) {
+        let Some(progress) = self.watchdog.progress() else { return };
+        for group in std::iter::once(self.group()).chain(self.device_group.get()) {
+            group.record_in(progress);
+        }
+    }
+}
+
+/// Starts the thread, and returns the other end of its bell.
+fn spawn(watch: impl FnOnce(UnixStream) -> Watch) -> std::io::Result<UnixStream> {
+    let (own, bell) = UnixStream::pair()?;
+    own.set_nonblocking(true)?;
+    bell.set_nonblocking(true)?;
+    let watch = watch(bell);
+    std::thread::Builder::new().name("watchdog".to_owned()).spawn(move || watch.run())?;
+    Ok(own)
+}
+
+fn identity_of(bytes: &[u8]) -> Identity {
+    let text = String::from_utf8_lossy(bytes);
+    let (pid, host) = text.split_once(' ').unwrap_or_default();
+    Identity { host: host.to_owned(), pid: pid.parse().unwrap_or_default() }
+}
+
+/// The warning about ranks that cannot be watched; `problems` has each rank's, empty for none.
+fn warning(problems: &[Vec<u8>]) -> Option<String> {
+    let with_problem = || problems.iter().enumerate().filter(|(_, problem)| !problem.is_empty());
+    let (first, problem) = with_problem().next()?;
+    Some(format!(
+        "the watchdog does not watch {} of {} ranks (rank {first} can't connect to {}): if one of them freezes, the job may hang\n\
+         hint: let the hosts connect to each other on any TCP port, or set `watchdog.enabled = false`",
+        with_problem().count(),
+        problems.len(),
+        String::from_utf8_lossy(problem),
+    ))
+}

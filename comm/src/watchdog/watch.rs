@@ -1,0 +1,360 @@
+//! The watchdog's thread: sends heartbeats, hears those of the others, and ends the process when a rank is lost.
+//!
+//! It calls neither MPI nor CUDA and never blocks on a connection, so it works while the rank's own thread hangs.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use super::LossReport;
+use super::certificate::{Certificate, Identity, paragraph};
+use super::frame::{Frame, Kind, Token};
+use super::link::Link;
+use super::monitor::Monitor;
+use super::progress::Progress;
+use crate::end_job;
+
+/// Most connections that have not said which rank they are.
+const MAX_STRANGERS: usize = 16;
+/// How long a connection may take to say which rank it is.
+const HELLO_WAIT: Duration = Duration::from_secs(2);
+/// How long the ranks wait for each other's goodbye.
+const GOODBYE_WAIT: Duration = Duration::from_secs(3);
+/// The longest pause of the thread.
+const MAX_TICK: Duration = Duration::from_millis(250);
+
+/// A request to the thread.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// This rank has connected to another.
+    Join(usize, TcpStream),
+    /// All ranks have connected: no further connection is accepted.
+    StopListening,
+    /// This rank announces a failure; answered when it is sent.
+    Fail(String, Sender<()>),
+    /// This rank ends as it should; answered when the others know.
+    Leave(Sender<()>),
+}
+
+/// State of the thread.
+pub(super) struct Watch {
+    pub(super) rank: usize,
+    pub(super) token: Token,
+    pub(super) identities: Vec<Identity>,
+    pub(super) interval: Duration,
+    pub(super) progress: Arc<Progress>,
+    pub(super) monitor: Monitor,
+    pub(super) listener: Option<TcpListener>,
+    pub(super) commands: Receiver<Command>,
+    /// Readable when there are commands.
+    pub(super) bell: UnixStream,
+    pub(super) exit_code: i32,
+    pub(super) report: Box<dyn LossReport>,
+    pub(super) links: BTreeMap<usize, Link>,
+    pub(super) strangers: Vec<(Link, Instant)>,
+    /// Since when this rank has been ending; it judges the others no longer. Whom to tell that they know.
+    pub(super) leaving: Option<(Instant, Sender<()>)>,
+    /// Whether this rank has announced a failure.
+    pub(super) has_failed: bool,
+}
+
+impl Watch {
+    /// Runs until this rank has left.
+    pub(super) fn run(mut self) {
+        let tick = (self.interval / 2).min(MAX_TICK);
+        let mut sent: Option<Instant> = None;
+        loop {
+            let before = Instant::now();
+            self.wait(tick);
+            let now = Instant::now();
+            if now - before > tick + self.interval {
+                self.monitor.reset(now);
+            }
+            self.obey(now);
+            self.accept(now);
+            if let Some(verdict) = self.hear(now) {
+                let certificate = Certificate { text: verdict, ..self.certificate() };
+                return self.end(certificate);
+            }
+            self.progress.looked();
+            if sent.is_none_or(|sent| now - sent >= self.interval) {
+                self.tell(Kind::Heartbeat, "");
+                sent = Some(now);
+            }
+            self.links.values_mut().for_each(Link::flush);
+            if let Some((since, done)) = &self.leaving {
+                if self.monitor.peers.is_empty() || now - *since > GOODBYE_WAIT {
+                    let _ = done.send(());
+                    return;
+                }
+            } else if !self.has_failed
+                && let Some(finding) = self.monitor.judge(self.progress.standing(), now)
+            {
+                let text = paragraph(&finding, &self.monitor, self.rank, &self.identities, now);
+                let lost = finding.ranks.first().copied().unwrap_or(self.rank);
+                self.tell(Kind::Verdict, &text);
+                let certificate = Certificate { reports: Some(lost), text, ..self.certificate() };
+                return self.end(certificate);
+            }
+        }
+    }
+
+    /// Waits for bytes, commands or connections.
+    fn wait(&self, tick: Duration) {
+        let entry = |fd: RawFd, events: i16| libc::pollfd { fd, events, revents: 0 };
+        let mut entries = vec![entry(self.bell.as_raw_fd(), libc::POLLIN)];
+        entries.extend(self.listener.iter().map(|listener| entry(listener.as_raw_fd(), libc::POLLIN)));
+        let links = self.links.values().chain(self.strangers.iter().map(|(link, _)| link));
+        entries.extend(
+            links.map(|link| {
+                entry(link.fd(), libc::POLLIN | if link.is_waiting() { libc::POLLOUT } else { 0 })
+            }),
+        );
+        // SAFETY: the array is writable for its length; what is readable is found by reading.
+        unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, tick.as_millis() as i32) };
+    }
+
+    fn obey(&mut self, now: Instant) {
+        let _ = self.bell.read(&mut [0; 64]);
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Join(rank, stream) => {
+                    if let Ok(link) = Link::new(stream) {
+                        self.monitor.join(rank, now);
+                        self.links.insert(rank, link);
+                    }
+                }
+                Command::StopListening => {
+                    self.listener = None;
+                    self.strangers.clear();
+                }
+                Command::Fail(error, done) => {
+                    self.has_failed = true;
+                    self.tell(Kind::Failing, &error);
+                    let _ = done.send(());
+                }
+                Command::Leave(done) => {
+                    self.tell(Kind::Goodbye, "");
+                    self.leaving = Some((now, done));
+                }
+            }
+        }
+    }
+
+    /// Accepts connections, and makes ranks of those that know the token. Whatever else connects is dropped.
+    fn accept(&mut self, now: Instant) {
+        while let Some(listener) = &self.listener
+            && let Ok((stream, _)) = listener.accept()
+        {
+            if self.strangers.len() == MAX_STRANGERS {
+                self.strangers.remove(0);
+            }
+            self.strangers.extend(Link::new(stream).map(|link| (link, now)));
+        }
+        let world_size = self.identities.len();
+        for (mut link, since) in std::mem::take(&mut self.strangers) {
+            let received = link.receive();
+            match link.next(&self.token, world_size) {
+                Ok(Some(hello)) if hello.kind == Kind::Hello && hello.rank != self.rank => {
+                    link.send(&self.frame(Kind::Welcome, ""));
+                    self.links.insert(hello.rank, link);
+                    self.monitor.join(hello.rank, now);
+                    self.monitor.hear(hello, now);
+                }
+                Ok(None) if received.is_ok() && now - since < HELLO_WAIT => {
+                    self.strangers.push((link, since))
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads what the others have sent; returns a verdict, if there is one.
+    fn hear(&mut self, now: Instant) -> Option<String> {
+        let world_size = self.identities.len();
+        let goodbye = self.frame(Kind::Goodbye, "");
+        let mut verdict = None;
+        let mut closed = Vec::new();
+        for (rank, link) in &mut self.links {
+            let mut received = link.receive();
+            loop {
+                match link.next(&self.token, world_size) {
+                    Ok(Some(frame)) if frame.rank == *rank => {
+                        match frame.kind {
+                            Kind::Verdict => verdict = Some(frame.text.clone()),
+                            // The answer to it, where this rank has not said it yet.
+                            Kind::Goodbye if self.leaving.is_none() => link.send(&goodbye),
+                            _ => {}
+                        }
+                        self.monitor.hear(frame, now);
+                    }
+                    Ok(None) => break,
+                    _ => {
+                        received = Err(super::link::Closed);
+                        break;
+                    }
+                }
+            }
+            if received.is_err() {
+                closed.push(*rank);
+            }
+        }
+        for rank in closed {
+            self.links.remove(&rank);
+            self.monitor.close(rank, now);
+        }
+        verdict.filter(|_| self.leaving.is_none() && !self.has_failed)
+    }
+
+    /// Sends a frame to all.
+    fn tell(&mut self, kind: Kind, text: &str) {
+        let bytes = self.frame(kind, text);
+        self.links.values_mut().for_each(|link| link.send(&bytes));
+    }
+
+    fn frame(&self, kind: Kind, text: &str) -> Vec<u8> {
+        let standing = self.progress.standing();
+        Frame { kind, rank: self.rank, standing, text: text.to_owned() }.encode(&self.token)
+    }
+
+    fn certificate(&self) -> Certificate {
+        let step = self.progress.standing().step;
+        Certificate {
+            reports: None,
+            text: String::new(),
+            step: (step > 0).then_some(step),
+            last_operations: self.progress.last_operations(),
+        }
+    }
+
+    /// Writes the certificate and ends this process.
+    fn end(self, certificate: Certificate) {
+        self.progress.end();
+        let Watch { exit_code, report, .. } = self;
+        let message = certificate.reports.is_some().then(|| report.message(&certificate));
+        end_job::end_at_once(exit_code, message, move || report.record(&certificate))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::net::SocketAddr;
+    use std::sync::mpsc;
+    use std::thread::JoinHandle;
+
+    use super::super::connect::{connect, listen};
+    use super::super::monitor::{Limits, Role};
+    use super::*;
+
+    const TOKEN: Token = *b"the job's token.";
+    const INTERVAL: Duration = Duration::from_millis(20);
+
+    struct NoReport;
+
+    impl LossReport for NoReport {
+        fn message(&self, _: &Certificate) -> String {
+            unreachable!("no rank is lost")
+        }
+
+        fn record(&self, _: &Certificate) {}
+    }
+
+    /// The watchdog's thread of one rank.
+    struct Rank {
+        commands: Sender<Command>,
+        bell: UnixStream,
+        thread: JoinHandle<()>,
+    }
+
+    impl Rank {
+        fn start(rank: usize, role: Role, listener: Option<TcpListener>) -> Self {
+            let (own, bell) = UnixStream::pair().unwrap();
+            bell.set_nonblocking(true).unwrap();
+            let (commands, received) = mpsc::channel();
+            let progress = Arc::new(Progress::new());
+            let limits = Limits { interval: INTERVAL, timeout: Duration::from_secs(60) };
+            let watch = Watch {
+                rank,
+                token: TOKEN,
+                identities: vec![Identity { host: "h".to_owned(), pid: 1 }; 3],
+                interval: INTERVAL,
+                monitor: Monitor::new(role, limits, progress.standing(), Instant::now()),
+                progress,
+                listener,
+                commands: received,
+                bell,
+                exit_code: 75,
+                report: Box::new(NoReport),
+                links: BTreeMap::new(),
+                strangers: Vec::new(),
+                leaving: None,
+                has_failed: false,
+            };
+            Rank { commands, bell: own, thread: std::thread::spawn(move || watch.run()) }
+        }
+
+        fn join(&self, hub: usize, own: usize, addresses: &[SocketAddr]) {
+            let stream = connect(addresses, own, Progress::new().standing(), &TOKEN, 3).unwrap();
+            self.commands.send(Command::Join(hub, stream)).unwrap();
+        }
+
+        /// Asks the rank to leave; the channel is answered when it has.
+        fn leave(&self) -> Receiver<()> {
+            let (done, is_done) = mpsc::channel();
+            self.commands.send(Command::Leave(done)).unwrap();
+            (&self.bell).write_all(&[1]).unwrap();
+            is_done
+        }
+    }
+
+    #[test]
+    fn strangers_neither_block_nor_end_the_job() {
+        let (listener, addresses) = listen(true).unwrap();
+        let hub = Rank::start(0, Role::Hub, Some(listener));
+        let first = Rank::start(1, Role::Deputy, None);
+        first.join(0, 1, &addresses);
+        // Some say nothing, some something else, and some know everything but the token.
+        let silent: Vec<_> = (0..40).map(|_| TcpStream::connect(addresses[0]).unwrap()).collect();
+        let mut loud = TcpStream::connect(addresses[0]).unwrap();
+        loud.write_all(&[b'x'; 100_000]).ok();
+        let verdict = Frame {
+            kind: Kind::Verdict,
+            rank: 2,
+            standing: Progress::new().standing(),
+            text: "end".to_owned(),
+        };
+        let mut forger = TcpStream::connect(addresses[0]).unwrap();
+        forger.write_all(&verdict.encode(b"another token...")).unwrap();
+        let started = Instant::now();
+        let second = Rank::start(2, Role::Leaf, None);
+        second.join(0, 2, &addresses);
+        assert!(started.elapsed() < Duration::from_millis(500), "{:?}", started.elapsed());
+        std::thread::sleep(5 * INTERVAL);
+        let left = [hub, first, second].map(|rank| (rank.leave(), rank));
+        for (is_done, rank) in left {
+            is_done.recv_timeout(Duration::from_secs(2)).unwrap();
+            rank.thread.join().unwrap();
+        }
+        drop((silent, loud, forger));
+    }
+
+    #[test]
+    fn a_rank_that_leaves_waits_for_the_others() {
+        let (listener, addresses) = listen(true).unwrap();
+        let hub = Rank::start(0, Role::Hub, Some(listener));
+        let leaf = Rank::start(1, Role::Leaf, None);
+        leaf.join(0, 1, &addresses);
+        std::thread::sleep(5 * INTERVAL);
+        // The hub answers a goodbye at once, but leaves only after all others.
+        leaf.leave().recv_timeout(Duration::from_secs(1)).unwrap();
+        leaf.thread.join().unwrap();
+        hub.leave().recv_timeout(Duration::from_secs(1)).unwrap();
+        hub.thread.join().unwrap();
+    }
+}

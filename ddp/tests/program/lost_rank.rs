@@ -1,0 +1,129 @@
+//! A rank that dies or freezes is named within seconds, and the others end; a pause is no loss. `tests/lost_ranks.py` does the same
+//! in every phase and on several hosts.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::common::{Job, children, ranks, start, temp_dir};
+
+/// How soon a loss is reported with a timeout of 1 s.
+const DETECTED: Duration = Duration::from_secs(3);
+/// How soon all ranks have ended after that.
+const ENDED: Duration = Duration::from_secs(2);
+
+/// More epochs than a test waits for.
+fn endless(out: &Path, n_ranks: usize) -> Job {
+    let mut args = vec!["train", "--out", out.to_str().unwrap(), "--quiet", "--threads", "1"];
+    let sets = [
+        "train.epochs=1000000",
+        "model.hidden=[16]",
+        "log.every_steps=1",
+        "checkpoint.every_epochs=0",
+        "watchdog.timeout_s=1",
+    ];
+    sets.iter().for_each(|set| args.extend(["--set", set]));
+    let job = start(ranks(n_ranks, &args));
+    let metrics = out.join("metrics.jsonl");
+    while std::fs::metadata(&metrics).map_or(0, |file| file.len()) == 0 {
+        assert!(job.started.elapsed() < Duration::from_secs(60), "no step within a minute");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    job
+}
+
+fn signal(name: &str, pid: u32) {
+    let status = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status().unwrap();
+    assert!(status.success());
+}
+
+fn pids(job: &Job) -> Vec<u32> {
+    let mut pids = children(job.pid());
+    pids.sort_unstable();
+    pids
+}
+
+/// Sends `name` to rank `victim`, and expects that the job ends and blames it with these words.
+#[track_caller]
+fn assert_named(name: &str, n_ranks: usize, victim: usize, words: &str) {
+    let folder = temp_dir();
+    let out = folder.path().join("out");
+    let job = endless(&out, n_ranks);
+    let pids = pids(&job);
+    assert_eq!(pids.len(), n_ranks);
+    signal(name, pids[victim]);
+    let lost = Instant::now();
+    let is_there = |pid: &u32| Path::new(&format!("/proc/{pid}/exe")).read_link().is_ok();
+    while pids.iter().any(is_there) {
+        assert!(lost.elapsed() < DETECTED + ENDED, "ranks still run {:?} after the loss", lost.elapsed());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let stderr = job.wait();
+    let (status, stderr) = (stderr.status, stderr.stderr);
+    // mpirun may notice a death first, and has its own status for it.
+    assert!(
+        status.code() == Some(75) || (name == "KILL" && status.code() == Some(137)),
+        "{status}\n{stderr}"
+    );
+    assert_eq!(stderr.matches("error: ").count(), 1, "one rank speaks for all:\n{stderr}");
+    let reporter = usize::from(victim == 0);
+    assert!(stderr.contains(&format!("[rank {reporter} ")), "not rank {reporter}:\n{stderr}");
+    let pid = pids[victim];
+    for part in [&format!("error: rank {victim} (host "), &format!(", pid {pid}"), words, "in phase "] {
+        assert!(stderr.contains(part), "no {part:?} in:\n{stderr}");
+    }
+    if name == "STOP" {
+        assert!(
+            stderr.trim_end().lines().last().unwrap().starts_with("hint: "),
+            "not the last line:\n{stderr}"
+        );
+    }
+    let events = std::fs::read_to_string(out.join("metrics.jsonl")).unwrap();
+    let last: Value = serde_json::from_str(events.lines().last().unwrap()).unwrap();
+    assert_eq!((&last["event"], &last["exit_code"]), (&"failed".into(), &75.into()), "{last}");
+    assert_eq!(last["rank"], victim, "{last}");
+    assert!(last["error"].as_str().unwrap().contains(words) && last["step"].is_u64(), "{last}");
+    for survivor in (0..n_ranks).filter(|rank| *rank != victim) {
+        let log = std::fs::read_to_string(out.join(format!("logs/rank-{survivor}.log"))).unwrap();
+        assert!(log.contains(words) && log.contains("last operations of this rank"), "{log}");
+        assert!(log.contains(": all_reduce(sum) of "), "{log}");
+    }
+}
+
+#[test]
+fn a_rank_that_died_is_named() {
+    assert_named("KILL", 3, 2, "died: its connection closed without a goodbye");
+    assert_named("KILL", 3, 0, "died: its connection closed without a goodbye");
+}
+
+#[test]
+fn a_frozen_rank_is_named() {
+    assert_named("STOP", 3, 1, "is frozen or cut off: nothing was heard of it for ");
+}
+
+#[test]
+fn a_frozen_rank_0_is_named_by_its_deputy() {
+    assert_named("STOP", 3, 0, "is frozen or cut off: nothing was heard of it for ");
+}
+
+#[test]
+fn a_pause_of_a_second_ends_nothing() {
+    let folder = temp_dir();
+    let out = folder.path().join("out");
+    let job = endless(&out, 2);
+    let ranks = pids(&job);
+    for pid in &ranks {
+        signal("STOP", *pid);
+        std::thread::sleep(Duration::from_secs(1));
+        signal("CONT", *pid);
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    signal("USR1", ranks[1]);
+    let outcome = job.wait();
+    assert_eq!(outcome.status.code(), Some(85), "{}", outcome.stderr);
+    assert!(!outcome.stderr.contains("error: "), "{}", outcome.stderr);
+}
