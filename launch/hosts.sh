@@ -19,8 +19,8 @@
 #                    LD_LIBRARY_PATH RUST_BACKTRACE NO_COLOR and all that begin with DDP_, NCCL_, CUDA_ or UCX_.
 #   DDP_TREE_SPAWN   0: this host alone starts all daemons. Default 1: hosts start each other as a tree, which is
 #                    faster with tens of hosts and needs ssh between all of them.
-#   DDP_QUIET        1: mpirun --quiet, which leaves out mpirun's own lines below those of ddp-train; a rank that a signal
-#                    killed is then seen by the exit status alone
+#   DDP_QUIET        0: mpirun adds lines of its own below those of ddp-train. Default 1: mpirun --quiet; the watchdog of ddp-train
+#                    names a rank that a signal killed
 #   DDP_SSH          the remote shell, default ssh with no questions asked and 10 s to connect
 #
 # Exit 2: bad usage. Otherwise mpirun's status; the last lines of ddp-train say whether training succeeded.
@@ -76,7 +76,7 @@ fi
 . "$root/launch/mpi-env"
 
 flags=(--hostfile "$hostfile" -n "$ranks" --map-by slot --bind-to none)
-if [[ ${DDP_QUIET:-0} != 0 ]]; then flags+=(--quiet); fi
+if [[ ${DDP_QUIET:-1} != 0 ]]; then flags+=(--quiet); fi
 
 # mpi-env chose no remote shell where there is none; with other hosts in the file that cannot work.
 others=$(awk '{ print $1 }' <<<"$lines" | grep -vxF -e localhost -e 127.0.0.1 -e "$(uname -n)" | head -n 1 || true)

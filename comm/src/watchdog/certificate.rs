@@ -76,6 +76,11 @@ pub(super) fn paragraph(
                 let others: Vec<_> = ranks[1..].iter().map(|rank| name(*rank)).collect();
                 text += &format!(" The same holds for {}.", others.join(", "));
             }
+            if let Some(host) = cut_off(ranks, own, identities) {
+                text += &format!(
+                    " All other hosts are silent: probably this host, {host}, is the one that is cut off."
+                );
+            }
             if let Some((_, error)) = peer(*first).and_then(|peer| peer.failing.as_ref()) {
                 text += &format!(" Its last error: {}.", error.trim_end_matches('.').replace('\n', "; "));
             }
@@ -109,6 +114,15 @@ pub(super) fn paragraph(
         text += &format!(" {ranks}: {place}.");
     }
     text
+}
+
+/// This host, if all ranks of the others are lost, and there are several others.
+fn cut_off<'a>(lost: &[usize], own: usize, identities: &'a [Identity]) -> Option<&'a str> {
+    let host = &identities[own].host;
+    let of_others = || (0..identities.len()).filter(|rank| identities[*rank].host != *host);
+    let is_alone = of_others().eq(lost.iter().copied());
+    let has_several = of_others().any(|rank| identities[rank].host != identities[lost[0]].host);
+    (is_alone && has_several).then_some(host)
 }
 
 /// Joins neighbouring ranks at the same place: a job may have thousands.
@@ -172,7 +186,10 @@ mod tests {
         let failed = of(Cause::FailedAndStayed, &[2]);
         assert!(failed.contains("rank 2 (host h1, pid 102, device cuda:0) failed 3.2 s ago"), "{failed}");
         assert!(failed.contains("Its last error: disk full; hint: free space."), "{failed}");
+        let alone = of(Cause::Silent, &[2, 3, 4]);
+        assert!(alone.contains("All other hosts are silent: probably this host, h0, is the one"), "{alone}");
         let host = of(Cause::Silent, &[2, 3]);
+        assert!(!host.contains("probably"), "{host}");
         assert!(host.contains("The same holds for rank 3 (host h1, pid 103, device cuda:0)."), "{host}");
         assert!(
             of(Cause::Stalled, &[]).starts_with("the job is stuck: no rank made progress for 3.2 s, and")
