@@ -210,11 +210,12 @@ def trial(args, fault, phase, n_ranks, victim, hosts, draw):
         if any(status != 75 for status in result["statuses"]):
             return result, f"statuses {result['statuses']}"
         # mpirun itself may hang after a cut.
+        stderr = folder / "stderr"
         if fault == "cut":
-            time.sleep(0.5)
+            wait_for(lambda: "hint: " in stderr.read_text(), 5, f"nothing was said{logs(folder)}")
         else:
             job.wait(timeout=20)
-        text = (folder / "stderr").read_text()
+        text = stderr.read_text()
         result["report"] = text.strip()[-1500:]
         named = re.search(r"error: rank (\d+) \(host", text)
         is_right = named and int(named[1]) in lost
