@@ -367,6 +367,7 @@ impl Group {
         &self,
         mut is_done: impl FnMut() -> std::result::Result<bool, KernelError>,
     ) -> Result<()> {
+        let _waiting = self.waiting(Progress::wait);
         if let Group::Nccl(group) = self {
             return group.wait_until(is_done);
         }
