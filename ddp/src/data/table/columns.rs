@@ -196,12 +196,14 @@ fn check_names(path: &Path, spec: &SourceSpec<'_>, names: &[String]) -> Result<(
     if let Some(target) = data.target.iter().find(|target| !there.contains(target.as_str())) {
         return Err(target_missing(path, target, names));
     }
-    let lists = [("data.drop", &data.drop), ("data.categorical", &data.categorical)];
+    // A column that a model does not know may as well be missing.
+    let dropped = spec.features.is_none().then_some(("data.drop", &data.drop));
+    let lists = dropped.into_iter().chain([("data.categorical", &data.categorical)]);
     let weight: Vec<String> = data.weight.iter().cloned().collect();
     // Rows for evaluation in files of their own need no such column.
     let split = data.split().filter(|_| spec.part == Part::Train).map(|split| split.column().to_owned());
     let split: Vec<String> = split.into_iter().collect();
-    for (key, columns) in lists.into_iter().chain([("data.weight", &weight), ("data.split", &split)]) {
+    for (key, columns) in lists.chain([("data.weight", &weight), ("data.split", &split)]) {
         if let Some(column) = columns.iter().find(|column| !there.contains(column.as_str())) {
             return Err(column_missing(path, column, key, names));
         }

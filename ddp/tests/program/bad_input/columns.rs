@@ -34,6 +34,16 @@ fn columns_that_are_not_there() {
     }
 }
 
+/// Files for evaluation are often without the identifiers of the training file.
+#[test]
+fn rows_to_evaluate_may_lack_dropped_columns() {
+    let without =
+        TABLE.lines().map(|line| format!("{}\n", line.split_once(',').unwrap().1)).collect::<String>();
+    let place = Place::with(&[("rows.csv", TABLE), ("eval.csv", &without)]);
+    place.run(&train(&[&BASE[..], &["data.eval=eval.csv"]].concat())).is_good();
+    place.run(&["eval", "--checkpoint", "out", "--data", "eval.csv"]).is_good();
+}
+
 #[test]
 fn columns_with_two_uses() {
     for sets in [
