@@ -3,7 +3,7 @@
 //! Readable JSON. Its first field is the checksum of its own bytes, computed with zeros for that field's digits. It is written
 //! last, so if it exists, all files were on disk before it.
 
-use std::path::Path;
+use std::path::{Component, Path};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -16,6 +16,8 @@ use crate::storage::fault::{FileEntry, FileFault};
 
 /// Largest manifest: one of 1,000 ranks and 10,000 parameters takes some 2 MB.
 const MAX_BYTES: u64 = 256 << 20;
+/// Most rows, steps, ranks or elements that a manifest may claim.
+const MAX_COUNT: u64 = 1 << 52;
 /// Text before the manifest's own checksum.
 const CHECKSUM_FIELD: &[u8] = b"\"checksum\": \"";
 
@@ -135,7 +137,45 @@ impl Manifest {
         if format_version > FORMAT_VERSION {
             return Err(Fault::LaterFormat { format_version });
         }
-        serde_json::from_slice(bytes).map_err(unreadable)
+        let manifest: Manifest = serde_json::from_slice(bytes).map_err(unreadable)?;
+        manifest.check().map_err(|reason| Fault::ManifestUnreadable { reason })?;
+        Ok(manifest)
+    }
+
+    /// Checks what no checkpoint has, so that numbers of a forged manifest neither overflow nor take for ever, and its names stay in
+    /// the folder.
+    fn check(&self) -> Result<(), String> {
+        let RunState { step, cursor, n_rows, global_rows, proof, .. } = &self.run;
+        let mut counts = vec![
+            ("world_size", self.world_size as u64, 1),
+            ("run.step", *step, 0),
+            ("run.cursor", *cursor, 0),
+            ("run.n_rows", *n_rows, 1),
+            ("run.global_rows", *global_rows, 1),
+            ("run.proof.current.count", proof.current.count, 0),
+        ];
+        for epochs in &proof.finished {
+            counts.push(("run.proof.finished.first_epoch", epochs.first_epoch, 1));
+            counts.push(("run.proof.finished.last_epoch", epochs.last_epoch, 1));
+            counts.push(("run.proof.finished.rows.count", epochs.rows.count, 0));
+        }
+        if let Some((field, got, least)) =
+            counts.into_iter().find(|(_, got, least)| !(*least..=MAX_COUNT).contains(got))
+        {
+            return Err(format!("`{field}` is {got}, expected {least} to {MAX_COUNT}"));
+        }
+        let mut numel = 0;
+        for Parameter { name, shape } in &self.parameters {
+            let own = shape.iter().try_fold(1, |numel: u64, dim| numel.checked_mul(*dim as u64));
+            numel = match own.and_then(|own| own.checked_add(numel)) {
+                Some(numel @ ..=MAX_COUNT) => numel,
+                _ => return Err(format!("parameter \"{name}\" has the shape {shape:?}")),
+            };
+        }
+        match self.files.iter().find(|file| !is_file_name(&file.name)) {
+            Some(file) => Err(format!("{:?} is not the name of a file in its folder", file.name)),
+            None => Ok(()),
+        }
     }
 
     /// Reads and checks the manifest of the checkpoint in `folder`.
@@ -158,8 +198,14 @@ impl Manifest {
 
     /// Bytes of the checkpoint's files, without the manifest.
     pub fn n_bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.bytes).sum()
+        self.files.iter().fold(0, |sum, file| sum.saturating_add(file.bytes))
     }
+}
+
+/// Whether `name` is one component, so that joined to a folder it stays there.
+fn is_file_name(name: &str) -> bool {
+    let mut components = Path::new(name).components();
+    matches!((components.next(), components.next()), (Some(Component::Normal(only)), None) if only == name)
 }
 
 /// Position of the manifest's own checksum.
@@ -194,7 +240,7 @@ mod tests {
         let head = ManifestHead {
             world_size: 2,
             data_fingerprint: "00ff".to_owned(),
-            run: RunState { step: 7, cursor: 70, n_rows: 30, ..RunState::default() },
+            run: RunState { step: 7, cursor: 70, n_rows: 30, global_rows: 10, ..RunState::default() },
             parameters: vec![Parameter { name: "layers.0.weight".to_owned(), shape: vec![2, 3] }],
             state: vec!["m".to_owned()],
             // A config that looks like the field that is sought.
@@ -212,6 +258,30 @@ mod tests {
         assert_eq!(back.to_bytes(), bytes);
         let text = String::from_utf8(bytes).unwrap();
         assert!(text.contains("\n  \"world_size\": 2,\n"), "{text}");
+    }
+
+    /// Its checksum is right: whoever forges a manifest computes that too.
+    #[test]
+    fn numbers_and_names_that_no_checkpoint_has_are_refused() {
+        type Change = fn(&mut Manifest);
+        let changes: [(&str, Change); 10] = [
+            ("`world_size` is 0", |m| m.world_size = 0),
+            ("`run.global_rows` is 0", |m| m.run.global_rows = 0),
+            ("`run.n_rows` is 9223372036854775808", |m| m.run.n_rows = 1 << 63),
+            ("`run.step` is 18446744073709551615", |m| m.run.step = u64::MAX),
+            ("`run.cursor` is", |m| m.run.cursor = u64::MAX),
+            ("`run.proof.current.count` is", |m| m.run.proof.current.count = u64::MAX),
+            ("parameter \"layers.0.weight\" has the shape", |m| m.parameters[0].shape[0] = 1 << 52),
+            ("\"../a\" is not the name of a file", |m| m.files[0].name = "../a".to_owned()),
+            ("\"/etc/passwd\" is not the name", |m| m.files[0].name = "/etc/passwd".to_owned()),
+            ("\"a/\" is not the name", |m| m.files[0].name = "a/".to_owned()),
+        ];
+        for (part, change) in changes {
+            let mut forged = manifest();
+            change(&mut forged);
+            let fault = Manifest::from_bytes(&forged.to_bytes()).unwrap_err().to_string();
+            assert!(fault.contains(part), "{part}: {fault}");
+        }
     }
 
     fn manifest_at(time: &str) -> Manifest {

@@ -93,7 +93,7 @@ fn measure(args: &BenchCheckpointArgs) -> Result<Vec<Measured>> {
         let (taken, snapshot_ms) = timed(|| buffers.fill(Some(&weights), &state));
         taken?;
         ms[0].push(snapshot_ms);
-        let run = RunState { step, ..RunState::default() };
+        let run = RunState { step, n_rows: 1, global_rows: 1, ..RunState::default() };
         let (saved, save_ms) = timed(|| saver.save(&run, Some(buffers.weights()), &buffers.state()));
         saved?;
         ms[1].push(save_ms);

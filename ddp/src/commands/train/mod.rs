@@ -453,8 +453,8 @@ fn progress(
     }
     let n_rows = state.n_rows;
     let (total_rows, n_epochs) = match config.train.length {
-        Length::Epochs(n) => (n as u64 * n_rows, Some(n as u64)),
-        Length::Steps(n) => (n as u64 * n_rows.min(cuts.global_rows as u64), None),
+        Length::Epochs(n) => ((n as u64).saturating_mul(n_rows), Some(n as u64)),
+        Length::Steps(n) => ((n as u64).saturating_mul(n_rows.min(cuts.global_rows as u64)), None),
     };
     Progress::new(log.terminal(), args.progress, args.quiet, state.cursor..total_rows, n_epochs)
 }

@@ -51,7 +51,9 @@ fn logits_are_the_same() {
     };
     let store = CheckpointStore::of_run(&out);
     store.prepare().unwrap();
-    Saver::new(store, options).save(&RunState::default(), Some(&weights), &[&ema]).unwrap();
+    Saver::new(store, options)
+        .save(&RunState { n_rows: 1, global_rows: 1, ..RunState::default() }, Some(&weights), &[&ema])
+        .unwrap();
 
     let x = features(&rows, &info.preprocessor.plan.feature_names(), info.preprocessor.normalizer.as_ref());
     for (choice, weights) in [("model", &weights), ("auto", &ema)] {
