@@ -6,6 +6,7 @@ use clap::{ArgAction, Args, Subcommand, ValueEnum};
 use super::count;
 use crate::config::DataFormat;
 use crate::data::formats;
+use crate::data::raw::RawType;
 use crate::report::progress::ProgressChoice;
 
 /// `ddp-train data`
@@ -61,6 +62,8 @@ pub struct InspectArgs {
 #[command(
     after_help = "Output formats by extension: .csv .tsv .jsonl (also .gz and .zst), .npy .npz .safetensors .parquet .arrow .feather; for .npy the labels and \
                   weights go to NAME.labels.npy and NAME.weights.npy next to it.\n\
+                  Types stay as far as the format holds them. In arrays, labels of text are class numbers, and OUT.labels.json lists them. Rows for \
+                  evaluation next to training rows go to NAME.eval.EXT.\n\
                   For example: `ddp-train data convert rows.csv rows.safetensors --target price --task regression`."
 )]
 pub struct ConvertArgs {
@@ -72,7 +75,7 @@ pub struct ConvertArgs {
     #[arg(value_name = "OUT")]
     pub out: String,
 
-    /// Target column, as `data.target`; may be repeated [default: label]
+    /// Target column, as `data.target`; may be repeated [default: label; tables need none]
     #[arg(long, value_name = "COL", action = ArgAction::Append)]
     pub target: Vec<String>,
 
@@ -100,7 +103,7 @@ pub struct ConvertArgs {
     #[arg(long, value_name = "FORMAT", value_parser = PossibleValuesParser::new(formats::names()))]
     pub format: Option<String>,
 
-    /// Keep missing values, as NaN or empty cells, instead of failing on them
+    /// Keep missing values in arrays, as NaN, instead of failing on them; tables always keep them
     #[arg(long)]
     pub keep_missing: bool,
 
@@ -112,9 +115,13 @@ pub struct ConvertArgs {
     #[arg(long, value_name = "FORMAT", value_parser = PossibleValuesParser::new(formats::written_endings()))]
     pub to: Option<String>,
 
-    /// Data type of the features [default: that of IN; f32 for tables and CSV]
+    /// Data type of the features in arrays, Parquet and Arrow [default: one that holds all values of IN]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub dtype: Option<ConvertDtype>,
+
+    /// Convert only the rows for training or those for evaluation, where IN holds both [default: both]
+    #[arg(long, value_enum, value_name = "PART")]
+    pub part: Option<ConvertPart>,
 
     /// Start a new file after this many rows
     #[arg(long, value_name = "N", value_parser = count, conflicts_with = "mib_per_file")]
@@ -136,14 +143,41 @@ pub struct ConvertArgs {
 /// Data type of features in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ConvertDtype {
+    /// Double precision.
+    F64,
     /// Single precision.
     F32,
     /// IEEE half precision, up to 65504.
     F16,
     /// The upper half of f32.
     Bf16,
+    /// Whole numbers of 64 bits.
+    I64,
     /// Whole numbers of 0 to 255.
     U8,
+}
+
+impl ConvertDtype {
+    /// The type of the numbers.
+    pub(crate) fn raw(self) -> RawType {
+        match self {
+            ConvertDtype::F64 => RawType::F64,
+            ConvertDtype::F32 => RawType::F32,
+            ConvertDtype::F16 => RawType::F16,
+            ConvertDtype::Bf16 => RawType::Bf16,
+            ConvertDtype::I64 => RawType::I64,
+            ConvertDtype::U8 => RawType::U8,
+        }
+    }
+}
+
+/// Rows of files that hold two kinds of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ConvertPart {
+    /// Rows to train on.
+    Train,
+    /// Rows to evaluate on.
+    Eval,
 }
 
 fn format_help() -> String {

@@ -28,7 +28,7 @@ pub use self::checkpoint::{
     CheckpointShowArgs, CheckpointVerifyArgs, ExportFormat, WeightsChoice,
 };
 pub use self::config::{ConfigCommand, ConfigKeysArgs};
-pub use self::data::{ConvertArgs, ConvertDtype, DataCommand, InspectArgs};
+pub use self::data::{ConvertArgs, ConvertDtype, ConvertPart, DataCommand, InspectArgs};
 pub use self::describe::DescribeArgs;
 pub use self::implied::with_implied_command;
 pub use self::predict::{BadRows, PredictArgs};

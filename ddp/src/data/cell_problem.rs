@@ -9,6 +9,22 @@ pub enum CellProblem {
     /// Bytes that are not UTF-8.
     #[error("not UTF-8 text\nhint: save the file as UTF-8")]
     NotUtf8,
+    /// A missing value of a table that becomes an array.
+    #[error(
+        "the value is missing, and arrays hold numbers\n\
+         hint: --keep-missing writes NaN; or fill in the value, or leave the column out with --drop"
+    )]
+    MissingInArray,
+    /// A text in a feature of a table that becomes an array.
+    #[error(
+        "expected a number, got \"{text}\"\n\
+         hint: arrays hold numbers: leave the column out with --drop, number its texts with --categorical (.safetensors), or write \
+         to a table such as .parquet"
+    )]
+    TextInArray {
+        /// The cell.
+        text: String,
+    },
     /// Nothing but white space in a feature.
     #[error(
         "the cell is empty, expected a number\n\

@@ -633,7 +633,7 @@ pub enum DataError {
     },
     /// A value that the number format can't hold.
     #[error(
-        "{place}, column \"{column}\": {value} does not fit in {dtype}\nhint: --dtype f32 holds all values"
+        "{place}, column \"{column}\": {value} does not fit in {dtype}\nhint: without --dtype no value is lost"
     )]
     DoesNotFit {
         /// File and row.
@@ -641,7 +641,7 @@ pub enum DataError {
         /// The column.
         column: String,
         /// The value.
-        value: f32,
+        value: f64,
         /// The number format.
         dtype: String,
     },

@@ -219,6 +219,25 @@ impl RawArray {
         Ok(())
     }
 
+    /// The numbers of rows as they are, little-endian.
+    pub(crate) fn numbers(&self, rows: &[usize]) -> Result<Vec<u8>> {
+        let mut out = vec![0; rows.len() * self.row_bytes()];
+        if !self.needs_swap() {
+            self.copy_rows(rows, &mut out, RowCheck::None)?;
+            return Ok(out);
+        }
+        let (row_bytes, size) = (self.row_bytes(), self.raw.size_bytes());
+        self.for_each(rows, |n, bytes, is_big_endian| {
+            let out = &mut out[n * row_bytes..][..row_bytes];
+            out.copy_from_slice(bytes);
+            if is_big_endian {
+                out.chunks_exact_mut(size).for_each(<[u8]>::reverse);
+            }
+        })?;
+        self.check()?;
+        Ok(out)
+    }
+
     /// Writes rows to `out` as f32.
     pub(crate) fn rows_to_f32(&self, rows: &[usize], out: &mut [f32]) -> Result<()> {
         if self.raw == RawType::F32 && !self.needs_swap() {

@@ -20,6 +20,7 @@ mod targets;
 
 pub(crate) use array::RawArray;
 pub use element::RawType;
+pub(crate) use element::{to_f64 as raw_to_f64, to_i128 as raw_to_i128};
 pub(crate) use known::same_columns;
 pub(crate) use listing::{Listing, list};
 pub(crate) use open::open;
@@ -27,10 +28,8 @@ pub(crate) use own_parts::{has_test_rows, of_part};
 pub(crate) use reader::ArrayReader;
 pub(crate) use rows::RawRows;
 
-use ddp_kernels::DType;
-
 use super::format::{Format, Reader};
-use super::write::{CategoryStorage, Storage, WriteFormat};
+use super::write::{ArrayStorage, WriteFormat, Writer};
 use crate::config::DataFormat;
 
 /// The formats of arrays.
@@ -47,13 +46,8 @@ pub(crate) const FORMATS: &[Format] = &[
             part: |_| None,
         }),
         writer: Some(WriteFormat {
-            open: npy::create,
-            open_text: None,
+            writer: Writer::Arrays(npy::create, ArrayStorage { has_bf16: false, has_categories: false }),
             endings: &["npy"],
-            storage: Storage {
-                dtypes: &[DType::F32, DType::F16, DType::U8],
-                categories: CategoryStorage::None,
-            },
         }),
     },
     Format {
@@ -64,13 +58,8 @@ pub(crate) const FORMATS: &[Format] = &[
         has_delimiter: false,
         reader: Reader::Arrays(ArrayReader::Named { open: npz::open, is_archive: true }),
         writer: Some(WriteFormat {
-            open: npz::create,
-            open_text: None,
+            writer: Writer::Arrays(npz::create, ArrayStorage { has_bf16: false, has_categories: false }),
             endings: &["npz"],
-            storage: Storage {
-                dtypes: &[DType::F32, DType::F16, DType::U8],
-                categories: CategoryStorage::None,
-            },
         }),
     },
     Format {
@@ -81,13 +70,11 @@ pub(crate) const FORMATS: &[Format] = &[
         has_delimiter: false,
         reader: Reader::Arrays(ArrayReader::Named { open: safetensors::open, is_archive: false }),
         writer: Some(WriteFormat {
-            open: safetensors::create,
-            open_text: None,
+            writer: Writer::Arrays(
+                safetensors::create,
+                ArrayStorage { has_bf16: true, has_categories: true },
+            ),
             endings: &["safetensors"],
-            storage: Storage {
-                dtypes: &[DType::F32, DType::F16, DType::BF16, DType::U8],
-                categories: CategoryStorage::Codes,
-            },
         }),
     },
     Format {

@@ -277,7 +277,7 @@ fn combine(
             hint: "number the texts of each feature, or write a table: CSV and Parquet files take `data.categorical`",
         });
     }
-    let target_names = texts.targets;
+    let (target_names, labels) = (texts.targets, texts.labels);
     let layout = RowLayout {
         features: texts
             .features
@@ -315,6 +315,7 @@ fn combine(
         weights: weights.map(place).transpose()?,
         task: spec.data.task,
         target_names,
+        labels,
         skips_unknown: spec.skips_unknown(),
         layout,
         source: spec.source.to_owned(),

@@ -47,5 +47,7 @@ pub(crate) trait NamedArrays {
 pub(crate) struct ColumnTexts {
     pub(crate) features: Option<Vec<String>>,
     pub(crate) targets: Option<Vec<String>>,
+    /// Labels of the class numbers.
+    pub(crate) labels: Option<Vec<String>>,
     pub(crate) categories: Vec<CategoryColumn>,
 }

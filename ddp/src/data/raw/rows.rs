@@ -36,6 +36,8 @@ pub(crate) struct RawRows {
     pub(crate) task: Task,
     /// Names of the targets, if the file holds them.
     pub(crate) target_names: Option<Vec<String>>,
+    /// Labels of the class numbers, if the file holds them.
+    pub(crate) labels: Option<Vec<String>>,
     /// Whether a label that is no class is class -1 rather than an error.
     pub(crate) skips_unknown: bool,
     pub(crate) layout: RowLayout,
@@ -66,6 +68,13 @@ impl LengthCheck {
 }
 
 impl RawRows {
+    /// Fails if a file was truncated, or a page of one was missing while rows were read.
+    pub(crate) fn check_files(&self) -> Result<()> {
+        let arrays = [Some(&self.features), Some(&self.targets), self.weights.as_ref()];
+        arrays.into_iter().flatten().try_for_each(RawArray::check)?;
+        self.check_lengths()
+    }
+
     /// Fails if a file was truncated. Checked at intervals, because it needs a system call.
     fn check_lengths(&self) -> Result<()> {
         if !self.length_check.is_due() {

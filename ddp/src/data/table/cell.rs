@@ -63,7 +63,7 @@ impl Notation {
     }
 
     /// Whether a trimmed cell is one of the config's marks.
-    fn is_marked(&self, cell: &[u8]) -> bool {
+    pub(super) fn is_marked(&self, cell: &[u8]) -> bool {
         if self.missing.is_empty() {
             return false;
         }
@@ -251,7 +251,7 @@ fn value(cell: &[u8], notation: &Notation) -> Result<f32, CellProblem> {
 }
 
 /// The truth value of a text.
-fn truth(text: &str) -> Option<bool> {
+pub(super) fn truth(text: &str) -> Option<bool> {
     match () {
         () if text.eq_ignore_ascii_case("true") || text.eq_ignore_ascii_case("yes") => Some(true),
         () if text.eq_ignore_ascii_case("false") || text.eq_ignore_ascii_case("no") => Some(false),

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
+use super::cell::{DecimalMark, Notation};
 use super::csv::CsvError;
 use super::partition;
 use super::time;
@@ -10,6 +11,7 @@ use crate::config::{Datetime, nearest};
 use crate::data::error::{DataError, Result};
 use crate::data::source::{Part, SourceSpec, ToPredict};
 use crate::data::vocabulary::Vocabulary;
+use crate::data::write::Purpose;
 
 /// Columns that a table may have, elements of lists included. A longer header is a mistake or an attack: more columns fit an array.
 pub(crate) const MAX_COLUMNS: usize = 1 << 20;
@@ -65,6 +67,25 @@ pub(crate) struct FileColumns {
     pub(crate) are_dates: Vec<bool>,
     /// Columns of row numbers, which pandas writes unasked.
     pub(crate) indices: Vec<usize>,
+}
+
+impl Role {
+    /// Use of a column that is converted; `None` for one that is dropped.
+    pub(crate) fn purpose(self) -> Option<Purpose> {
+        match self {
+            Role::Feature(_) | Role::Date(_) | Role::Category { .. } => Some(Purpose::Feature),
+            Role::Target(_) => Some(Purpose::Target),
+            Role::Weight => Some(Purpose::Weight),
+            Role::Dropped => None,
+        }
+    }
+}
+
+impl Partition {
+    /// Notation of the values in names of folders.
+    pub(crate) fn notation(&self) -> Notation {
+        Notation::new(DecimalMark::Point, &[])
+    }
 }
 
 impl ColumnPlan {
@@ -180,6 +201,12 @@ impl ColumnPlan {
     pub(crate) fn all_names(&self) -> Vec<String> {
         let of_folders = self.partitions.iter().map(|partition| &partition.name);
         self.names.iter().chain(of_folders).cloned().collect()
+    }
+
+    /// Roles of the columns of the file and of its folders.
+    pub(crate) fn all_roles(&self) -> Vec<Role> {
+        let of_folders = self.partitions.iter().map(|partition| partition.role);
+        self.roles.iter().copied().chain(of_folders).collect()
     }
 
     /// The name of the first target among the columns of the file.

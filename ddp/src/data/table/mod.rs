@@ -3,10 +3,12 @@
 //! A format is a folder with its reader and writer, and a row in [`FORMATS`].
 
 mod cell;
+mod cell_chunks;
 mod column_texts;
 mod columns;
 mod csv;
 mod exact_rows;
+mod inferred;
 #[cfg(feature = "parquet")]
 mod ipc;
 #[cfg(not(feature = "parquet"))]
@@ -29,28 +31,29 @@ mod stream;
 mod tests;
 mod texts;
 pub(crate) mod time;
+mod typed_column;
 
-pub(crate) use cell::{Meaning, Notation, put as put_cell, with_point};
+pub(crate) use cell::{Meaning, Notation, with_point};
+pub(crate) use cell_chunks::{CellColumns, open_planned};
 pub(crate) use column_texts::for_each_text;
-pub(crate) use columns::{ColumnPlan, FileColumns, Role, index_note, same_columns};
+pub(crate) use columns::{ColumnPlan, FileColumns, Partition, Role, index_note, same_columns};
 pub use csv::CsvError;
 pub(crate) use csv::quoted as quoted_cell;
 pub(crate) use exact_rows::ExactRows;
-pub(crate) use label_column::LabelColumn;
+pub(crate) use inferred::{CellUse, Destination, Inference};
 pub(crate) use partition::{columns_of as partition_columns, is_partition};
 pub(crate) use read::open;
 #[cfg(test)]
 pub(crate) use read::read_all;
-pub(crate) use reader::{CellReader, ColumnType, TableReader, TableReaders};
-pub(crate) use rows::{TableRows, TargetCells, huge_vocabulary};
+pub(crate) use reader::{CellReader, ChunkReader, ColumnType, TableReaders};
+pub(crate) use rows::TableRows;
 pub(crate) use stream::TableStream;
 pub(crate) use texts::Texts;
-pub(crate) use time::format_seconds as format_moment;
-
-use ddp_kernels::DType;
+pub(crate) use time::{MomentType, format_seconds as format_moment};
+pub(crate) use typed_column::TypedColumn;
 
 use super::format::{Format, Reader};
-use super::write::{CategoryStorage, Storage, WriteFormat};
+use super::write::{WriteFormat, Writer};
 use crate::config::DataFormat;
 
 /// The formats of tables.
@@ -65,12 +68,11 @@ pub(crate) const FORMATS: &[Format] = &[
             open: csv::open,
             open_large: None,
             open_cells: csv::open_cells,
+            open_chunks: None,
         }),
         writer: Some(WriteFormat {
-            open: csv::create,
-            open_text: Some(csv::create_text),
+            writer: Writer::Text(csv::create),
             endings: &["csv", "csv.gz", "csv.zst", "tsv", "tsv.gz", "tsv.zst"],
-            storage: Storage { dtypes: &[DType::F32], categories: CategoryStorage::Text },
         }),
     },
     Format {
@@ -83,16 +85,9 @@ pub(crate) const FORMATS: &[Format] = &[
             open: parquet::open,
             open_large: Some(parquet::open_large),
             open_cells: parquet::open_cells,
+            open_chunks: Some(parquet::open_chunks),
         }),
-        writer: Some(WriteFormat {
-            open: parquet::create,
-            open_text: None,
-            endings: &["parquet"],
-            storage: Storage {
-                dtypes: &[DType::F32, DType::F16, DType::U8],
-                categories: CategoryStorage::Text,
-            },
-        }),
+        writer: Some(WriteFormat { writer: Writer::Columns(parquet::create), endings: &["parquet"] }),
     },
     Format {
         id: DataFormat::Arrow,
@@ -104,16 +99,9 @@ pub(crate) const FORMATS: &[Format] = &[
             open: ipc::open,
             open_large: None,
             open_cells: ipc::open_cells,
+            open_chunks: Some(ipc::open_chunks),
         }),
-        writer: Some(WriteFormat {
-            open: ipc::create,
-            open_text: None,
-            endings: &["arrow", "feather"],
-            storage: Storage {
-                dtypes: &[DType::F32, DType::F16, DType::U8],
-                categories: CategoryStorage::Text,
-            },
-        }),
+        writer: Some(WriteFormat { writer: Writer::Columns(ipc::create), endings: &["arrow", "feather"] }),
     },
     Format {
         id: DataFormat::JsonLines,
@@ -125,12 +113,11 @@ pub(crate) const FORMATS: &[Format] = &[
             open: json_lines::open,
             open_large: None,
             open_cells: json_lines::open_cells,
+            open_chunks: None,
         }),
         writer: Some(WriteFormat {
-            open: json_lines::create,
-            open_text: None,
+            writer: Writer::Text(json_lines::create),
             endings: &["jsonl", "jsonl.gz", "jsonl.zst"],
-            storage: Storage { dtypes: &[DType::F32], categories: CategoryStorage::Text },
         }),
     },
 ];

@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::cell::Notation;
-use super::columns::ColumnPlan;
+use super::columns::{ColumnPlan, Partition};
+use super::inferred::Destination;
 use super::rows::TableRows;
 use crate::data::dataset::Dataset;
 use crate::data::error::Result;
 use crate::data::source::SourceSpec;
+use crate::data::write::{CellKind, Chunk, Group};
 
 /// The reading half of a format of tables.
 #[derive(Debug)]
@@ -19,9 +21,12 @@ pub(crate) struct TableReaders {
     pub(crate) open_large: Option<OpenLarge>,
     /// Opens a file to read its cells as text.
     pub(crate) open_cells: OpenCells,
+    /// Opens a file to convert its columns: to numbers and texts for arrays, or as they are; `None` for files of text.
+    pub(crate) open_chunks: Option<OpenChunks>,
 }
 
 type OpenCells = fn(&Path, &SourceSpec<'_>) -> Result<Box<dyn CellReader>>;
+pub(crate) type OpenChunks = fn(&Path, &SourceSpec<'_>, Destination) -> Result<Box<dyn ChunkReader>>;
 type OpenLarge = fn(&[PathBuf], &SourceSpec<'_>) -> Result<Option<Arc<dyn Dataset>>>;
 
 /// Reads the rows of one file in order.
@@ -31,9 +36,21 @@ pub(crate) trait TableReader: Send {
 
     /// Appends up to `max_rows` rows to `rows` and returns their number, 0 only at the end.
     fn read(&mut self, rows: &mut TableRows, max_rows: usize) -> Result<usize>;
+}
+
+/// Reads the rows of one file as typed columns.
+pub(crate) trait ChunkReader {
+    /// The columns of the file that are converted.
+    fn groups(&self) -> Vec<Group>;
+
+    /// Columns with one value for the whole file, which the groups lack.
+    fn partitions(&self) -> &[Partition];
 
     /// Share of the file that was read, from 0 to 1; `None` if its length is unknown.
     fn fraction(&self) -> Option<f64>;
+
+    /// Up to `max_rows` next rows; `None` at the end.
+    fn next(&mut self, max_rows: usize) -> Result<Option<Chunk>>;
 }
 
 /// Reads the cells of one file in order.
@@ -49,8 +66,18 @@ pub(crate) trait CellReader {
         &[]
     }
 
+    /// Whether the first value of each column is a date, where the file does not have types.
+    fn are_dates(&self) -> Vec<bool> {
+        vec![false; self.names().len()]
+    }
+
     /// Types of the columns, if the file has them. Its rows are counted from 0 then; otherwise lines are, from 1.
     fn types(&self) -> Option<&[ColumnType]> {
+        None
+    }
+
+    /// Share of the file that was read, from 0 to 1; `None` if its length is unknown.
+    fn fraction(&self) -> Option<f64> {
         None
     }
 
@@ -67,6 +94,8 @@ pub(crate) struct ColumnType {
     pub(crate) name: String,
     /// Whether a model can use it.
     pub(crate) is_usable: bool,
+    /// Meaning of its cells; `None` for values that no cell shows.
+    pub(crate) cells: Option<CellKind>,
 }
 
 /// Cells of one row, without quotes.
@@ -77,6 +106,8 @@ pub(crate) struct Record<'a> {
     pub(super) cells: &'a [u8],
     /// End of each cell.
     pub(super) ends: &'a [usize],
+    /// Whether the file marks each cell as a text; empty in formats that do not.
+    pub(super) strings: &'a [bool],
 }
 
 impl Record<'_> {

@@ -16,6 +16,106 @@ pub(crate) struct Moment {
     pub(crate) has_date: bool,
 }
 
+/// A type of dates and times in files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MomentType {
+    /// Days since 1970.
+    Date,
+    /// Time since 1970; in UTC if texts have offsets.
+    DateTime { unit: MomentUnit, is_utc: bool },
+    /// Time since midnight.
+    Time(MomentUnit),
+}
+
+/// Unit of a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MomentUnit {
+    Microseconds,
+    Nanoseconds,
+}
+
+/// A date, a time of day, or both, to the nanosecond.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ExactMoment {
+    /// As [`Moment::seconds`], rounded down.
+    seconds: i64,
+    pub(crate) nanoseconds: u32,
+    pub(crate) has_date: bool,
+    pub(crate) has_time: bool,
+    pub(crate) has_offset: bool,
+}
+
+impl ExactMoment {
+    /// Whole units since 1970 or midnight; `None` if they exceed i64.
+    pub(crate) fn in_unit(&self, unit: MomentUnit) -> Option<i64> {
+        let (per_second, of_fraction) = match unit {
+            MomentUnit::Microseconds => (1_000_000, self.nanoseconds / 1000),
+            MomentUnit::Nanoseconds => (1_000_000_000, self.nanoseconds),
+        };
+        self.seconds.checked_mul(per_second)?.checked_add(i64::from(of_fraction))
+    }
+}
+
+impl MomentType {
+    /// The value of a moment in files; `None` if the type does not hold it.
+    pub(crate) fn value(self, moment: &ExactMoment) -> Option<i64> {
+        match self {
+            MomentType::Date => Some(moment.seconds.div_euclid(DAY_S)),
+            MomentType::DateTime { unit, .. } | MomentType::Time(unit) => moment.in_unit(unit),
+        }
+    }
+}
+
+/// Parses what [`parse`] does, exactly; `None` also for more than nine digits of a second.
+pub(crate) fn parse_exact(text: &str) -> Option<ExactMoment> {
+    let Moment { has_date, .. } = parse(text)?;
+    let text = text.as_bytes();
+    let (date, rest) = if has_date { text.split_at(10) } else { text.split_at(0) };
+    let days = match has_date {
+        true => {
+            let mut date = Text(date);
+            let year = date.digits(4)?;
+            date.take(b'-')?;
+            let month = date.digits(2)?;
+            date.take(b'-')?;
+            days_of_date(year, month, date.digits(2)?)
+        }
+        false => 0,
+    };
+    let mut moment = ExactMoment {
+        seconds: days * DAY_S,
+        nanoseconds: 0,
+        has_date,
+        has_time: !rest.is_empty(),
+        has_offset: false,
+    };
+    if rest.is_empty() {
+        return Some(moment);
+    }
+    // The rest is a time that was parsed before: its fraction is cut out, and what is left has whole seconds.
+    let rest = if has_date { &rest[1..] } else { rest };
+    let start = rest.iter().position(|byte| matches!(byte, b'.' | b','));
+    let (whole, offset) = match start {
+        Some(start) => {
+            let n = rest[start + 1..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+            let digits = std::str::from_utf8(&rest[start + 1..][..n]).ok()?.trim_end_matches('0');
+            if digits.len() > 9 {
+                return None;
+            }
+            moment.nanoseconds = format!("{digits:0<9}").parse().ok()?;
+            (&rest[..start], &rest[start + 1 + n..])
+        }
+        None => {
+            let n = rest.iter().take_while(|byte| byte.is_ascii_digit() || **byte == b':').count();
+            rest.split_at(n)
+        }
+    };
+    let mut offset = Text(offset);
+    moment.has_offset = !offset.0.is_empty();
+    moment.seconds += Text(whole).time()? as i64 - offset.offset()? as i64;
+    Some(moment)
+}
+
 /// Parses `2024-05-31`, `2024-05-31 12:30`, `2024-05-31T12:30:15.5+02:00`, `12:30:15` and the like. A time without an offset is
 /// UTC.
 pub(crate) fn parse(text: &str) -> Option<Moment> {

@@ -1,8 +1,9 @@
 //! Writing rows to files: shared by the writers of all formats.
 //!
-//! A caller fits a [`Schema`] to the format, opens a [`RowWriter`] per file and passes it chunks of rows. Files keep temporary
-//! names in a [`Staging`] until all of them are complete.
+//! Rows come as a [`Chunk`] of typed blocks, one per group of the [`Schema`]. Files of arrays get them encoded by an
+//! [`ArrayEncoder`]. Files keep temporary names in a [`Staging`] until all of them are complete.
 
+mod arrays;
 mod chunk;
 mod encode;
 mod schema;
@@ -10,8 +11,13 @@ mod staging;
 mod text_file;
 mod writer;
 
-pub(crate) use chunk::{Chunk, Targets};
-pub(crate) use schema::{CategoryStorage, Schema, Storage};
+pub(crate) use arrays::{ArrayEncoder, ArrayLayout, ArrayRows, ArrayStorage, Codes, cast_features};
+pub(crate) use chunk::{Block, Chunk, Nulls, Numbers};
+pub(crate) use encode::{common as common_type, first_not_finite};
+pub(crate) use schema::{Group, Kind, Purpose, Schema};
 pub(crate) use staging::Staging;
-pub(crate) use text_file::{TextFile, put_number};
-pub(crate) use writer::{OutFiles, RowWriter, TextWriter, WriteFormat};
+pub(crate) use text_file::TextFile;
+pub(crate) use writer::{
+    ArrayWriter, CellKind, ColumnWriter, OpenArrays, OpenColumns, OpenText, OutFiles, TextColumn, TextWriter,
+    WriteFormat, Writer,
+};

@@ -62,17 +62,3 @@ impl TextFile {
         Ok(end().map_err(|source| WriteError { path, source })?)
     }
 }
-
-/// Appends the shortest text that parses as `value`; nothing for NaN, which marks a missing value.
-pub(crate) fn put_number(out: &mut String, value: f32) {
-    use std::fmt::Write as _;
-    let _ = match value.abs() {
-        _ if value.is_nan() => Ok(()),
-        // Integers are formatted faster.
-        size if size < 1e6 && value == value.trunc() && (value != 0.0 || value.is_sign_positive()) => {
-            write!(out, "{}", value as i32)
-        }
-        size if size == 0.0 || (1e-5..1e9).contains(&size) => write!(out, "{value}"),
-        _ => write!(out, "{value:e}"),
-    };
-}

@@ -2,19 +2,11 @@
 
 use std::path::PathBuf;
 
+use super::arrays::{ArrayLayout, ArrayRows, ArrayStorage};
 use super::chunk::Chunk;
-use super::schema::{Schema, Storage};
+use super::schema::Schema;
 use super::staging::Staging;
 use crate::data::error::Result;
-
-/// Writes the rows of one file.
-pub(crate) trait RowWriter {
-    /// Appends rows; the first has the number `first` among all rows of the command.
-    fn write(&mut self, rows: &Chunk<'_>, first: usize) -> Result<()>;
-
-    /// Completes the file and syncs it to disk.
-    fn finish(self: Box<Self>) -> Result<()>;
-}
 
 /// Paths for the rows of one writer.
 #[derive(Debug, Clone)]
@@ -29,15 +21,40 @@ pub(crate) struct OutFiles {
 /// The writing half of a format.
 #[derive(Debug)]
 pub(crate) struct WriteFormat {
-    pub(crate) open: fn(Schema, &OutFiles, &mut Staging) -> Result<Box<dyn RowWriter>>,
-    /// Opens a file whose cells are copied as text; `None` for formats that hold values.
-    pub(crate) open_text: Option<OpenText>,
+    pub(crate) writer: Writer,
     /// Endings that `--to` accepts, with those of compressed files.
     pub(crate) endings: &'static [&'static str],
-    pub(crate) storage: Storage,
 }
 
-type OpenText = fn(&[String], &OutFiles, &mut Staging) -> Result<Box<dyn TextWriter>>;
+/// Values that a writer takes.
+#[derive(Debug)]
+pub(crate) enum Writer {
+    /// Cells of text.
+    Text(OpenText),
+    /// Typed columns.
+    Columns(OpenColumns),
+    /// Arrays of numbers.
+    Arrays(OpenArrays, ArrayStorage),
+}
+
+pub(crate) type OpenText = fn(&[TextColumn], &OutFiles, &mut Staging) -> Result<Box<dyn TextWriter>>;
+pub(crate) type OpenColumns = fn(&Schema, &OutFiles, &mut Staging) -> Result<Box<dyn ColumnWriter>>;
+pub(crate) type OpenArrays = fn(&ArrayLayout, &OutFiles, &mut Staging) -> Result<Box<dyn ArrayWriter>>;
+
+/// A column of text cells.
+#[derive(Debug, Clone)]
+pub(crate) struct TextColumn {
+    pub(crate) name: String,
+    pub(crate) cells: CellKind,
+}
+
+/// Meaning of the cells of a column, for formats that tell numbers from texts. An empty cell is a missing value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CellKind {
+    Number,
+    Truth,
+    Text,
+}
 
 /// Writes rows of cells to one file.
 pub(crate) trait TextWriter {
@@ -45,5 +62,23 @@ pub(crate) trait TextWriter {
     fn write(&mut self, cells: &mut dyn Iterator<Item = &str>) -> Result<()>;
 
     /// Completes the file on the disk; it keeps its temporary name.
+    fn finish(self: Box<Self>) -> Result<()>;
+}
+
+/// Writes columns of rows to one file.
+pub(crate) trait ColumnWriter {
+    /// Appends rows.
+    fn write(&mut self, rows: Chunk) -> Result<()>;
+
+    /// Completes the file on the disk; it keeps its temporary name.
+    fn finish(self: Box<Self>) -> Result<()>;
+}
+
+/// Writes arrays to one file, or to one each.
+pub(crate) trait ArrayWriter {
+    /// Appends rows.
+    fn write(&mut self, rows: &ArrayRows) -> Result<()>;
+
+    /// Completes the files on the disk; they keep their temporary names.
     fn finish(self: Box<Self>) -> Result<()>;
 }

@@ -1,25 +1,31 @@
 //! `ddp-train data convert`: converts rows from any format to any other, in chunks.
 //!
-//! [`source`] reads rows, [`target`] names the files, and the writer of the format writes them under temporary names
-//! ([`Staging`]). The files are renamed once all of them are on disk.
+//! [`source`] reads rows with their types, [`target`] names the files, and the writer of the format writes them under temporary
+//! names ([`Staging`]). The files are renamed once all of them are on disk. Tables become tables of text cell by cell
+//! ([`text_copy`]).
 
+mod array_source;
 mod meter;
+mod output;
 mod source;
+mod table_source;
 mod target;
 mod text_copy;
 
-use std::path::PathBuf;
-
-use ddp_kernels::DType;
+use std::path::{Path, PathBuf};
 
 use self::meter::Meter;
-use self::source::Source;
+use self::output::Output;
+use self::source::{Input, Source};
 use self::target::Target;
 use self::text_copy::TextCopy;
-use crate::cli::{ConvertArgs, ConvertDtype};
-use crate::config::{Config, Task};
-use crate::data::files_of;
-use crate::data::write::{RowWriter, Staging};
+use crate::cli::{ConvertArgs, ConvertDtype, ConvertPart};
+use crate::config::{Config, DataFormat, Task};
+use crate::data::format::Reader;
+use crate::data::raw::RawType;
+use crate::data::table::Destination;
+use crate::data::write::{ArrayLayout, Staging, TextFile, Writer};
+use crate::data::{DataError, Part, SourceSpec, files_and_format, files_of, holds_eval_rows};
 use crate::error::Result;
 use crate::report::log::Log;
 use crate::report::stdout::print_result;
@@ -33,70 +39,186 @@ pub(super) fn convert(log: &Log, args: &ConvertArgs) -> Result<()> {
     Ok(print_result(&format!("{summary}\n"))?)
 }
 
+/// Counts of a conversion.
+#[derive(Debug, Default)]
+struct Outcome {
+    n_rows: usize,
+    n_files: usize,
+    /// Values that their new type rounds.
+    n_rounded: u64,
+    /// The type that rounds them.
+    rounded_to: &'static str,
+}
+
 /// Converts rows and returns the summary.
 fn run(args: &ConvertArgs, mut meter: Meter) -> Result<String> {
     let target = Target::new(args)?;
     let mut config = Config::load(None, &sets(args))?;
-    // Rows are read once: their values do not decide on the task.
-    if config.data.auto_task {
-        config.data.auto_task = false;
-        config.data.task = if config.data.target.len() > 1 { Task::Regression } else { Task::Classification };
+    let is_array = matches!(target.writer.writer, Writer::Arrays(..));
+    if !is_array && is_default_target(args) && !has_target(&config)? {
+        // Tables need no target.
+        config.data.target.clear();
     }
-    let old = target.existing(args.overwrite, &inputs(args, &config))?;
-    if args.dtype.is_none()
-        && args.labels.is_none()
-        && target.writer.open_text.is_some()
-        && let Some(copy) = TextCopy::find(&config.data)?
-    {
-        let rows_per_file = |row_bytes: usize| match (args.rows_per_file, args.mib_per_file) {
-            (Some(rows), _) => rows,
-            (None, Some(mib)) => ((mib << 20) / row_bytes).max(1),
-            (None, None) => usize::MAX,
-        };
-        let mut staging = Staging::new(&target.folder());
-        let (n_rows, n_files) = copy.run(&target, rows_per_file, &mut staging, &mut meter)?;
-        return Ok(meter.end(n_rows, n_files, staging.commit(&old)?));
+    // Types are kept, whatever the task that the values would decide on.
+    if config.data.auto_task && config.data.target.len() > 1 {
+        config.data.task = Task::Regression;
     }
-    let mut source = Source::open(&config.data, args.labels.as_deref())?;
-    let writer = target.writer;
-    let schema = source.schema().clone();
-    let schema = schema.fit(&writer.storage, args.dtype.map(dtype), target.format.title, &args.out)?;
-    let rows_per_file = match (args.rows_per_file, args.mib_per_file) {
-        (Some(rows), _) => rows,
-        (None, Some(mib)) => ((mib << 20) / schema.row_bytes()).max(1),
-        (None, None) => usize::MAX,
-    };
+    let parts = parts(args, &config)?;
+    let targets: Vec<Target> = parts.iter().map(|part| target.of_part(*part, parts.len())).collect();
+    let inputs = inputs(args, &config);
+    let mut old = Vec::new();
+    for target in &targets {
+        old.extend(target.existing(args.overwrite, &inputs)?);
+    }
     let mut staging = Staging::new(&target.folder());
-    let mut current: Option<(Box<dyn RowWriter>, usize)> = None;
-    let (mut n_rows, mut n_files) = (0, 0);
-    while let Some(chunk) = source.next()? {
-        let mut start = 0;
-        while start < chunk.n_rows {
-            let (writer, rows_left) = match &mut current {
-                Some(current) => current,
-                None => {
-                    let opened = (writer.open)(schema.clone(), &target.files(n_files), &mut staging)?;
-                    n_files += 1;
-                    current.insert((opened, rows_per_file))
-                }
-            };
-            let n = (chunk.n_rows - start).min(*rows_left);
-            writer.write(&chunk.rows(start..start + n), n_rows)?;
-            (start, n_rows, *rows_left) = (start + n, n_rows + n, *rows_left - n);
-            if *rows_left == 0
-                && let Some((writer, _)) = current.take()
-            {
-                writer.finish()?;
-            }
-        }
-        let row_bytes = schema.row_bytes();
-        meter.advance(n_rows, n_rows * row_bytes, source.fraction());
-    }
-    if let Some((writer, _)) = current {
-        writer.finish()?;
+    let mut outcomes = Vec::new();
+    for (part, target) in parts.iter().zip(&targets) {
+        outcomes.push(convert_part(args, &config, *part, target, &mut staging, &mut meter)?);
     }
     let n_bytes = staging.commit(&old)?;
-    Ok(meter.end(n_rows, n_files, n_bytes))
+    let total = |count: fn(&Outcome) -> usize| outcomes.iter().map(count).sum();
+    let mut summary = meter.end(total(|of| of.n_rows), total(|of| of.n_files), n_bytes);
+    if parts.len() > 1 {
+        for (target, (outcome, name)) in targets.iter().zip(outcomes.iter().zip(["train", "eval"])) {
+            summary += &format!("\n{name}: {} rows in `{}`", outcome.n_rows, target.shown());
+        }
+    }
+    for outcome in outcomes.iter().filter(|outcome| outcome.n_rounded > 0) {
+        let (n, to) = (outcome.n_rounded, outcome.rounded_to);
+        let values = if n == 1 { "1 value was" } else { &format!("{n} values were") };
+        summary += &format!("\n{values} rounded to {to}");
+    }
+    Ok(summary)
+}
+
+/// Whether the user left the target to the default.
+fn is_default_target(args: &ConvertArgs) -> bool {
+    args.target.is_empty() && !args.set.iter().any(|set| set.trim_start().starts_with("data.target"))
+}
+
+/// Whether the first file of a table has the column of the target; other rows have one in any case.
+fn has_target(config: &Config) -> Result<bool> {
+    let spec = SourceSpec::train(&config.data);
+    if spec.source.starts_with("builtin:") {
+        return Ok(true);
+    }
+    let (files, format) = files_and_format(&spec)?;
+    let Reader::Table(readers) = &format.reader else { return Ok(true) };
+    // A pipe can be opened only once.
+    if !files[0].metadata().is_ok_and(|data| data.is_file()) {
+        return Ok(true);
+    }
+    let names = (readers.open_cells)(&files[0], &spec)?.names().to_vec();
+    Ok(config.data.target.iter().all(|target| names.contains(target)))
+}
+
+/// The rows that `--part` names: those of both parts where the files hold training and test rows.
+fn parts(args: &ConvertArgs, config: &Config) -> Result<Vec<Part>> {
+    let is_builtin = config.data.train.starts_with("builtin:");
+    let has_eval = is_builtin || holds_eval_rows(&config.data, args.labels.as_deref())?;
+    match args.part {
+        Some(ConvertPart::Train) => Ok(vec![Part::Train]),
+        Some(ConvertPart::Eval) if has_eval => Ok(vec![Part::Test]),
+        Some(ConvertPart::Eval) => Err(DataError::OutFormat {
+            out: args.out.clone(),
+            reason: format!("`{}` holds no rows for evaluation next to its training rows", args.input),
+            hint: "remove --part, or name the file of those rows".to_owned(),
+        }
+        .into()),
+        None if has_eval && !is_builtin => Ok(vec![Part::Train, Part::Test]),
+        None => Ok(vec![Part::Train]),
+    }
+}
+
+/// Converts the rows of one part to the files of `target`.
+fn convert_part(
+    args: &ConvertArgs,
+    config: &Config,
+    part: Part,
+    target: &Target,
+    staging: &mut Staging,
+    meter: &mut Meter,
+) -> Result<Outcome> {
+    let is_text = matches!(target.writer.writer, Writer::Text(_));
+    let is_array = matches!(target.writer.writer, Writer::Arrays(..));
+    let dtype = args.dtype.map(ConvertDtype::raw);
+    if let Some(dtype) = dtype.filter(|_| is_text) {
+        let (title, dtype) = (target.format.title, dtype.name());
+        return Err(DataError::OutFormat {
+            out: args.out.clone(),
+            reason: format!("{title} files hold text, so that --dtype {dtype} has no meaning"),
+            hint: "remove --dtype, or write to .npy, .npz, .safetensors or .parquet".to_owned(),
+        }
+        .into());
+    }
+    if dtype == Some(RawType::Bf16) && !is_array {
+        let reason = format!("{} files can't hold features in bf16", target.format.title);
+        let hint = "write to .safetensors, or use --dtype f32".to_owned();
+        return Err(DataError::OutFormat { out: args.out.clone(), reason, hint }.into());
+    }
+    let takes_numbers = is_array || dtype.is_some();
+    let input = Input {
+        data: &config.data,
+        labels: args.labels.as_deref(),
+        part,
+        keeps_missing: args.keep_missing,
+        has_target: !args.target.is_empty(),
+        to: if takes_numbers { Destination::Arrays } else { Destination::Columns },
+    };
+    let rows_per_file = |row_bytes: usize| match (args.rows_per_file, args.mib_per_file) {
+        (Some(rows), _) => rows,
+        (None, Some(mib)) => ((mib << 20) / row_bytes.max(1)).max(1),
+        (None, None) => usize::MAX,
+    };
+    if let Writer::Text(open) = target.writer.writer
+        && let Some(copy) = TextCopy::find(&input)?
+    {
+        let needs_kinds = target.format.id == DataFormat::JsonLines;
+        let (n_rows, n_files) = copy.run(target, (open, needs_kinds), rows_per_file, staging, meter)?;
+        return Ok(Outcome { n_rows, n_files, ..Outcome::default() });
+    }
+    let mut source = Source::open(&input)?;
+    let mut output = match &target.writer.writer {
+        Writer::Text(open) => Output::text(*open, source.schema()),
+        Writer::Columns(open) => Output::columns(*open, source.schema(), dtype),
+        Writer::Arrays(open, storage) => {
+            let (again, texts) = source.number_texts(&input)?;
+            source = again;
+            let schema = source.schema().clone();
+            let names = (storage, target.format.title, args.out.as_str());
+            let layout = ArrayLayout::new(&schema, texts.categories, texts.labels, dtype, names)?;
+            if let Some(labels) = &layout.labels {
+                write_labels(&target.labels_file(), labels, staging)?;
+            }
+            Output::arrays(*open, schema, layout, texts.codes)
+        }
+    };
+    let row_bytes = output.row_bytes();
+    let rows_per_file = rows_per_file(row_bytes);
+    let (mut n_rows, mut n_files, mut rows_left) = (0, 0, 0);
+    while let Some(chunk) = source.next(if rows_left == 0 { rows_per_file } else { rows_left })? {
+        if rows_left == 0 {
+            output.open(&target.files(n_files), staging)?;
+            (n_files, rows_left) = (n_files + 1, rows_per_file);
+        }
+        let n = chunk.n_rows;
+        output.write(chunk, n_rows)?;
+        (n_rows, rows_left) = (n_rows + n, rows_left - n);
+        if rows_left == 0 {
+            output.finish()?;
+        }
+        meter.advance(n_rows, n_rows * row_bytes, source.fraction());
+    }
+    output.finish()?;
+    let n_rounded = output.n_rounded() + source.n_rounded();
+    Ok(Outcome { n_rows, n_files, n_rounded, rounded_to: output.rounded_to() })
+}
+
+/// Writes the labels of the class numbers, as `predict` does, for arrays, which can't hold text.
+fn write_labels(path: &Path, labels: &[String], staging: &mut Staging) -> Result<()> {
+    let mut file = TextFile::create(path, staging)?;
+    file.write(&(serde_json::Value::from(labels).to_string() + "\n"))?;
+    Ok(file.finish()?)
 }
 
 /// Files of the rows, labels and weights.
@@ -105,16 +227,6 @@ fn inputs(args: &ConvertArgs, config: &Config) -> Vec<PathBuf> {
     let named = [Some(&data.train), args.labels.as_ref(), data.labels.as_ref(), data.weight.as_ref()];
     // Faults of a name are reported when it is opened; the name of a column is not a file.
     named.into_iter().flatten().filter_map(|source| files_of(source).ok()).flatten().collect()
-}
-
-/// The number format that `--dtype` names.
-fn dtype(choice: ConvertDtype) -> DType {
-    match choice {
-        ConvertDtype::F32 => DType::F32,
-        ConvertDtype::F16 => DType::F16,
-        ConvertDtype::Bf16 => DType::BF16,
-        ConvertDtype::U8 => DType::U8,
-    }
 }
 
 /// The arguments as settings of the config.
@@ -139,3 +251,6 @@ fn sets(args: &ConvertArgs) -> Vec<String> {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod typed_tests;

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::ConvertArgs;
 use crate::data::format::Format;
-use crate::data::write::{OutFiles, WriteFormat};
-use crate::data::{Compression, DataError, formats};
+use crate::data::write::{OutFiles, WriteFormat, Writer};
+use crate::data::{Compression, DataError, Part, formats};
 use crate::error::Result;
 
 /// Files to write.
@@ -93,6 +93,48 @@ impl Target {
         match &self.place {
             Place::File(path) => folder_of(path),
             Place::Numbered(folder, _) | Place::Folder(folder) => folder.clone(),
+        }
+    }
+
+    /// The files for rows of `part`, next to those for training if there are `n_parts` of two: `rows.eval.npz`, `DIR/eval/`.
+    pub(super) fn of_part(&self, part: Part, n_parts: usize) -> Target {
+        let mut target = self.clone();
+        if part == Part::Train || n_parts < 2 {
+            return target;
+        }
+        let ending = &self.ending;
+        target.place = match &self.place {
+            Place::File(path) => {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                let stem = &name[..name.len() - ending.len() - 1];
+                Place::File(path.with_file_name(format!("{stem}.eval.{ending}")))
+            }
+            Place::Numbered(folder, stem) => Place::Numbered(folder.clone(), format!("{stem}.eval")),
+            Place::Folder(folder) => Place::Folder(folder.join("eval")),
+        };
+        target
+    }
+
+    /// The files, for messages.
+    pub(super) fn shown(&self) -> String {
+        match &self.place {
+            Place::File(path) => path.display().to_string(),
+            Place::Numbered(folder, stem) => {
+                folder.join(format!("{stem}-*.{}", self.ending)).display().to_string()
+            }
+            Place::Folder(folder) => format!("{}/", folder.display()),
+        }
+    }
+
+    /// The file with the labels of class numbers.
+    pub(super) fn labels_file(&self) -> PathBuf {
+        match &self.place {
+            Place::File(path) => path.with_file_name(format!(
+                "{}.labels.json",
+                path.file_name().unwrap_or_default().to_string_lossy()
+            )),
+            Place::Numbered(folder, stem) => folder.join(format!("{stem}.{}.labels.json", self.ending)),
+            Place::Folder(folder) => folder.join("labels.json"),
         }
     }
 
@@ -185,6 +227,10 @@ impl Target {
                 found
             }
         };
+        // The ending of the file's name is that of arrays only.
+        if matches!(self.writer.writer, Writer::Arrays(..)) {
+            found.extend(Some(self.labels_file()).filter(|path| path.exists()));
+        }
         found.sort();
         found
     }

@@ -13,6 +13,7 @@ use super::source::CHUNK_BYTES;
 use super::*;
 use crate::cli::{Cli, Command, DataCommand};
 use crate::data::testing::gathered;
+use crate::data::write::Block;
 use crate::data::{Dataset, SourceSpec};
 use crate::report::progress::ProgressChoice;
 
@@ -272,10 +273,13 @@ fn no_more_than_a_chunk_is_held() {
         format!("{},label\n{}{}", header.join(","), row.repeat(29_999), row.replace(",0", ",1")),
     )
     .unwrap();
+    // Arrays are read faster than text.
+    let stored = folder.path().join("stored.safetensors");
+    run(&args(&[text(&first), text(&stored)])).unwrap();
     let mut from = vec![first.clone()];
     for ending in endings() {
         let out = folder.path().join(format!("rows.{ending}"));
-        run(&args(&[text(&first), text(&out)])).unwrap();
+        run(&args(&[text(&stored), text(&out)])).unwrap();
         from.push(out);
     }
     for path in from {
@@ -284,13 +288,25 @@ fn no_more_than_a_chunk_is_held() {
             given.labels = Some(text(&path.with_extension("labels.npy")).to_owned());
         }
         let config = Config::load(None, &sets(&given)).unwrap();
-        let mut source = Source::open(&config.data, given.labels.as_deref()).unwrap();
+        let input = Input {
+            data: &config.data,
+            labels: given.labels.as_deref(),
+            part: Part::Train,
+            keeps_missing: false,
+            has_target: false,
+            to: Destination::Arrays,
+        };
+        let mut source = Source::open(&input).unwrap();
         let (mut n_rows, mut largest) = (0, 0);
-        while let Some(chunk) = source.next().unwrap() {
+        while let Some(chunk) = source.next(usize::MAX).unwrap() {
             n_rows += chunk.n_rows;
-            largest = largest.max(size_of_val(chunk.features) + chunk.targets.bytes().len());
+            let n_bytes = |block: &Block| match block {
+                Block::Numbers(numbers) => numbers.bytes.len(),
+                _ => panic!("all columns are numbers"),
+            };
+            largest = largest.max(chunk.blocks.iter().map(n_bytes).sum());
         }
-        // Rows of 12 MB.
+        // Rows of 24 MB.
         assert!(
             n_rows == 30_000 && largest <= CHUNK_BYTES + CHUNK_BYTES / 50,
             "{}: {largest}",
@@ -499,7 +515,8 @@ fn a_code_beyond_the_vocabulary_is_an_unknown_value() {
     let folder = tempfile::tempdir().unwrap();
     let (first, stored) = (folder.path().join("first.csv"), folder.path().join("rows.safetensors"));
     fs::write(&first, "size,city,label\n1,Rome,0\n5,Bern,1\n").unwrap();
-    convert_rows(&words(&first, &stored, &[("categorical", "city".to_owned())])).unwrap();
+    let keys = [("categorical", "city".to_owned()), ("dtype", "f32".to_owned())];
+    convert_rows(&words(&first, &stored, &keys)).unwrap();
     let mut bytes = fs::read(&stored).unwrap();
     let at = bytes.windows(4).position(|bytes| bytes == 2.0f32.to_le_bytes()).unwrap();
     for code in [3.0, 1e30, f32::from_bits(0x4eff_ffff)] {

@@ -1,16 +1,16 @@
 //! Copies tables to files of text cell by cell, so that every digit and every text stays.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::meter::Meter;
+use super::source::Input;
 use super::target::Target;
-use crate::config::DataConfig;
 use crate::data::format::Reader;
 use crate::data::table::{
-    CellReader, ColumnPlan, FileColumns, Meaning, Notation, Role, TableReaders, TableRows, partition_columns,
-    put_cell, same_columns, with_point,
+    CellColumns, CellReader, ColumnPlan, Destination, Meaning, Notation, Role, TableReaders, open_planned,
+    same_columns, with_point,
 };
-use crate::data::write::{Staging, TextWriter};
+use crate::data::write::{CellKind, OpenText, Staging, TextColumn, TextWriter};
 use crate::data::{CellProblem, CsvError, DataError, SourceSpec, files_and_format};
 use crate::error::Result;
 
@@ -18,58 +18,57 @@ use crate::error::Result;
 const METER_ROWS: usize = 4096;
 
 /// Tables whose cells are copied.
-#[derive(Debug)]
 pub(super) struct TextCopy<'a> {
-    data: &'a DataConfig,
+    spec: SourceSpec<'a>,
     files: Vec<PathBuf>,
     readers: &'static TableReaders,
 }
 
 impl<'a> TextCopy<'a> {
-    /// The tables of `data`, if they can be copied; otherwise `None`.
-    pub(super) fn find(data: &'a DataConfig) -> Result<Option<Self>> {
-        if data.train.starts_with("builtin:") {
+    /// The tables of `input`; `None` for arrays.
+    pub(super) fn find(input: &Input<'a>) -> Result<Option<Self>> {
+        let spec = input.spec();
+        if spec.source.starts_with("builtin:") {
             return Ok(None);
         }
-        let (files, format) = files_and_format(&SourceSpec::train(data))?;
+        let (files, format) = files_and_format(&spec)?;
         let Reader::Table(readers) = &format.reader else { return Ok(None) };
-        // A pipe can be opened only once.
-        let are_regular = files.iter().all(|path| path.metadata().is_ok_and(|data| data.is_file()));
-        Ok(are_regular.then_some(TextCopy { data, files, readers }))
+        Ok(Some(TextCopy { spec, files, readers }))
     }
 
-    /// Copies all rows to the files of `target` and returns the numbers of rows and files.
+    /// Copies all rows to the files of `target` and returns the numbers of rows and files. With `needs_kinds` the file tells numbers
+    /// from texts, so that all cells are read before.
     pub(super) fn run(
         self,
         target: &Target,
+        (open, needs_kinds): (OpenText, bool),
         rows_per_file: impl Fn(usize) -> usize,
         staging: &mut Staging,
         meter: &mut Meter,
     ) -> Result<(usize, usize)> {
-        let open_text = target.writer.open_text.expect("the caller chose a format of text");
-        let spec = SourceSpec::train(self.data);
         let (mut n_rows, mut n_files) = (0, 0);
         let mut first_names: Option<Vec<String>> = None;
+        let mut columns: Vec<TextColumn> = Vec::new();
         let mut current: Option<(Box<dyn TextWriter>, usize)> = None;
         for path in &self.files {
-            let mut reader = (self.readers.open_cells)(path, &spec)?;
-            let (names, indices) = (reader.names().to_vec(), reader.indices().to_vec());
-            let are_dates = vec![false; names.len()];
-            let plan = ColumnPlan::new(path, FileColumns { names, are_dates, indices }, &spec)?;
+            let (mut reader, plan) = open_planned(path, self.readers, &self.spec)?;
             let all_names = plan.all_names();
-            let first_names = first_names.get_or_insert_with(|| all_names.clone());
-            same_columns(&self.files[0], first_names, path, &all_names)?;
-            let mut rows = Rows::new(&*reader, plan, path, &spec);
+            if let Some(first_names) = &first_names {
+                same_columns(&self.files[0], first_names, path, &all_names)?;
+            }
+            let mut rows = Rows::new(&*reader, plan, path)?;
+            if first_names.is_none() {
+                columns = self.columns(&*reader, &rows, &all_names, needs_kinds)?;
+                first_names = Some(all_names);
+            }
             let before = n_rows;
             while rows.read(&mut *reader)? {
                 let (writer, rows_left) = match &mut current {
                     Some(current) => current,
                     None => {
-                        let names: Vec<String> =
-                            rows.order.iter().map(|&column| all_names[column].clone()).collect();
-                        let opened = open_text(&names, &target.files(n_files), staging)?;
+                        let opened = open(&columns, &target.files(n_files), staging)?;
                         n_files += 1;
-                        current.insert((opened, rows_per_file(4 * names.len())))
+                        current.insert((opened, rows_per_file(4 * columns.len())))
                     }
                 };
                 writer.write(&mut rows.order.iter().map(|&column| rows.cells[column].as_str()))?;
@@ -93,71 +92,107 @@ impl<'a> TextCopy<'a> {
         }
         Ok((n_rows, n_files))
     }
+
+    /// Names of the columns, and the meaning of their cells.
+    fn columns(
+        &self,
+        reader: &dyn CellReader,
+        rows: &Rows<'_>,
+        names: &[String],
+        needs_kinds: bool,
+    ) -> Result<Vec<TextColumn>> {
+        let mut kinds = vec![CellKind::Text; names.len()];
+        match reader.types() {
+            Some(types) => {
+                for (kind, of) in kinds.iter_mut().zip(types) {
+                    *kind = of.cells.unwrap_or(CellKind::Text);
+                }
+            }
+            None if needs_kinds => {
+                let scanned =
+                    CellColumns::scan(&self.files, self.readers, &self.spec, (Destination::Columns, true))?;
+                scanned.cells().for_each(|(column, kind)| kinds[column] = kind);
+            }
+            None => {}
+        }
+        let column = |&at: &usize| TextColumn { name: names[at].clone(), cells: kinds[at] };
+        Ok(rows.order.iter().map(column).collect())
+    }
 }
 
-/// Rows of one file, checked like those of a run.
+/// Rows of one file.
 struct Rows<'a> {
-    plan: ColumnPlan,
     notation: Notation,
     place: &'static str,
-    path: &'a PathBuf,
-    /// Columns in the order of the output: features, targets, weight.
+    path: &'a Path,
+    plan: ColumnPlan,
+    /// Whether each column holds texts, in which nothing is a number.
+    are_texts: Vec<bool>,
+    /// Columns that are copied.
     order: Vec<usize>,
     /// The cells of the current row; those of folders stay.
     cells: Vec<String>,
-    /// Room for one row.
-    checked: TableRows,
 }
 
 impl<'a> Rows<'a> {
-    fn new(reader: &dyn CellReader, plan: ColumnPlan, path: &'a PathBuf, spec: &SourceSpec<'_>) -> Self {
-        let names = plan.all_names();
-        let wanted = plan.features.iter().chain(&spec.data.target).chain(&spec.data.weight);
-        let column = |name: &String| names.iter().position(|other| other == name);
+    fn new(reader: &dyn CellReader, plan: ColumnPlan, path: &'a Path) -> Result<Self> {
+        let roles = plan.all_roles();
+        let order: Vec<usize> = (0..roles.len()).filter(|&at| roles[at] != Role::Dropped).collect();
+        let types = reader.types().unwrap_or_default();
+        if let Some(&at) = order.iter().find(|&&at| types.get(at).is_some_and(|of| of.cells.is_none())) {
+            return Err(DataError::ColumnType {
+                path: path.to_owned(),
+                column: plan.names[at].clone(),
+                expected: "numbers, texts or dates",
+                got: types[at].name.clone(),
+                hint: "text has no cells for it: leave it out with --drop, or write to .parquet or .arrow",
+            }
+            .into());
+        }
         let mut cells = vec![String::new(); plan.names.len()];
-        let of_folders =
-            partition_columns(path, spec).into_iter().filter(|(name, _)| !plan.names.contains(name));
-        cells.extend(of_folders.map(|(_, value)| value));
-        Rows {
+        cells.extend(plan.partitions.iter().map(|partition| partition.value.clone()));
+        let is_text = |at: usize| types.get(at).is_some_and(|of| of.cells == Some(CellKind::Text));
+        Ok(Rows {
             notation: reader.notation().clone(),
             place: if reader.types().is_some() { "row" } else { "line" },
-            order: wanted.filter_map(column).collect(),
-            checked: TableRows::new(&plan, spec),
+            are_texts: (0..plan.names.len()).map(is_text).collect(),
+            order,
             cells,
             path,
             plan,
-        }
+        })
     }
 
     /// Reads the next row; false at the end.
     fn read(&mut self, reader: &mut dyn CellReader) -> Result<bool> {
         let Some(record) = reader.next()? else { return Ok(false) };
-        self.checked.clear();
-        let row = self.checked.begin_row();
         for (column, cell) in record.cells().enumerate() {
             let role = self.plan.roles[column];
-            let put = match role {
-                // A category is not checked, and its vocabulary is not needed.
-                Role::Category { .. } | Role::Dropped => Ok(()),
-                _ => put_cell(&mut self.checked, row, role, cell, &self.notation),
-            };
-            match (put, role) {
-                (Ok(()), _) | (Err(CellProblem::NotANumber { .. }), Role::Feature(_)) => {}
-                (Err(problem), _) => {
-                    let place =
-                        format!("data file `{}`, {} {}", self.path.display(), self.place, record.line);
-                    let column = self.plan.names[column].clone();
-                    return Err(DataError::Cell { place, column, problem }.into());
-                }
+            if role == Role::Dropped {
+                continue;
             }
-            let text = String::from_utf8_lossy(cell);
-            let text = text.trim();
+            let problem = |problem| {
+                let place = format!("data file `{}`, {} {}", self.path.display(), self.place, record.line);
+                DataError::Cell { place, column: self.plan.names[column].clone(), problem }
+            };
+            let text = std::str::from_utf8(cell).map_err(|_| problem(CellProblem::NotUtf8))?;
             let out = &mut self.cells[column];
             out.clear();
-            // Numbers get the decimal mark of the output.
-            match with_point(text).filter(|_| matches!(self.notation.meaning(text), Meaning::Number(_))) {
-                Some(number) => out.push_str(&number),
-                None => out.push_str(text),
+            if self.are_texts[column] {
+                out.push_str(text);
+                continue;
+            }
+            let text = text.trim();
+            match self.notation.meaning(text) {
+                Meaning::Number(number) if !number.is_finite() && !matches!(role, Role::Category { .. }) => {
+                    return Err(problem(CellProblem::NotFinite { text: text.to_owned() }).into());
+                }
+                // Numbers get the decimal mark of the output.
+                Meaning::Number(_) => match with_point(text) {
+                    Some(number) => out.push_str(&number),
+                    None => out.push_str(text),
+                },
+                _ => out.push_str(text),
             }
         }
         Ok(true)

@@ -4,60 +4,66 @@ use std::fs::File;
 use std::io::{BufWriter, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
-use ddp_kernels::DType;
-
 use super::header;
 use crate::data::error::Result;
-use crate::data::write::{Chunk, OutFiles, RowWriter, Schema, Staging};
+use crate::data::raw::RawType;
+use crate::data::write::{ArrayLayout, ArrayRows, ArrayWriter, OutFiles, Staging};
 use crate::storage::atomic_write::WriteError;
 
 /// Opens the files of a writer.
-pub(crate) fn create(schema: Schema, files: &OutFiles, staging: &mut Staging) -> Result<Box<dyn RowWriter>> {
-    Ok(Box::new(NpyWriter::new(schema, files, staging)?))
+pub(crate) fn create(
+    layout: &ArrayLayout,
+    files: &OutFiles,
+    staging: &mut Staging,
+) -> Result<Box<dyn ArrayWriter>> {
+    Ok(Box::new(NpyWriter::new(layout, files, staging)?))
 }
 
 /// Writes features, labels and weights to a file each.
 struct NpyWriter {
-    schema: Schema,
+    layout: ArrayLayout,
     features: ArrayFile,
-    targets: ArrayFile,
+    /// `None` for rows without targets.
+    targets: Option<ArrayFile>,
     weights: Option<ArrayFile>,
-    bytes: Vec<u8>,
     n_rows: u64,
 }
 
 impl NpyWriter {
-    fn new(schema: Schema, files: &OutFiles, staging: &mut Staging) -> Result<Self> {
-        let mut array = |path: &Path, dtype, shape: &[u64]| ArrayFile::new(path, dtype, shape, staging);
+    fn new(layout: &ArrayLayout, files: &OutFiles, staging: &mut Staging) -> Result<Self> {
+        let mut array = |path: &Path, raw, shape: &[u64]| ArrayFile::new(path, raw, shape, staging);
         Ok(NpyWriter {
-            features: array(&files.rows, schema.dtype, &schema.feature_shape(u64::MAX))?,
-            targets: array(&files.labels, schema.target_dtype(), &schema.target_shape(u64::MAX))?,
-            weights: match schema.weight {
-                Some(_) => Some(array(&files.weights, DType::F32, &[u64::MAX])?),
+            features: array(&files.rows, layout.dtype, &layout.feature_shape(u64::MAX))?,
+            targets: match layout.targets.is_empty() {
+                true => None,
+                false => Some(array(&files.labels, layout.target_dtype, &layout.target_shape(u64::MAX))?),
+            },
+            weights: match layout.weight_dtype {
+                Some(raw) => Some(array(&files.weights, raw, &[u64::MAX])?),
                 None => None,
             },
-            bytes: Vec::new(),
             n_rows: 0,
-            schema,
+            layout: layout.clone(),
         })
     }
 }
 
-impl RowWriter for NpyWriter {
-    fn write(&mut self, rows: &Chunk<'_>, first: usize) -> Result<()> {
-        self.schema.encode(rows, first, &mut self.bytes)?;
-        self.features.put(&self.bytes)?;
-        self.targets.put(rows.targets.bytes())?;
-        if let (Some(file), Some(weights)) = (&mut self.weights, rows.weights) {
-            file.put(bytemuck::cast_slice(weights))?;
+impl ArrayWriter for NpyWriter {
+    fn write(&mut self, rows: &ArrayRows) -> Result<()> {
+        self.features.put(&rows.features)?;
+        if let Some(file) = &mut self.targets {
+            file.put(&rows.targets)?;
+        }
+        if let Some(file) = &mut self.weights {
+            file.put(&rows.weights)?;
         }
         self.n_rows += rows.n_rows as u64;
         Ok(())
     }
 
     fn finish(self: Box<Self>) -> Result<()> {
-        self.features.finish(&self.schema.feature_shape(self.n_rows))?;
-        self.targets.finish(&self.schema.target_shape(self.n_rows))?;
+        self.features.finish(&self.layout.feature_shape(self.n_rows))?;
+        self.targets.map_or(Ok(()), |targets| targets.finish(&self.layout.target_shape(self.n_rows)))?;
         self.weights.map_or(Ok(()), |weights| weights.finish(&[self.n_rows]))
     }
 }
@@ -66,16 +72,16 @@ impl RowWriter for NpyWriter {
 struct ArrayFile {
     file: BufWriter<File>,
     path: PathBuf,
-    dtype: DType,
+    raw: RawType,
     header_len: usize,
 }
 
 impl ArrayFile {
     /// `largest` is a shape with the longest possible header.
-    fn new(path: &Path, dtype: DType, largest: &[u64], staging: &mut Staging) -> Result<Self> {
+    fn new(path: &Path, raw: RawType, largest: &[u64], staging: &mut Staging) -> Result<Self> {
         let file = BufWriter::with_capacity(1 << 18, staging.create(path)?);
-        let header = array_header(dtype, largest, 0);
-        let mut array = ArrayFile { file, path: path.to_owned(), dtype, header_len: header.len() };
+        let header = array_header(raw, largest, 0);
+        let mut array = ArrayFile { file, path: path.to_owned(), raw, header_len: header.len() };
         array.put(&header)?;
         Ok(array)
     }
@@ -85,7 +91,7 @@ impl ArrayFile {
     }
 
     fn finish(mut self, shape: &[u64]) -> Result<()> {
-        let header = array_header(self.dtype, shape, self.header_len);
+        let header = array_header(self.raw, shape, self.header_len);
         let mut end = || -> std::io::Result<()> {
             self.file.seek(SeekFrom::Start(0))?;
             self.file.write_all(&header)?;
@@ -97,14 +103,22 @@ impl ArrayFile {
 }
 
 /// The header of an array.
-pub(crate) fn array_header(dtype: DType, shape: &[u64], min_len: usize) -> Vec<u8> {
-    let descr = match dtype {
-        DType::F32 => "<f4",
-        DType::F64 => "<f8",
-        DType::I64 => "<i8",
-        DType::U8 => "|u1",
-        DType::F16 => "<f2",
-        DType::BF16 => unreachable!("`Schema::fit` refused bf16, which npy lacks"),
+pub(crate) fn array_header(raw: RawType, shape: &[u64], min_len: usize) -> Vec<u8> {
+    let descr = match raw {
+        RawType::Bool => "|b1",
+        RawType::U8 => "|u1",
+        RawType::I8 => "|i1",
+        RawType::U16 => "<u2",
+        RawType::I16 => "<i2",
+        RawType::U32 => "<u4",
+        RawType::I32 => "<i4",
+        RawType::U64 => "<u8",
+        RawType::I64 => "<i8",
+        RawType::F16 => "<f2",
+        RawType::F32 => "<f4",
+        RawType::F64 => "<f8",
+        RawType::Bf16 => unreachable!("`ArrayLayout::new` refused bf16, which npy lacks"),
+        RawType::Ascii | RawType::Unicode => unreachable!("texts are written as numbers"),
     };
     header::write(descr, shape, min_len)
 }

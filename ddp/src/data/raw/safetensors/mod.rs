@@ -11,7 +11,7 @@ use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use serde::Deserializer as _;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 
-use self::texts::{CATEGORIES_TEXT, FEATURES_TEXT, TARGETS_TEXT};
+use self::texts::{CATEGORIES_TEXT, FEATURES_TEXT, LABELS_TEXT, TARGETS_TEXT};
 use super::array::{RawArray, checked_size};
 use super::bytes::{Bytes, MemoryBudget};
 use super::element::RawType;
@@ -55,6 +55,7 @@ impl NamedArrays for Tensors<'_> {
         ColumnTexts {
             features: names(FEATURES_TEXT),
             targets: names(TARGETS_TEXT),
+            labels: names(LABELS_TEXT),
             categories: text(CATEGORIES_TEXT)
                 .and_then(|text| serde_json::from_str(text).ok())
                 .unwrap_or_default(),

@@ -28,16 +28,21 @@ struct CsvCells {
     input: Input,
     dialect: Dialect,
     names: Vec<String>,
+    /// Length of an uncompressed file.
+    n_bytes: Option<u64>,
 }
 
 impl CsvCells {
     fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<Self> {
         let file = user_file::open("data file", path)?;
-        let content = Compression::of_file(path).reader(file, path)?;
+        let compression = Compression::of_file(path);
+        let length = file.metadata().ok().filter(|data| data.is_file() && compression == Compression::None);
+        let n_bytes = length.map(|data| data.len());
+        let content = compression.reader(file, path)?;
         let mut input = Input::new(content).map_err(|error| unreadable(path, error))?;
         let dialect = Dialect::find(&mut input, spec).map_err(|error| unreadable(path, error))?;
         let names = header::read(&mut input, path)?;
-        Ok(CsvCells { path: path.to_owned(), input, dialect, names })
+        Ok(CsvCells { path: path.to_owned(), input, dialect, names, n_bytes })
     }
 }
 
@@ -52,6 +57,16 @@ impl CellReader for CsvCells {
 
     fn indices(&self) -> &[usize] {
         if self.names[0].is_empty() { &[0] } else { &[] }
+    }
+
+    fn are_dates(&self) -> Vec<bool> {
+        let mut are_dates = self.dialect.are_dates.clone();
+        are_dates.resize(self.names.len(), false);
+        are_dates
+    }
+
+    fn fraction(&self) -> Option<f64> {
+        self.n_bytes.map(|n_bytes| self.input.n_read() as f64 / n_bytes.max(1) as f64)
     }
 
     fn next(&mut self) -> Result<Option<Record<'_>>> {

@@ -174,7 +174,7 @@ impl Input {
                 ReadRecordResult::End => return Ok(None),
             }
         }
-        Ok(Some(Record { line, cells: &self.cells[..n_bytes], ends: &self.ends[..n_cells] }))
+        Ok(Some(Record { line, cells: &self.cells[..n_bytes], ends: &self.ends[..n_cells], strings: &[] }))
     }
 
     /// Fails if a row that starts on `line` exceeds the size limit.

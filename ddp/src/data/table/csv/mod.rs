@@ -22,4 +22,4 @@ pub use error::CsvError;
 pub(in crate::data::table) use input::Input;
 pub(in crate::data::table) use read_error::unreadable;
 pub(crate) use reader::open;
-pub(crate) use writer::{create, create_text, quoted};
+pub(crate) use writer::{create, quoted};

@@ -28,20 +28,15 @@ struct CsvReader {
     input: Input,
     plan: ColumnPlan,
     dialect: Dialect,
-    /// Length of an uncompressed file.
-    n_bytes: Option<u64>,
 }
 
 impl CsvReader {
     /// Opens the file and reads its first row.
     fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<Self> {
         let file = user_file::open("data file", path)?;
-        let compression = Compression::of_file(path);
-        let length = file.metadata().ok().filter(|data| data.is_file() && compression == Compression::None);
-        let n_bytes = length.map(|data| data.len());
-        let content = compression.reader(file, path)?;
+        let content = Compression::of_file(path).reader(file, path)?;
         let input = Input::new(content).map_err(|error| unreadable(path, error))?;
-        Ok(CsvReader { n_bytes, ..Self::from_input(input, path, spec)? })
+        Self::from_input(input, path, spec)
     }
 
     fn from_input(mut input: Input, path: &Path, spec: &SourceSpec<'_>) -> Result<Self> {
@@ -51,7 +46,7 @@ impl CsvReader {
         are_dates.resize(names.len(), false);
         let indices = if names[0].is_empty() { vec![0] } else { Vec::new() };
         let plan = ColumnPlan::new(path, FileColumns { names, are_dates, indices }, spec)?;
-        Ok(CsvReader { path: path.to_owned(), input, plan, dialect, n_bytes: None })
+        Ok(CsvReader { path: path.to_owned(), input, plan, dialect })
     }
 
     /// Appends the next row, whatever its cells hold.
@@ -114,10 +109,6 @@ impl TableReader for CsvReader {
         }
         partition_rows::fill(&self.plan, rows, first, &self.path)?;
         Ok(rows.n_rows - first)
-    }
-
-    fn fraction(&self) -> Option<f64> {
-        self.n_bytes.map(|n_bytes| self.input.n_read() as f64 / n_bytes.max(1) as f64)
     }
 }
 

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use crate::data::error::{DataError, Result};
 use crate::data::source::SourceSpec;
-use crate::data::table::reader::{CellReader, TableReader};
-use crate::data::write::{OutFiles, RowWriter, Schema, Staging};
+use crate::data::table::inferred::Destination;
+use crate::data::table::reader::{CellReader, ChunkReader, TableReader};
+use crate::data::write::{ColumnWriter, OutFiles, Schema, Staging};
 
 pub(crate) fn open(path: &Path, _: &SourceSpec<'_>) -> Result<Box<dyn TableReader>> {
     Err(DataError::ParquetNotBuilt { path: path.to_owned() })
@@ -15,7 +16,11 @@ pub(crate) fn open_cells(path: &Path, _: &SourceSpec<'_>) -> Result<Box<dyn Cell
     Err(DataError::ParquetNotBuilt { path: path.to_owned() })
 }
 
-pub(crate) fn create(_: Schema, files: &OutFiles, _: &mut Staging) -> Result<Box<dyn RowWriter>> {
+pub(crate) fn open_chunks(path: &Path, _: &SourceSpec<'_>, _: Destination) -> Result<Box<dyn ChunkReader>> {
+    Err(DataError::ParquetNotBuilt { path: path.to_owned() })
+}
+
+pub(crate) fn create(_: &Schema, files: &OutFiles, _: &mut Staging) -> Result<Box<dyn ColumnWriter>> {
     Err(DataError::ParquetNotBuilt { path: files.rows.clone() })
 }
 

@@ -6,7 +6,7 @@ mod file;
 mod reader;
 mod writer;
 
-pub(crate) use reader::{open, open_cells};
+pub(crate) use reader::{open, open_cells, open_chunks};
 pub(crate) use writer::create;
 
 /// Whether a file begins like this; a stream has no name of its format, only the mark of its first message.

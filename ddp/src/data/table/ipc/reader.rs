@@ -2,12 +2,15 @@
 
 use std::path::Path;
 
+use arrow_array::RecordBatch;
+
 use super::file::{Batches, batches};
 use crate::data::error::Result;
 use crate::data::source::SourceSpec;
 use crate::data::table::columns::ColumnPlan;
-use crate::data::table::parquet::{ArrowCells, BatchRows, Columns, list_len_in};
-use crate::data::table::reader::{CellReader, TableReader};
+use crate::data::table::inferred::Destination;
+use crate::data::table::parquet::{ArrowCells, BatchChunks, BatchRows, Columns, list_len_in};
+use crate::data::table::reader::{CellReader, ChunkReader, TableReader};
 use crate::data::table::rows::TableRows;
 
 /// Opens a file to read its rows.
@@ -24,6 +27,21 @@ pub(crate) fn open_cells(path: &Path, _: &SourceSpec<'_>) -> Result<Box<dyn Cell
     let (schema, owned) = (batches.schema(), path.to_owned());
     let next = Box::new(move || batches.next(&owned));
     Ok(Box::new(ArrowCells::new(path, &schema, &|root| first_list_len(path, root), next)?))
+}
+
+/// Opens a file to convert its columns.
+pub(crate) fn open_chunks(
+    path: &Path,
+    spec: &SourceSpec<'_>,
+    to: Destination,
+) -> Result<Box<dyn ChunkReader>> {
+    let schema = batches(path, None)?.schema();
+    let open = |roots: &[usize]| -> Result<Box<dyn FnMut() -> Result<Option<RecordBatch>>>> {
+        let mut batches = batches(path, Some(roots.to_vec()))?;
+        let owned = path.to_owned();
+        Ok(Box::new(move || batches.next(&owned)))
+    };
+    Ok(Box::new(BatchChunks::open(path, &schema, &|root| first_list_len(path, root), open, spec, to)?))
 }
 
 /// The length of the first list of a column.
@@ -61,9 +79,5 @@ impl TableReader for IpcReader {
                 return self.rows.read(batch, rows, max_rows);
             }
         }
-    }
-
-    fn fraction(&self) -> Option<f64> {
-        None
     }
 }

@@ -10,11 +10,15 @@ use arrow_schema::ArrowError;
 
 use crate::data::error::{DataError, Result};
 use crate::data::table::parquet::Batches;
-use crate::data::write::{Chunk, OutFiles, RowWriter, Schema, Staging};
+use crate::data::write::{Chunk, ColumnWriter, OutFiles, Schema, Staging};
 use crate::storage::atomic_write::WriteError;
 
 /// Opens the file of a writer.
-pub(crate) fn create(schema: Schema, files: &OutFiles, staging: &mut Staging) -> Result<Box<dyn RowWriter>> {
+pub(crate) fn create(
+    schema: &Schema,
+    files: &OutFiles,
+    staging: &mut Staging,
+) -> Result<Box<dyn ColumnWriter>> {
     let path = files.rows.clone();
     let batches = Batches::new(schema);
     let file = BufWriter::with_capacity(1 << 18, staging.create(&path)?);
@@ -32,9 +36,9 @@ struct IpcWriter {
     writer: FileWriter<BufWriter<File>>,
 }
 
-impl RowWriter for IpcWriter {
-    fn write(&mut self, rows: &Chunk<'_>, first: usize) -> Result<()> {
-        let batch = self.batches.batch(rows, first)?;
+impl ColumnWriter for IpcWriter {
+    fn write(&mut self, rows: Chunk) -> Result<()> {
+        let batch = self.batches.batch(rows);
         self.writer.write(&batch).map_err(|error| failed(&self.path, error))
     }
 

@@ -46,6 +46,8 @@ pub(super) struct Cells {
     pub(super) text: Vec<u8>,
     /// Range of each cell in `text`.
     pub(super) ranges: Vec<(usize, usize)>,
+    /// Whether each cell is a string.
+    pub(super) strings: Vec<bool>,
 }
 
 impl Lines {
@@ -162,6 +164,8 @@ impl Keys {
         cells.text.clear();
         cells.ranges.clear();
         cells.ranges.resize(self.n_columns, (0, 0));
+        cells.strings.clear();
+        cells.strings.resize(self.n_columns, false);
         let mut fault = None;
         for (n, (name, value)) in object.0.iter().enumerate() {
             let Some(at) = self.place(n, name) else { return Err((name.to_string(), Fault::NewKey)) };
@@ -210,6 +214,7 @@ impl Cells {
             None => self.text.extend_from_slice(raw.as_bytes()),
         }
         self.ranges[column] = (start, self.text.len());
+        self.strings[column] = raw.starts_with('"');
     }
 
     pub(super) fn cell(&self, column: usize) -> &[u8] {

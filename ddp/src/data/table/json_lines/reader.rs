@@ -142,11 +142,6 @@ impl TableReader for JsonReader {
         partition_rows::fill(&self.plan, rows, first, &self.rows.path)?;
         Ok(rows.n_rows - first)
     }
-
-    fn fraction(&self) -> Option<f64> {
-        let lines = &self.rows.lines;
-        lines.n_bytes.map(|n_bytes| lines.n_read() as f64 / n_bytes.max(1) as f64)
-    }
 }
 
 /// Reads the cells of one file.
@@ -166,6 +161,15 @@ impl CellReader for JsonCells {
         &self.rows.notation
     }
 
+    fn are_dates(&self) -> Vec<bool> {
+        self.rows.are_dates.clone()
+    }
+
+    fn fraction(&self) -> Option<f64> {
+        let lines = &self.rows.lines;
+        lines.n_bytes.map(|n_bytes| lines.n_read() as f64 / n_bytes.max(1) as f64)
+    }
+
     fn next(&mut self) -> Result<Option<Record<'_>>> {
         let Some((line, _)) = self.rows.next(false)? else { return Ok(None) };
         // Keys may come in any order, and cells in that of the columns.
@@ -175,6 +179,6 @@ impl CellReader for JsonCells {
             self.text.extend_from_slice(self.rows.cells.cell(column));
             self.ends.push(self.text.len());
         }
-        Ok(Some(Record { line, cells: &self.text, ends: &self.ends }))
+        Ok(Some(Record { line, cells: &self.text, ends: &self.ends, strings: &self.rows.cells.strings }))
     }
 }

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use crate::data::dataset::Dataset;
 use crate::data::error::{DataError, Result};
 use crate::data::source::SourceSpec;
-use crate::data::table::reader::{CellReader, TableReader};
-use crate::data::write::{OutFiles, RowWriter, Schema, Staging};
+use crate::data::table::inferred::Destination;
+use crate::data::table::reader::{CellReader, ChunkReader, TableReader};
+use crate::data::write::{ColumnWriter, OutFiles, Schema, Staging};
 
 pub(crate) fn open(path: &Path, _: &SourceSpec<'_>) -> Result<Box<dyn TableReader>> {
     Err(DataError::ParquetNotBuilt { path: path.to_owned() })
@@ -21,6 +22,10 @@ pub(crate) fn open_large(_: &[PathBuf], _: &SourceSpec<'_>) -> Result<Option<Arc
     Ok(None)
 }
 
-pub(crate) fn create(_: Schema, files: &OutFiles, _: &mut Staging) -> Result<Box<dyn RowWriter>> {
+pub(crate) fn open_chunks(path: &Path, _: &SourceSpec<'_>, _: Destination) -> Result<Box<dyn ChunkReader>> {
+    Err(DataError::ParquetNotBuilt { path: path.to_owned() })
+}
+
+pub(crate) fn create(_: &Schema, files: &OutFiles, _: &mut Staging) -> Result<Box<dyn ColumnWriter>> {
     Err(DataError::ParquetNotBuilt { path: files.rows.clone() })
 }

@@ -13,6 +13,7 @@ use crate::data::error::{DataError, Result};
 use crate::data::source::SourceSpec;
 use crate::data::table::cell::{DecimalMark, Notation};
 use crate::data::table::reader::{CellReader, ColumnType, Record};
+use crate::data::write::CellKind;
 
 /// Rows that are decoded at a time.
 const BATCH_ROWS: usize = 1024;
@@ -73,7 +74,7 @@ impl ArrowCells {
                 None => names.push(name.clone()),
             }
             let is_usable = len.is_some() || matches!(kind(of), Kind::Number | Kind::Text);
-            types.resize(names.len(), ColumnType { name: type_name(of), is_usable });
+            types.resize(names.len(), ColumnType { name: type_name(of), is_usable, cells: cell_kind(of) });
             widths.push(len.unwrap_or(0));
         }
         Ok(ArrowCells {
@@ -113,6 +114,20 @@ impl ArrowCells {
             self.ends.push(self.text.len());
         }
         Ok(())
+    }
+}
+
+/// The meaning of the cells of a type; `None` for one whose values have no cells.
+fn cell_kind(of: &DataType) -> Option<CellKind> {
+    match of {
+        DataType::Boolean => Some(CellKind::Truth),
+        DataType::Dictionary(_, of) => cell_kind(of),
+        of if of.is_temporal() && !matches!(of, DataType::Duration(_)) => Some(CellKind::Text),
+        _ => match kind(of) {
+            Kind::Number | Kind::List => Some(CellKind::Number),
+            Kind::Text => Some(CellKind::Text),
+            Kind::Other(_) => None,
+        },
     }
 }
 
@@ -181,6 +196,6 @@ impl CellReader for ArrowCells {
         let line = self.number;
         self.row += 1;
         self.number += 1;
-        Ok(Some(Record { line, cells: &self.text, ends: &self.ends }))
+        Ok(Some(Record { line, cells: &self.text, ends: &self.ends, strings: &[] }))
     }
 }

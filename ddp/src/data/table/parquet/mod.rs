@@ -3,10 +3,12 @@
 //!
 //! Source: <https://parquet.apache.org/docs/file-format/>; decoded by the crate `parquet`.
 
+mod batches;
 mod blocks;
 mod cache;
 mod cell_reader;
 mod cells;
+mod chunks;
 mod columns;
 mod file;
 mod large;
@@ -18,11 +20,13 @@ mod text;
 mod type_tests;
 mod writer;
 
+pub(in crate::data::table) use batches::Batches;
 pub(in crate::data::table) use cell_reader::ArrowCells;
 pub(crate) use cell_reader::open_cells;
+pub(in crate::data::table) use chunks::BatchChunks;
+pub(crate) use chunks::open_chunks;
 pub(in crate::data::table) use columns::{Columns, list_len_in};
 pub(crate) use large::open_large;
 pub(in crate::data::table) use reader::BatchRows;
 pub(crate) use reader::open;
-pub(in crate::data::table) use writer::Batches;
 pub(crate) use writer::create;

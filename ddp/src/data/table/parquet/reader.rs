@@ -197,10 +197,6 @@ impl TableReader for ParquetReader {
         };
         self.rows.read(batch, rows, max_rows)
     }
-
-    fn fraction(&self) -> Option<f64> {
-        Some(self.rows.row as f64 / self.end.max(1) as f64)
-    }
 }
 
 /// Rows per batch.
@@ -237,7 +233,7 @@ fn put_kept(array: &dyn Array, kept: Kept, texts: &mut Texts) {
 }
 
 /// The list in a row; `None` for a missing one.
-fn list(array: &dyn Array, row: usize) -> Option<ArrayRef> {
+pub(super) fn list(array: &dyn Array, row: usize) -> Option<ArrayRef> {
     match array.data_type() {
         _ if array.is_null(row) => None,
         DataType::List(_) => Some(array.as_list::<i32>().value(row)),

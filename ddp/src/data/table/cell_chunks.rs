@@ -1,0 +1,247 @@
+//! Reads tables of text as typed columns, to convert them to other files. All cells are read twice: first for the types.
+
+use std::path::{Path, PathBuf};
+
+use super::columns::{ColumnPlan, FileColumns, Partition, Role, same_columns};
+use super::csv::CsvError;
+use super::inferred::{CellUse, Destination, Inference};
+use super::reader::{CellReader, ChunkReader, TableReaders};
+use super::typed_column::{Form, TypedColumn};
+use crate::config::Task;
+use crate::data::CellProblem;
+use crate::data::error::{DataError, Result};
+use crate::data::raw::RawType;
+use crate::data::source::SourceSpec;
+use crate::data::write::{CellKind, Chunk, Group, Kind};
+
+/// Columns of tables of text, with the types that all of their cells have in common.
+#[derive(Debug, Clone)]
+pub(crate) struct CellColumns {
+    names: Vec<String>,
+    columns: Vec<CellColumn>,
+    /// Integers that the types of their columns round.
+    pub(crate) n_rounded: u64,
+}
+
+/// A column that is converted.
+#[derive(Debug, Clone)]
+struct CellColumn {
+    /// Index among the names.
+    index: usize,
+    use_: CellUse,
+    form: Form,
+    group: Group,
+    cells: CellKind,
+}
+
+/// Opens the cells of a file with the roles of its columns.
+pub(crate) fn open_planned(
+    path: &Path,
+    readers: &TableReaders,
+    spec: &SourceSpec<'_>,
+) -> Result<(Box<dyn CellReader>, ColumnPlan)> {
+    let reader = (readers.open_cells)(path, spec)?;
+    let (names, indices) = (reader.names().to_vec(), reader.indices().to_vec());
+    let are_dates = reader.are_dates();
+    let plan = ColumnPlan::new(path, FileColumns { names, are_dates, indices }, spec)?;
+    Ok((reader, plan))
+}
+
+impl CellColumns {
+    /// Reads all cells of `files`.
+    ///
+    /// # Errors
+    /// Cells that no type of the destination holds, by place.
+    pub(crate) fn scan(
+        files: &[PathBuf],
+        readers: &TableReaders,
+        spec: &SourceSpec<'_>,
+        (to, keeps_missing): (Destination, bool),
+    ) -> Result<Self> {
+        let mut first: Option<(ColumnPlan, Vec<Inference>)> = None;
+        for path in files {
+            let (mut reader, plan) = open_planned(path, readers, spec)?;
+            let names = plan.all_names();
+            let (first_plan, columns) =
+                first.get_or_insert_with(|| (plan.clone(), vec![Inference::default(); names.len()]));
+            same_columns(&files[0], &first_plan.all_names(), path, &names)?;
+            let notation = reader.notation().clone();
+            let roles = plan.all_roles();
+            let uses: Vec<CellUse> = roles.iter().map(|role| cell_use(*role, spec)).collect();
+            let of_folders: Vec<String> =
+                plan.partitions.iter().map(|partition| partition.value.clone()).collect();
+            let mut n_rows = 0;
+            while let Some(record) = reader.next()? {
+                let cells = record.cells().chain(of_folders.iter().map(String::as_bytes));
+                let strings = record.strings;
+                for (column, cell) in cells.enumerate() {
+                    if roles[column] == Role::Dropped {
+                        continue;
+                    }
+                    let place = || format!("data file `{}`, line {}", path.display(), record.line);
+                    let is_string = strings.get(column).copied().unwrap_or(false);
+                    let added = columns[column].add(cell, is_string, uses[column], &notation, place);
+                    added.map_err(|problem| DataError::Cell {
+                        place: place(),
+                        column: names[column].clone(),
+                        problem,
+                    })?;
+                }
+                n_rows += 1;
+            }
+            if n_rows == 0 {
+                return Err(CsvError::NoRows { path: path.clone() }.into());
+            }
+        }
+        let (plan, columns) = first.expect("there is a file");
+        Self::new(&plan, &columns, spec, (to, keeps_missing))
+    }
+
+    fn new(
+        plan: &ColumnPlan,
+        inferred: &[Inference],
+        spec: &SourceSpec<'_>,
+        (to, keeps_missing): (Destination, bool),
+    ) -> Result<Self> {
+        let names = plan.all_names();
+        let (mut columns, mut n_rounded) = (Vec::new(), 0);
+        for (index, (role, inference)) in plan.all_roles().into_iter().zip(inferred).enumerate() {
+            let Some(purpose) = role.purpose() else { continue };
+            let use_ = cell_use(role, spec);
+            let of_cell = |(place, problem)| DataError::Cell { place, column: names[index].clone(), problem };
+            let mut group = Group::column(purpose, names[index].clone(), Kind::Text);
+            let mut cells = CellKind::Text;
+            let mut form = match (role, to) {
+                (Role::Date(first), Destination::Arrays) => {
+                    group.names = plan.features[first..][..super::time::PARTS.len()].to_vec();
+                    group.kind = Kind::Number(RawType::F32);
+                    Form::DateParts
+                }
+                _ => {
+                    group.kind = inference.kind(use_, to).map_err(of_cell)?;
+                    cells = inference.cell_kind(use_).map_err(of_cell)?;
+                    Form::of(&group.kind)
+                }
+            };
+            n_rounded += inference.n_rounded(&group.kind);
+            if to == Destination::Arrays {
+                check_for_arrays(inference, use_, &mut group, &mut form, keeps_missing).map_err(of_cell)?;
+            }
+            columns.push(CellColumn { index, use_, form, group, cells });
+        }
+        Ok(CellColumns { names, columns, n_rounded })
+    }
+
+    /// The columns that are converted.
+    pub(crate) fn groups(&self) -> Vec<Group> {
+        self.columns.iter().map(|column| column.group.clone()).collect()
+    }
+
+    /// Indices among the columns of the files and their folders, and meaning of the cells.
+    pub(crate) fn cells(&self) -> impl Iterator<Item = (usize, CellKind)> {
+        self.columns.iter().map(|column| (column.index, column.cells))
+    }
+
+    /// Opens a file of these columns.
+    pub(crate) fn open(
+        &self,
+        path: &Path,
+        readers: &TableReaders,
+        spec: &SourceSpec<'_>,
+    ) -> Result<Box<dyn ChunkReader>> {
+        let (reader, plan) = open_planned(path, readers, spec)?;
+        if plan.all_names() != self.names {
+            return Err(DataError::Changed { path: path.to_owned() });
+        }
+        Ok(Box::new(CellChunks {
+            path: path.to_owned(),
+            typed: self.columns.iter().map(|column| TypedColumn::new(column.use_, column.form)).collect(),
+            columns: self.clone(),
+            plan,
+            reader,
+        }))
+    }
+}
+
+/// Texts among numbers and missing values have no place in arrays.
+fn check_for_arrays(
+    inference: &Inference,
+    use_: CellUse,
+    group: &mut Group,
+    form: &mut Form,
+    keeps_missing: bool,
+) -> Result<(), (String, CellProblem)> {
+    if group.kind == Kind::Text && use_ == CellUse::Number {
+        let (place, text) = inference.text.clone().unwrap_or_default();
+        return Err((place, CellProblem::TextInArray { text }));
+    }
+    let is_category = use_ == CellUse::Category;
+    let Some(place) = inference.missing.as_ref().filter(|_| !is_category) else { return Ok(()) };
+    if use_ == CellUse::Label {
+        return Err((place.clone(), CellProblem::TargetEmpty));
+    }
+    if !keeps_missing {
+        return Err((place.clone(), CellProblem::MissingInArray));
+    }
+    // Only floats have a value that marks a missing one.
+    if *form != Form::DateParts {
+        group.kind = Kind::Number(RawType::F64);
+        *form = Form::Number(RawType::F64);
+    }
+    Ok(())
+}
+
+fn cell_use(role: Role, spec: &SourceSpec<'_>) -> CellUse {
+    match role {
+        Role::Category { .. } => CellUse::Category,
+        Role::Target(_) if spec.data.task == Task::Classification && spec.data.target.len() == 1 => {
+            CellUse::Label
+        }
+        _ => CellUse::Number,
+    }
+}
+
+/// Reads the rows of one file.
+struct CellChunks {
+    path: PathBuf,
+    reader: Box<dyn CellReader>,
+    plan: ColumnPlan,
+    columns: CellColumns,
+    typed: Vec<TypedColumn>,
+}
+
+impl ChunkReader for CellChunks {
+    fn groups(&self) -> Vec<Group> {
+        self.columns.groups()
+    }
+
+    fn partitions(&self) -> &[Partition] {
+        &[]
+    }
+
+    fn fraction(&self) -> Option<f64> {
+        self.reader.fraction()
+    }
+
+    fn next(&mut self, max_rows: usize) -> Result<Option<Chunk>> {
+        let notation = self.reader.notation().clone();
+        let n_own = self.plan.names.len();
+        let mut n_rows = 0;
+        while n_rows < max_rows
+            && let Some(record) = self.reader.next()?
+        {
+            for (column, typed) in self.columns.columns.iter().zip(&mut self.typed) {
+                let cell = match column.index.checked_sub(n_own) {
+                    None => record.cell(column.index),
+                    Some(folder) => self.plan.partitions[folder].value.as_bytes(),
+                };
+                if !typed.push(cell, &notation) {
+                    return Err(DataError::Changed { path: self.path.clone() });
+                }
+            }
+            n_rows += 1;
+        }
+        let blocks = self.typed.iter_mut().map(TypedColumn::take).collect();
+        Ok((n_rows > 0).then_some(Chunk { n_rows, blocks }))
+    }
+}

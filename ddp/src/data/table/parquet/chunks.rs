@@ -1,0 +1,329 @@
+//! Reads record batches as typed columns, to convert them to other files.
+
+use std::path::{Path, PathBuf};
+
+use arrow_array::cast::AsArray as _;
+use arrow_array::types;
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_schema::{DataType, SchemaRef};
+
+use super::cells::{categories, remainders, to_date_parts, to_f32};
+use super::columns::{Column, Columns, Kind as ArrowKind, first_list_len, kind as kind_of, pandas_indices};
+use super::file::{ParquetFile, guarded};
+use super::reader::list;
+use crate::data::error::{DataError, Result};
+use crate::data::labels::bool_text;
+use crate::data::raw::RawType;
+use crate::data::source::SourceSpec;
+use crate::data::table::columns::{ColumnPlan, FileColumns, Partition, Role};
+use crate::data::table::inferred::Destination;
+use crate::data::table::reader::ChunkReader;
+use crate::data::table::texts::Texts;
+use crate::data::table::time;
+use crate::data::write::{Block, Chunk, Group, Kind, Nulls, Numbers};
+
+/// Rows that are decoded at a time.
+const BATCH_ROWS: usize = 4096;
+/// Values that are decoded at a time.
+const BATCH_VALUES: usize = 1 << 18;
+
+type NextBatch = Box<dyn FnMut() -> Result<Option<RecordBatch>>>;
+
+/// Opens a Parquet file.
+pub(crate) fn open_chunks(
+    path: &Path,
+    spec: &SourceSpec<'_>,
+    to: Destination,
+) -> Result<Box<dyn ChunkReader>> {
+    let file = ParquetFile::open(path)?;
+    let schema = file.metadata.schema().clone();
+    let of_file = |root: usize| first_list_len(&file, root);
+    let owned = path.to_owned();
+    let open = |roots: &[usize]| -> Result<NextBatch> {
+        let groups = (0..file.group_rows.len()).collect();
+        let batch_rows = (BATCH_VALUES / roots.len().max(1)).clamp(1, BATCH_ROWS);
+        let mut batches = file.batches(groups, roots, batch_rows)?;
+        Ok(Box::new(move || guarded(&owned, || batches.next().transpose())))
+    };
+    Ok(Box::new(BatchChunks::open(path, &schema, &of_file, open, spec, to)?))
+}
+
+/// Reads the rows of one file.
+pub(in crate::data::table) struct BatchChunks {
+    path: PathBuf,
+    groups: Vec<Group>,
+    parts: Vec<Part>,
+    partitions: Vec<Partition>,
+    next: NextBatch,
+    pending: Option<RecordBatch>,
+    /// Number of the next row.
+    row: usize,
+}
+
+/// Source of a group.
+struct Part {
+    /// Index among the columns that are read.
+    column: usize,
+    use_: Use,
+}
+
+/// Form in which a column is passed on.
+enum Use {
+    AsIs,
+    Numbers,
+    /// Lists of this length.
+    Lists(usize),
+    DateParts,
+    Texts {
+        is_label: bool,
+    },
+}
+
+impl BatchChunks {
+    pub(in crate::data::table) fn open(
+        path: &Path,
+        schema: &SchemaRef,
+        first_list_len: &dyn Fn(usize) -> Result<Option<usize>>,
+        open: impl FnOnce(&[usize]) -> Result<NextBatch>,
+        spec: &SourceSpec<'_>,
+        to: Destination,
+    ) -> Result<Self> {
+        let (mut groups, mut roots, mut uses) = (Vec::new(), Vec::new(), Vec::new());
+        let plan = if to == Destination::Arrays {
+            let columns = Columns::new(path, schema, first_list_len, spec)?;
+            for column in &columns.needed {
+                let (group, use_) = for_array(column, &columns.plan);
+                groups.push(group);
+                roots.push(column.root);
+                uses.push(use_);
+            }
+            columns.plan
+        } else {
+            let of_pandas = pandas_indices(schema);
+            let names: Vec<String> = schema.fields().iter().map(|field| field.name().clone()).collect();
+            let indices = (0..names.len()).filter(|&at| of_pandas.contains(&names[at])).collect();
+            let are_dates = vec![false; names.len()];
+            let plan = ColumnPlan::new(path, FileColumns { names, are_dates, indices }, spec)?;
+            for (root, (field, role)) in schema.fields().iter().zip(&plan.roles).enumerate() {
+                if let Some(purpose) = role.purpose() {
+                    groups.push(Group::column(purpose, field.name().clone(), Kind::Arrow(field.clone())));
+                    roots.push(root);
+                    uses.push(Use::AsIs);
+                }
+            }
+            plan
+        };
+        let parts = uses.into_iter().enumerate().map(|(column, use_)| Part { column, use_ }).collect();
+        let partitions = plan.partitions;
+        let next = open(&roots)?;
+        Ok(BatchChunks { path: path.to_owned(), groups, parts, partitions, next, pending: None, row: 0 })
+    }
+}
+
+/// The group of a column whose values become numbers or texts.
+fn for_array(column: &Column, plan: &ColumnPlan) -> (Group, Use) {
+    let role = column.roles[0];
+    let purpose = role.purpose().expect("dropped columns are not needed");
+    let group = |kind| Group::column(purpose, column.name.clone(), kind);
+    match (role, kind_of(&column.data_type)) {
+        (Role::Category { .. }, _) => (group(Kind::Text), Use::Texts { is_label: false }),
+        (Role::Target(_), ArrowKind::Text) => (group(Kind::Text), Use::Texts { is_label: true }),
+        (Role::Target(_), _)
+            if is_bool(&column.data_type)
+                && plan.roles.iter().filter(|role| matches!(role, Role::Target(_))).count() == 1 =>
+        {
+            (group(Kind::Text), Use::Texts { is_label: true })
+        }
+        (Role::Date(first), _) => {
+            let names = plan.features[first..][..time::PARTS.len()].to_vec();
+            (Group { names, ..group(Kind::Number(RawType::F32)) }, Use::DateParts)
+        }
+        (_, ArrowKind::List) => {
+            let of_list = column.roles.iter().filter_map(|role| match role {
+                Role::Feature(feature) => Some(plan.features[*feature].clone()),
+                _ => None,
+            });
+            let names: Vec<String> = of_list.collect();
+            let (DataType::List(of) | DataType::LargeList(of) | DataType::FixedSizeList(of, _)) =
+                &column.data_type
+            else {
+                unreachable!("a list has elements")
+            };
+            let len = names.len();
+            (Group { names, ..group(Kind::Number(raw_type(of.data_type()))) }, Use::Lists(len))
+        }
+        _ => (group(Kind::Number(raw_type(&column.data_type))), Use::Numbers),
+    }
+}
+
+fn is_bool(of: &DataType) -> bool {
+    *of == DataType::Boolean
+}
+
+/// The type of the numbers of a column in arrays: f64 for decimals, and for seconds of dates and times.
+fn raw_type(of: &DataType) -> RawType {
+    match of {
+        DataType::Boolean => RawType::Bool,
+        DataType::Int8 => RawType::I8,
+        DataType::Int16 => RawType::I16,
+        DataType::Int32 => RawType::I32,
+        DataType::Int64 => RawType::I64,
+        DataType::UInt8 => RawType::U8,
+        DataType::UInt16 => RawType::U16,
+        DataType::UInt32 => RawType::U32,
+        DataType::UInt64 => RawType::U64,
+        DataType::Float16 => RawType::F16,
+        DataType::Float32 => RawType::F32,
+        _ => RawType::F64,
+    }
+}
+
+impl ChunkReader for BatchChunks {
+    fn groups(&self) -> Vec<Group> {
+        self.groups.clone()
+    }
+
+    fn partitions(&self) -> &[Partition] {
+        &self.partitions
+    }
+
+    fn fraction(&self) -> Option<f64> {
+        None
+    }
+
+    fn next(&mut self, max_rows: usize) -> Result<Option<Chunk>> {
+        let batch = loop {
+            match self.pending.take() {
+                Some(batch) if batch.num_rows() > 0 => break batch,
+                _ => match (self.next)()? {
+                    Some(batch) => self.pending = Some(batch),
+                    None => return Ok(None),
+                },
+            }
+        };
+        let n_rows = batch.num_rows().min(max_rows);
+        if n_rows < batch.num_rows() {
+            self.pending = Some(batch.slice(n_rows, batch.num_rows() - n_rows));
+        }
+        let block = |part: &Part| {
+            let array = batch.column(part.column).slice(0, n_rows);
+            block(&array, &part.use_).map_err(|(row, got, expected)| DataError::ListLength {
+                place: format!("data file `{}`, row {}", self.path.display(), self.row + row),
+                column: format!("column \"{}\"", batch.schema_ref().field(part.column).name()),
+                expected,
+                got,
+            })
+        };
+        let blocks = self.parts.iter().map(block).collect::<Result<Vec<_>>>()?;
+        self.row += n_rows;
+        Ok(Some(Chunk { n_rows, blocks }))
+    }
+}
+
+/// The values of a column; the error is the row of a list of another length, its length and the one expected.
+fn block(array: &ArrayRef, use_: &Use) -> Result<Block, (usize, usize, usize)> {
+    Ok(match use_ {
+        Use::AsIs => Block::Arrow(array.clone()),
+        Use::Numbers => Block::Numbers(numbers(array)),
+        Use::Texts { is_label } => texts(array, *is_label),
+        Use::DateParts => {
+            let mut parts = vec![0.0f32; time::PARTS.len() * array.len()];
+            to_date_parts(array, &mut parts);
+            let bytes = bytemuck::cast_slice(&parts).to_vec();
+            Block::Numbers(Numbers { raw: RawType::F32, bytes, nulls: nulls(array) })
+        }
+        Use::Lists(len) => {
+            let (mut bytes, mut missing, mut raw) = (Vec::new(), Nulls::default(), RawType::F64);
+            let mut empty = Vec::new();
+            for row in 0..array.len() {
+                match list(array, row) {
+                    None => {
+                        missing.mark(row);
+                        empty.push(bytes.len());
+                    }
+                    Some(of_row) if of_row.len() != *len => return Err((row, of_row.len(), *len)),
+                    Some(of_row) => {
+                        let of_row = numbers(&of_row);
+                        raw = of_row.raw;
+                        if of_row.nulls.first().is_some() {
+                            missing.mark(row);
+                        }
+                        bytes.extend(of_row.bytes);
+                    }
+                }
+            }
+            // Rows without a list, which is known only now.
+            let row_bytes = len * raw.size_bytes();
+            for at in empty.into_iter().rev() {
+                bytes.splice(at..at, std::iter::repeat_n(0, row_bytes));
+            }
+            Block::Numbers(Numbers { raw, bytes, nulls: missing })
+        }
+    })
+}
+
+fn nulls(array: &dyn Array) -> Nulls {
+    match array.logical_nulls().filter(|nulls| nulls.null_count() > 0) {
+        Some(nulls) => Nulls((0..array.len()).map(|row| nulls.is_null(row)).collect()),
+        None => Nulls::default(),
+    }
+}
+
+/// The values as numbers of [`raw_type`].
+fn numbers(array: &dyn Array) -> Numbers {
+    macro_rules! native {
+        ($t:ident) => {
+            array.as_primitive::<types::$t>().values().inner().as_slice().to_vec()
+        };
+    }
+    let raw = raw_type(array.data_type());
+    let bytes = match array.data_type() {
+        DataType::Boolean => array.as_boolean().values().iter().map(u8::from).collect(),
+        DataType::Int8 => native!(Int8Type),
+        DataType::Int16 => native!(Int16Type),
+        DataType::Int32 => native!(Int32Type),
+        DataType::Int64 => native!(Int64Type),
+        DataType::UInt8 => native!(UInt8Type),
+        DataType::UInt16 => native!(UInt16Type),
+        DataType::UInt32 => native!(UInt32Type),
+        DataType::UInt64 => native!(UInt64Type),
+        DataType::Float16 => native!(Float16Type),
+        DataType::Float32 => native!(Float32Type),
+        DataType::Float64 => native!(Float64Type),
+        _ => {
+            let mut singles = vec![0.0; array.len()];
+            to_f32(array, &mut singles);
+            let rest = remainders(array, &singles).unwrap_or_else(|| vec![0.0; array.len()]);
+            let values = singles.iter().zip(rest).map(|(single, rest)| f64::from(*single) + rest);
+            values.flat_map(f64::to_le_bytes).collect()
+        }
+    };
+    Numbers { raw, bytes, nulls: nulls(array) }
+}
+
+/// The values as texts; truth values are spelled as labels are, if they are labels.
+fn texts(array: &ArrayRef, is_label: bool) -> Block {
+    if let Some(truths) = array.as_boolean_opt().filter(|_| is_label) {
+        let mut texts = Texts::default();
+        truths.values().iter().for_each(|truth| texts.push(bool_text(truth)));
+        return Block::Texts { texts, nulls: nulls(array) };
+    }
+    let mut values: Vec<String> = Vec::new();
+    let mut codes = vec![0; array.len()];
+    let mut known = std::collections::HashMap::new();
+    let mut code = |text: &str| {
+        *known.entry(text.to_owned()).or_insert_with(|| {
+            values.push(text.to_owned());
+            values.len() as u32
+        })
+    };
+    categories(array, &mut code, &mut |row, code| codes[row] = code);
+    let (mut texts, mut nulls) = (Texts::default(), Nulls::default());
+    for (row, code) in codes.into_iter().enumerate() {
+        texts.push(if code == 0 { "" } else { &values[code as usize - 1] });
+        if code == 0 {
+            nulls.mark(row);
+        }
+    }
+    Block::Texts { texts, nulls }
+}
