@@ -14,7 +14,6 @@ impl Texts {
     }
 
     /// Number of texts.
-    #[cfg(any(test, feature = "parquet"))]
     pub(crate) fn len(&self) -> usize {
         self.ends.len()
     }

@@ -23,6 +23,7 @@ pub(crate) enum Block {
         nulls: Nulls,
     },
     /// Dates or times, in the unit of the schema.
+    #[cfg_attr(not(feature = "parquet"), allow(dead_code))]
     Moments {
         values: Vec<i64>,
         nulls: Nulls,
