@@ -35,6 +35,11 @@ pub(crate) enum Number {
 }
 
 impl Notation {
+    /// The notation of values in names of folders.
+    pub(crate) fn of_folders() -> Self {
+        Self::new(DecimalMark::Point, &[])
+    }
+
     pub(crate) fn new(decimal: DecimalMark, missing: &[String]) -> Self {
         let missing: Vec<String> = missing.iter().map(|text| text.trim().to_owned()).collect();
         let missing_numbers = missing.iter().filter_map(|text| text.parse().ok()).collect();

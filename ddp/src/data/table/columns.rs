@@ -3,7 +3,6 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use super::cell::{DecimalMark, Notation};
 use super::csv::CsvError;
 use super::partition;
 use super::time;
@@ -78,13 +77,6 @@ impl Role {
             Role::Weight => Some(Purpose::Weight),
             Role::Dropped => None,
         }
-    }
-}
-
-impl Partition {
-    /// Notation of the values in names of folders.
-    pub(crate) fn notation(&self) -> Notation {
-        Notation::new(DecimalMark::Point, &[])
     }
 }
 

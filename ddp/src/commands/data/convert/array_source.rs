@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ddp_kernels::{Device, Tensor};
 
-use super::source::Input;
+use super::input::Input;
 use crate::data::batch::BatchMut;
 use crate::data::raw::{self, ArrayReader, RawArray, RawRows, RawType};
 use crate::data::table::Texts;

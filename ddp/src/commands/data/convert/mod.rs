@@ -5,6 +5,7 @@
 //! ([`text_copy`]).
 
 mod array_source;
+mod input;
 mod meter;
 mod output;
 mod source;
@@ -14,9 +15,10 @@ mod text_copy;
 
 use std::path::{Path, PathBuf};
 
+use self::input::Input;
 use self::meter::Meter;
 use self::output::Output;
-use self::source::{Input, Source};
+use self::source::Source;
 use self::target::Target;
 use self::text_copy::TextCopy;
 use crate::cli::{ConvertArgs, ConvertDtype, ConvertPart};

@@ -4,15 +4,12 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use super::array_source::ArraySource;
+use super::input::Input;
 use super::table_source::TableSource;
-use crate::config::DataConfig;
 use crate::data::format::Reader;
 use crate::data::labels::MAX_CLASSES;
-use crate::data::table::Destination;
 use crate::data::write::{Block, Chunk, Codes, Kind, Purpose, Schema};
-use crate::data::{
-    CategoryColumn, DataError, Label, MAX_VALUES, Part, SourceSpec, Vocabulary, files_and_format,
-};
+use crate::data::{CategoryColumn, DataError, Label, MAX_VALUES, Vocabulary, files_and_format};
 use crate::error::Result;
 
 /// Bytes of rows per chunk.
@@ -22,26 +19,6 @@ pub(super) const CHUNK_BYTES: usize = 2 << 20;
 pub(super) enum Source {
     Table(Box<TableSource>),
     Arrays(Box<ArraySource>),
-}
-
-/// Rows to convert.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Input<'a> {
-    pub(super) data: &'a DataConfig,
-    /// File of labels.
-    pub(super) labels: Option<&'a str>,
-    pub(super) part: Part,
-    pub(super) keeps_missing: bool,
-    /// Whether the user named the targets.
-    pub(super) has_target: bool,
-    pub(super) to: Destination,
-}
-
-impl<'a> Input<'a> {
-    pub(super) fn spec(&self) -> SourceSpec<'a> {
-        let classes = crate::data::ClassLabels::AsStored;
-        SourceSpec { labels: self.labels, part: self.part, classes, ..SourceSpec::train(self.data) }
-    }
 }
 
 /// Values of texts, for arrays.

@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use super::source::Input;
+use super::input::Input;
 use crate::config::DataConfig;
 use crate::data::raw::RawType;
 use crate::data::table::{
-    CellColumns, CellUse, ChunkReader, Destination, Inference, Partition, TableReaders, TypedColumn,
-    same_columns,
+    CellColumns, CellUse, ChunkReader, Destination, Inference, Notation, Partition, TableReaders,
+    TypedColumn, same_columns,
 };
 use crate::data::write::{Block, Chunk, Group, Kind, Purpose, Schema, common_type, first_not_finite};
 use crate::data::{CellProblem, CsvError, DataError, SourceSpec};
@@ -95,7 +95,7 @@ impl TableSource {
                     partition.value.as_bytes(),
                     false,
                     CellUse::Number,
-                    &partition.notation(),
+                    &Notation::of_folders(),
                     place,
                 );
                 added.map_err(|problem| cell(place(), &partition.name, problem))?;
@@ -159,7 +159,7 @@ impl TableSource {
                 for (partition, group) in partitions.iter().zip(&self.schema.groups[chunk.blocks.len()..]) {
                     let mut column = TypedColumn::of_kind(CellUse::Number, &group.kind);
                     for _ in 0..chunk.n_rows {
-                        column.push(partition.value.as_bytes(), &partition.notation());
+                        column.push(partition.value.as_bytes(), &Notation::of_folders());
                     }
                     chunk.blocks.push(column.take());
                 }

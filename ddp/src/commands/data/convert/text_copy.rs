@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use super::input::Input;
 use super::meter::Meter;
-use super::source::Input;
 use super::target::Target;
 use crate::data::format::Reader;
 use crate::data::table::{

@@ -1,0 +1,25 @@
+//! Rows to convert, as the arguments name them.
+
+use crate::config::DataConfig;
+use crate::data::table::Destination;
+use crate::data::{ClassLabels, Part, SourceSpec};
+
+/// Rows to convert.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Input<'a> {
+    pub(super) data: &'a DataConfig,
+    /// File of labels.
+    pub(super) labels: Option<&'a str>,
+    pub(super) part: Part,
+    pub(super) keeps_missing: bool,
+    /// Whether the user named the targets.
+    pub(super) has_target: bool,
+    pub(super) to: Destination,
+}
+
+impl<'a> Input<'a> {
+    pub(super) fn spec(&self) -> SourceSpec<'a> {
+        let classes = ClassLabels::AsStored;
+        SourceSpec { labels: self.labels, part: self.part, classes, ..SourceSpec::train(self.data) }
+    }
+}
