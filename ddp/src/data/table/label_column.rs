@@ -115,6 +115,7 @@ impl LabelColumn {
     }
 
     /// Class indices, or integers as stored; `None` for numbers with fractions and for texts.
+    #[cfg(feature = "parquet")]
     pub(crate) fn integers(&self) -> Option<&[i64]> {
         match &self.cells {
             Cells::Known { classes: labels, .. } | Cells::Integers(labels) => Some(labels),
