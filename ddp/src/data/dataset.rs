@@ -55,6 +55,14 @@ pub trait Dataset: fmt::Debug + Send + Sync {
         Ok(false)
     }
 
+    /// Writes targets minus `origin` in f64, `[rows, n_targets]`: as [`Dataset::gather_doubles`], for targets that are values.
+    ///
+    /// # Errors
+    /// Errors of reading the rows.
+    fn gather_target_doubles(&self, _rows: &[usize], _origin: &[f64], _out: &mut [f64]) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Writes the class indices of consecutive rows to `out`, one per row, without the features where that saves time. -1 marks a
     /// label that is no class, in datasets that leave such rows out.
     ///

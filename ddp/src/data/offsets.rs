@@ -20,11 +20,16 @@ const MIN_DEVIATIONS: f64 = 8.0;
 /// The offset of a column: near its mean, and whole for integers.
 pub(super) fn of_column(stats: &ColumnStats, column: usize) -> f64 {
     let mean = stats.origin[column] + stats.mean[column];
-    let is_far = mean.abs() >= MIN_DEVIATIONS * stats.standard_deviation(column);
+    let is_far = is_far(mean, stats.standard_deviation(column));
     if stats.is_single(column) || stats.count[column] == 0.0 || !is_far {
         return 0.0;
     }
     if stats.n_fractional[column] == 0.0 { mean.round() } else { mean }
+}
+
+/// Whether values with this mean and standard deviation are so far from 0 that f32 loses digits of their differences.
+pub(super) fn is_far(mean: f64, deviation: f64) -> bool {
+    mean.abs() >= MIN_DEVIATIONS * deviation
 }
 
 /// `dataset` with `offsets`, one per column, subtracted from its features.

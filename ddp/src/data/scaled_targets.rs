@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ddp_kernels::TensorMut;
 
 use super::dataset::{Dataset, RowLayout};
+use super::offsets;
 use super::stats::ColumnStats;
 use super::target_scale::TargetScale;
 use super::wrapper::{Changes, DatasetWrapper};
@@ -20,27 +21,48 @@ pub(super) fn fit(stats: &ColumnStats) -> TargetScale {
         let is_usable = stats.min[target] < stats.max[target] && (deviation as f32).is_normal();
         if is_usable { deviation } else { 1.0 }
     };
-    TargetScale { shift: stats.mean.clone(), scale: (0..stats.mean.len()).map(scale).collect() }
+    let shift = stats.origin.iter().zip(&stats.mean).map(|(origin, mean)| origin + mean);
+    TargetScale { shift: shift.collect(), scale: (0..stats.mean.len()).map(scale).collect() }
 }
 
 /// `dataset` with standardised targets.
 pub(super) fn apply(scale: &TargetScale, dataset: Arc<dyn Dataset>) -> Arc<dyn Dataset> {
     let mut layout = dataset.layout().clone();
     layout.target_scale = Some(scale.clone());
-    Arc::new(ScaledTargets { of: dataset, layout })
+    let are_far = scale.shift.iter().zip(&scale.scale).map(|(&shift, &scale)| offsets::is_far(shift, scale));
+    Arc::new(ScaledTargets { of: dataset, are_far: are_far.collect(), layout })
 }
 
 /// Rows whose targets are standardised when they are gathered; its layout holds the scale.
+///
+/// The shift is subtracted from the f32 of a target, so that the format in which it is stored does not matter. Targets far from 0
+/// relative to their spread, such as times, have more digits than f32: it is subtracted from their exact values.
 #[derive(Debug)]
 struct ScaledTargets {
     of: Arc<dyn Dataset>,
+    /// Whether the exact values of a target count.
+    are_far: Vec<bool>,
     layout: RowLayout,
 }
 
 impl ScaledTargets {
-    fn standardize(&self, targets: TensorMut<'_>) -> Result<()> {
-        if let Some(scale) = &self.layout.target_scale {
-            scale.standardize(targets.into_slice::<f32>("gather", "targets")?);
+    fn standardize(&self, rows: &[usize], targets: TensorMut<'_>) -> Result<()> {
+        let Some(scale) = &self.layout.target_scale else { return Ok(()) };
+        let values = targets.into_slice::<f32>("gather", "targets")?;
+        let mut differences = Vec::new();
+        let has_far = self.are_far.contains(&true);
+        if has_far {
+            differences.resize(values.len(), 0.0);
+        }
+        let is_wide = has_far && self.of.gather_target_doubles(rows, &scale.shift, &mut differences)?;
+        scale.standardize(values);
+        if is_wide {
+            for (at, (value, difference)) in values.iter_mut().zip(differences).enumerate() {
+                let target = at % self.are_far.len();
+                if self.are_far[target] {
+                    *value = (difference / scale.scale[target]) as f32;
+                }
+            }
         }
         Ok(())
     }
@@ -60,12 +82,12 @@ impl DatasetWrapper for ScaledTargets {
     fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()> {
         let BatchMut { x, mut targets, weights } = out;
         self.of.gather(rows, BatchMut { x, targets: targets.reborrow(), weights })?;
-        self.standardize(targets)
+        self.standardize(rows, targets)
     }
 
     fn gather_targets(&self, rows: &[usize], mut out: TensorMut<'_>) -> Result<()> {
         self.of.gather_targets(rows, out.reborrow())?;
-        self.standardize(out)
+        self.standardize(rows, out)
     }
 }
 

@@ -6,8 +6,8 @@ use ddp_comm::{ReduceOp, Stop, World};
 use ddp_kernels::{DType, Device, Tensor, TensorMut, ops};
 
 use super::dataset::{Dataset, TargetLayout};
-use super::offsets;
-use super::stats::{ColumnStats, N_FIELDS};
+use super::exact_stats::ExactStats;
+use super::stats::ColumnStats;
 use crate::data::batch::BatchMut;
 use crate::data::error::{DataError, Result};
 use crate::data::order::partition::rank_range;
@@ -31,11 +31,8 @@ const LARGE: f64 = (1 << 24) as f64;
 /// What one pass finds.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Scan {
-    /// Statistics of the features: of their exact values in columns that have an offset, else of their f32, so that the format
-    /// in which they are stored does not matter.
+    /// Statistics of the features.
     pub(super) features: ColumnStats,
-    /// Statistics of the exact values, if f32 rounds some.
-    exact: Option<ColumnStats>,
     /// Statistics of the targets if they are values; empty for classes.
     pub(super) targets: ColumnStats,
     /// Hash of all features, targets and weights.
@@ -48,9 +45,10 @@ impl Scan {
     /// # Errors
     /// Errors of reading the rows and of the exchange.
     pub(super) fn of(dataset: &dyn Dataset, world: &World) -> Result<Self, Stop<DataError>> {
-        let origin = world.collective_result(origin(dataset))?;
-        let empty = Scan::new(dataset, origin);
-        let n_parts = (MAX_COLUMN_PARTS / empty.features.mean.len().max(1)).clamp(MIN_PARTS, MAX_PARTS);
+        let origins = origin(dataset).and_then(|features| Ok((features, target_origin(dataset)?)));
+        let (of_features, of_targets) = world.collective_result(origins)?;
+        let empty = PartScan::new(dataset, of_features, of_targets);
+        let n_parts = (MAX_COLUMN_PARTS / empty.features.n_columns().max(1)).clamp(MIN_PARTS, MAX_PARTS);
         let part_of = |part| {
             let rows = rank_range(dataset.len(), part, n_parts);
             let mut scan = empty.clone();
@@ -65,31 +63,29 @@ impl Scan {
         for of_part in numbers.chunks_exact(empty.n_numbers()) {
             let part = empty.load(of_part);
             all.features.merge(&part.features);
-            all.exact.iter_mut().zip(&part.exact).for_each(|(exact, part)| exact.merge(part));
             all.targets.merge(&part.targets);
             hash.number(part.hash);
         }
-        all.features.n_rows = dataset.len();
-        all.targets.n_rows = dataset.len();
-        if let Some(exact) = all.exact.take() {
-            let has_offset = |column: &usize| offsets::of_column(&exact, *column) != 0.0;
-            for column in (0..exact.mean.len()).filter(has_offset) {
-                all.features.copy_column(column, &exact);
-            }
-        }
-        Ok(Scan { hash: hash.finish(), ..all })
+        let n_rows = dataset.len();
+        let (features, targets) = (all.features.finish(n_rows), all.targets.finish(n_rows));
+        Ok(Scan { features, targets, hash: hash.finish() })
     }
+}
 
-    /// Without rows; with the origin of exact values.
-    fn new(dataset: &dyn Dataset, origin: Option<Vec<f64>>) -> Self {
-        let n_targets = match &dataset.layout().targets {
-            TargetLayout::Classes { .. } => 0,
-            TargetLayout::Values { names } => names.len(),
-        };
-        Scan {
-            features: ColumnStats::new(dataset.layout().n_features()),
-            exact: origin.map(ColumnStats::from_origin),
-            targets: ColumnStats::new(n_targets),
+/// What a pass over some of the rows finds.
+#[derive(Debug, Clone)]
+struct PartScan {
+    features: ExactStats,
+    targets: ExactStats,
+    hash: u64,
+}
+
+impl PartScan {
+    /// Without rows; with the origins of exact values.
+    fn new(dataset: &dyn Dataset, of_features: Option<Vec<f64>>, of_targets: Option<Vec<f64>>) -> Self {
+        PartScan {
+            features: ExactStats::new(dataset.layout().n_features(), of_features),
+            targets: ExactStats::new(n_target_values(dataset), of_targets),
             hash: 0,
         }
     }
@@ -117,19 +113,18 @@ impl Scan {
                 weights: if layout.has_weights { Some(weights.view_mut().rows(0, n)?) } else { None },
             };
             dataset.gather(&numbers, out)?;
-            if let Some(exact) = &mut self.exact {
+            if let Some(origin) = self.features.origin() {
                 doubles.resize(n * n_columns, 0.0);
-                if !dataset.gather_doubles(&numbers, &exact.origin, &mut doubles)? {
+                if !dataset.gather_doubles(&numbers, origin, &mut doubles)? {
                     unreachable!("the first rows have exact values");
                 }
                 hash.bytes(bytemuck::cast_slice(&doubles));
-                exact.add(&doubles);
             }
             ops::load_rows(raw.view().rows(0, n)?, None, None, x.view_mut().rows(0, n)?)?;
             let x = x.view().rows(0, n)?;
             let x = x.as_slice::<f32>("statistics", "x")?;
             hash.bytes(bytemuck::cast_slice(x));
-            self.features.add(x);
+            self.features.add(x, &doubles);
             let targets = targets.view().rows(0, n)?;
             match &layout.targets {
                 TargetLayout::Classes { .. } => {
@@ -138,7 +133,7 @@ impl Scan {
                 TargetLayout::Values { .. } => {
                     let values = targets.as_slice::<f32>("statistics", "targets")?;
                     hash.bytes(bytemuck::cast_slice(values));
-                    self.targets.add(values);
+                    add_targets(&mut self.targets, dataset, &numbers, values, &mut hash)?;
                 }
             }
             if layout.has_weights {
@@ -152,31 +147,59 @@ impl Scan {
 
     /// Numbers that one part exchanges.
     fn n_numbers(&self) -> usize {
-        let n_exact = self.exact.as_ref().map_or(0, |exact| exact.mean.len());
-        N_FIELDS * (self.features.mean.len() + n_exact + self.targets.mean.len()) + 2
+        self.features.n_numbers() + self.targets.n_numbers() + 2
     }
 
     fn store(&self, numbers: &mut [f64]) {
         let (hash, numbers) = numbers.split_at_mut(2);
         // In halves, which f64 holds.
         hash.copy_from_slice(&[(self.hash >> 32) as f64, (self.hash & 0xffff_ffff) as f64]);
-        let (features, numbers) = numbers.split_at_mut(N_FIELDS * self.features.mean.len());
-        let (targets, exact) = numbers.split_at_mut(N_FIELDS * self.targets.mean.len());
+        let (features, targets) = numbers.split_at_mut(self.features.n_numbers());
         self.features.store(features);
         self.targets.store(targets);
-        self.exact.iter().for_each(|stats| stats.store(exact));
     }
 
     fn load(&self, numbers: &[f64]) -> Self {
         let (hash, numbers) = numbers.split_at(2);
-        let (features, numbers) = numbers.split_at(N_FIELDS * self.features.mean.len());
-        let (targets, exact) = numbers.split_at(N_FIELDS * self.targets.mean.len());
-        Scan {
-            exact: self.exact.as_ref().map(|stats| ColumnStats::load(exact, &stats.origin)),
-            features: ColumnStats::load(features, &self.features.origin),
-            targets: ColumnStats::load(targets, &self.targets.origin),
+        let (features, targets) = numbers.split_at(self.features.n_numbers());
+        PartScan {
+            features: self.features.load(features),
+            targets: self.targets.load(targets),
             hash: (hash[0] as u64) << 32 | hash[1] as u64,
         }
+    }
+}
+
+/// Adds the targets of `rows`, whose f32 are `values`. Exact values are hashed where f32 rounds one of them.
+fn add_targets(
+    stats: &mut ExactStats,
+    dataset: &dyn Dataset,
+    rows: &[usize],
+    values: &[f32],
+    hash: &mut Fingerprint,
+) -> Result<()> {
+    let Some(origin) = stats.origin() else {
+        stats.add(values, &[]);
+        return Ok(());
+    };
+    let mut doubles = vec![0.0; values.len()];
+    if !dataset.gather_target_doubles(rows, origin, &mut doubles)? {
+        unreachable!("the first rows have exact values");
+    }
+    let origins = origin.iter().cycle();
+    let mut all = values.iter().zip(origins).zip(&doubles);
+    if all.any(|((&value, origin), &double)| f64::from(value) - origin != double) {
+        hash.bytes(bytemuck::cast_slice(&doubles));
+    }
+    stats.add(values, &doubles);
+    Ok(())
+}
+
+/// Targets of a row that are values.
+fn n_target_values(dataset: &dyn Dataset) -> usize {
+    match &dataset.layout().targets {
+        TargetLayout::Classes { .. } => 0,
+        TargetLayout::Values { names } => names.len(),
     }
 }
 
@@ -186,7 +209,7 @@ impl Scan {
 /// Errors of reading the rows and of the exchange.
 pub(super) fn targets(dataset: &dyn Dataset, world: &World) -> Result<ColumnStats, Stop<DataError>> {
     let n_targets = dataset.layout().targets.n_outputs();
-    let empty = ColumnStats::new(n_targets);
+    let empty = ExactStats::new(n_targets, world.collective_result(target_origin(dataset))?);
     let read = |part: usize, numbers: &mut [f64]| {
         let rows = rank_range(dataset.len(), part, MAX_PARTS);
         let mut stats = empty.clone();
@@ -194,18 +217,19 @@ pub(super) fn targets(dataset: &dyn Dataset, world: &World) -> Result<ColumnStat
         for start in rows.clone().step_by(chunk_rows(n_targets)) {
             let own: Vec<usize> = (start..(start + chunk_rows(n_targets)).min(rows.end)).collect();
             dataset.gather_targets(&own, values.view_mut().rows(0, own.len())?)?;
-            stats.add(values.view().rows(0, own.len())?.as_slice::<f32>("statistics", "targets")?);
+            let values = values.view().rows(0, own.len())?;
+            let values = values.as_slice::<f32>("statistics", "targets")?;
+            add_targets(&mut stats, dataset, &own, values, &mut Fingerprint::default())?;
         }
         stats.store(numbers);
         Ok(())
     };
-    let numbers = exchange(world, MAX_PARTS, N_FIELDS * n_targets, read)?;
+    let numbers = exchange(world, MAX_PARTS, empty.n_numbers(), read)?;
     let mut all = empty.clone();
-    for of_part in numbers.chunks_exact(N_FIELDS * n_targets) {
-        all.merge(&ColumnStats::load(of_part, &empty.origin));
+    for of_part in numbers.chunks_exact(empty.n_numbers()) {
+        all.merge(&empty.load(of_part));
     }
-    all.n_rows = dataset.len();
-    Ok(all)
+    Ok(all.finish(dataset.len()))
 }
 
 /// Statistics of the features of a range of rows.
@@ -213,9 +237,9 @@ pub(super) fn targets(dataset: &dyn Dataset, world: &World) -> Result<ColumnStat
 /// # Errors
 /// Errors of reading the rows.
 pub fn column_stats(dataset: &dyn Dataset, rows: Range<usize>) -> Result<ColumnStats> {
-    let mut scan = Scan::new(dataset, None);
+    let mut scan = PartScan::new(dataset, None, None);
     scan.add_rows(dataset, rows)?;
-    Ok(scan.features)
+    Ok(scan.features.into_singles())
 }
 
 /// The numbers of all parts, each written by the rank that `read` it.
@@ -240,11 +264,29 @@ fn exchange(
 /// # Errors
 /// Errors of reading the first rows.
 pub(super) fn origin(dataset: &dyn Dataset) -> Result<Option<Vec<f64>>> {
-    let n_columns = dataset.layout().n_features();
-    let rows: Vec<usize> = (0..dataset.len().min(ORIGIN_ROWS)).collect();
+    let read = |rows: &[usize], origin: &[f64], out: &mut [f64]| dataset.gather_doubles(rows, origin, out);
+    origin_of(dataset.len(), dataset.layout().n_features(), read)
+}
+
+/// [`origin`] of targets that are values.
+fn target_origin(dataset: &dyn Dataset) -> Result<Option<Vec<f64>>> {
+    let read =
+        |rows: &[usize], origin: &[f64], out: &mut [f64]| dataset.gather_target_doubles(rows, origin, out);
+    match n_target_values(dataset) {
+        0 => Ok(None),
+        n_targets => origin_of(dataset.len(), n_targets, read),
+    }
+}
+
+fn origin_of(
+    n_rows: usize,
+    n_columns: usize,
+    read: impl Fn(&[usize], &[f64], &mut [f64]) -> Result<bool>,
+) -> Result<Option<Vec<f64>>> {
+    let rows: Vec<usize> = (0..n_rows.min(ORIGIN_ROWS)).collect();
     let mut origin = vec![0.0; n_columns];
     let mut values = vec![0.0; rows.len() * n_columns];
-    if !dataset.gather_doubles(&rows, &origin.clone(), &mut values)? {
+    if !read(&rows, &origin, &mut values)? {
         return Ok(None);
     }
     for row in values.chunks_exact(n_columns).rev() {

@@ -88,6 +88,18 @@ pub trait DatasetWrapper: fmt::Debug + Send + Sync {
         }
     }
 
+    /// See [`Dataset::gather_target_doubles`].
+    ///
+    /// # Errors
+    /// Errors of reading the rows.
+    fn gather_target_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
+        match Self::CHANGES {
+            Changes::Nothing | Changes::Features => self.inner().gather_target_doubles(rows, origin, out),
+            Changes::Targets => Ok(false),
+            Changes::Rows => self.inner().gather_target_doubles(&inner_rows(self, rows), origin, out),
+        }
+    }
+
     /// See [`Dataset::class_indices`].
     ///
     /// # Errors
@@ -180,6 +192,10 @@ impl<W: DatasetWrapper> Dataset for W {
         DatasetWrapper::gather_doubles(self, rows, origin, out)
     }
 
+    fn gather_target_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
+        DatasetWrapper::gather_target_doubles(self, rows, origin, out)
+    }
+
     fn class_indices(&self, rows: Range<usize>, out: &mut [i64]) -> Result<()> {
         DatasetWrapper::class_indices(self, rows, out)
     }
@@ -259,6 +275,11 @@ mod tests {
             Ok(true)
         }
 
+        fn gather_target_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
+            rows.iter().zip(out).for_each(|(&row, out)| *out = 400.0 + row as f64 - origin[0]);
+            Ok(true)
+        }
+
         fn class_indices(&self, rows: Range<usize>, out: &mut [i64]) -> Result<()> {
             rows.zip(out).for_each(|(row, out)| *out = 300 + row as i64);
             Ok(())
@@ -327,6 +348,8 @@ mod tests {
         of.gather_targets(&[2, 1], targets.view_mut()).unwrap();
         let mut doubles = [0.0; 2];
         let is_wide = of.gather_doubles(&[2, 1], &[0.25], &mut doubles).unwrap();
+        let mut target_doubles = [0.0; 2];
+        let is_wide_target = of.gather_target_doubles(&[2, 1], &[0.25], &mut target_doubles).unwrap();
         let mut classes = [0; 2];
         of.class_indices(1..3, &mut classes).unwrap();
         of.prefetch(&[0..2, 4..5]);
@@ -338,6 +361,7 @@ mod tests {
             ("gather", format!("{:?}", gathered(of, &[2, 0]))),
             ("gather_targets", format!("{:?}", targets.to_vec::<i64>().unwrap())),
             ("gather_doubles", format!("{is_wide} {doubles:?}")),
+            ("gather_target_doubles", format!("{is_wide_target} {target_doubles:?}")),
             ("class_indices", format!("{classes:?}")),
             (
                 "in_place",
@@ -369,7 +393,10 @@ mod tests {
         let features = OtherFeatures(probe());
         assert_eq!(differing(&features, &features.0), ["gather_doubles", "in_place"]);
         let targets = OtherTargets(probe());
-        assert_eq!(differing(&targets, &targets.0), ["gather_targets", "class_indices", "in_place"]);
+        assert_eq!(
+            differing(&targets, &targets.0),
+            ["gather_targets", "gather_target_doubles", "class_indices", "in_place"]
+        );
         let rows = OtherRows(probe());
         assert_eq!(differing(&rows, &rows.0), ["class_indices", "in_place", "block_ends", "prefetch"]);
     }

@@ -298,6 +298,7 @@ impl StreamedRows {
                     source: self.source.clone(),
                 },
                 remainders: rows.remainders.take(),
+                target_remainders: Remainders::new(0, false),
             },
             kept: rows.kept.iter_mut().map(std::mem::take).collect(),
             bad_rows: rows.bad_rows.as_mut().map(std::mem::take).unwrap_or_default(),

@@ -107,7 +107,8 @@ impl Predictor {
         layout.has_missing = true;
         let source = "rows in memory".to_owned();
         let targets = Targets::Values(Vec::new());
-        ExactRows { rows: ResidentRows { features, targets, weights: None, layout, source }, remainders }
+        let rows = ResidentRows { features, targets, weights: None, layout, source };
+        ExactRows { rows, remainders, target_remainders: Remainders::new(0, false) }
     }
 
     /// Predicts ranges of the rows of `dataset`, whose columns are those of the model, in order. `take` gets the number of the

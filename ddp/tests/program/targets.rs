@@ -231,3 +231,66 @@ fn averaged_and_exported_weights_keep_the_scale() {
         assert!(evaluated.contains("eval_r2"), "{evaluated}");
     }
 }
+
+/// Rows whose targets are `target` of a sum of sines.
+fn sines(target: impl Fn(f64) -> String) -> String {
+    let mut random = Random(7);
+    let mut csv = "a,b,y\n".to_owned();
+    for _ in 0..400 {
+        let (a, b) = (random.next() as f32, random.next() as f32);
+        let y = (3.0 * f64::from(a)).sin() + f64::from(b);
+        writeln!(csv, "{a},{b},{}", target(y)).unwrap();
+    }
+    csv
+}
+
+/// Coefficient of determination of a model trained on `data`, in TOML.
+fn r2(data: &str) -> f64 {
+    let config = format!(
+        "[data]\n{data}\ntask = \"regression\"\nnormalize = \"none\"\n[model]\nhidden = [16]\n\
+         [train]\nepochs = 60\nglobal_batch_size = 20\n[optimizer]\nlr = 1e-2\n"
+    );
+    train(1, &config, &["--set", "train.seed=3"]).end("eval_r2")
+}
+
+#[test]
+fn targets_far_from_zero_keep_their_digits_in_every_format() {
+    let folder = temp_dir();
+    let of_table = |name: &str| {
+        let path = folder.path().join(name);
+        r2(&format!("train = {path:?}\neval = {path:?}\ntarget = \"y\""))
+    };
+    write(folder.path(), "near.csv", &sines(|y| format!("{y:.9}")));
+    write(folder.path(), "far.csv", &sines(|y| format!("{:.6}", 1.7e9 + y)));
+    // Nanoseconds, a fraction of a microsecond apart.
+    write(
+        folder.path(),
+        "time.csv",
+        &sines(|y| (1_700_000_000_000_000_000 + (y * 100.0) as i64).to_string()),
+    );
+    let near = of_table("near.csv");
+    assert!(near > 0.98, "{near}");
+    for far in ["far", "time"] {
+        let want = of_table(&format!("{far}.csv"));
+        assert!((want - near).abs() < 2e-3, "{far}: {want} against {near}");
+        for ending in ["jsonl", "npz", "safetensors", "npy", "parquet", "feather"] {
+            if !cfg!(feature = "parquet") && ["parquet", "feather"].contains(&ending) {
+                continue;
+            }
+            let (from, to) = (folder.path().join(format!("{far}.csv")), format!("{far}.{ending}"));
+            let out = folder.path().join(&to);
+            let words = ["data", "convert", from.to_str().unwrap(), out.to_str().unwrap()];
+            run_ok(single(&[&words[..], &["--target", "y", "--task", "regression"]].concat()));
+            let got = match ending {
+                "npy" => {
+                    let labels = out.with_extension("labels.npy");
+                    r2(&format!(
+                        "train = {out:?}\nlabels = {labels:?}\neval = {out:?}\neval_labels = {labels:?}"
+                    ))
+                }
+                _ => of_table(&to),
+            };
+            assert_eq!(got, want, "{to}");
+        }
+    }
+}

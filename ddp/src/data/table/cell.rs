@@ -184,12 +184,16 @@ pub(crate) fn put(
         Role::Target(index) => {
             let target = match &rows.targets {
                 TargetCells::Classes(_) => TargetCell::Label(label(cell, notation)?),
-                TargetCells::Values { .. } => TargetCell::Value(value(cell, notation)?),
+                TargetCells::Values { .. } => {
+                    let (value, remainder) = exact_value(cell, notation)?;
+                    rows.target_remainders.set(index, row, remainder);
+                    TargetCell::Value(value)
+                }
             };
             rows.set_target(row, index, target)?;
         }
         Role::Weight => {
-            let weight = value(cell, notation)?;
+            let (weight, _) = exact_value(cell, notation)?;
             if weight < 0.0 {
                 return Err(CellProblem::WeightNegative { text: shown(cell) });
             }
@@ -245,11 +249,14 @@ fn number(cell: &[u8], notation: &Notation) -> Result<Number, CellProblem> {
     }
 }
 
-/// The number of a target or weight.
-fn value(cell: &[u8], notation: &Notation) -> Result<f32, CellProblem> {
+/// The number of a target or weight as f32, and what f32 rounds away from it.
+fn exact_value(cell: &[u8], notation: &Notation) -> Result<(f32, f64), CellProblem> {
     match number(cell, notation) {
-        Ok(Number::Single(value)) => Ok(value),
-        Ok(Number::Seconds { seconds, .. }) => Ok(seconds as f32),
+        Ok(Number::Single(value)) => Ok((value, remainder(cell, value)?)),
+        Ok(Number::Seconds { seconds, .. }) => {
+            let value = seconds as f32;
+            Ok((value, seconds - f64::from(value)))
+        }
         Err(CellProblem::NotANumber { text }) => Err(CellProblem::TargetNotANumber { text }),
         Err(problem) => Err(problem),
     }

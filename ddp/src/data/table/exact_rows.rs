@@ -3,14 +3,23 @@
 use crate::data::dataset::Dataset;
 use crate::data::error::Result;
 use crate::data::remainders::Remainders;
-use crate::data::resident::ResidentRows;
+use crate::data::resident::{ResidentRows, Targets};
 use crate::data::wrapper::{Changes, DatasetWrapper};
 
-/// Rows of f32 and the remainders of their features.
+/// Rows of f32 and the remainders of their features and targets.
 #[derive(Debug)]
 pub(crate) struct ExactRows {
     pub(crate) rows: ResidentRows,
     pub(crate) remainders: Remainders,
+    /// Of targets that are values.
+    pub(crate) target_remainders: Remainders,
+}
+
+impl ExactRows {
+    /// Whether f32 holds all values.
+    pub(crate) fn is_single(&self) -> bool {
+        self.remainders.is_empty() && self.target_remainders.is_empty()
+    }
 }
 
 impl DatasetWrapper for ExactRows {
@@ -25,7 +34,13 @@ impl DatasetWrapper for ExactRows {
         Ok(true)
     }
 
+    fn gather_target_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
+        let Targets::Values(values) = &self.rows.targets else { return Ok(false) };
+        self.target_remainders.differences(values, rows, origin, out);
+        Ok(true)
+    }
+
     fn resident_bytes(&self) -> usize {
-        self.rows.resident_bytes() + self.remainders.size_bytes()
+        self.rows.resident_bytes() + self.remainders.size_bytes() + self.target_remainders.size_bytes()
     }
 }

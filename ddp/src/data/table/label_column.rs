@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::data::CellProblem;
 use crate::data::labels::{Label, LabelSurvey, LabelVocabulary, MAX_CLASSES, whole};
+use crate::data::remainders::Remainders;
 use crate::data::source::SourceSpec;
 
 /// Labels read so far.
@@ -278,11 +279,26 @@ impl Collected {
 }
 
 impl Collected {
-    /// The numbers of the rows.
-    pub(crate) fn into_values(self) -> Vec<f32> {
+    /// The numbers of the rows, and what f32 rounds away from them as the remainders of column 0.
+    pub(crate) fn into_values(self, remainders: &mut Remainders) -> Vec<f32> {
+        let mut rest = |row, remainder: f64| remainders.set(0, row, remainder);
         match self {
-            Collected::Integers(values) => values.into_iter().map(|value| value as f32).collect(),
-            Collected::Numbers(values) => values.into_iter().map(|value| value as f32).collect(),
+            Collected::Integers(values) => {
+                let single = |(row, value): (usize, i64)| {
+                    let single = value as f32;
+                    rest(row, (i128::from(value) - single as i128) as f64);
+                    single
+                };
+                values.into_iter().enumerate().map(single).collect()
+            }
+            Collected::Numbers(values) => {
+                let single = |(row, value): (usize, f64)| {
+                    let single = value as f32;
+                    rest(row, value - f64::from(single));
+                    single
+                };
+                values.into_iter().enumerate().map(single).collect()
+            }
             Collected::Classes(..) | Collected::Texts(..) => unreachable!("texts are classes"),
         }
     }

@@ -11,7 +11,7 @@ use super::rows::{TableRows, huge_vocabulary};
 use crate::config::Datetime;
 use crate::data::dataset::Dataset;
 use crate::data::error::{DataError, Result};
-use crate::data::remainders::Remainders;
+#[cfg(test)]
 use crate::data::resident::ResidentRows;
 use crate::data::source::{KnownFeatures, SourceSpec};
 
@@ -31,15 +31,8 @@ pub(crate) fn open(
     {
         return Ok(rows);
     }
-    let mut read = read_tables(files, readers, spec)?;
-    read.rows.remainders.finish(&read.rows.features);
-    let none = Remainders::new(read.rows.n_features, true);
-    let remainders = std::mem::replace(&mut read.rows.remainders, none);
-    let rows = read.finish(files, spec)?;
-    Ok(match remainders.is_empty() {
-        true => Arc::new(rows),
-        false => Arc::new(ExactRows { rows, remainders }),
-    })
+    let rows = read_tables(files, readers, spec)?.finish(files, spec)?;
+    Ok(if rows.is_single() { Arc::new(rows.rows) } else { Arc::new(rows) })
 }
 
 /// The rows of all files.
@@ -49,7 +42,7 @@ struct Read {
 }
 
 impl Read {
-    fn finish(self, files: &[PathBuf], spec: &SourceSpec<'_>) -> Result<ResidentRows> {
+    fn finish(self, files: &[PathBuf], spec: &SourceSpec<'_>) -> Result<ExactRows> {
         self.rows.finish(&self.plan, &files[0], spec)
     }
 }
@@ -64,7 +57,7 @@ pub(crate) fn read_all(
     readers: &TableReaders,
     spec: &SourceSpec<'_>,
 ) -> Result<ResidentRows> {
-    read_tables(files, readers, spec)?.finish(files, spec)
+    Ok(read_tables(files, readers, spec)?.finish(files, spec)?.rows)
 }
 
 fn read_tables(files: &[PathBuf], readers: &TableReaders, spec: &SourceSpec<'_>) -> Result<Read> {
@@ -90,9 +83,9 @@ fn read_tables(files: &[PathBuf], readers: &TableReaders, spec: &SourceSpec<'_>)
             if let Some(vocabulary) = rows.huge_vocabulary() {
                 return Err(huge_vocabulary(path, vocabulary.name()));
             }
-            rows.remainders.prune_sometimes(&rows.features);
+            rows.prune_remainders_sometimes();
             if rows.size_bytes() > spec.memory_bytes {
-                rows.remainders.shrink(&rows.features);
+                rows.shrink_remainders();
             }
             if rows.size_bytes() > spec.memory_bytes {
                 return Err(too_large(spec, rows.size_bytes()));

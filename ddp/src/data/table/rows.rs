@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::columns::ColumnPlan;
+use super::exact_rows::ExactRows;
 use super::label_column::{Fraction, LabelCell, LabelColumn};
 use super::texts::Texts;
 use crate::config::Task;
@@ -26,6 +27,8 @@ pub(crate) struct TableRows {
     /// What f32 rounds away from the features.
     pub(crate) remainders: Remainders,
     pub(crate) targets: TargetCells,
+    /// What f32 rounds away from targets that are values.
+    pub(crate) target_remainders: Remainders,
     pub(crate) weights: Option<Vec<f32>>,
     /// One per categorical column.
     pub(crate) vocabularies: Vec<Vocabulary>,
@@ -58,12 +61,14 @@ impl TableRows {
                 .unwrap_or_else(|| Vocabulary::new(name.clone(), Vec::new()))
         };
         let n_targets = spec.data.target.len();
+        // A model's columns decide on the digits that it needs.
+        let prunes = known.is_none();
         let to_predict = spec.to_predict;
         TableRows {
             n_rows: 0,
             n_features: plan.features.len(),
             features: Vec::new(),
-            remainders: Remainders::new(plan.features.len(), known.is_none()),
+            remainders: Remainders::new(plan.features.len(), prunes),
             targets: match spec.data.task {
                 _ if to_predict.is_some() => {
                     TargetCells::Values { values: Vec::new(), n_targets: 0, is_binary: false }
@@ -73,6 +78,7 @@ impl TableRows {
                     TargetCells::Values { values: Vec::new(), n_targets, is_binary: task == Task::Multilabel }
                 }
             },
+            target_remainders: Remainders::new(n_targets, prunes),
             weights: spec.data.weight.as_ref().filter(|_| to_predict.is_none()).map(|_| Vec::new()),
             vocabularies: plan.categorical.iter().map(vocabulary).collect(),
             is_closed: known.is_some(),
@@ -121,6 +127,7 @@ impl TableRows {
         self.n_rows = first;
         self.features.truncate(first * self.n_features);
         self.remainders.truncate(first);
+        self.target_remainders.truncate(first);
         match &mut self.targets {
             TargetCells::Classes(labels) => labels.resize(first),
             TargetCells::Values { values, n_targets, .. } => values.truncate(first * *n_targets),
@@ -209,7 +216,24 @@ impl TableRows {
             TargetCells::Values { values, .. } => values.len() * 4,
         };
         let weights = self.weights.as_ref().map_or(0, |weights| weights.len() * 4);
-        (self.features.len() * 4 + self.remainders.size_bytes() + targets + weights) as u64
+        let remainders = self.remainders.size_bytes() + self.target_remainders.size_bytes();
+        (self.features.len() * 4 + remainders + targets + weights) as u64
+    }
+
+    /// Drops remainders that are not worth their memory, whenever the number of rows has doubled.
+    pub(crate) fn prune_remainders_sometimes(&mut self) {
+        self.remainders.prune_sometimes(&self.features);
+        if let TargetCells::Values { values, .. } = &self.targets {
+            self.target_remainders.prune_sometimes(values);
+        }
+    }
+
+    /// Drops remainders that are not worth their memory, which is short.
+    pub(crate) fn shrink_remainders(&mut self) {
+        self.remainders.shrink(&self.features);
+        if let TargetCells::Values { values, .. } = &self.targets {
+            self.target_remainders.shrink(values);
+        }
     }
 
     /// Removes all rows but keeps the vocabularies.
@@ -217,6 +241,7 @@ impl TableRows {
         self.n_rows = 0;
         self.features.clear();
         self.remainders.truncate(0);
+        self.target_remainders.truncate(0);
         match &mut self.targets {
             TargetCells::Classes(labels) => labels.clear(),
             TargetCells::Values { values, .. } => values.clear(),
@@ -235,7 +260,8 @@ impl TableRows {
         plan: &ColumnPlan,
         path: &Path,
         spec: &SourceSpec<'_>,
-    ) -> Result<ResidentRows> {
+    ) -> Result<ExactRows> {
+        self.remainders.finish(&self.features);
         self.sort_vocabularies(plan);
         let categories = self.vocabularies.into_iter().map(|vocabulary| {
             let column = plan.features.iter().position(|name| name == vocabulary.name());
@@ -247,20 +273,21 @@ impl TableRows {
         layout.has_weights = self.weights.is_some();
         layout.left_out.clone_from(&plan.left_out);
         let targets = match self.targets {
-            TargetCells::Classes(labels) => single_target(labels, &mut layout, path, spec)?,
+            TargetCells::Classes(labels) => {
+                single_target(labels, &mut layout, &mut self.target_remainders, path, spec)?
+            }
             TargetCells::Values { values, .. } => {
                 layout.targets = TargetLayout::Values { names: spec.data.target.clone() };
                 layout.task_choice = several_targets(&values, spec);
                 Targets::Values(values)
             }
         };
-        Ok(ResidentRows {
-            features: self.features,
-            targets,
-            weights: self.weights,
-            layout,
-            source: spec.source.to_owned(),
-        })
+        if let Targets::Values(values) = &targets {
+            self.target_remainders.finish(values);
+        }
+        let source = spec.source.to_owned();
+        let rows = ResidentRows { features: self.features, targets, weights: self.weights, layout, source };
+        Ok(ExactRows { rows, remainders: self.remainders, target_remainders: self.target_remainders })
     }
 
     /// Numbers the values of categories in alphabetical order, so that the order of the rows does not matter.
@@ -290,6 +317,7 @@ pub(crate) enum TargetCell<'a> {
 fn single_target(
     labels: LabelColumn,
     layout: &mut RowLayout,
+    remainders: &mut Remainders,
     path: &Path,
     spec: &SourceSpec<'_>,
 ) -> Result<Targets> {
@@ -306,7 +334,7 @@ fn single_target(
     let targets = match &meaning.vocabulary {
         Some(vocabulary) => Targets::Labels(collected.into_classes(vocabulary)),
         None => {
-            let values = collected.into_values();
+            let values = collected.into_values(remainders);
             check_finite(&values, path, spec)?;
             Targets::Values(values)
         }

@@ -85,7 +85,13 @@ fn put(rows: &mut TableRows, row: usize, first_feature: usize, role: Role, numbe
         Role::Target(index) => {
             let target = match &rows.targets {
                 TargetCells::Classes(_) => TargetCell::Label(LabelCell::Integer(number.to_i64()?)),
-                TargetCells::Values { .. } => TargetCell::Value(number.to_f32()?),
+                TargetCells::Values { .. } => {
+                    let value = number.to_f32()?;
+                    if rows.target_remainders.keeps(index) {
+                        rows.target_remainders.set(index, row, number.remainder(value)?);
+                    }
+                    TargetCell::Value(value)
+                }
             };
             rows.set_target(row, index, target).ok()?;
         }

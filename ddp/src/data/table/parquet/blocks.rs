@@ -58,9 +58,13 @@ pub(super) fn groups_of(files: &[(ParquetFile, Columns)]) -> Vec<Group> {
     groups.filter(|group| group.n_rows > 0).collect()
 }
 
-/// Bytes of a decoded row: with what f32 rounds away from its features.
+/// Bytes of a decoded row: with what f32 rounds away from its values.
 pub(super) fn decoded_row_bytes(columns: &Columns, layout: &RowLayout) -> usize {
-    layout.row_bytes() + columns.n_wide_features() * size_of::<f64>()
+    let n_wide_targets = match layout.targets {
+        TargetLayout::Classes { .. } => 0,
+        TargetLayout::Values { .. } => columns.n_wide_targets(),
+    };
+    layout.row_bytes() + (columns.n_wide_features() + n_wide_targets) * size_of::<f64>()
 }
 
 impl ParquetRows {
@@ -112,6 +116,24 @@ impl Shared {
         self.ends[group] - self.groups[group].n_rows
     }
 
+    /// Calls `take` for each of `rows` with its position among them, its decoded group and its number in the group.
+    fn for_each(&self, rows: &[usize], mut take: impl FnMut(usize, &TableRows, usize)) -> Result<()> {
+        let mut places: Vec<(usize, usize)> =
+            rows.iter().enumerate().map(|(place, &row)| (self.group_of(row), place)).collect();
+        places.sort_unstable();
+        let mut wanted: Vec<usize> = places.iter().map(|(group, _)| *group).collect();
+        wanted.dedup();
+        while let Some(of_group) = self.cache.take(&mut wanted, |group| self.decode(group, false))? {
+            let group = of_group.group;
+            let start = self.start_of(group);
+            let from = places.partition_point(|(other, _)| *other < group);
+            for &(_, place) in places[from..].iter().take_while(|(other, _)| *other == group) {
+                take(place, &of_group, rows[place] - start);
+            }
+        }
+        Ok(())
+    }
+
     /// Decodes the rows of a group, or only their targets.
     fn decode(&self, group: usize, only_targets: bool) -> Result<TableRows> {
         let Group { file, index, n_rows } = self.groups[group];
@@ -156,57 +178,47 @@ impl Dataset for ParquetRows {
 
     fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()> {
         const OP: &str = "gather";
-        let shared = &*self.shared;
-        let width = shared.layout.n_features();
+        let layout = &self.shared.layout;
+        let width = layout.n_features();
         let x = out.x.into_slice::<f32>(OP, "x")?;
         let mut weights = out.weights.map(|weights| weights.into_slice::<f32>(OP, "weights")).transpose()?;
-        let mut targets = match &shared.layout.targets {
+        let mut targets = match &layout.targets {
             TargetLayout::Classes { .. } => Out::Labels(out.targets.into_slice::<i64>(OP, "targets")?),
             TargetLayout::Values { .. } => Out::Values(out.targets.into_slice::<f32>(OP, "targets")?),
         };
-        // Positions in `out`, grouped by row group.
-        let mut places: Vec<(usize, usize)> =
-            rows.iter().enumerate().map(|(place, &row)| (shared.group_of(row), place)).collect();
-        places.sort_unstable();
-        let mut wanted: Vec<usize> = places.iter().map(|(group, _)| *group).collect();
-        wanted.dedup();
-        while let Some(of_group) = shared.cache.take(&mut wanted, |group| shared.decode(group, false))? {
-            let group = of_group.group;
-            let start = shared.start_of(group);
-            let from = places.partition_point(|(other, _)| *other < group);
-            for &(_, place) in places[from..].iter().take_while(|(other, _)| *other == group) {
-                let row = rows[place] - start;
-                x[place * width..][..width].copy_from_slice(&of_group.features[row * width..][..width]);
-                targets.put(place, &of_group.targets, row);
-                if let (Some(out), Some(weights)) = (&mut weights, &of_group.weights) {
-                    out[place] = weights[row];
-                }
+        self.shared.for_each(rows, |place, of_group, row| {
+            x[place * width..][..width].copy_from_slice(&of_group.features[row * width..][..width]);
+            targets.put(place, &of_group.targets, row);
+            if let (Some(out), Some(weights)) = (&mut weights, &of_group.weights) {
+                out[place] = weights[row];
             }
-        }
-        Ok(())
+        })
     }
 
     fn gather_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
-        let shared = &*self.shared;
-        if shared.files[0].1.n_wide_features() == 0 {
+        if self.shared.files[0].1.n_wide_features() == 0 {
             return Ok(false);
         }
-        let width = shared.layout.n_features();
-        let mut places: Vec<(usize, usize)> =
-            rows.iter().enumerate().map(|(place, &row)| (shared.group_of(row), place)).collect();
-        places.sort_unstable();
-        let mut wanted: Vec<usize> = places.iter().map(|(group, _)| *group).collect();
-        wanted.dedup();
-        while let Some(of_group) = shared.cache.take(&mut wanted, |group| shared.decode(group, false))? {
-            let group = of_group.group;
-            let start = shared.start_of(group);
-            let from = places.partition_point(|(other, _)| *other < group);
-            for &(_, place) in places[from..].iter().take_while(|(other, _)| *other == group) {
-                let row = [rows[place] - start];
-                let out = &mut out[place * width..][..width];
-                of_group.remainders.differences(&of_group.features, &row, origin, out);
-            }
+        let width = self.shared.layout.n_features();
+        self.shared.for_each(rows, |place, of_group, row| {
+            let out = &mut out[place * width..][..width];
+            of_group.remainders.differences(&of_group.features, &[row], origin, out);
+        })?;
+        Ok(true)
+    }
+
+    fn gather_target_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
+        if self.shared.files[0].1.n_wide_targets() == 0 {
+            return Ok(false);
         }
+        let width = self.shared.layout.targets.n_outputs();
+        self.shared.for_each(rows, |place, of_group, row| {
+            let TargetCells::Values { values, .. } = &of_group.targets else {
+                unreachable!("rows are decoded for the targets of the layout")
+            };
+            let out = &mut out[place * width..][..width];
+            of_group.target_remainders.differences(values, &[row], origin, out);
+        })?;
         Ok(true)
     }
 

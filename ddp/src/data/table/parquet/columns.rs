@@ -144,8 +144,18 @@ impl Columns {
 
     /// Features of numbers that f32 rounds.
     pub(super) fn n_wide_features(&self) -> usize {
-        let is_wide =
-            |column: &&Column| matches!(column.roles[..], [Role::Feature(_)]) && is_wide(&column.data_type);
+        self.n_wide(|role| matches!(role, Role::Feature(_)))
+    }
+
+    /// Targets of numbers that f32 rounds.
+    pub(super) fn n_wide_targets(&self) -> usize {
+        self.n_wide(|role| matches!(role, Role::Target(_)))
+    }
+
+    fn n_wide(&self, is_one: impl Fn(&Role) -> bool) -> usize {
+        let is_wide = |column: &&Column| {
+            matches!(&column.roles[..], [role] if is_one(role)) && is_wide(&column.data_type)
+        };
         self.needed.iter().filter(is_wide).count()
     }
 

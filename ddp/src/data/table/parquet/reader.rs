@@ -381,6 +381,13 @@ impl Cells<'_> {
                 to_f32(self.array, &mut column);
                 let task = if *is_binary { Task::Multilabel } else { Task::Regression };
                 checks::values(&column, task, std::slice::from_ref(&self.column.name), &columns)?;
+                if rows.target_remainders.keeps(index)
+                    && let Some(remainders) = remainders(self.array, &column)
+                {
+                    for (row, remainder) in remainders.into_iter().enumerate() {
+                        rows.target_remainders.set(index, first + row, remainder);
+                    }
+                }
                 for (row, value) in column.into_iter().enumerate() {
                     values[(first + row) * *n_targets + index] = value;
                 }

@@ -184,6 +184,24 @@ fn row_groups_are_opened_only_for_an_order_that_suits_them() {
 }
 
 #[test]
+fn targets_keep_their_digits_whole_and_by_row_groups() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.parquet");
+    let (n_rows, base) = (100_000, 1_700_000_000_000_000_000_i64);
+    let x: ArrayRef = Arc::new(Float32Array::from_iter_values((0..n_rows).map(|i| i as f32)));
+    let y: ArrayRef = Arc::new(Int64Array::from_iter_values((0..n_rows).map(|i| base + i)));
+    write(&path, vec![("x", x), ("y", y)], 2000);
+    let sets = ["data.target=[\"y\"]", "data.task=regression", "data.shuffle_mode=blocks"];
+    for (memory, is_whole) in [(1 << 30, true), (1200 << 10, false)] {
+        let rows = open_with(&path, &sets, memory).unwrap();
+        assert_eq!(rows.block_ends().is_none(), is_whole);
+        let mut differences = [0.0; 4];
+        assert!(rows.gather_target_doubles(&[77_777, 0, 1999, 2000], &[1.7e18], &mut differences).unwrap());
+        assert_eq!(differences, [77_777.0, 0.0, 1999.0, 2000.0]);
+    }
+}
+
+#[test]
 fn damaged_files_are_errors_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rows.parquet");
