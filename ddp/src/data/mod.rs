@@ -24,6 +24,7 @@ mod dataset;
 pub mod device_rows;
 mod embedding_spec;
 pub mod error;
+mod exact_stats;
 mod files;
 mod foreign;
 pub(crate) mod format;

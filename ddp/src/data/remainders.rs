@@ -140,7 +140,7 @@ fn is_far<'a>(values: impl Iterator<Item = &'a f32> + Clone) -> bool {
 }
 
 /// Whether the value is what the shortest decimal notation of its f32 says.
-fn is_short(single: f32, remainder: f64) -> bool {
+pub(crate) fn is_short(single: f32, remainder: f64) -> bool {
     let value = f64::from(single) + remainder;
     remainder == 0.0 || single.to_string().parse() == Ok(value)
 }

@@ -15,6 +15,7 @@ mod bench;
 mod changed_data;
 mod checkpoint;
 mod command_line;
+mod convert;
 mod data;
 mod data_split;
 mod describe;

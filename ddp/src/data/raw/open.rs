@@ -2,6 +2,7 @@
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use super::array::RawArray;
 use super::bytes::{Bytes, MemoryBudget};
@@ -316,6 +317,7 @@ fn combine(
         task: spec.data.task,
         target_names,
         labels,
+        label_classes: OnceLock::new(),
         skips_unknown: spec.skips_unknown(),
         layout,
         source: spec.source.to_owned(),

@@ -1,7 +1,7 @@
 //! A [`Dataset`] of arrays of features, targets and weights.
 
 use std::ops::Range;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use ddp_kernels::cpu::row_copy::{FloatBits, RowCheck};
@@ -38,6 +38,8 @@ pub(crate) struct RawRows {
     pub(crate) target_names: Option<Vec<String>>,
     /// Labels of the class numbers, if the file holds them.
     pub(crate) labels: Option<Vec<String>>,
+    /// Classes of these labels; found with the first row.
+    pub(crate) label_classes: OnceLock<Vec<i64>>,
     /// Whether a label that is no class is class -1 rather than an error.
     pub(crate) skips_unknown: bool,
     pub(crate) layout: RowLayout,
@@ -126,7 +128,10 @@ impl RawRows {
                                 }
                             }
                         }
-                        _ => survey.add_integers(&labels),
+                        _ => match self.labels.as_ref().filter(|_| width == 1) {
+                            Some(names) => add_named(&mut survey, &labels, names),
+                            None => survey.add_integers(&labels),
+                        },
                     }
                 }
                 _ => {
@@ -173,6 +178,14 @@ impl RawRows {
         Ok(())
     }
 
+    /// Classes of the labels that the file's numbers stand for; `None` if the numbers are classes, or labels themselves.
+    fn label_classes(&self) -> Option<&[i64]> {
+        let vocabulary = self.layout.labels.as_deref().filter(|vocabulary| !vocabulary.is_numbers())?;
+        let names = self.labels.as_ref()?;
+        let class = |name: &String| vocabulary.class_of_text(name).map_or(-1, |class| class as i64);
+        Some(self.label_classes.get_or_init(|| names.iter().map(class).collect()))
+    }
+
     /// Reads the labels of the file and replaces them by class indices.
     fn labels(&self, rows: &[usize], out: &mut [i64]) -> Result<()> {
         let vocabulary = self.layout.labels.as_deref();
@@ -194,7 +207,18 @@ impl RawRows {
             }
             raw if raw.is_integer() => {
                 self.targets.rows_to_i64(rows, out)?;
-                if let Some(n) = vocabulary.and_then(|vocabulary| vocabulary.map_integers(out, -1)) {
+                if let (Some(classes), Some(names)) = (self.label_classes(), &self.labels) {
+                    for (n, number) in out.iter_mut().enumerate() {
+                        let place = usize::try_from(*number).unwrap_or(usize::MAX);
+                        let class = classes.get(place).copied().unwrap_or(-1);
+                        if class < 0 && unknown.is_none() {
+                            let label =
+                                names.get(place).map_or(Label::Integer(*number), |name| Label::parse(name));
+                            unknown = Some((n, label));
+                        }
+                        *number = class;
+                    }
+                } else if let Some(n) = vocabulary.and_then(|vocabulary| vocabulary.map_integers(out, -1)) {
                     let mut label = [0];
                     self.targets.rows_to_i64(&rows[n..=n], &mut label)?;
                     unknown = Some((n, Label::Integer(label[0])));
@@ -257,6 +281,20 @@ impl RawRows {
     }
 }
 
+/// Adds the labels that `numbers` stand for; a number beyond `names` is a label itself.
+fn add_named(survey: &mut LabelSurvey, numbers: &[i64], names: &[String]) {
+    let mut counts = vec![0; names.len()];
+    for &number in numbers {
+        match usize::try_from(number).ok().and_then(|place| counts.get_mut(place)) {
+            Some(count) => *count += 1,
+            None => survey.add_integers(&[number]),
+        }
+    }
+    for (name, n_rows) in names.iter().zip(counts).filter(|(_, n_rows)| *n_rows > 0) {
+        survey.add_texts(name, n_rows);
+    }
+}
+
 impl Dataset for RawRows {
     fn len(&self) -> usize {
         self.features.n_rows()
@@ -290,6 +328,14 @@ impl Dataset for RawRows {
         Ok(true)
     }
 
+    fn gather_target_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
+        if !self.targets.raw.is_wide() {
+            return Ok(false);
+        }
+        self.targets.rows_less(rows, origin, out)?;
+        Ok(true)
+    }
+
     fn class_indices(&self, rows: Range<usize>, out: &mut [i64]) -> Result<()> {
         let mut numbers = Vec::new();
         for (start, out) in rows.step_by(SCAN_ROWS).zip(out.chunks_mut(SCAN_ROWS)) {
@@ -312,9 +358,11 @@ impl Dataset for RawRows {
         let target_columns = Columns { rows: &[], place: &place_of_target };
         let targets = match &self.layout.targets {
             TargetLayout::Classes { n_classes } => {
-                if !self.layout.labels.as_ref().is_some_and(|labels| labels.is_numbers())
-                    || self.skips_unknown
-                {
+                let are_classes = match self.label_classes() {
+                    Some(classes) => classes.iter().zip(0..).all(|(class, number)| *class == number),
+                    None => self.layout.labels.as_ref().is_some_and(|labels| labels.is_numbers()),
+                };
+                if !are_classes || self.skips_unknown {
                     return Ok(None);
                 }
                 let Some(labels) = self.targets.in_place::<i64>(rows.clone()) else { return Ok(None) };

@@ -115,10 +115,12 @@ impl CellColumns {
                 (Role::Date(first), Destination::Arrays) => {
                     group.names = plan.features[first..][..super::time::PARTS.len()].to_vec();
                     group.kind = Kind::Number(RawType::F32);
+                    group.fits_single = Some(true);
                     Form::DateParts
                 }
                 _ => {
                     group.kind = inference.kind(use_, to).map_err(of_cell)?;
+                    group.fits_single = Some(inference.fits_single());
                     cells = inference.cell_kind(use_).map_err(of_cell)?;
                     Form::of(&group.kind)
                 }

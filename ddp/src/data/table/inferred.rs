@@ -1,9 +1,11 @@
 //! Types of the columns of a text file, from all of its cells.
 
 use super::cell::{DecimalMark, Notation, truth, with_point};
+use super::plain_number::PlainNumber;
 use super::time::{self, MomentType, MomentUnit};
 use crate::data::CellProblem;
 use crate::data::raw::RawType;
+use crate::data::remainders::is_short;
 use crate::data::write::{CellKind, Kind};
 
 /// Largest integer below which f64 holds all of them.
@@ -45,6 +47,8 @@ pub(crate) struct Inference {
     has_nanoseconds: bool,
     /// Whether nanoseconds since 1970 exceed i64.
     is_beyond_nanoseconds: bool,
+    /// Whether f32 loses a digit of some number.
+    loses_digits: bool,
     /// Integers that f64 rounds.
     n_wide: u64,
     /// Place of the first missing value.
@@ -68,6 +72,14 @@ impl Inference {
         notation: &Notation,
         place: impl Fn() -> String,
     ) -> Result<(), CellProblem> {
+        if use_ != CellUse::Category
+            && !is_string
+            && !notation.has_missing_numbers()
+            && let Some(number) = PlainNumber::read(cell)
+        {
+            self.add_plain(number);
+            return Ok(());
+        }
         let text = std::str::from_utf8(cell).map_err(|_| CellProblem::NotUtf8)?.trim();
         if is_missing(text, use_, notation) {
             if self.missing.is_none() {
@@ -88,7 +100,11 @@ impl Inference {
         }
         match number(text, notation) {
             Some(_) if is_string => self.add_text(text, place),
-            Some(number) if number.is_finite() => self.has_fractions = true,
+            Some(number) if number.is_finite() => {
+                self.has_fractions = true;
+                // Formatting takes time.
+                self.loses_digits = self.loses_digits || !has_digits_of_single(number);
+            }
             Some(_) => {
                 self.not_finite.get_or_insert_with(|| (place(), text.to_owned()));
             }
@@ -113,6 +129,18 @@ impl Inference {
         Ok(())
     }
 
+    #[inline]
+    fn add_plain(&mut self, number: PlainNumber) {
+        match number.whole() {
+            Some(whole) => {
+                self.has_integers = true;
+                self.has_negative |= whole < 0;
+            }
+            None => self.has_fractions = true,
+        }
+        self.loses_digits = self.loses_digits || !number.fits_single();
+    }
+
     fn add_text(&mut self, text: &str, place: impl Fn() -> String) {
         self.text.get_or_insert_with(|| (place(), text.to_owned()));
     }
@@ -122,8 +150,10 @@ impl Inference {
         self.has_negative |= text.starts_with('-');
         // Most are short.
         if text.len() <= 15 {
+            self.loses_digits |= !text.parse::<i64>().is_ok_and(|whole| whole as f32 as i64 == whole);
             return;
         }
+        self.loses_digits = true;
         let digits = text.trim_start_matches(['+', '-']);
         match digits.parse::<u128>() {
             Ok(size) => {
@@ -203,6 +233,11 @@ impl Inference {
         })
     }
 
+    /// Whether f32 keeps every digit.
+    pub(crate) fn fits_single(&self) -> bool {
+        !(self.loses_digits || self.has_dates || self.has_date_times || self.has_times)
+    }
+
     /// Integers that the type of the column rounds.
     pub(crate) fn n_rounded(&self, kind: &Kind) -> u64 {
         if *kind == Kind::Number(RawType::F64) { self.n_wide } else { 0 }
@@ -227,6 +262,13 @@ pub(super) fn number(text: &str, notation: &Notation) -> Option<f64> {
         return None;
     }
     with_point(text)?.parse().ok()
+}
+
+/// Whether the shortest decimal notation of the nearest f32 is `number`.
+fn has_digits_of_single(number: f64) -> bool {
+    let single = number as f32;
+    let remainder = number - f64::from(single);
+    remainder == 0.0 || (single.is_normal() && is_short(single, remainder))
 }
 
 fn is_integer(text: &[u8]) -> bool {
@@ -286,6 +328,18 @@ mod tests {
         assert_eq!(inferred(&["true"]).cell_kind(CellUse::Number), Ok(CellKind::Truth));
         let (place, _) = inferred(&["1", "1e999"]).kind(CellUse::Number, Destination::Columns).unwrap_err();
         assert_eq!(place, "row 1");
+        for (cells, fits) in [
+            (&["123456.7", "0.1", "-3e-5", "", "7"][..], true),
+            (&["0.123456789"], false),
+            (&["1.7014118e38"], true),
+            (&["1e-42"], false),
+            (&["16777216", "-33554432"], true),
+            (&["16777217"], false),
+            (&["2024-01-01"], false),
+            (&["true", "no"], true),
+        ] {
+            assert_eq!(inferred(cells).fits_single(), fits, "{cells:?}");
+        }
         let wide = inferred(&["9007199254740993", "0.5", "9007199254740992"]);
         assert_eq!(wide.n_rounded(&Kind::Number(RawType::F64)), 1);
     }

@@ -23,6 +23,7 @@ mod parquet;
 mod parquet;
 mod partition;
 mod partition_rows;
+mod plain_number;
 mod read;
 mod reader;
 mod rows;

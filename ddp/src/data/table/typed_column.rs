@@ -2,6 +2,7 @@
 
 use super::cell::{Notation, truth};
 use super::inferred::{CellUse, is_missing, number};
+use super::plain_number::PlainNumber;
 use super::texts::Texts;
 use super::time::{self, MomentType};
 use crate::data::raw::RawType;
@@ -59,6 +60,17 @@ impl TypedColumn {
 
     /// Appends a cell; false if it is not of the column's type.
     pub(crate) fn push(&mut self, cell: &[u8], notation: &Notation) -> bool {
+        if let Form::Number(raw @ (RawType::F64 | RawType::I64)) = self.form
+            && !notation.has_missing_numbers()
+            && let Some(number) = PlainNumber::read(cell)
+        {
+            let bytes = match raw {
+                RawType::F64 => Some(number.double().to_le_bytes()),
+                _ => number.whole().map(i64::to_le_bytes),
+            };
+            self.n_rows += usize::from(bytes.is_some());
+            return self.extend(bytes);
+        }
         let Ok(text) = std::str::from_utf8(cell) else { return false };
         let text = text.trim();
         let row = self.n_rows;

@@ -15,6 +15,8 @@ pub(crate) struct ArrayLayout {
     pub(crate) features: Vec<String>,
     pub(crate) targets: Vec<String>,
     pub(crate) dtype: RawType,
+    /// The reason for `dtype`; `None` if the user chose it.
+    pub(crate) reason: Option<&'static str>,
     pub(crate) target_dtype: RawType,
     /// `None` without weights.
     pub(crate) weight_dtype: Option<RawType>,
@@ -51,7 +53,7 @@ impl ArrayLayout {
         };
         let names = |purpose| schema.of(purpose).flat_map(|group| &group.names).cloned().collect::<Vec<_>>();
         let type_of = |purpose| schema.of(purpose).map(type_of).reduce(common);
-        let mut natural = type_of(Purpose::Feature).unwrap_or(RawType::F32);
+        let (mut natural, reason) = feature_type(schema);
         if !categories.is_empty() {
             let most = categories.iter().map(|column| column.vocabulary.n_codes() as u64 - 1).max();
             while most.unwrap_or(0) > largest_code(natural) {
@@ -66,7 +68,11 @@ impl ArrayLayout {
             features: names(Purpose::Feature),
             targets: names(Purpose::Target),
             dtype: dtype.unwrap_or(natural),
-            target_dtype: type_of(Purpose::Target).unwrap_or(RawType::F32),
+            reason: dtype.is_none().then_some(reason),
+            target_dtype: match type_of(Purpose::Target) {
+                Some(RawType::F64) if keeps_digits(schema, Purpose::Target) => RawType::F32,
+                other => other.unwrap_or(RawType::F32),
+            },
             weight_dtype: type_of(Purpose::Weight),
             labels,
             categories,
@@ -109,6 +115,31 @@ impl ArrayLayout {
             + self.targets.len() * self.target_dtype.size_bytes()
             + self.weight_dtype.map_or(0, RawType::size_bytes)
     }
+}
+
+/// The smallest type that keeps every digit of the features, and the reason for it.
+fn feature_type(schema: &Schema) -> (RawType, &'static str) {
+    let groups = || schema.of(Purpose::Feature);
+    let whole = groups().map(type_of).reduce(common).unwrap_or(RawType::F32);
+    let short = groups().map(|group| match type_of(group) {
+        raw if raw.is_wide() && group.fits_single == Some(true) => RawType::F32,
+        raw => raw,
+    });
+    let short = short.reduce(common).unwrap_or(RawType::F32);
+    let loses_digits = groups().any(|group| group.fits_single == Some(false));
+    let is_one_type = groups().all(|group| type_of(group) == whole);
+    match () {
+        () if short.size_bytes() < whole.size_bytes() => (short, "which keeps every digit"),
+        () if loses_digits && whole.is_integer() => (whole, "because f32 would round whole numbers"),
+        () if loses_digits => (whole, "because f32 would lose digits"),
+        () if is_one_type => (whole, "as in the input"),
+        () => (whole, "the smallest type that holds all columns"),
+    }
+}
+
+/// Whether f32 keeps every digit of the columns of one use, which are texts in the file.
+fn keeps_digits(schema: &Schema, purpose: Purpose) -> bool {
+    schema.of(purpose).all(|group| group.fits_single == Some(true))
 }
 
 /// The type of a group in an array; texts become numbers of classes or categories.
@@ -158,10 +189,20 @@ impl ArrayEncoder {
             let (out, dtype, width) = match purpose {
                 Purpose::Feature => (&mut rows.features, self.layout.dtype, self.layout.features.len()),
                 Purpose::Target => (&mut rows.targets, self.layout.target_dtype, self.layout.targets.len()),
-                Purpose::Weight => (&mut rows.weights, self.layout.weight_dtype.unwrap_or(RawType::F32), 1),
+                Purpose::Weight => match self.layout.weight_dtype {
+                    Some(dtype) => (&mut rows.weights, dtype, 1),
+                    None => continue,
+                },
             };
-            out.clear();
             let size = dtype.size_bytes();
+            // Every byte is overwritten.
+            out.resize(chunk.n_rows * width * size, 0);
+            // The digits of texts are kept, not the nearest f64.
+            let is_short = dtype == RawType::F32
+                && match purpose {
+                    Purpose::Feature => self.layout.reason.is_some(),
+                    _ => keeps_digits(&self.schema, purpose),
+                };
             let mut at = 0;
             for (index, (group, block)) in self.schema.groups.iter().zip(&chunk.blocks).enumerate() {
                 if group.purpose != purpose {
@@ -172,10 +213,10 @@ impl ArrayEncoder {
                 let cells = if is_whole { &mut *out } else { &mut self.scratch };
                 cells.clear();
                 let put = put(block, dtype, &self.codes[index], cells);
-                self.n_rounded +=
+                let n_rounded =
                     put.map_err(|misfit| does_not_fit(&self.schema, group, misfit, first, dtype))?;
+                self.n_rounded += if is_short { 0 } else { n_rounded };
                 if !is_whole {
-                    out.resize(chunk.n_rows * width * size, 0);
                     spread(&self.scratch, n * size, out, at * size, width * size);
                 }
                 at += n;

@@ -22,7 +22,9 @@ pub(super) fn cast(from: RawType, bytes: &[u8], to: RawType, out: &mut Vec<u8>) 
     }
     if matches!(from, RawType::I64 | RawType::U64) {
         let wholes = bytes.chunks_exact(8).map(|bytes| raw_to_i128(from, bytes));
-        return put_all(wholes, to, out, Some, |whole| whole as f64, |whole| whole as f32);
+        // Both are whole.
+        let differs = |whole, rounded: f64| rounded as i128 != whole;
+        return put_all(wholes, to, out, Some, |whole| whole as f64, |whole| whole as f32, differs);
     }
     const BLOCK: usize = 1024;
     let size = from.size_bytes();
@@ -33,13 +35,16 @@ pub(super) fn cast(from: RawType, bytes: &[u8], to: RawType, out: &mut Vec<u8>) 
         raw_to_f64(from, false, bytes, doubles);
         let whole =
             |double: f64| (double.fract() == 0.0 && double.abs() < 2f64.powi(65)).then_some(double as i128);
-        let put = put_all(doubles.iter().copied(), to, out, whole, |double| double, |double| double as f32);
+        let differs = |double: f64, rounded: f64| rounded != double && !double.is_nan();
+        let doubles = doubles.iter().copied();
+        let put = put_all(doubles, to, out, whole, |double| double, |double| double as f32, differs);
         n_rounded += put.map_err(|misfit| Misfit { index: number * BLOCK + misfit.index })?;
     }
     Ok(n_rounded)
 }
 
-/// Appends `values`, which are whole numbers by `whole`, f64 by `double` and f32 by `single`.
+/// Appends `values`, which are whole numbers by `whole`, f64 by `double` and f32 by `single`; `differs` compares a value with a float
+/// that stands for it.
 #[inline(always)]
 fn put_all<T: Copy>(
     values: impl Iterator<Item = T>,
@@ -48,13 +53,9 @@ fn put_all<T: Copy>(
     whole: impl Fn(T) -> Option<i128>,
     double: impl Fn(T) -> f64,
     single: impl Fn(T) -> f32,
+    differs: impl Fn(T, f64) -> bool,
 ) -> Result<u64, Misfit> {
     let mut n_rounded = 0;
-    // Whether `rounded` stands for `value`: compared as integers where both are.
-    let differs = |value: T, rounded: f64| match whole(value) {
-        Some(whole) => rounded.fract() != 0.0 || rounded as i128 != whole,
-        None => rounded != double(value) && !rounded.is_nan(),
-    };
     macro_rules! integers {
         ($t:ty) => {
             for (index, value) in values.enumerate() {

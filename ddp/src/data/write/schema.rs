@@ -24,6 +24,8 @@ pub(crate) struct Group {
     pub(crate) kind: Kind,
     /// Columns of numbers that stand for texts, in files of arrays.
     pub(crate) categories: Vec<CategoryColumn>,
+    /// Whether f32 keeps every digit of the numbers; `None` where the file has types.
+    pub(crate) fits_single: Option<bool>,
 }
 
 /// Use of a column in training.
@@ -48,7 +50,7 @@ pub(crate) enum Kind {
 impl Group {
     /// A column of a table.
     pub(crate) fn column(purpose: Purpose, name: String, kind: Kind) -> Self {
-        Group { purpose, names: vec![name], kind, categories: Vec::new() }
+        Group { purpose, names: vec![name], kind, categories: Vec::new(), fits_single: None }
     }
 
     /// Makes numbers that are features numbers of the type `raw`.

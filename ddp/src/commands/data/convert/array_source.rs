@@ -42,6 +42,7 @@ impl ArraySource {
             names: layout.features.clone(),
             kind: Kind::Number(RawType::F32),
             categories: Vec::new(),
+            fits_single: None,
         };
         let target = Group::column(Purpose::Target, spec.data.target[0].clone(), Kind::Number(RawType::I64));
         Ok(ArraySource::new(Rows::Builtin(rows), spec, vec![features, target], None, false))
@@ -62,6 +63,7 @@ impl ArraySource {
             names: layout.features.clone(),
             kind: Kind::Number(rows.features.raw),
             categories: layout.categories.clone(),
+            fits_single: None,
         }];
         let is_named = rows.target_names.as_ref().filter(|names| names.len() == rows.targets.n_values());
         let labels =
@@ -85,6 +87,7 @@ impl ArraySource {
                 raw => Kind::Number(raw),
             },
             categories: Vec::new(),
+            fits_single: None,
         });
         if let Some(weights) = &rows.weights {
             groups.push(Group::column(Purpose::Weight, "weight".to_owned(), Kind::Number(weights.raw)));

@@ -50,6 +50,8 @@ struct Outcome {
     n_rounded: u64,
     /// The type that rounds them.
     rounded_to: &'static str,
+    /// Type of the features in arrays and the reason for it, unless the user chose it.
+    feature_type: Option<String>,
 }
 
 /// Converts rows and returns the summary.
@@ -84,6 +86,9 @@ fn run(args: &ConvertArgs, mut meter: Meter) -> Result<String> {
         for (target, (outcome, name)) in targets.iter().zip(outcomes.iter().zip(["train", "eval"])) {
             summary += &format!("\n{name}: {} rows in `{}`", outcome.n_rows, target.shown());
         }
+    }
+    if let Some(feature_type) = outcomes.iter().find_map(|outcome| outcome.feature_type.as_ref()) {
+        summary += &format!("\nfeatures are {feature_type}");
     }
     for outcome in outcomes.iter().filter(|outcome| outcome.n_rounded > 0) {
         let (n, to) = (outcome.n_rounded, outcome.rounded_to);
@@ -213,7 +218,8 @@ fn convert_part(
     }
     output.finish()?;
     let n_rounded = output.n_rounded() + source.n_rounded();
-    Ok(Outcome { n_rows, n_files, n_rounded, rounded_to: output.rounded_to() })
+    let (rounded_to, feature_type) = (output.rounded_to(), output.feature_type());
+    Ok(Outcome { n_rows, n_files, n_rounded, rounded_to, feature_type })
 }
 
 /// Writes the labels of the class numbers, as `predict` does, for arrays, which can't hold text.
@@ -254,5 +260,7 @@ fn sets(args: &ConvertArgs) -> Vec<String> {
 #[cfg(test)]
 mod tests;
 
+#[cfg(all(test, feature = "parquet"))]
+mod batch_tests;
 #[cfg(test)]
 mod typed_tests;

@@ -138,6 +138,12 @@ impl Output {
         }
     }
 
+    /// The type of the features in arrays and the reason for it, unless the user chose it.
+    pub(super) fn feature_type(&self) -> Option<String> {
+        let Output::Arrays { layout, .. } = self else { return None };
+        layout.reason.map(|reason| format!("{}, {reason}", layout.dtype.name()))
+    }
+
     /// The type that rounded them.
     pub(super) fn rounded_to(&self) -> &'static str {
         match self {

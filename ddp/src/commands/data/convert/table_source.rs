@@ -105,7 +105,10 @@ impl TableSource {
                     let kind = inference.kind(CellUse::Number, self.to);
                     let kind = kind.map_err(|(place, problem)| cell(place, &partition.name, problem))?;
                     let purpose = partition.role.purpose().expect("it is used");
-                    self.schema.groups.push(Group::column(purpose, partition.name, kind));
+                    let fits_single = Some(inference.fits_single());
+                    self.schema
+                        .groups
+                        .push(Group { fits_single, ..Group::column(purpose, partition.name, kind) });
                 }
             }
         }

@@ -10,11 +10,11 @@ use crate::cli::{Cli, Command, DataCommand};
 use crate::report::progress::ProgressChoice;
 
 #[track_caller]
-fn convert(words: &[&str]) -> String {
+pub(super) fn convert(words: &[&str]) -> String {
     try_convert(words).unwrap()
 }
 
-fn try_convert(words: &[&str]) -> Result<String> {
+pub(super) fn try_convert(words: &[&str]) -> Result<String> {
     let cli = Cli::try_parse_from(["ddp-train", "data", "convert"].iter().chain(words)).unwrap();
     let Command::Data(DataCommand::Convert(args)) = cli.command else { panic!() };
     run(&ConvertArgs { progress: ProgressChoice::None, ..*args }, Meter::none())
@@ -49,7 +49,7 @@ fn rows_of(path: &Path) -> Vec<Vec<String>> {
     text.lines().map(|line| line.split(',').map(|cell| cell.trim_matches('"').to_owned()).collect()).collect()
 }
 
-fn path_of(folder: &tempfile::TempDir, name: &str) -> String {
+pub(super) fn path_of(folder: &tempfile::TempDir, name: &str) -> String {
     folder.path().join(name).to_string_lossy().into_owned()
 }
 
@@ -168,12 +168,20 @@ fn arrays_take_the_type_that_loses_nothing_or_say_what_is_lost() {
     for (rows, dtype) in [
         ("1,9007199254740993,0\n2,3,1\n", "<i8"),
         ("1,18446744073709551615,0\n2,3,1\n", "<f8"),
-        ("0.5,3,0\n2,4,1\n", "<f8"),
+        ("0.5,3,0\n2,4,1\n", "<f4"),
+        ("0.1,3,0\n,4,1\n", "<f4"),
+        ("123.4567,3,0\n2,4,1\n", "<f4"),
+        ("0.123456789,3,0\n2,4,1\n", "<f8"),
+        ("16777216,3,0\n2,4,1\n", "<f4"),
+        ("16777217,3,0\n2,4,1\n", "<i8"),
+        ("16777217,0.5,0\n2,4,1\n", "<f8"),
         ("true,no,0\nfalse,yes,1\n", "|b1"),
     ] {
         fs::write(&first, format!("a,b,label\n{rows}")).unwrap();
-        convert(&[&first, &npy, "--overwrite"]);
+        let said = convert(&[&first, &npy, "--overwrite", "--keep-missing"]);
         assert!(header(&npy).contains(dtype), "{rows} {}", header(&npy));
+        assert!(said.contains("features are "), "{said}");
+        assert_eq!(said.contains("rounded"), rows.contains("18446744073709551615"), "{said}");
         assert!(header(&classes).contains("<i8"));
     }
     fs::write(&first, "a,b,label\n0.1,9007199254740993,0\n0.5,3,1\n").unwrap();

@@ -6,6 +6,7 @@ use arrow_array::cast::AsArray as _;
 use arrow_array::types;
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{DataType, SchemaRef};
+use half::f16;
 
 use super::cells::{categories, remainders, to_date_parts, to_f32};
 use super::columns::{Column, Columns, Kind as ArrowKind, first_list_len, kind as kind_of, pandas_indices};
@@ -232,34 +233,38 @@ fn block(array: &ArrayRef, use_: &Use) -> Result<Block, (usize, usize, usize)> {
             let bytes = bytemuck::cast_slice(&parts).to_vec();
             Block::Numbers(Numbers { raw: RawType::F32, bytes, nulls: nulls(array) })
         }
-        Use::Lists(len) => {
-            let (mut bytes, mut missing, mut raw) = (Vec::new(), Nulls::default(), RawType::F64);
-            let mut empty = Vec::new();
-            for row in 0..array.len() {
-                match list(array, row) {
-                    None => {
-                        missing.mark(row);
-                        empty.push(bytes.len());
-                    }
-                    Some(of_row) if of_row.len() != *len => return Err((row, of_row.len(), *len)),
-                    Some(of_row) => {
-                        let of_row = numbers(&of_row);
-                        raw = of_row.raw;
-                        if of_row.nulls.first().is_some() {
-                            missing.mark(row);
-                        }
-                        bytes.extend(of_row.bytes);
-                    }
-                }
-            }
-            // Rows without a list, which is known only now.
-            let row_bytes = len * raw.size_bytes();
-            for at in empty.into_iter().rev() {
-                bytes.splice(at..at, std::iter::repeat_n(0, row_bytes));
-            }
-            Block::Numbers(Numbers { raw, bytes, nulls: missing })
-        }
+        Use::Lists(len) => lists(array, *len)?,
     })
+}
+
+/// Lists of `len` numbers, as f64 if an element or a list is missing; the error is that of [`block`].
+fn lists(array: &ArrayRef, len: usize) -> Result<Block, (usize, usize, usize)> {
+    let lists: Vec<Option<ArrayRef>> = (0..array.len()).map(|row| list(array, row)).collect();
+    let is_whole =
+        |of_row: &Option<ArrayRef>| of_row.as_ref().is_some_and(|of_row| of_row.logical_null_count() == 0);
+    let has_gaps = !lists.iter().all(is_whole);
+    let (mut raw, mut bytes, mut missing) = (RawType::F64, Vec::new(), Nulls::default());
+    for (row, of_row) in lists.iter().enumerate() {
+        if has_gaps && !is_whole(of_row) {
+            missing.mark(row);
+        }
+        let Some(of_row) = of_row else {
+            bytes.extend(std::iter::repeat_n(f64::NAN.to_le_bytes(), len).flatten());
+            continue;
+        };
+        if of_row.len() != len {
+            return Err((row, of_row.len(), len));
+        }
+        let of_row = numbers(of_row);
+        if has_gaps {
+            let element = |at| if of_row.nulls.is_null(at) { f64::NAN } else { of_row.double(at) };
+            bytes.extend((0..len).flat_map(|at| element(at).to_le_bytes()));
+        } else {
+            raw = of_row.raw;
+            bytes.extend(of_row.bytes);
+        }
+    }
+    Ok(Block::Numbers(Numbers { raw, bytes, nulls: missing }))
 }
 
 fn nulls(array: &dyn Array) -> Nulls {
@@ -269,7 +274,7 @@ fn nulls(array: &dyn Array) -> Nulls {
     }
 }
 
-/// The values as numbers of [`raw_type`].
+/// The values as numbers of [`raw_type`]; missing floats are NaN.
 fn numbers(array: &dyn Array) -> Numbers {
     macro_rules! native {
         ($t:ident) => {
@@ -277,7 +282,7 @@ fn numbers(array: &dyn Array) -> Numbers {
         };
     }
     let raw = raw_type(array.data_type());
-    let bytes = match array.data_type() {
+    let mut bytes: Vec<u8> = match array.data_type() {
         DataType::Boolean => array.as_boolean().values().iter().map(u8::from).collect(),
         DataType::Int8 => native!(Int8Type),
         DataType::Int16 => native!(Int16Type),
@@ -298,7 +303,21 @@ fn numbers(array: &dyn Array) -> Numbers {
             values.flat_map(f64::to_le_bytes).collect()
         }
     };
-    Numbers { raw, bytes, nulls: nulls(array) }
+    let nulls = nulls(array);
+    if nulls.first().is_some() && !raw.is_integer() {
+        let size = raw.size_bytes();
+        let nan = match raw {
+            RawType::F16 => f16::NAN.to_le_bytes().to_vec(),
+            RawType::F32 => f32::NAN.to_le_bytes().to_vec(),
+            _ => f64::NAN.to_le_bytes().to_vec(),
+        };
+        for (row, place) in bytes.chunks_exact_mut(size).enumerate() {
+            if nulls.is_null(row) {
+                place.copy_from_slice(&nan);
+            }
+        }
+    }
+    Numbers { raw, bytes, nulls }
 }
 
 /// The values as texts; truth values are spelled as labels are, if they are labels.
