@@ -37,7 +37,7 @@ mod typed_column;
 pub(crate) use cell::{Meaning, Notation, with_point};
 pub(crate) use cell_chunks::{CellColumns, open_planned};
 pub(crate) use column_texts::for_each_text;
-pub(crate) use columns::{ColumnPlan, FileColumns, Partition, Role, index_note, same_columns};
+pub(crate) use columns::{ColumnPlan, Partition, Role, index_note, same_columns};
 pub use csv::CsvError;
 pub(crate) use csv::quoted as quoted_cell;
 pub(crate) use exact_rows::ExactRows;
