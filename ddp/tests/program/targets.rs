@@ -262,12 +262,8 @@ fn targets_far_from_zero_keep_their_digits_in_every_format() {
     };
     write(folder.path(), "near.csv", &sines(|y| format!("{y:.9}")));
     write(folder.path(), "far.csv", &sines(|y| format!("{:.6}", 1.7e9 + y)));
-    // Nanoseconds, a fraction of a microsecond apart.
-    write(
-        folder.path(),
-        "time.csv",
-        &sines(|y| (1_700_000_000_000_000_000 + (y * 100.0) as i64).to_string()),
-    );
+    // Nanoseconds, within a fraction of a millisecond.
+    write(folder.path(), "time.csv", &sines(|y| (1_700_000_000_000_000_000 + (y * 1e5) as i64).to_string()));
     let near = of_table("near.csv");
     assert!(near > 0.98, "{near}");
     for far in ["far", "time"] {

@@ -78,7 +78,8 @@ mod tests {
         fn numbers_are_those_of_the_standard_library(text in "-?[0-9]{0,17}\\.?[0-9]{0,17}|[-+.e0-9x]{0,8}") {
             if let Some(number) = PlainNumber::read(text.as_bytes()) {
                 let single = number.double() as f32;
-                if let Some(of_single) = PlainNumber::read(single.to_string().as_bytes()) {
+                let text = single.to_string();
+                if let Some(of_single) = PlainNumber::read(text.as_bytes()).filter(|_| text.contains('.')) {
                     prop_assert!(of_single.fits_single(), "{}", single);
                 }
                 prop_assert_eq!(number.double().to_bits(), text.parse::<f64>().unwrap().to_bits());
@@ -91,7 +92,7 @@ mod tests {
     fn shortest_decimals_of_singles_fit_and_others_do_not() {
         let fits = |text: &str| PlainNumber::read(text.as_bytes()).unwrap().fits_single();
         for text in
-            ["0.1", "-123456.7", "0.12573022", "16777216", "33554434", "1.1132812", "1.1132813", "0.0"]
+            ["0.1", "-123456.7", "0.12573022", "16777216", "33554436", "1.1132812", "1.1132813", "0.0"]
         {
             assert!(fits(text), "{text}");
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow_array::builder::{Float64Builder, ListBuilder};
-use arrow_array::{ArrayRef, Float32Array, Int32Array, Int64Array, RecordBatch};
+use arrow_array::{ArrayRef, Float32Array, Int16Array, Int32Array, Int64Array, RecordBatch};
 use parquet::arrow::ArrowWriter;
 
 use super::typed_tests::{convert, path_of, try_convert};
@@ -27,13 +27,12 @@ fn gaps_are_kept_as_nan_in_a_type_that_holds_the_values() {
     let folder = tempfile::tempdir().unwrap();
     let (from, npz) = (path_of(&folder, "in.parquet"), path_of(&folder, "out.npz"));
     for (large, dtype) in [(300, "f32"), (16_777_217, "f64")] {
-        let gaps: ArrayRef = Arc::new(Int32Array::from(vec![Some(large), None, Some(-7)]));
         let single: ArrayRef = Arc::new(Float32Array::from(vec![0.5, 1.5, 2.5]));
-        let of_type: ArrayRef = match dtype {
-            "f32" => Arc::new(arrow_array::Int16Array::from(vec![Some(300), None, Some(-7)])),
-            _ => gaps,
+        let gaps: ArrayRef = match dtype {
+            "f32" => Arc::new(Int16Array::from(vec![Some(300), None, Some(-7)])),
+            _ => Arc::new(Int32Array::from(vec![Some(large), None, Some(-7)])),
         };
-        write(&from, vec![("gaps", of_type), ("single", single), labels()]);
+        write(&from, vec![("gaps", gaps), ("single", single), labels()]);
         let message = try_convert(&[&from, &npz, "--overwrite"]).unwrap_err().to_string();
         assert!(message.contains("\"gaps\"") && message.contains("row 1"), "{message}");
         assert!(message.contains("--keep-missing"), "{message}");

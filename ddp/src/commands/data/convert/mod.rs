@@ -260,7 +260,8 @@ fn sets(args: &ConvertArgs) -> Vec<String> {
 #[cfg(test)]
 mod tests;
 
-#[cfg(all(test, feature = "parquet"))]
+#[cfg(feature = "parquet")]
+#[cfg(test)]
 mod batch_tests;
 #[cfg(test)]
 mod typed_tests;

@@ -187,7 +187,7 @@ fn row_groups_are_opened_only_for_an_order_that_suits_them() {
 fn targets_keep_their_digits_whole_and_by_row_groups() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rows.parquet");
-    let (n_rows, base) = (100_000, 1_700_000_000_000_000_000_i64);
+    let (n_rows, base) = (200_000, 1_700_000_000_000_000_000_i64);
     let x: ArrayRef = Arc::new(Float32Array::from_iter_values((0..n_rows).map(|i| i as f32)));
     let y: ArrayRef = Arc::new(Int64Array::from_iter_values((0..n_rows).map(|i| base + i)));
     write(&path, vec![("x", x), ("y", y)], 2000);
