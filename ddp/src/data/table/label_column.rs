@@ -116,7 +116,7 @@ impl LabelColumn {
     }
 
     /// Class indices, or integers as stored; `None` for numbers with fractions and for texts.
-    #[cfg(feature = "parquet")]
+    #[cfg(any(feature = "parquet", test))]
     pub(crate) fn integers(&self) -> Option<&[i64]> {
         match &self.cells {
             Cells::Known { classes: labels, .. } | Cells::Integers(labels) => Some(labels),

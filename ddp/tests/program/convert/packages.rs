@@ -1,4 +1,5 @@
 //! Converted files are what pandas and NumPy read.
+#![cfg(feature = "parquet")]
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +17,6 @@ fn has_packages() -> bool {
 }
 
 #[test]
-#[cfg(feature = "parquet")]
 fn pandas_reads_the_same_values_with_the_same_types() {
     if !has_packages() {
         return;
