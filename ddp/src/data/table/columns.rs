@@ -254,11 +254,20 @@ pub(crate) fn index_note(at: usize, name: &str) -> String {
 }
 
 fn column_missing(path: &Path, column: &str, key: &'static str, names: &[String]) -> DataError {
-    let hint = match nearest(column, names.iter().map(String::as_str)) {
-        Some(name) => format!("did you mean \"{name}\"?"),
-        None => format!("the columns are {}", shown(names)),
+    let hint = match (columns_in(column, names), nearest(column, names.iter().map(String::as_str))) {
+        (Some(list), _) => format!("for several columns write the list [{list}], or repeat the flag"),
+        (None, Some(name)) => format!("did you mean \"{name}\"?"),
+        (None, None) => format!("the columns are {}", shown(names)),
     };
     DataError::ColumnMissing { path: path.to_owned(), column: column.to_owned(), key, hint }
+}
+
+/// The columns in `text`, quoted, if commas separate names of columns there.
+fn columns_in(text: &str, names: &[String]) -> Option<String> {
+    let several: Vec<&str> = text.split(',').map(str::trim).collect();
+    let are_columns = several.iter().all(|part| names.iter().any(|name| name == part));
+    let quoted = || several.iter().map(|part| format!("\"{part}\"")).collect::<Vec<_>>().join(", ");
+    are_columns.then(quoted)
 }
 
 /// Names of the columns that are categorical, by the config or by the model that `spec` names.
@@ -311,11 +320,8 @@ pub(crate) fn same_columns(first: &Path, expected: &[String], path: &Path, got: 
 }
 
 fn target_missing(path: &Path, target: &str, names: &[String]) -> DataError {
-    let several: Vec<&str> = target.split(',').map(str::trim).collect();
-    let are_columns = several.iter().all(|part| names.iter().any(|name| name == part));
-    let hint = if are_columns {
-        let list: Vec<String> = several.iter().map(|part| format!("\"{part}\"")).collect();
-        format!("for several targets set `data.target` to [{}], or repeat --target", list.join(", "))
+    let hint = if let Some(list) = columns_in(target, names) {
+        format!("for several targets set `data.target` to [{list}], or repeat --target")
     } else if let Some(name) = nearest(target, names.iter().map(String::as_str)) {
         format!("did you mean \"{name}\"?")
     } else if names.len() == 1 && names[0].contains([',', ';', '\t', '|']) {

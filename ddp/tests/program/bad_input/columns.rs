@@ -27,6 +27,13 @@ fn columns_that_are_not_there() {
             ["no column \"ident\" for `data.drop`", "hint: the columns are id, city, x, w, label"],
         ),
         ("data.drop=[\"citi\"]", ["no column \"citi\" for `data.drop`", "hint: did you mean \"city\"?"]),
+        (
+            "data.drop=[\"id,city\"]",
+            [
+                "no column \"id,city\"",
+                "hint: for several columns write the list [\"id\", \"city\"], or repeat",
+            ],
+        ),
         ("data.categorical=[\"town\"]", ["no column \"town\" for `data.categorical`", "hint: "]),
         ("data.weight=weight", ["no column \"weight\" for `data.weight`", "hint: "]),
     ] {
