@@ -242,7 +242,29 @@ fn auto_takes_the_gpu_and_says_so_else_it_says_why_not() {
     let cpu = out("cpu");
     let without = under_virtual_gpus(1, &args(&cpu), &[("VGPU_FAIL", "nodevice")]).unwrap();
     without.ok();
-    assert!(without.stderr.contains("on cpu (the driver does not start: "), "{without:#?}");
+    assert!(without.stderr.contains("no GPU is used: the driver does not start: "), "{without:#?}");
+}
+
+/// A driver without the libraries that compute: `auto` takes the CPU and says what to install; a GPU by name is an error.
+#[test]
+fn missing_libraries_leave_the_cpu_only_where_no_gpu_was_asked_for() {
+    let folder = temp_dir();
+    for (library, wheel) in [("libnvrtc", "nvidia-cuda-nvrtc"), ("libcublasLt", "nvidia-cublas")] {
+        let run = |device: &str| {
+            let out = folder.path().join(format!("{library}-{device}")).to_str().unwrap().to_owned();
+            let args =
+                ["train", "--progress", "none", "--out", &out, "--set", "train.steps=2", "--device", device];
+            under_virtual_gpus(1, &args, &[("VGPU_WITHOUT", library)])
+        };
+        let Some(auto) = run("auto") else { return };
+        auto.ok();
+        let told: Vec<&str> = auto.stderr.lines().filter(|line| line.contains("no GPU is used: ")).collect();
+        assert!(told.len() == 1 && told[0].contains(library) && told[0].contains(wheel), "{}", auto.stderr);
+        let by_name = run("cuda").unwrap();
+        assert_eq!(by_name.status.code(), Some(78), "{by_name:#?}");
+        assert!(by_name.stderr.contains(library) && by_name.stderr.contains(wheel), "{}", by_name.stderr);
+        assert!(!Path::new(&folder.path().join(format!("{library}-cuda"))).exists(), "a run was begun");
+    }
 }
 
 #[test]
@@ -313,5 +335,7 @@ fn a_failed_capture_on_one_rank_turns_graphs_off_on_all() {
     }
     let (outcome, _) = weights("on", "on", "nccl:capture,rank=1").unwrap();
     assert_eq!(outcome.status.code(), Some(1), "{outcome:#?}");
-    assert!(outcome.stderr.contains("hint: --cuda-graph auto"), "{}", outcome.stderr);
+    assert_eq!(outcome.stderr.matches("hint: --cuda-graph auto").count(), 1, "{}", outcome.stderr);
+    let is_of_all = outcome.stderr.lines().any(|line| line.starts_with("error: the step cannot be captured"));
+    assert!(is_of_all, "the error of all ranks names one: {}", outcome.stderr);
 }

@@ -101,6 +101,23 @@ pub fn devices() -> std::result::Result<Vec<GpuInfo>, Unavailable> {
     (0..driver.n_devices).map(|index| GpuInfo::of(index).map_err(failed)).collect()
 }
 
+/// Checks that the libraries are installed without which nothing can be computed on a GPU: NVRTC and cuBLASLt.
+///
+/// # Errors
+/// [`Unavailable`], naming the first one that is missing and what to install.
+pub fn ensure_libraries() -> std::result::Result<(), Unavailable> {
+    let driver_version = driver().map_err(Clone::clone)?.version;
+    let missing = |library: Library, what: &str, why: &str| Unavailable {
+        reason: format!("{what}: {why}"),
+        hint: library.hint().to_owned(),
+        has_driver: true,
+    };
+    Nvrtc::open(driver_version)
+        .map_err(|why| missing(Library::Nvrtc, "its kernels cannot be compiled", why))?;
+    CublasLt::open(driver_version).map_err(|why| missing(Library::CublasLt, "no matmul library", why))?;
+    Ok(())
+}
+
 /// Versions of driver and libraries, and their paths; None for missing ones.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Versions {

@@ -333,6 +333,7 @@ pub(crate) fn pin_device(world: &World, device: &str, pinning: Pinning) -> Resul
         Ok(choice)
     };
     let choice = world.collective_result(choose())?;
+    banner::unused_gpu(&choice).iter().for_each(|line| warn_of_all_ranks(world.rank().0, line));
     let near = if bind == Bind::Auto { cores::bind_near(choice.device) } else { None };
     let share = world.cores_per_rank().map_err(Error::from)?;
     let n_threads = n_threads.unwrap_or(share);
