@@ -292,16 +292,97 @@ fn a_failing_device_is_named() {
     assert!(outcome.stderr.contains("hint: the device's memory is faulty"), "{outcome:#?}");
 }
 
-/// A collective that fails on one rank ends all of them; what is said names NCCL and the way to know more.
+/// A collective that fails on one rank ends all of them; what is said names NCCL and the way to know more. So it is with graphs that
+/// hold collectives, for which NCCL's abort waits up to 2.21, and with an abort that returns before its work is over.
 #[test]
 fn a_failing_collective_ends_the_job() {
     let folder = temp_dir();
+    for (version, graph) in [("23003", "off"), ("22005", "on"), ("22703", "on")] {
+        let out = folder.path().join(version).to_str().unwrap().to_owned();
+        let args = train_args(&out, &["--device", "cuda", "--cuda-graph", graph]);
+        let env = [("VGPU_FAIL", "nccl:step=20,rank=1"), ("VGPU_NCCL_VERSION", version)];
+        let Some(outcome) = on_gpus(2, 2, &args, &env) else { return };
+        assert!(!outcome.status.success(), "{outcome:#?}");
+        for part in ["ncclSystemError", "NCCL_DEBUG", "rank 1 on cuda:1"] {
+            assert!(outcome.stderr.contains(part), "NCCL {version}: no {part} in {}", outcome.stderr);
+        }
+        assert!(
+            !outcome.stderr.contains("aborting the communicator failed"),
+            "{version}: {}",
+            outcome.stderr
+        );
+    }
+}
+
+/// Of one rank, by what its processes counted.
+fn count_of_rank(folder: &Path, rank: usize, name: &str) -> f64 {
+    let is_of_rank =
+        |path: &Path| path.file_name().unwrap().to_str().unwrap().starts_with(&format!("{rank}-"));
+    let files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let path = files.iter().find(|path| is_of_rank(path)).expect("each rank writes its counts");
+    let counts: BTreeMap<String, f64> =
+        serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    counts.get(name).copied().unwrap_or(0.0)
+}
+
+/// Rank 0 never enters a collective of a step, and rank 1 fails by itself in the step after it: it says so before anything waits
+/// for its device, whose work never ends.
+#[test]
+fn an_error_of_one_rank_is_told_though_its_device_waits_for_another() {
+    let folder = temp_dir();
+    let run = |name: &str, steps: &str, env: &[(&str, &str)]| {
+        let out = folder.path().join(name).to_str().unwrap().to_owned();
+        let mut args = vec!["train", "-q", "--device", "cuda", "--cuda-graph", "off", "--out", &out];
+        args.extend(["--set", "data.eval=none", "--set", "checkpoint.every_epochs=0", "--set", steps]);
+        on_gpus(2, 2, &args, env)
+    };
+    let counted = |name: &str, steps: &str| {
+        let counts = folder.path().join(format!("counts-{name}"));
+        std::fs::create_dir(&counts).unwrap();
+        run(name, steps, &[("VGPU_COUNTS", counts.to_str().unwrap())])?.ok();
+        Some(["cuLaunchKernel", "ncclAllReduce"].map(|call| count_of_rank(&counts, 1, call)))
+    };
+    let Some([launches, collectives]) = counted("six", "train.steps=6") else { return };
+    let [more_launches, more_collectives] = counted("seven", "train.steps=7").unwrap();
+    let (of_step, n) = (more_launches - launches, more_collectives - collectives);
+    assert!(of_step >= 4.0 && n >= 1.0, "{of_step} launches and {n} collectives in a step");
+    let fail = format!("nccl:hang={collectives},rank=0,launch:{},rank=1", (launches + 0.5 * of_step).floor());
+    let outcome = run("failed", "train.steps=20", &[("VGPU_FAIL", &fail), ("VGPU_TIMEOUT", "30")]).unwrap();
+    assert_eq!(outcome.status.code(), Some(1), "{fail}: {outcome:#?}");
+    assert!(
+        outcome.stderr.contains("[rank 1 ") && outcome.stderr.contains("LAUNCH_OUT_OF_RESOURCES"),
+        "{fail}: {}",
+        outcome.stderr
+    );
+    assert!(!outcome.stderr.contains("no progress"), "{fail}: {}", outcome.stderr);
+}
+
+/// What goes wrong first on a new machine is told with the way out, and an instance of a GPU has a UUID of its own.
+#[test]
+fn errors_of_a_new_machine_are_told_with_a_way_out() {
+    let folder = temp_dir();
     let out = folder.path().join("out").to_str().unwrap().to_owned();
-    let args = train_args(&out, &["--device", "cuda"]);
-    let Some(outcome) = on_gpus(2, 2, &args, &[("VGPU_FAIL", "nccl:step=9,rank=1")]) else { return };
-    assert!(!outcome.status.success(), "{outcome:#?}");
-    assert!(outcome.stderr.contains("nccl") || outcome.stderr.contains("NCCL"), "{outcome:#?}");
-    assert!(outcome.stderr.contains("NCCL_DEBUG"), "{outcome:#?}");
+    let args = ["train", "-q", "--device", "cuda", "--out", &out];
+    let has_uvm = Path::new("/dev/nvidia-uvm").exists();
+    let of_unknown = if has_uvm { "nvidia-smi" } else { "no /dev/nvidia-uvm: run nvidia-modprobe" };
+    let cases = [
+        (("VGPU_FAIL", "driver:802"), "nvidia-fabricmanager"),
+        (("VGPU_FAIL", "driver:803"), "restart the machine"),
+        (("VGPU_FAIL", "driver:999"), of_unknown),
+        (("VGPU_FAIL", "context:46"), "nvidia-smi -c DEFAULT"),
+        (("CUDA_VISIBLE_DEVICES", "MIG-00000000-0000-0000-0000-000000000000"), "nvidia-smi -L"),
+    ];
+    for (variable, way_out) in cases {
+        let Some(outcome) = under_virtual_gpus(1, &args, &[variable]) else { return };
+        assert!(!outcome.status.success(), "{variable:?}: {outcome:#?}");
+        assert!(outcome.stderr.contains(way_out), "{variable:?}: no {way_out} in {}", outcome.stderr);
+    }
+    let uuid = "MIG-76697274-7561-6c20-4750-552020203031";
+    let env = [("VGPU_MIG", "1"), ("CUDA_VISIBLE_DEVICES", uuid)];
+    let listed = under_virtual_gpus(4, &["devices", "--json"], &env).unwrap();
+    let listed: serde_json::Value = serde_json::from_str(listed.ok()).unwrap();
+    assert_eq!(listed["gpus"].as_array().unwrap().len(), 1, "{listed}");
+    assert_eq!(listed["gpus"][0]["uuid"], uuid);
 }
 
 /// A capture that fails on one rank, in NCCL or at its end, before the first step or later: all ranks go on without graphs, come
