@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import checks
 import machine
 import quality
+import record_cublaslt
 import sanitizer
 import speed
 from session import ROOT, Session
@@ -36,6 +37,7 @@ class Plan:
 # The most telling first: a run that is cut leaves the last ones out.
 PARTS = [
     Plan("machine", 10, machine.machine),
+    Plan("cublaslt record", 20, record_cublaslt.record),
     Plan("tests", 75, checks.test_programs),
     Plan("ranks", 45, checks.several_ranks),
     Plan("training", 25, quality.cpu_and_gpu),
