@@ -149,6 +149,48 @@ fn a_step_neither_waits_nor_allocates() {
     check_calls_of_a_step(2, "on", true);
 }
 
+/// What a small step of (64, 128, 10) and 32 rows costs on the host: calls of the driver, polls of the last outcome aside, and the
+/// nodes of its graph. The bounds are those of today; fewer are wanted.
+#[test]
+fn a_small_step_makes_few_calls_and_its_graph_is_small() {
+    const MORE_STEPS: f64 = 40.0;
+    let folder = temp_dir();
+    for (refused, max_calls, max_nodes) in [("", 23.0, 8.0), ("likely", 23.0, 12.0)] {
+        let mut of_runs = Vec::new();
+        for steps in [40, 80] {
+            let path = folder.path().join(format!("{refused}{steps}"));
+            let counted = path.with_extension("counts");
+            std::fs::create_dir(&counted).unwrap();
+            let (out, steps) = (path.to_str().unwrap().to_owned(), format!("train.steps={steps}"));
+            let args =
+                ["train", "-q", "--device", "cuda", "--cuda-graph", "on", "--out", &out, "--set", &steps];
+            let settings = [
+                "data.eval=none",
+                "checkpoint.every_epochs=0",
+                "log.every_steps=1000",
+                "train.global_batch_size=32",
+                "model.hidden=[128]",
+            ];
+            let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+            let args: Vec<&str> = args.into_iter().chain(settings).collect();
+            let env = [("VGPU_LT_REFUSE", refused), ("VGPU_COUNTS", counted.to_str().unwrap())];
+            let Some(outcome) = under_virtual_gpus(1, &args, &env) else { return };
+            outcome.ok();
+            of_runs.push(counts(&counted));
+        }
+        let more = |name: &str| {
+            let of = |run: usize| of_runs[run].get(name).copied().unwrap_or(0.0);
+            of(1) - of(0)
+        };
+        let is_call = |name: &&String| name.starts_with("cu") && !name.starts_with("cublas");
+        let names = of_runs[1].keys().filter(is_call).filter(|name| *name != "cuEventQuery");
+        let calls = names.map(|name| more(name)).sum::<f64>() / MORE_STEPS;
+        let nodes = more("graph_nodes") / more("cuGraphLaunch");
+        assert!(calls <= max_calls + 0.5, "{refused}: {calls} calls of the driver in a step");
+        assert!(nodes <= max_nodes, "{refused}: a graph of {nodes} nodes");
+    }
+}
+
 /// Runs of as many steps that are saved twice and ten times differ in what a checkpoint calls.
 #[test]
 fn a_snapshot_goes_through_pinned_memory_and_is_waited_for_once() {
