@@ -1,7 +1,7 @@
 //! Pins each rank to a device of its host.
 
 use ddp_kernels::cuda::{self, Gpu, Unavailable};
-use ddp_kernels::{Device, DeviceRequest};
+use ddp_kernels::{Device, DeviceRequest, KernelError};
 
 use crate::{CommError, Result, World};
 
@@ -23,14 +23,15 @@ impl World {
     /// - `share_gpu`: ranks may share GPUs, assigned round-robin by local rank
     ///
     /// # Errors
-    /// [`CommError::TooFewGpus`]; [`CommError::Kernel`] if a GPU that was requested by name cannot be used: such a request
-    /// never falls back to the CPU.
+    /// [`CommError::TooFewGpus`]; [`CommError::Kernel`] if a GPU that was requested by name cannot be used, or a library that
+    /// it needs is missing: such a request never falls back to the CPU.
     pub fn choose_device(&self, request: DeviceRequest, share_gpu: bool) -> Result<DeviceChoice> {
         let device = match request {
             DeviceRequest::Cpu => Device::Cpu,
             DeviceRequest::CudaIndex(index) => Device::Cuda(index),
             DeviceRequest::Auto | DeviceRequest::Cuda => {
-                let n_gpus = match cuda::devices() {
+                let usable = cuda::devices().and_then(|devices| cuda::ensure_libraries().map(|()| devices));
+                let n_gpus = match usable {
                     Ok(devices) => devices.len(),
                     Err(why) if request == DeviceRequest::Auto => {
                         return Ok(DeviceChoice { device: Device::Cpu, reason: Some(why) });
@@ -43,6 +44,9 @@ impl World {
         };
         if let Device::Cuda(index) = device {
             Gpu::get(index)?;
+            cuda::ensure_libraries().map_err(|Unavailable { reason, hint, .. }| {
+                KernelError::DeviceUnavailable { device, reason, hint }
+            })?;
         }
         Ok(DeviceChoice { device, reason: None })
     }

@@ -289,7 +289,8 @@ fn cuda_hint(code: &str) -> &'static str {
             "the device's memory is faulty: nvidia-smi -q -d ECC, then take the device out of service"
         }
         "CUDA_ERROR_DEVICE_UNAVAILABLE" => {
-            "another process holds the device (exclusive compute mode?): nvidia-smi lists it"
+            "another process holds the device in exclusive mode: nvidia-smi lists it; nvidia-smi -c DEFAULT, as root, lets \
+             processes share it"
         }
         _ if DRIVER_MISMATCH.contains(&code) => "the driver and NVRTC are of incompatible versions",
         _ => "dmesg and nvidia-smi may show more",

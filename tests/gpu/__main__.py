@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import checks
 import machine
 import quality
+import record_cublaslt
 import sanitizer
 import speed
 from session import ROOT, Session
@@ -36,14 +37,15 @@ class Plan:
 # The most telling first: a run that is cut leaves the last ones out.
 PARTS = [
     Plan("machine", 10, machine.machine),
-    Plan("tests", 75, checks.test_programs),
+    Plan("cublaslt record", 15, record_cublaslt.record),
+    Plan("tests", 70, checks.test_programs),
     Plan("ranks", 45, checks.several_ranks),
     Plan("training", 25, quality.cpu_and_gpu),
     Plan("exact", 30, quality.graphs_and_repeats),
     Plan("goldens", 15, quality.goldens),
-    Plan("precision", 40, quality.precisions),
+    Plan("precision", 35, quality.precisions),
     # PyTorch compiles within this part: nothing runs beside what is timed.
-    Plan("speed step", 80, speed.steps),
+    Plan("speed step", 75, speed.steps),
     Plan("speed addmm", 15, speed.addmm),
     Plan("speed kernels", 15, speed.kernels),
     Plan("speed copy", 10, speed.copy),

@@ -162,6 +162,7 @@ impl TrainError {
                 | Self::TooFewRowsToPermute { .. }
                 | Self::MetricUndefined { .. }
                 | Self::BatchOverflows
+                | Self::NoGraph { .. }
         )
     }
 }

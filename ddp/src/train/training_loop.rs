@@ -179,6 +179,12 @@ impl<'a> TrainingLoop<'a> {
         Ok(Ending::Stopped(reason))
     }
 
+    /// Ends a failed run without waiting for its device; a checkpoint that is being written is completed.
+    pub fn abandon(self) {
+        // Rows may be on their way to a GPU behind work that never ends, and dropping them would wait for it.
+        std::mem::forget(self.loader);
+    }
+
     /// Reports the end of a complete run, whose files are in `folder`.
     ///
     /// # Errors

@@ -79,9 +79,26 @@ fn several_gpus_train_as_one_cpu_rank_does() {
             assert_close(&format!("{name}, {world_size} GPUs"), &eager, &cpu);
             let mut graph = on_gpus(&setup, GraphMode::On).train_on(world_size);
             graph.n_graphs = 0;
-            assert!(graph == eager, "{name}, {world_size} GPUs: a graph comes to something else");
+            // From four GPUs on, NCCL may choose an order of the sums for a graph that differs from the one without.
+            match world_size {
+                2 | 3 => {
+                    assert!(graph == eager, "{name}, {world_size} GPUs: a graph comes to something else")
+                }
+                _ => assert_close(&format!("{name}, {world_size} GPUs, graph"), &graph, &cpu),
+            }
         }
     }
+}
+
+/// From four GPUs on, only the deterministic mode gives a graph the bits of single kernels. It restricts NCCL in the whole process.
+#[test]
+fn deterministic_mode_gives_graphs_the_same_bits_on_four_gpus() {
+    let Some(_gpus) = gpus(4) else { return };
+    let setup = Setup { deterministic: true, ..Setup::usual() };
+    let eager = on_gpus(&setup, GraphMode::Off).train_on(4);
+    let mut graph = on_gpus(&setup, GraphMode::On).train_on(4);
+    graph.n_graphs = 0;
+    assert!(graph == eager, "a graph comes to something else");
 }
 
 /// Without any weight the gradient is 0, and the step does no harm: also where it is one of many that are alike as graphs.

@@ -20,6 +20,7 @@ use ddp::train::evaluate::evaluate;
 use ddp::train::metrics::request::MetricRequest;
 use ddp::train::trainer::{StateShard, StepOutcome, StepRequest, Trainer, TrainerOptions};
 use ddp_comm::{DeviceOptions, ReduceOp, World, threads};
+use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::Activation;
 use ddp_kernels::{DType, Device, Tensor, TensorMut};
 
@@ -43,6 +44,8 @@ pub struct Setup {
     pub precision: Precision,
     /// Whether rank r computes on `cuda:r`.
     pub on_gpus: bool,
+    /// Whether GPUs and NCCL sum in one order only.
+    pub deterministic: bool,
     /// Where rows wait.
     pub placement: Placement,
     /// What is done to features on the way to the model.
@@ -113,6 +116,7 @@ impl Setup {
             row_weights: None,
             precision: Precision::F32,
             on_gpus: false,
+            deterministic: false,
             placement: Placement::Host,
             normalizer: None,
             ema_decay: 0.0,
@@ -247,7 +251,11 @@ impl Setup {
     /// Trains on these rows.
     pub fn train_rows(&self, world: &World, rows: &Arc<dyn Dataset>) -> Trained {
         let device = if self.on_gpus { Device::Cuda(world.rank().0 as u32) } else { Device::Cpu };
-        world.connect_device(device, DeviceOptions::default()).unwrap();
+        let options = DeviceOptions { deterministic: self.deterministic, ..DeviceOptions::default() };
+        world.connect_device(device, options).unwrap();
+        if let Device::Cuda(index) = device {
+            Gpu::get(index).unwrap().set_deterministic(self.deterministic);
+        }
         let mut trainer = self.trainer(world, device);
 
         let seed = self.options.seed;

@@ -149,6 +149,48 @@ fn a_step_neither_waits_nor_allocates() {
     check_calls_of_a_step(2, "on", true);
 }
 
+/// What a small step of (64, 128, 10) and 32 rows costs on the host: calls of the driver, polls of the last outcome aside, and the
+/// nodes of its graph. The bounds are those of today; fewer are wanted.
+#[test]
+fn a_small_step_makes_few_calls_and_its_graph_is_small() {
+    const MORE_STEPS: f64 = 40.0;
+    let folder = temp_dir();
+    for (refused, max_calls, max_nodes) in [("", 23.0, 8.0), ("likely", 23.0, 12.0)] {
+        let mut of_runs = Vec::new();
+        for steps in [40, 80] {
+            let path = folder.path().join(format!("{refused}{steps}"));
+            let counted = path.with_extension("counts");
+            std::fs::create_dir(&counted).unwrap();
+            let (out, steps) = (path.to_str().unwrap().to_owned(), format!("train.steps={steps}"));
+            let args =
+                ["train", "-q", "--device", "cuda", "--cuda-graph", "on", "--out", &out, "--set", &steps];
+            let settings = [
+                "data.eval=none",
+                "checkpoint.every_epochs=0",
+                "log.every_steps=1000",
+                "train.global_batch_size=32",
+                "model.hidden=[128]",
+            ];
+            let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+            let args: Vec<&str> = args.into_iter().chain(settings).collect();
+            let env = [("VGPU_LT_REFUSE", refused), ("VGPU_COUNTS", counted.to_str().unwrap())];
+            let Some(outcome) = under_virtual_gpus(1, &args, &env) else { return };
+            outcome.ok();
+            of_runs.push(counts(&counted));
+        }
+        let more = |name: &str| {
+            let of = |run: usize| of_runs[run].get(name).copied().unwrap_or(0.0);
+            of(1) - of(0)
+        };
+        let is_call = |name: &&String| name.starts_with("cu") && !name.starts_with("cublas");
+        let names = of_runs[1].keys().filter(is_call).filter(|name| *name != "cuEventQuery");
+        let calls = names.map(|name| more(name)).sum::<f64>() / MORE_STEPS;
+        let nodes = more("graph_nodes") / more("cuGraphLaunch");
+        assert!(calls <= max_calls + 0.5, "{refused}: {calls} calls of the driver in a step");
+        assert!(nodes <= max_nodes, "{refused}: a graph of {nodes} nodes");
+    }
+}
+
 /// Runs of as many steps that are saved twice and ten times differ in what a checkpoint calls.
 #[test]
 fn a_snapshot_goes_through_pinned_memory_and_is_waited_for_once() {
@@ -242,7 +284,29 @@ fn auto_takes_the_gpu_and_says_so_else_it_says_why_not() {
     let cpu = out("cpu");
     let without = under_virtual_gpus(1, &args(&cpu), &[("VGPU_FAIL", "nodevice")]).unwrap();
     without.ok();
-    assert!(without.stderr.contains("on cpu (the driver does not start: "), "{without:#?}");
+    assert!(without.stderr.contains("no GPU is used: the driver does not start: "), "{without:#?}");
+}
+
+/// A driver without the libraries that compute: `auto` takes the CPU and says what to install; a GPU by name is an error.
+#[test]
+fn missing_libraries_leave_the_cpu_only_where_no_gpu_was_asked_for() {
+    let folder = temp_dir();
+    for (library, wheel) in [("libnvrtc", "nvidia-cuda-nvrtc"), ("libcublasLt", "nvidia-cublas")] {
+        let run = |device: &str| {
+            let out = folder.path().join(format!("{library}-{device}")).to_str().unwrap().to_owned();
+            let args =
+                ["train", "--progress", "none", "--out", &out, "--set", "train.steps=2", "--device", device];
+            under_virtual_gpus(1, &args, &[("VGPU_WITHOUT", library)])
+        };
+        let Some(auto) = run("auto") else { return };
+        auto.ok();
+        let told: Vec<&str> = auto.stderr.lines().filter(|line| line.contains("no GPU is used: ")).collect();
+        assert!(told.len() == 1 && told[0].contains(library) && told[0].contains(wheel), "{}", auto.stderr);
+        let by_name = run("cuda").unwrap();
+        assert_eq!(by_name.status.code(), Some(78), "{by_name:#?}");
+        assert!(by_name.stderr.contains(library) && by_name.stderr.contains(wheel), "{}", by_name.stderr);
+        assert!(!Path::new(&folder.path().join(format!("{library}-cuda"))).exists(), "a run was begun");
+    }
 }
 
 #[test]
@@ -270,16 +334,97 @@ fn a_failing_device_is_named() {
     assert!(outcome.stderr.contains("hint: the device's memory is faulty"), "{outcome:#?}");
 }
 
-/// A collective that fails on one rank ends all of them; what is said names NCCL and the way to know more.
+/// A collective that fails on one rank ends all of them; what is said names NCCL and the way to know more. So it is with graphs that
+/// hold collectives, for which NCCL's abort waits up to 2.21, and with an abort that returns before its work is over.
 #[test]
 fn a_failing_collective_ends_the_job() {
     let folder = temp_dir();
+    for (version, graph) in [("23003", "off"), ("22005", "on"), ("22703", "on")] {
+        let out = folder.path().join(version).to_str().unwrap().to_owned();
+        let args = train_args(&out, &["--device", "cuda", "--cuda-graph", graph]);
+        let env = [("VGPU_FAIL", "nccl:step=20,rank=1"), ("VGPU_NCCL_VERSION", version)];
+        let Some(outcome) = on_gpus(2, 2, &args, &env) else { return };
+        assert!(!outcome.status.success(), "{outcome:#?}");
+        for part in ["ncclSystemError", "NCCL_DEBUG", "rank 1 on cuda:1"] {
+            assert!(outcome.stderr.contains(part), "NCCL {version}: no {part} in {}", outcome.stderr);
+        }
+        assert!(
+            !outcome.stderr.contains("aborting the communicator failed"),
+            "{version}: {}",
+            outcome.stderr
+        );
+    }
+}
+
+/// Of one rank, by what its processes counted.
+fn count_of_rank(folder: &Path, rank: usize, name: &str) -> f64 {
+    let is_of_rank =
+        |path: &Path| path.file_name().unwrap().to_str().unwrap().starts_with(&format!("{rank}-"));
+    let files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let path = files.iter().find(|path| is_of_rank(path)).expect("each rank writes its counts");
+    let counts: BTreeMap<String, f64> =
+        serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    counts.get(name).copied().unwrap_or(0.0)
+}
+
+/// Rank 0 never enters a collective of a step, and rank 1 fails by itself in the step after it: it says so before anything waits
+/// for its device, whose work never ends.
+#[test]
+fn an_error_of_one_rank_is_told_though_its_device_waits_for_another() {
+    let folder = temp_dir();
+    let run = |name: &str, steps: &str, env: &[(&str, &str)]| {
+        let out = folder.path().join(name).to_str().unwrap().to_owned();
+        let mut args = vec!["train", "-q", "--device", "cuda", "--cuda-graph", "off", "--out", &out];
+        args.extend(["--set", "data.eval=none", "--set", "checkpoint.every_epochs=0", "--set", steps]);
+        on_gpus(2, 2, &args, env)
+    };
+    let counted = |name: &str, steps: &str| {
+        let counts = folder.path().join(format!("counts-{name}"));
+        std::fs::create_dir(&counts).unwrap();
+        run(name, steps, &[("VGPU_COUNTS", counts.to_str().unwrap())])?.ok();
+        Some(["cuLaunchKernel", "ncclAllReduce"].map(|call| count_of_rank(&counts, 1, call)))
+    };
+    let Some([launches, collectives]) = counted("six", "train.steps=6") else { return };
+    let [more_launches, more_collectives] = counted("seven", "train.steps=7").unwrap();
+    let (of_step, n) = (more_launches - launches, more_collectives - collectives);
+    assert!(of_step >= 4.0 && n >= 1.0, "{of_step} launches and {n} collectives in a step");
+    let fail = format!("nccl:hang={collectives},rank=0,launch:{},rank=1", (launches + 0.5 * of_step).floor());
+    let outcome = run("failed", "train.steps=20", &[("VGPU_FAIL", &fail), ("VGPU_TIMEOUT", "30")]).unwrap();
+    assert_eq!(outcome.status.code(), Some(1), "{fail}: {outcome:#?}");
+    assert!(
+        outcome.stderr.contains("[rank 1 ") && outcome.stderr.contains("LAUNCH_OUT_OF_RESOURCES"),
+        "{fail}: {}",
+        outcome.stderr
+    );
+    assert!(!outcome.stderr.contains("no progress"), "{fail}: {}", outcome.stderr);
+}
+
+/// What goes wrong first on a new machine is told with the way out, and an instance of a GPU has a UUID of its own.
+#[test]
+fn errors_of_a_new_machine_are_told_with_a_way_out() {
+    let folder = temp_dir();
     let out = folder.path().join("out").to_str().unwrap().to_owned();
-    let args = train_args(&out, &["--device", "cuda"]);
-    let Some(outcome) = on_gpus(2, 2, &args, &[("VGPU_FAIL", "nccl:step=9,rank=1")]) else { return };
-    assert!(!outcome.status.success(), "{outcome:#?}");
-    assert!(outcome.stderr.contains("nccl") || outcome.stderr.contains("NCCL"), "{outcome:#?}");
-    assert!(outcome.stderr.contains("NCCL_DEBUG"), "{outcome:#?}");
+    let args = ["train", "-q", "--device", "cuda", "--out", &out];
+    let has_uvm = Path::new("/dev/nvidia-uvm").exists();
+    let of_unknown = if has_uvm { "nvidia-smi" } else { "no /dev/nvidia-uvm: run nvidia-modprobe" };
+    let cases = [
+        (("VGPU_FAIL", "driver:802"), "nvidia-fabricmanager"),
+        (("VGPU_FAIL", "driver:803"), "restart the machine"),
+        (("VGPU_FAIL", "driver:999"), of_unknown),
+        (("VGPU_FAIL", "context:46"), "nvidia-smi -c DEFAULT"),
+        (("CUDA_VISIBLE_DEVICES", "MIG-00000000-0000-0000-0000-000000000000"), "nvidia-smi -L"),
+    ];
+    for (variable, way_out) in cases {
+        let Some(outcome) = under_virtual_gpus(1, &args, &[variable]) else { return };
+        assert!(!outcome.status.success(), "{variable:?}: {outcome:#?}");
+        assert!(outcome.stderr.contains(way_out), "{variable:?}: no {way_out} in {}", outcome.stderr);
+    }
+    let uuid = "MIG-76697274-7561-6c20-4750-552020203031";
+    let env = [("VGPU_MIG", "1"), ("CUDA_VISIBLE_DEVICES", uuid)];
+    let listed = under_virtual_gpus(4, &["devices", "--json"], &env).unwrap();
+    let listed: serde_json::Value = serde_json::from_str(listed.ok()).unwrap();
+    assert_eq!(listed["gpus"].as_array().unwrap().len(), 1, "{listed}");
+    assert_eq!(listed["gpus"][0]["uuid"], uuid);
 }
 
 /// A capture that fails on one rank, in NCCL or at its end, before the first step or later: all ranks go on without graphs, come
@@ -313,5 +458,7 @@ fn a_failed_capture_on_one_rank_turns_graphs_off_on_all() {
     }
     let (outcome, _) = weights("on", "on", "nccl:capture,rank=1").unwrap();
     assert_eq!(outcome.status.code(), Some(1), "{outcome:#?}");
-    assert!(outcome.stderr.contains("hint: --cuda-graph auto"), "{}", outcome.stderr);
+    assert_eq!(outcome.stderr.matches("hint: --cuda-graph auto").count(), 1, "{}", outcome.stderr);
+    let is_of_all = outcome.stderr.lines().any(|line| line.starts_with("error: the step cannot be captured"));
+    assert!(is_of_all, "the error of all ranks names one: {}", outcome.stderr);
 }

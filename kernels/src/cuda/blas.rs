@@ -392,6 +392,20 @@ impl Plan {
         handle: sys::cublasLtHandle_t,
         key: &Key,
     ) -> cublas_lt::Result<sys::cublasLtMatmulAlgo_t> {
+        let best = self.candidates(handle, key, 1)?.swap_remove(0);
+        best.state.result().map(|()| best.algorithm)
+    }
+
+    /// At least one and at most `n` algorithms for these alignments and this workspace, the best first.
+    ///
+    /// # Errors
+    /// [`Status::NOT_SUPPORTED`] if there is none.
+    fn candidates(
+        &self,
+        handle: sys::cublasLtHandle_t,
+        key: &Key,
+        n: usize,
+    ) -> cublas_lt::Result<Vec<Heuristic>> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
         // As for the layouts, our operands have swapped places.
         let AlignedTo { a: b, b: a, c, .. } = key.aligned_to;
@@ -417,11 +431,12 @@ impl Plan {
             let number: *const u32 = number;
             all_set = all_set.and(set(*attribute, number.cast(), size_of::<u32>()));
         }
-        let (mut best, mut n_found) = (Heuristic::empty(), 0);
+        let mut candidates: Vec<Heuristic> = (0..n).map(|_| Heuristic::empty()).collect();
+        let mut n_found = 0;
         let found = all_set.and_then(|()| {
             let (layouts, operation) = ((self.a, self.b, self.c), self.description);
             let (a, b, c) = layouts;
-            // SAFETY: all descriptors are alive; there is room for one result and one number.
+            // SAFETY: all descriptors are alive; there is room for `n` results and one number.
             unsafe {
                 (self.lt.heuristic)(
                     handle,
@@ -431,8 +446,8 @@ impl Plan {
                     c,
                     c,
                     preference,
-                    1,
-                    &raw mut best,
+                    n as i32,
+                    candidates.as_mut_ptr(),
                     &raw mut n_found,
                 )
             }
@@ -441,10 +456,8 @@ impl Plan {
         // SAFETY: created above, destroyed once.
         let _ = unsafe { (self.lt.preference_destroy)(preference) };
         found?;
-        if n_found == 0 {
-            return Err(Status::NOT_SUPPORTED);
-        }
-        best.state.result().map(|()| best.algorithm)
+        candidates.truncate(usize::try_from(n_found).unwrap_or(0));
+        if candidates.is_empty() { Err(Status::NOT_SUPPORTED) } else { Ok(candidates) }
     }
 
     /// Sets the addresses of bias and aux in the descriptor.
@@ -482,6 +495,9 @@ impl Drop for Plan {
 }
 
 #[cfg(test)]
+mod record;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::cuda::library;
@@ -490,7 +506,7 @@ mod tests {
     use crate::{Device, Tensor};
 
     /// The reduction scheme of the plan's algorithm.
-    fn reduction_scheme(plan: &Plan) -> u32 {
+    pub(super) fn reduction_scheme(plan: &Plan) -> u32 {
         use sys::cublasLtMatmulAlgoConfigAttributes_t as Attribute;
         let (mut scheme, mut written) = (u32::MAX, 0);
         let library = library::open(Library::CublasLt, i32::MAX).unwrap();

@@ -23,6 +23,12 @@ impl Status {
     pub(super) const ARCH_MISMATCH: Self = Status(8);
     pub(super) const NOT_SUPPORTED: Self = Status(15);
 
+    /// Its number in cublas_api.h.
+    #[cfg(test)]
+    pub(super) fn code(self) -> c_int {
+        self.0
+    }
+
     /// `Err` of any status other than success.
     pub(super) fn result(self) -> std::result::Result<(), Status> {
         if self == Status::SUCCESS { Ok(()) } else { Err(self) }
@@ -66,7 +72,7 @@ crate::library_functions! {
 #[repr(C)]
 pub(super) struct Heuristic {
     pub(super) algorithm: Algorithm,
-    workspace_bytes: usize,
+    pub(super) workspace_bytes: usize,
     pub(super) state: Status,
     waves: f32,
     reserved: [c_int; 4],

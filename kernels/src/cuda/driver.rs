@@ -1,5 +1,6 @@
 //! The CUDA driver: opened and initialised once per process.
 
+use std::path::Path;
 use std::sync::OnceLock;
 
 use cudarc::driver::{result, sys};
@@ -57,19 +58,9 @@ fn initialize() -> Result<Driver, Unavailable> {
     let status = unsafe { sys::cuDriverGetVersion(&mut version) };
     let failed = |error: result::DriverError| {
         let (code, text) = super::call::describe(error);
-        let hint = match error.0 {
-            sys::CUresult::CUDA_ERROR_NO_DEVICE => {
-                "is CUDA_VISIBLE_DEVICES empty? does nvidia-smi list a GPU? in a container, start it with --gpus all"
-            }
-            sys::CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => {
-                "the driver was updated while it was loaded: restart the machine or reload its kernel modules"
-            }
-            sys::CUresult::CUDA_ERROR_UNKNOWN | sys::CUresult::CUDA_ERROR_SYSTEM_NOT_READY => {
-                "does nvidia-smi work? on machines with NVSwitch, is nvidia-fabricmanager running?"
-            }
-            _ => "does nvidia-smi work?",
-        };
-        unavailable(format!("the driver does not start: {text} ({code})"), hint)
+        let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+        let hint = start_hint(error.0, visible.as_deref(), Path::new(UVM_DEVICE).exists());
+        unavailable(format!("the driver does not start: {text} ({code})"), &hint)
     };
     status.result().map_err(failed)?;
     if version < OLDEST_VERSION {
@@ -85,7 +76,81 @@ fn initialize() -> Result<Driver, Unavailable> {
     }
 }
 
+/// The device file without which the driver starts no computation.
+const UVM_DEVICE: &str = "/dev/nvidia-uvm";
+
+/// The fix for an error of the driver's start.
+///
+/// - `visible`: the value of `CUDA_VISIBLE_DEVICES`, if set
+/// - `has_uvm`: whether [`UVM_DEVICE`] exists
+fn start_hint(error: sys::CUresult, visible: Option<&str>, has_uvm: bool) -> String {
+    use sys::CUresult as E;
+    match (error, visible.map(str::trim)) {
+        (E::CUDA_ERROR_NO_DEVICE, Some("")) => {
+            "CUDA_VISIBLE_DEVICES is empty, which hides all GPUs: unset it".to_owned()
+        }
+        (E::CUDA_ERROR_NO_DEVICE, Some(visible)) if visible.contains("MIG-") => {
+            format!(
+                "CUDA_VISIBLE_DEVICES={visible} names no MIG instance here: nvidia-smi -L lists their UUIDs; \
+                 a process sees one of them"
+            )
+        }
+        (E::CUDA_ERROR_NO_DEVICE, Some(visible)) => {
+            format!("CUDA_VISIBLE_DEVICES={visible} names no GPU here: nvidia-smi -L lists them")
+        }
+        (E::CUDA_ERROR_NO_DEVICE, None) => {
+            "does nvidia-smi list a GPU? in a container, start it with --gpus all; a GPU in MIG mode needs an instance: \
+             nvidia-smi mig -lgi lists them"
+                .to_owned()
+        }
+        (E::CUDA_ERROR_SYSTEM_NOT_READY, _) => {
+            "GPUs with NVSwitch need the Fabric Manager, of the driver's version: systemctl start nvidia-fabricmanager"
+                .to_owned()
+        }
+        (E::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, _) => {
+            "libcuda and the kernel module are of different versions (/proc/driver/nvidia/version has the module's): after an \
+             update of the driver, restart the machine; in a container, take cuda/compat out of LD_LIBRARY_PATH"
+                .to_owned()
+        }
+        (E::CUDA_ERROR_UNKNOWN | E::CUDA_ERROR_OPERATING_SYSTEM, _) if !has_uvm => format!(
+            "there is no {UVM_DEVICE}: run nvidia-modprobe -u -c 0 as root; in a container, start it with --gpus all"
+        ),
+        _ => "does nvidia-smi work? dmesg may show more".to_owned(),
+    }
+}
+
 /// Formats `13000` as `13.0`.
 pub(super) fn version_name(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use sys::CUresult as E;
+
+    use super::*;
+
+    #[test]
+    fn each_error_of_the_start_has_a_fix() {
+        let cases = [
+            (E::CUDA_ERROR_SYSTEM_NOT_READY, None, true, "nvidia-fabricmanager"),
+            (E::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, None, true, "restart the machine"),
+            (E::CUDA_ERROR_UNKNOWN, None, false, "nvidia-modprobe -u"),
+            (E::CUDA_ERROR_OPERATING_SYSTEM, None, false, "nvidia-modprobe -u"),
+            (E::CUDA_ERROR_UNKNOWN, None, true, "nvidia-smi work"),
+            (E::CUDA_ERROR_NO_DEVICE, None, true, "--gpus all"),
+            (E::CUDA_ERROR_NO_DEVICE, Some(""), true, "unset it"),
+            (E::CUDA_ERROR_NO_DEVICE, Some("7"), true, "CUDA_VISIBLE_DEVICES=7 names no GPU"),
+            (
+                E::CUDA_ERROR_NO_DEVICE,
+                Some("MIG-1"),
+                true,
+                "CUDA_VISIBLE_DEVICES=MIG-1 names no MIG instance",
+            ),
+        ];
+        for (error, visible, has_uvm, want) in cases {
+            let hint = start_hint(error, visible, has_uvm);
+            assert!(hint.contains(want), "{error:?}: {hint}");
+        }
+    }
 }

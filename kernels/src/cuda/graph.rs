@@ -1,5 +1,6 @@
 //! CUDA graphs: work captured once and replayed, with one call instead of one per kernel.
 
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{result, sys};
@@ -15,12 +16,10 @@ use crate::{KernelError, Result};
 #[derive(Debug)]
 pub struct Graph {
     gpu: &'static Gpu,
-    exec: sys::CUgraphExec,
+    /// Its number among the captures of the device.
+    number: u64,
     n_nodes: usize,
 }
-
-// SAFETY: the driver's functions on graphs may be called from any thread, one at a time, which `&mut` ensures.
-unsafe impl Send for Graph {}
 
 /// Number of graphs of a device, and memory to free when there are none.
 #[derive(Debug, Default)]
@@ -34,6 +33,8 @@ struct State {
     /// Captures begun since the start.
     n_begun: u64,
     kept: Vec<sys::CUdeviceptr>,
+    /// Executable graphs by the number of their capture.
+    execs: HashMap<u64, sys::CUgraphExec>,
 }
 
 impl Graphs {
@@ -54,6 +55,14 @@ impl Graphs {
         } else {
             drop(state);
             memory::free(gpu, ptr);
+        }
+    }
+
+    /// Destroys one executable graph, unless it was destroyed before. The driver frees it after the replays in progress.
+    fn destroy(&self, number: u64) {
+        if let Some(exec) = self.state().execs.remove(&number) {
+            // SAFETY: created in `instantiate`; taken out of the map, so destroyed once.
+            let _ = unsafe { result::graph::exec_destroy(exec) };
         }
     }
 
@@ -84,11 +93,12 @@ impl Graph {
         let stream = gpu.compute().raw();
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // From here on, freed memory is kept.
-        {
+        let number = {
             let mut state = gpu.graphs.state();
             state.n_alive += 1;
             state.n_begun += 1;
-        }
+            state.n_begun
+        };
         // SAFETY: the stream lives as long as the process.
         let begun = unsafe { result::stream::begin_capture(stream, mode) };
         let captured =
@@ -105,23 +115,40 @@ impl Graph {
         // SAFETY: the executable graph holds copies; the graph is destroyed once.
         let _ = unsafe { result::graph::destroy(graph) };
         let (exec, n_nodes) = instantiated.inspect_err(|_| gpu.graphs.one_less(gpu))?;
-        Ok(Graph { gpu, exec, n_nodes })
+        gpu.graphs.state().execs.insert(number, exec);
+        Ok(Graph { gpu, number, n_nodes })
     }
 
     /// Replays the work on the compute stream.
     ///
     /// # Errors
-    /// [`KernelError::Cuda`].
+    /// [`KernelError::Cuda`], also after [`Gpu::destroy_graphs`].
     pub fn launch(&mut self) -> Result<()> {
         self.gpu.bind()?;
-        // SAFETY: graph and stream are alive, and the memory that it uses is (see `Graphs::free_or_keep`).
-        let launched = unsafe { result::graph::launch(self.exec, self.gpu.compute().raw()) };
+        // Locked, so that no other thread destroys it meanwhile.
+        let state = self.gpu.graphs.state();
+        let launched = match state.execs.get(&self.number) {
+            // SAFETY: graph and stream are alive, and the memory that it uses is (see `Graphs::free_or_keep`).
+            Some(&exec) => unsafe { result::graph::launch(exec, self.gpu.compute().raw()) },
+            None => Err(result::DriverError(sys::CUresult::CUDA_ERROR_INVALID_HANDLE)),
+        };
         check_driver(self.gpu.index(), "cuGraphLaunch", launched)
     }
 
     /// Number of kernels, copies and collectives in the graph.
     pub fn n_nodes(&self) -> usize {
         self.n_nodes
+    }
+}
+
+impl Gpu {
+    /// Destroys the executable graphs of this device without waiting; replays in progress still run. No [`Graph`] of it can be
+    /// launched any more, and each keeps its memory until it is dropped.
+    ///
+    /// For the end of a communicator whose collectives are part of graphs: up to 2.21 NCCL's abort waits until no graph holds any.
+    pub fn destroy_graphs(&self) {
+        let numbers: Vec<u64> = self.graphs.state().execs.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.graphs.destroy(number));
     }
 }
 
@@ -147,8 +174,7 @@ impl Drop for Graph {
     fn drop(&mut self) {
         // Replays in progress must end before the memory that they use can be freed.
         let _ = self.gpu.synchronize();
-        // SAFETY: created in `capture`, destroyed once.
-        let _ = unsafe { result::graph::exec_destroy(self.exec) };
+        self.gpu.graphs.destroy(self.number);
         self.gpu.graphs.one_less(self.gpu);
     }
 }

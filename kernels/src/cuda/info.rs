@@ -27,7 +27,7 @@ pub struct GpuInfo {
     pub multiprocessors: u32,
     /// PCI address as `domain:bus:device.function`.
     pub pci_bus_id: String,
-    /// UUID as nvidia-smi prints it: `GPU-` and 32 hexadecimal digits in groups.
+    /// UUID as nvidia-smi prints it: `GPU-`, or `MIG-` for an instance of a GPU, and 32 hexadecimal digits in groups.
     pub uuid: String,
 }
 
@@ -43,7 +43,12 @@ impl GpuInfo {
         // SAFETY: the device exists.
         let memory_bytes =
             check_driver(index, "cuDeviceTotalMem", unsafe { result::device::total_mem(device) })?;
-        let uuid = check_driver(index, "cuDeviceGetUuid", result::device::get_uuid(device))?;
+        let mut uuid = sys::CUuuid { bytes: [0; 16] };
+        // The older function returns the UUID of the whole GPU for each of its MIG instances.
+        // SAFETY: the device exists, and the pointer is valid for one UUID.
+        let got = unsafe { sys::cuDeviceGetUuid_v2(&mut uuid, device) };
+        check_driver(index, "cuDeviceGetUuid", got.result())?;
+        let name = check_driver(index, "cuDeviceGetName", result::device::get_name(device))?;
         let mut bus_id = [0; 32];
         // SAFETY: the buffer has the given length.
         let named = unsafe { sys::cuDeviceGetPCIBusId(bus_id.as_mut_ptr(), bus_id.len() as i32, device) };
@@ -52,7 +57,6 @@ impl GpuInfo {
         let pci_bus_id = unsafe { CStr::from_ptr(bus_id.as_ptr()) }.to_string_lossy().into_owned();
         Ok(GpuInfo {
             index,
-            name: check_driver(index, "cuDeviceGetName", result::device::get_name(device))?,
             memory_bytes,
             compute_capability: (
                 attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
@@ -60,7 +64,8 @@ impl GpuInfo {
             ),
             multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             pci_bus_id,
-            uuid: uuid_text(uuid.bytes.map(|byte| byte as u8)),
+            uuid: uuid_text(&name, uuid.bytes.map(|byte| byte as u8)),
+            name,
         })
     }
 
@@ -76,8 +81,9 @@ impl GpuInfo {
     }
 }
 
-fn uuid_text(bytes: [u8; 16]) -> String {
-    let mut text = String::from("GPU");
+fn uuid_text(name: &str, bytes: [u8; 16]) -> String {
+    // The driver names an instance, for example, `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
+    let mut text = String::from(if name.contains(" MIG ") { "MIG" } else { "GPU" });
     for (index, byte) in bytes.iter().enumerate() {
         if matches!(index, 0 | 4 | 6 | 8 | 10) {
             text.push('-');
@@ -99,6 +105,23 @@ pub fn devices() -> std::result::Result<Vec<GpuInfo>, Unavailable> {
         has_driver: true,
     };
     (0..driver.n_devices).map(|index| GpuInfo::of(index).map_err(failed)).collect()
+}
+
+/// Checks that the libraries are installed without which nothing can be computed on a GPU: NVRTC and cuBLASLt.
+///
+/// # Errors
+/// [`Unavailable`], naming the first one that is missing and what to install.
+pub fn ensure_libraries() -> std::result::Result<(), Unavailable> {
+    let driver_version = driver().map_err(Clone::clone)?.version;
+    let missing = |library: Library, what: &str, why: &str| Unavailable {
+        reason: format!("{what}: {why}"),
+        hint: library.hint().to_owned(),
+        has_driver: true,
+    };
+    Nvrtc::open(driver_version)
+        .map_err(|why| missing(Library::Nvrtc, "its kernels cannot be compiled", why))?;
+    CublasLt::open(driver_version).map_err(|why| missing(Library::CublasLt, "no matmul library", why))?;
+    Ok(())
 }
 
 /// Versions of driver and libraries, and their paths; None for missing ones.
@@ -198,7 +221,8 @@ mod tests {
     #[test]
     fn a_uuid_is_written_as_nvidia_smi_does() {
         let bytes = std::array::from_fn(|i| i as u8 * 17);
-        assert_eq!(uuid_text(bytes), "GPU-00112233-4455-6677-8899-aabbccddeeff");
+        assert_eq!(uuid_text("NVIDIA H100", bytes), "GPU-00112233-4455-6677-8899-aabbccddeeff");
+        assert!(uuid_text("NVIDIA H100 MIG 1g.10gb", bytes).starts_with("MIG-0011"));
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub use driver::Unavailable;
 pub(crate) use gpu::PARTIAL_SUMS;
 pub use gpu::{FIXED_WORKSPACE_BYTES, Gpu, StreamKind};
 pub use graph::Graph;
-pub use info::{GpuInfo, Link, PeerAccess, Versions, devices, peer_matrix, versions};
+pub use info::{GpuInfo, Link, PeerAccess, Versions, devices, ensure_libraries, peer_matrix, versions};
 pub(crate) use memory::DeviceBuffer;
 pub use memory::{MemoryInUse, MemoryUse, SharedBuffer};
 pub use module::{CompiledKernel, compile_all, kernel_sources};

@@ -24,6 +24,10 @@ pub(crate) struct Config {
     pub(crate) wanted: bool,
     /// The physical numbers of the devices that this process sees: all, or `CUDA_VISIBLE_DEVICES`.
     pub(crate) visible: Vec<usize>,
+    /// The devices are MIG instances of one GPU (`VGPU_MIG=1`): each has its own UUID.
+    pub(crate) mig: bool,
+    /// The version that NCCL reports, and behaves as (`VGPU_NCCL_VERSION`, default 2.30.3), in the library's encoding.
+    pub(crate) nccl_version: i32,
     /// Memory of each device, bytes (`VGPU_MEMORY`, default 16 GiB).
     pub(crate) memory: u64,
     /// Compute capability (`VGPU_ARCH`, default 9.0).
@@ -63,6 +67,8 @@ impl Config {
         Config {
             wanted: text("VGPU_DEVICES").is_some() || text("VGPU").is_some_and(|v| v != "0"),
             visible: visible(devices, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref()),
+            mig: number("VGPU_MIG", 0) != 0,
+            nccl_version: number("VGPU_NCCL_VERSION", 23_003) as i32,
             memory: number("VGPU_MEMORY", 16 << 30),
             arch: text("VGPU_ARCH").map_or((9, 0), |v| {
                 let parts = v.split_once('.').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
@@ -105,16 +111,28 @@ impl Config {
 }
 
 /// The devices that `CUDA_VISIBLE_DEVICES` leaves, in its order. As in CUDA the list ends at the first entry that
-/// names no device.
+/// names no device. An entry is a number, or a UUID as nvidia-smi prints it.
 fn visible(devices: usize, list: Option<&str>) -> Vec<usize> {
     match list {
         None => (0..devices).collect(),
         Some(list) => list
             .split(',')
-            .map_while(|entry| entry.trim().parse::<usize>().ok().filter(|&d| d < devices))
+            .map_while(|entry| {
+                let entry = entry.trim();
+                // The UUID ends in the device's number, as two characters in hexadecimal; see `uuid_of`.
+                let uuid = entry.strip_prefix("GPU-").or(entry.strip_prefix("MIG-"));
+                let tail = uuid.and_then(|uuid| {
+                    let digits: Vec<char> = uuid.strip_prefix(UUID_HEAD)?.chars().collect();
+                    Some(digits.chunks(2).filter_map(|pair| pair.last()).collect::<String>())
+                });
+                tail.as_deref().unwrap_or(entry).parse::<usize>().ok().filter(|&d| d < devices)
+            })
             .collect(),
     }
 }
+
+/// The UUIDs of all devices without the last two characters, as nvidia-smi prints them.
+const UUID_HEAD: &str = "76697274-7561-6c20-4750-55202020";
 
 /// A setting that nobody can have meant: the process ends, because no default would be what was asked for.
 #[allow(clippy::print_stderr)]
@@ -133,5 +151,7 @@ mod tests {
         assert_eq!(visible(4, Some("2,0")), [2, 0]);
         assert_eq!(visible(4, Some("1,7,2")), [1]);
         assert_eq!(visible(4, Some("")), [] as [usize; 0]);
+        assert_eq!(visible(4, Some("MIG-76697274-7561-6c20-4750-552020203032")), [2]);
+        assert_eq!(visible(4, Some("MIG-00000000-7561-6c20-4750-552020203032")), [] as [usize; 0]);
     }
 }

@@ -40,6 +40,11 @@ impl Counter {
     }
 }
 
+/// Counts the nodes of one launch of a graph, as `graph_nodes`.
+pub(crate) fn add_graph_nodes(n: usize) {
+    *lock(&TALLIES).entry("graph_nodes".to_owned()).or_default() += n as u64;
+}
+
 /// Which way a copy goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Way {

@@ -6,6 +6,7 @@
 //! fuzzed, counted and checked in the same way, and each launch has stamps of its own.
 
 use crate::abi::lock;
+use crate::counts;
 use crate::report::report;
 use crate::stream::{Flag, Kind, Stream, Task};
 use std::sync::{Arc, Mutex};
@@ -108,6 +109,7 @@ pub(crate) struct Exec {
 impl Exec {
     /// Puts one run of the graph on `stream`. Asynchronous.
     pub(crate) fn launch(&self, stream: &Arc<Stream>) {
+        counts::add_graph_nodes(self.steps.len());
         let mut last = lock(&self.last);
         if let Some(flag) = &*last {
             stream.wait_for(flag);

@@ -8,7 +8,7 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use cudarc::nccl::sys;
@@ -16,10 +16,13 @@ use ddp_kernels::cuda::Gpu;
 
 use super::super::pause::Pause;
 use super::api::{Api, Config, Status};
-use crate::{Call, CommError, Result};
+use crate::end_job::write_stderr;
+use crate::{Call, CommError, Reporter, Result};
 
 /// Time limit of `ncclCommAbort` and `ncclCommDestroy`.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// After this time in `ncclCommAbort` the reason for it is printed: sooner than other ranks report that this one failed them.
+const SLOW_ABORT: Duration = Duration::from_secs(1);
 /// Time limit of `ncclCommFinalize`.
 const FINALIZE_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -111,11 +114,7 @@ impl Communicator {
 
     /// Aborts the communicator and returns the error of the failure.
     pub(super) fn failed(&self, failed: Failed, n_enqueued: u64, last: Option<Call>) -> CommError {
-        let is_aborted = self.abort();
-        match failed {
-            Failed::With(CommError::Nccl { call, rank, device, code, text, .. }) => {
-                CommError::Nccl { call, rank, device, code, text, aborted: is_aborted }
-            }
+        let mut error = match failed {
             Failed::With(error) => error,
             Failed::TimedOut { what } => CommError::DeviceTimeout {
                 what,
@@ -124,9 +123,14 @@ impl Communicator {
                 timeout_s: self.timeout.unwrap_or_default().as_secs_f64(),
                 n_enqueued,
                 last,
-                aborted: is_aborted,
+                aborted: true,
             },
+        };
+        let is_aborted = self.abort(Some(&error));
+        if let CommError::Nccl { aborted, .. } | CommError::DeviceTimeout { aborted, .. } = &mut error {
+            *aborted = is_aborted;
         }
+        error
     }
 
     /// The time limit of every wait for other ranks.
@@ -186,11 +190,24 @@ impl Communicator {
         error(self.api, self.raw.get(), call, status, self.gpu, self.rank)
     }
 
-    /// Aborts the communicator; its work in the stream ends with undefined results. Returns whether NCCL succeeded.
-    pub(super) fn abort(&self) -> bool {
+    /// Destroys the graphs of the device and aborts the communicator; its work in the stream ends with undefined results, up to
+    /// NCCL 2.25 before this returns, later soon after. Returns whether NCCL came to an end of it.
+    ///
+    /// - `reason`: printed if that takes long, where this rank is the one to report it
+    pub(super) fn abort(&self, reason: Option<&CommError>) -> bool {
         let raw = self.raw.replace(std::ptr::null_mut());
-        // SAFETY: nothing else has the handle any more, and this thread is in no other call.
-        raw.is_null() || bounded(self.gpu, raw, self.api.abort).is_some()
+        if raw.is_null() {
+            return true;
+        }
+        // Up to 2.21 NCCL waits for graphs that hold its collectives, which must not wait for the abort in turn.
+        self.gpu.destroy_graphs();
+        let print = || {
+            if let Some(reason) = reason.filter(|reason| reason.reporter() == Reporter::ThisRank) {
+                write_stderr(&format!("[rank {}] {reason}\n", self.rank));
+            }
+        };
+        // Nothing else has the handle any more, and this thread is in no other call.
+        bounded(self.gpu, raw, self.api.abort, print).is_some()
     }
 
     /// Finalises and destroys the communicator, or aborts it if that fails. Collective.
@@ -217,21 +234,29 @@ impl Communicator {
             return Err(self.failed(Failed::With(self.error(CALL, status)), 0, None));
         }
         let raw = self.raw.replace(std::ptr::null_mut());
-        match bounded(self.gpu, raw, self.api.destroy) {
+        match bounded(self.gpu, raw, self.api.destroy, || {}) {
             Some(Status::SUCCESS) => Ok(()),
             status => {
+                let is_over = status.is_some();
                 let status = status.unwrap_or(Status::IN_PROGRESS);
-                Err(error(self.api, std::ptr::null_mut(), "ncclCommDestroy", status, self.gpu, self.rank))
+                let mut error =
+                    error(self.api, std::ptr::null_mut(), "ncclCommDestroy", status, self.gpu, self.rank);
+                if let CommError::Nccl { aborted, .. } = &mut error {
+                    *aborted = is_over;
+                }
+                Err(error)
             }
         }
     }
 }
 
-/// Runs `end` on a thread of its own; `None` if it does not return in time.
+/// Runs `end` on a thread of its own; `None` if it does not return in time. Calls `on_slow` if it takes longer than
+/// [`SLOW_ABORT`].
 fn bounded(
     gpu: &'static Gpu,
     raw: sys::ncclComm_t,
     end: unsafe extern "C" fn(sys::ncclComm_t) -> Status,
+    on_slow: impl FnOnce(),
 ) -> Option<Status> {
     /// A handle that moves to another thread.
     struct Handle(sys::ncclComm_t);
@@ -247,6 +272,17 @@ fn bounded(
             let _ = sender.send(unsafe { end(raw) });
         }
     };
-    std::thread::Builder::new().name("nccl-end".into()).spawn(work).ok()?;
-    receiver.recv_timeout(END_TIMEOUT).ok()
+    let thread = std::thread::Builder::new().name("nccl-end".into()).spawn(work).ok()?;
+    let status = receiver.recv_timeout(SLOW_ABORT).or_else(|why| match why {
+        RecvTimeoutError::Disconnected => Err(why),
+        RecvTimeoutError::Timeout => {
+            on_slow();
+            receiver.recv_timeout(END_TIMEOUT - SLOW_ABORT)
+        }
+    });
+    if status.is_ok() {
+        // What the thread frees at its end is freed before `main` returns.
+        let _ = thread.join();
+    }
+    status.ok()
 }

@@ -314,7 +314,7 @@ impl NcclGroup {
         let error = self.comm.failed(failed, self.n_enqueued.get(), self.last.get());
         if error.is_beyond_abort() {
             // The collective still uses its buffers, and every wait for the stream would hang.
-            crate::end_job::end_job_because(&format!("[rank {}] {error}", self.rank));
+            self.end_job(&error);
         }
         // Memory is freed in the order of the compute stream: the collective must release it first. If even this fails, the
         // device does no further work.
@@ -323,21 +323,31 @@ impl NcclGroup {
         error
     }
 
+    /// Ends the job because NCCL does not return from the end of the communicator.
+    fn end_job(&self, error: &CommError) -> ! {
+        crate::end_job::end_job_because(&format!("[rank {}] {error}", self.rank))
+    }
+
     /// Aborts the communicator, because another rank could not join it.
     pub(crate) fn abandon(self) {
-        self.comm.abort();
+        self.comm.abort(None);
     }
 
     /// Closes the communicator. Collective.
     pub(crate) fn close(self) -> Result<()> {
-        self.comm.close()
+        let closed = self.comm.close();
+        if let Some(error) = closed.as_ref().err().filter(|error| error.is_beyond_abort()) {
+            // A thread is still in NCCL: it must not go on while `main` returns.
+            self.end_job(error);
+        }
+        closed
     }
 }
 
 impl Drop for NcclGroup {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.comm.abort();
+            self.comm.abort(None);
         } else {
             // `drop` cannot return an error; `close` does.
             let _ = self.comm.close();

@@ -6,7 +6,7 @@ use std::path::Path;
 use ddp_comm::{DeviceChoice, World};
 use ddp_kernels::Device;
 use ddp_kernels::cpu::threads;
-use ddp_kernels::cuda::Gpu;
+use ddp_kernels::cuda::{Gpu, Unavailable};
 
 use crate::config::{CommDtype, Config, DataConfig, Determinism, EvalSource, ZeroStage};
 use crate::data::loader::Loader;
@@ -47,7 +47,7 @@ impl Banner<'_> {
             widths.join("-"),
             trainer.model().layout().n_params(),
             count(world.world_size(), "rank"),
-            device_words(device),
+            device_words(device.device),
             count(threads::current(), "thread"),
         )
     }
@@ -205,17 +205,21 @@ pub(crate) fn loading(loader: &Loader) -> Option<String> {
     }
 }
 
-/// The device: the product name of a GPU, or the reason why `auto` chose the CPU although there is a driver.
-fn device_words(choice: &DeviceChoice) -> String {
-    match (choice.device, &choice.reason) {
-        (Device::Cuda(index), _) => match Gpu::get(index) {
-            Ok(gpu) => format!("{} ({})", choice.device, gpu.info().name),
-            Err(_) => choice.device.to_string(),
+/// The device, with the product name of a GPU.
+fn device_words(device: Device) -> String {
+    match device {
+        Device::Cuda(index) => match Gpu::get(index) {
+            Ok(gpu) => format!("{device} ({})", gpu.info().name),
+            Err(_) => device.to_string(),
         },
-        // A machine without GPUs is as expected.
-        (Device::Cpu, Some(why)) if why.has_driver => format!("cpu ({})", why.reason),
-        (Device::Cpu, _) => "cpu".to_owned(),
+        Device::Cpu => "cpu".to_owned(),
     }
+}
+
+/// Why `auto` chose the CPU although there is a driver, and the fix, in one line. A machine without a driver is as expected.
+pub(crate) fn unused_gpu(choice: &DeviceChoice) -> Option<String> {
+    let Unavailable { reason, hint, has_driver } = choice.reason.as_ref()?;
+    has_driver.then(|| format!("no GPU is used: {reason}; to use one: {hint}"))
 }
 
 /// The embeddings, one line each.
@@ -267,7 +271,6 @@ pub(super) fn count(n: usize, what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use ddp_comm::threads::run;
-    use ddp_kernels::cuda::Unavailable;
     use ddp_kernels::ops::Activation;
 
     use super::*;
@@ -330,10 +333,11 @@ mod tests {
     #[test]
     fn only_an_unexpected_cpu_is_explained() {
         let words = |has_driver| {
-            let why = Unavailable { reason: "no GPU".to_owned(), hint: String::new(), has_driver };
-            device_words(&DeviceChoice { device: Device::Cpu, reason: Some(why) })
+            let why = Unavailable { reason: "no compiler".into(), hint: "install it".into(), has_driver };
+            unused_gpu(&DeviceChoice { device: Device::Cpu, reason: Some(why) })
         };
-        assert_eq!([words(false), words(true)], ["cpu", "cpu (no GPU)"]);
+        let told = "no GPU is used: no compiler; to use one: install it";
+        assert_eq!([words(false), words(true)], [None, Some(told.to_owned())]);
     }
 
     #[test]

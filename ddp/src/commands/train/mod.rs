@@ -226,9 +226,16 @@ impl<'w> Run<'w> {
         let failed_step = ended.as_ref().err().and_then(|stop| stop.error()).and_then(TrainError::step);
         failed.step = Some(failed_step.map_or(trainer.n_steps(), |step| step - 1));
         world.watchdog().enter(Phase::End);
-        match ended? {
-            Ending::Stopped(reason) => return Err(Stop::Saved(reason)),
-            Ending::Complete => {}
+        match ended {
+            Ok(Ending::Complete) => {}
+            Ok(Ending::Stopped(reason)) => return Err(Stop::Saved(reason)),
+            Err(stop) => {
+                // The failure is reported before anything waits for the device: the graphs and copies of the trainer would, and
+                // their work may never end if another rank is stuck. The process ends with the report.
+                training.abandon();
+                std::mem::forget(trainer);
+                return Err(stop.into());
+            }
         }
         let is_gone = folder.as_ref().is_some_and(RunDir::is_gone);
         if let Some(folder) = folder.as_ref().filter(|_| is_gone) {
@@ -333,6 +340,7 @@ pub(crate) fn pin_device(world: &World, device: &str, pinning: Pinning) -> Resul
         Ok(choice)
     };
     let choice = world.collective_result(choose())?;
+    banner::unused_gpu(&choice).iter().for_each(|line| warn_of_all_ranks(world.rank().0, line));
     let near = if bind == Bind::Auto { cores::bind_near(choice.device) } else { None };
     let share = world.cores_per_rank().map_err(Error::from)?;
     let n_threads = n_threads.unwrap_or(share);

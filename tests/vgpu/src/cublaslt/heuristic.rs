@@ -3,7 +3,8 @@
 //! place if it may. A search can be told to refuse, see [`refused`].
 use super::desc::{self, Kind};
 use super::problem::{Descriptors, Problem, misuse};
-use super::types::Epilogue;
+use super::record;
+use super::types::Type;
 use super::{INVALID_VALUE, NOT_SUPPORTED, Status};
 
 /// `cublasLtMatmulAlgo_t`: opaque to the caller, who may copy it.
@@ -126,13 +127,25 @@ pub(crate) fn reduction_scheme(algo: &Algo) -> Result<u32, Status> {
 }
 
 /// `VGPU_LT_REFUSE`: names of epilogues (`RELU_AUX_BIAS,BGRADB`) for which no algorithm is found, as it can happen on
-/// a device. `ALL` stands for each one but `DEFAULT`, which a caller's other way needs.
-fn refused(epilogue: Epilogue) -> bool {
+/// a device. `ALL` stands for each one but `DEFAULT`, which a caller's other way needs, `likely` for those of [`is_unlikely`].
+fn refused(problem: &Problem) -> bool {
     let Ok(list) = std::env::var("VGPU_LT_REFUSE") else { return false };
+    let epilogue = problem.epilogue;
     list.split(',').map(str::trim).any(|name| {
         name.eq_ignore_ascii_case(epilogue.name())
             || name.eq_ignore_ascii_case("all") && !epilogue.is_default()
+            || name.eq_ignore_ascii_case("likely") && is_unlikely(problem)
     })
+}
+
+/// Epilogues that real devices probably lack, by what users report: in f32 those that write or read an auxiliary buffer or
+/// write the gradient of a bias, in f64 all.
+fn is_unlikely(problem: &Problem) -> bool {
+    match problem.a.dtype {
+        Type::F64 => !problem.epilogue.is_default(),
+        Type::F32 => problem.epilogue.uses_aux() || problem.epilogue.name().starts_with("BGRAD"),
+        _ => false,
+    }
 }
 
 /// Products of vectors for which cuBLASLt has no DRELU, DGELU or BGRADB, or none to rely on: nvmath-python, whose matmul
@@ -148,10 +161,14 @@ fn is_vector_product(problem: &Problem) -> bool {
 /// Whether any algorithm can run this problem.
 ///
 /// The addresses of the bias and of the auxiliary buffer are part of the question: cublasLt.h says of both that the
-/// search depends on their alignment. The virtual library is strict and wants the 16 bytes of the widest access.
+/// search depends on their alignment. The virtual library is strict and wants the 16 bytes of the widest access. What a
+/// record of a real device refuses is refused too.
 fn check(problem: &Problem) -> Result<(), Status> {
     let unaligned = |address: u64| !address.is_multiple_of(WIDEST_ACCESS);
-    if refused(problem.epilogue)
+    if let Some(status) = record::answer(problem).filter(|status| *status != 0) {
+        return Err(status);
+    }
+    if refused(problem)
         || is_vector_product(problem)
         || problem.epilogue.uses_bias_pointer() && unaligned(problem.bias)
         || problem.epilogue.uses_aux() && unaligned(problem.aux)

@@ -6,6 +6,7 @@ mod desc;
 mod heuristic;
 mod matmul;
 mod problem;
+mod record;
 mod types;
 
 use crate::abi::{self, Void, api};

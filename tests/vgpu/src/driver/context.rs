@@ -4,8 +4,11 @@ use super::ordinal;
 use super::stream::STREAMS;
 use crate::abi::{Void, api, put, put_if_wanted};
 use crate::capture;
-use crate::code::{INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, PEER_ACCESS_UNSUPPORTED};
+use crate::code::{
+    DEVICE_UNAVAILABLE, INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, PEER_ACCESS_UNSUPPORTED,
+};
 use crate::config::CONFIG;
+use crate::fault;
 use crate::mem::{MEMORY, pool};
 use crate::report::{note, report};
 use crate::stream::{self, Kind, Stream};
@@ -74,7 +77,12 @@ pub(crate) fn pool_sync_point(device: usize) {
 
 api! {
     fn cuDevicePrimaryCtxRetain(context: *mut Handle, device: c_int) {
-        put(context, of_device(ordinal(device)?) as Handle)?;
+        let made = of_device(ordinal(device)?);
+        if let Some(rule) = fault::rule("context") {
+            note("cuDevicePrimaryCtxRetain fails on request");
+            return Err(rule.at.and_then(|code| i32::try_from(code).ok()).unwrap_or(DEVICE_UNAVAILABLE));
+        }
+        put(context, made as Handle)?;
     }
 
     fn cuDevicePrimaryCtxRelease_v2(device: c_int) {

@@ -43,15 +43,18 @@ api! {
 
     fn cuDeviceGetName(name: *mut c_char, room: c_int, device: c_int) {
         let number = CONFIG.physical(ordinal(device)?);
-        put_text(name, room.max(0) as usize, &format!("Virtual GPU {number}"))?;
+        let instance = if CONFIG.mig { " MIG 1g.10gb" } else { "" };
+        put_text(name, room.max(0) as usize, &format!("Virtual GPU {number}{instance}"))?;
     }
 
+    /// Of a MIG instance: the UUID of the whole GPU.
     fn cuDeviceGetUuid(uuid: *mut [u8; 16], device: c_int) {
-        put(uuid, uuid_of(device)?)?;
+        let number = CONFIG.physical(ordinal(device)?);
+        put(uuid, uuid_of(if CONFIG.mig { 0 } else { number }))?;
     }
 
     fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int) {
-        put(uuid, uuid_of(device)?)?;
+        put(uuid, uuid_of(CONFIG.physical(ordinal(device)?)))?;
     }
 
     fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) {
@@ -92,12 +95,11 @@ api! {
 }
 
 /// Different for each device, the same in every process, and readable as what it is.
-fn uuid_of(device: c_int) -> Result<[u8; 16], i32> {
+fn uuid_of(number: usize) -> [u8; 16] {
     let mut uuid = *b"virtual GPU   00";
-    let number = CONFIG.physical(ordinal(device)?) as u8;
-    uuid[14] += number / 10;
-    uuid[15] += number % 10;
-    Ok(uuid)
+    uuid[14] += number as u8 / 10;
+    uuid[15] += number as u8 % 10;
+    uuid
 }
 
 /// Limits that differ between architectures.

@@ -71,19 +71,26 @@ pub(crate) struct Header {
     pub(crate) root: u64,
     /// The place among the collectives of the communicator, from one; zero for a send or receive.
     pub(crate) number: u64,
+    /// The sum begins with the last rank.
+    pub(crate) is_reversed: bool,
 }
+
+/// Marks [`Header::is_reversed`] in the word of the reduction.
+const REVERSED: u64 = 1 << 32;
 
 impl Header {
     /// As numbers for the hub.
     pub(crate) fn to_words(self) -> Words {
-        [self.operation as u64, self.count, self.dtype, self.op, self.root, self.number]
+        let op = if self.is_reversed { self.op | REVERSED } else { self.op };
+        [self.operation as u64, self.count, self.dtype, op, self.root, self.number]
     }
 
     /// The inverse of [`Header::to_words`].
     pub(crate) fn from_words([operation, count, dtype, op, root, number]: Words) -> Header {
         let operation =
             OPERATIONS.get(operation as usize).map_or(Operation::AllReduce, |(operation, _)| *operation);
-        Header { operation, count, dtype, op, root, number }
+        let is_reversed = op & REVERSED != 0;
+        Header { operation, count, dtype, op: op & !REVERSED, root, number, is_reversed }
     }
 
     /// The call in words.
@@ -218,6 +225,7 @@ impl Call {
             op: if operation.reduces() { op as u64 } else { 0 },
             root: root as u64,
             number: 0,
+            is_reversed: false,
         };
         let call = Call { comm, stream, header, send, send_bytes, recv, recv_bytes };
         call.check_buffers(size).map_err(|what| misuse(INVALID_ARGUMENT, &format!("{at}: {what}")))?;
@@ -255,7 +263,11 @@ impl Call {
 /// receives of a group make progress together.
 fn launch(calls: Vec<Call>) -> Result<(), i32> {
     let mut batches: Vec<Vec<Call>> = Vec::new();
-    for call in calls {
+    for mut call in calls {
+        call.header.is_reversed = call.comm.n_ranks >= 4
+            && lock(&call.stream.branch).is_some()
+            && is_due(Fault::Order, call.comm.rank)
+            && std::env::var_os("NCCL_ALGO").is_none();
         let together = |batch: &&mut Vec<Call>| {
             Arc::ptr_eq(&batch[0].comm, &call.comm) && Arc::ptr_eq(&batch[0].stream, &call.stream)
         };

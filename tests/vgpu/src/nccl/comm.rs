@@ -2,7 +2,8 @@
 use super::fault::{Fault, is_due};
 use super::wire::{self, Frame, Hello, UniqueId, Words, kind};
 use super::{
-    IN_PROGRESS, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SYSTEM_ERROR, hub, remember,
+    ABORT_RETURNS_EARLY, ABORT_WAITS_FOR_GRAPHS, IN_PROGRESS, INTERNAL_ERROR, INVALID_ARGUMENT,
+    INVALID_USAGE, REMOTE_ERROR, SYSTEM_ERROR, hub, remember,
 };
 use crate::abi::lock;
 use crate::config::CONFIG;
@@ -21,6 +22,8 @@ pub(crate) type Failure = (i32, String);
 const FAREWELL: Duration = Duration::from_millis(200);
 /// How long ncclCommAbort waits for work that is running to let go.
 const RELEASE: Duration = Duration::from_secs(5);
+/// How long work goes on after an ncclCommAbort that returns before it is over.
+const EARLY_RETURN: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
@@ -367,12 +370,32 @@ impl Comm {
     }
 
     /// ncclCommAbort: work on the streams ends without a result, within a bound.
-    pub(crate) fn abort(&self) {
+    ///
+    /// Up to 2.21 it then waits until no graph holds operations, for ever; from 2.26 on it returns before the work is over.
+    pub(crate) fn abort(self: &Arc<Self>) {
         if is_due(Fault::AbortHang, self.rank) {
             loop {
                 std::thread::park();
             }
         }
+        if CONFIG.nccl_version >= ABORT_RETURNS_EARLY {
+            let comm = self.clone();
+            let end = move || {
+                std::thread::sleep(EARLY_RETURN);
+                comm.end_work();
+            };
+            if std::thread::Builder::new().name("nccl abort".into()).spawn(end).is_ok() {
+                return;
+            }
+        }
+        self.end_work();
+        while CONFIG.nccl_version <= ABORT_WAITS_FOR_GRAPHS && Arc::strong_count(&self.queued) > 1 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Tells the work on the streams to end, and waits for it.
+    fn end_work(&self) {
         self.state().aborted = true;
         self.changed.notify_all();
         self.cut();
@@ -421,7 +444,7 @@ impl Comm {
     }
 
     /// ncclCommDestroy: finalises if that wasn't done, and leaves the hub.
-    pub(crate) fn destroy(&self) -> Result<(), i32> {
+    pub(crate) fn destroy(self: &Arc<Self>) -> Result<(), i32> {
         let phase = {
             let mut state = self.state();
             while state.phase == Phase::Finalizing && state.error.is_none() {

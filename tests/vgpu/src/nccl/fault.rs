@@ -6,6 +6,7 @@
 //! - `nccl:init-hang,rank=1`: the initialisation of rank 1 never ends
 //! - `nccl:capture,rank=1`: rank 1 does what a capture forbids, so that a collective fails within one
 //! - `nccl:abort-hang`: ncclCommAbort never returns
+//! - `nccl:order`: four ranks and more take the sums of a captured collective in another order, unless `NCCL_ALGO` is set
 //!
 //! `rank` is the rank in the communicator; without it a rule is for each rank.
 use crate::fault;
@@ -21,6 +22,7 @@ pub(crate) enum Fault {
     InitHang,
     AbortHang,
     Capture,
+    Order,
 }
 
 struct Rule {
@@ -41,6 +43,7 @@ impl Rule {
             Some("init-hang") => Some(Fault::InitHang),
             Some("abort-hang") => Some(Fault::AbortHang),
             Some("capture") => Some(Fault::Capture),
+            Some("order") => Some(Fault::Order),
             Some(_) => None,
             None => rule.number("step").map(Fault::Step).or_else(|| rule.number("hang").map(Fault::Hang)),
         };

@@ -332,7 +332,11 @@ impl Hub {
         let data: Vec<&[u8]> = parts.values().map(|part| &part.data[..]).collect();
         let reduced = || {
             let op = Reduction::from_code(header.op).unwrap_or(Reduction::Sum);
-            reduce(&data, header.dtype, op).unwrap_or_default()
+            let mut summands = data.clone();
+            if header.is_reversed {
+                summands.reverse();
+            }
+            reduce(&summands, header.dtype, op).unwrap_or_default()
         };
         let root = header.root as usize;
         let result = match header.operation {

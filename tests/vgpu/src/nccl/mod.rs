@@ -10,6 +10,7 @@ mod reduce;
 mod wire;
 
 use crate::abi::{self, Void, api, lock};
+use crate::config::CONFIG;
 use crate::counts::Counter;
 use crate::driver::{self, handle::Registry};
 use call::{Arguments, Operation, post};
@@ -29,8 +30,10 @@ const INVALID_USAGE: i32 = 5;
 const REMOTE_ERROR: i32 = 6;
 const IN_PROGRESS: i32 = 7;
 
-/// 2.30.3, in the library's encoding. From 2.30 on ranks may share a GPU (`NCCL_MULTI_RANK_GPU_ENABLE`).
-const VERSION: c_int = 23_003;
+/// From this version on ncclCommAbort returns before its work is over.
+const ABORT_RETURNS_EARLY: c_int = 22_600;
+/// The last version in which ncclCommAbort waits until no graph holds operations of the communicator.
+const ABORT_WAITS_FOR_GRAPHS: c_int = 22_199;
 
 static COMMS: Registry<Comm> = Registry::new("a communicator");
 static LAST_ERROR: Mutex<String> = Mutex::new(String::new());
@@ -150,7 +153,7 @@ unsafe extern "C" {
 
 api! {
     fn ncclGetVersion(version: *mut c_int) {
-        put(version, VERSION)?;
+        put(version, CONFIG.nccl_version)?;
     }
     fn ncclGetUniqueId(id: *mut UniqueId) {
         let made = hub::start().map_err(|error| misuse(SYSTEM_ERROR, &format!("ncclGetUniqueId: {error}")))?;

@@ -1,0 +1,218 @@
+//! Asks cuBLASLt every question of [`super`] and writes down its answers, one row each: what a real GPU supports, and how fast.
+//!
+//! `tests/gpu.sh` runs it; the virtual cuBLASLt answers as the newest record does.
+
+use std::fmt::Write as _;
+
+use super::*;
+use crate::cuda::{Gpu, Timer};
+use crate::ops::testing::devices;
+use crate::{Device, Tensor};
+
+/// Rows of a batch, inputs and outputs of a layer.
+const LAYERS: [[usize; 3]; 15] = [
+    [32, 64, 128],
+    [32, 128, 10],
+    [33, 7, 10],
+    [33, 64, 128],
+    [64, 784, 1024],
+    [64, 1024, 10],
+    [1, 64, 128],
+    [32, 64, 1],
+    [32, 1, 64],
+    [1, 1, 1],
+    [32, 7, 1],
+    [2, 2, 2],
+    [128, 12, 20],
+    [8192, 4096, 4096],
+    [8192, 1024, 10],
+];
+
+/// Inputs, output and mode, with the name in the record.
+const FORMATS: [(&str, DType, DType, MatmulMode); 7] = [
+    ("f32", DType::F32, DType::F32, MatmulMode::Strict),
+    ("tf32", DType::F32, DType::F32, MatmulMode::Tf32),
+    ("bf16", DType::BF16, DType::BF16, MatmulMode::Strict),
+    ("bf16>f32", DType::BF16, DType::F32, MatmulMode::Strict),
+    ("f16", DType::F16, DType::F16, MatmulMode::Strict),
+    ("f16>f32", DType::F16, DType::F32, MatmulMode::Strict),
+    ("f64", DType::F64, DType::F64, MatmulMode::Strict),
+];
+
+/// Of the three matmuls of a layer.
+const FORWARD: [Epilogue; 7] = [
+    Epilogue::None,
+    Epilogue::Bias,
+    Epilogue::ReluBias,
+    Epilogue::ReluAuxBias,
+    Epilogue::ReluAux,
+    Epilogue::GeluBias,
+    Epilogue::GeluAuxBias,
+];
+const WEIGHT_GRADIENT: [Epilogue; 2] = [Epilogue::None, Epilogue::BiasGradient];
+const INPUT_GRADIENT: [Epilogue; 3] = [Epilogue::None, Epilogue::DRelu, Epilogue::DGelu];
+
+/// Columns of the record. `found` counts algorithms, of at most [`N_ALGORITHMS`]; `scheme` is how the first one adds up parts of its
+/// sum; `status` is 0, that of the search, or that of the call; `us` is the time of one call.
+const COLUMNS: &str =
+    "format\tepilogue\tm\tn\tk\ttransposed\talignment\treproducible\tstatus\tfound\tworkspace\tscheme\tus";
+const N_ALGORITHMS: usize = 32;
+/// Calls that are timed together.
+const N_TIMED: usize = 5;
+
+/// All questions about layers of at most `max_flops` a matmul.
+fn questions(max_flops: usize) -> Vec<(&'static str, Key)> {
+    let mut all = Vec::new();
+    for [rows, inputs, outputs] in
+        LAYERS.into_iter().filter(|layer| 2 * layer.iter().product::<usize>() <= max_flops)
+    {
+        let kinds: [([usize; 3], [bool; 2], &[Epilogue]); 3] = [
+            ([rows, outputs, inputs], [false, true], &FORWARD),
+            ([outputs, inputs, rows], [true, false], &WEIGHT_GRADIENT),
+            ([rows, inputs, outputs], [false, false], &INPUT_GRADIENT),
+        ];
+        for ([m, n, k], [transpose_a, transpose_b], epilogues) in kinds {
+            for (name, inputs, output, mode) in FORMATS {
+                for &epilogue in epilogues {
+                    let matmul = Matmul { m, n, k, transpose_a, transpose_b, inputs, output, mode, epilogue };
+                    for alignment in [256, 16, odd(&matmul)] {
+                        for is_deterministic in [false, true] {
+                            let aligned_to = AlignedTo {
+                                a: alignment,
+                                b: alignment,
+                                c: alignment,
+                                bias: alignment,
+                                aux: 256,
+                            };
+                            all.push((name, Key { matmul, aligned_to, is_deterministic }));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    // Where blas.rs does not ask, no answer matters.
+    all.retain(|(_, key)| key.matmul.may_be_fused());
+    all
+}
+
+/// The least alignment that an operand of a library's user may have: that of an element.
+fn odd(matmul: &Matmul) -> u32 {
+    matmul.inputs.size_bytes().max(matmul.output.size_bytes()) as u32
+}
+
+/// Memory for operands: A, B, C, aux and bias, each of the largest size and 256 bytes more.
+struct Arena([Tensor; 5]);
+
+impl Arena {
+    fn new(questions: &[(&str, Key)], device: Device) -> Self {
+        let bytes = |key: &Key| {
+            let Matmul { m, n, k, .. } = key.matmul;
+            (m * k).max(k * n).max(m * relu_mask_row_bits(n)) * 8 + 256
+        };
+        let largest = questions.iter().map(|(_, key)| bytes(key)).max().unwrap_or(0);
+        Arena(std::array::from_fn(|_| Tensor::zeros(&[largest], DType::U8, device).unwrap()))
+    }
+
+    /// Operands that are aligned as the key says, and to no more.
+    fn operands(&self, key: &Key) -> Operands {
+        let AlignedTo { a, b, c, bias, aux } = key.aligned_to;
+        let at = |index: usize, alignment: u32| {
+            let start = self.0[index].view().cuda().unwrap().ptr();
+            start + if alignment < 256 { u64::from(alignment) } else { 0 }
+        };
+        let epilogue = key.matmul.epilogue;
+        Operands {
+            a: at(0, a),
+            b: at(1, b),
+            c: at(2, c),
+            aux: epilogue.aux_row(1).map_or(0, |_| at(3, aux)),
+            bias: if epilogue.takes_bias() { at(4, bias) } else { 0 },
+        }
+    }
+}
+
+/// The answer to one question, as the last columns of its row.
+fn answer(gpu: &'static Gpu, key: &Key, arena: &Arena) -> String {
+    let blas = gpu.blas().unwrap();
+    let failed = |status: Status| format!("{}\t0\t\t\t", status.code());
+    let candidates = Plan::new(blas.lt, blas.handle, key)
+        .and_then(|plan| Ok((plan.candidates(blas.handle, key, N_ALGORITHMS)?, plan)));
+    let (candidates, plan) = match candidates {
+        Ok(found) => found,
+        Err(status) => return failed(status),
+    };
+    let (found, workspace) = (candidates.len(), candidates[0].workspace_bytes);
+    gpu.set_deterministic(key.is_deterministic);
+    let operands = arena.operands(key);
+    // SAFETY: the arena holds operands of every size, which outlive the work; the timer waits for it.
+    let run = || unsafe { gpu.matmul(key.matmul, Scales::overwrite(), operands) };
+    if !run().unwrap() {
+        return failed(Status::NOT_SUPPORTED);
+    }
+    let timer = Timer::new(gpu).unwrap();
+    timer.start(gpu.compute()).unwrap();
+    for _ in 0..N_TIMED {
+        assert!(run().unwrap());
+    }
+    timer.stop(gpu.compute()).unwrap();
+    let us = timer.elapsed_ms().unwrap() * 1e3 / N_TIMED as f64;
+    format!("0\t{found}\t{workspace}\t{}\t{us:.2}", tests::reduction_scheme(&plan))
+}
+
+/// The record of `gpu`.
+fn record(gpu: &'static Gpu, max_flops: usize) -> String {
+    let questions = questions(max_flops);
+    let arena = Arena::new(&questions, gpu.device());
+    let version = gpu.blas().unwrap().lt.version();
+    let mut text = format!("# {}, cuBLASLt {version}\n{COLUMNS}\n", gpu.info().name);
+    for (format, key) in &questions {
+        let Matmul { m, n, k, transpose_a, transpose_b, epilogue, .. } = key.matmul;
+        let transposed: String =
+            [transpose_a, transpose_b].map(|t| if t { 'T' } else { 'N' }).iter().collect();
+        let alignment = key.aligned_to.a;
+        let is_deterministic = u8::from(key.is_deterministic);
+        let _ = writeln!(
+            text,
+            "{format}\t{epilogue:?}\t{m}\t{n}\t{k}\t{transposed}\t{alignment}\t{is_deterministic}\t{}",
+            answer(gpu, key, &arena)
+        );
+    }
+    gpu.set_deterministic(false);
+    text
+}
+
+fn gpus() -> impl Iterator<Item = &'static Gpu> {
+    let index = |device| if let Device::Cuda(index) = device { Some(index) } else { None };
+    devices().into_iter().filter_map(index).take(1).map(|index| Gpu::get(index).unwrap())
+}
+
+/// Small layers only: the virtual GPU computes on the CPU.
+const SMALL: usize = 1_000_000;
+
+#[test]
+fn every_question_has_an_answer_and_plain_matmuls_are_supported() {
+    for gpu in gpus() {
+        let text = record(gpu, SMALL);
+        let rows: Vec<Vec<&str>> = text.lines().skip(2).map(|line| line.split('\t').collect()).collect();
+        assert_eq!(rows.len(), questions(SMALL).len());
+        let n_columns = COLUMNS.split('\t').count();
+        for row in &rows {
+            assert_eq!(row.len(), n_columns, "{row:?}");
+            assert!(row[1] != "None" || row[8] == "0", "a plain matmul is not supported: {row:?}");
+        }
+    }
+}
+
+/// Writes the record of the first GPU to the file that `DDP_CUBLASLT_RECORD` names.
+#[test]
+#[ignore = "needs a minute of a real GPU; tests/gpu.sh runs it"]
+fn record_cublaslt() {
+    let Some(path) = std::env::var_os("DDP_CUBLASLT_RECORD") else {
+        panic!("DDP_CUBLASLT_RECORD names no file")
+    };
+    for gpu in gpus() {
+        let max_flops = if gpu.info().is_virtual() { SMALL } else { usize::MAX };
+        std::fs::write(&path, record(gpu, max_flops)).unwrap();
+    }
+}
