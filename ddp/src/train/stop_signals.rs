@@ -12,7 +12,7 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ddp_comm::{Launcher, Watchdog, World, failure};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
@@ -31,7 +31,7 @@ const GRACE: Duration = Duration::from_millis(500);
 const REPORTER_GRACE: Duration = Duration::from_secs(1);
 
 /// Stop signals received by this process.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct StopSignals {
     /// Number of the last signal; 0 for none.
     last: Arc<AtomicUsize>,
@@ -128,7 +128,7 @@ impl StopSignals {
     /// Starts the thread that answers signals at once; `ends_with_mpirun` if mpirun's SIGTERM ends a rank that finishes no step.
     fn answer(&self, ends_with_mpirun: bool) -> io::Result<()> {
         let mut received = SignalsInfo::<WithOrigin>::new([SIGTERM, SIGINT, SIGUSR1])?;
-        let (is_seen, stage) = (self.is_seen.clone(), self.stage.clone());
+        let signals = self.clone();
         let watch = move || {
             for origin in &mut received {
                 // mpirun, or its daemon on this host.
@@ -140,8 +140,9 @@ impl StopSignals {
                     info!(target: LOG_FILE, "received SIGTERM; stopping after this step");
                     std::thread::sleep(GRACE);
                     // The watchdog ends the process in its own way.
-                    let watchdog = stage.watchdog.get();
-                    if !is_seen.load(Ordering::Relaxed) && !watchdog.is_some_and(Watchdog::is_ending) {
+                    let watchdog = signals.stage.watchdog.get();
+                    if !signals.is_seen.load(Ordering::Relaxed) && !watchdog.is_some_and(Watchdog::is_ending)
+                    {
                         if let Some(watchdog) = watchdog {
                             watchdog.announce_failure("ended by mpirun's SIGTERM");
                         }
@@ -151,10 +152,10 @@ impl StopSignals {
                     continue;
                 }
                 // The guard is kept until the process has ended or the answer is given, so that a run begins before or not at all.
-                let joined = stage.joined();
+                let joined = signals.stage.joined();
                 match (*joined, origin.signal) {
                     (Stage::Preparing { rank, world_size }, signal) => {
-                        end_unsaved(signal, rank, world_size, stage.watchdog.get())
+                        signals.end_unsaved(signal, rank, world_size)
                     }
                     (_, SIGINT) => info!(target: STOPPING, "stopping after this step; again to quit now"),
                     (_, SIGTERM) => info!(target: LOG_FILE, "received SIGTERM; stopping after this step"),
@@ -179,29 +180,36 @@ impl StopSignals {
         self.received().unwrap_or("a signal to another rank").to_owned()
     }
 
+    /// Ends all ranks of a run that has not taken a step.
+    fn end_unsaved(&self, signal: i32, rank: usize, world_size: usize) -> ! {
+        let reason = unsaved(name(signal));
+        if rank == 0 {
+            info!(target: STOPPING, "{reason}");
+        } else {
+            // Rank 0 mostly has received it too: it reports, and mpirun's SIGTERM follows.
+            self.last.store(0, Ordering::SeqCst);
+            let started = Instant::now();
+            while started.elapsed() < REPORTER_GRACE {
+                if self.last() == Some(SIGTERM) {
+                    low_level::exit(exit_code::SAVED.into());
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            warn!(target: STOPPING, "{reason}");
+        }
+        if let Some(watchdog) = self.stage.watchdog.get() {
+            watchdog.announce_failure(&reason);
+        }
+        match world_size {
+            // Without the exit handlers of libraries, which the main thread may be using.
+            1 => low_level::exit(exit_code::SAVED.into()),
+            _ => failure::end_job(exit_code::SAVED.into()),
+        }
+    }
+
     fn last(&self) -> Option<i32> {
         let last = self.last.load(Ordering::SeqCst) as i32;
         (last != 0).then_some(last)
-    }
-}
-
-/// Ends all ranks of a run that has not taken a step.
-fn end_unsaved(signal: i32, rank: usize, world_size: usize, watchdog: Option<&Watchdog>) -> ! {
-    let reason = unsaved(name(signal));
-    if rank == 0 {
-        info!(target: STOPPING, "{reason}");
-    } else {
-        // Rank 0 mostly has received it too, and then ends this process.
-        std::thread::sleep(REPORTER_GRACE);
-        warn!(target: STOPPING, "{reason}");
-    }
-    if let Some(watchdog) = watchdog {
-        watchdog.announce_failure(&reason);
-    }
-    match world_size {
-        // Without the handlers of libraries, which this thread could run into while the main thread uses them.
-        1 => low_level::exit(exit_code::SAVED.into()),
-        _ => failure::end_job(exit_code::SAVED.into()),
     }
 }
 

@@ -119,7 +119,7 @@ fn signal_and_resume(n_ranks: usize, name: &str, after: Duration, whole: &Weight
     assert!(wait_for(&job, "process", is_ready), "{at}: ended at once");
     std::thread::sleep(after);
     // To all ranks, or to the last one only.
-    let to_all = after.as_millis() / 10 % 2 == 0;
+    let to_all = (after.as_millis() / 10).is_multiple_of(2);
     let pids = run_of.pids(&job);
     pids.iter()
         .skip(if to_all { 0 } else { pids.len().saturating_sub(1) })
@@ -247,8 +247,9 @@ fn stop_in_evaluation(n_ranks: usize) {
         let sent = Instant::now();
         let outcome = job.wait();
         assert_eq!(outcome.status.code(), Some(STOPPED), "{}", outcome.stderr);
+        // mpirun may take 2.5 s of it.
         assert!(
-            outcome.ended - sent < Duration::from_secs(2),
+            outcome.ended - sent < Duration::from_secs(5),
             "{:?}: {}",
             outcome.ended - sent,
             outcome.stderr
