@@ -28,8 +28,8 @@ pub(crate) fn write_stderr(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// Ends all ranks with this exit status, and this process in any case.
-pub(crate) fn end_job(exit_code: i32) -> ! {
+/// Ends all ranks of the job with this exit status, and this process in any case. Any thread may call it.
+pub fn end_job(exit_code: i32) -> ! {
     #[cfg(feature = "mpi")]
     by_mpi::abort(exit_code);
     let _ = std::io::stdout().flush();

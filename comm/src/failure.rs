@@ -9,7 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::end_job::{end_job, write_stderr};
+pub use crate::end_job::end_job;
+use crate::end_job::write_stderr;
 use crate::{CommError, Reporter, World};
 
 /// The exit status of a Rust program that panics.

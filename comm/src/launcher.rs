@@ -19,6 +19,11 @@ pub enum Launcher {
 }
 
 impl Launcher {
+    /// The launcher that started this process, if any; it may have started it alone. MPI is not initialised.
+    pub fn detect() -> Option<Self> {
+        detect(|name| std::env::var(name).ok()).map(|found| found.launcher)
+    }
+
     pub(crate) fn mismatch_hint(self) -> &'static str {
         match self {
             Launcher::Slurm => {

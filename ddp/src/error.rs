@@ -170,7 +170,7 @@ impl Error {
             Self::Checkpoint(error) => checkpoint_exit_code(error),
             Self::Train(error) => match **error {
                 TrainError::MoreRanksThanShards { .. } => exit_code::ENVIRONMENT,
-                TrainError::Signals { .. } | TrainError::NoGraph { .. } => exit_code::FAILED,
+                TrainError::NoGraph { .. } => exit_code::FAILED,
                 _ if error.is_failure() => exit_code::FAILED,
                 _ => exit_code::USAGE,
             },
@@ -379,7 +379,6 @@ mod tests {
             (CommError::AlreadyConnected.into(), FAILED),
             (TrainError::MoreRanksThanShards { world_size: 16, n_shards: 8 }.into(), ENVIRONMENT),
             (TrainError::LossNotFinite { step: 7, loss: f64::NAN }.into(), FAILED),
-            (TrainError::Signals { source: full() }.into(), FAILED),
             (TrainError::NoGraph { reason: String::new() }.into(), FAILED),
             (TrainError::BatchOverflows.into(), USAGE),
             (

@@ -21,9 +21,9 @@ pub enum Stop {
     /// A rank failed in a training run, whose last event reports it.
     #[error("{0}")]
     FailedRun(ddp_comm::Stop<Error>, Box<FailedRun>),
-    /// All ranks stopped as requested, and the run saved a checkpoint.
+    /// All ranks stopped as requested; the run saved a checkpoint, if it had begun.
     #[error("stopped by {0}")]
-    Saved(String),
+    Requested(String),
 }
 
 impl<E> From<E> for Stop
@@ -57,7 +57,7 @@ where
 pub fn conclude(world: World, log: &Log, result: Result<(), Stop>) -> ExitCode {
     let (stop, run) = match result {
         Ok(()) => return leave(world),
-        Err(Stop::Saved(_)) => {
+        Err(Stop::Requested(_)) => {
             return match leave(world) {
                 ExitCode::SUCCESS => ExitCode::from(exit_code::SAVED),
                 failed => failed,

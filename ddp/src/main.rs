@@ -12,13 +12,27 @@ use ddp::exit::{conclude, conclude_usage};
 use ddp::exit_code;
 use ddp::report::log::{Log, error_line};
 use ddp::report::stdout::say;
-use ddp_comm::{World, failure};
+use ddp::train::stop_signals::StopSignals;
+use ddp_comm::{Launcher, World, failure};
 
 /// The commit that `launch/build` names. It is read in this file alone: a new commit compiles the program again, not the library.
 const COMMIT: Option<&str> = option_env!("DDP_COMMIT");
 
 fn main() -> ExitCode {
-    // Before the arguments are parsed, so that only one of many ranks reports what is wrong with them.
+    // First of all: a signal that arrives while MPI starts must not kill a run.
+    let signals = match StopSignals::listen(Launcher::detect()) {
+        Ok(signals) => signals,
+        Err(error) => {
+            say(&error_line(&format!("can't listen for signals: {error}")));
+            return ExitCode::from(exit_code::FAILED);
+        }
+    };
+    let args = with_implied_command(std::env::args_os(), Launcher::detect().is_some());
+    let cli = Cli::parse_arguments(args, COMMIT);
+    if !cli.as_ref().is_ok_and(Cli::is_run) {
+        signals.end_at_once();
+    }
+    // Before errors in the arguments are reported, so that only one of many ranks does.
     let world = match World::init() {
         Ok(world) => world,
         Err(error) => {
@@ -27,15 +41,13 @@ fn main() -> ExitCode {
         }
     };
     failure::install_panic_hook(&world);
-    let args = with_implied_command(std::env::args_os(), world.launcher().is_some());
-    let cli = match Cli::parse_arguments(args, COMMIT) {
+    let cli = match cli {
         Err(usage) => return conclude_usage(world, &usage),
         Ok(cli) => cli,
     };
-    let has_log_file = matches!(&cli.command, Command::Train(args) if !args.dry_run);
-    let log = Log::install(&world, &cli.log_options(std::env::var("RUST_LOG").ok()), has_log_file);
+    let log = Log::install(&world, &cli.log_options(std::env::var("RUST_LOG").ok()), cli.is_run());
     let result = torchrun::refuse_torchrun(&world, &cli.command).and_then(|()| match &cli.command {
-        Command::Train(args) => train::train(&world, &log, args),
+        Command::Train(args) => train::train(&world, &log, &signals, args),
         Command::Eval(args) => eval::eval(&world, &log, args),
         Command::Predict(args) => predict::predict(&world, args),
         Command::Describe(args) => describe::describe(&world, args),

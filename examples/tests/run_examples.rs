@@ -95,7 +95,13 @@ fn train(config: &str, out: &Path) -> Value {
     let args = ["ddp-train", "train", config, "--out", out_arg, "--threads", "1", "-q"];
     let Subcommand::Train(args) = Cli::parse_from(args).command else { panic!() };
     let world = World::single();
-    ddp::commands::train::train(&world, &ddp::report::log::Log::none(&world), &args).unwrap();
+    ddp::commands::train::train(
+        &world,
+        &ddp::report::log::Log::none(&world),
+        &ddp::train::stop_signals::StopSignals::default(),
+        &args,
+    )
+    .unwrap();
     let metrics = std::fs::read_to_string(out.join("metrics.jsonl")).unwrap();
     serde_json::from_str(metrics.lines().last().unwrap()).unwrap()
 }

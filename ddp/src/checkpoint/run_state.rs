@@ -36,6 +36,9 @@ pub struct RunState {
     /// The last evaluation.
     #[serde(with = "exact::eval")]
     pub eval: EvalMetrics,
+    /// Whether the evaluation after the last step is still to be done, because a signal stopped it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub evaluation_is_due: bool,
     /// Proof of the rows that each epoch has used.
     pub proof: EpochProof,
 }

@@ -87,6 +87,11 @@ impl Cli {
         Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
     }
 
+    /// Whether the command is a training run, rather than the check of one.
+    pub fn is_run(&self) -> bool {
+        matches!(&self.command, Command::Train(args) if !args.dry_run)
+    }
+
     /// What the user asked to see; `directives` are those of `RUST_LOG`.
     pub fn log_options(&self, directives: Option<String>) -> LogOptions {
         let quiet = matches!(&self.command, Command::Train(args) if args.quiet);
@@ -224,7 +229,7 @@ fn resume_from(text: &str) -> Result<ResumeFrom, String> {
 fn train_help() -> String {
     format!(
         "Write a config with all defaults: `ddp-train train --dry-run > run.toml`; list the keys: `ddp-train config keys`.\n\
-         On SIGTERM, SIGINT or SIGUSR1 the run finishes the step, saves a checkpoint and exits with 85; a second SIGINT exits at once.\n\
+         On SIGTERM, SIGINT or SIGUSR1 the run finishes the step, saves a checkpoint and exits with 85 (before the first step it saves nothing); a second SIGINT exits at once.\n\
          With --resume, the number of ranks and these keys may differ from the checkpoint: {}.",
         resumable_keys().join(", ")
     )

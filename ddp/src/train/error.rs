@@ -1,7 +1,5 @@
 //! Errors of training: the sum of the lower rooms' errors and those of steps and runs.
 
-use std::io;
-
 use ddp_comm::CommError;
 use ddp_kernels::KernelError;
 
@@ -130,12 +128,9 @@ pub enum TrainError {
         /// Micro-shards of a global batch.
         n_shards: usize,
     },
-    /// The system refused to install signal handlers.
-    #[error("can't listen for signals: {source}")]
-    Signals {
-        /// The system's error.
-        source: io::Error,
-    },
+    /// A signal stopped an evaluation between two batches, on all ranks.
+    #[error("the evaluation was stopped by a signal")]
+    EvaluationStopped,
 }
 
 impl TrainError {

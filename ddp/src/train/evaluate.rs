@@ -17,6 +17,7 @@ use crate::model::{LossHead, Network};
 use crate::report::EvalMetrics;
 use crate::train::error::{Result, TrainError};
 use crate::train::eval_readback::Readback;
+use crate::train::eval_votes::Until;
 use crate::train::metrics::request::MetricRequest;
 use crate::train::metrics::rows::EvalRows;
 use crate::train::metrics::scores::Scores;
@@ -43,6 +44,23 @@ pub fn evaluate(
     partition: EvalPartition,
     options: &LoaderOptions,
 ) -> Result<EvalMetrics> {
+    evaluate_until(Until { world, signals: None }, model, loss, request, dataset, partition, options)
+}
+
+/// Evaluates as [`evaluate`] does, until a stop signal.
+///
+/// # Errors
+/// [`TrainError::EvaluationStopped`] on all ranks after a signal to any of them; errors of [`evaluate`].
+pub fn evaluate_until(
+    until: Until<'_>,
+    model: &mut Network,
+    loss: &LossHead,
+    request: &MetricRequest,
+    dataset: &Arc<dyn Dataset>,
+    partition: EvalPartition,
+    options: &LoaderOptions,
+) -> Result<EvalMetrics> {
+    let world = until.world;
     let _phase = world.watchdog().during(Phase::Evaluation);
     let n_outputs = model.n_outputs();
     let partition =
@@ -60,6 +78,8 @@ pub fn evaluate(
         parts: Vec::new(),
         scores: totals::scores(request, n_outputs, dataset.len()),
     };
+    let mut votes = until.votes(partition.n_common_batches(dataset.len(), world.world_size()));
+    let mut is_stopped = false;
     while let Some(mut rows) = loader.next_step()? {
         world.watchdog().tick();
         let n_rows = rows.own_rows().len();
@@ -80,9 +100,16 @@ pub fn evaluate(
         feed.consumed()?;
         let (targets, weights) = rows.targets_and_weights()?;
         readback.batch(enqueued, part, targets, weights, |part, rows| totals.add(part, rows))?;
+        is_stopped = votes.stop_after_batch()?;
+        if is_stopped {
+            break;
+        }
     }
     readback.finish(|part, rows| totals.add(part, rows))?;
     totals.take_sums(&sums, &count)?;
+    if is_stopped {
+        return Err(TrainError::EvaluationStopped);
+    }
     let PartTotals { mut parts, scores, .. } = totals;
     let all = Totals::of_all_ranks(world, request, n_outputs, &mut parts)?;
     let n_rows = dataset.len();

@@ -11,6 +11,7 @@ pub mod best_weights;
 pub mod early_stopping;
 pub mod error;
 mod eval_readback;
+pub mod eval_votes;
 pub mod evaluate;
 pub(crate) mod gpu_step;
 pub mod importance;
@@ -26,5 +27,6 @@ pub mod train_loss;
 pub mod trainer;
 pub mod training_loop;
 mod verdict;
+mod votes;
 
 pub use error::TrainError;

@@ -1,18 +1,20 @@
-//! Stop signals: after SIGTERM, SIGINT or SIGUSR1 the current step finishes, and the run saves a checkpoint before it exits.
+//! Stop signals: SIGTERM, SIGINT and SIGUSR1, from the first instant of the process on.
 //!
-//! A signal reaches one rank, or several at different moments. So a rank only votes to stop with its next step; the votes
-//! are reduced with the step's sums, and all ranks see the result in the same step.
+//! While a run is prepared there is nothing to save: a signal ends the job at once, whatever its main thread waits for. From then
+//! on the current step or evaluation batch finishes, and the run saves a checkpoint before it exits. A signal reaches one rank, or
+//! several at different moments. So a rank only votes to stop with its next step; the votes are reduced with the step's sums, and
+//! all ranks see the result in the same step. (During an evaluation they vote between batches: [`super::eval_votes`].)
 //!
 //! mpirun sends SIGTERM too: when it is terminated itself, and when a rank has died. One second later it kills the remaining
 //! ranks. A rank that received SIGTERM from mpirun and finishes no step in half of that time waits for a dead rank: it exits, and
 //! the job ends within 2 s on one host, 3 s on several.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
-use ddp_comm::{Launcher, Watchdog, World};
+use ddp_comm::{Launcher, Watchdog, World, failure};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
@@ -21,76 +23,199 @@ use tracing::{info, warn};
 
 use crate::exit_code;
 use crate::report::log::{LOG_FILE, STOPPING};
+use crate::train::error::Result;
 
 /// Half of the time between mpirun's SIGTERM and its SIGKILL (`odls_base_sigkill_timeout`).
 const GRACE: Duration = Duration::from_millis(500);
+/// How long a rank other than 0 leaves it to rank 0 to report that a signal ended the job.
+const REPORTER_GRACE: Duration = Duration::from_secs(1);
 
 /// Stop signals received by this process.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct StopSignals {
     /// Number of the last signal; 0 for none.
     last: Arc<AtomicUsize>,
-    /// Whether the loop has seen it since.
+    /// Whether the run has seen it since.
     is_seen: Arc<AtomicBool>,
+    /// Whether signals do what they do to any program.
+    ends_at_once: Arc<AtomicBool>,
+    stage: Arc<CurrentStage>,
+}
+
+/// Stage of the process, which decides how it answers a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Stage {
+    /// The ranks are not joined yet: a signal is answered in the next stage.
+    #[default]
+    Starting,
+    /// Nothing is saved yet, and no step was taken.
+    Preparing { rank: usize, world_size: usize },
+    /// The run asks between its steps and evaluation batches.
+    Running,
+}
+
+#[derive(Debug, Default)]
+struct CurrentStage {
+    stage: Mutex<Stage>,
+    /// The rank's watchdog, once the ranks are joined.
+    watchdog: OnceLock<Watchdog>,
+    changed: Condvar,
+}
+
+impl CurrentStage {
+    fn lock(&self) -> MutexGuard<'_, Stage> {
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, stage: Stage) {
+        *self.lock() = stage;
+        self.changed.notify_all();
+    }
+
+    /// Waits until the ranks are joined. The stage stays as it is while the guard lives.
+    fn joined(&self) -> MutexGuard<'_, Stage> {
+        let is_starting = |stage: &mut Stage| *stage == Stage::Starting;
+        self.changed.wait_while(self.lock(), is_starting).unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl StopSignals {
     /// Installs the signal handlers. A second SIGINT ends the process at once; a SIGTERM from mpirun does if no step finishes
-    /// soon.
+    /// soon. Call it first in `main`.
     ///
     /// # Errors
     /// The system's error for a handler or a thread.
-    pub fn listen(world: &World) -> io::Result<Self> {
+    pub fn listen(launcher: Option<Launcher>) -> io::Result<Self> {
         let signals = StopSignals::default();
         let is_interrupted = Arc::new(AtomicBool::new(false));
         // In this order: the first SIGINT finds the flag down and puts it up.
         flag::register_conditional_shutdown(SIGINT, exit_code::INTERRUPTED.into(), is_interrupted.clone())?;
         flag::register(SIGINT, is_interrupted)?;
-        for signal in [SIGTERM, SIGINT, SIGUSR1] {
+        for signal in [SIGUSR1, SIGTERM, SIGINT] {
+            flag::register_conditional_default(signal, signals.ends_at_once.clone())?;
             flag::register_usize(signal, signals.last.clone(), signal as usize)?;
         }
-        signals.answer(world.launcher() == Some(Launcher::OpenMpi), world.watchdog().clone())?;
+        signals.answer(launcher == Some(Launcher::OpenMpi))?;
         Ok(signals)
     }
 
+    /// From now on signals end this process as they end any other: for commands that are no runs.
+    pub fn end_at_once(&self) {
+        self.ends_at_once.store(true, Ordering::SeqCst);
+        if let Some(signal) = self.last() {
+            // The three signals are known to the library.
+            let _ = low_level::emulate_default_handler(signal);
+        }
+    }
+
+    /// From now on a signal to this rank ends the job with status 85, since nothing is saved yet.
+    pub fn prepare(&self, world: &World) {
+        let _ = self.stage.watchdog.set(world.watchdog().clone());
+        self.stage.set(Stage::Preparing { rank: world.rank().0, world_size: world.world_size() });
+    }
+
+    /// From now on the run asks for signals itself. Returns the reason to stop if a rank has received one. Collective.
+    ///
+    /// # Errors
+    /// Errors of [`Group::all_gather_bytes`](ddp_comm::Group::all_gather_bytes).
+    pub fn begin_run(&self, world: &World) -> Result<Option<String>> {
+        // Before the vote: a signal that comes later is answered in the first step.
+        self.stage.set(Stage::Running);
+        let votes = world.group().all_gather_bytes(&[u8::from(self.received().is_some())])?;
+        Ok(votes.iter().any(|vote| vote[..] == [1]).then(|| self.reason()))
+    }
+
     /// Starts the thread that answers signals at once; `ends_with_mpirun` if mpirun's SIGTERM ends a rank that finishes no step.
-    fn answer(&self, ends_with_mpirun: bool, watchdog: Watchdog) -> io::Result<()> {
+    fn answer(&self, ends_with_mpirun: bool) -> io::Result<()> {
         let mut received = SignalsInfo::<WithOrigin>::new([SIGTERM, SIGINT, SIGUSR1])?;
-        let is_seen = self.is_seen.clone();
+        let signals = self.clone();
         let watch = move || {
             for origin in &mut received {
-                match origin.signal {
-                    SIGINT => info!(target: STOPPING, "stopping after this step; again to quit now"),
-                    // On the terminal it could hide the message of the rank whose death is the reason.
-                    SIGTERM => info!(target: LOG_FILE, "received SIGTERM; stopping after this step"),
-                    _ => info!(target: STOPPING, "stopping after this step"),
-                }
                 // mpirun, or its daemon on this host.
                 let parent = std::os::unix::process::parent_id();
                 let is_from_parent =
                     origin.process.is_some_and(|sender| u32::try_from(sender.pid) == Ok(parent));
                 if ends_with_mpirun && origin.signal == SIGTERM && is_from_parent {
+                    // On the terminal it could hide the message of the rank whose death is the reason.
+                    info!(target: LOG_FILE, "received SIGTERM; stopping after this step");
                     std::thread::sleep(GRACE);
                     // The watchdog ends the process in its own way.
-                    if !is_seen.load(Ordering::Relaxed) && !watchdog.is_ending() {
-                        watchdog.announce_failure("ended by mpirun's SIGTERM");
+                    let watchdog = signals.stage.watchdog.get();
+                    if !signals.is_seen.load(Ordering::Relaxed) && !watchdog.is_some_and(Watchdog::is_ending)
+                    {
+                        if let Some(watchdog) = watchdog {
+                            watchdog.announce_failure("ended by mpirun's SIGTERM");
+                        }
                         warn!(target: LOG_FILE, "ended by mpirun's SIGTERM: no step finished within {GRACE:?}");
                         low_level::exit(exit_code::TERMINATED.into());
                     }
+                    continue;
+                }
+                // The guard is kept until the process has ended or the answer is given, so that a run begins before or not at all.
+                let joined = signals.stage.joined();
+                match (*joined, origin.signal) {
+                    (Stage::Preparing { rank, world_size }, signal) => {
+                        signals.end_unsaved(signal, rank, world_size)
+                    }
+                    (_, SIGINT) => info!(target: STOPPING, "stopping after this step; again to quit now"),
+                    (_, SIGTERM) => info!(target: LOG_FILE, "received SIGTERM; stopping after this step"),
+                    _ => info!(target: STOPPING, "stopping after this step"),
                 }
             }
         };
         std::thread::Builder::new().name("signals".to_owned()).spawn(watch).map(drop)
     }
 
-    /// Name of the last received signal, if any; called between two steps.
+    /// Name of the last received signal, if any; called between two steps or evaluation batches.
     pub fn received(&self) -> Option<&'static str> {
-        let last = self.last.load(Ordering::Relaxed) as i32;
-        if last != 0 {
+        let last = self.last();
+        if last.is_some() {
             self.is_seen.store(true, Ordering::Relaxed);
         }
-        (last != 0).then(|| name(last))
+        last.map(name)
     }
+
+    /// Why the ranks stop, after one of them has received a signal: only some ranks know which one it was.
+    pub fn reason(&self) -> String {
+        self.received().unwrap_or("a signal to another rank").to_owned()
+    }
+
+    /// Ends all ranks of a run that has not taken a step.
+    fn end_unsaved(&self, signal: i32, rank: usize, world_size: usize) -> ! {
+        let reason = unsaved(name(signal));
+        if rank == 0 {
+            info!(target: STOPPING, "{reason}");
+        } else {
+            // Rank 0 mostly has received it too: it reports, and mpirun's SIGTERM follows.
+            self.last.store(0, Ordering::SeqCst);
+            let started = Instant::now();
+            while started.elapsed() < REPORTER_GRACE {
+                if self.last() == Some(SIGTERM) {
+                    low_level::exit(exit_code::SAVED.into());
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            warn!(target: STOPPING, "{reason}");
+        }
+        if let Some(watchdog) = self.stage.watchdog.get() {
+            watchdog.announce_failure(&reason);
+        }
+        match world_size {
+            // Without the exit handlers of libraries, which the main thread may be using.
+            1 => low_level::exit(exit_code::SAVED.into()),
+            _ => failure::end_job(exit_code::SAVED.into()),
+        }
+    }
+
+    fn last(&self) -> Option<i32> {
+        let last = self.last.load(Ordering::SeqCst) as i32;
+        (last != 0).then_some(last)
+    }
+}
+
+/// Report of a run that was stopped for `reason` before its first step.
+pub fn unsaved(reason: &str) -> String {
+    format!("stopped by {reason} before the first step; nothing was saved yet")
 }
 
 /// Name of a signal that is listened for.
@@ -102,56 +227,17 @@ fn name(signal: i32) -> &'static str {
     }
 }
 
-/// Votes that the ranks exchange with a step: sums of small whole numbers, exact in f32.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Votes {
-    /// Ranks that want to stop.
-    pub stop: u64,
-    /// Whether rank 0's clock says that a checkpoint is due.
-    pub checkpoint: bool,
-}
-
-/// Weight of a checkpoint vote, above any number of ranks.
-const CHECKPOINT_VOTE: u32 = 1 << 20;
-
-impl Votes {
-    /// Encodes one rank's vote. Only one rank may vote for a checkpoint.
-    pub fn of_rank(stops: bool, wants_checkpoint: bool) -> u32 {
-        u32::from(stops) + if wants_checkpoint { CHECKPOINT_VOTE } else { 0 }
-    }
-
-    /// Combines these votes with `other`.
-    #[must_use]
-    pub fn and(self, other: Votes) -> Self {
-        Votes { stop: self.stop.max(other.stop), checkpoint: self.checkpoint || other.checkpoint }
-    }
-
-    /// Decodes the sum of all ranks' votes.
-    pub fn from_sum(sum: u64) -> Self {
-        let unit = u64::from(CHECKPOINT_VOTE);
-        Votes { stop: sum % unit, checkpoint: sum >= unit }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn votes_survive_the_sum() {
-        for (n_stops, checkpoint) in [(0, false), (1, false), (4096, true), (0, true)] {
-            let sum: u32 =
-                (0..5000).map(|rank| Votes::of_rank(rank < n_stops, checkpoint && rank == 0)).sum();
-            assert_eq!(Votes::from_sum(u64::from(sum)), Votes { stop: n_stops, checkpoint });
-            assert_eq!(sum as f32 as u32, sum, "exact in f32");
-        }
-    }
-
-    #[test]
     fn a_signal_is_recorded_and_the_process_continues() {
-        let signals = StopSignals::listen(&World::single()).unwrap();
+        let signals = StopSignals::listen(None).unwrap();
         assert_eq!(signals.received(), None);
         low_level::raise(SIGUSR1).unwrap();
         assert_eq!(signals.received(), Some("SIGUSR1"));
+        let reason = signals.begin_run(&World::single()).unwrap();
+        assert_eq!(reason.as_deref(), Some("SIGUSR1"));
     }
 }

@@ -29,13 +29,15 @@ use crate::train::best_weights::{self, BestWeights};
 use crate::train::early_stopping::EarlyStopping;
 use crate::train::error::Stop;
 use crate::train::error::{Result, TrainError};
-use crate::train::evaluate::evaluate;
+use crate::train::eval_votes::Until;
+use crate::train::evaluate::evaluate_until;
 use crate::train::metrics::request::MetricRequest;
 use crate::train::run_clock::{RecentRates, RunClock};
-use crate::train::stop_signals::{StopSignals, Votes};
+use crate::train::stop_signals::StopSignals;
 use crate::train::train_loss::TrainLoss;
 use crate::train::trainer::{StepInfo, StepRequest, StepRows as _, Trainer};
 use crate::train::verdict;
+use crate::train::votes::Votes;
 
 /// A run in progress: its plan, its state and its reports.
 pub struct TrainingLoop<'a> {
@@ -55,6 +57,10 @@ pub struct TrainingLoop<'a> {
     /// Step and metrics of the last evaluation.
     evaluated: Option<(u64, MetricSet)>,
     best: BestWeights,
+    /// Whether the weights after the last step were judged by an evaluation.
+    is_judged: bool,
+    /// Whether a signal stopped the last evaluation.
+    is_evaluation_stopped: bool,
     /// Whether a metric that is no number was reported.
     warned_not_finite: bool,
     /// Votes of the ranks since the last decision.
@@ -88,6 +94,22 @@ pub struct LoopPlan<'a> {
     pub resume_command: String,
 }
 
+/// Metrics of an evaluation, and the evaluated weights where they are kept.
+type Measured = (EvalMetrics, Option<Vec<f32>>);
+
+/// Work between two steps, the same on all ranks.
+#[derive(Debug, Clone, Copy)]
+struct Due {
+    /// Whether an epoch has ended, which is evaluated.
+    ends_epoch: bool,
+    /// Whether an evaluation within an epoch is due.
+    eval: bool,
+    /// Whether a checkpoint is due in any case.
+    save: bool,
+    /// Whether a run that is complete saves a checkpoint.
+    end: bool,
+}
+
 /// End of a training loop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
@@ -113,11 +135,13 @@ impl<'a> TrainingLoop<'a> {
         TrainingLoop {
             metric_sets: train.metrics(data.task).map(|set| set.union(judge)),
             best: BestWeights::new(checkpoint.keep_best, plan.best_weights.take()),
+            is_judged: false,
+            is_evaluation_stopped: false,
             warned_not_finite: false,
             stopping: stopping(plan.config).resumed(state.early_stopping),
             train_loss: TrainLoss::from_state(&state.epoch_loss),
-            // An epoch that has ended was evaluated before it was saved; its tables were not saved.
-            evaluated: (state.cursor > 0 && state.rows_of_epoch() == 0)
+            // An epoch that has ended was evaluated before it was saved, unless a signal stopped that; its tables were not saved.
+            evaluated: (state.cursor > 0 && state.rows_of_epoch() == 0 && !state.evaluation_is_due)
                 .then_some((state.step, MetricSet::default())),
             own_rows: RowsHash::default(),
             votes: Votes::default(),
@@ -138,39 +162,30 @@ impl<'a> TrainingLoop<'a> {
     /// [`Stop`] with the error of a step, an evaluation, an event or the last checkpoint.
     pub fn train(&mut self, trainer: &mut Trainer<'_>) -> Result<Ending, Stop> {
         let mut stop = self.stop_reason(trainer);
+        let is_evaluation_due = self.state.evaluation_is_due;
+        if is_evaluation_due || self.is_complete(trainer) {
+            let ends_epoch = is_evaluation_due && self.state.rows_of_epoch() == 0;
+            let eval = is_evaluation_due && !ends_epoch && self.is_eval_due(trainer.n_steps());
+            let due = Due { ends_epoch, eval, save: false, end: is_evaluation_due };
+            stop = self.between_steps(trainer, due)?;
+        }
         while stop.is_none() && !self.is_complete(trainer) {
             let span = self.epoch_span();
             let _epoch = span.enter();
             let ends_epoch = self.step(trainer)?;
             self.outcomes(trainer, false)?;
-            let is_due = self.autosave.is_due_after_step(trainer.n_steps());
+            let save = self.autosave.is_due_after_step(trainer.n_steps());
             stop = self.stop_reason(trainer);
-            let is_eval_due = !ends_epoch && self.is_eval_due(trainer.n_steps());
-            let is_boundary =
-                ends_epoch || is_due || is_eval_due || stop.is_some() || self.votes != Votes::default();
+            let eval = !ends_epoch && self.is_eval_due(trainer.n_steps());
+            let is_boundary = ends_epoch || save || eval || stop.is_some() || self.votes != Votes::default();
             if !is_boundary && !self.is_complete(trainer) {
                 continue;
             }
             // Steps in flight belong to this decision.
             self.outcomes(trainer, true)?;
-            stop = self.stop_reason(trainer);
-            let mut is_due = is_due || self.votes.checkpoint || stop.is_some();
-            if ends_epoch {
-                is_due |= self.end_epoch(trainer)?;
-            } else if is_eval_due {
-                is_due |= self.evaluate_within_epoch(trainer)?;
-            }
-            if self.is_complete(trainer) {
-                // Before saving, so that the last evaluation can be the best.
-                is_due |= self.evaluate_once(trainer)? || self.autosave.is_on();
-            }
-            if is_due {
-                self.save(trainer)?;
-            }
-            self.votes = Votes::default();
-            self.autosave.report(&mut self.metrics)?;
+            stop = self.between_steps(trainer, Due { ends_epoch, eval, save, end: true })?;
         }
-        if self.is_complete(trainer) {
+        if self.is_complete(trainer) && !self.is_evaluation_stopped {
             self.complete(trainer)?;
             return Ok(Ending::Complete);
         }
@@ -183,6 +198,47 @@ impl<'a> TrainingLoop<'a> {
     pub fn abandon(self) {
         // Rows may be on their way to a GPU behind work that never ends, and dropping them would wait for it.
         std::mem::forget(self.loader);
+    }
+
+    /// Evaluates and saves what is due between two steps; returns the reason to stop, if there is one.
+    fn between_steps(&mut self, trainer: &mut Trainer<'_>, due: Due) -> Result<Option<String>> {
+        let mut saves = due.save || self.votes.checkpoint || self.stop_reason(trainer).is_some();
+        self.is_judged = false;
+        match self.evaluate_due(trainer, due) {
+            Ok(is_due) => {
+                saves |= is_due;
+                self.state.evaluation_is_due = false;
+            }
+            Err(TrainError::EvaluationStopped) => {
+                saves = true;
+                self.is_evaluation_stopped = true;
+                self.state.evaluation_is_due = !self.is_judged;
+                self.votes.stop = self.votes.stop.max(1);
+            }
+            Err(error) => return Err(error),
+        }
+        let stop = self.stop_reason(trainer);
+        if saves {
+            self.save(trainer)?;
+        }
+        self.votes = Votes::default();
+        self.autosave.report(&mut self.metrics)?;
+        Ok(stop)
+    }
+
+    /// Runs the evaluations that are due; returns whether a checkpoint is due.
+    fn evaluate_due(&mut self, trainer: &mut Trainer<'_>, due: Due) -> Result<bool> {
+        let mut saves = false;
+        if due.ends_epoch {
+            saves |= self.end_epoch(trainer)?;
+        } else if due.eval {
+            saves |= self.evaluate_within_epoch(trainer)?;
+        }
+        if self.is_complete(trainer) {
+            // Before saving, so that the last evaluation can be the best.
+            saves |= self.evaluate_once(trainer)? || (due.end && self.autosave.is_on());
+        }
+        Ok(saves)
     }
 
     /// Reports the end of a complete run, whose files are in `folder`.
@@ -239,9 +295,8 @@ impl<'a> TrainingLoop<'a> {
         self.state.step
     }
 
-    /// Evaluates the final model and waits for the last checkpoints.
+    /// Waits for the last checkpoints of a run whose final model was evaluated.
     fn complete(&mut self, trainer: &mut Trainer<'_>) -> Result<(), Stop> {
-        self.evaluate_once(trainer)?;
         self.note_state(trainer);
         let _phase = self.plan.world.watchdog().during(Phase::Checkpoint);
         // The caller still saves the run's model.
@@ -280,8 +335,7 @@ impl<'a> TrainingLoop<'a> {
     fn stop_reason(&self, trainer: &Trainer<'_>) -> Option<String> {
         let limit = self.plan.config.train.stop_after_steps;
         if self.votes.stop > 0 {
-            // Only some ranks know which signal it was.
-            return Some(self.plan.signals.received().unwrap_or("a signal to another rank").to_owned());
+            return Some(self.plan.signals.reason());
         }
         limit.filter(|&limit| trainer.n_steps() >= limit).map(|_| "train.stop_after_steps".to_owned())
     }
@@ -365,11 +419,16 @@ impl<'a> TrainingLoop<'a> {
     /// Evaluates and reports a finished epoch; returns whether a checkpoint is due.
     fn end_epoch(&mut self, trainer: &mut Trainer<'_>) -> Result<bool> {
         let epoch = self.epoch_under_way();
-        self.gather_rows()?;
-        let rows = self.state.proof.current;
-        self.state.proof.finish_epoch(rows);
-        let is_best = self.evaluate(trainer)?;
+        if !self.state.evaluation_is_due {
+            // Otherwise the checkpoint holds the finished epoch.
+            self.gather_rows()?;
+            let rows = self.state.proof.current;
+            self.state.proof.finish_epoch(rows);
+        }
+        // Both before the first is judged: a run that is stopped in one of them repeats them.
+        let measured = self.measure_weights(trainer)?;
         let train = self.evaluate_training_rows(trainer)?;
+        let is_best = self.judge(trainer, measured);
         let event = EpochEvent {
             epoch,
             step: trainer.n_steps(),
@@ -437,11 +496,27 @@ impl<'a> TrainingLoop<'a> {
     /// Evaluates and judges the weights, the averaged ones where kept, if there are evaluation rows; returns whether they are the
     /// best so far.
     fn evaluate(&mut self, trainer: &mut Trainer<'_>) -> Result<bool> {
+        let measured = self.measure_weights(trainer)?;
+        Ok(self.judge(trainer, measured))
+    }
+
+    /// Measures the metrics by which the weights are judged, if there are evaluation rows.
+    fn measure_weights(&mut self, trainer: &mut Trainer<'_>) -> Result<Option<Measured>> {
+        self.state.step = trainer.n_steps();
+        self.measure(trainer, self.due_metrics(trainer), true)
+    }
+
+    /// The metrics of an evaluation after the last step.
+    fn due_metrics(&self, trainer: &Trainer<'_>) -> MetricSet {
+        self.metric_sets[usize::from(self.is_complete(trainer))]
+    }
+
+    /// Judges the weights after the last step by what was measured; returns whether they are the best so far.
+    fn judge(&mut self, trainer: &Trainer<'_>, measured: Option<Measured>) -> bool {
+        self.is_judged = true;
+        let Some((eval, weights)) = measured else { return false };
         let step = trainer.n_steps();
-        let metrics = self.metric_sets[usize::from(self.is_complete(trainer))];
-        self.state.step = step;
-        let Some((eval, weights)) = self.measure(trainer, metrics, true)? else { return Ok(false) };
-        self.evaluated = Some((step, metrics));
+        self.evaluated = Some((step, self.due_metrics(trainer)));
         self.stopping.record(eval.get(self.stopping.metric()));
         let is_best = self.best.is_better(&self.state, &eval);
         if is_best {
@@ -457,7 +532,7 @@ impl<'a> TrainingLoop<'a> {
             warn_of_all_ranks(self.plan.world.rank().0, &message);
         }
         self.state.eval = eval;
-        Ok(is_best)
+        is_best
     }
 
     /// Measures these metrics on the evaluation rows, if there are some. Where `keeps_best` is set and they are the best so far,
@@ -467,14 +542,15 @@ impl<'a> TrainingLoop<'a> {
         trainer: &mut Trainer<'_>,
         metrics: MetricSet,
         keeps_best: bool,
-    ) -> Result<Option<(EvalMetrics, Option<Vec<f32>>)>> {
-        let LoopPlan { world, config, data, eval_partition, loading, output_names, .. } = &self.plan;
+    ) -> Result<Option<Measured>> {
+        let LoopPlan { world, config, data, eval_partition, loading, output_names, signals, .. } = &self.plan;
         let Some(rows) = &data.eval else { return Ok(None) };
         let request =
             MetricRequest { names: output_names.clone(), ..MetricRequest::new(config.data.task, metrics) };
         let request = request.in_units_of(rows.layout());
+        let until = Until { world, signals: Some(signals) };
         let measured = trainer.with_averaged(|model, loss| {
-            let eval = evaluate(world, model, loss, &request, rows, *eval_partition, loading)?;
+            let eval = evaluate_until(until, model, loss, &request, rows, *eval_partition, loading)?;
             let is_kept = keeps_best && self.state.keeps_best_weights && world.rank().0 == 0;
             let is_best = is_kept && self.best.is_better(&self.state, &eval);
             let weights = is_best.then(|| best_weights::to_host(model.weights())).transpose()?;
@@ -485,7 +561,7 @@ impl<'a> TrainingLoop<'a> {
 
     /// Measures the metrics of all training rows, if they are asked for.
     fn evaluate_training_rows(&self, trainer: &mut Trainer<'_>) -> Result<TrainMetrics> {
-        let LoopPlan { world, config, data, eval_partition, loading, output_names, .. } = &self.plan;
+        let LoopPlan { world, config, data, eval_partition, loading, output_names, signals, .. } = &self.plan;
         if !config.train.train_metrics {
             return Ok(TrainMetrics::default());
         }
@@ -494,8 +570,9 @@ impl<'a> TrainingLoop<'a> {
             ..MetricRequest::new(config.data.task, self.metric_sets[0])
         };
         let request = request.in_units_of(data.train.layout());
+        let until = Until { world, signals: Some(signals) };
         let measure = |model: &mut Network, loss: &LossHead| {
-            evaluate(world, model, loss, &request, &data.train, *eval_partition, loading)
+            evaluate_until(until, model, loss, &request, &data.train, *eval_partition, loading)
         };
         Ok(TrainMetrics(trainer.with_averaged(measure)?))
     }

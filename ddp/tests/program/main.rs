@@ -38,6 +38,7 @@ mod quality;
 mod resume;
 mod saved_runs;
 mod short_commands;
+mod signals;
 mod stopping;
 mod tables;
 mod targets;

@@ -66,6 +66,20 @@ fn each_signal_saves_the_run() {
     }
 }
 
+#[test]
+fn repeated_signals_change_nothing() {
+    let folder = temp_dir();
+    let out = folder.path().join("out");
+    let job = start(single(&endless(&out, &[])));
+    wait_for_steps(&out);
+    // In one shell, so that they come before the end.
+    let pid = job.pid();
+    let signals =
+        format!("kill -TERM {pid}; kill -USR1 {pid}; kill -TERM {pid}; kill -USR1 {pid}; kill -TERM {pid}");
+    let _ = Command::new("sh").args(["-c", &signals]).status().unwrap();
+    assert_saved(job, &out, "stopped by SIG");
+}
+
 #[cfg(feature = "mpi")]
 #[test]
 fn a_signal_to_one_rank_stops_them_all() {

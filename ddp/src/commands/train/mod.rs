@@ -42,7 +42,7 @@ use crate::train::autosave::Autosave;
 use crate::train::resume::{Resumed, shared_folder};
 use crate::train::setup;
 use crate::train::setup::BatchPartition;
-use crate::train::stop_signals::StopSignals;
+use crate::train::stop_signals::{StopSignals, unsaved};
 use crate::train::trainer::{GraphMode, Trainer};
 use crate::train::training_loop::{Ending, LoopPlan, TrainingLoop};
 
@@ -50,24 +50,35 @@ use crate::train::training_loop::{Ending, LoopPlan, TrainingLoop};
 ///
 /// # Errors
 /// [`Stop`], which records whether all ranks know of the failure.
-pub fn train(world: &World, log: &Log, args: &TrainArgs) -> Result<(), Stop> {
+pub fn train(world: &World, log: &Log, signals: &StopSignals, args: &TrainArgs) -> Result<(), Stop> {
     let (rank, world_size) = (world.rank().0, world.world_size());
     let _span = info_span!("run", rank, world_size, run_name = field::Empty).entered();
     let mut failed = FailedRun { json: args.json, ..FailedRun::default() };
-    match run(world, log, args, &mut failed) {
+    match run(world, log, signals, args, &mut failed) {
         Err(Stop::Failed(stop)) => Err(Stop::FailedRun(stop, Box::new(failed))),
         ended => ended,
     }
 }
 
 /// Runs the training and keeps in `failed` what the report of a failure needs.
-fn run(world: &World, log: &Log, args: &TrainArgs, failed: &mut FailedRun) -> Result<(), Stop> {
+fn run(
+    world: &World,
+    log: &Log,
+    signals: &StopSignals,
+    args: &TrainArgs,
+    failed: &mut FailedRun,
+) -> Result<(), Stop> {
+    signals.prepare(world);
     let run = Run::prepare(world, log, args, failed)?;
     if args.dry_run {
         info!("dry run: config, data and model are in order; nothing was trained");
         return Ok(());
     }
-    run.train(failed)
+    if let Some(reason) = signals.begin_run(world)? {
+        info!("{}", unsaved(&reason));
+        return Err(Stop::Requested(reason));
+    }
+    run.train(signals, failed)
 }
 
 /// A run that is checked on all ranks and ready to train; nothing is written yet.
@@ -75,7 +86,6 @@ struct Run<'w> {
     world: &'w World,
     log: &'w Log,
     args: &'w TrainArgs,
-    signals: StopSignals,
     config: Config,
     data: Loaded,
     device: Device,
@@ -94,7 +104,6 @@ impl<'w> Run<'w> {
         args: &'w TrainArgs,
         failed: &FailedRun,
     ) -> Result<Self, Stop> {
-        let signals = StopSignals::listen(world).map_err(|source| TrainError::Signals { source })?;
         let resumed = Resumed::find(world, args.resume.as_ref(), args.out.as_deref())?;
         let config = world.collective_result(load_config(world, args, resumed.as_ref(), None))?;
         agree_on_config(world, args, &config)?;
@@ -177,13 +186,12 @@ impl<'w> Run<'w> {
         if config.data.eval == EvalSource::Unset && resumed.is_none() {
             info!("no rows are held out for evaluation: --eval-fraction 0.2 evaluates on a fifth of them");
         }
-        Ok(Run { world, log, args, signals, config, data, device, cuts, schedule, trainer, resumed })
+        Ok(Run { world, log, args, config, data, device, cuts, schedule, trainer, resumed })
     }
 
     /// Trains to the end or to a request to stop, and writes the model file.
-    fn train(self, failed: &mut FailedRun) -> Result<(), Stop> {
-        let Run { world, log, args, signals, config, data, device, cuts, schedule, mut trainer, resumed } =
-            self;
+    fn train(self, signals: &StopSignals, failed: &mut FailedRun) -> Result<(), Stop> {
+        let Run { world, log, args, config, data, device, cuts, schedule, mut trainer, resumed } = self;
         let state = resumed.as_ref().map(Resumed::state);
         let folder = world.collective_result(open_folder(world, args, &config, resumed.as_ref()))?;
         let path = shared_folder(world, folder.as_ref().map(RunDir::path))?;
@@ -213,7 +221,7 @@ impl<'w> Run<'w> {
             loading,
             output_names: config.output_names().or_else(|| data.label_names()),
             best_weights: resumed.as_ref().and_then(Resumed::best_weights).map(<[f32]>::to_vec),
-            signals: &signals,
+            signals,
             resume_command: folder
                 .as_ref()
                 .map_or_else(String::new, |folder| resume_command(world, args, folder)),
@@ -228,7 +236,7 @@ impl<'w> Run<'w> {
         world.watchdog().enter(Phase::End);
         match ended {
             Ok(Ending::Complete) => {}
-            Ok(Ending::Stopped(reason)) => return Err(Stop::Saved(reason)),
+            Ok(Ending::Stopped(reason)) => return Err(Stop::Requested(reason)),
             Err(stop) => {
                 // The failure is reported before anything waits for the device: the graphs and copies of the trainer would, and
                 // their work may never end if another rank is stuck. The process ends with the report.

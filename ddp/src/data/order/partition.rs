@@ -41,6 +41,15 @@ impl EvalPartition {
         let n_parts = self.n_parts;
         part(n_parts, rank, world_size).map(move |index| (index, part(n_rows, index, n_parts)))
     }
+
+    /// Batches that every rank has, of `n_rows` rows.
+    pub fn n_common_batches(&self, n_rows: usize, world_size: usize) -> usize {
+        let of_rank = |rank| {
+            let parts = self.of_rank(n_rows, rank, world_size);
+            parts.map(|(_, rows)| rows.len().div_ceil(self.max_rows.max(1))).sum()
+        };
+        (0..world_size).map(of_rank).min().unwrap_or(0)
+    }
 }
 
 /// The rows of rank `rank` within a global batch of `global_rows`.
@@ -242,6 +251,16 @@ mod tests {
         assert_eq!((0..3).map(|rank| rank_range(2, rank, 3).len()).collect::<Vec<_>>(), [1, 1, 0]);
         assert_eq!(micro_ranges(5..10, 3).collect::<Vec<_>>(), [5..7, 7..9, 9..10]);
         assert_eq!(micro_ranges(5..6, 2).collect::<Vec<_>>(), [5..6, 6..6]);
+    }
+
+    #[test]
+    fn common_batches_are_those_of_the_rank_with_the_fewest() {
+        let n = |n_parts, max_rows, n_rows, world_size| {
+            EvalPartition { n_parts, max_rows }.n_common_batches(n_rows, world_size)
+        };
+        assert_eq!((n(1, 3, 10, 1), n(3, 2, 10, 3), n(3, 2, 2, 3)), (4, 2, 0));
+        // Two parts of three rows for rank 0, one for rank 1.
+        assert_eq!((n(3, 2, 9, 2), n(1, usize::MAX, 9, 1), n(2, 0, 4, 2)), (2, 1, 2));
     }
 
     #[test]

@@ -1,0 +1,280 @@
+//! Signals at any moment: while the process starts, while data loads, in an evaluation, and to commands that are no runs.
+//!
+//! `SIGNAL_EVERY_MS=10 cargo test -p ddp --test program signals::sweep` sends one at each 10 ms of the first 2 s, alone and to ranks.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::common::{
+    DDP_TRAIN, Job, Outcome, Weights, children, kill_9, quoted, ranks, read_weights, run, run_ok, same_bits,
+    single, start, temp_dir, write,
+};
+
+/// Exit status of a run that was asked to stop.
+const STOPPED: i32 = 85;
+const SIGTERM: i32 = 15;
+const SIGINT: i32 = 2;
+const UNSAVED: &str = "before the first step; nothing was saved yet";
+
+fn signal(name: &str, pid: u32) {
+    // The process may have ended.
+    let _ = Command::new("sh").args(["-c", &format!("kill -{name} {pid} 2>/dev/null")]).status().unwrap();
+}
+
+/// Whether the program of process `pid` is about to enter `main`, or has entered it: the runtime of Rust handles SIGSEGV.
+fn is_in_main(pid: u32) -> bool {
+    const SIGSEGV: u64 = 1 << 10;
+    let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let is_program = program.is_some_and(|program| program == Path::new(DDP_TRAIN).canonicalize().unwrap());
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.map_or(0, |mask| u64::from_str_radix(mask.trim(), 16).unwrap());
+    is_program && caught & SIGSEGV != 0
+}
+
+/// Waits until `condition` holds; false if the job has ended before.
+#[track_caller]
+fn wait_for(job: &Job, what: &str, condition: impl Fn() -> bool) -> bool {
+    let started = Instant::now();
+    while !condition() {
+        if !Path::new(&format!("/proc/{}/fd/0", job.pid())).exists() {
+            return false;
+        }
+        assert!(started.elapsed() < Duration::from_secs(60), "no {what} within a minute");
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    true
+}
+
+/// A run in a folder of its own.
+struct Run {
+    folder: TempDir,
+    config: PathBuf,
+    n_ranks: usize,
+}
+
+impl Run {
+    fn new(config: &str, n_ranks: usize) -> Self {
+        let folder = temp_dir();
+        let config = write(folder.path(), "run.toml", config);
+        Run { folder, config, n_ranks }
+    }
+
+    fn out(&self) -> PathBuf {
+        self.folder.path().join("out")
+    }
+
+    /// The run from wherever it is.
+    fn command(&self) -> Command {
+        let (config, out) = (self.config.to_str().unwrap(), self.out());
+        let args =
+            ["train", config, "--out", out.to_str().unwrap(), "--resume", "auto", "--progress", "plain"];
+        ranks(self.n_ranks, &[&args[..], &["--threads", "1"]].concat())
+    }
+
+    /// The processes of the ranks.
+    fn pids(&self, job: &Job) -> Vec<u32> {
+        if self.n_ranks == 1 {
+            return vec![job.pid()];
+        }
+        let mut pids = children(job.pid());
+        pids.sort_unstable();
+        pids
+    }
+
+    fn weights(&self) -> Weights {
+        read_weights(&self.out().join("model.safetensors"))
+    }
+
+    /// Events, without times.
+    fn events(&self, kinds: &[&str]) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.out().join("metrics.jsonl")).unwrap_or_default();
+        let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        events.filter(|event| kinds.contains(&event["event"].as_str().unwrap())).collect()
+    }
+}
+
+/// About a second of training, and evaluations.
+const SECOND: &str = "[data]\ntrain = \"builtin:digits\"\neval_fraction = 0.2\n\
+    [model]\nhidden = [128, 128]\ndropout = 0.1\n\
+    [checkpoint]\nevery_minutes = 0\nevery_epochs = 0\n\
+    [train]\nepochs = 40\nglobal_batch_size = 64\neval_every_steps = 5\n\
+    [log]\nevery_steps = 100\n";
+
+/// A signal to the ranks some time after they have entered `main`; then the same command again, to the end.
+#[track_caller]
+fn signal_and_resume(n_ranks: usize, name: &str, after: Duration, whole: &Weights) {
+    let at = format!("SIG{name} after {after:?} with {n_ranks} ranks");
+    let run_of = Run::new(SECOND, n_ranks);
+    let job = start(run_of.command());
+    let is_ready = || {
+        let pids = run_of.pids(&job);
+        pids.len() == n_ranks && pids.iter().all(|pid| is_in_main(*pid))
+    };
+    assert!(wait_for(&job, "process", is_ready), "{at}: ended at once");
+    std::thread::sleep(after);
+    // To all ranks, or to the last one only.
+    let to_all = (after.as_millis() / 10).is_multiple_of(2);
+    let pids = run_of.pids(&job);
+    pids.iter()
+        .skip(if to_all { 0 } else { pids.len().saturating_sub(1) })
+        .for_each(|pid| signal(name, *pid));
+    let Outcome { status, stderr, .. } = job.wait();
+    assert!(matches!(status.code(), Some(0 | STOPPED)), "{at}: {status}\n{stderr}");
+    let has_checkpoint = run_of.out().join("checkpoints/latest").exists();
+    let is_unsaved = stderr.contains(UNSAVED);
+    if status.code() == Some(STOPPED) {
+        assert!(is_unsaved != has_checkpoint, "{at}: {stderr}");
+        assert!(is_unsaved || stderr.contains("--resume"), "{at}: {stderr}");
+        run_ok(run_of.command());
+    }
+    assert!(same_bits(&run_of.weights(), whole), "{at}: other weights than those of a run without a signal");
+}
+
+/// The times of the sweep: every so many ms up to 2 s, or some of them.
+fn times(some: &[u64]) -> Vec<Duration> {
+    let every = std::env::var("SIGNAL_EVERY_MS").ok().map(|every| every.parse::<usize>().unwrap());
+    let all = every.map(|every| (0..=2000).step_by(every).collect());
+    all.unwrap_or_else(|| some.to_vec()).into_iter().map(Duration::from_millis).collect()
+}
+
+fn sweep(n_ranks: usize, some: &[u64]) {
+    let whole = Run::new(SECOND, n_ranks);
+    run_ok(whole.command());
+    let whole = whole.weights();
+    for (i, after) in times(some).into_iter().enumerate() {
+        let name = if n_ranks > 1 { "USR1" } else { ["USR1", "TERM", "INT"][i % 3] };
+        signal_and_resume(n_ranks, name, after, &whole);
+    }
+}
+
+#[test]
+fn sweep_alone() {
+    sweep(1, &[1, 2, 3, 10, 40, 200, 500]);
+}
+
+#[cfg(feature = "mpi")]
+#[test]
+fn sweep_of_ranks() {
+    sweep(2, &[2, 20, 50, 170, 300, 610]);
+}
+
+/// Data from a pipe that nobody writes.
+#[track_caller]
+fn waiting_for_data(command: &str, name: &str) -> Outcome {
+    let out = temp_dir();
+    let line = format!("exec {DDP_TRAIN} {command} <(exec sleep 100)");
+    let mut bash = Command::new("bash");
+    bash.args(["-c", &line]).current_dir(out.path());
+    let job = start(bash);
+    wait_for(&job, "process", || is_in_main(job.pid()));
+    std::thread::sleep(Duration::from_millis(300));
+    // The pipe's other end, whose process holds stderr.
+    let sleepers = children(job.pid());
+    signal(name, job.pid());
+    let sent = Instant::now();
+    while Path::new(&format!("/proc/{}/fd/0", job.pid())).exists() && sent.elapsed() < Duration::from_secs(30)
+    {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let took = sent.elapsed();
+    sleepers.into_iter().for_each(kill_9);
+    let outcome = job.wait();
+    assert!(took < Duration::from_secs(2), "SIG{name} took {took:?}: {}", outcome.stderr);
+    assert!(std::fs::read_dir(out.path()).unwrap().next().is_none(), "nothing is left: {}", outcome.stderr);
+    outcome
+}
+
+#[test]
+fn a_signal_while_data_is_read_stops_a_run_that_has_saved_nothing() {
+    for name in ["TERM", "INT", "USR1"] {
+        let outcome = waiting_for_data("train --target y --out out --data", name);
+        assert_eq!(outcome.status.code(), Some(STOPPED), "{}", outcome.stderr);
+        assert_eq!(outcome.stderr, format!("stopped by SIG{name} {UNSAVED}\n"));
+    }
+}
+
+#[test]
+fn signals_end_other_commands_as_any_program() {
+    for command in ["train --dry-run --target y --data", "data inspect"] {
+        for (name, number) in [("TERM", SIGTERM), ("INT", SIGINT)] {
+            let outcome = waiting_for_data(command, name);
+            assert_eq!(outcome.status.signal(), Some(number), "{command}: {}", outcome.stderr);
+        }
+    }
+}
+
+/// One step per epoch, and an evaluation of some seconds after it.
+fn long_evaluations(folder: &Path) -> String {
+    let row = |i: usize| format!("{},{},{}\n", i % 17, i % 5, i % 2);
+    let rows = |n: usize| format!("a,b,y\n{}", (0..n).map(row).collect::<String>());
+    let train = quoted(&write(folder, "train.csv", &rows(100)));
+    let eval = quoted(&write(folder, "eval.csv", &rows(60_000)));
+    format!(
+        "[data]\ntrain = {train}\neval = {eval}\ntarget = \"y\"\n\
+         [model]\nhidden = [512, 512]\n\
+         [checkpoint]\nevery_minutes = 0\nevery_epochs = 1\nkeep_best = \"eval_loss\"\n\
+         [train]\nepochs = 2\nglobal_batch_size = 100\n[log]\nevery_steps = 1\n"
+    )
+}
+
+/// The run stops within a moment, and the resumed run repeats the evaluation.
+#[track_caller]
+fn stop_in_evaluation(n_ranks: usize) {
+    const JUDGED: [&str; 2] = ["epoch", "end"];
+    let figures = |run: &Run| -> Vec<Value> {
+        let keys = ["epoch", "step", "steps", "train_loss", "eval_loss", "eval_accuracy", "best"];
+        let of = |event: &Value| keys.iter().map(|key| event[*key].clone()).collect::<Value>();
+        run.events(&JUDGED).iter().map(of).collect()
+    };
+    let rows = temp_dir();
+    let config = long_evaluations(rows.path());
+    let whole = Run::new(&config, n_ranks);
+    run_ok(whole.command());
+    let stopped = Run::new(&config, n_ranks);
+    // In the first evaluation, then in the last one.
+    for step in 1..=2 {
+        let job = start(stopped.command());
+        assert!(wait_for(&job, "step", || stopped.events(&["step"]).len() == step));
+        std::thread::sleep(Duration::from_millis(150));
+        let last = *stopped.pids(&job).last().unwrap();
+        signal("TERM", last);
+        let sent = Instant::now();
+        let outcome = job.wait();
+        assert_eq!(outcome.status.code(), Some(STOPPED), "{}", outcome.stderr);
+        // mpirun may take 2.5 s of it.
+        assert!(
+            outcome.ended - sent < Duration::from_secs(5),
+            "{:?}: {}",
+            outcome.ended - sent,
+            outcome.stderr
+        );
+        assert_eq!(stopped.events(&JUDGED).len(), step - 1, "evaluation {step} did not end");
+        let text =
+            std::fs::read_to_string(stopped.out().join(format!("checkpoints/step-{step}/manifest.json")));
+        assert!(text.unwrap().contains("\"evaluation_is_due\": true"));
+    }
+    run_ok(stopped.command());
+    assert!(same_bits(&stopped.weights(), &whole.weights()));
+    assert_eq!(figures(&stopped), figures(&whole));
+    let newest = std::fs::read_to_string(stopped.out().join("checkpoints/step-2/manifest.json")).unwrap();
+    assert!(!newest.contains("evaluation_is_due"), "the checkpoint of the complete run replaces the other");
+    let verified = run(single(&["checkpoint", "verify", stopped.out().to_str().unwrap()]));
+    assert!(verified.status.success(), "{verified:?}");
+}
+
+#[test]
+fn a_signal_stops_an_evaluation_which_the_resumed_run_repeats() {
+    stop_in_evaluation(1);
+}
+
+#[cfg(feature = "mpi")]
+#[test]
+fn a_signal_to_one_rank_stops_the_evaluation_of_all() {
+    stop_in_evaluation(2);
+}
