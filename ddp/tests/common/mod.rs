@@ -217,6 +217,22 @@ pub fn run_ok(command: Command) -> Outcome {
     outcome
 }
 
+/// Runs the program in `folder` with the words of `line`.
+pub fn run_line(folder: &Path, line: &str) -> Outcome {
+    let args: Vec<&str> = line.split_whitespace().collect();
+    let mut command = single(&args);
+    command.current_dir(folder);
+    run(command)
+}
+
+/// As [`run_line`], for what must succeed.
+#[track_caller]
+pub fn run_line_ok(folder: &Path, line: &str) -> Outcome {
+    let outcome = run_line(folder, line);
+    assert!(outcome.status.success(), "{line}: {}", outcome.stderr);
+    outcome
+}
+
 /// One training run in a folder of its own.
 pub struct Run {
     folder: TempDir,

@@ -3,21 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{DDP_TRAIN, Outcome, mpirun, run, run_ok, single, start, temp_dir, write};
-
-fn in_folder(folder: &Path, line: &str) -> Outcome {
-    let args: Vec<&str> = line.split_whitespace().collect();
-    let mut command = single(&args);
-    command.current_dir(folder);
-    run(command)
-}
-
-#[track_caller]
-fn ok(folder: &Path, line: &str) -> Outcome {
-    let outcome = in_folder(folder, line);
-    assert!(outcome.status.success(), "{line}: {}", outcome.stderr);
-    outcome
-}
+use crate::common::{
+    DDP_TRAIN, Outcome, mpirun, run, run_line, run_line_ok, run_ok, single, start, temp_dir, write,
+};
 
 /// The last line of stderr that names the command to go on with, without the words around it.
 #[track_caller]
@@ -41,7 +29,7 @@ fn the_hint_after_a_stop_resumes_the_run() {
     std::fs::create_dir(folder.path().join("old")).unwrap();
     let in_new = format!("train --out 'a\tb' {stop}").replace("'a\tb'", "a%20b");
     for line in [format!("train {stop}"), format!("train --out old --overwrite {stop}"), in_new] {
-        let stopped = in_folder(folder.path(), &line);
+        let stopped = run_line(folder.path(), &line);
         let command = hinted_command(&stopped);
         assert!(command.ends_with("--device cpu --threads 1"), "{command}");
         let mut shell = Command::new("sh");
@@ -64,7 +52,7 @@ fn the_hint_after_a_stop_resumes_the_run() {
 #[test]
 fn far_too_many_threads_are_refused() {
     let folder = temp_dir();
-    let outcome = in_folder(folder.path(), "train --threads 100000 --epochs 1");
+    let outcome = run_line(folder.path(), "train --threads 100000 --epochs 1");
     assert_eq!(outcome.status.code(), Some(2), "{outcome:?}");
     assert!(outcome.stderr.contains("--threads 100000: expected at most "), "{}", outcome.stderr);
     assert!(
@@ -73,7 +61,7 @@ fn far_too_many_threads_are_refused() {
         outcome.stderr
     );
     assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none(), "nothing is written");
-    let bench = in_folder(folder.path(), "bench step --threads 100000");
+    let bench = run_line(folder.path(), "bench step --threads 100000");
     assert_eq!(bench.status.code(), Some(2), "{bench:?}");
 }
 
@@ -81,7 +69,7 @@ fn far_too_many_threads_are_refused() {
 fn flags_for_gpus_are_not_ignored_on_the_cpu() {
     let folder = temp_dir();
     for line in ["train --device cpu --cuda-graph on", "bench step --device cpu --cuda-graph on"] {
-        let outcome = in_folder(folder.path(), line);
+        let outcome = run_line(folder.path(), line);
         assert_eq!(outcome.status.code(), Some(2), "{outcome:?}");
         let error = "--cuda-graph on: this rank computes on the CPU, which has no CUDA graphs\nhint: add --device cuda";
         assert!(outcome.stderr.contains(error), "{}", outcome.stderr);
@@ -90,7 +78,7 @@ fn flags_for_gpus_are_not_ignored_on_the_cpu() {
         "warning: comm.dtype = \"bf16\" applies to gradients between GPUs; on the CPU they travel as f32";
     for more in ["--comm-dtype bf16", "--set comm.dtype=bf16", ""] {
         let line = format!("train --device cpu --epochs 1 --out o --overwrite {more}");
-        assert_eq!(ok(folder.path(), &line).stderr.contains(warning), !more.is_empty(), "{more}");
+        assert_eq!(run_line_ok(folder.path(), &line).stderr.contains(warning), !more.is_empty(), "{more}");
     }
 }
 
@@ -107,7 +95,7 @@ fn numbers_beyond_64_bits_are_numbers_out_of_range() {
         "train --set train.seed=18446744073709551615",
         "train --set train.seed=-99999999999999999999",
     ] {
-        let outcome = in_folder(folder.path(), line);
+        let outcome = run_line(folder.path(), line);
         assert_eq!(outcome.status.code(), Some(2), "{outcome:?}");
         let range = "`train.seed` must be a whole number from 0 to 9223372036854775807, got ";
         assert!(outcome.stderr.contains(range), "{line}: {}", outcome.stderr);
@@ -117,27 +105,27 @@ fn numbers_beyond_64_bits_are_numbers_out_of_range() {
 #[test]
 fn a_metric_is_not_proposed_for_another() {
     let folder = temp_dir();
-    let outcome = in_folder(folder.path(), "train --set train.early_stop_metric=eval_qq");
+    let outcome = run_line(folder.path(), "train --set train.early_stop_metric=eval_qq");
     assert_eq!(outcome.status.code(), Some(2));
     assert!(!outcome.stderr.contains("did you mean"), "{}", outcome.stderr);
-    let outcome = in_folder(folder.path(), "train --set train.early_stop_metric=eval_acuracy");
+    let outcome = run_line(folder.path(), "train --set train.early_stop_metric=eval_acuracy");
     assert!(outcome.stderr.contains("did you mean \"eval_accuracy\"?"), "{}", outcome.stderr);
 }
 
 #[test]
 fn memory_of_the_loader_may_change_on_resume() {
     let folder = temp_dir();
-    ok(folder.path(), "train --epochs 1 --out r");
+    run_line_ok(folder.path(), "train --epochs 1 --out r");
     write(
         folder.path(),
         "small.toml",
         "[data]\ntrain = \"builtin:digits\"\nloader_memory_mib = 50\n[train]\nepochs = 3\n",
     );
-    ok(folder.path(), "train --resume r --epochs 2 --set data.loader_memory_mib=50");
-    ok(folder.path(), "small.toml --resume r");
+    run_line_ok(folder.path(), "train --resume r --epochs 2 --set data.loader_memory_mib=50");
+    run_line_ok(folder.path(), "small.toml --resume r");
     // Where the window is used, the key that was typed is the one to blame.
-    ok(folder.path(), "train --epochs 1 --out b --set data.shuffle_mode=blocks");
-    let outcome = in_folder(folder.path(), "train --resume b --epochs 2 --set data.loader_memory_mib=50");
+    run_line_ok(folder.path(), "train --epochs 1 --out b --set data.shuffle_mode=blocks");
+    let outcome = run_line(folder.path(), "train --resume b --epochs 2 --set data.loader_memory_mib=50");
     assert_eq!(outcome.status.code(), Some(2), "{outcome:?}");
     let blamed = "`--set data.loader_memory_mib=50`: `data.loader_memory_mib` must be at least twice `data.shuffle_window_mib`, 128 MiB";
     assert!(outcome.stderr.contains(blamed), "{}", outcome.stderr);
@@ -170,7 +158,7 @@ fn a_folder_that_is_deleted_under_a_run_is_an_error() {
 #[test]
 fn a_folder_of_an_impossible_step_is_no_checkpoint() {
     let folder = temp_dir();
-    ok(folder.path(), "train --epochs 1 --out r");
+    run_line_ok(folder.path(), "train --epochs 1 --out r");
     let real = folder.path().join("r/checkpoints/step-45");
     let copy = folder.path().join("r/checkpoints/step-18446744073709551615");
     std::fs::create_dir(&copy).unwrap();
@@ -178,17 +166,17 @@ fn a_folder_of_an_impossible_step_is_no_checkpoint() {
         let path = entry.unwrap().path();
         std::fs::copy(&path, copy.join(path.file_name().unwrap())).unwrap();
     }
-    assert!(!ok(folder.path(), "checkpoint ls r").stdout.contains("18446744073709551615"));
-    ok(folder.path(), "checkpoint verify r");
-    assert!(ok(folder.path(), "train --resume auto --out r --epochs 2").stderr.contains("90 steps"));
-    ok(folder.path(), "checkpoint prune r --keep 1");
+    assert!(!run_line_ok(folder.path(), "checkpoint ls r").stdout.contains("18446744073709551615"));
+    run_line_ok(folder.path(), "checkpoint verify r");
+    assert!(run_line_ok(folder.path(), "train --resume auto --out r --epochs 2").stderr.contains("90 steps"));
+    run_line_ok(folder.path(), "checkpoint prune r --keep 1");
     assert!(copy.is_dir(), "nothing that is no checkpoint is deleted");
 }
 
 #[test]
 fn the_version_names_commit_features_and_target() {
     let folder = temp_dir();
-    let version = ok(folder.path(), "--version").stdout;
+    let version = run_line_ok(folder.path(), "--version").stdout;
     let parts = [
         concat!("ddp-train ", env!("CARGO_PKG_VERSION"), " (commit "),
         "features: ",
@@ -203,13 +191,13 @@ fn the_version_names_commit_features_and_target() {
 #[test]
 fn man_pages_are_those_of_the_commands() {
     let folder = temp_dir();
-    ok(folder.path(), "man pages/man1");
+    run_line_ok(folder.path(), "man pages/man1");
     let page = |name: &str| std::fs::read_to_string(folder.path().join("pages/man1").join(name)).unwrap();
     assert!(page("ddp-train.1").contains("ddp\\-train\\-train(1)"), "{}", page("ddp-train.1"));
     assert!(page("ddp-train-train.1").contains("\\-\\-epochs"), "{}", page("ddp-train-train.1"));
     assert!(page("ddp-train-checkpoint-verify.1").contains(".TH"));
     write(folder.path(), "file", "");
-    let outcome = in_folder(folder.path(), "man file/man1");
+    let outcome = run_line(folder.path(), "man file/man1");
     assert_eq!(outcome.status.code(), Some(74), "{outcome:?}");
     assert!(outcome.stderr.contains("can't write the man page"), "{}", outcome.stderr);
 }

@@ -3,26 +3,11 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{Outcome, made_up_csv, mpirun, run, run_ok, single, temp_dir, write};
-
-/// Runs the program in `folder`.
-fn in_folder(folder: &Path, line: &str) -> Outcome {
-    let args: Vec<&str> = line.split_whitespace().collect();
-    let mut command = single(&args);
-    command.current_dir(folder);
-    run(command)
-}
-
-#[track_caller]
-fn ok(folder: &Path, line: &str) -> Outcome {
-    let outcome = in_folder(folder, line);
-    assert!(outcome.status.success(), "{line}: {}", outcome.stderr);
-    outcome
-}
+use crate::common::{made_up_csv, mpirun, run, run_line, run_line_ok, run_ok, single, temp_dir, write};
 
 #[track_caller]
 fn refused(folder: &Path, line: &str, parts: &[&str]) {
-    let outcome = in_folder(folder, line);
+    let outcome = run_line(folder, line);
     assert_eq!(outcome.status.code(), Some(2), "{line}: {outcome:?}");
     for part in parts {
         assert!(outcome.stderr.contains(part), "{line}: no {part:?} in {}", outcome.stderr);
@@ -52,7 +37,7 @@ fn a_table_and_flags_make_a_run() {
     let folder = folder();
     let line = "rows.csv --target label --eval-fraction 0.25 --epochs 2 --lr 1e-2 --batch-size 4 --hidden 8,4 \
                 --task classification --out first";
-    let outcome = ok(folder.path(), line);
+    let outcome = run_line_ok(folder.path(), line);
     assert!(
         outcome.stderr.starts_with("rows: 30 rows and 10 for evaluation, 3-8-4-4 layers"),
         "{}",
@@ -65,7 +50,7 @@ fn a_table_and_flags_make_a_run() {
     );
     let line =
         "train --data rows.csv --eval test.csv --global-batch-size 10 --epochs 1 --hidden 5 --out second";
-    ok(folder.path(), line);
+    run_line_ok(folder.path(), line);
     let toml = std::fs::read_to_string(folder.path().join("second/config.toml")).unwrap();
     assert!(
         toml.lines().any(|line| line.starts_with("eval = \"/") && line.ends_with("/test.csv\"")),
@@ -75,7 +60,7 @@ fn a_table_and_flags_make_a_run() {
     // The model of a folder of tables, described.
     std::fs::create_dir(folder.path().join("shards")).unwrap();
     std::fs::copy(folder.path().join("rows.csv"), folder.path().join("shards/1.csv")).unwrap();
-    let described = ok(folder.path(), "describe shards --hidden 7 --batch-size 8").stdout;
+    let described = run_line_ok(folder.path(), "describe shards --hidden 7 --batch-size 8").stdout;
     assert!(described.contains("3 -> 7"), "{described}");
 }
 
@@ -83,17 +68,18 @@ fn a_table_and_flags_make_a_run() {
 fn several_targets_are_several_flags() {
     let folder = folder();
     write(folder.path(), "two.csv", &made_up_csv(20, 3, "regression", 0));
-    let toml = ok(folder.path(), "two.csv --target t0 --target t1 --task regression --dry-run").stdout;
+    let toml =
+        run_line_ok(folder.path(), "two.csv --target t0 --target t1 --task regression --dry-run").stdout;
     has_lines(&toml, &["target = [\"t0\", \"t1\"]"]);
 }
 
 #[test]
 fn a_config_alone_is_trained_and_flags_win_over_it() {
     let folder = folder();
-    let toml = ok(folder.path(), "run.toml --dry-run").stdout;
+    let toml = run_line_ok(folder.path(), "run.toml --dry-run").stdout;
     has_lines(&toml, &["epochs = 30  # default", "hidden = [4]", "eval = \"test.csv\""]);
     let line = "run.toml --epochs 3 --hidden 6,6 --eval-fraction 0.5 --data test.csv --dry-run";
-    let toml = ok(folder.path(), line).stdout;
+    let toml = run_line_ok(folder.path(), line).stdout;
     has_lines(&toml, &["epochs = 3", "hidden = [6, 6]", "eval_fraction = 0.5", "train = \"test.csv\""]);
     assert!(!toml.contains("\neval = "), "{toml}");
     // The name of a file that is not there is still no mistyped subcommand.
@@ -176,7 +162,7 @@ fn targets_with_commas_are_several_flags() {
 #[test]
 fn no_argument_is_help_alone_and_the_digits_under_a_launcher() {
     let folder = temp_dir();
-    let help = in_folder(folder.path(), "");
+    let help = run_line(folder.path(), "");
     assert_eq!(help.status.code(), Some(2));
     assert!(help.stderr.contains("Usage: ddp-train [OPTIONS] <COMMAND>"), "{help:?}");
     assert!(help.stderr.contains("`ddp-train table.csv --target label`"), "{help:?}");
@@ -204,15 +190,15 @@ fn a_config_without_data_is_refused() {
             "hint: write `train = \"FILE\"` under [data], or add --data FILE",
         ],
     );
-    ok(folder.path(), "empty.toml --data rows.csv --dry-run");
-    ok(folder.path(), "train --epochs 1 --dry-run");
+    run_line_ok(folder.path(), "empty.toml --data rows.csv --dry-run");
+    run_line_ok(folder.path(), "train --epochs 1 --dry-run");
 }
 
 #[test]
 fn held_out_rows_are_proposed_in_one_line() {
     let folder = folder();
     let proposal = "--eval-fraction 0.2 evaluates on a fifth of them";
-    let shown = |line: &str| ok(folder.path(), line).stderr.matches(proposal).count();
+    let shown = |line: &str| run_line_ok(folder.path(), line).stderr.matches(proposal).count();
     assert_eq!(shown("rows.csv --epochs 1 --out a"), 1);
     assert_eq!(shown("train --resume a --epochs 2"), 0);
     assert_eq!(shown("rows.csv --epochs 1 --out b --eval-fraction 0.2"), 0);

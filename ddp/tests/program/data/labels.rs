@@ -8,7 +8,9 @@ use safetensors::SafeTensors;
 use serde_json::Value;
 
 use super::files::{self, Element};
-use crate::common::{Weights, ranks, read_weights, run, run_ok, same_bits, single, temp_dir, write};
+use crate::common::{
+    Weights, ranks, read_weights, run, run_line, run_line_ok, run_ok, same_bits, single, temp_dir, write,
+};
 
 const N_ROWS: usize = 60;
 
@@ -480,11 +482,7 @@ fn an_array_of_one_axis_is_one_feature() {
     let labels: Vec<f64> = values.iter().map(|value| f64::from(*value > 0.0)).collect();
     fs::write(folder.path().join("x.npy"), files::npy(Element::F32, false, &[20], &values)).unwrap();
     fs::write(folder.path().join("y.npy"), files::npy(Element::I64, false, &[20], &labels)).unwrap();
-    let ok = |line: &str| {
-        let mut command = single(&line.split_whitespace().collect::<Vec<_>>());
-        command.current_dir(folder.path());
-        run_ok(command)
-    };
+    let ok = |line| run_line_ok(folder.path(), line);
     let trained = ok("train x.npy --set data.labels=y.npy --epochs 20 --lr 0.01 --out run");
     assert!(trained.stderr.contains("20 rows, 1-"), "{}", trained.stderr);
     ok("predict --checkpoint run --data x.npy --out p.csv");
@@ -499,21 +497,16 @@ fn a_run_that_starts_from_a_model_keeps_its_classes() {
     write(folder.path(), "both.csv", "x,label\n1,cat\n2,dog\n3,cat\n4,dog\n");
     write(folder.path(), "dogs.csv", "x,label\n1,dog\n2,dog\n");
     write(folder.path(), "birds.csv", "x,label\n1,dog\n2,bird\n");
-    let start = |line: &str| {
-        let mut command = single(&line.split_whitespace().collect::<Vec<_>>());
-        command.current_dir(folder.path());
-        run(command)
-    };
     let lines = [
         "train both.csv --epochs 1 --out first",
         "train dogs.csv --epochs 1 --init-from first/model.safetensors --out second",
     ];
     for line in lines {
-        let ended = start(line);
-        assert!(ended.status.success(), "{line}: {}", ended.stderr);
+        run_line_ok(folder.path(), line);
     }
     assert_eq!(labels_of(&folder.path().join("second/model.safetensors")), r#"["cat","dog"]"#);
-    let ended = start("train birds.csv --epochs 1 --init-from first/model.safetensors --out third");
+    let ended =
+        run_line(folder.path(), "train birds.csv --epochs 1 --init-from first/model.safetensors --out third");
     assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
     assert!(ended.stderr.contains("bird"), "{}", ended.stderr);
 }
