@@ -76,7 +76,8 @@ fi
 . "$root/launch/mpi-env"
 
 flags=(--hostfile "$hostfile" -n "$ranks" --map-by slot --bind-to none)
-if [[ ${DDP_QUIET:-1} != 0 ]]; then flags+=(--quiet); fi
+# Open MPI 5 has no such option.
+if [[ ${DDP_QUIET:-1} != 0 && $(mpirun --version) == *"(Open MPI) 4."* ]]; then flags+=(--quiet); fi
 
 # mpi-env chose no remote shell where there is none; with other hosts in the file that cannot work.
 others=$(awk '{ print $1 }' <<<"$lines" | grep -vxF -e localhost -e 127.0.0.1 -e "$(uname -n)" | head -n 1 || true)

@@ -100,6 +100,8 @@ impl Call {
             DType::BF16 => 3,
             DType::U8 => 4,
             DType::F16 => 5,
+            DType::I32 => 6,
+            DType::Bool => 7,
         };
         [kind | dtype << 8 | argument << 16, self.len as u64]
     }
@@ -130,6 +132,8 @@ impl Call {
             3 => DType::BF16,
             4 => DType::U8,
             5 => DType::F16,
+            6 => DType::I32,
+            7 => DType::Bool,
             _ => return None,
         };
         Some(Call { kind, dtype, len: len as usize })

@@ -7,10 +7,12 @@ use ddp_comm::CommError;
 use ddp_kernels::{Device, KernelError};
 
 use crate::checkpoint::CheckpointError;
+use crate::commands::launch::error::LaunchError;
 use crate::config::{ConfigError, UnknownMetric};
 use crate::data::DataError;
 use crate::data_parallel::ExchangeError;
-use crate::error_hints::{comm_message, kernel_message};
+pub use crate::error_hints::ModelCommand;
+use crate::error_hints::{comm_message, kernel_message, model_data_message};
 use crate::exit_code;
 use crate::export::ExportError;
 use crate::model::ModelError;
@@ -51,6 +53,9 @@ pub enum Error {
     /// The data cannot be used.
     #[error(transparent)]
     Data(Box<DataError>),
+    /// The rows cannot be used for a trained model.
+    #[error("{}", model_data_message(.0, *.1))]
+    ModelData(Box<DataError>, ModelCommand),
     /// The optimiser's settings are invalid, or its update failed.
     #[error(transparent)]
     Optim(OptimError),
@@ -122,6 +127,21 @@ pub enum Error {
         /// The arguments of this process.
         arguments: String,
     },
+    /// Another number of ranks than `--expect-world`.
+    #[error(
+        "--expect-world {expected}: this world has {world_size} {}\n\
+         hint: check how the launcher starts the ranks; under Slurm use srun --mpi=pmix",
+        if *world_size == 1 { "rank" } else { "ranks" }
+    )]
+    OtherWorldSize {
+        /// The flag's value.
+        expected: usize,
+        /// Ranks of this world.
+        world_size: usize,
+    },
+    /// The ranks could not be started.
+    #[error(transparent)]
+    Launch(Box<LaunchError>),
     /// The man pages could not be written.
     #[error("can't write the man page `{}`: {source}\nhint: check the folder and its permissions", path.display())]
     ManPage {
@@ -150,27 +170,37 @@ pub enum Error {
 }
 
 impl Error {
+    /// The error of rows that `command` reads for a trained model.
+    pub(crate) fn of_model_data(error: DataError, command: ModelCommand) -> Self {
+        match error.into() {
+            Error::Data(error) => Error::ModelData(error, command),
+            error => error,
+        }
+    }
+
     /// Exit status of a process that ends with this error; see [`exit_code`].
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Write(_) | Self::Report(_) | Self::ManPage { .. } => exit_code::IO,
-            Self::Torchrun { .. } => exit_code::ENVIRONMENT,
+            Self::Torchrun { .. } | Self::OtherWorldSize { .. } => exit_code::ENVIRONMENT,
+            Self::Launch(error) => error.exit_code(),
             Self::Kernel(error) => kernel_exit_code(error),
             Self::Comm(error) => comm_exit_code(error),
-            Self::Folder(error)
-                if matches!(**error, FolderError::Unwritable { .. } | FolderError::Deleted { .. }) =>
-            {
-                exit_code::IO
-            }
+            Self::Folder(error) => match **error {
+                FolderError::Unwritable { .. } => exit_code::IO,
+                FolderError::Deleted { .. } | FolderError::Lost { .. } => exit_code::FAILED,
+                _ => exit_code::USAGE,
+            },
             Self::Data(error) if matches!(**error, DataError::FewerRowsThanRanks { .. }) => {
                 exit_code::ENVIRONMENT
             }
-            Self::Data(error) if error.is_failure() => exit_code::FAILED,
+            Self::Data(error) | Self::ModelData(error, _) if error.is_failure() => exit_code::FAILED,
             Self::Optim(OptimError::LossScaler(_)) => exit_code::FAILED,
             Self::Checkpoint(error) => checkpoint_exit_code(error),
             Self::Train(error) => match **error {
                 TrainError::MoreRanksThanShards { .. } => exit_code::ENVIRONMENT,
                 TrainError::NoGraph { .. } => exit_code::FAILED,
+                TrainError::NoMajority { .. } => exit_code::RESTARTABLE,
                 _ if error.is_failure() => exit_code::FAILED,
                 _ => exit_code::USAGE,
             },
@@ -182,6 +212,7 @@ impl Error {
     pub fn is_same_on_all_ranks(&self) -> bool {
         match self {
             Error::Train(error) => error.is_same_on_all_ranks(),
+            Error::OtherWorldSize { .. } => true,
             // All ranks see the same gradients.
             Error::Optim(OptimError::LossScaler(_)) => true,
             Error::Comm(error) => matches!(
@@ -268,6 +299,12 @@ impl From<FolderError> for Error {
     }
 }
 
+impl From<LaunchError> for Error {
+    fn from(error: LaunchError) -> Self {
+        Error::Launch(Box::new(error))
+    }
+}
+
 impl From<CheckpointError> for Error {
     fn from(error: CheckpointError) -> Self {
         Error::Checkpoint(Box::new(error))
@@ -339,7 +376,7 @@ impl From<PredictError> for Error {
         match error {
             PredictError::Kernel(error) => Error::Kernel(error),
             PredictError::Comm(error) => Error::Comm(error),
-            PredictError::Data(error) => (*error).into(),
+            PredictError::Data(error) => Error::of_model_data(*error, ModelCommand::Predict),
             PredictError::Model(error) => error.into(),
             PredictError::Checkpoint(error) => Error::Checkpoint(error),
             PredictError::Config(error) => Error::Config(error),
@@ -356,6 +393,7 @@ mod tests {
 
     use super::*;
     use crate::exit_code::{ENVIRONMENT, FAILED, IO, USAGE};
+    use crate::train::findings::Findings;
 
     fn full() -> io::Error {
         io::ErrorKind::StorageFull.into()
@@ -378,7 +416,10 @@ mod tests {
             (CommError::TooFewGpus { n_gpus: 2, n_ranks: 3 }.into(), ENVIRONMENT),
             (CommError::AlreadyConnected.into(), FAILED),
             (TrainError::MoreRanksThanShards { world_size: 16, n_shards: 8 }.into(), ENVIRONMENT),
-            (TrainError::LossNotFinite { step: 7, loss: f64::NAN }.into(), FAILED),
+            (
+                TrainError::LossNotFinite { step: 7, loss: f64::NAN, findings: Findings::default() }.into(),
+                FAILED,
+            ),
             (TrainError::NoGraph { reason: String::new() }.into(), FAILED),
             (TrainError::BatchOverflows.into(), USAGE),
             (
@@ -394,6 +435,7 @@ mod tests {
             (CheckpointError::VerifyFailed { n_bad: 1, n: 2 }.into(), FAILED),
             (CheckpointError::NotFound { path: path() }.into(), USAGE),
             (Error::NoEvalData, USAGE),
+            (Error::OtherWorldSize { expected: 2, world_size: 1 }, ENVIRONMENT),
         ];
         for (error, code) in errors {
             assert_eq!(error.exit_code(), code, "{error:?}");

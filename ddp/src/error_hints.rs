@@ -4,6 +4,9 @@ use ddp_comm::CommError;
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{Device, KernelError, MemoryUse};
 
+use crate::data::DataError;
+use crate::data::table::CsvError;
+
 /// The message of a [`KernelError`], with a hint that names the flag or key to change.
 pub(crate) fn kernel_message(error: &KernelError) -> String {
     with_hint(error.to_string(), kernel_hint(error))
@@ -43,6 +46,45 @@ fn kernel_hint(error: &KernelError) -> Option<&'static str> {
         KernelError::Threads { .. } => Some("lower --threads"),
         _ => None,
     }
+}
+
+/// The command that reads rows for a trained model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModelCommand {
+    /// `eval`
+    Eval,
+    /// `predict`
+    Predict,
+}
+
+/// The message of an error of rows that a trained model reads. How columns are read was decided in training, so a hint that names a
+/// key of the config is replaced by what the command can do.
+pub(crate) fn model_data_message(error: &DataError, command: ModelCommand) -> String {
+    let text = error.to_string();
+    let Some((fault, hint)) = text.split_once("\nhint: ") else { return text };
+    let hint = match (error, command) {
+        (DataError::ColumnsDiffer { .. }, ModelCommand::Predict) => {
+            format!("{hint}; --keep NAME writes a column that the model does not know before the predictions")
+        }
+        (DataError::Csv(CsvError::TargetMissing { .. }), ModelCommand::Eval) => {
+            "evaluating compares with true values in that column; `ddp-train predict` needs none".to_owned()
+        }
+        (error, ModelCommand::Eval) if error.is_unknown_label() => {
+            "correct the label, or leave out such rows with --unknown-label skip".to_owned()
+        }
+        (_, command) if hint.contains("`data.") => {
+            let other = match command {
+                ModelCommand::Eval => "or remove such rows",
+                ModelCommand::Predict => "or write such rows without a prediction with --bad-rows null",
+            };
+            format!(
+                "correct the values, {other}; how columns are read was decided in training: train again with other settings of \
+                 `data` to change it"
+            )
+        }
+        _ => return text,
+    };
+    format!("{fault}\nhint: {hint}")
 }
 
 /// Appends a hint to the last line of a message if that is a hint, else on a line of its own.

@@ -24,6 +24,9 @@ pub enum Stop {
     /// All ranks stopped as requested; the run saved a checkpoint, if it had begun.
     #[error("stopped by {0}")]
     Requested(String),
+    /// The command has said why it ends with this status.
+    #[error("ended with status {0}")]
+    Reported(u8),
 }
 
 impl<E> From<E> for Stop
@@ -57,12 +60,8 @@ where
 pub fn conclude(world: World, log: &Log, result: Result<(), Stop>) -> ExitCode {
     let (stop, run) = match result {
         Ok(()) => return leave(world),
-        Err(Stop::Requested(_)) => {
-            return match leave(world) {
-                ExitCode::SUCCESS => ExitCode::from(exit_code::SAVED),
-                failed => failed,
-            };
-        }
+        Err(Stop::Requested(_)) => return leave_with(world, exit_code::SAVED),
+        Err(Stop::Reported(status)) => return leave_with(world, status),
         Err(Stop::Failed(stop)) => (stop, None),
         Err(Stop::FailedRun(stop, run)) => (stop, Some(run)),
     };
@@ -86,6 +85,13 @@ pub fn conclude(world: World, log: &Log, result: Result<(), Stop>) -> ExitCode {
         }
         log.terminal().failure(prefix, &message)
     })
+}
+
+fn leave_with(world: World, status: u8) -> ExitCode {
+    match leave(world) {
+        ExitCode::SUCCESS => ExitCode::from(status),
+        failed => failed,
+    }
 }
 
 fn leave(world: World) -> ExitCode {
@@ -113,8 +119,5 @@ pub fn conclude_usage(world: World, usage: &clap::Error) -> ExitCode {
             _ => {}
         }
     }
-    match leave(world) {
-        ExitCode::SUCCESS => ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(exit_code::USAGE)),
-        failed => failed,
-    }
+    leave_with(world, u8::try_from(usage.exit_code()).unwrap_or(exit_code::USAGE))
 }

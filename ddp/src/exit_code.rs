@@ -5,13 +5,14 @@
 
 /// The command did its work.
 pub const DONE: u8 = 0;
-/// The run failed: a loss that is not finite, out of memory, a lost rank, a checkpoint that does not verify.
+/// The run failed: a loss that is not finite, out of memory, replicas that differ, a lost folder, a checkpoint that does not verify.
 pub const FAILED: u8 = 1;
 /// The command line, the config or the data cannot be used.
 pub const USAGE: u8 = 2;
 /// Output could not be written: disk full, quota used up, read-only or faulty disk.
 pub const IO: u8 = 74;
-/// A rank died, froze or was cut off, and the others ended: the same command with `--resume auto` continues.
+/// A rank died, froze or was cut off, and the others ended, or the ranks' replicas differ and no majority can repair them: the same
+/// command with `--resume auto` continues.
 pub const RESTARTABLE: u8 = 75;
 /// The world or the environment is not the one that the command needs: a device, driver or library is missing, the ranks
 /// disagree, there are too many of them, or the launcher and this build do not fit together.

@@ -28,5 +28,35 @@ pub mod run_folder;
 pub mod storage;
 pub mod train;
 
+pub use data::tensor_io as io;
+pub use ddp_kernels::{memory, ops};
 pub use error::{Error, Result};
 pub use predict::Predictor;
+
+/// The examples of the guide, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/library.md")]
+struct LibraryGuide;
+
+/// All that a program on tensors needs: `use ddp::prelude::*;`
+///
+/// ```
+/// use ddp::prelude::*;
+/// let device = Device::cuda(0).available_or_cpu();
+/// let x = Tensor::randn(&[4, 3], DType::F32, device, 1)?;
+/// let w = Tensor::ones(&[3, 2], DType::F32, device)?;
+/// let y = (x.matmul(&w)? + 1.0).softmax(1)?;
+/// assert!((y.sum(None)?.item::<f32>()? - 4.0).abs() < 1e-5);
+/// # Ok::<(), ddp::prelude::KernelError>(())
+/// ```
+pub mod prelude {
+    pub use ddp_kernels::cpu::threads::join_pool;
+    pub use ddp_kernels::cuda::{Event, Gpu, Stream, StreamKind, Timer};
+    pub use ddp_kernels::{
+        DType, Device, Element, HostValue, Input, KernelError, Scalar, Shape, Tensor, TensorMut, TensorRef,
+        memory, timed,
+    };
+    pub use half::{bf16, f16};
+
+    pub use crate::io;
+}

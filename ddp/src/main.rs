@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use ddp::cli::{Cli, Command, with_implied_command};
 use ddp::commands::{
-    bench, checkpoint, completions, config, data, describe, devices, eval, man, predict, torchrun, train,
+    bench, checkpoint, completions, config, data, describe, devices, eval, launch, man, predict, torchrun,
+    train,
 };
 use ddp::exit::{conclude, conclude_usage};
 use ddp::exit_code;
@@ -29,8 +30,10 @@ fn main() -> ExitCode {
     };
     let args = with_implied_command(std::env::args_os(), Launcher::detect().is_some());
     let cli = Cli::parse_arguments(args, COMMIT);
-    if !cli.as_ref().is_ok_and(Cli::is_run) {
-        signals.end_at_once();
+    match &cli {
+        Ok(cli) if cli.is_run() => {}
+        Ok(Cli { command: Command::Launch(_), .. }) => signals.only_record(),
+        _ => signals.end_at_once(),
     }
     // Before errors in the arguments are reported, so that only one of many ranks does.
     let world = match World::init() {
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
     let log = Log::install(&world, &cli.log_options(std::env::var("RUST_LOG").ok()), cli.is_run());
     let result = torchrun::refuse_torchrun(&world, &cli.command).and_then(|()| match &cli.command {
         Command::Train(args) => train::train(&world, &log, &signals, args),
+        Command::Launch(args) => launch::launch(&world, &signals, args),
         Command::Eval(args) => eval::eval(&world, &log, args),
         Command::Predict(args) => predict::predict(&world, args),
         Command::Describe(args) => describe::describe(&world, args),

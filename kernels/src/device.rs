@@ -19,6 +19,53 @@ pub enum Device {
 }
 
 impl Device {
+    /// The host's processor and memory.
+    pub fn cpu() -> Self {
+        Device::Cpu
+    }
+
+    /// The GPU of this index among the visible ones.
+    pub fn cuda(index: u32) -> Self {
+        Device::Cuda(index)
+    }
+
+    /// Number of GPUs that this process can see; 0 without a driver.
+    pub fn count() -> usize {
+        Gpu::count()
+    }
+
+    /// Whether this machine has the device and it works; opens it if it is a GPU.
+    pub fn is_available(self) -> bool {
+        self.ensure_available().is_ok()
+    }
+
+    /// This device if it is available, else the CPU.
+    pub fn available_or_cpu(self) -> Self {
+        if self.is_available() { self } else { Device::Cpu }
+    }
+
+    /// The model name of a GPU as its driver reports it; "cpu" for the CPU.
+    ///
+    /// # Errors
+    /// As [`Device::ensure_available`].
+    pub fn current_name(self) -> Result<String> {
+        match self {
+            Device::Cpu => Ok("cpu".to_owned()),
+            Device::Cuda(index) => Ok(Gpu::get(index)?.info().name.clone()),
+        }
+    }
+
+    /// Blocks until all work enqueued on the device is complete; returns at once for the CPU, which computes at the call.
+    ///
+    /// # Errors
+    /// As [`Device::ensure_available`]; failures of earlier work.
+    pub fn synchronize(self) -> Result<()> {
+        match self {
+            Device::Cpu => Ok(()),
+            Device::Cuda(index) => Gpu::get(index)?.synchronize(),
+        }
+    }
+
     /// Checks that this machine has the device and that it works; opens it if it is a GPU.
     ///
     /// # Errors

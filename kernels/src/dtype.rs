@@ -4,6 +4,7 @@ use std::fmt;
 
 use bytemuck::Pod;
 
+use crate::Result;
 use crate::cpu::Stored;
 use crate::cpu::stored::to_odd;
 
@@ -18,41 +19,58 @@ pub enum DType {
     I64,
     /// The upper half of an f32: its range with 8 bits of precision, for the matrix units of GPUs.
     BF16,
-    /// Bytes, 0 to 255: for storing and copying rows; no operation computes in it.
+    /// Bytes, 0 to 255: for storing and copying rows.
     U8,
     /// IEEE 754 half precision: 11 bits, up to 65,504, for the matrix units of GPUs.
     F16,
+    /// Signed 32-bit integers.
+    I32,
+    /// Truth values: a byte each, 0 or 1; the result of comparisons.
+    Bool,
 }
 
 impl DType {
     /// All of them.
-    pub const ALL: [DType; 6] = [DType::F32, DType::F64, DType::I64, DType::BF16, DType::U8, DType::F16];
+    pub const ALL: [DType; 8] =
+        [DType::F32, DType::F64, DType::I64, DType::BF16, DType::U8, DType::F16, DType::I32, DType::Bool];
 
     /// Bytes of one element.
     pub fn size_bytes(self) -> usize {
         match self {
-            DType::U8 => 1,
+            DType::U8 | DType::Bool => 1,
             DType::BF16 | DType::F16 => 2,
-            DType::F32 => 4,
+            DType::F32 | DType::I32 => 4,
             DType::F64 | DType::I64 => 8,
         }
     }
-}
 
-impl fmt::Display for DType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
+    /// Its name, as `f32`.
+    pub const fn name(self) -> &'static str {
+        match self {
             DType::F32 => "f32",
             DType::F64 => "f64",
             DType::I64 => "i64",
             DType::BF16 => "bf16",
             DType::U8 => "u8",
             DType::F16 => "f16",
-        })
+            DType::I32 => "i32",
+            DType::Bool => "bool",
+        }
+    }
+
+    /// Whether it is one of the float types.
+    pub const fn is_float(self) -> bool {
+        matches!(self, DType::F32 | DType::F64 | DType::BF16 | DType::F16)
     }
 }
 
-/// A Rust type that a tensor can hold.
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A Rust number type that tensors hold and operations compute with.
 pub trait Element: Pod + Send + Sync + PartialEq + PartialOrd + fmt::Debug {
     /// Its [`DType`].
     const DTYPE: DType;
@@ -83,6 +101,7 @@ macro_rules! element {
 element!(f32, F32);
 element!(f64, F64);
 element!(i64, I64);
+element!(i32, I32);
 element!(u8, U8);
 
 macro_rules! half_element {
@@ -104,3 +123,44 @@ macro_rules! half_element {
 }
 half_element!(half::bf16, BF16);
 half_element!(half::f16, F16);
+
+/// A Rust type of values that tensors are created from and read as: every [`Element`], and `bool`.
+pub trait HostValue: Copy + fmt::Debug {
+    /// The [`DType`] of such tensors.
+    const DTYPE: DType;
+    /// The values as the bytes of a tensor.
+    fn as_bytes(values: &[Self]) -> &[u8];
+    /// `n` values whose bytes `fill` writes.
+    ///
+    /// # Errors
+    /// Those of `fill`.
+    fn read(n: usize, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Vec<Self>>;
+}
+
+impl<T: Element> HostValue for T {
+    const DTYPE: DType = T::DTYPE;
+
+    fn as_bytes(values: &[T]) -> &[u8] {
+        bytemuck::cast_slice(values)
+    }
+
+    fn read(n: usize, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Vec<T>> {
+        let mut values = vec![T::ZERO; n];
+        fill(bytemuck::cast_slice_mut(&mut values))?;
+        Ok(values)
+    }
+}
+
+impl HostValue for bool {
+    const DTYPE: DType = DType::Bool;
+
+    fn as_bytes(values: &[bool]) -> &[u8] {
+        bytemuck::cast_slice(values)
+    }
+
+    fn read(n: usize, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Vec<bool>> {
+        let mut bytes = vec![0; n];
+        fill(&mut bytes)?;
+        Ok(bytes.into_iter().map(|byte| byte != 0).collect())
+    }
+}

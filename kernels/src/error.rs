@@ -44,7 +44,10 @@ pub enum KernelError {
     },
 
     /// Two operands of one operation have different element types.
-    #[error("{op}: {a} and {b} have different dtypes; nothing is cast implicitly")]
+    #[error(
+        "{op}: {a} and {b} have different dtypes; nothing is cast implicitly\n\
+         hint: cast one of them first: {}.to_dtype({})", b.name, a.dtype
+    )]
     DTypeMismatch {
         /// The operation.
         op: &'static str,
@@ -52,6 +55,35 @@ pub enum KernelError {
         a: Box<Operand>,
         /// The operand that differs from it.
         b: Box<Operand>,
+    },
+
+    /// Two operands of one operation have shapes that do not fit each other.
+    #[error("{op}: {a} and {b} have shapes that do not {rule}; nothing is reshaped implicitly\nhint: {fix}")]
+    ShapeMismatch {
+        /// The operation.
+        op: &'static str,
+        /// The first operand.
+        a: Box<Operand>,
+        /// The operand that does not fit it.
+        b: Box<Operand>,
+        /// What the shapes would have to do: broadcast, multiply, ...
+        rule: &'static str,
+        /// The call that makes them fit.
+        fix: Box<str>,
+    },
+
+    /// A scalar that is no value of the dtype of the tensor next to it.
+    #[error(
+        "{op}: the scalar {scalar} is no value of {operand}; nothing is cast implicitly\n\
+         hint: cast the tensor first: {}.to_dtype(f32)", operand.name
+    )]
+    Scalar {
+        /// The operation.
+        op: &'static str,
+        /// The scalar.
+        scalar: f64,
+        /// The tensor.
+        operand: Box<Operand>,
     },
 
     /// The operation is not defined for this element type.
@@ -86,6 +118,15 @@ pub enum KernelError {
         shape: Shape,
         /// Its element type.
         dtype: DType,
+    },
+
+    /// The largest or smallest element of nothing.
+    #[error("{op}: {operand} has no element along this axis")]
+    EmptyReduction {
+        /// The operation.
+        op: &'static str,
+        /// The operand.
+        operand: Box<Operand>,
     },
 
     /// Data and shape hold different numbers of elements.

@@ -1,124 +1,135 @@
-//! Host memory for tensors: aligned to cache lines, zeroed; large buffers on huge pages.
+//! Memory that tensors hold on a device.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::ptr::NonNull;
+use std::fmt;
 
-use memmap2::MmapMut;
+use crate::cuda::{Gpu, MemoryInUse};
+use crate::{Device, Result, host_buffer};
 
-use crate::{Device, Element, KernelError, Result};
-
-/// A cache line, and the widest vector register.
-const ALIGN: usize = 64;
-/// Size from which a buffer gets a mapping of its own on huge pages: a weight matrix of 64 MiB touches 32 of them instead
-/// of 16,384 small pages, each of which costs a page fault and a TLB entry.
-const HUGE_PAGE: usize = 2 << 20;
-
-/// A fixed-length zeroed buffer of `T` in host memory.
-pub(crate) struct Buffer<T: Element> {
-    ptr: NonNull<T>,
-    len: usize,
-    origin: Origin,
+/// Bytes that tensors hold on `device`.
+///
+/// # Errors
+/// [`crate::KernelError::DeviceUnavailable`], as for every function here; [`crate::KernelError::Cuda`].
+pub fn allocated(device: Device) -> Result<usize> {
+    Ok(match device {
+        Device::Cpu => host_buffer::allocated(),
+        Device::Cuda(index) => Gpu::get(index)?.memory_allocated(),
+    })
 }
 
-/// Origin of the memory, which decides how to free it.
-enum Origin {
-    Heap(Layout),
-    /// Freed when the map is dropped.
-    Map {
-        _map: MmapMut,
-    },
+/// Bytes that are taken from the system or the device, in use or kept for the next tensor.
+///
+/// # Errors
+/// As [`allocated`].
+pub fn reserved(device: Device) -> Result<usize> {
+    match device {
+        Device::Cpu => Ok(host_buffer::allocated() + host_buffer::kept()),
+        Device::Cuda(index) => Gpu::get(index)?.memory_reserved(),
+    }
 }
 
-// SAFETY: a buffer owns its memory exclusively, and `T` is plain data.
-unsafe impl<T: Element> Send for Buffer<T> {}
-// SAFETY: shared access only reads.
-unsafe impl<T: Element> Sync for Buffer<T> {}
+/// Peak of [`allocated`] since the start or [`reset_peak`].
+///
+/// # Errors
+/// As [`allocated`].
+pub fn peak(device: Device) -> Result<usize> {
+    Ok(match device {
+        Device::Cpu => host_buffer::peak(),
+        Device::Cuda(index) => Gpu::get(index)?.memory_peak(),
+    })
+}
 
-impl<T: Element> Buffer<T> {
-    /// Allocates `len` zeros.
-    ///
-    /// # Errors
-    /// [`KernelError::OutOfMemory`].
-    pub(crate) fn zeroed(len: usize) -> Result<Self> {
-        let bytes = len.saturating_mul(size_of::<T>());
-        let memory = if bytes >= HUGE_PAGE { map(bytes) } else { allocate(bytes) };
-        match memory {
-            Some((ptr, origin)) => Ok(Buffer { ptr: ptr.cast(), len, origin }),
-            None => Err(KernelError::OutOfMemory { device: Device::Cpu, bytes, in_use: None }),
+/// Resets the peak to the current use.
+///
+/// # Errors
+/// As [`allocated`].
+pub fn reset_peak(device: Device) -> Result<()> {
+    match device {
+        Device::Cpu => host_buffer::reset_peak(),
+        Device::Cuda(index) => Gpu::get(index)?.reset_peak_memory(),
+    }
+    Ok(())
+}
+
+/// Returns memory that is kept for the next tensor to the system or the device. On a GPU it waits for the device.
+///
+/// # Errors
+/// As [`allocated`].
+pub fn empty_cache(device: Device) -> Result<()> {
+    match device {
+        Device::Cpu => {
+            host_buffer::empty_cache();
+            Ok(())
         }
-    }
-
-    /// Allocates a copy of `values`.
-    ///
-    /// # Errors
-    /// [`KernelError::OutOfMemory`].
-    pub(crate) fn from_slice(values: &[T]) -> Result<Self> {
-        let mut buffer = Self::zeroed(values.len())?;
-        buffer.copy_from_slice(values);
-        Ok(buffer)
+        Device::Cuda(index) => Gpu::get(index)?.empty_cache(),
     }
 }
 
-/// Allocates zeroed heap memory, aligned to [`ALIGN`].
-fn allocate(bytes: usize) -> Option<(NonNull<u8>, Origin)> {
-    let layout = Layout::from_size_align(bytes.max(1), ALIGN).ok()?;
-    // SAFETY: the layout's size is at least 1.
-    let ptr = unsafe { alloc_zeroed(layout) };
-    Some((NonNull::new(ptr)?, Origin::Heap(layout)))
+/// Memory of a device; prints as one line, on a GPU with its uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    /// The device.
+    pub device: Device,
+    /// As [`allocated`].
+    pub allocated: usize,
+    /// As [`reserved`].
+    pub reserved: usize,
+    /// As [`peak`].
+    pub peak: usize,
+    /// Bytes by use, on a GPU.
+    pub uses: Option<MemoryInUse>,
 }
 
-/// Maps zeroed memory, aligned to [`HUGE_PAGE`]. Pages are committed when first touched.
-fn map(bytes: usize) -> Option<(NonNull<u8>, Origin)> {
-    let mut map = MmapMut::map_anon(bytes.checked_add(HUGE_PAGE)?).ok()?;
-    #[cfg(target_os = "linux")]
-    // Only advice: a refusal affects nothing but speed.
-    let _ = map.advise(memmap2::Advice::HugePage);
-    let start = map.as_ptr().align_offset(HUGE_PAGE);
-    let ptr = NonNull::new(map.get_mut(start..)?.as_mut_ptr())?;
-    Some((ptr, Origin::Map { _map: map }))
+/// Reads all figures of `device`.
+///
+/// # Errors
+/// As [`allocated`].
+pub fn summary(device: Device) -> Result<Summary> {
+    Ok(Summary {
+        device,
+        allocated: allocated(device)?,
+        reserved: reserved(device)?,
+        peak: peak(device)?,
+        uses: match device {
+            Device::Cpu => None,
+            Device::Cuda(index) => Some(Gpu::get(index)?.memory_in_use()?),
+        },
+    })
 }
 
-impl<T: Element> std::ops::Deref for Buffer<T> {
-    type Target = [T];
-
-    fn deref(&self) -> &[T] {
-        // SAFETY: `ptr` is aligned and holds `len` elements, initialised (zeroed plain data) and owned by `self`.
-        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
-    }
-}
-
-impl<T: Element> std::ops::DerefMut for Buffer<T> {
-    fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as in `deref`, and `&mut self` makes the access exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
-    }
-}
-
-impl<T: Element> Drop for Buffer<T> {
-    fn drop(&mut self) {
-        if let Origin::Heap(layout) = self.origin {
-            // SAFETY: allocated with this layout in `allocate`, and freed once.
-            unsafe { dealloc(self.ptr.as_ptr().cast(), layout) }
-        }
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
+        let (allocated, reserved, peak) = (mib(self.allocated), mib(self.reserved), mib(self.peak));
+        write!(
+            f,
+            "{}: {allocated:.1} MiB allocated, {reserved:.1} MiB reserved, peak {peak:.1} MiB",
+            self.device
+        )?;
+        self.uses.as_ref().map_or(Ok(()), |uses| write!(f, "; {uses}"))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::testing::devices;
+    use crate::{DType, Tensor};
 
     #[test]
-    fn is_zeroed_and_aligned_at_every_size() {
-        for len in [0, 1, 15, 1000, HUGE_PAGE / 4, HUGE_PAGE] {
-            let buffer = Buffer::<f32>::zeroed(len).unwrap();
-            assert_eq!(buffer.len(), len);
-            assert_eq!(buffer.as_ptr() as usize % ALIGN, 0);
-            assert!(buffer.iter().all(|&v| v == 0.0));
+    fn a_tensor_is_counted_as_long_as_it_lives() {
+        // Other tests allocate at the same time, but not as much.
+        const N: usize = 1 << 28;
+        for device in devices() {
+            let before = allocated(device).unwrap();
+            let tensor = Tensor::zeros(&[N], DType::U8, device).unwrap();
+            assert!(allocated(device).unwrap() >= before + N / 2 && peak(device).unwrap() >= N);
+            assert!(reserved(device).unwrap() >= N);
+            let text = summary(device).unwrap().to_string();
+            assert!(text.starts_with(&format!("{device}: ")) && text.contains("MiB allocated"), "{text}");
+            drop(tensor);
+            empty_cache(device).unwrap();
+            reset_peak(device).unwrap();
+            assert!(allocated(device).unwrap() < N && peak(device).unwrap() < N);
         }
-    }
-
-    #[test]
-    fn a_size_beyond_the_address_space_is_an_error() {
-        assert!(matches!(Buffer::<f64>::zeroed(usize::MAX / 8), Err(KernelError::OutOfMemory { .. })));
     }
 }

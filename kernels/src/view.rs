@@ -5,44 +5,30 @@
 
 use std::ops::Range;
 
-use half::{bf16, f16};
-
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
 use crate::error::Operand;
 use crate::{DType, Device, Element, KernelError, Result, Shape};
 
-/// Elements in host memory, by type.
+/// Elements in host memory.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum CpuSlice<'a> {
-    /// Single precision.
-    F32(&'a [f32]),
-    /// Double precision.
-    F64(&'a [f64]),
-    /// Integers.
-    I64(&'a [i64]),
-    /// bf16.
-    BF16(&'a [bf16]),
-    /// Bytes.
-    U8(&'a [u8]),
-    /// Half precision.
-    F16(&'a [f16]),
+struct CpuSlice<'a> {
+    bytes: &'a [u8],
+    dtype: DType,
 }
 
-/// Writable elements in host memory, by type.
+/// Writable elements in host memory.
 #[derive(Debug)]
-pub(crate) enum CpuSliceMut<'a> {
-    /// Single precision.
-    F32(&'a mut [f32]),
-    /// Double precision.
-    F64(&'a mut [f64]),
-    /// Integers.
-    I64(&'a mut [i64]),
-    /// bf16.
-    BF16(&'a mut [bf16]),
-    /// Bytes.
-    U8(&'a mut [u8]),
-    /// Half precision.
-    F16(&'a mut [f16]),
+struct CpuSliceMut<'a> {
+    bytes: &'a mut [u8],
+    dtype: DType,
+}
+
+impl DType {
+    /// The bytes of elements `range`.
+    #[inline]
+    fn bytes_of(self, range: Range<usize>) -> Range<usize> {
+        range.start * self.size_bytes()..range.end * self.size_bytes()
+    }
 }
 
 /// Elements by kind of memory.
@@ -73,22 +59,8 @@ pub struct TensorMut<'a> {
     shape: Shape,
 }
 
-/// Evaluates the same expression for each element type.
-macro_rules! each_type {
-    ($enum:ident, $data:expr, $slice:ident => $body:expr) => {
-        match $data {
-            $enum::F32($slice) => $enum::F32($body),
-            $enum::F64($slice) => $enum::F64($body),
-            $enum::I64($slice) => $enum::I64($body),
-            $enum::BF16($slice) => $enum::BF16($body),
-            $enum::U8($slice) => $enum::U8($body),
-            $enum::F16($slice) => $enum::F16($body),
-        }
-    };
-}
-
 macro_rules! common {
-    ($view:ident, $data:ident, $enum:ident) => {
+    ($view:ident, $data:ident) => {
         impl<'a> $view<'a> {
             /// The shape.
             #[inline]
@@ -106,12 +78,7 @@ macro_rules! common {
             #[inline]
             pub fn dtype(&self) -> DType {
                 match &self.data {
-                    $data::Cpu($enum::F32(_)) => DType::F32,
-                    $data::Cpu($enum::F64(_)) => DType::F64,
-                    $data::Cpu($enum::I64(_)) => DType::I64,
-                    $data::Cpu($enum::BF16(_)) => DType::BF16,
-                    $data::Cpu($enum::U8(_)) => DType::U8,
-                    $data::Cpu($enum::F16(_)) => DType::F16,
+                    $data::Cpu(slice) => slice.dtype,
                     $data::Cuda(slice) => slice.dtype(),
                 }
             }
@@ -171,14 +138,16 @@ macro_rules! common {
         }
     };
 }
-common!(TensorRef, Data, CpuSlice);
-common!(TensorMut, DataMut, CpuSliceMut);
+common!(TensorRef, Data);
+common!(TensorMut, DataMut);
 
 impl Data<'_> {
     #[inline]
     fn range(self, range: Range<usize>) -> Self {
         match self {
-            Data::Cpu(data) => Data::Cpu(each_type!(CpuSlice, data, s => &s[range])),
+            Data::Cpu(CpuSlice { bytes, dtype }) => {
+                Data::Cpu(CpuSlice { bytes: &bytes[dtype.bytes_of(range)], dtype })
+            }
             Data::Cuda(slice) => Data::Cuda(slice.range(range.start, range.end)),
         }
     }
@@ -188,7 +157,9 @@ impl DataMut<'_> {
     #[inline]
     fn range(self, range: Range<usize>) -> Self {
         match self {
-            DataMut::Cpu(data) => DataMut::Cpu(each_type!(CpuSliceMut, data, s => &mut s[range])),
+            DataMut::Cpu(CpuSliceMut { bytes, dtype }) => {
+                DataMut::Cpu(CpuSliceMut { bytes: &mut bytes[dtype.bytes_of(range)], dtype })
+            }
             DataMut::Cuda(slice) => DataMut::Cuda(slice.range(range.start, range.end)),
         }
     }
@@ -214,15 +185,8 @@ impl<'a> TensorRef<'a> {
 
     /// Views bytes in host memory, as many as the elements take and aligned for them.
     pub(crate) fn from_bytes(bytes: &'a [u8], dtype: DType, shape: Shape) -> Self {
-        let data = match dtype {
-            DType::F32 => CpuSlice::F32(bytemuck::cast_slice(bytes)),
-            DType::F64 => CpuSlice::F64(bytemuck::cast_slice(bytes)),
-            DType::I64 => CpuSlice::I64(bytemuck::cast_slice(bytes)),
-            DType::BF16 => CpuSlice::BF16(bytemuck::cast_slice(bytes)),
-            DType::U8 => CpuSlice::U8(bytes),
-            DType::F16 => CpuSlice::F16(bytemuck::cast_slice(bytes)),
-        };
-        TensorRef { data: Data::Cpu(data), shape }
+        debug_assert_eq!(bytes.len(), shape.numel() * dtype.size_bytes());
+        TensorRef { data: Data::Cpu(CpuSlice { bytes, dtype }), shape }
     }
 
     /// Views a whole device buffer; the shape has as many elements.
@@ -268,12 +232,7 @@ impl<'a> TensorRef<'a> {
     /// [`KernelError::WrongMemory`] for GPU memory, naming `op` and `name`.
     pub fn as_bytes(self, op: &'static str, name: &'static str) -> Result<&'a [u8]> {
         match self.data {
-            Data::Cpu(CpuSlice::F32(s)) => Ok(bytemuck::cast_slice(s)),
-            Data::Cpu(CpuSlice::F64(s)) => Ok(bytemuck::cast_slice(s)),
-            Data::Cpu(CpuSlice::I64(s)) => Ok(bytemuck::cast_slice(s)),
-            Data::Cpu(CpuSlice::BF16(s)) => Ok(bytemuck::cast_slice(s)),
-            Data::Cpu(CpuSlice::U8(s)) => Ok(s),
-            Data::Cpu(CpuSlice::F16(s)) => Ok(bytemuck::cast_slice(s)),
+            Data::Cpu(slice) => Ok(slice.bytes),
             Data::Cuda(_) => Err(not_on_host(op, self.operand(name))),
         }
     }
@@ -310,15 +269,8 @@ impl<'a> TensorMut<'a> {
 
     /// Views bytes in host memory, as many as the elements take and aligned for them.
     pub(crate) fn from_bytes(bytes: &'a mut [u8], dtype: DType, shape: Shape) -> Self {
-        let data = match dtype {
-            DType::F32 => CpuSliceMut::F32(bytemuck::cast_slice_mut(bytes)),
-            DType::F64 => CpuSliceMut::F64(bytemuck::cast_slice_mut(bytes)),
-            DType::I64 => CpuSliceMut::I64(bytemuck::cast_slice_mut(bytes)),
-            DType::BF16 => CpuSliceMut::BF16(bytemuck::cast_slice_mut(bytes)),
-            DType::U8 => CpuSliceMut::U8(bytes),
-            DType::F16 => CpuSliceMut::F16(bytemuck::cast_slice_mut(bytes)),
-        };
-        TensorMut { data: DataMut::Cpu(data), shape }
+        debug_assert_eq!(bytes.len(), shape.numel() * dtype.size_bytes());
+        TensorMut { data: DataMut::Cpu(CpuSliceMut { bytes, dtype }), shape }
     }
 
     /// Views a whole device buffer; the shape has as many elements.
@@ -331,7 +283,7 @@ impl<'a> TensorMut<'a> {
     #[inline]
     pub fn reborrow(&mut self) -> TensorMut<'_> {
         let data = match &mut self.data {
-            DataMut::Cpu(data) => DataMut::Cpu(each_type!(CpuSliceMut, data, s => s)),
+            DataMut::Cpu(CpuSliceMut { bytes, dtype }) => DataMut::Cpu(CpuSliceMut { bytes, dtype: *dtype }),
             DataMut::Cuda(slice) => DataMut::Cuda(slice.reborrow()),
         };
         TensorMut { data, shape: self.shape }
@@ -341,12 +293,7 @@ impl<'a> TensorMut<'a> {
     #[inline]
     pub fn as_ref(&self) -> TensorRef<'_> {
         let data = match &self.data {
-            DataMut::Cpu(CpuSliceMut::F32(s)) => Data::Cpu(CpuSlice::F32(s)),
-            DataMut::Cpu(CpuSliceMut::F64(s)) => Data::Cpu(CpuSlice::F64(s)),
-            DataMut::Cpu(CpuSliceMut::I64(s)) => Data::Cpu(CpuSlice::I64(s)),
-            DataMut::Cpu(CpuSliceMut::BF16(s)) => Data::Cpu(CpuSlice::BF16(s)),
-            DataMut::Cpu(CpuSliceMut::U8(s)) => Data::Cpu(CpuSlice::U8(s)),
-            DataMut::Cpu(CpuSliceMut::F16(s)) => Data::Cpu(CpuSlice::F16(s)),
+            DataMut::Cpu(CpuSliceMut { bytes, dtype }) => Data::Cpu(CpuSlice { bytes, dtype: *dtype }),
             DataMut::Cuda(slice) => Data::Cuda(slice.as_ref()),
         };
         TensorRef { data, shape: self.shape }
@@ -360,21 +307,17 @@ impl<'a> TensorMut<'a> {
     pub fn split_at(self, mid: usize) -> Result<(TensorMut<'a>, TensorMut<'a>)> {
         let len = self.numel();
         self.check_range("split_at", mid, len, len)?;
-        macro_rules! split {
-            ($($variant:ident),*) => {
-                match self.data {
-                    $(DataMut::Cpu(CpuSliceMut::$variant(s)) => {
-                        let (a, b) = s.split_at_mut(mid);
-                        (DataMut::Cpu(CpuSliceMut::$variant(a)), DataMut::Cpu(CpuSliceMut::$variant(b)))
-                    })*
-                    DataMut::Cuda(slice) => {
-                        let (a, b) = slice.split_at(mid);
-                        (DataMut::Cuda(a), DataMut::Cuda(b))
-                    }
-                }
-            };
-        }
-        let (a, b) = split!(F32, F64, I64, BF16, U8, F16);
+        let (a, b) = match self.data {
+            DataMut::Cpu(CpuSliceMut { bytes, dtype }) => {
+                let (a, b) = bytes.split_at_mut(mid * dtype.size_bytes());
+                let cpu = |bytes| DataMut::Cpu(CpuSliceMut { bytes, dtype });
+                (cpu(a), cpu(b))
+            }
+            DataMut::Cuda(slice) => {
+                let (a, b) = slice.split_at(mid);
+                (DataMut::Cuda(a), DataMut::Cuda(b))
+            }
+        };
         Ok((
             TensorMut { data: a, shape: Shape::vector(mid) },
             TensorMut { data: b, shape: Shape::vector(len - mid) },
@@ -399,18 +342,6 @@ impl<'a> TensorMut<'a> {
     pub fn rows(self, start: usize, end: usize) -> Result<TensorMut<'a>> {
         let (range, shape) = self.row_range(start, end)?;
         Ok(TensorMut { data: self.data.range(range), shape })
-    }
-
-    /// The elements by type, which must be in host memory.
-    ///
-    /// # Errors
-    /// [`KernelError::WrongMemory`], naming `op`, for GPU memory.
-    pub(crate) fn into_cpu(self, op: &'static str) -> Result<CpuSliceMut<'a>> {
-        let operand = self.operand("operand");
-        match self.data {
-            DataMut::Cpu(data) => Ok(data),
-            DataMut::Cuda(_) => Err(not_on_host(op, operand)),
-        }
     }
 
     /// The elements, which must be in GPU memory.
@@ -443,27 +374,14 @@ impl<'a> TensorMut<'a> {
     pub fn into_bytes(self, op: &'static str, name: &'static str) -> Result<&'a mut [u8]> {
         let operand = self.operand(name);
         match self.data {
-            DataMut::Cpu(CpuSliceMut::F32(s)) => Ok(bytemuck::cast_slice_mut(s)),
-            DataMut::Cpu(CpuSliceMut::F64(s)) => Ok(bytemuck::cast_slice_mut(s)),
-            DataMut::Cpu(CpuSliceMut::I64(s)) => Ok(bytemuck::cast_slice_mut(s)),
-            DataMut::Cpu(CpuSliceMut::BF16(s)) => Ok(bytemuck::cast_slice_mut(s)),
-            DataMut::Cpu(CpuSliceMut::U8(s)) => Ok(s),
-            DataMut::Cpu(CpuSliceMut::F16(s)) => Ok(bytemuck::cast_slice_mut(s)),
+            DataMut::Cpu(slice) => Ok(slice.bytes),
             DataMut::Cuda(_) => Err(not_on_host(op, operand)),
         }
     }
 }
 
 fn unsupported<T: Element>(op: &'static str, operand: Operand) -> KernelError {
-    let takes = match T::DTYPE {
-        DType::F32 => "f32",
-        DType::F64 => "f64",
-        DType::I64 => "i64",
-        DType::BF16 => "bf16",
-        DType::U8 => "u8",
-        DType::F16 => "f16",
-    };
-    KernelError::DTypeUnsupported { op, operand: operand.into(), takes }
+    KernelError::DTypeUnsupported { op, operand: operand.into(), takes: T::DTYPE.name() }
 }
 
 fn not_on_host(op: &'static str, operand: Operand) -> KernelError {

@@ -135,7 +135,7 @@ fn uploads_carry_every_type() {
         assert_eq!(slot.host().unwrap().dtype(), dtype);
         let other = if dtype == DType::F16 { DType::BF16 } else { DType::F16 };
         let error = slot.send_view(Tensor::zeros(&[2], other, Device::Cpu).unwrap().view()).unwrap_err();
-        assert!(matches!(error, KernelError::DTypeUnsupported { .. }), "{error}");
+        assert!(matches!(error, KernelError::DTypeMismatch { .. }), "{error}");
     }
 }
 

@@ -305,7 +305,7 @@ fn loss(
 ) {
     let run = |scale: f64, d: Option<&mut Tensor>| {
         let mut tail = case.nan(&[STEP_SUMS_LEN]);
-        let sums = SumsOutput { tail: tail.view_mut(), accumulate: false };
+        let sums = SumsOutput { tail: tail.view_mut(), accumulate: false, extra: None };
         op(scale, d.map(Tensor::view_mut), sums).unwrap();
         LossSums::load(&values(&tail))
     };

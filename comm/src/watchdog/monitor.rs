@@ -14,6 +14,10 @@ const FAILURE_WAIT: Duration = Duration::from_secs(3);
 const STEP_FACTOR: f64 = 20.0;
 /// Times of steps of which the median is taken.
 const N_STEP_TIMES: usize = 101;
+/// Fewer times than this say little: the first steps load libraries, compile kernels and capture graphs.
+const MIN_STEP_TIMES: usize = 3;
+/// Longest time without progress in the first steps.
+const FIRST_STEPS_LIMIT: Duration = Duration::from_secs(600);
 
 /// Limits of the watchdog.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -36,7 +40,7 @@ fn stall_limit(phase: Phase) -> Duration {
     Duration::from_secs(match phase {
         Phase::Start => 1800,
         Phase::Step => 60,
-        Phase::Evaluation | Phase::Checkpoint | Phase::End => 600,
+        Phase::Evaluation | Phase::Checkpoint | Phase::ReplicaCheck | Phase::End => 600,
     })
 }
 
@@ -195,7 +199,7 @@ impl Monitor {
             std::iter::once((0, &self.own)).chain(peers)
         };
         let limit = standings().map(|(_, standing)| match standing.phase {
-            Phase::Step => stall_limit(Phase::Step).max(self.steps.median().mul_f64(STEP_FACTOR)),
+            Phase::Step => self.steps.stall_limit(),
             phase => stall_limit(phase),
         });
         let moved = self.peers.values().map(|peer| peer.moved).chain([self.own_moved]).max()?;
@@ -247,6 +251,14 @@ impl StepTimes {
             self.times.push_back((now - since).div_f64((step - last) as f64));
         }
         self.last = (step, now);
+    }
+
+    /// Longest time without progress in a step.
+    fn stall_limit(&self) -> Duration {
+        if self.times.len() < MIN_STEP_TIMES {
+            return FIRST_STEPS_LIMIT;
+        }
+        stall_limit(Phase::Step).max(self.median().mul_f64(STEP_FACTOR))
     }
 
     fn median(&self) -> Duration {
@@ -383,22 +395,41 @@ mod tests {
         hub.judge(ms)
     }
 
+    /// Rank 0 in step 4, which began after 3 s.
+    fn hub_in_training() -> Bench {
+        let mut hub = Bench::new(0, Role::Hub);
+        for step in 1..=4 {
+            hub.progress.set_step(step);
+            assert_eq!(beat(&mut hub, 1_000 * (step - 1)), None);
+        }
+        hub
+    }
+
+    #[test]
+    fn the_first_steps_have_a_longer_limit() {
+        let mut hub = Bench::new(0, Role::Hub);
+        for (step, ms) in [(1, 0), (2, 590_000), (3, 1_180_000)] {
+            hub.progress.set_step(step);
+            assert_eq!(beat(&mut hub, ms), None);
+        }
+        assert_eq!(beat(&mut hub, 1_779_000), None);
+        assert_eq!(beat(&mut hub, 1_780_000), Some((Cause::Stalled, vec![])));
+    }
+
     #[test]
     fn a_stall_names_the_ranks_that_are_behind() {
-        let mut hub = Bench::new(0, Role::Hub);
-        hub.progress.set_step(1);
-        hub.hear(2, 0, Kind::Heartbeat, "");
+        let mut hub = hub_in_training();
+        hub.hear(2, 3_000, Kind::Heartbeat, "");
         hub.progress.enter(Call::BARRIER);
-        hub.hear(1, 0, Kind::Heartbeat, "");
-        hub.hear(3, 0, Kind::Heartbeat, "");
-        assert_eq!(hub.judge(0), None);
-        assert_eq!(beat(&mut hub, 59_000), None);
-        assert_eq!(beat(&mut hub, 60_000), Some((Cause::Stalled, vec![2])));
+        hub.hear(1, 3_000, Kind::Heartbeat, "");
+        hub.hear(3, 3_000, Kind::Heartbeat, "");
+        assert_eq!(hub.judge(3_000), None);
+        assert_eq!(beat(&mut hub, 62_000), None);
+        assert_eq!(beat(&mut hub, 63_000), Some((Cause::Stalled, vec![2])));
         // All at the same place: nobody is to blame.
-        let mut level = Bench::new(0, Role::Hub);
-        level.progress.set_step(1);
-        assert_eq!(beat(&mut level, 0), None);
-        assert_eq!(beat(&mut level, 60_000), Some((Cause::Stalled, vec![])));
+        let mut level = hub_in_training();
+        assert_eq!(beat(&mut level, 62_000), None);
+        assert_eq!(beat(&mut level, 63_000), Some((Cause::Stalled, vec![])));
     }
 
     #[test]

@@ -28,10 +28,13 @@ pub enum Phase {
     Checkpoint,
     /// After the last step: files are written and the ranks leave.
     End,
+    /// The ranks compare their replicas of the model.
+    ReplicaCheck,
 }
 
 impl Phase {
-    const ALL: [Phase; 5] = [Phase::Start, Phase::Step, Phase::Evaluation, Phase::Checkpoint, Phase::End];
+    const ALL: [Phase; 6] =
+        [Phase::Start, Phase::Step, Phase::Evaluation, Phase::Checkpoint, Phase::End, Phase::ReplicaCheck];
 
     pub(super) fn to_code(self) -> u8 {
         self as u8
@@ -50,6 +53,7 @@ impl fmt::Display for Phase {
             Phase::Evaluation => "evaluation",
             Phase::Checkpoint => "checkpoint",
             Phase::End => "end",
+            Phase::ReplicaCheck => "comparison of replicas",
         })
     }
 }

@@ -45,6 +45,14 @@ pub enum Fault {
         /// The fault that it found.
         reason: String,
     },
+    /// The checkpoint was written by another run than that of the folder.
+    #[error("it belongs to another run: its run id is {run_id}, that of the folder {expected}")]
+    OtherRun {
+        /// The id in its manifest.
+        run_id: String,
+        /// The id in the run's folder.
+        expected: String,
+    },
     /// The folder's name is that of another step.
     #[error("it holds step {step}, but its folder's name says otherwise")]
     OtherStep {

@@ -21,6 +21,9 @@ const POLL: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)
 /// Interval between checks of the sizes of the other ranks' files.
 const LOOK_AT_SIZES: Duration = Duration::from_secs(1);
 
+/// Largest note that is read: it names a few files.
+const MAX_NOTE_BYTES: u64 = 1 << 20;
+
 /// A rank's note about its files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -109,8 +112,9 @@ pub(super) fn wait(
 }
 
 fn read_note(folder: &Path, rank: usize) -> Option<Note> {
-    let note =
-        read_regular(&note_path(folder, rank)).ok().and_then(|text| serde_json::from_slice(&text).ok());
+    let note = read_regular(&note_path(folder, rank), MAX_NOTE_BYTES)
+        .ok()
+        .and_then(|text| serde_json::from_slice(&text).ok());
     let silent = || Note::Failed("it could not write the reason".to_owned());
     note.or_else(|| failed_path(folder, rank).exists().then(silent))
 }

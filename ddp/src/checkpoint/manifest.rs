@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::fault::Fault;
 use super::names::{FORMAT_VERSION, MANIFEST_FILE};
 use super::run_state::RunState;
+use crate::run_folder::run_id;
 use crate::storage::checksum::{Checksum, N_DIGITS};
 use crate::storage::fault::{FileEntry, FileFault};
 
@@ -35,6 +36,9 @@ pub struct Manifest {
     pub time: String,
     /// Host of rank 0.
     pub host: String,
+    /// Id of the run; earlier versions wrote none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<String>,
     /// Ranks of the run.
     pub world_size: usize,
     /// Hash of the training data, hexadecimal.
@@ -71,6 +75,8 @@ impl Parameter {
 /// Fields of a [`Manifest`] that do not come from the files.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ManifestHead {
+    /// Id of the run.
+    pub run_id: Option<String>,
     /// Ranks of the run.
     pub world_size: usize,
     /// Hash of the training data, hexadecimal.
@@ -88,13 +94,14 @@ pub struct ManifestHead {
 impl Manifest {
     /// Creates a manifest with this program, host and time.
     pub fn new(head: ManifestHead, files: Vec<FileEntry>) -> Self {
-        let ManifestHead { world_size, data_fingerprint, run, parameters, state, config } = head;
+        let ManifestHead { run_id, world_size, data_fingerprint, run, parameters, state, config } = head;
         Manifest {
             checksum: "0".repeat(N_DIGITS),
             format_version: FORMAT_VERSION,
             program: program(),
             time: rfc3339(SystemTime::now()),
             host: host(),
+            run_id,
             world_size,
             data_fingerprint,
             run,
@@ -164,6 +171,9 @@ impl Manifest {
         {
             return Err(format!("`{field}` is {got}, expected {least} to {MAX_COUNT}"));
         }
+        if let Some(id) = self.run_id.as_ref().filter(|id| !run_id::is_valid(id)) {
+            return Err(format!("`run_id` is {id:?}, expected 32 hexadecimal digits"));
+        }
         let mut numel = 0;
         for Parameter { name, shape } in &self.parameters {
             let own = shape.iter().try_fold(1, |numel: u64, dim| numel.checked_mul(*dim as u64));
@@ -227,7 +237,7 @@ fn host() -> String {
 /// `YYYY-MM-DDTHH:MM:SSZ`.
 fn rfc3339(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
-    let (year, month, day) = crate::run_folder::folder::date_of_days(seconds / 86_400);
+    let (year, month, day) = crate::run_folder::time::date_of_days(seconds / 86_400);
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
@@ -238,6 +248,7 @@ mod tests {
 
     fn manifest() -> Manifest {
         let head = ManifestHead {
+            run_id: Some("0123456789abcdef".repeat(2)),
             world_size: 2,
             data_fingerprint: "00ff".to_owned(),
             run: RunState { step: 7, cursor: 70, n_rows: 30, global_rows: 10, ..RunState::default() },
@@ -264,7 +275,7 @@ mod tests {
     #[test]
     fn numbers_and_names_that_no_checkpoint_has_are_refused() {
         type Change = fn(&mut Manifest);
-        let changes: [(&str, Change); 10] = [
+        let changes: [(&str, Change); 12] = [
             ("`world_size` is 0", |m| m.world_size = 0),
             ("`run.global_rows` is 0", |m| m.run.global_rows = 0),
             ("`run.n_rows` is 9223372036854775808", |m| m.run.n_rows = 1 << 63),
@@ -274,6 +285,8 @@ mod tests {
             ("parameter \"layers.0.weight\" has the shape", |m| m.parameters[0].shape[0] = 1 << 52),
             ("\"../a\" is not the name of a file", |m| m.files[0].name = "../a".to_owned()),
             ("\"/etc/passwd\" is not the name", |m| m.files[0].name = "/etc/passwd".to_owned()),
+            ("\"..\" is not the name", |m| m.files[0].name = "..".to_owned()),
+            ("`run_id` is \"../x\"", |m| m.run_id = Some("../x".to_owned())),
             ("\"a/\" is not the name", |m| m.files[0].name = "a/".to_owned()),
         ];
         for (part, change) in changes {

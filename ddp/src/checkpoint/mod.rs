@@ -43,7 +43,9 @@ pub use manifest::{Manifest, Parameter};
 pub use names::{CHECKPOINTS_FOLDER, MANIFEST_FILE, Marker, step_name, step_of};
 pub use opened::Checkpoint;
 pub use options::{EMA_STATE, MODEL_FILE, SaveOptions};
-pub use run_state::{Best, EarlyStoppingState, EpochLossState, LossScalerState, RunState};
+pub use run_state::{
+    Best, EarlyStoppingState, EpochLossState, LeftOut, LossScalerState, RecentLosses, RunState, WhyLeftOut,
+};
 pub use saver::{Saved, Saver};
 pub use shard_range::ShardRange;
 pub use snapshot::SnapshotBuffers;

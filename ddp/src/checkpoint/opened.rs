@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use super::error::CheckpointError;
 use super::fault::Fault;
 use super::manifest::Manifest;
-use super::names::step_of;
+use super::names::{CHECKPOINTS_FOLDER, step_of};
 use super::options::MODEL_FILE;
 use crate::data::order::epoch_proof::Proved;
 use crate::model::layout::ParamLayout;
+use crate::run_folder::run_id;
 use crate::storage::fault::{FileEntry, FileFault};
 
 /// A checkpoint with a valid manifest and files of the right lengths.
@@ -32,6 +33,14 @@ impl Checkpoint {
             && step != manifest.run.step
         {
             return Err(Fault::OtherStep { step: manifest.run.step });
+        }
+        let store =
+            path.parent().filter(|store| store.file_name().is_some_and(|name| name == CHECKPOINTS_FOLDER));
+        if let (Some(run_id), Some(expected)) =
+            (&manifest.run_id, store.and_then(Path::parent).and_then(run_id::read))
+            && *run_id != expected
+        {
+            return Err(Fault::OtherRun { run_id: run_id.clone(), expected });
         }
         let checkpoint = Checkpoint { path: path.to_owned(), manifest };
         checkpoint.check_lengths()?;

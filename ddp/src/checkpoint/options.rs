@@ -21,6 +21,8 @@ pub(super) const SHARD_RANGES_KEY: &str = "ddp_train.pieces";
 /// Options of a saver, constant over a run.
 #[derive(Debug, Clone)]
 pub struct SaveOptions {
+    /// Id of the run, on rank 0.
+    pub run_id: Option<String>,
     /// Config and columns, as in the run's model file.
     pub info: ModelInfo,
     /// The model's parameters in the flat buffer of weights.

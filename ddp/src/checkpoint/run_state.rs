@@ -39,6 +39,12 @@ pub struct RunState {
     /// Whether the evaluation after the last step is still to be done, because a signal stopped it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub evaluation_is_due: bool,
+    /// Steps whose updates were left out, as `train.on_nonfinite` and `train.on_spike` say.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOut>,
+    /// Losses with which `train.on_spike` compares the next ones.
+    #[serde(default, skip_serializing_if = "RecentLosses::is_empty")]
+    pub recent_losses: RecentLosses,
     /// Proof of the rows that each epoch has used.
     pub proof: EpochProof,
 }
@@ -47,6 +53,11 @@ impl RunState {
     /// Epoch of the next row, from 1.
     pub fn epoch(&self) -> u64 {
         self.cursor.checked_div(self.n_rows).unwrap_or(0) + 1
+    }
+
+    /// Epoch of the last used row, from 1.
+    pub fn epoch_under_way(&self) -> u64 {
+        (self.cursor.max(1) - 1) / self.n_rows.max(1) + 1
     }
 
     /// Rows of the epoch under way that were used.
@@ -67,6 +78,44 @@ pub struct EpochLossState {
     pub weight: f64,
     /// Rows.
     pub n_rows: u64,
+}
+
+/// A step whose update was left out: it has its number, and its rows count as used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LeftOut {
+    /// Number of the step, from 1.
+    pub step: u64,
+    /// The reason.
+    pub why: WhyLeftOut,
+}
+
+/// Reason for which a step's update was left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WhyLeftOut {
+    /// Its loss was not finite.
+    Loss,
+    /// Its gradient was not finite.
+    Gradient,
+    /// Its loss was a spike.
+    Spike,
+}
+
+/// Mean losses of recent steps.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecentLosses {
+    /// Finite losses up to the step before the last, oldest first.
+    pub before_last: Vec<f64>,
+    /// Loss of the last step, if it was finite.
+    pub last: Option<f64>,
+}
+
+impl RecentLosses {
+    fn is_empty(&self) -> bool {
+        self.before_last.is_empty() && self.last.is_none()
+    }
 }
 
 /// Progress of early stopping.

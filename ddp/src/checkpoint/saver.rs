@@ -186,6 +186,7 @@ impl Saver {
         let others = gather::wait(temp, options.n_savers, options.rank_timeout, &self.abandoned)
             .map_err(|missing| self.missing(run.step, missing))?;
         let head = ManifestHead {
+            run_id: options.run_id.clone(),
             world_size: options.world_size,
             data_fingerprint: options.data_fingerprint.clone(),
             run: run.clone(),

@@ -65,6 +65,9 @@ impl StateReader {
                 if start > end {
                     return Err(malformed(format!("a range of {param} ends before it starts")).into());
                 }
+                if offset.checked_add(end - start).is_none() {
+                    return Err(malformed(format!("a range of {param} starts at element {offset}")).into());
+                }
                 stored.entry(param).or_default().push(Stored { start, end, file: files.len(), offset });
             }
             files.push(file);

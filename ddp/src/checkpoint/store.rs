@@ -20,6 +20,9 @@ const OLD_PREFIX: &str = ".old-";
 /// Prefix of a checkpoint that is replaced by another of the same step, where the file system can't exchange names.
 const ASIDE_PREFIX: &str = ".aside-";
 
+/// Largest marker that is read: the name of a folder.
+const MAX_MARKER_BYTES: u64 = 4096;
+
 /// The checkpoints of a run.
 #[derive(Debug, Clone)]
 pub struct CheckpointStore {
@@ -214,7 +217,7 @@ impl CheckpointStore {
 
     /// Content of a marker's file, if it exists.
     pub fn marked(&self, marker: Marker) -> Option<String> {
-        let text = read_regular(&self.folder.join(marker.name())).ok()?;
+        let text = read_regular(&self.folder.join(marker.name()), MAX_MARKER_BYTES).ok()?;
         Some(String::from_utf8_lossy(&text).trim().to_owned())
     }
 

@@ -1,7 +1,7 @@
 //! Writes checkpoints in the background: a thread receives snapshots and returns their memory.
 //!
 //! Training waits only for the snapshot. There is one set of buffers, so a save waits until the previous one is written, and
-//! returns how long it waited.
+//! returns how long it waited. A failed save is reported by the thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +15,7 @@ use super::error::CheckpointError;
 use super::run_state::RunState;
 use super::saver::{Saved, Saver};
 use super::snapshot::SnapshotBuffers;
+use crate::report::log::warn_of_all_ranks;
 
 /// A thread that saves checkpoints one after another.
 #[derive(Debug)]
@@ -95,6 +96,10 @@ impl Writer {
                     run.step,
                     saver.save_with_best(&run, weights, buffers.best(), &buffers.state()),
                 );
+                if let SaveOutcome::Failed { error, .. } = &outcome {
+                    // At once: the run may ask for outcomes much later. Rank 0 fails with the error of any rank.
+                    warn_of_all_ranks(saver.options().rank, &error.to_string());
+                }
                 if finished.send(Done { outcome, buffers }).is_err() {
                     return;
                 }

@@ -140,7 +140,7 @@ pub struct CheckpointExportArgs {
     /// One checkpoint, `latest` or `best`; for a run folder, its newest valid checkpoint; or a model file (`.safetensors`)
     pub path: PathBuf,
 
-    /// Format; by default ONNX for an output file that ends in .onnx, else safetensors
+    /// Format [default: by the ending of the output file, .onnx or .safetensors]
     #[arg(long, value_enum)]
     pub format: Option<ExportFormat>,
 

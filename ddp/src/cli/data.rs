@@ -1,9 +1,13 @@
 //! Arguments of `ddp-train data`.
 
+use std::ops::Range;
+use std::path::PathBuf;
+
 use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args, Subcommand, ValueEnum};
 
 use super::count;
+use super::predict::row_range;
 use crate::config::DataFormat;
 use crate::data::formats;
 use crate::data::raw::RawType;
@@ -14,6 +18,8 @@ use crate::report::progress::ProgressChoice;
 pub enum DataCommand {
     /// Describe data files and warn of problems for training
     Inspect(InspectArgs),
+    /// Print rows by their numbers, as reports of training name them
+    Show(ShowArgs),
     /// Convert rows between formats, in bounded memory
     Convert(Box<ConvertArgs>),
 }
@@ -21,7 +27,7 @@ pub enum DataCommand {
 /// `ddp-train data inspect`
 #[derive(Debug, Clone, Args)]
 #[command(
-    after_help = "Reads all rows once. The output ends with the section of a config that trains on them."
+    after_help = "Reads all rows once. The output ends with the section of a config that trains on them; --write-config saves it."
 )]
 pub struct InspectArgs {
     /// File, folder, glob pattern or builtin:digits
@@ -40,19 +46,61 @@ pub struct InspectArgs {
     #[arg(long, value_name = "FORMAT", value_parser = format, help = format_help())]
     pub format: Option<DataFormat>,
 
-    /// Delimiter of text files, as `data.delimiter`: a comma, a semicolon, `|` or `tab` [default: found in the first rows]
-    #[arg(long, value_name = "CHARACTER", value_parser = PossibleValuesParser::new([",", ";", "|", "tab"]))]
+    /// Delimiter of text files, as `data.delimiter`: a comma, a semicolon, `|`, `tab` or `whitespace` [default: found in the first rows]
+    #[arg(long, value_name = "CHARACTER", value_parser = PossibleValuesParser::new([",", ";", "|", "tab", "whitespace"]))]
     pub delimiter: Option<String>,
 
+    /// Mark before the fraction of numbers in text files, as `data.decimal`: a point or a comma [default: found in the first rows]
+    #[arg(long, value_name = "MARK", value_parser = PossibleValuesParser::new([".", ","]))]
+    pub decimal: Option<String>,
+
     /// Text that marks a missing value, as `data.missing_values`; may be repeated
-    #[arg(long, value_name = "TEXT", action = ArgAction::Append)]
+    #[arg(long, value_name = "TEXT", action = ArgAction::Append, allow_hyphen_values = true)]
     pub missing_value: Vec<String>,
+
+    /// Save the suggested config as this file
+    #[arg(long, value_name = "PATH")]
+    pub write_config: Option<PathBuf>,
+
+    /// Replace the file of --write-config
+    #[arg(long, requires = "write_config")]
+    pub overwrite: bool,
 
     /// Show all columns, not only the first ten
     #[arg(long)]
     pub all: bool,
 
     /// Print the report as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `ddp-train data show`
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Rows are counted from 0 over all files in their order; a line of names is no row.\n\
+                  For example: `ddp-train data show rows.csv --rows 3,17,100..120`.")]
+pub struct ShowArgs {
+    /// File, folder, glob pattern or builtin:digits
+    #[arg(value_name = "PATH")]
+    pub path: String,
+
+    /// Rows to print: numbers and ranges such as 100..120, which ends before row 120, separated by commas
+    #[arg(long, value_name = "ROWS", required = true, value_delimiter = ',', value_parser = row_or_range)]
+    pub rows: Vec<Range<usize>>,
+
+    /// Labels, if they are in a file of their own (npy, IDX)
+    #[arg(long, value_name = "PATH")]
+    pub labels: Option<String>,
+
+    /// Format of the files; `None` to determine it.
+    #[arg(long, value_name = "FORMAT", value_parser = format, help = format_help())]
+    pub format: Option<DataFormat>,
+
+    /// Set another `data` key of the config, such as `data.features_key=x`; may be repeated
+    #[arg(long, value_name = "data.KEY=VALUE", action = ArgAction::Append)]
+    pub set: Vec<String>,
+
+    /// Print one JSON object per row
     #[arg(long)]
     pub json: bool,
 }
@@ -178,6 +226,15 @@ pub enum ConvertPart {
     Train,
     /// Rows to evaluate on.
     Eval,
+}
+
+fn row_or_range(text: &str) -> Result<Range<usize>, String> {
+    match text.trim().parse::<usize>() {
+        Ok(row) if row < usize::MAX => Ok(row..row + 1),
+        _ => row_range(text).map_err(|_| {
+            "expected row numbers and ranges\nhint: 3,17,100..120 are rows 3, 17 and 100 to 119".to_owned()
+        }),
+    }
 }
 
 fn format_help() -> String {

@@ -8,17 +8,20 @@ use clap::CommandFactory as _;
 use super::Cli;
 use super::run_config::is_run;
 
-/// The arguments, with `train` where it is implied: before a config, a table or another path in place of a subcommand, and under a
-/// launcher where there is no argument at all. (Alone, the program then prints its help.)
+/// The arguments, with `train` where it is implied: before a config, a table or another path in place of a subcommand, before
+/// `--data`, and under a launcher where there is no argument at all. (Alone, the program then prints its help.)
 pub fn with_implied_command(args: impl IntoIterator<Item = OsString>, has_launcher: bool) -> Vec<OsString> {
     let mut args: Vec<OsString> = args.into_iter().collect();
     let implies = match args.get(1) {
         None => has_launcher && !args.is_empty(),
         Some(first) => {
-            let is_word = !first.to_string_lossy().starts_with('-');
             let cli = Cli::command();
             let mut commands = cli.get_subcommands().map(clap::Command::get_name).chain(["help"]);
-            is_word && !commands.any(|name| first == name) && is_run(Path::new(first))
+            match first.to_string_lossy().strip_prefix("--") {
+                // The rows, in front of the flags.
+                Some(flag) => flag == "data" || flag.starts_with("data="),
+                None => !commands.any(|name| first == name) && is_run(Path::new(first)),
+            }
         }
     };
     if implies {
@@ -46,6 +49,8 @@ mod tests {
             "p shards/*.npy",
             "p builtin:digits",
             "p .",
+            "p --data x.csv --target y",
+            "p --data=x.txt",
         ] {
             assert_eq!(second(line, false).as_deref(), Some("train"), "{line}");
         }

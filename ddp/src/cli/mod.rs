@@ -6,10 +6,12 @@ mod config;
 mod data;
 mod describe;
 mod implied;
+mod launch;
 mod predict;
 mod run_config;
 #[cfg(test)]
 mod tests;
+mod tips;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -28,12 +30,13 @@ pub use self::checkpoint::{
     CheckpointShowArgs, CheckpointVerifyArgs, ExportFormat, WeightsChoice,
 };
 pub use self::config::{ConfigCommand, ConfigKeysArgs};
-pub use self::data::{ConvertArgs, ConvertDtype, ConvertPart, DataCommand, InspectArgs};
+pub use self::data::{ConvertArgs, ConvertDtype, ConvertPart, DataCommand, InspectArgs, ShowArgs};
 pub use self::describe::DescribeArgs;
 pub use self::implied::with_implied_command;
+pub use self::launch::{LaunchArgs, RankCount};
 pub use self::predict::{BadRows, PredictArgs};
 pub use self::run_config::{RunConfigArgs, ShortFlags};
-use crate::config::{CommDtype, resumable_keys};
+use crate::config::{CommDtype, UnknownLabel, resumable_keys};
 use crate::report::log::{LogFormat, LogOptions};
 use crate::report::progress::ProgressChoice;
 use crate::train::resume::ResumeFrom;
@@ -49,7 +52,7 @@ use crate::train::trainer::GraphMode;
     after_help = "A table or a config alone is trained: `ddp-train table.csv --target label`, `ddp-train run.toml`.\n\
                   Several ranks: `mpirun -n N ddp-train ...`; without arguments they train the bundled digits.\n\
                   Exit status: 0 done, 1 the run failed, 2 bad usage, config or data, 74 disk full or I/O error, \
-                  78 wrong world or environment, 85 stopped by a signal or train.stop_after_steps and saved, \
+                  75 a rank was lost, to be resumed, 78 wrong world or environment, 85 stopped by a signal or train.stop_after_steps and saved, \
                   130 interrupted twice, 143 ended by mpirun before saving."
 )]
 pub struct Cli {
@@ -83,7 +86,8 @@ impl Cli {
         let version = format!("{version} (commit {commit}; {})", env!("DDP_TRAIN_BUILD"));
         // clap takes a text that lives as long as the program.
         let mut command = Self::command().version(&*version.leak());
-        let matches = command.try_get_matches_from_mut(args)?;
+        let matches = command.try_get_matches_from_mut(&args);
+        let matches = matches.map_err(|error| tips::with_tip(error, &command, &args))?;
         Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
     }
 
@@ -104,6 +108,8 @@ impl Cli {
 pub enum Command {
     /// Train a model
     Train(TrainArgs),
+    /// Start the ranks of a training run, and start them again when a rank or host is lost
+    Launch(LaunchArgs),
     /// Evaluate a trained model
     Eval(EvalArgs),
     /// Predict rows with a trained model
@@ -205,6 +211,14 @@ pub struct TrainArgs {
     #[arg(long)]
     pub json: bool,
 
+    /// Refuse a world of another number of ranks
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub expect_world: Option<usize>,
+
+    /// Id of the job that starts the ranks, repeated in `done.json`, which a complete run writes last
+    #[arg(long, value_name = "ID", value_parser = job_id)]
+    pub job_id: Option<String>,
+
     /// Check config, data and model, print the resolved config to stdout, and exit
     #[arg(long)]
     pub dry_run: bool,
@@ -223,6 +237,15 @@ fn resume_from(text: &str) -> Result<ResumeFrom, String> {
         "" => Err("expected auto or a path\nhint: --resume auto --out DIR".to_owned()),
         "auto" => Ok(ResumeFrom::Auto),
         path => Ok(ResumeFrom::Path(PathBuf::from(path))),
+    }
+}
+
+fn job_id(text: &str) -> Result<String, String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    match text {
+        _ if !text.is_empty() && text.len() <= 64 && text.chars().all(is_plain) => Ok(text.to_owned()),
+        _ => Err("expected 1 to 64 letters, digits, `.`, `_` or `-`\nhint: for example a date: 2026-01-31"
+            .to_owned()),
     }
 }
 
@@ -249,6 +272,10 @@ pub struct EvalArgs {
     /// Labels of those rows, if they are in a separate file (npy, IDX)
     #[arg(long, value_name = "PATH")]
     pub labels: Option<String>,
+
+    /// Rows whose label did not occur in training: stop with an error, or leave them out and count them [default: as in training]
+    #[arg(long, value_name = "WHAT", value_parser = unknown_label)]
+    pub unknown_label: Option<UnknownLabel>,
 
     /// Metrics to measure, such as accuracy,roc_auc,confusion_matrix; `all` for all of docs/metrics.md, `default` for the
     /// task's four [default: those of the run]
@@ -298,6 +325,11 @@ fn device(text: &str) -> Result<String, String> {
         }
         _ => Err("expected auto, cpu, cuda or cuda:N\nhint: cuda:0 is the first GPU".to_owned()),
     }
+}
+
+fn unknown_label(text: &str) -> Result<UnknownLabel, String> {
+    let found = UnknownLabel::ALL.iter().find(|treatment| treatment.name() == text).copied();
+    found.ok_or_else(|| "expected error or skip".to_owned())
 }
 
 fn count(text: &str) -> Result<usize, String> {

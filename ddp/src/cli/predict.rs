@@ -92,7 +92,7 @@ fn probability(text: &str) -> Result<f64, String> {
     }
 }
 
-fn row_range(text: &str) -> Result<Range<usize>, String> {
+pub(super) fn row_range(text: &str) -> Result<Range<usize>, String> {
     let wrong = || {
         "expected two numbers of rows, the first below the second\nhint: 0..1000 are the first thousand rows"
             .to_owned()

@@ -151,16 +151,27 @@ fn is_data(path: &Path) -> bool {
     format_by_name(path).is_some()
         || path.is_dir()
         || path.to_str().is_some_and(|path| path.starts_with("builtin:"))
-        || is_binary(path)
+        || holds_rows(path)
 }
 
-/// Whether a file holds bytes that no config does, such as a workbook: as data it is named for what it is.
-fn is_binary(path: &Path) -> bool {
+/// Whether a file that is not called a config holds rows: bytes that no config has, such as a workbook's, which as data is named for
+/// what it is, or a first line of cells.
+fn holds_rows(path: &Path) -> bool {
     let mut begin = Vec::new();
     // A pipe can be read only once.
     let is_file = path.metadata().is_ok_and(|data| data.is_file());
-    let read = is_file && File::open(path).is_ok_and(|file| file.take(512).read_to_end(&mut begin).is_ok());
-    read && begin.contains(&0)
+    let is_read =
+        is_file && File::open(path).is_ok_and(|file| file.take(4096).read_to_end(&mut begin).is_ok());
+    if !is_read || begin.contains(&0) {
+        return is_read;
+    }
+    let is_config = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("toml"));
+    let text = String::from_utf8_lossy(&begin);
+    let first = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    !is_config
+        && !first.starts_with(['#', '['])
+        && !first.contains('=')
+        && first.contains([',', '\t', ';', '|'])
 }
 
 /// Whether a word that stands where a subcommand should names a run: data, or a path that exists or has an

@@ -11,12 +11,13 @@ use tracing::warn;
 use crate::cli::EvalArgs;
 use crate::commands::eval_report::EvalReport;
 use crate::commands::importance::{Subject, measure, metric};
+use crate::commands::predict::unseen_categories;
 use crate::commands::train::{Pinning, pin_device};
 use crate::config::{Config, EvalSource, MetricSet};
 use crate::data::loader::LoaderOptions;
 use crate::data::order::partition::EvalPartition;
 use crate::data::{self, ClassLabels, Dataset, Preprocessor, SourceSpec, open_eval};
-use crate::error::{Error, Result};
+use crate::error::{Error, ModelCommand, Result};
 use crate::exit::Stop;
 use crate::model::{LossHead, Network};
 use crate::predict::{SavedModel, is_active};
@@ -65,6 +66,11 @@ pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
         return measure(world, log, args, setup, metric, &subject);
     }
     let partition = EvalPartition::of_ranks(world.world_size());
+    let unseen = if world.rank().0 == 0 { data::unknown_values(&*rows) } else { Ok(Vec::new()) };
+    let unseen = world.collective_result(unseen)?;
+    if !unseen.is_empty() {
+        warn!("{}", unseen_categories(&unseen));
+    }
     let rows = preprocessor.encode(rows);
     let metrics = evaluate(world, &mut model, &loss, &request, &rows, partition, &loading)?;
     let (n_rows, data) = (rows.len(), rows.source());
@@ -115,13 +121,17 @@ fn load(args: &EvalArgs, device: Device, is_active: bool) -> Result<Ready> {
     let (config, known, labels_of_model) = (&saved.config, saved.known_features(), saved.labels());
     let request = request(args, config)?;
     let classes = ClassLabels::Known(&labels_of_model);
-    let data = &config.data;
+    let mut data = config.data.clone();
+    data.unknown_label = args.unknown_label.unwrap_or(data.unknown_label);
+    let data = &data;
+    let open = |source: &str, labels| {
+        let opened = open_eval(data, source, labels, classes, known);
+        opened.map_err(|error| Error::of_model_data(error, ModelCommand::Eval))
+    };
     let labels = args.labels.as_deref();
     let (rows, n_skipped) = match (&args.data, &data.eval) {
-        (Some(source), _) => open_eval(data, source, labels, classes, known)?,
-        (None, EvalSource::Source(source)) => {
-            open_eval(data, source, labels.or(data.eval_labels.as_deref()), classes, known)?
-        }
+        (Some(source), _) => open(source, labels)?,
+        (None, EvalSource::Source(source)) => open(source, labels.or(data.eval_labels.as_deref()))?,
         (None, EvalSource::Fraction(_) | EvalSource::Split(_)) => {
             let spec = SourceSpec { classes, features: Some(known), ..SourceSpec::train(data) };
             let divided = data::take_eval(data, &spec.open()?, config.train.seed)?;

@@ -11,6 +11,7 @@ pub mod eval;
 mod eval_report;
 mod importance;
 mod importance_report;
+pub mod launch;
 pub mod man;
 pub mod predict;
 pub mod torchrun;

@@ -72,31 +72,41 @@ pub fn predict(world: &World, args: &PredictArgs) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Reports values that differ from those of training; at most [`SHOWN_COLUMNS`] columns each.
+/// Reports values that differ from those of training.
 fn report(summary: &Summary) {
-    let columns = |count: fn(&ColumnCounts) -> u64| {
-        let columns: Vec<(&String, u64)> = summary
-            .counts
-            .iter()
-            .map(|(name, counts)| (name, count(counts)))
-            .filter(|(_, n)| *n > 0)
-            .collect();
-        let shown = columns.iter().take(SHOWN_COLUMNS).map(|(name, n)| format!("\"{name}\" {n}"));
-        let mut shown = shown.collect::<Vec<_>>().join(", ");
-        if columns.len() > SHOWN_COLUMNS {
-            shown += &format!(", and {} more columns", columns.len() - SHOWN_COLUMNS);
-        }
-        (!columns.is_empty()).then_some(shown)
+    let columns = |count: fn(&ColumnCounts) -> u64| -> Vec<(String, u64)> {
+        let counts = summary.counts.iter().map(|(name, counts)| (name.clone(), count(counts)));
+        counts.filter(|(_, n)| *n > 0).collect()
     };
-    if let Some(shown) = columns(|counts| counts.n_unseen) {
-        warn!("categories that training did not see: {shown}");
+    let (unseen, filled, outside) = (
+        columns(|counts| counts.n_unseen),
+        columns(|counts| counts.n_filled),
+        columns(|counts| counts.n_outside),
+    );
+    if !unseen.is_empty() {
+        warn!("{}", unseen_categories(&unseen));
     }
-    if let Some(shown) = columns(|counts| counts.n_filled) {
-        info!("missing values filled in: {shown}");
+    if !filled.is_empty() {
+        info!("missing values filled in: {}", listed(&filled));
     }
-    if let Some(shown) = columns(|counts| counts.n_outside) {
-        warn!("values outside the range of training: {shown}");
+    if !outside.is_empty() {
+        warn!("values outside the range of training: {}", listed(&outside));
     }
+}
+
+/// The warning of categories that training did not see, with the rows per column.
+pub(super) fn unseen_categories(columns: &[(String, u64)]) -> String {
+    format!("categories that training did not see: {}", listed(columns))
+}
+
+/// Columns with their counts, at most [`SHOWN_COLUMNS`].
+fn listed(columns: &[(String, u64)]) -> String {
+    let shown = columns.iter().take(SHOWN_COLUMNS).map(|(name, n)| format!("\"{name}\" {n}"));
+    let mut shown = shown.collect::<Vec<_>>().join(", ");
+    if columns.len() > SHOWN_COLUMNS {
+        shown += &format!(", and {} more columns", columns.len() - SHOWN_COLUMNS);
+    }
+    shown
 }
 
 fn check_streams(world: &World, args: &PredictArgs) -> Result<()> {

@@ -3,14 +3,17 @@
 use std::path::Path;
 
 use super::data_format::{DataFormat, format_by_name};
+use super::data_values::{
+    Encode, FingerprintKind, Missing, Normalize, NormalizeTarget, Placement, ShuffleMode, Task, UnknownLabel,
+};
 use super::error::Result;
 use super::key::{Before, Key, Kind, Lookup, Range, count, key, number, one_of, switch, text};
 use super::limits::MAX_WIDTH;
 use super::origin::Origin;
 use super::raw::RawConfig;
 use super::split::{SPLIT_KEYS, Split};
-use super::table_text::{Datetime, Delimiter};
-use super::value::{ConfigEnum, ConfigValue as _, config_enum};
+use super::table_text::{Datetime, Decimal, Delimiter};
+use super::value::{ConfigEnum, ConfigValue as _};
 use super::writer::Writer;
 
 /// `[data]`
@@ -60,6 +63,8 @@ pub struct DataConfig {
     pub missing_values: Vec<String>,
     /// Delimiter of the cells of a text file.
     pub delimiter: Delimiter,
+    /// Mark before the fraction of a number in a text file.
+    pub decimal: Decimal,
     /// Features that a column of dates becomes.
     pub datetime: Datetime,
     /// Normalisation of the features.
@@ -84,60 +89,6 @@ pub struct DataConfig {
     pub loader_memory_mib: usize,
 }
 
-config_enum! {
-    /// Encoding of a category for the model.
-    pub enum Encode {
-        /// One column per value: 1 where the row has it, else 0.
-        OneHot = "one_hot",
-        /// A row of a learned table.
-        Embedding = "embedding",
-    }
-}
-
-config_enum! {
-    /// Treatment of evaluation rows whose label does not occur in training.
-    pub enum UnknownLabel {
-        /// An error that names the first one.
-        Error = "error",
-        /// They are left out, and their number is reported.
-        Skip = "skip",
-    }
-}
-
-config_enum! {
-    /// Replacement of a missing value.
-    pub enum Missing {
-        /// None: an error that names the value's place.
-        Error = "error",
-        /// The column's mean over the training rows, and a 1 in a column of its own.
-        Mean = "mean",
-        /// 0, and a 1 in a column of its own.
-        Zero = "zero",
-    }
-}
-
-config_enum! {
-    /// Range over which rows move in a new order.
-    pub enum ShuffleMode {
-        /// Any row to any place.
-        Full = "full",
-        /// Blocks of neighbouring rows to any place, rows within a window of such blocks: for disks, and for Parquet.
-        Blocks = "blocks",
-    }
-}
-
-config_enum! {
-    /// Place where rows wait for their step.
-    pub enum Placement {
-        /// On the GPU if there is room, else on the host.
-        Auto = "auto",
-        /// On the host: batches are copied to the GPU.
-        Host = "host",
-        /// On the GPU, where batches are gathered; an error if there is no room.
-        Device = "device",
-    }
-}
-
 /// Source of evaluation rows.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EvalSource {
@@ -151,18 +102,6 @@ pub enum EvalSource {
     Fraction(f64),
     /// The training rows that a column decides on, taken out of training.
     Split(Split),
-}
-
-config_enum! {
-    /// Kind of a row's targets.
-    pub enum Task {
-        /// One class index in `0..classes`.
-        Classification = "classification",
-        /// One real number for each target column.
-        Regression = "regression",
-        /// 0 or 1 for each target column.
-        Multilabel = "multilabel",
-    }
 }
 
 /// The values of `data.task`.
@@ -182,41 +121,6 @@ impl ConfigEnum for TaskSetting {
     ];
 }
 
-config_enum! {
-    /// Normalisation of features, fitted on the training rows.
-    pub enum Normalize {
-        /// [`Normalize::Standard`] for tables, [`Normalize::None`] for arrays and built-in sets.
-        Auto = "auto",
-        /// Features as they are.
-        None = "none",
-        /// Mean 0, standard deviation 1 (population).
-        Standard = "standard",
-        /// Smallest value 0, largest 1.
-        MinMax = "minmax",
-    }
-}
-
-config_enum! {
-    /// Normalisation of the targets in regression, fitted on the training rows and undone in predictions.
-    pub enum NormalizeTarget {
-        /// Mean 0, standard deviation 1 (population).
-        Standard = "standard",
-        /// Targets as they are.
-        None = "none",
-    }
-}
-
-config_enum! {
-    /// Values that the fingerprint of the rows covers.
-    pub enum FingerprintKind {
-        /// All values where statistics of the training rows read them anyway, else a sample.
-        Auto = "auto",
-        /// All values of all rows.
-        Full = "full",
-        /// All rows in memory; of arrays on disk 1,024 rows.
-        Sampled = "sampled",
-    }
-}
 /// Default of `data.features_key`.
 pub(crate) const DEFAULT_FEATURES_KEY: &str = "features";
 /// Default of `data.labels_key`.
@@ -258,7 +162,7 @@ pub(super) const KEYS: &[Key] = &[
     .absent("data.eval applies")
     .example("0.2")
     .hint("0.2 evaluates on a fifth of the rows")
-    .synonyms(&["val_fraction", "test_fraction"])
+    .synonyms(&["val_fraction", "test_fraction", "test_size", "validation_split", "val_split"])
     .instead_of(
         "data.eval",
         "`eval` names rows to evaluate on, `eval_fraction` takes them out of the training rows",
@@ -332,9 +236,13 @@ pub(super) const KEYS: &[Key] = &[
         .example(r#"["-999", "unknown"]"#)
         .synonyms(&["na_values", "null_values"]),
     one_of("data.delimiter", Delimiter::NAMES)
-        .help("Delimiter of the cells in text files; \"auto\" finds it in the first rows")
+        .help("Delimiter of the cells in text files, \"whitespace\" for runs of blanks; \"auto\" finds it in the first rows")
         .default(r#""auto""#)
         .synonyms(&["sep", "separator"]),
+    one_of("data.decimal", Decimal::NAMES)
+        .help("Mark before the fraction of a number in text files, where the other one may separate thousands; \"auto\" finds it in the first rows")
+        .default(r#""auto""#)
+        .synonyms(&["thousands", "decimal_mark"]),
     one_of("data.datetime", Datetime::NAMES)
         .help("Dates as features: seconds since 1970, or year, month, day, weekday, hour, minute and second")
         .default(r#""seconds""#)
@@ -413,6 +321,7 @@ impl DataConfig {
             missing: raw.get("data.missing")?,
             missing_values: raw.get("data.missing_values")?,
             delimiter: raw.get("data.delimiter")?,
+            decimal: raw.get("data.decimal")?,
             datetime: raw.get("data.datetime")?,
             normalize: raw.get("data.normalize")?,
             normalize_target: raw.get("data.normalize_target")?,
@@ -529,6 +438,7 @@ impl DataConfig {
         writer.put("data.missing", &self.missing);
         writer.put("data.missing_values", &self.missing_values);
         writer.put("data.delimiter", &self.delimiter);
+        writer.put("data.decimal", &self.decimal);
         writer.put("data.datetime", &self.datetime);
         writer.put("data.normalize", &self.normalize);
         writer.put("data.normalize_target", &self.normalize_target);

@@ -45,7 +45,7 @@ impl Config {
 
 /// Every key that has a value, in the order of the rows.
 pub(super) fn entries(config: &Config) -> Vec<Entry> {
-    let Config { name, data, model, loss, optimizer, schedule, train, comm, checkpoint, log, watchdog } =
+    let Config { name, data, model, loss, optimizer, schedule, train, comm, checkpoint, log, watchdog, run } =
         config;
     let mut writer = Writer::new(TABLE);
     writer.put("name", name);
@@ -59,6 +59,7 @@ pub(super) fn entries(config: &Config) -> Vec<Entry> {
     checkpoint.write(&mut writer);
     log.write(&mut writer);
     watchdog.write(&mut writer);
+    run.write(&mut writer);
     writer.finish()
 }
 

@@ -1,6 +1,6 @@
 //! Metrics of evaluations by name, and sets of them: `train.eval_metrics`, `eval --metrics`.
 
-use super::data::Task;
+use super::data_values::Task;
 use super::error::Result;
 use super::nearest::similar;
 use super::setting::Setting;

@@ -47,6 +47,13 @@ impl KeyTable {
         self.sections().contains(&name)
     }
 
+    /// The key that a flag of this name means: by its name without the section, or by one of another program.
+    pub(super) fn for_flag(self, flag: &str) -> Option<&'static Key> {
+        let name = flag.replace('-', "_");
+        let by_name = self.keys().find(|key| !key.section().is_empty() && key.short_name() == name);
+        by_name.or_else(|| self.keys().find(|key| key.synonyms.contains(&name.as_str())))
+    }
+
     /// Advice for the unknown key `name`: the nearest known one, or the list that it is missing from.
     pub(super) fn hint(self, name: &str) -> String {
         let last = name.rsplit('.').next().unwrap_or(name);
@@ -54,6 +61,10 @@ impl KeyTable {
         let is_inside = |key: &&Key| name.strip_prefix(key.name).is_some_and(|rest| rest.starts_with('.'));
         if let Some(key) = self.keys().find(is_inside) {
             return format!("did you mean `{0}`? for example {0} = {1}", key.name, key.example);
+        }
+        // A synonym with its section stands for nothing elsewhere.
+        if let Some(key) = self.keys().find(|key| key.synonyms.contains(&name)) {
+            return format!("did you mean `{}`?", key.name);
         }
         // The right name in the wrong section is nearer than a similar name in the right one.
         let elsewhere = self.keys().find(|key| key.short_name() == last);

@@ -2,7 +2,8 @@
 
 use toml::Value;
 
-use super::data::{DataConfig, Task};
+use super::data::DataConfig;
+use super::data_values::Task;
 use super::error::Result;
 use super::key::{Key, Kind, Lookup, Range, key, number, one_of};
 use super::raw::RawConfig;

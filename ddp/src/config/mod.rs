@@ -7,10 +7,12 @@
 //!
 //! To add a key, edit its section's file: the field, the row, and a line each in `read` and `write`.
 
+mod bad_steps;
 mod checkpoint;
 mod comm;
 mod data;
 mod data_format;
+mod data_values;
 mod document;
 mod error;
 mod eval_metric;
@@ -31,6 +33,7 @@ mod raw;
 mod reader;
 pub mod reference;
 mod resume;
+mod run;
 mod schedule;
 pub mod schema;
 mod setting;
@@ -51,15 +54,16 @@ use self::error::Result;
 use self::raw::{RawConfig, Source};
 use self::table::TABLE;
 
+pub use self::bad_steps::{BadStep, BadSteps, Spike};
 pub use self::checkpoint::CheckpointConfig;
 pub use self::comm::{CommConfig, CommDtype, ZeroStage};
 pub(crate) use self::data::{DEFAULT_FEATURES_KEY, DEFAULT_LABELS_KEY};
-pub use self::data::{
-    DataConfig, Encode, EvalSource, FingerprintKind, Missing, Normalize, NormalizeTarget, Placement,
-    ShuffleMode, Task, UnknownLabel,
-};
+pub use self::data::{DataConfig, EvalSource};
 pub use self::data_format::DataFormat;
 pub(crate) use self::data_format::format_by_name;
+pub use self::data_values::{
+    Encode, FingerprintKind, Missing, Normalize, NormalizeTarget, Placement, ShuffleMode, Task, UnknownLabel,
+};
 pub use self::error::ConfigError;
 pub use self::eval_metric::{EvalMetric, MetricSet, MetricTable, UnknownMetric};
 pub use self::log::LogConfig;
@@ -71,11 +75,12 @@ pub use self::origin::Origin;
 pub use self::overrides::{Overrides, ShortForm};
 pub use self::precision::Precision;
 pub use self::resume::{Difference, resumable_keys};
+pub use self::run::{FileMode, RunConfig};
 pub use self::schedule::{ScheduleConfig, ScheduleShape, Span, Warmup};
 pub use self::split::Split;
-pub use self::table::{keys, keys_with_prefix};
-pub use self::table_text::{Datetime, Delimiter};
-pub use self::train::{Batch, Determinism, Length, TrainConfig};
+pub use self::table::{key_for_flag, keys, keys_with_prefix};
+pub use self::table_text::{Datetime, Decimal, Delimiter};
+pub use self::train::{Batch, Determinism, Length, OnReplicaDifference, TrainConfig};
 pub use self::watchdog::WatchdogConfig;
 pub use ddp_kernels::ops::{Activation, OptimizerKind};
 
@@ -104,6 +109,8 @@ pub struct Config {
     pub log: LogConfig,
     /// `[watchdog]`
     pub watchdog: WatchdogConfig,
+    /// `[run]`
+    pub run: RunConfig,
 }
 
 impl Config {
@@ -187,6 +194,7 @@ impl Config {
             train,
             log: LogConfig::read(raw)?,
             watchdog: WatchdogConfig::read(raw)?,
+            run: RunConfig::read(raw)?,
             data,
             loss,
         })

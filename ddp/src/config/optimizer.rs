@@ -58,7 +58,7 @@ pub(super) const KEYS: &[Key] = &[
     one_of("optimizer.kind", OptimizerKind::NAMES)
         .help("Update rule, with the semantics of PyTorch")
         .default(r#""adamw""#)
-        .synonyms(&["optim", "optimizer"]),
+        .synonyms(&["optim", "optimizer", "optimizer.name", "optimizer.type"]),
     number(
         "optimizer.lr",
         // In single precision too: that is how steps are taken.

@@ -3,7 +3,7 @@
 use super::error::ConfigError;
 use super::key::Key;
 use super::key_table::KeyTable;
-use super::{checkpoint, comm, data, log, loss, model, name, optimizer, schedule, train, watchdog};
+use super::{checkpoint, comm, data, log, loss, model, name, optimizer, run, schedule, train, watchdog};
 
 /// The rows, a section each, in the order in which configs are written.
 pub(super) const TABLE: KeyTable = KeyTable(&[
@@ -18,11 +18,17 @@ pub(super) const TABLE: KeyTable = KeyTable(&[
     checkpoint::KEYS,
     log::KEYS,
     watchdog::KEYS,
+    run::KEYS,
 ]);
 
 /// Every key, in the order in which configs are written.
 pub fn keys() -> impl Iterator<Item = &'static Key> + Clone {
     TABLE.keys()
+}
+
+/// The key that a flag of this name, such as `seed` or `num-classes`, means.
+pub fn key_for_flag(flag: &str) -> Option<&'static Key> {
+    TABLE.for_flag(flag)
 }
 
 /// The keys whose names begin with `prefix`, a section or part of a name; all keys for "".

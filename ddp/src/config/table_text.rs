@@ -15,6 +15,20 @@ config_enum! {
         Tab = "tab",
         /// A vertical bar.
         Pipe = "|",
+        /// Runs of spaces and tabs.
+        Whitespace = "whitespace",
+    }
+}
+
+config_enum! {
+    /// Mark between the whole part of a number and its fraction; the other one separates thousands.
+    pub enum Decimal {
+        /// A point in comma-separated files, otherwise by the numbers of the first rows.
+        Auto = "auto",
+        /// A point.
+        Point = ".",
+        /// A comma.
+        Comma = ",",
     }
 }
 

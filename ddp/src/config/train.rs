@@ -2,7 +2,9 @@
 
 use toml::Value;
 
-use super::data::{DataConfig, EvalSource, Task};
+use super::bad_steps::{BadStep, BadSteps, Spike};
+use super::data::{DataConfig, EvalSource};
+use super::data_values::Task;
 use super::error::Result;
 use super::eval_metric::{self, EvalMetric, MetricSet};
 use super::key::{Key, Kind, Range, count, key, number, one_of, switch};
@@ -54,6 +56,12 @@ pub struct TrainConfig {
     pub early_stop_patience: u64,
     /// Smallest change that counts as an improvement, not negative.
     pub early_stop_min_delta: f64,
+    /// Steps between two comparisons of the ranks' replicas; 0 for none.
+    pub replica_check_steps: u64,
+    /// Reaction to replicas that differ.
+    pub on_replica_difference: OnReplicaDifference,
+    /// Treatment of steps that go wrong.
+    pub bad_steps: BadSteps,
     /// Global step after which the run stops as for a signal.
     pub stop_after_steps: Option<u64>,
 }
@@ -67,6 +75,15 @@ pub enum Determinism {
     On,
     /// Runs on any number of ranks.
     World,
+}
+
+/// Reaction to ranks that hold different bits of what they must hold alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnReplicaDifference {
+    /// The run fails.
+    Stop,
+    /// The ranks copy it from the majority; without one the run ends, to be restarted from its newest checkpoint.
+    Repair,
 }
 
 /// End of training.
@@ -88,6 +105,8 @@ pub enum Batch {
 }
 
 config_enum!(impl Precision { F32 = "f32", Tf32 = "tf32", Bf16 = "bf16", F16 = "f16" });
+
+config_enum!(impl OnReplicaDifference { Stop = "stop", Repair = "repair" });
 
 pub(super) const KEYS: &[Key] = &[
     count("train.epochs", 1, MAX_EPOCHS)
@@ -204,6 +223,35 @@ pub(super) const KEYS: &[Key] = &[
         .hint("0 takes any improvement for one")
         .synonyms(&["min_delta"])
         .may_change(),
+    count("train.replica_check_steps", 0, MAX_STEPS)
+        .help("Optimiser steps between two comparisons of the weights and state that all ranks must hold alike; 0 for none")
+        .default("1000")
+        .hint("0 never compares")
+        .may_change(),
+    one_of("train.on_replica_difference", OnReplicaDifference::NAMES)
+        .help("What ranks that hold different bits do: end the run, or copy them from the majority")
+        .default(r#""stop""#)
+        .may_change(),
+    one_of("train.on_nonfinite", BadStep::NAMES)
+        .help("A step whose loss or gradient is not finite: end the run, leave its update out, or return to the newest checkpoint")
+        .default(r#""stop""#)
+        .example(r#""skip""#)
+        .may_change(),
+    one_of("train.on_spike", Spike::NAMES)
+        .help("A step whose loss is far above the recent ones: no matter, end the run, leave its update out, or return to a checkpoint")
+        .default(r#""off""#)
+        .example(r#""skip""#)
+        .may_change(),
+    count("train.spike_window", 8, 1000)
+        .help("Recent steps whose losses train.on_spike compares; it begins when there are as many")
+        .default("100")
+        .hint("100 is a good start")
+        .may_change(),
+    number("train.spike_threshold", Range::above(0.0, "a number above 0"))
+        .help("Distance of a spike's loss from the median of the recent ones, in robust standard deviations (1.4826 MAD)")
+        .default("10.0")
+        .hint("10 is a good start; less finds smaller spikes")
+        .may_change(),
     count("train.stop_after_steps", 1, MAX_STEPS)
         .help("Optimiser step after which the run saves a checkpoint and stops, to be resumed")
         .absent("the run trains to its end")
@@ -236,6 +284,9 @@ impl TrainConfig {
             early_stop_metric: early_stop_metric(raw, data)?,
             early_stop_patience: early_stop_patience(raw, data)?,
             early_stop_min_delta: raw.get("train.early_stop_min_delta")?,
+            replica_check_steps: raw.get("train.replica_check_steps")?,
+            on_replica_difference: raw.get("train.on_replica_difference")?,
+            bad_steps: BadSteps::read(raw)?,
             stop_after_steps: raw.optional("train.stop_after_steps")?,
         })
     }
@@ -268,6 +319,9 @@ impl TrainConfig {
         writer.put("train.early_stop_metric", &self.early_stop_metric);
         writer.put("train.early_stop_patience", &self.early_stop_patience);
         writer.put("train.early_stop_min_delta", &self.early_stop_min_delta);
+        writer.put("train.replica_check_steps", &self.replica_check_steps);
+        writer.put("train.on_replica_difference", &self.on_replica_difference);
+        self.bad_steps.write(writer);
         writer.put_optional("train.stop_after_steps", self.stop_after_steps.as_ref());
     }
 

@@ -25,6 +25,16 @@ pub enum CellProblem {
         /// The cell.
         text: String,
     },
+    /// A number with a mark of thousands, or of a fraction of three digits.
+    #[error(
+        "\"{text}\" may be {} or {}: the marks of the first rows don't tell\n\
+         hint: set `data.decimal` to the mark before the fraction, \".\" or \",\"",
+        text.replace([',', '.'], ""), text.replacen(',', ".", 1)
+    )]
+    UnclearMark {
+        /// The cell.
+        text: String,
+    },
     /// Nothing but white space in a feature.
     #[error(
         "the cell is empty, expected a number\n\
@@ -42,6 +52,17 @@ pub enum CellProblem {
     Missing {
         /// The cell.
         text: String,
+    },
+    /// A value under no name.
+    #[error(
+        "\"{text}\" is in a column without a name\n\
+         hint: name the column in the first line, or leave it out: `data.drop` = [\"{name}\"]"
+    )]
+    Unnamed {
+        /// The cell.
+        text: String,
+        /// What the column is called.
+        name: String,
     },
     /// Text in a feature.
     #[error(
@@ -62,8 +83,7 @@ pub enum CellProblem {
     /// A number with a comma where numbers have points.
     #[error(
         "expected a number, got \"{text}\"\n\
-         hint: remove commas between thousands; a decimal comma needs another delimiter than a comma, and no \
-         number of the file may have a point"
+         hint: for a comma between thousands set `data.decimal` to \".\"; where the comma is the decimal mark, to \",\""
     )]
     CommaInNumber {
         /// The cell.
@@ -184,6 +204,11 @@ pub enum CellProblem {
 }
 
 impl CellProblem {
+    /// The problem of a value in the column that is called `name` because it has no name.
+    pub(crate) fn unnamed(cell: &[u8], name: &str) -> Self {
+        CellProblem::Unnamed { text: String::from_utf8_lossy(cell).trim().to_owned(), name: name.to_owned() }
+    }
+
     /// The problem of a label that is no class.
     pub(crate) fn unknown_label(label: &Label, vocabulary: &LabelVocabulary) -> Self {
         match label {

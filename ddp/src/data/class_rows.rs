@@ -4,13 +4,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ddp_comm::{ReduceOp, Stop, World};
-use ddp_kernels::TensorMut;
+use ddp_kernels::{KeyedPermutation, TensorMut};
 
 use super::dataset::{Dataset, TargetLayout};
 use super::subset::{Bits, Subset, check_sizes};
 use crate::data::error::{DataError, Result};
 use crate::data::order::partition::rank_range;
-use crate::data::order::permutation::KeyedPermutation;
 
 /// Rows whose classes are read at a time.
 const CHUNK_ROWS: usize = 1 << 16;
@@ -91,7 +90,8 @@ pub(super) fn without_unknown(dataset: Arc<dyn Dataset>) -> Result<(Arc<dyn Data
 /// order, and nothing depends on the number of ranks.
 ///
 /// # Errors
-/// [`DataError::EmptySplit`] if one part would have no rows; errors of reading the labels.
+/// [`DataError::EmptySplit`] if one part would have no rows, [`DataError::LoneLabels`] if each row has a class of its own; errors of
+/// reading the labels.
 ///
 /// # Panics
 /// If the targets are not classes.
@@ -100,6 +100,11 @@ pub fn split_by_class(dataset: &Arc<dyn Dataset>, fraction: f64, seed: u64) -> R
     let counts = counts_of(&**dataset, 0..n_rows)?;
     let counts: Vec<usize> = counts.into_iter().map(|count| count as usize).collect();
     let n_eval = shares(&counts, fraction);
+    if counts.iter().all(|&count| count < 2) && (n_rows as f64 * fraction).round() >= 1.0 {
+        let label =
+            dataset.layout().labels.as_ref().map_or("0".to_owned(), |labels| labels.name(labels.len() - 1));
+        return Err(DataError::LoneLabels { source_name: dataset.source().to_owned(), n_rows, label });
+    }
     check_sizes(&**dataset, fraction, n_eval.iter().sum())?;
     // The rows of a class follow those of the class before it.
     let mut starts = Vec::with_capacity(counts.len());

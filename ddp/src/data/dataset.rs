@@ -89,6 +89,11 @@ pub trait Dataset: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Number of row `n` among all rows of [`Dataset::source`], from 0: another one where rows were taken out.
+    fn source_row(&self, n: usize) -> usize {
+        n
+    }
+
     /// Announces the ranges of rows that follow those of the previous call: a window of an epoch's order. A dataset may start to
     /// decode them; the call returns at once.
     fn prefetch(&self, _rows: &[Range<usize>]) {}

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use ddp_kernels::cuda::{Gpu, PinnedTensor, Upload};
-use ddp_kernels::{DType, KernelError, MemoryUse, Tensor, ops};
+use ddp_kernels::{DType, KernelError, MemoryUse, Tensor, TensorMut, TensorRef, ops};
 
 use crate::data::batch::{Batch, BatchMut};
 use crate::data::{DeviceNormalizer, RowLayout, TargetLayout};
@@ -60,6 +60,8 @@ impl DeviceShape {
     }
 }
 
+const GATHERED: &str = "allocated for rows that are gathered";
+
 /// Features, targets and weights of a limited number of rows.
 #[derive(Debug)]
 pub struct DeviceRows {
@@ -73,6 +75,8 @@ pub struct DeviceRows {
     weights: Option<Upload>,
     /// Row numbers, if rows are gathered on the GPU.
     indices: Option<Upload>,
+    /// Whether the last numbers were copied from the host.
+    numbers_were_sent: bool,
 }
 
 impl DeviceRows {
@@ -96,6 +100,7 @@ impl DeviceRows {
             },
             weights: optional(shape.has_weights, DType::F32)?,
             indices: optional(shape.way == Way::Gathered, DType::I64)?,
+            numbers_were_sent: false,
         })
     }
 
@@ -104,16 +109,18 @@ impl DeviceRows {
         n_rows <= self.x.device().shape().dims()[0] && shape == self.shape
     }
 
-    /// Enqueues the copy of the first `n_rows` rows and their conversion.
+    /// Enqueues the copy of the first `n_rows` rows, which may be timed, and their conversion.
     pub(crate) fn send(
         &mut self,
         n_rows: usize,
         (x, targets, weights): (&mut PinnedTensor, &mut PinnedTensor, Option<&mut PinnedTensor>),
+        is_timed: bool,
         normalizer: Option<&DeviceNormalizer>,
     ) -> Result<(), KernelError> {
         let pairs = [(&mut self.x, x), (&mut self.targets, targets)];
         for (upload, from) in pairs.into_iter().chain(self.weights.as_mut().zip(weights)) {
             let shape = upload.device().shape();
+            from.set_timed(is_timed);
             upload.send_from(from, n_rows * (shape.numel() / shape.dims()[0]))?;
         }
         match &mut self.floats {
@@ -126,16 +133,31 @@ impl DeviceRows {
         }
     }
 
-    /// Sends the numbers of `n_rows` rows and enqueues `gather`.
-    pub(crate) fn gather(
+    /// Memory for the numbers of `n_rows` rows, for work on the compute stream that computes them.
+    pub(crate) fn numbers_mut(&mut self, n_rows: usize) -> Result<TensorMut<'_>, KernelError> {
+        let DeviceRows { indices, numbers_were_sent, .. } = self;
+        *numbers_were_sent = false;
+        indices.as_mut().expect(GATHERED).device_mut().range(0, n_rows)
+    }
+
+    /// Sends the numbers of `n_rows` rows.
+    pub(crate) fn send_numbers(
         &mut self,
         n_rows: usize,
         numbers: &mut PinnedTensor,
-        gather: impl FnOnce(ddp_kernels::TensorRef<'_>, BatchMut<'_>) -> Result<(), KernelError>,
+    ) -> Result<(), KernelError> {
+        self.numbers_were_sent = true;
+        self.indices.as_mut().expect(GATHERED).send_from(numbers, n_rows)
+    }
+
+    /// Enqueues `gather` of the `n_rows` rows that were numbered last.
+    pub(crate) fn gather(
+        &mut self,
+        n_rows: usize,
+        gather: impl FnOnce(TensorRef<'_>, BatchMut<'_>) -> Result<(), KernelError>,
     ) -> Result<(), KernelError> {
         let DeviceRows { x, targets, weights, indices, .. } = self;
-        let indices = indices.as_mut().expect("allocated for rows that are gathered");
-        indices.send_from(numbers, n_rows)?;
+        let indices = indices.as_ref().expect(GATHERED);
         let out = BatchMut {
             x: x.device_mut().rows(0, n_rows)?,
             targets: targets.device_mut().rows(0, n_rows)?,
@@ -176,12 +198,14 @@ impl DeviceRows {
         })
     }
 
-    /// Marks the work that reads the rows as enqueued.
+    /// Marks the work that reads the rows as enqueued: the next copy from the host waits for it.
     pub(crate) fn consumed(&mut self) -> Result<(), KernelError> {
-        let DeviceRows { x, targets, weights, indices, .. } = self;
-        for upload in [x, targets].into_iter().chain(weights).chain(indices) {
-            upload.consumed()?;
+        let DeviceRows { shape, x, targets, weights, indices, numbers_were_sent, .. } = self;
+        if shape.way == Way::Gathered {
+            // All other work on gathered rows is on the compute stream, in order.
+            let sent = indices.as_mut().filter(|_| *numbers_were_sent);
+            return sent.map_or(Ok(()), Upload::consumed);
         }
-        Ok(())
+        [x, targets].into_iter().chain(weights).try_for_each(Upload::consumed)
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use ddp_comm::CommError;
-use ddp_kernels::KernelError;
+use ddp_kernels::{DType, KernelError};
 
 use crate::data::CellProblem;
 use crate::data::labels::{Label, LabelVocabulary};
@@ -108,6 +108,20 @@ pub enum DataError {
         /// "no test rows" or "no training rows".
         empty: &'static str,
     },
+    /// Rows with a label each, of which `data.eval_fraction` leaves all to training.
+    #[error(
+        "{source_name}: the {n_rows} rows have {n_rows} different labels, such as \"{label}\", so that none can be held out: a class of \
+         one row trains\n\
+         hint: is the target an identifier, or a number written as text? `ddp-train data inspect` says more; `data.target` names another column"
+    )]
+    LoneLabels {
+        /// The data.
+        source_name: String,
+        /// Rows before the split, and labels.
+        n_rows: usize,
+        /// One of the labels.
+        label: String,
+    },
     /// A value by which rows can't be split.
     #[error("{place}, column \"{column}\": {problem}")]
     SplitCell {
@@ -173,6 +187,29 @@ pub enum DataError {
         n_classes: usize,
         /// Weights given.
         n_weights: usize,
+    },
+    /// An array of elements that no tensor holds.
+    #[error(
+        "`{}`: {name} is an array of {found}, which no tensor holds\n\
+         hint: save it as f32, f64, f16, i64, i32, u8 or bool", path.display()
+    )]
+    NoTensor {
+        /// The file.
+        path: PathBuf,
+        /// The array's name.
+        name: String,
+        /// Its type.
+        found: &'static str,
+    },
+    /// A dtype that a file format lacks.
+    #[error("`{}`: {format} has no type for {dtype}\nhint: convert the tensor first: .to_dtype(f32)", path.display())]
+    NoFileType {
+        /// The file.
+        path: PathBuf,
+        /// "npy", ...
+        format: &'static str,
+        /// The dtype.
+        dtype: DType,
     },
     /// A file that is not valid in its format.
     #[error("data file `{}` is not a valid {format} file: {reason}\nhint: {hint}", path.display())]
@@ -621,6 +658,26 @@ pub enum DataError {
         /// The file, or one of them.
         path: PathBuf,
     },
+    /// A row that does not exist.
+    #[error("{source_name} has {n_rows} rows, numbered from 0: there is no row {row}")]
+    NoSuchRow {
+        /// Source of the rows.
+        source_name: String,
+        /// The number.
+        row: usize,
+        /// Rows of the source.
+        n_rows: usize,
+    },
+    /// More rows than a report shows.
+    #[error(
+        "{n_rows} rows or more are too many to show, at most {max}\nhint: `ddp-train data convert` writes all rows to a file"
+    )]
+    TooManyRowsToShow {
+        /// Requested rows.
+        n_rows: usize,
+        /// The limit.
+        max: usize,
+    },
     /// A path or format that rows can't be written to.
     #[error("can't write rows to `{out}`: {reason}\nhint: {hint}")]
     OutFormat {
@@ -671,6 +728,25 @@ impl DataError {
 }
 
 impl DataError {
+    /// Whether a label is no class of the training rows.
+    pub(crate) fn is_unknown_label(&self) -> bool {
+        let is_unknown = |problem: &CellProblem| {
+            matches!(
+                problem,
+                CellProblem::LabelUnknown { .. }
+                    | CellProblem::LabelOutOfRange { .. }
+                    | CellProblem::LabelNegative { .. }
+            )
+        };
+        match self {
+            Self::LabelUnknown { .. } | Self::LabelOutOfRange { .. } | Self::LabelNegative { .. } => true,
+            Self::Label { problem, .. }
+            | Self::Cell { problem, .. }
+            | Self::Csv(CsvError::Cell { problem, .. }) => is_unknown(problem),
+            _ => false,
+        }
+    }
+
     /// The error for a label that is no class.
     pub(crate) fn unknown_label(place: String, label: &Label, vocabulary: &LabelVocabulary) -> Self {
         match label {

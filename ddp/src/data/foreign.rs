@@ -12,10 +12,22 @@ pub(crate) struct Foreign {
 impl Foreign {
     /// The remedy for the file `path`.
     pub(crate) fn hint(self, path: &str) -> String {
-        let stem = std::path::Path::new(path).with_extension("");
-        let line = self.line.replace("IN", path).replace("OUT", &stem.display().to_string());
+        let stem = std::path::Path::new(path).with_extension("").display().to_string();
+        // Names in lines of Python are in quotes already.
+        let is_python = self.line.contains("python -c");
+        let word = |name: String| if is_python { name } else { shell_word(&name) };
+        let mut line = self.line.replace("IN", &word(path.to_owned()));
+        for ending in ["-utf8.csv", ".csv", ""] {
+            line = line.replace(&format!("OUT{ending}"), &word(format!("{stem}{ending}")));
+        }
         if self.line.contains("IN") { format!("convert it: {line}") } else { line }
     }
+}
+
+/// A name as one word of a shell's command.
+fn shell_word(name: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "._-/+:@%,=".contains(c);
+    if name.chars().all(is_plain) { name.to_owned() } else { format!("'{}'", name.replace('\'', "'\\''")) }
 }
 
 macro_rules! foreign {
@@ -75,6 +87,24 @@ const SPSS: Foreign = foreign!(
 );
 const UTF_16: Foreign =
     foreign!("text in UTF-16, expected UTF-8", "iconv -f UTF-16 -t UTF-8 IN > OUT-utf8.csv");
+const UTF_16_LE: Foreign =
+    foreign!("text in UTF-16, expected UTF-8", "iconv -f UTF-16LE -t UTF-8 IN > OUT-utf8.csv");
+const UTF_16_BE: Foreign =
+    foreign!("text in UTF-16, expected UTF-8", "iconv -f UTF-16BE -t UTF-8 IN > OUT-utf8.csv");
+const UTF_32: Foreign =
+    foreign!("text in UTF-32, expected UTF-8", "iconv -f UTF-32 -t UTF-8 IN > OUT-utf8.csv");
+const JSON_COLUMNS: Foreign = foreign!(
+    "one JSON object with all rows, as pandas writes it by default, expected one JSON object per line",
+    "python -c \"import pandas as pd; pd.read_json('IN').to_json('OUT.jsonl', orient='records', lines=True)\", or write it so at once: df.to_json(path, orient='records', lines=True)"
+);
+const LIBSVM: Foreign = foreign!(
+    "a file of LIBSVM (svmlight), which lists only the values that are not 0",
+    "python -c \"import numpy; from sklearn.datasets import load_svmlight_file as load; X, y = load('IN'); numpy.savez('OUT.npz', X=X.toarray(), y=y)\""
+);
+const ARFF: Foreign = foreign!(
+    "an ARFF file of Weka",
+    "python -c \"import pandas as pd; from scipy.io import arff; t = pd.DataFrame(arff.loadarff('IN')[0]); t.apply(lambda c: c.str.decode('utf-8') if c.dtype == object else c).to_csv('OUT.csv', index=False)\""
+);
 const JSON: Foreign = foreign!(
     "one JSON array, expected one JSON object per line",
     "python -c \"import pandas as pd; pd.read_json('IN').to_json('OUT.jsonl', orient='records', lines=True)\""
@@ -107,6 +137,8 @@ const SIGNATURES: &[(&[u8], Foreign)] = &[
     (b"SQLite format 3\0", SQLITE),
     (b"<stata_dta>", STATA),
     (b"$FL2", SPSS),
+    (b"\xff\xfe\0\0", UTF_32),
+    (b"\0\0\xfe\xff", UTF_32),
     (b"\xff\xfe", UTF_16),
     (b"\xfe\xff", UTF_16),
     (b"\x89PNG\r\n", IMAGE),
@@ -127,9 +159,65 @@ pub(crate) fn find(begin: &[u8]) -> Option<Foreign> {
     if text.starts_with(b"[{") || text.starts_with(b"[") && text[1..].trim_ascii_start().starts_with(b"{") {
         return Some(JSON);
     }
+    if is_json_of_columns(text) {
+        return Some(JSON_COLUMNS);
+    }
+    if text.get(..9).is_some_and(|word| word.eq_ignore_ascii_case(b"@relation")) {
+        return Some(ARFF);
+    }
+    if is_libsvm(text) {
+        return Some(LIBSVM);
+    }
+    if let Some(of_words) = utf_16_without_mark(begin) {
+        return Some(of_words);
+    }
     // The bytes of a name in a header of tar, and the mark far behind it, are not all in `begin`.
     let found = SIGNATURES.iter().find(|(signature, _)| begin.starts_with(signature));
     found.map(|(_, foreign)| *foreign)
+}
+
+/// Whether a text is one object per column, as `DataFrame.to_json` writes by default: `{"a":{"0":1,"1":2},...`.
+fn is_json_of_columns(text: &[u8]) -> bool {
+    let Some(rest) = text.strip_prefix(b"{\"") else { return false };
+    let Some(end) = rest.iter().position(|byte| *byte == b'"') else { return false };
+    let value: Vec<u8> = rest[end + 1..].iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    value.starts_with(b":{\"0\":")
+}
+
+/// Whether the first line is a label and pairs of a column and a value: `+1 3:0.5 7:1`.
+fn is_libsvm(text: &[u8]) -> bool {
+    let mut lines = text.split(|byte| *byte == b'\n');
+    let Some(Ok(line)) = lines.next().map(std::str::from_utf8) else { return false };
+    let is_whole = lines.next().is_some();
+    let is_number = |text: &str| text.parse::<f64>().is_ok();
+    let mut words = line.split_ascii_whitespace();
+    if !words.next().is_some_and(|labels| labels.split(',').all(is_number)) {
+        return false;
+    }
+    let mut pairs: Vec<&str> = words.collect();
+    // The line may go on behind the bytes that were read.
+    if !is_whole && pairs.len() > 1 {
+        pairs.pop();
+    }
+    let is_pair = |pair: &&str| {
+        let parts = pair.split_once(':');
+        parts.is_some_and(|(column, value)| {
+            (column == "qid" || column.parse::<u64>().is_ok()) && is_number(value)
+        })
+    };
+    !pairs.is_empty() && pairs.iter().all(is_pair)
+}
+
+/// Text in UTF-16 without a byte order mark: every other byte of the first ones is 0.
+fn utf_16_without_mark(begin: &[u8]) -> Option<Foreign> {
+    const LOOKED_AT: usize = 12;
+    let begin = begin.get(..LOOKED_AT)?;
+    let is_text = |byte: &u8| matches!(byte, b'\t' | b'\r' | b'\n' | b' '..=b'~');
+    let (even, odd) = (|| begin.iter().step_by(2), || begin.iter().skip(1).step_by(2));
+    if even().all(is_text) && odd().all(|byte| *byte == 0) {
+        return Some(UTF_16_LE);
+    }
+    (odd().all(is_text) && even().all(|byte| *byte == 0)).then_some(UTF_16_BE)
 }
 
 /// The format of a zip archive that is no npz, by its first entry.
@@ -162,6 +250,7 @@ pub(crate) fn by_name(path: &std::path::Path) -> Option<Foreign> {
         "xlsx" | "xls" | "xlsm" | "xlsb" => EXCEL,
         "pt" | "pth" => TORCH,
         "tar" | "tgz" => TAR,
+        "arff" => ARFF,
         _ => return None,
     })
 }
@@ -180,6 +269,13 @@ mod tests {
             (b"\xff\xfea\0,\0b\0", "UTF-16"),
             (b" [ {\"a\": 1}, {\"a\": 2}]", "JSON array"),
             (b"BZh91AY&SY", "bzip2"),
+            (b"\xff\xfe\0\0a\0\0\0", "UTF-32"),
+            (b"a\0,\0b\0,\0c\0\n\0", "UTF-16"),
+            (b"\0a\0,\0b\0,\0c\0\n", "UTF-16"),
+            (b"{\"sepal length\":{\"0\":5.1,\"1\":4.9", "as pandas writes it"),
+            (b"+1 3:0.5 7:-1e-3\n-1 1:2\n", "LIBSVM"),
+            (b"3 qid:1 1:0.5 2:0.2", "LIBSVM"),
+            (b"@RELATION iris\n", "ARFF"),
         ] {
             assert!(find(begin).is_some_and(|foreign| foreign.name.contains(name)), "{begin:?}");
         }
@@ -189,9 +285,29 @@ mod tests {
         {
             assert!(find(&zip(entry)).is_some_and(|foreign| foreign.name.contains(name)), "{entry}");
         }
-        for text in ["", "a,b\n", "[1, 2]", "{\"a\": 1}\n", "ORacle,b\n"] {
+        for text in [
+            "",
+            "a,b\n",
+            "[1, 2]",
+            "{\"a\": 1}\n",
+            "{\"a\": {\"b\": 0}}\n",
+            "ORacle,b\n",
+            "1 2 3\n",
+            "1 12:30 x\n",
+        ] {
             assert_eq!(find(text.as_bytes()), None, "{text}");
         }
+    }
+
+    #[test]
+    fn names_are_quoted_for_the_shell() {
+        let hint = find(b"\xff\xfea\0").unwrap().hint("my data/it's.txt");
+        assert_eq!(
+            hint,
+            "convert it: iconv -f UTF-16 -t UTF-8 'my data/it'\\''s.txt' > 'my data/it'\\''s-utf8.csv'"
+        );
+        let hint = find(b"BZh9").unwrap().hint("rows.csv.bz2");
+        assert!(hint.ends_with("bunzip2 rows.csv.bz2"), "{hint}");
     }
 
     #[test]

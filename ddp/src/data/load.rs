@@ -6,6 +6,7 @@ use ddp_comm::World;
 use tracing::info_span;
 
 use super::class_rows::{class_counts, split_by_class, without_unknown};
+use super::column_advice::{self, FittedRows};
 use super::column_split::split_by_column;
 use super::data_fingerprint::DataFingerprint;
 use super::dataset::{Dataset, RowLayout, TargetLayout};
@@ -36,7 +37,7 @@ pub struct Loaded {
     pub eval: Option<Arc<dyn Dataset>>,
     /// Conversion of the rows, to be saved with the model.
     pub preprocessor: Preprocessor,
-    /// Columns whose distinct values f32 does not keep apart, as warnings; known to rank 0.
+    /// Warnings about columns, labels and classes; known to rank 0.
     pub warnings: Vec<String>,
     /// The decision on the task, for `data.task = "auto"`.
     pub task_choice: Option<TaskChoice>,
@@ -154,12 +155,20 @@ pub fn load_with(
             preprocessor
         }
     };
+    let is_held_out = matches!(data.eval, EvalSource::Fraction(_) | EvalSource::Split(_));
+    let rows = FittedRows {
+        train: &*train,
+        n_held_out: eval.as_ref().filter(|_| is_held_out).map_or(0, |eval| eval.len()),
+        preprocessor: &preprocessor,
+        stats: scan.as_ref().map(|scan| &scan.features),
+    };
     let warnings = match world.rank().0 {
-        0 => lost_values::warnings(&*train, &preprocessor),
+        0 => warnings_of(rows, data, fitted.is_some()),
         _ => Ok(Vec::new()),
     };
     let mut warnings = world.collective_result(warnings)?;
     warnings.extend(unseen.filter(|_| world.rank().0 == 0));
+    warnings.extend(similar_labels(train.layout()).filter(|_| world.rank().0 == 0));
     Ok(Loaded {
         warnings,
         train: preprocessor.apply(train),
@@ -171,6 +180,24 @@ pub fn load_with(
         split,
         fingerprint,
     })
+}
+
+/// Warnings about the columns; a preprocessor of another run was warned of there.
+fn warnings_of(rows: FittedRows<'_>, data: &DataConfig, is_fitted: bool) -> Result<Vec<String>> {
+    let mut warnings = lost_values::warnings(rows.train, rows.preprocessor)?;
+    if !is_fitted {
+        warnings.extend(column_advice::warnings(rows, data)?);
+    }
+    Ok(warnings)
+}
+
+/// Warns of labels that look like spellings of one.
+fn similar_labels(layout: &RowLayout) -> Option<String> {
+    const SHOWN: usize = 4;
+    let groups = layout.labels.as_ref()?.similar();
+    let shown: Vec<String> = groups.iter().take(SHOWN).map(|group| group.join(" / ")).collect();
+    let more = if groups.len() > SHOWN { ", ..." } else { "" };
+    (!groups.is_empty()).then(|| format!("labels differ only in case or spaces: {}{more}", shown.join(", ")))
 }
 
 /// Warns of classes that a split by a column left to the evaluation rows alone.

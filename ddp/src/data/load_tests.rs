@@ -114,6 +114,17 @@ fn eval_without_rows_is_refused() {
 }
 
 #[test]
+fn a_class_per_row_is_the_reason_that_no_rows_are_held_out() {
+    let rows: String = (0..40).map(|row| format!("{row},{row},\"{row},000\"\n")).collect();
+    let files = Files::new(&format!("a,b,label\n{rows}"), "");
+    let reason = "the 40 rows have 40 different labels, such as \"9,000\", so that none can be held out";
+    assert_refused(
+        files.load(&["data.eval_fraction=0.2"], 1),
+        &["train.csv", reason, "number written as text"],
+    );
+}
+
+#[test]
 fn fewer_rows_than_ranks_are_refused() {
     let files = Files::new(TRAIN, "a,b,label\n1,2,0\n");
     assert!(files.load(&[], 3).is_ok());

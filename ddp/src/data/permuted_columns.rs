@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ddp_comm::{Stop, World};
-use ddp_kernels::{DType, Device, Tensor};
+use ddp_kernels::{DType, Device, KeyedPermutation, Tensor};
 
 use super::dataset::{Dataset, RowLayout};
 use super::table::time::PARTS;
@@ -12,7 +12,6 @@ use super::wrapper::{Changes, DatasetWrapper};
 use crate::data::batch::BatchMut;
 use crate::data::error::{DataError, Result};
 use crate::data::order::partition::rank_range;
-use crate::data::order::permutation::KeyedPermutation;
 
 /// Memory for the rows of one read.
 const READ_BYTES: usize = 4 << 20;

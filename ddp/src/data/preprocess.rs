@@ -232,6 +232,12 @@ impl ColumnCodes {
         (0..self.columns.len()).filter_map(|column| Some((column, self.vocabulary(column)?)))
     }
 
+    /// Columns with one feature per value, and the numbers of these features; none where categories have embeddings.
+    pub(super) fn one_hot(&self) -> impl Iterator<Item = (&str, usize)> {
+        let vocabularies = self.categories().filter(|_| !self.embed);
+        vocabularies.map(|(_, vocabulary)| (vocabulary.name(), vocabulary.n_codes()))
+    }
+
     /// Whether the columns are the features.
     fn is_identity(&self) -> bool {
         self.fill.is_none() && self.vocabularies.is_empty()

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use ddp_kernels::ops::ScalarsOutput;
+
 use crate::data::batch::Batch;
 use crate::data::device_rows::{DeviceRows, DeviceShape};
 use crate::data::error::Result;
@@ -46,9 +48,10 @@ pub trait StepRows {
     /// Shape and data type of the rows as they are copied to a GPU.
     fn device_shape(&self) -> DeviceShape;
 
-    /// Starts copying all of this rank's rows to `to`, made for rows of [`StepRows::device_shape`].
+    /// Starts copying all of this rank's rows to `to`, made for rows of [`StepRows::device_shape`], and writes the step's `scalars`,
+    /// in the launch that numbers the rows where one does.
     ///
     /// # Errors
     /// [`DataError`](crate::data::DataError) of reading the rows or of the copies.
-    fn send(&mut self, to: &mut DeviceRows) -> Result<()>;
+    fn send(&mut self, to: &mut DeviceRows, scalars: Option<ScalarsOutput<'_>>) -> Result<()>;
 }

@@ -3,10 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use ddp_kernels::KeyedPermutation;
+
 use super::dataset::Dataset;
 use super::wrapper::{Changes, DatasetWrapper};
 use crate::data::error::{DataError, Result};
-use crate::data::order::permutation::KeyedPermutation;
 use crate::storage::fingerprint::Fingerprint;
 
 /// No epoch has this number, so the split is independent of every epoch's order.

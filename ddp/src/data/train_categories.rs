@@ -45,11 +45,31 @@ pub(super) fn by_train_rows(
 
 /// Whether a row has each code of each categorical column; the code of unknown values counts as used.
 fn used_codes(rows: &dyn Dataset) -> Result<Vec<Vec<bool>>> {
+    let n_codes = rows.layout().categories.iter().map(|category| category.vocabulary.n_codes());
+    let mut used: Vec<Vec<bool>> = n_codes.map(|n_codes| vec![false; n_codes]).collect();
+    for_each_code(rows, |category, code| used[category][code] = true)?;
+    used.iter_mut().for_each(|used| used[0] = true);
+    Ok(used)
+}
+
+/// Categorical columns with the number of rows whose value is unknown, if there are such rows.
+///
+/// # Errors
+/// Errors of reading the rows.
+pub(crate) fn unknown_values(rows: &dyn Dataset) -> Result<Vec<(String, u64)>> {
+    let categories = &rows.layout().categories;
+    let mut counts: Vec<(String, u64)> =
+        categories.iter().map(|category| (category.vocabulary.name().to_owned(), 0)).collect();
+    for_each_code(rows, |category, code| counts[category].1 += u64::from(code == 0))?;
+    counts.retain(|(_, n_rows)| *n_rows > 0);
+    Ok(counts)
+}
+
+/// Calls `take` with the number of a categorical column and the code of a row, for all of them.
+fn for_each_code(rows: &dyn Dataset, mut take: impl FnMut(usize, usize)) -> Result<()> {
     let layout = rows.layout();
-    let mut used: Vec<Vec<bool>> =
-        layout.categories.iter().map(|category| vec![false; category.vocabulary.n_codes()]).collect();
-    if used.is_empty() {
-        return Ok(used);
+    if layout.categories.is_empty() {
+        return Ok(());
     }
     let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, Device::Cpu);
     let mut x = zeros(&[CHUNK_ROWS, layout.n_features()], DType::F32)?;
@@ -66,13 +86,12 @@ fn used_codes(rows: &dyn Dataset) -> Result<Vec<Vec<bool>>> {
         rows.gather(&numbers, out)?;
         let x = x.view().rows(0, n)?;
         for row in x.as_slice::<f32>("categories", "x")?.chunks_exact(layout.n_features()) {
-            for (category, used) in layout.categories.iter().zip(&mut used) {
-                used[row[category.column] as usize] = true;
+            for (index, category) in layout.categories.iter().enumerate() {
+                take(index, row[category.column] as usize);
             }
         }
     }
-    used.iter_mut().for_each(|used| used[0] = true);
-    Ok(used)
+    Ok(())
 }
 
 /// Rows whose categories have other numbers.
@@ -127,6 +146,10 @@ impl Dataset for Recoded {
 
     fn block_ends(&self) -> Option<&[usize]> {
         self.of.block_ends()
+    }
+
+    fn source_row(&self, n: usize) -> usize {
+        self.of.source_row(n)
     }
 
     fn prefetch(&self, rows: &[Range<usize>]) {

@@ -60,9 +60,15 @@ impl Vocabulary {
         self.values.len() + 1
     }
 
-    /// The number of `value`; 0 if it is not known.
+    /// The number of `value`; 0 if it is not known. `1` and `1.0` are the same value.
     pub fn code(&self, value: &str) -> u32 {
-        self.codes.get(value).copied().unwrap_or(0)
+        let find = |value: &str| self.codes.get(value).copied();
+        let other = || {
+            let whole = without_fraction(value);
+            // Vocabularies of earlier versions hold numbers as they were spelled.
+            find(whole).or_else(|| find(&format!("{whole}.0")))
+        };
+        find(value).or_else(other).unwrap_or(0)
     }
 
     /// The number of `value`, which is added if it is unknown.
@@ -86,9 +92,40 @@ impl Vocabulary {
     }
 }
 
+/// A whole number that is written with zeros after the point, without them; another text unchanged.
+///
+/// Programs write whole numbers so in columns that lack values: `1.0` next to an empty cell.
+pub(crate) fn without_fraction(value: &str) -> &str {
+    let Some((whole, zeros)) = value.split_once('.') else { return value };
+    let digits = whole.strip_prefix('-').unwrap_or(whole);
+    let are_digits = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let are_zeros = !zeros.is_empty() && zeros.bytes().all(|byte| byte == b'0');
+    if are_digits && are_zeros { whole } else { value }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_whole_number_is_the_same_value_with_a_fraction_of_zeros() {
+        for (value, expected) in [
+            ("1.0", "1"),
+            ("-12.00", "-12"),
+            ("1.5", "1.5"),
+            ("01.0", "01"),
+            (".0", ".0"),
+            ("v1.0", "v1.0"),
+            ("1.", "1."),
+        ] {
+            assert_eq!(without_fraction(value), expected);
+        }
+        let known = Vocabulary::new("k".to_owned(), ["1", "2.0"].map(str::to_owned).to_vec());
+        assert_eq!(
+            ["1", "1.0", "1.00", "2", "2.0", "2.00", "3.0"].map(|v| known.code(v)),
+            [1, 1, 1, 2, 2, 2, 0]
+        );
+    }
 
     #[test]
     fn numbers_survive_sorting_and_storing() {

@@ -130,6 +130,11 @@ pub trait DatasetWrapper: fmt::Debug + Send + Sync {
         if Self::CHANGES == Changes::Rows { None } else { self.inner().block_ends() }
     }
 
+    /// See [`Dataset::source_row`].
+    fn source_row(&self, n: usize) -> usize {
+        self.inner().source_row(if Self::CHANGES == Changes::Rows { self.row(n) } else { n })
+    }
+
     /// See [`Dataset::prefetch`].
     fn prefetch(&self, rows: &[Range<usize>]) {
         if Self::CHANGES != Changes::Rows {
@@ -206,6 +211,10 @@ impl<W: DatasetWrapper> Dataset for W {
 
     fn block_ends(&self) -> Option<&[usize]> {
         DatasetWrapper::block_ends(self)
+    }
+
+    fn source_row(&self, n: usize) -> usize {
+        DatasetWrapper::source_row(self, n)
     }
 
     fn prefetch(&self, rows: &[Range<usize>]) {
@@ -293,6 +302,10 @@ mod tests {
             Some(&[1, 3])
         }
 
+        fn source_row(&self, n: usize) -> usize {
+            100 + n
+        }
+
         fn prefetch(&self, rows: &[Range<usize>]) {
             self.announced.lock().unwrap().extend_from_slice(rows);
         }
@@ -371,6 +384,7 @@ mod tests {
                 ),
             ),
             ("block_ends", format!("{:?}", of.block_ends())),
+            ("source_row", of.source_row(2).to_string()),
             ("prefetch", format!("{:?}", std::mem::take(&mut *probe.announced.lock().unwrap()))),
             ("advice", format!("{:?}", of.advice())),
             ("fingerprint", of.fingerprint().unwrap().to_string()),

@@ -5,8 +5,8 @@
 use std::ops::Range;
 
 use ddp_comm::{ReduceOp, World};
-use ddp_kernels::ops::{self, STEP_SCALARS_EXTRA};
-use ddp_kernels::{DType, Device, MemoryUse, Tensor, TensorMut, TensorRef};
+use ddp_kernels::ops::{self, STEP_SCALARS_EXTRA, SumsOutput};
+use ddp_kernels::{DType, Device, MemoryUse, Tensor, TensorRef};
 
 use crate::config::{CommDtype, ZeroStage};
 use crate::data::order::partition::{PartitionKind, RankPartition};
@@ -34,7 +34,7 @@ pub(crate) struct Gradients {
     /// Range of each parameter's gradients.
     params: Vec<Range<usize>>,
     overlap: bool,
-    /// Zero, `[1]`: a rank's vote in all of its micro-shards but the first.
+    /// Zero, `[1]` f64: a rank's vote in all of its micro-shards but the first.
     no_vote: Tensor,
 }
 
@@ -126,20 +126,37 @@ impl Gradients {
             }
         };
         let sums = zeros(len + TAIL_ELEMENTS, DType::F32)?;
-        let no_vote = zeros(1, DType::F32)?;
+        let no_vote = zeros(1, DType::F64)?;
         let params = layout.slots().iter().map(ParamSlot::range).collect();
         let (gathers_weights, overlap) = (shard_plan.is_sharded(), options.overlap);
         Ok(Gradients { sums, len, exchange, buckets, gathers_weights, params, overlap, no_vote })
     }
 
-    /// Tail for the sums of a micro-batch, and whether it accumulates.
-    pub(crate) fn tail_mut(&mut self, micro_step: MicroStep) -> Result<(TensorMut<'_>, bool)> {
-        let Gradients { sums, len, exchange, .. } = self;
-        let (grads, accumulate) = match exchange {
-            Exchange::Tree(tree) => (tree.leaf(sums), false),
-            _ => (sums.view_mut(), micro_step.index > 0),
+    /// Destination of the sums of a micro-batch, with this rank's vote.
+    pub(crate) fn sums_output<'a>(
+        &'a mut self,
+        vote: Vote<'a>,
+        micro_step: MicroStep,
+    ) -> Result<SumsOutput<'a>> {
+        let Gradients { sums, len, exchange, no_vote, .. } = self;
+        let (grads, accumulate, votes) = match exchange {
+            // Each micro-shard has a tail, and their sum must hold this rank's vote once.
+            Exchange::Tree(tree) => (tree.leaf(sums), false, Some(micro_step.index == 0)),
+            _ => (sums.view_mut(), micro_step.index > 0, micro_step.is_last.then_some(true)),
         };
-        Ok((grads.range(*len, *len + TAIL_ELEMENTS)?, accumulate))
+        let mut tail = grads.range(*len, *len + TAIL_ELEMENTS)?;
+        let extra = match (votes, vote) {
+            (None, _) => None,
+            (Some(false), _) => Some(no_vote.view()),
+            (Some(true), Vote::Device(scalars)) => {
+                Some(scalars.range(STEP_SCALARS_EXTRA, STEP_SCALARS_EXTRA + 1)?)
+            }
+            (Some(true), Vote::Host(vote)) => {
+                tail.reborrow().into_slice::<f32>("step", "vote")?[STEP_VOTE] = vote as f32;
+                None
+            }
+        };
+        Ok(SumsOutput { tail, accumulate, extra })
     }
 
     /// The step's sums.
@@ -159,26 +176,6 @@ impl Gradients {
     /// All gradients and the tail, where they are reduced with the update.
     pub(crate) fn flat_mut(&mut self) -> &mut Tensor {
         &mut self.sums
-    }
-
-    /// Writes this rank's vote into the tail, before backward.
-    pub(crate) fn vote(&mut self, vote: Vote<'_>, micro_step: MicroStep) -> Result<()> {
-        let Gradients { sums, len, exchange, no_vote, .. } = self;
-        let (grads, votes) = match exchange {
-            // Each micro-shard has a tail, and their sum must hold this rank's vote once.
-            Exchange::Tree(tree) => (tree.leaf(sums), micro_step.index == 0),
-            _ if micro_step.is_last => (sums.view_mut(), true),
-            _ => return Ok(()),
-        };
-        let place = grads.range(*len + STEP_VOTE, *len + STEP_VOTE + 1)?;
-        match vote {
-            _ if !votes => ops::copy(no_vote.view(), place)?,
-            Vote::Host(vote) => place.into_slice::<f32>("step", "vote")?[0] = vote as f32,
-            Vote::Device(scalars) => {
-                ops::cast(scalars.range(STEP_SCALARS_EXTRA, STEP_SCALARS_EXTRA + 1)?, place)?;
-            }
-        }
-        Ok(())
     }
 
     /// Bytes that this rank sends in a step of `n_micro_batches` micro-batches per rank, counted for ring algorithms: gradients, sums and

@@ -20,6 +20,7 @@ pub mod buckets;
 pub mod error;
 pub mod fixed_tree;
 pub mod gradients;
+pub mod replica_check;
 pub mod shard_plan;
 pub mod zero2;
 

@@ -1,5 +1,7 @@
 //! Errors of exporting a model.
 
+use std::path::PathBuf;
+
 use crate::storage::atomic_write::WriteError;
 
 /// The result of this room's functions.
@@ -57,6 +59,17 @@ pub enum ExportError {
         "--external-data is for ONNX, and the output is safetensors\nhint: add --format onnx, or leave --external-data out"
     )]
     ExternalDataOfSafetensors,
+    /// The name of the output says no format.
+    #[error(
+        "`{}` ends in neither .onnx nor .safetensors\n\
+         hint: choose such a name, or add --format onnx or --format safetensors; for PyTorch, examples/load_in_pytorch.py loads \
+         safetensors",
+        path.display()
+    )]
+    UnknownEnding {
+        /// The output.
+        path: PathBuf,
+    },
     /// The file can't be written.
     #[error(transparent)]
     Write(#[from] WriteError),

@@ -3,6 +3,7 @@
 use ddp_kernels::{KernelError, TensorRef};
 
 use super::buffers::Buffers;
+use super::layer::Layer;
 use super::network::{Network, view};
 use super::pass::{DropoutStep, ForwardPass, ParamViews};
 use super::plan::{Step, Value};
@@ -15,6 +16,19 @@ impl Network {
     /// [`KernelError::OutOfRange`] for more rows than [`Network::max_rows`], [`KernelError::Shape`] for other features; on the
     /// CPU [`KernelError::Code`] for a code that an embedding does not have, which on a GPU makes the row's outputs NaN.
     pub fn forward(&mut self, x: TensorRef<'_>, dropout: Option<DropoutStep<'_>>) -> Result<(), KernelError> {
+        self.forward_observed(x, dropout, |_, _| Ok(()))
+    }
+
+    /// [`Network::forward`] that shows the output of each layer, after fusion, to `observe` before the next layer computes.
+    ///
+    /// # Errors
+    /// See [`Network::forward`]; the errors of `observe`.
+    pub fn forward_observed(
+        &mut self,
+        x: TensorRef<'_>,
+        dropout: Option<DropoutStep<'_>>,
+        mut observe: impl FnMut(&dyn Layer, TensorRef<'_>) -> Result<(), KernelError>,
+    ) -> Result<(), KernelError> {
         let (n_rows, _) = x.shape().rows_cols();
         let matmul_mode = self.precision().matmul_mode();
         let Buffers { master_weights, compute_weights, values, own, workspace, .. } = &mut self.buffers;
@@ -38,6 +52,7 @@ impl Network {
                 true => layer.forward_in_place(y, pass)?,
                 false => layer.forward(view(before, *from, x)?, y, pass)?,
             }
+            observe(&**layer, after[0].view().rows(0, n_rows)?)?;
         }
         Ok(())
     }

@@ -56,6 +56,11 @@ impl Optimizer {
         Ok(Optimizer { config: config.clone(), groups, state, ema, lr: config.lr, n_steps: 0 })
     }
 
+    /// [`OptimizerParams::beta_powers`] in step `step`.
+    pub(crate) fn beta_powers(&self, step: u64) -> [f64; 2] {
+        self.config.params().beta_powers(step)
+    }
+
     /// State tensors of the optimiser of `config`, without the averaged weights.
     pub fn n_moments(config: &OptimizerConfig) -> usize {
         config.kind.state_names(&config.params()).len()
@@ -112,6 +117,11 @@ impl Optimizer {
     /// The moving average of the weights, where one is kept: of `state_len` elements, zeros before the first step.
     pub fn ema(&self) -> Option<&Tensor> {
         self.ema.as_ref()
+    }
+
+    /// Mutable [`Optimizer::ema`].
+    pub fn ema_mut(&mut self) -> Option<&mut Tensor> {
+        self.ema.as_mut()
     }
 
     /// Applies the current step to a range of the flat buffers; see [`Optimizer::step_on_slice`].

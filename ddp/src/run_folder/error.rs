@@ -108,6 +108,14 @@ pub enum FolderError {
         /// The folder.
         path: PathBuf,
     },
+    /// The run lost its folder while it trained.
+    #[error("output folder `{}`: {loss}", path.display())]
+    Lost {
+        /// The folder.
+        path: PathBuf,
+        /// How it was lost.
+        loss: Loss,
+    },
     /// The folder can't be created or written.
     #[error(
         "output folder `{}` can't be written: {source}\n\
@@ -119,6 +127,26 @@ pub enum FolderError {
         path: PathBuf,
         /// Error of the operating system.
         source: io::Error,
+    },
+}
+
+/// The way in which a run lost its folder.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Loss {
+    /// The folder or its lock was deleted, moved or replaced.
+    #[error(
+        "the folder or its file .lock was deleted, moved or replaced during the run, which ends, since its results would be lost\n\
+         hint: keep the folder until the run ends; where it was moved to, --resume auto continues from its newest checkpoint"
+    )]
+    Deleted,
+    /// Another process owns the folder.
+    #[error(
+        "{by} took the folder over during this run, which ends, so that no two runs write there\n\
+         hint: this host was suspended, or could not reach the file system for seconds; let the other run end"
+    )]
+    TakenOver {
+        /// The owner, such as "process 1234 on HOST".
+        by: String,
     },
 }
 

@@ -1,20 +1,25 @@
 //! Run folder: owned by one process, never overwritten by accident.
 //!
-//! Holds `config.toml`, `metrics.jsonl`, `checkpoints/`, [`logs/`](super::logs) and, at the end, `model.safetensors`. A file lock on `.lock` inside it
-//! shows that a live process owns it; the operating system releases the lock of a killed process.
+//! Holds `config.toml`, `metrics.jsonl`, `checkpoints/`, [`logs/`](super::logs) and, at the end, `model.safetensors` and
+//! [`done.json`](super::done). A file lock on `.lock` inside it shows that a live process owns it; the operating system releases the
+//! lock of a killed process. The lease in that file shows it to other hosts.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
-use rustix::fs::OFlags;
-use rustix::io::Errno;
+use tracing::{info, warn};
 
+use crate::run_folder::done::DONE_FILE;
 use crate::run_folder::error::FolderError;
+use crate::run_folder::lease::{self, Foreign, Lease, PACE, Pace};
+use crate::run_folder::lock_file::{LOCK_FILE, Lock, open_lock, open_unlinked, try_lock};
 use crate::run_folder::logs;
-use crate::storage::user_file::check_regular;
+use crate::run_folder::run_id::{self, RUN_ID_FILE};
+use crate::run_folder::time::utc;
+use crate::storage::atomic_write::{self, write_atomic};
 
 type Result<T, E = FolderError> = std::result::Result<T, E>;
 
@@ -31,8 +36,8 @@ pub const LAST_FILE: &str = "last.safetensors";
 pub const CHECKPOINTS: &str = "checkpoints";
 
 /// Entries that show that a folder holds a run.
-const RUN_FILES: [&str; 6] = [CONFIG_FILE, METRICS_FILE, MODEL_FILE, LAST_FILE, CHECKPOINTS, logs::RANK_0];
-const LOCK_FILE: &str = ".lock";
+const RUN_FILES: [&str; 7] =
+    [CONFIG_FILE, METRICS_FILE, MODEL_FILE, LAST_FILE, DONE_FILE, CHECKPOINTS, logs::RANK_0];
 
 /// Treatment of a run that the folder already holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +56,7 @@ pub struct RunDir {
     path: PathBuf,
     /// Open for as long as this process owns the folder: closing it releases the lock.
     lock: File,
+    lease: Lease,
 }
 
 impl RunDir {
@@ -67,17 +73,21 @@ impl RunDir {
             Some(path) => path.to_owned(),
             None => make_default(Path::new("runs"), name, SystemTime::now())?,
         };
-        Self::claim(path, existing)
+        Self::claim(path, existing, PACE)
     }
 
-    fn claim(path: PathBuf, existing: Existing) -> Result<Self> {
+    fn claim(path: PathBuf, existing: Existing, pace: Pace) -> Result<Self> {
         let unwritable = |source| FolderError::Unwritable { path: path.clone(), source };
         if path.exists() && !path.is_dir() {
             return Err(FolderError::IsFile { path });
         }
+        let mut watched = None;
         if path.is_dir() {
             // A live owner matters more than the run that it writes.
-            check_free(&path)?;
+            if let Ok(Some(lock)) = open_lock(&path) {
+                let is_locked = try_lock(&lock, &path)?;
+                watched = check_lease(&path, is_locked, None, pace)?;
+            }
             refuse_run(&path, existing)?;
         }
         fs::create_dir_all(&path).map_err(unwritable)?;
@@ -88,12 +98,60 @@ impl RunDir {
             file: open_unlinked(&mut create, &path.join(LOCK_FILE)).map_err(of_lock)?,
             is_writable: true,
         };
-        try_lock(&lock, &path)?;
-        let lock = lock.file;
+        let is_locked = try_lock(&lock, &path)?;
         // Again, now that no other process can write here.
+        let stale = check_lease(&path, is_locked, watched.as_ref(), pace)?;
         refuse_run(&path, existing)?;
-        lock.set_len(0).and_then(|()| (&lock).write_all(holder().as_bytes())).map_err(unwritable)?;
-        Ok(Self { path, lock })
+        if let Some(StaleLease { holder, .. }) = stale {
+            warn!(
+                "took over the output folder `{}` from {holder}, which shows no sign of life",
+                path.display()
+            );
+        }
+        let lease = Lease::take(path.join(LOCK_FILE), &lock.file, pace).map_err(unwritable)?;
+        let run = Self { path, lock: lock.file, lease };
+        run.remove_leftovers();
+        Ok(run)
+    }
+
+    /// Removes temporary files of this folder's earlier owners, which were killed while they wrote.
+    fn remove_leftovers(&self) {
+        let names = RUN_FILES.into_iter().chain([RUN_ID_FILE]);
+        let removed = names.flat_map(|name| atomic_write::remove_leftovers(&self.file(name)));
+        let removed: Vec<_> = removed.chain(logs::remove_leftovers(&self.path)).collect();
+        if !removed.is_empty() {
+            info!("removed what an ended process left half-written: {}", removed.join(", "));
+        }
+    }
+
+    /// Fails if the run has lost its folder since it was claimed: another process owns it, or it was deleted. Notices that within
+    /// about a second; neither waits nor calls the file system.
+    ///
+    /// # Errors
+    /// [`FolderError::Lost`].
+    pub fn check_owned(&self) -> Result<()> {
+        match self.lease.loss() {
+            None => Ok(()),
+            Some(loss) => Err(FolderError::Lost { path: self.path.clone(), loss: loss.clone() }),
+        }
+    }
+
+    /// Gives the run its id, unless it continues the one in the folder: that of the checkpoint `resumed`, or a new one.
+    ///
+    /// # Errors
+    /// [`FolderError::Unwritable`].
+    pub fn identify(&self, existing: Existing, resumed: Option<&str>) -> Result<()> {
+        let continues = existing == Existing::Continue;
+        if continues && run_id::read(&self.path).is_some() {
+            return Ok(());
+        }
+        let unwritable = |source| FolderError::Unwritable { path: self.path.clone(), source };
+        let id = match resumed.filter(|_| continues) {
+            Some(id) => id.to_owned(),
+            None => run_id::random().map_err(unwritable)?,
+        };
+        let path = self.file(RUN_ID_FILE);
+        write_atomic(&path, format!("{id}\n").as_bytes()).map_err(|error| unwritable(error.source))
     }
 
     /// Deletes the files of an earlier run that this run replaces, except its checkpoints, which the caller deletes first.
@@ -103,7 +161,8 @@ impl RunDir {
     pub fn clear(&self) -> Result<()> {
         let is_file = |name: &&str| *name != CHECKPOINTS || self.file(name).is_file();
         // Log files are deleted with those of the other ranks.
-        let of_run = RUN_FILES.into_iter().filter(|name| is_file(name) && *name != logs::RANK_0);
+        let of_run =
+            RUN_FILES.into_iter().chain([RUN_ID_FILE]).filter(|name| is_file(name) && *name != logs::RANK_0);
         of_run.into_iter().try_for_each(|name| self.remove(name))?;
         logs::delete(&self.path)
     }
@@ -162,6 +221,28 @@ pub(crate) fn check_free(run: &Path) -> Result<(), FolderError> {
     try_lock(&lock, run).map(|_| ())
 }
 
+/// A lease of another host whose owner is gone.
+struct StaleLease {
+    /// Its owner, such as "process 1234 on HOST".
+    holder: String,
+    text: String,
+}
+
+/// Refuses a folder whose lease another host renews; waits until that is decided. `watched` is a lease that was found stale before.
+fn check_lease(
+    run: &Path,
+    is_locked: bool,
+    watched: Option<&StaleLease>,
+    pace: Pace,
+) -> Result<Option<StaleLease>> {
+    let known = watched.map(|stale| stale.text.as_str());
+    match lease::foreign(&run.join(LOCK_FILE), is_locked, known, pace) {
+        (Foreign::None, _) => Ok(None),
+        (Foreign::Live { holder }, _) => Err(FolderError::Busy { path: run.to_owned(), holder }),
+        (Foreign::Stale { holder }, text) => Ok(Some(StaleLease { holder, text })),
+    }
+}
+
 fn refuse_run(path: &Path, existing: Existing) -> Result<()> {
     match RUN_FILES.iter().find(|file| path.join(file).exists()) {
         Some(found) if existing == Existing::Refuse => {
@@ -171,17 +252,11 @@ fn refuse_run(path: &Path, existing: Existing) -> Result<()> {
     }
 }
 
-/// Open lock file of a run folder.
-struct Lock {
-    file: File,
-    is_writable: bool,
-}
-
 /// Result of [`hold`].
 #[derive(Debug)]
 pub(crate) enum Held {
     /// The folder is locked while this value lives.
-    Yes { _lock: File },
+    Yes { _lease: Option<Lease>, _lock: File },
     /// No run has used the folder, as in a copy of checkpoints.
     NoRun,
     /// The file system has no locks, so an active run can't be detected.
@@ -195,74 +270,14 @@ pub(crate) enum Held {
 pub(crate) fn hold(run: &Path) -> Result<Held, FolderError> {
     let unwritable = |source| FolderError::Unwritable { path: run.join(LOCK_FILE), source };
     let Some(lock) = open_lock(run).map_err(unwritable)? else { return Ok(Held::NoRun) };
-    if !try_lock(&lock, run)? {
+    let is_locked = try_lock(&lock, run)?;
+    check_lease(run, is_locked, None, PACE)?;
+    if !is_locked {
         return Ok(Held::Unknown);
     }
-    if lock.is_writable {
-        // Only for the error message of a run that starts meanwhile.
-        let _ = lock.file.set_len(0).and_then(|()| (&lock.file).write_all(holder().as_bytes()));
-    }
-    Ok(Held::Yes { _lock: lock.file })
-}
-
-fn open_lock(run: &Path) -> io::Result<Option<Lock>> {
-    let path = run.join(LOCK_FILE);
-    let mut read = OpenOptions::new();
-    read.read(true);
-    let opened = match open_unlinked(read.clone().write(true), &path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            open_unlinked(&mut read, &path).map(|file| Lock { file, is_writable: false })
-        }
-        opened => opened.map(|file| Lock { file, is_writable: true }),
-    };
-    match opened {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        opened => opened.map(Some),
-    }
-}
-
-/// Opens a regular file. A link in its place is refused: it would let a lock overwrite any file of the user.
-fn open_unlinked(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = options.custom_flags(flags.bits().cast_signed()).open(path).map_err(|error| {
-        match Errno::from_io_error(&error) {
-            Some(Errno::LOOP) => io::Error::other("it is a link, expected a regular file"),
-            _ => error,
-        }
-    })?;
-    check_regular(file.metadata()?.file_type())?;
-    Ok(file)
-}
-
-/// Takes the lock; `false` if the file system has no locks.
-fn try_lock(lock: &Lock, folder: &Path) -> Result<bool, FolderError> {
-    // An exclusive lock over NFS needs a file that is open for writing. A shared lock keeps an owner out as well.
-    let locked = if lock.is_writable { lock.file.try_lock() } else { lock.file.try_lock_shared() };
-    match locked {
-        Ok(()) => Ok(true),
-        Err(TryLockError::WouldBlock) => {
-            let mut holder = String::new();
-            // Only for the message; the owner may not have written it yet.
-            let _ = (&lock.file).take(200).read_to_string(&mut holder);
-            let holder = if holder.is_empty() { "another process".to_owned() } else { holder };
-            Err(FolderError::Busy { path: folder.to_owned(), holder })
-        }
-        Err(TryLockError::Error(source)) if is_without_locks(&source) => Ok(false),
-        Err(TryLockError::Error(source)) => Err(FolderError::Unwritable { path: folder.to_owned(), source }),
-    }
-}
-
-/// Whether the file system has no locks, as NFS without its lock daemon: then two runs in one folder are not detected.
-fn is_without_locks(error: &io::Error) -> bool {
-    [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS].contains(&Errno::from_io_error(error).unwrap_or(Errno::IO))
-}
-
-fn holder() -> String {
-    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    match host.trim() {
-        "" => format!("process {}", std::process::id()),
-        host => format!("process {} on {host}", std::process::id()),
-    }
+    // A folder that can't be written is not claimed by a run that starts meanwhile either.
+    let lease = lock.is_writable.then(|| Lease::take(run.join(LOCK_FILE), &lock.file, PACE));
+    Ok(Held::Yes { _lease: lease.transpose().map_err(unwritable)?, _lock: lock.file })
 }
 
 /// Creates `runs/<name>-<time>`; a run of the same second gets a number appended.
@@ -279,29 +294,6 @@ fn make_default(runs: &Path, name: &str, now: SystemTime) -> Result<PathBuf> {
         }
     }
     unreachable!("a free number exists")
-}
-
-/// Formats a time as `YYYYMMDD-HHMMSS` in UTC.
-fn utc(time: SystemTime) -> String {
-    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let (year, month, day) = date_of_days(seconds / 86_400);
-    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}")
-}
-
-/// Converts days since 1970-01-01 to year, month and day.
-///
-/// Source: H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
-pub(crate) fn date_of_days(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    (year, month, day)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! A folder is claimed whole or left as it was.
 
-use std::time::Duration;
+use std::os::unix::fs::FileExt as _;
+use std::time::{Duration, UNIX_EPOCH};
 
 use super::*;
 
@@ -105,27 +106,6 @@ fn default_folders_never_meet() {
 }
 
 #[test]
-fn times_are_utc() {
-    let at = |seconds| utc(UNIX_EPOCH + Duration::from_secs(seconds));
-    assert_eq!(at(0), "19700101-000000");
-    assert_eq!(at(951_782_399), "20000228-235959");
-    assert_eq!(at(951_782_400), "20000229-000000");
-    assert_eq!(at(951_868_800), "20000301-000000");
-    assert_eq!(at(1_735_689_599), "20241231-235959");
-    assert_eq!(at(4_107_542_400), "21000301-000000");
-}
-
-#[test]
-fn a_file_system_without_locks_is_no_reason_to_refuse() {
-    for errno in [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS] {
-        assert!(is_without_locks(&errno.into()));
-    }
-    for errno in [Errno::IO, Errno::INTR, Errno::BADF] {
-        assert!(!is_without_locks(&errno.into()));
-    }
-}
-
-#[test]
 fn who_deletes_in_a_folder_holds_it() {
     let folder = tempfile::tempdir().unwrap();
     assert!(matches!(hold(folder.path()).unwrap(), Held::NoRun));
@@ -143,4 +123,47 @@ fn who_deletes_in_a_folder_holds_it() {
     assert!(refused.contains(&format!("in use by process {}", std::process::id())), "{refused}");
     drop(held);
     RunDir::open(Some(folder.path()), "a", Existing::Continue).unwrap();
+}
+
+/// A live owner matters more than the run that it writes.
+#[test]
+fn a_lease_of_another_host_is_judged_before_the_folder_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = RunDir::open(Some(folder.path()), "a", Existing::Refuse).unwrap();
+    fs::write(run.file(METRICS_FILE), "old").unwrap();
+    assert!(run.check_owned().is_ok());
+    drop(run);
+    let lock = folder.path().join(LOCK_FILE);
+    let lease = |n: u64| format!("process 7 on node2\nboot other\nrenewed 20260101-000000 ({n:010})\n");
+    let pace = Pace { interval: Duration::from_millis(20), stale_after: Duration::from_millis(400) };
+    let claim = |existing| RunDir::claim(folder.path().to_owned(), existing, pace);
+    for existing in [Existing::Refuse, Existing::Continue] {
+        fs::write(&lock, lease(1)).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(100));
+                // In place, as a renewal: an empty lock file is one that was released.
+                let file = File::options().write(true).open(&lock).unwrap();
+                file.write_all_at(lease(2).as_bytes(), 0).unwrap();
+            });
+            assert_refused(claim(existing), &["in use by process 7 on node2"]);
+        });
+        assert_eq!(fs::read_to_string(&lock).unwrap(), lease(2));
+    }
+    assert_refused(claim(Existing::Refuse), &["already holds a run"]);
+    let since = std::time::Instant::now();
+    let run = claim(Existing::Continue).unwrap();
+    assert!(since.elapsed() >= Duration::from_millis(400));
+    assert!(fs::read_to_string(&lock).unwrap().starts_with(&format!("process {}", std::process::id())));
+    fs::remove_file(&lock).unwrap();
+    let since = std::time::Instant::now();
+    while run.check_owned().is_ok() {
+        assert!(since.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let lost = run.check_owned().unwrap_err().to_string();
+    assert!(
+        run.is_gone() && lost.contains("was deleted, moved or replaced") && lost.contains("\nhint: "),
+        "{lost}"
+    );
 }

@@ -51,6 +51,14 @@ impl Drop for Probe {
     }
 }
 
+/// Removes probes that ended processes left in the folder `run`, which this process owns; returns their names.
+pub(super) fn remove_leftovers(run: &Path) -> Vec<String> {
+    let entries = fs::read_dir(run.join(LOGS)).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let is_removed = |name: &String| is_probe(name) && fs::remove_file(run.join(LOGS).join(name)).is_ok();
+    names.filter(is_removed).map(|name| format!("{LOGS}/{name}")).collect()
+}
+
 /// Deletes the log files in the folder `run`, and `logs/` if nothing else is in it.
 ///
 /// # Errors
@@ -75,7 +83,12 @@ fn is_log(name: &str) -> bool {
     let name = name.strip_suffix(".1").unwrap_or(name);
     let rank = name.strip_prefix("rank-").and_then(|rest| rest.strip_suffix(".log"));
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    rank.is_some_and(is_number) || name.starts_with(".seen-")
+    rank.is_some_and(is_number) || is_probe(name)
+}
+
+/// The probe of a run.
+fn is_probe(name: &str) -> bool {
+    name.starts_with(".seen-")
 }
 
 #[cfg(test)]
@@ -102,6 +115,18 @@ mod tests {
         fs::write(file(folder.path(), 3), "old").unwrap();
         delete(folder.path()).unwrap();
         assert!(!logs.exists());
+    }
+
+    #[test]
+    fn probes_of_killed_runs_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(remove_leftovers(folder.path()).is_empty());
+        fs::create_dir(folder.path().join(LOGS)).unwrap();
+        for name in [".seen-1-2", "rank-0.log"] {
+            fs::write(folder.path().join(LOGS).join(name), "").unwrap();
+        }
+        assert_eq!(remove_leftovers(folder.path()), ["logs/.seen-1-2"]);
+        assert!(file(folder.path(), 0).exists());
     }
 
     #[test]

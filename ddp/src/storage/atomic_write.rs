@@ -54,6 +54,20 @@ pub(crate) fn write_atomic_with(
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
 }
 
+/// Removes temporary files of `path` that ended processes of this host left; returns their names.
+pub(crate) fn remove_leftovers(path: &Path) -> Vec<String> {
+    let (folder, name) = (path.parent().unwrap_or(Path::new(".")), path.file_name().unwrap_or_default());
+    let prefix = format!(".{}.", name.to_string_lossy());
+    let is_leftover = |name: &str| {
+        let pid = name.strip_prefix(&prefix).and_then(|rest| rest.strip_suffix(".tmp")?.parse::<u32>().ok());
+        pid.is_some_and(|pid| pid == std::process::id() || !Path::new("/proc").join(pid.to_string()).exists())
+    };
+    let names = fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    // One that can't be removed is only in the way.
+    names.filter(|name| is_leftover(name) && fs::remove_file(folder.join(name)).is_ok()).collect()
+}
+
 fn write_hint(path: &Path, source: &io::Error) -> String {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let hint = match source.kind() {
@@ -83,6 +97,24 @@ fn write_hint(path: &Path, source: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_an_ended_process_left_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        // No process has that number: the largest that Linux gives is 2^22.
+        let (ended, alive) = (u32::MAX, 1);
+        let left = format!(".config.toml.{ended}.tmp");
+        let kept = [
+            format!(".config.toml.{alive}.tmp"),
+            format!(".other.toml.{ended}.tmp"),
+            format!("config.toml.{ended}.tmp"),
+            ".config.toml.x.tmp".to_owned(),
+            "config.toml".to_owned(),
+        ];
+        kept.iter().chain([&left]).for_each(|name| fs::write(folder.path().join(name), "").unwrap());
+        assert_eq!(remove_leftovers(&folder.path().join("config.toml")), [left]);
+        assert!(kept.iter().all(|name| folder.path().join(name).exists()));
+    }
 
     #[test]
     fn files_change_whole_or_not_at_all() {

@@ -39,6 +39,8 @@ pub enum Values<'a> {
     F32(&'a [f32]),
     /// Double precision.
     F64(&'a [f64]),
+    /// Elements of the dtype that the format calls so, little-endian.
+    Bytes(&'static str, &'a [u8]),
 }
 
 impl<'a> Values<'a> {
@@ -47,6 +49,7 @@ impl<'a> Values<'a> {
         match self {
             Values::F32(values) => bytemuck::cast_slice(values),
             Values::F64(values) => bytemuck::cast_slice(values),
+            Values::Bytes(_, bytes) => bytes,
         }
     }
 
@@ -54,6 +57,7 @@ impl<'a> Values<'a> {
         match self {
             Values::F32(_) => "F32",
             Values::F64(_) => "F64",
+            Values::Bytes(dtype, _) => dtype,
         }
     }
 }

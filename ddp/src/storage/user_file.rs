@@ -89,10 +89,10 @@ pub(crate) fn open(what: &'static str, path: &Path) -> Result<File, FileError> {
     Ok(file)
 }
 
-/// Reads all of a regular file.
-pub(crate) fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+/// Reads a regular file, of a longer one the first `max_bytes` bytes.
+pub(crate) fn read_regular(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    open_regular(path)?.read_to_end(&mut bytes)?;
+    open_regular(path)?.take(max_bytes).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -142,6 +142,12 @@ fn is_inherited_pipe(path: &Path) -> bool {
 
 /// The hint for a path that does not exist.
 pub(crate) fn missing_hint(path: &Path) -> String {
+    if path.to_str().is_some_and(|path| path.contains("://")) {
+        return "addresses are not read: download the file, or mount the store, and name the file".to_owned();
+    }
+    if let Some(near) = near_entry(path) {
+        return format!("did you mean `{}`?", near.display());
+    }
     match std::env::current_dir() {
         Ok(folder) if path.is_relative() => {
             let folder = folder.display();
@@ -149,4 +155,18 @@ pub(crate) fn missing_hint(path: &Path) -> String {
         }
         _ => "check the spelling; with several hosts, check that each has the file".to_owned(),
     }
+}
+
+/// The entry of the same folder whose name differs by a few letters at most.
+fn near_entry(path: &Path) -> Option<PathBuf> {
+    /// Names that are compared; a folder may hold millions.
+    const MAX_ENTRIES: usize = 10_000;
+    let name = path.file_name()?.to_str()?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let entries = std::fs::read_dir(folder.unwrap_or(Path::new("."))).ok()?;
+    let names = entries.take(MAX_ENTRIES).filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let most = (name.chars().count() / 5).clamp(1, 3);
+    let distances = names.map(|other| (strsim::damerau_levenshtein(name, &other), other));
+    let (_, near) = distances.filter(|(distance, _)| *distance <= most).min()?;
+    Some(path.with_file_name(near))
 }

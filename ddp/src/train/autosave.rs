@@ -19,6 +19,7 @@ use crate::data::Loaded;
 use crate::model::file::ModelInfo;
 use crate::report::log::warn_of_all_ranks;
 use crate::report::metrics::{CheckpointEvent, Event, MetricsSink};
+use crate::run_folder::run_id;
 use crate::train::error::Stop;
 use crate::train::error::{Result, TrainError};
 use crate::train::trainer::{StateShard, Trainer};
@@ -168,8 +169,7 @@ impl<'a> Autosave<'a> {
                     metrics.write(&Event::Checkpoint(CheckpointEvent { step, bytes, pause_ms, write_s }))?;
                 }
                 SaveOutcome::Failed { error, .. } => {
-                    // Rank 0 fails with the error of any rank.
-                    warn_of_all_ranks(self.world.rank().0, &error.to_string());
+                    // Reported when it failed, by whoever saved.
                     self.failed = Some(error);
                 }
             }
@@ -213,6 +213,7 @@ impl RankSave {
         let n_tensors = state_names.len();
         let mut lacks_pinned = false;
         let options = SaveOptions {
+            run_id: store.folder().parent().and_then(run_id::read),
             // `train.stop_after_steps` applies to this leg of the run only.
             info: ModelInfo {
                 config: config.without_stop().to_saved_toml(),
@@ -259,7 +260,10 @@ impl RankSave {
                 let best = best.as_deref().map(Vec::as_slice);
                 let outcome = match saver.save_with_best(run, weights, best, &buffers.state()) {
                     Ok(saved) => SaveOutcome::Saved(saved),
-                    Err(error) => SaveOutcome::Failed { step: run.step, error },
+                    Err(error) => {
+                        warn_of_all_ranks(saver.options().rank, &error.to_string());
+                        SaveOutcome::Failed { step: run.step, error }
+                    }
                 };
                 *outcomes = vec![outcome];
                 *buffers = SnapshotBuffers::default();

@@ -1,5 +1,7 @@
 //! Errors of training: the sum of the lower rooms' errors and those of steps and runs.
 
+use std::fmt;
+
 use ddp_comm::CommError;
 use ddp_kernels::KernelError;
 
@@ -7,11 +9,13 @@ use crate::checkpoint::CheckpointError;
 use crate::config::{ConfigError, EvalMetric};
 use crate::data::DataError;
 use crate::data_parallel::ExchangeError;
+use crate::data_parallel::replica_check::ReplicaDifferences;
 use crate::model::ModelError;
 use crate::optim::OptimError;
 use crate::optim::loss_scaler::LossScalerError;
 use crate::report::ReportError;
 use crate::run_folder::FolderError;
+use crate::train::findings::Findings;
 
 /// The result of this room's functions.
 pub type Result<T, E = TrainError> = std::result::Result<T, E>;
@@ -55,23 +59,74 @@ pub enum TrainError {
     Model(#[from] ModelError),
     /// The loss is NaN or infinite.
     #[error(
-        "loss is {loss} at step {step}; weights were not updated\nhint: try a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0`, or `data.normalize = \"standard\"`"
+        "loss is {loss} at step {step}; weights were not updated{findings}\nhint: try a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0`, or `data.normalize = \"standard\"`"
     )]
     LossNotFinite {
         /// Number of the step, from 1.
         step: u64,
         /// Its mean loss.
         loss: f64,
+        /// Where it comes from, if that is known.
+        findings: Findings,
     },
     /// The gradient is NaN or infinite, although the loss is finite.
     #[error(
-        "gradient is not finite at step {step} (its norm is {norm})\nhint: try a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0`, or `data.normalize = \"standard\"`"
+        "gradient is not finite at step {step} (its norm is {norm}){findings}\nhint: try a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0`, or `data.normalize = \"standard\"`"
     )]
     GradientNotFinite {
         /// Number of the step, from 1.
         step: u64,
         /// The gradient's 2-norm.
         norm: f64,
+        /// Where it comes from, if that is known.
+        findings: Findings,
+    },
+    /// The loss is far above the recent ones.
+    #[error(
+        "loss is {loss} at step {step}, above {limit}, the limit by the recent losses; weights were not updated\nhint: try a smaller `optimizer.lr`, \
+         `train.clip_grad_norm = 1.0`, or a higher `train.spike_threshold`"
+    )]
+    LossSpike {
+        /// Number of the step, from 1.
+        step: u64,
+        /// Its mean loss.
+        loss: f64,
+        /// Largest loss that is no spike.
+        limit: f64,
+    },
+    /// The run ends although its policy for such steps would continue.
+    #[error("{reason}: {error}")]
+    GivenUp {
+        /// The reason.
+        reason: GiveUp,
+        /// The step's error.
+        error: Box<TrainError>,
+    },
+    /// The ranks hold different bits of what they must hold alike.
+    #[error(
+        "the ranks' replicas differ after step {step}:\n  {differences}\n\
+         hint: a rank's memory or device is at fault, or the program: check the host of the ranks that differ, and resume from a \
+         checkpoint of step {last_check} or before; with `train.on_replica_difference = \"repair\"` a run continues from the majority"
+    )]
+    ReplicasDiffer {
+        /// Number of the last step, from 1.
+        step: u64,
+        /// Step of the last check that found no difference, or 0.
+        last_check: u64,
+        /// The differences.
+        differences: Box<ReplicaDifferences>,
+    },
+    /// The ranks hold different bits, and no majority says which are right.
+    #[error(
+        "the ranks' replicas differ after step {step} and cannot be repaired:\n  {differences}\n\
+         hint: the same command with `--resume auto` continues from the newest checkpoint; if it happens again, check the memory and \
+         devices of these hosts"
+    )]
+    NoMajority {
+        /// Number of the last step, from 1.
+        step: u64,
+        /// The differences.
+        differences: Box<ReplicaDifferences>,
     },
     /// A CUDA graph was requested, and none can be captured.
     #[error(
@@ -133,17 +188,73 @@ pub enum TrainError {
     EvaluationStopped,
 }
 
+/// Reason for which a run ends although its policy for a step that went wrong would continue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GiveUp {
+    /// There is no checkpoint to return to.
+    NoCheckpoint,
+    /// The updates of as many steps as allowed were left out before.
+    TooMany {
+        /// The number of these steps.
+        n: usize,
+    },
+}
+
+impl fmt::Display for GiveUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GiveUp::NoCheckpoint => f.write_str("the run has no checkpoint to return to"),
+            GiveUp::TooMany { n } => write!(f, "the updates of {n} steps were left out before"),
+        }
+    }
+}
+
 impl TrainError {
+    /// The step and what is wrong with it, in a few words.
+    pub(crate) fn fact(&self) -> String {
+        let text = self.to_string();
+        let line = text.lines().next().unwrap_or_default();
+        line.split_once(';').map_or(line, |(fact, _)| fact).to_owned()
+    }
+
     /// Whether the run failed, rather than the command, config or data being at fault.
     pub fn is_failure(&self) -> bool {
-        matches!(self, Self::LossNotFinite { .. } | Self::GradientNotFinite { .. })
+        self.step().is_some() || matches!(self, Self::ReplicasDiffer { .. })
     }
 
     /// The step that failed, from 1, if the error belongs to one.
     pub fn step(&self) -> Option<u64> {
         match self {
-            Self::LossNotFinite { step, .. } | Self::GradientNotFinite { step, .. } => Some(*step),
+            Self::LossNotFinite { step, .. }
+            | Self::GradientNotFinite { step, .. }
+            | Self::LossSpike { step, .. } => Some(*step),
+            Self::GivenUp { error, .. } => error.step(),
             _ => None,
+        }
+    }
+
+    /// The same error of a run that gives up for this reason.
+    pub(crate) fn given_up(self, reason: GiveUp) -> Self {
+        Self::GivenUp { reason, error: Box::new(self) }
+    }
+
+    /// Whether the error takes findings.
+    pub(crate) fn has_findings(&self) -> bool {
+        match self {
+            Self::LossNotFinite { .. } | Self::GradientNotFinite { .. } => true,
+            Self::GivenUp { error, .. } => error.has_findings(),
+            _ => false,
+        }
+    }
+
+    /// Adds findings to the error of a step that is not finite.
+    pub(crate) fn add_findings(&mut self, found: Findings) {
+        match self {
+            Self::LossNotFinite { findings, .. } | Self::GradientNotFinite { findings, .. } => {
+                *findings = found
+            }
+            Self::GivenUp { error, .. } => error.add_findings(found),
+            _ => {}
         }
     }
 
@@ -153,11 +264,15 @@ impl TrainError {
             self,
             Self::LossNotFinite { .. }
                 | Self::GradientNotFinite { .. }
+                | Self::LossSpike { .. }
+                | Self::GivenUp { .. }
                 | Self::NoEvalWeight { .. }
                 | Self::TooFewRowsToPermute { .. }
                 | Self::MetricUndefined { .. }
                 | Self::BatchOverflows
                 | Self::NoGraph { .. }
+                | Self::ReplicasDiffer { .. }
+                | Self::NoMajority { .. }
         )
     }
 }

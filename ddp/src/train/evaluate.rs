@@ -91,7 +91,7 @@ pub fn evaluate_until(
         let Batch { x, targets, weights: row_weights } = feed.next(&mut rows)?;
         model.forward(x, None)?;
         let outputs = model.outputs(n_rows)?;
-        let sums = SumsOutput { tail: sums.view_mut(), accumulate };
+        let sums = SumsOutput { tail: sums.view_mut(), accumulate, extra: None };
         loss.apply(outputs, targets, row_weights, 1.0, None, sums)?;
         if request.task == Task::Classification {
             ops::count_correct(outputs, targets, row_weights, count.view_mut(), accumulate)?;
@@ -179,7 +179,7 @@ impl Feed {
             slots.push(DeviceRows::new(gpu, n_rows, rows.device_shape())?);
         }
         let slot = &mut slots[*next];
-        rows.send(slot)?;
+        rows.send(slot, None)?;
         Ok(slot.batch(0..n_rows)?)
     }
 

@@ -7,9 +7,9 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
 use ddp_comm::World;
-use ddp_kernels::cuda::{Download, Gpu, Graph, Upload};
-use ddp_kernels::ops::{LossSums, STEP_SCALARS_LEN, STEP_SUMS_LEN, StepScalars};
-use ddp_kernels::{DType, Tensor, TensorRef};
+use ddp_kernels::cuda::{Download, Gpu, Graph};
+use ddp_kernels::ops::{LossSums, STEP_SCALARS_LEN, STEP_SUMS_LEN, ScalarsOutput, StepScalars};
+use ddp_kernels::{DType, MemoryUse, Tensor, TensorRef};
 use tracing::warn;
 
 use crate::data::batch::Batch;
@@ -19,32 +19,29 @@ use crate::data_parallel::buckets::STEP_VOTE;
 use crate::train::error::{Result, TrainError};
 use crate::train::options::GraphMode;
 use crate::train::step_info::{StepInfo, StepOutcome, StepShape};
+use crate::train::withheld::{self, NonFinite, Withheld};
 
 /// Input slots: one is copied while the other computes.
 pub(crate) const N_SLOTS: usize = 2;
+/// Bytes of a step's sums.
+const SUMS_BYTES: usize = STEP_SUMS_LEN * size_of::<f32>();
 
 /// Inputs, graphs and outcomes of steps on one GPU.
 #[derive(Debug)]
 pub(crate) struct GpuStep {
     gpu: &'static Gpu,
     slots: Vec<InputSlot>,
-    outcomes: Vec<OutcomeSlot>,
+    /// Sums of the step in each slot and, where it has a norm, their sum of squares, in transfer to the host.
+    outcomes: Vec<Download>,
     graphs: Graphs,
     pending: VecDeque<Pending>,
 }
 
-/// Rows and scalars of a step, on the host and on the device.
+/// Rows and scalars of a step on the device.
 #[derive(Debug)]
 pub(crate) struct InputSlot {
     rows: DeviceRows,
-    scalars: Upload,
-}
-
-/// A step's sums and norm in transfer to the host.
-#[derive(Debug)]
-struct OutcomeSlot {
-    sums: Download,
-    sum_of_squares: Download,
+    scalars: Tensor,
 }
 
 /// An enqueued step with an unread outcome.
@@ -87,10 +84,7 @@ impl Graphs {
 
 impl GpuStep {
     pub(crate) fn new(gpu: &'static Gpu, mode: GraphMode) -> Result<Self> {
-        let outcome = || {
-            let sums = Download::new(gpu, STEP_SUMS_LEN * size_of::<f32>())?;
-            Ok::<_, TrainError>(OutcomeSlot { sums, sum_of_squares: Download::new(gpu, size_of::<f64>())? })
-        };
+        let outcome = || Download::new(gpu, SUMS_BYTES + size_of::<f64>());
         Ok(GpuStep {
             gpu,
             slots: Vec::new(),
@@ -100,7 +94,7 @@ impl GpuStep {
         })
     }
 
-    /// Starts the copy of a step's rows and scalars to slot `slot` on the device.
+    /// Starts the copy of a step's rows to slot `slot` on the device, and writes its scalars there.
     pub(crate) fn send(&mut self, slot: usize, rows: &mut impl StepRows, scalars: StepScalars) -> Result<()> {
         let n_own = rows.own_rows().len();
         let shape = rows.device_shape();
@@ -108,8 +102,8 @@ impl GpuStep {
             self.make_slots(n_own, shape)?;
         }
         let slot = &mut self.slots[slot];
-        slot.scalars.send_slice(&scalars.to_array())?;
-        Ok(rows.send(&mut slot.rows)?)
+        let scalars = ScalarsOutput { scalars, to: slot.scalars.view_mut() };
+        Ok(rows.send(&mut slot.rows, Some(scalars))?)
     }
 
     fn make_slots(&mut self, n_own: usize, shape: DeviceShape) -> Result<()> {
@@ -119,7 +113,12 @@ impl GpuStep {
         for _ in 0..N_SLOTS {
             self.slots.push(InputSlot {
                 rows: DeviceRows::new(self.gpu, n_own, shape)?,
-                scalars: Upload::new(self.gpu, &[STEP_SCALARS_LEN], DType::F64)?,
+                scalars: Tensor::zeros_for(
+                    MemoryUse::Data,
+                    &[STEP_SCALARS_LEN],
+                    DType::F64,
+                    self.gpu.device(),
+                )?,
             });
         }
         Ok(())
@@ -207,14 +206,9 @@ impl GpuStep {
         scalars: StepScalars,
         info: StepInfo,
     ) -> Result<()> {
-        let outcome = &mut self.outcomes[slot];
-        outcome.sums.start(sums)?;
-        if shape.has_norm {
-            outcome.sum_of_squares.start(sum_of_squares)?;
-        }
-        let inputs = &mut self.slots[slot];
-        inputs.rows.consumed()?;
-        inputs.scalars.consumed()?;
+        let parts = [sums, sum_of_squares];
+        self.outcomes[slot].start_all(&parts[..1 + usize::from(shape.has_norm)])?;
+        self.slots[slot].rows.consumed()?;
         self.pending.push_back(Pending { slot, shape, scalars, info });
         Ok(())
     }
@@ -223,6 +217,7 @@ impl GpuStep {
     pub(crate) fn outcome(
         &mut self,
         world: &World,
+        nonfinite: NonFinite,
         in_flight: usize,
     ) -> Result<Option<(StepInfo, StepOutcome)>> {
         if self.pending.len() <= in_flight {
@@ -231,24 +226,27 @@ impl GpuStep {
         let Some(Pending { slot, shape, scalars, info }) = self.pending.pop_front() else {
             return Ok(None);
         };
-        let OutcomeSlot { sums, sum_of_squares } = &mut self.outcomes[slot];
-        let last = if shape.has_norm { &*sum_of_squares } else { &*sums };
-        world.tensor_group().wait_until(|| last.is_there())?;
-        let tail = sums.wait::<f32>()?;
+        let outcome = &mut self.outcomes[slot];
+        world.tensor_group().wait_until(|| outcome.is_there())?;
+        let tail = outcome.wait_range::<f32>(0..SUMS_BYTES)?;
         let (sums, votes) = (LossSums::load(tail), tail[STEP_VOTE] as u64);
         let scale = sums.mean_scale(scalars.expected_weight) * scalars.unscale;
-        let grad_norm =
-            if shape.has_norm { Some(sum_of_squares.wait::<f64>()?[0].sqrt() * scale) } else { None };
-        if !sums.loss.is_finite() {
-            return Err(TrainError::LossNotFinite { step: info.step, loss: sums.mean() });
+        let squares = SUMS_BYTES..SUMS_BYTES + size_of::<f64>();
+        let grad_norm = match shape.has_norm {
+            true => Some(outcome.wait_range::<f64>(squares)?[0].sqrt() * scale),
+            false => None,
+        };
+        let limit = scalars.loss_limit;
+        let mut withheld = withheld::by_loss(&sums, limit);
+        let overflows = shape.loss_scale.is_some() && grad_norm.is_some_and(|norm| !norm.is_finite());
+        let skipped = withheld.is_none() && overflows;
+        if !skipped {
+            // A fused ReLU maps NaN to zero, so NaN weights can leave the loss finite: the gradient shows them.
+            withheld = withheld.or_else(|| withheld::by_gradient(&sums, grad_norm, limit));
         }
-        // A fused ReLU maps NaN to zero, so NaN weights can leave the loss finite: the gradient shows them.
-        let not_finite = grad_norm.filter(|norm| !norm.is_finite());
-        let skipped = shape.loss_scale.is_some() && not_finite.is_some();
-        if let Some(norm) = not_finite.filter(|_| !skipped) {
-            return Err(TrainError::GradientNotFinite { step: info.step, norm });
-        }
-        Ok(Some((info, StepOutcome { sums, grad_norm, votes, skipped })))
+        let check = |withheld: Withheld| withheld.check(nonfinite, info.step, &sums, grad_norm);
+        let withheld = withheld.map(check).transpose()?;
+        Ok(Some((info, StepOutcome { sums, grad_norm, votes, skipped, withheld })))
     }
 }
 
@@ -268,6 +266,6 @@ impl InputSlot {
 
     /// [`StepScalars`] on the device.
     pub(crate) fn scalars(&self) -> &Tensor {
-        self.scalars.device()
+        &self.scalars
     }
 }

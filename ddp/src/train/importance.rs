@@ -6,11 +6,11 @@
 use std::sync::Arc;
 
 use ddp_comm::World;
+use ddp_kernels::KeyedPermutation;
 
 use crate::config::{EvalMetric, MetricSet};
 use crate::data::loader::LoaderOptions;
 use crate::data::order::partition::EvalPartition;
-use crate::data::order::permutation::KeyedPermutation;
 use crate::data::{ColumnValues, Dataset, Preprocessor, UserColumn, permuted_columns};
 use crate::model::{LossHead, Network};
 use crate::report::EvalMetrics;

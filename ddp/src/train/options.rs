@@ -10,6 +10,7 @@ use crate::data_parallel::gradients::ExchangeOptions;
 use crate::data_parallel::shard_plan::ShardPlan;
 use crate::model::{ModelSpec, ParamLayout};
 use crate::optim::loss_scaler::LossScalerConfig;
+use crate::train::withheld::NonFinite;
 
 /// Whether steps on a GPU are captured once and replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -47,6 +48,8 @@ pub struct TrainerOptions {
     pub micro_shards: Option<usize>,
     /// Loss scaling, for gradients in f16.
     pub loss_scaling: Option<LossScalerConfig>,
+    /// Treatment of a loss that is not finite, and of a gradient unless the loss is scaled.
+    pub nonfinite: NonFinite,
 }
 
 impl Default for TrainerOptions {
@@ -64,6 +67,7 @@ impl Default for TrainerOptions {
             zero: ZeroStage::Off,
             micro_shards: None,
             loss_scaling: None,
+            nonfinite: NonFinite::Fail,
         }
     }
 }

@@ -22,6 +22,8 @@ pub(crate) struct RunClock {
     pub(crate) samples: u64,
     /// Values at the last lap.
     last: (f64, u64, LoaderTimes),
+    /// The last known time of copying a step's rows to the GPU, in ms.
+    h2d_ms: f64,
 }
 
 /// Rates since the last lap.
@@ -31,20 +33,24 @@ pub(crate) struct RecentRates {
     pub(crate) samples_per_s: f64,
     /// Time that a step waited for its rows, in ms.
     pub(crate) data_wait_ms: f64,
-    /// Time of copying a step's rows to the GPU, in ms.
+    /// Time of copying a step's rows to the GPU, in ms, in the last steps of which it is known.
     pub(crate) h2d_ms: f64,
 }
 
 impl RunClock {
     /// Returns the rates since the last call.
     pub(crate) fn lap(&mut self, times: LoaderTimes) -> RecentRates {
-        let RunClock { train_s, samples, last, .. } = self;
+        let RunClock { train_s, samples, last, h2d_ms, .. } = self;
         let (last_s, last_samples, last_times) = std::mem::replace(last, (*train_s, *samples, times));
         let n_batches = (times.n_batches - last_times.n_batches).max(1) as f64;
+        let n_timed = times.n_timed - last_times.n_timed;
+        if n_timed > 0 {
+            *h2d_ms = (times.h2d_ms - last_times.h2d_ms) / n_timed as f64;
+        }
         RecentRates {
             samples_per_s: (*samples - last_samples) as f64 / (*train_s - last_s),
             data_wait_ms: (times.wait - last_times.wait).as_secs_f64() * 1e3 / n_batches,
-            h2d_ms: (times.h2d_ms - last_times.h2d_ms) / n_batches,
+            h2d_ms: *h2d_ms,
         }
     }
 

@@ -6,7 +6,7 @@ use ddp_kernels::cpu::threads;
 
 use crate::checkpoint::RunState;
 use crate::config::precision::Precision;
-use crate::config::{Config, Determinism, Length};
+use crate::config::{BadStep, Batch, Config, Determinism, Length};
 use crate::data::Loaded;
 use crate::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
 use crate::data::order::partition::{EvalPartition, GlobalBatches, PartitionKind, RankPartition};
@@ -17,7 +17,7 @@ use crate::optim::optimizer::Optimizer;
 use crate::optim::param_groups::ParamGroups;
 use crate::optim::schedule::Schedule;
 use crate::train::error::{Result, TrainError};
-use crate::train::trainer::{GraphMode, Trainer, TrainerOptions};
+use crate::train::trainer::{GraphMode, NonFinite, Trainer, TrainerOptions};
 
 /// Rows of an evaluation batch, where training's micro-batches are smaller.
 const EVAL_ROWS: usize = 256;
@@ -36,7 +36,8 @@ pub struct BatchPartition {
 }
 
 impl BatchPartition {
-    /// Creates the partition that `config` describes; a resumed run keeps its `global_rows`.
+    /// Creates the partition that `config` describes. A resumed run keeps its `global_rows`; where the config names the rows of a
+    /// rank, it takes as many micro-batches of that size as another number of ranks needs.
     ///
     /// # Errors
     /// [`TrainError::BatchOverflows`]; [`TrainError::MoreRanksThanShards`] where a rank would have no rows in any step.
@@ -56,6 +57,13 @@ impl BatchPartition {
         global_rows: Option<usize>,
     ) -> Result<Self> {
         let train = &config.train;
+        let n_micro = match (train.batch, global_rows) {
+            // The micro-batch keeps its size, for which there is memory.
+            (Batch::PerRank(rows), Some(global_rows)) => {
+                global_rows.div_ceil(rows.saturating_mul(world_size))
+            }
+            _ => train.grad_accum_steps,
+        };
         let global_rows = match global_rows {
             Some(rows) => rows,
             None => train.global_rows(world_size).ok_or(TrainError::BatchOverflows)?,
@@ -69,9 +77,7 @@ impl BatchPartition {
                 }
                 (PartitionKind::MicroShards { n_shards }, n_shards)
             }
-            Determinism::Off | Determinism::On => {
-                (PartitionKind::Ranks { n_micro: train.grad_accum_steps }, world_size)
-            }
+            Determinism::Off | Determinism::On => (PartitionKind::Ranks { n_micro }, world_size),
         };
         let partition = RankPartition { kind, rank: rank.0, world_size };
         let largest_step = partition.max_micro_batch_rows(global_rows.min(data.train.len()));
@@ -95,6 +101,13 @@ pub fn schedule(config: &Config, n_rows: usize, global_rows: usize) -> Result<Sc
         Length::Epochs(n) => n as u64 * GlobalBatches::steps_per_epoch(n_rows, global_rows) as u64,
     };
     Ok(Schedule::new(&config.schedule, config.optimizer.lr, Some(n_steps))?)
+}
+
+/// Returns the layers of a run of `config` on `data`.
+pub fn model_spec(config: &Config, data: &Loaded) -> ModelSpec {
+    let layout = data.train.layout();
+    ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs())
+        .with_embeddings(data.preprocessor.plan.embeddings())
 }
 
 /// Creates the trainer before its first step, with weights initialized from the seed.
@@ -141,6 +154,10 @@ pub(crate) fn trainer_options(
             PartitionKind::Ranks { .. } => None,
         },
         loss_scaling: (train.precision == Precision::F16).then(scaling),
+        nonfinite: match train.bad_steps.on_nonfinite {
+            BadStep::Stop => NonFinite::Fail,
+            BadStep::Skip | BadStep::Rollback => NonFinite::Withhold,
+        },
         ..TrainerOptions::default()
     }
 }
@@ -171,11 +188,11 @@ pub fn loader(
     let loading = LoaderOptions::from_config(&config.data, device, cores, normalizer);
     let shuffle = Shuffle::new(&config.data, &*data.train);
     let (n_rows, seed) = (data.train.len(), config.train.seed);
-    let mut plan =
-        BatchPlan::new(world, n_rows, partition.global_rows, config.train.grad_accum_steps, seed, shuffle);
-    if let PartitionKind::MicroShards { n_shards } = partition.train.kind {
-        plan = plan.micro_shards(n_shards);
-    }
+    let plan = |n_micro| BatchPlan::new(world, n_rows, partition.global_rows, n_micro, seed, shuffle);
+    let mut plan = match partition.train.kind {
+        PartitionKind::Ranks { n_micro } => plan(n_micro),
+        PartitionKind::MicroShards { n_shards } => plan(1).micro_shards(n_shards),
+    };
     if let Some(state) = state {
         plan = plan.starting_at(state.cursor);
     }

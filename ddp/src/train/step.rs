@@ -1,7 +1,7 @@
 //! Forward, backward and update of one step: run on the CPU, enqueued on a GPU.
 
 use ddp_comm::World;
-use ddp_kernels::ops::{LossSums, SumsOutput, UpdateInputs};
+use ddp_kernels::ops::{self, LossSums, UpdateInputs};
 use ddp_kernels::{DType, MemoryUse, Tensor, TensorRef};
 
 use crate::data::batch::Batch;
@@ -9,13 +9,14 @@ use crate::data::step_rows::{MicroBatch, StepRows};
 use crate::data_parallel::buckets::BucketPlan;
 use crate::data_parallel::buckets::STEP_VOTE;
 use crate::data_parallel::gradients::{Gradients, MicroStep, Vote};
-use crate::data_parallel::shard_plan::ShardPlan;
+use crate::data_parallel::shard_plan::{Shard, ShardPlan};
 use crate::model::{DropoutStep, LossHead, Network};
 use crate::optim::optimizer::{Optimizer, UpdateScale};
 use crate::train::error::{Result, TrainError};
 use crate::train::gpu_step::GpuStep;
 use crate::train::options::TrainerOptions;
 use crate::train::step_info::{StepOutcome, StepRequest, StepShape};
+use crate::train::withheld::{self, NonFinite, Withheld};
 
 /// Model, loss, gradients and optimiser of one rank.
 #[derive(Debug)]
@@ -48,7 +49,20 @@ impl<'w> Replica<'w> {
 
     /// Whether the update needs the norm of the gradient.
     pub(crate) fn needs_norm(&self, loss_scale: Option<f64>) -> bool {
-        self.options.clip_grad_norm > 0.0 || loss_scale.is_some()
+        let Self { options, .. } = self;
+        options.clip_grad_norm > 0.0 || loss_scale.is_some() || options.nonfinite == NonFinite::Withhold
+    }
+
+    /// Starts the moving average, if one is kept, at the weights before the first step, which replaces it unless its update is
+    /// withheld.
+    pub(crate) fn start_average(&mut self) -> Result<()> {
+        let Replica { model, optimizer, shard_plan, .. } = self;
+        let Some(ema) = optimizer.ema_mut() else { return Ok(()) };
+        for Shard { flat, state_start } in shard_plan.own_shards() {
+            let average = ema.view_mut().range(state_start, state_start + flat.len())?;
+            ops::copy(model.weights().view().range(flat.start, flat.end)?, average)?;
+        }
+        Ok(())
     }
 
     /// Enqueues a step on the rows in slot `slot` on the GPU's streams; asynchronous.
@@ -115,19 +129,22 @@ impl<'w> Replica<'w> {
         }
         let tail = self.grads.tail()?.as_slice::<f32>("step", "sums")?;
         let (sums, votes) = (LossSums::load(tail), tail[STEP_VOTE] as u64);
-        if !sums.loss.is_finite() {
-            return Err(TrainError::LossNotFinite { step, loss: sums.mean() });
+        if let Some(withheld) = withheld::by_loss(&sums, request.loss_limit) {
+            let withheld = Some(withheld.check(self.options.nonfinite, step, &sums, None)?);
+            self.optimizer.begin_step();
+            return Ok(StepOutcome { sums, grad_norm: None, votes, skipped: false, withheld });
         }
         // With row weights the true divisor is known only after the reduction.
         let is_weighted = self.loss.is_weighted(rows.has_weights());
         let mean_scale = if is_weighted { sums.mean_scale(expected_weight) } else { 1.0 };
         let scale = mean_scale / loss_scale.unwrap_or(1.0);
-        let (grad_norm, skipped) = self.update_on_cpu(scale, request.want_grad_norm, loss_scale)?;
-        Ok(StepOutcome { sums, grad_norm, votes, skipped })
+        let Updated { grad_norm, skipped, withheld } =
+            self.update_on_cpu(scale, request, loss_scale, sums)?;
+        Ok(StepOutcome { sums, grad_norm, votes, skipped, withheld })
     }
 
     /// Computes outputs and loss of a micro-batch; writes the gradient of the outputs, `scale` times that of the sum of losses,
-    /// and adds the sums to the tail.
+    /// and adds the sums, and this rank's vote, to the tail.
     fn forward(
         &mut self,
         batch: MicroBatch<'_>,
@@ -138,12 +155,10 @@ impl<'w> Replica<'w> {
     ) -> Result<()> {
         let n_rows = batch.rows.x.shape().rows_cols().0;
         self.model.forward(batch.rows.x, dropout)?;
-        let (tail, accumulate) = self.grads.tail_mut(micro_step)?;
+        let sums = self.grads.sums_output(vote, micro_step)?;
         let (outputs, d_outputs) = self.model.outputs_and_gradient(n_rows)?;
-        let sums = SumsOutput { tail, accumulate };
         let Batch { targets, weights, .. } = batch.rows;
-        self.loss.apply(outputs, targets, weights, scale, Some(d_outputs), sums)?;
-        Ok(self.grads.vote(vote, micro_step)?)
+        Ok(self.loss.apply(outputs, targets, weights, scale, Some(d_outputs), sums)?)
     }
 
     /// Computes the gradients of a micro-batch; after the step's last one they are reduced over the ranks.
@@ -157,17 +172,19 @@ impl<'w> Replica<'w> {
         Ok(grads.backward(world, model, batch.rows.x, dropout, micro_step, shard_plan)?)
     }
 
-    /// Clips and updates, unless the gradient of a scaled loss is not finite. Returns the norm of the gradient, and whether the
-    /// update was skipped. `scale` turns the accumulated gradient into that of the mean.
+    /// Clips and updates, unless the update is withheld or the gradient of a scaled loss is not finite. `scale` turns the
+    /// accumulated gradient into that of the mean.
     fn update_on_cpu(
         &mut self,
         scale: f64,
-        want_grad_norm: bool,
+        request: StepRequest,
         loss_scale: Option<f64>,
-    ) -> Result<(Option<f64>, bool)> {
+        sums: LossSums,
+    ) -> Result<Updated> {
+        let StepRequest { want_grad_norm, loss_limit, .. } = request;
         let clip = self.options.clip_grad_norm;
         let needs_norm = self.needs_norm(loss_scale);
-        let Replica { world, model, optimizer, grads, shard_plan, sum_of_squares, .. } = self;
+        let Replica { world, model, optimizer, grads, shard_plan, sum_of_squares, options, .. } = self;
         let mut norm = |grads: &Gradients| {
             grads.sum_of_squares(world, shard_plan, sum_of_squares)?;
             Ok::<_, TrainError>(sum_of_squares.view().as_slice::<f64>("step", "norm")?[0].sqrt() * scale)
@@ -182,11 +199,14 @@ impl<'w> Replica<'w> {
             }
             grad_norm = Some(norm(grads)?);
         }
-        if let Some(norm) = grad_norm.filter(|norm| !norm.is_finite()) {
-            return match loss_scale {
-                Some(_) => Ok((grad_norm, true)),
-                None => Err(TrainError::GradientNotFinite { step: optimizer.n_steps() + 1, norm }),
-            };
+        if loss_scale.is_some() && grad_norm.is_some_and(|norm| !norm.is_finite()) {
+            return Ok(Updated { grad_norm, skipped: true, withheld: None });
+        }
+        if let Some(withheld) = withheld::by_gradient(&sums, grad_norm, loss_limit) {
+            let step = optimizer.n_steps() + 1;
+            let withheld = Some(withheld.check(options.nonfinite, step, &sums, grad_norm)?);
+            optimizer.begin_step();
+            return Ok(Updated { grad_norm, skipped: false, withheld });
         }
         // As torch.nn.utils.clip_grad_norm_.
         let is_clipped = clip > 0.0;
@@ -214,18 +234,25 @@ impl<'w> Replica<'w> {
         if want_grad_norm && grad_norm.is_none() {
             let norm = norm(grads)?;
             // As on a GPU: known only after the update, but before a checkpoint can save it.
-            if !norm.is_finite() {
-                return Err(TrainError::GradientNotFinite { step: optimizer.n_steps(), norm });
-            }
             grad_norm = Some(norm);
+            if !norm.is_finite() {
+                Withheld::Gradient.check(NonFinite::Fail, optimizer.n_steps(), &sums, grad_norm)?;
+            }
         }
-        Ok((grad_norm, false))
+        Ok(Updated { grad_norm, skipped: false, withheld: None })
     }
 
     fn dropout<'a>(&self, first_row: usize, step: u64, scalars: Option<TensorRef<'a>>) -> DropoutStep<'a> {
         let (seed, first_row) = (self.options.seed, first_row as u64);
         DropoutStep { seed, step, first_row, scalars }
     }
+}
+
+/// Outcome of the update on the CPU.
+struct Updated {
+    grad_norm: Option<f64>,
+    skipped: bool,
+    withheld: Option<Withheld>,
 }
 
 /// Updates the weights whose reduced gradients this rank holds: all of them, or its shard of each block, whose weights the ranks

@@ -3,6 +3,7 @@
 use ddp_kernels::ops::LossSums;
 
 use crate::data::order::partition::RankPartition;
+use crate::train::withheld::Withheld;
 
 /// Outcome of a step, the same on every rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -16,15 +17,26 @@ pub struct StepOutcome {
     /// Whether the step was skipped, because the gradients of a scaled loss were not finite: weights, state and step count are
     /// unchanged.
     pub skipped: bool,
+    /// Why the step's update was withheld, if it was.
+    pub withheld: Option<Withheld>,
 }
 
 /// Options of one step.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepRequest {
     /// Whether the outcome must report the norm of the gradient.
     pub want_grad_norm: bool,
     /// This rank's vote; the outcome holds the sum over the ranks, exact up to 2^24.
     pub vote: u32,
+    /// Largest mean loss of a step that updates the weights; infinity for any finite one, negative infinity for none.
+    pub loss_limit: f64,
+}
+
+impl Default for StepRequest {
+    /// No norm, no vote, any finite loss.
+    fn default() -> Self {
+        StepRequest { want_grad_norm: false, vote: 0, loss_limit: f64::INFINITY }
+    }
 }
 
 /// Facts about a step that are known before it runs.

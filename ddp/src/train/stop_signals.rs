@@ -18,7 +18,7 @@ use ddp_comm::{Launcher, Watchdog, World, failure};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
-use signal_hook::{flag, low_level};
+use signal_hook::{SigId, flag, low_level};
 use tracing::{info, warn};
 
 use crate::exit_code;
@@ -39,6 +39,8 @@ pub struct StopSignals {
     is_seen: Arc<AtomicBool>,
     /// Whether signals do what they do to any program.
     ends_at_once: Arc<AtomicBool>,
+    /// The handler that ends the process at a second SIGINT.
+    second_interrupt: Option<SigId>,
     stage: Arc<CurrentStage>,
 }
 
@@ -86,10 +88,15 @@ impl StopSignals {
     /// # Errors
     /// The system's error for a handler or a thread.
     pub fn listen(launcher: Option<Launcher>) -> io::Result<Self> {
-        let signals = StopSignals::default();
+        let mut signals = StopSignals::default();
         let is_interrupted = Arc::new(AtomicBool::new(false));
         // In this order: the first SIGINT finds the flag down and puts it up.
-        flag::register_conditional_shutdown(SIGINT, exit_code::INTERRUPTED.into(), is_interrupted.clone())?;
+        let shutdown = flag::register_conditional_shutdown(
+            SIGINT,
+            exit_code::INTERRUPTED.into(),
+            is_interrupted.clone(),
+        )?;
+        signals.second_interrupt = Some(shutdown);
         flag::register(SIGINT, is_interrupted)?;
         for signal in [SIGUSR1, SIGTERM, SIGINT] {
             flag::register_conditional_default(signal, signals.ends_at_once.clone())?;
@@ -106,6 +113,11 @@ impl StopSignals {
             // The three signals are known to the library.
             let _ = low_level::emulate_default_handler(signal);
         }
+    }
+
+    /// From now on signals are only recorded: for a process that passes them on to the ranks it has started.
+    pub fn only_record(&self) {
+        self.second_interrupt.map(low_level::unregister);
     }
 
     /// From now on a signal to this rank ends the job with status 85, since nothing is saved yet.

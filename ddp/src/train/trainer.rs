@@ -11,6 +11,7 @@ use ddp_kernels::ops::StepScalars;
 use ddp_kernels::{Device, Tensor, TensorRef};
 
 use crate::data_parallel::averaged_weights::AveragedWeights;
+use crate::data_parallel::replica_check::{ReplicaCheck, ReplicaDifferences};
 use crate::model::{LossHead, Network};
 use crate::optim::loss_scaler::{LossScaler, LossScalerState};
 use crate::optim::optimizer::Optimizer;
@@ -25,6 +26,7 @@ pub use crate::data_parallel::shard_plan::StateShard;
 pub use crate::model::DropoutStep;
 pub use crate::train::options::{GraphMode, TrainerOptions};
 pub use crate::train::step_info::{StepInfo, StepOutcome, StepRequest};
+pub use crate::train::withheld::{NonFinite, Withheld};
 
 /// Model, optimiser and buffers of a run, allocated once.
 #[derive(Debug)]
@@ -38,6 +40,8 @@ pub struct Trainer<'w> {
     /// Loss scaler of a run in f16.
     scaler: Option<LossScaler>,
     averaged: AveragedWeights,
+    /// Allocated for the first comparison of replicas.
+    replica_check: Option<ReplicaCheck>,
 }
 
 impl<'w> Trainer<'w> {
@@ -78,6 +82,7 @@ impl<'w> Trainer<'w> {
             gpu,
             scaler: options.loss_scaling.map(LossScaler::new),
             averaged: AveragedWeights::default(),
+            replica_check: None,
         })
     }
 
@@ -192,14 +197,41 @@ impl<'w> Trainer<'w> {
         result
     }
 
+    /// Compares what all ranks hold alike, weights and optimiser state, by fingerprints; returns the differences, the same on all
+    /// ranks. Collective; on a GPU the host waits for the steps in flight.
+    ///
+    /// # Errors
+    /// `TrainError::Kernel`, also for failed work of these steps; `TrainError::Comm` if a collective fails.
+    pub fn compare_replicas(&mut self) -> Result<Option<ReplicaDifferences>> {
+        let Replica { world, model, optimizer, shard_plan, .. } = &self.replica;
+        let check = match &mut self.replica_check {
+            Some(check) => check,
+            none => none.insert(ReplicaCheck::new(model, optimizer, shard_plan)?),
+        };
+        Ok(check.compare(world, model, optimizer)?)
+    }
+
+    /// Copies what differs from a rank of its majority to all ranks; does nothing for a parameter without one. Collective.
+    ///
+    /// # Errors
+    /// `TrainError::Kernel`; `TrainError::Comm` if a collective fails.
+    pub fn repair_replicas(&mut self, differences: &ReplicaDifferences) -> Result<()> {
+        let Replica { world, model, optimizer, .. } = &mut self.replica;
+        let Some(check) = &self.replica_check else { return Ok(()) };
+        Ok(check.repair(world, model, optimizer, differences)?)
+    }
+
     /// Runs or enqueues one step over a global batch, of which `rows` holds this rank's rows. [`Trainer::outcome`] returns its
     /// outcome. Where the loss is scaled, the host waits for the step.
     ///
     /// # Errors
     /// `TrainError::Kernel`, `TrainError::Comm`; on the CPU also `TrainError::LossNotFinite`, on all ranks alike and before
-    /// the weights change; `TrainError::Optim` if the loss scaler gives up.
+    /// the weights change, with [`NonFinite::Fail`]; `TrainError::Optim` if the loss scaler gives up.
     pub fn step(&mut self, rows: &mut impl StepRows, request: StepRequest) -> Result<()> {
         let info = StepInfo { step: self.n_steps + 1, n_rows: rows.global_rows(), lr: self.lr() };
+        if self.n_steps == 0 {
+            self.replica.start_average()?;
+        }
         if self.gpu.is_some() {
             self.step_on_gpu(rows, request, info)?;
         } else {
@@ -210,9 +242,14 @@ impl<'w> Trainer<'w> {
         self.n_steps += 1;
         let Some(scaler) = &mut self.scaler else { return Ok(()) };
         if let Some(gpu) = &mut self.gpu {
-            self.done.extend(gpu.outcome(self.replica.world, 0)?);
+            self.done.extend(gpu.outcome(self.replica.world, self.replica.options.nonfinite, 0)?);
         }
-        let skipped = self.done.back().is_some_and(|(_, outcome)| outcome.skipped);
+        let outcome = self.done.back().map(|(_, outcome)| outcome);
+        if outcome.is_some_and(|outcome| outcome.withheld.is_some()) {
+            // Such a step says nothing about the scale.
+            return Ok(());
+        }
+        let skipped = outcome.is_some_and(|outcome| outcome.skipped);
         if skipped {
             self.n_steps -= 1;
             self.replica.optimizer.set_n_steps(self.n_steps);
@@ -225,7 +262,7 @@ impl<'w> Trainer<'w> {
     /// # Errors
     /// See [`Trainer::step`] and [`Trainer::outcome`].
     pub fn step_and_wait(&mut self, rows: &mut impl StepRows, want_grad_norm: bool) -> Result<StepOutcome> {
-        self.step(rows, StepRequest { want_grad_norm, vote: 0 })?;
+        self.step(rows, StepRequest { want_grad_norm, ..StepRequest::default() })?;
         let mut last = None;
         while let Some((_, outcome)) = self.outcome(true)? {
             last = Some(outcome);
@@ -237,14 +274,31 @@ impl<'w> Trainer<'w> {
     /// others.
     ///
     /// # Errors
-    /// `TrainError::LossNotFinite`, on all ranks alike; on a GPU any error of the step's work.
+    /// `TrainError::LossNotFinite`, on all ranks alike, with [`NonFinite::Fail`]; on a GPU any error of the step's work.
     pub fn outcome(&mut self, all: bool) -> Result<Option<(StepInfo, StepOutcome)>> {
         if let Some(outcome) = self.done.pop_front() {
             return Ok(Some(outcome));
         }
         match &mut self.gpu {
-            Some(gpu) => gpu.outcome(self.replica.world, if all { 0 } else { N_SLOTS - 1 }),
+            Some(gpu) => {
+                let Replica { world, options, .. } = &self.replica;
+                gpu.outcome(world, options.nonfinite, if all { 0 } else { N_SLOTS - 1 })
+            }
             None => Ok(None),
+        }
+    }
+
+    /// Waits for all enqueued steps and drops their outcomes, also those of steps that are not finite.
+    ///
+    /// # Errors
+    /// On a GPU any other error of their work.
+    pub fn discard_outcomes(&mut self) -> Result<()> {
+        loop {
+            match self.outcome(true) {
+                Ok(None) => return Ok(()),
+                Err(error) if !error.is_failure() => return Err(error),
+                Ok(Some(_)) | Err(_) => {}
+            }
         }
     }
 
@@ -268,7 +322,9 @@ impl<'w> Trainer<'w> {
             first_row: own.start as u64,
             expected_weight: if replica.loss.is_weighted(rows.has_weights()) { expected } else { 0.0 },
             unscale: loss_scale.map_or(1.0, |scale| 1.0 / scale),
+            beta_powers: replica.optimizer.beta_powers(info.step),
             extra: f64::from(request.vote),
+            loss_limit: request.loss_limit,
         };
         gpu.send(slot, rows, scalars)?;
         replica.optimizer.begin_step();

@@ -3,41 +3,39 @@
 //! Between two steps all ranks make the same decision whether to evaluate, save or stop: by the step number, or by the ranks'
 //! votes in an earlier step.
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Instant;
 
-use ddp_comm::{Phase, World};
+use ddp_comm::Phase;
 use tracing::{Span, debug_span, info, info_span, trace_span, warn};
 
 use crate::checkpoint::RunState;
-use crate::config::{Config, Length, MetricSet};
-use crate::data::Loaded;
-use crate::data::loader::{LoadedStep, Loader, LoaderOptions};
+use crate::config::Length;
+use crate::data::loader::{LoadedStep, Loader};
 use crate::data::order::epoch_proof::RowsHash;
-use crate::data::order::partition::EvalPartition;
-use crate::model::{LossHead, Network};
-use crate::optim::schedule::Schedule;
-use crate::report::EvalMetrics;
 use crate::report::log::warn_of_all_ranks;
 use crate::report::metrics::{
-    BestEvent, EndEvent, EpochEvent, EvalEvent, Event, MetricsSink, StepEvent, StopEvent, TrainMetrics,
+    BestEvent, EndEvent, EpochEvent, EvalEvent, Event, MetricsSink, StepEvent, StopEvent,
 };
 use crate::report::process;
 use crate::report::progress::Progress;
+use crate::run_folder::RunDir;
 use crate::train::autosave::Autosave;
-use crate::train::best_weights::{self, BestWeights};
-use crate::train::early_stopping::EarlyStopping;
-use crate::train::error::Stop;
-use crate::train::error::{Result, TrainError};
-use crate::train::eval_votes::Until;
-use crate::train::evaluate::evaluate_until;
-use crate::train::metrics::request::MetricRequest;
+use crate::train::bad_steps::{Decision, InFlight, StepPolicy};
+use crate::train::diagnosis::FailedStep;
+use crate::train::error::{GiveUp, Result, Stop, TrainError};
+use crate::train::evaluations::{Evaluations, When};
+use crate::train::loop_plan::Due;
+use crate::train::replica_guard::ReplicaGuard;
+use crate::train::resume::{ResumeFrom, Resumed};
 use crate::train::run_clock::{RecentRates, RunClock};
-use crate::train::stop_signals::StopSignals;
 use crate::train::train_loss::TrainLoss;
 use crate::train::trainer::{StepInfo, StepRequest, StepRows as _, Trainer};
 use crate::train::verdict;
 use crate::train::votes::Votes;
+
+pub use crate::train::loop_plan::{Ending, LoopPlan};
 
 /// A run in progress: its plan, its state and its reports.
 pub struct TrainingLoop<'a> {
@@ -46,105 +44,49 @@ pub struct TrainingLoop<'a> {
     autosave: Autosave<'a>,
     metrics: MetricsSink,
     progress: Progress,
-    stopping: EarlyStopping,
+    evaluations: Evaluations<'a>,
     /// State of the run after the last enqueued step; the losses are those of the steps whose outcome was read.
     state: RunState,
     train_loss: TrainLoss,
-    /// Rows of this rank since the ranks last merged them into the state.
-    own_rows: RowsHash,
-    /// Metrics of each evaluation, and those of the last one.
-    metric_sets: [MetricSet; 2],
-    /// Step and metrics of the last evaluation.
-    evaluated: Option<(u64, MetricSet)>,
-    best: BestWeights,
     /// Whether the weights after the last step were judged by an evaluation.
     is_judged: bool,
     /// Whether a signal stopped the last evaluation.
     is_evaluation_stopped: bool,
-    /// Whether a metric that is no number was reported.
-    warned_not_finite: bool,
     /// Votes of the ranks since the last decision.
     votes: Votes,
+    replica_guard: ReplicaGuard,
+    /// Decides on steps whose update was withheld.
+    policy: StepPolicy,
+    /// Steps whose outcome was not read, oldest first.
+    in_flight: VecDeque<InFlight>,
+    /// Error of the step from which the run returns to a checkpoint.
+    rollback: Option<(TrainError, InFlight)>,
     clock: RunClock,
     /// Span of the epoch under way, and its number from 1.
     span: (Span, u64),
 }
 
-/// Inputs of a training loop.
-pub struct LoopPlan<'a> {
-    /// Ranks and collectives.
-    pub world: &'a World,
-    /// Config of the run.
-    pub config: &'a Config,
-    /// Training and evaluation rows.
-    pub data: &'a Loaded,
-    /// Learning-rate schedule.
-    pub schedule: Schedule,
-    /// Partition of the evaluation rows.
-    pub eval_partition: EvalPartition,
-    /// Options for loading evaluation rows.
-    pub loading: LoaderOptions,
-    /// Names of the model's outputs for reports; `None` for their numbers.
-    pub output_names: Option<Vec<String>>,
-    /// Weights of a resumed run's best evaluation, on rank 0.
-    pub best_weights: Option<Vec<f32>>,
-    /// Signals that this rank receives.
-    pub signals: &'a StopSignals,
-    /// The command that resumes the run after it was stopped.
-    pub resume_command: String,
-}
-
-/// Metrics of an evaluation, and the evaluated weights where they are kept.
-type Measured = (EvalMetrics, Option<Vec<f32>>);
-
-/// Work between two steps, the same on all ranks.
-#[derive(Debug, Clone, Copy)]
-struct Due {
-    /// Whether an epoch has ended, which is evaluated.
-    ends_epoch: bool,
-    /// Whether an evaluation within an epoch is due.
-    eval: bool,
-    /// Whether a checkpoint is due in any case.
-    save: bool,
-    /// Whether a run that is complete saves a checkpoint.
-    end: bool,
-}
-
-/// End of a training loop.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ending {
-    /// The run is complete.
-    Complete,
-    /// The run stopped early and saved a checkpoint; holds the reason.
-    Stopped(String),
-}
-
 impl<'a> TrainingLoop<'a> {
     /// Creates a loop over the batches of `loader` that starts at `state`. Ranks other than 0 pass a silent sink and progress.
     pub fn new(
-        mut plan: LoopPlan<'a>,
+        plan: LoopPlan<'a>,
+        evaluations: Evaluations<'a>,
         loader: Loader,
         autosave: Autosave<'a>,
         metrics: MetricsSink,
         progress: Progress,
         state: RunState,
     ) -> Self {
-        let Config { train, checkpoint, data, .. } = plan.config;
-        let judge = checkpoint.keep_best.into_iter().chain([train.early_stop_metric]);
-        let judge = judge.fold(MetricSet::default(), MetricSet::with);
         TrainingLoop {
-            metric_sets: train.metrics(data.task).map(|set| set.union(judge)),
-            best: BestWeights::new(checkpoint.keep_best, plan.best_weights.take()),
+            evaluations,
             is_judged: false,
             is_evaluation_stopped: false,
-            warned_not_finite: false,
-            stopping: stopping(plan.config).resumed(state.early_stopping),
             train_loss: TrainLoss::from_state(&state.epoch_loss),
-            // An epoch that has ended was evaluated before it was saved, unless a signal stopped that; its tables were not saved.
-            evaluated: (state.cursor > 0 && state.rows_of_epoch() == 0 && !state.evaluation_is_due)
-                .then_some((state.step, MetricSet::default())),
-            own_rows: RowsHash::default(),
             votes: Votes::default(),
+            replica_guard: ReplicaGuard::new(plan.world, &plan.config.train),
+            policy: StepPolicy::new(&plan.config.train.bad_steps, &state),
+            in_flight: VecDeque::with_capacity(2),
+            rollback: None,
             clock: RunClock::default(),
             span: (Span::none(), 0),
             plan,
@@ -165,7 +107,7 @@ impl<'a> TrainingLoop<'a> {
         let is_evaluation_due = self.state.evaluation_is_due;
         if is_evaluation_due || self.is_complete(trainer) {
             let ends_epoch = is_evaluation_due && self.state.rows_of_epoch() == 0;
-            let eval = is_evaluation_due && !ends_epoch && self.is_eval_due(trainer.n_steps());
+            let eval = is_evaluation_due && !ends_epoch && self.evaluations.is_due(trainer.n_steps());
             let due = Due { ends_epoch, eval, save: false, end: is_evaluation_due };
             stop = self.between_steps(trainer, due)?;
         }
@@ -173,16 +115,26 @@ impl<'a> TrainingLoop<'a> {
             let span = self.epoch_span();
             let _epoch = span.enter();
             let ends_epoch = self.step(trainer)?;
-            self.outcomes(trainer, false)?;
+            let checks_replicas = self.replica_guard.is_due(trainer.n_steps());
+            self.outcomes(trainer, checks_replicas)?;
+            if let Some(rollback) = self.rollback.take() {
+                return self.roll_back(trainer, rollback);
+            }
+            if checks_replicas {
+                self.replica_guard.check(self.plan.world, trainer)?;
+            }
             let save = self.autosave.is_due_after_step(trainer.n_steps());
             stop = self.stop_reason(trainer);
-            let eval = !ends_epoch && self.is_eval_due(trainer.n_steps());
+            let eval = !ends_epoch && self.evaluations.is_due(trainer.n_steps());
             let is_boundary = ends_epoch || save || eval || stop.is_some() || self.votes != Votes::default();
             if !is_boundary && !self.is_complete(trainer) {
                 continue;
             }
             // Steps in flight belong to this decision.
             self.outcomes(trainer, true)?;
+            if let Some(rollback) = self.rollback.take() {
+                return self.roll_back(trainer, rollback);
+            }
             stop = self.between_steps(trainer, Due { ends_epoch, eval, save, end: true })?;
         }
         if self.is_complete(trainer) && !self.is_evaluation_stopped {
@@ -229,6 +181,7 @@ impl<'a> TrainingLoop<'a> {
     /// Runs the evaluations that are due; returns whether a checkpoint is due.
     fn evaluate_due(&mut self, trainer: &mut Trainer<'_>, due: Due) -> Result<bool> {
         let mut saves = false;
+        self.state.step = trainer.n_steps();
         if due.ends_epoch {
             saves |= self.end_epoch(trainer)?;
         } else if due.eval {
@@ -236,7 +189,8 @@ impl<'a> TrainingLoop<'a> {
         }
         if self.is_complete(trainer) {
             // Before saving, so that the last evaluation can be the best.
-            saves |= self.evaluate_once(trainer)? || (due.end && self.autosave.is_on());
+            let is_best = self.evaluations.complete(&mut self.state, trainer)?;
+            saves |= (is_best && self.autosave.saves_best()) || (due.end && self.autosave.is_on());
         }
         Ok(saves)
     }
@@ -254,7 +208,7 @@ impl<'a> TrainingLoop<'a> {
             world_size: self.plan.world.world_size(),
             train_loss: self.train_loss.mean(),
             eval: self.state.eval.clone(),
-            best: self.best.best(&self.state).map(|best| BestEvent {
+            best: self.evaluations.best(&self.state).map(|best| BestEvent {
                 metric: best.metric.clone(),
                 value: best.value,
                 step: best.step,
@@ -275,10 +229,11 @@ impl<'a> TrainingLoop<'a> {
         if let Some(n_skipped) = self.state.loss_scaler.map(|scaler| scaler.n_skipped).filter(|n| *n > 0) {
             info!("skipped {n_skipped} steps: gradients overflowed in f16");
         }
+        self.policy.summary().iter().for_each(|line| info!("{line}"));
         self.progress.end(&event, folder);
         let LoopPlan { world, config, data, .. } = &self.plan;
         if let (0, Some(rows)) = (world.rank().0, &data.eval)
-            && let Some(warning) = verdict::warning(config.data.task, &event.eval, &**rows)?
+            && let Some(warning) = verdict::warning(config, data, &event.eval, &**rows)?
         {
             warn!("{warning}");
         }
@@ -287,7 +242,7 @@ impl<'a> TrainingLoop<'a> {
 
     /// Weights of the best evaluation on rank 0, if the run is judged by a metric.
     pub fn best_weights(&self) -> Option<&[f32]> {
-        self.best.weights(&self.state).map(|weights| weights.as_slice())
+        self.evaluations.best_weights().weights(&self.state).map(|weights| weights.as_slice())
     }
 
     /// Completed steps.
@@ -322,13 +277,43 @@ impl<'a> TrainingLoop<'a> {
         Ok(self.metrics.write(&Event::Stop(event)).map_err(TrainError::from)?)
     }
 
+    /// Ends the loop so that the run continues from its newest checkpoint.
+    fn roll_back(
+        &mut self,
+        trainer: &mut Trainer<'_>,
+        (error, step): (TrainError, InFlight),
+    ) -> Result<Ending, Stop> {
+        let world = self.plan.world;
+        // A later step may be enqueued on a GPU.
+        trainer.discard_outcomes()?;
+        let _phase = world.watchdog().during(Phase::Checkpoint);
+        // A save that fails is reported; an older checkpoint is used then.
+        self.autosave.finish(&mut self.metrics)?;
+        let Some(to) = Resumed::find(world, Some(&ResumeFrom::Auto), Some(&self.plan.folder))? else {
+            return Err(self.diagnosed(trainer, error.given_up(GiveUp::NoCheckpoint), step).into());
+        };
+        let consequence = format!("the run returns to its checkpoint of step {}", to.state().step);
+        warn_of_all_ranks(
+            world.rank().0,
+            &format!("{}; {consequence} and leaves this update out", error.fact()),
+        );
+        Ok(Ending::RolledBack { to: Box::new(to), left_out: self.policy.left_out().to_vec() })
+    }
+
+    /// Adds what is found about the step to the error of one that is not finite. Collective.
+    fn diagnosed(&self, trainer: &Trainer<'_>, error: TrainError, step: InFlight) -> TrainError {
+        let LoopPlan { world, config, data, partition, .. } = self.plan;
+        let (model, cursor) = (trainer.model(), step.cursor);
+        FailedStep { world, config, data, partition, model, cursor }.explain(error)
+    }
+
     /// Whether the run is complete.
     fn is_complete(&self, trainer: &Trainer<'_>) -> bool {
         let is_long_enough = match self.plan.config.train.length {
             Length::Epochs(n) => self.state.cursor >= n as u64 * self.state.n_rows,
             Length::Steps(n) => trainer.n_steps() >= n as u64,
         };
-        is_long_enough || self.stopping.is_over()
+        is_long_enough || self.evaluations.stopping().is_over()
     }
 
     /// Reason to stop, if any: the same on all ranks.
@@ -342,6 +327,7 @@ impl<'a> TrainingLoop<'a> {
 
     /// Runs or enqueues one step; returns whether it is the epoch's last.
     fn step(&mut self, trainer: &mut Trainer<'_>) -> Result<bool> {
+        self.plan.run_dir.map_or(Ok(()), RunDir::check_owned)?;
         let step = trainer.n_steps() + 1;
         let want_grad_norm = self.is_logged(step);
         let span = if want_grad_norm { debug_span!("step", step) } else { trace_span!("step", step) };
@@ -349,14 +335,19 @@ impl<'a> TrainingLoop<'a> {
         self.plan.world.watchdog().step(step);
         let vote = Votes::of_rank(self.plan.signals.received().is_some(), self.autosave.is_due_by_clock());
         trainer.set_lr(self.plan.schedule.lr(trainer.n_steps()));
+        let loss_limit = self.policy.loss_limit(step, self.in_flight.len());
+        let in_flight = InFlight { cursor: self.state.cursor, loss_limit };
+        // The first ones too, so that the first event knows one.
+        self.loader.time_copies(want_grad_norm || self.clock.samples == 0);
         let started = Instant::now();
         let mut rows: LoadedStep<'_> = self.loader.next_step()?.expect("the plan of a run has no end");
         let (n_rows, ends_epoch) = (rows.global_rows() as u64, rows.ends_epoch());
         if self.state.rows_of_epoch() == 0 {
             self.train_loss = TrainLoss::default();
         }
-        self.own_rows.merge(&rows.rows_hash());
-        trainer.step(&mut rows, StepRequest { want_grad_norm, vote })?;
+        let request = StepRequest { want_grad_norm, vote, loss_limit };
+        trainer.step(&mut rows, request).map_err(|error| self.diagnosed(trainer, error, in_flight))?;
+        self.in_flight.push_back(in_flight);
         self.state.cursor += n_rows;
         self.clock.train_s += started.elapsed().as_secs_f64();
         Ok(ends_epoch)
@@ -370,13 +361,34 @@ impl<'a> TrainingLoop<'a> {
     fn outcomes(&mut self, trainer: &mut Trainer<'_>, all: bool) -> Result<()> {
         loop {
             let started = Instant::now();
-            let outcome = trainer.outcome(all)?;
+            let outcome = trainer.outcome(all);
             self.clock.train_s += started.elapsed().as_secs_f64();
-            let Some((StepInfo { step, n_rows, lr }, outcome)) = outcome else { return Ok(()) };
+            let outcome = outcome.map_err(|error| match self.in_flight.front() {
+                Some(oldest) => self.diagnosed(trainer, error, *oldest),
+                None => error,
+            })?;
+            let Some((info, outcome)) = outcome else { return Ok(()) };
+            let StepInfo { step, n_rows, lr } = info;
+            let in_flight = self.in_flight.pop_front().expect("each step has one outcome");
             self.votes = self.votes.and(Votes::from_sum(outcome.votes));
             self.clock.samples += n_rows as u64;
             self.progress.advance(n_rows as u64);
-            self.train_loss.add(outcome.sums, n_rows);
+            match self.policy.decide(&info, &outcome, in_flight.loss_limit) {
+                Decision::Continue => {}
+                Decision::Skip(error) => warn_of_all_ranks(
+                    self.plan.world.rank().0,
+                    &format!("{}; its update is left out", error.fact()),
+                ),
+                Decision::Rollback(error) => {
+                    self.rollback = Some((error, in_flight));
+                    return Ok(());
+                }
+                Decision::Fail(error) => return Err(self.diagnosed(trainer, error, in_flight)),
+            }
+            if outcome.withheld.is_none() {
+                // The mean covers the steps that trained: one loss that is not finite would hide the others.
+                self.train_loss.add(outcome.sums, n_rows);
+            }
             if self.clock.startup_s.is_none() {
                 self.clock.startup_s = Some(self.seconds_since_start());
             }
@@ -388,7 +400,7 @@ impl<'a> TrainingLoop<'a> {
                 let RecentRates { samples_per_s, data_wait_ms, h2d_ms } = self.clock.lap(self.loader.times());
                 let event = StepEvent {
                     step,
-                    epoch: self.epoch_under_way(),
+                    epoch: self.state.epoch_under_way(),
                     loss: outcome.sums.mean(),
                     lr,
                     grad_norm: outcome.grad_norm.unwrap_or(f64::NAN),
@@ -402,11 +414,6 @@ impl<'a> TrainingLoop<'a> {
         }
     }
 
-    /// Epoch of the last enqueued step, from 1: all outcomes of an epoch are read before the next one begins.
-    fn epoch_under_way(&self) -> u64 {
-        (self.state.cursor.max(1) - 1) / self.state.n_rows.max(1) + 1
-    }
-
     /// The span of the epoch of the next step.
     fn epoch_span(&mut self) -> Span {
         let epoch = self.state.cursor / self.state.n_rows.max(1) + 1;
@@ -418,7 +425,7 @@ impl<'a> TrainingLoop<'a> {
 
     /// Evaluates and reports a finished epoch; returns whether a checkpoint is due.
     fn end_epoch(&mut self, trainer: &mut Trainer<'_>) -> Result<bool> {
-        let epoch = self.epoch_under_way();
+        let epoch = self.state.epoch_under_way();
         if !self.state.evaluation_is_due {
             // Otherwise the checkpoint holds the finished epoch.
             self.gather_rows()?;
@@ -426,9 +433,10 @@ impl<'a> TrainingLoop<'a> {
             self.state.proof.finish_epoch(rows);
         }
         // Both before the first is judged: a run that is stopped in one of them repeats them.
-        let measured = self.measure_weights(trainer)?;
-        let train = self.evaluate_training_rows(trainer)?;
-        let is_best = self.judge(trainer, measured);
+        let measured = self.evaluations.measure(&self.state, trainer, self.when(trainer))?;
+        let train = self.evaluations.training_rows(trainer)?;
+        let is_best = self.evaluations.judge(&mut self.state, measured);
+        self.is_judged = true;
         let event = EpochEvent {
             epoch,
             step: trainer.n_steps(),
@@ -438,152 +446,38 @@ impl<'a> TrainingLoop<'a> {
         };
         self.progress.epoch_end(&event);
         self.metrics.write(&Event::Epoch(event))?;
-        self.note_early_stop();
+        self.evaluations.note_early_stop();
         Ok(self.autosave.is_due_after_epoch(epoch) || (is_best && self.autosave.saves_best()))
     }
 
-    /// Whether an evaluation is due after step `step`, within an epoch; the same on all ranks.
-    fn is_eval_due(&self, step: u64) -> bool {
-        let every = self.plan.config.train.eval_every_steps;
-        let is_done = self.evaluated.is_some_and(|(evaluated, _)| evaluated == step);
-        // A skipped step does not change the step number.
-        every > 0 && step > 0 && step.is_multiple_of(every) && !is_done && self.plan.data.eval.is_some()
+    /// Whether an evaluation after the last step is the run's last.
+    fn when(&self, trainer: &Trainer<'_>) -> When {
+        if self.is_complete(trainer) { When::AtEnd } else { When::During }
     }
 
     /// Evaluates and reports within an epoch; returns whether a checkpoint is due.
     fn evaluate_within_epoch(&mut self, trainer: &mut Trainer<'_>) -> Result<bool> {
-        let is_best = self.evaluate(trainer)?;
+        let measured = self.evaluations.measure(&self.state, trainer, self.when(trainer))?;
+        let is_best = self.evaluations.judge(&mut self.state, measured);
+        self.is_judged = true;
         let event = EvalEvent {
             step: trainer.n_steps(),
-            epoch: self.epoch_under_way(),
+            epoch: self.state.epoch_under_way(),
             eval: self.state.eval.clone(),
         };
         self.progress.eval(&event);
         self.metrics.write(&Event::Eval(event))?;
-        self.note_early_stop();
+        self.evaluations.note_early_stop();
         Ok(is_best && self.autosave.saves_best())
-    }
-
-    fn note_early_stop(&self) {
-        if self.stopping.is_over() {
-            let (metric, progress) = (self.stopping.metric(), self.stopping.progress());
-            info!(
-                "early stopping: {metric} has not improved on {:.6} in {} evaluations",
-                progress.best.unwrap_or(f64::NAN),
-                progress.n_worse,
-            );
-        }
-    }
-
-    /// Evaluates at the run's end, unless the last evaluation was after the same step with the same metrics; returns whether it is
-    /// the best so far and must be saved.
-    fn evaluate_once(&mut self, trainer: &mut Trainer<'_>) -> Result<bool> {
-        let (step, wanted) = (trainer.n_steps(), self.metric_sets[1]);
-        match self.evaluated {
-            Some(evaluated) if evaluated == (step, wanted) => Ok(false),
-            // The weights were judged already.
-            Some((evaluated, _)) if evaluated == step => {
-                if let Some((metrics, _)) = self.measure(trainer, wanted, false)? {
-                    self.state.eval = metrics;
-                    self.evaluated = Some((step, wanted));
-                }
-                Ok(false)
-            }
-            _ => Ok(self.evaluate(trainer)? && self.autosave.saves_best()),
-        }
-    }
-
-    /// Evaluates and judges the weights, the averaged ones where kept, if there are evaluation rows; returns whether they are the
-    /// best so far.
-    fn evaluate(&mut self, trainer: &mut Trainer<'_>) -> Result<bool> {
-        let measured = self.measure_weights(trainer)?;
-        Ok(self.judge(trainer, measured))
-    }
-
-    /// Measures the metrics by which the weights are judged, if there are evaluation rows.
-    fn measure_weights(&mut self, trainer: &mut Trainer<'_>) -> Result<Option<Measured>> {
-        self.state.step = trainer.n_steps();
-        self.measure(trainer, self.due_metrics(trainer), true)
-    }
-
-    /// The metrics of an evaluation after the last step.
-    fn due_metrics(&self, trainer: &Trainer<'_>) -> MetricSet {
-        self.metric_sets[usize::from(self.is_complete(trainer))]
-    }
-
-    /// Judges the weights after the last step by what was measured; returns whether they are the best so far.
-    fn judge(&mut self, trainer: &Trainer<'_>, measured: Option<Measured>) -> bool {
-        self.is_judged = true;
-        let Some((eval, weights)) = measured else { return false };
-        let step = trainer.n_steps();
-        self.evaluated = Some((step, self.due_metrics(trainer)));
-        self.stopping.record(eval.get(self.stopping.metric()));
-        let is_best = self.best.is_better(&self.state, &eval);
-        if is_best {
-            let epoch = self.epoch_under_way();
-            self.best.record(&mut self.state, &eval, epoch, weights);
-        }
-        if let Some((metric, value)) = eval.not_finite().filter(|_| !self.warned_not_finite) {
-            self.warned_not_finite = true;
-            let message = format!(
-                "{metric} is {value} after step {step}: this evaluation counts as no better than any other\n\
-                 hint: look for outputs that overflow: a smaller `optimizer.lr`, or `data.normalize = \"standard\"`"
-            );
-            warn_of_all_ranks(self.plan.world.rank().0, &message);
-        }
-        self.state.eval = eval;
-        is_best
-    }
-
-    /// Measures these metrics on the evaluation rows, if there are some. Where `keeps_best` is set and they are the best so far,
-    /// also returns the evaluated weights, on rank 0 of a run that keeps them.
-    fn measure(
-        &self,
-        trainer: &mut Trainer<'_>,
-        metrics: MetricSet,
-        keeps_best: bool,
-    ) -> Result<Option<Measured>> {
-        let LoopPlan { world, config, data, eval_partition, loading, output_names, signals, .. } = &self.plan;
-        let Some(rows) = &data.eval else { return Ok(None) };
-        let request =
-            MetricRequest { names: output_names.clone(), ..MetricRequest::new(config.data.task, metrics) };
-        let request = request.in_units_of(rows.layout());
-        let until = Until { world, signals: Some(signals) };
-        let measured = trainer.with_averaged(|model, loss| {
-            let eval = evaluate_until(until, model, loss, &request, rows, *eval_partition, loading)?;
-            let is_kept = keeps_best && self.state.keeps_best_weights && world.rank().0 == 0;
-            let is_best = is_kept && self.best.is_better(&self.state, &eval);
-            let weights = is_best.then(|| best_weights::to_host(model.weights())).transpose()?;
-            Ok((eval, weights))
-        })?;
-        Ok(Some(measured))
-    }
-
-    /// Measures the metrics of all training rows, if they are asked for.
-    fn evaluate_training_rows(&self, trainer: &mut Trainer<'_>) -> Result<TrainMetrics> {
-        let LoopPlan { world, config, data, eval_partition, loading, output_names, signals, .. } = &self.plan;
-        if !config.train.train_metrics {
-            return Ok(TrainMetrics::default());
-        }
-        let request = MetricRequest {
-            names: output_names.clone(),
-            ..MetricRequest::new(config.data.task, self.metric_sets[0])
-        };
-        let request = request.in_units_of(data.train.layout());
-        let until = Until { world, signals: Some(signals) };
-        let measure = |model: &mut Network, loss: &LossHead| {
-            evaluate_until(until, model, loss, &request, &data.train, *eval_partition, loading)
-        };
-        Ok(TrainMetrics(trainer.with_averaged(measure)?))
     }
 
     /// Merges the rows that the ranks have used since the last call into the state.
     fn gather_rows(&mut self) -> Result<()> {
-        for bytes in self.plan.world.group().all_gather_bytes(&self.own_rows.to_bytes())? {
+        let own_rows = self.loader.take_rows_hash()?;
+        for bytes in self.plan.world.group().all_gather_bytes(&own_rows.to_bytes())? {
             let rows = RowsHash::from_bytes(&bytes).expect("all ranks run one program");
             self.state.proof.current.merge(&rows);
         }
-        self.own_rows = RowsHash::default();
         Ok(())
     }
 
@@ -595,23 +489,19 @@ impl<'a> TrainingLoop<'a> {
         self.gather_rows()?;
         self.note_state(trainer);
         let is_averaged = self.plan.config.optimizer.ema_decay > 0.0;
-        let best = self.best.for_checkpoint(&self.state, is_averaged);
+        let best = self.evaluations.best_weights().for_checkpoint(&self.state, is_averaged);
         self.autosave.save(trainer, &self.state, best, started)
     }
 
     fn note_state(&mut self, trainer: &Trainer<'_>) {
         self.state.step = trainer.n_steps();
         self.state.epoch_loss = self.train_loss.to_state();
-        self.state.early_stopping = self.stopping.progress();
+        self.state.early_stopping = self.evaluations.stopping().progress();
         self.state.loss_scaler = trainer.loss_scaler_state();
+        self.policy.note(&mut self.state);
     }
 
     fn seconds_since_start(&self) -> f64 {
         process::seconds_since_start(self.plan.world.launcher().is_some())
     }
-}
-
-fn stopping(config: &Config) -> EarlyStopping {
-    let train = &config.train;
-    EarlyStopping::new(train.early_stop_metric, train.early_stop_patience, train.early_stop_min_delta)
 }

@@ -233,6 +233,16 @@ pub fn run_line_ok(folder: &Path, line: &str) -> Outcome {
     outcome
 }
 
+/// Runs the program in `folder` with the words of `line`, which it refuses with status 2 and a message that has these parts.
+#[track_caller]
+pub fn refused(folder: &Path, line: &str, parts: &[&str]) {
+    let outcome = run_line(folder, line);
+    assert_eq!(outcome.status.code(), Some(2), "{line}: {outcome:?}");
+    for part in parts {
+        assert!(outcome.stderr.contains(part), "{line}: no {part:?} in {}", outcome.stderr);
+    }
+}
+
 /// One training run in a folder of its own.
 pub struct Run {
     folder: TempDir,

@@ -9,9 +9,14 @@ use crate::made_up::gpus::gpus;
 use crate::made_up::{Setup, Trained, assert_close, row_weights};
 use ddp::config::Placement;
 use ddp::data::batch::BatchMut;
+use ddp::data::loader::device_feed::DeviceFeed;
+use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
+use ddp::data::order::epoch_order::BlockLayout;
+use ddp::data::order::epoch_proof::RowsHash;
 use ddp::data::{Changes, Dataset, DatasetWrapper, Normalizer, ResidentRows, RowLayout};
-use ddp_comm::threads;
-use ddp_kernels::{DType, TensorMut};
+use ddp::train::trainer::StepRows as _;
+use ddp_comm::{World, threads};
+use ddp_kernels::{DType, Device, TensorMut};
 use half::{bf16, f16};
 
 /// The same rows, stored in a shorter format.
@@ -104,5 +109,56 @@ fn rows_on_each_of_two_gpus_train_as_one() {
     for placement in [Placement::Host, Placement::Device] {
         let gpu = Setup { on_gpus: true, placement, ..cpu.clone() };
         assert_close(&placement.to_string(), &train(&gpu, &rows, 2), &want);
+    }
+}
+
+/// The rows of each step, and every few steps the hash of those used.
+fn loaded(loader: &mut Loader, device: Device) -> Vec<(Vec<f32>, Vec<i64>, Option<RowsHash>)> {
+    let mut feed = DeviceFeed::new(device).unwrap();
+    let mut steps = Vec::new();
+    while let Some(mut rows) = loader.next_step().unwrap() {
+        let n_rows = rows.own_rows().len();
+        let batch = feed.next(&mut rows).unwrap();
+        assert_eq!(batch.n_rows(), n_rows);
+        let (x, targets) = (batch.x.to_vec().unwrap(), batch.targets.to_vec().unwrap());
+        feed.consumed().unwrap();
+        let is_asked = steps.len() % 3 == 2;
+        steps.push((x, targets, is_asked.then(|| loader.take_rows_hash().unwrap())));
+    }
+    steps.push((Vec::new(), Vec::new(), Some(loader.take_rows_hash().unwrap())));
+    steps
+}
+
+#[test]
+fn rows_on_a_gpu_come_in_the_order_of_the_host_and_are_counted_alike() {
+    let Some(_alone) = gpus(1) else { return };
+    let rows = Setup::usual().rows();
+    let n_rows = rows.len();
+    let blocks = || Shuffle::Blocks(Arc::new(BlockLayout::new(n_rows, 300_000, None, 8 * 300_000)));
+    for shuffle in [Shuffle::Off, Shuffle::Full, blocks()] {
+        for world_size in [1, 3] {
+            // Whole batches, then one in which a rank may have no row.
+            let plan = |world: &World| {
+                BatchPlan::new(world, n_rows, n_rows / 2 - 1, 2, 42, shuffle.clone()).epochs(3)
+            };
+            for plan in threads::run(world_size, |world| plan(&world)) {
+                let [want, got] = [Device::Cpu, Device::Cuda(0)].map(|device| {
+                    let options =
+                        LoaderOptions { placement: Placement::Device, ..LoaderOptions::new(device) };
+                    let mut loader = Loader::new(rows.clone(), plan.clone(), options).unwrap();
+                    assert_eq!(loader.is_on_gpu(), device != Device::Cpu);
+                    loaded(&mut loader, device)
+                });
+                assert_eq!(got, want, "{shuffle:?}, {world_size} ranks");
+                let all = want
+                    .iter()
+                    .filter_map(|(_, _, hash)| *hash)
+                    .fold(RowsHash::default(), |a, b| a.merged(&b));
+                if world_size == 1 {
+                    let epoch = RowsHash::of_all(n_rows as u64);
+                    assert_eq!(all, epoch.merged(&epoch).merged(&epoch), "each row once an epoch");
+                }
+            }
+        }
     }
 }

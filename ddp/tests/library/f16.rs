@@ -76,7 +76,7 @@ impl Parts {
         self.model.forward(x.view(), None).unwrap();
         let (outputs, d_outputs) = self.model.outputs_and_gradient(n).unwrap();
         let scale = loss_scale / (n * N_OUTPUTS) as f64;
-        let sums = SumsOutput { tail: self.sums.view_mut(), accumulate: false };
+        let sums = SumsOutput { tail: self.sums.view_mut(), accumulate: false, extra: None };
         self.loss.apply(outputs, y.view(), None, scale, Some(d_outputs), sums).unwrap();
         let mut sink = LocalGradients(self.grads.view_mut());
         self.model.backward(x.view(), None, false, &mut sink).unwrap();

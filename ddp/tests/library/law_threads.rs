@@ -8,11 +8,11 @@ use std::sync::Arc;
 use crate::made_up::{Setup, assert_close, losses, row_weights};
 use ddp::config::OptimizerKind;
 use ddp::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
-use ddp::data::order::permutation::KeyedPermutation;
 use ddp::data::{Dataset, ResidentRows, RowLayout, TargetLayout, Targets, numbered_columns};
 use ddp::train::trainer::{StepRows, TrainerOptions};
 use ddp_comm::{World, threads};
 use ddp_kernels::Device;
+use ddp_kernels::KeyedPermutation;
 use proptest::prelude::*;
 
 #[test]

@@ -269,7 +269,8 @@ impl Setup {
         let mut loader = Loader::new(rows.clone(), plan.epochs(self.n_epochs), loading.clone()).unwrap();
         let (mut losses, mut grad_norms, mut n_skipped) = (Vec::new(), Vec::new(), 0);
         let votes: u64 = (0..world.world_size() as u64).map(|rank| rank + 3).sum();
-        let ask = StepRequest { want_grad_norm: true, vote: world.rank().0 as u32 + 3 };
+        let ask =
+            StepRequest { want_grad_norm: true, vote: world.rank().0 as u32 + 3, ..StepRequest::default() };
         let mut tell = |outcome: StepOutcome| {
             losses.push(outcome.sums.mean());
             grad_norms.push(outcome.grad_norm.unwrap());

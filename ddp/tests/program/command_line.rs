@@ -135,7 +135,7 @@ fn memory_of_the_loader_may_change_on_resume() {
 fn a_folder_that_is_deleted_under_a_run_is_an_error() {
     let folder = temp_dir();
     let out = folder.path().join("out");
-    let args = "train --out out --epochs 600 --device cpu --quiet --set checkpoint.every_epochs=100";
+    let args = "train --out out --epochs 30 --device cpu --quiet --set checkpoint.every_epochs=100";
     let args: Vec<&str> = args.split(' ').collect();
     let mut command = single(&args);
     command.current_dir(folder.path());
@@ -149,9 +149,15 @@ fn a_folder_that_is_deleted_under_a_run_is_an_error() {
         let _ = std::fs::remove_dir_all(&out);
     }
     let outcome = job.wait();
-    assert_eq!(outcome.status.code(), Some(74), "{outcome:?}");
+    assert_eq!(outcome.status.code(), Some(1), "{outcome:?}");
+    assert!(!outcome.stderr.contains("files in"), "{}", outcome.stderr);
+    // Noticed within a second, or at the end.
+    if outcome.stderr.contains("error: output folder `out`: the folder or its file .lock was deleted") {
+        assert!(!out.join("model.safetensors").exists());
+        return;
+    }
     let error = "error: output folder `out` was deleted or moved during the run";
-    assert!(outcome.stderr.contains(error) && !outcome.stderr.contains("files in"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains(error), "{}", outcome.stderr);
     assert!(out.join("model.safetensors").is_file(), "the model is saved all the same");
 }
 

@@ -150,12 +150,12 @@ fn a_step_neither_waits_nor_allocates() {
 }
 
 /// What a small step of (64, 128, 10) and 32 rows costs on the host: calls of the driver, polls of the last outcome aside, and the
-/// nodes of its graph. The bounds are those of today; fewer are wanted.
+/// nodes of its graph.
 #[test]
 fn a_small_step_makes_few_calls_and_its_graph_is_small() {
     const MORE_STEPS: f64 = 40.0;
     let folder = temp_dir();
-    for (refused, max_calls, max_nodes) in [("", 23.0, 8.0), ("likely", 23.0, 12.0)] {
+    for (refused, max_calls, max_nodes) in [("", 7.0, 7.0), ("likely", 7.0, 9.0)] {
         let mut of_runs = Vec::new();
         for steps in [40, 80] {
             let path = folder.path().join(format!("{refused}{steps}"));
@@ -191,12 +191,38 @@ fn a_small_step_makes_few_calls_and_its_graph_is_small() {
     }
 }
 
+/// Copies of rows from the host are timed in logged steps alone.
+#[test]
+fn a_step_that_is_not_logged_times_no_copies() {
+    let folder = temp_dir();
+    let n_timed = [(20, 1000), (60, 1000), (60, 2)].map(|(steps, every)| {
+        let path = folder.path().join(format!("{steps}-{every}"));
+        let counted = path.with_extension("counts");
+        std::fs::create_dir(&counted).unwrap();
+        let line = format!(
+            "train -q --device cuda --out {} --set train.steps={steps} --set log.every_steps={every} \
+             --set data.placement=host --set data.eval=none --set checkpoint.every_epochs=0",
+            path.display()
+        );
+        let args: Vec<&str> = line.split_whitespace().collect();
+        let outcome = under_virtual_gpus(1, &args, &[("VGPU_COUNTS", counted.to_str().unwrap())])?;
+        outcome.ok();
+        Some(counts(&counted).get("cuEventElapsedTime_v2").copied().unwrap_or(0.0))
+    });
+    let [Some(few), Some(more), Some(logged)] = n_timed else { return };
+    assert!(few > 0.0 && more == few, "{few} copies timed in 20 steps, {more} in 60");
+    // Features and targets of about thirty steps; those of the last ones are not asked for.
+    assert!(logged > more + 40.0, "{logged} copies timed where 30 steps are logged");
+}
+
 /// Runs of as many steps that are saved twice and ten times differ in what a checkpoint calls.
 #[test]
 fn a_snapshot_goes_through_pinned_memory_and_is_waited_for_once() {
     const MORE_CHECKPOINTS: f64 = 8.0;
     // Weights and biases of 64, 48, 32 and 10, each at a multiple of 16; with two moments of AdamW.
     const SNAPSHOT_BYTES: f64 = ((3072 + 48 + 1536 + 32 + 320 + 16) * 3 * 4) as f64;
+    // Sums over the rows used since the last one, which the GPU numbered.
+    const ROW_SUMS_BYTES: f64 = (5 * 8) as f64;
     let folder = temp_dir();
     let mut of_runs = Vec::new();
     for every in [15, 3] {
@@ -223,9 +249,10 @@ fn a_snapshot_goes_through_pinned_memory_and_is_waited_for_once() {
     {
         assert_eq!(more(name), 0.0, "{name} is called for a checkpoint");
     }
-    assert_eq!(more("bytes:dtoh_pinned"), MORE_CHECKPOINTS * SNAPSHOT_BYTES);
+    assert_eq!(more("bytes:dtoh_pinned"), MORE_CHECKPOINTS * (SNAPSHOT_BYTES + ROW_SUMS_BYTES));
+    // For these sums, behind steps that are over, and for the snapshot.
     let waits = more("cuEventSynchronize") / MORE_CHECKPOINTS;
-    assert!(waits <= 1.0, "{waits} waits for a checkpoint");
+    assert!(waits <= 2.0, "{waits} waits for a checkpoint");
 }
 
 #[test]

@@ -11,12 +11,15 @@ mod common;
 mod virtual_gpu;
 
 mod bad_input;
+#[cfg(feature = "mpi")]
+mod bad_steps;
 mod bench;
 mod changed_data;
 mod checkpoint;
 mod command_line;
 mod convert;
 mod data;
+mod data_show;
 mod data_split;
 mod describe;
 mod determinism;
@@ -26,15 +29,21 @@ mod export;
 mod failure;
 mod gpu_program;
 mod importance;
+#[cfg(feature = "mpi")]
+mod launch;
 mod law;
 mod logging;
+mod lost_folder;
 #[cfg(feature = "mpi")]
 mod lost_rank;
 mod metrics;
+mod odd_tables;
+mod other_names;
 mod output;
 mod parity;
 mod predict;
 mod quality;
+mod replicas;
 mod resume;
 mod saved_runs;
 mod short_commands;

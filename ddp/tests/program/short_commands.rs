@@ -1,18 +1,10 @@
 //! Short forms of commands: a table or a config in place of a subcommand, and flags for the usual keys.
 
-use std::path::Path;
 use std::process::Command;
 
-use crate::common::{made_up_csv, mpirun, run, run_line, run_line_ok, run_ok, single, temp_dir, write};
-
-#[track_caller]
-fn refused(folder: &Path, line: &str, parts: &[&str]) {
-    let outcome = run_line(folder, line);
-    assert_eq!(outcome.status.code(), Some(2), "{line}: {outcome:?}");
-    for part in parts {
-        assert!(outcome.stderr.contains(part), "{line}: no {part:?} in {}", outcome.stderr);
-    }
-}
+use crate::common::{
+    made_up_csv, mpirun, refused, run, run_line, run_line_ok, run_ok, single, temp_dir, write,
+};
 
 /// A folder with a table, a config of it, and rows to evaluate on.
 fn folder() -> tempfile::TempDir {

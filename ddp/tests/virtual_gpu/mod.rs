@@ -27,6 +27,9 @@ pub fn command_under_virtual_gpus(n: usize, inner: &Command) -> Option<Outcome> 
     let mut command = Command::new(script);
     command.args(["-n", &n.to_string(), "--"]).arg(inner.get_program()).args(inner.get_args());
     command.env_remove("CUDA_VISIBLE_DEVICES").env("VGPU_QUIET", "1");
+    if let Some(folder) = inner.get_current_dir() {
+        command.current_dir(folder);
+    }
     for (name, value) in inner.get_envs() {
         match value {
             Some(value) => command.env(name, value),

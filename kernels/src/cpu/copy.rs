@@ -60,8 +60,23 @@ fn gather_from(far_bytes: usize, to: &mut [u8], parts: &[&[u8]]) {
     to.par_chunks_mut(TURN_BYTES).enumerate().for_each(|(i, to)| turn(i * TURN_BYTES, to));
 }
 
-/// `to = from`, with streaming stores if the processor has them.
+/// `to = from`, with streaming stores if the processor has them; equal lengths.
 fn stream(to: &mut [u8], from: &[u8]) {
+    stream_unfenced(to, from);
+    fence();
+}
+
+/// Makes streaming stores visible before what follows: they are unordered otherwise.
+pub(crate) fn fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: part of SSE, which every x86-64 processor has.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+}
+
+/// As [`stream`], for pieces after the last of which the caller calls [`fence`] once.
+pub(crate) fn stream_unfenced(to: &mut [u8], from: &[u8]) {
     // Streaming stores write whole lines.
     let head = to.as_ptr().align_offset(LINE).min(to.len());
     let ((to_head, to), (from_head, from)) = (to.split_at_mut(head), from.split_at(head));
@@ -83,7 +98,7 @@ fn stream(to: &mut [u8], from: &[u8]) {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
 unsafe fn stream_lines(to: &mut [[u8; LINE]], from: &[[u8; LINE]]) {
-    use std::arch::x86_64::{__m256i, _mm_sfence, _mm256_loadu_si256, _mm256_stream_si256};
+    use std::arch::x86_64::{__m256i, _mm256_loadu_si256, _mm256_stream_si256};
     for (to, from) in to.iter_mut().zip(from) {
         let ([to_a, to_b], [from_a, from_b]) = (halves_mut(to), halves(from));
         // SAFETY: 32 bytes, at any address.
@@ -95,8 +110,6 @@ unsafe fn stream_lines(to: &mut [[u8; LINE]], from: &[[u8; LINE]]) {
         // SAFETY: as above.
         unsafe { _mm256_stream_si256(to_b.as_mut_ptr().cast::<__m256i>(), b) };
     }
-    // Streaming stores are unordered: a fence makes them visible before the copy is reported as done.
-    _mm_sfence();
 }
 
 #[cfg(target_arch = "x86_64")]

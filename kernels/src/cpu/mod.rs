@@ -8,6 +8,7 @@
 //! - elementary functions have no branches (`math.rs`);
 //! - ranks of one host reduce through memory that they share (crate `ddp-comm`).
 
+pub(crate) mod cell;
 pub(crate) mod copy;
 pub mod cpu_set;
 pub(crate) mod float;

@@ -333,7 +333,7 @@ fn data_type(dtype: DType) -> sys::cudaDataType {
         DType::BF16 => sys::cudaDataType::CUDA_R_16BF,
         DType::F16 => sys::cudaDataType::CUDA_R_16F,
         // The operation has rejected other types.
-        DType::F32 | DType::I64 | DType::U8 => sys::cudaDataType::CUDA_R_32F,
+        DType::F32 | DType::I64 | DType::U8 | DType::I32 | DType::Bool => sys::cudaDataType::CUDA_R_32F,
     }
 }
 

@@ -25,6 +25,23 @@ impl Argument for usize {}
 impl Argument for f32 {}
 impl Argument for f64 {}
 
+/// The name of the kernel `$name` for a dtype.
+macro_rules! typed_kernel {
+    ($name:literal, $dtype:expr) => {
+        match $dtype {
+            $crate::DType::F32 => concat!($name, "_f32"),
+            $crate::DType::F64 => concat!($name, "_f64"),
+            $crate::DType::BF16 => concat!($name, "_bf16"),
+            $crate::DType::F16 => concat!($name, "_f16"),
+            $crate::DType::I64 => concat!($name, "_int64"),
+            $crate::DType::I32 => concat!($name, "_int32"),
+            $crate::DType::U8 => concat!($name, "_int8"),
+            $crate::DType::Bool => concat!($name, "_int1"),
+        }
+    };
+}
+pub(crate) use typed_kernel;
+
 /// Builder of a launch. Arguments are given in the order of the kernel's parameters.
 pub(crate) struct Launch {
     gpu: &'static Gpu,

@@ -74,7 +74,7 @@ fn instance_arguments(line: &str) -> Option<&str> {
     let (name, rest) = line.split_once('(')?;
     let is_macro = !name.is_empty() && name.bytes().all(|b| b.is_ascii_uppercase() || b == b'_');
     let args = rest.trim_end().strip_suffix(')').filter(|_| is_macro)?;
-    ["f32", "f64", "f16", "float", "double"].iter().any(|format| args.contains(format)).then_some(args)
+    ["f32", "f64", "f16", "float", "double", "int"].iter().any(|format| args.contains(format)).then_some(args)
 }
 
 /// Format of a module's kernels.
@@ -86,11 +86,13 @@ enum KernelFormat {
     Bf16,
     /// Includes conversions between f16 and a format other than bf16.
     F16,
+    /// Integers and truth values, as `int32` in names.
+    Int,
 }
 
 impl KernelFormat {
-    const ALL: [KernelFormat; 4] =
-        [KernelFormat::F32, KernelFormat::F64, KernelFormat::Bf16, KernelFormat::F16];
+    const ALL: [KernelFormat; 5] =
+        [KernelFormat::F32, KernelFormat::F64, KernelFormat::Bf16, KernelFormat::F16, KernelFormat::Int];
 
     fn name(self) -> &'static str {
         match self {
@@ -98,6 +100,7 @@ impl KernelFormat {
             KernelFormat::F64 => "f64",
             KernelFormat::Bf16 => "bf16",
             KernelFormat::F16 => "f16",
+            KernelFormat::Int => "int",
         }
     }
 
@@ -107,6 +110,7 @@ impl KernelFormat {
             _ if name.contains("bf16") => KernelFormat::Bf16,
             _ if name.contains("f16") => KernelFormat::F16,
             _ if name.contains("f64") => KernelFormat::F64,
+            _ if name.contains("int") => KernelFormat::Int,
             _ => KernelFormat::F32,
         }
     }
@@ -216,7 +220,7 @@ pub fn kernel_sources() -> Vec<(&'static str, String)> {
 pub struct CompiledKernel {
     /// File name without extension.
     pub name: &'static str,
-    /// The format: `f32`, `f64`, `bf16` or `f16`.
+    /// The format: `f32`, `f64`, `bf16`, `f16` or `int`.
     pub format: &'static str,
     /// Compile time in seconds, part of the first start on a machine.
     pub compile_s: f64,

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::memory::Pinned;
-use super::{Gpu, Stream, Timer};
+use super::{Event, Gpu, Stream, Timer};
 use crate::error::Operand;
 use crate::view::{TensorMut, TensorRef};
 use crate::{DType, KernelError, Result, Shape};
@@ -21,7 +21,10 @@ pub struct PinnedTensor {
     gpu: &'static Gpu,
     /// Start and end of the last copy.
     timer: Timer,
-    was_sent: bool,
+    /// Whether copies are timed.
+    is_timed: bool,
+    /// Whether the last copy was.
+    was_timed: bool,
     /// A copy was enqueued and is not yet known to be complete.
     is_travelling: AtomicBool,
 }
@@ -39,7 +42,8 @@ impl PinnedTensor {
             dtype,
             gpu,
             timer: Timer::new(gpu)?,
-            was_sent: false,
+            is_timed: true,
+            was_timed: false,
             is_travelling: AtomicBool::new(false),
         })
     }
@@ -98,27 +102,40 @@ impl PinnedTensor {
         Ok(())
     }
 
+    /// Sets whether the next copies are timed, which costs two calls of the driver each; initially true.
+    pub fn set_timed(&mut self, is_timed: bool) {
+        self.is_timed = is_timed;
+    }
+
     /// Duration of the last copy in ms by the device's clock, without the time it waited in the stream; `None` before the first
-    /// copy and while one is in progress. Does not wait.
+    /// copy, while one is in progress, and after one that was not timed. Does not wait.
     ///
     /// # Errors
     /// As [`PinnedTensor::is_sent`].
     pub fn sent_ms(&self) -> Result<Option<f64>> {
-        if !self.was_sent || !self.is_sent()? {
+        if !self.was_timed || !self.is_sent()? {
             return Ok(None);
         }
         self.timer.elapsed_ms().map(Some)
     }
 
-    /// Enqueues `copy` of these bytes on `stream` and records events before and after it.
+    /// Enqueues `copy` of these bytes on `stream` and records an event after it, and before it if it is timed.
     pub(super) fn send(&mut self, stream: &Stream, copy: impl FnOnce(*const u8) -> Result<()>) -> Result<()> {
-        self.timer.start(stream)?;
+        self.was_timed = false;
+        if self.is_timed {
+            self.timer.start(stream)?;
+        }
         // Set before any call that can fail after the copy was enqueued.
         *self.is_travelling.get_mut() = true;
         copy(self.host.as_ptr())?;
         self.timer.stop(stream)?;
-        self.was_sent = true;
+        self.was_timed = self.is_timed;
         Ok(())
+    }
+
+    /// The end of the last copy.
+    pub(super) fn end(&self) -> &Event {
+        self.timer.end()
     }
 
     /// This tensor as error messages show it, on the device it is copied to.

@@ -70,6 +70,70 @@ template <> struct Format<f16> {
 // The type in which values of format T are computed.
 #define MATH(T) typename Format<T>::math
 
+// ---- numbers of any dtype ------------------------------------------------------------------------------------------
+// A truth value: 0 or 1.
+struct truth {
+    u8 value;
+};
+// f64 to f32 rounded to odd: what f32 loses is kept as its lowest bit, so that only the rounding to a shorter format counts.
+__device__ __forceinline__ float odd_of_double(double x) {
+    float single = (float)x;
+    double back = (double)single;
+    if (x != x || back == x) return single;
+    u32 towards_zero = __float_as_uint(single) - (u32)(fabs(back) > fabs(x));
+    return __uint_as_float(towards_zero | 1u);
+}
+// The integer next to zero of x; the nearest one if x is out of range, 0 for NaN.
+__device__ __forceinline__ i64 integer_of(double x) {
+    if (x != x) return 0;
+    if (x >= 9223372036854775808.0) return 0x7fffffffffffffffLL;
+    if (x < -9223372036854775808.0) return -0x7fffffffffffffffLL - 1;
+    return (i64)x;
+}
+__device__ __forceinline__ i64 clamped(i64 x, i64 low, i64 high) { return x < low ? low : x > high ? high : x; }
+// get, put: from and to the type `math` that operations compute in; `wide` holds every value, and sums: double or i64.
+// of: converted from a double (saturating) or an i64 (wrapping).
+template <class T> struct Number;
+#define FLOAT_NUMBER(T, M, round, of_double)                                         \
+    template <> struct Number<T> {                                                   \
+        typedef M math;                                                              \
+        typedef double wide;                                                         \
+        static __device__ __forceinline__ M get(T x) { return to_float(x); }         \
+        static __device__ __forceinline__ T put(M x) { return round(x); }            \
+        static __device__ __forceinline__ T of(double x) { return of_double; }       \
+        static __device__ __forceinline__ T of(i64 x) { return of((double)x); }      \
+    };
+FLOAT_NUMBER(float, float, (float), (float)x)
+FLOAT_NUMBER(double, double, (double), x)
+FLOAT_NUMBER(bf16, float, bf16_of, bf16_of(odd_of_double(x)))
+FLOAT_NUMBER(f16, float, f16_of, f16_of(odd_of_double(x)))
+#define INTEGER_NUMBER(T, low, high)                                                                       \
+    template <> struct Number<T> {                                                                         \
+        typedef i64 math;                                                                                  \
+        typedef i64 wide;                                                                                  \
+        static __device__ __forceinline__ i64 get(T x) { return (i64)x; }                                  \
+        static __device__ __forceinline__ T put(i64 x) { return (T)x; }                                    \
+        static __device__ __forceinline__ T of(double x) { return (T)clamped(integer_of(x), low, high); }  \
+        static __device__ __forceinline__ T of(i64 x) { return (T)x; }                                     \
+    };
+INTEGER_NUMBER(i64, -0x7fffffffffffffffLL - 1, 0x7fffffffffffffffLL)
+INTEGER_NUMBER(int, -2147483647LL - 1, 2147483647LL)
+INTEGER_NUMBER(u8, 0LL, 255LL)
+template <> struct Number<truth> {
+    typedef i64 math;
+    typedef i64 wide;
+    static __device__ __forceinline__ i64 get(truth x) { return x.value; }
+    static __device__ __forceinline__ truth put(i64 x) { return of(x); }
+    static __device__ __forceinline__ truth of(double x) {
+        truth r = {(u8)(x != 0.0)};
+        return r;
+    }
+    static __device__ __forceinline__ truth of(i64 x) {
+        truth r = {(u8)(x != 0)};
+        return r;
+    }
+};
+
 // ---- places -------------------------------------------------------------------------------------------------------
 __device__ __forceinline__ size_t first_element() { return (size_t)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ __forceinline__ size_t grid_stride() { return (size_t)gridDim.x * blockDim.x; }
@@ -141,8 +205,8 @@ __device__ __forceinline__ bool is_last_block(u32* counter) { return is_last_blo
 
 // Sums one value per thread over a one-dimensional grid, in one launch, in the order of the blocks. True in one block, all of
 // whose threads have the sum in `total`. `partials` has one element per block. All threads of all blocks call it, once.
-__device__ __forceinline__ bool grid_sum(double v, double* total, u32* counter, double* partials) {
-    __shared__ double scratch[WARP];
+template <class M> __device__ __forceinline__ bool grid_sum(M v, M* total, u32* counter, M* partials) {
+    __shared__ M scratch[WARP];
     *total = block_sum(v, scratch);
     if (gridDim.x == 1) return true;
     if (threadIdx.x == 0) partials[blockIdx.x] = *total;
@@ -185,10 +249,10 @@ __device__ __forceinline__ void store_split(float* p, double v) {
     p[1] = rest - rest == 0.0 ? (float)rest : 0.0f;  // infinity minus infinity is NaN; hi is enough
 }
 // Sums one loss and weight per thread over the grid, in one launch and in a fixed order, and writes them to `tail` in the
-// layout of LossSums::store (adds them if accumulate). `partials` has two elements per block. All threads of all blocks call
-// it, once.
+// layout of LossSums::store (adds them if accumulate), and the number `extra` after them, if given. `partials` has two elements
+// per block. All threads of all blocks call it, once.
 __device__ __forceinline__ void leave_sums(double loss, double weight, u32* counter, double* partials, float* tail,
-                                           int accumulate) {
+                                           int accumulate, const double* extra) {
     __shared__ double scratch[WARP];
     loss = block_sum(loss, scratch);
     weight = block_sum(weight, scratch);
@@ -207,11 +271,13 @@ __device__ __forceinline__ void leave_sums(double loss, double weight, u32* coun
     if (threadIdx.x != 0) return;
     store_split(tail, accumulate ? loss + load_split(tail) : loss);
     store_split(tail + 2, accumulate ? weight + load_split(tail + 2) : weight);
+    if (extra) tail[4] = (float)*extra;
 }
 // The numbers of a step that an update reads from device memory: UpdateInputs::on_host in ops/update/inputs.rs.
 struct UpdateInputs {
-    double lr, step, scale;
-    bool is_finite;
+    double lr, step, scale, power1, power2;
+    // Whether loss and gradient are finite and the mean loss is within its limit.
+    bool applies;
 };
 __device__ __forceinline__ UpdateInputs update_inputs(const double* scalars, const float* sums, const double* sum_of_squares,
                                                       double max_norm) {
@@ -222,7 +288,8 @@ __device__ __forceinline__ UpdateInputs update_inputs(const double* scalars, con
     double clip_scale = sum_of_squares ? fmin(max_norm / (sqrt(*sum_of_squares) * unscaled + 1e-6), 1.0) : 1.0;
     // Infinity minus infinity is NaN, and so is NaN minus NaN.
     bool is_finite = loss - loss == 0.0 && (!sum_of_squares || *sum_of_squares - *sum_of_squares == 0.0);
-    UpdateInputs r = {scalars[0], scalars[1], unscaled * clip_scale, is_finite};
+    bool applies = is_finite && (weight == 0 ? loss : loss / weight) <= scalars[10];
+    UpdateInputs r = {scalars[0], scalars[1], unscaled * clip_scale, scalars[8], scalars[9], applies};
     return r;
 }
 

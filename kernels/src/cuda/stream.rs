@@ -169,6 +169,11 @@ impl Timer {
         self.events[1].record(stream)
     }
 
+    /// The end.
+    pub(super) fn end(&self) -> &Event {
+        &self.events[1]
+    }
+
     /// Whether the end has passed, so that [`Timer::elapsed_ms`] would not block; true if no end was recorded.
     ///
     /// # Errors

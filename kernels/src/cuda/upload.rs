@@ -2,6 +2,7 @@
 
 use super::memory::Pinned;
 use super::{Event, Gpu, PinnedTensor, Stream, StreamKind, check_driver};
+use crate::error::Operand;
 use crate::ops::check;
 use crate::view::{TensorMut, TensorRef};
 use crate::{DType, Element, KernelError, MemoryUse, Result, Tensor};
@@ -20,6 +21,7 @@ pub struct Upload {
     host: Option<Pinned>,
     device: Tensor,
     gpu: &'static Gpu,
+    /// End of the last copy from `host`.
     sent: Event,
     consumed: Event,
 }
@@ -95,7 +97,7 @@ impl Upload {
         // SAFETY: both sides hold that many elements of one type; `from` frees its memory, or lends it for writing, only once the
         // event that it records after the copy has passed.
         from.send(copy, |from| unsafe { self.copy(from, n_elements) })?;
-        self.end_copy(copy)
+        self.gpu.compute().wait(from.end())
     }
 
     fn check_len(&self, op: &'static str, end: usize, len: usize) -> Result<()> {
@@ -166,14 +168,12 @@ impl Upload {
     /// As [`Upload::send_slice`].
     pub fn send_view(&mut self, view: TensorRef<'_>) -> Result<()> {
         const OP: &str = "send_view";
-        match view.dtype() {
-            DType::F32 => self.send_slice(view.as_slice::<f32>(OP, "view")?),
-            DType::F64 => self.send_slice(view.as_slice::<f64>(OP, "view")?),
-            DType::I64 => self.send_slice(view.as_slice::<i64>(OP, "view")?),
-            DType::BF16 => self.send_slice(view.as_slice::<half::bf16>(OP, "view")?),
-            DType::U8 => self.send_slice(view.as_slice::<u8>(OP, "view")?),
-            DType::F16 => self.send_slice(view.as_slice::<half::f16>(OP, "view")?),
-        }
+        let (n, host) = (view.numel(), Operand { name: "host", ..self.device.view().operand("device") });
+        check::same_dtype(OP, &[view.operand("view"), host])?;
+        self.check_len(OP, n, self.device.numel())?;
+        let bytes = view.as_bytes(OP, "view")?;
+        self.host()?.into_bytes(OP, "host")?[..bytes.len()].copy_from_slice(bytes);
+        self.send(n)
     }
 }
 

@@ -102,13 +102,11 @@ macro_rules! float_dispatch {
                 type $t = f64;
                 $body
             }
-            $crate::DType::I64 | $crate::DType::BF16 | $crate::DType::U8 | $crate::DType::F16 => {
-                Err($crate::KernelError::DTypeUnsupported {
-                    op: $op,
-                    operand: $operand.into(),
-                    takes: "f32 and f64",
-                })
-            }
+            _ => Err($crate::KernelError::DTypeUnsupported {
+                op: $op,
+                operand: $operand.into(),
+                takes: "f32 and f64",
+            }),
         }
     };
 }
@@ -134,7 +132,7 @@ macro_rules! stored_dispatch {
                 type $t = half::f16;
                 $body
             }
-            $crate::DType::I64 | $crate::DType::U8 => Err($crate::KernelError::DTypeUnsupported {
+            _ => Err($crate::KernelError::DTypeUnsupported {
                 op: $op,
                 operand: $operand.into(),
                 takes: $crate::ops::check::FLOATS_NAMES,
@@ -165,10 +163,7 @@ macro_rules! short_dispatch {
                 type $t = half::f16;
                 $body
             }
-            $crate::DType::F32
-            | $crate::DType::F64
-            | $crate::DType::I64
-            | $crate::DType::U8 => {
+            _ => {
                 return Err($crate::KernelError::DTypeUnsupported {
                     op: $op,
                     operand: $operand.into(),

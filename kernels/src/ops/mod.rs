@@ -1,7 +1,7 @@
 //! The operations, one folder each: `mod.rs` has the contract and the checks, `cpu.rs` the implementation that defines it,
 //! `cuda.rs` and `kernel.cu` the one for GPUs.
 //!
-//! Every operation writes into memory that the caller owns and allocates nothing. Losses return sums, never means: only the
+//! Every operation writes into memory that the caller owns and allocates nothing ([`reduce`] excepted). Losses return sums, never means: only the
 //! caller knows the number of rows of the global batch.
 //!
 //! Each operation that has a gradient is checked by central differences in f64, and compared with PyTorch (`tests/golden`). One
@@ -14,14 +14,19 @@ mod add;
 mod addmm;
 mod argmax;
 mod bce_with_logits;
+mod begin_step;
 mod bias;
 mod cast;
 mod cat;
 pub(crate) mod check;
+mod convert;
 mod copy;
 mod count_correct;
 mod dropout;
+mod elementwise;
 mod embedding;
+mod fill;
+mod fingerprint;
 mod gather_rows;
 mod huber;
 mod layer_norm;
@@ -29,10 +34,12 @@ mod linear;
 mod load_rows;
 mod loss;
 mod mse;
+mod reduce;
 mod row_tiles;
 mod softmax_cross_entropy;
 mod step_scalars;
 mod step_sums;
+mod strided_copy;
 mod sum_of_squares;
 mod uniform;
 mod update;
@@ -42,13 +49,19 @@ pub use add::add_assign;
 pub use addmm::{MatmulMode, addmm, addmm_with};
 pub use argmax::argmax;
 pub use bce_with_logits::bce_with_logits;
+pub use begin_step::{ROW_SUMS_LEN, RowNumbersOutput, ScalarsOutput, begin_step, mix_row};
 pub use bias::{bias_backward, bias_forward};
 pub use cast::cast;
 pub use cat::cat;
+pub use convert::convert;
 pub use copy::copy;
 pub use count_correct::count_correct;
 pub use dropout::{DropoutKey, dropout};
+pub use elementwise::{CompareOp, Input, MapOp, Scalar, compare, map, select};
+pub(crate) use elementwise::{broadcast_shape, shapes_differ};
 pub use embedding::{EmbeddingTable, EmbeddingTables, embedding_backward, embedding_forward};
+pub use fill::{Pattern, fill};
+pub use fingerprint::fingerprint;
 pub use gather_rows::gather_rows;
 pub use huber::huber;
 pub use layer_norm::{LayerNormGrads, LayerNormStats, layer_norm_backward, layer_norm_forward};
@@ -59,9 +72,11 @@ pub use linear::{
 pub use load_rows::{RowNormalizer, load_rows};
 pub use loss::LossSums;
 pub use mse::mse;
+pub use reduce::{ReduceOp, reduce};
 pub use softmax_cross_entropy::{CrossEntropyConfig, softmax_cross_entropy};
 pub use step_scalars::{STEP_SCALARS_EXTRA, STEP_SCALARS_LEN, StepScalars};
 pub use step_sums::{STEP_SUMS_EXTRA, STEP_SUMS_LEN, SumsOutput};
+pub(crate) use strided_copy::{Walk, strided_copy};
 pub use sum_of_squares::sum_of_squares;
 pub use uniform::{UniformStream, uniform};
 pub use update::{
@@ -78,20 +93,27 @@ static SOURCES: &[&crate::cuda::launch::Source] = &[
     &add::SOURCE,
     &addmm::SOURCE,
     &argmax::SOURCE,
+    &begin_step::SOURCE,
     &bias::SOURCE,
     &cast::SOURCE,
+    &convert::SOURCE,
     &count_correct::SOURCE,
     &count_correct::WEIGHTED_SOURCE,
     &dropout::SOURCE,
+    &elementwise::SOURCE,
     &embedding::SOURCE,
+    &fill::SOURCE,
+    &fingerprint::SOURCE,
     &gather_rows::SOURCE,
     &layer_norm::SOURCE,
     &load_rows::SOURCE,
     &loss::SOURCE,
+    &reduce::SOURCE,
     &loss::WEIGHTED_SOURCE,
     &softmax_cross_entropy::SOURCE,
     &softmax_cross_entropy::WEIGHTED_SOURCE,
     &sum_of_squares::SOURCE,
+    &strided_copy::SOURCE,
     &uniform::SOURCE,
     &update::EMA_SOURCE,
 ];

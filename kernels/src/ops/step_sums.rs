@@ -1,12 +1,13 @@
 //! Loss and weight sums of a step in the tail of the flat gradient buffer, where an all-reduce of the gradients sums them too.
 
 use super::{LossSums, check};
-use crate::{DType, Operand, Result, Shape, TensorMut};
+use crate::{DType, Operand, Result, Shape, TensorMut, TensorRef};
 
 /// Number of f32 elements of a step's sums; a cache line.
 pub const STEP_SUMS_LEN: usize = 16;
 
-/// Index of the first element that losses leave alone: from here on, the caller may sum numbers of its own with the gradients.
+/// Index of the first element of the caller: from here on, it may sum numbers of its own with the gradients. Losses leave them
+/// alone, except for [`SumsOutput::extra`].
 pub const STEP_SUMS_EXTRA: usize = 4;
 
 /// Layout in [`STEP_SUMS_LEN`] f32: each f64 as two f32, so that summing over ranks in f32 loses little of it.
@@ -37,6 +38,8 @@ pub struct SumsOutput<'a> {
     pub tail: TensorMut<'a>,
     /// Whether to add to the sums in `tail`: true for all micro-batches of a step but the first.
     pub accumulate: bool,
+    /// `[1]` f64 on the device of the operands, which is copied to element [`STEP_SUMS_EXTRA`] of the tail, rounded to f32.
+    pub extra: Option<TensorRef<'a>>,
 }
 
 impl SumsOutput<'_> {
@@ -45,7 +48,11 @@ impl SumsOutput<'_> {
         let tail = self.tail.operand("sums");
         check::same_device(op, &[beside, tail])?;
         check::dtype(op, tail, &[DType::F32], "f32")?;
-        check::shape(op, tail, Shape::vector(STEP_SUMS_LEN))
+        check::shape(op, tail, Shape::vector(STEP_SUMS_LEN))?;
+        let Some(extra) = self.extra.map(|extra| extra.operand("extra")) else { return Ok(()) };
+        check::same_device(op, &[beside, extra])?;
+        check::dtype(op, extra, &[DType::F64], "f64")?;
+        check::shape(op, extra, Shape::vector(1))
     }
 
     /// Writes sums that the host computed.
@@ -56,6 +63,9 @@ impl SumsOutput<'_> {
             total += LossSums::load(tail);
         }
         total.store(tail);
+        if let Some(extra) = self.extra {
+            tail[STEP_SUMS_EXTRA] = extra.as_slice::<f64>(op, "extra")?[0] as f32;
+        }
         Ok(())
     }
 }

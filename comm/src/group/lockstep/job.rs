@@ -198,8 +198,10 @@ impl Job {
             DType::F64 => combine::<f64>,
             DType::I64 => combine::<i64>,
             DType::BF16 => combine::<half::bf16>,
-            DType::U8 => combine::<u8>,
+            // Truth values are bytes: Max is OR, Min is AND.
+            DType::U8 | DType::Bool => combine::<u8>,
             DType::F16 => combine::<half::f16>,
+            DType::I32 => combine::<i32>,
         };
         // SAFETY: as this function's.
         unsafe { combine(op, board, chunk, offset, output, n, own) }
@@ -328,6 +330,14 @@ impl Number for half::f16 {
 }
 
 impl Number for i64 {
+    const ZERO: Self = 0;
+    #[inline(always)]
+    fn sum(a: Self, b: Self) -> Self {
+        a.wrapping_add(b)
+    }
+}
+
+impl Number for i32 {
     const ZERO: Self = 0;
     #[inline(always)]
     fn sum(a: Self, b: Self) -> Self {

@@ -37,7 +37,9 @@ pub(super) fn datatype(dtype: DType) -> ffi::MPI_Datatype {
         // SAFETY: as above.
         DType::I64 => unsafe { ffi::RSMPI_INT64_T },
         // SAFETY: as above.
-        DType::U8 => unsafe { ffi::RSMPI_UINT8_T },
+        DType::U8 | DType::Bool => unsafe { ffi::RSMPI_UINT8_T },
+        // SAFETY: as above.
+        DType::I32 => unsafe { ffi::RSMPI_INT32_T },
         // MPI has no such types: it moves them as 16-bit words, and `can_reduce` refuses to reduce them.
         // SAFETY: as above.
         DType::BF16 | DType::F16 => unsafe { ffi::RSMPI_UINT16_T },

@@ -185,7 +185,8 @@ pub(super) fn datatype(dtype: DType) -> c_int {
         DType::F64 => sys::ncclDataType_t::ncclFloat64,
         DType::I64 => sys::ncclDataType_t::ncclInt64,
         DType::BF16 => sys::ncclDataType_t::ncclBfloat16,
-        DType::U8 => sys::ncclDataType_t::ncclUint8,
+        DType::U8 | DType::Bool => sys::ncclDataType_t::ncclUint8,
+        DType::I32 => sys::ncclDataType_t::ncclInt32,
         DType::F16 => sys::ncclDataType_t::ncclFloat16,
     };
     dtype as c_int

@@ -66,6 +66,7 @@ fn measure(args: &BenchCheckpointArgs) -> Result<Vec<Measured>> {
     let store = CheckpointStore::at(&args.out.join(format!("checkpoint-bench-{}", std::process::id())));
     store.prepare()?;
     let options = SaveOptions {
+        run_id: None,
         info: ModelInfo {
             config: String::new(),
             preprocessor: Preprocessor {

@@ -5,10 +5,10 @@
 
 use ddp_comm::World;
 use ddp_kernels::ops::{
-    self, Activation, CrossEntropyConfig, DropoutKey, LayerNormGrads, LayerNormStats, OptimizerKind,
-    OptimizerParams, OptimizerTensors, STEP_SUMS_LEN, SumsOutput, UniformStream,
+    self, Activation, CrossEntropyConfig, DropoutKey, LayerNormGrads, LayerNormStats, MapOp, OptimizerKind,
+    OptimizerParams, OptimizerTensors, ReduceOp, STEP_SUMS_LEN, SumsOutput, UniformStream,
 };
-use ddp_kernels::{DType, KernelError};
+use ddp_kernels::{DType, Device, KernelError};
 use serde::Serialize;
 
 use super::buffers::{Rotating, UniformValues, n_sets};
@@ -96,6 +96,7 @@ impl Bench<'_> {
     fn all(&mut self) -> Result<()> {
         self.copy()?;
         self.elementwise()?;
+        self.tensor_operations()?;
         self.activations()?;
         self.layer_norm()?;
         self.losses()?;
@@ -172,6 +173,43 @@ impl Bench<'_> {
         self.run("cast (f32 to bf16)", n * (4 + 2), |call| ops::cast(wide.get(call)?, y.get_mut(call)?))
     }
 
+    /// The generic elementwise operations and reductions of tensors.
+    fn tensor_operations(&mut self) -> Result<()> {
+        let (whole, rows, cols) = (self.whole(), self.rows, self.cols);
+        let (x, mut y) = (self.tensor(1)?, self.tensor(2)?);
+        let (z, bias) = (self.tensor(4)?, self.random(&[cols], self.dtype, 3)?);
+        self.run("add", 3 * whole, |call| {
+            ops::map(MapOp::Add, x.get(call)?.into(), z.get(call)?.into(), y.get_mut(call)?)
+        })?;
+        self.run("add (a row)", 2 * whole, |call| {
+            ops::map(MapOp::Add, x.get(call)?.into(), bias.get(call)?.into(), y.get_mut(call)?)
+        })?;
+        self.run("mul (a scalar)", 2 * whole, |call| {
+            ops::map(MapOp::Mul, x.get(call)?.into(), 0.5.into(), y.get_mut(call)?)
+        })?;
+        self.run("exp", 2 * whole, |call| {
+            ops::map(MapOp::Exp, x.get(call)?.into(), x.get(call)?.into(), y.get_mut(call)?)
+        })?;
+        if self.place.device != Device::Cpu {
+            // Reductions take their scratch memory during the call, which the graph that is timed on a GPU can't hold.
+            return Ok(());
+        }
+        for (op, name, axis) in [
+            (ReduceOp::Sum, "sum", None),
+            (ReduceOp::Sum, "sum (of rows)", Some(1)),
+            (ReduceOp::Sum, "sum (of columns)", Some(0)),
+            (ReduceOp::Max, "max", None),
+            (ReduceOp::ArgMax, "argmax (of all)", None),
+            (ReduceOp::Norm, "norm", None),
+        ] {
+            let n_results = axis.map_or(1, |axis| if axis == 0 { cols } else { rows });
+            let dtype = op.result_dtype(self.dtype);
+            let mut out = Rotating::zeros(self.place, &[n_results], dtype, 1)?;
+            self.run(name, whole, |call| ops::reduce(op, x.get(call)?, axis, out.get_mut(0)?))?;
+        }
+        Ok(())
+    }
+
     fn activations(&mut self) -> Result<()> {
         let whole = self.whole();
         let (x, mut y) = (self.tensor(1)?, self.tensor(2)?);
@@ -228,7 +266,7 @@ impl Bench<'_> {
         let labels = Rotating::indices(self.place, rows, cols, n_sets(self.place, whole))?;
         let config = CrossEntropyConfig::default();
         self.run("softmax_cross_entropy", 2 * whole + 8 * rows, |call| {
-            let sums = SumsOutput { tail: tail.get_mut(0)?, accumulate: false };
+            let sums = SumsOutput { tail: tail.get_mut(0)?, accumulate: false, extra: None };
             ops::softmax_cross_entropy(
                 x.get(call)?,
                 labels.get(call)?,
@@ -240,11 +278,11 @@ impl Bench<'_> {
         })?;
         let target = self.tensor(3)?;
         self.run("mse", 3 * whole, |call| {
-            let sums = SumsOutput { tail: tail.get_mut(0)?, accumulate: false };
+            let sums = SumsOutput { tail: tail.get_mut(0)?, accumulate: false, extra: None };
             ops::mse(x.get(call)?, target.get(call)?, None, 1.0, Some(d.get_mut(call)?), sums)
         })?;
         self.run("bce_with_logits", 3 * whole, |call| {
-            let sums = SumsOutput { tail: tail.get_mut(0)?, accumulate: false };
+            let sums = SumsOutput { tail: tail.get_mut(0)?, accumulate: false, extra: None };
             ops::bce_with_logits(x.get(call)?, target.get(call)?, None, 1.0, Some(d.get_mut(call)?), sums)
         })
     }

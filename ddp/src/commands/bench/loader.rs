@@ -6,6 +6,7 @@
 use std::time::Instant;
 
 use ddp_comm::World;
+use ddp_kernels::KeyedPermutation;
 use serde::Serialize;
 
 use super::place::Place;
@@ -15,7 +16,6 @@ use crate::cli::BenchLoaderArgs;
 use crate::config::Config;
 use crate::data::device_rows::DeviceRows;
 use crate::data::loader::{BatchPlan, Loader, LoaderOptions, Shuffle};
-use crate::data::order::permutation::KeyedPermutation;
 use crate::data::{self, Dataset, Loaded};
 use crate::error::{Error, Result};
 use crate::exit::Stop;
@@ -187,7 +187,7 @@ impl Consumer {
         let slot = &mut self.slots[self.next];
         self.next = (self.next + 1) % 2;
         if slot.holds(n_rows, step.device_shape()) {
-            step.send(slot)?;
+            step.send(slot, None)?;
             slot.consumed()?;
         }
         Ok(n_rows)

@@ -1,7 +1,7 @@
 //! Random rows in memory, for the benchmarks of steps.
 
 use ddp_comm::World;
-use ddp_kernels::ops::{self, UniformStream};
+use ddp_kernels::ops::{self, ScalarsOutput, UniformStream};
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor};
 
 use crate::cli::BenchStepArgs;
@@ -96,7 +96,8 @@ impl StepRows for Pool {
         DeviceShape::sent(&self.layout, false)
     }
 
-    fn send(&mut self, to: &mut DeviceRows) -> Result<(), DataError> {
+    fn send(&mut self, to: &mut DeviceRows, scalars: Option<ScalarsOutput<'_>>) -> Result<(), DataError> {
+        ops::begin_step(scalars, None)?;
         Ok(to.copy(self.take()?)?)
     }
 }

@@ -57,6 +57,8 @@ struct Report {
     step_ms_max: f64,
     /// Optimiser update alone.
     optimizer_ms_median: f64,
+    /// One comparison of the ranks' replicas, on this rank.
+    replica_check_ms_median: f64,
     /// Matmuls of a step alone, at their median times.
     gemm_gflops_per_s: f64,
     /// FLOPs of all matmuls of a step over the time of a step.
@@ -147,6 +149,7 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
     let gflops_per_s = gflop_per_step * n_steps / wall_s;
     // Before the parts are timed separately, which allocates memory.
     let gpu = gpu.map(|gpu| gpu_report(gpu, &trainer, gflops_per_s)).transpose()?;
+    let replica_check = time_replica_check(&mut trainer)?;
     let times = Times::of(step_ms);
     let mut report = Report {
         dims: args.dims.0.clone(),
@@ -162,6 +165,7 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
         step_ms_min: times.min,
         step_ms_max: times.max,
         optimizer_ms_median: time_optimizer(&place, args, trainer.model()).map_err(Error::from)?,
+        replica_check_ms_median: replica_check.median,
         gemm_gflops_per_s: gemm_rate(&place, args).map_err(Error::from)?,
         gflops_per_s,
         startup_s,
@@ -182,6 +186,17 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
 
 fn synchronize(gpu: Option<&'static Gpu>) -> Result<()> {
     Ok(gpu.map_or(Ok(()), Gpu::synchronize)?)
+}
+
+/// Times of a comparison of the ranks' replicas; the first one, which allocates, is not timed. Collective.
+fn time_replica_check(trainer: &mut Trainer<'_>) -> Result<Times> {
+    trainer.compare_replicas()?;
+    let time = |_| {
+        let started = Instant::now();
+        trainer.compare_replicas()?;
+        Ok(started.elapsed().as_secs_f64() * 1e3)
+    };
+    Ok(Times::of((0..PART.repeats).map(time).collect::<Result<_>>()?))
 }
 
 fn trainer<'w>(world: &'w World, args: &BenchStepArgs, device: Device) -> Result<Trainer<'w>> {

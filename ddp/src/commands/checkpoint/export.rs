@@ -14,7 +14,7 @@ use crate::run_folder::folder::MODEL_FILE;
 
 /// Exports the model.
 pub(super) fn export(args: &CheckpointExportArgs) -> Result<()> {
-    let format = format(args);
+    let format = format(args)?;
     if args.external_data && format != ExportFormat::Onnx {
         return Err(ExportError::ExternalDataOfSafetensors.into());
     }
@@ -55,9 +55,19 @@ pub(super) fn export(args: &CheckpointExportArgs) -> Result<()> {
 }
 
 /// The format that was asked for, or that of the output file's name.
-fn format(args: &CheckpointExportArgs) -> ExportFormat {
-    let is_onnx = args.out.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("onnx"));
-    args.format.unwrap_or(if is_onnx { ExportFormat::Onnx } else { ExportFormat::Safetensors })
+///
+/// # Errors
+/// [`ExportError::UnknownEnding`].
+fn format(args: &CheckpointExportArgs) -> Result<ExportFormat> {
+    if let Some(format) = args.format {
+        return Ok(format);
+    }
+    let ending = args.out.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase());
+    match ending.as_deref() {
+        Some("onnx") => Ok(ExportFormat::Onnx),
+        Some("safetensors") | None => Ok(ExportFormat::Safetensors),
+        _ => Err(ExportError::UnknownEnding { path: args.out.clone() }.into()),
+    }
 }
 
 /// A model file and, if it is in a checkpoint, that verified checkpoint.

@@ -1,7 +1,8 @@
-//! `ddp-train data`: inspects and converts data files.
+//! `ddp-train data`: inspects, shows and converts data files.
 
 mod convert;
 mod inspect;
+mod show;
 
 use ddp_comm::World;
 
@@ -17,6 +18,7 @@ pub fn data(world: &World, log: &Log, command: &DataCommand) -> Result<(), Stop>
     let result = match command {
         _ if world.rank().0 > 0 => Ok(()),
         DataCommand::Inspect(args) => inspect::inspect(args),
+        DataCommand::Show(args) => show::show(args),
         DataCommand::Convert(args) => convert::convert(log, args),
     };
     Ok(world.collective_result(result)?)

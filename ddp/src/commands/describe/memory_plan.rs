@@ -10,7 +10,7 @@ use ddp_kernels::{DType, Device};
 use crate::config::{CommDtype, Config, Placement, ZeroStage};
 use crate::data::Loaded;
 use crate::data::device_rows::DeviceShape;
-use crate::data::loader::{DeviceTable, LoaderOptions, host_buffer_bytes};
+use crate::data::loader::{DeviceOrder, DeviceTable, LoaderOptions, Shuffle, host_buffer_bytes};
 use crate::data::order::partition::PartitionKind;
 use crate::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
 use crate::data_parallel::fixed_tree::TreeSum;
@@ -223,8 +223,9 @@ impl RankPlan<'_> {
             let n_rows = self.cuts.eval.max_rows.min(eval.len().div_ceil(self.cuts.eval.n_parts));
             2 * DeviceShape::sent(eval.layout(), converts).size_bytes(n_rows)
         });
+        let order = if self.numbers_rows_on_device() { DeviceOrder::SIZE_BYTES } else { 0 };
         let table = if self.keeps_rows_on_device { DeviceTable::size_bytes(&*self.data.train) } else { 0 };
-        steps + eval + table
+        steps + eval + order + table
     }
 
     /// Bytes of the data sets in host memory and of the loader buffers.
@@ -232,9 +233,18 @@ impl RankPlan<'_> {
         let normalizer = self.data.preprocessor.normalizer.clone();
         let options = LoaderOptions::from_config(&self.config.data, self.device, self.n_threads, normalizer);
         let eval = self.data.eval.as_ref().map_or(0, |eval| eval.resident_bytes());
-        self.data.train.resident_bytes()
-            + eval
-            + host_buffer_bytes(&*self.data.train, self.step_rows(), &options, self.keeps_rows_on_device)
+        let buffers = match self.numbers_rows_on_device() {
+            true => 0,
+            false => {
+                host_buffer_bytes(&*self.data.train, self.step_rows(), &options, self.keeps_rows_on_device)
+            }
+        };
+        self.data.train.resident_bytes() + eval + buffers
+    }
+
+    /// Whether the GPU keeps all rows and computes their order.
+    fn numbers_rows_on_device(&self) -> bool {
+        self.keeps_rows_on_device && Shuffle::new(&self.config.data, &*self.data.train).is_permutation()
     }
 }
 

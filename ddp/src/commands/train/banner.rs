@@ -54,7 +54,7 @@ impl Banner<'_> {
 
     /// The data, each embedding and layer, and the exchange of gradients.
     pub(crate) fn details(&self) -> String {
-        let Banner { world, config, data, spec, trainer, .. } = *self;
+        let Banner { world, data, spec, trainer, .. } = *self;
         let layout = trainer.model().layout();
         let mut text = format!("train  {}", Summary(&*data.train));
         if let Some(eval) = &data.eval {
@@ -79,9 +79,7 @@ impl Banner<'_> {
         }
         let global_rows = self.cuts.global_rows.min(data.train.len());
         let batch = match self.cuts.train.kind {
-            PartitionKind::Ranks { .. } => {
-                format!("{} per rank", count(config.train.grad_accum_steps, "micro-batch"))
-            }
+            PartitionKind::Ranks { n_micro } => format!("{} per rank", count(n_micro, "micro-batch")),
             PartitionKind::MicroShards { n_shards } => {
                 format!("{} over all ranks", count(n_shards, "micro-shard"))
             }
@@ -172,12 +170,20 @@ pub(crate) fn determinism(config: &Config, cuts: &BatchPartition, trainer: &Trai
 pub(crate) fn target_scale(data: &Loaded) -> Option<String> {
     let scale = data.preprocessor.target_scale.as_ref()?;
     let (shift, spread) = match (scale.shift.as_slice(), scale.scale.as_slice()) {
-        ([shift], [spread]) => (format!("{shift:.6}"), format!("{spread:.6}")),
+        ([shift], [spread]) => (significant(*shift), significant(*spread)),
         _ => ("its mean".to_owned(), "its standard deviation".to_owned()),
     };
     Some(format!(
         "targets are standardised, (target - {shift}) / {spread}: losses are in these units, other metrics and predictions in yours"
     ))
+}
+
+/// A number with six decimals, or with an exponent where they do not show it.
+fn significant(value: f64) -> String {
+    match value.abs() {
+        0.0 | 1e-2..1e9 => format!("{value:.6}"),
+        _ => format!("{value:.6e}"),
+    }
 }
 
 /// Warns of evaluation rows that are the training rows.
@@ -328,6 +334,12 @@ mod tests {
 
     fn cpu() -> DeviceChoice {
         DeviceChoice { device: Device::Cpu, reason: None }
+    }
+
+    #[test]
+    fn small_and_large_numbers_keep_their_digits() {
+        let of = [0.0, 12.5, -0.01, 1.25e-7, 2e12].map(significant);
+        assert_eq!(of, ["0.000000", "12.500000", "-0.010000", "1.250000e-7", "2.000000e12"]);
     }
 
     #[test]

@@ -4,41 +4,44 @@
 //! (buckets start) -> wait -> clip -> step -> metrics -> checkpoint; at the end the model file.
 
 pub(crate) mod banner;
+mod outputs;
 mod rank_logs;
 pub(crate) mod watchdog;
 
 use std::num::NonZero;
-use std::path::{Path, PathBuf};
 
 use ddp_comm::{DeviceChoice, DeviceOptions, Phase, World, cores};
 use ddp_kernels::cpu::cpu_set::CpuSet;
 use ddp_kernels::cpu::threads;
 use ddp_kernels::cuda::Gpu;
-use ddp_kernels::{Device, DeviceRequest, Tensor};
+use ddp_kernels::{Device, DeviceRequest};
 use tracing::{Level, Span, debug, enabled, field, info, info_span, warn};
 
-use crate::checkpoint::{CheckpointStore, RunState};
+use crate::checkpoint::RunState;
 use crate::cli::{Bind, TrainArgs};
 use crate::commands::train::banner::Banner;
+pub(crate) use crate::commands::train::outputs::claim_folder;
+use crate::commands::train::outputs::{check_out, open_folder, open_metrics, resume_command, save};
 use crate::config::{CommDtype, Config, Determinism, EvalSource, Length, Overrides};
 use crate::data::{self, Fitted, Loaded};
 use crate::error::{Error, MAX_THREADS_PER_CORE, Result};
 use crate::exit::Stop;
 use crate::model::ModelSpec;
-use crate::model::file::{self, ModelFile, ModelInfo};
+use crate::model::file::{ModelFile, ModelInfo};
 use crate::optim::schedule::Schedule;
 use crate::report::FailedRun;
 use crate::report::log::{Log, warn_of_all_ranks};
-use crate::report::metrics::{Event, MetricsSink, ResumeEvent};
 use crate::report::progress::Progress;
 use crate::report::stdout::print_result;
+use crate::run_folder::done::Done;
 use crate::run_folder::error::FolderError;
 use crate::run_folder::folder;
-use crate::run_folder::folder::{Existing, RunDir};
-use crate::storage::atomic_write::write_atomic;
+use crate::run_folder::folder::RunDir;
+use crate::run_folder::run_id;
 use crate::storage::fingerprint::fingerprint;
 use crate::train::TrainError;
 use crate::train::autosave::Autosave;
+use crate::train::evaluations::{EvalPlan, Evaluations};
 use crate::train::resume::{Resumed, shared_folder};
 use crate::train::setup;
 use crate::train::setup::BatchPartition;
@@ -69,6 +72,7 @@ fn run(
     failed: &mut FailedRun,
 ) -> Result<(), Stop> {
     signals.prepare(world);
+    expect_world(world, args.expect_world)?;
     let run = Run::prepare(world, log, args, failed)?;
     if args.dry_run {
         info!("dry run: config, data and model are in order; nothing was trained");
@@ -79,6 +83,16 @@ fn run(
         return Err(Stop::Requested(reason));
     }
     run.train(signals, failed)
+}
+
+/// Refuses a world of another size than `expected`: such as a world of one in each process, of a launcher that does not fit.
+fn expect_world(world: &World, expected: Option<usize>) -> Result<()> {
+    match (expected, world.world_size()) {
+        (Some(expected), world_size) if expected != world_size => {
+            Err(Error::OtherWorldSize { expected, world_size })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A run that is checked on all ranks and ready to train; nothing is written yet.
@@ -134,9 +148,7 @@ impl<'w> Run<'w> {
         if let Some(resumed) = resumed.as_ref().filter(|_| was_balanced) {
             world.collective_result(resumed.check_config(&config, world.world_size()))?;
         }
-        let layout = data.train.layout();
-        let spec = ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs())
-            .with_embeddings(data.preprocessor.plan.embeddings());
+        let spec = setup::model_spec(&config, &data);
         agree_on_model(world, &spec)?;
 
         let global_rows = resumed.as_ref().map(|resumed| resumed.state().global_rows as usize);
@@ -191,60 +203,89 @@ impl<'w> Run<'w> {
 
     /// Trains to the end or to a request to stop, and writes the model file.
     fn train(self, signals: &StopSignals, failed: &mut FailedRun) -> Result<(), Stop> {
-        let Run { world, log, args, config, data, device, cuts, schedule, mut trainer, resumed } = self;
-        let state = resumed.as_ref().map(Resumed::state);
+        let Run { world, log, args, config, data, device, cuts, schedule, mut trainer, mut resumed } = self;
+        if let Some(mode) = config.run.file_mode {
+            // Of the whole process: libraries and threads create files of the run too.
+            rustix::process::umask(rustix::fs::Mode::from_raw_mode(mode.umask()));
+        }
         let folder = world.collective_result(open_folder(world, args, &config, resumed.as_ref()))?;
         let path = shared_folder(world, folder.as_ref().map(RunDir::path))?;
         rank_logs::open(world, log, &path)?;
-        let (loader, loading) =
-            world.collective_result(setup::loader(&config, &data, &cuts, world, device, state))?;
         if schedule.ends_in_warmup() {
             let warning = "training ends during the warm-up\nhint: lower schedule.warmup_steps, or set schedule.warmup_fraction";
             warn_of_all_ranks(world.rank().0, warning);
         }
         banner::same_rows(&config.data).iter().for_each(|warning| warn_of_all_ranks(world.rank().0, warning));
         banner::determinism(&config, &cuts, &trainer).iter().for_each(|line| info!("{line}"));
-        banner::loading(&loader).iter().for_each(|line| info!("{line}"));
-        let saver = Autosave::new(world, &config, &data, &trainer, &path)?;
-        let metrics = open_metrics(world, folder.as_ref(), args.json, resumed.as_ref())?;
-        let _ = failed.metrics.set(path.join(folder::METRICS_FILE));
-        if let Some(resumed) = &resumed {
-            resumed.announce(world.world_size());
-        }
-
-        let plan = LoopPlan {
-            world,
-            config: &config,
-            data: &data,
-            schedule,
-            eval_partition: cuts.eval,
-            loading,
-            output_names: config.output_names().or_else(|| data.label_names()),
-            best_weights: resumed.as_ref().and_then(Resumed::best_weights).map(<[f32]>::to_vec),
-            signals,
-            resume_command: folder
-                .as_ref()
-                .map_or_else(String::new, |folder| resume_command(world, args, folder)),
-        };
-        let state = state.cloned().unwrap_or_else(|| setup::first_state(&config, &data, &cuts));
-        let progress = progress(world, log, args, &config, &cuts, &state);
-        let mut training = TrainingLoop::new(plan, loader, saver, metrics, progress, state);
-        let ended = training.train(&mut trainer);
-        // On a GPU the next step may be enqueued when one fails.
-        let failed_step = ended.as_ref().err().and_then(|stop| stop.error()).and_then(TrainError::step);
-        failed.step = Some(failed_step.map_or(trainer.n_steps(), |step| step - 1));
-        world.watchdog().enter(Phase::End);
-        match ended {
-            Ok(Ending::Complete) => {}
-            Ok(Ending::Stopped(reason)) => return Err(Stop::Requested(reason)),
-            Err(stop) => {
-                // The failure is reported before anything waits for the device: the graphs and copies of the trainer would, and
-                // their work may never end if another rank is stuck. The process ends with the report.
-                training.abandon();
-                std::mem::forget(trainer);
-                return Err(stop.into());
+        let mut state = match &resumed {
+            Some(resumed) => {
+                resumed.announce(world.world_size());
+                resumed.state().clone()
             }
-        }
+            None => setup::first_state(&config, &data, &cuts),
+        };
+        // Once, and again from each checkpoint to which the run returns.
+        let training = loop {
+            let (loader, loading) =
+                world.collective_result(setup::loader(&config, &data, &cuts, world, device, Some(&state)))?;
+            banner::loading(&loader).iter().for_each(|line| info!("{line}"));
+            let saver = Autosave::new(world, &config, &data, &trainer, &path)?;
+            let metrics = open_metrics(world, folder.as_ref(), args.json, resumed.as_ref())?;
+            let _ = failed.metrics.set(path.join(folder::METRICS_FILE));
+            let evaluation = EvalPlan {
+                world,
+                config: &config,
+                data: &data,
+                partition: cuts.eval,
+                loading,
+                output_names: config.output_names().or_else(|| data.label_names()),
+                signals,
+            };
+            let best_weights = resumed.as_ref().and_then(Resumed::best_weights).map(<[f32]>::to_vec);
+            let evaluations = Evaluations::new(evaluation, &state, best_weights);
+            let plan = LoopPlan {
+                world,
+                config: &config,
+                data: &data,
+                partition: &cuts,
+                schedule,
+                signals,
+                folder: path.clone(),
+                run_dir: folder.as_ref(),
+                resume_command: folder
+                    .as_ref()
+                    .map_or_else(String::new, |folder| resume_command(world, args, folder)),
+            };
+            let progress = progress(world, log, args, &config, &cuts, &state);
+            let mut training = TrainingLoop::new(plan, evaluations, loader, saver, metrics, progress, state);
+            let ended = training.train(&mut trainer);
+            // On a GPU the next step may be enqueued when one fails.
+            let failed_step = ended.as_ref().err().and_then(|stop| stop.error()).and_then(TrainError::step);
+            failed.step = Some(failed_step.map_or(trainer.n_steps(), |step| step - 1));
+            match ended {
+                Ok(Ending::RolledBack { to, left_out }) => {
+                    drop(training);
+                    let to = to.restore(world, &config, &data, &mut trainer)?;
+                    to.announce(world.world_size());
+                    state = RunState { left_out, ..to.state().clone() };
+                    resumed = Some(to);
+                }
+                Ok(Ending::Complete) => break training,
+                Ok(Ending::Stopped(reason)) => {
+                    world.watchdog().enter(Phase::End);
+                    return Err(Stop::Requested(reason));
+                }
+                Err(stop) => {
+                    world.watchdog().enter(Phase::End);
+                    // The failure is reported before anything waits for the device: the graphs and copies of the trainer would,
+                    // and their work may never end if another rank is stuck. The process ends with the report.
+                    training.abandon();
+                    std::mem::forget(trainer);
+                    return Err(stop.into());
+                }
+            }
+        };
+        world.watchdog().enter(Phase::End);
         let is_gone = folder.as_ref().is_some_and(RunDir::is_gone);
         if let Some(folder) = folder.as_ref().filter(|_| is_gone) {
             // The model is worth saving all the same.
@@ -257,33 +298,14 @@ impl<'w> Run<'w> {
             deleted.map_or(Ok(()), |path| Err(Error::from(FolderError::Deleted { path }))),
         )?;
         training.finish(folder.as_ref().map(RunDir::path))?;
+        // Last of all: it says that nothing of the run is missing.
+        if let Some(folder) = &folder {
+            let path = folder.path();
+            Done { run_id: run_id::read(path), job_id: args.job_id.clone(), step: trainer.n_steps() }
+                .write(path)?;
+        }
         Ok(())
     }
-}
-
-/// The command that resumes the run in `folder`, on as many ranks and with the flags that a checkpoint does not hold.
-fn resume_command(world: &World, args: &TrainArgs, folder: &RunDir) -> String {
-    let ranks = match world.world_size() {
-        1 => String::new(),
-        n => format!("mpirun -n {n} "),
-    };
-    let path = folder.path().display().to_string();
-    let is_plain = path.chars().all(|c| c.is_alphanumeric() || "/._-+=:@%".contains(c));
-    let path = if is_plain { path } else { format!("'{}'", path.replace('\'', r"'\''")) };
-    let mut command = format!("{ranks}ddp-train train --resume {path}");
-    if args.device != "auto" {
-        command += &format!(" --device {}", args.device);
-    }
-    if args.share_gpu {
-        command += " --share-gpu";
-    }
-    if args.bind == Bind::None {
-        command += " --bind none";
-    }
-    if let Some(n_threads) = args.threads {
-        command += &format!(" --threads {n_threads}");
-    }
-    command
 }
 
 /// Loads the config of the file, or of the resumed run, and applies the flags to it, and the setting `decided`.
@@ -421,41 +443,6 @@ fn agree_on_model(world: &World, spec: &ModelSpec) -> Result<()> {
     Ok(world.agree(&entries.map(|(key, value)| (key.to_owned(), value)))?)
 }
 
-/// Writes the model file, on the rank that has the folder: the weights of the best evaluation where there is one, and then the
-/// last weights next to it if they differ. Collective.
-fn save(
-    folder: Option<&RunDir>,
-    trainer: &mut Trainer<'_>,
-    best: Option<&[f32]>,
-    config: &Config,
-    data: &Loaded,
-) -> Result<()> {
-    let layout = trainer.model().layout().clone();
-    let average = trainer.averaged_weights()?.map(|average| average.to_vec::<f32>()).transpose()?;
-    let Some(folder) = folder else { return Ok(()) };
-    let last = match average {
-        Some(average) => average,
-        None => trainer.model().weights().to_vec::<f32>()?,
-    };
-    let info = ModelInfo { config: config.to_saved_toml(), preprocessor: data.preprocessor.clone() };
-    let write = |name: &str, weights: &[f32]| -> Result<()> {
-        let weights = Tensor::from_slice(weights, &[weights.len()], Device::Cpu)?;
-        Ok(write_atomic(&folder.file(name), &file::to_bytes(&layout, &weights, &info)?)?)
-    };
-    let bits = |weights: &[f32]| weights.iter().map(|weight| weight.to_bits()).collect::<Vec<_>>();
-    // The model comes last: it marks the run as finished.
-    match best.filter(|best| bits(best) != bits(&last)) {
-        Some(best) => {
-            write(folder::LAST_FILE, &last)?;
-            write(folder::MODEL_FILE, best)
-        }
-        None => {
-            folder.remove(folder::LAST_FILE)?;
-            write(folder::MODEL_FILE, &last)
-        }
-    }
-}
-
 fn progress(
     world: &World,
     log: &Log,
@@ -496,74 +483,4 @@ fn announce(banner: &Banner<'_>, args: &TrainArgs, device: &DeviceChoice) -> Res
         debug!("data, model and exchange of the run:\n{}", banner.details());
     }
     Ok(())
-}
-
-fn check_out(world: &World, args: &TrainArgs) -> Result<()> {
-    match &args.out {
-        Some(out) if world.rank().0 == 0 && args.resume.is_none() => Ok(folder::check(out, existing(args))?),
-        _ => Ok(()),
-    }
-}
-
-/// Decides what happens to a run that `--out` already holds, unless it is resumed.
-fn existing(args: &TrainArgs) -> Existing {
-    // A run that was killed before its first checkpoint starts over.
-    let is_unfinished = |out: &PathBuf| !out.join(folder::MODEL_FILE).exists();
-    let restarts = args.resume.is_some() && args.out.as_ref().is_some_and(is_unfinished);
-    if args.overwrite || restarts { Existing::Overwrite } else { Existing::Refuse }
-}
-
-/// Claims the run folder on rank 0 and writes the resolved config into it.
-fn open_folder(
-    world: &World,
-    args: &TrainArgs,
-    config: &Config,
-    resumed: Option<&Resumed>,
-) -> Result<Option<RunDir>> {
-    if world.rank().0 > 0 {
-        return Ok(None);
-    }
-    let folder = match resumed {
-        Some(resumed) => {
-            let folder = resumed.folder(args.out.as_deref());
-            if let Err(TrainError::Folder(error)) = &folder
-                && let FolderError::Behind { run, .. } = &**error
-            {
-                // That another run is active in the folder matters more than how far it has come.
-                folder::check_free(run)?;
-            }
-            let (out, existing) = folder?;
-            claim_folder(Some(&out), &config.name, existing)?
-        }
-        None => claim_folder(args.out.as_deref(), &config.name, existing(args))?,
-    };
-    write_atomic(&folder.file(folder::CONFIG_FILE), config.to_saved_toml().as_bytes())?;
-    Ok(Some(folder))
-}
-
-/// Claims the run folder and, unless its run continues, removes that run.
-fn claim_folder(out: Option<&Path>, name: &str, existing: Existing) -> Result<RunDir> {
-    let folder = RunDir::open(out, name, existing)?;
-    if existing != Existing::Continue {
-        // First, so that a process killed in between leaves no checkpoints that a later run would resume by mistake.
-        CheckpointStore::of_run(folder.path()).delete_all()?;
-        folder.clear()?;
-    }
-    Ok(folder)
-}
-
-fn open_metrics(
-    world: &World,
-    folder: Option<&RunDir>,
-    json: bool,
-    resumed: Option<&Resumed>,
-) -> Result<MetricsSink> {
-    let Some(folder) = folder else { return Ok(MetricsSink::none()) };
-    let path = folder.file(folder::METRICS_FILE);
-    let Some(manifest) = resumed.map(Resumed::manifest) else { return Ok(MetricsSink::create(&path, json)?) };
-    let step = manifest.run.step;
-    let mut metrics = MetricsSink::resume(&path, json, step)?;
-    let (world_size, world_size_before) = (world.world_size(), manifest.world_size);
-    metrics.write(&Event::Resume(ResumeEvent { step, world_size, world_size_before }))?;
-    Ok(metrics)
 }

@@ -59,7 +59,12 @@ fn any_data() -> impl Strategy<Value = DataConfig> {
         proptest::collection::vec("[^\\pC]{0,8}d", 0..3),
         proptest::collection::vec("[^\\pC]{0,8}c", 0..3),
         (pick(Encode::ALL), proptest::option::of(1usize..99), pick(Missing::ALL)),
-        (pick(Delimiter::ALL), pick(Datetime::ALL), proptest::collection::vec("[^\\pC]{0,8}m", 0..3)),
+        (
+            pick(Delimiter::ALL),
+            pick(Decimal::ALL),
+            pick(Datetime::ALL),
+            proptest::collection::vec("[^\\pC]{0,8}m", 0..3),
+        ),
     );
     let loading = (
         pick(ShuffleMode::ALL),
@@ -73,7 +78,7 @@ fn any_data() -> impl Strategy<Value = DataConfig> {
             let (labels, eval_labels, format, features_key, labels_key) = files;
             let (prefetch, loader_threads, shuffle_window_mib, loader_memory_mib) = sizes;
             let (encode, embedding_dim, missing) = codes;
-            let (delimiter, datetime, missing_values) = text;
+            let (delimiter, decimal, datetime, missing_values) = text;
             let is_classes = task == Task::Classification;
             let is_files = matches!(&eval, EvalSource::Source(source) if !source.starts_with("builtin:"));
             let is_split = matches!(&eval, EvalSource::Split(_));
@@ -101,6 +106,7 @@ fn any_data() -> impl Strategy<Value = DataConfig> {
                 missing,
                 missing_values,
                 delimiter,
+                decimal,
                 datetime,
                 normalize,
                 shuffle,
@@ -297,7 +303,20 @@ fn any_config() -> impl Strategy<Value = Config> {
             let stops_by = (train.early_stop_patience > 0).then_some(train.early_stop_metric);
             let keep_best = checkpoint.keep_best.map(|metric| stops_by.unwrap_or(metric));
             let checkpoint = CheckpointConfig { keep_best, ..checkpoint };
-            Config { name, data, model, loss, optimizer, schedule, train, comm, checkpoint, log, watchdog }
+            Config {
+                name,
+                data,
+                model,
+                loss,
+                optimizer,
+                schedule,
+                train,
+                comm,
+                checkpoint,
+                log,
+                watchdog,
+                ..default()
+            }
         },
     )
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Integers up to this size are exact in f64.
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// A class label. Integers precede texts in order; `1`, `1.0` and `"1"` are the same label.
+/// A class label. Integers precede texts in order; `1` and `1.0` are the same label, `1` and `01` are not.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Label {
@@ -18,12 +18,12 @@ pub enum Label {
 }
 
 impl Label {
-    /// The label that a text stands for; white space around it does not count.
+    /// The label that a text stands for; white space around it does not count. A code such as `007` is a text.
     pub fn parse(text: &str) -> Self {
         let text = text.trim();
         match integer(text) {
-            Some(number) => Label::Integer(number),
-            None => Label::Text(text.to_owned()),
+            Some(number) if !is_code(text) => Label::Integer(number),
+            _ => Label::Text(text.to_owned()),
         }
     }
 
@@ -65,6 +65,30 @@ pub(super) fn integer(text: &str) -> Option<i64> {
     text.parse::<i64>().ok().or_else(|| whole(text.parse::<f64>().ok()?))
 }
 
+/// Whether a text spells an integer as no program writes a number: `007` or `1e3`. Such a label is a text, so that its spelling is
+/// kept. Programs write a point or a sign where they write an exponent, and some write a plus sign.
+pub(crate) fn is_code(text: &str) -> bool {
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    match unsigned.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => is_digits(mantissa) && is_digits(exponent),
+        None => is_digits(unsigned) && has_leading_zero(unsigned),
+    }
+}
+
+/// Whether a text spells an integer with zeros before its digits.
+pub(crate) fn is_padded(text: &str) -> bool {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    is_digits(digits) && has_leading_zero(digits)
+}
+
+fn is_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn has_leading_zero(digits: &str) -> bool {
+    digits.len() > 1 && digits.starts_with('0')
+}
+
 /// A number without fraction as an integer, if the integer is exact.
 pub(crate) fn whole(number: f64) -> Option<i64> {
     (number.fract() == 0.0 && number.abs() <= MAX_EXACT).then_some(number as i64)
@@ -73,6 +97,15 @@ pub(crate) fn whole(number: f64) -> Option<i64> {
 /// A truth value as Python spells it.
 pub(crate) fn bool_text(value: bool) -> &'static str {
     if value { "True" } else { "False" }
+}
+
+/// The truth value of `true`, `false`, `yes` or `no`, in any case.
+pub(super) fn truth_word(text: &str) -> Option<bool> {
+    match text {
+        _ if text.eq_ignore_ascii_case("yes") => Some(true),
+        _ if text.eq_ignore_ascii_case("no") => Some(false),
+        _ => truth(text),
+    }
 }
 
 /// The truth value that a text spells, in any case.

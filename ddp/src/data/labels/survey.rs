@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::label::{Label, whole};
+use super::label::{Label, is_code, truth_word, whole};
 use super::task::TargetFacts;
 use super::vocabulary::{LabelVocabulary, MAX_CLASSES};
 
@@ -21,6 +21,8 @@ pub(crate) struct LabelSurvey {
     /// Other integers.
     integers: HashSet<i64>,
     texts: HashSet<String>,
+    /// Whether labels are texts as they are spelled, also those that are integers.
+    are_texts: bool,
     is_full: bool,
 }
 
@@ -31,6 +33,7 @@ struct Sent {
     has_fractions: bool,
     integers: Vec<i64>,
     texts: Vec<String>,
+    are_texts: bool,
     is_full: bool,
 }
 
@@ -42,6 +45,7 @@ impl Default for LabelSurvey {
             bits: Box::new([0; N_WORDS]),
             integers: HashSet::new(),
             texts: HashSet::new(),
+            are_texts: false,
             is_full: false,
         }
     }
@@ -83,25 +87,31 @@ impl LabelSurvey {
         }
     }
 
-    /// Adds a row.
-    pub(crate) fn add_text(&mut self, text: &str) {
-        self.add_texts(text, 1);
+    /// Adds rows of the same text, which the file marks as a text or which keeps its spelling.
+    pub(crate) fn add_texts(&mut self, text: &str, n_rows: u64) {
+        self.are_texts = true;
+        self.n_rows += n_rows;
+        self.add_spelling(text.trim());
     }
 
-    /// Adds rows of the same text.
-    pub(crate) fn add_texts(&mut self, text: &str, n_rows: u64) {
+    /// Adds rows of the same text from a file that does not tell texts from numbers: it may be an integer. If one is spelled like a
+    /// code, all labels are texts.
+    pub(crate) fn add_cells(&mut self, text: &str, n_rows: u64) {
         self.n_rows += n_rows;
+        self.are_texts |= is_code(text.trim());
         match Label::parse(text) {
             Label::Integer(number) => {
                 self.add_integers(&[number]);
                 self.n_rows -= 1;
             }
-            Label::Text(text) => {
-                if !self.is_full && !self.texts.contains(&text) {
-                    self.texts.insert(text);
-                    self.is_full = self.texts.len() > MAX_CLASSES;
-                }
-            }
+            Label::Text(text) => self.add_spelling(&text),
+        }
+    }
+
+    fn add_spelling(&mut self, text: &str) {
+        if !self.is_full && !self.texts.contains(text) {
+            self.texts.insert(text.to_owned());
+            self.is_full = self.texts.len() > MAX_CLASSES;
         }
     }
 
@@ -109,6 +119,7 @@ impl LabelSurvey {
     pub(crate) fn merge(&mut self, other: &Self) {
         self.n_rows += other.n_rows;
         self.has_fractions |= other.has_fractions;
+        self.are_texts |= other.are_texts;
         self.is_full |= other.is_full;
         for (bits, other) in self.bits.iter_mut().zip(other.bits.iter()) {
             *bits |= other;
@@ -137,26 +148,58 @@ impl LabelSurvey {
     /// Number of distinct labels; `None` if there are more than [`MAX_CLASSES`].
     pub(crate) fn n_distinct(&self) -> Option<usize> {
         let small: usize = self.bits.iter().map(|word| word.count_ones() as usize).sum();
-        let n = small + self.integers.len() + self.texts.len();
+        let mut n = small + self.integers.len() + self.texts.len();
+        if self.are_texts && n > self.texts.len() {
+            let is_listed = |number: &i64| self.texts.contains(&number.to_string());
+            n -= self.sorted_integers().iter().filter(|number| is_listed(number)).count();
+        }
+        if let Some(words) = self.truth_words() {
+            n = words.len();
+        }
         (!self.is_full && n <= MAX_CLASSES).then_some(n)
+    }
+
+    /// One spelling per truth value, the first in order, if all labels are words for truth values, such as `yes`, `Yes` and `no`.
+    fn truth_words(&self) -> Option<Vec<String>> {
+        let (is_full, has_numbers) = (self.is_full, self.has_fractions || self.has_integers());
+        if is_full || has_numbers || self.texts.is_empty() {
+            return None;
+        }
+        let mut words: [Option<&String>; 2] = [None; 2];
+        for text in &self.texts {
+            let word = &mut words[usize::from(truth_word(text)?)];
+            *word = Some(word.map_or(text, |word| word.min(text)));
+        }
+        Some(words.into_iter().flatten().cloned().collect())
+    }
+
+    fn has_integers(&self) -> bool {
+        !self.integers.is_empty() || self.bits.iter().any(|word| *word != 0)
     }
 
     /// The labels as classes; `None` if there are more than [`MAX_CLASSES`].
     pub(crate) fn vocabulary(&self) -> Option<LabelVocabulary> {
         self.n_distinct()?;
-        let integers = self.sorted_integers().into_iter().map(Label::Integer);
-        Some(LabelVocabulary::new(integers.chain(self.texts.iter().cloned().map(Label::Text))))
+        let label = |number: i64| match self.are_texts {
+            true => Label::Text(number.to_string()),
+            false => Label::Integer(number),
+        };
+        let integers = self.sorted_integers().into_iter().map(label);
+        let texts = self.truth_words().unwrap_or_else(|| self.texts.iter().cloned().collect());
+        Some(LabelVocabulary::new(integers.chain(texts.into_iter().map(Label::Text))))
     }
 
     /// What decides on the task.
     pub(crate) fn facts(&self) -> TargetFacts {
         let has_text = !self.texts.is_empty();
         let is_truth = |text: &String| super::label::truth(text).is_some();
-        let has_integers = !self.integers.is_empty() || self.bits.iter().any(|word| *word != 0);
         TargetFacts {
             n_distinct: self.n_distinct(),
             has_text,
-            is_boolean: has_text && !has_integers && !self.has_fractions && self.texts.iter().all(is_truth),
+            is_boolean: has_text
+                && !self.has_integers()
+                && !self.has_fractions
+                && self.texts.iter().all(is_truth),
             has_fractions: self.has_fractions,
             is_binary: !has_text
                 && !self.has_fractions
@@ -186,6 +229,7 @@ impl LabelSurvey {
             has_fractions: self.has_fractions,
             integers: self.sorted_integers(),
             texts: self.texts.iter().cloned().collect(),
+            are_texts: self.are_texts,
             is_full: self.is_full,
         };
         serde_json::to_vec(&sent).expect("numbers and texts")
@@ -201,6 +245,7 @@ impl LabelSurvey {
             let sent: Sent = serde_json::from_slice(bytes).expect("a rank of the same program sent it");
             let mut of_rank = LabelSurvey { is_full: sent.is_full, ..Self::default() };
             of_rank.texts.extend(sent.texts);
+            of_rank.are_texts = sent.are_texts;
             // A full survey keeps what it has.
             for number in sent.integers {
                 match usize::try_from(number).ok().filter(|number| *number < MAX_CLASSES) {
@@ -224,7 +269,7 @@ mod tests {
 
     fn of(texts: &[String]) -> LabelSurvey {
         let mut survey = LabelSurvey::default();
-        texts.iter().for_each(|text| survey.add_text(text));
+        texts.iter().for_each(|text| survey.add_cells(text, 1));
         survey
     }
 
@@ -240,9 +285,32 @@ mod tests {
             let merged = LabelSurvey::of_ranks(&parts);
             prop_assert_eq!(merged.vocabulary(), whole.vocabulary());
             prop_assert_eq!((merged.n_rows(), merged.facts()), (texts.len() as u64, whole.facts()));
-            let labels = LabelVocabulary::new(texts.iter().map(|text| Label::parse(text)));
+            let are_texts = texts.iter().any(|text| is_code(text));
+            let label = |text: &String| match Label::parse(text) {
+                label if are_texts => Label::Text(label.to_string()),
+                label => label,
+            };
+            let labels = LabelVocabulary::new(texts.iter().map(label));
             prop_assert_eq!(whole.vocabulary(), Some(labels));
         }
+    }
+
+    #[test]
+    fn spellings_of_a_truth_value_are_one_class() {
+        let names = |texts: &[&str]| {
+            let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
+            let survey = of(&texts);
+            let vocabulary = survey.vocabulary().unwrap();
+            assert_eq!(survey.n_distinct(), Some(vocabulary.len()));
+            for text in &texts {
+                assert!(vocabulary.class_of_text(text).is_some(), "{text}");
+            }
+            vocabulary.labels().map(|label| label.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&["yes", "Yes", "no", "No", "NO"]), ["NO", "Yes"]);
+        assert_eq!(names(&["yes", "TRUE", "no"]), ["TRUE", "no"]);
+        assert_eq!(names(&["yes", "Yes", "maybe"]), ["Yes", "maybe", "yes"]);
+        assert_eq!(names(&["yes", "Yes", "1"]), ["1", "Yes", "yes"]);
     }
 
     #[test]
@@ -255,7 +323,7 @@ mod tests {
         survey.add_integers(&(0..200_000).map(|i| i * -7).collect::<Vec<_>>());
         assert!(survey.integers.len() <= MAX_CLASSES + 1);
         let mut other = LabelSurvey::default();
-        (0..100_000).for_each(|i| other.add_text(&format!("t{i}")));
+        (0..100_000).for_each(|i| other.add_texts(&format!("t{i}"), 1));
         assert_eq!(other.texts.len(), MAX_CLASSES + 1);
         assert_eq!(LabelSurvey::of_ranks(&[survey.to_bytes(), other.to_bytes()]).n_distinct(), None);
     }

@@ -1,8 +1,10 @@
 //! The classes of a model: labels in sorted order.
 
+use std::collections::BTreeMap;
+
 use serde::{Serialize, Serializer};
 
-use super::label::{Label, bool_text, integer, truth};
+use super::label::{Label, bool_text, integer, is_code, truth, truth_word};
 
 /// Most classes that the data alone may imply; a model has an output per class.
 pub const MAX_CLASSES: usize = 65_536;
@@ -133,27 +135,49 @@ impl LabelVocabulary {
         }
     }
 
-    /// [`LabelVocabulary::class_of`] for an integer.
+    /// [`LabelVocabulary::class_of`] for an integer, also of a vocabulary of texts that spell integers.
     pub fn class_of_integer(&self, number: i64) -> Option<usize> {
-        self.listed_integer(number).or_else(|| match number {
+        let other = || match number {
             0 => self.listed_truth(false),
             1 => self.listed_truth(true),
             _ => None,
-        })
+        };
+        self.listed_integer(number).or_else(|| self.text_of_integer(number)).or_else(other)
     }
 
     /// [`LabelVocabulary::class_of`] for a text, which may spell an integer.
     pub fn class_of_text(&self, text: &str) -> Option<usize> {
         let text = text.trim();
-        if let Some(number) = integer(text) {
-            return self.class_of_integer(number);
+        self.listed_text(text).or_else(|| self.class_of_other(text)).or_else(|| self.class_of_word(text))
+    }
+
+    /// The class of a text that is no label itself, but spells a number or a truth value.
+    fn class_of_other(&self, text: &str) -> Option<usize> {
+        match integer(text) {
+            // `007` is not the text `7`.
+            Some(number) if is_code(text) => return self.listed_integer(number),
+            Some(number) => return self.class_of_integer(number),
+            None => {}
         }
-        self.listed_text(text).or_else(|| {
-            let value = truth(text)?;
-            // Earlier versions numbered truth values.
-            let number = || self.listed_integer(i64::from(value)).filter(|_| self.is_numbers());
-            self.listed_truth(value).or_else(number)
-        })
+        let value = truth(text)?;
+        // Earlier versions numbered truth values.
+        let number = || self.listed_integer(i64::from(value)).filter(|_| self.is_numbers());
+        self.listed_truth(value).or_else(number)
+    }
+
+    /// The class of a word for a truth value, where all labels are such words.
+    fn class_of_word(&self, text: &str) -> Option<usize> {
+        let Classes::Listed { integers, texts, .. } = &self.classes else { return None };
+        let value = truth_word(text)?;
+        let words: Option<Vec<bool>> = texts.iter().map(|text| truth_word(text)).collect();
+        let words = words.filter(|words| integers.is_empty() && words.len() <= 2)?;
+        words.iter().position(|word| *word == value)
+    }
+
+    /// The labels that differ only in case or in white space, in groups.
+    pub(crate) fn similar(&self) -> Vec<Vec<String>> {
+        let Classes::Listed { texts, .. } = &self.classes else { return Vec::new() };
+        similar(texts.iter().map(String::as_str))
     }
 
     /// Replaces integer labels by class indices, and labels that are not known by `unknown`; returns the position of the first of
@@ -196,6 +220,14 @@ impl LabelVocabulary {
         let Classes::Listed { integers, texts, .. } = &self.classes else { return None };
         let place = texts.binary_search_by(|other| other.as_str().cmp(text)).ok()?;
         Some(integers.len() + place)
+    }
+
+    /// The class of a text that spells an integer as numbers are written.
+    fn text_of_integer(&self, number: i64) -> Option<usize> {
+        match &self.classes {
+            Classes::Listed { texts, .. } if !texts.is_empty() => self.listed_text(&number.to_string()),
+            _ => None,
+        }
     }
 
     /// The class of a truth value, in any of its usual spellings.
@@ -251,6 +283,16 @@ impl Serialize for LabelVocabulary {
             _ => serializer.collect_seq(self.labels()),
         }
     }
+}
+
+/// Texts that differ only in case or in white space, in groups.
+pub(crate) fn similar<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<Vec<String>> {
+    let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for text in texts {
+        let words: Vec<String> = text.split_whitespace().map(str::to_lowercase).collect();
+        groups.entry(words.concat()).or_default().push(text.to_owned());
+    }
+    groups.into_values().filter(|group| group.len() > 1).collect()
 }
 
 /// Class of each integer from the first to the last; empty if that would take too much memory.
@@ -319,6 +361,29 @@ mod tests {
             assert_eq!(vocabulary.class_of_integer(2), None);
         }
         assert_eq!(of(&["no", "yes"]).class_of_integer(1), None);
+    }
+
+    #[test]
+    fn codes_keep_their_spelling_and_numbers_match_their_texts() {
+        let codes = LabelVocabulary::new(["7", "007", "0012"].map(|text| Label::Text(text.to_owned())));
+        assert_eq!(names(&codes), ["0012", "007", "7"]);
+        for (text, class) in [("007", Some(1)), ("7", Some(2)), ("7.0", Some(2)), ("07", None), ("12", None)]
+        {
+            assert_eq!(codes.class_of_text(text), class, "{text}");
+        }
+        assert_eq!((codes.class_of_integer(7), codes.class_of_integer(12)), (Some(2), None));
+        assert_eq!(LabelVocabulary::from_json(&codes.to_json()).unwrap(), codes);
+        // A model of an earlier version read codes as numbers.
+        assert_eq!(of(&["7", "12"]).class_of_text("0012"), Some(1));
+    }
+
+    #[test]
+    fn labels_that_look_alike_are_found() {
+        assert_eq!(
+            of(&["New York", "new york", "Rome", "newyork"]).similar(),
+            [["New York", "new york", "newyork"]]
+        );
+        assert!(of(&["a", "b", "1"]).similar().is_empty());
     }
 
     #[test]

@@ -47,7 +47,7 @@ impl DeviceFeed {
             slots.push(DeviceRows::new(gpu, n_rows, rows.device_shape())?);
         }
         let slot = &mut slots[*next];
-        rows.send(slot)?;
+        rows.send(slot, None)?;
         Ok(slot.batch(0..n_rows)?)
     }
 

@@ -1,4 +1,4 @@
-//! All rows on the GPU: batches are gathered there, and only row numbers are sent.
+//! All rows on the GPU: batches are gathered there.
 
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, TensorRef, ops};

@@ -11,7 +11,7 @@ use crate::data::error::Result;
 use crate::data::order::epoch_proof::RowsHash;
 use crate::data::{Dataset, DeviceNormalizer, RowLayout};
 
-/// Rows of consecutive batches on the host, or only row numbers if the rows are on the GPU.
+/// Rows of consecutive batches on the host; if the rows are on the GPU, only their numbers, or nothing if the GPU computes those.
 #[derive(Debug)]
 pub(super) struct HostBatch {
     memory: Memory,
@@ -33,6 +33,8 @@ enum Memory {
     None,
     Rows(Box<RowMemory>),
     Indices(PinnedTensor),
+    /// None: the GPU has the rows and computes their numbers.
+    OnDevice,
 }
 
 #[derive(Debug)]
@@ -113,6 +115,18 @@ impl HostBatch {
         })
     }
 
+    /// A batch whose row numbers the GPU computes.
+    pub(super) fn on_device() -> Self {
+        HostBatch {
+            memory: Memory::OnDevice,
+            rows: Vec::new(),
+            in_place: None,
+            jobs: Vec::new(),
+            hashes: Vec::new(),
+            current: (0, 0),
+        }
+    }
+
     /// Gathers the rows of its jobs.
     pub(super) fn fill(
         &mut self,
@@ -124,6 +138,9 @@ impl HostBatch {
         self.in_place = None;
         self.rows.clear();
         self.hashes.clear();
+        if matches!(self.memory, Memory::OnDevice) {
+            return Ok(());
+        }
         for Job { own, order, .. } in &self.jobs {
             let first = self.rows.len();
             self.rows.extend(own.clone().map(|position| order.index(position)));
@@ -156,9 +173,9 @@ impl HostBatch {
         Ok(())
     }
 
-    /// Hash of the current batch's rows.
-    pub(super) fn rows_hash(&self) -> RowsHash {
-        self.hashes[self.current.0]
+    /// Hash of the current batch's rows, unless the GPU computes it.
+    pub(super) fn rows_hash(&self) -> Option<&RowsHash> {
+        self.hashes.get(self.current.0)
     }
 
     /// The current batch.
@@ -181,7 +198,7 @@ impl HostBatch {
         let start = self.current.1;
         match &self.memory {
             Memory::Rows(memory) => Ok(memory.batch(start + rows.start..start + rows.end)?),
-            Memory::None | Memory::Indices(_) => unreachable!("rows were gathered"),
+            Memory::None | Memory::Indices(_) | Memory::OnDevice => unreachable!("rows were gathered"),
         }
     }
 
@@ -190,6 +207,7 @@ impl HostBatch {
         match &mut self.memory {
             Memory::Rows(memory) => Sending::Rows(memory),
             Memory::Indices(indices) => Sending::Indices(indices),
+            Memory::OnDevice => Sending::Nothing,
             Memory::None => unreachable!("rows were gathered"),
         }
     }
@@ -204,11 +222,13 @@ impl HostBatch {
         self.all_pinned(|tensor| Ok(tensor.wait_sent().map(|()| true)?)).map(|_| ())
     }
 
-    /// Duration of its copies in ms, if they have finished.
-    pub(super) fn sent_ms(&self) -> Result<f64> {
-        let mut sum = 0.0;
+    /// Duration of its copies in ms, if there were any, which have finished and were timed.
+    pub(super) fn sent_ms(&self) -> Result<Option<f64>> {
+        let mut sum = None;
         self.all_pinned(|tensor| {
-            sum += tensor.sent_ms()?.unwrap_or(0.0);
+            if let Some(ms) = tensor.sent_ms()? {
+                *sum.get_or_insert(0.0) += ms;
+            }
             Ok(true)
         })?;
         Ok(sum)
@@ -218,7 +238,7 @@ impl HostBatch {
         let tensors: Vec<&PinnedTensor> = match &self.memory {
             Memory::Indices(indices) => vec![indices],
             Memory::Rows(memory) => memory.pinned(),
-            Memory::None => Vec::new(),
+            Memory::None | Memory::OnDevice => Vec::new(),
         };
         let mut all = true;
         for tensor in tensors {
@@ -232,6 +252,7 @@ impl HostBatch {
 pub(super) enum Sending<'a> {
     Rows(&'a mut RowMemory),
     Indices(&'a mut PinnedTensor),
+    Nothing,
 }
 
 impl RowMemory {

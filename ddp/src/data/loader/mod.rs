@@ -3,9 +3,10 @@
 //! Threads take the next batches of a plan, gather their rows into a ring of buffers (pinned, where a GPU copies from them),
 //! and the step takes them in order. Where gathering costs nothing, there are no threads: rows in memory that the CPU
 //! computes on are gathered by the step itself, and rows that lie side by side are not copied at all. Where all rows are on
-//! the GPU, only their numbers travel.
+//! the GPU, it computes their numbers itself, or only these travel if the rows are shuffled in blocks.
 
 pub mod device_feed;
+mod device_order;
 mod device_table;
 mod filler;
 mod host_batch;
@@ -20,6 +21,7 @@ use ddp_comm::World;
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{Device, KernelError};
 
+pub(crate) use self::device_order::DeviceOrder;
 pub(crate) use self::device_table::DeviceTable;
 use self::filler::Filler;
 use self::host_batch::HostBatch;
@@ -29,6 +31,7 @@ use self::ring::Ring;
 pub use self::step::LoadedStep;
 use crate::config::{DataConfig, Placement};
 use crate::data::error::{DataError, Result};
+use crate::data::order::epoch_proof::RowsHash;
 use crate::data::order::partition::EvalPartition;
 use crate::data::{Dataset, DeviceNormalizer, Normalizer, Summary};
 
@@ -102,6 +105,12 @@ pub struct Loader {
     current: Option<HostBatch>,
     /// Batches whose copies to the GPU may not be over.
     in_flight: std::collections::VecDeque<HostBatch>,
+    /// Row numbers on the GPU, if it computes them.
+    device_order: Option<DeviceOrder>,
+    /// Rows that were handed out since [`Loader::take_rows_hash`], without those that a GPU numbered.
+    rows_hash: RowsHash,
+    /// Whether copies to a GPU are timed.
+    times_copies: bool,
     times: LoaderTimes,
 }
 
@@ -162,8 +171,10 @@ impl std::fmt::Debug for Source {
 pub struct LoaderTimes {
     /// Time that steps waited for rows.
     pub wait: Duration,
-    /// Time of copies to the GPU; those of the last steps may be missing.
+    /// Time of copies to the GPU of timed batches; those of the last steps may be missing.
     pub h2d_ms: f64,
+    /// Batches whose copies were timed.
+    pub n_timed: u64,
     /// Batches handed out.
     pub n_batches: u64,
 }
@@ -180,7 +191,11 @@ impl Loader {
             Some(gpu) => place(dataset, gpu, options.placement)?,
             None => Rows::Host(dataset),
         };
-        Self::start(rows, Box::new(plan), max_rows, options)
+        let device_order = match (gpu, &rows) {
+            (Some(gpu), Rows::Gpu(..)) if plan.is_permutation() => Some(DeviceOrder::new(gpu)?),
+            _ => None,
+        };
+        Self::start(rows, Box::new(plan), max_rows, device_order, options)
     }
 
     /// Passes over this rank's parts of the rows, in their own order: evaluation.
@@ -194,7 +209,7 @@ impl Loader {
         options: LoaderOptions,
     ) -> Result<Self> {
         let jobs = passes(world, dataset.len(), partition);
-        Self::start(Rows::Host(dataset), Box::new(jobs), partition.max_rows, options)
+        Self::start(Rows::Host(dataset), Box::new(jobs), partition.max_rows, None, options)
     }
 
     /// Loads ranges of rows in the order of `ranges`, in batches of at most `max_rows`, none across two ranges.
@@ -208,13 +223,14 @@ impl Loader {
         options: LoaderOptions,
     ) -> Result<Self> {
         let jobs = ranges(dataset.len(), of_rows, max_rows);
-        Self::start(Rows::Host(dataset), Box::new(jobs), max_rows, options)
+        Self::start(Rows::Host(dataset), Box::new(jobs), max_rows, None, options)
     }
 
     fn start(
         rows: Rows,
         jobs: Box<dyn Iterator<Item = Job> + Send>,
         max_rows: usize,
+        device_order: Option<DeviceOrder>,
         options: LoaderOptions,
     ) -> Result<Self> {
         let gpu = gpu_of(options.device)?;
@@ -230,6 +246,7 @@ impl Loader {
             HostBuffers::new(max_rows * row_bytes, gpu.is_some(), n_threads, &options);
         let dataset = rows.dataset().clone();
         let buffer = || match (&rows, gpu) {
+            _ if device_order.is_some() => Ok(HostBatch::on_device()),
             (Rows::Gpu(..), Some(gpu)) => HostBatch::indices(max_rows, gpu),
             _ => HostBatch::new(dataset.layout(), max_rows * jobs_a_batch, gpu),
         };
@@ -248,6 +265,9 @@ impl Loader {
             source,
             current: None,
             in_flight: std::collections::VecDeque::new(),
+            device_order,
+            rows_hash: RowsHash::default(),
+            times_copies: true,
             times: LoaderTimes::default(),
         })
     }
@@ -265,7 +285,27 @@ impl Loader {
             self.times.wait += started.elapsed();
         }
         let Some(batch) = &mut self.current else { return Ok(None) };
-        Ok(Some(LoadedStep::new(batch, &self.rows, self.normalizer.as_deref())))
+        batch.rows_hash().into_iter().for_each(|rows| self.rows_hash.merge(rows));
+        Ok(Some(LoadedStep {
+            batch,
+            rows: &self.rows,
+            normalizer: self.normalizer.as_deref(),
+            device_order: self.device_order.as_mut(),
+            times_copies: self.times_copies,
+        }))
+    }
+
+    /// Hash of the rows that were handed out since the last call; on a GPU, of those that were sent to a step. Waits for the GPU if
+    /// it computes row numbers.
+    ///
+    /// # Errors
+    /// [`KernelError::Cuda`] of earlier work.
+    pub fn take_rows_hash(&mut self) -> Result<RowsHash> {
+        let mut rows = std::mem::take(&mut self.rows_hash);
+        if let Some(on_device) = &mut self.device_order {
+            rows.merge(&on_device.take_rows_hash()?);
+        }
+        Ok(rows)
     }
 
     /// The next rows of the plan, None behind its last.
@@ -288,6 +328,11 @@ impl Loader {
                 }
             }
         }
+    }
+
+    /// Sets whether the copies of the next batches to a GPU are timed ([`LoaderTimes::h2d_ms`]); initially true.
+    pub fn time_copies(&mut self, is_timed: bool) {
+        self.times_copies = is_timed;
     }
 
     /// What loading cost so far.
@@ -322,7 +367,10 @@ impl Loader {
                 break;
             }
             oldest.wait_sent()?;
-            self.times.h2d_ms += oldest.sent_ms()?;
+            if let Some(ms) = oldest.sent_ms()? {
+                self.times.h2d_ms += ms;
+                self.times.n_timed += 1;
+            }
             let oldest = self.in_flight.pop_front().expect("looked at above");
             match &mut self.source {
                 Source::Ring(ring) => ring.give_back(oldest),
@@ -350,7 +398,7 @@ fn gpu_of(device: Device) -> Result<Option<&'static Gpu>, KernelError> {
 
 /// Bytes of the host's memory in which up to so many rows a batch wait for their steps, without those that a dataset keeps.
 ///
-/// - `is_on_gpu`: whether all rows are on the GPU, so that only their numbers wait
+/// - `is_on_gpu`: whether all rows are on the GPU, so that only their numbers wait, shuffled in blocks
 pub fn host_buffer_bytes(
     dataset: &dyn Dataset,
     max_rows: usize,

@@ -4,12 +4,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ddp_comm::World;
+use ddp_kernels::KeyedPermutation;
 
 use crate::config::{DataConfig, ShuffleMode};
 use crate::data::Dataset;
 use crate::data::order::epoch_order::{BlockLayout, BlockOrder, RowOrder};
 use crate::data::order::partition::{EvalPartition, GlobalBatches, PartitionKind, RankPartition};
-use crate::data::order::permutation::KeyedPermutation;
 
 /// How the rows of each epoch are ordered.
 #[derive(Debug, Clone)]
@@ -35,6 +35,11 @@ impl Shuffle {
                 Shuffle::Blocks(Arc::new(layout))
             }
         }
+    }
+
+    /// Whether the order is one permutation of the rows, which GPUs compute.
+    pub(crate) fn is_permutation(&self) -> bool {
+        !matches!(self, Shuffle::Blocks(_))
     }
 
     fn order(&self, n_rows: usize, seed: u64, epoch: u64) -> RowOrder {
@@ -124,6 +129,11 @@ impl BatchPlan {
         self.begin_epoch(cursor / n_rows);
         self.batches = GlobalBatches::starting_at(self.n_rows, self.global_rows, (cursor % n_rows) as usize);
         self
+    }
+
+    /// [`Shuffle::is_permutation`] of the plan's order.
+    pub(super) fn is_permutation(&self) -> bool {
+        self.shuffle.is_permutation()
     }
 
     /// The most rows that this rank has in one step.

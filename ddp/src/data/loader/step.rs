@@ -1,35 +1,33 @@
 //! One loaded batch, the input of a step.
 
+use ddp_kernels::ops::{self, ScalarsOutput};
 use ddp_kernels::{DType, TensorRef};
 
 use super::Rows;
+use super::device_order::DeviceOrder;
 use super::host_batch::{HostBatch, Sending};
 use super::plan::Job;
 use crate::data::DeviceNormalizer;
-use crate::data::batch::{Batch, BatchMut};
+use crate::data::batch::Batch;
 use crate::data::device_rows::{DeviceRows, DeviceShape};
 use crate::data::error::Result;
-use crate::data::order::epoch_proof::RowsHash;
+use crate::data::order::epoch_order::RowOrder;
 use crate::data::order::partition::RankPartition;
 use crate::data::step_rows::{MicroBatch, StepRows};
 
 /// This rank's rows of one global batch.
 #[derive(Debug)]
 pub struct LoadedStep<'a> {
-    batch: &'a mut HostBatch,
-    rows: &'a Rows,
-    normalizer: Option<&'a DeviceNormalizer>,
+    pub(super) batch: &'a mut HostBatch,
+    pub(super) rows: &'a Rows,
+    pub(super) normalizer: Option<&'a DeviceNormalizer>,
+    /// Where the GPU computes row numbers.
+    pub(super) device_order: Option<&'a mut DeviceOrder>,
+    /// Whether copies to a GPU are timed.
+    pub(super) times_copies: bool,
 }
 
-impl<'a> LoadedStep<'a> {
-    pub(super) fn new(
-        batch: &'a mut HostBatch,
-        rows: &'a Rows,
-        normalizer: Option<&'a DeviceNormalizer>,
-    ) -> Self {
-        LoadedStep { batch, rows, normalizer }
-    }
-
+impl LoadedStep<'_> {
     fn job(&self) -> &Job {
         self.batch.job()
     }
@@ -44,14 +42,15 @@ impl<'a> LoadedStep<'a> {
         self.job().ends_epoch()
     }
 
-    /// Hash of this rank's rows of the step.
-    pub fn rows_hash(&self) -> RowsHash {
-        self.batch.rows_hash()
-    }
-
     /// Positions of the rows in the epoch's order: their numbers where the order is that of the rows.
     pub(crate) fn positions(&self) -> std::ops::Range<usize> {
         self.job().own.clone()
+    }
+
+    /// Numbers of the rows in the dataset's source.
+    pub(crate) fn source_rows(&self) -> Vec<usize> {
+        let Job { own, order, .. } = self.job();
+        own.clone().map(|position| self.rows.dataset().source_row(order.index(position))).collect()
     }
 
     /// Part of the rows, in evaluation.
@@ -110,23 +109,32 @@ impl StepRows for LoadedStep<'_> {
         }
     }
 
-    fn send(&mut self, to: &mut DeviceRows) -> Result<()> {
+    fn send(&mut self, to: &mut DeviceRows, scalars: Option<ScalarsOutput<'_>>) -> Result<()> {
         let n_own = self.job().own.len();
         let normalizer = self.normalizer;
-        match (self.batch.memory(), self.rows) {
-            (Sending::Rows(memory), _) => {
-                let weights = memory.weights.as_mut().map(|weights| weights.pinned());
-                Ok(to.send(n_own, (memory.x.pinned(), memory.targets.pinned(), weights), normalizer)?)
+        let Rows::Gpu(_, table) = self.rows else {
+            ops::begin_step(scalars, None)?;
+            let Sending::Rows(memory) = self.batch.memory() else {
+                unreachable!("rows are sent from the host")
+            };
+            let weights = memory.weights.as_mut().map(|weights| weights.pinned());
+            let (x, targets) = (memory.x.pinned(), memory.targets.pinned());
+            return Ok(to.send(n_own, (x, targets, weights), self.times_copies, normalizer)?);
+        };
+        let job = self.batch.job();
+        match (&*job.order, &mut self.device_order) {
+            (RowOrder::Rows(order), Some(on_device)) => {
+                on_device.number(order, job.own.start, to.numbers_mut(n_own)?, scalars)?;
             }
-            (Sending::Indices(indices), Rows::Gpu(_, table)) => {
-                let normalizer = normalizer.map(DeviceNormalizer::view);
-                let gather =
-                    |numbers: TensorRef<'_>, out: BatchMut<'_>| table.gather(numbers, normalizer, out);
-                Ok(to.gather(n_own, indices, gather)?)
-            }
-            (Sending::Indices(_), Rows::Host(_)) => {
-                unreachable!("numbers are sent where rows are on the GPU")
+            _ => {
+                ops::begin_step(scalars, None)?;
+                let Sending::Indices(indices) = self.batch.memory() else {
+                    unreachable!("numbers that the GPU does not compute are sent")
+                };
+                to.send_numbers(n_own, indices)?;
             }
         }
+        let normalizer = normalizer.map(DeviceNormalizer::view);
+        Ok(to.gather(n_own, |numbers, out| table.gather(numbers, normalizer, out))?)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::data::order::permutation::KeyedPermutation;
+use ddp_kernels::KeyedPermutation;
 
 /// Bytes of neighbouring rows that move together where the data have no parts of their own.
 const BLOCK_BYTES: usize = 1 << 20;

@@ -11,6 +11,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use ddp_kernels::ops::{ROW_SUMS_LEN, mix_row};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -47,7 +48,7 @@ impl RowsHash {
     #[inline]
     pub fn add(&mut self, row: u64) {
         self.count += 1;
-        self.sum = self.sum.wrapping_add(mix(row));
+        self.sum = self.sum.wrapping_add(mix_row(row));
     }
 
     /// Adds the rows of `other`.
@@ -61,6 +62,13 @@ impl RowsHash {
     pub fn merged(mut self, other: &RowsHash) -> Self {
         self.merge(other);
         self
+    }
+
+    /// The rows of which a device has summed the mixes: [`ddp_kernels::ops::begin_step`]. Each word's sum must be below 2^64, which
+    /// 2^32 rows are.
+    pub fn from_device_sums([count, words @ ..]: [u64; ROW_SUMS_LEN]) -> Self {
+        let shifted = words.iter().enumerate().map(|(k, &word)| u128::from(word) << (32 * k));
+        RowsHash { count, sum: shifted.fold(0, u128::wrapping_add) }
     }
 
     /// For the way to another rank, of the same program.
@@ -91,20 +99,6 @@ impl FromIterator<u64> for RowsHash {
         hash.extend(rows);
         hash
     }
-}
-
-/// Two bijective 64-bit mixers side by side: Stafford's variant 13, as in SplitMix64, and the finalizer of MurmurHash3.
-#[inline]
-fn mix(row: u64) -> u128 {
-    let mut a = row.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    a = (a ^ (a >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    a = (a ^ (a >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    a ^= a >> 31;
-    let mut b = row ^ 0xd1b5_4a32_d192_ed03;
-    b = (b ^ (b >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
-    b = (b ^ (b >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    b ^= b >> 33;
-    u128::from(a) << 64 | u128::from(b)
 }
 
 /// Which rows each epoch of a run has used.
@@ -228,7 +222,7 @@ impl fmt::Display for Proved {
 
 /// What is wrong with the rows `got` of an epoch, where it should have been `all` of `n_rows`.
 fn difference(got: &RowsHash, all: &RowsHash, n_rows: u64) -> String {
-    let find = |mixed: u128| (0..n_rows).into_par_iter().find_first(|&row| mix(row) == mixed);
+    let find = |mixed: u128| (0..n_rows).into_par_iter().find_first(|&row| mix_row(row) == mixed);
     let counted = format!("{} rows were used, expected each of {n_rows} once", got.count);
     let gap = all.sum.wrapping_sub(got.sum);
     if got.count + 1 == n_rows {
@@ -266,9 +260,9 @@ fn exchanged(gap: u128, n_rows: u64) -> Option<(u64, u64)> {
     if n_rows > MAX_SEARCHED_ROWS {
         return None;
     }
-    let rows: HashMap<u128, u64> = (0..n_rows).map(|row| (mix(row), row)).collect();
+    let rows: HashMap<u128, u64> = (0..n_rows).map(|row| (mix_row(row), row)).collect();
     (0..n_rows).find_map(|missing| {
-        let twice = rows.get(&mix(missing).wrapping_sub(gap))?;
+        let twice = rows.get(&mix_row(missing).wrapping_sub(gap))?;
         Some((missing, *twice))
     })
 }
@@ -361,7 +355,7 @@ mod tests {
         ) {
             let whole: RowsHash = rows.iter().copied().collect();
             // Another order: sorted by a mix with the seed.
-            rows.sort_by_key(|&row| mix(row ^ seed));
+            rows.sort_by_key(|&row| mix_row(row ^ seed));
             let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut % (rows.len() + 1)).collect();
             cuts.extend([0, rows.len()]);
             cuts.sort_unstable();

@@ -239,10 +239,10 @@ impl ExactSizeIterator for GlobalBatches {}
 
 #[cfg(test)]
 mod tests {
+    use ddp_kernels::KeyedPermutation;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::data::order::permutation::KeyedPermutation;
 
     #[test]
     fn larger_parts_come_first() {

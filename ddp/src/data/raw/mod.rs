@@ -10,22 +10,23 @@ pub mod idx;
 mod known;
 mod listing;
 pub mod npy;
-mod npz;
+pub(crate) mod npz;
 mod open;
 mod own_parts;
 mod reader;
 mod rows;
-mod safetensors;
+pub(crate) mod safetensors;
 mod targets;
 
 pub(crate) use array::RawArray;
+pub(crate) use bytes::{Bytes, MemoryBudget};
 pub use element::RawType;
 pub(crate) use element::{to_f64 as raw_to_f64, to_i128 as raw_to_i128};
 pub(crate) use known::same_columns;
 pub(crate) use listing::{Listing, list};
 pub(crate) use open::open;
 pub(crate) use own_parts::{has_test_rows, of_part};
-pub(crate) use reader::ArrayReader;
+pub(crate) use reader::{ArrayReader, NamedArrays};
 pub(crate) use rows::RawRows;
 
 use super::format::{Format, Reader};

@@ -110,7 +110,7 @@ impl RawRows {
                     let mut empty = None;
                     self.targets.rows_to_text(&numbers, |row, text| match text.trim() {
                         "" => drop(empty.get_or_insert(row)),
-                        text => survey.add_text(text),
+                        text => survey.add_cells(text, 1),
                     })?;
                     if let Some(row) = empty {
                         return Err(DataError::LabelMissing { place: place(row) });
@@ -124,7 +124,7 @@ impl RawRows {
                             let n_true = labels.iter().filter(|label| **label != 0).count() as u64;
                             for (value, n) in [(false, labels.len() as u64 - n_true), (true, n_true)] {
                                 if n > 0 {
-                                    survey.add_texts(bool_text(value), n);
+                                    survey.add_cells(bool_text(value), n);
                                 }
                             }
                         }
@@ -291,7 +291,7 @@ fn add_named(survey: &mut LabelSurvey, numbers: &[i64], names: &[String]) {
         }
     }
     for (name, n_rows) in names.iter().zip(counts).filter(|(_, n_rows)| *n_rows > 0) {
-        survey.add_texts(name, n_rows);
+        survey.add_cells(name, n_rows);
     }
 }
 

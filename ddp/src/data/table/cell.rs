@@ -1,10 +1,15 @@
 //! Parses one cell of text by the role of its column.
 
+use std::borrow::Cow;
+
 use super::columns::Role;
+use super::decimal::{DecimalMark, Unclear, is_grouped, with_point};
 use super::label_column::LabelCell;
 use super::rows::{TableRows, TargetCell, TargetCells};
 use super::time;
 use crate::data::CellProblem;
+use crate::data::labels::is_code;
+use crate::data::vocabulary::without_fraction;
 
 /// Notation of numbers and missing values in a file.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,15 +19,6 @@ pub(crate) struct Notation {
     missing: Vec<String>,
     /// Those of them that are numbers.
     missing_numbers: Vec<f64>,
-}
-
-/// Mark between the whole part of a number and its fraction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DecimalMark {
-    Point,
-    Comma,
-    /// Either of them: the first rows have whole numbers only.
-    Either,
 }
 
 /// A cell as a number.
@@ -119,7 +115,8 @@ impl Notation {
         if self.is_missing(text.as_bytes()) {
             return Meaning::Missing;
         }
-        if let Ok(number) = text.parse() {
+        let number = self.decimal.normalized(text);
+        if let Ok(Ok(number)) = number.as_deref().map(str::parse) {
             return Meaning::Number(number);
         }
         if let Some(truth) = truth(text) {
@@ -128,8 +125,7 @@ impl Notation {
         if let Some(time::Moment { seconds, has_date }) = time::parse(text) {
             return Meaning::Seconds { seconds, has_date };
         }
-        let number = with_point(text).filter(|_| self.decimal != DecimalMark::Point);
-        number.and_then(|number| number.parse().ok()).map_or(Meaning::Text, Meaning::Number)
+        Meaning::Text
     }
 }
 
@@ -152,7 +148,7 @@ pub(crate) fn put(
                 Number::Single(value) => {
                     rows.set_feature(row, feature, value);
                     if rows.remainders.keeps(feature) {
-                        rows.remainders.set(feature, row, remainder(cell, value)?);
+                        rows.remainders.set(feature, row, remainder(cell, value, notation)?);
                     }
                 }
                 Number::Seconds { seconds, .. } => rows.set_feature_f64(row, feature, seconds),
@@ -175,7 +171,7 @@ pub(crate) fn put(
             // An empty cell is the unknown category.
             let code = match text_of(cell) {
                 Ok(value) if notation.is_marked(value.as_bytes()) => 0,
-                Ok(value) => rows.code(index, value),
+                Ok(value) => rows.code(index, without_fraction(value)),
                 Err(CellProblem::TargetEmpty) => 0,
                 Err(problem) => return Err(problem),
             };
@@ -200,8 +196,28 @@ pub(crate) fn put(
             rows.weights.as_mut().expect("a table with a weight column has weights")[row] = weight;
         }
         Role::Dropped => {}
+        Role::Blank if cell.trim_ascii().is_empty() => {}
+        // The reader knows the column.
+        Role::Blank => return Err(CellProblem::unnamed(cell, "")),
     }
     Ok(())
+}
+
+/// [`put`] for a cell that the file marks as a text: a label keeps its spelling.
+pub(crate) fn put_string(
+    rows: &mut TableRows,
+    row: usize,
+    role: Role,
+    cell: &[u8],
+    notation: &Notation,
+) -> Result<(), CellProblem> {
+    match (role, &rows.targets) {
+        (Role::Target(index), TargetCells::Classes(_)) => {
+            let text = label_text(cell, notation)?;
+            rows.set_target(row, index, TargetCell::Label(LabelCell::String(text)))
+        }
+        _ => put(rows, row, role, cell, notation),
+    }
 }
 
 /// NaN for a missing value, if they are accepted.
@@ -219,7 +235,7 @@ fn text_of(cell: &[u8]) -> Result<&str, CellProblem> {
 }
 
 /// The cell for messages, truncated if it is long.
-fn shown(cell: &[u8]) -> String {
+pub(super) fn shown(cell: &[u8]) -> String {
     let text = String::from_utf8_lossy(cell);
     let text = text.trim();
     match text.char_indices().nth(40) {
@@ -231,7 +247,7 @@ fn shown(cell: &[u8]) -> String {
 /// The number of a cell; 1 and 0 for truth values, seconds for dates and times.
 fn number(cell: &[u8], notation: &Notation) -> Result<Number, CellProblem> {
     let text = text_of(cell)?;
-    match text.parse::<f32>() {
+    match plain(text, notation)?.parse::<f32>() {
         Ok(value) if value.is_finite() => return Ok(Number::Single(value)),
         Ok(_) => return Err(CellProblem::NotFinite { text: shown(cell) }),
         Err(_) => {}
@@ -242,17 +258,21 @@ fn number(cell: &[u8], notation: &Notation) -> Result<Number, CellProblem> {
     if let Some(time::Moment { seconds, has_date }) = time::parse(text) {
         return Ok(Number::Seconds { seconds, has_date });
     }
-    let Some(point) = with_point(text) else { return Err(CellProblem::NotANumber { text: shown(cell) }) };
-    match point.parse::<f32>() {
-        Ok(value) if notation.decimal != DecimalMark::Point && value.is_finite() => Ok(Number::Single(value)),
-        _ => Err(CellProblem::CommaInNumber { text: shown(cell) }),
-    }
+    let has_comma = with_point(text).is_some() || is_grouped(text, ',');
+    let problem =
+        |text| if has_comma { CellProblem::CommaInNumber { text } } else { CellProblem::NotANumber { text } };
+    Err(problem(shown(cell)))
+}
+
+/// The text of a cell with a number's marks as Rust writes them.
+fn plain<'a>(text: &'a str, notation: &Notation) -> Result<Cow<'a, str>, CellProblem> {
+    notation.decimal.normalized(text).map_err(|Unclear| CellProblem::UnclearMark { text: text.to_owned() })
 }
 
 /// The number of a target or weight as f32, and what f32 rounds away from it.
 fn exact_value(cell: &[u8], notation: &Notation) -> Result<(f32, f64), CellProblem> {
     match number(cell, notation) {
-        Ok(Number::Single(value)) => Ok((value, remainder(cell, value)?)),
+        Ok(Number::Single(value)) => Ok((value, remainder(cell, value, notation)?)),
         Ok(Number::Seconds { seconds, .. }) => {
             let value = seconds as f32;
             Ok((value, seconds - f64::from(value)))
@@ -260,6 +280,11 @@ fn exact_value(cell: &[u8], notation: &Notation) -> Result<(f32, f64), CellProbl
         Err(CellProblem::NotANumber { text }) => Err(CellProblem::TargetNotANumber { text }),
         Err(problem) => Err(problem),
     }
+}
+
+/// Whether a cell is neither missing nor a number of any notation.
+pub(super) fn is_text(cell: &[u8], notation: &Notation) -> bool {
+    !notation.is_missing(cell) && matches!(number(cell, notation), Err(CellProblem::NotANumber { .. }))
 }
 
 /// The truth value of a text.
@@ -271,41 +296,35 @@ pub(super) fn truth(text: &str) -> Option<bool> {
     }
 }
 
-/// A number that has a comma instead of a point, with a point; thousands are not separated.
-pub(crate) fn with_point(text: &str) -> Option<String> {
-    let (whole, fraction) = text.split_once(',')?;
-    let is_fraction = !fraction.is_empty() && fraction.starts_with(|c: char| c.is_ascii_digit());
-    let is_number = !whole.contains('.') && is_fraction && !fraction.contains([',', '.']);
-    let number = is_number.then(|| format!("{whole}.{fraction}"))?;
-    number.parse::<f64>().is_ok().then_some(number)
-}
-
 /// The number in `cell` minus `single`, its nearest f32.
-fn remainder(cell: &[u8], single: f32) -> Result<f64, CellProblem> {
-    let text = text_of(cell)?;
+fn remainder(cell: &[u8], single: f32, notation: &Notation) -> Result<f64, CellProblem> {
+    let text = plain(text_of(cell)?, notation)?;
     if let Ok(whole) = text.parse::<i128>() {
         return Ok((whole - single as i128) as f64);
     }
-    let number = text.parse::<f64>().ok().or_else(|| with_point(text)?.parse().ok());
     // Truth values have none.
-    Ok(number.map_or(0.0, |number| number - f64::from(single)))
+    Ok(text.parse::<f64>().ok().map_or(0.0, |number| number - f64::from(single)))
+}
+
+/// The trimmed text of a label.
+fn label_text<'a>(cell: &'a [u8], notation: &Notation) -> Result<&'a str, CellProblem> {
+    let text = text_of(cell)?;
+    match notation.is_missing_label(text) {
+        true => Err(CellProblem::LabelMissing { text: shown(cell) }),
+        false => Ok(text),
+    }
 }
 
 /// A class label; `3.0` is an integer too, as floating-point tables write it.
 fn label<'a>(cell: &'a [u8], notation: &Notation) -> Result<LabelCell<'a>, CellProblem> {
-    let text = text_of(cell)?;
-    if notation.is_missing_label(text) {
-        return Err(CellProblem::LabelMissing { text: shown(cell) });
+    let text = label_text(cell, notation)?;
+    if is_code(text) && text.parse::<f64>().is_ok_and(f64::is_finite) {
+        return Ok(LabelCell::Code(text));
     }
     if let Ok(label) = text.parse::<i64>() {
         return Ok(LabelCell::Integer(label));
     }
-    let number = text.parse::<f64>().ok();
-    let number = number.or_else(|| match notation.decimal {
-        DecimalMark::Point => None,
-        DecimalMark::Comma | DecimalMark::Either => with_point(text)?.parse().ok(),
-    });
-    match number {
+    match plain(text, notation)?.parse::<f64>().ok() {
         Some(value) if value.is_finite() => Ok(LabelCell::of_number(value)),
         Some(_) => Err(CellProblem::NotFinite { text: shown(cell) }),
         None => Ok(LabelCell::Text(text)),

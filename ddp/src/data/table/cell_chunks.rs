@@ -42,8 +42,8 @@ pub(crate) fn open_planned(
 ) -> Result<(Box<dyn CellReader>, ColumnPlan)> {
     let reader = (readers.open_cells)(path, spec)?;
     let (names, indices) = (reader.names().to_vec(), reader.indices().to_vec());
-    let are_dates = reader.are_dates();
-    let plan = ColumnPlan::new(path, FileColumns { names, are_dates, indices }, spec)?;
+    let (are_dates, unnamed) = (reader.are_dates(), reader.unnamed().to_vec());
+    let plan = ColumnPlan::new(path, FileColumns { names, are_dates, indices, unnamed }, spec)?;
     Ok((reader, plan))
 }
 
@@ -73,14 +73,13 @@ impl CellColumns {
             let mut n_rows = 0;
             while let Some(record) = reader.next()? {
                 let cells = record.cells().chain(of_folders.iter().map(String::as_bytes));
-                let strings = record.strings;
                 for (column, cell) in cells.enumerate() {
-                    if roles[column] == Role::Dropped {
+                    if roles[column].purpose().is_none() {
                         continue;
                     }
                     let place = || format!("data file `{}`, line {}", path.display(), record.line);
-                    let is_string = strings.get(column).copied().unwrap_or(false);
-                    let added = columns[column].add(cell, is_string, uses[column], &notation, place);
+                    let added =
+                        columns[column].add(cell, record.is_string(column), uses[column], &notation, place);
                     added.map_err(|problem| DataError::Cell {
                         place: place(),
                         column: names[column].clone(),

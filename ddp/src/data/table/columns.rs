@@ -30,6 +30,8 @@ pub(crate) enum Role {
     Weight,
     /// Not used.
     Dropped,
+    /// A column without a name at the end of the rows, whose cells must be empty.
+    Blank,
 }
 
 /// Names and roles of all columns.
@@ -66,6 +68,8 @@ pub(crate) struct FileColumns {
     pub(crate) are_dates: Vec<bool>,
     /// Columns of row numbers, which pandas writes unasked.
     pub(crate) indices: Vec<usize>,
+    /// Columns after the first that have no name in the file.
+    pub(crate) unnamed: Vec<usize>,
 }
 
 impl Role {
@@ -75,7 +79,7 @@ impl Role {
             Role::Feature(_) | Role::Date(_) | Role::Category { .. } => Some(Purpose::Feature),
             Role::Target(_) => Some(Purpose::Target),
             Role::Weight => Some(Purpose::Weight),
-            Role::Dropped => None,
+            Role::Dropped | Role::Blank => None,
         }
     }
 }
@@ -91,7 +95,7 @@ impl ColumnPlan {
     /// user or the model needs; [`CsvError::NoFeatures`].
     pub(crate) fn new(path: &Path, columns: FileColumns, spec: &SourceSpec<'_>) -> Result<Self> {
         let data = spec.data;
-        let FileColumns { mut names, mut are_dates, indices } = columns;
+        let FileColumns { mut names, mut are_dates, indices, unnamed } = columns;
         let n_own = names.len();
         if n_own > MAX_COLUMNS {
             return Err(DataError::Malformed {
@@ -126,6 +130,15 @@ impl ColumnPlan {
         let indices: HashSet<usize> = indices.into_iter().collect();
         let is_index =
             |at: usize| indices.contains(&at) && !is_known(&names[at]) && !is_categorical(&names[at]);
+        let is_unnamed = |at: usize| {
+            let is_listed = is_known(&names[at]) || is_categorical(&names[at]) || has_use(&names[at]);
+            unnamed.contains(&at) && !is_listed && !dropped.contains(&*names[at])
+        };
+        let is_blank = |at: usize| is_unnamed(at) && at + 1 == n_own;
+        if let Some(&at) = unnamed.iter().find(|&&at| is_unnamed(at) && !is_blank(at)) {
+            return Err(CsvError::UnnamedColumn { path: path.to_owned(), position: at + 1 }.into());
+        }
+        let is_index = |at: usize| is_index(at) || is_blank(at);
         // What the model was trained on decides.
         let is_divided = |at: usize| match spec.features {
             Some(_) => !is_known(&names[at]) && is_known(&part_names(&names[at])[0]),
@@ -166,6 +179,9 @@ impl ColumnPlan {
         let reads_uses = spec.to_predict.is_none();
         let role = |at: usize| {
             let name = &names[at];
+            if is_blank(at) {
+                return Role::Blank;
+            }
             if let Some(index) = data.target.iter().position(|target| target == name).filter(|_| reads_uses) {
                 return Role::Target(index);
             }
@@ -249,6 +265,9 @@ fn part_names(name: &str) -> Vec<String> {
 pub(crate) fn index_note(at: usize, name: &str) -> String {
     match name {
         "" => format!("column {} has no name and is left out, like an index that pandas wrote", at + 1),
+        _ if name == format!("Unnamed: {at}") => {
+            format!("column {} has no name and is left out: its cells are empty", at + 1)
+        }
         _ => format!("column \"{name}\" is left out, because it is an index that pandas wrote"),
     }
 }

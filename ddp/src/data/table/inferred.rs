@@ -1,9 +1,10 @@
 //! Types of the columns of a text file, from all of its cells.
 
-use super::cell::{DecimalMark, Notation, truth, with_point};
+use super::cell::{Notation, truth};
 use super::plain_number::PlainNumber;
 use super::time::{self, MomentType, MomentUnit};
 use crate::data::CellProblem;
+use crate::data::labels::{is_code, is_padded};
 use crate::data::raw::RawType;
 use crate::data::remainders::is_short;
 use crate::data::write::{CellKind, Kind};
@@ -37,7 +38,13 @@ pub(crate) struct Inference {
     has_negative: bool,
     is_beyond_i64: bool,
     is_beyond_u64: bool,
+    /// Whether some integer is spelled like a code; see [`is_code`].
+    has_codes: bool,
+    /// Whether some integer has zeros before its digits.
+    has_padding: bool,
     has_fractions: bool,
+    /// Whether some number is not whole.
+    has_parts: bool,
     has_truths: bool,
     has_yes_or_no: bool,
     has_dates: bool,
@@ -75,7 +82,9 @@ impl Inference {
         if use_ != CellUse::Category
             && !is_string
             && !notation.has_missing_numbers()
+            && !matches!(cell, [b'0', b'0'..=b'9', ..] | [b'-', b'0', b'0'..=b'9', ..])
             && let Some(number) = PlainNumber::read(cell)
+            && (notation.decimal.has_points() || number.whole().is_some())
         {
             self.add_plain(number);
             return Ok(());
@@ -90,6 +99,10 @@ impl Inference {
         if use_ == CellUse::Category {
             return Ok(());
         }
+        if !is_string && is_code(text) {
+            self.has_codes = true;
+            self.has_padding |= is_padded(text);
+        }
         if is_integer(text.as_bytes()) {
             if is_string {
                 self.add_text(text, place);
@@ -102,6 +115,7 @@ impl Inference {
             Some(_) if is_string => self.add_text(text, place),
             Some(number) if number.is_finite() => {
                 self.has_fractions = true;
+                self.has_parts |= number.fract() != 0.0;
                 // Formatting takes time.
                 self.loses_digits = self.loses_digits || !has_digits_of_single(number);
             }
@@ -136,7 +150,10 @@ impl Inference {
                 self.has_integers = true;
                 self.has_negative |= whole < 0;
             }
-            None => self.has_fractions = true,
+            None => {
+                self.has_fractions = true;
+                self.has_parts = self.has_parts || number.double().fract() != 0.0;
+            }
         }
         self.loses_digits = self.loses_digits || !number.fits_single();
     }
@@ -184,7 +201,13 @@ impl Inference {
     /// # Errors
     /// The place and the text of a number that is not finite.
     pub(crate) fn kind(&self, use_: CellUse, to: Destination) -> Result<Kind, (String, CellProblem)> {
-        let is_text = self.text.is_some() || (self.is_mixed() && to == Destination::Columns);
+        // Zeros before the digits are lost in a number; next to fractions they mean nothing.
+        let is_coded = !self.has_parts
+            && match use_ {
+                CellUse::Label => self.has_codes,
+                CellUse::Number | CellUse::Category => self.has_padding && to == Destination::Columns,
+            };
+        let is_text = self.text.is_some() || is_coded || (self.is_mixed() && to == Destination::Columns);
         let has_truths = self.has_truths || self.has_yes_or_no;
         if use_ == CellUse::Category || is_text || (has_truths && use_ == CellUse::Label) {
             return Ok(Kind::Text);
@@ -255,13 +278,7 @@ pub(super) fn is_missing(text: &str, use_: CellUse, notation: &Notation) -> bool
 
 /// The number of a text that is one in the file's notation.
 pub(super) fn number(text: &str, notation: &Notation) -> Option<f64> {
-    if let Ok(number) = text.parse() {
-        return Some(number);
-    }
-    if notation.decimal == DecimalMark::Point {
-        return None;
-    }
-    with_point(text)?.parse().ok()
+    notation.decimal.normalized(text).ok()?.parse().ok()
 }
 
 /// Whether the shortest decimal notation of the nearest f32 is `number`.
@@ -279,6 +296,7 @@ fn is_integer(text: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::table::DecimalMark;
 
     fn inferred(cells: &[&str]) -> Inference {
         let notation = Notation::new(DecimalMark::Point, &[]);
@@ -302,6 +320,9 @@ mod tests {
             (&["1", "0.5"], number(RawType::F64), number(RawType::F64)),
             (&["", "?"], number(RawType::F64), number(RawType::F64)),
             (&["1", "2", "late"], Kind::Text, Kind::Text),
+            (&["01234", "98765"], Kind::Text, number(RawType::I64)),
+            (&["-07", "0.5"], number(RawType::F64), number(RawType::F64)),
+            (&["+7", "1e3"], number(RawType::F64), number(RawType::F64)),
             (&["true", "False"], number(RawType::Bool), number(RawType::Bool)),
             (&["true", "1"], Kind::Text, number(RawType::F64)),
             (&["2024-01-01", "1999-12-31"], Kind::Moment(MomentType::Date), number(RawType::F64)),
@@ -323,6 +344,13 @@ mod tests {
             assert_eq!(inference.kind(CellUse::Number, Destination::Arrays), Ok(arrays), "{cells:?}");
         }
         assert_eq!(inferred(&["007", "1"]).kind(CellUse::Category, Destination::Columns), Ok(Kind::Text));
+        for codes in [["007", "7"], ["1e3", "2"]] {
+            assert_eq!(
+                inferred(&codes).kind(CellUse::Label, Destination::Arrays),
+                Ok(Kind::Text),
+                "{codes:?}"
+            );
+        }
         assert_eq!(inferred(&["yes"]).kind(CellUse::Label, Destination::Arrays), Ok(Kind::Text));
         assert_eq!(inferred(&["yes", "no"]).cell_kind(CellUse::Number), Ok(CellKind::Text));
         assert_eq!(inferred(&["true"]).cell_kind(CellUse::Number), Ok(CellKind::Truth));

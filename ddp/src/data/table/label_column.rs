@@ -13,6 +13,12 @@ use crate::data::source::SourceSpec;
 #[derive(Debug)]
 pub(crate) struct LabelColumn {
     cells: Cells,
+    /// Rows of integers whose spelling differs, such as `007`, and the numbers of their texts.
+    codes: Vec<(usize, u32)>,
+    /// Texts of `codes`.
+    spellings: Box<Texts>,
+    /// Whether texts stay as they are spelled, also those that are integers.
+    are_texts: bool,
     /// The first number with a fraction, which is no label unless another row holds text.
     fraction: Option<Fraction>,
 }
@@ -52,7 +58,12 @@ pub(crate) enum LabelCell<'a> {
     Integer(i64),
     /// A finite number that is not whole.
     Fraction(f64),
+    /// An integer that is spelled in an unusual way, in a file that does not tell texts from numbers; see
+    /// [`is_code`](crate::data::labels::is_code).
+    Code(&'a str),
     Text(&'a str),
+    /// A text that the file marks as one.
+    String(&'a str),
 }
 
 /// Labels of all rows.
@@ -75,11 +86,12 @@ impl LabelColumn {
             }
             None => Cells::Integers(Vec::new()),
         };
-        LabelColumn { cells, fraction: None }
+        LabelColumn { cells, codes: Vec::new(), spellings: Box::default(), are_texts: false, fraction: None }
     }
 
     /// Appends rows whose labels are still to be set, or removes rows at the end.
     pub(crate) fn resize(&mut self, n_rows: usize) {
+        self.codes.truncate(self.codes.partition_point(|(row, _)| *row < n_rows));
         match &mut self.cells {
             Cells::Known { classes: labels, .. } | Cells::Integers(labels) => labels.resize(n_rows, 0),
             Cells::Numbers(numbers) => numbers.resize(n_rows, 0.0),
@@ -100,6 +112,7 @@ impl LabelColumn {
     /// Removes all rows.
     pub(crate) fn clear(&mut self) {
         self.fraction = None;
+        self.codes.clear();
         match &mut self.cells {
             Cells::Known { classes: labels, .. } | Cells::Integers(labels) => labels.clear(),
             Cells::Numbers(_) | Cells::Texts(_) => self.cells = Cells::Integers(Vec::new()),
@@ -132,7 +145,9 @@ impl LabelColumn {
             (Cells::Known { classes, vocabulary, skips_unknown }, cell) => {
                 let class = match cell {
                     LabelCell::Integer(number) => vocabulary.class_of_integer(number),
-                    LabelCell::Text(text) => vocabulary.class_of_text(text),
+                    LabelCell::Code(text) | LabelCell::Text(text) | LabelCell::String(text) => {
+                        vocabulary.class_of_text(text)
+                    }
                     // A text among other texts, if at all.
                     LabelCell::Fraction(number) => vocabulary.class_of_text(&number.to_string()),
                 };
@@ -173,41 +188,71 @@ impl LabelColumn {
         if let LabelCell::Fraction(value) = cell {
             self.fraction.get_or_insert(Fraction { value, place: None });
         }
-        match (&mut self.cells, cell) {
-            (Cells::Integers(labels), LabelCell::Fraction(_)) => {
-                self.cells = Cells::Numbers(labels.iter().map(|&label| label as f64).collect());
-            }
-            (Cells::Integers(labels), LabelCell::Text(_)) => {
-                let mut texts = Texts::default();
-                for &label in &*labels {
-                    let code = texts.code(&label.to_string())?;
-                    texts.codes.push(code);
-                }
-                self.cells = Cells::Texts(texts);
-            }
-            (Cells::Numbers(numbers), LabelCell::Text(_)) => {
-                let mut texts = Texts::default();
-                for number in &*numbers {
-                    let code = texts.code(&number.to_string())?;
-                    texts.codes.push(code);
-                }
-                self.cells = Cells::Texts(texts);
-            }
-            _ => {}
+        self.are_texts |= matches!(cell, LabelCell::String(_));
+        if let (LabelCell::Code(text), Cells::Integers(_) | Cells::Numbers(_)) = (cell, &self.cells) {
+            self.codes.push((row, self.spellings.code(text)?));
+            return self.set(row, LabelCell::of_code(text));
+        }
+        if let (LabelCell::Text(_) | LabelCell::String(_), Cells::Integers(_) | Cells::Numbers(_)) =
+            (cell, &self.cells)
+        {
+            self.become_texts()?;
+        }
+        if let (Cells::Integers(labels), LabelCell::Fraction(_)) = (&mut self.cells, cell) {
+            self.cells = Cells::Numbers(labels.iter().map(|&label| label as f64).collect());
         }
         match (&mut self.cells, cell) {
             (Cells::Numbers(numbers), LabelCell::Integer(number)) => numbers[row] = number as f64,
             (Cells::Numbers(numbers), LabelCell::Fraction(number)) => numbers[row] = number,
             (Cells::Texts(texts), cell) => {
+                self.are_texts |= matches!(cell, LabelCell::Code(_));
                 texts.codes[row] = match cell {
                     LabelCell::Integer(number) => texts.code(&number.to_string())?,
                     LabelCell::Fraction(number) => texts.code(&number.to_string())?,
-                    LabelCell::Text(text) => texts.code(text)?,
+                    LabelCell::Code(text) | LabelCell::Text(text) | LabelCell::String(text) => {
+                        texts.code(text)?
+                    }
                 };
             }
             _ => unreachable!("the column was changed to a kind that holds the cell"),
         }
         Ok(())
+    }
+
+    /// Turns numbers into texts, as they were spelled.
+    fn become_texts(&mut self) -> Result<(), CellProblem> {
+        let mut texts = Texts::default();
+        let mut spelled = self.codes.iter().peekable();
+        let n_rows = match &self.cells {
+            Cells::Integers(labels) => labels.len(),
+            Cells::Numbers(numbers) => numbers.len(),
+            Cells::Known { .. } | Cells::Texts(_) => return Ok(()),
+        };
+        for row in 0..n_rows {
+            let code = match (spelled.next_if(|(of, _)| *of == row), &self.cells) {
+                (Some((_, spelling)), _) => texts.code(&self.spellings.texts[*spelling as usize])?,
+                (None, Cells::Integers(labels)) => texts.code(&labels[row].to_string())?,
+                (None, Cells::Numbers(numbers)) => texts.code(&numbers[row].to_string())?,
+                (None, _) => unreachable!("texts were excluded"),
+            };
+            texts.codes.push(code);
+        }
+        self.are_texts |= !self.codes.is_empty();
+        self.codes.clear();
+        self.cells = Cells::Texts(texts);
+        Ok(())
+    }
+
+    /// Decides on integers with unusual spellings after the last row: next to numbers with fractions they are numbers, else all
+    /// labels are texts.
+    ///
+    /// # Errors
+    /// [`CellProblem::TooManyLabels`]
+    pub(crate) fn settle(&mut self) -> Result<(), CellProblem> {
+        match &self.cells {
+            Cells::Integers(_) if !self.codes.is_empty() => self.become_texts(),
+            _ => Ok(()),
+        }
     }
 
     /// Whether a number with a fraction was set whose place is unknown.
@@ -238,7 +283,10 @@ impl LabelColumn {
                 let mut counts = vec![0u64; texts.texts.len()];
                 texts.codes.iter().for_each(|&code| counts[code as usize] += 1);
                 for (text, &n_rows) in texts.texts.iter().zip(&counts).filter(|(_, n_rows)| **n_rows > 0) {
-                    survey.add_texts(text, n_rows);
+                    match self.are_texts {
+                        true => survey.add_texts(text, n_rows),
+                        false => survey.add_cells(text, n_rows),
+                    }
                 }
             }
         }
@@ -335,13 +383,21 @@ impl LabelCell<'_> {
     pub(crate) fn of_number(number: f64) -> Self {
         whole(number).map_or(LabelCell::Fraction(number), LabelCell::Integer)
     }
+
+    /// The number of a code.
+    fn of_code(text: &str) -> Self {
+        let number = || text.parse().map_or(LabelCell::Fraction(f64::NAN), LabelCell::of_number);
+        text.parse().map_or_else(|_| number(), LabelCell::Integer)
+    }
 }
 
 /// The problem of a label that is no class.
 fn unknown(cell: &LabelCell<'_>, vocabulary: &LabelVocabulary) -> CellProblem {
     match cell {
         LabelCell::Integer(number) => CellProblem::unknown_label(&Label::Integer(*number), vocabulary),
-        LabelCell::Text(text) => CellProblem::unknown_label(&Label::parse(text), vocabulary),
+        LabelCell::Code(text) | LabelCell::Text(text) | LabelCell::String(text) => {
+            CellProblem::unknown_label(&Label::parse(text), vocabulary)
+        }
         LabelCell::Fraction(number) => CellProblem::LabelFractional { text: number.to_string() },
     }
 }

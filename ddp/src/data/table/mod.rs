@@ -7,6 +7,7 @@ mod cell_chunks;
 mod column_texts;
 mod columns;
 mod csv;
+mod decimal;
 mod exact_rows;
 mod inferred;
 #[cfg(feature = "parquet")]
@@ -26,6 +27,7 @@ mod partition_rows;
 mod plain_number;
 mod read;
 mod reader;
+mod row_texts;
 mod rows;
 mod stream;
 #[cfg(test)]
@@ -34,12 +36,13 @@ mod texts;
 pub(crate) mod time;
 mod typed_column;
 
-pub(crate) use cell::{Meaning, Notation, with_point};
+pub(crate) use cell::{Meaning, Notation};
 pub(crate) use cell_chunks::{CellColumns, open_planned};
 pub(crate) use column_texts::for_each_text;
 pub(crate) use columns::{ColumnPlan, Partition, Role, index_note, same_columns};
 pub use csv::CsvError;
 pub(crate) use csv::quoted as quoted_cell;
+pub(crate) use decimal::{DecimalMark, Unclear};
 pub(crate) use exact_rows::ExactRows;
 pub(crate) use inferred::{CellUse, Destination, Inference};
 pub(crate) use partition::{columns_of as partition_columns, is_partition};

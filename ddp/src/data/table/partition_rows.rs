@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::cell::{self, DecimalMark, Notation};
+use super::cell::{self, Notation};
 use super::columns::ColumnPlan;
 use super::rows::TableRows;
 use crate::data::error::{DataError, Result};
@@ -15,7 +15,7 @@ pub(crate) fn fill(plan: &ColumnPlan, rows: &mut TableRows, first: usize, path: 
     if plan.partitions.is_empty() {
         return Ok(());
     }
-    let notation = Notation::new(DecimalMark::Point, &[]);
+    let notation = Notation::of_folders();
     for partition in &plan.partitions {
         for row in first..rows.n_rows {
             let put = cell::put(rows, row, partition.role, partition.value.as_bytes(), &notation);

@@ -66,6 +66,16 @@ pub(crate) trait CellReader {
         &[]
     }
 
+    /// Columns after the first that have no name in the file.
+    fn unnamed(&self) -> &[usize] {
+        &[]
+    }
+
+    /// Columns of objects, which are read as text.
+    fn objects(&self) -> Vec<usize> {
+        Vec::new()
+    }
+
     /// Whether the first value of each column is a date, where the file does not have types.
     fn are_dates(&self) -> Vec<bool> {
         vec![false; self.names().len()]
@@ -94,6 +104,8 @@ pub(crate) struct ColumnType {
     pub(crate) name: String,
     /// Whether a model can use it.
     pub(crate) is_usable: bool,
+    /// Whether its values are texts, which no model takes for numbers.
+    pub(crate) is_text: bool,
     /// Meaning of its cells; `None` for values that no cell shows.
     pub(crate) cells: Option<CellKind>,
 }
@@ -114,6 +126,11 @@ impl Record<'_> {
     /// Number of cells.
     pub(crate) fn len(&self) -> usize {
         self.ends.len()
+    }
+
+    /// Whether the file marks a cell as a text.
+    pub(crate) fn is_string(&self, index: usize) -> bool {
+        self.strings.get(index).is_some_and(|is_string| *is_string)
     }
 
     pub(crate) fn cell(&self, index: usize) -> &[u8] {

@@ -11,7 +11,7 @@ use crate::config::Task;
 use crate::data::CellProblem;
 use crate::data::dataset::{CategoryColumn, RowLayout, TargetLayout};
 use crate::data::error::{DataError, Result};
-use crate::data::labels::{LabelSurvey, Meaning, TaskChoice, decide_several, resolve};
+use crate::data::labels::{LabelSurvey, MAX_CLASSES, Meaning, TaskChoice, decide_several, resolve};
 use crate::data::remainders::Remainders;
 use crate::data::resident::{ResidentRows, Targets};
 use crate::data::source::{ClassLabels, SourceSpec};
@@ -315,7 +315,7 @@ pub(crate) enum TargetCell<'a> {
 
 /// The rows of one target: class indices, or the values if they decide so; completes `layout`.
 fn single_target(
-    labels: LabelColumn,
+    mut labels: LabelColumn,
     layout: &mut RowLayout,
     remainders: &mut Remainders,
     path: &Path,
@@ -324,6 +324,9 @@ fn single_target(
     let meaning = match spec.vocabulary() {
         Some(vocabulary) => Meaning { vocabulary: Some(vocabulary), choice: None },
         None => {
+            let too_many =
+                |_| DataError::TooManyClasses { source_name: spec.source.to_owned(), limit: MAX_CLASSES };
+            labels.settle().map_err(too_many)?;
             let mut survey = LabelSurvey::default();
             labels.survey(&mut survey);
             check_fractions(labels.fraction(), &survey, path, spec)?;

@@ -153,7 +153,7 @@ fn categories_are_numbered_by_the_alphabet() {
     let sets = ["data.categorical=[\"city\"]", "data.encode=embedding", "data.eval=FOLDER/eval.csv"];
     let loaded = folder.load("train.csv", &sets).unwrap();
     let values = loaded.preprocessor.plan.vocabularies[0].values().to_vec();
-    assert_eq!(values, ["\"Oslo\"", "1.0", "10", "Bern", "Rome"]);
+    assert_eq!(values, ["\"Oslo\"", "1", "10", "Bern", "Rome"]);
     // The numbers of categories stand behind the other columns; 0 is for what nobody knows.
     let (names, rows) = rows_of(&*loaded.train);
     assert_eq!(names, ["a", "city"]);

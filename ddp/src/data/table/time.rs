@@ -1,4 +1,4 @@
-//! Dates and times of ISO 8601, as seconds since 1970-01-01 00:00 UTC.
+//! Dates and times of ISO 8601, and dates as `31.05.2024`, as seconds since 1970-01-01 00:00 UTC.
 //!
 //! Source of the calendar: H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", 2013.
 
@@ -73,12 +73,8 @@ pub(crate) fn parse_exact(text: &str) -> Option<ExactMoment> {
     let (date, rest) = if has_date { text.split_at(10) } else { text.split_at(0) };
     let days = match has_date {
         true => {
-            let mut date = Text(date);
-            let year = date.digits(4)?;
-            date.take(b'-')?;
-            let month = date.digits(2)?;
-            date.take(b'-')?;
-            days_of_date(year, month, date.digits(2)?)
+            let [year, month, day] = Text(date).date()?;
+            days_of_date(year, month, day)
         }
         false => 0,
     };
@@ -116,23 +112,19 @@ pub(crate) fn parse_exact(text: &str) -> Option<ExactMoment> {
     Some(moment)
 }
 
-/// Parses `2024-05-31`, `2024-05-31 12:30`, `2024-05-31T12:30:15.5+02:00`, `12:30:15` and the like. A time without an offset is
-/// UTC.
+/// Parses `2024-05-31`, `2024-05-31 12:30`, `2024-05-31T12:30:15.5+02:00`, `31.05.2024 12:30`, `12:30:15` and the like. A time
+/// without an offset is UTC.
 pub(crate) fn parse(text: &str) -> Option<Moment> {
     let mut text = Text(text.as_bytes());
     // Most texts are neither: decide fast.
-    if !matches!(text.0, [b'0'..=b'9', b'0'..=b'9', b':', ..] | [_, _, _, _, b'-', ..]) {
+    if !matches!(text.0, [b'0'..=b'9', b'0'..=b'9', b':' | b'.', ..] | [_, _, _, _, b'-', ..]) {
         return None;
     }
     if text.0[2] == b':' {
         let seconds = text.time()?;
         return text.0.is_empty().then_some(Moment { seconds, has_date: false });
     }
-    let year = text.digits(4)?;
-    text.take(b'-')?;
-    let month = text.digits(2)?;
-    text.take(b'-')?;
-    let day = text.digits(2)?;
+    let [year, month, day] = text.date()?;
     if !(1..=12).contains(&month) || day < 1 || day > days_of_month(year, month) {
         return None;
     }
@@ -206,6 +198,23 @@ impl Text<'_> {
     fn take(&mut self, byte: u8) -> Option<()> {
         self.0 = self.0.strip_prefix(&[byte])?;
         Some(())
+    }
+
+    /// Year, month and day of `2024-05-31` or `31.05.2024`, which are equally long. With points the day always comes first; with
+    /// slashes it may be the month, so that no such text is a date.
+    fn date(&mut self) -> Option<[i64; 3]> {
+        if self.0.get(2) == Some(&b'.') {
+            let day = self.digits(2)?;
+            self.take(b'.')?;
+            let month = self.digits(2)?;
+            self.take(b'.')?;
+            return Some([self.digits(4)?, month, day]);
+        }
+        let year = self.digits(4)?;
+        self.take(b'-')?;
+        let month = self.digits(2)?;
+        self.take(b'-')?;
+        Some([year, month, self.digits(2)?])
     }
 
     /// Seconds of `12:30`, `12:30:15` or `12:30:15.250`.
@@ -321,6 +330,9 @@ mod tests {
             ("2024-05-31T12:30:15Z", 1_717_158_615.0),
             ("0001-01-01", -62_135_596_800.0),
             ("9999-12-31", 253_402_214_400.0),
+            ("31.12.9999", 253_402_214_400.0),
+            ("29.02.2024", 1_709_164_800.0),
+            ("31.05.2024 12:30", 1_717_158_600.0),
         ] {
             assert_eq!(parse(text), Some(Moment { seconds: expected, has_date: true }), "{text}");
         }
@@ -339,7 +351,13 @@ mod tests {
             "2023-02-29",
             "2024-00-10",
             "2024-01-32",
-            "31.05.2024",
+            "31.13.2024",
+            "29.02.2023",
+            "31.05.24",
+            "1.5.2024",
+            "05/31/2024",
+            "31.05-2024",
+            "10.20.3000.4",
             "2024-05-31x",
             "2024-05-31 ",
             "2024-05-31T",
@@ -359,6 +377,16 @@ mod tests {
             "20:é",
         ] {
             assert_eq!(parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn both_notations_of_a_date_are_the_same_exactly() {
+        for (points, iso) in
+            [("31.05.2024", "2024-05-31"), ("01.12.1969 08:15:00.25", "1969-12-01T08:15:00.25")]
+        {
+            let exact = parse_exact(points);
+            assert!(exact.is_some() && exact == parse_exact(iso), "{points}");
         }
     }
 

@@ -63,6 +63,7 @@ impl TypedColumn {
         if let Form::Number(raw @ (RawType::F64 | RawType::I64)) = self.form
             && !notation.has_missing_numbers()
             && let Some(number) = PlainNumber::read(cell)
+            && (notation.decimal.has_points() || number.whole().is_some())
         {
             let bytes = match raw {
                 RawType::F64 => Some(number.double().to_le_bytes()),

@@ -2,9 +2,10 @@
 //!
 //! On a GPU the gradient of the bias comes from the matmul that gives the gradient of the weight, and where nothing but an
 //! activation is between two linear layers, its derivative is part of the matmul that gives the gradient of the second one's
-//! input. On the CPU the gradient of the bias comes from the pass that computes the activation's derivative.
+//! input. On the CPU, and for ReLU where no matmul computes its derivative, the gradient of the bias comes from the pass that
+//! computes the activation's derivative.
 
-use ddp_kernels::ops::{self, LinearOutput, ThroughActivation};
+use ddp_kernels::ops::{self, Activation, LinearOutput, ThroughActivation};
 use ddp_kernels::{DType, Device, Tensor, TensorMut, TensorRef};
 
 use crate::model::layer::{BufferSpec, Layer, LayerKind, Result, Sizes};
@@ -28,6 +29,12 @@ impl Linear {
 
     fn has_bias(&self) -> bool {
         self.spec.params.len() > 1
+    }
+
+    /// Whether the next layer's matmul computes the derivative of the activation. For ReLU it needs the mask; without one, the
+    /// derivative goes with the gradient of the bias.
+    fn derivative_is_in_next(&self) -> bool {
+        self.spec.derivative_in_next && (self.is_masked || !self.spec.keeps_relu_mask())
     }
 
     /// The weight is the last parameter.
@@ -119,8 +126,10 @@ impl Layer for Linear {
         let BackwardPass { x, y, mut grads, buffers, workspace, matmul_mode, .. } = pass;
         let bias = if self.has_bias() { Some(grads.take()?) } else { None };
         let weight = grads.take()?;
-        let activation = self.spec.activation.filter(|_| !self.spec.derivative_in_next);
+        let activation = self.spec.activation.filter(|_| !self.derivative_is_in_next());
         let in_matmul = matches!(d.device(), Device::Cuda(_))
+            // ReLU without a mask: one pass computes its derivative and the gradient of the bias.
+            && !(activation == Some(Activation::Relu) && self.spec.derivative_in_next)
             && bias.as_ref().is_some_and(|bias| bias.accumulate == weight.accumulate);
         let (fused_bias, bias) = if in_matmul { (bias, None) } else { (None, bias) };
         match (activation, bias) {
@@ -160,7 +169,7 @@ impl Layer for Linear {
         y: TensorRef<'a>,
         buffers: &'a [Tensor],
     ) -> Result<Option<ThroughActivation<'a>>> {
-        let Some(activation) = self.spec.activation.filter(|_| self.spec.derivative_in_next) else {
+        let Some(activation) = self.spec.activation.filter(|_| self.derivative_is_in_next()) else {
             return Ok(None);
         };
         let relu_mask = buffers.last().filter(|_| self.is_masked).map(Tensor::view);

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use tracing::Level;
 
 use super::fields::Fields;
-use crate::run_folder::folder::date_of_days;
+use crate::run_folder::time::date_of_days;
 
 /// The rank that events come from.
 #[derive(Debug, Clone, PartialEq, Eq)]

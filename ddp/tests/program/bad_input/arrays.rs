@@ -193,11 +193,11 @@ fn values_that_are_not_finite() {
             ["data file `x/1.npy`, row 2, column \"f1\": expected a finite number", &shown, "`data.missing`"];
         let sets = ["data.train=x", "data.labels=y.npy", "data.normalize=standard"];
         place.refuses(&train(&sets), &parts);
-        // Else only the loader sees it, when the run has begun.
+        // Else the sample by which scales are compared sees it, or the loader, when the run has begun.
         for shuffle in ["data.shuffle=true", "data.shuffle=false", "data.shuffle_mode=blocks"] {
             let ended = place.run(&train(&["data.train=x", "data.labels=y.npy", shuffle]));
             ended.is_error(2, &parts);
-            fs::remove_dir_all(place.file("out")).unwrap();
+            let _ = fs::remove_dir_all(place.file("out"));
         }
         place.write("x/1.npy", &good);
     }

@@ -80,10 +80,10 @@ fn no_config_file() {
         &["train", "latin1.toml"],
         &["latin1.toml: line 2, column 13: not UTF-8 text", "hint: save"],
     );
-    place.write("rows.txt", GOOD_CSV.as_bytes());
+    place.write("words.txt", b"neither keys nor cells");
     place.refuses(
-        &["train", "rows.txt"],
-        &["rows.txt: line 1, column", "not valid TOML", "hint: if it is data"],
+        &["train", "words.txt"],
+        &["words.txt: line 1, column", "not valid TOML", "hint: if it is data"],
     );
     place.refuses(
         &["train", "/no/such/run.toml"],

@@ -45,6 +45,7 @@ pub(crate) fn shards(layout: &ParamLayout, n_savers: usize) -> Vec<Range<usize>>
 pub(crate) fn options(layout: &ParamLayout, rank: usize, n_savers: usize) -> SaveOptions {
     let shard_ranges = ShardRange::of_ranges(layout, &[shards(layout, n_savers)[rank].clone()]);
     SaveOptions {
+        run_id: None,
         info: ModelInfo {
             config: "[train]\nepochs = 3\n".to_owned(),
             preprocessor: Preprocessor {

@@ -8,6 +8,10 @@ use std::time::{Duration, Instant};
 use ddp::checkpoint::{SaveOutcome, Saver, SnapshotBuffers, Writer};
 use ddp::model::ParamLayout;
 use ddp::storage::disk::Disk;
+use tracing::field::Field;
+use tracing::{Event, Subscriber};
+use tracing_subscriber::Registry;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
 use super::faulty_disk::{Fate, FaultyDisk};
 use super::fixture::*;
@@ -121,4 +125,42 @@ fn a_run_that_fails_waits_for_no_other_rank() {
     drop(writer);
     assert!(started.elapsed() < Duration::from_secs(20));
     assert!(store.steps().unwrap().is_empty());
+}
+
+/// What the process has logged.
+#[derive(Debug, Clone, Default)]
+struct Lines(Arc<Mutex<String>>);
+
+impl<S: Subscriber> Layer<S> for Lines {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut lines = self.0.lock().unwrap();
+        event.record(&mut |_: &Field, value: &dyn std::fmt::Debug| *lines += &format!("{value:?}\n"));
+    }
+}
+
+/// A run may ask for the outcomes of saves only at its end, hours later.
+#[test]
+fn a_save_that_is_given_up_is_reported_at_once() {
+    let lines = Lines::default();
+    // Of the whole process, for the writer's thread.
+    tracing::subscriber::set_global_default(Registry::default().with(lines.clone())).unwrap();
+    let dir = temp_dir();
+    let layout = layout(&[3, 5, 2]);
+    let store = saved(dir.path(), &layout, 2, []);
+    let mut options = options(&layout, 0, 2);
+    options.rank_timeout = Duration::from_millis(150);
+    let mut writer = Writer::start(Saver::new(store, options), SnapshotBuffers::default()).unwrap();
+    let (mut buffers, _) = writer.take_buffers();
+    fill(&mut buffers, &layout, 77);
+    writer.save(run_state(77), true, buffers).unwrap();
+    let started = Instant::now();
+    let is_reported = || {
+        let log = lines.0.lock().unwrap();
+        log.contains("the checkpoint of step 77 was not saved") && log.contains("rank 1 wrote nothing for")
+    };
+    while !is_reported() {
+        assert!(started.elapsed() < Duration::from_secs(20), "nothing was reported: {lines:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(matches!(&writer.finish()[..], [SaveOutcome::Failed { step: 77, .. }]));
 }

@@ -94,7 +94,7 @@ pub fn activation_forward(activation: Activation, x: TensorRef<'_>, y: TensorMut
     })
 }
 
-/// `d = d · f'(·)` in place, and in the same pass `d_bias = Σ_rows d` (`+=` if `accumulate`).
+/// `d = d · f'(·)` in place, and `d_bias = Σ_rows d` (`+=` if `accumulate`); in one pass on the CPU, and for ReLU on a GPU.
 ///
 /// - `d`: `[N, C]`, in: the gradient of the output; out: the gradient of the input
 /// - `saved`: `[N, C]`, the input or the output of the forward pass: [`Activation::saved_for_backward`]
@@ -121,12 +121,15 @@ pub fn activation_backward(
     }
     if let Some(gpu) = d.gpu() {
         check::dtype(OP, d_op, check::FLOATS, check::FLOATS_NAMES)?;
-        let mut d = d.into_cuda()?;
-        cuda::backward(gpu, activation, saved.cuda()?, &mut d)?;
-        return match d_bias {
-            Some(d_bias) => bias::cuda::backward(gpu, d.as_ref(), cols, &mut d_bias.into_cuda()?, accumulate),
-            None => Ok(()),
+        let (saved, mut d) = (saved.cuda()?, d.into_cuda()?);
+        let Some(mut d_bias) = d_bias.map(TensorMut::into_cuda).transpose()? else {
+            return cuda::backward(gpu, activation, saved, &mut d);
         };
+        if activation == Activation::Relu {
+            return bias::cuda::backward_through_relu(gpu, saved, &mut d, cols, &mut d_bias, accumulate);
+        }
+        cuda::backward(gpu, activation, saved, &mut d)?;
+        return bias::cuda::backward(gpu, d.as_ref(), cols, &mut d_bias, accumulate);
     }
     check::stored_dispatch!(OP, d_op, T => {
         let d_bias = d_bias.map(|t| t.into_slice(OP, "d_bias")).transpose()?;
@@ -221,6 +224,53 @@ mod tests {
                 let want = backward(activation, &rounded::<S, f64>(saved), &rounded(&d), Device::Cpu);
                 let got = backward(activation, saved, &d, device);
                 assert_close(&rounded::<S, f64>(&got), &want, 1e-6, unit);
+            }
+        }
+    }
+
+    /// ReLU's derivative and the gradient of the bias in one launch, against two; sums added to `before`, if given.
+    fn check_relu_in_one_pass<T: Element, B: Element>(device: Device, start: usize, before: Option<f64>) {
+        for (rows, cols) in [(7, 5), (32, 128), (2000, 64), (301, 1030)] {
+            let n = rows * cols;
+            let zeros = vec![T::ZERO; start];
+            let placed = |values: Vec<T>| tensor(&[&zeros[..], &values].concat(), &[start + n], device);
+            let saved = placed(
+                random::<T>(n, 1).into_iter().map(|v| if v.to_f64() > 0.0 { v } else { T::ZERO }).collect(),
+            );
+            let d = random::<T>(n, 2);
+            let run = |in_one: bool| {
+                let mut d = placed(d.clone());
+                let mut d_bias = Tensor::full(&[cols], before.unwrap_or(f64::NAN), B::DTYPE, device).unwrap();
+                let saved = saved.view().range(start, start + n).unwrap().reshape(&[rows, cols]).unwrap();
+                let mut d_rows =
+                    d.view_mut().range(start, start + n).unwrap().reshape(&[rows, cols]).unwrap();
+                let of_bias = in_one.then(|| d_bias.view_mut());
+                let accumulate = before.is_some();
+                activation_backward(Activation::Relu, saved, d_rows.reborrow(), of_bias, accumulate).unwrap();
+                if !in_one {
+                    crate::ops::bias_backward(d_rows.as_ref(), d_bias.view_mut(), accumulate).unwrap();
+                }
+                let bits = |values: Vec<f64>| values.into_iter().map(f64::to_bits).collect::<Vec<_>>();
+                let wide = |v: &Tensor| match v.dtype() == T::DTYPE {
+                    true => rounded::<T, f64>(&v.to_vec().unwrap()),
+                    false => rounded::<B, f64>(&v.to_vec().unwrap()),
+                };
+                (bits(wide(&d)), bits(wide(&d_bias)))
+            };
+            assert!(run(true) == run(false), "{} [{rows}, {cols}] from {start} on {device}", T::DTYPE);
+        }
+    }
+
+    #[test]
+    fn relu_and_the_gradient_of_the_bias_in_one_pass_have_the_bits_of_two() {
+        for device in devices().into_iter().filter(|device| *device != Device::Cpu) {
+            for (start, before) in [(0, None), (1, Some(0.5)), (16, Some(-1.0))] {
+                check_relu_in_one_pass::<f32, f32>(device, start, before);
+                check_relu_in_one_pass::<f64, f64>(device, start, before);
+                check_relu_in_one_pass::<half::bf16, f32>(device, start, before);
+                check_relu_in_one_pass::<half::bf16, half::bf16>(device, start, before);
+                check_relu_in_one_pass::<half::f16, half::f16>(device, start, before);
+                check_relu_in_one_pass::<half::f16, f32>(device, start, before);
             }
         }
     }

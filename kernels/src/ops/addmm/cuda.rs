@@ -48,7 +48,7 @@ fn scale(gpu: &'static Gpu, beta: f64, c: &mut CudaSliceMut<'_>) -> Result<()> {
         DType::F64 => "scale_f64",
         DType::BF16 => "scale_bf16",
         DType::F16 => "scale_f16",
-        DType::F32 | DType::I64 | DType::U8 => "scale_f32",
+        DType::F32 | DType::I64 | DType::U8 | DType::I32 | DType::Bool => "scale_f32",
     };
     let n = c.len();
     let launch = Launch::new(gpu, &SOURCE, kernel)?.for_elements(n, 1).arg(beta).write(c).arg(n);

@@ -21,7 +21,7 @@ pub(super) fn argmax(
         DType::F64 => "argmax_f64",
         DType::BF16 => "argmax_bf16",
         DType::F16 => "argmax_f16",
-        DType::F32 | DType::I64 | DType::U8 => "argmax_f32",
+        DType::F32 | DType::I64 | DType::U8 | DType::I32 | DType::Bool => "argmax_f32",
     };
     let rows = index.len();
     if rows == 0 {

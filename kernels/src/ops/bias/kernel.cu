@@ -1,10 +1,11 @@
 // bias.cu: the bias of a linear layer, and its gradient.
-// maths   forward y[n, c] <- y[n, c] + bias[c]; backward d_bias[c] <- sum_n d_y[n, c] (+ d_bias[c] if accumulate)
-// shapes  y, d_y: T[rows, cols]; bias: T[cols]; d_bias: D[cols], D = T or float
+// maths   forward y[n, c] <- y[n, c] + bias[c]; backward d_bias[c] <- sum_n d_y[n, c] (+ d_bias[c] if accumulate);
+//         relu_bias_bwd first d_y[n, c] <- d_y[n, c] * (saved[n, c] > 0), as relu_bwd in activation.cu
+// shapes  y, d_y, saved: T[rows, cols]; bias: T[cols]; d_bias: D[cols], D = T or float
 // launch  forward row_walk over 16 bytes per access if rows and pointers allow it, else over elements; block 256.
 //         backward one block of 512 per tile of columns (2^log2_lanes threads wide, each 16 bytes or one element) and share of
 //         the rows: tiles in x, shares in y; the last block of a tile sums the shares; any shape
-// moved   forward 2 values per element, backward 1: memory-bound
+// moved   forward 2 values per element, backward 1, through ReLU 3: memory-bound
 // order   the rows of a thread and the order of all sums depend on the shape and on whether addresses are multiples of 16:
 //         bit-identical between runs. Backward has one atomic per block, a counter that decides which block is the last.
 // twin    cpu.rs next to this file
@@ -45,9 +46,9 @@ ADD_BIAS(f16_by_16_bytes, f16, 8)
 #define COLUMN_BLOCK 512
 
 // In steps of N columns, a divisor of cols. `counters`: one per tile; `partials`: cols elements per share of the rows.
-template <class T, int N, class D>
-__device__ void column_sums(const T* d_y, D* d_bias, size_t rows, size_t cols, int accumulate, u32 log2_lanes, u32* counters,
-                            MATH(T)* partials) {
+template <class T, int N, class D, bool RELU>
+__device__ void column_sums(T* d_y, const T* saved, D* d_bias, size_t rows, size_t cols, int accumulate, u32 log2_lanes,
+                            u32* counters, MATH(T)* partials) {
     typedef MATH(T) M;
     __shared__ M part[COLUMN_BLOCK * N];
     const u32 lanes = 1u << log2_lanes, lane = threadIdx.x & (lanes - 1), width = lanes * N;
@@ -65,6 +66,19 @@ __device__ void column_sums(const T* d_y, D* d_bias, size_t rows, size_t cols, i
 #pragma unroll
             for (int k = 0; k < batch; k++)
                 v[k] = n + k * stride < rows ? load_pack<N>(d_y, (n + k * stride) * items + item) : Pack<T, N>{};
+            if constexpr (RELU) {
+                Pack<T, N> y[batch];
+#pragma unroll
+                for (int k = 0; k < batch; k++)
+                    y[k] = n + k * stride < rows ? load_pack<N>(saved, (n + k * stride) * items + item) : Pack<T, N>{};
+#pragma unroll
+                for (int k = 0; k < batch; k++) {
+#pragma unroll
+                    for (int j = 0; j < N; j++)
+                        v[k].v[j] = Format<T>::from(to_float(v[k].v[j]) * (to_float(y[k].v[j]) > 0 ? (M)1 : (M)0));
+                    if (n + k * stride < rows) store_pack(d_y, (n + k * stride) * items + item, v[k]);
+                }
+            }
 #pragma unroll
             for (int k = 0; k < batch; k++) {
 #pragma unroll
@@ -118,7 +132,13 @@ __device__ void column_sums(const T* d_y, D* d_bias, size_t rows, size_t cols, i
     extern "C" __global__ void __launch_bounds__(COLUMN_BLOCK, 2)                                                      \
         bias_bwd_##suffix(const T* d_y, D* d_bias, size_t rows, size_t cols, int accumulate, u32 log2_lanes,           \
                           u32* counters, MATH(T)* partials) {                                                          \
-        column_sums<T, N>(d_y, d_bias, rows, cols, accumulate, log2_lanes, counters, partials);                        \
+        column_sums<T, N, D, false>(const_cast<T*>(d_y), d_y, d_bias, rows, cols, accumulate, log2_lanes, counters,    \
+                                    partials);                                                                         \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(COLUMN_BLOCK, 2)                                                      \
+        relu_bias_bwd_##suffix(T* d_y, const T* saved, D* d_bias, size_t rows, size_t cols, int accumulate,            \
+                               u32 log2_lanes, u32* counters, MATH(T)* partials) {                                     \
+        column_sums<T, N, D, true>(d_y, saved, d_bias, rows, cols, accumulate, log2_lanes, counters, partials);        \
     }
 COLUMN_SUMS(f32, float, 1, float)
 COLUMN_SUMS(f64, double, 1, double)

@@ -7,14 +7,6 @@
 // order   elementwise: bit-identical between runs
 // twin    cpu.rs next to this file
 
-// f64 to f32 rounded to odd: what f32 loses is kept as its lowest bit, so that only the rounding to a shorter format counts.
-__device__ __forceinline__ float odd_of_double(double x) {
-    float single = (float)x;
-    double back = (double)single;
-    if (x != x || back == x) return single;
-    u32 towards_zero = __float_as_uint(single) - (u32)(fabs(back) > fabs(x));
-    return __uint_as_float(towards_zero | 1u);
-}
 template <class B> struct To {
     static __device__ __forceinline__ B of(float x) { return Format<B>::from(x); }
     static __device__ __forceinline__ B of(double x) { return Format<B>::from(x); }

@@ -33,7 +33,7 @@ pub fn cast(from: TensorRef<'_>, to: TensorMut<'_>) -> Result<()> {
     }
     match from.gpu() {
         Some(gpu) => cuda::cast(gpu, from.cuda()?, &mut to.into_cuda()?),
-        None => cpu::cast(OP, from, to.into_cpu(OP)?),
+        None => cpu::cast(OP, from, to),
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) fn count(
         DType::F64 => "count_correct_f64",
         DType::BF16 => "count_correct_bf16",
         DType::F16 => "count_correct_f16",
-        DType::F32 | DType::I64 | DType::U8 => "count_correct_f32",
+        DType::F32 | DType::I64 | DType::U8 | DType::I32 | DType::Bool => "count_correct_f32",
     };
     let block = BLOCK as usize;
     let width = if n_classes >= WIDE { block } else { n_classes.clamp(1, 32).next_power_of_two() };

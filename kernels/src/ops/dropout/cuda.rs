@@ -27,7 +27,7 @@ pub(super) fn apply(
         DType::F64 => ("dropout_f64", 4),
         DType::BF16 => ("dropout_bf16", 8),
         DType::F16 => ("dropout_f16", 8),
-        DType::F32 | DType::I64 | DType::U8 => ("dropout_f32", 4),
+        DType::F32 | DType::I64 | DType::U8 | DType::I32 | DType::Bool => ("dropout_f32", 4),
     };
     let rows = x.len() / cols;
     let tiles = RowTiles::new(gpu, rows, cols.div_ceil(item));

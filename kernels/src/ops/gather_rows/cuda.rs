@@ -27,7 +27,7 @@ pub(super) fn gather(
         narrowing(out.dtype(), cols, x.ptr() | out.ptr())
     };
     // All bits set: NaN in every float type.
-    let missing = if matches!(x.dtype(), DType::I64 | DType::U8) { 0 } else { u32::MAX };
+    let missing = if x.dtype().is_float() { u32::MAX } else { 0 };
     let tiles = RowTiles::new(gpu, rows, items);
     let launch = tiles.grid(Launch::new(gpu, &SOURCE, kernel)?).read(x).read(indices).write(out);
     let launch = launch.arg(n_rows).arg(rows).arg(items).arg(missing).arg(tiles.log2_width());

@@ -66,6 +66,12 @@ pub fn gather_rows(x: TensorRef<'_>, indices: TensorRef<'_>, out: TensorMut<'_>)
         DType::BF16 => gather!(half::bf16),
         DType::U8 => gather!(u8),
         DType::F16 => gather!(half::f16),
+        DType::I32 => gather!(i32),
+        // Bool tensors are bytes.
+        DType::Bool => {
+            let x = x.as_bytes(OP, "x")?;
+            cpu::gather(OP, x, table, indices, out.into_bytes(OP, "out")?, |x| x)
+        }
     }
 }
 

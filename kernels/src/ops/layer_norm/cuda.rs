@@ -21,7 +21,9 @@ macro_rules! kernel_name {
             DType::F64 => concat!("layer_norm_", $form, "_f64"),
             DType::BF16 => concat!("layer_norm_", $form, "_bf16"),
             DType::F16 => concat!("layer_norm_", $form, "_f16"),
-            DType::F32 | DType::I64 | DType::U8 => concat!("layer_norm_", $form, "_f32"),
+            DType::F32 | DType::I64 | DType::U8 | DType::I32 | DType::Bool => {
+                concat!("layer_norm_", $form, "_f32")
+            }
         }
     };
 }

@@ -66,6 +66,13 @@ pub(super) fn forward(
     {
         return Ok(relu_mask.is_some());
     }
+    // The derivative of ReLU needs no mask: the output tells the sign.
+    let without_mask = matches!(fused, Some((Epilogue::ReluAuxBias, _)));
+    if without_mask
+        && matmul(gpu, shape(Epilogue::ReluBias), Scales::overwrite(), x, weight, y.reborrow(), bias, None)?
+    {
+        return Ok(false);
+    }
 
     // The sum goes to `pre` if it is kept, else to y; the activation reads it from there and writes y.
     let sum = pre_activation.as_mut().unwrap_or(&mut y);

@@ -35,8 +35,8 @@ pub(super) fn load(
         (DType::F16, false) => "load_rows_f16_f32",
         (DType::BF16, true) => "load_rows_bf16_f32_by_4",
         (DType::BF16, false) => "load_rows_bf16_f32",
-        (DType::F32 | DType::F64 | DType::I64, true) => "load_rows_f32_f32_by_4",
-        (DType::F32 | DType::F64 | DType::I64, false) => "load_rows_f32_f32",
+        (DType::F32 | DType::F64 | DType::I64 | DType::I32 | DType::Bool, true) => "load_rows_f32_f32_by_4",
+        (DType::F32 | DType::F64 | DType::I64 | DType::I32 | DType::Bool, false) => "load_rows_f32_f32",
     };
     let items = if by_4 { cols / 4 } else { cols };
     let tiles = RowTiles::new(gpu, rows, items);

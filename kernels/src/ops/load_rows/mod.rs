@@ -84,7 +84,7 @@ pub fn load_rows(
         DType::U8 => load!(u8),
         DType::F16 => load!(half::f16),
         DType::BF16 => load!(half::bf16),
-        DType::F32 | DType::F64 | DType::I64 => load!(f32),
+        _ => load!(f32),
     }
 }
 

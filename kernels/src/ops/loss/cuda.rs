@@ -68,6 +68,7 @@ pub(super) fn sum_and_gradient<L: ElementLoss>(
     mut d: Option<CudaSliceMut<'_>>,
     sums: SumsOutput<'_>,
 ) -> Result<()> {
+    let extra = sums.extra.map(TensorRef::cuda).transpose()?;
     let kernel = L::KERNELS.of(x.dtype(), d.as_ref().map(CudaSliceMut::dtype));
     let (scratch, n, accumulate) = (gpu.scratch()?, x.len(), i32::from(sums.accumulate));
     let n_blocks = n.div_ceil(BLOCK as usize * 16 / x.dtype().size_bytes());
@@ -85,10 +86,11 @@ pub(super) fn sum_and_gradient<L: ElementLoss>(
         .arg(scale)
         .write(&mut sums.tail.into_cuda()?)
         .arg(accumulate)
+        .read_opt(extra)
         .arg(scratch.counter)
         .arg(scratch.partials);
     // SAFETY: loss(const T* x, const T* target, const float* row_weights, D* d, size_t n, size_t cols, double parameter,
-    // double scale, float* tail, int accumulate, u32* counter, double* partials); x, target and d hold n elements, row_weights
+    // double scale, float* tail, int accumulate, const double* extra, u32* counter, double* partials); x, target and d hold n elements, row_weights
     // one for each `cols` of them, the tail STEP_SUMS_LEN, partials two a block.
     unsafe { launch.run() }
 }

@@ -1,10 +1,10 @@
 // loss.cu: losses of one predicted and one true value, their sum and their gradient.
-// maths   tail <- (sum w*value(x, t), sum w); d <- scale * w * derivative(x, t) if d is given; w is the row's weight, default 1;
+// maths   tail <- (sum w*value(x, t), sum w), and extra if given; d <- scale * w * derivative(x, t) if d is given; w is the row's weight, default 1;
 //         an element of weight 0 is ignored, whatever it holds
 //         bce    max(x, 0) - x*t + ln(1 + e^-|x|);             sigmoid(x) - t
 //         mse    (x - t)^2;                                    2*(x - t)
 //         huber  e^2/2 or parameter*(|e| - parameter/2), e = x - t;  e within -parameter..parameter
-// shapes  x, target: T[n]; row_weights: f32[n / cols], used if ROW_WEIGHTS is 1; d: D[n] or null; tail: f32[16]
+// shapes  x, target: T[n]; row_weights: f32[n / cols], used if ROW_WEIGHTS is 1; d: D[n] or null; tail: f32[16]; extra: f64[1] or null
 // launch  grid-stride over n, 16 bytes per access if the pointers allow it, block 256; any n
 // moved   3 values per element (read x and t, write d): memory-bound
 // order   sums in f64, by thread, block and then blocks in order: bit-identical between runs; one atomic per block
@@ -90,8 +90,8 @@ __device__ __forceinline__ void weighted_part(const T* x, const T* target, const
 
 template <class F, class T, class D>
 __device__ __forceinline__ void loss(const T* x, const T* target, const float* row_weights, D* d, size_t n, size_t cols,
-                                     double parameter, double scale, float* tail, int accumulate, u32* counter,
-                                     double* partials) {
+                                     double parameter, double scale, float* tail, int accumulate, const double* extra,
+                                     u32* counter, double* partials) {
     const int per_pack = Pack<T>::size;
     MATH(T) p = parameter, s = scale;
     size_t packed = are_packed(x, target, d) ? n - n % per_pack : 0;
@@ -105,14 +105,14 @@ __device__ __forceinline__ void loss(const T* x, const T* target, const float* r
         sum += part<F, 1>(x + packed, target + packed, d ? d + packed : d, n - packed, p, s);
         weight = first_element() == 0 ? (double)n : 0.0;
     }
-    leave_sums(sum, weight, counter, partials, tail, accumulate);
+    leave_sums(sum, weight, counter, partials, tail, accumulate, extra);
 }
 
 #define LOSS(name, F, T, D)                                                                                           \
     extern "C" __global__ void                                                                                        \
         name(const T* x, const T* target, const float* row_weights, D* d, size_t n, size_t cols, double parameter,    \
-             double scale, float* tail, int accumulate, u32* counter, double* partials) {                             \
-        loss<F>(x, target, row_weights, d, n, cols, parameter, scale, tail, accumulate, counter, partials);           \
+             double scale, float* tail, int accumulate, const double* extra, u32* counter, double* partials) {        \
+        loss<F>(x, target, row_weights, d, n, cols, parameter, scale, tail, accumulate, extra, counter, partials);    \
     }
 LOSS(bce_with_logits_f32, Bce, float, float)
 LOSS(bce_with_logits_f64, Bce, double, double)

@@ -115,7 +115,8 @@ pub(super) mod testing {
     use crate::ops::{STEP_SUMS_EXTRA, STEP_SUMS_LEN};
     use crate::{DType, Device, Element, Tensor};
 
-    /// Calls `op` with a tail on `device` that holds `before`, and returns the sums in it afterwards.
+    /// Calls `op` with a tail on `device` that holds `before`, and returns the sums in it afterwards. Without sums before, the loss
+    /// also copies a number behind them.
     pub(in crate::ops) fn sums_after(
         device: Device,
         before: Option<LossSums>,
@@ -126,9 +127,17 @@ pub(super) mod testing {
             before.store(&mut tail);
         }
         let mut tail = tensor(&tail, &[STEP_SUMS_LEN], device);
-        op(SumsOutput { tail: tail.view_mut(), accumulate: before.is_some() })?;
-        let tail = tail.to_vec::<f32>().unwrap();
-        assert!(tail[STEP_SUMS_EXTRA..].iter().all(|v| v.is_nan()), "a loss writes nothing after its sums");
+        let extra = tensor(&[1_048_577.0], &[1], device);
+        let extra = before.is_none().then(|| extra.view());
+        op(SumsOutput { tail: tail.view_mut(), accumulate: before.is_some(), extra })?;
+        let mut tail = tail.to_vec::<f32>().unwrap();
+        if extra.is_some() {
+            assert_eq!(std::mem::replace(&mut tail[STEP_SUMS_EXTRA], f32::NAN), 1_048_577.0);
+        }
+        assert!(
+            tail[STEP_SUMS_EXTRA..].iter().all(|v| v.is_nan()),
+            "a loss writes nothing else after its sums"
+        );
         Ok(LossSums::load(&tail))
     }
 
@@ -341,7 +350,7 @@ pub(super) mod testing {
         let mse = |d: Option<TensorMut<'_>>| {
             let mut short = [0.0f32; 4];
             let tail = TensorMut::from_slice(&mut short, &[4]).unwrap();
-            let sums = SumsOutput { tail, accumulate: false };
+            let sums = SumsOutput { tail, accumulate: false, extra: None };
             crate::ops::mse(x, x, None, 1.0, d, sums).unwrap_err().to_string()
         };
         assert_eq!(mse(None), "mse: sums [4] f32 on cpu should be [16]");

@@ -42,6 +42,7 @@ pub(super) fn forward_backward(
     let kernel = kernels.of(logits.dtype(), d_logits.as_ref().map(CudaSliceMut::dtype));
     let source = if config.row_weights.is_some() { &WEIGHTED_SOURCE } else { &SOURCE };
     let (scratch, accumulate) = (gpu.scratch()?, i32::from(sums.accumulate));
+    let extra = sums.extra.map(TensorRef::cuda).transpose()?;
     let launch = Launch::new(gpu, source, kernel)?
         .threads(threads)
         .blocks(n_rows.div_ceil(rows_per_block).min(max_blocks(gpu)))
@@ -57,10 +58,11 @@ pub(super) fn forward_backward(
         .arg(scale)
         .write(&mut sums.tail.into_cuda()?)
         .arg(accumulate)
+        .read_opt(extra)
         .arg(scratch.counter)
         .arg(scratch.partials);
     // SAFETY: softmax_cross_entropy(const T* logits, const i64* labels, const M* weights, const float* row_weights, D* d,
-    // size_t rows, size_t n, i64 ignore_index, double smoothing, double scale, float* tail, int accumulate, u32* counter,
-    // double* partials); logits and d hold rows · n elements, labels and row_weights rows, weights n, the tail STEP_SUMS_LEN, partials two a block; the block is the kernel's.
+    // size_t rows, size_t n, i64 ignore_index, double smoothing, double scale, float* tail, int accumulate, const double* extra,
+    // u32* counter, double* partials); logits and d hold rows · n elements, labels and row_weights rows, weights n, the tail STEP_SUMS_LEN, partials two a block; the block is the kernel's.
     unsafe { launch.run() }
 }

@@ -4,7 +4,7 @@
 //         d[c] <- scale * v * (((1 - e)*w[y] + e/C * sum_k w[k]) * p[c] - (c == y)*(1 - e)*w[y] - e/C*w[c])
 //         an ignored row or one of weight 0 adds nothing, and d = 0; a label outside 0..C: loss NaN, and d = 0
 // shapes  logits: T[rows, C]; labels: i64[rows]; weights: M[C] or null; row_weights: f32[rows], used if ROW_WEIGHTS is 1;
-//         d: D[rows, C] or null; tail: f32[16]
+//         d: D[rows, C] or null; tail: f32[16]; extra: f64[1] or null, copied behind the sums
 // launch  few   C <= 32:    8 lanes per row, block 256, a row in registers
 //         some  C <= 1024:  a warp per row, block 256, aligned rows in registers; not in f64
 //         many              a block of 512 per row
@@ -193,7 +193,7 @@ __device__ __forceinline__ void rows_in_registers(const T* logits, const i64* la
 template <class T, class D>
 __device__ __forceinline__ void few(const T* logits, const i64* labels, const MATH(T)* weights, const float* row_weights, D* d, size_t rows, size_t n,
                                     i64 ignore_index, double smoothing, double scale, float* tail, int accumulate,
-                                    u32* counter, double* partials) {
+                                    const double* extra, u32* counter, double* partials) {
     typedef MATH(T) M;
     Rule<M> rule = rule_of<M>(weights, row_weights, n, ignore_index, smoothing, scale);
     if (weights && rule.spread != 0) {
@@ -203,7 +203,7 @@ __device__ __forceinline__ void few(const T* logits, const i64* labels, const MA
     }
     double loss = 0, weight = 0;
     rows_in_registers<8, 4, 1>(logits, labels, d, rows, n, rule, loss, weight);
-    leave_sums(loss, weight, counter, partials, tail, accumulate);
+    leave_sums(loss, weight, counter, partials, tail, accumulate, extra);
 }
 
 // The running maximum, the sum of exponentials relative to it, and the sum for smoothing.
@@ -305,7 +305,7 @@ __device__ __forceinline__ void rows_from_memory(const T* logits, const i64* lab
 template <class T, class D>
 __device__ __forceinline__ void some(const T* logits, const i64* labels, const MATH(T)* weights, const float* row_weights, D* d, size_t rows, size_t n,
                                      i64 ignore_index, double smoothing, double scale, float* tail, int accumulate,
-                                     u32* counter, double* partials) {
+                                     const double* extra, u32* counter, double* partials) {
     typedef MATH(T) M;
     Rule<M> rule = rule_of<M>(weights, row_weights, n, ignore_index, smoothing, scale);
     if (weights && rule.spread != 0) {
@@ -319,13 +319,13 @@ __device__ __forceinline__ void some(const T* logits, const i64* labels, const M
         rows_in_registers<WARP, 32, per_pack>(logits, labels, d, rows, n, rule, loss, weight);
     else
         rows_from_memory<WarpGroup>(logits, labels, d, rows, n, rule, (M*)0, (double*)0, loss, weight);
-    leave_sums(loss, weight, counter, partials, tail, accumulate);
+    leave_sums(loss, weight, counter, partials, tail, accumulate, extra);
 }
 
 template <class T, class D>
 __device__ __forceinline__ void many(const T* logits, const i64* labels, const MATH(T)* weights, const float* row_weights, D* d, size_t rows, size_t n,
                                      i64 ignore_index, double smoothing, double scale, float* tail, int accumulate,
-                                     u32* counter, double* partials) {
+                                     const double* extra, u32* counter, double* partials) {
     typedef MATH(T) M;
     __shared__ M scratch[WARP];
     __shared__ double wide_scratch[WARP];
@@ -337,14 +337,16 @@ __device__ __forceinline__ void many(const T* logits, const i64* labels, const M
     }
     double loss = 0, weight = 0;
     rows_from_memory<BlockGroup>(logits, labels, d, rows, n, rule, scratch, wide_scratch, loss, weight);
-    leave_sums(loss, weight, counter, partials, tail, accumulate);
+    leave_sums(loss, weight, counter, partials, tail, accumulate, extra);
 }
 
-#define CROSS_ENTROPY(form, threads, suffix, T, D)                                                                     \
-    extern "C" __global__ void __launch_bounds__(threads, 512 / threads) softmax_cross_entropy_##form##_##suffix(                      \
-        const T* logits, const i64* labels, const MATH(T)* weights, const float* row_weights, D* d, size_t rows, size_t n, i64 ignore_index,       \
-        double smoothing, double scale, float* tail, int accumulate, u32* counter, double* partials) {                  \
-        form(logits, labels, weights, row_weights, d, rows, n, ignore_index, smoothing, scale, tail, accumulate, counter, partials); \
+#define CROSS_ENTROPY(form, threads, suffix, T, D)                                                                             \
+    extern "C" __global__ void __launch_bounds__(threads, 512 / threads) softmax_cross_entropy_##form##_##suffix(              \
+        const T* logits, const i64* labels, const MATH(T)* weights, const float* row_weights, D* d, size_t rows, size_t n,     \
+        i64 ignore_index, double smoothing, double scale, float* tail, int accumulate, const double* extra, u32* counter,      \
+        double* partials) {                                                                                                    \
+        form(logits, labels, weights, row_weights, d, rows, n, ignore_index, smoothing, scale, tail, accumulate, extra, counter,\
+             partials);                                                                                                        \
     }
 CROSS_ENTROPY(few, 256, f32, float, float)
 CROSS_ENTROPY(few, 256, bf16, bf16, bf16)

@@ -389,7 +389,7 @@ mod tests {
             let config = CrossEntropyConfig { row_weights: Some(weights.unwrap()), ..Default::default() };
             let (x, labels) = (TensorRef::from_slice(&x, &[2, 3]), TensorRef::from_slice(&labels, &[2]));
             let tail = TensorMut::from_slice(&mut tail, &[16]).unwrap();
-            let sums = SumsOutput { tail, accumulate: false };
+            let sums = SumsOutput { tail, accumulate: false, extra: None };
             softmax_cross_entropy(x.unwrap(), labels.unwrap(), &config, 1.0, None, sums)
                 .unwrap_err()
                 .to_string()

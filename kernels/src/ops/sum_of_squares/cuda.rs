@@ -24,7 +24,7 @@ pub(super) fn sum(
         DType::F64 => "sum_of_squares_f64",
         DType::BF16 => "sum_of_squares_bf16",
         DType::F16 => "sum_of_squares_f16",
-        DType::F32 | DType::I64 | DType::U8 => "sum_of_squares_f32",
+        DType::F32 | DType::I64 | DType::U8 | DType::I32 | DType::Bool => "sum_of_squares_f32",
     };
     let scratch = gpu.scratch()?;
     let launch =

@@ -23,7 +23,7 @@ pub(super) fn fill(
         DType::F64 => "uniform_f64",
         DType::BF16 => "uniform_bf16",
         DType::F16 => "uniform_f16",
-        DType::F32 | DType::I64 | DType::U8 => "uniform_f32",
+        DType::F32 | DType::I64 | DType::U8 | DType::I32 | DType::Bool => "uniform_f32",
     };
     let launch =
         Launch::new(gpu, &SOURCE, kernel)?.for_elements(n, 4).write(x).arg(n).arg(low).arg(high - low);

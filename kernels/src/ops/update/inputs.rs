@@ -8,7 +8,8 @@ use crate::{DType, Operand, Result, Shape, TensorRef};
 pub struct UpdateInputs<'a> {
     /// [`StepScalars`], `[STEP_SCALARS_LEN]` f64.
     pub scalars: TensorRef<'a>,
-    /// The step's loss sums, `[STEP_SUMS_LEN]` f32. If their loss or `sum_of_squares` is not finite, the update writes nothing.
+    /// The step's loss sums, `[STEP_SUMS_LEN]` f32. If their loss or `sum_of_squares` is not finite, or their
+    /// mean loss is above [`StepScalars::loss_limit`], the update writes nothing.
     pub sums: TensorRef<'a>,
     /// `Σ grads²` over the whole model, `[1]` f64, if the gradient is clipped.
     pub sum_of_squares: Option<TensorRef<'a>>,
@@ -20,8 +21,8 @@ pub struct UpdateInputs<'a> {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct GradScale {
     pub(super) scale: f64,
-    /// Whether loss and gradient are finite; if not, the update is skipped.
-    pub(super) is_finite: bool,
+    /// Whether loss and gradient are finite and the loss is within its limit; if not, the update is skipped.
+    pub(super) applies: bool,
 }
 
 impl UpdateInputs<'_> {
@@ -60,6 +61,7 @@ impl UpdateInputs<'_> {
             (self.max_norm / (norm + 1e-6)).min(1.0)
         });
         let is_finite = sums.loss.is_finite() && squares.is_none_or(f64::is_finite);
-        Ok((scalars, GradScale { scale: unscaled * clip_scale, is_finite }))
+        let applies = is_finite && sums.mean() <= scalars.loss_limit;
+        Ok((scalars, GradScale { scale: unscaled * clip_scale, applies }))
     }
 }

@@ -66,7 +66,7 @@ struct Tensors<'a, const N_STATE: usize> {
     compute_weights: Option<TensorMut<'a>>,
 }
 
-/// Checks the operands and runs one update; with `inputs` whose loss or gradient is not finite, nothing is written.
+/// Checks the operands and runs one update; with `inputs` that withhold it, nothing is written.
 fn run<U: Update<N>, const N: usize>(
     update: U,
     tensors: Tensors<'_, N>,
@@ -96,7 +96,7 @@ fn run<U: Update<N>, const N: usize>(
     let mut update = update;
     if let Some(inputs) = inputs {
         let (scalars, grads) = inputs.on_host(U::OP)?;
-        if !grads.is_finite {
+        if !grads.applies {
             return Ok(());
         }
         update = update.at_step(&scalars, grads.scale);

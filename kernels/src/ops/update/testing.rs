@@ -1,7 +1,7 @@
 //! Numbers of a step in device memory, for the tests of updates.
 
 use crate::ops::testing::tensor;
-use crate::ops::{LossSums, STEP_SCALARS_LEN, STEP_SUMS_LEN, StepScalars, UpdateInputs};
+use crate::ops::{LossSums, OptimizerParams, STEP_SCALARS_LEN, STEP_SUMS_LEN, StepScalars, UpdateInputs};
 use crate::{Device, Tensor};
 
 /// The tensors that [`UpdateInputs`] refers to.
@@ -22,7 +22,9 @@ impl Inputs {
         clip: Option<(f64, f64)>,
         device: Device,
     ) -> Self {
-        let scalars = StepScalars { lr, step, expected_weight, unscale, ..StepScalars::default() };
+        let beta_powers = OptimizerParams::default().beta_powers(step);
+        let scalars =
+            StepScalars { lr, step, expected_weight, unscale, beta_powers, ..StepScalars::default() };
         let mut tail = [0.0; STEP_SUMS_LEN];
         sums.store(&mut tail);
         Inputs {
@@ -31,6 +33,14 @@ impl Inputs {
             squares: clip.map(|(squares, _)| tensor(&[squares], &[1], device)),
             max_norm: clip.map_or(0.0, |(_, max_norm)| max_norm),
         }
+    }
+
+    /// With this largest mean loss.
+    pub(super) fn with_loss_limit(self, loss_limit: f64) -> Self {
+        let scalars = StepScalars::from_slice(&self.scalars.to_vec::<f64>().unwrap());
+        let scalars = StepScalars { loss_limit, ..scalars }.to_array();
+        let device = self.scalars.device();
+        Inputs { scalars: tensor(&scalars, &[STEP_SCALARS_LEN], device), ..self }
     }
 
     pub(super) fn view(&self) -> UpdateInputs<'_> {

@@ -4,7 +4,7 @@
 //                      of(params, has_state) computes them, once per block, in double;
 //                      formula(w, g, s): the new w; s: the element's state, in place
 //   UPDATE(op, suffix, T, C)   one line per kernel op_suffix
-// shapes  w, g, s0, s1: T[n], the state may be null; copy: C[n] or null, w rounded: bf16 or f16; scalars: f64[8] or null;
+// shapes  w, g, s0, s1: T[n], the state may be null; copy: C[n] or null, w rounded: bf16 or f16; scalars: f64[10] or null;
 //         sums: f32[16]; sum_of_squares: f64[1] or null
 // launch  grid-stride over n, 16 bytes per access if the pointers allow it, block 256; any n
 // order   elementwise: bit-identical between runs
@@ -41,18 +41,18 @@ template <class T, class C, class P>
 __device__ __forceinline__ void update(T* w, const T* g, T* s0, T* s1, C* copy, size_t n, P params, const double* scalars,
                                        const float* sums, const double* sum_of_squares, double max_norm) {
     __shared__ Formula<T> shared;
-    __shared__ bool is_finite;
+    __shared__ bool applies;
     if (threadIdx.x == 0) {
-        is_finite = true;
+        applies = true;
         if (scalars) {
             UpdateInputs inputs = update_inputs(scalars, sums, sum_of_squares, max_norm);
             params.set(inputs);
-            is_finite = inputs.is_finite;
+            applies = inputs.applies;
         }
         shared = Formula<T>::of(params, s0 != 0);
     }
     __syncthreads();
-    if (!is_finite) return;
+    if (!applies) return;
     Formula<T> formula = shared;
     const int per_pack = Pack<T>::size;
     size_t packed = are_packed(w, g, s0, s1) && ((size_t)copy & (sizeof(C) * per_pack - 1)) == 0 ? n - n % per_pack : 0;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod case;
+mod descriptors;
 #[path = "../common/libs.rs"]
 mod libs;
 mod reference;

@@ -8,7 +8,7 @@ use super::target::Target;
 use crate::data::format::Reader;
 use crate::data::table::{
     CellColumns, CellReader, ColumnPlan, Destination, Meaning, Notation, Role, TableReaders, open_planned,
-    same_columns, with_point,
+    same_columns,
 };
 use crate::data::write::{CellKind, OpenText, Staging, TextColumn, TextWriter};
 use crate::data::{CellProblem, CsvError, DataError, SourceSpec, files_and_format};
@@ -137,7 +137,7 @@ struct Rows<'a> {
 impl<'a> Rows<'a> {
     fn new(reader: &dyn CellReader, plan: ColumnPlan, path: &'a Path) -> Result<Self> {
         let roles = plan.all_roles();
-        let order: Vec<usize> = (0..roles.len()).filter(|&at| roles[at] != Role::Dropped).collect();
+        let order: Vec<usize> = (0..roles.len()).filter(|&at| roles[at].purpose().is_some()).collect();
         let types = reader.types().unwrap_or_default();
         if let Some(&at) = order.iter().find(|&&at| types.get(at).is_some_and(|of| of.cells.is_none())) {
             return Err(DataError::ColumnType {
@@ -168,7 +168,7 @@ impl<'a> Rows<'a> {
         let Some(record) = reader.next()? else { return Ok(false) };
         for (column, cell) in record.cells().enumerate() {
             let role = self.plan.roles[column];
-            if role == Role::Dropped {
+            if role.purpose().is_none() {
                 continue;
             }
             let problem = |problem| {
@@ -188,9 +188,9 @@ impl<'a> Rows<'a> {
                     return Err(problem(CellProblem::NotFinite { text: text.to_owned() }).into());
                 }
                 // Numbers get the decimal mark of the output.
-                Meaning::Number(_) => match with_point(text) {
-                    Some(number) => out.push_str(&number),
-                    None => out.push_str(text),
+                Meaning::Number(_) => match self.notation.decimal.normalized(text) {
+                    Ok(number) => out.push_str(&number),
+                    Err(_) => out.push_str(text),
                 },
                 _ => out.push_str(text),
             }

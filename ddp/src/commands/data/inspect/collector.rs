@@ -1,5 +1,8 @@
 //! Collects properties of columns while rows are read.
 
+use std::collections::BTreeMap;
+
+use super::formatted::FormattedTexts;
 use super::values::{Values, mixed};
 use crate::data::ColumnStats;
 
@@ -45,13 +48,24 @@ pub(super) struct Column {
     pub(super) first_missing: Option<Place>,
     /// Values that are not numbers.
     pub(super) texts: Odd,
+    /// Those of them that are numbers or dates to a person.
+    pub(super) formatted: FormattedTexts,
+    /// Those of them that are few and short, with their rows.
+    pub(super) words: Words,
     /// Values that are not UTF-8.
     pub(super) not_utf8: Odd,
+    /// Numbers whose marks may separate thousands or a fraction.
+    pub(super) unclear: Odd,
+    /// Integers that are spelled like codes; see [`is_code`](crate::data::labels::is_code).
+    pub(super) codes: Odd,
+    /// Integers with zeros before their digits.
+    pub(super) n_padded: u64,
     /// Truth values.
     pub(super) n_truths: u64,
     /// Dates and times.
     pub(super) n_times: u64,
     pub(super) has_dates: bool,
+    pub(super) has_times_of_day: bool,
     /// NaN and infinity, and numbers beyond f32.
     pub(super) not_finite: Odd,
     pub(super) has_fractions: bool,
@@ -66,6 +80,43 @@ pub(super) struct Column {
 pub(super) struct Odd {
     pub(super) n: u64,
     pub(super) first: Option<(Place, String)>,
+}
+
+/// Most different texts that may be marks of missing values.
+const MAX_WORDS: usize = 10;
+/// Most bytes of such a text.
+const MAX_WORD_BYTES: usize = 30;
+
+/// Texts with their rows, as long as there are few.
+#[derive(Debug, Default)]
+pub(super) struct Words {
+    counts: BTreeMap<String, u64>,
+    is_full: bool,
+}
+
+impl Words {
+    pub(super) fn add(&mut self, text: &str) {
+        if self.is_full {
+            return;
+        }
+        if let Some(count) = self.counts.get_mut(text) {
+            *count += 1;
+        } else if self.counts.len() == MAX_WORDS || text.len() > MAX_WORD_BYTES {
+            self.is_full = true;
+        } else {
+            self.counts.insert(text.to_owned(), 1);
+        }
+    }
+
+    /// The texts, the most frequent first; none if they are many or long.
+    pub(super) fn by_count(&self) -> Vec<(&str, u64)> {
+        if self.is_full {
+            return Vec::new();
+        }
+        let mut counts: Vec<_> = self.counts.iter().map(|(text, count)| (text.as_str(), *count)).collect();
+        counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        counts
+    }
 }
 
 impl Odd {

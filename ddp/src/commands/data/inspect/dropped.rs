@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::column_profile::{ColumnProfile, Kind};
 use super::origin::Origin;
 use super::warnings::{Warning, WarningKind};
+use crate::data::labels::MAX_AUTO_CLASSES;
 
 /// Names of the columns of a table that would stop training or mislead, in the order of the file.
 pub(super) fn dropped(origin: &Origin, columns: &[ColumnProfile], warnings: &[Warning]) -> Vec<String> {
@@ -20,14 +21,19 @@ pub(super) fn dropped(origin: &Origin, columns: &[ColumnProfile], warnings: &[Wa
         WarningKind::Unusable,
         WarningKind::Encoding,
     ]);
+    // Few values are categories as they are written.
+    let is_wide = |column: &&ColumnProfile| column.n_distinct.is_none_or(|n| n > MAX_AUTO_CLASSES);
+    let wide: HashSet<&str> = columns.iter().filter(is_wide).map(|column| &*column.name).collect();
+    let formatted = of_kinds(&[WarningKind::Formatted]);
+    dropped.extend(formatted.into_iter().filter(|name| wide.contains(name.as_str())));
     // The first of several equal columns stays.
     let duplicates = warnings.iter().filter(|warning| warning.kind == WarningKind::Duplicate);
     dropped.extend(duplicates.flat_map(|warning| warning.columns[1..].to_vec()));
-    // Constant numbers are harmless, but constant texts can't be read as numbers.
-    let is_useless = |column: &&ColumnProfile| matches!(column.kind, Kind::Text | Kind::Empty);
-    let useless: HashSet<&str> = columns.iter().filter(is_useless).map(|column| &*column.name).collect();
-    let constant = of_kinds(&[WarningKind::Constant]);
-    dropped.extend(constant.into_iter().filter(|name| useless.contains(name.as_str())));
+    // Whether a value is missing may help a model.
+    let is_constant = |column: &&ColumnProfile| column.n_missing == 0 || column.kind == Kind::Empty;
+    let constants: HashSet<&str> = columns.iter().filter(is_constant).map(|column| &*column.name).collect();
+    let of_one_value = of_kinds(&[WarningKind::Constant]);
+    dropped.extend(of_one_value.into_iter().filter(|name| constants.contains(name.as_str())));
     let others = columns.iter().filter(|column| !column.is_target);
     let others: HashSet<&str> = others.map(|column| &*column.name).collect();
     dropped.retain(|name| others.contains(name.as_str()));

@@ -3,9 +3,12 @@
 //! Files -> chunks of rows (`scan`) -> properties of each column (`collector`) -> a profile (`profile`) with warnings
 //! (`warnings`) -> text, JSON and a config section (`report`, `section`).
 
+#[cfg(test)]
+mod advice_tests;
 mod collector;
 mod column_profile;
 mod dropped;
+mod formatted;
 mod origin;
 mod profile;
 mod report;
@@ -17,19 +20,37 @@ mod suggestion_tests;
 mod tests;
 mod values;
 mod warnings;
+mod words;
+
+use tracing::info;
 
 use self::profile::Profile;
 use crate::cli::InspectArgs;
 use crate::config::{Config, DataConfig, DataFormat, Task};
-use crate::data::{ClassLabels, SourceSpec};
+use crate::data::{ClassLabels, DataError, SourceSpec};
 use crate::error::Result;
 use crate::report::metrics::json_line;
 use crate::report::stdout::print_result;
+use crate::storage::atomic_write::write_atomic;
 
-/// Reads all rows and prints their profile.
+/// Reads all rows, prints their profile, and writes the config that is suggested for them.
 pub(super) fn inspect(args: &InspectArgs) -> Result<()> {
+    let out = args.write_config.as_deref();
+    if let Some(path) = out.filter(|path| !args.overwrite && path.exists()) {
+        return Err(DataError::OutExists { path: path.to_owned() }.into());
+    }
     let profile = profile(args)?;
-    Ok(print_result(&if args.json { json_line(&profile) } else { report::text(&profile, args.all) })?)
+    let mut text = if args.json { json_line(&profile) } else { report::text(&profile, args.all) };
+    match out {
+        Some(path) => write_atomic(path, profile.data_section.as_bytes())?,
+        None if args.json => {}
+        None => text.extend(report::next_step(&profile, args)),
+    }
+    print_result(&text)?;
+    if let Some(path) = out {
+        info!("config saved: `ddp-train {}` trains by it", path.display());
+    }
+    Ok(())
 }
 
 /// The profile of the files that `args` name.
@@ -43,7 +64,8 @@ fn profile(args: &InspectArgs) -> Result<Profile> {
 fn config(args: &InspectArgs) -> Result<DataConfig> {
     let delimiter =
         args.delimiter.iter().map(|delimiter| format!("data.delimiter={}", section::quoted(delimiter)));
-    let mut data = Config::load(None, &delimiter.collect::<Vec<_>>())?.data;
+    let decimal = args.decimal.iter().map(|decimal| format!("data.decimal={}", section::quoted(decimal)));
+    let mut data = Config::load(None, &delimiter.chain(decimal).collect::<Vec<_>>())?.data;
     data.missing_values.clone_from(&args.missing_value);
     data.train.clone_from(&args.path);
     data.labels.clone_from(&args.labels);

@@ -36,6 +36,10 @@ pub(super) struct Origin {
     pub(super) kinds: Vec<Option<Kind>>,
     /// Types of the columns in the file, if it has them; those of folders have none.
     pub(super) types: Vec<String>,
+    /// Indices of the columns that are texts by their type in the file.
+    pub(super) texts: Vec<usize>,
+    /// Columns of objects, which are read as text.
+    pub(super) objects: Vec<usize>,
     /// Columns that are not used unasked, with the reason: ends of sentences.
     pub(super) left_out: Vec<String>,
     /// "line" or "row".

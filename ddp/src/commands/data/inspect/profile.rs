@@ -76,20 +76,28 @@ fn column(origin: &Origin, collected: &Collector, index: usize) -> ColumnProfile
         mean: stats.mean[index],
         standard_deviation: stats.standard_deviation(index),
     });
-    let kind = origin.kinds[index]
-        .unwrap_or_else(|| kind(column, collected.n_rows as u64 - column.n_missing, range.is_some()));
+    let is_target = origin.targets.contains(&index);
+    let n_values = collected.n_rows as u64 - column.n_missing;
+    let is_text = origin.texts.contains(&index) && !is_target && range.is_some();
+    let kind = match origin.kinds[index] {
+        Some(kind) => kind,
+        None if is_text => Kind::Text,
+        // Labels that are spelled like codes are texts.
+        None if is_target && column.codes.n > 0 && !column.has_fractions => Kind::Text,
+        None => kind(column, n_values, range.is_some()),
+    };
     let counts = column.values.by_count();
     let n: u64 = counts.iter().map(|(_, count)| count).sum();
     let values = if counts.len() <= MAX_SHOWN_VALUES { counts } else { Vec::new() };
     let share = |count: u64| count as f64 / n.max(1) as f64;
     ColumnProfile {
         name: origin.names[index].clone(),
-        is_target: origin.targets.contains(&index),
+        is_target,
         kind,
         stored_as: origin.types.get(index).cloned(),
         has_faults: column.not_finite.n > 0
             || column.not_utf8.n > 0
-            || column.texts.n > 0 && 2 * column.n_words() <= collected.n_rows as u64 - column.n_missing,
+            || column.texts.n > 0 && 2 * column.n_words() <= n_values,
         n_missing: column.n_missing,
         n_distinct: column.values.len(),
         range: range.filter(|_| !matches!(kind, Kind::Text | Kind::Category | Kind::Index | Kind::Other)),

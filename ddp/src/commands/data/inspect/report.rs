@@ -1,8 +1,10 @@
 //! Formats a profile as text, at most 100 characters wide.
 
-use super::column_profile::{ColumnProfile, Kind};
+use super::column_profile::{ColumnProfile, Kind, Range};
 use super::profile::{MAX_SHOWN_VALUES, Profile};
-use super::warnings::cut;
+use super::words::{cut, rows};
+use crate::cli::InspectArgs;
+use crate::data::table::format_moment;
 use crate::report::table::table;
 
 const WIDTH: usize = 96;
@@ -31,6 +33,26 @@ pub(super) fn text(profile: &Profile, all: bool) -> String {
     text + "\n" + &profile.data_section
 }
 
+/// The command that writes the config, as the last line of a report; `None` without a target.
+pub(super) fn next_step(profile: &Profile, args: &InspectArgs) -> Option<String> {
+    let is_table = profile.arrays.is_empty() && !profile.source.starts_with("builtin:");
+    if is_table && !profile.columns.iter().any(|column| column.is_target) {
+        return None;
+    }
+    let quote = |text: &String| {
+        let is_plain =
+            !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || "/._-+=:@%,".contains(c));
+        if is_plain { text.clone() } else { format!("'{}'", text.replace('\'', r"'\''")) }
+    };
+    let mut words = vec![format!("ddp-train data inspect {}", quote(&args.path))];
+    words.extend(args.target.iter().map(|target| format!("--target {}", quote(target))));
+    words.extend(args.labels.iter().map(|labels| format!("--labels {}", quote(labels))));
+    words.extend(args.format.iter().map(|format| format!("--format {}", format.name())));
+    words.extend(args.delimiter.iter().map(|delimiter| format!("--delimiter {}", quote(delimiter))));
+    words.extend(args.missing_value.iter().map(|value| format!("--missing-value={}", quote(value))));
+    Some(format!("\n# to save these lines: {} --write-config run.toml\n", words.join(" ")))
+}
+
 fn head(profile: &Profile) -> String {
     let n_features = profile.columns.iter().filter(|column| !column.is_target).count();
     let n_targets = profile.columns.len() - n_features;
@@ -39,10 +61,17 @@ fn head(profile: &Profile) -> String {
         1 => " and a target".to_owned(),
         n => format!(" and {n} targets"),
     };
-    let of = if n_targets == 0 { "columns" } else { "features" };
+    let of = match (n_targets, n_features) {
+        (0, 1) => "column",
+        (0, _) => "columns",
+        (_, 1) => "feature",
+        (_, _) => "features",
+    };
     let mut text = format!(
-        "{}: {}, {} rows x {n_features} {of}{targets}",
-        profile.source, profile.format, profile.n_rows
+        "{}: {}, {} x {n_features} {of}{targets}",
+        profile.source,
+        profile.format,
+        rows(profile.n_rows as u64)
     );
     let sizes: Vec<u64> = profile.files.iter().filter_map(|file| file.size_bytes).collect();
     if !sizes.is_empty() {
@@ -106,9 +135,29 @@ fn row(column: &ColumnProfile) -> Vec<String> {
     if let Some(range) = column.range {
         // The mean of a centered column is rounding noise.
         let mean = if range.mean.abs() < 1e-6 * range.standard_deviation { 0.0 } else { range.mean };
-        cells.extend([range.min, range.max, mean, range.standard_deviation].map(number));
+        match column.kind {
+            Kind::Date | Kind::Time => cells.extend(moments(column.kind, &range)),
+            _ => cells.extend([range.min, range.max, mean, range.standard_deviation].map(number)),
+        }
     }
     cells
+}
+
+/// Smallest, largest and mean moment of a column, and the standard deviation as a time.
+fn moments(kind: Kind, range: &Range) -> [String; 4] {
+    const DAY_S: f64 = 86_400.0;
+    let spread = range.standard_deviation;
+    let spread = match spread {
+        DAY_S.. => format!("{} days", number(spread / DAY_S)),
+        _ => format!("{} s", number(spread)),
+    };
+    // Times within days would only make the table wide.
+    let are_days = kind == Kind::Date && range.max - range.min >= DAY_S;
+    let moment = |seconds: f64| {
+        let seconds = if are_days { (seconds / DAY_S).floor() * DAY_S } else { seconds.round() };
+        format_moment(seconds, kind == Kind::Date)
+    };
+    [moment(range.min), moment(range.max), moment(range.mean), spread]
 }
 
 /// The values of columns of texts.
@@ -180,8 +229,9 @@ fn shape(dims: &[usize]) -> String {
     dims.join(" x ")
 }
 
-/// Wraps text to the width and indents all lines but the first.
+/// Wraps text to the width and indents all lines but the first; lines after a line break are code, which stays whole.
 fn wrapped(text: &str) -> String {
+    let (text, code) = text.split_once('\n').map_or((text, None), |(text, code)| (text, Some(code)));
     let mut lines = String::new();
     let mut line = String::new();
     for word in text.split(' ') {
@@ -196,5 +246,8 @@ fn wrapped(text: &str) -> String {
             line += word;
         }
     }
-    lines + &line + "\n"
+    lines += &line;
+    lines.push('\n');
+    code.into_iter().flat_map(str::lines).for_each(|code| lines += &format!("  {code}\n"));
+    lines
 }

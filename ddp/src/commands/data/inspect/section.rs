@@ -3,12 +3,20 @@
 use std::collections::HashSet;
 
 use super::collector::Collector;
-use super::column_profile::{ColumnProfile, Kind};
+use super::column_profile::{ColumnProfile, Kind, Range};
 use super::origin::Origin;
 use super::warnings::{Warning, WarningKind};
-use crate::config::{DataFormat, Delimiter, Task};
+use crate::config::{DataFormat, Decimal, Delimiter, Task};
 use crate::data::SourceSpec;
-use crate::data::labels::MAX_CLASSES;
+
+/// Fewest distinct integers in a target that may be a rating rather than names of classes.
+const MIN_RATINGS: usize = 5;
+/// Largest rating.
+const MAX_RATING: f64 = 100.0;
+/// Most values of a column for which each becomes a feature; above, all columns of categories have embeddings.
+const MAX_ONE_HOT: usize = 100;
+/// Time after which weekdays repeat, so that the parts of a date tell more than its place on a line.
+const MIN_SPAN_OF_PARTS_S: f64 = 14.0 * 86_400.0;
 
 /// Task that fits the targets' values, as `data.task = "auto"` decides.
 #[derive(Debug, Clone, Copy)]
@@ -47,8 +55,23 @@ pub(super) fn lines(
     if spec.data.delimiter != Delimiter::Auto {
         lines.push(format!("delimiter = {}", quoted(spec.data.delimiter.name())));
     }
-    if !spec.data.missing_values.is_empty() {
-        lines.push(format!("missing_values = {}", list(&spec.data.missing_values)));
+    if spec.data.decimal != Decimal::Auto {
+        lines.push(format!("decimal = {}", quoted(spec.data.decimal.name())));
+    } else if !of_kinds(&[WarningKind::Marks]).is_empty() {
+        lines.push("decimal = \".\"  # or \",\": see the warnings".to_owned());
+    }
+    let mut marked: HashSet<String> = of_kinds(&[WarningKind::Marked]).into_iter().collect();
+    dropped.iter().for_each(|name| _ = marked.remove(name));
+    let mut marks = spec.data.missing_values.clone();
+    for (column, collected) in columns.iter().zip(&collected.columns) {
+        if marked.contains(&column.name) {
+            marks.extend(collected.words.by_count().into_iter().map(|(word, _)| word.to_owned()));
+        }
+    }
+    let mut seen = HashSet::new();
+    marks.retain(|mark| seen.insert(mark.clone()));
+    if !marks.is_empty() {
+        lines.push(format!("missing_values = {}", list(&marks)));
     }
     lines.extend(origin.keys.iter().cloned());
     let targets: Vec<String> = origin.targets.iter().map(|&target| columns[target].name.clone()).collect();
@@ -67,7 +90,23 @@ pub(super) fn lines(
     if !of_kinds(&[WarningKind::NoFeatures]).is_empty() {
         lines.push("# no column is left as a feature: see the warnings".to_owned());
     }
+    if !of_kinds(&[WarningKind::OneClass]).is_empty() {
+        lines.push(format!("# {} has a single value: there is nothing to learn", targets.join(", ")));
+    }
+    // Few integers are taken for classes, but ratings have an order.
+    let rating = match &origin.targets[..] {
+        &[target] if is_table && is_of_ratings(&columns[target]) => columns[target].n_distinct,
+        _ => None,
+    };
     match task {
+        Some(FittingTask { task: Task::Classification, undecided: None })
+            if rating.is_some_and(|n| n >= MIN_RATINGS) =>
+        {
+            lines.push(format!(
+                "task = \"classification\"  # or \"regression\": {} distinct integers may be either",
+                rating.unwrap_or(0)
+            ));
+        }
         Some(FittingTask { task, undecided: Some(n) }) => {
             let other = if task == Task::Classification { Task::Regression } else { Task::Classification };
             let line = format!("task = {}", quoted(task.name()));
@@ -78,27 +117,11 @@ pub(super) fn lines(
         }
         _ => {}
     }
-    let of_one_class = warnings.iter().any(|warning| warning.kind == WarningKind::OneClass);
-    let are_integers = origin.targets.iter().all(|&target| columns[target].kind == Kind::Integer);
-    if task.is_some_and(|fitting| fitting.task == Task::Classification) && of_one_class && are_integers {
-        let label = origin.targets.iter().find_map(|&target| columns[target].range);
-        // Other labels are no class numbers.
-        if let Some(label) = label.filter(|label| label.min >= 0.0 && label.max < MAX_CLASSES as f64) {
-            lines.push(format!("classes = {}  # see the warnings", (label.max as usize + 1).max(2)));
-        }
-    }
     if is_table {
         if !dropped.is_empty() {
             lines.push(format!("drop = {}  # see the warnings", list(dropped)));
         }
-        let is_text = |column: &&ColumnProfile| column.kind == Kind::Text && !column.is_target;
-        let mut categorical: Vec<String> =
-            columns.iter().filter(is_text).map(|column| column.name.clone()).collect();
-        let among_dropped: HashSet<&String> = dropped.iter().collect();
-        categorical.retain(|name| !among_dropped.contains(name));
-        if !categorical.is_empty() {
-            lines.push(format!("categorical = {}", list(&categorical)));
-        }
+        lines.extend(categories(columns, dropped, &marked));
     }
     let among_dropped: HashSet<&String> = dropped.iter().collect();
     let numbers: Vec<&ColumnProfile> = columns
@@ -109,7 +132,10 @@ pub(super) fn lines(
         })
         .filter(|column| !among_dropped.contains(&column.name))
         .collect();
-    if numbers.iter().any(|column| column.n_missing > 0) {
+    if is_table && have_parts(collected, columns, &numbers) {
+        lines.push("datetime = \"parts\"".to_owned());
+    }
+    if !marked.is_empty() || numbers.iter().any(|column| column.n_missing > 0) {
         lines.push("missing = \"mean\"".to_owned());
     }
     if numbers
@@ -126,6 +152,47 @@ pub(super) fn lines(
         lines.push("eval_fraction = 0.2".to_owned());
     }
     lines.join("\n") + "\n"
+}
+
+/// Whether a target holds small integers; large ones number things.
+fn is_of_ratings(target: &ColumnProfile) -> bool {
+    let is_small = |range: Range| range.min >= -MAX_RATING && range.max <= MAX_RATING;
+    target.kind == Kind::Integer && target.range.is_some_and(is_small)
+}
+
+/// The lines on columns of categories.
+fn categories(columns: &[ColumnProfile], dropped: &[String], marked: &HashSet<String>) -> Vec<String> {
+    let among_dropped: HashSet<&String> = dropped.iter().collect();
+    let is_category = |column: &&ColumnProfile| {
+        let is_left_out = among_dropped.contains(&column.name) || marked.contains(&column.name);
+        column.kind == Kind::Text && !column.is_target && !is_left_out
+    };
+    let categories: Vec<&ColumnProfile> = columns.iter().filter(is_category).collect();
+    if categories.is_empty() {
+        return Vec::new();
+    }
+    let names: Vec<String> = categories.iter().map(|column| column.name.clone()).collect();
+    let mut lines = vec![format!("categorical = {}", list(&names))];
+    let widest = categories.iter().max_by_key(|column| column.n_distinct.unwrap_or(usize::MAX));
+    if let Some(widest) = widest.filter(|column| column.n_distinct.is_none_or(|n| n > MAX_ONE_HOT)) {
+        let n = widest.n_distinct.map_or("too many values to count".to_owned(), |n| format!("{n} values"));
+        let name = quoted(&widest.name).replace('\n', " ");
+        lines.push(format!("encode = \"embedding\"  # {name} has {n}"));
+    }
+    lines
+}
+
+/// Whether some feature holds dates whose parts can tell more than the seconds since 1970, and each date has parts.
+fn have_parts(collected: &Collector, columns: &[ColumnProfile], features: &[&ColumnProfile]) -> bool {
+    let dates: Vec<_> = features.iter().filter(|column| column.kind == Kind::Date).collect();
+    let is_long = |column: &ColumnProfile| {
+        column.range.is_some_and(|range| range.max - range.min > MIN_SPAN_OF_PARTS_S)
+    };
+    let is_mixed = |column: &ColumnProfile| {
+        let index = columns.iter().position(|other| other.name == column.name);
+        index.is_some_and(|index| collected.columns[index].has_times_of_day)
+    };
+    dates.iter().any(|column| is_long(column)) && !dates.iter().any(|column| is_mixed(column))
 }
 
 /// Whether the data are a table, whose columns have names.

@@ -15,7 +15,7 @@ use crate::train::setup::{self, BatchPartition};
 use crate::train::trainer::GraphMode;
 
 /// The mean loss of one training step by the suggested config.
-fn train_a_step(files: &Files, profile: &Profile) -> std::result::Result<f64, String> {
+pub(super) fn train_a_step(files: &Files, profile: &Profile) -> std::result::Result<f64, String> {
     let path = files.path("run.toml");
     files.write("run.toml", profile.data_section.as_bytes());
     let load = |task: Option<String>| -> Result<Config> {
@@ -71,10 +71,17 @@ fn cell_of(kind: usize, row: usize) -> String {
         20 => or(3, "1,234", "7".to_owned()),
         21 => or(9, "2024-02-30", format!("2024-02-{:02}", row % 28 + 1)),
         22 => or(2, "1e39", "-0".to_owned()),
+        23 => format!("${},{:03}.50", row % 9 + 1, row * 37 % 1000),
+        24 => format!("{:02}.{:02}.20{:02}", row % 28 + 1, row % 12 + 1, row % 30),
+        25 => format!("{}/{}/2024", row % 12 + 1, row % 28 + 1),
+        26 => or(2, "", "C85".to_owned()),
+        27 => or(3, "", "7".to_owned()),
+        28 => format!("ticket {}", row * 2 / 3),
+        29 => or(4, "12:30", format!("2024-{:02}-{:02}", row % 12 + 1, row % 28 + 1)),
         _ => or(3, "\u{65e5}\u{672c};\t|", "a \"b\"".to_owned()),
     }
 }
-const N_KINDS: usize = 24;
+const N_KINDS: usize = 31;
 
 /// The target in a row, of kind `kind`.
 fn target_of(kind: usize, row: usize) -> String {
@@ -106,10 +113,13 @@ fn target_of(kind: usize, row: usize) -> String {
         20 => "2.5".to_owned(),
         21 => format!("{}", u64::MAX - row as u64),
         22 => format!("{:.1}", noise(row) * 1e38 * 6.0),
+        23 => format!("${},{:03}", row % 9 + 1, row * 37 % 1000),
+        24 => (row % 11).to_string(),
+        25 => "7".to_owned(),
         _ => (-(row as i64) % 3).to_string(),
     }
 }
-const N_TARGETS: usize = 24;
+const N_TARGETS: usize = 27;
 
 /// Whether it is said that the target, or the lack of features, stops training.
 fn is_refused(profile: &Profile) -> bool {

@@ -38,13 +38,13 @@ impl Files {
     }
 
     /// As it would be printed, with paths inside the folder.
-    fn text(&self, name: &str, flags: &[&str]) -> String {
+    pub(super) fn text(&self, name: &str, flags: &[&str]) -> String {
         let text = report::text(&self.inspect(name, flags).unwrap(), false);
         text.replace(&format!("{}/", self.0.path().display()), "")
     }
 
     /// Rows and features that the lines of a config lead to.
-    fn loaded(&self, profile: &Profile) -> (usize, Vec<String>) {
+    pub(super) fn loaded(&self, profile: &Profile) -> (usize, Vec<String>) {
         self.write("run.toml", profile.data_section.as_bytes());
         let mut config = Config::load(Some(&self.path("run.toml")), &[]).unwrap();
         config.data.eval = crate::config::EvalSource::None;
@@ -53,7 +53,7 @@ impl Files {
     }
 }
 
-fn args(path: &str, flags: &[&str]) -> InspectArgs {
+pub(super) fn args(path: &str, flags: &[&str]) -> InspectArgs {
     let line = ["ddp-train", "data", "inspect", path].into_iter().chain(flags.iter().copied());
     match Cli::try_parse_from(line).unwrap().command {
         Command::Data(DataCommand::Inspect(args)) => args,
@@ -61,12 +61,12 @@ fn args(path: &str, flags: &[&str]) -> InspectArgs {
     }
 }
 
-fn inspect_text(text: &str, flags: &[&str]) -> Profile {
+pub(super) fn inspect_text(text: &str, flags: &[&str]) -> Profile {
     Files::new(&[("rows.csv", text)]).inspect("rows.csv", flags).unwrap()
 }
 
 /// A table of `n` rows, made by `row`.
-fn rows(header: &str, n: usize, row: impl Fn(usize) -> String) -> String {
+pub(super) fn rows(header: &str, n: usize, row: impl Fn(usize) -> String) -> String {
     let rows: Vec<String> = (0..n).map(row).collect();
     format!("{header}\n{}\n", rows.join("\n"))
 }
@@ -76,13 +76,13 @@ pub(super) fn noise(n: usize) -> f64 {
     ((n as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f64 / f64::from(1 << 24)
 }
 
-fn kinds(profile: &Profile) -> Vec<WarningKind> {
+pub(super) fn kinds(profile: &Profile) -> Vec<WarningKind> {
     profile.warnings.iter().map(|warning| warning.kind).collect()
 }
 
 /// The message of the only warning of this kind.
 #[track_caller]
-fn message(profile: &Profile, kind: WarningKind) -> &str {
+pub(super) fn message(profile: &Profile, kind: WarningKind) -> &str {
     let found: Vec<_> = profile.warnings.iter().filter(|warning| warning.kind == kind).collect();
     assert_eq!(found.len(), 1, "{:?}", profile.warnings);
     &found[0].message
@@ -115,7 +115,7 @@ class  rows   share
 
 warning: text in city: `data.categorical` treats it as categories, `data.drop` ignores it
 warning: missing values in size, first in line 3: `data.missing` = \"mean\" or \"zero\" fills them
-warning: the same value in all rows: note
+warning: the same value in all rows: note; `data.drop` ignores the columns
 warning: only 5 rows: patterns in so few rows may be chance
 
 [data]
@@ -245,8 +245,8 @@ fn values_that_stop_training_are_reported_with_their_line() {
     let folder = Files::new(&[("rows.csv", &text)]);
     let profile = folder.inspect("rows.csv", &[]).unwrap();
     assert!(
-        message(&profile, WarningKind::OddText)
-            .contains("1 of 200 values are not numbers, the first is \"old\" in line 12")
+        message(&profile, WarningKind::Marked)
+            .contains("1 of 200 values are not numbers, \"old\" (1), the first is \"old\" in line 12")
     );
     assert!(message(&profile, WarningKind::NotFinite).contains("the first is \"1e39\" in line 22"));
     assert!(message(&profile, WarningKind::Missing).contains("in c, first in line 32"));

@@ -6,9 +6,11 @@ use serde::Serialize;
 
 use super::collector::{Collector, Odd, Place};
 use super::column_profile::{ColumnProfile, Kind};
+use super::formatted::{TextType, stored_as_text};
 use super::origin::Origin;
+use super::words::{count, cut, joined, listed, rows};
 use crate::config::Task;
-use crate::data::labels::{MAX_AUTO_CLASSES, MAX_CLASSES};
+use crate::data::labels::{MAX_AUTO_CLASSES, MAX_CLASSES, similar};
 
 /// Correlation above which a column is a copy of the target.
 const MAX_CORRELATION: f64 = 0.999;
@@ -16,6 +18,8 @@ const MAX_CORRELATION: f64 = 0.999;
 const MIN_ROWS: usize = 30;
 /// Most rows of the largest class per row of the smallest.
 const MAX_IMBALANCE: u64 = 100;
+/// Seconds since 1970 of 1980 and 2100.
+const EPOCH_S: [f64; 2] = [315_532_800.0, 4_102_444_800.0];
 
 /// One finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -36,12 +40,18 @@ pub(super) enum WarningKind {
     TargetMissing,
     OneClass,
     ManyClasses,
+    Spelling,
     OneRow,
+    Marks,
     NotFinite,
     Encoding,
     Unusable,
+    Formatted,
     OddText,
+    Marked,
     Text,
+    Objects,
+    Codes,
     Missing,
     Leak,
     Identifier,
@@ -126,7 +136,14 @@ impl Judge<'_> {
     fn targets(&self, all: &mut Vec<Warning>) {
         for &target in &self.origin.targets {
             let column = &self.collected.columns[target];
-            if self.columns[target].kind == Kind::Text && self.origin.targets.len() > 1 {
+            if let Some((words, remedy)) = self.formatted_target(target) {
+                let like = self.like(target);
+                self.about(all, WarningKind::TargetText, &[target], |name| {
+                    format!(
+                        "{name} holds {words}{like}; as text, each value is a class of its own; rewrite them, with pandas:\n{remedy}"
+                    )
+                });
+            } else if self.columns[target].kind == Kind::Text && self.origin.targets.len() > 1 {
                 let odd = self.odd(&column.texts);
                 self.about(all, WarningKind::TargetText, &[target], |name| {
                     format!(
@@ -151,6 +168,16 @@ impl Judge<'_> {
             }
         }
         let &[target] = &self.origin.targets[..] else { return };
+        if let [only] = &self.columns[target].values[..] {
+            let needs = match self.task {
+                Some(Task::Classification) => "; training needs two classes or more",
+                _ => "",
+            };
+            self.about(all, WarningKind::OneClass, &[target], |name| {
+                format!("{name} is {} in all rows: there is nothing to learn{needs}", cut(&only.value, 40))
+            });
+            return;
+        }
         if self.task != Some(Task::Classification) {
             return;
         }
@@ -161,15 +188,17 @@ impl Judge<'_> {
     fn classes(&self, target: usize, all: &mut Vec<Warning>) {
         let profile = &self.columns[target];
         let counts = &profile.values;
-        if let [only] = &counts[..] {
-            self.about(all, WarningKind::OneClass, &[target], |name| {
-                format!("{name} is {} in all rows: training needs two classes or more", cut(&only.value, 40))
-            });
-            return;
+        if profile.kind == Kind::Text {
+            let alike = similar(counts.iter().map(|count| &*count.value));
+            if !alike.is_empty() {
+                self.about(all, WarningKind::Spelling, &[target], |name| {
+                    format!("labels of {name} differ only in case or spaces: {}", shown_groups(&alike))
+                });
+            }
         }
         let n_rows = self.collected.n_rows;
         let limit = MAX_CLASSES.min(if n_rows < MIN_ROWS { usize::MAX } else { n_rows / 2 });
-        if profile.n_distinct.is_none_or(|n| n > limit) {
+        if profile.n_distinct.is_none_or(|n| n > limit) && self.formatted_target(target).is_none() {
             let n = profile.n_distinct.map_or("too many".to_owned(), |n| n.to_string());
             self.about(all, WarningKind::ManyClasses, &[target], |name| {
                 format!("{name} has {n} distinct labels in {n_rows} rows: is it an identifier, or a quantity with text?")
@@ -197,8 +226,7 @@ impl Judge<'_> {
     fn are_mostly_numbers(&self, target: usize) -> bool {
         let column = &self.collected.columns[target];
         let n = self.collected.n_rows as u64 - column.n_missing;
-        let are_many = self.columns[target].n_distinct.is_none_or(|n| n > MAX_AUTO_CLASSES);
-        2 * column.texts.n < n && (column.has_fractions || are_many)
+        2 * column.texts.n < n && (column.has_fractions || self.is_wide(target))
     }
 
     fn values(&self, all: &mut Vec<Warning>) {
@@ -207,14 +235,34 @@ impl Judge<'_> {
         for index in self.features() {
             let (column, profile) = (&self.collected.columns[index], &self.columns[index]);
             let n = self.collected.n_rows as u64 - column.n_missing;
-            let is_text = 2 * column.n_words() > n;
+            if let Some((words, remedy)) = self.formatted(index) {
+                let like = self.like(index);
+                self.about(all, WarningKind::Formatted, &[index], |name| {
+                    format!(
+                        "{name} holds {words}{like}; a model reads them as text; rewrite them, with pandas:\n{remedy}"
+                    )
+                });
+                continue;
+            }
+            let is_text = 2 * column.n_words() > n || profile.kind == Kind::Text && column.texts.n == 0;
             if is_text {
                 texts.push(index);
             } else if column.texts.n > 0 {
                 let odd = self.odd(&column.texts);
-                self.about(all, WarningKind::OddText, &[index], |name| {
+                let words: Vec<String> =
+                    column.words.by_count().iter().map(|(text, n)| format!("\"{text}\" ({n})")).collect();
+                let listed = if words.is_empty() { String::new() } else { format!(", {}", words.join(", ")) };
+                let marks = self.marks_of_missing(index);
+                let kind = if marks.is_empty() { WarningKind::OddText } else { WarningKind::Marked };
+                let remedy = match marks.is_empty() {
+                    true => "correct them",
+                    false => {
+                        "if they mark missing values, `data.missing_values` lists them and `data.missing` fills them"
+                    }
+                };
+                self.about(all, kind, &[index], |name| {
                     format!(
-                        "{name}: {} of {n} values are not numbers, the first is {odd}: correct them",
+                        "{name}: {} of {n} values are not numbers{listed}, the first is {odd}: {remedy}",
                         column.texts.n
                     )
                 });
@@ -226,6 +274,13 @@ impl Judge<'_> {
         }
         for index in 0..self.columns.len() {
             let column = &self.collected.columns[index];
+            if let Some((_, text)) = &column.unclear.first {
+                let odd = self.odd(&column.unclear);
+                let (large, small) = (text.replace([',', '.'], ""), text.replacen(',', ".", 1));
+                self.about(all, WarningKind::Marks, &[index], |name| {
+                    format!("{name}: {odd} may be {large} or {small}; `data.decimal` = \".\" or \",\" is the mark before the fraction")
+                });
+            }
             if column.not_finite.n > 0 {
                 let odd = self.odd(&column.not_finite);
                 self.about(all, WarningKind::NotFinite, &[index], |name| {
@@ -252,15 +307,64 @@ impl Judge<'_> {
         self.about(all, WarningKind::Unusable, &unusable, |names| {
             format!("neither numbers nor text: {names}; split them into columns, or `data.drop` ignores them")
         });
-        texts.retain(|&index| !self.is_identifier(index) && !self.is_constant(index));
+        texts.retain(|&index| {
+            !self.is_identifier(index)
+                && !self.is_nearly_unique(index)
+                && self.columns[index].n_distinct != Some(1)
+        });
         self.about(all, WarningKind::Text, &texts, |names| {
             format!("text in {names}: `data.categorical` treats it as categories, `data.drop` ignores it")
+        });
+        for index in self.features() {
+            let column = &self.collected.columns[index];
+            if column.n_padded == 0 || column.has_fractions || self.columns[index].kind != Kind::Integer {
+                continue;
+            }
+            let odd = self.odd(&column.codes);
+            self.about(all, WarningKind::Codes, &[index], |name| {
+                format!(
+                    "{name} holds numbers with leading zeros, the first is {odd}: if they are codes, `data.categorical` keeps the zeros"
+                )
+            });
+        }
+        let objects: Vec<usize> =
+            self.features().filter(|index| self.origin.objects.contains(index)).collect();
+        self.about(all, WarningKind::Objects, &objects, |names| {
+            format!(
+                "objects in {names} are read as text: pandas.json_normalize makes a column of each of their values"
+            )
         });
         let first = missing.iter().filter_map(|&index| self.collected.columns[index].first_missing);
         let first = self.first(first.min_by_key(|place| (place.file, place.number)));
         self.about(all, WarningKind::Missing, &missing, |names| {
             format!("missing values in {names}{first}: `data.missing` = \"mean\" or \"zero\" fills them")
         });
+    }
+
+    /// The texts of a column of numbers if they may all mark missing values: few words without digits, which no target holds.
+    fn marks_of_missing(&self, index: usize) -> Vec<String> {
+        let column = &self.collected.columns[index];
+        let words = column.words.by_count();
+        if !self.origin.types.is_empty() {
+            // Texts of a format with types are no numbers.
+            return Vec::new();
+        }
+        let of_targets = |text: &str| {
+            let holds = |target: &usize| {
+                let column = &self.collected.columns[*target];
+                column.texts.n > 0
+                    && (column.words.by_count().is_empty()
+                        || column.words.by_count().iter().any(|word| word.0 == text))
+            };
+            self.origin.targets.iter().any(holds)
+        };
+        let are_marks =
+            words.iter().all(|(text, _)| !text.contains(|c: char| c.is_ascii_digit()) && !of_targets(text));
+        if !are_marks || column.n_words() > column.texts.n || column.not_utf8.n > 0 || column.not_finite.n > 0
+        {
+            return Vec::new();
+        }
+        words.into_iter().map(|(text, _)| text.to_owned()).collect()
     }
 
     /// Columns that contain the target in another form.
@@ -310,14 +414,42 @@ impl Judge<'_> {
     fn useless(&self, all: &mut Vec<Warning>) {
         let constant: Vec<usize> = self.features().filter(|&index| self.is_constant(index)).collect();
         self.about(all, WarningKind::Constant, &constant, |names| {
-            format!("the same value in all rows: {names}")
+            format!("the same value in all rows: {names}; `data.drop` ignores the columns")
         });
+        for index in self.features() {
+            let (column, profile) = (&self.collected.columns[index], &self.columns[index]);
+            if profile.n_distinct == Some(1) && column.n_missing > 0 {
+                let n = self.collected.n_rows as u64 - column.n_missing;
+                self.about(all, WarningKind::Constant, &[index], |name| {
+                    format!(
+                        "the same value wherever there is one: {name}, missing in {} of {}; a model learns only whether it is missing",
+                        column.n_missing,
+                        rows(n + column.n_missing),
+                    )
+                });
+            }
+        }
         let identifiers: Vec<usize> = self.features().filter(|&index| self.is_identifier(index)).collect();
         self.about(all, WarningKind::Identifier, &identifiers, |names| {
             format!(
                 "a different value in each row, like an identifier: {names}; `data.drop` ignores the columns"
             )
         });
+        let nearly: Vec<usize> = self.features().filter(|&index| self.is_nearly_unique(index)).collect();
+        if !nearly.is_empty() {
+            let counts = nearly.iter().map(|&index| {
+                let profile = &self.columns[index];
+                let n = self.collected.n_rows as u64 - profile.n_missing;
+                let n_distinct = profile.n_distinct.expect("nearly unique values were counted");
+                format!("{} ({n_distinct} values in {})", cut(&profile.name, 30), rows(n))
+            });
+            let names = joined(&counts.collect::<Vec<_>>());
+            self.about(all, WarningKind::Identifier, &nearly, |_| {
+                format!(
+                    "more values than a model can learn from the rows: {names}; `data.drop` ignores the columns"
+                )
+            });
+        }
         let mut groups: HashMap<u64, Vec<usize>> = HashMap::new();
         for index in self
             .features()
@@ -356,8 +488,7 @@ impl Judge<'_> {
 
     fn is_constant(&self, index: usize) -> bool {
         let column = &self.columns[index];
-        column.kind == Kind::Empty
-            || column.n_distinct == Some(1) && (column.n_missing == 0 || column.kind == Kind::Text)
+        column.kind == Kind::Empty || column.n_distinct == Some(1) && column.n_missing == 0
     }
 
     fn is_identifier(&self, index: usize) -> bool {
@@ -367,38 +498,76 @@ impl Judge<'_> {
         {
             return false;
         }
-        if profile.kind == Kind::Text {
-            return true;
+        match profile.kind {
+            Kind::Text => return self.formatted(index).is_none(),
+            Kind::Date | Kind::Time => return false,
+            _ => {}
         }
         let name = profile.name.to_lowercase();
         let is_named = name == "index" || name == "key" || name.ends_with("id");
         let is_dense = profile.range.is_some_and(|range| range.max - range.min < 2.0 * n_rows as f64);
-        !column.has_fractions && (column.is_rising || is_dense || is_named)
+        let is_rising =
+            column.is_rising && !profile.range.is_some_and(|range| is_epoch(range.min, range.max));
+        !column.has_fractions && (is_rising || is_dense || is_named)
+    }
+
+    /// Whether a text column has more distinct values than half of its rows, not all of them distinct.
+    fn is_nearly_unique(&self, index: usize) -> bool {
+        let profile = &self.columns[index];
+        let n = self.collected.n_rows - profile.n_missing as usize;
+        n >= MIN_ROWS
+            && profile.kind == Kind::Text
+            && profile.n_distinct.is_some_and(|n_distinct| 2 * n_distinct > n)
+            && !self.is_identifier(index)
+            && self.formatted(index).is_none()
+    }
+
+    /// The words and the remedy for a column whose texts are formatted numbers or dates; a few of them may be typing errors.
+    fn formatted(&self, index: usize) -> Option<(String, String)> {
+        const MIN_SHARE: u64 = 20;
+        let (column, profile) = (&self.collected.columns[index], &self.columns[index]);
+        let n = self.collected.n_rows as u64 - column.n_missing;
+        if profile.kind == Kind::Text && column.texts.n == 0 {
+            let type_of_values = match () {
+                () if n == 0 || column.n_truths > 0 => return None,
+                () if column.n_times == 0 => TextType::Numbers,
+                () if column.n_times == n && !column.has_times_of_day => TextType::Dates,
+                () => return None,
+            };
+            return Some(stored_as_text(&profile.name, type_of_values));
+        }
+        let are_many = column.texts.n * MIN_SHARE >= n;
+        column.formatted.of_column(&profile.name, column.texts.n).filter(|_| are_many)
+    }
+
+    /// As [`Judge::formatted`], for a target; few values are names of classes.
+    fn formatted_target(&self, target: usize) -> Option<(String, String)> {
+        self.formatted(target).filter(|_| self.is_wide(target))
+    }
+
+    /// Whether a column has more values than classes or categories that are told apart by their names.
+    fn is_wide(&self, index: usize) -> bool {
+        self.columns[index].n_distinct.is_none_or(|n| n > MAX_AUTO_CLASSES)
+    }
+
+    /// An example of a column's texts, as part of a sentence.
+    fn like(&self, index: usize) -> String {
+        match self.odd(&self.collected.columns[index].texts) {
+            odd if odd.is_empty() => String::new(),
+            odd => format!(", like {odd}"),
+        }
     }
 }
 
-/// Names in a list, truncated if there are many.
-fn listed(names: &[String]) -> String {
-    const SHOWN: usize = 8;
-    let shown: Vec<String> = names.iter().take(SHOWN).map(|name| cut(name, 30)).collect();
-    match names.len().checked_sub(SHOWN) {
-        None | Some(0) => shown.join(", "),
-        Some(more) => format!("{} and {more} more", shown.join(", ")),
-    }
+/// Whether integers are times since 1970, in seconds, milliseconds, microseconds or nanoseconds.
+fn is_epoch(min: f64, max: f64) -> bool {
+    [1.0, 1e3, 1e6, 1e9].iter().any(|unit| min >= EPOCH_S[0] * unit && max <= EPOCH_S[1] * unit)
 }
 
-/// A text, truncated if it is long.
-pub(super) fn cut(text: &str, n_chars: usize) -> String {
-    match text.char_indices().nth(n_chars) {
-        Some((at, _)) => format!("{}...", &text[..at]),
-        None => text.to_owned(),
-    }
-}
-
-fn count(n: u64, one: &str, several: &str) -> String {
-    format!("{n} {}", if n == 1 { one } else { several })
-}
-
-fn rows(n: u64) -> String {
-    count(n, "row", "rows")
+/// Groups of similar labels: "Yes / yes, No / no".
+fn shown_groups(groups: &[Vec<String>]) -> String {
+    const SHOWN: usize = 4;
+    let shown = groups.iter().take(SHOWN).map(|group| group.join(" / "));
+    let more = if groups.len() > SHOWN { ", ..." } else { "" };
+    shown.collect::<Vec<_>>().join(", ") + more
 }

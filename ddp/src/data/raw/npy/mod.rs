@@ -8,7 +8,7 @@ use super::bytes::{Bytes, MemoryBudget};
 use super::fortran;
 use crate::data::DataError;
 use crate::data::error::Result;
-pub(super) use writer::array_header;
+pub(crate) use writer::array_header;
 pub(crate) use writer::create;
 
 const CUT: &str = "is the file cut off, or still being written?";

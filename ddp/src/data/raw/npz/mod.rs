@@ -14,7 +14,7 @@ use super::npy;
 use super::reader::NamedArrays;
 use crate::data::DataError;
 use crate::data::error::Result;
-pub(crate) use writer::create;
+pub(crate) use writer::{create, write_archive};
 
 /// Opens an archive, whose arrays are unpacked into `budget`.
 pub(crate) fn open<'a>(bytes: &'a Bytes, budget: &'a MemoryBudget) -> Result<Box<dyn NamedArrays + 'a>> {

@@ -3,13 +3,14 @@
 //! An entry of an archive starts with its checksum, so arrays can't be completed in place: they wait in unnamed files.
 
 use std::fs::File;
-use std::io::{BufWriter, Seek as _, SeekFrom, Write as _};
+use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use zip::write::{SimpleFileOptions, ZipWriter};
 use zip::{CompressionMethod, DateTime};
 
 use crate::data::error::Result;
+use crate::data::raw::RawType;
 use crate::data::raw::npy::array_header;
 use crate::data::raw::reader::WEIGHTS_KEY;
 use crate::data::write::{ArrayLayout, ArrayRows, ArrayWriter, OutFiles, Staging};
@@ -74,23 +75,35 @@ impl ArrayWriter for NpzWriter {
             arrays.push((WEIGHTS_KEY, raw, vec![n_rows], weights));
         }
         let end = || -> std::io::Result<()> {
-            let mut archive = ZipWriter::new(BufWriter::with_capacity(1 << 18, file));
-            // The time of day would make equal archives differ.
-            let options = SimpleFileOptions::default()
-                .compression_method(CompressionMethod::Stored)
-                .last_modified_time(DateTime::default())
-                .large_file(true)
-                .with_alignment(64);
+            let mut files = Vec::new();
             for (name, raw, shape, content) in arrays {
                 let mut content = content.into_inner().map_err(std::io::IntoInnerError::into_error)?;
                 content.seek(SeekFrom::Start(0))?;
-                archive.start_file(format!("{name}.npy"), options)?;
-                archive.write_all(&array_header(raw, &shape, 0))?;
-                std::io::copy(&mut content, &mut archive)?;
+                files.push((name, raw, shape, content));
             }
-            let file = archive.finish()?.into_inner().map_err(std::io::IntoInnerError::into_error)?;
-            file.sync_all()
+            let file = write_archive(BufWriter::with_capacity(1 << 18, file), files)?;
+            file.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()
         };
         Ok(end().map_err(|source| WriteError { path, source })?)
     }
+}
+
+/// Writes an archive of arrays, each by name, type, shape and elements, to `out`.
+pub(crate) fn write_archive<W: Write + Seek>(
+    out: W,
+    arrays: Vec<(&str, RawType, Vec<u64>, impl Read)>,
+) -> std::io::Result<W> {
+    let mut archive = ZipWriter::new(out);
+    // The time of day would make equal archives differ.
+    let options = SimpleFileOptions::default()
+        .compression_method(CompressionMethod::Stored)
+        .last_modified_time(DateTime::default())
+        .large_file(true)
+        .with_alignment(64);
+    for (name, raw, shape, mut content) in arrays {
+        archive.start_file(format!("{name}.npy"), options)?;
+        archive.write_all(&array_header(raw, &shape, 0))?;
+        std::io::copy(&mut content, &mut archive)?;
+    }
+    Ok(archive.finish()?)
 }

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use super::dialect::Dialect;
 use super::error::CsvError;
-use super::header;
+use super::header::{self, Header};
 use super::input::Input;
 use super::read_error::unreadable;
+use crate::data::CellProblem;
 use crate::data::compression::Compression;
 use crate::data::error::Result;
 use crate::data::source::SourceSpec;
@@ -28,6 +29,9 @@ struct CsvCells {
     input: Input,
     dialect: Dialect,
     names: Vec<String>,
+    unnamed: Vec<usize>,
+    /// The last column if it has no name: all of its cells must be empty.
+    blank: Option<usize>,
     /// Length of an uncompressed file.
     n_bytes: Option<u64>,
 }
@@ -41,8 +45,10 @@ impl CsvCells {
         let content = compression.reader(file, path)?;
         let mut input = Input::new(content).map_err(|error| unreadable(path, error))?;
         let dialect = Dialect::find(&mut input, spec).map_err(|error| unreadable(path, error))?;
-        let names = header::read(&mut input, path)?;
-        Ok(CsvCells { path: path.to_owned(), input, dialect, names, n_bytes })
+        let Header { names, unnamed } = header::read(&mut input, path)?;
+        let blank = unnamed.last().copied().filter(|&at| at + 1 == names.len());
+        let blank = blank.filter(|&at| !spec.data.drop.contains(&names[at]));
+        Ok(CsvCells { path: path.to_owned(), input, dialect, names, unnamed, blank, n_bytes })
     }
 }
 
@@ -57,6 +63,10 @@ impl CellReader for CsvCells {
 
     fn indices(&self) -> &[usize] {
         if self.names[0].is_empty() { &[0] } else { &[] }
+    }
+
+    fn unnamed(&self) -> &[usize] {
+        &self.unnamed
     }
 
     fn are_dates(&self) -> Vec<bool> {
@@ -79,7 +89,17 @@ impl CellReader for CsvCells {
                 got: record.len(),
             }
             .into()),
-            record => Ok(record),
+            Some(record) => match self.blank.filter(|&at| !record.cell(at).trim_ascii().is_empty()) {
+                Some(at) => Err(CsvError::Cell {
+                    path: self.path.clone(),
+                    line: record.line,
+                    column: self.names[at].clone(),
+                    problem: CellProblem::unnamed(record.cell(at), &self.names[at]),
+                }
+                .into()),
+                None => Ok(Some(record)),
+            },
+            None => Ok(None),
         }
     }
 }

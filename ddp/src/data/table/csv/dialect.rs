@@ -2,10 +2,12 @@
 
 use std::io;
 
+use super::blanks;
 use super::input::Input;
-use crate::config::Delimiter;
+use crate::config::{Decimal, Delimiter};
 use crate::data::source::SourceSpec;
-use crate::data::table::cell::{DecimalMark, Notation, with_point};
+use crate::data::table::cell::Notation;
+use crate::data::table::decimal::{DecimalMark, Marks};
 use crate::data::table::time;
 
 /// Delimiters that are looked for, in this order.
@@ -27,13 +29,14 @@ impl Dialect {
     ///
     /// The delimiter is the one that splits all these rows into equally many cells, and into the most.
     pub(super) fn find(input: &mut Input, spec: &SourceSpec<'_>) -> io::Result<Self> {
-        let is_whole = input.fill_buffer()?;
+        let mut is_whole = input.fill_buffer()?;
         let given = match spec.data.delimiter {
             Delimiter::Auto => delimiter_line(input.rest_of_text()),
             Delimiter::Comma => Some(b','),
             Delimiter::Semicolon => Some(b';'),
             Delimiter::Tab => Some(b'\t'),
             Delimiter::Pipe => Some(b'|'),
+            Delimiter::Whitespace => None,
         };
         if let Some(delimiter) = delimiter_line(input.rest_of_text())
             && given == Some(delimiter)
@@ -41,13 +44,23 @@ impl Dialect {
             let len = input.rest_of_text().iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
             input.skip_line(len);
         }
+        let has_blanks = match spec.data.delimiter {
+            Delimiter::Auto if given.is_none() => has_blanks(input.rest_of_text(), is_whole),
+            delimiter => delimiter == Delimiter::Whitespace,
+        };
+        if has_blanks {
+            input.join_blanks();
+            is_whole = input.fill_buffer()?;
+        }
+        let given = given.or(has_blanks.then_some(b'\t'));
         let text = input.rest_of_text();
         let found = given.unwrap_or_else(|| delimiter_of(text, is_whole));
         let rows = first_rows(text, found, is_whole);
-        let cells = || rows.iter().skip(1).flatten().filter_map(|cell| std::str::from_utf8(cell).ok());
-        let decimal = match found {
-            b',' => DecimalMark::Point,
-            _ => decimal_mark(cells()),
+        let decimal = match (spec.data.decimal, found) {
+            (Decimal::Point, _) => DecimalMark::PointAfterCommas,
+            (Decimal::Comma, _) => DecimalMark::Comma,
+            (Decimal::Auto, b',') => DecimalMark::Point,
+            (Decimal::Auto, _) => decimal_mark(&rows[rows.len().min(1)..], found),
         };
         let notation = Notation::new(decimal, &spec.data.missing_values);
         let n_columns = rows.first().map_or(0, Vec::len);
@@ -71,6 +84,13 @@ fn delimiter_line(text: &[u8]) -> Option<u8> {
         }
         _ => None,
     }
+}
+
+/// Whether blanks separate the cells, and no delimiter does.
+fn has_blanks(text: &[u8], is_whole: bool) -> bool {
+    let is_used =
+        |delimiter: u8| first_rows(text, delimiter, is_whole).first().is_some_and(|row| row.len() > 1);
+    !DELIMITERS.into_iter().any(is_used) && blanks::are_delimiters(text, is_whole)
 }
 
 fn delimiter_of(text: &[u8], is_whole: bool) -> u8 {
@@ -101,19 +121,15 @@ fn quotes_end_cells(text: &[u8], delimiter: u8) -> bool {
     true
 }
 
-/// The mark of numbers in `cells`; a comma only where no number has a point.
-fn decimal_mark<'a>(cells: impl Iterator<Item = &'a str>) -> DecimalMark {
-    let mut mark = DecimalMark::Either;
-    for cell in cells {
-        let cell = cell.trim();
-        if cell.contains('.') && cell.parse::<f64>().is_ok() {
-            return DecimalMark::Point;
-        }
-        if with_point(cell).is_some() {
-            mark = DecimalMark::Comma;
+/// The mark of numbers in `rows`.
+fn decimal_mark(rows: &[Vec<&[u8]>], delimiter: u8) -> DecimalMark {
+    let mut marks = Marks::default();
+    for (column, cell) in rows.iter().flat_map(|row| row.iter().enumerate()) {
+        if let Ok(cell) = std::str::from_utf8(cell) {
+            marks.add(column, cell);
         }
     }
-    mark
+    marks.decimal(delimiter == b';')
 }
 
 /// Cells of the first rows; the last one is left out if it may go on. Quotes are removed, but quotes inside of them stay double.
@@ -196,6 +212,10 @@ mod tests {
         }
         assert_eq!(found("a;b,c\n1;2,3\n", &["data.delimiter=;"]).0, ';');
         assert_eq!(found("a b\n1 2\n", &["data.delimiter=tab"]).0, '\t');
+        // Runs of blanks become tabs.
+        assert_eq!(found("a  b\n1  2.5\n", &[]), ('\t', DecimalMark::PointAfterCommas, vec![false, false]));
+        assert_eq!(found("a  b\nx  y\n", &["data.delimiter=whitespace"]).2.len(), 2);
+        assert_eq!(found("a  b\nx  y\n", &[]).2.len(), 1);
     }
 
     #[test]
@@ -204,8 +224,10 @@ mod tests {
             ("a,b\n1.5,2\n", DecimalMark::Point),
             ("a;b\n1,5;2\n", DecimalMark::Comma),
             ("a;b\n1;2\n", DecimalMark::Either),
-            ("a;b\n1.5;2\n", DecimalMark::Point),
-            ("a;b\n1,234;2.5\n", DecimalMark::Point),
+            ("a;b\n1.5;2\n", DecimalMark::PointAfterCommas),
+            ("a;b\n1,234;2.5\n", DecimalMark::PointAfterCommas),
+            ("a\tb\n1,234\t858\n", DecimalMark::Either),
+            ("a;b\n1.234;1\n858;2\n", DecimalMark::Unclear),
             ("a;b\n31.12.2024;2,5\n", DecimalMark::Comma),
         ] {
             assert_eq!(found(text, &[]).1, expected, "{text:?}");

@@ -44,9 +44,8 @@ pub enum CsvError {
     /// An empty cell in the header.
     #[error(
         "data file `{}`: line 1: column {position} has no name\n\
-         hint: name it or remove it; only the first column may be without a name, as the index that pandas \
-         writes",
-        path.display()
+         hint: name it, or leave it out: `data.drop` = [\"Unnamed: {}\"]",
+        path.display(), position - 1
     )]
     UnnamedColumn {
         /// The file.
@@ -120,6 +119,21 @@ pub enum CsvError {
         /// The fault.
         problem: CellProblem,
     },
+    /// Texts in several features of a row.
+    #[error(
+        "data file `{}`: line {line}: expected numbers, got text in {}\n\
+         hint: `data.categorical` = [{}] treats them as categories, `data.drop` leaves columns out; if a text marks a missing value, \
+         list it in `data.missing_values`; `ddp-train data inspect {}` suggests a config",
+        path.display(), shown_texts(texts), quoted_names(texts), path.display()
+    )]
+    Texts {
+        /// The file.
+        path: PathBuf,
+        /// Line on which the row starts, from 1.
+        line: u64,
+        /// Columns with their cells.
+        texts: Vec<(String, String)>,
+    },
     /// A quote without its end.
     #[error(
         "data file `{}`: line {line}: a quote in this row is never closed\n\
@@ -132,6 +146,25 @@ pub enum CsvError {
         /// Line on which the row starts, from 1.
         line: u64,
     },
+}
+
+/// Most columns that a message names.
+const SHOWN: usize = 5;
+
+/// `"city" ("Bern"), "size" ("big")`
+fn shown_texts(texts: &[(String, String)]) -> String {
+    let shown: Vec<_> =
+        texts.iter().take(SHOWN).map(|(name, text)| format!("\"{name}\" (\"{text}\")")).collect();
+    match texts.len().checked_sub(SHOWN) {
+        None | Some(0) => shown.join(", "),
+        Some(more) => format!("{} and {more} more columns", shown.join(", ")),
+    }
+}
+
+fn quoted_names(texts: &[(String, String)]) -> String {
+    let names: Vec<_> = texts.iter().take(SHOWN).map(|(name, _)| format!("\"{name}\"")).collect();
+    let more = if texts.len() > SHOWN { ", ..." } else { "" };
+    names.join(", ") + more
 }
 
 fn ragged_hint(expected: usize, got: usize) -> &'static str {

@@ -8,11 +8,20 @@ use super::read_error::unreadable;
 use crate::data::CellProblem;
 use crate::data::error::Result;
 
-/// Reads the column names, which must be unique; the first one may be empty.
+/// The first row.
+#[derive(Debug)]
+pub(super) struct Header {
+    /// Names of the columns; the first one may be empty.
+    pub(super) names: Vec<String>,
+    /// Other columns without a name, which are called by their place as in pandas: `Unnamed: 2` is the third.
+    pub(super) unnamed: Vec<usize>,
+}
+
+/// Reads the column names, which must be unique.
 ///
 /// # Errors
-/// [`CsvError::Empty`], [`CsvError::NoHeader`], [`CsvError::UnnamedColumn`], [`CsvError::DuplicateColumn`].
-pub(crate) fn read(input: &mut Input, path: &Path) -> Result<Vec<String>> {
+/// [`CsvError::Empty`], [`CsvError::NoHeader`], [`CsvError::DuplicateColumn`].
+pub(super) fn read(input: &mut Input, path: &Path) -> Result<Header> {
     let Some(record) = input.record().map_err(|error| unreadable(path, error))? else {
         return Err(CsvError::Empty { path: path.to_owned() }.into());
     };
@@ -26,11 +35,10 @@ pub(crate) fn read(input: &mut Input, path: &Path) -> Result<Vec<String>> {
         })?;
         names.push(name.trim().to_owned());
     }
+    let unnamed: Vec<usize> = (1..names.len()).filter(|&index| names[index].is_empty()).collect();
+    unnamed.iter().for_each(|&index| names[index] = format!("Unnamed: {index}"));
     if names.iter().all(|name| name.parse::<f64>().is_ok()) {
         return Err(CsvError::NoHeader { path: path.to_owned(), first: names[0].clone() }.into());
-    }
-    if let Some(index) = names.iter().skip(1).position(String::is_empty) {
-        return Err(CsvError::UnnamedColumn { path: path.to_owned(), position: index + 2 }.into());
     }
     let mut sorted: Vec<_> = names.iter().enumerate().map(|(index, name)| (name, index + 1)).collect();
     sorted.sort();
@@ -43,5 +51,9 @@ pub(crate) fn read(input: &mut Input, path: &Path) -> Result<Vec<String>> {
         }
         .into());
     }
-    Ok(names)
+    if unnamed.last().is_some_and(|&index| index + 1 == names.len()) {
+        // The rows may end without the delimiter of the header.
+        input.pad_to(names.len());
+    }
+    Ok(Header { names, unnamed })
 }

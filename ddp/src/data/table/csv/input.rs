@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
 use memchr::{memchr_iter, memrchr};
 
+use super::blanks::Blanks;
 use crate::data::table::reader::Record;
 
 /// Bytes per read.
@@ -32,6 +33,8 @@ pub(crate) struct Input {
     cells: Vec<u8>,
     ends: Vec<usize>,
     max_record_bytes: usize,
+    /// Cells of a row that may lack the last one; 0 if no row may.
+    padded_cells: usize,
 }
 
 /// A row over the size limit: the file lacks line ends, or a quote is never closed.
@@ -85,12 +88,28 @@ impl Input {
             cells: vec![0; 1024],
             ends: vec![0; 64],
             max_record_bytes: MAX_RECORD_BYTES,
+            padded_cells: 0,
         };
         while input.end < 3 && input.fill()? {}
         if input.bytes[..input.end].starts_with(b"\xef\xbb\xbf") {
             input.start = 3;
         }
         Ok(input)
+    }
+
+    /// Replaces each run of blanks by a tab from the current position on.
+    pub(super) fn join_blanks(&mut self) {
+        let rest = io::Cursor::new(self.rest_of_text().to_vec());
+        // They are read once more.
+        self.n_read -= (self.end - self.start) as u64;
+        let source = std::mem::replace(&mut self.source, Box::new(io::empty()));
+        self.source = Box::new(Blanks::new(rest.chain(source)));
+        (self.start, self.end, self.lines_end, self.is_at_end) = (0, 0, 0, false);
+    }
+
+    /// Reads rows with one cell less than `n_cells` as if they ended with an empty one.
+    pub(super) fn pad_to(&mut self, n_cells: usize) {
+        self.padded_cells = n_cells;
     }
 
     /// Splits records at `delimiter` from now on.
@@ -173,6 +192,11 @@ impl Input {
                 ReadRecordResult::Record => break,
                 ReadRecordResult::End => return Ok(None),
             }
+        }
+        if n_cells + 1 == self.padded_cells {
+            self.ends.resize(self.ends.len().max(n_cells + 1), 0);
+            self.ends[n_cells] = n_bytes;
+            n_cells += 1;
         }
         Ok(Some(Record { line, cells: &self.cells[..n_bytes], ends: &self.ends[..n_cells], strings: &[] }))
     }

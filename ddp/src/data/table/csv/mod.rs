@@ -1,11 +1,12 @@
 //! CSV: a row of names, then rows of cells; every cell is checked.
 //!
 //! Every column without another role is a feature. Errors name file, line and column. Delimiter and decimal mark are found in
-//! the first rows ([`dialect`]).
+//! the first rows ([`dialect`]); runs of blanks that separate cells become tabs on the way ([`blanks`]).
 //!
 //! Lines of plain numbers are parsed in place ([`plain`]). A row with anything else is read again cell by cell ([`input`],
 //! [`cell`](super::cell)), with the same result or the error of that cell.
 
+mod blanks;
 mod cell_reader;
 mod dialect;
 mod error;

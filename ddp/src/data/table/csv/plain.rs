@@ -4,8 +4,9 @@ use memchr::memchr2;
 
 use super::dialect::Dialect;
 use super::number::Decimal;
-use crate::data::table::cell::{self, DecimalMark, Notation};
+use crate::data::table::cell::{self, Notation};
 use crate::data::table::columns::Role;
+use crate::data::table::decimal::DecimalMark;
 use crate::data::table::label_column::LabelCell;
 use crate::data::table::rows::{TableRows, TargetCell, TargetCells};
 
@@ -21,6 +22,10 @@ pub(super) fn row(bytes: &[u8], roles: &[Role], dialect: &Dialect, rows: &mut Ta
     }
     // The usual characters as constants, so that the compiler knows them.
     match (dialect.delimiter, notation.decimal) {
+        (b',', DecimalMark::Comma) | (_, DecimalMark::Unclear) => {
+            rows.begin_row();
+            None
+        }
         (b',', _) => row_of(bytes, roles, b',', b'.', notation, rows),
         (delimiter, DecimalMark::Comma) => row_of(bytes, roles, delimiter, b',', notation, rows),
         (delimiter, _) => row_of(bytes, roles, delimiter, b'.', notation, rows),
@@ -45,6 +50,7 @@ fn row_of(
         let cell = bytes.get(at..)?;
         if let Some((number, len)) = Decimal::read(cell, point)
             && cell[len] == delimiter
+            && !(matches!(role, Role::Target(_)) && may_be_code(cell))
             && let Some(()) = put(rows, row, first_feature, role, number)
         {
             at += len + 1;
@@ -55,6 +61,7 @@ fn row_of(
     let cell = bytes.get(at..)?;
     if let Some((number, len)) = Decimal::read(cell, point)
         && let Some(end) = line_end(&cell[len..])
+        && !(matches!(last, Role::Target(_)) && may_be_code(cell))
         && let Some(()) = put(rows, row, first_feature, *last, number)
     {
         return Some(at + len + end);
@@ -100,10 +107,19 @@ fn put(rows: &mut TableRows, row: usize, first_feature: usize, role: Role, numbe
             *rows.weights.as_mut()?.get_mut(row)? = weight;
         }
         Role::Dropped => {}
-        // Categories are compared as text: 1 and 1.0 are different.
-        Role::Category { .. } | Role::Date(_) => return None,
+        // Categories are texts.
+        Role::Category { .. } | Role::Date(_) | Role::Blank => return None,
     }
     Some(())
+}
+
+/// Whether a number starts like a code, whose spelling counts if it is a label: with a zero before another digit.
+#[inline(always)]
+fn may_be_code(cell: &[u8]) -> bool {
+    match cell {
+        [b'+' | b'-', b'0', digit, ..] | [b'0', digit, ..] => digit.is_ascii_digit(),
+        _ => false,
+    }
 }
 
 /// Writes an unquoted cell that ends at `end` and returns its length.

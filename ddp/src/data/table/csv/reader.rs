@@ -4,16 +4,19 @@ use std::path::{Path, PathBuf};
 
 use super::dialect::Dialect;
 use super::error::CsvError;
+use super::header::{self, Header};
 use super::input::Input;
+use super::plain;
 use super::read_error::unreadable;
-use super::{header, plain};
+use crate::data::CellProblem;
 use crate::data::compression::Compression;
 use crate::data::error::Result;
 use crate::data::source::SourceSpec;
 use crate::data::table::cell;
-use crate::data::table::columns::{ColumnPlan, FileColumns};
+use crate::data::table::columns::{ColumnPlan, FileColumns, Role};
 use crate::data::table::partition_rows;
 use crate::data::table::reader::TableReader;
+use crate::data::table::row_texts::error_of_cell;
 use crate::data::table::rows::TableRows;
 use crate::storage::user_file;
 
@@ -41,11 +44,11 @@ impl CsvReader {
 
     fn from_input(mut input: Input, path: &Path, spec: &SourceSpec<'_>) -> Result<Self> {
         let dialect = Dialect::find(&mut input, spec).map_err(|error| unreadable(path, error))?;
-        let names = header::read(&mut input, path)?;
+        let Header { names, unnamed } = header::read(&mut input, path)?;
         let mut are_dates = dialect.are_dates.clone();
         are_dates.resize(names.len(), false);
         let indices = if names[0].is_empty() { vec![0] } else { Vec::new() };
-        let plan = ColumnPlan::new(path, FileColumns { names, are_dates, indices }, spec)?;
+        let plan = ColumnPlan::new(path, FileColumns { names, are_dates, indices, unnamed }, spec)?;
         Ok(CsvReader { path: path.to_owned(), input, plan, dialect })
     }
 
@@ -65,9 +68,12 @@ impl CsvReader {
         let row = rows.begin_row();
         for ((cell, role), name) in record.cells().zip(&self.plan.roles).zip(&self.plan.names) {
             let Err(problem) = cell::put(rows, row, *role, cell, &self.dialect.notation) else { continue };
+            let problem = if *role == Role::Blank { CellProblem::unnamed(cell, name) } else { problem };
             if !rows.mark_bad(row) {
-                let (path, line, column) = (self.path.clone(), record.line, name.clone());
-                return Err(CsvError::Cell { path, line, column, problem }.into());
+                let (place, notation) = ((record.line, name.as_str()), &self.dialect.notation);
+                let cells = record.cells().zip(&self.plan.roles).zip(&self.plan.names);
+                let cells = cells.map(|((cell, role), name)| (name.as_str(), *role, cell));
+                return Err(error_of_cell(&self.path, place, problem, cells, notation).into());
             }
         }
         // Columns of folders follow those of the file.

@@ -115,7 +115,10 @@ fn headers_that_are_none() {
         classes_of("1,2,0\n3,4,1\n"),
         &["line 1: expected column names, got numbers", "\"1\" comes first"],
     );
-    assert_refused(classes_of("x,,label\n0,1,0\n"), &["line 1: column 2 has no name", "the first column"]);
+    assert_refused(
+        classes_of("x,,label\n0,1,0\n"),
+        &["line 1: column 2 has no name", "`data.drop` = [\"Unnamed: 1\"]"],
+    );
     assert_refused(classes_of("x,y,x,label\n1,2,3,0\n"), &["line 1: columns 1 and 3 are both named \"x\""]);
     assert_refused(classes_of("label\n1\n"), &["line 1: no feature columns, only the target label"]);
     assert_refused(classes_of("x,lable\n1,0\n"), &["no target column \"label\"", "did you mean \"lable\"?"]);
@@ -186,7 +189,7 @@ fn labels_that_are_no_classes() {
     assert_refused(label("inf", None), &[place, "expected a finite number"]);
     assert_refused(label("", None), &[place, "the cell is empty"]);
     assert_refused(label("3", Some(3)), &[place, "label 3 is out of range, expected 0 to 2 (3 classes)"]);
-    assert_refused(label("1e300", Some(3)), &[place, "whole class number"]);
+    assert_refused(label("1e300", Some(3)), &[place, "label \"1e300\" is none of the 3 classes"]);
     assert_refused(label("0", None), &["all 2 rows have label 0", "two classes or more"]);
     assert_refused(label("0.0", None), &["all 2 rows have label 0", "two classes or more"]);
 }
@@ -249,10 +252,19 @@ fn all_delimiters_and_decimal_marks_give_the_same_rows() {
 
 #[test]
 fn commas_in_numbers_are_named() {
-    let hint = "remove commas between thousands";
+    let hint = "for a comma between thousands set `data.decimal`";
     assert_refused(classes_of("a,label\n\"1,234\",0\n"), &["line 2, column \"a\"", "\"1,234\"", hint]);
-    assert_refused(classes_of("a;label\n2.5;1\n1,234;0\n"), &["line 3", "\"1,234\"", hint]);
-    assert_refused(classes_of("a;label\n1.234,5;0\n"), &["\"1.234,5\"", "`data.categorical`"]);
+    assert_refused(classes_of("a;b;label\n2.5;1;1\n1;2,5;0\n"), &["line 3, column \"b\"", "\"2,5\"", hint]);
+    assert_refused(classes_of("a;label\n1,234;0\n"), &["\"1,234\" may be 1234 or 1.234", "`data.decimal`"]);
+}
+
+#[test]
+fn thousands_are_told_from_fractions() {
+    assert_eq!(features_of("a;label\n2.5;1\n1,234;0\n", &[]), [2.5, 1234.0]);
+    assert_eq!(features_of("a;label\n1.234,5;0\n2,5;1\n", &[]), [1234.5, 2.5]);
+    let quoted = "a,label\n\"1,234\",0\n7,1\n";
+    assert_eq!(features_of(quoted, &["data.decimal=\".\""]), [1234.0, 7.0]);
+    assert_eq!(features_of(quoted, &["data.decimal=\",\""]), [1.234, 7.0]);
 }
 
 #[test]

@@ -33,8 +33,9 @@ fn reference(path: &Path, spec: &SourceSpec<'_>) -> Result<TableRows, String> {
         let row = rows.begin_row();
         for ((bytes, role), name) in record.iter().zip(&plan.roles).zip(&plan.names) {
             cell::put(&mut rows, row, *role, bytes, &dialect.notation).map_err(|problem| {
-                let (path, column) = (path.to_owned(), name.clone());
-                CsvError::Cell { path, line: line(), column, problem }.to_string()
+                let cells = record.iter().zip(&plan.roles).zip(&plan.names);
+                let cells = cells.map(|((cell, role), name)| (name.as_str(), *role, cell));
+                error_of_cell(path, (line(), name), problem, cells, &dialect.notation).to_string()
             })?;
         }
         let column = if plan.names.iter().any(|name| name == "label") { "label" } else { "" };

@@ -38,6 +38,8 @@ struct Key {
     first: usize,
     /// Number of elements of a list; `None` for one value.
     len: Option<usize>,
+    /// Whether some line has an object here.
+    has_objects: bool,
 }
 
 /// The cells of one line, as text; empty where a value is missing.
@@ -80,10 +82,14 @@ impl Lines {
             let line = rest[..len].trim_ascii();
             let taken = match line {
                 b"" => None,
-                line => {
-                    let object = serde_json::from_slice(line);
-                    Some(take(number, object.map_err(|error| malformed(&self.path, number, &error))?)?)
-                }
+                line => Some(match serde_json::from_slice(line) {
+                    Ok(object) => take(number, object)?,
+                    Err(error) => {
+                        let malformed = |error| malformed(&self.path, number, line, &error);
+                        let Some(line) = without_nan(line) else { return Err(malformed(error)) };
+                        take(number, serde_json::from_slice(&line).map_err(malformed)?)?
+                    }
+                }),
             };
             self.input.skip_line(len);
             if taken.is_some() {
@@ -93,14 +99,45 @@ impl Lines {
     }
 }
 
-fn malformed(path: &Path, line: u64, error: &serde_json::Error) -> DataError {
+/// The line with null for each NaN, which Python's json.dumps writes although it is not JSON; `None` if there is none.
+fn without_nan(line: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(line.len());
+    let (mut at, mut has_nan, mut is_text) = (0, false, false);
+    while at < line.len() {
+        match line[at] {
+            b'\\' if is_text => {
+                out.push(line[at]);
+                at += 1;
+                out.extend(line.get(at));
+            }
+            b'N' if !is_text && line[at..].starts_with(b"NaN") => {
+                out.extend_from_slice(b"null");
+                has_nan = true;
+                at += 2;
+            }
+            byte => {
+                is_text ^= byte == b'"';
+                out.push(byte);
+            }
+        }
+        at += 1;
+    }
+    has_nan.then_some(out)
+}
+
+fn malformed(path: &Path, number: u64, line: &[u8], error: &serde_json::Error) -> DataError {
+    let rest = line.get(error.column().saturating_sub(1)..).unwrap_or_default();
+    let is_infinity = rest.starts_with(b"Infinity") || rest.starts_with(b"nfinity");
     let reason = error.to_string();
     let reason = reason.split(" at line ").next().unwrap_or_default();
     DataError::Malformed {
         path: path.to_owned(),
         format: "JSON lines",
-        reason: format!("line {line}, character {}: {reason}", error.column()),
-        hint: "each line is one object, such as {\"x\": 1.5, \"label\": 0}",
+        reason: format!("line {number}, character {}: {reason}", error.column()),
+        hint: match is_infinity {
+            true => "Infinity is not JSON: write null for a missing value",
+            false => "each line is one object, such as {\"x\": 1.5, \"label\": 0}",
+        },
     }
 }
 
@@ -127,10 +164,11 @@ impl Keys {
                 Some(at) => at,
                 None => {
                     self.index.insert(name.to_string(), self.keys.len());
-                    self.keys.push(Key { name: name.to_string(), first: 0, len: None });
+                    self.keys.push(Key { name: name.to_string(), first: 0, len: None, has_objects: false });
                     self.keys.len() - 1
                 }
             };
+            self.keys[at].has_objects |= value.get().starts_with('{');
             if self.keys[at].len.is_none()
                 && let Some(items) = items(value)
             {
@@ -145,6 +183,11 @@ impl Keys {
             Some(key) if key.name == name => Some(n),
             _ => self.index.get(name).copied(),
         }
+    }
+
+    /// Columns of objects.
+    pub(super) fn objects(&self) -> Vec<usize> {
+        self.keys.iter().filter(|key| key.has_objects).map(|key| key.first).collect()
     }
 
     /// Names of the columns.
@@ -256,5 +299,18 @@ impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {
             }
         }
         deserializer.deserialize_map(Entries).map(Object)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nan_becomes_null_except_in_texts() {
+        let without = |line: &str| without_nan(line.as_bytes()).map(|line| String::from_utf8(line).unwrap());
+        assert_eq!(without(r#"{"a": NaN, "b": [1, NaN]}"#).unwrap(), r#"{"a": null, "b": [1, null]}"#);
+        assert_eq!(without(r#"{"NaN": "\"NaN", "b": NaN}"#).unwrap(), r#"{"NaN": "\"NaN", "b": null}"#);
+        assert_eq!(without(r#"{"a": "NaN"}"#), None);
     }
 }

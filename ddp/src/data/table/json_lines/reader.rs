@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use super::lines::{Cells, Fault, Keys, Lines};
 use crate::data::error::{DataError, Result};
 use crate::data::source::SourceSpec;
-use crate::data::table::cell::{self, DecimalMark, Notation};
+use crate::data::table::cell::{self, Notation};
 use crate::data::table::columns::{ColumnPlan, FileColumns};
-use crate::data::table::csv::CsvError;
+use crate::data::table::decimal::DecimalMark;
 use crate::data::table::partition_rows;
 use crate::data::table::reader::{CellReader, Record, TableReader};
+use crate::data::table::row_texts::error_of_cell;
 use crate::data::table::rows::TableRows;
 use crate::data::table::time;
 use crate::storage::user_file;
@@ -19,7 +20,7 @@ pub(crate) fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<Box<dyn TableRe
     let rows = Rows::open(path, spec)?;
     let names = rows.keys.names();
     let are_dates = rows.are_dates.clone();
-    let plan = ColumnPlan::new(path, FileColumns { names, are_dates, indices: Vec::new() }, spec)?;
+    let plan = ColumnPlan::new(path, FileColumns { names, are_dates, ..FileColumns::default() }, spec)?;
     Ok(Box::new(JsonReader { rows, plan }))
 }
 
@@ -120,10 +121,13 @@ impl TableReader for JsonReader {
             let row = rows.begin_row();
             for (column, (role, name)) in self.plan.roles.iter().zip(&self.plan.names).enumerate() {
                 let cell = self.rows.cells.cell(column);
-                let Err(problem) = cell::put(rows, row, *role, cell, &self.rows.notation) else { continue };
+                let put = if self.rows.cells.strings[column] { cell::put_string } else { cell::put };
+                let Err(problem) = put(rows, row, *role, cell, &self.rows.notation) else { continue };
                 if !rows.mark_bad(row) {
-                    let (path, column) = (self.rows.path.clone(), name.clone());
-                    return Err(CsvError::Cell { path, line, column, problem }.into());
+                    let Rows { path, cells, notation, .. } = &self.rows;
+                    let roles = self.plan.roles.iter().zip(&self.plan.names).enumerate();
+                    let row = roles.map(|(at, (role, name))| (name.as_str(), *role, cells.cell(at)));
+                    return Err(error_of_cell(path, (line, name), problem, row, notation).into());
                 }
             }
             if is_bad {
@@ -153,6 +157,10 @@ struct JsonCells {
 }
 
 impl CellReader for JsonCells {
+    fn objects(&self) -> Vec<usize> {
+        self.rows.keys.objects()
+    }
+
     fn names(&self) -> &[String] {
         &self.names
     }

@@ -11,7 +11,7 @@ use super::file::{ParquetFile, guarded};
 use super::text;
 use crate::data::error::{DataError, Result};
 use crate::data::source::SourceSpec;
-use crate::data::table::cell::{DecimalMark, Notation};
+use crate::data::table::cell::Notation;
 use crate::data::table::reader::{CellReader, ColumnType, Record};
 use crate::data::write::CellKind;
 
@@ -74,12 +74,13 @@ impl ArrowCells {
                 None => names.push(name.clone()),
             }
             let is_usable = len.is_some() || matches!(kind(of), Kind::Number | Kind::Text);
-            types.resize(names.len(), ColumnType { name: type_name(of), is_usable, cells: cell_kind(of) });
+            let (name, is_text, cells) = (type_name(of), matches!(kind(of), Kind::Text), cell_kind(of));
+            types.resize(names.len(), ColumnType { name, is_usable, is_text, cells });
             widths.push(len.unwrap_or(0));
         }
         Ok(ArrowCells {
             path: path.to_owned(),
-            notation: Notation::new(DecimalMark::Point, &[]),
+            notation: Notation::of_folders(),
             batch: None,
             row: 0,
             number: 0,

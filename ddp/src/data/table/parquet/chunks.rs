@@ -104,7 +104,11 @@ impl BatchChunks {
             let names: Vec<String> = schema.fields().iter().map(|field| field.name().clone()).collect();
             let indices = (0..names.len()).filter(|&at| of_pandas.contains(&names[at])).collect();
             let are_dates = vec![false; names.len()];
-            let plan = ColumnPlan::new(path, FileColumns { names, are_dates, indices }, spec)?;
+            let plan = ColumnPlan::new(
+                path,
+                FileColumns { names, are_dates, indices, ..FileColumns::default() },
+                spec,
+            )?;
             for (root, (field, role)) in schema.fields().iter().zip(&plan.roles).enumerate() {
                 if let Some(purpose) = role.purpose() {
                     groups.push(Group::column(purpose, field.name().clone(), Kind::Arrow(field.clone())));

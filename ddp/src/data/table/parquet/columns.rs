@@ -109,7 +109,8 @@ impl Columns {
             }
             are_dates.resize(names.len(), is_date(field.data_type()));
         }
-        let plan = ColumnPlan::new(path, FileColumns { names, are_dates, indices }, spec)?;
+        let plan =
+            ColumnPlan::new(path, FileColumns { names, are_dates, indices, ..FileColumns::default() }, spec)?;
         // Before the values decide on the task, a single target may hold labels.
         let takes_labels = spec.data.task == Task::Classification && spec.data.target.len() == 1;
         let mut needed = Vec::new();

@@ -14,7 +14,6 @@ use super::text;
 use crate::config::Task;
 use crate::data::checks;
 use crate::data::error::Result;
-use crate::data::labels::Label;
 use crate::data::source::SourceSpec;
 use crate::data::table::columns::{ColumnPlan, Role};
 use crate::data::table::label_column::{LabelCell, LabelColumn};
@@ -149,7 +148,7 @@ impl BatchRows {
                     let weights = rows.weights.as_mut().expect("a table with a weight column has weights");
                     cells.weights(&mut weights[first..])?;
                 }
-                Role::Dropped => {}
+                Role::Dropped | Role::Blank => {}
             }
         }
         let n_features = rows.n_features;
@@ -239,14 +238,6 @@ pub(super) fn list(array: &dyn Array, row: usize) -> Option<ArrayRef> {
         DataType::List(_) => Some(array.as_list::<i32>().value(row)),
         DataType::LargeList(_) => Some(array.as_list::<i64>().value(row)),
         _ => Some(array.as_fixed_size_list().value(row)),
-    }
-}
-
-/// The label of a text.
-fn label_of_text(text: &str) -> LabelCell<'_> {
-    match Label::parse(text) {
-        Label::Integer(number) => LabelCell::Integer(number),
-        Label::Text(_) => LabelCell::Text(text),
     }
 }
 
@@ -416,7 +407,7 @@ impl Cells<'_> {
                     let Some(text) = (code as usize).checked_sub(1).map(|code| &texts[code]) else {
                         return Err((row, CellProblem::TargetEmpty));
                     };
-                    let set = labels.set(first + row, label_of_text(text));
+                    let set = labels.set(first + row, LabelCell::String(text));
                     set.map_err(|problem| (row, problem))?;
                     labels.set_place(|| format!("{}, {}", self.place(row), self.name()));
                 }

@@ -1,30 +1,20 @@
 // adam.cu: one step of Adam or AdamW; walk, launch and copy are those of update.cuh.
 // maths   lr = lr_scale*lr;  g = scale*grad (+ wd*w if coupled);  m <- b1*m + (1-b1)*g;  v <- b2*v + (1-b2)*g*g
-//         w <- (1 - lr*wd if decoupled)*w - lr/c1 * m / (sqrt(v)/sqrt(c2) + eps),  ci = 1 - bi^step
+//         w <- (1 - lr*wd if decoupled)*w - lr/c1 * m / (sqrt(v)/sqrt(c2) + eps),  ci = 1 - poweri, poweri = bi^step
 // state   s0: m; s1: v
 // moved   28 B/element in f32 (read w m v g, write w m v), 30 with the copy: memory-bound
 
 // AdamParams in adam.rs.
 struct Params {
-    double lr, lr_scale, beta1, beta2, eps, weight_decay, scale;
-    u64 step, coupled;
+    double lr, lr_scale, beta1, beta2, power1, power2, eps, weight_decay, scale;
+    u64 coupled;
     __device__ __forceinline__ void set(const UpdateInputs& inputs) {
         lr = inputs.lr;
-        step = (u64)inputs.step;
+        power1 = inputs.power1;
+        power2 = inputs.power2;
         scale = inputs.scale;
     }
 };
-
-// b^n by squaring, in the order of multiplications of the host's powi.
-__device__ __forceinline__ double power(double b, u32 n) {
-    double r = 1;
-    for (;;) {
-        if (n & 1) r *= b;
-        n >>= 1;
-        if (n == 0) return r;
-        b *= b;
-    }
-}
 
 __device__ __forceinline__ float root(float x) { return sqrtf(x); }
 __device__ __forceinline__ double root(double x) { return sqrt(x); }
@@ -35,8 +25,7 @@ template <class T> struct Formula {
 
     static __device__ __forceinline__ Formula of(const Params& p, bool) {
         double lr = p.lr * p.lr_scale;
-        u32 exponent = p.step < 0x7fffffffu ? (u32)p.step : 0x7fffffffu;
-        double c1 = 1 - power(p.beta1, exponent), c2 = 1 - power(p.beta2, exponent);
+        double c1 = 1 - p.power1, c2 = 1 - p.power2;
         Formula r;
         r.b1 = p.beta1;
         r.one_minus_b1 = 1 - p.beta1;

@@ -27,10 +27,10 @@ pub(in super::super) struct AdamParams {
     lr: f64,
     lr_scale: f64,
     betas: [f64; 2],
+    powers: [f64; 2],
     eps: f64,
     weight_decay: f64,
     scale: f64,
-    step: u64,
     coupled: u64,
 }
 
@@ -47,8 +47,9 @@ impl Update<2> for Adam {
     fn params(&self) -> AdamParams {
         let OptimizerParams { lr, lr_scale, betas, eps, weight_decay, grad_scale: scale, step, .. } =
             self.params;
+        let powers = self.params.beta_powers(step);
         let coupled = self.is_decay_coupled.into();
-        AdamParams { lr, lr_scale, betas, eps, weight_decay, scale, step, coupled }
+        AdamParams { lr, lr_scale, betas, powers, eps, weight_decay, scale, coupled }
     }
 
     fn at_step(self, scalars: &StepScalars, grad_scale: f64) -> Self {
@@ -59,8 +60,7 @@ impl Update<2> for Adam {
     fn apply<T: Float>(&self, w: &mut [T], g: &[T], [m, v]: [&mut [T]; 2]) {
         let p = &self.params;
         let lr = p.lr_scale * p.lr;
-        let exponent = i32::try_from(p.step).unwrap_or(i32::MAX);
-        let [c1, c2] = p.betas.map(|beta| 1.0 - beta.powi(exponent));
+        let [c1, c2] = p.beta_powers(p.step).map(|power| 1.0 - power);
         let (coupled, decoupled) =
             if self.is_decay_coupled { (p.weight_decay, 0.0) } else { (0.0, p.weight_decay) };
         let [b1, b2] = p.betas.map(T::from_f64);

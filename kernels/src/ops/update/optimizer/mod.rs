@@ -104,6 +104,12 @@ impl Default for OptimizerParams {
 }
 
 impl OptimizerParams {
+    /// `β^step`: 1 minus Adam's bias corrections in this step.
+    pub fn beta_powers(&self, step: u64) -> [f64; 2] {
+        let exponent = i32::try_from(step).unwrap_or(i32::MAX);
+        self.betas.map(|beta| beta.powi(exponent))
+    }
+
     /// The same with the numbers of a step that are read from [`UpdateInputs`].
     fn at_step(self, scalars: &StepScalars, grad_scale: f64) -> Self {
         OptimizerParams { lr: scalars.lr, step: scalars.step, grad_scale, ..self }
@@ -125,8 +131,8 @@ pub struct OptimizerTensors<'a> {
 
 /// One step on a flat range of parameters, in place; the formula of each optimiser stands in its file.
 ///
-/// With `inputs`, learning rate and step number are read from their scalars and the gradient's factor from their sums and norm; if
-/// loss or gradient is not finite, nothing is written.
+/// With `inputs`, learning rate and step number (on a GPU [`StepScalars::beta_powers`]) are read from their scalars, and the gradient's
+/// factor from their sums and norm; if they withhold the update, nothing is written.
 ///
 /// Asynchronous on a GPU's compute stream: one launch, which allocates nothing and can be captured.
 ///

@@ -121,12 +121,21 @@ fn numbers_from_device_memory_do_the_same_as_numbers_by_value() {
 }
 
 #[test]
-fn nothing_is_written_where_the_loss_is_not_finite() {
+fn nothing_is_written_where_the_loss_is_not_finite_or_above_its_limit() {
+    let (any, none) = (f64::INFINITY, f64::NEG_INFINITY);
     for device in devices() {
         for variant in variants() {
-            for loss in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-                let sums = LossSums { loss, weight: 1.0 };
-                let inputs = Inputs::new(1e-2, 5, (0.0, 1.0), sums, Some((1.0, 1.0)), device);
+            // A sum of 3.0 over a weight of 2.0 is a mean of 1.5.
+            let bad =
+                [(f64::NAN, any), (f64::INFINITY, any), (f64::NEG_INFINITY, any), (3.0, 1.25), (3.0, none)];
+            let new = |loss, limit| {
+                let sums = LossSums { loss, weight: 2.0 };
+                Inputs::new(1e-2, 5, (0.0, 1.0), sums, Some((1.0, 1.0)), device).with_loss_limit(limit)
+            };
+            let at_limit = step::<f32, bf16>(variant, (1003, 0), Some(&new(3.0, 1.5).view()), device);
+            assert_ne!(at_limit.weights, random::<f32>(1003, 1), "the limit itself is allowed");
+            for (loss, limit) in bad {
+                let inputs = new(loss, limit);
                 let got = step::<f32, bf16>(variant, (1003, 0), Some(&inputs.view()), device);
                 assert_eq!(got.weights, random::<f32>(1003, 1));
                 for (i, buffer) in got.state.iter().enumerate() {

@@ -68,9 +68,11 @@ pub(super) fn scan(
         names: columns,
         targets: (width..width + n_targets).collect(),
         kinds,
+        objects: Vec::new(),
         left_out: Vec::new(),
         place: "row",
         types: Vec::new(),
+        texts: Vec::new(),
         keys,
     };
     let total = features.size_bytes() + labels_array.as_ref().map_or(0, RawArray::size_bytes);

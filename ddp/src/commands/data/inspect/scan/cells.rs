@@ -8,9 +8,12 @@ use crate::commands::data::inspect::column_profile::Kind;
 use crate::commands::data::inspect::origin::{Origin, format_name, sizes};
 use crate::commands::data::inspect::values::{key_of_number, key_of_text};
 use crate::config::nearest;
+use crate::data::labels::{is_code, is_padded};
 use crate::data::table::{
-    CellReader, ColumnType, Meaning, Notation, index_note, partition_columns, same_columns,
+    CellReader, ColumnType, DecimalMark, Meaning, Notation, Unclear, index_note, partition_columns,
+    same_columns,
 };
+use crate::data::write::CellKind;
 use crate::data::{CsvError, DataError, SourceSpec};
 use crate::error::Result;
 
@@ -28,6 +31,15 @@ struct Cells {
     ends: Vec<usize>,
 }
 
+/// Use of a column, as far as it decides on the meaning of its cells.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Feature,
+    Target,
+    /// A target that the file marks as text: its labels keep their spelling.
+    StringTarget,
+}
+
 /// Opens the cells of a file.
 type OpenCells = fn(&Path, &SourceSpec<'_>) -> crate::data::error::Result<Box<dyn CellReader>>;
 
@@ -42,8 +54,21 @@ pub(super) fn scan(
     // A pipe can be opened only once.
     let first = open(&files[0], spec)?;
     let own_names = first.names().to_vec();
-    let indices = first.indices().to_vec();
+    let mut indices = first.indices().to_vec();
+    for &at in first.unnamed() {
+        if at + 1 < own_names.len() {
+            return Err(DataError::from(CsvError::UnnamedColumn {
+                path: files[0].clone(),
+                position: at + 1,
+            })
+            .into());
+        }
+        indices.push(at);
+    }
+    let objects = first.objects();
     let types = first.types().map(<[ColumnType]>::to_vec);
+    let is_text = |of: &ColumnType| of.cells == Some(CellKind::Text);
+    let are_texts: Vec<bool> = types.iter().flatten().map(is_text).collect();
     let mut names = own_names.clone();
     let partitions = |path: &Path| {
         let mut columns = partition_columns(path, spec);
@@ -71,8 +96,13 @@ pub(super) fn scan(
             let place = Place { file, number: record.line };
             let of_folders = of_folders.iter().map(|(_, value)| value.as_bytes());
             for (column, cell) in record.cells().chain(of_folders).enumerate() {
-                let is_target = targets.contains(&column);
-                cells.add(cell, &notation, place, (column, is_target), &mut collector);
+                let is_string = record.is_string(column) || are_texts.get(column).is_some_and(|is| *is);
+                let use_ = match targets.contains(&column) {
+                    false => Use::Feature,
+                    true if is_string => Use::StringTarget,
+                    true => Use::Target,
+                };
+                cells.add(cell, &notation, place, (column, use_), &mut collector);
             }
             cells.places.push(place);
             n_rows += 1;
@@ -96,8 +126,16 @@ pub(super) fn scan(
                 _ => None,
             })
             .collect(),
+        objects,
         left_out: indices.iter().map(|&column| index_note(column, &names[column])).collect(),
         place: if types.is_some() { "row" } else { "line" },
+        texts: types
+            .iter()
+            .flatten()
+            .zip(0..)
+            .filter(|(of, _)| of.is_text)
+            .map(|(_, column)| column)
+            .collect(),
         types: types.into_iter().flatten().map(|of| of.name).collect(),
         names,
         targets,
@@ -113,7 +151,7 @@ impl Cells {
         cell: &[u8],
         notation: &Notation,
         place: Place,
-        (column, is_target): (usize, bool),
+        (column, use_): (usize, Use),
         collector: &mut Collector,
     ) {
         let text = String::from_utf8_lossy(cell);
@@ -123,12 +161,34 @@ impl Cells {
             column.not_utf8.add(place, || text.to_owned());
         }
         let meaning = match notation.meaning(text) {
-            Meaning::Missing if is_target && !notation.is_missing_label(text) => Meaning::Text,
+            Meaning::Missing if use_ != Use::Feature && !notation.is_missing_label(text) => Meaning::Text,
+            Meaning::Number(_) | Meaning::Seconds { .. } if use_ == Use::StringTarget => Meaning::Text,
             meaning => meaning,
         };
+        // A guess, which the suggested config names.
+        let guessed = match notation.decimal.normalized(text) {
+            Err(Unclear) if use_ != Use::StringTarget => {
+                DecimalMark::PointAfterCommas.normalized(text).ok().and_then(|text| text.parse().ok())
+            }
+            _ => None,
+        };
+        let meaning = match guessed {
+            Some(number) => {
+                column.unclear.add(place, || text.to_owned());
+                Meaning::Number(number)
+            }
+            None => meaning,
+        };
+        if matches!(meaning, Meaning::Number(_)) && is_code(text) {
+            column.codes.add(place, || text.to_owned());
+            column.n_padded += u64::from(is_padded(text));
+        }
         let (number, key) = match meaning {
             Meaning::Missing => (f64::NAN, 0),
             // f64 would not keep larger integers apart.
+            Meaning::Number(value) if use_ == Use::Target && is_code(text) && value.is_finite() => {
+                (value, key_of_text(text))
+            }
             Meaning::Number(value) if value.abs() < MAX_EXACT => (value, key_of_number(value)),
             Meaning::Number(value) if is_finite_f32(value) => (value, key_of_text(text)),
             Meaning::Number(_) => {
@@ -137,15 +197,19 @@ impl Cells {
             }
             Meaning::Truth(truth) => {
                 column.n_truths += 1;
-                (f64::from(u8::from(truth)), key_of_text(text))
+                // Words for a truth value are one value.
+                (f64::from(u8::from(truth)), key_of_text(if truth { "yes" } else { "no" }))
             }
             Meaning::Seconds { seconds, has_date } => {
                 column.n_times += 1;
                 column.has_dates |= has_date;
+                column.has_times_of_day |= !has_date;
                 (seconds, key_of_text(text))
             }
             Meaning::Text => {
                 column.texts.add(place, || text.to_owned());
+                column.formatted.add(text);
+                column.words.add(text);
                 (f64::NAN, key_of_text(text))
             }
         };

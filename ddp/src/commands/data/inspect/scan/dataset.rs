@@ -40,9 +40,11 @@ pub(super) fn scan(spec: &SourceSpec<'_>, format: &str, files: Vec<FileSize>) ->
         targets: (width..names.len()).collect(),
         kinds,
         names,
+        objects: Vec::new(),
         left_out: layout.left_out.clone(),
         place: "row",
         types: Vec::new(),
+        texts: Vec::new(),
         keys: Vec::new(),
     };
     Ok((origin, collect(&*dataset)?))

@@ -1,21 +1,17 @@
-//! The order of samples: a keyed permutation, computed per index.
-//!
-//! The order is a pure function of (number of rows, seed, epoch): no index vector, no state, the
-//! same on every rank and for every world size. A run's position is one number, the global sample
-//! cursor.
+//! A keyed permutation, computed per index: no index vector, no state. GPUs compute the same one ([`crate::ops::begin_step`]).
 //!
 //! Method: a Feistel network over the smallest power of two that holds all rows, with cycle walking
 //! (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002).
 
 /// Rounds of the network; four make it a pseudo-random permutation for ideal round functions (Luby
 /// and Rackoff, 1988), the others make up for a cheap one.
-const N_ROUNDS: usize = 6;
+pub(crate) const N_ROUNDS: usize = 6;
 
 /// Halves of fewer than 4 bits let the network's own bias show (counted over 200 000 keys); a
 /// handful of rows walks this larger domain instead.
 const MIN_BITS: u32 = 8;
 
-/// A bijection on `0..n`, chosen by (seed, epoch). Constant memory.
+/// A bijection on `0..n`, chosen by (seed, epoch): the order of the rows of an epoch. Constant memory.
 #[derive(Debug, Clone)]
 pub struct KeyedPermutation {
     n: u64,
@@ -46,6 +42,16 @@ impl KeyedPermutation {
     /// Whether the rows keep their own order.
     pub fn is_identity(&self) -> bool {
         self.keys.is_none()
+    }
+
+    /// Widths of the network's halves, the upper one first; both 0 for the identity.
+    pub(crate) fn bits(&self) -> (u32, u32) {
+        (self.high_bits, self.low_bits)
+    }
+
+    /// Keys of the rounds; `None` for the identity.
+    pub(crate) fn keys(&self) -> Option<[u64; N_ROUNDS]> {
+        self.keys
     }
 
     /// Number of rows.

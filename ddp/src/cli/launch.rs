@@ -1,0 +1,93 @@
+//! Arguments of `ddp-train launch`.
+
+use std::ffi::OsString;
+
+use clap::Args;
+
+use super::count;
+
+/// `ddp-train launch`
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Starts `mpirun` (Open MPI 4 and 5), `mpiexec` (MPICH) or, in a Slurm job, `srun`; one rank on this host needs none of them. \
+When a rank or a host is lost, the ranks start again from the newest valid checkpoint; a run that fails by itself is not repeated.\n\
+`ddp-train launch -n 2 -- run.toml --out runs/big` or `... -- train run.toml ...`: the arguments after `--` are those of `ddp-train train`. \
+To continue a run that was stopped, add --resume auto there.\n\
+SIGTERM, SIGINT and SIGUSR1 let the run save a checkpoint and end with 85; a second SIGINT ends it at once (130).\n\
+Exit status: that of the run; 0 only if it wrote `done.json`.")]
+pub struct LaunchArgs {
+    /// Ranks of the job, or `auto`: the slots of the hosts; where they name none, one rank per GPU, or one on a host without GPUs
+    #[arg(short = 'n', long = "ranks", value_name = "N|auto", default_value = "auto", value_parser = ranks)]
+    pub ranks: RankCount,
+
+    /// Hosts of the job: a file with lines such as `node1 slots=8`, or a list such as node1:8,node2:8 [default: this host, or
+    /// those of the Slurm job]
+    #[arg(long, value_name = "FILE|H:N,...")]
+    pub hosts: Option<String>,
+
+    /// Restarts after which the job is given up
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub max_restarts: usize,
+
+    /// Fewest hosts to start with; hosts that do not answer are left out, and the number of ranks follows [default: all]
+    #[arg(long, value_name = "N", value_parser = count, requires = "hosts")]
+    pub min_hosts: Option<usize>,
+
+    /// Arguments of `ddp-train train`; the word `train` may be left out
+    #[arg(last = true, value_name = "RUN.toml|TABLE ...")]
+    pub train: Vec<OsString>,
+}
+
+/// Number of ranks, as typed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RankCount {
+    /// What the hosts offer.
+    Auto,
+    /// So many.
+    Exactly(usize),
+}
+
+fn ranks(text: &str) -> Result<RankCount, String> {
+    match text {
+        "auto" => Ok(RankCount::Auto),
+        number => count(number).map(RankCount::Exactly),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn parse(line: &str) -> Result<LaunchArgs, clap::Error> {
+        let cli = Cli::try_parse_from(std::iter::once("ddp-train").chain(line.split_whitespace()))?;
+        match cli.command {
+            Command::Launch(args) => Ok(args),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn all_behind_the_dashes_is_for_train() {
+        let args = parse("launch -n 4 --hosts a:2,b:2 --min-hosts 1 -- train run.toml -n --out x").unwrap();
+        assert_eq!((args.ranks, args.min_hosts, args.max_restarts), (RankCount::Exactly(4), Some(1), 3));
+        assert_eq!(args.train, ["train", "run.toml", "-n", "--out", "x"]);
+        let args = parse("launch").unwrap();
+        assert_eq!((args.ranks, args.train.len()), (RankCount::Auto, 0));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        for line in [
+            "launch -n 0",
+            "launch -n two",
+            "launch run.toml",
+            "launch --min-hosts 2",
+            "launch --max-restarts -1",
+        ] {
+            assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
+        }
+    }
+}

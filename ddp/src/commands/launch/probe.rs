@@ -1,0 +1,130 @@
+//! The remote shell: whether hosts answer, and how many GPUs they have.
+
+use std::io::Read as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::Value;
+
+use super::hosts::Host;
+
+/// How long a host may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(8);
+const POLL: Duration = Duration::from_millis(20);
+/// No host may ask for a password, which nobody would see.
+const SSH: &str = "ssh -o BatchMode=yes -o ConnectTimeout=5";
+
+/// The program that runs commands on other hosts: ssh, or the one that the launcher uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Agent(String);
+
+impl Agent {
+    /// The agent of Open MPI's settings in the environment; else ssh.
+    pub(super) fn new(lookup: impl Fn(&str) -> Option<String>) -> Self {
+        let names = ["OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent"];
+        let set = names.iter().find_map(|name| lookup(name).filter(|value| !value.trim().is_empty()));
+        Agent(set.unwrap_or_else(|| SSH.to_owned()))
+    }
+
+    /// Its command line.
+    pub(super) fn text(&self) -> &str {
+        &self.0
+    }
+
+    fn command(&self, host: &Host, words: &[&str]) -> Command {
+        let mut own = self.0.split_whitespace();
+        let mut command = Command::new(own.next().unwrap_or("ssh"));
+        command.args(own).arg(&host.name).args(words);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
+        command
+    }
+
+    /// Which of `hosts` answer; `own`, the host of this process, always does. Takes 8 s at most.
+    pub(super) fn answering(&self, hosts: &[Host], own: &str) -> Vec<bool> {
+        let answers = |host: &Host| host.is_local(own) || output(self.command(host, &["true"])).is_some();
+        std::thread::scope(|scope| {
+            let probes: Vec<_> = hosts.iter().map(|host| scope.spawn(move || answers(host))).collect();
+            probes.into_iter().map(|probe| probe.join().unwrap_or(false)).collect()
+        })
+    }
+
+    /// GPUs of `host`, as `binary devices` lists them there; `None` if it does not answer.
+    pub(super) fn n_gpus(&self, host: &Host, binary: &Path) -> Option<usize> {
+        n_gpus(&output(self.command(host, &[binary.to_str()?, "devices", "--json"]))?)
+    }
+}
+
+/// Number of GPUs in the output of `devices --json`.
+fn n_gpus(output: &str) -> Option<usize> {
+    let report: Value = serde_json::from_str(output).ok()?;
+    Some(report.get("gpus")?.as_array()?.len())
+}
+
+/// What the command prints, if it succeeds in time.
+fn output(mut command: Command) -> Option<String> {
+    let mut child = command.spawn().ok()?;
+    let mut stdout = child.stdout.take()?;
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        stdout.read_to_string(&mut text).ok().map(|_| text)
+    });
+    let is_ok = succeeds(&mut child);
+    // Whatever it has started holds the pipe open.
+    if let (false, Some(group)) = (is_ok, Pid::from_raw(child.id().cast_signed())) {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    let _ = child.wait();
+    if is_ok { reader.join().ok()? } else { None }
+}
+
+fn succeeds(child: &mut Child) -> bool {
+    let started = Instant::now();
+    while started.elapsed() < TIMEOUT {
+        match child.try_wait() {
+            Ok(Some(status)) => return status.success(),
+            Ok(None) => std::thread::sleep(POLL),
+            Err(_) => return false,
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(name: &str) -> Host {
+        Host { name: name.to_owned(), slots: None }
+    }
+
+    #[test]
+    fn the_launchers_agent_is_taken() {
+        assert_eq!(Agent::new(|_| None).text(), SSH);
+        let set = |name: &str| (name == "OMPI_MCA_plm_rsh_agent").then(|| "my agent".to_owned());
+        assert_eq!(Agent::new(set).text(), "my agent");
+    }
+
+    #[test]
+    fn only_hosts_that_answer_count() {
+        // `test HOST != true`... an agent that fails for one host.
+        let agent = Agent("test b !=".to_owned());
+        let own = host("own");
+        let command = agent.command(&own, &[]);
+        assert_eq!(command.get_args().collect::<Vec<_>>(), ["b", "!=", "own"]);
+        let missing = Agent("/nonexistent/agent".to_owned());
+        assert_eq!(missing.answering(&[host("own"), host("b")], "own"), [true, false]);
+        let all = Agent("echo".to_owned());
+        assert_eq!(all.answering(&[host("a"), host("b")], "own"), [true, true]);
+        let none = Agent("false".to_owned());
+        assert_eq!(none.answering(&[host("a"), host("own")], "own"), [false, true]);
+    }
+
+    #[test]
+    fn gpus_are_counted() {
+        assert_eq!(n_gpus("{\"gpus\":[{\"index\":0},{\"index\":1}]}"), Some(2));
+        assert_eq!((n_gpus("{\"gpus\":[]}"), n_gpus("no json")), (Some(0), None));
+    }
+}

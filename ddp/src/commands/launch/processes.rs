@@ -1,0 +1,145 @@
+//! Processes below this one, from `/proc`: which of them are ranks, and ending those that outlive their launcher.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+/// Time between two looks at processes that are to end.
+const POLL: Duration = Duration::from_millis(20);
+
+/// A process of this host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Process {
+    pid: i32,
+    parent: i32,
+    /// Whether it has ended and its parent has not asked for its status.
+    is_zombie: bool,
+}
+
+/// Path of this program, without the note that its file was replaced.
+pub(super) fn own_program() -> PathBuf {
+    program_of("self").unwrap_or_default()
+}
+
+fn program_of(pid: &str) -> Option<PathBuf> {
+    let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let text = path.to_str().and_then(|text| text.strip_suffix(" (deleted)"));
+    Some(text.map_or_else(|| path.clone(), PathBuf::from))
+}
+
+/// The processes below this one that run `program`.
+pub(super) fn running(program: &Path) -> Vec<i32> {
+    let runs = |pid: &i32| program_of(&pid.to_string()).is_some_and(|path| path == program);
+    let alive = below_this_one().into_iter().filter(|process| !process.is_zombie);
+    alive.map(|process| process.pid).filter(runs).collect()
+}
+
+/// Number of processes below this one that ran `program` and have ended, but whose parent has not asked for their status: a launcher
+/// that hangs leaves them so.
+pub(super) fn n_unreaped(program: &Path) -> usize {
+    /// Bytes of a process's name that the system keeps.
+    const NAME_LEN: usize = 15;
+    let Some(name) = program.file_name().map(|name| name.as_encoded_bytes()) else { return 0 };
+    let name = &name[..name.len().min(NAME_LEN)];
+    let is_one =
+        |pid: i32| fs::read(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_ascii_end() == name);
+    below_this_one().into_iter().filter(|process| process.is_zombie && is_one(process.pid)).count()
+}
+
+/// Sends `signal` to process `pid`, unless it would end by it; returns whether it was sent.
+pub(super) fn notify(pid: i32, signal: Signal) -> bool {
+    let is_safe =
+        ["SigCgt:", "SigBlk:"].iter().any(|mask| has_signal(&pid.to_string(), mask, signal.as_raw()));
+    is_safe && Pid::from_raw(pid).is_some_and(|pid| kill_process(pid, signal).is_ok())
+}
+
+/// Kills all processes below this one, which must be their subreaper, and waits for their end. Returns how many are left after
+/// `deadline`: those that wait for a device or a file system can't be killed.
+pub(super) fn kill_all(deadline: Duration) -> usize {
+    let started = Instant::now();
+    loop {
+        let processes = below_this_one();
+        for process in &processes {
+            let Some(pid) = Pid::from_raw(process.pid) else { continue };
+            if process.is_zombie {
+                // Another's child is reaped by its parent, or comes to this process once that has ended.
+                let _ = waitpid(Some(pid), WaitOptions::NOHANG);
+            } else {
+                // It may have ended since.
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+        let n_alive = processes.iter().filter(|process| !process.is_zombie).count();
+        if processes.is_empty() || started.elapsed() > deadline {
+            return n_alive;
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// Whether this process ignores `signal`, as under `nohup`.
+pub(super) fn is_ignored(signal: i32) -> bool {
+    has_signal("self", "SigIgn:", signal)
+}
+
+fn has_signal(pid: &str, mask: &str, signal: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix(mask));
+    let bits = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    bits & (1 << (signal - 1)) != 0
+}
+
+fn below_this_one() -> Vec<Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let all: Vec<Process> = pids.filter_map(read).collect();
+    below(std::process::id().cast_signed(), &all)
+}
+
+/// The processes below `root`, in any depth.
+fn below(root: i32, all: &[Process]) -> Vec<Process> {
+    let mut found: Vec<Process> = Vec::new();
+    let mut parents = BTreeSet::from([root]);
+    while !parents.is_empty() {
+        let children: Vec<Process> =
+            all.iter().filter(|process| parents.contains(&process.parent)).copied().collect();
+        parents = children.iter().map(|process| process.pid).collect();
+        found.extend(children);
+    }
+    found
+}
+
+fn read(pid: i32) -> Option<Process> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // After the name, which may hold anything: state, parent.
+    let mut words = stat.rsplit_once(')')?.1.split_whitespace();
+    let is_zombie = matches!(words.next()?, "Z" | "X");
+    Some(Process { pid, parent: words.next()?.parse().ok()?, is_zombie })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_of_children_count() {
+        let process = |pid, parent| Process { pid, parent, is_zombie: false };
+        let all = [process(9, 5), process(2, 1), process(5, 2), process(3, 1), process(7, 3)];
+        let pids = |root| below(root, &all).iter().map(|process| process.pid).collect::<Vec<_>>();
+        assert_eq!(pids(2), [5, 9]);
+        assert_eq!(pids(1), [2, 3, 5, 7, 9]);
+        assert!(pids(9).is_empty());
+    }
+
+    #[test]
+    fn the_state_of_signals_is_read() {
+        // The runtime of Rust ignores SIGPIPE and handles SIGSEGV.
+        assert!(is_ignored(13) && !is_ignored(12));
+        let own = std::process::id().cast_signed();
+        assert!(has_signal("self", "SigCgt:", 11) && !notify(own, Signal::USR2));
+        assert!(!own_program().as_os_str().is_empty());
+    }
+}

@@ -1,0 +1,258 @@
+//! The program that starts the ranks, and its command line.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::error::LaunchError;
+use super::hosts::Host;
+use super::probe::Agent;
+
+/// A program that starts ranks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Starter {
+    /// None: one rank on this host is a process of this program.
+    Alone,
+    /// Open MPI's mpirun, or PRRTE's prterun.
+    OpenMpi {
+        /// Name of the program.
+        program: &'static str,
+        /// Major version: from 5 on PRRTE starts the ranks, and has settings of its own.
+        major: u32,
+        /// Its installation, where other hosts would not find it by themselves.
+        prefix: Option<PathBuf>,
+    },
+    /// MPICH's or Intel MPI's mpiexec (Hydra).
+    Mpich {
+        /// Name of the program.
+        program: &'static str,
+    },
+    /// Slurm's srun.
+    Srun,
+}
+
+/// What is started.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct JobSpec<'a> {
+    pub(super) n_ranks: usize,
+    /// Other hosts; empty if all ranks run on this one, or on those of the Slurm job.
+    pub(super) hosts: &'a [Host],
+    /// This program.
+    pub(super) binary: &'a Path,
+    /// Its arguments.
+    pub(super) args: &'a [OsString],
+}
+
+/// What the launcher must be told of this host.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Machine {
+    pub(super) is_root: bool,
+    pub(super) has_remote_shell: bool,
+    /// Whether a seccomp filter keeps ranks from reading each other's memory, as in most containers.
+    pub(super) has_seccomp: bool,
+    pub(super) is_in_slurm: bool,
+    /// Names of environment variables that ranks on other hosts need.
+    pub(super) forwarded: Vec<String>,
+}
+
+/// A program with its arguments and additions to its environment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CommandLine {
+    pub(super) program: OsString,
+    pub(super) args: Vec<OsString>,
+    /// Variables that are set unless the user has set them.
+    pub(super) env: Vec<(&'static str, String)>,
+}
+
+impl Starter {
+    /// Finds the program that can start `n_ranks` ranks.
+    ///
+    /// # Errors
+    /// [`LaunchError::NoLauncher`], [`LaunchError::UnknownLauncher`], [`LaunchError::WithoutMpi`].
+    pub(super) fn find(n_ranks: usize, is_local: bool, machine: &Machine) -> Result<Self, LaunchError> {
+        if n_ranks == 1 && is_local {
+            return Ok(Starter::Alone);
+        }
+        if cfg!(not(feature = "mpi")) {
+            return Err(LaunchError::WithoutMpi { n_ranks });
+        }
+        // Without the plugin every task would be a world of its own.
+        if machine.is_in_slurm && output("srun", "--mpi=list").is_some_and(|list| list.contains("pmix")) {
+            return Ok(Starter::Srun);
+        }
+        for program in ["mpirun", "mpiexec"] {
+            if let Some(version) = output(program, "--version") {
+                return Self::of_version(program, &version, prefix(program));
+            }
+        }
+        Err(LaunchError::NoLauncher { n_ranks })
+    }
+
+    /// Tells the program by what it says of itself.
+    fn of_version(
+        program: &'static str,
+        version: &str,
+        prefix: Option<PathBuf>,
+    ) -> Result<Self, LaunchError> {
+        let is_named = |names: &[&str]| names.iter().any(|name| version.contains(name));
+        if is_named(&["Open MPI", "OpenRTE", "PRRTE", "OpenPMIx"]) {
+            let number = version.split_once(") ").map_or("", |(_, rest)| rest);
+            let major = number.split('.').next().and_then(|major| major.trim().parse().ok());
+            // prterun counts from 1 on.
+            let is_prrte = is_named(&["PRRTE", "OpenPMIx"]) && !is_named(&["Open MPI"]);
+            let major = if is_prrte { 5 } else { major.unwrap_or(4) };
+            return Ok(Starter::OpenMpi { program, major, prefix });
+        }
+        if is_named(&["HYDRA", "MPICH", "Intel(R) MPI"]) {
+            return Ok(Starter::Mpich { program });
+        }
+        let version = version.lines().next().unwrap_or_default().trim().to_owned();
+        Err(LaunchError::UnknownLauncher { program: program.to_owned(), version })
+    }
+
+    /// Name for messages.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Starter::Alone => "the rank",
+            Starter::OpenMpi { program, .. } | Starter::Mpich { program } => program,
+            Starter::Srun => "srun",
+        }
+    }
+
+    /// The command line that starts `job`.
+    pub(super) fn command_line(&self, job: &JobSpec<'_>, machine: &Machine, agent: &Agent) -> CommandLine {
+        let n_ranks = job.n_ranks.to_string();
+        let list = |separator: &str| {
+            let words = job.hosts.iter().map(|host| match host.slots {
+                _ if separator.is_empty() => host.name.clone(),
+                slots => format!("{}{separator}{}", host.name, slots.unwrap_or(1)),
+            });
+            words.collect::<Vec<_>>().join(",")
+        };
+        let mut args: Vec<String> = Vec::new();
+        let mut env = Vec::new();
+        match self {
+            Starter::Alone => {
+                let (program, args) = (job.binary.into(), job.args.to_vec());
+                return CommandLine { program, args, env };
+            }
+            Starter::OpenMpi { major, prefix, .. } => {
+                // A rank's threads share the host's cores by this program's own count.
+                args.extend(["-n", &n_ranks, "--bind-to", "none"].map(str::to_owned));
+                if *major < 5 {
+                    // The ranks report a loss themselves. Open MPI 5 has no such option.
+                    args.push("--quiet".to_owned());
+                }
+                if job.hosts.is_empty() {
+                    // Two ranks on one core are no reason to refuse.
+                    args.push("--oversubscribe".to_owned());
+                } else {
+                    args.extend(["--host", &list(":"), "--map-by", "slot"].map(str::to_owned));
+                    let prefix = prefix.as_ref().map(|prefix| prefix.display().to_string());
+                    args.extend(prefix.into_iter().flat_map(|prefix| ["--prefix".to_owned(), prefix]));
+                    args.extend(machine.forwarded.iter().flat_map(|name| ["-x".to_owned(), name.clone()]));
+                }
+                env = open_mpi_env(*major, job.hosts.is_empty(), machine, agent);
+            }
+            Starter::Mpich { .. } => {
+                args.extend(["-n".to_owned(), n_ranks]);
+                if !job.hosts.is_empty() {
+                    args.extend(["-hosts".to_owned(), list(":")]);
+                }
+            }
+            Starter::Srun => {
+                args.extend(["--mpi=pmix", "--kill-on-bad-exit=1"].map(str::to_owned));
+                args.push(format!("--ntasks={n_ranks}"));
+                if !job.hosts.is_empty() {
+                    args.push(format!("--nodes={}", job.hosts.len()));
+                    args.push(format!("--nodelist={}", list("")));
+                }
+            }
+        }
+        let mut args: Vec<OsString> = args.into_iter().map(OsString::from).collect();
+        args.push(job.binary.into());
+        args.extend(job.args.iter().cloned());
+        CommandLine { program: self.name().into(), args, env }
+    }
+}
+
+/// Settings of Open MPI; the same as in `launch/mpi-env`, and no network for ranks of one host.
+fn open_mpi_env(major: u32, is_local: bool, machine: &Machine, agent: &Agent) -> Vec<(&'static str, String)> {
+    let mut env = Vec::new();
+    let mut set = |name, value: &str| env.push((name, value.to_owned()));
+    if machine.is_root {
+        // Open MPI refuses to run as root unless told twice; a container often has no other user.
+        set("OMPI_ALLOW_RUN_AS_ROOT", "1");
+        set("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    }
+    if machine.has_seccomp {
+        set("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
+    }
+    match (is_local, major) {
+        (true, _) => {
+            // Shared memory only: with its TCP and libfabric transports, each rank listens on all interfaces. (`if_include = lo`
+            // changes which addresses are announced, not those that are listened on, and Open MPI 5 does not start with it.)
+            set("OMPI_MCA_btl", if major < 5 { "self,vader" } else { "self,sm" });
+            set("OMPI_MCA_pml", "ob1");
+            // Even on one host Open MPI 4 stops where it finds no remote shell.
+            if major < 5 && !machine.has_remote_shell && !machine.is_in_slurm {
+                set("OMPI_MCA_plm", "isolated");
+            }
+        }
+        (false, ..5) => set("OMPI_MCA_plm_rsh_agent", agent.text()),
+        (false, 5..) => set("PRTE_MCA_plm_ssh_agent", agent.text()),
+    }
+    env
+}
+
+/// What `program` prints with `flag`; `None` if it is not there.
+fn output(program: &str, flag: &str) -> Option<String> {
+    let output = Command::new(program).arg(flag).stdin(std::process::Stdio::null()).output().ok()?;
+    Some(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+}
+
+/// Whether a program of one of these names is on the PATH, and where.
+pub(super) fn on_path(names: &[&str]) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    folders
+        .iter()
+        .flat_map(|folder| names.iter().map(move |name| folder.join(name)))
+        .find(|path| path.is_file())
+}
+
+/// The installation of `program`, unless it lies where the system keeps its own.
+fn prefix(program: &str) -> Option<PathBuf> {
+    let folder = on_path(&[program])?.parent()?.to_owned();
+    let is_system = [Path::new("/usr/bin"), Path::new("/bin")].contains(&folder.as_path());
+    folder.parent().filter(|_| !is_system).map(Path::to_owned)
+}
+
+impl Machine {
+    /// This host.
+    pub(super) fn new() -> Self {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let seccomp = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
+        let names = ["LD_LIBRARY_PATH", "RUST_BACKTRACE", "RUST_LOG", "NO_COLOR"];
+        let prefixes = ["DDP_", "NCCL_", "CUDA_", "UCX_"];
+        let is_forwarded = |name: &String| {
+            names.contains(&name.as_str()) || prefixes.iter().any(|prefix| name.starts_with(prefix))
+        };
+        let mut forwarded: Vec<String> = std::env::vars_os()
+            .filter_map(|(name, _)| name.into_string().ok())
+            .filter(is_forwarded)
+            .collect();
+        forwarded.sort();
+        Machine {
+            is_root: rustix::process::geteuid().is_root(),
+            has_remote_shell: on_path(&["ssh", "rsh"]).is_some(),
+            has_seccomp: seccomp.is_some_and(|mode| mode.trim() == "2"),
+            is_in_slurm: std::env::var_os("SLURM_JOB_ID").is_some(),
+            forwarded,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "starter_tests.rs"]
+mod tests;

@@ -1,0 +1,28 @@
+//! The error of a row with texts where numbers are expected: it names all of these columns, not only the first.
+
+use std::path::Path;
+
+use super::cell::{self, Notation};
+use super::columns::Role;
+use super::csv::CsvError;
+use crate::data::CellProblem;
+
+/// The error of the cell in `line` and `column`, or of all features of its row that hold text.
+pub(super) fn error_of_cell<'a>(
+    path: &Path,
+    (line, column): (u64, &str),
+    problem: CellProblem,
+    row: impl Iterator<Item = (&'a str, Role, &'a [u8])>,
+    notation: &Notation,
+) -> CsvError {
+    let path = path.to_owned();
+    if matches!(problem, CellProblem::NotANumber { .. }) {
+        let texts = row.filter(|(_, role, _)| matches!(role, Role::Feature(_)));
+        let texts = texts.filter(|(_, _, cell)| cell::is_text(cell, notation));
+        let texts: Vec<_> = texts.map(|(name, _, cell)| (name.to_owned(), cell::shown(cell))).collect();
+        if texts.len() > 1 {
+            return CsvError::Texts { path, line, texts };
+        }
+    }
+    CsvError::Cell { path, line, column: column.to_owned(), problem }
+}

@@ -1,0 +1,272 @@
+//! Comparison of the replicas: what all ranks must hold alike is compared by fingerprints, one per parameter and tensor, and
+//! repaired from a majority.
+//!
+//! All ranks hold the weights. They hold the same optimiser state of what each of them updates: of all weights, or with ZeRO, and
+//! where ranks that share memory divide the update, of nothing or of the rest of the division.
+
+use std::fmt;
+use std::ops::Range;
+
+use ddp_comm::{Rank, ReduceOp, World};
+use ddp_kernels::cuda::{Download, Gpu};
+use ddp_kernels::ops::fingerprint;
+use ddp_kernels::{DType, Device, MemoryUse, Tensor, TensorMut};
+
+use crate::data_parallel::error::Result;
+use crate::data_parallel::shard_plan::ShardPlan;
+use crate::model::Network;
+use crate::optim::optimizer::Optimizer;
+
+/// Compares the replicas of a run. Memory is allocated once, 8 bytes per parameter and tensor.
+#[derive(Debug)]
+pub struct ReplicaCheck {
+    pieces: Vec<Piece>,
+    /// A fingerprint per piece, `[n]` i64, on the model's device.
+    sums: Tensor,
+    /// Brings them to the host, from a GPU.
+    download: Option<Download>,
+}
+
+/// A range of a tensor that all ranks hold alike.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Piece {
+    /// Index of the optimiser's state tensor, or `None` for the weights.
+    state: Option<usize>,
+    /// Elements of the flat buffer, and of the tensor.
+    range: Range<usize>,
+    tensor: &'static str,
+    parameter: String,
+}
+
+/// A parameter of which the ranks hold different bits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplicaDifference {
+    /// The tensor: `weights`, or the name of a tensor of the optimiser's state.
+    pub tensor: &'static str,
+    /// Name of the parameter.
+    pub parameter: String,
+    /// Ranks by the bits that they hold: the largest group first, among equal ones that of the lowest rank.
+    pub groups: Vec<Vec<usize>>,
+}
+
+/// All parameters of which the ranks hold different bits; at least one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplicaDifferences(Vec<ReplicaDifference>);
+
+impl ReplicaDifference {
+    /// The lowest of the ranks that hold the same bits, if these are more than half of all.
+    pub fn majority(&self) -> Option<usize> {
+        let n_ranks: usize = self.groups.iter().map(Vec::len).sum();
+        self.groups.first().filter(|group| 2 * group.len() > n_ranks).map(|group| group[0])
+    }
+}
+
+impl fmt::Display for ReplicaDifference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ranks = |groups: &[Vec<usize>]| {
+            let mut ranks: Vec<usize> = groups.iter().flatten().copied().collect();
+            ranks.sort_unstable();
+            let names: Vec<_> = ranks.iter().map(ToString::to_string).collect();
+            format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, names.join(", "))
+        };
+        match self.majority() {
+            Some(_) => write!(
+                f,
+                "{} of {} on {} (not as on {})",
+                self.tensor,
+                self.parameter,
+                ranks(&self.groups[1..]),
+                ranks(&self.groups[..1])
+            ),
+            None => write!(
+                f,
+                "{} of {} between {}, without a majority",
+                self.tensor,
+                self.parameter,
+                ranks(&self.groups)
+            ),
+        }
+    }
+}
+
+impl ReplicaDifferences {
+    /// The differences, in the order of the flat buffer, those of the weights first.
+    pub fn all(&self) -> &[ReplicaDifference] {
+        &self.0
+    }
+
+    /// Whether a majority of the ranks agrees on each parameter.
+    pub fn have_majority(&self) -> bool {
+        self.0.iter().all(|difference| difference.majority().is_some())
+    }
+}
+
+impl fmt::Display for ReplicaDifferences {
+    /// Names the first ones, one per line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MAX_NAMED: usize = 8;
+        let lines: Vec<_> = self.0.iter().take(MAX_NAMED).map(ToString::to_string).collect();
+        f.write_str(&lines.join("\n  "))?;
+        match self.0.len().saturating_sub(MAX_NAMED) {
+            0 => Ok(()),
+            more => write!(f, "\n  and {more} more"),
+        }
+    }
+}
+
+impl ReplicaCheck {
+    /// Prepares the comparison of `model` and of the state of `optimizer`, divided as in `plan`.
+    ///
+    /// # Errors
+    /// `ExchangeError::Kernel` if the device is out of memory.
+    pub(crate) fn new(model: &Network, optimizer: &Optimizer, plan: &ShardPlan) -> Result<Self> {
+        let pieces = pieces(model, optimizer, plan);
+        let sums = Tensor::zeros_for(MemoryUse::Workspace, &[pieces.len()], DType::I64, model.device())?;
+        let download = match model.device() {
+            Device::Cpu => None,
+            Device::Cuda(index) => Some(Download::new(Gpu::get(index)?, sums.size_bytes())?),
+        };
+        Ok(ReplicaCheck { pieces, sums, download })
+    }
+
+    /// Compares the ranks' replicas as the work enqueued so far leaves them; returns the same on all ranks. Collective; on a GPU
+    /// the host waits for that work.
+    ///
+    /// # Errors
+    /// `ExchangeError::Kernel`; `ExchangeError::Comm` if a collective fails.
+    pub(crate) fn compare(
+        &mut self,
+        world: &World,
+        model: &Network,
+        optimizer: &Optimizer,
+    ) -> Result<Option<ReplicaDifferences>> {
+        let own = self.fingerprints(world, model, optimizer)?;
+        // The complement's maximum is the complement of the minimum, so that one all-reduce gives both.
+        let mut extremes: Vec<i64> = own.iter().copied().chain(own.iter().map(|sum| !sum)).collect();
+        let n_extremes = extremes.len();
+        let view = TensorMut::from_slice(&mut extremes, &[n_extremes])?;
+        world.group().all_reduce(ReduceOp::Max, view)?;
+        let (max, min) = extremes.split_at(own.len());
+        let differ: Vec<usize> = (0..own.len()).filter(|&piece| max[piece] != !min[piece]).collect();
+        if differ.is_empty() {
+            return Ok(None);
+        }
+        let bytes: Vec<u8> = differ.iter().flat_map(|&piece| own[piece].to_le_bytes()).collect();
+        let of_ranks = world.group().all_gather_bytes(&bytes)?;
+        let difference = |(index, &piece): (usize, &usize)| {
+            let Piece { tensor, parameter, .. } = self.pieces[piece].clone();
+            let sums: Vec<&[u8]> = of_ranks.iter().map(|bytes| &bytes[8 * index..8 * index + 8]).collect();
+            ReplicaDifference { tensor, parameter, groups: groups_of_equal(&sums) }
+        };
+        Ok(Some(ReplicaDifferences(differ.iter().enumerate().map(difference).collect())))
+    }
+
+    /// Copies each parameter of `differences` from a rank of its majority to all ranks. Collective.
+    ///
+    /// # Errors
+    /// `ExchangeError::Kernel`; `ExchangeError::Comm` if a collective fails.
+    pub(crate) fn repair(
+        &self,
+        world: &World,
+        model: &mut Network,
+        optimizer: &mut Optimizer,
+        differences: &ReplicaDifferences,
+    ) -> Result<()> {
+        for difference in differences.all() {
+            let is_it =
+                |piece: &&Piece| piece.tensor == difference.tensor && piece.parameter == difference.parameter;
+            let (Some(piece), Some(from)) = (self.pieces.iter().find(is_it), difference.majority()) else {
+                continue;
+            };
+            let tensor = match piece.state {
+                None => model.weights_mut().0,
+                Some(index) => optimizer.state_mut().swap_remove(index).1,
+            };
+            let values = tensor.view_mut().range(piece.range.start, piece.range.end)?;
+            world.tensor_group().broadcast(Rank(from), values)?;
+            if piece.state.is_none() {
+                model.refresh_compute_weights(piece.range.clone())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The fingerprints of this rank's pieces, on the host.
+    fn fingerprints(&mut self, world: &World, model: &Network, optimizer: &Optimizer) -> Result<Vec<i64>> {
+        let state = optimizer.state();
+        for (index, piece) in self.pieces.iter().enumerate() {
+            let tensor = piece.state.map_or(model.weights(), |index| state[index].1);
+            let values = tensor.view().range(piece.range.start, piece.range.end)?;
+            fingerprint(values, self.sums.view_mut().range(index, index + 1)?)?;
+        }
+        let Some(download) = &mut self.download else { return Ok(self.sums.to_vec()?) };
+        download.start(self.sums.view())?;
+        world.tensor_group().wait_until(|| download.is_there())?;
+        Ok(download.wait::<i64>()?.to_vec())
+    }
+}
+
+/// What all ranks hold alike, the weights first.
+fn pieces(model: &Network, optimizer: &Optimizer, plan: &ShardPlan) -> Vec<Piece> {
+    let slots = model.layout().slots();
+    let shared_state = if plan.is_sharded() { 0..0 } else { plan.rest().flat };
+    let piece = |state: Option<(usize, &'static str)>, range: Range<usize>, parameter: &str| Piece {
+        state: state.map(|(index, _)| index),
+        range,
+        tensor: state.map_or("weights", |(_, name)| name),
+        parameter: parameter.to_owned(),
+    };
+    let weights = slots.iter().map(|slot| piece(None, slot.range(), &slot.name));
+    let names: Vec<_> = optimizer.state().into_iter().map(|(name, _)| name).enumerate().collect();
+    let state = names.iter().flat_map(|&state| {
+        let within =
+            |range: Range<usize>| range.start.max(shared_state.start)..range.end.min(shared_state.end);
+        let shared = slots.iter().map(move |slot| (within(slot.range()), slot));
+        shared
+            .filter(|(range, _)| !range.is_empty())
+            .map(move |(range, slot)| piece(Some(state), range, &slot.name))
+    });
+    weights.chain(state).collect()
+}
+
+/// Groups ranks with equal values: the largest group first, among equal ones that of the lowest rank.
+fn groups_of_equal<T: PartialEq>(of_ranks: &[T]) -> Vec<Vec<usize>> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for (rank, value) in of_ranks.iter().enumerate() {
+        match groups.iter_mut().find(|group| of_ranks[group[0]] == *value) {
+            Some(group) => group.push(rank),
+            None => groups.push(vec![rank]),
+        }
+    }
+    groups.sort_by_key(|group| std::cmp::Reverse(group.len()));
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn difference(values: &[u64]) -> ReplicaDifference {
+        let groups = groups_of_equal(values);
+        ReplicaDifference { tensor: "m", parameter: "layers.0.weight".to_owned(), groups }
+    }
+
+    #[test]
+    fn the_ranks_of_the_minority_are_named() {
+        let text = |values: &[u64]| difference(values).to_string();
+        assert_eq!(text(&[7, 7, 3]), "m of layers.0.weight on rank 2 (not as on ranks 0, 1)");
+        assert_eq!(text(&[3, 7, 7, 2, 7]), "m of layers.0.weight on ranks 0, 3 (not as on ranks 1, 2, 4)");
+        assert_eq!(text(&[1, 2]), "m of layers.0.weight between ranks 0, 1, without a majority");
+        assert_eq!(difference(&[3, 7, 7]).majority(), Some(1));
+        for tie in [&[1, 2][..], &[1, 2, 3], &[1, 2, 2, 1], &[1, 2, 3, 3]] {
+            assert_eq!(difference(tie).majority(), None, "{tie:?}");
+        }
+        assert!(!ReplicaDifferences(vec![difference(&[1, 1, 2]), difference(&[1, 2, 3])]).have_majority());
+    }
+
+    #[test]
+    fn a_long_list_is_cut() {
+        let text = ReplicaDifferences(vec![difference(&[1, 1, 2]); 20]).to_string();
+        assert!(text.lines().count() == 9 && text.ends_with("\n  and 12 more"), "{text}");
+    }
+}

@@ -1,0 +1,329 @@
+//! The lease in `.lock`: host, process and time of the owner, renewed each second, for file systems on which a lock of one host
+//! is unknown to the others.
+//!
+//! A host judges the lease of another by watching whether it is renewed, on its own monotonic clock: clocks of hosts differ. The
+//! thread that renews the lease also notices that the folder was deleted, or taken over while this host was suspended.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::run_folder::error::Loss;
+use crate::run_folder::lock_file::open_unlinked;
+use crate::run_folder::time::utc;
+
+/// Times of leases; tests take shorter ones.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pace {
+    /// Time between two renewals.
+    pub(super) interval: Duration,
+    /// Time without a renewal after which the owner counts as gone.
+    pub(super) stale_after: Duration,
+}
+
+/// Between hosts whose views of a file can be seconds apart.
+pub(super) const PACE: Pace = Pace { interval: Duration::from_secs(1), stale_after: Duration::from_secs(6) };
+/// Largest lease that is read.
+const MAX_BYTES: u64 = 1024;
+
+/// What the lease of another host says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Foreign {
+    /// There is none.
+    None,
+    /// Its owner is alive.
+    Live { holder: String },
+    /// Its owner has not renewed it.
+    Stale { holder: String },
+}
+
+/// The lease of this process on one folder, renewed until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    /// Ends the thread when it is dropped.
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    loss: Arc<OnceLock<Loss>>,
+}
+
+/// The text of a lease, apart from the renewals.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Owner {
+    /// Such as "process 1234 on HOST".
+    holder: String,
+    /// Identifies the start of the host's kernel; two containers on one host share it, and the host's locks.
+    boot: String,
+}
+
+impl Owner {
+    fn this_process() -> Self {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        Owner { holder: holder(), boot: boot.trim().to_owned() }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut lines = text.lines();
+        let holder = lines.next()?.to_owned();
+        let boot = lines.next()?.strip_prefix("boot ")?.to_owned();
+        Some(Owner { holder, boot })
+    }
+
+    /// Always of one length, so that a renewal replaces the text in one write.
+    fn text(&self, n_renewals: u64) -> String {
+        let Owner { holder, boot } = self;
+        format!("{holder}\nboot {boot}\nrenewed {} ({n_renewals:010})\n", utc(SystemTime::now()))
+    }
+}
+
+/// This process and its host.
+pub(super) fn holder() -> String {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match host.trim() {
+        "" => format!("process {}", std::process::id()),
+        host => format!("process {} on {host}", std::process::id()),
+    }
+}
+
+/// Reads the lease and watches it if it is another host's, or if `is_locked` is false because the file system has no locks. A
+/// lease whose text is `known` was watched before.
+pub(super) fn foreign(path: &Path, is_locked: bool, known: Option<&str>, pace: Pace) -> (Foreign, String) {
+    let first = read(path);
+    let this = Owner::this_process();
+    let owner =
+        Owner::parse(&first).filter(|owner| !(is_locked && owner.boot == this.boot) && *owner != this);
+    let Some(Owner { holder, .. }) = owner else { return (Foreign::None, first) };
+    if known == Some(&first) {
+        return (Foreign::Stale { holder }, first);
+    }
+    let since = Instant::now();
+    while since.elapsed() < pace.stale_after {
+        thread::sleep(pace.interval / 4);
+        let now = read(path);
+        if now.is_empty() {
+            return (Foreign::None, now);
+        }
+        if now != first {
+            return (Foreign::Live { holder }, now);
+        }
+    }
+    (Foreign::Stale { holder }, first)
+}
+
+/// The text of the lease at `path`; empty if there is none. Opened anew each time: a network file system then asks its server.
+pub(super) fn read(path: &Path) -> String {
+    let mut text = Vec::new();
+    let opened = open_unlinked(OpenOptions::new().read(true), path);
+    // A lease that can't be read is treated like none: the lock decides.
+    let _ = opened.and_then(|file| file.take(MAX_BYTES).read_to_end(&mut text));
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+impl Lease {
+    /// Writes the lease of this process into the open lock file `lock` at `path`, and renews it from a thread.
+    pub(super) fn take(path: PathBuf, lock: &File, pace: Pace) -> io::Result<Self> {
+        let owner = Owner::this_process();
+        let text = owner.text(0);
+        lock.set_len(0)?;
+        lock.write_all_at(text.as_bytes(), 0)?;
+        let claimed = identity(lock)?;
+        let (end, ended) = mpsc::channel();
+        let loss = Arc::new(OnceLock::new());
+        let found = loss.clone();
+        let renew = move || {
+            for n_renewals in 1.. {
+                if ended.recv_timeout(pace.interval) != Err(RecvTimeoutError::Timeout) {
+                    return release(&path, claimed, &owner);
+                }
+                match renewed(&path, claimed, &owner, n_renewals) {
+                    Some(loss) => return found.set(loss).unwrap_or(()),
+                    None => continue,
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("lease".to_owned()).spawn(renew)?;
+        Ok(Lease { end: Some(end), thread: Some(thread), loss })
+    }
+
+    /// How the folder was lost, if it was.
+    pub(super) fn loss(&self) -> Option<&Loss> {
+        self.loss.get()
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.end = None;
+        if let Some(thread) = self.thread.take() {
+            // If it panicked, the panic hook has reported it.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Device and inode.
+pub(super) type Identity = (u64, u64);
+
+pub(super) fn identity(file: &File) -> io::Result<Identity> {
+    file.metadata().map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+/// Renews the lease unless the folder is lost. Another failure, such as a server that does not answer, is tried again later.
+fn renewed(path: &Path, claimed: Identity, owner: &Owner, n_renewals: u64) -> Option<Loss> {
+    let file = match open_unlinked(OpenOptions::new().read(true).write(true), path) {
+        Ok(file) => file,
+        Err(_) => return is_replaced(path, claimed).then_some(Loss::Deleted),
+    };
+    if identity(&file).ok()? != claimed {
+        return Some(Loss::Deleted);
+    }
+    let mut text = Vec::new();
+    (&file).take(MAX_BYTES).read_to_end(&mut text).ok()?;
+    match Owner::parse(&String::from_utf8_lossy(&text)) {
+        Some(other) if other != *owner => Some(Loss::TakenOver { by: other.holder }),
+        _ => {
+            // Closing the file sends it to the server of a network file system.
+            let _ = file.write_all_at(owner.text(n_renewals).as_bytes(), 0);
+            None
+        }
+    }
+}
+
+/// Whether the file is no longer there, or another one, such as a link, which is not opened.
+fn is_replaced(path: &Path, claimed: Identity) -> bool {
+    match fs::symlink_metadata(path) {
+        Ok(now) => (now.dev(), now.ino()) != claimed,
+        Err(error) => matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
+    }
+}
+
+/// Empties the lock file, so that no other host waits for a process that has ended.
+fn release(path: &Path, claimed: Identity, owner: &Owner) {
+    let Ok(file) = open_unlinked(OpenOptions::new().read(true).write(true), path) else { return };
+    let is_own = Owner::parse(&read(path)).is_some_and(|now| now == *owner);
+    if is_own && identity(&file).is_ok_and(|now| now == claimed) {
+        // A lease that stays is found stale.
+        let _ = file.set_len(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAST: Pace = Pace { interval: Duration::from_millis(10), stale_after: Duration::from_millis(150) };
+
+    fn other_host(n_renewals: u64) -> String {
+        Owner { holder: "process 7 on node2".to_owned(), boot: "other".to_owned() }.text(n_renewals)
+    }
+
+    /// In place, as a renewal: an empty lock file is one that was released.
+    fn renew(path: &Path, n_renewals: u64) {
+        let file = File::options().write(true).open(path).unwrap();
+        file.write_all_at(other_host(n_renewals).as_bytes(), 0).unwrap();
+    }
+
+    fn locked(folder: &Path) -> (PathBuf, File) {
+        let path = folder.join(".lock");
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
+        (path, file)
+    }
+
+    fn wait_for_loss(lease: &Lease) -> Loss {
+        let since = Instant::now();
+        loop {
+            match lease.loss() {
+                Some(loss) => return loss.clone(),
+                None => assert!(since.elapsed() < Duration::from_secs(20), "no loss was noticed"),
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    #[test]
+    fn a_lease_of_another_host_is_live_while_it_is_renewed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, _file) = locked(folder.path());
+        assert_eq!(foreign(&path, true, None, FAST).0, Foreign::None);
+        fs::write(&path, other_host(1)).unwrap();
+        let holder = "process 7 on node2".to_owned();
+        let (stale, text) = foreign(&path, true, None, FAST);
+        assert_eq!(stale, Foreign::Stale { holder: holder.clone() });
+        // What was watched once is not watched again.
+        let patient = Pace { stale_after: Duration::from_secs(600), ..FAST };
+        assert_eq!(foreign(&path, true, Some(&text), patient).0, Foreign::Stale { holder: holder.clone() });
+        let renewing = path.clone();
+        let renewer = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(30));
+            renew(&renewing, 2);
+        });
+        assert_eq!(foreign(&path, true, None, patient).0, Foreign::Live { holder });
+        renewer.join().unwrap();
+    }
+
+    #[test]
+    fn on_one_host_the_lock_decides_where_there_are_locks() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, _file) = locked(folder.path());
+        let killed = Owner { holder: "process 1 on here".to_owned(), ..Owner::this_process() };
+        fs::write(&path, killed.text(3)).unwrap();
+        assert_eq!(foreign(&path, true, None, FAST).0, Foreign::None);
+        assert_eq!(foreign(&path, false, None, FAST).0, Foreign::Stale { holder: killed.holder });
+        for other in ["process 7 on node2", "", "\0\0\0"] {
+            fs::write(&path, other).unwrap();
+            assert_eq!(foreign(&path, true, None, FAST).0, Foreign::None, "that of an earlier version");
+        }
+    }
+
+    #[test]
+    fn it_is_renewed_and_released() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, file) = locked(folder.path());
+        fs::write(&path, "x".repeat(500)).unwrap();
+        let lease = Lease::take(path.clone(), &file, FAST).unwrap();
+        let first = read(&path);
+        assert!(first.starts_with(&format!("process {}", std::process::id())), "{first}");
+        let since = Instant::now();
+        while read(&path) == first {
+            assert!(since.elapsed() < Duration::from_secs(20));
+        }
+        assert_eq!(read(&path).len(), first.len());
+        assert_eq!(lease.loss(), None);
+        drop(lease);
+        assert_eq!(read(&path), "");
+    }
+
+    #[test]
+    fn a_lost_folder_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, file) = locked(folder.path());
+        let lease = Lease::take(path.clone(), &file, FAST).unwrap();
+        let others = other_host(9);
+        fs::write(&path, &others).unwrap();
+        assert_eq!(wait_for_loss(&lease), Loss::TakenOver { by: "process 7 on node2".to_owned() });
+        drop(lease);
+        assert_eq!(read(&path), others, "the new owner's lease stays");
+
+        let lease = Lease::take(path.clone(), &file, FAST).unwrap();
+        fs::remove_file(&path).unwrap();
+        assert_eq!(wait_for_loss(&lease), Loss::Deleted);
+        let (path, file) = locked(folder.path());
+        let lease = Lease::take(path.clone(), &file, FAST).unwrap();
+        fs::rename(&path, folder.path().join("moved")).unwrap();
+        fs::write(&path, "").unwrap();
+        assert_eq!(wait_for_loss(&lease), Loss::Deleted, "a replaced one");
+        drop(lease);
+
+        let lease = Lease::take(path.clone(), &File::open(&path).unwrap(), FAST);
+        assert!(lease.is_err(), "it must be writable");
+        let (path, file) = locked(folder.path());
+        let lease = Lease::take(path.clone(), &file, FAST).unwrap();
+        fs::rename(&path, folder.path().join("moved")).unwrap();
+        std::os::unix::fs::symlink(folder.path().join("moved"), &path).unwrap();
+        assert_eq!(wait_for_loss(&lease), Loss::Deleted, "a link");
+    }
+}

@@ -1,0 +1,90 @@
+//! The lock file of a run's folder: opened without following links and only as a regular file, and locked.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::run_folder::error::FolderError;
+use crate::storage::user_file::check_regular;
+
+/// Name of the lock file.
+pub(super) const LOCK_FILE: &str = ".lock";
+
+/// Open lock file of a run folder.
+pub(super) struct Lock {
+    pub(super) file: File,
+    pub(super) is_writable: bool,
+}
+
+/// Opens the lock file of the folder `run`, if it has one.
+pub(super) fn open_lock(run: &Path) -> io::Result<Option<Lock>> {
+    let path = run.join(LOCK_FILE);
+    let mut read = OpenOptions::new();
+    read.read(true);
+    let opened = match open_unlinked(read.clone().write(true), &path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            open_unlinked(&mut read, &path).map(|file| Lock { file, is_writable: false })
+        }
+        opened => opened.map(|file| Lock { file, is_writable: true }),
+    };
+    match opened {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some),
+    }
+}
+
+/// Opens a regular file. A link in its place is refused: it would let a lock overwrite any file of the user.
+pub(super) fn open_unlinked(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = options.custom_flags(flags.bits().cast_signed()).open(path).map_err(|error| {
+        match Errno::from_io_error(&error) {
+            Some(Errno::LOOP) => io::Error::other("it is a link, expected a regular file"),
+            _ => error,
+        }
+    })?;
+    check_regular(file.metadata()?.file_type())?;
+    Ok(file)
+}
+
+/// Takes the lock; `false` if the file system has no locks.
+pub(super) fn try_lock(lock: &Lock, folder: &Path) -> Result<bool, FolderError> {
+    // An exclusive lock over NFS needs a file that is open for writing. A shared lock keeps an owner out as well.
+    let locked = if lock.is_writable { lock.file.try_lock() } else { lock.file.try_lock_shared() };
+    match locked {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            // Only for the message; the owner may not have written it yet.
+            let _ = (&lock.file).take(200).read_to_string(&mut holder);
+            let holder = holder.lines().next().unwrap_or_default().to_owned();
+            let holder = if holder.is_empty() { "another process".to_owned() } else { holder };
+            Err(FolderError::Busy { path: folder.to_owned(), holder })
+        }
+        Err(TryLockError::Error(source)) if is_without_locks(&source) => Ok(false),
+        Err(TryLockError::Error(source)) => Err(FolderError::Unwritable { path: folder.to_owned(), source }),
+    }
+}
+
+/// Whether the file system has no locks, as NFS without its lock daemon: then two runs in one folder are not detected.
+fn is_without_locks(error: &io::Error) -> bool {
+    [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS].contains(&Errno::from_io_error(error).unwrap_or(Errno::IO))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_without_locks_is_no_reason_to_refuse() {
+        for errno in [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS] {
+            assert!(is_without_locks(&errno.into()));
+        }
+        for errno in [Errno::IO, Errno::INTR, Errno::BADF] {
+            assert!(!is_without_locks(&errno.into()));
+        }
+    }
+}

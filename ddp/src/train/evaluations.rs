@@ -1,0 +1,247 @@
+//! Evaluations of a run: the metrics that are due, the best weights so far, and early stopping.
+
+use std::sync::Arc;
+
+use ddp_comm::World;
+use tracing::info;
+
+use crate::checkpoint::{Best, RunState};
+use crate::config::{Config, MetricSet};
+use crate::data::loader::LoaderOptions;
+use crate::data::order::partition::EvalPartition;
+use crate::data::{Dataset, Loaded};
+use crate::model::{LossHead, Network};
+use crate::report::EvalMetrics;
+use crate::report::log::warn_of_all_ranks;
+use crate::report::metrics::TrainMetrics;
+use crate::train::best_weights::{self, BestWeights};
+use crate::train::early_stopping::EarlyStopping;
+use crate::train::error::Result;
+use crate::train::eval_votes::Until;
+use crate::train::evaluate::evaluate_until;
+use crate::train::metrics::request::MetricRequest;
+use crate::train::stop_signals::StopSignals;
+use crate::train::trainer::Trainer;
+
+/// Inputs of a run's evaluations.
+pub struct EvalPlan<'a> {
+    /// Ranks and collectives.
+    pub world: &'a World,
+    /// Config of the run.
+    pub config: &'a Config,
+    /// Training and evaluation rows.
+    pub data: &'a Loaded,
+    /// Partition of the evaluation rows.
+    pub partition: EvalPartition,
+    /// Options for loading evaluation rows.
+    pub loading: LoaderOptions,
+    /// Names of the model's outputs for reports; `None` for their numbers.
+    pub output_names: Option<Vec<String>>,
+    /// Signals that this rank receives.
+    pub signals: &'a StopSignals,
+}
+
+/// When an evaluation takes place: the last one of a run may measure more metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// Between two steps.
+    During,
+    /// After the last step.
+    AtEnd,
+}
+
+/// Metrics of an evaluation, and the evaluated weights where they are kept.
+pub struct Measured {
+    set: MetricSet,
+    metrics: EvalMetrics,
+    weights: Option<Vec<f32>>,
+}
+
+/// Evaluates the weights, judges them, and decides whether the run stops early.
+pub struct Evaluations<'a> {
+    plan: EvalPlan<'a>,
+    stopping: EarlyStopping,
+    best: BestWeights,
+    /// Metrics of each evaluation, and those of the last one.
+    metric_sets: [MetricSet; 2],
+    /// Step and metrics of the last evaluation.
+    evaluated: Option<(u64, MetricSet)>,
+    /// Whether a metric that is no number was reported.
+    warned_not_finite: bool,
+}
+
+impl<'a> Evaluations<'a> {
+    /// Evaluations of a run that starts at `state`; `best_weights` are those of a resumed run's best evaluation, on rank 0.
+    pub fn new(plan: EvalPlan<'a>, state: &RunState, best_weights: Option<Vec<f32>>) -> Self {
+        let Config { train, checkpoint, data, .. } = plan.config;
+        let judge = checkpoint.keep_best.into_iter().chain([train.early_stop_metric]);
+        let judge = judge.fold(MetricSet::default(), MetricSet::with);
+        let stopping = EarlyStopping::new(
+            train.early_stop_metric,
+            train.early_stop_patience,
+            train.early_stop_min_delta,
+        );
+        Evaluations {
+            stopping: stopping.resumed(state.early_stopping),
+            best: BestWeights::new(checkpoint.keep_best, best_weights),
+            metric_sets: train.metrics(data.task).map(|set| set.union(judge)),
+            // An epoch that has ended was evaluated before it was saved, unless a signal stopped that; its tables were not saved.
+            evaluated: (state.cursor > 0 && state.rows_of_epoch() == 0 && !state.evaluation_is_due)
+                .then_some((state.step, MetricSet::default())),
+            warned_not_finite: false,
+            plan,
+        }
+    }
+
+    /// Whether an evaluation is due after step `step`, within an epoch; the same on all ranks.
+    pub fn is_due(&self, step: u64) -> bool {
+        let every = self.plan.config.train.eval_every_steps;
+        let is_done = self.evaluated.is_some_and(|(evaluated, _)| evaluated == step);
+        // A skipped step does not change the step number.
+        every > 0 && step > 0 && step.is_multiple_of(every) && !is_done && self.plan.data.eval.is_some()
+    }
+
+    /// Early stopping, by the evaluations so far.
+    pub fn stopping(&self) -> &EarlyStopping {
+        &self.stopping
+    }
+
+    /// The best evaluation, if the run keeps its weights.
+    pub fn best<'s>(&self, state: &'s RunState) -> Option<&'s Best> {
+        self.best.best(state)
+    }
+
+    /// The weights of the best evaluation, if the run keeps them.
+    pub fn best_weights(&self) -> &BestWeights {
+        &self.best
+    }
+
+    /// Measures the metrics by which the weights are judged, the averaged ones where kept, if there are evaluation rows.
+    ///
+    /// # Errors
+    /// [`TrainError::EvaluationStopped`](crate::train::TrainError::EvaluationStopped) after a signal, and those of data and
+    /// device.
+    pub fn measure(
+        &self,
+        state: &RunState,
+        trainer: &mut Trainer<'_>,
+        when: When,
+    ) -> Result<Option<Measured>> {
+        self.measure_set(state, trainer, self.metric_sets[when as usize], true)
+    }
+
+    /// Judges the weights after the last step by what was measured; returns whether they are the best so far.
+    pub fn judge(&mut self, state: &mut RunState, measured: Option<Measured>) -> bool {
+        let Some(Measured { set, metrics, weights }) = measured else { return false };
+        self.evaluated = Some((state.step, set));
+        self.stopping.record(metrics.get(self.stopping.metric()));
+        let is_best = self.best.is_better(state, &metrics);
+        if is_best {
+            let epoch = state.epoch_under_way();
+            self.best.record(state, &metrics, epoch, weights);
+        }
+        self.warn_not_finite(state.step, &metrics);
+        state.eval = metrics;
+        is_best
+    }
+
+    /// Evaluates after a run's last step, unless the last evaluation was after the same step with the same metrics; returns
+    /// whether the weights were judged for the first time and are the best so far.
+    ///
+    /// # Errors
+    /// As [`Self::measure`].
+    pub fn complete(&mut self, state: &mut RunState, trainer: &mut Trainer<'_>) -> Result<bool> {
+        let (step, wanted) = (state.step, self.metric_sets[When::AtEnd as usize]);
+        match self.evaluated {
+            Some(evaluated) if evaluated == (step, wanted) => Ok(false),
+            // The weights were judged already.
+            Some((evaluated, _)) if evaluated == step => {
+                if let Some(measured) = self.measure_set(state, trainer, wanted, false)? {
+                    state.eval = measured.metrics;
+                    self.evaluated = Some((step, wanted));
+                }
+                Ok(false)
+            }
+            _ => {
+                let measured = self.measure(state, trainer, When::AtEnd)?;
+                Ok(self.judge(state, measured))
+            }
+        }
+    }
+
+    /// Measures the metrics of all training rows, if they are requested.
+    ///
+    /// # Errors
+    /// As [`Self::measure`].
+    pub fn training_rows(&self, trainer: &mut Trainer<'_>) -> Result<TrainMetrics> {
+        if !self.plan.config.train.train_metrics {
+            return Ok(TrainMetrics::default());
+        }
+        let rows = &self.plan.data.train;
+        let request = self.request(self.metric_sets[When::During as usize], rows);
+        let measure = |model: &mut Network, loss: &LossHead| self.evaluate(model, loss, &request, rows);
+        Ok(TrainMetrics(trainer.with_averaged(measure)?))
+    }
+
+    /// Reports that the run stops early, where it does.
+    pub fn note_early_stop(&self) {
+        if self.stopping.is_over() {
+            let (metric, progress) = (self.stopping.metric(), self.stopping.progress());
+            info!(
+                "early stopping: {metric} has not improved on {:.6} in {} evaluations",
+                progress.best.unwrap_or(f64::NAN),
+                progress.n_worse,
+            );
+        }
+    }
+
+    /// Measures these metrics on the evaluation rows, if there are some. Where `keeps_best` is set and they are the best so far,
+    /// also copies the evaluated weights, on rank 0 of a run that keeps them.
+    fn measure_set(
+        &self,
+        state: &RunState,
+        trainer: &mut Trainer<'_>,
+        set: MetricSet,
+        keeps_best: bool,
+    ) -> Result<Option<Measured>> {
+        let Some(rows) = &self.plan.data.eval else { return Ok(None) };
+        let request = self.request(set, rows);
+        let measured = trainer.with_averaged(|model, loss| {
+            let metrics = self.evaluate(model, loss, &request, rows)?;
+            let is_kept = keeps_best && state.keeps_best_weights && self.plan.world.rank().0 == 0;
+            let is_best = is_kept && self.best.is_better(state, &metrics);
+            let weights = is_best.then(|| best_weights::to_host(model.weights())).transpose()?;
+            Ok(Measured { set, metrics, weights })
+        })?;
+        Ok(Some(measured))
+    }
+
+    fn request(&self, set: MetricSet, rows: &Arc<dyn Dataset>) -> MetricRequest {
+        let names = self.plan.output_names.clone();
+        MetricRequest { names, ..MetricRequest::new(self.plan.config.data.task, set) }
+            .in_units_of(rows.layout())
+    }
+
+    fn evaluate(
+        &self,
+        model: &mut Network,
+        loss: &LossHead,
+        request: &MetricRequest,
+        rows: &Arc<dyn Dataset>,
+    ) -> Result<EvalMetrics> {
+        let EvalPlan { world, partition, loading, signals, .. } = &self.plan;
+        let until = Until { world, signals: Some(signals) };
+        evaluate_until(until, model, loss, request, rows, *partition, loading)
+    }
+
+    fn warn_not_finite(&mut self, step: u64, metrics: &EvalMetrics) {
+        if let Some((metric, value)) = metrics.not_finite().filter(|_| !self.warned_not_finite) {
+            self.warned_not_finite = true;
+            let message = format!(
+                "{metric} is {value} after step {step}: this evaluation counts as no better than any other\n\
+                 hint: look for outputs that overflow: a smaller `optimizer.lr`, or `data.normalize = \"standard\"`"
+            );
+            warn_of_all_ranks(self.plan.world.rank().0, &message);
+        }
+    }
+}

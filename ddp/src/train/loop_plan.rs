@@ -1,0 +1,65 @@
+//! Inputs of a training loop, the work between two of its steps, and its end.
+
+use std::path::PathBuf;
+
+use ddp_comm::World;
+
+use crate::checkpoint::LeftOut;
+use crate::config::Config;
+use crate::data::Loaded;
+use crate::optim::schedule::Schedule;
+use crate::run_folder::RunDir;
+use crate::train::resume::Resumed;
+use crate::train::setup::BatchPartition;
+use crate::train::stop_signals::StopSignals;
+
+/// Inputs of a training loop.
+pub struct LoopPlan<'a> {
+    /// Ranks and collectives.
+    pub world: &'a World,
+    /// Config of the run.
+    pub config: &'a Config,
+    /// Training and evaluation rows.
+    pub data: &'a Loaded,
+    /// Partition of the rows over steps, ranks and micro-batches.
+    pub partition: &'a BatchPartition,
+    /// Learning-rate schedule.
+    pub schedule: Schedule,
+    /// Signals that this rank receives.
+    pub signals: &'a StopSignals,
+    /// Folder of the run, the same on all ranks.
+    pub folder: PathBuf,
+    /// That folder on the rank that owns it.
+    pub run_dir: Option<&'a RunDir>,
+    /// The command that resumes the run after it was stopped.
+    pub resume_command: String,
+}
+
+/// Work between two steps, the same on all ranks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Due {
+    /// Whether an epoch has ended, which is evaluated.
+    pub(super) ends_epoch: bool,
+    /// Whether an evaluation within an epoch is due.
+    pub(super) eval: bool,
+    /// Whether a checkpoint is due in any case.
+    pub(super) save: bool,
+    /// Whether a run that is complete saves a checkpoint.
+    pub(super) end: bool,
+}
+
+/// End of a training loop.
+#[derive(Debug)]
+pub enum Ending {
+    /// The run is complete.
+    Complete,
+    /// The run stopped early and saved a checkpoint; holds the reason.
+    Stopped(String),
+    /// The run must continue from a checkpoint, without the updates of some steps.
+    RolledBack {
+        /// The checkpoint.
+        to: Box<Resumed>,
+        /// The steps whose updates are left out.
+        left_out: Vec<LeftOut>,
+    },
+}

@@ -1,0 +1,271 @@
+//! Tables that are easily misread: codes, thousands, spellings of one value, missing names, other delimiters.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::common::{Outcome, run_line, run_line_ok, temp_dir};
+
+const QUICK: &str = "--device cpu --epochs 2 --batch-size 8 --hidden 4";
+
+/// Writes a table with a header and `n_rows` rows.
+fn write(folder: &Path, name: &str, header: &str, n_rows: usize, row: impl Fn(usize) -> String) {
+    let mut text = format!("{header}\n");
+    for n in 0..n_rows {
+        writeln!(text, "{}", row(n)).unwrap();
+    }
+    fs::write(folder.join(name), text).unwrap();
+}
+
+/// The error of a command that must fail.
+#[track_caller]
+fn error(folder: &Path, line: &str) -> String {
+    let outcome = run_line(folder, line);
+    assert!(!outcome.status.success(), "{line}: {}", outcome.stdout);
+    outcome.stderr
+}
+
+#[track_caller]
+fn assert_shows(outcome: &Outcome, parts: &[&str]) {
+    let text = format!("{}{}", outcome.stdout, outcome.stderr);
+    // Long lines are wrapped.
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+}
+
+/// The column `prediction` of a CSV file.
+fn predictions(folder: &Path, name: &str) -> Vec<String> {
+    let text = fs::read_to_string(folder.join(name)).unwrap();
+    let mut lines = text.lines();
+    assert_eq!(lines.next(), Some("prediction"));
+    lines.map(str::to_owned).collect()
+}
+
+#[test]
+fn labels_that_look_like_integers_keep_their_spelling() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    let labels = ["007", "7", "0012"];
+    write(folder, "codes.csv", "x,y,agent", 60, |n| format!("{},{},{}", n % 3, n % 5, labels[n % 3]));
+    let convert = "data convert codes.csv codes.jsonl --target agent";
+    run_line_ok(folder, convert);
+    let lines = fs::read_to_string(folder.join("codes.jsonl")).unwrap();
+    assert!(lines.lines().nth(2).unwrap().contains("\"0012\""), "{lines}");
+    let mut files = vec!["codes.csv", "codes.jsonl"];
+    if cfg!(feature = "parquet") {
+        run_line_ok(folder, "data convert codes.csv codes.parquet --target agent");
+        files.push("codes.parquet");
+    }
+    for file in files {
+        let inspected = run_line_ok(folder, &format!("data inspect {file} --target agent"));
+        assert_shows(&inspected, &["007 20", "0012 20", "7 20"]);
+        let out = format!("run-{file}");
+        let train = format!("train {file} --target agent --device cpu --epochs 60 --lr 0.05 --out {out}");
+        run_line_ok(folder, &train);
+        run_line_ok(folder, &format!("predict --checkpoint {out} --data {file} --out {out}.csv"));
+        let expected: Vec<&str> = (0..60).map(|n| labels[n % 3]).collect();
+        assert_eq!(predictions(folder, &format!("{out}.csv")), expected, "{file}");
+        let eval = run_line_ok(folder, &format!("eval --checkpoint {out} --data codes.csv --json"));
+        let figures: Value = serde_json::from_str(&eval.stdout).unwrap();
+        assert_eq!(figures["eval_accuracy"], 1.0, "{file}");
+    }
+    // Next to fractions a plus sign is one of a number.
+    write(folder, "signed.csv", "x,label", 40, |n| format!("{n},{}", ["+7", "-1.5", "2e3"][n % 3]));
+    assert_shows(&run_line_ok(folder, &format!("train signed.csv {QUICK}")), &["regression"]);
+}
+
+#[test]
+fn zip_codes_are_pointed_out() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    write(folder, "zip.csv", "x,zip,label", 60, |n| format!("{n},{:05},{}", 1234 + n % 7 * 1111, n % 2));
+    let inspected = run_line_ok(folder, "data inspect zip.csv");
+    assert_shows(
+        &inspected,
+        &["zip holds numbers with leading zeros, the first is \"01234\" in line 2", "data.categorical"],
+    );
+    run_line_ok(folder, "data convert zip.csv zip.jsonl");
+    assert!(fs::read_to_string(folder.join("zip.jsonl")).unwrap().contains("\"01234\""));
+}
+
+#[test]
+fn a_comma_between_thousands_is_no_decimal_comma() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    let price = |n: usize| {
+        if n.is_multiple_of(2) { format!("{}", 200 + n) } else { format!("{},{:03}", 10 + n, n * 7) }
+    };
+    write(folder, "price.tsv", "x\tprice", 40, |n| format!("{}\t{}", n % 2, price(n)));
+    let message = error(folder, &format!("train price.tsv --target price --task regression {QUICK}"));
+    assert!(message.contains("column \"price\": \"11,007\" may be 11007 or 11.007"), "{message}");
+    assert!(message.contains("data.decimal"), "{message}");
+    let inspected = run_line_ok(folder, "data inspect price.tsv --target price");
+    assert_shows(&inspected, &["\"11,007\" in line 3 may be 11007 or 11.007", "decimal = \".\""]);
+    let range = |decimal: &str| {
+        let line = format!("data inspect price.tsv --target price --json --decimal {decimal}");
+        let profile: Value = serde_json::from_str(&run_line_ok(folder, &line).stdout).unwrap();
+        (profile["columns"][1]["min"].as_f64().unwrap(), profile["columns"][1]["max"].as_f64().unwrap())
+    };
+    assert_eq!(range("."), (200.0, 49273.0));
+    assert_eq!(range(","), (11.007, 238.0));
+    for decimal in [".", ","] {
+        let train = format!(
+            "train price.tsv --target price --task regression {QUICK} --set data.decimal=\"{decimal}\""
+        );
+        run_line_ok(folder, &train);
+    }
+    // A German table: the comma is the decimal mark, so that points separate thousands.
+    write(folder, "de.csv", "flaeche;umsatz", 40, |n| format!("{},5;{}.982,02", n, 20 + n));
+    let profile = run_line_ok(folder, "data inspect de.csv --target umsatz --json");
+    let profile: Value = serde_json::from_str(&profile.stdout).unwrap();
+    assert_eq!(profile["columns"][1]["min"], 20982.02);
+    run_line_ok(folder, &format!("train de.csv --target umsatz {QUICK}"));
+}
+
+#[test]
+fn a_category_is_the_same_with_a_fraction_of_zeros() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    write(folder, "k.csv", "k,label", 60, |n| format!("{},{}", 1 + n % 3, ["a", "b", "c"][n % 3]));
+    write(folder, "k_float.csv", "k,label", 60, |n| format!("{}.0,{}", 1 + n % 3, ["a", "b", "c"][n % 3]));
+    write(folder, "k_new.csv", "k,label", 60, |n| format!("{},{}", 3 + n % 3, ["c", "a", "b"][n % 3]));
+    for (file, out) in [("k.csv", "a"), ("k_float.csv", "b")] {
+        let train = "--device cpu --epochs 60 --lr 0.05 --set data.categorical=k";
+        run_line_ok(folder, &format!("train {file} {train} --out {out}"));
+        for other in ["k.csv", "k_float.csv"] {
+            let eval = run_line_ok(folder, &format!("eval --checkpoint {out} --data {other} --json"));
+            let figures: Value = serde_json::from_str(&eval.stdout).unwrap();
+            assert_eq!(figures["eval_accuracy"], 1.0, "{file} {other}");
+            assert!(!eval.stderr.contains("did not see"), "{}", eval.stderr);
+        }
+        let eval = run_line_ok(folder, &format!("eval --checkpoint {out} --data k_new.csv"));
+        assert_shows(&eval, &["categories that training did not see: \"k\" 40"]);
+    }
+}
+
+#[test]
+fn spellings_of_a_label_are_one_class_or_pointed_out() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    let spellings = ["Yes", "no", "yes", "No"];
+    write(folder, "truth.csv", "x,label", 60, |n| format!("{},{}", n % 2, spellings[n % 4]));
+    assert_shows(&run_line_ok(folder, "data inspect truth.csv"), &["Yes 30", "no 30"]);
+    let train = format!("train truth.csv {QUICK} --out truth");
+    assert_shows(&run_line_ok(folder, &train), &["classification of 2 classes"]);
+    run_line_ok(folder, "eval --checkpoint truth --data truth.csv");
+    run_line_ok(folder, "predict --checkpoint truth --data truth.csv --out truth.out.csv");
+    assert!(predictions(folder, "truth.out.csv").iter().all(|label| label == "Yes" || label == "No"));
+    let cities = ["Rome", "New York", "new york"];
+    write(folder, "city.csv", "x,label", 60, |n| format!("{},{}", n % 2, cities[n % 3]));
+    let warning = "differ only in case or spaces: New York / new york";
+    assert_shows(&run_line_ok(folder, "data inspect city.csv"), &[warning]);
+    assert_shows(&run_line_ok(folder, &format!("train city.csv {QUICK}")), &[warning]);
+}
+
+#[test]
+fn an_empty_last_column_without_a_name_is_left_out() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    write(folder, "header.csv", "x,y,label,", 40, |n| format!("{n},1,{}", n % 2));
+    write(folder, "rows.csv", "x,y,label,", 40, |n| format!("{n},1,{},", n % 2));
+    write(folder, "full.csv", "x,y,label,", 40, |n| {
+        format!("{n},1,{},{}", n % 2, if n == 5 { "z" } else { "" })
+    });
+    write(folder, "middle.csv", "x,,label", 40, |n| format!("{n},text,{}", n % 2));
+    let note = "column 4 has no name and is left out: its cells are empty";
+    for file in ["header.csv", "rows.csv"] {
+        assert_shows(&run_line_ok(folder, &format!("train {file} {QUICK}")), &[note]);
+        let inspected = run_line_ok(folder, &format!("data inspect {file}"));
+        assert_shows(&inspected, &[note]);
+        run_line_ok(folder, &format!("data convert {file} {file}.jsonl"));
+    }
+    for (file, name, parts) in [
+        ("full.csv", "Unnamed: 3", ["line 7, column \"Unnamed: 3\"", "\"z\" is in a column without a name"]),
+        ("middle.csv", "Unnamed: 1", ["column 2 has no name", "data.drop"]),
+    ] {
+        let message = error(folder, &format!("train {file} {QUICK}"));
+        assert!(parts.iter().all(|part| message.contains(part)) && message.contains(name), "{message}");
+        fs::write(folder.join("run.toml"), format!("[data]\ntrain = \"{file}\"\ndrop = [\"{name}\"]\n"))
+            .unwrap();
+        run_line_ok(folder, &format!("train run.toml {QUICK}"));
+    }
+}
+
+#[test]
+fn blanks_separate_cells_and_other_formats_are_named() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    write(folder, "plain.csv", "x,y,label", 40, |n| format!("{n},{},{}", n % 5, n % 2));
+    write(folder, "blanks.txt", "  x   y label", 40, |n| format!(" {n:3}  {}   {} ", n % 5, n % 2));
+    let figures = |file: &str| {
+        run_line_ok(folder, &format!("train --data {file} {QUICK} --out run-{file}"));
+        let eval = run_line_ok(folder, &format!("eval --checkpoint run-{file} --data {file} --json"));
+        let figures: Value = serde_json::from_str(&eval.stdout).unwrap();
+        figures["eval_loss"].as_f64().unwrap()
+    };
+    assert_eq!(figures("blanks.txt"), figures("plain.csv"));
+    let inspected = run_line_ok(folder, "data inspect blanks.txt --delimiter whitespace");
+    assert_shows(&inspected, &["2 features and a target", "delimiter = \"whitespace\""]);
+    write(folder, "wine.txt", "1 1:14.2 3:2.5", 40, |n| format!("{} 2:{n}.5 4:1", n % 2));
+    write(folder, "w.txt", "@RELATION w", 40, |_| "@DATA".to_owned());
+    for (file, name) in [("wine.txt", "LIBSVM"), ("w.txt", "ARFF")] {
+        let message = error(folder, &format!("data inspect {file}"));
+        assert!(message.contains(name) && message.contains("convert it: python -c"), "{message}");
+    }
+}
+
+#[test]
+fn all_columns_of_text_and_all_odd_values_are_named() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    write(folder, "texts.csv", "x,city,size,label", 40, |n| format!("{n},Bern,big,{}", n % 2));
+    let message = error(folder, &format!("train texts.csv {QUICK}"));
+    assert!(message.contains("text in \"city\" (\"Bern\"), \"size\" (\"big\")"), "{message}");
+    assert!(message.contains("`data.categorical` = [\"city\", \"size\"]"), "{message}");
+    let cell = |n: usize| {
+        ["missing", ".", "."].get(n).map_or(format!("{}.5", n * 7 % 11), |text| (*text).to_owned())
+    };
+    write(folder, "odd.csv", "x,y,label", 60, |n| format!("{},{},{}", cell(n), n * 3 % 17, n % 2));
+    let inspected = run_line_ok(folder, "data inspect odd.csv");
+    let parts = [
+        "x: 3 of 60 values are not numbers, \".\" (2), \"missing\" (1)",
+        "missing_values = [\".\", \"missing\"]",
+        "missing = \"mean\"",
+    ];
+    assert_shows(&inspected, &parts);
+    let section = &inspected.stdout[inspected.stdout.find("[data]").unwrap()..];
+    assert!(!section.contains("drop"), "{section}");
+    fs::write(folder.join("run.toml"), section).unwrap();
+    run_line_ok(folder, &format!("train run.toml {QUICK}"));
+}
+
+#[test]
+fn json_as_python_writes_it_is_read_or_named() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    let line = |n: usize| {
+        format!(
+            "{{\"x\": {}, \"y\": {n}, \"label\": {}}}",
+            if n == 3 { "NaN".to_owned() } else { n.to_string() },
+            n % 2
+        )
+    };
+    let lines = |name: &str, line: &dyn Fn(usize) -> String| {
+        fs::write(folder.join(name), (0..40).map(|n| line(n) + "\n").collect::<String>()).unwrap();
+    };
+    lines("nan.jsonl", &line);
+    run_line_ok(folder, &format!("train nan.jsonl {QUICK} --set data.missing=mean"));
+    assert!(error(folder, &format!("train nan.jsonl {QUICK}")).contains("line 4, column \"x\""));
+    lines("inf.jsonl", &|n| line(n).replace("NaN", "-Infinity"));
+    assert!(error(folder, "data inspect inf.jsonl").contains("Infinity is not JSON"));
+    fs::write(folder.join("columns.json"), r#"{"x":{"0":1,"1":2},"label":{"0":0,"1":1}}"#).unwrap();
+    assert!(error(folder, "data inspect columns.json").contains("orient='records', lines=True"));
+    lines("nested.jsonl", &|n| {
+        format!("{{\"sepal\": {{\"length\": {n}}}, \"y\": {n}, \"label\": {}}}", n % 2)
+    });
+    assert_shows(&run_line_ok(folder, "data inspect nested.jsonl"), &["objects in sepal are read as text"]);
+}

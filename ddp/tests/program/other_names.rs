@@ -1,0 +1,125 @@
+//! Words that a newcomer guesses: flags and subcommands of other programs, files under other names, and what is said of them.
+
+use crate::common::{made_up_csv, refused, run_line, run_line_ok, temp_dir, write};
+
+#[test]
+fn flags_and_subcommands_of_other_programs_get_a_tip() {
+    let folder = temp_dir();
+    for (line, tip) in [
+        ("train --seed 1", "tip: set the config key: '--set train.seed="),
+        ("train --labels y.npy", "tip: set the config key: '--set data.labels="),
+        ("train --drop id", "--set data.drop="),
+        ("train --patience 3", "--set train.early_stop_patience="),
+        ("train --optimizer adam", "--set optimizer.kind="),
+        ("train --test-size 0.2", "tip: use '--eval-fraction', which sets data.eval_fraction"),
+        ("train --validation-split=0.2", "tip: use '--eval-fraction'"),
+        ("train --gpu", "tip: use '--device cuda'"),
+        ("train x.csv --hidden 64 32", "tip: several values are separated by commas: '--hidden A,B'"),
+        ("predict --model m --data x.csv --out y.csv", "tip: use '--checkpoint'"),
+        ("predict runs/a x.csv", "tip: files are named by flags: '--checkpoint PATH --data PATH'"),
+        (
+            "eval --checkpoint a --seed 1 --drop x",
+            "is a key of the run's config, which `train` takes by --set",
+        ),
+        ("launch -n 2 x.csv", "tip: the arguments of the run stand after '--': '-- x.csv'"),
+        ("inspect x.csv", "tip: use 'ddp-train data inspect'"),
+        ("export a", "tip: use 'ddp-train checkpoint export'"),
+        ("fit x.csv", "tip: use 'ddp-train train'"),
+        ("train --set optimizer.name=adam", "did you mean `optimizer.kind`?"),
+    ] {
+        let outcome = run_line(folder.path(), line);
+        assert_eq!(outcome.status.code(), Some(2), "{line}: {outcome:?}");
+        assert!(outcome.stderr.contains(tip), "{line}: no {tip:?} in {}", outcome.stderr);
+        assert!(!outcome.stderr.contains("as a value, use '--"), "{line}: {}", outcome.stderr);
+    }
+    // clap's own tip stays for a flag that is mistyped.
+    refused(folder.path(), "train --epoch 3", &["a similar argument exists: '--epochs'"]);
+}
+
+#[test]
+fn missing_files_are_named_by_their_neighbours() {
+    let folder = temp_dir();
+    write(folder.path(), "iris_train.csv", &made_up_csv(8, 2, "classification", 0));
+    refused(
+        folder.path(),
+        "iris_trian.csv",
+        &["`iris_trian.csv` does not exist", "did you mean `iris_train.csv`?"],
+    );
+    refused(folder.path(), "other.csv", &["hint: relative paths start at the current folder"]);
+    refused(
+        folder.path(),
+        "train --data https://example.org/x.csv",
+        &["addresses are not read: download the file"],
+    );
+}
+
+#[test]
+fn tables_with_other_endings_are_trained() {
+    let folder = temp_dir();
+    let table = made_up_csv(40, 3, "classification", 0);
+    for (name, text) in [
+        ("rows.txt", table.clone()),
+        ("rows.dat", table.replace(',', "\t")),
+        ("rows", table.replace(',', "|")),
+    ] {
+        write(folder.path(), name, &text);
+        run_line_ok(folder.path(), &format!("{name} --target label --epochs 1 --out run-{name}"));
+    }
+    run_line_ok(folder.path(), "--data rows.txt --target label --epochs 1 --out flag");
+    // A config under another name is still one.
+    write(
+        folder.path(),
+        "config.txt",
+        "# rows, and more\n[data]\ntrain = \"rows.txt\"\n[train]\nepochs = 1\n",
+    );
+    run_line_ok(folder.path(), "config.txt --out config");
+}
+
+#[test]
+fn a_trained_model_is_told_what_its_commands_can_do() {
+    let folder = temp_dir();
+    let table = made_up_csv(40, 3, "classification", 0).replace(",0\n", ",red\n").replace(",1\n", ",blue\n");
+    write(folder.path(), "rows.csv", &table);
+    run_line_ok(folder.path(), "rows.csv --target label --epochs 1 --out run");
+    let header = table.lines().next().unwrap();
+    let rows = |line: &str| format!("{header}\n{line}\n{}\n", table.lines().nth(1).unwrap());
+    write(folder.path(), "empty.csv", &rows("1,,1,red"));
+    write(folder.path(), "green.csv", &rows("1,1,1,green"));
+    write(folder.path(), "extra.csv", "f0,f1,f2,extra\n1,1,1,1\n");
+    write(folder.path(), "unlabelled.csv", "f0,f1,f2\n1,1,1\n");
+
+    let predict = |data: &str| format!("predict --checkpoint run --data {data} --out out.csv");
+    refused(
+        folder.path(),
+        &predict("empty.csv"),
+        &["the cell is empty", "--bad-rows null", "was decided in training"],
+    );
+    run_line_ok(folder.path(), &format!("{} --bad-rows null", predict("empty.csv")));
+    refused(folder.path(), &predict("extra.csv"), &["\"extra\" is extra", "--keep NAME"]);
+    let eval = |data: &str| format!("eval --checkpoint run --data {data}");
+    refused(
+        folder.path(),
+        &eval("unlabelled.csv"),
+        &["no target column \"label\"", "`ddp-train predict` needs none"],
+    );
+    refused(folder.path(), &eval("green.csv"), &["label \"green\" is none of", "--unknown-label skip"]);
+    let left = run_line_ok(folder.path(), &format!("{} --unknown-label skip --json", eval("green.csv")));
+    assert!(left.stdout.contains("\"skipped_rows\":1"), "{}", left.stdout);
+    let outcome = run_line(folder.path(), &eval("empty.csv"));
+    assert!(!outcome.stderr.contains("`data.missing`"), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_model_is_exported_to_a_known_ending_only() {
+    let folder = temp_dir();
+    write(folder.path(), "rows.csv", &made_up_csv(20, 2, "classification", 0));
+    run_line_ok(folder.path(), "rows.csv --target label --epochs 1 --out run");
+    for name in ["model.pt", "model.h5"] {
+        refused(
+            folder.path(),
+            &format!("checkpoint export run --out {name}"),
+            &["ends in neither .onnx nor .safetensors", "--format safetensors"],
+        );
+    }
+    run_line_ok(folder.path(), "checkpoint export run --out model.bin --format safetensors");
+}

@@ -1,0 +1,173 @@
+//! Elements of any dtype as the numbers that operations compute in, block by block.
+
+use half::{bf16, f16};
+
+use super::Stored;
+use super::simd::vectorize;
+use crate::Element;
+
+/// An element as it is stored: of bool a byte.
+pub(crate) trait Cell: Element {
+    /// The type in which it is computed.
+    type Number: Element;
+    fn load(self) -> Self::Number;
+    fn store(number: Self::Number) -> Self;
+    /// The same memory as numbers, if it holds them.
+    fn as_numbers(cells: &[Self]) -> Option<&[Self::Number]>;
+    /// The same memory as numbers, if it holds them.
+    fn numbers_mut(cells: &mut [Self]) -> Option<&mut [Self::Number]>;
+    /// Numbers as cells, if they are stored as they are.
+    fn of_numbers(numbers: &[Self::Number]) -> Option<&[Self]>;
+    /// `cells = numbers`, rounded; equal lengths.
+    fn store_all(numbers: &[Self::Number], cells: &mut [Self]) {
+        vectorize(
+            #[inline(always)]
+            || {
+                for (cell, &number) in cells.iter_mut().zip(numbers) {
+                    *cell = Self::store(number);
+                }
+            },
+        );
+    }
+}
+
+macro_rules! as_it_is {
+    ($($t:ty),*) => {
+        $(impl Cell for $t {
+            type Number = $t;
+            #[inline(always)]
+            fn load(self) -> $t {
+                self
+            }
+            #[inline(always)]
+            fn store(number: $t) -> $t {
+                number
+            }
+            fn as_numbers(cells: &[$t]) -> Option<&[$t]> {
+                Some(cells)
+            }
+            fn numbers_mut(cells: &mut [$t]) -> Option<&mut [$t]> {
+                Some(cells)
+            }
+            fn of_numbers(numbers: &[$t]) -> Option<&[$t]> {
+                Some(numbers)
+            }
+        })*
+    };
+}
+as_it_is!(f32, f64, i64, i32, u8);
+
+macro_rules! short {
+    ($($t:ty),*) => {
+        $(impl Cell for $t {
+            type Number = f32;
+            #[inline(always)]
+            fn load(self) -> f32 {
+                Stored::load(self)
+            }
+            #[inline(always)]
+            fn store(number: f32) -> $t {
+                Stored::store(number)
+            }
+            fn as_numbers(_: &[$t]) -> Option<&[f32]> {
+                None
+            }
+            fn numbers_mut(_: &mut [$t]) -> Option<&mut [f32]> {
+                None
+            }
+            fn of_numbers(_: &[f32]) -> Option<&[$t]> {
+                None
+            }
+        })*
+    };
+}
+short!(bf16, f16);
+
+/// A few numbers that stay in the L1 cache.
+pub(crate) struct Block<N> {
+    numbers: [N; 2048],
+    is_filled: bool,
+}
+
+impl<N: Element> Block<N> {
+    /// Its number of elements.
+    pub(crate) const LEN: usize = 2048;
+
+    pub(crate) fn new() -> Self {
+        Block { numbers: [N::ZERO; 2048], is_filled: false }
+    }
+
+    /// The first `n`.
+    pub(crate) fn first(&mut self, n: usize) -> &mut [N] {
+        &mut self.numbers[..n]
+    }
+
+    /// The first `n`, after `fill`.
+    pub(crate) fn fill_from(&mut self, n: usize, fill: impl FnOnce(&mut [N])) -> &[N] {
+        fill(self.first(n));
+        &self.numbers[..n]
+    }
+
+    /// The first `n` of a block of `value`, which is the same in each call.
+    pub(crate) fn filled(&mut self, value: N, n: usize) -> &[N] {
+        if !self.is_filled {
+            self.numbers.fill(value);
+            self.is_filled = true;
+        }
+        &self.numbers[..n]
+    }
+
+    /// At most [`Block::LEN`] cells as numbers: in place if possible, else in this block.
+    pub(crate) fn load<'a, C: Cell<Number = N>>(&'a mut self, cells: &'a [C]) -> &'a [N] {
+        if let Some(numbers) = C::as_numbers(cells) {
+            return numbers;
+        }
+        self.fill_from(cells.len(), |block| {
+            vectorize(
+                #[inline(always)]
+                || {
+                    for (number, &cell) in block.iter_mut().zip(cells) {
+                        *number = cell.load();
+                    }
+                },
+            );
+        })
+    }
+}
+
+/// Runs `$body` with `$c` as the cells of `$dtype`.
+macro_rules! with_cells {
+    ($dtype:expr, $c:ident => $body:expr) => {
+        match $dtype {
+            DType::F32 => {
+                type $c = f32;
+                $body
+            }
+            DType::F64 => {
+                type $c = f64;
+                $body
+            }
+            DType::BF16 => {
+                type $c = bf16;
+                $body
+            }
+            DType::F16 => {
+                type $c = f16;
+                $body
+            }
+            DType::I64 => {
+                type $c = i64;
+                $body
+            }
+            DType::I32 => {
+                type $c = i32;
+                $body
+            }
+            DType::U8 | DType::Bool => {
+                type $c = u8;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_cells;

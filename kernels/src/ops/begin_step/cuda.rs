@@ -1,0 +1,66 @@
+//! One launch whose arguments are the scalars and the key of the order.
+
+use crate::cuda::launch::{Argument, Launch, Source};
+use crate::cuda::{CudaSliceMut, Gpu};
+use crate::ops::{STEP_SCALARS_LEN, StepScalars};
+use crate::permutation::N_ROUNDS;
+use crate::{KeyedPermutation, Result};
+
+pub(crate) static SOURCE: Source = Source::new("begin_step", include_str!("kernel.cu"));
+
+/// `Scalars` of `kernel.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct ScalarsArgument([f64; STEP_SCALARS_LEN]);
+
+impl Argument for ScalarsArgument {}
+
+/// `Order` of `kernel.cu`; no bits are the identity.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct DeviceOrder {
+    n: u64,
+    keys: [u64; N_ROUNDS],
+    high_bits: u32,
+    low_bits: u32,
+}
+
+impl Argument for DeviceOrder {}
+
+impl DeviceOrder {
+    fn new(order: &KeyedPermutation) -> Self {
+        let (high_bits, low_bits) = order.bits();
+        DeviceOrder { n: order.len() as u64, keys: order.keys().unwrap_or_default(), high_bits, low_bits }
+    }
+}
+
+/// Rows to number: their order, the position of the first, the numbers and the sums.
+pub(super) type Rows<'a> = (&'a KeyedPermutation, usize, CudaSliceMut<'a>, CudaSliceMut<'a>);
+
+/// As the CPU; the caller checked the operands, of which `rows` has at least one row.
+pub(super) fn begin(
+    gpu: &'static Gpu,
+    scalars: Option<(StepScalars, CudaSliceMut<'_>)>,
+    rows: Option<Rows<'_>>,
+) -> Result<()> {
+    let (scalars, mut to) = scalars.unzip();
+    let (mut numbers, mut sums) = (None, None);
+    let mut order = <DeviceOrder as bytemuck::Zeroable>::zeroed();
+    let (mut position, mut n_rows) = (0u64, 0usize);
+    if let Some((of_rows, first, to_numbers, to_sums)) = rows {
+        (order, position, n_rows) = (DeviceOrder::new(of_rows), first as u64, to_numbers.len());
+        (numbers, sums) = (Some(to_numbers), Some(to_sums));
+    }
+    let launch = Launch::new(gpu, &SOURCE, "begin_step")?
+        .for_elements(n_rows, 1)
+        .arg(ScalarsArgument(scalars.unwrap_or_default().to_array()))
+        .write_opt(to.as_mut())
+        .arg(order)
+        .arg(position)
+        .arg(n_rows)
+        .write_opt(numbers.as_mut())
+        .write_opt(sums.as_mut());
+    // SAFETY: begin_step(Scalars scalars, double* to, Order order, u64 first, size_t rows, i64* numbers, u64* sums); `to` holds
+    // STEP_SCALARS_LEN elements, numbers one a row, sums ROW_SUMS_LEN; the last two are used only if there are rows.
+    unsafe { launch.run() }
+}

@@ -1,0 +1,226 @@
+//! The first kernel of a step: its scalars, and the numbers of the rows that it is computed from.
+
+mod cpu;
+mod cuda;
+mod row_mix;
+
+pub(crate) use cuda::SOURCE;
+pub use row_mix::{ROW_SUMS_LEN, mix_row};
+
+use super::{STEP_SCALARS_LEN, StepScalars, check};
+use crate::{DType, KernelError, KeyedPermutation, Result, Shape, TensorMut};
+
+const OP: &str = "begin_step";
+
+/// Scalars of a step, and the tensor that receives them.
+#[derive(Debug)]
+pub struct ScalarsOutput<'a> {
+    /// The numbers.
+    pub scalars: StepScalars,
+    /// `[STEP_SCALARS_LEN]` f64, in the layout of [`StepScalars::to_array`].
+    pub to: TensorMut<'a>,
+}
+
+/// Rows of a step, and the tensors that receive their numbers.
+#[derive(Debug)]
+pub struct RowNumbersOutput<'a> {
+    /// Order of all rows.
+    pub order: &'a KeyedPermutation,
+    /// Position in the order of the first row.
+    pub first: usize,
+    /// `[B]` i64: receives the numbers of the rows at positions `first..first + B`.
+    pub numbers: TensorMut<'a>,
+    /// [`ROW_SUMS_LEN`] i64 to which the rows are added.
+    pub sums: TensorMut<'a>,
+}
+
+/// Writes a step's scalars, and `numbers[i] = order(first + i)`; adds the mixes of these rows ([`mix_row`]) to `sums`.
+///
+/// On a GPU everything comes from the arguments of one launch, so nothing is copied; the same bits on every device.
+///
+/// Asynchronous on the device's compute stream.
+///
+/// # Errors
+/// [`KernelError::OutOfRange`] if the order has fewer rows; [`KernelError::DeviceMismatch`],
+/// [`KernelError::DTypeUnsupported`], [`KernelError::Shape`].
+pub fn begin_step(scalars: Option<ScalarsOutput<'_>>, rows: Option<RowNumbersOutput<'_>>) -> Result<()> {
+    if let Some(ScalarsOutput { to, .. }) = &scalars {
+        let to = to.operand("scalars");
+        check::dtype(OP, to, &[DType::F64], "f64")?;
+        check::shape(OP, to, Shape::vector(STEP_SCALARS_LEN))?;
+    }
+    if let Some(RowNumbersOutput { order, first, numbers, sums }) = &rows {
+        let (numbers_op, sums_op) = (numbers.operand("numbers"), sums.operand("sums"));
+        check::same_device(OP, &[numbers_op, sums_op])?;
+        if let Some(ScalarsOutput { to, .. }) = &scalars {
+            check::same_device(OP, &[to.operand("scalars"), numbers_op])?;
+        }
+        check::dtype(OP, numbers_op, &[DType::I64], "i64")?;
+        check::dtype(OP, sums_op, &[DType::I64], "i64")?;
+        check::shape(OP, numbers_op, Shape::vector(numbers.numel()))?;
+        check::shape(OP, sums_op, Shape::vector(ROW_SUMS_LEN))?;
+        let (start, len) = (*first, order.len());
+        let end = start.saturating_add(numbers.numel());
+        if end > len {
+            return Err(KernelError::OutOfRange { op: OP, start, end, len });
+        }
+    }
+    let rows = rows.filter(|rows| rows.numbers.numel() > 0);
+    let of_rows = rows.as_ref().and_then(|rows| rows.numbers.gpu());
+    if let Some(gpu) = scalars.as_ref().and_then(|scalars| scalars.to.gpu()).or(of_rows) {
+        let scalars = match scalars {
+            Some(ScalarsOutput { scalars, to }) => Some((scalars, to.into_cuda()?)),
+            None => None,
+        };
+        let rows = match rows {
+            Some(RowNumbersOutput { order, first, numbers, sums }) => {
+                Some((order, first, numbers.into_cuda()?, sums.into_cuda()?))
+            }
+            None => None,
+        };
+        return cuda::begin(gpu, scalars, rows);
+    }
+    if let Some(ScalarsOutput { scalars, to }) = scalars {
+        to.into_slice::<f64>(OP, "scalars")?.copy_from_slice(&scalars.to_array());
+    }
+    if let Some(RowNumbersOutput { order, first, numbers, sums }) = rows {
+        let (numbers, sums) = (numbers.into_slice(OP, "numbers")?, sums.into_slice(OP, "sums")?);
+        cpu::number_rows(order, first, numbers, sums);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::testing::devices;
+    use crate::{Device, Tensor};
+
+    const SCALARS: StepScalars = StepScalars {
+        lr: 0.1,
+        step: 7,
+        seed: 3 << 40 | 5,
+        first_row: 9,
+        expected_weight: 0.5,
+        unscale: 0.25,
+        beta_powers: [0.81, 0.998],
+        extra: 1_048_577.0,
+        loss_limit: 3.5,
+    };
+
+    /// Numbers of the rows at `first..first + n`, and their sums on top of `before`.
+    fn number(
+        order: &KeyedPermutation,
+        (first, n): (usize, usize),
+        before: i64,
+        device: Device,
+    ) -> (Vec<i64>, Vec<i64>) {
+        let mut numbers = Tensor::zeros(&[n], DType::I64, device).unwrap();
+        let mut sums = Tensor::full(&[ROW_SUMS_LEN], before as f64, DType::I64, device).unwrap();
+        let rows = RowNumbersOutput { order, first, numbers: numbers.view_mut(), sums: sums.view_mut() };
+        begin_step(None, Some(rows)).unwrap();
+        (numbers.to_vec().unwrap(), sums.to_vec().unwrap())
+    }
+
+    #[test]
+    fn every_device_numbers_the_rows_in_the_order_of_the_permutation() {
+        // Both sides of powers of two, where the network's halves change their width, and sizes that no table has.
+        let sizes = [
+            1,
+            2,
+            3,
+            255,
+            256,
+            257,
+            1000,
+            1437,
+            4096,
+            4097,
+            65_535,
+            65_537,
+            10_000_019,
+            1 << 40,
+            (1 << 62) - 5,
+        ];
+        for device in devices() {
+            for (k, n_rows) in sizes.into_iter().enumerate() {
+                for (seed, epoch) in [(0, 0), (42, 3), (u64::MAX, 1 << 33)] {
+                    let order = KeyedPermutation::new(n_rows, seed, epoch);
+                    let n = n_rows.min(700);
+                    let first = (n_rows - n) / (k + 1);
+                    let (numbers, sums) = number(&order, (first, n), -1, device);
+                    let want: Vec<i64> = (first..first + n).map(|i| order.index(i) as i64).collect();
+                    assert_eq!(numbers, want, "{n_rows} rows, seed {seed}, epoch {epoch}, on {device}");
+                    let mixes = || want.iter().map(|&row| mix_row(row as u64));
+                    let word =
+                        |k: usize| mixes().map(|mix| i64::from((mix >> (32 * k)) as u32)).sum::<i64>() - 1;
+                    assert_eq!(sums, [n as i64 - 1, word(0), word(1), word(2), word(3)], "on {device}");
+                }
+            }
+            let identity = KeyedPermutation::identity(1 << 50);
+            let (numbers, _) = number(&identity, (1 << 49, 300), 0, device);
+            assert_eq!(numbers, Vec::from_iter(1i64 << 49..(1 << 49) + 300));
+        }
+    }
+
+    #[test]
+    fn many_blocks_add_to_the_sums_of_earlier_steps() {
+        let order = KeyedPermutation::new(300_000, 1, 2);
+        for device in devices() {
+            let (all, of_all) = number(&order, (0, 300_000), 0, device);
+            let (first, of_first) = number(&order, (0, 100_000), 0, device);
+            let (rest, of_rest) = number(&order, (100_000, 200_000), 0, device);
+            assert!(all == [first, rest].concat());
+            let added: Vec<i64> = of_first.iter().zip(of_rest).map(|(a, b)| a.wrapping_add(b)).collect();
+            assert_eq!(of_all, added);
+            assert_eq!(of_all, number(&KeyedPermutation::identity(300_000), (0, 300_000), 0, device).1);
+        }
+    }
+
+    #[test]
+    fn scalars_arrive_with_and_without_rows() {
+        let order = KeyedPermutation::new(50, 1, 2);
+        for device in devices() {
+            for n in [0, 3] {
+                let mut to = Tensor::zeros(&[STEP_SCALARS_LEN], DType::F64, device).unwrap();
+                let mut numbers = Tensor::zeros(&[n], DType::I64, device).unwrap();
+                let mut sums = Tensor::zeros(&[ROW_SUMS_LEN], DType::I64, device).unwrap();
+                let rows = RowNumbersOutput {
+                    order: &order,
+                    first: 47,
+                    numbers: numbers.view_mut(),
+                    sums: sums.view_mut(),
+                };
+                begin_step(Some(ScalarsOutput { scalars: SCALARS, to: to.view_mut() }), Some(rows)).unwrap();
+                assert_eq!(StepScalars::from_slice(&to.to_vec::<f64>().unwrap()), SCALARS);
+                assert_eq!(numbers.to_vec::<i64>().unwrap(), number(&order, (47, n), 0, Device::Cpu).0);
+                let mut to = to.zeros_like().unwrap();
+                begin_step(Some(ScalarsOutput { scalars: SCALARS, to: to.view_mut() }), None).unwrap();
+                assert_eq!(to.to_vec::<f64>().unwrap(), SCALARS.to_array());
+            }
+        }
+        begin_step(None, None).unwrap();
+    }
+
+    #[test]
+    fn rows_beyond_the_order_and_wrong_tensors_are_refused() {
+        let order = KeyedPermutation::new(50, 1, 2);
+        for device in devices() {
+            let zeros = |n, dtype| Tensor::zeros(&[n], dtype, device).unwrap();
+            let refused = |first, mut numbers: Tensor, mut sums: Tensor| {
+                let (numbers, sums) = (numbers.view_mut(), sums.view_mut());
+                begin_step(None, Some(RowNumbersOutput { order: &order, first, numbers, sums })).unwrap_err()
+            };
+            let sums = || zeros(ROW_SUMS_LEN, DType::I64);
+            let error = refused(48, zeros(3, DType::I64), sums());
+            assert!(matches!(error, KernelError::OutOfRange { start: 48, end: 51, len: 50, .. }), "{error}");
+            refused(0, zeros(3, DType::F64), sums());
+            refused(0, zeros(3, DType::I64), zeros(4, DType::I64));
+            refused(0, zeros(3, DType::I64), zeros(ROW_SUMS_LEN, DType::F64));
+            for mut wrong in [zeros(STEP_SCALARS_LEN, DType::F32), zeros(3, DType::F64)] {
+                let scalars = ScalarsOutput { scalars: SCALARS, to: wrong.view_mut() };
+                assert!(begin_step(Some(scalars), None).is_err());
+            }
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! One kernel per dtype for all operations: which one is an argument, the same for all threads.
+
+use super::broadcast::Cycle;
+use super::{CompareOp, MapOp, Ready};
+use crate::cuda::launch::{Launch, Source, typed_kernel};
+use crate::cuda::{CudaSliceMut, Gpu};
+use crate::{DType, Result, TensorRef};
+
+pub(crate) static SOURCE: Source = Source::new("elementwise", include_str!("kernel.cu"));
+
+/// Adds an operand: its elements or null, its cycle, its value as f64 and as i64 (of which the kernel uses the one of its type).
+fn operand(launch: Launch, ready: Ready<'_>) -> Result<Launch> {
+    Ok(match ready {
+        Ready::Tensor(x, Cycle { div, len }) => {
+            launch.read(x.cuda()?).arg(div).arg(len).arg(0.0f64).arg(0i64)
+        }
+        Ready::Scalar(scalar) => {
+            launch.arg(0u64).arg(1usize).arg(1usize).arg(scalar.to_f64()).arg(scalar.to_i64())
+        }
+    })
+}
+
+/// `out = op(a, b)` on this device.
+pub(super) fn map(
+    gpu: &'static Gpu,
+    op: MapOp,
+    a: Ready<'_>,
+    b: Ready<'_>,
+    out: &mut CudaSliceMut<'_>,
+) -> Result<()> {
+    let n = out.len();
+    if n == 0 {
+        return Ok(());
+    }
+    let launch = Launch::new(gpu, &SOURCE, typed_kernel!("map", out.dtype()))?.for_elements(n, 4);
+    let launch = operand(operand(launch.arg(op as i32), a)?, b)?.write(out).arg(n);
+    // SAFETY: map(int op, OPERAND a, OPERAND b, T* out, size_t n), where OPERAND is const T* x, size_t div, size_t len,
+    // double real, i64 whole; `out` holds n elements and each x `len`.
+    unsafe { launch.run() }
+}
+
+/// `out = op(a, b)` on this device; operands of `dtype`.
+pub(super) fn compare(
+    gpu: &'static Gpu,
+    op: CompareOp,
+    dtype: DType,
+    a: Ready<'_>,
+    b: Ready<'_>,
+    out: &mut CudaSliceMut<'_>,
+) -> Result<()> {
+    let n = out.len();
+    if n == 0 {
+        return Ok(());
+    }
+    let launch = Launch::new(gpu, &SOURCE, typed_kernel!("compare", dtype))?.for_elements(n, 4);
+    let launch = operand(operand(launch.arg(op as i32), a)?, b)?.write(out).arg(n);
+    // SAFETY: compare(int op, OPERAND a, OPERAND b, u8* out, size_t n), as in `map`.
+    unsafe { launch.run() }
+}
+
+/// `out = condition ? a : b` on this device.
+pub(super) fn select(
+    gpu: &'static Gpu,
+    (condition, cycle): (TensorRef<'_>, Cycle),
+    a: Ready<'_>,
+    b: Ready<'_>,
+    out: &mut CudaSliceMut<'_>,
+) -> Result<()> {
+    let n = out.len();
+    if n == 0 {
+        return Ok(());
+    }
+    let launch = Launch::new(gpu, &SOURCE, typed_kernel!("select", out.dtype()))?.for_elements(n, 4);
+    let launch = launch.read(condition.cuda()?).arg(cycle.div).arg(cycle.len);
+    let launch = operand(operand(launch, a)?, b)?.write(out).arg(n);
+    // SAFETY: select(const u8* condition, size_t div, size_t len, OPERAND a, OPERAND b, T* out, size_t n), as in `map`; `condition`
+    // holds `len` elements.
+    unsafe { launch.run() }
+}

@@ -1,0 +1,43 @@
+// fill.cu: elements as functions of their index.
+// maths   kind 0: start + i * step; 1: from start to end, word numbers; 2: identity matrix of size word; 3: standard normal
+//         numbers under the key word (Box-Muller on philox, pair by pair); in double
+// shapes  x: T[n]
+// launch  grid-stride over n, block 256; any n
+// moved   1 value written per element
+// order   elementwise: bit-identical between runs
+// twin    cpu.rs next to this file
+
+__device__ double normal(u64 seed, size_t i) {
+    Words words = philox(seed, (u32)(i / 2), (u32)(i / 2 >> 32), 0, 0);
+    double first = (double)(((u64)words.w[0] << 32 | words.w[1]) >> 11) * (1.0 / 9007199254740992.0);
+    double second = (double)(((u64)words.w[2] << 32 | words.w[3]) >> 11) * (1.0 / 9007199254740992.0);
+    // 1 - u lies in (0, 1], so the logarithm is finite.
+    double radius = sqrt(-2.0 * log(1.0 - first)), angle = 6.283185307179586 * second;
+    return radius * (i % 2 ? sin(angle) : cos(angle));
+}
+// Rounded separately, as in the twin: no FMA.
+__device__ __forceinline__ double on_line(double start, double i, double step) { return __dadd_rn(start, __dmul_rn(i, step)); }
+
+template <class T>
+__device__ void fill(T* x, size_t n, int kind, double start, double step, double end, u64 word) {
+    for (size_t i = first_element(); i < n; i += grid_stride()) {
+        double v;
+        if (kind == 0) v = on_line(start, (double)i, step);
+        else if (kind == 1) v = 2 * i < word ? on_line(start, (double)i, step) : on_line(end, -(double)(word - 1 - i), step);
+        else if (kind == 2) v = i % (word + 1) == 0 ? 1.0 : 0.0;
+        else v = normal(word, i);
+        x[i] = Number<T>::of(v);
+    }
+}
+#define FILL(name, T)                                                                                              \
+    extern "C" __global__ void fill_##name(T* x, size_t n, int kind, double start, double step, double end, u64 word) { \
+        fill(x, n, kind, start, step, end, word);                                                                  \
+    }
+FILL(f32, float)
+FILL(f64, double)
+FILL(bf16, bf16)
+FILL(f16, f16)
+FILL(int64, i64)
+FILL(int32, int)
+FILL(int8, u8)
+FILL(int1, truth)

@@ -1,0 +1,105 @@
+//! Tensors whose elements are functions of their index.
+
+mod cpu;
+mod cuda;
+
+pub(crate) use cuda::SOURCE;
+
+use crate::{Result, TensorMut};
+
+/// Element `i` in row-major order, computed in f64.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Pattern {
+    /// `start + i * step`.
+    Line {
+        /// Element 0.
+        start: f64,
+        /// Difference of neighbours.
+        step: f64,
+    },
+    /// `n` numbers at equal distances, the first of them `start`, the last `end`: exact at both ends.
+    Between {
+        /// Element 0.
+        start: f64,
+        /// Element `n - 1`, if `n > 1`.
+        end: f64,
+        /// Their number.
+        n: usize,
+    },
+    /// The identity matrix of this size.
+    Identity {
+        /// Rows and columns.
+        n: usize,
+    },
+    /// Standard normal numbers: Box-Muller on pairs of elements, by Philox under this key.
+    Normal {
+        /// The key of Philox.
+        seed: u64,
+    },
+}
+
+/// `x[i] = pattern(i)`, converted to the dtype as [`convert`](super::convert()) does.
+///
+/// - `x`: any shape and dtype
+///
+/// Asynchronous on the device's compute stream.
+///
+/// # Errors
+/// [`crate::KernelError::Cuda`].
+pub fn fill(x: TensorMut<'_>, pattern: Pattern) -> Result<()> {
+    match x.gpu() {
+        Some(gpu) => cuda::fill(gpu, &mut x.into_cuda()?, pattern),
+        None => cpu::fill(x, pattern),
+    }
+}
+
+/// Distance of neighbours of [`Pattern::Between`].
+fn step_between(start: f64, end: f64, n: usize) -> f64 {
+    if n > 1 { (end - start) / (n - 1) as f64 } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::ops::testing::{assert_close, devices};
+    use crate::{DType, Tensor};
+
+    #[test]
+    fn patterns_are_as_defined_in_every_dtype_on_every_device() {
+        for device in devices() {
+            let line = |dtype| Tensor::arange(5, dtype, device).unwrap();
+            for dtype in DType::ALL {
+                let want =
+                    if dtype == DType::Bool { [0.0, 1.0, 1.0, 1.0, 1.0] } else { [0.0, 1.0, 2.0, 3.0, 4.0] };
+                assert_eq!(
+                    line(dtype).to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap(),
+                    want,
+                    "{dtype} {device}"
+                );
+            }
+            let full = Tensor::full(&[3], -7.9, DType::I32, device).unwrap();
+            assert_eq!(full.to_vec::<i32>().unwrap(), [-7; 3]);
+            assert_eq!(Tensor::full(&[1], -1.0, DType::U8, device).unwrap().item::<u8>().unwrap(), 0);
+            let between = |start, end, n| {
+                Tensor::linspace(start, end, n, DType::F64, device).unwrap().to_vec::<f64>().unwrap()
+            };
+            assert_eq!(between(0.0, 1.0, 5), [0.0, 0.25, 0.5, 0.75, 1.0]);
+            let odd = between(-1.1, 0.7, 4);
+            assert_eq!((odd[0], odd[3]), (-1.1, 0.7), "both ends are exact");
+            assert_eq!((between(3.0, 9.0, 1), between(3.0, 9.0, 0)), (vec![3.0], vec![]));
+            let eye = Tensor::eye(3, DType::I64, device).unwrap();
+            assert_eq!(eye.to_vec::<i64>().unwrap(), [1, 0, 0, 0, 1, 0, 0, 0, 1]);
+        }
+    }
+
+    #[test]
+    fn normal_numbers_are_the_same_on_every_device() {
+        for n in [1, 1000, 4099] {
+            let draw = |device| Tensor::randn(&[n], DType::F64, device, 7).unwrap().to_vec::<f64>().unwrap();
+            let want = draw(crate::Device::Cpu);
+            for device in devices() {
+                // The functions of two mathematical libraries: a few units in the last place.
+                assert_close(&draw(device), &want, 1e-14, 1e-13);
+            }
+        }
+    }
+}

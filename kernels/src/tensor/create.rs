@@ -1,0 +1,149 @@
+//! Tensors filled on their device, by kernels.
+
+use super::Tensor;
+use crate::ops::{Pattern, UniformStream, check, fill, uniform};
+use crate::{DType, Device, Result, Shape};
+
+impl Tensor {
+    /// Creates a tensor whose elements `pattern` defines.
+    fn filled(dims: &[usize], pattern: Pattern, dtype: DType, device: Device) -> Result<Self> {
+        let mut tensor = Self::for_result(crate::MemoryUse::Other, Shape::new(dims)?, dtype, device)?;
+        fill(tensor.view_mut(), pattern)?;
+        Ok(tensor)
+    }
+
+    /// Creates a tensor of ones.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn ones(dims: &[usize], dtype: DType, device: Device) -> Result<Self> {
+        Self::full(dims, 1.0, dtype, device)
+    }
+
+    /// Creates a tensor filled with `value`, converted to the dtype as [`Tensor::to_dtype`] does.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn full(dims: &[usize], value: f64, dtype: DType, device: Device) -> Result<Self> {
+        Self::filled(dims, Pattern::Line { start: value, step: 0.0 }, dtype, device)
+    }
+
+    /// Creates the vector `0, 1, ..., n - 1`; of bool, whether the number is not 0.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn arange(n: usize, dtype: DType, device: Device) -> Result<Self> {
+        Self::filled(&[n], Pattern::Line { start: 0.0, step: 1.0 }, dtype, device)
+    }
+
+    /// Creates the vector of `n` numbers from `start` to `end`, both included, at equal distances; computed in f64.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    ///
+    /// Source: `torch.linspace`, whose f32 numbers may differ in the last place.
+    pub fn linspace(start: f64, end: f64, n: usize, dtype: DType, device: Device) -> Result<Self> {
+        let pattern = Pattern::Between { start, end, n };
+        Self::filled(&[n], pattern, dtype, device)
+    }
+
+    /// Creates the identity matrix `[n, n]`.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn eye(n: usize, dtype: DType, device: Device) -> Result<Self> {
+        Self::filled(&[n, n], Pattern::Identity { n }, dtype, device)
+    }
+
+    /// Creates uniform random numbers in `[0, 1)`, a function of `seed` and element index only: the same on every device.
+    ///
+    /// There is no global generator: a program that wants other numbers gives another seed.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`]; [`KernelError::DTypeUnsupported`](crate::KernelError::DTypeUnsupported) for integers.
+    pub fn rand(dims: &[usize], dtype: DType, device: Device, seed: u64) -> Result<Self> {
+        check_float("rand", dims, dtype, device)?;
+        let mut tensor = Self::for_result(crate::MemoryUse::Other, Shape::new(dims)?, dtype, device)?;
+        uniform(tensor.view_mut(), 0.0, 1.0, UniformStream { seed, stream: [0, 0] })?;
+        Ok(tensor)
+    }
+
+    /// Creates standard normal random numbers (Box-Muller in f64), a function of `seed` and element index only; the same on every
+    /// device up to the last place of f64's elementary functions.
+    ///
+    /// # Errors
+    /// As [`Tensor::rand`].
+    pub fn randn(dims: &[usize], dtype: DType, device: Device, seed: u64) -> Result<Self> {
+        check_float("randn", dims, dtype, device)?;
+        Self::filled(dims, Pattern::Normal { seed }, dtype, device)
+    }
+
+    /// Creates zeros with this tensor's shape, dtype and device.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn zeros_like(&self) -> Result<Self> {
+        self.new_zeros(self.dims())
+    }
+
+    /// Creates ones with this tensor's shape, dtype and device.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn ones_like(&self) -> Result<Self> {
+        self.new_ones(self.dims())
+    }
+
+    /// Creates a tensor filled with `value`, with this tensor's shape, dtype and device.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn full_like(&self, value: f64) -> Result<Self> {
+        self.new_full(self.dims(), value)
+    }
+
+    /// [`Tensor::rand`] with this tensor's shape, dtype and device.
+    ///
+    /// # Errors
+    /// As [`Tensor::rand`].
+    pub fn rand_like(&self, seed: u64) -> Result<Self> {
+        Self::rand(self.dims(), self.dtype(), self.device(), seed)
+    }
+
+    /// [`Tensor::randn`] with this tensor's shape, dtype and device.
+    ///
+    /// # Errors
+    /// As [`Tensor::rand`].
+    pub fn randn_like(&self, seed: u64) -> Result<Self> {
+        Self::randn(self.dims(), self.dtype(), self.device(), seed)
+    }
+
+    /// Creates zeros of another shape with this tensor's dtype and device.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn new_zeros(&self, dims: &[usize]) -> Result<Self> {
+        Self::zeros_for(self.memory_use(), dims, self.dtype(), self.device())
+    }
+
+    /// Creates ones of another shape with this tensor's dtype and device.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn new_ones(&self, dims: &[usize]) -> Result<Self> {
+        self.new_full(dims, 1.0)
+    }
+
+    /// Creates a tensor of another shape filled with `value`, with this tensor's dtype and device.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn new_full(&self, dims: &[usize], value: f64) -> Result<Self> {
+        Self::full(dims, value, self.dtype(), self.device())
+    }
+}
+
+fn check_float(op: &'static str, dims: &[usize], dtype: DType, device: Device) -> Result<()> {
+    let operand = crate::error::Operand { name: "result", shape: Shape::new(dims)?, dtype, device };
+    check::dtype(op, operand, check::FLOATS, check::FLOATS_NAMES)
+}

@@ -1,0 +1,147 @@
+//! Tensors as text, in PyTorch's layout.
+
+use std::fmt;
+
+use super::Tensor;
+use crate::{DType, Result};
+
+/// Number of elements from which only the ends of each dimension are shown.
+const MAX_SHOWN: usize = 1000;
+/// Elements shown at each end of a shortened dimension.
+const N_EDGE: usize = 3;
+/// Columns of a line.
+const LINE: usize = 80;
+
+impl Tensor {
+    /// The elements to show, in host memory: those at the ends of each dimension if there are many.
+    fn shown(&self) -> Result<Tensor> {
+        if self.numel() <= MAX_SHOWN {
+            return self.cpu();
+        }
+        let mut shown = self.ends(0)?;
+        for axis in 1..self.dims().len() {
+            shown = shown.ends(axis)?;
+        }
+        shown.cpu()
+    }
+
+    /// The first and last elements along `axis`.
+    fn ends(&self, axis: usize) -> Result<Tensor> {
+        let n = self.dims()[axis];
+        if n <= 2 * N_EDGE {
+            return self.try_clone();
+        }
+        Tensor::cat(&[&self.narrow(axis, 0, N_EDGE)?, &self.narrow(axis, n - N_EDGE, N_EDGE)?], axis)
+    }
+}
+
+/// The elements in PyTorch's layout, then device and dtype. Of more than 1,000 elements it shows, and copies to the host, the
+/// first and last three of each dimension. Waits for the work that computes them.
+impl fmt::Display for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let values = self.shown().and_then(|shown| {
+            Ok(match self.dtype() {
+                DType::Bool => shown.to_vec::<bool>()?.iter().map(ToString::to_string).collect(),
+                DType::I64 => shown.to_vec::<i64>()?.iter().map(ToString::to_string).collect(),
+                dtype if dtype.is_float() => float_texts(&shown.to_dtype(DType::F64)?.to_vec::<f64>()?),
+                _ => shown.to_dtype(DType::I64)?.to_vec::<i64>()?.iter().map(ToString::to_string).collect(),
+            })
+        });
+        let texts: Vec<String> = match values {
+            Ok(texts) => texts,
+            Err(error) => {
+                return write!(f, "tensor(<{error}>, device={}, dtype={})", self.device(), self.dtype());
+            }
+        };
+        let width = texts.iter().map(String::len).max().unwrap_or(0);
+        let mut layout = Layout { texts: texts.into_iter(), width, is_short: self.numel() > MAX_SHOWN };
+        f.write_str("tensor(")?;
+        layout.write(f, self.dims(), "tensor(".len())?;
+        if self.numel() == 0 && self.dims().len() != 1 {
+            write!(f, ", size={}", self.shape())?;
+        }
+        write!(f, ", device={}, dtype={})", self.device(), self.dtype())
+    }
+}
+
+struct Layout<I> {
+    texts: I,
+    width: usize,
+    is_short: bool,
+}
+
+impl<I: Iterator<Item = String>> Layout<I> {
+    /// Writes a tensor of these dimensions, `indent` columns into the line.
+    fn write(&mut self, f: &mut fmt::Formatter<'_>, dims: &[usize], indent: usize) -> fmt::Result {
+        let Some((&n, rest)) = dims.split_first() else {
+            return f.write_str(&self.texts.next().unwrap_or_default());
+        };
+        if dims.contains(&0) {
+            return f.write_str("[]");
+        }
+        f.write_str("[")?;
+        let is_cut = self.is_short && n > 2 * N_EDGE;
+        let n_shown = if is_cut { 2 * N_EDGE } else { n };
+        // The innermost dimension fills lines; others get one entry a line, with empty lines between their own dimensions.
+        let per_line =
+            if rest.is_empty() { ((LINE - indent.min(LINE - 1)) / (self.width + 2)).max(1) } else { 1 };
+        let mut n_written = 0;
+        let separate = |f: &mut fmt::Formatter<'_>, n_written: &mut usize| {
+            if *n_written == 0 {
+                return Ok(());
+            }
+            if n_written.is_multiple_of(per_line) {
+                write!(f, ",{}{}", "\n".repeat(rest.len().max(1)), " ".repeat(indent + 1))
+            } else {
+                f.write_str(", ")
+            }
+        };
+        for i in 0..n_shown {
+            if is_cut && i == N_EDGE {
+                separate(f, &mut n_written)?;
+                // PyTorch sets a space before it, unless it stands in a line of its own.
+                f.write_str(if rest.is_empty() { " ..." } else { "..." })?;
+                n_written += 1;
+            }
+            separate(f, &mut n_written)?;
+            n_written += 1;
+            if rest.is_empty() {
+                write!(f, "{:>width$}", self.texts.next().unwrap_or_default(), width = self.width)?;
+            } else {
+                self.write(f, rest, indent + 1)?;
+            }
+        }
+        f.write_str("]")
+    }
+}
+
+/// Numbers with four digits behind the point; whole ones without; in scientific notation if they differ too much in size.
+fn float_texts(values: &[f64]) -> Vec<String> {
+    let magnitudes = values.iter().map(|v| v.abs()).filter(|v| v.is_finite() && *v > 0.0);
+    let (least, most) = magnitudes.fold((f64::INFINITY, 0.0f64), |(a, b), v| (a.min(v), b.max(v)));
+    let is_whole = values.iter().all(|v| !v.is_finite() || v.fract() == 0.0);
+    let is_scientific =
+        if is_whole { most > 1e8 } else { most / least > 1000.0 || most > 1e8 || least < 1e-4 };
+    let text = |v: f64| match v {
+        _ if v.is_nan() => "nan".to_owned(),
+        _ if v.is_infinite() => if v > 0.0 { "inf" } else { "-inf" }.to_owned(),
+        _ if is_scientific => scientific(v),
+        _ if is_whole => format!("{v:.0}."),
+        _ => format!("{v:.4}"),
+    };
+    values.iter().map(|&v| text(v)).collect()
+}
+
+/// As C's `%.4e`: at least two digits of exponent, with its sign.
+fn scientific(v: f64) -> String {
+    let text = format!("{v:.4e}");
+    let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |digits| ('-', digits));
+    format!("{mantissa}e{sign}{digits:0>2}")
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tensor {} {} on {}", self.shape(), self.dtype(), self.device())
+    }
+}

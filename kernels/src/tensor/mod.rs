@@ -1,0 +1,156 @@
+//! Tensors that own their storage, on one device, and the operations that return new ones.
+//!
+//! [`crate::ops`] works on views in memory that the caller owns; the methods here allocate their results and call it. Nothing
+//! is moved, cast or copied implicitly: operands of two devices, dtypes or unsuitable shapes are an error that names both.
+
+mod arithmetic;
+mod create;
+mod display;
+mod matmul;
+mod reduce;
+mod rows;
+mod transfer;
+
+use crate::cuda::{CudaSlice, CudaSliceMut, DeviceBuffer, Gpu, MemoryUse};
+use crate::host_buffer::Buffer;
+use crate::view::{TensorMut, TensorRef};
+use crate::{DType, Device, Result, Shape};
+
+/// A contiguous row-major tensor on one device.
+pub struct Tensor {
+    storage: Storage,
+    shape: Shape,
+    dtype: DType,
+    device: Device,
+}
+
+/// The elements, by kind of memory; both are untyped.
+enum Storage {
+    Cpu(Buffer),
+    Cuda(DeviceBuffer),
+}
+
+impl Tensor {
+    /// Creates a tensor of zeros.
+    ///
+    /// # Errors
+    /// [`KernelError::BadShape`](crate::KernelError::BadShape),
+    /// [`KernelError::DeviceUnavailable`](crate::KernelError::DeviceUnavailable) or
+    /// [`KernelError::OutOfMemory`](crate::KernelError::OutOfMemory), as for every function that creates a tensor;
+    /// [`KernelError::Cuda`](crate::KernelError::Cuda) on a GPU.
+    pub fn zeros(dims: &[usize], dtype: DType, device: Device) -> Result<Self> {
+        Self::zeros_for(MemoryUse::Other, dims, dtype, device)
+    }
+
+    /// Creates a tensor of zeros; on a GPU, its memory is accounted to `kind`.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn zeros_for(kind: MemoryUse, dims: &[usize], dtype: DType, device: Device) -> Result<Self> {
+        let shape = Shape::new(dims)?;
+        let bytes = shape.numel().saturating_mul(dtype.size_bytes());
+        let storage = match device {
+            Device::Cpu => Storage::Cpu(Buffer::zeroed(bytes)?),
+            Device::Cuda(index) => Storage::Cuda(DeviceBuffer::zeroed(Gpu::get(index)?, bytes, kind)?),
+        };
+        Ok(Tensor { storage, shape, dtype, device })
+    }
+
+    /// Creates a tensor of no particular contents, which the caller overwrites.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub(crate) fn for_result(kind: MemoryUse, shape: Shape, dtype: DType, device: Device) -> Result<Self> {
+        let bytes = shape.numel().saturating_mul(dtype.size_bytes());
+        let storage = match device {
+            Device::Cpu => Storage::Cpu(Buffer::for_result(bytes)?),
+            Device::Cuda(index) => Storage::Cuda(DeviceBuffer::new(Gpu::get(index)?, bytes, kind)?),
+        };
+        Ok(Tensor { storage, shape, dtype, device })
+    }
+
+    /// The use that its memory is accounted to.
+    pub fn memory_use(&self) -> MemoryUse {
+        match &self.storage {
+            Storage::Cuda(buffer) => buffer.kind(),
+            Storage::Cpu(_) => MemoryUse::Other,
+        }
+    }
+
+    /// The shape.
+    #[inline]
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// The dimensions.
+    #[inline]
+    pub fn dims(&self) -> &[usize] {
+        self.shape.dims()
+    }
+
+    /// Number of elements.
+    #[inline]
+    pub fn numel(&self) -> usize {
+        self.shape.numel()
+    }
+
+    /// Type of the elements.
+    #[inline]
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The device that holds the elements.
+    #[inline]
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Size of the storage in bytes.
+    pub fn size_bytes(&self) -> usize {
+        self.numel() * self.dtype().size_bytes()
+    }
+
+    /// A shared view of the whole tensor.
+    #[inline]
+    pub fn view(&self) -> TensorRef<'_> {
+        let (shape, dtype) = (self.shape, self.dtype);
+        match &self.storage {
+            Storage::Cpu(buffer) => TensorRef::from_bytes(buffer, dtype, shape),
+            Storage::Cuda(buffer) => {
+                // SAFETY: the buffer holds that many elements and is borrowed as long as the view; it is freed after all work on
+                // the compute stream, with which other streams are joined before a borrow ends.
+                let slice = unsafe { CudaSlice::from_raw(buffer.gpu(), buffer.ptr(), shape.numel(), dtype) };
+                TensorRef::from_cuda(slice, shape)
+            }
+        }
+    }
+
+    /// An exclusive view of the whole tensor.
+    #[inline]
+    pub fn view_mut(&mut self) -> TensorMut<'_> {
+        let (shape, dtype) = (self.shape, self.dtype);
+        match &mut self.storage {
+            Storage::Cpu(buffer) => TensorMut::from_bytes(buffer, dtype, shape),
+            Storage::Cuda(buffer) => {
+                // SAFETY: as in `view`, and `&mut self` makes the access exclusive.
+                let slice =
+                    unsafe { CudaSliceMut::from_raw(buffer.gpu(), buffer.ptr(), shape.numel(), dtype) };
+                TensorMut::from_cuda(slice, shape)
+            }
+        }
+    }
+
+    /// The same elements under another shape, without a copy.
+    ///
+    /// # Errors
+    /// [`KernelError::ElementCount`](crate::KernelError::ElementCount) if the shape has a different number of elements.
+    pub fn into_shape(mut self, dims: &[usize]) -> Result<Self> {
+        self.shape = self.view().reshape(dims)?.shape();
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests;

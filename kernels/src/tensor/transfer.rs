@@ -1,0 +1,176 @@
+//! Tensors from and to values of the host, other devices and other dtypes.
+
+use super::{Storage, Tensor};
+use crate::cuda::MemoryUse;
+use crate::host_buffer::Buffer;
+use crate::ops::convert;
+use crate::view::{TensorMut, TensorRef};
+use crate::{DType, Device, HostValue, KernelError, Result, Shape};
+
+impl Tensor {
+    /// Creates a tensor from `values`, which fill `dims` in row-major order.
+    ///
+    /// ```
+    /// use ddp_kernels::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[2, 2], Device::Cpu)?;
+    /// assert_eq!(x.row(1)?.to_vec::<f32>()?, [3.0, 4.0]);
+    /// # Ok::<(), ddp_kernels::KernelError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`KernelError::ElementCount`] if the number of values differs; else as [`Tensor::zeros`].
+    pub fn from_slice<T: HostValue>(values: &[T], dims: &[usize], device: Device) -> Result<Self> {
+        let shape = Shape::new(dims)?;
+        if shape.numel() != values.len() {
+            return Err(KernelError::ElementCount { op: "from_slice", got: values.len(), shape });
+        }
+        TensorRef::from_bytes(T::as_bytes(values), T::DTYPE, shape).copy_to(MemoryUse::Other, device)
+    }
+
+    /// As [`Tensor::from_slice`], from a vector. It copies too: tensors are aligned to cache lines.
+    ///
+    /// # Errors
+    /// As [`Tensor::from_slice`].
+    pub fn from_vec<T: HostValue>(values: Vec<T>, dims: &[usize], device: Device) -> Result<Self> {
+        Self::from_slice(&values, dims, device)
+    }
+
+    /// Creates a tensor from `values` on this tensor's device.
+    ///
+    /// # Errors
+    /// As [`Tensor::from_slice`].
+    pub fn new_from_slice<T: HostValue>(&self, values: &[T], dims: &[usize]) -> Result<Self> {
+        Self::from_slice(values, dims, self.device())
+    }
+
+    /// Copies the tensor to `device`: the only way from one device to another.
+    ///
+    /// Between GPUs: a peer copy if the topology allows it, else through pinned host memory ([`crate::cuda::peer::path`] reports
+    /// which), ordered after the work on both compute streams. Between host and GPU: synchronous. On one device it is a copy too,
+    /// unlike in PyTorch, which returns the same tensor.
+    ///
+    /// # Errors
+    /// [`KernelError::DeviceUnavailable`] or [`KernelError::OutOfMemory`].
+    pub fn to(&self, device: Device) -> Result<Self> {
+        self.view().copy_to(self.memory_use(), device)
+    }
+
+    /// Copies the tensor to `device`; on a GPU, the memory is accounted to `kind`.
+    ///
+    /// # Errors
+    /// As [`Tensor::to`].
+    pub fn to_for(&self, kind: MemoryUse, device: Device) -> Result<Self> {
+        self.view().copy_to(kind, device)
+    }
+
+    /// Copies the tensor to host memory.
+    ///
+    /// # Errors
+    /// As [`Tensor::to`].
+    pub fn cpu(&self) -> Result<Self> {
+        self.to(Device::Cpu)
+    }
+
+    /// Copies the tensor to the GPU of this index.
+    ///
+    /// # Errors
+    /// As [`Tensor::to`].
+    pub fn cuda(&self, index: u32) -> Result<Self> {
+        self.to(Device::Cuda(index))
+    }
+
+    /// Copies the tensor on its device. A fallible `clone`, since memory may run out.
+    ///
+    /// # Errors
+    /// As [`Tensor::to`].
+    pub fn try_clone(&self) -> Result<Self> {
+        self.to(self.device())
+    }
+
+    /// Converts the elements to `dtype`, on this tensor's device.
+    ///
+    /// Between float dtypes rounded once, to nearest, ties to even. Floats to integers are truncated towards zero; unlike in
+    /// PyTorch, values out of range become the nearest integer of the dtype and NaN becomes 0. Integers to integers wrap. To bool:
+    /// whether the value is not 0.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn to_dtype(&self, dtype: DType) -> Result<Self> {
+        let mut to = Self::for_result(self.memory_use(), self.shape(), dtype, self.device())?;
+        convert(self.view(), to.view_mut())?;
+        Ok(to)
+    }
+
+    /// Copies the tensor to the device and dtype of `other`.
+    ///
+    /// # Errors
+    /// As [`Tensor::to`].
+    pub fn to_like(&self, other: &Tensor) -> Result<Self> {
+        // The shorter of the two dtypes travels.
+        if other.dtype().size_bytes() < self.dtype().size_bytes() {
+            return self.to_dtype(other.dtype())?.to(other.device());
+        }
+        self.to(other.device())?.to_dtype(other.dtype())
+    }
+
+    /// Copies the elements to host memory; on a GPU, waits for all work enqueued before.
+    ///
+    /// # Errors
+    /// [`KernelError::DTypeUnsupported`] if the elements are of another type; [`KernelError::Cuda`].
+    pub fn to_vec<T: HostValue>(&self) -> Result<Vec<T>> {
+        self.view().to_vec()
+    }
+
+    /// The value of a tensor of one element; on a GPU, waits for all work enqueued before.
+    ///
+    /// # Errors
+    /// [`KernelError::ElementCount`] if there are more elements or none; else as [`Tensor::to_vec`].
+    pub fn item<T: HostValue>(&self) -> Result<T> {
+        match self.to_vec::<T>()?[..] {
+            [value] => Ok(value),
+            _ => Err(KernelError::ElementCount { op: "item", got: self.numel(), shape: Shape::new(&[])? }),
+        }
+    }
+}
+
+impl TensorRef<'_> {
+    /// Copies this view's elements to a new tensor on the same device.
+    ///
+    /// # Errors
+    /// [`KernelError::OutOfMemory`]; [`KernelError::Cuda`].
+    pub fn to_tensor(self) -> Result<Tensor> {
+        self.copy_to(MemoryUse::Other, self.device())
+    }
+
+    /// Copies this view's elements to a new tensor on `device`.
+    ///
+    /// # Errors
+    /// As [`Tensor::to`].
+    pub fn copy_to(self, kind: MemoryUse, device: Device) -> Result<Tensor> {
+        let (shape, dtype) = (self.shape(), self.dtype());
+        let mut tensor = match device {
+            // A tensor copied to the host is long-lived: its memory is no operation's result that is kept for the next one.
+            Device::Cpu => {
+                let buffer = Buffer::zeroed(shape.numel().saturating_mul(dtype.size_bytes()))?;
+                Tensor { storage: Storage::Cpu(buffer), shape, dtype, device }
+            }
+            Device::Cuda(_) => Tensor::for_result(kind, shape, dtype, device)?,
+        };
+        crate::ops::copy(self, tensor.view_mut())?;
+        Ok(tensor)
+    }
+
+    /// Copies the elements to host memory; on a GPU, waits for all work enqueued before.
+    ///
+    /// # Errors
+    /// As [`Tensor::to_vec`].
+    pub fn to_vec<T: HostValue>(self) -> Result<Vec<T>> {
+        if self.dtype() != T::DTYPE {
+            let operand = self.operand("self").into();
+            return Err(KernelError::DTypeUnsupported { op: "to_vec", operand, takes: T::DTYPE.name() });
+        }
+        T::read(self.numel(), |bytes| {
+            crate::ops::copy(self, TensorMut::from_bytes(bytes, T::DTYPE, self.shape()))
+        })
+    }
+}

@@ -1,0 +1,194 @@
+//! Calls everything that `ddp::prelude` has for tensors, as a crate outside the workspace, on the CPU and the first GPU.
+
+use std::error::Error;
+
+use ddp::prelude::*;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut devices = vec![Device::cpu()];
+    if Device::cuda(0).is_available() {
+        devices.push(Device::cuda(0));
+    }
+    for device in devices {
+        creation(device)?;
+        transfer(device)?;
+        arithmetic(device)?;
+        reductions(device)?;
+        rows(device)?;
+        matrices(device)?;
+        files(device)?;
+        time_and_memory(device)?;
+        println!("outside: tensors on {device} ({}): all calls", device.current_name()?);
+    }
+    names()
+}
+
+fn creation(device: Device) -> Result<(), KernelError> {
+    for dtype in DType::ALL {
+        assert_eq!(Tensor::zeros(&[2, 3], dtype, device)?.dims(), [2, 3]);
+        Tensor::ones(&[2], dtype, device)?;
+        Tensor::full(&[2], 1.0, dtype, device)?;
+        Tensor::arange(3, dtype, device)?;
+        Tensor::linspace(0.0, 1.0, 3, dtype, device)?;
+        let eye = Tensor::eye(2, dtype, device)?;
+        assert_eq!(
+            (eye.dtype(), eye.device(), eye.numel(), eye.shape().dims()),
+            (dtype, device, 4, &[2, 2][..])
+        );
+        assert_eq!(eye.size_bytes(), 4 * dtype.size_bytes());
+        if dtype.is_float() {
+            Tensor::rand(&[4], dtype, device, 7)?.rand_like(8)?;
+            Tensor::randn(&[4], dtype, device, 7)?.randn_like(8)?;
+        }
+        eye.zeros_like()?;
+        eye.ones_like()?;
+        eye.full_like(1.0)?;
+        eye.new_zeros(&[1])?;
+        eye.new_ones(&[1])?;
+        eye.new_full(&[1], 1.0)?;
+    }
+    let x = Tensor::from_slice(&[1.0f32, 2.0], &[2], device)?;
+    assert_eq!(x.new_from_slice(&[3i32], &[1])?.item::<i32>()?, 3);
+    let half = Tensor::from_vec(vec![f16::ONE, f16::ZERO], &[2], device)?;
+    assert_eq!(half.to_vec::<f16>()?, [f16::ONE, f16::ZERO]);
+    Tensor::from_vec(vec![bf16::ONE], &[1], device)?;
+    Tensor::from_vec(vec![true], &[1], device)?;
+    Ok(())
+}
+
+fn transfer(device: Device) -> Result<(), KernelError> {
+    let x = Tensor::from_slice(&[1.5f32, -2.0], &[2], device)?;
+    assert_eq!(x.to(Device::cpu())?.device(), x.cpu()?.device());
+    if let Device::Cuda(index) = device {
+        x.cpu()?.cuda(index)?;
+    }
+    let short = x.to_dtype(DType::BF16)?;
+    assert_eq!(short.to_like(&x)?.to_vec::<f32>()?, x.try_clone()?.to_vec::<f32>()?);
+    assert_eq!(x.reshape(&[1, 2])?.into_shape(&[2, 1])?.t()?.dims(), [1, 2]);
+    let text = x.to_string();
+    assert_eq!(text, format!("tensor([ 1.5000, -2.0000], device={device}, dtype=f32)"));
+    assert_eq!(format!("{x:?}"), format!("Tensor [2] f32 on {device}"));
+    Ok(())
+}
+
+fn arithmetic(device: Device) -> Result<(), KernelError> {
+    let a = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[2, 2], device)?;
+    let row = Tensor::from_slice(&[10.0f32, 20.0], &[2], device)?;
+    assert_eq!((&a + &row).to_vec::<f32>()?, [11.0, 22.0, 13.0, 24.0]);
+    assert_eq!((2.0 * &a - 1.0).to_vec::<f32>()?, [1.0, 3.0, 5.0, 7.0]);
+    assert_eq!((-&a / 2).to_vec::<f32>()?, [-0.5, -1.0, -1.5, -2.0]);
+    for result in [a.neg(), a.exp(), a.log(), a.sqrt(), a.abs(), a.pow(3.0), a.clamp(1.5, 3.5)] {
+        assert_eq!(result?.dims(), [2, 2]);
+    }
+    for result in [a.add(&row), a.sub(1), a.mul(&row), a.div(2.0), a.maximum(&row), a.minimum(0.5)] {
+        assert_eq!(result?.dtype(), DType::F32);
+    }
+    let mask = a.gt(2.0)?;
+    assert_eq!(mask.to_vec::<bool>()?, [false, false, true, true]);
+    assert_eq!(a.lt(&row)?.eq(true)?.dtype(), DType::Bool);
+    assert_eq!(a.where_(&mask, 0.0)?.to_vec::<f32>()?, [0.0, 0.0, 3.0, 4.0]);
+    assert_eq!(a.masked_fill(&mask, -1)?.to_vec::<f32>()?, [1.0, 2.0, -1.0, -1.0]);
+    let message = a.add(&row.to_dtype(DType::F64)?).unwrap_err().to_string();
+    let (x, y) = (format!("a [2, 2] f32 on {device}"), format!("b [2] f64 on {device}"));
+    assert!(message.contains(&x) && message.contains(&y) && message.contains("b.to_dtype(f32)"), "{message}");
+    Ok(())
+}
+
+fn reductions(device: Device) -> Result<(), KernelError> {
+    let a = Tensor::from_slice(&[1.0f64, 2.0, 3.0, 4.0], &[2, 2], device)?;
+    assert_eq!(a.sum(None)?.item::<f64>()?, 10.0);
+    assert_eq!(a.mean(0)?.to_vec::<f64>()?, [2.0, 3.0]);
+    assert_eq!(a.max(1)?.to_vec::<f64>()?, [2.0, 4.0]);
+    assert_eq!(a.min(None)?.item::<f64>()?, 1.0);
+    assert_eq!(a.argmax(1)?.to_vec::<i64>()?, [1, 1]);
+    assert!((a.norm(None)?.item::<f64>()? - 30f64.sqrt()).abs() < 1e-12);
+    assert!((a.softmax(1)?.sum(None)?.item::<f64>()? - 2.0).abs() < 1e-12);
+    assert!(a.log_softmax(1)?.max(None)?.item::<f64>()? < 0.0);
+    Ok(())
+}
+
+fn rows(device: Device) -> Result<(), KernelError> {
+    let a = Tensor::arange(6, DType::I64, device)?.into_shape(&[2, 3])?;
+    assert_eq!(a.narrow(1, 1, 2)?.to_vec::<i64>()?, [1, 2, 4, 5]);
+    assert_eq!(a.row(1)?.to_vec::<i64>()?, [3, 4, 5]);
+    assert_eq!(Tensor::cat(&[&a, &a], 1)?.dims(), [2, 6]);
+    assert_eq!(Tensor::stack(&[&a, &a], 0)?.dims(), [2, 2, 3]);
+    let indices = Tensor::from_slice(&[2i64, 0], &[2], device)?;
+    assert_eq!(a.index_select(1, &indices)?.to_vec::<i64>()?, [2, 0, 5, 3]);
+    assert_eq!(indices.one_hot(3)?.dims(), [2, 3]);
+    assert_eq!(a.triu(0)?.to_vec::<i64>()?, [0, 1, 2, 0, 4, 5]);
+    assert_eq!(a.tril(0)?.to_vec::<i64>()?, [0, 0, 0, 3, 4, 0]);
+    Ok(())
+}
+
+fn matrices(device: Device) -> Result<(), KernelError> {
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+        let (a, c) = (Tensor::eye(2, dtype, device)?, Tensor::ones(&[2], dtype, device)?);
+        let product = Tensor::addmm(1.0, &c, 2.0, &a, &a)?;
+        assert_eq!(product.to_dtype(DType::F64)?.to_vec::<f64>()?, [3.0, 1.0, 1.0, 3.0]);
+        assert_eq!(a.matmul(&c)?.dims(), [2]);
+        let mut out = Tensor::zeros(&[2, 2], DType::F64, device)?;
+        let wide = a.to_dtype(DType::F64)?;
+        ddp::ops::addmm(1.0, wide.view(), false, wide.view(), true, 0.0, out.view_mut())?;
+        assert_eq!(out.sum(None)?.item::<f64>()?, 2.0);
+    }
+    Ok(())
+}
+
+fn files(device: Device) -> Result<(), Box<dyn Error>> {
+    let folder = std::env::temp_dir().join(format!("ddp_outside_{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    let (x, mask) = (Tensor::rand(&[3, 2], DType::F32, device, 1)?, Tensor::eye(2, DType::Bool, device)?);
+    io::write_npy(folder.join("x.npy"), &x)?;
+    assert_eq!(io::read_npy(folder.join("x.npy"), device)?.to_vec::<f32>()?, x.to_vec::<f32>()?);
+    io::write_npz(folder.join("x.npz"), &[("x", &x), ("mask", &mask)])?;
+    io::write_safetensors(folder.join("x.safetensors"), &[("x", &x), ("mask", &mask)])?;
+    for read in [
+        io::read_npz(folder.join("x.npz"), device)?,
+        io::read_safetensors(folder.join("x.safetensors"), device)?,
+    ] {
+        let (_, read) = read.into_iter().find(|(name, _)| name == "mask").ok_or("no mask")?;
+        assert_eq!((read.device(), read.to_vec::<bool>()?), (device, vec![true, false, false, true]));
+    }
+    std::fs::remove_dir_all(&folder)?;
+    Ok(())
+}
+
+fn time_and_memory(device: Device) -> Result<(), KernelError> {
+    memory::reset_peak(device)?;
+    let x = Tensor::ones(&[256, 256], DType::F32, device)?;
+    assert!(
+        memory::allocated(device)? >= x.size_bytes() && memory::peak(device)? >= memory::allocated(device)?
+    );
+    assert!(memory::reserved(device)? >= memory::allocated(device)?);
+    let (product, time) = timed(device, || x.matmul(&x))?;
+    assert_eq!(product?.row(0)?.to_vec::<f32>()?[0], 256.0);
+    assert!(time.as_nanos() > 0);
+    println!("{}", memory::summary(device)?);
+    memory::empty_cache(device)?;
+    device.synchronize()?;
+    if let Device::Cuda(index) = device {
+        let gpu = Gpu::get(index)?;
+        let stream: &Stream = gpu.stream(StreamKind::Compute);
+        let event = Event::new(gpu)?;
+        event.record(stream)?;
+        stream.wait(&event)?;
+        event.synchronize()?;
+        assert!(event.is_done()?);
+        let timer = Timer::new(gpu)?;
+        timer.start(stream)?;
+        timer.stop(stream)?;
+        assert!(timer.elapsed_ms()? >= 0.0);
+    }
+    Ok(())
+}
+
+fn names() -> Result<(), Box<dyn Error>> {
+    assert_eq!("cpu".parse::<Device>()?, Device::cpu());
+    assert!("mps".parse::<Device>().unwrap_err().to_string().contains("not supported by this build"));
+    let missing = Device::cuda(Device::count() as u32);
+    assert!(!missing.is_available() && missing.available_or_cpu() == Device::cpu());
+    assert!(Tensor::zeros(&[1], DType::F32, missing).is_err());
+    join_pool(2)?;
+    Ok(())
+}
