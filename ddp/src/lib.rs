@@ -29,6 +29,7 @@ pub mod storage;
 pub mod train;
 
 pub use data::tensor_io as io;
+pub use ddp_comm::launch;
 pub use ddp_kernels::{memory, ops};
 pub use error::{Error, Result};
 pub use predict::Predictor;

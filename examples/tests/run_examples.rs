@@ -54,6 +54,14 @@ fn own_dataset() {
 }
 
 #[test]
+fn own_layer() {
+    let text = output(&mut Command::new(env!("CARGO_BIN_EXE_own_layer")));
+    assert!(text.contains("layers.0.weight, layers.0.bias, swish.0, layers.1.weight"), "{text}");
+    assert!(number(&text, " -> ") < 0.2 * number(&text, "loss "), "{text}");
+    assert!(text.contains("2 of 2 ranks of this process hold the same weights"), "{text}");
+}
+
+#[test]
 fn mpi_all_reduce_alone() {
     let text = output(&mut Command::new(env!("CARGO_BIN_EXE_mpi_all_reduce")));
     assert_eq!(text, "world of 1 (single): sum of ranks 0, largest 0\n");

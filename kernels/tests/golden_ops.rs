@@ -18,7 +18,7 @@ use serde_json::Value;
 type Check = fn(&Case<'_>);
 
 /// The operations of the file.
-const OPS: [(&str, Check); 18] = [
+const OPS: [(&str, Check); 21] = [
     ("addmm", addmm),
     ("linear", linear),
     ("relu", |case| activation(case, Activation::Relu)),
@@ -44,11 +44,23 @@ const OPS: [(&str, Check); 18] = [
             ops::huber(x, t, None, delta, scale, d, sums)
         });
     }),
+    ("log_cosh", |case| {
+        element_loss(case, ["pred", "target", "d_pred"], |x, t, scale, d, sums| {
+            ops::log_cosh(x, t, None, scale, d, sums)
+        });
+    }),
+    ("quantile", |case| {
+        let q = case.number("quantile");
+        element_loss(case, ["pred", "target", "d_pred"], |x, t, scale, d, sums| {
+            ops::quantile(x, t, None, q, scale, d, sums)
+        });
+    }),
     ("layer_norm", layer_norm),
     ("embedding", embedding),
     ("sgd", sgd),
     ("adam", |case| adam(case, OptimizerKind::Adam)),
     ("adamw", |case| adam(case, OptimizerKind::AdamW)),
+    ("lion", lion),
     ("ema", ema),
 ];
 
@@ -444,5 +456,33 @@ fn adam(case: &Case<'_>, kind: OptimizerKind) {
         // Sums of terms below 1 that may cancel in m, and never do in v.
         case.close_to(&format!("m after step {step}"), &values(&m), want_m.row(step), EPS, 4.0 * EPS);
         case.close_to(&format!("v after step {step}"), &values(&v), want_v.row(step), 0.0, 8.0 * EPS);
+    }
+}
+
+fn lion(case: &Case<'_>) {
+    let (mut w, g) = (case.input("w"), case.input("g"));
+    let (want_w, want_m) = (case.output("w"), case.output("m"));
+    let betas = case.param("betas").as_array().unwrap();
+    let params = OptimizerParams {
+        lr: case.number("lr"),
+        betas: [betas[0].as_f64().unwrap(), betas[1].as_f64().unwrap()],
+        weight_decay: case.number("weight_decay"),
+        ..OptimizerParams::default()
+    };
+    let dims = w.shape().dims().to_vec();
+    let mut m = w.zeros_like().unwrap();
+    for step in 0..g.shape().dims()[0] {
+        let grads = g.view().rows(step, step + 1).unwrap().reshape(&dims).unwrap();
+        let tensors = OptimizerTensors {
+            grads,
+            master_weights: w.view_mut(),
+            state: [Some(m.view_mut()), None],
+            compute_weights: None,
+        };
+        ops::optimizer_step(OptimizerKind::Lion, &params, tensors, None).unwrap();
+        // Three steps of two roundings of w, below 4.
+        case.close_to(&format!("w after step {step}"), &values(&w), want_w.row(step), 8.0 * EPS, 0.0);
+        // Sums of terms below 0.1 that may cancel.
+        case.close_to(&format!("m after step {step}"), &values(&m), want_m.row(step), EPS, 4.0 * EPS);
     }
 }

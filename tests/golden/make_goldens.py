@@ -448,6 +448,13 @@ def activations():
         case(name, name, {}, {"x": x, "d_y": d_y}, {"y": y, "d_x": x.grad})
 
 
+def pair(op, name, function, params, x_name, y_name, x, y):
+    x = x.detach().clone().requires_grad_()
+    loss = function(x, y)
+    loss.backward()
+    case(op, name, params, {x_name: x, y_name: y}, {"loss": loss, f"d_{x_name}": x.grad})
+
+
 def losses():
     n, c = 7, 5
     for smoothing in (0.0, 0.1):
@@ -469,12 +476,6 @@ def losses():
     loss.backward()
     case("softmax_cross_entropy", "large_logits", {"label_smoothing": 0.0, "ignore_index": -100},
          {"logits": logits, "labels": labels, "class_weights": None}, {"loss": loss, "d_logits": logits.grad})
-
-    def pair(op, name, function, params, x_name, y_name, x, y):
-        x = x.detach().clone().requires_grad_()
-        loss = function(x, y)
-        loss.backward()
-        case(op, name, params, {x_name: x, y_name: y}, {"loss": loss, f"d_{x_name}": x.grad})
 
     bce = F.binary_cross_entropy_with_logits
     pair("bce_with_logits", "plain", bce, {}, "logits", "targets", 2 * randn(6, 4), randint(2, 6, 4).float())
@@ -560,8 +561,42 @@ def embeddings():
              {"y": y, **{f"d_table_{t}": table.weight.grad for t, table in enumerate(tables)}})
 
 
+def more_losses():
+    """Losses that PyTorch lacks, by their formulas."""
+    def log_cosh(x, y):
+        e = x - y
+        return (e + F.softplus(-2 * e) - math.log(2)).mean()
+
+    far = torch.tensor([[-60.0], [-1.0], [-1e-3], [0.0], [0.5], [3.0], [60.0]])
+    pair("log_cosh", "6x3", log_cosh, {}, "pred", "target", 2 * randn(6, 3), randn(6, 3))
+    pair("log_cosh", "far", log_cosh, {}, "pred", "target", far, torch.zeros_like(far))
+    for q in (0.1, 0.5, 0.9):
+        def quantile(x, y, q=q):
+            e = y - x
+            return torch.where(e > 0, q * e, (q - 1) * e).mean()
+
+        pair("quantile", f"6x3_{q}", quantile, {"quantile": q}, "pred", "target", 2 * randn(6, 3), randn(6, 3))
+
+
+def lion():
+    """Algorithm 2 of arXiv:2302.06675."""
+    for name, decay in (("plain", 0.0), ("decay", 0.1)):
+        lr, (b1, b2) = 1e-3, (0.9, 0.99)
+        w, g = randn(37), randn(3, 37)
+        start, m, seen_w, seen_m = w.clone(), torch.zeros_like(w), [], []
+        for grad in g:
+            mixed = b1 * m + (1 - b1) * grad
+            assert (mixed.abs() > 1e-5).all(), "a sign that rounding decides"
+            w = (1 - lr * decay) * w - lr * torch.sign(mixed)
+            m = b2 * m + (1 - b2) * grad
+            seen_w.append(w)
+            seen_m.append(m)
+        case("lion", name, {"lr": lr, "betas": [b1, b2], "weight_decay": decay}, {"w": start, "g": g},
+             {"w": torch.stack(seen_w), "m": torch.stack(seen_m)})
+
+
 def operations():
-    for make in (addmm, linear, activations, losses, layer_norm, optimizers, embeddings, ema):
+    for make in (addmm, linear, activations, losses, layer_norm, optimizers, embeddings, ema, more_losses, lion):
         make()
     names = [(c["op"], c["name"]) for c in OPS]
     assert len(set(names)) == len(names)

@@ -29,6 +29,13 @@ pub enum Loss {
         /// Positive.
         delta: f64,
     },
+    /// Logarithm of the error's hyperbolic cosine: quadratic, then linear.
+    LogCosh,
+    /// Quantile (pinball) loss.
+    Quantile {
+        /// In (0, 1).
+        quantile: f64,
+    },
 }
 
 /// Weights of the classes in the loss.
@@ -48,6 +55,8 @@ enum LossKind {
     Bce,
     Mse,
     Huber,
+    LogCosh,
+    Quantile,
 }
 
 config_enum!(impl LossKind {
@@ -56,13 +65,16 @@ config_enum!(impl LossKind {
     Bce = "bce",
     Mse = "mse",
     Huber = "huber",
+    LogCosh = "log_cosh",
+    Quantile = "quantile",
 });
 
 /// Keys that only one kind of loss uses.
-const OWNERS: [(&str, LossKind); 3] = [
+const OWNERS: [(&str, LossKind); 4] = [
     ("loss.label_smoothing", LossKind::CrossEntropy),
     ("loss.class_weights", LossKind::CrossEntropy),
     ("loss.delta", LossKind::Huber),
+    ("loss.quantile", LossKind::Quantile),
 ];
 
 const BALANCED: &str = "balanced";
@@ -91,6 +103,12 @@ pub(super) const KEYS: &[Key] = &[
         .help("Error at which huber changes from quadratic to linear")
         .default("1.0")
         .hint("1.0 is usual"),
+    number("loss.quantile", Range::between(0.0, 1.0, "a fraction above 0 and below 1"))
+        .help("Quantile of the target that the loss quantile predicts")
+        .default("0.5")
+        .example("0.9")
+        .hint("0.5 predicts the median, 0.9 a value that nine of ten targets stay below")
+        .synonyms(&["tau"]),
 ];
 
 impl Loss {
@@ -113,6 +131,8 @@ impl Loss {
             LossKind::Bce => Loss::Bce,
             LossKind::Mse => Loss::Mse,
             LossKind::Huber => Loss::Huber { delta: raw.get("loss.delta")? },
+            LossKind::LogCosh => Loss::LogCosh,
+            LossKind::Quantile => Loss::Quantile { quantile: raw.get("loss.quantile")? },
         })
     }
 
@@ -130,7 +150,8 @@ impl Loss {
                 }
             }
             Self::Huber { delta } => writer.put("loss.delta", delta),
-            Self::Bce | Self::Mse => {}
+            Self::Quantile { quantile } => writer.put("loss.quantile", quantile),
+            Self::Bce | Self::Mse | Self::LogCosh => {}
         }
     }
 
@@ -165,6 +186,8 @@ impl Loss {
             Self::Bce => "bce",
             Self::Mse => "mse",
             Self::Huber { .. } => "huber",
+            Self::LogCosh => "log_cosh",
+            Self::Quantile { .. } => "quantile",
         }
     }
 }
@@ -173,10 +196,10 @@ impl Loss {
 fn kind(raw: &RawConfig, task: Task, auto_task: bool) -> Result<LossKind> {
     let fitting: &[LossKind] = match task {
         // The loss is checked again when the targets have decided on the task.
-        _ if auto_task => &[LossKind::CrossEntropy, LossKind::Bce, LossKind::Mse, LossKind::Huber],
+        _ if auto_task => &LossKind::VALUES[1..],
         Task::Classification => &[LossKind::CrossEntropy],
         Task::Multilabel => &[LossKind::Bce],
-        Task::Regression => &[LossKind::Mse, LossKind::Huber],
+        Task::Regression => &[LossKind::Mse, LossKind::Huber, LossKind::LogCosh, LossKind::Quantile],
     };
     let kind = raw.get_or("loss.kind", LossKind::Auto)?;
     if kind == LossKind::Auto {

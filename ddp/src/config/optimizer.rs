@@ -18,11 +18,11 @@ pub struct OptimizerConfig {
     pub kind: OptimizerKind,
     /// Learning rate, positive.
     pub lr: f64,
-    /// Decay of the first and second moment, each in [0, 1) (Adam, AdamW).
+    /// Decay of the first and second moment (Adam, AdamW), or of the momentum as it steps and as it is kept (Lion), each in [0, 1).
     pub betas: [f64; 2],
     /// Added to the root of the second moment (Adam, AdamW), positive.
     pub eps: f64,
-    /// L2 for SGD and Adam, decoupled for AdamW; not negative. Default: PyTorch's, 0.01 for AdamW and else 0.
+    /// L2 for SGD and Adam, decoupled for AdamW and Lion; not negative. Default: PyTorch's, 0.01 for AdamW and else 0.
     pub weight_decay: f64,
     /// In [0, 1) (SGD).
     pub momentum: f64,
@@ -56,7 +56,7 @@ const NOT_NEGATIVE: Range = Range::at_least(0.0, "a number of 0 or above");
 
 pub(super) const KEYS: &[Key] = &[
     one_of("optimizer.kind", OptimizerKind::NAMES)
-        .help("Update rule, with the semantics of PyTorch")
+        .help("Update rule, with the semantics of PyTorch, for lion of its paper")
         .default(r#""adamw""#)
         .synonyms(&["optim", "optimizer", "optimizer.name", "optimizer.type"]),
     number(
@@ -65,8 +65,9 @@ pub(super) const KEYS: &[Key] = &[
         Range::above(0.0, "a finite number above 0").also(|lr| lr as f32 > 0.0 && (lr as f32).is_finite()),
     )
     .help("Learning rate")
-    .default("0.001")
-    .hint("0.001 is usual for adamw, 0.1 to 0.01 for sgd")
+    .default_depends("0.0001 for lion, else 0.001")
+    .example("0.001")
+    .hint("0.001 is usual for adamw, 0.1 to 0.01 for sgd, 0.0001 for lion")
     .synonyms(&["learning_rate"]),
     key(
         "optimizer.betas",
@@ -75,8 +76,9 @@ pub(super) const KEYS: &[Key] = &[
             len: Some(2),
         },
     )
-    .help("Decay of the first and second moment (adam, adamw)")
-    .default("[0.9, 0.999]")
+    .help("Decay of the first and second moment (adam, adamw), or of the momentum as it steps and as it is kept (lion)")
+    .default_depends("[0.9, 0.99] for lion, else [0.9, 0.999]")
+    .example("[0.9, 0.999]")
     .hint("[0.9, 0.999] is usual")
     .synonyms(&["beta1", "beta2"]),
     number("optimizer.eps", Range::above(0.0, "a number above 0").also(|eps| eps as f32 > 0.0))
@@ -84,7 +86,7 @@ pub(super) const KEYS: &[Key] = &[
         .default("1e-8")
         .hint("1e-8 is usual"),
     number("optimizer.weight_decay", NOT_NEGATIVE)
-        .help("Weight decay: L2 for sgd and adam, decoupled for adamw")
+        .help("Weight decay: L2 for sgd and adam, decoupled for adamw and lion")
         .default_depends("0.01 for adamw, else 0")
         .example("0.01")
         .hint("0 switches weight decay off")
@@ -117,12 +119,12 @@ const GROUP_KEYS: &[Key] = &[
 ];
 
 impl OptimizerConfig {
-    /// This kind with PyTorch's defaults, but a momentum of 0.9 for SGD.
+    /// This kind with its usual defaults: PyTorch's, but a momentum of 0.9 for SGD.
     pub fn new(kind: OptimizerKind, lr: f64) -> Self {
         OptimizerConfig {
             kind,
             lr,
-            betas: [0.9, 0.999],
+            betas: kind.default_betas(),
             eps: 1e-8,
             weight_decay: kind.default_weight_decay(),
             momentum: 0.9,
@@ -143,8 +145,8 @@ impl OptimizerConfig {
         let kind = raw.get("optimizer.kind")?;
         let config = OptimizerConfig {
             kind,
-            betas: raw.get("optimizer.betas")?,
-            lr: raw.get("optimizer.lr")?,
+            betas: raw.get_or("optimizer.betas", kind.default_betas())?,
+            lr: raw.get_or("optimizer.lr", kind.default_lr())?,
             eps: raw.get("optimizer.eps")?,
             weight_decay: raw.get_or("optimizer.weight_decay", kind.default_weight_decay())?,
             momentum: raw.get("optimizer.momentum")?,

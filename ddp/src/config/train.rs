@@ -36,6 +36,8 @@ pub struct TrainConfig {
     pub clip_grad_norm: f64,
     /// Seed of initial weights, order of samples, dropout and split.
     pub seed: u64,
+    /// Initial values of the weights of linear layers.
+    pub init: WeightInit,
     /// Number format of matmuls.
     pub precision: Precision,
     /// First factor of the loss in f16, a power of two from 1 to 2^30.
@@ -64,6 +66,21 @@ pub struct TrainConfig {
     pub bad_steps: BadSteps,
     /// Global step after which the run stops as for a signal.
     pub stop_after_steps: Option<u64>,
+}
+
+/// Initial values of the weights of linear layers. All but the first start with biases of 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WeightInit {
+    /// Weights and biases uniform in `±1/sqrt(in_features)`, as in PyTorch's `nn.Linear`.
+    Pytorch,
+    /// Normal with a standard deviation of `sqrt(2/in_features)` (arXiv:1502.01852), as in `torch.nn.init.kaiming_normal_`.
+    Kaiming,
+    /// Uniform in `±sqrt(6/(in_features + out_features))` (Glorot and Bengio, 2010), as in `torch.nn.init.xavier_uniform_`.
+    Xavier,
+    /// Normal with a standard deviation of 0.02.
+    Normal,
+    /// Orthonormal rows or columns, whichever are fewer (arXiv:1312.6120), as in `torch.nn.init.orthogonal_`.
+    Orthogonal,
 }
 
 /// Runs that give the same bits.
@@ -105,6 +122,14 @@ pub enum Batch {
 }
 
 config_enum!(impl Precision { F32 = "f32", Tf32 = "tf32", Bf16 = "bf16", F16 = "f16" });
+
+config_enum!(impl WeightInit {
+    Pytorch = "pytorch",
+    Kaiming = "kaiming",
+    Xavier = "xavier",
+    Normal = "normal",
+    Orthogonal = "orthogonal",
+});
 
 config_enum!(impl OnReplicaDifference { Stop = "stop", Repair = "repair" });
 
@@ -158,6 +183,11 @@ pub(super) const KEYS: &[Key] = &[
         .default("0")
         .example("7")
         .hint("any whole number that is not negative"),
+    one_of("train.init", WeightInit::NAMES)
+        .help("Initial weights of linear layers: those of PyTorch's nn.Linear, or others, whose biases start at 0")
+        .default(r#""pytorch""#)
+        .example(r#""kaiming""#)
+        .synonyms(&["weight_init", "initializer", "init_method", "model.init"]),
     one_of("train.precision", Precision::NAMES)
         .help("Number format of matmuls and activations")
         .default(r#""f32""#)
@@ -275,6 +305,7 @@ impl TrainConfig {
             deterministic: determinism(raw, grad_accum_steps)?,
             clip_grad_norm: raw.get("train.clip_grad_norm")?,
             seed: raw.get("train.seed")?,
+            init: raw.get("train.init")?,
             precision: raw.get("train.precision")?,
             loss_scale_init: raw.get("train.loss_scale_init")?,
             micro_shards: micro_shards(raw)?,
@@ -292,7 +323,7 @@ impl TrainConfig {
     }
 
     pub(super) fn write(&self, writer: &mut Writer) {
-        let TrainConfig { length, batch, grad_accum_steps, clip_grad_norm, seed, precision, .. } = self;
+        let TrainConfig { length, batch, grad_accum_steps, clip_grad_norm, seed, init, .. } = self;
         match length {
             Length::Epochs(epochs) => writer.put("train.epochs", epochs),
             Length::Steps(steps) => writer.put("train.steps", steps),
@@ -304,7 +335,8 @@ impl TrainConfig {
         writer.put("train.grad_accum_steps", grad_accum_steps);
         writer.put("train.clip_grad_norm", clip_grad_norm);
         writer.put("train.seed", seed);
-        writer.put("train.precision", precision);
+        writer.put("train.init", init);
+        writer.put("train.precision", &self.precision);
         writer.put("train.loss_scale_init", &self.loss_scale_init);
         let deterministic = match self.deterministic {
             Determinism::Off => "false",

@@ -10,6 +10,7 @@ use crate::data::CellProblem;
 use crate::data::labels::{Label, LabelVocabulary};
 use crate::data::split_error::SplitError;
 use crate::data::table::CsvError;
+use crate::data::tensor_rows_error::TensorRowsError;
 use crate::storage::atomic_write::WriteError;
 use crate::storage::user_file::FileError;
 
@@ -35,6 +36,9 @@ pub enum DataError {
     /// A fault of a CSV file.
     #[error(transparent)]
     Csv(#[from] CsvError),
+    /// Tensors of a program that are no rows.
+    #[error(transparent)]
+    TensorRows(#[from] TensorRowsError),
     /// A setting that contradicts the preprocessing that comes with the weights.
     #[error(
         "`{key}` is \"{value}\", but the model of --init-from has {there}\n\

@@ -55,6 +55,8 @@ mod subset;
 pub(crate) mod table;
 mod target_scale;
 pub mod tensor_io;
+mod tensor_rows;
+mod tensor_rows_error;
 #[cfg(test)]
 pub(crate) mod testing;
 mod train_categories;
@@ -87,6 +89,7 @@ pub use self::subset::{Subset, split};
 pub use self::table::CsvError;
 pub(crate) use self::table::quoted_cell;
 pub use self::target_scale::TargetScale;
+pub use self::tensor_rows_error::TensorRowsError;
 pub(crate) use self::train_categories::unknown_values;
 pub(crate) use self::vocabulary::MAX_VALUES;
 pub use self::vocabulary::Vocabulary;

@@ -9,26 +9,6 @@ use crate::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
 use crate::data_parallel::error::{ExchangeError, Result};
 use crate::model::GradientSink;
 
-/// Gradients that are not reduced: those of all micro-batches but the last, or of a world of one.
-#[derive(Debug)]
-pub struct LocalGradients<'a>(pub TensorMut<'a>);
-
-impl GradientSink for LocalGradients<'_> {
-    type Error = ExchangeError;
-
-    fn gradients(&mut self, start: usize, end: usize) -> Result<TensorMut<'_>> {
-        Ok(self.0.reborrow().range(start, end)?)
-    }
-
-    fn finished(&mut self, _end: usize) -> Result<()> {
-        Ok(())
-    }
-
-    fn progress(&mut self) -> Result<()> {
-        Ok(())
-    }
-}
-
 /// Collective that reduces a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reduction {

@@ -10,15 +10,13 @@ use ddp_kernels::{DType, Device, MemoryUse, Tensor, TensorRef};
 
 use crate::config::{CommDtype, ZeroStage};
 use crate::data::order::partition::{PartitionKind, RankPartition};
-use crate::data_parallel::bucket_reducer::{
-    CompressedGradients, LocalGradients, ReducedGradients, Reduction, decompress,
-};
+use crate::data_parallel::bucket_reducer::{CompressedGradients, ReducedGradients, Reduction, decompress};
 use crate::data_parallel::buckets::{BucketPlan, STEP_VOTE, TAIL_ELEMENTS};
 use crate::data_parallel::error::Result;
 use crate::data_parallel::fixed_tree::TreeSum;
 use crate::data_parallel::shard_plan::{Shard, ShardPlan};
 use crate::data_parallel::zero2::{BucketBuffers, ShardedGradients};
-use crate::model::{DropoutStep, Network, ParamSlot};
+use crate::model::{DropoutStep, LocalGradients, Network, ParamSlot};
 
 /// Gradients of one rank and their exchange.
 #[derive(Debug)]

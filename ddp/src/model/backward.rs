@@ -39,6 +39,26 @@ pub trait GradientSink {
     fn progress(&mut self) -> Result<(), Self::Error>;
 }
 
+/// Gradients that are not reduced: those of all micro-batches but the last, or of a world of one. `[flat_len]`.
+#[derive(Debug)]
+pub struct LocalGradients<'a>(pub TensorMut<'a>);
+
+impl GradientSink for LocalGradients<'_> {
+    type Error = KernelError;
+
+    fn gradients(&mut self, start: usize, end: usize) -> Result<TensorMut<'_>, KernelError> {
+        self.0.reborrow().range(start, end)
+    }
+
+    fn finished(&mut self, _end: usize) -> Result<(), KernelError> {
+        Ok(())
+    }
+
+    fn progress(&mut self) -> Result<(), KernelError> {
+        Ok(())
+    }
+}
+
 impl Network {
     /// Writes the gradients of all parameters to `sink`, from that of the outputs in [`Network::outputs_and_gradient`].
     ///

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use ddp_kernels::KernelError;
 
+use crate::config::precision::Precision;
 use crate::storage::user_file::FileError;
 
 /// The result of this room's functions.
@@ -34,5 +35,33 @@ pub enum ModelError {
         path: PathBuf,
         /// Every difference, one per line.
         differences: String,
+    },
+    /// A state dict does not fit the model.
+    #[error(
+        "the state dict does not fit the model:\n  {faults}\nhint: compare the names and shapes with those of `Network::named_parameters`, or load it with strict = false to skip names that only one side has"
+    )]
+    StateDict {
+        /// Every fault, one per line.
+        faults: String,
+    },
+    /// A gradient differs from its difference quotient.
+    #[error(
+        "gradient check: {name}, element {element}: the gradient is {gradient:e}, the difference quotient {quotient:e}\nhint: compare the layer's backward with the derivative of its forward; at kinks, such as ReLU at 0, choose other rows or a smaller step"
+    )]
+    Gradcheck {
+        /// The parameter.
+        name: String,
+        /// Index of the element in the parameter.
+        element: usize,
+        /// The gradient of the backward pass.
+        gradient: f64,
+        /// The central difference quotient.
+        quotient: f64,
+    },
+    /// A gradient check of a model in another number format than f32.
+    #[error("a gradient check needs a model in f32, got one in {}\nhint: create the network with Precision::F32", precision.name())]
+    GradcheckPrecision {
+        /// The model's number format.
+        precision: Precision,
     },
 }

@@ -338,6 +338,7 @@ mod tests {
     use ddp_kernels::{DType, Device};
 
     use super::*;
+    use crate::config::WeightInit;
     use crate::data::{ColumnCodes, Label};
     use crate::model::{ModelSpec, init};
 
@@ -357,7 +358,7 @@ mod tests {
     fn drawn(spec: &ModelSpec) -> (ParamLayout, Tensor) {
         let layout = ParamLayout::new(spec);
         let mut weights = Tensor::zeros(&[layout.flat_len()], DType::F32, Device::Cpu).unwrap();
-        init::initialize(&layout, &mut weights, 3).unwrap();
+        init::initialize(&layout, &mut weights, WeightInit::Pytorch, 3).unwrap();
         (layout, weights)
     }
 

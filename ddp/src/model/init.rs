@@ -1,45 +1,98 @@
 //! Initial values of parameters: a function of the seed and of each parameter's stream, not of the world size.
 
 use ddp_kernels::ops::{self, UniformStream};
-use ddp_kernels::{DType, Device, KernelError, Philox, Tensor};
+use ddp_kernels::{DType, Device, KernelError, Philox, Tensor, TensorRef};
 
 use super::layout::ParamLayout;
-use super::param::Init;
+use super::orthogonal::orthonormalize;
+use super::param::{Init, ParamKind, ParamSlot};
+use crate::config::WeightInit;
 
 /// Separates this use of the seed from the others.
 const STREAM: u32 = 0x494e_4954;
 /// The same for the tables of embeddings.
 const EMBEDDING_STREAM: u32 = 0x454d_4244;
+/// Standard deviation of [`WeightInit::Normal`].
+const NORMAL_STD: f32 = 0.02;
 
-/// Fills the flat buffer of weights with each parameter's [`Init`].
+/// Distribution of a parameter's values.
+enum Distribution {
+    /// Every element is this value.
+    Constant(f32),
+    /// Uniform in plus or minus this bound.
+    Uniform(f32, UniformStream),
+    /// Normal with this standard deviation, from this seed.
+    Normal(f32, u64),
+    /// Orthonormal rows or columns, from this seed.
+    Orthogonal(u64),
+}
+
+/// Fills the flat buffer of weights with each parameter's [`Init`]; `weight_init` replaces that of linear layers.
 ///
 /// # Errors
 /// [`KernelError::DTypeUnsupported`] if `weights` is not of floats.
-pub fn initialize(layout: &ParamLayout, weights: &mut Tensor, seed: u64) -> Result<(), KernelError> {
+pub fn initialize(
+    layout: &ParamLayout,
+    weights: &mut Tensor,
+    weight_init: WeightInit,
+    seed: u64,
+) -> Result<(), KernelError> {
     for slot in layout.slots() {
         let values = weights.view_mut().range(slot.start, slot.range().end)?;
-        let (low, high, stream) = match slot.init {
-            Init::Normal { stream } => {
-                // On the host, whatever the device: logarithms and cosines are not the same everywhere.
-                let seed = table_seed(seed, stream);
-                let table = Tensor::randn(&[slot.numel()], DType::F32, Device::Cpu, seed)?;
-                ops::copy(table.view(), values)?;
-                continue;
+        match distribution(slot, weight_init, seed) {
+            // The stream of a constant does not matter.
+            Distribution::Constant(value) => {
+                ops::uniform(values, value, value, UniformStream { seed, stream: [0, STREAM] })?;
             }
-            Init::Constant(value) => (value, value, 0),
-            Init::KaimingUniform { in_features, stream } => {
-                let bound = 1.0 / (in_features as f32).sqrt();
-                (-bound, bound, stream)
+            Distribution::Uniform(bound, stream) => ops::uniform(values, -bound, bound, stream)?,
+            Distribution::Normal(std, seed) => {
+                let mut drawn = normal(slot, seed)?;
+                if std != 1.0 {
+                    drawn.iter_mut().for_each(|value| *value *= std);
+                }
+                ops::copy(TensorRef::from_slice(&drawn, &[drawn.len()])?, values)?;
             }
-        };
-        ops::uniform(values, low, high, UniformStream { seed, stream: [stream, STREAM] })?;
+            Distribution::Orthogonal(seed) => {
+                let rows = slot.dims.first().copied().unwrap_or(1);
+                let drawn = orthonormalize(&normal(slot, seed)?, rows);
+                ops::copy(TensorRef::from_slice(&drawn, &[drawn.len()])?, values)?;
+            }
+        }
     }
     Ok(())
 }
 
-/// The seed of a table's numbers: a random word of the run's seed.
-fn table_seed(seed: u64, stream: u32) -> u64 {
-    let words = Philox::new(seed).block([stream, 0, 0, EMBEDDING_STREAM]);
+fn distribution(slot: &ParamSlot, weight_init: WeightInit, seed: u64) -> Distribution {
+    match slot.init {
+        Init::Constant(value) => Distribution::Constant(value),
+        Init::Normal { stream } => Distribution::Normal(1.0, seed_of(seed, stream, EMBEDDING_STREAM)),
+        Init::KaimingUniform { .. } if weight_init != WeightInit::Pytorch && slot.kind == ParamKind::Bias => {
+            Distribution::Constant(0.0)
+        }
+        Init::KaimingUniform { in_features, stream } => {
+            let inputs = in_features as f32;
+            let uniform =
+                |bound| Distribution::Uniform(bound, UniformStream { seed, stream: [stream, STREAM] });
+            let seed = seed_of(seed, stream, STREAM);
+            match weight_init {
+                WeightInit::Pytorch => uniform(1.0 / inputs.sqrt()),
+                WeightInit::Xavier => uniform((6.0 / (inputs + slot.numel() as f32 / inputs)).sqrt()),
+                WeightInit::Kaiming => Distribution::Normal((2.0 / inputs).sqrt(), seed),
+                WeightInit::Normal => Distribution::Normal(NORMAL_STD, seed),
+                WeightInit::Orthogonal => Distribution::Orthogonal(seed),
+            }
+        }
+    }
+}
+
+/// Standard normal numbers, on the host whatever the device: logarithms and cosines are not the same everywhere.
+fn normal(slot: &ParamSlot, seed: u64) -> Result<Vec<f32>, KernelError> {
+    Tensor::randn(&[slot.numel()], DType::F32, Device::Cpu, seed)?.to_vec()
+}
+
+/// The seed of one parameter's normal numbers: a random word of the run's seed.
+fn seed_of(seed: u64, stream: u32, usage: u32) -> u64 {
+    let words = Philox::new(seed).block([stream, 0, 0, usage]);
     u64::from(words[1]) << 32 | u64::from(words[0])
 }
 
@@ -63,7 +116,7 @@ mod tests {
         };
         let layout = ParamLayout::new(&spec);
         let mut weights = Tensor::zeros(&[layout.flat_len()], DType::F32, Device::Cpu).unwrap();
-        initialize(&layout, &mut weights, 1).unwrap();
+        initialize(&layout, &mut weights, WeightInit::Pytorch, 1).unwrap();
         let flat = weights.to_vec::<f32>().unwrap();
         let of = |name: &str| &flat[layout.slots().iter().find(|s| s.name == name).unwrap().range()];
         let w = of("layers.0.weight");
@@ -78,7 +131,7 @@ mod tests {
             of("norms.0.weight").iter().all(|&v| v == 1.0) && of("norms.0.bias").iter().all(|&v| v == 0.0)
         );
         let mut again = weights.zeros_like().unwrap();
-        initialize(&layout, &mut again, 2).unwrap();
+        initialize(&layout, &mut again, WeightInit::Pytorch, 2).unwrap();
         assert_ne!(again.to_vec::<f32>().unwrap(), flat);
     }
 
@@ -89,7 +142,7 @@ mod tests {
         let drawn = |spec: &ModelSpec, seed| {
             let layout = ParamLayout::new(spec);
             let mut weights = Tensor::zeros(&[layout.flat_len()], DType::F32, Device::Cpu).unwrap();
-            initialize(&layout, &mut weights, seed).unwrap();
+            initialize(&layout, &mut weights, WeightInit::Pytorch, seed).unwrap();
             let flat = weights.to_vec::<f32>().unwrap();
             layout.slots().iter().map(|slot| flat[slot.range()].to_vec()).collect::<Vec<_>>()
         };
@@ -103,5 +156,49 @@ mod tests {
         assert!(sum(|v| v).abs() < 0.036 && (sum(|v| v * v) - 1.0).abs() < 0.05);
         assert_ne!(tables[0], tables[1]);
         assert_ne!(tables[0], tables[0].iter().rev().copied().collect::<Vec<_>>());
+    }
+    #[test]
+    fn other_schemes_have_their_moments_and_biases_of_0() {
+        let spec = ModelSpec::plain(&[400, 300, 10], Activation::Relu);
+        let layout = ParamLayout::new(&spec);
+        let mut weights = Tensor::zeros(&[layout.flat_len()], DType::F32, Device::Cpu).unwrap();
+        for (weight_init, std, bound) in [
+            (WeightInit::Kaiming, (2.0f64 / 400.0).sqrt(), f32::INFINITY),
+            (WeightInit::Xavier, (2.0f64 / 700.0).sqrt(), (6.0f32 / 700.0).sqrt()),
+            (WeightInit::Normal, 0.02, f32::INFINITY),
+        ] {
+            initialize(&layout, &mut weights, weight_init, 1).unwrap();
+            let flat = weights.to_vec::<f32>().unwrap();
+            let of = |name: &str| &flat[layout.find(name).unwrap().range()];
+            let w = of("layers.0.weight");
+            let mean_of =
+                |f: fn(f64) -> f64| w.iter().map(|&v| f(f64::from(v))).sum::<f64>() / w.len() as f64;
+            let n = (w.len() as f64).sqrt();
+            // Five standard errors: 1/sqrt(n) of the mean, at most sqrt(2/n) of the square, in units of the standard deviation.
+            assert!(mean_of(|v| v).abs() < 5.0 * std / n, "{weight_init:?}");
+            assert!(
+                (mean_of(|v| v * v) / (std * std) - 1.0).abs() < 5.0 * 2f64.sqrt() / n,
+                "{weight_init:?}"
+            );
+            assert!(w.iter().all(|v| v.abs() <= bound));
+            assert!(of("layers.0.bias").iter().chain(of("layers.1.bias")).all(|&v| v == 0.0));
+            assert_ne!(w[..10], of("layers.1.weight")[..10]);
+        }
+    }
+
+    #[test]
+    fn orthogonal_weights_have_orthonormal_rows() {
+        let spec = ModelSpec::plain(&[40, 30, 35], Activation::Relu);
+        let layout = ParamLayout::new(&spec);
+        let mut weights = Tensor::zeros(&[layout.flat_len()], DType::F32, Device::Cpu).unwrap();
+        initialize(&layout, &mut weights, WeightInit::Orthogonal, 1).unwrap();
+        let flat = weights.to_vec::<f32>().unwrap();
+        let w = &flat[layout.find("layers.0.weight").unwrap().range()];
+        for i in 0..30 {
+            for j in 0..30 {
+                let dot: f32 = (0..40).map(|k| w[i * 40 + k] * w[j * 40 + k]).sum();
+                assert!((dot - f32::from(u8::from(i == j))).abs() < 1e-6, "{i} {j} {dot}");
+            }
+        }
     }
 }

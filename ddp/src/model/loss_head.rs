@@ -24,6 +24,13 @@ pub enum LossHead {
         /// Error at which it turns from squared to linear.
         delta: f64,
     },
+    /// Logarithm of the error's hyperbolic cosine.
+    LogCosh,
+    /// Quantile (pinball) loss.
+    Quantile {
+        /// The quantile, in (0, 1).
+        quantile: f64,
+    },
 }
 
 impl LossHead {
@@ -54,6 +61,8 @@ impl LossHead {
             Loss::Bce => LossHead::Bce,
             Loss::Mse => LossHead::Mse,
             Loss::Huber { delta } => LossHead::Huber { delta: *delta },
+            Loss::LogCosh => LossHead::LogCosh,
+            Loss::Quantile { quantile } => LossHead::Quantile { quantile: *quantile },
         })
     }
 
@@ -61,7 +70,7 @@ impl LossHead {
     pub fn expected_weight(&self, n_rows: usize, n_outputs: usize) -> f64 {
         match self {
             LossHead::CrossEntropy { .. } => n_rows as f64,
-            LossHead::Bce | LossHead::Mse | LossHead::Huber { .. } => n_rows as f64 * n_outputs as f64,
+            _ => n_rows as f64 * n_outputs as f64,
         }
     }
 
@@ -99,6 +108,10 @@ impl LossHead {
             LossHead::Mse => ops::mse(outputs, targets, row_weights, scale, d_outputs, sums),
             LossHead::Huber { delta } => {
                 ops::huber(outputs, targets, row_weights, *delta, scale, d_outputs, sums)
+            }
+            LossHead::LogCosh => ops::log_cosh(outputs, targets, row_weights, scale, d_outputs, sums),
+            LossHead::Quantile { quantile } => {
+                ops::quantile(outputs, targets, row_weights, *quantile, scale, d_outputs, sums)
             }
         }
     }

@@ -11,6 +11,7 @@ use super::layer::{BufferSpec, Layer, Sizes};
 use super::layout::ParamLayout;
 use super::plan::{Plan, Value};
 use super::{ModelSpec, init, layers};
+use crate::config::WeightInit;
 use crate::config::precision::Precision;
 
 type Result<T> = std::result::Result<T, KernelError>;
@@ -70,12 +71,33 @@ impl Network {
         Ok(Network { plan, layout, buffers })
     }
 
-    /// Draws the initial weights, which depend on `seed` and on nothing else: see [`init`].
+    /// A model of these layers in forward order, on rows of `n_features`: [`Network::of_layers`] with the layout of a world in which
+    /// every rank updates all weights.
+    ///
+    /// # Errors
+    /// [`KernelError::DeviceUnavailable`], or out of memory.
+    ///
+    /// # Panics
+    /// In the cases of [`Network::of_layers`], and for two parameters of one name that are not one shared parameter.
+    pub fn from_layers(layers: Vec<Box<dyn Layer>>, n_features: usize, sizes: Sizes) -> Result<Self> {
+        let layout = ParamLayout::of_layers(&layers, 1);
+        Self::of_layers(layers, layout, n_features, sizes)
+    }
+
+    /// Draws the initial weights as PyTorch does, which depend on `seed` and on nothing else: see [`init`].
     ///
     /// # Errors
     /// None for the weights that a model makes itself.
     pub fn initialize(&mut self, seed: u64) -> Result<()> {
-        init::initialize(&self.layout, &mut self.buffers.master_weights, seed)?;
+        self.initialize_as(WeightInit::Pytorch, seed)
+    }
+
+    /// Draws the initial weights; as [`Network::initialize`], but for the weights and biases of linear layers.
+    ///
+    /// # Errors
+    /// None for the weights that a model makes itself.
+    pub fn initialize_as(&mut self, weight_init: WeightInit, seed: u64) -> Result<()> {
+        init::initialize(&self.layout, &mut self.buffers.master_weights, weight_init, seed)?;
         self.refresh_compute_weights(0..self.layout.flat_len())
     }
 

@@ -127,7 +127,7 @@ pub fn trainer<'w>(
     let groups = ParamGroups::new(&config.optimizer, &layout)?;
     let state_len = options.state_len(world, &layout);
     let mut model = Network::with_layout(spec, layout, partition.max_rows, device, config.train.precision)?;
-    model.initialize(config.train.seed)?;
+    model.initialize_as(config.train.init, config.train.seed)?;
     let optimizer = Optimizer::new(&config.optimizer, groups, state_len, device)?;
     let loss = LossHead::new(&config.loss, device)?;
     Trainer::new(world, model, loss, optimizer, options)

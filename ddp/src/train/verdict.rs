@@ -21,6 +21,10 @@ pub(super) fn warning(
     rows: &dyn Dataset,
 ) -> Result<Option<String>> {
     let hint = || hint(&config.data, data.preprocessor.normalizer.is_some(), rows.source());
+    // A quantile may lie far from the mean, by which R² judges.
+    if matches!(config.loss, Loss::Quantile { .. }) {
+        return Ok(None);
+    }
     if let (Task::Regression, Some(r2)) = (config.data.task, metrics.get(EvalMetric::R2)) {
         return Ok((r2 < 0.0).then(|| {
             format!(

@@ -4,8 +4,7 @@
 
 use crate::made_up::gpus::cpu_and_gpu;
 use ddp::config::precision::Precision;
-use ddp::data_parallel::bucket_reducer::LocalGradients;
-use ddp::model::{EmbeddingSpec, GradientSink, ModelSpec, Network};
+use ddp::model::{EmbeddingSpec, GradientSink, LocalGradients, ModelSpec, Network};
 use ddp_kernels::ops::Activation;
 use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut};
 

@@ -6,8 +6,7 @@
 use crate::made_up::gpus::cpu_and_gpu;
 use ddp::config::precision::Precision;
 use ddp::config::{Loss, OptimizerConfig, OptimizerKind};
-use ddp::data_parallel::bucket_reducer::LocalGradients;
-use ddp::model::{LossHead, ModelSpec, Network};
+use ddp::model::{LocalGradients, LossHead, ModelSpec, Network};
 use ddp::optim::loss_scaler::{LossScaler, LossScalerConfig};
 use ddp::optim::optimizer::{Optimizer, UpdateScale};
 use ddp_kernels::ops::{self, Activation, STEP_SUMS_LEN, SumsOutput};

@@ -5,7 +5,7 @@
 
 use crate::made_up::gpus::cpu_and_gpu;
 use ddp::config::precision::Precision;
-use ddp::data_parallel::bucket_reducer::{LocalGradients, ReducedGradients, Reduction};
+use ddp::data_parallel::bucket_reducer::{ReducedGradients, Reduction};
 use ddp::data_parallel::buckets::{BucketPlan, TAIL_ELEMENTS};
 use ddp::data_parallel::zero2::{BucketBuffers, ShardedGradients};
 use ddp::error::Error;
@@ -14,7 +14,7 @@ use ddp::model::layers::{ActivationLayer, Linear, SkipBegin, SkipEnd};
 use ddp::model::linear_spec::LinearSpec;
 use ddp::model::param::{Init, ParamKind, ParamSpec};
 use ddp::model::pass::{BackwardPass, ForwardPass};
-use ddp::model::{GradientSink, Network, ParamLayout};
+use ddp::model::{GradientSink, LocalGradients, Network, ParamLayout};
 use ddp_comm::threads;
 use ddp_kernels::ops::{self, Activation};
 use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef};

@@ -145,6 +145,8 @@ fn plain(setup: &Setup, outputs: &[f32], rows: &ResidentRows) -> EvalMetrics {
                 Loss::Bce => (1.0 + z.exp()).ln() - z * y,
                 Loss::Mse => e * e,
                 Loss::Huber { delta } if e.abs() > delta => delta * (e.abs() - delta / 2.0),
+                Loss::LogCosh => e.cosh().ln(),
+                Loss::Quantile { quantile } => (-quantile * e).max((1.0 - quantile) * e),
                 _ => e * e / 2.0,
             };
         }

@@ -70,9 +70,10 @@ pub fn cross_entropy(class_weights: Option<[f32; N_CLASSES]>) -> Loss {
 }
 
 /// All losses.
-pub fn losses() -> [Loss; 5] {
+pub fn losses() -> [Loss; 7] {
     let weighted = cross_entropy(Some([0.5, 1.0, 2.0]));
-    [cross_entropy(None), weighted, Loss::Bce, Loss::Mse, Loss::Huber { delta: 0.7 }]
+    let [huber, quantile] = [Loss::Huber { delta: 0.7 }, Loss::Quantile { quantile: 0.8 }];
+    [cross_entropy(None), weighted, Loss::Bce, Loss::Mse, huber, Loss::LogCosh, quantile]
 }
 
 /// Weights of rows, of very different size; one in five is 0. Their sums are exact.
@@ -145,7 +146,7 @@ impl Setup {
         match self.loss {
             Loss::CrossEntropy { .. } => Task::Classification,
             Loss::Bce => Task::Multilabel,
-            Loss::Mse | Loss::Huber { .. } => Task::Regression,
+            Loss::Mse | Loss::Huber { .. } | Loss::LogCosh | Loss::Quantile { .. } => Task::Regression,
         }
     }
 

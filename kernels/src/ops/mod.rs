@@ -32,8 +32,10 @@ mod huber;
 mod layer_norm;
 mod linear;
 mod load_rows;
+mod log_cosh;
 mod loss;
 mod mse;
+mod quantile;
 mod reduce;
 mod row_tiles;
 mod softmax_cross_entropy;
@@ -70,8 +72,10 @@ pub use linear::{
     linear_workspace_len, relu_mask_len,
 };
 pub use load_rows::{RowNormalizer, load_rows};
+pub use log_cosh::log_cosh;
 pub use loss::LossSums;
 pub use mse::mse;
+pub use quantile::quantile;
 pub use reduce::{ReduceOp, reduce};
 pub use softmax_cross_entropy::{CrossEntropyConfig, softmax_cross_entropy};
 pub use step_scalars::{STEP_SCALARS_EXTRA, STEP_SCALARS_LEN, StepScalars};

@@ -44,6 +44,7 @@ fn beside(key: &str) -> &'static [&'static str] {
     match key {
         "data.eval_weight" => &["data.eval=x.npy"],
         "loss.delta" => &["data.task=regression", "loss.kind=huber"],
+        "loss.quantile" => &["data.task=regression", "loss.kind=quantile"],
         "optimizer.nesterov" => &["optimizer.kind=sgd", "optimizer.momentum=0.5"],
         "schedule.final_fraction" => &["schedule.kind=linear"],
         "schedule.decay_steps" | "schedule.decay_fraction" => &["schedule.kind=wsd"],

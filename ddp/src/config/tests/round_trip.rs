@@ -6,6 +6,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::config::value::ConfigEnum as _;
 
 #[test]
 fn entries_cover_the_keys_in_order() {
@@ -137,7 +138,8 @@ fn any_loss(data: &DataConfig) -> BoxedStrategy<Loss> {
         Task::Multilabel => Just(Loss::Bce).boxed(),
         Task::Regression => {
             let huber = (1e-300..1e300f64).prop_map(|delta| Loss::Huber { delta });
-            prop_oneof![Just(Loss::Mse), huber].boxed()
+            let quantile = (1e-9..0.999f64).prop_map(|quantile| Loss::Quantile { quantile });
+            prop_oneof![Just(Loss::Mse), huber, Just(Loss::LogCosh), quantile].boxed()
         }
     }
 }
@@ -246,7 +248,7 @@ prop_compose! {
         grad_accum_steps in 1usize..1000,
         clip_grad_norm in 0.0..1e300f64,
         seed in 0..=i64::MAX as u64,
-        (precision, loss_scale_log2) in (pick(&Precision::ALL), 0..=30i32),
+        (precision, init, loss_scale_log2) in (pick(&Precision::ALL), pick(WeightInit::VALUES), 0..=30i32),
         (deterministic, micro_shards_log2) in
             (pick(&[Determinism::Off, Determinism::On, Determinism::World]), 0..=12u32),
         (eval_every_steps, train_metrics) in (0u64..1_000_000, any::<bool>()),
@@ -262,6 +264,7 @@ prop_compose! {
             grad_accum_steps: if deterministic == Determinism::World { 1 } else { grad_accum_steps },
             clip_grad_norm,
             seed,
+            init,
             precision,
             loss_scale_init: f64::from(loss_scale_log2).exp2(),
             deterministic,

@@ -4,11 +4,13 @@
 //         bce    max(x, 0) - x*t + ln(1 + e^-|x|);             sigmoid(x) - t
 //         mse    (x - t)^2;                                    2*(x - t)
 //         huber  e^2/2 or parameter*(|e| - parameter/2), e = x - t;  e within -parameter..parameter
+//         log_cosh  |e| + ln(1 + e^(-2|e|)) - ln 2, e = x - t;  tanh(e)
+//         quantile  parameter*e or (parameter - 1)*e, e = t - x;  -parameter, 0 or 1 - parameter
 // shapes  x, target: T[n]; row_weights: f32[n / cols], used if ROW_WEIGHTS is 1; d: D[n] or null; tail: f32[16]; extra: f64[1] or null
 // launch  grid-stride over n, 16 bytes per access if the pointers allow it, block 256; any n
 // moved   3 values per element (read x and t, write d): memory-bound
 // order   sums in f64, by thread, block and then blocks in order: bit-identical between runs; one atomic per block
-// twin    cpu.rs next to this file, with the formulas of bce_with_logits, mse and huber
+// twin    cpu.rs next to this file, with the formulas of bce_with_logits, mse, huber, log_cosh and quantile
 
 #ifndef ROW_WEIGHTS
 #define ROW_WEIGHTS 0
@@ -18,6 +20,8 @@ __device__ __forceinline__ float exponential(float x) { return expf(x); }
 __device__ __forceinline__ double exponential(double x) { return exp(x); }
 __device__ __forceinline__ float ln_1p(float x) { return log1pf(x); }
 __device__ __forceinline__ double ln_1p(double x) { return log1p(x); }
+__device__ __forceinline__ float hyperbolic_tangent(float x) { return tanhf(x); }
+__device__ __forceinline__ double hyperbolic_tangent(double x) { return tanh(x); }
 
 struct Bce {
     template <class M> static __device__ __forceinline__ M value(M x, M t, M) {
@@ -38,6 +42,23 @@ struct Huber {
         M e = x - t;
         e = e > delta ? delta : e;
         return e < -delta ? -delta : e;
+    }
+};
+struct LogCosh {
+    template <class M> static __device__ __forceinline__ M value(M x, M t, M) {
+        M e = x < t ? t - x : x - t;
+        return e + ln_1p(exponential(-2 * e)) - (M)0.69314718055994530942;
+    }
+    template <class M> static __device__ __forceinline__ M derivative(M x, M t, M) { return hyperbolic_tangent(x - t); }
+};
+struct Quantile {
+    template <class M> static __device__ __forceinline__ M value(M x, M t, M q) {
+        M e = t - x;
+        return e > 0 ? q * e : (q - 1) * e;
+    }
+    template <class M> static __device__ __forceinline__ M derivative(M x, M t, M q) {
+        M e = x - t;
+        return e > 0 ? 1 - q : e < 0 ? -q : e;
     }
 };
 
@@ -132,3 +153,15 @@ LOSS(huber_bf16, Huber, bf16, bf16)
 LOSS(huber_f16, Huber, f16, f16)
 LOSS(huber_f32_bf16, Huber, float, bf16)
 LOSS(huber_f32_f16, Huber, float, f16)
+LOSS(log_cosh_f32, LogCosh, float, float)
+LOSS(log_cosh_f64, LogCosh, double, double)
+LOSS(log_cosh_bf16, LogCosh, bf16, bf16)
+LOSS(log_cosh_f16, LogCosh, f16, f16)
+LOSS(log_cosh_f32_bf16, LogCosh, float, bf16)
+LOSS(log_cosh_f32_f16, LogCosh, float, f16)
+LOSS(quantile_f32, Quantile, float, float)
+LOSS(quantile_f64, Quantile, double, double)
+LOSS(quantile_bf16, Quantile, bf16, bf16)
+LOSS(quantile_f16, Quantile, f16, f16)
+LOSS(quantile_f32_bf16, Quantile, float, bf16)
+LOSS(quantile_f32_f16, Quantile, float, f16)

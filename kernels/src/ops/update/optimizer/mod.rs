@@ -3,6 +3,7 @@
 //! An optimiser is two files, its formula for the CPU and for GPUs, and its lines in this one.
 
 mod adam;
+mod lion;
 mod sgd;
 #[cfg(test)]
 mod tests;
@@ -10,15 +11,16 @@ mod tests;
 use std::fmt;
 
 use self::adam::Adam;
+use self::lion::Lion;
 use self::sgd::Sgd;
 use super::{MAX_STATE, StepScalars, Tensors, Update as _, UpdateInputs, run};
 use crate::cuda::launch::Source;
 use crate::{Result, TensorMut, TensorRef};
 
 /// The kernels of all optimisers.
-pub(crate) static SOURCES: [&Source; 2] = [&adam::SOURCE, &sgd::SOURCE];
+pub(crate) static SOURCES: [&Source; 3] = [&adam::SOURCE, &lion::SOURCE, &sgd::SOURCE];
 
-/// Update rule of an optimiser; semantics of PyTorch.
+/// Update rule of an optimiser; semantics of PyTorch where it has the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OptimizerKind {
     /// Stochastic gradient descent with momentum.
@@ -27,24 +29,36 @@ pub enum OptimizerKind {
     Adam,
     /// Adam with decoupled weight decay (arXiv:1711.05101).
     AdamW,
+    /// Steps by the sign of a momentum (arXiv:2302.06675).
+    Lion,
 }
 
 impl OptimizerKind {
     /// All optimisers.
     pub const ALL: &'static [OptimizerKind] =
-        &[OptimizerKind::Sgd, OptimizerKind::Adam, OptimizerKind::AdamW];
+        &[OptimizerKind::Sgd, OptimizerKind::Adam, OptimizerKind::AdamW, OptimizerKind::Lion];
 
     /// Their names, in the same order.
-    pub const NAMES: &'static [&'static str] = &["sgd", "adam", "adamw"];
+    pub const NAMES: &'static [&'static str] = &["sgd", "adam", "adamw", "lion"];
 
     /// The name.
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize]
     }
 
-    /// PyTorch's default: only AdamW decays weights.
+    /// PyTorch's default: only AdamW decays weights. Lion's reference implementation decays none.
     pub fn default_weight_decay(self) -> f64 {
         if self == OptimizerKind::AdamW { 0.01 } else { 0.0 }
+    }
+
+    /// Default decay rates of the moments: PyTorch's, for Lion those of its paper.
+    pub fn default_betas(self) -> [f64; 2] {
+        if self == OptimizerKind::Lion { [0.9, 0.99] } else { [0.9, 0.999] }
+    }
+
+    /// Default learning rate. Lion's steps have one size for all weights, so its paper takes a rate 3 to 10 times lower than Adam's.
+    pub fn default_lr(self) -> f64 {
+        if self == OptimizerKind::Lion { 1e-4 } else { 1e-3 }
     }
 
     /// Names of the state tensors; all start as zeros.
@@ -53,6 +67,7 @@ impl OptimizerKind {
             OptimizerKind::Sgd if params.momentum == 0.0 => &[],
             OptimizerKind::Sgd => &Sgd::STATE,
             OptimizerKind::Adam | OptimizerKind::AdamW => &Adam::STATE,
+            OptimizerKind::Lion => &Lion::STATE,
         }
     }
 }
@@ -70,7 +85,7 @@ pub struct OptimizerParams {
     pub lr: f64,
     /// Factor of the learning rate, also of one from [`UpdateInputs`].
     pub lr_scale: f64,
-    /// Decay rates of the first and second moment (Adam, AdamW).
+    /// Decay rates of the first and second moment (Adam, AdamW), or of the momentum as it steps and as it is kept (Lion).
     pub betas: [f64; 2],
     /// Added to the square root of the second moment (Adam, AdamW).
     pub eps: f64,
@@ -78,7 +93,7 @@ pub struct OptimizerParams {
     pub momentum: f64,
     /// Nesterov momentum (SGD).
     pub nesterov: bool,
-    /// Weight decay: L2 for SGD and Adam, decoupled for AdamW.
+    /// Weight decay: L2 for SGD and Adam, decoupled for AdamW and Lion.
     pub weight_decay: f64,
     /// Number of this step, from 1.
     pub step: u64,
@@ -155,6 +170,9 @@ pub fn optimizer_step(
         OptimizerKind::Adam | OptimizerKind::AdamW => {
             let update = Adam { params, is_decay_coupled: kind == OptimizerKind::Adam };
             run(update, Tensors { target, source, state: [first, second], compute_weights }, inputs)
+        }
+        OptimizerKind::Lion => {
+            run(Lion(params), Tensors { target, source, state: [first], compute_weights }, inputs)
         }
     }
 }

@@ -1,0 +1,41 @@
+//! Errors of rows from tensors.
+
+use ddp_kernels::{DType, Shape};
+
+/// Tensors that are no rows with targets.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TensorRowsError {
+    /// A tensor of another shape or dtype.
+    #[error(
+        "{name} {shape} {dtype} should be {expected}\nhint: `reshape` and `to_dtype` return a tensor that fits"
+    )]
+    Tensor {
+        /// `features` or `targets`.
+        name: &'static str,
+        /// Its shape.
+        shape: Shape,
+        /// Its element type.
+        dtype: DType,
+        /// Shapes and element types that fit.
+        expected: String,
+    },
+    /// A class index below 0.
+    #[error("targets: the class of row {row} is {class}, and classes count from 0")]
+    NegativeClass {
+        /// The row, from 0.
+        row: usize,
+        /// Its class index.
+        class: i64,
+    },
+    /// A feature or target that is NaN or infinite.
+    #[error("{name}: row {row} holds {value}, and rows must be finite")]
+    NotFinite {
+        /// `features` or `targets`.
+        name: &'static str,
+        /// The row, from 0.
+        row: usize,
+        /// The value.
+        value: f32,
+    },
+}

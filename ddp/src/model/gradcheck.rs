@@ -1,0 +1,205 @@
+//! Compares a model's gradients with difference quotients: a test for layers of one's own.
+
+use ddp_kernels::{DType, KernelError, Tensor, TensorRef, ops};
+
+use super::{LocalGradients, ModelError, Network};
+use crate::config::precision::Precision;
+
+/// Options of [`gradcheck`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GradcheckOptions {
+    /// Step of a weight to both sides.
+    pub step: f32,
+    /// Largest difference between gradient and difference quotient, in units of `1 + |quotient|`.
+    ///
+    /// The model computes in f32, so a quotient has an error of about `6e-8 · |loss| / step + step² · |third derivative| / 6`.
+    pub tolerance: f64,
+    /// Most elements checked of each parameter, evenly spread over it.
+    pub max_elements: usize,
+    /// Seed of the gradient of the outputs.
+    pub seed: u64,
+}
+
+impl Default for GradcheckOptions {
+    fn default() -> Self {
+        GradcheckOptions { step: 1.0 / 64.0, tolerance: 5e-3, max_elements: 64, seed: 0 }
+    }
+}
+
+/// Compares the gradient of each parameter with central differences, on rows `x`, `[B, n_features]`, without dropout.
+///
+/// The loss is the sum of the outputs times random numbers in ±1. The gradient that a layer passes on to its input shows in the
+/// parameters of the layers before it, so put a linear layer in front of the layer to check. The weights are unchanged afterwards.
+///
+/// # Errors
+/// [`ModelError::Gradcheck`] with the first element that differs; [`ModelError::GradcheckPrecision`] for a model that does not
+/// compute in f32; [`ModelError::Kernel`] from the passes.
+///
+/// Source: `torch.autograd.gradcheck`, for f32.
+///
+/// ```
+/// use ddp::config::precision::Precision;
+/// use ddp::config::Activation;
+/// use ddp::model::{GradcheckOptions, ModelSpec, Network, gradcheck};
+/// use ddp::prelude::*;
+///
+/// let spec = ModelSpec::plain(&[4, 5, 3], Activation::Tanh);
+/// let mut network = Network::new(spec, 8, Device::Cpu, Precision::F32)?;
+/// network.initialize(0)?;
+/// let x = Tensor::randn(&[8, 4], DType::F32, Device::Cpu, 1)?;
+/// gradcheck(&mut network, x.view(), &GradcheckOptions::default())?;
+/// # Ok::<(), ddp::model::ModelError>(())
+/// ```
+pub fn gradcheck(
+    network: &mut Network,
+    x: TensorRef<'_>,
+    options: &GradcheckOptions,
+) -> Result<(), ModelError> {
+    if network.precision() != Precision::F32 {
+        return Err(ModelError::GradcheckPrecision { precision: network.precision() });
+    }
+    let (n_rows, _) = x.shape().rows_cols();
+    let device = network.device();
+    let d_outputs = Tensor::rand(&[n_rows, network.n_outputs()], DType::F32, device, options.seed)?;
+    let d_outputs = &d_outputs * 2.0 - 1.0;
+    let host_d = d_outputs.to_vec::<f32>()?;
+
+    let mut grads = Tensor::zeros(&[network.layout().flat_len()], DType::F32, device)?;
+    network.forward(x, None)?;
+    ops::copy(d_outputs.view(), network.outputs_and_gradient(n_rows)?.1)?;
+    network.backward(x, None, false, &mut LocalGradients(grads.view_mut()))?;
+    let grads = grads.to_vec::<f32>()?;
+
+    let weights = network.weights().to_vec::<f32>()?;
+    let result = compare(network, x, &weights, &grads, &host_d, options);
+    network.set_weights(TensorRef::from_slice(&weights, &[weights.len()])?)?;
+    result
+}
+
+fn compare(
+    network: &mut Network,
+    x: TensorRef<'_>,
+    weights: &[f32],
+    grads: &[f32],
+    d_outputs: &[f32],
+    options: &GradcheckOptions,
+) -> Result<(), ModelError> {
+    let mut moved = weights.to_vec();
+    for slot in network.layout().slots().to_vec() {
+        for element in spread(slot.numel(), options.max_elements) {
+            let i = slot.start + element;
+            let mut loss_at = |weight: f32| -> Result<f64, KernelError> {
+                moved[i] = weight;
+                let loss = loss(network, x, &moved, d_outputs);
+                moved[i] = weights[i];
+                loss
+            };
+            let (above, below) = (weights[i] + options.step, weights[i] - options.step);
+            let quotient = (loss_at(above)? - loss_at(below)?) / (f64::from(above) - f64::from(below));
+            let gradient = f64::from(grads[i]);
+            let is_close = (gradient - quotient).abs() <= options.tolerance * (1.0 + quotient.abs());
+            if !is_close {
+                return Err(ModelError::Gradcheck { name: slot.name.clone(), element, gradient, quotient });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `Σ outputs · d_outputs` at these weights, in f64.
+fn loss(
+    network: &mut Network,
+    x: TensorRef<'_>,
+    weights: &[f32],
+    d_outputs: &[f32],
+) -> Result<f64, KernelError> {
+    network.set_weights(TensorRef::from_slice(weights, &[weights.len()])?)?;
+    network.forward(x, None)?;
+    let outputs = network.outputs(x.shape().rows_cols().0)?.to_vec::<f32>()?;
+    Ok(outputs.iter().zip(d_outputs).map(|(y, d)| f64::from(*y) * f64::from(*d)).sum())
+}
+
+/// At most `max` of the numbers below `n`, evenly spread.
+fn spread(n: usize, max: usize) -> impl Iterator<Item = usize> {
+    let count = n.min(max);
+    (0..count).map(move |i| i * n / count)
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_kernels::{Device, TensorMut};
+
+    use super::*;
+    use crate::model::layer::{Layer, Sizes};
+    use crate::model::layers::Linear;
+    use crate::model::linear_spec::LinearSpec;
+    use crate::model::pass::{BackwardPass, ForwardPass};
+
+    /// `y = x³`, whose backward is right for `factor` 3.
+    #[derive(Debug)]
+    struct Cube {
+        features: usize,
+        factor: f32,
+    }
+
+    impl Layer for Cube {
+        fn describe(&self) -> String {
+            "cube".to_owned()
+        }
+
+        fn out_features(&self) -> usize {
+            self.features
+        }
+
+        fn forward(
+            &mut self,
+            x: TensorRef<'_>,
+            y: TensorMut<'_>,
+            _pass: ForwardPass<'_>,
+        ) -> Result<(), KernelError> {
+            let (x, y) = (x.as_slice::<f32>("cube", "x")?, y.into_slice::<f32>("cube", "y")?);
+            y.iter_mut().zip(x).for_each(|(y, x)| *y = x * x * x);
+            Ok(())
+        }
+
+        fn backward(&mut self, d: TensorMut<'_>, pass: BackwardPass<'_>) -> Result<(), KernelError> {
+            let (x, d) = (pass.x.as_slice::<f32>("cube", "x")?, d.into_slice::<f32>("cube", "d")?);
+            d.iter_mut().zip(x).for_each(|(d, x)| *d *= self.factor * x * x);
+            Ok(())
+        }
+    }
+
+    fn check(factor: f32, precision: Precision) -> Result<(), ModelError> {
+        let layers: Vec<Box<dyn Layer>> = vec![
+            Box::new(Linear::new(LinearSpec::new(0, 3, 4, true))),
+            Box::new(Cube { features: 4, factor }),
+            Box::new(Linear::new(LinearSpec::new(1, 4, 2, true))),
+        ];
+        let sizes = Sizes { max_rows: 6, device: Device::Cpu, precision };
+        let mut network = Network::from_layers(layers, 3, sizes).unwrap();
+        network.initialize(1).unwrap();
+        let before = network.weights().to_vec::<f32>().unwrap();
+        let x = Tensor::randn(&[6, 3], DType::F32, Device::Cpu, 2).unwrap();
+        let result = gradcheck(&mut network, x.view(), &GradcheckOptions::default());
+        assert_eq!(network.weights().to_vec::<f32>().unwrap(), before);
+        result
+    }
+
+    #[test]
+    fn a_wrong_backward_is_found_in_the_layer_before_it() {
+        check(3.0, Precision::F32).unwrap();
+        for factor in [2.9, f32::NAN] {
+            let error = check(factor, Precision::F32).unwrap_err().to_string();
+            assert!(error.contains("gradient check: layers.0.") && error.contains("hint: "), "{error}");
+        }
+        let error = check(3.0, Precision::Bf16).unwrap_err().to_string();
+        assert!(error.contains("needs a model in f32, got one in bf16"), "{error}");
+    }
+
+    #[test]
+    fn elements_are_spread_over_the_whole_parameter() {
+        assert_eq!(spread(3, 64).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(spread(10, 4).collect::<Vec<_>>(), [0, 2, 5, 7]);
+        assert_eq!(spread(0, 4).count(), 0);
+    }
+}

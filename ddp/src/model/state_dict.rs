@@ -1,0 +1,163 @@
+//! The weights of a model by name, as PyTorch's `state_dict` has them.
+
+use ddp_kernels::{Device, KernelError, Tensor, TensorRef, ops};
+
+use super::{ModelError, Network};
+
+/// Names that a model and a state dict do not share.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StateDictReport {
+    /// Parameters of the model that the state dict lacks: they keep their values.
+    pub missing: Vec<String>,
+    /// Names of the state dict that the model lacks: they are ignored.
+    pub unexpected: Vec<String>,
+}
+
+impl Network {
+    /// Names, shapes and master weights of all parameters, in forward order.
+    ///
+    /// # Errors
+    /// None for the weights that a model makes itself.
+    pub fn named_parameters(&self) -> Result<Vec<(&str, TensorRef<'_>)>, KernelError> {
+        let weights = self.weights();
+        let slots = self.layout().forward_order().into_iter();
+        slots
+            .map(|slot| {
+                let values = weights.view().range(slot.start, slot.range().end)?.reshape(&slot.dims)?;
+                Ok((&slot.name[..], values))
+            })
+            .collect()
+    }
+
+    /// Copies all parameters to `device`, f32, in forward order: what [`crate::io::write_safetensors`] writes and
+    /// [`Network::load_state_dict`] reads.
+    ///
+    /// # Errors
+    /// [`KernelError`] for a device that is unavailable or out of memory.
+    pub fn state_dict(&self, device: Device) -> Result<Vec<(String, Tensor)>, KernelError> {
+        let copy = |(name, values): (&str, TensorRef<'_>)| {
+            let mut copy = Tensor::zeros(values.shape().dims(), values.dtype(), device)?;
+            ops::copy(values, copy.view_mut())?;
+            Ok((name.to_owned(), copy))
+        };
+        self.named_parameters()?.into_iter().map(copy).collect()
+    }
+
+    /// Copies the tensors of `state_dict`, f32 on any device, to the parameters of these names. Nothing is written if there is an
+    /// error.
+    ///
+    /// - `strict`: names that only one side has are an error; otherwise they are reported
+    ///
+    /// # Errors
+    /// [`ModelError::StateDict`] for tensors of another shape or dtype, and, if `strict`, for missing and unexpected names: all in
+    /// one message. [`ModelError::Kernel`] from the copies.
+    ///
+    /// Source: `torch.nn.Module.load_state_dict`.
+    pub fn load_state_dict(
+        &mut self,
+        state_dict: &[(String, Tensor)],
+        strict: bool,
+    ) -> Result<StateDictReport, ModelError> {
+        let find = |name: &str| state_dict.iter().find(|(given, _)| given == name).map(|(_, tensor)| tensor);
+        let mut report = StateDictReport::default();
+        let (mut faults, mut copies) = (Vec::new(), Vec::new());
+        for (name, values) in self.named_parameters()? {
+            let Some(tensor) = find(name) else {
+                report.missing.push(name.to_owned());
+                continue;
+            };
+            if tensor.shape() != values.shape() || tensor.dtype() != values.dtype() {
+                let (dims, dtype) = (values.shape(), values.dtype());
+                faults.push(format!(
+                    "{name}: {} {} should be {dims} {dtype}",
+                    tensor.shape(),
+                    tensor.dtype()
+                ));
+            }
+            copies.push((name.to_owned(), tensor));
+        }
+        let is_unknown = |name: &&String| self.layout().find(name).is_none();
+        report.unexpected = state_dict.iter().map(|(name, _)| name).filter(is_unknown).cloned().collect();
+        if strict {
+            faults.extend(report.missing.iter().map(|name| format!("{name}: missing")));
+            faults.extend(
+                report.unexpected.iter().map(|name| format!("{name}: the model has no such parameter")),
+            );
+        }
+        if !faults.is_empty() {
+            return Err(ModelError::StateDict { faults: faults.join("\n  ") });
+        }
+        for (name, tensor) in copies {
+            let slot = self.layout().find(&name).expect("named by the layout").clone();
+            let values = self.weights_mut().0.view_mut().range(slot.start, slot.range().end)?;
+            ops::copy(tensor.view().reshape(&[slot.numel()])?, values)?;
+        }
+        self.refresh_compute_weights(0..self.layout().flat_len())?;
+        Ok(report)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_kernels::ops::Activation;
+
+    use super::*;
+    use crate::config::precision::Precision;
+    use crate::model::ModelSpec;
+
+    fn network(precision: Precision) -> Network {
+        let spec = ModelSpec::plain(&[3, 4, 2], Activation::Relu);
+        let mut network = Network::new(spec, 5, Device::Cpu, precision).unwrap();
+        network.initialize(1).unwrap();
+        network
+    }
+
+    fn outputs(network: &mut Network) -> Vec<f32> {
+        let x = Tensor::from_slice(&[0.5f32, -1.0, 2.0], &[1, 3], Device::Cpu).unwrap();
+        network.forward(x.view(), None).unwrap();
+        network.outputs(1).unwrap().to_vec::<f32>().unwrap()
+    }
+
+    #[test]
+    fn weights_survive_a_round_trip_in_any_order() {
+        let mut from = network(Precision::F32);
+        let mut state = from.state_dict(Device::Cpu).unwrap();
+        let names: Vec<_> = state.iter().map(|(name, tensor)| (&name[..], tensor.dims().to_vec())).collect();
+        let want = [
+            ("layers.0.weight", vec![4, 3]),
+            ("layers.0.bias", vec![4]),
+            ("layers.1.weight", vec![2, 4]),
+            ("layers.1.bias", vec![2]),
+        ];
+        assert_eq!(names, want);
+        state.reverse();
+        // The compute weights follow.
+        let mut other = network(Precision::Bf16);
+        other.initialize(9).unwrap();
+        assert_eq!(other.load_state_dict(&state, true).unwrap(), StateDictReport::default());
+        let mut same = network(Precision::Bf16);
+        assert_eq!(outputs(&mut other), outputs(&mut same));
+        assert_ne!(outputs(&mut other), outputs(&mut from), "bf16 rounds");
+    }
+
+    #[test]
+    fn missing_unexpected_and_wrong_tensors_are_named_together() {
+        let mut network = network(Precision::F32);
+        let before = outputs(&mut network);
+        let ones = |dims: &[usize]| Tensor::ones(dims, ddp_kernels::DType::F32, Device::Cpu).unwrap();
+        let state = |name: &str, dims: &[usize]| (name.to_owned(), ones(dims));
+        let partial = [state("layers.0.bias", &[4]), state("head.weight", &[1])];
+        let error = network.load_state_dict(&partial, true).unwrap_err().to_string();
+        for part in ["layers.1.bias: missing", "head.weight: the model has no such parameter", "hint: "] {
+            assert!(error.contains(part), "{error}");
+        }
+        let wrong = [state("layers.0.bias", &[4]), state("layers.1.bias", &[3])];
+        let error = network.load_state_dict(&wrong, false).unwrap_err().to_string();
+        assert!(error.contains("layers.1.bias: [3] f32 should be [2] f32"), "{error}");
+        assert_eq!(outputs(&mut network), before, "nothing was written");
+        let report = network.load_state_dict(&partial, false).unwrap();
+        assert_eq!(report.unexpected, ["head.weight"]);
+        assert_eq!(report.missing, ["layers.0.weight", "layers.1.weight", "layers.1.bias"]);
+        assert_ne!(outputs(&mut network), before);
+    }
+}
