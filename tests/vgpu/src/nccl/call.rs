@@ -3,7 +3,7 @@ use super::comm::{Comm, Reply, misuse};
 use super::fault::{Fault, is_due};
 use super::reduce::{Reduction, dtype_name, element_bytes};
 use super::wire::{Words, kind};
-use super::{INVALID_ARGUMENT, INVALID_USAGE, SYSTEM_ERROR, UNHANDLED_CUDA_ERROR};
+use super::{IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, SYSTEM_ERROR, UNHANDLED_CUDA_ERROR};
 use crate::abi::lock;
 use crate::code::{ILLEGAL_ADDRESS, LAUNCH_FAILED};
 use crate::mem::MEMORY;
@@ -260,7 +260,8 @@ impl Call {
 }
 
 /// Puts calls on their streams: those of one communicator on one stream become one piece of work, so that sends and
-/// receives of a group make progress together.
+/// receives of a group make progress together. For a non-blocking communicator a thread does so later, as with NCCL: what the
+/// program puts on the stream meanwhile comes before it.
 fn launch(calls: Vec<Call>) -> Result<(), i32> {
     let mut batches: Vec<Vec<Call>> = Vec::new();
     for mut call in calls {
@@ -276,27 +277,31 @@ fn launch(calls: Vec<Call>) -> Result<(), i32> {
             None => batches.push(vec![call]),
         }
     }
-    let mut result = Ok(());
-    for calls in batches {
-        let (comm, stream) = (calls[0].comm.clone(), calls[0].stream.clone());
-        if lock(&stream.branch).is_some() && is_due(Fault::Capture, comm.rank) {
-            note("nccl: a collective in a capture fails on request (VGPU_FAIL)");
-            return Err(UNHANDLED_CUDA_ERROR);
-        }
-        if let Some(before) = comm.swap_stream(&stream)
-            && !Arc::ptr_eq(&before, &stream)
-            && lock(&stream.branch).is_none()
-            && lock(&before.branch).is_none()
-        {
-            // NCCL runs the operations of a communicator in the order of the calls, whatever their streams. In a
-            // capture that order is the graph's.
-            stream.wait_for(&before.mark());
-        }
-        result = comm.started().and(result);
-        let batch = Batch { queued: comm.queued.clone(), comm, calls };
-        stream.run(batch.calls[0].header.operation.name(), move |stamp: &Stamp| batch.run(stamp));
+    let is_captured = |stream: &Stream| lock(&stream.branch).is_some();
+    if batches.iter().any(|calls| is_captured(&calls[0].stream) && is_due(Fault::Capture, calls[0].comm.rank))
+    {
+        note("nccl: a collective in a capture fails on request (VGPU_FAIL)");
+        return Err(UNHANDLED_CUDA_ERROR);
     }
-    result
+    let (blocking, late): (Vec<_>, Vec<_>) =
+        batches.into_iter().map(Batch::new).partition(|batch| batch.comm.is_blocking);
+    blocking.into_iter().for_each(Batch::enqueue);
+    if late.is_empty() { Ok(()) } else { enqueue_later(late) }
+}
+
+/// Starts the thread that puts work of non-blocking communicators on its streams, in the order of the calls.
+fn enqueue_later(batches: Vec<Batch>) -> Result<(), i32> {
+    batches.iter().for_each(|batch| batch.comm.begin_late());
+    let work = move || {
+        for batch in batches {
+            let comm = batch.comm.clone();
+            comm.wait_until_asked();
+            batch.enqueue();
+            comm.end_late();
+        }
+    };
+    let thread = std::thread::Builder::new().name("nccl call".into()).spawn(work);
+    Err(if thread.is_ok() { IN_PROGRESS } else { SYSTEM_ERROR })
 }
 
 /// The calls of one communicator on one stream. It owns all it needs and may run many times from a graph.
@@ -308,6 +313,26 @@ struct Batch {
 }
 
 impl Batch {
+    fn new(calls: Vec<Call>) -> Batch {
+        let comm = calls[0].comm.clone();
+        Batch { queued: comm.queued.clone(), comm, calls }
+    }
+
+    /// Puts the work on its stream.
+    fn enqueue(self) {
+        let stream = self.calls[0].stream.clone();
+        if let Some(before) = self.comm.swap_stream(&stream)
+            && !Arc::ptr_eq(&before, &stream)
+            && lock(&stream.branch).is_none()
+            && lock(&before.branch).is_none()
+        {
+            // NCCL runs the operations of a communicator in the order of the calls, whatever their streams. In a
+            // capture that order is the graph's.
+            stream.wait_for(&before.mark());
+        }
+        stream.run(self.calls[0].header.operation.name(), move |stamp: &Stamp| self.run(stamp));
+    }
+
     fn run(&self, stamp: &Stamp) -> Outcome {
         for call in &self.calls {
             for (address, bytes, writes) in

@@ -22,6 +22,9 @@ pub(crate) type Failure = (i32, String);
 const FAREWELL: Duration = Duration::from_millis(200);
 /// How long ncclCommAbort waits for work that is running to let go.
 const RELEASE: Duration = Duration::from_secs(5);
+/// How long the thread of a non-blocking call waits to be asked for before it puts the work on its streams. Long, so that work that
+/// a program puts there without asking surely comes first, as it may with NCCL.
+const LATENESS: Duration = Duration::from_secs(1);
 /// How long work goes on after an ncclCommAbort that returns before it is over.
 const EARLY_RETURN: Duration = Duration::from_millis(20);
 
@@ -48,6 +51,8 @@ struct State {
     is_cut: bool,
     /// A call of a non-blocking communicator was answered with ncclInProgress, and nobody has asked since.
     unasked: bool,
+    /// Calls whose work a thread has yet to put on its streams.
+    n_late: usize,
 }
 
 /// What came of a request to the hub.
@@ -92,6 +97,7 @@ impl Comm {
             replies: HashMap::new(),
             is_cut: false,
             unasked: false,
+            n_late: 0,
         };
         Arc::new(Comm {
             rank,
@@ -225,17 +231,18 @@ impl Comm {
 
     /// ncclCommGetAsyncError: ncclInProgress while a non-blocking call isn't done, else the first error.
     ///
-    /// A call on a non-blocking communicator is done after it was asked for once, so that a program that doesn't
-    /// ask, or asks once and takes ncclInProgress for an error, is found.
+    /// A call on a non-blocking communicator is done when a thread has put its work on the streams, after it was asked for once. So
+    /// a program that doesn't ask, or asks once and takes ncclInProgress for an error, is found.
     pub(crate) fn status(&self) -> i32 {
         let mut state = self.state();
+        let was_unasked = std::mem::take(&mut state.unasked);
+        if was_unasked {
+            self.changed.notify_all();
+        }
         match (&state.error, state.phase) {
             (Some((code, _)), _) => *code,
             (None, Phase::Joining | Phase::Finalizing) => IN_PROGRESS,
-            (None, _) if state.unasked => {
-                state.unasked = false;
-                IN_PROGRESS
-            }
+            (None, _) if was_unasked || state.n_late > 0 => IN_PROGRESS,
             (None, _) => 0,
         }
     }
@@ -251,7 +258,7 @@ impl Comm {
             remember(why);
             return Err(*code);
         }
-        if state.unasked || state.phase == Phase::Joining {
+        if state.unasked || state.n_late > 0 || state.phase == Phase::Joining {
             let why = "Attempt to use communicator before the previous operation returned ncclSuccess";
             return Err(misuse(INVALID_ARGUMENT, &format!("{call} on rank {}: {why}", self.rank)));
         }
@@ -264,13 +271,27 @@ impl Comm {
         Ok(())
     }
 
-    /// What a call returns that has started something: a non-blocking communicator has to be asked.
-    pub(crate) fn started(&self) -> Result<(), i32> {
-        if self.is_blocking {
-            return Ok(());
+    /// A call of a non-blocking communicator begins: its work will be put on its streams by a thread.
+    pub(crate) fn begin_late(&self) {
+        let mut state = self.state();
+        state.unasked = true;
+        state.n_late += 1;
+    }
+
+    /// Waits on that thread until the program has asked for the call, or [`LATENESS`] has passed.
+    pub(crate) fn wait_until_asked(&self) {
+        let deadline = Instant::now() + LATENESS;
+        let mut state = self.state();
+        while state.unasked && Instant::now() < deadline {
+            let wait = self.changed.wait_timeout(state, deadline.saturating_duration_since(Instant::now()));
+            state = wait.unwrap_or_else(PoisonError::into_inner).0;
         }
-        self.state().unasked = true;
-        Err(IN_PROGRESS)
+    }
+
+    /// The work of the call is on its streams.
+    pub(crate) fn end_late(&self) {
+        self.state().n_late -= 1;
+        self.changed.notify_all();
     }
 
     /// The stream of this operation; returns that of the one before.
@@ -378,6 +399,7 @@ impl Comm {
                 std::thread::park();
             }
         }
+        self.finish_late();
         if CONFIG.nccl_version >= ABORT_RETURNS_EARLY {
             let comm = self.clone();
             let end = move || {
@@ -391,6 +413,18 @@ impl Comm {
         self.end_work();
         while CONFIG.nccl_version <= ABORT_WAITS_FOR_GRAPHS && Arc::strong_count(&self.queued) > 1 {
             std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Waits until no thread has work to put on a stream.
+    fn finish_late(&self) {
+        let deadline = Instant::now() + RELEASE;
+        let mut state = self.state();
+        state.unasked = false;
+        self.changed.notify_all();
+        while state.n_late > 0 && Instant::now() < deadline {
+            let wait = self.changed.wait_timeout(state, deadline.saturating_duration_since(Instant::now()));
+            state = wait.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 

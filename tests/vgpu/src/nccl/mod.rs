@@ -13,6 +13,7 @@ use crate::abi::{self, Void, api, lock};
 use crate::config::CONFIG;
 use crate::counts::Counter;
 use crate::driver::{self, handle::Registry};
+use crate::mem::MEMORY;
 use call::{Arguments, Operation, post};
 use comm::{Comm, misuse};
 use std::cell::RefCell;
@@ -36,6 +37,8 @@ const ABORT_RETURNS_EARLY: c_int = 22_600;
 const ABORT_WAITS_FOR_GRAPHS: c_int = 22_199;
 
 static COMMS: Registry<Comm> = Registry::new("a communicator");
+/// Addresses of registered buffers.
+static REGISTRATIONS: Registry<u64> = Registry::new("a registered buffer");
 static LAST_ERROR: Mutex<String> = Mutex::new(String::new());
 
 /// Keeps what ncclGetLastError tells.
@@ -136,6 +139,25 @@ fn join_group() -> Result<(), i32> {
         result = result.and(thread.join().unwrap_or(Err(INTERNAL_ERROR)));
     }
     result
+}
+
+/// Whether other devices and network cards can be given this memory: one allocation of `cuMemAlloc` or ncclMemAlloc. Memory of a
+/// pool has neither a handle of CUDA IPC nor one of the allocations that NCCL shares.
+fn check_registrable(buffer: u64, bytes: u64) -> Result<(), String> {
+    let memory = lock(&MEMORY);
+    let known = memory.describe(buffer);
+    let Some((base, allocation)) = memory.find(buffer) else {
+        return Err(format!("{known} is no device memory"));
+    };
+    if bytes == 0 || buffer + bytes > base + allocation.size {
+        return Err(format!("it does not lie in {known}"));
+    }
+    if allocation.pool.is_some() {
+        return Err(format!(
+            "{known} is memory of a pool, which can't be registered; use ncclMemAlloc or cuMemAlloc"
+        ));
+    }
+    Ok(())
 }
 
 /// Checks the communicator and the stream of a call and posts it.
@@ -286,12 +308,16 @@ api! {
             _ => return Err(UNHANDLED_CUDA_ERROR),
         }
     }
-    fn ncclCommRegister(comm: usize, buffer: u64, _bytes: usize, handle: *mut u64) {
-        find(comm)?;
-        put(handle, buffer)?;
+    fn ncclCommRegister(comm: usize, buffer: u64, bytes: usize, handle: *mut usize) {
+        find(comm)?.ensure_ready("ncclCommRegister")?;
+        check_registrable(buffer, bytes as u64).map_err(|why| {
+            misuse(INVALID_ARGUMENT, &format!("ncclCommRegister of {bytes} bytes: {why}"))
+        })?;
+        put(handle, REGISTRATIONS.insert(Arc::new(buffer)))?;
     }
-    fn ncclCommDeregister(comm: usize, _handle: u64) {
+    fn ncclCommDeregister(comm: usize, handle: usize) {
         find(comm)?;
+        REGISTRATIONS.remove(handle).map_err(|_| INVALID_ARGUMENT)?;
     }
 }
 

@@ -1,6 +1,7 @@
 //! Ranks that die, abort, hang or fail on request, and communicators that do not wait.
 use crate::libs::{Body, done};
 use crate::rank::*;
+use cudarc::driver::{CudaSlice, sys as driver};
 use cudarc::nccl::sys::{self, ncclResult_t as Code};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -146,6 +147,120 @@ fn a_communicator_that_does_not_wait() {
     Body::here().run(body).is_clean();
     let early = Body::here().env("VGPU_TEST_EARLY", 1).run(body);
     early.has_finding("Attempt to use communicator before the previous operation returned ncclSuccess");
+}
+
+/// NCCL puts the work of a non-blocking call on the stream from a thread of its own: what a program puts there before it has asked
+/// for the end of the call comes first.
+#[test]
+fn work_of_a_call_that_does_not_wait_comes_late() {
+    let body = || {
+        let id = unique_id();
+        std::thread::scope(|scope| {
+            for r in 0..2 {
+                scope.spawn(move || {
+                    let rank = begin_join(id, 2, r);
+                    assert_eq!(finish(&rank), OK);
+                    let fill = |buffer: &CudaSlice<f32>, value: f32| {
+                        let (address, stream) = (rank.address(buffer), rank.stream.cu_stream());
+                        // SAFETY: the buffer holds as many elements.
+                        let filled = unsafe {
+                            driver::cuMemsetD32Async(address, value.to_bits(), buffer.len(), stream)
+                        };
+                        assert_eq!(filled, driver::CUresult::CUDA_SUCCESS);
+                    };
+                    for (asks_first, want) in [(true, 5.0), (false, 10.0)] {
+                        let buffer = rank.upload(&[1f32; 8]);
+                        assert_eq!(rank.sum(&buffer), Code::ncclInProgress);
+                        if asks_first {
+                            assert_eq!(finish(&rank), OK);
+                        }
+                        fill(&buffer, 5.0);
+                        assert_eq!(finish(&rank), OK);
+                        assert_eq!(rank.stream.clone_dtoh(&buffer).unwrap(), [want; 8]);
+                    }
+                    // Also without any question: only later.
+                    let buffer = rank.upload(&[1f32; 8]);
+                    assert_eq!(rank.sum(&buffer), Code::ncclInProgress);
+                    let end = Instant::now() + Duration::from_secs(10);
+                    while rank.stream.clone_dtoh(&buffer).unwrap() != [2.0; 8] {
+                        assert!(Instant::now() < end, "the work never came");
+                        std::thread::sleep(Duration::from_millis(10));
+                    }
+                    assert_eq!(finish(&rank), OK);
+                    // SAFETY: the communicator lives.
+                    assert_eq!(unsafe { sys::ncclCommFinalize(rank.comm) }, Code::ncclInProgress);
+                    assert_eq!(finish(&rank), OK);
+                    rank.destroy();
+                });
+            }
+        });
+    };
+    Body::here().run(body).is_clean();
+}
+
+/// An abort right after a call takes its work along.
+#[test]
+fn a_call_that_does_not_wait_can_be_aborted_at_once() {
+    let body = || {
+        let begin = Instant::now();
+        let rank = begin_join(unique_id(), 1, 0);
+        assert_eq!(finish(&rank), OK);
+        let buffer = rank.upload(&[1f32; 8]);
+        assert_eq!(rank.sum(&buffer), Code::ncclInProgress);
+        rank.abort();
+        drop(buffer);
+        rank.stream.synchronize().unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(5));
+    };
+    Body::here().run(body).is_clean();
+}
+
+#[test]
+fn memory_of_a_pool_cannot_be_registered() {
+    let body = || {
+        let rank = join(unique_id(), 1, 0, 0).unwrap();
+        let register = |address: u64, bytes: usize| {
+            let mut handle = std::ptr::null_mut();
+            // SAFETY: the library checks the address.
+            let code = unsafe { sys::ncclCommRegister(rank.comm, address as _, bytes, &mut handle) };
+            (code, handle)
+        };
+        let deregister = |handle| {
+            // SAFETY: the library checks the handle.
+            unsafe { sys::ncclCommDeregister(rank.comm, handle) }
+        };
+        let (mut of_pool, mut plain, mut own) = (0, 0, std::ptr::null_mut());
+        // SAFETY: the pointer is good.
+        let allocated = unsafe { driver::cuMemAllocAsync(&mut of_pool, 256, rank.stream.cu_stream()) };
+        assert_eq!(allocated, driver::CUresult::CUDA_SUCCESS);
+        // SAFETY: as above.
+        assert_eq!(unsafe { driver::cuMemAlloc_v2(&mut plain, 256) }, driver::CUresult::CUDA_SUCCESS);
+        // SAFETY: as above.
+        assert_eq!(unsafe { sys::ncclMemAlloc(&mut own, 256) }, OK);
+        for address in [plain, own as u64] {
+            let (code, handle) = register(address, 256);
+            assert_eq!((code, deregister(handle)), (OK, OK));
+        }
+        match std::env::var("VGPU_TEST_MISTAKE").as_deref() {
+            Ok("pool") => assert_eq!(register(of_pool, 256).0, Code::ncclInvalidArgument),
+            Ok("length") => assert_eq!(register(plain, 257).0, Code::ncclInvalidArgument),
+            Ok("twice") => {
+                let (_, handle) = register(plain, 256);
+                assert_eq!(deregister(handle), OK);
+                assert_eq!(deregister(handle), Code::ncclInvalidArgument);
+            }
+            _ => {}
+        }
+        rank.destroy();
+    };
+    Body::here().run(body).is_clean();
+    for (what, words) in [
+        ("pool", "is memory of a pool, which can't be registered"),
+        ("length", "it does not lie in"),
+        ("twice", "a handle of a registered buffer is one that was destroyed"),
+    ] {
+        Body::here().env("VGPU_TEST_MISTAKE", what).run(body).has_finding(words);
+    }
 }
 
 #[test]
